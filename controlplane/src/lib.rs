@@ -1,1 +1,14 @@
-//! controlplane
+//! The control plane: bans, state files, admin and metrics answers, the request log.
+//!
+//! It never stands in the way of a request: events come in over channels, snapshots go out behind arc-swap.
+#![cfg_attr(
+    test,
+    allow(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::indexing_slicing
+    )
+)]
+
+pub mod state;

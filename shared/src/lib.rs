@@ -1,1 +1,30 @@
-//! shared
+//! What the two planes and the commands say to each other.
+//!
+//! No sockets, no files, no threads: values, pure arithmetic and the few traits and function types that let the data
+//! plane and the control plane talk without knowing each other.
+#![cfg_attr(
+    test,
+    allow(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::indexing_slicing
+    )
+)]
+
+pub mod ban;
+pub mod client;
+pub mod clock;
+pub mod escalation;
+pub mod event;
+pub mod handover;
+pub mod lookup;
+pub mod netblock;
+pub mod record;
+pub mod settings;
+pub mod snapshot;
+pub mod table;
+pub mod totals;
+pub mod units;
+pub mod verdict;
+pub mod window;

@@ -1,0 +1,243 @@
+//! A ban, as it stands in bans.json and in every answer (BAN-4).
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::{Map, Value};
+
+use crate::client::Client;
+use crate::lookup::Lookup;
+use crate::netblock::Netblock;
+use crate::units::Time;
+use crate::verdict::LimitKind;
+
+/// When a ban ends.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Expiry {
+    /// At this moment, with no step of the control plane (BAN-7).
+    At(Time),
+    /// Never by time: the word `permanent`.
+    Permanent,
+}
+
+impl Expiry {
+    /// Whether the ban is over at `now_ms`.
+    pub fn is_past(self, now_ms: u64) -> bool {
+        match self {
+            Self::At(Time(end)) => end <= now_ms,
+            Self::Permanent => false,
+        }
+    }
+
+    /// The end in milliseconds since 1970; a permanent ban ends at `u64::MAX`.
+    pub fn end_ms(self) -> u64 {
+        match self {
+            Self::At(Time(end)) => end,
+            Self::Permanent => u64::MAX,
+        }
+    }
+}
+
+impl fmt::Display for Expiry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::At(time) => time.fmt(f),
+            Self::Permanent => f.write_str("permanent"),
+        }
+    }
+}
+
+impl FromStr for Expiry {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "permanent" {
+            return Ok(Self::Permanent);
+        }
+        text.parse().map(Self::At).map_err(|_| {
+            format!("{text:?} is not an end: RFC 3339 such as 2026-11-21T16:00:00Z, or \"permanent\", is allowed")
+        })
+    }
+}
+
+impl Serialize for Expiry {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Expiry {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?
+            .parse()
+            .map_err(serde::de::Error::custom)
+    }
+}
+
+/// Who or what made a ban; also the label of `waf_bans_total`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cause {
+    /// A request window was broken.
+    RateLimit,
+    /// A byte window was broken.
+    ByteLimit,
+    /// `POST /_waf/bans`.
+    Admin,
+    /// An edit of bans.json.
+    Edit,
+}
+
+impl Cause {
+    /// Every cause, in the order of the metrics.
+    pub const ALL: [Self; 4] = [Self::RateLimit, Self::ByteLimit, Self::Admin, Self::Edit];
+
+    /// As written in bans and metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::RateLimit => "rate_limit",
+            Self::ByteLimit => "byte_limit",
+            Self::Admin => "admin",
+            Self::Edit => "edit",
+        }
+    }
+
+    /// Whether the service made the ban by itself; only such bans may be dropped while active (BAN-5).
+    pub const fn is_automatic(self) -> bool {
+        match self {
+            Self::RateLimit | Self::ByteLimit => true,
+            Self::Admin | Self::Edit => false,
+        }
+    }
+}
+
+/// One ban. Members that this version does not know are kept in `unknown` and written back.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Ban {
+    /// What is refused; masked, and never narrower than a client once read.
+    pub netblock: Netblock,
+    /// The client that broke the limit, or that an administrator named.
+    #[serde(default)]
+    pub client: Option<Client>,
+    /// When the ban was made; an entry written by hand without it gets the moment it was read.
+    #[serde(default)]
+    pub ban_started: Option<Time>,
+    /// When it ends.
+    pub ban_expires: Expiry,
+    /// Who made it.
+    #[serde(default = "Ban::edited")]
+    pub cause: Cause,
+    /// Why, in a sentence.
+    #[serde(default)]
+    pub reason: String,
+    /// When it was lifted; a lifted ban refuses nobody and feeds no escalation (BAN-2).
+    #[serde(default)]
+    pub lifted: Option<Time>,
+    /// Made in observe mode: refuses nobody in enforce mode (CHECK-3).
+    #[serde(default)]
+    pub observed: bool,
+    /// What broke the limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub notes: Option<Notes>,
+    /// Members of a newer version or of the administrator.
+    #[serde(flatten)]
+    pub unknown: Map<String, Value>,
+}
+
+impl Ban {
+    fn edited() -> Cause {
+        Cause::Edit
+    }
+
+    /// Whether the ban refuses at `now_ms`, leaving aside [`Ban::observed`].
+    pub fn is_active(&self, now_ms: u64) -> bool {
+        self.lifted.is_none() && !self.ban_expires.is_past(now_ms)
+    }
+
+    /// The length in milliseconds; `u64::MAX` for a permanent one.
+    pub fn length_ms(&self) -> u64 {
+        match (self.ban_expires, self.ban_started) {
+            (Expiry::Permanent, _) => u64::MAX,
+            (Expiry::At(Time(end)), Some(Time(start))) => end.saturating_sub(start),
+            (Expiry::At(_), None) => 0,
+        }
+    }
+}
+
+/// The circumstances of an automatic ban.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Notes {
+    /// The request that broke the limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request: Option<RequestNote>,
+    /// Requests of the whole netblock in the broken window.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub netblock_requests: Option<u64>,
+    /// Which limit was broken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<LimitKind>,
+    /// Its value, requests or bytes, after the percentage.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit_value: Option<u64>,
+    /// The percentage that was applied.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit_percent: Option<u8>,
+    /// What the lookup knew.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lookup: Option<Arc<Lookup>>,
+    /// Members of a newer version or of the administrator.
+    #[serde(flatten)]
+    pub unknown: Map<String, Value>,
+}
+
+/// The request that broke a limit. Texts are cut at 1,024 characters, bytes that are not UTF-8 replaced.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct RequestNote {
+    /// `GET`, …
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub method: Option<String>,
+    /// The `Host` field.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+    /// The path without the query.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// The `User-Agent` field.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user_agent: Option<String>,
+    /// The request's id, as in the log.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request_id: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// BAN-4: a hand-written entry needs `netblock` and `ban_expires`; the rest gets defaults, unknown members are kept.
+    #[test]
+    fn a_hand_written_entry_gets_defaults_and_keeps_what_is_unknown() {
+        let ban: Ban = serde_json::from_str(
+            r#"{"netblock":"203.0.113.7/24","ban_expires":"permanent","ticket":"OPS-1"}"#,
+        )
+        .unwrap();
+        assert_eq!(ban.netblock.to_string(), "203.0.113.0/24");
+        assert_eq!(
+            (ban.cause, ban.lifted, ban.observed),
+            (Cause::Edit, None, false)
+        );
+        assert_eq!(serde_json::to_value(&ban).unwrap()["ticket"], "OPS-1");
+        assert!(serde_json::from_str::<Ban>(r#"{"netblock":"203.0.113.7"}"#).is_err());
+    }
+
+    /// BAN-7: a ban ends at the moment it expires.
+    #[test]
+    fn a_ban_ends_at_its_end() {
+        let end = Expiry::At(Time(1000));
+        assert!(!end.is_past(999));
+        assert!(end.is_past(1000));
+        assert!(!Expiry::Permanent.is_past(u64::MAX));
+    }
+}

@@ -1,0 +1,126 @@
+//! How long the next automatic ban of a netblock lasts (BAN-1): pure.
+//!
+//! Both planes call it: the control plane to make the ban, the data plane to tell the client that broke the limit how
+//! long it will last without waiting for the control plane.
+
+use std::time::Duration;
+
+use crate::ban::Expiry;
+use crate::units::Time;
+
+/// The ban settings of section 5.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Policy {
+    /// `WAF_BAN_FIRST`
+    pub first: Duration,
+    /// `WAF_BAN_FACTOR`
+    pub factor: u32,
+    /// `WAF_BAN_REPEAT_WINDOW`
+    pub repeat_window: Duration,
+    /// `WAF_BAN_PERMANENT_AFTER`
+    pub permanent_after: Duration,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        const HOUR: u64 = 3600;
+        Self {
+            first: Duration::from_secs(HOUR),
+            factor: 3,
+            repeat_window: Duration::from_secs(24 * HOUR),
+            permanent_after: Duration::from_secs(7 * 24 * HOUR),
+        }
+    }
+}
+
+/// A ban that ran out: not lifted, its end in the past.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ended {
+    /// When it ended, milliseconds since 1970.
+    pub end_ms: u64,
+    /// How long it lasted, milliseconds.
+    pub length_ms: u64,
+}
+
+/// When a ban that is made now ends, given the ban of the netblock that ended last.
+pub fn next_expiry(policy: &Policy, last: Option<Ended>, now_ms: u64) -> Expiry {
+    let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    let length = match last {
+        Some(last) if now_ms.saturating_sub(last.end_ms) <= millis(policy.repeat_window) => {
+            last.length_ms.saturating_mul(u64::from(policy.factor))
+        }
+        _ => millis(policy.first),
+    };
+    if length > millis(policy.permanent_after) {
+        return Expiry::Permanent;
+    }
+    Expiry::At(Time(now_ms).plus(Duration::from_millis(length)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const HOUR: u64 = 3_600_000;
+    const NOW: u64 = 1_795_276_800_000;
+
+    /// BAN-1: with the defaults 1h, 3h, 9h, 27h, 81h, permanent.
+    #[test]
+    fn the_defaults_escalate_to_permanent() {
+        let policy = Policy::default();
+        let (mut last, mut now, mut hours) = (None, NOW, Vec::new());
+        loop {
+            match next_expiry(&policy, last, now) {
+                Expiry::Permanent => break,
+                Expiry::At(Time(end_ms)) => {
+                    hours.push((end_ms - now) / HOUR);
+                    last = Some(Ended {
+                        end_ms,
+                        length_ms: end_ms - now,
+                    });
+                    now = end_ms + 24 * HOUR;
+                }
+            }
+        }
+        assert_eq!(hours, [1, 3, 9, 27, 81]);
+    }
+
+    /// BAN-1: later than the window, the first length again.
+    #[test]
+    fn after_the_window_it_starts_again() {
+        let last = Some(Ended {
+            end_ms: NOW,
+            length_ms: 9 * HOUR,
+        });
+        assert_eq!(
+            next_expiry(&Policy::default(), last, NOW + 24 * HOUR),
+            Expiry::At(Time(NOW + 51 * HOUR))
+        );
+        assert_eq!(
+            next_expiry(&Policy::default(), last, NOW + 24 * HOUR + 1),
+            Expiry::At(Time(NOW + 25 * HOUR + 1))
+        );
+    }
+
+    proptest! {
+        /// BAN-1 against a naive twin that walks the rule in seconds as `i128`.
+        #[test]
+        fn escalation_agrees_with_its_naive_twin(first in 1u64..1_000_000, factor in 1u32..10, window in 0u64..1_000_000, permanent in 1u64..10_000_000,
+                                                 last in prop::option::of((0u64..2_000_000, 1u64..1_000_000)), now in 0u64..3_000_000) {
+            let seconds = Duration::from_secs;
+            let policy = Policy { first: seconds(first), factor, repeat_window: seconds(window), permanent_after: seconds(permanent) };
+            let twin = {
+                let (now, window) = (i128::from(now), i128::from(window));
+                let length = match last {
+                    Some((end, length)) if now - i128::from(end) <= window => i128::from(length) * i128::from(factor),
+                    _ => i128::from(first),
+                };
+                (length <= i128::from(permanent)).then_some(now + length)
+            };
+            let last = last.map(|(end, length)| Ended { end_ms: end * 1000, length_ms: length * 1000 });
+            let expected = twin.map_or(Expiry::Permanent, |end| Expiry::At(Time(u64::try_from(end * 1000).unwrap())));
+            prop_assert_eq!(next_expiry(&policy, last, now * 1000), expected);
+        }
+    }
+}

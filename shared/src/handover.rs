@@ -1,0 +1,71 @@
+//! How the data plane hands a request under `/_waf/` to whoever answers it, after the ladder.
+//!
+//! One function type. The data plane calls it once with no body; told to, it reads the body, bounded, and calls again.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderMap, Method, StatusCode};
+
+use crate::verdict::{Action, History};
+
+/// A request under `/_waf/`.
+#[derive(Clone, Debug)]
+pub struct OwnRequest {
+    /// Its method.
+    pub method: Method,
+    /// The path as the client wrote it.
+    pub path: String,
+    /// The query, without the question mark.
+    pub query: Option<String>,
+    /// The `Authorization` field, if there is exactly one.
+    pub authorization: Option<http::HeaderValue>,
+    /// The request's id, for problem documents.
+    pub request_id: String,
+    /// The body, once [`Step::ReadBody`] asked for it.
+    pub body: Option<Body>,
+}
+
+/// A body that was asked for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Body {
+    /// The whole of it.
+    Whole(Bytes),
+    /// It is larger than was allowed.
+    TooLarge,
+}
+
+/// The answer to a request under `/_waf/`.
+#[derive(Debug)]
+pub struct OwnAnswer {
+    /// Status code.
+    pub status: StatusCode,
+    /// Fields besides `Content-Length` and `Date`.
+    pub headers: HeaderMap,
+    /// The body.
+    pub body: Bytes,
+    /// Log, metric: `answered`, `unauthorized` or `not_found`.
+    pub action: Action,
+    /// What the client's history counts; metrics answers count as neither (CHECK-4).
+    pub history: History,
+}
+
+/// Called once with the answer, from any thread.
+pub type Respond = Box<dyn FnOnce(OwnAnswer) + Send>;
+
+/// What became of a request that was handed over.
+#[derive(Debug)]
+pub enum Step {
+    /// Here is the answer; [`Respond`] is not called.
+    Answer(OwnAnswer),
+    /// Read at most this many bytes of the body and call again; [`Respond`] is not called.
+    ReadBody {
+        /// Bytes allowed.
+        limit: usize,
+    },
+    /// [`Respond`] will be called. If it is dropped instead, the answer is 503.
+    Later,
+}
+
+/// Answers requests under `/_waf/`. Never blocks.
+pub type Handover = Arc<dyn Fn(OwnRequest, Respond) -> Step + Send + Sync>;

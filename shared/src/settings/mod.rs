@@ -1,0 +1,182 @@
+//! The settings: what the program trusts. `table.rs` holds the one table of names, defaults and help; `load.rs` turns
+//! what was written into this, or into every problem at once (SETTING-1).
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use http::{HeaderName, StatusCode};
+
+use crate::escalation::Policy;
+use crate::netblock::{NetSet, PrefixLengths};
+
+mod load;
+mod table;
+
+pub use load::{Loaded, Problem, load};
+pub use table::{Setting, TABLE, readme_table};
+
+/// Every setting, checked.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// `WAF_LISTEN`
+    pub listen: SocketAddr,
+    /// `WAF_UPSTREAM`
+    pub upstream: Upstream,
+    /// `WAF_MODE=observe` (CHECK-3)
+    pub observe: bool,
+    /// `WAF_WORKERS`
+    pub workers: usize,
+    /// `WAF_TRUSTED_PROXIES`
+    pub trusted_proxies: NetSet,
+    /// `WAF_CLIENT_IP_HEADER`
+    pub client_ip_header: HeaderName,
+    /// `WAF_ALLOW_NETS`
+    pub allow_nets: NetSet,
+    /// `WAF_DENY_NETS`
+    pub deny_nets: NetSet,
+    /// `WAF_EXEMPT_PATHS`: normalised prefixes, without a trailing slash
+    pub exempt_paths: Vec<String>,
+    /// `WAF_RATE_LIMIT_PER_{MINUTE,HOUR,DAY}`; none is `off`
+    pub rate_limits: [Option<u64>; 3],
+    /// `WAF_BYTES_LIMIT_PER_{MINUTE,HOUR,DAY}`; none is `off`
+    pub byte_limits: [Option<u64>; 3],
+    /// `WAF_BYTES_COUNT`
+    pub bytes_count: BytesCount,
+    /// `WAF_MAX_BODY_SIZE`; none is `off`
+    pub max_body_size: Option<u64>,
+    /// `WAF_RATE_LIMIT_HEADERS`
+    pub rate_limit_headers: RateLimitHeaders,
+    /// `WAF_HEADER_TIMEOUT`
+    pub header_timeout: Duration,
+    /// `WAF_BODY_TIMEOUT`: without a byte of the body
+    pub body_timeout: Duration,
+    /// `WAF_KEEPALIVE_TIMEOUT`: between two requests
+    pub keepalive_timeout: Duration,
+    /// `WAF_UPSTREAM_CONNECT_TIMEOUT`
+    pub upstream_connect_timeout: Duration,
+    /// `WAF_UPSTREAM_TIMEOUT`: without a byte from the application
+    pub upstream_timeout: Duration,
+    /// `WAF_UPSTREAM_KEEPALIVE`: how long an idle upstream connection is kept
+    pub upstream_keepalive: Duration,
+    /// `WAF_WEBSOCKET_IDLE_TIMEOUT`; none is `off`
+    pub websocket_idle_timeout: Option<Duration>,
+    /// `WAF_MAX_CONNECTIONS`
+    pub max_connections: usize,
+    /// `WAF_MAX_CONNECTIONS_PER_CLIENT`
+    pub max_connections_per_client: usize,
+    /// `WAF_SHUTDOWN_TIMEOUT`
+    pub shutdown_timeout: Duration,
+    /// `WAF_BAN_FIRST`, `_FACTOR`, `_REPEAT_WINDOW`, `_PERMANENT_AFTER`
+    pub ban_policy: Policy,
+    /// `WAF_BAN_IPV4_PREFIX`, `WAF_BAN_IPV6_PREFIX`
+    pub ban_prefixes: PrefixLengths,
+    /// `WAF_BAN_RESPONSE`
+    pub ban_response: BanResponse,
+    /// `WAF_MAX_BANS`
+    pub max_bans: usize,
+    /// `WAF_STATE_DIR`
+    pub state_dir: PathBuf,
+    /// `WAF_STATE_WRITE_DELAY`
+    pub state_write_delay: Duration,
+    /// `WAF_STATE_COUNTER_INTERVAL`
+    pub state_counter_interval: Duration,
+    /// `WAF_METRICS_TOKEN`
+    pub metrics_token: Option<Secret>,
+    /// `WAF_ADMIN_TOKEN` or `WAF_ADMIN_TOKEN_FILE`
+    pub admin_token: AdminToken,
+    /// `WAF_INSTANCE_NAME`
+    pub instance_name: Option<String>,
+    /// `WAF_LOG_REQUESTS`
+    pub log_requests: LogRequests,
+    /// `WAF_LOG_FILE`; none is standard output
+    pub log_file: Option<PathBuf>,
+    /// `WAF_LOG_REQUEST_HEADERS`
+    pub log_request_headers: Vec<HeaderName>,
+    /// `WAF_LOG_LEVEL`: `error`, `warn`, `info`, `debug` or `trace`
+    pub log_level: &'static str,
+}
+
+/// The application: `http://host:port`. The name is resolved when a connection is made.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Upstream {
+    /// Host name or address, an IPv6 address without brackets.
+    pub host: String,
+    /// Port.
+    pub port: u16,
+}
+
+/// `WAF_BYTES_COUNT`
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BytesCount {
+    /// Both directions.
+    Both,
+    /// From the client only.
+    Request,
+    /// To the client only.
+    Response,
+}
+
+/// `WAF_RATE_LIMIT_HEADERS`
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RateLimitHeaders {
+    /// Never.
+    Off,
+    /// With answers of limits.
+    Refused,
+    /// With every answer.
+    Always,
+}
+
+/// `WAF_LOG_REQUESTS`
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LogRequests {
+    /// Every request.
+    All,
+    /// Those that were, or would have been, refused.
+    Refused,
+    /// None.
+    Off,
+}
+
+/// `WAF_BAN_RESPONSE` (BAN-6)
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BanResponse {
+    /// A 4xx or 5xx status.
+    Status(StatusCode),
+    /// The connection closes unanswered.
+    Drop,
+}
+
+/// Where the admin token comes from.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum AdminToken {
+    /// Neither setting: the endpoints answer 404 (ADMIN-1).
+    Unset,
+    /// `WAF_ADMIN_TOKEN`
+    Value(Secret),
+    /// `WAF_ADMIN_TOKEN_FILE`; read at start and again on SIGHUP.
+    File(PathBuf),
+}
+
+/// A token. Its `Debug` form does not show it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// Holds a token.
+    pub fn new(token: String) -> Self {
+        Self(token)
+    }
+
+    /// The token, for a comparison in constant time.
+    pub fn bytes(&self) -> &[u8] {
+        self.0.as_bytes()
+    }
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}

@@ -1,0 +1,155 @@
+//! What the control plane publishes and every request reads once: immutable, behind arc-swap.
+
+use std::sync::Arc;
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use prefix_trie::PrefixMap;
+
+use crate::client::Client;
+use crate::escalation::Ended;
+use crate::netblock::Netblock;
+
+/// One generation of everything that changes while the service runs.
+#[derive(Clone, Default)]
+pub struct Snapshot {
+    /// Grows by one with each publication. A client's counters remember the generation that reset them, so that a
+    /// request that still holds an older one starts over instead of slipping between (LIMIT-6).
+    pub generation: u64,
+    /// Every ban that matters in this mode, by netblock.
+    pub bans: Arc<BanIndex>,
+    /// Whether a further automatic ban can be made: false while the ledger holds only bans that may not be dropped (BAN-5).
+    pub can_ban: bool,
+}
+
+/// The span of the ban of one netblock that ends last, lifted ones left out.
+///
+/// One pair is enough for both questions: the netblock is banned while the latest end is ahead; once it is past, the
+/// ban with the latest end is the one that ended last, which is what escalation asks for (BAN-1).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BanSpan {
+    /// End in milliseconds since 1970; `u64::MAX` for a permanent ban.
+    pub end_ms: u64,
+    /// Length in milliseconds.
+    pub length_ms: u64,
+}
+
+/// Bans by prefix. All prefixes that cover a client are asked: the longest alone would let a lapsed narrow ban hide an
+/// active wide one.
+#[derive(Clone, Default)]
+pub struct BanIndex {
+    v4: PrefixMap<Ipv4Net, BanSpan>,
+    v6: PrefixMap<Ipv6Net, BanSpan>,
+}
+
+impl BanIndex {
+    /// The latest end of the active bans that cover the client, in milliseconds since 1970; `u64::MAX` if one is
+    /// permanent. Bans that are past at `now_ms` do not count, whatever was published (BAN-7).
+    pub fn active_until(&self, client: Client, now_ms: u64) -> Option<u64> {
+        let end = match client {
+            Client::V4(bits) => self
+                .v4
+                .cover_values(&Ipv4Net::from(std::net::Ipv4Addr::from(bits)))
+                .map(|span| span.end_ms)
+                .max(),
+            Client::V6(_) => match IpNet::new_assert(client.first_address(), 64) {
+                IpNet::V6(v6) => self.v6.cover_values(&v6).map(|span| span.end_ms).max(),
+                IpNet::V4(_) => None,
+            },
+        };
+        end.filter(|end| *end > now_ms)
+    }
+
+    /// The ban of exactly this netblock that ended last, for escalation; none while one is active.
+    pub fn last_ended(&self, netblock: Netblock, now_ms: u64) -> Option<Ended> {
+        self.span(netblock)
+            .filter(|span| span.end_ms <= now_ms)
+            .map(|span| Ended {
+                end_ms: span.end_ms,
+                length_ms: span.length_ms,
+            })
+    }
+
+    /// What is held for exactly this netblock.
+    pub fn span(&self, netblock: Netblock) -> Option<BanSpan> {
+        match netblock.net() {
+            IpNet::V4(v4) => self.v4.get(&v4).copied(),
+            IpNet::V6(v6) => self.v6.get(&v6).copied(),
+        }
+    }
+
+    /// Sets or removes what is held for exactly this netblock.
+    pub fn set(&mut self, netblock: Netblock, span: Option<BanSpan>) {
+        match (netblock.net(), span) {
+            (IpNet::V4(v4), Some(span)) => drop(self.v4.insert(v4, span)),
+            (IpNet::V6(v6), Some(span)) => drop(self.v6.insert(v6, span)),
+            (IpNet::V4(v4), None) => drop(self.v4.remove(&v4)),
+            (IpNet::V6(v6), None) => drop(self.v6.remove(&v6)),
+        }
+    }
+
+    /// Netblocks held.
+    pub fn len(&self) -> usize {
+        self.v4.len() + self.v6.len()
+    }
+
+    /// Whether nothing is held.
+    pub fn is_empty(&self) -> bool {
+        self.v4.is_empty() && self.v6.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use super::*;
+    use proptest::prelude::*;
+
+    fn block(text: &str) -> Netblock {
+        text.parse().unwrap()
+    }
+
+    fn until(end_ms: u64) -> Option<BanSpan> {
+        Some(BanSpan {
+            end_ms,
+            length_ms: 1,
+        })
+    }
+
+    /// A lapsed narrow ban does not hide an active wide one.
+    #[test]
+    fn every_covering_ban_is_asked() {
+        let mut index = BanIndex::default();
+        index.set(block("203.0.113.0/24"), until(10));
+        index.set(block("203.0.0.0/16"), until(100));
+        let client = "203.0.113.7".parse().unwrap();
+        assert_eq!(index.active_until(client, 50), Some(100));
+        assert_eq!(index.active_until(client, 100), None);
+        index.set(block("203.0.0.0/16"), None);
+        assert_eq!(index.active_until(client, 5), Some(10));
+    }
+
+    proptest! {
+        /// The index answers as a walk over all bans does, IPv4 and IPv6.
+        #[test]
+        fn the_index_agrees_with_its_list(bans in prop::collection::vec((0u32..4096, 16u8..=32, any::<bool>(), 0u64..100), 0..40), probes in prop::collection::vec((0u32..4096, any::<bool>()), 20), now in 0u64..100) {
+            let address = |bits: u32, six: bool| -> IpAddr {
+                if six { IpAddr::V6((u128::from(0x2001_0db8_0000_0000u64 | u64::from(bits)) << 64).into()) } else { IpAddr::V4((0xcb00_0000 | bits).into()) }
+            };
+            let mut index = BanIndex::default();
+            let mut list: Vec<(Netblock, u64)> = Vec::new();
+            for (bits, length, six, end) in bans {
+                let netblock = Netblock::masked(address(bits, six), if six { length * 2 } else { length });
+                list.retain(|(held, _)| *held != netblock);
+                list.push((netblock, end));
+                index.set(netblock, until(end));
+            }
+            prop_assert_eq!(index.len(), list.len());
+            for (bits, six) in probes {
+                let client = Client::of(address(bits, six));
+                let twin = list.iter().filter(|(netblock, end)| netblock.covers_client(client) && *end > now).map(|(_, end)| *end).max();
+                prop_assert_eq!(index.active_until(client, now), twin);
+            }
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! The client table's face toward the control plane.
+
+use std::sync::Arc;
+
+use crate::client::Client;
+use crate::lookup::Lookup;
+use crate::netblock::Netblock;
+use crate::units::Time;
+use crate::window::{Span, Window};
+
+/// The most clients that are kept (LIMIT-7). Not a setting.
+pub const MAX_CLIENTS: usize = 20_000;
+
+/// One client as it stands in the table, copied out.
+#[derive(Clone, PartialEq, Debug)]
+pub struct ClientRow {
+    /// Who.
+    pub client: Client,
+    /// First request.
+    pub first_seen: Time,
+    /// Latest request.
+    pub last_seen: Time,
+    /// The lookup's answer, once it arrived.
+    pub lookup: Option<Arc<Lookup>>,
+    /// Requests that were passed on.
+    pub passed: u64,
+    /// Requests that were refused.
+    pub refused: u64,
+    /// Request windows, in the order of [`Span::ALL`].
+    pub requests: [Window; 3],
+    /// Byte windows, in the order of [`Span::ALL`].
+    pub bytes: [Window; 3],
+}
+
+/// What the control plane may do with the table. Every call takes a shard's lock for the time of one entry.
+pub trait ClientTable: Send + Sync {
+    /// Zeroes the client's windows. Requests that still decide under a snapshot older than `generation` start over, so
+    /// none is charged to the fresh counters without having seen the ban (LIMIT-6).
+    fn reset(&self, client: Client, generation: u64);
+
+    /// No ban could be made: the next break of this client is reported again (LIMIT-6).
+    fn release(&self, client: Client);
+
+    /// One client.
+    fn row(&self, client: Client) -> Option<ClientRow>;
+
+    /// Every client, least recently seen first. Locks one shard at a time.
+    fn rows(&self) -> Vec<ClientRow>;
+
+    /// Puts a client in, replacing what is held; the bound holds.
+    fn put(&self, row: ClientRow);
+
+    /// Forgets a client.
+    fn forget(&self, client: Client);
+
+    /// The estimate of requests of all clients of the netblock in the window of `span`, at `now_ms`.
+    fn netblock_requests(&self, netblock: Netblock, span: Span, now_ms: u64) -> u64;
+}

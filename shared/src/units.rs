@@ -1,0 +1,214 @@
+//! Units as they are written in settings, files and answers: times, durations, sizes.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// A moment of the wall clock, milliseconds since 1970, written as RFC 3339 in UTC.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Time(pub u64);
+
+impl Time {
+    /// The moment, or the last one that RFC 3339 can write (the end of the year 9999).
+    pub fn plus(self, duration: Duration) -> Self {
+        const LAST_MS: u64 = 253_402_207_199_999;
+        let added = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        Self(self.0.saturating_add(added).min(LAST_MS))
+    }
+}
+
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let stamp = i64::try_from(self.0)
+            .ok()
+            .and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok())
+            .unwrap_or(jiff::Timestamp::MAX);
+        stamp.fmt(f)
+    }
+}
+
+impl FromStr for Time {
+    type Err = String;
+
+    /// Reads any RFC 3339 time; offsets are turned into UTC, times before 1970 become 1970.
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.parse::<jiff::Timestamp>()
+            .map(|stamp| Self(u64::try_from(stamp.as_millisecond()).unwrap_or(0)))
+            .map_err(|_| {
+                format!("{text:?} is not a time: RFC 3339 such as 2026-11-21T16:00:00Z is allowed")
+            })
+    }
+}
+
+impl Serialize for Time {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Time {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?
+            .parse()
+            .map_err(serde::de::Error::custom)
+    }
+}
+
+/// What [`parse_duration`] allows, for error messages.
+pub const DURATION_FORM: &str = "a duration such as 500ms, 90s, 1h30m or 7d is allowed";
+
+/// Reads a duration: numbers with `ms`, `s`, `m`, `h` or `d`, one after the other; the unit is required.
+///
+/// # Errors
+/// The text that was found instead, without what is allowed; see [`DURATION_FORM`].
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("{text:?} is not a duration");
+    let mut rest = text.trim();
+    let mut total: u64 = 0;
+    if rest.is_empty() {
+        return Err(wrong());
+    }
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
+        let (number, tail) = rest.split_at(digits);
+        let units = tail
+            .find(|c: char| c.is_ascii_digit())
+            .unwrap_or(tail.len());
+        let (unit, tail) = tail.split_at(units);
+        let scale = match unit {
+            "ms" => 1,
+            "s" => 1_000,
+            "m" => 60_000,
+            "h" => 3_600_000,
+            "d" => 86_400_000,
+            _ => return Err(wrong()),
+        };
+        let number: u64 = number.parse().map_err(|_| wrong())?;
+        total = number
+            .checked_mul(scale)
+            .and_then(|ms| total.checked_add(ms))
+            .ok_or_else(wrong)?;
+        rest = tail;
+    }
+    Ok(Duration::from_millis(total))
+}
+
+/// Writes a duration as [`parse_duration`] reads it, largest units first.
+pub fn format_duration(duration: Duration) -> String {
+    let mut rest = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    if rest == 0 {
+        return "0s".to_owned();
+    }
+    let mut text = String::new();
+    for (scale, unit) in [
+        (86_400_000, "d"),
+        (3_600_000, "h"),
+        (60_000, "m"),
+        (1_000, "s"),
+        (1, "ms"),
+    ] {
+        if rest >= scale {
+            text.push_str(&format!("{}{unit}", rest / scale));
+            rest %= scale;
+        }
+    }
+    text
+}
+
+/// What [`parse_size`] allows, for error messages.
+pub const SIZE_FORM: &str = "a size such as 1048576, 64K, 100M or 10G (powers of 1024) or 100MB (powers of 1000) is allowed";
+
+/// Reads a size in bytes. `K`, `M`, `G`, `T` are powers of 1024 as in nginx and HAProxy; `KB` … are powers of 1000.
+///
+/// # Errors
+/// The text that was found instead, without what is allowed; see [`SIZE_FORM`].
+pub fn parse_size(text: &str) -> Result<u64, String> {
+    let wrong = || format!("{text:?} is not a size");
+    let text = text.trim();
+    let digits = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let (base, power) = match unit {
+        "" => (1, 0),
+        "K" => (1024, 1),
+        "M" => (1024, 2),
+        "G" => (1024, 3),
+        "T" => (1024, 4),
+        "KB" => (1000, 1),
+        "MB" => (1000, 2),
+        "GB" => (1000, 3),
+        "TB" => (1000, 4),
+        _ => return Err(wrong()),
+    };
+    let number: u64 = number.parse().map_err(|_| wrong())?;
+    number.checked_mul(u64::pow(base, power)).ok_or_else(wrong)
+}
+
+/// Whole seconds, rounded up, at least 1: the form of `Retry-After` (LIMIT-8, RFC 9110 §10.2.3).
+pub fn retry_after_seconds(milliseconds: u64) -> u64 {
+    milliseconds.div_ceil(1000).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_need_a_unit_and_survive_their_text() {
+        assert_eq!(parse_duration("1h30m"), Ok(Duration::from_secs(5400)));
+        assert_eq!(parse_duration("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(parse_duration("7d"), Ok(Duration::from_secs(604_800)));
+        for wrong in [
+            "",
+            "90",
+            "s",
+            "1w",
+            "-1s",
+            "1.5h",
+            "99999999999999999999d",
+            "1h 30m x",
+        ] {
+            assert!(parse_duration(wrong).is_err(), "{wrong:?}");
+        }
+        for text in ["0s", "1s", "1h30m", "7d", "1d2h3m4s5ms"] {
+            assert_eq!(format_duration(parse_duration(text).unwrap()), text);
+        }
+    }
+
+    #[test]
+    fn sizes_are_powers_of_1024_unless_they_say_b() {
+        assert_eq!(parse_size("10G"), Ok(10 << 30));
+        assert_eq!(parse_size("10GB"), Ok(10_000_000_000));
+        assert_eq!(parse_size("7"), Ok(7));
+        for wrong in [
+            "",
+            "G",
+            "1g",
+            "-1",
+            "1 G",
+            "99999999999999999999",
+            "99999999999T",
+        ] {
+            assert!(parse_size(wrong).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn times_are_rfc_3339_in_utc() {
+        assert_eq!(Time(1_795_276_800_000).to_string(), "2026-11-21T16:00:00Z");
+        assert_eq!(
+            "2026-11-21T17:00:00+01:00".parse(),
+            Ok(Time(1_795_276_800_000))
+        );
+        assert!("yesterday".parse::<Time>().is_err());
+    }
+
+    /// LIMIT-8: rounded up, at least 1.
+    #[test]
+    fn retry_after_is_rounded_up() {
+        assert_eq!([0, 1, 1000, 1001].map(retry_after_seconds), [1, 1, 1, 2]);
+    }
+}

@@ -1,0 +1,246 @@
+//! What the ladder can decide, and everything that follows from it.
+//!
+//! [`Action`] alone decides the metric label, the log member and what a client's history counts. No other list of
+//! these strings exists.
+
+use serde::{Deserialize, Serialize};
+
+use crate::window::Span;
+
+/// How a request ended.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Action {
+    /// The application answered.
+    Passed,
+    /// The application could not be reached, was too slow, or answered nonsense: 502 or 504.
+    UpstreamError,
+    /// The client went away before its answer was complete.
+    ClientAborted,
+    /// Answered by the service itself, under `/_waf/`.
+    Answered,
+    /// A token was missing or wrong: 401.
+    Unauthorized,
+    /// Nothing of that name under `/_waf/`: 404.
+    NotFound,
+    /// `WAF_DENY_NETS` covers the client.
+    DeniedNet,
+    /// A country list refuses the client.
+    DeniedCountry,
+    /// An active ban covers the client.
+    Banned,
+    /// The request broke a limit.
+    RateLimited,
+    /// The body is larger than `WAF_MAX_BODY_SIZE`: 413.
+    BodyTooLarge,
+}
+
+/// What a request adds to its client's history (CHECK-4).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum History {
+    /// Counts as passed.
+    Passed,
+    /// Counts as refused.
+    Refused,
+    /// Counts as neither.
+    Neither,
+}
+
+impl Action {
+    /// Every action, in the order of the metrics.
+    pub const ALL: [Self; 11] = [
+        Self::Passed,
+        Self::UpstreamError,
+        Self::ClientAborted,
+        Self::Answered,
+        Self::Unauthorized,
+        Self::NotFound,
+        Self::DeniedNet,
+        Self::DeniedCountry,
+        Self::Banned,
+        Self::RateLimited,
+        Self::BodyTooLarge,
+    ];
+
+    /// The `action` of the log and of `waf_requests_total`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Passed => "passed",
+            Self::UpstreamError => "upstream_error",
+            Self::ClientAborted => "client_aborted",
+            Self::Answered => "answered",
+            Self::Unauthorized => "unauthorized",
+            Self::NotFound => "not_found",
+            Self::DeniedNet => "denied_net",
+            Self::DeniedCountry => "denied_country",
+            Self::Banned => "banned",
+            Self::RateLimited => "rate_limited",
+            Self::BodyTooLarge => "body_too_large",
+        }
+    }
+
+    /// Position in [`Action::ALL`]: the index of its counter.
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+
+    /// Whether enforce mode ends the request here with a refusal of the filter; observe mode lets it through (CHECK-3).
+    pub const fn is_refusal(self) -> bool {
+        match self {
+            Self::DeniedNet
+            | Self::DeniedCountry
+            | Self::Banned
+            | Self::RateLimited
+            | Self::BodyTooLarge => true,
+            Self::Passed
+            | Self::UpstreamError
+            | Self::ClientAborted
+            | Self::Answered
+            | Self::Unauthorized
+            | Self::NotFound => false,
+        }
+    }
+
+    /// What an enforced request adds to its client's history (CHECK-4). Answers of the metrics endpoint are
+    /// [`History::Neither`] although their action is [`Action::Answered`]; who answers says so.
+    pub const fn history(self) -> History {
+        match self {
+            Self::Passed | Self::UpstreamError | Self::ClientAborted | Self::Answered => {
+                History::Passed
+            }
+            Self::Unauthorized
+            | Self::DeniedNet
+            | Self::DeniedCountry
+            | Self::Banned
+            | Self::RateLimited
+            | Self::BodyTooLarge => History::Refused,
+            Self::NotFound => History::Neither,
+        }
+    }
+}
+
+/// Which limit was broken: the six windows of section 4, `limit_hit` of the log, `kind` of `waf_limit_hits_total`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LimitKind {
+    /// Requests a minute.
+    Minute,
+    /// Requests an hour.
+    Hour,
+    /// Requests a day.
+    Day,
+    /// Bytes a minute.
+    MinuteBytes,
+    /// Bytes an hour.
+    HourBytes,
+    /// Bytes a day.
+    DayBytes,
+}
+
+impl LimitKind {
+    /// Every kind, requests first, shortest first.
+    pub const ALL: [Self; 6] = [
+        Self::Minute,
+        Self::Hour,
+        Self::Day,
+        Self::MinuteBytes,
+        Self::HourBytes,
+        Self::DayBytes,
+    ];
+
+    /// The kind of a request window.
+    pub const fn requests(span: Span) -> Self {
+        match span {
+            Span::Minute => Self::Minute,
+            Span::Hour => Self::Hour,
+            Span::Day => Self::Day,
+        }
+    }
+
+    /// The kind of a byte window.
+    pub const fn bytes(span: Span) -> Self {
+        match span {
+            Span::Minute => Self::MinuteBytes,
+            Span::Hour => Self::HourBytes,
+            Span::Day => Self::DayBytes,
+        }
+    }
+
+    /// The window's length.
+    pub const fn span(self) -> Span {
+        match self {
+            Self::Minute | Self::MinuteBytes => Span::Minute,
+            Self::Hour | Self::HourBytes => Span::Hour,
+            Self::Day | Self::DayBytes => Span::Day,
+        }
+    }
+
+    /// Whether bytes are counted, not requests.
+    pub const fn counts_bytes(self) -> bool {
+        match self {
+            Self::MinuteBytes | Self::HourBytes | Self::DayBytes => true,
+            Self::Minute | Self::Hour | Self::Day => false,
+        }
+    }
+
+    /// As written in bans, log and metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Minute => "minute",
+            Self::Hour => "hour",
+            Self::Day => "day",
+            Self::MinuteBytes => "minute_bytes",
+            Self::HourBytes => "hour_bytes",
+            Self::DayBytes => "day_bytes",
+        }
+    }
+
+    /// Position in [`LimitKind::ALL`]: the index of its counter.
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+}
+
+/// Which list a client stands on: `client_group` of the log. Watched netblocks are named by the log writer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Group {
+    /// `WAF_ALLOW_NETS`.
+    Allow,
+    /// `WAF_DENY_NETS`.
+    Deny,
+    /// No list.
+    Default,
+}
+
+impl Group {
+    /// As written in the log.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Allow => "allow",
+            Self::Deny => "deny",
+            Self::Default => "default",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn indexes_are_positions() {
+        for (index, action) in Action::ALL.into_iter().enumerate() {
+            assert_eq!(action.index(), index);
+        }
+        for (index, kind) in LimitKind::ALL.into_iter().enumerate() {
+            assert_eq!(kind.index(), index);
+            assert_eq!(serde_json::to_value(kind).unwrap(), kind.name());
+        }
+    }
+
+    /// CHECK-4: 401 counts as refused, 404 as neither.
+    #[test]
+    fn history_counts_401_as_refused_and_404_as_neither() {
+        assert_eq!(Action::Unauthorized.history(), History::Refused);
+        assert_eq!(Action::NotFound.history(), History::Neither);
+    }
+}
