@@ -1,0 +1,481 @@
+//! The ban ledger: every ban that is held, who may be banned next, and who goes when it is full (BAN-1..5).
+//!
+//! Plain structs on one thread; time is an argument. It keeps the index that the data plane reads up to date, but
+//! leaves handing it out to `publish.rs`, and files, logs and the client table to the control loop.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Map;
+use weir_shared::ban::{Ban, Cause, Expiry, Notes};
+use weir_shared::client::Client;
+use weir_shared::escalation::{Policy, next_expiry};
+use weir_shared::event::Break;
+use weir_shared::netblock::{Netblock, PrefixLengths};
+use weir_shared::settings::Settings;
+use weir_shared::snapshot::{BanIndex, BanSpan};
+use weir_shared::units::Time;
+use weir_shared::verdict::LimitKind;
+
+use crate::state::BanKey;
+
+/// A break that waited longer than this, or lies ahead of the clock, is banned from the moment it is seen: the clock
+/// was moved, or the loop stood still, and a ban that is half over protects nobody.
+const LATE_MS: u64 = 5_000;
+
+/// Every ban held.
+pub(crate) struct Ledger {
+    rules: Rules,
+    /// At most [`Rules::max_bans`].
+    bans: BTreeMap<BanKey, Arc<Ban>>,
+    /// Who may be dropped, in three orders. None of them depends on the time, so no step is needed when a ban ends,
+    /// and a clock that is set back cannot leave a ban in the wrong one.
+    order: DropOrder,
+    /// What the data plane is to see.
+    index: BanIndex,
+    /// Whether [`Ledger::index`] differs from what was last taken.
+    index_changed: bool,
+    /// Bans made since the start, by position in [`Cause::ALL`].
+    made: [u64; Cause::ALL.len()],
+    /// Bans dropped for the bound since the start.
+    dropped: u64,
+    /// Those of them that are still to be logged.
+    fresh_drops: Vec<Arc<Ban>>,
+}
+
+/// The settings that the ledger obeys.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rules {
+    /// How long bans last.
+    pub(crate) policy: Policy,
+    /// What the netblock of a client is.
+    pub(crate) prefixes: PrefixLengths,
+    /// `WAF_MAX_BANS`
+    pub(crate) max_bans: usize,
+    /// Observe mode: bans made are observed ones, and observed ones count. In enforce mode observed bans neither
+    /// refuse nor stand in the way of a ban nor escalate (CHECK-3).
+    pub(crate) observe: bool,
+}
+
+impl From<&Settings> for Rules {
+    fn from(settings: &Settings) -> Self {
+        Self {
+            policy: settings.ban_policy,
+            prefixes: settings.ban_prefixes,
+            max_bans: settings.max_bans,
+            observe: settings.observe,
+        }
+    }
+}
+
+/// What became of a broken limit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Broken {
+    /// A ban was made.
+    Banned(BanKey),
+    /// The netblock is banned already (BAN-2).
+    Already,
+    /// Every ban held is one that may not be dropped (BAN-5).
+    Full,
+}
+
+/// A ban that an administrator asked for, checked.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Order {
+    /// What is banned.
+    pub(crate) netblock: Netblock,
+    /// Whom the administrator named, if a client.
+    pub(crate) client: Option<Client>,
+    /// How long; none is permanent.
+    pub(crate) duration: Option<Duration>,
+    /// Why.
+    pub(crate) reason: String,
+}
+
+/// Every ban held is one that may not be dropped (BAN-5).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Full;
+
+/// What an edit of bans.json did, for its log line (STATE-3).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Edited {
+    /// Entries that were not held before.
+    pub(crate) added: usize,
+    /// Entries that the edit marked lifted.
+    pub(crate) lifted: usize,
+    /// Entries changed in another way.
+    pub(crate) changed: usize,
+    /// Entries taken out.
+    pub(crate) removed: usize,
+    /// Entries for which there was no room.
+    pub(crate) refused: usize,
+}
+
+impl Ledger {
+    /// Takes in what bans.json held at the start.
+    ///
+    /// # Errors
+    /// How many bans there are that may not be dropped, if that is more than `WAF_MAX_BANS`: neither the bound nor an
+    /// administrator's ban is given up for the other, the operator decides.
+    pub(crate) fn new(rules: Rules, bans: Vec<Ban>, now_ms: u64) -> Result<Self, usize> {
+        let mut ledger = Self {
+            rules,
+            bans: BTreeMap::new(),
+            order: DropOrder::default(),
+            index: BanIndex::default(),
+            index_changed: true,
+            made: [0; Cause::ALL.len()],
+            dropped: 0,
+            fresh_drops: Vec::new(),
+        };
+        for ban in bans {
+            let (key, ban) = keyed(ban, now_ms);
+            ledger.insert(key, Arc::new(ban));
+        }
+        while ledger.bans.len() > rules.max_bans {
+            ledger.drop_one(now_ms).map_err(|Full| ledger.bans.len())?;
+        }
+        Ok(ledger)
+    }
+
+    /// Bans the netblock of a client that broke a limit, unless it is banned already (BAN-1, BAN-2).
+    pub(crate) fn break_limit(&mut self, broken: &Break, now_ms: u64) -> Broken {
+        let at_ms = match now_ms.checked_sub(broken.at_ms) {
+            Some(late) if late <= LATE_MS => broken.at_ms,
+            _ => now_ms,
+        };
+        let netblock = Netblock::of(broken.client, self.rules.prefixes);
+        if let Some(span) = self.index.span(netblock)
+            && span.end_ms > at_ms
+        {
+            return Broken::Already;
+        }
+        // Asked before room is made: the ban that escalation needs may be the one that is dropped.
+        let last = self.index.last_ended(netblock, at_ms);
+        if self.make_room(now_ms).is_err() {
+            return Broken::Full;
+        }
+        let key = self.free_key(netblock, at_ms);
+        let ban = Ban {
+            netblock,
+            client: Some(broken.client),
+            ban_started: Some(key.ban_started),
+            ban_expires: next_expiry(&self.rules.policy, last, key.ban_started.0),
+            cause: if broken.limit.counts_bytes() {
+                Cause::ByteLimit
+            } else {
+                Cause::RateLimit
+            },
+            reason: reason(broken.limit, broken.limit_value),
+            lifted: None,
+            observed: self.rules.observe,
+            notes: None,
+            unknown: Map::new(),
+        };
+        self.count_made(ban.cause);
+        self.insert(key, Arc::new(ban));
+        Broken::Banned(key)
+    }
+
+    /// Adds the circumstances to a ban. They are gathered after the ban was published: counting a netblock's requests
+    /// walks the client table, and no one should slip through meanwhile (BAN-8).
+    pub(crate) fn note(&mut self, key: BanKey, notes: Notes) {
+        if let Some(ban) = self.bans.get_mut(&key) {
+            Arc::make_mut(ban).notes = Some(notes);
+        }
+    }
+
+    /// Makes an administrator's ban, even while another lasts (BAN-3).
+    ///
+    /// # Errors
+    /// [`Full`], which becomes 409.
+    pub(crate) fn add(&mut self, order: Order, now_ms: u64) -> Result<Arc<Ban>, Full> {
+        self.make_room(now_ms)?;
+        let key = self.free_key(order.netblock, now_ms);
+        let ban = Arc::new(Ban {
+            netblock: order.netblock,
+            client: order.client,
+            ban_started: Some(key.ban_started),
+            ban_expires: order.duration.map_or(Expiry::Permanent, |length| {
+                Expiry::At(key.ban_started.plus(length))
+            }),
+            cause: Cause::Admin,
+            reason: order.reason,
+            lifted: None,
+            observed: false,
+            notes: None,
+            unknown: Map::new(),
+        });
+        self.count_made(ban.cause);
+        self.insert(key, Arc::clone(&ban));
+        Ok(ban)
+    }
+
+    /// Lifts every active ban that covers the client, observed ones too; gives them as they are now, oldest first.
+    pub(crate) fn lift(&mut self, client: Client, now_ms: u64) -> Vec<Arc<Ban>> {
+        let lifted: Vec<(BanKey, Arc<Ban>)> = self
+            .bans
+            .iter()
+            .filter(|(_, ban)| ban.is_active(now_ms) && ban.netblock.covers_client(client))
+            .map(|(key, ban)| {
+                let mut ban = Ban::clone(ban);
+                ban.lifted = Some(Time(now_ms));
+                (*key, Arc::new(ban))
+            })
+            .collect();
+        for (key, ban) in &lifted {
+            self.insert(*key, Arc::clone(ban));
+        }
+        oldest_first(lifted.into_iter().map(|(_, ban)| ban).collect())
+    }
+
+    /// Takes in an edit of bans.json (STATE-3). What is taken out goes first, so that it makes room for what is added.
+    pub(crate) fn edit(&mut self, put: Vec<Ban>, removed: &[BanKey], now_ms: u64) -> Edited {
+        let mut edited = Edited::default();
+        for key in removed {
+            if self.remove(*key).is_some() {
+                edited.removed += 1;
+            }
+        }
+        for ban in put {
+            let (key, ban) = keyed(ban, now_ms);
+            match self.bans.get(&key).map(|held| held.lifted) {
+                Some(None) if ban.lifted.is_some() => edited.lifted += 1,
+                Some(_) => edited.changed += 1,
+                None if self.make_room(now_ms).is_err() => {
+                    edited.refused += 1;
+                    self.dropped += 1;
+                    self.fresh_drops.push(Arc::new(ban));
+                    continue;
+                }
+                None => {
+                    edited.added += 1;
+                    self.count_made(Cause::Edit);
+                }
+            }
+            self.insert(key, Arc::new(ban));
+        }
+        edited
+    }
+
+    /// Whether a further ban can be made (BAN-5).
+    pub(crate) fn can_ban(&self, now_ms: u64) -> bool {
+        self.bans.len() < self.rules.max_bans || self.order.first(now_ms).is_some()
+    }
+
+    /// Every ban, oldest first: the order of bans.json and of answers.
+    pub(crate) fn all(&self) -> Vec<Arc<Ban>> {
+        oldest_first(self.bans.values().cloned().collect())
+    }
+
+    /// Every ban whose netblock covers the client, whether it still refuses or not, oldest first.
+    pub(crate) fn covering(&self, client: Client) -> Vec<Arc<Ban>> {
+        let covers = |ban: &&Arc<Ban>| ban.netblock.covers_client(client);
+        oldest_first(self.bans.values().filter(covers).cloned().collect())
+    }
+
+    /// One ban.
+    pub(crate) fn ban(&self, key: BanKey) -> Option<&Arc<Ban>> {
+        self.bans.get(&key)
+    }
+
+    /// How many bans refuse at this moment, or would in observe mode.
+    pub(crate) fn active(&self, now_ms: u64) -> usize {
+        self.bans
+            .values()
+            .filter(|ban| ban.is_active(now_ms) && self.matters(ban))
+            .count()
+    }
+
+    /// Bans made since the start, by position in [`Cause::ALL`].
+    pub(crate) fn made(&self) -> [u64; Cause::ALL.len()] {
+        self.made
+    }
+
+    /// Bans dropped for the bound since the start.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    /// The bans that were dropped since this was last asked, for the log.
+    pub(crate) fn take_drops(&mut self) -> Vec<Arc<Ban>> {
+        std::mem::take(&mut self.fresh_drops)
+    }
+
+    /// A copy of the index, if it changed since this was last asked.
+    pub(crate) fn take_index(&mut self) -> Option<BanIndex> {
+        std::mem::take(&mut self.index_changed).then(|| self.index.clone())
+    }
+
+    /// Works everything that follows from the bans out anew: a panic may have left it half changed.
+    pub(crate) fn rebuild(&mut self) {
+        self.order = DropOrder::default();
+        self.index = BanIndex::default();
+        for (key, ban) in std::mem::take(&mut self.bans) {
+            self.insert(key, ban);
+        }
+        self.index_changed = true;
+    }
+
+    /// Whether the ban counts in this mode (CHECK-3).
+    fn matters(&self, ban: &Ban) -> bool {
+        self.rules.observe || !ban.observed
+    }
+
+    /// Puts a ban in, in place of the one with the same key.
+    fn insert(&mut self, key: BanKey, ban: Arc<Ban>) {
+        if let Some(old) = self.bans.insert(key, Arc::clone(&ban)) {
+            self.order.remove(key, &old);
+        }
+        self.order.add(key, &ban);
+        self.index_again(key.netblock);
+    }
+
+    fn remove(&mut self, key: BanKey) -> Option<Arc<Ban>> {
+        let ban = self.bans.remove(&key)?;
+        self.order.remove(key, &ban);
+        self.index_again(key.netblock);
+        Some(ban)
+    }
+
+    fn index_again(&mut self, netblock: Netblock) {
+        let all_of_it = BanKey {
+            netblock,
+            ban_started: Time(0),
+        }..=BanKey {
+            netblock,
+            ban_started: Time(u64::MAX),
+        };
+        let span = self
+            .bans
+            .range(all_of_it)
+            .map(|(_, ban)| ban)
+            .filter(|ban| ban.lifted.is_none() && self.matters(ban))
+            .map(|ban| BanSpan {
+                end_ms: ban.ban_expires.end_ms(),
+                length_ms: ban.length_ms(),
+            })
+            .max_by_key(|span| (span.end_ms, span.length_ms));
+        if self.index.span(netblock) != span {
+            self.index.set(netblock, span);
+            self.index_changed = true;
+        }
+    }
+
+    /// Drops until one more fits.
+    fn make_room(&mut self, now_ms: u64) -> Result<(), Full> {
+        while self.bans.len() >= self.rules.max_bans {
+            self.drop_one(now_ms)?;
+        }
+        Ok(())
+    }
+
+    fn drop_one(&mut self, now_ms: u64) -> Result<(), Full> {
+        let key = self.order.first(now_ms).ok_or(Full)?;
+        let ban = self.remove(key).ok_or(Full)?;
+        self.dropped += 1;
+        self.fresh_drops.push(ban);
+        Ok(())
+    }
+
+    /// The key of a ban that is made now: no two bans of a netblock begin in the same millisecond.
+    fn free_key(&self, netblock: Netblock, at_ms: u64) -> BanKey {
+        let mut key = BanKey {
+            netblock,
+            ban_started: Time(at_ms),
+        };
+        while self.bans.contains_key(&key) {
+            key.ban_started.0 += 1;
+        }
+        key
+    }
+
+    fn count_made(&mut self, cause: Cause) {
+        for (count, of) in self.made.iter_mut().zip(Cause::ALL) {
+            if of == cause {
+                *count += 1;
+            }
+        }
+    }
+}
+
+/// Who may be dropped, by end: [`DropOrder::first`] is the rule of BAN-5. Ties go to the lower netblock.
+#[derive(Default)]
+struct DropOrder {
+    /// Lifted ones, by the moment they stopped refusing.
+    lifted: BTreeSet<(u64, BanKey)>,
+    /// Automatic ones that are not permanent.
+    automatic: BTreeSet<(u64, BanKey)>,
+    /// Others that are not permanent: droppable only once they ended.
+    kept: BTreeSet<(u64, BanKey)>,
+}
+
+impl DropOrder {
+    /// The next to go: the ended or lifted one with the oldest end, else the automatic one that ends soonest.
+    fn first(&self, now_ms: u64) -> Option<BanKey> {
+        let ended = |set: &BTreeSet<(u64, BanKey)>| {
+            set.first().filter(|(end_ms, _)| *end_ms <= now_ms).copied()
+        };
+        let over = [
+            self.lifted.first().copied(),
+            ended(&self.automatic),
+            ended(&self.kept),
+        ];
+        over.into_iter()
+            .flatten()
+            .min()
+            .or_else(|| self.automatic.first().copied())
+            .map(|(_, key)| key)
+    }
+
+    fn add(&mut self, key: BanKey, ban: &Ban) {
+        if let Some((set, end_ms)) = self.place(ban) {
+            set.insert((end_ms, key));
+        }
+    }
+
+    fn remove(&mut self, key: BanKey, ban: &Ban) {
+        if let Some((set, end_ms)) = self.place(ban) {
+            set.remove(&(end_ms, key));
+        }
+    }
+
+    /// Where a ban stands; nowhere if it is permanent.
+    fn place(&mut self, ban: &Ban) -> Option<(&mut BTreeSet<(u64, BanKey)>, u64)> {
+        let end_ms = ban.ban_expires.end_ms();
+        match (ban.lifted, ban.ban_expires) {
+            (Some(lifted), _) => Some((&mut self.lifted, lifted.0.min(end_ms))),
+            (None, Expiry::Permanent) => None,
+            (None, Expiry::At(_)) if ban.cause.is_automatic() => {
+                Some((&mut self.automatic, end_ms))
+            }
+            (None, Expiry::At(_)) => Some((&mut self.kept, end_ms)),
+        }
+    }
+}
+
+/// A ban with its key. The keeper fills in `ban_started` when it reads an entry; should one come without, it begins now.
+fn keyed(mut ban: Ban, now_ms: u64) -> (BanKey, Ban) {
+    let ban_started = *ban.ban_started.get_or_insert(Time(now_ms));
+    let key = BanKey {
+        netblock: ban.netblock,
+        ban_started,
+    };
+    (key, ban)
+}
+
+fn oldest_first(mut bans: Vec<Arc<Ban>>) -> Vec<Arc<Ban>> {
+    bans.sort_by_key(|ban| (ban.ban_started, ban.netblock));
+    bans
+}
+
+/// The sentence of an automatic ban.
+fn reason(limit: LimitKind, value: u64) -> String {
+    let what = if limit.counts_bytes() {
+        "bytes"
+    } else {
+        "requests"
+    };
+    format!("more than {value} {what} per {}", limit.span().name())
+}
