@@ -172,7 +172,7 @@ pub fn decide(
     }
     // 7. Lookup, 8. country lists with the fresh answer: come with the lookups.
     // 9. Exempt paths skip steps 10 and 11.
-    if is_exempt(rules, asked.path) {
+    if path::is_exempt(asked.path, &rules.exempt_paths) {
         return not_counted(Group::Default, passed);
     }
     // 10. The request is counted against its windows.
@@ -216,17 +216,6 @@ const fn not_counted(group: Group, verdict: Verdict) -> Decision {
 
 fn is_health_check(asked: &Asked<'_>) -> bool {
     asked.path == "/_waf/health" && (asked.method == Method::GET || asked.method == Method::HEAD)
-}
-
-fn is_exempt(rules: &Rules, path: &str) -> bool {
-    if rules.exempt_paths.is_empty() {
-        return false;
-    }
-    let path = path::normalise(path);
-    rules
-        .exempt_paths
-        .iter()
-        .any(|prefix| path::has_prefix(&path, prefix))
 }
 
 fn is_too_large(rules: &Rules, asked: &Asked<'_>) -> bool {

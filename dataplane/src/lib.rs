@@ -25,4 +25,4 @@ mod request;
 mod socket;
 mod worker;
 
-pub use worker::{BindError, Bound, DataPlane, Parts, Stop};
+pub use worker::{BindError, Bound, Counting, DataPlane, Parts, Stop};

@@ -64,6 +64,38 @@ pub struct Parts {
     pub records: Option<Sender<Batch>>,
     /// Who answers under `/_waf/`.
     pub handover: Handover,
+    /// Where everything is counted.
+    pub counting: Counting,
+}
+
+/// The counters of all workers and the client table: what the metrics read.
+#[derive(Clone)]
+pub struct Counting {
+    workers: Vec<Arc<Counters>>,
+    table: Arc<Table>,
+}
+
+impl Counting {
+    /// One set of counters a worker.
+    pub fn new(workers: usize, table: Arc<Table>) -> Self {
+        Self {
+            workers: (0..workers).map(|_| Arc::default()).collect(),
+            table,
+        }
+    }
+
+    /// Everything counted so far.
+    pub fn totals(&self) -> Totals {
+        let mut totals = Totals {
+            clients: self.table.len(),
+            clients_evicted: self.table.evicted(),
+            ..Totals::default()
+        };
+        for counters in &self.workers {
+            counters.fold_into(&mut totals);
+        }
+        totals
+    }
 }
 
 /// The listeners, bound before anything else is started so that a failure is told at once.
@@ -135,8 +167,6 @@ pub enum Stop {
 pub struct DataPlane {
     threads: Vec<JoinHandle<()>>,
     stop: watch::Sender<Stop>,
-    /// The workers' counters and the table, for [`DataPlane::totals`].
-    totals: Arc<dyn Fn() -> Totals + Send + Sync>,
 }
 
 impl DataPlane {
@@ -146,22 +176,9 @@ impl DataPlane {
     /// What the system said when a thread or its runtime could not be made.
     pub fn start(bound: Bound, parts: Parts) -> io::Result<Self> {
         let (stop, stopped) = watch::channel(Stop::No);
-        let counters: Vec<Arc<Counters>> = bound.listeners.iter().map(|_| Arc::default()).collect();
         let connections = Arc::new(Connections::new(&parts.settings));
         let forgotten_proxy = Arc::new(ForgottenProxy::default());
-        let table = Arc::clone(&parts.table);
-        let all = counters.clone();
-        let totals = Arc::new(move || {
-            let mut totals = Totals {
-                clients: table.len(),
-                clients_evicted: table.evicted(),
-                ..Totals::default()
-            };
-            for counters in &all {
-                counters.fold_into(&mut totals);
-            }
-            totals
-        });
+        let counters = parts.counting.workers.clone();
         let parts = Arc::new(parts);
         let mut threads = Vec::new();
         for (index, (listener, counters)) in bound.listeners.into_iter().zip(counters).enumerate() {
@@ -193,16 +210,7 @@ impl DataPlane {
                 }
             })?);
         }
-        Ok(Self {
-            threads,
-            stop,
-            totals,
-        })
-    }
-
-    /// What was counted so far, at each call.
-    pub fn totals(&self) -> Arc<dyn Fn() -> Totals + Send + Sync> {
-        Arc::clone(&self.totals)
+        Ok(Self { threads, stop })
     }
 
     /// Asks the workers to stop.
