@@ -67,7 +67,7 @@ pub fn serve(settings: Settings, announce: Announce) -> Result<(), StartError> {
     // Everything that can refuse the start comes before the first thread that serves.
     let bound = Bound::new(settings.listen, settings.workers).map_err(|error| unfit(&error))?;
     let address = bound.address();
-    let (keeper, start) = Keeper::open(&settings, clock.clone()).map_err(|error| unfit(&error))?;
+    let (keeper, start) = Keeper::open(&settings.state_dir, clock.clone()).map_err(|error| unfit(&error))?;
 
     let snapshots = Arc::new(ArcSwap::from_pointee(Snapshot::default()));
     let table = Arc::new(Table::default());

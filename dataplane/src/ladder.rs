@@ -231,3 +231,212 @@ pub fn expiry_of_next_ban(rules: &Rules, snapshot: &Snapshot, client: Client, no
         now.wall_ms,
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+    use std::sync::Arc;
+
+    use proptest::prelude::*;
+    use weir_shared::snapshot::{BanIndex, BanSpan};
+
+    use super::*;
+
+    const START: u64 = 1_795_276_800_000;
+
+    fn rules() -> Rules {
+        Rules {
+            allow_nets: ["10.0.0.0/30".parse().unwrap()].into_iter().collect(),
+            deny_nets: ["10.0.0.0/29".parse().unwrap()].into_iter().collect(),
+            exempt_paths: vec!["/static".to_owned()],
+            limits: Limits {
+                requests: [Some(3), Some(8), None],
+                bytes: [None; 3],
+            },
+            max_body_size: Some(100),
+            ban_policy: Policy::default(),
+            ban_prefixes: PrefixLengths { v4: 30, v6: 56 },
+            wants_counts: true,
+        }
+    }
+
+    fn asked<'a>(path: &'a str, method: &'a Method, last: u8, length: Option<u64>) -> Asked<'a> {
+        let address = IpAddr::from([10, 0, 0, last]);
+        Asked {
+            method,
+            path,
+            client: Client::of(address),
+            address,
+            content_length: length,
+        }
+    }
+
+    fn snapshot(bans: &[(u8, u64)], can_ban: bool) -> Snapshot {
+        let mut index = BanIndex::default();
+        for (last, end_ms) in bans {
+            let netblock = Netblock::masked(IpAddr::from([10, 0, 0, *last]), 30);
+            index.set(
+                netblock,
+                Some(BanSpan {
+                    end_ms: *end_ms,
+                    length_ms: 1000,
+                }),
+            );
+        }
+        Snapshot {
+            generation: 0,
+            bans: Arc::new(index),
+            can_ban,
+        }
+    }
+
+    fn at(ms: u64) -> Now {
+        Now {
+            wall_ms: START + ms,
+            mono_ns: ms * 1_000_000 + 1,
+        }
+    }
+
+    /// CHECK-1: the health check comes before everything; with another method it is an own path like any other.
+    #[test]
+    fn the_health_check_is_first() {
+        let (table, snapshot) = (Table::default(), snapshot(&[(4, u64::MAX)], true));
+        let decide = |method: &Method| {
+            super::decide(
+                &rules(),
+                &snapshot,
+                &table,
+                &asked("/_waf/health", method, 4, None),
+                at(0),
+            )
+            .verdict
+        };
+        assert_eq!(decide(&Method::GET), Verdict::Health);
+        assert_eq!(decide(&Method::HEAD), Verdict::Health);
+        assert_eq!(decide(&Method::POST), Verdict::Refuse(Refusal::DeniedNet));
+    }
+
+    /// LIMIT-6: the client that broke a limit is told the end that the control plane will come to.
+    #[test]
+    fn the_break_knows_its_ban() {
+        let table = Table::default();
+        let past = START - 1000;
+        let snapshot = snapshot(&[(20, past)], true);
+        let mut last = None;
+        for _ in 0..4 {
+            last = Some(
+                decide(
+                    &rules(),
+                    &snapshot,
+                    &table,
+                    &asked("/", &Method::GET, 20, None),
+                    at(0),
+                )
+                .verdict,
+            );
+        }
+        let Some(Verdict::Refuse(Refusal::RateLimited { ban, broken })) = last else {
+            panic!("{last:?}")
+        };
+        assert!(broken.first);
+        // The last ban of the netblock lasted 1 s and ended 1 s ago: three times that.
+        assert_eq!(ban.unwrap().end_ms(), START + 3000);
+    }
+
+    /// The naive twin of the ladder: the specification's table, read line by line, over plain lists.
+    struct Twin {
+        bans: HashMap<u8, u64>,
+        can_ban: bool,
+        seen: HashMap<u8, Vec<u64>>,
+    }
+
+    impl Twin {
+        fn decide(
+            &mut self,
+            path: &str,
+            get: bool,
+            last: u8,
+            length: Option<u64>,
+            now: u64,
+        ) -> &'static str {
+            let own = path.starts_with("/_waf");
+            if path == "/_waf/health" && get {
+                return "health";
+            }
+            let passed = if own { "own" } else { "forward" };
+            if last < 4 {
+                return passed;
+            }
+            if last < 8 {
+                return "denied_net";
+            }
+            if self
+                .bans
+                .iter()
+                .any(|(block, end)| block / 4 == last / 4 && *end > now)
+            {
+                return "banned";
+            }
+            if path == "/static" || path.starts_with("/static/") {
+                return passed;
+            }
+            let seen = self.seen.entry(last).or_default();
+            seen.push(now);
+            let over = |length: u64, limit: u64| {
+                let bucket = now / length;
+                let current = seen.iter().filter(|at| **at / length == bucket).count() as u64;
+                let previous = seen.iter().filter(|at| **at / length + 1 == bucket).count() as u64;
+                current * length + previous * (length - now % length) > limit * length
+            };
+            if over(60_000, 3) || over(3_600_000, 8) {
+                return if self.can_ban {
+                    "rate_limited, ban"
+                } else {
+                    "rate_limited"
+                };
+            }
+            if length.is_some_and(|length| length > 100) {
+                return "body_too_large";
+            }
+            passed
+        }
+    }
+
+    proptest! {
+        /// CHECK: the ladder agrees with its naive twin over any sequence of requests, clients, bans and times.
+        #[test]
+        fn the_ladder_agrees_with_its_naive_twin(
+            bans in prop::collection::hash_map(0u8..24, START..START + 400_000, 0..4),
+            can_ban in any::<bool>(),
+            requests in prop::collection::vec((
+                prop_oneof![Just("/"), Just("/static"), Just("/static/a"), Just("/staticx"), Just("/_waf/bans"), Just("/_waf/health")],
+                any::<bool>(), 0u8..24, prop::option::of(90u64..110), 0u64..40_000), 1..80),
+        ) {
+            let table = Table::default();
+            // One netblock has one end: the latest, as the control plane publishes it.
+            let mut blocks: HashMap<u8, u64> = HashMap::new();
+            for (last, end) in bans {
+                let held = blocks.entry(last / 4 * 4).or_insert(end);
+                *held = end.max(*held);
+            }
+            let index: Vec<(u8, u64)> = blocks.iter().map(|(block, end)| (*block, *end)).collect();
+            let snapshot = snapshot(&index, can_ban);
+            let mut twin = Twin { bans: blocks, can_ban, seen: HashMap::new() };
+            let mut now = 0;
+            for (path, get, last, length, step) in requests {
+                now += step;
+                let method = if get { Method::GET } else { Method::POST };
+                let found = decide(&rules(), &snapshot, &table, &asked(path, &method, last, length), at(now));
+                let told = match found.verdict {
+                    Verdict::Health => "health",
+                    Verdict::Own => "own",
+                    Verdict::Forward => "forward",
+                    Verdict::Refuse(Refusal::RateLimited { ban: Some(_), .. }) => "rate_limited, ban",
+                    Verdict::Refuse(refusal) => refusal.action().name(),
+                    Verdict::StartOver => "start over",
+                };
+                prop_assert_eq!(told, twin.decide(path, get, last, length, START + now));
+            }
+        }
+    }
+}
