@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 use crossbeam_channel::bounded;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use weir_controlplane::control_loop::{Control, ControlHandle, Wiring};
+use weir_controlplane::{Control, ControlHandle, Wiring};
 use weir_controlplane::request_log::RequestLog;
 use weir_controlplane::state::Keeper;
 use weir_dataplane::clients::table::Table;
