@@ -11,4 +11,10 @@
     )
 )]
 
+mod admin;
+mod bans;
+mod control_loop;
+mod metrics;
 pub mod state;
+
+pub use control_loop::{Control, ControlError, ControlHandle, Wiring};

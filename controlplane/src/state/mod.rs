@@ -72,6 +72,28 @@ pub enum Save {
     Clients(Vec<ClientRow>),
 }
 
+/// What happened to one file since the start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct FileCounts {
+    /// Writes that reached the disk.
+    pub ok: u64,
+    /// Writes that failed.
+    pub error: u64,
+    /// Edits taken in.
+    pub taken: u64,
+    /// Edits set aside as `<name>.bad`.
+    pub bad: u64,
+}
+
+/// The counts of every file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct StateCounts {
+    /// Of bans.json.
+    pub bans: FileCounts,
+    /// Of clients.json.
+    pub clients: FileCounts,
+}
+
 /// The handle to the keeper's thread.
 pub struct Keeper;
 
@@ -92,4 +114,9 @@ impl Keeper {
     /// Queues a document that contains all edits up to `applied`; returns at once. A document that is still queued when
     /// a newer one of the same file arrives is replaced by it, and both are told the outcome.
     pub fn save(&self, _document: Save, _applied: u64, _saved: Option<Saved>) {}
+
+    /// What happened to each file since the start, for the metrics.
+    pub fn counts(&self) -> StateCounts {
+        StateCounts::default()
+    }
 }

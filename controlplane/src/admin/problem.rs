@@ -1,0 +1,187 @@
+//! Answers of the endpoints: JSON that worked, and problem documents (RFC 9457) for all that did not (ADMIN-3).
+
+use bytes::Bytes;
+use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::{HeaderMap, HeaderValue, StatusCode};
+use serde::Serialize;
+use weir_shared::handover::OwnAnswer;
+use weir_shared::verdict::{Action, History};
+
+/// What is wrong with a request.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Problem {
+    /// The request cannot be understood: 400.
+    BadRequest(String),
+    /// The token is missing or wrong: 401.
+    Unauthorized,
+    /// Nothing of that name here: 404.
+    NotFound,
+    /// The name is right, the method is not: 405.
+    MethodNotAllowed {
+        /// The `Allow` field.
+        allow: &'static str,
+    },
+    /// The ledger is full of bans that may not be dropped: 409.
+    Full {
+        /// `WAF_MAX_BANS`
+        max_bans: usize,
+    },
+    /// The body is larger than is read: 413.
+    TooLarge {
+        /// Bytes allowed.
+        limit: usize,
+    },
+    /// The body is JSON and does not fit: 422.
+    DoesNotFit(Vec<Fault>),
+    /// The control plane is behind or stopping: 503.
+    Busy,
+}
+
+/// One fault of a body.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub(crate) struct Fault {
+    /// JSON pointer (RFC 6901) to what is wrong; empty for the whole.
+    pub(crate) pointer: String,
+    /// What is wrong and what is allowed.
+    pub(crate) detail: String,
+}
+
+/// The members of a problem document, in the order they are written.
+#[derive(Serialize)]
+struct Document<'a> {
+    r#type: &'static str,
+    title: &'static str,
+    status: u16,
+    detail: &'a str,
+    request_id: &'a str,
+    #[serde(skip_serializing_if = "<[Fault]>::is_empty")]
+    errors: &'a [Fault],
+}
+
+impl Problem {
+    /// The answer that tells it.
+    pub(crate) fn answer(&self, request_id: &str) -> OwnAnswer {
+        let (status, detail) = self.told();
+        let document = Document {
+            r#type: "about:blank",
+            title: status.canonical_reason().unwrap_or("Error"),
+            status: status.as_u16(),
+            detail: &detail,
+            request_id,
+            errors: match self {
+                Self::DoesNotFit(faults) => faults,
+                _ => &[],
+            },
+        };
+        let action = match self {
+            Self::Unauthorized => Action::Unauthorized,
+            Self::NotFound => Action::NotFound,
+            Self::BadRequest(_)
+            | Self::MethodNotAllowed { .. }
+            | Self::Full { .. }
+            | Self::TooLarge { .. }
+            | Self::DoesNotFit(_)
+            | Self::Busy => Action::Answered,
+        };
+        let mut answer = answer(
+            status,
+            "application/problem+json",
+            body_of(&document),
+            action,
+        );
+        match self {
+            Self::Unauthorized => {
+                let scheme = HeaderValue::from_static("Bearer");
+                answer.headers.insert(WWW_AUTHENTICATE, scheme);
+            }
+            Self::MethodNotAllowed { allow } => {
+                let allow = HeaderValue::from_static(allow);
+                answer.headers.insert(ALLOW, allow);
+            }
+            Self::Busy => {
+                let seconds = HeaderValue::from_static("1");
+                answer.headers.insert(RETRY_AFTER, seconds);
+            }
+            _ => {}
+        }
+        answer
+    }
+
+    fn told(&self) -> (StatusCode, String) {
+        match self {
+            Self::BadRequest(detail) => (StatusCode::BAD_REQUEST, detail.clone()),
+            Self::Unauthorized => (
+                StatusCode::UNAUTHORIZED,
+                "the token is missing or wrong: Authorization: Bearer <token> is needed".to_owned(),
+            ),
+            Self::NotFound => (StatusCode::NOT_FOUND, "there is nothing here".to_owned()),
+            Self::MethodNotAllowed { allow } => (
+                StatusCode::METHOD_NOT_ALLOWED,
+                format!("this method is not allowed here: {allow} is"),
+            ),
+            Self::Full { max_bans } => (
+                StatusCode::CONFLICT,
+                format!(
+                    "all {max_bans} bans that WAF_MAX_BANS allows are active and made by an administrator or permanent: \
+                     lift one first, or raise the setting"
+                ),
+            ),
+            Self::TooLarge { limit } => (
+                StatusCode::PAYLOAD_TOO_LARGE,
+                format!("the body is too large: {limit} bytes are allowed"),
+            ),
+            Self::DoesNotFit(faults) => (
+                StatusCode::UNPROCESSABLE_ENTITY,
+                match faults.len() {
+                    1 => "the body has 1 fault".to_owned(),
+                    many => format!("the body has {many} faults"),
+                },
+            ),
+            Self::Busy => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "too many requests of this kind are waiting: try again".to_owned(),
+            ),
+        }
+    }
+}
+
+/// An answer in JSON.
+pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> OwnAnswer {
+    answer(status, "application/json", body_of(value), Action::Answered)
+}
+
+/// Any answer of ours: nothing of it is to be kept by a cache (ADMIN-3).
+pub(crate) fn answer(
+    status: StatusCode,
+    content_type: &'static str,
+    body: Bytes,
+    action: Action,
+) -> OwnAnswer {
+    let mut headers = HeaderMap::new();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    OwnAnswer {
+        status,
+        headers,
+        body,
+        action,
+        history: action.history(),
+    }
+}
+
+/// The answer of the metrics endpoint, whatever it is: the client's history counts it as neither, but a 401 as refused
+/// (CHECK-4).
+pub(crate) fn of_metrics(mut answer: OwnAnswer) -> OwnAnswer {
+    if answer.action == Action::Answered {
+        answer.history = History::Neither;
+    }
+    answer
+}
+
+/// The value as JSON, ended by a newline for those who read it in a terminal.
+fn body_of(value: &impl Serialize) -> Bytes {
+    // Our own values have string keys and no failing `Serialize`: there is nothing to go wrong but a full memory.
+    let mut body = serde_json::to_vec(value).unwrap_or_default();
+    body.push(b'\n');
+    Bytes::from(body)
+}

@@ -1,0 +1,136 @@
+//! The tokens: where they come from, and the comparison that tells nothing about them (ADMIN-1).
+//!
+//! Only the SHA-256 digests are kept and compared, in constant time, so that neither the length of a token nor the
+//! place of the first wrong byte shows in the time an answer takes.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use arc_swap::ArcSwapOption;
+use http::HeaderValue;
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+use weir_shared::settings::{AdminToken, Secret};
+
+/// The most bytes of a token file that are read: a path that names something else must not fill the memory.
+const MAX_FILE_BYTES: u64 = 4096;
+
+/// The digest of a token.
+#[derive(Clone, Copy)]
+pub(crate) struct Token([u8; 32]);
+
+/// The admin token, which SIGHUP may replace while requests read it.
+pub(crate) struct AdminTokenHolder {
+    current: ArcSwapOption<Token>,
+    /// Where to read it again.
+    file: Option<PathBuf>,
+}
+
+/// A token file that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TokenError {
+    /// It cannot be read.
+    #[error("WAF_ADMIN_TOKEN_FILE: {path} cannot be read: {source}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// It holds nothing that could be a token.
+    #[error(
+        "WAF_ADMIN_TOKEN_FILE: {path} must hold one token of visible ASCII characters without blanks, at most 4096 bytes"
+    )]
+    Unusable {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+impl Token {
+    /// The token of a setting.
+    pub(crate) fn of(secret: &Secret) -> Self {
+        Self::digest(secret.bytes())
+    }
+
+    /// Whether the `Authorization` field carries this token. The scheme is compared without regard to case
+    /// (RFC 9110 §11.1).
+    pub(crate) fn is_in(&self, authorization: Option<&HeaderValue>) -> bool {
+        let Some(given) = authorization.and_then(|field| bearer(field.as_bytes())) else {
+            return false;
+        };
+        Self::digest(given).0.ct_eq(&self.0).into()
+    }
+
+    fn digest(token: &[u8]) -> Self {
+        Self(Sha256::digest(token).into())
+    }
+}
+
+impl AdminTokenHolder {
+    /// Reads the token for the first time.
+    ///
+    /// # Errors
+    /// The token file cannot be used.
+    pub(crate) fn new(setting: &AdminToken) -> Result<Self, TokenError> {
+        let (current, file) = match setting {
+            AdminToken::Unset => (None, None),
+            AdminToken::Value(secret) => (Some(Token::of(secret)), None),
+            AdminToken::File(path) => (Some(read(path)?), Some(path.clone())),
+        };
+        Ok(Self {
+            current: ArcSwapOption::new(current.map(std::sync::Arc::new)),
+            file,
+        })
+    }
+
+    /// The token of this moment; none is set in none of the settings.
+    pub(crate) fn current(&self) -> Option<Token> {
+        self.current.load().as_deref().copied()
+    }
+
+    /// Reads the token file again, if there is one. What was read before stays where that fails: an administrator must
+    /// not be locked out by half a write.
+    ///
+    /// # Errors
+    /// The token file cannot be used.
+    pub(crate) fn reload(&self) -> Result<bool, TokenError> {
+        let Some(path) = &self.file else {
+            return Ok(false);
+        };
+        self.current.store(Some(std::sync::Arc::new(read(path)?)));
+        Ok(true)
+    }
+}
+
+fn read(path: &Path) -> Result<Token, TokenError> {
+    let failed = |source| TokenError::Read {
+        path: path.to_owned(),
+        source,
+    };
+    let mut bytes = Vec::new();
+    File::open(path)
+        .map_err(failed)?
+        .take(MAX_FILE_BYTES + 1)
+        .read_to_end(&mut bytes)
+        .map_err(failed)?;
+    let token = bytes.trim_ascii();
+    if token.is_empty()
+        || bytes.len() as u64 > MAX_FILE_BYTES
+        || !token.iter().all(u8::is_ascii_graphic)
+    {
+        return Err(TokenError::Unusable {
+            path: path.to_owned(),
+        });
+    }
+    Ok(Token::digest(token))
+}
+
+/// What follows `Bearer` and its blanks.
+fn bearer(field: &[u8]) -> Option<&[u8]> {
+    let (scheme, rest) = field.split_at_checked(b"Bearer".len())?;
+    let token = rest.trim_ascii();
+    (scheme.eq_ignore_ascii_case(b"Bearer") && rest.first() == Some(&b' ') && !token.is_empty())
+        .then_some(token)
+}

@@ -1,0 +1,7 @@
+//! Bans: the ledger that holds them, and how they reach the data plane.
+//!
+//! How long a ban lasts is pure arithmetic and lies in [`weir_shared::escalation`], because both planes ask it.
+
+pub(crate) mod ledger;
+pub(crate) mod notice;
+pub(crate) mod publish;

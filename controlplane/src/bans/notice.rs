@@ -1,0 +1,49 @@
+//! Lines about bans in the process log, bounded: a storm of bans must not become a storm of lines.
+
+/// The most lines of one kind in a minute; the rest of that minute is one line with the number.
+const LINES_A_MINUTE: u64 = 60;
+
+/// Counts the lines of one kind.
+#[derive(Default)]
+pub(crate) struct Notices {
+    /// Minutes since 1970.
+    minute: u64,
+    /// Lines of this minute, written or not.
+    lines: u64,
+}
+
+impl Notices {
+    /// Whether one more line may be written now. Call [`Notices::turn`] first.
+    pub(crate) fn allow(&mut self) -> bool {
+        self.lines += 1;
+        self.lines <= LINES_A_MINUTE
+    }
+
+    /// Begins a new minute when it is time, and gives how many lines the last one held back.
+    pub(crate) fn turn(&mut self, now_ms: u64) -> Option<u64> {
+        let minute = now_ms / 60_000;
+        if minute == self.minute {
+            return None;
+        }
+        let held_back = self.lines.saturating_sub(LINES_A_MINUTE);
+        *self = Self { minute, lines: 0 };
+        (held_back > 0).then_some(held_back)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// ALERT-4: sixty lines a minute, then one with the number of the rest.
+    #[test]
+    fn a_storm_becomes_sixty_lines_and_a_number() {
+        let mut notices = Notices::default();
+        assert_eq!(notices.turn(60_000), None);
+        assert_eq!((0..1000).filter(|_| notices.allow()).count(), 60);
+        assert_eq!(notices.turn(119_999), None);
+        assert_eq!(notices.turn(120_000), Some(940));
+        assert!(notices.allow());
+        assert_eq!(notices.turn(180_000), None);
+    }
+}

@@ -1,0 +1,62 @@
+//! How bans reach the data plane: one immutable snapshot, swapped whole.
+//!
+//! The index is copied only when it changed, so that a change of `can_ban` alone costs nothing.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use weir_shared::snapshot::{BanIndex, Snapshot};
+
+use super::ledger::Ledger;
+
+/// Publishes the ledger, one generation after the other.
+pub(crate) struct Publisher {
+    snapshots: Arc<ArcSwap<Snapshot>>,
+    generation: u64,
+    bans: Arc<BanIndex>,
+    can_ban: bool,
+}
+
+impl Publisher {
+    /// Publishes the ledger as it stands.
+    pub(crate) fn new(snapshots: Arc<ArcSwap<Snapshot>>, ledger: &mut Ledger, now_ms: u64) -> Self {
+        let before = snapshots.load_full();
+        let mut publisher = Self {
+            generation: before.generation,
+            bans: Arc::clone(&before.bans),
+            can_ban: before.can_ban,
+            snapshots,
+        };
+        publisher.bans = Arc::new(ledger.take_index().unwrap_or_default());
+        publisher.can_ban = ledger.can_ban(now_ms);
+        publisher.store();
+        publisher
+    }
+
+    /// Publishes what changed; gives the generation that every request reads from now on.
+    ///
+    /// Once it returns, a request that loads the snapshot sees every ban of the ledger: only now may the counters of
+    /// their clients be reset (LIMIT-6).
+    pub(crate) fn publish(&mut self, ledger: &mut Ledger, now_ms: u64) -> u64 {
+        let index = ledger.take_index();
+        let can_ban = ledger.can_ban(now_ms);
+        if index.is_none() && can_ban == self.can_ban {
+            return self.generation;
+        }
+        if let Some(index) = index {
+            self.bans = Arc::new(index);
+        }
+        self.can_ban = can_ban;
+        self.store();
+        self.generation
+    }
+
+    fn store(&mut self) {
+        self.generation += 1;
+        self.snapshots.store(Arc::new(Snapshot {
+            generation: self.generation,
+            bans: Arc::clone(&self.bans),
+            can_ban: self.can_ban,
+        }));
+    }
+}

@@ -1,0 +1,729 @@
+//! The control loop: one thread that owns the ban ledger, and everything that follows from an event.
+//!
+//! Breaks come up from the data plane, admin requests over the handover, edits from the keeper, commands from the
+//! process. Each turn takes breaks first, since others wait for nobody's safety; then it does what time asks for: write
+//! state files, give up waiting, say again that bans can be made.
+//!
+//! It leaves the ban rules to `bans/`, routes and bodies to `admin/`, and files to the keeper's own thread: nothing here
+//! waits for a disk.
+//!
+//! A panic in a turn is a bug. It is logged, what follows from the bans is worked out anew, and the loop goes on; after
+//! [`MAX_PANICS`] within [`PANIC_SPAN_NS`] the process ends, since a filter that cannot ban any more must not look alive.
+
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use crossbeam_channel::{Receiver, Select, Sender, TryRecvError, bounded, never};
+use http::StatusCode;
+use serde_json::Map;
+use weir_shared::ban::{Ban, Notes};
+use weir_shared::client::Client;
+use weir_shared::clock::{Clock, Now};
+use weir_shared::event::Break;
+use weir_shared::handover::{Handover, Respond};
+use weir_shared::netblock::Netblock;
+use weir_shared::settings::Settings;
+use weir_shared::snapshot::Snapshot;
+use weir_shared::table::ClientTable;
+use weir_shared::totals::Totals;
+use weir_shared::verdict::Action;
+
+use crate::admin::bans::Pending;
+use crate::admin::problem::{self, Problem, of_metrics};
+use crate::admin::token::{AdminTokenHolder, TokenError};
+use crate::admin::{Ask, Front, Request, bans, clients};
+use crate::bans::ledger::{Broken, Full, Ledger, Rules};
+use crate::bans::notice::Notices;
+use crate::bans::publish::Publisher;
+use crate::metrics::{CONTENT_TYPE, Facts, Metrics, Process};
+use crate::state::{BanKey, Edit, EditChange, Keeper, Save, Saved, StartState, StateCounts};
+
+/// The longest the loop sleeps: how late a write may be, or the word that bans can be made again.
+const TICK: Duration = Duration::from_millis(100);
+
+/// The most breaks that are made into bans before they are published: a flood of breaks must not delay the first.
+const MAX_BATCH: usize = 1024;
+
+/// The most admin requests that are answered before breaks are looked at again.
+const MAX_ADMIN_A_TURN: usize = 4;
+
+/// Admin requests that may wait for the loop; one more is 503.
+const ADMIN_QUEUE: usize = 64;
+
+/// How long an answer waits for the disk before it says `"persisted": false`.
+const PERSIST_WAIT_NS: u64 = 5_000_000_000;
+
+/// How long a failed write of bans.json waits for its next try, at least.
+const RETRY_NS: u64 = 1_000_000_000;
+
+/// The most saves whose outcome is awaited: with a disk that hangs, further answers do not wait at all.
+const MAX_SAVES: usize = 256;
+
+/// How long a stop waits for the last writes.
+const STOP_WAIT: Duration = Duration::from_secs(10);
+
+/// This many panics within [`PANIC_SPAN_NS`] end the process.
+const MAX_PANICS: usize = 5;
+
+/// One minute.
+const PANIC_SPAN_NS: u64 = 60_000_000_000;
+
+/// What the control plane is wired to.
+pub struct Wiring {
+    /// The settings.
+    pub settings: Arc<Settings>,
+    /// Where time comes from.
+    pub clock: Clock,
+    /// Where bans are published.
+    pub snapshots: Arc<ArcSwap<Snapshot>>,
+    /// The data plane's clients.
+    pub table: Arc<dyn ClientTable>,
+    /// Broken limits.
+    pub breaks: Receiver<Break>,
+    /// Folds the data plane's counters.
+    pub totals: Arc<dyn Fn() -> Totals + Send + Sync>,
+    /// The state files.
+    pub keeper: Keeper,
+    /// What they held.
+    pub start: StartState,
+    /// For `waf_build_info`.
+    pub version: &'static str,
+}
+
+/// Why the control plane cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    /// The token file.
+    #[error(transparent)]
+    Token(#[from] TokenError),
+    /// bans.json holds more than may be dropped.
+    #[error(
+        "bans.json holds {held} active bans made by an administrator or permanent, WAF_MAX_BANS is {max_bans}: raise the \
+         setting or mark some of them lifted"
+    )]
+    TooManyBans {
+        /// Those that may not be dropped.
+        held: usize,
+        /// The setting.
+        max_bans: usize,
+    },
+}
+
+/// The loop, before it runs.
+pub struct Control {
+    clock: Clock,
+    settings: Arc<Settings>,
+    ledger: Ledger,
+    publisher: Publisher,
+    table: Arc<dyn ClientTable>,
+    totals: Arc<dyn Fn() -> Totals + Send + Sync>,
+    metrics: Metrics,
+    admin_token: Arc<AdminTokenHolder>,
+    disk: Disk,
+    breaks: Receiver<Break>,
+    requests: Receiver<Request>,
+    commands: Receiver<Command>,
+    saved: Receiver<(u64, bool)>,
+    /// Clients whose breaks are being handled: after a panic they are released, or they would never be reported again.
+    batch: Vec<Client>,
+    /// The last edit that was taken in.
+    applied: u64,
+    saves: Saves,
+    /// When bans.json is to be written because it lacks something, on the monotonic clock.
+    bans_due_ns: Option<u64>,
+    /// When all files were saved last, on the monotonic clock.
+    all_saved_ns: u64,
+    ban_notices: Notices,
+    drop_notices: Notices,
+}
+
+/// Steers the loop from other threads.
+#[derive(Clone)]
+pub struct ControlHandle {
+    front: Arc<Front>,
+    commands: Sender<Command>,
+}
+
+/// What the process tells the loop.
+enum Command {
+    /// SIGHUP.
+    ReloadTokens,
+    /// SIGTERM, after the last request.
+    Stop,
+}
+
+/// The keeper's face, as functions: tests put a disk of their own behind it.
+pub(crate) struct Disk {
+    pub(crate) edits: Receiver<Edit>,
+    pub(crate) save: Box<dyn Fn(Save, u64, Option<Saved>) + Send>,
+    pub(crate) counts: Box<dyn Fn() -> StateCounts + Send>,
+}
+
+/// Writes whose outcome is awaited.
+struct Saves {
+    outcomes: Sender<(u64, bool)>,
+    next: u64,
+    /// At most [`MAX_SAVES`].
+    open: HashMap<u64, OpenSave>,
+}
+
+/// One of them.
+struct OpenSave {
+    /// Whether it is bans.json.
+    bans: bool,
+    /// Who waits for it.
+    waiting: Option<Waiting>,
+}
+
+/// An answer that waits for the disk.
+struct Waiting {
+    respond: Respond,
+    pending: Pending,
+    /// Until when, on the monotonic clock.
+    deadline_ns: u64,
+}
+
+impl Waiting {
+    fn answer(self, persisted: bool) {
+        (self.respond)(self.pending.answer(persisted));
+    }
+}
+
+impl ControlHandle {
+    /// The function that answers requests under `/_waf/`.
+    pub fn handover(&self) -> Handover {
+        Arc::clone(&self.front).handover()
+    }
+
+    /// Reads `WAF_ADMIN_TOKEN_FILE` again (SIGHUP). A file that cannot be used is logged, and the old token stays.
+    pub fn reload_tokens(&self) {
+        // An error means that the loop has ended, and there is no one left to hold a token.
+        let _ = self.commands.send(Command::ReloadTokens);
+    }
+
+    /// Ends [`Control::run`] after a last write of every state file. Call it once the data plane has stopped; requests
+    /// that still wait for an answer are dropped.
+    pub fn stop(&self) {
+        let _ = self.commands.send(Command::Stop);
+    }
+}
+
+impl From<Keeper> for Disk {
+    fn from(keeper: Keeper) -> Self {
+        let keeper = Arc::new(keeper);
+        Self {
+            edits: keeper.edits().clone(),
+            counts: Box::new({
+                let keeper = Arc::clone(&keeper);
+                move || keeper.counts()
+            }),
+            save: Box::new(move |document, applied, saved| keeper.save(document, applied, saved)),
+        }
+    }
+}
+
+impl Control {
+    /// Takes in what the state files held and publishes the first snapshot: when it returns, every ban is in force.
+    ///
+    /// # Errors
+    /// See [`ControlError`].
+    pub fn new(wiring: Wiring) -> Result<(Self, ControlHandle), ControlError> {
+        let disk = Disk::from(wiring.keeper);
+        Self::with_disk(
+            wiring.settings,
+            wiring.clock,
+            wiring.snapshots,
+            wiring.table,
+            wiring.breaks,
+            wiring.totals,
+            disk,
+            wiring.start,
+            wiring.version,
+        )
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "`Wiring` names them for callers")]
+    pub(crate) fn with_disk(
+        settings: Arc<Settings>,
+        clock: Clock,
+        snapshots: Arc<ArcSwap<Snapshot>>,
+        table: Arc<dyn ClientTable>,
+        breaks: Receiver<Break>,
+        totals: Arc<dyn Fn() -> Totals + Send + Sync>,
+        disk: Disk,
+        start: StartState,
+        version: &'static str,
+    ) -> Result<(Self, ControlHandle), ControlError> {
+        let now = clock.now();
+        let mut ledger =
+            Ledger::new(Rules::from(&*settings), start.bans, now.wall_ms).map_err(|held| {
+                ControlError::TooManyBans {
+                    held,
+                    max_bans: settings.max_bans,
+                }
+            })?;
+        let admin_token = Arc::new(AdminTokenHolder::new(&settings.admin_token)?);
+        let publisher = Publisher::new(snapshots, &mut ledger, now.wall_ms);
+        for row in start.clients {
+            table.put(row);
+        }
+        let (queue, requests) = bounded(ADMIN_QUEUE);
+        let (command, commands) = bounded(8);
+        let (outcomes, saved) = bounded(MAX_SAVES);
+        let front = Front::new(&settings, Arc::clone(&admin_token), queue);
+        let control = Self {
+            clock,
+            settings,
+            ledger,
+            publisher,
+            table,
+            totals,
+            metrics: Metrics::new(version),
+            admin_token,
+            disk,
+            breaks,
+            requests,
+            commands,
+            saved,
+            batch: Vec::new(),
+            applied: 0,
+            saves: Saves {
+                outcomes,
+                next: 0,
+                open: HashMap::new(),
+            },
+            bans_due_ns: None,
+            all_saved_ns: now.mono_ns,
+            ban_notices: Notices::default(),
+            drop_notices: Notices::default(),
+        };
+        let handle = ControlHandle {
+            front: Arc::new(front),
+            commands: command,
+        };
+        Ok((control, handle))
+    }
+
+    /// Runs until [`ControlHandle::stop`], on a thread of its own.
+    pub fn run(mut self) {
+        let mut panics: Vec<u64> = Vec::new();
+        loop {
+            match catch_unwind(AssertUnwindSafe(|| self.turn(TICK))) {
+                Ok(Flow::Go) => {}
+                Ok(Flow::Stop) => break,
+                Err(_) => {
+                    let now_ns = self.clock.now().mono_ns;
+                    panics.retain(|at| now_ns.saturating_sub(*at) < PANIC_SPAN_NS);
+                    panics.push(now_ns);
+                    let again = catch_unwind(AssertUnwindSafe(|| self.recover()));
+                    if again.is_err() || panics.len() >= MAX_PANICS {
+                        tracing::error!(
+                            "the control loop panicked {} times within a minute: the process ends, since no ban would be made any more",
+                            panics.len()
+                        );
+                        std::process::abort();
+                    }
+                }
+            }
+        }
+        self.finish();
+    }
+
+    /// Waits for something to do, at most for `wait`, and does it.
+    fn turn(&mut self, wait: Duration) -> Flow {
+        let mut select = Select::new();
+        select.recv(&self.breaks);
+        select.recv(&self.requests);
+        select.recv(&self.commands);
+        select.recv(&self.saved);
+        select.recv(&self.disk.edits);
+        let _ = select.ready_timeout(wait);
+        drop(select);
+
+        let now = self.clock.now();
+        self.take_breaks(now);
+        self.take_edits(now);
+        self.take_outcomes(now);
+        for _ in 0..MAX_ADMIN_A_TURN {
+            match self.requests.try_recv() {
+                Ok(request) => self.answer(request, now),
+                Err(TryRecvError::Empty) => break,
+                // A channel whose other end is gone is always ready; it would be asked without a pause.
+                Err(TryRecvError::Disconnected) => {
+                    self.requests = never();
+                    break;
+                }
+            }
+        }
+        let flow = match self.commands.try_recv() {
+            Ok(Command::ReloadTokens) => {
+                self.reload_tokens();
+                Flow::Go
+            }
+            // Without a handle nobody could ask for a stop any more.
+            Ok(Command::Stop) | Err(TryRecvError::Disconnected) => Flow::Stop,
+            Err(TryRecvError::Empty) => Flow::Go,
+        };
+        self.periodic(now);
+        flow
+    }
+
+    /// Makes bans of every break that waits, publishes them in one go, and only then resets the clients (LIMIT-6).
+    fn take_breaks(&mut self, now: Now) {
+        let mut breaks = Vec::new();
+        while breaks.len() < MAX_BATCH {
+            match self.breaks.try_recv() {
+                Ok(broken) => breaks.push(broken),
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Disconnected) => {
+                    self.breaks = never();
+                    break;
+                }
+            }
+        }
+        if breaks.is_empty() {
+            return;
+        }
+        self.batch = breaks.iter().map(|broken| broken.client).collect();
+        let outcomes: Vec<Broken> = breaks
+            .iter()
+            .map(|broken| self.ledger.break_limit(broken, now.wall_ms))
+            .collect();
+        let generation = self.publisher.publish(&mut self.ledger, now.wall_ms);
+        // From the end, so that `batch` always holds those that are still to be handled.
+        for (broken, outcome) in breaks.into_iter().zip(outcomes).rev() {
+            let client = broken.client;
+            match outcome {
+                Broken::Banned(key) => {
+                    let notes = self.notes(broken, now);
+                    self.ledger.note(key, notes);
+                    self.notice_ban(key);
+                    self.bans_changed(now);
+                    self.table.reset(client, generation);
+                }
+                Broken::Already => self.table.reset(client, generation),
+                Broken::Full => self.table.release(client),
+            }
+            self.batch.pop();
+        }
+        self.notice_drops();
+    }
+
+    /// The circumstances of a break (BAN-4). The client is not reset yet, so its own requests are among those counted.
+    fn notes(&self, broken: Break, now: Now) -> Notes {
+        let netblock = Netblock::of(broken.client, self.settings.ban_prefixes);
+        let span = broken.limit.span();
+        Notes {
+            netblock_requests: Some(self.table.netblock_requests(netblock, span, now.wall_ms)),
+            lookup: self.table.row(broken.client).and_then(|row| row.lookup),
+            request: Some(broken.request),
+            limit: Some(broken.limit),
+            limit_value: Some(broken.limit_value),
+            limit_percent: Some(broken.limit_percent),
+            unknown: Map::new(),
+        }
+    }
+
+    fn take_edits(&mut self, now: Now) {
+        loop {
+            match self.disk.edits.try_recv() {
+                Ok(edit) => self.take_edit(edit, now),
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Disconnected) => {
+                    self.disk.edits = never();
+                    break;
+                }
+            }
+        }
+    }
+
+    fn take_edit(&mut self, edit: Edit, now: Now) {
+        match edit.change {
+            EditChange::Bans { put, removed } => {
+                let edited = self.ledger.edit(put, &removed, now.wall_ms);
+                self.publisher.publish(&mut self.ledger, now.wall_ms);
+                tracing::info!(
+                    "bans.json was edited: {} added, {} lifted, {} changed, {} removed",
+                    edited.added,
+                    edited.lifted,
+                    edited.changed,
+                    edited.removed
+                );
+                if edited.refused > 0 {
+                    tracing::warn!(
+                        "bans.json was edited: {} entries did not fit, all {} bans that WAF_MAX_BANS allows may not be dropped",
+                        edited.refused,
+                        self.settings.max_bans
+                    );
+                }
+                if self.notice_drops() {
+                    self.bans_changed(now);
+                }
+            }
+            EditChange::Clients { put, removed } => {
+                tracing::info!(
+                    "clients.json was edited: {} added or changed, {} removed",
+                    put.len(),
+                    removed.len()
+                );
+                for client in removed {
+                    self.table.forget(client);
+                }
+                for row in put {
+                    self.table.put(row);
+                }
+            }
+        }
+        // Only now: a document that is sent from here on holds this edit.
+        self.applied = edit.number;
+    }
+
+    fn answer(&mut self, request: Request, now: Now) {
+        let Request {
+            ask,
+            request_id,
+            respond,
+        } = request;
+        match ask {
+            Ask::Metrics => {
+                let text = self.metrics.render(&self.facts(now));
+                let answered = Action::Answered;
+                let answer = problem::answer(StatusCode::OK, CONTENT_TYPE, text.into(), answered);
+                respond(of_metrics(answer));
+            }
+            Ask::List(filter) => respond(bans::list(&self.ledger, filter, now.wall_ms)),
+            Ask::Client(client) => {
+                respond(clients::answer(
+                    client,
+                    &*self.table,
+                    &self.ledger,
+                    &request_id,
+                ));
+            }
+            Ask::Ban(order) => match self.ledger.add(order, now.wall_ms) {
+                Ok(ban) => {
+                    self.publisher.publish(&mut self.ledger, now.wall_ms);
+                    self.notice_drops();
+                    log_ban(&ban);
+                    self.save_bans(Some((respond, Pending::made(&ban))), now);
+                }
+                Err(Full) => {
+                    let max_bans = self.settings.max_bans;
+                    respond(Problem::Full { max_bans }.answer(&request_id));
+                }
+            },
+            Ask::Lift(client) => {
+                let lifted = self.ledger.lift(client, now.wall_ms);
+                self.publisher.publish(&mut self.ledger, now.wall_ms);
+                for ban in &lifted {
+                    tracing::info!(netblock = %ban.netblock, cause = ban.cause.name(), "ban lifted");
+                }
+                let pending = Pending::lifted(&lifted);
+                if lifted.is_empty() {
+                    respond(pending.answer(true));
+                } else {
+                    self.save_bans(Some((respond, pending)), now);
+                }
+            }
+        }
+    }
+
+    fn facts(&self, now: Now) -> Facts {
+        Facts {
+            totals: (self.totals)(),
+            observe: self.settings.observe,
+            bans_active: self.ledger.active(now.wall_ms),
+            bans_made: self.ledger.made(),
+            bans_dropped: self.ledger.dropped(),
+            state: (self.disk.counts)(),
+            process: Process::read(),
+        }
+    }
+
+    fn reload_tokens(&self) {
+        match self.admin_token.reload() {
+            Ok(true) => tracing::info!("WAF_ADMIN_TOKEN_FILE was read again"),
+            Ok(false) => {}
+            Err(error) => tracing::error!("{error}; the token read before stays in use"),
+        }
+    }
+
+    /// What time asks for.
+    fn periodic(&mut self, now: Now) {
+        // Room may have come by a ban that ended (BAN-7: nothing else has to happen then).
+        self.publisher.publish(&mut self.ledger, now.wall_ms);
+        let since_all_ns = now.mono_ns.saturating_sub(self.all_saved_ns);
+        if since_all_ns >= nanos(self.settings.state_counter_interval) {
+            self.save_all(now);
+        } else if self.bans_due_ns.is_some_and(|due_ns| due_ns <= now.mono_ns) {
+            self.save_bans(None, now);
+        }
+        for save in self.saves.open.values_mut() {
+            let late = |waiting: &mut Waiting| waiting.deadline_ns <= now.mono_ns;
+            if let Some(waiting) = save.waiting.take_if(late) {
+                waiting.answer(false);
+            }
+        }
+        if let Some(rest) = self.ban_notices.turn(now.wall_ms) {
+            tracing::warn!("{rest} further bans were made in the last minute");
+        }
+        if let Some(rest) = self.drop_notices.turn(now.wall_ms) {
+            tracing::warn!(
+                "{rest} further bans were dropped in the last minute, WAF_MAX_BANS is reached"
+            );
+        }
+    }
+
+    /// bans.json lacks something: it is written `WAF_STATE_WRITE_DELAY` after the first change (STATE-1).
+    fn bans_changed(&mut self, now: Now) {
+        let delay_ns = nanos(self.settings.state_write_delay);
+        self.bans_due_ns
+            .get_or_insert(now.mono_ns.saturating_add(delay_ns));
+    }
+
+    fn save_all(&mut self, now: Now) {
+        self.all_saved_ns = now.mono_ns;
+        self.save_bans(None, now);
+        let saved = (!self.saves.is_full()).then(|| self.saves.open(false, None));
+        (self.disk.save)(Save::Clients(self.table.rows()), self.applied, saved);
+    }
+
+    /// Sends bans.json to the keeper; who waits for it is answered when it is there, or when it took too long.
+    fn save_bans(&mut self, waiting: Option<(Respond, Pending)>, now: Now) {
+        self.bans_due_ns = None;
+        let document = Save::Bans(self.ledger.all());
+        if self.saves.is_full() {
+            (self.disk.save)(document, self.applied, None);
+            if let Some((respond, pending)) = waiting {
+                respond(pending.answer(false));
+            }
+            return;
+        }
+        let waiting = waiting.map(|(respond, pending)| Waiting {
+            respond,
+            pending,
+            deadline_ns: now.mono_ns.saturating_add(PERSIST_WAIT_NS),
+        });
+        let saved = self.saves.open(true, waiting);
+        (self.disk.save)(document, self.applied, Some(saved));
+    }
+
+    fn take_outcomes(&mut self, now: Now) {
+        while let Ok((number, persisted)) = self.saved.try_recv() {
+            let Some(save) = self.saves.open.remove(&number) else {
+                continue;
+            };
+            if let Some(waiting) = save.waiting {
+                waiting.answer(persisted);
+            }
+            if save.bans && !persisted {
+                let delay_ns = nanos(self.settings.state_write_delay).max(RETRY_NS);
+                self.bans_due_ns
+                    .get_or_insert(now.mono_ns.saturating_add(delay_ns));
+            }
+        }
+    }
+
+    fn notice_ban(&mut self, key: BanKey) {
+        let Some(ban) = self.ledger.ban(key) else {
+            return;
+        };
+        if self.ban_notices.allow() {
+            log_ban(ban);
+        }
+    }
+
+    /// Logs every ban that was dropped for the bound; tells whether there was one.
+    fn notice_drops(&mut self) -> bool {
+        let drops = self.ledger.take_drops();
+        for ban in &drops {
+            if self.drop_notices.allow() {
+                tracing::warn!(
+                    netblock = %ban.netblock, ban_expires = %ban.ban_expires, cause = ban.cause.name(),
+                    "ban dropped, WAF_MAX_BANS is reached"
+                );
+            }
+        }
+        !drops.is_empty()
+    }
+
+    /// Brings the loop back to what its bans say.
+    fn recover(&mut self) {
+        let now = self.clock.now();
+        tracing::error!("the control loop panicked: it goes on from its bans; please report this");
+        self.ledger.rebuild();
+        self.publisher.publish(&mut self.ledger, now.wall_ms);
+        self.bans_changed(now);
+        for client in std::mem::take(&mut self.batch) {
+            self.table.release(client);
+        }
+    }
+
+    /// Takes in what still waits and writes everything a last time.
+    fn finish(mut self) {
+        let now = self.clock.now();
+        while !self.breaks.is_empty() {
+            self.take_breaks(now);
+        }
+        self.take_edits(now);
+        self.save_all(now);
+        let deadline = crossbeam_channel::after(STOP_WAIT);
+        while !self.saves.open.is_empty() {
+            crossbeam_channel::select! {
+                recv(self.saved) -> outcome => match outcome {
+                    Ok((number, persisted)) => {
+                        if let Some(save) = self.saves.open.remove(&number)
+                            && let Some(waiting) = save.waiting
+                        {
+                            waiting.answer(persisted);
+                        }
+                    }
+                    Err(_) => break,
+                },
+                recv(deadline) -> _ => {
+                    tracing::error!("state files could not be written within {} s of the stop", STOP_WAIT.as_secs());
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// Whether the loop goes on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Flow {
+    Go,
+    Stop,
+}
+
+impl Saves {
+    fn is_full(&self) -> bool {
+        self.open.len() >= MAX_SAVES
+    }
+
+    /// Awaits one more outcome; not to be called when full.
+    fn open(&mut self, bans: bool, waiting: Option<Waiting>) -> Saved {
+        let number = self.next;
+        self.next += 1;
+        self.open.insert(number, OpenSave { bans, waiting });
+        let outcomes = self.outcomes.clone();
+        // The channel has a place for every open save, so none is lost.
+        Box::new(move |persisted| {
+            let _ = outcomes.try_send((number, persisted));
+        })
+    }
+}
+
+fn log_ban(ban: &Ban) {
+    tracing::warn!(
+        netblock = %ban.netblock, ban_expires = %ban.ban_expires, cause = ban.cause.name(), reason = ban.reason,
+        observed = ban.observed, "ban made"
+    );
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}

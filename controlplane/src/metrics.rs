@@ -1,0 +1,339 @@
+//! Every metric: name, help, unit, labels. Nothing is counted here: the facts are gathered when Prometheus asks, and
+//! written in its text format.
+//!
+//! Counters and gauges go through the exporter, which is never installed as the process's recorder. What it has no
+//! words for is written here: histograms that arrive as exact buckets (its own would keep every sample until upkeep
+//! runs), and the processor time, a counter with a fraction.
+
+use std::fmt::Write as _;
+
+use metrics::{Unit, counter, describe_counter, describe_gauge, gauge, with_local_recorder};
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusRecorder};
+use weir_shared::ban::Cause;
+use weir_shared::totals::{ConnectionError, DURATION_BOUNDS_US, Histogram, Totals};
+use weir_shared::verdict::{Action, LimitKind};
+
+use crate::state::{FileCounts, StateCounts};
+
+/// The content type of [`Metrics::render`].
+pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4";
+
+/// The metrics endpoint's recorder.
+pub(crate) struct Metrics {
+    recorder: PrometheusRecorder,
+}
+
+/// What is true at the moment of asking.
+pub(crate) struct Facts {
+    /// From the data plane.
+    pub(crate) totals: Totals,
+    /// `WAF_MODE=observe`
+    pub(crate) observe: bool,
+    /// Bans that are active now.
+    pub(crate) bans_active: usize,
+    /// Bans made, by position in [`Cause::ALL`].
+    pub(crate) bans_made: [u64; Cause::ALL.len()],
+    /// Bans dropped for `WAF_MAX_BANS`.
+    pub(crate) bans_dropped: u64,
+    /// From the keeper.
+    pub(crate) state: StateCounts,
+    /// From the operating system, where it tells.
+    pub(crate) process: Option<Process>,
+}
+
+impl Metrics {
+    /// Describes every metric.
+    pub(crate) fn new(version: &'static str) -> Self {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        with_local_recorder(&recorder, || {
+            describe();
+            gauge!("waf_build_info", "version" => version).set(1.0);
+        });
+        Self { recorder }
+    }
+
+    /// The text for Prometheus: in the order of the names, so that two scrapes can be compared by eye.
+    pub(crate) fn render(&self, facts: &Facts) -> String {
+        with_local_recorder(&self.recorder, || record(facts));
+        let rendered = self.recorder.handle().render();
+        let mut blocks: Vec<String> = rendered
+            .split("\n\n")
+            .filter(|block| !block.trim().is_empty())
+            .map(sorted_block)
+            .collect();
+        blocks.push(histogram_block(
+            "waf_request_duration_seconds",
+            "Time from the head of a request to the end of its answer, in seconds.",
+            &facts.totals.request_duration,
+        ));
+        blocks.push(histogram_block(
+            "waf_upstream_duration_seconds",
+            "Time from the request sent to the application to the head of its answer, in seconds.",
+            &facts.totals.upstream_duration,
+        ));
+        if let Some(process) = &facts.process {
+            blocks.push(format!(
+                "# HELP process_cpu_seconds_total Processor time used by the process, in seconds.\n\
+                 # TYPE process_cpu_seconds_total counter\n\
+                 process_cpu_seconds_total {}\n",
+                process.cpu_seconds
+            ));
+        }
+        blocks.sort_unstable();
+        blocks.concat()
+    }
+}
+
+fn describe() {
+    describe_counter!(
+        "waf_requests_total",
+        Unit::Count,
+        "Requests that ended, by how they ended and by mode; health checks are not counted."
+    );
+    describe_counter!(
+        "waf_bytes_total",
+        Unit::Bytes,
+        "Bytes of bodies and WebSocket streams, from clients (request) and to them (response)."
+    );
+    describe_counter!(
+        "waf_limit_hits_total",
+        Unit::Count,
+        "Broken limits, by the window that was broken."
+    );
+    describe_gauge!(
+        "waf_bans_active",
+        Unit::Count,
+        "Bans that are active now; in enforce mode without those made in observe mode."
+    );
+    describe_counter!(
+        "waf_bans_total",
+        Unit::Count,
+        "Bans made since the start, by what made them."
+    );
+    describe_counter!(
+        "waf_bans_dropped_total",
+        Unit::Count,
+        "Bans dropped or turned away because WAF_MAX_BANS was reached."
+    );
+    describe_gauge!("waf_clients", Unit::Count, "Clients in the table now.");
+    describe_counter!(
+        "waf_clients_evicted_total",
+        Unit::Count,
+        "Clients dropped because the table was full."
+    );
+    describe_counter!(
+        "waf_state_edits_total",
+        Unit::Count,
+        "Edits of state files, taken in or set aside as bad."
+    );
+    describe_counter!(
+        "waf_state_writes_total",
+        Unit::Count,
+        "Writes of state files, by outcome."
+    );
+    describe_counter!(
+        "waf_log_lines_dropped_total",
+        Unit::Count,
+        "Request log lines lost because the writer was behind."
+    );
+    describe_counter!(
+        "waf_events_dropped_total",
+        Unit::Count,
+        "Events for the control plane lost because it was behind."
+    );
+    describe_gauge!(
+        "waf_connections",
+        Unit::Count,
+        "Client connections open now."
+    );
+    describe_counter!(
+        "waf_connection_errors_total",
+        Unit::Count,
+        "Connections that ended without a request, or were turned away, by cause."
+    );
+    describe_gauge!(
+        "waf_build_info",
+        Unit::Count,
+        "Always 1; the label tells the version that runs."
+    );
+    describe_gauge!(
+        "process_resident_memory_bytes",
+        Unit::Bytes,
+        "Resident memory of the process, in bytes."
+    );
+    describe_gauge!(
+        "process_virtual_memory_bytes",
+        Unit::Bytes,
+        "Virtual memory of the process, in bytes."
+    );
+    describe_gauge!(
+        "process_open_fds",
+        Unit::Count,
+        "File descriptors that are open."
+    );
+    describe_gauge!(
+        "process_max_fds",
+        Unit::Count,
+        "File descriptors that may be open at most."
+    );
+    describe_gauge!("process_threads", Unit::Count, "Threads of the process.");
+    describe_gauge!(
+        "process_start_time_seconds",
+        Unit::Seconds,
+        "When the process started, in seconds since 1970."
+    );
+}
+
+/// Sets everything that the exporter renders. Series of fixed label sets are there from the start.
+fn record(facts: &Facts) {
+    let totals = &facts.totals;
+    let mode = if facts.observe { "observe" } else { "enforce" };
+    for (action, count) in Action::ALL.into_iter().zip(totals.requests) {
+        for of in ["enforce", "observe"] {
+            let count = if of == mode { count } else { 0 };
+            counter!("waf_requests_total", "action" => action.name(), "mode" => of).absolute(count);
+        }
+    }
+    counter!("waf_bytes_total", "direction" => "request").absolute(totals.request_bytes);
+    counter!("waf_bytes_total", "direction" => "response").absolute(totals.response_bytes);
+    for (kind, count) in LimitKind::ALL.into_iter().zip(totals.limit_hits) {
+        counter!("waf_limit_hits_total", "kind" => kind.name()).absolute(count);
+    }
+    gauge!("waf_bans_active").set(float(facts.bans_active as u64));
+    for (cause, count) in Cause::ALL.into_iter().zip(facts.bans_made) {
+        counter!("waf_bans_total", "cause" => cause.name()).absolute(count);
+    }
+    counter!("waf_bans_dropped_total").absolute(facts.bans_dropped);
+    gauge!("waf_clients").set(float(totals.clients));
+    counter!("waf_clients_evicted_total").absolute(totals.clients_evicted);
+    for (file, counts) in files(&facts.state) {
+        for (outcome, count) in [("taken", counts.taken), ("bad", counts.bad)] {
+            counter!("waf_state_edits_total", "file" => file, "outcome" => outcome).absolute(count);
+        }
+        for (outcome, count) in [("ok", counts.ok), ("error", counts.error)] {
+            counter!("waf_state_writes_total", "file" => file, "outcome" => outcome)
+                .absolute(count);
+        }
+    }
+    counter!("waf_log_lines_dropped_total").absolute(totals.records_dropped);
+    counter!("waf_events_dropped_total", "kind" => "break").absolute(totals.breaks_dropped);
+    gauge!("waf_connections").set(float(totals.connections));
+    for (kind, count) in ConnectionError::ALL
+        .into_iter()
+        .zip(totals.connection_errors)
+    {
+        counter!("waf_connection_errors_total", "kind" => kind.name()).absolute(count);
+    }
+    if let Some(process) = &facts.process {
+        gauge!("process_resident_memory_bytes").set(float(process.resident_bytes));
+        gauge!("process_virtual_memory_bytes").set(float(process.virtual_bytes));
+        gauge!("process_open_fds").set(float(process.open_fds));
+        gauge!("process_max_fds").set(process.max_fds);
+        gauge!("process_threads").set(float(process.threads));
+        gauge!("process_start_time_seconds").set(process.start_seconds);
+    }
+}
+
+fn files(state: &StateCounts) -> [(&'static str, FileCounts); 2] {
+    [("bans.json", state.bans), ("clients.json", state.clients)]
+}
+
+/// A block of the exporter with its lines in order: it walks a hash map.
+fn sorted_block(block: &str) -> String {
+    let mut lines: Vec<&str> = block.lines().filter(|line| !line.is_empty()).collect();
+    // `# HELP` before `# TYPE` before the samples: the order of the bytes.
+    lines.sort_unstable();
+    lines.join("\n") + "\n"
+}
+
+fn histogram_block(name: &str, help: &str, histogram: &Histogram) -> String {
+    let mut block = format!("# HELP {name} {help}\n# TYPE {name} histogram\n");
+    let mut count = 0;
+    let bounds = DURATION_BOUNDS_US
+        .into_iter()
+        .map(|bound| seconds(bound).to_string())
+        .chain(["+Inf".to_owned()]);
+    for (bound, bucket) in bounds.zip(histogram.buckets) {
+        count += bucket;
+        // Writing to a String cannot fail.
+        let _ = writeln!(block, "{name}_bucket{{le=\"{bound}\"}} {count}");
+    }
+    let sum = seconds(histogram.sum_us);
+    let _ = writeln!(block, "{name}_sum {sum}\n{name}_count {count}");
+    block
+}
+
+/// Microseconds in seconds.
+fn seconds(microseconds: u64) -> f64 {
+    float(microseconds) / 1e6
+}
+
+/// Exact up to 2⁵³, which no fact here reaches.
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "Prometheus knows no other number"
+)]
+fn float(value: u64) -> f64 {
+    value as f64
+}
+
+/// What the operating system says of the process.
+pub(crate) struct Process {
+    cpu_seconds: f64,
+    resident_bytes: u64,
+    virtual_bytes: u64,
+    open_fds: u64,
+    /// Infinite where there is no bound.
+    max_fds: f64,
+    threads: u64,
+    start_seconds: f64,
+}
+
+impl Process {
+    /// Reads `/proc/self`; nothing where there is none.
+    pub(crate) fn read() -> Option<Self> {
+        let file = |name: &str| std::fs::read_to_string(format!("/proc/{name}")).ok();
+        let open_fds = std::fs::read_dir("/proc/self/fd").ok()?.count() as u64;
+        Self::parse(
+            &file("self/stat")?,
+            &file("self/status")?,
+            &file("self/limits")?,
+            &file("stat")?,
+            // One of them is the directory that is being read.
+            open_fds.saturating_sub(1),
+        )
+    }
+
+    fn parse(stat: &str, status: &str, limits: &str, system: &str, open_fds: u64) -> Option<Self> {
+        // proc_pid_stat(5): times are in USER_HZ, which is 100 on every architecture that Linux gives to programs.
+        const TICKS_A_SECOND: f64 = 100.0;
+        // The second field is the name in parentheses and may hold blanks: count from its end, at field 3.
+        let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+        let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
+        let kibibytes = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+            let number = line.trim().strip_suffix("kB")?.trim();
+            Some(number.parse::<u64>().ok()? * 1024)
+        };
+        let soft_limit = limits
+            .lines()
+            .find_map(|line| line.strip_prefix("Max open files"))?
+            .split_whitespace()
+            .next()?;
+        let boot_seconds: u64 = system
+            .lines()
+            .find_map(|line| line.strip_prefix("btime "))?
+            .trim()
+            .parse()
+            .ok()?;
+        Some(Self {
+            cpu_seconds: float(field(14)? + field(15)?) / TICKS_A_SECOND,
+            resident_bytes: kibibytes("VmRSS:")?,
+            virtual_bytes: kibibytes("VmSize:")?,
+            open_fds,
+            max_fds: soft_limit.parse().unwrap_or(f64::INFINITY),
+            threads: field(20)?,
+            start_seconds: float(boot_seconds) + float(field(22)?) / TICKS_A_SECOND,
+        })
+    }
+}
