@@ -115,7 +115,8 @@ fn unknown_names(written: &BTreeMap<String, String>) -> Vec<String> {
         .collect()
 }
 
-/// What settings mean together. A setting that is malformed by itself is left out: one fault, one sentence.
+/// What settings mean together. A setting that is malformed by itself is left out: one fault, one sentence. (A
+/// malformed address needs no such care: its port stays 0, which no sound one equals.)
 struct Together<'a> {
     written: &'a BTreeMap<String, String>,
     malformed: &'a [&'static str],
@@ -146,8 +147,7 @@ impl Together<'_> {
 
     fn upstream_is_the_service(&self, settings: &Settings) -> Option<String> {
         let value = self.written.get("WAF_UPSTREAM")?;
-        let sound = self.are_sound(&["WAF_UPSTREAM", "WAF_LISTEN"]);
-        (sound && reaches(settings.listen, &settings.upstream)).then(|| {
+        reaches(settings.listen, &settings.upstream).then(|| {
             format!(
                 "WAF_UPSTREAM={value:?} is the service itself, which listens on {}: the address of another service is allowed",
                 settings.listen
@@ -888,6 +888,15 @@ mod tests {
     #[test]
     fn a_first_ban_may_reach_the_permanent_bound() {
         assert_eq!(problems(&[UPSTREAM, ("WAF_BAN_FIRST", "7d")]), [""; 0]);
+        assert_eq!(
+            problems(&[
+                UPSTREAM,
+                ("WAF_BAN_FIRST", "x"),
+                ("WAF_BAN_PERMANENT_AFTER", "59m")
+            ])
+            .len(),
+            1
+        );
         assert_eq!(
             problems(&[UPSTREAM, ("WAF_BAN_PERMANENT_AFTER", "59m")]),
             [
