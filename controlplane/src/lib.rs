@@ -11,4 +11,5 @@
     )
 )]
 
+pub mod request_log;
 pub mod state;
