@@ -441,9 +441,17 @@ impl Control {
     }
 
     fn take_edit(&mut self, edit: Edit, now: Now) {
-        match edit.change {
+        match &edit.change {
             EditChange::Bans { put, removed } => {
-                let edited = self.ledger.edit(put, &removed, now.wall_ms);
+                // What memory did to an entry since the edit's base stays, but for the members that the edit changed.
+                let put = put
+                    .iter()
+                    .map(|theirs| match self.ledger.ban(BanKey::of(theirs)) {
+                        Some(ours) => edit.merged(ours, theirs),
+                        None => theirs.clone(),
+                    })
+                    .collect();
+                let edited = self.ledger.edit(put, removed, now.wall_ms);
                 self.publisher.publish(&mut self.ledger, now.wall_ms);
                 tracing::info!(
                     "bans.json was edited: {} added, {} lifted, {} changed, {} removed",
@@ -470,10 +478,10 @@ impl Control {
                     removed.len()
                 );
                 for client in removed {
-                    self.table.forget(client);
+                    self.table.forget(*client);
                 }
                 for row in put {
-                    self.table.put(row);
+                    self.table.put(row.clone());
                 }
             }
         }

@@ -13,7 +13,7 @@ use weir_shared::ban::Cause;
 use weir_shared::totals::{ConnectionError, DURATION_BOUNDS_US, Histogram, Totals};
 use weir_shared::verdict::{Action, LimitKind};
 
-use crate::state::{FileCounts, StateCounts};
+use crate::state::StateCounts;
 
 /// The content type of [`Metrics::render`].
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4";
@@ -206,11 +206,12 @@ fn record(facts: &Facts) {
     counter!("waf_bans_dropped_total").absolute(facts.bans_dropped);
     gauge!("waf_clients").set(float(totals.clients));
     counter!("waf_clients_evicted_total").absolute(totals.clients_evicted);
-    for (file, counts) in files(&facts.state) {
-        for (outcome, count) in [("taken", counts.taken), ("bad", counts.bad)] {
+    for counts in &facts.state.files {
+        let file = counts.file;
+        for (outcome, count) in [("taken", counts.edits_taken), ("bad", counts.edits_bad)] {
             counter!("waf_state_edits_total", "file" => file, "outcome" => outcome).absolute(count);
         }
-        for (outcome, count) in [("ok", counts.ok), ("error", counts.error)] {
+        for (outcome, count) in [("ok", counts.writes_ok), ("error", counts.writes_error)] {
             counter!("waf_state_writes_total", "file" => file, "outcome" => outcome)
                 .absolute(count);
         }
@@ -232,10 +233,6 @@ fn record(facts: &Facts) {
         gauge!("process_threads").set(float(process.threads));
         gauge!("process_start_time_seconds").set(process.start_seconds);
     }
-}
-
-fn files(state: &StateCounts) -> [(&'static str, FileCounts); 2] {
-    [("bans.json", state.bans), ("clients.json", state.clients)]
 }
 
 /// A block of the exporter with its lines in order: it walks a hash map.

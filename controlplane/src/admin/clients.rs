@@ -12,7 +12,7 @@ use weir_shared::table::ClientTable;
 
 use crate::bans::ledger::Ledger;
 
-use super::client_json::client_json;
+use crate::state::client_json;
 use super::problem::{Problem, json};
 
 /// The client and every ban that covers it, whether it still refuses or not; 404 where neither is known.

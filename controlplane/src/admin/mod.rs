@@ -24,7 +24,6 @@ use problem::{Problem, of_metrics};
 use token::{AdminTokenHolder, Token};
 
 pub(crate) mod bans;
-pub(crate) mod client_json;
 pub(crate) mod clients;
 pub(crate) mod problem;
 pub(crate) mod token;
