@@ -333,7 +333,7 @@ impl Control {
     }
 
     /// Waits for something to do, at most for `wait`, and does it.
-    fn turn(&mut self, wait: Duration) -> Flow {
+    pub(crate) fn turn(&mut self, wait: Duration) -> Flow {
         let mut select = Select::new();
         select.recv(&self.breaks);
         select.recv(&self.requests);
@@ -694,7 +694,7 @@ impl Control {
 
 /// Whether the loop goes on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Flow {
+pub(crate) enum Flow {
     Go,
     Stop,
 }
@@ -726,4 +726,348 @@ fn log_ban(ban: &Ban) {
 
 fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_shared::lookup::Lookup;
+    use weir_shared::units::Time;
+
+    use super::*;
+    use crate::testing::{NOW, Rig, Touch, body, broken, request, row, settings};
+
+    const HOUR: u64 = 3_600_000;
+
+    fn client(text: &str) -> Client {
+        text.parse().unwrap()
+    }
+
+    /// LIMIT-6: the ban is published before its client is reset (the table of the tests asserts it at every reset), and
+    /// one publication serves a whole batch.
+    #[test]
+    fn a_batch_of_breaks_is_published_once_and_then_reset() {
+        let mut rig = Rig::new(settings());
+        let before = rig.snapshots.load().generation;
+        for text in ["203.0.113.7", "203.0.113.8", "198.51.100.1"] {
+            rig.report(text);
+        }
+        rig.turn();
+        assert_eq!(rig.snapshots.load().generation, before + 1);
+        let mut touches = rig.touches();
+        touches.reverse();
+        assert_eq!(
+            touches,
+            ["203.0.113.7", "203.0.113.8", "198.51.100.1"]
+                .map(|text| Touch::Reset(client(text), before + 1))
+        );
+        assert_eq!(rig.control.ledger.all().len(), 2);
+    }
+
+    /// BAN-2: a break that arrives when the netblock is banned already makes no ban and no publication, but its client
+    /// is reset, so that it does not break its limit for ever.
+    #[test]
+    fn a_break_of_a_banned_netblock_resets_only() {
+        let mut rig = Rig::new(settings());
+        rig.break_limit("203.0.113.7");
+        let generation = rig.snapshots.load().generation;
+        rig.touches();
+        rig.break_limit("203.0.113.99");
+        assert_eq!(
+            rig.touches(),
+            [Touch::Reset(client("203.0.113.99"), generation)]
+        );
+        assert_eq!(rig.snapshots.load().generation, generation);
+    }
+
+    /// LIMIT-6, BAN-5: with only bans that may not be dropped the client is released and `can_ban` is off; it is on again
+    /// when one of them ended, with no event, and when one was lifted.
+    #[test]
+    fn can_ban_follows_the_ledger() {
+        let mut rig = Rig::new(Settings {
+            max_bans: 2,
+            ..settings()
+        });
+        for (net, duration) in [("10.0.0.0/24", "permanent"), ("10.1.0.0/24", "1h")] {
+            let text = format!(r#"{{"netblock":"{net}","duration":"{duration}","reason":"r"}}"#);
+            assert_eq!(rig.post(&text).status, 201);
+        }
+        assert!(!rig.snapshots.load().can_ban);
+        let generation = rig.snapshots.load().generation;
+        rig.break_limit("203.0.113.7");
+        assert_eq!(rig.touches(), [Touch::Release(client("203.0.113.7"))]);
+        assert_eq!(rig.banned_until("203.0.113.7"), None);
+        assert_eq!(rig.snapshots.load().generation, generation);
+
+        rig.clock.advance_ms(HOUR);
+        rig.turn();
+        assert!(rig.snapshots.load().can_ban);
+        rig.break_limit("203.0.113.7");
+        assert!(rig.banned_until("203.0.113.7").is_some());
+
+        let lifted = rig.ask(request("DELETE", "/_waf/bans/10.0.0.1", ""));
+        assert_eq!(body(&lifted)["lifted"].as_array().unwrap().len(), 1);
+        assert!(rig.snapshots.load().can_ban);
+    }
+
+    /// BAN-4: an automatic ban carries the request, the netblock's requests, the limit, its percent and the lookup.
+    #[test]
+    fn a_ban_carries_its_notes() {
+        let mut rig = Rig::new(settings());
+        let lookup = Lookup {
+            country: Some("DE".to_owned()),
+            ..Lookup::default()
+        };
+        rig.table.put(weir_shared::table::ClientRow {
+            lookup: Some(Arc::new(lookup)),
+            ..row("203.0.113.7")
+        });
+        rig.break_limit("203.0.113.7");
+        let listed = rig.get("/_waf/bans");
+        assert_eq!(
+            body(&listed),
+            serde_json::json!({"bans": [{
+                "netblock": "203.0.113.0/24", "client": "203.0.113.7",
+                "ban_started": "2026-11-21T16:00:00Z", "ban_expires": "2026-11-21T17:00:00Z",
+                "cause": "rate_limit", "reason": "more than 1000 requests per minute", "lifted": null, "observed": false,
+                "notes": {"request": {"path": "/a"}, "netblock_requests": 1043, "limit": "minute", "limit_value": 1000,
+                          "limit_percent": 100, "lookup": {"country": "DE"}}
+            }]})
+        );
+    }
+
+    /// BAN-7: at the end of a ban the client is free with no turn of the loop.
+    #[test]
+    fn a_ban_ends_by_the_clock() {
+        let mut rig = Rig::new(settings());
+        rig.break_limit("203.0.113.7");
+        assert_eq!(rig.banned_until("203.0.113.200"), Some(NOW + HOUR));
+        rig.clock.advance_ms(HOUR);
+        assert_eq!(rig.banned_until("203.0.113.200"), None);
+    }
+
+    /// STATE-1: bans.json is sent WAF_STATE_WRITE_DELAY after the first change, and every file at the interval.
+    #[test]
+    fn files_are_saved_when_time_asks_for_it() {
+        let mut rig = Rig::new(settings());
+        rig.break_limit("203.0.113.7");
+        rig.clock.advance_ms(999);
+        rig.break_limit("198.51.100.7");
+        assert!(rig.saves.try_recv().is_err());
+        rig.clock.advance_ms(1);
+        rig.turn();
+        let (document, applied, _) = rig.saves.try_recv().unwrap();
+        assert!(matches!(document, Save::Bans(bans) if bans.len() == 2));
+        assert_eq!(applied, 0);
+        rig.clock.advance_ms(58_999);
+        rig.turn();
+        assert!(rig.saves.try_recv().is_err());
+        rig.table.put(row("203.0.113.7"));
+        rig.clock.advance_ms(1);
+        rig.turn();
+        assert!(matches!(rig.saves.try_recv(), Ok((Save::Bans(_), _, _))));
+        let clients = rig.saves.try_recv().unwrap().0;
+        assert!(matches!(clients, Save::Clients(rows) if rows.len() == 1));
+    }
+
+    /// STATE-7: a write that failed is tried again, not at once and not never.
+    #[test]
+    fn a_failed_write_is_tried_again() {
+        let mut rig = Rig::new(Settings {
+            state_write_delay: Duration::ZERO,
+            ..settings()
+        });
+        rig.break_limit("203.0.113.7");
+        let saved = rig.saves.try_recv().unwrap().2.unwrap();
+        saved(false);
+        rig.turn();
+        assert!(rig.saves.try_recv().is_err());
+        rig.clock.advance_ms(1000);
+        rig.turn();
+        assert!(matches!(rig.saves.try_recv(), Ok((Save::Bans(_), _, _))));
+    }
+
+    /// STATE-2: an admin ban is in force at once, and answered once it is on disk; where the disk fails or takes too
+    /// long, the answer says so.
+    #[test]
+    fn an_admin_ban_waits_for_the_disk_before_it_is_answered() {
+        for (outcome, persisted) in [
+            (Some(true), None),
+            (Some(false), Some(false)),
+            (None, Some(false)),
+        ] {
+            let mut rig = Rig::new(settings());
+            let text = r#"{"client":"203.0.113.7","duration":"2h","reason":"r"}"#;
+            let answer = rig.hand(request("POST", "/_waf/bans", text));
+            rig.turn();
+            assert_eq!(rig.banned_until("203.0.113.9"), Some(NOW + 2 * HOUR));
+            let (document, _, saved) = rig.saves.try_recv().unwrap();
+            assert!(matches!(document, Save::Bans(bans) if bans.len() == 1));
+            rig.clock.advance_ms(4_999);
+            rig.turn();
+            assert!(answer.try_recv().is_err());
+            match outcome {
+                Some(outcome) => saved.unwrap()(outcome),
+                None => rig.clock.advance_ms(1),
+            }
+            rig.turn();
+            let answer = answer.try_recv().unwrap();
+            assert_eq!(answer.status, 201);
+            let told = body(&answer)
+                .get("persisted")
+                .and_then(serde_json::Value::as_bool);
+            assert_eq!(told, persisted, "{outcome:?}");
+        }
+    }
+
+    /// STATE-2, STATE-7: with a disk that hangs, the answers that wait are bounded, and the rest do not wait.
+    #[test]
+    fn a_hanging_disk_holds_a_bounded_number_of_answers() {
+        let mut rig = Rig::new(settings());
+        let mut answers = Vec::new();
+        for turn in 0..MAX_SAVES + 5 {
+            let text = format!(
+                r#"{{"netblock":"10.{}.{}.0/24","duration":"2h","reason":"r"}}"#,
+                turn / 256,
+                turn % 256
+            );
+            answers.push(rig.hand(request("POST", "/_waf/bans", &text)));
+            rig.turn();
+        }
+        let told = answers.iter().filter(|answer| !answer.is_empty()).count();
+        assert_eq!(told, 5);
+        assert_eq!(rig.control.saves.open.len(), MAX_SAVES);
+        // Every outcome finds its place in the channel, also when they come all at once.
+        for (_, _, saved) in rig.saves.try_iter() {
+            if let Some(saved) = saved {
+                saved(true);
+            }
+        }
+        rig.turn();
+        assert!(answers.iter().all(|answer| !answer.is_empty()));
+        assert!(rig.control.saves.open.is_empty());
+    }
+
+    /// STATE-3: an edit is in force once it was taken in, and documents from then on say that they hold it.
+    #[test]
+    fn an_edit_is_in_force_at_once() {
+        let mut rig = Rig::new(settings());
+        rig.break_limit("203.0.113.7");
+        let lifted = Ban {
+            lifted: Some(Time(NOW)),
+            ..Ban::clone(&rig.control.ledger.all()[0])
+        };
+        let added: Ban =
+            serde_json::from_str(r#"{"netblock":"10.0.0.0/8","ban_expires":"permanent"}"#).unwrap();
+        let put = vec![lifted, added];
+        rig.edit(
+            7,
+            EditChange::Bans {
+                put,
+                removed: Vec::new(),
+            },
+        );
+        assert_eq!(rig.banned_until("203.0.113.7"), None);
+        assert_eq!(rig.banned_until("10.9.9.9"), Some(u64::MAX));
+        rig.clock.advance_ms(1000);
+        rig.turn();
+        assert_eq!(rig.saves.try_recv().unwrap().1, 7);
+
+        rig.table.put(row("203.0.113.7"));
+        let put = vec![row("203.0.113.8")];
+        let removed = vec![client("203.0.113.7")];
+        rig.edit(8, EditChange::Clients { put, removed });
+        assert_eq!(rig.table.rows(), [row("203.0.113.8")]);
+    }
+
+    /// Bans read at the start are in force before the first request.
+    #[test]
+    fn bans_of_the_start_are_published_at_once() {
+        let ban: Ban =
+            serde_json::from_str(r#"{"netblock":"10.0.0.0/8","ban_expires":"permanent"}"#).unwrap();
+        let rig = Rig::with_bans(settings(), vec![ban.clone()]).ok().unwrap();
+        assert_eq!(rig.banned_until("10.9.9.9"), Some(u64::MAX));
+        assert!(rig.snapshots.load().can_ban);
+        let small = Settings {
+            max_bans: 1,
+            ..settings()
+        };
+        let second = Ban {
+            ban_started: Some(Time(5)),
+            ..ban.clone()
+        };
+        let error = Rig::with_bans(small, vec![ban, second]).err().unwrap();
+        assert_eq!(
+            error.to_string(),
+            "bans.json holds 2 active bans made by an administrator or permanent, WAF_MAX_BANS is 1: raise the setting or \
+             mark some of them lifted"
+        );
+    }
+
+    /// A panic in a turn leaves nothing half done: its bans stand, clients that were not handled are released, and the
+    /// loop goes on to the stop, where everything is written.
+    #[test]
+    fn the_loop_outlives_a_panic_and_stops_with_everything_written() {
+        let rig = Rig::new(settings());
+        *rig.table.panics_for.lock().unwrap() = Some(client("203.0.113.7"));
+        let answer = rig.hand(request("GET", "/_waf/bans", ""));
+        rig.report("203.0.113.7");
+        rig.report("198.51.100.7");
+        rig.handle.stop();
+        let Rig {
+            control,
+            table,
+            snapshots,
+            saves,
+            breaks,
+            ..
+        } = rig;
+        breaks.send(broken("192.0.2.1", NOW)).unwrap();
+        std::thread::scope(|scope| {
+            let running = scope.spawn(|| control.run());
+            for _ in 0..2 {
+                let (_, _, saved) = saves.recv_timeout(Duration::from_secs(10)).unwrap();
+                saved.unwrap()(true);
+            }
+            running.join().unwrap();
+        });
+        assert_eq!(
+            body(&answer.recv().unwrap())["bans"]
+                .as_array()
+                .unwrap()
+                .len(),
+            3
+        );
+        let snapshot = snapshots.load();
+        for text in ["203.0.113.7", "198.51.100.7", "192.0.2.1"] {
+            assert!(
+                snapshot.bans.active_until(client(text), NOW).is_some(),
+                "{text}"
+            );
+        }
+        let touches = table.touches.lock().unwrap();
+        assert!(touches.contains(&Touch::Release(client("203.0.113.7"))));
+        assert!(!touches.contains(&Touch::Release(client("198.51.100.7"))));
+    }
+
+    /// A data plane that is gone does not make the loop spin, and a control plane that is gone answers 503.
+    #[test]
+    fn a_closed_channel_is_asked_no_more() {
+        let mut rig = Rig::new(settings());
+        let (closed, _) = crossbeam_channel::unbounded();
+        rig.breaks = closed;
+        rig.turn();
+        let began = std::time::Instant::now();
+        rig.control.turn(Duration::from_millis(20));
+        assert!(began.elapsed() >= Duration::from_millis(20));
+        drop(rig.control);
+        let (send, receive) = crossbeam_channel::unbounded();
+        let step = rig.handle.handover()(
+            request("GET", "/_waf/bans", ""),
+            Box::new(move |answer| drop(send.send(answer))),
+        );
+        assert!(
+            matches!(step, weir_shared::handover::Step::Answer(answer) if answer.status == 503)
+        );
+        assert!(receive.try_recv().is_err());
+    }
 }

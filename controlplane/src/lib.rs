@@ -16,5 +16,7 @@ mod bans;
 mod control_loop;
 mod metrics;
 pub mod state;
+#[cfg(test)]
+mod testing;
 
 pub use control_loop::{Control, ControlError, ControlHandle, Wiring};
