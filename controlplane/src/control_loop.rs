@@ -10,7 +10,7 @@
 //! A panic in a turn is a bug. It is logged, what follows from the bans is worked out anew, and the loop goes on; after
 //! [`MAX_PANICS`] within [`PANIC_SPAN_NS`] the process ends, since a filter that cannot ban any more must not look alive.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,6 +46,13 @@ const TICK: Duration = Duration::from_millis(100);
 
 /// The most breaks that are made into bans before they are published: a flood of breaks must not delay the first.
 const MAX_BATCH: usize = 1024;
+
+/// The most bans whose circumstances are gathered before breaks are looked at again: counting the requests of a netblock
+/// walks the client table, and a storm of bans must not hold up the next one (BAN-8).
+const MAX_NOTES_A_TURN: usize = 8;
+
+/// The most bans that wait for their circumstances; beyond it they go without the count of their netblock.
+const MAX_UNNOTED: usize = 4096;
 
 /// The most admin requests that are answered before breaks are looked at again.
 const MAX_ADMIN_A_TURN: usize = 4;
@@ -128,7 +135,9 @@ pub struct Control {
     commands: Receiver<Command>,
     saved: Receiver<(u64, bool)>,
     /// Clients whose breaks are being handled: after a panic they are released, or they would never be reported again.
-    batch: Vec<Client>,
+    in_hand: Vec<Client>,
+    /// Bans that are published and wait for their circumstances; their clients are reset afterwards.
+    unnoted: VecDeque<(Break, BanKey)>,
     /// The last edit that was taken in.
     applied: u64,
     saves: Saves,
@@ -288,7 +297,8 @@ impl Control {
             requests,
             commands,
             saved,
-            batch: Vec::new(),
+            in_hand: Vec::new(),
+            unnoted: VecDeque::new(),
             applied: 0,
             saves: Saves {
                 outcomes,
@@ -340,11 +350,19 @@ impl Control {
         select.recv(&self.commands);
         select.recv(&self.saved);
         select.recv(&self.disk.edits);
+        let wait = if self.unnoted.is_empty() {
+            wait
+        } else {
+            Duration::ZERO
+        };
         let _ = select.ready_timeout(wait);
         drop(select);
 
         let now = self.clock.now();
         self.take_breaks(now);
+        // Beyond the bound they cost little, and all of them go: the queue stays bounded.
+        let beyond = self.unnoted.len().saturating_sub(MAX_UNNOTED);
+        self.note_bans(MAX_NOTES_A_TURN.max(beyond), now);
         self.take_edits(now);
         self.take_outcomes(now);
         for _ in 0..MAX_ADMIN_A_TURN {
@@ -387,37 +405,52 @@ impl Control {
         if breaks.is_empty() {
             return;
         }
-        self.batch = breaks.iter().map(|broken| broken.client).collect();
+        self.in_hand = breaks.iter().map(|broken| broken.client).collect();
         let outcomes: Vec<Broken> = breaks
             .iter()
             .map(|broken| self.ledger.break_limit(broken, now.wall_ms))
             .collect();
-        let generation = self.publisher.publish(&mut self.ledger, now.wall_ms);
-        // From the end, so that `batch` always holds those that are still to be handled.
-        for (broken, outcome) in breaks.into_iter().zip(outcomes).rev() {
-            let client = broken.client;
+        self.publisher.publish(&mut self.ledger, now.wall_ms);
+        let generation = self.publisher.generation();
+        for (broken, outcome) in breaks.into_iter().zip(outcomes) {
             match outcome {
                 Broken::Banned(key) => {
-                    let notes = self.notes(broken, now);
-                    self.ledger.note(key, notes);
                     self.notice_ban(key);
                     self.bans_changed(now);
-                    self.table.reset(client, generation);
+                    self.unnoted.push_back((broken, key));
                 }
-                Broken::Already => self.table.reset(client, generation),
-                Broken::Full => self.table.release(client),
+                Broken::Already => self.table.reset(broken.client, generation),
+                Broken::Full => self.table.release(broken.client),
             }
-            self.batch.pop();
         }
+        self.in_hand.clear();
         self.notice_drops();
     }
 
+    /// Gathers the circumstances of bans that were published, then resets their clients.
+    fn note_bans(&mut self, most: usize, now: Now) {
+        for _ in 0..most {
+            let crowded = self.unnoted.len() > MAX_UNNOTED;
+            let Some((broken, key)) = self.unnoted.pop_front() else {
+                break;
+            };
+            let client = broken.client;
+            self.in_hand.push(client);
+            let notes = self.notes(broken, crowded, now);
+            self.ledger.note(key, notes);
+            self.bans_changed(now);
+            self.table.reset(client, self.publisher.generation());
+            self.in_hand.clear();
+        }
+    }
+
     /// The circumstances of a break (BAN-4). The client is not reset yet, so its own requests are among those counted.
-    fn notes(&self, broken: Break, now: Now) -> Notes {
+    fn notes(&self, broken: Break, crowded: bool, now: Now) -> Notes {
         let netblock = Netblock::of(broken.client, self.settings.ban_prefixes);
         let span = broken.limit.span();
         Notes {
-            netblock_requests: Some(self.table.netblock_requests(netblock, span, now.wall_ms)),
+            netblock_requests: (!crowded)
+                .then(|| self.table.netblock_requests(netblock, span, now.wall_ms)),
             lookup: self.table.row(broken.client).and_then(|row| row.lookup),
             request: Some(broken.request),
             limit: Some(broken.limit),
@@ -507,7 +540,9 @@ impl Control {
                 Ok(ban) => {
                     self.publisher.publish(&mut self.ledger, now.wall_ms);
                     self.notice_drops();
-                    log_ban(&ban);
+                    if self.ban_notices.allow() {
+                        log_ban(&ban);
+                    }
                     self.save_bans(Some((respond, Pending::made(&ban))), now);
                 }
                 Err(Full) => {
@@ -518,9 +553,7 @@ impl Control {
             Ask::Lift(client) => {
                 let lifted = self.ledger.lift(client, now.wall_ms);
                 self.publisher.publish(&mut self.ledger, now.wall_ms);
-                for ban in &lifted {
-                    tracing::info!(netblock = %ban.netblock, cause = ban.cause.name(), "ban lifted");
-                }
+                tracing::info!(%client, bans = lifted.len(), "bans lifted");
                 let pending = Pending::lifted(&lifted);
                 if lifted.is_empty() {
                     respond(pending.answer(true));
@@ -657,7 +690,7 @@ impl Control {
         self.ledger.rebuild();
         self.publisher.publish(&mut self.ledger, now.wall_ms);
         self.bans_changed(now);
-        for client in std::mem::take(&mut self.batch) {
+        for client in std::mem::take(&mut self.in_hand) {
             self.table.release(client);
         }
     }
@@ -668,6 +701,7 @@ impl Control {
         while !self.breaks.is_empty() {
             self.take_breaks(now);
         }
+        self.note_bans(usize::MAX, now);
         self.take_edits(now);
         self.save_all(now);
         let deadline = crossbeam_channel::after(STOP_WAIT);
@@ -675,6 +709,9 @@ impl Control {
             crossbeam_channel::select! {
                 recv(self.saved) -> outcome => match outcome {
                     Ok((number, persisted)) => {
+                        if !persisted {
+                            tracing::error!("a state file could not be written at the stop");
+                        }
                         if let Some(save) = self.saves.open.remove(&number)
                             && let Some(waiting) = save.waiting
                         {
@@ -753,11 +790,9 @@ mod tests {
         }
         rig.turn();
         assert_eq!(rig.snapshots.load().generation, before + 1);
-        let mut touches = rig.touches();
-        touches.reverse();
         assert_eq!(
-            touches,
-            ["203.0.113.7", "203.0.113.8", "198.51.100.1"]
+            rig.touches(),
+            ["203.0.113.8", "203.0.113.7", "198.51.100.1"]
                 .map(|text| Touch::Reset(client(text), before + 1))
         );
         assert_eq!(rig.control.ledger.all().len(), 2);
@@ -979,14 +1014,19 @@ mod tests {
         assert_eq!(rig.table.rows(), [row("203.0.113.8")]);
     }
 
-    /// Bans read at the start are in force before the first request.
+    /// Bans and clients read at the start are in force before the first request.
     #[test]
-    fn bans_of_the_start_are_published_at_once() {
+    fn the_start_state_is_in_force_at_once() {
         let ban: Ban =
             serde_json::from_str(r#"{"netblock":"10.0.0.0/8","ban_expires":"permanent"}"#).unwrap();
-        let rig = Rig::with_bans(settings(), vec![ban.clone()]).ok().unwrap();
+        let start = StartState {
+            bans: vec![ban.clone()],
+            clients: vec![row("203.0.113.7")],
+        };
+        let rig = Rig::with_state(settings(), start).ok().unwrap();
         assert_eq!(rig.banned_until("10.9.9.9"), Some(u64::MAX));
         assert!(rig.snapshots.load().can_ban);
+        assert_eq!(rig.table.rows(), [row("203.0.113.7")]);
         let small = Settings {
             max_bans: 1,
             ..settings()
@@ -1047,6 +1087,99 @@ mod tests {
         let touches = table.touches.lock().unwrap();
         assert!(touches.contains(&Touch::Release(client("203.0.113.7"))));
         assert!(!touches.contains(&Touch::Release(client("198.51.100.7"))));
+    }
+
+    /// BAN-8: a storm of bans is published at once, whatever the gathering of circumstances takes; in the end every ban
+    /// has them and every client is reset, also at a stop.
+    #[test]
+    fn a_storm_is_published_before_its_circumstances_are_gathered() {
+        for stop in [false, true] {
+            let mut rig = Rig::new(settings());
+            let storm = MAX_BATCH + 76;
+            for turn in 0..storm {
+                rig.report(&format!("10.{}.{}.1", turn / 256, turn % 256));
+            }
+            rig.turn();
+            assert_eq!(rig.touches().len(), MAX_NOTES_A_TURN);
+            assert!(rig.banned_until("10.3.255.9").is_some());
+            assert_eq!(rig.banned_until("10.4.0.9"), None);
+            rig.turn();
+            assert!(rig.banned_until("10.4.0.9").is_some());
+            if stop {
+                let Rig {
+                    control,
+                    saves,
+                    table,
+                    ..
+                } = rig;
+                std::thread::scope(|scope| {
+                    scope.spawn(|| control.finish());
+                    let (document, _, saved) = saves.recv().unwrap();
+                    let Save::Bans(bans) = document else { panic!() };
+                    assert_eq!(bans.len(), storm);
+                    assert!(bans.iter().all(|ban| ban.notes.is_some()));
+                    saved.unwrap()(true);
+                    saves.recv().unwrap().2.unwrap()(true);
+                });
+                assert_eq!(
+                    table.touches.lock().unwrap().len(),
+                    storm - MAX_NOTES_A_TURN
+                );
+            } else {
+                while !rig.control.unnoted.is_empty() {
+                    rig.turn();
+                }
+                assert_eq!(rig.touches().len(), storm - MAX_NOTES_A_TURN);
+                assert!(
+                    rig.control
+                        .ledger
+                        .all()
+                        .iter()
+                        .all(|ban| ban.notes.is_some())
+                );
+            }
+        }
+    }
+
+    /// A break that was reported just before the stop is in the file.
+    #[test]
+    fn breaks_that_wait_at_the_stop_are_written() {
+        let rig = Rig::new(settings());
+        let storm = 2 * MAX_BATCH + 1;
+        for turn in 0..storm {
+            rig.report(&format!("10.{}.{}.1", turn / 256, turn % 256));
+        }
+        let Rig { control, saves, .. } = rig;
+        std::thread::scope(|scope| {
+            scope.spawn(|| control.finish());
+            let (document, _, saved) = saves.recv().unwrap();
+            assert!(matches!(document, Save::Bans(bans) if bans.len() == storm));
+            saved.unwrap()(true);
+            saves.recv().unwrap().2.unwrap()(false);
+        });
+    }
+
+    /// The process ends loudly when the loop panics again and again: this test runs itself in a process of its own.
+    #[test]
+    fn repeated_panics_end_the_process() {
+        const NAME: &str = "control_loop::tests::repeated_panics_end_the_process";
+        if std::env::var_os("WEIR_TEST_PANICS").is_none() {
+            let own = std::env::current_exe().unwrap();
+            let run = std::process::Command::new(own)
+                .args([NAME, "--exact", "--test-threads=1"])
+                .env("WEIR_TEST_PANICS", "1")
+                .output()
+                .unwrap();
+            // A test that fails ends with a code; only an abort ends without one.
+            assert_eq!(run.status.code(), None, "{run:?}");
+            return;
+        }
+        let rig = Rig::new(settings());
+        for turn in 0..MAX_PANICS {
+            rig.report(&format!("10.0.{turn}.1"));
+        }
+        *rig.table.always_panics.lock().unwrap() = true;
+        rig.control.run();
     }
 
     /// A data plane that is gone does not make the loop spin, and a control plane that is gone answers 503.

@@ -95,6 +95,8 @@ pub(crate) struct Table {
     pub(crate) touches: Mutex<Vec<Touch>>,
     /// Counting the requests of this client's netblock panics, as a bug would.
     pub(crate) panics_for: Mutex<Option<Client>>,
+    /// Or those of every netblock.
+    pub(crate) always_panics: Mutex<bool>,
     snapshots: Arc<ArcSwap<Snapshot>>,
     clock: Clock,
 }
@@ -138,6 +140,7 @@ impl ClientTable for Table {
     }
 
     fn netblock_requests(&self, netblock: Netblock, _: Span, _: u64) -> u64 {
+        assert!(!*self.always_panics.lock().unwrap());
         let panics_for = *self.panics_for.lock().unwrap();
         assert!(!panics_for.is_some_and(|client| netblock.covers_client(client)));
         1043
@@ -162,12 +165,21 @@ impl Rig {
     }
 
     pub(crate) fn with_bans(settings: Settings, bans: Vec<Ban>) -> Result<Self, ControlError> {
+        let start = StartState {
+            bans,
+            clients: Vec::new(),
+        };
+        Self::with_state(settings, start)
+    }
+
+    pub(crate) fn with_state(settings: Settings, start: StartState) -> Result<Self, ControlError> {
         let (clock, manual) = Clock::manual(NOW);
         let snapshots = Arc::new(ArcSwap::from_pointee(Snapshot::default()));
         let table = Arc::new(Table {
             rows: Mutex::default(),
             touches: Mutex::default(),
             panics_for: Mutex::default(),
+            always_panics: Mutex::default(),
             snapshots: Arc::clone(&snapshots),
             clock: clock.clone(),
         });
@@ -180,10 +192,6 @@ impl Rig {
                 sent.send((document, applied, saved)).unwrap();
             }),
             counts: Box::new(StateCounts::default),
-        };
-        let start = StartState {
-            bans,
-            clients: Vec::new(),
         };
         let (control, handle) = Control::with_disk(
             Arc::new(settings),
