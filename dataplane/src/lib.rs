@@ -1,1 +1,28 @@
-//! dataplane
+//! The data plane: accepts, identifies, decides, forwards, counts.
+//!
+//! One worker is one thread with its own runtime, listener and upstream pool. Workers share the client table, the
+//! counters and the snapshot that the control plane publishes; nothing else. Everything the data plane says goes out by
+//! value over bounded channels, and it waits for nobody.
+#![cfg_attr(
+    test,
+    allow(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::indexing_slicing
+    )
+)]
+
+pub mod clients;
+mod connection;
+pub mod counters;
+mod events;
+mod forward;
+pub mod identity;
+pub mod ladder;
+mod reply;
+mod request;
+mod socket;
+mod worker;
+
+pub use worker::{BindError, Bound, Counting, DataPlane, Parts, Stop};

@@ -20,6 +20,7 @@ pub mod event;
 pub mod handover;
 pub mod lookup;
 pub mod netblock;
+pub mod path;
 pub mod record;
 pub mod settings;
 pub mod snapshot;

@@ -1,9 +1,28 @@
-//! From what was written to what is trusted.
+//! From what was written to what is trusted: every value read by its row, then what the settings mean together.
+//!
+//! Reads no files and asks nobody, but for the number of cores. Whether the address can be bound, the directory
+//! written and the token file read is found out by those who use them.
 
-use super::Settings;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use http::StatusCode;
+use http::header::HeaderName;
+
+use super::table::{Setting, TABLE};
+use super::{
+    AdminToken, BanResponse, BytesCount, LogRequests, RateLimitHeaders, Settings, Upstream,
+};
+use crate::client::fold;
+use crate::escalation::Policy;
+use crate::netblock::{NetSet, PrefixLengths};
+use crate::units::format_duration;
 
 /// One fault, in one sentence.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{0}")]
 pub struct Problem(pub String);
 
 /// Settings that can be trusted, and what to warn about.
@@ -15,12 +34,998 @@ pub struct Loaded {
     pub warnings: Vec<String>,
 }
 
-/// Reads the settings from `(name, value)` pairs, as the environment gives them.
+/// What the rows of the table write into.
+pub(super) struct Draft {
+    pub(super) settings: Settings,
+    pub(super) warnings: Vec<String>,
+}
+
+/// Reads the settings from `(name, value)` pairs, as the environment gives them. Names that do not begin with `WAF_`
+/// are passed over, but for `STATE_DIRECTORY`, the default of `WAF_STATE_DIR`. An empty value is unset.
 ///
 /// # Errors
-/// Every problem at once (SETTING-1).
-pub fn load(
-    _variables: impl IntoIterator<Item = (String, String)>,
-) -> Result<Loaded, Vec<Problem>> {
-    Err(vec![])
+/// Every problem at once (SETTING-1), those of single settings in the order of the table first.
+pub fn load(variables: impl IntoIterator<Item = (String, String)>) -> Result<Loaded, Vec<Problem>> {
+    let written: BTreeMap<String, String> = variables
+        .into_iter()
+        .map(|(name, value)| (name, value.trim().to_owned()))
+        .filter(|(_, value)| !value.is_empty())
+        .collect();
+    let mut draft = Draft {
+        settings: unset(written.get("STATE_DIRECTORY")),
+        warnings: unknown_names(&written),
+    };
+    let mut problems = Vec::new();
+    let mut malformed = Vec::new();
+    for row in TABLE {
+        let value = match written.get(row.name) {
+            Some(value) => value,
+            None if row.default.is_empty() => continue,
+            None => row.default,
+        };
+        if let Err(fault) = (row.read)(&mut draft, value) {
+            malformed.push(row.name);
+            for predicate in fault.0 {
+                problems.push(problem(row, value, &predicate));
+            }
+        }
+    }
+    let together = Together {
+        written: &written,
+        malformed: &malformed,
+    };
+    problems.extend(together.problems(&draft.settings));
+    if problems.is_empty() {
+        Ok(Loaded {
+            settings: draft.settings,
+            warnings: draft.warnings,
+        })
+    } else {
+        Err(problems)
+    }
+}
+
+fn problem(row: &Setting, value: &str, predicate: &str) -> Problem {
+    let Setting { name, allowed, .. } = row;
+    if row.secret {
+        Problem(format!(
+            "{name} (its value is not shown) {predicate}: {allowed} is allowed"
+        ))
+    } else {
+        Problem(format!(
+            "{name}={value:?} {predicate}: {allowed} is allowed"
+        ))
+    }
+}
+
+/// One warning for each unknown `WAF_*` name. Its value is not shown: it may be a token under a misspelt name.
+fn unknown_names(written: &BTreeMap<String, String>) -> Vec<String> {
+    let unknown = written.keys().filter(|name| {
+        name.starts_with("WAF_") && TABLE.iter().all(|row| row.name != name.as_str())
+    });
+    unknown
+        .map(|name| {
+            let nearest = TABLE
+                .iter()
+                .map(|row| row.name)
+                .min_by_key(|known| strsim::osa_distance(known, name))
+                .unwrap_or_default();
+            format!("{name} is no setting and is ignored: the nearest known name is {nearest}")
+        })
+        .collect()
+}
+
+/// What settings mean together. A setting that is malformed by itself is left out: one fault, one sentence. (A
+/// malformed address needs no such care: its port stays 0, which no sound one equals.)
+struct Together<'a> {
+    written: &'a BTreeMap<String, String>,
+    malformed: &'a [&'static str],
+}
+
+impl Together<'_> {
+    fn problems(&self, settings: &Settings) -> Vec<Problem> {
+        let checks = [
+            self.upstream_missing(),
+            self.upstream_is_the_service(settings),
+            self.first_ban_permanent(settings),
+            self.both_tokens(),
+        ];
+        checks.into_iter().flatten().map(Problem).collect()
+    }
+
+    fn are_sound(&self, names: &[&str]) -> bool {
+        names.iter().all(|name| !self.malformed.contains(name))
+    }
+
+    fn upstream_missing(&self) -> Option<String> {
+        let missing = !self.written.contains_key("WAF_UPSTREAM");
+        missing.then(|| {
+            "WAF_UPSTREAM is not set: http://host:port, the address of the application, is required"
+                .to_owned()
+        })
+    }
+
+    fn upstream_is_the_service(&self, settings: &Settings) -> Option<String> {
+        let value = self.written.get("WAF_UPSTREAM")?;
+        reaches(settings.listen, &settings.upstream).then(|| {
+            format!(
+                "WAF_UPSTREAM={value:?} is the service itself, which listens on {}: the address of another service is allowed",
+                settings.listen
+            )
+        })
+    }
+
+    fn first_ban_permanent(&self, settings: &Settings) -> Option<String> {
+        let Policy {
+            first,
+            permanent_after,
+            ..
+        } = settings.ban_policy;
+        let sound = self.are_sound(&["WAF_BAN_FIRST", "WAF_BAN_PERMANENT_AFTER"]);
+        (sound && first > permanent_after).then(|| {
+            let value = |name, default| self.written.get(name).cloned().unwrap_or(default);
+            format!(
+                "WAF_BAN_FIRST={:?} is longer than WAF_BAN_PERMANENT_AFTER={:?}: a first ban that is not permanent is allowed",
+                value("WAF_BAN_FIRST", format_duration(first)),
+                value("WAF_BAN_PERMANENT_AFTER", format_duration(permanent_after)),
+            )
+        })
+    }
+
+    fn both_tokens(&self) -> Option<String> {
+        let file = self.written.get("WAF_ADMIN_TOKEN_FILE")?;
+        self.written.get("WAF_ADMIN_TOKEN").map(|_| {
+            format!(
+                "WAF_ADMIN_TOKEN_FILE={file:?} is set and WAF_ADMIN_TOKEN too: only one of them is allowed"
+            )
+        })
+    }
+}
+
+/// Whether a connection to `upstream` would arrive at `listen`, as far as the addresses tell: the addresses of the
+/// machine's interfaces are not asked for.
+fn reaches(listen: SocketAddr, upstream: &Upstream) -> bool {
+    if listen.port() != upstream.port {
+        return false;
+    }
+    let name = upstream.host.to_ascii_lowercase();
+    let upstreams: &[IpAddr] = if name == "localhost" || name.ends_with(".localhost") {
+        &[
+            IpAddr::V4(Ipv4Addr::LOCALHOST),
+            IpAddr::V6(Ipv6Addr::LOCALHOST),
+        ]
+    } else {
+        match name.parse() {
+            // A connection to the unspecified address goes to the loopback address.
+            Ok(IpAddr::V4(v4)) if v4.is_unspecified() => &[IpAddr::V4(Ipv4Addr::LOCALHOST)],
+            Ok(IpAddr::V6(v6)) if v6.is_unspecified() => &[IpAddr::V6(Ipv6Addr::LOCALHOST)],
+            Ok(address) => &[fold(address)],
+            Err(_) => return false,
+        }
+    };
+    let listen = fold(listen.ip());
+    upstreams.iter().any(|upstream| match (listen, upstream) {
+        (IpAddr::V4(any), IpAddr::V4(to)) if any.is_unspecified() => to.is_loopback(),
+        // A listener on [::] takes IPv4 connections too.
+        (IpAddr::V6(any), to) if any.is_unspecified() => to.is_loopback(),
+        (listen, to) => listen == *to,
+    })
+}
+
+/// What holds where a setting has neither a value nor a default; the rows of the table write over it.
+fn unset(state_directory: Option<&String>) -> Settings {
+    // systemd may give several directories, separated by colons; the first is ours.
+    let state_dir = state_directory
+        .and_then(|list| list.split(':').find(|path| !path.is_empty()))
+        .unwrap_or("./state");
+    Settings {
+        listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+        upstream: Upstream {
+            host: String::new(),
+            port: 0,
+        },
+        observe: false,
+        workers: std::thread::available_parallelism().map_or(1, |cores| cores.get().min(1024)),
+        trusted_proxies: NetSet::default(),
+        client_ip_header: HeaderName::from_static("x-forwarded-for"),
+        allow_nets: NetSet::default(),
+        deny_nets: NetSet::default(),
+        exempt_paths: Vec::new(),
+        rate_limits: [None; 3],
+        byte_limits: [None; 3],
+        bytes_count: BytesCount::Both,
+        max_body_size: None,
+        rate_limit_headers: RateLimitHeaders::Refused,
+        header_timeout: Duration::ZERO,
+        body_timeout: Duration::ZERO,
+        keepalive_timeout: Duration::ZERO,
+        upstream_connect_timeout: Duration::ZERO,
+        upstream_timeout: Duration::ZERO,
+        upstream_keepalive: Duration::ZERO,
+        websocket_idle_timeout: None,
+        max_connections: 0,
+        max_connections_per_client: 0,
+        shutdown_timeout: Duration::ZERO,
+        ban_policy: Policy::default(),
+        ban_prefixes: PrefixLengths::default(),
+        ban_response: BanResponse::Status(StatusCode::TOO_MANY_REQUESTS),
+        max_bans: 0,
+        state_dir: PathBuf::from(state_dir),
+        state_write_delay: Duration::ZERO,
+        state_counter_interval: Duration::ZERO,
+        metrics_token: None,
+        admin_token: AdminToken::Unset,
+        instance_name: None,
+        log_requests: LogRequests::All,
+        log_file: None,
+        log_request_headers: Vec::new(),
+        log_level: "info",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const UPSTREAM: (&str, &str) = ("WAF_UPSTREAM", "http://127.0.0.1:9000");
+
+    fn read(pairs: &[(&str, &str)]) -> Result<Loaded, Vec<String>> {
+        load(
+            pairs
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned())),
+        )
+        .map_err(|problems| problems.into_iter().map(|problem| problem.0).collect())
+    }
+
+    fn problems(pairs: &[(&str, &str)]) -> Vec<String> {
+        read(pairs).map_or_else(|problems| problems, |_| Vec::new())
+    }
+
+    fn settings(pairs: &[(&str, &str)]) -> Settings {
+        let mut pairs = pairs.to_vec();
+        if pairs.iter().all(|(name, _)| *name != "WAF_UPSTREAM") {
+            pairs.push(UPSTREAM);
+        }
+        read(&pairs).expect("sound settings").settings
+    }
+
+    fn warnings(pairs: &[(&str, &str)]) -> Vec<String> {
+        let mut pairs = pairs.to_vec();
+        pairs.push(UPSTREAM);
+        read(&pairs).expect("sound settings").warnings
+    }
+
+    /// Section 12: every default, as the specification writes it.
+    #[test]
+    fn every_default() {
+        let Loaded { settings, warnings } = read(&[UPSTREAM]).unwrap();
+        let seconds = Duration::from_secs;
+        assert_eq!(warnings, Vec::<String>::new());
+        assert_eq!(settings.listen, "127.0.0.1:8080".parse().unwrap());
+        assert!(!settings.observe);
+        assert_eq!(
+            settings.workers,
+            std::thread::available_parallelism().unwrap().get()
+        );
+        assert!(settings.trusted_proxies.is_empty());
+        assert_eq!(settings.client_ip_header, "x-forwarded-for");
+        assert!(settings.allow_nets.is_empty());
+        assert!(settings.deny_nets.is_empty());
+        assert!(settings.exempt_paths.is_empty());
+        assert_eq!(
+            settings.rate_limits,
+            [Some(1000), Some(10_000), Some(50_000)]
+        );
+        assert_eq!(
+            settings.byte_limits,
+            [Some(10 << 30), Some(20 << 30), Some(50 << 30)]
+        );
+        assert_eq!(settings.bytes_count, BytesCount::Both);
+        assert_eq!(settings.max_body_size, Some(100 << 20));
+        assert_eq!(settings.rate_limit_headers, RateLimitHeaders::Refused);
+        assert_eq!(settings.header_timeout, seconds(10));
+        assert_eq!(settings.body_timeout, seconds(60));
+        assert_eq!(settings.keepalive_timeout, seconds(75));
+        assert_eq!(settings.upstream_connect_timeout, seconds(5));
+        assert_eq!(settings.upstream_timeout, seconds(60));
+        assert_eq!(settings.upstream_keepalive, seconds(4));
+        assert_eq!(settings.websocket_idle_timeout, None);
+        assert_eq!(settings.max_connections, 10_000);
+        assert_eq!(settings.max_connections_per_client, 256);
+        assert_eq!(settings.shutdown_timeout, seconds(30));
+        assert_eq!(settings.ban_policy, Policy::default());
+        assert_eq!(settings.ban_prefixes, PrefixLengths { v4: 24, v6: 56 });
+        assert_eq!(
+            settings.ban_response,
+            BanResponse::Status(StatusCode::TOO_MANY_REQUESTS)
+        );
+        assert_eq!(settings.max_bans, 10_000);
+        assert_eq!(settings.state_dir, PathBuf::from("./state"));
+        assert_eq!(settings.state_write_delay, seconds(1));
+        assert_eq!(settings.state_counter_interval, seconds(60));
+        assert_eq!(settings.metrics_token, None);
+        assert_eq!(settings.admin_token, AdminToken::Unset);
+        assert_eq!(settings.instance_name, None);
+        assert_eq!(settings.log_requests, LogRequests::All);
+        assert_eq!(settings.log_file, None);
+        assert!(settings.log_request_headers.is_empty());
+        assert_eq!(settings.log_level, "info");
+    }
+
+    /// Section 12: every setting arrives in its own field.
+    #[test]
+    fn every_value_arrives() {
+        let settings = settings(&[
+            ("WAF_LISTEN", "[::1]:81"),
+            ("WAF_UPSTREAM", "http://app.internal:3000/"),
+            ("WAF_MODE", "observe"),
+            ("WAF_WORKERS", "7"),
+            ("WAF_TRUSTED_PROXIES", "10.0.0.0/8"),
+            ("WAF_CLIENT_IP_HEADER", "Forwarded"),
+            ("WAF_ALLOW_NETS", "192.0.2.1, ,2001:db8::/32"),
+            ("WAF_DENY_NETS", "::ffff:198.51.100.7/120"),
+            ("WAF_EXEMPT_PATHS", "/static/, /%61/../b/%7e , /caf%c3%a9,/"),
+            ("WAF_RATE_LIMIT_PER_MINUTE", "1"),
+            ("WAF_RATE_LIMIT_PER_HOUR", "2"),
+            ("WAF_RATE_LIMIT_PER_DAY", "off"),
+            ("WAF_BYTES_LIMIT_PER_MINUTE", "4"),
+            ("WAF_BYTES_LIMIT_PER_HOUR", "off"),
+            ("WAF_BYTES_LIMIT_PER_DAY", "6KB"),
+            ("WAF_BYTES_COUNT", "response"),
+            ("WAF_MAX_BODY_SIZE", "off"),
+            ("WAF_RATE_LIMIT_HEADERS", "always"),
+            ("WAF_HEADER_TIMEOUT", "1s"),
+            ("WAF_BODY_TIMEOUT", "2s"),
+            ("WAF_KEEPALIVE_TIMEOUT", "3s"),
+            ("WAF_UPSTREAM_CONNECT_TIMEOUT", "4s"),
+            ("WAF_UPSTREAM_TIMEOUT", "5s"),
+            ("WAF_UPSTREAM_KEEPALIVE", "0s"),
+            ("WAF_WEBSOCKET_IDLE_TIMEOUT", "7s"),
+            ("WAF_MAX_CONNECTIONS", "8"),
+            ("WAF_MAX_CONNECTIONS_PER_CLIENT", "9"),
+            ("WAF_SHUTDOWN_TIMEOUT", "0s"),
+            ("WAF_BAN_FIRST", "1m"),
+            ("WAF_BAN_FACTOR", "2"),
+            ("WAF_BAN_REPEAT_WINDOW", "3m"),
+            ("WAF_BAN_PERMANENT_AFTER", "4m"),
+            ("WAF_BAN_IPV4_PREFIX", "32"),
+            ("WAF_BAN_IPV6_PREFIX", "16"),
+            ("WAF_BAN_RESPONSE", "drop"),
+            ("WAF_MAX_BANS", "5"),
+            ("WAF_STATE_DIR", "/s"),
+            ("WAF_STATE_WRITE_DELAY", "0s"),
+            ("WAF_STATE_COUNTER_INTERVAL", "6s"),
+            ("WAF_METRICS_TOKEN", "m"),
+            ("WAF_ADMIN_TOKEN", "a"),
+            ("WAF_INSTANCE_NAME", "eins"),
+            ("WAF_LOG_REQUESTS", "refused"),
+            ("WAF_LOG_FILE", "/l"),
+            ("WAF_LOG_REQUEST_HEADERS", "Accept, DNT,accept"),
+            ("WAF_LOG_LEVEL", "debug"),
+        ]);
+        let seconds = Duration::from_secs;
+        assert_eq!(settings.listen, "[::1]:81".parse().unwrap());
+        assert_eq!(settings.upstream.host, "app.internal");
+        assert_eq!(settings.upstream.port, 3000);
+        assert!(settings.observe);
+        assert_eq!(settings.workers, 7);
+        assert_eq!(
+            format!("{:?}", settings.trusted_proxies),
+            "[\"10.0.0.0/8\"]"
+        );
+        assert_eq!(settings.client_ip_header, "forwarded");
+        assert_eq!(
+            format!("{:?}", settings.allow_nets),
+            "[\"192.0.2.1/32\", \"2001:db8::/32\"]"
+        );
+        assert_eq!(format!("{:?}", settings.deny_nets), "[\"198.51.100.0/24\"]");
+        assert_eq!(settings.exempt_paths, ["/static", "/b/~", "/caf%C3%A9", ""]);
+        assert_eq!(settings.rate_limits, [Some(1), Some(2), None]);
+        assert_eq!(settings.byte_limits, [Some(4), None, Some(6000)]);
+        assert_eq!(settings.bytes_count, BytesCount::Response);
+        assert_eq!(settings.max_body_size, None);
+        assert_eq!(settings.rate_limit_headers, RateLimitHeaders::Always);
+        assert_eq!(settings.header_timeout, seconds(1));
+        assert_eq!(settings.body_timeout, seconds(2));
+        assert_eq!(settings.keepalive_timeout, seconds(3));
+        assert_eq!(settings.upstream_connect_timeout, seconds(4));
+        assert_eq!(settings.upstream_timeout, seconds(5));
+        assert_eq!(settings.upstream_keepalive, seconds(0));
+        assert_eq!(settings.websocket_idle_timeout, Some(seconds(7)));
+        assert_eq!(settings.max_connections, 8);
+        assert_eq!(settings.max_connections_per_client, 9);
+        assert_eq!(settings.shutdown_timeout, seconds(0));
+        assert_eq!(
+            settings.ban_policy,
+            Policy {
+                first: seconds(60),
+                factor: 2,
+                repeat_window: seconds(180),
+                permanent_after: seconds(240),
+            }
+        );
+        assert_eq!(settings.ban_prefixes, PrefixLengths { v4: 32, v6: 16 });
+        assert_eq!(settings.ban_response, BanResponse::Drop);
+        assert_eq!(settings.max_bans, 5);
+        assert_eq!(settings.state_dir, PathBuf::from("/s"));
+        assert_eq!(settings.state_write_delay, seconds(0));
+        assert_eq!(settings.state_counter_interval, seconds(6));
+        assert_eq!(settings.metrics_token.unwrap().bytes(), b"m");
+        assert!(matches!(settings.admin_token, AdminToken::Value(token) if token.bytes() == b"a"));
+        assert_eq!(settings.instance_name.as_deref(), Some("eins"));
+        assert_eq!(settings.log_requests, LogRequests::Refused);
+        assert_eq!(settings.log_file, Some(PathBuf::from("/l")));
+        assert_eq!(settings.log_request_headers, ["accept", "dnt"]);
+        assert_eq!(settings.log_level, "debug");
+    }
+
+    const NETS: &str = "a list of addresses and prefixes without zones, such as 192.0.2.0/24,2001:db8::/32, is allowed";
+    const SIZE: &str = "a size such as 64K, 100M or 10G (powers of 1024) or 100MB (powers of 1000) from 1 byte, or off, is allowed";
+    const COUNT: &str = "a whole number from 1, or off, is allowed";
+    const TIMEOUT: &str = "a duration such as 500ms, 90s or 1h30m from 1ms to 365d is allowed";
+    const FROM_ZERO: &str = "a duration such as 500ms, 90s or 1h30m from 0s to 365d is allowed";
+    const BAN_TIME: &str = "a duration such as 90s, 1h30m or 7d from 1ms to 36500d is allowed";
+    const TOKEN: &str = "a text of visible ASCII characters without blanks is allowed";
+    const LISTEN: &str = "an address and a port such as 127.0.0.1:8080 or [::]:8080 is allowed";
+    const HEADER: &str = "a header name such as X-Forwarded-For, Forwarded or X-Real-IP is allowed";
+    const PATHS: &str = "a list of path prefixes such as /static,/favicon.ico is allowed";
+    const HEADERS: &str = "a list of header names other than Host and Transfer-Encoding is allowed";
+    const STATUS: &str = "a status from 400 to 599, or drop, is allowed";
+
+    /// SETTING-1: every malformed setting and what is said of it: name, value, what is wrong, what is allowed.
+    const MALFORMED: &[(&str, &str, &str, &str)] = &[
+        ("WAF_LISTEN", "8080", "is not an address and a port", LISTEN),
+        (
+            "WAF_LISTEN",
+            "localhost:8080",
+            "is not an address and a port",
+            LISTEN,
+        ),
+        (
+            "WAF_LISTEN",
+            "127.0.0.1:65536",
+            "is not an address and a port",
+            LISTEN,
+        ),
+        (
+            "WAF_UPSTREAM",
+            "app:3000",
+            "is not the address of an application",
+            "http://host:port is allowed",
+        ),
+        (
+            "WAF_UPSTREAM",
+            "https://app:3000",
+            "asks for TLS, which is not spoken to the application",
+            "http://host:port is allowed",
+        ),
+        (
+            "WAF_UPSTREAM",
+            "http://",
+            "is not the address of an application",
+            "http://host:port is allowed",
+        ),
+        (
+            "WAF_UPSTREAM",
+            "http://app:0",
+            "is not the address of an application",
+            "http://host:port is allowed",
+        ),
+        (
+            "WAF_UPSTREAM",
+            "http://app:65536",
+            "is not the address of an application",
+            "http://host:port is allowed",
+        ),
+        (
+            "WAF_UPSTREAM",
+            "http://app:",
+            "is not the address of an application",
+            "http://host:port is allowed",
+        ),
+        (
+            "WAF_UPSTREAM",
+            "http://app/path",
+            "is not the address of an application",
+            "http://host:port is allowed",
+        ),
+        (
+            "WAF_UPSTREAM",
+            "http://user@app",
+            "is not the address of an application",
+            "http://host:port is allowed",
+        ),
+        (
+            "WAF_UPSTREAM",
+            "http://1.2.3.256",
+            "is not the address of an application",
+            "http://host:port is allowed",
+        ),
+        (
+            "WAF_UPSTREAM",
+            "http://::1:80",
+            "is not the address of an application",
+            "http://host:port is allowed",
+        ),
+        (
+            "WAF_UPSTREAM",
+            "http://[::1%eth0]:80",
+            "is not the address of an application",
+            "http://host:port is allowed",
+        ),
+        (
+            "WAF_UPSTREAM",
+            "http://[::1]80",
+            "is not the address of an application",
+            "http://host:port is allowed",
+        ),
+        (
+            "WAF_MODE",
+            "Observe",
+            "is not known",
+            "enforce or observe is allowed",
+        ),
+        (
+            "WAF_WORKERS",
+            "0",
+            "is out of range",
+            "1 to 1024 is allowed",
+        ),
+        (
+            "WAF_WORKERS",
+            "1025",
+            "is out of range",
+            "1 to 1024 is allowed",
+        ),
+        (
+            "WAF_WORKERS",
+            "+2",
+            "is not a whole number",
+            "1 to 1024 is allowed",
+        ),
+        (
+            "WAF_TRUSTED_PROXIES",
+            "lb",
+            "has \"lb\", which is not a netblock",
+            NETS,
+        ),
+        (
+            "WAF_CLIENT_IP_HEADER",
+            "X Real",
+            "is not a header name",
+            HEADER,
+        ),
+        (
+            "WAF_ALLOW_NETS",
+            "fe80::1%eth0",
+            "has \"fe80::1%eth0\", which carries a zone",
+            NETS,
+        ),
+        (
+            "WAF_DENY_NETS",
+            "192.0.2.0/24,192.0.2.0/33",
+            "has \"192.0.2.0/33\", which is not a netblock",
+            NETS,
+        ),
+        (
+            "WAF_DENY_NETS",
+            "fe80::%1/64",
+            "has \"fe80::%1/64\", which carries a zone",
+            NETS,
+        ),
+        (
+            "WAF_EXEMPT_PATHS",
+            "static",
+            "has \"static\", which is not a path prefix",
+            PATHS,
+        ),
+        (
+            "WAF_EXEMPT_PATHS",
+            "/a,/b?c",
+            "has \"/b?c\", which is not a path prefix",
+            PATHS,
+        ),
+        ("WAF_RATE_LIMIT_PER_MINUTE", "0", "is out of range", COUNT),
+        (
+            "WAF_RATE_LIMIT_PER_HOUR",
+            "-1",
+            "is not a whole number",
+            COUNT,
+        ),
+        (
+            "WAF_RATE_LIMIT_PER_DAY",
+            "18446744073709551616",
+            "is out of range",
+            COUNT,
+        ),
+        ("WAF_BYTES_LIMIT_PER_MINUTE", "0", "is out of range", SIZE),
+        ("WAF_BYTES_LIMIT_PER_HOUR", "10g", "is not a size", SIZE),
+        ("WAF_BYTES_LIMIT_PER_DAY", "1.5G", "is not a size", SIZE),
+        (
+            "WAF_BYTES_COUNT",
+            "none",
+            "is not known",
+            "both, request or response is allowed",
+        ),
+        ("WAF_MAX_BODY_SIZE", "99999999999T", "is not a size", SIZE),
+        (
+            "WAF_RATE_LIMIT_HEADERS",
+            "on",
+            "is not known",
+            "off, refused or always is allowed",
+        ),
+        ("WAF_HEADER_TIMEOUT", "10", "is not a duration", TIMEOUT),
+        ("WAF_BODY_TIMEOUT", "0s", "is out of range", TIMEOUT),
+        ("WAF_KEEPALIVE_TIMEOUT", "off", "cannot be off", TIMEOUT),
+        (
+            "WAF_UPSTREAM_CONNECT_TIMEOUT",
+            "366d",
+            "is out of range",
+            TIMEOUT,
+        ),
+        ("WAF_UPSTREAM_TIMEOUT", "1w", "is not a duration", TIMEOUT),
+        (
+            "WAF_UPSTREAM_KEEPALIVE",
+            "x",
+            "is not a duration",
+            FROM_ZERO,
+        ),
+        (
+            "WAF_WEBSOCKET_IDLE_TIMEOUT",
+            "0s",
+            "is out of range",
+            "a duration such as 500ms, 90s or 1h30m from 1ms to 365d, or off, is allowed",
+        ),
+        (
+            "WAF_MAX_CONNECTIONS",
+            "off",
+            "cannot be off",
+            "1 to 1000000 is allowed",
+        ),
+        (
+            "WAF_MAX_CONNECTIONS_PER_CLIENT",
+            "1000001",
+            "is out of range",
+            "1 to 1000000 is allowed",
+        ),
+        (
+            "WAF_SHUTDOWN_TIMEOUT",
+            "-1s",
+            "is not a duration",
+            FROM_ZERO,
+        ),
+        ("WAF_BAN_FIRST", "off", "cannot be off", BAN_TIME),
+        (
+            "WAF_BAN_FACTOR",
+            "off",
+            "cannot be off",
+            "1 to 1000 is allowed",
+        ),
+        (
+            "WAF_BAN_FACTOR",
+            "x",
+            "is not a whole number",
+            "1 to 1000 is allowed",
+        ),
+        (
+            "WAF_BAN_FACTOR",
+            "1001",
+            "is out of range",
+            "1 to 1000 is allowed",
+        ),
+        ("WAF_BAN_REPEAT_WINDOW", "off", "cannot be off", BAN_TIME),
+        ("WAF_BAN_PERMANENT_AFTER", "off", "cannot be off", BAN_TIME),
+        (
+            "WAF_BAN_IPV4_PREFIX",
+            "off",
+            "cannot be off",
+            "8 to 32 is allowed",
+        ),
+        (
+            "WAF_BAN_IPV4_PREFIX",
+            "7",
+            "is out of range",
+            "8 to 32 is allowed",
+        ),
+        (
+            "WAF_BAN_IPV4_PREFIX",
+            "33",
+            "is out of range",
+            "8 to 32 is allowed",
+        ),
+        (
+            "WAF_BAN_IPV6_PREFIX",
+            "off",
+            "cannot be off",
+            "16 to 64 is allowed",
+        ),
+        (
+            "WAF_BAN_IPV6_PREFIX",
+            "15",
+            "is out of range",
+            "16 to 64 is allowed",
+        ),
+        (
+            "WAF_BAN_IPV6_PREFIX",
+            "65",
+            "is out of range",
+            "16 to 64 is allowed",
+        ),
+        ("WAF_BAN_RESPONSE", "200", "is out of range", STATUS),
+        ("WAF_BAN_RESPONSE", "reset", "is not a whole number", STATUS),
+        (
+            "WAF_MAX_BANS",
+            "0",
+            "is out of range",
+            "1 to 1000000 is allowed",
+        ),
+        ("WAF_STATE_WRITE_DELAY", "1", "is not a duration", FROM_ZERO),
+        (
+            "WAF_STATE_COUNTER_INTERVAL",
+            "off",
+            "cannot be off",
+            TIMEOUT,
+        ),
+        (
+            "WAF_INSTANCE_NAME",
+            "a\nb",
+            "holds a control character",
+            "a text of at most 128 bytes without control characters is allowed",
+        ),
+        (
+            "WAF_LOG_REQUESTS",
+            "none",
+            "is not known",
+            "all, refused or off is allowed",
+        ),
+        (
+            "WAF_LOG_FILE",
+            "/var/log/",
+            "is a directory",
+            "a file is allowed",
+        ),
+        (
+            "WAF_LOG_REQUEST_HEADERS",
+            "Accept,a b",
+            "has \"a b\", which is not a header name",
+            HEADERS,
+        ),
+        (
+            "WAF_LOG_REQUEST_HEADERS",
+            "Host",
+            "has \"Host\", which cannot be logged",
+            HEADERS,
+        ),
+        (
+            "WAF_LOG_REQUEST_HEADERS",
+            "transfer-encoding",
+            "has \"transfer-encoding\", which cannot be logged",
+            HEADERS,
+        ),
+        (
+            "WAF_LOG_LEVEL",
+            "verbose",
+            "is not known",
+            "error, warn, info, debug or trace is allowed",
+        ),
+    ];
+
+    /// SETTING-1: each malformed value gives its one message and no other.
+    #[test]
+    fn every_malformed_setting_has_its_message() {
+        for (name, value, wrong, allowed) in MALFORMED {
+            let mut pairs = vec![(*name, *value)];
+            if *name != "WAF_UPSTREAM" {
+                pairs.push(UPSTREAM);
+            }
+            assert_eq!(
+                problems(&pairs),
+                [format!("{name}={value:?} {wrong}: {allowed}")]
+            );
+        }
+        assert_eq!(
+            problems(&[UPSTREAM, ("WAF_BAN_FACTOR", "x")]),
+            ["WAF_BAN_FACTOR=\"x\" is not a whole number: 1 to 1000 is allowed"]
+        );
+    }
+
+    /// SETTING-1: no setting that can be malformed is missing above.
+    #[test]
+    fn the_malformed_settings_are_complete() {
+        for row in TABLE {
+            // Any text is a path, and tokens have their own test.
+            let free = ["WAF_STATE_DIR", "WAF_ADMIN_TOKEN_FILE"].contains(&row.name) || row.secret;
+            assert!(
+                free || MALFORMED.iter().any(|(name, ..)| *name == row.name),
+                "{}",
+                row.name
+            );
+        }
+    }
+
+    /// SETTING-1, LOG-1: a token's value is in no message and in no debug output.
+    #[test]
+    fn a_token_is_never_shown() {
+        for name in ["WAF_METRICS_TOKEN", "WAF_ADMIN_TOKEN"] {
+            assert_eq!(
+                problems(&[UPSTREAM, (name, "geheim nis")]),
+                [format!(
+                    "{name} (its value is not shown) holds a character that a header cannot carry: {TOKEN}"
+                )]
+            );
+            let loaded = read(&[UPSTREAM, (name, "geheimnis"), ("WAF_TOKEN", "geheimnis")]);
+            assert!(!format!("{loaded:?}").contains("geheimnis"));
+        }
+    }
+
+    /// SETTING-1: all problems are reported together, those of one list too.
+    #[test]
+    fn all_problems_are_reported_together() {
+        assert_eq!(
+            problems(&[
+                ("WAF_DENY_NETS", "x,fe80::1%a"),
+                ("WAF_BAN_FACTOR", "0"),
+                ("WAF_LISTEN", "x"),
+                ("WAF_ADMIN_TOKEN", "geheimnis"),
+                ("WAF_ADMIN_TOKEN_FILE", "/t"),
+                ("WAF_BAN_FIRST", "8d"),
+            ]),
+            [
+                format!("WAF_LISTEN=\"x\" is not an address and a port: {LISTEN}"),
+                format!("WAF_DENY_NETS=\"x,fe80::1%a\" has \"x\", which is not a netblock: {NETS}"),
+                format!("WAF_DENY_NETS=\"x,fe80::1%a\" has \"fe80::1%a\", which carries a zone: {NETS}"),
+                "WAF_BAN_FACTOR=\"0\" is out of range: 1 to 1000 is allowed".to_owned(),
+                "WAF_UPSTREAM is not set: http://host:port, the address of the application, is required".to_owned(),
+                "WAF_BAN_FIRST=\"8d\" is longer than WAF_BAN_PERMANENT_AFTER=\"7d\": a first ban that is not permanent is allowed".to_owned(),
+                "WAF_ADMIN_TOKEN_FILE=\"/t\" is set and WAF_ADMIN_TOKEN too: only one of them is allowed".to_owned(),
+            ]
+        );
+    }
+
+    /// SETTING-2: a ban that is as long as the permanent bound is still a first ban.
+    #[test]
+    fn a_first_ban_may_reach_the_permanent_bound() {
+        assert_eq!(problems(&[UPSTREAM, ("WAF_BAN_FIRST", "7d")]), [""; 0]);
+        assert_eq!(
+            problems(&[
+                UPSTREAM,
+                ("WAF_BAN_FIRST", "x"),
+                ("WAF_BAN_PERMANENT_AFTER", "59m")
+            ])
+            .len(),
+            1
+        );
+        assert_eq!(
+            problems(&[UPSTREAM, ("WAF_BAN_PERMANENT_AFTER", "59m")]),
+            [
+                "WAF_BAN_FIRST=\"1h\" is longer than WAF_BAN_PERMANENT_AFTER=\"59m\": a first ban that is not permanent is allowed"
+            ]
+        );
+    }
+
+    /// SETTING-2: an upstream that is the service itself stops the start, whatever the two are called.
+    #[test]
+    fn the_upstream_is_not_the_service() {
+        for (listen, upstream, itself) in [
+            ("127.0.0.1:8080", "http://127.0.0.1:8080", true),
+            ("127.0.0.1:8080", "http://localhost:8080", true),
+            ("127.0.0.1:8080", "http://LOCALHOST:8080/", true),
+            ("127.0.0.1:8080", "http://a.localhost:8080", true),
+            ("127.0.0.1:8080", "http://0.0.0.0:8080", true),
+            ("127.0.0.1:80", "http://127.0.0.1", true),
+            ("[::1]:8080", "http://[::1]:8080", true),
+            ("[::1]:8080", "http://localhost:8080", true),
+            ("[::1]:8080", "http://[::]:8080", true),
+            ("0.0.0.0:8080", "http://127.0.0.1:8080", true),
+            ("0.0.0.0:8080", "http://127.9.9.9:8080", true),
+            ("[::]:8080", "http://127.0.0.1:8080", true),
+            ("[::]:8080", "http://[::1]:8080", true),
+            ("[::]:8080", "http://[::ffff:127.0.0.1]:8080", true),
+            ("192.0.2.1:8080", "http://192.0.2.1:8080", true),
+            ("127.0.0.1:8080", "http://127.0.0.1:8081", false),
+            ("127.0.0.1:8080", "http://127.0.0.2:8080", false),
+            ("127.0.0.1:8080", "http://[::1]:8080", false),
+            ("0.0.0.0:8080", "http://[::1]:8080", false),
+            ("0.0.0.0:8080", "http://192.0.2.1:8080", false),
+            ("0.0.0.0:8080", "http://app:8080", false),
+        ] {
+            let message = format!(
+                "WAF_UPSTREAM={upstream:?} is the service itself, which listens on {listen}: the address of another service is allowed"
+            );
+            let expected = if itself { vec![message] } else { vec![] };
+            let pairs = [("WAF_LISTEN", listen), ("WAF_UPSTREAM", upstream)];
+            assert_eq!(problems(&pairs), expected, "{listen} {upstream}");
+        }
+    }
+
+    #[test]
+    fn upstreams_are_read() {
+        for (text, host, port) in [
+            ("http://app", "app", 80),
+            ("http://my_app.internal:3000", "my_app.internal", 3000),
+            ("http://[2001:db8::1]", "2001:db8::1", 80),
+            ("http://192.0.2.1:65535/", "192.0.2.1", 65535),
+        ] {
+            let upstream = settings(&[("WAF_UPSTREAM", text)]).upstream;
+            assert_eq!((upstream.host.as_str(), upstream.port), (host, port));
+        }
+    }
+
+    /// SETTING-1: an unknown name is a warning with the nearest known one, without its value.
+    #[test]
+    fn unknown_names_are_warnings() {
+        assert_eq!(
+            warnings(&[
+                ("WAF_BANFIRST", "1h"),
+                ("WAF_RATE_LIMIT_PER_MINUT", "1"),
+                ("WAF_UNKNOWN", ""),
+                ("waf_mode", "observe"),
+                ("PATH", "/bin"),
+            ]),
+            [
+                "WAF_BANFIRST is no setting and is ignored: the nearest known name is WAF_BAN_FIRST",
+                "WAF_RATE_LIMIT_PER_MINUT is no setting and is ignored: the nearest known name is WAF_RATE_LIMIT_PER_MINUTE",
+            ]
+        );
+    }
+
+    /// LOG-1: headers that hold secrets are left out of the list with a warning (section 13, item 17).
+    #[test]
+    fn secret_headers_are_left_out_of_the_log() {
+        let list = (
+            "WAF_LOG_REQUEST_HEADERS",
+            "accept,AUTHORIZATION,cookie,Set-Cookie",
+        );
+        assert_eq!(
+            warnings(&[list]),
+            ["Authorization", "Cookie", "Set-Cookie"].map(|name| format!(
+                "WAF_LOG_REQUEST_HEADERS has {name}, whose value is never logged: it is left out"
+            ))
+        );
+        assert_eq!(settings(&[list]).log_request_headers, ["accept"]);
+    }
+
+    /// SETTING-1: an empty value is unset (section 13, item 18).
+    #[test]
+    fn an_empty_value_is_unset() {
+        let mut pairs: Vec<_> = TABLE.iter().map(|row| (row.name, " ")).collect();
+        assert_eq!(
+            problems(&pairs),
+            [
+                "WAF_UPSTREAM is not set: http://host:port, the address of the application, is required"
+            ]
+        );
+        pairs.retain(|(name, _)| *name != UPSTREAM.0);
+        let (unset, empty) = (settings(&[]), settings(&pairs));
+        assert_eq!(format!("{unset:?}"), format!("{empty:?}"));
+    }
+
+    /// Section 8: `WAF_STATE_DIR`, else `$STATE_DIRECTORY`, else `./state`.
+    #[test]
+    fn the_state_directory_is_the_service_managers() {
+        let given = ("STATE_DIRECTORY", "/var/lib/weir:/var/lib/other");
+        assert_eq!(settings(&[given]).state_dir, PathBuf::from("/var/lib/weir"));
+        assert_eq!(
+            settings(&[given, ("WAF_STATE_DIR", "/s")]).state_dir,
+            PathBuf::from("/s")
+        );
+        assert_eq!(
+            settings(&[("STATE_DIRECTORY", "")]).state_dir,
+            PathBuf::from("./state")
+        );
+    }
+
+    proptest! {
+        /// Whatever is written, the answer is settings or sentences, one line each, and never a panic.
+        #[test]
+        fn any_text_is_answered(row in 0..TABLE.len(), text in "\\PC{0,20}|[0-9a-z./:,%\\[\\]-]{0,20}|(http://)?[0-9.:a\\[\\]]{0,12}|[0-9]{0,25}(ms|s|d|K|TB)?") {
+            let row = &TABLE[row];
+            for problem in problems(&[UPSTREAM, (row.name, &text)]) {
+                prop_assert!(!problem.contains('\n'));
+                prop_assert!(problem.contains(row.name) || text.is_empty());
+            }
+        }
+    }
 }

@@ -11,6 +11,7 @@ use crate::escalation::Policy;
 use crate::netblock::{NetSet, PrefixLengths};
 
 mod load;
+mod read;
 mod table;
 
 pub use load::{Loaded, Problem, load};

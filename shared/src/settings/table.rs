@@ -1,4 +1,20 @@
-//! The one table of settings.
+//! The one table of settings: a row is a name, its default, what is allowed, what it does, and how it is read.
+//!
+//! A new setting is one row here and one field in [`Settings`](super::Settings). The README's table is rendered from
+//! these rows (SETTING-3); what settings mean together is checked in `load.rs`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use http::{StatusCode, header};
+
+use super::load::Draft;
+use super::read::{
+    Fault, duration, entries, header_name, nets, or_off, path_prefix, size, token, upstream, whole,
+    word,
+};
+use super::{AdminToken, BanResponse, BytesCount, LogRequests, RateLimitHeaders};
 
 /// One row of the table.
 #[derive(Debug)]
@@ -7,16 +23,679 @@ pub struct Setting {
     pub name: &'static str,
     /// As it would be written; empty where there is none.
     pub default: &'static str,
+    /// What holds where neither a value nor a default is written.
+    pub unset: &'static str,
     /// What is allowed.
     pub allowed: &'static str,
     /// What it does, one sentence for the README.
     pub help: &'static str,
+    /// Whether the value is a token, which no message may show (LOG-1).
+    pub secret: bool,
+    /// Reads a value into the draft.
+    pub(super) read: fn(&mut Draft, &str) -> Result<(), Fault>,
 }
 
-/// Every setting.
-pub const TABLE: &[Setting] = &[];
+/// What a row is where it does not say otherwise.
+const ROW: Setting = Setting {
+    name: "",
+    default: "",
+    unset: "–",
+    allowed: "",
+    help: "",
+    secret: false,
+    read: |_, _| Ok(()),
+};
+
+/// Headers that hold secrets (LOG-1).
+const NEVER_LOGGED: [&str; 3] = ["Authorization", "Cookie", "Set-Cookie"];
+const NETS: &str =
+    "a list of addresses and prefixes without zones, such as 192.0.2.0/24,2001:db8::/32,";
+const COUNT: &str = "a whole number from 1, or off,";
+const SIZE: &str = "a size such as 64K, 100M or 10G (powers of 1024) or 100MB (powers of 1000) from 1 byte, or off,";
+/// A time-out beyond this is a slip of the unit, and further on timers overflow.
+const YEAR: Duration = Duration::from_secs(365 * 86_400);
+const CENTURY: Duration = Duration::from_secs(36_500 * 86_400);
+const MS: Duration = Duration::from_millis(1);
+const TIMEOUT: &str = "a duration such as 500ms, 90s or 1h30m from 1ms to 365d";
+const TIMEOUT_OR_ZERO: &str = "a duration such as 500ms, 90s or 1h30m from 0s to 365d";
+const BAN_TIME: &str = "a duration such as 90s, 1h30m or 7d from 1ms to 36500d";
+
+/// Every setting, in the order of the README.
+pub const TABLE: &[Setting] = &[
+    Setting {
+        name: "WAF_LISTEN",
+        default: "127.0.0.1:8080",
+        allowed: "an address and a port such as 127.0.0.1:8080 or [::]:8080",
+        help: "Where the service listens.",
+        read: |draft, text| {
+            draft.settings.listen = text
+                .parse::<SocketAddr>()
+                .map_err(|_| "is not an address and a port".to_owned())?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_UPSTREAM",
+        unset: "(required)",
+        allowed: "http://host:port",
+        help: "The application; without a port, 80.",
+        read: |draft, text| {
+            draft.settings.upstream = upstream(text)?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_MODE",
+        default: "enforce",
+        allowed: "enforce or observe",
+        help: "In observe mode everything is decided, counted and logged, and nothing is refused.",
+        read: |draft, text| {
+            draft.settings.observe = word(text, &[("enforce", false), ("observe", true)])?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_WORKERS",
+        unset: "number of cores",
+        allowed: "1 to 1024",
+        help: "Data-plane threads.",
+        read: |draft, text| {
+            draft.settings.workers = whole(text, 1..=1024)?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_TRUSTED_PROXIES",
+        allowed: NETS,
+        help: "Peers whose forwarding headers are believed; empty: nobody's.",
+        read: |draft, text| {
+            draft.settings.trusted_proxies = nets(text)?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_CLIENT_IP_HEADER",
+        default: "X-Forwarded-For",
+        allowed: "a header name such as X-Forwarded-For, Forwarded or X-Real-IP",
+        help: "The header in which trusted proxies name the client.",
+        read: |draft, text| {
+            draft.settings.client_ip_header =
+                header_name(text).ok_or_else(|| "is not a header name".to_owned())?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_ALLOW_NETS",
+        allowed: NETS,
+        help: "Clients that skip every check.",
+        read: |draft, text| {
+            draft.settings.allow_nets = nets(text)?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_DENY_NETS",
+        allowed: NETS,
+        help: "Clients that are refused with WAF_BAN_RESPONSE.",
+        read: |draft, text| {
+            draft.settings.deny_nets = nets(text)?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_EXEMPT_PATHS",
+        allowed: "a list of path prefixes such as /static,/favicon.ico",
+        help: "Paths that no limit counts, matched by whole segments.",
+        read: |draft, text| {
+            let mut faults = Vec::new();
+            for entry in entries(text) {
+                match path_prefix(entry) {
+                    Some(prefix) => draft.settings.exempt_paths.push(prefix),
+                    None => faults.push(format!("has {entry:?}, which is not a path prefix")),
+                }
+            }
+            Fault::unless_empty(faults)
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_RATE_LIMIT_PER_MINUTE",
+        default: "1000",
+        allowed: COUNT,
+        help: "Requests of a client in a minute.",
+        read: |draft, text| {
+            draft.settings.rate_limits[0] = or_off(text, |text| whole(text, 1..=u64::MAX))?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_RATE_LIMIT_PER_HOUR",
+        default: "10000",
+        allowed: COUNT,
+        help: "Requests of a client in an hour.",
+        read: |draft, text| {
+            draft.settings.rate_limits[1] = or_off(text, |text| whole(text, 1..=u64::MAX))?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_RATE_LIMIT_PER_DAY",
+        default: "50000",
+        allowed: COUNT,
+        help: "Requests of a client in a day.",
+        read: |draft, text| {
+            draft.settings.rate_limits[2] = or_off(text, |text| whole(text, 1..=u64::MAX))?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_BYTES_LIMIT_PER_MINUTE",
+        default: "10G",
+        allowed: SIZE,
+        help: "Bytes of a client in a minute.",
+        read: |draft, text| {
+            draft.settings.byte_limits[0] = or_off(text, size)?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_BYTES_LIMIT_PER_HOUR",
+        default: "20G",
+        allowed: SIZE,
+        help: "Bytes of a client in an hour.",
+        read: |draft, text| {
+            draft.settings.byte_limits[1] = or_off(text, size)?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_BYTES_LIMIT_PER_DAY",
+        default: "50G",
+        allowed: SIZE,
+        help: "Bytes of a client in a day.",
+        read: |draft, text| {
+            draft.settings.byte_limits[2] = or_off(text, size)?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_BYTES_COUNT",
+        default: "both",
+        allowed: "both, request or response",
+        help: "Which bodies the byte limits count.",
+        read: |draft, text| {
+            draft.settings.bytes_count = word(
+                text,
+                &[
+                    ("both", BytesCount::Both),
+                    ("request", BytesCount::Request),
+                    ("response", BytesCount::Response),
+                ],
+            )?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_MAX_BODY_SIZE",
+        default: "100M",
+        allowed: SIZE,
+        help: "A larger request body is answered 413.",
+        read: |draft, text| {
+            draft.settings.max_body_size = or_off(text, size)?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_RATE_LIMIT_HEADERS",
+        default: "refused",
+        allowed: "off, refused or always",
+        help: "Which answers carry RateLimit and RateLimit-Policy.",
+        read: |draft, text| {
+            draft.settings.rate_limit_headers = word(
+                text,
+                &[
+                    ("off", RateLimitHeaders::Off),
+                    ("refused", RateLimitHeaders::Refused),
+                    ("always", RateLimitHeaders::Always),
+                ],
+            )?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_HEADER_TIMEOUT",
+        default: "10s",
+        allowed: TIMEOUT,
+        help: "For the whole head of a request.",
+        read: |draft, text| {
+            draft.settings.header_timeout = duration(text, MS..=YEAR)?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_BODY_TIMEOUT",
+        default: "60s",
+        allowed: TIMEOUT,
+        help: "Without a byte of the request's body.",
+        read: |draft, text| {
+            draft.settings.body_timeout = duration(text, MS..=YEAR)?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_KEEPALIVE_TIMEOUT",
+        default: "75s",
+        allowed: TIMEOUT,
+        help: "Between two requests of a connection.",
+        read: |draft, text| {
+            draft.settings.keepalive_timeout = duration(text, MS..=YEAR)?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_UPSTREAM_CONNECT_TIMEOUT",
+        default: "5s",
+        allowed: TIMEOUT,
+        help: "For a connection to the application; then 502.",
+        read: |draft, text| {
+            draft.settings.upstream_connect_timeout = duration(text, MS..=YEAR)?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_UPSTREAM_TIMEOUT",
+        default: "60s",
+        allowed: TIMEOUT,
+        help: "Without a byte from the application; then 504.",
+        read: |draft, text| {
+            draft.settings.upstream_timeout = duration(text, MS..=YEAR)?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_UPSTREAM_KEEPALIVE",
+        default: "4s",
+        allowed: TIMEOUT_OR_ZERO,
+        help: "How long an idle connection to the application is kept; keep it below the application's own time-out.",
+        read: |draft, text| {
+            draft.settings.upstream_keepalive = duration(text, Duration::ZERO..=YEAR)?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_WEBSOCKET_IDLE_TIMEOUT",
+        default: "off",
+        allowed: "a duration such as 500ms, 90s or 1h30m from 1ms to 365d, or off,",
+        help: "Without a byte either way on a WebSocket.",
+        read: |draft, text| {
+            draft.settings.websocket_idle_timeout = or_off(text, |text| duration(text, MS..=YEAR))?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_MAX_CONNECTIONS",
+        default: "10000",
+        allowed: "1 to 1000000",
+        help: "Connections in all; further ones are closed at once and counted.",
+        read: |draft, text| {
+            draft.settings.max_connections = whole(text, 1..=1_000_000)?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_MAX_CONNECTIONS_PER_CLIENT",
+        default: "256",
+        allowed: "1 to 1000000",
+        help: "The same for one client; trusted proxies are not bound by it.",
+        read: |draft, text| {
+            draft.settings.max_connections_per_client = whole(text, 1..=1_000_000)?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_SHUTDOWN_TIMEOUT",
+        default: "30s",
+        allowed: TIMEOUT_OR_ZERO,
+        help: "How long running answers may take to end at a stop.",
+        read: |draft, text| {
+            draft.settings.shutdown_timeout = duration(text, Duration::ZERO..=YEAR)?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_BAN_FIRST",
+        default: "1h",
+        allowed: BAN_TIME,
+        help: "Length of the first ban of a netblock.",
+        read: |draft, text| {
+            draft.settings.ban_policy.first = duration(text, MS..=CENTURY)?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_BAN_FACTOR",
+        default: "3",
+        allowed: "1 to 1000",
+        help: "A repeated ban lasts this many times the one before.",
+        read: |draft, text| {
+            draft.settings.ban_policy.factor = whole(text, 1..=1000)?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_BAN_REPEAT_WINDOW",
+        default: "1d",
+        allowed: BAN_TIME,
+        help: "How long after its end a ban counts for the next one's length.",
+        read: |draft, text| {
+            draft.settings.ban_policy.repeat_window = duration(text, MS..=CENTURY)?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_BAN_PERMANENT_AFTER",
+        default: "7d",
+        allowed: BAN_TIME,
+        help: "A ban that would last longer is permanent.",
+        read: |draft, text| {
+            draft.settings.ban_policy.permanent_after = duration(text, MS..=CENTURY)?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_BAN_IPV4_PREFIX",
+        default: "24",
+        allowed: "8 to 32",
+        help: "Prefix length of the netblock that is banned with an IPv4 client.",
+        read: |draft, text| {
+            draft.settings.ban_prefixes.v4 = whole(text, 8..=32)?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_BAN_IPV6_PREFIX",
+        default: "56",
+        allowed: "16 to 64",
+        help: "The same for an IPv6 client.",
+        read: |draft, text| {
+            draft.settings.ban_prefixes.v6 = whole(text, 16..=64)?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_BAN_RESPONSE",
+        default: "429",
+        allowed: "a status from 400 to 599, or drop,",
+        help: "The answer to a banned or denied client; drop closes the connection unanswered.",
+        read: |draft, text| {
+            draft.settings.ban_response = if text == "drop" {
+                BanResponse::Drop
+            } else {
+                let status = whole(text, 400..=599)?;
+                BanResponse::Status(
+                    StatusCode::from_u16(status).map_err(|_| "is not a status".to_owned())?,
+                )
+            };
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_MAX_BANS",
+        default: "10000",
+        allowed: "1 to 1000000",
+        help: "Bans held, ended and lifted ones included.",
+        read: |draft, text| {
+            draft.settings.max_bans = whole(text, 1..=1_000_000)?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_STATE_DIR",
+        unset: "`$STATE_DIRECTORY`, else `./state`",
+        allowed: "a directory",
+        help: "Where the state files are.",
+        read: |draft, text| {
+            draft.settings.state_dir = PathBuf::from(text);
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_STATE_WRITE_DELAY",
+        default: "1s",
+        allowed: TIMEOUT_OR_ZERO,
+        help: "From a ban to the write of bans.json.",
+        read: |draft, text| {
+            draft.settings.state_write_delay = duration(text, Duration::ZERO..=YEAR)?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_STATE_COUNTER_INTERVAL",
+        default: "60s",
+        allowed: TIMEOUT,
+        help: "Between two writes of every state file.",
+        read: |draft, text| {
+            draft.settings.state_counter_interval = duration(text, MS..=YEAR)?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_METRICS_TOKEN",
+        allowed: "a text of visible ASCII characters without blanks",
+        help: "Token of `/_waf/metrics`; unset: 404.",
+        secret: true,
+        read: |draft, text| {
+            draft.settings.metrics_token = Some(token(text)?);
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_ADMIN_TOKEN",
+        allowed: "a text of visible ASCII characters without blanks",
+        help: "Token of the admin endpoints; unset: 404.",
+        secret: true,
+        read: |draft, text| {
+            draft.settings.admin_token = AdminToken::Value(token(text)?);
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_ADMIN_TOKEN_FILE",
+        allowed: "a file",
+        help: "A file that holds that token instead; read again on SIGHUP.",
+        read: |draft, text| {
+            draft.settings.admin_token = AdminToken::File(PathBuf::from(text));
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_INSTANCE_NAME",
+        allowed: "a text of at most 128 bytes without control characters",
+        help: "`instance` of the request log.",
+        read: |draft, text| {
+            if text.len() > 128 {
+                return Err("is too long".to_owned().into());
+            }
+            if text.chars().any(char::is_control) {
+                return Err("holds a control character".to_owned().into());
+            }
+            draft.settings.instance_name = Some(text.to_owned());
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_LOG_REQUESTS",
+        default: "all",
+        allowed: "all, refused or off",
+        help: "Which requests are logged.",
+        read: |draft, text| {
+            draft.settings.log_requests = word(
+                text,
+                &[
+                    ("all", LogRequests::All),
+                    ("refused", LogRequests::Refused),
+                    ("off", LogRequests::Off),
+                ],
+            )?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_LOG_FILE",
+        unset: "standard output",
+        allowed: "a file",
+        help: "Where the request log goes; opened again on SIGUSR1.",
+        read: |draft, text| {
+            if text.ends_with('/') {
+                return Err("is a directory".to_owned().into());
+            }
+            draft.settings.log_file = Some(PathBuf::from(text));
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_LOG_REQUEST_HEADERS",
+        allowed: "a list of header names other than Host and Transfer-Encoding",
+        help: "Request headers that are logged; never Authorization, Cookie or Set-Cookie.",
+        read: |draft, text| {
+            let mut faults = Vec::new();
+            for entry in entries(text) {
+                let Some(name) = header_name(entry) else {
+                    faults.push(format!("has {entry:?}, which is not a header name"));
+                    continue;
+                };
+                if [header::HOST, header::TRANSFER_ENCODING].contains(&name) {
+                    faults.push(format!("has {entry:?}, which cannot be logged"));
+                } else if let Some(never) = NEVER_LOGGED
+                    .iter()
+                    .find(|never| name.as_str().eq_ignore_ascii_case(never))
+                {
+                    draft.warnings.push(format!(
+                        "WAF_LOG_REQUEST_HEADERS has {never}, whose value is never logged: it is left out"
+                    ));
+                } else if !draft.settings.log_request_headers.contains(&name) {
+                    draft.settings.log_request_headers.push(name);
+                }
+            }
+            Fault::unless_empty(faults)
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_LOG_LEVEL",
+        default: "info",
+        allowed: "error, warn, info, debug or trace",
+        help: "Of the process log on standard error.",
+        read: |draft, text| {
+            draft.settings.log_level = word(
+                text,
+                &["error", "warn", "info", "debug", "trace"].map(|level| (level, level)),
+            )?;
+            Ok(())
+        },
+        ..ROW
+    },
+];
 
 /// The README's table, in Markdown (SETTING-3).
 pub fn readme_table() -> String {
-    String::new()
+    let mut text = String::from("| Name | Default | Allowed | Meaning |\n|---|---|---|---|\n");
+    for row in TABLE {
+        let default = if row.default.is_empty() {
+            row.unset.to_owned()
+        } else {
+            format!("`{}`", row.default)
+        };
+        let allowed = row.allowed.trim_end_matches(',');
+        text.push_str(&format!(
+            "| `{}` | {default} | {allowed} | {} |\n",
+            row.name, row.help
+        ));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// SETTING-3: the README's table is this one. `WEIR_BLESS=1` writes it.
+    #[test]
+    fn the_readme_has_this_table() {
+        const START: &str = "<!-- settings -->\n";
+        const END: &str = "<!-- /settings -->";
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md");
+        let readme = std::fs::read_to_string(path).expect("README.md");
+        let (before, rest) = readme.split_once(START).expect("the start marker");
+        let (table, after) = rest.split_once(END).expect("the end marker");
+        if std::env::var_os("WEIR_BLESS").is_some() {
+            let text = format!("{before}{START}{}{END}{after}", readme_table());
+            std::fs::write(path, text).expect("README.md can be written");
+        } else {
+            assert_eq!(
+                table,
+                readme_table(),
+                "run the test with WEIR_BLESS=1 to renew README.md"
+            );
+        }
+    }
+
+    /// SETTING-3: every row can be read by an operator and breaks no table.
+    #[test]
+    fn every_row_is_whole() {
+        let mut names = std::collections::HashSet::new();
+        for row in TABLE {
+            assert!(names.insert(row.name), "{} stands twice", row.name);
+            assert!(row.name.starts_with("WAF_"), "{}", row.name);
+            assert!(!row.allowed.is_empty(), "{}", row.name);
+            assert!(row.help.ends_with('.'), "{}", row.name);
+            for text in [row.default, row.unset, row.allowed, row.help] {
+                assert!(!text.contains(['|', '\n']), "{}", row.name);
+            }
+        }
+    }
 }

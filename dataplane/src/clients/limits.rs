@@ -1,0 +1,230 @@
+//! Charging one client: its six windows, and what follows when one is broken. Pure; the table holds the lock.
+
+use std::sync::Arc;
+
+use weir_shared::lookup::Lookup;
+use weir_shared::verdict::LimitKind;
+use weir_shared::window::{Span, Window};
+
+/// The limits that apply to one client, after percentages; none is `off`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Limits {
+    /// Requests, in the order of [`Span::ALL`].
+    pub requests: [Option<u64>; 3],
+    /// Bytes, in the order of [`Span::ALL`].
+    pub bytes: [Option<u64>; 3],
+}
+
+/// What is kept of one client.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// Monotonic time of the latest request, nanoseconds: the order of eviction (LIMIT-7).
+    pub seen_ns: u64,
+    /// Wall clock of the first request, milliseconds.
+    pub first_seen_ms: u64,
+    /// Wall clock of the latest request, milliseconds.
+    pub last_seen_ms: u64,
+    /// Requests passed on (CHECK-4).
+    pub passed: u64,
+    /// Requests refused (CHECK-4).
+    pub refused: u64,
+    /// Request windows.
+    pub requests: [Window; 3],
+    /// Byte windows.
+    pub bytes: [Window; 3],
+    /// The lookup's answer.
+    pub lookup: Option<Arc<Lookup>>,
+    /// The generation of the snapshot whose ban reset the windows. A request that decides under an older one has not
+    /// seen that ban and starts over (LIMIT-6).
+    pub reset_generation: u64,
+    /// A broken limit was reported and the control plane has not answered yet; it is not reported twice.
+    pub reported: bool,
+}
+
+/// A broken limit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Broken {
+    /// Which.
+    pub kind: LimitKind,
+    /// Its value, requests or bytes.
+    pub limit: u64,
+    /// Whether this is the first break since the last reset: the one that is reported.
+    pub first: bool,
+}
+
+/// What charging a request found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Charge {
+    /// Every window holds.
+    Within,
+    /// A window is over; the shortest is named.
+    Over(Broken),
+    /// The caller's snapshot is older than the client's last reset; nothing was charged.
+    Stale,
+}
+
+impl Entry {
+    /// A client that is seen for the first time.
+    pub fn new(seen_ns: u64, wall_ms: u64) -> Self {
+        Self {
+            seen_ns,
+            first_seen_ms: wall_ms,
+            last_seen_ms: wall_ms,
+            passed: 0,
+            refused: 0,
+            requests: [Window::default(); 3],
+            bytes: [Window::default(); 3],
+            lookup: None,
+            reset_generation: 0,
+            reported: false,
+        }
+    }
+
+    /// Charges one request (LIMIT-1, LIMIT-2). Every window counts, also one whose limit is off: the counts outlive a
+    /// change of settings.
+    pub fn charge_request(&mut self, limits: &Limits, generation: u64, wall_ms: u64) -> Charge {
+        if generation < self.reset_generation {
+            return Charge::Stale;
+        }
+        match charge(&mut self.requests, &limits.requests, wall_ms, 1) {
+            None => Charge::Within,
+            Some((span, limit)) => Charge::Over(self.broken(LimitKind::requests(span), limit)),
+        }
+    }
+
+    /// Charges the bytes of one request whose answer has ended (LIMIT-5).
+    pub fn charge_bytes(&mut self, limits: &Limits, wall_ms: u64, bytes: u64) -> Option<Broken> {
+        let (span, limit) = charge(&mut self.bytes, &limits.bytes, wall_ms, bytes)?;
+        Some(self.broken(LimitKind::bytes(span), limit))
+    }
+
+    /// The six estimates in the order of [`LimitKind::ALL`], rounded down.
+    pub fn counts(&self, wall_ms: u64) -> [u64; 6] {
+        let [minute, hour, day] = &self.requests;
+        let [minute_bytes, hour_bytes, day_bytes] = &self.bytes;
+        [
+            minute.estimate(Span::Minute, wall_ms),
+            hour.estimate(Span::Hour, wall_ms),
+            day.estimate(Span::Day, wall_ms),
+            minute_bytes.estimate(Span::Minute, wall_ms),
+            hour_bytes.estimate(Span::Hour, wall_ms),
+            day_bytes.estimate(Span::Day, wall_ms),
+        ]
+    }
+
+    /// Forgets what was counted, once the ban of `generation` can be seen by every worker (LIMIT-6).
+    pub fn reset(&mut self, generation: u64) {
+        self.requests = [Window::default(); 3];
+        self.bytes = [Window::default(); 3];
+        self.reset_generation = self.reset_generation.max(generation);
+        self.reported = false;
+    }
+
+    fn broken(&mut self, kind: LimitKind, limit: u64) -> Broken {
+        let first = !self.reported;
+        self.reported = true;
+        Broken { kind, limit, first }
+    }
+}
+
+/// Adds to the three windows; names the shortest that is over.
+fn charge(
+    windows: &mut [Window; 3],
+    limits: &[Option<u64>; 3],
+    wall_ms: u64,
+    amount: u64,
+) -> Option<(Span, u64)> {
+    let mut over = None;
+    for ((window, limit), span) in windows.iter_mut().zip(limits).zip(Span::ALL) {
+        window.add(span, wall_ms, amount);
+        if let Some(limit) = *limit
+            && over.is_none()
+            && window.is_over(span, wall_ms, limit)
+        {
+            over = Some((span, limit));
+        }
+    }
+    over
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: u64 = 1_795_276_800_000;
+
+    fn limits(minute: u64, hour: u64) -> Limits {
+        Limits {
+            requests: [Some(minute), Some(hour), None],
+            bytes: [Some(1000), None, None],
+        }
+    }
+
+    /// LIMIT-1: the shortest broken window is named.
+    #[test]
+    fn the_shortest_broken_window_is_named() {
+        let mut entry = Entry::new(0, NOW);
+        assert_eq!(entry.charge_request(&limits(1, 1), 0, NOW), Charge::Within);
+        let Charge::Over(broken) = entry.charge_request(&limits(1, 1), 0, NOW) else {
+            panic!("not over")
+        };
+        assert_eq!((broken.kind, broken.limit), (LimitKind::Minute, 1));
+        let mut entry = Entry::new(0, NOW);
+        entry.charge_request(&limits(5, 1), 0, NOW);
+        let Charge::Over(broken) = entry.charge_request(&limits(5, 1), 0, NOW) else {
+            panic!("not over")
+        };
+        assert_eq!(broken.kind, LimitKind::Hour);
+    }
+
+    /// LIMIT-2: refused requests are counted.
+    #[test]
+    fn a_refused_request_counts() {
+        let mut entry = Entry::new(0, NOW);
+        for _ in 0..5 {
+            entry.charge_request(&limits(1, 100), 0, NOW);
+        }
+        assert_eq!(entry.counts(NOW), [5, 5, 5, 0, 0, 0]);
+    }
+
+    /// LIMIT-6: a break is reported once, until the ban resets the client.
+    #[test]
+    fn a_break_is_reported_once() {
+        let mut entry = Entry::new(0, NOW);
+        let first = |charge| match charge {
+            Charge::Over(broken) => broken.first,
+            Charge::Within | Charge::Stale => panic!("not over"),
+        };
+        entry.charge_request(&limits(1, 100), 3, NOW);
+        assert!(first(entry.charge_request(&limits(1, 100), 3, NOW)));
+        assert!(!first(entry.charge_request(&limits(1, 100), 3, NOW)));
+        entry.reset(4);
+        assert_eq!(
+            entry.charge_request(&limits(1, 100), 4, NOW),
+            Charge::Within
+        );
+        assert!(first(entry.charge_request(&limits(1, 100), 4, NOW)));
+    }
+
+    /// LIMIT-6: a request that has not seen the ban is not charged to the fresh counters.
+    #[test]
+    fn an_old_snapshot_is_stale_after_the_reset() {
+        let mut entry = Entry::new(0, NOW);
+        entry.reset(7);
+        assert_eq!(entry.charge_request(&limits(1, 1), 6, NOW), Charge::Stale);
+        assert_eq!(entry.counts(NOW), [0; 6]);
+        assert_eq!(entry.charge_request(&limits(1, 1), 7, NOW), Charge::Within);
+    }
+
+    /// LIMIT-5: over a byte limit is a break, once the answer has ended.
+    #[test]
+    fn bytes_over_the_limit_break_it() {
+        let mut entry = Entry::new(0, NOW);
+        assert_eq!(entry.charge_bytes(&limits(9, 9), NOW, 1000), None);
+        let broken = entry.charge_bytes(&limits(9, 9), NOW, 1).unwrap();
+        assert_eq!(
+            (broken.kind, broken.limit, broken.first),
+            (LimitKind::MinuteBytes, 1000, true)
+        );
+    }
+}

@@ -1,0 +1,451 @@
+//! The client table: a dashmap behind closures, with an exact bound (LIMIT-7).
+//!
+//! A client that is already kept costs one shard lock and no other. New clients pass one admission lock, which alone
+//! adds and removes, so the bound is exact. No guard ever leaves this file: a dashmap guard held across an `.await`
+//! would deadlock.
+//!
+//! Which client was seen longest ago is found without a list that every request would have to touch. Each entry has the
+//! time it was last seen; the admission keeps a short queue of the oldest, taken in one pass over the table. An entry
+//! that was seen since has another time than the queue holds, and is skipped: whatever is not in the queue is younger
+//! than all of it. One pass serves [`CANDIDATES`] evictions, so an eviction costs a constant number of visits.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ahash::RandomState;
+use dashmap::DashMap;
+use weir_shared::client::Client;
+use weir_shared::clock::Now;
+use weir_shared::lookup::Lookup;
+use weir_shared::netblock::Netblock;
+use weir_shared::table::{ClientRow, ClientTable, MAX_CLIENTS};
+use weir_shared::units::Time;
+use weir_shared::window::Span;
+
+use super::limits::Entry;
+
+/// How many of the oldest clients one pass over the table finds. A fifth of the table: five visits an eviction.
+const CANDIDATES: usize = MAX_CLIENTS / 5;
+
+/// Clients that come from a file were not seen by this process; their order lies below every monotonic time.
+const SEEN_BASE: u64 = 1 << 32;
+
+/// Netblocks with at most this many clients are summed client by client, wider ones by a pass over the table.
+const FEW_CLIENTS: u64 = 1024;
+
+/// The clients that are kept.
+pub struct Table {
+    /// Keyed with random state: nobody outside can aim at one shard.
+    map: DashMap<Client, Entry, RandomState>,
+    admission: Mutex<Admission>,
+    capacity: usize,
+    /// Written under the admission lock; read by metrics, where a moment's delay does not matter (relaxed).
+    len: AtomicU64,
+    evicted: AtomicU64,
+}
+
+/// Who may come in, and who goes first.
+#[derive(Default)]
+struct Admission {
+    /// The oldest clients at the time of the last pass, oldest first, with the time they were last seen then.
+    oldest: VecDeque<(u64, Client)>,
+    /// Clients put in from a file so far.
+    from_file: u64,
+}
+
+impl Default for Table {
+    fn default() -> Self {
+        Self::with_capacity(MAX_CLIENTS)
+    }
+}
+
+impl Table {
+    /// A table for at most `capacity` clients; production uses [`MAX_CLIENTS`].
+    pub fn with_capacity(capacity: usize) -> Self {
+        Self {
+            map: DashMap::with_capacity_and_hasher(capacity, RandomState::new()),
+            admission: Mutex::default(),
+            capacity: capacity.max(1),
+            len: AtomicU64::new(0),
+            evicted: AtomicU64::new(0),
+        }
+    }
+
+    /// Marks the client as seen now, admitting it if it is new, and hands its entry to `work`.
+    pub fn seen<R>(&self, client: Client, now: Now, work: impl FnOnce(&mut Entry) -> R) -> R {
+        if let Some(mut entry) = self.map.get_mut(&client) {
+            touch(&mut entry, now);
+            return work(&mut entry);
+        }
+        let mut admission = self.admission();
+        self.admit(&mut admission, client, new_entry(now));
+        let mut entry = self.map.entry(client).or_insert_with(|| new_entry(now));
+        touch(&mut entry, now);
+        work(&mut entry)
+    }
+
+    /// Hands the entry of a client to `work` if it is kept. It does not count as seen.
+    pub fn kept<R>(&self, client: Client, work: impl FnOnce(&mut Entry) -> R) -> Option<R> {
+        self.map.get_mut(&client).map(|mut entry| work(&mut entry))
+    }
+
+    /// Hands the entry of a client to `work` without marking it as seen; a client that was dropped since its request
+    /// began comes back, so that nothing it carried goes uncounted.
+    pub fn settle<R>(&self, client: Client, now: Now, work: impl FnOnce(&mut Entry) -> R) -> R {
+        if let Some(mut entry) = self.map.get_mut(&client) {
+            return work(&mut entry);
+        }
+        self.seen(client, now, work)
+    }
+
+    /// Clients kept now.
+    pub fn len(&self) -> u64 {
+        self.len.load(Ordering::Relaxed)
+    }
+
+    /// Whether no client is kept.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Clients dropped for the bound since the start.
+    pub fn evicted(&self) -> u64 {
+        self.evicted.load(Ordering::Relaxed)
+    }
+
+    fn admission(&self) -> MutexGuard<'_, Admission> {
+        // A panic under this lock leaves a queue that is at worst too short; the next pass mends it.
+        self.admission
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts a client in unless it is there, after making room.
+    fn admit(&self, admission: &mut Admission, client: Client, entry: Entry) {
+        if self.map.contains_key(&client) {
+            return;
+        }
+        while self.map_len() >= self.capacity {
+            self.evict(admission);
+        }
+        self.map.insert(client, entry);
+        self.len.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn map_len(&self) -> usize {
+        usize::try_from(self.len.load(Ordering::Relaxed)).unwrap_or(usize::MAX)
+    }
+
+    /// Drops the client that was seen longest ago.
+    fn evict(&self, admission: &mut Admission) {
+        loop {
+            let Some((seen_ns, client)) = admission.oldest.pop_front() else {
+                self.find_oldest(admission);
+                if admission.oldest.is_empty() {
+                    return; // The table is empty: nothing to drop.
+                }
+                continue;
+            };
+            if self
+                .map
+                .remove_if(&client, |_, entry| entry.seen_ns == seen_ns)
+                .is_some()
+            {
+                self.len.fetch_sub(1, Ordering::Relaxed);
+                self.evicted.fetch_add(1, Ordering::Relaxed);
+                return;
+            }
+        }
+    }
+
+    /// One pass over the table for the oldest clients.
+    fn find_oldest(&self, admission: &mut Admission) {
+        let mut all: Vec<(u64, Client)> = self
+            .map
+            .iter()
+            .map(|entry| (entry.value().seen_ns, *entry.key()))
+            .collect();
+        let wanted = CANDIDATES.min(all.len());
+        if wanted < all.len() {
+            all.select_nth_unstable(wanted);
+            all.truncate(wanted);
+        }
+        all.sort_unstable();
+        admission.oldest = all.into();
+    }
+}
+
+fn seen_at(now: Now) -> u64 {
+    SEEN_BASE.saturating_add(now.mono_ns)
+}
+
+fn new_entry(now: Now) -> Entry {
+    Entry::new(seen_at(now), now.wall_ms)
+}
+
+/// The time a client was last seen never goes back: two workers may apply their readings in the other order.
+fn touch(entry: &mut Entry, now: Now) {
+    entry.seen_ns = entry.seen_ns.max(seen_at(now));
+    entry.last_seen_ms = now.wall_ms;
+}
+
+fn row(client: Client, entry: &Entry) -> ClientRow {
+    ClientRow {
+        client,
+        first_seen: Time(entry.first_seen_ms),
+        last_seen: Time(entry.last_seen_ms),
+        lookup: entry.lookup.clone(),
+        passed: entry.passed,
+        refused: entry.refused,
+        requests: entry.requests,
+        bytes: entry.bytes,
+    }
+}
+
+impl ClientTable for Table {
+    fn reset(&self, client: Client, generation: u64) {
+        self.kept(client, |entry| entry.reset(generation));
+    }
+
+    fn release(&self, client: Client) {
+        self.kept(client, |entry| entry.reported = false);
+    }
+
+    fn row(&self, client: Client) -> Option<ClientRow> {
+        self.map.get(&client).map(|entry| row(client, &entry))
+    }
+
+    fn rows(&self) -> Vec<ClientRow> {
+        let mut rows: Vec<(u64, ClientRow)> = self
+            .map
+            .iter()
+            .map(|entry| (entry.value().seen_ns, row(*entry.key(), entry.value())))
+            .collect();
+        rows.sort_by_key(|(seen_ns, row)| (*seen_ns, row.last_seen, row.client));
+        rows.into_iter().map(|(_, row)| row).collect()
+    }
+
+    /// A client that comes from a file was not seen by this process: it stands before all that were, in the order of the
+    /// calls.
+    fn put(&self, row: ClientRow) {
+        let fill = |entry: &mut Entry| {
+            entry.first_seen_ms = row.first_seen.0;
+            entry.last_seen_ms = row.last_seen.0;
+            entry.passed = row.passed;
+            entry.refused = row.refused;
+            entry.requests = row.requests;
+            entry.bytes = row.bytes;
+            entry.lookup.clone_from(&row.lookup);
+        };
+        if self.kept(row.client, fill).is_some() {
+            return;
+        }
+        let mut admission = self.admission();
+        admission.from_file = (admission.from_file + 1).min(SEEN_BASE - 1);
+        let mut entry = Entry::new(admission.from_file, 0);
+        fill(&mut entry);
+        self.admit(&mut admission, row.client, entry);
+    }
+
+    fn forget(&self, client: Client) {
+        let _admission = self.admission();
+        if self.map.remove(&client).is_some() {
+            self.len.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    fn netblock_requests(&self, netblock: Netblock, span: Span, now_ms: u64) -> u64 {
+        let index = Span::ALL.iter().position(|each| *each == span).unwrap_or(0);
+        let estimate = |entry: &Entry| {
+            entry
+                .requests
+                .get(index)
+                .map_or(0, |window| window.estimate(span, now_ms))
+        };
+        let prefix = netblock.net();
+        let free_bits = match prefix {
+            ipnet::IpNet::V4(v4) => 32 - u32::from(v4.prefix_len()),
+            ipnet::IpNet::V6(v6) => 64u32.saturating_sub(u32::from(v6.prefix_len())),
+        };
+        let clients = 1u64.checked_shl(free_bits).unwrap_or(u64::MAX);
+        if clients <= FEW_CLIENTS {
+            let first = Client::of(prefix.network());
+            return (0..clients)
+                .filter_map(|offset| {
+                    self.map
+                        .get(&nth_after(first, offset))
+                        .map(|entry| estimate(&entry))
+                })
+                .sum();
+        }
+        self.map
+            .iter()
+            .filter(|entry| netblock.covers_client(*entry.key()))
+            .map(|entry| estimate(entry.value()))
+            .sum()
+    }
+}
+
+fn nth_after(first: Client, offset: u64) -> Client {
+    match first {
+        Client::V4(bits) => {
+            Client::V4(bits.wrapping_add(u32::try_from(offset).unwrap_or(u32::MAX)))
+        }
+        Client::V6(bits) => Client::V6(bits.wrapping_add(offset)),
+    }
+}
+
+/// The lookup's answer arrives after the request that asked for it.
+impl Table {
+    /// Attaches the lookup's answer to a client that is still kept.
+    pub fn answer(&self, client: Client, lookup: Arc<Lookup>) {
+        self.kept(client, |entry| entry.lookup = Some(lookup));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashSet;
+
+    fn at(step: u64) -> Now {
+        Now {
+            wall_ms: 1_795_276_800_000 + step,
+            mono_ns: step + 1,
+        }
+    }
+
+    /// The naive twin: a list, most recently seen last.
+    struct Twin {
+        list: Vec<Client>,
+        capacity: usize,
+    }
+
+    impl Twin {
+        fn seen(&mut self, client: Client) {
+            self.list.retain(|kept| *kept != client);
+            if self.list.len() == self.capacity {
+                self.list.remove(0);
+            }
+            self.list.push(client);
+        }
+    }
+
+    proptest! {
+        /// LIMIT-7: the table keeps exactly the clients that a list in the order of visits keeps.
+        #[test]
+        fn the_table_agrees_with_its_naive_twin(visits in prop::collection::vec(0u32..60, 1..600), capacity in 1usize..40) {
+            let table = Table::with_capacity(capacity);
+            let mut twin = Twin { list: Vec::new(), capacity };
+            for (step, visit) in visits.into_iter().enumerate() {
+                table.seen(Client::V4(visit), at(step as u64), |_| ());
+                twin.seen(Client::V4(visit));
+                let kept: Vec<Client> = table.rows().into_iter().map(|row| row.client).collect();
+                prop_assert_eq!(&kept, &twin.list);
+                prop_assert_eq!(table.len() as usize, twin.list.len());
+            }
+        }
+    }
+
+    /// LIMIT-7: 50,000 new clients with some old ones coming back: never more than 20,000 kept, always the right one
+    /// dropped.
+    #[test]
+    fn fifty_thousand_new_clients_never_pass_the_bound() {
+        let table = Table::default();
+        // The twin in constant time: last visit by client, and the visits in order.
+        let mut last_visit = std::collections::HashMap::new();
+        let mut order: VecDeque<(u64, Client)> = VecDeque::new();
+        let mut step = 0;
+        for new in 0..50_000u32 {
+            let returning = new.checked_sub(7 * (new % 1000)).filter(|_| new % 3 == 0);
+            for client in [Some(new), returning].into_iter().flatten().map(Client::V4) {
+                step += 1;
+                table.seen(client, at(step), |_| ());
+                last_visit.insert(client, step);
+                order.push_back((step, client));
+                while last_visit.len() > MAX_CLIENTS {
+                    let (visit, oldest) = order.pop_front().unwrap();
+                    if last_visit.get(&oldest) == Some(&visit) {
+                        last_visit.remove(&oldest);
+                        assert!(
+                            table.row(oldest).is_none(),
+                            "{oldest} should have been dropped at step {step}"
+                        );
+                    }
+                }
+                assert!(table.len() <= MAX_CLIENTS as u64);
+            }
+        }
+        assert_eq!(table.len(), MAX_CLIENTS as u64);
+        let kept: HashSet<Client> = table.rows().into_iter().map(|row| row.client).collect();
+        assert_eq!(kept, last_visit.keys().copied().collect());
+    }
+
+    /// LIMIT-7: the bound holds while several workers admit at once.
+    #[test]
+    fn the_bound_holds_across_threads() {
+        let table = Table::with_capacity(100);
+        std::thread::scope(|scope| {
+            for worker in 0..4u32 {
+                let table = &table;
+                scope.spawn(move || {
+                    for visit in 0..5_000u32 {
+                        table.seen(
+                            Client::V4(visit.wrapping_mul(worker + 1) % 500),
+                            at(u64::from(visit)),
+                            |_| (),
+                        );
+                        assert!(table.len() <= 100);
+                    }
+                });
+            }
+        });
+        assert_eq!(table.rows().len(), 100);
+        assert_eq!(table.len(), 100);
+    }
+
+    /// BAN-4: `netblock_requests` is the sum over the netblock's clients, for narrow and for wide netblocks.
+    #[test]
+    fn netblock_requests_sum_the_clients_inside() {
+        let table = Table::default();
+        let now = at(0);
+        for address in [
+            "203.0.113.7",
+            "203.0.113.8",
+            "203.0.114.1",
+            "2001:db8:0:1::1",
+            "2001:db8:0:2::1",
+        ] {
+            table.seen(Client::of(address.parse().unwrap()), now, |entry| {
+                entry.charge_request(&super::super::limits::Limits::default(), 0, now.wall_ms);
+            });
+        }
+        let sum = |block: &str| {
+            table.netblock_requests(block.parse().unwrap(), Span::Minute, now.wall_ms)
+        };
+        assert_eq!(
+            [
+                sum("203.0.113.0/24"),
+                sum("203.0.0.0/8"),
+                sum("2001:db8::/56"),
+                sum("2001:db8::/32")
+            ],
+            [2, 3, 2, 2]
+        );
+    }
+
+    /// A client from a file is older than any that was seen, and its history comes back.
+    #[test]
+    fn a_client_put_in_is_the_first_to_go() {
+        let table = Table::with_capacity(2);
+        table.seen(Client::V4(1), at(5), |entry| entry.passed = 4);
+        let mut row = table.row(Client::V4(1)).unwrap();
+        row.client = Client::V4(2);
+        table.put(row.clone());
+        assert_eq!(table.row(Client::V4(2)), Some(row));
+        table.seen(Client::V4(3), at(6), |_| ());
+        assert_eq!(table.row(Client::V4(2)), None);
+    }
+}

@@ -1,0 +1,134 @@
+//! One client connection from accept to close: hyper in the middle, time-outs and the drain around it, a lingering
+//! close where a body was left unread.
+
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+use http::Request;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use weir_shared::totals::ConnectionError;
+
+use crate::forward::upgrade;
+use crate::request;
+use crate::socket::{Downstream, Ending, Socket};
+use crate::worker::Worker;
+
+/// Head of a request at most; larger is 431.
+const MAX_HEAD: usize = 64 * 1024;
+/// Fields of a request at most; more is 431.
+const MAX_FIELDS: usize = 128;
+/// What a lingering close reads at most.
+const LINGER_BYTES: usize = 1024 * 1024;
+/// How long a lingering close waits at most.
+const LINGER: Duration = Duration::from_secs(2);
+
+const HEAD_TIMEOUT: &[u8] =
+    b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+
+/// Serves one connection to its end.
+pub async fn serve(worker: Rc<Worker>, downstream: Rc<Downstream>) {
+    let service = {
+        let (worker, downstream) = (Rc::clone(&worker), Rc::clone(&downstream));
+        service_fn(move |request: Request<Incoming>| {
+            request::answer(Rc::clone(&worker), Rc::clone(&downstream), request)
+        })
+    };
+    let mut connection = http1::Builder::new()
+        // Our own sweeper cuts slow heads; hyper's timer would cost a sleep a request.
+        .header_read_timeout(None)
+        .max_header_size(MAX_HEAD)
+        .max_headers(MAX_FIELDS)
+        .serve_connection(Socket(Rc::clone(&downstream)), service);
+
+    let mut draining = false;
+    let outcome = poll_fn(|cx| {
+        downstream.note_waker(cx);
+        match downstream.ending() {
+            Ending::No => {}
+            Ending::Drain => {
+                if !std::mem::replace(&mut draining, true) {
+                    Pin::new(&mut connection).graceful_shutdown();
+                }
+            }
+            cut @ (Ending::HeadTimeout | Ending::Stalled | Ending::Abort) => {
+                return Poll::Ready(Err(cut));
+            }
+        }
+        Pin::new(&mut connection).poll(cx).map(Ok)
+    })
+    .await;
+
+    match outcome {
+        Err(Ending::HeadTimeout) => {
+            drop(connection);
+            worker
+                .counters
+                .connection_error(ConnectionError::HeadTimeout);
+            downstream.write_last_words(HEAD_TIMEOUT);
+            linger(&downstream).await;
+        }
+        // Dropping what hyper holds finishes the running request as aborted.
+        Err(_) => {}
+        Ok(Err(error)) => {
+            let refused_head = note_error(&worker, &error);
+            drop(connection);
+            if refused_head || downstream.unread_body.get() {
+                linger(&downstream).await;
+            }
+        }
+        Ok(Ok(())) => {
+            let tunnel = downstream.tunnel.borrow_mut().take();
+            let parts = connection.into_parts();
+            if let Some(tunnel) = tunnel {
+                upgrade::run(&downstream, parts.io, parts.read_buf, tunnel).await;
+            } else if downstream.unread_body.get() {
+                linger(&downstream).await;
+            }
+        }
+    }
+    // A tunnel that was agreed but never began: its ticket finishes here, not with the last reference.
+    drop(downstream.tunnel.borrow_mut().take());
+}
+
+/// Counts what hyper could not take for a request; true where it answered with 400, 414 or 431.
+fn note_error(worker: &Worker, error: &hyper::Error) -> bool {
+    if !error.is_parse() {
+        return false;
+    }
+    let kind = if error.is_parse_too_large() {
+        ConnectionError::HeadTooLarge
+    } else {
+        ConnectionError::BadRequest
+    };
+    worker.counters.connection_error(kind);
+    true
+}
+
+/// Sends FIN, then reads and discards for a bounded while: closing with bytes unread would make the system send a
+/// reset, and the client would lose the answer it has not read yet.
+async fn linger(downstream: &Downstream) {
+    downstream.shutdown_write();
+    let mut timeout = pin!(tokio::time::sleep(LINGER));
+    let mut left = LINGER_BYTES;
+    let mut scratch = [0u8; 8192];
+    poll_fn(|cx| {
+        if timeout.as_mut().poll(cx).is_ready() || downstream.ending() == Ending::Abort {
+            return Poll::Ready(());
+        }
+        while left > 0 {
+            match downstream.discard(&mut scratch) {
+                Some(0) => return Poll::Ready(()),
+                Some(read) => left = left.saturating_sub(read),
+                None if downstream.poll_readable(cx).is_ready() => {}
+                None => return Poll::Pending,
+            }
+        }
+        Poll::Ready(())
+    })
+    .await;
+}

@@ -1,0 +1,290 @@
+//! Bodies on their way through: counted, bounded, timed, never held whole.
+
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use weir_shared::verdict::Action;
+
+use super::pool::Lane;
+use crate::request::Ticket;
+use crate::socket::{BodyFault, Downstream};
+
+/// A body that cannot go on; the connection it was written to is closed, so that nobody takes it for whole.
+#[derive(Debug, thiserror::Error)]
+pub enum Cut {
+    /// The client's body passed `WAF_MAX_BODY_SIZE`.
+    #[error("the body is larger than WAF_MAX_BODY_SIZE")]
+    TooLarge,
+    /// The other side broke off.
+    #[error("the body broke off: {0}")]
+    Broken(#[from] hyper::Error),
+    /// Nothing came for `WAF_UPSTREAM_TIMEOUT`.
+    #[error("the body stalled")]
+    Stalled,
+}
+
+/// A client's body on its way to the application.
+pub enum RequestBody {
+    /// None.
+    Empty,
+    /// Read from the client as the application takes it.
+    Streaming {
+        /// What hyper reads.
+        incoming: Incoming,
+        /// The connection it comes over: time-out, count, faults.
+        downstream: Rc<Downstream>,
+        /// `WAF_MAX_BODY_SIZE`, where passing it ends the request.
+        limit: Option<u64>,
+    },
+}
+
+impl RequestBody {
+    /// The body of a request.
+    pub fn new(incoming: Incoming, downstream: &Rc<Downstream>, limit: Option<u64>) -> Self {
+        if incoming.is_end_stream() {
+            return Self::Empty;
+        }
+        downstream.unread_body.set(true);
+        Self::Streaming {
+            incoming,
+            downstream: Rc::clone(downstream),
+            limit,
+        }
+    }
+}
+
+impl Body for RequestBody {
+    type Data = Bytes;
+    type Error = Cut;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+        let Self::Streaming {
+            incoming,
+            downstream,
+            limit,
+        } = self.get_mut()
+        else {
+            return Poll::Ready(None);
+        };
+        let Poll::Ready(next) = Pin::new(&mut *incoming).poll_frame(cx) else {
+            downstream.await_body();
+            return Poll::Pending;
+        };
+        downstream.got_body();
+        // The application has its whole time again once the client has moved.
+        downstream.renew_upstream();
+        let frame = match next {
+            None => {
+                downstream.unread_body.set(false);
+                return Poll::Ready(None);
+            }
+            Some(Err(error)) => {
+                downstream.body_fault.set(BodyFault::Client);
+                return Poll::Ready(Some(Err(error.into())));
+            }
+            Some(Ok(frame)) => frame,
+        };
+        if let Some(data) = frame.data_ref() {
+            let carried = downstream.request_bytes.get() + data.len() as u64;
+            if limit.is_some_and(|limit| carried > limit) {
+                downstream.body_fault.set(BodyFault::TooLarge);
+                return Poll::Ready(Some(Err(Cut::TooLarge)));
+            }
+            downstream.request_bytes.set(carried);
+        }
+        // hyper does not ask again after the last byte of a sized body.
+        if incoming.is_end_stream() {
+            downstream.unread_body.set(false);
+        }
+        Poll::Ready(Some(Ok(frame)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Empty => true,
+            Self::Streaming { incoming, .. } => incoming.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Empty => SizeHint::with_exact(0),
+            Self::Streaming { incoming, .. } => incoming.size_hint(),
+        }
+    }
+}
+
+/// The body of an answer to a client.
+pub enum ReplyBody {
+    /// Of our own.
+    Own(Full<Bytes>),
+    /// The application's.
+    Upstream(Box<AnswerBody>),
+}
+
+impl ReplyBody {
+    /// No body.
+    pub fn empty() -> Self {
+        Self::Own(Full::new(Bytes::new()))
+    }
+}
+
+/// The application's body on its way to the client. It drives the upstream connection, counts, and finishes the
+/// request when it ends or is dropped.
+pub struct AnswerBody {
+    incoming: Incoming,
+    /// None once it went back to the pool.
+    lane: Option<Box<Lane>>,
+    downstream: Rc<Downstream>,
+    /// None once finished.
+    ticket: Option<Box<Ticket>>,
+}
+
+impl AnswerBody {
+    /// A body with something still to come.
+    pub fn new(
+        incoming: Incoming,
+        lane: Box<Lane>,
+        downstream: Rc<Downstream>,
+        ticket: Box<Ticket>,
+    ) -> Box<Self> {
+        Box::new(Self {
+            incoming,
+            lane: Some(lane),
+            downstream,
+            ticket: Some(ticket),
+        })
+    }
+
+    fn poll_next(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        // Twice: asking for a frame may be what lets the connection read the next one.
+        for _ in 0..2 {
+            if let Some(lane) = &mut self.lane {
+                lane.link.drive(cx);
+            }
+            if let Poll::Ready(next) = Pin::new(&mut self.incoming).poll_frame(cx) {
+                return Poll::Ready(next);
+            }
+        }
+        Poll::Pending
+    }
+
+    fn finish(&mut self, action: Action) {
+        if let Some(ticket) = self.ticket.take() {
+            ticket.finish(action);
+        }
+    }
+
+    /// The whole answer came: the connection can be used again, the request is done.
+    fn complete(&mut self, cx: &mut Context<'_>) {
+        if let (Some(lane), Some(ticket)) = (self.lane.take(), &self.ticket) {
+            ticket.pool().put_back(lane, cx);
+        }
+        self.finish(Action::Passed);
+    }
+}
+
+impl Body for AnswerBody {
+    type Data = Bytes;
+    type Error = Cut;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+        let this = self.get_mut();
+        let Some(ticket) = &this.ticket else {
+            return Poll::Ready(None);
+        };
+        let timeout = ticket.pool().answer_timeout();
+        let Poll::Ready(next) = this.poll_next(cx) else {
+            if this.downstream.upstream_late.get() {
+                this.finish(Action::UpstreamError);
+                return Poll::Ready(Some(Err(Cut::Stalled)));
+            }
+            if !this.downstream.is_awaiting_upstream() {
+                this.downstream.await_upstream(timeout);
+            }
+            return Poll::Pending;
+        };
+        this.downstream.got_upstream();
+        match next {
+            None => {
+                this.complete(cx);
+                Poll::Ready(None)
+            }
+            Some(Err(error)) => {
+                this.finish(Action::UpstreamError);
+                Poll::Ready(Some(Err(error.into())))
+            }
+            Some(Ok(frame)) => {
+                if let (Some(data), Some(ticket)) = (frame.data_ref(), &mut this.ticket) {
+                    ticket.response_bytes += data.len() as u64;
+                }
+                // hyper does not ask again after the last byte of a sized body.
+                if this.incoming.is_end_stream() {
+                    this.complete(cx);
+                }
+                Poll::Ready(Some(Ok(frame)))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.ticket.is_none()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.incoming.size_hint()
+    }
+}
+
+impl Drop for AnswerBody {
+    fn drop(&mut self) {
+        // Dropped before its end: the client went away, or its connection was cut.
+        self.finish(Action::ClientAborted);
+    }
+}
+
+impl Body for ReplyBody {
+    type Data = Bytes;
+    type Error = Cut;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+        match self.get_mut() {
+            Self::Own(full) => match ready!(Pin::new(full).poll_frame(cx)) {
+                Some(Ok(frame)) => Poll::Ready(Some(Ok(frame))),
+                Some(Err(never)) => match never {},
+                None => Poll::Ready(None),
+            },
+            Self::Upstream(answer) => Pin::new(&mut **answer).poll_frame(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Own(full) => full.is_end_stream(),
+            Self::Upstream(answer) => answer.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Own(full) => full.size_hint(),
+            Self::Upstream(answer) => answer.size_hint(),
+        }
+    }
+}

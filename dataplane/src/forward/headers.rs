@@ -1,0 +1,469 @@
+//! What happens to header fields on their way through (CLIENT-4..6, RFC 9110 §7.6).
+//!
+//! Hop-by-hop fields, and those that `Connection` names, go first; only then are ours added, so that no client can have
+//! ours stripped.
+
+use http::header::{
+    CONNECTION, CONTENT_LENGTH, EXPECT, FORWARDED, HOST, HeaderName, PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE,
+};
+use http::uri::PathAndQuery;
+use http::{HeaderMap, HeaderValue, Method, Uri, Version};
+
+use crate::identity::{X_FORWARDED_FOR, X_FORWARDED_PROTO, X_REQUEST_ID};
+
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
+const X_CLIENT_ASN: HeaderName = HeaderName::from_static("x-client-asn");
+const X_CLIENT_COUNTRY: HeaderName = HeaderName::from_static("x-client-country");
+const WEBSOCKET: HeaderValue = HeaderValue::from_static("websocket");
+const UPGRADE_TOKEN: HeaderValue = HeaderValue::from_static("upgrade");
+const TE_TOKEN: HeaderValue = HeaderValue::from_static("te");
+const TRAILERS: HeaderValue = HeaderValue::from_static("trailers");
+const HTTP: HeaderValue = HeaderValue::from_static("http");
+const HTTPS: HeaderValue = HeaderValue::from_static("https");
+
+/// What our own fields say.
+pub struct Ours<'a> {
+    /// The peer of the connection, as a header value.
+    pub peer: &'a HeaderValue,
+    /// Whether the peer's forwarding fields are believed.
+    pub trusted: bool,
+    /// `http` or `https`
+    pub scheme: &'static str,
+    /// `X-Request-ID`
+    pub request_id: &'a HeaderValue,
+}
+
+/// Why a request cannot be forwarded as it is: 400.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BadHead {
+    /// HTTP/1.1 without `Host`, or with two, or with a value that is no authority (RFC 9112 §3.2).
+    Host,
+}
+
+/// Checks `Host`, and lets the authority of an absolute-form target replace it (RFC 9112 §3.2.2).
+///
+/// # Errors
+/// [`BadHead::Host`] where the request must be answered with 400.
+pub fn settle_host(uri: &Uri, version: Version, headers: &mut HeaderMap) -> Result<(), BadHead> {
+    if let Some(authority) = uri.authority() {
+        // What stands after an `@` alone names the host.
+        let host = authority.as_str().rsplit('@').next().unwrap_or_default();
+        let value = HeaderValue::from_str(host).map_err(|_| BadHead::Host)?;
+        headers.insert(HOST, value);
+        return Ok(());
+    }
+    let mut hosts = headers.get_all(HOST).iter();
+    match (hosts.next(), hosts.next()) {
+        (Some(host), None) if is_host(host.as_bytes()) => Ok(()),
+        (None, None) if version < Version::HTTP_11 => Ok(()),
+        _ => Err(BadHead::Host),
+    }
+}
+
+/// Whether the bytes can be a `Host` (RFC 9110 §7.2): empty, or a reg-name or IP-literal with an optional port.
+fn is_host(host: &[u8]) -> bool {
+    host.iter()
+        .all(|byte| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=:[]".contains(byte))
+}
+
+/// The target the application is asked for: origin-form, or `*`.
+pub fn origin_form(uri: &Uri) -> Uri {
+    if uri.scheme().is_none() && uri.authority().is_none() {
+        return uri.clone();
+    }
+    uri.path_and_query().map_or_else(
+        || Uri::from(PathAndQuery::from_static("/")),
+        |target| Uri::from(target.clone()),
+    )
+}
+
+/// Whether a request asks for a WebSocket (RFC 6455 §4.1).
+pub fn asks_for_websocket(method: &Method, version: Version, headers: &HeaderMap) -> bool {
+    // One look for every other request.
+    let Some(upgrade) = headers.get(UPGRADE) else {
+        return false;
+    };
+    *method == Method::GET
+        && version == Version::HTTP_11
+        && upgrade
+            .as_bytes()
+            .trim_ascii()
+            .eq_ignore_ascii_case(b"websocket")
+        && names(headers, &CONNECTION, "upgrade")
+}
+
+/// Whether an answer of 101 is that of a WebSocket.
+pub fn is_websocket_answer(headers: &HeaderMap) -> bool {
+    headers.get(UPGRADE).is_some_and(|upgrade| {
+        upgrade
+            .as_bytes()
+            .trim_ascii()
+            .eq_ignore_ascii_case(b"websocket")
+    }) && names(headers, &CONNECTION, "upgrade")
+}
+
+/// Whether a list field names the token.
+fn names(headers: &HeaderMap, field: &HeaderName, token: &str) -> bool {
+    headers.get_all(field).iter().any(|line| {
+        line.as_bytes()
+            .split(|byte| *byte == b',')
+            .any(|each| each.trim_ascii().eq_ignore_ascii_case(token.as_bytes()))
+    })
+}
+
+/// The fields that the application gets, from those of the client.
+///
+/// One pass into a new map: the client's own is kept as it came, for the log, a ban's notes and a safe retry.
+pub fn to_upstream(client: &HeaderMap, ours: &Ours<'_>, websocket: bool) -> HeaderMap {
+    let nominated = nominated(client);
+    let mut headers = HeaderMap::with_capacity(client.len() + 6);
+    for (name, value) in client {
+        if !stays_here(name, ours.trusted) && !nominated.contains(name) {
+            headers.append(name.clone(), value.clone());
+        }
+    }
+    if client.contains_key(TE) && names(client, &TE, "trailers") {
+        headers.insert(TE, TRAILERS);
+        headers.insert(CONNECTION, TE_TOKEN);
+    }
+    if websocket {
+        headers.insert(CONNECTION, UPGRADE_TOKEN);
+        headers.insert(UPGRADE, WEBSOCKET);
+    }
+    add_forwarded(&mut headers, client, ours);
+    headers.insert(X_REQUEST_ID, ours.request_id.clone());
+    headers
+}
+
+/// Whether a field of the client ends here: it is of one hop, pretends, or is replaced by ours.
+fn stays_here(name: &HeaderName, trusted: bool) -> bool {
+    is_hop_by_hop(name)
+        // The body is asked for when the application is ready to take it; the 100 to the client is sent then.
+        || *name == EXPECT
+        || *name == X_CLIENT_ASN
+        || *name == X_CLIENT_COUNTRY
+        || *name == X_REQUEST_ID
+        || is_twin(name.as_str())
+        || (!trusted && is_forwarding(name.as_str()))
+}
+
+/// Makes the fields of the application's answer those that the client gets.
+pub fn to_downstream(headers: &mut HeaderMap, websocket: bool) {
+    strip_hop_by_hop(headers);
+    if websocket {
+        headers.insert(CONNECTION, UPGRADE_TOKEN);
+        headers.insert(UPGRADE, WEBSOCKET);
+    }
+}
+
+/// The fields that `Connection` names (CLIENT-6, RFC 9110 §7.6.1).
+fn nominated(headers: &HeaderMap) -> Vec<HeaderName> {
+    headers
+        .get_all(CONNECTION)
+        .iter()
+        .flat_map(|line| line.as_bytes().split(|byte| *byte == b','))
+        .filter_map(|token| HeaderName::from_bytes(token.trim_ascii()).ok())
+        // A message without Host or its length would be another message; the two usual words name no field.
+        .filter(|name| {
+            *name != HOST
+                && *name != CONTENT_LENGTH
+                && *name != KEEP_ALIVE
+                && name.as_str() != "close"
+        })
+        .collect()
+}
+
+/// The fields that are always of one hop (RFC 9110 §7.6.1).
+fn is_hop_by_hop(name: &HeaderName) -> bool {
+    *name == CONNECTION
+        || *name == KEEP_ALIVE
+        || *name == PROXY_CONNECTION
+        || *name == PROXY_AUTHENTICATE
+        || *name == PROXY_AUTHORIZATION
+        || *name == TE
+        || *name == TRANSFER_ENCODING
+        || *name == UPGRADE
+}
+
+fn strip_hop_by_hop(headers: &mut HeaderMap) {
+    if headers.contains_key(CONNECTION) {
+        for name in nominated(headers) {
+            headers.remove(name);
+        }
+    }
+    if headers.keys().any(is_hop_by_hop) {
+        for name in [
+            CONNECTION,
+            KEEP_ALIVE,
+            PROXY_CONNECTION,
+            PROXY_AUTHENTICATE,
+            PROXY_AUTHORIZATION,
+            TE,
+            TRANSFER_ENCODING,
+            UPGRADE,
+        ] {
+            headers.remove(name);
+        }
+    }
+}
+
+/// A forwarding field that an untrusted peer has no say in.
+fn is_forwarding(name: &str) -> bool {
+    name.starts_with("x-forwarded") || name == FORWARDED.as_str() || name == X_REAL_IP.as_str()
+}
+
+/// A name with an underscore that stands for a protected one once dashes and underscores are folded.
+fn is_twin(name: &str) -> bool {
+    if !name.contains('_') {
+        return false;
+    }
+    let dashed = name.replace('_', "-");
+    is_forwarding(&dashed)
+        || [
+            TRANSFER_ENCODING.as_str(),
+            CONTENT_LENGTH.as_str(),
+            HOST.as_str(),
+            CONNECTION.as_str(),
+            X_CLIENT_ASN.as_str(),
+            X_CLIENT_COUNTRY.as_str(),
+            X_REQUEST_ID.as_str(),
+        ]
+        .contains(&dashed.as_str())
+}
+
+fn add_forwarded(headers: &mut HeaderMap, client: &HeaderMap, ours: &Ours<'_>) {
+    let chain = if ours.trusted {
+        appended(client, ours.peer)
+    } else {
+        ours.peer.clone()
+    };
+    headers.insert(X_FORWARDED_FOR, chain);
+    if !ours.trusted || !headers.contains_key(X_FORWARDED_PROTO) {
+        headers.insert(
+            X_FORWARDED_PROTO,
+            if ours.scheme == "https" { HTTPS } else { HTTP },
+        );
+    }
+    if (!ours.trusted || !headers.contains_key(X_FORWARDED_HOST))
+        && let Some(host) = headers.get(HOST).cloned()
+    {
+        headers.insert(X_FORWARDED_HOST, host);
+    }
+}
+
+/// A trusted peer's chain with the peer added, as one line.
+fn appended(headers: &HeaderMap, peer: &HeaderValue) -> HeaderValue {
+    let mut chain = Vec::new();
+    for line in headers.get_all(X_FORWARDED_FOR) {
+        chain.extend_from_slice(line.as_bytes());
+        chain.extend_from_slice(b", ");
+    }
+    chain.extend_from_slice(peer.as_bytes());
+    // Joined values of valid lines are valid.
+    HeaderValue::from_bytes(&chain).unwrap_or_else(|_| peer.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn headers(lines: &[(&str, &str)]) -> HeaderMap {
+        let mut map = HeaderMap::new();
+        for (name, value) in lines {
+            map.append(
+                HeaderName::try_from(*name).unwrap(),
+                HeaderValue::from_str(value).unwrap(),
+            );
+        }
+        map
+    }
+
+    fn sent(lines: &[(&str, &str)], trusted: bool) -> HeaderMap {
+        let (peer, request_id) = (
+            HeaderValue::from_static("198.51.100.1"),
+            HeaderValue::from_static("id-1"),
+        );
+        to_upstream(
+            &headers(lines),
+            &Ours {
+                peer: &peer,
+                trusted,
+                scheme: "http",
+                request_id: &request_id,
+            },
+            false,
+        )
+    }
+
+    /// CLIENT-6: a client cannot have ours stripped by naming them in `Connection`.
+    #[test]
+    fn hop_by_hop_goes_before_ours_are_added() {
+        let map = sent(
+            &[
+                ("host", "example.org"),
+                (
+                    "connection",
+                    "close, X-Forwarded-For, x-request-id, X-Own, content-length",
+                ),
+                ("x-own", "1"),
+                ("keep-alive", "timeout=5"),
+                ("te", "gzip"),
+                ("upgrade", "h2c"),
+                ("proxy-connection", "keep-alive"),
+                ("content-length", "3"),
+                ("accept", "*/*"),
+            ],
+            false,
+        );
+        let mut names: Vec<_> = map.keys().map(HeaderName::as_str).collect();
+        names.sort_unstable();
+        assert_eq!(
+            names,
+            [
+                "accept",
+                "content-length",
+                "host",
+                "x-forwarded-for",
+                "x-forwarded-host",
+                "x-forwarded-proto",
+                "x-request-id"
+            ]
+        );
+    }
+
+    /// CLIENT-5: an untrusted peer's forwarding fields are replaced, never passed on; nor are twins with underscores.
+    #[test]
+    fn forged_fields_never_arrive() {
+        let map = sent(
+            &[
+                ("host", "example.org"),
+                ("x-forwarded-for", "203.0.113.7"),
+                ("x-forwarded-for", "203.0.113.8"),
+                ("x-forwarded-port", "443"),
+                ("x-forwarded-proto", "https"),
+                ("x-forwarded-host", "evil.example"),
+                ("forwarded", "for=203.0.113.7"),
+                ("x-real-ip", "203.0.113.7"),
+                ("x-request-id", "mine"),
+                ("x-client-asn", "AS64496"),
+                ("x-client-country", "DE"),
+                ("x_client_country", "DE"),
+                ("transfer_encoding", "chunked"),
+                ("x_own", "kept"),
+            ],
+            false,
+        );
+        assert_eq!(
+            map.get_all(X_FORWARDED_FOR).iter().collect::<Vec<_>>(),
+            ["198.51.100.1"]
+        );
+        assert_eq!(map[X_FORWARDED_PROTO], "http");
+        assert_eq!(map[X_FORWARDED_HOST], "example.org");
+        assert_eq!(map[X_REQUEST_ID], "id-1");
+        assert_eq!(map["x_own"], "kept");
+        for gone in [
+            "x-forwarded-port",
+            "forwarded",
+            "x-real-ip",
+            "x-client-asn",
+            "x-client-country",
+            "x_client_country",
+            "transfer_encoding",
+        ] {
+            assert!(!map.contains_key(gone), "{gone}");
+        }
+    }
+
+    /// CLIENT-3, CLIENT-5: a trusted peer's chain is kept and the peer added; a client's AS and country still go.
+    #[test]
+    fn a_trusted_chain_is_kept_and_extended() {
+        let map = sent(
+            &[
+                ("host", "example.org"),
+                ("x-forwarded-for", "203.0.113.7"),
+                ("x-forwarded-for", "10.0.0.2"),
+                ("x-forwarded-proto", "https"),
+                ("x-forwarded-host", "public.example"),
+                ("x-client-asn", "AS64496"),
+            ],
+            true,
+        );
+        assert_eq!(
+            map.get_all(X_FORWARDED_FOR).iter().collect::<Vec<_>>(),
+            ["203.0.113.7, 10.0.0.2, 198.51.100.1"]
+        );
+        assert_eq!(map[X_FORWARDED_PROTO], "https");
+        assert_eq!(map[X_FORWARDED_HOST], "public.example");
+        assert!(!map.contains_key("x-client-asn"));
+    }
+
+    #[test]
+    fn a_client_that_takes_trailers_gets_them() {
+        let map = sent(&[("host", "a"), ("te", "trailers, deflate")], false);
+        assert_eq!((&map[TE], &map[CONNECTION]), (&TRAILERS, &TE_TOKEN));
+    }
+
+    #[test]
+    fn an_absolute_target_names_the_host_and_becomes_origin_form() {
+        let uri: Uri = "http://user@example.org:81/a?b".parse().unwrap();
+        let mut map = headers(&[("host", "other.example")]);
+        settle_host(&uri, Version::HTTP_11, &mut map).unwrap();
+        assert_eq!(map[HOST], "example.org:81");
+        assert_eq!(origin_form(&uri), "/a?b");
+        assert_eq!(origin_form(&"http://example.org".parse().unwrap()), "/");
+        assert_eq!(origin_form(&"*".parse().unwrap()), "*");
+    }
+
+    #[test]
+    fn http_1_1_needs_exactly_one_host() {
+        let uri: Uri = "/".parse().unwrap();
+        let check =
+            |lines: &[(&str, &str)], version| settle_host(&uri, version, &mut headers(lines));
+        assert_eq!(check(&[], Version::HTTP_11), Err(BadHead::Host));
+        assert_eq!(check(&[], Version::HTTP_10), Ok(()));
+        assert_eq!(
+            check(&[("host", "a"), ("host", "b")], Version::HTTP_11),
+            Err(BadHead::Host)
+        );
+        assert_eq!(
+            check(&[("host", "a/b")], Version::HTTP_11),
+            Err(BadHead::Host)
+        );
+        assert_eq!(
+            check(&[("host", "[2001:db8::1]:80")], Version::HTTP_11),
+            Ok(())
+        );
+    }
+
+    #[test]
+    fn only_a_whole_websocket_handshake_is_one() {
+        let asks = |lines: &[(&str, &str)]| {
+            asks_for_websocket(&Method::GET, Version::HTTP_11, &headers(lines))
+        };
+        assert!(asks(&[
+            ("connection", "keep-alive, Upgrade"),
+            ("upgrade", "WebSocket")
+        ]));
+        assert!(!asks(&[("connection", "Upgrade"), ("upgrade", "h2c")]));
+        assert!(!asks(&[("upgrade", "websocket")]));
+    }
+
+    proptest! {
+        /// CLIENT-5, CLIENT-6: whatever a client nominates or pretends, our four fields arrive once and are ours.
+        #[test]
+        fn ours_always_arrive(names in prop::collection::vec(prop_oneof![Just("x-forwarded-for"), Just("x-request-id"), Just("X-Forwarded-Host"), Just("host"), Just("connection"), Just("a")], 0..12), nominated in prop::collection::vec("[a-z-]{1,16}|x-forwarded-for|x-request-id|host", 0..6)) {
+            let mut lines: Vec<(String, String)> = names.into_iter().map(|name| (name.to_owned(), "forged".to_owned())).collect();
+            lines.push(("connection".to_owned(), nominated.join(",")));
+            let lines: Vec<(&str, &str)> = lines.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+            let map = sent(&lines, false);
+            prop_assert_eq!(map.get_all(X_FORWARDED_FOR).iter().collect::<Vec<_>>(), ["198.51.100.1"]);
+            prop_assert_eq!(map.get_all(X_REQUEST_ID).iter().collect::<Vec<_>>(), ["id-1"]);
+            prop_assert!(!map.contains_key(CONNECTION));
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Upstream connections of one worker: made, kept while idle, checked before use.
+//!
+//! Nothing polls an idle connection. That the application closed it is noticed when it is taken out: the poll then
+//! costs no system call, because the runtime knows from its event queue whether there is anything to read.
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use hyper::client::conn::http1::{self, Connection, SendRequest};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+use weir_shared::settings::{Settings, Upstream};
+
+use super::body::RequestBody;
+use crate::worker::Coarse;
+
+/// Idle connections a worker keeps at most.
+const MAX_IDLE: usize = 256;
+/// Head of an answer at most; larger is 502.
+const MAX_HEAD: usize = 64 * 1024;
+/// Fields of an answer at most.
+const MAX_FIELDS: usize = 256;
+
+/// One upstream connection: where requests are put in, and what moves them.
+pub struct Lane {
+    /// Takes requests.
+    pub sender: SendRequest<RequestBody>,
+    /// The connection.
+    pub link: Link,
+    idle_since_ns: u64,
+}
+
+/// A connection that someone has to drive.
+pub struct Link {
+    connection: Connection<TokioIo<TcpStream>, RequestBody>,
+    over: bool,
+}
+
+impl Link {
+    /// Moves what can be moved; true once the connection is over.
+    pub fn drive(&mut self, cx: &mut Context<'_>) -> bool {
+        if !self.over && Pin::new(&mut self.connection).poll(cx).is_ready() {
+            // Its error, if any, was given to the request that waited; an idle connection's end needs no word.
+            self.over = true;
+        }
+        self.over
+    }
+
+    /// The socket and what was read beyond the answer's head, after a 101.
+    pub fn into_parts(self) -> (TcpStream, bytes::Bytes) {
+        let parts = self.connection.into_parts();
+        (parts.io.into_inner(), parts.read_buf)
+    }
+}
+
+/// Why no connection was made.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// The application refused, or its name did not resolve.
+    #[error("{upstream}: {source}")]
+    Refused {
+        /// `host:port`
+        upstream: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// No connection within `WAF_UPSTREAM_CONNECT_TIMEOUT`.
+    #[error("{upstream}: no connection within {seconds} s")]
+    TooSlow {
+        /// `host:port`
+        upstream: String,
+        /// The time-out.
+        seconds: f64,
+    },
+}
+
+/// The pool of one worker.
+pub struct Pool {
+    idle: RefCell<Vec<Box<Lane>>>,
+    clock: Rc<Coarse>,
+    upstream: Upstream,
+    connect_timeout: Duration,
+    answer_timeout: Duration,
+    keep_ns: u64,
+}
+
+impl Pool {
+    /// An empty pool.
+    pub fn new(settings: &Settings, clock: Rc<Coarse>) -> Self {
+        Self {
+            idle: RefCell::default(),
+            clock,
+            upstream: settings.upstream.clone(),
+            connect_timeout: settings.upstream_connect_timeout,
+            answer_timeout: settings.upstream_timeout,
+            keep_ns: u64::try_from(settings.upstream_keepalive.as_nanos()).unwrap_or(u64::MAX),
+        }
+    }
+
+    /// `WAF_UPSTREAM_TIMEOUT`
+    pub const fn answer_timeout(&self) -> Duration {
+        self.answer_timeout
+    }
+
+    /// The idle connection that was used last, if it still stands. The oldest are left to run out.
+    pub async fn take(&self) -> Option<Box<Lane>> {
+        loop {
+            let mut lane = self.idle.borrow_mut().pop()?;
+            if self.is_stale(&lane) {
+                continue;
+            }
+            let over = poll_fn(|cx| Poll::Ready(lane.link.drive(cx))).await;
+            if !over && lane.sender.is_ready() {
+                return Some(lane);
+            }
+        }
+    }
+
+    /// Keeps a connection whose answer has ended, if it can take another request.
+    pub fn put_back(&self, mut lane: Box<Lane>, cx: &mut Context<'_>) {
+        if lane.link.drive(cx) || !lane.sender.is_ready() || self.keep_ns == 0 {
+            return;
+        }
+        lane.idle_since_ns = self.clock.mono_ns();
+        let mut idle = self.idle.borrow_mut();
+        if idle.len() < MAX_IDLE {
+            idle.push(lane);
+        }
+    }
+
+    /// Makes a connection; says how many microseconds it took.
+    ///
+    /// # Errors
+    /// [`ConnectError`] once the application refused or `WAF_UPSTREAM_CONNECT_TIMEOUT` has passed.
+    pub async fn connect(&self) -> Result<(Box<Lane>, u64), ConnectError> {
+        let Upstream { host, port } = &self.upstream;
+        let name = || format!("{host}:{port}");
+        let refused = |source| ConnectError::Refused {
+            upstream: name(),
+            source,
+        };
+        let started = std::time::Instant::now();
+        let stream = tokio::time::timeout(
+            self.connect_timeout,
+            TcpStream::connect((host.as_str(), *port)),
+        )
+        .await
+        .map_err(|_| ConnectError::TooSlow {
+            upstream: name(),
+            seconds: self.connect_timeout.as_secs_f64(),
+        })?
+        .map_err(refused)?;
+        stream.set_nodelay(true).map_err(refused)?;
+        let (sender, connection) = http1::Builder::new()
+            .max_header_size(MAX_HEAD)
+            .max_headers(MAX_FIELDS)
+            .handshake(TokioIo::new(stream))
+            .await
+            .map_err(|error| refused(io::Error::other(error)))?;
+        let lane = Lane {
+            sender,
+            link: Link {
+                connection,
+                over: false,
+            },
+            idle_since_ns: 0,
+        };
+        let microseconds = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
+        Ok((Box::new(lane), microseconds))
+    }
+
+    /// Drops what has been idle for too long. Called on the worker's tick.
+    pub fn sweep(&self) {
+        let mut idle = self.idle.borrow_mut();
+        if !idle.is_empty() {
+            idle.retain(|lane| !self.is_stale(lane));
+        }
+    }
+
+    fn is_stale(&self, lane: &Lane) -> bool {
+        self.clock.mono_ns().saturating_sub(lane.idle_since_ns) >= self.keep_ns
+    }
+}

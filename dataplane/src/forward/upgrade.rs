@@ -1,0 +1,196 @@
+//! WebSockets: what a connection becomes after a 101 that was asked for.
+//!
+//! Both sides are plain byte streams then. They are copied both ways with half-closes kept, counted as they pass, and
+//! ended on `WAF_WEBSOCKET_IDLE_TIMEOUT` or when the service stops.
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use weir_shared::verdict::Action;
+
+use super::pool::{Lane, Link};
+use crate::request::Ticket;
+use crate::socket::{Downstream, Ending, Socket};
+
+/// A WebSocket that both sides agreed to.
+pub struct Tunnel {
+    /// The upstream connection that answered 101.
+    pub lane: Box<Lane>,
+    /// The request, finished when the tunnel closes (LIMIT-5).
+    pub ticket: Box<Ticket>,
+    /// `WAF_WEBSOCKET_IDLE_TIMEOUT`
+    pub idle_timeout: Option<Duration>,
+}
+
+/// Runs a tunnel to its end. `early` is what the client sent behind its handshake.
+pub async fn run(downstream: &Rc<Downstream>, socket: Socket, early: Bytes, tunnel: Tunnel) {
+    let Tunnel {
+        lane,
+        mut ticket,
+        idle_timeout,
+    } = tunnel;
+    downstream.tunnelled(idle_timeout);
+    let Lane { sender, link, .. } = *lane;
+    let (upstream, early_upstream) = release(link).await;
+    drop(sender);
+
+    let mut client_side = ClientSide {
+        socket: TokioIo::new(socket),
+        early,
+        downstream,
+        idle_timeout,
+    };
+    let mut application_side = ApplicationSide {
+        stream: upstream,
+        early: early_upstream,
+        downstream,
+        idle_timeout,
+        carried: 0,
+    };
+    {
+        let mut copy = pin!(tokio::io::copy_bidirectional(
+            &mut client_side,
+            &mut application_side
+        ));
+        poll_fn(|cx| {
+            // However it ends, what it carried was counted on the way.
+            if matches!(downstream.ending(), Ending::Stalled | Ending::Abort) {
+                return Poll::Ready(());
+            }
+            copy.as_mut().poll(cx).map(|_| ())
+        })
+        .await;
+    }
+    ticket.response_bytes = application_side.carried;
+    ticket.finish(Action::Passed);
+}
+
+/// Waits until hyper has let go of the upstream connection.
+async fn release(mut link: Link) -> (TcpStream, Bytes) {
+    poll_fn(|cx| {
+        if link.drive(cx) {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    })
+    .await;
+    link.into_parts()
+}
+
+struct ClientSide<'a> {
+    socket: TokioIo<Socket>,
+    early: Bytes,
+    downstream: &'a Downstream,
+    idle_timeout: Option<Duration>,
+}
+
+struct ApplicationSide<'a> {
+    stream: TcpStream,
+    early: Bytes,
+    downstream: &'a Downstream,
+    idle_timeout: Option<Duration>,
+    /// Bytes read from the application.
+    carried: u64,
+}
+
+/// Gives out what was read early before anything new is read; true if it did.
+fn give_early(early: &mut Bytes, buf: &mut ReadBuf<'_>) -> bool {
+    if early.is_empty() {
+        return false;
+    }
+    let fits = early.len().min(buf.remaining());
+    buf.put_slice(&early.split_to(fits));
+    true
+}
+
+impl AsyncRead for ClientSide<'_> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let before = buf.filled().len();
+        let outcome = if give_early(&mut this.early, buf) {
+            Poll::Ready(Ok(()))
+        } else {
+            Pin::new(&mut this.socket).poll_read(cx, buf)
+        };
+        let read = (buf.filled().len() - before) as u64;
+        if read > 0 {
+            this.downstream
+                .request_bytes
+                .set(this.downstream.request_bytes.get() + read);
+            this.downstream.tunnelled(this.idle_timeout);
+        }
+        outcome
+    }
+}
+
+impl AsyncWrite for ClientSide<'_> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().socket).poll_write(cx, buf)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().socket).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.downstream.shutdown_write();
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncRead for ApplicationSide<'_> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let before = buf.filled().len();
+        let outcome = if give_early(&mut this.early, buf) {
+            Poll::Ready(Ok(()))
+        } else {
+            Pin::new(&mut this.stream).poll_read(cx, buf)
+        };
+        let read = (buf.filled().len() - before) as u64;
+        if read > 0 {
+            this.carried += read;
+            this.downstream.tunnelled(this.idle_timeout);
+        }
+        outcome
+    }
+}
+
+impl AsyncWrite for ApplicationSide<'_> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
+    }
+}

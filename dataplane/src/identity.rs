@@ -1,0 +1,398 @@
+//! Who the client is (section 2): the peer, or what a trusted peer says.
+//!
+//! Only reads. What becomes of the headers on their way to the application is `forward/headers.rs`.
+
+use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
+use std::sync::Mutex;
+
+use http::header::FORWARDED;
+use http::{HeaderMap, HeaderName, HeaderValue};
+use weir_shared::client::{Client, fold};
+use weir_shared::netblock::NetSet;
+
+/// `X-Forwarded-For`
+pub const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+/// `X-Forwarded-Proto`
+pub const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+/// `X-Request-ID`
+pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// Entries of a forwarding chain that are read at most (CLIENT-3).
+const MAX_ENTRIES: usize = 64;
+
+/// A request id of a trusted proxy is taken up to this length.
+const MAX_REQUEST_ID: usize = 128;
+
+/// Who sent a request.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Identity {
+    /// Who limits and bans are charged to.
+    pub client: Client,
+    /// The full address.
+    pub address: IpAddr,
+    /// `http` or `https`
+    pub scheme: &'static str,
+    /// The id a trusted proxy gave.
+    pub request_id: Option<HeaderValue>,
+}
+
+/// Identifies the client of a request that came over a connection from `peer`.
+pub fn identify(
+    peer: IpAddr,
+    trusted_peer: bool,
+    trusted: &NetSet,
+    client_header: &HeaderName,
+    headers: &HeaderMap,
+) -> Identity {
+    if !trusted_peer {
+        return Identity {
+            client: Client::of(peer),
+            address: peer,
+            scheme: "http",
+            request_id: None,
+        };
+    }
+    let address = if *client_header == FORWARDED {
+        walk(
+            peer,
+            trusted,
+            entries(headers, client_header).filter_map(forwarded_for),
+        )
+    } else {
+        walk(peer, trusted, entries(headers, client_header))
+    };
+    let https = headers
+        .get(X_FORWARDED_PROTO)
+        .is_some_and(|value| value.as_bytes().trim_ascii().eq_ignore_ascii_case(b"https"));
+    Identity {
+        client: Client::of(address),
+        address,
+        scheme: if https { "https" } else { "http" },
+        request_id: request_id(headers),
+    }
+}
+
+/// The entries of a list header, all its lines joined, from right to left.
+fn entries<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
+    let lines: Vec<&HeaderValue> = headers.get_all(name).iter().collect();
+    lines.into_iter().rev().flat_map(|line| {
+        // An entry with bytes beyond ASCII is no address: it ends the walk as the empty entry does.
+        line.to_str().unwrap_or("").rsplit(',').map(str::trim)
+    })
+}
+
+/// Walks a chain from the nearest entry: trusted addresses are skipped, the first untrusted one is the client; if all
+/// are trusted, the farthest is. What is no address ends the walk, and the last good one stands (CLIENT-3).
+fn walk<'a>(peer: IpAddr, trusted: &NetSet, entries: impl Iterator<Item = &'a str>) -> IpAddr {
+    let mut last_good = peer;
+    for entry in entries.take(MAX_ENTRIES) {
+        let Some(address) = address(entry) else { break };
+        last_good = address;
+        if !trusted.contains(address) {
+            break;
+        }
+    }
+    last_good
+}
+
+/// Reads an address; a port, brackets and a zone are taken off.
+fn address(entry: &str) -> Option<IpAddr> {
+    let entry = entry.trim().trim_matches('"');
+    let bare = if let Some(rest) = entry.strip_prefix('[') {
+        let (inside, port) = rest.split_once(']')?;
+        let port_is_fine = port.is_empty() || port.strip_prefix(':').is_some_and(is_port);
+        if !port_is_fine {
+            return None;
+        }
+        inside
+    } else {
+        match entry.split_once(':') {
+            // Exactly one colon: an IPv4 address with a port.
+            Some((v4, port)) if !port.contains(':') => {
+                if !is_port(port) {
+                    return None;
+                }
+                v4
+            }
+            _ => entry,
+        }
+    };
+    let without_zone = bare
+        .split_once('%')
+        .map_or(bare, |(address, _zone)| address);
+    without_zone.parse().ok().map(fold)
+}
+
+fn is_port(text: &str) -> bool {
+    text.parse::<u16>().is_ok() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// The `for` parameter of one `Forwarded` element (RFC 7239 §4); an element without one is skipped.
+fn forwarded_for(element: &str) -> Option<&str> {
+    element.split(';').find_map(|pair| {
+        let (name, value) = pair.split_once('=')?;
+        name.trim()
+            .eq_ignore_ascii_case("for")
+            .then(|| value.trim())
+    })
+}
+
+/// A trusted proxy's id, if it is one: visible ASCII, not too long.
+fn request_id(headers: &HeaderMap) -> Option<HeaderValue> {
+    let value = headers.get(X_REQUEST_ID)?;
+    let bytes = value.as_bytes();
+    let fine = !bytes.is_empty()
+        && bytes.len() <= MAX_REQUEST_ID
+        && bytes.iter().all(|byte| byte.is_ascii_graphic());
+    fine.then(|| value.clone())
+}
+
+/// Notices a forgotten `WAF_TRUSTED_PROXIES`: one untrusted peer that forwards for many clients (CLIENT-7).
+#[derive(Default)]
+pub struct ForgottenProxy {
+    /// Only requests of untrusted peers that carry `X-Forwarded-For` come here; a contended lock skips the look.
+    peers: Mutex<HashMap<IpAddr, Forwarding>>,
+}
+
+/// What one untrusted peer has forwarded.
+struct Forwarding {
+    minute: u64,
+    clients: HashSet<Client>,
+    warned_ms: Option<u64>,
+}
+
+/// "Many": distinct forwarded clients from one untrusted peer within a minute (section 13.1).
+const MANY_CLIENTS: usize = 100;
+/// Peers watched at most.
+const MAX_PEERS: usize = 64;
+const MINUTE_MS: u64 = 60_000;
+const HOUR_MS: u64 = 3_600_000;
+
+impl ForgottenProxy {
+    /// Notes what an untrusted peer forwarded; true where a warning is due.
+    pub fn note(&self, peer: IpAddr, headers: &HeaderMap, wall_ms: u64) -> bool {
+        let Some(value) = headers.get(X_FORWARDED_FOR) else {
+            return false;
+        };
+        let Some(client) = value
+            .to_str()
+            .ok()
+            .and_then(|text| address(text.rsplit(',').next()?))
+            .map(Client::of)
+        else {
+            return false;
+        };
+        let Ok(mut peers) = self.peers.try_lock() else {
+            return false;
+        };
+        let minute = wall_ms / MINUTE_MS;
+        if peers.len() >= MAX_PEERS && !peers.contains_key(&peer) {
+            peers.retain(|_, forwarding| {
+                forwarding.minute == minute
+                    || forwarding
+                        .warned_ms
+                        .is_some_and(|at| wall_ms.saturating_sub(at) < HOUR_MS)
+            });
+            if peers.len() >= MAX_PEERS {
+                return false;
+            }
+        }
+        let forwarding = peers.entry(peer).or_insert_with(|| Forwarding {
+            minute,
+            clients: HashSet::new(),
+            warned_ms: None,
+        });
+        if forwarding.minute != minute {
+            forwarding.minute = minute;
+            forwarding.clients.clear();
+        }
+        if forwarding.clients.len() < MANY_CLIENTS {
+            forwarding.clients.insert(client);
+        }
+        let due = forwarding.clients.len() >= MANY_CLIENTS
+            && forwarding
+                .warned_ms
+                .is_none_or(|at| wall_ms.saturating_sub(at) >= HOUR_MS);
+        if due {
+            forwarding.warned_ms = Some(wall_ms);
+        }
+        due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn headers(lines: &[(&str, &str)]) -> HeaderMap {
+        let mut map = HeaderMap::new();
+        for (name, value) in lines {
+            map.append(
+                HeaderName::try_from(*name).unwrap(),
+                HeaderValue::from_str(value).unwrap(),
+            );
+        }
+        map
+    }
+
+    fn trusted() -> NetSet {
+        ["10.0.0.0/8", "fd00::/8"]
+            .iter()
+            .map(|text| text.parse().unwrap())
+            .collect()
+    }
+
+    fn client(lines: &[(&str, &str)]) -> String {
+        let peer = "10.0.0.1".parse().unwrap();
+        identify(peer, true, &trusted(), &X_FORWARDED_FOR, &headers(lines))
+            .address
+            .to_string()
+    }
+
+    /// CLIENT-2: nobody is trusted unless named.
+    #[test]
+    fn an_untrusted_peer_is_the_client() {
+        let peer: IpAddr = "198.51.100.1".parse().unwrap();
+        let lines = headers(&[
+            ("x-forwarded-for", "203.0.113.7"),
+            ("x-forwarded-proto", "https"),
+            ("x-request-id", "a"),
+        ]);
+        let found = identify(peer, false, &trusted(), &X_FORWARDED_FOR, &lines);
+        assert_eq!(
+            found,
+            Identity {
+                client: Client::of(peer),
+                address: peer,
+                scheme: "http",
+                request_id: None
+            }
+        );
+    }
+
+    /// CLIENT-3: lines joined, right to left, trusted skipped, the first untrusted one is the client.
+    #[test]
+    fn the_chain_is_walked_from_the_right() {
+        let x = "x-forwarded-for";
+        assert_eq!(client(&[(x, "203.0.113.7, 10.0.0.2")]), "203.0.113.7");
+        assert_eq!(
+            client(&[(x, "198.51.100.9, 203.0.113.7"), (x, "10.0.0.3")]),
+            "203.0.113.7"
+        );
+        assert_eq!(client(&[(x, "10.0.0.9, 10.0.0.2")]), "10.0.0.9");
+        assert_eq!(
+            client(&[(x, "203.0.113.7, nonsense, 10.0.0.2")]),
+            "10.0.0.2"
+        );
+        assert_eq!(client(&[(x, "203.0.113.7, , 10.0.0.2")]), "10.0.0.2");
+        assert_eq!(client(&[]), "10.0.0.1");
+    }
+
+    /// CLIENT-3: ports, brackets and zones are taken off; CLIENT-1: mapped addresses fold.
+    #[test]
+    fn ports_brackets_and_zones_are_taken_off() {
+        let x = "x-forwarded-for";
+        assert_eq!(client(&[(x, "203.0.113.7:4711")]), "203.0.113.7");
+        assert_eq!(client(&[(x, "[2001:db8::1]:443")]), "2001:db8::1");
+        assert_eq!(client(&[(x, "[2001:db8::1%eth0]")]), "2001:db8::1");
+        assert_eq!(client(&[(x, "2001:db8::1")]), "2001:db8::1");
+        assert_eq!(client(&[(x, "::ffff:203.0.113.7")]), "203.0.113.7");
+        assert_eq!(client(&[(x, "203.0.113.7:99999")]), "10.0.0.1");
+    }
+
+    /// CLIENT-3: at most 64 entries are read.
+    #[test]
+    fn at_most_64_entries_are_read() {
+        let chain =
+            |trusted_entries: usize| format!("203.0.113.7{}", ", 10.0.0.2".repeat(trusted_entries));
+        assert_eq!(client(&[("x-forwarded-for", &chain(63))]), "203.0.113.7");
+        assert_eq!(client(&[("x-forwarded-for", &chain(64))]), "10.0.0.2");
+    }
+
+    /// CLIENT-4: another header can be named, `Forwarded` among them.
+    #[test]
+    fn another_header_can_be_named() {
+        let peer = "10.0.0.1".parse().unwrap();
+        let lines = headers(&[
+            (
+                "forwarded",
+                r#"for="[2001:db8::1]:80";proto=https, for=10.0.0.4"#,
+            ),
+            ("cf-connecting-ip", "203.0.113.7"),
+        ]);
+        let with = |name: &str| {
+            identify(
+                peer,
+                true,
+                &trusted(),
+                &HeaderName::try_from(name).unwrap(),
+                &lines,
+            )
+            .address
+            .to_string()
+        };
+        assert_eq!(with("forwarded"), "2001:db8::1");
+        assert_eq!(with("cf-connecting-ip"), "203.0.113.7");
+    }
+
+    /// CLIENT-7: a hundred forwarded clients of one untrusted peer within a minute warn, once an hour.
+    #[test]
+    fn a_forgotten_proxy_is_noticed_once_an_hour() {
+        let noticed = ForgottenProxy::default();
+        let peer = "198.51.100.1".parse().unwrap();
+        let send = |last: u32, at| {
+            let chain = format!("203.0.{}.{}", last / 256, last % 256);
+            noticed.note(peer, &headers(&[("x-forwarded-for", &chain)]), at)
+        };
+        let start = 1_795_276_800_000;
+        assert_eq!((0..99).filter(|last| send(*last, start)).count(), 0);
+        assert!(!send(98, start), "the same client again is no further one");
+        assert!(send(99, start));
+        assert!(!send(100, start));
+        assert_eq!(
+            (0..200)
+                .filter(|last| send(*last, start + MINUTE_MS))
+                .count(),
+            0,
+            "not twice an hour"
+        );
+        assert_eq!(
+            (0..200).filter(|last| send(*last, start + HOUR_MS)).count(),
+            1
+        );
+    }
+
+    proptest! {
+        /// CLIENT-3: whatever a header holds, nothing panics, and an address comes out.
+        #[test]
+        fn any_bytes_give_an_address(value in prop::collection::vec(any::<u8>(), 0..200)) {
+            if let Ok(value) = HeaderValue::from_bytes(&value) {
+                let mut map = HeaderMap::new();
+                map.append(X_FORWARDED_FOR, value.clone());
+                map.append(FORWARDED, value);
+                let peer = "10.0.0.1".parse().unwrap();
+                identify(peer, true, &trusted(), &X_FORWARDED_FOR, &map);
+                identify(peer, true, &trusted(), &FORWARDED, &map);
+            }
+        }
+
+        /// CLIENT-3 against a naive twin over chains of good and bad entries.
+        #[test]
+        fn the_walk_agrees_with_its_naive_twin(chain in prop::collection::vec(prop_oneof![Just("10.0.0.5"), Just("203.0.113.7"), Just("2001:db8::9"), Just("junk"), Just("")], 0..80)) {
+            let twin = {
+                let mut found = "10.0.0.1";
+                for (read, entry) in chain.iter().rev().enumerate() {
+                    if read == 64 || entry.parse::<IpAddr>().is_err() { break; }
+                    found = entry;
+                    if !entry.starts_with("10.") { break; }
+                }
+                found
+            };
+            if !chain.is_empty() {
+                prop_assert_eq!(client(&[("x-forwarded-for", &chain.join(","))]), twin);
+            }
+        }
+    }
+}

@@ -1,0 +1,442 @@
+//! Every check of section 3, in order: the whole ladder.
+//!
+//! Pure: no sockets, no files, no clock. It charges the client table, because a count and its check are one step; it
+//! sends nothing. What to do with a decision is `request.rs`.
+
+use std::net::IpAddr;
+
+use http::Method;
+use weir_shared::ban::Expiry;
+use weir_shared::client::Client;
+use weir_shared::clock::Now;
+use weir_shared::escalation::{Policy, next_expiry};
+use weir_shared::netblock::{NetSet, Netblock, PrefixLengths};
+use weir_shared::path;
+use weir_shared::settings::Settings;
+use weir_shared::snapshot::Snapshot;
+use weir_shared::verdict::{Action, Group};
+
+use crate::clients::limits::{Broken, Charge, Limits};
+use crate::clients::table::Table;
+
+/// What the operator set and the process never changes.
+#[derive(Clone, Debug)]
+pub struct Rules {
+    /// `WAF_ALLOW_NETS`
+    pub allow_nets: NetSet,
+    /// `WAF_DENY_NETS`
+    pub deny_nets: NetSet,
+    /// `WAF_EXEMPT_PATHS`, normalised
+    pub exempt_paths: Vec<String>,
+    /// `WAF_RATE_LIMIT_*`, `WAF_BYTES_LIMIT_*`
+    pub limits: Limits,
+    /// `WAF_MAX_BODY_SIZE`
+    pub max_body_size: Option<u64>,
+    /// `WAF_BAN_FIRST` …
+    pub ban_policy: Policy,
+    /// `WAF_BAN_IPV4_PREFIX`, `WAF_BAN_IPV6_PREFIX`
+    pub ban_prefixes: PrefixLengths,
+    /// Whether the estimates are wanted for the log or for RateLimit fields. They cost six divisions.
+    pub wants_counts: bool,
+}
+
+impl Rules {
+    /// The rules among the settings.
+    pub fn of(settings: &Settings) -> Self {
+        use weir_shared::settings::{LogRequests, RateLimitHeaders};
+        Self {
+            allow_nets: settings.allow_nets.clone(),
+            deny_nets: settings.deny_nets.clone(),
+            exempt_paths: settings.exempt_paths.clone(),
+            limits: Limits {
+                requests: settings.rate_limits,
+                bytes: settings.byte_limits,
+            },
+            max_body_size: settings.max_body_size,
+            ban_policy: settings.ban_policy,
+            ban_prefixes: settings.ban_prefixes,
+            wants_counts: settings.log_requests != LogRequests::Off
+                || settings.rate_limit_headers == RateLimitHeaders::Always,
+        }
+    }
+}
+
+/// What the ladder asks of a request.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked<'a> {
+    /// Its method.
+    pub method: &'a Method,
+    /// Its path, as written.
+    pub path: &'a str,
+    /// Who limits and bans are charged to (step 2, `identity.rs`).
+    pub client: Client,
+    /// The client's full address.
+    pub address: IpAddr,
+    /// `Content-Length`, if there is one.
+    pub content_length: Option<u64>,
+}
+
+/// What the ladder decided.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Decision {
+    /// Which list the client stands on.
+    pub group: Group,
+    /// Where the request goes.
+    pub verdict: Verdict,
+    /// Whether the rate limits counted it; only then are its bytes charged (LIMIT-5).
+    pub counted: bool,
+    /// The client's estimates, this request included, where something wants them.
+    pub counts: Option<[u64; 6]>,
+}
+
+/// Where a request goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// The health check: no check, no count, no log line.
+    Health,
+    /// Refused; in observe mode it goes on all the same (CHECK-3).
+    Refuse(Refusal),
+    /// Under `/_waf/`: answered by the service, never forwarded (CHECK-1).
+    Own,
+    /// To the application.
+    Forward,
+    /// The snapshot was older than the client's last reset: load a new one and ask again (LIMIT-6).
+    StartOver,
+}
+
+/// Why a request is refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refusal {
+    /// `WAF_DENY_NETS`
+    DeniedNet,
+    /// An active ban; the latest end of those that cover the client, `u64::MAX` for never.
+    Banned {
+        /// Milliseconds since 1970.
+        until_ms: u64,
+    },
+    /// A broken limit.
+    RateLimited {
+        /// Which.
+        broken: Broken,
+        /// The end of the ban that follows; none where no ban can be made.
+        ban: Option<Expiry>,
+    },
+    /// `Content-Length` over `WAF_MAX_BODY_SIZE`.
+    BodyTooLarge,
+}
+
+impl Refusal {
+    /// The action that the log, the metrics and the history are told.
+    pub const fn action(self) -> Action {
+        match self {
+            Self::DeniedNet => Action::DeniedNet,
+            Self::Banned { .. } => Action::Banned,
+            Self::RateLimited { .. } => Action::RateLimited,
+            Self::BodyTooLarge => Action::BodyTooLarge,
+        }
+    }
+}
+
+/// The whole ladder. The first answer wins; the order is that of the specification's section 3.
+pub fn decide(
+    rules: &Rules,
+    snapshot: &Snapshot,
+    table: &Table,
+    asked: &Asked<'_>,
+    now: Now,
+) -> Decision {
+    let own = path::is_own(asked.path);
+
+    // 1. The health check.
+    if own && is_health_check(asked) {
+        return not_counted(Group::Default, Verdict::Health);
+    }
+    let passed = if own { Verdict::Own } else { Verdict::Forward };
+
+    // 2. The client is identified: `asked.client`.
+    // 3. Allow nets skip steps 4 to 11.
+    if rules.allow_nets.contains(asked.address) {
+        return not_counted(Group::Allow, passed);
+    }
+    // 4. Deny nets.
+    if rules.deny_nets.contains(asked.address) {
+        return not_counted(Group::Deny, Verdict::Refuse(Refusal::DeniedNet));
+    }
+    // 5. Country lists, where the lookup is already known: come with the lookups.
+    // 6. The ban ledger: every active ban that covers the client.
+    if let Some(until_ms) = snapshot.bans.active_until(asked.client, now.wall_ms) {
+        return not_counted(
+            Group::Default,
+            Verdict::Refuse(Refusal::Banned { until_ms }),
+        );
+    }
+    // 7. Lookup, 8. country lists with the fresh answer: come with the lookups.
+    // 9. Exempt paths skip steps 10 and 11.
+    if path::is_exempt(asked.path, &rules.exempt_paths) {
+        return not_counted(Group::Default, passed);
+    }
+    // 10. The request is counted against its windows.
+    let (charge, counts) = table.seen(asked.client, now, |entry| {
+        let charge = entry.charge_request(&rules.limits, snapshot.generation, now.wall_ms);
+        (
+            charge,
+            rules.wants_counts.then(|| entry.counts(now.wall_ms)),
+        )
+    });
+    let verdict = match charge {
+        Charge::Stale => Verdict::StartOver,
+        Charge::Over(broken) => {
+            let ban = snapshot
+                .can_ban
+                .then(|| expiry_of_next_ban(rules, snapshot, asked.client, now));
+            Verdict::Refuse(Refusal::RateLimited { broken, ban })
+        }
+        // 11. The announced body is too large.
+        Charge::Within if is_too_large(rules, asked) => Verdict::Refuse(Refusal::BodyTooLarge),
+        // 12. Ours, 13. the application's.
+        Charge::Within => passed,
+    };
+    Decision {
+        group: Group::Default,
+        verdict,
+        counted: true,
+        counts,
+    }
+}
+
+/// An outcome that the rate limits do not count. That the client was seen is noted with its history, at the end.
+const fn not_counted(group: Group, verdict: Verdict) -> Decision {
+    Decision {
+        group,
+        verdict,
+        counted: false,
+        counts: None,
+    }
+}
+
+fn is_health_check(asked: &Asked<'_>) -> bool {
+    asked.path == "/_waf/health" && (asked.method == Method::GET || asked.method == Method::HEAD)
+}
+
+fn is_too_large(rules: &Rules, asked: &Asked<'_>) -> bool {
+    matches!((rules.max_body_size, asked.content_length), (Some(limit), Some(length)) if length > limit)
+}
+
+/// The control plane will come to the same end: both ask the same function the same question (BAN-1).
+pub fn expiry_of_next_ban(rules: &Rules, snapshot: &Snapshot, client: Client, now: Now) -> Expiry {
+    let netblock = Netblock::of(client, rules.ban_prefixes);
+    next_expiry(
+        &rules.ban_policy,
+        snapshot.bans.last_ended(netblock, now.wall_ms),
+        now.wall_ms,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+    use std::sync::Arc;
+
+    use proptest::prelude::*;
+    use weir_shared::snapshot::{BanIndex, BanSpan};
+
+    use super::*;
+
+    const START: u64 = 1_795_276_800_000;
+
+    fn rules() -> Rules {
+        Rules {
+            allow_nets: ["10.0.0.0/30".parse().unwrap()].into_iter().collect(),
+            deny_nets: ["10.0.0.0/29".parse().unwrap()].into_iter().collect(),
+            exempt_paths: vec!["/static".to_owned()],
+            limits: Limits {
+                requests: [Some(3), Some(8), None],
+                bytes: [None; 3],
+            },
+            max_body_size: Some(100),
+            ban_policy: Policy::default(),
+            ban_prefixes: PrefixLengths { v4: 30, v6: 56 },
+            wants_counts: true,
+        }
+    }
+
+    fn asked<'a>(path: &'a str, method: &'a Method, last: u8, length: Option<u64>) -> Asked<'a> {
+        let address = IpAddr::from([10, 0, 0, last]);
+        Asked {
+            method,
+            path,
+            client: Client::of(address),
+            address,
+            content_length: length,
+        }
+    }
+
+    fn snapshot(bans: &[(u8, u64)], can_ban: bool) -> Snapshot {
+        let mut index = BanIndex::default();
+        for (last, end_ms) in bans {
+            let netblock = Netblock::masked(IpAddr::from([10, 0, 0, *last]), 30);
+            index.set(
+                netblock,
+                Some(BanSpan {
+                    end_ms: *end_ms,
+                    length_ms: 1000,
+                }),
+            );
+        }
+        Snapshot {
+            generation: 0,
+            bans: Arc::new(index),
+            can_ban,
+        }
+    }
+
+    fn at(ms: u64) -> Now {
+        Now {
+            wall_ms: START + ms,
+            mono_ns: ms * 1_000_000 + 1,
+        }
+    }
+
+    /// CHECK-1: the health check comes before everything; with another method it is an own path like any other.
+    #[test]
+    fn the_health_check_is_first() {
+        let (table, snapshot) = (Table::default(), snapshot(&[(4, u64::MAX)], true));
+        let decide = |method: &Method| {
+            super::decide(
+                &rules(),
+                &snapshot,
+                &table,
+                &asked("/_waf/health", method, 4, None),
+                at(0),
+            )
+            .verdict
+        };
+        assert_eq!(decide(&Method::GET), Verdict::Health);
+        assert_eq!(decide(&Method::HEAD), Verdict::Health);
+        assert_eq!(decide(&Method::POST), Verdict::Refuse(Refusal::DeniedNet));
+    }
+
+    /// LIMIT-6: the client that broke a limit is told the end that the control plane will come to.
+    #[test]
+    fn the_break_knows_its_ban() {
+        let table = Table::default();
+        let past = START - 1000;
+        let snapshot = snapshot(&[(20, past)], true);
+        let mut last = None;
+        for _ in 0..4 {
+            last = Some(
+                decide(
+                    &rules(),
+                    &snapshot,
+                    &table,
+                    &asked("/", &Method::GET, 20, None),
+                    at(0),
+                )
+                .verdict,
+            );
+        }
+        let Some(Verdict::Refuse(Refusal::RateLimited { ban, broken })) = last else {
+            panic!("{last:?}")
+        };
+        assert!(broken.first);
+        // The last ban of the netblock lasted 1 s and ended 1 s ago: three times that.
+        assert_eq!(ban.unwrap().end_ms(), START + 3000);
+    }
+
+    /// The naive twin of the ladder: the specification's table, read line by line, over plain lists.
+    struct Twin {
+        bans: HashMap<u8, u64>,
+        can_ban: bool,
+        seen: HashMap<u8, Vec<u64>>,
+    }
+
+    impl Twin {
+        fn decide(
+            &mut self,
+            path: &str,
+            get: bool,
+            last: u8,
+            length: Option<u64>,
+            now: u64,
+        ) -> &'static str {
+            let own = path.starts_with("/_waf");
+            if path == "/_waf/health" && get {
+                return "health";
+            }
+            let passed = if own { "own" } else { "forward" };
+            if last < 4 {
+                return passed;
+            }
+            if last < 8 {
+                return "denied_net";
+            }
+            if self
+                .bans
+                .iter()
+                .any(|(block, end)| block / 4 == last / 4 && *end > now)
+            {
+                return "banned";
+            }
+            if path == "/static" || path.starts_with("/static/") {
+                return passed;
+            }
+            let seen = self.seen.entry(last).or_default();
+            seen.push(now);
+            let over = |length: u64, limit: u64| {
+                let bucket = now / length;
+                let current = seen.iter().filter(|at| **at / length == bucket).count() as u64;
+                let previous = seen.iter().filter(|at| **at / length + 1 == bucket).count() as u64;
+                current * length + previous * (length - now % length) > limit * length
+            };
+            if over(60_000, 3) || over(3_600_000, 8) {
+                return if self.can_ban {
+                    "rate_limited, ban"
+                } else {
+                    "rate_limited"
+                };
+            }
+            if length.is_some_and(|length| length > 100) {
+                return "body_too_large";
+            }
+            passed
+        }
+    }
+
+    proptest! {
+        /// CHECK: the ladder agrees with its naive twin over any sequence of requests, clients, bans and times.
+        #[test]
+        fn the_ladder_agrees_with_its_naive_twin(
+            bans in prop::collection::hash_map(0u8..24, START..START + 400_000, 0..4),
+            can_ban in any::<bool>(),
+            requests in prop::collection::vec((
+                prop_oneof![Just("/"), Just("/static"), Just("/static/a"), Just("/staticx"), Just("/_waf/bans"), Just("/_waf/health")],
+                any::<bool>(), 0u8..24, prop::option::of(90u64..110), 0u64..40_000), 1..80),
+        ) {
+            let table = Table::default();
+            // One netblock has one end: the latest, as the control plane publishes it.
+            let mut blocks: HashMap<u8, u64> = HashMap::new();
+            for (last, end) in bans {
+                let held = blocks.entry(last / 4 * 4).or_insert(end);
+                *held = end.max(*held);
+            }
+            let index: Vec<(u8, u64)> = blocks.iter().map(|(block, end)| (*block, *end)).collect();
+            let snapshot = snapshot(&index, can_ban);
+            let mut twin = Twin { bans: blocks, can_ban, seen: HashMap::new() };
+            let mut now = 0;
+            for (path, get, last, length, step) in requests {
+                now += step;
+                let method = if get { Method::GET } else { Method::POST };
+                let found = decide(&rules(), &snapshot, &table, &asked(path, &method, last, length), at(now));
+                let told = match found.verdict {
+                    Verdict::Health => "health",
+                    Verdict::Own => "own",
+                    Verdict::Forward => "forward",
+                    Verdict::Refuse(Refusal::RateLimited { ban: Some(_), .. }) => "rate_limited, ban",
+                    Verdict::Refuse(refusal) => refusal.action().name(),
+                    Verdict::StartOver => "start over",
+                };
+                prop_assert_eq!(told, twin.decide(path, get, last, length, START + now));
+            }
+        }
+    }
+}

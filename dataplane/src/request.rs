@@ -1,0 +1,767 @@
+//! The life of one request.
+//!
+//! The outer function stands between hyper and everything that can go wrong; the inner one reads from top to bottom:
+//! identify, ask the ladder, refuse or answer or forward. Every exit ends in [`Ticket::finish`], which alone counts,
+//! charges bytes, keeps the client's history and writes the log record.
+
+use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::Poll;
+
+use bytes::Bytes;
+use http::header::{
+    AUTHORIZATION, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST, LOCATION, USER_AGENT,
+};
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
+use hyper::body::{Body as _, Incoming};
+use weir_shared::ban::RequestNote;
+use weir_shared::clock::Now;
+use weir_shared::event::Break;
+use weir_shared::handover::{Body as OwnBody, OwnAnswer, OwnRequest, Step};
+use weir_shared::record::Record;
+use weir_shared::settings::{BanResponse, BytesCount, LogRequests, RateLimitHeaders};
+use weir_shared::totals::ConnectionError;
+use weir_shared::verdict::{Action, History, LimitKind};
+use weir_shared::window::Span;
+
+use crate::clients::limits::Broken;
+use crate::forward::body::{AnswerBody, ReplyBody, RequestBody};
+use crate::forward::headers::{self, Ours};
+use crate::forward::pool::Pool;
+use crate::forward::upgrade::Tunnel;
+use crate::forward::{self, Answer, Failure};
+use crate::identity::{Identity, X_FORWARDED_FOR, identify};
+use crate::ladder::{self, Asked, Decision, Refusal, Verdict};
+use crate::reply;
+use crate::socket::Downstream;
+use crate::worker::Worker;
+
+/// Text of a request that a ban's notes keep, characters.
+const MAX_NOTE: usize = 1024;
+/// Of an unread body, this much is taken at once so that a refused request need not cost its connection.
+const MAX_DRAIN: usize = 64 * 1024;
+
+/// The connection closes unanswered (BAN-6).
+#[derive(Debug, thiserror::Error)]
+#[error("the connection is closed unanswered")]
+pub struct Dropped;
+
+/// Answers one request, whatever happens.
+pub async fn answer(
+    worker: Rc<Worker>,
+    downstream: Rc<Downstream>,
+    request: Request<Incoming>,
+) -> Result<Response<ReplyBody>, Dropped> {
+    downstream.begin();
+    let mut life = pin!(live(&worker, &downstream, request));
+    poll_fn(|cx| {
+        // A bug of ours costs its request, not the worker.
+        catch_unwind(AssertUnwindSafe(|| life.as_mut().poll(cx))).unwrap_or_else(|_| {
+            worker.counters.connection_error(ConnectionError::Panic);
+            let mut response = reply::plain(StatusCode::INTERNAL_SERVER_ERROR);
+            reply::close(&mut response);
+            Poll::Ready(Ok(response))
+        })
+    })
+    .await
+}
+
+async fn live(
+    worker: &Rc<Worker>,
+    downstream: &Rc<Downstream>,
+    request: Request<Incoming>,
+) -> Result<Response<ReplyBody>, Dropped> {
+    let now = worker.clock.now();
+    let (mut head, mut body) = request.into_parts();
+
+    if headers::settle_host(&head.uri, head.version, &mut head.headers).is_err() {
+        // No request by section 1: answered, counted with the connections, not logged.
+        worker
+            .counters
+            .connection_error(ConnectionError::BadRequest);
+        downstream.unread_body.set(!body.is_end_stream());
+        let mut response = reply::plain(StatusCode::BAD_REQUEST);
+        reply::close(&mut response);
+        return Ok(response);
+    }
+
+    let identity = identify(
+        downstream.peer,
+        downstream.trusted,
+        &worker.trusted_proxies,
+        &worker.client_ip_header,
+        &head.headers,
+    );
+    warn_of_forgotten_proxy(worker, downstream, &head.headers, now);
+
+    let decision = decide(worker, &identity, &head, now);
+    if decision.verdict == Verdict::Health {
+        downstream.end();
+        return Ok(reply::health(worker.is_draining()));
+    }
+
+    let websocket = headers::asks_for_websocket(&head.method, head.version, &head.headers);
+    let mut ticket = Ticket::new(worker, downstream, head, identity, decision, now, websocket);
+    let own = match decision.verdict {
+        Verdict::Refuse(refusal) => {
+            ticket.report(&refusal);
+            if !worker.observe {
+                return refuse(ticket, body, refusal).await;
+            }
+            ticket.would_be = Some(refusal.action());
+            weir_shared::path::is_own(ticket.head.uri.path())
+        }
+        Verdict::Own => true,
+        Verdict::Forward | Verdict::Health | Verdict::StartOver => false,
+    };
+    if own {
+        return answer_own(ticket, body).await;
+    }
+    if ticket.head.method == Method::CONNECT || ticket.head.method == Method::TRACE {
+        drain(&mut body, &ticket.head.headers).await;
+        return Ok(ticket.close_with(reply::method_not_taken(), Action::Answered, &body));
+    }
+    forward(ticket, body).await
+}
+
+/// Asks the ladder; again where the snapshot was older than the client's last reset (LIMIT-6).
+fn decide(worker: &Worker, identity: &Identity, head: &Parts, now: Now) -> Decision {
+    let asked = Asked {
+        method: &head.method,
+        path: head.uri.path(),
+        client: identity.client,
+        address: identity.address,
+        content_length: content_length(&head.headers),
+    };
+    loop {
+        let decision = worker.with_snapshot(|snapshot| {
+            ladder::decide(&worker.rules, snapshot, &worker.table, &asked, now)
+        });
+        if decision.verdict != Verdict::StartOver {
+            return decision;
+        }
+    }
+}
+
+fn content_length(headers: &HeaderMap) -> Option<u64> {
+    headers
+        .get(CONTENT_LENGTH)?
+        .to_str()
+        .ok()?
+        .trim()
+        .parse()
+        .ok()
+}
+
+/// CLIENT-7.
+fn warn_of_forgotten_proxy(
+    worker: &Worker,
+    downstream: &Downstream,
+    headers: &HeaderMap,
+    now: Now,
+) {
+    if !downstream.trusted
+        && headers.contains_key(X_FORWARDED_FOR)
+        && worker
+            .forgotten_proxy
+            .note(downstream.peer, headers, now.wall_ms)
+    {
+        tracing::warn!(
+            peer = %downstream.peer,
+            "this peer forwards for many clients but is not in WAF_TRUSTED_PROXIES: limits and bans are charged to the \
+             peer itself; if it is a load balancer of yours, add it to WAF_TRUSTED_PROXIES"
+        );
+    }
+}
+
+/// Step 4, 6, 10 and 11 of the ladder: the refusal, in enforce mode.
+async fn refuse(
+    ticket: Box<Ticket>,
+    mut body: Incoming,
+    refusal: Refusal,
+) -> Result<Response<ReplyBody>, Dropped> {
+    let worker = Rc::clone(&ticket.worker);
+    let now_ms = ticket.started.wall_ms;
+    let (status, retry_ms) = match refusal {
+        Refusal::DeniedNet => (worker.ban_response, None),
+        Refusal::Banned { until_ms } => (worker.ban_response, until_end(until_ms, now_ms)),
+        Refusal::RateLimited {
+            ban: Some(expiry), ..
+        } if !ticket.unbanned => (worker.ban_response, until_end(expiry.end_ms(), now_ms)),
+        Refusal::RateLimited { broken, .. } => (
+            BanResponse::Status(StatusCode::TOO_MANY_REQUESTS),
+            ticket.until_fits(&broken),
+        ),
+        Refusal::BodyTooLarge => (BanResponse::Status(StatusCode::PAYLOAD_TOO_LARGE), None),
+    };
+    let BanResponse::Status(status) = status else {
+        ticket.finish_unanswered(refusal.action());
+        return Err(Dropped);
+    };
+    let mut response = reply::plain(status);
+    if let Some(milliseconds) = retry_ms {
+        reply::retry_after(&mut response, milliseconds);
+    }
+    let of_limits = matches!(refusal, Refusal::RateLimited { .. } | Refusal::BodyTooLarge);
+    if of_limits && worker.rate_limit_headers != RateLimitHeaders::Off {
+        ticket.add_rate_limit_fields(response.headers_mut());
+    }
+    drain(&mut body, &ticket.head.headers).await;
+    Ok(ticket.close_with(response, refusal.action(), &body))
+}
+
+/// Milliseconds until a ban ends; none if it never does.
+fn until_end(end_ms: u64, now_ms: u64) -> Option<u64> {
+    (end_ms != u64::MAX).then(|| end_ms.saturating_sub(now_ms))
+}
+
+/// Takes what has already come of a body that nobody will read, so that a small one does not cost the connection. A
+/// client that waits for a 100 is not asked for its body.
+async fn drain(body: &mut Incoming, headers: &HeaderMap) {
+    if body.is_end_stream() || headers.contains_key(EXPECT) {
+        return;
+    }
+    let mut drained = 0;
+    poll_fn(|cx| {
+        while drained < MAX_DRAIN {
+            match Pin::new(&mut *body).poll_frame(cx) {
+                Poll::Ready(Some(Ok(frame))) => drained += frame.data_ref().map_or(0, Bytes::len),
+                Poll::Ready(Some(Err(_)) | None) | Poll::Pending => break,
+            }
+        }
+        Poll::Ready(())
+    })
+    .await;
+}
+
+/// Step 12: the service answers.
+async fn answer_own(
+    ticket: Box<Ticket>,
+    mut body: Incoming,
+) -> Result<Response<ReplyBody>, Dropped> {
+    let answer = ask_control_plane(&ticket, &mut body).await;
+    let OwnAnswer {
+        status,
+        headers,
+        body: content,
+        action,
+        history,
+    } = answer;
+    let mut ticket = ticket;
+    ticket.history = Some(history);
+    drain(&mut body, &ticket.head.headers).await;
+    Ok(ticket.close_with(reply::own(status, headers, content), action, &body))
+}
+
+async fn ask_control_plane(ticket: &Ticket, body: &mut Incoming) -> OwnAnswer {
+    let request = |content| OwnRequest {
+        method: ticket.head.method.clone(),
+        path: ticket.head.uri.path().to_owned(),
+        query: ticket.head.uri.query().map(str::to_owned),
+        authorization: only(&ticket.head.headers),
+        request_id: ticket.request_id.to_str().unwrap_or_default().to_owned(),
+        body: content,
+    };
+    let mut content = None;
+    loop {
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        let respond = Box::new(move |answer| {
+            // The client may have gone; nobody is left to tell.
+            let _ = sender.send(answer);
+        });
+        match (ticket.worker.handover)(request(content.clone()), respond) {
+            Step::Answer(answer) => return answer,
+            Step::Later => return receiver.await.unwrap_or_else(|_| unavailable()),
+            // Asked once at most: a second time would be a bug of the answering side, and ends here.
+            Step::ReadBody { .. } if content.is_some() => return unavailable(),
+            Step::ReadBody { limit } => {
+                content = Some(read_body(body, limit, &ticket.downstream).await);
+            }
+        }
+    }
+}
+
+/// The `Authorization` field, if there is exactly one.
+fn only(headers: &HeaderMap) -> Option<HeaderValue> {
+    let mut all = headers.get_all(AUTHORIZATION).iter();
+    all.next().filter(|_| all.next().is_none()).cloned()
+}
+
+fn unavailable() -> OwnAnswer {
+    OwnAnswer {
+        status: StatusCode::SERVICE_UNAVAILABLE,
+        headers: HeaderMap::new(),
+        body: Bytes::new(),
+        action: Action::Answered,
+        history: History::Neither,
+    }
+}
+
+/// Reads a body of ours, bounded; a client that stalls is cut by its time-out.
+async fn read_body(body: &mut Incoming, limit: usize, downstream: &Downstream) -> OwnBody {
+    let mut content = Vec::new();
+    loop {
+        let frame = poll_fn(|cx| {
+            let next = Pin::new(&mut *body).poll_frame(cx);
+            if next.is_pending() {
+                downstream.await_body();
+            } else {
+                downstream.got_body();
+            }
+            next
+        })
+        .await;
+        match frame {
+            None => return OwnBody::Whole(Bytes::from(content)),
+            // hyper ends the connection of a broken body; an empty one is refused in the meantime.
+            Some(Err(_)) => return OwnBody::Whole(Bytes::new()),
+            Some(Ok(frame)) => {
+                let Some(data) = frame.data_ref() else {
+                    continue;
+                };
+                if content.len() + data.len() > limit {
+                    return OwnBody::TooLarge;
+                }
+                downstream
+                    .request_bytes
+                    .set(downstream.request_bytes.get() + data.len() as u64);
+                content.extend_from_slice(data);
+            }
+        }
+    }
+}
+
+/// Step 13: the application answers.
+async fn forward(mut ticket: Box<Ticket>, body: Incoming) -> Result<Response<ReplyBody>, Dropped> {
+    let worker = Rc::clone(&ticket.worker);
+    let downstream = Rc::clone(&ticket.downstream);
+    ticket.forwarded = true;
+    let limit = worker
+        .rules
+        .max_body_size
+        .filter(|_| !worker.observe && !ticket.is_unchecked());
+    let repeatable = forward::is_repeatable(&ticket.head.method, &body);
+    let body = RequestBody::new(body, &downstream, limit);
+    let result = {
+        let request = |body| ticket.to_upstream(body);
+        let again = repeatable.then_some(|| request(RequestBody::Empty));
+        forward::exchange(&worker.pool, &downstream, request(body), again).await
+    };
+    let Answer {
+        response,
+        lane,
+        connect_us,
+    } = match result {
+        Ok(answer) => answer,
+        Err(failure) => return Ok(fail(ticket, failure)),
+    };
+    let first_byte_us = worker.clock.since_us(ticket.started);
+    ticket.connect_us = connect_us;
+    ticket.first_byte_us = Some(first_byte_us);
+    worker.counters.upstream(first_byte_us);
+
+    let (mut head, incoming) = response.into_parts();
+    let switched = head.status == StatusCode::SWITCHING_PROTOCOLS;
+    if switched && !(ticket.websocket && headers::is_websocket_answer(&head.headers)) {
+        tracing::warn!("the application switched protocols unasked");
+        return Ok(fail(ticket, Failure::BadGateway));
+    }
+    headers::to_downstream(&mut head.headers, switched);
+    head.version = Version::HTTP_11;
+    ticket.note_answer(&head);
+    if worker.rate_limit_headers == RateLimitHeaders::Always && !ticket.is_unchecked() {
+        ticket.add_rate_limit_fields(&mut head.headers);
+    }
+    if switched {
+        let idle_timeout = worker.websocket_idle_timeout;
+        *downstream.tunnel.borrow_mut() = Some(Tunnel {
+            lane,
+            ticket,
+            idle_timeout,
+        });
+        return Ok(Response::from_parts(head, ReplyBody::empty()));
+    }
+    if incoming.is_end_stream() {
+        let mut lane = Some(lane);
+        poll_fn(|cx| {
+            if let Some(lane) = lane.take() {
+                worker.pool.put_back(lane, cx);
+            }
+            Poll::Ready(())
+        })
+        .await;
+        ticket.finish(Action::Passed);
+        return Ok(Response::from_parts(head, ReplyBody::empty()));
+    }
+    let body = AnswerBody::new(incoming, lane, downstream, ticket);
+    Ok(Response::from_parts(head, ReplyBody::Upstream(body)))
+}
+
+/// The application gave no answer: ours.
+fn fail(ticket: Box<Ticket>, failure: Failure) -> Response<ReplyBody> {
+    let (status, action) = match failure {
+        Failure::BadGateway => (StatusCode::BAD_GATEWAY, Action::UpstreamError),
+        Failure::TooSlow => (StatusCode::GATEWAY_TIMEOUT, Action::UpstreamError),
+        Failure::BodyTooLarge => (StatusCode::PAYLOAD_TOO_LARGE, Action::BodyTooLarge),
+        Failure::ClientAborted => (StatusCode::BAD_REQUEST, Action::ClientAborted),
+    };
+    let mut response = reply::plain(status);
+    if action == Action::BodyTooLarge && ticket.worker.rate_limit_headers != RateLimitHeaders::Off {
+        ticket.add_rate_limit_fields(response.headers_mut());
+    }
+    if ticket.downstream.unread_body.get() {
+        reply::close(&mut response);
+    }
+    ticket.finish_with(response, action)
+}
+
+/// One request from its head to its end, however it ends.
+///
+/// Who holds the ticket holds the duty to finish it; a ticket that is dropped unfinished is a client that went away.
+pub struct Ticket {
+    worker: Rc<Worker>,
+    downstream: Rc<Downstream>,
+    /// As the client sent it.
+    head: Parts,
+    identity: Identity,
+    request_id: HeaderValue,
+    decision: Decision,
+    started: Now,
+    websocket: bool,
+    /// Passed on to the application: its bytes are charged (LIMIT-5).
+    forwarded: bool,
+    /// What enforce mode would have done, in observe mode (CHECK-3).
+    would_be: Option<Action>,
+    /// The break could not be reported: no ban follows it (LIMIT-6).
+    unbanned: bool,
+    /// What the history counts, where the action does not say it.
+    history: Option<History>,
+    limit_hit: Option<LimitKind>,
+    answer: Answered,
+    connect_us: Option<u64>,
+    first_byte_us: Option<u64>,
+    /// Body or WebSocket bytes that went to the client.
+    pub response_bytes: u64,
+    finished: bool,
+}
+
+/// What the log wants to know of an answer.
+#[derive(Default)]
+struct Answered {
+    status: Option<StatusCode>,
+    content_type: Option<HeaderValue>,
+    cache_control: Option<HeaderValue>,
+    location: Option<HeaderValue>,
+}
+
+impl Ticket {
+    fn new(
+        worker: &Rc<Worker>,
+        downstream: &Rc<Downstream>,
+        head: Parts,
+        identity: Identity,
+        decision: Decision,
+        started: Now,
+        websocket: bool,
+    ) -> Box<Self> {
+        let request_id = identity
+            .request_id
+            .clone()
+            .unwrap_or_else(|| worker.ids.next());
+        Box::new(Self {
+            worker: Rc::clone(worker),
+            downstream: Rc::clone(downstream),
+            head,
+            identity,
+            request_id,
+            decision,
+            started,
+            websocket,
+            forwarded: false,
+            would_be: None,
+            unbanned: false,
+            history: None,
+            limit_hit: None,
+            answer: Answered::default(),
+            connect_us: None,
+            first_byte_us: None,
+            response_bytes: 0,
+            finished: false,
+        })
+    }
+
+    /// The worker's upstream pool.
+    pub fn pool(&self) -> &Pool {
+        &self.worker.pool
+    }
+
+    /// Whether the ladder let the request past its limits.
+    const fn is_unchecked(&self) -> bool {
+        !self.decision.counted
+    }
+
+    /// The request that the application gets.
+    fn to_upstream(&self, body: RequestBody) -> Request<RequestBody> {
+        let ours = Ours {
+            peer: &self.downstream.peer_value,
+            trusted: self.downstream.trusted,
+            scheme: self.identity.scheme,
+            request_id: &self.request_id,
+        };
+        let mut headers = headers::to_upstream(&self.head.headers, &ours, self.websocket);
+        if !headers.contains_key(HOST) {
+            // HTTP/1.0 has no Host, what we send must (RFC 9112 §3.2).
+            headers.insert(HOST, self.worker.upstream_host.clone());
+        }
+        let mut request = Request::new(body);
+        *request.method_mut() = self.head.method.clone();
+        *request.uri_mut() = headers::origin_form(&self.head.uri);
+        *request.headers_mut() = headers;
+        request
+    }
+
+    /// Tells the control plane of a broken limit, once (LIMIT-6).
+    fn report(&mut self, refusal: &Refusal) {
+        if let Refusal::RateLimited { broken, ban } = refusal {
+            self.broke(broken, ban.is_some());
+        }
+    }
+
+    fn broke(&mut self, broken: &Broken, can_ban: bool) {
+        self.limit_hit = Some(broken.kind);
+        self.worker.counters.limit_hit(broken.kind);
+        if broken.first && !(can_ban && self.worker.events.report(self.as_break(broken))) {
+            self.unbanned = true;
+            self.worker
+                .table
+                .settle(self.identity.client, self.started, |entry| {
+                    entry.reported = false
+                });
+        }
+    }
+
+    fn as_break(&self, broken: &Broken) -> Break {
+        let text = |value: &HeaderValue| note(&String::from_utf8_lossy(value.as_bytes()));
+        Break {
+            client: self.identity.client,
+            limit: broken.kind,
+            limit_value: broken.limit,
+            limit_percent: 100,
+            at_ms: self.started.wall_ms,
+            request: RequestNote {
+                method: Some(note(self.head.method.as_str())),
+                host: self.head.headers.get(HOST).map(text),
+                path: Some(note(self.head.uri.path())),
+                user_agent: self.head.headers.get(USER_AGENT).map(text),
+                request_id: Some(text(&self.request_id)),
+            },
+        }
+    }
+
+    /// Milliseconds until one more request would fit.
+    fn until_fits(&self, broken: &Broken) -> Option<u64> {
+        let span = broken.kind.span();
+        let now_ms = self.started.wall_ms;
+        self.worker
+            .table
+            .settle(self.identity.client, self.started, |entry| {
+                Span::ALL
+                    .into_iter()
+                    .zip(&entry.requests)
+                    .find(|(each, _)| *each == span)
+                    .and_then(|(_, window)| window.fits_in(span, now_ms, broken.limit, 1))
+            })
+    }
+
+    /// LIMIT-8.
+    fn add_rate_limit_fields(&self, headers: &mut HeaderMap) {
+        let now_ms = self.started.wall_ms;
+        let counts = self.decision.counts.unwrap_or_else(|| {
+            self.worker
+                .table
+                .settle(self.identity.client, self.started, |entry| {
+                    entry.counts(now_ms)
+                })
+        });
+        reply::rate_limit_fields(headers, &self.worker.rules.limits, &counts, now_ms);
+    }
+
+    fn note_answer(&mut self, head: &http::response::Parts) {
+        self.answer.status = Some(head.status);
+        if self.worker.events.wants_records() {
+            self.answer.content_type = head.headers.get(CONTENT_TYPE).cloned();
+            self.answer.cache_control = head.headers.get(CACHE_CONTROL).cloned();
+            self.answer.location = head.headers.get(LOCATION).cloned();
+        }
+    }
+
+    /// Finishes with an answer of ours; the connection closes behind it where a body was left unread.
+    fn close_with(
+        self: Box<Self>,
+        mut response: Response<ReplyBody>,
+        action: Action,
+        body: &Incoming,
+    ) -> Response<ReplyBody> {
+        if !body.is_end_stream() {
+            self.downstream.unread_body.set(true);
+            reply::close(&mut response);
+        }
+        self.finish_with(response, action)
+    }
+
+    fn finish_with(
+        mut self: Box<Self>,
+        response: Response<ReplyBody>,
+        action: Action,
+    ) -> Response<ReplyBody> {
+        let (head, body) = response.into_parts();
+        self.note_answer(&head);
+        self.response_bytes = body.size_hint().exact().unwrap_or(0);
+        self.finish(action);
+        Response::from_parts(head, body)
+    }
+
+    fn finish_unanswered(mut self: Box<Self>, action: Action) {
+        self.answer.status = None;
+        self.finish(action);
+    }
+
+    /// The one place where a request ends: history, bytes, counters, log record.
+    pub fn finish(mut self: Box<Self>, action: Action) {
+        self.settle(action);
+    }
+
+    fn settle(&mut self, action: Action) {
+        if std::mem::replace(&mut self.finished, true) {
+            return;
+        }
+        let worker = Rc::clone(&self.worker);
+        let ended = worker.clock.now();
+        let total_us = ended.mono_ns.saturating_sub(self.started.mono_ns) / 1000;
+        let (request_bytes, response_bytes) =
+            (self.downstream.request_bytes.get(), self.response_bytes);
+        if worker.observe && self.is_over_body_size(request_bytes) {
+            self.would_be = self.would_be.or(Some(Action::BodyTooLarge));
+        }
+        let history = self.history.unwrap_or_else(|| action.history());
+        let charged = self.charged_bytes(request_bytes, response_bytes);
+
+        let work = |entry: &mut crate::clients::limits::Entry| {
+            match history {
+                History::Passed => entry.passed += 1,
+                History::Refused => entry.refused += 1,
+                History::Neither => {}
+            }
+            charged.and_then(|bytes| entry.charge_bytes(&worker.rules.limits, ended.wall_ms, bytes))
+        };
+        let broken = if self.decision.counted {
+            worker.table.settle(self.identity.client, ended, work)
+        } else {
+            worker.table.seen(self.identity.client, self.started, work)
+        };
+        if let Some(broken) = broken {
+            let can_ban = worker.with_snapshot(|snapshot| snapshot.can_ban);
+            self.broke(&broken, can_ban);
+        }
+
+        let told = self.would_be.unwrap_or(action);
+        worker
+            .counters
+            .request(told, total_us, request_bytes, response_bytes);
+        if worker.events.wants_records() && self.is_logged(told) {
+            worker
+                .events
+                .record(self.record(told, total_us, request_bytes, response_bytes));
+        }
+        self.downstream.end();
+    }
+
+    /// LIMIT-5: what is charged, for a request that was passed on and counted; in observe mode not what enforce mode
+    /// would have refused (CHECK-3).
+    fn charged_bytes(&self, request: u64, response: u64) -> Option<u64> {
+        let counts = self.forwarded && self.decision.counted && self.would_be.is_none();
+        counts.then_some(match self.worker.bytes_count {
+            BytesCount::Both => request.saturating_add(response),
+            BytesCount::Request => request,
+            BytesCount::Response => response,
+        })
+    }
+
+    fn is_over_body_size(&self, request_bytes: u64) -> bool {
+        self.forwarded
+            && self.decision.counted
+            && self
+                .worker
+                .rules
+                .max_body_size
+                .is_some_and(|limit| request_bytes > limit)
+            && !self.websocket
+    }
+
+    fn is_logged(&self, told: Action) -> bool {
+        match self.worker.log_requests {
+            LogRequests::All => true,
+            LogRequests::Refused => told.is_refusal() || told == Action::Unauthorized,
+            LogRequests::Off => false,
+        }
+    }
+
+    fn record(
+        &mut self,
+        action: Action,
+        total_us: u64,
+        request_bytes: u64,
+        response_bytes: u64,
+    ) -> Record {
+        let empty = Request::new(()).into_parts().0;
+        let head = std::mem::replace(&mut self.head, empty);
+        let answer = std::mem::take(&mut self.answer);
+        Record {
+            at_ms: self.started.wall_ms,
+            request_id: self.request_id.clone(),
+            client: self.identity.client,
+            address: self.identity.address,
+            group: self.decision.group,
+            forwarded_for: head.headers.get(X_FORWARDED_FOR).cloned(),
+            head,
+            scheme: self.identity.scheme,
+            websocket: self.websocket,
+            status: answer.status,
+            response_content_type: answer.content_type,
+            cache_control: answer.cache_control,
+            location: answer.location,
+            action,
+            enforced: self.would_be.is_none(),
+            limit_hit: self.limit_hit,
+            limit_percent: None,
+            bytes_percent: None,
+            lookup: None,
+            counts: self.decision.counts,
+            request_bytes,
+            response_bytes,
+            total_us,
+            lookup_wait_us: None,
+            connect_us: self.connect_us,
+            first_byte_us: self.first_byte_us,
+        }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        // A request that is dropped while it is worked on: its client went away, or a bug unwinds (then 500 was sent).
+        if std::thread::panicking() {
+            self.answer.status = Some(StatusCode::INTERNAL_SERVER_ERROR);
+            self.settle(Action::UpstreamError);
+        } else {
+            self.settle(Action::ClientAborted);
+        }
+    }
+}
+
+fn note(text: &str) -> String {
+    text.chars().take(MAX_NOTE).collect()
+}

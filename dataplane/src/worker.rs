@@ -1,0 +1,606 @@
+//! One worker is one thread: a runtime, a listener, an upstream pool. Nothing is shared but the client table, the
+//! counters and the snapshots.
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Poll;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use ahash::RandomState;
+use arc_swap::{ArcSwap, Cache};
+use crossbeam_channel::Sender;
+use dashmap::DashMap;
+use http::{HeaderName, HeaderValue};
+use socket2::{Domain, Protocol, SockRef, Socket as Socket2, Type};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::LocalOptions;
+use tokio::sync::watch;
+use weir_shared::client::{Client, fold};
+use weir_shared::clock::{Clock, Now};
+use weir_shared::event::Break;
+use weir_shared::handover::Handover;
+use weir_shared::netblock::NetSet;
+use weir_shared::record::Batch;
+use weir_shared::settings::{BanResponse, BytesCount, LogRequests, RateLimitHeaders, Settings};
+use weir_shared::snapshot::Snapshot;
+use weir_shared::totals::{ConnectionError, Totals};
+
+use crate::clients::table::Table;
+use crate::connection;
+use crate::counters::Counters;
+use crate::events::Events;
+use crate::forward::pool::Pool;
+use crate::identity::ForgottenProxy;
+use crate::ladder::Rules;
+use crate::socket::{Downstream, Ending, Timeouts, nanos};
+
+/// How often a worker looks at its deadlines, sends its log records and reads the wall clock anew.
+const TICK: Duration = Duration::from_millis(50);
+/// How long accepting rests after `accept` failed, for want of descriptors above all.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Connections the system queues for a listener.
+const BACKLOG: i32 = 4096;
+
+/// What the data plane needs from outside.
+pub struct Parts {
+    /// The settings.
+    pub settings: Arc<Settings>,
+    /// Time.
+    pub clock: Clock,
+    /// The client table, shared with the control plane.
+    pub table: Arc<Table>,
+    /// What the control plane publishes.
+    pub snapshots: Arc<ArcSwap<Snapshot>>,
+    /// Where breaks go.
+    pub breaks: Sender<Break>,
+    /// Where log records go; none while they are off.
+    pub records: Option<Sender<Batch>>,
+    /// Who answers under `/_waf/`.
+    pub handover: Handover,
+    /// Where everything is counted.
+    pub counting: Counting,
+}
+
+/// The counters of all workers and the client table: what the metrics read.
+#[derive(Clone)]
+pub struct Counting {
+    workers: Vec<Arc<Counters>>,
+    table: Arc<Table>,
+}
+
+impl Counting {
+    /// One set of counters a worker.
+    pub fn new(workers: usize, table: Arc<Table>) -> Self {
+        Self {
+            workers: (0..workers).map(|_| Arc::default()).collect(),
+            table,
+        }
+    }
+
+    /// Everything counted so far.
+    pub fn totals(&self) -> Totals {
+        let mut totals = Totals {
+            clients: self.table.len(),
+            clients_evicted: self.table.evicted(),
+            ..Totals::default()
+        };
+        for counters in &self.workers {
+            counters.fold_into(&mut totals);
+        }
+        totals
+    }
+}
+
+/// The listeners, bound before anything else is started so that a failure is told at once.
+pub struct Bound {
+    listeners: Vec<std::net::TcpListener>,
+    address: SocketAddr,
+}
+
+/// Why the address could not be bound.
+#[derive(Debug, thiserror::Error)]
+#[error("WAF_LISTEN={address}: cannot be bound: {source}")]
+pub struct BindError {
+    address: SocketAddr,
+    source: io::Error,
+}
+
+impl Bound {
+    /// Binds one listener a worker to the same address.
+    ///
+    /// # Errors
+    /// [`BindError`] if the address is in use, also by another instance of this service: `SO_REUSEPORT` alone would let
+    /// two share a port unnoticed, so the address is bound without it first.
+    pub fn new(address: SocketAddr, workers: usize) -> Result<Self, BindError> {
+        let failed = |source| BindError { address, source };
+        if address.port() != 0 {
+            drop(listener(address, false).map_err(failed)?);
+        }
+        let first = listener(address, true).map_err(failed)?;
+        let address = first.local_addr().map_err(failed)?;
+        let mut listeners = vec![first];
+        for _ in 1..workers {
+            listeners.push(listener(address, true).map_err(failed)?);
+        }
+        Ok(Self { listeners, address })
+    }
+
+    /// The address, with the port that the system chose where none was given.
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+fn listener(address: SocketAddr, reuse_port: bool) -> io::Result<std::net::TcpListener> {
+    let socket = Socket2::new(
+        Domain::for_address(address),
+        Type::STREAM,
+        Some(Protocol::TCP),
+    )?;
+    socket.set_reuse_address(true)?;
+    socket.set_reuse_port(reuse_port)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// How the data plane is to stop.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stop {
+    /// It runs.
+    No,
+    /// Listeners close, running answers end.
+    Drain,
+    /// Everything ends now.
+    Abort,
+}
+
+/// The running data plane.
+pub struct DataPlane {
+    threads: Vec<JoinHandle<()>>,
+    stop: watch::Sender<Stop>,
+}
+
+impl DataPlane {
+    /// Starts one thread for each bound listener.
+    ///
+    /// # Errors
+    /// What the system said when a thread or its runtime could not be made.
+    pub fn start(bound: Bound, parts: Parts) -> io::Result<Self> {
+        let (stop, stopped) = watch::channel(Stop::No);
+        let connections = Arc::new(Connections::new(&parts.settings));
+        let forgotten_proxy = Arc::new(ForgottenProxy::default());
+        let counters = parts.counting.workers.clone();
+        let parts = Arc::new(parts);
+        let mut threads = Vec::new();
+        for (index, (listener, counters)) in bound.listeners.into_iter().zip(counters).enumerate() {
+            let (parts, connections, forgotten_proxy, mut stopped) = (
+                Arc::clone(&parts),
+                Arc::clone(&connections),
+                Arc::clone(&forgotten_proxy),
+                stopped.clone(),
+            );
+            let thread = std::thread::Builder::new().name(format!("weir-worker-{index}"));
+            threads.push(thread.spawn(move || {
+                let mut runtime = tokio::runtime::Builder::new_current_thread();
+                match runtime
+                    .enable_io()
+                    .enable_time()
+                    .build_local(LocalOptions::default())
+                {
+                    Ok(runtime) => runtime.block_on(async {
+                        let worker = Worker::new(
+                            &parts,
+                            counters,
+                            connections,
+                            forgotten_proxy,
+                            stopped.clone(),
+                        );
+                        worker.run(listener, &mut stopped).await;
+                    }),
+                    Err(error) => tracing::error!(%error, "a worker has no runtime"),
+                }
+            })?);
+        }
+        Ok(Self { threads, stop })
+    }
+
+    /// Asks the workers to stop.
+    pub fn stop(&self, how: Stop) {
+        // With no worker left there is nothing to stop.
+        let _ = self.stop.send(how);
+    }
+
+    /// Whether every worker has ended.
+    pub fn is_finished(&self) -> bool {
+        self.threads.iter().all(JoinHandle::is_finished)
+    }
+
+    /// Waits for the workers; false if one of them panicked.
+    pub fn join(self) -> bool {
+        self.threads
+            .into_iter()
+            .map(JoinHandle::join)
+            .fold(true, |fine, joined| fine && joined.is_ok())
+    }
+}
+
+/// The bounds on connections, across workers. Touched at accept and close only.
+pub struct Connections {
+    open: AtomicUsize,
+    by_client: DashMap<Client, usize, RandomState>,
+    max: usize,
+    max_per_client: usize,
+}
+
+impl Connections {
+    fn new(settings: &Settings) -> Self {
+        Self {
+            open: AtomicUsize::new(0),
+            by_client: DashMap::default(),
+            max: settings.max_connections,
+            max_per_client: settings.max_connections_per_client,
+        }
+    }
+
+    /// Takes a place; the second bound is not for trusted proxies.
+    fn enter(self: &Arc<Self>, client: Client, trusted: bool) -> Result<Place, ConnectionError> {
+        // Acquire and release are not needed: the number alone decides, no other memory hangs on it.
+        if self.open.fetch_add(1, Ordering::Relaxed) >= self.max {
+            self.open.fetch_sub(1, Ordering::Relaxed);
+            return Err(ConnectionError::TooMany);
+        }
+        let mut place = Place {
+            connections: Arc::clone(self),
+            client: None,
+        };
+        if !trusted {
+            let mut count = self.by_client.entry(client).or_insert(0);
+            if *count >= self.max_per_client {
+                return Err(ConnectionError::TooManyClient);
+            }
+            *count += 1;
+            place.client = Some(client);
+        }
+        Ok(place)
+    }
+}
+
+/// A place among the connections, given back when dropped.
+struct Place {
+    connections: Arc<Connections>,
+    client: Option<Client>,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.connections.open.fetch_sub(1, Ordering::Relaxed);
+        if let Some(client) = self.client {
+            if let Some(mut count) = self.connections.by_client.get_mut(&client) {
+                *count = count.saturating_sub(1);
+            }
+            self.connections
+                .by_client
+                .remove_if(&client, |_, count| *count == 0);
+        }
+    }
+}
+
+/// Time as one worker sees it. The monotonic clock is read once a request; the wall clock on each tick, and carried
+/// forward by the monotonic one in between: a clock that is set is noticed within a tick.
+pub struct Coarse {
+    clock: Clock,
+    mono_ns: Cell<u64>,
+    /// Wall clock minus monotonic clock, milliseconds; wraps, as the sum wraps back.
+    offset_ms: Cell<u64>,
+}
+
+impl Coarse {
+    fn new(clock: Clock) -> Rc<Self> {
+        let coarse = Self {
+            clock,
+            mono_ns: Cell::new(0),
+            offset_ms: Cell::new(0),
+        };
+        coarse.tick();
+        Rc::new(coarse)
+    }
+
+    fn tick(&self) {
+        let now = self.clock.now();
+        self.mono_ns.set(now.mono_ns);
+        self.offset_ms
+            .set(now.wall_ms.wrapping_sub(now.mono_ns / 1_000_000));
+    }
+
+    /// Now.
+    pub fn now(&self) -> Now {
+        match &self.clock {
+            Clock::System(start) => {
+                let mono_ns = nanos(start.elapsed());
+                self.mono_ns.set(mono_ns);
+                Now {
+                    wall_ms: self.offset_ms.get().wrapping_add(mono_ns / 1_000_000),
+                    mono_ns,
+                }
+            }
+            Clock::Manual(_) => {
+                let now = self.clock.now();
+                self.mono_ns.set(now.mono_ns);
+                now
+            }
+        }
+    }
+
+    /// The monotonic clock when it was last read: at most a tick ago.
+    pub fn mono_ns(&self) -> u64 {
+        self.mono_ns.get()
+    }
+
+    /// Microseconds since `start`, read anew.
+    pub fn since_us(&self, start: Now) -> u64 {
+        self.now().mono_ns.saturating_sub(start.mono_ns) / 1000
+    }
+}
+
+/// Makes request ids: unique over restarts and workers, without a random number a request.
+pub struct Ids {
+    prefix: String,
+    counter: Cell<u64>,
+}
+
+impl Ids {
+    fn new() -> Self {
+        use std::hash::{BuildHasher, Hasher};
+        // The standard hasher's keys are random; hashing nothing shows 64 bits of them.
+        let random = std::hash::RandomState::new().build_hasher().finish();
+        Self {
+            prefix: format!("{random:016x}-"),
+            counter: Cell::new(0),
+        }
+    }
+
+    /// The next id.
+    pub fn next(&self) -> HeaderValue {
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let count = self.counter.get().wrapping_add(1);
+        self.counter.set(count);
+        let mut id = Vec::with_capacity(self.prefix.len() + 12);
+        id.extend_from_slice(self.prefix.as_bytes());
+        id.extend(
+            (0..12)
+                .rev()
+                .filter_map(|digit| DIGITS.get((count >> (4 * digit)) as usize & 15)),
+        );
+        // Hexadecimal digits and a dash are visible ASCII: the fallback is never taken.
+        HeaderValue::from_maybe_shared(bytes::Bytes::from(id))
+            .unwrap_or(HeaderValue::from_static("-"))
+    }
+}
+
+/// Everything a request of this thread needs.
+pub struct Worker {
+    /// The ladder's rules.
+    pub rules: Rules,
+    /// `WAF_MODE=observe`
+    pub observe: bool,
+    /// `WAF_TRUSTED_PROXIES`
+    pub trusted_proxies: NetSet,
+    /// `WAF_CLIENT_IP_HEADER`
+    pub client_ip_header: HeaderName,
+    /// `WAF_BAN_RESPONSE`
+    pub ban_response: BanResponse,
+    /// `WAF_RATE_LIMIT_HEADERS`
+    pub rate_limit_headers: RateLimitHeaders,
+    /// `WAF_BYTES_COUNT`
+    pub bytes_count: BytesCount,
+    /// `WAF_LOG_REQUESTS`
+    pub log_requests: LogRequests,
+    /// `WAF_WEBSOCKET_IDLE_TIMEOUT`
+    pub websocket_idle_timeout: Option<Duration>,
+    /// `Host` for clients that sent none.
+    pub upstream_host: HeaderValue,
+    /// The client table, shared by all workers.
+    pub table: Arc<Table>,
+    /// This worker's counters.
+    pub counters: Arc<Counters>,
+    /// The way up.
+    pub events: Events,
+    /// This worker's upstream connections.
+    pub pool: Pool,
+    /// Time.
+    pub clock: Rc<Coarse>,
+    /// Who answers under `/_waf/`.
+    pub handover: Handover,
+    /// CLIENT-7, shared by all workers.
+    pub forgotten_proxy: Arc<ForgottenProxy>,
+    /// Request ids.
+    pub ids: Ids,
+    snapshots: RefCell<Cache<Arc<ArcSwap<Snapshot>>, Arc<Snapshot>>>,
+    stopped: watch::Receiver<Stop>,
+    timeouts: Timeouts,
+    places: Arc<Connections>,
+    connections: RefCell<Vec<Weak<Downstream>>>,
+}
+
+impl Worker {
+    fn new(
+        parts: &Parts,
+        counters: Arc<Counters>,
+        places: Arc<Connections>,
+        forgotten_proxy: Arc<ForgottenProxy>,
+        stopped: watch::Receiver<Stop>,
+    ) -> Rc<Self> {
+        let settings = &parts.settings;
+        let clock = Coarse::new(parts.clock.clone());
+        let host = if settings.upstream.host.contains(':') {
+            format!("[{}]:{}", settings.upstream.host, settings.upstream.port)
+        } else {
+            format!("{}:{}", settings.upstream.host, settings.upstream.port)
+        };
+        Rc::new(Self {
+            rules: Rules::of(settings),
+            observe: settings.observe,
+            trusted_proxies: settings.trusted_proxies.clone(),
+            client_ip_header: settings.client_ip_header.clone(),
+            ban_response: settings.ban_response,
+            rate_limit_headers: settings.rate_limit_headers,
+            bytes_count: settings.bytes_count,
+            log_requests: settings.log_requests,
+            websocket_idle_timeout: settings.websocket_idle_timeout,
+            upstream_host: HeaderValue::try_from(host)
+                .unwrap_or_else(|_| HeaderValue::from_static("upstream")),
+            table: Arc::clone(&parts.table),
+            events: Events::new(
+                parts.breaks.clone(),
+                parts.records.clone(),
+                Arc::clone(&counters),
+            ),
+            counters,
+            pool: Pool::new(settings, Rc::clone(&clock)),
+            clock,
+            handover: Arc::clone(&parts.handover),
+            forgotten_proxy,
+            ids: Ids::new(),
+            snapshots: RefCell::new(Cache::new(Arc::clone(&parts.snapshots))),
+            stopped,
+            timeouts: Timeouts {
+                head_ns: nanos(settings.header_timeout),
+                body_ns: nanos(settings.body_timeout),
+                idle_ns: nanos(settings.keepalive_timeout),
+            },
+            places,
+            connections: RefCell::default(),
+        })
+    }
+
+    /// Reads the latest snapshot: one load, no count of references.
+    pub fn with_snapshot<R>(&self, read: impl FnOnce(&Snapshot) -> R) -> R {
+        read(self.snapshots.borrow_mut().load())
+    }
+
+    /// Whether the service is stopping.
+    pub fn is_draining(&self) -> bool {
+        *self.stopped.borrow() != Stop::No
+    }
+
+    /// Accepts until told to stop, then waits for the connections to end.
+    async fn run(
+        self: Rc<Self>,
+        listener: std::net::TcpListener,
+        stopped: &mut watch::Receiver<Stop>,
+    ) {
+        let listener = match TcpListener::from_std(listener) {
+            Ok(listener) => listener,
+            Err(error) => return tracing::error!(%error, "a worker cannot listen"),
+        };
+        tokio::task::spawn_local(Rc::clone(&self).tick());
+        {
+            // Dropping `accepting` closes the listener.
+            let mut accepting = pin!(Rc::clone(&self).accept(listener));
+            let mut told = pin!(stopped.wait_for(|stop| *stop != Stop::No));
+            poll_fn(|cx| {
+                if told.as_mut().poll(cx).is_ready() {
+                    return Poll::Ready(());
+                }
+                accepting.as_mut().poll(cx)
+            })
+            .await;
+        }
+        self.finish_all(Ending::Drain);
+        while self.has_connections() {
+            let aborted =
+                tokio::time::timeout(TICK, stopped.wait_for(|stop| *stop == Stop::Abort)).await;
+            if aborted.is_ok() {
+                self.finish_all(Ending::Abort);
+                // One turn of the runtime lets every connection see it.
+                tokio::time::sleep(TICK).await;
+                break;
+            }
+            // A connection that was accepted meanwhile drains too.
+            self.finish_all(Ending::Drain);
+        }
+        self.events.flush();
+    }
+
+    async fn accept(self: Rc<Self>, listener: TcpListener) {
+        loop {
+            match listener.accept().await {
+                Ok((stream, peer)) => self.admit(stream, peer),
+                Err(error) => {
+                    self.counters.connection_error(ConnectionError::Accept);
+                    tracing::warn!(%error, "accept failed");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    /// Starts serving a connection, or closes it at once where a bound is reached.
+    fn admit(self: &Rc<Self>, stream: TcpStream, peer: SocketAddr) {
+        let peer = fold(peer.ip());
+        let trusted = self.trusted_proxies.contains(peer);
+        let place = match self.places.enter(Client::of(peer), trusted) {
+            Ok(place) => place,
+            Err(kind) => return self.counters.connection_error(kind),
+        };
+        // A socket that refuses the option still works, only later.
+        let _ = SockRef::from(&stream).set_tcp_nodelay(true);
+        let downstream =
+            Downstream::new(stream, peer, trusted, Rc::clone(&self.clock), self.timeouts);
+        self.connections
+            .borrow_mut()
+            .push(Rc::downgrade(&downstream));
+        self.counters.connection_opened();
+        let worker = Rc::clone(self);
+        tokio::task::spawn_local(async move {
+            connection::serve(Rc::clone(&worker), downstream).await;
+            worker.counters.connection_closed();
+            drop(place);
+        });
+    }
+
+    /// The worker's heartbeat: wall clock, deadlines, idle upstream connections, log records.
+    async fn tick(self: Rc<Self>) {
+        let mut interval = tokio::time::interval(TICK);
+        interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            interval.tick().await;
+            self.clock.tick();
+            self.sweep();
+            self.pool.sweep();
+            self.events.flush();
+        }
+    }
+
+    fn sweep(&self) {
+        self.connections.borrow_mut().retain(|connection| {
+            let Some(connection) = connection.upgrade() else {
+                return false;
+            };
+            connection.sweep();
+            true
+        });
+    }
+
+    fn finish_all(&self, ending: Ending) {
+        for connection in self.connections.borrow().iter().filter_map(Weak::upgrade) {
+            connection.finish(ending);
+        }
+    }
+
+    fn has_connections(&self) -> bool {
+        self.connections
+            .borrow()
+            .iter()
+            .any(|connection| connection.strong_count() > 0)
+    }
+}

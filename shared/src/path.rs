@@ -1,0 +1,593 @@
+//! What a request's path means: its normal form, whether a prefix matches it, and whether it is the service's own.
+//!
+//! Pure, and without an allocation for an ordinary path. Settings and requests go through the same functions, so
+//! that an exempt path cannot be spelled past the check. What to do about the answer is the ladder's business.
+//!
+//! Two questions, two leanings. [`normalise`] and [`is_exempt`] follow RFC 3986 and, where an application might read
+//! more into a path than the RFC does, do not exempt. [`is_own`] asks what *any* application could make of the path
+//! (decoding twice, `\` as a slash, `;` as parameters, slashes merged), because a path under `/_waf/` must never
+//! arrive there (CHECK-1).
+
+use std::borrow::Cow;
+
+/// The reserved prefix, as the service itself writes it.
+pub const OWN_PREFIX: &str = "/_waf/";
+
+/// The first segment of every path of the service.
+const OWN_SEGMENT: &[u8; 4] = b"_waf";
+
+/// Whether the service must answer the path itself, however it is written (CHECK-1).
+///
+/// True for every path that could enter `/_waf` on its way: `/_waf/../x` too, whatever it leads to in the end.
+pub fn is_own(path: &str) -> bool {
+    let bytes = path.as_bytes();
+    if !bytes.contains(&b'_') && !bytes.contains(&b'%') {
+        return false;
+    }
+    let mut depth = Depth::default();
+    let mut segment = Segment::default();
+    for (byte, literal) in loosely(bytes) {
+        match byte {
+            b'/' | b'\\' => {
+                if segment.is_own_at(&depth) {
+                    return true;
+                }
+                depth.enter(&segment, literal && byte == b'/');
+                segment = Segment::default();
+            }
+            _ => segment.push(byte),
+        }
+    }
+    segment.is_own_at(&depth)
+}
+
+/// Whether the path is written as the service's routes are: `/_waf/…` with no segment that is empty or dots, in any
+/// decoding. Other spellings of an own path are answered 404.
+pub fn own_path_exact(path: &str) -> bool {
+    let Some(rest) = path.strip_prefix(OWN_PREFIX) else {
+        return false;
+    };
+    let mut segment = Segment::default();
+    for (byte, _) in loosely(rest.as_bytes()) {
+        match byte {
+            b'/' | b'\\' => {
+                if segment.is_empty() || segment.is_dots() {
+                    return false;
+                }
+                segment = Segment::default();
+            }
+            _ => segment.push(byte),
+        }
+    }
+    !segment.is_dots()
+}
+
+/// Whether one of the normalised `prefixes` covers the path by whole segments: `/static` covers `/static` and
+/// `/static/a`, not `/staticx`. The empty prefix, which is how `/` is kept, covers every path.
+///
+/// A path that an application could still climb out of (`/static/..%2fadmin`, `/static/..;/admin`) is not exempt:
+/// the limits would be the price of one encoded slash.
+pub fn is_exempt(path: &str, prefixes: &[String]) -> bool {
+    if prefixes.is_empty() {
+        return false;
+    }
+    let path = normalise(path);
+    prefixes.iter().any(|prefix| covers(prefix, &path)) && !climbs(&path)
+}
+
+fn covers(prefix: &str, path: &str) -> bool {
+    path.strip_prefix(prefix)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// Whether a loose reading finds a `..` that [`normalise`] had to leave.
+fn climbs(path: &str) -> bool {
+    let bytes = path.as_bytes();
+    if !bytes.iter().any(|b| matches!(b, b'%' | b'\\' | b';')) {
+        return false;
+    }
+    let mut segment = Segment::default();
+    for (byte, _) in loosely(bytes) {
+        match byte {
+            b'/' | b'\\' => {
+                if segment.is_parent() {
+                    return true;
+                }
+                segment = Segment::default();
+            }
+            _ => segment.push(byte),
+        }
+    }
+    segment.is_parent()
+}
+
+/// The path with percent-encoded unreserved characters decoded, other escapes in upper case, and dot segments
+/// resolved (RFC 3986 §6.2.2). Borrowed if it is in that form already. Paths that do not begin with a slash (`*`)
+/// stay as they are.
+pub fn normalise(path: &str) -> Cow<'_, str> {
+    if !path.starts_with('/') || is_normal(path.as_bytes()) {
+        return Cow::Borrowed(path);
+    }
+    Cow::Owned(without_dot_segments(&decoded_unreserved(path)))
+}
+
+/// One scan that finds whatever [`normalise`] would change.
+fn is_normal(bytes: &[u8]) -> bool {
+    let mut rest = bytes;
+    loop {
+        match rest {
+            [] => return true,
+            [b'/', b'.'] | [b'/', b'.', b'.'] => return false,
+            [b'/', b'.', b'/', ..] | [b'/', b'.', b'.', b'/', ..] => return false,
+            [b'%', high, low, ..] if escape(*high, *low).is_some() => {
+                let lower = high.is_ascii_lowercase() || low.is_ascii_lowercase();
+                if lower || escape(*high, *low).is_some_and(is_unreserved) {
+                    return false;
+                }
+            }
+            _ => {}
+        }
+        rest = rest.get(1..).unwrap_or_default();
+    }
+}
+
+fn decoded_unreserved(path: &str) -> String {
+    let mut text = String::with_capacity(path.len());
+    let mut rest = path;
+    while let Some((before, after)) = rest.split_once('%') {
+        text.push_str(before);
+        rest = after;
+        match *after.as_bytes() {
+            [high, low, ..] => match escape(high, low) {
+                Some(byte) => {
+                    if is_unreserved(byte) {
+                        text.push(char::from(byte));
+                    } else {
+                        text.push('%');
+                        text.push(char::from(high.to_ascii_uppercase()));
+                        text.push(char::from(low.to_ascii_uppercase()));
+                    }
+                    rest = after.get(2..).unwrap_or_default();
+                }
+                None => text.push('%'),
+            },
+            _ => text.push('%'),
+        }
+    }
+    text.push_str(rest);
+    text
+}
+
+/// `remove_dot_segments` of RFC 3986 §5.2.4, for a path that begins with a slash.
+fn without_dot_segments(path: &str) -> String {
+    let mut text = String::with_capacity(path.len());
+    let mut segments = path.split('/').skip(1).peekable();
+    while let Some(segment) = segments.next() {
+        match segment {
+            "." => {}
+            ".." => text.truncate(text.rfind('/').unwrap_or(0)),
+            _ => {
+                text.push('/');
+                text.push_str(segment);
+                continue;
+            }
+        }
+        // A dot segment at the end leaves a directory: its slash stays.
+        if segments.peek().is_none() {
+            text.push('/');
+        }
+    }
+    text
+}
+
+fn is_unreserved(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~')
+}
+
+fn escape(high: u8, low: u8) -> Option<u8> {
+    let digit = |byte: u8| char::from(byte).to_digit(16);
+    u8::try_from(digit(high)? * 16 + digit(low)?).ok()
+}
+
+/// The bytes after decoding twice, each with whether it stood there literally.
+fn loosely(bytes: &[u8]) -> impl Iterator<Item = (u8, bool)> {
+    Decoded(Decoded(bytes.iter().map(|byte| (*byte, true))))
+}
+
+/// One pass of percent-decoding over bytes that may come from another pass.
+#[derive(Clone)]
+struct Decoded<I>(I);
+
+impl<I: Iterator<Item = (u8, bool)> + Clone> Iterator for Decoded<I> {
+    type Item = (u8, bool);
+
+    fn next(&mut self) -> Option<(u8, bool)> {
+        let first = self.0.next()?;
+        if first.0 != b'%' {
+            return Some(first);
+        }
+        let mut ahead = self.0.clone();
+        if let (Some((high, _)), Some((low, _))) = (ahead.next(), ahead.next())
+            && let Some(byte) = escape(high, low)
+        {
+            self.0 = ahead;
+            return Some((byte, false));
+        }
+        Some(first)
+    }
+}
+
+/// As much of a segment as the questions here need: the first bytes before its parameters.
+#[derive(Default)]
+struct Segment {
+    start: [u8; 4],
+    length: usize,
+    parameters: bool,
+}
+
+impl Segment {
+    fn push(&mut self, byte: u8) {
+        // An application that decodes before it splits ends the path at a decoded `?` or `#`.
+        self.parameters |= matches!(byte, b';' | b'?' | b'#');
+        if self.parameters {
+            return;
+        }
+        if let Some(place) = self.start.get_mut(self.length) {
+            *place = byte.to_ascii_lowercase();
+        }
+        self.length += 1;
+    }
+
+    fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    fn is_parent(&self) -> bool {
+        self.length == 2 && self.start.starts_with(b"..")
+    }
+
+    fn is_dots(&self) -> bool {
+        self.is_parent() || (self.length == 1 && self.start.starts_with(b"."))
+    }
+
+    fn is_own_at(&self, depth: &Depth) -> bool {
+        self.length == OWN_SEGMENT.len() && self.start == *OWN_SEGMENT && depth.lowest == 0
+    }
+}
+
+/// How deep below the root a segment stands at least, over every reading of the path.
+///
+/// Readings differ in what separates segments: `a%2fb` is one or two. Every `..` counts as one, and what stands
+/// between two literal slashes counts at most one up, so no reading can be less deep than `lowest`. Readings that
+/// this makes too careful (`/a%2fb/../_waf`) get a 404 instead of being argued about.
+#[derive(Default)]
+struct Depth {
+    lowest: usize,
+    /// Whether something between the last literal slash and here was counted.
+    counted: bool,
+}
+
+impl Depth {
+    fn enter(&mut self, segment: &Segment, literal_slash: bool) {
+        if segment.is_parent() {
+            self.lowest = self.lowest.saturating_sub(1);
+        } else if !segment.is_empty() && !segment.is_dots() && !self.counted {
+            self.lowest += 1;
+            self.counted = true;
+        }
+        // Parameters may reach as far as the next literal slash: `/;%2fa%2f_waf`.
+        self.counted |= segment.parameters;
+        if literal_slash {
+            self.counted = false;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// CHECK-1: every spelling of a path under `/_waf/` is the service's.
+    #[test]
+    fn an_own_path_is_known_however_it_is_written() {
+        for own in [
+            "/_waf",
+            "/_waf/",
+            "/_waf/x",
+            "//_waf/x",
+            "/%5fwaf/x",
+            "/%5Fwaf/x",
+            "/x/../_waf/x",
+            "/_WAF/x",
+            "/_Waf",
+            "/_waf;a=b/x",
+            "/;a/_waf/x",
+            "/_waf%2fx",
+            "/%2f_waf/x",
+            "/%255fwaf/x",
+            "/%25%35%66waf/x",
+            "/x/%2e%2e/_waf/x",
+            "/x/%252e%252e/_waf/x",
+            "/x/..%2f_waf/x",
+            "/x/..;/_waf/x",
+            "/x%2fy/../_waf/x",
+            "\\_waf\\x",
+            "/x\\..\\_waf",
+            "/./_waf/x",
+            "/a//../_waf/x",
+            "/a/b/../../../_waf",
+            "/_waf/health/../../x",
+            "/_waf/../x",
+            "/_waf%3fx",
+            "/;%252Fa%2f_waf",
+            "_waf/x",
+        ] {
+            assert!(is_own(own), "{own}");
+        }
+        for other in [
+            "/",
+            "/x",
+            "*",
+            "",
+            "/x/_waf",
+            "/x/_waf/y",
+            "/_wafx",
+            "/x_waf",
+            "/_wa",
+            "/_waf.html",
+            "/%5fwafx",
+            "/a%20b/_waf",
+            "/x/../y/_waf",
+        ] {
+            assert!(!is_own(other), "{other}");
+        }
+    }
+
+    /// CHECK-1: only the canonical spelling is routed.
+    #[test]
+    fn only_the_canonical_spelling_is_exact() {
+        for exact in [
+            "/_waf/health",
+            "/_waf/bans/2001:db8::1",
+            "/_waf/bans/10.0.0.0%2f24",
+            "/_waf/",
+        ] {
+            assert!(own_path_exact(exact), "{exact}");
+        }
+        for other in [
+            "/_waf",
+            "//_waf/x",
+            "/%5fwaf/x",
+            "/_WAF/x",
+            "/x/../_waf/x",
+            "/_waf/health/../../x",
+            "/_waf/./x",
+            "/_waf//x",
+            "/_waf/%2e%2e/x",
+            "/_waf/x%2f..",
+            "/_waf/..;/x",
+        ] {
+            assert!(!own_path_exact(other), "{other}");
+        }
+    }
+
+    /// CHECK: exempt prefixes match whole segments of the normalised path (section 13, item 3).
+    #[test]
+    fn exempt_prefixes_match_whole_segments() {
+        let prefixes = ["/static".to_owned(), "/a/b".to_owned()];
+        for exempt in [
+            "/static",
+            "/static/",
+            "/static/a",
+            "/%73tatic/a",
+            "/x/../static/a",
+            "/a/./b",
+            "/static/a%20b;v=1",
+        ] {
+            assert!(is_exempt(exempt, &prefixes), "{exempt}");
+        }
+        for counted in [
+            "/staticx",
+            "/stati",
+            "/static/../x",
+            "/static/%2e%2e/x",
+            "/Static",
+            "/a",
+            "/static/..%2fx",
+            "/static/..;/x",
+            "/static/%252e%252e/x",
+            "/static/..\\x",
+        ] {
+            assert!(!is_exempt(counted, &prefixes), "{counted}");
+        }
+        assert!(is_exempt("/anything", &[String::new()]));
+        assert!(!is_exempt("/anything", &[]));
+    }
+
+    /// CHECK: escapes of unreserved characters and dot segments are resolved, the rest stays (section 13, item 3).
+    #[test]
+    fn normal_forms() {
+        for (path, normal) in [
+            ("/a/%7euser", "/a/~user"),
+            ("/a%2fb", "/a%2Fb"),
+            ("/a/./b/../c", "/a/c"),
+            ("/a/..", "/"),
+            ("/..", "/"),
+            ("/a/b/.", "/a/b/"),
+            ("/a//../b", "/a/b"),
+            ("/%2e%2e/a", "/a"),
+            ("/%252e", "/%252e"),
+            ("/100%", "/100%"),
+            ("/%zz/%4", "/%zz/%4"),
+            ("/ä/%41", "/ä/A"),
+            ("*", "*"),
+        ] {
+            assert_eq!(normalise(path), normal, "{path}");
+        }
+    }
+
+    #[test]
+    fn ordinary_paths_are_not_copied() {
+        for path in [
+            "/",
+            "/index.html",
+            "/.well-known/x",
+            "/a%20b/..c/d..",
+            "/a//b",
+            "*",
+        ] {
+            assert!(matches!(normalise(path), Cow::Borrowed(_)), "{path}");
+        }
+    }
+
+    /// RFC 3986 §5.2.4 as its text has it, step by step.
+    fn remove_dot_segments_twin(path: &str) -> String {
+        let (mut input, mut output) = (path.to_owned(), String::new());
+        while !input.is_empty() {
+            if input.starts_with("/./") {
+                input.replace_range(..3, "/");
+            } else if input == "/." {
+                input = "/".to_owned();
+            } else if input.starts_with("/../") {
+                input.replace_range(..4, "/");
+                output.truncate(output.rfind('/').unwrap_or(0));
+            } else if input == "/.." {
+                input = "/".to_owned();
+                output.truncate(output.rfind('/').unwrap_or(0));
+            } else {
+                let end = input[1..].find('/').map_or(input.len(), |at| at + 1);
+                output.push_str(&input[..end]);
+                input.replace_range(..end, "");
+            }
+        }
+        output
+    }
+
+    fn decode_twin(path: &str, which: impl Fn(u8) -> bool) -> String {
+        let bytes = path.as_bytes();
+        let (mut at, mut text) = (0, Vec::new());
+        while at < bytes.len() {
+            let code = path
+                .get(at + 1..at + 3)
+                .filter(|_| bytes[at] == b'%')
+                .filter(|hex| hex.bytes().all(|b| b.is_ascii_hexdigit()))
+                .map(|hex| u8::from_str_radix(hex, 16).unwrap());
+            match code {
+                Some(code) if which(code) => text.push(code),
+                Some(_) => text.extend(path[at..at + 3].to_ascii_uppercase().bytes()),
+                None => text.push(bytes[at]),
+            }
+            at += if code.is_some() { 3 } else { 1 };
+        }
+        String::from_utf8(text).unwrap()
+    }
+
+    /// One reading of a path, as some application might make it: whether it ever stands in `/_waf`.
+    fn enters_own(path: &str, decodings: u8, backslash: bool, cut: bool, merge: bool) -> bool {
+        let mut path = decode_twin(path, is_unreserved);
+        for _ in 0..decodings {
+            path = decode_twin(&path, |byte| byte.is_ascii());
+        }
+        if backslash {
+            path = path.replace('\\', "/");
+        }
+        let mut stack: Vec<&str> = Vec::new();
+        for segment in path.split('/').skip(1) {
+            let segment = if cut {
+                segment.split(';').next().unwrap()
+            } else {
+                segment
+            };
+            match segment {
+                "." => {}
+                "" if merge => {}
+                ".." => {
+                    stack.pop();
+                }
+                _ => stack.push(segment),
+            }
+            if stack
+                .first()
+                .is_some_and(|s| s.eq_ignore_ascii_case("_waf"))
+            {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn path_of(pieces: &[&'static str]) -> impl Strategy<Value = String> + use<> {
+        prop::collection::vec(prop::sample::select(pieces.to_vec()), 0..9)
+            .prop_map(|pieces| format!("/{}", pieces.concat()))
+    }
+
+    const PIECES: &[&str] = &[
+        "/", "/", "/", ".", "..", "a", "b", "_waf", "_WAF", "%5fwaf", "%255fwaf", "%2e", "%2E%2e",
+        "%252e", "%2f", "%252F", "\\", "%5c", ";", "%3b", "%", "%4", "é", "%25",
+    ];
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(16384))]
+
+        /// The normal form agrees with the RFC's text, is normal itself, and is borrowed exactly if nothing changed.
+        #[test]
+        fn normalise_agrees_with_its_naive_twin(path in path_of(PIECES)) {
+            let twin = remove_dot_segments_twin(&decode_twin(&path, is_unreserved));
+            let normal = normalise(&path);
+            prop_assert_eq!(&normal, &twin);
+            prop_assert_eq!(matches!(normal, Cow::Borrowed(_)), twin == path);
+            prop_assert!(matches!(normalise(&twin), Cow::Borrowed(_)), "{} is not normal", twin);
+        }
+
+        /// CHECK-1: no reading of a path that is not own ends under `/_waf`.
+        #[test]
+        fn no_reading_of_a_forwarded_path_is_own(path in path_of(PIECES)) {
+            if !is_own(&path) {
+                for decodings in 0..=2 {
+                    for bits in 0..8 {
+                        prop_assert!(!enters_own(&path, decodings, bits & 1 > 0, bits & 2 > 0, bits & 4 > 0));
+                    }
+                }
+            }
+        }
+
+        /// CHECK-1: a path without anything to decode or to argue about is own exactly if it enters `/_waf`.
+        #[test]
+        fn plain_paths_are_judged_exactly(path in path_of(&["/", "/", "/", ".", "..", "a", "_waf", "_WAF", "x_waf"])) {
+            prop_assert_eq!(is_own(&path), enters_own(&path, 0, false, false, true));
+        }
+
+        /// CHECK-1: what is routed as ours is ours.
+        #[test]
+        fn exact_own_paths_are_own(path in path_of(PIECES)) {
+            if own_path_exact(&path) {
+                prop_assert!(is_own(&path));
+                prop_assert!(path.starts_with("/_waf/"));
+            }
+        }
+
+        /// An exempt path stays under its prefix in every reading.
+        #[test]
+        fn exempt_paths_cannot_climb_out(tail in path_of(PIECES)) {
+            let path = format!("/static{tail}");
+            if is_exempt(&path, &["/static".to_owned()]) {
+                let loose = decode_twin(&decode_twin(&normalise(&path), |b| b.is_ascii()), |b| b.is_ascii());
+                prop_assert!(!loose.split(['/', '\\']).any(|s| s.split(';').next() == Some("..")), "{}", loose);
+            }
+        }
+
+        /// Whole segments against a naive comparison of segment lists.
+        #[test]
+        fn covers_agrees_with_segment_lists(path in path_of(&["/", "a", "b"]), prefix in path_of(&["/", "a", "b"])) {
+            let segments = |text: &str| text.split('/').map(str::to_owned).collect::<Vec<_>>();
+            let prefix = prefix.trim_end_matches('/');
+            prop_assert_eq!(covers(prefix, &path), segments(&path).starts_with(&segments(prefix)));
+        }
+
+        #[test]
+        fn no_text_panics(path in "\\PC*") {
+            let _ = (is_own(&path), own_path_exact(&path), normalise(&path));
+        }
+    }
+}

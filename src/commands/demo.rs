@@ -1,0 +1,102 @@
+//! `weir demo`: the proxy in front of a small application inside the binary, with low limits, on loopback.
+//!
+//! Everything is real but the application: the same settings, planes and files, in a state directory that is removed
+//! at the end. `WAF_*` variables of the environment stand above the demo's own values.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::process::ExitCode;
+
+use http::{Request, Response};
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use weir_shared::settings::{self, Loaded};
+
+use super::{EXIT_CONFIG, environment, refuse};
+use crate::serve::Announce;
+
+/// Requests a minute that the demo allows.
+const REQUESTS_PER_MINUTE: u32 = 10;
+
+/// Runs the demo until Ctrl-C.
+pub fn run() -> ExitCode {
+    let state = match tempfile::Builder::new().prefix("weir-demo-").tempdir() {
+        Ok(state) => state,
+        Err(error) => return failed(&format!("no directory for the demo's state: {error}")),
+    };
+    let application = match start_application() {
+        Ok(address) => address,
+        Err(error) => return failed(&format!("the demo's application cannot start: {error}")),
+    };
+    let mut variables: BTreeMap<String, String> = BTreeMap::from(
+        [
+            ("WAF_UPSTREAM", format!("http://{application}")),
+            ("WAF_STATE_DIR", state.path().display().to_string()),
+            ("WAF_RATE_LIMIT_PER_MINUTE", REQUESTS_PER_MINUTE.to_string()),
+            ("WAF_BAN_FIRST", "1m".to_owned()),
+            ("WAF_WORKERS", "1".to_owned()),
+            ("WAF_LOG_LEVEL", "warn".to_owned()),
+        ]
+        .map(|(name, value)| (name.to_owned(), value)),
+    );
+    variables.extend(environment());
+    match settings::load(variables) {
+        Ok(Loaded { settings, warnings }) => {
+            super::run(settings, &warnings, Announce::With(Box::new(print_lines)))
+        }
+        Err(problems) => refuse(&problems),
+    }
+}
+
+fn failed(why: &str) -> ExitCode {
+    eprintln!("weir: {why}");
+    ExitCode::from(EXIT_CONFIG)
+}
+
+/// Three lines to try, in this order.
+fn print_lines(address: SocketAddr) {
+    let more = REQUESTS_PER_MINUTE + 2;
+    eprintln!("weir demo: {REQUESTS_PER_MINUTE} requests a minute are allowed; try these in another terminal:");
+    eprintln!();
+    eprintln!("  curl -i http://{address}/                                          # a pass: 200");
+    eprintln!("  curl -s -o /dev/null -w '%{{http_code}}\\n' 'http://{address}/?[1-{more}]'   # a break: 200 … then 429");
+    eprintln!("  curl -i http://{address}/                                          # a ban: 429 with Retry-After");
+    eprintln!();
+    eprintln!("Each request is logged below. Ctrl-C ends the demo.");
+}
+
+/// The application: says what it was asked, on a port of its own.
+fn start_application() -> io::Result<SocketAddr> {
+    let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    listener.set_nonblocking(true)?;
+    let address = listener.local_addr()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
+    std::thread::Builder::new().name("demo-application".to_owned()).spawn(move || {
+        if let Err(error) = runtime.block_on(serve_application(listener)) {
+            tracing::error!(%error, "the demo's application ended");
+        }
+    })?;
+    Ok(address)
+}
+
+async fn serve_application(listener: std::net::TcpListener) -> io::Result<()> {
+    let listener = tokio::net::TcpListener::from_std(listener)?;
+    loop {
+        let (stream, _) = listener.accept().await?;
+        tokio::spawn(async move {
+            // A client that goes away is no event worth a word here.
+            let _ = http1::Builder::new()
+                .serve_connection(TokioIo::new(stream), service_fn(hello))
+                .await;
+        });
+    }
+}
+
+async fn hello(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, std::convert::Infallible> {
+    let text = format!("hello from the application: {} {}\n", request.method(), request.uri());
+    Ok(Response::new(Full::new(Bytes::from(text))))
+}

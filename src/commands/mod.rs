@@ -1,0 +1,66 @@
+//! One function a command, and the exit statuses they share.
+
+use std::process::ExitCode;
+
+use weir_shared::settings::{self, Loaded, Settings};
+
+use crate::serve::{self, StartError};
+
+pub mod demo;
+
+/// Something an operator must mend before a start (`EX_CONFIG` of sysexits; SETTING-1).
+pub const EXIT_CONFIG: u8 = 78;
+
+/// `weir`, `weir serve`: serves with the settings of the environment.
+pub fn serve() -> ExitCode {
+    match settings::load(environment()) {
+        Ok(Loaded { settings, warnings }) => run(settings, &warnings, serve::Announce::Nothing),
+        Err(problems) => refuse(&problems),
+    }
+}
+
+/// `weir check`: says what is wrong with the settings, or that nothing is.
+pub fn check() -> ExitCode {
+    match settings::load(environment()) {
+        Ok(Loaded { warnings, .. }) => {
+            for warning in warnings {
+                eprintln!("weir: warning: {warning}");
+            }
+            println!("the settings are fine");
+            ExitCode::SUCCESS
+        }
+        Err(problems) => refuse(&problems),
+    }
+}
+
+/// Serves until a signal; every problem that stops the start is one line on standard error.
+pub fn run(settings: Settings, warnings: &[String], announce: serve::Announce) -> ExitCode {
+    crate::process_log::start(settings.log_level);
+    for warning in warnings {
+        tracing::warn!("{warning}");
+    }
+    match serve::serve(settings, announce) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error @ StartError::Unfit(_)) => {
+            eprintln!("weir: {error}");
+            ExitCode::from(EXIT_CONFIG)
+        }
+        Err(error) => {
+            eprintln!("weir: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn refuse(problems: &[settings::Problem]) -> ExitCode {
+    for problem in problems {
+        eprintln!("weir: {}", problem.0);
+    }
+    ExitCode::from(EXIT_CONFIG)
+}
+
+/// The environment; names and values that are not UTF-8 are shown with replacement characters, and then judged.
+pub fn environment() -> impl Iterator<Item = (String, String)> {
+    std::env::vars_os()
+        .map(|(name, value)| (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned()))
+}

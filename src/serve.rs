@@ -1,0 +1,230 @@
+//! The wiring: settings, channels, threads, shutdown. The only place where both planes are named.
+//!
+//! ```text
+//!   clients ──► weir-worker-0 ─┐  breaks (bounded)      ┌─► weir-control ──► weir-state ──► bans.json, clients.json
+//!   clients ──► weir-worker-1 ─┼────────────────────────┘        │
+//!                  ▲           │  records (bounded batches)      │ snapshots (arc-swap)
+//!                  │           └─► weir-log ──► stdout           │
+//!                  └────────────────────────────────────────────-┘
+//! ```
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use crossbeam_channel::bounded;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use weir_controlplane::{Control, ControlHandle, Wiring};
+use weir_controlplane::request_log::RequestLog;
+use weir_controlplane::state::Keeper;
+use weir_dataplane::clients::table::Table;
+use weir_dataplane::{Bound, Counting, DataPlane, Parts, Stop};
+use weir_shared::clock::Clock;
+use weir_shared::settings::{LogRequests, Settings};
+use weir_shared::snapshot::Snapshot;
+
+/// Breaks that may wait for the control plane. More at once are answered 429 and counted (LIMIT-6).
+const MAX_BREAKS: usize = 4096;
+/// Batches of log records that may wait for the writer; a worker sends at most 64 records in one.
+const MAX_BATCHES: usize = 1024;
+/// How often a stop looks whether the workers have ended.
+const STOP_LOOK: Duration = Duration::from_millis(20);
+
+/// Why the service did not start, or did not end well.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// Something an operator must mend: exit status 78.
+    #[error("{0}")]
+    Unfit(String),
+    /// The system refused threads or signals.
+    #[error("the system refused a thread or a signal handler: {0}")]
+    System(#[from] io::Error),
+    /// A thread of ours ended in a panic.
+    #[error("a thread ended in a panic; its message is above")]
+    Panicked,
+}
+
+/// What to print once requests are served.
+pub enum Announce {
+    /// The line `listening` of the process log alone.
+    Nothing,
+    /// More, given the address.
+    With(Box<dyn FnOnce(SocketAddr)>),
+}
+
+/// Serves until SIGTERM or SIGINT, then drains. SIGHUP reads the token file again and reopens the log, SIGUSR1 reopens
+/// the log.
+///
+/// # Errors
+/// [`StartError`]; nothing was served then.
+pub fn serve(settings: Settings, announce: Announce) -> Result<(), StartError> {
+    let settings = Arc::new(settings);
+    let clock = Clock::system();
+    let unfit = |error: &dyn std::fmt::Display| StartError::Unfit(error.to_string());
+
+    // Everything that can refuse the start comes before the first thread that serves.
+    let bound = Bound::new(settings.listen, settings.workers).map_err(|error| unfit(&error))?;
+    let address = bound.address();
+    let (keeper, start) = Keeper::open(&settings.state_dir, clock.clone()).map_err(|error| unfit(&error))?;
+
+    let snapshots = Arc::new(ArcSwap::from_pointee(Snapshot::default()));
+    let table = Arc::new(Table::default());
+    let counting = Counting::new(settings.workers, Arc::clone(&table));
+    let (breaks_up, breaks) = bounded(MAX_BREAKS);
+    let (control, handle) = Control::new(Wiring {
+        settings: Arc::clone(&settings),
+        clock: clock.clone(),
+        snapshots: Arc::clone(&snapshots),
+        table: Arc::clone(&table) as _,
+        breaks,
+        totals: {
+            let counting = counting.clone();
+            Arc::new(move || counting.totals())
+        },
+        keeper,
+        start,
+        version: env!("CARGO_PKG_VERSION"),
+    })
+    .map_err(|error| unfit(&error))?;
+
+    let (records, log) = if settings.log_requests == LogRequests::Off {
+        (None, None)
+    } else {
+        let (records_up, records) = bounded(MAX_BATCHES);
+        let counting = counting.clone();
+        let lost = Arc::new(move || counting.totals().records_dropped);
+        let log = RequestLog::start(&settings, records, lost).map_err(|error| unfit(&error))?;
+        (Some(records_up), Some(log))
+    };
+
+    let control_thread =
+        std::thread::Builder::new().name("weir-control".to_owned()).spawn(move || control.run())?;
+    let plane = DataPlane::start(
+        bound,
+        Parts {
+            settings: Arc::clone(&settings),
+            clock,
+            table,
+            snapshots,
+            breaks: breaks_up,
+            records,
+            handover: handle.handover(),
+            counting,
+        },
+    )?;
+
+    let signals = Signals::new()?;
+    tracing::info!(
+        %address,
+        upstream = %format_args!("{}:{}", settings.upstream.host, settings.upstream.port),
+        mode = if settings.observe { "observe" } else { "enforce" },
+        workers = settings.workers,
+        version = env!("CARGO_PKG_VERSION"),
+        "listening"
+    );
+    if let Announce::With(print) = announce {
+        print(address);
+    }
+
+    signals.wait_for_stop(&handle, log.as_ref());
+    let workers_ended = drain(plane, &signals, settings.shutdown_timeout);
+    // The data plane has ended: what it counted is final, and the last write of the state files holds all of it.
+    handle.stop();
+    let control_ended = control_thread.join().is_ok();
+    if let Some(log) = log {
+        log.stop();
+    }
+    if workers_ended && control_ended { Ok(()) } else { Err(StartError::Panicked) }
+}
+
+/// Closes the listeners, lets running answers end, and cuts what is left after the time-out or a second signal.
+fn drain(plane: DataPlane, signals: &Signals, timeout: Duration) -> bool {
+    tracing::info!(timeout_seconds = timeout.as_secs_f64(), "draining");
+    plane.stop(Stop::Drain);
+    let deadline = Instant::now() + timeout;
+    while !plane.is_finished() {
+        if Instant::now() >= deadline || signals.stop_again(STOP_LOOK) {
+            tracing::warn!("ending the connections that are left");
+            plane.stop(Stop::Abort);
+            break;
+        }
+    }
+    plane.join()
+}
+
+/// The signals, received on the main thread.
+struct Signals {
+    runtime: tokio::runtime::Runtime,
+    inner: std::cell::RefCell<Streams>,
+}
+
+struct Streams {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+    reopen: Signal,
+}
+
+/// What a signal asks for.
+enum Asked {
+    Stop,
+    Reload,
+    Reopen,
+}
+
+impl Streams {
+    async fn next(&mut self) -> Asked {
+        std::future::poll_fn(|cx| {
+            use std::task::Poll;
+            if self.terminate.poll_recv(cx).is_ready() || self.interrupt.poll_recv(cx).is_ready() {
+                return Poll::Ready(Asked::Stop);
+            }
+            if self.hangup.poll_recv(cx).is_ready() {
+                return Poll::Ready(Asked::Reload);
+            }
+            self.reopen.poll_recv(cx).map(|_| Asked::Reopen)
+        })
+        .await
+    }
+}
+
+impl Signals {
+    fn new() -> io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
+        let inner = {
+            let _entered = runtime.enter();
+            Streams {
+                terminate: signal(SignalKind::terminate())?,
+                interrupt: signal(SignalKind::interrupt())?,
+                hangup: signal(SignalKind::hangup())?,
+                reopen: signal(SignalKind::user_defined1())?,
+            }
+        };
+        Ok(Self { runtime, inner: std::cell::RefCell::new(inner) })
+    }
+
+    fn wait_for_stop(&self, control: &ControlHandle, log: Option<&RequestLog>) {
+        loop {
+            match self.runtime.block_on(self.inner.borrow_mut().next()) {
+                Asked::Stop => return,
+                Asked::Reload => {
+                    control.reload_tokens();
+                    log.inspect(|log| log.reopen());
+                }
+                Asked::Reopen => {
+                    log.inspect(|log| log.reopen());
+                }
+            }
+        }
+    }
+
+    /// Whether a second signal to stop came within `wait`.
+    fn stop_again(&self, wait: Duration) -> bool {
+        let mut streams = self.inner.borrow_mut();
+        self.runtime.block_on(async {
+            matches!(tokio::time::timeout(wait, streams.next()).await, Ok(Asked::Stop))
+        })
+    }
+}
