@@ -10,7 +10,7 @@
 //! A panic in a turn is a bug. It is logged, what follows from the bans is worked out anew, and the loop goes on; after
 //! [`MAX_PANICS`] within [`PANIC_SPAN_NS`] the process ends, since a filter that cannot ban any more must not look alive.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,6 +46,13 @@ const TICK: Duration = Duration::from_millis(100);
 
 /// The most breaks that are made into bans before they are published: a flood of breaks must not delay the first.
 const MAX_BATCH: usize = 1024;
+
+/// The most bans whose circumstances are gathered before breaks are looked at again: counting the requests of a netblock
+/// walks the client table, and a storm of bans must not hold up the next one (BAN-8).
+const MAX_NOTES_A_TURN: usize = 8;
+
+/// The most bans that wait for their circumstances; beyond it they go without the count of their netblock.
+const MAX_UNNOTED: usize = 4096;
 
 /// The most admin requests that are answered before breaks are looked at again.
 const MAX_ADMIN_A_TURN: usize = 4;
@@ -128,7 +135,9 @@ pub struct Control {
     commands: Receiver<Command>,
     saved: Receiver<(u64, bool)>,
     /// Clients whose breaks are being handled: after a panic they are released, or they would never be reported again.
-    batch: Vec<Client>,
+    in_hand: Vec<Client>,
+    /// Bans that are published and wait for their circumstances; their clients are reset afterwards.
+    unnoted: VecDeque<(Break, BanKey)>,
     /// The last edit that was taken in.
     applied: u64,
     saves: Saves,
@@ -288,7 +297,8 @@ impl Control {
             requests,
             commands,
             saved,
-            batch: Vec::new(),
+            in_hand: Vec::new(),
+            unnoted: VecDeque::new(),
             applied: 0,
             saves: Saves {
                 outcomes,
@@ -333,18 +343,26 @@ impl Control {
     }
 
     /// Waits for something to do, at most for `wait`, and does it.
-    fn turn(&mut self, wait: Duration) -> Flow {
+    pub(crate) fn turn(&mut self, wait: Duration) -> Flow {
         let mut select = Select::new();
         select.recv(&self.breaks);
         select.recv(&self.requests);
         select.recv(&self.commands);
         select.recv(&self.saved);
         select.recv(&self.disk.edits);
+        let wait = if self.unnoted.is_empty() {
+            wait
+        } else {
+            Duration::ZERO
+        };
         let _ = select.ready_timeout(wait);
         drop(select);
 
         let now = self.clock.now();
         self.take_breaks(now);
+        // Beyond the bound they cost little, and all of them go: the queue stays bounded.
+        let beyond = self.unnoted.len().saturating_sub(MAX_UNNOTED);
+        self.note_bans(MAX_NOTES_A_TURN.max(beyond), now);
         self.take_edits(now);
         self.take_outcomes(now);
         for _ in 0..MAX_ADMIN_A_TURN {
@@ -387,37 +405,52 @@ impl Control {
         if breaks.is_empty() {
             return;
         }
-        self.batch = breaks.iter().map(|broken| broken.client).collect();
+        self.in_hand = breaks.iter().map(|broken| broken.client).collect();
         let outcomes: Vec<Broken> = breaks
             .iter()
             .map(|broken| self.ledger.break_limit(broken, now.wall_ms))
             .collect();
-        let generation = self.publisher.publish(&mut self.ledger, now.wall_ms);
-        // From the end, so that `batch` always holds those that are still to be handled.
-        for (broken, outcome) in breaks.into_iter().zip(outcomes).rev() {
-            let client = broken.client;
+        self.publisher.publish(&mut self.ledger, now.wall_ms);
+        let generation = self.publisher.generation();
+        for (broken, outcome) in breaks.into_iter().zip(outcomes) {
             match outcome {
                 Broken::Banned(key) => {
-                    let notes = self.notes(broken, now);
-                    self.ledger.note(key, notes);
                     self.notice_ban(key);
                     self.bans_changed(now);
-                    self.table.reset(client, generation);
+                    self.unnoted.push_back((broken, key));
                 }
-                Broken::Already => self.table.reset(client, generation),
-                Broken::Full => self.table.release(client),
+                Broken::Already => self.table.reset(broken.client, generation),
+                Broken::Full => self.table.release(broken.client),
             }
-            self.batch.pop();
         }
+        self.in_hand.clear();
         self.notice_drops();
     }
 
+    /// Gathers the circumstances of bans that were published, then resets their clients.
+    fn note_bans(&mut self, most: usize, now: Now) {
+        for _ in 0..most {
+            let crowded = self.unnoted.len() > MAX_UNNOTED;
+            let Some((broken, key)) = self.unnoted.pop_front() else {
+                break;
+            };
+            let client = broken.client;
+            self.in_hand.push(client);
+            let notes = self.notes(broken, crowded, now);
+            self.ledger.note(key, notes);
+            self.bans_changed(now);
+            self.table.reset(client, self.publisher.generation());
+            self.in_hand.clear();
+        }
+    }
+
     /// The circumstances of a break (BAN-4). The client is not reset yet, so its own requests are among those counted.
-    fn notes(&self, broken: Break, now: Now) -> Notes {
+    fn notes(&self, broken: Break, crowded: bool, now: Now) -> Notes {
         let netblock = Netblock::of(broken.client, self.settings.ban_prefixes);
         let span = broken.limit.span();
         Notes {
-            netblock_requests: Some(self.table.netblock_requests(netblock, span, now.wall_ms)),
+            netblock_requests: (!crowded)
+                .then(|| self.table.netblock_requests(netblock, span, now.wall_ms)),
             lookup: self.table.row(broken.client).and_then(|row| row.lookup),
             request: Some(broken.request),
             limit: Some(broken.limit),
@@ -515,7 +548,9 @@ impl Control {
                 Ok(ban) => {
                     self.publisher.publish(&mut self.ledger, now.wall_ms);
                     self.notice_drops();
-                    log_ban(&ban);
+                    if self.ban_notices.allow() {
+                        log_ban(&ban);
+                    }
                     self.save_bans(Some((respond, Pending::made(&ban))), now);
                 }
                 Err(Full) => {
@@ -526,9 +561,7 @@ impl Control {
             Ask::Lift(client) => {
                 let lifted = self.ledger.lift(client, now.wall_ms);
                 self.publisher.publish(&mut self.ledger, now.wall_ms);
-                for ban in &lifted {
-                    tracing::info!(netblock = %ban.netblock, cause = ban.cause.name(), "ban lifted");
-                }
+                tracing::info!(%client, bans = lifted.len(), "bans lifted");
                 let pending = Pending::lifted(&lifted);
                 if lifted.is_empty() {
                     respond(pending.answer(true));
@@ -665,7 +698,7 @@ impl Control {
         self.ledger.rebuild();
         self.publisher.publish(&mut self.ledger, now.wall_ms);
         self.bans_changed(now);
-        for client in std::mem::take(&mut self.batch) {
+        for client in std::mem::take(&mut self.in_hand) {
             self.table.release(client);
         }
     }
@@ -676,6 +709,7 @@ impl Control {
         while !self.breaks.is_empty() {
             self.take_breaks(now);
         }
+        self.note_bans(usize::MAX, now);
         self.take_edits(now);
         self.save_all(now);
         let deadline = crossbeam_channel::after(STOP_WAIT);
@@ -683,6 +717,9 @@ impl Control {
             crossbeam_channel::select! {
                 recv(self.saved) -> outcome => match outcome {
                     Ok((number, persisted)) => {
+                        if !persisted {
+                            tracing::error!("a state file could not be written at the stop");
+                        }
                         if let Some(save) = self.saves.open.remove(&number)
                             && let Some(waiting) = save.waiting
                         {
@@ -702,7 +739,7 @@ impl Control {
 
 /// Whether the loop goes on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Flow {
+pub(crate) enum Flow {
     Go,
     Stop,
 }
@@ -734,4 +771,444 @@ fn log_ban(ban: &Ban) {
 
 fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_shared::lookup::Lookup;
+    use weir_shared::units::Time;
+
+    use super::*;
+    use crate::testing::{NOW, Rig, Touch, body, broken, request, row, settings};
+
+    const HOUR: u64 = 3_600_000;
+
+    fn client(text: &str) -> Client {
+        text.parse().unwrap()
+    }
+
+    /// LIMIT-6: the ban is published before its client is reset (the table of the tests asserts it at every reset), and
+    /// one publication serves a whole batch.
+    #[test]
+    fn a_batch_of_breaks_is_published_once_and_then_reset() {
+        let mut rig = Rig::new(settings());
+        let before = rig.snapshots.load().generation;
+        for text in ["203.0.113.7", "203.0.113.8", "198.51.100.1"] {
+            rig.report(text);
+        }
+        rig.turn();
+        assert_eq!(rig.snapshots.load().generation, before + 1);
+        assert_eq!(
+            rig.touches(),
+            ["203.0.113.8", "203.0.113.7", "198.51.100.1"]
+                .map(|text| Touch::Reset(client(text), before + 1))
+        );
+        assert_eq!(rig.control.ledger.all().len(), 2);
+    }
+
+    /// BAN-2: a break that arrives when the netblock is banned already makes no ban and no publication, but its client
+    /// is reset, so that it does not break its limit for ever.
+    #[test]
+    fn a_break_of_a_banned_netblock_resets_only() {
+        let mut rig = Rig::new(settings());
+        rig.break_limit("203.0.113.7");
+        let generation = rig.snapshots.load().generation;
+        rig.touches();
+        rig.break_limit("203.0.113.99");
+        assert_eq!(
+            rig.touches(),
+            [Touch::Reset(client("203.0.113.99"), generation)]
+        );
+        assert_eq!(rig.snapshots.load().generation, generation);
+    }
+
+    /// LIMIT-6, BAN-5: with only bans that may not be dropped the client is released and `can_ban` is off; it is on again
+    /// when one of them ended, with no event, and when one was lifted.
+    #[test]
+    fn can_ban_follows_the_ledger() {
+        let mut rig = Rig::new(Settings {
+            max_bans: 2,
+            ..settings()
+        });
+        for (net, duration) in [("10.0.0.0/24", "permanent"), ("10.1.0.0/24", "1h")] {
+            let text = format!(r#"{{"netblock":"{net}","duration":"{duration}","reason":"r"}}"#);
+            assert_eq!(rig.post(&text).status, 201);
+        }
+        assert!(!rig.snapshots.load().can_ban);
+        let generation = rig.snapshots.load().generation;
+        rig.break_limit("203.0.113.7");
+        assert_eq!(rig.touches(), [Touch::Release(client("203.0.113.7"))]);
+        assert_eq!(rig.banned_until("203.0.113.7"), None);
+        assert_eq!(rig.snapshots.load().generation, generation);
+
+        rig.clock.advance_ms(HOUR);
+        rig.turn();
+        assert!(rig.snapshots.load().can_ban);
+        rig.break_limit("203.0.113.7");
+        assert!(rig.banned_until("203.0.113.7").is_some());
+
+        let lifted = rig.ask(request("DELETE", "/_waf/bans/10.0.0.1", ""));
+        assert_eq!(body(&lifted)["lifted"].as_array().unwrap().len(), 1);
+        assert!(rig.snapshots.load().can_ban);
+    }
+
+    /// BAN-4: an automatic ban carries the request, the netblock's requests, the limit, its percent and the lookup.
+    #[test]
+    fn a_ban_carries_its_notes() {
+        let mut rig = Rig::new(settings());
+        let lookup = Lookup {
+            country: Some("DE".to_owned()),
+            ..Lookup::default()
+        };
+        rig.table.put(weir_shared::table::ClientRow {
+            lookup: Some(Arc::new(lookup)),
+            ..row("203.0.113.7")
+        });
+        rig.break_limit("203.0.113.7");
+        let listed = rig.get("/_waf/bans");
+        assert_eq!(
+            body(&listed),
+            serde_json::json!({"bans": [{
+                "netblock": "203.0.113.0/24", "client": "203.0.113.7",
+                "ban_started": "2026-11-21T16:00:00Z", "ban_expires": "2026-11-21T17:00:00Z",
+                "cause": "rate_limit", "reason": "more than 1000 requests per minute", "lifted": null, "observed": false,
+                "notes": {"request": {"path": "/a"}, "netblock_requests": 1043, "limit": "minute", "limit_value": 1000,
+                          "limit_percent": 100, "lookup": {"country": "DE"}}
+            }]})
+        );
+    }
+
+    /// BAN-7: at the end of a ban the client is free with no turn of the loop.
+    #[test]
+    fn a_ban_ends_by_the_clock() {
+        let mut rig = Rig::new(settings());
+        rig.break_limit("203.0.113.7");
+        assert_eq!(rig.banned_until("203.0.113.200"), Some(NOW + HOUR));
+        rig.clock.advance_ms(HOUR);
+        assert_eq!(rig.banned_until("203.0.113.200"), None);
+    }
+
+    /// STATE-1: bans.json is sent WAF_STATE_WRITE_DELAY after the first change, and every file at the interval.
+    #[test]
+    fn files_are_saved_when_time_asks_for_it() {
+        let mut rig = Rig::new(settings());
+        rig.break_limit("203.0.113.7");
+        rig.clock.advance_ms(999);
+        rig.break_limit("198.51.100.7");
+        assert!(rig.saves.try_recv().is_err());
+        rig.clock.advance_ms(1);
+        rig.turn();
+        let (document, applied, _) = rig.saves.try_recv().unwrap();
+        assert!(matches!(document, Save::Bans(bans) if bans.len() == 2));
+        assert_eq!(applied, 0);
+        rig.clock.advance_ms(58_999);
+        rig.turn();
+        assert!(rig.saves.try_recv().is_err());
+        rig.table.put(row("203.0.113.7"));
+        rig.clock.advance_ms(1);
+        rig.turn();
+        assert!(matches!(rig.saves.try_recv(), Ok((Save::Bans(_), _, _))));
+        let clients = rig.saves.try_recv().unwrap().0;
+        assert!(matches!(clients, Save::Clients(rows) if rows.len() == 1));
+    }
+
+    /// STATE-7: a write that failed is tried again, not at once and not never.
+    #[test]
+    fn a_failed_write_is_tried_again() {
+        let mut rig = Rig::new(Settings {
+            state_write_delay: Duration::ZERO,
+            ..settings()
+        });
+        rig.break_limit("203.0.113.7");
+        let saved = rig.saves.try_recv().unwrap().2.unwrap();
+        saved(false);
+        rig.turn();
+        assert!(rig.saves.try_recv().is_err());
+        rig.clock.advance_ms(1000);
+        rig.turn();
+        assert!(matches!(rig.saves.try_recv(), Ok((Save::Bans(_), _, _))));
+    }
+
+    /// STATE-2: an admin ban is in force at once, and answered once it is on disk; where the disk fails or takes too
+    /// long, the answer says so.
+    #[test]
+    fn an_admin_ban_waits_for_the_disk_before_it_is_answered() {
+        for (outcome, persisted) in [
+            (Some(true), None),
+            (Some(false), Some(false)),
+            (None, Some(false)),
+        ] {
+            let mut rig = Rig::new(settings());
+            let text = r#"{"client":"203.0.113.7","duration":"2h","reason":"r"}"#;
+            let answer = rig.hand(request("POST", "/_waf/bans", text));
+            rig.turn();
+            assert_eq!(rig.banned_until("203.0.113.9"), Some(NOW + 2 * HOUR));
+            let (document, _, saved) = rig.saves.try_recv().unwrap();
+            assert!(matches!(document, Save::Bans(bans) if bans.len() == 1));
+            rig.clock.advance_ms(4_999);
+            rig.turn();
+            assert!(answer.try_recv().is_err());
+            match outcome {
+                Some(outcome) => saved.unwrap()(outcome),
+                None => rig.clock.advance_ms(1),
+            }
+            rig.turn();
+            let answer = answer.try_recv().unwrap();
+            assert_eq!(answer.status, 201);
+            let told = body(&answer)
+                .get("persisted")
+                .and_then(serde_json::Value::as_bool);
+            assert_eq!(told, persisted, "{outcome:?}");
+        }
+    }
+
+    /// STATE-2, STATE-7: with a disk that hangs, the answers that wait are bounded, and the rest do not wait.
+    #[test]
+    fn a_hanging_disk_holds_a_bounded_number_of_answers() {
+        let mut rig = Rig::new(settings());
+        let mut answers = Vec::new();
+        for turn in 0..MAX_SAVES + 5 {
+            let text = format!(
+                r#"{{"netblock":"10.{}.{}.0/24","duration":"2h","reason":"r"}}"#,
+                turn / 256,
+                turn % 256
+            );
+            answers.push(rig.hand(request("POST", "/_waf/bans", &text)));
+            rig.turn();
+        }
+        let told = answers.iter().filter(|answer| !answer.is_empty()).count();
+        assert_eq!(told, 5);
+        assert_eq!(rig.control.saves.open.len(), MAX_SAVES);
+        // Every outcome finds its place in the channel, also when they come all at once.
+        for (_, _, saved) in rig.saves.try_iter() {
+            if let Some(saved) = saved {
+                saved(true);
+            }
+        }
+        rig.turn();
+        assert!(answers.iter().all(|answer| !answer.is_empty()));
+        assert!(rig.control.saves.open.is_empty());
+    }
+
+    /// STATE-3: an edit is in force once it was taken in, and documents from then on say that they hold it.
+    #[test]
+    fn an_edit_is_in_force_at_once() {
+        let mut rig = Rig::new(settings());
+        rig.break_limit("203.0.113.7");
+        let lifted = Ban {
+            lifted: Some(Time(NOW)),
+            ..Ban::clone(&rig.control.ledger.all()[0])
+        };
+        let added: Ban =
+            serde_json::from_str(r#"{"netblock":"10.0.0.0/8","ban_expires":"permanent"}"#).unwrap();
+        let put = vec![lifted, added];
+        rig.edit(
+            7,
+            EditChange::Bans {
+                put,
+                removed: Vec::new(),
+            },
+        );
+        assert_eq!(rig.banned_until("203.0.113.7"), None);
+        assert_eq!(rig.banned_until("10.9.9.9"), Some(u64::MAX));
+        rig.clock.advance_ms(1000);
+        rig.turn();
+        assert_eq!(rig.saves.try_recv().unwrap().1, 7);
+
+        rig.table.put(row("203.0.113.7"));
+        let put = vec![row("203.0.113.8")];
+        let removed = vec![client("203.0.113.7")];
+        rig.edit(8, EditChange::Clients { put, removed });
+        assert_eq!(rig.table.rows(), [row("203.0.113.8")]);
+    }
+
+    /// Bans and clients read at the start are in force before the first request.
+    #[test]
+    fn the_start_state_is_in_force_at_once() {
+        let ban: Ban =
+            serde_json::from_str(r#"{"netblock":"10.0.0.0/8","ban_expires":"permanent"}"#).unwrap();
+        let start = StartState {
+            bans: vec![ban.clone()],
+            clients: vec![row("203.0.113.7")],
+        };
+        let rig = Rig::with_state(settings(), start).ok().unwrap();
+        assert_eq!(rig.banned_until("10.9.9.9"), Some(u64::MAX));
+        assert!(rig.snapshots.load().can_ban);
+        assert_eq!(rig.table.rows(), [row("203.0.113.7")]);
+        let small = Settings {
+            max_bans: 1,
+            ..settings()
+        };
+        let second = Ban {
+            ban_started: Some(Time(5)),
+            ..ban.clone()
+        };
+        let error = Rig::with_bans(small, vec![ban, second]).err().unwrap();
+        assert_eq!(
+            error.to_string(),
+            "bans.json holds 2 active bans made by an administrator or permanent, WAF_MAX_BANS is 1: raise the setting or \
+             mark some of them lifted"
+        );
+    }
+
+    /// A panic in a turn leaves nothing half done: its bans stand, clients that were not handled are released, and the
+    /// loop goes on to the stop, where everything is written.
+    #[test]
+    fn the_loop_outlives_a_panic_and_stops_with_everything_written() {
+        let rig = Rig::new(settings());
+        *rig.table.panics_for.lock().unwrap() = Some(client("203.0.113.7"));
+        let answer = rig.hand(request("GET", "/_waf/bans", ""));
+        rig.report("203.0.113.7");
+        rig.report("198.51.100.7");
+        rig.handle.stop();
+        let Rig {
+            control,
+            table,
+            snapshots,
+            saves,
+            breaks,
+            ..
+        } = rig;
+        breaks.send(broken("192.0.2.1", NOW)).unwrap();
+        std::thread::scope(|scope| {
+            let running = scope.spawn(|| control.run());
+            for _ in 0..2 {
+                let (_, _, saved) = saves.recv_timeout(Duration::from_secs(10)).unwrap();
+                saved.unwrap()(true);
+            }
+            running.join().unwrap();
+        });
+        assert_eq!(
+            body(&answer.recv().unwrap())["bans"]
+                .as_array()
+                .unwrap()
+                .len(),
+            3
+        );
+        let snapshot = snapshots.load();
+        for text in ["203.0.113.7", "198.51.100.7", "192.0.2.1"] {
+            assert!(
+                snapshot.bans.active_until(client(text), NOW).is_some(),
+                "{text}"
+            );
+        }
+        let touches = table.touches.lock().unwrap();
+        assert!(touches.contains(&Touch::Release(client("203.0.113.7"))));
+        assert!(!touches.contains(&Touch::Release(client("198.51.100.7"))));
+    }
+
+    /// BAN-8: a storm of bans is published at once, whatever the gathering of circumstances takes; in the end every ban
+    /// has them and every client is reset, also at a stop.
+    #[test]
+    fn a_storm_is_published_before_its_circumstances_are_gathered() {
+        for stop in [false, true] {
+            let mut rig = Rig::new(settings());
+            let storm = MAX_BATCH + 76;
+            for turn in 0..storm {
+                rig.report(&format!("10.{}.{}.1", turn / 256, turn % 256));
+            }
+            rig.turn();
+            assert_eq!(rig.touches().len(), MAX_NOTES_A_TURN);
+            assert!(rig.banned_until("10.3.255.9").is_some());
+            assert_eq!(rig.banned_until("10.4.0.9"), None);
+            rig.turn();
+            assert!(rig.banned_until("10.4.0.9").is_some());
+            if stop {
+                let Rig {
+                    control,
+                    saves,
+                    table,
+                    ..
+                } = rig;
+                std::thread::scope(|scope| {
+                    scope.spawn(|| control.finish());
+                    let (document, _, saved) = saves.recv().unwrap();
+                    let Save::Bans(bans) = document else { panic!() };
+                    assert_eq!(bans.len(), storm);
+                    assert!(bans.iter().all(|ban| ban.notes.is_some()));
+                    saved.unwrap()(true);
+                    saves.recv().unwrap().2.unwrap()(true);
+                });
+                assert_eq!(
+                    table.touches.lock().unwrap().len(),
+                    storm - MAX_NOTES_A_TURN
+                );
+            } else {
+                while !rig.control.unnoted.is_empty() {
+                    rig.turn();
+                }
+                assert_eq!(rig.touches().len(), storm - MAX_NOTES_A_TURN);
+                assert!(
+                    rig.control
+                        .ledger
+                        .all()
+                        .iter()
+                        .all(|ban| ban.notes.is_some())
+                );
+            }
+        }
+    }
+
+    /// A break that was reported just before the stop is in the file.
+    #[test]
+    fn breaks_that_wait_at_the_stop_are_written() {
+        let rig = Rig::new(settings());
+        let storm = 2 * MAX_BATCH + 1;
+        for turn in 0..storm {
+            rig.report(&format!("10.{}.{}.1", turn / 256, turn % 256));
+        }
+        let Rig { control, saves, .. } = rig;
+        std::thread::scope(|scope| {
+            scope.spawn(|| control.finish());
+            let (document, _, saved) = saves.recv().unwrap();
+            assert!(matches!(document, Save::Bans(bans) if bans.len() == storm));
+            saved.unwrap()(true);
+            saves.recv().unwrap().2.unwrap()(false);
+        });
+    }
+
+    /// The process ends loudly when the loop panics again and again: this test runs itself in a process of its own.
+    #[test]
+    fn repeated_panics_end_the_process() {
+        const NAME: &str = "control_loop::tests::repeated_panics_end_the_process";
+        if std::env::var_os("WEIR_TEST_PANICS").is_none() {
+            let own = std::env::current_exe().unwrap();
+            let run = std::process::Command::new(own)
+                .args([NAME, "--exact", "--test-threads=1"])
+                .env("WEIR_TEST_PANICS", "1")
+                .output()
+                .unwrap();
+            // A test that fails ends with a code; only an abort ends without one.
+            assert_eq!(run.status.code(), None, "{run:?}");
+            return;
+        }
+        let rig = Rig::new(settings());
+        for turn in 0..MAX_PANICS {
+            rig.report(&format!("10.0.{turn}.1"));
+        }
+        *rig.table.always_panics.lock().unwrap() = true;
+        rig.control.run();
+    }
+
+    /// A data plane that is gone does not make the loop spin, and a control plane that is gone answers 503.
+    #[test]
+    fn a_closed_channel_is_asked_no_more() {
+        let mut rig = Rig::new(settings());
+        let (closed, _) = crossbeam_channel::unbounded();
+        rig.breaks = closed;
+        rig.turn();
+        let began = std::time::Instant::now();
+        rig.control.turn(Duration::from_millis(20));
+        assert!(began.elapsed() >= Duration::from_millis(20));
+        drop(rig.control);
+        let (send, receive) = crossbeam_channel::unbounded();
+        let step = rig.handle.handover()(
+            request("GET", "/_waf/bans", ""),
+            Box::new(move |answer| drop(send.send(answer))),
+        );
+        assert!(
+            matches!(step, weir_shared::handover::Step::Answer(answer) if answer.status == 503)
+        );
+        assert!(receive.try_recv().is_err());
+    }
 }

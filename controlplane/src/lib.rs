@@ -17,5 +17,7 @@ mod control_loop;
 mod metrics;
 pub mod request_log;
 pub mod state;
+#[cfg(test)]
+mod testing;
 
 pub use control_loop::{Control, ControlError, ControlHandle, Wiring};

@@ -134,3 +134,68 @@ fn bearer(field: &[u8]) -> Option<&[u8]> {
     (scheme.eq_ignore_ascii_case(b"Bearer") && rest.first() == Some(&b' ') && !token.is_empty())
         .then_some(token)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn carries(token: &str, field: &'static str) -> bool {
+        let token = Token::of(&Secret::new(token.to_owned()));
+        token.is_in(Some(&HeaderValue::from_static(field)))
+    }
+
+    /// ADMIN-1: the bearer scheme in any case, the token to the letter.
+    #[test]
+    fn only_the_whole_token_is_right() {
+        for right in ["Bearer secret", "bearer secret", "BEARER   secret "] {
+            assert!(carries("secret", right), "{right:?}");
+        }
+        for wrong in [
+            "secret",
+            "Bearer",
+            "Bearer ",
+            "Bearersecret",
+            "Bearer secre",
+            "Bearer secrets",
+            "Bearer Secret",
+            "Bearer secret secret",
+            "Basic secret",
+            "",
+        ] {
+            assert!(!carries("secret", wrong), "{wrong:?}");
+        }
+        assert!(!Token::of(&Secret::new("secret".to_owned())).is_in(None));
+    }
+
+    /// ADMIN-1: SIGHUP reads the file again; a file that cannot be used leaves the old token in use.
+    #[test]
+    fn a_token_file_is_read_again_and_never_lost() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("token");
+        let setting = AdminToken::File(path.clone());
+        let missing = AdminTokenHolder::new(&setting).err().unwrap().to_string();
+        assert!(
+            missing.starts_with("WAF_ADMIN_TOKEN_FILE: ") && missing.contains("cannot be read"),
+            "{missing}"
+        );
+        std::fs::write(&path, "first\n").unwrap();
+        let holder = AdminTokenHolder::new(&setting).unwrap();
+        let is = |token: &'static str| {
+            let field = HeaderValue::try_from(format!("Bearer {token}")).unwrap();
+            holder.current().unwrap().is_in(Some(&field))
+        };
+        assert!(is("first"));
+        for unusable in ["", "\n", "two words", "zwölf", &"x".repeat(5000)] {
+            std::fs::write(&path, unusable).unwrap();
+            let error = holder.reload().unwrap_err().to_string();
+            assert!(error.contains("must hold one token"), "{error}");
+            assert!(is("first"));
+        }
+        std::fs::write(&path, "second").unwrap();
+        assert!(holder.reload().unwrap());
+        assert!(is("second") && !is("first"));
+        std::fs::remove_file(&path).unwrap();
+        assert!(holder.reload().is_err());
+        assert!(is("second"));
+    }
+}

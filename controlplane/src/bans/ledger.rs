@@ -186,7 +186,8 @@ impl Ledger {
         }
     }
 
-    /// Makes an administrator's ban, even while another lasts (BAN-3).
+    /// Makes an administrator's ban, even while another lasts (BAN-3). In observe mode it is an observed one like every
+    /// ban that is made there (CHECK-3).
     ///
     /// # Errors
     /// [`Full`], which becomes 409.
@@ -203,7 +204,7 @@ impl Ledger {
             cause: Cause::Admin,
             reason: order.reason,
             lifted: None,
-            observed: false,
+            observed: self.rules.observe,
             notes: None,
             unknown: Map::new(),
         });
@@ -696,19 +697,16 @@ mod tests {
             let mut watching = Ledger::new(rules(10, true), Vec::new(), NOW).unwrap();
             let made = Ban::clone(&banned(&mut watching, "203.0.113.7", NOW));
             assert!(made.observed);
-            let mut ledger = Ledger::new(rules(10, observe), vec![made], NOW).unwrap();
+            let mut ledger = Ledger::new(rules(10, observe), vec![made.clone()], NOW).unwrap();
             let index = ledger.take_index().unwrap();
             let seen = index.active_until(client("203.0.113.9"), NOW);
             assert_eq!(seen, observe.then_some(NOW + HOUR));
+            let by_admin = watching.add(order("10.0.0.0/8", None), NOW).unwrap();
+            assert!(by_admin.observed);
             let again = broken(client("203.0.113.7"), LimitKind::Minute, NOW + 5);
             let outcome = ledger.break_limit(&again, NOW + 5);
             assert_eq!(outcome == Broken::Already, observe);
-            let mut later = Ledger::new(
-                rules(10, observe),
-                vec![Ban::clone(&watching.all()[0])],
-                NOW,
-            )
-            .unwrap();
+            let mut later = Ledger::new(rules(10, observe), vec![made], NOW).unwrap();
             let next = banned(&mut later, "203.0.113.7", NOW + HOUR);
             assert_eq!(hours(&next), Some(if observe { 3 } else { 1 }));
         }
@@ -772,6 +770,9 @@ mod tests {
         );
     }
 
+    /// An entry of an edit: netblock, start, length, lifted after, automatic, observed.
+    type Entry = (usize, u64, Option<u64>, Option<u64>, bool, bool);
+
     /// What a random run does.
     #[derive(Clone, Debug)]
     enum Op {
@@ -779,7 +780,7 @@ mod tests {
         Admin(usize, Option<u64>),
         Lift(usize),
         Clock(i64),
-        Put(Vec<(usize, u64, Option<u64>, Option<u64>, bool, bool)>),
+        Put(Vec<Entry>),
         Remove(Vec<usize>),
         Rebuild,
     }
@@ -971,7 +972,7 @@ mod tests {
                         if let Ok(made) = made {
                             let start = twin.start(netblock, now);
                             let expires = length.map_or(Expiry::Permanent, |length| Expiry::At(Time(start + length)));
-                            prop_assert_eq!((made.ban_started, made.ban_expires, made.observed), (Some(Time(start)), expires, false));
+                            prop_assert_eq!((made.ban_started, made.ban_expires, made.observed), (Some(Time(start)), expires, observe));
                             twin.made[2] += 1;
                             twin.bans.push(Ban::clone(&made));
                         }

@@ -33,21 +33,25 @@ impl Publisher {
         publisher
     }
 
-    /// Publishes what changed; gives the generation that every request reads from now on.
+    /// Publishes what changed, if anything did.
     ///
     /// Once it returns, a request that loads the snapshot sees every ban of the ledger: only now may the counters of
     /// their clients be reset (LIMIT-6).
-    pub(crate) fn publish(&mut self, ledger: &mut Ledger, now_ms: u64) -> u64 {
+    pub(crate) fn publish(&mut self, ledger: &mut Ledger, now_ms: u64) {
         let index = ledger.take_index();
         let can_ban = ledger.can_ban(now_ms);
         if index.is_none() && can_ban == self.can_ban {
-            return self.generation;
+            return;
         }
         if let Some(index) = index {
             self.bans = Arc::new(index);
         }
         self.can_ban = can_ban;
         self.store();
+    }
+
+    /// The generation that every request reads now.
+    pub(crate) fn generation(&self) -> u64 {
         self.generation
     }
 

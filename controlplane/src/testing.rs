@@ -1,0 +1,350 @@
+//! A control loop with everything around it in memory, for the tests: turned by hand, on a clock that stands still.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use http::{HeaderValue, Method, StatusCode};
+use serde_json::Value;
+use weir_shared::ban::{Ban, RequestNote};
+use weir_shared::client::Client;
+use weir_shared::clock::{Clock, ManualClock};
+use weir_shared::escalation::Policy;
+use weir_shared::event::Break;
+use weir_shared::handover::{Body, OwnAnswer, OwnRequest, Step};
+use weir_shared::netblock::{NetSet, Netblock, PrefixLengths};
+use weir_shared::settings::{
+    AdminToken, BanResponse, BytesCount, LogRequests, RateLimitHeaders, Secret, Settings, Upstream,
+};
+use weir_shared::snapshot::Snapshot;
+use weir_shared::table::{ClientRow, ClientTable};
+use weir_shared::totals::Totals;
+use weir_shared::units::Time;
+use weir_shared::verdict::LimitKind;
+use weir_shared::window::Span;
+
+use crate::control_loop::{Control, ControlError, ControlHandle, Disk};
+use crate::state::{Edit, EditChange, Save, Saved, StartState, StateCounts};
+
+/// 2026-11-21T16:00:00Z
+pub(crate) const NOW: u64 = 1_795_276_800_000;
+pub(crate) const ADMIN: &str = "Bearer admin-token";
+pub(crate) const METRICS: &str = "Bearer metrics-token";
+
+/// The defaults, with both tokens.
+pub(crate) fn settings() -> Settings {
+    let seconds = Duration::from_secs;
+    Settings {
+        listen: "127.0.0.1:0".parse().unwrap(),
+        upstream: Upstream {
+            host: "127.0.0.1".to_owned(),
+            port: 1,
+        },
+        observe: false,
+        workers: 1,
+        trusted_proxies: NetSet::default(),
+        client_ip_header: http::HeaderName::from_static("x-forwarded-for"),
+        allow_nets: NetSet::default(),
+        deny_nets: NetSet::default(),
+        exempt_paths: Vec::new(),
+        rate_limits: [Some(1000), Some(10_000), Some(50_000)],
+        byte_limits: [Some(10 << 30), Some(20 << 30), Some(50 << 30)],
+        bytes_count: BytesCount::Both,
+        max_body_size: Some(100 << 20),
+        rate_limit_headers: RateLimitHeaders::Refused,
+        header_timeout: seconds(10),
+        body_timeout: seconds(60),
+        keepalive_timeout: seconds(75),
+        upstream_connect_timeout: seconds(5),
+        upstream_timeout: seconds(60),
+        upstream_keepalive: seconds(4),
+        websocket_idle_timeout: None,
+        max_connections: 10_000,
+        max_connections_per_client: 256,
+        shutdown_timeout: seconds(30),
+        ban_policy: Policy::default(),
+        ban_prefixes: PrefixLengths::default(),
+        ban_response: BanResponse::Status(StatusCode::TOO_MANY_REQUESTS),
+        max_bans: 10_000,
+        state_dir: "state".into(),
+        state_write_delay: seconds(1),
+        state_counter_interval: seconds(60),
+        metrics_token: Some(Secret::new("metrics-token".to_owned())),
+        admin_token: AdminToken::Value(Secret::new("admin-token".to_owned())),
+        instance_name: None,
+        log_requests: LogRequests::All,
+        log_file: None,
+        log_request_headers: Vec::new(),
+        log_level: "info",
+    }
+}
+
+/// What the loop did to the table, in order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Touch {
+    Reset(Client, u64),
+    Release(Client),
+    Forget(Client),
+}
+
+/// A table that remembers what was done to it.
+pub(crate) struct Table {
+    pub(crate) rows: Mutex<Vec<ClientRow>>,
+    pub(crate) touches: Mutex<Vec<Touch>>,
+    /// Counting the requests of this client's netblock panics, as a bug would.
+    pub(crate) panics_for: Mutex<Option<Client>>,
+    /// Or those of every netblock.
+    pub(crate) always_panics: Mutex<bool>,
+    snapshots: Arc<ArcSwap<Snapshot>>,
+    clock: Clock,
+}
+
+impl ClientTable for Table {
+    /// LIMIT-6, at every reset of every test: what is published already bans the client, in this very generation.
+    fn reset(&self, client: Client, generation: u64) {
+        let snapshot = self.snapshots.load();
+        let now_ms = self.clock.now().wall_ms;
+        assert_eq!(snapshot.generation, generation);
+        assert!(snapshot.bans.active_until(client, now_ms).is_some());
+        self.touches
+            .lock()
+            .unwrap()
+            .push(Touch::Reset(client, generation));
+    }
+
+    fn release(&self, client: Client) {
+        self.touches.lock().unwrap().push(Touch::Release(client));
+    }
+
+    fn row(&self, client: Client) -> Option<ClientRow> {
+        let rows = self.rows.lock().unwrap();
+        rows.iter().find(|row| row.client == client).cloned()
+    }
+
+    fn rows(&self) -> Vec<ClientRow> {
+        self.rows.lock().unwrap().clone()
+    }
+
+    fn put(&self, row: ClientRow) {
+        let mut rows = self.rows.lock().unwrap();
+        rows.retain(|held| held.client != row.client);
+        rows.push(row);
+    }
+
+    fn forget(&self, client: Client) {
+        self.touches.lock().unwrap().push(Touch::Forget(client));
+        let mut rows = self.rows.lock().unwrap();
+        rows.retain(|held| held.client != client);
+    }
+
+    fn netblock_requests(&self, netblock: Netblock, _: Span, _: u64) -> u64 {
+        assert!(!*self.always_panics.lock().unwrap());
+        let panics_for = *self.panics_for.lock().unwrap();
+        assert!(!panics_for.is_some_and(|client| netblock.covers_client(client)));
+        1043
+    }
+}
+
+/// The loop and its surroundings.
+pub(crate) struct Rig {
+    pub(crate) control: Control,
+    pub(crate) handle: ControlHandle,
+    pub(crate) clock: Arc<ManualClock>,
+    pub(crate) snapshots: Arc<ArcSwap<Snapshot>>,
+    pub(crate) table: Arc<Table>,
+    pub(crate) breaks: Sender<Break>,
+    pub(crate) edits: Sender<Edit>,
+    pub(crate) saves: Receiver<(Save, u64, Option<Saved>)>,
+}
+
+impl Rig {
+    pub(crate) fn new(settings: Settings) -> Self {
+        Self::with_bans(settings, Vec::new()).ok().unwrap()
+    }
+
+    pub(crate) fn with_bans(settings: Settings, bans: Vec<Ban>) -> Result<Self, ControlError> {
+        let start = StartState {
+            bans,
+            clients: Vec::new(),
+        };
+        Self::with_state(settings, start)
+    }
+
+    pub(crate) fn with_state(settings: Settings, start: StartState) -> Result<Self, ControlError> {
+        let (clock, manual) = Clock::manual(NOW);
+        let snapshots = Arc::new(ArcSwap::from_pointee(Snapshot::default()));
+        let table = Arc::new(Table {
+            rows: Mutex::default(),
+            touches: Mutex::default(),
+            panics_for: Mutex::default(),
+            always_panics: Mutex::default(),
+            snapshots: Arc::clone(&snapshots),
+            clock: clock.clone(),
+        });
+        let (breaks, broken) = unbounded();
+        let (edits, edited) = unbounded();
+        let (sent, saves) = unbounded();
+        let disk = Disk {
+            edits: edited,
+            save: Box::new(move |document, applied, saved| {
+                sent.send((document, applied, saved)).unwrap();
+            }),
+            counts: Box::new(StateCounts::default),
+        };
+        let (control, handle) = Control::with_disk(
+            Arc::new(settings),
+            clock,
+            Arc::clone(&snapshots),
+            Arc::clone(&table) as Arc<dyn ClientTable>,
+            broken,
+            Arc::new(Totals::default),
+            disk,
+            start,
+            "0.0.0",
+        )?;
+        Ok(Self {
+            control,
+            handle,
+            clock: manual,
+            snapshots,
+            table,
+            breaks,
+            edits,
+            saves,
+        })
+    }
+
+    pub(crate) fn turn(&mut self) {
+        self.control.turn(Duration::ZERO);
+    }
+
+    /// Reports a break of the minute's limit and lets the loop handle it.
+    pub(crate) fn break_limit(&mut self, client: &str) {
+        self.report(client);
+        self.turn();
+    }
+
+    /// Reports a break and leaves it waiting.
+    pub(crate) fn report(&self, client: &str) {
+        let at_ms = self.now_ms();
+        self.breaks.send(broken(client, at_ms)).unwrap();
+    }
+
+    pub(crate) fn now_ms(&self) -> u64 {
+        Clock::Manual(Arc::clone(&self.clock)).now().wall_ms
+    }
+
+    pub(crate) fn edit(&mut self, number: u64, change: EditChange) {
+        self.edits.send(Edit { number, change }).unwrap();
+        self.turn();
+    }
+
+    /// When the client is free again, as every request would see it now.
+    pub(crate) fn banned_until(&self, client: &str) -> Option<u64> {
+        let snapshot = self.snapshots.load();
+        let client = client.parse().unwrap();
+        snapshot.bans.active_until(client, self.now_ms())
+    }
+
+    pub(crate) fn touches(&self) -> Vec<Touch> {
+        std::mem::take(&mut *self.table.touches.lock().unwrap())
+    }
+
+    /// Hands a request over as the data plane does; the answer comes at once or through the receiver.
+    pub(crate) fn hand(&self, request: OwnRequest) -> Receiver<OwnAnswer> {
+        let (send, receive) = unbounded();
+        let handover = self.handle.handover();
+        let respond = |send: Sender<OwnAnswer>| {
+            Box::new(move |answer| drop(send.send(answer))) as Box<dyn FnOnce(OwnAnswer) + Send>
+        };
+        let body = request.body.clone();
+        let bare = OwnRequest {
+            body: None,
+            ..request.clone()
+        };
+        let step = match handover(bare, respond(send.clone())) {
+            Step::ReadBody { limit } => {
+                assert_eq!(limit, 65_536);
+                let body = Some(body.unwrap_or(Body::Whole(Bytes::new())));
+                handover(OwnRequest { body, ..request }, respond(send.clone()))
+            }
+            step => step,
+        };
+        match step {
+            Step::Answer(answer) => send.send(answer).unwrap(),
+            Step::ReadBody { .. } => panic!("the body is asked for twice"),
+            Step::Later => {}
+        }
+        receive
+    }
+
+    /// Asks, with a disk that writes at once.
+    pub(crate) fn ask(&mut self, request: OwnRequest) -> OwnAnswer {
+        let answer = self.hand(request);
+        self.turn();
+        while let Ok((_, _, saved)) = self.saves.try_recv() {
+            if let Some(saved) = saved {
+                saved(true);
+            }
+        }
+        self.turn();
+        answer.try_recv().expect("an answer")
+    }
+
+    pub(crate) fn post(&mut self, body: &str) -> OwnAnswer {
+        self.ask(request("POST", "/_waf/bans", body))
+    }
+
+    pub(crate) fn get(&mut self, path: &str) -> OwnAnswer {
+        self.ask(request("GET", path, ""))
+    }
+}
+
+pub(crate) fn broken(client: &str, at_ms: u64) -> Break {
+    Break {
+        client: client.parse().unwrap(),
+        limit: LimitKind::Minute,
+        limit_value: 1000,
+        limit_percent: 100,
+        at_ms,
+        request: RequestNote {
+            path: Some("/a".to_owned()),
+            ..RequestNote::default()
+        },
+    }
+}
+
+/// A request with the admin's token.
+pub(crate) fn request(method: &str, target: &str, body: &str) -> OwnRequest {
+    let (path, query) = match target.split_once('?') {
+        Some((path, query)) => (path, Some(query.to_owned())),
+        None => (target, None),
+    };
+    OwnRequest {
+        method: Method::from_bytes(method.as_bytes()).unwrap(),
+        path: path.to_owned(),
+        query,
+        authorization: Some(HeaderValue::from_static(ADMIN)),
+        request_id: "id-1".to_owned(),
+        body: (!body.is_empty()).then(|| Body::Whole(Bytes::copy_from_slice(body.as_bytes()))),
+    }
+}
+
+pub(crate) fn row(client: &str) -> ClientRow {
+    ClientRow {
+        client: client.parse().unwrap(),
+        first_seen: Time(NOW),
+        last_seen: Time(NOW),
+        lookup: None,
+        passed: 10,
+        refused: 2,
+        requests: Default::default(),
+        bytes: Default::default(),
+    }
+}
+
+pub(crate) fn body(answer: &OwnAnswer) -> Value {
+    serde_json::from_slice(&answer.body).unwrap()
+}
