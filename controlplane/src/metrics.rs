@@ -340,6 +340,7 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
+    use crate::state::FileCounts;
 
     fn facts() -> Facts {
         let mut totals = Totals {
@@ -359,11 +360,12 @@ mod tests {
         totals.request_duration.buckets[0] = 2;
         totals.request_duration.buckets[14] = 1;
         totals.request_duration.sum_us = 61_000_250;
-        let file = |ok| FileCounts {
-            ok,
-            error: 1,
-            taken: 2,
-            bad: 3,
+        let file = |file, writes_ok| FileCounts {
+            file,
+            writes_ok,
+            writes_error: 1,
+            edits_taken: 2,
+            edits_bad: 3,
         };
         Facts {
             totals,
@@ -372,8 +374,7 @@ mod tests {
             bans_made: [1, 2, 3, 4],
             bans_dropped: 5,
             state: StateCounts {
-                bans: file(11),
-                clients: file(12),
+                files: [file("bans.json", 11), file("clients.json", 12)],
             },
             process: Process::parse(
                 "42 (we ir) x) S 1 2 3 4 5 6 7 8 9 10 150 75 0 0 20 0 5 0 1234 99 98",

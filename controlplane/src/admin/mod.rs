@@ -937,7 +937,7 @@ mod tests {
             known,
             json!({"client": {
                 "client": "203.0.113.7", "first_seen": "2026-11-21T16:00:00Z", "last_seen": "2026-11-21T16:00:00Z",
-                "passed": 10, "refused": 2, "requests": windows, "bytes": windows
+                "lookup": null, "passed": 10, "refused": 2, "requests": windows, "bytes": windows
             }, "bans": []})
         );
         rig.post(BAN);
