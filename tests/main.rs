@@ -6,7 +6,12 @@
     clippy::indexing_slicing
 )]
 
+mod admin;
+mod bans;
 mod harness;
 mod identity;
 mod ladder;
+mod limits;
+mod observe;
+mod state;
 mod support;
