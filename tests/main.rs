@@ -8,10 +8,20 @@
 
 mod admin;
 mod bans;
+mod demo;
+mod drain;
+mod forwarding;
+mod framing;
 mod harness;
 mod identity;
 mod ladder;
 mod limits;
+mod log;
+mod metrics;
+mod nginx_application;
 mod observe;
+mod settings_start;
 mod state;
 mod support;
+mod upload_and_reply;
+mod websocket;

@@ -208,11 +208,6 @@ impl Received {
 }
 
 impl Exchange {
-    /// Which connection this is, counted from 0.
-    pub(crate) fn connection(&self) -> usize {
-        self.index
-    }
-
     /// Reads the rest of the body into the request. False if the connection ended first.
     pub(crate) fn read_body(&mut self) -> bool {
         let mut whole = true;

@@ -42,7 +42,13 @@ pub(crate) enum Ended {
 
 impl Connection {
     pub(crate) fn open(address: SocketAddr) -> Self {
-        Self::over(TcpStream::connect_timeout(&address, PATIENCE).expect("connects"))
+        Self::try_open(address).expect("connects")
+    }
+
+    /// `None` where nobody listens.
+    pub(crate) fn try_open(address: SocketAddr) -> Option<Self> {
+        let stream = TcpStream::connect_timeout(&address, PATIENCE).ok()?;
+        Some(Self::over(stream))
     }
 
     /// Connects from a loopback address of choice, so that one machine is many untrusted peers.
