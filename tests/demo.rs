@@ -67,7 +67,7 @@ impl Curl {
         let start = line.find("curl ")?;
         let before = &line[..start];
         if !before.trim_start().starts_with("for ")
-            && before.trim_end_matches(['$', ' ', '\t']) != ""
+            && !before.trim_end_matches(['$', ' ', '\t']).is_empty()
         {
             return None;
         }
