@@ -371,7 +371,6 @@ fn delete_lifts_every_ban_of_an_address() {
         "203.0.113.0%2F24",
         "nobody",
         "203.0.113",
-        "",
     ] {
         let target = format!("/_waf/bans/{wrong}");
         assert_problem(&weir.admin("DELETE", &target, None), 400);
@@ -388,7 +387,7 @@ fn a_client_is_shown_as_it_is_now() {
     let weir = Weir::start(&application, &[]);
     let show = |address: &str| weir.admin("GET", &format!("/_waf/clients/{address}"), None);
     assert_problem(&show("203.0.113.7"), 404);
-    for wrong in ["nobody", "203.0.113.0/24", ""] {
+    for wrong in ["nobody", "203.0.113.0/24"] {
         assert_problem(&show(wrong), 400);
     }
     for n in 1..4 {

@@ -324,6 +324,59 @@ fn a_stalled_answer_is_broken_off() {
     assert_eq!(weir.line_of("/stall")["action"], "upstream_error");
 }
 
+/// A slow but steady answer is whole: WAF_UPSTREAM_TIMEOUT is for silence, not for length.
+#[test]
+fn a_slow_answer_is_whole() {
+    let application = Application::start(|exchange| {
+        exchange.send(b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\n");
+        for byte in b"patience" {
+            std::thread::sleep(Duration::from_millis(60));
+            exchange.send(&[*byte]);
+        }
+        After::KeepAlive
+    });
+    let weir = Weir::start(&application, &[("WAF_UPSTREAM_TIMEOUT", "300ms")]);
+    assert_eq!(weir.get("/slow", "203.0.113.7").body, b"patience");
+    assert_eq!(weir.line_of("/slow")["action"], "passed");
+}
+
+/// Clients that abort, midway through an upload or an answer, leave no descriptor behind.
+#[test]
+fn aborts_leave_nothing_behind() {
+    let application = Application::start(|exchange| {
+        if exchange.request.target == "/fine" {
+            exchange.answer(200, &[], b"ok");
+            return After::KeepAlive;
+        }
+        exchange.send(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n");
+        while exchange.send(&[b'y'; 65536]) {}
+        After::Close
+    });
+    let weir = Weir::start(&application, &[]);
+    let descriptors = || {
+        std::fs::read_dir(format!("/proc/{}/fd", weir.pid()))
+            .expect("its descriptors")
+            .count()
+    };
+    assert_eq!(weir.get("/fine", "203.0.113.7").status, 200);
+    let before = descriptors();
+    for n in 0..200 {
+        let mut connection = Connection::open(weir.address());
+        if n % 2 == 0 {
+            connection.send(b"POST /upload HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nabc");
+        } else {
+            connection.send(&get("/answer", &[]));
+            connection.head().expect("a head");
+        }
+        connection.reset();
+    }
+    // Two more: idle upstream connections of both workers may be kept.
+    wait_for("the descriptors", || {
+        (descriptors() <= before + 2).then_some(())
+    });
+    assert_eq!(weir.get("/fine", "203.0.113.7").status, 200);
+}
+
 /// A broken answer is a 502 or an aborted connection, never a whole-looking one; its connection is never used again.
 #[test]
 fn broken_answers_never_look_whole() {

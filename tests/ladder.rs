@@ -57,7 +57,8 @@ fn another_method_on_the_health_path_goes_through_the_ladder() {
     let allow = answer.header("allow").expect("Allow");
     assert!(allow.contains("GET") && allow.contains("HEAD"), "{allow}");
     assert_eq!(post("203.0.113.7").status, 429);
-    assert_eq!(weir.lines_of("/_waf/health", 2)[1]["action"], "denied_net");
+    let lines = weir.lines_of("/_waf/health", 2);
+    assert!(lines.iter().any(|line| line["action"] == "denied_net"));
 }
 
 /// CHECK, steps 3 and 4: the allow list goes before the deny list, the limits and the body bound.

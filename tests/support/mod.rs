@@ -8,7 +8,7 @@ pub(crate) mod raw_client;
 pub(crate) mod weir;
 
 /// How long anything that must happen may take before a test calls it missing.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Asks until the answer is there.
 ///
