@@ -162,7 +162,7 @@ fn a_ban_can_be_made() {
     assert_eq!(answer.header("cache-control"), Some("no-store"));
     assert_eq!(answer.header("content-type"), Some("application/json"));
     let place = answer.header("location").expect("Location");
-    assert!(place.starts_with("/_waf/bans/203.0.113."), "{place}");
+    assert!(place.starts_with("/_waf/bans?ip=203.0.113."), "{place}");
     let ban = answer.json();
     assert_eq!(ban["cause"], "admin");
     assert_eq!(ban["reason"], "scanning");

@@ -86,8 +86,8 @@ fn a_websocket_is_a_tunnel() {
     assert_eq!(line["websocket"], true);
     assert_eq!(line["status"], 101);
     assert_eq!(line["action"], "passed");
-    assert_eq!(line["bytes"]["request"], 7 + 19 + 100_000);
-    assert_eq!(line["bytes"]["response"], 8 + 7 + 19 + 100_000);
+    assert_eq!(line["bytes"]["request"], 7 + 20 + 100_000);
+    assert_eq!(line["bytes"]["response"], 8 + 7 + 20 + 100_000);
 }
 
 /// Bytes that a client sends before the 101 are counted and carried, not lost.

@@ -18,27 +18,53 @@ use crate::forward::body::ReplyBody;
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
-const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
+const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
 const HEALTH_JSON: HeaderValue = HeaderValue::from_static("application/health+json");
 const CLOSE: HeaderValue = HeaderValue::from_static("close");
 
-/// A short text that names the status.
-pub fn plain(status: StatusCode) -> Response<ReplyBody> {
+/// A problem document (RFC 9457) that says no more than the status: refusals are many, so the body of each status is
+/// made once, and the request's id stays in the log.
+pub fn problem(status: StatusCode) -> Response<ReplyBody> {
     let body = match status {
-        StatusCode::TOO_MANY_REQUESTS => Bytes::from_static(b"Too Many Requests\n"),
-        StatusCode::FORBIDDEN => Bytes::from_static(b"Forbidden\n"),
-        other => Bytes::from(format!("{}\n", other.canonical_reason().unwrap_or("Error"))),
+        StatusCode::TOO_MANY_REQUESTS => Bytes::from_static(
+            br#"{"type":"about:blank","title":"Too Many Requests","status":429}"#,
+        ),
+        StatusCode::FORBIDDEN => {
+            Bytes::from_static(br#"{"type":"about:blank","title":"Forbidden","status":403}"#)
+        }
+        other => Bytes::from(format!(
+            r#"{{"type":"about:blank","title":"{}","status":{}}}"#,
+            other.canonical_reason().unwrap_or("Error"),
+            other.as_u16()
+        )),
     };
     let mut response = Response::new(ReplyBody::Own(Full::new(body)));
     *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, TEXT);
+    response.headers_mut().insert(CONTENT_TYPE, PROBLEM);
     response.headers_mut().insert(CACHE_CONTROL, NO_STORE);
+    response
+}
+
+/// A problem document that names the request, for failures that somebody will ask about.
+pub fn problem_of(status: StatusCode, request_id: &HeaderValue) -> Response<ReplyBody> {
+    let mut response = problem(status);
+    // Ids are visible ASCII; a quote or a backslash of a trusted proxy's is left out rather than escaped.
+    let id: String = request_id
+        .to_str()
+        .unwrap_or_default()
+        .replace(['"', '\\'], "");
+    let body = format!(
+        r#"{{"type":"about:blank","title":"{}","status":{},"request_id":"{id}"}}"#,
+        status.canonical_reason().unwrap_or("Error"),
+        status.as_u16()
+    );
+    *response.body_mut() = ReplyBody::Own(Full::new(Bytes::from(body)));
     response
 }
 
 /// 405 for methods that a reverse proxy does not take: CONNECT would be a tunnel, TRACE would show our own fields.
 pub fn method_not_taken() -> Response<ReplyBody> {
-    let mut response = plain(StatusCode::METHOD_NOT_ALLOWED);
+    let mut response = problem(StatusCode::METHOD_NOT_ALLOWED);
     let allowed = HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS");
     response.headers_mut().insert(ALLOW, allowed);
     response

@@ -61,7 +61,7 @@ pub async fn answer(
         // A bug of ours costs its request, not the worker.
         catch_unwind(AssertUnwindSafe(|| life.as_mut().poll(cx))).unwrap_or_else(|_| {
             worker.counters.connection_error(ConnectionError::Panic);
-            let mut response = reply::plain(StatusCode::INTERNAL_SERVER_ERROR);
+            let mut response = reply::problem(StatusCode::INTERNAL_SERVER_ERROR);
             reply::close(&mut response);
             Poll::Ready(Ok(response))
         })
@@ -77,13 +77,15 @@ async fn live(
     let now = worker.clock.now();
     let (mut head, mut body) = request.into_parts();
 
-    if headers::settle_host(&head.uri, head.version, &mut head.headers).is_err() {
+    let checked = headers::check_framing(&head.headers)
+        .and_then(|()| headers::settle_host(&head.uri, head.version, &mut head.headers));
+    if checked.is_err() {
         // No request by section 1: answered, counted with the connections, not logged.
         worker
             .counters
             .connection_error(ConnectionError::BadRequest);
         downstream.unread_body.set(!body.is_end_stream());
-        let mut response = reply::plain(StatusCode::BAD_REQUEST);
+        let mut response = reply::problem(StatusCode::BAD_REQUEST);
         reply::close(&mut response);
         return Ok(response);
     }
@@ -201,7 +203,7 @@ async fn refuse(
         ticket.finish_unanswered(refusal.action());
         return Err(Dropped);
     };
-    let mut response = reply::plain(status);
+    let mut response = reply::problem(status);
     if let Some(milliseconds) = retry_ms {
         reply::retry_after(&mut response, milliseconds);
     }
@@ -408,7 +410,7 @@ fn fail(ticket: Box<Ticket>, failure: Failure) -> Response<ReplyBody> {
         Failure::BodyTooLarge => (StatusCode::PAYLOAD_TOO_LARGE, Action::BodyTooLarge),
         Failure::ClientAborted => (StatusCode::BAD_REQUEST, Action::ClientAborted),
     };
-    let mut response = reply::plain(status);
+    let mut response = reply::problem_of(status, &ticket.request_id);
     if action == Action::BodyTooLarge && ticket.worker.rate_limit_headers != RateLimitHeaders::Off {
         ticket.add_rate_limit_fields(response.headers_mut());
     }
@@ -648,6 +650,7 @@ impl Ticket {
         }
         let history = self.history.unwrap_or_else(|| action.history());
         let charged = self.charged_bytes(request_bytes, response_bytes);
+        let counts = &mut self.decision.counts;
 
         let work = |entry: &mut crate::clients::limits::Entry| {
             match history {
@@ -655,7 +658,14 @@ impl Ticket {
                 History::Refused => entry.refused += 1,
                 History::Neither => {}
             }
-            charged.and_then(|bytes| entry.charge_bytes(&worker.rules.limits, ended.wall_ms, bytes))
+            let broken = charged
+                .and_then(|bytes| entry.charge_bytes(&worker.rules.limits, ended.wall_ms, bytes));
+            if let Some(counts) = counts {
+                // The requests as the ladder saw them, the bytes with those of this request (section 13.4).
+                let [requests @ .., _, _, _] = *counts;
+                *counts = entry.counts_with(requests, ended.wall_ms);
+            }
+            broken
         };
         let broken = if self.decision.counted {
             worker.table.settle(self.identity.client, ended, work)

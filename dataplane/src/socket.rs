@@ -167,8 +167,12 @@ impl Downstream {
         self.phase.set(Phase::Busy);
         self.phase_deadline
             .set(idle_timeout.map_or(NEVER, |idle| self.after(nanos(idle))));
-        self.body_deadline.set(NEVER);
-        self.upstream_deadline.set(NEVER);
+    }
+
+    /// The application closed its side of the tunnel: the client has this long to follow, whatever it still sends.
+    pub fn tunnel_ends(&self, grace: Duration) {
+        self.body_deadline
+            .set(self.body_deadline.get().min(self.after(nanos(grace))));
     }
 
     /// The request waits for more of the body.

@@ -39,11 +39,11 @@ pub fn run() -> ExitCode {
             ("WAF_RATE_LIMIT_PER_MINUTE", REQUESTS_PER_MINUTE.to_string()),
             ("WAF_BAN_FIRST", "1m".to_owned()),
             ("WAF_WORKERS", "1".to_owned()),
-            ("WAF_LOG_LEVEL", "warn".to_owned()),
         ]
         .map(|(name, value)| (name.to_owned(), value)),
     );
-    variables.extend(environment());
+    // An empty value is an unset one (section 13.18).
+    variables.extend(environment().filter(|(_, value)| !value.is_empty()));
     match settings::load(variables) {
         Ok(Loaded { settings, warnings }) => {
             super::run(settings, &warnings, Announce::With(Box::new(print_lines)))
@@ -60,19 +60,21 @@ fn failed(why: &str) -> ExitCode {
 /// Three lines to try, in this order.
 fn print_lines(address: SocketAddr) {
     let more = REQUESTS_PER_MINUTE + 2;
-    eprintln!(
-        "weir demo: {REQUESTS_PER_MINUTE} requests a minute are allowed; try these in another terminal:"
+    println!(
+        "weir demo: {REQUESTS_PER_MINUTE} requests a minute are allowed. Try these in another terminal.
+
+A pass, 200:
+  curl -i http://{address}/
+
+A break, 200 until the limit and 429 from then on:
+  curl -s -o /dev/null -w '%{{http_code}}\\n' 'http://{address}/?[1-{more}]'
+
+A ban, 429 with Retry-After:
+  curl -i http://{address}/
+
+Each request is logged below. Ctrl-C ends the demo.
+"
     );
-    eprintln!();
-    eprintln!("  curl -i http://{address}/                                          # a pass: 200");
-    eprintln!(
-        "  curl -s -o /dev/null -w '%{{http_code}}\\n' 'http://{address}/?[1-{more}]'   # a break: 200 … then 429"
-    );
-    eprintln!(
-        "  curl -i http://{address}/                                          # a ban: 429 with Retry-After"
-    );
-    eprintln!();
-    eprintln!("Each request is logged below. Ctrl-C ends the demo.");
 }
 
 /// The application: says what it was asked, on a port of its own.

@@ -101,11 +101,22 @@ impl Entry {
     /// The six estimates in the order of [`LimitKind::ALL`], rounded down.
     pub fn counts(&self, wall_ms: u64) -> [u64; 6] {
         let [minute, hour, day] = &self.requests;
-        let [minute_bytes, hour_bytes, day_bytes] = &self.bytes;
-        [
+        let requests = [
             minute.estimate(Span::Minute, wall_ms),
             hour.estimate(Span::Hour, wall_ms),
             day.estimate(Span::Day, wall_ms),
+        ];
+        self.counts_with(requests, wall_ms)
+    }
+
+    /// The estimates of bytes, behind estimates of requests that were taken earlier.
+    pub fn counts_with(&self, requests: [u64; 3], wall_ms: u64) -> [u64; 6] {
+        let [minute, hour, day] = requests;
+        let [minute_bytes, hour_bytes, day_bytes] = &self.bytes;
+        [
+            minute,
+            hour,
+            day,
             minute_bytes.estimate(Span::Minute, wall_ms),
             hour_bytes.estimate(Span::Hour, wall_ms),
             day_bytes.estimate(Span::Day, wall_ms),

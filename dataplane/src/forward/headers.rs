@@ -42,6 +42,23 @@ pub struct Ours<'a> {
 pub enum BadHead {
     /// HTTP/1.1 without `Host`, or with two, or with a value that is no authority (RFC 9112 §3.2).
     Host,
+    /// A transfer coding other than one plain `chunked` (RFC 9112 §6.1): hyper would take the last one and drop the rest.
+    Framing,
+}
+
+/// Checks that a body, if there is one, is framed in the one way that cannot be read differently.
+///
+/// hyper itself refuses contradictory lengths, and drops a length beside `Transfer-Encoding` and closes after it.
+///
+/// # Errors
+/// [`BadHead::Framing`] where the request must be answered with 400.
+pub fn check_framing(headers: &HeaderMap) -> Result<(), BadHead> {
+    let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
+    match (codings.next(), codings.next()) {
+        (None, _) => Ok(()),
+        (Some(coding), None) if coding.as_bytes().eq_ignore_ascii_case(b"chunked") => Ok(()),
+        _ => Err(BadHead::Framing),
+    }
 }
 
 /// Checks `Host`, and lets the authority of an absolute-form target replace it (RFC 9112 §3.2.2).

@@ -20,6 +20,9 @@ use super::pool::{Lane, Link};
 use crate::request::Ticket;
 use crate::socket::{Downstream, Ending, Socket};
 
+/// How long a client may take to close after the application did.
+const CLOSE_GRACE: Duration = Duration::from_secs(2);
+
 /// A WebSocket that both sides agreed to.
 pub struct Tunnel {
     /// The upstream connection that answered 101.
@@ -172,6 +175,9 @@ impl AsyncRead for ApplicationSide<'_> {
         if read > 0 {
             this.carried += read;
             this.downstream.tunnelled(this.idle_timeout);
+        } else if matches!(outcome, Poll::Ready(Ok(()))) {
+            // RFC 6455 §7.1.1: the server closes first. A client that does not follow soon is not waited for.
+            this.downstream.tunnel_ends(CLOSE_GRACE);
         }
         outcome
     }
