@@ -1,0 +1,181 @@
+//! What is measured. How each proxy is brought into a case stands in `config.rs`.
+
+/// One row of the comparison.
+#[derive(Debug)]
+pub(crate) struct Case {
+    /// As `--cases` names it.
+    pub(crate) name: &'static str,
+    /// What wrk asks for.
+    pub(crate) path: &'static str,
+    /// Whether the proxy writes its request log, as JSON, into a file.
+    pub(crate) log: bool,
+    /// Whether the generator's address is denied: every answer is a 429.
+    pub(crate) refuse: bool,
+    /// Whether 10,000 /24 netblocks, the generator's not among them, are banned too.
+    pub(crate) bans: bool,
+    /// Whether a trusted `X-Forwarded-For` names 20,000 clients in turn.
+    pub(crate) clients: bool,
+    /// What wrk sends, as a Lua script; empty for its plain GET.
+    pub(crate) script: &'static str,
+}
+
+const PLAIN: Case = Case {
+    name: "",
+    path: "/",
+    log: false,
+    refuse: false,
+    bans: false,
+    clients: false,
+    script: "",
+};
+
+/// Every case, in the order of the table.
+pub(crate) static CASES: [Case; 11] = [
+    Case {
+        name: "pass",
+        ..PLAIN
+    },
+    Case {
+        name: "pass+log",
+        log: true,
+        ..PLAIN
+    },
+    Case {
+        name: "refuse",
+        refuse: true,
+        ..PLAIN
+    },
+    Case {
+        name: "refuse+log",
+        refuse: true,
+        log: true,
+        ..PLAIN
+    },
+    Case {
+        name: "browser",
+        script: BROWSER,
+        ..PLAIN
+    },
+    Case {
+        name: "clients",
+        clients: true,
+        script: CLIENTS,
+        ..PLAIN
+    },
+    Case {
+        name: "connect",
+        script: "wrk.headers['Connection'] = 'close'\n",
+        ..PLAIN
+    },
+    Case {
+        name: "download",
+        path: "/1m",
+        ..PLAIN
+    },
+    Case {
+        name: "upload",
+        path: "/upload",
+        script: "wrk.method = 'POST'\nwrk.body = string.rep('x', 100000)\n",
+        ..PLAIN
+    },
+    Case {
+        name: "bans",
+        bans: true,
+        ..PLAIN
+    },
+    Case {
+        name: "bans+refuse",
+        bans: true,
+        refuse: true,
+        ..PLAIN
+    },
+];
+
+impl Case {
+    /// The status every answer must have: a figure of wrong answers is worth nothing.
+    pub(crate) fn status(&self) -> u16 {
+        if self.refuse { 429 } else { 200 }
+    }
+
+    /// The case in words, for the table.
+    pub(crate) fn title(&self) -> &'static str {
+        match self.name {
+            "pass" => "pass",
+            "pass+log" => "pass, log on",
+            "refuse" => "refuse",
+            "refuse+log" => "refuse, log on",
+            "browser" => "browser-size heads",
+            "clients" => "20,000 clients in turn",
+            "connect" => "new connection each request",
+            "download" => "1 MiB answer",
+            "upload" => "100 kB upload",
+            "bans" => "pass, 10,000 bans",
+            "bans+refuse" => "refuse, 10,000 bans",
+            other => other,
+        }
+    }
+}
+
+/// The netblocks of [`Case::bans`].
+pub(crate) fn banned_netblocks() -> impl Iterator<Item = String> {
+    (0..10_000).map(|number| format!("10.{}.{}.0/24", number / 256, number % 256))
+}
+
+/// A head of the size a browser sends: about 1.2 kB in 17 fields.
+const BROWSER: &str = r#"
+wrk.headers['User-Agent'] = 'Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/131.0.0.0 Safari/537.36'
+wrk.headers['Accept'] = 'text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,image/apng,*/*;q=0.8,application/signed-exchange;v=b3;q=0.7'
+wrk.headers['Accept-Encoding'] = 'gzip, deflate, br, zstd'
+wrk.headers['Accept-Language'] = 'de-DE,de;q=0.9,en-US;q=0.8,en;q=0.7'
+wrk.headers['Cache-Control'] = 'max-age=0'
+wrk.headers['Cookie'] = '_ga=GA1.2.1234567890.1700000000; _gid=GA1.2.987654321.1700000000; session=' .. string.rep('0123456789abcdef', 16) .. '; theme=dark; consent=all'
+wrk.headers['DNT'] = '1'
+wrk.headers['Priority'] = 'u=0, i'
+wrk.headers['Referer'] = 'https://www.example.org/catalogue/shoes/running?page=3&sort=price&colour=blue'
+wrk.headers['Sec-Ch-Ua'] = '"Chromium";v="131", "Not_A Brand";v="24", "Google Chrome";v="131"'
+wrk.headers['Sec-Ch-Ua-Mobile'] = '?0'
+wrk.headers['Sec-Ch-Ua-Platform'] = '"Linux"'
+wrk.headers['Sec-Fetch-Dest'] = 'document'
+wrk.headers['Sec-Fetch-Mode'] = 'navigate'
+wrk.headers['Sec-Fetch-Site'] = 'same-origin'
+wrk.headers['Sec-Fetch-User'] = '?1'
+wrk.headers['Upgrade-Insecure-Requests'] = '1'
+"#;
+
+/// The requests are made beforehand, so that the generator's own work stays small.
+const CLIENTS: &str = r#"
+local requests, at = {}, 0
+function init(arguments)
+  for number = 0, 19999 do
+    wrk.headers['X-Forwarded-For'] = string.format('10.200.%d.%d', number / 256, number % 256)
+    requests[number] = wrk.format()
+  end
+end
+function request()
+  at = (at + 1) % 20000
+  return requests[at]
+end
+"#;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_preloaded_bans_are_distinct_and_spare_the_clients() {
+        let blocks: std::collections::HashSet<_> = banned_netblocks().collect();
+        assert_eq!(blocks.len(), 10_000);
+        assert!(
+            blocks
+                .iter()
+                .all(|block| !block.starts_with("10.200.") && !block.starts_with("127."))
+        );
+    }
+
+    #[test]
+    fn every_case_has_its_own_name_and_title() {
+        let names: std::collections::HashSet<_> = CASES.iter().map(|case| case.name).collect();
+        let titles: std::collections::HashSet<_> = CASES.iter().map(Case::title).collect();
+        assert_eq!((names.len(), titles.len()), (CASES.len(), CASES.len()));
+    }
+}

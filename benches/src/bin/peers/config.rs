@@ -1,0 +1,204 @@
+//! The configurations: each proxy does the same work in the way its own manual advises.
+//!
+//! Every proxy limits requests per address (at a rate that is never reached), keeps connections to the application
+//! open, and adds `X-Forwarded-For`, `X-Forwarded-Proto` and `X-Request-ID`, as weir does. nginx and HAProxy watch one
+//! window; weir its six. nginx writes its log through a buffer and streams uploads, both faster than its defaults.
+
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::path::Path;
+
+use crate::case::{Case, banned_netblocks};
+
+/// A body of about 100 bytes, as small answers are.
+const SMALL: &str = "ok: a small answer of about one hundred bytes, which is what a health check or an API call sends.\\n";
+
+/// What nginx needs in one process, in the foreground, with all its files in `directory`.
+fn nginx(directory: &Path, http: &str) -> String {
+    let directory = directory.display();
+    let mut text = format!(
+        "daemon off;\nmaster_process off;\nworker_processes 1;\npid {directory}/nginx.pid;\n\
+         error_log {directory}/error.log error;\nevents {{ worker_connections 8192; }}\nhttp {{\n"
+    );
+    for kind in ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"] {
+        let _ = writeln!(text, "{kind}_temp_path {directory}/{kind};");
+    }
+    text.push_str("keepalive_requests 1000000000;\nclient_max_body_size 100m;\ntcp_nodelay on;\nserver_tokens off;\n");
+    text.push_str(http);
+    text.push_str("}\n");
+    text
+}
+
+/// The application: nginx on a port of its own. `/upload` answers when it has read the body, as an application does:
+/// `mirror` makes nginx read it, and the refusal to POST to a file becomes the answer.
+pub(crate) fn application(directory: &Path, port: u16) -> String {
+    nginx(
+        directory,
+        &format!(
+            "access_log off;\nsendfile on;\nserver {{\n  listen 127.0.0.1:{port} backlog=4096;\n  root {};\n  \
+             default_type text/plain;\n  location / {{ return 200 \"{SMALL}\"; }}\n  location = /1m {{ }}\n  \
+             location = /upload {{\n    client_body_buffer_size 256k;\n    mirror /read;\n    error_page 405 =200 @read;\n  }}\n  \
+             location = /read {{ internal; return 204; }}\n  location @read {{ return 200 \"ok\\n\"; }}\n}}\n",
+            directory.display()
+        ),
+    )
+}
+
+/// nginx as the proxy.
+pub(crate) fn nginx_proxy(
+    directory: &Path,
+    port: u16,
+    application: SocketAddr,
+    case: &Case,
+) -> String {
+    let mut http = String::new();
+    if case.log {
+        let _ = write!(
+            http,
+            "log_format request escape=json '{{\"time\":\"$time_iso8601\",\"event\":\"request\",\"request_id\":\"$request_id\",\
+             \"client\":\"$remote_addr\",\"forwarded_for\":\"$http_x_forwarded_for\",\"scheme\":\"$scheme\",\"method\":\"$request_method\",\
+             \"host\":\"$host\",\"path\":\"$uri\",\"query\":\"$args\",\"protocol\":\"$server_protocol\",\"user_agent\":\"$http_user_agent\",\
+             \"referer\":\"$http_referer\",\"status\":$status,\"response_content_type\":\"$sent_http_content_type\",\
+             \"bytes\":$body_bytes_sent,\"total\":$request_time,\"upstream\":\"$upstream_response_time\"}}';\n\
+             access_log {}/access.log request buffer=64k flush=1s;\n",
+            directory.display()
+        );
+    } else {
+        http.push_str("access_log off;\n");
+    }
+    if case.clients {
+        http.push_str("set_real_ip_from 127.0.0.0/8;\nreal_ip_header X-Forwarded-For;\n");
+    }
+    let mut refusal = "";
+    if case.refuse || case.bans {
+        refusal = "if ($denied) { return 429; }";
+        http.push_str("geo $denied {\n  default 0;\n");
+        if case.refuse {
+            http.push_str("  127.0.0.0/8 1;\n");
+        }
+        if case.bans {
+            for block in banned_netblocks() {
+                let _ = writeln!(http, "  {block} 1;");
+            }
+        }
+        http.push_str("}\n");
+    }
+    let _ = write!(
+        http,
+        "limit_req_zone $binary_remote_addr zone=clients:10m rate=1000000r/s;\n\
+         upstream application {{ server {application}; keepalive 256; keepalive_requests 1000000000; }}\n\
+         server {{\n  listen 127.0.0.1:{port} backlog=4096;\n  location / {{\n    {refusal}\n    \
+         limit_req zone=clients burst=1000000 nodelay;\n    limit_req_status 429;\n    \
+         proxy_pass http://application;\n    proxy_http_version 1.1;\n    proxy_set_header Connection \"\";\n    \
+         proxy_set_header Host $http_host;\n    proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;\n    \
+         proxy_set_header X-Forwarded-Proto $scheme;\n    proxy_set_header X-Request-ID $request_id;\n    \
+         proxy_request_buffering off;\n    proxy_max_temp_file_size 0;\n  }}\n}}\n"
+    );
+    nginx(directory, &http)
+}
+
+/// HAProxy as the proxy. Its netblocks are in `denied.lst` of the directory, its log on standard output.
+pub(crate) fn haproxy(directory: &Path, port: u16, application: SocketAddr, case: &Case) -> String {
+    let mut text = String::from(
+        "global\n  nbthread 1\n  maxconn 8192\n  log stdout len 4096 format raw local0\n\
+         defaults\n  mode http\n  timeout connect 5s\n  timeout client 60s\n  timeout server 60s\n  \
+         timeout http-request 10s\n  timeout http-keep-alive 75s\n  option http-keep-alive\n  http-reuse always\n\
+         frontend proxy\n",
+    );
+    let _ = writeln!(text, "  bind 127.0.0.1:{port} backlog 4096");
+    if case.log {
+        text.push_str(
+            "  log global\n  log-format '{\"time\":\"%tr\",\"event\":\"request\",\"request_id\":\"%ID\",\"client\":\"%ci\",\
+             \"forwarded_for\":\"%[capture.req.hdr(0),json(utf8s)]\",\"method\":\"%HM\",\"host\":\"%[capture.req.hdr(1),json(utf8s)]\",\
+             \"path\":\"%[capture.req.uri,json(utf8s)]\",\"protocol\":\"%HV\",\"user_agent\":\"%[capture.req.hdr(2),json(utf8s)]\",\
+             \"referer\":\"%[capture.req.hdr(3),json(utf8s)]\",\"status\":%ST,\"bytes\":%B,\"total\":%Ta,\"upstream\":%Tr}'\n",
+        );
+        for header in ["X-Forwarded-For", "Host", "User-Agent", "Referer"] {
+            let _ = writeln!(text, "  http-request capture req.hdr({header}) len 256");
+        }
+    }
+    text.push_str("  unique-id-format %{+X}o%ci%cp%Ts%rt\n  unique-id-header X-Request-ID\n");
+    if case.clients {
+        text.push_str("  http-request set-src hdr(X-Forwarded-For)\n");
+    }
+    if case.refuse || case.bans {
+        let _ = writeln!(
+            text,
+            "  http-request deny deny_status 429 if {{ src -f {}/denied.lst }}",
+            directory.display()
+        );
+    }
+    let _ = write!(
+        text,
+        "  stick-table type ip size 20k expire 1d store http_req_rate(60s)\n  http-request track-sc0 src\n  \
+         http-request deny deny_status 429 if {{ sc_http_req_rate(0) gt 1000000000 }}\n  option forwardfor\n  \
+         http-request set-header X-Forwarded-Proto http\n  default_backend application\n\
+         backend application\n  server application {application}\n"
+    );
+    text
+}
+
+/// The list of HAProxy's `deny`.
+pub(crate) fn denied_list(case: &Case) -> String {
+    let own = case.refuse.then(|| "127.0.0.0/8".to_owned());
+    let bans = case.bans.then(banned_netblocks).into_iter().flatten();
+    let blocks: Vec<String> = own.into_iter().chain(bans).collect();
+    blocks.join("\n") + "\n"
+}
+
+/// The settings of weir: every check on, no limit within reach.
+pub(crate) fn weir(
+    directory: &Path,
+    application: SocketAddr,
+    case: &Case,
+) -> Vec<(&'static str, String)> {
+    let mut settings = vec![
+        ("WAF_LISTEN", "127.0.0.1:0".to_owned()),
+        ("WAF_UPSTREAM", format!("http://{application}")),
+        ("WAF_WORKERS", "1".to_owned()),
+        (
+            "WAF_STATE_DIR",
+            directory.join("state").display().to_string(),
+        ),
+        // Nobody outside is asked about loopback clients.
+        ("WAF_LOOKUP_SOURCE", "off".to_owned()),
+        ("WAF_MAX_CONNECTIONS_PER_CLIENT", "10000".to_owned()),
+        (
+            "WAF_LOG_REQUESTS",
+            if case.log { "all" } else { "off" }.to_owned(),
+        ),
+        (
+            "WAF_LOG_FILE",
+            directory.join("access.log").display().to_string(),
+        ),
+    ];
+    for window in ["MINUTE", "HOUR", "DAY"] {
+        let (requests, bytes) = match window {
+            "MINUTE" => ("WAF_RATE_LIMIT_PER_MINUTE", "WAF_BYTES_LIMIT_PER_MINUTE"),
+            "HOUR" => ("WAF_RATE_LIMIT_PER_HOUR", "WAF_BYTES_LIMIT_PER_HOUR"),
+            _ => ("WAF_RATE_LIMIT_PER_DAY", "WAF_BYTES_LIMIT_PER_DAY"),
+        };
+        settings.push((requests, "1000000000000".to_owned()));
+        settings.push((bytes, "1000T".to_owned()));
+    }
+    // With bans in the ledger the refusal is one of them; without, the static list.
+    if case.refuse && !case.bans {
+        settings.push(("WAF_DENY_NETS", "127.0.0.0/8".to_owned()));
+    }
+    if case.clients {
+        settings.push(("WAF_TRUSTED_PROXIES", "127.0.0.0/8".to_owned()));
+    }
+    settings
+}
+
+/// `bans.json` of weir.
+pub(crate) fn bans_json(case: &Case) -> String {
+    let own = case.refuse.then(|| "127.0.0.1/32".to_owned());
+    let blocks = banned_netblocks().take(if own.is_some() { 9_999 } else { 10_000 });
+    let bans: Vec<serde_json::Value> = own
+        .into_iter()
+        .chain(blocks)
+        .map(|netblock| serde_json::json!({ "netblock": netblock, "ban_expires": "permanent" }))
+        .collect();
+    serde_json::json!({ "version": 1, "bans": bans }).to_string()
+}

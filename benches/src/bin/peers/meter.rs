@@ -1,0 +1,130 @@
+//! What the kernel says of a process: CPU time, memory, system calls.
+
+use std::fs;
+use std::process::Command;
+use std::sync::OnceLock;
+
+use anyhow::{Context, Result};
+
+/// User and system time of a process and of all that descend from it, in seconds.
+pub(crate) fn cpu_seconds(process: u32) -> Result<f64> {
+    let mut ticks = 0;
+    for process in tree(process) {
+        // A child may be gone by now; its time is then in its parent's.
+        let stat = fs::read_to_string(format!("/proc/{process}/stat"));
+        ticks += stat.ok().as_deref().and_then(stat_ticks).unwrap_or(0);
+    }
+    (ticks > 0)
+        .then(|| ticks as f64 / ticks_per_second())
+        .with_context(|| format!("process {process} has ended or used no CPU time"))
+}
+
+/// The process and its descendants.
+fn tree(process: u32) -> Vec<u32> {
+    let mut found = vec![process];
+    let mut next = 0;
+    while let Some(process) = found.get(next).copied() {
+        next += 1;
+        let tasks = fs::read_dir(format!("/proc/{process}/task"));
+        for task in tasks.into_iter().flatten().flatten() {
+            let children = fs::read_to_string(task.path().join("children")).unwrap_or_default();
+            found.extend(
+                children
+                    .split_whitespace()
+                    .filter_map(|child| child.parse::<u32>().ok()),
+            );
+        }
+    }
+    found
+}
+
+/// `utime`, `stime`, `cutime` and `cstime` of `/proc/<pid>/stat` (proc_pid_stat(5)), together.
+fn stat_ticks(stat: &str) -> Option<u64> {
+    // The name in parentheses may hold anything; what follows the last parenthesis begins with field 3.
+    let (_, fields) = stat.rsplit_once(") ")?;
+    let times: Vec<u64> = fields
+        .split(' ')
+        .skip(11)
+        .take(4)
+        .map_while(|field| field.parse().ok())
+        .collect();
+    (times.len() == 4).then(|| times.iter().sum())
+}
+
+fn ticks_per_second() -> f64 {
+    static TICKS: OnceLock<f64> = OnceLock::new();
+    *TICKS.get_or_init(|| {
+        let output = Command::new("getconf").arg("CLK_TCK").output().ok();
+        output
+            .and_then(|output| String::from_utf8(output.stdout).ok()?.trim().parse().ok())
+            .unwrap_or(100.0)
+    })
+}
+
+/// Resident memory of a process and its descendants, in MiB.
+pub(crate) fn memory_mebibytes(process: u32) -> Result<f64> {
+    let mut kibibytes = 0;
+    for process in tree(process) {
+        let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+        kibibytes += status_member(&status, "VmRSS:").unwrap_or(0);
+    }
+    (kibibytes > 0)
+        .then(|| kibibytes as f64 / 1024.0)
+        .with_context(|| format!("process {process} has ended"))
+}
+
+/// Whether somebody traces the process.
+pub(crate) fn is_traced(process: u32) -> bool {
+    fs::read_to_string(format!("/proc/{process}/status"))
+        .is_ok_and(|status| status_member(&status, "TracerPid:").is_some_and(|tracer| tracer > 0))
+}
+
+fn status_member(status: &str, name: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+/// The calls in the line `total` of `strace -c`.
+pub(crate) fn total_calls(table: &str) -> Option<u64> {
+    let line = table.lines().find(|line| line.ends_with(" total"))?;
+    line.split_whitespace().nth(3)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_found_behind_any_name() {
+        let stat = "4711 (a) b (c) S 1 2 3 4 5 6 7 8 9 10 100 20 3 4 20 0 1 0 99";
+        assert_eq!(stat_ticks(stat), Some(127));
+        assert_eq!(stat_ticks("4711 (a) S 1 2"), None);
+    }
+
+    #[test]
+    fn the_own_process_has_used_time_and_memory() {
+        let begin = std::time::Instant::now();
+        let mut number = 0u64;
+        while begin.elapsed().as_millis() < 50 {
+            number = std::hint::black_box(number + 1);
+        }
+        assert!(cpu_seconds(std::process::id()).unwrap() > 0.0);
+        assert!(memory_mebibytes(std::process::id()).unwrap() > 0.5);
+        assert!(tree(std::process::id()).contains(&std::process::id()));
+    }
+
+    #[test]
+    fn the_total_of_strace_is_read_with_and_without_errors() {
+        let table = "% time     seconds  usecs/call     calls    errors syscall\n\
+                     ------ ----------- ----------- --------- --------- ----------------\n \
+                     60.00    0.000600           1       600        10 read\n\
+                     ------ ----------- ----------- --------- --------- ----------------\n\
+                     100.00    0.001000           1      1000        10 total\n";
+        assert_eq!(total_calls(table), Some(1000));
+        assert_eq!(
+            total_calls("100.00    0.001000    1      1000           total"),
+            Some(1000)
+        );
+        assert_eq!(total_calls(""), None);
+    }
+}

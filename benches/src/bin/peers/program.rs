@@ -1,0 +1,348 @@
+//! The programs: where they are, how they are started, and that they are ended again.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use tempfile::TempDir;
+
+use crate::case::Case;
+use crate::config;
+
+/// How long a program may take until it listens.
+const START: Duration = Duration::from_secs(10);
+
+/// The core of the proxy under test, and that of everything else.
+pub(crate) const PROXY_CORE: &str = "0";
+pub(crate) const LOAD_CORE: &str = "1";
+
+/// Which proxy is measured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    Weir,
+    Nginx,
+    Haproxy,
+}
+
+impl Kind {
+    pub(crate) const ALL: [Self; 3] = [Self::Weir, Self::Nginx, Self::Haproxy];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Weir => "weir",
+            Self::Nginx => "nginx",
+            Self::Haproxy => "haproxy",
+        }
+    }
+}
+
+/// Where the programs are, as far as they are there.
+#[derive(Debug)]
+pub(crate) struct Programs {
+    weir: PathBuf,
+    nginx: Option<PathBuf>,
+    haproxy: Option<PathBuf>,
+    wrk: Option<PathBuf>,
+    taskset: Option<PathBuf>,
+    pub(crate) strace: Option<PathBuf>,
+}
+
+impl Programs {
+    pub(crate) fn find(weir: &Path) -> Self {
+        Self {
+            weir: weir.to_path_buf(),
+            nginx: on_path("nginx"),
+            haproxy: on_path("haproxy"),
+            wrk: on_path("wrk"),
+            taskset: on_path("taskset"),
+            strace: on_path("strace"),
+        }
+    }
+
+    /// One sentence for each program that is missing: what is lost without it, and how to get it.
+    pub(crate) fn missing(&self) -> Vec<String> {
+        let mut sentences = Vec::new();
+        let debian = [
+            (&self.wrk, "wrk", "wrk", "the load generator"),
+            (
+                &self.taskset,
+                "taskset",
+                "util-linux",
+                "which keeps proxy and load apart",
+            ),
+            (&self.nginx, "nginx", "nginx", "the application and a peer"),
+            (&self.haproxy, "haproxy", "haproxy", "a peer"),
+            (
+                &self.strace,
+                "strace",
+                "strace",
+                "which counts system calls",
+            ),
+        ];
+        for (found, name, package, what) in debian {
+            if found.is_none() {
+                sentences.push(format!(
+                    "{name}, {what}, is missing; on Debian `apt-get install {package}` installs it"
+                ));
+            }
+        }
+        if !self.weir.is_file() {
+            sentences.push(format!(
+                "{} is missing; `cargo build --release` builds it",
+                self.weir.display()
+            ));
+        }
+        sentences
+    }
+
+    /// The binary of a proxy.
+    pub(crate) fn of(&self, kind: Kind) -> Result<&Path> {
+        let path = match kind {
+            Kind::Weir => self.weir.is_file().then_some(&self.weir),
+            Kind::Nginx => self.nginx.as_ref(),
+            Kind::Haproxy => self.haproxy.as_ref(),
+        };
+        path.map(PathBuf::as_path)
+            .with_context(|| format!("{} is missing", kind.name()))
+    }
+
+    pub(crate) fn wrk(&self) -> Result<&Path> {
+        self.wrk.as_deref().context("wrk is missing")
+    }
+
+    /// A command that runs `program` on `core` alone. taskset becomes the program, so the process is the program's.
+    pub(crate) fn pinned(&self, core: &str, program: &Path) -> Result<Command> {
+        let taskset = self.taskset.as_deref().context("taskset is missing")?;
+        let mut command = Command::new(taskset);
+        command.args(["-c", core]).arg(program).stdin(Stdio::null());
+        Ok(command)
+    }
+}
+
+/// Looks on `PATH`, and where Debian keeps servers, which is not on everybody's.
+fn on_path(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(["/usr/sbin".into(), "/usr/local/sbin".into()])
+        .map(|directory| directory.join(name))
+        .find(|file| file.is_file())
+}
+
+/// A process of ours, ended when it goes out of scope.
+#[derive(Debug)]
+pub(crate) struct Owned(pub(crate) Child);
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        // Failure means that it ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A server that listens.
+#[derive(Debug)]
+pub(crate) struct Running {
+    pub(crate) process: Owned,
+    pub(crate) address: SocketAddr,
+    /// Its files, removed after it.
+    _directory: Option<TempDir>,
+}
+
+impl Running {
+    /// The application: nginx on the core of the load.
+    pub(crate) fn application(programs: &Programs, directory: &Path) -> Result<Self> {
+        let directory = directory.join("application");
+        std::fs::create_dir(&directory)?;
+        std::fs::write(directory.join("1m"), vec![b'x'; 1 << 20])?;
+        std::fs::write(directory.join("upload"), "ok\n")?;
+        let port = free_port()?;
+        let file = directory.join("nginx.conf");
+        std::fs::write(&file, config::application(&directory, port))?;
+        let mut command = programs.pinned(LOAD_CORE, programs.of(Kind::Nginx)?)?;
+        command.arg("-c").arg(&file).arg("-p").arg(&directory);
+        Self::start(command, port, &directory, None).context("the application")
+    }
+
+    /// A proxy on its core, brought into the case.
+    pub(crate) fn proxy(
+        kind: Kind,
+        programs: &Programs,
+        case: &Case,
+        application: SocketAddr,
+    ) -> Result<Self> {
+        let directory = tempfile::Builder::new()
+            .prefix("weir-peer-")
+            .tempdir()
+            .context("no temporary directory can be made")?;
+        let path = directory.path().to_path_buf();
+        let mut command = programs.pinned(PROXY_CORE, programs.of(kind)?)?;
+        match kind {
+            Kind::Weir => {
+                std::fs::create_dir(path.join("state"))?;
+                if case.bans {
+                    std::fs::write(path.join("state/bans.json"), config::bans_json(case))?;
+                }
+                command
+                    .env_clear()
+                    .envs(config::weir(&path, application, case));
+                Self::start_weir(command, directory)
+            }
+            Kind::Nginx => {
+                let port = free_port()?;
+                let file = path.join("nginx.conf");
+                let text = config::nginx_proxy(&path, port, application, case);
+                std::fs::write(&file, text)?;
+                command.arg("-c").arg(&file).arg("-p").arg(&path);
+                Self::start(command, port, &path, Some(directory))
+            }
+            Kind::Haproxy => {
+                let port = free_port()?;
+                let file = path.join("haproxy.cfg");
+                std::fs::write(path.join("denied.lst"), config::denied_list(case))?;
+                std::fs::write(&file, config::haproxy(&path, port, application, case))?;
+                command.arg("-db").arg("-f").arg(&file);
+                Self::start(command, port, &path, Some(directory))
+            }
+        }
+        .with_context(|| format!("{} for the case {}", kind.name(), case.name))
+    }
+
+    /// Starts a peer and waits until its port answers.
+    fn start(
+        mut command: Command,
+        port: u16,
+        files: &Path,
+        directory: Option<TempDir>,
+    ) -> Result<Self> {
+        let said = files.join("said.log");
+        command
+            .stdout(File::create(files.join("access.out"))?)
+            .stderr(File::create(&said)?);
+        let mut process = Owned(command.spawn().context("it cannot be started")?);
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        let begin = Instant::now();
+        while TcpStream::connect(address).is_err() {
+            if let Some(status) = process.0.try_wait()? {
+                let said = std::fs::read_to_string(&said).unwrap_or_default();
+                bail!("it ended with {status} before it listened: {}", said.trim());
+            }
+            if begin.elapsed() > START {
+                bail!("it does not listen on {address} after {START:?}");
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(Self {
+            process,
+            address,
+            _directory: directory,
+        })
+    }
+
+    /// Starts weir and waits until it announces its address on standard error.
+    fn start_weir(mut command: Command, directory: TempDir) -> Result<Self> {
+        let log = directory.path().join("access.out");
+        command.stdout(File::create(log)?).stderr(Stdio::piped());
+        let mut process = Owned(command.spawn().context("it cannot be started")?);
+        let stderr = process.0.stderr.take().context("no standard error")?;
+        let (sender, receiver) = mpsc::channel();
+        // The thread reads on until weir ends: a full pipe would stop it.
+        std::thread::spawn(move || follow(stderr, &sender));
+        let address = receiver
+            .recv_timeout(START)
+            .map_err(|_| anyhow!("it does not announce its address after {START:?}"))?
+            .map_err(|said| anyhow!("it ended before it listened: {}", said.trim()))?;
+        Ok(Self {
+            process,
+            address,
+            _directory: Some(directory),
+        })
+    }
+}
+
+/// Sends the address once it is announced, or everything that was said if it never is.
+fn follow(stderr: impl Read, sender: &mpsc::Sender<Result<SocketAddr, String>>) {
+    let (mut said, mut announced) = (String::new(), false);
+    for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+        if announced {
+            continue;
+        }
+        if let Some(address) = announced_address(&line) {
+            announced = true;
+            // Nobody waits any more if the start took too long.
+            let _ = sender.send(Ok(address));
+        }
+        said.push_str(&line);
+        said.push('\n');
+    }
+    if !announced {
+        let _ = sender.send(Err(said));
+    }
+}
+
+/// The address of a line with `"message":"listening"` and `"address":"IP:PORT"`, flat or below `fields`.
+fn announced_address(line: &str) -> Option<SocketAddr> {
+    let line: serde_json::Value = serde_json::from_str(line).ok()?;
+    [Some(&line), line.get("fields")]
+        .into_iter()
+        .flatten()
+        .filter(|members| {
+            members.get("message").and_then(|text| text.as_str()) == Some("listening")
+        })
+        .find_map(|members| members.get("address")?.as_str()?.parse().ok())
+}
+
+/// A port that was free a moment ago.
+fn free_port() -> Result<u16> {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).context("no free port on loopback")?;
+    Ok(listener.local_addr()?.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_announcement_is_found_flat_and_nested() {
+        let address = "127.0.0.1:4711".parse().ok();
+        for line in [
+            r#"{"level":"INFO","message":"listening","address":"127.0.0.1:4711"}"#,
+            r#"{"fields":{"message":"listening","address":"127.0.0.1:4711"}}"#,
+        ] {
+            assert_eq!(announced_address(line), address);
+        }
+        for line in [
+            "listening",
+            "{}",
+            r#"{"message":"listening"}"#,
+            r#"{"message":"x","address":"127.0.0.1:1"}"#,
+        ] {
+            assert_eq!(announced_address(line), None);
+        }
+    }
+
+    #[test]
+    fn what_is_missing_is_said_with_the_way_to_get_it() {
+        let nothing = Programs {
+            weir: "/nowhere".into(),
+            nginx: None,
+            haproxy: None,
+            wrk: None,
+            taskset: None,
+            strace: None,
+        };
+        assert_eq!(nothing.missing().len(), 6);
+        assert!(
+            nothing
+                .missing()
+                .iter()
+                .all(|text| text.contains("is missing; "))
+        );
+        assert!(nothing.of(Kind::Weir).is_err());
+    }
+}

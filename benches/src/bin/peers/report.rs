@@ -1,0 +1,137 @@
+//! Medians, and the table.
+
+use crate::case::Case;
+use crate::program::Kind;
+
+/// What one measurement gives.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) struct Figures {
+    pub(crate) cpu_microseconds: f64,
+    pub(crate) requests_per_second: f64,
+    /// With the proxy saturated.
+    pub(crate) p99_milliseconds: f64,
+    pub(crate) memory_mebibytes: f64,
+    pub(crate) system_calls: Option<f64>,
+}
+
+/// One line of the table: the medians of one proxy in one case.
+#[derive(Debug)]
+pub(crate) struct Row {
+    case: &'static Case,
+    kind: Kind,
+    figures: Figures,
+}
+
+impl Row {
+    pub(crate) fn new(case: &'static Case, kind: Kind, rounds: &[Figures]) -> Self {
+        let of = |member: fn(&Figures) -> f64| median(rounds.iter().map(member).collect());
+        Self {
+            case,
+            kind,
+            figures: Figures {
+                cpu_microseconds: of(|figures| figures.cpu_microseconds),
+                requests_per_second: of(|figures| figures.requests_per_second),
+                p99_milliseconds: of(|figures| figures.p99_milliseconds),
+                memory_mebibytes: of(|figures| figures.memory_mebibytes),
+                system_calls: rounds.iter().find_map(|figures| figures.system_calls),
+            },
+        }
+    }
+
+    /// CPU time in relation to the better of the peers: below 1 is less work than either.
+    fn ratio(&self, rows: &[Self]) -> Option<f64> {
+        let peers = rows.iter().filter(|row| {
+            std::ptr::eq(row.case, self.case) && row.kind != Kind::Weir && row.kind != self.kind
+        });
+        peers
+            .map(|row| row.figures.cpu_microseconds)
+            .min_by(f64::total_cmp)
+            .map(|best| self.figures.cpu_microseconds / best)
+    }
+}
+
+/// The middle one, or the mean of the two in the middle; 0 of nothing.
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let upper = values.get(values.len() / 2).copied().unwrap_or(0.0);
+    if values.len() % 2 == 1 {
+        return upper;
+    }
+    let lower = values
+        .len()
+        .checked_div(2)
+        .and_then(|half| half.checked_sub(1))
+        .and_then(|index| values.get(index).copied())
+        .unwrap_or(upper);
+    lower.midpoint(upper)
+}
+
+/// The table in Markdown.
+pub(crate) fn table(rows: &[Row]) -> String {
+    let mut text = String::from(
+        "| Case | Proxy | CPU µs a request | ÷ better peer | Requests a second | p99 ms, saturated | System calls a request | Memory MiB |\n\
+         |---|---|--:|--:|--:|--:|--:|--:|\n",
+    );
+    let two =
+        |number: Option<f64>| number.map_or("–".to_owned(), |number| format!("{number:.2}"));
+    for row in rows {
+        let figures = row.figures;
+        let ratio = (row.kind == Kind::Weir).then(|| row.ratio(rows)).flatten();
+        text.push_str(&format!(
+            "| {} | {} | {:.1} | {} | {:.0} | {:.1} | {} | {:.1} |\n",
+            row.case.title(),
+            row.kind.name(),
+            figures.cpu_microseconds,
+            two(ratio),
+            figures.requests_per_second,
+            figures.p99_milliseconds,
+            two(figures.system_calls),
+            figures.memory_mebibytes,
+        ));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::case::CASES;
+
+    fn figures(cpu_microseconds: f64) -> Figures {
+        Figures {
+            cpu_microseconds,
+            requests_per_second: 1000.0,
+            p99_milliseconds: 1.0,
+            memory_mebibytes: 10.0,
+            system_calls: None,
+        }
+    }
+
+    #[test]
+    fn the_median_is_the_middle() {
+        assert_eq!(median(vec![3.0, 1.0, 100.0]), 3.0);
+        assert_eq!(median(vec![4.0, 1.0]), 2.5);
+        assert_eq!(median(vec![]), 0.0);
+    }
+
+    #[test]
+    fn weir_is_compared_with_the_better_peer_of_its_case() {
+        let [pass, other, ..] = &CASES;
+        let rows = [
+            Row::new(
+                pass,
+                Kind::Weir,
+                &[figures(9.0), figures(8.0), figures(50.0)],
+            ),
+            Row::new(pass, Kind::Nginx, &[figures(12.0)]),
+            Row::new(pass, Kind::Haproxy, &[figures(10.0)]),
+            Row::new(other, Kind::Nginx, &[figures(1.0)]),
+        ];
+        let table = table(&rows);
+        assert!(
+            table.contains("| pass | weir | 9.0 | 0.90 | 1000 | 1.0 | – | 10.0 |\n"),
+            "{table}"
+        );
+        assert!(table.contains("| pass | nginx | 12.0 | – |"), "{table}");
+    }
+}
