@@ -580,6 +580,10 @@ impl<D: Document> Held<D> {
                 saved(false);
             }
         }
+        if common.stopping {
+            self.job = None;
+        }
+        let now = Instant::now();
         let wait = match &self.outage {
             None => {
                 tracing::error!(
@@ -588,15 +592,14 @@ impl<D: Document> Held<D> {
                 );
                 RETRY_FIRST
             }
+            // A try made only because somebody waits says nothing about how long the outage will last.
+            Some(outage) if outage.retry_at > now => return outage.retry_at - now,
             Some(outage) => (outage.wait * 2).min(RETRY_LAST),
         };
         self.outage = Some(Outage {
             wait,
-            retry_at: Instant::now() + wait,
+            retry_at: now + wait,
         });
-        if common.stopping {
-            self.job = None;
-        }
         wait
     }
 
