@@ -348,6 +348,9 @@ mod tests {
         }
     }
 
+    /// Saves a text as some editor does.
+    type Way<'a> = &'a dyn Fn(&str);
+
     /// STATE-3: an edit is seen in whatever way an editor saves, and own writes are none; STATE-5: a half-written file
     /// is not taken for a bad one.
     #[test]
@@ -356,7 +359,7 @@ mod tests {
         let (dir, file) = (setup.dir.path(), setup.file());
         assert!(setup.save(&[ban(1)], 0));
         let mut held = vec![ban(1)];
-        let ways: [(&str, &dyn Fn(&str)); 6] = [
+        let ways: [(&str, Way); 6] = [
             ("truncated and written in place", &|text| {
                 fs::write(&file, text).unwrap();
             }),
@@ -582,6 +585,43 @@ mod tests {
         assert_eq!(outcomes.recv_timeout(DEADLINE), Ok(true));
         assert_eq!(outcomes.recv_timeout(DEADLINE), Ok(true));
         assert_eq!(setup.on_disk(), ["203.0.3.0/24"]);
+    }
+
+    /// STATE-3: clients are edited the same way: what was changed and taken out is told, the rest is not.
+    #[test]
+    fn clients_are_edited_too() {
+        let setup = setup();
+        let row = |number: u32| ClientRow {
+            client: Client::V4(number),
+            first_seen: Time(NOW),
+            last_seen: Time(NOW + u64::from(number)),
+            lookup: None,
+            passed: 1,
+            refused: 0,
+            requests: Default::default(),
+            bytes: Default::default(),
+        };
+        let (told, outcome) = bounded(1);
+        let saved: Saved = Box::new(move |ok| told.send(ok).unwrap());
+        setup
+            .keeper
+            .save(Save::Clients(vec![row(1), row(2), row(3)]), 0, Some(saved));
+        assert_eq!(outcome.recv_timeout(DEADLINE), Ok(true));
+        let file = setup.dir.path().join("clients.json");
+        let mut read: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+        read["clients"][1]["refused"] = json!(7);
+        read["clients"].as_array_mut().unwrap().remove(0);
+        fs::write(&file, read.to_string()).unwrap();
+        let edit = setup.keeper.edits().recv_timeout(DEADLINE).unwrap();
+        let EditChange::Clients { put, removed } = edit.change else {
+            panic!("an edit of another file")
+        };
+        assert_eq!(removed, [Client::V4(1)]);
+        assert_eq!(
+            (put.len(), put[0].client, put[0].refused),
+            (1, Client::V4(2), 7)
+        );
+        assert_eq!(setup.keeper.counts().files[1].edits_taken, 1);
     }
 
     /// STATE-4: edits that race with writes, by rename and in place: none is lost, none is set aside.
