@@ -15,6 +15,7 @@ mod admin;
 mod bans;
 mod control_loop;
 mod metrics;
+pub mod request_log;
 pub mod state;
 #[cfg(test)]
 mod testing;

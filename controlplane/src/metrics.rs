@@ -13,7 +13,7 @@ use weir_shared::ban::Cause;
 use weir_shared::totals::{ConnectionError, DURATION_BOUNDS_US, Histogram, Totals};
 use weir_shared::verdict::{Action, LimitKind};
 
-use crate::state::{FileCounts, StateCounts};
+use crate::state::StateCounts;
 
 /// The content type of [`Metrics::render`].
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4";
@@ -206,12 +206,13 @@ fn record(facts: &Facts) {
     counter!("waf_bans_dropped_total").absolute(facts.bans_dropped);
     gauge!("waf_clients").set(float(totals.clients));
     counter!("waf_clients_evicted_total").absolute(totals.clients_evicted);
-    for (file, counts) in files(&facts.state) {
-        for (outcome, count) in [("taken", counts.taken), ("bad", counts.bad)] {
-            counter!("waf_state_edits_total", "file" => file, "outcome" => outcome).absolute(count);
+    for of in &facts.state.files {
+        for (outcome, count) in [("taken", of.edits_taken), ("bad", of.edits_bad)] {
+            counter!("waf_state_edits_total", "file" => of.file, "outcome" => outcome)
+                .absolute(count);
         }
-        for (outcome, count) in [("ok", counts.ok), ("error", counts.error)] {
-            counter!("waf_state_writes_total", "file" => file, "outcome" => outcome)
+        for (outcome, count) in [("ok", of.writes_ok), ("error", of.writes_error)] {
+            counter!("waf_state_writes_total", "file" => of.file, "outcome" => outcome)
                 .absolute(count);
         }
     }
@@ -232,10 +233,6 @@ fn record(facts: &Facts) {
         gauge!("process_threads").set(float(process.threads));
         gauge!("process_start_time_seconds").set(process.start_seconds);
     }
-}
-
-fn files(state: &StateCounts) -> [(&'static str, FileCounts); 2] {
-    [("bans.json", state.bans), ("clients.json", state.clients)]
 }
 
 /// A block of the exporter with its lines in order: it walks a hash map.
@@ -343,6 +340,7 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
+    use crate::state::FileCounts;
 
     fn facts() -> Facts {
         let mut totals = Totals {
@@ -362,11 +360,12 @@ mod tests {
         totals.request_duration.buckets[0] = 2;
         totals.request_duration.buckets[14] = 1;
         totals.request_duration.sum_us = 61_000_250;
-        let file = |ok| FileCounts {
-            ok,
-            error: 1,
-            taken: 2,
-            bad: 3,
+        let file = |file, writes_ok| FileCounts {
+            file,
+            writes_ok,
+            writes_error: 1,
+            edits_taken: 2,
+            edits_bad: 3,
         };
         Facts {
             totals,
@@ -375,8 +374,7 @@ mod tests {
             bans_made: [1, 2, 3, 4],
             bans_dropped: 5,
             state: StateCounts {
-                bans: file(11),
-                clients: file(12),
+                files: [file("bans.json", 11), file("clients.json", 12)],
             },
             process: Process::parse(
                 "42 (we ir) x) S 1 2 3 4 5 6 7 8 9 10 150 75 0 0 20 0 5 0 1234 99 98",

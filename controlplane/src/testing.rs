@@ -26,7 +26,7 @@ use weir_shared::verdict::LimitKind;
 use weir_shared::window::Span;
 
 use crate::control_loop::{Control, ControlError, ControlHandle, Disk};
-use crate::state::{Edit, EditChange, Save, Saved, StartState, StateCounts};
+use crate::state::{Edit, EditChange, FileCounts, Save, Saved, StartState, StateCounts};
 
 /// 2026-11-21T16:00:00Z
 pub(crate) const NOW: u64 = 1_795_276_800_000;
@@ -191,7 +191,15 @@ impl Rig {
             save: Box::new(move |document, applied, saved| {
                 sent.send((document, applied, saved)).unwrap();
             }),
-            counts: Box::new(StateCounts::default),
+            counts: Box::new(|| StateCounts {
+                files: [FileCounts {
+                    file: "bans.json",
+                    writes_ok: 0,
+                    writes_error: 0,
+                    edits_taken: 0,
+                    edits_bad: 0,
+                }; 2],
+            }),
         };
         let (control, handle) = Control::with_disk(
             Arc::new(settings),
@@ -237,7 +245,13 @@ impl Rig {
     }
 
     pub(crate) fn edit(&mut self, number: u64, change: EditChange) {
-        self.edits.send(Edit { number, change }).unwrap();
+        let before = Vec::new();
+        let edit = Edit {
+            number,
+            change,
+            before,
+        };
+        self.edits.send(edit).unwrap();
         self.turn();
     }
 

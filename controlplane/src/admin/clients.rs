@@ -11,8 +11,8 @@ use weir_shared::handover::OwnAnswer;
 use weir_shared::table::ClientTable;
 
 use crate::bans::ledger::Ledger;
+use crate::state::client_json;
 
-use super::client_json::client_json;
 use super::problem::{Problem, json};
 
 /// The client and every ban that covers it, whether it still refuses or not; 404 where neither is known.

@@ -1,0 +1,229 @@
+//! clients.json: `{"version":1,"clients":[…]}`, least recently seen first; also the form of a client in the admin answer
+//! (ADMIN-4). A client that was edited by hand stands whole as edited.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::{Map, Value};
+use weir_shared::client::Client;
+use weir_shared::lookup::Lookup;
+use weir_shared::table::{ClientRow, MAX_CLIENTS};
+use weir_shared::units::Time;
+use weir_shared::window::{Span, Window};
+
+use super::document::Document;
+use super::keeper::{Counters, Shared};
+use super::merge::Diff;
+use super::{Edit, EditChange};
+
+/// clients.json
+pub(super) struct Clients;
+
+/// A client with the members of its entry that this version does not know.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct Entry {
+    row: ClientRow,
+    /// Boxed: nearly every client has none, and 20,000 empty maps are memory too.
+    unknown: Option<Box<Map<String, Value>>>,
+}
+
+/// A client as clients.json and the admin answer write it.
+pub fn client_json(row: &ClientRow) -> Value {
+    // Numbers, texts and times only: there is nothing in it that JSON cannot hold.
+    serde_json::to_value(Form::of(row, &None)).unwrap_or(Value::Null)
+}
+
+/// Rows of memory, with the unknown members their entries had in the file.
+pub(super) fn entries(rows: Vec<ClientRow>, base: &[Entry]) -> Vec<Entry> {
+    let unknown: HashMap<Client, &Box<Map<String, Value>>> = base
+        .iter()
+        .filter_map(|entry| Some((entry.row.client, entry.unknown.as_ref()?)))
+        .collect();
+    rows.into_iter()
+        .map(|row| Entry {
+            unknown: unknown.get(&row.client).map(|held| (*held).clone()),
+            row,
+        })
+        .collect()
+}
+
+/// The rows alone.
+pub(super) fn rows(entries: &[Entry]) -> Vec<ClientRow> {
+    entries.iter().map(|entry| entry.row.clone()).collect()
+}
+
+impl Document for Clients {
+    const FILE: &'static str = "clients.json";
+    const LIST: &'static str = "clients";
+    type Entry = Entry;
+    type Key = Client;
+
+    fn key(entry: &Entry) -> Client {
+        entry.row.client
+    }
+
+    fn check(entry: &Entry, seen: &mut HashSet<Client>) -> Result<(), String> {
+        if seen.insert(entry.row.client) {
+            Ok(())
+        } else {
+            Err(format!("client {} stands there twice", entry.row.client))
+        }
+    }
+
+    fn complete(mut entries: Vec<Entry>, _: &[Entry], _: Time) -> Vec<Entry> {
+        if let Some(over) = entries.len().checked_sub(MAX_CLIENTS).filter(|n| *n > 0) {
+            tracing::warn!(
+                file = Self::FILE,
+                "{over} clients over the bound of {MAX_CLIENTS} were dropped, least recently seen first"
+            );
+            // The order of the file is the order of sight; a hand that changed the order is taken at its times.
+            entries.sort_by_key(|entry| entry.row.last_seen);
+            entries.drain(..over);
+        }
+        entries
+    }
+
+    fn merge(_: &Entry, _: &Entry, theirs: &Entry) -> Entry {
+        theirs.clone()
+    }
+
+    fn lifts(_: &Entry, _: &Entry) -> bool {
+        false
+    }
+
+    fn sort(_: &mut [Entry]) {
+        // Memory's order is the exact order in which clients were seen; times alone would not tell it.
+    }
+
+    fn counters(shared: &Shared) -> &Counters {
+        &shared.clients
+    }
+
+    fn edit(number: u64, diff: &Diff<Self>) -> Edit {
+        Edit {
+            number,
+            change: EditChange::Clients {
+                put: diff.put().map(|entry| entry.row.clone()).collect(),
+                removed: diff.removed.clone(),
+            },
+            before: Vec::new(),
+        }
+    }
+}
+
+/// The members of an entry, in their order.
+#[derive(Serialize, Deserialize)]
+struct Form {
+    client: Client,
+    first_seen: Time,
+    last_seen: Time,
+    #[serde(default)]
+    lookup: Option<Arc<Lookup>>,
+    #[serde(default)]
+    passed: u64,
+    #[serde(default)]
+    refused: u64,
+    #[serde(default)]
+    requests: Windows,
+    #[serde(default)]
+    bytes: Windows,
+    #[serde(flatten)]
+    unknown: Map<String, Value>,
+}
+
+#[derive(Clone, Copy, Default, Serialize, Deserialize)]
+struct Windows {
+    #[serde(default)]
+    minute: Buckets,
+    #[serde(default)]
+    hour: Buckets,
+    #[serde(default)]
+    day: Buckets,
+}
+
+#[derive(Clone, Copy, Default, Serialize, Deserialize)]
+struct Buckets {
+    start: Time,
+    current: u64,
+    previous: u64,
+}
+
+impl Form {
+    fn of(row: &ClientRow, unknown: &Option<Box<Map<String, Value>>>) -> Self {
+        Self {
+            client: row.client,
+            first_seen: row.first_seen,
+            last_seen: row.last_seen,
+            lookup: row.lookup.clone(),
+            passed: row.passed,
+            refused: row.refused,
+            requests: Windows::of(&row.requests),
+            bytes: Windows::of(&row.bytes),
+            unknown: unknown.as_deref().cloned().unwrap_or_default(),
+        }
+    }
+}
+
+impl Serialize for Entry {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Form::of(&self.row, &self.unknown).serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Entry {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let form = Form::deserialize(deserializer)?;
+        Ok(Self {
+            row: ClientRow {
+                client: form.client,
+                first_seen: form.first_seen,
+                last_seen: form.last_seen,
+                lookup: form.lookup,
+                passed: form.passed,
+                refused: form.refused,
+                requests: form.requests.windows(),
+                bytes: form.bytes.windows(),
+            },
+            unknown: (!form.unknown.is_empty()).then(|| Box::new(form.unknown)),
+        })
+    }
+}
+
+impl Windows {
+    fn of([minute, hour, day]: &[Window; 3]) -> Self {
+        Self {
+            minute: Buckets::of(minute),
+            hour: Buckets::of(hour),
+            day: Buckets::of(day),
+        }
+    }
+
+    fn windows(self) -> [Window; 3] {
+        let [minute, hour, day] = Span::ALL;
+        [
+            self.minute.window(minute),
+            self.hour.window(hour),
+            self.day.window(day),
+        ]
+    }
+}
+
+impl Buckets {
+    fn of(window: &Window) -> Self {
+        Self {
+            start: Time(window.start_ms),
+            current: window.current,
+            previous: window.previous,
+        }
+    }
+
+    /// Buckets begin at multiples of their length (LIMIT-1); a start written by hand is moved to the one before it.
+    fn window(self, span: Span) -> Window {
+        Window {
+            start_ms: self.start.0 - self.start.0 % span.ms(),
+            current: self.current,
+            previous: self.previous,
+        }
+    }
+}

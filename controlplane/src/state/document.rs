@@ -1,0 +1,256 @@
+//! One state file as text: `{"version":1,"<list>":[…]}`, read strictly and written in a stable order.
+//!
+//! Top-level members that this version does not know (`"$schema"` among them) are kept in their place. What one entry
+//! means is left to the [`Document`] of its file.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::hash::Hash;
+use std::io::{self, Write};
+use std::marker::PhantomData;
+
+use serde::de::{DeserializeOwned, DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
+use serde::ser::SerializeMap;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
+use serde_path_to_error::{Deserializer as Tracked, Path, Segment, Track};
+use weir_shared::units::Time;
+
+use super::keeper::{Counters, Shared};
+use super::merge::Diff;
+
+/// The only version there is.
+const VERSION: u64 = 1;
+
+/// What one state file holds. One implementation a file.
+pub(super) trait Document: Sized + 'static {
+    /// The file's name.
+    const FILE: &'static str;
+    /// The member that holds the entries.
+    const LIST: &'static str;
+    /// One entry.
+    type Entry: Clone + PartialEq + Serialize + DeserializeOwned;
+    /// What names an entry in the file and in memory.
+    type Key: Copy + Eq + Hash + Ord + fmt::Debug;
+
+    /// The entry's name.
+    fn key(entry: &Self::Entry) -> Self::Key;
+
+    /// Refuses an entry that parses but cannot stand beside those `seen` before it.
+    fn check(entry: &Self::Entry, seen: &mut HashSet<Self::Key>) -> Result<(), String>;
+
+    /// Completes what was read: members left out, keys made unique, bounds kept. `base` is what was last read or
+    /// written, so that an entry which is read twice is completed the same way.
+    fn complete(entries: Vec<Self::Entry>, base: &[Self::Entry], now: Time) -> Vec<Self::Entry>;
+
+    /// An entry that the edit changed from `before` to `theirs` while memory holds `ours`.
+    fn merge(before: &Self::Entry, ours: &Self::Entry, theirs: &Self::Entry) -> Self::Entry;
+
+    /// Whether the change from `before` to `after` lifts the entry.
+    fn lifts(before: &Self::Entry, after: &Self::Entry) -> bool;
+
+    /// Puts the entries into the order of the file.
+    fn sort(entries: &mut [Self::Entry]);
+
+    /// Where its reads and writes are counted.
+    fn counters(shared: &Shared) -> &Counters;
+
+    /// The difference as the control loop takes it.
+    fn edit(number: u64, diff: &Diff<Self>) -> super::Edit;
+}
+
+/// A file as it was read.
+pub(super) struct Content<D: Document> {
+    pub(super) entries: Vec<D::Entry>,
+    pub(super) envelope: Envelope,
+}
+
+/// The top-level members in their order; the list's place is held by null.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct Envelope(Vec<(String, Value)>);
+
+/// Why a file cannot be taken.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("line {line}, column {column}, at \"{pointer}\": {message}")]
+pub(super) struct Fault {
+    pub(super) line: usize,
+    pub(super) column: usize,
+    /// JSON Pointer (RFC 6901); empty for the whole document.
+    pub(super) pointer: String,
+    pub(super) message: String,
+}
+
+/// Reads a whole file.
+pub(super) fn parse<D: Document>(bytes: &[u8]) -> Result<Content<D>, Fault> {
+    let mut json = serde_json::Deserializer::from_slice(bytes);
+    let mut track = Track::new();
+    Content::deserialize(Tracked::new(&mut json, &mut track))
+        .and_then(|content| json.end().map(|()| content))
+        .map_err(|error| {
+            let (line, column) = (error.line(), error.column());
+            let text = error.to_string();
+            let message = text
+                .strip_suffix(&format!(" at line {line} column {column}"))
+                .unwrap_or(&text)
+                .to_owned();
+            Fault {
+                line,
+                column,
+                pointer: pointer(&track.path()),
+                message,
+            }
+        })
+}
+
+/// Writes a whole file, pretty-printed, with a newline at its end.
+pub(super) fn write<D: Document>(
+    out: &mut dyn Write,
+    entries: &[D::Entry],
+    envelope: &Envelope,
+) -> io::Result<()> {
+    serde_json::to_writer_pretty(&mut *out, &Whole::<D> { entries, envelope })?;
+    out.write_all(b"\n")
+}
+
+impl Envelope {
+    /// Of a file that this service makes.
+    pub(super) fn new<D: Document>() -> Self {
+        Self(vec![
+            ("version".to_owned(), VERSION.into()),
+            (D::LIST.to_owned(), Value::Null),
+        ])
+    }
+}
+
+fn pointer(path: &Path) -> String {
+    let mut pointer = String::new();
+    for segment in path.iter() {
+        match segment {
+            Segment::Seq { index } => pointer.push_str(&format!("/{index}")),
+            Segment::Map { key } | Segment::Enum { variant: key } => {
+                pointer.push('/');
+                pointer.push_str(&key.replace('~', "~0").replace('/', "~1"));
+            }
+            Segment::Unknown => {}
+        }
+    }
+    pointer
+}
+
+struct Whole<'a, D: Document> {
+    entries: &'a [D::Entry],
+    envelope: &'a Envelope,
+}
+
+impl<D: Document> Serialize for Whole<'_, D> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.envelope.0.len()))?;
+        for (name, value) in &self.envelope.0 {
+            if name == D::LIST {
+                map.serialize_entry(name, self.entries)?;
+            } else {
+                map.serialize_entry(name, value)?;
+            }
+        }
+        map.end()
+    }
+}
+
+impl<'de, D: Document> Deserialize<'de> for Content<D> {
+    fn deserialize<T: Deserializer<'de>>(deserializer: T) -> Result<Self, T::Error> {
+        struct Members<D>(PhantomData<D>);
+
+        impl<'de, D: Document> Visitor<'de> for Members<D> {
+            type Value = Content<D>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "an object with \"version\" and \"{}\"", D::LIST)
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Content<D>, A::Error> {
+                let mut envelope: Vec<(String, Value)> = Vec::new();
+                let mut entries = None;
+                let mut version = false;
+                while let Some(name) = map.next_key::<String>()? {
+                    if envelope.iter().any(|(held, _)| *held == name) {
+                        return Err(A::Error::custom(format!("\"{name}\" stands there twice")));
+                    }
+                    if name == D::LIST {
+                        entries = Some(map.next_value_seed(Entries::<D>(PhantomData))?);
+                        envelope.push((name, Value::Null));
+                    } else if name == "version" {
+                        map.next_value::<Version>()?;
+                        version = true;
+                        envelope.push((name, VERSION.into()));
+                    } else {
+                        envelope.push((name, map.next_value()?));
+                    }
+                }
+                if !version {
+                    return Err(A::Error::missing_field("version"));
+                }
+                Ok(Content {
+                    entries: entries.ok_or_else(|| A::Error::missing_field(D::LIST))?,
+                    envelope: Envelope(envelope),
+                })
+            }
+        }
+
+        deserializer.deserialize_map(Members(PhantomData))
+    }
+}
+
+struct Version;
+
+impl<'de> Deserialize<'de> for Version {
+    fn deserialize<T: Deserializer<'de>>(deserializer: T) -> Result<Self, T::Error> {
+        let found = Value::deserialize(deserializer)?;
+        if found.as_u64() == Some(VERSION) {
+            Ok(Self)
+        } else {
+            Err(T::Error::custom(format!(
+                "unknown version {found}: {VERSION} is known"
+            )))
+        }
+    }
+}
+
+/// The list, each entry checked where it stands so that the error names its place.
+struct Entries<D>(PhantomData<D>);
+
+impl<'de, D: Document> DeserializeSeed<'de> for Entries<D> {
+    type Value = Vec<D::Entry>;
+
+    fn deserialize<T: Deserializer<'de>>(self, deserializer: T) -> Result<Self::Value, T::Error> {
+        deserializer.deserialize_seq(self)
+    }
+}
+
+impl<'de, D: Document> Visitor<'de> for Entries<D> {
+    type Value = Vec<D::Entry>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of entries")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+        let mut entries = Vec::new();
+        let mut seen = HashSet::new();
+        while let Some(entry) = list.next_element_seed(Entry::<D>(&mut seen))? {
+            entries.push(entry);
+        }
+        Ok(entries)
+    }
+}
+
+struct Entry<'a, D: Document>(&'a mut HashSet<D::Key>);
+
+impl<'de, D: Document> DeserializeSeed<'de> for Entry<'_, D> {
+    type Value = D::Entry;
+
+    fn deserialize<T: Deserializer<'de>>(self, deserializer: T) -> Result<D::Entry, T::Error> {
+        let entry = D::Entry::deserialize(deserializer)?;
+        D::check(&entry, self.0).map_err(T::Error::custom)?;
+        Ok(entry)
+    }
+}

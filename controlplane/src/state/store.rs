@@ -1,0 +1,541 @@
+//! The state directory on disk: its lock, whole-file reads, and the write that leaves a whole old or a whole new file
+//! whatever happens in between (STATE-2). What the bytes mean is left to [`super::document`]; when to read and write is
+//! left to [`super::keeper`].
+//!
+//! A write swaps the new file with the old one (`renameat2` with `RENAME_EXCHANGE`) instead of replacing it, where the
+//! file system can: a plain rename would silently destroy an edit saved between the last look and the rename. After the
+//! swap the old file is looked at once more; if it is not the one that was read, the swap is undone.
+
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::io::{self, BufWriter, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use sha2::{Digest, Sha256};
+
+/// The lock file: two services on one directory would overwrite each other (STATE-6).
+const LOCK: &str = "weir.lock";
+/// No state file comes near this; what is larger is a mistake, and reading it would take the memory of the service.
+const MAX_BYTES: u64 = 256 << 20;
+/// Files set aside that are kept for each state file: `.bad`, `.bad.1` … `.bad.9` (STATE-5).
+const MAX_BAD: usize = 10;
+
+/// SHA-256 of a file's content.
+pub(super) type Hash = [u8; 32];
+
+/// The directory, locked.
+pub(super) struct Store {
+    dir: PathBuf,
+    /// Held for as long as the service runs.
+    lock: File,
+    /// Device and inode: a directory that was removed and made again is another one.
+    identity: (u64, u64),
+    #[cfg(test)]
+    pub(super) faults: std::sync::Arc<faults::Faults>,
+}
+
+/// What tells one state of a file from the next without reading it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Stat {
+    device: u64,
+    inode: u64,
+    size: u64,
+    modified_ns: i128,
+    changed_ns: i128,
+}
+
+/// A file's content as it was last read or written.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seen {
+    pub(super) stat: Stat,
+    pub(super) hash: Hash,
+}
+
+/// A new file, whole and synced under a temporary name. Removed when dropped without [`Store::commit`].
+pub(super) struct Staged {
+    path: PathBuf,
+    seen: Seen,
+    keep: bool,
+}
+
+/// What became of a [`Store::commit`].
+pub(super) enum Commit {
+    /// The new file stands; `displaced` is the old one, whose name is gone. An editor may still hold it open.
+    Done { seen: Seen, displaced: Option<File> },
+    /// The file is not the one that was last read: nothing was written.
+    Changed,
+}
+
+/// The steps of a write, in order; the points at which a test lets the disk fail or the process die.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Step {
+    Create,
+    Write,
+    SyncFile,
+    Rename,
+    SyncDir,
+}
+
+impl Store {
+    /// Makes the directory if it is missing, locks it and checks that it can be written (STATE-6).
+    pub(super) fn open(dir: &Path) -> Result<Self, String> {
+        let at = dir.display();
+        let (lock, identity) = claim(dir)?;
+        let store = Self {
+            dir: dir.to_owned(),
+            lock,
+            identity,
+            #[cfg(test)]
+            faults: std::sync::Arc::default(),
+        };
+        let probe = dir.join(".weir-probe.tmp");
+        let _ = fs::remove_file(&probe);
+        create(&probe)
+            .and_then(|mut file| file.write_all(b"1"))
+            .and_then(|()| fs::remove_file(&probe))
+            .map_err(|error| {
+                format!("state directory {at} cannot be written: {error}; make it writable or set WAF_STATE_DIR")
+            })?;
+        Ok(store)
+    }
+
+    /// Sees to it that the directory is there; true if it had to be made anew, or is another one than before.
+    pub(super) fn ensure_dir(&mut self) -> io::Result<bool> {
+        match fs::metadata(&self.dir) {
+            Ok(found) if (found.dev(), found.ino()) == self.identity => return Ok(false),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            Ok(_) | Err(_) => {}
+        }
+        let (lock, identity) = claim(&self.dir).map_err(io::Error::other)?;
+        self.lock = lock;
+        self.identity = identity;
+        Ok(true)
+    }
+
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    /// The file as it stands now; none where there is no file.
+    pub(super) fn stat(&self, name: &str) -> io::Result<Option<Stat>> {
+        match fs::metadata(self.path(name)) {
+            Ok(found) if found.is_file() => Ok(Some(Stat::of(&found))),
+            Ok(_) => Err(io::Error::other("it is not a regular file")),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The whole content.
+    pub(super) fn read(&self, name: &str) -> io::Result<Option<(Vec<u8>, Seen)>> {
+        // The stat comes first: opening a pipe that somebody put there would block for ever.
+        if self.stat(name)?.is_none() {
+            return Ok(None);
+        }
+        match File::open(self.path(name)) {
+            Ok(mut file) => content(&mut file).map(Some),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Writes a new file under a temporary name and syncs it.
+    pub(super) fn stage(
+        &self,
+        name: &str,
+        write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+    ) -> io::Result<Staged> {
+        // One keeper, one lock: a fixed name can leave no heap of leftovers behind.
+        let path = self.dir.join(format!(".{name}.tmp"));
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
+        self.step(Step::Create)?;
+        let file = create(&path)?;
+        let mut guard = Unfinished {
+            path: &path,
+            store: self,
+            done: false,
+        };
+        let mut out = BufWriter::with_capacity(
+            1 << 16,
+            Hashing {
+                file,
+                hasher: Sha256::new(),
+                store: self,
+            },
+        );
+        write(&mut out)?;
+        let Hashing { file, hasher, .. } = out.into_inner().map_err(|error| error.into_error())?;
+        self.step(Step::SyncFile)?;
+        file.sync_all()?;
+        let stat = Stat::of(&file.metadata()?);
+        guard.done = true;
+        drop(guard);
+        Ok(Staged {
+            path,
+            seen: Seen {
+                stat,
+                hash: hasher.finalize().into(),
+            },
+            keep: false,
+        })
+    }
+
+    /// Puts the new file in the place of the one that was last seen, and syncs the directory. With `set_aside` the old
+    /// file was judged bad: it is kept as `<name>.bad`, older ones as `.bad.1` … (STATE-5).
+    ///
+    /// There is no moment without a whole file: a bad edit leaves only when the new file already stands.
+    pub(super) fn commit(
+        &self,
+        name: &str,
+        mut staged: Staged,
+        expected: Option<&Seen>,
+        set_aside: bool,
+    ) -> io::Result<Commit> {
+        let target = self.path(name);
+        if self.stat(name)? != expected.map(|seen| seen.stat) {
+            return Ok(Commit::Changed);
+        }
+        self.step(Step::Rename).inspect_err(|_| {
+            staged.keep = self.crashed();
+        })?;
+        let swap = match expected {
+            Some(_) => RenameFlags::EXCHANGE,
+            None => RenameFlags::NOREPLACE,
+        };
+        let mut displaced = None;
+        match renameat_with(CWD, &staged.path, CWD, &target, swap).map_err(io::Error::from) {
+            Ok(()) => {
+                staged.keep = true;
+                if let Some(expected) = expected {
+                    let is_expected = self.is_expected(&staged.path, expected);
+                    if !matches!(is_expected, Ok(true)) {
+                        self.swap_back(&staged, &target)?;
+                        return is_expected.map(|_| Commit::Changed);
+                    }
+                    displaced = File::open(&staged.path).ok();
+                    if set_aside {
+                        self.rotate(name, &staged.path)?;
+                    } else {
+                        fs::remove_file(&staged.path)?;
+                    }
+                }
+            }
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::AlreadyExists | io::ErrorKind::NotFound
+                ) =>
+            {
+                return Ok(Commit::Changed);
+            }
+            // A file system or a kernel without these flags: the plain rename, after one more look.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported
+                ) =>
+            {
+                if self.stat(name)? != expected.map(|seen| seen.stat) {
+                    return Ok(Commit::Changed);
+                }
+                let aside = self.dir.join(format!(".{name}.aside"));
+                if set_aside {
+                    let _ = fs::remove_file(&aside);
+                    fs::hard_link(&target, &aside)?;
+                }
+                fs::rename(&staged.path, &target)?;
+                staged.keep = true;
+                if set_aside {
+                    self.rotate(name, &aside)?;
+                }
+            }
+            Err(error) => return Err(error),
+        }
+        self.step(Step::SyncDir)?;
+        File::open(&self.dir)?.sync_all()?;
+        // The rename moved the change time. If somebody replaced the file already, the difference is seen at the next look.
+        let mut seen = staged.seen;
+        if let Some(stat) = self.stat(name)?
+            && stat.same_content(&seen.stat)
+        {
+            seen.stat = stat;
+        }
+        Ok(Commit::Done { seen, displaced })
+    }
+
+    /// Moves a bad file into the row of those set aside: the newest is `.bad`, the eleventh is dropped.
+    fn rotate(&self, name: &str, bad: &Path) -> io::Result<()> {
+        let numbered = |number: usize| match number {
+            0 => self.dir.join(format!("{name}.bad")),
+            _ => self.dir.join(format!("{name}.bad.{number}")),
+        };
+        for number in (0..MAX_BAD - 1).rev() {
+            match fs::rename(numbered(number), numbered(number + 1)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                Ok(()) | Err(_) => {}
+            }
+        }
+        fs::rename(bad, numbered(0))
+    }
+
+    /// Whether the old file, after a swap, is the one that was last seen.
+    fn is_expected(&self, path: &Path, expected: &Seen) -> io::Result<bool> {
+        // The swap itself moved the change time, so size and modification time decide, and the content in doubt.
+        if Stat::of(&fs::metadata(path)?).same_content(&expected.stat) {
+            return Ok(true);
+        }
+        let (_, seen) = content(&mut File::open(path)?)?;
+        Ok(seen.hash == expected.hash)
+    }
+
+    /// Undoes a swap that displaced an edit.
+    fn swap_back(&self, staged: &Staged, target: &Path) -> io::Result<()> {
+        renameat_with(CWD, &staged.path, CWD, target, RenameFlags::EXCHANGE)?;
+        if fs::metadata(&staged.path)?.ino() != staged.seen.stat.inode {
+            // Another save replaced our file in between; it is newer than the edit that was put back, so it counts.
+            renameat_with(CWD, &staged.path, CWD, target, RenameFlags::EXCHANGE)?;
+        }
+        fs::remove_file(&staged.path)
+    }
+
+    #[cfg(not(test))]
+    #[expect(
+        clippy::unused_self,
+        clippy::unnecessary_wraps,
+        reason = "the twin for tests lets the disk fail here"
+    )]
+    fn step(&self, _: Step) -> io::Result<()> {
+        Ok(())
+    }
+
+    #[cfg(not(test))]
+    #[expect(clippy::unused_self, reason = "the twin for tests dies here")]
+    fn crashed(&self) -> bool {
+        false
+    }
+
+    #[cfg(test)]
+    fn step(&self, step: Step) -> io::Result<()> {
+        self.faults.step(step)
+    }
+
+    /// A process that died cleans nothing up.
+    #[cfg(test)]
+    fn crashed(&self) -> bool {
+        self.faults.crashed()
+    }
+}
+
+impl Stat {
+    fn of(found: &fs::Metadata) -> Self {
+        let nanoseconds =
+            |seconds: i64, rest: i64| i128::from(seconds) * 1_000_000_000 + i128::from(rest);
+        Self {
+            device: found.dev(),
+            inode: found.ino(),
+            size: found.size(),
+            modified_ns: nanoseconds(found.mtime(), found.mtime_nsec()),
+            changed_ns: nanoseconds(found.ctime(), found.ctime_nsec()),
+        }
+    }
+
+    /// Whether the content changed less than `span` before `now_ns`.
+    pub(super) fn modified_within(&self, now_ns: i128, span: std::time::Duration) -> bool {
+        let age = now_ns - self.modified_ns;
+        (0..i128::try_from(span.as_nanos()).unwrap_or(0)).contains(&age)
+    }
+
+    /// The same file with the same content, renames aside.
+    fn same_content(&self, other: &Self) -> bool {
+        (self.device, self.inode, self.size, self.modified_ns)
+            == (other.device, other.inode, other.size, other.modified_ns)
+    }
+}
+
+/// The whole content of an open file. The stat is the one from before the read: if the file grew meanwhile, the next
+/// look sees a difference and reads again.
+pub(super) fn content(file: &mut File) -> io::Result<(Vec<u8>, Seen)> {
+    let before = file.metadata()?;
+    if before.size() > MAX_BYTES {
+        return Err(io::Error::other(format!(
+            "it is larger than {} MiB",
+            MAX_BYTES >> 20
+        )));
+    }
+    let mut bytes = Vec::with_capacity(usize::try_from(before.size()).unwrap_or(0) + 1);
+    io::Seek::rewind(file)?;
+    file.take(MAX_BYTES).read_to_end(&mut bytes)?;
+    let hash = Sha256::digest(&bytes).into();
+    Ok((
+        bytes,
+        Seen {
+            stat: Stat::of(&before),
+            hash,
+        },
+    ))
+}
+
+/// Whether an open file still is what `seen` says.
+pub(super) fn unchanged(file: &File, seen: &Stat) -> io::Result<bool> {
+    Ok(Stat::of(&file.metadata()?).same_content(seen))
+}
+
+/// The stat of an open file.
+pub(super) fn stat_of(file: &File) -> io::Result<Stat> {
+    Ok(Stat::of(&file.metadata()?))
+}
+
+/// Makes and locks the directory.
+fn claim(dir: &Path) -> Result<(File, (u64, u64)), String> {
+    let at = dir.display();
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(dir)
+        .map_err(|error| {
+            format!("state directory {at} cannot be made: {error}; make it or set WAF_STATE_DIR")
+        })?;
+    let lock = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(dir.join(LOCK))
+        .map_err(|error| {
+            format!("state directory {at} cannot be written: {error}; make it writable or set WAF_STATE_DIR")
+        })?;
+    match lock.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            return Err(format!(
+                "state directory {at} is in use by another service (it holds {LOCK}); stop it or set WAF_STATE_DIR"
+            ));
+        }
+        Err(TryLockError::Error(error)) => {
+            return Err(format!("state directory {at} cannot be locked: {error}"));
+        }
+    }
+    let found = fs::metadata(dir)
+        .map_err(|error| format!("state directory {at} cannot be read: {error}"))?;
+    Ok((lock, (found.dev(), found.ino())))
+}
+
+/// A new file that nobody else can read: state holds addresses of visitors.
+fn create(path: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)
+}
+
+/// Removes a half-written temporary file when the write failed.
+struct Unfinished<'a> {
+    path: &'a Path,
+    store: &'a Store,
+    done: bool,
+}
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        if !self.done && !self.store.crashed() {
+            // The full disk gets its room back; if even this fails, the next write removes the file.
+            let _ = fs::remove_file(self.path);
+        }
+    }
+}
+
+impl Staged {
+    /// Of its content.
+    pub(super) fn hash(&self) -> Hash {
+        self.seen.hash
+    }
+}
+
+impl Drop for Staged {
+    fn drop(&mut self) {
+        if !self.keep {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Hashes what is written, so that no second copy of a large file is needed in memory.
+struct Hashing<'a> {
+    file: File,
+    hasher: Sha256,
+    store: &'a Store,
+}
+
+impl Write for Hashing<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if let Err(error) = self.store.step(Step::Write) {
+            // A full disk takes a part before it refuses.
+            let (part, _) = bytes.split_at(bytes.len() / 2);
+            self.file.write_all(part)?;
+            return Err(error);
+        }
+        let written = self.file.write(bytes)?;
+        if let Some(part) = bytes.get(..written) {
+            self.hasher.update(part);
+        }
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+#[cfg(test)]
+pub(super) mod faults {
+    //! Lets the disk fail, or the process die, at a step of a write.
+
+    use std::io;
+    use std::sync::Mutex;
+
+    use super::Step;
+
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    enum Fault {
+        Fail(i32),
+        Die,
+    }
+
+    #[derive(Default)]
+    pub(in crate::state) struct Faults {
+        at: Mutex<Option<(Step, Fault)>>,
+    }
+
+    impl Faults {
+        pub(in crate::state) fn fail(&self, step: Step, errno: i32) {
+            *self.at.lock().unwrap() = Some((step, Fault::Fail(errno)));
+        }
+
+        pub(in crate::state) fn die(&self, step: Step) {
+            *self.at.lock().unwrap() = Some((step, Fault::Die));
+        }
+
+        pub(in crate::state) fn heal(&self) {
+            *self.at.lock().unwrap() = None;
+        }
+
+        pub(super) fn step(&self, step: Step) -> io::Result<()> {
+            match *self.at.lock().unwrap() {
+                Some((at, Fault::Fail(errno))) if at == step => {
+                    Err(io::Error::from_raw_os_error(errno))
+                }
+                Some((at, Fault::Die)) if at == step => Err(io::Error::other("killed")),
+                _ => Ok(()),
+            }
+        }
+
+        pub(super) fn crashed(&self) -> bool {
+            matches!(*self.at.lock().unwrap(), Some((_, Fault::Die)))
+        }
+    }
+}
