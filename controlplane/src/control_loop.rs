@@ -926,6 +926,8 @@ mod tests {
         let told = answers.iter().filter(|answer| !answer.is_empty()).count();
         assert_eq!(told, 5);
         assert_eq!(rig.control.saves.open.len(), MAX_SAVES);
+        // Those that did not wait are sent to the disk all the same.
+        assert_eq!(rig.saves.len(), MAX_SAVES + 5);
         // Every outcome finds its place in the channel, also when they come all at once.
         for (_, _, saved) in rig.saves.try_iter() {
             if let Some(saved) = saved {
@@ -967,6 +969,35 @@ mod tests {
         let removed = vec![client("203.0.113.7")];
         rig.edit(8, EditChange::Clients { put, removed });
         assert_eq!(rig.table.rows(), [row("203.0.113.8")]);
+    }
+
+    /// STATE-4: an edited reason does not undo a lift that happened meanwhile.
+    #[test]
+    fn an_edit_and_a_lift_are_both_kept() {
+        let mut rig = Rig::new(settings());
+        rig.break_limit("203.0.113.7");
+        let before = Arc::clone(&rig.control.ledger.all()[0]);
+        rig.ask(request("DELETE", "/_waf/bans/203.0.113.7", ""));
+        let put = vec![Ban {
+            reason: "looked into".to_owned(),
+            ..Ban::clone(&before)
+        }];
+        let edit = Edit {
+            number: 1,
+            change: EditChange::Bans {
+                put,
+                removed: Vec::new(),
+            },
+            before: vec![before],
+        };
+        rig.edits.send(edit).unwrap();
+        rig.turn();
+        let held = Arc::clone(&rig.control.ledger.all()[0]);
+        assert_eq!(
+            (held.reason.as_str(), held.lifted),
+            ("looked into", Some(Time(NOW)))
+        );
+        assert_eq!(rig.banned_until("203.0.113.7"), None);
     }
 
     /// Bans and clients read at the start are in force before the first request.
@@ -1133,6 +1164,7 @@ mod tests {
         for turn in 0..MAX_PANICS {
             rig.report(&format!("10.0.{turn}.1"));
         }
+        rig.handle.stop();
         *rig.table.always_panics.lock().unwrap() = true;
         rig.control.run();
     }
