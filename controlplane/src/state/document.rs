@@ -21,6 +21,8 @@ use super::merge::Diff;
 
 /// The only version there is.
 const VERSION: u64 = 1;
+/// The most characters of a fault's message and of its pointer.
+const MAX_QUOTE: usize = 300;
 
 /// What one state file holds. One implementation a file.
 pub(super) trait Document: Sized + 'static {
@@ -91,15 +93,22 @@ pub(super) fn parse<D: Document>(bytes: &[u8]) -> Result<Content<D>, Fault> {
             let text = error.to_string();
             let message = text
                 .strip_suffix(&format!(" at line {line} column {column}"))
-                .unwrap_or(&text)
-                .to_owned();
+                .unwrap_or(&text);
             Fault {
                 line,
                 column,
-                pointer: pointer(&track.path()),
-                message,
+                pointer: shortened(&pointer(&track.path())),
+                message: shortened(message),
             }
         })
+}
+
+/// A fault quotes what it found, and that may be a megabyte: its beginning is enough to find it by.
+fn shortened(text: &str) -> String {
+    match text.char_indices().nth(MAX_QUOTE) {
+        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or(text)),
+        None => text.to_owned(),
+    }
 }
 
 /// Writes a whole file, pretty-printed, with a newline at its end.
@@ -323,6 +332,23 @@ mod tests {
             twice.contains("at \"/clients/1\": client 203.0.113.7 stands there twice"),
             "{twice}"
         );
+    }
+
+    /// STATE-5, STATE-6: a fault is a sentence, however long what it quotes is.
+    #[test]
+    fn a_fault_is_short() {
+        let long = "ä".repeat(1 << 20);
+        for text in [
+            format!("\"{long}\""),
+            format!("{{\"version\":\"{long}\"}}"),
+            format!("{{\"version\":1,\"bans\":[{{\"netblock\":\"{long}\"}}]}}"),
+            format!("{{\"{long}\":1,\"{long}\":2}}"),
+            format!("{{\"{long}\":nil}}"),
+        ] {
+            let fault = fault::<Bans>(&text);
+            assert!(fault.len() < 2000, "{}", fault.len());
+            assert!(fault.contains('…'), "{fault}");
+        }
     }
 
     /// STATE-5: hostile texts are faults, never panics; deep nesting is cut.
