@@ -23,6 +23,7 @@ mod log;
 mod metrics;
 mod nginx_application;
 mod observe;
+mod schemas;
 mod settings_start;
 mod state;
 mod support;
