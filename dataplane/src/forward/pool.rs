@@ -81,6 +81,10 @@ pub enum ConnectError {
 
 /// The pool of one worker.
 pub struct Pool {
+    #[expect(
+        clippy::vec_box,
+        reason = "a lane stays in its box while it goes from request to pool and back"
+    )]
     idle: RefCell<Vec<Box<Lane>>>,
     clock: Rc<Coarse>,
     upstream: Upstream,
