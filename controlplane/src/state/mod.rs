@@ -530,6 +530,28 @@ mod tests {
         assert_eq!(setup.edit().2, [BanKey::of(&ban(2))]);
     }
 
+    /// STATE-4: a directory that was replaced by another adds what it holds; what it lacks was not taken out by an edit.
+    #[test]
+    fn a_replaced_directory_takes_nothing_out() {
+        use rustix::fs::{CWD, RenameFlags, renameat_with};
+        let setup = setup();
+        assert!(setup.save(&[ban(1)], 0));
+        let other = tempfile::tempdir().unwrap();
+        fs::write(other.path().join("bans.json"), text(&[ban(9)])).unwrap();
+        renameat_with(
+            CWD,
+            other.path(),
+            CWD,
+            setup.dir.path(),
+            RenameFlags::EXCHANGE,
+        )
+        .unwrap();
+        assert_eq!(setup.edit(), (1, vec![ban(9).netblock], vec![]));
+        until("both are in the file", || {
+            setup.on_disk() == ["203.0.1.0/24", "203.0.9.0/24"]
+        });
+    }
+
     /// STATE-1: a stop writes what is queued; the next start reads it, unknown members included.
     #[test]
     fn a_stop_writes_what_is_queued() {
