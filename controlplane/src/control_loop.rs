@@ -63,10 +63,8 @@ const ADMIN_QUEUE: usize = 64;
 /// How long an answer waits for the disk before it says `"persisted": false`.
 const PERSIST_WAIT_NS: u64 = 5_000_000_000;
 
-/// How long a failed write of bans.json waits for its next try, at least.
-const RETRY_NS: u64 = 1_000_000_000;
-
-/// The most saves whose outcome is awaited: with a disk that hangs, further answers do not wait at all.
+/// The most saves whose outcome is awaited: with a disk that hangs, further answers do not wait at all. What failed is
+/// tried again by the keeper, which keeps the newest document.
 const MAX_SAVES: usize = 256;
 
 /// How long a stop waits for the last writes.
@@ -175,16 +173,8 @@ pub(crate) struct Disk {
 struct Saves {
     outcomes: Sender<(u64, bool)>,
     next: u64,
-    /// At most [`MAX_SAVES`].
-    open: HashMap<u64, OpenSave>,
-}
-
-/// One of them.
-struct OpenSave {
-    /// Whether it is bans.json.
-    bans: bool,
-    /// Who waits for it.
-    waiting: Option<Waiting>,
+    /// Who waits for each of them, until told. At most [`MAX_SAVES`].
+    open: HashMap<u64, Option<Waiting>>,
 }
 
 /// An answer that waits for the disk.
@@ -281,7 +271,7 @@ impl Control {
         }
         let (queue, requests) = bounded(ADMIN_QUEUE);
         let (command, commands) = bounded(8);
-        let (outcomes, saved) = bounded(MAX_SAVES);
+        let (outcomes, saved) = bounded(MAX_SAVES + 2);
         let front = Front::new(&settings, Arc::clone(&admin_token), queue);
         let control = Self {
             clock,
@@ -364,7 +354,7 @@ impl Control {
         let beyond = self.unnoted.len().saturating_sub(MAX_UNNOTED);
         self.note_bans(MAX_NOTES_A_TURN.max(beyond), now);
         self.take_edits(now);
-        self.take_outcomes(now);
+        self.take_outcomes();
         for _ in 0..MAX_ADMIN_A_TURN {
             match self.requests.try_recv() {
                 Ok(request) => self.answer(request, now),
@@ -463,7 +453,7 @@ impl Control {
     fn take_edits(&mut self, now: Now) {
         loop {
             match self.disk.edits.try_recv() {
-                Ok(edit) => self.take_edit(edit, now),
+                Ok(edit) => self.take_edit(&edit, now),
                 Err(TryRecvError::Empty) => break,
                 Err(TryRecvError::Disconnected) => {
                     self.disk.edits = never();
@@ -473,30 +463,16 @@ impl Control {
         }
     }
 
-    fn take_edit(&mut self, edit: Edit, now: Now) {
+    fn take_edit(&mut self, edit: &Edit, now: Now) {
         match &edit.change {
             EditChange::Bans { put, removed } => {
-                // What memory did to an entry since the edit's base stays, but for the members that the edit changed.
-                let put = put
-                    .iter()
-                    .map(|theirs| match self.ledger.ban(BanKey::of(theirs)) {
-                        Some(ours) => edit.merged(ours, theirs),
-                        None => theirs.clone(),
-                    })
-                    .collect();
-                let edited = self.ledger.edit(put, removed, now.wall_ms);
+                let merge = |ours: &Ban, theirs: &Ban| edit.merged(ours, theirs);
+                let refused = self.ledger.edit(put, removed, merge, now.wall_ms);
                 self.publisher.publish(&mut self.ledger, now.wall_ms);
-                tracing::info!(
-                    "bans.json was edited: {} added, {} lifted, {} changed, {} removed",
-                    edited.added,
-                    edited.lifted,
-                    edited.changed,
-                    edited.removed
-                );
-                if edited.refused > 0 {
+                if refused > 0 {
                     tracing::warn!(
-                        "bans.json was edited: {} entries did not fit, all {} bans that WAF_MAX_BANS allows may not be dropped",
-                        edited.refused,
+                        "{refused} entries of the edited bans.json did not fit: none of the {} bans that WAF_MAX_BANS \
+                         allows may be dropped",
                         self.settings.max_bans
                     );
                 }
@@ -505,11 +481,6 @@ impl Control {
                 }
             }
             EditChange::Clients { put, removed } => {
-                tracing::info!(
-                    "clients.json was edited: {} added or changed, {} removed",
-                    put.len(),
-                    removed.len()
-                );
                 for client in removed {
                     self.table.forget(*client);
                 }
@@ -551,7 +522,7 @@ impl Control {
                     if self.ban_notices.allow() {
                         log_ban(&ban);
                     }
-                    self.save_bans(Some((respond, Pending::made(&ban))), now);
+                    self.answer_saved(respond, Pending::made(&ban), now);
                 }
                 Err(Full) => {
                     let max_bans = self.settings.max_bans;
@@ -566,7 +537,7 @@ impl Control {
                 if lifted.is_empty() {
                     respond(pending.answer(true));
                 } else {
-                    self.save_bans(Some((respond, pending)), now);
+                    self.answer_saved(respond, pending, now);
                 }
             }
         }
@@ -600,11 +571,11 @@ impl Control {
         if since_all_ns >= nanos(self.settings.state_counter_interval) {
             self.save_all(now);
         } else if self.bans_due_ns.is_some_and(|due_ns| due_ns <= now.mono_ns) {
-            self.save_bans(None, now);
+            self.save_bans(None);
         }
-        for save in self.saves.open.values_mut() {
+        for waiting in self.saves.open.values_mut() {
             let late = |waiting: &mut Waiting| waiting.deadline_ns <= now.mono_ns;
-            if let Some(waiting) = save.waiting.take_if(late) {
+            if let Some(waiting) = waiting.take_if(late) {
                 waiting.answer(false);
             }
         }
@@ -627,43 +598,40 @@ impl Control {
 
     fn save_all(&mut self, now: Now) {
         self.all_saved_ns = now.mono_ns;
-        self.save_bans(None, now);
-        let saved = (!self.saves.is_full()).then(|| self.saves.open(false, None));
+        self.save_bans(None);
+        self.save_clients(None);
+    }
+
+    /// Sends bans.json to the keeper. Only where someone waits for it is its outcome asked for: the keeper then tries at
+    /// once, and with its own pauses otherwise (STATE-7).
+    fn save_bans(&mut self, saved: Option<Saved>) {
+        self.bans_due_ns = None;
+        (self.disk.save)(Save::Bans(self.ledger.all()), self.applied, saved);
+    }
+
+    fn save_clients(&mut self, saved: Option<Saved>) {
         (self.disk.save)(Save::Clients(self.table.rows()), self.applied, saved);
     }
 
-    /// Sends bans.json to the keeper; who waits for it is answered when it is there, or when it took too long.
-    fn save_bans(&mut self, waiting: Option<(Respond, Pending)>, now: Now) {
-        self.bans_due_ns = None;
-        let document = Save::Bans(self.ledger.all());
-        if self.saves.is_full() {
-            (self.disk.save)(document, self.applied, None);
-            if let Some((respond, pending)) = waiting {
-                respond(pending.answer(false));
-            }
+    /// Answers once bans.json is on disk, or when that failed or took too long (STATE-2).
+    fn answer_saved(&mut self, respond: Respond, pending: Pending, now: Now) {
+        if self.saves.open.len() >= MAX_SAVES {
+            self.save_bans(None);
+            respond(pending.answer(false));
             return;
         }
-        let waiting = waiting.map(|(respond, pending)| Waiting {
+        let saved = self.saves.open(Some(Waiting {
             respond,
             pending,
             deadline_ns: now.mono_ns.saturating_add(PERSIST_WAIT_NS),
-        });
-        let saved = self.saves.open(true, waiting);
-        (self.disk.save)(document, self.applied, Some(saved));
+        }));
+        self.save_bans(Some(saved));
     }
 
-    fn take_outcomes(&mut self, now: Now) {
+    fn take_outcomes(&mut self) {
         while let Ok((number, persisted)) = self.saved.try_recv() {
-            let Some(save) = self.saves.open.remove(&number) else {
-                continue;
-            };
-            if let Some(waiting) = save.waiting {
+            if let Some(Some(waiting)) = self.saves.open.remove(&number) {
                 waiting.answer(persisted);
-            }
-            if save.bans && !persisted {
-                let delay_ns = nanos(self.settings.state_write_delay).max(RETRY_NS);
-                self.bans_due_ns
-                    .get_or_insert(now.mono_ns.saturating_add(delay_ns));
             }
         }
     }
@@ -711,26 +679,26 @@ impl Control {
         }
         self.note_bans(usize::MAX, now);
         self.take_edits(now);
-        self.save_all(now);
+        let saved = self.saves.open(None);
+        self.save_bans(Some(saved));
+        let saved = self.saves.open(None);
+        self.save_clients(Some(saved));
         let deadline = crossbeam_channel::after(STOP_WAIT);
         while !self.saves.open.is_empty() {
             crossbeam_channel::select! {
-                recv(self.saved) -> outcome => match outcome {
-                    Ok((number, persisted)) => {
-                        if !persisted {
-                            tracing::error!("a state file could not be written at the stop");
-                        }
-                        if let Some(save) = self.saves.open.remove(&number)
-                            && let Some(waiting) = save.waiting
-                        {
-                            waiting.answer(persisted);
-                        }
-                    }
-                    Err(_) => break,
+                recv(self.saved) -> outcome => if let Ok((number, persisted)) = outcome
+                    && let Some(Some(waiting)) = self.saves.open.remove(&number)
+                {
+                    waiting.answer(persisted);
                 },
                 recv(deadline) -> _ => {
-                    tracing::error!("state files could not be written within {} s of the stop", STOP_WAIT.as_secs());
-                    break;
+                    tracing::error!(
+                        "the state files were not written within {} s: the stop waits no longer",
+                        STOP_WAIT.as_secs()
+                    );
+                    // Dropping the keeper would wait for its thread, and that for the disk.
+                    std::mem::forget(self.disk);
+                    return;
                 }
             }
         }
@@ -745,17 +713,13 @@ pub(crate) enum Flow {
 }
 
 impl Saves {
-    fn is_full(&self) -> bool {
-        self.open.len() >= MAX_SAVES
-    }
-
-    /// Awaits one more outcome; not to be called when full.
-    fn open(&mut self, bans: bool, waiting: Option<Waiting>) -> Saved {
+    /// Awaits one more outcome.
+    fn open(&mut self, waiting: Option<Waiting>) -> Saved {
         let number = self.next;
         self.next += 1;
-        self.open.insert(number, OpenSave { bans, waiting });
+        self.open.insert(number, waiting);
         let outcomes = self.outcomes.clone();
-        // The channel has a place for every open save, so none is lost.
+        // The channel has a place for every open save, the two of the stop included, so none is lost.
         Box::new(move |persisted| {
             let _ = outcomes.try_send((number, persisted));
         })
@@ -912,23 +876,6 @@ mod tests {
         assert!(matches!(clients, Save::Clients(rows) if rows.len() == 1));
     }
 
-    /// STATE-7: a write that failed is tried again, not at once and not never.
-    #[test]
-    fn a_failed_write_is_tried_again() {
-        let mut rig = Rig::new(Settings {
-            state_write_delay: Duration::ZERO,
-            ..settings()
-        });
-        rig.break_limit("203.0.113.7");
-        let saved = rig.saves.try_recv().unwrap().2.unwrap();
-        saved(false);
-        rig.turn();
-        assert!(rig.saves.try_recv().is_err());
-        rig.clock.advance_ms(1000);
-        rig.turn();
-        assert!(matches!(rig.saves.try_recv(), Ok((Save::Bans(_), _, _))));
-    }
-
     /// STATE-2: an admin ban is in force at once, and answered once it is on disk; where the disk fails or takes too
     /// long, the answer says so.
     #[test]
@@ -979,6 +926,8 @@ mod tests {
         let told = answers.iter().filter(|answer| !answer.is_empty()).count();
         assert_eq!(told, 5);
         assert_eq!(rig.control.saves.open.len(), MAX_SAVES);
+        // Those that did not wait are sent to the disk all the same.
+        assert_eq!(rig.saves.len(), MAX_SAVES + 5);
         // Every outcome finds its place in the channel, also when they come all at once.
         for (_, _, saved) in rig.saves.try_iter() {
             if let Some(saved) = saved {
@@ -1020,6 +969,35 @@ mod tests {
         let removed = vec![client("203.0.113.7")];
         rig.edit(8, EditChange::Clients { put, removed });
         assert_eq!(rig.table.rows(), [row("203.0.113.8")]);
+    }
+
+    /// STATE-4: an edited reason does not undo a lift that happened meanwhile.
+    #[test]
+    fn an_edit_and_a_lift_are_both_kept() {
+        let mut rig = Rig::new(settings());
+        rig.break_limit("203.0.113.7");
+        let before = Arc::clone(&rig.control.ledger.all()[0]);
+        rig.ask(request("DELETE", "/_waf/bans/203.0.113.7", ""));
+        let put = vec![Ban {
+            reason: "looked into".to_owned(),
+            ..Ban::clone(&before)
+        }];
+        let edit = Edit {
+            number: 1,
+            change: EditChange::Bans {
+                put,
+                removed: Vec::new(),
+            },
+            before: vec![before],
+        };
+        rig.edits.send(edit).unwrap();
+        rig.turn();
+        let held = Arc::clone(&rig.control.ledger.all()[0]);
+        assert_eq!(
+            (held.reason.as_str(), held.lifted),
+            ("looked into", Some(Time(NOW)))
+        );
+        assert_eq!(rig.banned_until("203.0.113.7"), None);
     }
 
     /// Bans and clients read at the start are in force before the first request.
@@ -1186,8 +1164,67 @@ mod tests {
         for turn in 0..MAX_PANICS {
             rig.report(&format!("10.0.{turn}.1"));
         }
+        rig.handle.stop();
         *rig.table.always_panics.lock().unwrap() = true;
         rig.control.run();
+    }
+
+    /// STATE-2, STATE-3, with the real keeper: an admin ban is in the file when it is answered; an edit of the file lifts
+    /// it; at the stop everything is written.
+    #[test]
+    fn the_loop_and_the_keeper_agree_about_bans_json() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("bans.json");
+        let clock = Clock::system();
+        let snapshots = Arc::new(ArcSwap::from_pointee(Snapshot::default()));
+        let (keeper, start) = Keeper::open(dir.path(), clock.clone()).unwrap();
+        let rig = Rig::new(settings());
+        let (_breaks, breaks) = bounded(1);
+        let (control, handle) = Control::new(Wiring {
+            settings: Arc::new(settings()),
+            clock: clock.clone(),
+            snapshots: Arc::clone(&snapshots),
+            table: Arc::clone(&rig.table) as _,
+            breaks,
+            totals: Arc::new(Totals::default),
+            keeper,
+            start,
+            version: "0.0.0",
+        })
+        .unwrap();
+        let rig = Rig { handle, ..rig };
+        let running = std::thread::spawn(move || control.run());
+        let wait = Duration::from_secs(20);
+
+        let text = r#"{"client":"203.0.113.7","duration":"2h","reason":"r"}"#;
+        let answer = rig.hand(request("POST", "/_waf/bans", text));
+        let answer = body(&answer.recv_timeout(wait).unwrap());
+        let on_disk = || -> serde_json::Value {
+            serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap()
+        };
+        assert_eq!(on_disk()["bans"], serde_json::json!([answer]));
+
+        let is_banned = || {
+            let now_ms = clock.now().wall_ms;
+            snapshots
+                .load()
+                .bans
+                .active_until(client("203.0.113.9"), now_ms)
+                .is_some()
+        };
+        assert!(is_banned());
+        let mut edited = on_disk();
+        edited["bans"][0]["lifted"] = answer["ban_started"].clone();
+        std::fs::write(&file, edited.to_string()).unwrap();
+        let deadline = std::time::Instant::now() + wait;
+        while is_banned() {
+            assert!(std::time::Instant::now() < deadline);
+            std::thread::yield_now();
+        }
+        rig.handle.stop();
+        running.join().unwrap();
+        assert_eq!(on_disk()["bans"][0]["lifted"], answer["ban_started"]);
+        assert!(dir.path().join("clients.json").exists());
     }
 
     /// A data plane that is gone does not make the loop spin, and a control plane that is gone answers 503.

@@ -206,13 +206,13 @@ fn record(facts: &Facts) {
     counter!("waf_bans_dropped_total").absolute(facts.bans_dropped);
     gauge!("waf_clients").set(float(totals.clients));
     counter!("waf_clients_evicted_total").absolute(totals.clients_evicted);
-    for counts in &facts.state.files {
-        let file = counts.file;
-        for (outcome, count) in [("taken", counts.edits_taken), ("bad", counts.edits_bad)] {
-            counter!("waf_state_edits_total", "file" => file, "outcome" => outcome).absolute(count);
+    for of in &facts.state.files {
+        for (outcome, count) in [("taken", of.edits_taken), ("bad", of.edits_bad)] {
+            counter!("waf_state_edits_total", "file" => of.file, "outcome" => outcome)
+                .absolute(count);
         }
-        for (outcome, count) in [("ok", counts.writes_ok), ("error", counts.writes_error)] {
-            counter!("waf_state_writes_total", "file" => file, "outcome" => outcome)
+        for (outcome, count) in [("ok", of.writes_ok), ("error", of.writes_error)] {
+            counter!("waf_state_writes_total", "file" => of.file, "outcome" => outcome)
                 .absolute(count);
         }
     }

@@ -192,13 +192,13 @@ impl Rig {
                 sent.send((document, applied, saved)).unwrap();
             }),
             counts: Box::new(|| StateCounts {
-                files: ["bans.json", "clients.json"].map(|file| FileCounts {
-                    file,
+                files: [FileCounts {
+                    file: "bans.json",
                     writes_ok: 0,
                     writes_error: 0,
                     edits_taken: 0,
                     edits_bad: 0,
-                }),
+                }; 2],
             }),
         };
         let (control, handle) = Control::with_disk(
@@ -245,13 +245,13 @@ impl Rig {
     }
 
     pub(crate) fn edit(&mut self, number: u64, change: EditChange) {
-        self.edits
-            .send(Edit {
-                number,
-                change,
-                before: Vec::new(),
-            })
-            .unwrap();
+        let before = Vec::new();
+        let edit = Edit {
+            number,
+            change,
+            before,
+        };
+        self.edits.send(edit).unwrap();
         self.turn();
     }
 

@@ -348,13 +348,8 @@ impl Exchange {
                     self.shared.fault("bare LF".to_owned());
                     return None;
                 }
-                return match String::from_utf8(line) {
-                    Ok(line) => Some(line),
-                    Err(_) => {
-                        self.shared.fault("a line that is no UTF-8".to_owned());
-                        None
-                    }
-                };
+                // RFC 9110 §5.5: bytes above ASCII are allowed in values; each is one character here.
+                return Some(line.into_iter().map(char::from).collect());
             }
             if !self.fill() {
                 return None;
