@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 use crossbeam_channel::bounded;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use weir_controlplane::{Control, ControlHandle, Wiring};
 use weir_controlplane::request_log::RequestLog;
 use weir_controlplane::state::Keeper;
+use weir_controlplane::{Control, ControlHandle, Wiring};
 use weir_dataplane::clients::table::Table;
 use weir_dataplane::{Bound, Counting, DataPlane, Parts, Stop};
 use weir_shared::clock::Clock;
@@ -67,7 +67,8 @@ pub fn serve(settings: Settings, announce: Announce) -> Result<(), StartError> {
     // Everything that can refuse the start comes before the first thread that serves.
     let bound = Bound::new(settings.listen, settings.workers).map_err(|error| unfit(&error))?;
     let address = bound.address();
-    let (keeper, start) = Keeper::open(&settings.state_dir, clock.clone()).map_err(|error| unfit(&error))?;
+    let (keeper, start) =
+        Keeper::open(&settings.state_dir, clock.clone()).map_err(|error| unfit(&error))?;
 
     let snapshots = Arc::new(ArcSwap::from_pointee(Snapshot::default()));
     let table = Arc::new(Table::default());
@@ -95,12 +96,13 @@ pub fn serve(settings: Settings, announce: Announce) -> Result<(), StartError> {
         let (records_up, records) = bounded(MAX_BATCHES);
         let counting = counting.clone();
         let lost = Arc::new(move || counting.totals().records_dropped);
-        let log = RequestLog::start(&settings, records, lost).map_err(|error| unfit(&error))?;
+        let log = RequestLog::start(&settings, records, lost).map_err(StartError::Unfit)?;
         (Some(records_up), Some(log))
     };
 
-    let control_thread =
-        std::thread::Builder::new().name("weir-control".to_owned()).spawn(move || control.run())?;
+    let control_thread = std::thread::Builder::new()
+        .name("weir-control".to_owned())
+        .spawn(move || control.run())?;
     let plane = DataPlane::start(
         bound,
         Parts {
@@ -136,7 +138,11 @@ pub fn serve(settings: Settings, announce: Announce) -> Result<(), StartError> {
     if let Some(log) = log {
         log.stop();
     }
-    if workers_ended && control_ended { Ok(()) } else { Err(StartError::Panicked) }
+    if workers_ended && control_ended {
+        Ok(())
+    } else {
+        Err(StartError::Panicked)
+    }
 }
 
 /// Closes the listeners, lets running answers end, and cuts what is left after the time-out or a second signal.
@@ -192,7 +198,10 @@ impl Streams {
 
 impl Signals {
     fn new() -> io::Result<Self> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .enable_time()
+            .build()?;
         let inner = {
             let _entered = runtime.enter();
             Streams {
@@ -202,7 +211,10 @@ impl Signals {
                 reopen: signal(SignalKind::user_defined1())?,
             }
         };
-        Ok(Self { runtime, inner: std::cell::RefCell::new(inner) })
+        Ok(Self {
+            runtime,
+            inner: std::cell::RefCell::new(inner),
+        })
     }
 
     fn wait_for_stop(&self, control: &ControlHandle, log: Option<&RequestLog>) {
@@ -224,7 +236,10 @@ impl Signals {
     fn stop_again(&self, wait: Duration) -> bool {
         let mut streams = self.inner.borrow_mut();
         self.runtime.block_on(async {
-            matches!(tokio::time::timeout(wait, streams.next()).await, Ok(Asked::Stop))
+            matches!(
+                tokio::time::timeout(wait, streams.next()).await,
+                Ok(Asked::Stop)
+            )
         })
     }
 }

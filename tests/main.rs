@@ -1,1 +1,27 @@
+//! The behaviour tests: the real binary over real sockets, one file a behaviour.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
 
+mod admin;
+mod bans;
+mod demo;
+mod drain;
+mod forwarding;
+mod framing;
+mod harness;
+mod identity;
+mod ladder;
+mod limits;
+mod log;
+mod metrics;
+mod nginx_application;
+mod observe;
+mod settings_start;
+mod state;
+mod support;
+mod upload_and_reply;
+mod websocket;

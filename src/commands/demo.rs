@@ -60,11 +60,17 @@ fn failed(why: &str) -> ExitCode {
 /// Three lines to try, in this order.
 fn print_lines(address: SocketAddr) {
     let more = REQUESTS_PER_MINUTE + 2;
-    eprintln!("weir demo: {REQUESTS_PER_MINUTE} requests a minute are allowed; try these in another terminal:");
+    eprintln!(
+        "weir demo: {REQUESTS_PER_MINUTE} requests a minute are allowed; try these in another terminal:"
+    );
     eprintln!();
     eprintln!("  curl -i http://{address}/                                          # a pass: 200");
-    eprintln!("  curl -s -o /dev/null -w '%{{http_code}}\\n' 'http://{address}/?[1-{more}]'   # a break: 200 … then 429");
-    eprintln!("  curl -i http://{address}/                                          # a ban: 429 with Retry-After");
+    eprintln!(
+        "  curl -s -o /dev/null -w '%{{http_code}}\\n' 'http://{address}/?[1-{more}]'   # a break: 200 … then 429"
+    );
+    eprintln!(
+        "  curl -i http://{address}/                                          # a ban: 429 with Retry-After"
+    );
     eprintln!();
     eprintln!("Each request is logged below. Ctrl-C ends the demo.");
 }
@@ -74,12 +80,17 @@ fn start_application() -> io::Result<SocketAddr> {
     let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     listener.set_nonblocking(true)?;
     let address = listener.local_addr()?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
-    std::thread::Builder::new().name("demo-application".to_owned()).spawn(move || {
-        if let Err(error) = runtime.block_on(serve_application(listener)) {
-            tracing::error!(%error, "the demo's application ended");
-        }
-    })?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .enable_time()
+        .build()?;
+    std::thread::Builder::new()
+        .name("demo-application".to_owned())
+        .spawn(move || {
+            if let Err(error) = runtime.block_on(serve_application(listener)) {
+                tracing::error!(%error, "the demo's application ended");
+            }
+        })?;
     Ok(address)
 }
 
@@ -96,7 +107,13 @@ async fn serve_application(listener: std::net::TcpListener) -> io::Result<()> {
     }
 }
 
-async fn hello(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, std::convert::Infallible> {
-    let text = format!("hello from the application: {} {}\n", request.method(), request.uri());
+async fn hello(
+    request: Request<Incoming>,
+) -> Result<Response<Full<Bytes>>, std::convert::Infallible> {
+    let text = format!(
+        "hello from the application: {} {}\n",
+        request.method(),
+        request.uri()
+    );
     Ok(Response::new(Full::new(Bytes::from(text))))
 }

@@ -61,6 +61,10 @@ fn refuse(problems: &[settings::Problem]) -> ExitCode {
 
 /// The environment; names and values that are not UTF-8 are shown with replacement characters, and then judged.
 pub fn environment() -> impl Iterator<Item = (String, String)> {
-    std::env::vars_os()
-        .map(|(name, value)| (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned()))
+    std::env::vars_os().map(|(name, value)| {
+        (
+            name.to_string_lossy().into_owned(),
+            value.to_string_lossy().into_owned(),
+        )
+    })
 }

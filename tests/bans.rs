@@ -1,0 +1,454 @@
+//! Bans (BAN): how long, of whom, seen where, and how fast.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::support::application::Application;
+use crate::support::raw_client::{Connection, Ended, get, request, try_exchange};
+use crate::support::wait_for;
+use crate::support::weir::{Weir, from_now, milliseconds, ms, now_ms, state_dir};
+
+const LOW: (&str, &str) = ("WAF_RATE_LIMIT_PER_HOUR", "1");
+const HOUR_MS: u64 = 3_600_000;
+
+/// Breaks the limit of 1 and gives the ban that follows.
+fn break_limit(weir: &Weir, client: &str) -> Value {
+    assert_eq!(weir.get("/break", client).status, 200);
+    assert_ne!(weir.get("/break", client).status, 200);
+    wait_for("the ban", || {
+        weir.bans()
+            .into_iter()
+            .find(|ban| ban["client"] == client && ban["cause"] == "rate_limit")
+    })
+}
+
+fn length_ms(ban: &Value) -> u64 {
+    ms(&ban["ban_expires"]) - ms(&ban["ban_started"])
+}
+
+fn past(length: i64, ended_ago: i64) -> Value {
+    json!({
+        "netblock": "203.0.113.0/24", "ban_started": from_now(-ended_ago - length),
+        "ban_expires": from_now(-ended_ago), "cause": "rate_limit",
+    })
+}
+
+/// BAN-1, BAN-2: the length follows from the ban of the netblock that ended last.
+#[test]
+fn bans_escalate() {
+    let hour = 3600;
+    let mut lifted = past(hour, 600);
+    lifted["lifted"] = json!(from_now(-700));
+    let mut admin = past(2 * hour, 600);
+    admin["cause"] = json!("admin");
+    let mut elsewhere = past(hour, 600);
+    elsewhere["netblock"] = json!("203.0.112.0/24");
+    for (what, history, length) in [
+        ("the first", vec![], HOUR_MS),
+        ("the second", vec![past(hour, 600)], 3 * HOUR_MS),
+        ("the fifth", vec![past(27 * hour, 600)], 81 * HOUR_MS),
+        (
+            "more than a day later",
+            vec![past(hour, 25 * hour)],
+            HOUR_MS,
+        ),
+        ("within a day", vec![past(hour, 23 * hour)], 3 * HOUR_MS),
+        (
+            "the one that ended last",
+            vec![past(9 * hour, 6 * hour), past(hour, 600)],
+            3 * HOUR_MS,
+        ),
+        ("a lifted one feeds nothing", vec![lifted], HOUR_MS),
+        ("an admin ban that ran out does", vec![admin], 6 * HOUR_MS),
+        ("another netblock's does not", vec![elsewhere], HOUR_MS),
+    ] {
+        let application = Application::ok();
+        let weir = Weir::start_with_bans(&application, &json!(history), &[LOW]);
+        let ban = break_limit(&weir, "203.0.113.7");
+        assert_eq!(length_ms(&ban), length, "{what}: {ban}");
+        let now = now_ms();
+        assert!(ms(&ban["ban_started"]) <= now && ms(&ban["ban_started"]) + 10_000 > now);
+    }
+}
+
+/// BAN-1: past seven days it is permanent, and then there is no `Retry-After` (LIMIT-8).
+#[test]
+fn the_longest_ban_is_permanent() {
+    let application = Application::ok();
+    let weir = Weir::start_with_bans(&application, &json!([past(81 * 3600, 600)]), &[LOW]);
+    assert_eq!(weir.get("/break", "203.0.113.7").status, 200);
+    let broken = weir.get("/break", "203.0.113.7");
+    assert_eq!(broken.status, 429);
+    assert_eq!(broken.header("retry-after"), None);
+    let ban = wait_for("the ban", || {
+        weir.bans()
+            .into_iter()
+            .find(|ban| ban["client"] == "203.0.113.7")
+    });
+    assert_eq!(ban["ban_expires"], "permanent");
+    assert_eq!(weir.get("/a", "203.0.113.9").header("retry-after"), None);
+}
+
+/// BAN-1: the settings move every step.
+#[test]
+fn the_ladder_of_lengths_is_a_setting() {
+    let application = Application::ok();
+    let settings = [
+        LOW,
+        ("WAF_BAN_FIRST", "10m"),
+        ("WAF_BAN_FACTOR", "5"),
+        ("WAF_BAN_REPEAT_WINDOW", "1h"),
+        ("WAF_BAN_PERMANENT_AFTER", "1h"),
+        ("WAF_BAN_IPV4_PREFIX", "16"),
+    ];
+    let mut old = past(600, 60);
+    old["netblock"] = json!("203.0.0.0/16");
+    let mut long = past(720, 60);
+    long["netblock"] = json!("198.51.0.0/16");
+    let mut late = past(600, 3700);
+    late["netblock"] = json!("192.0.0.0/16");
+    let weir = Weir::start_with_bans(&application, &json!([old, long, late]), &settings);
+    let ban = break_limit(&weir, "203.0.113.7");
+    assert_eq!(length_ms(&ban), 3_000_000);
+    assert_eq!(ban["netblock"], "203.0.0.0/16");
+    let at_the_bound = break_limit(&weir, "198.51.100.7");
+    assert_eq!(
+        length_ms(&at_the_bound),
+        HOUR_MS,
+        "not longer than the bound"
+    );
+    assert_eq!(length_ms(&break_limit(&weir, "192.0.3.7")), 600_000);
+}
+
+/// BAN-2: while a ban is active no further automatic one of its netblock is made, not even by requests in flight.
+#[test]
+fn one_automatic_ban_at_a_time() {
+    let application = Application::ok();
+    let weir = Weir::start(&application, &[LOW]);
+    std::thread::scope(|scope| {
+        for n in 0..8 {
+            let weir = &weir;
+            scope.spawn(move || {
+                for _ in 0..10 {
+                    weir.get("/a", &format!("203.0.113.{n}"));
+                }
+            });
+        }
+    });
+    assert_eq!(weir.bans().len(), 1, "{:?}", weir.bans());
+}
+
+/// BAN-3: an admin ban is made even while another lasts; `client` bans the netblock, `netblock` exactly the one given.
+#[test]
+fn admin_bans_stand_beside_others() {
+    let application = Application::ok();
+    let weir = Weir::start(&application, &[LOW]);
+    break_limit(&weir, "203.0.113.7");
+    let by_client = weir.ban("client", "203.0.113.9", "2h");
+    assert_eq!(by_client["netblock"], "203.0.113.0/24");
+    assert_eq!(by_client["client"], "203.0.113.9");
+    let by_netblock = weir.ban("netblock", "203.0.113.128/25", "permanent");
+    assert_eq!(by_netblock["netblock"], "203.0.113.128/25");
+    assert_eq!(by_netblock["client"], Value::Null);
+    assert_eq!(weir.bans().len(), 3);
+    let six = weir.ban("client", "2001:db8:1:2ff::7", "1h");
+    assert_eq!(six["netblock"], "2001:db8:1:200::/56");
+    assert_eq!(weir.get("/six", "2001:db8:1:2aa::1").status, 429);
+    assert_eq!(weir.get("/six", "2001:db8:1:3aa::1").status, 200);
+    let wide = weir.ban("netblock", "198.51.0.0/16", "90s");
+    assert_eq!(length_ms(&wide), 90_000);
+    assert_eq!(weir.get("/wide", "198.51.77.1").status, 429);
+    assert_eq!(weir.get("/wide", "198.52.77.1").status, 200);
+}
+
+/// BAN-4: every member of an entry, the same in the answer and in the file.
+#[test]
+fn a_ban_says_why() {
+    let application = Application::ok();
+    let weir = Weir::start(&application, &[LOW]);
+    weir.get("/one", "203.0.113.7");
+    weir.send(&request(
+        "DELETE",
+        "/path?secret=1",
+        &[
+            ("X-Forwarded-For", "203.0.113.7"),
+            ("User-Agent", "breaker/1"),
+            ("X-Request-ID", "the-breaking-one"),
+        ],
+        None,
+    ));
+    let file = weir.wait_for_bans("the ban", |bans| !bans.is_empty());
+    let ban = &file["bans"][0];
+    assert_eq!(file["version"], 1);
+    assert_eq!(ban["netblock"], "203.0.113.0/24");
+    assert_eq!(ban["client"], "203.0.113.7");
+    assert_eq!(ban["cause"], "rate_limit");
+    assert_eq!(ban["reason"], "more than 1 requests per hour");
+    assert_eq!(ban["lifted"], Value::Null);
+    assert_eq!(ban["observed"], false);
+    assert_eq!(length_ms(ban), HOUR_MS);
+    let notes = &ban["notes"];
+    assert_eq!(notes["netblock_requests"], 2);
+    assert_eq!(notes["limit"], "hour");
+    assert_eq!(notes["limit_value"], 1);
+    assert_eq!(notes["limit_percent"], 100);
+    assert_eq!(
+        notes["request"],
+        json!({"method": "DELETE", "host": "example.org", "path": "/path",
+               "user_agent": "breaker/1", "request_id": "the-breaking-one"})
+    );
+    assert_eq!(
+        &weir.bans()[0],
+        ban,
+        "the answer is the entry, without version"
+    );
+}
+
+/// BAN-4: a hand-written entry needs two members; its netblock is masked and may be an address.
+#[test]
+fn a_hand_written_entry_gets_defaults() {
+    let application = Application::ok();
+    let weir = Weir::start_with_bans(
+        &application,
+        &json!([
+            {"netblock": "203.0.113.77/24", "ban_expires": "permanent", "ticket": "OPS-7"},
+            {"netblock": "198.51.100.7", "ban_expires": from_now(600)},
+            {"netblock": "2001:db8:1:2::9", "ban_expires": "permanent"},
+        ]),
+        &[],
+    );
+    assert_eq!(weir.get("/a", "203.0.113.5").status, 429);
+    assert_eq!(weir.get("/a", "198.51.100.7").status, 429);
+    assert_eq!(weir.get("/a", "198.51.100.8").status, 200);
+    assert_eq!(
+        weir.get("/a", "2001:db8:1:2::1").status,
+        429,
+        "a client is a /64"
+    );
+    assert_eq!(weir.get("/a", "2001:db8:1:3::9").status, 200);
+    let bans = weir.bans();
+    let entry = |netblock: &str| {
+        bans.iter()
+            .find(|ban| ban["netblock"] == netblock)
+            .unwrap_or_else(|| panic!("{netblock}: {bans:?}"))
+    };
+    assert_eq!(entry("203.0.113.0/24")["cause"], "edit");
+    assert_eq!(
+        entry("203.0.113.0/24")["ticket"],
+        "OPS-7",
+        "unknown members are kept"
+    );
+    assert_eq!(entry("198.51.100.7/32")["cause"], "edit");
+}
+
+/// CHECK, step 6: every ban that covers a client counts, not the narrowest alone.
+#[test]
+fn a_lapsed_narrow_ban_does_not_hide_a_wide_one() {
+    let application = Application::ok();
+    let weir = Weir::start_with_bans(
+        &application,
+        &json!([
+            {"netblock": "203.0.113.0/24", "ban_started": from_now(-7200), "ban_expires": from_now(-3600)},
+            {"netblock": "203.0.0.0/16", "ban_expires": from_now(3600)},
+            {"netblock": "203.0.113.0/25", "ban_expires": from_now(7200)},
+        ]),
+        &[],
+    );
+    assert_eq!(weir.get("/a", "203.0.113.200").status, 429);
+    // Section 13.6: the latest end of those that cover the client.
+    let answer = weir.get("/a", "203.0.113.7");
+    let seconds: u64 = answer
+        .header("retry-after")
+        .expect("it")
+        .parse()
+        .expect("s");
+    assert!((7190..=7200).contains(&seconds), "{seconds}");
+}
+
+/// BAN-5: ended and lifted entries go first, then the automatic one that ends soonest; admin and permanent ones stay.
+#[test]
+fn a_full_ledger_drops_in_order() {
+    let application = Application::ok();
+    let weir = Weir::start_with_bans(
+        &application,
+        &json!([
+            {"netblock": "10.1.0.0/24", "ban_started": from_now(-7200), "ban_expires": from_now(-3600), "cause": "admin"},
+            {"netblock": "10.2.0.0/24", "ban_expires": "permanent", "cause": "rate_limit"},
+            {"netblock": "10.3.0.0/24", "ban_started": from_now(-60), "ban_expires": from_now(600), "cause": "rate_limit"},
+        ]),
+        &[LOW, ("WAF_MAX_BANS", "3")],
+    );
+    let held = || {
+        let mut nets: Vec<_> = weir
+            .bans()
+            .iter()
+            .map(|ban| ban["netblock"].as_str().expect("a netblock").to_owned())
+            .collect();
+        nets.sort();
+        nets
+    };
+    break_limit(&weir, "203.0.113.7");
+    assert_eq!(held(), ["10.2.0.0/24", "10.3.0.0/24", "203.0.113.0/24"]);
+    break_limit(&weir, "203.0.114.7");
+    assert_eq!(held(), ["10.2.0.0/24", "203.0.113.0/24", "203.0.114.0/24"]);
+    weir.ban("netblock", "10.4.0.0/24", "1h");
+    weir.ban("netblock", "10.5.0.0/24", "1h");
+    assert_eq!(held(), ["10.2.0.0/24", "10.4.0.0/24", "10.5.0.0/24"]);
+    let body = json!({"netblock": "10.6.0.0/24", "duration": "1h", "reason": "full"});
+    let full = weir.admin("POST", "/_waf/bans", Some(&body.to_string()));
+    assert_eq!(full.status, 409);
+    assert_eq!(
+        full.header("content-type"),
+        Some("application/problem+json")
+    );
+    assert_eq!(weir.get("/a", "203.0.113.8").status, 200, "dropped");
+    assert_eq!(weir.get("/a", "10.2.0.1").status, 429, "kept");
+    assert_eq!(weir.metric("waf_bans_dropped_total"), Some(4.0));
+}
+
+/// BAN-6: the same answer serves bans, breaks and deny nets.
+#[test]
+fn the_refusal_is_a_setting() {
+    for status in ["403", "404", "503", "418"] {
+        let application = Application::ok();
+        let weir = Weir::start(
+            &application,
+            &[
+                LOW,
+                ("WAF_BAN_RESPONSE", status),
+                ("WAF_DENY_NETS", "198.51.100.0/24"),
+            ],
+        );
+        let status: u16 = status.parse().expect("a status");
+        assert_eq!(weir.get("/a", "203.0.113.7").status, 200);
+        assert_eq!(weir.get("/broken", "203.0.113.7").status, status);
+        let banned = weir.get("/banned", "203.0.113.7");
+        assert_eq!(banned.status, status);
+        assert_eq!(
+            banned.header("content-type"),
+            Some("application/problem+json")
+        );
+        assert_eq!(weir.get("/denied", "198.51.100.1").status, status);
+        assert_eq!(weir.line_of("/banned")["status"], status);
+    }
+}
+
+/// BAN-6: `drop` closes the connection unanswered; the log line has no status.
+#[test]
+fn a_drop_answers_nothing() {
+    let application = Application::ok();
+    let weir = Weir::start(
+        &application,
+        &[
+            LOW,
+            ("WAF_BAN_RESPONSE", "drop"),
+            ("WAF_DENY_NETS", "198.51.100.0/24"),
+        ],
+    );
+    let ask = |path: &str, client: &str| {
+        try_exchange(weir.address(), &get(path, &[("X-Forwarded-For", client)]))
+    };
+    assert_eq!(ask("/a", "203.0.113.7").expect("an answer").status, 200);
+    for (path, client, action) in [
+        ("/broken", "203.0.113.7", "rate_limited"),
+        ("/banned", "203.0.113.7", "banned"),
+        ("/denied", "198.51.100.1", "denied_net"),
+    ] {
+        let ended = ask(path, client).expect_err("no answer");
+        assert!(
+            matches!(ended, Ended::Closed | Ended::Reset),
+            "{path}: {ended:?}"
+        );
+        let line = weir.line_of(path);
+        assert_eq!(line["action"], action);
+        assert!(line.get("status").is_none(), "{line}");
+    }
+}
+
+/// BAN-7: a ban ends by the clock when it expires, and then feeds the next one's length (BAN-1).
+#[test]
+fn a_ban_ends_when_it_expires() {
+    let application = Application::ok();
+    let weir = Weir::start(&application, &[LOW, ("WAF_BAN_FIRST", "400ms")]);
+    let ban = break_limit(&weir, "203.0.113.7");
+    assert_eq!(length_ms(&ban), 400);
+    let mut connection = Connection::open(weir.address());
+    let served_at = wait_for("the end of the ban", || {
+        connection.send(&get("/poll", &[("X-Forwarded-For", "203.0.113.8")]));
+        (connection.response().status == 200).then(now_ms)
+    });
+    let late = served_at.saturating_sub(ms(&ban["ban_expires"]));
+    assert!(served_at >= ms(&ban["ban_expires"]), "served too early");
+    assert!(late < 1000, "{late} ms late");
+    assert_eq!(weir.get("/break", "203.0.113.7").status, 200);
+    weir.get("/break", "203.0.113.7");
+    let second = wait_for("the second ban", || {
+        weir.bans().into_iter().find(|ban| length_ms(ban) != 400)
+    });
+    assert_eq!(length_ms(&second), 1200);
+}
+
+/// BAN-8: with 10,000 active bans another client of the netblock is refused at once. The bound here is generous, because
+/// tests share the machine; the measured time is printed.
+#[test]
+fn a_ban_is_seen_by_the_neighbours_at_once() {
+    let application = Application::ok();
+    let bans: Vec<_> = (0..9_999)
+        .map(|n| {
+            json!({"netblock": format!("10.{}.{}.0/24", n >> 8, n & 255),
+                   "ban_started": from_now(-60), "ban_expires": from_now(86_400), "cause": "rate_limit"})
+        })
+        .collect();
+    let weir = Weir::start_with_bans(
+        &application,
+        &json!(bans),
+        &[
+            ("WAF_RATE_LIMIT_PER_HOUR", "100000"),
+            ("WAF_RATE_LIMIT_PER_MINUTE", "100000"),
+            ("WAF_RATE_LIMIT_PER_DAY", "100000"),
+            ("WAF_BYTES_LIMIT_PER_HOUR", "1000"),
+            ("WAF_BYTES_COUNT", "request"),
+        ],
+    );
+    assert_eq!(
+        weir.get("/a", "10.17.3.9").status,
+        429,
+        "the bans are in force"
+    );
+    let mut neighbour = Connection::open(weir.address());
+    let poll = get("/poll", &[("X-Forwarded-For", "203.0.113.200")]);
+    neighbour.send(&poll);
+    assert_eq!(neighbour.response().status, 200);
+    weir.send(&request(
+        "POST",
+        "/break",
+        &[("X-Forwarded-For", "203.0.113.7")],
+        Some(&[b'x'; 1001]),
+    ));
+    let broken = Instant::now();
+    loop {
+        neighbour.send(&poll);
+        if neighbour.response().status == 429 {
+            break;
+        }
+        assert!(broken.elapsed() < Duration::from_secs(2), "not refused");
+    }
+    println!(
+        "BAN-8: from the end of the breaking answer to the neighbour's refusal: {:.1} ms",
+        milliseconds(broken.elapsed())
+    );
+}
+
+/// BAN, STATE-1: a ban outlives the service.
+#[test]
+fn a_ban_survives_a_restart() {
+    let application = Application::ok();
+    let state = state_dir();
+    let mut weir = Weir::start_at(application.address(), &state, &[LOW]);
+    let ban = break_limit(&weir, "203.0.113.7");
+    weir.stop();
+    let weir = Weir::start_at(application.address(), &state, &[LOW]);
+    assert_eq!(weir.get("/a", "203.0.113.8").status, 429);
+    assert_eq!(weir.bans(), [ban]);
+}

@@ -1,0 +1,179 @@
+//! The end of the service: running answers end, nothing new comes in, the state is written.
+
+use std::net::TcpStream;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use std::os::unix::process::ExitStatusExt;
+
+use crate::support::application::{After, Application};
+use crate::support::raw_client::{Connection, Ended, get};
+use crate::support::wait_for;
+use crate::support::weir::Weir;
+
+/// An application that finishes an answer when the test says so.
+fn held() -> (Application, mpsc::Sender<()>) {
+    let (release, wait) = mpsc::channel();
+    let wait = std::sync::Mutex::new(wait);
+    let application = Application::start(move |exchange| {
+        if exchange.request.target == "/held" {
+            exchange.send(b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\nhalf");
+            let _ = wait.lock().expect("the channel").recv();
+            exchange.send(b"half");
+        } else {
+            exchange.answer(200, &[], b"ok");
+        }
+        After::KeepAlive
+    });
+    (application, release)
+}
+
+/// SIGTERM: listeners close, the health check says draining, running answers end, state is written, exit 0.
+#[test]
+fn sigterm_drains() {
+    let (application, release) = held();
+    let mut weir = Weir::start(&application, &[]);
+    // Connections of both kinds exist before the stop: one at work, one idle, one for the health check.
+    let mut running = Connection::open(weir.address());
+    running.send(&get("/held", &[("X-Forwarded-For", "203.0.113.7")]));
+    assert_eq!(running.head().expect("its head").status, 200);
+    let mut idle = Connection::open(weir.address());
+    idle.send(&get("/a", &[]));
+    assert_eq!(idle.response().status, 200);
+    // A request that is half read when the stop comes, to ask for health on a connection that is not idle.
+    let mut health = Connection::open(weir.address());
+    health.send(b"GET /_waf/health HTTP/1.1\r\nHost: a\r\n");
+    std::thread::sleep(Duration::from_millis(20));
+
+    weir.signal("TERM");
+    wait_for("closed listeners", || {
+        TcpStream::connect(weir.address()).is_err().then_some(())
+    });
+    health.send_what_is_taken(b"\r\n");
+    let answer = health
+        .try_response(false)
+        .expect("an answer while draining");
+    assert_eq!(answer.status, 503);
+    assert_eq!(answer.json()["status"], "draining");
+    assert!(idle.ends(), "an idle connection is closed");
+
+    release.send(()).expect("released");
+    assert_eq!(running.bytes(8).expect("all of it"), b"halfhalf");
+    assert!(running.ends(), "and its connection after the answer");
+    let status = weir.wait();
+    assert_eq!(status.code(), Some(0), "{}", weir.process_log_text());
+    let clients = weir.state_file("clients.json").expect("clients.json");
+    assert!(clients.to_string().contains("203.0.113.7"));
+    assert!(weir.state_file("bans.json").is_some());
+    assert_eq!(weir.line_of("/held")["status"], 200, "the log is complete");
+}
+
+/// A second SIGTERM ends at once, with the state written or not.
+#[test]
+fn a_second_sigterm_exits_at_once() {
+    let (application, _release) = held();
+    let mut weir = Weir::start(&application, &[]);
+    let mut running = Connection::open(weir.address());
+    running.send(&get("/held", &[]));
+    assert_eq!(running.head().expect("its head").status, 200);
+    weir.signal("TERM");
+    wait_for("closed listeners", || {
+        TcpStream::connect(weir.address()).is_err().then_some(())
+    });
+    let start = Instant::now();
+    weir.signal("TERM");
+    weir.wait();
+    assert!(
+        start.elapsed() < Duration::from_secs(3),
+        "{:?}",
+        start.elapsed()
+    );
+}
+
+/// WAF_SHUTDOWN_TIMEOUT bounds the drain; the state is written all the same.
+#[test]
+fn the_drain_is_bounded() {
+    let (application, _release) = held();
+    let mut weir = Weir::start(&application, &[("WAF_SHUTDOWN_TIMEOUT", "300ms")]);
+    let mut running = Connection::open(weir.address());
+    running.send(&get("/held", &[("X-Forwarded-For", "203.0.113.7")]));
+    assert_eq!(running.head().expect("its head").status, 200);
+    let start = Instant::now();
+    weir.signal("TERM");
+    weir.wait();
+    assert!(
+        start.elapsed() >= Duration::from_millis(290),
+        "{:?}",
+        start.elapsed()
+    );
+    assert!(start.elapsed() < Duration::from_secs(5));
+    let clients = weir.state_file("clients.json").expect("clients.json");
+    assert!(clients.to_string().contains("203.0.113.7"));
+}
+
+/// SIGINT, as Ctrl-C sends it, drains too.
+#[test]
+fn sigint_drains_too() {
+    let application = Application::ok();
+    let mut weir = Weir::start(&application, &[]);
+    assert_eq!(weir.get("/a", "203.0.113.7").status, 200);
+    weir.signal("INT");
+    let status = weir.wait();
+    assert_eq!((status.code(), status.signal()), (Some(0), None));
+    assert!(weir.state_file("clients.json").is_some());
+}
+
+/// A stop under load: each request is answered whole or not taken at all.
+#[test]
+fn nothing_that_was_taken_is_lost() {
+    let application = Application::ok();
+    let mut weir = Weir::start(
+        &application,
+        &[
+            ("WAF_RATE_LIMIT_PER_MINUTE", "off"),
+            ("WAF_RATE_LIMIT_PER_HOUR", "off"),
+            ("WAF_RATE_LIMIT_PER_DAY", "off"),
+        ],
+    );
+    let address = weir.address();
+    let workers: Vec<_> = (0..8)
+        .map(|_| {
+            std::thread::spawn(move || {
+                let mut answered = 0u64;
+                loop {
+                    let Some(mut connection) = Connection::try_open(address) else {
+                        return answered;
+                    };
+                    connection.send_what_is_taken(&get("/load", &[]));
+                    match connection.try_response(false) {
+                        Ok(answer) => {
+                            assert_eq!(answer.status, 200);
+                            answered += 1;
+                        }
+                        Err(Ended::Cut(part)) => panic!("cut: {part:?}"),
+                        // Not taken any more: closed before a byte of an answer.
+                        Err(_) => return answered,
+                    }
+                }
+            })
+        })
+        .collect();
+    wait_for("some load", || {
+        (application.requests().len() > 50).then_some(())
+    });
+    weir.signal("TERM");
+    let answered: u64 = workers
+        .into_iter()
+        .map(|worker| worker.join().expect("no cut answer"))
+        .sum();
+    assert_eq!(weir.wait().code(), Some(0));
+    let passed = weir
+        .request_log()
+        .iter()
+        .filter(|line| line["action"] == "passed")
+        .count();
+    assert_eq!(
+        passed as u64, answered,
+        "what was logged as passed was seen"
+    );
+}

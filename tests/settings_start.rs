@@ -1,0 +1,231 @@
+//! The start (SETTING): what stops it, what it says, and what it only warns of.
+
+use std::net::TcpListener;
+
+use crate::support::application::Application;
+use crate::support::weir::{Weir, state_dir};
+
+/// SETTING-1: each wrong value stops the start with 78, and the message has the name, the value and what is allowed.
+#[test]
+fn every_wrong_value_is_explained() {
+    // Batched: SETTING-1 has them reported together, so one start shows many.
+    let batches: &[&[(&str, &str)]] = &[
+        &[
+            ("WAF_LISTEN", "nowhere"),
+            ("WAF_UPSTREAM", "https://example.org"),
+            ("WAF_MODE", "watch"),
+            ("WAF_WORKERS", "0"),
+            ("WAF_TRUSTED_PROXIES", "127.0.0.1, nonsense"),
+            ("WAF_CLIENT_IP_HEADER", "not a header"),
+            ("WAF_ALLOW_NETS", "203.0.113.0/33"),
+            ("WAF_DENY_NETS", "example.org"),
+            ("WAF_EXEMPT_PATHS", "static"),
+            ("WAF_RATE_LIMIT_PER_MINUTE", "-1"),
+            ("WAF_RATE_LIMIT_PER_HOUR", "many"),
+            ("WAF_RATE_LIMIT_PER_DAY", "1.5"),
+            ("WAF_BYTES_LIMIT_PER_MINUTE", "10g"),
+            ("WAF_BYTES_LIMIT_PER_HOUR", "G"),
+            ("WAF_BYTES_LIMIT_PER_DAY", "-5"),
+            ("WAF_BYTES_COUNT", "all"),
+            ("WAF_MAX_BODY_SIZE", "big"),
+            ("WAF_RATE_LIMIT_HEADERS", "sometimes"),
+        ],
+        &[
+            ("WAF_HEADER_TIMEOUT", "10"),
+            ("WAF_BODY_TIMEOUT", "soon"),
+            ("WAF_KEEPALIVE_TIMEOUT", "1w"),
+            ("WAF_UPSTREAM_CONNECT_TIMEOUT", "s"),
+            ("WAF_UPSTREAM_TIMEOUT", "-1s"),
+            ("WAF_UPSTREAM_KEEPALIVE", "4"),
+            ("WAF_WEBSOCKET_IDLE_TIMEOUT", "never"),
+            ("WAF_MAX_CONNECTIONS", "0"),
+            ("WAF_MAX_CONNECTIONS_PER_CLIENT", "x"),
+            ("WAF_SHUTDOWN_TIMEOUT", "30"),
+            ("WAF_BAN_FIRST", "off"),
+            ("WAF_BAN_FACTOR", "off"),
+            ("WAF_BAN_REPEAT_WINDOW", "off"),
+            ("WAF_BAN_PERMANENT_AFTER", "off"),
+            ("WAF_BAN_IPV4_PREFIX", "7"),
+            ("WAF_BAN_IPV6_PREFIX", "65"),
+            ("WAF_BAN_RESPONSE", "200"),
+            ("WAF_MAX_BANS", "off"),
+            ("WAF_STATE_WRITE_DELAY", "x"),
+            ("WAF_STATE_COUNTER_INTERVAL", "x"),
+            ("WAF_LOG_REQUESTS", "some"),
+            ("WAF_LOG_REQUEST_HEADERS", "Accept, not a name"),
+            ("WAF_LOG_LEVEL", "loud"),
+        ],
+        &[
+            ("WAF_BAN_IPV4_PREFIX", "33"),
+            ("WAF_BAN_IPV6_PREFIX", "15"),
+            ("WAF_BAN_RESPONSE", "600"),
+            ("WAF_BAN_FACTOR", "0"),
+            ("WAF_BAN_FIRST", "0s"),
+            ("WAF_LOG_REQUEST_HEADERS", "Host"),
+            ("WAF_UPSTREAM", "127.0.0.1:80"),
+        ],
+        &[
+            ("WAF_BAN_IPV4_PREFIX", "x"),
+            ("WAF_LOG_REQUEST_HEADERS", "Transfer-Encoding"),
+            ("WAF_UPSTREAM", "http://127.0.0.1:99999"),
+            ("WAF_BAN_RESPONSE", "close"),
+        ],
+    ];
+    for batch in batches {
+        let refused = Weir::refuse(&state_dir(), batch);
+        assert_eq!(refused.code, Some(78), "{refused:?}");
+        for (name, value) in *batch {
+            let wrong = value.rsplit(", ").next().expect("the wrong part");
+            let line = refused.stderr.lines().find(|line| line.contains(name));
+            let line = line.unwrap_or_else(|| panic!("{name} is not named: {}", refused.stderr));
+            assert!(line.contains(wrong), "{name}={value}: {line}");
+        }
+    }
+}
+
+/// SETTING-2: without an upstream there is nothing to protect.
+#[test]
+fn an_upstream_is_needed() {
+    let refused = Weir::refuse(&state_dir(), &[("WAF_UPSTREAM", "")]);
+    assert_eq!(refused.code, Some(78));
+    assert!(refused.stderr.contains("WAF_UPSTREAM"), "{refused:?}");
+}
+
+/// SETTING-2: both tokens set contradict each other; their values are never shown.
+#[test]
+fn both_tokens_stop_the_start() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("token");
+    std::fs::write(&path, "SECRET-FILE").expect("writes");
+    let refused = Weir::refuse(
+        &state_dir(),
+        &[
+            ("WAF_ADMIN_TOKEN", "SECRET-VALUE"),
+            ("WAF_ADMIN_TOKEN_FILE", path.to_str().expect("a path")),
+        ],
+    );
+    assert_eq!(refused.code, Some(78));
+    assert!(
+        refused.stderr.contains("WAF_ADMIN_TOKEN_FILE"),
+        "{refused:?}"
+    );
+    assert!(!refused.stderr.contains("SECRET-"), "{refused:?}");
+    let missing = Weir::refuse(
+        &state_dir(),
+        &[
+            ("WAF_ADMIN_TOKEN", ""),
+            ("WAF_ADMIN_TOKEN_FILE", "/nonexistent/token"),
+        ],
+    );
+    assert_eq!(missing.code, Some(78));
+    assert!(missing.stderr.contains("/nonexistent/token"), "{missing:?}");
+}
+
+/// SETTING-2: an address that somebody has, or that is not ours, cannot be listened on.
+#[test]
+fn an_address_in_use_stops_the_start() {
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let taken = taken
+        .local_addr()
+        .map(|address| (address, taken))
+        .expect("it");
+    for address in [taken.0.to_string(), "192.0.2.1:8080".to_owned()] {
+        let refused = Weir::refuse(&state_dir(), &[("WAF_LISTEN", &address)]);
+        assert_eq!(refused.code, Some(78), "{refused:?}");
+        assert!(refused.stderr.contains(&address), "{refused:?}");
+    }
+    // Two services would share a port unnoticed, because workers do.
+    let application = Application::ok();
+    let first = Weir::start(&application, &[]);
+    let address = first.address().to_string();
+    let second = Weir::refuse(&state_dir(), &[("WAF_LISTEN", &address)]);
+    assert_eq!(second.code, Some(78), "{second:?}");
+    assert!(second.stderr.contains(&address), "{second:?}");
+}
+
+/// SETTING-2: an upstream that is the service itself would answer in circles.
+#[test]
+fn the_service_does_not_protect_itself() {
+    let free = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = free.local_addr().expect("it").to_string();
+    drop(free);
+    let refused = Weir::refuse(
+        &state_dir(),
+        &[
+            ("WAF_LISTEN", &address),
+            ("WAF_UPSTREAM", &format!("http://{address}")),
+        ],
+    );
+    assert_eq!(refused.code, Some(78), "{refused:?}");
+    assert!(refused.stderr.contains("WAF_UPSTREAM"), "{refused:?}");
+}
+
+/// SETTING-1: an unknown name is a warning with the nearest known one.
+#[test]
+fn an_unknown_name_is_a_warning() {
+    let application = Application::ok();
+    let weir = Weir::start(
+        &application,
+        &[
+            ("WAF_RATE_LIMIT_PER_MINUT", "5"),
+            ("WAF_DENY_NET", "0.0.0.0/0"),
+        ],
+    );
+    weir.wait_for_process_log(&[
+        "WARN",
+        "WAF_RATE_LIMIT_PER_MINUT",
+        "WAF_RATE_LIMIT_PER_MINUTE",
+    ]);
+    weir.wait_for_process_log(&["WARN", "WAF_DENY_NET", "WAF_DENY_NETS"]);
+    assert_eq!(weir.get("/a", "203.0.113.7").status, 200);
+}
+
+/// Section 13.18: an empty value is an unset one.
+#[test]
+fn an_empty_value_is_unset() {
+    let application = Application::ok();
+    let weir = Weir::start(
+        &application,
+        &[
+            ("WAF_MODE", ""),
+            ("WAF_DENY_NETS", ""),
+            ("WAF_RATE_LIMIT_PER_MINUTE", ""),
+            ("WAF_BAN_RESPONSE", ""),
+            ("WAF_WORKERS", ""),
+        ],
+    );
+    assert_eq!(weir.get("/a", "203.0.113.7").status, 200);
+}
+
+/// Section 12: an IPv6 listener, and lists with blanks.
+#[test]
+fn ipv6_can_be_listened_on() {
+    if TcpListener::bind("[::1]:0").is_err() {
+        println!("no IPv6 on this machine");
+        return;
+    }
+    let application = Application::ok();
+    let weir = Weir::start(
+        &application,
+        &[
+            ("WAF_LISTEN", "[::1]:0"),
+            ("WAF_TRUSTED_PROXIES", " ::1 , 127.0.0.0/8 ,"),
+        ],
+    );
+    assert_eq!(weir.get("/six", "203.0.113.7").status, 200);
+    assert_eq!(weir.line_of("/six")["client"], "203.0.113.7");
+}
+
+/// What the command line does not know is an error of usage and starts nothing.
+#[test]
+fn an_unknown_argument_starts_nothing() {
+    let refused = Weir::try_start(
+        &["no-such-command"],
+        ([127, 0, 0, 1], 9).into(),
+        &state_dir(),
+        &[],
+    );
+    let refused = refused.err().expect("refused");
+    assert_ne!(refused.code, Some(0));
+    assert!(refused.stderr.contains("no-such-command"), "{refused:?}");
+}

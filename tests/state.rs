@@ -1,0 +1,336 @@
+//! The state files as an administrator meets them (STATE): written, edited by hand, broken, locked.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+use crate::support::application::Application;
+use crate::support::wait_for;
+use crate::support::weir::{
+    Weir, from_now, milliseconds, ms, now_ms, pretty, state_dir, write_bans,
+};
+
+const LOW: (&str, &str) = ("WAF_RATE_LIMIT_PER_HOUR", "1");
+
+fn break_limit(weir: &Weir, client: &str) {
+    assert_eq!(weir.get("/break", client).status, 200);
+    assert_eq!(weir.get("/break", client).status, 429);
+}
+
+/// Exempt from the limits but not from the ledger, so that asking often changes nothing.
+const EXEMPT: (&str, &str) = ("WAF_EXEMPT_PATHS", "/exempt");
+
+fn served(weir: &Weir, client: &str) {
+    wait_for("being served again", || {
+        (weir.get("/exempt", client).status == 200).then_some(())
+    });
+}
+
+fn refused(weir: &Weir, client: &str) {
+    wait_for("the refusal", || {
+        (weir.get("/exempt", client).status == 429).then_some(())
+    });
+}
+
+/// STATE-1: after a ban bans.json is written; the file is versioned, private and readable by people.
+#[test]
+fn a_ban_is_written() {
+    let application = Application::ok();
+    let weir = Weir::start(&application, &[LOW, ("WAF_STATE_WRITE_DELAY", "50ms")]);
+    break_limit(&weir, "203.0.113.7");
+    let file = weir.wait_for_bans("the ban", |bans| bans.len() == 1);
+    assert_eq!(file["version"], 1);
+    let path = weir.state_path("bans.json");
+    assert_eq!(
+        fs::metadata(&path).expect("it").permissions().mode() & 0o777,
+        0o600
+    );
+    let text = fs::read_to_string(&path).expect("it");
+    assert!(text.lines().count() > 5, "pretty-printed: {text}");
+}
+
+/// STATE-1: the counters are written at their interval, and everything at a stop.
+#[test]
+fn counters_are_written_at_intervals_and_at_a_stop() {
+    let application = Application::ok();
+    let mut weir = Weir::start(&application, &[("WAF_STATE_COUNTER_INTERVAL", "100ms")]);
+    weir.get("/a", "203.0.113.7");
+    let clients = || {
+        let text = fs::read_to_string(weir.state_path("clients.json")).ok()?;
+        let file: Value = serde_json::from_str(&text).ok()?;
+        Some(file["clients"].as_array()?.clone())
+    };
+    let found = wait_for("the client on disk", || {
+        clients()?
+            .into_iter()
+            .find(|client| client["client"] == "203.0.113.7")
+    });
+    assert_eq!(found["requests"]["day"]["current"], 1);
+    let before = fs::read_to_string(weir.state_path("clients.json")).expect("it");
+    assert!(before.contains("\"version\": 1"), "{before}");
+    weir.stop();
+
+    let mut quiet = Weir::start(&application, &[LOW, ("WAF_STATE_WRITE_DELAY", "1h")]);
+    break_limit(&quiet, "203.0.113.7");
+    quiet.get("/a", "198.51.100.1");
+    quiet.stop();
+    let bans = quiet.state_file("bans.json").expect("bans.json");
+    assert_eq!(bans["bans"][0]["netblock"], "203.0.113.0/24");
+    let clients = quiet.state_file("clients.json").expect("clients.json");
+    let clients = clients["clients"].as_array().expect("a list");
+    assert!(clients.iter().any(|row| row["client"] == "198.51.100.1"));
+}
+
+/// STATE-1: counters outlive a restart, so a limit cannot be dodged by one.
+#[test]
+fn counters_survive_a_restart() {
+    let application = Application::ok();
+    let state = state_dir();
+    let settings = [("WAF_RATE_LIMIT_PER_DAY", "3")];
+    let mut weir = Weir::start_at(application.address(), &state, &settings);
+    for _ in 0..3 {
+        assert_eq!(weir.get("/a", "203.0.113.7").status, 200);
+    }
+    weir.stop();
+    let weir = Weir::start_at(application.address(), &state, &settings);
+    assert_eq!(weir.get("/a", "203.0.113.7").status, 429);
+}
+
+/// STATE-2: an acknowledged admin ban survives a kill the moment after; the file is never partial.
+#[test]
+fn an_acknowledged_ban_survives_a_kill() {
+    let application = Application::ok();
+    let state = state_dir();
+    for round in 0..5 {
+        let mut weir = Weir::start_at(
+            application.address(),
+            &state,
+            &[("WAF_STATE_WRITE_DELAY", "1ms")],
+        );
+        assert_eq!(weir.bans().len(), round * 3, "nothing lost");
+        for n in 0..3 {
+            weir.ban("netblock", &format!("10.{round}.{n}.0/24"), "1h");
+        }
+        weir.kill();
+        let file = weir.state_file("bans.json").expect("bans.json");
+        assert_eq!(file["bans"].as_array().map(Vec::len), Some((round + 1) * 3));
+    }
+}
+
+/// STATE-3: a ban marked lifted in place is lifted, kept, logged and counted; the client is served again.
+#[test]
+fn an_edit_in_place_lifts() {
+    let application = Application::ok();
+    let weir = Weir::start(
+        &application,
+        &[LOW, EXEMPT, ("WAF_STATE_WRITE_DELAY", "10ms")],
+    );
+    break_limit(&weir, "203.0.113.7");
+    let mut file = weir.wait_for_bans("the ban", |bans| bans.len() == 1);
+    file["bans"][0]["lifted"] = json!(from_now(0));
+    fs::write(weir.state_path("bans.json"), pretty(&file)).expect("writes");
+    let saved = Instant::now();
+    served(&weir, "203.0.113.7");
+    println!(
+        "STATE-3: in force after {:.0} ms",
+        milliseconds(saved.elapsed())
+    );
+    weir.wait_for_process_log(&["1 lifted"]);
+    let bans = weir.bans();
+    assert_eq!(bans.len(), 1, "kept");
+    assert!(bans[0]["lifted"].is_string());
+    let taken = "waf_state_edits_total{file=\"bans.json\",outcome=\"taken\"}";
+    assert_eq!(weir.metric(taken), Some(1.0));
+}
+
+/// STATE-3: the same by a rename over the file, as vim, sed -i and VS Code save.
+#[test]
+fn an_edit_by_rename_adds_and_removes() {
+    let application = Application::ok();
+    let weir = Weir::start(
+        &application,
+        &[LOW, EXEMPT, ("WAF_STATE_WRITE_DELAY", "10ms")],
+    );
+    break_limit(&weir, "203.0.113.7");
+    let mut file = weir.wait_for_bans("the ban", |bans| bans.len() == 1);
+    file["bans"] = json!([
+        {"netblock": "198.51.100.9/24", "ban_expires": "permanent", "reason": "by hand"},
+    ]);
+    let aside = weir.state_path("bans.json.swp");
+    fs::write(&aside, pretty(&file)).expect("writes");
+    fs::rename(&aside, weir.state_path("bans.json")).expect("renames");
+    refused(&weir, "198.51.100.1");
+    served(&weir, "203.0.113.7");
+    weir.wait_for_process_log(&["1 added", "1 removed"]);
+    let bans = weir.bans();
+    assert_eq!(bans.len(), 1, "{bans:?}");
+    assert_eq!(bans[0]["netblock"], "198.51.100.0/24");
+    assert_eq!(bans[0]["cause"], "edit");
+    assert_eq!(bans[0]["reason"], "by hand");
+    assert!(ms(&bans[0]["ban_started"]) <= now_ms());
+}
+
+/// STATE-3: a removed entry feeds no escalation: the next break is a first ban again.
+#[test]
+fn a_removed_ban_is_forgotten() {
+    let application = Application::ok();
+    let weir = Weir::start_with_bans(
+        &application,
+        &json!([{"netblock": "203.0.113.0/24", "ban_started": from_now(-4200),
+                 "ban_expires": from_now(-600), "cause": "rate_limit"}]),
+        &[LOW],
+    );
+    write_bans(weir.state_path("").as_path(), &json!([]));
+    weir.wait_for_process_log(&["1 removed"]);
+    break_limit(&weir, "203.0.113.7");
+    let ban = wait_for("the ban", || weir.bans().into_iter().next());
+    assert_eq!(ms(&ban["ban_expires"]) - ms(&ban["ban_started"]), 3_600_000);
+}
+
+/// STATE-3, STATE-4: an edit and what happened in memory since are both kept.
+#[test]
+fn an_edit_and_memory_are_merged() {
+    let application = Application::ok();
+    let weir = Weir::start(&application, &[LOW, ("WAF_STATE_WRITE_DELAY", "300ms")]);
+    weir.ban("netblock", "10.1.0.0/24", "1h");
+    let mut file = weir.state_file("bans.json").expect("bans.json");
+    break_limit(&weir, "203.0.113.7");
+    let entry = json!({"netblock": "198.51.100.0/24", "ban_expires": "permanent"});
+    file["bans"].as_array_mut().expect("a list").push(entry);
+    fs::write(weir.state_path("bans.json"), pretty(&file)).expect("writes");
+    let nets = |bans: &[Value]| {
+        let mut nets: Vec<_> = bans
+            .iter()
+            .map(|ban| ban["netblock"].as_str().unwrap_or_default().to_owned())
+            .collect();
+        nets.sort();
+        nets
+    };
+    let all = ["10.1.0.0/24", "198.51.100.0/24", "203.0.113.0/24"];
+    weir.wait_for_bans("all three", |bans| nets(bans) == all);
+    assert_eq!(nets(&weir.bans()), all);
+}
+
+/// STATE-5: an edit that does not parse is reported with its place, changes nothing, and is set aside at the next write.
+#[test]
+fn a_broken_edit_is_set_aside() {
+    let application = Application::ok();
+    let weir = Weir::start(&application, &[LOW, ("WAF_STATE_WRITE_DELAY", "10ms")]);
+    weir.ban("netblock", "203.0.113.0/24", "1h");
+    let broken = "{\n  \"version\": 1,\n  \"bans\": [ nonsense ]\n}\n";
+    fs::write(weir.state_path("bans.json"), broken).expect("writes");
+    weir.wait_for_process_log(&["bans.json", "line 3"]);
+    assert_eq!(weir.get("/a", "203.0.113.7").status, 429, "memory stays");
+    weir.ban("netblock", "198.51.100.0/24", "1h");
+    let bad = wait_for("bans.json.bad", || {
+        fs::read_to_string(weir.state_path("bans.json.bad")).ok()
+    });
+    assert_eq!(bad, broken);
+    weir.wait_for_bans("both bans", |bans| bans.len() == 2);
+    let count = "waf_state_edits_total{file=\"bans.json\",outcome=\"bad\"}";
+    assert_eq!(weir.metric(count), Some(1.0));
+}
+
+/// STATE-6: what cannot be read stops the start, with the place, and the file is left as it was.
+#[test]
+fn a_malformed_file_stops_the_start() {
+    for (name, text, wanted) in [
+        (
+            "no JSON",
+            "{\n\"version\": 1,\n\"bans\": [}\n",
+            &["line 3"][..],
+        ),
+        ("empty", "", &["bans.json"]),
+        ("another form", "[]", &["bans.json"]),
+        (
+            "unknown version",
+            "{\"version\": 2, \"bans\": []}",
+            &["version"],
+        ),
+        ("no version", "{\"bans\": []}", &["version"]),
+        ("no list", "{\"version\": 1}", &["bans"]),
+        (
+            "a missing member",
+            "{\n\"version\": 1,\n\"bans\": [\n{\"netblock\": \"203.0.113.0/24\"}\n]}",
+            &["/bans/0", "ban_expires", "line 4"],
+        ),
+        (
+            "the second entry",
+            "{\"version\": 1, \"bans\": [{\"netblock\": \"10.0.0.0/8\", \"ban_expires\": \"permanent\"}, {\"netblock\": \"203.0.113.0/33\", \"ban_expires\": \"permanent\"}]}",
+            &["/bans/1/netblock", "line 1"],
+        ),
+        (
+            "a wrong time",
+            "{\"version\": 1, \"bans\": [{\"netblock\": \"10.0.0.0/8\", \"ban_expires\": \"soon\"}]}",
+            &["/bans/0/ban_expires"],
+        ),
+        (
+            "a wrong type",
+            "{\"version\": 1, \"bans\": [{\"netblock\": 7, \"ban_expires\": \"permanent\"}]}",
+            &["/bans/0/netblock"],
+        ),
+    ] {
+        let state = state_dir();
+        let path = state.path().join("bans.json");
+        fs::write(&path, text).expect("writes");
+        let refused = Weir::refuse(&state, &[]);
+        assert_eq!(refused.code, Some(78), "{name}: {refused:?}");
+        assert!(refused.stderr.contains("bans.json"), "{name}: {refused:?}");
+        for fragment in wanted {
+            assert!(
+                refused.stderr.contains(fragment),
+                "{name}, {fragment}: {refused:?}"
+            );
+        }
+        assert_eq!(fs::read_to_string(&path).expect("it"), text, "{name}");
+    }
+    let state = state_dir();
+    fs::write(
+        state.path().join("clients.json"),
+        "{\"version\": 1, \"clients\": [{\"passed\": 1}]}",
+    )
+    .expect("writes");
+    let refused = Weir::refuse(&state, &[]);
+    assert_eq!(refused.code, Some(78), "{refused:?}");
+    assert!(refused.stderr.contains("clients.json"), "{refused:?}");
+    assert!(refused.stderr.contains("/clients/0"), "{refused:?}");
+}
+
+/// STATE-6: a directory that cannot be written stops the start.
+#[test]
+fn a_directory_that_cannot_be_written_stops_the_start() {
+    // Permission bits do not bind root; these two refuse everybody.
+    let state = state_dir();
+    let file = state.path().join("file");
+    fs::write(&file, "").expect("writes");
+    for directory in [file.to_str().expect("a path"), "/proc/self"] {
+        let refused = Weir::refuse(&state, &[("WAF_STATE_DIR", directory)]);
+        assert_eq!(refused.code, Some(78), "{directory}: {refused:?}");
+        assert!(refused.stderr.contains(directory), "{refused:?}");
+        assert!(refused.stderr.contains("WAF_STATE_DIR"), "{refused:?}");
+    }
+}
+
+/// STATE-6: the second service on a directory refuses to start, and the first goes on.
+#[test]
+fn two_services_do_not_share_a_directory() {
+    let application = Application::ok();
+    let state = state_dir();
+    let mut weir = Weir::start_at(application.address(), &state, &[]);
+    let refused = Weir::refuse(&state, &[]);
+    assert_eq!(refused.code, Some(78), "{refused:?}");
+    assert!(
+        refused
+            .stderr
+            .contains(state.path().to_str().expect("a path")),
+        "{refused:?}"
+    );
+    assert_eq!(weir.get("/a", "203.0.113.7").status, 200);
+    weir.ban("netblock", "10.0.0.0/24", "1h");
+    // A lock dies with its holder: what a killed service leaves behind stops nobody.
+    weir.kill();
+    let next = Weir::start_at(application.address(), &state, &[]);
+    assert_eq!(next.bans().len(), 1);
+}

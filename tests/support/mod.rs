@@ -1,0 +1,26 @@
+//! What the behaviour tests stand on: the real binary, a client that writes raw bytes, and an application that can be
+//! told to misbehave. Blocking sockets and threads only, so that nothing here shares code with what is tested.
+
+use std::time::{Duration, Instant};
+
+pub(crate) mod application;
+pub(crate) mod raw_client;
+pub(crate) mod weir;
+
+/// How long anything that must happen may take before a test calls it missing.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Asks until the answer is there.
+///
+/// # Panics
+/// After [`PATIENCE`], naming what was waited for.
+pub(crate) fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(Instant::now() < deadline, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
