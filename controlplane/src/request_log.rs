@@ -605,3 +605,400 @@ fn text(value: &[u8], out: &mut Vec<u8>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::time::Instant;
+
+    use http::{Request, StatusCode};
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+    use weir_shared::escalation::Policy;
+    use weir_shared::lookup::Lookup;
+    use weir_shared::netblock::NetSet;
+    use weir_shared::settings::{AdminToken, BanResponse, BytesCount, RateLimitHeaders, Upstream};
+    use weir_shared::verdict::{Action, Group};
+
+    use super::*;
+
+    fn settings(log_file: Option<PathBuf>) -> Settings {
+        let second = Duration::from_secs(1);
+        Settings {
+            listen: ([127, 0, 0, 1], 0).into(),
+            upstream: Upstream {
+                host: "localhost".to_owned(),
+                port: 80,
+            },
+            observe: false,
+            workers: 1,
+            trusted_proxies: NetSet::default(),
+            client_ip_header: HeaderName::from_static("x-forwarded-for"),
+            allow_nets: NetSet::default(),
+            deny_nets: NetSet::default(),
+            exempt_paths: vec![],
+            rate_limits: [None; 3],
+            byte_limits: [None; 3],
+            bytes_count: BytesCount::Both,
+            max_body_size: None,
+            rate_limit_headers: RateLimitHeaders::Off,
+            header_timeout: second,
+            body_timeout: second,
+            keepalive_timeout: second,
+            upstream_connect_timeout: second,
+            upstream_timeout: second,
+            upstream_keepalive: second,
+            websocket_idle_timeout: None,
+            max_connections: 1,
+            max_connections_per_client: 1,
+            shutdown_timeout: second,
+            ban_policy: Policy::default(),
+            ban_prefixes: PrefixLengths::default(),
+            ban_response: BanResponse::Drop,
+            max_bans: 1,
+            state_dir: PathBuf::new(),
+            state_write_delay: second,
+            state_counter_interval: second,
+            metrics_token: None,
+            admin_token: AdminToken::Unset,
+            instance_name: Some("edge-1".to_owned()),
+            log_requests: LogRequests::All,
+            log_file,
+            log_request_headers: ["x-tag", "authorization", "cookie", "set-cookie"]
+                .map(HeaderName::from_static)
+                .to_vec(),
+            log_level: "info",
+        }
+    }
+
+    /// A request with nothing known beyond what every request has.
+    fn bare(uri: &str) -> Record {
+        Record {
+            at_ms: 1_795_276_800_007,
+            request_id: HeaderValue::from_static("r1"),
+            client: "203.0.113.7".parse().unwrap(),
+            address: "203.0.113.7".parse().unwrap(),
+            group: Group::Default,
+            head: Request::get(uri).body(()).unwrap().into_parts().0,
+            forwarded_for: None,
+            scheme: "http",
+            websocket: false,
+            status: None,
+            response_content_type: None,
+            cache_control: None,
+            location: None,
+            action: Action::Passed,
+            enforced: true,
+            limit_hit: None,
+            limit_percent: None,
+            bytes_percent: None,
+            lookup: None,
+            counts: None,
+            request_bytes: 0,
+            response_bytes: 0,
+            total_us: 1000,
+            lookup_wait_us: None,
+            connect_us: None,
+            first_byte_us: None,
+        }
+    }
+
+    fn full() -> Record {
+        let mut record = bare("/a?b=c");
+        record.client = "2001:db8:1:2::/64".parse().unwrap();
+        record.address = "2001:db8:1:2::9".parse().unwrap();
+        record.group = Group::Allow;
+        record.head = Request::post("/a%20b?c=d")
+            .header("host", "example.org")
+            .header("user-agent", "x\"y")
+            .header("referer", "http://r/")
+            .header("content-type", "text/plain")
+            .header("content-length", "12")
+            .header("x-tag", "one")
+            .header("x-tag", "two")
+            .header("authorization", "Bearer SECRET")
+            .header("cookie", "id=SECRET")
+            .body(())
+            .unwrap()
+            .into_parts()
+            .0;
+        record.forwarded_for = Some(HeaderValue::from_static("192.0.2.1, 192.0.2.2"));
+        record.scheme = "https";
+        record.status = Some(StatusCode::TOO_MANY_REQUESTS);
+        record.response_content_type = Some(HeaderValue::from_static("text/html"));
+        record.cache_control = Some(HeaderValue::from_static("no-store"));
+        record.location = Some(HeaderValue::from_static("/next"));
+        record.action = Action::RateLimited;
+        record.enforced = false;
+        record.limit_hit = Some(LimitKind::HourBytes);
+        record.limit_percent = Some((50, "WAF_ASN_LIMIT_PERCENT"));
+        record.bytes_percent = Some((20, "WAF_ASN_BYTES_PERCENT"));
+        record.lookup = Some(Arc::new(Lookup {
+            country: Some("DE".to_owned()),
+            asn: Some("AS64496".to_owned()),
+            as_name: Some("Example".to_owned()),
+        }));
+        record.counts = Some([1, 2, 3, 4, 5, 6]);
+        record.request_bytes = 12;
+        record.response_bytes = 34;
+        record.total_us = 1_234;
+        record.lookup_wait_us = Some(10);
+        record.connect_us = Some(500);
+        record.first_byte_us = Some(12_000);
+        record
+    }
+
+    fn line(record: &Record) -> String {
+        let mut out = Vec::new();
+        Form::new(&settings(None)).line(record, &mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    /// LOG: every member in its order and under its name; LOG-1: no value of a credential, even if the setting asks.
+    #[test]
+    fn a_line_has_every_member_in_its_order() {
+        let expected = concat!(
+            r#"{"time":"2026-11-21T16:00:00.007Z","event":"request","instance":"edge-1","request_id":"r1","#,
+            r#""client":"2001:db8:1:2::/64","address":"2001:db8:1:2::9","netblock":"2001:db8:1::/56","client_group":"allow","#,
+            r#""forwarded_for":"192.0.2.1, 192.0.2.2","scheme":"https","method":"POST","host":"example.org","#,
+            r#""path":"/a%20b","query":"c=d","protocol":"HTTP/1.1","user_agent":"x\"y","referer":"http://r/","#,
+            r#""content_type":"text/plain","content_length":12,"headers":{"x-tag":"one, two"},"#,
+            r#""has_authorization":true,"has_cookie":true,"websocket":false,"status":429,"#,
+            r#""response_content_type":"text/html","cache_control":"no-store","location":"/next","#,
+            r#""action":"rate_limited","enforced":false,"limit_hit":"hour_bytes","#,
+            r#""limit_percent":{"percent":50,"setting":"WAF_ASN_LIMIT_PERCENT"},"#,
+            r#""bytes_percent":{"percent":20,"setting":"WAF_ASN_BYTES_PERCENT"},"#,
+            r#""country":"DE","asn":"AS64496","as_name":"Example","#,
+            r#""counts":{"minute":1,"hour":2,"day":3,"minute_bytes":4,"hour_bytes":5,"day_bytes":6},"#,
+            r#""bytes":{"request":12,"response":34},"#,
+            r#""timings":{"total":1.234,"lookup_wait":0.01,"connect":0.5,"first_byte":12}}"#,
+            "\n"
+        );
+        assert_eq!(line(&full()), expected);
+        assert!(!line(&full()).contains("SECRET"));
+    }
+
+    /// LOG: what is not known is absent; an absolute target gives the host, without its user information (LOG-1).
+    #[test]
+    fn what_is_unknown_is_absent() {
+        let read: Value = serde_json::from_str(&line(&bare("http://u:SECRET@h:1/"))).unwrap();
+        assert_eq!(
+            read,
+            json!({"time":"2026-11-21T16:00:00.007Z","event":"request","instance":"edge-1","request_id":"r1",
+                "client":"203.0.113.7","address":"203.0.113.7","netblock":"203.0.113.0/24","client_group":"default",
+                "scheme":"http","method":"GET","host":"h:1","path":"/","protocol":"HTTP/1.1",
+                "has_authorization":false,"has_cookie":false,"websocket":false,"action":"passed","enforced":true,
+                "bytes":{"request":0,"response":0},"timings":{"total":1}})
+        );
+    }
+
+    proptest! {
+            /// LOG-2: one line of valid JSON whatever bytes a client sends, and the readable ones arrive as they were.
+            #[test]
+            fn hostile_bytes_stay_in_one_line(raw in prop::collection::vec(any::<u8>(), 0..80), unicode in "\\PC{0,20}[\u{80}-\u{9f}\u{2028}\"\\\\]?") {
+                for bytes in [raw.as_slice(), unicode.as_bytes()] {
+                    let mut inside = Vec::new();
+                    text(bytes, &mut inside);
+                    let inside = String::from_utf8(inside).unwrap();
+    let breaks = inside.chars().any(|c| c.is_control() || c == '\u{2028}' || c == '\u{2029}');
+                    prop_assert!(!breaks);
+                    let read: String = serde_json::from_str(&format!("\"{inside}\"")).unwrap();
+                    prop_assert_eq!(read, String::from_utf8_lossy(bytes).into_owned());
+                    let mut record = bare("/");
+                    let Ok(value) = HeaderValue::from_bytes(bytes) else { continue };
+                    for name in [USER_AGENT, REFERER, HOST, CONTENT_TYPE, HeaderName::from_static("x-tag")] {
+                        record.head.headers.append(name, value.clone());
+                    }
+                    record.request_id = value.clone();
+                    record.location = Some(value.clone());
+                    record.forwarded_for = Some(value);
+                    let line = line(&record);
+                    prop_assert_eq!(line.matches('\n').count(), 1);
+                    prop_assert!(line.ends_with('\n'));
+                    let read: Value = serde_json::from_str(&line).unwrap();
+                    prop_assert_eq!(read["user_agent"].as_str(), Some(&*String::from_utf8_lossy(bytes)));
+                }
+            }
+
+            /// LOG: the second that is kept gives the same text as asking the calendar each time.
+            #[test]
+            fn the_stamp_agrees_with_the_calendar(times in prop::collection::vec(1_795_276_800_000u64..1_795_276_803_000, 1..20)) {
+                let mut stamp = Stamp::default();
+                for at in times {
+                    let mut out = Vec::new();
+                    stamp.write(at, &mut out);
+                    let text = String::from_utf8(out).unwrap();
+                    prop_assert_eq!(text.parse::<Time>(), Ok(Time(at)));
+                    prop_assert_eq!(text.len(), "2026-11-21T16:00:00.000Z".len());
+                }
+            }
+        }
+
+    fn none_lost() -> Lost {
+        Arc::new(|| 0)
+    }
+
+    fn lines(path: &Path) -> Vec<Value> {
+        fs::read_to_string(path)
+            .unwrap_or_default()
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
+    }
+
+    fn until(what: &str, mut done: impl FnMut() -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !done() {
+            assert!(Instant::now() < deadline, "{what}");
+            std::thread::yield_now();
+        }
+    }
+
+    /// LOG: the file is opened again without a line lost or doubled; what was sent before is in the old one.
+    #[test]
+    fn a_rotated_log_loses_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, old) = (dir.path().join("log"), dir.path().join("log.1"));
+        let (send, receive) = bounded(10_000);
+        let log = RequestLog::start(&settings(Some(path.clone())), receive, none_lost()).unwrap();
+        for _ in 0..500 {
+            send.send(vec![bare("/before")]).unwrap();
+        }
+        fs::rename(&path, &old).unwrap();
+        log.reopen();
+        until("the file is there again", || path.exists());
+        for _ in 0..500 {
+            send.send(vec![bare("/after"), bare("/after")]).unwrap();
+        }
+        log.stop();
+        assert_eq!(lines(&old).len(), 500);
+        assert_eq!(lines(&path).len(), 1000);
+        assert!(lines(&path).iter().all(|line| line["path"] == "/after"));
+        use std::os::unix::fs::PermissionsExt;
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o007, 0);
+    }
+
+    /// LOG: lines that were lost are counted in the log, each loss once.
+    #[test]
+    fn losses_are_logged_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let (send, receive) = bounded(8);
+        let lost = Arc::new(AtomicU64::new(0));
+        let counter = Arc::clone(&lost);
+        let log = RequestLog::start(
+            &settings(Some(path.clone())),
+            receive,
+            Arc::new(move || counter.load(Ordering::Relaxed)),
+        )
+        .unwrap();
+        lost.store(3, Ordering::Relaxed);
+        until("the loss is logged", || lines(&path).len() == 1);
+        lost.store(5, Ordering::Relaxed);
+        send.send(vec![bare("/")]).unwrap();
+        log.stop();
+        let lost: Vec<_> = lines(&path)
+            .iter()
+            .filter(|line| line["event"] == "log_lines_dropped")
+            .map(|line| line["count"].as_u64().unwrap())
+            .collect();
+        assert_eq!(lost, [3, 2]);
+    }
+
+    /// LOG: a reader that stalls blocks neither the sender nor the stop; what it takes later are whole lines.
+    #[test]
+    fn a_stalled_reader_blocks_nobody() {
+        let (mut reader, writer) = io::pipe().unwrap();
+        let (send, receive) = bounded(4);
+        let (control, orders) = bounded(8);
+        let (ending, ended) = bounded(0);
+        let thread = Writer {
+            form: Form::new(&settings(None)),
+            records: receive,
+            orders,
+            lost: none_lost(),
+            lost_logged: 0,
+            target: Target {
+                file: File::from(std::os::fd::OwnedFd::from(writer)),
+                path: None,
+            },
+            pending: Vec::new(),
+            written: 0,
+            failing: false,
+            _ending: ending,
+        };
+        std::thread::spawn(move || thread.run());
+        let log = RequestLog {
+            running: Some(Running { control, ended }),
+        };
+        let mut refused = 0;
+        // Far more than a pipe, a chunk and the channel hold; each send returns at once.
+        until("the channel is full", || {
+            let batch = (0..200).map(|_| bare("/")).collect();
+            if send.try_send(batch).is_err() {
+                refused += 1;
+            }
+            refused > 1000
+        });
+        drop(send);
+        let taken = std::thread::spawn(move || {
+            let mut all = String::new();
+            io::Read::read_to_string(&mut reader, &mut all).unwrap();
+            all
+        });
+        log.stop();
+        let all = taken.join().unwrap();
+        assert_eq!(all.lines().count() % 200, 0);
+        for line in all.lines() {
+            serde_json::from_str::<Value>(line).unwrap();
+        }
+    }
+
+    /// LOG: with `off` there is no thread and no file.
+    #[test]
+    fn off_is_off() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut settings = settings(Some(dir.path().join("log")));
+        settings.log_requests = LogRequests::Off;
+        let (send, receive) = bounded::<Batch>(1);
+        let log = RequestLog::start(&settings, receive, none_lost()).unwrap();
+        assert!(log.running.is_none());
+        assert!(send.send(vec![]).is_err());
+        assert!(!dir.path().join("log").exists());
+    }
+
+    /// SETTING-1: a log file that cannot be opened stops the start with a sentence that names it.
+    #[test]
+    fn a_log_file_that_cannot_be_opened_stops_the_start() {
+        let (_send, receive) = bounded(1);
+        let error = RequestLog::start(
+            &settings(Some("/dev/null/log".into())),
+            receive,
+            none_lost(),
+        )
+        .err()
+        .unwrap();
+        assert!(
+            error.starts_with("WAF_LOG_FILE /dev/null/log cannot be opened: "),
+            "{error}"
+        );
+    }
+
+    #[test]
+    #[ignore = "a measurement: run with --release --nocapture"]
+    fn time_of_a_line() {
+        let mut form = Form::new(&settings(None));
+        let mut out = Vec::with_capacity(1 << 20);
+        for (name, record) in [("bare", bare("/a/b?c=d")), ("full", full())] {
+            let start = Instant::now();
+            for _ in 0..500_000 {
+                if out.len() > CHUNK_BYTES {
+                    out.clear();
+                }
+                form.line(std::hint::black_box(&record), &mut out);
+            }
+            eprintln!("{name}: {} ns a line", start.elapsed().as_nanos() / 500_000);
+        }
+    }
+}

@@ -145,3 +145,79 @@ pub(super) fn merge(before: &Ban, ours: &Ban, theirs: &Ban) -> Ban {
     // Every member was a member of a ban a moment ago; should that ever not hold, the edit stands whole.
     serde_json::from_value(Value::Object(merged)).unwrap_or_else(|_| theirs.clone())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ban(text: &str) -> Arc<Ban> {
+        Arc::new(serde_json::from_str(text).unwrap())
+    }
+
+    fn starts(bans: &[Arc<Ban>]) -> Vec<u64> {
+        bans.iter().map(|ban| ban.ban_started.unwrap().0).collect()
+    }
+
+    /// BAN-4: an entry without a start gets the moment it was read, and the same again when it is read again; two alike
+    /// are two.
+    #[test]
+    fn a_missing_start_is_filled_in_once() {
+        let bare = ban(r#"{"netblock":"203.0.113.0/24","ban_expires":"permanent"}"#);
+        let first = Bans::complete(vec![bare.clone(), bare.clone()], &[], Time(1000));
+        assert_eq!(starts(&first), [1000, 1001]);
+        let other = ban(r#"{"netblock":"198.51.100.0/24","ban_expires":"permanent"}"#);
+        let again = Bans::complete(vec![bare.clone(), bare, other], &first, Time(5000));
+        assert_eq!(starts(&again), [1000, 1001, 5000]);
+    }
+
+    /// STATE-4: no two bans share a name, whatever a hand wrote; those that were unique keep theirs.
+    #[test]
+    fn names_are_unique() {
+        let dated = |at: u64| {
+            let mut ban = Ban::clone(&ban(
+                r#"{"netblock":"203.0.113.0/24","ban_expires":"permanent"}"#,
+            ));
+            ban.ban_started = Some(Time(at));
+            Arc::new(ban)
+        };
+        let bans = Bans::complete(vec![dated(7), dated(7), dated(8), dated(7)], &[], Time(1));
+        assert_eq!(starts(&bans), [7, 9, 8, 10]);
+    }
+
+    /// BAN-4: a netblock read back is masked, and never narrower than a client.
+    #[test]
+    fn netblocks_are_masked_and_widened() {
+        let read = |netblock: &str| {
+            let ban = ban(&format!(
+                r#"{{"netblock":"{netblock}","ban_expires":"permanent"}}"#
+            ));
+            Bans::complete(vec![ban], &[], Time(1))[0]
+                .netblock
+                .to_string()
+        };
+        assert_eq!(read("203.0.113.7/24"), "203.0.113.0/24");
+        assert_eq!(read("203.0.113.7"), "203.0.113.7/32");
+        assert_eq!(read("2001:db8::1"), "2001:db8::/64");
+        assert_eq!(read("2001:db8::1/96"), "2001:db8::/64");
+    }
+
+    /// STATE-4: of a ban that both sides changed, the edit's members are as in the edit, the others as in memory.
+    #[test]
+    fn two_changes_of_one_ban_meet_member_by_member() {
+        let before = ban(
+            r#"{"netblock":"203.0.113.0/24","ban_expires":"permanent","reason":"a","ticket":1,"old":1}"#,
+        );
+        let mut ours = Ban::clone(&before);
+        ours.lifted = Some(Time(5000));
+        let theirs = ban(
+            r#"{"netblock":"203.0.113.0/24","ban_expires":"permanent","reason":"b","ticket":2,"new":3}"#,
+        );
+        let merged = merge(&before, &ours, &theirs);
+        assert_eq!(merged.lifted, Some(Time(5000)));
+        assert_eq!(merged.reason, "b");
+        assert_eq!(
+            serde_json::to_string(&merged.unknown).unwrap(),
+            r#"{"ticket":2,"new":3}"#
+        );
+    }
+}

@@ -227,3 +227,100 @@ impl Buckets {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn row(client: &str) -> ClientRow {
+        let window = |start_ms, current| Window {
+            start_ms,
+            current,
+            previous: 9,
+        };
+        ClientRow {
+            client: client.parse().unwrap(),
+            first_seen: Time(1_795_276_800_000),
+            last_seen: Time(1_795_276_800_001),
+            lookup: Some(Arc::new(Lookup {
+                country: Some("DE".to_owned()),
+                asn: Some("AS64496".to_owned()),
+                as_name: Some("Example".to_owned()),
+            })),
+            passed: 10,
+            refused: 2,
+            requests: [
+                window(1_795_276_800_000, 3),
+                window(1_795_276_800_000, 4),
+                window(1_795_219_200_000, 5),
+            ],
+            bytes: [Window::default(); 3],
+        }
+    }
+
+    /// STATE, ADMIN-4: a client has one form, in the file and in the answer, and is read back as it was.
+    #[test]
+    fn a_client_has_one_form() {
+        let row = row("2001:db8:1:2::/64");
+        let none = json!({"start":"1970-01-01T00:00:00Z","current":0,"previous":0});
+        let form = client_json(&row);
+        assert_eq!(
+            form,
+            json!({"client":"2001:db8:1:2::/64","first_seen":"2026-11-21T16:00:00Z","last_seen":"2026-11-21T16:00:00.001Z",
+                "lookup":{"country":"DE","asn":"AS64496","as_name":"Example"},"passed":10,"refused":2,
+                "requests":{"minute":{"start":"2026-11-21T16:00:00Z","current":3,"previous":9},
+                    "hour":{"start":"2026-11-21T16:00:00Z","current":4,"previous":9},
+                    "day":{"start":"2026-11-21T00:00:00Z","current":5,"previous":9}},
+                "bytes":{"minute":none,"hour":none,"day":none}})
+        );
+        let read: Entry = serde_json::from_value(form).unwrap();
+        assert_eq!(read.row, row);
+    }
+
+    /// STATE: members of an entry that nobody here knows stay with their client when memory writes it anew.
+    #[test]
+    fn unknown_members_stay_with_their_client() {
+        let mut form = client_json(&row("203.0.113.7"));
+        form["note"] = json!("office");
+        let read: Entry = serde_json::from_value(form).unwrap();
+        let mut seen_again = row("203.0.113.7");
+        seen_again.passed = 11;
+        let written = entries(vec![row("203.0.113.8"), seen_again], &[read]);
+        assert!(written[0].unknown.is_none());
+        let written = serde_json::to_value(&written[1]).unwrap();
+        assert_eq!(
+            (&written["note"], &written["passed"]),
+            (&json!("office"), &json!(11))
+        );
+    }
+
+    /// LIMIT-7: of a file that holds more, the 20,000 seen last are taken.
+    #[test]
+    fn the_bound_holds_for_files() {
+        let entries: Vec<_> = (0..u32::try_from(MAX_CLIENTS).unwrap() + 5)
+            .map(|number| {
+                let mut row = row("203.0.113.7");
+                row.client = Client::V4(number);
+                row.last_seen = Time(u64::from(u32::MAX - number));
+                Entry { row, unknown: None }
+            })
+            .collect();
+        let kept = Clients::complete(entries, &[], Time(0));
+        assert_eq!(kept.len(), MAX_CLIENTS);
+        assert!(
+            kept.iter()
+                .all(|entry| entry.row.client < Client::V4(u32::try_from(MAX_CLIENTS).unwrap()))
+        );
+    }
+
+    /// LIMIT-1: a bucket's start written by hand is moved to a multiple of its length.
+    #[test]
+    fn bucket_starts_are_multiples() {
+        let mut form = client_json(&row("203.0.113.7"));
+        form["requests"]["hour"]["start"] = json!("2026-11-21T16:12:13Z");
+        let read: Entry = serde_json::from_value(form).unwrap();
+        assert_eq!(read.row.requests[1].start_ms, 1_795_276_800_000);
+    }
+}

@@ -254,3 +254,123 @@ impl<'de, D: Document> DeserializeSeed<'de> for Entry<'_, D> {
         Ok(entry)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::bans::Bans;
+    use super::super::clients::Clients;
+    use super::*;
+
+    fn fault<D: Document>(text: &str) -> String {
+        match parse::<D>(text.as_bytes()) {
+            Ok(_) => panic!("{text} was taken"),
+            Err(fault) => fault.to_string(),
+        }
+    }
+
+    /// STATE-5, STATE-6: what does not parse, has an unknown version or lacks a needed member is named with line, column
+    /// and JSON pointer.
+    #[test]
+    fn faults_name_line_column_and_pointer() {
+        for (text, expected) in [
+            ("", "line 1, column 0, at \"\": EOF while parsing a value"),
+            (
+                "{\"version\":1,\"bans\":[",
+                "line 1, column 21, at \"/bans\": EOF while parsing a list",
+            ),
+            (
+                "{\"version\":1,\n \"bans\":[]} x",
+                "line 2, column 13, at \"\": trailing characters",
+            ),
+            (
+                "{\"version\":2,\"bans\":[]}",
+                "line 1, column 12, at \"/version\": unknown version 2: 1 is known",
+            ),
+            (
+                "{\"bans\":[]}",
+                "line 1, column 11, at \"\": missing field `version`",
+            ),
+            (
+                "{\"version\":1}",
+                "line 1, column 13, at \"\": missing field `bans`",
+            ),
+            (
+                "{\"version\":1,\"version\":1,\"bans\":[]}",
+                "line 1, column 22, at \"\": \"version\" stands there twice",
+            ),
+            (
+                "{\"version\":1,\"bans\":[\n{\"netblock\":\"203.0.113.0/24\"}]}",
+                "line 2, column 29, at \"/bans/0\": missing field `ban_expires`",
+            ),
+            (
+                "{\"version\":1,\"bans\":[{\"netblock\":\"x\",\"ban_expires\":\"permanent\"}]}",
+                "line 1, column 36, at \"/bans/0/netblock\": \"x\" is not a netblock: an address or a prefix such as 192.0.2.0/24 or 2001:db8::/32 is allowed",
+            ),
+            (
+                "{\"version\":1,\"bans\":[{\"netblock\":\"::1\",\"ban_expires\":\"soon\"}]}",
+                "line 1, column 60, at \"/bans/0/ban_expires\": \"soon\" is not an end: RFC 3339 such as 2026-11-21T16:00:00Z, or \"permanent\", is allowed",
+            ),
+            (
+                "[]",
+                "line 1, column 0, at \"\": invalid type: sequence, expected an object with \"version\" and \"bans\"",
+            ),
+        ] {
+            assert_eq!(fault::<Bans>(text), expected, "{text}");
+        }
+        let client = r#"{"client":"203.0.113.7","first_seen":"2026-11-21T16:00:00Z","last_seen":"2026-11-21T16:00:00Z"}"#;
+        let twice = fault::<Clients>(&format!(r#"{{"version":1,"clients":[{client},{client}]}}"#));
+        assert!(
+            twice.contains("at \"/clients/1\": client 203.0.113.7 stands there twice"),
+            "{twice}"
+        );
+    }
+
+    /// STATE-5: hostile texts are faults, never panics; deep nesting is cut.
+    #[test]
+    fn hostile_texts_are_faults() {
+        let deep = format!("{{\"version\":1,\"x\":{}", "[".repeat(100_000));
+        for text in [
+            deep.as_bytes(),
+            b"\xff\xfe",
+            b"{\"version\":1e999,\"bans\":[]}",
+            b"{\"version\":1,\"bans\":[{\"netblock\":\"\xff\"}]}",
+            b"\0",
+            b"{\"version\":1,\"bans\":[null]}",
+        ] {
+            assert!(parse::<Bans>(text).is_err());
+        }
+    }
+
+    /// STATE: what is read and written again is the same text: unknown members, their places, pretty-printed.
+    #[test]
+    fn unknown_members_keep_their_place() {
+        let text = r#"{
+  "$schema": "schema/bans.schema.json",
+  "version": 1,
+  "bans": [
+    {
+      "netblock": "203.0.113.0/24",
+      "client": null,
+      "ban_started": "2026-11-21T16:00:00Z",
+      "ban_expires": "permanent",
+      "cause": "edit",
+      "reason": "",
+      "lifted": null,
+      "observed": false,
+      "ticket": {
+        "b": 1,
+        "a": [
+          2
+        ]
+      }
+    }
+  ],
+  "owner": "ops"
+}
+"#;
+        let content = parse::<Bans>(text.as_bytes()).unwrap_or_else(|fault| panic!("{fault}"));
+        let mut out = Vec::new();
+        write::<Bans>(&mut out, &content.entries, &content.envelope).unwrap();
+        assert_eq!(String::from_utf8(out).unwrap(), text);
+    }
+}

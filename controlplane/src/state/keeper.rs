@@ -271,7 +271,8 @@ impl<D: Document> Held<D> {
         self.base.entries()
     }
 
-    fn accept(&mut self, job: Job<Vec<D::Entry>>) {
+    fn accept(&mut self, mut job: Job<Vec<D::Entry>>) {
+        D::sort(&mut job.document);
         self.job = Some(job.replacing(self.job.take()));
     }
 
@@ -451,12 +452,13 @@ impl<D: Document> Held<D> {
                 Look::Bad { seen, ripe: true } => Some(seen),
                 Look::Unsettled | Look::Bad { ripe: false, .. } => return Ok(false),
             };
-            let Some(job) = &self.job else {
+            let Some(job) = &mut self.job else {
                 return Ok(true);
             };
             let merged = self.base.merged(&job.document, job.applied);
+            let entries = merged.as_ref().unwrap_or(&job.document);
             let staged = common.store.stage(D::FILE, |out| {
-                document::write::<D>(out, &merged, &self.envelope)
+                document::write::<D>(out, entries, &self.envelope)
             })?;
             let hash = staged.hash();
             let expected = bad.as_ref().or(self.on_disk.as_ref());
@@ -466,7 +468,9 @@ impl<D: Document> Held<D> {
             {
                 Ok(Commit::Changed) => {}
                 Ok(Commit::Done { seen, displaced }) => {
-                    let base = self.base.written(merged, job.applied);
+                    // Moved where it can be: 20,000 clients need not be held twice.
+                    let written = merged.unwrap_or_else(|| std::mem::take(&mut job.document));
+                    let base = self.base.written(written, job.applied);
                     self.on_disk = Some(seen);
                     self.racy = false;
                     self.attempt = None;
@@ -493,7 +497,8 @@ impl<D: Document> Held<D> {
                     return Ok(true);
                 }
                 Err(error) => {
-                    self.attempt = Some((hash, merged, job.applied));
+                    let tried = merged.unwrap_or_else(|| job.document.clone());
+                    self.attempt = Some((hash, tried, job.applied));
                     return Err(error);
                 }
             }
@@ -580,6 +585,10 @@ impl<D: Document> Held<D> {
                 saved(false);
             }
         }
+        if common.stopping {
+            self.job = None;
+        }
+        let now = Instant::now();
         let wait = match &self.outage {
             None => {
                 tracing::error!(
@@ -588,15 +597,14 @@ impl<D: Document> Held<D> {
                 );
                 RETRY_FIRST
             }
+            // A try made only because somebody waits says nothing about how long the outage will last.
+            Some(outage) if outage.retry_at > now => return outage.retry_at - now,
             Some(outage) => (outage.wait * 2).min(RETRY_LAST),
         };
         self.outage = Some(Outage {
             wait,
-            retry_at: Instant::now() + wait,
+            retry_at: now + wait,
         });
-        if common.stopping {
-            self.job = None;
-        }
         wait
     }
 

@@ -539,3 +539,178 @@ pub(super) mod faults {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn put(store: &Store, text: &str, expected: Option<&Seen>) -> io::Result<Commit> {
+        let staged = store.stage("x.json", |out| out.write_all(text.as_bytes()))?;
+        store.commit("x.json", staged, expected, false)
+    }
+
+    fn seen(store: &Store) -> Option<Seen> {
+        store.read("x.json").unwrap().map(|(_, seen)| seen)
+    }
+
+    fn text(dir: &Path) -> String {
+        fs::read_to_string(dir.join("x.json")).unwrap()
+    }
+
+    const STEPS: [Step; 5] = [
+        Step::Create,
+        Step::Write,
+        Step::SyncFile,
+        Step::Rename,
+        Step::SyncDir,
+    ];
+
+    /// STATE-2: a process killed at any step of a write leaves the old or the new file whole, and what it left behind
+    /// hinders nobody.
+    #[test]
+    fn a_kill_at_any_step_leaves_a_whole_file() {
+        for step in STEPS {
+            let dir = tempfile::tempdir().unwrap();
+            let store = Store::open(dir.path()).unwrap();
+            assert!(matches!(put(&store, "old", None), Ok(Commit::Done { .. })));
+            store.faults.die(step);
+            assert!(put(&store, "new", seen(&store).as_ref()).is_err());
+            drop(store);
+            let expected = if step == Step::SyncDir { "new" } else { "old" };
+            assert_eq!(text(dir.path()), expected, "{step:?}");
+            let store = Store::open(dir.path()).unwrap();
+            let again = put(&store, "newer", seen(&store).as_ref());
+            assert!(matches!(again, Ok(Commit::Done { .. })), "{step:?}");
+            assert_eq!(text(dir.path()), "newer");
+        }
+    }
+
+    /// STATE-7: a write that fails at any step leaves the old or the new file whole and no leftovers.
+    #[test]
+    fn a_failure_at_any_step_leaves_a_whole_file_and_nothing_else() {
+        for step in STEPS {
+            let dir = tempfile::tempdir().unwrap();
+            let store = Store::open(dir.path()).unwrap();
+            let _ = put(&store, "old", None).unwrap();
+            store.faults.fail(step, 28);
+            let error = put(&store, "new", seen(&store).as_ref()).err().unwrap();
+            assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+            let expected = if step == Step::SyncDir { "new" } else { "old" };
+            assert_eq!(text(dir.path()), expected, "{step:?}");
+            let names: Vec<_> = fs::read_dir(dir.path())
+                .unwrap()
+                .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+                .filter(|name| name.starts_with('.'))
+                .collect();
+            assert_eq!(names, [""; 0], "{step:?}");
+        }
+    }
+
+    /// STATE-4: a file saved between the last look and the swap is never replaced, whichever way it was saved.
+    #[test]
+    fn an_edit_in_the_last_moment_is_never_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path()).unwrap();
+        let _ = put(&store, "old", None).unwrap();
+        let known = seen(&store).unwrap();
+        let staged = store.stage("x.json", |out| out.write_all(b"new")).unwrap();
+        fs::write(dir.path().join("edit"), "edit").unwrap();
+        fs::rename(dir.path().join("edit"), dir.path().join("x.json")).unwrap();
+        assert!(matches!(
+            store.commit("x.json", staged, Some(&known), false),
+            Ok(Commit::Changed)
+        ));
+        // The same past the look: what is known is made to agree with the edit in everything but the content.
+        let known = Seen {
+            stat: store.stat("x.json").unwrap().unwrap(),
+            hash: known.hash,
+        };
+        let staged = store.stage("x.json", |out| out.write_all(b"new")).unwrap();
+        let lying = Seen {
+            stat: Stat {
+                modified_ns: 0,
+                ..known.stat
+            },
+            hash: known.hash,
+        };
+        assert!(
+            !store
+                .is_expected(&dir.path().join("x.json"), &lying)
+                .unwrap()
+        );
+        renameat_with(
+            CWD,
+            &staged.path,
+            CWD,
+            dir.path().join("x.json"),
+            RenameFlags::EXCHANGE,
+        )
+        .unwrap();
+        store
+            .swap_back(&staged, &dir.path().join("x.json"))
+            .unwrap();
+        assert_eq!(text(dir.path()), "edit");
+        // And a file that appears where none was.
+        fs::remove_file(dir.path().join("x.json")).unwrap();
+        let staged = store.stage("x.json", |out| out.write_all(b"new")).unwrap();
+        fs::write(dir.path().join("x.json"), "edit").unwrap();
+        assert!(matches!(
+            store.commit("x.json", staged, None, false),
+            Ok(Commit::Changed)
+        ));
+        assert_eq!(text(dir.path()), "edit");
+    }
+
+    /// STATE-5: bad files are kept, the newest as `.bad`, at most ten.
+    #[test]
+    fn at_most_ten_bad_files_are_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path()).unwrap();
+        for number in 0..12 {
+            fs::write(dir.path().join("x.json"), format!("bad {number}")).unwrap();
+            let staged = store.stage("x.json", |out| out.write_all(b"good")).unwrap();
+            let done = store.commit("x.json", staged, seen(&store).as_ref(), true);
+            assert!(matches!(done, Ok(Commit::Done { .. })));
+            assert_eq!(text(dir.path()), "good");
+        }
+        let read = |name: &str| fs::read_to_string(dir.path().join(name)).ok();
+        assert_eq!(read("x.json.bad").as_deref(), Some("bad 11"));
+        assert_eq!(read("x.json.bad.1").as_deref(), Some("bad 10"));
+        assert_eq!(read("x.json.bad.9").as_deref(), Some("bad 2"));
+        assert_eq!(read("x.json.bad.10"), None);
+    }
+
+    /// STATE-6: a missing directory is made for the service alone; the second service is refused; files are 0600.
+    #[test]
+    fn one_service_owns_the_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path().join("deep/state");
+        let store = Store::open(&dir).unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(&dir), 0o700);
+        let _ = put(&store, "x", None).unwrap();
+        assert_eq!(mode(&dir.join("x.json")), 0o600);
+        let error = Store::open(&dir).err().unwrap();
+        assert_eq!(
+            error,
+            format!(
+                "state directory {} is in use by another service (it holds weir.lock); stop it or set WAF_STATE_DIR",
+                dir.display()
+            )
+        );
+        drop(store);
+        assert!(Store::open(&dir).is_ok());
+    }
+
+    /// STATE-6: a directory that cannot be written stops the start.
+    #[test]
+    fn a_directory_that_cannot_be_written_stops_the_start() {
+        let error = Store::open(Path::new("/dev/null/state")).err().unwrap();
+        assert!(
+            error.starts_with("state directory /dev/null/state cannot be made: "),
+            "{error}"
+        );
+    }
+}
