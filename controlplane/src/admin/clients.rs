@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::state::client_json;
 use http::StatusCode;
 use serde::Serialize;
 use serde_json::Value;
