@@ -167,16 +167,15 @@ impl AnswerBody {
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        // Twice: asking for a frame may be what lets the connection read the next one.
-        for _ in 0..2 {
-            if let Some(lane) = &mut self.lane {
-                lane.link.drive(cx);
-            }
-            if let Poll::Ready(next) = Pin::new(&mut self.incoming).poll_frame(cx) {
-                return Poll::Ready(next);
-            }
+        // What came with the head is here already; asking for more is what lets the connection read it.
+        let next = Pin::new(&mut self.incoming).poll_frame(cx);
+        if next.is_ready() {
+            return next;
         }
-        Poll::Pending
+        if let Some(lane) = &mut self.lane {
+            lane.link.drive(cx);
+        }
+        Pin::new(&mut self.incoming).poll_frame(cx)
     }
 
     fn finish(&mut self, action: Action) {

@@ -66,7 +66,7 @@ pub async fn exchange(
     let mut request = request;
     let mut fresh = false;
     loop {
-        let pooled = if fresh { None } else { pool.take().await };
+        let pooled = if fresh { None } else { pool.take() };
         let (mut lane, connect_us) = match pooled {
             Some(lane) => (lane, None),
             None => pool
