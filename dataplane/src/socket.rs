@@ -43,6 +43,8 @@ pub enum Ending {
     Drain,
     /// The service stops now.
     Abort,
+    /// A bug of ours ended it.
+    Panicked,
 }
 
 /// What ended a client's body before its end.
@@ -99,6 +101,8 @@ pub struct Downstream {
     pub body_fault: Cell<BodyFault>,
     /// Body bytes of the current request.
     pub request_bytes: Cell<u64>,
+    /// Whether bytes of an answer to the current request were written.
+    pub answering: Cell<bool>,
     /// Whether a part of the body is still to come. A close then lingers, so that the answer is seen and not a reset.
     pub unread_body: Cell<bool>,
     ending: Cell<Ending>,
@@ -135,6 +139,7 @@ impl Downstream {
             upstream_late: Cell::new(false),
             body_fault: Cell::new(BodyFault::None),
             request_bytes: Cell::new(0),
+            answering: Cell::new(false),
             unread_body: Cell::new(false),
             ending: Cell::new(Ending::No),
             waker: RefCell::new(None),
@@ -150,6 +155,7 @@ impl Downstream {
         self.upstream_deadline.set(NEVER);
         self.upstream_late.set(false);
         self.body_fault.set(BodyFault::None);
+        self.answering.set(false);
         self.unread_body.set(false);
         self.request_bytes.set(0);
     }
@@ -306,7 +312,10 @@ impl Downstream {
                 self.write_deadline.set(self.after(self.timeouts.body_ns));
             }
             Poll::Pending => {}
-            Poll::Ready(_) => self.write_deadline.set(NEVER),
+            Poll::Ready(_) => {
+                self.answering.set(true);
+                self.write_deadline.set(NEVER);
+            }
         }
     }
 }

@@ -186,8 +186,9 @@ impl AnswerBody {
 
     /// The whole answer came: the connection can be used again, the request is done.
     fn complete(&mut self, cx: &mut Context<'_>) {
-        if let (Some(lane), Some(ticket)) = (self.lane.take(), &self.ticket) {
-            ticket.pool().put_back(lane, cx);
+        if let (Some(mut lane), Some(ticket)) = (self.lane.take(), &self.ticket) {
+            lane.link.drive(cx);
+            ticket.pool().keep(lane);
         }
         self.finish(Action::Passed);
     }

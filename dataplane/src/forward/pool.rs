@@ -121,9 +121,9 @@ impl Pool {
         }
     }
 
-    /// Keeps a connection whose answer has ended, if it can take another request.
-    pub fn put_back(&self, mut lane: Box<Lane>, cx: &mut Context<'_>) {
-        if lane.link.drive(cx) || !lane.sender.is_ready() || self.keep_ns == 0 {
+    /// Keeps a connection whose answer has ended, if it can take another request. It was driven since the end came.
+    pub fn keep(&self, mut lane: Box<Lane>) {
+        if lane.link.over || !lane.sender.is_ready() || self.keep_ns == 0 {
             return;
         }
         lane.idle_since_ns = self.clock.mono_ns();
