@@ -128,27 +128,26 @@ fn attempt(
     async move {
         let mut answer = pin!(answer);
         poll_fn(move |cx| {
-            let over = link.drive(cx);
-            if let Poll::Ready(outcome) = answer.as_mut().poll(cx) {
-                return Poll::Ready(match outcome {
-                    Ok(response) => {
-                        if response.body().is_end_stream() {
-                            // Nothing will drive it again before it goes back to the pool.
-                            link.drive(cx);
-                        }
-                        accepted(response)
-                    }
-                    Err(failed) => lost(downstream, failed),
-                });
-            }
-            if downstream.upstream_late.get() {
-                return Poll::Ready(Attempt::Failed(Failure::TooSlow));
-            }
-            if over {
+            let outcome = match downstream.quietly(cx, |cx| {
+                let over = link.drive(cx);
+                match answer.as_mut().poll(cx) {
+                    Poll::Ready(outcome) => Poll::Ready(Some(outcome)),
+                    Poll::Pending if over => Poll::Ready(None),
+                    Poll::Pending => Poll::Pending,
+                }
+            }) {
+                Poll::Ready(outcome) => outcome,
+                Poll::Pending if downstream.upstream_late.get() => {
+                    return Poll::Ready(Attempt::Failed(Failure::TooSlow));
+                }
+                Poll::Pending => return Poll::Pending,
+            };
+            Poll::Ready(match outcome {
+                Some(Ok(response)) => accepted(response),
+                Some(Err(failed)) => lost(downstream, failed),
                 // hyper resolves the answer before the connection ends; without one there will be none.
-                return Poll::Ready(Attempt::Lost);
-            }
-            Poll::Pending
+                None => Attempt::Lost,
+            })
         })
         .await
     }

@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::Context;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use hyper::client::conn::http1::{self, Connection, SendRequest};
@@ -121,9 +121,13 @@ impl Pool {
         }
     }
 
-    /// Keeps a connection whose answer has ended, if it can take another request. It was driven since the end came.
+    /// Keeps a connection whose answer has ended, if it can take another request.
+    ///
+    /// It is driven once more, to notice the end, and wakes nobody from then on: the task that used it last has no more
+    /// to do with it.
     pub fn keep(&self, mut lane: Box<Lane>) {
-        if lane.link.over || !lane.sender.is_ready() || self.keep_ns == 0 {
+        let over = lane.link.drive(&mut Context::from_waker(Waker::noop()));
+        if over || !lane.sender.is_ready() || self.keep_ns == 0 {
             return;
         }
         lane.idle_since_ns = self.clock.mono_ns();
