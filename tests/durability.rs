@@ -375,7 +375,7 @@ fn ban_and_lift(
             .expect("the list")
             .insert(netblock.clone(), false);
     }
-    if number % 3 == 0 {
+    if number.is_multiple_of(3) {
         // Asked for but not acknowledged: nobody can say what is on disk.
         acknowledged.lock().expect("the list").remove(&netblock);
         let answer = try_send(
@@ -408,7 +408,7 @@ fn edit(directory: &Path, numbers: &AtomicU32, killed: &AtomicBool) {
     let netblock = format!("172.{}.{}.0/24", number / 256, number % 256);
     let entry = json!({"netblock": netblock, "ban_expires": "permanent"});
     file["bans"].as_array_mut().expect("a list").push(entry);
-    if number % 2 == 0 {
+    if number.is_multiple_of(2) {
         fs::write(&path, pretty(&file)).expect("writes");
     } else {
         let aside = directory.join("bans.json.new");
