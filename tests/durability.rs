@@ -42,21 +42,20 @@ fn two_hundred_kills_lose_nothing() {
 #[test]
 fn a_file_size_limit_stops_no_request() {
     let state = state_dir();
-    outage(&state, |weir, fails| {
-        let limit = if fails {
-            "0:unlimited"
-        } else {
-            "unlimited:unlimited"
-        };
-        run(
-            "prlimit",
-            &[
-                "--pid",
-                &weir.pid().to_string(),
-                &format!("--fsize={limit}"),
-            ],
-        );
-    });
+    outage(&state, limit_files);
+}
+
+/// STATE-7: what could not be written is tried again by itself: nothing else has to happen, no interval to pass.
+#[test]
+fn a_failed_write_is_tried_again() {
+    let application = Application::ok();
+    let weir = Weir::start(&application, &[("WAF_STATE_COUNTER_INTERVAL", "1h")]);
+    weir.ban("netblock", "10.1.0.0/24", "1h");
+    limit_files(&weir, true);
+    assert_eq!(post_ban(&weir, "10.2.0.0/24")["persisted"], false);
+    limit_files(&weir, false);
+    weir.wait_for_bans("both bans", |bans| bans.len() == 2);
+    weir.wait_for_process_log(&["INFO", "bans.json", "written again"]);
 }
 
 /// STATE-7: the same on a full disk.
@@ -245,6 +244,32 @@ fn vim_saves_are_seen() {
     }
     let bad = "waf_state_edits_total{file=\"bans.json\",outcome=\"bad\"}";
     assert_eq!(weir.metric(bad), Some(0.0), "{}", weir.process_log_text());
+}
+
+/// STATE-3, STATE-5: a ban that is made in the middle of a slow save waits for its end: half a file is not set aside while
+/// somebody still writes to it.
+#[test]
+fn a_write_waits_for_the_end_of_a_save() {
+    let application = Application::ok();
+    let weir = Weir::start(&application, &[EXEMPT]);
+    weir.ban("netblock", "10.1.0.0/24", "1h");
+    let mut file = weir.state_file("bans.json").expect("bans.json");
+    let entry = json!({"netblock": "198.51.100.0/24", "ban_expires": "permanent"});
+    file["bans"].as_array_mut().expect("a list").push(entry);
+    let text = pretty(&file);
+    let (first, second) = text.split_at(60);
+    let mut saved = fs::File::create(weir.state_path("bans.json")).expect("opens");
+    saved.write_all(first.as_bytes()).expect("writes");
+    std::thread::scope(|scope| {
+        let answer = scope.spawn(|| post_ban(&weir, "10.2.0.0/24"));
+        weir.wait_for_process_log(&["ERROR", "bans.json", "the edit is not taken"]);
+        saved.write_all(second.as_bytes()).expect("writes");
+        let answer = answer.join().expect("the answer");
+        assert_eq!(answer.get("persisted"), None, "{answer}");
+    });
+    weir.wait_for_bans("all three", |bans| bans.len() == 3);
+    assert_eq!(weir.get("/exempt", "198.51.100.7").status, 429);
+    assert!(!weir.state_path("bans.json.bad").exists());
 }
 
 /// STATE-5: bad edits are set aside one after the other, the newest as `.bad`; what was held stays in force and in the file.
@@ -494,6 +519,23 @@ fn outage(state: &StateDir, mut disk: impl FnMut(&Weir, bool)) {
     let next = Weir::start_at(application.address(), state, &[LOW]);
     assert_eq!(next.bans().len(), 4);
     println!("STATE-7: {passed} requests during the outage, none failed; {errors} tries");
+}
+
+/// Lets no file of the service grow, or any.
+fn limit_files(weir: &Weir, fails: bool) {
+    let limit = if fails {
+        "0:unlimited"
+    } else {
+        "unlimited:unlimited"
+    };
+    run(
+        "prlimit",
+        &[
+            "--pid",
+            &weir.pid().to_string(),
+            &format!("--fsize={limit}"),
+        ],
+    );
 }
 
 fn break_limit(weir: &Weir, client: &str) {
