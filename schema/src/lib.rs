@@ -14,8 +14,12 @@
     )
 )]
 
+pub mod canonical;
 pub mod catalog;
 mod documents;
+pub mod replay;
+pub mod signature;
+pub mod strict;
 
 pub use catalog::{Catalog, CatalogError, Family, Schema, Violation};
 pub use documents::BASE;
