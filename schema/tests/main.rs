@@ -8,6 +8,7 @@
     reason = "a test may fail by panicking"
 )]
 
+mod cli;
 mod examples;
 mod files;
 mod mutation;
