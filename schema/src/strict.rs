@@ -62,10 +62,11 @@ pub fn parse_within(text: &[u8], limits: Limits) -> Result<Value, StrictError> {
         consumed: &consumed,
     };
     read(serde_json::Deserializer::from_reader(source), &counting).map_err(|error| {
-        counting.fault.take().map_or_else(
-            || StrictError::from_serde(&error),
-            |(offset, fault)| StrictError::at(text, offset, fault),
-        )
+        if let Some((offset, fault)) = counting.fault.take() {
+            return StrictError::at(text, offset, fault);
+        }
+        // serde_json places some faults of a stream one byte later than those of a slice.
+        StrictError::from_serde(&serde_json::from_slice::<Value>(text).err().unwrap_or(error))
     })
 }
 

@@ -8,8 +8,13 @@
     reason = "a test may fail by panicking"
 )]
 
+mod canonical;
 mod cli;
 mod examples;
 mod files;
 mod mutation;
+mod replay;
+mod signature;
+mod strict;
 mod support;
+mod vectors;
