@@ -23,3 +23,8 @@ pub mod strict;
 
 pub use catalog::{Catalog, CatalogError, Family, Schema, Violation};
 pub use documents::BASE;
+
+/// The Rust of the README is compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
