@@ -4,6 +4,7 @@ use std::{
     fs,
     io::{Read, Write},
     process::{Command, Output, Stdio},
+    time::Duration,
 };
 
 use serde_json::{Value, json};
@@ -240,15 +241,21 @@ fn an_answer_does_not_wait_for_the_end_of_the_input() {
         .spawn()
         .unwrap();
     let mut stdin = child.stdin.take().unwrap();
-    let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
+    let out = std::io::BufReader::new(child.stdout.take().unwrap());
+    let (sender, answers) = std::sync::mpsc::channel();
+    let reader = std::thread::spawn(move || {
+        for line in std::io::BufRead::lines(out) {
+            sender.send(line.unwrap()).unwrap();
+        }
+    });
     for line in 1..=3 {
         stdin.write_all(b"{\"command\":\"QUIT\"}\n").unwrap();
-        let mut answer = String::new();
-        std::io::BufRead::read_line(&mut out, &mut answer).unwrap();
-        assert_eq!(answer, format!("{{\"line\":{line},\"valid\":true}}\n"));
+        let answer = answers.recv_timeout(Duration::from_secs(60));
+        assert_eq!(answer, Ok(format!("{{\"line\":{line},\"valid\":true}}")));
     }
     drop(stdin);
     assert!(child.wait().unwrap().success());
+    reader.join().unwrap();
 }
 
 /// SCHEMA-8, SCHEMA-6

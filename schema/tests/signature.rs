@@ -389,6 +389,16 @@ fn a_signature_has_one_spelling() {
     assert_eq!(judge(&other), Err(VerifyError::Wrong));
 }
 
+/// SCHEMA-7: `verify_strict`. R is the neutral point and S fits it, so that the plain equation of RFC 8032
+/// holds; a signer can make such a signature without committing to anything.
+#[test]
+fn a_signature_with_a_point_of_small_order_is_refused() {
+    let sig = "0100000000000000000000000000000000000000000000000000000000000000\
+               e882a3514905626a61281501ea1cd2e3911c78bfc24198addae938c2fa0e4e03";
+    let sig = HEXLOWER.decode(sig.as_bytes()).unwrap();
+    assert!(!alice().public().verifies(b"weir", &sig));
+}
+
 /// SCHEMA-7
 #[test]
 fn alg_and_kid_cannot_be_swapped() {
