@@ -1,6 +1,7 @@
 // Judges every example with ajv, from the plain files alone (SCHEMA-3, SCHEMA-4).
 //
-// usage: node ajv.mjs <the schema folder>, from a folder in which ajv and ajv-formats are installed
+// usage: node ajv.mjs <the schema folder> [<a folder with messages and this crate's reports on them>],
+// from a folder in which ajv and ajv-formats are installed
 import { readFileSync, readdirSync } from "node:fs";
 import { createRequire } from "node:module";
 import { join } from "node:path";
@@ -25,6 +26,10 @@ addFormats(ajv);
 const schemas = names.map((name) => read(`${name}.schema.json`));
 ajv.addSchema(schemas); // checks each against the meta-schema
 
+// ajv also reports what each item lacked for `contains`; the violation itself is at the array.
+const violations = (validate) => validate.errors.filter((error) => !/\/contains\//.test(error.schemaPath));
+const pathsOf = (errors) => [...new Set(errors.map((error) => error.instancePath))].sort();
+
 let judged = 0;
 const faults = [];
 names.forEach((name, index) => {
@@ -40,9 +45,8 @@ names.forEach((name, index) => {
       faults.push(`${name}: ${why}: accepted`);
       continue;
     }
-    // ajv also reports what each item lacked for `contains`; the violation itself is at the array.
-    const errors = validate.errors.filter((error) => !/\/contains\//.test(error.schemaPath));
-    const paths = [...new Set(errors.map((error) => error.instancePath))];
+    const errors = violations(validate);
+    const paths = pathsOf(errors);
     if (paths.length !== 1 || paths[0] !== path) {
       faults.push(`${name}: ${why}: fails at ${JSON.stringify(paths)}, not at ${JSON.stringify(path)}`);
     }
@@ -51,6 +55,26 @@ names.forEach((name, index) => {
     }
   }
 });
+console.log(`ajv: ${judged} examples of ${names.length} schemas`);
+
+if (process.argv[3]) {
+  const lines = (name) => readFileSync(join(process.argv[3], name), "utf8").trimEnd().split("\n").map((line) => JSON.parse(line));
+  let compared = 0;
+  for (const family of ["c2s", "s2c", "s2s"]) {
+    const reports = lines(`${family}.reports`);
+    lines(family).forEach((message, index) => {
+      compared += 1;
+      const validate = ajv.getSchema(schemas[names.indexOf(`${family}/${message.command.toLowerCase()}`)].$id);
+      const ours = pathsOf(validate(message) ? [] : violations(validate));
+      const theirs = [...new Set((reports[index].violations ?? []).map((violation) => violation.instance_path))].sort();
+      if (JSON.stringify(ours) !== JSON.stringify(theirs)) {
+        faults.push(`${JSON.stringify(message)}: fails at ${JSON.stringify(ours)}, for this crate at ${JSON.stringify(theirs)}`);
+      }
+    });
+  }
+  judged = Math.min(judged, compared);
+  console.log(`ajv: ${compared} messages compared`);
+}
 faults.forEach((fault) => console.error(fault));
-console.log(`ajv: ${judged} examples of ${names.length} schemas, ${faults.length} disagreements`);
+console.log(`ajv: ${faults.length} disagreements`);
 process.exit(faults.length > 0 || judged < 400 ? 1 : 0);

@@ -255,7 +255,6 @@ fn arbitrary_precision_is_off() {
         .args([
             "tree",
             "--locked",
-            "--offline",
             "--workspace",
             "-e",
             "features",
