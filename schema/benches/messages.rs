@@ -1,7 +1,11 @@
 //! What a message costs, step by step, and what the catalog costs at the start.
 //!
 //! `cargo bench -p weir-schema`. The message is a signed PRIVMSG of three lines.
-#![allow(clippy::unwrap_used, reason = "a benchmark may fail by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a benchmark may fail by panicking"
+)]
 
 use std::{hint::black_box, time::Duration};
 
