@@ -470,6 +470,12 @@ mod tests {
             violations[0].schema_location,
             "https://a.example/other#/type"
         );
+        let nameless = Schema::compile(&json!({ "type": "integer" }), &[]).unwrap();
+        assert!(nameless.validate(&json!(1)).is_ok());
+        assert_eq!(
+            nameless.validate(&json!("x")).unwrap_err()[0].keyword,
+            "type"
+        );
         assert!(Schema::compile(&document, &[]).is_err());
         assert!(Schema::compile(&json!({ "type": "strin" }), &[]).is_err());
         assert!(Schema::compile(&json!({ "pattern": "a(?=b)" }), &[]).is_err());
