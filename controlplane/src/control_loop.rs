@@ -38,6 +38,7 @@ use crate::admin::{Ask, Front, Request, bans, clients};
 use crate::bans::ledger::{Broken, Full, Ledger, Rules};
 use crate::bans::notice::Notices;
 use crate::bans::publish::Publisher;
+use crate::lookup::Lookups;
 use crate::metrics::{CONTENT_TYPE, Facts, Metrics, Process};
 use crate::state::{BanKey, Edit, EditChange, Keeper, Save, Saved, StartState, StateCounts};
 
@@ -94,6 +95,8 @@ pub struct Wiring {
     pub keeper: Keeper,
     /// What they held.
     pub start: StartState,
+    /// The lookups; what lookups.json held is theirs already.
+    pub lookups: Lookups,
     /// For `waf_build_info`.
     pub version: &'static str,
 }
@@ -127,6 +130,7 @@ pub struct Control {
     totals: Arc<dyn Fn() -> Totals + Send + Sync>,
     metrics: Metrics,
     admin_token: Arc<AdminTokenHolder>,
+    lookups: Lookups,
     disk: Disk,
     breaks: Receiver<Break>,
     requests: Receiver<Request>,
@@ -240,6 +244,7 @@ impl Control {
             wiring.totals,
             disk,
             wiring.start,
+            wiring.lookups,
             wiring.version,
         )
     }
@@ -254,6 +259,7 @@ impl Control {
         totals: Arc<dyn Fn() -> Totals + Send + Sync>,
         disk: Disk,
         start: StartState,
+        lookups: Lookups,
         version: &'static str,
     ) -> Result<(Self, ControlHandle), ControlError> {
         let now = clock.now();
@@ -271,7 +277,7 @@ impl Control {
         }
         let (queue, requests) = bounded(ADMIN_QUEUE);
         let (command, commands) = bounded(8);
-        let (outcomes, saved) = bounded(MAX_SAVES + 2);
+        let (outcomes, saved) = bounded(MAX_SAVES + 3);
         let front = Front::new(&settings, Arc::clone(&admin_token), queue);
         let control = Self {
             clock,
@@ -282,6 +288,7 @@ impl Control {
             totals,
             metrics: Metrics::new(version),
             admin_token,
+            lookups,
             disk,
             breaks,
             requests,
@@ -488,6 +495,14 @@ impl Control {
                     self.table.put(row.clone());
                 }
             }
+            EditChange::Lookups { put, removed } => {
+                self.lookups.edit(put, removed);
+                if self.lookups.uses_rows() {
+                    // Each is asked about again with its next request, and the answer is the edited one.
+                    let changed = put.iter().map(|row| &row.client).chain(removed);
+                    changed.for_each(|client| self.table.forget_lookup(*client));
+                }
+            }
         }
         // Only now: a document that is sent from here on holds this edit.
         self.applied = edit.number;
@@ -551,6 +566,7 @@ impl Control {
             bans_made: self.ledger.made(),
             bans_dropped: self.ledger.dropped(),
             state: (self.disk.counts)(),
+            lookups: self.lookups.facts(),
             process: Process::read(),
         }
     }
@@ -600,6 +616,7 @@ impl Control {
         self.all_saved_ns = now.mono_ns;
         self.save_bans(None);
         self.save_clients(None);
+        self.save_lookups(None);
     }
 
     /// Sends bans.json to the keeper. Only where someone waits for it is its outcome asked for: the keeper then tries at
@@ -611,6 +628,10 @@ impl Control {
 
     fn save_clients(&mut self, saved: Option<Saved>) {
         (self.disk.save)(Save::Clients(self.table.rows()), self.applied, saved);
+    }
+
+    fn save_lookups(&mut self, saved: Option<Saved>) {
+        (self.disk.save)(Save::Lookups(self.lookups.rows()), self.applied, saved);
     }
 
     /// Answers once bans.json is on disk, or when that failed or took too long (STATE-2).
@@ -683,6 +704,8 @@ impl Control {
         self.save_bans(Some(saved));
         let saved = self.saves.open(None);
         self.save_clients(Some(saved));
+        let saved = self.saves.open(None);
+        self.save_lookups(Some(saved));
         let deadline = crossbeam_channel::after(STOP_WAIT);
         while !self.saves.open.is_empty() {
             crossbeam_channel::select! {
@@ -719,7 +742,7 @@ impl Saves {
         self.next += 1;
         self.open.insert(number, waiting);
         let outcomes = self.outcomes.clone();
-        // The channel has a place for every open save, the two of the stop included, so none is lost.
+        // The channel has a place for every open save, those of the stop included, so none is lost.
         Box::new(move |persisted| {
             let _ = outcomes.try_send((number, persisted));
         })

@@ -1,0 +1,422 @@
+//! Asking a service over HTTPS: one question in flight a client, a bounded number in all, on a thread of its own
+//! (LOOKUP-1..3).
+//!
+//! What leaves is the address, of an IPv6 client its /64, and nothing else of the visitor. Redirects are not followed,
+//! bodies are bounded, and what came is judged by `answer.rs`. When to ask at all is `breaker.rs`, what is known already
+//! `cache.rs`.
+
+use std::collections::HashMap;
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{ACCEPT, RETRY_AFTER, USER_AGENT};
+use http::{HeaderMap, Request, StatusCode};
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper_rustls::HttpsConnector;
+use hyper_util::client::legacy::Client as HttpClient;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::{ClientConfig, RootCertStore};
+use tokio::sync::{Semaphore, mpsc};
+use weir_shared::client::Client;
+use weir_shared::clock::{Clock, Now};
+use weir_shared::lookup::{Answered, Lookup, Reply};
+use weir_shared::settings::{LookupSettings, LookupUrl};
+use weir_shared::table::ClientTable;
+use weir_shared::units::Time;
+
+use super::answer::{NoAnswer, Pointers, judge};
+use super::breaker::{BackOff, Breaker, Gate};
+use super::cache::{Cache, LookupRow};
+use super::{Counts, LookupError, Outcome};
+
+/// The most questions under way at once.
+const MAX_IN_FLIGHT: usize = 64;
+/// The most that wait for their turn; further clients are asked about later (LOOKUP-2).
+const MAX_QUEUE: usize = 4096;
+/// When a client whose question found no place is asked about again.
+const NO_PLACE_NS: u64 = 10_000_000_000;
+/// The most of an answer's body that is read.
+const MAX_BODY: usize = 64 * 1024;
+/// The longest pause that a service may ask for.
+const MAX_PAUSE: Duration = Duration::from_secs(3600);
+/// Idle connections to the service, and how long they are kept.
+const MAX_IDLE: usize = 8;
+const IDLE: Duration = Duration::from_secs(30);
+
+/// The service that is asked.
+pub(super) struct Service {
+    url: LookupUrl,
+    pointers: Pointers,
+    timeout: Duration,
+    clock: Clock,
+    table: Arc<dyn ClientTable>,
+    counts: Arc<Counts>,
+    http: HttpClient<HttpsConnector<HttpConnector>, Empty<Bytes>>,
+    queue: mpsc::Sender<Client>,
+    /// Locked for a new client and for an answer, never for a client that is known.
+    state: Mutex<State>,
+}
+
+struct State {
+    cache: Cache,
+    breaker: Breaker,
+    back_off: BackOff,
+    /// Clients that are asked about, with the requests that wait. At most queue and flight together.
+    flights: HashMap<Client, Vec<Answered>>,
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error("no answer within WAF_LOOKUP_TIMEOUT")]
+    TimedOut,
+    #[error("the connection failed: {0}")]
+    Connection(String),
+    #[error("the answer has status {0}")]
+    Status(StatusCode),
+    #[error("the service asks for a pause of {} s", .0.as_secs())]
+    Pause(Duration),
+    #[error("the answer's body is larger than {MAX_BODY} bytes or was broken off")]
+    Body,
+    #[error(transparent)]
+    NoAnswer(#[from] NoAnswer),
+    #[error("the lookup panicked")]
+    Panicked,
+}
+
+impl Service {
+    /// Starts the thread. It ends with the process: nothing that it holds has to be finished.
+    pub(super) fn start(
+        settings: &LookupSettings,
+        clock: Clock,
+        table: Arc<dyn ClientTable>,
+        counts: Arc<Counts>,
+        rows: Vec<LookupRow>,
+    ) -> Result<Arc<Self>, LookupError> {
+        let tls = tls(settings.ca_file.as_deref())?;
+        let mut connector = HttpConnector::new();
+        connector.enforce_http(false);
+        connector.set_nodelay(true);
+        connector.set_connect_timeout(Some(settings.timeout));
+        let connector = hyper_rustls::HttpsConnectorBuilder::new()
+            .with_tls_config(tls)
+            .https_or_http()
+            .enable_http1()
+            .wrap_connector(connector);
+        let http = HttpClient::builder(TokioExecutor::new())
+            .pool_max_idle_per_host(MAX_IDLE)
+            .pool_idle_timeout(IDLE)
+            .pool_timer(TokioTimer::new())
+            .build(connector);
+        let ttl_ms = u64::try_from(settings.ttl.as_millis()).unwrap_or(u64::MAX);
+        let (queue, queued) = mpsc::channel(MAX_QUEUE);
+        let service = Arc::new(Self {
+            url: settings.url.clone(),
+            pointers: Pointers {
+                country: settings.json_country.clone(),
+                asn: settings.json_asn.clone(),
+                as_name: settings.json_as_name.clone(),
+            },
+            timeout: settings.timeout,
+            clock,
+            table,
+            counts,
+            http,
+            queue,
+            state: Mutex::new(State {
+                cache: Cache::new(ttl_ms),
+                breaker: Breaker::default(),
+                back_off: BackOff::default(),
+                flights: HashMap::new(),
+            }),
+        });
+        rows.into_iter().for_each(|row| service.put(row));
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .enable_time()
+            .build()
+            .map_err(LookupError::Thread)?;
+        let running = Arc::clone(&service);
+        std::thread::Builder::new()
+            .name("weir-lookup".to_owned())
+            .spawn(move || runtime.block_on(running.run(queued)))
+            .map_err(LookupError::Thread)?;
+        Ok(service)
+    }
+
+    /// Answers from memory, or queues the question. Never blocks.
+    pub(super) fn ask(&self, client: Client, answered: Option<Answered>) -> Reply {
+        let now = self.clock.now();
+        let mut state = self.state();
+        if let Some((lookup, left_ms)) = state.cache.fresh(client, now.wall_ms) {
+            let until_ns = after(now, left_ms);
+            return Reply::Known { lookup, until_ns };
+        }
+        if let Some(waiting) = state.flights.get_mut(&client) {
+            waiting.extend(answered);
+            return Reply::Later;
+        }
+        let skipped = |again_ns| {
+            self.counts.count(Outcome::Skipped);
+            Reply::NotNow { again_ns }
+        };
+        if let Some(again_ns) = state.back_off.until(client, now.mono_ns) {
+            return skipped(again_ns);
+        }
+        let gate = state.breaker.ask(now.mono_ns);
+        if let Gate::Shut(again_ns) = gate {
+            return skipped(again_ns);
+        }
+        if self.queue.try_send(client).is_err() {
+            return skipped(now.mono_ns.saturating_add(NO_PLACE_NS));
+        }
+        if gate == Gate::Probe {
+            // The answer reaches the table all the same, if there is one.
+            state.flights.insert(client, Vec::new());
+            let again_ns = now.mono_ns.saturating_add(NO_PLACE_NS);
+            return Reply::NotNow { again_ns };
+        }
+        state.flights.insert(client, answered.into_iter().collect());
+        Reply::Later
+    }
+
+    /// Takes in an answer of a file.
+    pub(super) fn put(&self, row: LookupRow) {
+        self.state().cache.put(row);
+    }
+
+    /// Forgets an answer.
+    pub(super) fn remove(&self, client: Client) {
+        self.state().cache.remove(client);
+    }
+
+    /// Every answer that holds.
+    pub(super) fn rows(&self) -> Vec<LookupRow> {
+        let now_ms = self.clock.now().wall_ms;
+        self.state().cache.rows(now_ms)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing panics while it is held; if it ever does, each part is still whole.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn run(self: Arc<Self>, mut queued: mpsc::Receiver<Client>) {
+        let places = Arc::new(Semaphore::new(MAX_IN_FLIGHT));
+        loop {
+            let Ok(place) = Arc::clone(&places).acquire_owned().await else {
+                return;
+            };
+            let Some(client) = queued.recv().await else {
+                return;
+            };
+            let shut_until = self.state().breaker.shut_until(self.clock.now().mono_ns);
+            if let Some(again_ns) = shut_until {
+                self.counts.count(Outcome::Skipped);
+                let waiting = self.state().flights.remove(&client);
+                self.table.ask_again(client, again_ns);
+                tell(waiting, None);
+                continue;
+            }
+            let mut flight = Flight {
+                service: Arc::clone(&self),
+                client,
+                outcome: Some(Err(Failure::Panicked)),
+            };
+            tokio::spawn(async move {
+                let fetched = tokio::time::timeout(
+                    flight.service.timeout,
+                    flight.service.fetch(flight.client),
+                )
+                .await;
+                flight.outcome = Some(fetched.unwrap_or(Err(Failure::TimedOut)));
+                drop((flight, place));
+            });
+        }
+    }
+
+    async fn fetch(&self, client: Client) -> Result<Lookup, Failure> {
+        let connection = |error: &dyn std::error::Error| Failure::Connection(chain(error));
+        let request = Request::get(self.url.of(client.first_address()))
+            .header(USER_AGENT, "weir")
+            .header(ACCEPT, "application/json")
+            .body(Empty::new())
+            .map_err(|error| connection(&error))?;
+        let response = self
+            .http
+            .request(request)
+            .await
+            .map_err(|error| connection(&error))?;
+        let status = response.status();
+        if status != StatusCode::OK {
+            let pauses = [
+                StatusCode::TOO_MANY_REQUESTS,
+                StatusCode::SERVICE_UNAVAILABLE,
+            ];
+            let now_ms = self.clock.now().wall_ms;
+            let pause =
+                retry_after(response.headers(), now_ms).filter(|_| pauses.contains(&status));
+            return Err(pause.map_or(Failure::Status(status), Failure::Pause));
+        }
+        let body = Limited::new(response.into_body(), MAX_BODY)
+            .collect()
+            .await
+            .map_err(|_| Failure::Body)?;
+        Ok(judge(&body.to_bytes(), &self.pointers)?)
+    }
+
+    /// A question has its outcome: remembers it, tells the client table, then those who wait.
+    fn settle(&self, client: Client, outcome: Result<Lookup, Failure>) {
+        let now = self.clock.now();
+        match outcome {
+            Ok(lookup) => {
+                let known = lookup.country.is_some();
+                self.counts.count(if known {
+                    Outcome::Known
+                } else {
+                    Outcome::Unknown
+                });
+                let lookup = Arc::new(lookup);
+                let (waiting, left_ms, closed) = {
+                    let mut state = self.state();
+                    state.back_off.succeed(client);
+                    state.cache.put(LookupRow {
+                        client,
+                        lookup: Arc::clone(&lookup),
+                        answered: Time(now.wall_ms),
+                    });
+                    let left = state.cache.fresh(client, now.wall_ms);
+                    (
+                        state.flights.remove(&client),
+                        left.map_or(0, |(_, left_ms)| left_ms),
+                        state.breaker.succeed(),
+                    )
+                };
+                if closed {
+                    tracing::info!(service = self.url.origin, "lookups are answered again");
+                }
+                self.table
+                    .answer(client, Arc::clone(&lookup), after(now, left_ms));
+                tell(waiting, Some(&lookup));
+            }
+            Err(failure) => {
+                self.counts.count(match failure {
+                    Failure::TimedOut => Outcome::TimedOut,
+                    _ => Outcome::Error,
+                });
+                let (waiting, again_ns, opened) = {
+                    let mut state = self.state();
+                    let again_ns = state.back_off.fail(client, now.mono_ns);
+                    let opened = match failure {
+                        Failure::Pause(pause) => {
+                            let until_ns = now.mono_ns.saturating_add(nanos(pause));
+                            state.breaker.pause(until_ns)
+                        }
+                        _ => state.breaker.fail(now.mono_ns),
+                    };
+                    let shut = state.breaker.shut_until(now.mono_ns).unwrap_or(0);
+                    (state.flights.remove(&client), again_ns.max(shut), opened)
+                };
+                if opened {
+                    tracing::warn!(
+                        service = self.url.origin,
+                        "lookups fail and no request waits for them any more until one is answered: {failure}"
+                    );
+                } else {
+                    tracing::debug!(service = self.url.origin, "a lookup failed: {failure}");
+                }
+                self.table.ask_again(client, again_ns);
+                tell(waiting, None);
+            }
+        }
+    }
+}
+
+/// A question under way. However it ends, also by a panic, it is settled.
+struct Flight {
+    service: Arc<Service>,
+    client: Client,
+    outcome: Option<Result<Lookup, Failure>>,
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        if let Some(outcome) = self.outcome.take() {
+            self.service.settle(self.client, outcome);
+        }
+    }
+}
+
+fn tell(waiting: Option<Vec<Answered>>, lookup: Option<&Arc<Lookup>>) {
+    for answered in waiting.into_iter().flatten() {
+        answered(lookup.cloned());
+    }
+}
+
+/// This many milliseconds after `now`, on the monotonic clock.
+fn after(now: Now, milliseconds: u64) -> u64 {
+    now.mono_ns
+        .saturating_add(milliseconds.saturating_mul(1_000_000))
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// An error with its causes: hyper's own says only that it is one.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}
+
+/// `Retry-After` in seconds or as a date (RFC 9110 §10.2.3), bounded.
+fn retry_after(headers: &HeaderMap, now_ms: u64) -> Option<Duration> {
+    let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
+    let seconds = if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
+        text.parse().unwrap_or(u64::MAX)
+    } else {
+        let date = jiff::fmt::rfc2822::parse(text).ok()?;
+        let date_ms = u64::try_from(date.timestamp().as_millisecond()).ok()?;
+        date_ms.saturating_sub(now_ms).div_ceil(1000)
+    };
+    Some(Duration::from_secs(seconds).min(MAX_PAUSE))
+}
+
+/// One provider, named: two in one build would panic at run time if it were left to be found.
+fn tls(ca_file: Option<&Path>) -> Result<ClientConfig, LookupError> {
+    let mut roots = RootCertStore::empty();
+    roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
+    if let Some(path) = ca_file {
+        let wrong = |fault: String| LookupError::CaFile {
+            path: path.display().to_string(),
+            fault,
+        };
+        let pem = std::fs::read(path).map_err(|error: io::Error| wrong(error.to_string()))?;
+        let before = roots.len();
+        for certificate in CertificateDer::pem_slice_iter(&pem) {
+            let certificate = certificate.map_err(|error| wrong(error.to_string()))?;
+            roots
+                .add(certificate)
+                .map_err(|error| wrong(error.to_string()))?;
+        }
+        if roots.len() == before {
+            return Err(wrong("it holds no PEM certificate".to_owned()));
+        }
+    }
+    ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(|error| LookupError::Tls(error.to_string()))
+        .map(|builder| builder.with_root_certificates(roots).with_no_client_auth())
+}
