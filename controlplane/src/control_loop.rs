@@ -766,6 +766,7 @@ mod tests {
     use weir_shared::units::Time;
 
     use super::*;
+    use crate::lookup::LookupRow;
     use crate::testing::{NOW, Rig, Touch, body, broken, request, row, settings};
 
     const HOUR: u64 = 3_600_000;
@@ -992,6 +993,20 @@ mod tests {
         let removed = vec![client("203.0.113.7")];
         rig.edit(8, EditChange::Clients { put, removed });
         assert_eq!(rig.table.rows(), [row("203.0.113.8")]);
+
+        let answer = |text: &str| LookupRow {
+            client: client(text),
+            lookup: Arc::default(),
+            answered: Time(NOW),
+        };
+        let put = vec![answer("8.8.8.8"), answer("9.9.9.9")];
+        let removed = Vec::new();
+        rig.edit(9, EditChange::Lookups { put, removed });
+        let (put, removed) = (vec![answer("1.1.1.1")], vec![client("8.8.8.8")]);
+        rig.edit(10, EditChange::Lookups { put, removed });
+        let mut rows = rig.control.lookups.rows();
+        rows.sort_by_key(|row| row.client);
+        assert_eq!(rows, [answer("1.1.1.1"), answer("9.9.9.9")]);
     }
 
     /// STATE-4: an edited reason does not undo a lift that happened meanwhile.
@@ -1031,6 +1046,7 @@ mod tests {
         let start = StartState {
             bans: vec![ban.clone()],
             clients: vec![row("203.0.113.7")],
+            ..StartState::default()
         };
         let rig = Rig::with_state(settings(), start).ok().unwrap();
         assert_eq!(rig.banned_until("10.9.9.9"), Some(u64::MAX));
@@ -1073,7 +1089,7 @@ mod tests {
         breaks.send(broken("192.0.2.1", NOW)).unwrap();
         std::thread::scope(|scope| {
             let running = scope.spawn(|| control.run());
-            for _ in 0..2 {
+            for _ in 0..3 {
                 let (_, _, saved) = saves.recv_timeout(Duration::from_secs(10)).unwrap();
                 saved.unwrap()(true);
             }
@@ -1129,6 +1145,7 @@ mod tests {
                     assert!(bans.iter().all(|ban| ban.notes.is_some()));
                     saved.unwrap()(true);
                     saves.recv().unwrap().2.unwrap()(true);
+                    saves.recv().unwrap().2.unwrap()(true);
                 });
                 assert_eq!(
                     table.touches.lock().unwrap().len(),
@@ -1164,6 +1181,7 @@ mod tests {
             let (document, _, saved) = saves.recv().unwrap();
             assert!(matches!(document, Save::Bans(bans) if bans.len() == storm));
             saved.unwrap()(true);
+            saves.recv().unwrap().2.unwrap()(false);
             saves.recv().unwrap().2.unwrap()(false);
         });
     }
@@ -1203,6 +1221,8 @@ mod tests {
         let (keeper, start) = Keeper::open(dir.path(), clock.clone()).unwrap();
         let rig = Rig::new(settings());
         let (_breaks, breaks) = bounded(1);
+        let table = Arc::clone(&rig.table) as Arc<dyn ClientTable>;
+        let lookups = Lookups::start(&settings(), &clock, &table, Vec::new()).unwrap();
         let (control, handle) = Control::new(Wiring {
             settings: Arc::new(settings()),
             clock: clock.clone(),
@@ -1212,6 +1232,7 @@ mod tests {
             totals: Arc::new(Totals::default),
             keeper,
             start,
+            lookups,
             version: "0.0.0",
         })
         .unwrap();

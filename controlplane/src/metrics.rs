@@ -461,6 +461,13 @@ waf_limit_hits_total{kind="hour_bytes"} 1
 waf_limit_hits_total{kind="minute"} 0
 waf_limit_hits_total{kind="minute_bytes"} 0
 waf_log_lines_dropped_total 5
+waf_lookup_file_errors_total 26
+waf_lookup_file_read_timestamp_seconds 1795276800.5
+waf_lookups_total{outcome="error"} 24
+waf_lookups_total{outcome="known"} 21
+waf_lookups_total{outcome="skipped"} 25
+waf_lookups_total{outcome="timeout"} 23
+waf_lookups_total{outcome="unknown"} 22
 waf_request_duration_seconds_bucket{le="0.0005"} 2
 waf_request_duration_seconds_bucket{le="0.001"} 2
 waf_request_duration_seconds_bucket{le="0.0025"} 2
@@ -490,10 +497,14 @@ waf_request_duration_seconds_count 3
 waf_state_edits_total{file="bans.json",outcome="taken"} 2
 waf_state_edits_total{file="clients.json",outcome="bad"} 3
 waf_state_edits_total{file="clients.json",outcome="taken"} 2
+waf_state_edits_total{file="lookups.json",outcome="bad"} 3
+waf_state_edits_total{file="lookups.json",outcome="taken"} 2
 waf_state_writes_total{file="bans.json",outcome="error"} 1
 waf_state_writes_total{file="bans.json",outcome="ok"} 11
 waf_state_writes_total{file="clients.json",outcome="error"} 1
 waf_state_writes_total{file="clients.json",outcome="ok"} 12
+waf_state_writes_total{file="lookups.json",outcome="error"} 1
+waf_state_writes_total{file="lookups.json",outcome="ok"} 13
 waf_upstream_duration_seconds_bucket{le="0.0005"} 0
 "#
         ));
