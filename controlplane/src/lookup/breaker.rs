@@ -186,7 +186,9 @@ mod tests {
     #[test]
     fn a_lost_probe_is_followed_by_another() {
         let mut breaker = Breaker::default();
-        (0..5).for_each(|_| drop(breaker.fail(0)));
+        for _ in 0..5 {
+            breaker.fail(0);
+        }
         assert_eq!(breaker.ask(30 * S), Gate::Probe);
         assert_eq!(breaker.ask(59 * S), Gate::Shut(60 * S));
         assert_eq!(breaker.ask(60 * S), Gate::Probe);
