@@ -65,6 +65,11 @@ pub fn answer(
     carry_out(begin(worker, downstream, request))
 }
 
+/// The rest of a request, from its verdict on.
+#[expect(
+    clippy::manual_async_fn,
+    reason = "an async fn holds its argument twice"
+)]
 fn carry_out(next: Next) -> impl Future<Output = Result<Response<ReplyBody>, Dropped>> + use<> {
     async move {
         match next {
