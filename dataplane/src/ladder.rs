@@ -328,9 +328,13 @@ mod tests {
     use std::sync::Arc;
 
     use proptest::prelude::*;
+    use weir_shared::lookup::Lookup;
+    use weir_shared::settings::{Countries, Percents};
     use weir_shared::snapshot::{BanIndex, BanSpan};
+    use weir_shared::table::ClientTable;
 
     use super::*;
+    use crate::clients::terms::LookupRules;
 
     const START: u64 = 1_795_276_800_000;
 
@@ -491,6 +495,136 @@ mod tests {
                 return "body_too_large";
             }
             passed
+        }
+    }
+
+    /// What happens around the ladder with lookups on.
+    #[derive(Clone, Debug)]
+    enum Event {
+        /// A request: path, client, and whether it may still wait.
+        Request(&'static str, u8, bool),
+        /// The lookup of a client is answered: a country, or none.
+        Answer(u8, Option<&'static str>),
+        /// It fails; asked again after so many seconds.
+        Fail(u8, u64),
+        /// Seconds pass.
+        Pass(u64),
+    }
+
+    fn event() -> impl Strategy<Value = Event> {
+        let path = prop_oneof![Just("/"), Just("/static"), Just("/_waf/bans")];
+        let country = prop::option::of(prop_oneof![Just("DE"), Just("FR"), Just("AT")]);
+        prop_oneof![
+            6 => (path, 0u8..3, any::<bool>()).prop_map(|(path, last, patient)| Event::Request(path, last, patient)),
+            2 => (0u8..3, country).prop_map(|(last, country)| Event::Answer(last, country)),
+            1 => (0u8..3, 0u64..100).prop_map(|(last, seconds)| Event::Fail(last, seconds)),
+            1 => (0u64..80).prop_map(Event::Pass),
+        ]
+    }
+
+    /// What the twin remembers of a client.
+    #[derive(Clone, Default)]
+    struct Known {
+        answer: Option<Option<&'static str>>,
+        asked_until: Option<u64>,
+        waiting: bool,
+        counted: u64,
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+
+        /// CHECK, LOOKUP-2, LOOKUP-3, LIMIT-4: steps 5, 7, 8 and 10 with lookups on agree with a naive twin over any
+        /// sequence of requests, answers and failures: who asks, who waits, who is refused, and by which limit.
+        #[test]
+        fn the_lookup_steps_agree_with_their_naive_twin(
+            lists in any::<bool>(), headers in any::<bool>(), limits in any::<bool>(),
+            banned in prop::option::of(0u8..3), events in prop::collection::vec(event(), 1..60),
+        ) {
+            let settings = LookupSettings {
+                countries: if lists { CountryList::Deny(Countries { codes: ["DE".parse().unwrap()].into(), unknown: true }) } else { CountryList::None },
+                percents: Percents {
+                    country: if limits { [("FR".parse().unwrap(), 50)].into() } else { Default::default() },
+                    ..LookupSettings::default().percents
+                },
+                ..LookupSettings::default()
+            };
+            let base = Limits { requests: [None, None, Some(7)], bytes: [None; 3] };
+            let rules = Rules {
+                allow_nets: NetSet::default(),
+                deny_nets: NetSet::default(),
+                ban_prefixes: PrefixLengths { v4: 32, v6: 64 },
+                limits: base,
+                lookups: Lookups { on: true, for_lists: lists, for_headers: headers, for_limits: limits },
+                ..rules()
+            };
+            let table = Table::new(LookupRules::new(base, &settings));
+            let mut bans = BanIndex::default();
+            if let Some(last) = banned {
+                let netblock = Netblock::masked(IpAddr::from([10, 0, 0, last]), 32);
+                bans.set(netblock, Some(BanSpan { end_ms: u64::MAX, length_ms: 1 }));
+            }
+            let snapshot = Snapshot { generation: 0, bans: Arc::new(bans), can_ban: true };
+            let mut twin = vec![Known::default(); 3];
+            // Within one day, so that the counts of the twin are plain sums.
+            let mut now = 0u64;
+            for event in events {
+                match event {
+                    Event::Pass(seconds) => now += seconds,
+                    Event::Answer(last, country) => {
+                        let client = Client::of(IpAddr::from([10, 0, 0, last]));
+                        let lookup = Lookup { country: country.map(str::to_owned), ..Lookup::default() };
+                        if table.row(client).is_some() {
+                            table.answer(client, Arc::new(lookup), u64::MAX);
+                            let known = &mut twin[usize::from(last)];
+                            (known.answer, known.asked_until, known.waiting) = (Some(country), Some(u64::MAX), false);
+                        }
+                    }
+                    Event::Fail(last, seconds) => {
+                        let client = Client::of(IpAddr::from([10, 0, 0, last]));
+                        if table.row(client).is_some() {
+                            table.ask_again(client, (now + seconds) * 1_000_000_000);
+                            let known = &mut twin[usize::from(last)];
+                            (known.asked_until, known.waiting) = (Some(now + seconds), false);
+                        }
+                    }
+                    Event::Request(path, last, patient) => {
+                        let asked = Asked { patient, ..asked(path, &Method::GET, last, None) };
+                        let found = decide(&rules, &snapshot, &table, &asked, Now { wall_ms: START / 86_400_000 * 86_400_000 + now * 1000, mono_ns: now * 1_000_000_000 });
+                        let known = &mut twin[usize::from(last)];
+                        let denied = lists && matches!(known.answer, Some(None | Some("DE")));
+                        let exempt = path == "/static";
+                        let mut ask = false;
+                        let told = if denied {
+                            "denied_country"
+                        } else if banned == Some(last) {
+                            "banned"
+                        } else {
+                            ask = known.asked_until.is_none_or(|until| now >= until);
+                            if ask {
+                                (known.asked_until, known.waiting) = (Some(now + 120), true);
+                            }
+                            let needed = lists || (headers && path != "/_waf/bans") || (limits && !exempt);
+                            if patient && needed && known.answer.is_none() && known.waiting {
+                                "await lookup"
+                            } else if exempt {
+                                "passed"
+                            } else {
+                                known.counted += 1;
+                                let limit = if limits && known.answer == Some(Some("FR")) { 3 } else { 7 };
+                                if known.counted > limit { "rate_limited" } else { "passed" }
+                            }
+                        };
+                        let verdict = match found.verdict {
+                            Verdict::AwaitLookup => "await lookup",
+                            Verdict::Refuse(refusal) => refusal.action().name(),
+                            Verdict::Own | Verdict::Forward => "passed",
+                            Verdict::Health | Verdict::StartOver => "something else",
+                        };
+                        prop_assert_eq!((verdict, found.ask), (told, ask), "{:?} at {}", known.answer, now);
+                    }
+                }
+            }
         }
     }
 

@@ -52,7 +52,8 @@ impl LookupRules {
         Self::new(limits, &settings.lookup)
     }
 
-    fn new(limits: Limits, lookup: &LookupSettings) -> Self {
+    /// The rules on top of these limits.
+    pub fn new(limits: Limits, lookup: &LookupSettings) -> Self {
         let mut rules = Self {
             limits,
             countries: lookup.countries.clone(),
