@@ -859,3 +859,68 @@ fn a_body_survives_the_wait() {
     assert_eq!((answer.status, answer.body.len()), (200, body.len()));
     assert_eq!(weir.line_of("/up")["country"], "DE");
 }
+
+/// LOOKUP-5: 20,000 fresh clients with database files, against the same with lookups off: processor time of the service a
+/// request, medians of rounds taken in turn.
+#[test]
+#[ignore = "a measurement: run with --release --nocapture"]
+fn what_fresh_clients_cost_with_database_files() {
+    const CLIENTS: u32 = 20_000;
+    const ROUNDS: usize = 7;
+    let application = Application::ok();
+    let paths = format!(
+        "{},{}",
+        fixture("country.mmdb").display(),
+        fixture("asn.mmdb").display()
+    );
+    let quiet = |name, value: &str| (name, value.to_owned());
+    let off = [quiet("WAF_LOG_REQUESTS", "off"), quiet("WAF_WORKERS", "1")];
+    let mut file = off.to_vec();
+    file.extend([
+        quiet("WAF_LOOKUP_SOURCE", "file"),
+        quiet("WAF_LOOKUP_DB_PATH", &paths),
+    ]);
+    let round = |settings: &[(&'static str, String)]| {
+        let weir = start(&application, settings);
+        // The first clients warm up what is no client's cost.
+        let mut connection = Connection::open(weir.address());
+        let mut ask = |number: u32| {
+            let [_, b, c, d] = (0x0051_0000 + number).to_be_bytes();
+            let client = format!("81.{b}.{c}.{d}");
+            connection.send(&get("/", &[("X-Forwarded-For", &client)]));
+            assert_eq!(connection.response().status, 200);
+        };
+        (0..500).for_each(&mut ask);
+        let before = cpu_ticks(weir.pid());
+        (500..500 + CLIENTS).for_each(&mut ask);
+        // A tick is 10 ms.
+        (cpu_ticks(weir.pid()) - before) as f64 * 10_000.0 / f64::from(CLIENTS)
+    };
+    let (mut without, mut with) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        without.push(round(&off));
+        with.push(round(&file));
+    }
+    let median = |mut all: Vec<f64>| {
+        all.sort_by(f64::total_cmp);
+        all[all.len() / 2]
+    };
+    let (without, with) = (median(without), median(with));
+    eprintln!(
+        "processor time a fresh client: off {without:.2} µs, file {with:.2} µs, {:+.1} %",
+        (with / without - 1.0) * 100.0
+    );
+}
+
+/// Processor time of a process so far, in ticks (proc_pid_stat(5)).
+fn cpu_ticks(pid: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("its state");
+    let fields: Vec<&str> = stat
+        .rsplit_once(')')
+        .expect("a name")
+        .1
+        .split_whitespace()
+        .collect();
+    let field = |number: usize| fields[number - 3].parse::<u64>().expect("a number");
+    field(14) + field(15)
+}
