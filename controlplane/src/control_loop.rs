@@ -38,6 +38,7 @@ use crate::admin::{Ask, Front, Request, bans, clients};
 use crate::bans::ledger::{Broken, Full, Ledger, Rules};
 use crate::bans::notice::Notices;
 use crate::bans::publish::Publisher;
+use crate::lookup::Lookups;
 use crate::metrics::{CONTENT_TYPE, Facts, Metrics, Process};
 use crate::state::{BanKey, Edit, EditChange, Keeper, Save, Saved, StartState, StateCounts};
 
@@ -94,6 +95,8 @@ pub struct Wiring {
     pub keeper: Keeper,
     /// What they held.
     pub start: StartState,
+    /// The lookups; what lookups.json held is theirs already.
+    pub lookups: Lookups,
     /// For `waf_build_info`.
     pub version: &'static str,
 }
@@ -127,6 +130,7 @@ pub struct Control {
     totals: Arc<dyn Fn() -> Totals + Send + Sync>,
     metrics: Metrics,
     admin_token: Arc<AdminTokenHolder>,
+    lookups: Lookups,
     disk: Disk,
     breaks: Receiver<Break>,
     requests: Receiver<Request>,
@@ -240,6 +244,7 @@ impl Control {
             wiring.totals,
             disk,
             wiring.start,
+            wiring.lookups,
             wiring.version,
         )
     }
@@ -254,6 +259,7 @@ impl Control {
         totals: Arc<dyn Fn() -> Totals + Send + Sync>,
         disk: Disk,
         start: StartState,
+        lookups: Lookups,
         version: &'static str,
     ) -> Result<(Self, ControlHandle), ControlError> {
         let now = clock.now();
@@ -271,7 +277,7 @@ impl Control {
         }
         let (queue, requests) = bounded(ADMIN_QUEUE);
         let (command, commands) = bounded(8);
-        let (outcomes, saved) = bounded(MAX_SAVES + 2);
+        let (outcomes, saved) = bounded(MAX_SAVES + 3);
         let front = Front::new(&settings, Arc::clone(&admin_token), queue);
         let control = Self {
             clock,
@@ -282,6 +288,7 @@ impl Control {
             totals,
             metrics: Metrics::new(version),
             admin_token,
+            lookups,
             disk,
             breaks,
             requests,
@@ -493,6 +500,14 @@ impl Control {
                     self.table.put(row.clone());
                 }
             }
+            EditChange::Lookups { put, removed } => {
+                self.lookups.edit(put, removed);
+                if self.lookups.uses_rows() {
+                    // Each is asked about again with its next request, and the answer is the edited one.
+                    let changed = put.iter().map(|row| &row.client).chain(removed);
+                    changed.for_each(|client| self.table.forget_lookup(*client));
+                }
+            }
         }
         // Only now: a document that is sent from here on holds this edit.
         self.applied = edit.number;
@@ -556,6 +571,7 @@ impl Control {
             bans_made: self.ledger.made(),
             bans_dropped: self.ledger.dropped(),
             state: (self.disk.counts)(),
+            lookups: self.lookups.facts(),
             process: Process::read(),
         }
     }
@@ -605,6 +621,7 @@ impl Control {
         self.all_saved_ns = now.mono_ns;
         self.save_bans(None);
         self.save_clients(None);
+        self.save_lookups(None);
     }
 
     /// Sends bans.json to the keeper. Only where someone waits for it is its outcome asked for: the keeper then tries at
@@ -616,6 +633,10 @@ impl Control {
 
     fn save_clients(&mut self, saved: Option<Saved>) {
         (self.disk.save)(Save::Clients(self.table.rows()), self.applied, saved);
+    }
+
+    fn save_lookups(&mut self, saved: Option<Saved>) {
+        (self.disk.save)(Save::Lookups(self.lookups.rows()), self.applied, saved);
     }
 
     /// Answers once bans.json is on disk, or when that failed or took too long (STATE-2).
@@ -688,6 +709,8 @@ impl Control {
         self.save_bans(Some(saved));
         let saved = self.saves.open(None);
         self.save_clients(Some(saved));
+        let saved = self.saves.open(None);
+        self.save_lookups(Some(saved));
         let deadline = crossbeam_channel::after(STOP_WAIT);
         while !self.saves.open.is_empty() {
             crossbeam_channel::select! {
@@ -724,7 +747,7 @@ impl Saves {
         self.next += 1;
         self.open.insert(number, waiting);
         let outcomes = self.outcomes.clone();
-        // The channel has a place for every open save, the two of the stop included, so none is lost.
+        // The channel has a place for every open save, those of the stop included, so none is lost.
         Box::new(move |persisted| {
             let _ = outcomes.try_send((number, persisted));
         })
@@ -748,6 +771,7 @@ mod tests {
     use weir_shared::units::Time;
 
     use super::*;
+    use crate::lookup::LookupRow;
     use crate::testing::{NOW, Rig, Touch, body, broken, request, row, settings};
 
     const HOUR: u64 = 3_600_000;
@@ -974,6 +998,20 @@ mod tests {
         let removed = vec![client("203.0.113.7")];
         rig.edit(8, EditChange::Clients { put, removed });
         assert_eq!(rig.table.rows(), [row("203.0.113.8")]);
+
+        let answer = |text: &str| LookupRow {
+            client: client(text),
+            lookup: Arc::default(),
+            answered: Time(NOW),
+        };
+        let put = vec![answer("8.8.8.8"), answer("9.9.9.9")];
+        let removed = Vec::new();
+        rig.edit(9, EditChange::Lookups { put, removed });
+        let (put, removed) = (vec![answer("1.1.1.1")], vec![client("8.8.8.8")]);
+        rig.edit(10, EditChange::Lookups { put, removed });
+        let mut rows = rig.control.lookups.rows();
+        rows.sort_by_key(|row| row.client);
+        assert_eq!(rows, [answer("1.1.1.1"), answer("9.9.9.9")]);
     }
 
     /// STATE-4: an edited reason does not undo a lift that happened meanwhile.
@@ -1013,6 +1051,7 @@ mod tests {
         let start = StartState {
             bans: vec![ban.clone()],
             clients: vec![row("203.0.113.7")],
+            ..StartState::default()
         };
         let rig = Rig::with_state(settings(), start).ok().unwrap();
         assert_eq!(rig.banned_until("10.9.9.9"), Some(u64::MAX));
@@ -1055,7 +1094,7 @@ mod tests {
         breaks.send(broken("192.0.2.1", NOW)).unwrap();
         std::thread::scope(|scope| {
             let running = scope.spawn(|| control.run());
-            for _ in 0..2 {
+            for _ in 0..3 {
                 let (_, _, saved) = saves.recv_timeout(Duration::from_secs(10)).unwrap();
                 saved.unwrap()(true);
             }
@@ -1111,6 +1150,7 @@ mod tests {
                     assert!(bans.iter().all(|ban| ban.notes.is_some()));
                     saved.unwrap()(true);
                     saves.recv().unwrap().2.unwrap()(true);
+                    saves.recv().unwrap().2.unwrap()(true);
                 });
                 assert_eq!(
                     table.touches.lock().unwrap().len(),
@@ -1146,6 +1186,7 @@ mod tests {
             let (document, _, saved) = saves.recv().unwrap();
             assert!(matches!(document, Save::Bans(bans) if bans.len() == storm));
             saved.unwrap()(true);
+            saves.recv().unwrap().2.unwrap()(false);
             saves.recv().unwrap().2.unwrap()(false);
         });
     }
@@ -1185,6 +1226,8 @@ mod tests {
         let (keeper, start) = Keeper::open(dir.path(), clock.clone()).unwrap();
         let rig = Rig::new(settings());
         let (_breaks, breaks) = bounded(1);
+        let table = Arc::clone(&rig.table) as Arc<dyn ClientTable>;
+        let lookups = Lookups::start(&settings(), &clock, &table, Vec::new()).unwrap();
         let (control, handle) = Control::new(Wiring {
             settings: Arc::new(settings()),
             clock: clock.clone(),
@@ -1194,6 +1237,7 @@ mod tests {
             totals: Arc::new(Totals::default),
             keeper,
             start,
+            lookups,
             version: "0.0.0",
         })
         .unwrap();

@@ -1,4 +1,4 @@
-//! The control plane: bans, state files, admin and metrics answers, the request log.
+//! The control plane: bans, lookups, state files, admin and metrics answers, the request log.
 //!
 //! It never stands in the way of a request: events come in over channels, snapshots go out behind arc-swap.
 #![cfg_attr(
@@ -14,6 +14,7 @@
 mod admin;
 mod bans;
 mod control_loop;
+pub mod lookup;
 mod metrics;
 pub mod request_log;
 pub mod state;

@@ -625,7 +625,9 @@ mod tests {
     use weir_shared::escalation::Policy;
     use weir_shared::lookup::Lookup;
     use weir_shared::netblock::NetSet;
-    use weir_shared::settings::{AdminToken, BanResponse, BytesCount, RateLimitHeaders, Upstream};
+    use weir_shared::settings::{
+        AdminToken, BanResponse, BytesCount, LookupSettings, RateLimitHeaders, Upstream,
+    };
     use weir_shared::verdict::{Action, Group};
 
     use super::*;
@@ -642,6 +644,7 @@ mod tests {
             workers: 1,
             trusted_proxies: NetSet::default(),
             client_ip_header: HeaderName::from_static("x-forwarded-for"),
+            lookup: LookupSettings::default(),
             allow_nets: NetSet::default(),
             deny_nets: NetSet::default(),
             exempt_paths: vec![],

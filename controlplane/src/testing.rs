@@ -14,9 +14,11 @@ use weir_shared::clock::{Clock, ManualClock};
 use weir_shared::escalation::Policy;
 use weir_shared::event::Break;
 use weir_shared::handover::{Body, OwnAnswer, OwnRequest, Step};
+use weir_shared::lookup::Lookup;
 use weir_shared::netblock::{NetSet, Netblock, PrefixLengths};
 use weir_shared::settings::{
-    AdminToken, BanResponse, BytesCount, LogRequests, RateLimitHeaders, Secret, Settings, Upstream,
+    AdminToken, BanResponse, BytesCount, LogRequests, LookupSettings, RateLimitHeaders, Secret,
+    Settings, Upstream,
 };
 use weir_shared::snapshot::Snapshot;
 use weir_shared::table::{ClientRow, ClientTable};
@@ -26,6 +28,7 @@ use weir_shared::verdict::LimitKind;
 use weir_shared::window::Span;
 
 use crate::control_loop::{Control, ControlError, ControlHandle, Disk};
+use crate::lookup::Lookups;
 use crate::state::{Edit, EditChange, FileCounts, Save, Saved, StartState, StateCounts};
 
 /// 2026-11-21T16:00:00Z
@@ -48,6 +51,7 @@ pub(crate) fn settings() -> Settings {
         client_ip_header: http::HeaderName::from_static("x-forwarded-for"),
         allow_nets: NetSet::default(),
         deny_nets: NetSet::default(),
+        lookup: LookupSettings::default(),
         exempt_paths: Vec::new(),
         rate_limits: [Some(1000), Some(10_000), Some(50_000)],
         byte_limits: [Some(10 << 30), Some(20 << 30), Some(50 << 30)],
@@ -87,6 +91,9 @@ pub(crate) enum Touch {
     Reset(Client, u64),
     Release(Client),
     Forget(Client),
+    Answer(Client),
+    AskAgain(Client, u64),
+    ForgetLookup(Client),
 }
 
 /// A table that remembers what was done to it.
@@ -139,6 +146,24 @@ impl ClientTable for Table {
         rows.retain(|held| held.client != client);
     }
 
+    fn answer(&self, client: Client, lookup: Arc<Lookup>, _: u64) {
+        self.touches.lock().unwrap().push(Touch::Answer(client));
+        let mut rows = self.rows.lock().unwrap();
+        if let Some(row) = rows.iter_mut().find(|row| row.client == client) {
+            row.lookup = Some(lookup);
+        }
+    }
+
+    fn ask_again(&self, client: Client, again_ns: u64) {
+        let touch = Touch::AskAgain(client, again_ns);
+        self.touches.lock().unwrap().push(touch);
+    }
+
+    fn forget_lookup(&self, client: Client) {
+        let touch = Touch::ForgetLookup(client);
+        self.touches.lock().unwrap().push(touch);
+    }
+
     fn netblock_requests(&self, netblock: Netblock, _: Span, _: u64) -> u64 {
         assert!(!*self.always_panics.lock().unwrap());
         let panics_for = *self.panics_for.lock().unwrap();
@@ -167,7 +192,7 @@ impl Rig {
     pub(crate) fn with_bans(settings: Settings, bans: Vec<Ban>) -> Result<Self, ControlError> {
         let start = StartState {
             bans,
-            clients: Vec::new(),
+            ..StartState::default()
         };
         Self::with_state(settings, start)
     }
@@ -198,9 +223,11 @@ impl Rig {
                     writes_error: 0,
                     edits_taken: 0,
                     edits_bad: 0,
-                }; 2],
+                }; 3],
             }),
         };
+        let clients = Arc::clone(&table) as Arc<dyn ClientTable>;
+        let lookups = Lookups::start(&settings, &clock, &clients, Vec::new()).unwrap();
         let (control, handle) = Control::with_disk(
             Arc::new(settings),
             clock,
@@ -210,6 +237,7 @@ impl Rig {
             Arc::new(Totals::default),
             disk,
             start,
+            lookups,
             "0.0.0",
         )?;
         Ok(Self {

@@ -26,6 +26,7 @@ use weir_shared::client::{Client, fold};
 use weir_shared::clock::{Clock, Now};
 use weir_shared::event::Break;
 use weir_shared::handover::Handover;
+use weir_shared::lookup::Ask;
 use weir_shared::netblock::NetSet;
 use weir_shared::record::Batch;
 use weir_shared::settings::{BanResponse, BytesCount, LogRequests, RateLimitHeaders, Settings};
@@ -64,6 +65,8 @@ pub struct Parts {
     pub records: Option<Sender<Batch>>,
     /// Who answers under `/_waf/`.
     pub handover: Handover,
+    /// Who knows countries and AS numbers; called only while lookups are on.
+    pub ask: Ask,
     /// Where everything is counted.
     pub counting: Counting,
 }
@@ -424,6 +427,10 @@ pub struct Worker {
     pub clock: Rc<Coarse>,
     /// Who answers under `/_waf/`.
     pub handover: Handover,
+    /// Who knows countries and AS numbers.
+    pub ask: Ask,
+    /// `WAF_LOOKUP_TIMEOUT`
+    pub lookup_timeout: Duration,
     /// CLIENT-7, shared by all workers.
     pub forgotten_proxy: Arc<ForgottenProxy>,
     /// Request ids.
@@ -472,6 +479,8 @@ impl Worker {
             pool: Pool::new(settings, Rc::clone(&clock)),
             clock,
             handover: Arc::clone(&parts.handover),
+            ask: Arc::clone(&parts.ask),
+            lookup_timeout: settings.lookup.timeout,
             forgotten_proxy,
             ids: Ids::new(),
             snapshots: RefCell::new(Cache::new(Arc::clone(&parts.snapshots))),

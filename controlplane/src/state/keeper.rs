@@ -15,9 +15,12 @@ use weir_shared::clock::Clock;
 use weir_shared::table::ClientRow;
 use weir_shared::units::Time;
 
+use crate::lookup::LookupRow;
+
 use super::bans::Bans;
 use super::clients::{self, Clients};
 use super::document::{self, Document, Envelope, Fault};
+use super::lookups::{self, Lookups};
 use super::merge::{Base, Diff};
 use super::store::{self, Commit, Hash, Seen, Stat, Store};
 use super::watch::{
@@ -39,6 +42,7 @@ pub(super) struct Shared {
     queue: Mutex<Queue>,
     pub(super) bans: Counters,
     pub(super) clients: Counters,
+    pub(super) lookups: Counters,
 }
 
 /// At most one document a file: a newer one replaces the one that still waits.
@@ -46,6 +50,7 @@ pub(super) struct Shared {
 pub(super) struct Queue {
     pub(super) bans: Option<Job<Vec<Arc<Ban>>>>,
     pub(super) clients: Option<Job<Vec<ClientRow>>>,
+    pub(super) lookups: Option<Job<Vec<LookupRow>>>,
     pub(super) stop: bool,
 }
 
@@ -73,7 +78,11 @@ impl Shared {
 
     pub(super) fn counts(&self) -> StateCounts {
         StateCounts {
-            files: [self.bans.read(Bans::FILE), self.clients.read(Clients::FILE)],
+            files: [
+                self.bans.read(Bans::FILE),
+                self.clients.read(Clients::FILE),
+                self.lookups.read(Lookups::FILE),
+            ],
         }
     }
 }
@@ -110,6 +119,7 @@ pub(super) struct Thread {
     pub(super) common: Common,
     pub(super) bans: Held<Bans>,
     pub(super) clients: Held<Clients>,
+    pub(super) lookups: Held<Lookups>,
     pub(super) watch: Watch,
     pub(super) wake: Receiver<()>,
 }
@@ -141,6 +151,7 @@ impl Thread {
                     self.watch.again(&self.common.store.path(""));
                     self.bans.rebuild(self.common.number);
                     self.clients.rebuild(self.common.number);
+                    self.lookups.rebuild(self.common.number);
                     None
                 }
                 Err(error) => Some(error.to_string()),
@@ -149,15 +160,19 @@ impl Thread {
             let wait = self
                 .bans
                 .turn(&mut self.common, unreachable)
-                .min(self.clients.turn(&mut self.common, unreachable));
+                .min(self.clients.turn(&mut self.common, unreachable))
+                .min(self.lookups.turn(&mut self.common, unreachable));
             match stop_at {
                 None => drop(self.wake.recv_timeout(wait)),
                 Some(at) => {
                     if Instant::now() >= at {
                         self.bans.give_up();
                         self.clients.give_up();
+                        self.lookups.give_up();
                     }
-                    if !self.bans.has_job() && !self.clients.has_job() {
+                    let has_job =
+                        self.bans.has_job() || self.clients.has_job() || self.lookups.has_job();
+                    if !has_job {
                         return;
                     }
                     std::thread::sleep(TICK);
@@ -167,13 +182,25 @@ impl Thread {
     }
 
     fn accept(&mut self) {
-        let (bans, clients) = {
+        let (bans, clients, lookups) = {
             let mut queue = self.common.shared.queue();
             self.common.stopping = queue.stop;
-            (queue.bans.take(), queue.clients.take())
+            (
+                queue.bans.take(),
+                queue.clients.take(),
+                queue.lookups.take(),
+            )
         };
         if let Some(job) = bans {
             self.bans.accept(job);
+        }
+        if let Some(job) = lookups {
+            let document = lookups::entries(job.document, self.lookups.base.entries());
+            self.lookups.accept(Job {
+                document,
+                applied: job.applied,
+                saved: job.saved,
+            });
         }
         if let Some(job) = clients {
             let document = clients::entries(job.document, self.clients.base.entries());

@@ -21,10 +21,13 @@ use weir_shared::netblock::Netblock;
 use weir_shared::table::ClientRow;
 use weir_shared::units::Time;
 
+use crate::lookup::LookupRow;
+
 mod bans;
 mod clients;
 mod document;
 mod keeper;
+mod lookups;
 mod merge;
 mod store;
 mod watch;
@@ -34,6 +37,7 @@ pub use clients::client_json;
 use bans::Bans;
 use clients::Clients;
 use keeper::{Common, Held, Job, Shared, Thread};
+use lookups::Lookups;
 use store::Store;
 use watch::Watch;
 
@@ -56,6 +60,8 @@ pub struct StartState {
     pub bans: Vec<Ban>,
     /// clients.json
     pub clients: Vec<ClientRow>,
+    /// lookups.json
+    pub lookups: Vec<LookupRow>,
 }
 
 /// An edit found on disk, as the difference from what was last read or written.
@@ -86,6 +92,13 @@ pub enum EditChange {
         /// Entries taken out.
         removed: Vec<Client>,
     },
+    /// Of lookups.json.
+    Lookups {
+        /// Added or changed entries, whole.
+        put: Vec<LookupRow>,
+        /// Entries taken out.
+        removed: Vec<Client>,
+    },
 }
 
 /// Told whether a document reached the disk: `true` once it is there after fsync and rename (STATE-2).
@@ -97,13 +110,15 @@ pub enum Save {
     Bans(Vec<Arc<Ban>>),
     /// clients.json, least recently seen first.
     Clients(Vec<ClientRow>),
+    /// lookups.json, in any order.
+    Lookups(Vec<LookupRow>),
 }
 
 /// What the keeper did so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StateCounts {
     /// One row a file.
-    pub files: [FileCounts; 2],
+    pub files: [FileCounts; 3],
 }
 
 /// Counts of one file, for `waf_state_writes_total` and `waf_state_edits_total`.
@@ -146,9 +161,11 @@ impl Keeper {
         let now = Time(clock.now().wall_ms);
         let bans = Held::<Bans>::open(&store, now)?;
         let clients = Held::<Clients>::open(&store, now)?;
+        let lookups = Held::<Lookups>::open(&store, now)?;
         let start = StartState {
             bans: bans.entries().iter().map(|ban| Ban::clone(ban)).collect(),
             clients: clients::rows(clients.entries()),
+            lookups: lookups::rows(lookups.entries()),
         };
         let shared = Arc::new(Shared::default());
         let (edits_out, edits) = bounded(EDITS);
@@ -165,6 +182,7 @@ impl Keeper {
             },
             bans,
             clients,
+            lookups,
             wake: woken,
         };
         let thread = std::thread::Builder::new()
@@ -209,6 +227,14 @@ impl Keeper {
                         saved,
                     };
                     queue.clients = Some(job.replacing(queue.clients.take()));
+                }
+                Save::Lookups(document) => {
+                    let job = Job {
+                        document,
+                        applied,
+                        saved,
+                    };
+                    queue.lookups = Some(job.replacing(queue.lookups.take()));
                 }
             }
         }
