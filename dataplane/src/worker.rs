@@ -645,6 +645,7 @@ mod tests {
             breaks,
             records: None,
             handover,
+            ask: Arc::new(|_, _| weir_shared::lookup::Reply::NotNow { again_ns: u64::MAX }),
             counting: counting.clone(),
         };
         (DataPlane::start(bound, parts).unwrap(), address, counting)
