@@ -67,6 +67,7 @@ pub async fn serve(worker: Rc<Worker>, downstream: Rc<Downstream>) {
     })
     .await;
 
+    // What follows is rare, and boxed: held in this future, it would cost every idle connection its size.
     match outcome {
         Err(Ending::HeadTimeout) => {
             drop(connection);
@@ -74,7 +75,7 @@ pub async fn serve(worker: Rc<Worker>, downstream: Rc<Downstream>) {
                 .counters
                 .connection_error(ConnectionError::HeadTimeout);
             downstream.write_last_words(HEAD_TIMEOUT);
-            linger(&downstream).await;
+            Box::pin(linger(&downstream)).await;
         }
         Err(Ending::Panicked) => {
             drop(connection);
@@ -82,7 +83,7 @@ pub async fn serve(worker: Rc<Worker>, downstream: Rc<Downstream>) {
             if !downstream.answering.get() {
                 downstream.write_last_words(PANICKED);
             }
-            linger(&downstream).await;
+            Box::pin(linger(&downstream)).await;
         }
         // Dropping what hyper holds finishes the running request as aborted.
         Err(_) => {}
@@ -90,16 +91,16 @@ pub async fn serve(worker: Rc<Worker>, downstream: Rc<Downstream>) {
             let refused_head = note_error(&worker, &error);
             drop(connection);
             if refused_head || downstream.unread_body.get() {
-                linger(&downstream).await;
+                Box::pin(linger(&downstream)).await;
             }
         }
         Ok(Ok(())) => {
             let tunnel = downstream.tunnel.borrow_mut().take();
             let parts = connection.into_parts();
             if let Some(tunnel) = tunnel {
-                upgrade::run(&downstream, parts.io, parts.read_buf, tunnel).await;
+                Box::pin(upgrade::run(&downstream, parts.io, parts.read_buf, tunnel)).await;
             } else if downstream.unread_body.get() {
-                linger(&downstream).await;
+                Box::pin(linger(&downstream)).await;
             }
         }
     }
