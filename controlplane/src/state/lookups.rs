@@ -278,7 +278,7 @@ mod tests {
         let row = |number: u32| LookupRow {
             client: Client::V4(number),
             lookup: Arc::default(),
-            answered: Time(u64::from(number)),
+            answered: Time(1 + u64::from(number)),
         };
         let all = entries((0..20_003).map(row).collect(), &[]);
         let kept = rows(&Lookups::complete(all, &[], Time(20_001)));
