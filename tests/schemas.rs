@@ -10,6 +10,7 @@ use jsonschema::Validator;
 use serde_json::{Value, json};
 
 use crate::support::application::{After, Application};
+use crate::support::geo::Geo;
 use crate::support::raw_client::{Connection, get, request, try_exchange};
 use crate::support::wait_for;
 use crate::support::weir::{Weir, pretty, state_dir};
@@ -206,6 +207,48 @@ fn what_the_service_writes_fits() {
         "body_too_large",
     ] {
         assert!(actions.contains(action), "{action} is missing: {actions:?}");
+    }
+}
+
+/// STATE-8: the same for what a lookup brings: members of lines, bans and clients, percentages, lookups.json.
+#[test]
+fn what_follows_from_a_lookup_fits() {
+    let application = Application::ok();
+    let geo = Geo::saying(r#"{"country_code":"DE","asn":64496,"organization_name":"Example"}"#);
+    let settings = geo.settings(&[
+        ("WAF_RATE_LIMIT_PER_HOUR", "4"),
+        ("WAF_COUNTRY_LIMIT_PERCENT", "DE=50"),
+        ("WAF_ASN_BYTES_PERCENT", "AS64496=10"),
+        ("WAF_DENY_COUNTRIES", "FR"),
+    ]);
+    let settings: Vec<(&str, &str)> = settings
+        .iter()
+        .map(|(name, value)| (*name, &**value))
+        .collect();
+    let mut weir = Weir::start(&application, &settings);
+    for _ in 0..4 {
+        weir.get("/a", "81.2.69.7");
+    }
+    let bans = wait_for("the ban", || {
+        Some(weir.bans()).filter(|bans| !bans.is_empty())
+    });
+    assert_eq!(bans[0]["notes"]["limit_percent"], 50, "{bans:#?}");
+    fits(&closed("bans", "#/$defs/ban"), "a ban", &bans[0]);
+    weir.stop();
+    for name in ["bans", "clients", "lookups"] {
+        let file = weir.state_file(&format!("{name}.json")).expect("the file");
+        assert_ne!(file[name], json!([]), "{name}");
+        fits(&closed(name, "#"), name, &file);
+    }
+    let lines = weir.request_log();
+    assert!(
+        lines
+            .iter()
+            .any(|line| line["limit_percent"]["percent"] == 50 && line["country"] == "DE"),
+        "{lines:#?}"
+    );
+    for line in &lines {
+        fits(&closed("request-log", "#"), "a log line", line);
     }
 }
 
