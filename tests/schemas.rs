@@ -10,6 +10,7 @@ use jsonschema::Validator;
 use serde_json::{Value, json};
 
 use crate::support::application::{After, Application};
+use crate::support::geo::Geo;
 use crate::support::raw_client::{Connection, get, request, try_exchange};
 use crate::support::wait_for;
 use crate::support::weir::{Weir, pretty, state_dir};
@@ -217,6 +218,48 @@ fn what_the_service_writes_fits() {
     }
 }
 
+/// STATE-8: the same for what a lookup brings: members of lines, bans and clients, percentages, lookups.json.
+#[test]
+fn what_follows_from_a_lookup_fits() {
+    let application = Application::ok();
+    let geo = Geo::saying(r#"{"country_code":"DE","asn":64496,"organization_name":"Example"}"#);
+    let settings = geo.settings(&[
+        ("WAF_RATE_LIMIT_PER_HOUR", "4"),
+        ("WAF_COUNTRY_LIMIT_PERCENT", "DE=50"),
+        ("WAF_ASN_BYTES_PERCENT", "AS64496=10"),
+        ("WAF_DENY_COUNTRIES", "FR"),
+    ]);
+    let settings: Vec<(&str, &str)> = settings
+        .iter()
+        .map(|(name, value)| (*name, &**value))
+        .collect();
+    let mut weir = Weir::start(&application, &settings);
+    for _ in 0..4 {
+        weir.get("/a", "81.2.69.7");
+    }
+    let bans = wait_for("the ban", || {
+        Some(weir.bans()).filter(|bans| !bans.is_empty())
+    });
+    assert_eq!(bans[0]["notes"]["limit_percent"], 50, "{bans:#?}");
+    fits(&closed("bans", "#/$defs/ban"), "a ban", &bans[0]);
+    weir.stop();
+    for name in ["bans", "clients", "lookups"] {
+        let file = weir.state_file(&format!("{name}.json")).expect("the file");
+        assert_ne!(file[name], json!([]), "{name}");
+        fits(&closed(name, "#"), name, &file);
+    }
+    let lines = weir.request_log();
+    assert!(
+        lines
+            .iter()
+            .any(|line| line["limit_percent"]["percent"] == 50 && line["country"] == "DE"),
+        "{lines:#?}"
+    );
+    for line in &lines {
+        fits(&closed("request-log", "#"), "a log line", line);
+    }
+}
+
 /// STATE-8, STATE-6: a hand-written file is judged by the schema as the service judges it at the start; `"$schema"` and
 /// unknown members are allowed and kept.
 #[test]
@@ -227,6 +270,7 @@ fn the_schemas_judge_files_as_the_start_does() {
     let clients = |change: Value| json!({"version": 1, "clients": [with(client.clone(), change)]});
     let lookups = |change: Value| json!({"version": 1, "lookups": [with(json!({"client": "203.0.113.7"}), change)]});
     let window = json!({"start": time, "current": 3, "previous": 9});
+    let lookups = |change: Value| json!({"version": 1, "lookups": [with(json!({"client": "203.0.113.7", "answered": time}), change)]});
     let good = [
         ("bans", json!({"version": 1, "bans": []})),
         (
@@ -287,6 +331,36 @@ fn the_schemas_judge_files_as_the_start_does() {
                 json!({"lookup": null, "passed": 0, "refused": 18_446_744_073_709_551_615_u64, "requests": {"minute": window}, "bytes": {}}),
             ),
         ),
+    ];
+    let good_lookups = [
+        ("lookups", json!({"version": 1, "lookups": []})),
+        ("lookups", lookups(json!({}))),
+        (
+            "lookups",
+            lookups(json!({"country": "DE", "asn": "AS64496", "as_name": "Example", "note": 1})),
+        ),
+        (
+            "lookups",
+            lookups(
+                json!({"client": "2001:db8:1:2::/64", "country": "de", "asn": "64496", "as_name": null}),
+            ),
+        ),
+    ];
+    let wrong_lookups = [
+        (
+            "lookups",
+            json!({"version": 1, "lookups": [{"client": "203.0.113.7"}]}),
+        ),
+        (
+            "lookups",
+            json!({"version": 1, "lookups": [{"answered": time}]}),
+        ),
+        ("lookups", lookups(json!({"client": "203.0.113.0/24"}))),
+        ("lookups", lookups(json!({"country": "Germany"}))),
+        ("lookups", lookups(json!({"country": 49}))),
+        ("lookups", lookups(json!({"asn": "Google"}))),
+        ("lookups", lookups(json!({"asn": 64496}))),
+        ("lookups", lookups(json!({"as_name": []}))),
     ];
     let wrong = [
         ("bans", json!([])),
@@ -361,7 +435,12 @@ fn the_schemas_judge_files_as_the_start_does() {
     let schemas: BTreeMap<_, _> = ["bans", "clients", "lookups"]
         .map(|name| (name, validator(&schema(name))))
         .into();
-    for (documents, expected) in [(&good[..], true), (&wrong[..], false)] {
+    for (documents, expected) in [
+        (&good[..], true),
+        (&good_lookups[..], true),
+        (&wrong[..], false),
+        (&wrong_lookups[..], false),
+    ] {
         for (name, document) in documents {
             assert_eq!(
                 schemas[name].is_valid(document),
