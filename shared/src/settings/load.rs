@@ -13,7 +13,8 @@ use http::header::HeaderName;
 
 use super::table::{Setting, TABLE};
 use super::{
-    AdminToken, BanResponse, BytesCount, LogRequests, RateLimitHeaders, Settings, Upstream,
+    AdminToken, Anomalies, BanResponse, BytesCount, LogRequests, RateLimitHeaders, Settings,
+    Upstream,
 };
 use crate::client::fold;
 use crate::escalation::Policy;
@@ -75,6 +76,7 @@ pub fn load(variables: impl IntoIterator<Item = (String, String)>) -> Result<Loa
         malformed: &malformed,
     };
     problems.extend(together.problems(&draft.settings));
+    draft.warnings.extend(together.warnings(&draft.settings));
     if problems.is_empty() {
         Ok(Loaded {
             settings: draft.settings,
@@ -129,6 +131,7 @@ impl Together<'_> {
             self.upstream_is_the_service(settings),
             self.first_ban_permanent(settings),
             self.both_tokens(),
+            self.asn_threshold_without_lookups(),
         ];
         checks.into_iter().flatten().map(Problem).collect()
     }
@@ -179,6 +182,36 @@ impl Together<'_> {
                 "WAF_ADMIN_TOKEN_FILE={file:?} is set and WAF_ADMIN_TOKEN too: only one of them is allowed"
             )
         })
+    }
+}
+
+impl Together<'_> {
+    /// Start condition 1: an AS number that nobody looks up is never counted.
+    fn asn_threshold_without_lookups(&self) -> Option<String> {
+        let off = |name: &str| self.written.get(name).is_none_or(|value| value == "off");
+        if self.written.get("WAF_LOOKUP_SOURCE")? != "off" {
+            return None;
+        }
+        let row = TABLE
+            .iter()
+            .find(|row| row.name.starts_with("WAF_ANOMALY_ASN_") && !off(row.name))?;
+        let value = self.written.get(row.name)?;
+        Some(format!(
+            "{}={value:?} needs AS numbers, which nobody looks up with WAF_LOOKUP_SOURCE=\"off\": off is allowed, or another source",
+            row.name
+        ))
+    }
+
+    /// What is no fault but hardly meant.
+    fn warnings(&self, settings: &Settings) -> Vec<String> {
+        let watched = settings.anomalies.watch.is_on();
+        (watched && settings.anomalies.watch_nets.is_empty())
+            .then(|| {
+                "WAF_WATCH_* has thresholds but WAF_WATCH_NETS is not set: nothing is watched"
+                    .to_owned()
+            })
+            .into_iter()
+            .collect()
     }
 }
 
@@ -260,6 +293,8 @@ fn unset(state_directory: Option<&String>) -> Settings {
         log_file: None,
         log_request_headers: Vec::new(),
         log_level: "info",
+        anomalies: Anomalies::default(),
+        metrics_top_n: 0,
     }
 }
 
@@ -352,6 +387,14 @@ mod tests {
         assert_eq!(settings.log_file, None);
         assert!(settings.log_request_headers.is_empty());
         assert_eq!(settings.log_level, "info");
+        assert_eq!(
+            settings.anomalies,
+            Anomalies {
+                cooldown: seconds(3600),
+                ..Anomalies::default()
+            }
+        );
+        assert_eq!(settings.metrics_top_n, 20);
     }
 
     /// Section 12: every setting arrives in its own field.
@@ -404,6 +447,8 @@ mod tests {
             ("WAF_LOG_FILE", "/l"),
             ("WAF_LOG_REQUEST_HEADERS", "Accept, DNT,accept"),
             ("WAF_LOG_LEVEL", "debug"),
+            ("WAF_ANOMALY_COOLDOWN", "5m"),
+            ("WAF_METRICS_TOP_N", "7"),
         ]);
         let seconds = Duration::from_secs;
         assert_eq!(settings.listen, "[::1]:81".parse().unwrap());
@@ -459,6 +504,8 @@ mod tests {
         assert_eq!(settings.log_file, Some(PathBuf::from("/l")));
         assert_eq!(settings.log_request_headers, ["accept", "dnt"]);
         assert_eq!(settings.log_level, "debug");
+        assert_eq!(settings.anomalies.cooldown, seconds(300));
+        assert_eq!(settings.metrics_top_n, 7);
     }
 
     const NETS: &str = "a list of addresses and prefixes without zones, such as 192.0.2.0/24,2001:db8::/32, is allowed";
@@ -810,6 +857,19 @@ mod tests {
             "is not known",
             "error, warn, info, debug or trace is allowed",
         ),
+        (
+            "WAF_METRICS_TOP_N",
+            "0",
+            "is out of range",
+            "1 to 1000 is allowed",
+        ),
+        ("WAF_ANOMALY_COOLDOWN", "off", "cannot be off", TIMEOUT),
+        (
+            "WAF_WATCH_NETS",
+            "office",
+            "has \"office\", which is not a netblock",
+            "a list of netblocks without zones, with or without a name of letters, digits, dots, dashes and underscores, such as office=192.0.2.0/24,2001:db8::/32, is allowed",
+        ),
     ];
 
     /// SETTING-1: each malformed value gives its one message and no other.
@@ -831,12 +891,150 @@ mod tests {
         );
     }
 
+    /// ALERT-1, ALERT-3: each threshold arrives in its own field, is off by default and refuses what is none.
+    #[test]
+    fn every_threshold_has_its_field_and_its_message() {
+        let mut pairs = vec![("WAF_WATCH_NETS".to_owned(), "192.0.2.0/24".to_owned())];
+        let mut next = 1000..;
+        for scope in [
+            "ANOMALY_CLIENT",
+            "ANOMALY_NET",
+            "ANOMALY_ASN",
+            "ANOMALY_TOTAL",
+            "WATCH",
+        ] {
+            for unit in ["REQUESTS", "BYTES"] {
+                for span in ["MINUTE", "HOUR"] {
+                    let name = format!("WAF_{scope}_{unit}_PER_{span}");
+                    let (wrong, allowed) = match unit {
+                        "REQUESTS" => ("is not a whole number", COUNT),
+                        _ => ("is not a size", SIZE),
+                    };
+                    assert_eq!(
+                        problems(&[UPSTREAM, (&name, "x")]),
+                        [format!("{name}=\"x\" {wrong}: {allowed}")]
+                    );
+                    pairs.push((name, next.next().unwrap().to_string()));
+                }
+            }
+        }
+        let pairs: Vec<(&str, &str)> = pairs
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_str()))
+            .collect();
+        let anomalies = settings(&pairs).anomalies;
+        let all = [
+            anomalies.client,
+            anomalies.net,
+            anomalies.asn,
+            anomalies.total,
+            anomalies.watch,
+        ];
+        for (place, thresholds) in (0..).zip(all) {
+            let at = |offset: u64| Some(1000 + 4 * place + offset);
+            assert_eq!(thresholds.requests, [at(0), at(1)]);
+            assert_eq!(thresholds.bytes, [at(2), at(3)]);
+        }
+        for pair in &pairs[1..] {
+            assert!(settings(&[pairs[0], *pair]).anomalies.is_on(), "{pair:?}");
+        }
+        assert!(!settings(&[pairs[0]]).anomalies.is_on());
+        assert!(
+            !settings(&[("WAF_WATCH_BYTES_PER_HOUR", "1")])
+                .anomalies
+                .is_on()
+        );
+    }
+
+    /// ALERT-3: names are optional, a netblock is masked; start condition 2 names every bad entry.
+    #[test]
+    fn watched_netblocks_have_names() {
+        let nets = settings(&[(
+            "WAF_WATCH_NETS",
+            "office=192.0.2.7/24, 198.51.100.0/24,,office = 2001:db8::/32",
+        )])
+        .anomalies
+        .watch_nets;
+        let nets: Vec<_> = nets
+            .iter()
+            .map(|net| (net.name.as_str(), net.netblock.to_string()))
+            .collect();
+        assert_eq!(
+            nets,
+            [
+                ("office", "192.0.2.0/24".to_owned()),
+                ("198.51.100.0/24", "198.51.100.0/24".to_owned()),
+                ("office", "2001:db8::/32".to_owned()),
+            ]
+        );
+        for (value, wrong) in [
+            (
+                "=192.0.2.0/24",
+                "has \"=192.0.2.0/24\", whose name is not allowed",
+            ),
+            (
+                "a b=192.0.2.0/24",
+                "has \"a b=192.0.2.0/24\", whose name is not allowed",
+            ),
+            ("a=", "has \"a=\", which is not a netblock"),
+            (
+                "a=b=192.0.2.0/24",
+                "has \"a=b=192.0.2.0/24\", which is not a netblock",
+            ),
+            (
+                "a=192.0.2.1/24,b=192.0.2.2/24",
+                "has \"b=192.0.2.2/24\", a netblock that stands there twice",
+            ),
+        ] {
+            let allowed = "a list of netblocks without zones, with or without a name of letters, digits, dots, dashes and underscores, such as office=192.0.2.0/24,2001:db8::/32, is allowed";
+            assert_eq!(
+                problems(&[UPSTREAM, ("WAF_WATCH_NETS", value)]),
+                [format!("WAF_WATCH_NETS={value:?} {wrong}: {allowed}")]
+            );
+        }
+        assert_eq!(
+            problems(&[UPSTREAM, ("WAF_WATCH_NETS", "x,fe80::1%a")]).len(),
+            2
+        );
+    }
+
+    /// Start condition 1: a threshold for AS numbers needs somebody who looks them up.
+    #[test]
+    fn a_threshold_for_as_numbers_needs_lookups() {
+        let off = ("WAF_LOOKUP_SOURCE", "off");
+        for name in [
+            "WAF_ANOMALY_ASN_REQUESTS_PER_MINUTE",
+            "WAF_ANOMALY_ASN_BYTES_PER_HOUR",
+        ] {
+            assert_eq!(
+                problems(&[UPSTREAM, off, (name, "9")]),
+                [format!(
+                    "{name}=\"9\" needs AS numbers, which nobody looks up with WAF_LOOKUP_SOURCE=\"off\": off is allowed, or another source"
+                )]
+            );
+            assert_eq!(problems(&[UPSTREAM, off, (name, "off")]), [""; 0]);
+            assert_eq!(problems(&[UPSTREAM, (name, "9")]), [""; 0]);
+        }
+    }
+
+    /// SETTING-1: thresholds that watch nothing are a warning.
+    #[test]
+    fn a_watch_without_netblocks_is_a_warning() {
+        assert_eq!(
+            warnings(&[("WAF_WATCH_BYTES_PER_HOUR", "1G")]),
+            ["WAF_WATCH_* has thresholds but WAF_WATCH_NETS is not set: nothing is watched"]
+        );
+    }
+
     /// SETTING-1: no setting that can be malformed is missing above.
     #[test]
     fn the_malformed_settings_are_complete() {
         for row in TABLE {
-            // Any text is a path, and tokens have their own test.
-            let free = ["WAF_STATE_DIR", "WAF_ADMIN_TOKEN_FILE"].contains(&row.name) || row.secret;
+            // Any text is a path; tokens and thresholds have tests of their own.
+            let free = ["WAF_STATE_DIR", "WAF_ADMIN_TOKEN_FILE"].contains(&row.name)
+                || row.secret
+                || row.name.contains("_REQUESTS_PER_")
+                || row.name.contains("_BYTES_PER_");
             assert!(
                 free || MALFORMED.iter().any(|(name, ..)| *name == row.name),
                 "{}",
