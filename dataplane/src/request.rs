@@ -19,7 +19,7 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Versio
 use hyper::body::{Body as _, Incoming};
 use weir_shared::ban::RequestNote;
 use weir_shared::clock::Now;
-use weir_shared::event::Break;
+use weir_shared::event::{Break, Finished};
 use weir_shared::handover::{Body as OwnBody, OwnAnswer, OwnRequest, Step};
 use weir_shared::record::Record;
 use weir_shared::settings::{BanResponse, BytesCount, LogRequests, RateLimitHeaders};
@@ -651,8 +651,10 @@ impl Ticket {
         let history = self.history.unwrap_or_else(|| action.history());
         let charged = self.charged_bytes(request_bytes, response_bytes);
         let counts = &mut self.decision.counts;
+        let mut lookup = None;
 
         let work = |entry: &mut crate::clients::limits::Entry| {
+            lookup.clone_from(&entry.lookup);
             match history {
                 History::Passed => entry.passed += 1,
                 History::Refused => entry.refused += 1,
@@ -681,6 +683,16 @@ impl Ticket {
         worker
             .counters
             .request(told, total_us, request_bytes, response_bytes);
+        if let Some(lookup) = &lookup {
+            worker.events.place(lookup);
+        }
+        if worker.events.wants_finished() {
+            worker.events.finished(Finished {
+                address: self.identity.address,
+                lookup: lookup.clone(),
+                bytes: request_bytes.saturating_add(response_bytes),
+            });
+        }
         if worker.events.wants_records() && self.is_logged(told) {
             worker
                 .events

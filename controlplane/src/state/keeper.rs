@@ -15,6 +15,7 @@ use weir_shared::clock::Clock;
 use weir_shared::table::ClientRow;
 use weir_shared::units::Time;
 
+use super::alerts::{self, Alerts};
 use super::bans::Bans;
 use super::clients::{self, Clients};
 use super::document::{self, Document, Envelope, Fault};
@@ -23,7 +24,7 @@ use super::store::{self, Commit, Hash, Seen, Stat, Store};
 use super::watch::{
     LINGER, POLL, SETTLE, SETTLE_ASIDE, SETTLE_BAD, SETTLE_GONE, Stillness, TICK, Watch,
 };
-use super::{Edit, FileCounts, Saved, StateCounts};
+use super::{AlertsEntry, Edit, FileCounts, Saved, StateCounts, WriteFault};
 
 /// Waits between tries of a failing write.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
@@ -39,6 +40,7 @@ pub(super) struct Shared {
     queue: Mutex<Queue>,
     pub(super) bans: Counters,
     pub(super) clients: Counters,
+    pub(super) alerts: Counters,
 }
 
 /// At most one document a file: a newer one replaces the one that still waits.
@@ -46,6 +48,7 @@ pub(super) struct Shared {
 pub(super) struct Queue {
     pub(super) bans: Option<Job<Vec<Arc<Ban>>>>,
     pub(super) clients: Option<Job<Vec<ClientRow>>>,
+    pub(super) alerts: Option<Job<Vec<AlertsEntry>>>,
     pub(super) stop: bool,
 }
 
@@ -73,7 +76,11 @@ impl Shared {
 
     pub(super) fn counts(&self) -> StateCounts {
         StateCounts {
-            files: [self.bans.read(Bans::FILE), self.clients.read(Clients::FILE)],
+            files: [
+                self.bans.read(Bans::FILE),
+                self.clients.read(Clients::FILE),
+                self.alerts.read(Alerts::FILE),
+            ],
         }
     }
 }
@@ -110,6 +117,7 @@ pub(super) struct Thread {
     pub(super) common: Common,
     pub(super) bans: Held<Bans>,
     pub(super) clients: Held<Clients>,
+    pub(super) alerts: Held<Alerts>,
     pub(super) watch: Watch,
     pub(super) wake: Receiver<()>,
 }
@@ -119,6 +127,7 @@ pub(super) struct Common {
     pub(super) store: Store,
     pub(super) clock: Clock,
     pub(super) edits: Sender<Edit>,
+    pub(super) faults: Sender<WriteFault>,
     pub(super) shared: Arc<Shared>,
     /// The number of the last edit sent.
     pub(super) number: u64,
@@ -141,6 +150,7 @@ impl Thread {
                     self.watch.again(&self.common.store.path(""));
                     self.bans.rebuild(self.common.number);
                     self.clients.rebuild(self.common.number);
+                    self.alerts.rebuild(self.common.number);
                     None
                 }
                 Err(error) => Some(error.to_string()),
@@ -149,15 +159,17 @@ impl Thread {
             let wait = self
                 .bans
                 .turn(&mut self.common, unreachable)
-                .min(self.clients.turn(&mut self.common, unreachable));
+                .min(self.clients.turn(&mut self.common, unreachable))
+                .min(self.alerts.turn(&mut self.common, unreachable));
             match stop_at {
                 None => drop(self.wake.recv_timeout(wait)),
                 Some(at) => {
                     if Instant::now() >= at {
                         self.bans.give_up();
                         self.clients.give_up();
+                        self.alerts.give_up();
                     }
-                    if !self.bans.has_job() && !self.clients.has_job() {
+                    if !self.bans.has_job() && !self.clients.has_job() && !self.alerts.has_job() {
                         return;
                     }
                     std::thread::sleep(TICK);
@@ -167,10 +179,10 @@ impl Thread {
     }
 
     fn accept(&mut self) {
-        let (bans, clients) = {
+        let (bans, clients, alerts) = {
             let mut queue = self.common.shared.queue();
             self.common.stopping = queue.stop;
-            (queue.bans.take(), queue.clients.take())
+            (queue.bans.take(), queue.clients.take(), queue.alerts.take())
         };
         if let Some(job) = bans {
             self.bans.accept(job);
@@ -178,6 +190,14 @@ impl Thread {
         if let Some(job) = clients {
             let document = clients::entries(job.document, self.clients.base.entries());
             self.clients.accept(Job {
+                document,
+                applied: job.applied,
+                saved: job.saved,
+            });
+        }
+        if let Some(job) = alerts {
+            let document = alerts::entries(job.document, self.alerts.base.entries());
+            self.alerts.accept(Job {
                 document,
                 applied: job.applied,
                 saved: job.saved,
@@ -595,6 +615,11 @@ impl<D: Document> Held<D> {
                     file = D::FILE,
                     "the state file cannot be written: {error}; the last good one stays, the write is tried again"
                 );
+                // Full: so many are waiting to be told already.
+                let _ = common.faults.try_send(WriteFault {
+                    file: D::FILE,
+                    error: error.to_string(),
+                });
                 RETRY_FIRST
             }
             // A try made only because somebody waits says nothing about how long the outage will last.

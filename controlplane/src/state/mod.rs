@@ -16,6 +16,7 @@ use weir_shared::netblock::Netblock;
 use weir_shared::table::ClientRow;
 use weir_shared::units::Time;
 
+mod alerts;
 mod bans;
 mod clients;
 mod document;
@@ -24,8 +25,10 @@ mod merge;
 mod store;
 mod watch;
 
+pub use alerts::{AlertsEntry, AlertsKey};
 pub use clients::client_json;
 
+use alerts::Alerts;
 use bans::Bans;
 use clients::Clients;
 use keeper::{Common, Held, Job, Shared, Thread};
@@ -34,6 +37,9 @@ use watch::Watch;
 
 /// Edits that wait for the control loop; it takes them every few milliseconds, an administrator saves every few seconds.
 const EDITS: usize = 64;
+
+/// Failing writes that wait to be told: a few files, each told once an outage.
+const FAULTS: usize = 16;
 
 /// What names a ban in the file and in memory. The ledger and the keeper see to it that no two bans share it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -51,6 +57,17 @@ pub struct StartState {
     pub bans: Vec<Ban>,
     /// clients.json
     pub clients: Vec<ClientRow>,
+    /// alerts.json
+    pub alerts: Vec<AlertsEntry>,
+}
+
+/// A state file that could not be written, told once until it can be again (STATE-7).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct WriteFault {
+    /// The file's name.
+    pub file: &'static str,
+    /// What the system said.
+    pub error: String,
 }
 
 /// An edit found on disk, as the difference from what was last read or written.
@@ -81,6 +98,13 @@ pub enum EditChange {
         /// Entries taken out.
         removed: Vec<Client>,
     },
+    /// Of alerts.json.
+    Alerts {
+        /// Added or changed entries, whole.
+        put: Vec<AlertsEntry>,
+        /// Entries taken out.
+        removed: Vec<AlertsKey>,
+    },
 }
 
 /// Told whether a document reached the disk: `true` once it is there after fsync and rename (STATE-2).
@@ -92,13 +116,15 @@ pub enum Save {
     Bans(Vec<Arc<Ban>>),
     /// clients.json, least recently seen first.
     Clients(Vec<ClientRow>),
+    /// alerts.json, in the order of the file.
+    Alerts(Vec<AlertsEntry>),
 }
 
 /// What the keeper did so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StateCounts {
     /// One row a file.
-    pub files: [FileCounts; 2],
+    pub files: [FileCounts; 3],
 }
 
 /// Counts of one file, for `waf_state_writes_total` and `waf_state_edits_total`.
@@ -120,6 +146,7 @@ pub struct FileCounts {
 pub struct Keeper {
     shared: Arc<Shared>,
     edits: Receiver<Edit>,
+    faults: Receiver<WriteFault>,
     wake: Sender<()>,
     thread: Option<JoinHandle<()>>,
 }
@@ -137,12 +164,15 @@ impl Keeper {
         let now = Time(clock.now().wall_ms);
         let bans = Held::<Bans>::open(&store, now)?;
         let clients = Held::<Clients>::open(&store, now)?;
+        let alerts = Held::<Alerts>::open(&store, now)?;
         let start = StartState {
             bans: bans.entries().iter().map(|ban| Ban::clone(ban)).collect(),
             clients: clients::rows(clients.entries()),
+            alerts: alerts.entries().to_vec(),
         };
         let shared = Arc::new(Shared::default());
         let (edits_out, edits) = bounded(EDITS);
+        let (faults_out, faults) = bounded(FAULTS);
         let (wake, woken) = bounded(1);
         let thread = Thread {
             watch: Watch::start(&store.path(""), wake.clone()),
@@ -150,12 +180,14 @@ impl Keeper {
                 store,
                 clock,
                 edits: edits_out,
+                faults: faults_out,
                 shared: Arc::clone(&shared),
                 number: 0,
                 stopping: false,
             },
             bans,
             clients,
+            alerts,
             wake: woken,
         };
         let thread = std::thread::Builder::new()
@@ -166,6 +198,7 @@ impl Keeper {
             Self {
                 shared,
                 edits,
+                faults,
                 wake,
                 thread: Some(thread),
             },
@@ -176,6 +209,11 @@ impl Keeper {
     /// Edits found on disk, in order. They are few; while nobody takes them, further ones wait on disk.
     pub fn edits(&self) -> &Receiver<Edit> {
         &self.edits
+    }
+
+    /// Writes that failed, one a file and outage. What is not taken is logged all the same.
+    pub fn faults(&self) -> &Receiver<WriteFault> {
+        &self.faults
     }
 
     /// Queues a document that contains all edits up to `applied`; returns at once. A document that is still queued when
@@ -200,6 +238,14 @@ impl Keeper {
                         saved,
                     };
                     queue.clients = Some(job.replacing(queue.clients.take()));
+                }
+                Save::Alerts(document) => {
+                    let job = Job {
+                        document,
+                        applied,
+                        saved,
+                    };
+                    queue.alerts = Some(job.replacing(queue.alerts.take()));
                 }
             }
         }
@@ -274,7 +320,7 @@ mod tests {
         let store = Store::open(dir.path()).unwrap();
         let faults = Arc::clone(&store.faults);
         let (keeper, start) = Keeper::with_store(store, Clock::manual(NOW).0).unwrap();
-        assert!(start.bans.is_empty() && start.clients.is_empty());
+        assert!(start.bans.is_empty() && start.clients.is_empty() && start.alerts.is_empty());
         Setup {
             dir,
             keeper,
