@@ -445,6 +445,8 @@ impl<D: Document> Held<D> {
         let now = common.now();
         let theirs = D::complete(entries, self.base.entries(), now);
         let number = common.number + 1;
+        // Before it is told: whoever hears of the edit finds it counted.
+        count(&D::counters(&common.shared).edits_taken);
         match self.base.take(number, theirs) {
             Some(diff) => {
                 tracing::info!(
@@ -457,7 +459,6 @@ impl<D: Document> Held<D> {
             }
             None => tracing::info!(file = D::FILE, "edit taken in: no entry changed"),
         }
-        count(&D::counters(&common.shared).edits_taken);
         self.on_disk = seen;
         self.racy = seen.is_some_and(|seen| is_racy(&seen.stat));
         self.bad = None;
