@@ -283,11 +283,18 @@ impl Form {
         if let Some(name) = &settings.instance_name {
             text_member(b",\"instance\":\"", name.as_bytes(), &mut instance);
         }
-        let headers = settings
-            .log_request_headers
-            .iter()
-            // Never, whatever the setting says (LOG-1); the start warned about it.
-            .filter(|name| ![AUTHORIZATION, PROXY_AUTHORIZATION, COOKIE, SET_COOKIE].contains(name))
+        let mut named: Vec<&HeaderName> = Vec::new();
+        for name in &settings.log_request_headers {
+            // Credentials never, whatever the setting says (LOG-1); the start warned about it. A name that stands there
+            // twice would be a member twice.
+            let credential =
+                [AUTHORIZATION, PROXY_AUTHORIZATION, COOKIE, SET_COOKIE].contains(name);
+            if !credential && !named.contains(&name) {
+                named.push(name);
+            }
+        }
+        let headers = named
+            .into_iter()
             .map(|name| {
                 let mut member = vec![b'"'];
                 text(name.as_str().as_bytes(), &mut member);
@@ -682,7 +689,7 @@ mod tests {
             instance_name: Some("edge-1".to_owned()),
             log_requests: LogRequests::All,
             log_file,
-            log_request_headers: ["x-tag", "authorization", "cookie", "set-cookie"]
+            log_request_headers: ["x-tag", "authorization", "cookie", "set-cookie", "x-tag"]
                 .map(HeaderName::from_static)
                 .to_vec(),
             log_level: "info",

@@ -2,6 +2,7 @@
 //! close where a body was left unread.
 
 use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::Poll;
@@ -18,10 +19,9 @@ use crate::request;
 use crate::socket::{Downstream, Ending, Socket};
 use crate::worker::Worker;
 
-/// Head of a request at most; larger is 431.
+/// Head of a request at most; larger is 431, and so are more than 100 fields: hyper parses up to that number without an
+/// allocation, and with two for any other bound.
 const MAX_HEAD: usize = 64 * 1024;
-/// Fields of a request at most; more is 431.
-const MAX_FIELDS: usize = 128;
 /// What a lingering close reads at most.
 const LINGER_BYTES: usize = 1024 * 1024;
 /// How long a lingering close waits at most.
@@ -30,19 +30,19 @@ const LINGER: Duration = Duration::from_secs(2);
 const HEAD_TIMEOUT: &[u8] =
     b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
 
+const PANICKED: &[u8] =
+    b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+
 /// Serves one connection to its end.
 pub async fn serve(worker: Rc<Worker>, downstream: Rc<Downstream>) {
     let service = {
         let (worker, downstream) = (Rc::clone(&worker), Rc::clone(&downstream));
-        service_fn(move |request: Request<Incoming>| {
-            request::answer(Rc::clone(&worker), Rc::clone(&downstream), request)
-        })
+        service_fn(move |request: Request<Incoming>| request::answer(&worker, &downstream, request))
     };
     let mut connection = http1::Builder::new()
         // Our own sweeper cuts slow heads; hyper's timer would cost a sleep a request.
         .header_read_timeout(None)
         .max_header_size(MAX_HEAD)
-        .max_headers(MAX_FIELDS)
         .serve_connection(Socket(Rc::clone(&downstream)), service);
 
     let mut draining = false;
@@ -55,14 +55,19 @@ pub async fn serve(worker: Rc<Worker>, downstream: Rc<Downstream>) {
                     Pin::new(&mut connection).graceful_shutdown();
                 }
             }
-            cut @ (Ending::HeadTimeout | Ending::Stalled | Ending::Abort) => {
+            cut @ (Ending::HeadTimeout | Ending::Stalled | Ending::Abort | Ending::Panicked) => {
                 return Poll::Ready(Err(cut));
             }
         }
-        Pin::new(&mut connection).poll(cx).map(Ok)
+        // A bug of ours costs its connection, not the worker and all that it serves.
+        match catch_unwind(AssertUnwindSafe(|| Pin::new(&mut connection).poll(cx))) {
+            Ok(polled) => polled.map(Ok),
+            Err(_) => Poll::Ready(Err(Ending::Panicked)),
+        }
     })
     .await;
 
+    // What follows is rare, and boxed: held in this future, it would cost every idle connection its size.
     match outcome {
         Err(Ending::HeadTimeout) => {
             drop(connection);
@@ -70,7 +75,15 @@ pub async fn serve(worker: Rc<Worker>, downstream: Rc<Downstream>) {
                 .counters
                 .connection_error(ConnectionError::HeadTimeout);
             downstream.write_last_words(HEAD_TIMEOUT);
-            linger(&downstream).await;
+            Box::pin(linger(&downstream)).await;
+        }
+        Err(Ending::Panicked) => {
+            drop(connection);
+            worker.counters.connection_error(ConnectionError::Panic);
+            if !downstream.answering.get() {
+                downstream.write_last_words(PANICKED);
+            }
+            Box::pin(linger(&downstream)).await;
         }
         // Dropping what hyper holds finishes the running request as aborted.
         Err(_) => {}
@@ -78,16 +91,16 @@ pub async fn serve(worker: Rc<Worker>, downstream: Rc<Downstream>) {
             let refused_head = note_error(&worker, &error);
             drop(connection);
             if refused_head || downstream.unread_body.get() {
-                linger(&downstream).await;
+                Box::pin(linger(&downstream)).await;
             }
         }
         Ok(Ok(())) => {
             let tunnel = downstream.tunnel.borrow_mut().take();
             let parts = connection.into_parts();
             if let Some(tunnel) = tunnel {
-                upgrade::run(&downstream, parts.io, parts.read_buf, tunnel).await;
+                Box::pin(upgrade::run(&downstream, parts.io, parts.read_buf, tunnel)).await;
             } else if downstream.unread_body.get() {
-                linger(&downstream).await;
+                Box::pin(linger(&downstream)).await;
             }
         }
     }

@@ -1,12 +1,10 @@
-//! The life of one request.
+//! The life of one request: identify, ask the ladder, refuse or answer or forward.
 //!
-//! The outer function stands between hyper and everything that can go wrong; the inner one reads from top to bottom:
-//! identify, ask the ladder, refuse or answer or forward. Every exit ends in [`Ticket::finish`], which alone counts,
-//! charges bytes, keeps the client's history and writes the log record.
+//! Every exit ends in [`Ticket::finish`], which alone counts, charges bytes, keeps the client's history and writes the
+//! log record. What a bug would do is caught one level up, in `connection.rs`.
 
 use std::future::poll_fn;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::rc::Rc;
 use std::task::Poll;
 
@@ -49,33 +47,49 @@ const MAX_DRAIN: usize = 64 * 1024;
 #[error("the connection is closed unanswered")]
 pub struct Dropped;
 
-/// Answers one request, whatever happens.
-pub async fn answer(
-    worker: Rc<Worker>,
-    downstream: Rc<Downstream>,
-    request: Request<Incoming>,
-) -> Result<Response<ReplyBody>, Dropped> {
-    downstream.begin();
-    let mut life = pin!(live(&worker, &downstream, request));
-    poll_fn(|cx| {
-        // A bug of ours costs its request, not the worker.
-        catch_unwind(AssertUnwindSafe(|| life.as_mut().poll(cx))).unwrap_or_else(|_| {
-            worker.counters.connection_error(ConnectionError::Panic);
-            let mut response = reply::problem(StatusCode::INTERNAL_SERVER_ERROR);
-            reply::close(&mut response);
-            Poll::Ready(Ok(response))
-        })
-    })
-    .await
-}
-
-async fn live(
+/// Answers one request: reads from top to bottom as the flow of a request does.
+///
+/// Everything up to the verdict happens at once, before the future is made: it then holds what the rest needs and no
+/// more, and hyper moves a small future into place for each request.
+pub fn answer(
     worker: &Rc<Worker>,
     downstream: &Rc<Downstream>,
     request: Request<Incoming>,
-) -> Result<Response<ReplyBody>, Dropped> {
+) -> impl Future<Output = Result<Response<ReplyBody>, Dropped>> + use<> {
+    let next = begin(worker, downstream, request);
+    async move {
+        match next {
+            Next::Done(response) => Ok(response),
+            Next::Refuse(ticket, body, refusal) => {
+                let left = drain(body, &ticket.head.headers).await;
+                refuse(ticket, refusal, left)
+            }
+            // Rare, and large for what they hold across their awaits.
+            Next::AnswerOwn(ticket, body) => Ok(Box::pin(answer_own(ticket, body)).await),
+            Next::NotTaken(ticket, body) => {
+                let left = drain(body, &ticket.head.headers).await;
+                Ok(ticket.close_with(reply::method_not_taken(), Action::Answered, left))
+            }
+            Next::Forward(ticket, body) => Ok(forward(ticket, body).await),
+        }
+    }
+}
+
+/// What follows the verdict.
+enum Next {
+    Done(Response<ReplyBody>),
+    Refuse(Box<Ticket>, Incoming, Refusal),
+    AnswerOwn(Box<Ticket>, Incoming),
+    /// CONNECT and TRACE.
+    NotTaken(Box<Ticket>, Incoming),
+    Forward(Box<Ticket>, Incoming),
+}
+
+/// Identifies, and asks the ladder.
+fn begin(worker: &Rc<Worker>, downstream: &Rc<Downstream>, request: Request<Incoming>) -> Next {
+    downstream.begin();
     let now = worker.clock.now();
-    let (mut head, mut body) = request.into_parts();
+    let (mut head, body) = request.into_parts();
 
     let checked = headers::check_framing(&head.headers)
         .and_then(|()| headers::settle_host(&head.uri, head.version, &mut head.headers));
@@ -87,7 +101,7 @@ async fn live(
         downstream.unread_body.set(!body.is_end_stream());
         let mut response = reply::problem(StatusCode::BAD_REQUEST);
         reply::close(&mut response);
-        return Ok(response);
+        return Next::Done(response);
     }
 
     let identity = identify(
@@ -102,7 +116,7 @@ async fn live(
     let decision = decide(worker, &identity, &head, now);
     if decision.verdict == Verdict::Health {
         downstream.end();
-        return Ok(reply::health(worker.is_draining()));
+        return Next::Done(reply::health(worker.is_draining()));
     }
 
     let websocket = headers::asks_for_websocket(&head.method, head.version, &head.headers);
@@ -111,7 +125,7 @@ async fn live(
         Verdict::Refuse(refusal) => {
             ticket.report(&refusal);
             if !worker.observe {
-                return refuse(ticket, body, refusal).await;
+                return Next::Refuse(ticket, body, refusal);
             }
             ticket.would_be = Some(refusal.action());
             weir_shared::path::is_own(ticket.head.uri.path())
@@ -120,13 +134,12 @@ async fn live(
         Verdict::Forward | Verdict::Health | Verdict::StartOver => false,
     };
     if own {
-        return answer_own(ticket, body).await;
+        return Next::AnswerOwn(ticket, body);
     }
     if ticket.head.method == Method::CONNECT || ticket.head.method == Method::TRACE {
-        drain(&mut body, &ticket.head.headers).await;
-        return Ok(ticket.close_with(reply::method_not_taken(), Action::Answered, &body));
+        return Next::NotTaken(ticket, body);
     }
-    forward(ticket, body).await
+    Next::Forward(ticket, body)
 }
 
 /// Asks the ladder; again where the snapshot was older than the client's last reset (LIMIT-6).
@@ -179,11 +192,11 @@ fn warn_of_forgotten_proxy(
     }
 }
 
-/// Step 4, 6, 10 and 11 of the ladder: the refusal, in enforce mode.
-async fn refuse(
+/// Step 4, 6, 10 and 11 of the ladder: the refusal, in enforce mode. `left` says that a part of the body was not read.
+fn refuse(
     ticket: Box<Ticket>,
-    mut body: Incoming,
     refusal: Refusal,
+    left: bool,
 ) -> Result<Response<ReplyBody>, Dropped> {
     let worker = Rc::clone(&ticket.worker);
     let now_ms = ticket.started.wall_ms;
@@ -211,8 +224,7 @@ async fn refuse(
     if of_limits && worker.rate_limit_headers != RateLimitHeaders::Off {
         ticket.add_rate_limit_fields(response.headers_mut());
     }
-    drain(&mut body, &ticket.head.headers).await;
-    Ok(ticket.close_with(response, refusal.action(), &body))
+    Ok(ticket.close_with(response, refusal.action(), left))
 }
 
 /// Milliseconds until a ban ends; none if it never does.
@@ -220,42 +232,40 @@ fn until_end(end_ms: u64, now_ms: u64) -> Option<u64> {
     (end_ms != u64::MAX).then(|| end_ms.saturating_sub(now_ms))
 }
 
-/// Takes what has already come of a body that nobody will read, so that a small one does not cost the connection. A
-/// client that waits for a 100 is not asked for its body.
-async fn drain(body: &mut Incoming, headers: &HeaderMap) {
-    if body.is_end_stream() || headers.contains_key(EXPECT) {
-        return;
+/// Takes what has already come of a body that nobody will read, so that a small one does not cost the connection; true
+/// if something is left of it. A client that waits for a 100 is not asked for its body.
+async fn drain(mut body: Incoming, headers: &HeaderMap) -> bool {
+    if body.is_end_stream() {
+        return false;
+    }
+    if headers.contains_key(EXPECT) {
+        return true;
     }
     let mut drained = 0;
     poll_fn(|cx| {
         while drained < MAX_DRAIN {
-            match Pin::new(&mut *body).poll_frame(cx) {
+            match Pin::new(&mut body).poll_frame(cx) {
                 Poll::Ready(Some(Ok(frame))) => drained += frame.data_ref().map_or(0, Bytes::len),
                 Poll::Ready(Some(Err(_)) | None) | Poll::Pending => break,
             }
         }
-        Poll::Ready(())
+        Poll::Ready(!body.is_end_stream())
     })
-    .await;
+    .await
 }
 
 /// Step 12: the service answers.
-async fn answer_own(
-    ticket: Box<Ticket>,
-    mut body: Incoming,
-) -> Result<Response<ReplyBody>, Dropped> {
-    let answer = ask_control_plane(&ticket, &mut body).await;
+async fn answer_own(mut ticket: Box<Ticket>, mut body: Incoming) -> Response<ReplyBody> {
     let OwnAnswer {
         status,
         headers,
         body: content,
         action,
         history,
-    } = answer;
-    let mut ticket = ticket;
+    } = ask_control_plane(&ticket, &mut body).await;
     ticket.history = Some(history);
-    drain(&mut body, &ticket.head.headers).await;
-    Ok(ticket.close_with(reply::own(status, headers, content), action, &body))
+    let left = drain(body, &ticket.head.headers).await;
+    ticket.close_with(reply::own(status, headers, content), action, left)
 }
 
 async fn ask_control_plane(ticket: &Ticket, body: &mut Incoming) -> OwnAnswer {
@@ -337,29 +347,35 @@ async fn read_body(body: &mut Incoming, limit: usize, downstream: &Downstream) -
 }
 
 /// Step 13: the application answers.
-async fn forward(mut ticket: Box<Ticket>, body: Incoming) -> Result<Response<ReplyBody>, Dropped> {
-    let worker = Rc::clone(&ticket.worker);
-    let downstream = Rc::clone(&ticket.downstream);
+async fn forward(mut ticket: Box<Ticket>, body: Incoming) -> Response<ReplyBody> {
     ticket.forwarded = true;
-    let limit = worker
-        .rules
-        .max_body_size
-        .filter(|_| !worker.observe && !ticket.is_unchecked());
+    let limit = ticket.body_limit();
     let repeatable = forward::is_repeatable(&ticket.head.method, &body);
-    let body = RequestBody::new(body, &downstream, limit);
-    let result = {
-        let request = |body| ticket.to_upstream(body);
-        let again = repeatable.then_some(|| request(RequestBody::Empty));
-        forward::exchange(&worker.pool, &downstream, request(body), again).await
-    };
+    let body = RequestBody::new(body, &ticket.downstream, limit);
+    let build = |body| ticket.to_upstream(body);
+    let result = forward::exchange(
+        &ticket.worker.pool,
+        &ticket.downstream,
+        body,
+        build,
+        repeatable,
+    )
+    .await;
+    match result {
+        Ok(answer) => pass_on(ticket, answer),
+        Err(failure) => fail(ticket, failure),
+    }
+}
+
+/// The application's answer as the client gets it.
+fn pass_on(mut ticket: Box<Ticket>, answer: Answer) -> Response<ReplyBody> {
     let Answer {
         response,
         lane,
         connect_us,
-    } = match result {
-        Ok(answer) => answer,
-        Err(failure) => return Ok(fail(ticket, failure)),
-    };
+    } = answer;
+    let worker = Rc::clone(&ticket.worker);
+    let downstream = Rc::clone(&ticket.downstream);
     let first_byte_us = worker.clock.since_us(ticket.started);
     ticket.connect_us = connect_us;
     ticket.first_byte_us = Some(first_byte_us);
@@ -369,7 +385,7 @@ async fn forward(mut ticket: Box<Ticket>, body: Incoming) -> Result<Response<Rep
     let switched = head.status == StatusCode::SWITCHING_PROTOCOLS;
     if switched && !(ticket.websocket && headers::is_websocket_answer(&head.headers)) {
         tracing::warn!("the application switched protocols unasked");
-        return Ok(fail(ticket, Failure::BadGateway));
+        return fail(ticket, Failure::BadGateway);
     }
     headers::to_downstream(&mut head.headers, switched);
     head.version = Version::HTTP_11;
@@ -384,22 +400,15 @@ async fn forward(mut ticket: Box<Ticket>, body: Incoming) -> Result<Response<Rep
             ticket,
             idle_timeout,
         });
-        return Ok(Response::from_parts(head, ReplyBody::empty()));
+        return Response::from_parts(head, ReplyBody::empty());
     }
     if incoming.is_end_stream() {
-        let mut lane = Some(lane);
-        poll_fn(|cx| {
-            if let Some(lane) = lane.take() {
-                worker.pool.put_back(lane, cx);
-            }
-            Poll::Ready(())
-        })
-        .await;
+        worker.pool.keep(lane);
         ticket.finish(Action::Passed);
-        return Ok(Response::from_parts(head, ReplyBody::empty()));
+        return Response::from_parts(head, ReplyBody::empty());
     }
     let body = AnswerBody::new(incoming, lane, downstream, ticket);
-    Ok(Response::from_parts(head, ReplyBody::Upstream(body)))
+    Response::from_parts(head, ReplyBody::Upstream(body))
 }
 
 /// The application gave no answer: ours.
@@ -498,6 +507,12 @@ impl Ticket {
     /// The worker's upstream pool.
     pub fn pool(&self) -> &Pool {
         &self.worker.pool
+    }
+
+    /// What ends the request where its body passes it: nothing in observe mode, and nothing for those past the limits.
+    fn body_limit(&self) -> Option<u64> {
+        let applies = !self.worker.observe && !self.is_unchecked();
+        self.worker.rules.max_body_size.filter(|_| applies)
     }
 
     /// Whether the ladder let the request past its limits.
@@ -600,14 +615,14 @@ impl Ticket {
         }
     }
 
-    /// Finishes with an answer of ours; the connection closes behind it where a body was left unread.
+    /// Finishes with an answer of ours; the connection closes behind it where a part of the body is left.
     fn close_with(
         self: Box<Self>,
         mut response: Response<ReplyBody>,
         action: Action,
-        body: &Incoming,
+        left: bool,
     ) -> Response<ReplyBody> {
-        if !body.is_end_stream() {
+        if left {
             self.downstream.unread_body.set(true);
             reply::close(&mut response);
         }

@@ -3,12 +3,14 @@
 //! hyper's own timers cost a boxed sleep a request. Here every connection notes when it must have moved on, and one
 //! sweeper a worker looks at all of them on its tick.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::io;
 use std::net::{IpAddr, Shutdown};
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use http::HeaderValue;
@@ -43,6 +45,8 @@ pub enum Ending {
     Drain,
     /// The service stops now.
     Abort,
+    /// A bug of ours ended it.
+    Panicked,
 }
 
 /// What ended a client's body before its end.
@@ -99,10 +103,13 @@ pub struct Downstream {
     pub body_fault: Cell<BodyFault>,
     /// Body bytes of the current request.
     pub request_bytes: Cell<u64>,
+    /// Whether bytes of an answer to the current request were written.
+    pub answering: Cell<bool>,
     /// Whether a part of the body is still to come. A close then lingers, so that the answer is seen and not a reset.
     pub unread_body: Cell<bool>,
     ending: Cell<Ending>,
     waker: RefCell<Option<Waker>>,
+    quiet: OnceCell<(Arc<Quiet>, Waker)>,
     /// Set by a request whose answer was 101: what the connection becomes.
     pub tunnel: RefCell<Option<Tunnel>>,
 }
@@ -135,9 +142,11 @@ impl Downstream {
             upstream_late: Cell::new(false),
             body_fault: Cell::new(BodyFault::None),
             request_bytes: Cell::new(0),
+            answering: Cell::new(false),
             unread_body: Cell::new(false),
             ending: Cell::new(Ending::No),
             waker: RefCell::new(None),
+            quiet: OnceCell::new(),
             tunnel: RefCell::new(None),
         })
     }
@@ -150,6 +159,7 @@ impl Downstream {
         self.upstream_deadline.set(NEVER);
         self.upstream_late.set(false);
         self.body_fault.set(BodyFault::None);
+        self.answering.set(false);
         self.unread_body.set(false);
         self.request_bytes.set(0);
     }
@@ -261,6 +271,33 @@ impl Downstream {
         }
     }
 
+    /// Polls something that wakes itself while it is polled, as hyper's two halves of a connection do when one task
+    /// drives both: `work` goes on until it cannot, so such a wake would only have the whole task polled once more for
+    /// nothing. Where `work` is pending in the end and was woken meanwhile, the task is woken after all.
+    pub fn quietly<R>(
+        &self,
+        cx: &mut Context<'_>,
+        work: impl FnOnce(&mut Context<'_>) -> Poll<R>,
+    ) -> Poll<R> {
+        let (quiet, waker) = self.quiet.get_or_init(|| {
+            let quiet = Arc::new(Quiet {
+                task: cx.waker().clone(),
+                polling: AtomicBool::new(false),
+                missed: AtomicBool::new(false),
+            });
+            let waker = Waker::from(Arc::clone(&quiet));
+            (quiet, waker)
+        });
+        quiet.missed.store(false, Relaxed);
+        quiet.polling.store(true, Relaxed);
+        let outcome = work(&mut Context::from_waker(waker));
+        quiet.polling.store(false, Relaxed);
+        if outcome.is_pending() && quiet.missed.load(Relaxed) {
+            cx.waker().wake_by_ref();
+        }
+        outcome
+    }
+
     fn wake(&self) {
         if let Some(waker) = &*self.waker.borrow() {
             waker.wake_by_ref();
@@ -306,7 +343,31 @@ impl Downstream {
                 self.write_deadline.set(self.after(self.timeouts.body_ns));
             }
             Poll::Pending => {}
-            Poll::Ready(_) => self.write_deadline.set(NEVER),
+            Poll::Ready(_) => {
+                self.answering.set(true);
+                self.write_deadline.set(NEVER);
+            }
+        }
+    }
+}
+
+/// The waker of [`Downstream::quietly`]. All of it happens on one thread; the atomics only make it a waker.
+struct Quiet {
+    task: Waker,
+    polling: AtomicBool,
+    missed: AtomicBool,
+}
+
+impl Wake for Quiet {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if self.polling.load(Relaxed) {
+            self.missed.store(true, Relaxed);
+        } else {
+            self.task.wake_by_ref();
         }
     }
 }

@@ -242,10 +242,14 @@ impl DataPlane {
 
     /// Waits for the workers; false if one of them panicked.
     pub fn join(self) -> bool {
-        self.threads
+        // Every thread is waited for, also behind one that panicked.
+        let panicked = self
+            .threads
             .into_iter()
             .map(JoinHandle::join)
-            .fold(true, |fine, joined| fine && joined.is_ok())
+            .filter(Result::is_err)
+            .count();
+        panicked == 0
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::state::client_json;
 use http::StatusCode;
 use serde::Serialize;
 use serde_json::Value;
@@ -13,7 +14,6 @@ use weir_shared::table::ClientTable;
 use crate::bans::ledger::Ledger;
 
 use super::problem::{Problem, json};
-use crate::state::client_json;
 
 /// The client and every ban that covers it, whether it still refuses or not; 404 where neither is known.
 pub(crate) fn answer(

@@ -94,23 +94,29 @@ pub(super) struct Fault {
 /// Reads a whole file.
 pub(super) fn parse<D: Document>(bytes: &[u8]) -> Result<Content<D>, Fault> {
     let mut json = serde_json::Deserializer::from_slice(bytes);
-    let mut track = Track::new();
-    Content::deserialize(Tracked::new(&mut json, &mut track))
-        .and_then(|content| json.end().map(|()| content))
-        .map_err(|error| {
-            let (line, column) = (error.line(), error.column());
-            let text = error.to_string();
-            let message = text
-                .strip_suffix(&format!(" at line {line} column {column}"))
-                .unwrap_or(&text)
-                .to_owned();
-            Fault {
-                line,
-                column,
-                pointer: pointer(&track.path()),
-                message,
-            }
-        })
+    let read = Content::deserialize(&mut json).and_then(|content| json.end().map(|()| content));
+    // Following the path costs an allocation a member: only a file that is refused pays for it.
+    read.map_err(|error| {
+        let mut track = Track::new();
+        let mut json = serde_json::Deserializer::from_slice(bytes);
+        let tracked = Content::<D>::deserialize(Tracked::new(&mut json, &mut track));
+        let pointer = match tracked {
+            Ok(_) => String::new(),
+            Err(_) => pointer(&track.path()),
+        };
+        let (line, column) = (error.line(), error.column());
+        let text = error.to_string();
+        let message = text
+            .strip_suffix(&format!(" at line {line} column {column}"))
+            .unwrap_or(&text)
+            .to_owned();
+        Fault {
+            line,
+            column,
+            pointer,
+            message,
+        }
+    })
 }
 
 /// Writes a whole file, pretty-printed, with a newline at its end.

@@ -445,7 +445,7 @@ impl<D: Document> Held<D> {
         let now = common.now();
         let theirs = D::complete(entries, self.base.entries(), now);
         let number = common.number + 1;
-        // Before it is told: whoever hears of the edit finds it counted.
+        // Before it is sent: who has the edit finds it counted.
         count(&D::counters(&common.shared).edits_taken);
         match self.base.take(number, theirs) {
             Some(diff) => {

@@ -272,7 +272,17 @@ mod tests {
         fn write(&mut self) {
             self.look();
             if let Some((ours, applied)) = self.queued.take() {
-                let merged = self.base.merged(&ours, applied).unwrap_or(ours);
+                let merged = self
+                    .base
+                    .merged(&ours, applied)
+                    .unwrap_or_else(|| ours.clone());
+                for ban in &merged {
+                    let lift_lost = ban.lifted.is_none()
+                        && ours.iter().any(|ours| {
+                            BanKey::of(ours) == BanKey::of(ban) && ours.lifted.is_some()
+                        });
+                    assert!(!lift_lost, "the write undid a lift");
+                }
                 self.file = merged.clone();
                 self.base.written(merged, applied);
             }

@@ -167,16 +167,23 @@ impl AnswerBody {
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        // Twice: asking for a frame may be what lets the connection read the next one.
-        for _ in 0..2 {
-            if let Some(lane) = &mut self.lane {
+        let Self {
+            incoming,
+            lane,
+            downstream,
+            ..
+        } = self;
+        downstream.quietly(cx, |cx| {
+            // What came with the head is here already; asking for more is what lets the connection read it.
+            let next = Pin::new(&mut *incoming).poll_frame(cx);
+            if next.is_ready() {
+                return next;
+            }
+            if let Some(lane) = lane {
                 lane.link.drive(cx);
             }
-            if let Poll::Ready(next) = Pin::new(&mut self.incoming).poll_frame(cx) {
-                return Poll::Ready(next);
-            }
-        }
-        Poll::Pending
+            Pin::new(incoming).poll_frame(cx)
+        })
     }
 
     fn finish(&mut self, action: Action) {
@@ -186,9 +193,9 @@ impl AnswerBody {
     }
 
     /// The whole answer came: the connection can be used again, the request is done.
-    fn complete(&mut self, cx: &mut Context<'_>) {
+    fn complete(&mut self) {
         if let (Some(lane), Some(ticket)) = (self.lane.take(), &self.ticket) {
-            ticket.pool().put_back(lane, cx);
+            ticket.pool().keep(lane);
         }
         self.finish(Action::Passed);
     }
@@ -220,7 +227,7 @@ impl Body for AnswerBody {
         this.downstream.got_upstream();
         match next {
             None => {
-                this.complete(cx);
+                this.complete();
                 Poll::Ready(None)
             }
             Some(Err(error)) => {
@@ -233,7 +240,7 @@ impl Body for AnswerBody {
                 }
                 // hyper does not ask again after the last byte of a sized body.
                 if this.incoming.is_end_stream() {
-                    this.complete(cx);
+                    this.complete();
                 }
                 Poll::Ready(Some(Ok(frame)))
             }

@@ -53,9 +53,11 @@ pub enum BadHead {
 /// # Errors
 /// [`BadHead::Framing`] where the request must be answered with 400.
 pub fn check_framing(headers: &HeaderMap) -> Result<(), BadHead> {
+    if !headers.contains_key(TRANSFER_ENCODING) {
+        return Ok(());
+    }
     let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
     match (codings.next(), codings.next()) {
-        (None, _) => Ok(()),
         (Some(coding), None) if coding.as_bytes().eq_ignore_ascii_case(b"chunked") => Ok(()),
         _ => Err(BadHead::Framing),
     }
@@ -136,7 +138,11 @@ fn names(headers: &HeaderMap, field: &HeaderName, token: &str) -> bool {
 ///
 /// One pass into a new map: the client's own is kept as it came, for the log, a ban's notes and a safe retry.
 pub fn to_upstream(client: &HeaderMap, ours: &Ours<'_>, websocket: bool) -> HeaderMap {
-    let nominated = nominated(client);
+    let nominated = if client.contains_key(CONNECTION) {
+        nominated(client)
+    } else {
+        Vec::new()
+    };
     let mut headers = HeaderMap::with_capacity(client.len() + 6);
     for (name, value) in client {
         if !stays_here(name, ours.trusted) && !nominated.contains(name) {
@@ -212,19 +218,9 @@ fn strip_hop_by_hop(headers: &mut HeaderMap) {
             headers.remove(name);
         }
     }
-    if headers.keys().any(is_hop_by_hop) {
-        for name in [
-            CONNECTION,
-            KEEP_ALIVE,
-            PROXY_CONNECTION,
-            PROXY_AUTHENTICATE,
-            PROXY_AUTHORIZATION,
-            TE,
-            TRANSFER_ENCODING,
-            UPGRADE,
-        ] {
-            headers.remove(name);
-        }
+    // Most answers have one or none of them: each that is found costs a look over the names, none that is not.
+    while let Some(name) = headers.keys().find(|name| is_hop_by_hop(name)).cloned() {
+        headers.remove(name);
     }
 }
 

@@ -14,6 +14,7 @@ use std::task::Poll;
 
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::{Body as _, Incoming};
+use hyper::client::conn::TrySendError;
 
 use self::body::RequestBody;
 use self::pool::{ConnectError, Lane, Pool};
@@ -54,39 +55,34 @@ enum Attempt {
 
 /// Sends a request to the application and waits for the head of its answer.
 ///
-/// `again` makes the request once more; it is given where the request has no body and is idempotent. A request is sent
-/// a second time only if nothing of it was written, or if the connection was a pooled one and ended without an answer
-/// (RFC 9110 §9.2.2).
+/// `build` makes the request around its body. A request is sent a second time only if nothing of it was written, or if it
+/// is `repeatable` and the connection was a pooled one that ended without an answer (RFC 9110 §9.2.2). The request is
+/// made when there is a connection for it, so that it never waits in this future.
 pub async fn exchange(
     pool: &Pool,
     downstream: &Downstream,
-    request: Request<RequestBody>,
-    again: Option<impl Fn() -> Request<RequestBody>>,
+    body: RequestBody,
+    build: impl Fn(RequestBody) -> Request<RequestBody>,
+    repeatable: bool,
 ) -> Result<Answer, Failure> {
-    let mut request = request;
+    let mut body = Some(body);
     let mut fresh = false;
     loop {
-        let pooled = if fresh { None } else { pool.take().await };
+        let pooled = if fresh { None } else { pool.take() };
         let (mut lane, connect_us) = match pooled {
             Some(lane) => (lane, None),
-            None => pool
-                .connect()
+            // Rare, and large for what it holds while it waits.
+            None => Box::pin(pool.connect())
                 .await
                 .map(|(lane, us)| (lane, Some(us)))
-                .map_err(|error| {
-                    tracing::warn!(%error, "the application cannot be reached");
-                    match error {
-                        ConnectError::Refused { .. } | ConnectError::TooSlow { .. } => {
-                            Failure::BadGateway
-                        }
-                    }
-                })?,
+                .map_err(unreachable)?,
         };
         downstream.await_upstream(pool.answer_timeout());
+        let request = build(body.take().unwrap_or(RequestBody::Empty));
         let attempt = attempt(&mut lane, downstream, request).await;
         downstream.got_upstream();
         let was_pooled = connect_us.is_none();
-        request = match attempt {
+        match attempt {
             Attempt::Answered(response) => {
                 return Ok(Answer {
                     response,
@@ -96,17 +92,16 @@ pub async fn exchange(
             }
             Attempt::Failed(failure) => return Err(failure),
             // A pooled connection that closed under us: any other will do, a new one at the latest.
-            Attempt::Unsent(request) if was_pooled => request,
-            Attempt::Lost if was_pooled => match &again {
-                Some(again) => {
-                    fresh = true;
-                    again()
-                }
-                None => return Err(Failure::BadGateway),
-            },
+            Attempt::Unsent(request) if was_pooled => body = Some(request.into_body()),
+            Attempt::Lost if was_pooled && repeatable => fresh = true,
             Attempt::Unsent(_) | Attempt::Lost => return Err(Failure::BadGateway),
-        };
+        }
     }
+}
+
+fn unreachable(error: ConnectError) -> Failure {
+    tracing::warn!(%error, "the application cannot be reached");
+    Failure::BadGateway
 }
 
 /// Whether a request may be sent again after it was written: it has no body and is idempotent (RFC 9110 §9.2.2).
@@ -122,40 +117,54 @@ pub fn is_repeatable(method: &Method, body: &Incoming) -> bool {
         .contains(method)
 }
 
-async fn attempt(
+/// Puts the request into the connection and drives it to the head of the answer.
+fn attempt(
     lane: &mut Lane,
     downstream: &Downstream,
     request: Request<RequestBody>,
-) -> Attempt {
-    let mut answer = pin!(lane.sender.try_send_request(request));
+) -> impl Future<Output = Attempt> {
+    let answer = lane.sender.try_send_request(request);
     let link = &mut lane.link;
-    poll_fn(move |cx| {
-        let over = link.drive(cx);
-        if let Poll::Ready(outcome) = answer.as_mut().poll(cx) {
-            return Poll::Ready(match outcome {
-                Ok(response) => accepted(response),
-                Err(mut failed) => match (downstream.body_fault.get(), failed.take_message()) {
-                    (BodyFault::TooLarge, _) => Attempt::Failed(Failure::BodyTooLarge),
-                    (BodyFault::Client, _) => Attempt::Failed(Failure::ClientAborted),
-                    (BodyFault::None, Some(request)) => Attempt::Unsent(request),
-                    (BodyFault::None, None) if failed.error().is_parse() => {
-                        tracing::warn!(error = %failed.error(), "the application's answer is not HTTP");
-                        Attempt::Failed(Failure::BadGateway)
-                    }
-                    (BodyFault::None, None) => Attempt::Lost,
-                },
-            });
+    async move {
+        let mut answer = pin!(answer);
+        poll_fn(move |cx| {
+            let outcome = match downstream.quietly(cx, |cx| {
+                let over = link.drive(cx);
+                match answer.as_mut().poll(cx) {
+                    Poll::Ready(outcome) => Poll::Ready(Some(outcome)),
+                    Poll::Pending if over => Poll::Ready(None),
+                    Poll::Pending => Poll::Pending,
+                }
+            }) {
+                Poll::Ready(outcome) => outcome,
+                Poll::Pending if downstream.upstream_late.get() => {
+                    return Poll::Ready(Attempt::Failed(Failure::TooSlow));
+                }
+                Poll::Pending => return Poll::Pending,
+            };
+            Poll::Ready(match outcome {
+                Some(Ok(response)) => accepted(response),
+                Some(Err(failed)) => lost(downstream, failed),
+                // hyper resolves the answer before the connection ends; without one there will be none.
+                None => Attempt::Lost,
+            })
+        })
+        .await
+    }
+}
+
+/// Why there is no answer.
+fn lost(downstream: &Downstream, mut failed: TrySendError<Request<RequestBody>>) -> Attempt {
+    match (downstream.body_fault.get(), failed.take_message()) {
+        (BodyFault::TooLarge, _) => Attempt::Failed(Failure::BodyTooLarge),
+        (BodyFault::Client, _) => Attempt::Failed(Failure::ClientAborted),
+        (BodyFault::None, Some(request)) => Attempt::Unsent(request),
+        (BodyFault::None, None) if failed.error().is_parse() => {
+            tracing::warn!(error = %failed.error(), "the application's answer is not HTTP");
+            Attempt::Failed(Failure::BadGateway)
         }
-        if downstream.upstream_late.get() {
-            return Poll::Ready(Attempt::Failed(Failure::TooSlow));
-        }
-        if over {
-            // hyper resolves the answer before the connection ends; without one there will be none.
-            return Poll::Ready(Attempt::Lost);
-        }
-        Poll::Pending
-    })
-    .await
+        (BodyFault::None, None) => Attempt::Lost,
+    }
 }
 
 /// Heads that hyper reads and we do not pass on.

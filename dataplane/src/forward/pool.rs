@@ -1,14 +1,13 @@
-//! Upstream connections of one worker: made, kept while idle, checked before use.
+//! Upstream connections of one worker: made, and kept while idle.
 //!
-//! Nothing polls an idle connection. That the application closed it is noticed when it is taken out: the poll then
-//! costs no system call, because the runtime knows from its event queue whether there is anything to read.
+//! Nothing polls an idle connection. That the application closed it is noticed by the first poll with a request in it,
+//! before anything is written, and without a system call: the runtime knows from its event queue what can be read.
 
 use std::cell::RefCell;
-use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use hyper::client::conn::http1::{self, Connection, SendRequest};
@@ -21,10 +20,9 @@ use crate::worker::Coarse;
 
 /// Idle connections a worker keeps at most.
 const MAX_IDLE: usize = 256;
-/// Head of an answer at most; larger is 502.
+/// Head of an answer at most; larger is 502, and so are more than 100 fields: hyper parses up to that number without an
+/// allocation, and with two for any other bound.
 const MAX_HEAD: usize = 64 * 1024;
-/// Fields of an answer at most.
-const MAX_FIELDS: usize = 256;
 
 /// One upstream connection: where requests are put in, and what moves them.
 pub struct Lane {
@@ -81,6 +79,10 @@ pub enum ConnectError {
 
 /// The pool of one worker.
 pub struct Pool {
+    #[expect(
+        clippy::vec_box,
+        reason = "a lane stays in its box while it goes from request to pool and back"
+    )]
     idle: RefCell<Vec<Box<Lane>>>,
     clock: Rc<Coarse>,
     upstream: Upstream,
@@ -107,23 +109,25 @@ impl Pool {
         self.answer_timeout
     }
 
-    /// The idle connection that was used last, if it still stands. The oldest are left to run out.
-    pub async fn take(&self) -> Option<Box<Lane>> {
+    /// The idle connection that was used last. Whether it still stands shows when it is driven with a request in it:
+    /// hyper looks for the end of the stream before it writes, and gives back what it did not write.
+    pub fn take(&self) -> Option<Box<Lane>> {
+        let mut idle = self.idle.borrow_mut();
         loop {
-            let mut lane = self.idle.borrow_mut().pop()?;
-            if self.is_stale(&lane) {
-                continue;
-            }
-            let over = poll_fn(|cx| Poll::Ready(lane.link.drive(cx))).await;
-            if !over && lane.sender.is_ready() {
+            let lane = idle.pop()?;
+            if !self.is_stale(&lane) && lane.sender.is_ready() {
                 return Some(lane);
             }
         }
     }
 
     /// Keeps a connection whose answer has ended, if it can take another request.
-    pub fn put_back(&self, mut lane: Box<Lane>, cx: &mut Context<'_>) {
-        if lane.link.drive(cx) || !lane.sender.is_ready() || self.keep_ns == 0 {
+    ///
+    /// It is driven once more, to notice the end, and wakes nobody from then on: the task that used it last has no more
+    /// to do with it.
+    pub fn keep(&self, mut lane: Box<Lane>) {
+        let over = lane.link.drive(&mut Context::from_waker(Waker::noop()));
+        if over || !lane.sender.is_ready() || self.keep_ns == 0 {
             return;
         }
         lane.idle_since_ns = self.clock.mono_ns();
@@ -158,7 +162,6 @@ impl Pool {
         stream.set_nodelay(true).map_err(refused)?;
         let (sender, connection) = http1::Builder::new()
             .max_header_size(MAX_HEAD)
-            .max_headers(MAX_FIELDS)
             .handshake(TokioIo::new(stream))
             .await
             .map_err(|error| refused(io::Error::other(error)))?;

@@ -1,5 +1,6 @@
 //! The load: wrk on its core, and the proxy's figures around it.
 
+use std::fs::File;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
@@ -15,6 +16,9 @@ use crate::report::Figures;
 
 /// Long enough for pools to fill and for weir's first timers.
 const WARM_UP: Duration = Duration::from_secs(1);
+
+/// Longer than nginx keeps lines back (`flush=1s`).
+const LOG_FLUSH: Duration = Duration::from_millis(1500);
 
 /// Who makes the load.
 pub(crate) struct Load<'a> {
@@ -48,7 +52,7 @@ impl Load<'_> {
     /// One measurement of a case.
     pub(crate) fn measure(&self, proxy: &Running, case: &Case, time: Duration) -> Result<Figures> {
         check_answer(proxy, case)?;
-        self.wrk(proxy, case, WARM_UP)?;
+        let warm = self.wrk(proxy, case, WARM_UP)?;
         let process = proxy.process.0.id();
         let before = meter::cpu_seconds(process)?;
         let counted = self.wrk(proxy, case, time)?;
@@ -59,6 +63,12 @@ impl Load<'_> {
             p99_milliseconds: counted.p99_microseconds / 1e3,
             memory_mebibytes: meter::memory_mebibytes(process)?,
             system_calls: None,
+            lost_lines: if case.log {
+                let requests = warm.requests + counted.requests;
+                requests.saturating_sub(logged_lines(&proxy.log)?)
+            } else {
+                0
+            },
         })
     }
 
@@ -114,6 +124,20 @@ impl Load<'_> {
             format!("wrk gave no figures: {}{}", said.trim(), text.trim())
         })?;
         sound(case, counted)
+    }
+}
+
+/// How many lines the log has once every buffer had the time to be written.
+fn logged_lines(log: &Path) -> Result<u64> {
+    std::thread::sleep(LOG_FLUSH);
+    let mut file = File::open(log).with_context(|| format!("no log at {}", log.display()))?;
+    let (mut lines, mut buffer) = (0, vec![0; 1 << 16]);
+    loop {
+        let length = file.read(&mut buffer)?;
+        let Some(read) = buffer.get(..length).filter(|read| !read.is_empty()) else {
+            return Ok(lines);
+        };
+        lines += read.iter().filter(|byte| **byte == b'\n').count() as u64;
     }
 }
 

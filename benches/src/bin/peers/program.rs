@@ -150,6 +150,8 @@ impl Drop for Owned {
 pub(crate) struct Running {
     pub(crate) process: Owned,
     pub(crate) address: SocketAddr,
+    /// Its request log, if the case has one.
+    pub(crate) log: PathBuf,
     /// Its files, removed after it.
     _directory: Option<TempDir>,
 }
@@ -240,14 +242,18 @@ impl Running {
         Ok(Self {
             process,
             address,
+            log: [files.join("access.log"), files.join("access.out")]
+                .into_iter()
+                .find(|file| file.exists())
+                .unwrap_or_default(),
             _directory: directory,
         })
     }
 
     /// Starts weir and waits until it announces its address on standard error.
     fn start_weir(mut command: Command, directory: TempDir) -> Result<Self> {
-        let log = directory.path().join("access.out");
-        command.stdout(File::create(log)?).stderr(Stdio::piped());
+        let log = directory.path().join("access.log");
+        command.stdout(Stdio::null()).stderr(Stdio::piped());
         let mut process = Owned(command.spawn().context("it cannot be started")?);
         let stderr = process.0.stderr.take().context("no standard error")?;
         let (sender, receiver) = mpsc::channel();
@@ -260,6 +266,7 @@ impl Running {
         Ok(Self {
             process,
             address,
+            log,
             _directory: Some(directory),
         })
     }

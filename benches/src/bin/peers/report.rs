@@ -12,6 +12,8 @@ pub(crate) struct Figures {
     pub(crate) p99_milliseconds: f64,
     pub(crate) memory_mebibytes: f64,
     pub(crate) system_calls: Option<f64>,
+    /// Requests without a line in the log, where there is one: cheap logging that loses lines is not cheaper.
+    pub(crate) lost_lines: u64,
 }
 
 /// One line of the table: the medians of one proxy in one case.
@@ -34,6 +36,7 @@ impl Row {
                 p99_milliseconds: of(|figures| figures.p99_milliseconds),
                 memory_mebibytes: of(|figures| figures.memory_mebibytes),
                 system_calls: rounds.iter().find_map(|figures| figures.system_calls),
+                lost_lines: rounds.iter().map(|figures| figures.lost_lines).sum(),
             },
         }
     }
@@ -89,6 +92,14 @@ pub(crate) fn table(rows: &[Row]) -> String {
             figures.memory_mebibytes,
         ));
     }
+    for row in rows.iter().filter(|row| row.figures.lost_lines > 0) {
+        text.push_str(&format!(
+            "\n{} lost {} log lines in the case \"{}\".\n",
+            row.kind.name(),
+            row.figures.lost_lines,
+            row.case.title()
+        ));
+    }
     text
 }
 
@@ -104,7 +115,20 @@ mod tests {
             p99_milliseconds: 1.0,
             memory_mebibytes: 10.0,
             system_calls: None,
+            lost_lines: 0,
         }
+    }
+
+    /// LOG-3: a lost line is told.
+    #[test]
+    fn lost_lines_are_told() {
+        let [pass, ..] = &CASES;
+        let mut figures = figures(1.0);
+        figures.lost_lines = 2;
+        assert!(
+            table(&[Row::new(pass, Kind::Weir, &[figures, figures])])
+                .ends_with("\nweir lost 4 log lines in the case \"pass\".\n")
+        );
     }
 
     #[test]
