@@ -7,6 +7,7 @@
 )]
 
 mod admin;
+mod alerts;
 mod bans;
 mod demo;
 mod drain;
