@@ -602,4 +602,86 @@ waf_upstream_duration_seconds_bucket{le="0.0005"} 0
         assert!(process.open_fds >= 3 && process.threads >= 1);
         assert!(process.start_seconds > 1.7e9);
     }
+
+    /// METRIC: whatever the board and the alert rules ask for exists: each metric they name, each label, and each value of
+    /// a label.
+    #[test]
+    fn the_board_and_the_rules_name_what_exists() {
+        let page = Metrics::new("1.2.3").render(&facts());
+        let board = include_str!("../deploy/grafana-board.json");
+        let rules = include_str!("../deploy/prometheus-rules.yml");
+        let board: serde_json::Value = serde_json::from_str(board).unwrap();
+        let mut expressions: Vec<String> = rules.lines().map(str::to_owned).collect();
+        let mut ids = HashSet::new();
+        for panel in board["panels"].as_array().unwrap() {
+            assert!(ids.insert(panel["id"].as_u64().unwrap()));
+            let targets = panel["targets"].as_array();
+            assert_eq!(targets.is_none(), panel["type"] == "row", "{panel}");
+            for target in targets.into_iter().flatten() {
+                expressions.push(target["expr"].as_str().unwrap().to_owned());
+            }
+        }
+        for variable in board["templating"]["list"].as_array().unwrap() {
+            expressions.push(variable["query"].as_str().unwrap().to_owned());
+        }
+        let mut named = HashSet::new();
+        for expression in &expressions {
+            for (name, selector) in metrics_in(expression) {
+                named.insert(name.clone());
+                let family = ["_bucket", "_sum", "_count"]
+                    .iter()
+                    .find_map(|end| name.strip_suffix(end))
+                    .unwrap_or(&name);
+                assert!(
+                    page.contains(&format!("# TYPE {family} ")),
+                    "{name} does not exist: {expression}"
+                );
+                for matcher in selector.split(',').filter(|matcher| !matcher.is_empty()) {
+                    let (label, value) = matcher.split_once('=').unwrap();
+                    // Prometheus adds these two.
+                    if ["instance", "job"].contains(&label) {
+                        continue;
+                    }
+                    for value in value.trim_start_matches('~').trim_matches('"').split('|') {
+                        let found = page.lines().any(|line| {
+                            line.starts_with(family)
+                                && line.contains(&format!("{label}=\"{value}\""))
+                        });
+                        assert!(found, "{name} has no {label}=\"{value}\": {expression}");
+                    }
+                }
+            }
+        }
+        // Everything of ours is on the board or in a rule, but for what says only that it is there.
+        for line in page.lines() {
+            let Some(family) = line.strip_prefix("# TYPE waf_") else {
+                continue;
+            };
+            let family = format!("waf_{}", family.split(' ').next().unwrap());
+            let shown = named.iter().any(|name| name.starts_with(&family));
+            assert!(shown, "{family} is nowhere to be seen");
+        }
+    }
+
+    /// The metrics that an expression names, each with the inside of its selector.
+    fn metrics_in(expression: &str) -> Vec<(String, String)> {
+        let mut found = Vec::new();
+        let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let mut rest = expression;
+        while let Some(start) = rest.find(is_name) {
+            rest = &rest[start..];
+            let end = rest.find(|c| !is_name(c)).unwrap_or(rest.len());
+            let (name, after) = rest.split_at(end);
+            rest = after;
+            if !name.starts_with("waf_") && !name.starts_with("process_") {
+                continue;
+            }
+            let selector = after
+                .strip_prefix('{')
+                .and_then(|inside| inside.split_once('}'))
+                .map_or("", |(inside, _)| inside);
+            found.push((name.to_owned(), selector.to_owned()));
+        }
+        found
+    }
 }
