@@ -21,6 +21,7 @@ mod log;
 mod metrics;
 mod nginx_application;
 mod observe;
+mod prometheus;
 mod settings_start;
 mod state;
 mod support;
