@@ -35,6 +35,8 @@ const MAX_FINISHED: usize = 256;
 const MAX_LINES: usize = 1024;
 /// How often a stop looks whether the workers have ended.
 const STOP_LOOK: Duration = Duration::from_millis(20);
+/// What the system sends when a file would grow past the process's limit; this number wherever the service runs.
+const SIGXFSZ: i32 = 25;
 
 /// Why the service did not start, or did not end well.
 #[derive(Debug, thiserror::Error)]
@@ -68,6 +70,7 @@ pub fn serve(settings: Settings, announce: Announce) -> Result<(), StartError> {
     let clock = Clock::system();
     let unfit = |error: &dyn std::fmt::Display| StartError::Unfit(error.to_string());
 
+    outlive_file_size_limits()?;
     // Everything that can refuse the start comes before the first thread that serves.
     let bound = Bound::new(settings.listen, settings.workers).map_err(|error| unfit(&error))?;
     let address = bound.address();
@@ -154,6 +157,17 @@ pub fn serve(settings: Settings, announce: Announce) -> Result<(), StartError> {
     } else {
         Err(StartError::Panicked)
     }
+}
+
+/// A write past a file-size limit is to fail as on a full disk (STATE-7): without a handler the signal that comes with it
+/// would end the process.
+fn outlive_file_size_limits() -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .build()?;
+    let _entered = runtime.enter();
+    // The handler stays for the life of the process; nobody needs to hear of the signal.
+    signal(SignalKind::from_raw(SIGXFSZ)).map(drop)
 }
 
 /// Closes the listeners, lets running answers end, and cuts what is left after the time-out or a second signal.

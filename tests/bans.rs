@@ -355,6 +355,9 @@ fn a_drop_answers_nothing() {
         ("/banned", "203.0.113.7", "banned"),
         ("/denied", "198.51.100.1", "denied_net"),
     ] {
+        if action == "banned" {
+            wait_for("the ban", || (!weir.bans().is_empty()).then_some(()));
+        }
         let ended = ask(path, client).expect_err("no answer");
         assert!(
             matches!(ended, Ended::Closed | Ended::Reset),

@@ -230,6 +230,32 @@ fn a_stale_connection_does_not_cost_a_get() {
     assert_eq!(application.requests().len(), 20);
 }
 
+/// A connection that the application closed while it lay idle costs nothing, not even a POST: nothing was sent on it.
+#[test]
+fn a_connection_closed_while_idle_costs_nothing() {
+    let application = Application::start(|exchange| {
+        exchange.read_body();
+        exchange.answer(200, &[], b"ok");
+        After::Close
+    });
+    let weir = Weir::start(&application, &[("WAF_WORKERS", "1")]);
+    for n in 0..10 {
+        let target = format!("/{n}");
+        let answer = weir.send(&request("POST", &target, &[], Some(b"once")));
+        assert_eq!(answer.status, 200, "request {n}: {answer:?}");
+        wait_for("the close", || {
+            (application.closed_connections() == n + 1).then_some(())
+        });
+        // The worker has been told of the close before it is told of the next connection, which is later.
+        assert_eq!(weir.get("/_waf/health", "203.0.113.7").status, 200);
+    }
+    let bodies = application.requests();
+    assert!(
+        bodies.len() == 10 && bodies.iter().all(|seen| seen.body == b"once"),
+        "{bodies:?}"
+    );
+}
+
 /// A kept connection that dies on a second GET: the GET is sent once more. A POST that was sent is not.
 #[test]
 fn only_what_is_safe_is_sent_again() {

@@ -259,14 +259,46 @@ fn an_unread_body_is_never_taken_for_a_request() {
     assert!(application.faults().is_empty());
 }
 
-/// A 413 in the middle of a large upload is seen as a 413.
+/// A refusal is seen by who goes on sending, however large the body: the connection lingers instead of being reset.
 #[test]
-fn a_413_is_seen_by_who_still_sends() {
+fn a_refusal_is_seen_by_who_still_sends() {
     let application = Application::ok();
-    let weir = Weir::start(&application, &[("WAF_MAX_BODY_SIZE", "1K")]);
-    let mut connection = Connection::open(weir.address());
-    connection.send_what_is_taken(&request("POST", "/up", &[], Some(&vec![b'x'; 200_000])));
-    assert_eq!(connection.try_response(false).expect("the 413").status, 413);
+    let weir = Weir::start(
+        &application,
+        &[
+            ("WAF_MAX_BODY_SIZE", "1K"),
+            ("WAF_DENY_NETS", "203.0.113.0/24"),
+        ],
+    );
+    for (client, target, status) in [
+        ("198.51.100.1", "/up", 413),
+        ("203.0.113.7", "/denied", 429),
+        ("192.0.2.200", "/_waf/nothing", 404),
+        ("192.0.2.200", "/_waf/bans", 401),
+    ] {
+        let length = 400_000;
+        let head = format!(
+            "POST {target} HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: {client}\r\nContent-Length: {length}\r\n\r\n"
+        );
+        let mut connection = Connection::open(weir.address());
+        connection.send(head.as_bytes());
+        connection.send(&[b'x'; 100]);
+        let answer = connection.head().expect("the head of the answer");
+        assert_eq!(answer.status, status, "{target}");
+        assert_eq!(answer.header("connection"), Some("close"), "{target}");
+        // A reset would take what was not read yet, and the next bytes would be refused.
+        for _ in 0..4 {
+            connection.send(&[b'x'; 90_000]);
+        }
+        let body = answer
+            .header("content-length")
+            .map_or(0, |length| length.parse().expect("a length"));
+        assert_eq!(
+            connection.bytes(body).expect("the whole answer").len(),
+            body,
+            "{target}"
+        );
+    }
 }
 
 /// WAF_BODY_TIMEOUT, WAF_HEADER_TIMEOUT, WAF_KEEPALIVE_TIMEOUT: who sends nothing is let go.

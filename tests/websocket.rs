@@ -1,9 +1,11 @@
 //! WebSockets: a tunnel where both ends asked for one, counted each way, and closed on both ends (LIMIT-5, section 12).
 
+use std::sync::mpsc;
+
 use crate::support::application::{After, Application};
 use crate::support::raw_client::{Connection, get};
-use crate::support::wait_for;
 use crate::support::weir::Weir;
+use crate::support::{PATIENCE, wait_for};
 
 /// The handshake of RFC 6455 §1.3, whose answer is given there too.
 fn handshake(path: &str, client: &str) -> Vec<u8> {
@@ -156,6 +158,32 @@ fn a_half_close_goes_through() {
     connection.finish_sending();
     assert_eq!(connection.bytes(8).expect("the answer"), b"question");
     assert!(connection.ends());
+}
+
+/// The same from the application's side: the client sees the end and can still say its last word (RFC 6455 §7.1.1).
+#[test]
+fn a_half_close_of_the_application_goes_through() {
+    let (tell, told) = mpsc::channel();
+    let application = Application::start(move |exchange| {
+        exchange.send(ACCEPTED);
+        exchange.send(b"bye");
+        exchange.finish_sending();
+        let mut all = Vec::new();
+        while let Some(bytes) = exchange.read_raw() {
+            all.extend(bytes);
+        }
+        let _ = tell.send(all);
+        After::Close
+    });
+    let weir = Weir::start(&application, &[]);
+    let mut connection = Connection::open(weir.address());
+    connection.send(&handshake("/half", "203.0.113.7"));
+    assert_eq!(connection.response().status, 101);
+    assert_eq!(connection.bytes(3).expect("the goodbye"), b"bye");
+    assert!(connection.ends());
+    connection.send_what_is_taken(b"last word");
+    connection.finish_sending();
+    assert_eq!(told.recv_timeout(PATIENCE).expect("the end"), b"last word");
 }
 
 /// A declined upgrade is an ordinary answer on an ordinary connection.

@@ -419,7 +419,12 @@ impl Control {
         self.take_outcomes();
         for _ in 0..MAX_ADMIN_A_TURN {
             match self.requests.try_recv() {
-                Ok(request) => self.answer(request, now),
+                Ok(request) => {
+                    // A client that was told of its break and asks for the bans finds its own among them.
+                    self.take_breaks(now);
+                    self.note_bans(MAX_NOTES_A_TURN, now);
+                    self.answer(request, now);
+                }
                 Err(TryRecvError::Empty) => break,
                 // A channel whose other end is gone is always ready; it would be asked without a pause.
                 Err(TryRecvError::Disconnected) => {

@@ -627,3 +627,86 @@ impl Worker {
             .any(|connection| connection.strong_count() > 0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+
+    use super::*;
+
+    fn plane(handover: Handover) -> (DataPlane, SocketAddr, Counting) {
+        let variables = [
+            ("WAF_UPSTREAM", "http://127.0.0.1:9"),
+            ("WAF_LISTEN", "127.0.0.1:0"),
+            ("WAF_WORKERS", "1"),
+        ]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let settings = Arc::new(weir_shared::settings::load(variables).unwrap().settings);
+        let bound = Bound::new(settings.listen, settings.workers).unwrap();
+        let address = bound.address();
+        let table = Arc::new(Table::default());
+        let counting = Counting::new(1, Arc::clone(&table));
+        let (breaks, _) = crossbeam_channel::bounded(1);
+        let parts = Parts {
+            settings,
+            clock: Clock::system(),
+            table,
+            snapshots: Arc::default(),
+            breaks,
+            records: None,
+            handover,
+            counting: counting.clone(),
+        };
+        (DataPlane::start(bound, parts).unwrap(), address, counting)
+    }
+
+    fn ask(address: SocketAddr, path: &str) -> String {
+        let mut stream = std::net::TcpStream::connect(address).unwrap();
+        write!(
+            stream,
+            "GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+        )
+        .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    /// A bug in one request is one 500 and a count; the worker and everybody else go on.
+    #[test]
+    fn a_panic_costs_its_request_alone() {
+        let (plane, address, counting) = plane(Arc::new(|_, _| panic!("a bug")));
+        assert!(ask(address, "/_waf/bans").starts_with("HTTP/1.1 500 "));
+        assert!(ask(address, "/_waf/health").starts_with("HTTP/1.1 200 "));
+        let totals = counting.totals();
+        assert_eq!(totals.connection_errors[ConnectionError::Panic.index()], 1);
+        plane.stop(Stop::Drain);
+        assert!(plane.join());
+    }
+
+    /// An answer that never comes is a 503, not a request that hangs.
+    #[test]
+    fn a_dropped_answer_is_503() {
+        let (plane, address, _) = plane(Arc::new(|_, _| weir_shared::handover::Step::Later));
+        assert!(ask(address, "/_waf/bans").starts_with("HTTP/1.1 503 "));
+        plane.stop(Stop::Drain);
+        assert!(plane.join());
+    }
+
+    /// SETTING-2: a second instance on the same address is told, although the workers share their port.
+    #[test]
+    fn a_port_in_use_is_noticed() {
+        let bound = Bound::new(([127, 0, 0, 1], 0).into(), 2).unwrap();
+        let error = Bound::new(bound.address(), 2)
+            .map(|_| ())
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.starts_with(&format!(
+                "WAF_LISTEN={}: cannot be bound: ",
+                bound.address()
+            )),
+            "{error}"
+        );
+    }
+}

@@ -315,6 +315,11 @@ impl Exchange {
         self.stream.write_all(bytes).is_ok()
     }
 
+    /// Ends our sending side.
+    pub(crate) fn finish_sending(&mut self) {
+        let _ = self.stream.shutdown(std::net::Shutdown::Write);
+    }
+
     /// Reads raw bytes, as a tunnel's end does; `None` at the end.
     pub(crate) fn read_raw(&mut self) -> Option<Vec<u8>> {
         if self.held.is_empty() && !self.fill() {

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 pub(crate) mod application;
 pub(crate) mod raw_client;
+pub(crate) mod traffic;
 pub(crate) mod weir;
 
 /// How long anything that must happen may take before a test calls it missing.

@@ -247,8 +247,9 @@ impl Weir {
             (lines.len() >= count).then_some(lines)
         });
         assert_eq!(found.len(), count, "{path}: {found:#?}");
-        // Workers hand their lines over in batches of their own, so arrival is no order.
-        found.sort_by_key(|line| (ms(&line["time"]), line["counts"]["day"].as_u64()));
+        // Workers hand their lines over in batches of their own and read the clock a millisecond apart: neither arrival
+        // nor time is an order, what was counted is.
+        found.sort_by_key(|line| (line["counts"]["day"].as_u64(), ms(&line["time"])));
         found
     }
 

@@ -395,3 +395,83 @@ impl Pending {
         answer
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Members as an administrator or an attacker may write them, right and wrong.
+    fn member() -> impl Strategy<Value = String> {
+        let name = prop::sample::select(vec![
+            "client", "netblock", "duration", "reason", "force", "x", "a/b~c", "",
+        ]);
+        let value = prop_oneof![
+            prop::sample::select(vec![
+                r#""203.0.113.7""#,
+                r#""203.0.113.0/24""#,
+                r#""2001:db8::/32""#,
+                r#""::ffff:203.0.113.7""#,
+                r#""0.0.0.0/0""#,
+                r#""10.0.0.0/8""#,
+                r#""fe80::1%eth0""#,
+                r#""2h""#,
+                r#""permanent""#,
+                r#""0s""#,
+                r#""r""#,
+                r#""""#,
+                "true",
+                "false",
+                "null",
+                "7",
+                "-0.5e9",
+                "[]",
+                "{\"a\":[1]}",
+            ])
+            .prop_map(str::to_owned),
+            "\\PC{0,20}".prop_map(|text| serde_json::to_string(&text).unwrap()),
+        ];
+        (name, value).prop_map(|(name, value)| format!("{}:{value}", serde_json::json!(name)))
+    }
+
+    fn judged(body: &[u8]) -> Result<Order, Problem> {
+        let trusted = ["10.1.0.0/16".parse().unwrap()].into_iter().collect();
+        order(body, &trusted, PrefixLengths::default())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+
+        /// ADMIN-2: whatever bytes come, the body is judged: never a panic, and never an order of nothing.
+        #[test]
+        fn any_bytes_are_judged(body in prop::collection::vec(any::<u8>(), 0..200)) {
+            prop_assert!(judged(&body).is_err());
+        }
+
+        /// ADMIN-2: whatever members come, there is an order that is right, or faults that point at what is wrong.
+        #[test]
+        fn any_members_are_judged(members in prop::collection::vec(member(), 0..7), cut in any::<prop::sample::Index>(), whole in any::<bool>()) {
+            let text = format!("{{{}}}", members.join(","));
+            let end = if whole { text.len() } else { cut.index(text.len()) };
+            match judged(&text.as_bytes()[..end]) {
+                Ok(order) => {
+                    let length = order.reason.chars().count();
+                    prop_assert!(whole && (1..=MAX_REASON).contains(&length));
+                    prop_assert!(order.duration.is_none_or(|duration| !duration.is_zero()));
+                    prop_assert!(order.client.is_none_or(|client| order.netblock.covers_client(client)));
+                    prop_assert!(text.contains("true") || too_wide(order.netblock, &["10.1.0.0/16".parse().unwrap()].into_iter().collect()).is_none());
+                }
+                Err(Problem::DoesNotFit(faults)) => {
+                    prop_assert!(whole && !faults.is_empty());
+                    for fault in faults {
+                        prop_assert!(fault.pointer.is_empty() || fault.pointer.starts_with('/'));
+                        prop_assert!(!fault.detail.is_empty());
+                    }
+                }
+                Err(Problem::BadRequest(_)) => prop_assert!(!whole),
+                Err(other) => prop_assert!(false, "{:?}", other),
+            }
+        }
+    }
+}

@@ -22,6 +22,8 @@ use super::merge::Diff;
 
 /// The only version there is.
 const VERSION: u64 = 1;
+/// The most characters of a fault's message and of its pointer.
+const MAX_QUOTE: usize = 300;
 
 /// What one state file holds. One implementation a file.
 pub(super) trait Document: Sized + 'static {
@@ -108,15 +110,22 @@ pub(super) fn parse<D: Document>(bytes: &[u8]) -> Result<Content<D>, Fault> {
         let text = error.to_string();
         let message = text
             .strip_suffix(&format!(" at line {line} column {column}"))
-            .unwrap_or(&text)
-            .to_owned();
+            .unwrap_or(&text);
         Fault {
             line,
             column,
-            pointer,
-            message,
+            pointer: shortened(&pointer),
+            message: shortened(message),
         }
     })
+}
+
+/// A fault quotes what it found, and that may be a megabyte: its beginning is enough to find it by.
+fn shortened(text: &str) -> String {
+    match text.char_indices().nth(MAX_QUOTE) {
+        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or(text)),
+        None => text.to_owned(),
+    }
 }
 
 /// Writes a whole file, pretty-printed, with a newline at its end.
@@ -314,9 +323,92 @@ impl<'de, D: Document> DeserializeSeed<'de> for Entry<'_, D> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::super::bans::Bans;
     use super::super::clients::Clients;
     use super::*;
+
+    /// Texts made of the pieces of state files, well put together or not.
+    fn pieces() -> impl Strategy<Value = String> {
+        let piece = prop::sample::select(vec![
+            "{",
+            "}",
+            "[",
+            "]",
+            ",",
+            ":",
+            "\"version\":1",
+            "\"version\":2",
+            "\"bans\":[",
+            "\"clients\":[",
+            "\"netblock\":\"10.0.0.0/8\"",
+            "\"netblock\":\"::1/200\"",
+            "\"ban_expires\":\"permanent\"",
+            "\"ban_expires\":\"2026-11-21T16:00:00Z\"",
+            "\"ban_expires\":\"9999-99-99\"",
+            "\"notes\":{\"limit_percent\":300}",
+            "\"client\":\"203.0.113.7\"",
+            "\"first_seen\":\"2026-11-21T16:00:00Z\"",
+            "\"last_seen\":\"1969-12-31T23:59:59Z\"",
+            "\"passed\":18446744073709551616",
+            "\"lifted\":null",
+            "\"$schema\":\"x\"",
+            "\"\\ud800\"",
+            "1e999",
+            "-0",
+            "null",
+            " ",
+            "\n",
+            "\u{feff}",
+            "\u{0}",
+        ]);
+        prop::collection::vec(piece, 0..24).prop_map(|pieces| pieces.concat())
+    }
+
+    const GOOD: &str = r#"{"$schema":"x","version":1,"bans":[{"netblock":"203.0.113.0/24","client":"203.0.113.7","ban_started":"2026-11-21T16:00:00Z","ban_expires":"permanent","cause":"admin","reason":"r","notes":{"limit":"day","netblock_requests":7,"x":[1]},"ticket":{"a":1}},{"netblock":"2001:db8::/32","ban_expires":"2026-11-21T17:00:00Z"}],"owner":"ops"}"#;
+
+    /// What is taken is written so that it is read back as it was; what is not is a fault of one line that lies inside.
+    fn judged<D: Document>(bytes: &[u8]) -> Result<bool, TestCaseError> {
+        match parse::<D>(bytes) {
+            Ok(content) => {
+                let mut out = Vec::new();
+                write::<D>(&mut out, &content.entries, &content.envelope).unwrap();
+                let again =
+                    parse::<D>(&out).map_err(|fault| TestCaseError::fail(fault.to_string()))?;
+                prop_assert!(again.entries == content.entries);
+                prop_assert_eq!(again.envelope, content.envelope);
+                Ok(true)
+            }
+            Err(fault) => {
+                prop_assert!(fault.line <= 1 + bytes.iter().filter(|byte| **byte == b'\n').count());
+                prop_assert!(fault.pointer.is_empty() || fault.pointer.starts_with('/'));
+                prop_assert!(!fault.message.is_empty());
+                Ok(false)
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+
+        /// STATE-5, STATE-6: whatever a file holds, it is judged and never a panic.
+        #[test]
+        fn any_file_is_judged(bytes in prop_oneof![prop::collection::vec(any::<u8>(), 0..200), pieces().prop_map(String::into_bytes)]) {
+            judged::<Bans>(&bytes)?;
+            judged::<Clients>(&bytes)?;
+        }
+
+        /// STATE-5: the same for a good file with one byte changed, and for one that was cut off, which never is one.
+        #[test]
+        fn a_damaged_file_is_judged(at in 0..GOOD.len(), byte in any::<u8>()) {
+            let mut bytes = GOOD.as_bytes().to_vec();
+            prop_assert!(judged::<Bans>(&bytes)?);
+            bytes[at] = byte;
+            judged::<Bans>(&bytes)?;
+            prop_assert!(!judged::<Bans>(&GOOD.as_bytes()[..at])?);
+        }
+    }
 
     fn fault<D: Document>(text: &str) -> String {
         match parse::<D>(text.as_bytes()) {
@@ -380,6 +472,23 @@ mod tests {
             twice.contains("at \"/clients/1\": client 203.0.113.7 stands there twice"),
             "{twice}"
         );
+    }
+
+    /// STATE-5, STATE-6: a fault is a sentence, however long what it quotes is.
+    #[test]
+    fn a_fault_is_short() {
+        let long = "ä".repeat(1 << 20);
+        for text in [
+            format!("\"{long}\""),
+            format!("{{\"version\":\"{long}\"}}"),
+            format!("{{\"version\":1,\"bans\":[{{\"netblock\":\"{long}\"}}]}}"),
+            format!("{{\"{long}\":1,\"{long}\":2}}"),
+            format!("{{\"{long}\":nil}}"),
+        ] {
+            let fault = fault::<Bans>(&text);
+            assert!(fault.len() < 2000, "{}", fault.len());
+            assert!(fault.contains('…'), "{fault}");
+        }
     }
 
     /// STATE-5: hostile texts are faults, never panics; deep nesting is cut.

@@ -1,0 +1,194 @@
+//! Full state files: 20,000 clients and 10,000 bans at the start, edited and written while traffic runs (STATE-1, STATE-3).
+//!
+//! Times are printed, not judged: they are figures of the machine and of the build. Counts are judged.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::support::application::Application;
+use crate::support::traffic::{Traffic, quantile};
+use crate::support::wait_for;
+use crate::support::weir::{StateDir, Weir, from_now, milliseconds, pretty, state_dir};
+
+const CLIENTS: usize = 20_000;
+const BANS: usize = 10_000;
+/// How long traffic runs in each case.
+const SPAN: Duration = Duration::from_secs(3);
+
+/// STATE: full files are read at the start; everything in them is in force with the first answer.
+#[test]
+fn full_files_are_in_force_with_the_first_answer() {
+    let application = Application::ok();
+    let state = full_state(CLIENTS);
+    let began = Instant::now();
+    let weir = Weir::start_at(
+        application.address(),
+        &state,
+        &[("WAF_RATE_LIMIT_PER_DAY", "10")],
+    );
+    assert_eq!(weir.get("/a", "198.51.100.1").status, 200);
+    println!(
+        "STATE: {CLIENTS} clients and {BANS} bans: first answer after {:.0} ms",
+        milliseconds(began.elapsed())
+    );
+    for number in [0, BANS / 2, BANS - 1] {
+        assert_eq!(weir.get("/a", &banned(number)).status, 429, "{number}");
+    }
+    // Their day's 10 requests are used up: the counters were read as well. The oldest gave way to those who asked above.
+    for number in [10, CLIENTS / 2, CLIENTS - 1] {
+        assert_eq!(weir.get("/a", &known(number)).status, 429, "{number}");
+    }
+    assert_eq!(weir.metric("waf_clients"), Some(CLIENTS as f64));
+    assert_eq!(weir.bans().len(), BANS);
+}
+
+/// STATE-1, STATE-3: full files are written every 200 ms and edited while traffic runs: no request fails or is miscounted,
+/// every write succeeds, and nothing is lost.
+#[test]
+fn full_files_are_written_and_edited_under_traffic() {
+    let application = Application::ok();
+    let off = ("WAF_RATE_LIMIT_PER_MINUTE", "off");
+    let limits = [
+        off,
+        ("WAF_RATE_LIMIT_PER_HOUR", "off"),
+        ("WAF_RATE_LIMIT_PER_DAY", "1000000"),
+        ("WAF_LOG_REQUESTS", "off"),
+    ];
+    for (what, interval) in [
+        ("without writes", "1h"),
+        ("with a write every 200 ms", "200ms"),
+    ] {
+        // Room for the administrator and the banned client that ask below: none of the others is dropped for them.
+        let known_clients = CLIENTS - 2;
+        let state = full_state(known_clients);
+        let settings: Vec<_> = limits
+            .iter()
+            .copied()
+            .chain([("WAF_STATE_COUNTER_INTERVAL", interval)])
+            .collect();
+        let mut weir = Weir::start_at(application.address(), &state, &settings);
+        let traffic = Traffic::start(weir.address(), 2, "/a", move |number| {
+            known(number * 7 % known_clients)
+        });
+        let began = Instant::now();
+        let writing = interval != "1h";
+        if writing {
+            edit_of_full_file(&weir);
+        }
+        std::thread::sleep(SPAN.saturating_sub(began.elapsed()));
+        let times = traffic.finish();
+        let written = |file: &str| {
+            weir.metric(&format!(
+                "waf_state_writes_total{{file=\"{file}\",outcome=\"ok\"}}"
+            ))
+            .expect("the series")
+        };
+        println!(
+            "STATE: {what}: {} requests, p50 {:.2} ms, p99 {:.2} ms, longest {:.1} ms; clients.json written {} times",
+            times.len(),
+            milliseconds(quantile(&times, 0.5)),
+            milliseconds(quantile(&times, 0.99)),
+            milliseconds(quantile(&times, 1.0)),
+            written("clients.json"),
+        );
+        if writing {
+            wait_for("two writes", || {
+                (written("clients.json") >= 2.0 && written("bans.json") >= 2.0).then_some(())
+            });
+        } else {
+            assert_eq!(written("clients.json"), 0.0);
+        }
+        for file in ["bans.json", "clients.json"] {
+            let errors = format!("waf_state_writes_total{{file=\"{file}\",outcome=\"error\"}}");
+            assert_eq!(weir.metric(&errors), Some(0.0));
+        }
+        weir.stop();
+        let clients = weir.state_file("clients.json").expect("clients.json");
+        let clients = clients["clients"].as_array().expect("a list");
+        let passed = clients
+            .iter()
+            .filter(|row| {
+                row["client"]
+                    .as_str()
+                    .is_some_and(|client| client.starts_with("10."))
+            })
+            .filter_map(|row| row["passed"].as_u64());
+        assert_eq!(passed.clone().count(), known_clients);
+        assert_eq!(
+            passed.sum::<u64>(),
+            (known_clients * 10 + times.len()) as u64,
+            "each request counted once"
+        );
+        let bans = weir.state_file("bans.json").expect("bans.json");
+        assert_eq!(bans["bans"].as_array().map(Vec::len), Some(BANS));
+    }
+}
+
+/// One entry of 10,000 is lifted by hand and another taken out for a new one, while the file is written all the time.
+fn edit_of_full_file(weir: &Weir) {
+    let path = weir.state_path("bans.json");
+    let mut file: Value = serde_json::from_slice(&fs::read(&path).expect("it")).expect("JSON");
+    file["bans"][7]["lifted"] = json!(from_now(0));
+    file["bans"][8] = json!({"netblock": "192.0.2.0/24", "ban_expires": "permanent"});
+    let aside = weir.state_path("edited");
+    fs::write(&aside, pretty(&file)).expect("writes");
+    fs::rename(&aside, &path).expect("renames");
+    let saved = Instant::now();
+    wait_for("the edit in force", || {
+        (weir.get("/a", "192.0.2.1").status == 429).then_some(())
+    });
+    println!(
+        "STATE-3: an edit of {BANS} bans in force after {:.0} ms",
+        milliseconds(saved.elapsed())
+    );
+    for number in [7, 8] {
+        let active = weir.admin(
+            "GET",
+            &format!("/_waf/bans?active=true&ip={}", banned(number)),
+            None,
+        );
+        assert_eq!(active.json()["bans"], json!([]), "{number}");
+    }
+}
+
+fn full_state(clients: usize) -> StateDir {
+    let state = state_dir();
+    let (started, expires) = (from_now(-60), from_now(36_000));
+    let bans: Vec<_> = (0..BANS)
+        .map(|number| {
+            let netblock = banned(number);
+            json!({"netblock": netblock, "client": netblock, "ban_started": started, "ban_expires": expires, "cause": "rate_limit",
+                "reason": "more than 1000 requests per minute",
+                "notes": {"request": {"method": "GET", "host": "example.org", "path": "/a", "user_agent": "x", "request_id": "y"},
+                    "netblock_requests": 1043, "limit": "minute", "limit_value": 1000, "limit_percent": 100}})
+        })
+        .collect();
+    let none = json!({"start": "1970-01-01T00:00:00Z", "current": 0, "previous": 0});
+    // In the day's own bucket, wherever in the day the test runs.
+    let day = json!({"start": from_now(0), "current": 10, "previous": 0});
+    let seen = from_now(-1);
+    let clients: Vec<_> = (0..clients)
+        .map(|number| {
+            json!({"client": known(number), "first_seen": started, "last_seen": seen, "passed": 10, "refused": 0,
+                "requests": {"minute": none, "hour": none, "day": day}, "bytes": {"minute": none, "hour": none, "day": none}})
+        })
+        .collect();
+    for (file, list, entries) in [
+        ("bans.json", "bans", bans),
+        ("clients.json", "clients", clients),
+    ] {
+        let text = pretty(&json!({"version": 1, list: entries}));
+        fs::write(state.path().join(file), text).expect("writes");
+    }
+    state
+}
+
+fn banned(number: usize) -> String {
+    format!("100.{}.{}.1", 64 + number / 256, number % 256)
+}
+
+fn known(number: usize) -> String {
+    format!("10.{}.{}.1", number / 256, number % 256)
+}
