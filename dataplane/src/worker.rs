@@ -654,6 +654,7 @@ mod tests {
             snapshots: Arc::default(),
             breaks,
             records: None,
+            finished: None,
             handover,
             counting: counting.clone(),
         };
