@@ -6,6 +6,7 @@
 //!                  ▲           │  finished (bounded batches) ───►│ snapshots (arc-swap)   ▲ alert lines
 //!                  │           └─► weir-log ──► stdout ◄─────────┼────────────────────────┘
 //!                  └────────────────────────────────────────────-┘
+//!   workers ask about new clients ──► weir-lookup (bounded queue) or files in memory ──► client table
 //! ```
 
 use std::io;
@@ -16,14 +17,17 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 use crossbeam_channel::bounded;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use weir_controlplane::lookup::Lookups;
 use weir_controlplane::request_log::RequestLog;
 use weir_controlplane::state::Keeper;
 use weir_controlplane::{Control, ControlHandle, Feeds, Wiring};
 use weir_dataplane::clients::table::Table;
+use weir_dataplane::clients::terms::LookupRules;
 use weir_dataplane::{Bound, Counting, DataPlane, Parts, Stop};
 use weir_shared::clock::Clock;
 use weir_shared::settings::{LogRequests, Settings};
 use weir_shared::snapshot::Snapshot;
+use weir_shared::table::ClientTable;
 
 /// Breaks that may wait for the control plane. More at once are answered 429 and counted (LIMIT-6).
 const MAX_BREAKS: usize = 4096;
@@ -74,11 +78,16 @@ pub fn serve(settings: Settings, announce: Announce) -> Result<(), StartError> {
     // Everything that can refuse the start comes before the first thread that serves.
     let bound = Bound::new(settings.listen, settings.workers).map_err(|error| unfit(&error))?;
     let address = bound.address();
-    let (keeper, start) =
+    let (keeper, mut start) =
         Keeper::open(&settings.state_dir, clock.clone()).map_err(|error| unfit(&error))?;
 
     let snapshots = Arc::new(ArcSwap::from_pointee(Snapshot::default()));
-    let table = Arc::new(Table::default());
+    let table = Arc::new(Table::new(LookupRules::of(&settings)));
+    let clients: Arc<dyn ClientTable> = Arc::clone(&table) as _;
+    let kept = std::mem::take(&mut start.lookups);
+    let lookups =
+        Lookups::start(&settings, &clock, &clients, kept).map_err(|error| unfit(&error))?;
+    let ask = lookups.asking();
     let counting = Counting::new(settings.workers, Arc::clone(&table));
     let (breaks_up, breaks) = bounded(MAX_BREAKS);
     let (finished_up, finished) = bounded(MAX_FINISHED);
@@ -87,7 +96,7 @@ pub fn serve(settings: Settings, announce: Announce) -> Result<(), StartError> {
         settings: Arc::clone(&settings),
         clock: clock.clone(),
         snapshots: Arc::clone(&snapshots),
-        table: Arc::clone(&table) as _,
+        table: clients,
         breaks,
         totals: {
             let counting = counting.clone();
@@ -95,6 +104,7 @@ pub fn serve(settings: Settings, announce: Announce) -> Result<(), StartError> {
         },
         keeper,
         start,
+        lookups,
         feeds: Feeds {
             finished,
             places: {
@@ -129,6 +139,7 @@ pub fn serve(settings: Settings, announce: Announce) -> Result<(), StartError> {
             records: (settings.log_requests != LogRequests::Off).then_some(records_up),
             finished: settings.anomalies.is_on().then_some(finished_up),
             handover: handle.handover(),
+            ask,
             counting,
         },
     )?;

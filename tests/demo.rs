@@ -20,10 +20,15 @@ fn the_three_lines_show_what_they_say() {
             ("WAF_ALLOW_NETS", ""),
             ("WAF_ADMIN_TOKEN", ""),
             ("WAF_METRICS_TOKEN", ""),
+            ("WAF_LOOKUP_SOURCE", ""),
         ],
     )
     .unwrap_or_else(|refused| panic!("{refused:?}"));
     assert!(weir.address().ip().is_loopback());
+    assert!(
+        !weir.process_log_text().contains("visitors' addresses"),
+        "the demo asks nobody about a visitor"
+    );
     let commands = wait_for("three curl lines", || {
         let lines: Vec<_> = weir
             .raw_output()

@@ -21,6 +21,7 @@ mod identity;
 mod ladder;
 mod limits;
 mod log;
+mod lookup;
 mod metrics;
 mod nginx_application;
 mod observe;

@@ -138,7 +138,10 @@ fn an_expected_100_comes() {
     connection.send(b"body");
     let answer = connection.response();
     assert_eq!((answer.status, &answer.body[..]), (200, &b"taken"[..]));
-    assert_eq!(application.request("/up").body, b"body");
+    let seen = application.request("/up");
+    assert_eq!(seen.body, b"body");
+    // The expectation is met here, hop by hop: the body is asked for when the application's connection takes it.
+    assert_eq!(seen.header("expect"), None);
 }
 
 /// A refused request with `Expect` gets its refusal and no 100, and nothing of it goes upstream.

@@ -10,7 +10,7 @@ use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use http::Method;
 use weir_dataplane::clients::limits::Limits;
 use weir_dataplane::clients::table::Table;
-use weir_dataplane::ladder::{Asked, Rules, decide};
+use weir_dataplane::ladder::{Asked, Lookups, Rules, decide};
 use weir_shared::client::Client;
 use weir_shared::clock::Now;
 use weir_shared::escalation::Policy;
@@ -34,6 +34,7 @@ fn rules() -> Rules {
         ban_policy: Policy::default(),
         ban_prefixes: PrefixLengths::default(),
         wants_counts: false,
+        lookups: Lookups::default(),
     }
 }
 
@@ -79,6 +80,7 @@ fn ask(address: IpAddr) -> Asked<'static> {
         client: Client::of(address),
         address,
         content_length: None,
+        patient: true,
     }
 }
 

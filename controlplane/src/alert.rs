@@ -5,7 +5,6 @@
 //! and never waits: a line that finds the log's channel full is counted.
 
 use std::collections::VecDeque;
-use std::path::Path;
 use std::sync::Arc;
 
 use crossbeam_channel::Sender;
@@ -174,9 +173,8 @@ impl Alerts {
     }
 
     /// A replacement of the lookup database cannot be read; the old content stays in use.
-    pub(crate) fn file_error(&mut self, path: &Path, error: &str, now_ms: u64) {
-        let file = path.display().to_string();
-        self.raise(AlertKind::FileError, now_ms, || error_members(&file, error));
+    pub(crate) fn file_error(&mut self, file: &str, error: &str, now_ms: u64) {
+        self.raise(AlertKind::FileError, now_ms, || error_members(file, error));
     }
 
     /// A state file cannot be written (STATE-7).
@@ -369,7 +367,7 @@ mod tests {
         }))
         .unwrap();
         alerts.ban(&ban, NOW);
-        alerts.file_error(Path::new("/db.mmdb"), "it is cut off", NOW);
+        alerts.file_error("/db.mmdb", "it is cut off", NOW);
         alerts.state_error("bans.json", "No space left on device", NOW);
         let time = r#"{"time":"2026-11-21T16:00:00Z","event":"alert","#;
         assert_eq!(

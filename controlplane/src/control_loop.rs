@@ -12,7 +12,6 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,6 +24,7 @@ use weir_shared::client::Client;
 use weir_shared::clock::{Clock, Now};
 use weir_shared::event::{Break, Finished};
 use weir_shared::handover::{Handover, Respond};
+use weir_shared::lookup::{AsNumber, Country};
 use weir_shared::netblock::Netblock;
 use weir_shared::settings::Settings;
 use weir_shared::snapshot::Snapshot;
@@ -41,6 +41,7 @@ use crate::anomaly::Anomalies;
 use crate::bans::ledger::{Broken, Full, Ledger, Rules};
 use crate::bans::notice::Notices;
 use crate::bans::publish::Publisher;
+use crate::lookup::{FileFault, Lookups};
 use crate::metrics::{CONTENT_TYPE, Facts, Metrics, Process};
 use crate::state::{
     AlertsEntry, AlertsKey, BanKey, Edit, EditChange, Keeper, Save, Saved, StartState, StateCounts,
@@ -108,6 +109,8 @@ pub struct Wiring {
     pub keeper: Keeper,
     /// What they held.
     pub start: StartState,
+    /// The lookups; what lookups.json held is theirs already.
+    pub lookups: Lookups,
     /// What comes and goes for anomalies, alerts and the metrics by place.
     pub feeds: Feeds,
     /// For `waf_build_info`.
@@ -158,9 +161,10 @@ pub struct Control {
     /// Whether more finished requests wait than one turn takes.
     finished_wait: bool,
     places: Arc<dyn Fn() -> Places + Send + Sync>,
-    countries: Top<Option<[u8; 2]>>,
-    asns: Top<Option<u32>>,
+    countries: Top<Option<Country>>,
+    asns: Top<Option<AsNumber>>,
     admin_token: Arc<AdminTokenHolder>,
+    lookups: Lookups,
     disk: Disk,
     breaks: Receiver<Break>,
     requests: Receiver<Request>,
@@ -192,8 +196,6 @@ pub struct ControlHandle {
 enum Command {
     /// SIGHUP.
     ReloadTokens,
-    /// A replacement of the lookup database cannot be read: its path, and why.
-    FileError(PathBuf, String),
     /// SIGTERM, after the last request.
     Stop,
 }
@@ -240,14 +242,6 @@ impl ControlHandle {
         let _ = self.commands.send(Command::ReloadTokens);
     }
 
-    /// Raises a `file_error` alert: a replacement of the lookup database cannot be read (LOOKUP-5). Never waits.
-    pub fn file_error(&self, path: &Path, error: String) {
-        // Full: so many commands wait that the loop is not well; the caller has logged the error itself.
-        let _ = self
-            .commands
-            .try_send(Command::FileError(path.to_owned(), error));
-    }
-
     /// Ends [`Control::run`] after a last write of every state file. Call it once the data plane has stopped; requests
     /// that still wait for an answer are dropped.
     pub fn stop(&self) {
@@ -286,6 +280,7 @@ impl Control {
             wiring.totals,
             disk,
             wiring.start,
+            wiring.lookups,
             wiring.feeds,
             wiring.version,
         )
@@ -301,6 +296,7 @@ impl Control {
         totals: Arc<dyn Fn() -> Totals + Send + Sync>,
         disk: Disk,
         start: StartState,
+        lookups: Lookups,
         feeds: Feeds,
         version: &'static str,
     ) -> Result<(Self, ControlHandle), ControlError> {
@@ -342,6 +338,7 @@ impl Control {
             totals,
             metrics: Metrics::new(version),
             admin_token,
+            lookups,
             disk,
             breaks,
             requests,
@@ -436,10 +433,6 @@ impl Control {
         let flow = match self.commands.try_recv() {
             Ok(Command::ReloadTokens) => {
                 self.reload_tokens();
-                Flow::Go
-            }
-            Ok(Command::FileError(path, error)) => {
-                self.alerts.file_error(&path, &error, now.wall_ms);
                 Flow::Go
             }
             // Without a handle nobody could ask for a stop any more.
@@ -551,8 +544,11 @@ impl Control {
         self.finished_wait = !self.finished.is_empty();
     }
 
-    /// State files that cannot be written (STATE-7).
+    /// State files that cannot be written (STATE-7), lookup databases that cannot be read (LOOKUP-5).
     fn take_faults(&mut self, now: Now) {
+        for FileFault { file, error } in self.lookups.file_faults() {
+            self.alerts.file_error(&file, &error, now.wall_ms);
+        }
         while let Ok(WriteFault { file, error }) = self.disk.faults.try_recv() {
             self.alerts.state_error(file, &error, now.wall_ms);
         }
@@ -594,6 +590,14 @@ impl Control {
                 }
                 for row in put {
                     self.table.put(row.clone());
+                }
+            }
+            EditChange::Lookups { put, removed } => {
+                self.lookups.edit(put, removed);
+                if self.lookups.uses_rows() {
+                    // Each is asked about again with its next request, and the answer is the edited one.
+                    let changed = put.iter().map(|row| &row.client).chain(removed);
+                    changed.for_each(|client| self.table.forget_lookup(*client));
                 }
             }
             EditChange::Alerts { put, removed } => {
@@ -670,10 +674,8 @@ impl Control {
         self.countries.take_in(places.countries, MAX_COUNTRIES);
         self.asns.take_in(places.asns, MAX_ASNS);
         self.asns.add_other(places.asns_beyond);
-        let country = |code: Option<[u8; 2]>| {
-            code.map_or_else(unknown, |code| String::from_utf8_lossy(&code).into_owned())
-        };
-        let asn = |number: Option<u32>| number.map_or_else(unknown, |number| format!("AS{number}"));
+        let country = |code: Option<Country>| code.map_or_else(unknown, |code| code.to_string());
+        let asn = |asn: Option<AsNumber>| asn.map_or_else(unknown, |asn| asn.to_string());
         Facts {
             alerts: self.alerts.raised(),
             alert_lines_dropped: self.alerts.lines_dropped(),
@@ -685,6 +687,7 @@ impl Control {
             bans_made: self.ledger.made(),
             bans_dropped: self.ledger.dropped(),
             state: (self.disk.counts)(),
+            lookups: self.lookups.facts(),
             process: Process::read(),
         }
     }
@@ -734,6 +737,7 @@ impl Control {
         self.all_saved_ns = now.mono_ns;
         self.save_bans(None);
         self.save_clients(None);
+        self.save_lookups(None);
         self.save_alerts(None);
     }
 
@@ -746,6 +750,10 @@ impl Control {
 
     fn save_clients(&mut self, saved: Option<Saved>) {
         (self.disk.save)(Save::Clients(self.table.rows()), self.applied, saved);
+    }
+
+    fn save_lookups(&mut self, saved: Option<Saved>) {
+        (self.disk.save)(Save::Lookups(self.lookups.rows()), self.applied, saved);
     }
 
     fn save_alerts(&mut self, saved: Option<Saved>) {
@@ -841,6 +849,8 @@ impl Control {
         let saved = self.saves.open(None);
         self.save_clients(Some(saved));
         let saved = self.saves.open(None);
+        self.save_lookups(Some(saved));
+        let saved = self.saves.open(None);
         self.save_alerts(Some(saved));
         let deadline = crossbeam_channel::after(STOP_WAIT);
         while !self.saves.open.is_empty() {
@@ -878,7 +888,7 @@ impl Saves {
         self.next += 1;
         self.open.insert(number, waiting);
         let outcomes = self.outcomes.clone();
-        // The channel has a place for every open save, the three of the stop included, so none is lost.
+        // The channel has a place for every open save, those of the stop included, so none is lost.
         Box::new(move |persisted| {
             let _ = outcomes.try_send((number, persisted));
         })
@@ -915,6 +925,7 @@ mod tests {
     use weir_shared::units::Time;
 
     use super::*;
+    use crate::lookup::LookupRow;
     use crate::testing::{NOW, Rig, Touch, body, broken, request, row, settings};
 
     const HOUR: u64 = 3_600_000;
@@ -1141,6 +1152,20 @@ mod tests {
         let removed = vec![client("203.0.113.7")];
         rig.edit(8, EditChange::Clients { put, removed });
         assert_eq!(rig.table.rows(), [row("203.0.113.8")]);
+
+        let answer = |text: &str| LookupRow {
+            client: client(text),
+            lookup: Arc::default(),
+            answered: Time(NOW),
+        };
+        let put = vec![answer("8.8.8.8"), answer("9.9.9.9")];
+        let removed = Vec::new();
+        rig.edit(9, EditChange::Lookups { put, removed });
+        let (put, removed) = (vec![answer("1.1.1.1")], vec![client("8.8.8.8")]);
+        rig.edit(10, EditChange::Lookups { put, removed });
+        let mut rows = rig.control.lookups.rows();
+        rows.sort_by_key(|row| row.client);
+        assert_eq!(rows, [answer("1.1.1.1"), answer("9.9.9.9")]);
     }
 
     /// STATE-4: an edited reason does not undo a lift that happened meanwhile.
@@ -1223,7 +1248,7 @@ mod tests {
         breaks.send(broken("192.0.2.1", NOW)).unwrap();
         std::thread::scope(|scope| {
             let running = scope.spawn(|| control.run());
-            for _ in 0..2 {
+            for _ in 0..3 {
                 let (_, _, saved) = saves.recv_timeout(Duration::from_secs(10)).unwrap();
                 saved.unwrap()(true);
             }
@@ -1279,6 +1304,7 @@ mod tests {
                     assert!(bans.iter().all(|ban| ban.notes.is_some()));
                     saved.unwrap()(true);
                     saves.recv().unwrap().2.unwrap()(true);
+                    saves.recv().unwrap().2.unwrap()(true);
                 });
                 assert_eq!(
                     table.touches.lock().unwrap().len(),
@@ -1314,6 +1340,7 @@ mod tests {
             let (document, _, saved) = saves.recv().unwrap();
             assert!(matches!(document, Save::Bans(bans) if bans.len() == storm));
             saved.unwrap()(true);
+            saves.recv().unwrap().2.unwrap()(false);
             saves.recv().unwrap().2.unwrap()(false);
         });
     }
@@ -1353,6 +1380,8 @@ mod tests {
         let (keeper, start) = Keeper::open(dir.path(), clock.clone()).unwrap();
         let rig = Rig::new(settings());
         let (_breaks, breaks) = bounded(1);
+        let table = Arc::clone(&rig.table) as Arc<dyn ClientTable>;
+        let lookups = Lookups::start(&settings(), &clock, &table, Vec::new()).unwrap();
         let (control, handle) = Control::new(Wiring {
             settings: Arc::new(settings()),
             clock: clock.clone(),
@@ -1362,6 +1391,7 @@ mod tests {
             totals: Arc::new(Totals::default),
             keeper,
             start,
+            lookups,
             feeds: Feeds {
                 finished: never(),
                 places: Arc::new(Places::default),
@@ -1565,9 +1595,9 @@ mod tests {
         assert_eq!(rig.metric("waf_alerts_total{kind=\"ban\"}"), Some(2.0));
     }
 
-    /// STATE-7, LOOKUP-5: what cannot be written, and a database that cannot be read, are alerts.
+    /// STATE-7: a state file that cannot be written is an alert.
     #[test]
-    fn failing_files_are_alerts() {
+    fn a_failing_write_is_an_alert() {
         let mut rig = Rig::new(settings());
         rig.faults
             .send(WriteFault {
@@ -1575,13 +1605,11 @@ mod tests {
                 error: "No space left on device".to_owned(),
             })
             .unwrap();
-        rig.handle
-            .file_error(Path::new("/db.mmdb"), "it is cut off".to_owned());
         rig.turn();
         let alerts = rig.alerts();
-        assert_eq!(kinds(&alerts), ["state_error", "file_error"]);
+        assert_eq!(kinds(&alerts), ["state_error"]);
         assert_eq!(alerts[0]["file"], "bans.json");
-        assert_eq!(alerts[1]["error"], "it is cut off");
+        assert_eq!(alerts[0]["error"], "No space left on device");
     }
 
     /// STATE-3: an edit of alerts.json replaces what was held: a cooldown taken out holds nothing back any more, an edited
@@ -1634,7 +1662,7 @@ mod tests {
                 as_name: None,
             };
             for _ in 0..times {
-                rig.places.lock().unwrap().count(&lookup);
+                rig.places.lock().unwrap().count(Some(&lookup));
             }
         }
         assert_eq!(rig.metric(&country("DE")), Some(5.0));

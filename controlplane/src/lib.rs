@@ -1,4 +1,4 @@
-//! The control plane: bans, anomalies and alerts, state files, admin and metrics answers, the request log.
+//! The control plane: bans, lookups, anomalies and alerts, state files, admin and metrics answers, the request log.
 //!
 //! It never stands in the way of a request: events come in over channels, snapshots go out behind arc-swap.
 #![cfg_attr(
@@ -16,6 +16,7 @@ mod alert;
 mod anomaly;
 mod bans;
 mod control_loop;
+pub mod lookup;
 mod metrics;
 pub mod request_log;
 pub mod state;

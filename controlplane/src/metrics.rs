@@ -15,6 +15,7 @@ use weir_shared::totals::{ConnectionError, DURATION_BOUNDS_US, Histogram, Totals
 use weir_shared::verdict::{Action, LimitKind};
 
 use crate::alert::AlertKind;
+use crate::lookup::{LookupFacts, Outcome};
 use crate::state::StateCounts;
 
 /// The content type of [`Metrics::render`].
@@ -47,6 +48,8 @@ pub(crate) struct Facts {
     pub(crate) asns: BTreeMap<String, u64>,
     /// From the keeper.
     pub(crate) state: StateCounts,
+    /// From the lookups.
+    pub(crate) lookups: LookupFacts,
     /// From the operating system, where it tells.
     pub(crate) process: Option<Process>,
 }
@@ -154,6 +157,21 @@ fn describe() {
         "Writes of state files, by outcome."
     );
     describe_counter!(
+        "waf_lookups_total",
+        Unit::Count,
+        "Lookups of clients, by outcome; answers that were kept are not counted."
+    );
+    describe_gauge!(
+        "waf_lookup_file_read_timestamp_seconds",
+        Unit::Seconds,
+        "When the lookup database files were read last, in seconds since 1970; 0 without any."
+    );
+    describe_counter!(
+        "waf_lookup_file_errors_total",
+        Unit::Count,
+        "Replacements of lookup database files that could not be used."
+    );
+    describe_counter!(
         "waf_log_lines_dropped_total",
         Unit::Count,
         "Request log lines lost because the writer was behind."
@@ -243,6 +261,12 @@ fn record(facts: &Facts) {
                 .absolute(count);
         }
     }
+    for (outcome, count) in Outcome::ALL.into_iter().zip(facts.lookups.outcomes) {
+        counter!("waf_lookups_total", "outcome" => outcome.name()).absolute(count);
+    }
+    gauge!("waf_lookup_file_read_timestamp_seconds")
+        .set(float(facts.lookups.file_read_ms) / 1000.0);
+    counter!("waf_lookup_file_errors_total").absolute(facts.lookups.file_errors);
     counter!("waf_log_lines_dropped_total").absolute(totals.records_dropped);
     for (kind, count) in [
         ("break", totals.breaks_dropped),
@@ -429,8 +453,14 @@ mod tests {
                 files: [
                     file("bans.json", 11),
                     file("clients.json", 12),
-                    file("alerts.json", 13),
+                    file("lookups.json", 13),
+                    file("alerts.json", 14),
                 ],
+            },
+            lookups: LookupFacts {
+                outcomes: [21, 22, 23, 24, 25],
+                file_read_ms: 1_795_276_800_500,
+                file_errors: 26,
             },
             process: Process::parse(
                 "42 (we ir) x) S 1 2 3 4 5 6 7 8 9 10 150 75 0 0 20 0 5 0 1234 99 98",
@@ -492,6 +522,13 @@ waf_limit_hits_total{kind="hour_bytes"} 1
 waf_limit_hits_total{kind="minute"} 0
 waf_limit_hits_total{kind="minute_bytes"} 0
 waf_log_lines_dropped_total 5
+waf_lookup_file_errors_total 26
+waf_lookup_file_read_timestamp_seconds 1795276800.5
+waf_lookups_total{outcome="error"} 24
+waf_lookups_total{outcome="known"} 21
+waf_lookups_total{outcome="skipped"} 25
+waf_lookups_total{outcome="timeout"} 23
+waf_lookups_total{outcome="unknown"} 22
 waf_request_duration_seconds_bucket{le="0.0005"} 2
 waf_request_duration_seconds_bucket{le="0.001"} 2
 waf_request_duration_seconds_bucket{le="0.0025"} 2
@@ -525,12 +562,16 @@ waf_state_edits_total{file="bans.json",outcome="bad"} 3
 waf_state_edits_total{file="bans.json",outcome="taken"} 2
 waf_state_edits_total{file="clients.json",outcome="bad"} 3
 waf_state_edits_total{file="clients.json",outcome="taken"} 2
+waf_state_edits_total{file="lookups.json",outcome="bad"} 3
+waf_state_edits_total{file="lookups.json",outcome="taken"} 2
 waf_state_writes_total{file="alerts.json",outcome="error"} 1
-waf_state_writes_total{file="alerts.json",outcome="ok"} 13
+waf_state_writes_total{file="alerts.json",outcome="ok"} 14
 waf_state_writes_total{file="bans.json",outcome="error"} 1
 waf_state_writes_total{file="bans.json",outcome="ok"} 11
 waf_state_writes_total{file="clients.json",outcome="error"} 1
 waf_state_writes_total{file="clients.json",outcome="ok"} 12
+waf_state_writes_total{file="lookups.json",outcome="error"} 1
+waf_state_writes_total{file="lookups.json",outcome="ok"} 13
 waf_upstream_duration_seconds_bucket{le="0.0005"} 0
 "#
         ));

@@ -640,8 +640,8 @@ mod tests {
     use weir_shared::lookup::Lookup;
     use weir_shared::netblock::NetSet;
     use weir_shared::settings::{
-        AdminToken, Anomalies, BanResponse, BytesCount, LogRequests, RateLimitHeaders, Upstream,
-        WatchNet,
+        AdminToken, Anomalies, BanResponse, BytesCount, LogRequests, LookupSettings,
+        RateLimitHeaders, Upstream, WatchNet,
     };
     use weir_shared::verdict::Action;
 
@@ -659,6 +659,7 @@ mod tests {
             workers: 1,
             trusted_proxies: NetSet::default(),
             client_ip_header: HeaderName::from_static("x-forwarded-for"),
+            lookup: LookupSettings::default(),
             allow_nets: NetSet::default(),
             deny_nets: NetSet::default(),
             exempt_paths: vec![],

@@ -14,9 +14,11 @@ use weir_shared::clock::{Clock, ManualClock};
 use weir_shared::escalation::Policy;
 use weir_shared::event::{Break, Finished};
 use weir_shared::handover::{Body, OwnAnswer, OwnRequest, Step};
+use weir_shared::lookup::Lookup;
 use weir_shared::netblock::{NetSet, Netblock, PrefixLengths};
 use weir_shared::settings::{
-    AdminToken, BanResponse, BytesCount, LogRequests, RateLimitHeaders, Secret, Settings, Upstream,
+    AdminToken, BanResponse, BytesCount, LogRequests, LookupSettings, RateLimitHeaders, Secret,
+    Settings, Upstream,
 };
 use weir_shared::snapshot::Snapshot;
 use weir_shared::table::{ClientRow, ClientTable};
@@ -26,6 +28,7 @@ use weir_shared::verdict::LimitKind;
 use weir_shared::window::Span;
 
 use crate::control_loop::{Control, ControlError, ControlHandle, Disk, Feeds};
+use crate::lookup::Lookups;
 use crate::state::{
     AlertsEntry, Edit, EditChange, FileCounts, Save, Saved, StartState, StateCounts, WriteFault,
 };
@@ -50,6 +53,7 @@ pub(crate) fn settings() -> Settings {
         client_ip_header: http::HeaderName::from_static("x-forwarded-for"),
         allow_nets: NetSet::default(),
         deny_nets: NetSet::default(),
+        lookup: LookupSettings::default(),
         exempt_paths: Vec::new(),
         rate_limits: [Some(1000), Some(10_000), Some(50_000)],
         byte_limits: [Some(10 << 30), Some(20 << 30), Some(50 << 30)],
@@ -94,6 +98,9 @@ pub(crate) enum Touch {
     Reset(Client, u64),
     Release(Client),
     Forget(Client),
+    Answer(Client),
+    AskAgain(Client, u64),
+    ForgetLookup(Client),
 }
 
 /// A table that remembers what was done to it.
@@ -144,6 +151,24 @@ impl ClientTable for Table {
         self.touches.lock().unwrap().push(Touch::Forget(client));
         let mut rows = self.rows.lock().unwrap();
         rows.retain(|held| held.client != client);
+    }
+
+    fn answer(&self, client: Client, lookup: Arc<Lookup>, _: u64) {
+        self.touches.lock().unwrap().push(Touch::Answer(client));
+        let mut rows = self.rows.lock().unwrap();
+        if let Some(row) = rows.iter_mut().find(|row| row.client == client) {
+            row.lookup = Some(lookup);
+        }
+    }
+
+    fn ask_again(&self, client: Client, again_ns: u64) {
+        let touch = Touch::AskAgain(client, again_ns);
+        self.touches.lock().unwrap().push(touch);
+    }
+
+    fn forget_lookup(&self, client: Client) {
+        let touch = Touch::ForgetLookup(client);
+        self.touches.lock().unwrap().push(touch);
     }
 
     fn netblock_requests(&self, netblock: Netblock, _: Span, _: u64) -> u64 {
@@ -223,9 +248,11 @@ impl Rig {
                     writes_error: 0,
                     edits_taken: 0,
                     edits_bad: 0,
-                }; 3],
+                }; 4],
             }),
         };
+        let clients = Arc::clone(&table) as Arc<dyn ClientTable>;
+        let lookups = Lookups::start(&settings, &clock, &clients, Vec::new()).unwrap();
         let (control, handle) = Control::with_disk(
             Arc::new(settings),
             clock,
@@ -235,6 +262,7 @@ impl Rig {
             Arc::new(Totals::default),
             disk,
             start,
+            lookups,
             feeds,
             "0.0.0",
         )?;
@@ -295,7 +323,7 @@ impl Rig {
         saves
             .filter_map(|(save, ..)| match save {
                 Save::Alerts(entries) => Some(entries),
-                Save::Bans(_) | Save::Clients(_) => None,
+                Save::Bans(_) | Save::Clients(_) | Save::Lookups(_) => None,
             })
             .last()
             .expect("a save of alerts.json")

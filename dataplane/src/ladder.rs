@@ -12,12 +12,13 @@ use weir_shared::clock::Now;
 use weir_shared::escalation::{Policy, next_expiry};
 use weir_shared::netblock::{NetSet, Netblock, PrefixLengths};
 use weir_shared::path;
-use weir_shared::settings::Settings;
+use weir_shared::settings::{CountryList, LookupSettings, LookupSource, Settings};
 use weir_shared::snapshot::Snapshot;
 use weir_shared::verdict::{Action, Group};
 
-use crate::clients::limits::{Broken, Charge, Limits};
+use crate::clients::limits::{Broken, Charge, Entry, Limits};
 use crate::clients::table::Table;
+use crate::clients::terms::Applied;
 
 /// What the operator set and the process never changes.
 #[derive(Clone, Debug)]
@@ -38,6 +39,37 @@ pub struct Rules {
     pub ban_prefixes: PrefixLengths,
     /// Whether the estimates are wanted for the log or for RateLimit fields. They cost six divisions.
     pub wants_counts: bool,
+    /// What needs lookups.
+    pub lookups: Lookups,
+}
+
+/// What is looked up, and who needs it at once.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Lookups {
+    /// `WAF_LOOKUP_SOURCE` is not `off`.
+    pub on: bool,
+    /// `WAF_ALLOW_COUNTRIES` or `WAF_DENY_COUNTRIES` is set.
+    pub for_lists: bool,
+    /// `WAF_ADD_LOOKUP_HEADERS`
+    pub for_headers: bool,
+    /// A percentage lowers a limit.
+    pub for_limits: bool,
+}
+
+impl Lookups {
+    fn of(lookup: &LookupSettings) -> Self {
+        Self {
+            on: lookup.source != LookupSource::Off,
+            for_lists: lookup.countries != CountryList::None,
+            for_headers: lookup.add_headers,
+            for_limits: lookup.percents.lower(),
+        }
+    }
+
+    /// Whether a request has to wait for the answer: not one that the answer cannot change.
+    const fn needed(self, own: bool, exempt: bool) -> bool {
+        self.on && (self.for_lists || (self.for_headers && !own) || (self.for_limits && !exempt))
+    }
 }
 
 impl Rules {
@@ -57,6 +89,7 @@ impl Rules {
             ban_prefixes: settings.ban_prefixes,
             wants_counts: settings.log_requests != LogRequests::Off
                 || settings.rate_limit_headers == RateLimitHeaders::Always,
+            lookups: Lookups::of(&settings.lookup),
         }
     }
 }
@@ -74,6 +107,8 @@ pub struct Asked<'a> {
     pub address: IpAddr,
     /// `Content-Length`, if there is one.
     pub content_length: Option<u64>,
+    /// Whether it may still wait for its lookup; once it has waited, an answer that is not there is unknown.
+    pub patient: bool,
 }
 
 /// What the ladder decided.
@@ -87,6 +122,12 @@ pub struct Decision {
     pub counted: bool,
     /// The client's estimates, this request included, where something wants them.
     pub counts: Option<[u64; 6]>,
+    /// The client is to be asked about: this request alone was told so (LOOKUP-2).
+    pub ask: bool,
+    /// What lowered the request limits that were applied.
+    pub limit_percent: Option<Applied>,
+    /// The same for the byte limits.
+    pub bytes_percent: Option<Applied>,
 }
 
 /// Where a request goes.
@@ -102,6 +143,8 @@ pub enum Verdict {
     Forward,
     /// The snapshot was older than the client's last reset: load a new one and ask again (LIMIT-6).
     StartOver,
+    /// A setting needs the client's lookup: wait for it, and ask again. Nothing was counted (LOOKUP-3).
+    AwaitLookup,
 }
 
 /// Why a request is refused.
@@ -109,6 +152,8 @@ pub enum Verdict {
 pub enum Refusal {
     /// `WAF_DENY_NETS`
     DeniedNet,
+    /// `WAF_ALLOW_COUNTRIES` or `WAF_DENY_COUNTRIES`
+    DeniedCountry,
     /// An active ban; the latest end of those that cover the client, `u64::MAX` for never.
     Banned {
         /// Milliseconds since 1970.
@@ -130,6 +175,7 @@ impl Refusal {
     pub const fn action(self) -> Action {
         match self {
             Self::DeniedNet => Action::DeniedNet,
+            Self::DeniedCountry => Action::DeniedCountry,
             Self::Banned { .. } => Action::Banned,
             Self::RateLimited { .. } => Action::RateLimited,
             Self::BodyTooLarge => Action::BodyTooLarge,
@@ -162,7 +208,11 @@ pub fn decide(
     if rules.deny_nets.contains(asked.address) {
         return not_counted(Group::Deny, Verdict::Refuse(Refusal::DeniedNet));
     }
-    // 5. Country lists, where the lookup is already known: come with the lookups.
+    // 5. Country lists, where the lookup is already known.
+    let denied_country = not_counted(Group::Default, Verdict::Refuse(Refusal::DeniedCountry));
+    if rules.lookups.for_lists && is_known_and_denied(table, asked.client) {
+        return denied_country;
+    }
     // 6. The ban ledger: every active ban that covers the client.
     if let Some(until_ms) = snapshot.bans.active_until(asked.client, now.wall_ms) {
         return not_counted(
@@ -170,20 +220,55 @@ pub fn decide(
             Verdict::Refuse(Refusal::Banned { until_ms }),
         );
     }
-    // 7. Lookup, 8. country lists with the fresh answer: come with the lookups.
-    // 9. Exempt paths skip steps 10 and 11.
-    if path::is_exempt(asked.path, &rules.exempt_paths) {
+    let exempt = path::is_exempt(asked.path, &rules.exempt_paths);
+    if exempt && !rules.lookups.on {
         return not_counted(Group::Default, passed);
     }
+    let needed = asked.patient && rules.lookups.needed(own, exempt);
+    // One visit to the client's entry for all that follows.
+    table.seen(asked.client, now, |entry| {
+        // 7. The lookup: begun for every new client, waited for only where something needs it.
+        let ask = rules.lookups.on && entry.begins_lookup(now.mono_ns);
+        let decided = |decision| Decision { ask, ..decision };
+        if needed && entry.lookup.is_none() && entry.in_flight {
+            return decided(not_counted(Group::Default, Verdict::AwaitLookup));
+        }
+        // 8. Country lists with the fresh answer.
+        let terms = table.rules.applied(entry);
+        if rules.lookups.for_lists && terms.is_some_and(|terms| terms.denied) {
+            return decided(denied_country);
+        }
+        // 9. Exempt paths skip steps 10 and 11.
+        if exempt {
+            return decided(not_counted(Group::Default, passed));
+        }
+        let applied = Decision {
+            counted: true,
+            limit_percent: terms.and_then(|terms| terms.limit_percent),
+            bytes_percent: terms.and_then(|terms| terms.bytes_percent),
+            ..decided(not_counted(Group::Default, passed))
+        };
+        let limits = terms.map_or(rules.limits, |terms| terms.limits);
+        Decision {
+            verdict: charge(rules, snapshot, entry, &limits, asked, now, passed),
+            counts: rules.wants_counts.then(|| entry.counts(now.wall_ms)),
+            ..applied
+        }
+    })
+}
+
+/// Steps 10 to 13, for a request that the limits count.
+fn charge(
+    rules: &Rules,
+    snapshot: &Snapshot,
+    entry: &mut Entry,
+    limits: &Limits,
+    asked: &Asked<'_>,
+    now: Now,
+    passed: Verdict,
+) -> Verdict {
     // 10. The request is counted against its windows.
-    let (charge, counts) = table.seen(asked.client, now, |entry| {
-        let charge = entry.charge_request(&rules.limits, snapshot.generation, now.wall_ms);
-        (
-            charge,
-            rules.wants_counts.then(|| entry.counts(now.wall_ms)),
-        )
-    });
-    let verdict = match charge {
+    match entry.charge_request(limits, snapshot.generation, now.wall_ms) {
         Charge::Stale => Verdict::StartOver,
         Charge::Over(broken) => {
             let ban = snapshot
@@ -195,13 +280,15 @@ pub fn decide(
         Charge::Within if is_too_large(rules, asked) => Verdict::Refuse(Refusal::BodyTooLarge),
         // 12. Ours, 13. the application's.
         Charge::Within => passed,
-    };
-    Decision {
-        group: Group::Default,
-        verdict,
-        counted: true,
-        counts,
     }
+}
+
+fn is_known_and_denied(table: &Table, client: Client) -> bool {
+    table
+        .kept(client, |entry| {
+            entry.lookup.is_some() && entry.terms.as_ref().is_some_and(|terms| terms.denied)
+        })
+        .unwrap_or(false)
 }
 
 /// An outcome that the rate limits do not count. That the client was seen is noted with its history, at the end.
@@ -211,6 +298,9 @@ const fn not_counted(group: Group, verdict: Verdict) -> Decision {
         verdict,
         counted: false,
         counts: None,
+        ask: false,
+        limit_percent: None,
+        bytes_percent: None,
     }
 }
 
@@ -238,9 +328,13 @@ mod tests {
     use std::sync::Arc;
 
     use proptest::prelude::*;
+    use weir_shared::lookup::Lookup;
+    use weir_shared::settings::{Countries, Percents};
     use weir_shared::snapshot::{BanIndex, BanSpan};
+    use weir_shared::table::ClientTable;
 
     use super::*;
+    use crate::clients::terms::LookupRules;
 
     const START: u64 = 1_795_276_800_000;
 
@@ -257,6 +351,7 @@ mod tests {
             ban_policy: Policy::default(),
             ban_prefixes: PrefixLengths { v4: 30, v6: 56 },
             wants_counts: true,
+            lookups: Lookups::default(),
         }
     }
 
@@ -268,6 +363,7 @@ mod tests {
             client: Client::of(address),
             address,
             content_length: length,
+            patient: true,
         }
     }
 
@@ -402,6 +498,136 @@ mod tests {
         }
     }
 
+    /// What happens around the ladder with lookups on.
+    #[derive(Clone, Debug)]
+    enum Event {
+        /// A request: path, client, and whether it may still wait.
+        Request(&'static str, u8, bool),
+        /// The lookup of a client is answered: a country, or none.
+        Answer(u8, Option<&'static str>),
+        /// It fails; asked again after so many seconds.
+        Fail(u8, u64),
+        /// Seconds pass.
+        Pass(u64),
+    }
+
+    fn event() -> impl Strategy<Value = Event> {
+        let path = prop_oneof![Just("/"), Just("/static"), Just("/_waf/bans")];
+        let country = prop::option::of(prop_oneof![Just("DE"), Just("FR"), Just("AT")]);
+        prop_oneof![
+            6 => (path, 0u8..3, any::<bool>()).prop_map(|(path, last, patient)| Event::Request(path, last, patient)),
+            2 => (0u8..3, country).prop_map(|(last, country)| Event::Answer(last, country)),
+            1 => (0u8..3, 0u64..100).prop_map(|(last, seconds)| Event::Fail(last, seconds)),
+            1 => (0u64..80).prop_map(Event::Pass),
+        ]
+    }
+
+    /// What the twin remembers of a client.
+    #[derive(Clone, Default)]
+    struct Known {
+        answer: Option<Option<&'static str>>,
+        asked_until: Option<u64>,
+        waiting: bool,
+        counted: u64,
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+
+        /// CHECK, LOOKUP-2, LOOKUP-3, LIMIT-4: steps 5, 7, 8 and 10 with lookups on agree with a naive twin over any
+        /// sequence of requests, answers and failures: who asks, who waits, who is refused, and by which limit.
+        #[test]
+        fn the_lookup_steps_agree_with_their_naive_twin(
+            lists in any::<bool>(), headers in any::<bool>(), limits in any::<bool>(),
+            banned in prop::option::of(0u8..3), events in prop::collection::vec(event(), 1..60),
+        ) {
+            let settings = LookupSettings {
+                countries: if lists { CountryList::Deny(Countries { codes: ["DE".parse().unwrap()].into(), unknown: true }) } else { CountryList::None },
+                percents: Percents {
+                    country: if limits { [("FR".parse().unwrap(), 50)].into() } else { Default::default() },
+                    ..LookupSettings::default().percents
+                },
+                ..LookupSettings::default()
+            };
+            let base = Limits { requests: [None, None, Some(7)], bytes: [None; 3] };
+            let rules = Rules {
+                allow_nets: NetSet::default(),
+                deny_nets: NetSet::default(),
+                ban_prefixes: PrefixLengths { v4: 32, v6: 64 },
+                limits: base,
+                lookups: Lookups { on: true, for_lists: lists, for_headers: headers, for_limits: limits },
+                ..rules()
+            };
+            let table = Table::new(LookupRules::new(base, &settings));
+            let mut bans = BanIndex::default();
+            if let Some(last) = banned {
+                let netblock = Netblock::masked(IpAddr::from([10, 0, 0, last]), 32);
+                bans.set(netblock, Some(BanSpan { end_ms: u64::MAX, length_ms: 1 }));
+            }
+            let snapshot = Snapshot { generation: 0, bans: Arc::new(bans), can_ban: true };
+            let mut twin = vec![Known::default(); 3];
+            // Within one day, so that the counts of the twin are plain sums.
+            let mut now = 0u64;
+            for event in events {
+                match event {
+                    Event::Pass(seconds) => now += seconds,
+                    Event::Answer(last, country) => {
+                        let client = Client::of(IpAddr::from([10, 0, 0, last]));
+                        let lookup = Lookup { country: country.map(str::to_owned), ..Lookup::default() };
+                        if table.row(client).is_some() {
+                            table.answer(client, Arc::new(lookup), u64::MAX);
+                            let known = &mut twin[usize::from(last)];
+                            (known.answer, known.asked_until, known.waiting) = (Some(country), Some(u64::MAX), false);
+                        }
+                    }
+                    Event::Fail(last, seconds) => {
+                        let client = Client::of(IpAddr::from([10, 0, 0, last]));
+                        if table.row(client).is_some() {
+                            table.ask_again(client, (now + seconds) * 1_000_000_000);
+                            let known = &mut twin[usize::from(last)];
+                            (known.asked_until, known.waiting) = (Some(now + seconds), false);
+                        }
+                    }
+                    Event::Request(path, last, patient) => {
+                        let asked = Asked { patient, ..asked(path, &Method::GET, last, None) };
+                        let found = decide(&rules, &snapshot, &table, &asked, Now { wall_ms: START / 86_400_000 * 86_400_000 + now * 1000, mono_ns: now * 1_000_000_000 });
+                        let known = &mut twin[usize::from(last)];
+                        let denied = lists && matches!(known.answer, Some(None | Some("DE")));
+                        let exempt = path == "/static";
+                        let mut ask = false;
+                        let told = if denied {
+                            "denied_country"
+                        } else if banned == Some(last) {
+                            "banned"
+                        } else {
+                            ask = known.asked_until.is_none_or(|until| now >= until);
+                            if ask {
+                                (known.asked_until, known.waiting) = (Some(now + 120), true);
+                            }
+                            let needed = lists || (headers && path != "/_waf/bans") || (limits && !exempt);
+                            if patient && needed && known.answer.is_none() && known.waiting {
+                                "await lookup"
+                            } else if exempt {
+                                "passed"
+                            } else {
+                                known.counted += 1;
+                                let limit = if limits && known.answer == Some(Some("FR")) { 3 } else { 7 };
+                                if known.counted > limit { "rate_limited" } else { "passed" }
+                            }
+                        };
+                        let verdict = match found.verdict {
+                            Verdict::AwaitLookup => "await lookup",
+                            Verdict::Refuse(refusal) => refusal.action().name(),
+                            Verdict::Own | Verdict::Forward => "passed",
+                            Verdict::Health | Verdict::StartOver => "something else",
+                        };
+                        prop_assert_eq!((verdict, found.ask), (told, ask), "{:?} at {}", known.answer, now);
+                    }
+                }
+            }
+        }
+    }
+
     proptest! {
         /// CHECK: the ladder agrees with its naive twin over any sequence of requests, clients, bans and times.
         #[test]
@@ -434,6 +660,7 @@ mod tests {
                     Verdict::Refuse(Refusal::RateLimited { ban: Some(_), .. }) => "rate_limited, ban",
                     Verdict::Refuse(refusal) => refusal.action().name(),
                     Verdict::StartOver => "start over",
+                    Verdict::AwaitLookup => "await lookup",
                 };
                 prop_assert_eq!(told, twin.decide(path, get, last, length, START + now));
             }

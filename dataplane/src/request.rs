@@ -6,6 +6,7 @@
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::Poll;
 
 use bytes::Bytes;
@@ -16,16 +17,19 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
 use hyper::body::{Body as _, Incoming};
 use weir_shared::ban::RequestNote;
+use weir_shared::client::Client;
 use weir_shared::clock::Now;
 use weir_shared::event::{Break, Finished};
 use weir_shared::handover::{Body as OwnBody, OwnAnswer, OwnRequest, Step};
+use weir_shared::lookup::{self, Lookup, Reply};
 use weir_shared::record::Record;
 use weir_shared::settings::{BanResponse, BytesCount, LogRequests, RateLimitHeaders};
+use weir_shared::table::ClientTable;
 use weir_shared::totals::ConnectionError;
 use weir_shared::verdict::{Action, History, LimitKind};
 use weir_shared::window::Span;
 
-use crate::clients::limits::Broken;
+use crate::clients::limits::{Broken, Entry};
 use crate::forward::body::{AnswerBody, ReplyBody, RequestBody};
 use crate::forward::headers::{self, Ours};
 use crate::forward::pool::Pool;
@@ -41,6 +45,8 @@ use crate::worker::Worker;
 const MAX_NOTE: usize = 1024;
 /// Of an unread body, this much is taken at once so that a refused request need not cost its connection.
 const MAX_DRAIN: usize = 64 * 1024;
+/// A client whose age of answer is not known is asked about again after this: the answer is there then.
+const ASK_SOON_NS: u64 = 1_000_000_000;
 
 /// The connection closes unanswered (BAN-6).
 #[derive(Debug, thiserror::Error)]
@@ -56,9 +62,18 @@ pub fn answer(
     downstream: &Rc<Downstream>,
     request: Request<Incoming>,
 ) -> impl Future<Output = Result<Response<ReplyBody>, Dropped>> + use<> {
-    let next = begin(worker, downstream, request);
+    carry_out(begin(worker, downstream, request))
+}
+
+/// The rest of a request, from its verdict on.
+#[expect(
+    clippy::manual_async_fn,
+    reason = "an async fn holds its argument twice"
+)]
+fn carry_out(next: Next) -> impl Future<Output = Result<Response<ReplyBody>, Dropped>> + use<> {
     async move {
         match next {
+            Next::AwaitLookup(ticket, body) => after_lookup(ticket, body).await,
             Next::Done(response) => Ok(response),
             Next::Refuse(ticket, body, refusal) => {
                 let left = drain(body, &ticket.head.headers).await;
@@ -75,8 +90,21 @@ pub fn answer(
     }
 }
 
+/// Step 7, where the request has to wait for it; then the rest. Boxed: it is rare, and leads back to where it came from.
+fn after_lookup(
+    mut ticket: Box<Ticket>,
+    body: Incoming,
+) -> Pin<Box<dyn Future<Output = Result<Response<ReplyBody>, Dropped>>>> {
+    Box::pin(async move {
+        ticket.await_lookup().await;
+        carry_out(follow(ticket, body)).await
+    })
+}
+
 /// What follows the verdict.
 enum Next {
+    /// Step 7: the client's lookup decides.
+    AwaitLookup(Box<Ticket>, Incoming),
     Done(Response<ReplyBody>),
     Refuse(Box<Ticket>, Incoming, Refusal),
     AnswerOwn(Box<Ticket>, Incoming),
@@ -113,18 +141,24 @@ fn begin(worker: &Rc<Worker>, downstream: &Rc<Downstream>, request: Request<Inco
     );
     warn_of_forgotten_proxy(worker, downstream, &head.headers, now);
 
-    let decision = decide(worker, &identity, &head, now);
+    let decision = decide(worker, &identity, &head, now, true);
     if decision.verdict == Verdict::Health {
         downstream.end();
         return Next::Done(reply::health(worker.is_draining()));
     }
 
     let websocket = headers::asks_for_websocket(&head.method, head.version, &head.headers);
-    let mut ticket = Ticket::new(worker, downstream, head, identity, decision, now, websocket);
-    let own = match decision.verdict {
+    let ticket = Ticket::new(worker, downstream, head, identity, decision, now, websocket);
+    follow(ticket, body)
+}
+
+/// What the verdict leads to.
+fn follow(mut ticket: Box<Ticket>, body: Incoming) -> Next {
+    let own = match ticket.decision.verdict {
+        Verdict::AwaitLookup => return Next::AwaitLookup(ticket, body),
         Verdict::Refuse(refusal) => {
             ticket.report(&refusal);
-            if !worker.observe {
+            if !ticket.worker.observe {
                 return Next::Refuse(ticket, body, refusal);
             }
             ticket.would_be = Some(refusal.action());
@@ -142,23 +176,44 @@ fn begin(worker: &Rc<Worker>, downstream: &Rc<Downstream>, request: Request<Inco
     Next::Forward(ticket, body)
 }
 
-/// Asks the ladder; again where the snapshot was older than the client's last reset (LIMIT-6).
-fn decide(worker: &Worker, identity: &Identity, head: &Parts, now: Now) -> Decision {
+/// Asks the ladder; again where the snapshot was older than the client's last reset (LIMIT-6). Starts the lookup of a
+/// client that is to be asked about, unless the request is to wait for it.
+fn decide(worker: &Worker, identity: &Identity, head: &Parts, now: Now, patient: bool) -> Decision {
     let asked = Asked {
         method: &head.method,
         path: head.uri.path(),
         client: identity.client,
         address: identity.address,
         content_length: content_length(&head.headers),
+        patient,
     };
+    let mut ask = false;
     loop {
         let decision = worker.with_snapshot(|snapshot| {
             ladder::decide(&worker.rules, snapshot, &worker.table, &asked, now)
         });
-        if decision.verdict != Verdict::StartOver {
-            return decision;
+        ask |= decision.ask;
+        match decision.verdict {
+            Verdict::StartOver => {}
+            Verdict::AwaitLookup => return decision,
+            _ => {
+                if ask {
+                    look_up(worker, identity.client, None);
+                }
+                return decision;
+            }
         }
     }
+}
+
+/// Asks about a client; an answer that is there at once is attached at once. Says whether one is still to come.
+fn look_up(worker: &Worker, client: Client, answered: Option<lookup::Answered>) -> bool {
+    match (worker.ask)(client, answered) {
+        Reply::Known { lookup, until_ns } => worker.table.answer(client, lookup, until_ns),
+        Reply::NotNow { again_ns } => worker.table.ask_again(client, again_ns),
+        Reply::Later => return true,
+    }
+    false
 }
 
 fn content_length(headers: &HeaderMap) -> Option<u64> {
@@ -192,16 +247,17 @@ fn warn_of_forgotten_proxy(
     }
 }
 
-/// Step 4, 6, 10 and 11 of the ladder: the refusal, in enforce mode. `left` says that a part of the body was not read.
+/// Steps 4, 5, 6, 8, 10 and 11 of the ladder: the refusal, in enforce mode. `left` says that a part of the body was not
+/// read.
 fn refuse(
     ticket: Box<Ticket>,
     refusal: Refusal,
     left: bool,
 ) -> Result<Response<ReplyBody>, Dropped> {
     let worker = Rc::clone(&ticket.worker);
-    let now_ms = ticket.started.wall_ms;
+    let now_ms = ticket.decided.wall_ms;
     let (status, retry_ms) = match refusal {
-        Refusal::DeniedNet => (worker.ban_response, None),
+        Refusal::DeniedNet | Refusal::DeniedCountry => (worker.ban_response, None),
         Refusal::Banned { until_ms } => (worker.ban_response, until_end(until_ms, now_ms)),
         Refusal::RateLimited {
             ban: Some(expiry), ..
@@ -441,7 +497,12 @@ pub struct Ticket {
     request_id: HeaderValue,
     decision: Decision,
     started: Now,
+    /// When the ladder was asked last: later than the start where a lookup was waited for. Windows are charged at it.
+    decided: Now,
     websocket: bool,
+    /// What was known of the client when the request ended, for the log.
+    lookup: Option<Arc<Lookup>>,
+    lookup_wait_us: Option<u64>,
     /// Passed on to the application: its bytes are charged (LIMIT-5).
     forwarded: bool,
     /// What enforce mode would have done, in observe mode (CHECK-3).
@@ -490,7 +551,10 @@ impl Ticket {
             request_id,
             decision,
             started,
+            decided: started,
             websocket,
+            lookup: None,
+            lookup_wait_us: None,
             forwarded: false,
             would_be: None,
             unbanned: false,
@@ -507,6 +571,41 @@ impl Ticket {
     /// The worker's upstream pool.
     pub fn pool(&self) -> &Pool {
         &self.worker.pool
+    }
+
+    /// Steps 7 and 8: waits for the client's lookup, at most `WAF_LOOKUP_TIMEOUT`, and asks the ladder again. Without an
+    /// answer the client is unknown, and no further request waits for this lookup.
+    async fn await_lookup(&mut self) {
+        let worker = Rc::clone(&self.worker);
+        let client = self.identity.client;
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        let answered = Box::new(move |lookup| {
+            // The client may have gone; nobody is left to tell.
+            let _ = sender.send(lookup);
+        });
+        let under_way = look_up(&worker, client, Some(answered));
+        let answer = if under_way {
+            tokio::time::timeout(worker.lookup_timeout, receiver).await
+        } else {
+            Ok(Ok(None))
+        };
+        self.decided = worker.clock.now();
+        let waited_ns = self.decided.mono_ns.saturating_sub(self.started.mono_ns);
+        self.lookup_wait_us = under_way.then_some(waited_ns / 1000);
+        match answer {
+            // A client that was dropped while it waited has its answer all the same.
+            Ok(Ok(Some(lookup))) => worker.table.settle(client, self.decided, |entry| {
+                if entry.lookup.is_none() {
+                    let soon_ns = self.decided.mono_ns.saturating_add(ASK_SOON_NS);
+                    worker.table.attach(entry, lookup, soon_ns);
+                }
+            }),
+            Ok(Ok(None) | Err(_)) => {}
+            Err(_) => {
+                worker.table.kept(client, |entry| entry.in_flight = false);
+            }
+        }
+        self.decision = decide(&worker, &self.identity, &self.head, self.decided, false);
     }
 
     /// What ends the request where its body passes it: nothing in observe mode, and nothing for those past the limits.
@@ -529,6 +628,11 @@ impl Ticket {
             request_id: &self.request_id,
         };
         let mut headers = headers::to_upstream(&self.head.headers, &ours, self.websocket);
+        if self.worker.rules.lookups.for_headers {
+            self.worker.table.kept(self.identity.client, |entry| {
+                headers::add_lookup(&mut headers, entry.lookup.as_deref());
+            });
+        }
         if !headers.contains_key(HOST) {
             // HTTP/1.0 has no Host, what we send must (RFC 9112 §3.2).
             headers.insert(HOST, self.worker.upstream_host.clone());
@@ -554,7 +658,7 @@ impl Ticket {
             self.unbanned = true;
             self.worker
                 .table
-                .settle(self.identity.client, self.started, |entry| {
+                .settle(self.identity.client, self.decided, |entry| {
                     entry.reported = false
                 });
         }
@@ -566,8 +670,8 @@ impl Ticket {
             client: self.identity.client,
             limit: broken.kind,
             limit_value: broken.limit,
-            limit_percent: 100,
-            at_ms: self.started.wall_ms,
+            limit_percent: self.percent(broken.kind),
+            at_ms: self.decided.wall_ms,
             request: RequestNote {
                 method: Some(note(self.head.method.as_str())),
                 host: self.head.headers.get(HOST).map(text),
@@ -578,13 +682,23 @@ impl Ticket {
         }
     }
 
+    /// The percentage of a limit that was applied.
+    fn percent(&self, kind: LimitKind) -> u8 {
+        let applied = if kind.counts_bytes() {
+            self.decision.bytes_percent
+        } else {
+            self.decision.limit_percent
+        };
+        applied.map_or(100, |(percent, _)| percent)
+    }
+
     /// Milliseconds until one more request would fit.
     fn until_fits(&self, broken: &Broken) -> Option<u64> {
         let span = broken.kind.span();
-        let now_ms = self.started.wall_ms;
+        let now_ms = self.decided.wall_ms;
         self.worker
             .table
-            .settle(self.identity.client, self.started, |entry| {
+            .settle(self.identity.client, self.decided, |entry| {
                 Span::ALL
                     .into_iter()
                     .zip(&entry.requests)
@@ -595,15 +709,18 @@ impl Ticket {
 
     /// LIMIT-8.
     fn add_rate_limit_fields(&self, headers: &mut HeaderMap) {
-        let now_ms = self.started.wall_ms;
-        let counts = self.decision.counts.unwrap_or_else(|| {
+        let now_ms = self.decided.wall_ms;
+        let of_entry = |entry: &mut Entry| {
+            let limits = self.worker.table.rules.applied(entry);
+            let limits = limits.map_or(self.worker.rules.limits, |terms| terms.limits);
+            let counts = self.decision.counts;
+            (limits, counts.unwrap_or_else(|| entry.counts(now_ms)))
+        };
+        let (limits, counts) =
             self.worker
                 .table
-                .settle(self.identity.client, self.started, |entry| {
-                    entry.counts(now_ms)
-                })
-        });
-        reply::rate_limit_fields(headers, &self.worker.rules.limits, &counts, now_ms);
+                .settle(self.identity.client, self.decided, of_entry);
+        reply::rate_limit_fields(headers, &limits, &counts, now_ms);
     }
 
     fn note_answer(&mut self, head: &http::response::Parts) {
@@ -665,18 +782,23 @@ impl Ticket {
         }
         let history = self.history.unwrap_or_else(|| action.history());
         let charged = self.charged_bytes(request_bytes, response_bytes);
-        let counts = &mut self.decision.counts;
-        let mut lookup = None;
+        let wants_lookup = worker.counts_places || worker.events.wants_records();
+        let (counts, lookup) = (&mut self.decision.counts, &mut self.lookup);
 
-        let work = |entry: &mut crate::clients::limits::Entry| {
-            lookup.clone_from(&entry.lookup);
+        let work = |entry: &mut Entry| {
+            if wants_lookup {
+                lookup.clone_from(&entry.lookup);
+            }
             match history {
                 History::Passed => entry.passed += 1,
                 History::Refused => entry.refused += 1,
                 History::Neither => {}
             }
-            let broken = charged
-                .and_then(|bytes| entry.charge_bytes(&worker.rules.limits, ended.wall_ms, bytes));
+            let broken = charged.and_then(|bytes| {
+                let terms = worker.table.rules.applied(entry);
+                let limits = terms.map_or(worker.rules.limits, |terms| terms.limits);
+                entry.charge_bytes(&limits, ended.wall_ms, bytes)
+            });
             if let Some(counts) = counts {
                 // The requests as the ladder saw them, the bytes with those of this request (section 13.4).
                 let [requests @ .., _, _, _] = *counts;
@@ -687,7 +809,7 @@ impl Ticket {
         let broken = if self.decision.counted {
             worker.table.settle(self.identity.client, ended, work)
         } else {
-            worker.table.seen(self.identity.client, self.started, work)
+            worker.table.seen(self.identity.client, self.decided, work)
         };
         if let Some(broken) = broken {
             let can_ban = worker.with_snapshot(|snapshot| snapshot.can_ban);
@@ -698,13 +820,13 @@ impl Ticket {
         worker
             .counters
             .request(told, total_us, request_bytes, response_bytes);
-        if let Some(lookup) = &lookup {
-            worker.events.place(lookup);
+        if worker.counts_places {
+            worker.events.place(self.lookup.as_deref());
         }
         if worker.events.wants_finished() {
             worker.events.finished(Finished {
                 address: self.identity.address,
-                lookup: lookup.clone(),
+                lookup: self.lookup.clone(),
                 bytes: request_bytes.saturating_add(response_bytes),
             });
         }
@@ -773,14 +895,14 @@ impl Ticket {
             action,
             enforced: self.would_be.is_none(),
             limit_hit: self.limit_hit,
-            limit_percent: None,
-            bytes_percent: None,
-            lookup: None,
+            limit_percent: self.decision.limit_percent,
+            bytes_percent: self.decision.bytes_percent,
+            lookup: self.lookup.take(),
             counts: self.decision.counts,
             request_bytes,
             response_bytes,
             total_us,
-            lookup_wait_us: None,
+            lookup_wait_us: self.lookup_wait_us,
             connect_us: self.connect_us,
             first_byte_us: self.first_byte_us,
         }

@@ -26,9 +26,12 @@ use weir_shared::client::{Client, fold};
 use weir_shared::clock::{Clock, Now};
 use weir_shared::event::{Break, Finished};
 use weir_shared::handover::Handover;
+use weir_shared::lookup::Ask;
 use weir_shared::netblock::NetSet;
 use weir_shared::record::Batch;
-use weir_shared::settings::{BanResponse, BytesCount, LogRequests, RateLimitHeaders, Settings};
+use weir_shared::settings::{
+    BanResponse, BytesCount, LogRequests, LookupSource, RateLimitHeaders, Settings,
+};
 use weir_shared::snapshot::Snapshot;
 use weir_shared::totals::{ConnectionError, Places, Totals};
 
@@ -66,6 +69,8 @@ pub struct Parts {
     pub finished: Option<Sender<Vec<Finished>>>,
     /// Who answers under `/_waf/`.
     pub handover: Handover,
+    /// Who knows countries and AS numbers; called only while lookups are on.
+    pub ask: Ask,
     /// Where everything is counted.
     pub counting: Counting,
 }
@@ -424,6 +429,8 @@ pub struct Worker {
     pub bytes_count: BytesCount,
     /// `WAF_LOG_REQUESTS`
     pub log_requests: LogRequests,
+    /// Whether lookups are on, and requests counted by country and AS number.
+    pub counts_places: bool,
     /// `WAF_WEBSOCKET_IDLE_TIMEOUT`
     pub websocket_idle_timeout: Option<Duration>,
     /// `Host` for clients that sent none.
@@ -440,6 +447,10 @@ pub struct Worker {
     pub clock: Rc<Coarse>,
     /// Who answers under `/_waf/`.
     pub handover: Handover,
+    /// Who knows countries and AS numbers.
+    pub ask: Ask,
+    /// `WAF_LOOKUP_TIMEOUT`
+    pub lookup_timeout: Duration,
     /// CLIENT-7, shared by all workers.
     pub forgotten_proxy: Arc<ForgottenProxy>,
     /// Request ids.
@@ -476,6 +487,7 @@ impl Worker {
             rate_limit_headers: settings.rate_limit_headers,
             bytes_count: settings.bytes_count,
             log_requests: settings.log_requests,
+            counts_places: settings.lookup.source != LookupSource::Off,
             websocket_idle_timeout: settings.websocket_idle_timeout,
             upstream_host: HeaderValue::try_from(host)
                 .unwrap_or_else(|_| HeaderValue::from_static("upstream")),
@@ -491,6 +503,8 @@ impl Worker {
             pool: Pool::new(settings, Rc::clone(&clock)),
             clock,
             handover: Arc::clone(&parts.handover),
+            ask: Arc::clone(&parts.ask),
+            lookup_timeout: settings.lookup.timeout,
             forgotten_proxy,
             ids: Ids::new(),
             snapshots: RefCell::new(Cache::new(Arc::clone(&parts.snapshots))),
@@ -656,6 +670,7 @@ mod tests {
             records: None,
             finished: None,
             handover,
+            ask: Arc::new(|_, _| weir_shared::lookup::Reply::NotNow { again_ns: u64::MAX }),
             counting: counting.clone(),
         };
         (DataPlane::start(bound, parts).unwrap(), address, counting)

@@ -1,6 +1,16 @@
-//! What a lookup tells about a client: its country and its AS.
+//! What a lookup tells about a client: its country and its AS; and how the data plane asks for one.
+//!
+//! One function type, as in `handover.rs`: the data plane asks, never waits in the call, and learns the answer at once,
+//! through the client table, or through a call back.
 
-use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
+use std::sync::Arc;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::client::Client;
 
 /// The answer of a lookup. A client without a country is unknown, whatever its AS number (LOOKUP-4).
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -14,4 +24,275 @@ pub struct Lookup {
     /// The name of the AS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub as_name: Option<String>,
+}
+
+/// Told the outcome of a lookup that was waited for: none if it failed. Called once, or dropped with its lookup.
+pub type Answered = Box<dyn FnOnce(Option<Arc<Lookup>>) + Send>;
+
+/// What became of a question.
+pub enum Reply {
+    /// The answer, good until this moment of the monotonic clock, nanoseconds.
+    Known {
+        /// What is known.
+        lookup: Arc<Lookup>,
+        /// When to ask again; `u64::MAX` for never.
+        until_ns: u64,
+    },
+    /// It is being looked up; the answer reaches the client table, and [`Answered`].
+    Later,
+    /// It is not known for now, and nobody should wait: a failure not long ago, or too many questions.
+    NotNow {
+        /// When to ask again, on the monotonic clock, nanoseconds.
+        again_ns: u64,
+    },
+}
+
+/// Asks about a client. Never blocks; a client that is asked about already is not asked about twice.
+pub type Ask = Arc<dyn Fn(Client, Option<Answered>) -> Reply + Send + Sync>;
+
+/// An AS number that means something: neither 0 nor 64512, which stand for unknown (LOOKUP-4).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct AsNumber(u32);
+
+/// What stands for an AS number that nobody knows (LOOKUP-4).
+const UNKNOWN_AS: u32 = 64_512;
+
+impl AsNumber {
+    /// The number; none for those that stand for unknown.
+    pub const fn new(number: u32) -> Option<Self> {
+        match number {
+            0 | UNKNOWN_AS => None,
+            number => Some(Self(number)),
+        }
+    }
+
+    /// The number.
+    pub const fn number(self) -> u32 {
+        self.0
+    }
+
+    /// Reads `15169`, `AS15169` or `AS15169 Name`, and gives the name too. None inside stands for unknown.
+    ///
+    /// # Errors
+    /// [`NotAnAsNumber`] if it is none of these.
+    pub fn parse_named(text: &str) -> Result<(Option<Self>, Option<&str>), NotAnAsNumber> {
+        let text = text.trim();
+        let (word, name) = match text.split_once(char::is_whitespace) {
+            Some((word, name)) => (word, Some(name.trim())),
+            None => (text, None),
+        };
+        let prefixed = word.get(..2).is_some_and(|p| p.eq_ignore_ascii_case("as"));
+        let digits = if prefixed {
+            word.get(2..).unwrap_or_default()
+        } else {
+            word
+        };
+        if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Err(NotAnAsNumber);
+        }
+        let number = digits.parse().map_err(|_| NotAnAsNumber)?;
+        Ok((Self::new(number), name.filter(|name| !name.is_empty())))
+    }
+}
+
+/// Neither `15169` nor `AS15169` nor `AS15169 Name`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("not an AS number")]
+pub struct NotAnAsNumber;
+
+impl fmt::Display for AsNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "AS{}", self.0)
+    }
+}
+
+/// A country code, two letters (ISO 3166-1 alpha-2, user-assigned ones such as `XK` included).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct Country([u8; 2]);
+
+/// Not two letters.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("not a country code")]
+pub struct NotACountry;
+
+impl FromStr for Country {
+    type Err = NotACountry;
+
+    fn from_str(text: &str) -> Result<Self, NotACountry> {
+        match text.as_bytes() {
+            [a, b] if a.is_ascii_alphabetic() && b.is_ascii_alphabetic() => {
+                Ok(Self([a.to_ascii_uppercase(), b.to_ascii_uppercase()]))
+            }
+            _ => Err(NotACountry),
+        }
+    }
+}
+
+impl fmt::Display for Country {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b] = self.0;
+        write!(f, "{}{}", char::from(a), char::from(b))
+    }
+}
+
+impl Serialize for Country {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Country {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(|_| {
+            serde::de::Error::custom(format!(
+                "{text:?} is not a country: two letters such as DE are allowed"
+            ))
+        })
+    }
+}
+
+impl Lookup {
+    /// The country, where there is one.
+    pub fn country(&self) -> Option<Country> {
+        self.country.as_deref()?.parse().ok()
+    }
+
+    /// The AS number, where one is known.
+    pub fn as_number(&self) -> Option<AsNumber> {
+        AsNumber::parse_named(self.asn.as_deref()?).ok()?.0
+    }
+}
+
+/// Whether an address can belong to a visitor from the Internet. Others are never looked up: nobody outside knows them,
+/// and they are nobody's business (LOOKUP-2). The ranges are those of the IANA special-purpose registries that are not
+/// globally reachable, multicast and reserved ones included.
+pub fn is_public(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => is_public_v4(v4),
+        IpAddr::V6(v6) => is_public_v6(v6),
+    }
+}
+
+fn is_public_v4(address: Ipv4Addr) -> bool {
+    let [a, b, c, _] = address.octets();
+    !matches!(
+        (a, b, c),
+        (0 | 10 | 127, _, _)
+            | (100, 64..=127, _)
+            | (169, 254, _)
+            | (172, 16..=31, _)
+            | (192, 0, 0 | 2)
+            | (192, 168, _)
+            | (198, 18 | 19, _)
+            | (198, 51, 100)
+            | (203, 0, 113)
+            | (224.., _, _)
+    )
+}
+
+fn is_public_v6(address: Ipv6Addr) -> bool {
+    let [a, b, ..] = address.segments();
+    // Global unicast is 2000::/3 alone; in it 2001::/23 is for protocols, 2001:db8::/32 and 3fff::/20 for documents.
+    a >> 13 == 1 && !(a == 0x2001 && (b < 0x200 || b == 0x0db8)) && !(a == 0x3fff && b < 0x1000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// LOOKUP-4: `15169`, `AS15169` and `AS15169 Name` are understood; 64512 is unknown.
+    #[test]
+    fn as_numbers_are_understood_in_every_form() {
+        let google = AsNumber::new(15_169);
+        for (text, number, name) in [
+            ("15169", google, None),
+            ("AS15169", google, None),
+            (" as15169 ", google, None),
+            ("AS15169 Google LLC", google, Some("Google LLC")),
+            ("64512", None, None),
+            ("AS64512 Unknown", None, Some("Unknown")),
+            ("0", None, None),
+        ] {
+            assert_eq!(AsNumber::parse_named(text), Ok((number, name)), "{text}");
+        }
+        for wrong in ["", "AS", "Google", "AS-1", "15169.0", "AS4294967296", "ÄS1"] {
+            assert_eq!(AsNumber::parse_named(wrong), Err(NotAnAsNumber), "{wrong}");
+        }
+        assert_eq!(google.unwrap().to_string(), "AS15169");
+    }
+
+    /// CHECK-2: countries are two letters, in either case.
+    #[test]
+    fn countries_are_two_letters() {
+        assert_eq!("de".parse::<Country>().unwrap().to_string(), "DE");
+        for wrong in ["", "D", "DEU", "D1", "nil", "Ä"] {
+            assert_eq!(wrong.parse::<Country>(), Err(NotACountry), "{wrong}");
+        }
+    }
+
+    /// LOOKUP-2: private and reserved ranges are told from public ones at their very edges.
+    #[test]
+    fn private_and_reserved_ranges_are_not_public() {
+        for text in [
+            "0.0.0.0",
+            "0.255.255.255",
+            "10.0.0.0",
+            "10.255.255.255",
+            "100.64.0.0",
+            "100.127.255.255",
+            "127.0.0.1",
+            "169.254.0.1",
+            "172.16.0.0",
+            "172.31.255.255",
+            "192.0.0.1",
+            "192.0.2.1",
+            "192.168.0.0",
+            "192.168.255.255",
+            "198.18.0.0",
+            "198.19.255.255",
+            "198.51.100.7",
+            "203.0.113.7",
+            "224.0.0.1",
+            "240.0.0.1",
+            "255.255.255.255",
+            "::",
+            "::1",
+            "64:ff9b::1",
+            "fc00::1",
+            "fdff::1",
+            "fe80::1",
+            "ff02::1",
+            "2001::1",
+            "2001:1ff::",
+            "2001:db8::1",
+            "3fff::1",
+            "4000::1",
+            "1fff::1",
+        ] {
+            assert!(!is_public(text.parse().unwrap()), "{text}");
+        }
+        for text in [
+            "1.1.1.1",
+            "9.255.255.255",
+            "11.0.0.0",
+            "100.63.255.255",
+            "100.128.0.0",
+            "172.15.255.255",
+            "172.32.0.0",
+            "192.0.1.1",
+            "192.167.255.255",
+            "192.169.0.0",
+            "198.17.255.255",
+            "198.20.0.0",
+            "223.255.255.255",
+            "2000::",
+            "2001:200::",
+            "2001:4860:4860::8888",
+            "2a00:1450::",
+            "3ffe::1",
+        ] {
+            assert!(is_public(text.parse().unwrap()), "{text}");
+        }
+    }
 }

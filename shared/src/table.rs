@@ -53,6 +53,16 @@ pub trait ClientTable: Send + Sync {
     /// Forgets a client.
     fn forget(&self, client: Client);
 
+    /// Attaches a lookup's answer to a client that is still kept; it is asked about again from `until_ns` on, on the
+    /// monotonic clock, nanoseconds.
+    fn answer(&self, client: Client, lookup: Arc<Lookup>, until_ns: u64);
+
+    /// No answer came: the client is asked about again from `again_ns` on, and no request waits until then (LOOKUP-3).
+    fn ask_again(&self, client: Client, again_ns: u64);
+
+    /// Takes a lookup's answer away from a client; its next request asks again.
+    fn forget_lookup(&self, client: Client);
+
     /// The estimate of requests of all clients of the netblock in the window of `span`, at `now_ms`.
     fn netblock_requests(&self, netblock: Netblock, span: Span, now_ms: u64) -> u64;
 }

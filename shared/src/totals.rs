@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::lookup::Lookup;
+use crate::lookup::{AsNumber, Country, Lookup};
 use crate::verdict::{Action, LimitKind};
 
 /// Upper bounds of the duration histograms, microseconds.
@@ -70,14 +70,14 @@ impl ConnectionError {
     }
 }
 
-/// Requests by country and by AS number, of clients whose lookup had answered: what was counted since it was last asked
-/// for. Exact; both planes bound it by [`MAX_ASNS`].
+/// Requests by country and by AS number, while lookups are on: what was counted since it was last asked for. Exact; both
+/// planes bound it by [`MAX_ASNS`].
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Places {
     /// By ISO 3166-1 code; none is unknown.
-    pub countries: HashMap<Option<[u8; 2]>, u64>,
+    pub countries: HashMap<Option<Country>, u64>,
     /// By AS number; none is unknown.
-    pub asns: HashMap<Option<u32>, u64>,
+    pub asns: HashMap<Option<AsNumber>, u64>,
     /// Requests of AS numbers that found no room.
     pub asns_beyond: u64,
 }
@@ -87,10 +87,11 @@ pub struct Places {
 pub const MAX_ASNS: usize = 131_072;
 
 impl Places {
-    /// Counts one request. An AS number that stands for none is unknown, and so is one without a country (LOOKUP-4).
-    pub fn count(&mut self, lookup: &Lookup) {
-        let country = lookup.country.as_deref().and_then(country_code);
-        let asn = country.and(lookup.asn.as_deref()).and_then(as_number);
+    /// Counts one request. An AS number that stands for none is unknown, and so is one without a country (LOOKUP-4), and a
+    /// client whose lookup had not answered when the request ended.
+    pub fn count(&mut self, lookup: Option<&Lookup>) {
+        let country = lookup.and_then(Lookup::country);
+        let asn = country.and(lookup).and_then(Lookup::as_number);
         *self.countries.entry(country).or_default() += 1;
         self.add_asn(asn, 1);
     }
@@ -111,7 +112,7 @@ impl Places {
         self.countries.is_empty()
     }
 
-    fn add_asn(&mut self, asn: Option<u32>, count: u64) {
+    fn add_asn(&mut self, asn: Option<AsNumber>, count: u64) {
         if self.asns.len() < MAX_ASNS {
             *self.asns.entry(asn).or_default() += count;
         } else {
@@ -121,20 +122,6 @@ impl Places {
             }
         }
     }
-}
-
-/// Two letters, in upper case.
-fn country_code(text: &str) -> Option<[u8; 2]> {
-    let code: [u8; 2] = text.as_bytes().try_into().ok()?;
-    code.iter()
-        .all(u8::is_ascii_alphabetic)
-        .then(|| code.map(|letter| letter.to_ascii_uppercase()))
-}
-
-/// `AS<number>`; 64512 counts as unknown (LOOKUP-4).
-pub fn as_number(text: &str) -> Option<u32> {
-    let digits = text.strip_prefix("AS")?;
-    digits.parse().ok().filter(|number| *number != 64_512)
 }
 
 /// The data plane's counters, folded.
@@ -190,13 +177,13 @@ mod tests {
             (None, Some("AS64496")),
             (Some("DEU"), None),
         ] {
-            places.count(&lookup(country, asn));
+            places.count(Some(&lookup(country, asn)));
         }
-        assert_eq!(
-            places.countries,
-            HashMap::from([(Some(*b"DE"), 2), (None, 2)])
-        );
-        assert_eq!(places.asns, HashMap::from([(Some(64_496), 1), (None, 3)]));
+        places.count(None);
+        let germany = "DE".parse().ok();
+        assert_eq!(places.countries, HashMap::from([(germany, 2), (None, 3)]));
+        let known = AsNumber::new(64_496);
+        assert_eq!(places.asns, HashMap::from([(known, 1), (None, 4)]));
     }
 
     /// METRIC: AS numbers are bounded, and none of the requests is lost over it.
@@ -204,10 +191,10 @@ mod tests {
     fn as_numbers_are_bounded() {
         let (mut all, mut one) = (Places::default(), Places::default());
         for number in 0..150_000u32 {
-            one.count(&lookup(
+            one.count(Some(&lookup(
                 Some("DE"),
                 Some(&format!("AS{}", 100_000 + number)),
-            ));
+            )));
             if number % 1000 == 0 {
                 all.take_in(&mut one);
                 assert!(one.is_empty());

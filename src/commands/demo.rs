@@ -39,6 +39,8 @@ pub fn run() -> ExitCode {
             ("WAF_RATE_LIMIT_PER_MINUTE", REQUESTS_PER_MINUTE.to_string()),
             ("WAF_BAN_FIRST", "1m".to_owned()),
             ("WAF_WORKERS", "1".to_owned()),
+            // The demo sends nobody's address anywhere.
+            ("WAF_LOOKUP_SOURCE", "off".to_owned()),
         ]
         .map(|(name, value)| (name.to_owned(), value)),
     );

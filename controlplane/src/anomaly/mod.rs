@@ -6,9 +6,9 @@
 
 use weir_shared::client::Client;
 use weir_shared::event::Finished;
+use weir_shared::lookup::AsNumber;
 use weir_shared::netblock::{Netblock, PrefixLengths};
 use weir_shared::settings::{self, Settings, Thresholds};
-use weir_shared::totals::as_number;
 use weir_shared::units::Time;
 use weir_shared::window::Span;
 
@@ -72,9 +72,11 @@ impl Scope {
             "watch" => Self::Watch(some()?.parse().map_err(|error| format!("{error}"))?),
             "asn" => {
                 let text = some()?;
-                let number = as_number(text)
+                let number = text
+                    .strip_prefix("AS")
+                    .and_then(|digits| AsNumber::parse_named(digits).ok()?.0)
                     .ok_or_else(|| format!("{text:?} is not an AS number: AS64496 is allowed"))?;
-                Self::Asn(number)
+                Self::Asn(number.number())
             }
             "total" => Self::Total,
             _ => {
@@ -188,7 +190,7 @@ impl Anomalies {
             .lookup
             .as_ref()
             .filter(|lookup| lookup.country.is_some())
-            .and_then(|lookup| as_number(lookup.asn.as_deref()?));
+            .and_then(|lookup| lookup.as_number());
         let (bytes, settings) = (finished.bytes, &self.settings);
         let netblock = || Netblock::of(client, self.prefixes);
         let scopes = [
@@ -197,7 +199,7 @@ impl Anomalies {
                 .net
                 .is_on()
                 .then(|| (Scope::Net(netblock()), &settings.net)),
-            asn.map(|number| (Scope::Asn(number), &settings.asn)),
+            asn.map(|asn| (Scope::Asn(asn.number()), &settings.asn)),
             Some((Scope::Total, &settings.total)),
         ];
         let on = |(_, thresholds): &(Scope, &Thresholds)| thresholds.is_on();

@@ -15,10 +15,13 @@ use weir_shared::clock::Clock;
 use weir_shared::table::ClientRow;
 use weir_shared::units::Time;
 
+use crate::lookup::LookupRow;
+
 use super::alerts::{self, Alerts};
 use super::bans::Bans;
 use super::clients::{self, Clients};
 use super::document::{self, Document, Envelope, Fault};
+use super::lookups::{self, Lookups};
 use super::merge::{Base, Diff};
 use super::store::{self, Commit, Hash, Seen, Stat, Store};
 use super::watch::{
@@ -40,6 +43,7 @@ pub(super) struct Shared {
     queue: Mutex<Queue>,
     pub(super) bans: Counters,
     pub(super) clients: Counters,
+    pub(super) lookups: Counters,
     pub(super) alerts: Counters,
 }
 
@@ -48,6 +52,7 @@ pub(super) struct Shared {
 pub(super) struct Queue {
     pub(super) bans: Option<Job<Vec<Arc<Ban>>>>,
     pub(super) clients: Option<Job<Vec<ClientRow>>>,
+    pub(super) lookups: Option<Job<Vec<LookupRow>>>,
     pub(super) alerts: Option<Job<Vec<AlertsEntry>>>,
     pub(super) stop: bool,
 }
@@ -79,6 +84,7 @@ impl Shared {
             files: [
                 self.bans.read(Bans::FILE),
                 self.clients.read(Clients::FILE),
+                self.lookups.read(Lookups::FILE),
                 self.alerts.read(Alerts::FILE),
             ],
         }
@@ -117,6 +123,7 @@ pub(super) struct Thread {
     pub(super) common: Common,
     pub(super) bans: Held<Bans>,
     pub(super) clients: Held<Clients>,
+    pub(super) lookups: Held<Lookups>,
     pub(super) alerts: Held<Alerts>,
     pub(super) watch: Watch,
     pub(super) wake: Receiver<()>,
@@ -150,6 +157,7 @@ impl Thread {
                     self.watch.again(&self.common.store.path(""));
                     self.bans.rebuild(self.common.number);
                     self.clients.rebuild(self.common.number);
+                    self.lookups.rebuild(self.common.number);
                     self.alerts.rebuild(self.common.number);
                     None
                 }
@@ -160,6 +168,7 @@ impl Thread {
                 .bans
                 .turn(&mut self.common, unreachable)
                 .min(self.clients.turn(&mut self.common, unreachable))
+                .min(self.lookups.turn(&mut self.common, unreachable))
                 .min(self.alerts.turn(&mut self.common, unreachable));
             match stop_at {
                 None => drop(self.wake.recv_timeout(wait)),
@@ -167,9 +176,14 @@ impl Thread {
                     if Instant::now() >= at {
                         self.bans.give_up();
                         self.clients.give_up();
+                        self.lookups.give_up();
                         self.alerts.give_up();
                     }
-                    if !self.bans.has_job() && !self.clients.has_job() && !self.alerts.has_job() {
+                    let has_job = self.bans.has_job()
+                        || self.clients.has_job()
+                        || self.lookups.has_job()
+                        || self.alerts.has_job();
+                    if !has_job {
                         return;
                     }
                     std::thread::sleep(TICK);
@@ -179,13 +193,26 @@ impl Thread {
     }
 
     fn accept(&mut self) {
-        let (bans, clients, alerts) = {
+        let (bans, clients, lookups, alerts) = {
             let mut queue = self.common.shared.queue();
             self.common.stopping = queue.stop;
-            (queue.bans.take(), queue.clients.take(), queue.alerts.take())
+            (
+                queue.bans.take(),
+                queue.clients.take(),
+                queue.lookups.take(),
+                queue.alerts.take(),
+            )
         };
         if let Some(job) = bans {
             self.bans.accept(job);
+        }
+        if let Some(job) = lookups {
+            let document = lookups::entries(job.document, self.lookups.base.entries());
+            self.lookups.accept(Job {
+                document,
+                applied: job.applied,
+                saved: job.saved,
+            });
         }
         if let Some(job) = clients {
             let document = clients::entries(job.document, self.clients.base.entries());

@@ -21,11 +21,14 @@ use weir_shared::netblock::Netblock;
 use weir_shared::table::ClientRow;
 use weir_shared::units::Time;
 
+use crate::lookup::LookupRow;
+
 mod alerts;
 mod bans;
 mod clients;
 mod document;
 mod keeper;
+mod lookups;
 mod merge;
 mod store;
 mod watch;
@@ -37,6 +40,7 @@ use alerts::Alerts;
 use bans::Bans;
 use clients::Clients;
 use keeper::{Common, Held, Job, Shared, Thread};
+use lookups::Lookups;
 use store::Store;
 use watch::Watch;
 
@@ -62,6 +66,8 @@ pub struct StartState {
     pub bans: Vec<Ban>,
     /// clients.json
     pub clients: Vec<ClientRow>,
+    /// lookups.json
+    pub lookups: Vec<LookupRow>,
     /// alerts.json
     pub alerts: Vec<AlertsEntry>,
 }
@@ -103,6 +109,13 @@ pub enum EditChange {
         /// Entries taken out.
         removed: Vec<Client>,
     },
+    /// Of lookups.json.
+    Lookups {
+        /// Added or changed entries, whole.
+        put: Vec<LookupRow>,
+        /// Entries taken out.
+        removed: Vec<Client>,
+    },
     /// Of alerts.json.
     Alerts {
         /// Added or changed entries, whole.
@@ -121,6 +134,8 @@ pub enum Save {
     Bans(Vec<Arc<Ban>>),
     /// clients.json, least recently seen first.
     Clients(Vec<ClientRow>),
+    /// lookups.json, in any order.
+    Lookups(Vec<LookupRow>),
     /// alerts.json, in the order of the file.
     Alerts(Vec<AlertsEntry>),
 }
@@ -129,7 +144,7 @@ pub enum Save {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StateCounts {
     /// One row a file.
-    pub files: [FileCounts; 3],
+    pub files: [FileCounts; 4],
 }
 
 /// Counts of one file, for `waf_state_writes_total` and `waf_state_edits_total`.
@@ -173,10 +188,12 @@ impl Keeper {
         let now = Time(clock.now().wall_ms);
         let bans = Held::<Bans>::open(&store, now)?;
         let clients = Held::<Clients>::open(&store, now)?;
+        let lookups = Held::<Lookups>::open(&store, now)?;
         let alerts = Held::<Alerts>::open(&store, now)?;
         let start = StartState {
             bans: bans.entries().iter().map(|ban| Ban::clone(ban)).collect(),
             clients: clients::rows(clients.entries()),
+            lookups: lookups::rows(lookups.entries()),
             alerts: alerts.entries().to_vec(),
         };
         let shared = Arc::new(Shared::default());
@@ -196,6 +213,7 @@ impl Keeper {
             },
             bans,
             clients,
+            lookups,
             alerts,
             wake: woken,
         };
@@ -247,6 +265,14 @@ impl Keeper {
                         saved,
                     };
                     queue.clients = Some(job.replacing(queue.clients.take()));
+                }
+                Save::Lookups(document) => {
+                    let job = Job {
+                        document,
+                        applied,
+                        saved,
+                    };
+                    queue.lookups = Some(job.replacing(queue.lookups.take()));
                 }
                 Save::Alerts(document) => {
                     let job = Job {

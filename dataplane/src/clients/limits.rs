@@ -6,6 +6,12 @@ use weir_shared::lookup::Lookup;
 use weir_shared::verdict::LimitKind;
 use weir_shared::window::{Span, Window};
 
+use super::terms::Terms;
+
+/// A lookup that was asked for and has not ended after this long is lost, nanoseconds: it is asked for again. Far beyond
+/// what a lookup takes, queue included.
+const LOST_NS: u64 = 120_000_000_000;
+
 /// The limits that apply to one client, after percentages; none is `off`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Limits {
@@ -34,6 +40,12 @@ pub struct Entry {
     pub bytes: [Window; 3],
     /// The lookup's answer.
     pub lookup: Option<Arc<Lookup>>,
+    /// What the answer changes for this client; none where it changes nothing.
+    pub terms: Option<Arc<Terms>>,
+    /// From when on the client is to be asked about, on the monotonic clock, nanoseconds; `u64::MAX` for never.
+    pub ask_at_ns: u64,
+    /// It is being asked about, and who needs the answer may wait for it.
+    pub in_flight: bool,
     /// The generation of the snapshot whose ban reset the windows. A request that decides under an older one has not
     /// seen that ban and starts over (LIMIT-6).
     pub reset_generation: u64,
@@ -75,6 +87,9 @@ impl Entry {
             requests: [Window::default(); 3],
             bytes: [Window::default(); 3],
             lookup: None,
+            terms: None,
+            ask_at_ns: 0,
+            in_flight: false,
             reset_generation: 0,
             reported: false,
         }
@@ -121,6 +136,23 @@ impl Entry {
             hour_bytes.estimate(Span::Hour, wall_ms),
             day_bytes.estimate(Span::Day, wall_ms),
         ]
+    }
+
+    /// Whether the client is to be asked about now (LOOKUP-2). The caller that is told so asks; nobody else is.
+    pub fn begins_lookup(&mut self, mono_ns: u64) -> bool {
+        let due = mono_ns >= self.ask_at_ns;
+        if due {
+            self.ask_at_ns = mono_ns.saturating_add(LOST_NS);
+            self.in_flight = true;
+        }
+        due
+    }
+
+    /// The lookup gave no answer: nobody waits for it, and it is asked for again from `again_ns` on (LOOKUP-3). An
+    /// older answer stays.
+    pub fn ask_again(&mut self, again_ns: u64) {
+        self.in_flight = false;
+        self.ask_at_ns = again_ns;
     }
 
     /// Forgets what was counted, once the ban of `generation` can be seen by every worker (LIMIT-6).
@@ -225,6 +257,21 @@ mod tests {
         assert_eq!(entry.charge_request(&limits(1, 1), 6, NOW), Charge::Stale);
         assert_eq!(entry.counts(NOW), [0; 6]);
         assert_eq!(entry.charge_request(&limits(1, 1), 7, NOW), Charge::Within);
+    }
+
+    /// LOOKUP-2, LOOKUP-3: a client is asked about by one request; after a failure not before its time.
+    #[test]
+    fn one_request_asks() {
+        let mut entry = Entry::new(0, NOW);
+        assert!(entry.begins_lookup(5));
+        assert!(entry.in_flight && !entry.begins_lookup(6));
+        entry.ask_again(100);
+        assert!(!entry.in_flight && !entry.begins_lookup(99));
+        assert!(entry.begins_lookup(100));
+        // A lookup that is lost is asked for again some time.
+        assert!(!entry.begins_lookup(100 + LOST_NS - 1) && entry.begins_lookup(100 + LOST_NS));
+        entry.ask_again(u64::MAX);
+        assert!(!entry.begins_lookup(u64::MAX - 1));
     }
 
     /// LIMIT-5: over a byte limit is a break, once the answer has ended.

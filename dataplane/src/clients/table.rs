@@ -24,6 +24,7 @@ use weir_shared::units::Time;
 use weir_shared::window::Span;
 
 use super::limits::Entry;
+use super::terms::LookupRules;
 
 /// How many of the oldest clients one pass over the table finds. A fifth of the table: five visits an eviction.
 const CANDIDATES: usize = MAX_CLIENTS / 5;
@@ -40,6 +41,8 @@ pub struct Table {
     map: DashMap<Client, Entry, RandomState>,
     admission: Mutex<Admission>,
     capacity: usize,
+    /// Country lists and percentages: what an answer means when it is attached.
+    pub rules: LookupRules,
     /// Written under the admission lock; read by metrics, where a moment's delay does not matter (relaxed).
     len: AtomicU64,
     evicted: AtomicU64,
@@ -61,12 +64,21 @@ impl Default for Table {
 }
 
 impl Table {
+    /// A table of [`MAX_CLIENTS`] under these rules.
+    pub fn new(rules: LookupRules) -> Self {
+        Self {
+            rules,
+            ..Self::default()
+        }
+    }
+
     /// A table for at most `capacity` clients; production uses [`MAX_CLIENTS`].
     pub fn with_capacity(capacity: usize) -> Self {
         Self {
             map: DashMap::with_capacity_and_hasher(capacity, RandomState::new()),
             admission: Mutex::default(),
             capacity: capacity.max(1),
+            rules: LookupRules::default(),
             len: AtomicU64::new(0),
             evicted: AtomicU64::new(0),
         }
@@ -112,6 +124,14 @@ impl Table {
     /// Clients dropped for the bound since the start.
     pub fn evicted(&self) -> u64 {
         self.evicted.load(Ordering::Relaxed)
+    }
+
+    /// Attaches an answer that holds until `until_ns`, and works out what it means.
+    pub fn attach(&self, entry: &mut Entry, lookup: Arc<Lookup>, until_ns: u64) {
+        entry.terms = self.rules.terms(&lookup);
+        entry.lookup = Some(lookup);
+        entry.in_flight = false;
+        entry.ask_at_ns = until_ns;
     }
 
     fn admission(&self) -> MutexGuard<'_, Admission> {
@@ -236,7 +256,11 @@ impl ClientTable for Table {
             entry.refused = row.refused;
             entry.requests = row.requests;
             entry.bytes = row.bytes;
-            entry.lookup.clone_from(&row.lookup);
+            // How old this answer is the file does not say: it holds, and is asked for again.
+            match &row.lookup {
+                Some(lookup) => self.attach(entry, Arc::clone(lookup), 0),
+                None => entry.lookup = None,
+            }
         };
         if self.kept(row.client, fill).is_some() {
             return;
@@ -253,6 +277,22 @@ impl ClientTable for Table {
         if self.map.remove(&client).is_some() {
             self.len.fetch_sub(1, Ordering::Relaxed);
         }
+    }
+
+    fn answer(&self, client: Client, lookup: Arc<Lookup>, until_ns: u64) {
+        self.kept(client, |entry| self.attach(entry, lookup, until_ns));
+    }
+
+    fn ask_again(&self, client: Client, again_ns: u64) {
+        self.kept(client, |entry| entry.ask_again(again_ns));
+    }
+
+    fn forget_lookup(&self, client: Client) {
+        self.kept(client, |entry| {
+            entry.lookup = None;
+            entry.terms = None;
+            entry.ask_again(0);
+        });
     }
 
     fn netblock_requests(&self, netblock: Netblock, span: Span, now_ms: u64) -> u64 {
@@ -293,14 +333,6 @@ fn nth_after(first: Client, offset: u64) -> Client {
             Client::V4(bits.wrapping_add(u32::try_from(offset).unwrap_or(u32::MAX)))
         }
         Client::V6(bits) => Client::V6(bits.wrapping_add(offset)),
-    }
-}
-
-/// The lookup's answer arrives after the request that asked for it.
-impl Table {
-    /// Attaches the lookup's answer to a client that is still kept.
-    pub fn answer(&self, client: Client, lookup: Arc<Lookup>) {
-        self.kept(client, |entry| entry.lookup = Some(lookup));
     }
 }
 

@@ -9,6 +9,7 @@ use http::header::{
 };
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderValue, Method, Uri, Version};
+use weir_shared::lookup::Lookup;
 
 use crate::identity::{X_FORWARDED_FOR, X_FORWARDED_PROTO, X_REQUEST_ID};
 
@@ -160,6 +161,22 @@ pub fn to_upstream(client: &HeaderMap, ours: &Ours<'_>, websocket: bool) -> Head
     add_forwarded(&mut headers, client, ours);
     headers.insert(X_REQUEST_ID, ours.request_id.clone());
     headers
+}
+
+/// Tells the application what is known of the client (LOOKUP-6). The client's own fields of these names are gone by now.
+pub fn add_lookup(headers: &mut HeaderMap, lookup: Option<&Lookup>) {
+    let Some(lookup) = lookup else { return };
+    for (name, value) in [
+        (X_CLIENT_ASN, &lookup.asn),
+        (X_CLIENT_COUNTRY, &lookup.country),
+    ] {
+        let value = value
+            .as_deref()
+            .and_then(|text| HeaderValue::from_str(text).ok());
+        if let Some(value) = value {
+            headers.insert(name, value);
+        }
+    }
 }
 
 /// Whether a field of the client ends here: it is of one hop, pretends, or is replaced by ours.

@@ -69,7 +69,7 @@ pub async fn exchange(
     let mut fresh = false;
     loop {
         let pooled = if fresh { None } else { pool.take() };
-        let (mut lane, connect_us) = match pooled {
+        let (lane, connect_us) = match pooled {
             Some(lane) => (lane, None),
             // Rare, and large for what it holds while it waits.
             None => Box::pin(pool.connect())
@@ -79,22 +79,24 @@ pub async fn exchange(
         };
         downstream.await_upstream(pool.answer_timeout());
         let request = build(body.take().unwrap_or(RequestBody::Empty));
-        let attempt = attempt(&mut lane, downstream, request).await;
+        let (attempt, lane) = attempt(lane, downstream, request).await;
         downstream.got_upstream();
         let was_pooled = connect_us.is_none();
-        match attempt {
-            Attempt::Answered(response) => {
+        match (attempt, lane) {
+            (Attempt::Answered(response), Some(lane)) => {
                 return Ok(Answer {
                     response,
                     lane,
                     connect_us,
                 });
             }
-            Attempt::Failed(failure) => return Err(failure),
+            (Attempt::Failed(failure), _) => return Err(failure),
             // A pooled connection that closed under us: any other will do, a new one at the latest.
-            Attempt::Unsent(request) if was_pooled => body = Some(request.into_body()),
-            Attempt::Lost if was_pooled && repeatable => fresh = true,
-            Attempt::Unsent(_) | Attempt::Lost => return Err(Failure::BadGateway),
+            (Attempt::Unsent(request), _) if was_pooled => body = Some(request.into_body()),
+            (Attempt::Lost, _) if was_pooled && repeatable => fresh = true,
+            (Attempt::Answered(_) | Attempt::Unsent(_) | Attempt::Lost, _) => {
+                return Err(Failure::BadGateway);
+            }
         }
     }
 }
@@ -117,19 +119,18 @@ pub fn is_repeatable(method: &Method, body: &Incoming) -> bool {
         .contains(method)
 }
 
-/// Puts the request into the connection and drives it to the head of the answer.
+/// Puts the request into the connection and drives it to the head of the answer. The connection comes back if it stands.
 fn attempt(
-    lane: &mut Lane,
+    mut lane: Box<Lane>,
     downstream: &Downstream,
     request: Request<RequestBody>,
-) -> impl Future<Output = Attempt> {
+) -> impl Future<Output = (Attempt, Option<Box<Lane>>)> {
     let answer = lane.sender.try_send_request(request);
-    let link = &mut lane.link;
     async move {
         let mut answer = pin!(answer);
-        poll_fn(move |cx| {
+        let attempt = poll_fn(|cx| {
             let outcome = match downstream.quietly(cx, |cx| {
-                let over = link.drive(cx);
+                let over = lane.link.drive(cx);
                 match answer.as_mut().poll(cx) {
                     Poll::Ready(outcome) => Poll::Ready(Some(outcome)),
                     Poll::Pending if over => Poll::Ready(None),
@@ -138,18 +139,28 @@ fn attempt(
             }) {
                 Poll::Ready(outcome) => outcome,
                 Poll::Pending if downstream.upstream_late.get() => {
-                    return Poll::Ready(Attempt::Failed(Failure::TooSlow));
+                    return Poll::Ready(Some(Attempt::Failed(Failure::TooSlow)));
                 }
                 Poll::Pending => return Poll::Pending,
             };
-            Poll::Ready(match outcome {
-                Some(Ok(response)) => accepted(response),
-                Some(Err(failed)) => lost(downstream, failed),
-                // hyper resolves the answer before the connection ends; without one there will be none.
-                None => Attempt::Lost,
-            })
+            Poll::Ready(outcome.map(|outcome| match outcome {
+                Ok(response) => accepted(response),
+                Err(failed) => lost(downstream, failed),
+            }))
         })
-        .await
+        .await;
+        match attempt {
+            Some(attempt) => (attempt, Some(lane)),
+            None => {
+                // It ended with no answer. A request that it did not take is given back only when it is gone.
+                drop(lane);
+                let attempt = match answer.await {
+                    Ok(_) => Attempt::Lost,
+                    Err(failed) => lost(downstream, failed),
+                };
+                (attempt, None)
+            }
+        }
     }
 }
 

@@ -13,8 +13,8 @@ use http::header::HeaderName;
 
 use super::table::{Setting, TABLE};
 use super::{
-    AdminToken, Anomalies, BanResponse, BytesCount, LogRequests, RateLimitHeaders, Settings,
-    Upstream,
+    AdminToken, Anomalies, BanResponse, BytesCount, CountryList, LogRequests, LookupSettings,
+    LookupSource, RateLimitHeaders, Settings, Upstream,
 };
 use crate::client::fold;
 use crate::escalation::Policy;
@@ -131,9 +131,54 @@ impl Together<'_> {
             self.upstream_is_the_service(settings),
             self.first_ban_permanent(settings),
             self.both_tokens(),
-            self.asn_threshold_without_lookups(),
+            self.both_country_lists(),
+            self.db_path(settings),
+            self.url_missing(settings),
         ];
-        checks.into_iter().flatten().map(Problem).collect()
+        let mut problems: Vec<String> = checks.into_iter().flatten().collect();
+        problems.extend(self.needs_lookups(settings));
+        problems.into_iter().map(Problem).collect()
+    }
+
+    /// What is allowed and does nothing.
+    fn warnings(&self, settings: &Settings) -> Vec<String> {
+        let lookup = &settings.lookup;
+        let mut warnings = Vec::new();
+        if settings.anomalies.watch.is_on() && settings.anomalies.watch_nets.is_empty() {
+            warnings.push(
+                "WAF_WATCH_* has thresholds but WAF_WATCH_NETS is not set: nothing is watched"
+                    .to_owned(),
+            );
+        }
+        if !self.are_sound(&["WAF_LOOKUP_SOURCE"]) {
+            return warnings;
+        }
+        if lookup.source == LookupSource::Off {
+            if lookup.percents.unknown < 100 {
+                warnings.push(format!(
+                    "WAF_UNKNOWN_LIMIT_PERCENT=\"{}\" lowers every client's limits: with WAF_LOOKUP_SOURCE=\"off\" no client's country is known",
+                    lookup.percents.unknown
+                ));
+            }
+            if lookup.add_headers {
+                warnings.push(
+                    "WAF_ADD_LOOKUP_HEADERS adds nothing: with WAF_LOOKUP_SOURCE=\"off\" no client's country and AS are known"
+                        .to_owned(),
+                );
+            }
+        }
+        if !lookup.source.asks_a_service() {
+            let unused = ["WAF_LOOKUP_URL", "WAF_LOOKUP_CA_FILE"]
+                .into_iter()
+                .filter(|name| self.written.contains_key(*name));
+            for name in unused {
+                warnings.push(format!(
+                    "{name} is not used: no service is asked with WAF_LOOKUP_SOURCE={:?}",
+                    self.source()
+                ));
+            }
+        }
+        warnings
     }
 
     fn are_sound(&self, names: &[&str]) -> bool {
@@ -186,31 +231,74 @@ impl Together<'_> {
 }
 
 impl Together<'_> {
-    /// Start condition 1: an AS number that nobody looks up is never counted.
-    fn asn_threshold_without_lookups(&self) -> Option<String> {
-        let off = |name: &str| self.written.get(name).is_none_or(|value| value == "off");
-        if self.written.get("WAF_LOOKUP_SOURCE")? != "off" {
-            return None;
-        }
-        let row = TABLE
-            .iter()
-            .find(|row| row.name.starts_with("WAF_ANOMALY_ASN_") && !off(row.name))?;
-        let value = self.written.get(row.name)?;
-        Some(format!(
-            "{}={value:?} needs AS numbers, which nobody looks up with WAF_LOOKUP_SOURCE=\"off\": off is allowed, or another source",
-            row.name
-        ))
+    /// `WAF_LOOKUP_SOURCE` as written, or its default.
+    fn source(&self) -> &str {
+        self.written
+            .get("WAF_LOOKUP_SOURCE")
+            .map_or("geojs", String::as_str)
     }
 
-    /// What is no fault but hardly meant.
-    fn warnings(&self, settings: &Settings) -> Vec<String> {
-        let watched = settings.anomalies.watch.is_on();
-        (watched && settings.anomalies.watch_nets.is_empty())
-            .then(|| {
-                "WAF_WATCH_* has thresholds but WAF_WATCH_NETS is not set: nothing is watched"
-                    .to_owned()
-            })
+    fn both_country_lists(&self) -> Option<String> {
+        let deny = self.written.get("WAF_DENY_COUNTRIES")?;
+        self.written.get("WAF_ALLOW_COUNTRIES").map(|_| {
+            format!(
+                "WAF_DENY_COUNTRIES={deny:?} is set and WAF_ALLOW_COUNTRIES too: only one of them is allowed"
+            )
+        })
+    }
+
+    /// Section 7 of the source, case 4.
+    fn db_path(&self, settings: &Settings) -> Option<String> {
+        if !self.are_sound(&["WAF_LOOKUP_SOURCE", "WAF_LOOKUP_DB_PATH"]) {
+            return None;
+        }
+        let path = self.written.get("WAF_LOOKUP_DB_PATH");
+        match (settings.lookup.source, path) {
+            (LookupSource::File, _) if settings.lookup.db_paths.is_empty() => Some(
+                "WAF_LOOKUP_DB_PATH is not set: with WAF_LOOKUP_SOURCE=\"file\" the path of a database file is required"
+                    .to_owned(),
+            ),
+            (LookupSource::File, _) | (_, None) => None,
+            (_, Some(path)) => Some(format!(
+                "WAF_LOOKUP_DB_PATH={path:?} is set and WAF_LOOKUP_SOURCE={:?}: a path is allowed with file only",
+                self.source()
+            )),
+        }
+    }
+
+    fn url_missing(&self, settings: &Settings) -> Option<String> {
+        let missing = settings.lookup.source == LookupSource::Url
+            && !self.written.contains_key("WAF_LOOKUP_URL");
+        missing.then(|| {
+            "WAF_LOOKUP_URL is not set: with WAF_LOOKUP_SOURCE=\"url\" the URL of a service is required"
+                .to_owned()
+        })
+    }
+
+    /// Section 7 of the source, cases 1 and 3; country lists as well (section 13, item 11).
+    fn needs_lookups(&self, settings: &Settings) -> Vec<String> {
+        if settings.lookup.source != LookupSource::Off || !self.are_sound(&["WAF_LOOKUP_SOURCE"]) {
+            return Vec::new();
+        }
+        let mut names = settings.lookup.percents.lowering();
+        match settings.lookup.countries {
+            CountryList::None => {}
+            CountryList::Allow(_) => names.push("WAF_ALLOW_COUNTRIES"),
+            CountryList::Deny(_) => names.push("WAF_DENY_COUNTRIES"),
+        }
+        if settings.anomalies.asn.is_on() {
+            let of_asn = TABLE.iter().map(|row| row.name);
+            names.extend(of_asn.filter(|name| name.starts_with("WAF_ANOMALY_ASN_")));
+        }
+        names
             .into_iter()
+            .filter_map(|name| Some((name, self.written.get(name)?)))
+            .filter(|(_, value)| *value != "off")
+            .map(|(name, value)| {
+                format!(
+                    "{name}={value:?} needs lookups and WAF_LOOKUP_SOURCE=\"off\": geojs, url or file is allowed with it"
+                )
+            })
             .collect()
     }
 }
@@ -263,6 +351,7 @@ fn unset(state_directory: Option<&String>) -> Settings {
         client_ip_header: HeaderName::from_static("x-forwarded-for"),
         allow_nets: NetSet::default(),
         deny_nets: NetSet::default(),
+        lookup: LookupSettings::default(),
         exempt_paths: Vec::new(),
         rate_limits: [None; 3],
         byte_limits: [None; 3],
@@ -348,6 +437,22 @@ mod tests {
         assert_eq!(settings.client_ip_header, "x-forwarded-for");
         assert!(settings.allow_nets.is_empty());
         assert!(settings.deny_nets.is_empty());
+        let lookup = settings.lookup;
+        assert_eq!(lookup.source, LookupSource::Geojs);
+        assert_eq!(
+            lookup.url.of([192, 0, 2, 1].into()),
+            "https://get.geojs.io/v1/ip/geo/192.0.2.1.json"
+        );
+        assert_eq!(
+            [lookup.json_country, lookup.json_asn, lookup.json_as_name],
+            ["/country_code", "/asn", "/organization_name"]
+        );
+        assert_eq!((lookup.ca_file, lookup.db_paths.len()), (None, 0));
+        assert_eq!((lookup.timeout, lookup.ttl), (seconds(1), seconds(604_800)));
+        assert!(!lookup.add_headers);
+        assert_eq!(lookup.countries, CountryList::None);
+        assert_eq!(lookup.percents.unknown, 100);
+        assert!(!lookup.percents.lower());
         assert!(settings.exempt_paths.is_empty());
         assert_eq!(
             settings.rate_limits,
@@ -410,6 +515,21 @@ mod tests {
             ("WAF_ALLOW_NETS", "192.0.2.1, ,2001:db8::/32"),
             ("WAF_DENY_NETS", "::ffff:198.51.100.7/120"),
             ("WAF_EXEMPT_PATHS", "/static/, /%61/../b/%7e , /caf%c3%a9,/"),
+            ("WAF_DENY_COUNTRIES", "de, unknown,XK"),
+            ("WAF_ASN_LIMIT_PERCENT", "AS64496=50, 64497 = 0"),
+            ("WAF_COUNTRY_LIMIT_PERCENT", "fr=20"),
+            ("WAF_ASN_BYTES_PERCENT", "as64498=100"),
+            ("WAF_COUNTRY_BYTES_PERCENT", "AT=7"),
+            ("WAF_UNKNOWN_LIMIT_PERCENT", "3"),
+            ("WAF_LOOKUP_SOURCE", "url"),
+            ("WAF_LOOKUP_URL", "https://geo.example:8443/{ip}?f=1"),
+            ("WAF_LOOKUP_JSON_COUNTRY", "/a"),
+            ("WAF_LOOKUP_JSON_ASN", "/b/0"),
+            ("WAF_LOOKUP_JSON_AS_NAME", "/c~1d"),
+            ("WAF_LOOKUP_CA_FILE", "/ca.pem"),
+            ("WAF_LOOKUP_TIMEOUT", "2s"),
+            ("WAF_LOOKUP_TTL", "1d"),
+            ("WAF_ADD_LOOKUP_HEADERS", "true"),
             ("WAF_RATE_LIMIT_PER_MINUTE", "1"),
             ("WAF_RATE_LIMIT_PER_HOUR", "2"),
             ("WAF_RATE_LIMIT_PER_DAY", "off"),
@@ -466,6 +586,42 @@ mod tests {
             "[\"192.0.2.1/32\", \"2001:db8::/32\"]"
         );
         assert_eq!(format!("{:?}", settings.deny_nets), "[\"198.51.100.0/24\"]");
+        let lookup = settings.lookup;
+        let CountryList::Deny(denied) = lookup.countries else {
+            panic!("{:?}", lookup.countries)
+        };
+        assert!(denied.unknown);
+        assert_eq!(format!("{:?}", denied.codes.len()), "2");
+        let shown = |percents: Vec<(String, u8)>| {
+            let shown: Vec<_> = percents.iter().map(|(of, n)| format!("{of}={n}")).collect();
+            shown.join(",")
+        };
+        let percents = lookup.percents;
+        let asn = percents.asn.iter().map(|(of, n)| (of.to_string(), *n));
+        assert_eq!(shown(asn.collect()), "AS64496=50,AS64497=0");
+        let country = percents.country.iter().map(|(of, n)| (of.to_string(), *n));
+        assert_eq!(shown(country.collect()), "FR=20");
+        let asn = percents
+            .asn_bytes
+            .iter()
+            .map(|(of, n)| (of.to_string(), *n));
+        assert_eq!(shown(asn.collect()), "AS64498=100");
+        let country = percents.country_bytes.iter();
+        let country = country.map(|(of, n)| (of.to_string(), *n));
+        assert_eq!(shown(country.collect()), "AT=7");
+        assert_eq!(percents.unknown, 3);
+        assert_eq!(lookup.source, LookupSource::Url);
+        assert_eq!(
+            lookup.url.of("2a00::1".parse().unwrap()),
+            "https://geo.example:8443/2a00::1?f=1"
+        );
+        assert_eq!(
+            [lookup.json_country, lookup.json_asn, lookup.json_as_name],
+            ["/a", "/b/0", "/c~1d"]
+        );
+        assert_eq!(lookup.ca_file, Some(PathBuf::from("/ca.pem")));
+        assert_eq!((lookup.timeout, lookup.ttl), (seconds(2), seconds(86_400)));
+        assert!(lookup.add_headers);
         assert_eq!(settings.exempt_paths, ["/static", "/b/~", "/caf%C3%A9", ""]);
         assert_eq!(settings.rate_limits, [Some(1), Some(2), None]);
         assert_eq!(settings.byte_limits, [Some(4), None, Some(6000)]);
@@ -519,6 +675,12 @@ mod tests {
     const HEADER: &str = "a header name such as X-Forwarded-For, Forwarded or X-Real-IP is allowed";
     const PATHS: &str = "a list of path prefixes such as /static,/favicon.ico is allowed";
     const HEADERS: &str = "a list of header names other than Host and Transfer-Encoding is allowed";
+    const COUNTRIES: &str = "a list of two-letter country codes and the word unknown, such as DE,AT,unknown, is allowed";
+    const AS_PERCENTS: &str = "a list of AS numbers with percentages from 0 to 100, such as AS64496=50,AS64497=20, is allowed";
+    const COUNTRY_PERCENTS: &str =
+        "a list of country codes with percentages from 0 to 100, such as DE=50,XK=0, is allowed";
+    const POINTER: &str = "a JSON Pointer such as /country_code or /data/0/asn is allowed";
+    const LOOKUP_URL: &str = "an https:// URL, or http:// to a loopback address, with {ip} once in its path or query, is allowed";
     const STATUS: &str = "a status from 400 to 599, or drop, is allowed";
 
     /// SETTING-1: every malformed setting and what is said of it: name, value, what is wrong, what is allowed.
@@ -858,6 +1020,136 @@ mod tests {
             "error, warn, info, debug or trace is allowed",
         ),
         (
+            "WAF_ALLOW_COUNTRIES",
+            "DE,Germany",
+            "has \"Germany\", which is not a country code",
+            COUNTRIES,
+        ),
+        (
+            "WAF_DENY_COUNTRIES",
+            "Unknown",
+            "has \"Unknown\", which is not a country code",
+            COUNTRIES,
+        ),
+        (
+            "WAF_ASN_LIMIT_PERCENT",
+            "AS64496",
+            "has \"AS64496\", which has no percentage",
+            AS_PERCENTS,
+        ),
+        (
+            "WAF_ASN_LIMIT_PERCENT",
+            "AS64496=50%",
+            "has \"AS64496=50%\", whose percentage is not a whole number",
+            AS_PERCENTS,
+        ),
+        (
+            "WAF_ASN_LIMIT_PERCENT",
+            "AS64496=1,64496=2",
+            "has \"64496\" twice",
+            AS_PERCENTS,
+        ),
+        (
+            "WAF_ASN_BYTES_PERCENT",
+            "AS64512=50",
+            "has \"AS64512\", which is not an AS number",
+            AS_PERCENTS,
+        ),
+        (
+            "WAF_COUNTRY_LIMIT_PERCENT",
+            "DE=101",
+            "has \"DE=101\", whose percentage is out of range",
+            COUNTRY_PERCENTS,
+        ),
+        (
+            "WAF_COUNTRY_BYTES_PERCENT",
+            "unknown=5",
+            "has \"unknown\", which is not a country code",
+            COUNTRY_PERCENTS,
+        ),
+        (
+            "WAF_UNKNOWN_LIMIT_PERCENT",
+            "101",
+            "is out of range",
+            "0 to 100 is allowed",
+        ),
+        (
+            "WAF_LOOKUP_SOURCE",
+            "maxmind",
+            "is not known",
+            "geojs, url, file or off is allowed",
+        ),
+        (
+            "WAF_LOOKUP_URL",
+            "https://geo.example/",
+            "has no {ip} in it",
+            LOOKUP_URL,
+        ),
+        (
+            "WAF_LOOKUP_URL",
+            "https://geo.example/{ip}/{ip}",
+            "has {ip} in it twice",
+            LOOKUP_URL,
+        ),
+        (
+            "WAF_LOOKUP_URL",
+            "https://{ip}.geo.example/",
+            "is not a URL",
+            LOOKUP_URL,
+        ),
+        (
+            "WAF_LOOKUP_URL",
+            "https://user:word@geo.example/{ip}",
+            "is not a URL",
+            LOOKUP_URL,
+        ),
+        ("WAF_LOOKUP_URL", "/{ip}", "is not a URL", LOOKUP_URL),
+        (
+            "WAF_LOOKUP_URL",
+            "ftp://geo/{ip}",
+            "is not a URL",
+            LOOKUP_URL,
+        ),
+        (
+            "WAF_LOOKUP_URL",
+            "http://geo.example/{ip}",
+            "would send visitors' addresses unencrypted",
+            LOOKUP_URL,
+        ),
+        (
+            "WAF_LOOKUP_JSON_COUNTRY",
+            "country",
+            "is not a JSON Pointer",
+            POINTER,
+        ),
+        (
+            "WAF_LOOKUP_JSON_ASN",
+            "/a~2",
+            "is not a JSON Pointer",
+            POINTER,
+        ),
+        (
+            "WAF_LOOKUP_JSON_AS_NAME",
+            "/a~",
+            "is not a JSON Pointer",
+            POINTER,
+        ),
+        (
+            "WAF_LOOKUP_DB_PATH",
+            "/db/",
+            "has \"/db/\", which is a directory",
+            "a list of .mmdb files such as country.mmdb,asn.mmdb is allowed",
+        ),
+        ("WAF_LOOKUP_TIMEOUT", "off", "cannot be off", TIMEOUT),
+        ("WAF_LOOKUP_TIMEOUT", "0s", "is out of range", TIMEOUT),
+        ("WAF_LOOKUP_TTL", "week", "is not a duration", TIMEOUT),
+        (
+            "WAF_ADD_LOOKUP_HEADERS",
+            "yes",
+            "is not known",
+            "on or off is allowed",
+        ),
+        (
             "WAF_METRICS_TOP_N",
             "0",
             "is out of range",
@@ -1009,7 +1301,7 @@ mod tests {
             assert_eq!(
                 problems(&[UPSTREAM, off, (name, "9")]),
                 [format!(
-                    "{name}=\"9\" needs AS numbers, which nobody looks up with WAF_LOOKUP_SOURCE=\"off\": off is allowed, or another source"
+                    "{name}=\"9\" needs lookups and WAF_LOOKUP_SOURCE=\"off\": geojs, url or file is allowed with it"
                 )]
             );
             assert_eq!(problems(&[UPSTREAM, off, (name, "off")]), [""; 0]);
@@ -1031,7 +1323,12 @@ mod tests {
     fn the_malformed_settings_are_complete() {
         for row in TABLE {
             // Any text is a path; tokens and thresholds have tests of their own.
-            let free = ["WAF_STATE_DIR", "WAF_ADMIN_TOKEN_FILE"].contains(&row.name)
+            let free = [
+                "WAF_STATE_DIR",
+                "WAF_ADMIN_TOKEN_FILE",
+                "WAF_LOOKUP_CA_FILE",
+            ]
+            .contains(&row.name)
                 || row.secret
                 || row.name.contains("_REQUESTS_PER_")
                 || row.name.contains("_BYTES_PER_");
@@ -1136,6 +1433,88 @@ mod tests {
             let pairs = [("WAF_LISTEN", listen), ("WAF_UPSTREAM", upstream)];
             assert_eq!(problems(&pairs), expected, "{listen} {upstream}");
         }
+    }
+
+    /// SETTING-2, source section 7, cases 3 and 4, and section 13, item 11: settings that contradict the source of
+    /// lookups stop the start, each with its sentence; what merely does nothing is a warning.
+    #[test]
+    fn settings_that_need_lookups_stop_the_start_without_them() {
+        let off = ("WAF_LOOKUP_SOURCE", "off");
+        for (name, value) in [
+            ("WAF_ASN_LIMIT_PERCENT", "AS64496=99"),
+            ("WAF_COUNTRY_LIMIT_PERCENT", "DE=100,FR=0"),
+            ("WAF_ASN_BYTES_PERCENT", "AS64496=0"),
+            ("WAF_COUNTRY_BYTES_PERCENT", "DE=50"),
+            ("WAF_ALLOW_COUNTRIES", "DE"),
+            ("WAF_DENY_COUNTRIES", "unknown"),
+        ] {
+            assert_eq!(
+                problems(&[UPSTREAM, off, (name, value)]),
+                [format!(
+                    "{name}={value:?} needs lookups and WAF_LOOKUP_SOURCE=\"off\": geojs, url or file is allowed with it"
+                )]
+            );
+            assert_eq!(problems(&[UPSTREAM, (name, value)]), [""; 0]);
+        }
+        // A percentage of 100 lowers nothing.
+        let all = ("WAF_ASN_LIMIT_PERCENT", "AS64496=100");
+        assert_eq!(problems(&[UPSTREAM, off, all]), [""; 0]);
+
+        let (file, path) = (
+            ("WAF_LOOKUP_SOURCE", "file"),
+            ("WAF_LOOKUP_DB_PATH", "/a.mmdb,/b"),
+        );
+        assert_eq!(settings(&[file, path]).lookup.db_paths.len(), 2);
+        assert_eq!(
+            problems(&[UPSTREAM, file]),
+            [
+                "WAF_LOOKUP_DB_PATH is not set: with WAF_LOOKUP_SOURCE=\"file\" the path of a database file is required"
+            ]
+        );
+        assert_eq!(
+            problems(&[UPSTREAM, file, ("WAF_LOOKUP_DB_PATH", ",")]).len(),
+            1
+        );
+        for (pairs, source) in [
+            (vec![UPSTREAM, path], "geojs"),
+            (vec![UPSTREAM, path, off], "off"),
+        ] {
+            assert_eq!(
+                problems(&pairs),
+                [format!(
+                    "WAF_LOOKUP_DB_PATH=\"/a.mmdb,/b\" is set and WAF_LOOKUP_SOURCE={source:?}: a path is allowed with file only"
+                )]
+            );
+        }
+        assert_eq!(
+            problems(&[UPSTREAM, ("WAF_LOOKUP_SOURCE", "url")]),
+            [
+                "WAF_LOOKUP_URL is not set: with WAF_LOOKUP_SOURCE=\"url\" the URL of a service is required"
+            ]
+        );
+        assert_eq!(
+            problems(&[
+                UPSTREAM,
+                ("WAF_ALLOW_COUNTRIES", "DE"),
+                ("WAF_DENY_COUNTRIES", "FR")
+            ]),
+            [
+                "WAF_DENY_COUNTRIES=\"FR\" is set and WAF_ALLOW_COUNTRIES too: only one of them is allowed"
+            ]
+        );
+        assert_eq!(
+            warnings(&[
+                off,
+                ("WAF_UNKNOWN_LIMIT_PERCENT", "50"),
+                ("WAF_ADD_LOOKUP_HEADERS", "1"),
+                ("WAF_LOOKUP_URL", "http://[::1]:1/{ip}")
+            ]),
+            [
+                "WAF_UNKNOWN_LIMIT_PERCENT=\"50\" lowers every client's limits: with WAF_LOOKUP_SOURCE=\"off\" no client's country is known",
+                "WAF_ADD_LOOKUP_HEADERS adds nothing: with WAF_LOOKUP_SOURCE=\"off\" no client's country and AS are known",
+                "WAF_LOOKUP_URL is not used: no service is asked with WAF_LOOKUP_SOURCE=\"off\"",
+            ]
+        );
     }
 
     #[test]

@@ -11,8 +11,11 @@ use crate::escalation::Policy;
 use crate::netblock::{NetSet, Netblock, PrefixLengths};
 
 mod load;
+mod lookup;
 mod read;
 mod table;
+
+pub use lookup::{Countries, CountryList, LookupSettings, LookupSource, LookupUrl, Percents};
 
 pub use load::{Loaded, Problem, load};
 pub use table::{Setting, TABLE, readme_table};
@@ -36,6 +39,8 @@ pub struct Settings {
     pub allow_nets: NetSet,
     /// `WAF_DENY_NETS`
     pub deny_nets: NetSet,
+    /// `WAF_LOOKUP_*`, the country lists and the percentages
+    pub lookup: LookupSettings,
     /// `WAF_EXEMPT_PATHS`: normalised prefixes, without a trailing slash
     pub exempt_paths: Vec<String>,
     /// `WAF_RATE_LIMIT_PER_{MINUTE,HOUR,DAY}`; none is `off`

@@ -89,6 +89,21 @@ pub(super) fn word<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, String
         .ok_or_else(|| "is not known".to_owned())
 }
 
+/// `on|off`, `true|false`, `1|0`.
+pub(super) fn boolean(text: &str) -> Result<bool, String> {
+    word(
+        text,
+        &[
+            ("on", true),
+            ("off", false),
+            ("true", true),
+            ("false", false),
+            ("1", true),
+            ("0", false),
+        ],
+    )
+}
+
 /// The entries of a list; blanks and empty entries are ignored.
 pub(super) fn entries(text: &str) -> impl Iterator<Item = &str> {
     text.split(',')

@@ -10,11 +10,16 @@ use std::time::Duration;
 use http::{StatusCode, header};
 
 use super::load::Draft;
-use super::read::{
-    Fault, duration, entries, header_name, nets, or_off, path_prefix, size, token, upstream,
-    watch_nets, whole, word,
+use super::lookup::{
+    GEOJS_URL, LookupUrl, asn_percents, countries, country_percents, paths, pointer,
 };
-use super::{AdminToken, BanResponse, BytesCount, LogRequests, RateLimitHeaders};
+use super::read::{
+    Fault, boolean, duration, entries, header_name, nets, or_off, path_prefix, size, token,
+    upstream, watch_nets, whole, word,
+};
+use super::{
+    AdminToken, BanResponse, BytesCount, CountryList, LogRequests, LookupSource, RateLimitHeaders,
+};
 
 /// One row of the table.
 #[derive(Debug)]
@@ -50,6 +55,9 @@ const ROW: Setting = Setting {
 const NEVER_LOGGED: [&str; 3] = ["Authorization", "Cookie", "Set-Cookie"];
 const NETS: &str =
     "a list of addresses and prefixes without zones, such as 192.0.2.0/24,2001:db8::/32,";
+const COUNTRIES: &str =
+    "a list of two-letter country codes and the word unknown, such as DE,AT,unknown,";
+const POINTER: &str = "a JSON Pointer such as /country_code or /data/0/asn";
 const COUNT: &str = "a whole number from 1, or off,";
 const SIZE: &str = "a size such as 64K, 100M or 10G (powers of 1024) or 100MB (powers of 1000) from 1 byte, or off,";
 /// A time-out beyond this is a slip of the unit, and further on timers overflow.
@@ -151,6 +159,26 @@ pub const TABLE: &[Setting] = &[
         ..ROW
     },
     Setting {
+        name: "WAF_ALLOW_COUNTRIES",
+        allowed: COUNTRIES,
+        help: "Only clients of these countries are served; unknown stands for those without a country.",
+        read: |draft, text| {
+            draft.settings.lookup.countries = CountryList::Allow(countries(text)?);
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_DENY_COUNTRIES",
+        allowed: COUNTRIES,
+        help: "Clients of these countries are refused with WAF_BAN_RESPONSE.",
+        read: |draft, text| {
+            draft.settings.lookup.countries = CountryList::Deny(countries(text)?);
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
         name: "WAF_EXEMPT_PATHS",
         allowed: "a list of path prefixes such as /static,/favicon.ico",
         help: "Paths that no limit counts, matched by whole segments.",
@@ -228,6 +256,57 @@ pub const TABLE: &[Setting] = &[
         help: "Bytes of a client in a day.",
         read: |draft, text| {
             draft.settings.byte_limits[2] = or_off(text, size)?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_ASN_LIMIT_PERCENT",
+        allowed: "a list of AS numbers with percentages from 0 to 100, such as AS64496=50,AS64497=20,",
+        help: "Percentage of every rate and byte limit for clients of these AS numbers, rounded down; the lowest that applies counts.",
+        read: |draft, text| {
+            draft.settings.lookup.percents.asn = asn_percents(text)?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_COUNTRY_LIMIT_PERCENT",
+        allowed: "a list of country codes with percentages from 0 to 100, such as DE=50,XK=0,",
+        help: "The same for clients of these countries.",
+        read: |draft, text| {
+            draft.settings.lookup.percents.country = country_percents(text)?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_ASN_BYTES_PERCENT",
+        allowed: "a list of AS numbers with percentages from 0 to 100, such as AS64496=50,AS64497=20,",
+        help: "Replaces WAF_ASN_LIMIT_PERCENT for the byte limits of the AS numbers it lists.",
+        read: |draft, text| {
+            draft.settings.lookup.percents.asn_bytes = asn_percents(text)?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_COUNTRY_BYTES_PERCENT",
+        allowed: "a list of country codes with percentages from 0 to 100, such as DE=50,XK=0,",
+        help: "Replaces WAF_COUNTRY_LIMIT_PERCENT for the byte limits of the countries it lists.",
+        read: |draft, text| {
+            draft.settings.lookup.percents.country_bytes = country_percents(text)?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_UNKNOWN_LIMIT_PERCENT",
+        default: "100",
+        allowed: "0 to 100",
+        help: "The same for clients without a country, whatever their AS number.",
+        read: |draft, text| {
+            draft.settings.lookup.percents.unknown = whole(text, 0..=100)?;
             Ok(())
         },
         ..ROW
@@ -480,6 +559,123 @@ pub const TABLE: &[Setting] = &[
         help: "Bans held, ended and lifted ones included.",
         read: |draft, text| {
             draft.settings.max_bans = whole(text, 1..=1_000_000)?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_LOOKUP_SOURCE",
+        default: "geojs",
+        allowed: "geojs, url, file or off",
+        help: "Who tells country and AS of each new client: get.geojs.io, WAF_LOOKUP_URL, the files of WAF_LOOKUP_DB_PATH, or nobody.",
+        read: |draft, text| {
+            draft.settings.lookup.source = word(
+                text,
+                &[
+                    ("geojs", LookupSource::Geojs),
+                    ("url", LookupSource::Url),
+                    ("file", LookupSource::File),
+                    ("off", LookupSource::Off),
+                ],
+            )?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_LOOKUP_URL",
+        default: GEOJS_URL,
+        allowed: "an https:// URL, or http:// to a loopback address, with {ip} once in its path or query,",
+        help: "The service to ask; with geojs, another host that speaks as it does.",
+        read: |draft, text| {
+            draft.settings.lookup.url = LookupUrl::parse(text)?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_LOOKUP_JSON_COUNTRY",
+        default: "/country_code",
+        allowed: POINTER,
+        help: "Where the country code stands in the service's answer.",
+        read: |draft, text| {
+            draft.settings.lookup.json_country = pointer(text)?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_LOOKUP_JSON_ASN",
+        default: "/asn",
+        allowed: POINTER,
+        help: "Where the AS number stands: 15169, AS15169 or AS15169 Name.",
+        read: |draft, text| {
+            draft.settings.lookup.json_asn = pointer(text)?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_LOOKUP_JSON_AS_NAME",
+        default: "/organization_name",
+        allowed: POINTER,
+        help: "Where the name of the AS stands.",
+        read: |draft, text| {
+            draft.settings.lookup.json_as_name = pointer(text)?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_LOOKUP_CA_FILE",
+        unset: "Mozilla's roots",
+        allowed: "a file",
+        help: "PEM certificates that are trusted besides Mozilla's roots, for the service that is asked.",
+        read: |draft, text| {
+            draft.settings.lookup.ca_file = Some(PathBuf::from(text));
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_LOOKUP_DB_PATH",
+        allowed: "a list of .mmdb files such as country.mmdb,asn.mmdb",
+        help: "The database files, required with file; read again 2 seconds after their last change.",
+        read: |draft, text| {
+            draft.settings.lookup.db_paths = paths(text)?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_LOOKUP_TIMEOUT",
+        default: "1s",
+        allowed: TIMEOUT,
+        help: "For one lookup, and the longest that a request waits for it.",
+        read: |draft, text| {
+            draft.settings.lookup.timeout = duration(text, MS..=YEAR)?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_LOOKUP_TTL",
+        default: "7d",
+        allowed: TIMEOUT,
+        help: "How long an answer of the service is kept.",
+        read: |draft, text| {
+            draft.settings.lookup.ttl = duration(text, MS..=YEAR)?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_ADD_LOOKUP_HEADERS",
+        default: "off",
+        allowed: "on or off",
+        help: "Adds X-Client-ASN and X-Client-Country, where known, to the request that the application gets.",
+        read: |draft, text| {
+            draft.settings.lookup.add_headers = boolean(text)?;
             Ok(())
         },
         ..ROW

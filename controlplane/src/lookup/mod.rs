@@ -1,0 +1,282 @@
+//! Who a client is: its country and its AS (LOOKUP-1..7). One face over three sources: a service, database files, none.
+//!
+//! The data plane asks through a function and never waits in it. What an answer means for the client, country lists and
+//! percentages, is worked out over there; what lookups.json looks like is the state files' business.
+
+use std::collections::HashSet;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use weir_shared::client::Client;
+use weir_shared::clock::Clock;
+use weir_shared::lookup::{Answered, Ask, Lookup, Reply, is_public};
+use weir_shared::settings::{LookupSettings, LookupSource, Settings};
+use weir_shared::table::ClientTable;
+
+mod answer;
+mod breaker;
+mod cache;
+mod file;
+mod service;
+
+pub use cache::LookupRow;
+pub(crate) use cache::MAX_LOOKUPS;
+pub use file::FileError;
+pub(crate) use file::FileFault;
+
+use file::Databases;
+use service::Service;
+
+/// Why lookups cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum LookupError {
+    /// A database file.
+    #[error("WAF_LOOKUP_DB_PATH: {0}")]
+    File(#[from] FileError),
+    /// The additional roots.
+    #[error("WAF_LOOKUP_CA_FILE={path:?} cannot be used: {fault}")]
+    CaFile {
+        /// The file.
+        path: String,
+        /// What is wrong.
+        fault: String,
+    },
+    /// The TLS library refused its own defaults.
+    #[error("TLS for lookups cannot be set up: {0}")]
+    Tls(String),
+    /// The system refused a thread.
+    #[error("the thread of the lookups cannot be started: {0}")]
+    Thread(io::Error),
+}
+
+/// The lookups, shared by everybody who asks.
+#[derive(Clone)]
+pub struct Lookups {
+    source: Source,
+    counts: Arc<Counts>,
+}
+
+#[derive(Clone)]
+enum Source {
+    /// Answers of an earlier source are passed on to the file until they are too old.
+    Off(Arc<Vec<LookupRow>>),
+    File(Arc<Databases>, Arc<Vec<LookupRow>>),
+    Service(Arc<Service>),
+}
+
+/// How a lookup ended: `outcome` of `waf_lookups_total`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Outcome {
+    /// With a country.
+    Known,
+    /// With an answer, without a country.
+    Unknown,
+    /// No answer in time.
+    TimedOut,
+    /// No connection, or no answer that could be used.
+    Error,
+    /// Not made: a private address, a full queue, an open breaker, a failure not long ago.
+    Skipped,
+}
+
+impl Outcome {
+    /// Every outcome, in the order of the metrics.
+    pub(crate) const ALL: [Self; 5] = [
+        Self::Known,
+        Self::Unknown,
+        Self::TimedOut,
+        Self::Error,
+        Self::Skipped,
+    ];
+
+    /// The label.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Known => "known",
+            Self::Unknown => "unknown",
+            Self::TimedOut => "timeout",
+            Self::Error => "error",
+            Self::Skipped => "skipped",
+        }
+    }
+}
+
+/// Lookups by outcome.
+#[derive(Default)]
+pub(crate) struct Counts([AtomicU64; Outcome::ALL.len()]);
+
+impl Counts {
+    fn count(&self, outcome: Outcome) {
+        if let Some(counter) = self.0.get(outcome as usize) {
+            // Relaxed: it only has to add up.
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// What the metrics tell of lookups.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct LookupFacts {
+    /// By position in [`Outcome::ALL`].
+    pub(crate) outcomes: [u64; Outcome::ALL.len()],
+    /// When the database files were read last, milliseconds since 1970; 0 without any.
+    pub(crate) file_read_ms: u64,
+    /// Replacements of them that could not be used.
+    pub(crate) file_errors: u64,
+}
+
+impl Lookups {
+    /// Reads the database files or starts to ask the service, and says so where visitors' addresses leave the machine
+    /// (LOOKUP-7). `rows` is what lookups.json held.
+    ///
+    /// # Errors
+    /// [`LookupError`], a sentence an operator can act on.
+    pub fn start(
+        settings: &Settings,
+        clock: &Clock,
+        table: &Arc<dyn ClientTable>,
+        rows: Vec<LookupRow>,
+    ) -> Result<Self, LookupError> {
+        let lookup = &settings.lookup;
+        let counts = Arc::new(Counts::default());
+        let source = match lookup.source {
+            LookupSource::Off => Source::Off(Arc::new(rows)),
+            LookupSource::File => {
+                let databases = Arc::new(Databases::open(&lookup.db_paths, clock)?);
+                let (renewed, table) = (Arc::clone(&databases), Arc::clone(table));
+                databases
+                    .watch(clock.clone(), move || renew(&renewed, &*table))
+                    .map_err(LookupError::Thread)?;
+                Source::File(databases, Arc::new(rows))
+            }
+            LookupSource::Geojs | LookupSource::Url => {
+                let (table, counts) = (Arc::clone(table), Arc::clone(&counts));
+                let service = Service::start(lookup, clock.clone(), table, counts, rows)?;
+                tell_of_privacy(lookup);
+                Source::Service(service)
+            }
+        };
+        Ok(Self { source, counts })
+    }
+
+    /// Replacements of a database file that could not be used, since this was last asked.
+    pub(crate) fn file_faults(&self) -> impl Iterator<Item = FileFault> {
+        let databases = match &self.source {
+            Source::File(databases, _) => Some(databases),
+            Source::Off(_) | Source::Service(_) => None,
+        };
+        databases
+            .into_iter()
+            .flat_map(|databases| databases.faults())
+    }
+
+    /// The function that the data plane asks.
+    pub fn asking(&self) -> Ask {
+        let lookups = self.clone();
+        Arc::new(move |client, answered| lookups.ask(client, answered))
+    }
+
+    fn ask(&self, client: Client, answered: Option<Answered>) -> Reply {
+        let address = client.first_address();
+        if !is_public(address) {
+            self.counts.count(Outcome::Skipped);
+            return Reply::Known {
+                lookup: Arc::new(Lookup::default()),
+                until_ns: u64::MAX,
+            };
+        }
+        match &self.source {
+            Source::Off(_) => Reply::NotNow { again_ns: u64::MAX },
+            Source::Service(service) => service.ask(client, answered),
+            Source::File(databases, _) => match databases.look_up(address) {
+                Ok(lookup) => {
+                    self.counts.count(match lookup.country {
+                        Some(_) => Outcome::Known,
+                        None => Outcome::Unknown,
+                    });
+                    Reply::Known {
+                        lookup: Arc::new(lookup),
+                        // A replacement of the file renews what the table holds.
+                        until_ns: u64::MAX,
+                    }
+                }
+                Err(error) => {
+                    tracing::debug!("a record of the lookup database cannot be read: {error}");
+                    self.counts.count(Outcome::Error);
+                    Reply::NotNow { again_ns: u64::MAX }
+                }
+            },
+        }
+    }
+
+    /// What lookups.json is to hold.
+    pub(crate) fn rows(&self) -> Vec<LookupRow> {
+        match &self.source {
+            Source::Off(rows) | Source::File(_, rows) => rows.to_vec(),
+            Source::Service(service) => service.rows(),
+        }
+    }
+
+    /// Takes in an edit of lookups.json: what was added or changed, and what was taken out.
+    pub(crate) fn edit(&mut self, put: &[LookupRow], removed: &[Client]) {
+        match &mut self.source {
+            Source::Off(rows) | Source::File(_, rows) => {
+                let rows = Arc::make_mut(rows);
+                let touched: HashSet<Client> = put
+                    .iter()
+                    .map(|row| row.client)
+                    .chain(removed.iter().copied())
+                    .collect();
+                rows.retain(|row| !touched.contains(&row.client));
+                rows.extend_from_slice(put);
+            }
+            Source::Service(service) => {
+                removed.iter().for_each(|client| service.remove(*client));
+                put.iter().for_each(|row| service.put(row.clone()));
+            }
+        }
+    }
+
+    /// Whether answers of lookups.json are in use: those of a service are.
+    pub(crate) fn uses_rows(&self) -> bool {
+        matches!(self.source, Source::Service(_))
+    }
+
+    /// For the metrics.
+    pub(crate) fn facts(&self) -> LookupFacts {
+        let mut facts = LookupFacts::default();
+        for (count, counter) in facts.outcomes.iter_mut().zip(&self.counts.0) {
+            *count = counter.load(Ordering::Relaxed);
+        }
+        if let Source::File(databases, _) = &self.source {
+            facts.file_read_ms = databases.read_ms.load(Ordering::Relaxed);
+            facts.file_errors = databases.errors.load(Ordering::Relaxed);
+        }
+        facts
+    }
+}
+
+/// After a replacement of the files: every client that has an answer gets the new one.
+fn renew(databases: &Databases, table: &dyn ClientTable) {
+    for row in table.rows() {
+        let Some(held) = row.lookup else { continue };
+        let address = row.client.first_address();
+        if !is_public(address) {
+            continue;
+        }
+        if let Ok(lookup) = databases.look_up(address)
+            && lookup != *held
+        {
+            table.answer(row.client, Arc::new(lookup), u64::MAX);
+        }
+    }
+}
+
+fn tell_of_privacy(lookup: &LookupSettings) {
+    tracing::info!(
+        service = lookup.url.origin,
+        "visitors' addresses (of IPv6 the /64) are sent to this service to learn their country and AS: set \
+         WAF_LOOKUP_SOURCE=file to use a database of your own, or WAF_LOOKUP_SOURCE=off to stop it"
+    );
+}

@@ -1,0 +1,259 @@
+//! lookups.json: `{"version":1,"lookups":[…]}`, by client. An entry is a client, what is known of it, and when it was
+//! answered; the answer of a hand stands like that of a service. An answer that was edited by hand stands whole as edited.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::{Map, Value};
+use weir_shared::client::Client;
+use weir_shared::lookup::{AsNumber, Country, Lookup};
+use weir_shared::units::Time;
+
+use super::document::Document;
+use super::keeper::{Counters, Shared};
+use super::merge::Diff;
+use super::{Edit, EditChange};
+use crate::lookup::{LookupRow, MAX_LOOKUPS};
+
+/// lookups.json
+pub(super) struct Lookups;
+
+/// An answer with the members of its entry that this version does not know.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct Entry {
+    row: LookupRow,
+    unknown: Option<Box<Map<String, Value>>>,
+}
+
+/// Rows of memory, with the unknown members their entries had in the file.
+pub(super) fn entries(rows: Vec<LookupRow>, base: &[Entry]) -> Vec<Entry> {
+    let unknown: HashMap<Client, &Box<Map<String, Value>>> = base
+        .iter()
+        .filter_map(|entry| Some((entry.row.client, entry.unknown.as_ref()?)))
+        .collect();
+    rows.into_iter()
+        .map(|row| Entry {
+            unknown: unknown.get(&row.client).map(|held| (*held).clone()),
+            row,
+        })
+        .collect()
+}
+
+/// The rows alone.
+pub(super) fn rows(entries: &[Entry]) -> Vec<LookupRow> {
+    entries.iter().map(|entry| entry.row.clone()).collect()
+}
+
+impl Document for Lookups {
+    const FILE: &'static str = "lookups.json";
+    const LIST: &'static str = "lookups";
+    type Entry = Entry;
+    type Key = Client;
+
+    fn read<'de, T: Deserializer<'de>>(_: &str, entry: T) -> Result<Entry, T::Error> {
+        Entry::deserialize(entry)
+    }
+
+    fn key(entry: &Entry) -> Client {
+        entry.row.client
+    }
+
+    fn check(entry: &Entry, seen: &mut HashSet<Client>) -> Result<(), String> {
+        if seen.insert(entry.row.client) {
+            Ok(())
+        } else {
+            Err(format!("client {} stands there twice", entry.row.client))
+        }
+    }
+
+    fn complete(mut entries: Vec<Entry>, _: &[Entry], now: Time) -> Vec<Entry> {
+        for entry in &mut entries {
+            // An answer from the future would hold for longer than WAF_LOOKUP_TTL.
+            entry.row.answered = entry.row.answered.min(now);
+        }
+        if let Some(over) = entries.len().checked_sub(MAX_LOOKUPS).filter(|n| *n > 0) {
+            tracing::warn!(
+                file = Self::FILE,
+                "{over} answers over the bound of {MAX_LOOKUPS} were dropped, oldest first"
+            );
+            entries.sort_by_key(|entry| entry.row.answered);
+            entries.drain(..over);
+        }
+        entries
+    }
+
+    fn merge(_: &Entry, _: &Entry, theirs: &Entry) -> Entry {
+        theirs.clone()
+    }
+
+    fn lifts(_: &Entry, _: &Entry) -> bool {
+        false
+    }
+
+    fn sort(entries: &mut [Entry]) {
+        entries.sort_by_key(|entry| entry.row.client);
+    }
+
+    fn counters(shared: &Shared) -> &Counters {
+        &shared.lookups
+    }
+
+    fn edit(number: u64, diff: &Diff<Self>) -> Edit {
+        Edit {
+            number,
+            change: EditChange::Lookups {
+                put: diff.put().map(|entry| entry.row.clone()).collect(),
+                removed: diff.removed.clone(),
+            },
+            before: Vec::new(),
+        }
+    }
+}
+
+/// The members of an entry, in their order.
+#[derive(Serialize, Deserialize)]
+struct Form {
+    client: Client,
+    answered: Time,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    country: Option<Country>,
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "as_number"
+    )]
+    asn: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    as_name: Option<String>,
+    #[serde(flatten)]
+    unknown: Map<String, Value>,
+}
+
+/// `AS<number>`; 64512 stands for unknown (LOOKUP-4).
+fn as_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    let Some(text) = Option::<String>::deserialize(deserializer)? else {
+        return Ok(None);
+    };
+    match AsNumber::parse_named(&text) {
+        Ok((number, None)) => Ok(number.map(|number| number.to_string())),
+        Ok((_, Some(_))) | Err(_) => Err(serde::de::Error::custom(format!(
+            "{text:?} is not an AS number: AS64496 or 64496 is allowed"
+        ))),
+    }
+}
+
+impl Serialize for Entry {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let lookup = &self.row.lookup;
+        Form {
+            client: self.row.client,
+            answered: self.row.answered,
+            country: lookup.country(),
+            asn: lookup.asn.clone(),
+            as_name: lookup.as_name.clone(),
+            unknown: self.unknown.as_deref().cloned().unwrap_or_default(),
+        }
+        .serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Entry {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let form = Form::deserialize(deserializer)?;
+        Ok(Self {
+            row: LookupRow {
+                client: form.client,
+                lookup: Arc::new(Lookup {
+                    country: form.country.map(|country| country.to_string()),
+                    asn: form.asn,
+                    as_name: form.as_name,
+                }),
+                answered: form.answered,
+            },
+            unknown: (!form.unknown.is_empty()).then(|| Box::new(form.unknown)),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn read(entry: &Value) -> Result<Entry, String> {
+        serde_json::from_value(entry.clone()).map_err(|error| error.to_string())
+    }
+
+    /// STATE, LOOKUP-2: an entry is read back as it was written, unknown members included.
+    #[test]
+    fn an_entry_has_one_form() {
+        for form in [
+            json!({"client":"8.8.8.8","answered":"2026-11-21T16:00:00Z","country":"US","asn":"AS15169","as_name":"Google LLC","note":"x"}),
+            json!({"client":"2a00:1450:1:2::/64","answered":"2026-11-21T16:00:00Z"}),
+        ] {
+            assert_eq!(serde_json::to_value(read(&form).unwrap()).unwrap(), form);
+        }
+        let unknown = json!({"client":"8.8.8.8","answered":"2026-11-21T16:00:00Z","country":"us","asn":"64512"});
+        let lookup = read(&unknown).unwrap().row.lookup;
+        assert_eq!(
+            (lookup.country.as_deref(), lookup.asn.as_deref()),
+            (Some("US"), None)
+        );
+    }
+
+    /// STATE-5, STATE-6: what does not fit is named.
+    #[test]
+    fn what_does_not_fit_is_named() {
+        let entry = json!({"client":"8.8.8.8","answered":"2026-11-21T16:00:00Z"});
+        for (member, value, fault) in [
+            (
+                "country",
+                json!("Germany"),
+                "\"Germany\" is not a country: two letters such as DE are allowed",
+            ),
+            (
+                "asn",
+                json!("Google"),
+                "\"Google\" is not an AS number: AS64496 or 64496 is allowed",
+            ),
+            (
+                "answered",
+                Value::Null,
+                "invalid type: null, expected a string",
+            ),
+            (
+                "client",
+                json!("x"),
+                "\"x\" is not a client: an IPv4 address, an IPv6 address or an IPv6 /64 is allowed",
+            ),
+        ] {
+            let mut wrong = entry.clone();
+            wrong[member] = value;
+            assert_eq!(read(&wrong).unwrap_err(), fault);
+        }
+        assert!(
+            read(&json!({"client":"8.8.8.8"}))
+                .unwrap_err()
+                .contains("`answered`")
+        );
+    }
+
+    /// LOOKUP-2: of a file that holds more, the 20,000 newest are taken; an answer from the future counts as of now.
+    #[test]
+    fn the_bound_holds_for_files() {
+        let row = |number: u32| LookupRow {
+            client: Client::V4(number),
+            lookup: Arc::default(),
+            answered: Time(u64::from(number)),
+        };
+        let all = entries((0..20_003).map(row).collect(), &[]);
+        let kept = rows(&Lookups::complete(all, &[], Time(20_001)));
+        assert_eq!(kept.len(), MAX_LOOKUPS);
+        assert!(
+            kept.iter()
+                .all(|row| row.client >= Client::V4(3) && row.answered <= Time(20_001))
+        );
+    }
+}

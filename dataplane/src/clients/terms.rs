@@ -1,0 +1,387 @@
+//! What a lookup's answer means for its client: whether a country list refuses it, and its limits after percentages
+//! (CHECK-2, LIMIT-4). Worked out once, when the answer is attached; a request only reads it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use weir_shared::lookup::Lookup;
+use weir_shared::settings::{Countries, CountryList, LookupSettings, Percents, Settings};
+
+use super::limits::{Entry, Limits};
+
+/// A percentage and the setting it came from.
+pub type Applied = (u8, &'static str);
+
+/// What holds for a client whose lookup changes anything.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Terms {
+    /// A country list refuses it.
+    pub denied: bool,
+    /// Its limits.
+    pub limits: Limits,
+    /// What lowered its request limits, if a setting names it.
+    pub limit_percent: Option<Applied>,
+    /// The same for its byte limits.
+    pub bytes_percent: Option<Applied>,
+}
+
+/// The country lists and percentages among the settings.
+#[derive(Clone, Debug)]
+pub struct LookupRules {
+    limits: Limits,
+    countries: CountryList,
+    percents: Percents,
+    /// For clients that no lookup has answered for.
+    unanswered: Option<Arc<Terms>>,
+}
+
+impl Default for LookupRules {
+    /// No list and no percentage.
+    fn default() -> Self {
+        Self::new(Limits::default(), &LookupSettings::default())
+    }
+}
+
+impl LookupRules {
+    /// The rules among the settings.
+    pub fn of(settings: &Settings) -> Self {
+        let limits = Limits {
+            requests: settings.rate_limits,
+            bytes: settings.byte_limits,
+        };
+        Self::new(limits, &settings.lookup)
+    }
+
+    /// The rules on top of these limits.
+    pub fn new(limits: Limits, lookup: &LookupSettings) -> Self {
+        let mut rules = Self {
+            limits,
+            countries: lookup.countries.clone(),
+            percents: lookup.percents.clone(),
+            unanswered: None,
+        };
+        // A lookup that failed never refuses (LOOKUP-3), but for the allow list, which asks for a country.
+        let denied = match &rules.countries {
+            CountryList::Allow(countries) => !countries.unknown,
+            CountryList::Deny(_) | CountryList::None => false,
+        };
+        rules.unanswered = rules.with_percents(&Lookup::default(), denied);
+        rules
+    }
+
+    /// What an answer means; none where it changes nothing.
+    pub fn terms(&self, lookup: &Lookup) -> Option<Arc<Terms>> {
+        let holds = |countries: &Countries| {
+            lookup.country().map_or(countries.unknown, |country| {
+                countries.codes.contains(&country)
+            })
+        };
+        let denied = match &self.countries {
+            CountryList::None => false,
+            CountryList::Allow(countries) => !holds(countries),
+            CountryList::Deny(countries) => holds(countries),
+        };
+        self.with_percents(lookup, denied)
+    }
+
+    /// What holds for the client now; none where nothing but the plain limits does.
+    pub fn applied<'a>(&'a self, entry: &'a Entry) -> Option<&'a Terms> {
+        match entry.lookup {
+            Some(_) => entry.terms.as_deref(),
+            None => self.unanswered.as_deref(),
+        }
+    }
+
+    fn with_percents(&self, lookup: &Lookup, denied: bool) -> Option<Arc<Terms>> {
+        let [limit_percent, bytes_percent] = percents(&self.percents, lookup);
+        if !denied && limit_percent.is_none() && bytes_percent.is_none() {
+            return None;
+        }
+        Some(Arc::new(Terms {
+            denied,
+            limits: Limits {
+                requests: lowered(self.limits.requests, limit_percent),
+                bytes: lowered(self.limits.bytes, bytes_percent),
+            },
+            limit_percent,
+            bytes_percent,
+        }))
+    }
+}
+
+/// The percentages for request and for byte limits: the lowest that applies, and of equal ones the one of the AS.
+fn percents(percents: &Percents, lookup: &Lookup) -> [Option<Applied>; 2] {
+    let Some(country) = lookup.country() else {
+        // Whatever its AS number (section 13, item 11).
+        let unknown =
+            (percents.unknown < 100).then_some((percents.unknown, "WAF_UNKNOWN_LIMIT_PERCENT"));
+        return [unknown, unknown];
+    };
+    let of_asn = |by: &BTreeMap<_, u8>, setting| {
+        lookup
+            .as_number()
+            .and_then(|number| by.get(&number))
+            .map(|percent| (*percent, setting))
+    };
+    let of_country =
+        |by: &BTreeMap<_, u8>, setting| by.get(&country).map(|percent| (*percent, setting));
+    let asn = of_asn(&percents.asn, "WAF_ASN_LIMIT_PERCENT");
+    let by_country = of_country(&percents.country, "WAF_COUNTRY_LIMIT_PERCENT");
+    // Each replaces its own counterpart, for those that it lists.
+    let asn_bytes = of_asn(&percents.asn_bytes, "WAF_ASN_BYTES_PERCENT").or(asn);
+    let country_bytes =
+        of_country(&percents.country_bytes, "WAF_COUNTRY_BYTES_PERCENT").or(by_country);
+    [lowest(asn, by_country), lowest(asn_bytes, country_bytes)]
+}
+
+fn lowest(first: Option<Applied>, second: Option<Applied>) -> Option<Applied> {
+    [first, second]
+        .into_iter()
+        .flatten()
+        .min_by_key(|(percent, _)| *percent)
+}
+
+/// Each limit times the percentage, rounded down; `off` stays off.
+fn lowered(limits: [Option<u64>; 3], applied: Option<Applied>) -> [Option<u64>; 3] {
+    let percent = applied.map_or(100, |(percent, _)| u128::from(percent.min(100)));
+    // At most the limit itself, so it fits again.
+    limits.map(|limit| limit.map(|n| u64::try_from(u128::from(n) * percent / 100).unwrap_or(n)))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use weir_shared::lookup::{AsNumber, Country};
+
+    use super::*;
+
+    fn lookup(country: Option<&str>, asn: Option<u32>) -> Lookup {
+        Lookup {
+            country: country.map(str::to_owned),
+            asn: asn.map(|number| format!("AS{number}")),
+            as_name: None,
+        }
+    }
+
+    fn countries(list: &str) -> Countries {
+        Countries {
+            codes: list.split(',').filter_map(|c| c.parse().ok()).collect(),
+            unknown: list.contains("unknown"),
+        }
+    }
+
+    fn rules(countries: CountryList, percents: Percents) -> LookupRules {
+        let limits = Limits {
+            requests: [Some(1000), Some(99), None],
+            bytes: [Some(u64::MAX), Some(1), None],
+        };
+        let settings = LookupSettings {
+            countries,
+            percents,
+            ..LookupSettings::default()
+        };
+        LookupRules::new(limits, &settings)
+    }
+
+    fn no_percents() -> Percents {
+        LookupSettings::default().percents
+    }
+
+    /// CHECK-2, LOOKUP-3: both lists with and without `unknown`; a lookup that failed is refused by an allow list alone.
+    #[test]
+    fn country_lists_and_the_word_unknown() {
+        let (de, fr, unknown) = (
+            lookup(Some("DE"), None),
+            lookup(Some("FR"), None),
+            lookup(None, Some(1)),
+        );
+        // Refused: DE, FR, without a country, without an answer.
+        for (list, expected) in [
+            (CountryList::None, [false, false, false, false]),
+            (
+                CountryList::Deny(countries("DE")),
+                [true, false, false, false],
+            ),
+            (
+                CountryList::Deny(countries("DE,unknown")),
+                [true, false, true, false],
+            ),
+            (
+                CountryList::Deny(countries("unknown")),
+                [false, false, true, false],
+            ),
+            (
+                CountryList::Allow(countries("DE")),
+                [false, true, true, true],
+            ),
+            (
+                CountryList::Allow(countries("DE,unknown")),
+                [false, true, false, false],
+            ),
+            (
+                CountryList::Allow(countries("unknown")),
+                [true, true, false, false],
+            ),
+        ] {
+            let rules = rules(list.clone(), no_percents());
+            let denies = |lookup| rules.terms(lookup).is_some_and(|terms| terms.denied);
+            let unanswered = rules
+                .applied(&Entry::new(0, 0))
+                .is_some_and(|terms| terms.denied);
+            assert_eq!(
+                [denies(&de), denies(&fr), denies(&unknown), unanswered],
+                expected,
+                "{list:?}"
+            );
+        }
+    }
+
+    /// LIMIT-4: 0 and 100, rounding down, the largest limit, and `off`, which no percentage switches on.
+    #[test]
+    fn limits_are_rounded_down() {
+        for (percent, requests, bytes) in [
+            (0, [Some(0), Some(0), None], [Some(0), Some(0), None]),
+            (
+                1,
+                [Some(10), Some(0), None],
+                [Some(u64::MAX / 100), Some(0), None],
+            ),
+            (
+                50,
+                [Some(500), Some(49), None],
+                [Some(u64::MAX / 2), Some(0), None],
+            ),
+            (
+                99,
+                [Some(990), Some(98), None],
+                [Some(18_262_276_632_972_456_098), Some(0), None],
+            ),
+            (
+                100,
+                [Some(1000), Some(99), None],
+                [Some(u64::MAX), Some(1), None],
+            ),
+        ] {
+            let percents = Percents {
+                country: [("DE".parse().unwrap(), percent)].into(),
+                ..no_percents()
+            };
+            let terms = rules(CountryList::None, percents)
+                .terms(&lookup(Some("DE"), None))
+                .unwrap();
+            assert_eq!(
+                (terms.limits.requests, terms.limits.bytes),
+                (requests, bytes),
+                "{percent}"
+            );
+        }
+    }
+
+    /// LIMIT-4, section 13, item 11: a client without a country gets the unknown percent only, whatever its AS number;
+    /// nothing is made where nothing applies.
+    #[test]
+    fn without_a_country_only_the_unknown_percent_applies() {
+        let percents = Percents {
+            asn: [(AsNumber::new(7).unwrap(), 1)].into(),
+            unknown: 30,
+            ..no_percents()
+        };
+        let lists = rules(CountryList::None, percents);
+        let unknown = Some((30, "WAF_UNKNOWN_LIMIT_PERCENT"));
+        for lookup in [lookup(None, Some(7)), lookup(None, None)] {
+            let terms = lists.terms(&lookup).unwrap();
+            assert_eq!(
+                (terms.limit_percent, terms.bytes_percent),
+                (unknown, unknown)
+            );
+        }
+        let waiting = Entry::new(0, 0);
+        assert_eq!(lists.applied(&waiting).unwrap().limit_percent, unknown);
+        assert_eq!(lists.terms(&lookup(Some("DE"), None)), None);
+        let plain = rules(CountryList::None, no_percents());
+        assert_eq!(plain.terms(&lookup(None, None)), None);
+        assert_eq!(plain.applied(&waiting), None);
+    }
+
+    /// The naive twin of the matrix: every percentage that applies in a list, sorted, the first taken.
+    fn twin(
+        percents: &Percents,
+        country: Option<&str>,
+        asn: Option<u32>,
+        bytes: bool,
+    ) -> (u8, String) {
+        let mut all: Vec<(u8, u8, &str)> = Vec::new();
+        match country {
+            None => all.push((percents.unknown, 0, "WAF_UNKNOWN_LIMIT_PERCENT")),
+            Some(country) => {
+                let country: Country = country.parse().unwrap();
+                let number = asn.and_then(AsNumber::new);
+                let mut of_asn = number
+                    .and_then(|n| percents.asn.get(&n))
+                    .map(|p| (*p, 0, "WAF_ASN_LIMIT_PERCENT"));
+                let mut of_country = percents
+                    .country
+                    .get(&country)
+                    .map(|p| (*p, 1, "WAF_COUNTRY_LIMIT_PERCENT"));
+                if bytes {
+                    if let Some(p) = number.and_then(|n| percents.asn_bytes.get(&n)) {
+                        of_asn = Some((*p, 0, "WAF_ASN_BYTES_PERCENT"));
+                    }
+                    if let Some(p) = percents.country_bytes.get(&country) {
+                        of_country = Some((*p, 1, "WAF_COUNTRY_BYTES_PERCENT"));
+                    }
+                }
+                all.extend(of_asn);
+                all.extend(of_country);
+            }
+        }
+        all.sort_unstable();
+        all.first()
+            .map_or((100, String::new()), |(percent, _, setting)| {
+                (*percent, (*setting).to_owned())
+            })
+    }
+
+    fn table<K: Ord + Clone + std::fmt::Debug + 'static>(
+        keys: Vec<K>,
+    ) -> impl Strategy<Value = BTreeMap<K, u8>> {
+        let percent = prop_oneof![Just(0u8), Just(100), 0u8..=100];
+        prop::collection::btree_map(prop::sample::select(keys), percent, 0..3)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+
+        /// LIMIT-4: the whole matrix of AS, country, bytes and unknown: percent, setting and every limit agree with a
+        /// naive twin.
+        #[test]
+        fn the_matrix_agrees_with_its_naive_twin(
+            asn in table(vec![AsNumber::new(1).unwrap(), AsNumber::new(2).unwrap()]),
+            country in table(vec!["DE".parse().unwrap(), "FR".parse().unwrap()]),
+            asn_bytes in table(vec![AsNumber::new(1).unwrap(), AsNumber::new(2).unwrap()]),
+            country_bytes in table(vec!["DE".parse().unwrap(), "FR".parse().unwrap()]),
+            unknown in prop_oneof![Just(100u8), 0u8..=100],
+            of in (prop::option::of(prop::sample::select(vec!["DE", "FR", "AT"])), prop::option::of(1u32..4)),
+            limits in prop::array::uniform3(prop::option::of(prop_oneof![0u64..1000, any::<u64>()])),
+        ) {
+            let percents = Percents { asn, country, asn_bytes, country_bytes, unknown };
+            let settings = LookupSettings { percents: percents.clone(), ..LookupSettings::default() };
+            let base = Limits { requests: limits, bytes: limits };
+            let rules = LookupRules::new(base, &settings);
+            let terms = rules.terms(&lookup(of.0, of.1));
+            for bytes in [false, true] {
+                let (percent, setting) = twin(&percents, of.0, of.1, bytes);
+                let found = terms.as_deref().map_or(base, |terms| terms.limits);
+                let applied = terms.as_deref().and_then(|terms| if bytes { terms.bytes_percent } else { terms.limit_percent });
+                for (limit, found) in limits.into_iter().zip(if bytes { found.bytes } else { found.requests }) {
+                    let expected = limit.map(|limit| (u128::from(limit) * u128::from(percent) / 100) as u64);
+                    prop_assert_eq!(found, expected);
+                }
+                match applied {
+                    Some(applied) => prop_assert_eq!(applied, (percent, &*setting)),
+                    None => prop_assert_eq!(percent, 100),
+                }
+            }
+        }
+    }
+}
