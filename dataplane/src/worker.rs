@@ -7,8 +7,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::rc::{Rc, Weak};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -24,14 +24,16 @@ use tokio::runtime::LocalOptions;
 use tokio::sync::watch;
 use weir_shared::client::{Client, fold};
 use weir_shared::clock::{Clock, Now};
-use weir_shared::event::Break;
+use weir_shared::event::{Break, Finished};
 use weir_shared::handover::Handover;
 use weir_shared::lookup::Ask;
 use weir_shared::netblock::NetSet;
 use weir_shared::record::Batch;
-use weir_shared::settings::{BanResponse, BytesCount, LogRequests, RateLimitHeaders, Settings};
+use weir_shared::settings::{
+    BanResponse, BytesCount, LogRequests, LookupSource, RateLimitHeaders, Settings,
+};
 use weir_shared::snapshot::Snapshot;
-use weir_shared::totals::{ConnectionError, Totals};
+use weir_shared::totals::{ConnectionError, Places, Totals};
 
 use crate::clients::table::Table;
 use crate::connection;
@@ -63,6 +65,8 @@ pub struct Parts {
     pub breaks: Sender<Break>,
     /// Where log records go; none while they are off.
     pub records: Option<Sender<Batch>>,
+    /// Where finished requests go; none while no anomaly threshold is set.
+    pub finished: Option<Sender<Vec<Finished>>>,
     /// Who answers under `/_waf/`.
     pub handover: Handover,
     /// Who knows countries and AS numbers; called only while lookups are on.
@@ -74,7 +78,7 @@ pub struct Parts {
 /// The counters of all workers and the client table: what the metrics read.
 #[derive(Clone)]
 pub struct Counting {
-    workers: Vec<Arc<Counters>>,
+    workers: Vec<(Arc<Counters>, Arc<Mutex<Places>>)>,
     table: Arc<Table>,
 }
 
@@ -82,7 +86,7 @@ impl Counting {
     /// One set of counters a worker.
     pub fn new(workers: usize, table: Arc<Table>) -> Self {
         Self {
-            workers: (0..workers).map(|_| Arc::default()).collect(),
+            workers: (0..workers).map(|_| Default::default()).collect(),
             table,
         }
     }
@@ -94,10 +98,21 @@ impl Counting {
             clients_evicted: self.table.evicted(),
             ..Totals::default()
         };
-        for counters in &self.workers {
+        for (counters, _) in &self.workers {
             counters.fold_into(&mut totals);
         }
         totals
+    }
+
+    /// Requests by country and AS number since this was last asked. A worker's lock is held for a swap only.
+    pub fn take_places(&self) -> Places {
+        let mut all = Places::default();
+        for (_, places) in &self.workers {
+            let mut taken =
+                std::mem::take(&mut *places.lock().unwrap_or_else(PoisonError::into_inner));
+            all.take_in(&mut taken);
+        }
+        all
     }
 }
 
@@ -181,10 +196,12 @@ impl DataPlane {
         let (stop, stopped) = watch::channel(Stop::No);
         let connections = Arc::new(Connections::new(&parts.settings));
         let forgotten_proxy = Arc::new(ForgottenProxy::default());
-        let counters = parts.counting.workers.clone();
+        let counting = parts.counting.workers.clone();
         let parts = Arc::new(parts);
         let mut threads = Vec::new();
-        for (index, (listener, counters)) in bound.listeners.into_iter().zip(counters).enumerate() {
+        for (index, (listener, (counters, places))) in
+            bound.listeners.into_iter().zip(counting).enumerate()
+        {
             let (parts, connections, forgotten_proxy, mut stopped) = (
                 Arc::clone(&parts),
                 Arc::clone(&connections),
@@ -203,6 +220,7 @@ impl DataPlane {
                         let worker = Worker::new(
                             &parts,
                             counters,
+                            places,
                             connections,
                             forgotten_proxy,
                             stopped.clone(),
@@ -411,6 +429,8 @@ pub struct Worker {
     pub bytes_count: BytesCount,
     /// `WAF_LOG_REQUESTS`
     pub log_requests: LogRequests,
+    /// Whether lookups are on, and requests counted by country and AS number.
+    pub counts_places: bool,
     /// `WAF_WEBSOCKET_IDLE_TIMEOUT`
     pub websocket_idle_timeout: Option<Duration>,
     /// `Host` for clients that sent none.
@@ -446,6 +466,7 @@ impl Worker {
     fn new(
         parts: &Parts,
         counters: Arc<Counters>,
+        by_place: Arc<Mutex<Places>>,
         places: Arc<Connections>,
         forgotten_proxy: Arc<ForgottenProxy>,
         stopped: watch::Receiver<Stop>,
@@ -466,6 +487,7 @@ impl Worker {
             rate_limit_headers: settings.rate_limit_headers,
             bytes_count: settings.bytes_count,
             log_requests: settings.log_requests,
+            counts_places: settings.lookup.source != LookupSource::Off,
             websocket_idle_timeout: settings.websocket_idle_timeout,
             upstream_host: HeaderValue::try_from(host)
                 .unwrap_or_else(|_| HeaderValue::from_static("upstream")),
@@ -473,7 +495,9 @@ impl Worker {
             events: Events::new(
                 parts.breaks.clone(),
                 parts.records.clone(),
+                parts.finished.clone(),
                 Arc::clone(&counters),
+                by_place,
             ),
             counters,
             pool: Pool::new(settings, Rc::clone(&clock)),
@@ -658,6 +682,7 @@ mod tests {
             snapshots: Arc::default(),
             breaks,
             records: None,
+            finished: None,
             handover,
             ask,
             counting: counting.clone(),
