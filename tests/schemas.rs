@@ -82,6 +82,7 @@ fn what_the_service_writes_fits() {
         After::KeepAlive
     });
     let state = state_dir();
+    let database = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/lite.mmdb");
     let settings = [
         ("WAF_RATE_LIMIT_PER_HOUR", "3"),
         ("WAF_BYTES_LIMIT_PER_DAY", "1000"),
@@ -90,6 +91,10 @@ fn what_the_service_writes_fits() {
         ("WAF_INSTANCE_NAME", "edge-1"),
         ("WAF_LOG_REQUEST_HEADERS", "Accept, X-Odd"),
         ("WAF_STATE_WRITE_DELAY", "10ms"),
+        ("WAF_LOOKUP_SOURCE", "file"),
+        ("WAF_LOOKUP_DB_PATH", database),
+        ("WAF_COUNTRY_LIMIT_PERCENT", "DE=50"),
+        ("WAF_DENY_COUNTRIES", "GB"),
     ];
     let mut weir = Weir::start_at(application.address(), &state, &settings);
     let from = |client: &str| [("X-Forwarded-For", client.to_owned())];
@@ -120,6 +125,8 @@ fn what_the_service_writes_fits() {
         [302, 413]
     );
     weir.get("/denied", "198.51.100.1");
+    weir.get("/denied-country", "81.2.69.7");
+    weir.get("/lowered", "2a02:d0c0::1");
     weir.get("/_waf/nothing", "192.0.4.1");
     weir.get("/_waf/bans", "192.0.4.1");
     let _ = try_exchange(
@@ -179,7 +186,7 @@ fn what_the_service_writes_fits() {
         );
     }
     weir.stop();
-    for name in ["bans", "clients"] {
+    for name in ["bans", "clients", "lookups"] {
         fits(
             &closed(name, "#"),
             name,
@@ -203,6 +210,7 @@ fn what_the_service_writes_fits() {
         "unauthorized",
         "not_found",
         "denied_net",
+        "denied_country",
         "rate_limited",
         "body_too_large",
     ] {
@@ -260,6 +268,7 @@ fn the_schemas_judge_files_as_the_start_does() {
     let client = json!({"client": "203.0.113.7", "first_seen": time, "last_seen": time});
     let bans = |change: Value| json!({"version": 1, "bans": [with(json!({"netblock": "203.0.113.0/24", "ban_expires": "permanent"}), change)]});
     let clients = |change: Value| json!({"version": 1, "clients": [with(client.clone(), change)]});
+    let lookups = |change: Value| json!({"version": 1, "lookups": [with(json!({"client": "203.0.113.7"}), change)]});
     let window = json!({"start": time, "current": 3, "previous": 9});
     let lookups = |change: Value| json!({"version": 1, "lookups": [with(json!({"client": "203.0.113.7", "answered": time}), change)]});
     let good = [
@@ -297,6 +306,18 @@ fn the_schemas_judge_files_as_the_start_does() {
         (
             "bans",
             bans(json!({"ticket": "OPS-1", "notes": {"by": "hand"}})),
+        ),
+        ("lookups", json!({"version": 1, "lookups": []})),
+        ("lookups", lookups(json!({}))),
+        (
+            "lookups",
+            lookups(
+                json!({"client": "2001:db8:1:2::/64", "answered": time, "country": "DE", "asn": "AS64496", "as_name": "Example", "note": 1}),
+            ),
+        ),
+        (
+            "lookups",
+            lookups(json!({"country": null, "asn": null, "as_name": null})),
         ),
         ("clients", json!({"version": 1, "clients": []})),
         ("clients", clients(json!({}))),
@@ -381,6 +402,15 @@ fn the_schemas_judge_files_as_the_start_does() {
         ("bans", bans(json!({"notes": {"netblock_requests": -1}}))),
         ("bans", bans(json!({"notes": {"limit_value": 1.5}}))),
         ("bans", bans(json!({"notes": {"request": {"path": 1}}}))),
+        ("lookups", json!({"version": 1, "lookups": [{}]})),
+        ("lookups", lookups(json!({"client": "203.0.113.0/24"}))),
+        ("lookups", lookups(json!({"answered": "soon"}))),
+        ("lookups", lookups(json!({"answered": null}))),
+        ("lookups", lookups(json!({"country": "Germany"}))),
+        ("lookups", lookups(json!({"country": "de"}))),
+        ("lookups", lookups(json!({"asn": "64496"}))),
+        ("lookups", lookups(json!({"asn": 64496}))),
+        ("lookups", lookups(json!({"as_name": {}}))),
         (
             "clients",
             json!({"version": 1, "clients": [{"client": "203.0.113.7"}]}),

@@ -629,6 +629,7 @@ mod tests {
             ("WAF_UPSTREAM", "http://127.0.0.1:9"),
             ("WAF_LISTEN", "127.0.0.1:0"),
             ("WAF_WORKERS", "1"),
+            ("WAF_LOOKUP_SOURCE", "off"),
         ]
         .map(|(name, value)| (name.to_owned(), value.to_owned()));
         let settings = Arc::new(weir_shared::settings::load(variables).unwrap().settings);
@@ -645,6 +646,7 @@ mod tests {
             breaks,
             records: None,
             handover,
+            ask: Arc::new(|_, _| weir_shared::lookup::Reply::NotNow { again_ns: u64::MAX }),
             counting: counting.clone(),
         };
         (DataPlane::start(bound, parts).unwrap(), address, counting)
