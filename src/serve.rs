@@ -1,11 +1,11 @@
 //! The wiring: settings, channels, threads, shutdown. The only place where both planes are named.
 //!
 //! ```text
-//!   clients ──► weir-worker-0 ─┐  breaks (bounded)      ┌─► weir-control ──► weir-state ──► bans.json, clients.json
-//!   clients ──► weir-worker-1 ─┼────────────────────────┘        │
-//!                  ▲           │  finished (bounded batches) ───►│ snapshots (arc-swap)   ▲ alert lines
-//!                  │           └─► weir-log ──► stdout ◄─────────┼────────────────────────┘
-//!                  └────────────────────────────────────────────-┘
+//!   clients ──► weir-worker-0 ─┐  breaks (bounded)           ┌─► weir-control ──► weir-state ──► the four state files
+//!   clients ──► weir-worker-1 ─┼─ finished (bounded batches) ─┘    │        │
+//!                  ▲           │                                   │ alert lines (bounded)
+//!                  │           └─ records (bounded batches) ──► weir-log ──► stdout
+//!                  └──────────────── snapshots (arc-swap) ──────────────────┘
 //!   workers ask about new clients ──► weir-lookup (bounded queue) or files in memory ──► client table
 //! ```
 

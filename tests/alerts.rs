@@ -221,6 +221,71 @@ fn a_watched_netblock_is_told_and_marked() {
     assert_eq!(weir.line_of("/other")["client_group"], "default");
 }
 
+/// ALERT-1, METRIC: with lookups on, requests count for the country and the AS number of their client: exactly, 64512 as
+/// unknown, and an AS number over its threshold is an alert.
+#[test]
+fn places_are_counted_where_they_are_known() {
+    let application = Application::ok();
+    let fixtures = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures");
+    let files = format!("{fixtures}/country.mmdb,{fixtures}/asn.mmdb");
+    let weir = Weir::start(
+        &application,
+        &[
+            ("WAF_LOOKUP_SOURCE", "file"),
+            ("WAF_LOOKUP_DB_PATH", &files),
+            ("WAF_ANOMALY_ASN_REQUESTS_PER_HOUR", "3"),
+            ("WAF_DENY_COUNTRIES", "SE"),
+        ],
+    );
+    for (client, requests) in [
+        ("81.2.69.1", 2),
+        ("81.2.69.2", 2),
+        // Refused, and counted all the same.
+        ("89.160.20.7", 2),
+        // AS64512 in the file.
+        ("2a02:d0c0::1", 3),
+        // An AS number without a country.
+        ("67.43.156.1", 5),
+        ("8.8.8.8", 1),
+    ] {
+        for _ in 0..requests {
+            weir.get("/a", client);
+        }
+    }
+    let country = |code: &str| {
+        let series = format!("waf_requests_by_country_total{{country=\"{code}\"}}");
+        weir.metric(&series)
+    };
+    let asn = |asn: &str| weir.metric(&format!("waf_requests_by_asn_total{{asn=\"{asn}\"}}"));
+    wait_for("all of them", || (country("unknown")? >= 6.0).then_some(()));
+    assert_eq!(
+        [
+            country("GB"),
+            country("DE"),
+            country("SE"),
+            country("other")
+        ],
+        [Some(4.0), Some(3.0), Some(2.0), None]
+    );
+    assert_eq!(
+        [
+            asn("AS20712"),
+            asn("AS29518"),
+            asn("AS64512"),
+            asn("AS35908")
+        ],
+        [Some(4.0), Some(2.0), None, None]
+    );
+    // Three of AS64512, five without a country, one that no file knows; and those who read the metrics.
+    assert!(asn("unknown") >= Some(9.0));
+    let alert = wait_for_alert(&weir, "anomaly");
+    assert_eq!(
+        (&alert["scope"], &alert["of"]),
+        (&json!("asn"), &json!("AS20712"))
+    );
+    assert_eq!(alerts_total(&weir, "anomaly"), 1.0);
+}
+
 /// ALERT-1: with every threshold off nothing is counted.
 #[test]
 fn off_is_off() {
