@@ -319,6 +319,10 @@ fn the_schemas_judge_files_as_the_start_does() {
         ("lookups", lookups(json!({}))),
         (
             "lookups",
+            json!({"version": 1, "lookups": [{"client": "203.0.113.7"}]}),
+        ),
+        (
+            "lookups",
             lookups(
                 json!({"client": "2001:db8:1:2::/64", "answered": time, "country": "DE", "asn": "AS64496", "as_name": "Example", "note": 1}),
             ),
