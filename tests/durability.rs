@@ -302,7 +302,7 @@ fn kills(rounds: usize, seed: u64) {
     let settings = [
         LOW,
         ("WAF_STATE_WRITE_DELAY", "1ms"),
-        ("WAF_STATE_COUNTER_INTERVAL", "5ms"),
+        ("WAF_STATE_COUNTER_INTERVAL", "25ms"),
     ];
     let mut random = Random(seed);
     let numbers = AtomicU32::new(0);
@@ -329,6 +329,12 @@ fn kills(rounds: usize, seed: u64) {
             .count();
         let (address, directory) = (weir.address(), state.path().to_owned());
         let killed = AtomicBool::new(false);
+        // A write waits for an edit to settle, so rounds with edits acknowledge little and last longer.
+        let (edits, span_us) = if round.is_multiple_of(3) {
+            (3, 400_000)
+        } else {
+            (0, 160_000)
+        };
         // One at a time: what an editor did not read it takes out of the file, acknowledged or not.
         let turn = Mutex::new(());
         std::thread::scope(|scope| {
@@ -342,12 +348,12 @@ fn kills(rounds: usize, seed: u64) {
                 }
             });
             scope.spawn(|| {
-                for _ in 0..3 {
+                for _ in 0..edits {
                     let _turn = turn.lock();
                     edit(&directory, &numbers, &killed);
                 }
             });
-            std::thread::sleep(Duration::from_micros(random.below(160_000)));
+            std::thread::sleep(Duration::from_micros(random.below(span_us)));
             weir.kill();
             killed.store(true, Ordering::SeqCst);
         });
