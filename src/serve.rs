@@ -1,11 +1,11 @@
 //! The wiring: settings, channels, threads, shutdown. The only place where both planes are named.
 //!
 //! ```text
-//!   clients ──► weir-worker-0 ─┐  breaks (bounded)      ┌─► weir-control ──► weir-state ──► bans.json, clients.json
-//!   clients ──► weir-worker-1 ─┼────────────────────────┘        │
-//!                  ▲           │  records (bounded batches)      │ snapshots (arc-swap)
-//!                  │           └─► weir-log ──► stdout           │
-//!                  └────────────────────────────────────────────-┘
+//!   clients ──► weir-worker-0 ─┐  breaks (bounded)           ┌─► weir-control ──► weir-state ──► the four state files
+//!   clients ──► weir-worker-1 ─┼─ finished (bounded batches) ─┘    │        │
+//!                  ▲           │                                   │ alert lines (bounded)
+//!                  │           └─ records (bounded batches) ──► weir-log ──► stdout
+//!                  └──────────────── snapshots (arc-swap) ──────────────────┘
 //!   workers ask about new clients ──► weir-lookup (bounded queue) or files in memory ──► client table
 //! ```
 
@@ -20,7 +20,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use weir_controlplane::lookup::Lookups;
 use weir_controlplane::request_log::RequestLog;
 use weir_controlplane::state::Keeper;
-use weir_controlplane::{Control, ControlHandle, Wiring};
+use weir_controlplane::{Control, ControlHandle, Feeds, Wiring};
 use weir_dataplane::clients::table::Table;
 use weir_dataplane::clients::terms::LookupRules;
 use weir_dataplane::{Bound, Counting, DataPlane, Parts, Stop};
@@ -33,6 +33,10 @@ use weir_shared::table::ClientTable;
 const MAX_BREAKS: usize = 4096;
 /// Batches of log records that may wait for the writer; a worker sends at most 64 records in one.
 const MAX_BATCHES: usize = 1024;
+/// Batches of finished requests that may wait for the control plane; a worker sends at most 256 requests in one.
+const MAX_FINISHED: usize = 256;
+/// Alert lines that may wait for the writer: what all kinds may have in a few minutes.
+const MAX_LINES: usize = 1024;
 /// How often a stop looks whether the workers have ended.
 const STOP_LOOK: Duration = Duration::from_millis(20);
 /// What the system sends when a file would grow past the process's limit; this number wherever the service runs.
@@ -86,6 +90,8 @@ pub fn serve(settings: Settings, announce: Announce) -> Result<(), StartError> {
     let ask = lookups.asking();
     let counting = Counting::new(settings.workers, Arc::clone(&table));
     let (breaks_up, breaks) = bounded(MAX_BREAKS);
+    let (finished_up, finished) = bounded(MAX_FINISHED);
+    let (lines_up, lines) = bounded(MAX_LINES);
     let (control, handle) = Control::new(Wiring {
         settings: Arc::clone(&settings),
         clock: clock.clone(),
@@ -99,18 +105,24 @@ pub fn serve(settings: Settings, announce: Announce) -> Result<(), StartError> {
         keeper,
         start,
         lookups,
+        feeds: Feeds {
+            finished,
+            places: {
+                let counting = counting.clone();
+                Arc::new(move || counting.take_places())
+            },
+            lines: lines_up,
+        },
         version: env!("CARGO_PKG_VERSION"),
     })
     .map_err(|error| unfit(&error))?;
 
-    let (records, log) = if settings.log_requests == LogRequests::Off {
-        (None, None)
-    } else {
-        let (records_up, records) = bounded(MAX_BATCHES);
+    // The log runs also where no request is logged: alerts are lines of it.
+    let (records_up, records) = bounded(MAX_BATCHES);
+    let log = {
         let counting = counting.clone();
         let lost = Arc::new(move || counting.totals().records_dropped);
-        let log = RequestLog::start(&settings, records, lost).map_err(StartError::Unfit)?;
-        (Some(records_up), Some(log))
+        RequestLog::start(&settings, records, lines, lost).map_err(StartError::Unfit)?
     };
 
     let control_thread = std::thread::Builder::new()
@@ -124,7 +136,8 @@ pub fn serve(settings: Settings, announce: Announce) -> Result<(), StartError> {
             table,
             snapshots,
             breaks: breaks_up,
-            records,
+            records: (settings.log_requests != LogRequests::Off).then_some(records_up),
+            finished: settings.anomalies.is_on().then_some(finished_up),
             handover: handle.handover(),
             ask,
             counting,
@@ -144,14 +157,12 @@ pub fn serve(settings: Settings, announce: Announce) -> Result<(), StartError> {
         print(address);
     }
 
-    signals.wait_for_stop(&handle, log.as_ref());
+    signals.wait_for_stop(&handle, &log);
     let workers_ended = drain(plane, &signals, settings.shutdown_timeout);
     // The data plane has ended: what it counted is final, and the last write of the state files holds all of it.
     handle.stop();
     let control_ended = control_thread.join().is_ok();
-    if let Some(log) = log {
-        log.stop();
-    }
+    log.stop();
     if workers_ended && control_ended {
         Ok(())
     } else {
@@ -242,17 +253,15 @@ impl Signals {
         })
     }
 
-    fn wait_for_stop(&self, control: &ControlHandle, log: Option<&RequestLog>) {
+    fn wait_for_stop(&self, control: &ControlHandle, log: &RequestLog) {
         loop {
             match self.runtime.block_on(self.inner.borrow_mut().next()) {
                 Asked::Stop => return,
                 Asked::Reload => {
                     control.reload_tokens();
-                    log.inspect(|log| log.reopen());
+                    log.reopen();
                 }
-                Asked::Reopen => {
-                    log.inspect(|log| log.reopen());
-                }
+                Asked::Reopen => log.reopen(),
             }
         }
     }

@@ -139,11 +139,10 @@ fn secrets_are_never_logged() {
     ] {
         assert!(!all.contains(secret), "{secret} in {all}");
     }
-    let state = weir
-        .state_file("clients.json")
-        .expect("clients.json")
-        .to_string();
-    assert!(!state.contains("SECRET-"), "{state}");
+    for file in ["bans.json", "clients.json", "alerts.json"] {
+        let state = weir.state_file(file).expect(file).to_string();
+        assert!(!state.contains("SECRET-"), "{file}: {state}");
+    }
 }
 
 /// LOG-2: a line is one line of valid UTF-8 JSON, whatever bytes a client sends.
@@ -203,19 +202,62 @@ fn a_line_is_a_line_whatever_comes() {
     );
 }
 
-/// LOG-3: exactly one line a request, also when the client or the application breaks off.
-#[test]
-fn every_request_has_exactly_one_line() {
-    let application = Application::start(|exchange| {
+/// What the application does, by the first segment of the path.
+fn misbehaving() -> Application {
+    Application::start(|exchange| {
         let target = exchange.request.target.clone();
-        match target.as_str() {
-            "/cut" => {
+        match target.split('/').nth(1).unwrap_or_default() {
+            "cut" => {
                 exchange.send(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc");
                 After::Reset
             }
-            "/none" => After::Close,
-            "/held" => {
+            "cut-chunked" => {
+                exchange.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n");
+                After::Close
+            }
+            "garbage" => {
+                exchange.send(b"SMTP ready\r\n\r\n");
+                After::Close
+            }
+            "none" => After::Close,
+            "slow" => {
                 exchange.wait_for_close();
+                After::Close
+            }
+            "endless" => {
+                exchange.send(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n");
+                while exchange.send(&[b'x'; 65536]) {}
+                After::Close
+            }
+            "chunked" => {
+                exchange.read_body();
+                exchange.send(
+                    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+                );
+                After::KeepAlive
+            }
+            "until-close" => {
+                exchange.read_body();
+                exchange.send(b"HTTP/1.0 200 OK\r\n\r\nok");
+                After::Close
+            }
+            "early" => {
+                exchange.answer(403, &[("Connection", "close")], b"no");
+                After::Close
+            }
+            "socket" => {
+                exchange.send(
+                    b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+                      Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhbK+xOo0M=\r\n\r\nhello",
+                );
+                if target.ends_with("/theirs") {
+                    return After::Close;
+                }
+                exchange.wait_for_close();
+                After::Close
+            }
+            "unasked" => {
+                exchange.send(b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n");
                 After::Close
             }
             _ => {
@@ -224,57 +266,363 @@ fn every_request_has_exactly_one_line() {
                 After::KeepAlive
             }
         }
-    });
-    let mut weir = Weir::start(
+    })
+}
+
+/// How a client behaves.
+#[derive(Clone, Copy)]
+enum Behaves {
+    /// Sends all and reads all.
+    Well,
+    /// Resets the connection once the application has the request.
+    Resets,
+    /// Resets the connection once the answer has begun.
+    ResetsInAnswer,
+    /// Speaks WebSocket and closes, or waits for the other end to close.
+    Tunnels,
+}
+
+/// One request and the end of its connection; the status that the client saw.
+fn end(
+    weir: &Weir,
+    application: &Application,
+    path: &str,
+    bytes: &[u8],
+    behaves: Behaves,
+) -> Option<u16> {
+    let mut connection = Connection::open(weir.address());
+    connection.send_what_is_taken(bytes);
+    match behaves {
+        Behaves::Well => {
+            let answer = connection.try_response(bytes.starts_with(b"HEAD "));
+            answer.ok().map(|answer| answer.status)
+        }
+        Behaves::Tunnels => {
+            let answer = connection.response();
+            assert_eq!(connection.bytes(5).expect("the greeting"), b"hello");
+            if path.ends_with("/theirs") {
+                assert!(connection.ends());
+            }
+            Some(answer.status)
+        }
+        Behaves::Resets => {
+            wait_for("it at the application", || {
+                let requests = application.requests();
+                requests
+                    .iter()
+                    .any(|seen| seen.target == path)
+                    .then_some(())
+            });
+            connection.reset();
+            None
+        }
+        Behaves::ResetsInAnswer => {
+            let head = connection.head().expect("the head");
+            connection.reset();
+            Some(head.status)
+        }
+    }
+}
+
+/// LOG-3: exactly one line a request, in every way a request can end, with the action that tells how; `status` is what the
+/// client saw, and absent where it saw nothing.
+#[test]
+fn every_way_to_end_is_exactly_one_line() {
+    use Behaves::{Resets, ResetsInAnswer, Tunnels, Well};
+    let application = misbehaving();
+    let plain = |path: &str| get(path, &[]);
+    let from = |client: &str, path: &str| get(path, &[("X-Forwarded-For", client)]);
+    let method = |method: &str, path: &str| request(method, path, &[], None);
+    let bearer = |path: &str, token: &str| get(path, &[("Authorization", token)]);
+    let socket = |path: &str| {
+        get(
+            path,
+            &[
+                ("Connection", "Upgrade"),
+                ("Upgrade", "websocket"),
+                ("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="),
+                ("Sec-WebSocket-Version", "13"),
+            ],
+        )
+    };
+    let raw = |head: &str| head.replace('\n', "\r\n").into_bytes();
+    let admin = format!("Bearer {}", crate::support::weir::ADMIN_TOKEN);
+    let scraper = format!("Bearer {}", crate::support::weir::METRICS_TOKEN);
+    let ways: Vec<(&str, Vec<u8>, Behaves, &str)> = vec![
+        ("/fine", plain("/fine"), Well, "passed"),
+        ("/head", method("HEAD", "/head"), Well, "passed"),
+        ("/chunked", plain("/chunked"), Well, "passed"),
+        ("/until-close", plain("/until-close"), Well, "passed"),
+        (
+            "/post",
+            request("POST", "/post", &[], Some(b"12345")),
+            Well,
+            "passed",
+        ),
+        ("/static/a", plain("/static/a"), Well, "passed"),
+        ("/allowed", from("192.0.2.200", "/allowed"), Well, "passed"),
+        (
+            "/one-zero",
+            raw("GET /one-zero HTTP/1.0\n\n"),
+            Well,
+            "passed",
+        ),
+        ("/socket/ours", socket("/socket/ours"), Tunnels, "passed"),
+        (
+            "/socket/theirs",
+            socket("/socket/theirs"),
+            Tunnels,
+            "passed",
+        ),
+        ("/cut", plain("/cut"), Well, "upstream_error"),
+        (
+            "/cut-chunked",
+            plain("/cut-chunked"),
+            Well,
+            "upstream_error",
+        ),
+        ("/garbage", plain("/garbage"), Well, "upstream_error"),
+        ("/none", plain("/none"), Well, "upstream_error"),
+        ("/slow/late", plain("/slow/late"), Well, "upstream_error"),
+        ("/unasked", plain("/unasked"), Well, "upstream_error"),
+        ("/slow/gone", plain("/slow/gone"), Resets, "client_aborted"),
+        (
+            "/endless",
+            plain("/endless"),
+            ResetsInAnswer,
+            "client_aborted",
+        ),
+        (
+            "/upload",
+            raw("POST /upload HTTP/1.1\nHost: a\nContent-Length: 9\n\nabc"),
+            Resets,
+            "client_aborted",
+        ),
+        ("/_waf/bans", bearer("/_waf/bans", &admin), Well, "answered"),
+        (
+            "/_waf/metrics",
+            request("PUT", "/_waf/metrics", &[("Authorization", &scraper)], None),
+            Well,
+            "answered",
+        ),
+        (
+            "/_waf/health",
+            method("POST", "/_waf/health"),
+            Well,
+            "answered",
+        ),
+        ("/traced", method("TRACE", "/traced"), Well, "answered"),
+        (
+            "/_waf/clients/192.0.2.9",
+            plain("/_waf/clients/192.0.2.9"),
+            Well,
+            "unauthorized",
+        ),
+        ("/_waf/nothing", plain("/_waf/nothing"), Well, "not_found"),
+        (
+            "/x/../_waf/bans",
+            plain("/x/../_waf/bans"),
+            Well,
+            "not_found",
+        ),
+        (
+            "/denied",
+            from("198.51.100.7", "/denied"),
+            Well,
+            "denied_net",
+        ),
+        ("/banned", from("203.0.113.7", "/banned"), Well, "banned"),
+        (
+            "/large",
+            request("POST", "/large", &[], Some(&[b'x'; 11])),
+            Well,
+            "body_too_large",
+        ),
+        (
+            "/grows",
+            raw(
+                "POST /grows HTTP/1.1\nHost: a\nTransfer-Encoding: chunked\n\nb\n12345678901\n0\n\n",
+            ),
+            Well,
+            "body_too_large",
+        ),
+    ];
+    let mut weir = Weir::start_with_bans(
         &application,
+        &json!([{"netblock": "203.0.113.0/24", "ban_expires": "permanent"}]),
         &[
             ("WAF_DENY_NETS", "198.51.100.0/24"),
+            ("WAF_EXEMPT_PATHS", "/static"),
             ("WAF_MAX_BODY_SIZE", "10"),
+            ("WAF_UPSTREAM_TIMEOUT", "1s"),
         ],
     );
-    weir.get("/fine", "203.0.113.7");
-    weir.get("/denied", "198.51.100.7");
-    weir.get("/_waf/nothing", "203.0.113.7");
-    weir.send(&request("POST", "/large", &[], Some(&[b'x'; 11])));
-    let _ = try_exchange(weir.address(), &get("/cut", &[]));
-    let _ = try_exchange(weir.address(), &get("/none", &[]));
-    for (path, upload) in [("/held", false), ("/upload", true)] {
-        let mut connection = Connection::open(weir.address());
-        if upload {
-            connection.send(b"POST /upload HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nabc");
-        } else {
-            connection.send(&get(path, &[]));
+    let mut seen = BTreeMap::new();
+    for (path, bytes, behaves, action) in &ways {
+        let status = end(&weir, &application, path, bytes, *behaves);
+        let line = weir.line_of(path);
+        assert_eq!(line["action"], *action, "{line:#}");
+        if matches!(behaves, Well | Tunnels) && status.is_some() {
+            assert_eq!(line["status"].as_u64(), status.map(u64::from), "{line:#}");
         }
-        wait_for("it at the application", || {
-            application
-                .requests()
-                .iter()
-                .any(|seen| seen.target == path)
-                .then_some(())
-        });
-        connection.reset();
-        weir.line_of(path);
+        seen.insert((*path).to_owned(), vec![(*action).to_owned()]);
     }
+    // What is no request has no line: nothing was read past its head.
+    let _ = try_exchange(
+        weir.address(),
+        b"GET /bad HTTP/1.1\r\nHost: a\r\nX: \x00\r\n\r\n",
+    );
+    assert_eq!(weir.get("/_waf/health", "203.0.113.7").status, 200);
     weir.stop();
     let mut lines: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for line in weir.request_log() {
         let text = |member: &str| line[member].as_str().unwrap_or_default().to_owned();
         lines.entry(text("path")).or_default().push(text("action"));
     }
-    let expected: BTreeMap<String, Vec<String>> = [
-        ("/fine", "passed"),
-        ("/denied", "denied_net"),
-        ("/_waf/nothing", "not_found"),
-        ("/large", "body_too_large"),
-        ("/cut", "upstream_error"),
-        ("/none", "upstream_error"),
-        ("/held", "client_aborted"),
-        ("/upload", "client_aborted"),
-    ]
-    .into_iter()
-    .map(|(path, action)| (path.to_owned(), vec![action.to_owned()]))
-    .collect();
-    assert_eq!(lines, expected);
+    assert_eq!(lines, seen);
+}
+
+/// LOG-3: one line for each of a broken limit, a ban, a connection that is dropped unanswered, in both modes.
+#[test]
+fn refusals_are_one_line_in_both_modes() {
+    for (mode, response, expected) in [
+        ("enforce", "429", [true, true]),
+        ("enforce", "drop", [true, false]),
+        ("observe", "429", [false, true]),
+    ] {
+        let application = Application::ok();
+        let mut weir = Weir::start(
+            &application,
+            &[
+                ("WAF_MODE", mode),
+                ("WAF_BAN_RESPONSE", response),
+                ("WAF_RATE_LIMIT_PER_HOUR", "2"),
+            ],
+        );
+        let client = [("X-Forwarded-For", "203.0.113.7")];
+        for _ in 0..3 {
+            let _ = try_exchange(weir.address(), &get("/a", &client));
+        }
+        wait_for("the ban", || (!weir.bans().is_empty()).then_some(()));
+        let _ = try_exchange(weir.address(), &get("/later", &client));
+        weir.stop();
+        let log = weir.request_log();
+        let of = |path: &str| -> Vec<&str> {
+            log.iter()
+                .filter(|line| line["path"] == path)
+                .map(|line| line["action"].as_str().expect("an action"))
+                .collect()
+        };
+        let mut first = of("/a");
+        first.sort_unstable();
+        assert_eq!(first, ["passed", "passed", "rate_limited"], "{mode}");
+        assert_eq!(of("/later"), ["banned"], "{mode}");
+        let later = log
+            .iter()
+            .find(|line| line["path"] == "/later")
+            .expect("it");
+        assert_eq!(later["enforced"], expected[0], "{mode} {response}");
+        assert_eq!(
+            later.get("status").is_some(),
+            expected[1],
+            "{mode} {response}"
+        );
+    }
+}
+
+/// LOG-3: a request that runs when the service is told to stop has its one line, whether it ends well or is cut.
+#[test]
+fn a_stop_loses_no_line() {
+    let application = misbehaving();
+    let mut weir = Weir::start(&application, &[("WAF_SHUTDOWN_TIMEOUT", "300ms")]);
+    let mut held = Connection::open(weir.address());
+    held.send(&get("/slow/held", &[]));
+    wait_for("it at the application", || {
+        let requests = application.requests();
+        requests
+            .iter()
+            .any(|seen| seen.target == "/slow/held")
+            .then_some(())
+    });
+    for number in 0..50 {
+        weir.get(&format!("/fine/{number}"), "203.0.113.7");
+    }
+    weir.stop();
+    let log = weir.request_log();
+    assert_eq!(log.len(), 51);
+    assert_eq!(
+        log.iter()
+            .filter(|line| line["path"] == "/slow/held")
+            .count(),
+        1
+    );
+}
+
+/// LOG: a reader that stalls blocks no request; what finds no room is counted in the metric and, once it reads again, in
+/// the log: lines and losses together are all requests.
+#[test]
+fn a_stalled_reader_blocks_no_request() {
+    /// More than the writer's queue of 1,024 batches of 64 lines, its buffer and a pipe hold.
+    const REQUESTS: u64 = 72_000;
+    const PIPELINED: u64 = 500;
+    let application = Application::ok();
+    let directory = tempfile::tempdir().expect("a directory");
+    let pipe = directory.path().join("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.expect("mkfifo runs").success());
+    // Open for both, so that opening waits for nobody; nothing reads from it yet.
+    let mut reader = std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(&pipe)
+        .expect("opens");
+    let weir = Weir::start(
+        &application,
+        &[
+            ("WAF_LOG_FILE", pipe.to_str().expect("a path")),
+            ("WAF_DENY_NETS", "198.51.100.7"),
+            ("WAF_WORKERS", "1"),
+        ],
+    );
+    let many = get("/a", &[("X-Forwarded-For", "198.51.100.7")])
+        .repeat(usize::try_from(PIPELINED).expect("it fits"));
+    let mut connection = Connection::open(weir.address());
+    for _ in 0..REQUESTS / PIPELINED {
+        connection.send(&many);
+        for _ in 0..PIPELINED {
+            // Each answer comes within the client's patience: nobody waits for the log.
+            assert_eq!(connection.response().status, 429);
+        }
+    }
+    let lost = weir.metric("waf_log_lines_dropped_total").expect("it");
+    assert!(lost > 0.0);
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        use std::io::{BufRead, BufReader};
+        let mut lines = BufReader::new(&mut reader);
+        let mut line = String::new();
+        while lines.read_line(&mut line).is_ok_and(|count| count > 0) {
+            if tell.send(std::mem::take(&mut line)).is_err() {
+                return;
+            }
+        }
+    });
+    let (mut logged, mut lost_logged) = (0, 0);
+    // The request for the metrics is one more.
+    while logged + lost_logged < REQUESTS + 1 {
+        let line = told.recv_timeout(crate::support::PATIENCE).expect("a line");
+        let line: serde_json::Value = serde_json::from_str(&line).expect("JSON");
+        match line["event"].as_str() {
+            Some("request") => logged += 1,
+            Some("log_lines_dropped") => lost_logged += line["count"].as_u64().expect("a count"),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(logged + lost_logged, REQUESTS + 1);
+    assert_eq!(
+        weir.metric("waf_log_lines_dropped_total"),
+        Some(lost_logged as f64)
+    );
 }
 
 /// LOG: `WAF_LOG_REQUESTS` bounds what is written.

@@ -760,6 +760,18 @@ fn a_database_file_is_replaced_while_the_service_runs() {
         assert_eq!(read_at(), started);
     }
     weir.wait_for_process_log(&["file_error", "db.mmdb", "stays in use"]);
+    // ALERT-4: each is an alert on the log.
+    let alerts = wait_for("two alerts", || {
+        let lines = weir.log_lines().into_iter();
+        let alerts: Vec<_> = lines.filter(|line| line["kind"] == "file_error").collect();
+        (alerts.len() == 2).then_some(alerts)
+    });
+    assert_eq!(alerts[0]["event"], "alert");
+    assert_eq!(alerts[0]["file"], file.to_str().unwrap());
+    assert_eq!(
+        weir.metric("waf_alerts_total{kind=\"file_error\"}"),
+        Some(2.0)
+    );
 
     let changed = Instant::now();
     std::fs::write(&file, &whole).unwrap();

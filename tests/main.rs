@@ -7,6 +7,7 @@
 )]
 
 mod admin;
+mod alerts;
 mod bans;
 mod demo;
 mod drain;
@@ -24,6 +25,7 @@ mod lookup;
 mod metrics;
 mod nginx_application;
 mod observe;
+mod prometheus;
 mod schemas;
 mod settings_start;
 mod state;

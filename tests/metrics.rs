@@ -136,7 +136,7 @@ fn fixed_series_are_there_from_the_start() {
             0.0
         );
     }
-    for file in ["bans.json", "clients.json"] {
+    for file in ["bans.json", "clients.json", "alerts.json"] {
         for outcome in ["taken", "bad"] {
             let series = format!("waf_state_edits_total{{file=\"{file}\",outcome=\"{outcome}\"}}");
             assert_eq!(samples[&series], 0.0);
@@ -147,6 +147,23 @@ fn fixed_series_are_there_from_the_start() {
         }
     }
     assert_eq!(samples["waf_log_lines_dropped_total"], 0.0);
+    for kind in [
+        "anomaly",
+        "anomaly_summary",
+        "watch",
+        "ban",
+        "file_error",
+        "state_error",
+    ] {
+        assert_eq!(
+            samples[&format!("waf_alerts_total{{kind=\"{kind}\"}}")],
+            0.0
+        );
+    }
+    for kind in ["break", "request", "alert"] {
+        let series = format!("waf_events_dropped_total{{kind=\"{kind}\"}}");
+        assert_eq!(samples[&series], 0.0);
+    }
     let build = samples
         .keys()
         .find(|name| name.starts_with("waf_build_info{version=\""));

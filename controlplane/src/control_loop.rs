@@ -22,25 +22,32 @@ use serde_json::Map;
 use weir_shared::ban::{Ban, Notes};
 use weir_shared::client::Client;
 use weir_shared::clock::{Clock, Now};
-use weir_shared::event::Break;
+use weir_shared::event::{Break, Finished};
 use weir_shared::handover::{Handover, Respond};
+use weir_shared::lookup::{AsNumber, Country};
 use weir_shared::netblock::Netblock;
 use weir_shared::settings::Settings;
 use weir_shared::snapshot::Snapshot;
 use weir_shared::table::ClientTable;
-use weir_shared::totals::Totals;
+use weir_shared::totals::{MAX_ASNS, Places, Totals};
 use weir_shared::verdict::Action;
 
 use crate::admin::bans::Pending;
 use crate::admin::problem::{self, Problem, of_metrics};
 use crate::admin::token::{AdminTokenHolder, TokenError};
 use crate::admin::{Ask, Front, Request, bans, clients};
+use crate::alert::Alerts;
+use crate::anomaly::Anomalies;
 use crate::bans::ledger::{Broken, Full, Ledger, Rules};
 use crate::bans::notice::Notices;
 use crate::bans::publish::Publisher;
-use crate::lookup::Lookups;
+use crate::lookup::{FileFault, Lookups};
 use crate::metrics::{CONTENT_TYPE, Facts, Metrics, Process};
-use crate::state::{BanKey, Edit, EditChange, Keeper, Save, Saved, StartState, StateCounts};
+use crate::state::{
+    AlertsEntry, AlertsKey, BanKey, Edit, EditChange, Keeper, Save, Saved, StartState, StateCounts,
+    WriteFault,
+};
+use crate::top::Top;
 
 /// The longest the loop sleeps: how late a write may be, or the word that bans can be made again.
 const TICK: Duration = Duration::from_millis(100);
@@ -54,6 +61,13 @@ const MAX_NOTES_A_TURN: usize = 8;
 
 /// The most bans that wait for their circumstances; beyond it they go without the count of their netblock.
 const MAX_UNNOTED: usize = 4096;
+
+/// The most batches of finished requests that are counted before breaks are looked at again: some 16,000 requests, a few
+/// milliseconds.
+const MAX_FINISHED_A_TURN: usize = 64;
+
+/// Two letters leave no more countries than this, and the unknown one.
+const MAX_COUNTRIES: usize = 26 * 26 + 1;
 
 /// The most admin requests that are answered before breaks are looked at again.
 const MAX_ADMIN_A_TURN: usize = 4;
@@ -97,8 +111,20 @@ pub struct Wiring {
     pub start: StartState,
     /// The lookups; what lookups.json held is theirs already.
     pub lookups: Lookups,
+    /// What comes and goes for anomalies, alerts and the metrics by place.
+    pub feeds: Feeds,
     /// For `waf_build_info`.
     pub version: &'static str,
+}
+
+/// What comes and goes for anomalies, alerts and the metrics by place.
+pub struct Feeds {
+    /// Finished requests; nobody sends any while every threshold is off.
+    pub finished: Receiver<Vec<Finished>>,
+    /// Takes the requests by country and AS number since the last time.
+    pub places: Arc<dyn Fn() -> Places + Send + Sync>,
+    /// Alert lines, to the request log.
+    pub lines: Sender<Vec<u8>>,
 }
 
 /// Why the control plane cannot start.
@@ -129,6 +155,14 @@ pub struct Control {
     table: Arc<dyn ClientTable>,
     totals: Arc<dyn Fn() -> Totals + Send + Sync>,
     metrics: Metrics,
+    alerts: Alerts,
+    anomalies: Anomalies,
+    finished: Receiver<Vec<Finished>>,
+    /// Whether more finished requests wait than one turn takes.
+    finished_wait: bool,
+    places: Arc<dyn Fn() -> Places + Send + Sync>,
+    countries: Top<Option<Country>>,
+    asns: Top<Option<AsNumber>>,
     admin_token: Arc<AdminTokenHolder>,
     lookups: Lookups,
     disk: Disk,
@@ -169,6 +203,7 @@ enum Command {
 /// The keeper's face, as functions: tests put a disk of their own behind it.
 pub(crate) struct Disk {
     pub(crate) edits: Receiver<Edit>,
+    pub(crate) faults: Receiver<WriteFault>,
     pub(crate) save: Box<dyn Fn(Save, u64, Option<Saved>) + Send>,
     pub(crate) counts: Box<dyn Fn() -> StateCounts + Send>,
 }
@@ -219,6 +254,7 @@ impl From<Keeper> for Disk {
         let keeper = Arc::new(keeper);
         Self {
             edits: keeper.edits().clone(),
+            faults: keeper.faults().clone(),
             counts: Box::new({
                 let keeper = Arc::clone(&keeper);
                 move || keeper.counts()
@@ -245,6 +281,7 @@ impl Control {
             disk,
             wiring.start,
             wiring.lookups,
+            wiring.feeds,
             wiring.version,
         )
     }
@@ -260,6 +297,7 @@ impl Control {
         disk: Disk,
         start: StartState,
         lookups: Lookups,
+        feeds: Feeds,
         version: &'static str,
     ) -> Result<(Self, ControlHandle), ControlError> {
         let now = clock.now();
@@ -275,12 +313,24 @@ impl Control {
         for row in start.clients {
             table.put(row);
         }
+        let mut anomalies = Anomalies::new(&settings, now.wall_ms);
+        let mut alerts = Alerts::new(feeds.lines);
+        for entry in start.alerts {
+            put_entry(&mut anomalies, &mut alerts, entry);
+        }
         let (queue, requests) = bounded(ADMIN_QUEUE);
         let (command, commands) = bounded(8);
         let (outcomes, saved) = bounded(MAX_SAVES + 3);
         let front = Front::new(&settings, Arc::clone(&admin_token), queue);
         let control = Self {
             clock,
+            alerts,
+            anomalies,
+            finished: feeds.finished,
+            finished_wait: false,
+            places: feeds.places,
+            countries: Top::new(settings.metrics_top_n),
+            asns: Top::new(settings.metrics_top_n),
             settings,
             ledger,
             publisher,
@@ -347,7 +397,7 @@ impl Control {
         select.recv(&self.commands);
         select.recv(&self.saved);
         select.recv(&self.disk.edits);
-        let wait = if self.unnoted.is_empty() {
+        let wait = if self.unnoted.is_empty() && !self.finished_wait {
             wait
         } else {
             Duration::ZERO
@@ -360,7 +410,9 @@ impl Control {
         // Beyond the bound they cost little, and all of them go: the queue stays bounded.
         let beyond = self.unnoted.len().saturating_sub(MAX_UNNOTED);
         self.note_bans(MAX_NOTES_A_TURN.max(beyond), now);
+        self.take_finished(now);
         self.take_edits(now);
+        self.take_faults(now);
         self.take_outcomes();
         for _ in 0..MAX_ADMIN_A_TURN {
             match self.requests.try_recv() {
@@ -440,6 +492,9 @@ impl Control {
             self.in_hand.push(client);
             let notes = self.notes(broken, crowded, now);
             self.ledger.note(key, notes);
+            if let Some(ban) = self.ledger.ban(key) {
+                self.alerts.ban(ban, now.wall_ms);
+            }
             self.bans_changed(now);
             self.table.reset(client, self.publisher.generation());
             self.in_hand.clear();
@@ -459,6 +514,43 @@ impl Control {
             limit_value: Some(broken.limit_value),
             limit_percent: Some(broken.limit_percent),
             unknown: Map::new(),
+        }
+    }
+
+    /// Counts finished requests for the anomalies. Breaks are looked at again after a bounded number of them.
+    fn take_finished(&mut self, now: Now) {
+        self.finished_wait = false;
+        // First, so that nothing of the new hour or minute is told with the one before.
+        if let Some(summary) = self.anomalies.turn(now.wall_ms) {
+            self.alerts.summary(&summary, now.wall_ms);
+        }
+        self.alerts.turn(now.wall_ms);
+        for _ in 0..MAX_FINISHED_A_TURN {
+            let batch = match self.finished.try_recv() {
+                Ok(batch) => batch,
+                Err(TryRecvError::Empty) => return,
+                Err(TryRecvError::Disconnected) => {
+                    self.finished = never();
+                    return;
+                }
+            };
+            for finished in &batch {
+                let alerts = &mut self.alerts;
+                self.anomalies.count(finished, now.wall_ms, |over| {
+                    alerts.anomaly(&over, now.wall_ms);
+                });
+            }
+        }
+        self.finished_wait = !self.finished.is_empty();
+    }
+
+    /// State files that cannot be written (STATE-7), lookup databases that cannot be read (LOOKUP-5).
+    fn take_faults(&mut self, now: Now) {
+        for FileFault { file, error } in self.lookups.file_faults() {
+            self.alerts.file_error(&file, &error, now.wall_ms);
+        }
+        while let Ok(WriteFault { file, error }) = self.disk.faults.try_recv() {
+            self.alerts.state_error(file, &error, now.wall_ms);
         }
     }
 
@@ -508,6 +600,18 @@ impl Control {
                     changed.for_each(|client| self.table.forget_lookup(*client));
                 }
             }
+            EditChange::Alerts { put, removed } => {
+                for key in removed {
+                    match *key {
+                        AlertsKey::Counter(scope) => self.anomalies.counters().remove(scope),
+                        AlertsKey::Cooldown(scope) => self.anomalies.cooldowns().remove(scope),
+                        AlertsKey::Alert(time) => self.alerts.remove(time),
+                    }
+                }
+                for entry in put {
+                    put_entry(&mut self.anomalies, &mut self.alerts, entry.clone());
+                }
+            }
         }
         // Only now: a document that is sent from here on holds this edit.
         self.applied = edit.number;
@@ -521,7 +625,8 @@ impl Control {
         } = request;
         match ask {
             Ask::Metrics => {
-                let text = self.metrics.render(&self.facts(now));
+                let facts = self.facts(now);
+                let text = self.metrics.render(&facts);
                 let answered = Action::Answered;
                 let answer = problem::answer(StatusCode::OK, CONTENT_TYPE, text.into(), answered);
                 respond(of_metrics(answer));
@@ -542,6 +647,7 @@ impl Control {
                     if self.ban_notices.allow() {
                         log_ban(&ban);
                     }
+                    self.alerts.ban(&ban, now.wall_ms);
                     self.answer_saved(respond, Pending::made(&ban), now);
                 }
                 Err(Full) => {
@@ -563,8 +669,18 @@ impl Control {
         }
     }
 
-    fn facts(&self, now: Now) -> Facts {
+    fn facts(&mut self, now: Now) -> Facts {
+        let places = (self.places)();
+        self.countries.take_in(places.countries, MAX_COUNTRIES);
+        self.asns.take_in(places.asns, MAX_ASNS);
+        self.asns.add_other(places.asns_beyond);
+        let country = |code: Option<Country>| code.map_or_else(unknown, |code| code.to_string());
+        let asn = |asn: Option<AsNumber>| asn.map_or_else(unknown, |asn| asn.to_string());
         Facts {
+            alerts: self.alerts.raised(),
+            alert_lines_dropped: self.alerts.lines_dropped(),
+            countries: self.countries.series(country),
+            asns: self.asns.series(asn),
             totals: (self.totals)(),
             observe: self.settings.observe,
             bans_active: self.ledger.active(now.wall_ms),
@@ -622,6 +738,7 @@ impl Control {
         self.save_bans(None);
         self.save_clients(None);
         self.save_lookups(None);
+        self.save_alerts(None);
     }
 
     /// Sends bans.json to the keeper. Only where someone waits for it is its outcome asked for: the keeper then tries at
@@ -637,6 +754,22 @@ impl Control {
 
     fn save_lookups(&mut self, saved: Option<Saved>) {
         (self.disk.save)(Save::Lookups(self.lookups.rows()), self.applied, saved);
+    }
+
+    fn save_alerts(&mut self, saved: Option<Saved>) {
+        let counters = self.anomalies.counters().rows();
+        let cooldowns = self.anomalies.cooldowns().rows();
+        let entries = counters
+            .into_iter()
+            .map(|(scope, counter)| AlertsEntry::Counter(scope, counter, None))
+            .chain(
+                cooldowns
+                    .into_iter()
+                    .map(|(scope, cooldown)| AlertsEntry::Cooldown(scope, cooldown, None)),
+            )
+            .chain(self.alerts.recent().cloned().map(AlertsEntry::Alert))
+            .collect();
+        (self.disk.save)(Save::Alerts(entries), self.applied, saved);
     }
 
     /// Answers once bans.json is on disk, or when that failed or took too long (STATE-2).
@@ -704,6 +837,12 @@ impl Control {
             self.take_breaks(now);
         }
         self.note_bans(usize::MAX, now);
+        loop {
+            self.take_finished(now);
+            if !self.finished_wait {
+                break;
+            }
+        }
         self.take_edits(now);
         let saved = self.saves.open(None);
         self.save_bans(Some(saved));
@@ -711,6 +850,8 @@ impl Control {
         self.save_clients(Some(saved));
         let saved = self.saves.open(None);
         self.save_lookups(Some(saved));
+        let saved = self.saves.open(None);
+        self.save_alerts(Some(saved));
         let deadline = crossbeam_channel::after(STOP_WAIT);
         while !self.saves.open.is_empty() {
             crossbeam_channel::select! {
@@ -752,6 +893,19 @@ impl Saves {
             let _ = outcomes.try_send((number, persisted));
         })
     }
+}
+
+/// What alerts.json holds of one scope, or one alert.
+fn put_entry(anomalies: &mut Anomalies, alerts: &mut Alerts, entry: AlertsEntry) {
+    match entry {
+        AlertsEntry::Counter(scope, counter, _) => anomalies.counters().put(scope, counter),
+        AlertsEntry::Cooldown(scope, cooldown, _) => anomalies.cooldowns().put(scope, cooldown),
+        AlertsEntry::Alert(alert) => alerts.put(alert),
+    }
+}
+
+fn unknown() -> String {
+    "unknown".to_owned()
 }
 
 fn log_ban(ban: &Ban) {
@@ -1238,6 +1392,11 @@ mod tests {
             keeper,
             start,
             lookups,
+            feeds: Feeds {
+                finished: never(),
+                places: Arc::new(Places::default),
+                lines: bounded(64).0,
+            },
             version: "0.0.0",
         })
         .unwrap();
@@ -1296,5 +1455,223 @@ mod tests {
             matches!(step, weir_shared::handover::Step::Answer(answer) if answer.status == 503)
         );
         assert!(receive.try_recv().is_err());
+    }
+
+    fn watched(requests_per_minute: u64) -> Settings {
+        let mut settings = settings();
+        settings.anomalies.client.requests[0] = Some(requests_per_minute);
+        settings
+    }
+
+    fn kinds(alerts: &[serde_json::Value]) -> Vec<&str> {
+        alerts
+            .iter()
+            .map(|alert| alert["kind"].as_str().unwrap())
+            .collect()
+    }
+
+    /// ALERT-1, ALERT-2, ALERT-4: from finished requests to one line, one count and one entry of alerts.json; repeats are
+    /// held back until the hour's summary. Nothing is refused.
+    #[test]
+    fn an_anomaly_is_told_once_and_summed_up() {
+        let mut rig = Rig::new(watched(3));
+        rig.finish("203.0.113.7", 10, 3);
+        assert!(rig.alerts().is_empty());
+        rig.finish("203.0.113.7", 10, 4);
+        let alerts = rig.alerts();
+        assert_eq!(kinds(&alerts), ["anomaly"]);
+        assert_eq!(
+            (&alerts[0]["of"], &alerts[0]["count"]),
+            (&"203.0.113.7".into(), &4.into())
+        );
+        assert_eq!(rig.metric("waf_alerts_total{kind=\"anomaly\"}"), Some(1.0));
+        rig.clock.advance_ms(HOUR);
+        rig.turn();
+        let alerts = rig.alerts();
+        assert_eq!(kinds(&alerts), ["anomaly_summary"]);
+        assert_eq!(
+            alerts[0]["scopes"][0]["held_back"]["requests_per_minute"],
+            3
+        );
+        assert!(rig.snapshots.load().bans.is_empty());
+        let kept = rig.saved_alerts();
+        let kept: Vec<AlertsKey> = kept.iter().map(AlertsKey::of).collect();
+        // The cooldown has run out with the hour and was dropped.
+        assert!(matches!(
+            kept.as_slice(),
+            [
+                AlertsKey::Counter(_),
+                AlertsKey::Alert(Time(NOW)),
+                AlertsKey::Alert(_)
+            ]
+        ));
+    }
+
+    /// ALERT-2, table 3.2 across a restart: counters and cooldowns go on from alerts.json, and so do the alerts kept.
+    #[test]
+    fn a_restart_keeps_counters_cooldowns_and_alerts() {
+        let mut rig = Rig::new(watched(3));
+        rig.finish("203.0.113.7", 10, 6);
+        rig.finish("198.51.100.7", 10, 3);
+        rig.clock.advance_ms(60_000);
+        rig.turn();
+        let alerts = rig.saved_alerts();
+        let start = StartState {
+            alerts: alerts.clone(),
+            ..StartState::default()
+        };
+        let mut again = Rig::with_state(watched(3), start).ok().unwrap();
+        again.finish("203.0.113.7", 10, 1);
+        assert!(again.alerts().is_empty(), "held back as before");
+        again.finish("198.51.100.7", 10, 1);
+        assert_eq!(kinds(&again.alerts()), ["anomaly"], "the fourth request");
+        again.clock.advance_ms(HOUR);
+        again.turn();
+        let summary = again.alerts();
+        assert_eq!(kinds(&summary), ["anomaly_summary"]);
+        // Two before the restart, one after it.
+        assert_eq!(summary[0]["held_back"], 3);
+        assert_eq!(again.saved_alerts().len(), 2 + 3);
+    }
+
+    /// ALERT-4: 100,000 alerts in a minute: a bounded number of lines, bounded memory, right counts.
+    #[test]
+    fn a_flood_of_anomalies_is_bounded_and_counted() {
+        let mut rig = Rig::new(watched(1));
+        for block in 0..100_000u32 / 250 {
+            let batch = (0..250).flat_map(|last| {
+                let address = std::net::Ipv4Addr::from(0x0a00_0000 | (block * 250 + last));
+                vec![
+                    Finished {
+                        address: address.into(),
+                        lookup: None,
+                        bytes: 1,
+                    };
+                    2
+                ]
+            });
+            rig.finished.send(batch.collect()).unwrap();
+        }
+        while !rig.finished.is_empty() {
+            rig.turn();
+        }
+        assert_eq!(rig.alerts().len(), 60);
+        assert_eq!(
+            rig.metric("waf_alerts_total{kind=\"anomaly\"}"),
+            Some(100_000.0)
+        );
+        rig.clock.advance_ms(60_000);
+        rig.turn();
+        let rest = rig.alerts();
+        assert_eq!((rest.len(), &rest[0]["more"]), (1, &99_940.into()));
+        // 20,000 counters, 20,000 cooldowns, 61 alerts.
+        assert_eq!(rig.saved_alerts().len(), 40_061);
+    }
+
+    /// ALERT-4: a ban is an alert with the broken limit, its percent and the lookup; an admin's ban is one too.
+    #[test]
+    fn a_ban_is_an_alert() {
+        let mut rig = Rig::new(settings());
+        let lookup = Lookup {
+            country: Some("DE".to_owned()),
+            asn: Some("AS64496".to_owned()),
+            as_name: Some("Example".to_owned()),
+        };
+        rig.table.put(weir_shared::table::ClientRow {
+            lookup: Some(Arc::new(lookup)),
+            ..row("203.0.113.7")
+        });
+        rig.break_limit("203.0.113.7");
+        rig.post(r#"{"netblock":"198.51.100.0/24","duration":"permanent","reason":"r"}"#);
+        let alerts = rig.alerts();
+        assert_eq!(kinds(&alerts), ["ban", "ban"]);
+        assert_eq!(alerts[0]["limit"], "minute");
+        assert_eq!(alerts[0]["limit_percent"], 100);
+        assert_eq!(alerts[0]["limit_value"], 1000);
+        assert_eq!(alerts[0]["lookup"]["asn"], "AS64496");
+        assert_eq!(alerts[0]["ban_expires"], "2026-11-21T17:00:00Z");
+        assert_eq!(alerts[1]["cause"], "admin");
+        assert_eq!(alerts[1]["ban_expires"], "permanent");
+        assert_eq!(rig.metric("waf_alerts_total{kind=\"ban\"}"), Some(2.0));
+    }
+
+    /// STATE-7: a state file that cannot be written is an alert.
+    #[test]
+    fn a_failing_write_is_an_alert() {
+        let mut rig = Rig::new(settings());
+        rig.faults
+            .send(WriteFault {
+                file: "bans.json",
+                error: "No space left on device".to_owned(),
+            })
+            .unwrap();
+        rig.turn();
+        let alerts = rig.alerts();
+        assert_eq!(kinds(&alerts), ["state_error"]);
+        assert_eq!(alerts[0]["file"], "bans.json");
+        assert_eq!(alerts[0]["error"], "No space left on device");
+    }
+
+    /// STATE-3: an edit of alerts.json replaces what was held: a cooldown taken out holds nothing back any more, an edited
+    /// counter counts on from where the hand put it, an alert taken out is forgotten.
+    #[test]
+    fn an_edit_of_alerts_json_is_taken_in() {
+        let mut rig = Rig::new(watched(3));
+        rig.finish("203.0.113.7", 10, 4);
+        assert_eq!(rig.alerts().len(), 1);
+        rig.clock.advance_ms(1);
+        let scope = crate::anomaly::Scope::Client(client("203.0.113.7"));
+        rig.edit(
+            1,
+            EditChange::Alerts {
+                put: vec![AlertsEntry::Counter(scope, Default::default(), None)],
+                removed: vec![AlertsKey::Cooldown(scope), AlertsKey::Alert(Time(NOW))],
+            },
+        );
+        rig.finish("203.0.113.7", 10, 3);
+        assert!(rig.alerts().is_empty());
+        rig.finish("203.0.113.7", 10, 1);
+        assert_eq!(rig.alerts().len(), 1);
+        rig.clock.advance_ms(60_000);
+        rig.turn();
+        let saved = rig.saved_alerts();
+        let alerts = saved.iter().map(AlertsKey::of);
+        let alerts: Vec<AlertsKey> = alerts
+            .filter(|key| matches!(key, AlertsKey::Alert(_)))
+            .collect();
+        assert_eq!(alerts, [AlertsKey::Alert(Time(NOW + 1))]);
+    }
+
+    /// METRIC: countries and AS numbers have a series once seen, at most N of them, and the rest is `other`.
+    #[test]
+    fn requests_by_place_are_counted() {
+        let mut rig = Rig::new(Settings {
+            metrics_top_n: 2,
+            ..settings()
+        });
+        let country = |name: &str| format!("waf_requests_by_country_total{{country=\"{name}\"}}");
+        assert_eq!(rig.metric(&country("DE")), None);
+        for (code, asn, times) in [
+            (Some("DE"), "AS64496", 5),
+            (Some("FR"), "AS64512", 3),
+            (None, "AS64497", 4),
+        ] {
+            let lookup = Lookup {
+                country: code.map(str::to_owned),
+                asn: Some(asn.to_owned()),
+                as_name: None,
+            };
+            for _ in 0..times {
+                rig.places.lock().unwrap().count(Some(&lookup));
+            }
+        }
+        assert_eq!(rig.metric(&country("DE")), Some(5.0));
+        assert_eq!(rig.metric(&country("unknown")), Some(4.0));
+        assert_eq!(rig.metric(&country("other")), Some(3.0));
+        assert_eq!(rig.metric(&country("FR")), None);
+        let asn = |name: &str| format!("waf_requests_by_asn_total{{asn=\"{name}\"}}");
+        assert_eq!(rig.metric(&asn("AS64496")), Some(5.0));
+        assert_eq!(rig.metric(&asn("unknown")), Some(7.0));
+        assert_eq!(rig.metric(&asn("other")), None);
     }
 }

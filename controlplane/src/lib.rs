@@ -1,4 +1,4 @@
-//! The control plane: bans, lookups, state files, admin and metrics answers, the request log.
+//! The control plane: bans, lookups, anomalies and alerts, state files, admin and metrics answers, the request log.
 //!
 //! It never stands in the way of a request: events come in over channels, snapshots go out behind arc-swap.
 #![cfg_attr(
@@ -12,6 +12,8 @@
 )]
 
 mod admin;
+mod alert;
+mod anomaly;
 mod bans;
 mod control_loop;
 pub mod lookup;
@@ -20,5 +22,6 @@ pub mod request_log;
 pub mod state;
 #[cfg(test)]
 mod testing;
+mod top;
 
-pub use control_loop::{Control, ControlError, ControlHandle, Wiring};
+pub use control_loop::{Control, ControlError, ControlHandle, Feeds, Wiring};

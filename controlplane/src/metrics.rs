@@ -5,6 +5,7 @@
 //! words for is written here: histograms that arrive as exact buckets (its own would keep every sample until upkeep
 //! runs), and the processor time, a counter with a fraction.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use metrics::{Unit, counter, describe_counter, describe_gauge, gauge, with_local_recorder};
@@ -13,6 +14,7 @@ use weir_shared::ban::Cause;
 use weir_shared::totals::{ConnectionError, DURATION_BOUNDS_US, Histogram, Totals};
 use weir_shared::verdict::{Action, LimitKind};
 
+use crate::alert::AlertKind;
 use crate::lookup::{LookupFacts, Outcome};
 use crate::state::StateCounts;
 
@@ -36,6 +38,14 @@ pub(crate) struct Facts {
     pub(crate) bans_made: [u64; Cause::ALL.len()],
     /// Bans dropped for `WAF_MAX_BANS`.
     pub(crate) bans_dropped: u64,
+    /// Alerts raised, by position in [`AlertKind::ALL`].
+    pub(crate) alerts: [u64; AlertKind::ALL.len()],
+    /// Alert lines that found the log's channel full.
+    pub(crate) alert_lines_dropped: u64,
+    /// Requests by country, by label.
+    pub(crate) countries: BTreeMap<String, u64>,
+    /// Requests by AS number, by label.
+    pub(crate) asns: BTreeMap<String, u64>,
     /// From the keeper.
     pub(crate) state: StateCounts,
     /// From the lookups.
@@ -73,6 +83,18 @@ impl Metrics {
             "waf_upstream_duration_seconds",
             "Time from the request sent to the application to the head of its answer, in seconds.",
             &facts.totals.upstream_duration,
+        ));
+        blocks.push(labelled_block(
+            "waf_requests_by_country_total",
+            "Requests by the country of their client, those with most requests; the rest is other.",
+            "country",
+            &facts.countries,
+        ));
+        blocks.push(labelled_block(
+            "waf_requests_by_asn_total",
+            "Requests by the AS number of their client, those with most requests; the rest is other.",
+            "asn",
+            &facts.asns,
         ));
         if let Some(process) = &facts.process {
             blocks.push(format!(
@@ -159,6 +181,11 @@ fn describe() {
         Unit::Count,
         "Events for the control plane lost because it was behind."
     );
+    describe_counter!(
+        "waf_alerts_total",
+        Unit::Count,
+        "Alerts raised, by kind; those without a line of their own too."
+    );
     describe_gauge!(
         "waf_connections",
         Unit::Count,
@@ -241,7 +268,16 @@ fn record(facts: &Facts) {
         .set(float(facts.lookups.file_read_ms) / 1000.0);
     counter!("waf_lookup_file_errors_total").absolute(facts.lookups.file_errors);
     counter!("waf_log_lines_dropped_total").absolute(totals.records_dropped);
-    counter!("waf_events_dropped_total", "kind" => "break").absolute(totals.breaks_dropped);
+    for (kind, count) in [
+        ("break", totals.breaks_dropped),
+        ("request", totals.finished_dropped),
+        ("alert", facts.alert_lines_dropped),
+    ] {
+        counter!("waf_events_dropped_total", "kind" => kind).absolute(count);
+    }
+    for (kind, count) in AlertKind::ALL.into_iter().zip(facts.alerts) {
+        counter!("waf_alerts_total", "kind" => kind.name()).absolute(count);
+    }
     gauge!("waf_connections").set(float(totals.connections));
     for (kind, count) in ConnectionError::ALL
         .into_iter()
@@ -265,6 +301,17 @@ fn sorted_block(block: &str) -> String {
     // `# HELP` before `# TYPE` before the samples: the order of the bytes.
     lines.sort_unstable();
     lines.join("\n") + "\n"
+}
+
+/// Series that come and go, which the exporter knows no words for: it would show one that lost its place for ever. The
+/// labels are letters and digits of our own making.
+fn labelled_block(name: &str, help: &str, label: &str, series: &BTreeMap<String, u64>) -> String {
+    let mut block = format!("# HELP {name} {help}\n# TYPE {name} counter\n");
+    for (value, count) in series {
+        // Writing to a String cannot fail.
+        let _ = writeln!(block, "{name}{{{label}=\"{value}\"}} {count}");
+    }
+    block
 }
 
 fn histogram_block(name: &str, help: &str, histogram: &Histogram) -> String {
@@ -372,6 +419,7 @@ mod tests {
             response_bytes: 200,
             connections: 3,
             breaks_dropped: 4,
+            finished_dropped: 28,
             records_dropped: 5,
             clients: 6,
             clients_evicted: 7,
@@ -397,11 +445,16 @@ mod tests {
             bans_active: 9,
             bans_made: [1, 2, 3, 4],
             bans_dropped: 5,
+            alerts: [21, 22, 23, 24, 25, 26],
+            alert_lines_dropped: 27,
+            countries: BTreeMap::from([("DE".to_owned(), 3), ("other".to_owned(), 4)]),
+            asns: BTreeMap::new(),
             state: StateCounts {
                 files: [
                     file("bans.json", 11),
                     file("clients.json", 12),
                     file("lookups.json", 13),
+                    file("alerts.json", 14),
                 ],
             },
             lookups: LookupFacts {
@@ -434,6 +487,12 @@ process_resident_memory_bytes 1048576
 process_start_time_seconds 1700000012.34
 process_threads 5
 process_virtual_memory_bytes 2097152
+waf_alerts_total{kind="anomaly"} 21
+waf_alerts_total{kind="anomaly_summary"} 22
+waf_alerts_total{kind="ban"} 24
+waf_alerts_total{kind="file_error"} 25
+waf_alerts_total{kind="state_error"} 26
+waf_alerts_total{kind="watch"} 23
 waf_bans_active 9
 waf_bans_dropped_total 5
 waf_bans_total{cause="admin"} 3
@@ -453,7 +512,9 @@ waf_connection_errors_total{kind="panic"} 8
 waf_connection_errors_total{kind="too_many"} 0
 waf_connection_errors_total{kind="too_many_client"} 0
 waf_connections 3
+waf_events_dropped_total{kind="alert"} 27
 waf_events_dropped_total{kind="break"} 4
+waf_events_dropped_total{kind="request"} 28
 waf_limit_hits_total{kind="day"} 0
 waf_limit_hits_total{kind="day_bytes"} 0
 waf_limit_hits_total{kind="hour"} 0
@@ -485,6 +546,8 @@ waf_request_duration_seconds_bucket{le="60"} 2
 waf_request_duration_seconds_bucket{le="+Inf"} 3
 waf_request_duration_seconds_sum 61.00025
 waf_request_duration_seconds_count 3
+waf_requests_by_country_total{country="DE"} 3
+waf_requests_by_country_total{country="other"} 4
 "#;
         let (requests, rest): (Vec<&str>, Vec<&str>) = samples
             .into_iter()
@@ -493,12 +556,16 @@ waf_request_duration_seconds_count 3
         assert!(rest.starts_with(expected), "{rest}");
         let rest = rest.strip_prefix(expected).unwrap();
         assert!(rest.starts_with(
-            r#"waf_state_edits_total{file="bans.json",outcome="bad"} 3
+            r#"waf_state_edits_total{file="alerts.json",outcome="bad"} 3
+waf_state_edits_total{file="alerts.json",outcome="taken"} 2
+waf_state_edits_total{file="bans.json",outcome="bad"} 3
 waf_state_edits_total{file="bans.json",outcome="taken"} 2
 waf_state_edits_total{file="clients.json",outcome="bad"} 3
 waf_state_edits_total{file="clients.json",outcome="taken"} 2
 waf_state_edits_total{file="lookups.json",outcome="bad"} 3
 waf_state_edits_total{file="lookups.json",outcome="taken"} 2
+waf_state_writes_total{file="alerts.json",outcome="error"} 1
+waf_state_writes_total{file="alerts.json",outcome="ok"} 14
 waf_state_writes_total{file="bans.json",outcome="error"} 1
 waf_state_writes_total{file="bans.json",outcome="ok"} 11
 waf_state_writes_total{file="clients.json",outcome="error"} 1
@@ -575,5 +642,87 @@ waf_upstream_duration_seconds_bucket{le="0.0005"} 0
         assert!(process.resident_bytes > 1 << 20);
         assert!(process.open_fds >= 3 && process.threads >= 1);
         assert!(process.start_seconds > 1.7e9);
+    }
+
+    /// METRIC: whatever the board and the alert rules ask for exists: each metric they name, each label, and each value of
+    /// a label.
+    #[test]
+    fn the_board_and_the_rules_name_what_exists() {
+        let page = Metrics::new("1.2.3").render(&facts());
+        let board = include_str!("../deploy/grafana-board.json");
+        let rules = include_str!("../deploy/prometheus-rules.yml");
+        let board: serde_json::Value = serde_json::from_str(board).unwrap();
+        let mut expressions: Vec<String> = rules.lines().map(str::to_owned).collect();
+        let mut ids = HashSet::new();
+        for panel in board["panels"].as_array().unwrap() {
+            assert!(ids.insert(panel["id"].as_u64().unwrap()));
+            let targets = panel["targets"].as_array();
+            assert_eq!(targets.is_none(), panel["type"] == "row", "{panel}");
+            for target in targets.into_iter().flatten() {
+                expressions.push(target["expr"].as_str().unwrap().to_owned());
+            }
+        }
+        for variable in board["templating"]["list"].as_array().unwrap() {
+            expressions.push(variable["query"].as_str().unwrap().to_owned());
+        }
+        let mut named = HashSet::new();
+        for expression in &expressions {
+            for (name, selector) in metrics_in(expression) {
+                named.insert(name.clone());
+                let family = ["_bucket", "_sum", "_count"]
+                    .iter()
+                    .find_map(|end| name.strip_suffix(end))
+                    .unwrap_or(&name);
+                assert!(
+                    page.contains(&format!("# TYPE {family} ")),
+                    "{name} does not exist: {expression}"
+                );
+                for matcher in selector.split(',').filter(|matcher| !matcher.is_empty()) {
+                    let (label, value) = matcher.split_once('=').unwrap();
+                    // Prometheus adds these two.
+                    if ["instance", "job"].contains(&label) {
+                        continue;
+                    }
+                    for value in value.trim_start_matches('~').trim_matches('"').split('|') {
+                        let found = page.lines().any(|line| {
+                            line.starts_with(family)
+                                && line.contains(&format!("{label}=\"{value}\""))
+                        });
+                        assert!(found, "{name} has no {label}=\"{value}\": {expression}");
+                    }
+                }
+            }
+        }
+        // Everything of ours is on the board or in a rule, but for what says only that it is there.
+        for line in page.lines() {
+            let Some(family) = line.strip_prefix("# TYPE waf_") else {
+                continue;
+            };
+            let family = format!("waf_{}", family.split(' ').next().unwrap());
+            let shown = named.iter().any(|name| name.starts_with(&family));
+            assert!(shown, "{family} is nowhere to be seen");
+        }
+    }
+
+    /// The metrics that an expression names, each with the inside of its selector.
+    fn metrics_in(expression: &str) -> Vec<(String, String)> {
+        let mut found = Vec::new();
+        let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let mut rest = expression;
+        while let Some(start) = rest.find(is_name) {
+            rest = &rest[start..];
+            let end = rest.find(|c| !is_name(c)).unwrap_or(rest.len());
+            let (name, after) = rest.split_at(end);
+            rest = after;
+            if !name.starts_with("waf_") && !name.starts_with("process_") {
+                continue;
+            }
+            let selector = after
+                .strip_prefix('{')
+                .and_then(|inside| inside.split_once('}'))
+                .map_or("", |(inside, _)| inside);
+            found.push((name.to_owned(), selector.to_owned()));
+        }
+        found
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! Records arrive in batches over a bounded channel and are turned into text here, many lines a write. Which requests
 //! are logged (`WAF_LOG_REQUESTS`) and what happens to a batch that finds the channel full are the sender's business.
+//! Alerts arrive as whole lines over a channel of their own, also where no request is logged (ALERT-4).
 //!
 //! The thread looks into the channel on a short tick and never parks on it: a parked receiver costs each sender a lock
 //! and a wake-up on the request path. JSON is written by hand, member by member, because the order is fixed, nearly every
@@ -16,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError, bounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use http::header::{
     AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, HOST, PROXY_AUTHORIZATION, REFERER,
     SET_COOKIE, USER_AGENT,
@@ -26,9 +27,11 @@ use ipnet::IpNet;
 use weir_shared::client::Client;
 use weir_shared::netblock::{Netblock, PrefixLengths};
 use weir_shared::record::{Batch, Record};
-use weir_shared::settings::{LogRequests, Settings};
+use weir_shared::settings::Settings;
 use weir_shared::units::Time;
-use weir_shared::verdict::LimitKind;
+use weir_shared::verdict::{Group, LimitKind};
+
+use crate::anomaly::watch::Watches;
 
 /// How often the channel is looked into.
 const TICK: Duration = Duration::from_millis(20);
@@ -44,11 +47,6 @@ pub type Lost = Arc<dyn Fn() -> u64 + Send + Sync>;
 
 /// The handle to the writer's thread.
 pub struct RequestLog {
-    /// None with `WAF_LOG_REQUESTS=off`.
-    running: Option<Running>,
-}
-
-struct Running {
     control: Sender<Control>,
     /// Disconnected when the thread has ended.
     ended: Receiver<()>,
@@ -60,24 +58,24 @@ enum Control {
 }
 
 impl RequestLog {
-    /// Opens the log and starts the writer; with `WAF_LOG_REQUESTS=off` there is neither.
+    /// Opens the log and starts the writer. `lines` are alerts, each with its line break; with `WAF_LOG_REQUESTS=off`
+    /// nothing else is written.
     ///
     /// # Errors
     /// One sentence, if `WAF_LOG_FILE` cannot be opened.
     pub fn start(
         settings: &Settings,
         records: Receiver<Batch>,
+        lines: Receiver<Vec<u8>>,
         lost: Lost,
     ) -> Result<Self, String> {
-        if settings.log_requests == LogRequests::Off {
-            return Ok(Self { running: None });
-        }
         let target = Target::open(settings.log_file.clone())?;
         let (control, orders) = bounded(8);
         let (ending, ended) = bounded(0);
         let writer = Writer {
             form: Form::new(settings),
             records,
+            lines,
             orders,
             lost,
             lost_logged: 0,
@@ -91,25 +89,19 @@ impl RequestLog {
             .name("weir-log".to_owned())
             .spawn(move || writer.run())
             .map_err(|error| format!("the thread of the request log cannot be started: {error}"))?;
-        Ok(Self {
-            running: Some(Running { control, ended }),
-        })
+        Ok(Self { control, ended })
     }
 
     /// Opens `WAF_LOG_FILE` again, after what came so far is written to the old one (SIGUSR1, for log rotation).
     pub fn reopen(&self) {
-        if let Some(running) = &self.running {
-            // Full: as many are waiting already, one more would change nothing.
-            let _ = running.control.try_send(Control::Reopen);
-        }
+        // Full: as many are waiting already, one more would change nothing.
+        let _ = self.control.try_send(Control::Reopen);
     }
 
     /// Writes what is in the channel and ends the thread. A reader that does not read is waited for 5 seconds.
     pub fn stop(self) {
-        if let Some(running) = self.running {
-            let _ = running.control.send_timeout(Control::Stop, STOP_WAIT);
-            let _ = running.ended.recv_timeout(STOP_WAIT);
-        }
+        let _ = self.control.send_timeout(Control::Stop, STOP_WAIT);
+        let _ = self.ended.recv_timeout(STOP_WAIT);
     }
 }
 
@@ -152,6 +144,7 @@ fn append(path: &Path) -> io::Result<File> {
 struct Writer {
     form: Form,
     records: Receiver<Batch>,
+    lines: Receiver<Vec<u8>>,
     orders: Receiver<Control>,
     lost: Lost,
     lost_logged: u64,
@@ -169,24 +162,26 @@ impl Writer {
         loop {
             let wait = if self.failing { RETRY } else { TICK };
             let order = self.orders.recv_timeout(wait);
-            let open = self.drain();
+            self.drain();
             match order {
                 Ok(Control::Reopen) => self.reopen(),
                 Ok(Control::Stop) | Err(RecvTimeoutError::Disconnected) => return,
                 Err(RecvTimeoutError::Timeout) => {}
             }
-            if !open {
-                return;
-            }
         }
     }
 
-    /// Writes all that is in the channel; false once no sender is left.
-    fn drain(&mut self) -> bool {
+    /// Writes all that is in the channels.
+    fn drain(&mut self) {
         loop {
-            // What cannot be written stays; the channel fills, and what does not fit into it is counted by its sender.
+            // What cannot be written stays; the channels fill, and what does not fit into them is counted by its sender.
             if self.pending.len() >= CHUNK_BYTES && !self.write() {
-                return true;
+                return;
+            }
+            // Alerts first: they are few, and matter most when there are many records.
+            if let Ok(line) = self.lines.try_recv() {
+                self.pending.extend_from_slice(&line);
+                continue;
             }
             match self.records.try_recv() {
                 Ok(batch) => {
@@ -194,10 +189,10 @@ impl Writer {
                         self.form.line(record, &mut self.pending);
                     }
                 }
-                Err(end) => {
+                Err(_) => {
                     self.note_losses();
                     self.write();
-                    return end != TryRecvError::Disconnected;
+                    return;
                 }
             }
         }
@@ -278,6 +273,7 @@ struct Form {
     /// Those that may be logged, with `"name":` escaped once.
     headers: Vec<(HeaderName, Vec<u8>)>,
     prefixes: PrefixLengths,
+    watches: Watches,
     stamp: Stamp,
 }
 
@@ -310,6 +306,7 @@ impl Form {
             instance,
             headers,
             prefixes: settings.ban_prefixes,
+            watches: Watches::new(&settings.anomalies.watch_nets),
             stamp: Stamp::default(),
         }
     }
@@ -329,7 +326,14 @@ impl Form {
         out.extend_from_slice(b"\",\"netblock\":\"");
         netblock(Netblock::of(record.client, self.prefixes), out);
         out.extend_from_slice(b"\",\"client_group\":\"");
-        out.extend_from_slice(record.group.name().as_bytes());
+        match self.watch_of(record) {
+            // A name or a netblock as the settings read them: nothing in it needs an escape.
+            Some(name) => {
+                out.extend_from_slice(b"watch:");
+                out.extend_from_slice(name.as_bytes());
+            }
+            None => out.extend_from_slice(record.group.name().as_bytes()),
+        }
         out.push(b'"');
         value_member(b",\"forwarded_for\":\"", record.forwarded_for.as_ref(), out);
         out.extend_from_slice(b",\"scheme\":\"");
@@ -437,6 +441,15 @@ impl Form {
             }
         }
         out.extend_from_slice(b"}}\n");
+    }
+
+    /// The watched netblock that names a client's group; the allow and deny lists decide what happens to a request, so
+    /// they come first.
+    fn watch_of(&self, record: &Record) -> Option<&str> {
+        match record.group {
+            Group::Default if !self.watches.is_empty() => self.watches.name(record.address),
+            Group::Default | Group::Allow | Group::Deny => None,
+        }
     }
 
     /// `headers`: those of `WAF_LOG_REQUEST_HEADERS` that the request has; several of one name are joined.
@@ -619,6 +632,7 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::time::Instant;
 
+    use crossbeam_channel::never;
     use http::{Request, StatusCode};
     use proptest::prelude::*;
     use serde_json::{Value, json};
@@ -626,9 +640,10 @@ mod tests {
     use weir_shared::lookup::Lookup;
     use weir_shared::netblock::NetSet;
     use weir_shared::settings::{
-        AdminToken, BanResponse, BytesCount, LookupSettings, RateLimitHeaders, Upstream,
+        AdminToken, Anomalies, BanResponse, BytesCount, LogRequests, LookupSettings,
+        RateLimitHeaders, Upstream, WatchNet,
     };
-    use weir_shared::verdict::{Action, Group};
+    use weir_shared::verdict::Action;
 
     use super::*;
 
@@ -679,6 +694,8 @@ mod tests {
                 .map(HeaderName::from_static)
                 .to_vec(),
             log_level: "info",
+            anomalies: Anomalies::default(),
+            metrics_top_n: 20,
         }
     }
 
@@ -871,7 +888,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (path, old) = (dir.path().join("log"), dir.path().join("log.1"));
         let (send, receive) = bounded(10_000);
-        let log = RequestLog::start(&settings(Some(path.clone())), receive, none_lost()).unwrap();
+        let log = RequestLog::start(&settings(Some(path.clone())), receive, never(), none_lost())
+            .unwrap();
         for _ in 0..500 {
             send.send(vec![bare("/before")]).unwrap();
         }
@@ -900,6 +918,7 @@ mod tests {
         let log = RequestLog::start(
             &settings(Some(path.clone())),
             receive,
+            never(),
             Arc::new(move || counter.load(Ordering::Relaxed)),
         )
         .unwrap();
@@ -926,6 +945,7 @@ mod tests {
         let thread = Writer {
             form: Form::new(&settings(None)),
             records: receive,
+            lines: never(),
             orders,
             lost: none_lost(),
             lost_logged: 0,
@@ -939,9 +959,7 @@ mod tests {
             _ending: ending,
         };
         std::thread::spawn(move || thread.run());
-        let log = RequestLog {
-            running: Some(Running { control, ended }),
-        };
+        let log = RequestLog { control, ended };
         let mut refused = 0;
         // Far more than a pipe, a chunk and the channel hold; each send returns at once.
         until("the channel is full", || {
@@ -965,17 +983,49 @@ mod tests {
         }
     }
 
-    /// LOG: with `off` there is no thread and no file.
+    /// ALERT-4: alerts are whole lines among the requests, and come also where no request is logged.
     #[test]
-    fn off_is_off() {
+    fn alerts_are_lines_of_the_log() {
         let dir = tempfile::tempdir().unwrap();
-        let mut settings = settings(Some(dir.path().join("log")));
+        let path = dir.path().join("log");
+        let mut settings = settings(Some(path.clone()));
         settings.log_requests = LogRequests::Off;
-        let (send, receive) = bounded::<Batch>(1);
-        let log = RequestLog::start(&settings, receive, none_lost()).unwrap();
-        assert!(log.running.is_none());
-        assert!(send.send(vec![]).is_err());
-        assert!(!dir.path().join("log").exists());
+        let (send, lines_in) = bounded(4);
+        let log = RequestLog::start(&settings, never(), lines_in, none_lost()).unwrap();
+        send.send(b"{\"event\":\"alert\"}\n".to_vec()).unwrap();
+        until("the alert is written", || lines(&path).len() == 1);
+        send.send(b"{\"event\":\"alert\"}\n".to_vec()).unwrap();
+        drop(send);
+        log.stop();
+        assert_eq!(lines(&path), vec![json!({"event":"alert"}); 2]);
+    }
+
+    /// ALERT-3: a watched client is marked in `client_group`, by the narrowest netblock; the lists come first.
+    #[test]
+    fn a_watched_client_is_marked() {
+        let mut settings = settings(None);
+        settings.anomalies.watch_nets = [("office", "203.0.113.0/24"), ("desk", "203.0.113.7/32")]
+            .map(|(name, netblock)| WatchNet {
+                name: name.to_owned(),
+                netblock: netblock.parse().unwrap(),
+            })
+            .to_vec();
+        let mut form = Form::new(&settings);
+        for (address, group, expected) in [
+            ("203.0.113.8", Group::Default, "watch:office"),
+            ("203.0.113.7", Group::Default, "watch:desk"),
+            ("203.0.113.7", Group::Allow, "allow"),
+            ("203.0.113.7", Group::Deny, "deny"),
+            ("203.0.114.7", Group::Default, "default"),
+        ] {
+            let mut record = bare("/");
+            record.address = address.parse().unwrap();
+            record.group = group;
+            let mut out = Vec::new();
+            form.line(&record, &mut out);
+            let line: Value = serde_json::from_slice(&out).unwrap();
+            assert_eq!(line["client_group"], expected, "{address}");
+        }
     }
 
     /// SETTING-1: a log file that cannot be opened stops the start with a sentence that names it.
@@ -985,6 +1035,7 @@ mod tests {
         let error = RequestLog::start(
             &settings(Some("/dev/null/log".into())),
             receive,
+            never(),
             none_lost(),
         )
         .err()

@@ -12,7 +12,7 @@ use weir_shared::ban::{Ban, RequestNote};
 use weir_shared::client::Client;
 use weir_shared::clock::{Clock, ManualClock};
 use weir_shared::escalation::Policy;
-use weir_shared::event::Break;
+use weir_shared::event::{Break, Finished};
 use weir_shared::handover::{Body, OwnAnswer, OwnRequest, Step};
 use weir_shared::lookup::Lookup;
 use weir_shared::netblock::{NetSet, Netblock, PrefixLengths};
@@ -22,14 +22,16 @@ use weir_shared::settings::{
 };
 use weir_shared::snapshot::Snapshot;
 use weir_shared::table::{ClientRow, ClientTable};
-use weir_shared::totals::Totals;
+use weir_shared::totals::{Places, Totals};
 use weir_shared::units::Time;
 use weir_shared::verdict::LimitKind;
 use weir_shared::window::Span;
 
-use crate::control_loop::{Control, ControlError, ControlHandle, Disk};
+use crate::control_loop::{Control, ControlError, ControlHandle, Disk, Feeds};
 use crate::lookup::Lookups;
-use crate::state::{Edit, EditChange, FileCounts, Save, Saved, StartState, StateCounts};
+use crate::state::{
+    AlertsEntry, Edit, EditChange, FileCounts, Save, Saved, StartState, StateCounts, WriteFault,
+};
 
 /// 2026-11-21T16:00:00Z
 pub(crate) const NOW: u64 = 1_795_276_800_000;
@@ -82,6 +84,11 @@ pub(crate) fn settings() -> Settings {
         log_file: None,
         log_request_headers: Vec::new(),
         log_level: "info",
+        anomalies: weir_shared::settings::Anomalies {
+            cooldown: seconds(3600),
+            ..Default::default()
+        },
+        metrics_top_n: 20,
     }
 }
 
@@ -182,6 +189,11 @@ pub(crate) struct Rig {
     pub(crate) breaks: Sender<Break>,
     pub(crate) edits: Sender<Edit>,
     pub(crate) saves: Receiver<(Save, u64, Option<Saved>)>,
+    pub(crate) faults: Sender<WriteFault>,
+    pub(crate) finished: Sender<Vec<Finished>>,
+    pub(crate) places: Arc<Mutex<Places>>,
+    /// Alert lines, as the log would get them.
+    pub(crate) lines: Receiver<Vec<u8>>,
 }
 
 impl Rig {
@@ -211,8 +223,21 @@ impl Rig {
         let (breaks, broken) = unbounded();
         let (edits, edited) = unbounded();
         let (sent, saves) = unbounded();
+        let (faults, faulted) = unbounded();
+        let (finished, ended) = unbounded();
+        let (lines, written) = unbounded();
+        let places = Arc::new(Mutex::new(Places::default()));
+        let feeds = Feeds {
+            finished: ended,
+            places: {
+                let places = Arc::clone(&places);
+                Arc::new(move || std::mem::take(&mut *places.lock().unwrap()))
+            },
+            lines,
+        };
         let disk = Disk {
             edits: edited,
+            faults: faulted,
             save: Box::new(move |document, applied, saved| {
                 sent.send((document, applied, saved)).unwrap();
             }),
@@ -223,7 +248,7 @@ impl Rig {
                     writes_error: 0,
                     edits_taken: 0,
                     edits_bad: 0,
-                }; 3],
+                }; 4],
             }),
         };
         let clients = Arc::clone(&table) as Arc<dyn ClientTable>;
@@ -238,6 +263,7 @@ impl Rig {
             disk,
             start,
             lookups,
+            feeds,
             "0.0.0",
         )?;
         Ok(Self {
@@ -249,6 +275,10 @@ impl Rig {
             breaks,
             edits,
             saves,
+            faults,
+            finished,
+            places,
+            lines: written,
         })
     }
 
@@ -266,6 +296,49 @@ impl Rig {
     pub(crate) fn report(&self, client: &str) {
         let at_ms = self.now_ms();
         self.breaks.send(broken(client, at_ms)).unwrap();
+    }
+
+    /// Requests of this client that ended, and the turn that counts them.
+    pub(crate) fn finish(&mut self, address: &str, bytes: u64, requests: usize) {
+        let finished = Finished {
+            address: address.parse().unwrap(),
+            lookup: None,
+            bytes,
+        };
+        self.finished.send(vec![finished; requests]).unwrap();
+        self.turn();
+    }
+
+    /// The alert lines since the last call.
+    pub(crate) fn alerts(&self) -> Vec<Value> {
+        let lines = self.lines.try_iter();
+        lines
+            .map(|line| serde_json::from_slice(&line).unwrap())
+            .collect()
+    }
+
+    /// What alerts.json would hold now, as it was last saved.
+    pub(crate) fn saved_alerts(&self) -> Vec<AlertsEntry> {
+        let saves = self.saves.try_iter();
+        saves
+            .filter_map(|(save, ..)| match save {
+                Save::Alerts(entries) => Some(entries),
+                Save::Bans(_) | Save::Clients(_) | Save::Lookups(_) => None,
+            })
+            .last()
+            .expect("a save of alerts.json")
+    }
+
+    /// One sample of the metrics page.
+    pub(crate) fn metric(&mut self, series: &str) -> Option<f64> {
+        let mut ask = request("GET", "/_waf/metrics", "");
+        ask.authorization = Some(HeaderValue::from_static(METRICS));
+        let page = self.ask(ask);
+        let page = String::from_utf8(page.body.to_vec()).unwrap();
+        page.lines().find_map(|line| {
+            let (name, value) = line.rsplit_once(' ')?;
+            (name == series).then(|| value.parse().unwrap())
+        })
     }
 
     pub(crate) fn now_ms(&self) -> u64 {

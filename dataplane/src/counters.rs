@@ -21,6 +21,7 @@ pub struct Counters {
     connection_errors: [AtomicU64; ConnectionError::ALL.len()],
     breaks_dropped: AtomicU64,
     records_dropped: AtomicU64,
+    finished_dropped: AtomicU64,
 }
 
 #[derive(Default)]
@@ -101,6 +102,14 @@ impl Counters {
         );
     }
 
+    /// Finished requests found their channel full.
+    pub fn finished_dropped(&self, count: usize) {
+        bump(
+            Some(&self.finished_dropped),
+            u64::try_from(count).unwrap_or(u64::MAX),
+        );
+    }
+
     /// Adds this worker's numbers to the totals.
     pub fn fold_into(&self, totals: &mut Totals) {
         fold(&mut totals.requests, &self.requests);
@@ -115,6 +124,7 @@ impl Counters {
         totals.connections += self.connections.load(Relaxed);
         totals.breaks_dropped += self.breaks_dropped.load(Relaxed);
         totals.records_dropped += self.records_dropped.load(Relaxed);
+        totals.finished_dropped += self.finished_dropped.load(Relaxed);
     }
 }
 

@@ -1,44 +1,67 @@
-//! What goes up: breaks, each at once on a channel of its own; log records, in batches. Nothing here blocks; what does
-//! not fit is counted.
+//! What goes up: breaks, each at once on a channel of its own; log records and finished requests, in batches; counts by
+//! country and AS number, folded on the tick. Nothing here blocks; what does not fit is counted.
+//!
+//! Finished requests are reported only while an anomaly threshold is set, and places are counted only while lookups are
+//! on: with both off, neither costs a request anything (ALERT-1).
 
 use std::cell::RefCell;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, TryLockError};
 
 use crossbeam_channel::Sender;
-use weir_shared::event::Break;
+use weir_shared::event::{Break, Finished};
+use weir_shared::lookup::Lookup;
 use weir_shared::record::{Batch, Record};
+use weir_shared::totals::Places;
 
 use crate::counters::Counters;
 
 /// Records a worker gathers before it sends them. A send wakes nobody: the writer looks on a tick of its own.
 const BATCH: usize = 64;
+/// Finished requests that travel together; they are small.
+const FINISHED_BATCH: usize = 256;
 
 /// One worker's way up.
 pub struct Events {
     breaks: Sender<Break>,
     records: Option<Sender<Batch>>,
     gathered: RefCell<Batch>,
+    finished: Option<Sender<Vec<Finished>>>,
+    gathered_finished: RefCell<Vec<Finished>>,
     counters: Arc<Counters>,
+    /// Where counts by place go; the scrape takes them from there.
+    places: Arc<Mutex<Places>>,
+    gathered_places: RefCell<Places>,
 }
 
 impl Events {
-    /// `records` is none while `WAF_LOG_REQUESTS` is `off`.
+    /// `records` is none while `WAF_LOG_REQUESTS` is `off`, `finished` while every threshold is.
     pub fn new(
         breaks: Sender<Break>,
         records: Option<Sender<Batch>>,
+        finished: Option<Sender<Vec<Finished>>>,
         counters: Arc<Counters>,
+        places: Arc<Mutex<Places>>,
     ) -> Self {
         Self {
             breaks,
             records,
             gathered: RefCell::default(),
+            finished,
+            gathered_finished: RefCell::default(),
             counters,
+            places,
+            gathered_places: RefCell::default(),
         }
     }
 
     /// Whether anybody wants records.
     pub fn wants_records(&self) -> bool {
         self.records.is_some()
+    }
+
+    /// Whether anybody wants finished requests.
+    pub fn wants_finished(&self) -> bool {
+        self.finished.is_some()
     }
 
     /// Reports a broken limit; false if the control plane is behind (LIMIT-6).
@@ -58,12 +81,35 @@ impl Events {
             gathered.len() >= BATCH
         };
         if full {
-            self.flush();
+            self.flush_records();
         }
+    }
+
+    /// Gathers a finished request; sends the batch once it is full. Call it only where [`Events::wants_finished`].
+    pub fn finished(&self, finished: Finished) {
+        let full = {
+            let mut gathered = self.gathered_finished.borrow_mut();
+            gathered.push(finished);
+            gathered.len() >= FINISHED_BATCH
+        };
+        if full {
+            self.flush_finished();
+        }
+    }
+
+    /// Counts a request by the country and the AS number of its client.
+    pub fn place(&self, lookup: Option<&Lookup>) {
+        self.gathered_places.borrow_mut().count(lookup);
     }
 
     /// Sends what was gathered. Called on every tick of the worker, so that a line is never long in coming.
     pub fn flush(&self) {
+        self.flush_records();
+        self.flush_finished();
+        self.flush_places();
+    }
+
+    fn flush_records(&self) {
         let Some(records) = &self.records else { return };
         let mut gathered = self.gathered.borrow_mut();
         if gathered.is_empty() {
@@ -74,6 +120,34 @@ impl Events {
             self.counters.records_dropped(refused.into_inner().len());
         }
     }
+
+    fn flush_finished(&self) {
+        let Some(finished) = &self.finished else {
+            return;
+        };
+        let mut gathered = self.gathered_finished.borrow_mut();
+        if gathered.is_empty() {
+            return;
+        }
+        let batch = std::mem::take(&mut *gathered);
+        if let Err(refused) = finished.try_send(batch) {
+            self.counters.finished_dropped(refused.into_inner().len());
+        }
+    }
+
+    /// A scrape that holds the lock is not waited for: the next tick folds what this one could not.
+    fn flush_places(&self) {
+        let mut gathered = self.gathered_places.borrow_mut();
+        if gathered.is_empty() {
+            return;
+        }
+        match self.places.try_lock() {
+            Ok(mut places) => places.take_in(&mut gathered),
+            // Counts stay counts, whoever panicked while holding them.
+            Err(TryLockError::Poisoned(places)) => places.into_inner().take_in(&mut gathered),
+            Err(TryLockError::WouldBlock) => {}
+        }
+    }
 }
 
 #[cfg(test)]
@@ -82,12 +156,23 @@ mod tests {
     use weir_shared::totals::Totals;
     use weir_shared::verdict::LimitKind;
 
+    fn events(
+        breaks: Sender<Break>,
+        finished: Option<Sender<Vec<Finished>>>,
+        counters: &Arc<Counters>,
+    ) -> (Events, Arc<Mutex<Places>>) {
+        let places = Arc::new(Mutex::default());
+        let counters = Arc::clone(counters);
+        let events = Events::new(breaks, None, finished, counters, Arc::clone(&places));
+        (events, places)
+    }
+
     /// LIMIT-6: a full channel is told at once and counted, nothing waits.
     #[test]
     fn a_full_channel_is_counted() {
         let (breaks, _kept) = crossbeam_channel::bounded(1);
         let counters = Arc::new(Counters::default());
-        let events = Events::new(breaks, None, Arc::clone(&counters));
+        let events = events(breaks, None, &counters).0;
         let broken = Break {
             client: weir_shared::client::Client::V4(1),
             limit: LimitKind::Minute,
@@ -101,5 +186,61 @@ mod tests {
         let mut totals = Totals::default();
         counters.fold_into(&mut totals);
         assert_eq!(totals.breaks_dropped, 1);
+    }
+
+    fn finished(last: u8) -> Finished {
+        Finished {
+            address: [203, 0, 113, last].into(),
+            lookup: None,
+            bytes: 7,
+        }
+    }
+
+    /// ALERT-1: finished requests go up in batches, in order; what finds the channel full is counted and nothing waits.
+    #[test]
+    fn finished_requests_go_up_in_batches() {
+        let (up, down) = crossbeam_channel::bounded(1);
+        let counters = Arc::new(Counters::default());
+        let (events, _) = events(crossbeam_channel::bounded(1).0, Some(up), &counters);
+        assert!(events.wants_finished());
+        for last in 0..3 {
+            events.finished(finished(last));
+        }
+        assert!(down.is_empty(), "not before the tick");
+        events.flush();
+        events.flush();
+        for last in 0..=255 {
+            events.finished(finished(last));
+        }
+        events.finished(finished(1));
+        events.flush();
+        assert_eq!(down.try_recv().unwrap(), [0, 1, 2].map(finished));
+        assert!(down.is_empty());
+        let mut totals = Totals::default();
+        counters.fold_into(&mut totals);
+        assert_eq!(totals.finished_dropped, 257);
+    }
+
+    /// METRIC: a scrape that holds the counts costs no request a wait, and nothing is lost over it.
+    #[test]
+    fn counts_by_place_wait_for_nobody() {
+        let (events, places) = events(
+            crossbeam_channel::bounded(1).0,
+            None,
+            &Arc::new(Counters::default()),
+        );
+        let lookup = Lookup {
+            country: Some("DE".to_owned()),
+            ..Lookup::default()
+        };
+        events.place(Some(&lookup));
+        {
+            let held = places.lock().unwrap();
+            events.flush();
+            assert!(held.is_empty());
+        }
+        events.place(Some(&lookup));
+        events.flush();
+        assert_eq!(places.lock().unwrap().countries[&lookup.country()], 2);
     }
 }

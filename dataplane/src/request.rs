@@ -19,7 +19,7 @@ use hyper::body::{Body as _, Incoming};
 use weir_shared::ban::RequestNote;
 use weir_shared::client::Client;
 use weir_shared::clock::Now;
-use weir_shared::event::Break;
+use weir_shared::event::{Break, Finished};
 use weir_shared::handover::{Body as OwnBody, OwnAnswer, OwnRequest, Step};
 use weir_shared::lookup::{self, Lookup, Reply};
 use weir_shared::record::Record;
@@ -782,7 +782,7 @@ impl Ticket {
         }
         let history = self.history.unwrap_or_else(|| action.history());
         let charged = self.charged_bytes(request_bytes, response_bytes);
-        let wants_lookup = worker.events.wants_records();
+        let wants_lookup = worker.counts_places || worker.events.wants_records();
         let (counts, lookup) = (&mut self.decision.counts, &mut self.lookup);
 
         let work = |entry: &mut Entry| {
@@ -820,6 +820,16 @@ impl Ticket {
         worker
             .counters
             .request(told, total_us, request_bytes, response_bytes);
+        if worker.counts_places {
+            worker.events.place(self.lookup.as_deref());
+        }
+        if worker.events.wants_finished() {
+            worker.events.finished(Finished {
+                address: self.identity.address,
+                lookup: self.lookup.clone(),
+                bytes: request_bytes.saturating_add(response_bytes),
+            });
+        }
         if worker.events.wants_records() && self.is_logged(told) {
             worker
                 .events

@@ -7,8 +7,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::rc::{Rc, Weak};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -24,14 +24,16 @@ use tokio::runtime::LocalOptions;
 use tokio::sync::watch;
 use weir_shared::client::{Client, fold};
 use weir_shared::clock::{Clock, Now};
-use weir_shared::event::Break;
+use weir_shared::event::{Break, Finished};
 use weir_shared::handover::Handover;
 use weir_shared::lookup::Ask;
 use weir_shared::netblock::NetSet;
 use weir_shared::record::Batch;
-use weir_shared::settings::{BanResponse, BytesCount, LogRequests, RateLimitHeaders, Settings};
+use weir_shared::settings::{
+    BanResponse, BytesCount, LogRequests, LookupSource, RateLimitHeaders, Settings,
+};
 use weir_shared::snapshot::Snapshot;
-use weir_shared::totals::{ConnectionError, Totals};
+use weir_shared::totals::{ConnectionError, Places, Totals};
 
 use crate::clients::table::Table;
 use crate::connection;
@@ -63,6 +65,8 @@ pub struct Parts {
     pub breaks: Sender<Break>,
     /// Where log records go; none while they are off.
     pub records: Option<Sender<Batch>>,
+    /// Where finished requests go; none while no anomaly threshold is set.
+    pub finished: Option<Sender<Vec<Finished>>>,
     /// Who answers under `/_waf/`.
     pub handover: Handover,
     /// Who knows countries and AS numbers; called only while lookups are on.
@@ -74,7 +78,7 @@ pub struct Parts {
 /// The counters of all workers and the client table: what the metrics read.
 #[derive(Clone)]
 pub struct Counting {
-    workers: Vec<Arc<Counters>>,
+    workers: Vec<(Arc<Counters>, Arc<Mutex<Places>>)>,
     table: Arc<Table>,
 }
 
@@ -82,7 +86,7 @@ impl Counting {
     /// One set of counters a worker.
     pub fn new(workers: usize, table: Arc<Table>) -> Self {
         Self {
-            workers: (0..workers).map(|_| Arc::default()).collect(),
+            workers: (0..workers).map(|_| Default::default()).collect(),
             table,
         }
     }
@@ -94,10 +98,21 @@ impl Counting {
             clients_evicted: self.table.evicted(),
             ..Totals::default()
         };
-        for counters in &self.workers {
+        for (counters, _) in &self.workers {
             counters.fold_into(&mut totals);
         }
         totals
+    }
+
+    /// Requests by country and AS number since this was last asked. A worker's lock is held for a swap only.
+    pub fn take_places(&self) -> Places {
+        let mut all = Places::default();
+        for (_, places) in &self.workers {
+            let mut taken =
+                std::mem::take(&mut *places.lock().unwrap_or_else(PoisonError::into_inner));
+            all.take_in(&mut taken);
+        }
+        all
     }
 }
 
@@ -181,10 +196,12 @@ impl DataPlane {
         let (stop, stopped) = watch::channel(Stop::No);
         let connections = Arc::new(Connections::new(&parts.settings));
         let forgotten_proxy = Arc::new(ForgottenProxy::default());
-        let counters = parts.counting.workers.clone();
+        let counting = parts.counting.workers.clone();
         let parts = Arc::new(parts);
         let mut threads = Vec::new();
-        for (index, (listener, counters)) in bound.listeners.into_iter().zip(counters).enumerate() {
+        for (index, (listener, (counters, places))) in
+            bound.listeners.into_iter().zip(counting).enumerate()
+        {
             let (parts, connections, forgotten_proxy, mut stopped) = (
                 Arc::clone(&parts),
                 Arc::clone(&connections),
@@ -203,6 +220,7 @@ impl DataPlane {
                         let worker = Worker::new(
                             &parts,
                             counters,
+                            places,
                             connections,
                             forgotten_proxy,
                             stopped.clone(),
@@ -411,6 +429,8 @@ pub struct Worker {
     pub bytes_count: BytesCount,
     /// `WAF_LOG_REQUESTS`
     pub log_requests: LogRequests,
+    /// Whether lookups are on, and requests counted by country and AS number.
+    pub counts_places: bool,
     /// `WAF_WEBSOCKET_IDLE_TIMEOUT`
     pub websocket_idle_timeout: Option<Duration>,
     /// `Host` for clients that sent none.
@@ -446,6 +466,7 @@ impl Worker {
     fn new(
         parts: &Parts,
         counters: Arc<Counters>,
+        by_place: Arc<Mutex<Places>>,
         places: Arc<Connections>,
         forgotten_proxy: Arc<ForgottenProxy>,
         stopped: watch::Receiver<Stop>,
@@ -466,6 +487,7 @@ impl Worker {
             rate_limit_headers: settings.rate_limit_headers,
             bytes_count: settings.bytes_count,
             log_requests: settings.log_requests,
+            counts_places: settings.lookup.source != LookupSource::Off,
             websocket_idle_timeout: settings.websocket_idle_timeout,
             upstream_host: HeaderValue::try_from(host)
                 .unwrap_or_else(|_| HeaderValue::from_static("upstream")),
@@ -473,7 +495,9 @@ impl Worker {
             events: Events::new(
                 parts.breaks.clone(),
                 parts.records.clone(),
+                parts.finished.clone(),
                 Arc::clone(&counters),
+                by_place,
             ),
             counters,
             pool: Pool::new(settings, Rc::clone(&clock)),
@@ -622,16 +646,29 @@ impl Worker {
 mod tests {
     use std::io::{Read, Write};
 
+    use weir_shared::lookup::Reply;
+
     use super::*;
 
     fn plane(handover: Handover) -> (DataPlane, SocketAddr, Counting) {
+        let ask: Ask = Arc::new(|_, _| Reply::NotNow { again_ns: u64::MAX });
+        plane_with(&[("WAF_LOOKUP_SOURCE", "off")], handover, ask)
+    }
+
+    fn plane_with(
+        settings: &[(&str, &str)],
+        handover: Handover,
+        ask: Ask,
+    ) -> (DataPlane, SocketAddr, Counting) {
         let variables = [
             ("WAF_UPSTREAM", "http://127.0.0.1:9"),
             ("WAF_LISTEN", "127.0.0.1:0"),
             ("WAF_WORKERS", "1"),
-            ("WAF_LOOKUP_SOURCE", "off"),
-        ]
-        .map(|(name, value)| (name.to_owned(), value.to_owned()));
+        ];
+        let variables = variables
+            .iter()
+            .chain(settings)
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
         let settings = Arc::new(weir_shared::settings::load(variables).unwrap().settings);
         let bound = Bound::new(settings.listen, settings.workers).unwrap();
         let address = bound.address();
@@ -645,14 +682,15 @@ mod tests {
             snapshots: Arc::default(),
             breaks,
             records: None,
+            finished: None,
             handover,
-            ask: Arc::new(|_, _| weir_shared::lookup::Reply::NotNow { again_ns: u64::MAX }),
+            ask,
             counting: counting.clone(),
         };
         (DataPlane::start(bound, parts).unwrap(), address, counting)
     }
 
-    fn ask(address: SocketAddr, path: &str) -> String {
+    fn get(address: SocketAddr, path: &str) -> String {
         let mut stream = std::net::TcpStream::connect(address).unwrap();
         write!(
             stream,
@@ -668,10 +706,40 @@ mod tests {
     #[test]
     fn a_panic_costs_its_request_alone() {
         let (plane, address, counting) = plane(Arc::new(|_, _| panic!("a bug")));
-        assert!(ask(address, "/_waf/bans").starts_with("HTTP/1.1 500 "));
-        assert!(ask(address, "/_waf/health").starts_with("HTTP/1.1 200 "));
+        assert!(get(address, "/_waf/bans").starts_with("HTTP/1.1 500 "));
+        assert!(get(address, "/_waf/health").starts_with("HTTP/1.1 200 "));
         let totals = counting.totals();
         assert_eq!(totals.connection_errors[ConnectionError::Panic.index()], 1);
+        plane.stop(Stop::Drain);
+        assert!(plane.join());
+    }
+
+    /// LOOKUP-3: a request waits for a lookup that never ends no longer than `WAF_LOOKUP_TIMEOUT`, and no further request
+    /// of the client waits for it again, nor asks.
+    #[test]
+    fn a_client_waits_once_for_a_lookup_that_never_ends() {
+        let asked = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let held = Arc::clone(&asked);
+        let ask: Ask = Arc::new(move |_, answered| {
+            held.lock().unwrap().push(answered);
+            Reply::Later
+        });
+        let settings = [
+            ("WAF_LOOKUP_SOURCE", "url"),
+            ("WAF_LOOKUP_URL", "http://127.0.0.1:9/{ip}"),
+            ("WAF_LOOKUP_TIMEOUT", "200ms"),
+            ("WAF_DENY_COUNTRIES", "DE"),
+        ];
+        let (plane, address, _) = plane_with(&settings, Arc::new(|_, _| panic!("not ours")), ask);
+        let start = std::time::Instant::now();
+        assert!(get(address, "/").starts_with("HTTP/1.1 502 "));
+        assert!(start.elapsed() >= Duration::from_millis(200));
+        for _ in 0..3 {
+            assert!(get(address, "/").starts_with("HTTP/1.1 502 "));
+        }
+        let asked = asked.lock().unwrap();
+        assert_eq!(asked.len(), 1);
+        assert!(asked[0].is_some(), "the first one waited");
         plane.stop(Stop::Drain);
         assert!(plane.join());
     }
@@ -680,7 +748,7 @@ mod tests {
     #[test]
     fn a_dropped_answer_is_503() {
         let (plane, address, _) = plane(Arc::new(|_, _| weir_shared::handover::Step::Later));
-        assert!(ask(address, "/_waf/bans").starts_with("HTTP/1.1 503 "));
+        assert!(get(address, "/_waf/bans").starts_with("HTTP/1.1 503 "));
         plane.stop(Stop::Drain);
         assert!(plane.join());
     }

@@ -66,6 +66,11 @@ impl AsNumber {
         }
     }
 
+    /// The number.
+    pub const fn number(self) -> u32 {
+        self.0
+    }
+
     /// Reads `15169`, `AS15169` or `AS15169 Name`, and gives the name too. None inside stands for unknown.
     ///
     /// # Errors

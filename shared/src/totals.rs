@@ -1,5 +1,8 @@
 //! What the data plane has counted so far, folded over its workers at the moment of asking.
 
+use std::collections::HashMap;
+
+use crate::lookup::{AsNumber, Country, Lookup};
 use crate::verdict::{Action, LimitKind};
 
 /// Upper bounds of the duration histograms, microseconds.
@@ -67,6 +70,60 @@ impl ConnectionError {
     }
 }
 
+/// Requests by country and by AS number, while lookups are on: what was counted since it was last asked for. Exact; both
+/// planes bound it by [`MAX_ASNS`].
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Places {
+    /// By ISO 3166-1 code; none is unknown.
+    pub countries: HashMap<Option<Country>, u64>,
+    /// By AS number; none is unknown.
+    pub asns: HashMap<Option<AsNumber>, u64>,
+    /// Requests of AS numbers that found no room.
+    pub asns_beyond: u64,
+}
+
+/// The most AS numbers that are counted one by one. There are about 80,000 on the internet, so every one of them has its
+/// exact count; a lookup service that invents more is bounded all the same.
+pub const MAX_ASNS: usize = 131_072;
+
+impl Places {
+    /// Counts one request. An AS number that stands for none is unknown, and so is one without a country (LOOKUP-4), and a
+    /// client whose lookup had not answered when the request ended.
+    pub fn count(&mut self, lookup: Option<&Lookup>) {
+        let country = lookup.and_then(Lookup::country);
+        let asn = country.and(lookup).and_then(Lookup::as_number);
+        *self.countries.entry(country).or_default() += 1;
+        self.add_asn(asn, 1);
+    }
+
+    /// Adds what another has counted and leaves it empty.
+    pub fn take_in(&mut self, other: &mut Self) {
+        for (country, count) in other.countries.drain() {
+            *self.countries.entry(country).or_default() += count;
+        }
+        for (asn, count) in other.asns.drain() {
+            self.add_asn(asn, count);
+        }
+        self.asns_beyond += std::mem::take(&mut other.asns_beyond);
+    }
+
+    /// Whether nothing is counted.
+    pub fn is_empty(&self) -> bool {
+        self.countries.is_empty()
+    }
+
+    fn add_asn(&mut self, asn: Option<AsNumber>, count: u64) {
+        if self.asns.len() < MAX_ASNS {
+            *self.asns.entry(asn).or_default() += count;
+        } else {
+            match self.asns.get_mut(&asn) {
+                Some(held) => *held += count,
+                None => self.asns_beyond += count,
+            }
+        }
+    }
+}
+
 /// The data plane's counters, folded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Totals {
@@ -90,8 +147,61 @@ pub struct Totals {
     pub breaks_dropped: u64,
     /// Log records that found their channel full.
     pub records_dropped: u64,
+    /// Finished requests that found their channel full, for the anomaly counters.
+    pub finished_dropped: u64,
     /// Clients in the table now.
     pub clients: u64,
     /// Clients dropped for the bound.
     pub clients_evicted: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lookup(country: Option<&str>, asn: Option<&str>) -> Lookup {
+        Lookup {
+            country: country.map(str::to_owned),
+            asn: asn.map(str::to_owned),
+            as_name: None,
+        }
+    }
+
+    /// METRIC, LOOKUP-4: 64512 is unknown, and so is whatever has no country.
+    #[test]
+    fn places_are_counted_and_unknown_is_unknown() {
+        let mut places = Places::default();
+        for (country, asn) in [
+            (Some("DE"), Some("AS64496")),
+            (Some("de"), Some("AS64512")),
+            (None, Some("AS64496")),
+            (Some("DEU"), None),
+        ] {
+            places.count(Some(&lookup(country, asn)));
+        }
+        places.count(None);
+        let germany = "DE".parse().ok();
+        assert_eq!(places.countries, HashMap::from([(germany, 2), (None, 3)]));
+        let known = AsNumber::new(64_496);
+        assert_eq!(places.asns, HashMap::from([(known, 1), (None, 4)]));
+    }
+
+    /// METRIC: AS numbers are bounded, and none of the requests is lost over it.
+    #[test]
+    fn as_numbers_are_bounded() {
+        let (mut all, mut one) = (Places::default(), Places::default());
+        for number in 0..150_000u32 {
+            one.count(Some(&lookup(
+                Some("DE"),
+                Some(&format!("AS{}", 100_000 + number)),
+            )));
+            if number % 1000 == 0 {
+                all.take_in(&mut one);
+                assert!(one.is_empty());
+            }
+        }
+        all.take_in(&mut one);
+        assert_eq!(all.asns.len(), MAX_ASNS);
+        assert_eq!(all.asns.values().sum::<u64>() + all.asns_beyond, 150_000);
+    }
 }

@@ -211,6 +211,11 @@ impl Weir {
             .collect()
     }
 
+    /// Every line of the log so far: requests, alerts, losses.
+    pub(crate) fn log_lines(&self) -> Vec<Value> {
+        parsed(&self.output)
+    }
+
     /// Everything written to standard output, unparsed.
     pub(crate) fn raw_output(&self) -> Vec<String> {
         self.output.lock().expect("the lines").clone()

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use crossbeam_channel::{Receiver, bounded};
+use crossbeam_channel::{Receiver, Sender, bounded};
 use maxminddb::{MaxMindDbError, Reader, WithinOptions};
 use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 use serde::de::{IgnoredAny, MapAccess, Visitor};
@@ -29,6 +29,8 @@ use super::answer;
 pub(super) const SETTLE: Duration = Duration::from_secs(2);
 /// How often the files are looked at where no event tells of a change.
 const POLL: Duration = Duration::from_secs(2);
+/// Replacements that may wait to be told: one every few seconds at most.
+const FAULTS: usize = 16;
 /// How often while a change settles.
 const TICK: Duration = Duration::from_millis(200);
 /// Larger files are refused: they are held in memory. Complete country and AS databases have a few dozen MiB.
@@ -42,6 +44,17 @@ pub(super) struct Databases {
     pub(super) read_ms: AtomicU64,
     /// Replacements that could not be used.
     pub(super) errors: AtomicU64,
+    /// The same, one by one, until they are told.
+    faults: (Sender<FileFault>, Receiver<FileFault>),
+}
+
+/// A replacement that could not be used, for its alert.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct FileFault {
+    /// Its path.
+    pub(crate) file: String,
+    /// The whole sentence.
+    pub(crate) error: String,
 }
 
 /// One file, in memory.
@@ -86,6 +99,17 @@ pub enum FileError {
     },
 }
 
+impl FileError {
+    fn path(&self) -> &str {
+        match self {
+            Self::Unreadable { path, .. }
+            | Self::TooLarge { path, .. }
+            | Self::Damaged { path, .. }
+            | Self::OfOtherThings { path } => path,
+        }
+    }
+}
+
 impl Databases {
     /// Reads and checks every file.
     ///
@@ -98,7 +122,13 @@ impl Databases {
             current: ArcSwap::from_pointee(databases),
             read_ms: AtomicU64::new(clock.now().wall_ms),
             errors: AtomicU64::new(0),
+            faults: bounded(FAULTS),
         })
+    }
+
+    /// Replacements that could not be used since this was last asked.
+    pub(super) fn faults(&self) -> impl Iterator<Item = FileFault> {
+        self.faults.1.try_iter()
     }
 
     /// What the files know of an address; of several files the first that knows a country, and the first that knows an
@@ -144,6 +174,11 @@ impl Databases {
             }
             Err(error) => {
                 self.errors.fetch_add(1, Ordering::Relaxed);
+                // Full: so many wait to be told already.
+                let _ = self.faults.0.try_send(FileFault {
+                    file: error.path().to_owned(),
+                    error: error.to_string(),
+                });
                 tracing::error!(
                     kind = "file_error",
                     "{error}; what was read before stays in use"

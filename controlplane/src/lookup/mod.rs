@@ -23,6 +23,7 @@ mod service;
 pub use cache::LookupRow;
 pub(crate) use cache::MAX_LOOKUPS;
 pub use file::FileError;
+pub(crate) use file::FileFault;
 
 use file::Databases;
 use service::Service;
@@ -165,6 +166,17 @@ impl Lookups {
             counts,
             clock: clock.clone(),
         })
+    }
+
+    /// Replacements of a database file that could not be used, since this was last asked.
+    pub(crate) fn file_faults(&self) -> impl Iterator<Item = FileFault> {
+        let databases = match &self.source {
+            Source::File(databases, _) => Some(databases),
+            Source::Off(_) | Source::Service(_) => None,
+        };
+        databases
+            .into_iter()
+            .flat_map(|databases| databases.faults())
     }
 
     /// The function that the data plane asks.

@@ -4,6 +4,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 use weir_shared::ban::Ban;
 use weir_shared::netblock::Netblock;
@@ -33,6 +34,10 @@ impl Document for Bans {
     const LIST: &'static str = "bans";
     type Entry = Arc<Ban>;
     type Key = BanKey;
+
+    fn read<'de, T: Deserializer<'de>>(_: &str, entry: T) -> Result<Arc<Ban>, T::Error> {
+        Arc::deserialize(entry)
+    }
 
     fn key(ban: &Arc<Ban>) -> BanKey {
         BanKey::of(ban)

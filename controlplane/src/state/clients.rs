@@ -59,6 +59,10 @@ impl Document for Clients {
     type Entry = Entry;
     type Key = Client;
 
+    fn read<'de, T: Deserializer<'de>>(_: &str, entry: T) -> Result<Entry, T::Error> {
+        Entry::deserialize(entry)
+    }
+
     fn key(entry: &Entry) -> Client {
         entry.row.client
     }

@@ -1,4 +1,5 @@
-//! One state file as text: `{"version":1,"<list>":[…]}`, read strictly and written in a stable order.
+//! One state file as text: `{"version":1,"<list>":[…]}`, with one list or several, read strictly and written in a
+//! stable order.
 //!
 //! Top-level members that this version does not know (`"$schema"` among them) are kept in their place. What one entry
 //! means is left to the [`Document`] of its file.
@@ -9,7 +10,7 @@ use std::hash::Hash;
 use std::io::{self, Write};
 use std::marker::PhantomData;
 
-use serde::de::{DeserializeOwned, DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
@@ -30,10 +31,20 @@ pub(super) trait Document: Sized + 'static {
     const FILE: &'static str;
     /// The member that holds the entries.
     const LIST: &'static str;
+    /// Further members that hold entries, in the order of the file.
+    const MORE: &'static [&'static str] = &[];
     /// One entry.
-    type Entry: Clone + PartialEq + Serialize + DeserializeOwned;
+    type Entry: Clone + PartialEq + Serialize;
     /// What names an entry in the file and in memory.
     type Key: Copy + Eq + Hash + Ord + fmt::Debug;
+
+    /// The member that holds this entry.
+    fn list(_: &Self::Entry) -> &'static str {
+        Self::LIST
+    }
+
+    /// Reads an entry of the list of this name.
+    fn read<'de, T: Deserializer<'de>>(list: &str, entry: T) -> Result<Self::Entry, T::Error>;
 
     /// The entry's name.
     fn key(entry: &Self::Entry) -> Self::Key;
@@ -130,11 +141,18 @@ pub(super) fn write<D: Document>(
 impl Envelope {
     /// Of a file that this service makes.
     pub(super) fn new<D: Document>() -> Self {
-        Self(vec![
-            ("version".to_owned(), VERSION.into()),
-            (D::LIST.to_owned(), Value::Null),
-        ])
+        let lists = lists::<D>().map(|list| (list.to_owned(), Value::Null));
+        Self(
+            std::iter::once(("version".to_owned(), VERSION.into()))
+                .chain(lists)
+                .collect(),
+        )
     }
+}
+
+/// The members that hold entries.
+fn lists<D: Document>() -> impl Iterator<Item = &'static str> {
+    std::iter::once(D::LIST).chain(D::MORE.iter().copied())
 }
 
 fn pointer(path: &Path) -> String {
@@ -161,13 +179,23 @@ impl<D: Document> Serialize for Whole<'_, D> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(Some(self.envelope.0.len()))?;
         for (name, value) in &self.envelope.0 {
-            if name == D::LIST {
-                map.serialize_entry(name, self.entries)?;
+            if lists::<D>().any(|list| list == name) {
+                map.serialize_entry(name, &Listed::<D>(name, self.entries))?;
             } else {
                 map.serialize_entry(name, value)?;
             }
         }
         map.end()
+    }
+}
+
+/// The entries of one list.
+struct Listed<'a, D: Document>(&'a str, &'a [D::Entry]);
+
+impl<D: Document> Serialize for Listed<'_, D> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self(name, entries) = self;
+        serializer.collect_seq(entries.iter().filter(|entry| D::list(entry) == *name))
     }
 }
 
@@ -184,14 +212,19 @@ impl<'de, D: Document> Deserialize<'de> for Content<D> {
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Content<D>, A::Error> {
                 let mut envelope: Vec<(String, Value)> = Vec::new();
-                let mut entries = None;
+                let mut entries = Vec::new();
+                let mut seen = HashSet::new();
                 let mut version = false;
                 while let Some(name) = map.next_key::<String>()? {
                     if envelope.iter().any(|(held, _)| *held == name) {
                         return Err(A::Error::custom(format!("\"{name}\" stands there twice")));
                     }
-                    if name == D::LIST {
-                        entries = Some(map.next_value_seed(Entries::<D>(PhantomData))?);
+                    if lists::<D>().any(|list| list == name) {
+                        map.next_value_seed(Entries::<D> {
+                            list: &name,
+                            entries: &mut entries,
+                            seen: &mut seen,
+                        })?;
                         envelope.push((name, Value::Null));
                     } else if name == "version" {
                         map.next_value::<Version>()?;
@@ -204,8 +237,18 @@ impl<'de, D: Document> Deserialize<'de> for Content<D> {
                 if !version {
                     return Err(A::Error::missing_field("version"));
                 }
+                for list in lists::<D>() {
+                    if !envelope.iter().any(|(name, _)| name == list) {
+                        return Err(A::Error::missing_field(list));
+                    }
+                }
+                // In the order of the lists, whatever the order of the members.
+                let place = |entry: &D::Entry| lists::<D>().position(|list| list == D::list(entry));
+                if !D::MORE.is_empty() {
+                    entries.sort_by_key(place);
+                }
                 Ok(Content {
-                    entries: entries.ok_or_else(|| A::Error::missing_field(D::LIST))?,
+                    entries,
                     envelope: Envelope(envelope),
                 })
             }
@@ -230,42 +273,50 @@ impl<'de> Deserialize<'de> for Version {
     }
 }
 
-/// The list, each entry checked where it stands so that the error names its place.
-struct Entries<D>(PhantomData<D>);
+/// One list, each entry checked where it stands so that the error names its place.
+struct Entries<'a, D: Document> {
+    list: &'a str,
+    entries: &'a mut Vec<D::Entry>,
+    seen: &'a mut HashSet<D::Key>,
+}
 
-impl<'de, D: Document> DeserializeSeed<'de> for Entries<D> {
-    type Value = Vec<D::Entry>;
+impl<'de, D: Document> DeserializeSeed<'de> for Entries<'_, D> {
+    type Value = ();
 
-    fn deserialize<T: Deserializer<'de>>(self, deserializer: T) -> Result<Self::Value, T::Error> {
+    fn deserialize<T: Deserializer<'de>>(self, deserializer: T) -> Result<(), T::Error> {
         deserializer.deserialize_seq(self)
     }
 }
 
-impl<'de, D: Document> Visitor<'de> for Entries<D> {
-    type Value = Vec<D::Entry>;
+impl<'de, D: Document> Visitor<'de> for Entries<'_, D> {
+    type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a list of entries")
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
-        let mut entries = Vec::new();
-        let mut seen = HashSet::new();
-        while let Some(entry) = list.next_element_seed(Entry::<D>(&mut seen))? {
-            entries.push(entry);
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
+        while let Some(entry) = list.next_element_seed(Entry::<D> {
+            list: self.list,
+            seen: self.seen,
+        })? {
+            self.entries.push(entry);
         }
-        Ok(entries)
+        Ok(())
     }
 }
 
-struct Entry<'a, D: Document>(&'a mut HashSet<D::Key>);
+struct Entry<'a, D: Document> {
+    list: &'a str,
+    seen: &'a mut HashSet<D::Key>,
+}
 
 impl<'de, D: Document> DeserializeSeed<'de> for Entry<'_, D> {
     type Value = D::Entry;
 
     fn deserialize<T: Deserializer<'de>>(self, deserializer: T) -> Result<D::Entry, T::Error> {
-        let entry = D::Entry::deserialize(deserializer)?;
-        D::check(&entry, self.0).map_err(T::Error::custom)?;
+        let entry = D::read(self.list, deserializer)?;
+        D::check(&entry, self.seen).map_err(T::Error::custom)?;
         Ok(entry)
     }
 }

@@ -17,6 +17,7 @@ use weir_shared::units::Time;
 
 use crate::lookup::LookupRow;
 
+use super::alerts::{self, Alerts};
 use super::bans::Bans;
 use super::clients::{self, Clients};
 use super::document::{self, Document, Envelope, Fault};
@@ -26,7 +27,7 @@ use super::store::{self, Commit, Hash, Seen, Stat, Store};
 use super::watch::{
     LINGER, POLL, SETTLE, SETTLE_ASIDE, SETTLE_BAD, SETTLE_GONE, Stillness, TICK, Watch,
 };
-use super::{Edit, FileCounts, Saved, StateCounts};
+use super::{AlertsEntry, Edit, FileCounts, Saved, StateCounts, WriteFault};
 
 /// Waits between tries of a failing write.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
@@ -43,6 +44,7 @@ pub(super) struct Shared {
     pub(super) bans: Counters,
     pub(super) clients: Counters,
     pub(super) lookups: Counters,
+    pub(super) alerts: Counters,
 }
 
 /// At most one document a file: a newer one replaces the one that still waits.
@@ -51,6 +53,7 @@ pub(super) struct Queue {
     pub(super) bans: Option<Job<Vec<Arc<Ban>>>>,
     pub(super) clients: Option<Job<Vec<ClientRow>>>,
     pub(super) lookups: Option<Job<Vec<LookupRow>>>,
+    pub(super) alerts: Option<Job<Vec<AlertsEntry>>>,
     pub(super) stop: bool,
 }
 
@@ -82,6 +85,7 @@ impl Shared {
                 self.bans.read(Bans::FILE),
                 self.clients.read(Clients::FILE),
                 self.lookups.read(Lookups::FILE),
+                self.alerts.read(Alerts::FILE),
             ],
         }
     }
@@ -120,6 +124,7 @@ pub(super) struct Thread {
     pub(super) bans: Held<Bans>,
     pub(super) clients: Held<Clients>,
     pub(super) lookups: Held<Lookups>,
+    pub(super) alerts: Held<Alerts>,
     pub(super) watch: Watch,
     pub(super) wake: Receiver<()>,
 }
@@ -129,6 +134,7 @@ pub(super) struct Common {
     pub(super) store: Store,
     pub(super) clock: Clock,
     pub(super) edits: Sender<Edit>,
+    pub(super) faults: Sender<WriteFault>,
     pub(super) shared: Arc<Shared>,
     /// The number of the last edit sent.
     pub(super) number: u64,
@@ -152,6 +158,7 @@ impl Thread {
                     self.bans.rebuild(self.common.number);
                     self.clients.rebuild(self.common.number);
                     self.lookups.rebuild(self.common.number);
+                    self.alerts.rebuild(self.common.number);
                     None
                 }
                 Err(error) => Some(error.to_string()),
@@ -161,7 +168,8 @@ impl Thread {
                 .bans
                 .turn(&mut self.common, unreachable)
                 .min(self.clients.turn(&mut self.common, unreachable))
-                .min(self.lookups.turn(&mut self.common, unreachable));
+                .min(self.lookups.turn(&mut self.common, unreachable))
+                .min(self.alerts.turn(&mut self.common, unreachable));
             match stop_at {
                 None => drop(self.wake.recv_timeout(wait)),
                 Some(at) => {
@@ -169,9 +177,12 @@ impl Thread {
                         self.bans.give_up();
                         self.clients.give_up();
                         self.lookups.give_up();
+                        self.alerts.give_up();
                     }
-                    let has_job =
-                        self.bans.has_job() || self.clients.has_job() || self.lookups.has_job();
+                    let has_job = self.bans.has_job()
+                        || self.clients.has_job()
+                        || self.lookups.has_job()
+                        || self.alerts.has_job();
                     if !has_job {
                         return;
                     }
@@ -182,13 +193,14 @@ impl Thread {
     }
 
     fn accept(&mut self) {
-        let (bans, clients, lookups) = {
+        let (bans, clients, lookups, alerts) = {
             let mut queue = self.common.shared.queue();
             self.common.stopping = queue.stop;
             (
                 queue.bans.take(),
                 queue.clients.take(),
                 queue.lookups.take(),
+                queue.alerts.take(),
             )
         };
         if let Some(job) = bans {
@@ -205,6 +217,14 @@ impl Thread {
         if let Some(job) = clients {
             let document = clients::entries(job.document, self.clients.base.entries());
             self.clients.accept(Job {
+                document,
+                applied: job.applied,
+                saved: job.saved,
+            });
+        }
+        if let Some(job) = alerts {
+            let document = alerts::entries(job.document, self.alerts.base.entries());
+            self.alerts.accept(Job {
                 document,
                 applied: job.applied,
                 saved: job.saved,
@@ -623,6 +643,11 @@ impl<D: Document> Held<D> {
                     file = D::FILE,
                     "the state file cannot be written: {error}; the last good one stays, the write is tried again"
                 );
+                // Full: so many are waiting to be told already.
+                let _ = common.faults.try_send(WriteFault {
+                    file: D::FILE,
+                    error: error.to_string(),
+                });
                 RETRY_FIRST
             }
             // A try made only because somebody waits says nothing about how long the outage will last.

@@ -23,6 +23,7 @@ use weir_shared::units::Time;
 
 use crate::lookup::LookupRow;
 
+mod alerts;
 mod bans;
 mod clients;
 mod document;
@@ -32,8 +33,10 @@ mod merge;
 mod store;
 mod watch;
 
+pub use alerts::{AlertsEntry, AlertsKey};
 pub use clients::client_json;
 
+use alerts::Alerts;
 use bans::Bans;
 use clients::Clients;
 use keeper::{Common, Held, Job, Shared, Thread};
@@ -43,6 +46,9 @@ use watch::Watch;
 
 /// Edits that wait for the control loop; it takes them every few milliseconds, an administrator saves every few seconds.
 const EDITS: usize = 64;
+
+/// Failing writes that wait to be told: a few files, each told once an outage.
+const FAULTS: usize = 16;
 
 /// What names a ban in the file and in memory. The ledger and the keeper see to it that no two bans share it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -62,6 +68,17 @@ pub struct StartState {
     pub clients: Vec<ClientRow>,
     /// lookups.json
     pub lookups: Vec<LookupRow>,
+    /// alerts.json
+    pub alerts: Vec<AlertsEntry>,
+}
+
+/// A state file that could not be written, told once until it can be again (STATE-7).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct WriteFault {
+    /// The file's name.
+    pub file: &'static str,
+    /// What the system said.
+    pub error: String,
 }
 
 /// An edit found on disk, as the difference from what was last read or written.
@@ -99,6 +116,13 @@ pub enum EditChange {
         /// Entries taken out.
         removed: Vec<Client>,
     },
+    /// Of alerts.json.
+    Alerts {
+        /// Added or changed entries, whole.
+        put: Vec<AlertsEntry>,
+        /// Entries taken out.
+        removed: Vec<AlertsKey>,
+    },
 }
 
 /// Told whether a document reached the disk: `true` once it is there after fsync and rename (STATE-2).
@@ -112,13 +136,15 @@ pub enum Save {
     Clients(Vec<ClientRow>),
     /// lookups.json, in any order.
     Lookups(Vec<LookupRow>),
+    /// alerts.json, in the order of the file.
+    Alerts(Vec<AlertsEntry>),
 }
 
 /// What the keeper did so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StateCounts {
     /// One row a file.
-    pub files: [FileCounts; 3],
+    pub files: [FileCounts; 4],
 }
 
 /// Counts of one file, for `waf_state_writes_total` and `waf_state_edits_total`.
@@ -140,6 +166,7 @@ pub struct FileCounts {
 pub struct Keeper {
     shared: Arc<Shared>,
     edits: Receiver<Edit>,
+    faults: Receiver<WriteFault>,
     wake: Sender<()>,
     thread: Option<JoinHandle<()>>,
 }
@@ -162,13 +189,16 @@ impl Keeper {
         let bans = Held::<Bans>::open(&store, now)?;
         let clients = Held::<Clients>::open(&store, now)?;
         let lookups = Held::<Lookups>::open(&store, now)?;
+        let alerts = Held::<Alerts>::open(&store, now)?;
         let start = StartState {
             bans: bans.entries().iter().map(|ban| Ban::clone(ban)).collect(),
             clients: clients::rows(clients.entries()),
             lookups: lookups::rows(lookups.entries()),
+            alerts: alerts.entries().to_vec(),
         };
         let shared = Arc::new(Shared::default());
         let (edits_out, edits) = bounded(EDITS);
+        let (faults_out, faults) = bounded(FAULTS);
         let (wake, woken) = bounded(1);
         let thread = Thread {
             watch: watch(&store.path(""), wake.clone()),
@@ -176,6 +206,7 @@ impl Keeper {
                 store,
                 clock,
                 edits: edits_out,
+                faults: faults_out,
                 shared: Arc::clone(&shared),
                 number: 0,
                 stopping: false,
@@ -183,6 +214,7 @@ impl Keeper {
             bans,
             clients,
             lookups,
+            alerts,
             wake: woken,
         };
         let thread = std::thread::Builder::new()
@@ -193,6 +225,7 @@ impl Keeper {
             Self {
                 shared,
                 edits,
+                faults,
                 wake,
                 thread: Some(thread),
             },
@@ -203,6 +236,11 @@ impl Keeper {
     /// Edits found on disk, in order. They are few; while nobody takes them, further ones wait on disk.
     pub fn edits(&self) -> &Receiver<Edit> {
         &self.edits
+    }
+
+    /// Writes that failed, one a file and outage. What is not taken is logged all the same.
+    pub fn faults(&self) -> &Receiver<WriteFault> {
+        &self.faults
     }
 
     /// Queues a document that contains all edits up to `applied`; returns at once. A document that is still queued when
@@ -235,6 +273,14 @@ impl Keeper {
                         saved,
                     };
                     queue.lookups = Some(job.replacing(queue.lookups.take()));
+                }
+                Save::Alerts(document) => {
+                    let job = Job {
+                        document,
+                        applied,
+                        saved,
+                    };
+                    queue.alerts = Some(job.replacing(queue.alerts.take()));
                 }
             }
         }
@@ -313,7 +359,7 @@ mod tests {
         let store = Store::open(dir.path()).unwrap();
         let faults = Arc::clone(&store.faults);
         let (keeper, start) = Keeper::with_store(store, Clock::manual(NOW).0, watch).unwrap();
-        assert!(start.bans.is_empty() && start.clients.is_empty());
+        assert!(start.bans.is_empty() && start.clients.is_empty() && start.alerts.is_empty());
         Setup {
             dir,
             keeper,

@@ -13,8 +13,8 @@ use http::header::HeaderName;
 
 use super::table::{Setting, TABLE};
 use super::{
-    AdminToken, BanResponse, BytesCount, CountryList, LogRequests, LookupSettings, LookupSource,
-    RateLimitHeaders, Settings, Upstream,
+    AdminToken, Anomalies, BanResponse, BytesCount, CountryList, LogRequests, LookupSettings,
+    LookupSource, RateLimitHeaders, Settings, Upstream,
 };
 use crate::client::fold;
 use crate::escalation::Policy;
@@ -144,6 +144,12 @@ impl Together<'_> {
     fn warnings(&self, settings: &Settings) -> Vec<String> {
         let lookup = &settings.lookup;
         let mut warnings = Vec::new();
+        if settings.anomalies.watch.is_on() && settings.anomalies.watch_nets.is_empty() {
+            warnings.push(
+                "WAF_WATCH_* has thresholds but WAF_WATCH_NETS is not set: nothing is watched"
+                    .to_owned(),
+            );
+        }
         if !self.are_sound(&["WAF_LOOKUP_SOURCE"]) {
             return warnings;
         }
@@ -269,7 +275,7 @@ impl Together<'_> {
         })
     }
 
-    /// Section 7 of the source, case 3; country lists as well (section 13, item 11).
+    /// Section 7 of the source, cases 1 and 3; country lists as well (section 13, item 11).
     fn needs_lookups(&self, settings: &Settings) -> Vec<String> {
         if settings.lookup.source != LookupSource::Off || !self.are_sound(&["WAF_LOOKUP_SOURCE"]) {
             return Vec::new();
@@ -280,9 +286,14 @@ impl Together<'_> {
             CountryList::Allow(_) => names.push("WAF_ALLOW_COUNTRIES"),
             CountryList::Deny(_) => names.push("WAF_DENY_COUNTRIES"),
         }
+        if settings.anomalies.asn.is_on() {
+            let of_asn = TABLE.iter().map(|row| row.name);
+            names.extend(of_asn.filter(|name| name.starts_with("WAF_ANOMALY_ASN_")));
+        }
         names
             .into_iter()
             .filter_map(|name| Some((name, self.written.get(name)?)))
+            .filter(|(_, value)| *value != "off")
             .map(|(name, value)| {
                 format!(
                     "{name}={value:?} needs lookups and WAF_LOOKUP_SOURCE=\"off\": geojs, url or file is allowed with it"
@@ -371,6 +382,8 @@ fn unset(state_directory: Option<&String>) -> Settings {
         log_file: None,
         log_request_headers: Vec::new(),
         log_level: "info",
+        anomalies: Anomalies::default(),
+        metrics_top_n: 0,
     }
 }
 
@@ -479,6 +492,14 @@ mod tests {
         assert_eq!(settings.log_file, None);
         assert!(settings.log_request_headers.is_empty());
         assert_eq!(settings.log_level, "info");
+        assert_eq!(
+            settings.anomalies,
+            Anomalies {
+                cooldown: seconds(3600),
+                ..Anomalies::default()
+            }
+        );
+        assert_eq!(settings.metrics_top_n, 20);
     }
 
     /// Section 12: every setting arrives in its own field.
@@ -546,6 +567,8 @@ mod tests {
             ("WAF_LOG_FILE", "/l"),
             ("WAF_LOG_REQUEST_HEADERS", "Accept, DNT,accept"),
             ("WAF_LOG_LEVEL", "debug"),
+            ("WAF_ANOMALY_COOLDOWN", "5m"),
+            ("WAF_METRICS_TOP_N", "7"),
         ]);
         let seconds = Duration::from_secs;
         assert_eq!(settings.listen, "[::1]:81".parse().unwrap());
@@ -637,6 +660,8 @@ mod tests {
         assert_eq!(settings.log_file, Some(PathBuf::from("/l")));
         assert_eq!(settings.log_request_headers, ["accept", "dnt"]);
         assert_eq!(settings.log_level, "debug");
+        assert_eq!(settings.anomalies.cooldown, seconds(300));
+        assert_eq!(settings.metrics_top_n, 7);
     }
 
     const NETS: &str = "a list of addresses and prefixes without zones, such as 192.0.2.0/24,2001:db8::/32, is allowed";
@@ -1124,6 +1149,19 @@ mod tests {
             "is not known",
             "on or off is allowed",
         ),
+        (
+            "WAF_METRICS_TOP_N",
+            "0",
+            "is out of range",
+            "1 to 1000 is allowed",
+        ),
+        ("WAF_ANOMALY_COOLDOWN", "off", "cannot be off", TIMEOUT),
+        (
+            "WAF_WATCH_NETS",
+            "office",
+            "has \"office\", which is not a netblock",
+            "a list of netblocks without zones, with or without a name of letters, digits, dots, dashes and underscores, such as office=192.0.2.0/24,2001:db8::/32, is allowed",
+        ),
     ];
 
     /// SETTING-1: each malformed value gives its one message and no other.
@@ -1145,18 +1183,155 @@ mod tests {
         );
     }
 
+    /// ALERT-1, ALERT-3: each threshold arrives in its own field, is off by default and refuses what is none.
+    #[test]
+    fn every_threshold_has_its_field_and_its_message() {
+        let mut pairs = vec![("WAF_WATCH_NETS".to_owned(), "192.0.2.0/24".to_owned())];
+        let mut next = 1000..;
+        for scope in [
+            "ANOMALY_CLIENT",
+            "ANOMALY_NET",
+            "ANOMALY_ASN",
+            "ANOMALY_TOTAL",
+            "WATCH",
+        ] {
+            for unit in ["REQUESTS", "BYTES"] {
+                for span in ["MINUTE", "HOUR"] {
+                    let name = format!("WAF_{scope}_{unit}_PER_{span}");
+                    let (wrong, allowed) = match unit {
+                        "REQUESTS" => ("is not a whole number", COUNT),
+                        _ => ("is not a size", SIZE),
+                    };
+                    assert_eq!(
+                        problems(&[UPSTREAM, (&name, "x")]),
+                        [format!("{name}=\"x\" {wrong}: {allowed}")]
+                    );
+                    pairs.push((name, next.next().unwrap().to_string()));
+                }
+            }
+        }
+        let pairs: Vec<(&str, &str)> = pairs
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_str()))
+            .collect();
+        let anomalies = settings(&pairs).anomalies;
+        let all = [
+            anomalies.client,
+            anomalies.net,
+            anomalies.asn,
+            anomalies.total,
+            anomalies.watch,
+        ];
+        for (place, thresholds) in (0..).zip(all) {
+            let at = |offset: u64| Some(1000 + 4 * place + offset);
+            assert_eq!(thresholds.requests, [at(0), at(1)]);
+            assert_eq!(thresholds.bytes, [at(2), at(3)]);
+        }
+        for pair in &pairs[1..] {
+            assert!(settings(&[pairs[0], *pair]).anomalies.is_on(), "{pair:?}");
+        }
+        assert!(!settings(&[pairs[0]]).anomalies.is_on());
+        assert!(
+            !settings(&[("WAF_WATCH_BYTES_PER_HOUR", "1")])
+                .anomalies
+                .is_on()
+        );
+    }
+
+    /// ALERT-3: names are optional, a netblock is masked; start condition 2 names every bad entry.
+    #[test]
+    fn watched_netblocks_have_names() {
+        let nets = settings(&[(
+            "WAF_WATCH_NETS",
+            "office=192.0.2.7/24, 198.51.100.0/24,,office = 2001:db8::/32",
+        )])
+        .anomalies
+        .watch_nets;
+        let nets: Vec<_> = nets
+            .iter()
+            .map(|net| (net.name.as_str(), net.netblock.to_string()))
+            .collect();
+        assert_eq!(
+            nets,
+            [
+                ("office", "192.0.2.0/24".to_owned()),
+                ("198.51.100.0/24", "198.51.100.0/24".to_owned()),
+                ("office", "2001:db8::/32".to_owned()),
+            ]
+        );
+        for (value, wrong) in [
+            (
+                "=192.0.2.0/24",
+                "has \"=192.0.2.0/24\", whose name is not allowed",
+            ),
+            (
+                "a b=192.0.2.0/24",
+                "has \"a b=192.0.2.0/24\", whose name is not allowed",
+            ),
+            ("a=", "has \"a=\", which is not a netblock"),
+            (
+                "a=b=192.0.2.0/24",
+                "has \"a=b=192.0.2.0/24\", which is not a netblock",
+            ),
+            (
+                "a=192.0.2.1/24,b=192.0.2.2/24",
+                "has \"b=192.0.2.2/24\", a netblock that stands there twice",
+            ),
+        ] {
+            let allowed = "a list of netblocks without zones, with or without a name of letters, digits, dots, dashes and underscores, such as office=192.0.2.0/24,2001:db8::/32, is allowed";
+            assert_eq!(
+                problems(&[UPSTREAM, ("WAF_WATCH_NETS", value)]),
+                [format!("WAF_WATCH_NETS={value:?} {wrong}: {allowed}")]
+            );
+        }
+        assert_eq!(
+            problems(&[UPSTREAM, ("WAF_WATCH_NETS", "x,fe80::1%a")]).len(),
+            2
+        );
+    }
+
+    /// Start condition 1: a threshold for AS numbers needs somebody who looks them up.
+    #[test]
+    fn a_threshold_for_as_numbers_needs_lookups() {
+        let off = ("WAF_LOOKUP_SOURCE", "off");
+        for name in [
+            "WAF_ANOMALY_ASN_REQUESTS_PER_MINUTE",
+            "WAF_ANOMALY_ASN_BYTES_PER_HOUR",
+        ] {
+            assert_eq!(
+                problems(&[UPSTREAM, off, (name, "9")]),
+                [format!(
+                    "{name}=\"9\" needs lookups and WAF_LOOKUP_SOURCE=\"off\": geojs, url or file is allowed with it"
+                )]
+            );
+            assert_eq!(problems(&[UPSTREAM, off, (name, "off")]), [""; 0]);
+            assert_eq!(problems(&[UPSTREAM, (name, "9")]), [""; 0]);
+        }
+    }
+
+    /// SETTING-1: thresholds that watch nothing are a warning.
+    #[test]
+    fn a_watch_without_netblocks_is_a_warning() {
+        assert_eq!(
+            warnings(&[("WAF_WATCH_BYTES_PER_HOUR", "1G")]),
+            ["WAF_WATCH_* has thresholds but WAF_WATCH_NETS is not set: nothing is watched"]
+        );
+    }
+
     /// SETTING-1: no setting that can be malformed is missing above.
     #[test]
     fn the_malformed_settings_are_complete() {
         for row in TABLE {
-            // Any text is a path, and tokens have their own test.
+            // Any text is a path; tokens and thresholds have tests of their own.
             let free = [
                 "WAF_STATE_DIR",
                 "WAF_ADMIN_TOKEN_FILE",
                 "WAF_LOOKUP_CA_FILE",
             ]
             .contains(&row.name)
-                || row.secret;
+                || row.secret
+                || row.name.contains("_REQUESTS_PER_")
+                || row.name.contains("_BYTES_PER_");
             assert!(
                 free || MALFORMED.iter().any(|(name, ..)| *name == row.name),
                 "{}",

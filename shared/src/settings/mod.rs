@@ -8,7 +8,7 @@ use std::time::Duration;
 use http::{HeaderName, StatusCode};
 
 use crate::escalation::Policy;
-use crate::netblock::{NetSet, PrefixLengths};
+use crate::netblock::{NetSet, Netblock, PrefixLengths};
 
 mod load;
 mod lookup;
@@ -101,6 +101,64 @@ pub struct Settings {
     pub log_request_headers: Vec<HeaderName>,
     /// `WAF_LOG_LEVEL`: `error`, `warn`, `info`, `debug` or `trace`
     pub log_level: &'static str,
+    /// `WAF_ANOMALY_*`, `WAF_WATCH_*`
+    pub anomalies: Anomalies,
+    /// `WAF_METRICS_TOP_N`
+    pub metrics_top_n: usize,
+}
+
+/// When an alert is raised about traffic (ALERT-1..3).
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Anomalies {
+    /// `WAF_ANOMALY_CLIENT_*`
+    pub client: Thresholds,
+    /// `WAF_ANOMALY_NET_*`
+    pub net: Thresholds,
+    /// `WAF_ANOMALY_ASN_*`
+    pub asn: Thresholds,
+    /// `WAF_ANOMALY_TOTAL_*`
+    pub total: Thresholds,
+    /// `WAF_WATCH_*_PER_*`, for each of the watched netblocks
+    pub watch: Thresholds,
+    /// `WAF_ANOMALY_COOLDOWN`
+    pub cooldown: Duration,
+    /// `WAF_WATCH_NETS`
+    pub watch_nets: Vec<WatchNet>,
+}
+
+impl Anomalies {
+    /// Whether anything at all is counted. If not, the data plane reports no request.
+    pub fn is_on(&self) -> bool {
+        [&self.client, &self.net, &self.asn, &self.total]
+            .into_iter()
+            .any(Thresholds::is_on)
+            || (self.watch.is_on() && !self.watch_nets.is_empty())
+    }
+}
+
+/// The thresholds of one scope; none is `off`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Thresholds {
+    /// Requests in a minute, in an hour.
+    pub requests: [Option<u64>; 2],
+    /// Bytes in a minute, in an hour.
+    pub bytes: [Option<u64>; 2],
+}
+
+impl Thresholds {
+    /// Whether one of them is set.
+    pub fn is_on(&self) -> bool {
+        self.requests.iter().chain(&self.bytes).any(Option::is_some)
+    }
+}
+
+/// One entry of `WAF_WATCH_NETS`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct WatchNet {
+    /// Its name; the netblock's own text where none was given.
+    pub name: String,
+    /// What is watched.
+    pub netblock: Netblock,
 }
 
 /// The application: `http://host:port`. The name is resolved when a connection is made.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use http::HeaderName;
 
-use super::{Secret, Upstream};
+use super::{Secret, Upstream, WatchNet};
 use crate::netblock::{NetSet, Netblock, NotANetblock};
 use crate::path::normalise;
 use crate::units::{parse_duration, parse_size};
@@ -126,6 +126,47 @@ pub(super) fn nets(text: &str) -> Result<NetSet, Fault> {
     }
     Fault::unless_empty(faults)?;
     Ok(blocks.into_iter().collect())
+}
+
+/// Netblocks with or without a name. Two entries may share a name, an office has more than one line; a netblock stands
+/// there once, or its alerts would come twice.
+pub(super) fn watch_nets(text: &str) -> Result<Vec<WatchNet>, Fault> {
+    let (mut watches, mut faults) = (Vec::<WatchNet>::new(), Vec::new());
+    for entry in entries(text) {
+        let (name, block) = match entry.split_once('=') {
+            Some((name, block)) => (Some(name.trim()), block.trim()),
+            None => (None, entry),
+        };
+        if name.is_some_and(|name| !is_watch_name(name)) {
+            faults.push(format!("has {entry:?}, whose name is not allowed"));
+            continue;
+        }
+        match block.parse::<Netblock>() {
+            Ok(netblock) if watches.iter().any(|held| held.netblock == netblock) => {
+                faults.push(format!("has {entry:?}, a netblock that stands there twice"));
+            }
+            Ok(netblock) => watches.push(WatchNet {
+                name: name.map_or_else(|| netblock.to_string(), str::to_owned),
+                netblock,
+            }),
+            Err(NotANetblock::Zone(_)) => {
+                faults.push(format!("has {entry:?}, which carries a zone"));
+            }
+            Err(NotANetblock::Syntax(_)) => {
+                faults.push(format!("has {entry:?}, which is not a netblock"));
+            }
+        }
+    }
+    Fault::unless_empty(faults)?;
+    Ok(watches)
+}
+
+/// Short and plain: it stands in every log line of its clients.
+fn is_watch_name(name: &str) -> bool {
+    (1..=64).contains(&name.len())
+        && name
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_'))
 }
 
 pub(super) fn header_name(text: &str) -> Option<HeaderName> {

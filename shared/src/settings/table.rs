@@ -15,7 +15,7 @@ use super::lookup::{
 };
 use super::read::{
     Fault, boolean, duration, entries, header_name, nets, or_off, path_prefix, size, token,
-    upstream, whole, word,
+    upstream, watch_nets, whole, word,
 };
 use super::{
     AdminToken, BanResponse, BytesCount, CountryList, LogRequests, LookupSource, RateLimitHeaders,
@@ -725,6 +725,17 @@ pub const TABLE: &[Setting] = &[
         ..ROW
     },
     Setting {
+        name: "WAF_METRICS_TOP_N",
+        default: "20",
+        allowed: "1 to 1000",
+        help: "Countries, and AS numbers, that have a metric of their own; the rest is `other`.",
+        read: |draft, text| {
+            draft.settings.metrics_top_n = whole(text, 1..=1000)?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
         name: "WAF_ADMIN_TOKEN",
         allowed: "a text of visible ASCII characters without blanks",
         help: "Token of the admin endpoints; unset: 404.",
@@ -741,6 +752,257 @@ pub const TABLE: &[Setting] = &[
         help: "A file that holds that token instead; read again on SIGHUP.",
         read: |draft, text| {
             draft.settings.admin_token = AdminToken::File(PathBuf::from(text));
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_ANOMALY_CLIENT_REQUESTS_PER_MINUTE",
+        default: "off",
+        allowed: COUNT,
+        help: "An alert when one client has more requests in a minute; refuses nothing.",
+        read: |draft, text| {
+            draft.settings.anomalies.client.requests[0] =
+                or_off(text, |text| whole(text, 1..=u64::MAX))?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_ANOMALY_CLIENT_REQUESTS_PER_HOUR",
+        default: "off",
+        allowed: COUNT,
+        help: "An alert when one client has more requests in an hour; refuses nothing.",
+        read: |draft, text| {
+            draft.settings.anomalies.client.requests[1] =
+                or_off(text, |text| whole(text, 1..=u64::MAX))?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_ANOMALY_CLIENT_BYTES_PER_MINUTE",
+        default: "off",
+        allowed: SIZE,
+        help: "An alert when one client has more bytes in a minute; refuses nothing.",
+        read: |draft, text| {
+            draft.settings.anomalies.client.bytes[0] = or_off(text, size)?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_ANOMALY_CLIENT_BYTES_PER_HOUR",
+        default: "off",
+        allowed: SIZE,
+        help: "An alert when one client has more bytes in an hour; refuses nothing.",
+        read: |draft, text| {
+            draft.settings.anomalies.client.bytes[1] = or_off(text, size)?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_ANOMALY_NET_REQUESTS_PER_MINUTE",
+        default: "off",
+        allowed: COUNT,
+        help: "An alert when one netblock of clients has more requests in a minute; refuses nothing.",
+        read: |draft, text| {
+            draft.settings.anomalies.net.requests[0] =
+                or_off(text, |text| whole(text, 1..=u64::MAX))?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_ANOMALY_NET_REQUESTS_PER_HOUR",
+        default: "off",
+        allowed: COUNT,
+        help: "An alert when one netblock of clients has more requests in an hour; refuses nothing.",
+        read: |draft, text| {
+            draft.settings.anomalies.net.requests[1] =
+                or_off(text, |text| whole(text, 1..=u64::MAX))?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_ANOMALY_NET_BYTES_PER_MINUTE",
+        default: "off",
+        allowed: SIZE,
+        help: "An alert when one netblock of clients has more bytes in a minute; refuses nothing.",
+        read: |draft, text| {
+            draft.settings.anomalies.net.bytes[0] = or_off(text, size)?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_ANOMALY_NET_BYTES_PER_HOUR",
+        default: "off",
+        allowed: SIZE,
+        help: "An alert when one netblock of clients has more bytes in an hour; refuses nothing.",
+        read: |draft, text| {
+            draft.settings.anomalies.net.bytes[1] = or_off(text, size)?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_ANOMALY_ASN_REQUESTS_PER_MINUTE",
+        default: "off",
+        allowed: COUNT,
+        help: "An alert when one AS number has more requests in a minute; refuses nothing.",
+        read: |draft, text| {
+            draft.settings.anomalies.asn.requests[0] =
+                or_off(text, |text| whole(text, 1..=u64::MAX))?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_ANOMALY_ASN_REQUESTS_PER_HOUR",
+        default: "off",
+        allowed: COUNT,
+        help: "An alert when one AS number has more requests in an hour; refuses nothing.",
+        read: |draft, text| {
+            draft.settings.anomalies.asn.requests[1] =
+                or_off(text, |text| whole(text, 1..=u64::MAX))?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_ANOMALY_ASN_BYTES_PER_MINUTE",
+        default: "off",
+        allowed: SIZE,
+        help: "An alert when one AS number has more bytes in a minute; refuses nothing.",
+        read: |draft, text| {
+            draft.settings.anomalies.asn.bytes[0] = or_off(text, size)?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_ANOMALY_ASN_BYTES_PER_HOUR",
+        default: "off",
+        allowed: SIZE,
+        help: "An alert when one AS number has more bytes in an hour; refuses nothing.",
+        read: |draft, text| {
+            draft.settings.anomalies.asn.bytes[1] = or_off(text, size)?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_ANOMALY_TOTAL_REQUESTS_PER_MINUTE",
+        default: "off",
+        allowed: COUNT,
+        help: "An alert when all clients together have more requests in a minute; refuses nothing.",
+        read: |draft, text| {
+            draft.settings.anomalies.total.requests[0] =
+                or_off(text, |text| whole(text, 1..=u64::MAX))?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_ANOMALY_TOTAL_REQUESTS_PER_HOUR",
+        default: "off",
+        allowed: COUNT,
+        help: "An alert when all clients together have more requests in an hour; refuses nothing.",
+        read: |draft, text| {
+            draft.settings.anomalies.total.requests[1] =
+                or_off(text, |text| whole(text, 1..=u64::MAX))?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_ANOMALY_TOTAL_BYTES_PER_MINUTE",
+        default: "off",
+        allowed: SIZE,
+        help: "An alert when all clients together have more bytes in a minute; refuses nothing.",
+        read: |draft, text| {
+            draft.settings.anomalies.total.bytes[0] = or_off(text, size)?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_ANOMALY_TOTAL_BYTES_PER_HOUR",
+        default: "off",
+        allowed: SIZE,
+        help: "An alert when all clients together have more bytes in an hour; refuses nothing.",
+        read: |draft, text| {
+            draft.settings.anomalies.total.bytes[1] = or_off(text, size)?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_ANOMALY_COOLDOWN",
+        default: "1h",
+        allowed: TIMEOUT,
+        help: "After an alert of a scope, further ones are held back this long and told in the summary of the hour.",
+        read: |draft, text| {
+            draft.settings.anomalies.cooldown = duration(text, MS..=YEAR)?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_WATCH_NETS",
+        allowed: "a list of netblocks without zones, with or without a name of letters, digits, dots, dashes and underscores, such as office=192.0.2.0/24,2001:db8::/32,",
+        help: "Netblocks that are watched: each has thresholds of its own and is named in `client_group` of the request log.",
+        read: |draft, text| {
+            draft.settings.anomalies.watch_nets = watch_nets(text)?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_WATCH_REQUESTS_PER_MINUTE",
+        default: "off",
+        allowed: COUNT,
+        help: "An alert when a watched netblock has more requests in a minute.",
+        read: |draft, text| {
+            draft.settings.anomalies.watch.requests[0] =
+                or_off(text, |text| whole(text, 1..=u64::MAX))?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_WATCH_REQUESTS_PER_HOUR",
+        default: "off",
+        allowed: COUNT,
+        help: "An alert when a watched netblock has more requests in an hour.",
+        read: |draft, text| {
+            draft.settings.anomalies.watch.requests[1] =
+                or_off(text, |text| whole(text, 1..=u64::MAX))?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_WATCH_BYTES_PER_MINUTE",
+        default: "off",
+        allowed: SIZE,
+        help: "An alert when a watched netblock has more bytes in a minute.",
+        read: |draft, text| {
+            draft.settings.anomalies.watch.bytes[0] = or_off(text, size)?;
+            Ok(())
+        },
+        ..ROW
+    },
+    Setting {
+        name: "WAF_WATCH_BYTES_PER_HOUR",
+        default: "off",
+        allowed: SIZE,
+        help: "An alert when a watched netblock has more bytes in an hour.",
+        read: |draft, text| {
+            draft.settings.anomalies.watch.bytes[1] = or_off(text, size)?;
             Ok(())
         },
         ..ROW

@@ -1,0 +1,455 @@
+//! Alerts: what each kind says, how many lines a minute may be written, and the newest 1,000 of them (ALERT-4).
+//!
+//! An alert is counted, then written as one JSON line to the request log and kept for alerts.json, unless its kind has
+//! had its lines of this minute: then only its number is told, once the minute is over. An alert never refuses a request
+//! and never waits: a line that finds the log's channel full is counted.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crossbeam_channel::Sender;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use weir_shared::ban::Ban;
+use weir_shared::units::Time;
+
+use crate::anomaly::cooldown::Summary;
+use crate::anomaly::{Measure, Over, Scope};
+use crate::bans::notice::Notices;
+
+/// The most alerts that alerts.json holds. Not a setting.
+pub(crate) const MAX_ALERTS: usize = 1000;
+/// The most scopes that a summary names; the rest is their number.
+const MAX_SCOPES: usize = 100;
+
+/// `kind` of an alert and of `waf_alerts_total`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AlertKind {
+    /// A count went over a threshold.
+    Anomaly,
+    /// What cooldowns held back in an hour.
+    AnomalySummary,
+    /// The count of a watched netblock went over a threshold.
+    Watch,
+    /// A ban was made.
+    Ban,
+    /// A replacement of the lookup database cannot be read.
+    FileError,
+    /// A state file cannot be written.
+    StateError,
+}
+
+impl AlertKind {
+    /// Every kind, in the order of the metrics.
+    pub const ALL: [Self; 6] = [
+        Self::Anomaly,
+        Self::AnomalySummary,
+        Self::Watch,
+        Self::Ban,
+        Self::FileError,
+        Self::StateError,
+    ];
+
+    /// As written in lines, alerts.json and metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Anomaly => "anomaly",
+            Self::AnomalySummary => "anomaly_summary",
+            Self::Watch => "watch",
+            Self::Ban => "ban",
+            Self::FileError => "file_error",
+            Self::StateError => "state_error",
+        }
+    }
+}
+
+/// One alert as it stands in alerts.json. Its time is its name there: no two share one.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Alert {
+    /// When it was raised.
+    pub time: Time,
+    /// Its kind.
+    pub kind: AlertKind,
+    /// What the kind has to say.
+    #[serde(flatten)]
+    pub members: Map<String, Value>,
+}
+
+/// The alerts raised so far, and the way to the log.
+pub(crate) struct Alerts {
+    lines: Sender<Vec<u8>>,
+    /// Oldest first.
+    recent: VecDeque<Arc<Alert>>,
+    raised: [u64; AlertKind::ALL.len()],
+    notices: [Notices; AlertKind::ALL.len()],
+    lines_dropped: u64,
+}
+
+impl Alerts {
+    pub(crate) fn new(lines: Sender<Vec<u8>>) -> Self {
+        Self {
+            lines,
+            recent: VecDeque::new(),
+            raised: [0; AlertKind::ALL.len()],
+            notices: Default::default(),
+            lines_dropped: 0,
+        }
+    }
+
+    /// A count went over its threshold, outside of a cooldown.
+    pub(crate) fn anomaly(&mut self, over: &Over, now_ms: u64) {
+        let kind = match over.scope {
+            Scope::Watch(_) => AlertKind::Watch,
+            Scope::Client(_) | Scope::Net(_) | Scope::Asn(_) | Scope::Total => AlertKind::Anomaly,
+        };
+        self.raise(kind, now_ms, || {
+            let mut members = scope_members(over.scope);
+            if let Some(watch) = &over.watch {
+                members.insert("watch".to_owned(), json!(watch));
+            }
+            members.insert("threshold".to_owned(), json!(over.measure.name()));
+            members.insert("limit".to_owned(), json!(over.threshold));
+            members.insert("count".to_owned(), json!(over.count));
+            members.insert("cooldown_ends".to_owned(), json!(over.cooldown_ends));
+            members
+        });
+    }
+
+    /// What the cooldowns of an hour held back.
+    pub(crate) fn summary(&mut self, summary: &Summary, now_ms: u64) {
+        self.raise(AlertKind::AnomalySummary, now_ms, || {
+            let scopes: Vec<Value> = summary
+                .scopes
+                .iter()
+                .take(MAX_SCOPES)
+                .map(|(scope, held)| {
+                    let mut members = scope_members(*scope);
+                    members.insert("held_back".to_owned(), held_back(held));
+                    Value::Object(members)
+                })
+                .collect();
+            let mut members = Map::new();
+            members.insert("hour".to_owned(), json!(summary.hour));
+            members.insert("held_back".to_owned(), json!(summary.held_back()));
+            members.insert("scopes".to_owned(), Value::Array(scopes));
+            if summary.scopes.len() > MAX_SCOPES {
+                let more = summary.scopes.len() - MAX_SCOPES;
+                members.insert("more_scopes".to_owned(), json!(more));
+            }
+            members
+        });
+    }
+
+    /// A ban was made; its notes are complete.
+    pub(crate) fn ban(&mut self, ban: &Ban, now_ms: u64) {
+        self.raise(AlertKind::Ban, now_ms, || {
+            let mut members = Map::new();
+            members.insert("netblock".to_owned(), json!(ban.netblock));
+            if let Some(client) = ban.client {
+                members.insert("client".to_owned(), json!(client));
+            }
+            members.insert("ban_started".to_owned(), json!(ban.ban_started));
+            members.insert("ban_expires".to_owned(), json!(ban.ban_expires));
+            members.insert("cause".to_owned(), json!(ban.cause));
+            members.insert("reason".to_owned(), json!(ban.reason));
+            members.insert("observed".to_owned(), json!(ban.observed));
+            let Some(notes) = &ban.notes else {
+                return members;
+            };
+            for (name, value) in [
+                ("limit", json!(notes.limit)),
+                ("limit_value", json!(notes.limit_value)),
+                ("limit_percent", json!(notes.limit_percent)),
+                ("netblock_requests", json!(notes.netblock_requests)),
+                ("lookup", json!(notes.lookup)),
+            ] {
+                if !value.is_null() {
+                    members.insert(name.to_owned(), value);
+                }
+            }
+            members
+        });
+    }
+
+    /// A replacement of the lookup database cannot be read; the old content stays in use.
+    pub(crate) fn file_error(&mut self, file: &str, error: &str, now_ms: u64) {
+        self.raise(AlertKind::FileError, now_ms, || error_members(file, error));
+    }
+
+    /// A state file cannot be written (STATE-7).
+    pub(crate) fn state_error(&mut self, file: &str, error: &str, now_ms: u64) {
+        self.raise(AlertKind::StateError, now_ms, || error_members(file, error));
+    }
+
+    /// Tells the number of alerts that the last minute held back. Called at every turn of the loop.
+    pub(crate) fn turn(&mut self, now_ms: u64) {
+        for kind in AlertKind::ALL {
+            let rest = self
+                .notices
+                .get_mut(kind as usize)
+                .and_then(|notices| notices.turn(now_ms));
+            if let Some(rest) = rest {
+                let mut members = Map::new();
+                members.insert("more".to_owned(), json!(rest));
+                self.write(kind, now_ms, members);
+            }
+        }
+    }
+
+    /// Alerts raised, by position in [`AlertKind::ALL`]; those whose line was held back too.
+    pub(crate) const fn raised(&self) -> [u64; AlertKind::ALL.len()] {
+        self.raised
+    }
+
+    /// Lines that found the log's channel full.
+    pub(crate) const fn lines_dropped(&self) -> u64 {
+        self.lines_dropped
+    }
+
+    /// The newest, oldest first.
+    pub(crate) fn recent(&self) -> impl Iterator<Item = &Arc<Alert>> {
+        self.recent.iter()
+    }
+
+    /// Puts an alert in as alerts.json has it.
+    pub(crate) fn put(&mut self, alert: Arc<Alert>) {
+        self.remove(alert.time);
+        let place = self.recent.partition_point(|held| held.time < alert.time);
+        self.recent.insert(place, alert);
+        self.bound();
+    }
+
+    /// Forgets an alert.
+    pub(crate) fn remove(&mut self, time: Time) {
+        self.recent.retain(|alert| alert.time != time);
+    }
+
+    fn raise(
+        &mut self,
+        kind: AlertKind,
+        now_ms: u64,
+        members: impl FnOnce() -> Map<String, Value>,
+    ) {
+        self.turn(now_ms);
+        if let Some(raised) = self.raised.get_mut(kind as usize) {
+            *raised += 1;
+        }
+        let allowed = self
+            .notices
+            .get_mut(kind as usize)
+            .is_some_and(Notices::allow);
+        if allowed {
+            self.write(kind, now_ms, members());
+        }
+    }
+
+    fn write(&mut self, kind: AlertKind, now_ms: u64, members: Map<String, Value>) {
+        let line = Line {
+            time: Time(now_ms),
+            event: "alert",
+            kind,
+            members: &members,
+        };
+        // Texts, numbers and times only: there is nothing in it that JSON cannot hold.
+        let mut line = serde_json::to_vec(&line).unwrap_or_default();
+        line.push(b'\n');
+        if self.lines.try_send(line).is_err() {
+            self.lines_dropped += 1;
+        }
+        // Two in one millisecond, or a clock set back: the file needs a name for each, in their order.
+        let after_last = self.recent.back().map_or(0, |last| last.time.0 + 1);
+        self.recent.push_back(Arc::new(Alert {
+            time: Time(now_ms.max(after_last)),
+            kind,
+            members,
+        }));
+        self.bound();
+    }
+
+    fn bound(&mut self) {
+        while self.recent.len() > MAX_ALERTS {
+            self.recent.pop_front();
+        }
+    }
+}
+
+/// One line of the log.
+#[derive(Serialize)]
+struct Line<'a> {
+    time: Time,
+    event: &'static str,
+    kind: AlertKind,
+    #[serde(flatten)]
+    members: &'a Map<String, Value>,
+}
+
+/// `scope` and, but for everybody, `of`.
+pub(crate) fn scope_members(scope: Scope) -> Map<String, Value> {
+    let mut members = Map::new();
+    members.insert("scope".to_owned(), json!(scope.kind()));
+    if let Some(of) = scope.of() {
+        members.insert("of".to_owned(), json!(of));
+    }
+    members
+}
+
+/// Those that are not 0, by the name of their measure.
+pub(crate) fn held_back(held: &[u64; 4]) -> Value {
+    let named = Measure::ALL.into_iter().zip(held);
+    let named = named.filter(|(_, count)| **count > 0);
+    Value::Object(
+        named
+            .map(|(measure, count)| (measure.name().to_owned(), json!(count)))
+            .collect(),
+    )
+}
+
+fn error_members(file: &str, error: &str) -> Map<String, Value> {
+    let mut members = Map::new();
+    members.insert("file".to_owned(), json!(file));
+    members.insert("error".to_owned(), json!(error));
+    members
+}
+
+#[cfg(test)]
+mod tests {
+    use crossbeam_channel::{Receiver, unbounded};
+
+    use super::*;
+    use crate::testing::NOW;
+
+    const MINUTE: u64 = 60_000;
+
+    fn alerts() -> (Alerts, Receiver<Vec<u8>>) {
+        let (lines, written) = unbounded();
+        (Alerts::new(lines), written)
+    }
+
+    fn lines(written: &Receiver<Vec<u8>>) -> Vec<String> {
+        written
+            .try_iter()
+            .map(|line| {
+                let line = String::from_utf8(line).unwrap();
+                line.strip_suffix('\n').unwrap().to_owned()
+            })
+            .collect()
+    }
+
+    fn over(scope: Scope) -> Over {
+        Over {
+            scope,
+            watch: matches!(scope, Scope::Watch(_)).then(|| "office".to_owned()),
+            measure: Measure::BytesPerHour,
+            count: 101,
+            threshold: 100,
+            cooldown_ends: Time(NOW + 60 * MINUTE),
+        }
+    }
+
+    /// ALERT-4: each kind is one JSON line with what it has to say.
+    #[test]
+    fn each_kind_has_its_line() {
+        let (mut alerts, written) = alerts();
+        alerts.anomaly(&over(Scope::Total), NOW);
+        alerts.anomaly(&over(Scope::Watch("192.0.2.0/24".parse().unwrap())), NOW);
+        let summary = Summary {
+            hour: Time(NOW),
+            scopes: vec![(Scope::Asn(64_496), [3, 0, 0, 1])],
+            beyond: 2,
+        };
+        alerts.summary(&summary, NOW);
+        let ban: Ban = serde_json::from_value(json!({
+            "netblock": "203.0.113.0/24", "client": "203.0.113.7", "ban_started": "2026-11-21T16:00:00Z",
+            "ban_expires": "permanent", "cause": "byte_limit", "reason": "more than 10 bytes per day",
+            "notes": {"limit": "day_bytes", "limit_value": 10, "limit_percent": 50, "netblock_requests": 9,
+                "request": {"path": "/"}, "lookup": {"country": "DE", "asn": "AS64496", "as_name": "Example"}}
+        }))
+        .unwrap();
+        alerts.ban(&ban, NOW);
+        alerts.file_error("/db.mmdb", "it is cut off", NOW);
+        alerts.state_error("bans.json", "No space left on device", NOW);
+        let time = r#"{"time":"2026-11-21T16:00:00Z","event":"alert","#;
+        assert_eq!(
+            lines(&written),
+            [
+                r#""kind":"anomaly","scope":"total","threshold":"bytes_per_hour","limit":100,"count":101,"cooldown_ends":"2026-11-21T17:00:00Z"}"#,
+                r#""kind":"watch","scope":"watch","of":"192.0.2.0/24","watch":"office","threshold":"bytes_per_hour","limit":100,"count":101,"cooldown_ends":"2026-11-21T17:00:00Z"}"#,
+                r#""kind":"anomaly_summary","hour":"2026-11-21T16:00:00Z","held_back":6,"scopes":[{"scope":"asn","of":"AS64496","held_back":{"requests_per_minute":3,"bytes_per_hour":1}}]}"#,
+                r#""kind":"ban","netblock":"203.0.113.0/24","client":"203.0.113.7","ban_started":"2026-11-21T16:00:00Z","ban_expires":"permanent","cause":"byte_limit","reason":"more than 10 bytes per day","observed":false,"limit":"day_bytes","limit_value":10,"limit_percent":50,"netblock_requests":9,"lookup":{"country":"DE","asn":"AS64496","as_name":"Example"}}"#,
+                r#""kind":"file_error","file":"/db.mmdb","error":"it is cut off"}"#,
+                r#""kind":"state_error","file":"bans.json","error":"No space left on device"}"#,
+            ]
+            .map(|rest| format!("{time}{rest}"))
+        );
+        assert_eq!(alerts.raised(), [1; 6]);
+    }
+
+    /// ALERT-4, section 13.13: of 100,000 alerts in a minute 60 have a line, the rest is one line with the number; the
+    /// count is right, another kind is not held back by it, and what is kept is bounded.
+    #[test]
+    fn a_flood_yields_bounded_lines_and_right_counts() {
+        let (mut alerts, written) = alerts();
+        for number in 0..100_000 {
+            alerts.anomaly(&over(Scope::Asn(number)), NOW + u64::from(number) / 2);
+        }
+        alerts.state_error("bans.json", "full", NOW + 50_001);
+        assert_eq!(lines(&written).len(), 61);
+        assert_eq!(alerts.raised(), [100_000, 0, 0, 0, 0, 1]);
+        alerts.turn(NOW + MINUTE - 1);
+        assert!(written.is_empty());
+        alerts.turn(NOW + MINUTE);
+        assert_eq!(
+            lines(&written),
+            [r#"{"time":"2026-11-21T16:01:00Z","event":"alert","kind":"anomaly","more":99940}"#]
+        );
+        alerts.turn(NOW + 2 * MINUTE);
+        assert!(written.is_empty());
+        for minute in 0..100 {
+            for number in 0..70 {
+                alerts.anomaly(&over(Scope::Asn(number)), NOW + (3 + minute) * MINUTE);
+            }
+        }
+        assert_eq!(alerts.recent().count(), MAX_ALERTS);
+        assert_eq!(alerts.raised()[0], 107_000);
+    }
+
+    /// ALERT-4: alerts of one millisecond, and of a clock set back, have names of their own, in their order.
+    #[test]
+    fn each_alert_has_a_name_of_its_own() {
+        let (mut alerts, _written) = alerts();
+        for at in [NOW, NOW, NOW - 5000, NOW + 1000] {
+            alerts.state_error("bans.json", "full", at);
+        }
+        let times: Vec<u64> = alerts.recent().map(|alert| alert.time.0 - NOW).collect();
+        assert_eq!(times, [0, 1, 2, 1000]);
+    }
+
+    /// ALERT-4: a log that takes no line is counted and waited for by nobody.
+    #[test]
+    fn a_full_channel_is_counted() {
+        let (lines, _written) = crossbeam_channel::bounded(1);
+        let mut alerts = Alerts::new(lines);
+        alerts.state_error("bans.json", "full", NOW);
+        alerts.state_error("bans.json", "full", NOW);
+        assert_eq!((alerts.lines_dropped(), alerts.raised()[5]), (1, 2));
+    }
+
+    /// ALERT-2: a summary names a bounded number of scopes and the number of the others.
+    #[test]
+    fn a_summary_is_bounded() {
+        let (mut alerts, written) = alerts();
+        let summary = Summary {
+            hour: Time(NOW),
+            scopes: (0..250).map(|n| (Scope::Asn(n), [1, 0, 0, 0])).collect(),
+            beyond: 0,
+        };
+        alerts.summary(&summary, NOW);
+        let line: Value = serde_json::from_str(&lines(&written)[0]).unwrap();
+        assert_eq!(line["scopes"].as_array().unwrap().len(), MAX_SCOPES);
+        assert_eq!(
+            (&line["more_scopes"], &line["held_back"]),
+            (&json!(150), &json!(250))
+        );
+    }
+}
