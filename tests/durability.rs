@@ -357,7 +357,7 @@ fn kills(rounds: usize, seed: u64) {
             weir.kill();
             killed.store(true, Ordering::SeqCst);
         });
-        for file in ["bans.json", "clients.json", "lookups.json"] {
+        for file in ["bans.json", "clients.json", "lookups.json", "alerts.json"] {
             if let Some(file) = weir.state_file(file) {
                 assert_eq!(file["version"], 1, "round {round}");
             }
@@ -496,12 +496,19 @@ fn outage(state: &StateDir, mut disk: impl FnMut(&Weir, bool)) {
         200,
         "lifted all the same"
     );
-    for file in ["bans.json", "clients.json", "lookups.json"] {
+    for file in ["bans.json", "clients.json", "lookups.json", "alerts.json"] {
         wait_for(&format!("the errors of {file}"), || {
             (writes(&weir, file, "error") >= 1.0).then_some(())
         });
         weir.wait_for_process_log(&["ERROR", file, "cannot be written"]);
     }
+    let alert = wait_for("the alert", || {
+        let mut lines = weir.raw_output().into_iter();
+        let line = lines.find(|line| line.contains("\"state_error\""))?;
+        serde_json::from_str::<Value>(&line).ok()
+    });
+    assert_eq!(alert["event"], "alert", "{alert}");
+    assert!(weir.metric("waf_alerts_total{kind=\"state_error\"}") >= Some(1.0));
     let errors = writes(&weir, "bans.json", "error");
     let written = writes(&weir, "bans.json", "ok");
 
@@ -514,7 +521,7 @@ fn outage(state: &StateDir, mut disk: impl FnMut(&Weir, bool)) {
     );
     let file = weir.wait_for_bans("everything", |bans| bans.len() == 3);
     assert!(file["bans"][0]["lifted"].is_string(), "{file}");
-    for file in ["bans.json", "clients.json", "lookups.json"] {
+    for file in ["bans.json", "clients.json", "lookups.json", "alerts.json"] {
         weir.wait_for_process_log(&["INFO", file, "written again"]);
     }
     assert!(writes(&weir, "bans.json", "ok") > written);
