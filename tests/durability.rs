@@ -302,7 +302,7 @@ fn kills(rounds: usize, seed: u64) {
     let settings = [
         LOW,
         ("WAF_STATE_WRITE_DELAY", "1ms"),
-        ("WAF_STATE_COUNTER_INTERVAL", "5ms"),
+        ("WAF_STATE_COUNTER_INTERVAL", "25ms"),
     ];
     let mut random = Random(seed);
     let numbers = AtomicU32::new(0);
@@ -329,6 +329,12 @@ fn kills(rounds: usize, seed: u64) {
             .count();
         let (address, directory) = (weir.address(), state.path().to_owned());
         let killed = AtomicBool::new(false);
+        // A write waits for an edit to settle, so rounds with edits acknowledge little and last longer.
+        let (edits, span_us) = if round.is_multiple_of(3) {
+            (3, 400_000)
+        } else {
+            (0, 160_000)
+        };
         // One at a time: what an editor did not read it takes out of the file, acknowledged or not.
         let turn = Mutex::new(());
         std::thread::scope(|scope| {
@@ -342,16 +348,16 @@ fn kills(rounds: usize, seed: u64) {
                 }
             });
             scope.spawn(|| {
-                for _ in 0..3 {
+                for _ in 0..edits {
                     let _turn = turn.lock();
                     edit(&directory, &numbers, &killed);
                 }
             });
-            std::thread::sleep(Duration::from_micros(random.below(160_000)));
+            std::thread::sleep(Duration::from_micros(random.below(span_us)));
             weir.kill();
             killed.store(true, Ordering::SeqCst);
         });
-        for file in ["bans.json", "clients.json", "lookups.json"] {
+        for file in ["bans.json", "clients.json", "lookups.json", "alerts.json"] {
             if let Some(file) = weir.state_file(file) {
                 assert_eq!(file["version"], 1, "round {round}");
             }
@@ -490,12 +496,19 @@ fn outage(state: &StateDir, mut disk: impl FnMut(&Weir, bool)) {
         200,
         "lifted all the same"
     );
-    for file in ["bans.json", "clients.json", "lookups.json"] {
+    for file in ["bans.json", "clients.json", "lookups.json", "alerts.json"] {
         wait_for(&format!("the errors of {file}"), || {
             (writes(&weir, file, "error") >= 1.0).then_some(())
         });
         weir.wait_for_process_log(&["ERROR", file, "cannot be written"]);
     }
+    let alert = wait_for("the alert", || {
+        let mut lines = weir.raw_output().into_iter();
+        let line = lines.find(|line| line.contains("\"state_error\""))?;
+        serde_json::from_str::<Value>(&line).ok()
+    });
+    assert_eq!(alert["event"], "alert", "{alert}");
+    assert!(weir.metric("waf_alerts_total{kind=\"state_error\"}") >= Some(1.0));
     let errors = writes(&weir, "bans.json", "error");
     let written = writes(&weir, "bans.json", "ok");
 
@@ -508,7 +521,7 @@ fn outage(state: &StateDir, mut disk: impl FnMut(&Weir, bool)) {
     );
     let file = weir.wait_for_bans("everything", |bans| bans.len() == 3);
     assert!(file["bans"][0]["lifted"].is_string(), "{file}");
-    for file in ["bans.json", "clients.json", "lookups.json"] {
+    for file in ["bans.json", "clients.json", "lookups.json", "alerts.json"] {
         weir.wait_for_process_log(&["INFO", file, "written again"]);
     }
     assert!(writes(&weir, "bans.json", "ok") > written);

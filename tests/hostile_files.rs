@@ -12,11 +12,15 @@ use crate::support::application::Application;
 use crate::support::wait_for;
 use crate::support::weir::{Weir, from_now, pretty, state_dir};
 
-const FILES: [(&str, &str); 3] = [
+const FILES: [(&str, &str); 4] = [
     ("bans.json", "bans"),
     ("clients.json", "clients"),
     ("lookups.json", "lookups"),
+    ("alerts.json", "alerts"),
 ];
+/// How every document begins, and how one of alerts.json does, which has more lists than one.
+const BEGINNING: &[u8] = b"{\"version\": 1, ";
+const OF_ALERTS: &[u8] = b"{\"version\": 1, \"counters\": [], \"cooldowns\": [], ";
 
 /// STATE-6: at the start every text that is no JSON is one clear error with file, line and column, exit status 78, and
 /// the file stays as it was; JSON in a member that nobody knows is no reason to refuse.
@@ -155,7 +159,10 @@ fn edits(chosen: impl Fn(usize) -> bool) {
             assert_eq!(errors(), tried, "once: {}", text.name);
         }
         // Until a write sets it aside the bad file lies there, and a good one in its place is an edit like any other.
-        let good = json!({"version": 1, list: []});
+        let mut good = json!({"version": 1, list: []});
+        if file == "alerts.json" {
+            good = json!({"version": 1, "counters": [], "cooldowns": [], "alerts": []});
+        }
         if file != "bans.json" {
             fs::write(weir.state_path(file), pretty(&good)).expect("writes");
         }
@@ -247,6 +254,13 @@ fn texts(list: &str) -> Vec<Text> {
         ("client twice", "{\"version\": 1, \"clients\": [{\"client\": \"10.0.0.1\", \"client\": \"10.0.0.2\", \"first_seen\": \"2026-11-21T16:00:00Z\", \"last_seen\": \"2026-11-21T16:00:00Z\"}]}".to_owned()),
     ] {
         all.push(Text { name: name.to_owned(), bytes: text.into_bytes(), expected: Judged::Refused });
+    }
+    if list == "alerts" {
+        for text in &mut all {
+            if let Some(rest) = text.bytes.strip_prefix(BEGINNING) {
+                text.bytes = [OF_ALERTS, rest].concat();
+            }
+        }
     }
     all
 }
