@@ -1,4 +1,4 @@
-//! Full state files: 20,000 clients and 10,000 bans at the start, edited and written while traffic runs (STATE-1, STATE-3).
+//! Full state files: 20,000 clients, 10,000 bans and 20,000 lookups at the start, edited and written while traffic runs (STATE-1, STATE-3).
 //!
 //! Times are printed, not judged: they are figures of the machine and of the build. Counts are judged.
 
@@ -14,6 +14,7 @@ use crate::support::weir::{StateDir, Weir, from_now, milliseconds, pretty, state
 
 const CLIENTS: usize = 20_000;
 const BANS: usize = 10_000;
+const LOOKUPS: usize = 20_000;
 /// How long traffic runs in each case.
 const SPAN: Duration = Duration::from_secs(3);
 
@@ -30,7 +31,7 @@ fn full_files_are_in_force_with_the_first_answer() {
     );
     assert_eq!(weir.get("/a", "198.51.100.1").status, 200);
     println!(
-        "STATE: {CLIENTS} clients and {BANS} bans: first answer after {:.0} ms",
+        "STATE: {CLIENTS} clients, {BANS} bans, {LOOKUPS} lookups: first answer after {:.0} ms",
         milliseconds(began.elapsed())
     );
     for number in [0, BANS / 2, BANS - 1] {
@@ -100,7 +101,7 @@ fn full_files_are_written_and_edited_under_traffic() {
         } else {
             assert_eq!(written("clients.json"), 0.0);
         }
-        for file in ["bans.json", "clients.json"] {
+        for file in ["bans.json", "clients.json", "lookups.json"] {
             let errors = format!("waf_state_writes_total{{file=\"{file}\",outcome=\"error\"}}");
             assert_eq!(weir.metric(&errors), Some(0.0));
         }
@@ -123,6 +124,8 @@ fn full_files_are_written_and_edited_under_traffic() {
         );
         let bans = weir.state_file("bans.json").expect("bans.json");
         assert_eq!(bans["bans"].as_array().map(Vec::len), Some(BANS));
+        let lookups = weir.state_file("lookups.json").expect("lookups.json");
+        assert_eq!(lookups["lookups"].as_array().map(Vec::len), Some(LOOKUPS));
     }
 }
 
@@ -175,9 +178,13 @@ fn full_state(clients: usize) -> StateDir {
                 "requests": {"minute": none, "hour": none, "day": day}, "bytes": {"minute": none, "hour": none, "day": none}})
         })
         .collect();
+    let lookups: Vec<_> = (0..LOOKUPS)
+        .map(|number| json!({"client": known(number), "answered": seen, "country": "DE", "asn": "AS64496", "as_name": "Example"}))
+        .collect();
     for (file, list, entries) in [
         ("bans.json", "bans", bans),
         ("clients.json", "clients", clients),
+        ("lookups.json", "lookups", lookups),
     ] {
         let text = pretty(&json!({"version": 1, list: entries}));
         fs::write(state.path().join(file), text).expect("writes");

@@ -10,6 +10,7 @@ use jsonschema::Validator;
 use serde_json::{Value, json};
 
 use crate::support::application::{After, Application};
+use crate::support::geo::Geo;
 use crate::support::raw_client::{Connection, get, request, try_exchange};
 use crate::support::wait_for;
 use crate::support::weir::{Weir, pretty, state_dir};
@@ -81,6 +82,7 @@ fn what_the_service_writes_fits() {
         After::KeepAlive
     });
     let state = state_dir();
+    let database = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/lite.mmdb");
     let settings = [
         ("WAF_RATE_LIMIT_PER_HOUR", "3"),
         ("WAF_BYTES_LIMIT_PER_DAY", "1000"),
@@ -89,6 +91,10 @@ fn what_the_service_writes_fits() {
         ("WAF_INSTANCE_NAME", "edge-1"),
         ("WAF_LOG_REQUEST_HEADERS", "Accept, X-Odd"),
         ("WAF_STATE_WRITE_DELAY", "10ms"),
+        ("WAF_LOOKUP_SOURCE", "file"),
+        ("WAF_LOOKUP_DB_PATH", database),
+        ("WAF_COUNTRY_LIMIT_PERCENT", "DE=50"),
+        ("WAF_DENY_COUNTRIES", "GB"),
         ("WAF_ANOMALY_CLIENT_REQUESTS_PER_HOUR", "2"),
         ("WAF_ANOMALY_TOTAL_BYTES_PER_HOUR", "1"),
         ("WAF_WATCH_NETS", "odd=192.0.0.0/16"),
@@ -123,6 +129,8 @@ fn what_the_service_writes_fits() {
         [302, 413]
     );
     weir.get("/denied", "198.51.100.1");
+    weir.get("/denied-country", "81.2.69.7");
+    weir.get("/lowered", "2a02:d0c0::1");
     weir.get("/_waf/nothing", "192.0.4.1");
     weir.get("/_waf/bans", "192.0.4.1");
     let _ = try_exchange(
@@ -182,7 +190,7 @@ fn what_the_service_writes_fits() {
         );
     }
     weir.stop();
-    for name in ["bans", "clients", "alerts"] {
+    for name in ["bans", "clients", "lookups", "alerts"] {
         fits(
             &closed(name, "#"),
             name,
@@ -211,10 +219,53 @@ fn what_the_service_writes_fits() {
         "unauthorized",
         "not_found",
         "denied_net",
+        "denied_country",
         "rate_limited",
         "body_too_large",
     ] {
         assert!(actions.contains(action), "{action} is missing: {actions:?}");
+    }
+}
+
+/// STATE-8: the same for what a lookup brings: members of lines, bans and clients, percentages, lookups.json.
+#[test]
+fn what_follows_from_a_lookup_fits() {
+    let application = Application::ok();
+    let geo = Geo::saying(r#"{"country_code":"DE","asn":64496,"organization_name":"Example"}"#);
+    let settings = geo.settings(&[
+        ("WAF_RATE_LIMIT_PER_HOUR", "4"),
+        ("WAF_COUNTRY_LIMIT_PERCENT", "DE=50"),
+        ("WAF_ASN_BYTES_PERCENT", "AS64496=10"),
+        ("WAF_DENY_COUNTRIES", "FR"),
+    ]);
+    let settings: Vec<(&str, &str)> = settings
+        .iter()
+        .map(|(name, value)| (*name, &**value))
+        .collect();
+    let mut weir = Weir::start(&application, &settings);
+    for _ in 0..4 {
+        weir.get("/a", "81.2.69.7");
+    }
+    let bans = wait_for("the ban", || {
+        Some(weir.bans()).filter(|bans| !bans.is_empty())
+    });
+    assert_eq!(bans[0]["notes"]["limit_percent"], 50, "{bans:#?}");
+    fits(&closed("bans", "#/$defs/ban"), "a ban", &bans[0]);
+    weir.stop();
+    for name in ["bans", "clients", "lookups"] {
+        let file = weir.state_file(&format!("{name}.json")).expect("the file");
+        assert_ne!(file[name], json!([]), "{name}");
+        fits(&closed(name, "#"), name, &file);
+    }
+    let lines = weir.request_log();
+    assert!(
+        lines
+            .iter()
+            .any(|line| line["limit_percent"]["percent"] == 50 && line["country"] == "DE"),
+        "{lines:#?}"
+    );
+    for line in &lines {
+        fits(&closed("request-log", "#"), "a log line", line);
     }
 }
 
@@ -226,6 +277,7 @@ fn the_schemas_judge_files_as_the_start_does() {
     let client = json!({"client": "203.0.113.7", "first_seen": time, "last_seen": time});
     let bans = |change: Value| json!({"version": 1, "bans": [with(json!({"netblock": "203.0.113.0/24", "ban_expires": "permanent"}), change)]});
     let clients = |change: Value| json!({"version": 1, "clients": [with(client.clone(), change)]});
+    let lookups = |change: Value| json!({"version": 1, "lookups": [with(json!({"client": "203.0.113.7"}), change)]});
     let window = json!({"start": time, "current": 3, "previous": 9});
     let good = [
         ("bans", json!({"version": 1, "bans": []})),
@@ -262,6 +314,18 @@ fn the_schemas_judge_files_as_the_start_does() {
         (
             "bans",
             bans(json!({"ticket": "OPS-1", "notes": {"by": "hand"}})),
+        ),
+        ("lookups", json!({"version": 1, "lookups": []})),
+        ("lookups", lookups(json!({}))),
+        (
+            "lookups",
+            lookups(
+                json!({"client": "2001:db8:1:2::/64", "answered": time, "country": "DE", "asn": "AS64496", "as_name": "Example", "note": 1}),
+            ),
+        ),
+        (
+            "lookups",
+            lookups(json!({"country": null, "asn": null, "as_name": null})),
         ),
         ("clients", json!({"version": 1, "clients": []})),
         ("clients", clients(json!({}))),
@@ -362,6 +426,15 @@ fn the_schemas_judge_files_as_the_start_does() {
         ("bans", bans(json!({"notes": {"netblock_requests": -1}}))),
         ("bans", bans(json!({"notes": {"limit_value": 1.5}}))),
         ("bans", bans(json!({"notes": {"request": {"path": 1}}}))),
+        ("lookups", json!({"version": 1, "lookups": [{}]})),
+        ("lookups", lookups(json!({"client": "203.0.113.0/24"}))),
+        ("lookups", lookups(json!({"answered": "soon"}))),
+        ("lookups", lookups(json!({"answered": null}))),
+        ("lookups", lookups(json!({"country": "Germany"}))),
+        ("lookups", lookups(json!({"country": "de"}))),
+        ("lookups", lookups(json!({"asn": "64496"}))),
+        ("lookups", lookups(json!({"asn": 64496}))),
+        ("lookups", lookups(json!({"as_name": {}}))),
         (
             "clients",
             json!({"version": 1, "clients": [{"client": "203.0.113.7"}]}),
@@ -387,8 +460,15 @@ fn the_schemas_judge_files_as_the_start_does() {
         .into_iter()
         .chain(wrong_alerts.map(|file| ("alerts", file)))
         .collect();
-    let lists = ["bans", "clients", "counters", "cooldowns", "alerts"];
-    let schemas: BTreeMap<_, _> = ["bans", "clients", "alerts"]
+    let lists = [
+        "bans",
+        "clients",
+        "lookups",
+        "counters",
+        "cooldowns",
+        "alerts",
+    ];
+    let schemas: BTreeMap<_, _> = ["bans", "clients", "lookups", "alerts"]
         .map(|name| (name, validator(&schema(name))))
         .into();
     for (documents, expected) in [(&good[..], true), (&wrong[..], false)] {

@@ -646,15 +646,29 @@ impl Worker {
 mod tests {
     use std::io::{Read, Write};
 
+    use weir_shared::lookup::Reply;
+
     use super::*;
 
     fn plane(handover: Handover) -> (DataPlane, SocketAddr, Counting) {
+        let ask: Ask = Arc::new(|_, _| Reply::NotNow { again_ns: u64::MAX });
+        plane_with(&[("WAF_LOOKUP_SOURCE", "off")], handover, ask)
+    }
+
+    fn plane_with(
+        settings: &[(&str, &str)],
+        handover: Handover,
+        ask: Ask,
+    ) -> (DataPlane, SocketAddr, Counting) {
         let variables = [
             ("WAF_UPSTREAM", "http://127.0.0.1:9"),
             ("WAF_LISTEN", "127.0.0.1:0"),
             ("WAF_WORKERS", "1"),
-        ]
-        .map(|(name, value)| (name.to_owned(), value.to_owned()));
+        ];
+        let variables = variables
+            .iter()
+            .chain(settings)
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
         let settings = Arc::new(weir_shared::settings::load(variables).unwrap().settings);
         let bound = Bound::new(settings.listen, settings.workers).unwrap();
         let address = bound.address();
@@ -670,13 +684,13 @@ mod tests {
             records: None,
             finished: None,
             handover,
-            ask: Arc::new(|_, _| weir_shared::lookup::Reply::NotNow { again_ns: u64::MAX }),
+            ask,
             counting: counting.clone(),
         };
         (DataPlane::start(bound, parts).unwrap(), address, counting)
     }
 
-    fn ask(address: SocketAddr, path: &str) -> String {
+    fn get(address: SocketAddr, path: &str) -> String {
         let mut stream = std::net::TcpStream::connect(address).unwrap();
         write!(
             stream,
@@ -692,10 +706,40 @@ mod tests {
     #[test]
     fn a_panic_costs_its_request_alone() {
         let (plane, address, counting) = plane(Arc::new(|_, _| panic!("a bug")));
-        assert!(ask(address, "/_waf/bans").starts_with("HTTP/1.1 500 "));
-        assert!(ask(address, "/_waf/health").starts_with("HTTP/1.1 200 "));
+        assert!(get(address, "/_waf/bans").starts_with("HTTP/1.1 500 "));
+        assert!(get(address, "/_waf/health").starts_with("HTTP/1.1 200 "));
         let totals = counting.totals();
         assert_eq!(totals.connection_errors[ConnectionError::Panic.index()], 1);
+        plane.stop(Stop::Drain);
+        assert!(plane.join());
+    }
+
+    /// LOOKUP-3: a request waits for a lookup that never ends no longer than `WAF_LOOKUP_TIMEOUT`, and no further request
+    /// of the client waits for it again, nor asks.
+    #[test]
+    fn a_client_waits_once_for_a_lookup_that_never_ends() {
+        let asked = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let held = Arc::clone(&asked);
+        let ask: Ask = Arc::new(move |_, answered| {
+            held.lock().unwrap().push(answered);
+            Reply::Later
+        });
+        let settings = [
+            ("WAF_LOOKUP_SOURCE", "url"),
+            ("WAF_LOOKUP_URL", "http://127.0.0.1:9/{ip}"),
+            ("WAF_LOOKUP_TIMEOUT", "200ms"),
+            ("WAF_DENY_COUNTRIES", "DE"),
+        ];
+        let (plane, address, _) = plane_with(&settings, Arc::new(|_, _| panic!("not ours")), ask);
+        let start = std::time::Instant::now();
+        assert!(get(address, "/").starts_with("HTTP/1.1 502 "));
+        assert!(start.elapsed() >= Duration::from_millis(200));
+        for _ in 0..3 {
+            assert!(get(address, "/").starts_with("HTTP/1.1 502 "));
+        }
+        let asked = asked.lock().unwrap();
+        assert_eq!(asked.len(), 1);
+        assert!(asked[0].is_some(), "the first one waited");
         plane.stop(Stop::Drain);
         assert!(plane.join());
     }
@@ -704,7 +748,7 @@ mod tests {
     #[test]
     fn a_dropped_answer_is_503() {
         let (plane, address, _) = plane(Arc::new(|_, _| weir_shared::handover::Step::Later));
-        assert!(ask(address, "/_waf/bans").starts_with("HTTP/1.1 503 "));
+        assert!(get(address, "/_waf/bans").starts_with("HTTP/1.1 503 "));
         plane.stop(Stop::Drain);
         assert!(plane.join());
     }

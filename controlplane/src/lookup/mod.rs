@@ -28,6 +28,9 @@ pub(crate) use file::FileFault;
 use file::Databases;
 use service::Service;
 
+/// When a client whose record cannot be read is looked up again: a replacement of the file may have come.
+const RECORD_AGAIN_NS: u64 = 60_000_000_000;
+
 /// Why lookups cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum LookupError {
@@ -55,6 +58,7 @@ pub enum LookupError {
 pub struct Lookups {
     source: Source,
     counts: Arc<Counts>,
+    clock: Clock,
 }
 
 #[derive(Clone)]
@@ -157,7 +161,11 @@ impl Lookups {
                 Source::Service(service)
             }
         };
-        Ok(Self { source, counts })
+        Ok(Self {
+            source,
+            counts,
+            clock: clock.clone(),
+        })
     }
 
     /// Replacements of a database file that could not be used, since this was last asked.
@@ -204,7 +212,9 @@ impl Lookups {
                 Err(error) => {
                     tracing::debug!("a record of the lookup database cannot be read: {error}");
                     self.counts.count(Outcome::Error);
-                    Reply::NotNow { again_ns: u64::MAX }
+                    Reply::NotNow {
+                        again_ns: self.clock.now().mono_ns.saturating_add(RECORD_AGAIN_NS),
+                    }
                 }
             },
         }

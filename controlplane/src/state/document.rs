@@ -323,11 +323,121 @@ impl<'de, D: Document> DeserializeSeed<'de> for Entry<'_, D> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
     use proptest::prelude::*;
+    use serde_json::json;
 
     use super::super::bans::Bans;
     use super::super::clients::Clients;
+    use super::super::lookups::Lookups;
     use super::*;
+
+    /// Values that fit some member and no other. Arrays have something in them: an empty one in the place of an object
+    /// without needed members is taken by the service and refused by the schemas.
+    fn value() -> impl Strategy<Value = Value> {
+        let time = "2026-11-21T16:00:00Z";
+        let window = json!({"start": time, "current": 3, "previous": 9});
+        prop::sample::select(vec![
+            json!(null),
+            json!(true),
+            json!(7),
+            json!(-1),
+            json!(1.5),
+            json!(u64::MAX),
+            json!(""),
+            json!("permanent"),
+            json!(time),
+            json!("2026-11-21T16:00:00.5+01:00"),
+            json!("2026-11-21"),
+            json!("2026-02-30T16:00:00Z"),
+            json!("203.0.113.7"),
+            json!("203.0.113.7/24"),
+            json!("203.0.113.0/33"),
+            json!("203.0.113.07"),
+            json!("::1"),
+            json!("2001:db8::/32"),
+            json!("2001:db8:1:2::/64"),
+            json!("::/129"),
+            json!("::ffff:203.0.113.7"),
+            json!("fe80::1%x"),
+            json!("203.0.113.7/64"),
+            json!("admin"),
+            json!("edit"),
+            json!("day"),
+            json!("week"),
+            json!("DE"),
+            json!("AS64496"),
+            json!("64496"),
+            json!([7]),
+            json!({}),
+            json!({"limit": "day", "limit_percent": 50}),
+            json!({"limit": 1}),
+            json!({"limit_value": -1}),
+            json!({"request": {"path": "/", "host": null}}),
+            json!({"request": {"path": 7}}),
+            json!({"lookup": {"country": "DE"}}),
+            json!({"lookup": [7]}),
+            json!({"country": "DE", "asn": null}),
+            json!({"as_name": 7}),
+            json!({"minute": window}),
+            json!({"day": {"start": time}}),
+            json!({"hour": null}),
+        ])
+    }
+
+    /// A whole document whose one entry had some members put in, changed or taken out.
+    fn document<D: Document>(
+        entry: Value,
+        members: &'static [&'static str],
+    ) -> impl Strategy<Value = Value> {
+        let change = (
+            prop::sample::select(members.to_vec()),
+            prop::option::weighted(0.9, value()),
+        );
+        prop::collection::vec(change, 0..4).prop_map(move |changes| {
+            let mut entry = entry.clone();
+            for (member, value) in changes {
+                match value {
+                    Some(value) => entry[member] = value,
+                    None => drop(entry.as_object_mut().unwrap().remove(member)),
+                }
+            }
+            json!({"version": 1, D::LIST: [entry]})
+        })
+    }
+
+    fn schema(text: &str) -> jsonschema::Validator {
+        let schema = serde_json::from_str(text).unwrap();
+        jsonschema::options()
+            .should_validate_formats(true)
+            .build(&schema)
+            .unwrap()
+    }
+
+    /// Whether the schema and the service say the same.
+    fn agree<D: Document>(
+        schema: &jsonschema::Validator,
+        document: &Value,
+    ) -> Result<(), TestCaseError> {
+        let taken = parse::<D>(document.to_string().as_bytes());
+        prop_assert_eq!(
+            schema.is_valid(document),
+            taken.is_ok(),
+            "{}: {:?}",
+            document,
+            taken.err()
+        );
+        Ok(())
+    }
+
+    static SCHEMAS: LazyLock<[jsonschema::Validator; 3]> = LazyLock::new(|| {
+        [
+            schema(include_str!("../../../schema/proxy/bans.schema.json")),
+            schema(include_str!("../../../schema/proxy/clients.schema.json")),
+            schema(include_str!("../../../schema/proxy/lookups.schema.json")),
+        ]
+    });
 
     /// Texts made of the pieces of state files, well put together or not.
     fn pieces() -> impl Strategy<Value = String> {
@@ -390,13 +500,29 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(2000))]
+        #![proptest_config(ProptestConfig::with_cases(1000))]
 
         /// STATE-5, STATE-6: whatever a file holds, it is judged and never a panic.
         #[test]
         fn any_file_is_judged(bytes in prop_oneof![prop::collection::vec(any::<u8>(), 0..200), pieces().prop_map(String::into_bytes)]) {
             judged::<Bans>(&bytes)?;
             judged::<Clients>(&bytes)?;
+        }
+
+        /// STATE-8: the schemas in `schema/proxy/` judge an entry as the service does, whatever stands in its members.
+        #[test]
+        fn schemas_and_service_agree(
+            bans in document::<Bans>(json!({"netblock": "203.0.113.0/24", "ban_expires": "permanent"}),
+                &["netblock", "client", "ban_started", "ban_expires", "cause", "reason", "lifted", "observed", "notes", "x"]),
+            clients in document::<Clients>(json!({"client": "203.0.113.7", "first_seen": "2026-11-21T16:00:00Z", "last_seen": "2026-11-21T16:00:00Z"}),
+                &["client", "first_seen", "last_seen", "lookup", "passed", "refused", "requests", "bytes", "x"]),
+            lookups in document::<Lookups>(json!({"client": "203.0.113.7", "answered": "2026-11-21T16:00:00Z"}),
+                &["client", "answered", "country", "asn", "as_name", "x"]),
+        ) {
+            let [of_bans, of_clients, of_lookups] = &*SCHEMAS;
+            agree::<Bans>(of_bans, &bans)?;
+            agree::<Clients>(of_clients, &clients)?;
+            agree::<Lookups>(of_lookups, &lookups)?;
         }
 
         /// STATE-5: the same for a good file with one byte changed, and for one that was cut off, which never is one.

@@ -19,6 +19,9 @@ use crate::lookup::{LookupRow, MAX_LOOKUPS};
 /// lookups.json
 pub(super) struct Lookups;
 
+/// When an answer came that does not say so, until it is completed.
+const NOT_SAID: Time = Time(0);
+
 /// An answer with the members of its entry that this version does not know.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Entry {
@@ -67,8 +70,16 @@ impl Document for Lookups {
         }
     }
 
-    fn complete(mut entries: Vec<Entry>, _: &[Entry], now: Time) -> Vec<Entry> {
+    fn complete(mut entries: Vec<Entry>, base: &[Entry], now: Time) -> Vec<Entry> {
+        let mut held: Option<HashMap<Client, Time>> = None;
         for entry in &mut entries {
+            if entry.row.answered == NOT_SAID {
+                let held = held.get_or_insert_with(|| {
+                    let times = base.iter().map(|held| (held.row.client, held.row.answered));
+                    times.collect()
+                });
+                entry.row.answered = held.get(&entry.row.client).copied().unwrap_or(now);
+            }
             // An answer from the future would hold for longer than WAF_LOOKUP_TTL.
             entry.row.answered = entry.row.answered.min(now);
         }
@@ -115,9 +126,14 @@ impl Document for Lookups {
 #[derive(Serialize, Deserialize)]
 struct Form {
     client: Client,
+    #[serde(default)]
     answered: Time,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    country: Option<Country>,
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "country"
+    )]
+    country: Option<String>,
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
@@ -130,15 +146,30 @@ struct Form {
     unknown: Map<String, Value>,
 }
 
+/// Two capital letters.
+fn country<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    let text = Option::<String>::deserialize(deserializer)?;
+    let sound = |text: &str| {
+        text.parse::<Country>()
+            .is_ok_and(|code| code.to_string() == text)
+    };
+    match text {
+        Some(text) if !sound(&text) => Err(serde::de::Error::custom(format!(
+            "{text:?} is not a country: two capital letters such as DE are allowed"
+        ))),
+        text => Ok(text),
+    }
+}
+
 /// `AS<number>`; 64512 stands for unknown (LOOKUP-4).
 fn as_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
     let Some(text) = Option::<String>::deserialize(deserializer)? else {
         return Ok(None);
     };
     match AsNumber::parse_named(&text) {
-        Ok((number, None)) => Ok(number.map(|number| number.to_string())),
-        Ok((_, Some(_))) | Err(_) => Err(serde::de::Error::custom(format!(
-            "{text:?} is not an AS number: AS64496 or 64496 is allowed"
+        Ok((number, None)) if text.starts_with("AS") => Ok(number.map(|number| number.to_string())),
+        Ok(_) | Err(_) => Err(serde::de::Error::custom(format!(
+            "{text:?} is not an AS number: AS and its number, such as AS64496, is allowed"
         ))),
     }
 }
@@ -149,7 +180,7 @@ impl Serialize for Entry {
         Form {
             client: self.row.client,
             answered: self.row.answered,
-            country: lookup.country(),
+            country: lookup.country.clone(),
             asn: lookup.asn.clone(),
             as_name: lookup.as_name.clone(),
             unknown: self.unknown.as_deref().cloned().unwrap_or_default(),
@@ -165,7 +196,7 @@ impl<'de> Deserialize<'de> for Entry {
             row: LookupRow {
                 client: form.client,
                 lookup: Arc::new(Lookup {
-                    country: form.country.map(|country| country.to_string()),
+                    country: form.country,
                     asn: form.asn,
                     as_name: form.as_name,
                 }),
@@ -195,7 +226,7 @@ mod tests {
         ] {
             assert_eq!(serde_json::to_value(read(&form).unwrap()).unwrap(), form);
         }
-        let unknown = json!({"client":"8.8.8.8","answered":"2026-11-21T16:00:00Z","country":"us","asn":"64512"});
+        let unknown = json!({"client":"8.8.8.8","answered":"2026-11-21T16:00:00Z","country":"US","asn":"AS64512"});
         let lookup = read(&unknown).unwrap().row.lookup;
         assert_eq!(
             (lookup.country.as_deref(), lookup.asn.as_deref()),
@@ -211,12 +242,12 @@ mod tests {
             (
                 "country",
                 json!("Germany"),
-                "\"Germany\" is not a country: two letters such as DE are allowed",
+                "\"Germany\" is not a country: two capital letters such as DE are allowed",
             ),
             (
                 "asn",
                 json!("Google"),
-                "\"Google\" is not an AS number: AS64496 or 64496 is allowed",
+                "\"Google\" is not an AS number: AS and its number, such as AS64496, is allowed",
             ),
             (
                 "answered",
@@ -233,11 +264,16 @@ mod tests {
             wrong[member] = value;
             assert_eq!(read(&wrong).unwrap_err(), fault);
         }
-        assert!(
-            read(&json!({"client":"8.8.8.8"}))
-                .unwrap_err()
-                .contains("`answered`")
-        );
+        assert!(read(&json!({})).unwrap_err().contains("`client`"));
+    }
+
+    /// STATE-3: an answer written by hand without its time came when it was read first, also when it is read again.
+    #[test]
+    fn an_answer_without_its_time_came_when_it_was_read() {
+        let entry = vec![read(&json!({"client":"8.8.8.8"})).unwrap()];
+        let first = Lookups::complete(entry.clone(), &[], Time(70));
+        assert_eq!(first[0].row.answered, Time(70));
+        assert_eq!(Lookups::complete(entry, &first, Time(90)), first);
     }
 
     /// LOOKUP-2: of a file that holds more, the 20,000 newest are taken; an answer from the future counts as of now.
@@ -246,7 +282,7 @@ mod tests {
         let row = |number: u32| LookupRow {
             client: Client::V4(number),
             lookup: Arc::default(),
-            answered: Time(u64::from(number)),
+            answered: Time(1 + u64::from(number)),
         };
         let all = entries((0..20_003).map(row).collect(), &[]);
         let kept = rows(&Lookups::complete(all, &[], Time(20_001)));

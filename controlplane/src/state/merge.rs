@@ -1,15 +1,15 @@
 //! The three-way merge of a state file: base, ours, theirs (STATE-4). Pure: no files, no clock.
 //!
 //! *Base* is what was last read or written, *ours* is what memory holds, *theirs* is an edit found on disk. The rule,
-//! entry by entry (bans are named by netblock and `ban_started`, clients by their address):
+//! entry by entry (bans are named by netblock and `ban_started`, clients and lookups by their address):
 //!
 //! - What the edit did not touch stays as memory has it: an entry made, changed or dropped since the base is no
 //!   business of the edit.
 //! - An entry that the edit added is there. An entry that the edit took out is gone, whatever memory did to it meanwhile.
 //! - An entry that the edit changed and memory did not is as the edit has it; if memory dropped it, it comes back.
 //! - An entry that both changed: for bans each member that the edit changed is as the edit has it, every other as memory
-//!   has it, so an edited reason does not undo a lift and a lift in the edit always stands; for clients the edited entry
-//!   stands whole, because its counters only make sense together.
+//!   has it, so an edited reason does not undo a lift and a lift in the edit always stands; for clients and lookups the
+//!   edited entry stands whole, because its members only make sense together.
 //!
 //! An edit becomes the base at once and travels to memory as a numbered difference. A document from memory says up to
 //! which number it contains the edits; the others are applied to it before it is written.
