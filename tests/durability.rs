@@ -17,7 +17,9 @@ use crate::support::application::Application;
 use crate::support::raw_client::{Connection, Response, get, request};
 use crate::support::traffic::Traffic;
 use crate::support::wait_for;
-use crate::support::weir::{ADMIN, ADMIN_TOKEN, StateDir, Weir, pretty, state_dir};
+use crate::support::weir::{
+    ADMIN, ADMIN_TOKEN, StateDir, Weir, pretty, state_dir, state_dir_on_disk,
+};
 
 const LOW: (&str, &str) = ("WAF_RATE_LIMIT_PER_HOUR", "1");
 /// Exempt from the limits but not from the ledger.
@@ -298,7 +300,7 @@ fn bad_edits_are_kept_in_a_row() {
 
 fn kills(rounds: usize, seed: u64) {
     let application = Application::ok();
-    let state = state_dir();
+    let state = state_dir_on_disk();
     let settings = [
         LOW,
         ("WAF_STATE_WRITE_DELAY", "1ms"),

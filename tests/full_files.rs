@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::support::application::Application;
 use crate::support::traffic::{Traffic, quantile};
 use crate::support::wait_for;
-use crate::support::weir::{StateDir, Weir, from_now, milliseconds, pretty, state_dir};
+use crate::support::weir::{StateDir, Weir, from_now, milliseconds, pretty, state_dir_on_disk};
 
 const CLIENTS: usize = 20_000;
 const BANS: usize = 10_000;
@@ -157,7 +157,7 @@ fn edit_of_full_file(weir: &Weir) {
 }
 
 fn full_state(clients: usize) -> StateDir {
-    let state = state_dir();
+    let state = state_dir_on_disk();
     let (started, expires) = (from_now(-60), from_now(36_000));
     let bans: Vec<_> = (0..BANS)
         .map(|number| {

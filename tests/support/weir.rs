@@ -44,7 +44,19 @@ pub(crate) type StateDir = Arc<tempfile::TempDir>;
 
 type Lines = Arc<Mutex<Vec<String>>>;
 
+/// In memory where that can be had: an answer waits five seconds for the disk, and a disk that others keep busy can take
+/// longer.
 pub(crate) fn state_dir() -> StateDir {
+    let in_memory = tempfile::tempdir_in("/dev/shm");
+    Arc::new(
+        in_memory
+            .or_else(|_| tempfile::tempdir())
+            .expect("a directory"),
+    )
+}
+
+/// On a disk: for what is large, or is about the disk.
+pub(crate) fn state_dir_on_disk() -> StateDir {
     Arc::new(tempfile::tempdir().expect("a directory"))
 }
 
