@@ -143,8 +143,9 @@ fn every_request_but_the_health_check_counts() {
     for _ in 0..3 {
         weir.get("/a", "203.0.115.7");
     }
-    // Breaks the limit, and is banned from then on.
+    // Breaks the limit, and is banned with its netblock once that is published (BAN-8).
     dropped("203.0.115.7");
+    weir.wait_for_process_log(&["ban made"]);
     for _ in 0..4 {
         dropped("203.0.115.8");
     }
