@@ -257,7 +257,18 @@ impl Schema {
         };
         // Masked: the value may be a secret, and is as long as its sender likes.
         let mut sentence = capitalised(&error.masked_with("the value").to_string());
+        if let Some(Value::Array(allowed)) = self.library.at(&schema_location)
+            && keyword == "enum"
+        {
+            // The validator names two of them, and how many there are.
+            let allowed: Vec<String> = allowed.iter().map(ToString::to_string).collect();
+            sentence = format!("The value is not one of {}.", allowed.join(", "));
+        }
         if let Some(description) = self.library.description(&schema_location) {
+            // The words say it; the validator would quote the pattern or the keyword.
+            if matches!(keyword, "pattern" | "not" | "anyOf" | "oneOf") {
+                "The value does not fit.".clone_into(&mut sentence);
+            }
             sentence.push_str(" Expected: ");
             sentence.push_str(description);
         }
@@ -367,14 +378,18 @@ impl Library {
 
     /// The description of the subschema whose keyword stands at `location`.
     fn description(&self, location: &str) -> Option<&str> {
-        let (id, pointer) = location.split_once('#')?;
-        let (parent, _) = pointer.rsplit_once('/')?;
-        if parent.is_empty() {
+        let (parent, _) = location.rsplit_once('/')?;
+        if parent.ends_with('#') {
             return None; // the document's own description says too much for one violation
         }
+        self.at(parent)?.get("description")?.as_str()
+    }
+
+    /// What stands at `location`.
+    fn at(&self, location: &str) -> Option<&Value> {
+        let (id, pointer) = location.split_once('#')?;
         let document = self.documents.get(*self.by_id.get(id)?)?;
-        let parent = parent.replace("%24", "$");
-        document.pointer(&parent)?.get("description")?.as_str()
+        document.pointer(&pointer.replace("%24", "$"))
     }
 }
 
