@@ -286,6 +286,11 @@ fn the_schemas_judge_files_as_the_start_does() {
             json!({"$schema": "bans.schema.json", "version": 1, "bans": [], "owner": {"team": "ops"}}),
         ),
         ("bans", bans(json!({}))),
+        ("bans", bans(json!({"ban_expires": "9999-12-31T23:59:59Z"}))),
+        (
+            "bans",
+            bans(json!({"notes": {"limit_percent": 100.0, "limit_value": 7.0}})),
+        ),
         ("bans", bans(json!({"netblock": "203.0.113.9"}))),
         ("bans", bans(json!({"netblock": "203.0.113.9/8"}))),
         ("bans", bans(json!({"netblock": "2001:db8::1"}))),
@@ -383,6 +388,7 @@ fn the_schemas_judge_files_as_the_start_does() {
         cooldown(json!({"ends": "soon"})),
         cooldown(json!({"held_back": {"bytes_per_day": 1}})),
         cooldown(json!({"held_back": {"bytes_per_hour": -1}})),
+        alerts("counters", json!({"scope": "total", "bytes": []})),
         alerts("alerts", json!({"kind": "ban"})),
         alerts("alerts", json!({"time": time, "kind": "storm"})),
     ];
@@ -427,6 +433,11 @@ fn the_schemas_judge_files_as_the_start_does() {
         ("bans", bans(json!({"lifted": true}))),
         ("bans", bans(json!({"notes": []}))),
         ("bans", bans(json!({"notes": {"limit": "week"}}))),
+        ("bans", bans(json!({"notes": {"limit_percent": 101}}))),
+        ("bans", bans(json!({"notes": {"limit_percent": 255}}))),
+        ("bans", bans(json!({"notes": {"request": []}}))),
+        ("bans", bans(json!({"notes": {"lookup": []}}))),
+        ("bans", bans(json!({"ban_expires": "2026-11-21 16:00:00Z"}))),
         ("bans", bans(json!({"notes": {"netblock_requests": -1}}))),
         ("bans", bans(json!({"notes": {"limit_value": 1.5}}))),
         ("bans", bans(json!({"notes": {"request": {"path": 1}}}))),
@@ -464,6 +475,10 @@ fn the_schemas_judge_files_as_the_start_does() {
         ),
         ("clients", clients(json!({"bytes": {"day": null}}))),
         ("clients", clients(json!({"lookup": "DE"}))),
+        ("clients", clients(json!({"lookup": []}))),
+        ("clients", clients(json!({"requests": []}))),
+        ("clients", clients(json!({"requests": {"minute": []}}))),
+        ("bans", json!({"$schema": 7, "version": 1, "bans": []})),
     ];
     let wrong: Vec<_> = wrong
         .into_iter()

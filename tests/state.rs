@@ -213,6 +213,103 @@ fn an_edit_and_memory_are_merged() {
     assert_eq!(nets(&weir.bans()), all);
 }
 
+/// STATE: members that nobody here knows are kept at every level of each file, also where memory changes what they stand
+/// beside, and where an edit changes them.
+#[test]
+fn unknown_members_survive_at_every_level() {
+    let (now, later) = (from_now(-1), from_now(3600));
+    let window = |x: &str| json!({"start": now, "current": 3, "previous": 1, "x": x});
+    let lookup =
+        |x: &str| json!({"country": "DE", "asn": "AS64496", "as_name": "Example", "x": {"x": [x]}});
+    let ban = json!({"netblock": "203.0.113.0/24", "ban_started": now, "ban_expires": later, "x": 1,
+        "notes": {"x": 2, "limit": "hour", "request": {"path": "/a", "x": 3}, "lookup": lookup("ban")}});
+    let client = json!({"client": "198.51.100.7", "first_seen": now, "last_seen": now, "x": 1, "lookup": lookup("client"),
+        "requests": {"x": 2, "minute": window("minute"), "hour": window("hour"), "day": window("day")},
+        "bytes": {"x": {}, "hour": window("bytes")}});
+    let counter = json!({"scope": "client", "of": "198.51.100.7", "x": 1,
+        "requests": {"x": 2, "minute": window("minute"), "hour": window("hour")}, "bytes": {"x": [], "hour": window("bytes")}});
+    let cooldown = json!({"scope": "total", "started": now, "ends": later, "hour": now, "x": null});
+    let alert = json!({"time": now, "kind": "ban", "x": 1, "lookup": lookup("alert")});
+    let files = [
+        (
+            "bans.json",
+            json!({"version": 1, "x": {"x": 1}, "bans": [ban]}),
+        ),
+        (
+            "clients.json",
+            json!({"version": 1, "clients": [client], "x": 2}),
+        ),
+        (
+            "lookups.json",
+            json!({"x": 3, "version": 1, "lookups": [{"client": "198.51.100.7", "answered": now, "country": "DE", "x": {"x": 1}}]}),
+        ),
+        (
+            "alerts.json",
+            json!({"version": 1, "x": 4, "counters": [counter], "cooldowns": [cooldown], "alerts": [alert]}),
+        ),
+    ];
+    let application = Application::ok();
+    let state = state_dir();
+    for (name, file) in &files {
+        fs::write(state.path().join(name), pretty(file)).expect("writes");
+    }
+    let settings = [
+        ("WAF_STATE_WRITE_DELAY", "10ms"),
+        ("WAF_ANOMALY_CLIENT_REQUESTS_PER_HOUR", "1000"),
+        ("WAF_ANOMALY_TOTAL_REQUESTS_PER_HOUR", "1000"),
+    ];
+    let mut weir = Weir::start_at(application.address(), &state, &settings);
+    assert_eq!(weir.get("/a", "198.51.100.7").status, 200);
+    let lifted = weir.admin("DELETE", "/_waf/bans/203.0.113.7", None);
+    assert_eq!(lifted.json()["lifted"][0]["notes"]["request"]["x"], 3);
+    weir.stop();
+    for (name, before) in &files {
+        let after = weir.state_file(name).expect("the file");
+        assert_eq!(unknown(&after), unknown(before), "{name}");
+    }
+    let bans = weir.state_file("bans.json").expect("bans.json");
+    assert!(bans["bans"][0]["lifted"].is_string(), "{bans}");
+    let clients = weir.state_file("clients.json").expect("clients.json");
+    let row = clients["clients"]
+        .as_array()
+        .and_then(|rows| rows.iter().find(|row| row["client"] == "198.51.100.7"))
+        .expect("the client");
+    assert_eq!(row["requests"]["day"]["current"], 4, "{row}");
+
+    let mut weir = Weir::start_at(application.address(), &state, &settings);
+    let mut edited = weir.state_file("clients.json").expect("clients.json");
+    edited["clients"][0]["requests"]["hour"]["x"] = json!("changed");
+    fs::write(weir.state_path("clients.json"), pretty(&edited)).expect("writes");
+    weir.wait_for_process_log(&["clients.json", "edit taken in"]);
+    weir.stop();
+    let after = weir.state_file("clients.json").expect("clients.json");
+    assert_eq!(unknown(&after), unknown(&edited));
+}
+
+/// Every member called "x", with the pointer to it.
+fn unknown(value: &Value) -> Vec<(String, Value)> {
+    fn gather(at: &str, value: &Value, found: &mut Vec<(String, Value)>) {
+        match value {
+            Value::Object(members) => {
+                for (name, member) in members {
+                    let at = format!("{at}/{name}");
+                    if name == "x" {
+                        found.push((at, member.clone()));
+                    } else {
+                        gather(&at, member, found);
+                    }
+                }
+            }
+            Value::Array(items) => items.iter().for_each(|item| gather(at, item, found)),
+            _ => {}
+        }
+    }
+    let mut found = Vec::new();
+    gather("", value, &mut found);
+    found.sort_by(|(one, _), (other, _)| one.cmp(other));
+    found
+}
+
 /// STATE-5: an edit that does not parse is reported with its place, changes nothing, and is set aside at the next write.
 #[test]
 fn a_broken_edit_is_set_aside() {

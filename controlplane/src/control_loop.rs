@@ -19,7 +19,8 @@ use arc_swap::ArcSwap;
 use crossbeam_channel::{Receiver, Select, Sender, TryRecvError, bounded, never};
 use http::StatusCode;
 use serde_json::Map;
-use weir_shared::ban::{Ban, Notes};
+use weir_schema::CatalogError;
+use weir_shared::ban::{Ban, Kept, Notes};
 use weir_shared::client::Client;
 use weir_shared::clock::{Clock, Now};
 use weir_shared::event::{Break, Finished};
@@ -133,6 +134,9 @@ pub enum ControlError {
     /// The token file.
     #[error(transparent)]
     Token(#[from] TokenError),
+    /// The schema of POST bodies, which a test would have found.
+    #[error(transparent)]
+    Schema(#[from] CatalogError),
     /// bans.json holds more than may be dropped.
     #[error(
         "bans.json holds {held} active bans made by an administrator or permanent, WAF_MAX_BANS is {max_bans}: raise the \
@@ -321,7 +325,7 @@ impl Control {
         let (queue, requests) = bounded(ADMIN_QUEUE);
         let (command, commands) = bounded(8);
         let (outcomes, saved) = bounded(MAX_SAVES + 3);
-        let front = Front::new(&settings, Arc::clone(&admin_token), queue);
+        let front = Front::new(&settings, Arc::clone(&admin_token), queue)?;
         let control = Self {
             clock,
             alerts,
@@ -508,8 +512,12 @@ impl Control {
         Notes {
             netblock_requests: (!crowded)
                 .then(|| self.table.netblock_requests(netblock, span, now.wall_ms)),
-            lookup: self.table.row(broken.client).and_then(|row| row.lookup),
-            request: Some(broken.request),
+            lookup: self
+                .table
+                .row(broken.client)
+                .and_then(|row| row.lookup)
+                .map(Kept::from),
+            request: Some(broken.request.into()),
             limit: Some(broken.limit),
             limit_value: Some(broken.limit_value),
             limit_percent: Some(broken.limit_percent),
@@ -761,11 +769,11 @@ impl Control {
         let cooldowns = self.anomalies.cooldowns().rows();
         let entries = counters
             .into_iter()
-            .map(|(scope, counter)| AlertsEntry::Counter(scope, counter, None))
+            .map(|(scope, counter)| AlertsEntry::Counter(scope, counter))
             .chain(
                 cooldowns
                     .into_iter()
-                    .map(|(scope, cooldown)| AlertsEntry::Cooldown(scope, cooldown, None)),
+                    .map(|(scope, cooldown)| AlertsEntry::Cooldown(scope, cooldown)),
             )
             .chain(self.alerts.recent().cloned().map(AlertsEntry::Alert))
             .collect();
@@ -898,8 +906,8 @@ impl Saves {
 /// What alerts.json holds of one scope, or one alert.
 fn put_entry(anomalies: &mut Anomalies, alerts: &mut Alerts, entry: AlertsEntry) {
     match entry {
-        AlertsEntry::Counter(scope, counter, _) => anomalies.counters().put(scope, counter),
-        AlertsEntry::Cooldown(scope, cooldown, _) => anomalies.cooldowns().put(scope, cooldown),
+        AlertsEntry::Counter(scope, counter) => anomalies.counters().put(scope, counter),
+        AlertsEntry::Cooldown(scope, cooldown) => anomalies.cooldowns().put(scope, cooldown),
         AlertsEntry::Alert(alert) => alerts.put(alert),
     }
 }
@@ -1624,7 +1632,7 @@ mod tests {
         rig.edit(
             1,
             EditChange::Alerts {
-                put: vec![AlertsEntry::Counter(scope, Default::default(), None)],
+                put: vec![AlertsEntry::Counter(scope, Default::default())],
                 removed: vec![AlertsKey::Cooldown(scope), AlertsKey::Alert(Time(NOW))],
             },
         );

@@ -16,6 +16,7 @@ mod alert;
 mod anomaly;
 mod bans;
 mod control_loop;
+mod json;
 pub mod lookup;
 mod metrics;
 pub mod request_log;

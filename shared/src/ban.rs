@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use crate::client::Client;
 use crate::lookup::Lookup;
 use crate::netblock::Netblock;
-use crate::units::Time;
+use crate::units::{Time, optional_count};
 use crate::verdict::LimitKind;
 
 /// When a ban ends.
@@ -171,25 +171,57 @@ impl Ban {
 pub struct Notes {
     /// The request that broke the limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub request: Option<RequestNote>,
+    pub request: Option<Kept<RequestNote>>,
     /// Requests of the whole netblock in the broken window.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "optional_count"
+    )]
     pub netblock_requests: Option<u64>,
     /// Which limit was broken.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<LimitKind>,
     /// Its value, requests or bytes, after the percentage.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "optional_count"
+    )]
     pub limit_value: Option<u64>,
     /// The percentage that was applied.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "optional_count"
+    )]
     pub limit_percent: Option<u8>,
     /// What the lookup knew.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub lookup: Option<Arc<Lookup>>,
+    pub lookup: Option<Kept<Arc<Lookup>>>,
     /// Members of a newer version or of the administrator.
     #[serde(flatten)]
     pub unknown: Map<String, Value>,
+}
+
+/// A part of a ban's notes, with its members of a newer version or of the administrator.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Kept<T> {
+    /// What is known.
+    #[serde(flatten)]
+    pub known: T,
+    /// What is not.
+    #[serde(flatten)]
+    pub unknown: Map<String, Value>,
+}
+
+impl<T> From<T> for Kept<T> {
+    fn from(known: T) -> Self {
+        Self {
+            known,
+            unknown: Map::new(),
+        }
+    }
 }
 
 /// The request that broke a limit. Texts are cut at 1,024 characters, bytes that are not UTF-8 replaced.

@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use serde::de::{Error as _, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A moment of the wall clock, milliseconds since 1970, written as RFC 3339 in UTC.
@@ -13,11 +14,13 @@ pub struct Time(pub u64);
 impl Time {
     /// The moment, or the last one that RFC 3339 can write (the end of the year 9999).
     pub fn plus(self, duration: Duration) -> Self {
-        const LAST_MS: u64 = 253_402_207_199_999;
         let added = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
-        Self(self.0.saturating_add(added).min(LAST_MS))
+        Self(self.0.saturating_add(added).min(LAST.0))
     }
 }
+
+/// The last moment that can be written: the end of the year 9999, less the widest offset.
+const LAST: Time = Time(253_402_207_199_999);
 
 impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -32,14 +35,24 @@ impl fmt::Display for Time {
 impl FromStr for Time {
     type Err = String;
 
-    /// Reads any RFC 3339 time; offsets are turned into UTC, times before 1970 become 1970.
+    /// Reads any RFC 3339 time; offsets are turned into UTC, times before 1970 become 1970, and those at the very end of
+    /// the year 9999 the last that can be written.
     fn from_str(text: &str) -> Result<Self, String> {
-        text.parse::<jiff::Timestamp>()
-            .map(|stamp| Self(u64::try_from(stamp.as_millisecond()).unwrap_or(0)))
-            .map_err(|_| {
-                format!("{text:?} is not a time: RFC 3339 such as 2026-11-21T16:00:00Z is allowed")
-            })
+        match text.parse::<jiff::Timestamp>() {
+            Ok(stamp) => Ok(Self(u64::try_from(stamp.as_millisecond()).unwrap_or(0))),
+            Err(_) if is_at_the_end(text) => Ok(LAST),
+            Err(_) => Err(format!(
+                "{text:?} is not a time: RFC 3339 such as 2026-11-21T16:00:00Z is allowed"
+            )),
+        }
     }
+}
+
+/// Whether a time that is no timestamp is one beyond the last, such as 9999-12-31T23:59:59Z.
+fn is_at_the_end(text: &str) -> bool {
+    jiff::fmt::temporal::Pieces::parse(text).is_ok_and(|pieces| {
+        pieces.date().year() == 9999 && pieces.time().is_some() && pieces.offset().is_some()
+    })
 }
 
 impl Serialize for Time {
@@ -54,6 +67,57 @@ impl<'de> Deserialize<'de> for Time {
             .parse()
             .map_err(serde::de::Error::custom)
     }
+}
+
+/// A whole number from 0 to 2^64 − 1 in a file. `3.0` is one too: JSON Schema does not tell it from `3`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct Count(pub u64);
+
+impl<'de> Deserialize<'de> for Count {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_u64(CountVisitor)
+    }
+}
+
+struct CountVisitor;
+
+impl Visitor<'_> for CountVisitor {
+    type Value = Count;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a whole number from 0")
+    }
+
+    fn visit_u64<E>(self, count: u64) -> Result<Count, E> {
+        Ok(Count(count))
+    }
+
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "it is whole, and from 0 to below 2^64"
+    )]
+    fn visit_f64<E: serde::de::Error>(self, count: f64) -> Result<Count, E> {
+        const END: f64 = 18_446_744_073_709_551_616.0;
+        if count.fract() == 0.0 && (0.0..END).contains(&count) {
+            return Ok(Count(count as u64));
+        }
+        Err(E::invalid_value(Unexpected::Float(count), &self))
+    }
+}
+
+/// Reads an optional [`Count`] into a smaller number.
+///
+/// # Errors
+/// No count, or too large.
+pub fn optional_count<'de, D: Deserializer<'de>, N: TryFrom<u64>>(
+    deserializer: D,
+) -> Result<Option<N>, D::Error> {
+    let too_large =
+        |count| D::Error::invalid_value(Unexpected::Unsigned(count), &"a smaller number");
+    Option::<Count>::deserialize(deserializer)?
+        .map(|Count(count)| N::try_from(count).map_err(|_| too_large(count)))
+        .transpose()
 }
 
 /// What [`parse_duration`] allows, for error messages.
@@ -155,6 +219,47 @@ pub fn retry_after_seconds(milliseconds: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// STATE-8: a time that its schema allows is read, also where no calendar goes on.
+    #[test]
+    fn times_at_the_ends_are_read() {
+        for (text, time) in [
+            ("9999-12-31T23:59:59Z", Ok(LAST)),
+            ("9999-12-30T21:59:59.999Z", Ok(LAST)),
+            ("9999-12-31T23:59:59.9-23:59", Ok(LAST)),
+            ("0000-01-01T00:00:00+23:59", Ok(Time(0))),
+            ("1970-01-01T00:00:01+00:00", Ok(Time(1000))),
+            ("9999-12-31", Err(())),
+            ("9999-12-31T23:59:59", Err(())),
+            ("9999-13-31T23:59:59Z", Err(())),
+        ] {
+            assert_eq!(text.parse::<Time>().map_err(drop), time, "{text}");
+        }
+        assert_eq!(LAST.to_string().parse(), Ok(LAST));
+    }
+
+    /// STATE-8: a count is what JSON Schema calls an integer: `3.0` is one.
+    #[test]
+    fn counts_are_whole_numbers() {
+        for (text, count) in [
+            ("3", Some(3)),
+            ("3.0", Some(3)),
+            ("-0", Some(0)),
+            ("1e3", Some(1000)),
+            ("18446744073709551615", Some(u64::MAX)),
+            ("18446744073709551616", None),
+            ("1e400", None),
+            ("-1", None),
+            ("-1.0", None),
+            ("3.5", None),
+            ("\"3\"", None),
+            ("null", None),
+            ("[]", None),
+        ] {
+            let read = serde_json::from_str::<Count>(text);
+            assert_eq!(read.ok(), count.map(Count), "{text}");
+        }
+    }
 
     #[test]
     fn durations_need_a_unit_and_survive_their_text() {

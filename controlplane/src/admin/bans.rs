@@ -1,15 +1,15 @@
 //! Bodies of `POST /_waf/bans` and the answers about bans. What a ban then does is the ledger's.
 
-use std::fmt;
+use std::marker::PhantomData;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use http::header::LOCATION;
 use http::{HeaderValue, StatusCode};
 use ipnet::IpNet;
-use serde::de::{MapAccess, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use weir_schema::{CatalogError, Schema, Violation};
 use weir_shared::ban::Ban;
 use weir_shared::client::{Client, fold};
 use weir_shared::handover::OwnAnswer;
@@ -17,190 +17,129 @@ use weir_shared::netblock::{NetSet, Netblock, PrefixLengths};
 use weir_shared::units::{DURATION_FORM, parse_duration};
 
 use crate::bans::ledger::{Ledger, Order};
+use crate::json::{self, Strict};
 
 use super::Filter;
-use super::problem::{Fault, Problem, json};
+use super::problem::{Fault, Problem, json as json_answer};
 
-/// The most characters of a reason.
-const MAX_REASON: usize = 500;
+/// The schema of a body (STATE-8).
+const SCHEMA: &str = include_str!("../../../schema/proxy/ban-order.schema.json");
 
-/// Reads a POST body: every fault at once, each with its JSON pointer (ADMIN-2).
-///
-/// # Errors
-/// 400 where it is not JSON, 422 where it does not fit.
-pub(crate) fn order(
-    body: &[u8],
-    trusted_proxies: &NetSet,
+/// What judges a body.
+pub(crate) struct Orders {
+    schema: Schema,
+    trusted_proxies: NetSet,
     prefixes: PrefixLengths,
-) -> Result<Order, Problem> {
-    let members = match serde_json::from_slice(body) {
-        Ok(Written::Object(members)) => members,
-        Ok(Written::Other(found)) => {
-            return Err(Problem::DoesNotFit(vec![Fault {
-                pointer: String::new(),
-                detail: format!("the body is {found}: an object is allowed"),
-            }]));
-        }
-        Err(error) => {
-            return Err(Problem::BadRequest(format!(
-                "the body is not JSON: {error}"
-            )));
-        }
-    };
-    let mut reader = Reader::default();
-    reader.members(&members);
-    reader.order(trusted_proxies, prefixes)
 }
 
-/// What a body says, as far as it could be read; the faults come on the way.
-#[derive(Default)]
-struct Reader {
-    client: Member<Client>,
-    netblock: Member<Netblock>,
-    duration: Member<Option<std::time::Duration>>,
-    reason: Member<String>,
-    force: Member<bool>,
-    faults: Vec<Fault>,
+/// A body that fits the schema.
+#[derive(Deserialize)]
+struct Written {
+    client: Option<String>,
+    netblock: Option<String>,
+    duration: String,
+    reason: String,
+    #[serde(default)]
+    force: bool,
 }
 
-/// One member of the body.
-#[derive(Default)]
-enum Member<T> {
-    #[default]
-    Absent,
-    /// It was there, and its fault is told.
-    Wrong,
-    Is(T),
-}
-
-impl Reader {
-    fn members(&mut self, members: &[(String, Value)]) {
-        for (position, (name, value)) in members.iter().enumerate() {
-            if members
-                .iter()
-                .take(position)
-                .any(|(earlier, _)| earlier == name)
-            {
-                self.fault(name, "the member is given twice".to_owned());
-                continue;
-            }
-            match name.as_str() {
-                "client" => self.client = self.member(name, value, client),
-                "netblock" => self.netblock = self.member(name, value, netblock),
-                "duration" => self.duration = self.member(name, value, duration),
-                "reason" => self.reason = self.member(name, value, reason),
-                "force" => self.force = self.member(name, value, force),
-                _ => self.fault(
-                    name,
-                    "the member is unknown: client or netblock, duration, reason and force are allowed"
-                        .to_owned(),
-                ),
-            }
-        }
-    }
-
-    fn member<T>(
-        &mut self,
-        name: &str,
-        value: &Value,
-        read: fn(&Value) -> Result<T, String>,
-    ) -> Member<T> {
-        match read(value) {
-            Ok(read) => Member::Is(read),
-            Err(detail) => {
-                self.fault(name, detail);
-                Member::Wrong
-            }
-        }
-    }
-
-    fn fault(&mut self, name: &str, detail: String) {
-        // RFC 6901 §3
-        let escaped = name.replace('~', "~0").replace('/', "~1");
-        self.faults.push(Fault {
-            pointer: format!("/{escaped}"),
-            detail,
-        });
-    }
-
-    fn order(
-        mut self,
-        trusted_proxies: &NetSet,
+impl Orders {
+    /// # Errors
+    /// The schema is none, which a test would have found.
+    pub(crate) fn new(
+        trusted_proxies: NetSet,
         prefixes: PrefixLengths,
-    ) -> Result<Order, Problem> {
-        let scope = self.scope(prefixes);
-        if let Some((netblock, _, name)) = scope
-            && !matches!(self.force, Member::Is(true))
-            && let Some(detail) = too_wide(netblock, trusted_proxies)
+    ) -> Result<Self, CatalogError> {
+        let schema = serde_json::from_str(SCHEMA).unwrap_or_default();
+        Ok(Self {
+            schema: Schema::compile(&schema, &[])?,
+            trusted_proxies,
+            prefixes,
+        })
+    }
+
+    /// Reads a POST body: every fault at once, each with its JSON pointer; first by the schema, then what a schema cannot
+    /// say (ADMIN-2).
+    ///
+    /// # Errors
+    /// 400 where it is not JSON, 422 where it does not fit.
+    pub(crate) fn read(&self, body: &[u8]) -> Result<Order, Problem> {
+        let Strict(body) = json::explain(PhantomData, body).map_err(|refused| {
+            match serde_json::from_slice::<Value>(body) {
+                Err(error) => Problem::BadRequest(format!("the body is not JSON: {error}")),
+                Ok(_) => one_fault(refused.pointer, json::sentence(&refused.error)),
+            }
+        })?;
+        if let Err(violations) = self.schema.validate(&body) {
+            let fault = |violation: Violation| Fault {
+                pointer: violation.instance_path,
+                detail: violation.sentence.trim_end_matches('.').to_owned(),
+            };
+            return Err(Problem::DoesNotFit(
+                violations.into_iter().map(fault).collect(),
+            ));
+        }
+        let written = serde_json::from_value(body)
+            .map_err(|error| one_fault(String::new(), error.to_string()))?;
+        self.order(written)
+    }
+
+    fn order(&self, written: Written) -> Result<Order, Problem> {
+        let mut faults = Vec::new();
+        let mut fault = |member: &str, detail: String| {
+            faults.push(Fault {
+                pointer: json::member(member),
+                detail,
+            });
+        };
+        let scope = match (written.client, written.netblock) {
+            (Some(text), _) => match text.parse::<Client>() {
+                Ok(client) => Some((Netblock::of(client, self.prefixes), Some(client), "client")),
+                Err(error) => {
+                    fault("client", error.to_string());
+                    None
+                }
+            },
+            (None, text) => match netblock(&text.unwrap_or_default()) {
+                Ok(netblock) => Some((netblock, None, "netblock")),
+                Err(detail) => {
+                    fault("netblock", detail);
+                    None
+                }
+            },
+        };
+        if let Some((netblock, _, member)) = scope
+            && !written.force
+            && let Some(detail) = too_wide(netblock, &self.trusted_proxies)
         {
-            self.fault(name, detail);
+            fault(member, detail);
         }
-        if matches!(self.duration, Member::Absent) {
-            self.fault("duration", "the member is missing".to_owned());
-        }
-        if matches!(self.reason, Member::Absent) {
-            self.fault("reason", "the member is missing".to_owned());
-        }
-        match (scope, self.duration, self.reason) {
-            (Some((netblock, client, _)), Member::Is(duration), Member::Is(reason))
-                if self.faults.is_empty() =>
-            {
-                Ok(Order {
-                    netblock,
-                    client,
-                    duration,
-                    reason,
-                })
-            }
-            _ => Err(Problem::DoesNotFit(self.faults)),
-        }
-    }
-
-    /// What is to be banned, for whom, and the member that said so (BAN-3).
-    fn scope(
-        &mut self,
-        prefixes: PrefixLengths,
-    ) -> Option<(Netblock, Option<Client>, &'static str)> {
-        match (&self.client, &self.netblock) {
-            (Member::Absent, Member::Absent) => {
-                self.faults.push(Fault {
-                    pointer: String::new(),
-                    detail: "one of client and netblock is needed".to_owned(),
-                });
+        let duration = match duration(&written.duration) {
+            Ok(duration) => duration,
+            Err(detail) => {
+                fault("duration", detail);
                 None
             }
-            (Member::Absent, Member::Is(netblock)) => Some((*netblock, None, "netblock")),
-            (Member::Is(client), Member::Absent) => {
-                Some((Netblock::of(*client, prefixes), Some(*client), "client"))
-            }
-            (Member::Absent, Member::Wrong) | (Member::Wrong, Member::Absent) => None,
-            (Member::Is(_) | Member::Wrong, Member::Is(_) | Member::Wrong) => {
-                self.fault(
-                    "netblock",
-                    "the member stands beside client: only one of them is allowed".to_owned(),
-                );
-                None
-            }
+        };
+        match scope {
+            Some((netblock, client, _)) if faults.is_empty() => Ok(Order {
+                netblock,
+                client,
+                duration,
+                reason: written.reason,
+            }),
+            _ => Err(Problem::DoesNotFit(faults)),
         }
     }
 }
 
-fn text(value: &Value) -> Result<&str, String> {
-    value
-        .as_str()
-        .ok_or_else(|| format!("the member is {}: a string is allowed", kind(value)))
-}
-
-fn client(value: &Value) -> Result<Client, String> {
-    text(value)?
-        .parse()
-        .map_err(|error: weir_shared::client::NotAClient| error.to_string())
+fn one_fault(pointer: String, detail: String) -> Problem {
+    Problem::DoesNotFit(vec![Fault { pointer, detail }])
 }
 
 /// A netblock as it is given, widened to what a ban can refuse. IPv4-mapped ones are turned away: whoever writes one
 /// may mean the IPv4 netblock or the IPv6 one, and a ban must not guess.
-fn netblock(value: &Value) -> Result<Netblock, String> {
-    let text = text(value)?;
+fn netblock(text: &str) -> Result<Netblock, String> {
     let netblock: Netblock = text
         .parse()
         .map_err(|error: weir_shared::netblock::NotANetblock| error.to_string())?;
@@ -216,35 +155,14 @@ fn netblock(value: &Value) -> Result<Netblock, String> {
     }
 }
 
-fn duration(value: &Value) -> Result<Option<std::time::Duration>, String> {
-    let text = text(value)?;
+/// None is permanent.
+fn duration(text: &str) -> Result<Option<std::time::Duration>, String> {
     if text == "permanent" {
         return Ok(None);
     }
     let duration =
         parse_duration(text).map_err(|wrong| format!("{wrong}: {DURATION_FORM}, or permanent"))?;
-    if duration.is_zero() {
-        return Err(format!(
-            "{text:?} is no time at all: a duration above zero, or permanent, is allowed"
-        ));
-    }
     Ok(Some(duration))
-}
-
-fn reason(value: &Value) -> Result<String, String> {
-    let text = text(value)?;
-    match text.chars().count() {
-        1..=MAX_REASON => Ok(text.to_owned()),
-        length => Err(format!(
-            "the reason has {length} characters: 1 to {MAX_REASON} are allowed"
-        )),
-    }
-}
-
-fn force(value: &Value) -> Result<bool, String> {
-    value
-        .as_bool()
-        .ok_or_else(|| format!("the member is {}: true or false is allowed", kind(value)))
 }
 
 /// What only `"force": true` lets pass: a slip that would shut out everyone, or the load balancer with everyone behind
@@ -264,76 +182,6 @@ fn too_wide(netblock: Netblock, trusted_proxies: &NetSet) -> Option<String> {
     ))
 }
 
-fn kind(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "a boolean",
-        Value::Number(_) => "a number",
-        Value::String(_) => "a string",
-        Value::Array(_) => "an array",
-        Value::Object(_) => "an object",
-    }
-}
-
-/// A body, with members that are given twice still in it: `serde_json` alone would keep the last of them in silence.
-enum Written {
-    Object(Vec<(String, Value)>),
-    Other(&'static str),
-}
-
-impl<'de> Deserialize<'de> for Written {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(WrittenVisitor)
-    }
-}
-
-struct WrittenVisitor;
-
-impl<'de> Visitor<'de> for WrittenVisitor {
-    type Value = Written;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("JSON")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Written, A::Error> {
-        let mut members = Vec::new();
-        while let Some(member) = map.next_entry()? {
-            members.push(member);
-        }
-        Ok(Written::Object(members))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Written, A::Error> {
-        while seq.next_element::<Value>()?.is_some() {}
-        Ok(Written::Other("an array"))
-    }
-
-    fn visit_str<E>(self, _: &str) -> Result<Written, E> {
-        Ok(Written::Other("a string"))
-    }
-
-    fn visit_bool<E>(self, _: bool) -> Result<Written, E> {
-        Ok(Written::Other("a boolean"))
-    }
-
-    fn visit_unit<E>(self) -> Result<Written, E> {
-        Ok(Written::Other("null"))
-    }
-
-    fn visit_u64<E>(self, _: u64) -> Result<Written, E> {
-        Ok(Written::Other("a number"))
-    }
-
-    fn visit_i64<E>(self, _: i64) -> Result<Written, E> {
-        Ok(Written::Other("a number"))
-    }
-
-    fn visit_f64<E>(self, _: f64) -> Result<Written, E> {
-        Ok(Written::Other("a number"))
-    }
-}
-
 /// The answer to `GET /_waf/bans`.
 pub(crate) fn list(ledger: &Ledger, filter: Filter, now_ms: u64) -> OwnAnswer {
     #[derive(Serialize)]
@@ -347,7 +195,7 @@ pub(crate) fn list(ledger: &Ledger, filter: Filter, now_ms: u64) -> OwnAnswer {
     if let Some(active) = filter.active {
         bans.retain(|ban| ban.is_active(now_ms) == active);
     }
-    json(StatusCode::OK, &Document { bans })
+    json_answer(StatusCode::OK, &Document { bans })
 }
 
 /// An answer that waits for bans.json to be on disk (STATE-2).
@@ -388,7 +236,7 @@ impl Pending {
         if !persisted {
             self.body.insert("persisted".to_owned(), Value::Bool(false));
         }
-        let mut answer = json(self.status, &self.body);
+        let mut answer = json_answer(self.status, &self.body);
         if let Some(location) = self.location {
             answer.headers.insert(LOCATION, location);
         }
@@ -398,6 +246,8 @@ impl Pending {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -435,9 +285,13 @@ mod tests {
         (name, value).prop_map(|(name, value)| format!("{}:{value}", serde_json::json!(name)))
     }
 
-    fn judged(body: &[u8]) -> Result<Order, Problem> {
+    static ORDERS: LazyLock<Orders> = LazyLock::new(|| {
         let trusted = ["10.1.0.0/16".parse().unwrap()].into_iter().collect();
-        order(body, &trusted, PrefixLengths::default())
+        Orders::new(trusted, PrefixLengths::default()).unwrap()
+    });
+
+    fn judged(body: &[u8]) -> Result<Order, Problem> {
+        ORDERS.read(body)
     }
 
     proptest! {
@@ -457,7 +311,7 @@ mod tests {
             match judged(&text.as_bytes()[..end]) {
                 Ok(order) => {
                     let length = order.reason.chars().count();
-                    prop_assert!(whole && (1..=MAX_REASON).contains(&length));
+                    prop_assert!(whole && (1..=500).contains(&length));
                     prop_assert!(order.duration.is_none_or(|duration| !duration.is_zero()));
                     prop_assert!(order.client.is_none_or(|client| order.netblock.covers_client(client)));
                     prop_assert!(text.contains("true") || too_wide(order.netblock, &["10.1.0.0/16".parse().unwrap()].into_iter().collect()).is_none());

@@ -12,14 +12,15 @@ use std::sync::Arc;
 use crossbeam_channel::{Sender, TrySendError};
 use http::Method;
 use percent_encoding::percent_decode_str;
+use weir_schema::CatalogError;
 use weir_shared::client::Client;
 use weir_shared::handover::{Body, Handover, OwnAnswer, OwnRequest, Respond, Step};
-use weir_shared::netblock::{NetSet, PrefixLengths};
 use weir_shared::path::{OWN_PREFIX, own_path_exact};
 use weir_shared::settings::Settings;
 
 use crate::bans::ledger::Order;
 
+use bans::Orders;
 use problem::{Problem, of_metrics};
 use token::{AdminTokenHolder, Token};
 
@@ -35,8 +36,7 @@ const MAX_BODY: usize = 64 * 1024;
 pub(crate) struct Front {
     metrics_token: Option<Token>,
     admin_token: Arc<AdminTokenHolder>,
-    trusted_proxies: NetSet,
-    prefixes: PrefixLengths,
+    orders: Orders,
     /// Bounded; full is 503.
     queue: Sender<Request>,
 }
@@ -83,18 +83,19 @@ enum Routed {
 }
 
 impl Front {
+    /// # Errors
+    /// As [`Orders::new`].
     pub(crate) fn new(
         settings: &Settings,
         admin_token: Arc<AdminTokenHolder>,
         queue: Sender<Request>,
-    ) -> Self {
-        Self {
+    ) -> Result<Self, CatalogError> {
+        Ok(Self {
             metrics_token: settings.metrics_token.as_ref().map(Token::of),
             admin_token,
-            trusted_proxies: settings.trusted_proxies.clone(),
-            prefixes: settings.ban_prefixes,
+            orders: Orders::new(settings.trusted_proxies.clone(), settings.ban_prefixes)?,
             queue,
-        }
+        })
     }
 
     /// The function that the data plane calls.
@@ -168,7 +169,9 @@ impl Front {
                 Some(Body::Whole(body)) if body.len() > MAX_BODY => {
                     Err(Problem::TooLarge { limit: MAX_BODY })
                 }
-                Some(Body::Whole(body)) => bans::order(body, &self.trusted_proxies, self.prefixes)
+                Some(Body::Whole(body)) => self
+                    .orders
+                    .read(body)
                     .map(|order| Routed::Ask(Ask::Ban(order))),
             },
             _ => Err(Problem::MethodNotAllowed { allow: "GET, POST" }),
@@ -592,63 +595,63 @@ mod tests {
         let reason = |text: &str| rest(&format!(r#""duration":"2h","reason":"{text}""#));
         let duration = |text: &str| rest(&format!(r#""duration":{text},"reason":"r""#));
         for (text, faults) in [
-            (
-                "[]".to_owned(),
-                vec![("", "an array: an object is allowed")],
-            ),
-            ("null".to_owned(), vec![("", "null")]),
-            ("7".to_owned(), vec![("", "a number")]),
-            ("-7".to_owned(), vec![("", "a number")]),
-            ("7.5".to_owned(), vec![("", "a number")]),
-            ("true".to_owned(), vec![("", "a boolean")]),
-            ("\"x\"".to_owned(), vec![("", "a string")]),
+            ("[]".to_owned(), vec![("", "not of type \"object\"")]),
+            ("null".to_owned(), vec![("", "not of type \"object\"")]),
+            ("7".to_owned(), vec![("", "not of type \"object\"")]),
+            ("-7".to_owned(), vec![("", "not of type \"object\"")]),
+            ("7.5".to_owned(), vec![("", "not of type \"object\"")]),
+            ("true".to_owned(), vec![("", "not of type \"object\"")]),
+            ("\"x\"".to_owned(), vec![("", "not of type \"object\"")]),
             (
                 "{}".to_owned(),
                 vec![
-                    ("", "one of client and netblock"),
-                    ("/duration", "missing"),
-                    ("/reason", "missing"),
+                    ("", "\"duration\" is a required"),
+                    ("", "\"reason\" is a required"),
+                    ("", "One of client and netblock"),
                 ],
             ),
             (
                 whole(r#""client":"203.0.113.7","netblock":"203.0.113.0/24""#),
-                vec![("/netblock", "only one of them")],
+                vec![("", "One of client and netblock, and not both")],
             ),
             (
                 whole(r#""client":"203.0.113.7","client":"203.0.113.8""#),
-                vec![("/client", "given twice")],
+                vec![("/client", "stands there twice")],
             ),
             (
                 whole(r#""client":"203.0.113.7","until":1,"a/b~c":{}"#),
-                vec![("/until", "unknown"), ("/a~1b~0c", "unknown")],
+                vec![
+                    ("/until", "No further member"),
+                    ("/a~1b~0c", "No further member"),
+                ],
             ),
             (
                 whole(r#""client":null"#),
-                vec![("/client", "null: a string")],
+                vec![("/client", "not of type \"string\"")],
             ),
             (
                 whole(r#""client":"example.org""#),
-                vec![("/client", "is not a client")],
+                vec![("/client", "One IPv4 address, or one IPv6 /64")],
             ),
             (
                 whole(r#""client":"203.0.113.0/24""#),
-                vec![("/client", "is not a client")],
+                vec![("/client", "One IPv4 address, or one IPv6 /64")],
             ),
             (
                 whole(r#""client":"fe80::1%eth0""#),
-                vec![("/client", "is not a client")],
+                vec![("/client", "One IPv4 address, or one IPv6 /64")],
             ),
             (
                 whole(r#""netblock":7"#),
-                vec![("/netblock", "a number: a string")],
+                vec![("/netblock", "not of type \"string\"")],
             ),
             (
                 whole(r#""netblock":"203.0.113.0/33""#),
-                vec![("/netblock", "is not a netblock")],
+                vec![("/netblock", "An address or a prefix")],
             ),
             (
                 whole(r#""netblock":"fe80::%eth0/64","force":true"#),
-                vec![("/netblock", "zone")],
+                vec![("/netblock", "An address or a prefix")],
             ),
             (
                 whole(r#""netblock":"::ffff:203.0.113.0/120","force":true"#),
@@ -684,27 +687,33 @@ mod tests {
             ),
             (
                 whole(r#""client":"203.0.113.7","force":1"#),
-                vec![("/force", "a number")],
+                vec![("/force", "not of type \"boolean\"")],
             ),
-            (duration("\"0s\""), vec![("/duration", "no time at all")]),
-            (duration("\"2\""), vec![("/duration", "is not a duration")]),
-            (duration("7200"), vec![("/duration", "a number: a string")]),
+            (duration("\"0s\""), vec![("/duration", "more than nothing")]),
+            (
+                duration("\"2\""),
+                vec![("/duration", "numbers with ms, s, m, h or d")],
+            ),
+            (
+                duration("7200"),
+                vec![("/duration", "not of type \"string\"")],
+            ),
             (
                 duration("\"-2h\""),
-                vec![("/duration", "is not a duration")],
+                vec![("/duration", "numbers with ms, s, m, h or d")],
             ),
             (
                 duration("\"99999999999999999999d\""),
                 vec![("/duration", "is not a duration")],
             ),
-            (reason(""), vec![("/reason", "0 characters")]),
+            (reason(""), vec![("/reason", "shorter than 1 character")]),
             (
                 reason(&"ü".repeat(501)),
-                vec![("/reason", "501 characters")],
+                vec![("/reason", "longer than 500 characters")],
             ),
             (
                 rest(r#""duration":[],"reason":{}"#),
-                vec![("/duration", "an array"), ("/reason", "an object")],
+                vec![("/duration", "string"), ("/reason", "string")],
             ),
         ] {
             let answer = rig.post(&text);

@@ -10,12 +10,13 @@ use std::sync::Arc;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
-use weir_shared::units::Time;
+use weir_shared::units::{Count, Time};
 use weir_shared::window::Window;
 
 use super::document::Document;
 use super::keeper;
 use super::merge::Diff;
+use super::schema::{self, Row};
 use super::{Edit, EditChange};
 use crate::alert::{Alert, MAX_ALERTS, held_back};
 use crate::anomaly::counters::MAX_COUNTERS;
@@ -32,15 +33,12 @@ const ALERTS: &str = "alerts";
 #[derive(Clone, PartialEq, Debug)]
 pub enum AlertsEntry {
     /// Of `counters`.
-    Counter(Scope, Counter, Unknown),
+    Counter(Scope, Counter),
     /// Of `cooldowns`.
-    Cooldown(Scope, Cooldown, Unknown),
+    Cooldown(Scope, Cooldown),
     /// Of `alerts`.
     Alert(Arc<Alert>),
 }
-
-/// Members of an entry that this version does not know. Boxed: nearly every entry has none.
-pub type Unknown = Option<Box<Map<String, Value>>>;
 
 /// What names an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -64,64 +62,49 @@ impl AlertsKey {
     }
 }
 
-/// Entries of memory, with the unknown members they had in the file.
-pub(super) fn entries(mut entries: Vec<AlertsEntry>, base: &[AlertsEntry]) -> Vec<AlertsEntry> {
-    let held: HashMap<AlertsKey, &Box<Map<String, Value>>> =
-        base.iter()
-            .filter_map(|entry| match entry {
-                AlertsEntry::Counter(.., Some(unknown))
-                | AlertsEntry::Cooldown(.., Some(unknown)) => Some((AlertsKey::of(entry), unknown)),
-                _ => None,
-            })
-            .collect();
-    if held.is_empty() {
-        return entries;
-    }
-    for entry in &mut entries {
-        let key = AlertsKey::of(entry);
-        if let AlertsEntry::Counter(.., unknown) | AlertsEntry::Cooldown(.., unknown) = entry {
-            *unknown = held.get(&key).map(|members| (*members).clone());
-        }
-    }
-    entries
+/// An entry with the members that this version does not know.
+pub(super) type Entry = Row<AlertsEntry>;
+
+/// The rows alone.
+pub(super) fn rows(entries: &[Entry]) -> Vec<AlertsEntry> {
+    entries.iter().map(|entry| entry.row.clone()).collect()
 }
 
 impl Document for Alerts {
     const FILE: &'static str = "alerts.json";
+    const SCHEMA: &'static str = include_str!("../../../schema/proxy/alerts.schema.json");
     const LIST: &'static str = COUNTERS;
     const MORE: &'static [&'static str] = &[COOLDOWNS, ALERTS];
-    type Entry = AlertsEntry;
+    type Entry = Entry;
     type Key = AlertsKey;
 
-    fn list(entry: &AlertsEntry) -> &'static str {
-        match entry {
+    fn list(entry: &Entry) -> &'static str {
+        match entry.row {
             AlertsEntry::Counter(..) => COUNTERS,
             AlertsEntry::Cooldown(..) => COOLDOWNS,
             AlertsEntry::Alert(_) => ALERTS,
         }
     }
 
-    fn read<'de, T: Deserializer<'de>>(
-        list: &str,
-        deserializer: T,
-    ) -> Result<AlertsEntry, T::Error> {
-        match list {
+    fn read<'de, T: Deserializer<'de>>(list: &str, deserializer: T) -> Result<Entry, T::Error> {
+        let row = match list {
             COUNTERS => CounterForm::deserialize(deserializer)?
-                .entry()
+                .row()
                 .map_err(T::Error::custom),
             COOLDOWNS => CooldownForm::deserialize(deserializer)?
-                .entry()
+                .row()
                 .map_err(T::Error::custom),
             _ => Alert::deserialize(deserializer).map(|alert| AlertsEntry::Alert(Arc::new(alert))),
-        }
+        };
+        row.map(|row| Row { row, unknown: None })
     }
 
-    fn key(entry: &AlertsEntry) -> AlertsKey {
-        AlertsKey::of(entry)
+    fn key(entry: &Entry) -> AlertsKey {
+        AlertsKey::of(&entry.row)
     }
 
-    fn check(entry: &AlertsEntry, seen: &mut HashSet<AlertsKey>) -> Result<(), String> {
-        let key = AlertsKey::of(entry);
+    fn check(entry: &Entry, seen: &mut HashSet<AlertsKey>) -> Result<(), String> {
+        let key = AlertsKey::of(&entry.row);
         if seen.insert(key) {
             return Ok(());
         }
@@ -135,7 +118,7 @@ impl Document for Alerts {
         })
     }
 
-    fn complete(entries: Vec<AlertsEntry>, _: &[AlertsEntry], _: Time) -> Vec<AlertsEntry> {
+    fn complete(entries: Vec<Entry>, _: &[Entry], _: Time) -> Vec<Entry> {
         // Lists that grew over their bound by hand lose what memory would lose: the first of each.
         let mut over: HashMap<&str, usize> = HashMap::new();
         for entry in &entries {
@@ -149,7 +132,7 @@ impl Document for Alerts {
             };
             *count = count.saturating_sub(most);
         }
-        let keep = |entry: &AlertsEntry| match over.get_mut(Self::list(entry)) {
+        let keep = |entry: &Entry| match over.get_mut(Self::list(entry)) {
             Some(left) if *left > 0 => {
                 *left -= 1;
                 false
@@ -161,15 +144,15 @@ impl Document for Alerts {
         entries
     }
 
-    fn merge(_: &AlertsEntry, _: &AlertsEntry, theirs: &AlertsEntry) -> AlertsEntry {
+    fn merge(_: &Entry, _: &Entry, theirs: &Entry) -> Entry {
         theirs.clone()
     }
 
-    fn lifts(_: &AlertsEntry, _: &AlertsEntry) -> bool {
+    fn lifts(_: &Entry, _: &Entry) -> bool {
         false
     }
 
-    fn sort(_: &mut [AlertsEntry]) {
+    fn sort(_: &mut [Entry]) {
         // Memory's order is that of the file: counters as they were seen, which their times alone would not tell.
     }
 
@@ -181,7 +164,7 @@ impl Document for Alerts {
         Edit {
             number,
             change: EditChange::Alerts {
-                put: diff.put().cloned().collect(),
+                put: diff.put().map(|entry| entry.row.clone()).collect(),
                 removed: diff.removed.clone(),
             },
             before: Vec::new(),
@@ -189,16 +172,19 @@ impl Document for Alerts {
     }
 }
 
-impl Serialize for AlertsEntry {
+impl Serialize for Entry {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Self::Counter(scope, counter, unknown) => {
-                CounterForm::of(*scope, counter, unknown).serialize(serializer)
+        match &self.row {
+            AlertsEntry::Counter(scope, counter) => {
+                schema::write(&CounterForm::of(*scope, counter), &self.unknown, serializer)
             }
-            Self::Cooldown(scope, cooldown, unknown) => {
-                CooldownForm::of(*scope, cooldown, unknown).serialize(serializer)
-            }
-            Self::Alert(alert) => alert.serialize(serializer),
+            AlertsEntry::Cooldown(scope, cooldown) => schema::write(
+                &CooldownForm::of(*scope, cooldown),
+                &self.unknown,
+                serializer,
+            ),
+            // An alert holds all its members itself.
+            AlertsEntry::Alert(alert) => alert.serialize(serializer),
         }
     }
 }
@@ -213,8 +199,6 @@ struct CounterForm {
     requests: Windows,
     #[serde(default)]
     bytes: Windows,
-    #[serde(flatten)]
-    unknown: Map<String, Value>,
 }
 
 #[derive(Clone, Copy, Default, Serialize, Deserialize)]
@@ -228,16 +212,16 @@ struct Windows {
 #[derive(Clone, Copy, Default, Serialize, Deserialize)]
 struct Buckets {
     start: Time,
-    current: u64,
-    previous: u64,
+    current: Count,
+    previous: Count,
 }
 
 impl Buckets {
     fn of(window: &Window) -> Self {
         Self {
             start: Time(window.start_ms),
-            current: window.current,
-            previous: window.previous,
+            current: Count(window.current),
+            previous: Count(window.previous),
         }
     }
 
@@ -245,14 +229,14 @@ impl Buckets {
     fn window(self, measure: Measure) -> Window {
         Window {
             start_ms: self.start.0 - self.start.0 % measure.span().ms(),
-            current: self.current,
-            previous: self.previous,
+            current: self.current.0,
+            previous: self.previous.0,
         }
     }
 }
 
 impl CounterForm {
-    fn of(scope: Scope, counter: &Counter, unknown: &Unknown) -> Self {
+    fn of(scope: Scope, counter: &Counter) -> Self {
         let [requests_minute, requests_hour, bytes_minute, bytes_hour] =
             counter.windows.each_ref().map(Buckets::of);
         Self {
@@ -266,11 +250,10 @@ impl CounterForm {
                 minute: bytes_minute,
                 hour: bytes_hour,
             },
-            unknown: unknown.as_deref().cloned().unwrap_or_default(),
         }
     }
 
-    fn entry(self) -> Result<AlertsEntry, String> {
+    fn row(self) -> Result<AlertsEntry, String> {
         let scope = Scope::read(&self.scope, self.of.as_deref())?;
         let [requests_minute, requests_hour, bytes_minute, bytes_hour] = Measure::ALL;
         let windows = [
@@ -279,11 +262,7 @@ impl CounterForm {
             self.bytes.minute.window(bytes_minute),
             self.bytes.hour.window(bytes_hour),
         ];
-        Ok(AlertsEntry::Counter(
-            scope,
-            Counter { windows },
-            boxed(self.unknown),
-        ))
+        Ok(AlertsEntry::Counter(scope, Counter { windows }))
     }
 }
 
@@ -299,12 +278,10 @@ struct CooldownForm {
     hour: Option<Time>,
     #[serde(default)]
     held_back: Map<String, Value>,
-    #[serde(flatten)]
-    unknown: Map<String, Value>,
 }
 
 impl CooldownForm {
-    fn of(scope: Scope, cooldown: &Cooldown, unknown: &Unknown) -> Self {
+    fn of(scope: Scope, cooldown: &Cooldown) -> Self {
         let held = match held_back(&cooldown.held_back) {
             Value::Object(held) => held,
             _ => Map::new(),
@@ -316,11 +293,10 @@ impl CooldownForm {
             ends: cooldown.ends,
             hour: Some(cooldown.hour),
             held_back: held,
-            unknown: unknown.as_deref().cloned().unwrap_or_default(),
         }
     }
 
-    fn entry(self) -> Result<AlertsEntry, String> {
+    fn row(self) -> Result<AlertsEntry, String> {
         let scope = Scope::read(&self.scope, self.of.as_deref())?;
         let mut held = [0; 4];
         for (name, count) in &self.held_back {
@@ -328,7 +304,7 @@ impl CooldownForm {
                 .into_iter()
                 .zip(&mut held)
                 .find(|(measure, _)| measure.name() == name);
-            let (Some((_, place)), Some(count)) = (place, count.as_u64()) else {
+            let (Some((_, place)), Ok(Count(count))) = (place, Count::deserialize(count)) else {
                 return Err(format!(
                     "\"held_back\" has {name:?}: {count}, which is no count of a measure"
                 ));
@@ -341,12 +317,8 @@ impl CooldownForm {
             hour: self.hour.unwrap_or(self.started),
             held_back: held,
         };
-        Ok(AlertsEntry::Cooldown(scope, cooldown, boxed(self.unknown)))
+        Ok(AlertsEntry::Cooldown(scope, cooldown))
     }
-}
-
-fn boxed(unknown: Map<String, Value>) -> Unknown {
-    (!unknown.is_empty()).then(|| Box::new(unknown))
 }
 
 #[cfg(test)]
@@ -355,6 +327,10 @@ mod tests {
 
     use super::super::document;
     use super::*;
+
+    fn row(row: AlertsEntry) -> Entry {
+        Row { row, unknown: None }
+    }
 
     const TEXT: &str = r#"{
   "version": 1,
@@ -414,8 +390,8 @@ mod tests {
     /// STATE: the three lists are read and written again as the same text, unknown members included.
     #[test]
     fn the_file_survives_its_text() {
-        let content =
-            document::parse::<Alerts>(TEXT.as_bytes()).unwrap_or_else(|fault| panic!("{fault}"));
+        let content = document::testing::parse::<Alerts>(TEXT.as_bytes())
+            .unwrap_or_else(|fault| panic!("{fault}"));
         assert_eq!(content.entries.len(), 3);
         let mut out = Vec::new();
         document::write::<Alerts>(&mut out, &content.entries, &content.envelope).unwrap();
@@ -435,11 +411,13 @@ mod tests {
         );
         for list in ["counters", "cooldowns", "alerts"] {
             let text = text.replace(&format!("\"{list}\""), "\"other\"");
-            let fault = document::parse::<Alerts>(text.as_bytes()).err().unwrap();
+            let fault = document::testing::parse::<Alerts>(text.as_bytes())
+                .err()
+                .unwrap();
             assert!(
                 fault
                     .to_string()
-                    .contains(&format!("missing field `{list}`")),
+                    .contains(&format!("\"{list}\" is a required property")),
                 "{fault}"
             );
         }
@@ -452,17 +430,17 @@ mod tests {
             (
                 "\"client\"",
                 "\"country\"",
-                "at \"/counters/0\": \"country\" is not a scope",
+                "at \"/counters/0/scope\": The value is not one of \"client\", \"net\", \"asn\", \"total\", \"watch\"",
             ),
             (
                 "203.0.113.7",
                 "office",
-                "at \"/counters/0\": \"office\" is not a client",
+                "at \"/counters/0/of\": The value does not fit. Expected: One IPv4 address",
             ),
             (
                 "bytes_per_hour",
                 "bytes_per_day",
-                "at \"/cooldowns/0\": \"held_back\" has \"bytes_per_day\": 7",
+                "at \"/cooldowns/0/held_back\": Additional properties are not allowed ('bytes_per_day' was unexpected)",
             ),
             (
                 "state_error",
@@ -470,7 +448,7 @@ mod tests {
                 "at \"/alerts/0/kind\": unknown variant `storm`",
             ),
         ] {
-            let fault = document::parse::<Alerts>(TEXT.replace(was, is).as_bytes())
+            let fault = document::testing::parse::<Alerts>(TEXT.replace(was, is).as_bytes())
                 .err()
                 .unwrap();
             assert!(fault.to_string().contains(expected), "{fault}");
@@ -479,7 +457,9 @@ mod tests {
             "\"alerts\": [",
             "\"alerts\": [{\"time\":\"2026-11-21T16:00:00Z\",\"kind\":\"ban\"},",
         );
-        let fault = document::parse::<Alerts>(twice.as_bytes()).err().unwrap();
+        let fault = document::testing::parse::<Alerts>(twice.as_bytes())
+            .err()
+            .unwrap();
         assert!(
             fault.to_string().contains("two alerts have the time"),
             "{fault}"
@@ -489,13 +469,13 @@ mod tests {
     /// STATE: members of an entry that nobody here knows stay with it when memory writes it anew.
     #[test]
     fn unknown_members_stay_with_their_entry() {
-        let content =
-            document::parse::<Alerts>(TEXT.as_bytes()).unwrap_or_else(|fault| panic!("{fault}"));
-        let AlertsEntry::Counter(scope, ..) = content.entries[0] else {
+        let content = document::testing::parse::<Alerts>(TEXT.as_bytes())
+            .unwrap_or_else(|fault| panic!("{fault}"));
+        let AlertsEntry::Counter(scope, ..) = content.entries[0].row else {
             panic!("no counter")
         };
-        let counted = AlertsEntry::Counter(scope, Counter::default(), None);
-        let written = entries(vec![counted], &content.entries);
+        let mut written = vec![row(AlertsEntry::Counter(scope, Counter::default()))];
+        document::with_unknown::<Alerts>(&mut written, &content.entries);
         assert_eq!(serde_json::to_value(&written[0]).unwrap()["note"], "ours");
     }
 
@@ -503,21 +483,18 @@ mod tests {
     #[test]
     fn the_bounds_hold_for_files() {
         let alert = |time| {
-            AlertsEntry::Alert(Arc::new(Alert {
+            row(AlertsEntry::Alert(Arc::new(Alert {
                 time: Time(time),
                 kind: crate::alert::AlertKind::Ban,
                 members: Map::new(),
-            }))
+            })))
         };
         let counters =
-            (0..20_003).map(|n| AlertsEntry::Counter(Scope::Asn(n), Counter::default(), None));
+            (0..20_003).map(|n| row(AlertsEntry::Counter(Scope::Asn(n), Counter::default())));
         let entries = counters.chain((0..1005).map(alert)).collect();
         let kept = Alerts::complete(entries, &[], Time(0));
         assert_eq!(kept.len(), MAX_COUNTERS + MAX_ALERTS);
-        assert_eq!(AlertsKey::of(&kept[0]), AlertsKey::Counter(Scope::Asn(3)));
-        assert_eq!(
-            AlertsKey::of(&kept[MAX_COUNTERS]),
-            AlertsKey::Alert(Time(5))
-        );
+        assert_eq!(Alerts::key(&kept[0]), AlertsKey::Counter(Scope::Asn(3)));
+        assert_eq!(Alerts::key(&kept[MAX_COUNTERS]), AlertsKey::Alert(Time(5)));
     }
 }

@@ -10,7 +10,7 @@ use weir_shared::ban::Ban;
 use weir_shared::netblock::Netblock;
 use weir_shared::units::Time;
 
-use super::document::Document;
+use super::document::{Document, Keeps};
 use super::keeper::{Counters, Shared};
 use super::merge::Diff;
 use super::{BanKey, Edit, EditChange};
@@ -29,8 +29,12 @@ impl BanKey {
     }
 }
 
+/// A ban holds its unknown members itself: the answers of the endpoints show them.
+impl Keeps for Arc<Ban> {}
+
 impl Document for Bans {
     const FILE: &'static str = "bans.json";
+    const SCHEMA: &'static str = include_str!("../../../schema/proxy/bans.schema.json");
     const LIST: &'static str = "bans";
     type Entry = Arc<Ban>;
     type Key = BanKey;

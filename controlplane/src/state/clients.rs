@@ -1,51 +1,33 @@
 //! clients.json: `{"version":1,"clients":[…]}`, least recently seen first; also the form of a client in the admin answer
 //! (ADMIN-4). A client that was edited by hand stands whole as edited.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use serde_json::{Map, Value};
+use serde_json::Value;
 use weir_shared::client::Client;
 use weir_shared::lookup::Lookup;
 use weir_shared::table::{ClientRow, MAX_CLIENTS};
-use weir_shared::units::Time;
+use weir_shared::units::{Count, Time};
 use weir_shared::window::{Span, Window};
 
 use super::document::Document;
 use super::keeper::{Counters, Shared};
 use super::merge::Diff;
+use super::schema::{self, Row};
 use super::{Edit, EditChange};
 
 /// clients.json
 pub(super) struct Clients;
 
 /// A client with the members of its entry that this version does not know.
-#[derive(Clone, PartialEq, Debug)]
-pub(super) struct Entry {
-    row: ClientRow,
-    /// Boxed: nearly every client has none, and 20,000 empty maps are memory too.
-    unknown: Option<Box<Map<String, Value>>>,
-}
+pub(super) type Entry = Row<ClientRow>;
 
 /// A client as clients.json and the admin answer write it.
 pub fn client_json(row: &ClientRow) -> Value {
     // Numbers, texts and times only: there is nothing in it that JSON cannot hold.
-    serde_json::to_value(Form::of(row, &None)).unwrap_or(Value::Null)
-}
-
-/// Rows of memory, with the unknown members their entries had in the file.
-pub(super) fn entries(rows: Vec<ClientRow>, base: &[Entry]) -> Vec<Entry> {
-    let unknown: HashMap<Client, &Box<Map<String, Value>>> = base
-        .iter()
-        .filter_map(|entry| Some((entry.row.client, entry.unknown.as_ref()?)))
-        .collect();
-    rows.into_iter()
-        .map(|row| Entry {
-            unknown: unknown.get(&row.client).map(|held| (*held).clone()),
-            row,
-        })
-        .collect()
+    serde_json::to_value(Form::of(row)).unwrap_or(Value::Null)
 }
 
 /// The rows alone.
@@ -55,6 +37,7 @@ pub(super) fn rows(entries: &[Entry]) -> Vec<ClientRow> {
 
 impl Document for Clients {
     const FILE: &'static str = "clients.json";
+    const SCHEMA: &'static str = include_str!("../../../schema/proxy/clients.schema.json");
     const LIST: &'static str = "clients";
     type Entry = Entry;
     type Key = Client;
@@ -125,15 +108,13 @@ struct Form {
     #[serde(default)]
     lookup: Option<Arc<Lookup>>,
     #[serde(default)]
-    passed: u64,
+    passed: Count,
     #[serde(default)]
-    refused: u64,
+    refused: Count,
     #[serde(default)]
     requests: Windows,
     #[serde(default)]
     bytes: Windows,
-    #[serde(flatten)]
-    unknown: Map<String, Value>,
 }
 
 #[derive(Clone, Copy, Default, Serialize, Deserialize)]
@@ -149,29 +130,28 @@ struct Windows {
 #[derive(Clone, Copy, Default, Serialize, Deserialize)]
 struct Buckets {
     start: Time,
-    current: u64,
-    previous: u64,
+    current: Count,
+    previous: Count,
 }
 
 impl Form {
-    fn of(row: &ClientRow, unknown: &Option<Box<Map<String, Value>>>) -> Self {
+    fn of(row: &ClientRow) -> Self {
         Self {
             client: row.client,
             first_seen: row.first_seen,
             last_seen: row.last_seen,
             lookup: row.lookup.clone(),
-            passed: row.passed,
-            refused: row.refused,
+            passed: Count(row.passed),
+            refused: Count(row.refused),
             requests: Windows::of(&row.requests),
             bytes: Windows::of(&row.bytes),
-            unknown: unknown.as_deref().cloned().unwrap_or_default(),
         }
     }
 }
 
 impl Serialize for Entry {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        Form::of(&self.row, &self.unknown).serialize(serializer)
+        schema::write(&Form::of(&self.row), &self.unknown, serializer)
     }
 }
 
@@ -184,12 +164,12 @@ impl<'de> Deserialize<'de> for Entry {
                 first_seen: form.first_seen,
                 last_seen: form.last_seen,
                 lookup: form.lookup,
-                passed: form.passed,
-                refused: form.refused,
+                passed: form.passed.0,
+                refused: form.refused.0,
                 requests: form.requests.windows(),
                 bytes: form.bytes.windows(),
             },
-            unknown: (!form.unknown.is_empty()).then(|| Box::new(form.unknown)),
+            unknown: None,
         })
     }
 }
@@ -217,8 +197,8 @@ impl Buckets {
     fn of(window: &Window) -> Self {
         Self {
             start: Time(window.start_ms),
-            current: window.current,
-            previous: window.previous,
+            current: Count(window.current),
+            previous: Count(window.previous),
         }
     }
 
@@ -226,8 +206,8 @@ impl Buckets {
     fn window(self, span: Span) -> Window {
         Window {
             start_ms: self.start.0 - self.start.0 % span.ms(),
-            current: self.current,
-            previous: self.previous,
+            current: self.current.0,
+            previous: self.previous.0,
         }
     }
 }
@@ -236,6 +216,7 @@ impl Buckets {
 mod tests {
     use serde_json::json;
 
+    use super::super::document::{self, testing};
     use super::*;
 
     fn row(client: &str) -> ClientRow {
@@ -288,10 +269,12 @@ mod tests {
     fn unknown_members_stay_with_their_client() {
         let mut form = client_json(&row("203.0.113.7"));
         form["note"] = json!("office");
-        let read: Entry = serde_json::from_value(form).unwrap();
+        let read = testing::read::<Clients>("clients", &form).unwrap();
         let mut seen_again = row("203.0.113.7");
         seen_again.passed = 11;
-        let written = entries(vec![row("203.0.113.8"), seen_again], &[read]);
+        let entry = |row| Entry { row, unknown: None };
+        let mut written = vec![entry(row("203.0.113.8")), entry(seen_again)];
+        document::with_unknown::<Clients>(&mut written, &[read]);
         assert!(written[0].unknown.is_none());
         let written = serde_json::to_value(&written[1]).unwrap();
         assert_eq!(

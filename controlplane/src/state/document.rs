@@ -4,7 +4,8 @@
 //! Top-level members that this version does not know (`"$schema"` among them) are kept in their place. What one entry
 //! means is left to the [`Document`] of its file.
 
-use std::collections::HashSet;
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::hash::Hash;
 use std::io::{self, Write};
@@ -12,29 +13,55 @@ use std::marker::PhantomData;
 
 use serde::de::{DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
 use serde::ser::SerializeMap;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use serde_json::Value;
-use serde_path_to_error::{Deserializer as Tracked, Path, Segment, Track};
+use serde::{Deserializer, Serialize, Serializer};
+use serde_json::{Map, Value};
+use serde_path_to_error::{Deserializer as Tracked, Track};
 use weir_shared::units::Time;
 
 use super::keeper::{Counters, Shared};
 use super::merge::Diff;
+use super::schema::{FileSchema, List, Row, Unknown};
+use crate::json::{self, Strict, Twice};
 
 /// The only version there is.
 const VERSION: u64 = 1;
 /// The most characters of a fault's message and of its pointer.
 const MAX_QUOTE: usize = 300;
 
+/// An entry as the file holds it.
+pub(super) trait Keeps {
+    /// Members of the entry in the file that this version does not know, empty unless the form of the entry itself holds
+    /// them.
+    fn unknown(&self) -> &Unknown {
+        &None
+    }
+
+    /// Keeps them.
+    fn keep(&mut self, _: Unknown) {}
+}
+
+impl<T> Keeps for Row<T> {
+    fn unknown(&self) -> &Unknown {
+        &self.unknown
+    }
+
+    fn keep(&mut self, unknown: Unknown) {
+        self.unknown = unknown;
+    }
+}
+
 /// What one state file holds. One implementation a file.
 pub(super) trait Document: Sized + 'static {
     /// The file's name.
     const FILE: &'static str;
+    /// Its JSON Schema.
+    const SCHEMA: &'static str;
     /// The member that holds the entries.
     const LIST: &'static str;
     /// Further members that hold entries, in the order of the file.
     const MORE: &'static [&'static str] = &[];
     /// One entry.
-    type Entry: Clone + PartialEq + Serialize;
+    type Entry: Clone + PartialEq + Serialize + Keeps;
     /// What names an entry in the file and in memory.
     type Key: Copy + Eq + Hash + Ord + fmt::Debug;
 
@@ -78,9 +105,9 @@ pub(super) struct Content<D: Document> {
     pub(super) envelope: Envelope,
 }
 
-/// The top-level members in their order; the list's place is held by null.
+/// The top-level members in their order; the place of a list is held by an empty one.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) struct Envelope(Vec<(String, Value)>);
+pub(super) struct Envelope(Map<String, Value>);
 
 /// Why a file cannot be taken.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -93,31 +120,40 @@ pub(super) struct Fault {
     pub(super) message: String,
 }
 
-/// Reads a whole file.
-pub(super) fn parse<D: Document>(bytes: &[u8]) -> Result<Content<D>, Fault> {
+/// Reads a whole file. An entry is read as a value, judged by the file's schema (STATE-8), and only then understood.
+pub(super) fn parse<D: Document>(schema: &FileSchema, bytes: &[u8]) -> Result<Content<D>, Fault> {
+    let refused = RefCell::new(None);
+    let whole = || Whole::<D> {
+        schema,
+        refused: &refused,
+        of: PhantomData,
+    };
     let mut json = serde_json::Deserializer::from_slice(bytes);
-    let read = Content::deserialize(&mut json).and_then(|content| json.end().map(|()| content));
-    // Following the path costs an allocation a member: only a file that is refused pays for it.
+    let read = whole()
+        .deserialize(&mut json)
+        .and_then(|content| json.end().map(|()| content));
     read.map_err(|error| {
-        let mut track = Track::new();
-        let mut json = serde_json::Deserializer::from_slice(bytes);
-        let tracked = Content::<D>::deserialize(Tracked::new(&mut json, &mut track));
-        let pointer = match tracked {
-            Ok(_) => String::new(),
-            Err(_) => pointer(&track.path()),
-        };
-        let (line, column) = (error.line(), error.column());
-        let text = error.to_string();
-        let message = text
-            .strip_suffix(&format!(" at line {line} column {column}"))
-            .unwrap_or(&text);
-        Fault {
+        if let Some((pointer, message)) = refused.take() {
+            let (line, column) = json::place(bytes, &pointer);
+            return Fault::new(line, column, &pointer, &message);
+        }
+        // No JSON, or JSON of another kind: a second reading tells at which member.
+        let pointer = json::explain(whole(), bytes).err();
+        let pointer = pointer.map(|refused| refused.pointer).unwrap_or_default();
+        let message = json::sentence(&error);
+        Fault::new(error.line(), error.column(), &pointer, &message)
+    })
+}
+
+impl Fault {
+    fn new(line: usize, column: usize, pointer: &str, message: &str) -> Self {
+        Self {
             line,
             column,
-            pointer: shortened(&pointer),
+            pointer: shortened(pointer),
             message: shortened(message),
         }
-    })
+    }
 }
 
 /// A fault quotes what it found, and that may be a megabyte: its beginning is enough to find it by.
@@ -134,14 +170,14 @@ pub(super) fn write<D: Document>(
     entries: &[D::Entry],
     envelope: &Envelope,
 ) -> io::Result<()> {
-    serde_json::to_writer_pretty(&mut *out, &Whole::<D> { entries, envelope })?;
+    serde_json::to_writer_pretty(&mut *out, &Written::<D> { entries, envelope })?;
     out.write_all(b"\n")
 }
 
 impl Envelope {
     /// Of a file that this service makes.
     pub(super) fn new<D: Document>() -> Self {
-        let lists = lists::<D>().map(|list| (list.to_owned(), Value::Null));
+        let lists = lists::<D>().map(|list| (list.to_owned(), Value::Array(Vec::new())));
         Self(
             std::iter::once(("version".to_owned(), VERSION.into()))
                 .chain(lists)
@@ -150,32 +186,40 @@ impl Envelope {
     }
 }
 
+/// Compiles the schema of a file.
+pub(super) fn schema<D: Document>() -> Result<FileSchema, String> {
+    FileSchema::compile(D::SCHEMA, lists::<D>())
+        .map_err(|error| format!("the schema of {} is wrong: {error}", D::FILE))
+}
+
+/// Entries of memory, with the unknown members that they had in the file.
+pub(super) fn with_unknown<D: Document>(entries: &mut [D::Entry], base: &[D::Entry]) {
+    let held: HashMap<D::Key, &Unknown> = base
+        .iter()
+        .filter(|entry| entry.unknown().is_some())
+        .map(|entry| (D::key(entry), entry.unknown()))
+        .collect();
+    if held.is_empty() {
+        return;
+    }
+    for entry in entries {
+        if let Some(unknown) = held.get(&D::key(entry)) {
+            entry.keep((*unknown).clone());
+        }
+    }
+}
+
 /// The members that hold entries.
 fn lists<D: Document>() -> impl Iterator<Item = &'static str> {
     std::iter::once(D::LIST).chain(D::MORE.iter().copied())
 }
 
-fn pointer(path: &Path) -> String {
-    let mut pointer = String::new();
-    for segment in path.iter() {
-        match segment {
-            Segment::Seq { index } => pointer.push_str(&format!("/{index}")),
-            Segment::Map { key } | Segment::Enum { variant: key } => {
-                pointer.push('/');
-                pointer.push_str(&key.replace('~', "~0").replace('/', "~1"));
-            }
-            Segment::Unknown => {}
-        }
-    }
-    pointer
-}
-
-struct Whole<'a, D: Document> {
+struct Written<'a, D: Document> {
     entries: &'a [D::Entry],
     envelope: &'a Envelope,
 }
 
-impl<D: Document> Serialize for Whole<'_, D> {
+impl<D: Document> Serialize for Written<'_, D> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(Some(self.envelope.0.len()))?;
         for (name, value) in &self.envelope.0 {
@@ -199,83 +243,92 @@ impl<D: Document> Serialize for Listed<'_, D> {
     }
 }
 
-impl<'de, D: Document> Deserialize<'de> for Content<D> {
-    fn deserialize<T: Deserializer<'de>>(deserializer: T) -> Result<Self, T::Error> {
-        struct Members<D>(PhantomData<D>);
+/// The reading of a whole file.
+struct Whole<'a, D> {
+    schema: &'a FileSchema,
+    /// Pointer and message of what was refused for another reason than that it is no JSON.
+    refused: &'a RefCell<Option<(String, String)>>,
+    of: PhantomData<D>,
+}
 
-        impl<'de, D: Document> Visitor<'de> for Members<D> {
-            type Value = Content<D>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "an object with \"version\" and \"{}\"", D::LIST)
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Content<D>, A::Error> {
-                let mut envelope: Vec<(String, Value)> = Vec::new();
-                let mut entries = Vec::new();
-                let mut seen = HashSet::new();
-                let mut version = false;
-                while let Some(name) = map.next_key::<String>()? {
-                    if envelope.iter().any(|(held, _)| *held == name) {
-                        return Err(A::Error::custom(format!("\"{name}\" stands there twice")));
-                    }
-                    if lists::<D>().any(|list| list == name) {
-                        map.next_value_seed(Entries::<D> {
-                            list: &name,
-                            entries: &mut entries,
-                            seen: &mut seen,
-                        })?;
-                        envelope.push((name, Value::Null));
-                    } else if name == "version" {
-                        map.next_value::<Version>()?;
-                        version = true;
-                        envelope.push((name, VERSION.into()));
-                    } else {
-                        envelope.push((name, map.next_value()?));
-                    }
-                }
-                if !version {
-                    return Err(A::Error::missing_field("version"));
-                }
-                for list in lists::<D>() {
-                    if !envelope.iter().any(|(name, _)| name == list) {
-                        return Err(A::Error::missing_field(list));
-                    }
-                }
-                // In the order of the lists, whatever the order of the members.
-                let place = |entry: &D::Entry| lists::<D>().position(|list| list == D::list(entry));
-                if !D::MORE.is_empty() {
-                    entries.sort_by_key(place);
-                }
-                Ok(Content {
-                    entries,
-                    envelope: Envelope(envelope),
-                })
-            }
-        }
-
-        deserializer.deserialize_map(Members(PhantomData))
+impl<D> Whole<'_, D> {
+    /// Ends the reading. The text of the error is never seen.
+    fn refuse<E: serde::de::Error>(&self, pointer: String, message: String) -> E {
+        self.refused.replace(Some((pointer, message)));
+        E::custom("refused")
     }
 }
 
-struct Version;
+impl<'de, D: Document> DeserializeSeed<'de> for Whole<'_, D> {
+    type Value = Content<D>;
 
-impl<'de> Deserialize<'de> for Version {
-    fn deserialize<T: Deserializer<'de>>(deserializer: T) -> Result<Self, T::Error> {
-        let found = Value::deserialize(deserializer)?;
-        if found.as_u64() == Some(VERSION) {
-            Ok(Self)
-        } else {
-            Err(T::Error::custom(format!(
-                "unknown version {found}: {VERSION} is known"
-            )))
-        }
+    fn deserialize<T: Deserializer<'de>>(self, deserializer: T) -> Result<Content<D>, T::Error> {
+        deserializer.deserialize_map(self)
     }
 }
 
-/// One list, each entry checked where it stands so that the error names its place.
+impl<'de, D: Document> Visitor<'de> for Whole<'_, D> {
+    type Value = Content<D>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "an object with \"version\" and \"{}\"", D::LIST)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Content<D>, A::Error> {
+        let mut envelope = Map::new();
+        let mut entries = Vec::new();
+        let mut seen = HashSet::new();
+        while let Some(name) = map.next_key::<String>()? {
+            if envelope.contains_key(&name) {
+                map.next_value_seed(Twice(&name))?;
+            }
+            let value = if let Some(list) = self.schema.list(&name) {
+                map.next_value_seed(Entries {
+                    whole: &self,
+                    list,
+                    entries: &mut entries,
+                    seen: &mut seen,
+                })?;
+                Value::Array(Vec::new())
+            } else {
+                let Strict(value) = map.next_value()?;
+                // At once: what the entries of another version mean is not known.
+                if name == "version" && value.as_f64() != Some(1.0) {
+                    let message = format!("unknown version {value}: {VERSION} is known");
+                    return Err(self.refuse("/version".to_owned(), message));
+                }
+                value
+            };
+            envelope.insert(name, value);
+        }
+        let envelope = Value::Object(envelope);
+        if let Some(fault) = self.schema.judge_envelope(&envelope) {
+            return Err(self.refuse(fault.instance_path, sentence(&fault.sentence)));
+        }
+        // In the order of the lists, whatever the order of the members.
+        let place = |entry: &D::Entry| lists::<D>().position(|list| list == D::list(entry));
+        if !D::MORE.is_empty() {
+            entries.sort_by_key(place);
+        }
+        let Value::Object(envelope) = envelope else {
+            return Err(A::Error::custom("no object"));
+        };
+        Ok(Content {
+            entries,
+            envelope: Envelope(envelope),
+        })
+    }
+}
+
+/// A sentence in the middle of a longer one.
+fn sentence(text: &str) -> String {
+    text.trim_end_matches('.').to_owned()
+}
+
+/// One list, each entry judged where it stands so that the error names its place.
 struct Entries<'a, D: Document> {
-    list: &'a str,
+    whole: &'a Whole<'a, D>,
+    list: &'a List,
     entries: &'a mut Vec<D::Entry>,
     seen: &'a mut HashSet<D::Key>,
 }
@@ -296,28 +349,82 @@ impl<'de, D: Document> Visitor<'de> for Entries<'_, D> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
-        while let Some(entry) = list.next_element_seed(Entry::<D> {
-            list: self.list,
-            seen: self.seen,
-        })? {
+        let mut index = 0_usize;
+        while let Some(Strict(value)) = list.next_element()? {
+            let entry = understand::<D>(self.list, value)
+                .and_then(|entry| match D::check(&entry, self.seen) {
+                    Ok(()) => Ok(entry),
+                    Err(message) => Err((String::new(), message)),
+                })
+                .map_err(|(inside, message)| {
+                    let pointer = format!("/{}/{index}{inside}", self.list.name);
+                    self.whole.refuse(pointer, message)
+                })?;
             self.entries.push(entry);
+            index += 1;
         }
         Ok(())
     }
 }
 
-struct Entry<'a, D: Document> {
-    list: &'a str,
-    seen: &'a mut HashSet<D::Key>,
+/// The entry that a value is, or pointer and message of why it is none.
+///
+/// The schema judges. It cannot say everything (that two entries have one name, that `1::2::3` is no address), so the
+/// reader has its say as well, and where both refuse the same it has the better words.
+fn understand<D: Document>(list: &List, value: Value) -> Result<D::Entry, (String, String)> {
+    let fault = list.judge(&value);
+    if fault.is_none()
+        && let Ok(mut entry) = D::read(list.name, &value)
+    {
+        entry.keep(list.unknown(value));
+        return Ok(entry);
+    }
+    let mut track = Track::new();
+    let read = D::read(list.name, Tracked::new(&value, &mut track));
+    let inside = json::pointer(&track.path());
+    Err(match (fault, read) {
+        (Some(fault), Err(error)) if inside.starts_with(&fault.instance_path) => {
+            (inside, json::sentence(&error))
+        }
+        (None, Err(error)) => (inside, json::sentence(&error)),
+        (Some(fault), _) => (fault.instance_path, sentence(&fault.sentence)),
+        (None, Ok(_)) => (String::new(), "it is not understood".to_owned()),
+    })
 }
 
-impl<'de, D: Document> DeserializeSeed<'de> for Entry<'_, D> {
-    type Value = D::Entry;
+#[cfg(test)]
+pub(super) mod testing {
+    //! Schemas compiled once for all tests.
 
-    fn deserialize<T: Deserializer<'de>>(self, deserializer: T) -> Result<D::Entry, T::Error> {
-        let entry = D::read(self.list, deserializer)?;
-        D::check(&entry, self.seen).map_err(T::Error::custom)?;
-        Ok(entry)
+    use std::sync::LazyLock;
+
+    use super::super::alerts::Alerts;
+    use super::super::bans::Bans;
+    use super::super::clients::Clients;
+    use super::super::lookups::Lookups;
+    use super::*;
+
+    static SCHEMAS: LazyLock<[(&str, FileSchema); 4]> = LazyLock::new(|| {
+        [
+            (Bans::FILE, schema::<Bans>().unwrap()),
+            (Clients::FILE, schema::<Clients>().unwrap()),
+            (Lookups::FILE, schema::<Lookups>().unwrap()),
+            (Alerts::FILE, schema::<Alerts>().unwrap()),
+        ]
+    });
+
+    pub(in crate::state) fn parse<D: Document>(bytes: &[u8]) -> Result<Content<D>, Fault> {
+        let (_, schema) = SCHEMAS.iter().find(|(file, _)| *file == D::FILE).unwrap();
+        super::parse(schema, bytes)
+    }
+
+    /// One entry alone.
+    pub(in crate::state) fn read<D: Document>(
+        list: &str,
+        entry: &Value,
+    ) -> Result<D::Entry, String> {
+        let (_, schema) = SCHEMAS.iter().find(|(file, _)| *file == D::FILE).unwrap();
+        understand::<D>(schema.list(list).unwrap(), entry.clone()).map_err(|(_, message)| message)
     }
 }
 
@@ -328,13 +435,14 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::json;
 
+    use super::super::alerts::Alerts;
     use super::super::bans::Bans;
     use super::super::clients::Clients;
     use super::super::lookups::Lookups;
+    use super::testing::parse;
     use super::*;
 
-    /// Values that fit some member and no other. Arrays have something in them: an empty one in the place of an object
-    /// without needed members is taken by the service and refused by the schemas.
+    /// Values that fit some member and no other.
     fn value() -> impl Strategy<Value = Value> {
         let time = "2026-11-21T16:00:00Z";
         let window = json!({"start": time, "current": 3, "previous": 9});
@@ -369,9 +477,39 @@ mod tests {
             json!("DE"),
             json!("AS64496"),
             json!("64496"),
+            json!([]),
             json!([7]),
             json!({}),
+            json!(0.0),
+            json!(-0.0),
+            json!(3.0),
+            json!(1e19),
+            json!(1e20),
+            json!("9999-12-31T23:59:59Z"),
+            json!("9999-12-31T23:59:59-23:59"),
+            json!("0000-01-01T00:00:00+23:59"),
+            json!("2026-11-21T16:00:60Z"),
+            json!("2026-12-31T23:59:60Z"),
+            json!("2026-11-21t16:00:00z"),
+            json!("2026-11-21 16:00:00Z"),
             json!({"limit": "day", "limit_percent": 50}),
+            json!({"limit_percent": 101}),
+            json!({"limit_percent": 255}),
+            json!({"limit_percent": 256}),
+            json!({"limit_percent": 100.0}),
+            json!({"limit_value": 3.0, "netblock_requests": 1e19}),
+            json!({"limit_value": 3.5}),
+            json!({"request": []}),
+            json!({"request": {"x": 1}, "lookup": {"x": []}}),
+            json!({"lookup": []}),
+            json!({"minute": []}),
+            json!({"minute": {"start": time, "current": 3.0, "previous": -0.0, "x": 1}}),
+            json!({"bytes_per_hour": 7.0}),
+            json!({"bytes_per_day": 7}),
+            json!("client"),
+            json!("net"),
+            json!("asn"),
+            json!("total"),
             json!({"limit": 1}),
             json!({"limit_value": -1}),
             json!({"request": {"path": "/", "host": null}}),
@@ -388,6 +526,7 @@ mod tests {
 
     /// A whole document whose one entry had some members put in, changed or taken out.
     fn document<D: Document>(
+        list: &'static str,
         entry: Value,
         members: &'static [&'static str],
     ) -> impl Strategy<Value = Value> {
@@ -403,12 +542,18 @@ mod tests {
                     None => drop(entry.as_object_mut().unwrap().remove(member)),
                 }
             }
-            json!({"version": 1, D::LIST: [entry]})
+            let mut document = json!({"version": 1});
+            for name in lists::<D>() {
+                document[name] = json!([]);
+            }
+            document[list] = json!([entry]);
+            document
         })
     }
 
-    fn schema(text: &str) -> jsonschema::Validator {
-        let schema = serde_json::from_str(text).unwrap();
+    /// Compiled by other means than the service's.
+    fn validator<D: Document>() -> jsonschema::Validator {
+        let schema = serde_json::from_str(D::SCHEMA).unwrap();
         jsonschema::options()
             .should_validate_formats(true)
             .build(&schema)
@@ -431,11 +576,12 @@ mod tests {
         Ok(())
     }
 
-    static SCHEMAS: LazyLock<[jsonschema::Validator; 3]> = LazyLock::new(|| {
+    static SCHEMAS: LazyLock<[jsonschema::Validator; 4]> = LazyLock::new(|| {
         [
-            schema(include_str!("../../../schema/proxy/bans.schema.json")),
-            schema(include_str!("../../../schema/proxy/clients.schema.json")),
-            schema(include_str!("../../../schema/proxy/lookups.schema.json")),
+            validator::<Bans>(),
+            validator::<Clients>(),
+            validator::<Lookups>(),
+            validator::<Alerts>(),
         ]
     });
 
@@ -512,14 +658,19 @@ mod tests {
         /// STATE-8: the schemas in `schema/proxy/` judge an entry as the service does, whatever stands in its members.
         #[test]
         fn schemas_and_service_agree(
-            bans in document::<Bans>(json!({"netblock": "203.0.113.0/24", "ban_expires": "permanent"}),
+            bans in document::<Bans>("bans", json!({"netblock": "203.0.113.0/24", "ban_expires": "permanent"}),
                 &["netblock", "client", "ban_started", "ban_expires", "cause", "reason", "lifted", "observed", "notes", "x"]),
-            clients in document::<Clients>(json!({"client": "203.0.113.7", "first_seen": "2026-11-21T16:00:00Z", "last_seen": "2026-11-21T16:00:00Z"}),
+            clients in document::<Clients>("clients", json!({"client": "203.0.113.7", "first_seen": "2026-11-21T16:00:00Z", "last_seen": "2026-11-21T16:00:00Z"}),
                 &["client", "first_seen", "last_seen", "lookup", "passed", "refused", "requests", "bytes", "x"]),
-            lookups in document::<Lookups>(json!({"client": "203.0.113.7", "answered": "2026-11-21T16:00:00Z"}),
+            lookups in document::<Lookups>("lookups", json!({"client": "203.0.113.7", "answered": "2026-11-21T16:00:00Z"}),
                 &["client", "answered", "country", "asn", "as_name", "x"]),
+            counters in document::<Alerts>("counters", json!({"scope": "total"}), &["scope", "of", "requests", "bytes", "x"]),
+            cooldowns in document::<Alerts>("cooldowns", json!({"scope": "total", "started": "2026-11-21T16:00:00Z", "ends": "2026-11-21T16:00:00Z"}),
+                &["scope", "of", "started", "ends", "hour", "held_back", "x"]),
         ) {
-            let [of_bans, of_clients, of_lookups] = &*SCHEMAS;
+            let [of_bans, of_clients, of_lookups, of_alerts] = &*SCHEMAS;
+            agree::<Alerts>(of_alerts, &counters)?;
+            agree::<Alerts>(of_alerts, &cooldowns)?;
             agree::<Bans>(of_bans, &bans)?;
             agree::<Clients>(of_clients, &clients)?;
             agree::<Lookups>(of_lookups, &lookups)?;
@@ -563,15 +714,15 @@ mod tests {
             ),
             (
                 "{\"bans\":[]}",
-                "line 1, column 11, at \"\": missing field `version`",
+                "line 1, column 11, at \"\": \"version\" is a required property",
             ),
             (
                 "{\"version\":1}",
-                "line 1, column 13, at \"\": missing field `bans`",
+                "line 1, column 13, at \"\": \"bans\" is a required property",
             ),
             (
                 "{\"version\":1,\"version\":1,\"bans\":[]}",
-                "line 1, column 22, at \"\": \"version\" stands there twice",
+                "line 1, column 24, at \"/version\": \"version\" stands there twice",
             ),
             (
                 "{\"version\":1,\"bans\":[\n{\"netblock\":\"203.0.113.0/24\"}]}",
@@ -583,7 +734,7 @@ mod tests {
             ),
             (
                 "{\"version\":1,\"bans\":[{\"netblock\":\"::1\",\"ban_expires\":\"soon\"}]}",
-                "line 1, column 60, at \"/bans/0/ban_expires\": \"soon\" is not an end: RFC 3339 such as 2026-11-21T16:00:00Z, or \"permanent\", is allowed",
+                "line 1, column 59, at \"/bans/0/ban_expires\": \"soon\" is not an end: RFC 3339 such as 2026-11-21T16:00:00Z, or \"permanent\", is allowed",
             ),
             (
                 "[]",

@@ -17,12 +17,13 @@ use weir_shared::units::Time;
 
 use crate::lookup::LookupRow;
 
-use super::alerts::{self, Alerts};
+use super::alerts::Alerts;
 use super::bans::Bans;
-use super::clients::{self, Clients};
+use super::clients::Clients;
 use super::document::{self, Document, Envelope, Fault};
-use super::lookups::{self, Lookups};
+use super::lookups::Lookups;
 use super::merge::{Base, Diff};
+use super::schema::{FileSchema, Row};
 use super::store::{self, Commit, Hash, Seen, Stat, Store};
 use super::watch::{
     LINGER, POLL, SETTLE, SETTLE_ASIDE, SETTLE_BAD, SETTLE_GONE, Stillness, TICK, Watch,
@@ -206,35 +207,33 @@ impl Thread {
         if let Some(job) = bans {
             self.bans.accept(job);
         }
-        if let Some(job) = lookups {
-            let document = lookups::entries(job.document, self.lookups.base.entries());
-            self.lookups.accept(Job {
-                document,
-                applied: job.applied,
-                saved: job.saved,
-            });
-        }
         if let Some(job) = clients {
-            let document = clients::entries(job.document, self.clients.base.entries());
-            self.clients.accept(Job {
-                document,
-                applied: job.applied,
-                saved: job.saved,
-            });
+            self.clients.accept(job.entries());
+        }
+        if let Some(job) = lookups {
+            self.lookups.accept(job.entries());
         }
         if let Some(job) = alerts {
-            let document = alerts::entries(job.document, self.alerts.base.entries());
-            self.alerts.accept(Job {
-                document,
-                applied: job.applied,
-                saved: job.saved,
-            });
+            self.alerts.accept(job.entries());
+        }
+    }
+}
+
+impl<T> Job<Vec<T>> {
+    /// The rows of memory as entries of a file.
+    fn entries(self) -> Job<Vec<Row<T>>> {
+        let entry = |row| Row { row, unknown: None };
+        Job {
+            document: self.document.into_iter().map(entry).collect(),
+            applied: self.applied,
+            saved: self.saved,
         }
     }
 }
 
 /// One file: what is known of it, and what is to be written.
 pub(super) struct Held<D: Document> {
+    schema: FileSchema,
     base: Base<D>,
     envelope: Envelope,
     /// None where there is no file.
@@ -286,10 +285,11 @@ impl<D: Document> Held<D> {
         let read = store
             .read(D::FILE)
             .map_err(|error| format!("state file {path} cannot be read: {error}"))?;
+        let schema = document::schema::<D>()?;
         let (entries, envelope, on_disk) = match read {
             None => (Vec::new(), Envelope::new::<D>(), None),
             Some((bytes, seen)) => {
-                let content = document::parse::<D>(&bytes).map_err(|fault| {
+                let content = document::parse::<D>(&schema, &bytes).map_err(|fault| {
                     format!("state file {path} does not fit: {fault}; mend it or move it away")
                 })?;
                 (
@@ -300,6 +300,7 @@ impl<D: Document> Held<D> {
             }
         };
         Ok(Self {
+            schema,
             base: Base::new(entries),
             envelope,
             on_disk,
@@ -319,6 +320,7 @@ impl<D: Document> Held<D> {
     }
 
     fn accept(&mut self, mut job: Job<Vec<D::Entry>>) {
+        document::with_unknown::<D>(&mut job.document, self.base.entries());
         D::sort(&mut job.document);
         self.job = Some(job.replacing(self.job.take()));
     }
@@ -426,7 +428,7 @@ impl<D: Document> Held<D> {
                     self.still.settle();
                     return Ok(Look::Same);
                 }
-                match document::parse::<D>(&bytes) {
+                match document::parse::<D>(&self.schema, &bytes) {
                     Ok(content) => {
                         self.envelope = content.envelope;
                         self.take(common, content.entries, Some(seen));
@@ -576,7 +578,8 @@ impl<D: Document> Held<D> {
             return TICK;
         }
         let content = store::content(&mut displaced.file).and_then(|(bytes, _)| {
-            document::parse::<D>(&bytes).map_err(|fault| io::Error::other(fault.to_string()))
+            document::parse::<D>(&self.schema, &bytes)
+                .map_err(|fault| io::Error::other(fault.to_string()))
         });
         match content {
             Ok(content) => {

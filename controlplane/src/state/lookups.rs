@@ -5,7 +5,6 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use serde_json::{Map, Value};
 use weir_shared::client::Client;
 use weir_shared::lookup::{AsNumber, Country, Lookup};
 use weir_shared::units::Time;
@@ -13,6 +12,7 @@ use weir_shared::units::Time;
 use super::document::Document;
 use super::keeper::{Counters, Shared};
 use super::merge::Diff;
+use super::schema::{self, Row};
 use super::{Edit, EditChange};
 use crate::lookup::{LookupRow, MAX_LOOKUPS};
 
@@ -23,25 +23,7 @@ pub(super) struct Lookups;
 const NOT_SAID: Time = Time(0);
 
 /// An answer with the members of its entry that this version does not know.
-#[derive(Clone, PartialEq, Debug)]
-pub(super) struct Entry {
-    row: LookupRow,
-    unknown: Option<Box<Map<String, Value>>>,
-}
-
-/// Rows of memory, with the unknown members their entries had in the file.
-pub(super) fn entries(rows: Vec<LookupRow>, base: &[Entry]) -> Vec<Entry> {
-    let unknown: HashMap<Client, &Box<Map<String, Value>>> = base
-        .iter()
-        .filter_map(|entry| Some((entry.row.client, entry.unknown.as_ref()?)))
-        .collect();
-    rows.into_iter()
-        .map(|row| Entry {
-            unknown: unknown.get(&row.client).map(|held| (*held).clone()),
-            row,
-        })
-        .collect()
-}
+pub(super) type Entry = Row<LookupRow>;
 
 /// The rows alone.
 pub(super) fn rows(entries: &[Entry]) -> Vec<LookupRow> {
@@ -50,6 +32,7 @@ pub(super) fn rows(entries: &[Entry]) -> Vec<LookupRow> {
 
 impl Document for Lookups {
     const FILE: &'static str = "lookups.json";
+    const SCHEMA: &'static str = include_str!("../../../schema/proxy/lookups.schema.json");
     const LIST: &'static str = "lookups";
     type Entry = Entry;
     type Key = Client;
@@ -142,8 +125,6 @@ struct Form {
     asn: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     as_name: Option<String>,
-    #[serde(flatten)]
-    unknown: Map<String, Value>,
 }
 
 /// Two capital letters.
@@ -177,15 +158,14 @@ fn as_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String
 impl Serialize for Entry {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let lookup = &self.row.lookup;
-        Form {
+        let form = Form {
             client: self.row.client,
             answered: self.row.answered,
             country: lookup.country.clone(),
             asn: lookup.asn.clone(),
             as_name: lookup.as_name.clone(),
-            unknown: self.unknown.as_deref().cloned().unwrap_or_default(),
-        }
-        .serialize(serializer)
+        };
+        schema::write(&form, &self.unknown, serializer)
     }
 }
 
@@ -202,19 +182,20 @@ impl<'de> Deserialize<'de> for Entry {
                 }),
                 answered: form.answered,
             },
-            unknown: (!form.unknown.is_empty()).then(|| Box::new(form.unknown)),
+            unknown: None,
         })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
+    use super::super::document::testing;
     use super::*;
 
     fn read(entry: &Value) -> Result<Entry, String> {
-        serde_json::from_value(entry.clone()).map_err(|error| error.to_string())
+        testing::read::<Lookups>("lookups", entry)
     }
 
     /// STATE, LOOKUP-2: an entry is read back as it was written, unknown members included.
@@ -284,7 +265,11 @@ mod tests {
             lookup: Arc::default(),
             answered: Time(1 + u64::from(number)),
         };
-        let all = entries((0..20_003).map(row).collect(), &[]);
+        let entry = |number| Row {
+            row: row(number),
+            unknown: None,
+        };
+        let all = (0..20_003).map(entry).collect();
         let kept = rows(&Lookups::complete(all, &[], Time(20_001)));
         assert_eq!(kept.len(), MAX_LOOKUPS);
         assert!(

@@ -30,6 +30,7 @@ mod document;
 mod keeper;
 mod lookups;
 mod merge;
+mod schema;
 mod store;
 mod watch;
 
@@ -194,7 +195,7 @@ impl Keeper {
             bans: bans.entries().iter().map(|ban| Ban::clone(ban)).collect(),
             clients: clients::rows(clients.entries()),
             lookups: lookups::rows(lookups.entries()),
-            alerts: alerts.entries().to_vec(),
+            alerts: alerts::rows(alerts.entries()),
         };
         let shared = Arc::new(Shared::default());
         let (edits_out, edits) = bounded(EDITS);
