@@ -283,7 +283,8 @@ impl<D: Document> Held<D> {
         let path = store.path(D::FILE);
         let path = path.display();
         let read = store
-            .read(D::FILE)
+            .recover(D::FILE)
+            .and_then(|()| store.read(D::FILE))
             .map_err(|error| format!("state file {path} cannot be read: {error}"))?;
         let schema = document::schema::<D>()?;
         let (entries, envelope, on_disk) = match read {

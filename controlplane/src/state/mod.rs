@@ -627,7 +627,7 @@ mod tests {
             (Step::Create, no_space),
             (Step::Write, no_space),
             (Step::SyncFile, io_error),
-            (Step::Rename, io_error),
+            (Step::Swap, io_error),
         ] {
             setup.faults.fail(step, errno);
             assert!(!setup.save(&[ban(1), ban(2)], 0), "{step:?}");

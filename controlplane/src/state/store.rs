@@ -4,7 +4,8 @@
 //!
 //! A write swaps the new file with the old one (`renameat2` with `RENAME_EXCHANGE`) instead of replacing it, where the
 //! file system can: a plain rename would silently destroy an edit saved between the last look and the rename. After the
-//! swap the old file is looked at once more; if it is not the one that was read, the swap is undone.
+//! swap the old file is looked at once more; if it is not the one that was read, the swap is undone. Until it was looked
+//! at it lies under a name that says what it should be, so that a kill in between loses no edit either ([`Left`]).
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, BufWriter, Read, Write};
@@ -67,13 +68,28 @@ pub(super) enum Commit {
     Changed,
 }
 
+/// What a write that did not come to its end left behind, under a name that says which file was to be replaced by which:
+/// `.bans.json.swap.<old>.<new>`, both as SHA-256 in hexadecimal. Until the swap the new file lies there, whole and
+/// synced; from then on the old one, or an edit that was saved in the last moment.
+struct Left {
+    path: PathBuf,
+    /// The old file was judged bad and is to be kept (STATE-5).
+    set_aside: bool,
+    old: String,
+    new: String,
+}
+
 /// The steps of a write, in order; the points at which a test lets the disk fail or the process die.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Step {
     Create,
     Write,
     SyncFile,
-    Rename,
+    Name,
+    Swap,
+    Look,
+    SwapBack,
+    Remove,
     SyncDir,
 }
 
@@ -146,6 +162,7 @@ impl Store {
         name: &str,
         write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
     ) -> io::Result<Staged> {
+        self.recover(name)?;
         // One keeper, one lock: a fixed name can leave no heap of leftovers behind.
         let path = self.dir.join(format!(".{name}.tmp"));
         match fs::remove_file(&path) {
@@ -199,13 +216,21 @@ impl Store {
         if self.stat(name)? != expected.map(|seen| seen.stat) {
             return Ok(Commit::Changed);
         }
-        self.step(Step::Rename).inspect_err(|_| {
-            staged.keep = self.crashed();
-        })?;
         let swap = match expected {
-            Some(_) => RenameFlags::EXCHANGE,
+            Some(old) => {
+                self.step(Step::Name).inspect_err(|_| {
+                    staged.keep = self.crashed();
+                })?;
+                let left = Left::new(&self.dir, name, set_aside, old, &staged.seen);
+                fs::rename(&staged.path, &left.path)?;
+                staged.path = left.path;
+                RenameFlags::EXCHANGE
+            }
             None => RenameFlags::NOREPLACE,
         };
+        self.step(Step::Swap).inspect_err(|_| {
+            staged.keep = self.crashed();
+        })?;
         let mut displaced = None;
         match renameat_with(CWD, &staged.path, CWD, &target, swap).map_err(io::Error::from) {
             Ok(()) => {
@@ -217,6 +242,7 @@ impl Store {
                         return is_expected.map(|_| Commit::Changed);
                     }
                     displaced = File::open(&staged.path).ok();
+                    self.step(Step::Remove)?;
                     if set_aside {
                         self.rotate(name, &staged.path)?;
                     } else {
@@ -242,15 +268,15 @@ impl Store {
                 if self.stat(name)? != expected.map(|seen| seen.stat) {
                     return Ok(Commit::Changed);
                 }
-                let aside = self.dir.join(format!(".{name}.aside"));
+                let bad = self.dir.join(format!(".{name}.linked"));
                 if set_aside {
-                    let _ = fs::remove_file(&aside);
-                    fs::hard_link(&target, &aside)?;
+                    let _ = fs::remove_file(&bad);
+                    fs::hard_link(&target, &bad)?;
                 }
                 fs::rename(&staged.path, &target)?;
                 staged.keep = true;
                 if set_aside {
-                    self.rotate(name, &aside)?;
+                    self.rotate(name, &bad)?;
                 }
             }
             Err(error) => return Err(error),
@@ -265,6 +291,73 @@ impl Store {
             seen.stat = stat;
         }
         Ok(Commit::Done { seen, displaced })
+    }
+
+    /// Ends what a write left behind when it was killed or failed (STATE-2, STATE-4). An edit that it displaced is put back
+    /// in its place; if that was saved anew meanwhile, it is kept as a bad one is.
+    pub(super) fn recover(&self, name: &str) -> io::Result<()> {
+        for left in self.left(name)? {
+            let Some(lying) = content(&mut File::open(&left.path)?)
+                .map(|(_, seen)| hex(&seen.hash))
+                .ok()
+            else {
+                self.rotate(name, &left.path)?;
+                continue;
+            };
+            let target = self.path(name);
+            if lying == left.new || (lying == left.old && !left.set_aside) {
+                fs::remove_file(&left.path)?;
+                continue;
+            }
+            let standing = self
+                .read(name)
+                .ok()
+                .flatten()
+                .map(|(_, seen)| hex(&seen.hash));
+            if lying != left.old && standing == Some(left.new) {
+                tracing::warn!(
+                    file = name,
+                    "an edit that was saved while the file was written is put back"
+                );
+                renameat_with(CWD, &left.path, CWD, &target, RenameFlags::EXCHANGE)?;
+                fs::remove_file(&left.path)?;
+            } else {
+                tracing::warn!(
+                    file = name,
+                    "a file that was replaced by a write is kept as {name}.bad"
+                );
+                self.rotate(name, &left.path)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What lies there of an unfinished write.
+    fn left(&self, name: &str) -> io::Result<Vec<Left>> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir(&self.dir)? {
+            let entry = entry?;
+            let left = entry.file_name().to_str().and_then(|file| {
+                let rest = file
+                    .strip_prefix('.')?
+                    .strip_prefix(name)?
+                    .strip_prefix('.')?;
+                let (kind, hashes) = rest.split_once('.')?;
+                let (old, new) = hashes.split_once('.')?;
+                Some(Left {
+                    path: entry.path(),
+                    set_aside: match kind {
+                        SWAP => false,
+                        ASIDE => true,
+                        _ => return None,
+                    },
+                    old: old.to_owned(),
+                    new: new.to_owned(),
+                })
+            });
+            found.extend(left);
+        }
+        Ok(found)
     }
 
     /// Moves a bad file into the row of those set aside: the newest is `.bad`, the eleventh is dropped.
@@ -284,6 +377,7 @@ impl Store {
 
     /// Whether the old file, after a swap, is the one that was last seen.
     fn is_expected(&self, path: &Path, expected: &Seen) -> io::Result<bool> {
+        self.step(Step::Look)?;
         // The swap itself moved the change time, so size and modification time decide, and the content in doubt.
         if Stat::of(&fs::metadata(path)?).same_content(&expected.stat) {
             return Ok(true);
@@ -294,11 +388,13 @@ impl Store {
 
     /// Undoes a swap that displaced an edit.
     fn swap_back(&self, staged: &Staged, target: &Path) -> io::Result<()> {
+        self.step(Step::SwapBack)?;
         renameat_with(CWD, &staged.path, CWD, target, RenameFlags::EXCHANGE)?;
         if fs::metadata(&staged.path)?.ino() != staged.seen.stat.inode {
             // Another save replaced our file in between; it is newer than the edit that was put back, so it counts.
             renameat_with(CWD, &staged.path, CWD, target, RenameFlags::EXCHANGE)?;
         }
+        self.step(Step::Remove)?;
         fs::remove_file(&staged.path)
     }
 
@@ -328,6 +424,27 @@ impl Store {
     fn crashed(&self) -> bool {
         self.faults.crashed()
     }
+}
+
+/// Kinds of [`Left`]: the old file is to go, or to be kept as a bad one.
+const SWAP: &str = "swap";
+const ASIDE: &str = "aside";
+
+impl Left {
+    fn new(dir: &Path, name: &str, set_aside: bool, old: &Seen, new: &Seen) -> Self {
+        let kind = if set_aside { ASIDE } else { SWAP };
+        let (old, new) = (hex(&old.hash), hex(&new.hash));
+        Self {
+            path: dir.join(format!(".{name}.{kind}.{old}.{new}")),
+            set_aside,
+            old,
+            new,
+        }
+    }
+}
+
+fn hex(hash: &Hash) -> String {
+    hash.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 impl Stat {
@@ -497,6 +614,7 @@ pub(super) mod faults {
 
     use std::io;
     use std::sync::Mutex;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::Step;
 
@@ -506,9 +624,13 @@ pub(super) mod faults {
         Die,
     }
 
+    type Meanwhile = Box<dyn FnOnce() + Send>;
+
     #[derive(Default)]
     pub(in crate::state) struct Faults {
         at: Mutex<Option<(Step, Fault)>>,
+        dead: AtomicBool,
+        meanwhile: Mutex<Option<(Step, Meanwhile)>>,
     }
 
     impl Faults {
@@ -524,12 +646,31 @@ pub(super) mod faults {
             *self.at.lock().unwrap() = None;
         }
 
+        /// Somebody else does something just before a step.
+        pub(in crate::state) fn meanwhile(&self, step: Step, act: impl FnOnce() + Send + 'static) {
+            *self.meanwhile.lock().unwrap() = Some((step, Box::new(act)));
+        }
+
         pub(super) fn step(&self, step: Step) -> io::Result<()> {
+            let due = self
+                .meanwhile
+                .lock()
+                .unwrap()
+                .take_if(|(at, _)| *at == step);
+            if let Some((_, act)) = due {
+                act();
+            }
+            if self.dead.load(Ordering::SeqCst) {
+                return Err(io::Error::other("killed"));
+            }
             match *self.at.lock().unwrap() {
                 Some((at, Fault::Fail(errno))) if at == step => {
                     Err(io::Error::from_raw_os_error(errno))
                 }
-                Some((at, Fault::Die)) if at == step => Err(io::Error::other("killed")),
+                Some((at, Fault::Die)) if at == step => {
+                    self.dead.store(true, Ordering::SeqCst);
+                    Err(io::Error::other("killed"))
+                }
                 _ => Ok(()),
             }
         }
@@ -559,13 +700,25 @@ mod tests {
         fs::read_to_string(dir.join("x.json")).unwrap()
     }
 
-    const STEPS: [Step; 5] = [
+    const STEPS: [Step; 8] = [
         Step::Create,
         Step::Write,
         Step::SyncFile,
-        Step::Rename,
+        Step::Name,
+        Step::Swap,
+        Step::Look,
+        Step::Remove,
         Step::SyncDir,
     ];
+
+    /// What lies there beside the file and the lock.
+    fn leftovers(dir: &Path) -> Vec<String> {
+        fs::read_dir(dir)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .filter(|name| name.starts_with('.'))
+            .collect()
+    }
 
     /// STATE-2: a process killed at any step of a write leaves the old or the new file whole, and what it left behind
     /// hinders nobody.
@@ -578,12 +731,92 @@ mod tests {
             store.faults.die(step);
             assert!(put(&store, "new", seen(&store).as_ref()).is_err());
             drop(store);
-            let expected = if step == Step::SyncDir { "new" } else { "old" };
+            let swapped = matches!(step, Step::Look | Step::Remove | Step::SyncDir);
+            let expected = if swapped { "new" } else { "old" };
             assert_eq!(text(dir.path()), expected, "{step:?}");
             let store = Store::open(dir.path()).unwrap();
+            store.recover("x.json").unwrap();
+            assert_eq!(text(dir.path()), expected, "{step:?}");
             let again = put(&store, "newer", seen(&store).as_ref());
             assert!(matches!(again, Ok(Commit::Done { .. })), "{step:?}");
             assert_eq!(text(dir.path()), "newer");
+            assert_eq!(leftovers(dir.path()), [""; 0], "{step:?}");
+        }
+    }
+
+    /// STATE-4, STATE-5: an edit that was saved in the last moment before the swap survives a kill at any step after it:
+    /// the next start puts it back. So does one after which somebody saved once more, as a bad file, and a bad one.
+    #[test]
+    fn a_kill_after_the_swap_loses_no_edit() {
+        let dir = || tempfile::tempdir().unwrap();
+        let save = |dir: &Path, text: &'static str| {
+            let (edit, target) = (dir.join("edit"), dir.join("x.json"));
+            move || {
+                fs::write(&edit, text).unwrap();
+                fs::rename(&edit, &target).unwrap();
+            }
+        };
+        for step in [Step::Swap, Step::Look, Step::SwapBack, Step::Remove] {
+            let dir = dir();
+            let store = Store::open(dir.path()).unwrap();
+            let _ = put(&store, "old", None).unwrap();
+            store.faults.meanwhile(Step::Swap, save(dir.path(), "edit"));
+            store.faults.die(step);
+            assert!(put(&store, "new", seen(&store).as_ref()).is_err());
+            drop(store);
+            let swapped = matches!(step, Step::Look | Step::SwapBack);
+            assert_eq!(
+                text(dir.path()),
+                if swapped { "new" } else { "edit" },
+                "{step:?}"
+            );
+            let store = Store::open(dir.path()).unwrap();
+            store.recover("x.json").unwrap();
+            assert_eq!(text(dir.path()), "edit", "{step:?}");
+            assert_eq!(leftovers(dir.path()), [""; 0], "{step:?}");
+        }
+        for step in [Step::Look, Step::SwapBack] {
+            let dir = dir();
+            let store = Store::open(dir.path()).unwrap();
+            let _ = put(&store, "old", None).unwrap();
+            store.faults.meanwhile(Step::Swap, save(dir.path(), "edit"));
+            store.faults.die(step);
+            assert!(put(&store, "new", seen(&store).as_ref()).is_err());
+            drop(store);
+            save(dir.path(), "later")();
+            let store = Store::open(dir.path()).unwrap();
+            store.recover("x.json").unwrap();
+            assert_eq!(text(dir.path()), "later", "{step:?}");
+            let bad = fs::read_to_string(dir.path().join("x.json.bad"));
+            assert_eq!(bad.unwrap(), "edit", "{step:?}");
+        }
+        for step in [
+            Step::Name,
+            Step::Swap,
+            Step::Look,
+            Step::Remove,
+            Step::SyncDir,
+        ] {
+            let dir = dir();
+            let store = Store::open(dir.path()).unwrap();
+            fs::write(dir.path().join("x.json"), "bad").unwrap();
+            store.faults.die(step);
+            let staged = store.stage("x.json", |out| out.write_all(b"good")).unwrap();
+            let known = seen(&store);
+            assert!(
+                store
+                    .commit("x.json", staged, known.as_ref(), true)
+                    .is_err()
+            );
+            drop(store);
+            let store = Store::open(dir.path()).unwrap();
+            store.recover("x.json").unwrap();
+            let bad =
+                ["x.json", "x.json.bad"].map(|name| fs::read_to_string(dir.path().join(name)).ok());
+            assert!(
+                bad.iter().flatten().any(|text| text == "bad"),
+                "{step:?}: {bad:?}"
+            );
         }
     }
 
@@ -597,14 +830,15 @@ mod tests {
             store.faults.fail(step, 28);
             let error = put(&store, "new", seen(&store).as_ref()).err().unwrap();
             assert_eq!(error.kind(), io::ErrorKind::StorageFull);
-            let expected = if step == Step::SyncDir { "new" } else { "old" };
-            assert_eq!(text(dir.path()), expected, "{step:?}");
-            let names: Vec<_> = fs::read_dir(dir.path())
-                .unwrap()
-                .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-                .filter(|name| name.starts_with('.'))
-                .collect();
-            assert_eq!(names, [""; 0], "{step:?}");
+            let swapped = matches!(step, Step::Remove | Step::SyncDir);
+            assert_eq!(
+                text(dir.path()),
+                if swapped { "new" } else { "old" },
+                "{step:?}"
+            );
+            // What could not be removed goes with the next write.
+            store.recover("x.json").unwrap();
+            assert_eq!(leftovers(dir.path()), [""; 0], "{step:?}");
         }
     }
 
