@@ -122,7 +122,10 @@ fn a_removed_directory_is_made_anew() {
     });
     let refused = Weir::refuse(&state, &[]);
     assert_eq!(refused.code, Some(78), "still locked: {refused:?}");
-    assert!(traffic.finish().len() > 10);
+    wait_for("requests meanwhile", || {
+        (application.requests().len() > 10).then_some(())
+    });
+    traffic.finish();
 }
 
 /// STATE-3: an edit is seen whatever way it is saved, with the programs that people use; each in force, none set aside.

@@ -721,6 +721,10 @@ impl Control {
         for waiting in self.saves.open.values_mut() {
             let late = |waiting: &mut Waiting| waiting.deadline_ns <= now.mono_ns;
             if let Some(waiting) = waiting.take_if(late) {
+                tracing::warn!(
+                    "bans.json was not on disk within {} s: the answer says so, the write goes on",
+                    PERSIST_WAIT_NS / 1_000_000_000
+                );
                 waiting.answer(false);
             }
         }

@@ -165,12 +165,12 @@ impl Thread {
                 Err(error) => Some(error.to_string()),
             };
             let unreachable = unreachable.as_deref();
-            let wait = self
-                .bans
-                .turn(&mut self.common, unreachable)
-                .min(self.clients.turn(&mut self.common, unreachable))
-                .min(self.lookups.turn(&mut self.common, unreachable))
-                .min(self.alerts.turn(&mut self.common, unreachable));
+            let mut wait = self.bans.turn(&mut self.common, unreachable);
+            wait = wait.min(self.clients.turn(&mut self.common, unreachable));
+            wait = wait.min(self.awaited(unreachable));
+            wait = wait.min(self.lookups.turn(&mut self.common, unreachable));
+            wait = wait.min(self.awaited(unreachable));
+            wait = wait.min(self.alerts.turn(&mut self.common, unreachable));
             match stop_at {
                 None => drop(self.wake.recv_timeout(wait)),
                 Some(at) => {
@@ -190,6 +190,17 @@ impl Thread {
                     std::thread::sleep(TICK);
                 }
             }
+        }
+    }
+
+    /// Bans that an answer waits for need not wait for every other file: each takes two syncs, and a busy disk may take
+    /// seconds for them.
+    fn awaited(&mut self, unreachable: Option<&str>) -> Duration {
+        self.accept();
+        if self.bans.is_awaited() {
+            self.bans.turn(&mut self.common, unreachable)
+        } else {
+            POLL
         }
     }
 
@@ -328,6 +339,11 @@ impl<D: Document> Held<D> {
 
     fn has_job(&self) -> bool {
         self.job.is_some()
+    }
+
+    /// Somebody waits for the outcome.
+    fn is_awaited(&self) -> bool {
+        self.job.as_ref().is_some_and(|job| !job.saved.is_empty())
     }
 
     /// One look and, if there is something to write, one try. Returns how long nothing needs to be done.

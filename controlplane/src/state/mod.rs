@@ -645,6 +645,51 @@ mod tests {
         assert_eq!(setup.counts().edits_taken, 0);
     }
 
+    /// STATE-2: bans that an answer waits for are written before the other files that wait.
+    #[test]
+    fn awaited_bans_go_first() {
+        let setup = setup();
+        let (told, outcome) = bounded(1);
+        let shared = Arc::clone(&setup.keeper.shared);
+        let queue = Arc::clone(&shared);
+        // In the middle of the first write, that of clients.json.
+        setup.faults.meanwhile(Step::Write, move || {
+            let counts = Arc::clone(&queue);
+            queue.queue().bans = Some(Job {
+                document: vec![ban(1)],
+                applied: 0,
+                saved: vec![Box::new(move |ok| {
+                    let written = counts.counts().files.map(|file| file.writes_ok);
+                    told.send((ok, written)).unwrap();
+                })],
+            });
+        });
+        {
+            let mut queue = shared.queue();
+            queue.clients = Some(Job {
+                document: Vec::new(),
+                applied: 0,
+                saved: Vec::new(),
+            });
+            queue.lookups = Some(Job {
+                document: Vec::new(),
+                applied: 0,
+                saved: Vec::new(),
+            });
+            queue.alerts = Some(Job {
+                document: Vec::new(),
+                applied: 0,
+                saved: Vec::new(),
+            });
+        }
+        setup.keeper.wake();
+        let in_the_order_of_counts = [1, 1, 0, 0];
+        assert_eq!(
+            outcome.recv_timeout(DEADLINE).unwrap(),
+            (true, in_the_order_of_counts)
+        );
+    }
+
     /// STATE-7: a directory that is removed while the service runs is made again with all that was in it.
     #[test]
     fn a_removed_directory_is_made_again() {
