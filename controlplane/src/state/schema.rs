@@ -153,3 +153,51 @@ fn put_back(members: &mut Map<String, Value>, unknown: &Map<String, Value>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// STATE: what a schema does not name is unknown, inside of what it names as well, also where that may be null; it is
+    /// put back where it was, unless what held it is gone.
+    #[test]
+    fn what_is_not_named_is_kept_where_it_was() {
+        let schema = json!({
+            "$id": "https://weir.example/test",
+            "properties": {"rows": {"type": "array", "items": {"$ref": "#/$defs/row"}}},
+            "$defs": {
+                "row": {"properties": {
+                    "name": {"type": "string"},
+                    "inner": {"$ref": "#/$defs/inner"},
+                    "other": {"if": {"type": "null"}, "else": {"$ref": "#/$defs/inner"}},
+                }},
+                "inner": {"properties": {"count": {"type": "integer"}}},
+            },
+        });
+        let schema = FileSchema::compile(&schema.to_string(), ["rows"].into_iter()).unwrap();
+        let list = schema.list("rows").unwrap();
+        let known = json!({"name": "a", "inner": {"count": 1}, "other": {"count": 2}});
+        assert_eq!(list.unknown(known.clone()), None);
+        let entry = json!({"name": "a", "x": {"count": 1}, "inner": {"count": 1, "x": [1]}, "other": {"y": {}, "count": 2}});
+        let unknown = list.unknown(entry.clone());
+        assert_eq!(
+            unknown.as_deref().cloned().map(Value::Object),
+            Some(json!({"x": {"count": 1}, "inner": {"x": [1]}, "other": {"y": {}}}))
+        );
+        let written =
+            |known: &Value| write(known, &unknown, serde_json::value::Serializer).unwrap();
+        assert_eq!(written(&known), entry);
+        let less = json!({"name": "a", "inner": {"count": 3}, "other": null});
+        assert_eq!(
+            written(&less),
+            json!({"name": "a", "inner": {"count": 3, "x": [1]}, "other": null, "x": {"count": 1}})
+        );
+        assert!(list.judge(&entry).is_none());
+        assert_eq!(
+            list.judge(&json!({"inner": {"count": "1"}}))
+                .unwrap()
+                .instance_path,
+            "/inner/count"
+        );
+    }
+}
