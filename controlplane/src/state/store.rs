@@ -268,7 +268,7 @@ impl Store {
                 if self.stat(name)? != expected.map(|seen| seen.stat) {
                     return Ok(Commit::Changed);
                 }
-                let bad = self.dir.join(format!(".{name}.linked"));
+                let bad = self.linked(name);
                 if set_aside {
                     let _ = fs::remove_file(&bad);
                     fs::hard_link(&target, &bad)?;
@@ -296,25 +296,12 @@ impl Store {
     /// Ends what a write left behind when it was killed or failed (STATE-2, STATE-4). An edit that it displaced is put back
     /// in its place; if that was saved anew meanwhile, it is kept as a bad one is.
     pub(super) fn recover(&self, name: &str) -> io::Result<()> {
+        let target = self.path(name);
         for left in self.left(name)? {
-            let Some(lying) = content(&mut File::open(&left.path)?)
-                .map(|(_, seen)| hex(&seen.hash))
-                .ok()
-            else {
-                self.rotate(name, &left.path)?;
-                continue;
-            };
-            let target = self.path(name);
+            let lying = hash_of(&left.path);
             if lying == left.new || (lying == left.old && !left.set_aside) {
                 fs::remove_file(&left.path)?;
-                continue;
-            }
-            let standing = self
-                .read(name)
-                .ok()
-                .flatten()
-                .map(|(_, seen)| hex(&seen.hash));
-            if lying != left.old && standing == Some(left.new) {
+            } else if lying != left.old && hash_of(&target) == left.new {
                 tracing::warn!(
                     file = name,
                     "an edit that was saved while the file was written is put back"
@@ -329,7 +316,19 @@ impl Store {
                 self.rotate(name, &left.path)?;
             }
         }
+        let linked = self.linked(name);
+        if let Ok(bad) = fs::metadata(&linked) {
+            match fs::metadata(&target) {
+                Ok(standing) if standing.ino() == bad.ino() => fs::remove_file(&linked)?,
+                Ok(_) | Err(_) => self.rotate(name, &linked)?,
+            }
+        }
         Ok(())
+    }
+
+    /// A second name of a bad file, where files cannot be swapped.
+    fn linked(&self, name: &str) -> PathBuf {
+        self.dir.join(format!(".{name}.linked"))
     }
 
     /// What lies there of an unfinished write.
@@ -441,6 +440,18 @@ impl Left {
             new,
         }
     }
+}
+
+/// Of the content of a file; zeros where it cannot be read, as the keeper has it for such an edit.
+fn hash_of(path: &Path) -> String {
+    // Opening a pipe that somebody put there would block for ever.
+    let is_file = fs::metadata(path).is_ok_and(|found| found.is_file());
+    let read = is_file.then(|| {
+        File::open(path)
+            .and_then(|mut file| content(&mut file))
+            .ok()
+    });
+    hex(&read.flatten().map_or([0; 32], |(_, seen)| seen.hash))
 }
 
 fn hex(hash: &Hash) -> String {
@@ -818,6 +829,26 @@ mod tests {
                 "{step:?}: {bad:?}"
             );
         }
+    }
+
+    /// STATE-5: where files cannot be swapped, a bad file has a second name until the new one stands.
+    #[test]
+    fn a_kill_leaves_a_bad_file_by_its_second_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path()).unwrap();
+        fs::write(dir.path().join("x.json"), "bad").unwrap();
+        fs::hard_link(dir.path().join("x.json"), store.linked("x.json")).unwrap();
+        store.recover("x.json").unwrap();
+        assert_eq!(text(dir.path()), "bad");
+        assert_eq!(leftovers(dir.path()), [""; 0]);
+        fs::write(dir.path().join("good"), "good").unwrap();
+        fs::hard_link(dir.path().join("x.json"), store.linked("x.json")).unwrap();
+        fs::rename(dir.path().join("good"), dir.path().join("x.json")).unwrap();
+        store.recover("x.json").unwrap();
+        assert_eq!(text(dir.path()), "good");
+        let bad = fs::read_to_string(dir.path().join("x.json.bad"));
+        assert_eq!(bad.unwrap(), "bad");
+        assert_eq!(leftovers(dir.path()), [""; 0]);
     }
 
     /// STATE-7: a write that fails at any step leaves the old or the new file whole and no leftovers.
