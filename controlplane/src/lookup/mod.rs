@@ -204,7 +204,7 @@ impl Lookups {
                         None => Outcome::Unknown,
                     });
                     Reply::Known {
-                        lookup: Arc::new(lookup),
+                        lookup,
                         // A replacement of the file renews what the table holds.
                         until_ns: u64::MAX,
                     }
@@ -276,9 +276,9 @@ fn renew(databases: &Databases, table: &dyn ClientTable) {
             continue;
         }
         if let Ok(lookup) = databases.look_up(address)
-            && lookup != *held
+            && lookup != held
         {
-            table.answer(row.client, Arc::new(lookup), u64::MAX);
+            table.answer(row.client, lookup, u64::MAX);
         }
     }
 }
