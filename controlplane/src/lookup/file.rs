@@ -10,6 +10,7 @@ use std::fs::File;
 use std::io::Read;
 use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
+use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -53,6 +54,9 @@ pub(super) struct Databases {
     pub(super) errors: AtomicU64,
     /// The same, one by one, until they are told.
     faults: (Sender<FileFault>, Receiver<FileFault>),
+    /// Looking up panics, as a bug would.
+    #[cfg(test)]
+    pub(super) panics: std::sync::atomic::AtomicBool,
 }
 
 /// A replacement that could not be used, for its alert.
@@ -150,6 +154,8 @@ impl Databases {
             read_ms: AtomicU64::new(clock.now().wall_ms),
             errors: AtomicU64::new(0),
             faults: bounded(FAULTS),
+            #[cfg(test)]
+            panics: Default::default(),
         })
     }
 
@@ -164,6 +170,8 @@ impl Databases {
     /// # Errors
     /// A record that cannot be read; every record was read when the file was checked.
     pub(super) fn look_up(&self, address: IpAddr) -> Result<Arc<Lookup>, MaxMindDbError> {
+        #[cfg(test)]
+        assert!(!self.panics.load(Ordering::Relaxed), "a bug");
         self.current.load().look_up(address)
     }
 
@@ -448,7 +456,10 @@ impl Database {
         file.take(MAX_BYTES)
             .read_to_end(&mut content)
             .map_err(unreadable)?;
-        Self::check(content).map_err(|fault| match fault {
+        // The file is not ours and neither is its parser: a panic is one more fault of the file.
+        let checked = catch_unwind(|| Self::check(content));
+        let checked = checked.unwrap_or_else(|_| Err(Some("reading it panicked".to_owned())));
+        checked.map_err(|fault| match fault {
             Some(fault) => FileError::Damaged {
                 path: shown(),
                 fault,
@@ -710,6 +721,59 @@ mod tests {
         let v4 = open(&["country-v4.mmdb"]);
         assert_eq!(found(&v4, "81.2.69.7"), known("GB", "", ""));
         assert_eq!(found(&v4, "2a02:d0c0::"), known("", "", ""));
+    }
+
+    /// LOOKUP-5: addresses of one record share its answer; another record of either file makes another. With more files
+    /// than answers are kept for, the answers are the same.
+    #[test]
+    fn addresses_of_one_record_share_an_answer() {
+        let databases = open(&["country.mmdb", "asn.mmdb"]);
+        let found = |text: &str| databases.look_up(text.parse().unwrap()).unwrap();
+        assert!(Arc::ptr_eq(&found("81.2.69.1"), &found("81.2.69.255")));
+        assert!(Arc::ptr_eq(&found("81.2.70.0"), &found("9.9.9.9")));
+        assert_ne!(found("89.160.20.1"), found("89.160.21.1"));
+
+        let many = open(&[
+            "country.mmdb",
+            "asn.mmdb",
+            "asn.mmdb",
+            "asn.mmdb",
+            "asn.mmdb",
+        ]);
+        for text in ["81.2.69.1", "89.160.21.1", "2a02:d0c0::", "9.9.9.9"] {
+            assert_eq!(many.look_up(text.parse().unwrap()).unwrap(), found(text));
+        }
+    }
+
+    /// LOOKUP-5: whatever was asked before, the answer is that of the records asked for, and no more are kept than there
+    /// is room for; a failure is not kept.
+    #[test]
+    fn kept_answers_are_bounded_and_never_mixed_up() {
+        let (answers, mut made) = (Answers::default(), 0);
+        let (most, few) = (4 * GROUPS * GROUP, GROUP);
+        for number in (0..most).chain((0..few).cycle().take(1000)) {
+            let records = [number as u32, 0, 7, 0];
+            let lookup = || {
+                made += 1;
+                let as_name = Some(number.to_string());
+                Ok::<_, ()>(Arc::new(Lookup {
+                    as_name,
+                    ..Lookup::default()
+                }))
+            };
+            let answer = answers.of(records, lookup).unwrap();
+            assert_eq!(answer.as_name, Some(number.to_string()));
+        }
+        assert!(made <= most + few, "{made}");
+        let kept = answers
+            .groups
+            .iter()
+            .map(|group| group.lock().unwrap().iter().flatten().count());
+        assert!(kept.sum::<usize>() <= GROUPS * GROUP);
+
+        let never = [u32::MAX; MAX_KEPT_FILES];
+        assert_eq!(answers.of(never, || Err("no")), Err("no"));
+        assert!(answers.of(never, || Ok::<_, ()>(Arc::default())).is_ok());
     }
 
     /// LOOKUP-5: what cannot be used says so in a sentence, and why.
