@@ -1,5 +1,5 @@
-//! Every metric: name, help, unit, labels. Nothing is counted here: the facts are gathered when Prometheus asks, and
-//! written in its text format.
+//! Every metric: name, help, unit, labels. Nothing is counted here: the control loop gathers the facts when Prometheus
+//! asks, and another thread writes them in its text format, with what the system says of the process.
 //!
 //! Counters and gauges go through the exporter, which is never installed as the process's recorder. What it has no
 //! words for is written here: histograms that arrive as exact buckets (its own would keep every sample until upkeep
@@ -50,8 +50,6 @@ pub(crate) struct Facts {
     pub(crate) state: StateCounts,
     /// From the lookups.
     pub(crate) lookups: LookupFacts,
-    /// From the operating system, where it tells.
-    pub(crate) process: Option<Process>,
 }
 
 impl Metrics {
@@ -66,8 +64,11 @@ impl Metrics {
     }
 
     /// The text for Prometheus: in the order of the names, so that two scrapes can be compared by eye.
-    pub(crate) fn render(&self, facts: &Facts) -> String {
-        with_local_recorder(&self.recorder, || record(facts));
+    pub(crate) fn render(&self, facts: &Facts, process: Option<&Process>) -> String {
+        with_local_recorder(&self.recorder, || {
+            record(facts);
+            process.into_iter().for_each(record_process);
+        });
         let rendered = self.recorder.handle().render();
         let mut blocks: Vec<String> = rendered
             .split("\n\n")
@@ -96,7 +97,7 @@ impl Metrics {
             "asn",
             &facts.asns,
         ));
-        if let Some(process) = &facts.process {
+        if let Some(process) = process {
             blocks.push(format!(
                 "# HELP process_cpu_seconds_total Processor time used by the process, in seconds.\n\
                  # TYPE process_cpu_seconds_total counter\n\
@@ -285,14 +286,15 @@ fn record(facts: &Facts) {
     {
         counter!("waf_connection_errors_total", "kind" => kind.name()).absolute(count);
     }
-    if let Some(process) = &facts.process {
-        gauge!("process_resident_memory_bytes").set(float(process.resident_bytes));
-        gauge!("process_virtual_memory_bytes").set(float(process.virtual_bytes));
-        gauge!("process_open_fds").set(float(process.open_fds));
-        gauge!("process_max_fds").set(process.max_fds);
-        gauge!("process_threads").set(float(process.threads));
-        gauge!("process_start_time_seconds").set(process.start_seconds);
-    }
+}
+
+fn record_process(process: &Process) {
+    gauge!("process_resident_memory_bytes").set(float(process.resident_bytes));
+    gauge!("process_virtual_memory_bytes").set(float(process.virtual_bytes));
+    gauge!("process_open_fds").set(float(process.open_fds));
+    gauge!("process_max_fds").set(process.max_fds);
+    gauge!("process_threads").set(float(process.threads));
+    gauge!("process_start_time_seconds").set(process.start_seconds);
 }
 
 /// A block of the exporter with its lines in order: it walks a hash map.
@@ -462,20 +464,27 @@ mod tests {
                 file_read_ms: 1_795_276_800_500,
                 file_errors: 26,
             },
-            process: Process::parse(
-                "42 (we ir) x) S 1 2 3 4 5 6 7 8 9 10 150 75 0 0 20 0 5 0 1234 99 98",
-                "Name:\tweir\nVmSize:\t    2048 kB\nVmRSS:\t    1024 kB\n",
-                "Limit  Soft Limit Hard Limit Units\nMax open files            1024                 4096                 files\n",
-                "cpu 1 2 3\nbtime 1700000000\n",
-                17,
-            ),
         }
+    }
+
+    fn process() -> Option<Process> {
+        Process::parse(
+            "42 (we ir) x) S 1 2 3 4 5 6 7 8 9 10 150 75 0 0 20 0 5 0 1234 99 98",
+            "Name:\tweir\nVmSize:\t    2048 kB\nVmRSS:\t    1024 kB\n",
+            "Limit  Soft Limit Hard Limit Units\nMax open files            1024                 4096                 files\n",
+            "cpu 1 2 3\nbtime 1700000000\n",
+            17,
+        )
+    }
+
+    fn rendered(metrics: &Metrics, facts: &Facts) -> String {
+        metrics.render(facts, process().as_ref())
     }
 
     /// METRIC: the whole text for known facts. Series of fixed label sets are there with 0.
     #[test]
     fn the_text_is_exact() {
-        let rendered = Metrics::new("1.2.3").render(&facts());
+        let rendered = rendered(&Metrics::new("1.2.3"), &facts());
         let samples: Vec<&str> = rendered
             .lines()
             .filter(|line| !line.starts_with('#'))
@@ -593,8 +602,8 @@ waf_upstream_duration_seconds_bucket{le="0.0005"} 0
     #[test]
     fn the_text_is_well_formed() {
         let metrics = Metrics::new("1.2.3");
-        metrics.render(&facts());
-        let rendered = metrics.render(&facts());
+        rendered(&metrics, &facts());
+        let rendered = rendered(&metrics, &facts());
         let (mut families, mut series) = (HashSet::new(), HashSet::new());
         let (mut helped, mut family) = (String::new(), String::new());
         for line in rendered.lines() {
@@ -627,10 +636,10 @@ waf_upstream_duration_seconds_bucket{le="0.0005"} 0
     fn a_scrape_tells_what_is_true_then() {
         let metrics = Metrics::new("1.2.3");
         let mut facts = facts();
-        metrics.render(&facts);
+        rendered(&metrics, &facts);
         facts.totals.requests[Action::Passed.index()] = 11;
         facts.bans_active = 1;
-        let rendered = metrics.render(&facts);
+        let rendered = rendered(&metrics, &facts);
         assert!(rendered.contains("{action=\"passed\",mode=\"enforce\"} 11\n"));
         assert!(rendered.contains("\nwaf_bans_active 1\n"));
     }
@@ -648,7 +657,7 @@ waf_upstream_duration_seconds_bucket{le="0.0005"} 0
     /// a label.
     #[test]
     fn the_board_and_the_rules_name_what_exists() {
-        let page = Metrics::new("1.2.3").render(&facts());
+        let page = rendered(&Metrics::new("1.2.3"), &facts());
         let board = include_str!("../deploy/grafana-board.json");
         let rules = include_str!("../deploy/prometheus-rules.yml");
         let board: serde_json::Value = serde_json::from_str(board).unwrap();
