@@ -24,6 +24,8 @@ pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4";
 /// The metrics endpoint's recorder.
 pub(crate) struct Metrics {
     recorder: PrometheusRecorder,
+    /// When the machine started, seconds since 1970. Read once: the file that tells it lists every interrupt.
+    boot_seconds: Option<u64>,
 }
 
 /// What is true at the moment of asking.
@@ -60,7 +62,15 @@ impl Metrics {
             describe();
             gauge!("waf_build_info", "version" => version).set(1.0);
         });
-        Self { recorder }
+        Self {
+            recorder,
+            boot_seconds: boot_seconds(),
+        }
+    }
+
+    /// What the system says of the process now.
+    pub(crate) fn process(&self) -> Option<Process> {
+        Process::read(self.boot_seconds?)
     }
 
     /// The text for Prometheus: in the order of the names, so that two scrapes can be compared by eye.
@@ -359,22 +369,37 @@ pub(crate) struct Process {
     start_seconds: f64,
 }
 
+/// Of proc_stat(5); nothing where there is none.
+fn boot_seconds() -> Option<u64> {
+    let system = std::fs::read_to_string("/proc/stat").ok()?;
+    let boot = system
+        .lines()
+        .find_map(|line| line.strip_prefix("btime "))?;
+    boot.trim().parse().ok()
+}
+
 impl Process {
     /// Reads `/proc/self`; nothing where there is none.
-    pub(crate) fn read() -> Option<Self> {
-        let file = |name: &str| std::fs::read_to_string(format!("/proc/{name}")).ok();
+    fn read(boot_seconds: u64) -> Option<Self> {
+        let file = |name: &str| std::fs::read_to_string(format!("/proc/self/{name}")).ok();
         let open_fds = std::fs::read_dir("/proc/self/fd").ok()?.count() as u64;
         Self::parse(
-            &file("self/stat")?,
-            &file("self/status")?,
-            &file("self/limits")?,
             &file("stat")?,
+            &file("status")?,
+            &file("limits")?,
+            boot_seconds,
             // One of them is the directory that is being read.
             open_fds.saturating_sub(1),
         )
     }
 
-    fn parse(stat: &str, status: &str, limits: &str, system: &str, open_fds: u64) -> Option<Self> {
+    fn parse(
+        stat: &str,
+        status: &str,
+        limits: &str,
+        boot_seconds: u64,
+        open_fds: u64,
+    ) -> Option<Self> {
         // proc_pid_stat(5): times are in USER_HZ, which is 100 on every architecture that Linux gives to programs.
         const TICKS_A_SECOND: f64 = 100.0;
         // The second field is the name in parentheses and may hold blanks: count from its end, at field 3.
@@ -390,12 +415,6 @@ impl Process {
             .find_map(|line| line.strip_prefix("Max open files"))?
             .split_whitespace()
             .next()?;
-        let boot_seconds: u64 = system
-            .lines()
-            .find_map(|line| line.strip_prefix("btime "))?
-            .trim()
-            .parse()
-            .ok()?;
         Some(Self {
             cpu_seconds: float(field(14)? + field(15)?) / TICKS_A_SECOND,
             resident_bytes: kibibytes("VmRSS:")?,
@@ -472,7 +491,7 @@ mod tests {
             "42 (we ir) x) S 1 2 3 4 5 6 7 8 9 10 150 75 0 0 20 0 5 0 1234 99 98",
             "Name:\tweir\nVmSize:\t    2048 kB\nVmRSS:\t    1024 kB\n",
             "Limit  Soft Limit Hard Limit Units\nMax open files            1024                 4096                 files\n",
-            "cpu 1 2 3\nbtime 1700000000\n",
+            1_700_000_000,
             17,
         )
     }
@@ -647,7 +666,7 @@ waf_upstream_duration_seconds_bucket{le="0.0005"} 0
     #[cfg(target_os = "linux")]
     #[test]
     fn this_process_can_be_read() {
-        let process = Process::read().unwrap();
+        let process = Metrics::new("1.2.3").process().unwrap();
         assert!(process.resident_bytes > 1 << 20);
         assert!(process.open_fds >= 3 && process.threads >= 1);
         assert!(process.start_seconds > 1.7e9);

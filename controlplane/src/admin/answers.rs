@@ -13,7 +13,7 @@ use weir_shared::ban::Ban;
 use weir_shared::handover::{OwnAnswer, Respond};
 use weir_shared::verdict::Action;
 
-use crate::metrics::{CONTENT_TYPE, Facts, Metrics, Process};
+use crate::metrics::{CONTENT_TYPE, Facts, Metrics};
 
 use super::bans;
 use super::problem::{self, Problem, of_metrics};
@@ -82,7 +82,7 @@ fn write(told: Told, metrics: &Metrics) -> OwnAnswer {
     match told {
         Told::Bans(bans) => bans::list(bans),
         Told::Metrics(facts) => {
-            let page = metrics.render(&facts, Process::read().as_ref());
+            let page = metrics.render(&facts, metrics.process().as_ref());
             let answered = Action::Answered;
             let answer = problem::answer(StatusCode::OK, CONTENT_TYPE, page.into(), answered);
             of_metrics(answer)
