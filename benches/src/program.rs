@@ -164,6 +164,8 @@ impl Drop for Owned {
 pub struct Running {
     /// Its process.
     pub process: Owned,
+    /// When it was started.
+    pub began: Instant,
     /// Where it listens.
     pub address: SocketAddr,
     /// Its request log, if it writes one.
@@ -209,21 +211,22 @@ impl Running {
         command
             .stdout(File::create(files.join("access.out"))?)
             .stderr(File::create(&said)?);
+        let began = Instant::now();
         let mut process = Owned(command.spawn().context("it cannot be started")?);
         let address = SocketAddr::from(([127, 0, 0, 1], port));
-        let begin = Instant::now();
         while TcpStream::connect(address).is_err() {
             if let Some(status) = process.0.try_wait()? {
                 let said = std::fs::read_to_string(&said).unwrap_or_default();
                 bail!("it ended with {status} before it listened: {}", said.trim());
             }
-            if begin.elapsed() > START {
+            if began.elapsed() > START {
                 bail!("it does not listen on {address} after {START:?}");
             }
             std::thread::sleep(Duration::from_millis(10));
         }
         Ok(Self {
             process,
+            began,
             address,
             log: [files.join("access.log"), files.join("access.out")]
                 .into_iter()
@@ -237,6 +240,7 @@ impl Running {
     fn start_weir(mut command: Command, directory: TempDir) -> Result<Self> {
         let log = directory.path().join("access.log");
         command.stdout(Stdio::null()).stderr(Stdio::piped());
+        let began = Instant::now();
         let mut process = Owned(command.spawn().context("it cannot be started")?);
         let stderr = process.0.stderr.take().context("no standard error")?;
         let (sender, receiver) = mpsc::channel();
@@ -248,6 +252,7 @@ impl Running {
             .map_err(|said| anyhow!("it ended before it listened: {}", said.trim()))?;
         Ok(Self {
             process,
+            began,
             address,
             log,
             _directory: Some(directory),
