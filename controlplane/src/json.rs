@@ -5,7 +5,8 @@ use std::fmt;
 
 use serde::de::{DeserializeSeed, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
-use serde_json::{Map, Value};
+use serde_json::Value;
+use serde_json::map::{Entry, Map};
 use serde_path_to_error::{Deserializer as Tracked, Path, Segment, Track};
 
 /// A value in which no member comes twice, at no level.
@@ -65,11 +66,13 @@ impl<'de> Visitor<'de> for StrictVisitor {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
         let mut members = Map::new();
         while let Some(name) = map.next_key::<String>()? {
-            if members.contains_key(&name) {
-                map.next_value_seed(Twice(&name))?;
+            match members.entry(name) {
+                Entry::Vacant(place) => {
+                    let Strict(value) = map.next_value()?;
+                    place.insert(value);
+                }
+                Entry::Occupied(held) => map.next_value_seed(Twice(held.key()))?,
             }
-            let Strict(value) = map.next_value()?;
-            members.insert(name, value);
         }
         Ok(Value::Object(members))
     }
