@@ -4,9 +4,9 @@
 //! are logged (`WAF_LOG_REQUESTS`) and what happens to a batch that finds the channel full are the sender's business.
 //! Alerts arrive as whole lines over a channel of their own, also where no request is logged (ALERT-4).
 //!
-//! The thread looks into the channel on a short tick and never parks on it: a parked receiver costs each sender a lock
-//! and a wake-up on the request path. JSON is written by hand, member by member, because the order is fixed, nearly every
-//! value needs no escape, and this is the most repeated work of the control plane.
+//! The thread looks into the channel on a short tick and never waits on it: a waiting receiver costs each sender a lock and
+//! a wake-up on the request path. Emptied batches go back to the workers. JSON is written by hand, member by member,
+//! because the order is fixed, nearly every value needs no escape, and this is the most repeated work of the control plane.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -15,9 +15,10 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread::Thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
+use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
 use http::Version;
 use ipnet::IpNet;
 use weir_shared::client::Client;
@@ -44,6 +45,7 @@ pub type Lost = Arc<dyn Fn() -> u64 + Send + Sync>;
 /// The handle to the writer's thread.
 pub struct RequestLog {
     control: Sender<Control>,
+    thread: Thread,
     /// Disconnected when the thread has ended.
     ended: Receiver<()>,
 }
@@ -83,22 +85,30 @@ impl RequestLog {
             failing: false,
             _ending: ending,
         };
-        std::thread::Builder::new()
+        let thread = std::thread::Builder::new()
             .name("weir-log".to_owned())
             .spawn(move || writer.run())
-            .map_err(|error| format!("the thread of the request log cannot be started: {error}"))?;
-        Ok(Self { control, ended })
+            .map_err(|error| format!("the thread of the request log cannot be started: {error}"))?
+            .thread()
+            .clone();
+        Ok(Self {
+            control,
+            thread,
+            ended,
+        })
     }
 
     /// Opens `WAF_LOG_FILE` again, after what came so far is written to the old one (SIGUSR1, for log rotation).
     pub fn reopen(&self) {
         // Full: as many are waiting already, one more would change nothing.
         let _ = self.control.try_send(Control::Reopen);
+        self.thread.unpark();
     }
 
     /// Writes what is in the channel and ends the thread. A reader that does not read is waited for 5 seconds.
     pub fn stop(self) {
         let _ = self.control.send_timeout(Control::Stop, STOP_WAIT);
+        self.thread.unpark();
         let _ = self.ended.recv_timeout(STOP_WAIT);
     }
 }
@@ -159,13 +169,16 @@ struct Writer {
 impl Writer {
     fn run(mut self) {
         loop {
-            let wait = if self.failing { RETRY } else { TICK };
-            let order = self.orders.recv_timeout(wait);
+            if self.orders.is_empty() {
+                // Not the channel's own wait: it gives way to other threads several times before it sleeps.
+                std::thread::park_timeout(if self.failing { RETRY } else { TICK });
+            }
+            let order = self.orders.try_recv();
             self.drain();
             match order {
                 Ok(Control::Reopen) => self.reopen(),
-                Ok(Control::Stop) | Err(RecvTimeoutError::Disconnected) => return,
-                Err(RecvTimeoutError::Timeout) => {}
+                Ok(Control::Stop) | Err(TryRecvError::Disconnected) => return,
+                Err(TryRecvError::Empty) => {}
             }
         }
     }
@@ -1039,8 +1052,12 @@ mod tests {
             failing: false,
             _ending: ending,
         };
-        std::thread::spawn(move || thread.run());
-        let log = RequestLog { control, ended };
+        let thread = std::thread::spawn(move || thread.run()).thread().clone();
+        let log = RequestLog {
+            control,
+            thread,
+            ended,
+        };
         let mut refused = 0;
         // Far more than a pipe, a chunk and the channel hold; each send returns at once.
         until("the channel is full", || {
