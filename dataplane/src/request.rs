@@ -622,16 +622,13 @@ impl Ticket {
             trusted: self.downstream.trusted,
             scheme: self.identity.scheme,
             request_id: &self.request_id,
+            upstream_host: &self.worker.upstream_host,
         };
         let mut headers = headers::to_upstream(&self.head.headers, &ours, self.websocket);
         if self.worker.rules.lookups.for_headers {
             self.worker.table.kept(self.identity.client, |entry| {
                 headers::add_lookup(&mut headers, entry.lookup.as_deref());
             });
-        }
-        if !headers.contains_key(HOST) {
-            // HTTP/1.0 has no Host, what we send must (RFC 9112 §3.2).
-            headers.insert(HOST, self.worker.upstream_host.clone());
         }
         let mut request = Request::new(body);
         *request.method_mut() = self.head.method.clone();

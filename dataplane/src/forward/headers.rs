@@ -26,6 +26,9 @@ const TRAILERS: HeaderValue = HeaderValue::from_static("trailers");
 const HTTP: HeaderValue = HeaderValue::from_static("http");
 const HTTPS: HeaderValue = HeaderValue::from_static("https");
 
+/// How many fields a request usually gets from us.
+const OURS: usize = 4;
+
 /// What our own fields say.
 pub struct Ours<'a> {
     /// The peer of the connection, as a header value.
@@ -36,6 +39,8 @@ pub struct Ours<'a> {
     pub scheme: &'static str,
     /// `X-Request-ID`
     pub request_id: &'a HeaderValue,
+    /// `Host` for a client that sent none.
+    pub upstream_host: &'a HeaderValue,
 }
 
 /// Why a request cannot be forwarded as it is: 400.
@@ -139,18 +144,24 @@ fn names(headers: &HeaderMap, field: &HeaderName, token: &str) -> bool {
 ///
 /// One pass into a new map: the client's own is kept as it came, for the log, a ban's notes and a safe retry.
 pub fn to_upstream(client: &HeaderMap, ours: &Ours<'_>, websocket: bool) -> HeaderMap {
-    let nominated = if client.contains_key(CONNECTION) {
-        nominated(client)
-    } else {
-        Vec::new()
-    };
-    let mut headers = HeaderMap::with_capacity(client.len() + 6);
+    let nominated = nominated(client);
+    let mut headers = HeaderMap::with_capacity(client.len() + OURS);
+    // Each look into the map costs a hash: what the rest wants to know is seen on the way.
+    let (mut host, mut te) = (None, false);
     for (name, value) in client {
         if !stays_here(name, ours.trusted) && !nominated.contains(name) {
             headers.append(name.clone(), value.clone());
         }
+        if *name == HOST {
+            host = Some(value);
+        }
+        te |= *name == TE;
     }
-    if client.contains_key(TE) && names(client, &TE, "trailers") {
+    if host.is_none() {
+        // HTTP/1.0 has no Host, what we send must (RFC 9112 §3.2).
+        headers.insert(HOST, ours.upstream_host.clone());
+    }
+    if te && names(client, &TE, "trailers") {
         headers.insert(TE, TRAILERS);
         headers.insert(CONNECTION, TE_TOKEN);
     }
@@ -158,7 +169,7 @@ pub fn to_upstream(client: &HeaderMap, ours: &Ours<'_>, websocket: bool) -> Head
         headers.insert(CONNECTION, UPGRADE_TOKEN);
         headers.insert(UPGRADE, WEBSOCKET);
     }
-    add_forwarded(&mut headers, client, ours);
+    add_forwarded(&mut headers, client, host, ours);
     headers.insert(X_REQUEST_ID, ours.request_id.clone());
     headers
 }
@@ -206,14 +217,14 @@ fn nominated(headers: &HeaderMap) -> Vec<HeaderName> {
         .get_all(CONNECTION)
         .iter()
         .flat_map(|line| line.as_bytes().split(|byte| *byte == b','))
-        .filter_map(|token| HeaderName::from_bytes(token.trim_ascii()).ok())
-        // A message without Host or its length would be another message; the two usual words name no field.
-        .filter(|name| {
-            *name != HOST
-                && *name != CONTENT_LENGTH
-                && *name != KEEP_ALIVE
-                && name.as_str() != "close"
+        .map(<[u8]>::trim_ascii)
+        // The two usual words name no field.
+        .filter(|token| {
+            !token.eq_ignore_ascii_case(b"keep-alive") && !token.eq_ignore_ascii_case(b"close")
         })
+        .filter_map(|token| HeaderName::from_bytes(token).ok())
+        // A message without Host or its length would be another message.
+        .filter(|name| *name != HOST && *name != CONTENT_LENGTH)
         .collect()
 }
 
@@ -230,10 +241,8 @@ fn is_hop_by_hop(name: &HeaderName) -> bool {
 }
 
 fn strip_hop_by_hop(headers: &mut HeaderMap) {
-    if headers.contains_key(CONNECTION) {
-        for name in nominated(headers) {
-            headers.remove(name);
-        }
+    for name in nominated(headers) {
+        headers.remove(name);
     }
     // Most answers have one or none of them: each that is found costs a look over the names, none that is not.
     while let Some(name) = headers.keys().find(|name| is_hop_by_hop(name)).cloned() {
@@ -265,7 +274,12 @@ fn is_twin(name: &str) -> bool {
         .contains(&dashed.as_str())
 }
 
-fn add_forwarded(headers: &mut HeaderMap, client: &HeaderMap, ours: &Ours<'_>) {
+fn add_forwarded(
+    headers: &mut HeaderMap,
+    client: &HeaderMap,
+    host: Option<&HeaderValue>,
+    ours: &Ours<'_>,
+) {
     let chain = if ours.trusted {
         appended(client, ours.peer)
     } else {
@@ -278,10 +292,10 @@ fn add_forwarded(headers: &mut HeaderMap, client: &HeaderMap, ours: &Ours<'_>) {
             if ours.scheme == "https" { HTTPS } else { HTTP },
         );
     }
-    if (!ours.trusted || !headers.contains_key(X_FORWARDED_HOST))
-        && let Some(host) = headers.get(HOST).cloned()
+    if let Some(host) = host
+        && (!ours.trusted || !headers.contains_key(X_FORWARDED_HOST))
     {
-        headers.insert(X_FORWARDED_HOST, host);
+        headers.insert(X_FORWARDED_HOST, host.clone());
     }
 }
 
@@ -314,9 +328,10 @@ mod tests {
     }
 
     fn sent(lines: &[(&str, &str)], trusted: bool) -> HeaderMap {
-        let (peer, request_id) = (
+        let (peer, request_id, upstream_host) = (
             HeaderValue::from_static("198.51.100.1"),
             HeaderValue::from_static("id-1"),
+            HeaderValue::from_static("upstream"),
         );
         to_upstream(
             &headers(lines),
@@ -325,6 +340,7 @@ mod tests {
                 trusted,
                 scheme: "http",
                 request_id: &request_id,
+                upstream_host: &upstream_host,
             },
             false,
         )
