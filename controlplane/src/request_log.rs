@@ -999,6 +999,21 @@ mod tests {
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o007, 0);
     }
 
+    /// LOG: a batch comes back empty once its lines are written, for its worker to fill again.
+    #[test]
+    fn emptied_batches_come_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let (send, receive) = bounded(8);
+        let (back, spare) = bounded(8);
+        let settings = settings(Some(path.clone()));
+        let log = RequestLog::start(&settings, receive, back, never(), none_lost()).unwrap();
+        send.send(batch(3, "/")).unwrap();
+        log.stop();
+        assert!(spare.try_recv().unwrap().is_empty());
+        assert_eq!(lines(&path).len(), 3);
+    }
+
     /// LOG: lines that were lost are counted in the log, each loss once.
     #[test]
     fn losses_are_logged_once() {
