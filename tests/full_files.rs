@@ -1,4 +1,5 @@
-//! Full state files: 20,000 clients, 10,000 bans and 20,000 lookups at the start, edited and written while traffic runs (STATE-1, STATE-3).
+//! Full state files: 20,000 clients, 10,000 bans, 20,000 lookups and 20,000 anomaly counters at the start, edited and
+//! written while traffic runs (STATE-1, STATE-3).
 //!
 //! Times are printed, not judged: they are figures of the machine and of the build. Counts are judged.
 
@@ -15,6 +16,7 @@ use crate::support::weir::{StateDir, Weir, from_now, milliseconds, pretty, state
 const CLIENTS: usize = 20_000;
 const BANS: usize = 10_000;
 const LOOKUPS: usize = 20_000;
+const COUNTERS: usize = 20_000;
 /// How long traffic runs in each case.
 const SPAN: Duration = Duration::from_secs(3);
 
@@ -24,14 +26,17 @@ fn full_files_are_in_force_with_the_first_answer() {
     let application = Application::ok();
     let state = full_state(CLIENTS);
     let began = Instant::now();
-    let weir = Weir::start_at(
+    let mut weir = Weir::start_at(
         application.address(),
         &state,
-        &[("WAF_RATE_LIMIT_PER_DAY", "10")],
+        &[
+            ("WAF_RATE_LIMIT_PER_DAY", "10"),
+            ("WAF_ANOMALY_CLIENT_REQUESTS_PER_HOUR", "10"),
+        ],
     );
     assert_eq!(weir.get("/a", "198.51.100.1").status, 200);
     println!(
-        "STATE: {CLIENTS} clients, {BANS} bans, {LOOKUPS} lookups: first answer after {:.0} ms",
+        "STATE: {CLIENTS} clients, {BANS} bans, {LOOKUPS} lookups, {COUNTERS} counters: first answer after {:.0} ms",
         milliseconds(began.elapsed())
     );
     for number in [0, BANS / 2, BANS - 1] {
@@ -40,9 +45,18 @@ fn full_files_are_in_force_with_the_first_answer() {
     // Their day's 10 requests are used up: the counters were read as well. The oldest gave way to those who asked above.
     for number in [10, CLIENTS / 2, CLIENTS - 1] {
         assert_eq!(weir.get("/a", &known(number)).status, 429, "{number}");
+        // Their hour's 10 requests as well: one more is over the threshold.
+        wait_for("its alert", || {
+            let lines = weir.log_lines();
+            let told = |line: &Value| line["kind"] == "anomaly" && line["of"] == known(number);
+            lines.iter().any(told).then_some(())
+        });
     }
     assert_eq!(weir.metric("waf_clients"), Some(CLIENTS as f64));
     assert_eq!(weir.bans().len(), BANS);
+    weir.stop();
+    let alerts = weir.state_file("alerts.json").expect("alerts.json");
+    assert_eq!(alerts["counters"].as_array().map(Vec::len), Some(COUNTERS));
 }
 
 /// STATE-1, STATE-3: full files are written every 200 ms and edited while traffic runs: no request fails or is miscounted,
@@ -56,6 +70,7 @@ fn full_files_are_written_and_edited_under_traffic() {
         ("WAF_RATE_LIMIT_PER_HOUR", "off"),
         ("WAF_RATE_LIMIT_PER_DAY", "1000000"),
         ("WAF_LOG_REQUESTS", "off"),
+        ("WAF_ANOMALY_CLIENT_REQUESTS_PER_HOUR", "1000000"),
     ];
     for (what, interval) in [
         ("without writes", "1h"),
@@ -96,15 +111,19 @@ fn full_files_are_written_and_edited_under_traffic() {
         );
         if writing {
             wait_for("two writes", || {
-                (written("clients.json") >= 2.0 && written("bans.json") >= 2.0).then_some(())
+                let often = |file| written(file) >= 2.0;
+                (often("clients.json") && often("bans.json") && often("alerts.json")).then_some(())
             });
         } else {
             assert_eq!(written("clients.json"), 0.0);
         }
-        for file in ["bans.json", "clients.json", "lookups.json"] {
+        for file in ["bans.json", "clients.json", "lookups.json", "alerts.json"] {
             let errors = format!("waf_state_writes_total{{file=\"{file}\",outcome=\"error\"}}");
             assert_eq!(weir.metric(&errors), Some(0.0));
         }
+        // A request waits for no counter: what the control plane could not take is counted as dropped.
+        let dropped = weir.metric("waf_events_dropped_total{kind=\"request\"}");
+        let dropped = dropped.expect("the series") as u64;
         weir.stop();
         let clients = weir.state_file("clients.json").expect("clients.json");
         let clients = clients["clients"].as_array().expect("a list");
@@ -126,6 +145,26 @@ fn full_files_are_written_and_edited_under_traffic() {
         assert_eq!(bans["bans"].as_array().map(Vec::len), Some(BANS));
         let lookups = weir.state_file("lookups.json").expect("lookups.json");
         assert_eq!(lookups["lookups"].as_array().map(Vec::len), Some(LOOKUPS));
+        let alerts = weir.state_file("alerts.json").expect("alerts.json");
+        let counters = alerts["counters"].as_array().expect("a list");
+        assert!(counters.len() <= COUNTERS, "{}", counters.len());
+        let counted = counters
+            .iter()
+            .filter(|counter| {
+                counter["of"]
+                    .as_str()
+                    .is_some_and(|client| client.starts_with("10."))
+            })
+            .filter_map(|counter| {
+                let hour = &counter["requests"]["hour"];
+                Some(hour["current"].as_u64()? + hour["previous"].as_u64()?)
+            });
+        assert_eq!(counted.clone().count(), known_clients);
+        assert_eq!(
+            counted.sum::<u64>() + dropped,
+            (known_clients * 10 + times.len()) as u64,
+            "each request in its counter"
+        );
     }
 }
 
@@ -169,13 +208,19 @@ fn full_state(clients: usize) -> StateDir {
         })
         .collect();
     let none = json!({"start": "1970-01-01T00:00:00Z", "current": 0, "previous": 0});
-    // In the day's own bucket, wherever in the day the test runs.
-    let day = json!({"start": from_now(0), "current": 10, "previous": 0});
+    // In the bucket of the day, or of the hour, in which the test runs.
+    let ten = json!({"start": from_now(0), "current": 10, "previous": 0});
     let seen = from_now(-1);
+    let counters: Vec<_> = (0..clients)
+        .map(|number| {
+            json!({"scope": "client", "of": known(number),
+                "requests": {"minute": none, "hour": ten}, "bytes": {"minute": none, "hour": none}})
+        })
+        .collect();
     let clients: Vec<_> = (0..clients)
         .map(|number| {
             json!({"client": known(number), "first_seen": started, "last_seen": seen, "passed": 10, "refused": 0,
-                "requests": {"minute": none, "hour": none, "day": day}, "bytes": {"minute": none, "hour": none, "day": none}})
+                "requests": {"minute": none, "hour": none, "day": ten}, "bytes": {"minute": none, "hour": none, "day": none}})
         })
         .collect();
     let lookups: Vec<_> = (0..LOOKUPS)
@@ -189,6 +234,8 @@ fn full_state(clients: usize) -> StateDir {
         let text = pretty(&json!({"version": 1, list: entries}));
         fs::write(state.path().join(file), text).expect("writes");
     }
+    let text = pretty(&json!({"version": 1, "counters": counters, "cooldowns": [], "alerts": []}));
+    fs::write(state.path().join("alerts.json"), text).expect("writes");
     state
 }
 

@@ -5,7 +5,7 @@
 //! state files, give up waiting, say again that bans can be made.
 //!
 //! It leaves the ban rules to `bans/`, routes and bodies to `admin/`, and files to the keeper's own thread: nothing here
-//! waits for a disk.
+//! waits for a disk, and what takes long is done a piece a turn (lists of bans) or elsewhere (writing them).
 //!
 //! A panic in a turn is a bug. It is logged, what follows from the bans is worked out anew, and the loop goes on; after
 //! [`MAX_PANICS`] within [`PANIC_SPAN_NS`] the process ends, since a filter that cannot ban any more must not look alive.
@@ -17,7 +17,6 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use crossbeam_channel::{Receiver, Select, Sender, TryRecvError, bounded, never};
-use http::StatusCode;
 use serde_json::Map;
 use weir_shared::ban::{Ban, Notes};
 use weir_shared::client::Client;
@@ -30,19 +29,19 @@ use weir_shared::settings::Settings;
 use weir_shared::snapshot::Snapshot;
 use weir_shared::table::ClientTable;
 use weir_shared::totals::{MAX_ASNS, Places, Totals};
-use weir_shared::verdict::Action;
 
-use crate::admin::bans::Pending;
-use crate::admin::problem::{self, Problem, of_metrics};
+use crate::admin::answers::{Answers, Told};
+use crate::admin::bans::{Listing, Pending};
+use crate::admin::problem::Problem;
 use crate::admin::token::{AdminTokenHolder, TokenError};
-use crate::admin::{Ask, Front, Request, bans, clients};
+use crate::admin::{Ask, Front, Request, clients};
 use crate::alert::Alerts;
 use crate::anomaly::Anomalies;
 use crate::bans::ledger::{Broken, Full, Ledger, Rules};
 use crate::bans::notice::Notices;
 use crate::bans::publish::Publisher;
 use crate::lookup::{FileFault, Lookups};
-use crate::metrics::{CONTENT_TYPE, Facts, Metrics, Process};
+use crate::metrics::Facts;
 use crate::state::{
     AlertsEntry, AlertsKey, BanKey, Edit, EditChange, Keeper, Save, Saved, StartState, StateCounts,
     WriteFault,
@@ -71,6 +70,12 @@ const MAX_COUNTRIES: usize = 26 * 26 + 1;
 
 /// The most admin requests that are answered before breaks are looked at again.
 const MAX_ADMIN_A_TURN: usize = 4;
+
+/// The most bans that are looked at for lists before breaks are looked at again: a fraction of a millisecond.
+const MAX_LISTED_A_TURN: usize = 4096;
+
+/// Lists of bans that may be under way; one more is 503.
+const MAX_LISTINGS: usize = 64;
 
 /// Admin requests that may wait for the loop; one more is 503.
 const ADMIN_QUEUE: usize = 64;
@@ -144,6 +149,9 @@ pub enum ControlError {
         /// The setting.
         max_bans: usize,
     },
+    /// The system refused a thread.
+    #[error("the thread of the answers cannot be started: {0}")]
+    Thread(std::io::Error),
 }
 
 /// The loop, before it runs.
@@ -154,7 +162,7 @@ pub struct Control {
     publisher: Publisher,
     table: Arc<dyn ClientTable>,
     totals: Arc<dyn Fn() -> Totals + Send + Sync>,
-    metrics: Metrics,
+    answers: Answers,
     alerts: Alerts,
     anomalies: Anomalies,
     finished: Receiver<Vec<Finished>>,
@@ -168,6 +176,8 @@ pub struct Control {
     disk: Disk,
     breaks: Receiver<Break>,
     requests: Receiver<Request>,
+    /// Lists that are being gathered, in the order they were asked for; at most [`MAX_LISTINGS`].
+    listings: VecDeque<(Listing, String, Respond)>,
     commands: Receiver<Command>,
     saved: Receiver<(u64, bool)>,
     /// Clients whose breaks are being handled: after a panic they are released, or they would never be reported again.
@@ -336,12 +346,13 @@ impl Control {
             publisher,
             table,
             totals,
-            metrics: Metrics::new(version),
+            answers: Answers::start(version).map_err(ControlError::Thread)?,
             admin_token,
             lookups,
             disk,
             breaks,
             requests,
+            listings: VecDeque::new(),
             commands,
             saved,
             in_hand: Vec::new(),
@@ -397,11 +408,8 @@ impl Control {
         select.recv(&self.commands);
         select.recv(&self.saved);
         select.recv(&self.disk.edits);
-        let wait = if self.unnoted.is_empty() && !self.finished_wait {
-            wait
-        } else {
-            Duration::ZERO
-        };
+        let waits = self.finished_wait || !self.unnoted.is_empty() || !self.listings.is_empty();
+        let wait = if waits { Duration::ZERO } else { wait };
         let _ = select.ready_timeout(wait);
         drop(select);
 
@@ -430,6 +438,7 @@ impl Control {
                 }
             }
         }
+        self.list(now);
         let flow = match self.commands.try_recv() {
             Ok(Command::ReloadTokens) => {
                 self.reload_tokens();
@@ -625,13 +634,17 @@ impl Control {
         } = request;
         match ask {
             Ask::Metrics => {
-                let facts = self.facts(now);
-                let text = self.metrics.render(&facts);
-                let answered = Action::Answered;
-                let answer = problem::answer(StatusCode::OK, CONTENT_TYPE, text.into(), answered);
-                respond(of_metrics(answer));
+                let facts = Box::new(self.facts(now));
+                self.answers
+                    .write(Told::Metrics(facts), &request_id, respond);
             }
-            Ask::List(filter) => respond(bans::list(&self.ledger, filter, now.wall_ms)),
+            Ask::List(_) if self.listings.len() >= MAX_LISTINGS => {
+                respond(Problem::Busy.answer(&request_id));
+            }
+            Ask::List(filter) => {
+                let listing = Listing::new(filter);
+                self.listings.push_back((listing, request_id, respond));
+            }
             Ask::Client(client) => {
                 respond(clients::answer(
                     client,
@@ -669,6 +682,21 @@ impl Control {
         }
     }
 
+    /// Goes on with the lists that were asked for. Their answers are written elsewhere.
+    fn list(&mut self, now: Now) {
+        let mut rest = MAX_LISTED_A_TURN;
+        // Taken out meanwhile: should looking at its bans panic, a list is given up and not tried again.
+        while let Some((mut listing, request_id, respond)) = self.listings.pop_front() {
+            rest -= listing.look_at(rest, &self.ledger, now.wall_ms);
+            if rest == 0 {
+                self.listings.push_front((listing, request_id, respond));
+                return;
+            }
+            let bans = Told::Bans(listing.into_found());
+            self.answers.write(bans, &request_id, respond);
+        }
+    }
+
     fn facts(&mut self, now: Now) -> Facts {
         let places = (self.places)();
         self.countries.take_in(places.countries, MAX_COUNTRIES);
@@ -688,7 +716,6 @@ impl Control {
             bans_dropped: self.ledger.dropped(),
             state: (self.disk.counts)(),
             lookups: self.lookups.facts(),
-            process: Process::read(),
         }
     }
 
@@ -1023,6 +1050,94 @@ mod tests {
                           "limit_percent": 100, "lookup": {"country": "DE"}}
             }]})
         );
+    }
+
+    /// So many bans of netblocks of their own, none of which the tests name.
+    fn many_bans(count: usize) -> Vec<Ban> {
+        let mut rig = Rig::new(settings());
+        rig.break_limit("203.0.113.7");
+        let ban = Ban::clone(&rig.control.ledger.all()[0]);
+        let numbered = |number: usize| Ban {
+            netblock: format!("10.{}.{}.0/24", number / 256, number % 256)
+                .parse()
+                .unwrap(),
+            ..ban.clone()
+        };
+        (0..count).map(numbered).collect()
+    }
+
+    /// BAN-8: while a list of many bans is gathered every turn looks at breaks first, and at no more than a piece of the
+    /// list; the loop writes none of it. The list has every ban that was there all the while, once, oldest first.
+    #[test]
+    fn breaks_are_banned_between_the_pieces_of_a_list() {
+        let pieces = 4;
+        let held = (pieces - 1) * MAX_LISTED_A_TURN + 1;
+        let mut rig = Rig::with_bans(
+            Settings {
+                max_bans: 100_000,
+                ..settings()
+            },
+            many_bans(held),
+        )
+        .ok()
+        .unwrap();
+        let answer = rig.hand(request("GET", "/_waf/bans?active=true", ""));
+        for piece in 1..=pieces {
+            let client = format!("198.51.{piece}.7");
+            rig.break_limit(&client);
+            assert!(rig.banned_until(&client).is_some());
+            let listed = rig.control.listings.front();
+            let looked = listed.map(|(listing, ..)| listing.found().len());
+            assert_eq!(
+                looked,
+                (piece < pieces).then_some(piece * MAX_LISTED_A_TURN)
+            );
+        }
+        let answer = answer.recv_timeout(Duration::from_secs(20)).unwrap();
+        let listed = body(&answer);
+        let listed: Vec<(&str, &str)> = listed["bans"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|ban| {
+                let member = |name: &str| ban[name].as_str().unwrap();
+                (member("ban_started"), member("netblock"))
+            })
+            .collect();
+        // Those that were made meanwhile sort behind all others by netblock, and the walk had not come to them.
+        assert_eq!(listed.len(), held + pieces);
+        let netblocks: std::collections::HashSet<_> = listed.iter().map(|ban| ban.1).collect();
+        assert_eq!(netblocks.len(), listed.len());
+        assert!(listed.is_sorted_by_key(|ban| ban.0));
+    }
+
+    /// ADMIN: lists under way are bounded; one more is answered 503, and each of the others is answered.
+    #[test]
+    fn lists_under_way_are_bounded() {
+        let settings = Settings {
+            max_bans: 100_000,
+            ..settings()
+        };
+        let held = 10 * MAX_LISTED_A_TURN;
+        let mut rig = Rig::with_bans(settings, many_bans(held)).ok().unwrap();
+        let mut answers = Vec::new();
+        for _ in 0..25 {
+            for _ in 0..MAX_ADMIN_A_TURN {
+                answers.push(rig.hand(request("GET", "/_waf/bans?active=false", "")));
+            }
+            rig.turn();
+            assert!(rig.control.listings.len() <= MAX_LISTINGS);
+        }
+        while !rig.control.listings.is_empty() {
+            rig.turn();
+        }
+        let wait = Duration::from_secs(20);
+        let statuses = answers
+            .iter()
+            .map(|answer| answer.recv_timeout(wait).unwrap().status);
+        let answered = statuses.filter(|status| *status == 200).count();
+        // Two were gathered before there were too many.
+        assert_eq!(answered, MAX_LISTINGS + 2);
     }
 
     /// BAN-7: at the end of a ban the client is free with no turn of the loop.

@@ -1,5 +1,5 @@
-//! Every metric: name, help, unit, labels. Nothing is counted here: the facts are gathered when Prometheus asks, and
-//! written in its text format.
+//! Every metric: name, help, unit, labels. Nothing is counted here: the control loop gathers the facts when Prometheus
+//! asks, and another thread writes them in its text format, with what the system says of the process.
 //!
 //! Counters and gauges go through the exporter, which is never installed as the process's recorder. What it has no
 //! words for is written here: histograms that arrive as exact buckets (its own would keep every sample until upkeep
@@ -24,6 +24,8 @@ pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4";
 /// The metrics endpoint's recorder.
 pub(crate) struct Metrics {
     recorder: PrometheusRecorder,
+    /// When the machine started, seconds since 1970. Read once: the file that tells it lists every interrupt.
+    boot_seconds: Option<u64>,
 }
 
 /// What is true at the moment of asking.
@@ -50,8 +52,6 @@ pub(crate) struct Facts {
     pub(crate) state: StateCounts,
     /// From the lookups.
     pub(crate) lookups: LookupFacts,
-    /// From the operating system, where it tells.
-    pub(crate) process: Option<Process>,
 }
 
 impl Metrics {
@@ -62,12 +62,23 @@ impl Metrics {
             describe();
             gauge!("waf_build_info", "version" => version).set(1.0);
         });
-        Self { recorder }
+        Self {
+            recorder,
+            boot_seconds: boot_seconds(),
+        }
+    }
+
+    /// What the system says of the process now.
+    pub(crate) fn process(&self) -> Option<Process> {
+        Process::read(self.boot_seconds?)
     }
 
     /// The text for Prometheus: in the order of the names, so that two scrapes can be compared by eye.
-    pub(crate) fn render(&self, facts: &Facts) -> String {
-        with_local_recorder(&self.recorder, || record(facts));
+    pub(crate) fn render(&self, facts: &Facts, process: Option<&Process>) -> String {
+        with_local_recorder(&self.recorder, || {
+            record(facts);
+            process.into_iter().for_each(record_process);
+        });
         let rendered = self.recorder.handle().render();
         let mut blocks: Vec<String> = rendered
             .split("\n\n")
@@ -96,7 +107,7 @@ impl Metrics {
             "asn",
             &facts.asns,
         ));
-        if let Some(process) = &facts.process {
+        if let Some(process) = process {
             blocks.push(format!(
                 "# HELP process_cpu_seconds_total Processor time used by the process, in seconds.\n\
                  # TYPE process_cpu_seconds_total counter\n\
@@ -285,14 +296,15 @@ fn record(facts: &Facts) {
     {
         counter!("waf_connection_errors_total", "kind" => kind.name()).absolute(count);
     }
-    if let Some(process) = &facts.process {
-        gauge!("process_resident_memory_bytes").set(float(process.resident_bytes));
-        gauge!("process_virtual_memory_bytes").set(float(process.virtual_bytes));
-        gauge!("process_open_fds").set(float(process.open_fds));
-        gauge!("process_max_fds").set(process.max_fds);
-        gauge!("process_threads").set(float(process.threads));
-        gauge!("process_start_time_seconds").set(process.start_seconds);
-    }
+}
+
+fn record_process(process: &Process) {
+    gauge!("process_resident_memory_bytes").set(float(process.resident_bytes));
+    gauge!("process_virtual_memory_bytes").set(float(process.virtual_bytes));
+    gauge!("process_open_fds").set(float(process.open_fds));
+    gauge!("process_max_fds").set(process.max_fds);
+    gauge!("process_threads").set(float(process.threads));
+    gauge!("process_start_time_seconds").set(process.start_seconds);
 }
 
 /// A block of the exporter with its lines in order: it walks a hash map.
@@ -357,22 +369,37 @@ pub(crate) struct Process {
     start_seconds: f64,
 }
 
+/// Of proc_stat(5); nothing where there is none.
+fn boot_seconds() -> Option<u64> {
+    let system = std::fs::read_to_string("/proc/stat").ok()?;
+    let boot = system
+        .lines()
+        .find_map(|line| line.strip_prefix("btime "))?;
+    boot.trim().parse().ok()
+}
+
 impl Process {
     /// Reads `/proc/self`; nothing where there is none.
-    pub(crate) fn read() -> Option<Self> {
-        let file = |name: &str| std::fs::read_to_string(format!("/proc/{name}")).ok();
+    fn read(boot_seconds: u64) -> Option<Self> {
+        let file = |name: &str| std::fs::read_to_string(format!("/proc/self/{name}")).ok();
         let open_fds = std::fs::read_dir("/proc/self/fd").ok()?.count() as u64;
         Self::parse(
-            &file("self/stat")?,
-            &file("self/status")?,
-            &file("self/limits")?,
             &file("stat")?,
+            &file("status")?,
+            &file("limits")?,
+            boot_seconds,
             // One of them is the directory that is being read.
             open_fds.saturating_sub(1),
         )
     }
 
-    fn parse(stat: &str, status: &str, limits: &str, system: &str, open_fds: u64) -> Option<Self> {
+    fn parse(
+        stat: &str,
+        status: &str,
+        limits: &str,
+        boot_seconds: u64,
+        open_fds: u64,
+    ) -> Option<Self> {
         // proc_pid_stat(5): times are in USER_HZ, which is 100 on every architecture that Linux gives to programs.
         const TICKS_A_SECOND: f64 = 100.0;
         // The second field is the name in parentheses and may hold blanks: count from its end, at field 3.
@@ -388,12 +415,6 @@ impl Process {
             .find_map(|line| line.strip_prefix("Max open files"))?
             .split_whitespace()
             .next()?;
-        let boot_seconds: u64 = system
-            .lines()
-            .find_map(|line| line.strip_prefix("btime "))?
-            .trim()
-            .parse()
-            .ok()?;
         Some(Self {
             cpu_seconds: float(field(14)? + field(15)?) / TICKS_A_SECOND,
             resident_bytes: kibibytes("VmRSS:")?,
@@ -462,20 +483,27 @@ mod tests {
                 file_read_ms: 1_795_276_800_500,
                 file_errors: 26,
             },
-            process: Process::parse(
-                "42 (we ir) x) S 1 2 3 4 5 6 7 8 9 10 150 75 0 0 20 0 5 0 1234 99 98",
-                "Name:\tweir\nVmSize:\t    2048 kB\nVmRSS:\t    1024 kB\n",
-                "Limit  Soft Limit Hard Limit Units\nMax open files            1024                 4096                 files\n",
-                "cpu 1 2 3\nbtime 1700000000\n",
-                17,
-            ),
         }
+    }
+
+    fn process() -> Option<Process> {
+        Process::parse(
+            "42 (we ir) x) S 1 2 3 4 5 6 7 8 9 10 150 75 0 0 20 0 5 0 1234 99 98",
+            "Name:\tweir\nVmSize:\t    2048 kB\nVmRSS:\t    1024 kB\n",
+            "Limit  Soft Limit Hard Limit Units\nMax open files            1024                 4096                 files\n",
+            1_700_000_000,
+            17,
+        )
+    }
+
+    fn rendered(metrics: &Metrics, facts: &Facts) -> String {
+        metrics.render(facts, process().as_ref())
     }
 
     /// METRIC: the whole text for known facts. Series of fixed label sets are there with 0.
     #[test]
     fn the_text_is_exact() {
-        let rendered = Metrics::new("1.2.3").render(&facts());
+        let rendered = rendered(&Metrics::new("1.2.3"), &facts());
         let samples: Vec<&str> = rendered
             .lines()
             .filter(|line| !line.starts_with('#'))
@@ -593,8 +621,8 @@ waf_upstream_duration_seconds_bucket{le="0.0005"} 0
     #[test]
     fn the_text_is_well_formed() {
         let metrics = Metrics::new("1.2.3");
-        metrics.render(&facts());
-        let rendered = metrics.render(&facts());
+        rendered(&metrics, &facts());
+        let rendered = rendered(&metrics, &facts());
         let (mut families, mut series) = (HashSet::new(), HashSet::new());
         let (mut helped, mut family) = (String::new(), String::new());
         for line in rendered.lines() {
@@ -627,10 +655,10 @@ waf_upstream_duration_seconds_bucket{le="0.0005"} 0
     fn a_scrape_tells_what_is_true_then() {
         let metrics = Metrics::new("1.2.3");
         let mut facts = facts();
-        metrics.render(&facts);
+        rendered(&metrics, &facts);
         facts.totals.requests[Action::Passed.index()] = 11;
         facts.bans_active = 1;
-        let rendered = metrics.render(&facts);
+        let rendered = rendered(&metrics, &facts);
         assert!(rendered.contains("{action=\"passed\",mode=\"enforce\"} 11\n"));
         assert!(rendered.contains("\nwaf_bans_active 1\n"));
     }
@@ -638,7 +666,7 @@ waf_upstream_duration_seconds_bucket{le="0.0005"} 0
     #[cfg(target_os = "linux")]
     #[test]
     fn this_process_can_be_read() {
-        let process = Process::read().unwrap();
+        let process = Metrics::new("1.2.3").process().unwrap();
         assert!(process.resident_bytes > 1 << 20);
         assert!(process.open_fds >= 3 && process.threads >= 1);
         assert!(process.start_seconds > 1.7e9);
@@ -648,7 +676,7 @@ waf_upstream_duration_seconds_bucket{le="0.0005"} 0
     /// a label.
     #[test]
     fn the_board_and_the_rules_name_what_exists() {
-        let page = Metrics::new("1.2.3").render(&facts());
+        let page = rendered(&Metrics::new("1.2.3"), &facts());
         let board = include_str!("../deploy/grafana-board.json");
         let rules = include_str!("../deploy/prometheus-rules.yml");
         let board: serde_json::Value = serde_json::from_str(board).unwrap();

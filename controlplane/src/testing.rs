@@ -1,7 +1,7 @@
 //! A control loop with everything around it in memory, for the tests: turned by hand, on a clock that stands still.
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
@@ -395,17 +395,23 @@ impl Rig {
         receive
     }
 
-    /// Asks, with a disk that writes at once.
+    /// Asks, with a disk that writes at once, and turns until the answer is there.
     pub(crate) fn ask(&mut self, request: OwnRequest) -> OwnAnswer {
         let answer = self.hand(request);
-        self.turn();
-        while let Ok((_, _, saved)) = self.saves.try_recv() {
-            if let Some(saved) = saved {
-                saved(true);
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            self.turn();
+            while let Ok((_, _, saved)) = self.saves.try_recv() {
+                if let Some(saved) = saved {
+                    saved(true);
+                }
+            }
+            self.turn();
+            match answer.recv_timeout(Duration::from_millis(1)) {
+                Ok(answer) => return answer,
+                Err(_) => assert!(Instant::now() < deadline, "no answer"),
             }
         }
-        self.turn();
-        answer.try_recv().expect("an answer")
     }
 
     pub(crate) fn post(&mut self, body: &str) -> OwnAnswer {

@@ -35,7 +35,7 @@ impl<K: Copy + Eq + Hash + Ord> Top<K> {
     }
 
     /// Adds what came since the last scrape. `most_keys` bounds the keys that are held; what finds no room is `other`.
-    pub(crate) fn take_in(&mut self, news: HashMap<K, u64>, most_keys: usize) {
+    pub(crate) fn take_in(&mut self, news: impl IntoIterator<Item = (K, u64)>, most_keys: usize) {
         let mut hidden = Vec::new();
         for (key, news) in news {
             let room = self.counts.len() < most_keys;
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     fn scrape(top: &mut Top<u32>, news: &[(u32, u64)]) -> Vec<(String, u64)> {
-        top.take_in(news.iter().copied().collect(), usize::MAX);
+        top.take_in(news.iter().copied(), usize::MAX);
         top.series(|key| key.to_string()).into_iter().collect()
     }
 
@@ -177,8 +177,8 @@ mod tests {
     #[test]
     fn a_flood_of_keys_stays_bounded() {
         let mut top = Top::new(20);
-        top.take_in((0..100_000).map(|key| (key, 1)).collect(), 4096);
-        top.take_in(HashMap::from([(7, 5)]), 4096);
+        top.take_in((0..100_000).map(|key| (key, 1)), 4096);
+        top.take_in([(7, 5)], 4096);
         let series = top.series(|key| key.to_string());
         assert_eq!(series.len(), 21);
         assert_eq!(top.counts.len(), 4096);

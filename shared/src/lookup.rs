@@ -87,12 +87,20 @@ impl AsNumber {
         } else {
             word
         };
-        if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-            return Err(NotAnAsNumber);
-        }
-        let number = digits.parse().map_err(|_| NotAnAsNumber)?;
+        let number = number(digits).ok_or(NotAnAsNumber)?;
         Ok((Self::new(number), name.filter(|name| !name.is_empty())))
     }
+}
+
+/// Reads digits and nothing else, unlike the standard library, which takes a sign.
+fn number(digits: &str) -> Option<u32> {
+    if digits.is_empty() {
+        return None;
+    }
+    digits.bytes().try_fold(0u32, |number, byte| {
+        let digit = char::from(byte).to_digit(10)?;
+        number.checked_mul(10)?.checked_add(digit)
+    })
 }
 
 /// Neither `15169` nor `AS15169` nor `AS15169 Name`.
@@ -143,7 +151,12 @@ impl Lookup {
 
     /// The AS number, where one is known.
     pub fn as_number(&self) -> Option<AsNumber> {
-        AsNumber::parse_named(self.asn.as_deref()?).ok()?.0
+        let text = self.asn.as_deref()?;
+        // Asked for at every request: the form that answers have, before those that a hand may write.
+        match text.strip_prefix("AS").and_then(number) {
+            Some(number) => AsNumber::new(number),
+            None => AsNumber::parse_named(text).ok()?.0,
+        }
     }
 }
 
@@ -203,6 +216,28 @@ mod tests {
             assert_eq!(AsNumber::parse_named(wrong), Err(NotAnAsNumber), "{wrong}");
         }
         assert_eq!(google.unwrap().to_string(), "AS15169");
+    }
+
+    /// LOOKUP-4: the number of an answer in every form that a file may hold.
+    #[test]
+    fn an_answer_has_its_as_number() {
+        for (asn, number) in [
+            (Some("AS64496"), Some(64_496)),
+            (Some("as64496"), Some(64_496)),
+            (Some("64496"), Some(64_496)),
+            (Some("AS64496 Example"), Some(64_496)),
+            (Some("AS64512"), None),
+            (Some("AS+64496"), None),
+            (Some("AS4294967296"), None),
+            (Some("AS"), None),
+            (None, None),
+        ] {
+            let lookup = Lookup {
+                asn: asn.map(str::to_owned),
+                ..Lookup::default()
+            };
+            assert_eq!(lookup.as_number().map(AsNumber::number), number, "{asn:?}");
+        }
     }
 
     /// CHECK-2: countries are two letters, in either case.

@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use ahash::RandomState;
+
 use crate::lookup::{AsNumber, Country, Lookup};
 use crate::verdict::{Action, LimitKind};
 
@@ -70,14 +72,17 @@ impl ConnectionError {
     }
 }
 
+/// Requests by key: counted at every request, so by a quick hash.
+pub type Counts<K> = HashMap<K, u64, RandomState>;
+
 /// Requests by country and by AS number, while lookups are on: what was counted since it was last asked for. Exact; both
 /// planes bound it by [`MAX_ASNS`].
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Places {
     /// By ISO 3166-1 code; none is unknown.
-    pub countries: HashMap<Option<Country>, u64>,
+    pub countries: Counts<Option<Country>>,
     /// By AS number; none is unknown.
-    pub asns: HashMap<Option<AsNumber>, u64>,
+    pub asns: Counts<Option<AsNumber>>,
     /// Requests of AS numbers that found no room.
     pub asns_beyond: u64,
 }
@@ -181,9 +186,12 @@ mod tests {
         }
         places.count(None);
         let germany = "DE".parse().ok();
-        assert_eq!(places.countries, HashMap::from([(germany, 2), (None, 3)]));
+        assert_eq!(
+            places.countries,
+            Counts::from_iter([(germany, 2), (None, 3)])
+        );
         let known = AsNumber::new(64_496);
-        assert_eq!(places.asns, HashMap::from([(known, 1), (None, 4)]));
+        assert_eq!(places.asns, Counts::from_iter([(known, 1), (None, 4)]));
     }
 
     /// METRIC: AS numbers are bounded, and none of the requests is lost over it.

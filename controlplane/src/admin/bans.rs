@@ -16,7 +16,8 @@ use weir_shared::handover::OwnAnswer;
 use weir_shared::netblock::{NetSet, Netblock, PrefixLengths};
 use weir_shared::units::{DURATION_FORM, parse_duration};
 
-use crate::bans::ledger::{Ledger, Order};
+use crate::bans::ledger::{Ledger, Order, oldest_first};
+use crate::state::BanKey;
 
 use super::Filter;
 use super::problem::{Fault, Problem, json};
@@ -334,19 +335,56 @@ impl<'de> Visitor<'de> for WrittenVisitor {
     }
 }
 
+/// A list of bans that is being gathered for `GET /_waf/bans`, a piece a turn of the control loop. A ban that is held all
+/// the while is in it once.
+pub(crate) struct Listing {
+    filter: Filter,
+    /// The last one that was looked at.
+    after: Option<BanKey>,
+    found: Vec<Arc<Ban>>,
+}
+
+impl Listing {
+    pub(crate) fn new(filter: Filter) -> Self {
+        Self {
+            filter,
+            after: None,
+            found: Vec::new(),
+        }
+    }
+
+    /// Looks at up to so many further bans and tells at how many: fewer once it looked at all of them.
+    pub(crate) fn look_at(&mut self, most: usize, ledger: &Ledger, now_ms: u64) -> usize {
+        let mut looked = 0;
+        for (key, ban) in ledger.after(self.after).take(most) {
+            looked += 1;
+            self.after = Some(*key);
+            if self.filter.lets(ban, now_ms) {
+                self.found.push(Arc::clone(ban));
+            }
+        }
+        looked
+    }
+
+    /// What was found so far, by key.
+    #[cfg(test)]
+    pub(crate) fn found(&self) -> &[Arc<Ban>] {
+        &self.found
+    }
+
+    /// What was found, by key.
+    pub(crate) fn into_found(self) -> Vec<Arc<Ban>> {
+        self.found
+    }
+}
+
 /// The answer to `GET /_waf/bans`.
-pub(crate) fn list(ledger: &Ledger, filter: Filter, now_ms: u64) -> OwnAnswer {
+pub(crate) fn list(bans: Vec<Arc<Ban>>) -> OwnAnswer {
     #[derive(Serialize)]
     struct Document {
         bans: Vec<Arc<Ban>>,
     }
-    let mut bans = match filter.client {
-        Some(client) => ledger.covering(client),
-        None => ledger.all(),
-    };
-    if let Some(active) = filter.active {
-        bans.retain(|ban| ban.is_active(now_ms) == active);
-    }
+    let bans = oldest_first(bans);
     json(StatusCode::OK, &Document { bans })
 }
 

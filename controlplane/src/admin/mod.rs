@@ -1,7 +1,8 @@
 //! The endpoints under `/_waf/` (ADMIN-1..4): routes, tokens, and the queue to the control loop.
 //!
 //! [`Front`] runs on the data plane's threads after the ladder and never blocks: it answers what needs no ledger at
-//! once and queues the rest. What the control loop makes of it lies in `bans.rs`, `clients.rs` and `metrics.rs`.
+//! once and queues the rest. What the control loop makes of it lies in `bans.rs`, `clients.rs` and `metrics.rs`; long
+//! answers are written by `answers.rs`.
 //!
 //! A route is known by its exact spelling only. Any other spelling of the same path is nothing of ours and is 404, so
 //! that no rule of a cache or of a proxy in front can be walked around (CHECK-1). `HEAD` is no method of these routes.
@@ -12,6 +13,7 @@ use std::sync::Arc;
 use crossbeam_channel::{Sender, TrySendError};
 use http::Method;
 use percent_encoding::percent_decode_str;
+use weir_shared::ban::Ban;
 use weir_shared::client::Client;
 use weir_shared::handover::{Body, Handover, OwnAnswer, OwnRequest, Respond, Step};
 use weir_shared::netblock::{NetSet, PrefixLengths};
@@ -23,6 +25,7 @@ use crate::bans::ledger::Order;
 use problem::{Problem, of_metrics};
 use token::{AdminTokenHolder, Token};
 
+pub(crate) mod answers;
 pub(crate) mod bans;
 pub(crate) mod clients;
 pub(crate) mod problem;
@@ -73,6 +76,17 @@ pub(crate) struct Filter {
     pub(crate) active: Option<bool>,
     /// `?ip=`: those that cover this client.
     pub(crate) client: Option<Client>,
+}
+
+impl Filter {
+    /// Whether the ban is among those that are asked for.
+    fn lets(&self, ban: &Ban, now_ms: u64) -> bool {
+        self.active
+            .is_none_or(|active| ban.is_active(now_ms) == active)
+            && self
+                .client
+                .is_none_or(|client| ban.netblock.covers_client(client))
+    }
 }
 
 /// What follows from a request alone.
@@ -976,10 +990,11 @@ mod tests {
         for _ in 0..16 {
             rig.turn();
         }
+        let wait = std::time::Duration::from_secs(20);
         assert!(
             waiting
                 .iter()
-                .all(|answer| answer.try_recv().unwrap().status == 200)
+                .all(|answer| answer.recv_timeout(wait).unwrap().status == 200)
         );
     }
 

@@ -4,6 +4,7 @@
 //! leaves handing it out to `publish.rs`, and files, logs and the client table to the control loop.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -263,6 +264,12 @@ impl Ledger {
         oldest_first(self.bans.values().filter(covers).cloned().collect())
     }
 
+    /// Every ban behind this one, by key: for those who look at them piece by piece.
+    pub(crate) fn after(&self, key: Option<BanKey>) -> impl Iterator<Item = (&BanKey, &Arc<Ban>)> {
+        let from = key.map_or(Bound::Unbounded, Bound::Excluded);
+        self.bans.range((from, Bound::Unbounded))
+    }
+
     /// One ban.
     pub(crate) fn ban(&self, key: BanKey) -> Option<&Arc<Ban>> {
         self.bans.get(&key)
@@ -453,7 +460,8 @@ fn keyed(mut ban: Ban, now_ms: u64) -> (BanKey, Ban) {
     (key, ban)
 }
 
-fn oldest_first(mut bans: Vec<Arc<Ban>>) -> Vec<Arc<Ban>> {
+/// The order of bans.json and of answers.
+pub(crate) fn oldest_first(mut bans: Vec<Arc<Ban>>) -> Vec<Arc<Ban>> {
     bans.sort_by_key(|ban| (ban.ban_started, ban.netblock));
     bans
 }

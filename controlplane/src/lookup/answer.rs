@@ -1,6 +1,8 @@
 //! Judging what a service answered (LOOKUP-1, LOOKUP-3, LOOKUP-4). Pure. What is not an answer is a failure and is never
 //! kept; what is one, but names no country, is an answer: the client is unknown.
 
+use std::borrow::Cow;
+
 use serde_json::Value;
 use weir_shared::lookup::{AsNumber, Country, Lookup};
 
@@ -74,15 +76,26 @@ pub(super) fn lookup(
     // The name of an AS that is not known is a word such as "Unknown".
     let as_name = as_name
         .filter(|_| number.is_some())
-        .map(|name| {
-            let name: String = name.chars().filter(|c| !c.is_control()).collect();
-            name.trim().chars().take(MAX_NAME).collect::<String>()
-        })
+        .map(tidy)
         .filter(|name| !name.is_empty());
     Lookup {
         country: country.map(|country| country.to_string()),
         asn: number.map(|number| number.to_string()),
         as_name,
+    }
+}
+
+/// A name in one line, and bounded.
+fn tidy(name: &str) -> String {
+    let name = if name.contains(char::is_control) {
+        Cow::Owned(name.chars().filter(|c| !c.is_control()).collect())
+    } else {
+        Cow::Borrowed(name)
+    };
+    let name = name.trim();
+    match name.char_indices().nth(MAX_NAME) {
+        Some((end, _)) => name.get(..end).unwrap_or_default().to_owned(),
+        None => name.to_owned(),
     }
 }
 

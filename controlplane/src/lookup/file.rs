@@ -1,7 +1,8 @@
 //! Database files (LOOKUP-5): read whole into memory, checked, read again 2 seconds after their last change.
 //!
 //! Records are read by what they hold, so both common layouts and lists of files (country and AS apart) need no setting.
-//! Never mapped: a file that is cut short under a map ends the process. A replacement that cannot be used changes
+//! Many addresses share a record: what was made of one is kept, so most clients cost a walk of the search tree and no
+//! allocation. Never mapped: a file that is cut short under a map ends the process. A replacement that cannot be used changes
 //! nothing; it is logged, counted and alerted once.
 
 use std::collections::HashSet;
@@ -9,14 +10,16 @@ use std::fs::File;
 use std::io::Read;
 use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
+use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use ahash::RandomState;
 use arc_swap::ArcSwap;
 use crossbeam_channel::{Receiver, Sender, bounded};
-use maxminddb::{MaxMindDbError, Reader, WithinOptions};
+use maxminddb::{LookupResult, MaxMindDbError, Reader, WithinOptions};
 use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -35,17 +38,25 @@ const FAULTS: usize = 16;
 const TICK: Duration = Duration::from_millis(200);
 /// Larger files are refused: they are held in memory. Complete country and AS databases have a few dozen MiB.
 const MAX_BYTES: u64 = 1 << 30;
+/// Answers that are kept, about as many as there are clients: so many groups of so many.
+const GROUPS: usize = 1 << 12;
+const GROUP: usize = 4;
+/// Answers of longer lists of files are not kept: two are all that anybody needs.
+const MAX_KEPT_FILES: usize = 4;
 
 /// The databases in use, and what became of their replacements.
 pub(super) struct Databases {
     paths: Vec<PathBuf>,
-    current: ArcSwap<Vec<Database>>,
+    current: ArcSwap<InUse>,
     /// When they were read last, milliseconds since 1970.
     pub(super) read_ms: AtomicU64,
     /// Replacements that could not be used.
     pub(super) errors: AtomicU64,
     /// The same, one by one, until they are told.
     faults: (Sender<FileFault>, Receiver<FileFault>),
+    /// Looking up panics, as a bug would.
+    #[cfg(test)]
+    pub(super) panics: std::sync::atomic::AtomicBool,
 }
 
 /// A replacement that could not be used, for its alert.
@@ -56,6 +67,26 @@ pub(crate) struct FileFault {
     /// The whole sentence.
     pub(crate) error: String,
 }
+
+/// The files as they were read together, and what was made of their records: both are replaced as one.
+struct InUse {
+    databases: Vec<Database>,
+    answers: Answers,
+}
+
+/// Where each file's record about an address lies, plus one; 0 where it has none.
+type Records = [u32; MAX_KEPT_FILES];
+
+/// Answers by the records they were made of. The hash names the group, where a new one puts the oldest out: bounded
+/// without a list of who was used last, and two workers seldom meet at one lock.
+struct Answers {
+    groups: Vec<Mutex<Group>>,
+    /// Keyed: nobody outside can aim at one group.
+    hasher: RandomState,
+}
+
+/// The latest first.
+type Group = [Option<(Records, Arc<Lookup>)>; GROUP];
 
 /// One file, in memory.
 struct Database {
@@ -116,13 +147,15 @@ impl Databases {
     /// # Errors
     /// [`FileError`] names the first that cannot be used.
     pub(super) fn open(paths: &[PathBuf], clock: &Clock) -> Result<Self, FileError> {
-        let databases = read_all(paths)?;
+        let databases = InUse::read(paths)?;
         Ok(Self {
             paths: paths.to_vec(),
             current: ArcSwap::from_pointee(databases),
             read_ms: AtomicU64::new(clock.now().wall_ms),
             errors: AtomicU64::new(0),
             faults: bounded(FAULTS),
+            #[cfg(test)]
+            panics: Default::default(),
         })
     }
 
@@ -136,37 +169,27 @@ impl Databases {
     ///
     /// # Errors
     /// A record that cannot be read; every record was read when the file was checked.
-    pub(super) fn look_up(&self, address: IpAddr) -> Result<Lookup, MaxMindDbError> {
-        let mut found = Record::default();
-        for database in self.current.load().iter() {
-            if let Some(record) = database.record(address)? {
-                found.country = found.country.or(record.country);
-                if found.number.is_none() {
-                    (found.number, found.as_name) = (record.number, record.as_name);
-                }
-            }
-        }
-        Ok(answer::lookup(
-            found.country,
-            found.number,
-            found.as_name.as_deref(),
-        ))
+    pub(super) fn look_up(&self, address: IpAddr) -> Result<Arc<Lookup>, MaxMindDbError> {
+        #[cfg(test)]
+        assert!(!self.panics.load(Ordering::Relaxed), "a bug");
+        self.current.load().look_up(address)
     }
 
     /// Reads the files anew. A failure leaves what is in use.
     fn replace(&self, clock: &Clock) -> bool {
-        match read_all(&self.paths) {
-            Ok(databases) => {
+        match InUse::read(&self.paths) {
+            Ok(new) => {
                 let is_older = self
                     .current
                     .load()
+                    .databases
                     .iter()
-                    .zip(&databases)
+                    .zip(&new.databases)
                     .any(|(held, new)| new.build_epoch() < held.build_epoch());
                 if is_older {
                     tracing::warn!("a lookup database was replaced by one that was built earlier");
                 }
-                self.current.store(Arc::new(databases));
+                self.current.store(Arc::new(new));
                 // Relaxed: a number for the metrics, nothing hangs on it.
                 self.read_ms.store(clock.now().wall_ms, Ordering::Relaxed);
                 tracing::info!("the lookup databases were read again");
@@ -318,8 +341,95 @@ impl Watching {
     }
 }
 
-fn read_all(paths: &[PathBuf]) -> Result<Vec<Database>, FileError> {
-    paths.iter().map(|path| Database::read(path)).collect()
+impl InUse {
+    fn read(paths: &[PathBuf]) -> Result<Self, FileError> {
+        let databases = paths.iter().map(|path| Database::read(path));
+        Ok(Self {
+            databases: databases.collect::<Result<_, _>>()?,
+            answers: Answers::default(),
+        })
+    }
+
+    fn look_up(&self, address: IpAddr) -> Result<Arc<Lookup>, MaxMindDbError> {
+        let Some(records) = self.records(address)? else {
+            return self.read_out(address);
+        };
+        self.answers.of(records, || self.read_out(address))
+    }
+
+    /// The records about an address; none if the list of files is too long.
+    fn records(&self, address: IpAddr) -> Result<Option<Records>, MaxMindDbError> {
+        if self.databases.len() > MAX_KEPT_FILES {
+            return Ok(None);
+        }
+        let mut records = Records::default();
+        for (record, database) in records.iter_mut().zip(&self.databases) {
+            let found = database.find(address)?;
+            let Some(offset) = found.and_then(|found| found.offset()) else {
+                continue;
+            };
+            // Offsets lie below MAX_BYTES.
+            match u32::try_from(offset + 1) {
+                Ok(offset) => *record = offset,
+                Err(_) => return Ok(None),
+            }
+        }
+        Ok(Some(records))
+    }
+
+    fn read_out(&self, address: IpAddr) -> Result<Arc<Lookup>, MaxMindDbError> {
+        let mut found = Record::default();
+        for database in &self.databases {
+            if let Some(record) = database.record(address)? {
+                found.country = found.country.or(record.country);
+                if found.number.is_none() {
+                    (found.number, found.as_name) = (record.number, record.as_name);
+                }
+            }
+        }
+        Ok(Arc::new(answer::lookup(
+            found.country,
+            found.number,
+            found.as_name,
+        )))
+    }
+}
+
+impl Default for Answers {
+    fn default() -> Self {
+        Self {
+            groups: std::iter::repeat_with(Mutex::default)
+                .take(GROUPS)
+                .collect(),
+            hasher: RandomState::new(),
+        }
+    }
+}
+
+impl Answers {
+    /// The answer that was made of these records, or a new one. A failure is not kept.
+    fn of<E>(
+        &self,
+        records: Records,
+        make: impl FnOnce() -> Result<Arc<Lookup>, E>,
+    ) -> Result<Arc<Lookup>, E> {
+        // The remainder fits: GROUPS does.
+        let group = self.hasher.hash_one(records) % GROUPS as u64;
+        let Some(group) = self.groups.get(usize::try_from(group).unwrap_or(0)) else {
+            return make();
+        };
+        // A panic under this lock leaves each answer whole.
+        let mut group = group.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, answer)) = group.iter().flatten().find(|(held, _)| *held == records) {
+            return Ok(Arc::clone(answer));
+        }
+        let answer = make()?;
+        group.rotate_right(1);
+        if let Some(first) = group.first_mut() {
+            *first = Some((records, Arc::clone(&answer)));
+        }
+        Ok(answer)
+    }
 }
 
 impl Database {
@@ -346,7 +456,10 @@ impl Database {
         file.take(MAX_BYTES)
             .read_to_end(&mut content)
             .map_err(unreadable)?;
-        Self::check(content).map_err(|fault| match fault {
+        // The file is not ours and neither is its parser: a panic is one more fault of the file.
+        let checked = catch_unwind(|| Self::check(content));
+        let checked = checked.unwrap_or_else(|_| Err(Some("reading it panicked".to_owned())));
+        checked.map_err(|fault| match fault {
             Some(fault) => FileError::Damaged {
                 path: shown(),
                 fault,
@@ -384,12 +497,19 @@ impl Database {
         if useful { Ok(database) } else { Err(None) }
     }
 
-    fn record(&self, address: IpAddr) -> Result<Option<Record>, MaxMindDbError> {
+    fn find(&self, address: IpAddr) -> Result<Option<LookupResult<'_, Vec<u8>>>, MaxMindDbError> {
         // A database of IPv4 networks alone says nothing of IPv6 addresses, which is no fault.
         if address.is_ipv6() && self.reader.metadata().ip_version == 4 {
             return Ok(None);
         }
-        self.reader.lookup(address)?.decode::<Record>()
+        self.reader.lookup(address).map(Some)
+    }
+
+    fn record(&self, address: IpAddr) -> Result<Option<Record<'_>>, MaxMindDbError> {
+        match self.find(address)? {
+            Some(found) => found.decode(),
+            None => Ok(None),
+        }
     }
 
     fn build_epoch(&self) -> u64 {
@@ -399,13 +519,13 @@ impl Database {
 
 /// What is read of a record, in either layout.
 #[derive(Debug, Default, PartialEq)]
-struct Record {
+struct Record<'a> {
     country: Option<Country>,
     number: Option<AsNumber>,
-    as_name: Option<String>,
+    as_name: Option<&'a str>,
 }
 
-impl<'de> Deserialize<'de> for Record {
+impl<'de: 'a, 'a> Deserialize<'de> for Record<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         /// The members of both layouts: `country` is a map in one and a name in the other.
         #[derive(Deserialize)]
@@ -437,7 +557,7 @@ impl<'de> Deserialize<'de> for Record {
         Ok(Self {
             country: code(&members.country_code).or_else(|| code(&members.country)),
             number,
-            as_name: name.map(str::to_owned),
+            as_name: name,
         })
     }
 }
@@ -555,7 +675,7 @@ mod tests {
 
     fn found(databases: &Databases, address: &str) -> [Option<String>; 3] {
         let lookup = databases.look_up(address.parse().unwrap()).unwrap();
-        [lookup.country, lookup.asn, lookup.as_name]
+        [&lookup.country, &lookup.asn, &lookup.as_name].map(Clone::clone)
     }
 
     fn known(country: &str, asn: &str, name: &str) -> [Option<String>; 3] {
@@ -601,6 +721,59 @@ mod tests {
         let v4 = open(&["country-v4.mmdb"]);
         assert_eq!(found(&v4, "81.2.69.7"), known("GB", "", ""));
         assert_eq!(found(&v4, "2a02:d0c0::"), known("", "", ""));
+    }
+
+    /// LOOKUP-5: addresses of one record share its answer; another record of either file makes another. With more files
+    /// than answers are kept for, the answers are the same.
+    #[test]
+    fn addresses_of_one_record_share_an_answer() {
+        let databases = open(&["country.mmdb", "asn.mmdb"]);
+        let found = |text: &str| databases.look_up(text.parse().unwrap()).unwrap();
+        assert!(Arc::ptr_eq(&found("81.2.69.1"), &found("81.2.69.255")));
+        assert!(Arc::ptr_eq(&found("81.2.70.0"), &found("9.9.9.9")));
+        assert_ne!(found("89.160.20.1"), found("89.160.21.1"));
+
+        let many = open(&[
+            "country.mmdb",
+            "asn.mmdb",
+            "asn.mmdb",
+            "asn.mmdb",
+            "asn.mmdb",
+        ]);
+        for text in ["81.2.69.1", "89.160.21.1", "2a02:d0c0::", "9.9.9.9"] {
+            assert_eq!(many.look_up(text.parse().unwrap()).unwrap(), found(text));
+        }
+    }
+
+    /// LOOKUP-5: whatever was asked before, the answer is that of the records asked for, and no more are kept than there
+    /// is room for; a failure is not kept.
+    #[test]
+    fn kept_answers_are_bounded_and_never_mixed_up() {
+        let (answers, mut made) = (Answers::default(), 0);
+        let (most, few) = (4 * GROUPS * GROUP, GROUP);
+        for number in (0..most).chain((0..few).cycle().take(1000)) {
+            let records = [number as u32, 0, 7, 0];
+            let lookup = || {
+                made += 1;
+                let as_name = Some(number.to_string());
+                Ok::<_, ()>(Arc::new(Lookup {
+                    as_name,
+                    ..Lookup::default()
+                }))
+            };
+            let answer = answers.of(records, lookup).unwrap();
+            assert_eq!(answer.as_name, Some(number.to_string()));
+        }
+        assert!(made <= most + few, "{made}");
+        let kept = answers
+            .groups
+            .iter()
+            .map(|group| group.lock().unwrap().iter().flatten().count());
+        assert!(kept.sum::<usize>() <= GROUPS * GROUP);
+
+        let never = [u32::MAX; MAX_KEPT_FILES];
+        assert_eq!(answers.of(never, || Err("no")), Err("no"));
+        assert!(answers.of(never, || Ok::<_, ()>(Arc::default())).is_ok());
     }
 
     /// LOOKUP-5: what cannot be used says so in a sentence, and why.

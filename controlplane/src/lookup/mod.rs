@@ -5,6 +5,7 @@
 
 use std::collections::HashSet;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -28,7 +29,8 @@ pub(crate) use file::FileFault;
 use file::Databases;
 use service::Service;
 
-/// When a client whose record cannot be read is looked up again: a replacement of the file may have come.
+/// When a client whose record cannot be read is looked up again: a replacement of the file may have come. The same after
+/// a panic.
 const RECORD_AGAIN_NS: u64 = 60_000_000_000;
 
 /// Why lookups cannot start.
@@ -179,10 +181,19 @@ impl Lookups {
             .flat_map(|databases| databases.faults())
     }
 
-    /// The function that the data plane asks.
+    /// The function that the data plane asks. A panic in it is a bug of ours, or of the reader of database files; the
+    /// client is unknown for now, as after any failure (LOOKUP-3), and its request goes on.
     pub fn asking(&self) -> Ask {
         let lookups = self.clone();
-        Arc::new(move |client, answered| lookups.ask(client, answered))
+        Arc::new(move |client, answered| {
+            let asked = AssertUnwindSafe(|| lookups.ask(client, answered));
+            catch_unwind(asked).unwrap_or_else(|_| {
+                tracing::error!(
+                    "a lookup panicked: its client is unknown for now; please report this"
+                );
+                lookups.no_answer()
+            })
+        })
     }
 
     fn ask(&self, client: Client, answered: Option<Answered>) -> Reply {
@@ -204,19 +215,23 @@ impl Lookups {
                         None => Outcome::Unknown,
                     });
                     Reply::Known {
-                        lookup: Arc::new(lookup),
+                        lookup,
                         // A replacement of the file renews what the table holds.
                         until_ns: u64::MAX,
                     }
                 }
                 Err(error) => {
                     tracing::debug!("a record of the lookup database cannot be read: {error}");
-                    self.counts.count(Outcome::Error);
-                    Reply::NotNow {
-                        again_ns: self.clock.now().mono_ns.saturating_add(RECORD_AGAIN_NS),
-                    }
+                    self.no_answer()
                 }
             },
+        }
+    }
+
+    fn no_answer(&self) -> Reply {
+        self.counts.count(Outcome::Error);
+        Reply::NotNow {
+            again_ns: self.clock.now().mono_ns.saturating_add(RECORD_AGAIN_NS),
         }
     }
 
@@ -276,9 +291,9 @@ fn renew(databases: &Databases, table: &dyn ClientTable) {
             continue;
         }
         if let Ok(lookup) = databases.look_up(address)
-            && lookup != *held
+            && lookup != held
         {
-            table.answer(row.client, Arc::new(lookup), u64::MAX);
+            table.answer(row.client, lookup, u64::MAX);
         }
     }
 }
@@ -289,4 +304,49 @@ fn tell_of_privacy(lookup: &LookupSettings) {
         "visitors' addresses (of IPv6 the /64) are sent to this service to learn their country and AS: set \
          WAF_LOOKUP_SOURCE=file to use a database of your own, or WAF_LOOKUP_SOURCE=off to stop it"
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Rig, settings};
+
+    /// LOOKUP-3: a panic in a lookup in the files is a failure and no more: nobody waits, it is counted, the client is
+    /// asked about again later, and the next lookup is answered.
+    #[test]
+    fn a_panic_in_a_lookup_is_a_failure_and_no_more() {
+        let rig = Rig::new(settings());
+        let table = Arc::clone(&rig.table) as Arc<dyn ClientTable>;
+        let mut settings = settings();
+        settings.lookup.source = LookupSource::File;
+        let fixtures = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/");
+        settings.lookup.db_paths = vec![format!("{fixtures}lite.mmdb").into()];
+        let (clock, _) = Clock::manual(0);
+        let lookups = Lookups::start(&settings, &clock, &table, Vec::new()).unwrap();
+        let Source::File(databases, _) = &lookups.source else {
+            panic!("the source is a file");
+        };
+        let ask = lookups.asking();
+        let client = || "81.2.69.7".parse().unwrap();
+
+        databases.panics.store(true, Ordering::Relaxed);
+        let (send, told) = crossbeam_channel::bounded(1);
+        let answered: Answered = Box::new(move |lookup| drop(send.send(lookup)));
+        let reply = ask(client(), Some(answered));
+        assert!(matches!(
+            reply,
+            Reply::NotNow {
+                again_ns: RECORD_AGAIN_NS
+            }
+        ));
+        assert!(told.try_recv().is_err(), "dropped: who waits goes on");
+        assert_eq!(lookups.facts().outcomes, [0, 0, 0, 1, 0]);
+
+        databases.panics.store(false, Ordering::Relaxed);
+        let reply = ask(client(), None);
+        assert!(
+            matches!(reply, Reply::Known { lookup, .. } if lookup.country.as_deref() == Some("GB"))
+        );
+        assert_eq!(lookups.facts().outcomes, [1, 0, 0, 1, 0]);
+    }
 }

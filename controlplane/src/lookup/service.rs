@@ -61,6 +61,9 @@ pub(super) struct Service {
     queue: mpsc::Sender<Client>,
     /// Locked for a new client and for an answer, never for a client that is known.
     state: Mutex<State>,
+    /// A question panics, as a bug would.
+    #[cfg(test)]
+    panics: std::sync::atomic::AtomicBool,
 }
 
 struct State {
@@ -135,6 +138,8 @@ impl Service {
                 back_off: BackOff::default(),
                 flights: HashMap::new(),
             }),
+            #[cfg(test)]
+            panics: Default::default(),
         });
         rows.into_iter().for_each(|row| service.put(row));
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -268,6 +273,11 @@ impl Service {
             .collect()
             .await
             .map_err(|_| Failure::Body)?;
+        #[cfg(test)]
+        assert!(
+            !self.panics.load(std::sync::atomic::Ordering::Relaxed),
+            "a bug"
+        );
         Ok(judge(&body.to_bytes(), &self.pointers)?)
     }
 
@@ -650,6 +660,30 @@ mod tests {
         until("the second probe", || asking.counted(Outcome::Known) == 1);
         assert!(asking.wait(8).is_some());
         assert!(asking.service.rows().len() == 2, "failures are not kept");
+    }
+
+    /// LOOKUP-3: a panic in a lookup is a failure and no more: who waits is told at once that there is no answer, it is
+    /// counted, the client is asked about again later, and the next one is answered. No panic keeps a place among those in
+    /// flight.
+    #[test]
+    fn a_panic_in_a_lookup_is_a_failure_and_no_more() {
+        let fake = Fake::start(|_, stream| say(stream, "200 OK", "", GERMANY));
+        let asking = Asking::start(&fake, LONG);
+        let rounds = MAX_IN_FLIGHT as u32 + 1;
+        for client in 0..rounds {
+            asking.service.panics.store(true, Ordering::Relaxed);
+            assert_eq!(asking.wait(client), None);
+            let again = Touch::AskAgain(Client::V4(client), 10_000_000_000);
+            assert_eq!(asking.rig.touches(), [again]);
+            asking.service.panics.store(false, Ordering::Relaxed);
+            assert!(asking.wait(client + rounds).is_some());
+            until("the table is told", || !asking.rig.touches().is_empty());
+        }
+        let counted = [Outcome::Error, Outcome::Known].map(|outcome| asking.counted(outcome));
+        assert_eq!(counted, [u64::from(rounds); 2]);
+        assert!(asking.service.state().flights.is_empty());
+        asking.clock.advance_ms(10_000);
+        assert!(asking.wait(0).is_some());
     }
 
     /// LOOKUP-3: what waits in the queue when the breaker opens is not sent any more, and nobody waits for it.

@@ -1,5 +1,7 @@
 //! What is measured. How each proxy is brought into a case stands in `config.rs`.
 
+use weir_benches::load::CLIENTS;
+
 /// One row of the comparison.
 #[derive(Debug)]
 pub(crate) struct Case {
@@ -140,21 +142,6 @@ wrk.headers['Sec-Fetch-Mode'] = 'navigate'
 wrk.headers['Sec-Fetch-Site'] = 'same-origin'
 wrk.headers['Sec-Fetch-User'] = '?1'
 wrk.headers['Upgrade-Insecure-Requests'] = '1'
-"#;
-
-/// The requests are made beforehand, so that the generator's own work stays small.
-const CLIENTS: &str = r#"
-local requests, at = {}, 0
-function init(arguments)
-  for number = 0, 19999 do
-    wrk.headers['X-Forwarded-For'] = string.format('10.200.%d.%d', number / 256, number % 256)
-    requests[number] = wrk.format()
-  end
-end
-function request()
-  at = (at + 1) % 20000
-  return requests[at]
-end
 "#;
 
 #[cfg(test)]

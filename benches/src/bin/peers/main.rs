@@ -23,17 +23,16 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
+use weir_benches::load::Load;
+use weir_benches::program::{Kind, Programs, Running};
 
 mod case;
 mod config;
-mod load;
-mod meter;
-mod program;
+mod measure;
+mod proxy;
 mod report;
 
 use case::{CASES, Case};
-use load::Load;
-use program::{Kind, Programs, Running};
 use report::{Figures, Row};
 
 /// Measures weir beside nginx and HAProxy and prints a Markdown table.
@@ -82,7 +81,7 @@ fn compare(arguments: &Arguments) -> Result<String> {
     }
     let cases = chosen_cases(&arguments.cases)?;
     let programs = Programs::find(&arguments.weir);
-    for missing in programs.missing() {
+    for missing in programs.missing(&["wrk", "taskset", "nginx", "haproxy", "strace"]) {
         eprintln!("peers: {missing}");
     }
     let kinds = chosen_kinds(&arguments.proxies, &programs)?;
@@ -110,14 +109,13 @@ fn compare(arguments: &Arguments) -> Result<String> {
                     kind.name(),
                     arguments.rounds
                 );
-                let proxy = Running::proxy(*kind, &programs, case, application.address)?;
+                let proxy = proxy::start(*kind, &programs, case, application.address)?;
                 let seconds = Duration::from_secs(arguments.seconds);
-                let mut measured = load
-                    .measure(&proxy, case, seconds)
+                let mut measured = measure::measure(&load, &proxy, case, seconds)
                     .with_context(|| format!("{} through {}", case.name, kind.name()))?;
                 // Counting system calls slows everything else: apart from the measurement, and once.
                 if round == 1 && !arguments.no_strace {
-                    measured.system_calls = load.system_calls(&proxy, case)?;
+                    measured.system_calls = measure::system_calls(&load, &proxy, case)?;
                 }
                 figures.push(measured);
             }

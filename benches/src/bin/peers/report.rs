@@ -1,7 +1,9 @@
-//! Medians, and the table.
+//! The table.
+
+use weir_benches::program::Kind;
+use weir_benches::statistics::median;
 
 use crate::case::Case;
-use crate::program::Kind;
 
 /// What one measurement gives.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -51,22 +53,6 @@ impl Row {
             .min_by(f64::total_cmp)
             .map(|best| self.figures.cpu_microseconds / best)
     }
-}
-
-/// The middle one, or the mean of the two in the middle; 0 of nothing.
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    let upper = values.get(values.len() / 2).copied().unwrap_or(0.0);
-    if values.len() % 2 == 1 {
-        return upper;
-    }
-    let lower = values
-        .len()
-        .checked_div(2)
-        .and_then(|half| half.checked_sub(1))
-        .and_then(|index| values.get(index).copied())
-        .unwrap_or(upper);
-    lower.midpoint(upper)
 }
 
 /// The table in Markdown.
@@ -129,13 +115,6 @@ mod tests {
             table(&[Row::new(pass, Kind::Weir, &[figures, figures])])
                 .ends_with("\nweir lost 4 log lines in the case \"pass\".\n")
         );
-    }
-
-    #[test]
-    fn the_median_is_the_middle() {
-        assert_eq!(median(vec![3.0, 1.0, 100.0]), 3.0);
-        assert_eq!(median(vec![4.0, 1.0]), 2.5);
-        assert_eq!(median(vec![]), 0.0);
     }
 
     #[test]

@@ -11,28 +11,33 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail};
 use tempfile::TempDir;
 
-use crate::case::Case;
 use crate::config;
 
 /// How long a program may take until it listens.
 const START: Duration = Duration::from_secs(10);
 
 /// The core of the proxy under test, and that of everything else.
-pub(crate) const PROXY_CORE: &str = "0";
-pub(crate) const LOAD_CORE: &str = "1";
+pub const PROXY_CORE: usize = 0;
+/// See [`PROXY_CORE`].
+pub const LOAD_CORE: usize = 1;
 
 /// Which proxy is measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Kind {
+pub enum Kind {
+    /// The one at hand.
     Weir,
+    /// A peer, and the application.
     Nginx,
+    /// A peer.
     Haproxy,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 3] = [Self::Weir, Self::Nginx, Self::Haproxy];
+    /// Every kind, in the order of the table.
+    pub const ALL: [Self; 3] = [Self::Weir, Self::Nginx, Self::Haproxy];
 
-    pub(crate) fn name(self) -> &'static str {
+    /// As it is written on the command line and in the table.
+    pub fn name(self) -> &'static str {
         match self {
             Self::Weir => "weir",
             Self::Nginx => "nginx",
@@ -43,17 +48,19 @@ impl Kind {
 
 /// Where the programs are, as far as they are there.
 #[derive(Debug)]
-pub(crate) struct Programs {
+pub struct Programs {
     weir: PathBuf,
     nginx: Option<PathBuf>,
     haproxy: Option<PathBuf>,
     wrk: Option<PathBuf>,
     taskset: Option<PathBuf>,
-    pub(crate) strace: Option<PathBuf>,
+    /// Where strace is.
+    pub strace: Option<PathBuf>,
 }
 
 impl Programs {
-    pub(crate) fn find(weir: &Path) -> Self {
+    /// Looks for all of them; `weir` is the binary that is measured.
+    pub fn find(weir: &Path) -> Self {
         Self {
             weir: weir.to_path_buf(),
             nginx: on_path("nginx"),
@@ -64,8 +71,8 @@ impl Programs {
         }
     }
 
-    /// One sentence for each program that is missing: what is lost without it, and how to get it.
-    pub(crate) fn missing(&self) -> Vec<String> {
+    /// One sentence for each program that is wanted and missing: what is lost without it, and how to get it.
+    pub fn missing(&self, wanted: &[&str]) -> Vec<String> {
         let mut sentences = Vec::new();
         let debian = [
             (&self.wrk, "wrk", "wrk", "the load generator"),
@@ -85,7 +92,7 @@ impl Programs {
             ),
         ];
         for (found, name, package, what) in debian {
-            if found.is_none() {
+            if found.is_none() && wanted.contains(&name) {
                 sentences.push(format!(
                     "{name}, {what}, is missing; on Debian `apt-get install {package}` installs it"
                 ));
@@ -101,7 +108,7 @@ impl Programs {
     }
 
     /// The binary of a proxy.
-    pub(crate) fn of(&self, kind: Kind) -> Result<&Path> {
+    pub fn of(&self, kind: Kind) -> Result<&Path> {
         let path = match kind {
             Kind::Weir => self.weir.is_file().then_some(&self.weir),
             Kind::Nginx => self.nginx.as_ref(),
@@ -111,15 +118,19 @@ impl Programs {
             .with_context(|| format!("{} is missing", kind.name()))
     }
 
-    pub(crate) fn wrk(&self) -> Result<&Path> {
+    /// The load generator.
+    pub fn wrk(&self) -> Result<&Path> {
         self.wrk.as_deref().context("wrk is missing")
     }
 
     /// A command that runs `program` on `core` alone. taskset becomes the program, so the process is the program's.
-    pub(crate) fn pinned(&self, core: &str, program: &Path) -> Result<Command> {
+    pub fn pinned(&self, core: usize, program: &Path) -> Result<Command> {
         let taskset = self.taskset.as_deref().context("taskset is missing")?;
         let mut command = Command::new(taskset);
-        command.args(["-c", core]).arg(program).stdin(Stdio::null());
+        command
+            .args(["-c", &core.to_string()])
+            .arg(program)
+            .stdin(Stdio::null());
         Ok(command)
     }
 }
@@ -135,7 +146,10 @@ fn on_path(name: &str) -> Option<PathBuf> {
 
 /// A process of ours, ended when it goes out of scope.
 #[derive(Debug)]
-pub(crate) struct Owned(pub(crate) Child);
+pub struct Owned(
+    /// The process.
+    pub Child,
+);
 
 impl Drop for Owned {
     fn drop(&mut self) {
@@ -147,18 +161,22 @@ impl Drop for Owned {
 
 /// A server that listens.
 #[derive(Debug)]
-pub(crate) struct Running {
-    pub(crate) process: Owned,
-    pub(crate) address: SocketAddr,
-    /// Its request log, if the case has one.
-    pub(crate) log: PathBuf,
+pub struct Running {
+    /// Its process.
+    pub process: Owned,
+    /// When it was started.
+    pub began: Instant,
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// Its request log, if it writes one.
+    pub log: PathBuf,
     /// Its files, removed after it.
     _directory: Option<TempDir>,
 }
 
 impl Running {
     /// The application: nginx on the core of the load.
-    pub(crate) fn application(programs: &Programs, directory: &Path) -> Result<Self> {
+    pub fn application(programs: &Programs, directory: &Path) -> Result<Self> {
         let directory = directory.join("application");
         std::fs::create_dir(&directory)?;
         std::fs::write(directory.join("1m"), vec![b'x'; 1 << 20])?;
@@ -171,52 +189,19 @@ impl Running {
         Self::start(command, port, &directory, None).context("the application")
     }
 
-    /// A proxy on its core, brought into the case.
-    pub(crate) fn proxy(
-        kind: Kind,
+    /// weir on its core, with the settings given and its files in `directory`.
+    pub fn weir(
         programs: &Programs,
-        case: &Case,
-        application: SocketAddr,
+        settings: Vec<(&'static str, String)>,
+        directory: TempDir,
     ) -> Result<Self> {
-        let directory = tempfile::Builder::new()
-            .prefix("weir-peer-")
-            .tempdir()
-            .context("no temporary directory can be made")?;
-        let path = directory.path().to_path_buf();
-        let mut command = programs.pinned(PROXY_CORE, programs.of(kind)?)?;
-        match kind {
-            Kind::Weir => {
-                std::fs::create_dir(path.join("state"))?;
-                if case.bans {
-                    std::fs::write(path.join("state/bans.json"), config::bans_json(case))?;
-                }
-                command
-                    .env_clear()
-                    .envs(config::weir(&path, application, case));
-                Self::start_weir(command, directory)
-            }
-            Kind::Nginx => {
-                let port = free_port()?;
-                let file = path.join("nginx.conf");
-                let text = config::nginx_proxy(&path, port, application, case);
-                std::fs::write(&file, text)?;
-                command.arg("-c").arg(&file).arg("-p").arg(&path);
-                Self::start(command, port, &path, Some(directory))
-            }
-            Kind::Haproxy => {
-                let port = free_port()?;
-                let file = path.join("haproxy.cfg");
-                std::fs::write(path.join("denied.lst"), config::denied_list(case))?;
-                std::fs::write(&file, config::haproxy(&path, port, application, case))?;
-                command.arg("-db").arg("-f").arg(&file);
-                Self::start(command, port, &path, Some(directory))
-            }
-        }
-        .with_context(|| format!("{} for the case {}", kind.name(), case.name))
+        let mut command = programs.pinned(PROXY_CORE, programs.of(Kind::Weir)?)?;
+        command.env_clear().envs(settings);
+        Self::start_weir(command, directory)
     }
 
     /// Starts a peer and waits until its port answers.
-    fn start(
+    pub fn start(
         mut command: Command,
         port: u16,
         files: &Path,
@@ -226,21 +211,22 @@ impl Running {
         command
             .stdout(File::create(files.join("access.out"))?)
             .stderr(File::create(&said)?);
+        let began = Instant::now();
         let mut process = Owned(command.spawn().context("it cannot be started")?);
         let address = SocketAddr::from(([127, 0, 0, 1], port));
-        let begin = Instant::now();
         while TcpStream::connect(address).is_err() {
             if let Some(status) = process.0.try_wait()? {
                 let said = std::fs::read_to_string(&said).unwrap_or_default();
                 bail!("it ended with {status} before it listened: {}", said.trim());
             }
-            if begin.elapsed() > START {
+            if began.elapsed() > START {
                 bail!("it does not listen on {address} after {START:?}");
             }
             std::thread::sleep(Duration::from_millis(10));
         }
         Ok(Self {
             process,
+            began,
             address,
             log: [files.join("access.log"), files.join("access.out")]
                 .into_iter()
@@ -254,6 +240,7 @@ impl Running {
     fn start_weir(mut command: Command, directory: TempDir) -> Result<Self> {
         let log = directory.path().join("access.log");
         command.stdout(Stdio::null()).stderr(Stdio::piped());
+        let began = Instant::now();
         let mut process = Owned(command.spawn().context("it cannot be started")?);
         let stderr = process.0.stderr.take().context("no standard error")?;
         let (sender, receiver) = mpsc::channel();
@@ -265,6 +252,7 @@ impl Running {
             .map_err(|said| anyhow!("it ended before it listened: {}", said.trim()))?;
         Ok(Self {
             process,
+            began,
             address,
             log,
             _directory: Some(directory),
@@ -304,8 +292,8 @@ fn announced_address(line: &str) -> Option<SocketAddr> {
         .find_map(|members| members.get("address")?.as_str()?.parse().ok())
 }
 
-/// A port that was free a moment ago.
-fn free_port() -> Result<u16> {
+/// A port of loopback that was free a moment ago.
+pub fn free_port() -> Result<u16> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).context("no free port on loopback")?;
     Ok(listener.local_addr()?.port())
 }
@@ -335,6 +323,7 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_said_with_the_way_to_get_it() {
+        let peers = ["wrk", "taskset", "nginx", "haproxy", "strace"];
         let nothing = Programs {
             weir: "/nowhere".into(),
             nginx: None,
@@ -343,10 +332,11 @@ mod tests {
             taskset: None,
             strace: None,
         };
-        assert_eq!(nothing.missing().len(), 6);
+        assert_eq!(nothing.missing(&peers).len(), 6);
+        assert_eq!(nothing.missing(&["wrk"]).len(), 2);
         assert!(
             nothing
-                .missing()
+                .missing(&peers)
                 .iter()
                 .all(|text| text.contains("is missing; "))
         );

@@ -1,13 +1,13 @@
-//! What the kernel says of a process: CPU time, memory, system calls.
+//! What the kernel says of a process and of its threads: CPU time, memory, system calls.
 
 use std::fs;
 use std::process::Command;
 use std::sync::OnceLock;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 /// User and system time of a process and of all that descend from it, in seconds.
-pub(crate) fn cpu_seconds(process: u32) -> Result<f64> {
+pub fn cpu_seconds(process: u32) -> Result<f64> {
     let mut ticks = 0;
     for process in tree(process) {
         // A child may be gone by now; its time is then in its parent's.
@@ -61,8 +61,46 @@ fn ticks_per_second() -> f64 {
     })
 }
 
+/// Time on the processor of those threads of a process whose name begins so, in nanoseconds.
+pub fn thread_nanoseconds(process: u32, name: &str) -> Result<u64> {
+    let threads = threads(process);
+    let chosen = threads
+        .iter()
+        .filter(|(_, other)| other.starts_with(name))
+        .map(|(thread, _)| {
+            let path = format!("/proc/{process}/task/{thread}/schedstat");
+            let text =
+                fs::read_to_string(&path).with_context(|| format!("{path} cannot be read"))?;
+            on_processor(&text).with_context(|| format!("{path} holds no time"))
+        });
+    let times = chosen.collect::<Result<Vec<u64>>>()?;
+    if times.is_empty() {
+        bail!("process {process} has no thread {name}");
+    }
+    Ok(times.iter().sum())
+}
+
+/// The threads of a process, with their names.
+pub fn threads(process: u32) -> Vec<(i32, String)> {
+    let tasks = fs::read_dir(format!("/proc/{process}/task"));
+    let tasks = tasks.into_iter().flatten().flatten();
+    tasks
+        .filter_map(|task| {
+            let thread = task.file_name().to_str()?.parse().ok()?;
+            // One that has just ended has no name.
+            let name = fs::read_to_string(task.path().join("comm")).ok()?;
+            Some((thread, name.trim_end().to_owned()))
+        })
+        .collect()
+}
+
+/// The first member of `schedstat` (the kernel's Documentation/scheduler/sched-stats): nanoseconds on the processor.
+fn on_processor(schedstat: &str) -> Option<u64> {
+    schedstat.split_whitespace().next()?.parse().ok()
+}
+
 /// Resident memory of a process and its descendants, in MiB.
-pub(crate) fn memory_mebibytes(process: u32) -> Result<f64> {
+pub fn memory_mebibytes(process: u32) -> Result<f64> {
     let mut kibibytes = 0;
     for process in tree(process) {
         let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
@@ -74,7 +112,7 @@ pub(crate) fn memory_mebibytes(process: u32) -> Result<f64> {
 }
 
 /// Whether somebody traces the process.
-pub(crate) fn is_traced(process: u32) -> bool {
+pub fn is_traced(process: u32) -> bool {
     fs::read_to_string(format!("/proc/{process}/status"))
         .is_ok_and(|status| status_member(&status, "TracerPid:").is_some_and(|tracer| tracer > 0))
 }
@@ -85,7 +123,7 @@ fn status_member(status: &str, name: &str) -> Option<u64> {
 }
 
 /// The calls in the line `total` of `strace -c`.
-pub(crate) fn total_calls(table: &str) -> Option<u64> {
+pub fn total_calls(table: &str) -> Option<u64> {
     let line = table.lines().find(|line| line.ends_with(" total"))?;
     line.split_whitespace().nth(3)?.parse().ok()
 }
@@ -103,14 +141,37 @@ mod tests {
 
     #[test]
     fn the_own_process_has_used_time_and_memory() {
-        let begin = std::time::Instant::now();
+        // The kernel counts in ticks: on a busy machine nobody knows when this process has had its first.
         let mut number = 0u64;
-        while begin.elapsed().as_millis() < 50 {
+        while cpu_seconds(std::process::id()).is_err() {
             number = std::hint::black_box(number + 1);
         }
         assert!(cpu_seconds(std::process::id()).unwrap() > 0.0);
         assert!(memory_mebibytes(std::process::id()).unwrap() > 0.5);
         assert!(tree(std::process::id()).contains(&std::process::id()));
+    }
+
+    #[test]
+    fn threads_are_metered_by_name() {
+        let (started, wait) = std::sync::mpsc::channel();
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::Builder::new().name("metered-7".to_owned());
+        let thread = thread
+            .spawn(move || {
+                started.send(()).unwrap();
+                let _ = ended.recv();
+            })
+            .unwrap();
+        wait.recv().unwrap();
+        // Its time is brought up to date when it leaves the processor, which may be a moment later.
+        while thread_nanoseconds(std::process::id(), "metered-").unwrap() == 0 {
+            std::thread::yield_now();
+        }
+        assert!(thread_nanoseconds(std::process::id(), "nobody-").is_err());
+        drop(end);
+        thread.join().unwrap();
+        assert_eq!(on_processor("5013 77 12\n"), Some(5013));
+        assert_eq!(on_processor(""), None);
     }
 
     #[test]

@@ -1,0 +1,237 @@
+//! Lookup databases of the size and depth of real ones, made here: real ones have licences of their own.
+//!
+//! Country and AS of each of the 262,144 /24 networks in 64.0.0.0/6, in the layout of MaxMind and DB-IP; the format is
+//! <https://maxmind.github.io/MaxMind-DB/>. A lookup walks the whole depth of the tree and finds a record.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+/// The network that the databases know: its first byte, and how many bits of it count.
+const FIRST: u8 = 64;
+const KNOWN_BITS: usize = 6;
+/// Levels of the tree between that network and the /24 networks.
+const LEVELS: usize = 24 - KNOWN_BITS;
+const NETWORKS: usize = 1 << LEVELS;
+/// Nodes of the path to that network: IPv4 lies 96 levels deep in the tree of IPv6.
+const PATH: usize = 96 + KNOWN_BITS;
+/// How many countries and AS there are, about as in the Internet.
+const COUNTRIES: usize = 250;
+const SYSTEMS: usize = 60_000;
+/// Between tree and data.
+const SEPARATOR: usize = 16;
+
+/// Writes `country.mmdb` and `asn.mmdb` into `directory`.
+pub(crate) fn write(directory: &Path) -> Result<()> {
+    let countries = database("weir-Bench-Country", COUNTRIES, country);
+    let systems = database("weir-Bench-ASN", SYSTEMS, system);
+    for (name, content) in [("country.mmdb", countries), ("asn.mmdb", systems)] {
+        let content = content.with_context(|| format!("{name} does not fit its format"))?;
+        std::fs::write(directory.join(name), content)?;
+    }
+    Ok(())
+}
+
+/// A value of the data section.
+enum Value {
+    Text(String),
+    Short(u16),
+    Number(u32),
+    Long(u64),
+    Map(Vec<(&'static str, Value)>),
+    List(Vec<Value>),
+}
+
+fn text(text: impl Into<String>) -> Value {
+    Value::Text(text.into())
+}
+
+fn country(number: usize) -> Value {
+    let code: String = [number / 26 % 26, number % 26]
+        .into_iter()
+        .filter_map(|letter| char::from_digit(10 + u32::try_from(letter).ok()?, 36))
+        .collect::<String>()
+        .to_uppercase();
+    let names = || {
+        let languages = ["de", "en", "es", "fr", "ja", "pt-BR", "ru", "zh-CN"];
+        let named =
+            languages.map(|language| (language, text(format!("Country {code} in {language}"))));
+        Value::Map(named.into())
+    };
+    let place = |of: &'static str, code: &str| {
+        Value::Map(vec![
+            ("geoname_id", Value::Number(1_000_000)),
+            (of, text(code)),
+            ("names", names()),
+        ])
+    };
+    Value::Map(vec![
+        ("continent", place("code", "EU")),
+        ("country", place("iso_code", &code)),
+        ("registered_country", place("iso_code", &code)),
+    ])
+}
+
+fn system(number: usize) -> Value {
+    Value::Map(vec![
+        (
+            "autonomous_system_number",
+            Value::Number(u32::try_from(1000 + number).unwrap_or(1000)),
+        ),
+        (
+            "autonomous_system_organization",
+            text(format!("Example Networks {number} Ltd")),
+        ),
+    ])
+}
+
+/// A whole file, its networks spread over `count` records; none if it is too large for its pointers.
+fn database(kind: &str, count: usize, record: impl Fn(usize) -> Value) -> Option<Vec<u8>> {
+    let (mut data, mut places) = (Vec::new(), Vec::new());
+    for number in 0..count {
+        places.push(data.len());
+        put(&record(number), &mut data)?;
+    }
+    let nodes = PATH + NETWORKS - 1;
+    let mut file = Vec::new();
+    let mut node = |left: usize, right: usize| {
+        for child in [left, right] {
+            let [0, bytes @ ..] = u32::try_from(child).ok()?.to_be_bytes() else {
+                return None;
+            };
+            file.extend_from_slice(&bytes);
+        }
+        Some(())
+    };
+    for level in 0..PATH {
+        // The number of nodes as a child means that nothing is known.
+        let bit = level
+            .checked_sub(96)
+            .is_some_and(|bit| FIRST << bit & 0x80 != 0);
+        let (left, right) = if bit {
+            (nodes, level + 1)
+        } else {
+            (level + 1, nodes)
+        };
+        node(left, right)?;
+    }
+    // Below, the tree is complete, its nodes numbered from 1 level by level.
+    for parent in 1..NETWORKS {
+        let child = |number: usize| match number.checked_sub(NETWORKS) {
+            None => Some(PATH + number - 1),
+            // Neighbours have different records, as far apart in memory as those of a real file.
+            Some(network) => {
+                let place = places.get(network.wrapping_mul(7919) % count)?;
+                Some(nodes + SEPARATOR + place)
+            }
+        };
+        node(child(2 * parent)?, child(2 * parent + 1)?)?;
+    }
+    file.extend_from_slice(&[0; SEPARATOR]);
+    file.extend_from_slice(&data);
+    file.extend_from_slice(b"\xab\xcd\xefMaxMind.com");
+    let facts = Value::Map(vec![
+        ("binary_format_major_version", Value::Short(2)),
+        ("binary_format_minor_version", Value::Short(0)),
+        ("build_epoch", Value::Long(1_793_491_200)),
+        ("database_type", text(kind)),
+        (
+            "description",
+            Value::Map(vec![("en", text("made for a benchmark of weir"))]),
+        ),
+        ("ip_version", Value::Short(6)),
+        ("languages", Value::List(vec![text("en")])),
+        ("node_count", Value::Number(u32::try_from(nodes).ok()?)),
+        ("record_size", Value::Short(24)),
+    ]);
+    put(&facts, &mut file)?;
+    Some(file)
+}
+
+/// Appends a value: a control byte with type and size, and what it holds.
+fn put(value: &Value, data: &mut Vec<u8>) -> Option<()> {
+    match value {
+        Value::Text(text) => {
+            control(2, text.len(), data)?;
+            data.extend_from_slice(text.as_bytes());
+        }
+        Value::Short(number) => {
+            control(5, 2, data)?;
+            data.extend_from_slice(&number.to_be_bytes());
+        }
+        Value::Number(number) => {
+            control(6, 4, data)?;
+            data.extend_from_slice(&number.to_be_bytes());
+        }
+        Value::Long(number) => {
+            control(9, 8, data)?;
+            data.extend_from_slice(&number.to_be_bytes());
+        }
+        Value::Map(members) => {
+            control(7, members.len(), data)?;
+            for (name, member) in members {
+                control(2, name.len(), data)?;
+                data.extend_from_slice(name.as_bytes());
+                put(member, data)?;
+            }
+        }
+        Value::List(values) => {
+            control(11, values.len(), data)?;
+            for value in values {
+                put(value, data)?;
+            }
+        }
+    }
+    Some(())
+}
+
+/// Types above 7 have a byte of their own; sizes from 29 on too.
+fn control(kind: u8, size: usize, data: &mut Vec<u8>) -> Option<()> {
+    let size = u8::try_from(size).ok()?;
+    let short = size.min(29);
+    match kind.checked_sub(7).filter(|more| *more > 0) {
+        Some(more) => data.extend_from_slice(&[short, more]),
+        None => data.push(kind << 5 | short),
+    }
+    if let Some(more) = size.checked_sub(29) {
+        data.push(more);
+    }
+    Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use maxminddb::{Reader, geoip2};
+
+    use super::*;
+
+    #[test]
+    fn the_databases_are_sound_and_know_every_client_of_theirs() {
+        let countries = Reader::from_source(database("a", COUNTRIES, country).unwrap()).unwrap();
+        let systems = Reader::from_source(database("b", SYSTEMS, system).unwrap()).unwrap();
+        countries.verify().unwrap();
+        systems.verify().unwrap();
+        for known in ["64.0.0.1", "65.1.2.3", "67.255.255.255"] {
+            let known: IpAddr = known.parse().unwrap();
+            let found = countries.lookup(known).unwrap().decode::<geoip2::Country>();
+            let code = found.unwrap().unwrap().country.iso_code.unwrap().to_owned();
+            assert!(
+                code.len() == 2 && code.bytes().all(|byte| byte.is_ascii_uppercase()),
+                "{code}"
+            );
+            let found = systems.lookup(known).unwrap().decode::<geoip2::Asn>();
+            assert!(found.unwrap().unwrap().autonomous_system_number.unwrap() >= 1000);
+        }
+        for unknown in ["63.255.255.255", "68.0.0.0", "2a02::1"] {
+            assert!(
+                !countries
+                    .lookup(unknown.parse().unwrap())
+                    .unwrap()
+                    .has_data(),
+                "{unknown}"
+            );
+        }
+    }
+}

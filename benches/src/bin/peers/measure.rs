@@ -1,0 +1,123 @@
+//! One measurement of a proxy in a case.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use weir_benches::load::{Counted, Load, WARM_UP};
+use weir_benches::meter;
+use weir_benches::program::{LOAD_CORE, Owned, Running};
+
+use crate::case::Case;
+use crate::report::Figures;
+
+/// Longer than nginx keeps lines back (`flush=1s`).
+const LOG_FLUSH: Duration = Duration::from_millis(1500);
+
+/// The proxy's figures around a run of the load.
+pub(crate) fn measure(
+    load: &Load,
+    proxy: &Running,
+    case: &Case,
+    time: Duration,
+) -> Result<Figures> {
+    check_answer(proxy, case)?;
+    let warm = run(load, proxy, case, WARM_UP)?;
+    let process = proxy.process.0.id();
+    let before = meter::cpu_seconds(process)?;
+    let counted = run(load, proxy, case, time)?;
+    let cpu = meter::cpu_seconds(process)? - before;
+    Ok(Figures {
+        cpu_microseconds: cpu * 1e6 / counted.requests as f64,
+        requests_per_second: counted.requests as f64 * 1e6 / counted.microseconds as f64,
+        p99_milliseconds: counted.p99_microseconds / 1e3,
+        memory_mebibytes: meter::memory_mebibytes(process)?,
+        system_calls: None,
+        lost_lines: if case.log {
+            let requests = warm.requests + counted.requests;
+            requests.saturating_sub(logged_lines(&proxy.log)?)
+        } else {
+            0
+        },
+    })
+}
+
+fn run(load: &Load, proxy: &Running, case: &Case, time: Duration) -> Result<Counted> {
+    load.run(proxy.address, case.path, case.script, case.refuse, time)
+}
+
+/// System calls a request, in a short run of its own; none without strace or without the right to trace.
+pub(crate) fn system_calls(load: &Load, proxy: &Running, case: &Case) -> Result<Option<f64>> {
+    let Some(strace) = &load.programs.strace else {
+        return Ok(None);
+    };
+    let file = load.directory.join("strace.out");
+    let mut command = load.programs.pinned(LOAD_CORE, strace)?;
+    command
+        .args(["-c", "-f", "-q", "-o"])
+        .arg(&file)
+        .args(["-p", &proxy.process.0.id().to_string()])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    let mut tracer = Owned(command.spawn()?);
+    let begin = Instant::now();
+    while !meter::is_traced(proxy.process.0.id()) {
+        if tracer.0.try_wait()?.is_some() || begin.elapsed() > WARM_UP {
+            return Ok(None);
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let counted = run(load, proxy, case, WARM_UP)?;
+    // strace writes its table when it is interrupted; killed it would write nothing.
+    let interrupted = Command::new("kill")
+        .args(["-INT", &tracer.0.id().to_string()])
+        .status()?;
+    if !interrupted.success() {
+        return Ok(None);
+    }
+    tracer.0.wait()?;
+    let calls = meter::total_calls(&std::fs::read_to_string(&file)?);
+    Ok(calls.map(|calls| calls as f64 / counted.requests as f64))
+}
+
+/// How many lines the log has once every buffer had the time to be written.
+fn logged_lines(log: &Path) -> Result<u64> {
+    std::thread::sleep(LOG_FLUSH);
+    let mut file = File::open(log).with_context(|| format!("no log at {}", log.display()))?;
+    let (mut lines, mut buffer) = (0, vec![0; 1 << 16]);
+    loop {
+        let length = file.read(&mut buffer)?;
+        let Some(read) = buffer.get(..length).filter(|read| !read.is_empty()) else {
+            return Ok(lines);
+        };
+        lines += read.iter().filter(|byte| **byte == b'\n').count() as u64;
+    }
+}
+
+/// Asks once, by hand: the status must be the case's.
+fn check_answer(proxy: &Running, case: &Case) -> Result<()> {
+    let mut stream = TcpStream::connect(proxy.address)?;
+    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+    let Case { path, .. } = case;
+    write!(
+        stream,
+        "GET {path} HTTP/1.1\r\nHost: {}\r\nX-Forwarded-For: 10.200.0.1\r\nConnection: close\r\n\r\n",
+        proxy.address
+    )?;
+    let mut answer = Vec::new();
+    stream
+        .take(64)
+        .read_to_end(&mut answer)
+        .context("no answer")?;
+    let answer = String::from_utf8_lossy(&answer);
+    let wanted = format!("HTTP/1.1 {} ", case.status());
+    if !answer.starts_with(&wanted) {
+        let line = answer.lines().next().unwrap_or_default();
+        bail!("the answer is {line:?}, and {wanted:?} was expected");
+    }
+    Ok(())
+}

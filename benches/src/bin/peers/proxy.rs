@@ -1,0 +1,51 @@
+//! Brings each proxy into a case.
+
+use std::net::SocketAddr;
+
+use anyhow::{Context, Result};
+use weir_benches::program::{Kind, PROXY_CORE, Programs, Running, free_port};
+
+use crate::case::Case;
+use crate::config;
+
+/// Starts a proxy on its core.
+pub(crate) fn start(
+    kind: Kind,
+    programs: &Programs,
+    case: &Case,
+    application: SocketAddr,
+) -> Result<Running> {
+    let directory = tempfile::Builder::new()
+        .prefix("weir-peer-")
+        .tempdir()
+        .context("no temporary directory can be made")?;
+    let path = directory.path().to_path_buf();
+    match kind {
+        Kind::Weir => {
+            std::fs::create_dir(path.join("state"))?;
+            if case.bans {
+                std::fs::write(path.join("state/bans.json"), config::bans_json(case))?;
+            }
+            Running::weir(programs, config::weir(&path, application, case), directory)
+        }
+        Kind::Nginx => {
+            let port = free_port()?;
+            let file = path.join("nginx.conf");
+            let text = config::nginx_proxy(&path, port, application, case);
+            std::fs::write(&file, text)?;
+            let mut command = programs.pinned(PROXY_CORE, programs.of(kind)?)?;
+            command.arg("-c").arg(&file).arg("-p").arg(&path);
+            Running::start(command, port, &path, Some(directory))
+        }
+        Kind::Haproxy => {
+            let port = free_port()?;
+            let file = path.join("haproxy.cfg");
+            std::fs::write(path.join("denied.lst"), config::denied_list(case))?;
+            std::fs::write(&file, config::haproxy(&path, port, application, case))?;
+            let mut command = programs.pinned(PROXY_CORE, programs.of(kind)?)?;
+            command.arg("-db").arg("-f").arg(&file);
+            Running::start(command, port, &path, Some(directory))
+        }
+    }
+    .with_context(|| format!("{} for the case {}", kind.name(), case.name))
+}

@@ -1,0 +1,184 @@
+//! The load: wrk on its core, and what it counted.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use crate::program::{LOAD_CORE, Programs};
+
+/// Long enough for pools to fill and for weir's first timers.
+pub const WARM_UP: Duration = Duration::from_secs(1);
+
+/// A script of wrk: 20,000 clients in turn. The requests are made beforehand, so that the generator's own work stays
+/// small.
+pub const CLIENTS: &str = r#"
+local requests, at = {}, 0
+function init(arguments)
+  for number = 0, 19999 do
+    wrk.headers['X-Forwarded-For'] = string.format('10.200.%d.%d', number / 256, number % 256)
+    requests[number] = wrk.format()
+  end
+end
+function request()
+  at = (at + 1) % 20000
+  return requests[at]
+end
+"#;
+
+/// Who makes the load.
+pub struct Load<'a> {
+    /// Where wrk is.
+    pub programs: &'a Programs,
+    /// How many connections it holds.
+    pub connections: usize,
+    /// Where its script is written to.
+    pub directory: &'a Path,
+}
+
+/// What wrk counted.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Counted {
+    /// Requests that were answered.
+    pub requests: u64,
+    /// How long it took.
+    pub microseconds: u64,
+    /// Half of the answers took no longer.
+    pub p50_microseconds: f64,
+    /// 99 of 100 answers took no longer.
+    pub p99_microseconds: f64,
+    /// No answer took longer.
+    pub longest_microseconds: f64,
+    /// Answers with a status of 400 and above.
+    pub refused: u64,
+    /// Connections that failed, reads and writes that failed, time-outs.
+    pub broken: u64,
+}
+
+/// Prints what wrk knows as one line that is easily read.
+const REPORT: &str = r#"
+function done(summary, latency, requests)
+  local e = summary.errors
+  io.write(string.format('counted %d %d %.1f %.1f %.1f %d %d\n', summary.requests, summary.duration,
+    latency:percentile(50.0), latency:percentile(99.0), latency.max, e.status, e.connect + e.read + e.write + e.timeout))
+end
+"#;
+
+impl Load<'_> {
+    /// Runs wrk for a time in whole seconds. `refused` tells whether every answer is to be a refusal, or none.
+    ///
+    /// # Errors
+    /// No wrk, no figures, or figures of wrong answers.
+    pub fn run(
+        &self,
+        address: SocketAddr,
+        path: &str,
+        script: &str,
+        refused: bool,
+        time: Duration,
+    ) -> Result<Counted> {
+        let file = self.directory.join("load.lua");
+        std::fs::write(&file, format!("{script}{REPORT}"))?;
+        let mut command = self.programs.pinned(LOAD_CORE, self.programs.wrk()?)?;
+        let output = command
+            .args(["-t", "1", "-c", &self.connections.to_string()])
+            .args(["-d", &format!("{}s", time.as_secs())])
+            .arg("-s")
+            .arg(&file)
+            .arg(format!("http://{address}{path}"))
+            .output()
+            .context("wrk cannot be started")?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let counted = counted(&text).with_context(|| {
+            let said = String::from_utf8_lossy(&output.stderr);
+            format!("wrk gave no figures: {}{}", said.trim(), text.trim())
+        })?;
+        counted.sound(refused)
+    }
+}
+
+/// The line of [`REPORT`].
+fn counted(text: &str) -> Option<Counted> {
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("counted "))?;
+    let mut words = line.split(' ');
+    Some(Counted {
+        requests: words.next()?.parse().ok()?,
+        microseconds: words.next()?.parse().ok()?,
+        p50_microseconds: words.next()?.parse().ok()?,
+        p99_microseconds: words.next()?.parse().ok()?,
+        longest_microseconds: words.next()?.parse().ok()?,
+        refused: words.next()?.parse().ok()?,
+        broken: words.next()?.parse().ok()?,
+    })
+}
+
+impl Counted {
+    /// Figures of wrong answers are no figures. One connection in a thousand requests may break: wrk counts those that
+    /// the end of a run cut off.
+    fn sound(self, refused: bool) -> Result<Self> {
+        let expected = if refused { self.requests } else { 0 };
+        if self.requests == 0 {
+            bail!("no request was answered");
+        }
+        if self.refused != expected {
+            bail!(
+                "{} of {} answers were refusals, and {expected} should be",
+                self.refused,
+                self.requests
+            );
+        }
+        if self.broken > self.requests / 1000 {
+            bail!(
+                "{} connections broke within {} requests",
+                self.broken,
+                self.requests
+            );
+        }
+        Ok(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COUNTED: Counted = Counted {
+        requests: 1000,
+        microseconds: 3_000_123,
+        p50_microseconds: 100.0,
+        p99_microseconds: 512.5,
+        longest_microseconds: 9000.0,
+        refused: 0,
+        broken: 1,
+    };
+
+    #[test]
+    fn the_line_of_wrk_is_read() {
+        let text = "Running 3s test\ncounted 1000 3000123 100.0 512.5 9000.0 0 1\n";
+        assert_eq!(counted(text), Some(COUNTED));
+        assert_eq!(counted("unable to connect"), None);
+        assert_eq!(counted("counted 1000 x"), None);
+    }
+
+    #[test]
+    fn wrong_answers_are_no_figures() {
+        let sound = |requests, refused, broken, all| {
+            let counted = Counted {
+                requests,
+                refused,
+                broken,
+                ..COUNTED
+            };
+            counted.sound(all).is_ok()
+        };
+        assert!(sound(1000, 0, 1, false));
+        assert!(!sound(1000, 1, 0, false));
+        assert!(!sound(1000, 0, 2, false));
+        assert!(!sound(0, 0, 0, false));
+        assert!(sound(1000, 1000, 0, true));
+        assert!(!sound(1000, 999, 0, true));
+    }
+}

@@ -1,0 +1,134 @@
+//! Answers that are long: the list of bans and the metrics page, written on a thread of their own.
+//!
+//! The control loop gathers what they tell, a bounded piece a turn, and the data plane gets the finished body. So
+//! 100,000 bans, a body of some 20 MiB, hold up neither the next ban (BAN-8) nor a worker's requests.
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
+use http::StatusCode;
+use weir_shared::ban::Ban;
+use weir_shared::handover::{OwnAnswer, Respond};
+use weir_shared::verdict::Action;
+
+use crate::metrics::{CONTENT_TYPE, Facts, Metrics};
+
+use super::bans;
+use super::problem::{self, Problem, of_metrics};
+
+/// Answers that may wait to be written; one more is 503.
+const QUEUE: usize = 64;
+
+/// The thread's face toward the control loop. The thread ends when it is dropped.
+pub(crate) struct Answers {
+    queue: Sender<Answer>,
+}
+
+/// One answer.
+struct Answer {
+    told: Told,
+    respond: Respond,
+}
+
+/// What is told.
+pub(crate) enum Told {
+    /// `GET /_waf/bans`, in any order.
+    Bans(Vec<Arc<Ban>>),
+    /// `GET /_waf/metrics`
+    Metrics(Box<Facts>),
+}
+
+impl Answers {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// The system refused it.
+    pub(crate) fn start(version: &'static str) -> io::Result<Self> {
+        let (queue, queued) = bounded(QUEUE);
+        std::thread::Builder::new()
+            .name("weir-answers".to_owned())
+            .spawn(move || write_all(&queued, &Metrics::new(version)))?;
+        Ok(Self { queue })
+    }
+
+    /// Has the answer written. Never blocks.
+    pub(crate) fn write(&self, told: Told, request_id: &str, respond: Respond) {
+        let answer = Answer { told, respond };
+        if let Err(TrySendError::Full(answer) | TrySendError::Disconnected(answer)) =
+            self.queue.try_send(answer)
+        {
+            let busy = Problem::Busy.answer(request_id);
+            (answer.respond)(match answer.told {
+                Told::Bans(_) => busy,
+                Told::Metrics(_) => of_metrics(busy),
+            });
+        }
+    }
+}
+
+fn write_all(queued: &Receiver<Answer>, metrics: &Metrics) {
+    for Answer { told, respond } in queued {
+        let written = catch_unwind(AssertUnwindSafe(|| respond(write(told, metrics))));
+        if written.is_err() {
+            // Whoever asked is answered 503: its `respond` is dropped.
+            tracing::error!("an answer panicked; please report this");
+        }
+    }
+}
+
+fn write(told: Told, metrics: &Metrics) -> OwnAnswer {
+    match told {
+        Told::Bans(bans) => bans::list(bans),
+        Told::Metrics(facts) => {
+            let page = metrics.render(&facts, metrics.process().as_ref());
+            let answered = Action::Answered;
+            let answer = problem::answer(StatusCode::OK, CONTENT_TYPE, page.into(), answered);
+            of_metrics(answer)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use crossbeam_channel::unbounded;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(20);
+
+    /// BAN-8: nobody waits for the thread. While it is held up, so many answers wait and one more is 503 at once; it goes
+    /// on with those that wait. A panic costs one answer.
+    #[test]
+    fn answers_that_wait_are_bounded_and_a_panic_costs_one() {
+        let answers = Answers::start("1.2.3").unwrap();
+        let (send, receive) = unbounded();
+        let none = || Told::Bans(Vec::new());
+        let respond = || {
+            let send = send.clone();
+            Box::new(move |answer: OwnAnswer| send.send(answer.status).unwrap()) as Respond
+        };
+        answers.write(none(), "id", Box::new(|_| panic!("a bug")));
+        let (begun, holds) = bounded(0);
+        let (go, held) = bounded::<()>(0);
+        let hold = move |_: OwnAnswer| {
+            begun.send(()).unwrap();
+            let _ = held.recv();
+        };
+        answers.write(none(), "id", Box::new(hold));
+        holds.recv_timeout(LONG).unwrap();
+        for _ in 0..QUEUE {
+            answers.write(none(), "id", respond());
+        }
+        assert!(receive.try_recv().is_err());
+        answers.write(none(), "id", respond());
+        assert_eq!(receive.try_recv().unwrap(), 503);
+        drop(go);
+        for _ in 0..QUEUE {
+            assert_eq!(receive.recv_timeout(LONG).unwrap(), 200);
+        }
+    }
+}
