@@ -4,7 +4,7 @@
 //!   clients ──► weir-worker-0 ─┐  breaks (bounded)           ┌─► weir-control ──► weir-state ──► the four state files
 //!   clients ──► weir-worker-1 ─┼─ finished (bounded batches) ─┘    │        │
 //!                  ▲           │                                   │ alert lines (bounded)
-//!                  │           └─ records (bounded batches) ──► weir-log ──► stdout
+//!                  │           └─ records (bounded batches, emptied ones come back) ──► weir-log ──► stdout
 //!                  └──────────────── snapshots (arc-swap) ──────────────────┘
 //!   workers ask about new clients ──► weir-lookup (bounded queue) or files in memory ──► client table
 //! ```
@@ -23,8 +23,9 @@ use weir_controlplane::state::Keeper;
 use weir_controlplane::{Control, ControlHandle, Feeds, Wiring};
 use weir_dataplane::clients::table::Table;
 use weir_dataplane::clients::terms::LookupRules;
-use weir_dataplane::{Bound, Counting, DataPlane, Parts, Stop};
+use weir_dataplane::{Bound, Counting, DataPlane, Parts, Records, Stop};
 use weir_shared::clock::Clock;
+use weir_shared::record::logged_headers;
 use weir_shared::settings::{LogRequests, Settings};
 use weir_shared::snapshot::Snapshot;
 use weir_shared::table::ClientTable;
@@ -33,6 +34,8 @@ use weir_shared::table::ClientTable;
 const MAX_BREAKS: usize = 4096;
 /// Batches of log records that may wait for the writer; a worker sends at most 64 records in one.
 const MAX_BATCHES: usize = 1024;
+/// Emptied batches that are kept for each worker's next records: what a busy worker fills between two looks of the writer.
+const SPARE_BATCHES: usize = 32;
 /// Batches of finished requests that may wait for the control plane; a worker sends at most 256 requests in one.
 const MAX_FINISHED: usize = 256;
 /// Alert lines that may wait for the writer: what all kinds may have in a few minutes.
@@ -119,10 +122,11 @@ pub fn serve(settings: Settings, announce: Announce) -> Result<(), StartError> {
 
     // The log runs also where no request is logged: alerts are lines of it.
     let (records_up, records) = bounded(MAX_BATCHES);
+    let (spare_back, spare) = bounded(SPARE_BATCHES * settings.workers);
     let log = {
         let counting = counting.clone();
         let lost = Arc::new(move || counting.totals().records_dropped);
-        RequestLog::start(&settings, records, lines, lost).map_err(StartError::Unfit)?
+        RequestLog::start(&settings, records, spare_back, lines, lost).map_err(StartError::Unfit)?
     };
 
     let control_thread = std::thread::Builder::new()
@@ -136,7 +140,11 @@ pub fn serve(settings: Settings, announce: Announce) -> Result<(), StartError> {
             table,
             snapshots,
             breaks: breaks_up,
-            records: (settings.log_requests != LogRequests::Off).then_some(records_up),
+            records: (settings.log_requests != LogRequests::Off).then(|| Records {
+                full: records_up,
+                spare,
+                headers: logged_headers(&settings.log_request_headers).into(),
+            }),
             finished: settings.anomalies.is_on().then_some(finished_up),
             handover: handle.handover(),
             ask,

@@ -47,6 +47,8 @@ fn a_line_says_all_that_is_known() {
             ("Cookie", "sid=COOKIE-SECRET"),
             ("Authorization", "Bearer AUTH-SECRET"),
             ("Accept-Language", "de"),
+            ("X-Trace", "one"),
+            ("X-Trace", "two"),
         ],
         Some(b"{}"),
     ));
@@ -69,7 +71,10 @@ fn a_line_says_all_that_is_known() {
         ("referer", json!("https://example.org/from")),
         ("content_type", json!("application/json")),
         ("content_length", json!(2)),
-        ("headers", json!({"accept-language": "de"})),
+        (
+            "headers",
+            json!({"accept-language": "de", "x-trace": "one, two"}),
+        ),
         ("has_authorization", json!(true)),
         ("has_cookie", json!(true)),
         ("websocket", json!(false)),
@@ -123,11 +128,13 @@ fn secrets_are_never_logged() {
         ],
     ));
     weir.send(&get("/_waf/bans", &[("Authorization", "Bearer SECRET-5")]));
+    weir.send(&get("http://user:SECRET-6@shop.example:81/absolute", &[]));
     weir.bans();
     weir.metrics();
     let line = weir.line_of("/secrets");
     assert_eq!(line["headers"], json!({"x-plain": "shown"}));
     assert_eq!(line["has_authorization"], true);
+    assert_eq!(weir.line_of("/absolute")["host"], "shop.example:81");
     // Section 13.17: asking for them is a warning.
     weir.wait_for_process_log(&["WARN", "WAF_LOG_REQUEST_HEADERS"]);
     weir.stop();
@@ -647,6 +654,34 @@ fn lines_can_be_fewer() {
             .collect();
         assert_eq!(paths, expected, "{mode}");
     }
+}
+
+/// LOG: where only refused requests are logged, a body that proves too large behind its answer (CHECK-3) has a line that
+/// knows the answer.
+#[test]
+fn a_late_refusal_knows_its_answer() {
+    let application = Application::start(|exchange| {
+        exchange.read_body();
+        exchange.answer(200, &[("Content-Type", "text/x")], b"");
+        After::KeepAlive
+    });
+    let mut weir = Weir::start(
+        &application,
+        &[
+            ("WAF_LOG_REQUESTS", "refused"),
+            ("WAF_MODE", "observe"),
+            ("WAF_MAX_BODY_SIZE", "2"),
+        ],
+    );
+    weir.send(
+        b"POST /late HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+    );
+    weir.stop();
+    let line = weir.line_of("/late");
+    assert_eq!(line["action"], "body_too_large");
+    assert_eq!(line["enforced"], false);
+    assert_eq!(line["status"], 200);
+    assert_eq!(line["response_content_type"], "text/x");
 }
 
 /// LOG: a log file is opened again on SIGUSR1, so that it can be rotated.

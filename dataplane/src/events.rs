@@ -7,7 +7,8 @@
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex, TryLockError};
 
-use crossbeam_channel::Sender;
+use crossbeam_channel::{Receiver, Sender};
+use http::HeaderName;
 use weir_shared::event::{Break, Finished};
 use weir_shared::lookup::Lookup;
 use weir_shared::record::{Batch, Record};
@@ -15,16 +16,25 @@ use weir_shared::totals::Places;
 
 use crate::counters::Counters;
 
-/// Records a worker gathers before it sends them. A send wakes nobody: the writer looks on a tick of its own.
-const BATCH: usize = 64;
 /// Finished requests that travel together; they are small.
 const FINISHED_BATCH: usize = 256;
+
+/// The way of log records to their writer, and of emptied batches back.
+#[derive(Clone)]
+pub struct Records {
+    /// Where batches go. A send wakes nobody: the writer looks on a tick of its own.
+    pub full: Sender<Batch>,
+    /// Batches that the writer has emptied; a new one is made where there is none.
+    pub spare: Receiver<Batch>,
+    /// What [`weir_shared::record::logged_headers`] makes of the settings.
+    pub headers: Arc<[HeaderName]>,
+}
 
 /// One worker's way up.
 pub struct Events {
     breaks: Sender<Break>,
-    records: Option<Sender<Batch>>,
-    gathered: RefCell<Batch>,
+    records: Option<Records>,
+    gathered_records: RefCell<Batch>,
     finished: Option<Sender<Vec<Finished>>>,
     gathered_finished: RefCell<Vec<Finished>>,
     counters: Arc<Counters>,
@@ -37,7 +47,7 @@ impl Events {
     /// `records` is none while `WAF_LOG_REQUESTS` is `off`, `finished` while every threshold is.
     pub fn new(
         breaks: Sender<Break>,
-        records: Option<Sender<Batch>>,
+        records: Option<Records>,
         finished: Option<Sender<Vec<Finished>>>,
         counters: Arc<Counters>,
         places: Arc<Mutex<Places>>,
@@ -45,18 +55,13 @@ impl Events {
         Self {
             breaks,
             records,
-            gathered: RefCell::default(),
+            gathered_records: RefCell::default(),
             finished,
             gathered_finished: RefCell::default(),
             counters,
             places,
             gathered_places: RefCell::default(),
         }
-    }
-
-    /// Whether anybody wants records.
-    pub fn wants_records(&self) -> bool {
-        self.records.is_some()
     }
 
     /// Whether anybody wants finished requests.
@@ -73,15 +78,13 @@ impl Events {
         sent
     }
 
-    /// Gathers a record; sends the batch once it is full.
-    pub fn record(&self, record: Record) {
-        let full = {
-            let mut gathered = self.gathered.borrow_mut();
-            gathered.push(record);
-            gathered.len() >= BATCH
-        };
-        if full {
-            self.flush_records();
+    /// Gathers the record that `fill` makes, given the header fields to log; sends the batch once it is full.
+    pub fn record(&self, fill: impl FnOnce(&[HeaderName], &mut Batch) -> Record) {
+        let Some(records) = &self.records else { return };
+        let mut gathered = self.gathered_records.borrow_mut();
+        gathered.add(|batch| fill(&records.headers, batch));
+        if gathered.is_full() {
+            self.send(records, &mut gathered);
         }
     }
 
@@ -110,15 +113,22 @@ impl Events {
     }
 
     fn flush_records(&self) {
-        let Some(records) = &self.records else { return };
-        let mut gathered = self.gathered.borrow_mut();
-        if gathered.is_empty() {
-            return;
+        let mut gathered = self.gathered_records.borrow_mut();
+        if let Some(records) = self.records.as_ref().filter(|_| !gathered.is_empty()) {
+            self.send(records, &mut gathered);
         }
-        let batch = std::mem::replace(&mut *gathered, Vec::with_capacity(BATCH));
-        if let Err(refused) = records.try_send(batch) {
-            self.counters.records_dropped(refused.into_inner().len());
-        }
+    }
+
+    fn send(&self, records: &Records, gathered: &mut Batch) {
+        *gathered = match records.full.try_send(std::mem::take(gathered)) {
+            Ok(()) => records.spare.try_recv().unwrap_or_default(),
+            Err(refused) => {
+                let mut batch = refused.into_inner();
+                self.counters.records_dropped(batch.len());
+                batch.clear();
+                batch
+            }
+        };
     }
 
     fn flush_finished(&self) {
@@ -153,8 +163,10 @@ impl Events {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use http::Version;
+    use weir_shared::record::Text;
     use weir_shared::totals::Totals;
-    use weir_shared::verdict::LimitKind;
+    use weir_shared::verdict::{Action, Group, LimitKind};
 
     fn events(
         breaks: Sender<Break>,
@@ -186,6 +198,93 @@ mod tests {
         let mut totals = Totals::default();
         counters.fold_into(&mut totals);
         assert_eq!(totals.breaks_dropped, 1);
+    }
+
+    fn record(_: &[HeaderName], batch: &mut Batch) -> Record {
+        let path = batch.keep(Some("/"));
+        Record {
+            at_ms: 0,
+            request_id: Text::NONE,
+            client: weir_shared::client::Client::V4(1),
+            address: [203, 0, 113, 7].into(),
+            group: Group::Default,
+            forwarded_for: Text::NONE,
+            scheme: "http",
+            method: Text::NONE,
+            host: Text::NONE,
+            path,
+            query: Text::NONE,
+            version: Version::HTTP_11,
+            user_agent: Text::NONE,
+            referer: Text::NONE,
+            content_type: Text::NONE,
+            content_length: None,
+            headers: batch.keep_headers(std::iter::empty()),
+            has_authorization: false,
+            has_cookie: false,
+            websocket: false,
+            status: None,
+            response_content_type: Text::NONE,
+            cache_control: Text::NONE,
+            location: Text::NONE,
+            action: Action::Passed,
+            enforced: true,
+            limit_hit: None,
+            limit_percent: None,
+            bytes_percent: None,
+            country: Text::NONE,
+            asn: Text::NONE,
+            as_name: Text::NONE,
+            counts: None,
+            request_bytes: 0,
+            response_bytes: 0,
+            total_us: 0,
+            lookup_wait_us: None,
+            connect_us: None,
+            first_byte_us: None,
+        }
+    }
+
+    /// LOG: records go up in batches; what finds the channel full is counted, and nothing waits.
+    #[test]
+    fn records_go_up_in_batches() {
+        let (full, up) = crossbeam_channel::bounded(1);
+        let (back, spare) = crossbeam_channel::bounded(1);
+        let counters = Arc::new(Counters::default());
+        let mut events = events(crossbeam_channel::bounded(1).0, None, &counters).0;
+        events.records = Some(Records {
+            full,
+            spare,
+            headers: Arc::new([]),
+        });
+        events.record(record);
+        assert!(up.is_empty(), "not before the tick");
+        events.flush();
+        events.flush();
+        events.record(record);
+        events.flush();
+        let mut first = up.try_recv().unwrap();
+        assert_eq!(first.len(), 1);
+        assert!(up.is_empty(), "the second found the channel full");
+        first.clear();
+        back.send(first).unwrap();
+        while up.is_empty() {
+            events.record(record);
+        }
+        assert!(
+            back.is_empty(),
+            "the emptied batch is taken for the next records"
+        );
+        let second = up.try_recv().unwrap();
+        assert!(second.is_full());
+        assert!(
+            second
+                .records()
+                .all(|(record, _)| second.text(record.path) == Some(b"/"))
+        );
+        let mut totals = Totals::default();
+        counters.fold_into(&mut totals);
+        assert_eq!(totals.records_dropped, 1);
     }
 
     fn finished(last: u8) -> Finished {

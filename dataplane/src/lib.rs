@@ -25,4 +25,5 @@ mod request;
 mod socket;
 mod worker;
 
+pub use events::Records;
 pub use worker::{BindError, Bound, Counting, DataPlane, Parts, Stop};

@@ -10,11 +10,9 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use bytes::Bytes;
-use http::header::{
-    AUTHORIZATION, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST, LOCATION, USER_AGENT,
-};
+use http::header::{AUTHORIZATION, CONTENT_LENGTH, EXPECT, HOST, USER_AGENT};
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version};
 use hyper::body::{Body as _, Incoming};
 use weir_shared::ban::RequestNote;
 use weir_shared::client::Client;
@@ -22,7 +20,7 @@ use weir_shared::clock::Now;
 use weir_shared::event::{Break, Finished};
 use weir_shared::handover::{Body as OwnBody, OwnAnswer, OwnRequest, Step};
 use weir_shared::lookup::{self, Lookup, Reply};
-use weir_shared::record::Record;
+use weir_shared::record::{Batch, Record};
 use weir_shared::settings::{BanResponse, BytesCount, LogRequests, RateLimitHeaders};
 use weir_shared::table::ClientTable;
 use weir_shared::totals::ConnectionError;
@@ -217,13 +215,11 @@ fn look_up(worker: &Worker, client: Client, answered: Option<lookup::Answered>) 
 }
 
 fn content_length(headers: &HeaderMap) -> Option<u64> {
-    headers
-        .get(CONTENT_LENGTH)?
-        .to_str()
-        .ok()?
-        .trim()
-        .parse()
-        .ok()
+    number(headers.get(CONTENT_LENGTH)?)
+}
+
+fn number(value: &HeaderValue) -> Option<u64> {
+    value.to_str().ok()?.trim().parse().ok()
 }
 
 /// CLIENT-7.
@@ -445,7 +441,7 @@ fn pass_on(mut ticket: Box<Ticket>, answer: Answer) -> Response<ReplyBody> {
     }
     headers::to_downstream(&mut head.headers, switched);
     head.version = Version::HTTP_11;
-    ticket.note_answer(&head);
+    ticket.note_answer(&head, Action::Passed);
     if worker.rate_limit_headers == RateLimitHeaders::Always && !ticket.is_unchecked() {
         ticket.add_rate_limit_fields(&mut head.headers);
     }
@@ -500,7 +496,7 @@ pub struct Ticket {
     /// When the ladder was asked last: later than the start where a lookup was waited for. Windows are charged at it.
     decided: Now,
     websocket: bool,
-    /// What was known of the client when the request ended, for the log.
+    /// What was known of the client when the request ended, where the log or the counts by place want it.
     lookup: Option<Arc<Lookup>>,
     lookup_wait_us: Option<u64>,
     /// Passed on to the application: its bytes are charged (LIMIT-5).
@@ -720,12 +716,20 @@ impl Ticket {
         reply::rate_limit_fields(headers, &limits, &counts, now_ms);
     }
 
-    fn note_answer(&mut self, head: &http::response::Parts) {
+    fn note_answer(&mut self, head: &http::response::Parts, action: Action) {
         self.answer.status = Some(head.status);
-        if self.worker.events.wants_records() {
-            self.answer.content_type = head.headers.get(CONTENT_TYPE).cloned();
-            self.answer.cache_control = head.headers.get(CACHE_CONTROL).cloned();
-            self.answer.location = head.headers.get(LOCATION).cloned();
+        // In observe mode a body that is still on its way may yet prove too large, and be logged for that.
+        let undecided = self.worker.observe && self.worker.log_requests != LogRequests::Off;
+        if undecided || self.is_logged(action) {
+            for (name, value) in &head.headers {
+                let wanted = match name.as_str() {
+                    "content-type" => &mut self.answer.content_type,
+                    "cache-control" => &mut self.answer.cache_control,
+                    "location" => &mut self.answer.location,
+                    _ => continue,
+                };
+                wanted.get_or_insert_with(|| value.clone());
+            }
         }
     }
 
@@ -749,7 +753,7 @@ impl Ticket {
         action: Action,
     ) -> Response<ReplyBody> {
         let (head, body) = response.into_parts();
-        self.note_answer(&head);
+        self.note_answer(&head, action);
         self.response_bytes = body.size_hint().exact().unwrap_or(0);
         self.finish(action);
         Response::from_parts(head, body)
@@ -777,9 +781,11 @@ impl Ticket {
         if worker.observe && self.is_over_body_size(request_bytes) {
             self.would_be = self.would_be.or(Some(Action::BodyTooLarge));
         }
+        let told = self.would_be.unwrap_or(action);
+        let logged = self.is_logged(told);
         let history = self.history.unwrap_or_else(|| action.history());
         let charged = self.charged_bytes(request_bytes, response_bytes);
-        let wants_lookup = worker.counts_places || worker.events.wants_records();
+        let wants_lookup = worker.counts_places || logged;
         let (counts, lookup) = (&mut self.decision.counts, &mut self.lookup);
 
         let work = |entry: &mut Entry| {
@@ -813,7 +819,6 @@ impl Ticket {
             self.broke(&broken, can_ban);
         }
 
-        let told = self.would_be.unwrap_or(action);
         worker
             .counters
             .request(told, total_us, request_bytes, response_bytes);
@@ -827,10 +832,10 @@ impl Ticket {
                 bytes: request_bytes.saturating_add(response_bytes),
             });
         }
-        if worker.events.wants_records() && self.is_logged(told) {
+        if logged {
             worker
                 .events
-                .record(self.record(told, total_us, request_bytes, response_bytes));
+                .record(|headers, batch| self.record(headers, batch, told, total_us));
         }
         self.downstream.end();
     }
@@ -865,39 +870,64 @@ impl Ticket {
         }
     }
 
+    /// What the log says of the request, copied: nothing of the request itself outlives it.
     fn record(
-        &mut self,
+        &self,
+        logged_headers: &[HeaderName],
+        batch: &mut Batch,
         action: Action,
         total_us: u64,
-        request_bytes: u64,
-        response_bytes: u64,
     ) -> Record {
-        let empty = Request::new(()).into_parts().0;
-        let head = std::mem::replace(&mut self.head, empty);
-        let answer = std::mem::take(&mut self.answer);
+        let Parts {
+            method,
+            uri,
+            version,
+            headers,
+            ..
+        } = &self.head;
+        let fields = Fields::of(headers);
+        let logged_headers = logged_headers.iter().enumerate();
+        let lookup = self.lookup.as_deref();
         Record {
             at_ms: self.started.wall_ms,
-            request_id: self.request_id.clone(),
+            request_id: batch.keep(Some(&self.request_id)),
             client: self.identity.client,
             address: self.identity.address,
             group: self.decision.group,
-            forwarded_for: head.headers.get(X_FORWARDED_FOR).cloned(),
-            head,
+            forwarded_for: batch.keep(fields.forwarded_for),
             scheme: self.identity.scheme,
+            method: batch.keep(Some(method.as_str())),
+            // Also where the target names it (`settle_host`).
+            host: batch.keep(fields.host),
+            path: batch.keep(Some(uri.path())),
+            query: batch.keep(uri.query()),
+            version: *version,
+            user_agent: batch.keep(fields.user_agent),
+            referer: batch.keep(fields.referer),
+            content_type: batch.keep(fields.content_type),
+            content_length: fields.content_length.and_then(number),
+            headers: batch.keep_headers(logged_headers.flat_map(|(name, field)| {
+                let values = headers.get_all(field).into_iter();
+                values.map(move |value| (name, value))
+            })),
+            has_authorization: fields.authorization.is_some(),
+            has_cookie: fields.cookie.is_some(),
             websocket: self.websocket,
-            status: answer.status,
-            response_content_type: answer.content_type,
-            cache_control: answer.cache_control,
-            location: answer.location,
+            status: self.answer.status,
+            response_content_type: batch.keep(self.answer.content_type.as_ref()),
+            cache_control: batch.keep(self.answer.cache_control.as_ref()),
+            location: batch.keep(self.answer.location.as_ref()),
             action,
             enforced: self.would_be.is_none(),
             limit_hit: self.limit_hit,
             limit_percent: self.decision.limit_percent,
             bytes_percent: self.decision.bytes_percent,
-            lookup: self.lookup.take(),
+            country: batch.keep(lookup.and_then(|known| known.country.as_ref())),
+            asn: batch.keep(lookup.and_then(|known| known.asn.as_ref())),
+            as_name: batch.keep(lookup.and_then(|known| known.as_name.as_ref())),
             counts: self.decision.counts,
-            request_bytes,
-            response_bytes,
+            request_bytes: self.downstream.request_bytes.get(),
+            response_bytes: self.response_bytes,
             total_us,
             lookup_wait_us: self.lookup_wait_us,
             connect_us: self.connect_us,
@@ -915,6 +945,41 @@ impl Drop for Ticket {
         } else {
             self.settle(Action::ClientAborted);
         }
+    }
+}
+
+/// The fields of a head that the log looks at, each the first of its name. One pass: nine looks into the map would cost
+/// as much as the rest of the record.
+#[derive(Default)]
+struct Fields<'a> {
+    forwarded_for: Option<&'a HeaderValue>,
+    host: Option<&'a HeaderValue>,
+    user_agent: Option<&'a HeaderValue>,
+    referer: Option<&'a HeaderValue>,
+    content_type: Option<&'a HeaderValue>,
+    content_length: Option<&'a HeaderValue>,
+    authorization: Option<&'a HeaderValue>,
+    cookie: Option<&'a HeaderValue>,
+}
+
+impl<'a> Fields<'a> {
+    fn of(headers: &'a HeaderMap) -> Self {
+        let mut fields = Self::default();
+        for (name, value) in headers {
+            let field = match name.as_str() {
+                "x-forwarded-for" => &mut fields.forwarded_for,
+                "host" => &mut fields.host,
+                "user-agent" => &mut fields.user_agent,
+                "referer" => &mut fields.referer,
+                "content-type" => &mut fields.content_type,
+                "content-length" => &mut fields.content_length,
+                "authorization" => &mut fields.authorization,
+                "cookie" => &mut fields.cookie,
+                _ => continue,
+            };
+            field.get_or_insert(value);
+        }
+        fields
     }
 }
 

@@ -28,7 +28,6 @@ use weir_shared::event::{Break, Finished};
 use weir_shared::handover::Handover;
 use weir_shared::lookup::Ask;
 use weir_shared::netblock::NetSet;
-use weir_shared::record::Batch;
 use weir_shared::settings::{
     BanResponse, BytesCount, LogRequests, LookupSource, RateLimitHeaders, Settings,
 };
@@ -38,7 +37,7 @@ use weir_shared::totals::{ConnectionError, Places, Totals};
 use crate::clients::table::Table;
 use crate::connection;
 use crate::counters::Counters;
-use crate::events::Events;
+use crate::events::{Events, Records};
 use crate::forward::pool::Pool;
 use crate::identity::ForgottenProxy;
 use crate::ladder::Rules;
@@ -64,7 +63,7 @@ pub struct Parts {
     /// Where breaks go.
     pub breaks: Sender<Break>,
     /// Where log records go; none while they are off.
-    pub records: Option<Sender<Batch>>,
+    pub records: Option<Records>,
     /// Where finished requests go; none while no anomaly threshold is set.
     pub finished: Option<Sender<Vec<Finished>>>,
     /// Who answers under `/_waf/`.

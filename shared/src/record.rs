@@ -1,44 +1,74 @@
 //! One request, as plain data for the log writer. Nothing is formatted on the request path (LOG).
+//!
+//! A worker copies what is logged into a [`Batch`] of its own. The writer sends emptied batches back, so that in the long
+//! run nothing is allocated and nothing is freed by another thread; and because nothing of a request outlives it, hyper
+//! reads the next request into the same buffer.
 
 use std::net::IpAddr;
-use std::sync::Arc;
 
-use http::request::Parts;
-use http::{HeaderValue, StatusCode};
+use http::header::{AUTHORIZATION, COOKIE, PROXY_AUTHORIZATION, SET_COOKIE};
+use http::{HeaderName, StatusCode, Version};
 
 use crate::client::Client;
-use crate::lookup::Lookup;
 use crate::verdict::{Action, Group, LimitKind};
 
-/// Everything the request log line may name. Absent members are `None`.
+/// Records that travel together.
+const BATCH_RECORDS: usize = 64;
+/// A batch is full with this much text; the last record may bring it far past that, by a head of the largest size.
+const BATCH_TEXT_BYTES: usize = 32 << 10;
+
+/// Everything the request log line may name. Absent members are `None` or [`Text::NONE`]; texts are as the client or the
+/// application sent them.
 #[derive(Debug)]
 pub struct Record {
     /// When the head was read, milliseconds since 1970.
     pub at_ms: u64,
     /// `request_id`
-    pub request_id: HeaderValue,
+    pub request_id: Text,
     /// Who limits and bans are charged to.
     pub client: Client,
     /// The full address.
     pub address: IpAddr,
     /// Which list the client stands on.
     pub group: Group,
-    /// The request's head as the client sent it.
-    pub head: Parts,
     /// `X-Forwarded-For` as it arrived, whether believed or not.
-    pub forwarded_for: Option<HeaderValue>,
+    pub forwarded_for: Text,
     /// `http` or `https`, as the trusted proxy said.
     pub scheme: &'static str,
+    /// As the client sent it.
+    pub method: Text,
+    /// Without user information: it is a credential.
+    pub host: Text,
+    /// As the client sent it.
+    pub path: Text,
+    /// What follows the `?`.
+    pub query: Text,
+    /// Of HTTP.
+    pub version: Version,
+    /// From the request.
+    pub user_agent: Text,
+    /// From the request.
+    pub referer: Text,
+    /// From the request.
+    pub content_type: Text,
+    /// From the request.
+    pub content_length: Option<u64>,
+    /// Those of `WAF_LOG_REQUEST_HEADERS`.
+    pub headers: Headers,
+    /// Whether the request has one; the value is never here (LOG-1).
+    pub has_authorization: bool,
+    /// Whether the request has one; the value is never here (LOG-1).
+    pub has_cookie: bool,
     /// Whether a WebSocket was asked for.
     pub websocket: bool,
     /// Status sent; none where the connection was dropped unanswered.
     pub status: Option<StatusCode>,
     /// From the answer.
-    pub response_content_type: Option<HeaderValue>,
+    pub response_content_type: Text,
     /// From the answer.
-    pub cache_control: Option<HeaderValue>,
+    pub cache_control: Text,
     /// From the answer.
-    pub location: Option<HeaderValue>,
+    pub location: Text,
     /// How it ended.
     pub action: Action,
     /// False where observe mode let through what enforce mode would have refused.
@@ -49,8 +79,12 @@ pub struct Record {
     pub limit_percent: Option<(u8, &'static str)>,
     /// The same for byte limits.
     pub bytes_percent: Option<(u8, &'static str)>,
-    /// What was known of the client.
-    pub lookup: Option<Arc<Lookup>>,
+    /// From the client's lookup.
+    pub country: Text,
+    /// From the client's lookup.
+    pub asn: Text,
+    /// From the client's lookup.
+    pub as_name: Text,
     /// Estimates in the order of [`LimitKind::ALL`], the request included; none where nothing was counted.
     pub counts: Option<[u64; 6]>,
     /// Body or WebSocket bytes from the client.
@@ -67,5 +101,193 @@ pub struct Record {
     pub first_byte_us: Option<u64>,
 }
 
-/// Records travel in batches; a batch is what one worker gathered since its last send.
-pub type Batch = Vec<Record>;
+/// Where a text lies in its batch.
+#[derive(Clone, Copy, Debug)]
+pub struct Text {
+    start: u32,
+    bytes: u32,
+}
+
+impl Text {
+    /// No text: it starts where no batch reaches.
+    pub const NONE: Self = Self {
+        start: u32::MAX,
+        bytes: 0,
+    };
+}
+
+/// Where the logged header fields of a record lie in their batch.
+#[derive(Clone, Copy, Debug)]
+pub struct Headers {
+    start: usize,
+    end: usize,
+}
+
+/// What one worker gathered since its last send.
+#[derive(Default)]
+pub struct Batch {
+    /// Each with all of its texts.
+    records: Vec<(Record, Text)>,
+    /// The texts of all records, one behind the other.
+    texts: Vec<u8>,
+    /// The logged header fields of all records: which of [`logged_headers`], and the value.
+    headers: Vec<(usize, Text)>,
+}
+
+impl Batch {
+    /// Adds the record that `fill` makes of what it [keeps](Batch::keep).
+    pub fn add(&mut self, fill: impl FnOnce(&mut Self) -> Record) {
+        let start = self.texts.len();
+        let record = fill(self);
+        let all = self.since(start);
+        self.records.push((record, all));
+    }
+
+    /// Copies a text in.
+    pub fn keep(&mut self, text: Option<&(impl AsRef<[u8]> + ?Sized)>) -> Text {
+        let Some(text) = text else { return Text::NONE };
+        let start = self.texts.len();
+        self.texts.extend_from_slice(text.as_ref());
+        self.since(start)
+    }
+
+    /// Copies header fields in, each with its place in [`logged_headers`]; several of one name lie next to each other.
+    pub fn keep_headers<'a>(
+        &mut self,
+        values: impl Iterator<Item = (usize, &'a http::HeaderValue)>,
+    ) -> Headers {
+        let start = self.headers.len();
+        for (name, value) in values {
+            let value = self.keep(Some(value));
+            self.headers.push((name, value));
+        }
+        Headers {
+            start,
+            end: self.headers.len(),
+        }
+    }
+
+    /// All that was kept from `start` on. No batch comes near the 4 GiB where this would be wrong.
+    fn since(&self, start: usize) -> Text {
+        Text {
+            start: start as u32,
+            bytes: (self.texts.len() - start) as u32,
+        }
+    }
+
+    /// The records in their order, each with all of its texts one behind the other.
+    pub fn records(&self) -> impl Iterator<Item = (&Record, &[u8])> {
+        self.records
+            .iter()
+            .map(|(record, all)| (record, self.text(*all).unwrap_or_default()))
+    }
+
+    /// A text that was kept here.
+    pub fn text(&self, text: Text) -> Option<&[u8]> {
+        let start = text.start as usize;
+        self.texts.get(start..start + text.bytes as usize)
+    }
+
+    /// The header fields of a record.
+    pub fn headers(&self, headers: Headers) -> &[(usize, Text)] {
+        self.headers
+            .get(headers.start..headers.end)
+            .unwrap_or_default()
+    }
+
+    /// How many records there are.
+    pub fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    /// Whether it is time to send it.
+    pub fn is_full(&self) -> bool {
+        self.len() >= BATCH_RECORDS || self.texts.len() >= BATCH_TEXT_BYTES
+    }
+
+    /// Empties it for its next use. It keeps its memory, but no more than ordinary requests need.
+    pub fn clear(&mut self) {
+        self.records.clear();
+        self.texts.clear();
+        self.texts.shrink_to(2 * BATCH_TEXT_BYTES);
+        self.headers.clear();
+        self.headers.shrink_to(BATCH_TEXT_BYTES);
+    }
+}
+
+/// The fields of `WAF_LOG_REQUEST_HEADERS` that are logged: each once, and credentials never, whatever the setting says
+/// (LOG-1); the start warned about them.
+pub fn logged_headers(asked: &[HeaderName]) -> Vec<HeaderName> {
+    let mut logged: Vec<HeaderName> = Vec::new();
+    for name in asked {
+        let credential = [AUTHORIZATION, PROXY_AUTHORIZATION, COOKIE, SET_COOKIE].contains(name);
+        if !credential && !logged.contains(name) {
+            logged.push(name.clone());
+        }
+    }
+    logged
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::HeaderValue;
+
+    /// LOG: what was kept comes back, and an empty text is not an absent one.
+    #[test]
+    fn what_was_kept_comes_back() {
+        let mut batch = Batch::default();
+        let (one, empty, none) = (
+            batch.keep(Some("one")),
+            batch.keep(Some("")),
+            batch.keep(None::<&str>),
+        );
+        let value = HeaderValue::from_static("v");
+        let headers = batch.keep_headers([(3, &value), (3, &value), (5, &value)].into_iter());
+        let no_headers = batch.keep_headers(std::iter::empty());
+        assert_eq!(batch.text(one), Some(b"one".as_slice()));
+        assert_eq!(batch.text(empty), Some(b"".as_slice()));
+        assert_eq!(batch.text(none), None);
+        let kept: Vec<_> = batch
+            .headers(headers)
+            .iter()
+            .map(|(name, value)| (*name, batch.text(*value)))
+            .collect();
+        assert_eq!(kept, [3, 3, 5].map(|name| (name, Some(b"v".as_slice()))));
+        assert!(batch.headers(no_headers).is_empty());
+    }
+
+    /// LOG: hostile heads fill a batch early, and an emptied one keeps no more memory than ordinary requests need.
+    #[test]
+    fn texts_are_bounded() {
+        let mut batch = Batch::default();
+        batch.keep(Some(&[b'a'; BATCH_TEXT_BYTES - 1]));
+        assert!(!batch.is_full());
+        batch.keep(Some(&[b'a'; 1 << 20]));
+        assert!(batch.is_full());
+        batch.clear();
+        assert!(!batch.is_full());
+        assert!(batch.texts.capacity() <= 2 * BATCH_TEXT_BYTES);
+    }
+
+    /// LOG-1: credentials are left out whatever the setting says; a name that stands there twice is logged once.
+    #[test]
+    fn credentials_are_not_among_the_logged_headers() {
+        let asked = [
+            "x-tag",
+            "authorization",
+            "proxy-authorization",
+            "cookie",
+            "set-cookie",
+            "x-tag",
+            "dnt",
+        ]
+        .map(HeaderName::from_static);
+        assert_eq!(logged_headers(&asked), ["x-tag", "dnt"]);
+    }
+}
