@@ -17,9 +17,8 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use crossbeam_channel::{Receiver, Select, Sender, TryRecvError, bounded, never};
-use serde_json::Map;
 use weir_schema::CatalogError;
-use weir_shared::ban::{Ban, Kept, Notes};
+use weir_shared::ban::{Ban, Kept, Notes, Unknown};
 use weir_shared::client::Client;
 use weir_shared::clock::{Clock, Now};
 use weir_shared::event::{Break, Finished};
@@ -530,7 +529,7 @@ impl Control {
             limit: Some(broken.limit),
             limit_value: Some(broken.limit_value),
             limit_percent: Some(broken.limit_percent),
-            unknown: Map::new(),
+            unknown: Unknown::default(),
         }
     }
 
@@ -1330,7 +1329,7 @@ mod tests {
         let ban: Ban =
             serde_json::from_str(r#"{"netblock":"10.0.0.0/8","ban_expires":"permanent"}"#).unwrap();
         let start = StartState {
-            bans: vec![ban.clone()],
+            bans: vec![Arc::new(ban.clone())],
             clients: vec![row("203.0.113.7")],
             ..StartState::default()
         };

@@ -203,7 +203,7 @@ impl Rig {
 
     pub(crate) fn with_bans(settings: Settings, bans: Vec<Ban>) -> Result<Self, ControlError> {
         let start = StartState {
-            bans,
+            bans: bans.into_iter().map(Arc::new).collect(),
             ..StartState::default()
         };
         Self::with_state(settings, start)

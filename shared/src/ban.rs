@@ -143,7 +143,7 @@ pub struct Ban {
     pub notes: Option<Notes>,
     /// Members of a newer version or of the administrator.
     #[serde(flatten)]
-    pub unknown: Map<String, Value>,
+    pub unknown: Unknown,
 }
 
 impl Ban {
@@ -201,7 +201,7 @@ pub struct Notes {
     pub lookup: Option<Kept<Arc<Lookup>>>,
     /// Members of a newer version or of the administrator.
     #[serde(flatten)]
-    pub unknown: Map<String, Value>,
+    pub unknown: Unknown,
 }
 
 /// A part of a ban's notes, with its members of a newer version or of the administrator.
@@ -212,15 +212,40 @@ pub struct Kept<T> {
     pub known: T,
     /// What is not.
     #[serde(flatten)]
-    pub unknown: Map<String, Value>,
+    pub unknown: Unknown,
 }
 
 impl<T> From<T> for Kept<T> {
     fn from(known: T) -> Self {
         Self {
             known,
-            unknown: Map::new(),
+            unknown: Unknown::default(),
         }
+    }
+}
+
+/// Members that this version does not know, in their order. Boxed: nearly no ban has any, and four empty maps in each of
+/// 10,000 bans are memory too.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Unknown(Option<Box<Map<String, Value>>>);
+
+impl Unknown {
+    /// The member of this name.
+    pub fn get(&self, name: &str) -> Option<&Value> {
+        self.0.as_ref()?.get(name)
+    }
+}
+
+impl Serialize for Unknown {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().flat_map(|members| members.iter()))
+    }
+}
+
+impl<'de> Deserialize<'de> for Unknown {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let members = Map::deserialize(deserializer)?;
+        Ok(Self((!members.is_empty()).then(|| Box::new(members))))
     }
 }
 

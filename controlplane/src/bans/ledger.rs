@@ -8,8 +8,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::Map;
-use weir_shared::ban::{Ban, Cause, Expiry, Notes};
+use weir_shared::ban::{Ban, Cause, Expiry, Notes, Unknown};
 use weir_shared::client::Client;
 use weir_shared::escalation::{Policy, next_expiry};
 use weir_shared::event::Break;
@@ -104,7 +103,7 @@ impl Ledger {
     /// # Errors
     /// How many bans there are that may not be dropped, if that is more than `WAF_MAX_BANS`: neither the bound nor an
     /// administrator's ban is given up for the other, the operator decides.
-    pub(crate) fn new(rules: Rules, bans: Vec<Ban>, now_ms: u64) -> Result<Self, usize> {
+    pub(crate) fn new(rules: Rules, bans: Vec<Arc<Ban>>, now_ms: u64) -> Result<Self, usize> {
         let mut ledger = Self {
             rules,
             bans: BTreeMap::new(),
@@ -117,7 +116,7 @@ impl Ledger {
         };
         for ban in bans {
             let (key, ban) = keyed(ban, now_ms);
-            ledger.insert(key, Arc::new(ban));
+            ledger.insert(key, ban);
         }
         while ledger.bans.len() > rules.max_bans {
             ledger.drop_one(now_ms).map_err(|Full| ledger.bans.len())?;
@@ -157,7 +156,7 @@ impl Ledger {
             lifted: None,
             observed: self.rules.observe,
             notes: None,
-            unknown: Map::new(),
+            unknown: Unknown::default(),
         };
         self.count_made(ban.cause);
         self.insert(key, Arc::new(ban));
@@ -192,7 +191,7 @@ impl Ledger {
             lifted: None,
             observed: self.rules.observe,
             notes: None,
-            unknown: Map::new(),
+            unknown: Unknown::default(),
         });
         self.count_made(ban.cause);
         self.insert(key, Arc::clone(&ban));
@@ -232,18 +231,18 @@ impl Ledger {
             self.remove(*key);
         }
         for ban in put {
-            let (key, mut ban) = keyed(ban.clone(), now_ms);
+            let (key, mut ban) = keyed(Arc::new(ban.clone()), now_ms);
             if let Some(held) = self.bans.get(&key) {
-                ban = merge(held, &ban);
+                ban = Arc::new(merge(held, &ban));
             } else if self.make_room(now_ms).is_err() {
                 refused += 1;
                 self.dropped += 1;
-                self.fresh_drops.push(Arc::new(ban));
+                self.fresh_drops.push(ban);
                 continue;
             } else {
                 self.count_made(Cause::Edit);
             }
-            self.insert(key, Arc::new(ban));
+            self.insert(key, ban);
         }
         refused
     }
@@ -451,8 +450,12 @@ impl DropOrder {
 }
 
 /// A ban with its key. The keeper fills in `ban_started` when it reads an entry; should one come without, it begins now.
-fn keyed(mut ban: Ban, now_ms: u64) -> (BanKey, Ban) {
-    let ban_started = *ban.ban_started.get_or_insert(Time(now_ms));
+fn keyed(mut ban: Arc<Ban>, now_ms: u64) -> (BanKey, Arc<Ban>) {
+    let ban_started = ban.ban_started.unwrap_or_else(|| {
+        let now = Time(now_ms);
+        Arc::make_mut(&mut ban).ban_started = Some(now);
+        now
+    });
     let key = BanKey {
         netblock: ban.netblock,
         ban_started,
@@ -697,7 +700,8 @@ mod tests {
             let mut watching = Ledger::new(rules(10, true), Vec::new(), NOW).unwrap();
             let made = Ban::clone(&banned(&mut watching, "203.0.113.7", NOW));
             assert!(made.observed);
-            let mut ledger = Ledger::new(rules(10, observe), vec![made.clone()], NOW).unwrap();
+            let mut ledger =
+                Ledger::new(rules(10, observe), vec![Arc::new(made.clone())], NOW).unwrap();
             let index = ledger.take_index().unwrap();
             let seen = index.active_until(client("203.0.113.9"), NOW);
             assert_eq!(seen, observe.then_some(NOW + HOUR));
@@ -706,7 +710,7 @@ mod tests {
             let again = broken(client("203.0.113.7"), LimitKind::Minute, NOW + 5);
             let outcome = ledger.break_limit(&again, NOW + 5);
             assert_eq!(outcome == Broken::Already, observe);
-            let mut later = Ledger::new(rules(10, observe), vec![made], NOW).unwrap();
+            let mut later = Ledger::new(rules(10, observe), vec![Arc::new(made)], NOW).unwrap();
             let next = banned(&mut later, "203.0.113.7", NOW + HOUR);
             assert_eq!(hours(&next), Some(if observe { 3 } else { 1 }));
         }
@@ -721,7 +725,7 @@ mod tests {
                 .unwrap();
         }
         banned(&mut full, "192.0.2.1", NOW);
-        let bans = || full.all().iter().map(|ban| Ban::clone(ban)).collect();
+        let bans = || full.all();
         let ledger = Ledger::new(rules(3, false), bans(), NOW).unwrap();
         assert_eq!((ledger.all().len(), ledger.dropped()), (3, 1));
         assert_eq!(Ledger::new(rules(2, false), bans(), NOW).err(), Some(3));
@@ -745,7 +749,7 @@ mod tests {
         let added: Ban =
             serde_json::from_str(r#"{"netblock":"10.3.0.0/16","ban_expires":"permanent"}"#)
                 .unwrap();
-        let removed = keyed(third, NOW).0;
+        let removed = keyed(Arc::new(third), NOW).0;
         let refused = ledger.edit(&[lifted, longer, added], &[removed], theirs, NOW + 2);
         assert_eq!((refused, ledger.all().len()), (0, 3));
         let index = ledger.take_index().unwrap();
@@ -904,7 +908,7 @@ mod tests {
                 lifted: None,
                 observed: self.rules.observe,
                 notes: None,
-                unknown: Map::new(),
+                unknown: Unknown::default(),
             });
             "banned"
         }
@@ -993,7 +997,7 @@ mod tests {
                                 lifted: lifted.map(|after| Time(start + after)),
                                 observed: *observed,
                                 notes: None,
-                                unknown: Map::new(),
+                                unknown: Unknown::default(),
                             }
                         }).collect();
                         let refused = ledger.edit(&put, &[], theirs, now);
@@ -1013,9 +1017,9 @@ mod tests {
                         prop_assert_eq!(refused, expected);
                     }
                     Op::Remove(positions) => {
-                        let keys: Vec<BanKey> = positions.iter().filter_map(|position| twin.bans.get(*position)).map(|ban| keyed(ban.clone(), 0).0).collect();
+                        let keys: Vec<BanKey> = positions.iter().filter_map(|position| twin.bans.get(*position)).map(|ban| keyed(Arc::new(ban.clone()), 0).0).collect();
                         ledger.edit(&[], &keys, theirs, now);
-                        twin.bans.retain(|ban| !keys.contains(&keyed(ban.clone(), 0).0));
+                        twin.bans.retain(|ban| !keys.contains(&keyed(Arc::new(ban.clone()), 0).0));
                     }
                     Op::Rebuild => ledger.rebuild(),
                 }

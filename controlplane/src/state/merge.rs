@@ -210,7 +210,7 @@ mod tests {
             lifted: None,
             observed: false,
             notes: None,
-            unknown: serde_json::Map::new(),
+            unknown: weir_shared::ban::Unknown::default(),
         })
     }
 

@@ -64,7 +64,7 @@ pub struct BanKey {
 #[derive(Debug, Default)]
 pub struct StartState {
     /// bans.json
-    pub bans: Vec<Ban>,
+    pub bans: Vec<Arc<Ban>>,
     /// clients.json
     pub clients: Vec<ClientRow>,
     /// lookups.json
@@ -201,7 +201,7 @@ impl Keeper {
         let clients = clients
             .unwrap_or_else(|_| Err("the reading of clients.json ended by a panic".to_owned()))?;
         let start = StartState {
-            bans: bans.entries().iter().map(|ban| Ban::clone(ban)).collect(),
+            bans: bans.entries().to_vec(),
             clients: clients::rows(clients.entries()),
             lookups: lookups::rows(lookups.entries()),
             alerts: alerts::rows(alerts.entries()),
@@ -746,12 +746,12 @@ mod tests {
         let open = || Keeper::open(dir.path(), Clock::manual(NOW).0).unwrap();
         let (keeper, start) = open();
         assert_eq!(start.bans[0].ban_started, Some(Time(NOW)));
-        let bans = vec![Arc::new(start.bans[0].clone()), ban(2)];
+        let bans = vec![Arc::clone(&start.bans[0]), ban(2)];
         keeper.save(Save::Bans(bans), 0, None);
         keeper.save(Save::Clients(vec![]), 0, None);
         keeper.stop();
         let (_keeper, start) = open();
-        assert_eq!(start.bans[0].unknown["ticket"], "OPS-1");
+        assert_eq!(start.bans[0].unknown.get("ticket"), Some(&json!("OPS-1")));
         assert_eq!(start.bans.len(), 2);
         let read: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
         assert_eq!(read["$schema"], "x");
