@@ -53,14 +53,12 @@ pub fn identify(
             request_id: None,
         };
     }
+    let lines = headers.get_all(client_header).into_iter().rev();
     let address = if *client_header == FORWARDED {
-        walk(
-            peer,
-            trusted,
-            entries(headers, client_header).filter_map(forwarded_for),
-        )
+        let elements = lines.flat_map(|line| rsplit_unquoted(line.as_bytes(), b','));
+        walk(peer, trusted, elements.filter_map(forwarded_for))
     } else {
-        walk(peer, trusted, entries(headers, client_header))
+        walk(peer, trusted, lines.flat_map(entries))
     };
     let https = headers
         .get(X_FORWARDED_PROTO)
@@ -73,18 +71,40 @@ pub fn identify(
     }
 }
 
-/// The entries of a list header, all its lines joined, from right to left.
-fn entries<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
-    let lines: Vec<&HeaderValue> = headers.get_all(name).iter().collect();
-    lines.into_iter().rev().flat_map(|line| {
-        // An entry with bytes beyond ASCII is no address: it ends the walk as the empty entry does.
-        line.to_str().unwrap_or("").rsplit(',').map(str::trim)
+/// The entries of a line, from right to left.
+fn entries(line: &HeaderValue) -> impl Iterator<Item = &[u8]> {
+    line.as_bytes().rsplit(|byte| *byte == b',')
+}
+
+/// The pieces of a text between separators outside quoted strings (RFC 9110 §5.6.4), from right to left: what the
+/// nearest proxy wrote is read right, whatever stands before it.
+fn rsplit_unquoted(text: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
+    let mut left = Some(text);
+    std::iter::from_fn(move || {
+        let text = left.take()?;
+        let mut quoted = false;
+        for (at, byte) in text.iter().enumerate().rev() {
+            let (before, piece) = text.split_at(at);
+            if *byte == b'"' && !(quoted && ends_escaping(before)) {
+                quoted = !quoted;
+            } else if *byte == separator && !quoted {
+                left = Some(before);
+                return piece.get(1..);
+            }
+        }
+        Some(text)
     })
+}
+
+/// Whether what follows is escaped: an odd number of backslashes stands before it.
+fn ends_escaping(before: &[u8]) -> bool {
+    let backslashes = before.iter().rev().take_while(|byte| **byte == b'\\');
+    backslashes.count() % 2 == 1
 }
 
 /// Walks a chain from the nearest entry: trusted addresses are skipped, the first untrusted one is the client; if all
 /// are trusted, the farthest is. What is no address ends the walk, and the last good one stands (CLIENT-3).
-fn walk<'a>(peer: IpAddr, trusted: &NetSet, entries: impl Iterator<Item = &'a str>) -> IpAddr {
+fn walk<'a>(peer: IpAddr, trusted: &NetSet, entries: impl Iterator<Item = &'a [u8]>) -> IpAddr {
     let mut last_good = peer;
     for entry in entries.take(MAX_ENTRIES) {
         let Some(address) = address(entry) else { break };
@@ -97,8 +117,9 @@ fn walk<'a>(peer: IpAddr, trusted: &NetSet, entries: impl Iterator<Item = &'a st
 }
 
 /// Reads an address; a port, brackets and a zone are taken off.
-fn address(entry: &str) -> Option<IpAddr> {
-    let entry = entry.trim().trim_matches('"');
+fn address(entry: &[u8]) -> Option<IpAddr> {
+    let entry = std::str::from_utf8(entry.trim_ascii()).ok()?;
+    let entry = entry.trim_matches('"');
     let bare = if let Some(rest) = entry.strip_prefix('[') {
         let (inside, port) = rest.split_once(']')?;
         let port_is_fine = port.is_empty() || port.strip_prefix(':').is_some_and(is_port);
@@ -129,12 +150,13 @@ fn is_port(text: &str) -> bool {
 }
 
 /// The `for` parameter of one `Forwarded` element (RFC 7239 §4); an element without one is skipped.
-fn forwarded_for(element: &str) -> Option<&str> {
-    element.split(';').find_map(|pair| {
-        let (name, value) = pair.split_once('=')?;
-        name.trim()
-            .eq_ignore_ascii_case("for")
-            .then(|| value.trim())
+fn forwarded_for(element: &[u8]) -> Option<&[u8]> {
+    rsplit_unquoted(element, b';').find_map(|pair| {
+        let mut sides = pair.splitn(2, |byte| *byte == b'=');
+        let (name, value) = (sides.next()?, sides.next()?);
+        name.trim_ascii()
+            .eq_ignore_ascii_case(b"for")
+            .then_some(value)
     })
 }
 
@@ -172,13 +194,12 @@ const HOUR_MS: u64 = 3_600_000;
 impl ForgottenProxy {
     /// Notes what an untrusted peer forwarded; true where a warning is due.
     pub fn note(&self, peer: IpAddr, headers: &HeaderMap, wall_ms: u64) -> bool {
-        let Some(value) = headers.get(X_FORWARDED_FOR) else {
-            return false;
-        };
-        let Some(client) = value
-            .to_str()
-            .ok()
-            .and_then(|text| address(text.rsplit(',').next()?))
+        // What the peer itself added: the last entry of the last line.
+        let Some(client) = headers
+            .get_all(X_FORWARDED_FOR)
+            .into_iter()
+            .next_back()
+            .and_then(|line| address(entries(line).next()?))
             .map(Client::of)
         else {
             return false;
@@ -309,6 +330,35 @@ mod tests {
             |trusted_entries: usize| format!("203.0.113.7{}", ", 10.0.0.2".repeat(trusted_entries));
         assert_eq!(client(&[("x-forwarded-for", &chain(63))]), "203.0.113.7");
         assert_eq!(client(&[("x-forwarded-for", &chain(64))]), "10.0.0.2");
+    }
+
+    /// CLIENT-3: what a client wrote into the line spoils its own entries, not those that proxies added to it.
+    #[test]
+    fn bytes_beyond_ascii_spoil_one_entry() {
+        let mut map = HeaderMap::new();
+        let line = HeaderValue::from_bytes(b"\xff, 203.0.113.7, 10.0.0.2").unwrap();
+        map.append(X_FORWARDED_FOR, line);
+        let peer = "10.0.0.1".parse().unwrap();
+        let found = identify(peer, true, &trusted(), &X_FORWARDED_FOR, &map);
+        assert_eq!(found.address.to_string(), "203.0.113.7");
+    }
+
+    /// CLIENT-4: nothing in a quoted string ends an element or a pair (RFC 7239 §4): a proxy quotes what the client sent.
+    #[test]
+    fn a_quoted_string_names_no_client() {
+        let peer = "10.0.0.1".parse().unwrap();
+        for element in [
+            r#"for=203.0.113.7;host="a,for=198.51.100.1""#,
+            r#"host="a;for=198.51.100.1";for=203.0.113.7"#,
+            r#"for=203.0.113.7;host="a\",for=198.51.100.1;by=\"""#,
+            r#"for=203.0.113.7;host="a\\""#,
+            // The client's own element is left open; what the proxy added stands.
+            r#"for="198.51.100.1, for=203.0.113.7"#,
+        ] {
+            let lines = headers(&[("forwarded", element)]);
+            let found = identify(peer, true, &trusted(), &FORWARDED, &lines);
+            assert_eq!(found.address.to_string(), "203.0.113.7", "{element}");
+        }
     }
 
     /// CLIENT-4: another header can be named, `Forwarded` among them.
