@@ -161,13 +161,12 @@ pub fn to_upstream(client: &HeaderMap, ours: &Ours<'_>, websocket: bool) -> Head
         // HTTP/1.0 has no Host, what we send must (RFC 9112 §3.2).
         headers.insert(HOST, ours.upstream_host.clone());
     }
-    if te && names(client, &TE, "trailers") {
-        headers.insert(TE, TRAILERS);
-        headers.insert(CONNECTION, TE_TOKEN);
-    }
     if websocket {
         headers.insert(CONNECTION, UPGRADE_TOKEN);
         headers.insert(UPGRADE, WEBSOCKET);
+    } else if te && names(client, &TE, "trailers") {
+        headers.insert(TE, TRAILERS);
+        headers.insert(CONNECTION, TE_TOKEN);
     }
     add_forwarded(&mut headers, client, host, ours);
     headers.insert(X_REQUEST_ID, ours.request_id.clone());
@@ -328,6 +327,10 @@ mod tests {
     }
 
     fn sent(lines: &[(&str, &str)], trusted: bool) -> HeaderMap {
+        sent_as(lines, trusted, false)
+    }
+
+    fn sent_as(lines: &[(&str, &str)], trusted: bool, websocket: bool) -> HeaderMap {
         let (peer, request_id, upstream_host) = (
             HeaderValue::from_static("198.51.100.1"),
             HeaderValue::from_static("id-1"),
@@ -342,7 +345,7 @@ mod tests {
                 request_id: &request_id,
                 upstream_host: &upstream_host,
             },
-            false,
+            websocket,
         )
     }
 
@@ -452,6 +455,14 @@ mod tests {
     fn a_client_that_takes_trailers_gets_them() {
         let map = sent(&[("host", "a"), ("te", "trailers, deflate")], false);
         assert_eq!((&map[TE], &map[CONNECTION]), (&TRAILERS, &TE_TOKEN));
+    }
+
+    /// CLIENT-6: a `TE` that `Connection` does not name would travel on (RFC 9110 §10.1.4).
+    #[test]
+    fn a_websocket_asks_for_its_upgrade_alone() {
+        let map = sent_as(&[("host", "a"), ("te", "trailers")], false, true);
+        assert_eq!(map[CONNECTION], UPGRADE_TOKEN);
+        assert!(!map.contains_key(TE));
     }
 
     #[test]
