@@ -112,7 +112,10 @@ fn unknown_names(written: &BTreeMap<String, String>) -> Vec<String> {
                 .map(|row| row.name)
                 .min_by_key(|known| strsim::osa_distance(known, name))
                 .unwrap_or_default();
-            format!("{name} is no setting and is ignored: the nearest known name is {nearest}")
+            format!(
+                "{} is no setting and is ignored: the nearest known name is {nearest}",
+                name.escape_debug()
+            )
         })
         .collect()
 }
@@ -1537,11 +1540,13 @@ mod tests {
             warnings(&[
                 ("WAF_BANFIRST", "1h"),
                 ("WAF_RATE_LIMIT_PER_MINUT", "1"),
+                ("WAF_\x1b[2J\n", "1"),
                 ("WAF_UNKNOWN", ""),
                 ("waf_mode", "observe"),
                 ("PATH", "/bin"),
             ]),
             [
+                "WAF_\\u{1b}[2J\\n is no setting and is ignored: the nearest known name is WAF_MODE",
                 "WAF_BANFIRST is no setting and is ignored: the nearest known name is WAF_BAN_FIRST",
                 "WAF_RATE_LIMIT_PER_MINUT is no setting and is ignored: the nearest known name is WAF_RATE_LIMIT_PER_MINUTE",
             ]
