@@ -100,10 +100,11 @@ pub fn origin_form(uri: &Uri) -> Uri {
     if uri.scheme().is_none() && uri.authority().is_none() {
         return uri.clone();
     }
-    uri.path_and_query().map_or_else(
-        || Uri::from(PathAndQuery::from_static("/")),
-        |target| Uri::from(target.clone()),
-    )
+    match uri.path_and_query() {
+        // What stands before a `#` may be empty, and would be written so.
+        Some(target) if target.as_str() != "/" => Uri::from(target.clone()),
+        _ => Uri::from(PathAndQuery::from_static("/")),
+    }
 }
 
 /// Whether a request asks for a WebSocket (RFC 6455 §4.1).
@@ -473,6 +474,8 @@ mod tests {
         assert_eq!(map[HOST], "example.org:81");
         assert_eq!(origin_form(&uri), "/a?b");
         assert_eq!(origin_form(&"http://example.org".parse().unwrap()), "/");
+        let empty: Uri = "http://example.org#x".parse().unwrap();
+        assert_eq!(origin_form(&empty).to_string(), "/");
         assert_eq!(origin_form(&"*".parse().unwrap()), "*");
     }
 
