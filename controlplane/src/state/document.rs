@@ -156,12 +156,22 @@ impl Fault {
     }
 }
 
-/// A fault quotes what it found, and that may be a megabyte: its beginning is enough to find it by.
+/// A fault quotes what it found, and that may be a megabyte, or a command to a terminal: its beginning, on one line, is
+/// enough to find it by.
 fn shortened(text: &str) -> String {
-    match text.char_indices().nth(MAX_QUOTE) {
-        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or(text)),
-        None => text.to_owned(),
+    let mut short = String::new();
+    for (place, character) in text.chars().enumerate() {
+        if place == MAX_QUOTE {
+            short.push('…');
+            break;
+        }
+        if character.is_control() {
+            short.extend(character.escape_default());
+        } else {
+            short.push(character);
+        }
     }
+    short
 }
 
 /// Writes a whole file, pretty-printed, with a newline at its end.
@@ -766,6 +776,18 @@ mod tests {
             assert!(fault.len() < 2000, "{}", fault.len());
             assert!(fault.contains('…'), "{fault}");
         }
+    }
+
+    /// STATE-6: a fault is one line, and no command to a terminal, whatever names it quotes.
+    #[test]
+    fn a_fault_is_one_line() {
+        let text = r#"{"version":1,"\n":{"\u001b[2J":nil}}"#;
+        assert_eq!(
+            fault::<Bans>(text),
+            r#"line 1, column 33, at "/\n/\u{1b}[2J": expected ident"#
+        );
+        let twice = fault::<Bans>(r#"{"\n":1,"\n":2}"#);
+        assert!(!twice.contains('\n'), "{twice}");
     }
 
     /// STATE-5: hostile texts are faults, never panics; deep nesting is cut.
