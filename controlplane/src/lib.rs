@@ -25,4 +25,41 @@ pub mod state;
 mod testing;
 mod top;
 
+/// A door for the fuzz targets.
+#[cfg(fuzzing)]
+pub mod fuzzing {
+    use weir_shared::netblock::{NetSet, PrefixLengths};
+
+    use crate::admin::bans::Orders;
+    use crate::admin::problem::Problem;
+
+    /// What judges the body of `POST /_waf/bans`.
+    pub struct Bodies(Orders);
+
+    impl Bodies {
+        /// With these trusted proxies; none if the schema is none.
+        pub fn new(trusted: NetSet) -> Option<Self> {
+            Orders::new(trusted, PrefixLengths::default())
+                .ok()
+                .map(Self)
+        }
+
+        /// The netblock to be banned; pointers and details where the body does not fit, none where it is no JSON.
+        pub fn read(&self, body: &[u8]) -> Result<String, Option<Vec<(String, String)>>> {
+            self.0.read(body).map_or_else(
+                |problem| match problem {
+                    Problem::DoesNotFit(faults) => Err(Some(
+                        faults
+                            .into_iter()
+                            .map(|fault| (fault.pointer, fault.detail))
+                            .collect(),
+                    )),
+                    _ => Err(None),
+                },
+                |order| Ok(order.netblock.to_string()),
+            )
+        }
+    }
+}
+
 pub use control_loop::{Control, ControlError, ControlHandle, Feeds, Wiring};

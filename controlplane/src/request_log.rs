@@ -279,6 +279,14 @@ impl Writer {
     }
 }
 
+/// A door for the fuzz targets: the lines of a batch.
+#[cfg(fuzzing)]
+pub fn lines(settings: &Settings, batch: &Batch) -> Vec<u8> {
+    let mut out = Vec::new();
+    Form::new(settings).lines(batch, &mut out);
+    out
+}
+
 /// Turns records into lines.
 struct Form {
     /// `,"instance":"…"`, escaped once.

@@ -25,5 +25,11 @@ mod request;
 mod socket;
 mod worker;
 
+/// A door for the fuzz targets.
+#[cfg(fuzzing)]
+pub mod fuzzing {
+    pub use crate::forward::headers;
+}
+
 pub use events::Records;
 pub use worker::{BindError, Bound, Counting, DataPlane, Parts, Stop};

@@ -517,6 +517,23 @@ impl Database {
     }
 }
 
+/// A door for the fuzz targets: checks a database and looks addresses up in it.
+#[cfg(fuzzing)]
+pub fn read_database(content: Vec<u8>, addresses: &[IpAddr]) -> Result<Vec<Lookup>, String> {
+    let database =
+        Database::check(content).map_err(|fault| fault.unwrap_or("of other things".to_owned()))?;
+    let answer = |address: &IpAddr| {
+        let record = database.record(*address).map_err(|e| e.to_string())?;
+        let Record {
+            country,
+            number,
+            as_name,
+        } = record.unwrap_or_default();
+        Ok(answer::lookup(country, number, as_name.as_deref()))
+    };
+    addresses.iter().map(answer).collect()
+}
+
 /// What is read of a record, in either layout.
 #[derive(Debug, Default, PartialEq)]
 struct Record<'a> {

@@ -25,6 +25,8 @@ pub use cache::LookupRow;
 pub(crate) use cache::MAX_LOOKUPS;
 pub use file::FileError;
 pub(crate) use file::FileFault;
+#[cfg(fuzzing)]
+pub use file::read_database;
 
 use file::Databases;
 use service::Service;

@@ -337,6 +337,44 @@ impl Edit {
     }
 }
 
+/// A door for the fuzz targets: a file of this name as it is read at start, and written again.
+#[cfg(fuzzing)]
+pub fn reread(file: &str, bytes: &[u8]) -> Result<Vec<u8>, String> {
+    use std::sync::LazyLock;
+
+    use self::document::{Document, schema};
+    use self::schema::FileSchema;
+
+    fn of<D: Document>(
+        schema: &Result<FileSchema, String>,
+        bytes: &[u8],
+    ) -> Result<Vec<u8>, String> {
+        let schema = schema.as_ref().map_err(String::clone)?;
+        let content = document::parse::<D>(schema, bytes).map_err(|fault| fault.to_string())?;
+        let mut entries = D::complete(content.entries, &[], Time(1_795_276_800_000));
+        D::sort(&mut entries);
+        let mut out = Vec::new();
+        document::write::<D>(&mut out, &entries, &content.envelope).map_err(|e| e.to_string())?;
+        Ok(out)
+    }
+
+    static SCHEMAS: LazyLock<[Result<FileSchema, String>; 4]> = LazyLock::new(|| {
+        [
+            schema::<Bans>(),
+            schema::<Clients>(),
+            schema::<Lookups>(),
+            schema::<Alerts>(),
+        ]
+    });
+    let [bans, clients, lookups, alerts] = &*SCHEMAS;
+    match file {
+        "bans.json" => of::<Bans>(bans, bytes),
+        "clients.json" => of::<Clients>(clients, bytes),
+        "lookups.json" => of::<Lookups>(lookups, bytes),
+        _ => of::<Alerts>(alerts, bytes),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;
