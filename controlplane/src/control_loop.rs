@@ -959,7 +959,7 @@ fn nanos(duration: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use weir_shared::lookup::Lookup;
+    use weir_shared::lookup::{Lookup, Place};
     use weir_shared::units::Time;
 
     use super::*;
@@ -1788,7 +1788,7 @@ mod tests {
                 as_name: None,
             };
             for _ in 0..times {
-                rig.places.lock().unwrap().count(Some(&lookup));
+                rig.places.lock().unwrap().count(Place::of(&lookup));
             }
         }
         assert_eq!(rig.metric(&country("DE")), Some(5.0));

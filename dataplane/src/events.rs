@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, TryLockError};
 use crossbeam_channel::{Receiver, Sender};
 use http::HeaderName;
 use weir_shared::event::{Break, Finished};
-use weir_shared::lookup::Lookup;
+use weir_shared::lookup::Place;
 use weir_shared::record::{Batch, Record};
 use weir_shared::totals::Places;
 
@@ -101,8 +101,8 @@ impl Events {
     }
 
     /// Counts a request by the country and the AS number of its client.
-    pub fn place(&self, lookup: Option<&Lookup>) {
-        self.gathered_places.borrow_mut().count(lookup);
+    pub fn place(&self, place: Place) {
+        self.gathered_places.borrow_mut().count(place);
     }
 
     /// Sends what was gathered. Called on every tick of the worker, so that a line is never long in coming.
@@ -164,6 +164,7 @@ impl Events {
 mod tests {
     use super::*;
     use http::Version;
+    use weir_shared::lookup::Lookup;
     use weir_shared::record::Text;
     use weir_shared::totals::Totals;
     use weir_shared::verdict::{Action, Group, LimitKind};
@@ -332,13 +333,13 @@ mod tests {
             country: Some("DE".to_owned()),
             ..Lookup::default()
         };
-        events.place(Some(&lookup));
+        events.place(Place::of(&lookup));
         {
             let held = places.lock().unwrap();
             events.flush();
             assert!(held.is_empty());
         }
-        events.place(Some(&lookup));
+        events.place(Place::of(&lookup));
         events.flush();
         assert_eq!(places.lock().unwrap().countries[&lookup.country()], 2);
     }

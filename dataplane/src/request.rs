@@ -19,7 +19,7 @@ use weir_shared::client::Client;
 use weir_shared::clock::Now;
 use weir_shared::event::{Break, Finished};
 use weir_shared::handover::{Body as OwnBody, OwnAnswer, OwnRequest, Step};
-use weir_shared::lookup::{self, Lookup, Reply};
+use weir_shared::lookup::{self, Lookup, Place, Reply};
 use weir_shared::record::{Batch, Record};
 use weir_shared::settings::{BanResponse, BytesCount, LogRequests, RateLimitHeaders};
 use weir_shared::table::ClientTable;
@@ -785,10 +785,13 @@ impl Ticket {
         let logged = self.is_logged(told);
         let history = self.history.unwrap_or_else(|| action.history());
         let charged = self.charged_bytes(request_bytes, response_bytes);
-        let wants_lookup = worker.counts_places || logged;
+        let counts_places = worker.counts_places;
+        let wants_lookup = logged || (counts_places && worker.events.wants_finished());
         let (counts, lookup) = (&mut self.decision.counts, &mut self.lookup);
+        let mut place = Place::default();
 
         let work = |entry: &mut Entry| {
+            place = entry.place;
             if wants_lookup {
                 lookup.clone_from(&entry.lookup);
             }
@@ -822,8 +825,8 @@ impl Ticket {
         worker
             .counters
             .request(told, total_us, request_bytes, response_bytes);
-        if worker.counts_places {
-            worker.events.place(self.lookup.as_deref());
+        if counts_places {
+            worker.events.place(place);
         }
         if worker.events.wants_finished() {
             worker.events.finished(Finished {

@@ -152,11 +152,31 @@ impl Lookup {
     /// The AS number, where one is known.
     pub fn as_number(&self) -> Option<AsNumber> {
         let text = self.asn.as_deref()?;
-        // Asked for at every request: the form that answers have, before those that a hand may write.
+        // Asked for of every new client: the form that answers have, before those that a hand may write.
         match text.strip_prefix("AS").and_then(number) {
             Some(number) => AsNumber::new(number),
             None => AsNumber::parse_named(text).ok()?.0,
         }
+    }
+}
+
+/// Where a client's requests are counted: its country and its AS number, as far as they are known. A client without a
+/// country is unknown, whatever its AS number (LOOKUP-4). Kept with the client, so that counting a request reads nothing
+/// but what the request touches anyway.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Place {
+    /// Its country.
+    pub country: Option<Country>,
+    /// Its AS number.
+    pub asn: Option<AsNumber>,
+}
+
+impl Place {
+    /// What an answer says of it.
+    pub fn of(lookup: &Lookup) -> Self {
+        let country = lookup.country();
+        let asn = country.and_then(|_| lookup.as_number());
+        Self { country, asn }
     }
 }
 

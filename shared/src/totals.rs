@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use ahash::RandomState;
 
-use crate::lookup::{AsNumber, Country, Lookup};
+use crate::lookup::{AsNumber, Country, Place};
 use crate::verdict::{Action, LimitKind};
 
 /// Upper bounds of the duration histograms, microseconds.
@@ -94,9 +94,7 @@ pub const MAX_ASNS: usize = 131_072;
 impl Places {
     /// Counts one request. An AS number that stands for none is unknown, and so is one without a country (LOOKUP-4), and a
     /// client whose lookup had not answered when the request ended.
-    pub fn count(&mut self, lookup: Option<&Lookup>) {
-        let country = lookup.and_then(Lookup::country);
-        let asn = country.and(lookup).and_then(Lookup::as_number);
+    pub fn count(&mut self, Place { country, asn }: Place) {
         *self.countries.entry(country).or_default() += 1;
         self.add_asn(asn, 1);
     }
@@ -163,6 +161,7 @@ pub struct Totals {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lookup::Lookup;
 
     fn lookup(country: Option<&str>, asn: Option<&str>) -> Lookup {
         Lookup {
@@ -182,9 +181,9 @@ mod tests {
             (None, Some("AS64496")),
             (Some("DEU"), None),
         ] {
-            places.count(Some(&lookup(country, asn)));
+            places.count(Place::of(&lookup(country, asn)));
         }
-        places.count(None);
+        places.count(Place::default());
         let germany = "DE".parse().ok();
         assert_eq!(
             places.countries,
@@ -199,7 +198,7 @@ mod tests {
     fn as_numbers_are_bounded() {
         let (mut all, mut one) = (Places::default(), Places::default());
         for number in 0..150_000u32 {
-            one.count(Some(&lookup(
+            one.count(Place::of(&lookup(
                 Some("DE"),
                 Some(&format!("AS{}", 100_000 + number)),
             )));

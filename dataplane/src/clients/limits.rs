@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use weir_shared::lookup::Lookup;
+use weir_shared::lookup::{Lookup, Place};
 use weir_shared::verdict::LimitKind;
 use weir_shared::window::{Span, Window};
 
@@ -40,6 +40,8 @@ pub struct Entry {
     pub bytes: [Window; 3],
     /// The lookup's answer.
     pub lookup: Option<Arc<Lookup>>,
+    /// Where the answer has its requests counted.
+    pub place: Place,
     /// What the answer changes for this client; none where it changes nothing.
     pub terms: Option<Arc<Terms>>,
     /// From when on the client is to be asked about, on the monotonic clock, nanoseconds; `u64::MAX` for never.
@@ -87,6 +89,7 @@ impl Entry {
             requests: [Window::default(); 3],
             bytes: [Window::default(); 3],
             lookup: None,
+            place: Place::default(),
             terms: None,
             ask_at_ns: 0,
             in_flight: false,
@@ -153,6 +156,13 @@ impl Entry {
     pub fn ask_again(&mut self, again_ns: u64) {
         self.in_flight = false;
         self.ask_at_ns = again_ns;
+    }
+
+    /// Forgets the answer and what it means.
+    pub fn forget_lookup(&mut self) {
+        self.lookup = None;
+        self.place = Place::default();
+        self.terms = None;
     }
 
     /// Forgets what was counted, once the ban of `generation` can be seen by every worker (LIMIT-6).

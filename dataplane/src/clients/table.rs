@@ -17,7 +17,7 @@ use ahash::RandomState;
 use dashmap::DashMap;
 use weir_shared::client::Client;
 use weir_shared::clock::Now;
-use weir_shared::lookup::Lookup;
+use weir_shared::lookup::{Lookup, Place};
 use weir_shared::netblock::Netblock;
 use weir_shared::table::{ClientRow, ClientTable, MAX_CLIENTS};
 use weir_shared::units::Time;
@@ -137,6 +137,7 @@ impl Table {
     /// Attaches an answer that holds until `until_ns`, and works out what it means.
     pub fn attach(&self, entry: &mut Entry, lookup: Arc<Lookup>, until_ns: u64) {
         entry.terms = self.rules.terms(&lookup);
+        entry.place = Place::of(&lookup);
         entry.lookup = Some(lookup);
         entry.in_flight = false;
         entry.ask_at_ns = until_ns;
@@ -267,7 +268,7 @@ impl ClientTable for Table {
             // How old this answer is the file does not say: it holds, and is asked for again.
             match &row.lookup {
                 Some(lookup) => self.attach(entry, Arc::clone(lookup), 0),
-                None => entry.lookup = None,
+                None => entry.forget_lookup(),
             }
         };
         if self.kept(row.client, fill).is_some() {
@@ -297,8 +298,7 @@ impl ClientTable for Table {
 
     fn forget_lookup(&self, client: Client) {
         self.kept(client, |entry| {
-            entry.lookup = None;
-            entry.terms = None;
+            entry.forget_lookup();
             entry.ask_again(0);
         });
     }

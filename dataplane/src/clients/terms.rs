@@ -118,8 +118,9 @@ fn percents(percents: &Percents, lookup: &Lookup) -> [Option<Applied>; 2] {
         return [unknown, unknown];
     };
     let of_asn = |by: &BTreeMap<_, u8>, setting| {
-        lookup
-            .as_number()
+        // Mostly no percentage is set: nothing is read of the answer then.
+        let number = (!by.is_empty()).then(|| lookup.as_number()).flatten();
+        number
             .and_then(|number| by.get(&number))
             .map(|percent| (*percent, setting))
     };

@@ -85,6 +85,13 @@ fn system(number: usize) -> Value {
     ])
 }
 
+/// Which of `count` records a network has. Neighbours have different ones; and as on the Internet, a few have most: here
+/// a hundred AS of 60,000 have 45 % of the networks.
+fn owner(network: usize, count: usize) -> usize {
+    let turned = network.wrapping_mul(7919) % NETWORKS;
+    ((turned as f64 / NETWORKS as f64).powi(8) * count as f64) as usize
+}
+
 /// A whole file, its networks spread over `count` records; none if it is too large for its pointers.
 fn database(kind: &str, count: usize, record: impl Fn(usize) -> Value) -> Option<Vec<u8>> {
     let (mut data, mut places) = (Vec::new(), Vec::new());
@@ -119,9 +126,8 @@ fn database(kind: &str, count: usize, record: impl Fn(usize) -> Value) -> Option
     for parent in 1..NETWORKS {
         let child = |number: usize| match number.checked_sub(NETWORKS) {
             None => Some(PATH + number - 1),
-            // Neighbours have different records, as far apart in memory as those of a real file.
             Some(network) => {
-                let place = places.get(network.wrapping_mul(7919) % count)?;
+                let place = places.get(owner(network, count))?;
                 Some(nodes + SEPARATOR + place)
             }
         };
