@@ -144,14 +144,6 @@ impl Document for Alerts {
         entries
     }
 
-    fn merge(_: &Entry, _: &Entry, theirs: &Entry) -> Entry {
-        theirs.clone()
-    }
-
-    fn lifts(_: &Entry, _: &Entry) -> bool {
-        false
-    }
-
     fn sort(_: &mut [Entry]) {
         // Memory's order is that of the file: counters as they were seen, which their times alone would not tell.
     }

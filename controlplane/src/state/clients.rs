@@ -71,14 +71,6 @@ impl Document for Clients {
         entries
     }
 
-    fn merge(_: &Entry, _: &Entry, theirs: &Entry) -> Entry {
-        theirs.clone()
-    }
-
-    fn lifts(_: &Entry, _: &Entry) -> bool {
-        false
-    }
-
     fn sort(_: &mut [Entry]) {
         // Memory's order is the exact order in which clients were seen; times alone would not tell it.
     }

@@ -83,11 +83,16 @@ pub(super) trait Document: Sized + 'static {
     /// written, so that an entry which is read twice is completed the same way.
     fn complete(entries: Vec<Self::Entry>, base: &[Self::Entry], now: Time) -> Vec<Self::Entry>;
 
-    /// An entry that the edit changed from `before` to `theirs` while memory holds `ours`.
-    fn merge(before: &Self::Entry, ours: &Self::Entry, theirs: &Self::Entry) -> Self::Entry;
+    /// An entry that the edit changed from `before` to `theirs` while memory holds `ours`. It counts whole, but where a
+    /// file says otherwise.
+    fn merge(_before: &Self::Entry, _ours: &Self::Entry, theirs: &Self::Entry) -> Self::Entry {
+        theirs.clone()
+    }
 
     /// Whether the change from `before` to `after` lifts the entry.
-    fn lifts(before: &Self::Entry, after: &Self::Entry) -> bool;
+    fn lifts(_before: &Self::Entry, _after: &Self::Entry) -> bool {
+        false
+    }
 
     /// Puts the entries into the order of the file.
     fn sort(entries: &mut [Self::Entry]);

@@ -77,14 +77,6 @@ impl Document for Lookups {
         entries
     }
 
-    fn merge(_: &Entry, _: &Entry, theirs: &Entry) -> Entry {
-        theirs.clone()
-    }
-
-    fn lifts(_: &Entry, _: &Entry) -> bool {
-        false
-    }
-
     fn sort(entries: &mut [Entry]) {
         entries.sort_by_key(|entry| entry.row.client);
     }
