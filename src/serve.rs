@@ -110,9 +110,9 @@ pub fn serve(settings: Settings, announce: Announce) -> Result<(), StartError> {
         lookups,
         feeds: Feeds {
             finished,
-            places: {
+            origins: {
                 let counting = counting.clone();
-                Arc::new(move || counting.take_places())
+                Arc::new(move || counting.take_origins())
             },
             lines: lines_up,
         },
@@ -141,8 +141,8 @@ pub fn serve(settings: Settings, announce: Announce) -> Result<(), StartError> {
             snapshots,
             breaks: breaks_up,
             records: (settings.log_requests != LogRequests::Off).then(|| Records {
-                full: records_up,
-                spare,
+                batches: records_up,
+                emptied: spare,
                 headers: logged_headers(&settings.log_request_headers).into(),
             }),
             finished: settings.anomalies.is_on().then_some(finished_up),

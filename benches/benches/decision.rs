@@ -80,7 +80,7 @@ fn ask(address: IpAddr) -> Asked<'static> {
         client: Client::of(address),
         address,
         content_length: None,
-        patient: true,
+        may_wait: true,
     }
 }
 

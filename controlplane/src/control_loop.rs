@@ -18,17 +18,17 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use crossbeam_channel::{Receiver, Select, Sender, TryRecvError, bounded, never};
 use weir_schema::CatalogError;
-use weir_shared::ban::{Ban, Kept, Notes, Unknown};
+use weir_shared::ban::{Ban, Notes, Unknown, WithUnknown};
 use weir_shared::client::Client;
 use weir_shared::clock::{Clock, Now};
-use weir_shared::event::{Break, Finished};
+use weir_shared::event::{Finished, LimitExceeded};
 use weir_shared::handover::{Handover, Respond};
 use weir_shared::lookup::{AsNumber, Country};
 use weir_shared::netblock::Netblock;
 use weir_shared::settings::Settings;
 use weir_shared::snapshot::Snapshot;
 use weir_shared::table::ClientTable;
-use weir_shared::totals::{MAX_ASNS, Places, Totals};
+use weir_shared::totals::{MAX_ASNS, OriginCounts, Totals};
 
 use crate::admin::answers::{Answers, Told};
 use crate::admin::bans::{Listing, Pending};
@@ -37,7 +37,7 @@ use crate::admin::token::{AdminTokenHolder, TokenError};
 use crate::admin::{Ask, Front, Request, clients};
 use crate::alert::Alerts;
 use crate::anomaly::Anomalies;
-use crate::bans::ledger::{Broken, Full, Ledger, Rules};
+use crate::bans::ledger::{BreakOutcome, Full, Ledger, Rules};
 use crate::bans::notice::Notices;
 use crate::bans::publish::Publisher;
 use crate::lookup::{FileFault, Lookups};
@@ -107,7 +107,7 @@ pub struct Wiring {
     /// The data plane's clients.
     pub table: Arc<dyn ClientTable>,
     /// Broken limits.
-    pub breaks: Receiver<Break>,
+    pub breaks: Receiver<LimitExceeded>,
     /// Folds the data plane's counters.
     pub totals: Arc<dyn Fn() -> Totals + Send + Sync>,
     /// The state files.
@@ -127,7 +127,7 @@ pub struct Feeds {
     /// Finished requests; nobody sends any while every threshold is off.
     pub finished: Receiver<Vec<Finished>>,
     /// Takes the requests by country and AS number since the last time.
-    pub places: Arc<dyn Fn() -> Places + Send + Sync>,
+    pub origins: Arc<dyn Fn() -> OriginCounts + Send + Sync>,
     /// Alert lines, to the request log.
     pub lines: Sender<Vec<u8>>,
 }
@@ -171,13 +171,13 @@ pub struct Control {
     finished: Receiver<Vec<Finished>>,
     /// Whether more finished requests wait than one turn takes.
     finished_wait: bool,
-    places: Arc<dyn Fn() -> Places + Send + Sync>,
+    origins: Arc<dyn Fn() -> OriginCounts + Send + Sync>,
     countries: Top<Option<Country>>,
     asns: Top<Option<AsNumber>>,
     admin_token: Arc<AdminTokenHolder>,
     lookups: Lookups,
     disk: Disk,
-    breaks: Receiver<Break>,
+    breaks: Receiver<LimitExceeded>,
     requests: Receiver<Request>,
     /// Lists that are being gathered, in the order they were asked for; at most [`MAX_LISTINGS`].
     listings: VecDeque<(Listing, String, Respond)>,
@@ -186,7 +186,7 @@ pub struct Control {
     /// Clients whose breaks are being handled: after a panic they are released, or they would never be reported again.
     in_hand: Vec<Client>,
     /// Bans that are published and wait for their circumstances; their clients are reset afterwards.
-    unnoted: VecDeque<(Break, BanKey)>,
+    unnoted: VecDeque<(LimitExceeded, BanKey)>,
     /// The last edit that was taken in.
     applied: u64,
     saves: Saves,
@@ -305,7 +305,7 @@ impl Control {
         clock: Clock,
         snapshots: Arc<ArcSwap<Snapshot>>,
         table: Arc<dyn ClientTable>,
-        breaks: Receiver<Break>,
+        breaks: Receiver<LimitExceeded>,
         totals: Arc<dyn Fn() -> Totals + Send + Sync>,
         disk: Disk,
         start: StartState,
@@ -341,7 +341,7 @@ impl Control {
             anomalies,
             finished: feeds.finished,
             finished_wait: false,
-            places: feeds.places,
+            origins: feeds.origins,
             countries: Top::new(settings.metrics_top_n),
             asns: Top::new(settings.metrics_top_n),
             settings,
@@ -472,7 +472,7 @@ impl Control {
             return;
         }
         self.in_hand = breaks.iter().map(|broken| broken.client).collect();
-        let outcomes: Vec<Broken> = breaks
+        let outcomes: Vec<BreakOutcome> = breaks
             .iter()
             .map(|broken| self.ledger.break_limit(broken, now.wall_ms))
             .collect();
@@ -480,13 +480,13 @@ impl Control {
         let generation = self.publisher.generation();
         for (broken, outcome) in breaks.into_iter().zip(outcomes) {
             match outcome {
-                Broken::Banned(key) => {
+                BreakOutcome::Banned(key) => {
                     self.notice_ban(key);
                     self.bans_changed(now);
                     self.unnoted.push_back((broken, key));
                 }
-                Broken::Already => self.table.reset(broken.client, generation),
-                Broken::Full => self.table.release(broken.client),
+                BreakOutcome::Already => self.table.reset(broken.client, generation),
+                BreakOutcome::Full => self.table.release(broken.client),
             }
         }
         self.in_hand.clear();
@@ -514,7 +514,7 @@ impl Control {
     }
 
     /// The circumstances of a break (BAN-4). The client is not reset yet, so its own requests are among those counted.
-    fn notes(&self, broken: Break, crowded: bool, now: Now) -> Notes {
+    fn notes(&self, broken: LimitExceeded, crowded: bool, now: Now) -> Notes {
         let netblock = Netblock::of(broken.client, self.settings.ban_prefixes);
         let span = broken.limit.span();
         Notes {
@@ -524,7 +524,7 @@ impl Control {
                 .table
                 .row(broken.client)
                 .and_then(|row| row.lookup)
-                .map(Kept::from),
+                .map(WithUnknown::from),
             request: Some(broken.request.into()),
             limit: Some(broken.limit),
             limit_value: Some(broken.limit_value),
@@ -705,10 +705,10 @@ impl Control {
     }
 
     fn facts(&mut self, now: Now) -> Facts {
-        let places = (self.places)();
-        self.countries.take_in(places.countries, MAX_COUNTRIES);
-        self.asns.take_in(places.asns, MAX_ASNS);
-        self.asns.add_other(places.asns_beyond);
+        let counted = (self.origins)();
+        self.countries.take_in(counted.countries, MAX_COUNTRIES);
+        self.asns.take_in(counted.asns, MAX_ASNS);
+        self.asns.add_other(counted.asns_beyond);
         let country = |code: Option<Country>| code.map_or_else(unknown, |code| code.to_string());
         let asn = |asn: Option<AsNumber>| asn.map_or_else(unknown, |asn| asn.to_string());
         Facts {
@@ -959,7 +959,7 @@ fn nanos(duration: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use weir_shared::lookup::{Lookup, Place};
+    use weir_shared::lookup::{Lookup, Origin};
     use weir_shared::units::Time;
 
     use super::*;
@@ -1520,7 +1520,7 @@ mod tests {
             lookups,
             feeds: Feeds {
                 finished: never(),
-                places: Arc::new(Places::default),
+                origins: Arc::new(OriginCounts::default),
                 lines: bounded(64).0,
             },
             version: "0.0.0",
@@ -1577,9 +1577,7 @@ mod tests {
             request("GET", "/_waf/bans", ""),
             Box::new(move |answer| drop(send.send(answer))),
         );
-        assert!(
-            matches!(step, weir_shared::handover::Step::Answer(answer) if answer.status == 503)
-        );
+        assert!(matches!(step, weir_shared::handover::Step::Done(answer) if answer.status == 503));
         assert!(receive.try_recv().is_err());
     }
 
@@ -1788,7 +1786,7 @@ mod tests {
                 as_name: None,
             };
             for _ in 0..times {
-                rig.places.lock().unwrap().count(Place::of(&lookup));
+                rig.origins.lock().unwrap().count(Origin::of(&lookup));
             }
         }
         assert_eq!(rig.metric(&country("DE")), Some(5.0));

@@ -12,8 +12,8 @@ use weir_shared::ban::{Ban, RequestNote};
 use weir_shared::client::Client;
 use weir_shared::clock::{Clock, ManualClock};
 use weir_shared::escalation::Policy;
-use weir_shared::event::{Break, Finished};
-use weir_shared::handover::{Body, OwnAnswer, OwnRequest, Step};
+use weir_shared::event::{Finished, LimitExceeded};
+use weir_shared::handover::{Body, OwnRequest, OwnResponse, Step};
 use weir_shared::lookup::Lookup;
 use weir_shared::netblock::{NetSet, Netblock, PrefixLengths};
 use weir_shared::settings::{
@@ -22,7 +22,7 @@ use weir_shared::settings::{
 };
 use weir_shared::snapshot::Snapshot;
 use weir_shared::table::{ClientRow, ClientTable};
-use weir_shared::totals::{Places, Totals};
+use weir_shared::totals::{OriginCounts, Totals};
 use weir_shared::units::Time;
 use weir_shared::verdict::LimitKind;
 use weir_shared::window::Span;
@@ -186,12 +186,12 @@ pub(crate) struct Rig {
     pub(crate) clock: Arc<ManualClock>,
     pub(crate) snapshots: Arc<ArcSwap<Snapshot>>,
     pub(crate) table: Arc<Table>,
-    pub(crate) breaks: Sender<Break>,
+    pub(crate) breaks: Sender<LimitExceeded>,
     pub(crate) edits: Sender<Edit>,
     pub(crate) saves: Receiver<(Save, u64, Option<Saved>)>,
     pub(crate) faults: Sender<WriteFault>,
     pub(crate) finished: Sender<Vec<Finished>>,
-    pub(crate) places: Arc<Mutex<Places>>,
+    pub(crate) origins: Arc<Mutex<OriginCounts>>,
     /// Alert lines, as the log would get them.
     pub(crate) lines: Receiver<Vec<u8>>,
 }
@@ -226,12 +226,12 @@ impl Rig {
         let (faults, faulted) = unbounded();
         let (finished, ended) = unbounded();
         let (lines, written) = unbounded();
-        let places = Arc::new(Mutex::new(Places::default()));
+        let origins = Arc::new(Mutex::new(OriginCounts::default()));
         let feeds = Feeds {
             finished: ended,
-            places: {
-                let places = Arc::clone(&places);
-                Arc::new(move || std::mem::take(&mut *places.lock().unwrap()))
+            origins: {
+                let origins = Arc::clone(&origins);
+                Arc::new(move || std::mem::take(&mut *origins.lock().unwrap()))
             },
             lines,
         };
@@ -277,7 +277,7 @@ impl Rig {
             saves,
             faults,
             finished,
-            places,
+            origins,
             lines: written,
         })
     }
@@ -368,11 +368,11 @@ impl Rig {
     }
 
     /// Hands a request over as the data plane does; the answer comes at once or through the receiver.
-    pub(crate) fn hand(&self, request: OwnRequest) -> Receiver<OwnAnswer> {
+    pub(crate) fn hand(&self, request: OwnRequest) -> Receiver<OwnResponse> {
         let (send, receive) = unbounded();
         let handover = self.handle.handover();
-        let respond = |send: Sender<OwnAnswer>| {
-            Box::new(move |answer| drop(send.send(answer))) as Box<dyn FnOnce(OwnAnswer) + Send>
+        let respond = |send: Sender<OwnResponse>| {
+            Box::new(move |answer| drop(send.send(answer))) as Box<dyn FnOnce(OwnResponse) + Send>
         };
         let body = request.body.clone();
         let bare = OwnRequest {
@@ -388,7 +388,7 @@ impl Rig {
             step => step,
         };
         match step {
-            Step::Answer(answer) => send.send(answer).unwrap(),
+            Step::Done(answer) => send.send(answer).unwrap(),
             Step::ReadBody { .. } => panic!("the body is asked for twice"),
             Step::Later => {}
         }
@@ -396,7 +396,7 @@ impl Rig {
     }
 
     /// Asks, with a disk that writes at once, and turns until the answer is there.
-    pub(crate) fn ask(&mut self, request: OwnRequest) -> OwnAnswer {
+    pub(crate) fn ask(&mut self, request: OwnRequest) -> OwnResponse {
         let answer = self.hand(request);
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
@@ -414,17 +414,17 @@ impl Rig {
         }
     }
 
-    pub(crate) fn post(&mut self, body: &str) -> OwnAnswer {
+    pub(crate) fn post(&mut self, body: &str) -> OwnResponse {
         self.ask(request("POST", "/_waf/bans", body))
     }
 
-    pub(crate) fn get(&mut self, path: &str) -> OwnAnswer {
+    pub(crate) fn get(&mut self, path: &str) -> OwnResponse {
         self.ask(request("GET", path, ""))
     }
 }
 
-pub(crate) fn broken(client: &str, at_ms: u64) -> Break {
-    Break {
+pub(crate) fn broken(client: &str, at_ms: u64) -> LimitExceeded {
+    LimitExceeded {
         client: client.parse().unwrap(),
         limit: LimitKind::Minute,
         limit_value: 1000,
@@ -466,6 +466,6 @@ pub(crate) fn row(client: &str) -> ClientRow {
     }
 }
 
-pub(crate) fn body(answer: &OwnAnswer) -> Value {
+pub(crate) fn body(answer: &OwnResponse) -> Value {
     serde_json::from_slice(&answer.body).unwrap()
 }

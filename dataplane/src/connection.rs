@@ -104,7 +104,7 @@ pub async fn serve(worker: Rc<Worker>, downstream: Rc<Downstream>) {
             }
         }
     }
-    // A tunnel that was agreed but never began: its ticket finishes here, not with the last reference.
+    // A tunnel that was agreed but never began: its exchange finishes here, not with the last reference.
     drop(downstream.tunnel.borrow_mut().take());
 }
 

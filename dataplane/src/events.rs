@@ -1,7 +1,7 @@
 //! What goes up: breaks, each at once on a channel of its own; log records and finished requests, in batches; counts by
 //! country and AS number, folded on the tick. Nothing here blocks; what does not fit is counted.
 //!
-//! Finished requests are reported only while an anomaly threshold is set, and places are counted only while lookups are
+//! Finished requests are reported only while an anomaly threshold is set, and origins are counted only while lookups are
 //! on: with both off, neither costs a request anything (ALERT-1).
 
 use std::cell::RefCell;
@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex, TryLockError};
 
 use crossbeam_channel::{Receiver, Sender};
 use http::HeaderName;
-use weir_shared::event::{Break, Finished};
-use weir_shared::lookup::Place;
+use weir_shared::event::{Finished, LimitExceeded};
+use weir_shared::lookup::Origin;
 use weir_shared::record::{Batch, Record};
-use weir_shared::totals::Places;
+use weir_shared::totals::OriginCounts;
 
 use crate::counters::Counters;
 
@@ -23,34 +23,34 @@ const FINISHED_BATCH: usize = 256;
 #[derive(Clone)]
 pub struct Records {
     /// Where batches go. A send wakes nobody: the writer looks on a tick of its own.
-    pub full: Sender<Batch>,
+    pub batches: Sender<Batch>,
     /// Batches that the writer has emptied; a new one is made where there is none.
-    pub spare: Receiver<Batch>,
+    pub emptied: Receiver<Batch>,
     /// What [`weir_shared::record::logged_headers`] makes of the settings.
     pub headers: Arc<[HeaderName]>,
 }
 
 /// One worker's way up.
 pub struct Events {
-    breaks: Sender<Break>,
+    breaks: Sender<LimitExceeded>,
     records: Option<Records>,
     gathered_records: RefCell<Batch>,
     finished: Option<Sender<Vec<Finished>>>,
     gathered_finished: RefCell<Vec<Finished>>,
     counters: Arc<Counters>,
-    /// Where counts by place go; the scrape takes them from there.
-    places: Arc<Mutex<Places>>,
-    gathered_places: RefCell<Places>,
+    /// Where counts by origin go; the scrape takes them from there.
+    origins: Arc<Mutex<OriginCounts>>,
+    gathered_origins: RefCell<OriginCounts>,
 }
 
 impl Events {
     /// `records` is none while `WAF_LOG_REQUESTS` is `off`, `finished` while every threshold is.
     pub fn new(
-        breaks: Sender<Break>,
+        breaks: Sender<LimitExceeded>,
         records: Option<Records>,
         finished: Option<Sender<Vec<Finished>>>,
         counters: Arc<Counters>,
-        places: Arc<Mutex<Places>>,
+        origins: Arc<Mutex<OriginCounts>>,
     ) -> Self {
         Self {
             breaks,
@@ -59,8 +59,8 @@ impl Events {
             finished,
             gathered_finished: RefCell::default(),
             counters,
-            places,
-            gathered_places: RefCell::default(),
+            origins,
+            gathered_origins: RefCell::default(),
         }
     }
 
@@ -69,9 +69,9 @@ impl Events {
         self.finished.is_some()
     }
 
-    /// Reports a broken limit; false if the control plane is behind (LIMIT-6).
-    pub fn report(&self, broken: Break) -> bool {
-        let sent = self.breaks.try_send(broken).is_ok();
+    /// Reports an exceeded limit; false if the control plane is behind (LIMIT-6).
+    pub fn report(&self, exceeded: LimitExceeded) -> bool {
+        let sent = self.breaks.try_send(exceeded).is_ok();
         if !sent {
             self.counters.break_dropped();
         }
@@ -101,15 +101,15 @@ impl Events {
     }
 
     /// Counts a request by the country and the AS number of its client.
-    pub fn place(&self, place: Place) {
-        self.gathered_places.borrow_mut().count(place);
+    pub fn origin(&self, origin: Origin) {
+        self.gathered_origins.borrow_mut().count(origin);
     }
 
     /// Sends what was gathered. Called on every tick of the worker, so that a line is never long in coming.
     pub fn flush(&self) {
         self.flush_records();
         self.flush_finished();
-        self.flush_places();
+        self.flush_origins();
     }
 
     fn flush_records(&self) {
@@ -120,8 +120,8 @@ impl Events {
     }
 
     fn send(&self, records: &Records, gathered: &mut Batch) {
-        *gathered = match records.full.try_send(std::mem::take(gathered)) {
-            Ok(()) => records.spare.try_recv().unwrap_or_default(),
+        *gathered = match records.batches.try_send(std::mem::take(gathered)) {
+            Ok(()) => records.emptied.try_recv().unwrap_or_default(),
             Err(refused) => {
                 let mut batch = refused.into_inner();
                 self.counters.records_dropped(batch.len());
@@ -146,15 +146,15 @@ impl Events {
     }
 
     /// A scrape that holds the lock is not waited for: the next tick folds what this one could not.
-    fn flush_places(&self) {
-        let mut gathered = self.gathered_places.borrow_mut();
+    fn flush_origins(&self) {
+        let mut gathered = self.gathered_origins.borrow_mut();
         if gathered.is_empty() {
             return;
         }
-        match self.places.try_lock() {
-            Ok(mut places) => places.take_in(&mut gathered),
+        match self.origins.try_lock() {
+            Ok(mut origins) => origins.take_in(&mut gathered),
             // Counts stay counts, whoever panicked while holding them.
-            Err(TryLockError::Poisoned(places)) => places.into_inner().take_in(&mut gathered),
+            Err(TryLockError::Poisoned(origins)) => origins.into_inner().take_in(&mut gathered),
             Err(TryLockError::WouldBlock) => {}
         }
     }
@@ -170,14 +170,14 @@ mod tests {
     use weir_shared::verdict::{Action, Group, LimitKind};
 
     fn events(
-        breaks: Sender<Break>,
+        breaks: Sender<LimitExceeded>,
         finished: Option<Sender<Vec<Finished>>>,
         counters: &Arc<Counters>,
-    ) -> (Events, Arc<Mutex<Places>>) {
-        let places = Arc::new(Mutex::default());
+    ) -> (Events, Arc<Mutex<OriginCounts>>) {
+        let origins = Arc::new(Mutex::default());
         let counters = Arc::clone(counters);
-        let events = Events::new(breaks, None, finished, counters, Arc::clone(&places));
-        (events, places)
+        let events = Events::new(breaks, None, finished, counters, Arc::clone(&origins));
+        (events, origins)
     }
 
     /// LIMIT-6: a full channel is told at once and counted, nothing waits.
@@ -186,7 +186,7 @@ mod tests {
         let (breaks, _kept) = crossbeam_channel::bounded(1);
         let counters = Arc::new(Counters::default());
         let events = events(breaks, None, &counters).0;
-        let broken = Break {
+        let exceeded = LimitExceeded {
             client: weir_shared::client::Client::V4(1),
             limit: LimitKind::Minute,
             limit_value: 1,
@@ -194,8 +194,8 @@ mod tests {
             at_ms: 0,
             request: Default::default(),
         };
-        assert!(events.report(broken.clone()));
-        assert!(!events.report(broken));
+        assert!(events.report(exceeded.clone()));
+        assert!(!events.report(exceeded));
         let mut totals = Totals::default();
         counters.fold_into(&mut totals);
         assert_eq!(totals.breaks_dropped, 1);
@@ -254,8 +254,8 @@ mod tests {
         let counters = Arc::new(Counters::default());
         let mut events = events(crossbeam_channel::bounded(1).0, None, &counters).0;
         events.records = Some(Records {
-            full,
-            spare,
+            batches: full,
+            emptied: spare,
             headers: Arc::new([]),
         });
         events.record(record);
@@ -324,7 +324,7 @@ mod tests {
     /// METRIC: a scrape that holds the counts costs no request a wait, and nothing is lost over it.
     #[test]
     fn counts_by_place_wait_for_nobody() {
-        let (events, places) = events(
+        let (events, origins) = events(
             crossbeam_channel::bounded(1).0,
             None,
             &Arc::new(Counters::default()),
@@ -333,14 +333,14 @@ mod tests {
             country: Some("DE".to_owned()),
             ..Lookup::default()
         };
-        events.place(Place::of(&lookup));
+        events.origin(Origin::of(&lookup));
         {
-            let held = places.lock().unwrap();
+            let held = origins.lock().unwrap();
             events.flush();
             assert!(held.is_empty());
         }
-        events.place(Place::of(&lookup));
+        events.origin(Origin::of(&lookup));
         events.flush();
-        assert_eq!(places.lock().unwrap().countries[&lookup.country()], 2);
+        assert_eq!(origins.lock().unwrap().countries[&lookup.country()], 2);
     }
 }

@@ -16,7 +16,7 @@ use weir_shared::settings::{CountryList, LookupSettings, LookupSource, Settings}
 use weir_shared::snapshot::Snapshot;
 use weir_shared::verdict::{Action, Group};
 
-use crate::clients::limits::{Broken, Charge, Entry, Limits};
+use crate::clients::limits::{Charge, Entry, Exceeded, Limits};
 use crate::clients::table::Table;
 use crate::clients::terms::Applied;
 
@@ -108,7 +108,7 @@ pub struct Asked<'a> {
     /// `Content-Length`, if there is one.
     pub content_length: Option<u64>,
     /// Whether it may still wait for its lookup; once it has waited, an answer that is not there is unknown.
-    pub patient: bool,
+    pub may_wait: bool,
 }
 
 /// What the ladder decided.
@@ -159,10 +159,10 @@ pub enum Refusal {
         /// Milliseconds since 1970.
         until_ms: u64,
     },
-    /// A broken limit.
+    /// An exceeded limit.
     RateLimited {
         /// Which.
-        broken: Broken,
+        exceeded: Exceeded,
         /// The end of the ban that follows; none where no ban can be made.
         ban: Option<Expiry>,
     },
@@ -224,7 +224,7 @@ pub fn decide(
     if exempt && !rules.lookups.on {
         return not_counted(Group::Default, passed);
     }
-    let needed = asked.patient && rules.lookups.needed(own, exempt);
+    let needed = asked.may_wait && rules.lookups.needed(own, exempt);
     // One visit to the client's entry for all that follows.
     table.seen(asked.client, now, |entry| {
         // 7. The lookup: begun for every new client, waited for only where something needs it.
@@ -270,11 +270,11 @@ fn charge(
     // 10. The request is counted against its windows.
     match entry.charge_request(limits, snapshot.generation, now.wall_ms) {
         Charge::Stale => Verdict::StartOver,
-        Charge::Over(broken) => {
+        Charge::Over(exceeded) => {
             let ban = snapshot
                 .can_ban
                 .then(|| expiry_of_next_ban(rules, snapshot, asked.client, now));
-            Verdict::Refuse(Refusal::RateLimited { broken, ban })
+            Verdict::Refuse(Refusal::RateLimited { exceeded, ban })
         }
         // 11. The announced body is too large.
         Charge::Within if is_too_large(rules, asked) => Verdict::Refuse(Refusal::BodyTooLarge),
@@ -363,7 +363,7 @@ mod tests {
             client: Client::of(address),
             address,
             content_length: length,
-            patient: true,
+            may_wait: true,
         }
     }
 
@@ -431,10 +431,10 @@ mod tests {
                 .verdict,
             );
         }
-        let Some(Verdict::Refuse(Refusal::RateLimited { ban, broken })) = last else {
+        let Some(Verdict::Refuse(Refusal::RateLimited { ban, exceeded })) = last else {
             panic!("{last:?}")
         };
-        assert!(broken.first);
+        assert!(exceeded.first);
         // The last ban of the netblock lasted 1 s and ended 1 s ago: three times that.
         assert_eq!(ban.unwrap().end_ms(), START + 3000);
     }
@@ -515,7 +515,7 @@ mod tests {
         let path = prop_oneof![Just("/"), Just("/static"), Just("/_waf/bans")];
         let country = prop::option::of(prop_oneof![Just("DE"), Just("FR"), Just("AT")]);
         prop_oneof![
-            6 => (path, 0u8..3, any::<bool>()).prop_map(|(path, last, patient)| Event::Request(path, last, patient)),
+            6 => (path, 0u8..3, any::<bool>()).prop_map(|(path, last, may_wait)| Event::Request(path, last, may_wait)),
             2 => (0u8..3, country).prop_map(|(last, country)| Event::Answer(last, country)),
             1 => (0u8..3, 0u64..100).prop_map(|(last, seconds)| Event::Fail(last, seconds)),
             1 => (0u64..80).prop_map(Event::Pass),
@@ -588,8 +588,8 @@ mod tests {
                             (known.asked_until, known.waiting) = (Some(now + seconds), false);
                         }
                     }
-                    Event::Request(path, last, patient) => {
-                        let asked = Asked { patient, ..asked(path, &Method::GET, last, None) };
+                    Event::Request(path, last, may_wait) => {
+                        let asked = Asked { may_wait, ..asked(path, &Method::GET, last, None) };
                         let found = decide(&rules, &snapshot, &table, &asked, Now { wall_ms: START / 86_400_000 * 86_400_000 + now * 1000, mono_ns: now * 1_000_000_000 });
                         let known = &mut twin[usize::from(last)];
                         let denied = lists && matches!(known.answer, Some(None | Some("DE")));
@@ -605,7 +605,7 @@ mod tests {
                                 (known.asked_until, known.waiting) = (Some(now + 120), true);
                             }
                             let needed = lists || (headers && path != "/_waf/bans") || (limits && !exempt);
-                            if patient && needed && known.answer.is_none() && known.waiting {
+                            if may_wait && needed && known.answer.is_none() && known.waiting {
                                 "await lookup"
                             } else if exempt {
                                 "passed"

@@ -63,7 +63,7 @@ pub fn problem_of(status: StatusCode, request_id: &HeaderValue) -> Response<Repl
 }
 
 /// 405 for methods that a reverse proxy does not take: CONNECT would be a tunnel, TRACE would show our own fields.
-pub fn method_not_taken() -> Response<ReplyBody> {
+pub fn method_not_allowed() -> Response<ReplyBody> {
     let mut response = problem(StatusCode::METHOD_NOT_ALLOWED);
     let allowed = HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS");
     response.headers_mut().insert(ALLOW, allowed);

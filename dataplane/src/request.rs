@@ -1,6 +1,6 @@
 //! The life of one request: identify, ask the ladder, refuse or answer or forward.
 //!
-//! Every exit ends in [`Ticket::finish`], which alone counts, charges bytes, keeps the client's history and writes the
+//! Every exit ends in [`Exchange::finish`], which alone counts, charges bytes, keeps the client's history and writes the
 //! log record. What a bug would do is caught one level up, in `connection.rs`.
 
 use std::future::poll_fn;
@@ -17,9 +17,9 @@ use hyper::body::{Body as _, Incoming};
 use weir_shared::ban::RequestNote;
 use weir_shared::client::Client;
 use weir_shared::clock::Now;
-use weir_shared::event::{Break, Finished};
-use weir_shared::handover::{Body as OwnBody, OwnAnswer, OwnRequest, Step};
-use weir_shared::lookup::{self, Lookup, Place, Reply};
+use weir_shared::event::{Finished, LimitExceeded};
+use weir_shared::handover::{Body as OwnBody, OwnRequest, OwnResponse, Step};
+use weir_shared::lookup::{self, Lookup, LookupStarted, Origin};
 use weir_shared::record::{Batch, Record};
 use weir_shared::settings::{BanResponse, BytesCount, LogRequests, RateLimitHeaders};
 use weir_shared::table::ClientTable;
@@ -27,9 +27,9 @@ use weir_shared::totals::ConnectionError;
 use weir_shared::verdict::{Action, History, LimitKind};
 use weir_shared::window::Span;
 
-use crate::clients::limits::{Broken, Entry};
+use crate::clients::limits::{Entry, Exceeded};
 use crate::forward::body::{AnswerBody, ReplyBody, RequestBody};
-use crate::forward::headers::{self, Ours};
+use crate::forward::headers::{self, ProxyFields};
 use crate::forward::pool::Pool;
 use crate::forward::upgrade::Tunnel;
 use crate::forward::{self, Answer, Failure};
@@ -71,44 +71,44 @@ pub fn answer(
 fn carry_out(next: Next) -> impl Future<Output = Result<Response<ReplyBody>, Dropped>> + use<> {
     async move {
         match next {
-            Next::AwaitLookup(ticket, body) => after_lookup(ticket, body).await,
+            Next::AwaitLookup(exchange, body) => after_lookup(exchange, body).await,
             Next::Done(response) => Ok(response),
-            Next::Refuse(ticket, body, refusal) => {
-                let left = drain(body, &ticket.head.headers).await;
-                refuse(ticket, refusal, left)
+            Next::Refuse(exchange, body, refusal) => {
+                let left = drain(body, &exchange.head.headers).await;
+                refuse(exchange, refusal, left)
             }
             // Rare, and large for what they hold across their awaits.
-            Next::AnswerOwn(ticket, body) => Ok(Box::pin(answer_own(ticket, body)).await),
-            Next::NotTaken(ticket, body) => {
-                let left = drain(body, &ticket.head.headers).await;
-                Ok(ticket.close_with(reply::method_not_taken(), Action::Answered, left))
+            Next::AnswerOwn(exchange, body) => Ok(Box::pin(answer_own(exchange, body)).await),
+            Next::MethodNotAllowed(exchange, body) => {
+                let left = drain(body, &exchange.head.headers).await;
+                Ok(exchange.close_with(reply::method_not_allowed(), Action::Answered, left))
             }
-            Next::Forward(ticket, body) => Ok(forward(ticket, body).await),
+            Next::Forward(exchange, body) => Ok(forward(exchange, body).await),
         }
     }
 }
 
 /// Step 7, where the request has to wait for it; then the rest. Boxed: it is rare, and leads back to where it came from.
 fn after_lookup(
-    mut ticket: Box<Ticket>,
+    mut exchange: Box<Exchange>,
     body: Incoming,
 ) -> Pin<Box<dyn Future<Output = Result<Response<ReplyBody>, Dropped>>>> {
     Box::pin(async move {
-        ticket.await_lookup().await;
-        carry_out(follow(ticket, body)).await
+        exchange.await_lookup().await;
+        carry_out(follow(exchange, body)).await
     })
 }
 
 /// What follows the verdict.
 enum Next {
     /// Step 7: the client's lookup decides.
-    AwaitLookup(Box<Ticket>, Incoming),
+    AwaitLookup(Box<Exchange>, Incoming),
     Done(Response<ReplyBody>),
-    Refuse(Box<Ticket>, Incoming, Refusal),
-    AnswerOwn(Box<Ticket>, Incoming),
+    Refuse(Box<Exchange>, Incoming, Refusal),
+    AnswerOwn(Box<Exchange>, Incoming),
     /// CONNECT and TRACE.
-    NotTaken(Box<Ticket>, Incoming),
-    Forward(Box<Ticket>, Incoming),
+    MethodNotAllowed(Box<Exchange>, Incoming),
+    Forward(Box<Exchange>, Incoming),
 }
 
 /// Identifies, and asks the ladder.
@@ -118,7 +118,7 @@ fn begin(worker: &Rc<Worker>, downstream: &Rc<Downstream>, request: Request<Inco
     let (mut head, body) = request.into_parts();
 
     let checked = headers::check_framing(&head.headers)
-        .and_then(|()| headers::settle_host(&head.uri, head.version, &mut head.headers));
+        .and_then(|()| headers::check_host(&head.uri, head.version, &mut head.headers));
     if checked.is_err() {
         // No request by section 1: answered, counted with the connections, not logged.
         worker
@@ -146,44 +146,50 @@ fn begin(worker: &Rc<Worker>, downstream: &Rc<Downstream>, request: Request<Inco
     }
 
     let websocket = headers::asks_for_websocket(&head.method, head.version, &head.headers);
-    let ticket = Ticket::new(worker, downstream, head, identity, decision, now, websocket);
-    follow(ticket, body)
+    let exchange = Exchange::new(worker, downstream, head, identity, decision, now, websocket);
+    follow(exchange, body)
 }
 
 /// What the verdict leads to.
-fn follow(mut ticket: Box<Ticket>, body: Incoming) -> Next {
-    let own = match ticket.decision.verdict {
-        Verdict::AwaitLookup => return Next::AwaitLookup(ticket, body),
+fn follow(mut exchange: Box<Exchange>, body: Incoming) -> Next {
+    let own = match exchange.decision.verdict {
+        Verdict::AwaitLookup => return Next::AwaitLookup(exchange, body),
         Verdict::Refuse(refusal) => {
-            ticket.report(&refusal);
-            if !ticket.worker.observe {
-                return Next::Refuse(ticket, body, refusal);
+            exchange.report(&refusal);
+            if !exchange.worker.observe {
+                return Next::Refuse(exchange, body, refusal);
             }
-            ticket.would_be = Some(refusal.action());
-            weir_shared::path::is_own(ticket.head.uri.path())
+            exchange.shadow_action = Some(refusal.action());
+            weir_shared::path::is_own(exchange.head.uri.path())
         }
         Verdict::Own => true,
         Verdict::Forward | Verdict::Health | Verdict::StartOver => false,
     };
     if own {
-        return Next::AnswerOwn(ticket, body);
+        return Next::AnswerOwn(exchange, body);
     }
-    if ticket.head.method == Method::CONNECT || ticket.head.method == Method::TRACE {
-        return Next::NotTaken(ticket, body);
+    if exchange.head.method == Method::CONNECT || exchange.head.method == Method::TRACE {
+        return Next::MethodNotAllowed(exchange, body);
     }
-    Next::Forward(ticket, body)
+    Next::Forward(exchange, body)
 }
 
 /// Asks the ladder; again where the snapshot was older than the client's last reset (LIMIT-6). Starts the lookup of a
 /// client that is to be asked about, unless the request is to wait for it.
-fn decide(worker: &Worker, identity: &Identity, head: &Parts, now: Now, patient: bool) -> Decision {
+fn decide(
+    worker: &Worker,
+    identity: &Identity,
+    head: &Parts,
+    now: Now,
+    may_wait: bool,
+) -> Decision {
     let asked = Asked {
         method: &head.method,
         path: head.uri.path(),
         client: identity.client,
         address: identity.address,
         content_length: content_length(&head.headers),
-        patient,
+        may_wait,
     };
     let mut ask = false;
     loop {
@@ -205,11 +211,11 @@ fn decide(worker: &Worker, identity: &Identity, head: &Parts, now: Now, patient:
 }
 
 /// Asks about a client; an answer that is there at once is attached at once. Says whether one is still to come.
-fn look_up(worker: &Worker, client: Client, answered: Option<lookup::Answered>) -> bool {
+fn look_up(worker: &Worker, client: Client, answered: Option<lookup::OnLookup>) -> bool {
     match (worker.ask)(client, answered) {
-        Reply::Known { lookup, until_ns } => worker.table.answer(client, lookup, until_ns),
-        Reply::NotNow { again_ns } => worker.table.ask_again(client, again_ns),
-        Reply::Later => return true,
+        LookupStarted::Known { lookup, until_ns } => worker.table.answer(client, lookup, until_ns),
+        LookupStarted::NotNow { again_ns } => worker.table.ask_again(client, again_ns),
+        LookupStarted::Later => return true,
     }
     false
 }
@@ -246,26 +252,28 @@ fn warn_of_forgotten_proxy(
 /// Steps 4, 5, 6, 8, 10 and 11 of the ladder: the refusal, in enforce mode. `left` says that a part of the body was not
 /// read.
 fn refuse(
-    ticket: Box<Ticket>,
+    exchange: Box<Exchange>,
     refusal: Refusal,
     left: bool,
 ) -> Result<Response<ReplyBody>, Dropped> {
-    let worker = Rc::clone(&ticket.worker);
-    let now_ms = ticket.decided.wall_ms;
+    let worker = Rc::clone(&exchange.worker);
+    let now_ms = exchange.decided.wall_ms;
     let (status, retry_ms) = match refusal {
         Refusal::DeniedNet | Refusal::DeniedCountry => (worker.ban_response, None),
         Refusal::Banned { until_ms } => (worker.ban_response, until_end(until_ms, now_ms)),
         Refusal::RateLimited {
             ban: Some(expiry), ..
-        } if !ticket.unbanned => (worker.ban_response, until_end(expiry.end_ms(), now_ms)),
-        Refusal::RateLimited { broken, .. } => (
+        } if !exchange.ban_not_possible => {
+            (worker.ban_response, until_end(expiry.end_ms(), now_ms))
+        }
+        Refusal::RateLimited { exceeded, .. } => (
             BanResponse::Status(StatusCode::TOO_MANY_REQUESTS),
-            ticket.until_fits(&broken),
+            exchange.until_fits(&exceeded),
         ),
         Refusal::BodyTooLarge => (BanResponse::Status(StatusCode::PAYLOAD_TOO_LARGE), None),
     };
     let BanResponse::Status(status) = status else {
-        ticket.finish_unanswered(refusal.action());
+        exchange.finish_unanswered(refusal.action());
         return Err(Dropped);
     };
     let mut response = reply::problem(status);
@@ -274,9 +282,9 @@ fn refuse(
     }
     let of_limits = matches!(refusal, Refusal::RateLimited { .. } | Refusal::BodyTooLarge);
     if of_limits && worker.rate_limit_headers != RateLimitHeaders::Off {
-        ticket.add_rate_limit_fields(response.headers_mut());
+        exchange.add_rate_limit_fields(response.headers_mut());
     }
-    Ok(ticket.close_with(response, refusal.action(), left))
+    Ok(exchange.close_with(response, refusal.action(), left))
 }
 
 /// Milliseconds until a ban ends; none if it never does.
@@ -307,26 +315,26 @@ async fn drain(mut body: Incoming, headers: &HeaderMap) -> bool {
 }
 
 /// Step 12: the service answers.
-async fn answer_own(mut ticket: Box<Ticket>, mut body: Incoming) -> Response<ReplyBody> {
-    let OwnAnswer {
+async fn answer_own(mut exchange: Box<Exchange>, mut body: Incoming) -> Response<ReplyBody> {
+    let OwnResponse {
         status,
         headers,
         body: content,
         action,
         history,
-    } = ask_control_plane(&ticket, &mut body).await;
-    ticket.history = Some(history);
-    let left = drain(body, &ticket.head.headers).await;
-    ticket.close_with(reply::own(status, headers, content), action, left)
+    } = ask_control_plane(&exchange, &mut body).await;
+    exchange.history = Some(history);
+    let left = drain(body, &exchange.head.headers).await;
+    exchange.close_with(reply::own(status, headers, content), action, left)
 }
 
-async fn ask_control_plane(ticket: &Ticket, body: &mut Incoming) -> OwnAnswer {
+async fn ask_control_plane(exchange: &Exchange, body: &mut Incoming) -> OwnResponse {
     let request = |content| OwnRequest {
-        method: ticket.head.method.clone(),
-        path: ticket.head.uri.path().to_owned(),
-        query: ticket.head.uri.query().map(str::to_owned),
-        authorization: only(&ticket.head.headers),
-        request_id: ticket.request_id.to_str().unwrap_or_default().to_owned(),
+        method: exchange.head.method.clone(),
+        path: exchange.head.uri.path().to_owned(),
+        query: exchange.head.uri.query().map(str::to_owned),
+        authorization: only(&exchange.head.headers),
+        request_id: exchange.request_id.to_str().unwrap_or_default().to_owned(),
         body: content,
     };
     let mut content = None;
@@ -336,13 +344,13 @@ async fn ask_control_plane(ticket: &Ticket, body: &mut Incoming) -> OwnAnswer {
             // The client may have gone; nobody is left to tell.
             let _ = sender.send(answer);
         });
-        match (ticket.worker.handover)(request(content.clone()), respond) {
-            Step::Answer(answer) => return answer,
+        match (exchange.worker.handover)(request(content.clone()), respond) {
+            Step::Done(answer) => return answer,
             Step::Later => return receiver.await.unwrap_or_else(|_| unavailable()),
             // Asked once at most: a second time would be a bug of the answering side, and ends here.
             Step::ReadBody { .. } if content.is_some() => return unavailable(),
             Step::ReadBody { limit } => {
-                content = Some(read_body(body, limit, &ticket.downstream).await);
+                content = Some(read_body(body, limit, &exchange.downstream).await);
             }
         }
     }
@@ -354,8 +362,8 @@ fn only(headers: &HeaderMap) -> Option<HeaderValue> {
     all.next().filter(|_| all.next().is_none()).cloned()
 }
 
-fn unavailable() -> OwnAnswer {
-    OwnAnswer {
+fn unavailable() -> OwnResponse {
+    OwnResponse {
         status: StatusCode::SERVICE_UNAVAILABLE,
         headers: HeaderMap::new(),
         body: Bytes::new(),
@@ -399,92 +407,93 @@ async fn read_body(body: &mut Incoming, limit: usize, downstream: &Downstream) -
 }
 
 /// Step 13: the application answers.
-async fn forward(mut ticket: Box<Ticket>, body: Incoming) -> Response<ReplyBody> {
-    ticket.forwarded = true;
-    let limit = ticket.body_limit();
-    let repeatable = forward::is_repeatable(&ticket.head.method, &body);
-    let body = RequestBody::new(body, &ticket.downstream, limit);
-    let build = |body| ticket.to_upstream(body);
-    let result = forward::exchange(
-        &ticket.worker.pool,
-        &ticket.downstream,
+async fn forward(mut exchange: Box<Exchange>, body: Incoming) -> Response<ReplyBody> {
+    exchange.forwarded = true;
+    let limit = exchange.body_limit();
+    let repeatable = forward::is_repeatable(&exchange.head.method, &body);
+    let body = RequestBody::new(body, &exchange.downstream, limit);
+    let build = |body| exchange.to_upstream(body);
+    let result = forward::send(
+        &exchange.worker.pool,
+        &exchange.downstream,
         body,
         build,
         repeatable,
     )
     .await;
     match result {
-        Ok(answer) => pass_on(ticket, answer),
-        Err(failure) => fail(ticket, failure),
+        Ok(answer) => pass_on(exchange, answer),
+        Err(failure) => fail(exchange, failure),
     }
 }
 
 /// The application's answer as the client gets it.
-fn pass_on(mut ticket: Box<Ticket>, answer: Answer) -> Response<ReplyBody> {
+fn pass_on(mut exchange: Box<Exchange>, answer: Answer) -> Response<ReplyBody> {
     let Answer {
         response,
-        lane,
+        connection,
         connect_us,
     } = answer;
-    let worker = Rc::clone(&ticket.worker);
-    let downstream = Rc::clone(&ticket.downstream);
-    let first_byte_us = worker.clock.since_us(ticket.started);
-    ticket.connect_us = connect_us;
-    ticket.first_byte_us = Some(first_byte_us);
+    let worker = Rc::clone(&exchange.worker);
+    let downstream = Rc::clone(&exchange.downstream);
+    let first_byte_us = worker.clock.since_us(exchange.started);
+    exchange.connect_us = connect_us;
+    exchange.first_byte_us = Some(first_byte_us);
     worker.counters.upstream(first_byte_us);
 
     let (mut head, incoming) = response.into_parts();
     let switched = head.status == StatusCode::SWITCHING_PROTOCOLS;
-    if switched && !(ticket.websocket && headers::is_websocket_answer(&head.headers)) {
+    if switched && !(exchange.websocket && headers::is_websocket_answer(&head.headers)) {
         tracing::warn!("the application switched protocols unasked");
-        return fail(ticket, Failure::BadGateway);
+        return fail(exchange, Failure::BadGateway);
     }
     headers::to_downstream(&mut head.headers, switched);
     head.version = Version::HTTP_11;
-    ticket.note_answer(&head, Action::Passed);
-    if worker.rate_limit_headers == RateLimitHeaders::Always && !ticket.is_unchecked() {
-        ticket.add_rate_limit_fields(&mut head.headers);
+    exchange.note_answer(&head, Action::Passed);
+    if worker.rate_limit_headers == RateLimitHeaders::Always && !exchange.is_unchecked() {
+        exchange.add_rate_limit_fields(&mut head.headers);
     }
     if switched {
         let idle_timeout = worker.websocket_idle_timeout;
         *downstream.tunnel.borrow_mut() = Some(Tunnel {
-            lane,
-            ticket,
+            connection,
+            exchange,
             idle_timeout,
         });
         return Response::from_parts(head, ReplyBody::empty());
     }
     if incoming.is_end_stream() {
-        worker.pool.keep(lane);
-        ticket.finish(Action::Passed);
+        worker.pool.keep(connection);
+        exchange.finish(Action::Passed);
         return Response::from_parts(head, ReplyBody::empty());
     }
-    let body = AnswerBody::new(incoming, lane, downstream, ticket);
+    let body = AnswerBody::new(incoming, connection, downstream, exchange);
     Response::from_parts(head, ReplyBody::Upstream(body))
 }
 
 /// The application gave no answer: ours.
-fn fail(ticket: Box<Ticket>, failure: Failure) -> Response<ReplyBody> {
+fn fail(exchange: Box<Exchange>, failure: Failure) -> Response<ReplyBody> {
     let (status, action) = match failure {
         Failure::BadGateway => (StatusCode::BAD_GATEWAY, Action::UpstreamError),
         Failure::TooSlow => (StatusCode::GATEWAY_TIMEOUT, Action::UpstreamError),
         Failure::BodyTooLarge => (StatusCode::PAYLOAD_TOO_LARGE, Action::BodyTooLarge),
         Failure::ClientAborted => (StatusCode::BAD_REQUEST, Action::ClientAborted),
     };
-    let mut response = reply::problem_of(status, &ticket.request_id);
-    if action == Action::BodyTooLarge && ticket.worker.rate_limit_headers != RateLimitHeaders::Off {
-        ticket.add_rate_limit_fields(response.headers_mut());
+    let mut response = reply::problem_of(status, &exchange.request_id);
+    if action == Action::BodyTooLarge && exchange.worker.rate_limit_headers != RateLimitHeaders::Off
+    {
+        exchange.add_rate_limit_fields(response.headers_mut());
     }
-    if ticket.downstream.unread_body.get() {
+    if exchange.downstream.unread_body.get() {
         reply::close(&mut response);
     }
-    ticket.finish_with(response, action)
+    exchange.finish_with(response, action)
 }
 
 /// One request from its head to its end, however it ends.
 ///
-/// Who holds the ticket holds the duty to finish it; a ticket that is dropped unfinished is a client that went away.
-pub struct Ticket {
+/// Who holds the exchange holds the duty to finish it; an exchange that is dropped unfinished is a client that went away.
+pub struct Exchange {
     worker: Rc<Worker>,
     downstream: Rc<Downstream>,
     /// As the client sent it.
@@ -502,9 +511,9 @@ pub struct Ticket {
     /// Passed on to the application: its bytes are charged (LIMIT-5).
     forwarded: bool,
     /// What enforce mode would have done, in observe mode (CHECK-3).
-    would_be: Option<Action>,
+    shadow_action: Option<Action>,
     /// The break could not be reported: no ban follows it (LIMIT-6).
-    unbanned: bool,
+    ban_not_possible: bool,
     /// What the history counts, where the action does not say it.
     history: Option<History>,
     limit_hit: Option<LimitKind>,
@@ -525,7 +534,7 @@ struct Answered {
     location: Option<HeaderValue>,
 }
 
-impl Ticket {
+impl Exchange {
     fn new(
         worker: &Rc<Worker>,
         downstream: &Rc<Downstream>,
@@ -552,8 +561,8 @@ impl Ticket {
             lookup: None,
             lookup_wait_us: None,
             forwarded: false,
-            would_be: None,
-            unbanned: false,
+            shadow_action: None,
+            ban_not_possible: false,
             history: None,
             limit_hit: None,
             answer: Answered::default(),
@@ -617,7 +626,7 @@ impl Ticket {
 
     /// The request that the application gets.
     fn to_upstream(&self, body: RequestBody) -> Request<RequestBody> {
-        let ours = Ours {
+        let ours = ProxyFields {
             peer: &self.downstream.peer_value,
             trusted: self.downstream.trusted,
             scheme: self.identity.scheme,
@@ -637,18 +646,18 @@ impl Ticket {
         request
     }
 
-    /// Tells the control plane of a broken limit, once (LIMIT-6).
+    /// Tells the control plane of an exceeded limit, once (LIMIT-6).
     fn report(&mut self, refusal: &Refusal) {
-        if let Refusal::RateLimited { broken, ban } = refusal {
-            self.broke(broken, ban.is_some());
+        if let Refusal::RateLimited { exceeded, ban } = refusal {
+            self.limit_exceeded(exceeded, ban.is_some());
         }
     }
 
-    fn broke(&mut self, broken: &Broken, can_ban: bool) {
-        self.limit_hit = Some(broken.kind);
-        self.worker.counters.limit_hit(broken.kind);
-        if broken.first && !(can_ban && self.worker.events.report(self.as_break(broken))) {
-            self.unbanned = true;
+    fn limit_exceeded(&mut self, exceeded: &Exceeded, can_ban: bool) {
+        self.limit_hit = Some(exceeded.kind);
+        self.worker.counters.limit_hit(exceeded.kind);
+        if exceeded.first && !(can_ban && self.worker.events.report(self.limit_report(exceeded))) {
+            self.ban_not_possible = true;
             self.worker
                 .table
                 .settle(self.identity.client, self.decided, |entry| {
@@ -657,13 +666,13 @@ impl Ticket {
         }
     }
 
-    fn as_break(&self, broken: &Broken) -> Break {
+    fn limit_report(&self, exceeded: &Exceeded) -> LimitExceeded {
         let text = |value: &HeaderValue| note(&String::from_utf8_lossy(value.as_bytes()));
-        Break {
+        LimitExceeded {
             client: self.identity.client,
-            limit: broken.kind,
-            limit_value: broken.limit,
-            limit_percent: self.percent(broken.kind),
+            limit: exceeded.kind,
+            limit_value: exceeded.limit,
+            limit_percent: self.percent(exceeded.kind),
             at_ms: self.decided.wall_ms,
             request: RequestNote {
                 method: Some(note(self.head.method.as_str())),
@@ -686,8 +695,8 @@ impl Ticket {
     }
 
     /// Milliseconds until one more request would fit.
-    fn until_fits(&self, broken: &Broken) -> Option<u64> {
-        let span = broken.kind.span();
+    fn until_fits(&self, exceeded: &Exceeded) -> Option<u64> {
+        let span = exceeded.kind.span();
         let now_ms = self.decided.wall_ms;
         self.worker
             .table
@@ -696,7 +705,7 @@ impl Ticket {
                     .into_iter()
                     .zip(&entry.requests)
                     .find(|(each, _)| *each == span)
-                    .and_then(|(_, window)| window.fits_in(span, now_ms, broken.limit, 1))
+                    .and_then(|(_, window)| window.fits_in(span, now_ms, exceeded.limit, 1))
             })
     }
 
@@ -779,19 +788,19 @@ impl Ticket {
         let (request_bytes, response_bytes) =
             (self.downstream.request_bytes.get(), self.response_bytes);
         if worker.observe && self.is_over_body_size(request_bytes) {
-            self.would_be = self.would_be.or(Some(Action::BodyTooLarge));
+            self.shadow_action = self.shadow_action.or(Some(Action::BodyTooLarge));
         }
-        let told = self.would_be.unwrap_or(action);
-        let logged = self.is_logged(told);
+        let reported = self.shadow_action.unwrap_or(action);
+        let logged = self.is_logged(reported);
         let history = self.history.unwrap_or_else(|| action.history());
         let charged = self.charged_bytes(request_bytes, response_bytes);
-        let counts_places = worker.counts_places;
-        let wants_lookup = logged || (counts_places && worker.events.wants_finished());
+        let counts_origins = worker.counts_origins;
+        let wants_lookup = logged || (counts_origins && worker.events.wants_finished());
         let (counts, lookup) = (&mut self.decision.counts, &mut self.lookup);
-        let mut place = Place::default();
+        let mut origin = Origin::default();
 
         let work = |entry: &mut Entry| {
-            place = entry.place;
+            origin = entry.origin;
             if wants_lookup {
                 lookup.clone_from(&entry.lookup);
             }
@@ -800,7 +809,7 @@ impl Ticket {
                 History::Refused => entry.refused += 1,
                 History::Neither => {}
             }
-            let broken = charged.and_then(|bytes| {
+            let exceeded = charged.and_then(|bytes| {
                 let terms = worker.table.rules.applied(entry);
                 let limits = terms.map_or(worker.rules.limits, |terms| terms.limits);
                 entry.charge_bytes(&limits, ended.wall_ms, bytes)
@@ -810,23 +819,23 @@ impl Ticket {
                 let [requests @ .., _, _, _] = *counts;
                 *counts = entry.counts_with(requests, ended.wall_ms);
             }
-            broken
+            exceeded
         };
-        let broken = if self.decision.counted {
+        let exceeded = if self.decision.counted {
             worker.table.settle(self.identity.client, ended, work)
         } else {
             worker.table.seen(self.identity.client, self.decided, work)
         };
-        if let Some(broken) = broken {
+        if let Some(exceeded) = exceeded {
             let can_ban = worker.with_snapshot(|snapshot| snapshot.can_ban);
-            self.broke(&broken, can_ban);
+            self.limit_exceeded(&exceeded, can_ban);
         }
 
         worker
             .counters
-            .request(told, total_us, request_bytes, response_bytes);
-        if counts_places {
-            worker.events.place(place);
+            .request(reported, total_us, request_bytes, response_bytes);
+        if counts_origins {
+            worker.events.origin(origin);
         }
         if worker.events.wants_finished() {
             worker.events.finished(Finished {
@@ -838,7 +847,7 @@ impl Ticket {
         if logged {
             worker
                 .events
-                .record(|headers, batch| self.record(headers, batch, told, total_us));
+                .record(|headers, batch| self.record(headers, batch, reported, total_us));
         }
         self.downstream.end();
     }
@@ -846,7 +855,7 @@ impl Ticket {
     /// LIMIT-5: what is charged, for a request that was passed on and counted; in observe mode not what enforce mode
     /// would have refused (CHECK-3).
     fn charged_bytes(&self, request: u64, response: u64) -> Option<u64> {
-        let counts = self.forwarded && self.decision.counted && self.would_be.is_none();
+        let counts = self.forwarded && self.decision.counted && self.shadow_action.is_none();
         counts.then_some(match self.worker.bytes_count {
             BytesCount::Both => request.saturating_add(response),
             BytesCount::Request => request,
@@ -865,10 +874,10 @@ impl Ticket {
             && !self.websocket
     }
 
-    fn is_logged(&self, told: Action) -> bool {
+    fn is_logged(&self, reported: Action) -> bool {
         match self.worker.log_requests {
             LogRequests::All => true,
-            LogRequests::Refused => told.is_refusal() || told == Action::Unauthorized,
+            LogRequests::Refused => reported.is_refusal() || reported == Action::Unauthorized,
             LogRequests::Off => false,
         }
     }
@@ -900,7 +909,7 @@ impl Ticket {
             forwarded_for: batch.keep(fields.forwarded_for),
             scheme: self.identity.scheme,
             method: batch.keep(Some(method.as_str())),
-            // Also where the target names it (`settle_host`).
+            // Also where the target names it (`check_host`).
             host: batch.keep(fields.host),
             path: batch.keep(Some(uri.path())),
             query: batch.keep(uri.query()),
@@ -921,7 +930,7 @@ impl Ticket {
             cache_control: batch.keep(self.answer.cache_control.as_ref()),
             location: batch.keep(self.answer.location.as_ref()),
             action,
-            enforced: self.would_be.is_none(),
+            enforced: self.shadow_action.is_none(),
             limit_hit: self.limit_hit,
             limit_percent: self.decision.limit_percent,
             bytes_percent: self.decision.bytes_percent,
@@ -939,7 +948,7 @@ impl Ticket {
     }
 }
 
-impl Drop for Ticket {
+impl Drop for Exchange {
     fn drop(&mut self) {
         // A request that is dropped while it is worked on: its client went away, or a bug unwinds (then 500 was sent).
         if std::thread::panicking() {

@@ -19,7 +19,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
 use crate::forward::upgrade::Tunnel;
-use crate::worker::Coarse;
+use crate::worker::CoarseClock;
 
 /// What a connection is doing; decides which time-out cuts it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -84,7 +84,7 @@ pub struct Downstream {
     /// The peer's address as a header value, made once.
     pub peer_value: HeaderValue,
     /// Coarse monotonic time of the worker.
-    clock: Rc<Coarse>,
+    clock: Rc<CoarseClock>,
     timeouts: Timeouts,
     phase: Cell<Phase>,
     /// When the phase must have ended.
@@ -120,7 +120,7 @@ impl Downstream {
         stream: TcpStream,
         peer: IpAddr,
         trusted: bool,
-        clock: Rc<Coarse>,
+        clock: Rc<CoarseClock>,
         timeouts: Timeouts,
     ) -> Rc<Self> {
         let first_head = clock.mono_ns().saturating_add(timeouts.head_ns);
@@ -272,7 +272,7 @@ impl Downstream {
     /// Polls something that wakes itself while it is polled, as hyper's two halves of a connection do when one task
     /// drives both: `work` goes on until it cannot, so such a wake would only have the whole task polled once more for
     /// nothing. Where `work` is pending in the end and was woken meanwhile, the task is woken after all.
-    pub fn quietly<R>(
+    pub fn without_self_wake<R>(
         &self,
         cx: &mut Context<'_>,
         work: impl FnOnce(&mut Context<'_>) -> Poll<R>,
@@ -349,7 +349,7 @@ impl Downstream {
     }
 }
 
-/// The waker of [`Downstream::quietly`]. All of it happens on one thread; the atomics only make it a waker.
+/// The waker of [`Downstream::without_self_wake`]. All of it happens on one thread; the atomics only make it a waker.
 struct Quiet {
     task: Waker,
     polling: AtomicBool,

@@ -24,7 +24,7 @@ use tokio::runtime::LocalOptions;
 use tokio::sync::watch;
 use weir_shared::client::{Client, fold};
 use weir_shared::clock::{Clock, Now};
-use weir_shared::event::{Break, Finished};
+use weir_shared::event::{Finished, LimitExceeded};
 use weir_shared::handover::Handover;
 use weir_shared::lookup::Ask;
 use weir_shared::netblock::NetSet;
@@ -32,7 +32,7 @@ use weir_shared::settings::{
     BanResponse, BytesCount, LogRequests, LookupSource, RateLimitHeaders, Settings,
 };
 use weir_shared::snapshot::Snapshot;
-use weir_shared::totals::{ConnectionError, Places, Totals};
+use weir_shared::totals::{ConnectionError, OriginCounts, Totals};
 
 use crate::clients::table::Table;
 use crate::connection;
@@ -60,8 +60,8 @@ pub struct Parts {
     pub table: Arc<Table>,
     /// What the control plane publishes.
     pub snapshots: Arc<ArcSwap<Snapshot>>,
-    /// Where breaks go.
-    pub breaks: Sender<Break>,
+    /// Where exceeded limits are reported.
+    pub breaks: Sender<LimitExceeded>,
     /// Where log records go; none while they are off.
     pub records: Option<Records>,
     /// Where finished requests go; none while no anomaly threshold is set.
@@ -77,7 +77,7 @@ pub struct Parts {
 /// The counters of all workers and the client table: what the metrics read.
 #[derive(Clone)]
 pub struct Counting {
-    workers: Vec<(Arc<Counters>, Arc<Mutex<Places>>)>,
+    workers: Vec<(Arc<Counters>, Arc<Mutex<OriginCounts>>)>,
     table: Arc<Table>,
 }
 
@@ -104,11 +104,11 @@ impl Counting {
     }
 
     /// Requests by country and AS number since this was last asked. A worker's lock is held for a swap only.
-    pub fn take_places(&self) -> Places {
-        let mut all = Places::default();
-        for (_, places) in &self.workers {
+    pub fn take_origins(&self) -> OriginCounts {
+        let mut all = OriginCounts::default();
+        for (_, origins) in &self.workers {
             let mut taken =
-                std::mem::take(&mut *places.lock().unwrap_or_else(PoisonError::into_inner));
+                std::mem::take(&mut *origins.lock().unwrap_or_else(PoisonError::into_inner));
             all.take_in(&mut taken);
         }
         all
@@ -193,12 +193,12 @@ impl DataPlane {
     /// What the system said when a thread or its runtime could not be made.
     pub fn start(bound: Bound, parts: Parts) -> io::Result<Self> {
         let (stop, stopped) = watch::channel(Stop::No);
-        let connections = Arc::new(Connections::new(&parts.settings));
+        let connections = Arc::new(ConnectionLimits::new(&parts.settings));
         let forgotten_proxy = Arc::new(ForgottenProxy::default());
         let counting = parts.counting.workers.clone();
         let parts = Arc::new(parts);
         let mut threads = Vec::new();
-        for (index, (listener, (counters, places))) in
+        for (index, (listener, (counters, origins))) in
             bound.listeners.into_iter().zip(counting).enumerate()
         {
             let (parts, connections, forgotten_proxy, mut stopped) = (
@@ -219,7 +219,7 @@ impl DataPlane {
                         let worker = Worker::new(
                             &parts,
                             counters,
-                            places,
+                            origins,
                             connections,
                             forgotten_proxy,
                             stopped.clone(),
@@ -258,14 +258,14 @@ impl DataPlane {
 }
 
 /// The bounds on connections, across workers. Touched at accept and close only.
-pub struct Connections {
+pub struct ConnectionLimits {
     open: AtomicUsize,
     by_client: DashMap<Client, usize, RandomState>,
     max: usize,
     max_per_client: usize,
 }
 
-impl Connections {
+impl ConnectionLimits {
     fn new(settings: &Settings) -> Self {
         Self {
             open: AtomicUsize::new(0),
@@ -275,14 +275,18 @@ impl Connections {
         }
     }
 
-    /// Takes a place; the second bound is not for trusted proxies.
-    fn enter(self: &Arc<Self>, client: Client, trusted: bool) -> Result<Place, ConnectionError> {
+    /// Takes a slot; the second bound is not for trusted proxies.
+    fn enter(
+        self: &Arc<Self>,
+        client: Client,
+        trusted: bool,
+    ) -> Result<ConnectionSlot, ConnectionError> {
         // Acquire and release are not needed: the number alone decides, no other memory hangs on it.
         if self.open.fetch_add(1, Ordering::Relaxed) >= self.max {
             self.open.fetch_sub(1, Ordering::Relaxed);
             return Err(ConnectionError::TooMany);
         }
-        let mut place = Place {
+        let mut slot = ConnectionSlot {
             connections: Arc::clone(self),
             client: None,
         };
@@ -292,19 +296,19 @@ impl Connections {
                 return Err(ConnectionError::TooManyClient);
             }
             *count += 1;
-            place.client = Some(client);
+            slot.client = Some(client);
         }
-        Ok(place)
+        Ok(slot)
     }
 }
 
-/// A place among the connections, given back when dropped.
-struct Place {
-    connections: Arc<Connections>,
+/// A slot among the connections, given back when dropped.
+struct ConnectionSlot {
+    connections: Arc<ConnectionLimits>,
     client: Option<Client>,
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         self.connections.open.fetch_sub(1, Ordering::Relaxed);
         if let Some(client) = self.client {
@@ -320,14 +324,14 @@ impl Drop for Place {
 
 /// Time as one worker sees it. The monotonic clock is read once a request; the wall clock on each tick, and carried
 /// forward by the monotonic one in between: a clock that is set is noticed within a tick.
-pub struct Coarse {
+pub struct CoarseClock {
     clock: Clock,
     mono_ns: Cell<u64>,
     /// Wall clock minus monotonic clock, milliseconds; wraps, as the sum wraps back.
     offset_ms: Cell<u64>,
 }
 
-impl Coarse {
+impl CoarseClock {
     fn new(clock: Clock) -> Rc<Self> {
         let coarse = Self {
             clock,
@@ -429,7 +433,7 @@ pub struct Worker {
     /// `WAF_LOG_REQUESTS`
     pub log_requests: LogRequests,
     /// Whether lookups are on, and requests counted by country and AS number.
-    pub counts_places: bool,
+    pub counts_origins: bool,
     /// `WAF_WEBSOCKET_IDLE_TIMEOUT`
     pub websocket_idle_timeout: Option<Duration>,
     /// `Host` for clients that sent none.
@@ -443,7 +447,7 @@ pub struct Worker {
     /// This worker's upstream connections.
     pub pool: Pool,
     /// Time.
-    pub clock: Rc<Coarse>,
+    pub clock: Rc<CoarseClock>,
     /// Who answers under `/_waf/`.
     pub handover: Handover,
     /// Who knows countries and AS numbers.
@@ -457,7 +461,7 @@ pub struct Worker {
     snapshots: RefCell<Cache<Arc<ArcSwap<Snapshot>>, Arc<Snapshot>>>,
     stopped: watch::Receiver<Stop>,
     timeouts: Timeouts,
-    places: Arc<Connections>,
+    limits: Arc<ConnectionLimits>,
     connections: RefCell<Vec<Weak<Downstream>>>,
 }
 
@@ -465,13 +469,13 @@ impl Worker {
     fn new(
         parts: &Parts,
         counters: Arc<Counters>,
-        by_place: Arc<Mutex<Places>>,
-        places: Arc<Connections>,
+        origins: Arc<Mutex<OriginCounts>>,
+        limits: Arc<ConnectionLimits>,
         forgotten_proxy: Arc<ForgottenProxy>,
         stopped: watch::Receiver<Stop>,
     ) -> Rc<Self> {
         let settings = &parts.settings;
-        let clock = Coarse::new(parts.clock.clone());
+        let clock = CoarseClock::new(parts.clock.clone());
         let host = if settings.upstream.host.contains(':') {
             format!("[{}]:{}", settings.upstream.host, settings.upstream.port)
         } else {
@@ -486,7 +490,7 @@ impl Worker {
             rate_limit_headers: settings.rate_limit_headers,
             bytes_count: settings.bytes_count,
             log_requests: settings.log_requests,
-            counts_places: settings.lookup.source != LookupSource::Off,
+            counts_origins: settings.lookup.source != LookupSource::Off,
             websocket_idle_timeout: settings.websocket_idle_timeout,
             upstream_host: HeaderValue::try_from(host)
                 .unwrap_or_else(|_| HeaderValue::from_static("upstream")),
@@ -496,7 +500,7 @@ impl Worker {
                 parts.records.clone(),
                 parts.finished.clone(),
                 Arc::clone(&counters),
-                by_place,
+                origins,
             ),
             counters,
             pool: Pool::new(settings, Rc::clone(&clock)),
@@ -513,7 +517,7 @@ impl Worker {
                 body_ns: nanos(settings.body_timeout),
                 idle_ns: nanos(settings.keepalive_timeout),
             },
-            places,
+            limits,
             connections: RefCell::default(),
         })
     }
@@ -584,8 +588,8 @@ impl Worker {
     fn admit(self: &Rc<Self>, stream: TcpStream, peer: SocketAddr) {
         let peer = fold(peer.ip());
         let trusted = self.trusted_proxies.contains(peer);
-        let place = match self.places.enter(Client::of(peer), trusted) {
-            Ok(place) => place,
+        let slot = match self.limits.enter(Client::of(peer), trusted) {
+            Ok(slot) => slot,
             Err(kind) => return self.counters.connection_error(kind),
         };
         // A socket that refuses the option still works, only later.
@@ -600,7 +604,7 @@ impl Worker {
         tokio::task::spawn_local(async move {
             connection::serve(Rc::clone(&worker), downstream).await;
             worker.counters.connection_closed();
-            drop(place);
+            drop(slot);
         });
     }
 
@@ -645,12 +649,12 @@ impl Worker {
 mod tests {
     use std::io::{Read, Write};
 
-    use weir_shared::lookup::Reply;
+    use weir_shared::lookup::LookupStarted;
 
     use super::*;
 
     fn plane(handover: Handover) -> (DataPlane, SocketAddr, Counting) {
-        let ask: Ask = Arc::new(|_, _| Reply::NotNow { again_ns: u64::MAX });
+        let ask: Ask = Arc::new(|_, _| LookupStarted::NotNow { again_ns: u64::MAX });
         plane_with(&[("WAF_LOOKUP_SOURCE", "off")], handover, ask)
     }
 
@@ -721,7 +725,7 @@ mod tests {
         let held = Arc::clone(&asked);
         let ask: Ask = Arc::new(move |_, answered| {
             held.lock().unwrap().push(answered);
-            Reply::Later
+            LookupStarted::Later
         });
         let settings = [
             ("WAF_LOOKUP_SOURCE", "url"),

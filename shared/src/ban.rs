@@ -171,7 +171,7 @@ impl Ban {
 pub struct Notes {
     /// The request that broke the limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub request: Option<Kept<RequestNote>>,
+    pub request: Option<WithUnknown<RequestNote>>,
     /// Requests of the whole netblock in the broken window.
     #[serde(
         default,
@@ -198,7 +198,7 @@ pub struct Notes {
     pub limit_percent: Option<u8>,
     /// What the lookup knew.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub lookup: Option<Kept<Arc<Lookup>>>,
+    pub lookup: Option<WithUnknown<Arc<Lookup>>>,
     /// Members of a newer version or of the administrator.
     #[serde(flatten)]
     pub unknown: Unknown,
@@ -206,7 +206,7 @@ pub struct Notes {
 
 /// A part of a ban's notes, with its members of a newer version or of the administrator.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Kept<T> {
+pub struct WithUnknown<T> {
     /// What is known.
     #[serde(flatten)]
     pub known: T,
@@ -215,7 +215,7 @@ pub struct Kept<T> {
     pub unknown: Unknown,
 }
 
-impl<T> From<T> for Kept<T> {
+impl<T> From<T> for WithUnknown<T> {
     fn from(known: T) -> Self {
         Self {
             known,

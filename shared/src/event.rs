@@ -20,10 +20,10 @@ pub struct Finished {
     pub bytes: u64,
 }
 
-/// A client broke a limit; its own bounded channel, so that log traffic never pushes a ban out.
+/// A limit that a client exceeded; its own bounded channel, so that log traffic never pushes a ban out.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Break {
-    /// Who broke it.
+pub struct LimitExceeded {
+    /// Who exceeded it.
     pub client: Client,
     /// Which limit.
     pub limit: LimitKind,

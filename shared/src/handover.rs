@@ -35,9 +35,9 @@ pub enum Body {
     TooLarge,
 }
 
-/// The answer to a request under `/_waf/`.
+/// The response to a request under `/_waf/`.
 #[derive(Debug)]
-pub struct OwnAnswer {
+pub struct OwnResponse {
     /// Status code.
     pub status: StatusCode,
     /// Fields besides `Content-Length` and `Date`.
@@ -50,14 +50,14 @@ pub struct OwnAnswer {
     pub history: History,
 }
 
-/// Called once with the answer, from any thread.
-pub type Respond = Box<dyn FnOnce(OwnAnswer) + Send>;
+/// Called once with the response, from any thread.
+pub type Respond = Box<dyn FnOnce(OwnResponse) + Send>;
 
-/// What became of a request that was handed over.
+/// What the data plane has to do for a request that was handed over.
 #[derive(Debug)]
 pub enum Step {
-    /// Here is the answer; [`Respond`] is not called.
-    Answer(OwnAnswer),
+    /// Here is the response; [`Respond`] is not called.
+    Done(OwnResponse),
     /// Read at most this many bytes of the body and call again; [`Respond`] is not called.
     ReadBody {
         /// Bytes allowed.

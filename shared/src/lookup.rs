@@ -26,11 +26,12 @@ pub struct Lookup {
     pub as_name: Option<String>,
 }
 
-/// Told the outcome of a lookup that was waited for: none if it failed. Called once, or dropped with its lookup.
-pub type Answered = Box<dyn FnOnce(Option<Arc<Lookup>>) + Send>;
+/// Called with the outcome of a lookup that a request waits for: none if it failed. Called once, or dropped with its
+/// lookup.
+pub type OnLookup = Box<dyn FnOnce(Option<Arc<Lookup>>) + Send>;
 
-/// What became of a question.
-pub enum Reply {
+/// The state of a lookup after it was asked for.
+pub enum LookupStarted {
     /// The answer, good until this moment of the monotonic clock, nanoseconds.
     Known {
         /// What is known.
@@ -38,7 +39,7 @@ pub enum Reply {
         /// When to ask again; `u64::MAX` for never.
         until_ns: u64,
     },
-    /// It is being looked up; the answer reaches the client table, and [`Answered`].
+    /// It is being looked up; the answer reaches the client table, and [`OnLookup`].
     Later,
     /// It is not known for now, and nobody should wait: a failure not long ago, or too many questions.
     NotNow {
@@ -48,7 +49,7 @@ pub enum Reply {
 }
 
 /// Asks about a client. Never blocks; a client that is asked about already is not asked about twice.
-pub type Ask = Arc<dyn Fn(Client, Option<Answered>) -> Reply + Send + Sync>;
+pub type Ask = Arc<dyn Fn(Client, Option<OnLookup>) -> LookupStarted + Send + Sync>;
 
 /// An AS number that means something: neither 0 nor 64512, which stand for unknown (LOOKUP-4).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -160,19 +161,19 @@ impl Lookup {
     }
 }
 
-/// Where a client's requests are counted: its country and its AS number, as far as they are known. A client without a
+/// The country and the AS number of a client, as far as they are known: its requests are counted by them. A client without a
 /// country is unknown, whatever its AS number (LOOKUP-4). Kept with the client, so that counting a request reads nothing
 /// but what the request touches anyway.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Place {
+pub struct Origin {
     /// Its country.
     pub country: Option<Country>,
     /// Its AS number.
     pub asn: Option<AsNumber>,
 }
 
-impl Place {
-    /// What an answer says of it.
+impl Origin {
+    /// The origin in an answer.
     pub fn of(lookup: &Lookup) -> Self {
         let country = lookup.country();
         let asn = country.and_then(|_| lookup.as_number());

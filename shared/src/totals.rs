@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use ahash::RandomState;
 
-use crate::lookup::{AsNumber, Country, Place};
+use crate::lookup::{AsNumber, Country, Origin};
 use crate::verdict::{Action, LimitKind};
 
 /// Upper bounds of the duration histograms, microseconds.
@@ -78,7 +78,7 @@ pub type Counts<K> = HashMap<K, u64, RandomState>;
 /// Requests by country and by AS number, while lookups are on: what was counted since it was last asked for. Exact; both
 /// planes bound it by [`MAX_ASNS`].
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Places {
+pub struct OriginCounts {
     /// By ISO 3166-1 code; none is unknown.
     pub countries: Counts<Option<Country>>,
     /// By AS number; none is unknown.
@@ -91,10 +91,10 @@ pub struct Places {
 /// exact count; a lookup service that invents more is bounded all the same.
 pub const MAX_ASNS: usize = 131_072;
 
-impl Places {
+impl OriginCounts {
     /// Counts one request. An AS number that stands for none is unknown, and so is one without a country (LOOKUP-4), and a
     /// client whose lookup had not answered when the request ended.
-    pub fn count(&mut self, Place { country, asn }: Place) {
+    pub fn count(&mut self, Origin { country, asn }: Origin) {
         *self.countries.entry(country).or_default() += 1;
         self.add_asn(asn, 1);
     }
@@ -174,31 +174,31 @@ mod tests {
     /// METRIC, LOOKUP-4: 64512 is unknown, and so is whatever has no country.
     #[test]
     fn places_are_counted_and_unknown_is_unknown() {
-        let mut places = Places::default();
+        let mut counts = OriginCounts::default();
         for (country, asn) in [
             (Some("DE"), Some("AS64496")),
             (Some("de"), Some("AS64512")),
             (None, Some("AS64496")),
             (Some("DEU"), None),
         ] {
-            places.count(Place::of(&lookup(country, asn)));
+            counts.count(Origin::of(&lookup(country, asn)));
         }
-        places.count(Place::default());
+        counts.count(Origin::default());
         let germany = "DE".parse().ok();
         assert_eq!(
-            places.countries,
+            counts.countries,
             Counts::from_iter([(germany, 2), (None, 3)])
         );
         let known = AsNumber::new(64_496);
-        assert_eq!(places.asns, Counts::from_iter([(known, 1), (None, 4)]));
+        assert_eq!(counts.asns, Counts::from_iter([(known, 1), (None, 4)]));
     }
 
     /// METRIC: AS numbers are bounded, and none of the requests is lost over it.
     #[test]
     fn as_numbers_are_bounded() {
-        let (mut all, mut one) = (Places::default(), Places::default());
+        let (mut all, mut one) = (OriginCounts::default(), OriginCounts::default());
         for number in 0..150_000u32 {
-            one.count(Place::of(&lookup(
+            one.count(Origin::of(&lookup(
                 Some("DE"),
                 Some(&format!("AS{}", 100_000 + number)),
             )));

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use http::StatusCode;
 use weir_shared::ban::Ban;
-use weir_shared::handover::{OwnAnswer, Respond};
+use weir_shared::handover::{OwnResponse, Respond};
 use weir_shared::verdict::Action;
 
 use crate::metrics::{CONTENT_TYPE, Facts, Metrics};
@@ -78,7 +78,7 @@ fn write_all(queued: &Receiver<Answer>, metrics: &Metrics) {
     }
 }
 
-fn write(told: Told, metrics: &Metrics) -> OwnAnswer {
+fn write(told: Told, metrics: &Metrics) -> OwnResponse {
     match told {
         Told::Bans(bans) => bans::list(bans),
         Told::Metrics(facts) => {
@@ -109,12 +109,12 @@ mod tests {
         let none = || Told::Bans(Vec::new());
         let respond = || {
             let send = send.clone();
-            Box::new(move |answer: OwnAnswer| send.send(answer.status).unwrap()) as Respond
+            Box::new(move |answer: OwnResponse| send.send(answer.status).unwrap()) as Respond
         };
         answers.write(none(), "id", Box::new(|_| panic!("a bug")));
         let (begun, holds) = bounded(0);
         let (go, held) = bounded::<()>(0);
-        let hold = move |_: OwnAnswer| {
+        let hold = move |_: OwnResponse| {
             begun.send(()).unwrap();
             let _ = held.recv();
         };

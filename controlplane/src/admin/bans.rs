@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use weir_schema::{CatalogError, Schema, Violation};
 use weir_shared::ban::Ban;
 use weir_shared::client::{Client, fold};
-use weir_shared::handover::OwnAnswer;
+use weir_shared::handover::OwnResponse;
 use weir_shared::netblock::{NetSet, Netblock, PrefixLengths};
 use weir_shared::units::{DURATION_FORM, parse_duration};
 
@@ -227,7 +227,7 @@ impl Listing {
 }
 
 /// The answer to `GET /_waf/bans`.
-pub(crate) fn list(bans: Vec<Arc<Ban>>) -> OwnAnswer {
+pub(crate) fn list(bans: Vec<Arc<Ban>>) -> OwnResponse {
     #[derive(Serialize)]
     struct Document {
         bans: Vec<Arc<Ban>>,
@@ -270,7 +270,7 @@ impl Pending {
     }
 
     /// The answer. What could not be written is in force all the same, and the answer says so.
-    pub(crate) fn answer(mut self, persisted: bool) -> OwnAnswer {
+    pub(crate) fn answer(mut self, persisted: bool) -> OwnResponse {
         if !persisted {
             self.body.insert("persisted".to_owned(), Value::Bool(false));
         }

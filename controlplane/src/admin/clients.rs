@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::Value;
 use weir_shared::ban::Ban;
 use weir_shared::client::Client;
-use weir_shared::handover::OwnAnswer;
+use weir_shared::handover::OwnResponse;
 use weir_shared::table::ClientTable;
 
 use crate::bans::ledger::Ledger;
@@ -21,7 +21,7 @@ pub(crate) fn answer(
     table: &dyn ClientTable,
     ledger: &Ledger,
     request_id: &str,
-) -> OwnAnswer {
+) -> OwnResponse {
     #[derive(Serialize)]
     struct Document {
         client: Option<Value>,

@@ -16,7 +16,7 @@ use percent_encoding::percent_decode_str;
 use weir_schema::CatalogError;
 use weir_shared::ban::Ban;
 use weir_shared::client::Client;
-use weir_shared::handover::{Body, Handover, OwnAnswer, OwnRequest, Respond, Step};
+use weir_shared::handover::{Body, Handover, OwnRequest, OwnResponse, Respond, Step};
 use weir_shared::path::{OWN_PREFIX, own_path_exact};
 use weir_shared::settings::Settings;
 
@@ -91,7 +91,7 @@ impl Filter {
 
 /// What follows from a request alone.
 enum Routed {
-    Answer(OwnAnswer),
+    Answer(OwnResponse),
     ReadBody,
     Ask(Ask),
 }
@@ -119,7 +119,7 @@ impl Front {
 
     fn step(&self, request: OwnRequest, respond: Respond) -> Step {
         let ask = match self.route(&request) {
-            Routed::Answer(answer) => return Step::Answer(answer),
+            Routed::Answer(answer) => return Step::Done(answer),
             Routed::ReadBody => return Step::ReadBody { limit: MAX_BODY },
             Routed::Ask(ask) => ask,
         };
@@ -132,7 +132,7 @@ impl Front {
             Ok(()) => Step::Later,
             Err(TrySendError::Full(request) | TrySendError::Disconnected(request)) => {
                 let busy = Problem::Busy.answer(&request.request_id);
-                Step::Answer(match request.ask {
+                Step::Done(match request.ask {
                     Ask::Metrics => of_metrics(busy),
                     Ask::List(_) | Ask::Ban(_) | Ask::Lift(_) | Ask::Client(_) => busy,
                 })
@@ -282,7 +282,7 @@ mod tests {
         }
     }
 
-    fn header<'a>(answer: &'a OwnAnswer, name: &str) -> Option<&'a str> {
+    fn header<'a>(answer: &'a OwnResponse, name: &str) -> Option<&'a str> {
         answer
             .headers
             .get(name)
@@ -290,7 +290,7 @@ mod tests {
     }
 
     /// ADMIN-3: what every answer has in common.
-    fn check_problem(answer: &OwnAnswer, status: u16, detail: &str) {
+    fn check_problem(answer: &OwnResponse, status: u16, detail: &str) {
         let problem = body(answer);
         assert_eq!(answer.status, status, "{problem}");
         assert_eq!(

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use serde::Serialize;
-use weir_shared::handover::OwnAnswer;
+use weir_shared::handover::OwnResponse;
 use weir_shared::verdict::{Action, History};
 
 /// What is wrong with a request.
@@ -60,7 +60,7 @@ struct Document<'a> {
 
 impl Problem {
     /// The answer that tells it.
-    pub(crate) fn answer(&self, request_id: &str) -> OwnAnswer {
+    pub(crate) fn answer(&self, request_id: &str) -> OwnResponse {
         let (status, detail) = self.told();
         let document = Document {
             r#type: "about:blank",
@@ -146,7 +146,7 @@ impl Problem {
 }
 
 /// An answer in JSON.
-pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> OwnAnswer {
+pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> OwnResponse {
     answer(status, "application/json", body_of(value), Action::Answered)
 }
 
@@ -156,11 +156,11 @@ pub(crate) fn answer(
     content_type: &'static str,
     body: Bytes,
     action: Action,
-) -> OwnAnswer {
+) -> OwnResponse {
     let mut headers = HeaderMap::new();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    OwnAnswer {
+    OwnResponse {
         status,
         headers,
         body,
@@ -171,7 +171,7 @@ pub(crate) fn answer(
 
 /// The answer of the metrics endpoint, whatever it is: the client's history counts it as neither, but a 401 as refused
 /// (CHECK-4).
-pub(crate) fn of_metrics(mut answer: OwnAnswer) -> OwnAnswer {
+pub(crate) fn of_metrics(mut answer: OwnResponse) -> OwnResponse {
     if answer.action == Action::Answered {
         answer.history = History::Neither;
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use weir_shared::ban::{Ban, Cause, Expiry, Notes, Unknown};
 use weir_shared::client::Client;
 use weir_shared::escalation::{Policy, next_expiry};
-use weir_shared::event::Break;
+use weir_shared::event::LimitExceeded;
 use weir_shared::netblock::{Netblock, PrefixLengths};
 use weir_shared::settings::Settings;
 use weir_shared::snapshot::{BanIndex, BanSpan};
@@ -71,7 +71,7 @@ impl From<&Settings> for Rules {
 
 /// What became of a broken limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Broken {
+pub(crate) enum BreakOutcome {
     /// A ban was made.
     Banned(BanKey),
     /// The netblock is banned already (BAN-2).
@@ -125,7 +125,7 @@ impl Ledger {
     }
 
     /// Bans the netblock of a client that broke a limit, unless it is banned already (BAN-1, BAN-2).
-    pub(crate) fn break_limit(&mut self, broken: &Break, now_ms: u64) -> Broken {
+    pub(crate) fn break_limit(&mut self, broken: &LimitExceeded, now_ms: u64) -> BreakOutcome {
         let at_ms = match now_ms.checked_sub(broken.at_ms) {
             Some(late) if late <= LATE_MS => broken.at_ms,
             _ => now_ms,
@@ -134,12 +134,12 @@ impl Ledger {
         if let Some(span) = self.index.span(netblock)
             && span.end_ms > at_ms
         {
-            return Broken::Already;
+            return BreakOutcome::Already;
         }
         // Asked before room is made: the ban that escalation needs may be the one that is dropped.
         let last = self.index.last_ended(netblock, at_ms);
         if self.make_room(now_ms).is_err() {
-            return Broken::Full;
+            return BreakOutcome::Full;
         }
         let key = self.free_key(netblock, at_ms);
         let ban = Ban {
@@ -160,7 +160,7 @@ impl Ledger {
         };
         self.count_made(ban.cause);
         self.insert(key, Arc::new(ban));
-        Broken::Banned(key)
+        BreakOutcome::Banned(key)
     }
 
     /// Adds the circumstances to a ban. They are gathered after the ban was published: counting a netblock's requests
@@ -506,8 +506,8 @@ mod tests {
         text.parse().unwrap()
     }
 
-    fn broken(client: Client, limit: LimitKind, at_ms: u64) -> Break {
-        Break {
+    fn broken(client: Client, limit: LimitKind, at_ms: u64) -> LimitExceeded {
+        LimitExceeded {
             client,
             limit,
             limit_value: 1000,
@@ -530,7 +530,7 @@ mod tests {
     fn banned(ledger: &mut Ledger, text: &str, at_ms: u64) -> Arc<Ban> {
         let broken = broken(client(text), LimitKind::Minute, at_ms);
         match ledger.break_limit(&broken, at_ms) {
-            Broken::Banned(key) => Arc::clone(ledger.ban(key).unwrap()),
+            BreakOutcome::Banned(key) => Arc::clone(ledger.ban(key).unwrap()),
             other => panic!("{other:?}"),
         }
     }
@@ -591,7 +591,10 @@ mod tests {
         let mut ledger = ledger(10);
         banned(&mut ledger, "203.0.113.7", NOW);
         let again = broken(client("203.0.113.8"), LimitKind::Hour, NOW + HOUR - 1);
-        assert_eq!(ledger.break_limit(&again, NOW + HOUR - 1), Broken::Already);
+        assert_eq!(
+            ledger.break_limit(&again, NOW + HOUR - 1),
+            BreakOutcome::Already
+        );
         let admin = ledger
             .add(order("203.0.113.0/24", Some(HOUR)), NOW)
             .unwrap();
@@ -606,7 +609,7 @@ mod tests {
     #[test]
     fn the_reason_names_the_limit() {
         let mut ledger = ledger(10);
-        let bytes = Break {
+        let bytes = LimitExceeded {
             limit_value: 10_737_418_240,
             ..broken(client("2001:db8::1"), LimitKind::HourBytes, NOW)
         };
@@ -644,7 +647,7 @@ mod tests {
             ("192.0.2.7", NOW + 1, NOW),
         ] {
             let broken = broken(client(text), LimitKind::Day, at_ms);
-            let Broken::Banned(key) = ledger.break_limit(&broken, NOW) else {
+            let BreakOutcome::Banned(key) = ledger.break_limit(&broken, NOW) else {
                 panic!("{text}")
             };
             assert_eq!(key.ban_started, Time(begins), "{text}");
@@ -688,7 +691,7 @@ mod tests {
         assert!(!ledger.can_ban(now + 9));
         assert_eq!(ledger.add(order("10.9.0.0/24", None), now + 9), Err(Full));
         let more = broken(client("10.9.0.1"), LimitKind::Minute, now + 9);
-        assert_eq!(ledger.break_limit(&more, now + 9), Broken::Full);
+        assert_eq!(ledger.break_limit(&more, now + 9), BreakOutcome::Full);
         assert_eq!(ledger.all().len(), 5);
         assert!(ledger.can_ban(NOW + 9 * HOUR));
     }
@@ -709,7 +712,7 @@ mod tests {
             assert!(by_admin.observed);
             let again = broken(client("203.0.113.7"), LimitKind::Minute, NOW + 5);
             let outcome = ledger.break_limit(&again, NOW + 5);
-            assert_eq!(outcome == Broken::Already, observe);
+            assert_eq!(outcome == BreakOutcome::Already, observe);
             let mut later = Ledger::new(rules(10, observe), vec![Arc::new(made)], NOW).unwrap();
             let next = banned(&mut later, "203.0.113.7", NOW + HOUR);
             assert_eq!(hours(&next), Some(if observe { 3 } else { 1 }));
@@ -874,7 +877,7 @@ mod tests {
             (now..).find(|ms| !taken(*ms)).unwrap()
         }
 
-        fn break_limit(&mut self, broken: &Break, now: u64) -> &'static str {
+        fn break_limit(&mut self, broken: &LimitExceeded, now: u64) -> &'static str {
             let netblock = Netblock::of(broken.client, self.rules.prefixes);
             let last = self.last(netblock);
             if last.is_some_and(|(end, _)| end > now) {
@@ -953,9 +956,9 @@ mod tests {
                     Op::Break(who, limit) => {
                         let broken = broken(clients[who], limit, now);
                         let outcome = match ledger.break_limit(&broken, now) {
-                            Broken::Banned(_) => "banned",
-                            Broken::Already => "already",
-                            Broken::Full => "full",
+                            BreakOutcome::Banned(_) => "banned",
+                            BreakOutcome::Already => "already",
+                            BreakOutcome::Full => "full",
                         };
                         prop_assert_eq!(outcome, twin.break_limit(&broken, now));
                     }

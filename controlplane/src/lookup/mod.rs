@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use weir_shared::client::Client;
 use weir_shared::clock::Clock;
-use weir_shared::lookup::{Answered, Ask, Lookup, Reply, is_public};
+use weir_shared::lookup::{Ask, Lookup, LookupStarted, OnLookup, is_public};
 use weir_shared::settings::{LookupSettings, LookupSource, Settings};
 use weir_shared::table::ClientTable;
 
@@ -198,17 +198,17 @@ impl Lookups {
         })
     }
 
-    fn ask(&self, client: Client, answered: Option<Answered>) -> Reply {
+    fn ask(&self, client: Client, answered: Option<OnLookup>) -> LookupStarted {
         let address = client.first_address();
         if !is_public(address) {
             self.counts.count(Outcome::Skipped);
-            return Reply::Known {
+            return LookupStarted::Known {
                 lookup: Arc::new(Lookup::default()),
                 until_ns: u64::MAX,
             };
         }
         match &self.source {
-            Source::Off(_) => Reply::NotNow { again_ns: u64::MAX },
+            Source::Off(_) => LookupStarted::NotNow { again_ns: u64::MAX },
             Source::Service(service) => service.ask(client, answered),
             Source::File(databases, _) => match databases.look_up(address) {
                 Ok(lookup) => {
@@ -216,7 +216,7 @@ impl Lookups {
                         Some(_) => Outcome::Known,
                         None => Outcome::Unknown,
                     });
-                    Reply::Known {
+                    LookupStarted::Known {
                         lookup,
                         // A replacement of the file renews what the table holds.
                         until_ns: u64::MAX,
@@ -230,9 +230,9 @@ impl Lookups {
         }
     }
 
-    fn no_answer(&self) -> Reply {
+    fn no_answer(&self) -> LookupStarted {
         self.counts.count(Outcome::Error);
-        Reply::NotNow {
+        LookupStarted::NotNow {
             again_ns: self.clock.now().mono_ns.saturating_add(RECORD_AGAIN_NS),
         }
     }
@@ -333,11 +333,11 @@ mod tests {
 
         databases.panics.store(true, Ordering::Relaxed);
         let (send, told) = crossbeam_channel::bounded(1);
-        let answered: Answered = Box::new(move |lookup| drop(send.send(lookup)));
+        let answered: OnLookup = Box::new(move |lookup| drop(send.send(lookup)));
         let reply = ask(client(), Some(answered));
         assert!(matches!(
             reply,
-            Reply::NotNow {
+            LookupStarted::NotNow {
                 again_ns: RECORD_AGAIN_NS
             }
         ));
@@ -347,7 +347,7 @@ mod tests {
         databases.panics.store(false, Ordering::Relaxed);
         let reply = ask(client(), None);
         assert!(
-            matches!(reply, Reply::Known { lookup, .. } if lookup.country.as_deref() == Some("GB"))
+            matches!(reply, LookupStarted::Known { lookup, .. } if lookup.country.as_deref() == Some("GB"))
         );
         assert_eq!(lookups.facts().outcomes, [1, 0, 0, 1, 0]);
     }

@@ -25,7 +25,7 @@ use rustls::{ClientConfig, RootCertStore};
 use tokio::sync::{Semaphore, mpsc};
 use weir_shared::client::Client;
 use weir_shared::clock::{Clock, Now};
-use weir_shared::lookup::{Answered, Lookup, Reply};
+use weir_shared::lookup::{Lookup, LookupStarted, OnLookup};
 use weir_shared::settings::{LookupSettings, LookupUrl};
 use weir_shared::table::ClientTable;
 use weir_shared::units::Time;
@@ -71,7 +71,7 @@ struct State {
     breaker: Breaker,
     back_off: BackOff,
     /// Clients that are asked about, with the requests that wait. At most queue and flight together.
-    flights: HashMap<Client, Vec<Answered>>,
+    flights: HashMap<Client, Vec<OnLookup>>,
 }
 
 /// Why there is no answer.
@@ -156,20 +156,20 @@ impl Service {
     }
 
     /// Answers from memory, or queues the question. Never blocks.
-    pub(super) fn ask(&self, client: Client, answered: Option<Answered>) -> Reply {
+    pub(super) fn ask(&self, client: Client, answered: Option<OnLookup>) -> LookupStarted {
         let now = self.clock.now();
         let mut state = self.state();
         if let Some((lookup, left_ms)) = state.cache.fresh(client, now.wall_ms) {
             let until_ns = after(now, left_ms);
-            return Reply::Known { lookup, until_ns };
+            return LookupStarted::Known { lookup, until_ns };
         }
         if let Some(waiting) = state.flights.get_mut(&client) {
             waiting.extend(answered);
-            return Reply::Later;
+            return LookupStarted::Later;
         }
         let skipped = |again_ns| {
             self.counts.count(Outcome::Skipped);
-            Reply::NotNow { again_ns }
+            LookupStarted::NotNow { again_ns }
         };
         if let Some(again_ns) = state.back_off.until(client, now.mono_ns) {
             return skipped(again_ns);
@@ -185,10 +185,10 @@ impl Service {
             // The answer reaches the table all the same, if there is one.
             state.flights.insert(client, Vec::new());
             let again_ns = now.mono_ns.saturating_add(NO_PLACE_NS);
-            return Reply::NotNow { again_ns };
+            return LookupStarted::NotNow { again_ns };
         }
         state.flights.insert(client, answered.into_iter().collect());
-        Reply::Later
+        LookupStarted::Later
     }
 
     /// Takes in an answer of a file.
@@ -363,7 +363,7 @@ impl Drop for Flight {
     }
 }
 
-fn tell(waiting: Option<Vec<Answered>>, lookup: Option<&Arc<Lookup>>) {
+fn tell(waiting: Option<Vec<OnLookup>>, lookup: Option<&Arc<Lookup>>) {
     for answered in waiting.into_iter().flatten() {
         answered(lookup.cloned());
     }
@@ -532,9 +532,9 @@ mod tests {
             let (send, receive) = crossbeam_channel::bounded(1);
             let answered = Box::new(move |lookup| drop(send.send(lookup)));
             match self.service.ask(Client::V4(client), Some(answered)) {
-                Reply::Known { lookup, .. } => Some(lookup),
-                Reply::NotNow { .. } => None,
-                Reply::Later => receive.recv_timeout(Duration::from_secs(20)).unwrap(),
+                LookupStarted::Known { lookup, .. } => Some(lookup),
+                LookupStarted::NotNow { .. } => None,
+                LookupStarted::Later => receive.recv_timeout(Duration::from_secs(20)).unwrap(),
             }
         }
 
@@ -573,7 +573,7 @@ mod tests {
                             Box::new(move |lookup: Option<Arc<Lookup>>| drop(send.send(lookup)));
                         assert!(matches!(
                             service.ask(Client::V4(1), Some(answered)),
-                            Reply::Later
+                            LookupStarted::Later
                         ));
                     }
                 });
@@ -604,9 +604,9 @@ mod tests {
         let (mut later, mut not_now) = (0u64, 0u64);
         for client in 0..100_000 {
             match asking.service.ask(Client::V4(client), None) {
-                Reply::Later => later += 1,
-                Reply::NotNow { .. } => not_now += 1,
-                Reply::Known { .. } => panic!("nobody answered"),
+                LookupStarted::Later => later += 1,
+                LookupStarted::NotNow { .. } => not_now += 1,
+                LookupStarted::Known { .. } => panic!("nobody answered"),
             }
         }
         assert_eq!(later + not_now, 100_000);
@@ -701,7 +701,7 @@ mod tests {
             let answered = Box::new(move |lookup: Option<Arc<Lookup>>| drop(send.send(lookup)));
             assert!(matches!(
                 asking.service.ask(Client::V4(client), Some(answered)),
-                Reply::Later
+                LookupStarted::Later
             ));
         }
         until("64 in flight", || fake.asked() == MAX_IN_FLIGHT);

@@ -1,8 +1,8 @@
-//! Charging one client: its six windows, and what follows when one is broken. Pure; the table holds the lock.
+//! Charging one client: its six windows, and what follows when one is exceeded. Pure; the table holds the lock.
 
 use std::sync::Arc;
 
-use weir_shared::lookup::{Lookup, Place};
+use weir_shared::lookup::{Lookup, Origin};
 use weir_shared::verdict::LimitKind;
 use weir_shared::window::{Span, Window};
 
@@ -41,7 +41,7 @@ pub struct Entry {
     /// The lookup's answer.
     pub lookup: Option<Arc<Lookup>>,
     /// Where the answer has its requests counted.
-    pub place: Place,
+    pub origin: Origin,
     /// What the answer changes for this client; none where it changes nothing.
     pub terms: Option<Arc<Terms>>,
     /// From when on the client is to be asked about, on the monotonic clock, nanoseconds; `u64::MAX` for never.
@@ -51,13 +51,13 @@ pub struct Entry {
     /// The generation of the snapshot whose ban reset the windows. A request that decides under an older one has not
     /// seen that ban and starts over (LIMIT-6).
     pub reset_generation: u64,
-    /// A broken limit was reported and the control plane has not answered yet; it is not reported twice.
+    /// An exceeded limit was reported and the control plane has not answered yet; it is not reported twice.
     pub reported: bool,
 }
 
-/// A broken limit.
+/// An exceeded limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Broken {
+pub struct Exceeded {
     /// Which.
     pub kind: LimitKind,
     /// Its value, requests or bytes.
@@ -72,7 +72,7 @@ pub enum Charge {
     /// Every window holds.
     Within,
     /// A window is over; the shortest is named.
-    Over(Broken),
+    Over(Exceeded),
     /// The caller's snapshot is older than the client's last reset; nothing was charged.
     Stale,
 }
@@ -89,7 +89,7 @@ impl Entry {
             requests: [Window::default(); 3],
             bytes: [Window::default(); 3],
             lookup: None,
-            place: Place::default(),
+            origin: Origin::default(),
             terms: None,
             ask_at_ns: 0,
             in_flight: false,
@@ -106,14 +106,14 @@ impl Entry {
         }
         match charge(&mut self.requests, &limits.requests, wall_ms, 1) {
             None => Charge::Within,
-            Some((span, limit)) => Charge::Over(self.broken(LimitKind::requests(span), limit)),
+            Some((span, limit)) => Charge::Over(self.exceeded(LimitKind::requests(span), limit)),
         }
     }
 
     /// Charges the bytes of one request whose answer has ended (LIMIT-5).
-    pub fn charge_bytes(&mut self, limits: &Limits, wall_ms: u64, bytes: u64) -> Option<Broken> {
+    pub fn charge_bytes(&mut self, limits: &Limits, wall_ms: u64, bytes: u64) -> Option<Exceeded> {
         let (span, limit) = charge(&mut self.bytes, &limits.bytes, wall_ms, bytes)?;
-        Some(self.broken(LimitKind::bytes(span), limit))
+        Some(self.exceeded(LimitKind::bytes(span), limit))
     }
 
     /// The six estimates in the order of [`LimitKind::ALL`], rounded down.
@@ -161,7 +161,7 @@ impl Entry {
     /// Forgets the answer and what it means.
     pub fn forget_lookup(&mut self) {
         self.lookup = None;
-        self.place = Place::default();
+        self.origin = Origin::default();
         self.terms = None;
     }
 
@@ -173,10 +173,10 @@ impl Entry {
         self.reported = false;
     }
 
-    fn broken(&mut self, kind: LimitKind, limit: u64) -> Broken {
+    fn exceeded(&mut self, kind: LimitKind, limit: u64) -> Exceeded {
         let first = !self.reported;
         self.reported = true;
-        Broken { kind, limit, first }
+        Exceeded { kind, limit, first }
     }
 }
 
@@ -213,21 +213,21 @@ mod tests {
         }
     }
 
-    /// LIMIT-1: the shortest broken window is named.
+    /// LIMIT-1: the shortest exceeded window is named.
     #[test]
     fn the_shortest_broken_window_is_named() {
         let mut entry = Entry::new(0, NOW);
         assert_eq!(entry.charge_request(&limits(1, 1), 0, NOW), Charge::Within);
-        let Charge::Over(broken) = entry.charge_request(&limits(1, 1), 0, NOW) else {
+        let Charge::Over(exceeded) = entry.charge_request(&limits(1, 1), 0, NOW) else {
             panic!("not over")
         };
-        assert_eq!((broken.kind, broken.limit), (LimitKind::Minute, 1));
+        assert_eq!((exceeded.kind, exceeded.limit), (LimitKind::Minute, 1));
         let mut entry = Entry::new(0, NOW);
         entry.charge_request(&limits(5, 1), 0, NOW);
-        let Charge::Over(broken) = entry.charge_request(&limits(5, 1), 0, NOW) else {
+        let Charge::Over(exceeded) = entry.charge_request(&limits(5, 1), 0, NOW) else {
             panic!("not over")
         };
-        assert_eq!(broken.kind, LimitKind::Hour);
+        assert_eq!(exceeded.kind, LimitKind::Hour);
     }
 
     /// LIMIT-2: refused requests are counted.
@@ -245,7 +245,7 @@ mod tests {
     fn a_break_is_reported_once() {
         let mut entry = Entry::new(0, NOW);
         let first = |charge| match charge {
-            Charge::Over(broken) => broken.first,
+            Charge::Over(exceeded) => exceeded.first,
             Charge::Within | Charge::Stale => panic!("not over"),
         };
         entry.charge_request(&limits(1, 100), 3, NOW);
@@ -289,9 +289,9 @@ mod tests {
     fn bytes_over_the_limit_break_it() {
         let mut entry = Entry::new(0, NOW);
         assert_eq!(entry.charge_bytes(&limits(9, 9), NOW, 1000), None);
-        let broken = entry.charge_bytes(&limits(9, 9), NOW, 1).unwrap();
+        let exceeded = entry.charge_bytes(&limits(9, 9), NOW, 1).unwrap();
         assert_eq!(
-            (broken.kind, broken.limit, broken.first),
+            (exceeded.kind, exceeded.limit, exceeded.first),
             (LimitKind::MinuteBytes, 1000, true)
         );
     }

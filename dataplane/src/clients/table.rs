@@ -17,7 +17,7 @@ use ahash::RandomState;
 use dashmap::DashMap;
 use weir_shared::client::Client;
 use weir_shared::clock::Now;
-use weir_shared::lookup::{Lookup, Place};
+use weir_shared::lookup::{Lookup, Origin};
 use weir_shared::netblock::Netblock;
 use weir_shared::table::{ClientRow, ClientTable, MAX_CLIENTS};
 use weir_shared::units::Time;
@@ -137,7 +137,7 @@ impl Table {
     /// Attaches an answer that holds until `until_ns`, and works out what it means.
     pub fn attach(&self, entry: &mut Entry, lookup: Arc<Lookup>, until_ns: u64) {
         entry.terms = self.rules.terms(&lookup);
-        entry.place = Place::of(&lookup);
+        entry.origin = Origin::of(&lookup);
         entry.lookup = Some(lookup);
         entry.in_flight = false;
         entry.ask_at_ns = until_ns;

@@ -9,13 +9,13 @@ use http_body_util::Full;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use weir_shared::verdict::Action;
 
-use super::pool::Lane;
-use crate::request::Ticket;
+use super::pool::UpstreamConnection;
+use crate::request::Exchange;
 use crate::socket::{BodyFault, Downstream};
 
 /// A body that cannot go on; the connection it was written to is closed, so that nobody takes it for whole.
 #[derive(Debug, thiserror::Error)]
-pub enum Cut {
+pub enum BodyError {
     /// The client's body passed `WAF_MAX_BODY_SIZE`.
     #[error("the body is larger than WAF_MAX_BODY_SIZE")]
     TooLarge,
@@ -59,12 +59,12 @@ impl RequestBody {
 
 impl Body for RequestBody {
     type Data = Bytes;
-    type Error = Cut;
+    type Error = BodyError;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let Self::Streaming {
             incoming,
             downstream,
@@ -95,7 +95,7 @@ impl Body for RequestBody {
             let carried = downstream.request_bytes.get() + data.len() as u64;
             if limit.is_some_and(|limit| carried > limit) {
                 downstream.body_fault.set(BodyFault::TooLarge);
-                return Poll::Ready(Some(Err(Cut::TooLarge)));
+                return Poll::Ready(Some(Err(BodyError::TooLarge)));
             }
             downstream.request_bytes.set(carried);
         }
@@ -141,25 +141,25 @@ impl ReplyBody {
 pub struct AnswerBody {
     incoming: Incoming,
     /// None once it went back to the pool.
-    lane: Option<Box<Lane>>,
+    connection: Option<Box<UpstreamConnection>>,
     downstream: Rc<Downstream>,
     /// None once finished.
-    ticket: Option<Box<Ticket>>,
+    exchange: Option<Box<Exchange>>,
 }
 
 impl AnswerBody {
     /// A body with something still to come.
     pub fn new(
         incoming: Incoming,
-        lane: Box<Lane>,
+        connection: Box<UpstreamConnection>,
         downstream: Rc<Downstream>,
-        ticket: Box<Ticket>,
+        exchange: Box<Exchange>,
     ) -> Box<Self> {
         Box::new(Self {
             incoming,
-            lane: Some(lane),
+            connection: Some(connection),
             downstream,
-            ticket: Some(ticket),
+            exchange: Some(exchange),
         })
     }
 
@@ -169,33 +169,33 @@ impl AnswerBody {
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let Self {
             incoming,
-            lane,
+            connection,
             downstream,
             ..
         } = self;
-        downstream.quietly(cx, |cx| {
+        downstream.without_self_wake(cx, |cx| {
             // What came with the head is here already; asking for more is what lets the connection read it.
             let next = Pin::new(&mut *incoming).poll_frame(cx);
             if next.is_ready() {
                 return next;
             }
-            if let Some(lane) = lane {
-                lane.link.drive(cx);
+            if let Some(connection) = connection {
+                connection.driver.drive(cx);
             }
             Pin::new(incoming).poll_frame(cx)
         })
     }
 
     fn finish(&mut self, action: Action) {
-        if let Some(ticket) = self.ticket.take() {
-            ticket.finish(action);
+        if let Some(exchange) = self.exchange.take() {
+            exchange.finish(action);
         }
     }
 
     /// The whole answer came: the connection can be used again, the request is done.
     fn complete(&mut self) {
-        if let (Some(lane), Some(ticket)) = (self.lane.take(), &self.ticket) {
-            ticket.pool().keep(lane);
+        if let (Some(connection), Some(exchange)) = (self.connection.take(), &self.exchange) {
+            exchange.pool().keep(connection);
         }
         self.finish(Action::Passed);
     }
@@ -203,21 +203,21 @@ impl AnswerBody {
 
 impl Body for AnswerBody {
     type Data = Bytes;
-    type Error = Cut;
+    type Error = BodyError;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = self.get_mut();
-        let Some(ticket) = &this.ticket else {
+        let Some(exchange) = &this.exchange else {
             return Poll::Ready(None);
         };
-        let timeout = ticket.pool().answer_timeout();
+        let timeout = exchange.pool().answer_timeout();
         let Poll::Ready(next) = this.poll_next(cx) else {
             if this.downstream.upstream_late.get() {
                 this.finish(Action::UpstreamError);
-                return Poll::Ready(Some(Err(Cut::Stalled)));
+                return Poll::Ready(Some(Err(BodyError::Stalled)));
             }
             if !this.downstream.is_awaiting_upstream() {
                 this.downstream.await_upstream(timeout);
@@ -235,8 +235,8 @@ impl Body for AnswerBody {
                 Poll::Ready(Some(Err(error.into())))
             }
             Some(Ok(frame)) => {
-                if let (Some(data), Some(ticket)) = (frame.data_ref(), &mut this.ticket) {
-                    ticket.response_bytes += data.len() as u64;
+                if let (Some(data), Some(exchange)) = (frame.data_ref(), &mut this.exchange) {
+                    exchange.response_bytes += data.len() as u64;
                 }
                 // hyper does not ask again after the last byte of a sized body.
                 if this.incoming.is_end_stream() {
@@ -248,7 +248,7 @@ impl Body for AnswerBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.ticket.is_none()
+        self.exchange.is_none()
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -265,12 +265,12 @@ impl Drop for AnswerBody {
 
 impl Body for ReplyBody {
     type Data = Bytes;
-    type Error = Cut;
+    type Error = BodyError;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         match self.get_mut() {
             Self::Own(full) => match ready!(Pin::new(full).poll_frame(cx)) {
                 Some(Ok(frame)) => Poll::Ready(Some(Ok(frame))),

@@ -30,7 +30,7 @@ const HTTPS: HeaderValue = HeaderValue::from_static("https");
 const OURS: usize = 4;
 
 /// What our own fields say.
-pub struct Ours<'a> {
+pub struct ProxyFields<'a> {
     /// The peer of the connection, as a header value.
     pub peer: &'a HeaderValue,
     /// Whether the peer's forwarding fields are believed.
@@ -73,7 +73,7 @@ pub fn check_framing(headers: &HeaderMap) -> Result<(), BadHead> {
 ///
 /// # Errors
 /// [`BadHead::Host`] where the request must be answered with 400.
-pub fn settle_host(uri: &Uri, version: Version, headers: &mut HeaderMap) -> Result<(), BadHead> {
+pub fn check_host(uri: &Uri, version: Version, headers: &mut HeaderMap) -> Result<(), BadHead> {
     if let Some(authority) = uri.authority() {
         // What stands after an `@` alone names the host.
         let host = authority.as_str().rsplit('@').next().unwrap_or_default();
@@ -144,13 +144,13 @@ fn names(headers: &HeaderMap, field: &HeaderName, token: &str) -> bool {
 /// The fields that the application gets, from those of the client.
 ///
 /// One pass into a new map: the client's own is kept as it came, for the log, a ban's notes and a safe retry.
-pub fn to_upstream(client: &HeaderMap, ours: &Ours<'_>, websocket: bool) -> HeaderMap {
+pub fn to_upstream(client: &HeaderMap, ours: &ProxyFields<'_>, websocket: bool) -> HeaderMap {
     let nominated = nominated(client);
     let mut headers = HeaderMap::with_capacity(client.len() + OURS);
     // Each look into the map costs a hash: what the rest wants to know is seen on the way.
     let (mut host, mut te) = (None, false);
     for (name, value) in client {
-        if !stays_here(name, ours.trusted) && !nominated.contains(name) {
+        if !is_dropped(name, ours.trusted) && !nominated.contains(name) {
             headers.append(name.clone(), value.clone());
         }
         if *name == HOST {
@@ -191,14 +191,14 @@ pub fn add_lookup(headers: &mut HeaderMap, lookup: Option<&Lookup>) {
 }
 
 /// Whether a field of the client ends here: it is of one hop, pretends, or is replaced by ours.
-fn stays_here(name: &HeaderName, trusted: bool) -> bool {
+fn is_dropped(name: &HeaderName, trusted: bool) -> bool {
     is_hop_by_hop(name)
         // The body is asked for when the application is ready to take it; the 100 to the client is sent then.
         || *name == EXPECT
         || *name == X_CLIENT_ASN
         || *name == X_CLIENT_COUNTRY
         || *name == X_REQUEST_ID
-        || is_twin(name.as_str())
+        || is_underscore_alias(name.as_str())
         || (!trusted && is_forwarding(name.as_str()))
 }
 
@@ -256,7 +256,7 @@ fn is_forwarding(name: &str) -> bool {
 }
 
 /// A name with an underscore that stands for a protected one once dashes and underscores are folded.
-fn is_twin(name: &str) -> bool {
+fn is_underscore_alias(name: &str) -> bool {
     if !name.contains('_') {
         return false;
     }
@@ -278,7 +278,7 @@ fn add_forwarded(
     headers: &mut HeaderMap,
     client: &HeaderMap,
     host: Option<&HeaderValue>,
-    ours: &Ours<'_>,
+    ours: &ProxyFields<'_>,
 ) {
     let chain = if ours.trusted {
         appended(client, ours.peer)
@@ -339,7 +339,7 @@ mod tests {
         );
         to_upstream(
             &headers(lines),
-            &Ours {
+            &ProxyFields {
                 peer: &peer,
                 trusted,
                 scheme: "http",
@@ -470,7 +470,7 @@ mod tests {
     fn an_absolute_target_names_the_host_and_becomes_origin_form() {
         let uri: Uri = "http://user@example.org:81/a?b".parse().unwrap();
         let mut map = headers(&[("host", "other.example")]);
-        settle_host(&uri, Version::HTTP_11, &mut map).unwrap();
+        check_host(&uri, Version::HTTP_11, &mut map).unwrap();
         assert_eq!(map[HOST], "example.org:81");
         assert_eq!(origin_form(&uri), "/a?b");
         assert_eq!(origin_form(&"http://example.org".parse().unwrap()), "/");
@@ -483,7 +483,7 @@ mod tests {
     fn http_1_1_needs_exactly_one_host() {
         let uri: Uri = "/".parse().unwrap();
         let check =
-            |lines: &[(&str, &str)], version| settle_host(&uri, version, &mut headers(lines));
+            |lines: &[(&str, &str)], version| check_host(&uri, version, &mut headers(lines));
         assert_eq!(check(&[], Version::HTTP_11), Err(BadHead::Host));
         assert_eq!(check(&[], Version::HTTP_10), Ok(()));
         assert_eq!(

@@ -17,7 +17,7 @@ use hyper::body::{Body as _, Incoming};
 use hyper::client::conn::TrySendError;
 
 use self::body::RequestBody;
-use self::pool::{ConnectError, Lane, Pool};
+use self::pool::{ConnectError, Pool, UpstreamConnection};
 use crate::socket::{BodyFault, Downstream};
 
 /// Why the application gave no answer.
@@ -38,7 +38,7 @@ pub struct Answer {
     /// The head, with a body still to come.
     pub response: Response<Incoming>,
     /// The connection.
-    pub lane: Box<Lane>,
+    pub connection: Box<UpstreamConnection>,
     /// Microseconds it took to connect; none on a pooled connection.
     pub connect_us: Option<u64>,
 }
@@ -58,7 +58,7 @@ enum Attempt {
 /// `build` makes the request around its body. A request is sent a second time only if nothing of it was written, or if it
 /// is `repeatable` and the connection was a pooled one that ended without an answer (RFC 9110 §9.2.2). The request is
 /// made when there is a connection for it, so that it never waits in this future.
-pub async fn exchange(
+pub async fn send(
     pool: &Pool,
     downstream: &Downstream,
     body: RequestBody,
@@ -69,24 +69,24 @@ pub async fn exchange(
     let mut fresh = false;
     loop {
         let pooled = if fresh { None } else { pool.take() };
-        let (lane, connect_us) = match pooled {
-            Some(lane) => (lane, None),
+        let (connection, connect_us) = match pooled {
+            Some(connection) => (connection, None),
             // Rare, and large for what it holds while it waits.
             None => Box::pin(pool.connect())
                 .await
-                .map(|(lane, us)| (lane, Some(us)))
+                .map(|(connection, us)| (connection, Some(us)))
                 .map_err(unreachable)?,
         };
         downstream.await_upstream(pool.answer_timeout());
         let request = build(body.take().unwrap_or(RequestBody::Empty));
-        let (attempt, lane) = attempt(lane, downstream, request).await;
+        let (attempt, connection) = attempt(connection, downstream, request).await;
         downstream.got_upstream();
         let was_pooled = connect_us.is_none();
-        match (attempt, lane) {
-            (Attempt::Answered(response), Some(lane)) => {
+        match (attempt, connection) {
+            (Attempt::Answered(response), Some(connection)) => {
                 return Ok(Answer {
                     response,
-                    lane,
+                    connection,
                     connect_us,
                 });
             }
@@ -121,16 +121,16 @@ pub fn is_repeatable(method: &Method, body: &Incoming) -> bool {
 
 /// Puts the request into the connection and drives it to the head of the answer. The connection comes back if it stands.
 fn attempt(
-    mut lane: Box<Lane>,
+    mut connection: Box<UpstreamConnection>,
     downstream: &Downstream,
     request: Request<RequestBody>,
-) -> impl Future<Output = (Attempt, Option<Box<Lane>>)> {
-    let answer = lane.sender.try_send_request(request);
+) -> impl Future<Output = (Attempt, Option<Box<UpstreamConnection>>)> {
+    let answer = connection.sender.try_send_request(request);
     async move {
         let mut answer = pin!(answer);
         let attempt = poll_fn(|cx| {
-            let outcome = match downstream.quietly(cx, |cx| {
-                let over = lane.link.drive(cx);
+            let outcome = match downstream.without_self_wake(cx, |cx| {
+                let over = connection.driver.drive(cx);
                 match answer.as_mut().poll(cx) {
                     Poll::Ready(outcome) => Poll::Ready(Some(outcome)),
                     Poll::Pending if over => Poll::Ready(None),
@@ -150,10 +150,10 @@ fn attempt(
         })
         .await;
         match attempt {
-            Some(attempt) => (attempt, Some(lane)),
+            Some(attempt) => (attempt, Some(connection)),
             None => {
                 // It ended with no answer. A request that it did not take is given back only when it is gone.
-                drop(lane);
+                drop(connection);
                 let attempt = match answer.await {
                     Ok(_) => Attempt::Lost,
                     Err(failed) => lost(downstream, failed),

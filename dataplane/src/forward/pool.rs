@@ -16,7 +16,7 @@ use tokio::net::TcpStream;
 use weir_shared::settings::{Settings, Upstream};
 
 use super::body::RequestBody;
-use crate::worker::Coarse;
+use crate::worker::CoarseClock;
 
 /// Idle connections a worker keeps at most.
 const MAX_IDLE: usize = 256;
@@ -25,21 +25,21 @@ const MAX_IDLE: usize = 256;
 const MAX_HEAD: usize = 64 * 1024;
 
 /// One upstream connection: where requests are put in, and what moves them.
-pub struct Lane {
+pub struct UpstreamConnection {
     /// Takes requests.
     pub sender: SendRequest<RequestBody>,
     /// The connection.
-    pub link: Link,
+    pub driver: Driver,
     idle_since_ns: u64,
 }
 
 /// A connection that someone has to drive.
-pub struct Link {
+pub struct Driver {
     connection: Connection<TokioIo<TcpStream>, RequestBody>,
     over: bool,
 }
 
-impl Link {
+impl Driver {
     /// Moves what can be moved; true once the connection is over.
     pub fn drive(&mut self, cx: &mut Context<'_>) -> bool {
         if !self.over && Pin::new(&mut self.connection).poll(cx).is_ready() {
@@ -81,10 +81,10 @@ pub enum ConnectError {
 pub struct Pool {
     #[expect(
         clippy::vec_box,
-        reason = "a lane stays in its box while it goes from request to pool and back"
+        reason = "a connection stays in its box while it goes from request to pool and back"
     )]
-    idle: RefCell<Vec<Box<Lane>>>,
-    clock: Rc<Coarse>,
+    idle: RefCell<Vec<Box<UpstreamConnection>>>,
+    clock: Rc<CoarseClock>,
     upstream: Upstream,
     connect_timeout: Duration,
     answer_timeout: Duration,
@@ -93,7 +93,7 @@ pub struct Pool {
 
 impl Pool {
     /// An empty pool.
-    pub fn new(settings: &Settings, clock: Rc<Coarse>) -> Self {
+    pub fn new(settings: &Settings, clock: Rc<CoarseClock>) -> Self {
         Self {
             idle: RefCell::default(),
             clock,
@@ -111,12 +111,12 @@ impl Pool {
 
     /// The idle connection that was used last. Whether it still stands shows when it is driven with a request in it:
     /// hyper looks for the end of the stream before it writes, and gives back what it did not write.
-    pub fn take(&self) -> Option<Box<Lane>> {
+    pub fn take(&self) -> Option<Box<UpstreamConnection>> {
         let mut idle = self.idle.borrow_mut();
         loop {
-            let lane = idle.pop()?;
-            if !self.is_stale(&lane) && lane.sender.is_ready() {
-                return Some(lane);
+            let connection = idle.pop()?;
+            if !self.is_stale(&connection) && connection.sender.is_ready() {
+                return Some(connection);
             }
         }
     }
@@ -125,15 +125,17 @@ impl Pool {
     ///
     /// It is driven once more, to notice the end, and wakes nobody from then on: the task that used it last has no more
     /// to do with it.
-    pub fn keep(&self, mut lane: Box<Lane>) {
-        let over = lane.link.drive(&mut Context::from_waker(Waker::noop()));
-        if over || !lane.sender.is_ready() || self.keep_ns == 0 {
+    pub fn keep(&self, mut connection: Box<UpstreamConnection>) {
+        let over = connection
+            .driver
+            .drive(&mut Context::from_waker(Waker::noop()));
+        if over || !connection.sender.is_ready() || self.keep_ns == 0 {
             return;
         }
-        lane.idle_since_ns = self.clock.mono_ns();
+        connection.idle_since_ns = self.clock.mono_ns();
         let mut idle = self.idle.borrow_mut();
         if idle.len() < MAX_IDLE {
-            idle.push(lane);
+            idle.push(connection);
         }
     }
 
@@ -141,7 +143,7 @@ impl Pool {
     ///
     /// # Errors
     /// [`ConnectError`] once the application refused or `WAF_UPSTREAM_CONNECT_TIMEOUT` has passed.
-    pub async fn connect(&self) -> Result<(Box<Lane>, u64), ConnectError> {
+    pub async fn connect(&self) -> Result<(Box<UpstreamConnection>, u64), ConnectError> {
         let Upstream { host, port } = &self.upstream;
         let name = || format!("{host}:{port}");
         let refused = |source| ConnectError::Refused {
@@ -165,27 +167,30 @@ impl Pool {
             .handshake(TokioIo::new(stream))
             .await
             .map_err(|error| refused(io::Error::other(error)))?;
-        let lane = Lane {
+        let connection = UpstreamConnection {
             sender,
-            link: Link {
+            driver: Driver {
                 connection,
                 over: false,
             },
             idle_since_ns: 0,
         };
         let microseconds = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
-        Ok((Box::new(lane), microseconds))
+        Ok((Box::new(connection), microseconds))
     }
 
     /// Drops what has been idle for too long. Called on the worker's tick.
     pub fn sweep(&self) {
         let mut idle = self.idle.borrow_mut();
         if !idle.is_empty() {
-            idle.retain(|lane| !self.is_stale(lane));
+            idle.retain(|connection| !self.is_stale(connection));
         }
     }
 
-    fn is_stale(&self, lane: &Lane) -> bool {
-        self.clock.mono_ns().saturating_sub(lane.idle_since_ns) >= self.keep_ns
+    fn is_stale(&self, connection: &UpstreamConnection) -> bool {
+        self.clock
+            .mono_ns()
+            .saturating_sub(connection.idle_since_ns)
+            >= self.keep_ns
     }
 }

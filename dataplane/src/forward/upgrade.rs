@@ -16,8 +16,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use weir_shared::verdict::Action;
 
-use super::pool::{Lane, Link};
-use crate::request::Ticket;
+use super::pool::{Driver, UpstreamConnection};
+use crate::request::Exchange;
 use crate::socket::{Downstream, Ending, Socket};
 
 /// How long a client may take to close after the application did.
@@ -26,9 +26,9 @@ const CLOSE_GRACE: Duration = Duration::from_secs(2);
 /// A WebSocket that both sides agreed to.
 pub struct Tunnel {
     /// The upstream connection that answered 101.
-    pub lane: Box<Lane>,
+    pub connection: Box<UpstreamConnection>,
     /// The request, finished when the tunnel closes (LIMIT-5).
-    pub ticket: Box<Ticket>,
+    pub exchange: Box<Exchange>,
     /// `WAF_WEBSOCKET_IDLE_TIMEOUT`
     pub idle_timeout: Option<Duration>,
 }
@@ -36,13 +36,13 @@ pub struct Tunnel {
 /// Runs a tunnel to its end. `early` is what the client sent behind its handshake.
 pub async fn run(downstream: &Rc<Downstream>, socket: Socket, early: Bytes, tunnel: Tunnel) {
     let Tunnel {
-        lane,
-        mut ticket,
+        connection,
+        mut exchange,
         idle_timeout,
     } = tunnel;
     downstream.tunnelled(idle_timeout);
-    let Lane { sender, link, .. } = *lane;
-    let (upstream, early_upstream) = release(link).await;
+    let UpstreamConnection { sender, driver, .. } = *connection;
+    let (upstream, early_upstream) = release(driver).await;
     drop(sender);
 
     let mut client_side = ClientSide {
@@ -72,21 +72,21 @@ pub async fn run(downstream: &Rc<Downstream>, socket: Socket, early: Bytes, tunn
         })
         .await;
     }
-    ticket.response_bytes = application_side.carried;
-    ticket.finish(Action::Passed);
+    exchange.response_bytes = application_side.carried;
+    exchange.finish(Action::Passed);
 }
 
 /// Waits until hyper has let go of the upstream connection.
-async fn release(mut link: Link) -> (TcpStream, Bytes) {
+async fn release(mut driver: Driver) -> (TcpStream, Bytes) {
     poll_fn(|cx| {
-        if link.drive(cx) {
+        if driver.drive(cx) {
             Poll::Ready(())
         } else {
             Poll::Pending
         }
     })
     .await;
-    link.into_parts()
+    driver.into_parts()
 }
 
 struct ClientSide<'a> {

@@ -7,7 +7,8 @@ use std::collections::HashSet;
 use http::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING};
 use libfuzzer_sys::fuzz_target;
 use weir_dataplane::fuzzing::headers::{
-    Ours, asks_for_websocket, check_framing, origin_form, settle_host, to_downstream, to_upstream,
+    ProxyFields, asks_for_websocket, check_framing, check_host, origin_form, to_downstream,
+    to_upstream,
 };
 
 const HOP_BY_HOP: [&str; 8] = [
@@ -38,7 +39,7 @@ fuzz_target!(|bytes: &[u8]| {
         assert!(coded);
         return;
     }
-    if settle_host(&head.uri, head.version, &mut head.headers).is_err() {
+    if check_host(&head.uri, head.version, &mut head.headers).is_err() {
         return;
     }
     let websocket = asks_for_websocket(&head.method, head.version, &head.headers);
@@ -47,7 +48,7 @@ fuzz_target!(|bytes: &[u8]| {
         HeaderValue::from_static("id-1"),
         HeaderValue::from_static("upstream:80"),
     );
-    let ours = Ours {
+    let ours = ProxyFields {
         peer: &peer,
         trusted,
         scheme: "http",
