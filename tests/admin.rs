@@ -115,7 +115,7 @@ fn the_token_can_lie_in_a_file() {
     assert_eq!(status("from-the-file"), 401);
 }
 
-/// Section 9: the list of bans, whole, active, and of an address.
+/// ADMIN: the list of bans, whole, active, and of an address.
 #[test]
 fn bans_are_listed() {
     let application = Application::ok();
@@ -150,7 +150,7 @@ fn bans_are_listed() {
     assert_problem(&weir.admin("GET", "/_waf/bans?ip=nobody", None), 400);
 }
 
-/// Section 9, ADMIN-3: a ban that was made is answered 201 with its place.
+/// ADMIN-3: a ban that was made is answered 201 with its place.
 #[test]
 fn a_ban_can_be_made() {
     let application = Application::ok();
@@ -183,7 +183,7 @@ fn a_ban_can_be_made() {
     );
 }
 
-/// ADMIN-2 and section 13.14: each fault of a body is named with its pointer.
+/// ADMIN-2: each fault of a body is named with its pointer.
 #[test]
 fn a_wrong_body_is_explained() {
     let application = Application::ok();
@@ -315,7 +315,7 @@ fn force_allows_a_ban_of_everything() {
     );
 }
 
-/// Section 9: what is no JSON is 400, what is too large is 413.
+/// ADMIN: what is no JSON is 400, what is too large is 413.
 #[test]
 fn a_body_that_cannot_be_read_is_refused() {
     let application = Application::ok();
@@ -344,7 +344,7 @@ fn a_body_that_cannot_be_read_is_refused() {
     assert!(weir.bans().is_empty());
 }
 
-/// Section 9: DELETE lifts every active ban that covers the address; they are kept and marked.
+/// ADMIN: DELETE lifts every active ban that covers the address; they are kept and marked.
 #[test]
 fn delete_lifts_every_ban_of_an_address() {
     let application = Application::ok();
@@ -380,7 +380,7 @@ fn delete_lifts_every_ban_of_an_address() {
     assert_eq!(six.json()["lifted"].as_array().map(Vec::len), Some(1));
 }
 
-/// ADMIN-4 and section 8: a client is what clients.json would hold now, with its bans.
+/// ADMIN-4, STATE-9: a client is what clients.json would hold now, with its bans.
 #[test]
 fn a_client_is_shown_as_it_is_now() {
     let application = Application::ok();
@@ -429,7 +429,7 @@ fn a_client_is_shown_as_it_is_now() {
     assert_eq!(six["client"]["client"], "2001:db8:1:2::/64");
 }
 
-/// Section 9: another method is 405 and says which are allowed.
+/// ADMIN: another method is 405 and says which are allowed.
 #[test]
 fn another_method_is_405() {
     let application = Application::ok();

@@ -413,7 +413,7 @@ fn head_bombs_are_refused() {
     );
 }
 
-/// What cannot be parsed is no request: it is counted as a connection error and not as a request (section 1).
+/// CHECK-6: what cannot be parsed is counted as a connection error and not as a request.
 #[test]
 fn what_cannot_be_parsed_is_no_request() {
     let application = Application::ok();

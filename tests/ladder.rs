@@ -4,7 +4,7 @@ use crate::support::application::Application;
 use crate::support::raw_client::{Connection, exchange, get, request};
 use crate::support::weir::Weir;
 
-/// CHECK, step 1: the health check passes no check, is counted nowhere and leaves no log line.
+/// CHECK-7: the health check passes no check, is counted nowhere and leaves no log line.
 #[test]
 fn the_health_check_stands_outside_the_ladder() {
     let application = Application::ok();
@@ -118,7 +118,7 @@ fn banned_requests_are_not_counted() {
     assert_eq!(client["client"]["refused"], 5);
 }
 
-/// CHECK, step 9 and section 13.3: exempt prefixes match whole segments of the resolved path.
+/// CHECK-5: exempt prefixes match whole segments of the resolved path.
 #[test]
 fn exempt_paths_skip_the_limits() {
     let application = Application::ok();
@@ -233,7 +233,7 @@ fn no_spelling_of_our_paths_goes_round_the_checks() {
     assert!(application.requests().is_empty());
 }
 
-/// Section 9: a path of ours that is none is 404 from the service; what only looks alike is the application's.
+/// ADMIN: a path of ours that is none is 404 from the service; what only looks alike is the application's.
 #[test]
 fn what_only_looks_alike_is_the_applications() {
     let application = Application::ok();

@@ -244,7 +244,7 @@ fn the_counted_direction_can_be_chosen() {
     }
 }
 
-/// LIMIT-5 and section 13.5: an answer that was broken off counts as far as it was carried.
+/// LIMIT-5: an answer that was broken off counts as far as it was carried.
 #[test]
 fn a_broken_answer_counts_as_far_as_it_came() {
     let application = Application::start(|exchange| {

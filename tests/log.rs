@@ -9,7 +9,7 @@ use crate::support::raw_client::{Connection, get, request, try_exchange};
 use crate::support::wait_for;
 use crate::support::weir::{Weir, ms, now_ms};
 
-/// LOG: every member that is known of an ordinary request.
+/// LOG-5: every member that is known of an ordinary request.
 #[test]
 fn a_line_says_all_that_is_known() {
     let application = Application::start(|exchange| {
@@ -565,7 +565,7 @@ fn a_stop_loses_no_line() {
     );
 }
 
-/// LOG: a reader that stalls blocks no request; what finds no room is counted in the metric and, once it reads again, in
+/// LOG-4: a reader that stalls blocks no request; what finds no room is counted in the metric and, once it reads again, in
 /// the log: lines and losses together are all requests.
 #[test]
 fn a_stalled_reader_blocks_no_request() {
@@ -684,7 +684,7 @@ fn a_late_refusal_knows_its_answer() {
     assert_eq!(line["response_content_type"], "text/x");
 }
 
-/// LOG: a log file is opened again on SIGUSR1, so that it can be rotated.
+/// LOG-4: a log file is opened again on SIGUSR1, so that it can be rotated.
 #[test]
 fn a_log_file_can_be_rotated() {
     let application = Application::ok();

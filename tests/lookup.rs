@@ -318,8 +318,9 @@ fn a_wrong_certificate_is_refused() {
     assert!(geo.asked().is_empty());
 }
 
-/// LOOKUP-3: with a service that never answers, requests that need nothing do not wait; those that need the answer wait
-/// `WAF_LOOKUP_TIMEOUT` at most, once for each client, and after five failures not at all.
+/// LOOKUP-3, LOOKUP-8: with a service that never answers, requests that need nothing do not wait;
+/// those that need the answer wait `WAF_LOOKUP_TIMEOUT` at most, once for each client, and after
+/// five failures not at all.
 #[test]
 fn a_silent_service_delays_nobody_for_long() {
     let application = Application::ok();
@@ -599,7 +600,7 @@ fn byte_percentages_replace_the_others_for_bytes() {
     );
 }
 
-/// LIMIT-4, section 13, item 11: 0 percent refuses the first request; a client without a country has the unknown
+/// LIMIT-4: 0 percent refuses the first request; a client without a country has the unknown
 /// percentage whatever its AS number; exempt paths wait for nothing that only limits need.
 #[test]
 fn zero_percent_and_clients_without_a_country() {
@@ -793,7 +794,7 @@ fn a_database_file_is_replaced_while_the_service_runs() {
     assert_eq!(weir.metric("waf_lookup_file_errors_total"), Some(2.0));
 }
 
-/// SETTING-2, source section 7, cases 3 and 4: the start is stopped with status 78 and a sentence.
+/// SETTING-2: the start is stopped with status 78 and a sentence.
 #[test]
 fn what_does_not_fit_stops_the_start() {
     let missing = "/nowhere/db.mmdb";

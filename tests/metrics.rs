@@ -7,7 +7,7 @@ use crate::support::raw_client::{get, request, try_exchange};
 use crate::support::wait_for;
 use crate::support::weir::{METRICS_TOKEN, Weir};
 
-/// METRIC: a known mix of requests gives known counters.
+/// METRIC-1: a known mix of requests gives known counters.
 #[test]
 fn the_counters_agree_with_what_clients_saw() {
     let application = Application::ok();
@@ -97,7 +97,7 @@ fn value_of_all(samples: &BTreeMap<String, f64>) -> f64 {
         .sum()
 }
 
-/// METRIC and section 13.15: series of fixed label sets are there from the start with 0.
+/// METRIC-2: series of fixed label sets are there from the start with 0.
 #[test]
 fn fixed_series_are_there_from_the_start() {
     let application = Application::ok();
@@ -219,7 +219,7 @@ fn the_page_is_well_formed() {
     assert!(seen.len() > 30, "{page}");
 }
 
-/// Section 12: connections over the bounds are closed at once and counted; other clients are served.
+/// CONN-11: connections over the bounds are closed at once and counted; other clients are served.
 #[test]
 fn connections_are_bounded_and_counted() {
     let application = Application::ok();

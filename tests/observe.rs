@@ -104,7 +104,7 @@ fn refused_bytes_are_not_counted() {
     assert_eq!(shown["client"]["requests"]["day"]["current"], 1);
     assert_eq!(
         shown["client"]["passed"], 1,
-        "section 13.9: let through is passed"
+        "CHECK-4: let through is passed"
     );
     post(50, "/small");
     let shown = weir.admin("GET", "/_waf/clients/203.0.113.7", None).json();

@@ -180,7 +180,7 @@ fn an_unknown_name_is_a_warning() {
     assert_eq!(weir.get("/a", "203.0.113.7").status, 200);
 }
 
-/// Section 13.18: an empty value is an unset one.
+/// SETTING-1: an empty value is an unset one.
 #[test]
 fn an_empty_value_is_unset() {
     let application = Application::ok();
@@ -197,7 +197,7 @@ fn an_empty_value_is_unset() {
     assert_eq!(weir.get("/a", "203.0.113.7").status, 200);
 }
 
-/// Section 12: an IPv6 listener, and lists with blanks.
+/// SETTING-4: an IPv6 listener, and lists with blanks.
 #[test]
 fn ipv6_can_be_listened_on() {
     if TcpListener::bind("[::1]:0").is_err() {

@@ -304,7 +304,7 @@ fn a_refusal_is_seen_by_who_still_sends() {
     }
 }
 
-/// WAF_BODY_TIMEOUT, WAF_HEADER_TIMEOUT, WAF_KEEPALIVE_TIMEOUT: who sends nothing is let go.
+/// CONN-10, WAF_BODY_TIMEOUT, WAF_HEADER_TIMEOUT, WAF_KEEPALIVE_TIMEOUT: who sends nothing is let go.
 #[test]
 fn slow_senders_are_let_go() {
     let application = Application::ok();

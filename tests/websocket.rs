@@ -1,4 +1,4 @@
-//! WebSockets: a tunnel where both ends asked for one, counted each way, and closed on both ends (LIMIT-5, section 12).
+//! WebSockets: a tunnel where both ends asked for one, counted each way, and closed on both ends (LIMIT-5, CONN-10).
 
 use std::sync::mpsc;
 
@@ -220,7 +220,7 @@ fn a_banned_client_gets_no_websocket() {
     assert!(application.requests().is_empty());
 }
 
-/// WAF_WEBSOCKET_IDLE_TIMEOUT: an idle tunnel is closed on both ends.
+/// CONN-10, WAF_WEBSOCKET_IDLE_TIMEOUT: an idle tunnel is closed on both ends.
 #[test]
 fn an_idle_websocket_is_closed() {
     let application = echoing();

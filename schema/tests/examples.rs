@@ -26,7 +26,7 @@ fn every_schema_has_two_valid_and_three_invalid_examples() {
     }
 }
 
-/// SCHEMA-4
+/// SCHEMA-4, SCHEMA-11
 #[test]
 fn every_valid_example_is_accepted_by_its_schema_and_by_its_command() {
     for examples in EXAMPLES.iter() {

@@ -21,7 +21,7 @@ const MESSAGES: [(&str, &str); 3] = [
     ("s2s", "RELAY LINK UNLINK SYNC PING PONG"),
 ];
 
-/// SCHEMA-1
+/// SCHEMA-1, SCHEMA-10
 #[test]
 fn there_is_one_file_for_each_message_and_the_program_has_them_all() {
     let mut expected: BTreeSet<String> = MESSAGES
@@ -126,7 +126,7 @@ fn another_base_changes_the_prefix_of_each_id_and_nothing_else() {
     );
 }
 
-/// SCHEMA-3
+/// SCHEMA-3, SCHEMA-9
 #[test]
 fn the_envelope_is_closed_and_leaves_only_narrow_its_members() {
     let envelope = read_json(&schema_path("message"));
