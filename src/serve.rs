@@ -82,7 +82,7 @@ pub fn serve(settings: Settings, announce: Announce) -> Result<(), StartError> {
     let bound = Bound::new(settings.listen, settings.workers).map_err(|error| unfit(&error))?;
     let address = bound.address();
     let (keeper, mut start) =
-        Keeper::open(&settings.state_dir, clock.clone()).map_err(|error| unfit(&error))?;
+        Keeper::open(&settings.state.dir, clock.clone()).map_err(|error| unfit(&error))?;
 
     let snapshots = Arc::new(ArcSwap::from_pointee(Snapshot::default()));
     let table = Arc::new(Table::new(LookupRules::of(&settings)));
@@ -140,10 +140,10 @@ pub fn serve(settings: Settings, announce: Announce) -> Result<(), StartError> {
             table,
             snapshots,
             breaks: breaks_up,
-            records: (settings.log_requests != LogRequests::Off).then(|| Records {
+            records: (settings.log.requests != LogRequests::Off).then(|| Records {
                 batches: records_up,
                 emptied: spare,
-                headers: logged_headers(&settings.log_request_headers).into(),
+                headers: logged_headers(&settings.log.request_headers).into(),
             }),
             finished: settings.anomalies.is_on().then_some(finished_up),
             handover: handle.handover(),
@@ -166,7 +166,7 @@ pub fn serve(settings: Settings, announce: Announce) -> Result<(), StartError> {
     }
 
     signals.wait_for_stop(&handle, &log);
-    let workers_ended = drain(plane, &signals, settings.shutdown_timeout);
+    let workers_ended = drain(plane, &signals, settings.timeouts.shutdown);
     // The data plane has ended: what it counted is final, and the last write of the state files holds all of it.
     handle.stop();
     let control_ended = control_thread.join().is_ok();

@@ -318,10 +318,10 @@ impl Control {
             Ledger::new(Rules::from(&*settings), start.bans, now.wall_ms).map_err(|held| {
                 ControlError::TooManyBans {
                     held,
-                    max_bans: settings.max_bans,
+                    max_bans: settings.bans.max,
                 }
             })?;
-        let admin_token = Arc::new(AdminTokenHolder::new(&settings.admin_token)?);
+        let admin_token = Arc::new(AdminTokenHolder::new(&settings.endpoints.admin_token)?);
         let publisher = Publisher::new(snapshots, &mut ledger, now.wall_ms);
         for row in start.clients {
             table.put(row);
@@ -342,8 +342,8 @@ impl Control {
             finished: feeds.finished,
             finished_wait: false,
             origins: feeds.origins,
-            countries: Top::new(settings.metrics_top_n),
-            asns: Top::new(settings.metrics_top_n),
+            countries: Top::new(settings.endpoints.metrics_top_n),
+            asns: Top::new(settings.endpoints.metrics_top_n),
             settings,
             ledger,
             publisher,
@@ -515,7 +515,7 @@ impl Control {
 
     /// The circumstances of a break (BAN-4). The client is not reset yet, so its own requests are among those counted.
     fn notes(&self, broken: LimitExceeded, crowded: bool, now: Now) -> Notes {
-        let netblock = Netblock::of(broken.client, self.settings.ban_prefixes);
+        let netblock = Netblock::of(broken.client, self.settings.bans.prefixes);
         let span = broken.limit.span();
         Notes {
             netblock_requests: (!crowded)
@@ -593,7 +593,7 @@ impl Control {
                     tracing::warn!(
                         "{refused} entries of the edited bans.json did not fit: none of the {} bans that WAF_MAX_BANS \
                          allows may be dropped",
-                        self.settings.max_bans
+                        self.settings.bans.max
                     );
                 }
                 if self.notice_drops() {
@@ -671,7 +671,7 @@ impl Control {
                     self.answer_saved(respond, Pending::made(&ban), now);
                 }
                 Err(Full) => {
-                    let max_bans = self.settings.max_bans;
+                    let max_bans = self.settings.bans.max;
                     respond(Problem::Full { max_bans }.answer(&request_id));
                 }
             },
@@ -739,7 +739,7 @@ impl Control {
         // Room may have come by a ban that ended (BAN-7: nothing else has to happen then).
         self.publisher.publish(&mut self.ledger, now.wall_ms);
         let since_all_ns = now.mono_ns.saturating_sub(self.all_saved_ns);
-        if since_all_ns >= nanos(self.settings.state_counter_interval) {
+        if since_all_ns >= nanos(self.settings.state.counter_interval) {
             self.save_all(now);
         } else if self.bans_due_ns.is_some_and(|due_ns| due_ns <= now.mono_ns) {
             self.save_bans(None);
@@ -766,7 +766,7 @@ impl Control {
 
     /// bans.json lacks something: it is written `WAF_STATE_WRITE_DELAY` after the first change (STATE-1).
     fn bans_changed(&mut self, now: Now) {
-        let delay_ns = nanos(self.settings.state_write_delay);
+        let delay_ns = nanos(self.settings.state.write_delay);
         self.bans_due_ns
             .get_or_insert(now.mono_ns.saturating_add(delay_ns));
     }
@@ -964,7 +964,7 @@ mod tests {
 
     use super::*;
     use crate::lookup::LookupRow;
-    use crate::testing::{NOW, Rig, Touch, body, broken, request, row, settings};
+    use crate::testing::{NOW, Rig, Touch, body, broken, request, row, settings, settings_with};
 
     const HOUR: u64 = 3_600_000;
 
@@ -1011,10 +1011,9 @@ mod tests {
     /// when one of them ended, with no event, and when one was lifted.
     #[test]
     fn can_ban_follows_the_ledger() {
-        let mut rig = Rig::new(Settings {
-            max_bans: 2,
-            ..settings()
-        });
+        let mut rig = Rig::new(settings_with(|settings| {
+            settings.bans.max = 2;
+        }));
         for (net, duration) in [("10.0.0.0/24", "permanent"), ("10.1.0.0/24", "1h")] {
             let text = format!(r#"{{"netblock":"{net}","duration":"{duration}","reason":"r"}}"#);
             assert_eq!(rig.post(&text).status, 201);
@@ -1084,10 +1083,9 @@ mod tests {
         let pieces = 4;
         let held = (pieces - 1) * MAX_LISTED_A_TURN + 1;
         let mut rig = Rig::with_bans(
-            Settings {
-                max_bans: 100_000,
-                ..settings()
-            },
+            settings_with(|settings| {
+                settings.bans.max = 100_000;
+            }),
             many_bans(held),
         )
         .ok()
@@ -1125,10 +1123,9 @@ mod tests {
     /// ADMIN: lists under way are bounded; one more is answered 503, and each of the others is answered.
     #[test]
     fn lists_under_way_are_bounded() {
-        let settings = Settings {
-            max_bans: 100_000,
-            ..settings()
-        };
+        let settings = settings_with(|settings| {
+            settings.bans.max = 100_000;
+        });
         let held = 10 * MAX_LISTED_A_TURN;
         let mut rig = Rig::with_bans(settings, many_bans(held)).ok().unwrap();
         let mut answers = Vec::new();
@@ -1337,10 +1334,9 @@ mod tests {
         assert_eq!(rig.banned_until("10.9.9.9"), Some(u64::MAX));
         assert!(rig.snapshots.load().can_ban);
         assert_eq!(rig.table.rows(), [row("203.0.113.7")]);
-        let small = Settings {
-            max_bans: 1,
-            ..settings()
-        };
+        let small = settings_with(|settings| {
+            settings.bans.max = 1;
+        });
         let second = Ban {
             ban_started: Some(Time(5)),
             ..ban.clone()
@@ -1769,10 +1765,9 @@ mod tests {
     /// METRIC: countries and AS numbers have a series once seen, at most N of them, and the rest is `other`.
     #[test]
     fn requests_by_place_are_counted() {
-        let mut rig = Rig::new(Settings {
-            metrics_top_n: 2,
-            ..settings()
-        });
+        let mut rig = Rig::new(settings_with(|settings| {
+            settings.endpoints.metrics_top_n = 2;
+        }));
         let country = |name: &str| format!("waf_requests_by_country_total{{country=\"{name}\"}}");
         assert_eq!(rig.metric(&country("DE")), None);
         for (code, asn, times) in [

@@ -68,7 +68,7 @@ impl RequestLog {
         lines: Receiver<Vec<u8>>,
         lost: Lost,
     ) -> Result<Self, String> {
-        let target = Target::open(settings.log_file.clone())?;
+        let target = Target::open(settings.log.file.clone())?;
         let (control, orders) = bounded(8);
         let (ending, ended) = bounded(0);
         let writer = Writer {
@@ -301,12 +301,12 @@ struct Form {
 impl Form {
     fn new(settings: &Settings) -> Self {
         let mut instance = Vec::new();
-        if let Some(name) = &settings.instance_name {
+        if let Some(name) = &settings.log.instance_name {
             instance.extend_from_slice(b",\"instance\":\"");
             escaped(name.as_bytes(), &mut instance);
             instance.push(b'"');
         }
-        let headers = logged_headers(&settings.log_request_headers)
+        let headers = logged_headers(&settings.log.request_headers)
             .into_iter()
             .map(|name| {
                 let mut member = vec![b'"'];
@@ -318,7 +318,7 @@ impl Form {
         Self {
             instance,
             headers,
-            prefixes: settings.ban_prefixes,
+            prefixes: settings.bans.prefixes,
             watches: Watches::new(&settings.anomalies.watch_nets),
             stamp: Stamp::default(),
         }
@@ -685,66 +685,19 @@ mod tests {
     use http::{HeaderName, HeaderValue, StatusCode};
     use proptest::prelude::*;
     use serde_json::{Value, json};
-    use weir_shared::escalation::Policy;
-    use weir_shared::netblock::NetSet;
-    use weir_shared::settings::{
-        AdminToken, Anomalies, BanResponse, BytesCount, LogRequests, LookupSettings,
-        RateLimitHeaders, Upstream, WatchNet,
-    };
+    use weir_shared::settings::{LogRequests, WatchNet};
     use weir_shared::verdict::{Action, LimitKind};
 
     use super::*;
 
     fn settings(log_file: Option<PathBuf>) -> Settings {
-        let second = Duration::from_secs(1);
-        Settings {
-            listen: ([127, 0, 0, 1], 0).into(),
-            upstream: Upstream {
-                host: "localhost".to_owned(),
-                port: 80,
-            },
-            observe: false,
-            workers: 1,
-            trusted_proxies: NetSet::default(),
-            client_ip_header: HeaderName::from_static("x-forwarded-for"),
-            lookup: LookupSettings::default(),
-            allow_nets: NetSet::default(),
-            deny_nets: NetSet::default(),
-            exempt_paths: vec![],
-            rate_limits: [None; 3],
-            byte_limits: [None; 3],
-            bytes_count: BytesCount::Both,
-            max_body_size: None,
-            rate_limit_headers: RateLimitHeaders::Off,
-            header_timeout: second,
-            body_timeout: second,
-            keepalive_timeout: second,
-            upstream_connect_timeout: second,
-            upstream_timeout: second,
-            upstream_keepalive: second,
-            websocket_idle_timeout: None,
-            max_connections: 1,
-            max_connections_per_client: 1,
-            shutdown_timeout: second,
-            ban_policy: Policy::default(),
-            ban_prefixes: PrefixLengths::default(),
-            ban_response: BanResponse::Drop,
-            max_bans: 1,
-            state_dir: PathBuf::new(),
-            state_write_delay: second,
-            state_counter_interval: second,
-            metrics_token: None,
-            admin_token: AdminToken::Unset,
-            instance_name: Some("edge-1".to_owned()),
-            log_requests: LogRequests::All,
-            log_file,
-            log_request_headers: ["x-tag", "authorization", "cookie", "set-cookie", "x-tag"]
-                .map(HeaderName::from_static)
-                .to_vec(),
-            log_level: "info",
-            anomalies: Anomalies::default(),
-            metrics_top_n: 20,
-        }
+        let mut settings = Settings::default();
+        settings.log.instance_name = Some("edge-1".to_owned());
+        settings.log.file = log_file;
+        settings.log.request_headers = ["x-tag", "authorization", "cookie", "set-cookie", "x-tag"]
+            .map(HeaderName::from_static)
+            .to_vec();
+        settings
     }
 
     /// A request with nothing known beyond what every request has.
@@ -1109,7 +1062,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
         let mut settings = settings(Some(path.clone()));
-        settings.log_requests = LogRequests::Off;
+        settings.log.requests = LogRequests::Off;
         let (send, lines_in) = bounded(4);
         let log = RequestLog::start(&settings, never(), spares(), lines_in, none_lost()).unwrap();
         send.send(b"{\"event\":\"alert\"}\n".to_vec()).unwrap();

@@ -6,20 +6,16 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use crossbeam_channel::{Receiver, Sender, unbounded};
-use http::{HeaderValue, Method, StatusCode};
+use http::{HeaderValue, Method};
 use serde_json::Value;
 use weir_shared::ban::{Ban, RequestNote};
 use weir_shared::client::Client;
 use weir_shared::clock::{Clock, ManualClock};
-use weir_shared::escalation::Policy;
 use weir_shared::event::{Finished, LimitExceeded};
 use weir_shared::handover::{Body, OwnRequest, OwnResponse, Step};
 use weir_shared::lookup::Lookup;
-use weir_shared::netblock::{NetSet, Netblock, PrefixLengths};
-use weir_shared::settings::{
-    AdminToken, BanResponse, BytesCount, LogRequests, LookupSettings, RateLimitHeaders, Secret,
-    Settings, Upstream,
-};
+use weir_shared::netblock::Netblock;
+use weir_shared::settings::{AdminToken, LookupSettings, Secret, Settings};
 use weir_shared::snapshot::Snapshot;
 use weir_shared::table::{ClientRow, ClientTable};
 use weir_shared::totals::{OriginCounts, Totals};
@@ -40,56 +36,19 @@ pub(crate) const METRICS: &str = "Bearer metrics-token";
 
 /// The defaults, with both tokens.
 pub(crate) fn settings() -> Settings {
-    let seconds = Duration::from_secs;
-    Settings {
-        listen: "127.0.0.1:0".parse().unwrap(),
-        upstream: Upstream {
-            host: "127.0.0.1".to_owned(),
-            port: 1,
-        },
-        observe: false,
-        workers: 1,
-        trusted_proxies: NetSet::default(),
-        client_ip_header: http::HeaderName::from_static("x-forwarded-for"),
-        allow_nets: NetSet::default(),
-        deny_nets: NetSet::default(),
+    settings_with(|_| {})
+}
+
+/// The same but for what `change` changes.
+pub(crate) fn settings_with(change: impl FnOnce(&mut Settings)) -> Settings {
+    let mut settings = Settings {
         lookup: LookupSettings::default(),
-        exempt_paths: Vec::new(),
-        rate_limits: [Some(1000), Some(10_000), Some(50_000)],
-        byte_limits: [Some(10 << 30), Some(20 << 30), Some(50 << 30)],
-        bytes_count: BytesCount::Both,
-        max_body_size: Some(100 << 20),
-        rate_limit_headers: RateLimitHeaders::Refused,
-        header_timeout: seconds(10),
-        body_timeout: seconds(60),
-        keepalive_timeout: seconds(75),
-        upstream_connect_timeout: seconds(5),
-        upstream_timeout: seconds(60),
-        upstream_keepalive: seconds(4),
-        websocket_idle_timeout: None,
-        max_connections: 10_000,
-        max_connections_per_client: 256,
-        shutdown_timeout: seconds(30),
-        ban_policy: Policy::default(),
-        ban_prefixes: PrefixLengths::default(),
-        ban_response: BanResponse::Status(StatusCode::TOO_MANY_REQUESTS),
-        max_bans: 10_000,
-        state_dir: "state".into(),
-        state_write_delay: seconds(1),
-        state_counter_interval: seconds(60),
-        metrics_token: Some(Secret::new("metrics-token".to_owned())),
-        admin_token: AdminToken::Value(Secret::new("admin-token".to_owned())),
-        instance_name: None,
-        log_requests: LogRequests::All,
-        log_file: None,
-        log_request_headers: Vec::new(),
-        log_level: "info",
-        anomalies: weir_shared::settings::Anomalies {
-            cooldown: seconds(3600),
-            ..Default::default()
-        },
-        metrics_top_n: 20,
-    }
+        ..Settings::default()
+    };
+    settings.endpoints.metrics_token = Some(Secret::new("metrics-token".to_owned()));
+    settings.endpoints.admin_token = AdminToken::Value(Secret::new("admin-token".to_owned()));
+    change(&mut settings);
+    settings
 }
 
 /// What the loop did to the table, in order.

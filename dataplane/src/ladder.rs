@@ -77,18 +77,18 @@ impl Rules {
     pub fn of(settings: &Settings) -> Self {
         use weir_shared::settings::{LogRequests, RateLimitHeaders};
         Self {
-            allow_nets: settings.allow_nets.clone(),
-            deny_nets: settings.deny_nets.clone(),
-            exempt_paths: settings.exempt_paths.clone(),
+            allow_nets: settings.lists.allow_nets.clone(),
+            deny_nets: settings.lists.deny_nets.clone(),
+            exempt_paths: settings.lists.exempt_paths.clone(),
             limits: Limits {
-                requests: settings.rate_limits,
-                bytes: settings.byte_limits,
+                requests: settings.limits.requests,
+                bytes: settings.limits.bytes,
             },
-            max_body_size: settings.max_body_size,
-            ban_policy: settings.ban_policy,
-            ban_prefixes: settings.ban_prefixes,
-            wants_counts: settings.log_requests != LogRequests::Off
-                || settings.rate_limit_headers == RateLimitHeaders::Always,
+            max_body_size: settings.limits.max_body_size,
+            ban_policy: settings.bans.policy,
+            ban_prefixes: settings.bans.prefixes,
+            wants_counts: settings.log.requests != LogRequests::Off
+                || settings.limits.headers == RateLimitHeaders::Always,
             lookups: Lookups::of(&settings.lookup),
         }
     }

@@ -270,8 +270,8 @@ impl ConnectionLimits {
         Self {
             open: AtomicUsize::new(0),
             by_client: DashMap::default(),
-            max: settings.max_connections,
-            max_per_client: settings.max_connections_per_client,
+            max: settings.connections.max,
+            max_per_client: settings.connections.max_per_client,
         }
     }
 
@@ -484,14 +484,14 @@ impl Worker {
         Rc::new(Self {
             rules: Rules::of(settings),
             observe: settings.observe,
-            trusted_proxies: settings.trusted_proxies.clone(),
-            client_ip_header: settings.client_ip_header.clone(),
-            ban_response: settings.ban_response,
-            rate_limit_headers: settings.rate_limit_headers,
-            bytes_count: settings.bytes_count,
-            log_requests: settings.log_requests,
+            trusted_proxies: settings.identity.trusted_proxies.clone(),
+            client_ip_header: settings.identity.header.clone(),
+            ban_response: settings.bans.response,
+            rate_limit_headers: settings.limits.headers,
+            bytes_count: settings.limits.bytes_count,
+            log_requests: settings.log.requests,
             counts_origins: settings.lookup.source != LookupSource::Off,
-            websocket_idle_timeout: settings.websocket_idle_timeout,
+            websocket_idle_timeout: settings.timeouts.websocket_idle,
             upstream_host: HeaderValue::try_from(host)
                 .unwrap_or_else(|_| HeaderValue::from_static("upstream")),
             table: Arc::clone(&parts.table),
@@ -513,9 +513,9 @@ impl Worker {
             snapshots: RefCell::new(Cache::new(Arc::clone(&parts.snapshots))),
             stopped,
             timeouts: Timeouts {
-                head_ns: nanos(settings.header_timeout),
-                body_ns: nanos(settings.body_timeout),
-                idle_ns: nanos(settings.keepalive_timeout),
+                head_ns: nanos(settings.timeouts.header),
+                body_ns: nanos(settings.timeouts.body),
+                idle_ns: nanos(settings.timeouts.keepalive),
             },
             limits,
             connections: RefCell::default(),

@@ -35,7 +35,7 @@ pub fn check() -> ExitCode {
 
 /// Serves until a signal; every problem that stops the start is one line on standard error.
 pub fn run(settings: Settings, warnings: &[String], announce: serve::Announce) -> ExitCode {
-    crate::process_log::start(settings.log_level);
+    crate::process_log::start(settings.log.level);
     for warning in warnings {
         tracing::warn!("{warning}");
     }

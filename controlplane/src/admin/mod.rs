@@ -105,9 +105,12 @@ impl Front {
         queue: Sender<Request>,
     ) -> Result<Self, CatalogError> {
         Ok(Self {
-            metrics_token: settings.metrics_token.as_ref().map(Token::of),
+            metrics_token: settings.endpoints.metrics_token.as_ref().map(Token::of),
             admin_token,
-            orders: Orders::new(settings.trusted_proxies.clone(), settings.ban_prefixes)?,
+            orders: Orders::new(
+                settings.identity.trusted_proxies.clone(),
+                settings.bans.prefixes,
+            )?,
             queue,
         })
     }
@@ -271,7 +274,7 @@ mod tests {
     use weir_shared::verdict::{Action, History};
 
     use super::*;
-    use crate::testing::{ADMIN, METRICS, NOW, Rig, body, request, row, settings};
+    use crate::testing::{ADMIN, METRICS, NOW, Rig, body, request, row, settings, settings_with};
 
     const BAN: &str = r#"{"client":"203.0.113.7","duration":"2h","reason":"r"}"#;
 
@@ -575,11 +578,10 @@ mod tests {
     /// ADMIN-1: with no token set the endpoints do not exist, whatever is asked.
     #[test]
     fn without_a_token_set_there_is_nothing() {
-        let mut rig = Rig::new(Settings {
-            metrics_token: None,
-            admin_token: AdminToken::Unset,
-            ..settings()
-        });
+        let mut rig = Rig::new(settings_with(|settings| {
+            settings.endpoints.metrics_token = None;
+            settings.endpoints.admin_token = AdminToken::Unset;
+        }));
         for (method, path, token) in [
             ("GET", "/_waf/bans", Some(ADMIN)),
             ("PUT", "/_waf/bans", None),
@@ -597,13 +599,12 @@ mod tests {
     /// ADMIN-2, section 13.14: every fault of a body at once, each with its JSON pointer.
     #[test]
     fn every_fault_of_a_body_is_told_with_its_pointer() {
-        let mut rig = Rig::new(Settings {
-            trusted_proxies: ["192.0.2.1", "2001:db8:9::/48"]
+        let mut rig = Rig::new(settings_with(|settings| {
+            settings.identity.trusted_proxies = ["192.0.2.1", "2001:db8:9::/48"]
                 .map(|text| text.parse().unwrap())
                 .into_iter()
-                .collect(),
-            ..settings()
-        });
+                .collect();
+        }));
         let whole = |scope: &str| format!(r#"{{{scope},"duration":"2h","reason":"r"}}"#);
         let rest = |rest: &str| format!(r#"{{"client":"203.0.113.7",{rest}}}"#);
         let reason = |text: &str| rest(&format!(r#""duration":"2h","reason":"{text}""#));
@@ -800,10 +801,10 @@ mod tests {
                 "192.0.2.0",
             ),
         ] {
-            let mut rig = Rig::new(Settings {
-                trusted_proxies: std::iter::once("192.0.2.1".parse().unwrap()).collect(),
-                ..settings()
-            });
+            let mut rig = Rig::new(settings_with(|settings| {
+                settings.identity.trusted_proxies =
+                    std::iter::once("192.0.2.1".parse().unwrap()).collect();
+            }));
             let text = format!(r#"{{{scope},"duration":"1h30m","reason":"{longest}"}}"#);
             let answer = rig.post(&text);
             assert_eq!(answer.status, 201, "{scope}");
@@ -829,10 +830,9 @@ mod tests {
     /// BAN-5: a full ledger is 409.
     #[test]
     fn a_full_ledger_is_a_conflict() {
-        let mut rig = Rig::new(Settings {
-            max_bans: 1,
-            ..settings()
-        });
+        let mut rig = Rig::new(settings_with(|settings| {
+            settings.bans.max = 1;
+        }));
         assert_eq!(rig.post(BAN).status, 201);
         check_problem(&rig.post(BAN), 409, "WAF_MAX_BANS");
     }
@@ -1013,10 +1013,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("token");
         std::fs::write(&path, "admin-token").unwrap();
-        let mut rig = Rig::new(Settings {
-            admin_token: AdminToken::File(path.clone()),
-            ..settings()
-        });
+        let mut rig = Rig::new(settings_with(|settings| {
+            settings.endpoints.admin_token = AdminToken::File(path.clone());
+        }));
         assert_eq!(rig.get("/_waf/bans").status, 200);
         std::fs::write(&path, "other-token").unwrap();
         rig.handle.reload_tokens();

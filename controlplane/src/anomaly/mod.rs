@@ -174,7 +174,7 @@ impl Anomalies {
     pub(crate) fn new(settings: &Settings, now_ms: u64) -> Self {
         let anomalies = settings.anomalies.clone();
         Self {
-            prefixes: settings.ban_prefixes,
+            prefixes: settings.bans.prefixes,
             watches: Watches::new(&anomalies.watch_nets),
             counters: Counters::default(),
             cooldowns: Cooldowns::new(anomalies.cooldown, now_ms),

@@ -61,9 +61,9 @@ pub(crate) struct Rules {
 impl From<&Settings> for Rules {
     fn from(settings: &Settings) -> Self {
         Self {
-            policy: settings.ban_policy,
-            prefixes: settings.ban_prefixes,
-            max_bans: settings.max_bans,
+            policy: settings.bans.policy,
+            prefixes: settings.bans.prefixes,
+            max_bans: settings.bans.max,
             observe: settings.observe,
         }
     }

@@ -46,8 +46,8 @@ impl LookupRules {
     /// The rules among the settings.
     pub fn of(settings: &Settings) -> Self {
         let limits = Limits {
-            requests: settings.rate_limits,
-            bytes: settings.byte_limits,
+            requests: settings.limits.requests,
+            bytes: settings.limits.bytes,
         };
         Self::new(limits, &settings.lookup)
     }

@@ -98,9 +98,10 @@ impl Pool {
             idle: RefCell::default(),
             clock,
             upstream: settings.upstream.clone(),
-            connect_timeout: settings.upstream_connect_timeout,
-            answer_timeout: settings.upstream_timeout,
-            keep_ns: u64::try_from(settings.upstream_keepalive.as_nanos()).unwrap_or(u64::MAX),
+            connect_timeout: settings.timeouts.upstream_connect,
+            answer_timeout: settings.timeouts.upstream,
+            keep_ns: u64::try_from(settings.timeouts.upstream_keepalive.as_nanos())
+                .unwrap_or(u64::MAX),
         }
     }
 

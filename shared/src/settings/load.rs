@@ -6,15 +6,16 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
-use std::time::Duration;
 
 use http::StatusCode;
 use http::header::HeaderName;
 
 use super::table::{Setting, TABLE};
 use super::{
-    AdminToken, Anomalies, BanResponse, BytesCount, CountryList, LogRequests, LookupSettings,
-    LookupSource, RateLimitHeaders, Settings, Upstream,
+    AdminToken, Anomalies, BanResponse, BanSettings, BytesCount, ConnectionSettings, CountryList,
+    EndpointSettings, IdentitySettings, LimitSettings, ListSettings, LogRequests, LogSettings,
+    LookupSettings, LookupSource, RateLimitHeaders, Settings, StateSettings, TimeoutSettings,
+    Upstream,
 };
 use crate::client::fold;
 use crate::escalation::Policy;
@@ -211,7 +212,7 @@ impl Together<'_> {
             first,
             permanent_after,
             ..
-        } = settings.ban_policy;
+        } = settings.bans.policy;
         let sound = self.are_sound(&["WAF_BAN_FIRST", "WAF_BAN_PERMANENT_AFTER"]);
         (sound && first > permanent_after).then(|| {
             let value = |name, default| self.written.get(name).cloned().unwrap_or(default);
@@ -350,48 +351,66 @@ fn unset(state_directory: Option<&String>) -> Settings {
         },
         observe: false,
         workers: std::thread::available_parallelism().map_or(1, |cores| cores.get().min(1024)),
-        trusted_proxies: NetSet::default(),
-        client_ip_header: HeaderName::from_static("x-forwarded-for"),
-        allow_nets: NetSet::default(),
-        deny_nets: NetSet::default(),
+        identity: IdentitySettings {
+            trusted_proxies: NetSet::default(),
+            header: HeaderName::from_static("x-forwarded-for"),
+        },
+        lists: ListSettings::default(),
+        limits: LimitSettings {
+            requests: [None; 3],
+            bytes: [None; 3],
+            bytes_count: BytesCount::Both,
+            max_body_size: None,
+            headers: RateLimitHeaders::Refused,
+        },
+        timeouts: TimeoutSettings::default(),
+        connections: ConnectionSettings::default(),
+        bans: BanSettings {
+            policy: Policy::default(),
+            prefixes: PrefixLengths::default(),
+            response: BanResponse::Status(StatusCode::TOO_MANY_REQUESTS),
+            max: 0,
+        },
         lookup: LookupSettings::default(),
-        exempt_paths: Vec::new(),
-        rate_limits: [None; 3],
-        byte_limits: [None; 3],
-        bytes_count: BytesCount::Both,
-        max_body_size: None,
-        rate_limit_headers: RateLimitHeaders::Refused,
-        header_timeout: Duration::ZERO,
-        body_timeout: Duration::ZERO,
-        keepalive_timeout: Duration::ZERO,
-        upstream_connect_timeout: Duration::ZERO,
-        upstream_timeout: Duration::ZERO,
-        upstream_keepalive: Duration::ZERO,
-        websocket_idle_timeout: None,
-        max_connections: 0,
-        max_connections_per_client: 0,
-        shutdown_timeout: Duration::ZERO,
-        ban_policy: Policy::default(),
-        ban_prefixes: PrefixLengths::default(),
-        ban_response: BanResponse::Status(StatusCode::TOO_MANY_REQUESTS),
-        max_bans: 0,
-        state_dir: PathBuf::from(state_dir),
-        state_write_delay: Duration::ZERO,
-        state_counter_interval: Duration::ZERO,
-        metrics_token: None,
-        admin_token: AdminToken::Unset,
-        instance_name: None,
-        log_requests: LogRequests::All,
-        log_file: None,
-        log_request_headers: Vec::new(),
-        log_level: "info",
+        state: StateSettings {
+            dir: PathBuf::from(state_dir),
+            ..StateSettings::default()
+        },
+        endpoints: EndpointSettings {
+            metrics_token: None,
+            metrics_top_n: 0,
+            admin_token: AdminToken::Unset,
+        },
         anomalies: Anomalies::default(),
-        metrics_top_n: 0,
+        log: LogSettings {
+            instance_name: None,
+            requests: LogRequests::All,
+            file: None,
+            request_headers: Vec::new(),
+            level: "info",
+        },
+    }
+}
+
+impl Default for Settings {
+    /// What holds where nothing is set; the address of the application is empty.
+    fn default() -> Self {
+        let mut draft = Draft {
+            settings: unset(None),
+            warnings: Vec::new(),
+        };
+        for row in TABLE.iter().filter(|row| !row.default.is_empty()) {
+            let read = (row.read)(&mut draft, row.default);
+            debug_assert!(read.is_ok(), "{}", row.name);
+        }
+        draft.settings
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use proptest::prelude::*;
 
@@ -436,10 +455,10 @@ mod tests {
             settings.workers,
             std::thread::available_parallelism().unwrap().get()
         );
-        assert!(settings.trusted_proxies.is_empty());
-        assert_eq!(settings.client_ip_header, "x-forwarded-for");
-        assert!(settings.allow_nets.is_empty());
-        assert!(settings.deny_nets.is_empty());
+        assert!(settings.identity.trusted_proxies.is_empty());
+        assert_eq!(settings.identity.header, "x-forwarded-for");
+        assert!(settings.lists.allow_nets.is_empty());
+        assert!(settings.lists.deny_nets.is_empty());
         let lookup = settings.lookup;
         assert_eq!(lookup.source, LookupSource::Geojs);
         assert_eq!(
@@ -456,45 +475,45 @@ mod tests {
         assert_eq!(lookup.countries, CountryList::None);
         assert_eq!(lookup.percents.unknown, 100);
         assert!(!lookup.percents.lower());
-        assert!(settings.exempt_paths.is_empty());
+        assert!(settings.lists.exempt_paths.is_empty());
         assert_eq!(
-            settings.rate_limits,
+            settings.limits.requests,
             [Some(1000), Some(10_000), Some(50_000)]
         );
         assert_eq!(
-            settings.byte_limits,
+            settings.limits.bytes,
             [Some(10 << 30), Some(20 << 30), Some(50 << 30)]
         );
-        assert_eq!(settings.bytes_count, BytesCount::Both);
-        assert_eq!(settings.max_body_size, Some(100 << 20));
-        assert_eq!(settings.rate_limit_headers, RateLimitHeaders::Refused);
-        assert_eq!(settings.header_timeout, seconds(10));
-        assert_eq!(settings.body_timeout, seconds(60));
-        assert_eq!(settings.keepalive_timeout, seconds(75));
-        assert_eq!(settings.upstream_connect_timeout, seconds(5));
-        assert_eq!(settings.upstream_timeout, seconds(60));
-        assert_eq!(settings.upstream_keepalive, seconds(4));
-        assert_eq!(settings.websocket_idle_timeout, None);
-        assert_eq!(settings.max_connections, 10_000);
-        assert_eq!(settings.max_connections_per_client, 256);
-        assert_eq!(settings.shutdown_timeout, seconds(30));
-        assert_eq!(settings.ban_policy, Policy::default());
-        assert_eq!(settings.ban_prefixes, PrefixLengths { v4: 24, v6: 56 });
+        assert_eq!(settings.limits.bytes_count, BytesCount::Both);
+        assert_eq!(settings.limits.max_body_size, Some(100 << 20));
+        assert_eq!(settings.limits.headers, RateLimitHeaders::Refused);
+        assert_eq!(settings.timeouts.header, seconds(10));
+        assert_eq!(settings.timeouts.body, seconds(60));
+        assert_eq!(settings.timeouts.keepalive, seconds(75));
+        assert_eq!(settings.timeouts.upstream_connect, seconds(5));
+        assert_eq!(settings.timeouts.upstream, seconds(60));
+        assert_eq!(settings.timeouts.upstream_keepalive, seconds(4));
+        assert_eq!(settings.timeouts.websocket_idle, None);
+        assert_eq!(settings.connections.max, 10_000);
+        assert_eq!(settings.connections.max_per_client, 256);
+        assert_eq!(settings.timeouts.shutdown, seconds(30));
+        assert_eq!(settings.bans.policy, Policy::default());
+        assert_eq!(settings.bans.prefixes, PrefixLengths { v4: 24, v6: 56 });
         assert_eq!(
-            settings.ban_response,
+            settings.bans.response,
             BanResponse::Status(StatusCode::TOO_MANY_REQUESTS)
         );
-        assert_eq!(settings.max_bans, 10_000);
-        assert_eq!(settings.state_dir, PathBuf::from("./state"));
-        assert_eq!(settings.state_write_delay, seconds(1));
-        assert_eq!(settings.state_counter_interval, seconds(60));
-        assert_eq!(settings.metrics_token, None);
-        assert_eq!(settings.admin_token, AdminToken::Unset);
-        assert_eq!(settings.instance_name, None);
-        assert_eq!(settings.log_requests, LogRequests::All);
-        assert_eq!(settings.log_file, None);
-        assert!(settings.log_request_headers.is_empty());
-        assert_eq!(settings.log_level, "info");
+        assert_eq!(settings.bans.max, 10_000);
+        assert_eq!(settings.state.dir, PathBuf::from("./state"));
+        assert_eq!(settings.state.write_delay, seconds(1));
+        assert_eq!(settings.state.counter_interval, seconds(60));
+        assert_eq!(settings.endpoints.metrics_token, None);
+        assert_eq!(settings.endpoints.admin_token, AdminToken::Unset);
+        assert_eq!(settings.log.instance_name, None);
+        assert_eq!(settings.log.requests, LogRequests::All);
+        assert_eq!(settings.log.file, None);
+        assert!(settings.log.request_headers.is_empty());
+        assert_eq!(settings.log.level, "info");
         assert_eq!(
             settings.anomalies,
             Anomalies {
@@ -502,7 +521,7 @@ mod tests {
                 ..Anomalies::default()
             }
         );
-        assert_eq!(settings.metrics_top_n, 20);
+        assert_eq!(settings.endpoints.metrics_top_n, 20);
     }
 
     /// Section 12: every setting arrives in its own field.
@@ -580,15 +599,18 @@ mod tests {
         assert!(settings.observe);
         assert_eq!(settings.workers, 7);
         assert_eq!(
-            format!("{:?}", settings.trusted_proxies),
+            format!("{:?}", settings.identity.trusted_proxies),
             "[\"10.0.0.0/8\"]"
         );
-        assert_eq!(settings.client_ip_header, "forwarded");
+        assert_eq!(settings.identity.header, "forwarded");
         assert_eq!(
-            format!("{:?}", settings.allow_nets),
+            format!("{:?}", settings.lists.allow_nets),
             "[\"192.0.2.1/32\", \"2001:db8::/32\"]"
         );
-        assert_eq!(format!("{:?}", settings.deny_nets), "[\"198.51.100.0/24\"]");
+        assert_eq!(
+            format!("{:?}", settings.lists.deny_nets),
+            "[\"198.51.100.0/24\"]"
+        );
         let lookup = settings.lookup;
         let CountryList::Deny(denied) = lookup.countries else {
             panic!("{:?}", lookup.countries)
@@ -625,24 +647,27 @@ mod tests {
         assert_eq!(lookup.ca_file, Some(PathBuf::from("/ca.pem")));
         assert_eq!((lookup.timeout, lookup.ttl), (seconds(2), seconds(86_400)));
         assert!(lookup.add_headers);
-        assert_eq!(settings.exempt_paths, ["/static", "/b/~", "/caf%C3%A9", ""]);
-        assert_eq!(settings.rate_limits, [Some(1), Some(2), None]);
-        assert_eq!(settings.byte_limits, [Some(4), None, Some(6000)]);
-        assert_eq!(settings.bytes_count, BytesCount::Response);
-        assert_eq!(settings.max_body_size, None);
-        assert_eq!(settings.rate_limit_headers, RateLimitHeaders::Always);
-        assert_eq!(settings.header_timeout, seconds(1));
-        assert_eq!(settings.body_timeout, seconds(2));
-        assert_eq!(settings.keepalive_timeout, seconds(3));
-        assert_eq!(settings.upstream_connect_timeout, seconds(4));
-        assert_eq!(settings.upstream_timeout, seconds(5));
-        assert_eq!(settings.upstream_keepalive, seconds(0));
-        assert_eq!(settings.websocket_idle_timeout, Some(seconds(7)));
-        assert_eq!(settings.max_connections, 8);
-        assert_eq!(settings.max_connections_per_client, 9);
-        assert_eq!(settings.shutdown_timeout, seconds(0));
         assert_eq!(
-            settings.ban_policy,
+            settings.lists.exempt_paths,
+            ["/static", "/b/~", "/caf%C3%A9", ""]
+        );
+        assert_eq!(settings.limits.requests, [Some(1), Some(2), None]);
+        assert_eq!(settings.limits.bytes, [Some(4), None, Some(6000)]);
+        assert_eq!(settings.limits.bytes_count, BytesCount::Response);
+        assert_eq!(settings.limits.max_body_size, None);
+        assert_eq!(settings.limits.headers, RateLimitHeaders::Always);
+        assert_eq!(settings.timeouts.header, seconds(1));
+        assert_eq!(settings.timeouts.body, seconds(2));
+        assert_eq!(settings.timeouts.keepalive, seconds(3));
+        assert_eq!(settings.timeouts.upstream_connect, seconds(4));
+        assert_eq!(settings.timeouts.upstream, seconds(5));
+        assert_eq!(settings.timeouts.upstream_keepalive, seconds(0));
+        assert_eq!(settings.timeouts.websocket_idle, Some(seconds(7)));
+        assert_eq!(settings.connections.max, 8);
+        assert_eq!(settings.connections.max_per_client, 9);
+        assert_eq!(settings.timeouts.shutdown, seconds(0));
+        assert_eq!(
+            settings.bans.policy,
             Policy {
                 first: seconds(60),
                 factor: 2,
@@ -650,21 +675,23 @@ mod tests {
                 permanent_after: seconds(240),
             }
         );
-        assert_eq!(settings.ban_prefixes, PrefixLengths { v4: 32, v6: 16 });
-        assert_eq!(settings.ban_response, BanResponse::Drop);
-        assert_eq!(settings.max_bans, 5);
-        assert_eq!(settings.state_dir, PathBuf::from("/s"));
-        assert_eq!(settings.state_write_delay, seconds(0));
-        assert_eq!(settings.state_counter_interval, seconds(6));
-        assert_eq!(settings.metrics_token.unwrap().bytes(), b"m");
-        assert!(matches!(settings.admin_token, AdminToken::Value(token) if token.bytes() == b"a"));
-        assert_eq!(settings.instance_name.as_deref(), Some("eins"));
-        assert_eq!(settings.log_requests, LogRequests::Refused);
-        assert_eq!(settings.log_file, Some(PathBuf::from("/l")));
-        assert_eq!(settings.log_request_headers, ["accept", "dnt"]);
-        assert_eq!(settings.log_level, "debug");
+        assert_eq!(settings.bans.prefixes, PrefixLengths { v4: 32, v6: 16 });
+        assert_eq!(settings.bans.response, BanResponse::Drop);
+        assert_eq!(settings.bans.max, 5);
+        assert_eq!(settings.state.dir, PathBuf::from("/s"));
+        assert_eq!(settings.state.write_delay, seconds(0));
+        assert_eq!(settings.state.counter_interval, seconds(6));
+        assert_eq!(settings.endpoints.metrics_token.unwrap().bytes(), b"m");
+        assert!(
+            matches!(settings.endpoints.admin_token, AdminToken::Value(token) if token.bytes() == b"a")
+        );
+        assert_eq!(settings.log.instance_name.as_deref(), Some("eins"));
+        assert_eq!(settings.log.requests, LogRequests::Refused);
+        assert_eq!(settings.log.file, Some(PathBuf::from("/l")));
+        assert_eq!(settings.log.request_headers, ["accept", "dnt"]);
+        assert_eq!(settings.log.level, "debug");
         assert_eq!(settings.anomalies.cooldown, seconds(300));
-        assert_eq!(settings.metrics_top_n, 7);
+        assert_eq!(settings.endpoints.metrics_top_n, 7);
     }
 
     const NETS: &str = "a list of addresses and prefixes without zones, such as 192.0.2.0/24,2001:db8::/32, is allowed";
@@ -1566,7 +1593,7 @@ mod tests {
                 "WAF_LOG_REQUEST_HEADERS has {name}, whose value is never logged: it is left out"
             ))
         );
-        assert_eq!(settings(&[list]).log_request_headers, ["accept"]);
+        assert_eq!(settings(&[list]).log.request_headers, ["accept"]);
     }
 
     /// SETTING-1: an empty value is unset (section 13, item 18).
@@ -1588,13 +1615,13 @@ mod tests {
     #[test]
     fn the_state_directory_is_the_service_managers() {
         let given = ("STATE_DIRECTORY", "/var/lib/weir:/var/lib/other");
-        assert_eq!(settings(&[given]).state_dir, PathBuf::from("/var/lib/weir"));
+        assert_eq!(settings(&[given]).state.dir, PathBuf::from("/var/lib/weir"));
         assert_eq!(
-            settings(&[given, ("WAF_STATE_DIR", "/s")]).state_dir,
+            settings(&[given, ("WAF_STATE_DIR", "/s")]).state.dir,
             PathBuf::from("/s")
         );
         assert_eq!(
-            settings(&[("STATE_DIRECTORY", "")]).state_dir,
+            settings(&[("STATE_DIRECTORY", "")]).state.dir,
             PathBuf::from("./state")
         );
     }

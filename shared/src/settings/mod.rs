@@ -31,80 +31,143 @@ pub struct Settings {
     pub observe: bool,
     /// `WAF_WORKERS`
     pub workers: usize,
+    /// Who a client is.
+    pub identity: IdentitySettings,
+    /// Netblocks and paths that are treated apart.
+    pub lists: ListSettings,
+    /// What a client may use.
+    pub limits: LimitSettings,
+    /// How long is waited for what.
+    pub timeouts: TimeoutSettings,
+    /// How many connections are held.
+    pub connections: ConnectionSettings,
+    /// Bans.
+    pub bans: BanSettings,
+    /// `WAF_LOOKUP_*`, the country lists and the percentages
+    pub lookup: LookupSettings,
+    /// The state files.
+    pub state: StateSettings,
+    /// The endpoints below `/_waf/`.
+    pub endpoints: EndpointSettings,
+    /// `WAF_ANOMALY_*`, `WAF_WATCH_*`
+    pub anomalies: Anomalies,
+    /// The request log and the process log.
+    pub log: LogSettings,
+}
+
+/// Who a client is.
+#[derive(Clone, Debug)]
+pub struct IdentitySettings {
     /// `WAF_TRUSTED_PROXIES`
     pub trusted_proxies: NetSet,
     /// `WAF_CLIENT_IP_HEADER`
-    pub client_ip_header: HeaderName,
+    pub header: HeaderName,
+}
+
+/// Netblocks and paths that are treated apart.
+#[derive(Clone, Debug, Default)]
+pub struct ListSettings {
     /// `WAF_ALLOW_NETS`
     pub allow_nets: NetSet,
     /// `WAF_DENY_NETS`
     pub deny_nets: NetSet,
-    /// `WAF_LOOKUP_*`, the country lists and the percentages
-    pub lookup: LookupSettings,
     /// `WAF_EXEMPT_PATHS`: normalised prefixes, without a trailing slash
     pub exempt_paths: Vec<String>,
+}
+
+/// What a client may use.
+#[derive(Clone, Debug)]
+pub struct LimitSettings {
     /// `WAF_RATE_LIMIT_PER_{MINUTE,HOUR,DAY}`; none is `off`
-    pub rate_limits: [Option<u64>; 3],
+    pub requests: [Option<u64>; 3],
     /// `WAF_BYTES_LIMIT_PER_{MINUTE,HOUR,DAY}`; none is `off`
-    pub byte_limits: [Option<u64>; 3],
+    pub bytes: [Option<u64>; 3],
     /// `WAF_BYTES_COUNT`
     pub bytes_count: BytesCount,
     /// `WAF_MAX_BODY_SIZE`; none is `off`
     pub max_body_size: Option<u64>,
     /// `WAF_RATE_LIMIT_HEADERS`
-    pub rate_limit_headers: RateLimitHeaders,
+    pub headers: RateLimitHeaders,
+}
+
+/// How long is waited for what.
+#[derive(Clone, Debug, Default)]
+pub struct TimeoutSettings {
     /// `WAF_HEADER_TIMEOUT`
-    pub header_timeout: Duration,
+    pub header: Duration,
     /// `WAF_BODY_TIMEOUT`: without a byte of the body
-    pub body_timeout: Duration,
+    pub body: Duration,
     /// `WAF_KEEPALIVE_TIMEOUT`: between two requests
-    pub keepalive_timeout: Duration,
+    pub keepalive: Duration,
     /// `WAF_UPSTREAM_CONNECT_TIMEOUT`
-    pub upstream_connect_timeout: Duration,
+    pub upstream_connect: Duration,
     /// `WAF_UPSTREAM_TIMEOUT`: without a byte from the application
-    pub upstream_timeout: Duration,
+    pub upstream: Duration,
     /// `WAF_UPSTREAM_KEEPALIVE`: how long an idle upstream connection is kept
     pub upstream_keepalive: Duration,
     /// `WAF_WEBSOCKET_IDLE_TIMEOUT`; none is `off`
-    pub websocket_idle_timeout: Option<Duration>,
-    /// `WAF_MAX_CONNECTIONS`
-    pub max_connections: usize,
-    /// `WAF_MAX_CONNECTIONS_PER_CLIENT`
-    pub max_connections_per_client: usize,
+    pub websocket_idle: Option<Duration>,
     /// `WAF_SHUTDOWN_TIMEOUT`
-    pub shutdown_timeout: Duration,
+    pub shutdown: Duration,
+}
+
+/// How many connections are held.
+#[derive(Clone, Debug, Default)]
+pub struct ConnectionSettings {
+    /// `WAF_MAX_CONNECTIONS`
+    pub max: usize,
+    /// `WAF_MAX_CONNECTIONS_PER_CLIENT`
+    pub max_per_client: usize,
+}
+
+/// Bans.
+#[derive(Clone, Debug)]
+pub struct BanSettings {
     /// `WAF_BAN_FIRST`, `_FACTOR`, `_REPEAT_WINDOW`, `_PERMANENT_AFTER`
-    pub ban_policy: Policy,
+    pub policy: Policy,
     /// `WAF_BAN_IPV4_PREFIX`, `WAF_BAN_IPV6_PREFIX`
-    pub ban_prefixes: PrefixLengths,
+    pub prefixes: PrefixLengths,
     /// `WAF_BAN_RESPONSE`
-    pub ban_response: BanResponse,
+    pub response: BanResponse,
     /// `WAF_MAX_BANS`
-    pub max_bans: usize,
+    pub max: usize,
+}
+
+/// The state files.
+#[derive(Clone, Debug, Default)]
+pub struct StateSettings {
     /// `WAF_STATE_DIR`
-    pub state_dir: PathBuf,
+    pub dir: PathBuf,
     /// `WAF_STATE_WRITE_DELAY`
-    pub state_write_delay: Duration,
+    pub write_delay: Duration,
     /// `WAF_STATE_COUNTER_INTERVAL`
-    pub state_counter_interval: Duration,
+    pub counter_interval: Duration,
+}
+
+/// The endpoints below `/_waf/`.
+#[derive(Clone, Debug)]
+pub struct EndpointSettings {
     /// `WAF_METRICS_TOKEN`
     pub metrics_token: Option<Secret>,
+    /// `WAF_METRICS_TOP_N`
+    pub metrics_top_n: usize,
     /// `WAF_ADMIN_TOKEN` or `WAF_ADMIN_TOKEN_FILE`
     pub admin_token: AdminToken,
+}
+
+/// The request log and the process log.
+#[derive(Clone, Debug)]
+pub struct LogSettings {
     /// `WAF_INSTANCE_NAME`
     pub instance_name: Option<String>,
     /// `WAF_LOG_REQUESTS`
-    pub log_requests: LogRequests,
+    pub requests: LogRequests,
     /// `WAF_LOG_FILE`; none is standard output
-    pub log_file: Option<PathBuf>,
+    pub file: Option<PathBuf>,
     /// `WAF_LOG_REQUEST_HEADERS`
-    pub log_request_headers: Vec<HeaderName>,
+    pub request_headers: Vec<HeaderName>,
     /// `WAF_LOG_LEVEL`: `error`, `warn`, `info`, `debug` or `trace`
-    pub log_level: &'static str,
-    /// `WAF_ANOMALY_*`, `WAF_WATCH_*`
-    pub anomalies: Anomalies,
-    /// `WAF_METRICS_TOP_N`
-    pub metrics_top_n: usize,
+    pub level: &'static str,
 }
 
 /// When an alert is raised about traffic (ALERT-1..3).

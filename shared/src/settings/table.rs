@@ -121,7 +121,7 @@ pub const TABLE: &[Setting] = &[
         allowed: NETS,
         help: "Peers whose forwarding headers are believed; empty: nobody's.",
         read: |draft, text| {
-            draft.settings.trusted_proxies = nets(text)?;
+            draft.settings.identity.trusted_proxies = nets(text)?;
             Ok(())
         },
         ..ROW
@@ -132,7 +132,7 @@ pub const TABLE: &[Setting] = &[
         allowed: "a header name such as X-Forwarded-For, Forwarded or X-Real-IP",
         help: "The header in which trusted proxies name the client.",
         read: |draft, text| {
-            draft.settings.client_ip_header =
+            draft.settings.identity.header =
                 header_name(text).ok_or_else(|| "is not a header name".to_owned())?;
             Ok(())
         },
@@ -143,7 +143,7 @@ pub const TABLE: &[Setting] = &[
         allowed: NETS,
         help: "Clients that skip every check.",
         read: |draft, text| {
-            draft.settings.allow_nets = nets(text)?;
+            draft.settings.lists.allow_nets = nets(text)?;
             Ok(())
         },
         ..ROW
@@ -153,7 +153,7 @@ pub const TABLE: &[Setting] = &[
         allowed: NETS,
         help: "Clients that are refused with WAF_BAN_RESPONSE.",
         read: |draft, text| {
-            draft.settings.deny_nets = nets(text)?;
+            draft.settings.lists.deny_nets = nets(text)?;
             Ok(())
         },
         ..ROW
@@ -186,7 +186,7 @@ pub const TABLE: &[Setting] = &[
             let mut faults = Vec::new();
             for entry in entries(text) {
                 match path_prefix(entry) {
-                    Some(prefix) => draft.settings.exempt_paths.push(prefix),
+                    Some(prefix) => draft.settings.lists.exempt_paths.push(prefix),
                     None => faults.push(format!("has {entry:?}, which is not a path prefix")),
                 }
             }
@@ -200,7 +200,7 @@ pub const TABLE: &[Setting] = &[
         allowed: COUNT,
         help: "Requests of a client in a minute.",
         read: |draft, text| {
-            draft.settings.rate_limits[0] = or_off(text, |text| whole(text, 1..=u64::MAX))?;
+            draft.settings.limits.requests[0] = or_off(text, |text| whole(text, 1..=u64::MAX))?;
             Ok(())
         },
         ..ROW
@@ -211,7 +211,7 @@ pub const TABLE: &[Setting] = &[
         allowed: COUNT,
         help: "Requests of a client in an hour.",
         read: |draft, text| {
-            draft.settings.rate_limits[1] = or_off(text, |text| whole(text, 1..=u64::MAX))?;
+            draft.settings.limits.requests[1] = or_off(text, |text| whole(text, 1..=u64::MAX))?;
             Ok(())
         },
         ..ROW
@@ -222,7 +222,7 @@ pub const TABLE: &[Setting] = &[
         allowed: COUNT,
         help: "Requests of a client in a day.",
         read: |draft, text| {
-            draft.settings.rate_limits[2] = or_off(text, |text| whole(text, 1..=u64::MAX))?;
+            draft.settings.limits.requests[2] = or_off(text, |text| whole(text, 1..=u64::MAX))?;
             Ok(())
         },
         ..ROW
@@ -233,7 +233,7 @@ pub const TABLE: &[Setting] = &[
         allowed: SIZE,
         help: "Bytes of a client in a minute.",
         read: |draft, text| {
-            draft.settings.byte_limits[0] = or_off(text, size)?;
+            draft.settings.limits.bytes[0] = or_off(text, size)?;
             Ok(())
         },
         ..ROW
@@ -244,7 +244,7 @@ pub const TABLE: &[Setting] = &[
         allowed: SIZE,
         help: "Bytes of a client in an hour.",
         read: |draft, text| {
-            draft.settings.byte_limits[1] = or_off(text, size)?;
+            draft.settings.limits.bytes[1] = or_off(text, size)?;
             Ok(())
         },
         ..ROW
@@ -255,7 +255,7 @@ pub const TABLE: &[Setting] = &[
         allowed: SIZE,
         help: "Bytes of a client in a day.",
         read: |draft, text| {
-            draft.settings.byte_limits[2] = or_off(text, size)?;
+            draft.settings.limits.bytes[2] = or_off(text, size)?;
             Ok(())
         },
         ..ROW
@@ -317,7 +317,7 @@ pub const TABLE: &[Setting] = &[
         allowed: "both, request or response",
         help: "Which bodies the byte limits count.",
         read: |draft, text| {
-            draft.settings.bytes_count = word(
+            draft.settings.limits.bytes_count = word(
                 text,
                 &[
                     ("both", BytesCount::Both),
@@ -335,7 +335,7 @@ pub const TABLE: &[Setting] = &[
         allowed: SIZE,
         help: "A larger request body is answered 413.",
         read: |draft, text| {
-            draft.settings.max_body_size = or_off(text, size)?;
+            draft.settings.limits.max_body_size = or_off(text, size)?;
             Ok(())
         },
         ..ROW
@@ -346,7 +346,7 @@ pub const TABLE: &[Setting] = &[
         allowed: "off, refused or always",
         help: "Which answers carry RateLimit and RateLimit-Policy.",
         read: |draft, text| {
-            draft.settings.rate_limit_headers = word(
+            draft.settings.limits.headers = word(
                 text,
                 &[
                     ("off", RateLimitHeaders::Off),
@@ -364,7 +364,7 @@ pub const TABLE: &[Setting] = &[
         allowed: TIMEOUT,
         help: "For the whole head of a request.",
         read: |draft, text| {
-            draft.settings.header_timeout = duration(text, MS..=YEAR)?;
+            draft.settings.timeouts.header = duration(text, MS..=YEAR)?;
             Ok(())
         },
         ..ROW
@@ -375,7 +375,7 @@ pub const TABLE: &[Setting] = &[
         allowed: TIMEOUT,
         help: "Without a byte of the request's body.",
         read: |draft, text| {
-            draft.settings.body_timeout = duration(text, MS..=YEAR)?;
+            draft.settings.timeouts.body = duration(text, MS..=YEAR)?;
             Ok(())
         },
         ..ROW
@@ -386,7 +386,7 @@ pub const TABLE: &[Setting] = &[
         allowed: TIMEOUT,
         help: "Between two requests of a connection.",
         read: |draft, text| {
-            draft.settings.keepalive_timeout = duration(text, MS..=YEAR)?;
+            draft.settings.timeouts.keepalive = duration(text, MS..=YEAR)?;
             Ok(())
         },
         ..ROW
@@ -397,7 +397,7 @@ pub const TABLE: &[Setting] = &[
         allowed: TIMEOUT,
         help: "For a connection to the application; then 502.",
         read: |draft, text| {
-            draft.settings.upstream_connect_timeout = duration(text, MS..=YEAR)?;
+            draft.settings.timeouts.upstream_connect = duration(text, MS..=YEAR)?;
             Ok(())
         },
         ..ROW
@@ -408,7 +408,7 @@ pub const TABLE: &[Setting] = &[
         allowed: TIMEOUT,
         help: "Without a byte from the application; then 504.",
         read: |draft, text| {
-            draft.settings.upstream_timeout = duration(text, MS..=YEAR)?;
+            draft.settings.timeouts.upstream = duration(text, MS..=YEAR)?;
             Ok(())
         },
         ..ROW
@@ -419,7 +419,7 @@ pub const TABLE: &[Setting] = &[
         allowed: TIMEOUT_OR_ZERO,
         help: "How long an idle connection to the application is kept; keep it below the application's own time-out.",
         read: |draft, text| {
-            draft.settings.upstream_keepalive = duration(text, Duration::ZERO..=YEAR)?;
+            draft.settings.timeouts.upstream_keepalive = duration(text, Duration::ZERO..=YEAR)?;
             Ok(())
         },
         ..ROW
@@ -430,7 +430,8 @@ pub const TABLE: &[Setting] = &[
         allowed: "a duration such as 500ms, 90s or 1h30m from 1ms to 365d, or off,",
         help: "Without a byte either way on a WebSocket.",
         read: |draft, text| {
-            draft.settings.websocket_idle_timeout = or_off(text, |text| duration(text, MS..=YEAR))?;
+            draft.settings.timeouts.websocket_idle =
+                or_off(text, |text| duration(text, MS..=YEAR))?;
             Ok(())
         },
         ..ROW
@@ -441,7 +442,7 @@ pub const TABLE: &[Setting] = &[
         allowed: "1 to 1000000",
         help: "Connections in all; further ones are closed at once and counted.",
         read: |draft, text| {
-            draft.settings.max_connections = whole(text, 1..=1_000_000)?;
+            draft.settings.connections.max = whole(text, 1..=1_000_000)?;
             Ok(())
         },
         ..ROW
@@ -452,7 +453,7 @@ pub const TABLE: &[Setting] = &[
         allowed: "1 to 1000000",
         help: "The same for one client; trusted proxies are not bound by it.",
         read: |draft, text| {
-            draft.settings.max_connections_per_client = whole(text, 1..=1_000_000)?;
+            draft.settings.connections.max_per_client = whole(text, 1..=1_000_000)?;
             Ok(())
         },
         ..ROW
@@ -463,7 +464,7 @@ pub const TABLE: &[Setting] = &[
         allowed: TIMEOUT_OR_ZERO,
         help: "How long running answers may take to end at a stop.",
         read: |draft, text| {
-            draft.settings.shutdown_timeout = duration(text, Duration::ZERO..=YEAR)?;
+            draft.settings.timeouts.shutdown = duration(text, Duration::ZERO..=YEAR)?;
             Ok(())
         },
         ..ROW
@@ -474,7 +475,7 @@ pub const TABLE: &[Setting] = &[
         allowed: BAN_TIME,
         help: "Length of the first ban of a netblock.",
         read: |draft, text| {
-            draft.settings.ban_policy.first = duration(text, MS..=CENTURY)?;
+            draft.settings.bans.policy.first = duration(text, MS..=CENTURY)?;
             Ok(())
         },
         ..ROW
@@ -485,7 +486,7 @@ pub const TABLE: &[Setting] = &[
         allowed: "1 to 1000",
         help: "A repeated ban lasts this many times the one before.",
         read: |draft, text| {
-            draft.settings.ban_policy.factor = whole(text, 1..=1000)?;
+            draft.settings.bans.policy.factor = whole(text, 1..=1000)?;
             Ok(())
         },
         ..ROW
@@ -496,7 +497,7 @@ pub const TABLE: &[Setting] = &[
         allowed: BAN_TIME,
         help: "How long after its end a ban counts for the next one's length.",
         read: |draft, text| {
-            draft.settings.ban_policy.repeat_window = duration(text, MS..=CENTURY)?;
+            draft.settings.bans.policy.repeat_window = duration(text, MS..=CENTURY)?;
             Ok(())
         },
         ..ROW
@@ -507,7 +508,7 @@ pub const TABLE: &[Setting] = &[
         allowed: BAN_TIME,
         help: "A ban that would last longer is permanent.",
         read: |draft, text| {
-            draft.settings.ban_policy.permanent_after = duration(text, MS..=CENTURY)?;
+            draft.settings.bans.policy.permanent_after = duration(text, MS..=CENTURY)?;
             Ok(())
         },
         ..ROW
@@ -518,7 +519,7 @@ pub const TABLE: &[Setting] = &[
         allowed: "8 to 32",
         help: "Prefix length of the netblock that is banned with an IPv4 client.",
         read: |draft, text| {
-            draft.settings.ban_prefixes.v4 = whole(text, 8..=32)?;
+            draft.settings.bans.prefixes.v4 = whole(text, 8..=32)?;
             Ok(())
         },
         ..ROW
@@ -529,7 +530,7 @@ pub const TABLE: &[Setting] = &[
         allowed: "16 to 64",
         help: "The same for an IPv6 client.",
         read: |draft, text| {
-            draft.settings.ban_prefixes.v6 = whole(text, 16..=64)?;
+            draft.settings.bans.prefixes.v6 = whole(text, 16..=64)?;
             Ok(())
         },
         ..ROW
@@ -540,7 +541,7 @@ pub const TABLE: &[Setting] = &[
         allowed: "a status from 400 to 599, or drop,",
         help: "The answer to a banned or denied client; drop closes the connection unanswered.",
         read: |draft, text| {
-            draft.settings.ban_response = if text == "drop" {
+            draft.settings.bans.response = if text == "drop" {
                 BanResponse::Drop
             } else {
                 let status = whole(text, 400..=599)?;
@@ -558,7 +559,7 @@ pub const TABLE: &[Setting] = &[
         allowed: "1 to 1000000",
         help: "Bans held, ended and lifted ones included.",
         read: |draft, text| {
-            draft.settings.max_bans = whole(text, 1..=1_000_000)?;
+            draft.settings.bans.max = whole(text, 1..=1_000_000)?;
             Ok(())
         },
         ..ROW
@@ -686,7 +687,7 @@ pub const TABLE: &[Setting] = &[
         allowed: "a directory",
         help: "Where the state files are.",
         read: |draft, text| {
-            draft.settings.state_dir = PathBuf::from(text);
+            draft.settings.state.dir = PathBuf::from(text);
             Ok(())
         },
         ..ROW
@@ -697,7 +698,7 @@ pub const TABLE: &[Setting] = &[
         allowed: TIMEOUT_OR_ZERO,
         help: "From a ban to the write of bans.json.",
         read: |draft, text| {
-            draft.settings.state_write_delay = duration(text, Duration::ZERO..=YEAR)?;
+            draft.settings.state.write_delay = duration(text, Duration::ZERO..=YEAR)?;
             Ok(())
         },
         ..ROW
@@ -708,7 +709,7 @@ pub const TABLE: &[Setting] = &[
         allowed: TIMEOUT,
         help: "Between two writes of every state file.",
         read: |draft, text| {
-            draft.settings.state_counter_interval = duration(text, MS..=YEAR)?;
+            draft.settings.state.counter_interval = duration(text, MS..=YEAR)?;
             Ok(())
         },
         ..ROW
@@ -719,7 +720,7 @@ pub const TABLE: &[Setting] = &[
         help: "Token of `/_waf/metrics`; unset: 404.",
         secret: true,
         read: |draft, text| {
-            draft.settings.metrics_token = Some(token(text)?);
+            draft.settings.endpoints.metrics_token = Some(token(text)?);
             Ok(())
         },
         ..ROW
@@ -730,7 +731,7 @@ pub const TABLE: &[Setting] = &[
         allowed: "1 to 1000",
         help: "Countries, and AS numbers, that have a metric of their own; the rest is `other`.",
         read: |draft, text| {
-            draft.settings.metrics_top_n = whole(text, 1..=1000)?;
+            draft.settings.endpoints.metrics_top_n = whole(text, 1..=1000)?;
             Ok(())
         },
         ..ROW
@@ -741,7 +742,7 @@ pub const TABLE: &[Setting] = &[
         help: "Token of the admin endpoints; unset: 404.",
         secret: true,
         read: |draft, text| {
-            draft.settings.admin_token = AdminToken::Value(token(text)?);
+            draft.settings.endpoints.admin_token = AdminToken::Value(token(text)?);
             Ok(())
         },
         ..ROW
@@ -751,7 +752,7 @@ pub const TABLE: &[Setting] = &[
         allowed: "a file",
         help: "A file that holds that token instead; read again on SIGHUP.",
         read: |draft, text| {
-            draft.settings.admin_token = AdminToken::File(PathBuf::from(text));
+            draft.settings.endpoints.admin_token = AdminToken::File(PathBuf::from(text));
             Ok(())
         },
         ..ROW
@@ -1018,7 +1019,7 @@ pub const TABLE: &[Setting] = &[
             if text.chars().any(char::is_control) {
                 return Err("holds a control character".to_owned().into());
             }
-            draft.settings.instance_name = Some(text.to_owned());
+            draft.settings.log.instance_name = Some(text.to_owned());
             Ok(())
         },
         ..ROW
@@ -1029,7 +1030,7 @@ pub const TABLE: &[Setting] = &[
         allowed: "all, refused or off",
         help: "Which requests are logged.",
         read: |draft, text| {
-            draft.settings.log_requests = word(
+            draft.settings.log.requests = word(
                 text,
                 &[
                     ("all", LogRequests::All),
@@ -1050,7 +1051,7 @@ pub const TABLE: &[Setting] = &[
             if text.ends_with('/') {
                 return Err("is a directory".to_owned().into());
             }
-            draft.settings.log_file = Some(PathBuf::from(text));
+            draft.settings.log.file = Some(PathBuf::from(text));
             Ok(())
         },
         ..ROW
@@ -1075,8 +1076,8 @@ pub const TABLE: &[Setting] = &[
                     draft.warnings.push(format!(
                         "WAF_LOG_REQUEST_HEADERS has {never}, whose value is never logged: it is left out"
                     ));
-                } else if !draft.settings.log_request_headers.contains(&name) {
-                    draft.settings.log_request_headers.push(name);
+                } else if !draft.settings.log.request_headers.contains(&name) {
+                    draft.settings.log.request_headers.push(name);
                 }
             }
             Fault::unless_empty(faults)
@@ -1089,7 +1090,7 @@ pub const TABLE: &[Setting] = &[
         allowed: "error, warn, info, debug or trace",
         help: "Of the process log on standard error.",
         read: |draft, text| {
-            draft.settings.log_level = word(
+            draft.settings.log.level = word(
                 text,
                 &["error", "warn", "info", "debug", "trace"].map(|level| (level, level)),
             )?;
