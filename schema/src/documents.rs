@@ -5,7 +5,7 @@
 //! cannot go unnoticed. What the texts mean is the catalog's business.
 
 /// The base URL that the files carry. [`crate::Catalog::with_base`] replaces it.
-pub const BASE: &str = "https://weir.example";
+pub const BASE: &str = "https://weir.example/v1";
 
 /// The envelope's name.
 pub(crate) const ENVELOPE: &str = "message";

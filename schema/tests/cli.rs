@@ -115,7 +115,7 @@ fn validate_reports_each_line() {
     assert_eq!(violation["keyword"], "pattern");
     assert_eq!(
         violation["schema_location"],
-        "https://weir.example/schema/message.schema.json#/$defs/nick/pattern"
+        "https://weir.example/v1/schema/message.schema.json#/$defs/nick/pattern"
     );
     assert!(
         violation["sentence"]

@@ -66,7 +66,7 @@ fn every_invalid_example_fails_where_it_says() {
                 assert!(
                     violation
                         .schema_location
-                        .starts_with("https://weir.example/schema/")
+                        .starts_with("https://weir.example/v1/schema/")
                 );
             }
             if let Some((family, _)) = examples.schema.split_once('/')

@@ -1,5 +1,6 @@
 //! Is each constraint of each schema shown by an example? Every constraint is dropped in turn, and some
-//! example must then be judged otherwise. Limits are moved by one as well, and alternatives taken away.
+//! example must then be judged otherwise. Limits, those of a pattern too, are moved by one each way as
+//! well, and alternatives taken away.
 //!
 //! Two readings of a pattern are tried. Python's `$` lets one line break stand before the end, every
 //! other dialect's does not; some constraints stand in the files for the first alone, and only that
@@ -20,6 +21,12 @@ const EXCEPTIONS: &[(&str, &str, &str)] = &[
     ("message", "/$defs/plain/type", NOT_REFUSES_ALL_BUT_STRINGS),
     ("message", "/$defs/token/type", NOT_REFUSES_ALL_BUT_STRINGS),
     ("message", "/$defs/param/type", NOT_REFUSES_ALL_BUT_STRINGS),
+    (
+        "message",
+        "/if/properties/meta/type",
+        "a meta that is no object is refused anyway; this spares three violations more, which the \
+         example shows that has nothing but such a meta",
+    ),
 ];
 const NOT_REFUSES_ALL_BUT_STRINGS: &str =
     "a number fits every pattern, so that `not` refuses it; for people";
@@ -65,8 +72,8 @@ fn each_constraint_is_shown_by_an_example() {
                 .any(|(schema, pointer, _)| schema == name && *pointer == mutant.pointer);
             if is_noticed(name, &mutant, &documents) == excepted {
                 survivors.push(format!(
-                    "{name}.schema.json#{} ({:?})",
-                    mutant.pointer, mutant.change
+                    "{name}.schema.json#{} {} ({:?})",
+                    mutant.pointer, mutant.becomes, mutant.change
                 ));
             }
         }
@@ -77,13 +84,15 @@ fn each_constraint_is_shown_by_an_example() {
         survivors.join("\n")
     );
     // So that a walk that finds nothing cannot pass.
-    assert!(tried > 400, "only {tried} constraints were found");
+    assert!(tried > 600, "only {tried} changes were made");
 }
 
 /// A document with one change.
 struct Mutant {
     pointer: String,
     change: Change,
+    /// What stands there now, for people.
+    becomes: String,
     document: Value,
 }
 
@@ -93,6 +102,8 @@ enum Change {
     Wider,
     /// Less is accepted: a valid example must be refused.
     Narrower,
+    /// Something else is accepted: one or the other must show it.
+    Other,
 }
 
 impl Change {
@@ -100,35 +111,97 @@ impl Change {
         match (self, negation) {
             (Self::Wider, false) | (Self::Narrower, true) => Self::Wider,
             (Self::Wider, true) | (Self::Narrower, false) => Self::Narrower,
+            (Self::Other, _) => Self::Other,
         }
     }
 }
 
+/// The pointer of one place, what a change there does, and what stands there afterwards, if anything.
+type Edit = (String, Change, Option<Value>);
+
 fn mutants(document: &Value) -> Vec<Mutant> {
-    let mut changes = Vec::new();
-    walk(document, "", false, &mut changes);
-    changes
+    let mut edits = Vec::new();
+    walk(document, "", false, &mut edits);
+    edits
         .into_iter()
-        .map(|(pointer, change)| {
+        .map(|(pointer, change, replacement)| {
             let mut document = document.clone();
+            let becomes = match &replacement {
+                Some(value) => format!("becomes {value}"),
+                None => "dropped".to_owned(),
+            };
             let (parent, last) = pointer.rsplit_once('/').unwrap();
-            match document.pointer_mut(parent).unwrap() {
-                Value::Object(members) => drop(members.remove(last).unwrap()),
-                Value::Array(items) => drop(items.remove(last.parse().unwrap())),
-                other => panic!("{pointer}: {other}"),
+            match (document.pointer_mut(parent).unwrap(), replacement) {
+                (Value::Object(members), Some(value)) => members[last] = value,
+                (Value::Object(members), None) => drop(members.remove(last).unwrap()),
+                (Value::Array(items), None) => drop(items.remove(last.parse().unwrap())),
+                (other, _) => panic!("{pointer}: {other}"),
             }
             Mutant {
                 pointer,
                 change,
+                becomes,
                 document,
             }
         })
         .collect()
 }
 
-/// Notes the pointer of everything in `schema` that can be dropped. `negation` is whether `schema`
+/// The limit `value` moved by one each way, and what that does. None goes below 0.
+fn moved(keyword: &str, value: &Value, negation: bool) -> Vec<(Change, Value)> {
+    let limit = value.as_u64().unwrap();
+    let (more, less) = if keyword.starts_with("max") {
+        (Change::Wider, Change::Narrower)
+    } else {
+        (Change::Narrower, Change::Wider)
+    };
+    let mut out = vec![(more.within(negation), json!(limit + 1))];
+    if let Some(limit) = limit.checked_sub(1) {
+        out.push((less.within(negation), json!(limit)));
+    }
+    out
+}
+
+/// `pattern` with one number of one `{n}` or `{n,m}` moved by one each way, for each of them.
+fn moved_quantifiers(pattern: &str, negation: bool) -> Vec<(Change, Value)> {
+    let mut out = Vec::new();
+    for (open, _) in pattern.match_indices('{') {
+        let Some(length) = pattern[open..].find('}') else {
+            continue;
+        };
+        let inside = &pattern[open + 1..open + length];
+        let numbers: Result<Vec<u64>, _> = inside.split(',').map(str::parse).collect();
+        let Ok(numbers) = numbers else {
+            continue; // a brace that is a character of a class
+        };
+        let mut put = |numbers: &[u64], change: Change| {
+            let text: Vec<String> = numbers.iter().map(u64::to_string).collect();
+            let (before, after) = (&pattern[..=open], &pattern[open + length..]);
+            let pattern = format!("{before}{}{after}", text.join(","));
+            out.push((change.within(negation), json!(pattern)));
+        };
+        match numbers[..] {
+            [exact] => {
+                put(&[exact + 1], Change::Other);
+                put(&[exact - 1], Change::Other);
+            }
+            [least, most] => {
+                put(&[least, most + 1], Change::Wider);
+                put(&[least, most - 1], Change::Narrower);
+                put(&[least + 1, most], Change::Narrower);
+                if least > 0 {
+                    put(&[least - 1, most], Change::Wider);
+                }
+            }
+            _ => panic!("{pattern}"),
+        }
+    }
+    out
+}
+
+/// Notes everything in `schema` that can be dropped or moved. `negation` is whether `schema`
 /// stands under an odd number of `not` and `if`, where to drop a constraint narrows.
-fn walk(schema: &Value, at: &str, negation: bool, changes: &mut Vec<(String, Change)>) {
+fn walk(schema: &Value, at: &str, negation: bool, changes: &mut Vec<Edit>) {
     let Value::Object(members) = schema else {
         return; // `false`, which goes with its keyword
     };
@@ -139,7 +212,7 @@ fn walk(schema: &Value, at: &str, negation: bool, changes: &mut Vec<(String, Cha
         let here = format!("{at}/{keyword}");
         let each = |changes: &mut Vec<_>, base: &str, value: &Value, change| {
             for index in 0..value.as_array().unwrap().len() {
-                changes.push((format!("{base}/{index}"), change));
+                changes.push((format!("{base}/{index}"), change, None));
             }
         };
         match keyword.as_str() {
@@ -151,17 +224,17 @@ fn walk(schema: &Value, at: &str, negation: bool, changes: &mut Vec<(String, Cha
                 }
             }
             "enum" => {
-                changes.push((here.clone(), wider));
+                changes.push((here.clone(), wider, None));
                 each(changes, &here, value, narrower);
             }
             "type" => {
-                changes.push((here.clone(), wider));
+                changes.push((here.clone(), wider, None));
                 if value.is_array() {
                     each(changes, &here, value, narrower);
                 }
             }
             "anyOf" => {
-                changes.push((here.clone(), wider));
+                changes.push((here.clone(), wider, None));
                 each(changes, &here, value, narrower);
                 for (index, branch) in value.as_array().unwrap().iter().enumerate() {
                     walk(branch, &format!("{here}/{index}"), negation, changes);
@@ -181,34 +254,35 @@ fn walk(schema: &Value, at: &str, negation: bool, changes: &mut Vec<(String, Cha
             "properties" => {
                 for (member, schema) in value.as_object().unwrap() {
                     if closed {
-                        changes.push((format!("{here}/{member}"), narrower));
+                        changes.push((format!("{here}/{member}"), narrower, None));
                     }
                     walk(schema, &format!("{here}/{member}"), negation, changes);
                 }
             }
             "not" | "if" => {
-                changes.push((here.clone(), wider));
+                changes.push((here.clone(), wider, None));
                 walk(value, &here, !negation, changes);
             }
             "items" | "then" => walk(value, &here, negation, changes),
             "contains" => {
-                changes.push((here.clone(), wider));
+                changes.push((here.clone(), wider, None));
                 walk(value, &here, negation, changes);
             }
-            "$ref"
-            | "const"
-            | "pattern"
-            | "format"
-            | "minLength"
-            | "maxLength"
-            | "minItems"
-            | "maxItems"
-            | "uniqueItems"
-            | "minimum"
-            | "maximum"
-            | "maxProperties"
-            | "additionalProperties" => {
-                changes.push((here, wider));
+            "minLength" | "maxLength" | "minItems" | "maxItems" | "minimum" | "maximum"
+            | "maxProperties" => {
+                changes.push((here.clone(), wider, None));
+                for (change, value) in moved(keyword, value, negation) {
+                    changes.push((here.clone(), change, Some(value)));
+                }
+            }
+            "pattern" => {
+                changes.push((here.clone(), wider, None));
+                for (change, value) in moved_quantifiers(value.as_str().unwrap(), negation) {
+                    changes.push((here.clone(), change, Some(value)));
+                }
+            }
+            "$ref" | "const" | "format" | "uniqueItems" | "additionalProperties" => {
+                changes.push((here, wider, None));
             }
             unknown => panic!("the walk does not know the keyword {unknown}"),
         }
@@ -260,15 +334,18 @@ fn is_noticed(name: &str, mutant: &Mutant, documents: &[Value]) -> bool {
 }
 
 fn judges_otherwise(schema: &Schema, mutant: &Mutant, examples: &Examples) -> bool {
+    let accepts_more = || {
+        let mut invalid = examples.invalid.iter();
+        invalid.any(|example| schema.validate(&example.message).is_ok())
+    };
+    let accepts_less = || {
+        let mut valid = examples.valid.iter();
+        valid.any(|example| schema.validate(&example.message).is_err())
+    };
     match mutant.change {
-        Change::Wider => examples
-            .invalid
-            .iter()
-            .any(|example| schema.validate(&example.message).is_ok()),
-        Change::Narrower => examples
-            .valid
-            .iter()
-            .any(|example| schema.validate(&example.message).is_err()),
+        Change::Wider => accepts_more(),
+        Change::Narrower => accepts_less(),
+        Change::Other => accepts_more() || accepts_less(),
     }
 }
 

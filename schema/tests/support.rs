@@ -29,20 +29,29 @@ pub(crate) fn folder() -> &'static Path {
 pub(crate) fn schema_names() -> Vec<String> {
     let mut names = vec!["message".to_owned()];
     for family in ["c2s", "s2c", "s2s"] {
-        let mut files: Vec<String> = fs::read_dir(folder().join(family))
-            .unwrap()
-            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-            .map(|file| {
-                let name = file.strip_suffix(".schema.json");
-                format!(
-                    "{family}/{}",
-                    name.unwrap_or_else(|| panic!("what is {file}?"))
-                )
-            })
-            .collect();
-        files.sort();
-        names.extend(files);
+        names.extend(names_in(family));
     }
+    names
+}
+
+/// `proxy/<name>` by name.
+pub(crate) fn proxy_names() -> Vec<String> {
+    names_in("proxy")
+}
+
+fn names_in(family: &str) -> Vec<String> {
+    let mut names: Vec<String> = fs::read_dir(folder().join(family))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .map(|file| {
+            let name = file.strip_suffix(".schema.json");
+            format!(
+                "{family}/{}",
+                name.unwrap_or_else(|| panic!("what is {file}?"))
+            )
+        })
+        .collect();
+    names.sort();
     names
 }
 
