@@ -44,7 +44,7 @@ use crate::lookup::{FileFault, Lookups};
 use crate::metrics::Facts;
 use crate::state::{
     AlertsEntry, AlertsKey, BanKey, Edit, EditChange, Keeper, Save, Saved, StartState, StateCounts,
-    WriteFault,
+    StateFile, WriteFault,
 };
 use crate::top::Top;
 
@@ -174,14 +174,13 @@ pub struct Control {
     origins: Arc<dyn Fn() -> OriginCounts + Send + Sync>,
     countries: Top<Option<Country>>,
     asns: Top<Option<AsNumber>>,
-    admin_token: Arc<AdminTokenHolder>,
     lookups: Lookups,
     disk: Disk,
     breaks: Receiver<LimitExceeded>,
     requests: Receiver<Request>,
     /// Lists that are being gathered, in the order they were asked for; at most [`MAX_LISTINGS`].
     listings: VecDeque<(Listing, String, Respond)>,
-    commands: Receiver<Command>,
+    stop: Receiver<Stop>,
     saved: Receiver<(u64, bool)>,
     /// Clients whose breaks are being handled: after a panic they are released, or they would never be reported again.
     in_hand: Vec<Client>,
@@ -202,16 +201,12 @@ pub struct Control {
 #[derive(Clone)]
 pub struct ControlHandle {
     front: Arc<Front>,
-    commands: Sender<Command>,
+    admin_token: Arc<AdminTokenHolder>,
+    stop: Sender<Stop>,
 }
 
-/// What the process tells the loop.
-enum Command {
-    /// SIGHUP.
-    ReloadTokens,
-    /// SIGTERM, after the last request.
-    Stop,
-}
+/// SIGTERM, after the last request.
+struct Stop;
 
 /// The keeper's face, as functions: tests put a disk of their own behind it.
 pub(crate) struct Disk {
@@ -249,16 +244,20 @@ impl ControlHandle {
         Arc::clone(&self.front).handover()
     }
 
-    /// Reads `WAF_ADMIN_TOKEN_FILE` again (SIGHUP). A file that cannot be used is logged, and the old token stays.
+    /// Reads `WAF_ADMIN_TOKEN_FILE` again (SIGHUP), on the thread of the caller: the loop waits for no disk. A file that
+    /// cannot be used is logged, and the old token stays.
     pub fn reload_tokens(&self) {
-        // An error means that the loop has ended, and there is no one left to hold a token.
-        let _ = self.commands.send(Command::ReloadTokens);
+        match self.admin_token.reload() {
+            Ok(true) => tracing::info!("WAF_ADMIN_TOKEN_FILE was read again"),
+            Ok(false) => {}
+            Err(error) => tracing::error!("{error}; the token read before stays in use"),
+        }
     }
 
     /// Ends [`Control::run`] after a last write of every state file. Call it once the data plane has stopped; requests
     /// that still wait for an answer are dropped.
     pub fn stop(&self) {
-        let _ = self.commands.send(Command::Stop);
+        let _ = self.stop.try_send(Stop);
     }
 }
 
@@ -332,8 +331,8 @@ impl Control {
             put_entry(&mut anomalies, &mut alerts, entry);
         }
         let (queue, requests) = bounded(ADMIN_QUEUE);
-        let (command, commands) = bounded(8);
-        let (outcomes, saved) = bounded(MAX_SAVES + 3);
+        let (stopping, stop) = bounded(1);
+        let (outcomes, saved) = bounded(MAX_SAVES + StateFile::ALL.len());
         let front = Front::new(&settings, Arc::clone(&admin_token), queue)?;
         let control = Self {
             clock,
@@ -350,13 +349,12 @@ impl Control {
             table,
             totals,
             answers: Answers::start(version).map_err(ControlError::Thread)?,
-            admin_token,
             lookups,
             disk,
             breaks,
             requests,
             listings: VecDeque::new(),
-            commands,
+            stop,
             saved,
             in_hand: Vec::new(),
             unnoted: VecDeque::new(),
@@ -373,7 +371,8 @@ impl Control {
         };
         let handle = ControlHandle {
             front: Arc::new(front),
-            commands: command,
+            admin_token,
+            stop: stopping,
         };
         Ok((control, handle))
     }
@@ -408,7 +407,7 @@ impl Control {
         let mut select = Select::new();
         select.recv(&self.breaks);
         select.recv(&self.requests);
-        select.recv(&self.commands);
+        select.recv(&self.stop);
         select.recv(&self.saved);
         select.recv(&self.disk.edits);
         let waits = self.finished_wait || !self.unnoted.is_empty() || !self.listings.is_empty();
@@ -442,13 +441,9 @@ impl Control {
             }
         }
         self.list(now);
-        let flow = match self.commands.try_recv() {
-            Ok(Command::ReloadTokens) => {
-                self.reload_tokens();
-                Flow::Go
-            }
+        let flow = match self.stop.try_recv() {
             // Without a handle nobody could ask for a stop any more.
-            Ok(Command::Stop) | Err(TryRecvError::Disconnected) => Flow::Stop,
+            Ok(Stop) | Err(TryRecvError::Disconnected) => Flow::Stop,
             Err(TryRecvError::Empty) => Flow::Go,
         };
         self.periodic(now);
@@ -726,14 +721,6 @@ impl Control {
         }
     }
 
-    fn reload_tokens(&self) {
-        match self.admin_token.reload() {
-            Ok(true) => tracing::info!("WAF_ADMIN_TOKEN_FILE was read again"),
-            Ok(false) => {}
-            Err(error) => tracing::error!("{error}; the token read before stays in use"),
-        }
-    }
-
     /// What time asks for.
     fn periodic(&mut self, now: Now) {
         // Room may have come by a ban that ended (BAN-7: nothing else has to happen then).
@@ -773,10 +760,18 @@ impl Control {
 
     fn save_all(&mut self, now: Now) {
         self.all_saved_ns = now.mono_ns;
-        self.save_bans(None);
-        self.save_clients(None);
-        self.save_lookups(None);
-        self.save_alerts(None);
+        for file in StateFile::ALL {
+            self.save(file, None);
+        }
+    }
+
+    fn save(&mut self, file: StateFile, saved: Option<Saved>) {
+        match file {
+            StateFile::Bans => self.save_bans(saved),
+            StateFile::Clients => self.save_clients(saved),
+            StateFile::Lookups => self.save_lookups(saved),
+            StateFile::Alerts => self.save_alerts(saved),
+        }
     }
 
     /// Sends bans.json to the keeper. Only where someone waits for it is its outcome asked for: the keeper then tries at
@@ -868,28 +863,21 @@ impl Control {
         }
     }
 
-    /// Takes in what still waits and writes everything a last time.
+    /// Takes in what still waits and writes everything a last time. A panic costs what it interrupted, and no more:
+    /// every file is still written.
     fn finish(mut self) {
         let now = self.clock.now();
-        while !self.breaks.is_empty() {
-            self.take_breaks(now);
+        if catch_unwind(AssertUnwindSafe(|| self.take_rest(now))).is_err() {
+            // What a second panic leaves undone is written as it stands.
+            let _ = catch_unwind(AssertUnwindSafe(|| self.recover()));
         }
-        self.note_bans(usize::MAX, now);
-        loop {
-            self.take_finished(now);
-            if !self.finished_wait {
-                break;
+        for file in StateFile::ALL {
+            let saved = self.saves.open(None);
+            // A panic drops `saved`, which counts as an outcome: nobody waits for a write that was never asked for.
+            if catch_unwind(AssertUnwindSafe(|| self.save(file, Some(saved)))).is_err() {
+                tracing::error!("{} was not written at the stop, by a bug", file.name());
             }
         }
-        self.take_edits(now);
-        let saved = self.saves.open(None);
-        self.save_bans(Some(saved));
-        let saved = self.saves.open(None);
-        self.save_clients(Some(saved));
-        let saved = self.saves.open(None);
-        self.save_lookups(Some(saved));
-        let saved = self.saves.open(None);
-        self.save_alerts(Some(saved));
         let deadline = crossbeam_channel::after(STOP_WAIT);
         while !self.saves.open.is_empty() {
             crossbeam_channel::select! {
@@ -910,6 +898,21 @@ impl Control {
             }
         }
     }
+
+    /// Everything that was reported before the stop.
+    fn take_rest(&mut self, now: Now) {
+        while !self.breaks.is_empty() {
+            self.take_breaks(now);
+        }
+        self.note_bans(usize::MAX, now);
+        loop {
+            self.take_finished(now);
+            if !self.finished_wait {
+                break;
+            }
+        }
+        self.take_edits(now);
+    }
 }
 
 /// Whether the loop goes on.
@@ -927,7 +930,7 @@ impl Saves {
         self.open.insert(number, waiting);
         let outcomes = self.outcomes.clone();
         // The channel has a place for every open save, those of the stop included, so none is lost.
-        Box::new(move |persisted| {
+        Saved::new(move |persisted| {
             let _ = outcomes.try_send((number, persisted));
         })
     }
@@ -967,6 +970,13 @@ mod tests {
     use crate::testing::{NOW, Rig, Touch, body, broken, request, row, settings, settings_with};
 
     const HOUR: u64 = 3_600_000;
+
+    /// Tells the loop the outcome of every other file it writes at a stop.
+    fn confirm_rest(saves: &Receiver<(Save, u64, Option<Saved>)>, persisted: bool) {
+        for _ in 1..StateFile::ALL.len() {
+            saves.recv().unwrap().2.unwrap().tell(persisted);
+        }
+    }
 
     fn client(text: &str) -> Client {
         text.parse().unwrap()
@@ -1202,7 +1212,7 @@ mod tests {
             rig.turn();
             assert!(answer.try_recv().is_err());
             match outcome {
-                Some(outcome) => saved.unwrap()(outcome),
+                Some(outcome) => saved.unwrap().tell(outcome),
                 None => rig.clock.advance_ms(1),
             }
             rig.turn();
@@ -1237,7 +1247,7 @@ mod tests {
         // Every outcome finds its place in the channel, also when they come all at once.
         for (_, _, saved) in rig.saves.try_iter() {
             if let Some(saved) = saved {
-                saved(true);
+                saved.tell(true);
             }
         }
         rig.turn();
@@ -1370,9 +1380,9 @@ mod tests {
         breaks.send(broken("192.0.2.1", NOW)).unwrap();
         std::thread::scope(|scope| {
             let running = scope.spawn(|| control.run());
-            for _ in 0..3 {
+            for _ in StateFile::ALL {
                 let (_, _, saved) = saves.recv_timeout(Duration::from_secs(10)).unwrap();
-                saved.unwrap()(true);
+                saved.unwrap().tell(true);
             }
             running.join().unwrap();
         });
@@ -1393,6 +1403,24 @@ mod tests {
         let touches = table.touches.lock().unwrap();
         assert!(touches.contains(&Touch::Release(client("203.0.113.7"))));
         assert!(!touches.contains(&Touch::Release(client("198.51.100.7"))));
+    }
+
+    /// STATE-1: a bug that shows itself at the stop costs what it interrupted, and not the last write of any file; the ban
+    /// that it concerns is among what is written.
+    #[test]
+    fn a_panic_at_the_stop_does_not_cost_the_last_write() {
+        let rig = Rig::new(settings());
+        *rig.table.panics_for.lock().unwrap() = Some(client("203.0.113.7"));
+        rig.report("203.0.113.7");
+        let Rig { control, saves, .. } = rig;
+        std::thread::scope(|scope| {
+            let stopping = scope.spawn(|| control.finish());
+            let (document, _, saved) = saves.recv_timeout(Duration::from_secs(10)).unwrap();
+            assert!(matches!(document, Save::Bans(bans) if bans.len() == 1));
+            saved.unwrap().tell(true);
+            confirm_rest(&saves, true);
+            stopping.join().unwrap();
+        });
     }
 
     /// BAN-8: a storm of bans is published at once, whatever the gathering of circumstances takes; in the end every ban
@@ -1424,9 +1452,8 @@ mod tests {
                     let Save::Bans(bans) = document else { panic!() };
                     assert_eq!(bans.len(), storm);
                     assert!(bans.iter().all(|ban| ban.notes.is_some()));
-                    saved.unwrap()(true);
-                    saves.recv().unwrap().2.unwrap()(true);
-                    saves.recv().unwrap().2.unwrap()(true);
+                    saved.unwrap().tell(true);
+                    confirm_rest(&saves, true);
                 });
                 assert_eq!(
                     table.touches.lock().unwrap().len(),
@@ -1461,9 +1488,8 @@ mod tests {
             scope.spawn(|| control.finish());
             let (document, _, saved) = saves.recv().unwrap();
             assert!(matches!(document, Save::Bans(bans) if bans.len() == storm));
-            saved.unwrap()(true);
-            saves.recv().unwrap().2.unwrap()(false);
-            saves.recv().unwrap().2.unwrap()(false);
+            saved.unwrap().tell(true);
+            confirm_rest(&saves, false);
         });
     }
 

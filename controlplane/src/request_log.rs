@@ -169,7 +169,7 @@ struct Writer {
 impl Writer {
     fn run(mut self) {
         loop {
-            if self.orders.is_empty() {
+            if self.orders.is_empty() && (self.failing || self.is_idle()) {
                 // Not the channel's own wait: it gives way to other threads several times before it sleeps.
                 std::thread::park_timeout(if self.failing { RETRY } else { TICK });
             }
@@ -183,9 +183,14 @@ impl Writer {
         }
     }
 
-    /// Writes all that is in the channels.
+    fn is_idle(&self) -> bool {
+        self.records.is_empty() && self.lines.is_empty()
+    }
+
+    /// Writes what waits in the channels at this moment, and no more: in an overload that fills them as fast as they are
+    /// emptied, rotation and the line about lost lines must still come.
     fn drain(&mut self) {
-        loop {
+        for _ in 0..self.lines.len() + self.records.len() {
             // What cannot be written stays; the channels fill, and what does not fit into them is counted by its sender.
             if self.pending.len() >= CHUNK_BYTES && !self.write() {
                 return;
@@ -193,22 +198,15 @@ impl Writer {
             // Alerts first: they are few, and matter most when there are many records.
             if let Ok(line) = self.lines.try_recv() {
                 self.pending.extend_from_slice(&line);
-                continue;
-            }
-            match self.records.try_recv() {
-                Ok(mut batch) => {
-                    self.form.lines(&batch, &mut self.pending);
-                    batch.clear();
-                    // Enough are kept already: this one is freed.
-                    let _ = self.spare.try_send(batch);
-                }
-                Err(_) => {
-                    self.note_losses();
-                    self.write();
-                    return;
-                }
+            } else if let Ok(mut batch) = self.records.try_recv() {
+                self.form.lines(&batch, &mut self.pending);
+                batch.clear();
+                // Enough are kept already: this one is freed.
+                let _ = self.spare.try_send(batch);
             }
         }
+        self.note_losses();
+        self.write();
     }
 
     /// One line that tells how many are missing.
@@ -958,6 +956,45 @@ mod tests {
         assert!(lines(&path).iter().all(|line| line["path"] == "/after"));
         use std::os::unix::fs::PermissionsExt;
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o007, 0);
+    }
+
+    /// LOG: a turn ends though the channel is filled as fast as it is emptied, so that an order to open the file again and
+    /// the line about lost lines come through an overload.
+    #[test]
+    fn a_turn_ends_in_an_overload() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let (send, lines_in) = bounded(64);
+        let mut writer = Writer {
+            form: Form::new(&settings(None)),
+            records: never(),
+            spare: spares(),
+            lines: lines_in,
+            orders: never(),
+            lost: none_lost(),
+            lost_logged: 0,
+            target: Target::open(Some(path.clone())).unwrap(),
+            pending: Vec::new(),
+            written: 0,
+            failing: false,
+            _ending: bounded(0).0,
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                let send = send.clone();
+                // Without a receiver the senders end.
+                scope.spawn(move || {
+                    while !matches!(
+                        send.try_send(b"{}\n".to_vec()),
+                        Err(crossbeam_channel::TrySendError::Disconnected(_))
+                    ) {}
+                });
+            }
+            until("the channel is full", || send.is_full());
+            writer.drain();
+            drop(writer);
+            assert_eq!(lines(&path).len(), 64);
+        });
     }
 
     /// LOG: a batch comes back empty once its lines are written, for its worker to fill again.

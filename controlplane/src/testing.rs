@@ -362,7 +362,7 @@ impl Rig {
             self.turn();
             while let Ok((_, _, saved)) = self.saves.try_recv() {
                 if let Some(saved) = saved {
-                    saved(true);
+                    saved.tell(true);
                 }
             }
             self.turn();

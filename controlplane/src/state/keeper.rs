@@ -640,7 +640,7 @@ impl<D: Document> Held<D> {
         }
         if let Some(job) = self.job.take() {
             for saved in job.saved {
-                saved(true);
+                saved.tell(true);
             }
         }
     }
@@ -650,7 +650,7 @@ impl<D: Document> Held<D> {
         count(&D::counters(&common.shared).writes_error);
         if let Some(job) = &mut self.job {
             for saved in job.saved.drain(..) {
-                saved(false);
+                saved.tell(false);
             }
         }
         if common.stopping {
@@ -689,7 +689,7 @@ impl<D: Document> Held<D> {
                 "the state file was not written before the stop: an edit of it is half saved"
             );
             for saved in job.saved {
-                saved(false);
+                saved.tell(false);
             }
         }
     }

@@ -40,6 +40,7 @@ pub use clients::client_json;
 use alerts::Alerts;
 use bans::Bans;
 use clients::Clients;
+use document::Document as _;
 use keeper::{Common, Held, Job, Shared, Thread};
 use lookups::Lookups;
 use store::Store;
@@ -126,8 +127,59 @@ pub enum EditChange {
     },
 }
 
-/// Told whether a document reached the disk: `true` once it is there after fsync and rename (STATE-2).
-pub type Saved = Box<dyn FnOnce(bool) + Send>;
+/// Is told whether a document reached the disk: `true` once it is there after fsync and rename (STATE-2). Dropped without
+/// a word, by a bug, it counts as a write that failed: nobody waits for an outcome that never comes.
+pub struct Saved(Option<Box<dyn FnOnce(bool) + Send>>);
+
+impl Saved {
+    /// Calls `told` once with the outcome.
+    pub fn new(told: impl FnOnce(bool) + Send + 'static) -> Self {
+        Self(Some(Box::new(told)))
+    }
+
+    /// The outcome.
+    pub fn tell(mut self, persisted: bool) {
+        if let Some(told) = self.0.take() {
+            told(persisted);
+        }
+    }
+}
+
+impl Drop for Saved {
+    fn drop(&mut self) {
+        if let Some(told) = self.0.take() {
+            told(false);
+        }
+    }
+}
+
+/// The state files, in the order in which they are written at a stop: the one that answers wait for comes first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum StateFile {
+    /// bans.json
+    Bans,
+    /// clients.json
+    Clients,
+    /// lookups.json
+    Lookups,
+    /// alerts.json
+    Alerts,
+}
+
+impl StateFile {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Bans, Self::Clients, Self::Lookups, Self::Alerts];
+
+    /// The file's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Bans => Bans::FILE,
+            Self::Clients => Clients::FILE,
+            Self::Lookups => Lookups::FILE,
+            Self::Alerts => Alerts::FILE,
+        }
+    }
+}
 
 /// A document to be saved.
 pub enum Save {
@@ -145,7 +197,7 @@ pub enum Save {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StateCounts {
     /// One row a file.
-    pub files: [FileCounts; 4],
+    pub files: [FileCounts; StateFile::ALL.len()],
 }
 
 /// Counts of one file, for `waf_state_writes_total` and `waf_state_edits_total`.
@@ -449,7 +501,7 @@ mod tests {
             self.keeper.save(
                 Save::Bans(bans.to_vec()),
                 applied,
-                Some(Box::new(move |ok| told.send(ok).unwrap())),
+                Some(Saved::new(move |ok| told.send(ok).unwrap())),
             );
             outcome.recv_timeout(DEADLINE).unwrap()
         }
@@ -567,7 +619,7 @@ mod tests {
         setup.keeper.save(
             Save::Bans(vec![ban(1), ban(2)]),
             0,
-            Some(Box::new(move |ok| told.send(ok).unwrap())),
+            Some(Saved::new(move |ok| told.send(ok).unwrap())),
         );
         for piece in pieces {
             // Not a wait for the keeper: this is what a slow writer does.
@@ -705,7 +757,7 @@ mod tests {
             queue.queue().bans = Some(Job {
                 document: vec![ban(1)],
                 applied: 0,
-                saved: vec![Box::new(move |ok| {
+                saved: vec![Saved::new(move |ok| {
                     let written = counts.counts().files.map(|file| file.writes_ok);
                     told.send((ok, written)).unwrap();
                 })],
@@ -822,7 +874,7 @@ mod tests {
         let (told, outcomes) = bounded(2);
         for number in [2, 3] {
             let told = told.clone();
-            let saved: Saved = Box::new(move |ok| told.send(ok).unwrap());
+            let saved: Saved = Saved::new(move |ok| told.send(ok).unwrap());
             setup
                 .keeper
                 .save(Save::Bans(vec![ban(number)]), 0, Some(saved));
@@ -847,7 +899,7 @@ mod tests {
             bytes: Default::default(),
         };
         let (told, outcome) = bounded(1);
-        let saved: Saved = Box::new(move |ok| told.send(ok).unwrap());
+        let saved: Saved = Saved::new(move |ok| told.send(ok).unwrap());
         setup
             .keeper
             .save(Save::Clients(vec![row(1), row(2), row(3)]), 0, Some(saved));
