@@ -12,6 +12,7 @@ mod bans;
 mod demo;
 mod drain;
 mod durability;
+mod forward_exact;
 mod forwarding;
 mod framing;
 mod full_files;

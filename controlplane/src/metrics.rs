@@ -11,7 +11,9 @@ use std::fmt::Write as _;
 use metrics::{Unit, counter, describe_counter, describe_gauge, gauge, with_local_recorder};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusRecorder};
 use weir_shared::ban::Cause;
-use weir_shared::totals::{ConnectionError, DURATION_BOUNDS_US, Histogram, Totals};
+use weir_shared::totals::{
+    ConnectionError, DURATION_BOUNDS_US, Histogram, RESPONSE_CLASSES, Totals,
+};
 use weir_shared::verdict::{Action, LimitKind};
 
 use crate::alert::AlertKind;
@@ -130,6 +132,11 @@ fn describe() {
         "waf_bytes_total",
         Unit::Bytes,
         "Bytes of bodies and WebSocket streams, from clients (request) and to them (response)."
+    );
+    describe_counter!(
+        "waf_responses_total",
+        Unit::Count,
+        "Answers of the application, by the class of their status."
     );
     describe_counter!(
         "waf_limit_hits_total",
@@ -252,6 +259,9 @@ fn record(facts: &Facts) {
     }
     counter!("waf_bytes_total", "direction" => "request").absolute(totals.request_bytes);
     counter!("waf_bytes_total", "direction" => "response").absolute(totals.response_bytes);
+    for (class, count) in RESPONSE_CLASSES.into_iter().zip(totals.responses) {
+        counter!("waf_responses_total", "class" => class).absolute(count);
+    }
     for (kind, count) in LimitKind::ALL.into_iter().zip(totals.limit_hits) {
         counter!("waf_limit_hits_total", "kind" => kind.name()).absolute(count);
     }
@@ -576,6 +586,11 @@ waf_request_duration_seconds_sum 61.00025
 waf_request_duration_seconds_count 3
 waf_requests_by_country_total{country="DE"} 3
 waf_requests_by_country_total{country="other"} 4
+waf_responses_total{class="1xx"} 0
+waf_responses_total{class="2xx"} 0
+waf_responses_total{class="3xx"} 0
+waf_responses_total{class="4xx"} 0
+waf_responses_total{class="5xx"} 0
 "#;
         let (requests, rest): (Vec<&str>, Vec<&str>) = samples
             .into_iter()

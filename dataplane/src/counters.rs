@@ -4,7 +4,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use weir_shared::totals::{ConnectionError, DURATION_BOUNDS_US, Histogram, Totals};
+use http::StatusCode;
+use weir_shared::totals::{
+    ConnectionError, DURATION_BOUNDS_US, Histogram, RESPONSE_CLASSES, Totals,
+};
 use weir_shared::verdict::{Action, LimitKind};
 
 /// The counters of one worker. Two cache lines of distance: the prefetcher of some processors pulls lines in pairs.
@@ -14,6 +17,7 @@ pub struct Counters {
     requests: [AtomicU64; Action::ALL.len()],
     request_duration: Durations,
     upstream_duration: Durations,
+    responses: [AtomicU64; RESPONSE_CLASSES.len()],
     request_bytes: AtomicU64,
     response_bytes: AtomicU64,
     limit_hits: [AtomicU64; LimitKind::ALL.len()],
@@ -69,6 +73,12 @@ impl Counters {
         self.upstream_duration.observe(microseconds);
     }
 
+    /// The application answered with this status.
+    pub fn response(&self, status: StatusCode) {
+        let class = usize::from(status.as_u16() / 100).saturating_sub(1);
+        bump(self.responses.get(class), 1);
+    }
+
     /// A limit was broken.
     pub fn limit_hit(&self, kind: LimitKind) {
         bump(self.limit_hits.get(kind.index()), 1);
@@ -113,6 +123,7 @@ impl Counters {
     /// Adds this worker's numbers to the totals.
     pub fn fold_into(&self, totals: &mut Totals) {
         fold(&mut totals.requests, &self.requests);
+        fold(&mut totals.responses, &self.responses);
         fold(&mut totals.limit_hits, &self.limit_hits);
         fold(&mut totals.connection_errors, &self.connection_errors);
         self.request_duration

@@ -56,7 +56,7 @@ pub fn identify(
     let lines = headers.get_all(client_header).into_iter().rev();
     let address = if *client_header == FORWARDED {
         let elements = lines.flat_map(|line| rsplit_unquoted(line.as_bytes(), b','));
-        walk(peer, trusted, elements.filter_map(forwarded_for))
+        walk(peer, trusted, elements.map(forwarded_for))
     } else {
         walk(peer, trusted, lines.flat_map(entries))
     };
@@ -149,15 +149,17 @@ fn is_port(text: &str) -> bool {
     text.parse::<u16>().is_ok() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// The `for` parameter of one `Forwarded` element (RFC 7239 §4); an element without one is skipped.
-fn forwarded_for(element: &[u8]) -> Option<&[u8]> {
-    rsplit_unquoted(element, b';').find_map(|pair| {
+/// The `for` parameter of one `Forwarded` element (RFC 7239 §4). An element without one names nobody
+/// and ends the walk: what stands behind it is the client's own word (FORWARD-2).
+fn forwarded_for(element: &[u8]) -> &[u8] {
+    let parameter = rsplit_unquoted(element, b';').find_map(|pair| {
         let mut sides = pair.splitn(2, |byte| *byte == b'=');
         let (name, value) = (sides.next()?, sides.next()?);
         name.trim_ascii()
             .eq_ignore_ascii_case(b"for")
             .then_some(value)
-    })
+    });
+    parameter.unwrap_or_default()
 }
 
 /// A trusted proxy's id, if it is one: visible ASCII, not too long.

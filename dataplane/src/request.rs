@@ -31,6 +31,7 @@ use crate::clients::limits::{Entry, Exceeded};
 use crate::forward::body::{AnswerBody, ReplyBody, RequestBody};
 use crate::forward::headers::{self, ProxyFields};
 use crate::forward::pool::Pool;
+use crate::forward::trailers::TrailerFilter;
 use crate::forward::upgrade::Tunnel;
 use crate::forward::{self, Answer, Failure};
 use crate::identity::{Identity, X_FORWARDED_FOR, identify};
@@ -118,6 +119,7 @@ fn begin(worker: &Rc<Worker>, downstream: &Rc<Downstream>, request: Request<Inco
     let (mut head, body) = request.into_parts();
 
     let checked = headers::check_framing(&head.headers)
+        .and_then(|()| headers::check_target(&head.method, &head.uri))
         .and_then(|()| headers::check_host(&head.uri, head.version, &mut head.headers));
     if checked.is_err() {
         // No request by section 1: answered, counted with the connections, not logged.
@@ -349,11 +351,19 @@ async fn ask_control_plane(exchange: &Exchange, body: &mut Incoming) -> OwnRespo
             Step::Later => return receiver.await.unwrap_or_else(|_| unavailable()),
             // Asked once at most: a second time would be a bug of the answering side, and ends here.
             Step::ReadBody { .. } if content.is_some() => return unavailable(),
+            Step::ReadBody { limit } if is_longer(&exchange.head.headers, limit) => {
+                content = Some(OwnBody::TooLarge);
+            }
             Step::ReadBody { limit } => {
                 content = Some(read_body(body, limit, &exchange.downstream).await);
             }
         }
     }
+}
+
+/// Whether a body announces more than `limit` bytes: a client that waits for a 100 is told before it sends them.
+fn is_longer(headers: &HeaderMap, limit: usize) -> bool {
+    content_length(headers).is_some_and(|length| length > limit as u64)
 }
 
 /// The `Authorization` field, if there is exactly one.
@@ -411,7 +421,11 @@ async fn forward(mut exchange: Box<Exchange>, body: Incoming) -> Response<ReplyB
     exchange.forwarded = true;
     let limit = exchange.body_limit();
     let repeatable = forward::is_repeatable(&exchange.head.method, &body);
-    let body = RequestBody::new(body, &exchange.downstream, limit);
+    let trailers = || {
+        let client_field = &exchange.worker.client_field;
+        TrailerFilter::of_request(&exchange.head.headers, client_field)
+    };
+    let body = RequestBody::new(body, &exchange.downstream, limit, trailers);
     let build = |body| exchange.to_upstream(body);
     let result = forward::send(
         &exchange.worker.pool,
@@ -440,6 +454,7 @@ fn pass_on(mut exchange: Box<Exchange>, answer: Answer) -> Response<ReplyBody> {
     exchange.connect_us = connect_us;
     exchange.first_byte_us = Some(first_byte_us);
     worker.counters.upstream(first_byte_us);
+    worker.counters.response(response.status());
 
     let (mut head, incoming) = response.into_parts();
     let switched = head.status == StatusCode::SWITCHING_PROTOCOLS;
@@ -447,6 +462,7 @@ fn pass_on(mut exchange: Box<Exchange>, answer: Answer) -> Response<ReplyBody> {
         tracing::warn!("the application switched protocols unasked");
         return fail(exchange, Failure::BadGateway);
     }
+    let trailers = TrailerFilter::of_answer(&head.headers);
     headers::to_downstream(&mut head.headers, switched);
     head.version = Version::HTTP_11;
     exchange.note_answer(&head, Action::Passed);
@@ -467,7 +483,7 @@ fn pass_on(mut exchange: Box<Exchange>, answer: Answer) -> Response<ReplyBody> {
         exchange.finish(Action::Passed);
         return Response::from_parts(head, ReplyBody::empty());
     }
-    let body = AnswerBody::new(incoming, connection, downstream, exchange);
+    let body = AnswerBody::new(incoming, connection, downstream, exchange, trailers);
     Response::from_parts(head, ReplyBody::Upstream(body))
 }
 
@@ -629,6 +645,7 @@ impl Exchange {
         let ours = ProxyFields {
             peer: &self.downstream.peer_value,
             trusted: self.downstream.trusted,
+            client_field: &self.worker.client_field,
             scheme: self.identity.scheme,
             request_id: &self.request_id,
             upstream_host: &self.worker.upstream_host,
@@ -639,9 +656,12 @@ impl Exchange {
                 headers::add_lookup(&mut headers, entry.lookup.as_deref());
             });
         }
+        if body.is_chunked() {
+            headers::announce_chunked(&mut headers);
+        }
         let mut request = Request::new(body);
         *request.method_mut() = self.head.method.clone();
-        *request.uri_mut() = headers::origin_form(&self.head.uri);
+        *request.uri_mut() = headers::origin_form(&self.head.method, &self.head.uri);
         *request.headers_mut() = headers;
         request
     }

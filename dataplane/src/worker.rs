@@ -38,6 +38,7 @@ use crate::clients::table::Table;
 use crate::connection;
 use crate::counters::Counters;
 use crate::events::{Events, Records};
+use crate::forward::headers::ClientField;
 use crate::forward::pool::Pool;
 use crate::identity::ForgottenProxy;
 use crate::ladder::Rules;
@@ -424,6 +425,8 @@ pub struct Worker {
     pub trusted_proxies: NetSet,
     /// `WAF_CLIENT_IP_HEADER`
     pub client_ip_header: HeaderName,
+    /// The same, as fields are compared with it.
+    pub client_field: ClientField,
     /// `WAF_BAN_RESPONSE`
     pub ban_response: BanResponse,
     /// `WAF_RATE_LIMIT_HEADERS`
@@ -486,6 +489,7 @@ impl Worker {
             observe: settings.observe,
             trusted_proxies: settings.identity.trusted_proxies.clone(),
             client_ip_header: settings.identity.header.clone(),
+            client_field: ClientField::new(&settings.identity.header),
             ban_response: settings.bans.response,
             rate_limit_headers: settings.limits.headers,
             bytes_count: settings.limits.bytes_count,

@@ -6,7 +6,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// One IPv4 address, or one IPv6 /64. IPv4-mapped IPv6 addresses are IPv4 clients (CLIENT-1).
+/// One IPv4 address, or one IPv6 /64. Addresses that stand for an IPv4 address are IPv4 clients
+/// ([`fold`], CLIENT-1).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum Client {
     /// The address, in host order.
@@ -33,10 +34,17 @@ impl Client {
     }
 }
 
-/// Folds an IPv4-mapped IPv6 address (`::ffff:a.b.c.d`, RFC 4291 §2.5.5.2) to the IPv4 address it stands for.
+/// Folds an IPv6 address that stands for an IPv4 address to the latter: IPv4-mapped
+/// (`::ffff:a.b.c.d`, RFC 4291 §2.5.5.2), and translated by NAT64 under its well-known prefix
+/// (`64:ff9b::a.b.c.d`, RFC 6052 §2.1), where one /64 would be the whole IPv4 internet (FORWARD-2).
 pub fn fold(address: IpAddr) -> IpAddr {
     match address {
-        IpAddr::V6(v6) => v6.to_ipv4_mapped().map_or(IpAddr::V6(v6), IpAddr::V4),
+        IpAddr::V6(v6) => match v6.segments() {
+            [0, 0, 0, 0, 0, 0xffff, high, low] | [0x64, 0xff9b, 0, 0, 0, 0, high, low] => {
+                IpAddr::V4(Ipv4Addr::from(u32::from(high) << 16 | u32::from(low)))
+            }
+            _ => address,
+        },
         IpAddr::V4(_) => address,
     }
 }
@@ -93,6 +101,10 @@ mod tests {
     fn a_client_is_an_ipv4_address_or_a_64() {
         let of = |text: &str| Client::of(text.parse().unwrap());
         assert_eq!(of("::ffff:203.0.113.7"), of("203.0.113.7"));
+        // FORWARD-2
+        assert_eq!(of("64:ff9b::203.0.113.7"), of("203.0.113.7"));
+        assert_eq!(of("64:ff9b:1::203.0.113.7").to_string(), "64:ff9b:1::/64");
+        assert_eq!(of("64:ff9b::1:cb00:7107").to_string(), "64:ff9b::/64");
         assert_eq!(of("2001:db8:1:2::1"), of("2001:db8:1:2:ffff::9"));
         assert_ne!(of("2001:db8:1:2::1"), of("2001:db8:1:3::1"));
         assert_eq!(of("2001:db8:1:2::1").to_string(), "2001:db8:1:2::/64");

@@ -13,6 +13,9 @@ pub const DURATION_BOUNDS_US: [u64; 14] = [
     2_500_000, 10_000_000, 60_000_000,
 ];
 
+/// Classes of answers, by the hundreds of their status from 1: `class` of `waf_responses_total`.
+pub const RESPONSE_CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
+
 /// One histogram: exact counts, no samples.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Histogram {
@@ -136,6 +139,8 @@ pub struct Totals {
     pub request_duration: Histogram,
     /// From the request sent upstream to the head of its answer.
     pub upstream_duration: Histogram,
+    /// The application's answers, in the order of [`RESPONSE_CLASSES`].
+    pub responses: [u64; RESPONSE_CLASSES.len()],
     /// Body and WebSocket bytes from clients.
     pub request_bytes: u64,
     /// Body and WebSocket bytes to clients.

@@ -10,6 +10,7 @@ use hyper::body::{Body, Frame, Incoming, SizeHint};
 use weir_shared::verdict::Action;
 
 use super::pool::UpstreamConnection;
+use super::trailers::TrailerFilter;
 use crate::request::Exchange;
 use crate::socket::{BodyFault, Downstream};
 
@@ -39,21 +40,41 @@ pub enum RequestBody {
         downstream: Rc<Downstream>,
         /// `WAF_MAX_BODY_SIZE`, where passing it ends the request.
         limit: Option<u64>,
+        /// Which trailer fields go on; none where there can be none.
+        trailers: Option<Box<TrailerFilter>>,
     },
 }
 
 impl RequestBody {
-    /// The body of a request.
-    pub fn new(incoming: Incoming, downstream: &Rc<Downstream>, limit: Option<u64>) -> Self {
+    /// The body of a request. `trailers` is asked where its length is not known.
+    pub fn new(
+        incoming: Incoming,
+        downstream: &Rc<Downstream>,
+        limit: Option<u64>,
+        trailers: impl FnOnce() -> TrailerFilter,
+    ) -> Self {
         if incoming.is_end_stream() {
             return Self::Empty;
         }
         downstream.unread_body.set(true);
+        let is_chunked = incoming.size_hint().exact().is_none();
         Self::Streaming {
             incoming,
             downstream: Rc::clone(downstream),
             limit,
+            trailers: is_chunked.then(|| Box::new(trailers())),
         }
+    }
+
+    /// Whether there is a body of unknown length.
+    pub fn is_chunked(&self) -> bool {
+        matches!(
+            self,
+            Self::Streaming {
+                trailers: Some(_),
+                ..
+            }
+        )
     }
 }
 
@@ -69,6 +90,7 @@ impl Body for RequestBody {
             incoming,
             downstream,
             limit,
+            trailers,
         } = self.get_mut()
         else {
             return Poll::Ready(None);
@@ -91,6 +113,7 @@ impl Body for RequestBody {
             }
             Some(Ok(frame)) => frame,
         };
+        let frame = filtered(frame, trailers.as_deref());
         if let Some(data) = frame.data_ref() {
             let carried = downstream.request_bytes.get() + data.len() as u64;
             if limit.is_some_and(|limit| carried > limit) {
@@ -121,6 +144,14 @@ impl Body for RequestBody {
     }
 }
 
+/// The frame without the trailer fields that do not go on.
+fn filtered(mut frame: Frame<Bytes>, trailers: Option<&TrailerFilter>) -> Frame<Bytes> {
+    if let (Some(fields), Some(filter)) = (frame.trailers_mut(), trailers) {
+        filter.apply(fields);
+    }
+    frame
+}
+
 /// The body of an answer to a client.
 pub enum ReplyBody {
     /// Of our own.
@@ -145,6 +176,7 @@ pub struct AnswerBody {
     downstream: Rc<Downstream>,
     /// None once finished.
     exchange: Option<Box<Exchange>>,
+    trailers: TrailerFilter,
 }
 
 impl AnswerBody {
@@ -154,12 +186,14 @@ impl AnswerBody {
         connection: Box<UpstreamConnection>,
         downstream: Rc<Downstream>,
         exchange: Box<Exchange>,
+        trailers: TrailerFilter,
     ) -> Box<Self> {
         Box::new(Self {
             incoming,
             connection: Some(connection),
             downstream,
             exchange: Some(exchange),
+            trailers,
         })
     }
 
@@ -235,6 +269,7 @@ impl Body for AnswerBody {
                 Poll::Ready(Some(Err(error.into())))
             }
             Some(Ok(frame)) => {
+                let frame = filtered(frame, Some(&this.trailers));
                 if let (Some(data), Some(exchange)) = (frame.data_ref(), &mut this.exchange) {
                     exchange.response_bytes += data.len() as u64;
                 }

@@ -1,7 +1,7 @@
 //! What happens to header fields on their way through (CLIENT-4..6, RFC 9110 §7.6).
 //!
 //! Hop-by-hop fields, and those that `Connection` names, go first; only then are ours added, so that no client can have
-//! ours stripped.
+//! ours stripped. Trailer fields: `trailers.rs`.
 
 use http::header::{
     CONNECTION, CONTENT_LENGTH, EXPECT, FORWARDED, HOST, HeaderName, PROXY_AUTHENTICATE,
@@ -17,12 +17,15 @@ const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
-const X_CLIENT_ASN: HeaderName = HeaderName::from_static("x-client-asn");
-const X_CLIENT_COUNTRY: HeaderName = HeaderName::from_static("x-client-country");
+/// `X-Client-ASN`
+pub const X_CLIENT_ASN: HeaderName = HeaderName::from_static("x-client-asn");
+/// `X-Client-Country`
+pub const X_CLIENT_COUNTRY: HeaderName = HeaderName::from_static("x-client-country");
 const WEBSOCKET: HeaderValue = HeaderValue::from_static("websocket");
 const UPGRADE_TOKEN: HeaderValue = HeaderValue::from_static("upgrade");
 const TE_TOKEN: HeaderValue = HeaderValue::from_static("te");
 const TRAILERS: HeaderValue = HeaderValue::from_static("trailers");
+const CHUNKED: HeaderValue = HeaderValue::from_static("chunked");
 const HTTP: HeaderValue = HeaderValue::from_static("http");
 const HTTPS: HeaderValue = HeaderValue::from_static("https");
 
@@ -35,12 +38,40 @@ pub struct ProxyFields<'a> {
     pub peer: &'a HeaderValue,
     /// Whether the peer's forwarding fields are believed.
     pub trusted: bool,
+    /// The field that names the client: passed on from trusted peers only.
+    pub client_field: &'a ClientField,
     /// `http` or `https`
     pub scheme: &'static str,
     /// `X-Request-ID`
     pub request_id: &'a HeaderValue,
     /// `Host` for a client that sent none.
     pub upstream_host: &'a HeaderValue,
+}
+
+/// The field that `WAF_CLIENT_IP_HEADER` names.
+pub struct ClientField {
+    /// Its name with dashes for underscores, as other fields are compared with it.
+    dashed: HeaderName,
+}
+
+impl ClientField {
+    /// The field of this name.
+    pub fn new(name: &HeaderName) -> Self {
+        let dashed = name.as_str().replace('_', "-");
+        Self {
+            dashed: HeaderName::try_from(dashed).unwrap_or_else(|_| name.clone()),
+        }
+    }
+
+    /// The name with dashes for underscores.
+    pub const fn dashed(&self) -> &HeaderName {
+        &self.dashed
+    }
+
+    fn is(&self, name: &HeaderName) -> bool {
+        *name == self.dashed
+            || (name.as_str().contains('_') && self.dashed == *name.as_str().replace('_', "-"))
+    }
 }
 
 /// Why a request cannot be forwarded as it is: 400.
@@ -50,6 +81,23 @@ pub enum BadHead {
     Host,
     /// A transfer coding other than one plain `chunked` (RFC 9112 §6.1): hyper would take the last one and drop the rest.
     Framing,
+    /// A target in a form that its method does not have (RFC 9112 §3.2).
+    Target,
+}
+
+/// Checks the form of a target: `*` is for OPTIONS, an authority alone for CONNECT (RFC 9112
+/// §3.2.3, §3.2.4). An authority would otherwise replace `Host`, and lead around a front end that
+/// routes by it.
+///
+/// # Errors
+/// [`BadHead::Target`] where the request must be answered with 400.
+pub fn check_target(method: &Method, uri: &Uri) -> Result<(), BadHead> {
+    let fits = if uri.authority().is_some() {
+        uri.scheme().is_some() || *method == Method::CONNECT
+    } else {
+        uri.path() != "*" || *method == Method::OPTIONS
+    };
+    fits.then_some(()).ok_or(BadHead::Target)
 }
 
 /// Checks that a body, if there is one, is framed in the one way that cannot be read differently.
@@ -77,6 +125,10 @@ pub fn check_host(uri: &Uri, version: Version, headers: &mut HeaderMap) -> Resul
     if let Some(authority) = uri.authority() {
         // What stands after an `@` alone names the host.
         let host = authority.as_str().rsplit('@').next().unwrap_or_default();
+        // An empty host is no origin (RFC 9110 §4.2.1).
+        if !is_host(host.as_bytes()) || host.is_empty() || host.starts_with(':') {
+            return Err(BadHead::Host);
+        }
         let value = HeaderValue::from_str(host).map_err(|_| BadHead::Host)?;
         headers.insert(HOST, value);
         return Ok(());
@@ -96,15 +148,27 @@ fn is_host(host: &[u8]) -> bool {
 }
 
 /// The target the application is asked for: origin-form, or `*`.
-pub fn origin_form(uri: &Uri) -> Uri {
+pub fn origin_form(method: &Method, uri: &Uri) -> Uri {
     if uri.scheme().is_none() && uri.authority().is_none() {
         return uri.clone();
     }
     match uri.path_and_query() {
         // What stands before a `#` may be empty, and would be written so.
         Some(target) if target.as_str() != "/" => Uri::from(target.clone()),
+        // RFC 9112 §3.2.4: OPTIONS of an origin without a path is OPTIONS of the whole server.
+        _ if *method == Method::OPTIONS && !has_path(uri) => {
+            Uri::from(PathAndQuery::from_static("*"))
+        }
         _ => Uri::from(PathAndQuery::from_static("/")),
     }
+}
+
+/// Whether an absolute target has a path. The library gives an absent one as a `/` of its own; one
+/// that was sent stands in memory where it stood in the head: right behind the authority.
+fn has_path(uri: &Uri) -> bool {
+    uri.authority().is_some_and(|authority| {
+        authority.as_str().as_bytes().as_ptr_range().end == uri.path().as_ptr()
+    })
 }
 
 /// Whether a request asks for a WebSocket (RFC 6455 §4.1).
@@ -145,13 +209,13 @@ fn names(headers: &HeaderMap, field: &HeaderName, token: &str) -> bool {
 ///
 /// One pass into a new map: the client's own is kept as it came, for the log, a ban's notes and a safe retry.
 pub fn to_upstream(client: &HeaderMap, ours: &ProxyFields<'_>, websocket: bool) -> HeaderMap {
-    let nominated = nominated(client);
+    let nominated = nominated(connection_lines(client), client.keys());
     let mut headers = HeaderMap::with_capacity(client.len() + OURS);
     // Each look into the map costs a hash: what the rest wants to know is seen on the way.
     let (mut host, mut te) = (None, false);
     for (name, value) in client {
-        if !is_dropped(name, ours.trusted) && !nominated.contains(name) {
-            headers.append(name.clone(), value.clone());
+        if !is_dropped(name, ours) && !nominated.contains(name) {
+            headers.append(name.clone(), plain(name, value));
         }
         if *name == HOST {
             host = Some(value);
@@ -174,6 +238,28 @@ pub fn to_upstream(client: &HeaderMap, ours: &ProxyFields<'_>, websocket: bool) 
     headers
 }
 
+/// The value as it goes on: a length in plain decimal digits (FORWARD-4), all else as it came.
+fn plain(name: &HeaderName, value: &HeaderValue) -> HeaderValue {
+    if *name == CONTENT_LENGTH
+        && let [b'0', _, ..] = value.as_bytes()
+        && let Some(length) = value
+            .to_str()
+            .ok()
+            .and_then(|text| text.parse::<u64>().ok())
+    {
+        return HeaderValue::from(length);
+    }
+    value.clone()
+}
+
+/// Announces a body whose length is not known: hyper's client sends none with GET and HEAD otherwise
+/// (FORWARD-4).
+pub fn announce_chunked(headers: &mut HeaderMap) {
+    if !headers.contains_key(CONTENT_LENGTH) {
+        headers.insert(TRANSFER_ENCODING, CHUNKED);
+    }
+}
+
 /// Tells the application what is known of the client (LOOKUP-6). The client's own fields of these names are gone by now.
 pub fn add_lookup(headers: &mut HeaderMap, lookup: Option<&Lookup>) {
     let Some(lookup) = lookup else { return };
@@ -191,7 +277,7 @@ pub fn add_lookup(headers: &mut HeaderMap, lookup: Option<&Lookup>) {
 }
 
 /// Whether a field of the client ends here: it is of one hop, pretends, or is replaced by ours.
-fn is_dropped(name: &HeaderName, trusted: bool) -> bool {
+fn is_dropped(name: &HeaderName, ours: &ProxyFields<'_>) -> bool {
     is_hop_by_hop(name)
         // The body is asked for when the application is ready to take it; the 100 to the client is sent then.
         || *name == EXPECT
@@ -199,7 +285,7 @@ fn is_dropped(name: &HeaderName, trusted: bool) -> bool {
         || *name == X_CLIENT_COUNTRY
         || *name == X_REQUEST_ID
         || is_underscore_alias(name.as_str())
-        || (!trusted && is_forwarding(name.as_str()))
+        || (!ours.trusted && (is_forwarding(name.as_str()) || ours.client_field.is(name)))
 }
 
 /// Makes the fields of the application's answer those that the client gets.
@@ -211,25 +297,43 @@ pub fn to_downstream(headers: &mut HeaderMap, websocket: bool) {
     }
 }
 
-/// The fields that `Connection` names (CLIENT-6, RFC 9110 §7.6.1).
-fn nominated(headers: &HeaderMap) -> Vec<HeaderName> {
-    headers
-        .get_all(CONNECTION)
-        .iter()
-        .flat_map(|line| line.as_bytes().split(|byte| *byte == b','))
-        .map(<[u8]>::trim_ascii)
-        // The two usual words name no field.
-        .filter(|token| {
-            !token.eq_ignore_ascii_case(b"keep-alive") && !token.eq_ignore_ascii_case(b"close")
-        })
-        .filter_map(|token| HeaderName::from_bytes(token).ok())
+/// The fields among `names` that lines of `Connection` name (CLIENT-6, RFC 9110 §7.6.1), each once:
+/// thousands of tokens cost one look each and no memory (CONN-9).
+pub fn nominated<'a>(
+    lines: impl Iterator<Item = &'a [u8]>,
+    names: impl Iterator<Item = &'a HeaderName>,
+) -> Vec<HeaderName> {
+    let mut tokens = lines.flat_map(naming_tokens).peekable();
+    if tokens.peek().is_none() {
+        return Vec::new();
+    }
+    let mut left: HeaderMap<HeaderName> = names
         // A message without Host or its length would be another message.
-        .filter(|name| *name != HOST && *name != CONTENT_LENGTH)
-        .collect()
+        .filter(|name| **name != HOST && **name != CONTENT_LENGTH)
+        .map(|name| (name.clone(), name.clone()))
+        .collect();
+    tokens.filter_map(|token| left.remove(token)).collect()
+}
+
+/// The tokens of a line of `Connection` that name a field; the usual ones name none, or one that is
+/// always removed.
+pub fn naming_tokens(line: &[u8]) -> impl Iterator<Item = &str> {
+    line.split(|byte| *byte == b',')
+        .filter_map(|token| std::str::from_utf8(token.trim_ascii()).ok())
+        .filter(|token| {
+            !["keep-alive", "close", "upgrade", "te", ""]
+                .iter()
+                .any(|usual| token.eq_ignore_ascii_case(usual))
+        })
+}
+
+fn connection_lines(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
+    let lines = headers.get_all(CONNECTION).into_iter();
+    lines.map(HeaderValue::as_bytes)
 }
 
 /// The fields that are always of one hop (RFC 9110 §7.6.1).
-fn is_hop_by_hop(name: &HeaderName) -> bool {
+pub fn is_hop_by_hop(name: &HeaderName) -> bool {
     *name == CONNECTION
         || *name == KEEP_ALIVE
         || *name == PROXY_CONNECTION
@@ -241,7 +345,7 @@ fn is_hop_by_hop(name: &HeaderName) -> bool {
 }
 
 fn strip_hop_by_hop(headers: &mut HeaderMap) {
-    for name in nominated(headers) {
+    for name in nominated(connection_lines(headers), headers.keys()) {
         headers.remove(name);
     }
     // Most answers have one or none of them: each that is found costs a look over the names, none that is not.
@@ -251,7 +355,7 @@ fn strip_hop_by_hop(headers: &mut HeaderMap) {
 }
 
 /// A forwarding field that an untrusted peer has no say in.
-fn is_forwarding(name: &str) -> bool {
+pub fn is_forwarding(name: &str) -> bool {
     name.starts_with("x-forwarded") || name == FORWARDED.as_str() || name == X_REAL_IP.as_str()
 }
 
@@ -342,6 +446,7 @@ mod tests {
             &ProxyFields {
                 peer: &peer,
                 trusted,
+                client_field: &ClientField::new(&X_FORWARDED_FOR),
                 scheme: "http",
                 request_id: &request_id,
                 upstream_host: &upstream_host,
@@ -472,11 +577,32 @@ mod tests {
         let mut map = headers(&[("host", "other.example")]);
         check_host(&uri, Version::HTTP_11, &mut map).unwrap();
         assert_eq!(map[HOST], "example.org:81");
-        assert_eq!(origin_form(&uri), "/a?b");
-        assert_eq!(origin_form(&"http://example.org".parse().unwrap()), "/");
-        let empty: Uri = "http://example.org#x".parse().unwrap();
-        assert_eq!(origin_form(&empty).to_string(), "/");
-        assert_eq!(origin_form(&"*".parse().unwrap()), "*");
+        let asked = |method, uri: &str| origin_form(&method, &uri.parse().unwrap()).to_string();
+        assert_eq!(asked(Method::GET, "http://user@example.org:81/a?b"), "/a?b");
+        assert_eq!(asked(Method::GET, "http://example.org"), "/");
+        assert_eq!(asked(Method::GET, "http://example.org#x"), "/");
+        assert_eq!(asked(Method::OPTIONS, "*"), "*");
+        // FORWARD-3
+        assert_eq!(asked(Method::OPTIONS, "http://example.org"), "*");
+        assert_eq!(asked(Method::OPTIONS, "http://example.org/"), "/");
+        assert_eq!(asked(Method::OPTIONS, "http://example.org?a"), "/?a");
+    }
+
+    /// CONN-9: of any number of names only those of fields that are there are kept, each once.
+    #[test]
+    fn thousands_of_nominations_are_as_many_as_fields() {
+        let names: Vec<_> = (0..8_000)
+            .map(|number| format!("x-{}", number % 4_000))
+            .collect();
+        let map = headers(&[
+            ("connection", &names.join(",")),
+            ("host", "a"),
+            ("X-17", "1"),
+            ("x-3999", "1"),
+            ("x-own", "1"),
+        ]);
+        let found = nominated(connection_lines(&map), map.keys());
+        assert_eq!(found, ["x-17", "x-3999"]);
     }
 
     #[test]

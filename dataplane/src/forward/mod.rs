@@ -6,6 +6,7 @@
 pub mod body;
 pub mod headers;
 pub mod pool;
+pub mod trailers;
 pub mod upgrade;
 
 use std::future::poll_fn;
