@@ -18,6 +18,7 @@ mod connection;
 pub mod counters;
 mod events;
 mod forward;
+pub mod http1;
 pub mod identity;
 pub mod ladder;
 mod reply;

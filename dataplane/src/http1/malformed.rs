@@ -1,0 +1,63 @@
+//! Why bytes are not a message.
+
+/// Head of an answer at most, bytes: its status line, its fields and the empty line.
+pub const MAX_HEAD: usize = 32 * 1024;
+/// Fields of a head, or of trailers, at most.
+pub const MAX_FIELDS: usize = 100;
+/// Trailers of a body at most, bytes.
+pub const MAX_TRAILERS: usize = 8 * 1024;
+/// Chunk extensions of a body at most, bytes in all.
+pub const MAX_EXTENSIONS: usize = 8 * 1024;
+/// Interim answers (1xx) before the final one at most.
+pub const MAX_INTERIM: u8 = 32;
+
+/// What is wrong with the bytes of a message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Malformed {
+    /// Not `HTTP/1.x NNN reason`.
+    #[error("the status line is not one of HTTP/1.1")]
+    StatusLine,
+    /// A name with a byte that no name has, a space before the colon, a folded line, a control
+    /// character.
+    #[error("a header line is not `name: value`")]
+    Field,
+    /// A line that ends with LF alone: some readers end the line there, others do not.
+    #[error("a line does not end with CR LF")]
+    LineEnd,
+    /// More than [`MAX_HEAD`].
+    #[error("the head is larger than {MAX_HEAD} bytes")]
+    HeadTooLarge,
+    /// More than [`MAX_FIELDS`].
+    #[error("there are more than {MAX_FIELDS} header lines")]
+    TooManyFields,
+    /// More than [`MAX_INTERIM`].
+    #[error("there are more than {MAX_INTERIM} interim answers")]
+    TooManyInterim,
+    /// Not one plain number of bytes: a list, a sign, no digit, or 2^63 and more.
+    #[error("Content-Length is not one number")]
+    ContentLength,
+    /// Anything but one `chunked`, or with HTTP/1.0, which does not know it.
+    #[error("Transfer-Encoding is not `chunked`, in HTTP/1.1")]
+    TransferEncoding,
+    /// Both are given: readers differ in which one they believe.
+    #[error("both Content-Length and Transfer-Encoding are given")]
+    TwoLengths,
+    /// An interim answer that announces a body, which it cannot have.
+    #[error("an interim answer announces a body")]
+    InterimBody,
+    /// No hexadecimal digit, more than 16, or 2^63 and more.
+    #[error("the size of a chunk is not a number")]
+    ChunkSize,
+    /// A chunk is not followed by CR LF.
+    #[error("a chunk does not end where its size says")]
+    ChunkEnd,
+    /// A control character in an extension, or more than [`MAX_EXTENSIONS`].
+    #[error("chunk extensions are not text of at most {MAX_EXTENSIONS} bytes")]
+    ChunkExtension,
+    /// More than [`MAX_TRAILERS`].
+    #[error("the trailers are larger than {MAX_TRAILERS} bytes")]
+    TrailersTooLarge,
+    /// The connection ended before the message did.
+    #[error("the connection ended in the middle of the message")]
+    Truncated,
+}
