@@ -2,8 +2,8 @@
 //! (SCHEMA-1, SCHEMA-2).
 //!
 //! It judges values. Turning bytes into a value, with the faults that only bytes can have, is
-//! [`crate::strict`]'s work. [`Schema::compile`] takes any other document as well, so that a program
-//! that has schemas of its own needs no second validator.
+//! [`crate::strict`]'s work. [`Schema::compile`] takes any other document as well, so that a
+//! program that has schemas of its own needs no second validator.
 
 use std::{borrow::Cow, collections::HashMap, fmt, str::FromStr, sync::Arc};
 
@@ -11,17 +11,20 @@ use jsonschema::{Draft, PatternOptions, Registry, Validator};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::documents::{BASE, ENVELOPE, TEXTS};
+use crate::documents::{BASE, ENVELOPE, PROXY, PROXY_BASE, TEXTS};
 
-/// Longest sentence of a [`Violation`], in bytes. Messages come from outside and a member's name can be
-/// as long as a message; a report must not grow with it.
+/// Longest sentence of a [`Violation`], in bytes. Messages come from outside and a member's name
+/// can be as long as a message; a report must not grow with it.
 const SENTENCE_BYTES: usize = 400;
 
-/// Every schema of the chat protocol under one base URL. Built once and shared; judging takes `&self`.
+/// Every schema of the chat protocol under one base URL. Built once and shared; judging takes
+/// `&self`.
 pub struct Catalog {
     base: String,
-    /// The text of each file as it stands under `base`, in the order of [`TEXTS`].
+    /// The text of each message schema as it stands under `base`, in the order of [`TEXTS`].
     texts: Vec<(&'static str, Cow<'static, str>)>,
+    /// The same of the proxy's own documents, which are not compiled.
+    proxy: Vec<(&'static str, Cow<'static, str>)>,
     schemas: HashMap<&'static str, Schema>,
 }
 
@@ -34,17 +37,22 @@ impl Catalog {
         Self::with_base(BASE)
     }
 
-    /// The catalog with `base` in the place of [`BASE`]: the prefix of each `$id` changes and nothing
-    /// else (SCHEMA-2). A trailing slash of `base` makes no difference. Nothing is fetched from there.
+    /// The catalog with `base` in the place of [`BASE`]: the prefix of each `$id` changes and
+    /// nothing else (SCHEMA-2). A trailing slash of `base` makes no difference. Nothing is fetched
+    /// from there.
     ///
     /// # Errors
     /// [`CatalogError::Base`] unless `base` is an absolute URI (RFC 3986 §4.3) without query.
     pub fn with_base(base: &str) -> Result<Self, CatalogError> {
         let base = checked_base(base)?;
-        let texts: Vec<(&'static str, Cow<'static, str>)> = TEXTS
-            .iter()
-            .map(|&(name, text)| (name, rebase(text, &base)))
-            .collect();
+        let rebased = |texts: &[(&'static str, &'static str)], old| -> Vec<_> {
+            let each = texts.iter();
+            each.map(|&(name, text)| (name, rebase(text, old, &base)))
+                .collect()
+        };
+        let texts = rebased(TEXTS, BASE);
+        // Where the messages stay under their base, the proxy's documents stay under theirs.
+        let proxy = rebased(PROXY, if base == BASE { BASE } else { PROXY_BASE });
         let mut documents = Vec::with_capacity(texts.len());
         for (name, text) in &texts {
             let document = serde_json::from_str(text).map_err(|error| CatalogError::Document {
@@ -62,6 +70,7 @@ impl Catalog {
         Ok(Self {
             base,
             texts,
+            proxy,
             schemas,
         })
     }
@@ -72,9 +81,15 @@ impl Catalog {
         &self.base
     }
 
-    /// The names of all schemas: `message`, then `<family>/<name>` in a fixed order.
+    /// The names of all message schemas: `message`, then `<family>/<name>` in a fixed order.
     pub fn names(&self) -> impl Iterator<Item = &'static str> + '_ {
         self.texts.iter().map(|(name, _)| *name)
+    }
+
+    /// The names of the schemas of the proxy's own documents, `proxy/<name>`. The chat has no part
+    /// in them; only [`Catalog::text`] knows them.
+    pub fn proxy_names(&self) -> impl Iterator<Item = &'static str> + '_ {
+        self.proxy.iter().map(|(name, _)| *name)
     }
 
     /// The text of the file `name` under this catalog's base.
@@ -82,6 +97,7 @@ impl Catalog {
     pub fn text(&self, name: &str) -> Option<&str> {
         self.texts
             .iter()
+            .chain(&self.proxy)
             .find(|(known, _)| *known == name)
             .map(|(_, text)| text.as_ref())
     }
@@ -94,8 +110,8 @@ impl Catalog {
 
     /// Judges `message` by the schema that its family and its command name.
     ///
-    /// A command that the family does not have is a violation at `/command`. Where there is no usable
-    /// command, the violations are those of the envelope.
+    /// A command that the family does not have is a violation at `/command`. Where there is no
+    /// usable command, the violations are those of the envelope.
     ///
     /// # Errors
     /// Every [`Violation`] found, at least one.
@@ -192,12 +208,13 @@ pub struct Schema {
 
 impl Schema {
     /// Compiles any JSON Schema of draft 2020-12. A `$ref` reaches into `document` itself and into
-    /// `others`, each of which needs an absolute `$id`; nothing is ever fetched. `format` is checked,
-    /// not only noted. Patterns run in linear time; look-around and back references are refused.
+    /// `others`, each of which needs an absolute `$id`; nothing is ever fetched. `format` is
+    /// checked, not only noted. Patterns run in linear time; look-around and back references are
+    /// refused.
     ///
     /// # Errors
-    /// [`CatalogError::Document`] with what is wrong: no valid schema by the meta-schema, a `$ref` that
-    /// leads nowhere, a pattern that is none.
+    /// [`CatalogError::Document`] with what is wrong: no valid schema by the meta-schema, a `$ref`
+    /// that leads nowhere, a pattern that is none.
     pub fn compile(document: &Value, others: &[Value]) -> Result<Self, CatalogError> {
         let documents = std::iter::once(document).chain(others).cloned().collect();
         let library = Arc::new(Library::new(documents)?);
@@ -296,7 +313,8 @@ pub struct Violation {
     pub schema_location: String,
     /// The keyword that failed, such as `required`.
     pub keyword: String,
-    /// What is wrong, for people. It never repeats the offending value; it may name members. At most 400 bytes.
+    /// What is wrong, for people. It never repeats the offending value; it may name members. At
+    /// most 400 bytes.
     pub sentence: String,
 }
 
@@ -408,12 +426,13 @@ fn checked_base(base: &str) -> Result<String, CatalogError> {
     Ok(base.trim_end_matches('/').to_owned())
 }
 
-/// `text` with the base of its `$id` replaced. As text, so that everything else stays byte for byte.
-fn rebase(text: &'static str, base: &str) -> Cow<'static, str> {
-    if base == BASE {
+/// `text` with the base `old` of its `$id` replaced. As text, so that everything else stays byte
+/// for byte.
+fn rebase(text: &'static str, old: &str, base: &str) -> Cow<'static, str> {
+    if base == old {
         return Cow::Borrowed(text);
     }
-    let old = format!("\"$id\": \"{BASE}/");
+    let old = format!("\"$id\": \"{old}/");
     let new = format!("\"$id\": \"{base}/");
     Cow::Owned(text.replacen(&old, &new, 1))
 }

@@ -1,56 +1,63 @@
-//! The text of every schema file, built into the program, so that nothing is read or fetched at run
-//! time (SCHEMA-2).
+//! The text of every schema file and of its examples, built into the program, so that nothing is
+//! read or fetched at run time (SCHEMA-2).
 //!
-//! A plain list and no build script: a test compares it with the folders, so a file that is not here
-//! cannot go unnoticed. What the texts mean is the catalog's business.
+//! A plain list and no build script: a test compares it with the folders, so a file that is not
+//! here cannot go unnoticed. What the texts mean is the catalog's business.
 
-/// The base URL that the files carry. [`crate::Catalog::with_base`] replaces it.
+/// The base URL that the files carry, with the version of the protocol.
+/// [`crate::Catalog::with_base`] replaces it.
 pub const BASE: &str = "https://weir.example/v1";
+
+/// The base URL of the proxy's own documents. They are no part of the protocol and of its version.
+pub(crate) const PROXY_BASE: &str = "https://weir.example";
 
 /// The envelope's name.
 pub(crate) const ENVELOPE: &str = "message";
 
-/// Name and text of every file, the envelope first, then by family and name.
-pub(crate) const TEXTS: &[(&str, &str)] = &[
-    ("message", include_str!("../message.schema.json")),
-    ("c2s/join", include_str!("../c2s/join.schema.json")),
-    ("c2s/kick", include_str!("../c2s/kick.schema.json")),
-    ("c2s/mode", include_str!("../c2s/mode.schema.json")),
-    ("c2s/nick", include_str!("../c2s/nick.schema.json")),
-    ("c2s/notice", include_str!("../c2s/notice.schema.json")),
-    ("c2s/part", include_str!("../c2s/part.schema.json")),
-    ("c2s/ping", include_str!("../c2s/ping.schema.json")),
-    ("c2s/privmsg", include_str!("../c2s/privmsg.schema.json")),
-    ("c2s/pubkey", include_str!("../c2s/pubkey.schema.json")),
-    ("c2s/quit", include_str!("../c2s/quit.schema.json")),
-    ("c2s/topic", include_str!("../c2s/topic.schema.json")),
-    ("s2c/001", include_str!("../s2c/001.schema.json")),
-    ("s2c/002", include_str!("../s2c/002.schema.json")),
-    ("s2c/322", include_str!("../s2c/322.schema.json")),
-    ("s2c/353", include_str!("../s2c/353.schema.json")),
-    ("s2c/366", include_str!("../s2c/366.schema.json")),
-    ("s2c/372", include_str!("../s2c/372.schema.json")),
-    ("s2c/375", include_str!("../s2c/375.schema.json")),
-    ("s2c/376", include_str!("../s2c/376.schema.json")),
-    ("s2c/401", include_str!("../s2c/401.schema.json")),
-    ("s2c/403", include_str!("../s2c/403.schema.json")),
-    ("s2c/433", include_str!("../s2c/433.schema.json")),
-    ("s2c/error", include_str!("../s2c/error.schema.json")),
-    ("s2c/join", include_str!("../s2c/join.schema.json")),
-    ("s2c/kick", include_str!("../s2c/kick.schema.json")),
-    ("s2c/mode", include_str!("../s2c/mode.schema.json")),
-    ("s2c/nick", include_str!("../s2c/nick.schema.json")),
-    ("s2c/notice", include_str!("../s2c/notice.schema.json")),
-    ("s2c/part", include_str!("../s2c/part.schema.json")),
-    ("s2c/pong", include_str!("../s2c/pong.schema.json")),
-    ("s2c/privmsg", include_str!("../s2c/privmsg.schema.json")),
-    ("s2c/pubkey", include_str!("../s2c/pubkey.schema.json")),
-    ("s2c/quit", include_str!("../s2c/quit.schema.json")),
-    ("s2c/topic", include_str!("../s2c/topic.schema.json")),
-    ("s2s/link", include_str!("../s2s/link.schema.json")),
-    ("s2s/ping", include_str!("../s2s/ping.schema.json")),
-    ("s2s/pong", include_str!("../s2s/pong.schema.json")),
-    ("s2s/relay", include_str!("../s2s/relay.schema.json")),
-    ("s2s/sync", include_str!("../s2s/sync.schema.json")),
-    ("s2s/unlink", include_str!("../s2s/unlink.schema.json")),
+macro_rules! messages {
+    ($($name:literal)*) => {
+        /// Name and text of every message schema, the envelope first, then by family and name.
+        pub(crate) static TEXTS: &[(&str, &str)] = &[
+            $(($name, include_str!(concat!("../", $name, ".schema.json")))),*
+        ];
+
+        /// The examples of every message schema, in the same order: its name, and a JSON text with
+        /// the members `schema`, `valid` and `invalid`. Each example has `why` and `message`; each
+        /// invalid one the `path` and the `keyword` that must fail, too.
+        pub static EXAMPLES: &[(&str, &str)] = &[
+            $(($name, include_str!(concat!("../examples/", $name, ".json")))),*
+        ];
+    };
+}
+
+messages! {
+    "message"
+    "c2s/join" "c2s/kick" "c2s/mode" "c2s/nick" "c2s/notice" "c2s/part" "c2s/ping" "c2s/privmsg"
+    "c2s/pubkey" "c2s/quit" "c2s/topic"
+    "s2c/001" "s2c/002" "s2c/322" "s2c/353" "s2c/366" "s2c/372" "s2c/375" "s2c/376" "s2c/401"
+    "s2c/403" "s2c/433" "s2c/error" "s2c/join" "s2c/kick" "s2c/mode" "s2c/nick" "s2c/notice"
+    "s2c/part" "s2c/pong" "s2c/privmsg" "s2c/pubkey" "s2c/quit" "s2c/topic"
+    "s2s/link" "s2s/ping" "s2s/pong" "s2s/relay" "s2s/sync" "s2s/unlink"
+}
+
+/// Name and text of the schemas of the proxy's own documents.
+pub(crate) static PROXY: &[(&str, &str)] = &[
+    ("proxy/alerts", include_str!("../proxy/alerts.schema.json")),
+    (
+        "proxy/ban-order",
+        include_str!("../proxy/ban-order.schema.json"),
+    ),
+    ("proxy/bans", include_str!("../proxy/bans.schema.json")),
+    (
+        "proxy/clients",
+        include_str!("../proxy/clients.schema.json"),
+    ),
+    (
+        "proxy/lookups",
+        include_str!("../proxy/lookups.schema.json"),
+    ),
+    (
+        "proxy/request-log",
+        include_str!("../proxy/request-log.schema.json"),
+    ),
 ];

@@ -1,9 +1,9 @@
 //! The guard against repeated messages: a signed message counts once, and only near its own time
 //! (SCHEMA-7).
 //!
-//! The clock and the store are the caller's: time is an argument, and the store may be this file's or a
-//! table that several servers share. Ask only after the signature was verified, or anybody could use up
-//! the ids of others.
+//! The clock and the store are the caller's: time is an argument, and the store may be this file's
+//! or a table that several servers share. Ask only after the signature was verified, or anybody
+//! could use up the ids of others.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -46,9 +46,9 @@ pub fn admit(store: &mut impl Store, message: &Verified, now: i64) -> Result<(),
 pub trait Store {
     /// Remembers the message `id` signed by `kid` at `ts`, in milliseconds since 1970.
     ///
-    /// Messages older than `oldest` may be forgotten, for the guard refuses them by their time. The clock
-    /// can go back, though: what was forgotten must then be [`Remembered::Forgotten`], not new.
-    /// Asking and remembering must be one step where several ask at once.
+    /// Messages older than `oldest` may be forgotten, for the guard refuses them by their time. The
+    /// clock can go back, though: what was forgotten must then be [`Remembered::Forgotten`], not
+    /// new. Asking and remembering must be one step where several ask at once.
     fn remember(&mut self, kid: &str, id: &str, ts: i64, oldest: i64) -> Remembered;
 }
 
@@ -87,8 +87,8 @@ pub enum ReplayError {
 
 /// A store in memory, bounded.
 ///
-/// A message takes about 120 bytes until it is 300 s old. It is kept as a hash, so that neither a long
-/// `id` nor many senders make it larger.
+/// A message takes about 120 bytes until it is 300 s old. It is kept as a hash, so that neither a
+/// long `id` nor many senders make it larger.
 #[derive(Debug)]
 pub struct MemoryStore {
     /// Bounded by `most`.
@@ -101,7 +101,8 @@ pub struct MemoryStore {
 }
 
 impl MemoryStore {
-    /// A store for at most `most` messages: 600 s of the heaviest traffic, both halves of the window.
+    /// A store for at most `most` messages: 600 s of the heaviest traffic, both halves of the
+    /// window.
     #[must_use]
     pub fn new(most: usize) -> Self {
         Self {

@@ -1,8 +1,8 @@
 //! Signing and verifying messages with Ed25519 (RFC 8032) (SCHEMA-7).
 //!
-//! What is signed is the canonical form of the message without `meta.sig`; `alg` and `kid` stay in it.
-//! Which key belongs to whom is the caller's knowledge, and whether a good signature was seen before is
-//! [`crate::replay`]'s question. Whether the message fits its schema is the catalog's.
+//! What is signed is the canonical form of the message without `meta.sig`; `alg` and `kid` stay in
+//! it. Which key belongs to whom is the caller's knowledge, and whether a good signature was seen
+//! before is [`crate::replay`]'s question. Whether the message fits its schema is the catalog's.
 
 use std::fmt;
 
@@ -54,8 +54,8 @@ pub struct Verified {
 
 /// Verifies the signature of `message`.
 ///
-/// `key_for` finds the stored key for a claim, or none. It must give a key only to the `from` it belongs
-/// to: a good signature proves the key, and only this binding proves the sender.
+/// `key_for` finds the stored key for a claim, or none. It must give a key only to the `from` it
+/// belongs to: a good signature proves the key, and only this binding proves the sender.
 ///
 /// # Errors
 /// [`VerifyError`]; the message is then worth nothing.
@@ -86,7 +86,8 @@ pub fn verify<'k>(
         from: &from,
     })
     .ok_or(VerifyError::UnknownKey)?;
-    // The stored key is what counts; a message that says otherwise is refused before any arithmetic.
+    // The stored key is what counts; a message that says otherwise is refused before any
+    // arithmetic.
     if alg != key.algorithm().name() || kid != key.kid() {
         return Err(VerifyError::OtherKey);
     }
@@ -125,7 +126,8 @@ impl PublicKey {
     /// A key of 32 bytes (RFC 8032 §5.1.5).
     ///
     /// # Errors
-    /// [`KeyError`] if they are no point of the curve, or one of small order, for which anybody can sign.
+    /// [`KeyError`] if they are no point of the curve, or one of small order, for which anybody can
+    /// sign.
     pub fn from_bytes(bytes: &[u8; 32]) -> Result<Self, KeyError> {
         let key = VerifyingKey::from_bytes(bytes).map_err(|_| KeyError::Point)?;
         if key.is_weak() {
@@ -142,7 +144,8 @@ impl PublicKey {
         Self::from_bytes(&bytes32(text)?)
     }
 
-    /// A JWK of an OKP key (RFC 8037 §2), public or private. Of its `kid` only the right one passes.
+    /// A JWK of an OKP key (RFC 8037 §2), public or private. Of its `kid` only the right one
+    /// passes.
     ///
     /// # Errors
     /// [`KeyError`] with what is wrong.
@@ -207,7 +210,8 @@ pub struct SecretKey {
 }
 
 impl SecretKey {
-    /// The key of a seed (RFC 8032 §5.1.5). The seed must be 32 bytes from the system's random source.
+    /// The key of a seed (RFC 8032 §5.1.5). The seed must be 32 bytes from the system's random
+    /// source.
     #[must_use]
     pub fn from_seed(seed: &[u8; 32]) -> Self {
         let key = SigningKey::from_bytes(seed);

@@ -1,10 +1,10 @@
 //! A strict reader of JSON: I-JSON (RFC 7493) within the limits of a chat message (SCHEMA-5).
 //!
-//! The reading itself is serde_json's. This file adds what serde_json lets pass and two receivers could
-//! read differently: a member that comes twice (serde_json keeps the last, others the first), integers
-//! that a double cannot hold, and texts too long or too deep. Lone surrogates serde_json refuses itself.
-//! Noncharacters, which RFC 7493 §2.1 forbids too, are let through: no reader changes them.
-//! Whether a value is a message at all is the catalog's question.
+//! The reading itself is serde_json's. This file adds what serde_json lets pass and two receivers
+//! could read differently: a member that comes twice (serde_json keeps the last, others the first),
+//! integers that a double cannot hold, and texts too long or too deep. Lone surrogates serde_json
+//! refuses itself. Noncharacters, which RFC 7493 §2.1 forbids too, are let through: no reader
+//! changes them. Whether a value is a message at all is the catalog's question.
 
 use std::{
     cell::{Cell, RefCell},
@@ -34,8 +34,8 @@ pub fn parse(text: &[u8]) -> Result<Value, StrictError> {
 /// Reads one JSON text within `limits`, as strictly as [`parse`].
 ///
 /// A number is refused when it is an integer beyond ±(2^53 − 1): one written without fraction and
-/// exponent, and one whose canonical form would be (`1e17`). What is accepted is therefore accepted in
-/// its canonical form too. `1e30` stays a double.
+/// exponent, and one whose canonical form would be (`1e17`). What is accepted is therefore accepted
+/// in its canonical form too. `1e30` stays a double.
 ///
 /// # Errors
 /// [`StrictError`] with the first fault and its place.
@@ -49,8 +49,8 @@ pub fn parse_within(text: &[u8], limits: Limits) -> Result<Value, StrictError> {
             },
         ));
     }
-    // Once quickly. serde_json gives no place for a fault that a visitor finds, so any doubt leads to a
-    // second reading that counts bytes; only faulty texts and huge doubles pay for it.
+    // Once quickly. serde_json gives no place for a fault that a visitor finds, so any doubt leads
+    // to a second reading that counts bytes; only faulty texts and huge doubles pay for it.
     let quick = Reading::new(text, limits, None);
     if let Ok(value) = read(serde_json::Deserializer::from_slice(text), &quick) {
         return Ok(value);
@@ -75,7 +75,8 @@ pub fn parse_within(text: &[u8], limits: Limits) -> Result<Value, StrictError> {
 pub struct Limits {
     /// Bytes of the whole text.
     pub bytes: usize,
-    /// Arrays and objects inside one another; a lone scalar has depth 0. More than 127 is not read anyway.
+    /// Arrays and objects inside one another; a lone scalar has depth 0. More than 127 is not read
+    /// anyway.
     pub depth: usize,
 }
 
@@ -100,8 +101,9 @@ pub struct StrictError {
     pub fault: Fault,
     /// The line, from 1.
     pub line: usize,
-    /// The byte in the line, from 1, at which the fault was certain: the closing quote of a name that came
-    /// before, the last digit of a number, the bracket that is one too deep. 0 where a line has no bytes yet.
+    /// The byte in the line, from 1, at which the fault was certain: the closing quote of a name
+    /// that came before, the last digit of a number, the bracket that is one too deep. 0 where a
+    /// line has no bytes yet.
     pub column: usize,
 }
 
@@ -218,8 +220,8 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// Whether the number that was just read was written without fraction and exponent. Without a count
-    /// the answer is yes, which leads to a second reading.
+    /// Whether the number that was just read was written without fraction and exponent. Without a
+    /// count the answer is yes, which leads to a second reading.
     fn is_integer_literal(&self) -> bool {
         let read = self.text.get(..self.number_end()).unwrap_or_default();
         read.iter()

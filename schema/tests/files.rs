@@ -199,8 +199,9 @@ fn the_index_is_up_to_date() {
     }
 }
 
-/// The table of all schemas, members in the order of the envelope. A required member is printed bold, one
-/// the message does not have not at all. The proxy's documents are no messages and have no members there.
+/// The table of all schemas, members in the order of the envelope. A required member is printed
+/// bold, one the message does not have not at all. The proxy's documents are no messages and have
+/// no members there.
 fn index() -> String {
     let mut out =
         String::from("| File | Title | Members beside `command` | Purpose |\n|---|---|---|---|\n");
@@ -242,7 +243,8 @@ fn index() -> String {
     out
 }
 
-/// SCHEMA-6: with `arbitrary_precision` a number is a string in disguise and the canonical form breaks.
+/// SCHEMA-6: with `arbitrary_precision` a number is a string in disguise and the canonical form
+/// breaks.
 #[test]
 fn arbitrary_precision_is_off() {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
@@ -273,7 +275,8 @@ fn arbitrary_precision_is_off() {
     assert!(serde_json::from_str::<Value>("1e400").is_err());
 }
 
-/// Calls `look` with each subschema, and with what else is an object in a schema, which does no harm.
+/// Calls `look` with each subschema, and with what else is an object in a schema, which does no
+/// harm.
 fn visit(schema: &Value, look: &mut impl FnMut(&serde_json::Map<String, Value>)) {
     match schema {
         Value::Object(members) => {

@@ -1,5 +1,5 @@
-//! All tests that need more than one module: the schema files, their examples, and the crate seen from
-//! outside. Tests of one module alone stand in it.
+//! All tests that need more than one module: the schema files, their examples, and the crate seen
+//! from outside. Tests of one module alone stand in it.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -8,6 +8,7 @@
     reason = "a test may fail by panicking"
 )]
 
+mod bundle;
 mod canonical;
 mod cli;
 mod examples;

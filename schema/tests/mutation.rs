@@ -1,10 +1,10 @@
-//! Is each constraint of each schema shown by an example? Every constraint is dropped in turn, and some
-//! example must then be judged otherwise. Limits, those of a pattern too, are moved by one each way as
-//! well, and alternatives taken away.
+//! Is each constraint of each schema shown by an example? Every constraint is dropped in turn, and
+//! some example must then be judged otherwise. Limits, those of a pattern too, are moved by one
+//! each way as well, and alternatives taken away.
 //!
-//! Two readings of a pattern are tried. Python's `$` lets one line break stand before the end, every
-//! other dialect's does not; some constraints stand in the files for the first alone, and only that
-//! reading can miss them.
+//! Two readings of a pattern are tried. Python's `$` lets one line break stand before the end,
+//! every other dialect's does not; some constraints stand in the files for the first alone, and
+//! only that reading can miss them.
 
 use serde_json::{Value, json};
 use weir_schema::Schema;
@@ -116,7 +116,8 @@ impl Change {
     }
 }
 
-/// The pointer of one place, what a change there does, and what stands there afterwards, if anything.
+/// The pointer of one place, what a change there does, and what stands there afterwards, if
+/// anything.
 type Edit = (String, Change, Option<Value>);
 
 fn mutants(document: &Value) -> Vec<Mutant> {
@@ -306,7 +307,8 @@ fn is_noticed(name: &str, mutant: &Mutant, documents: &[Value]) -> bool {
                 )
             });
     }
-    // The envelope's own examples first, then those with the richest bodies; the rest is seldom asked.
+    // The envelope's own examples first, then those with the richest bodies; the rest is seldom
+    // asked.
     let mut order: Vec<usize> = (0..documents.len()).collect();
     order.sort_by_key(|&index| match EXAMPLES[index].schema.as_str() {
         "message" => 0,
@@ -372,7 +374,8 @@ fn compile(document: &Value, envelope: &Value, reading: Reading) -> Schema {
     Schema::compile(&read(document), &others).unwrap()
 }
 
-/// Lets a line break stand before each `$`. A test of the files sees that `$` stands at the end only.
+/// Lets a line break stand before each `$`. A test of the files sees that `$` stands at the end
+/// only.
 fn as_python_reads(schema: &mut Value) {
     match schema {
         Value::Object(members) => {

@@ -39,8 +39,8 @@ fn events(step: std::ops::Range<i64>) -> impl Strategy<Value = Vec<(u8, u8, i64,
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
-    /// SCHEMA-7: with a clock that goes forward the two never differ, though one forgets. An id is used
-    /// again only with the same time, as a repeated message is.
+    /// SCHEMA-7: with a clock that goes forward the two never differ, though one forgets. An id is
+    /// used again only with the same time, as a repeated message is.
     #[test]
     fn the_guard_admits_what_its_naive_twin_admits(events in events(0..20_000)) {
         let (mut store, mut naive) = (MemoryStore::new(1000), Naive::default());

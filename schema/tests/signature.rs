@@ -286,7 +286,8 @@ fn pointers(value: &Value, at: &str, out: &mut Vec<String>) {
     }
 }
 
-/// Every message that differs from `message` in one place: a value changed, taken away, added or renamed.
+/// Every message that differs from `message` in one place: a value changed, taken away, added or
+/// renamed.
 fn tampered(message: &Value) -> Vec<(String, Value)> {
     let mut places = Vec::new();
     pointers(message, "", &mut places);
@@ -389,8 +390,8 @@ fn a_signature_has_one_spelling() {
     assert_eq!(judge(&other), Err(VerifyError::Wrong));
 }
 
-/// SCHEMA-7: `verify_strict`. R is the neutral point and S fits it, so that the plain equation of RFC 8032
-/// holds; a signer can make such a signature without committing to anything.
+/// SCHEMA-7: `verify_strict`. R is the neutral point and S fits it, so that the plain equation of
+/// RFC 8032 holds; a signer can make such a signature without committing to anything.
 #[test]
 fn a_signature_with_a_point_of_small_order_is_refused() {
     let sig = "0100000000000000000000000000000000000000000000000000000000000000\

@@ -1,4 +1,5 @@
-//! The strict parser against serde_json: the same values, and refusals for the faults of I-JSON alone.
+//! The strict parser against serde_json: the same values, and refusals for the faults of I-JSON
+//! alone.
 
 use std::collections::HashSet;
 

@@ -1,5 +1,5 @@
-//! What several tests need: the files of this crate and the examples, read from their folders and not
-//! from the program, so that a file that was forgotten shows.
+//! What several tests need: the files of this crate and the examples, read from their folders and
+//! not from the program, so that a file that was forgotten shows.
 
 use std::{
     fs,

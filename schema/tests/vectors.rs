@@ -1,5 +1,5 @@
-//! Published test vectors, read from beside the project and not copied into it. Ignored unless asked
-//! for; skipped, with a sentence on standard error, where the whole folder is absent.
+//! Published test vectors, read from beside the project and not copied into it. Ignored unless
+//! asked for; skipped, with a sentence on standard error, where the whole folder is absent.
 
 use std::{
     fs,
@@ -64,7 +64,8 @@ fn the_published_canonical_forms_come_out_byte_for_byte() {
     assert_eq!(files, 6);
 }
 
-/// SCHEMA-6: bits of a double, comma, how it is written; the first 10,000 of the published sequence.
+/// SCHEMA-6: bits of a double, comma, how it is written; the first 10,000 of the published
+/// sequence.
 #[test]
 #[ignore = "needs the published vectors in ../shared/testdata"]
 fn the_published_numbers_come_out_as_written() {
@@ -89,7 +90,8 @@ fn the_published_numbers_come_out_as_written() {
     assert_eq!(lines, 10_000);
 }
 
-/// SCHEMA-7: Wycheproof's Ed25519. A key may be refused as such where the signature is invalid anyway.
+/// SCHEMA-7: Wycheproof's Ed25519. A key may be refused as such where the signature is invalid
+/// anyway.
 #[test]
 #[ignore = "needs the published vectors in ../shared/testdata"]
 fn the_published_signatures_are_judged_as_they_say() {
