@@ -1,4 +1,5 @@
-//! The command line: arguments to one command. What each does is in `commands/`; serving is `serve.rs`.
+//! The command line: arguments to one command. What each does is in `commands/`; serving is
+//! `serve.rs`.
 
 use std::process::ExitCode;
 

@@ -1,5 +1,5 @@
-//! The process log: what the service says about itself, one JSON object a line on standard error. Requests and alerts
-//! have a log of their own.
+//! The process log: what the service says about itself, one JSON object a line on standard error.
+//! Requests and alerts have a log of their own.
 
 use std::io::stderr;
 

@@ -34,15 +34,18 @@ use weir_shared::table::ClientTable;
 const MAX_BREAKS: usize = 4096;
 /// Batches of log records that may wait for the writer; a worker sends at most 64 records in one.
 const MAX_BATCHES: usize = 1024;
-/// Emptied batches that are kept for each worker's next records: what a busy worker fills between two looks of the writer.
+/// Emptied batches that are kept for each worker's next records: what a busy worker fills between
+/// two looks of the writer.
 const SPARE_BATCHES: usize = 32;
-/// Batches of finished requests that may wait for the control plane; a worker sends at most 256 requests in one.
+/// Batches of finished requests that may wait for the control plane; a worker sends at most 256
+/// requests in one.
 const MAX_FINISHED: usize = 256;
 /// Alert lines that may wait for the writer: what all kinds may have in a few minutes.
 const MAX_LINES: usize = 1024;
 /// How often a stop looks whether the workers have ended.
 const STOP_LOOK: Duration = Duration::from_millis(20);
-/// What the system sends when a file would grow past the process's limit; this number wherever the service runs.
+/// What the system sends when a file would grow past the process's limit; this number wherever the
+/// service runs.
 const SIGXFSZ: i32 = 25;
 
 /// Why the service did not start, or did not end well.
@@ -67,11 +70,10 @@ pub enum Announce {
     With(Box<dyn FnOnce(SocketAddr)>),
 }
 
-/// Serves until SIGTERM or SIGINT, then drains. SIGHUP reads the token file again and reopens the log, SIGUSR1 reopens
-/// the log.
+/// Serves until SIGTERM or SIGINT, then drains. SIGHUP reads the token file again and reopens the
+/// log, SIGUSR1 reopens the log.
 ///
-/// # Errors
-/// [`StartError`]; nothing was served then.
+/// # Errors [`StartError`]; nothing was served then.
 pub fn serve(settings: Settings, announce: Announce) -> Result<(), StartError> {
     let settings = Arc::new(settings);
     let clock = Clock::system();
@@ -167,7 +169,8 @@ pub fn serve(settings: Settings, announce: Announce) -> Result<(), StartError> {
 
     signals.wait_for_stop(&handle, &log);
     let workers_ended = drain(plane, &signals, settings.timeouts.shutdown);
-    // The data plane has ended: what it counted is final, and the last write of the state files holds all of it.
+    // The data plane has ended: what it counted is final, and the last write of the state files
+    // holds all of it.
     handle.stop();
     let control_ended = control_thread.join().is_ok();
     log.stop();
@@ -178,8 +181,8 @@ pub fn serve(settings: Settings, announce: Announce) -> Result<(), StartError> {
     }
 }
 
-/// A write past a file-size limit is to fail as on a full disk (STATE-7): without a handler the signal that comes with it
-/// would end the process.
+/// A write past a file-size limit is to fail as on a full disk (STATE-7): without a handler the
+/// signal that comes with it would end the process.
 fn outlive_file_size_limits() -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
@@ -189,7 +192,8 @@ fn outlive_file_size_limits() -> io::Result<()> {
     signal(SignalKind::from_raw(SIGXFSZ)).map(drop)
 }
 
-/// Closes the listeners, lets running answers end, and cuts what is left after the time-out or a second signal.
+/// Closes the listeners, lets running answers end, and cuts what is left after the time-out or a
+/// second signal.
 fn drain(plane: DataPlane, signals: &Signals, timeout: Duration) -> bool {
     tracing::info!(timeout_seconds = timeout.as_secs_f64(), "draining");
     plane.stop(Stop::Drain);

@@ -806,7 +806,7 @@ fn what_does_not_fit_stops_the_start() {
         ),
         (
             vec![("WAF_LOOKUP_DB_PATH", missing)],
-            "a path is allowed with file only",
+            "expected a path with file only",
         ),
         (
             vec![
@@ -832,7 +832,7 @@ fn what_does_not_fit_stops_the_start() {
         ),
         (
             vec![("WAF_ALLOW_COUNTRIES", "DE"), ("WAF_DENY_COUNTRIES", "FR")],
-            "only one of them is allowed",
+            "expected only one of them",
         ),
         (
             vec![

@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use crate::support::application::Application;
 use crate::support::weir::{Weir, state_dir};
 
-/// SETTING-1: each wrong value stops the start with 78, and the message has the name, the value and what is allowed.
+/// SETTING-1: each wrong value stops the start with 78, and the message has the name, the value and what is expected.
 #[test]
 fn every_wrong_value_is_explained() {
     // Batched: SETTING-1 has them reported together, so one start shows many.
@@ -62,7 +62,7 @@ fn every_wrong_value_is_explained() {
             ("WAF_BAN_FACTOR", "0"),
             ("WAF_BAN_FIRST", "0s"),
             ("WAF_LOG_REQUEST_HEADERS", "Host"),
-            ("WAF_UPSTREAM", "127.0.0.1:80"),
+            ("WAF_UPSTREAM", "127.0.0.1"),
         ],
         &[
             ("WAF_BAN_IPV4_PREFIX", "x"),

@@ -184,7 +184,8 @@ pub fn format_duration(duration: Duration) -> String {
 /// What [`parse_size`] allows, for error messages.
 pub const SIZE_FORM: &str = "a size such as 1048576, 64K, 100M or 10G (powers of 1024) or 100MB (powers of 1000) is allowed";
 
-/// Reads a size in bytes. `K`, `M`, `G`, `T` are powers of 1024 as in nginx and HAProxy; `KB` … are powers of 1000.
+/// Reads a size in bytes. `K`, `M`, `G`, `T` are powers of 1024 as in nginx and HAProxy, and so are
+/// `KiB` …; `KB` … are powers of 1000.
 ///
 /// # Errors
 /// The text that was found instead, without what is allowed; see [`SIZE_FORM`].
@@ -197,10 +198,10 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     let (number, unit) = text.split_at(digits);
     let (base, power) = match unit {
         "" => (1, 0),
-        "K" => (1024, 1),
-        "M" => (1024, 2),
-        "G" => (1024, 3),
-        "T" => (1024, 4),
+        "K" | "KiB" => (1024, 1),
+        "M" | "MiB" => (1024, 2),
+        "G" | "GiB" => (1024, 3),
+        "T" | "TiB" => (1024, 4),
         "KB" => (1000, 1),
         "MB" => (1000, 2),
         "GB" => (1000, 3),
@@ -286,6 +287,7 @@ mod tests {
     #[test]
     fn sizes_are_powers_of_1024_unless_they_say_b() {
         assert_eq!(parse_size("10G"), Ok(10 << 30));
+        assert_eq!(parse_size("10GiB"), Ok(10 << 30));
         assert_eq!(parse_size("10GB"), Ok(10_000_000_000));
         assert_eq!(parse_size("7"), Ok(7));
         for wrong in [

@@ -1,7 +1,9 @@
-//! `weir demo`: the proxy in front of a small application inside the binary, with low limits, on loopback.
+//! `weir demo`: the proxy in front of a small application inside the binary, with low limits, on
+//! loopback.
 //!
-//! Everything is real but the application: the same settings, planes and files, in a state directory that is removed
-//! at the end. `WAF_*` variables of the environment stand above the demo's own values.
+//! Everything is real but the application: the same settings, planes and files, in a state
+//! directory that is removed at the end. `WAF_*` variables of the environment stand above the
+//! demo's own values.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -50,7 +52,7 @@ pub fn run() -> ExitCode {
         Ok(Loaded { settings, warnings }) => {
             super::run(settings, &warnings, Announce::With(Box::new(print_lines)))
         }
-        Err(problems) => refuse(&problems),
+        Err(refused) => refuse(&refused),
     }
 }
 

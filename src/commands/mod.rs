@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use weir_shared::settings::{self, Loaded, Settings};
+use weir_shared::settings::{self, Loaded, Refused, Settings};
 
 use crate::serve::{self, StartError};
 
@@ -15,7 +15,7 @@ pub const EXIT_CONFIG: u8 = 78;
 pub fn serve() -> ExitCode {
     match settings::load(environment()) {
         Ok(Loaded { settings, warnings }) => run(settings, &warnings, serve::Announce::Nothing),
-        Err(problems) => refuse(&problems),
+        Err(refused) => refuse(&refused),
     }
 }
 
@@ -29,7 +29,7 @@ pub fn check() -> ExitCode {
             println!("the settings are fine");
             ExitCode::SUCCESS
         }
-        Err(problems) => refuse(&problems),
+        Err(refused) => refuse(&refused),
     }
 }
 
@@ -52,14 +52,18 @@ pub fn run(settings: Settings, warnings: &[String], announce: serve::Announce) -
     }
 }
 
-fn refuse(problems: &[settings::Problem]) -> ExitCode {
-    for problem in problems {
-        eprintln!("weir: {}", problem.0);
+fn refuse(refused: &Refused) -> ExitCode {
+    for problem in &refused.problems {
+        eprintln!("weir: {problem}");
+    }
+    for warning in &refused.warnings {
+        eprintln!("weir: warning: {warning}");
     }
     ExitCode::from(EXIT_CONFIG)
 }
 
-/// The environment; names and values that are not UTF-8 are shown with replacement characters, and then judged.
+/// The environment; names and values that are not UTF-8 are shown with replacement characters, and
+/// then judged.
 pub fn environment() -> impl Iterator<Item = (String, String)> {
     std::env::vars_os().map(|(name, value)| {
         (

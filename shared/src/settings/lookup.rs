@@ -1,5 +1,4 @@
-//! The settings of lookups, country lists and percentages: what they hold, how their values are read, and what they
-//! mean together.
+//! The settings of lookups, country lists and percentages.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -8,11 +7,12 @@ use std::time::Duration;
 
 use http::Uri;
 
-use super::read::{Fault, entries, whole};
+use super::kind::{Fault, Kind, boolean, each_entry, parse_whole, timeout, whole, word};
+use super::row::{Row, row};
 use crate::lookup::{AsNumber, Country};
 
 /// Where `geojs` is asked.
-pub(super) const GEOJS_URL: &str = "https://get.geojs.io/v1/ip/geo/{ip}.json";
+const GEOJS_URL: &str = "https://get.geojs.io/v1/ip/geo/{ip}.json";
 
 /// Everything about lookups.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -81,20 +81,19 @@ impl LookupUrl {
         format!("{}{address}{}", self.before, self.after)
     }
 
-    /// Reads a URL: `https://`, or `http://` to a loopback address, with `{ip}` once in its path or query.
-    pub(super) fn parse(text: &str) -> Result<Self, String> {
-        let (before, after) = text
-            .split_once("{ip}")
-            .ok_or_else(|| "has no {ip} in it".to_owned())?;
-        let wrong = || "is not a URL".to_owned();
+    /// Reads a URL: `https://`, or `http://` to a loopback address, with `{ip}` once in its path or
+    /// query.
+    fn parse(text: &str) -> Result<Self, &'static str> {
+        let (before, after) = text.split_once("{ip}").ok_or("has no {ip} in it")?;
+        let wrong = "is not a URL";
         if after.contains("{ip}") {
-            return Err("has {ip} in it twice".to_owned());
+            return Err("has {ip} in it twice");
         }
         let uri: Uri = format!("{before}192.0.2.1{after}")
             .parse()
-            .map_err(|_| wrong())?;
+            .map_err(|_| wrong)?;
         let (Some(scheme), Some(authority)) = (uri.scheme_str(), uri.authority()) else {
-            return Err(wrong());
+            return Err(wrong);
         };
         let origin = format!("{scheme}://{authority}");
         // The address belongs behind the host: before it, every visitor would be a host of its own.
@@ -102,13 +101,13 @@ impl LookupUrl {
             || !before.starts_with(&format!("{origin}/"))
                 && !before.starts_with(&format!("{origin}?"))
         {
-            return Err(wrong());
+            return Err(wrong);
         }
         match scheme {
             "https" => {}
             "http" if is_loopback(authority.host()) => {}
-            "http" => return Err("would send visitors' addresses unencrypted".to_owned()),
-            _ => return Err(wrong()),
+            "http" => return Err("would send visitors' addresses unencrypted"),
+            _ => return Err(wrong),
         }
         Ok(Self {
             before: before.to_owned(),
@@ -128,9 +127,10 @@ fn is_loopback(host: &str) -> bool {
 }
 
 /// `WAF_ALLOW_COUNTRIES` or `WAF_DENY_COUNTRIES` (CHECK-2).
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum CountryList {
     /// Neither is set.
+    #[default]
     None,
     /// Only these pass.
     Allow(Countries),
@@ -221,88 +221,256 @@ impl Default for LookupSettings {
     }
 }
 
+pub(super) fn rows() -> Vec<Row<LookupSettings>> {
+    let mut rows = source_rows();
+    rows.extend(country_rows());
+    rows
+}
+
+/// Where country and AS of a client come from.
+// long: a flat list of settings
+fn source_rows() -> Vec<Row<LookupSettings>> {
+    vec![
+        row(
+            "WAF_LOOKUP_SOURCE",
+            "geojs",
+            word([
+                ("geojs", LookupSource::Geojs),
+                ("url", LookupSource::Url),
+                ("file", LookupSource::File),
+                ("off", LookupSource::Off),
+            ]),
+            |lookup: &mut LookupSettings| &mut lookup.source,
+            "Where country and AS of each new client come from: get.geojs.io, WAF_LOOKUP_URL, the files of WAF_LOOKUP_DB_PATH, or nowhere.",
+        )
+        .essential(),
+        row(
+            "WAF_LOOKUP_URL",
+            GEOJS_URL,
+            url(),
+            |lookup| &mut lookup.url,
+            "The service to ask; with geojs, another host that speaks as it does.",
+        ),
+        row(
+            "WAF_LOOKUP_JSON_COUNTRY",
+            "/country_code",
+            pointer(),
+            |lookup| &mut lookup.json_country,
+            "Where the country code stands in the service's answer.",
+        ),
+        row(
+            "WAF_LOOKUP_JSON_ASN",
+            "/asn",
+            pointer(),
+            |lookup| &mut lookup.json_asn,
+            "Where the AS number stands: 15169, AS15169 or AS15169 Name.",
+        ),
+        row(
+            "WAF_LOOKUP_JSON_AS_NAME",
+            "/organization_name",
+            pointer(),
+            |lookup| &mut lookup.json_as_name,
+            "Where the name of the AS stands.",
+        ),
+        row(
+            "WAF_LOOKUP_CA_FILE",
+            "",
+            Kind::new("a file", |text| Ok::<_, &str>(Some(PathBuf::from(text)))),
+            |lookup: &mut LookupSettings| &mut lookup.ca_file,
+            "PEM certificates that are trusted besides Mozilla's roots, for the service that is asked.",
+        )
+        .unset("Mozilla's roots"),
+        row(
+            "WAF_LOOKUP_DB_PATH",
+            "",
+            db_paths(),
+            |lookup| &mut lookup.db_paths,
+            "The database files, required with file; read again 2 seconds after their last change.",
+        ),
+        row(
+            "WAF_LOOKUP_TIMEOUT",
+            "1s",
+            timeout(),
+            |lookup| &mut lookup.timeout,
+            "For one lookup, and the longest that a request waits for it.",
+        ),
+        row(
+            "WAF_LOOKUP_TTL",
+            "7d",
+            timeout(),
+            |lookup| &mut lookup.ttl,
+            "How long an answer of the service is kept.",
+        ),
+        row(
+            "WAF_ADD_LOOKUP_HEADERS",
+            "off",
+            boolean(),
+            |lookup| &mut lookup.add_headers,
+            "Adds X-Client-ASN and X-Client-Country, where known, to the request that the application gets.",
+        ),
+    ]
+}
+
+/// What country and AS decide.
+fn country_rows() -> Vec<Row<LookupSettings>> {
+    vec![
+        row(
+            "WAF_ALLOW_COUNTRIES",
+            "",
+            countries().map(CountryList::Allow),
+            |lookup| &mut lookup.countries,
+            "Only clients of these countries are served; unknown stands for those without a country.",
+        ),
+        row(
+            "WAF_DENY_COUNTRIES",
+            "",
+            countries().map(CountryList::Deny),
+            |lookup| &mut lookup.countries,
+            "Clients of these countries are refused with WAF_BAN_RESPONSE.",
+        ),
+        row(
+            "WAF_ASN_LIMIT_PERCENT",
+            "",
+            asn_percents(),
+            |lookup| &mut lookup.percents.asn,
+            "Percentage of every rate and byte limit for clients of these AS numbers, rounded down; the lowest that applies counts.",
+        ),
+        row(
+            "WAF_COUNTRY_LIMIT_PERCENT",
+            "",
+            country_percents(),
+            |lookup| &mut lookup.percents.country,
+            "The same for clients of these countries.",
+        ),
+        row(
+            "WAF_ASN_BYTES_PERCENT",
+            "",
+            asn_percents(),
+            |lookup| &mut lookup.percents.asn_bytes,
+            "Replaces WAF_ASN_LIMIT_PERCENT for the byte limits of the AS numbers it lists.",
+        ),
+        row(
+            "WAF_COUNTRY_BYTES_PERCENT",
+            "",
+            country_percents(),
+            |lookup| &mut lookup.percents.country_bytes,
+            "Replaces WAF_COUNTRY_LIMIT_PERCENT for the byte limits of the countries it lists.",
+        ),
+        row(
+            "WAF_UNKNOWN_LIMIT_PERCENT",
+            "100",
+            whole(0..=100),
+            |lookup| &mut lookup.percents.unknown,
+            "The same for clients without a country, whatever their AS number.",
+        ),
+    ]
+}
+
+fn url() -> Kind<LookupUrl> {
+    Kind::new(
+        "an https:// URL, or http:// to a loopback address, with {ip} once in its path or query",
+        LookupUrl::parse,
+    )
+}
+
 /// A list of country codes and the word `unknown`.
-pub(super) fn countries(text: &str) -> Result<Countries, Fault> {
-    let (mut countries, mut faults) = (Countries::default(), Vec::new());
-    for entry in entries(text) {
-        if entry == "unknown" {
-            countries.unknown = true;
-        } else if let Ok(code) = entry.parse() {
-            countries.codes.insert(code);
-        } else {
-            faults.push(format!("has {entry:?}, which is not a country code"));
-        }
-    }
-    Fault::unless_empty(faults)?;
-    Ok(countries)
+fn countries() -> Kind<Countries> {
+    Kind::new(
+        "a list of two-letter country codes and the word unknown, such as DE,AT,unknown",
+        |text| {
+            let mut countries = Countries::default();
+            each_entry(text, |entry| {
+                if entry == "unknown" {
+                    countries.unknown = true;
+                } else {
+                    let wrong = |_| format!("has {entry:?}, which is not a country code");
+                    countries.codes.insert(entry.parse().map_err(wrong)?);
+                }
+                Ok(())
+            })?;
+            Ok::<_, Fault>(countries)
+        },
+    )
 }
 
 /// A list of percentages by AS number: `AS64496=50`.
-pub(super) fn asn_percents(text: &str) -> Result<BTreeMap<AsNumber, u8>, Fault> {
-    percents(text, "an AS number", |key| {
-        let (number, name) = AsNumber::parse_named(key).ok()?;
-        // 64512 stands for unknown: WAF_UNKNOWN_LIMIT_PERCENT is for that.
-        name.is_none().then_some(number?)
-    })
+fn asn_percents() -> Kind<BTreeMap<AsNumber, u8>> {
+    percents(
+        "AS numbers",
+        "AS64496=50,AS64497=20",
+        "an AS number",
+        |key| {
+            let (number, name) = AsNumber::parse_named(key).ok()?;
+            // 64512 stands for unknown: WAF_UNKNOWN_LIMIT_PERCENT is for that.
+            name.is_none().then_some(number?)
+        },
+    )
 }
 
 /// A list of percentages by country: `DE=50`.
-pub(super) fn country_percents(text: &str) -> Result<BTreeMap<Country, u8>, Fault> {
-    percents(text, "a country code", |key| key.parse().ok())
+fn country_percents() -> Kind<BTreeMap<Country, u8>> {
+    percents("country codes", "DE=50,XK=0", "a country code", |key| {
+        key.parse().ok()
+    })
 }
 
-fn percents<K: Ord>(
-    text: &str,
-    what: &str,
-    read: impl Fn(&str) -> Option<K>,
-) -> Result<BTreeMap<K, u8>, Fault> {
-    let (mut percents, mut faults) = (BTreeMap::new(), Vec::new());
-    for entry in entries(text) {
-        let Some((key, percent)) = entry.split_once('=') else {
-            faults.push(format!("has {entry:?}, which has no percentage"));
-            continue;
-        };
-        let (key, percent) = (key.trim(), percent.trim());
-        let Some(of) = read(key) else {
-            faults.push(format!("has {key:?}, which is not {what}"));
-            continue;
-        };
-        match whole(percent, 0..=100) {
-            Ok(percent) if percents.insert(of, percent).is_some() => {
-                faults.push(format!("has {key:?} twice"));
+fn percents<K: Ord + 'static>(
+    keys: &str,
+    example: &str,
+    key_is: &'static str,
+    read: fn(&str) -> Option<K>,
+) -> Kind<BTreeMap<K, u8>> {
+    let expected = format!("a list of {keys} with percentages from 0 to 100, such as {example}");
+    Kind::new(expected, move |text| {
+        let mut percents = BTreeMap::new();
+        each_entry(text, |entry| {
+            let (key, percent) = entry
+                .split_once('=')
+                .ok_or_else(|| format!("has {entry:?}, which has no percentage"))?;
+            let key = key.trim();
+            let of = read(key).ok_or_else(|| format!("has {key:?}, which is not {key_is}"))?;
+            let percent = parse_whole(percent.trim(), &(0..=100))
+                .map_err(|wrong| format!("has {entry:?}, whose percentage {wrong}"))?;
+            if percents.insert(of, percent).is_some() {
+                return Err(format!("has {key:?} twice"));
             }
-            Ok(_) => {}
-            Err(wrong) => faults.push(format!("has {entry:?}, whose percentage {wrong}")),
-        }
-    }
-    Fault::unless_empty(faults)?;
-    Ok(percents)
+            Ok(())
+        })?;
+        Ok::<_, Fault>(percents)
+    })
 }
 
 /// A JSON Pointer (RFC 6901) to a member.
-pub(super) fn pointer(text: &str) -> Result<String, String> {
-    let escapes_are_sound = text
-        .split('~')
-        .skip(1)
-        .all(|rest| rest.starts_with(['0', '1']));
-    if text.starts_with('/') && escapes_are_sound {
-        Ok(text.to_owned())
-    } else {
-        Err("is not a JSON Pointer".to_owned())
-    }
+fn pointer() -> Kind<String> {
+    Kind::new(
+        "a JSON Pointer such as /country_code or /data/0/asn",
+        |text| {
+            let escapes_are_sound = text
+                .split('~')
+                .skip(1)
+                .all(|rest| rest.starts_with(['0', '1']));
+            if text.starts_with('/') && escapes_are_sound {
+                Ok(text.to_owned())
+            } else {
+                Err("is not a JSON Pointer")
+            }
+        },
+    )
 }
 
-/// A comma list of paths.
-pub(super) fn paths(text: &str) -> Result<Vec<PathBuf>, Fault> {
-    let mut faults = Vec::new();
-    let mut paths = Vec::new();
-    for entry in entries(text) {
-        if entry.ends_with('/') {
-            faults.push(format!("has {entry:?}, which is a directory"));
-        } else {
-            paths.push(PathBuf::from(entry));
-        }
-    }
-    Fault::unless_empty(faults)?;
-    Ok(paths)
+fn db_paths() -> Kind<Vec<PathBuf>> {
+    Kind::new(
+        "a list of .mmdb files such as country.mmdb,asn.mmdb",
+        |text| {
+            let mut paths = Vec::new();
+            each_entry(text, |entry| {
+                if entry.ends_with('/') {
+                    return Err(format!("has {entry:?}, which is a directory"));
+                }
+                paths.push(PathBuf::from(entry));
+                Ok(())
+            })?;
+            Ok::<_, Fault>(paths)
+        },
+    )
 }

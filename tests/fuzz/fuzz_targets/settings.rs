@@ -5,7 +5,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use weir_shared::settings::{TABLE, load};
+use weir_shared::settings::{Refused, all, load};
 
 /// Stands in every value that must not be shown.
 const CANARY: &str = "Zq7canary7qZ";
@@ -19,26 +19,23 @@ fuzz_target!(|bytes: &[u8]| {
     // To find the known name that is nearest to an unknown one takes longer than all the rest.
     let mut room = usize::from(text.starts_with('?'));
     variables.retain(|(name, _)| {
-        let known = !name.starts_with("WAF_") || TABLE.iter().any(|row| row.name == name);
+        let known = !name.starts_with("WAF_") || all().any(|setting| setting.name == *name);
         let stays = known || (room > 0 && name.len() < 24);
         room -= usize::from(stays && !known);
         stays
     });
-    let (told, settings) = match load(variables.clone()) {
+    let (sentences, settings) = match load(variables.clone()) {
         Ok(loaded) => (loaded.warnings, Some(loaded.settings)),
-        Err(problems) => {
-            assert!(!problems.is_empty());
-            (
-                problems.into_iter().map(|problem| problem.0).collect(),
-                None,
-            )
+        Err(refused) => {
+            assert!(!refused.problems.is_empty());
+            (told(refused), None)
         }
     };
-    for sentence in &told {
+    for sentence in &sentences {
         assert!(!sentence.contains(CANARY), "{sentence}");
         assert!(!sentence.contains(char::is_control), "{sentence:?}");
         let named = sentence.starts_with("WAF_WATCH_* ")
-            || TABLE.iter().any(|row| sentence.contains(row.name));
+            || all().any(|setting| sentence.contains(&setting.name));
         assert!(named, "{sentence}");
     }
     if let Some(settings) = settings {
@@ -48,22 +45,26 @@ fuzz_target!(|bytes: &[u8]| {
     // The order of the environment says nothing.
     let again = match load(variables.into_iter().rev()) {
         Ok(loaded) => loaded.warnings,
-        Err(problems) => problems.into_iter().map(|problem| problem.0).collect(),
+        Err(refused) => told(refused),
     };
-    assert!(again == told || has_twice(&text), "{told:?} {again:?}");
+    assert!(again == sentences || has_twice(&text), "{sentences:?} {again:?}");
 });
+
+fn told(refused: Refused) -> Vec<String> {
+    [refused.problems, refused.warnings].concat()
+}
 
 fn variable(line: &str) -> Option<(String, String)> {
     let (name, value) = match line.split_once('=') {
         Some((name, value)) => (name, value),
         None => {
             let (choice, value) = line.split_at_checked(1)?;
-            let row = TABLE.get(usize::from(choice.as_bytes()[0]) % TABLE.len())?;
-            (row.name, value)
+            let setting = all().nth(usize::from(choice.as_bytes()[0]) % all().count())?;
+            (setting.name.as_str(), value)
         }
     };
     let shown =
-        TABLE.iter().any(|row| row.name == name && !row.secret) || name == "STATE_DIRECTORY";
+        all().any(|setting| setting.name == name && !setting.secret) || name == "STATE_DIRECTORY";
     let canary = if shown { "" } else { CANARY };
     Some((name.to_owned(), format!("{value}{canary}")))
 }

@@ -1,0 +1,111 @@
+//! Bans.
+
+use http::StatusCode;
+
+use super::kind::{Kind, ban_time, parse_whole, whole};
+use super::row::{Row, row};
+use crate::escalation::Policy;
+use crate::netblock::PrefixLengths;
+
+/// Bans.
+#[derive(Clone, Debug, Default)]
+pub struct BanSettings {
+    /// `WAF_BAN_FIRST`, `_FACTOR`, `_REPEAT_WINDOW`, `_PERMANENT_AFTER`
+    pub policy: Policy,
+    /// `WAF_BAN_IPV4_PREFIX`, `WAF_BAN_IPV6_PREFIX`
+    pub prefixes: PrefixLengths,
+    /// `WAF_BAN_RESPONSE`
+    pub response: BanResponse,
+    /// `WAF_MAX_BANS`
+    pub max: usize,
+}
+
+/// `WAF_BAN_RESPONSE` (BAN-6)
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BanResponse {
+    /// A 4xx or 5xx status.
+    Status(StatusCode),
+    /// The connection closes unanswered.
+    Drop,
+}
+
+impl Default for BanResponse {
+    fn default() -> Self {
+        Self::Status(StatusCode::TOO_MANY_REQUESTS)
+    }
+}
+
+// long: a flat list of settings
+pub(super) fn rows() -> Vec<Row<BanSettings>> {
+    vec![
+        row(
+            "WAF_BAN_FIRST",
+            "1h",
+            ban_time(),
+            |bans: &mut BanSettings| &mut bans.policy.first,
+            "Length of the first ban of a netblock.",
+        )
+        .essential(),
+        row(
+            "WAF_BAN_FACTOR",
+            "3",
+            whole(1..=1000),
+            |bans| &mut bans.policy.factor,
+            "A repeated ban lasts this many times the one before.",
+        ),
+        row(
+            "WAF_BAN_REPEAT_WINDOW",
+            "1d",
+            ban_time(),
+            |bans| &mut bans.policy.repeat_window,
+            "How long after its end a ban counts for the next one's length.",
+        ),
+        row(
+            "WAF_BAN_PERMANENT_AFTER",
+            "7d",
+            ban_time(),
+            |bans| &mut bans.policy.permanent_after,
+            "A ban that would last longer is permanent.",
+        ),
+        row(
+            "WAF_BAN_IPV4_PREFIX",
+            "24",
+            whole(8..=32),
+            |bans: &mut BanSettings| &mut bans.prefixes.v4,
+            "Prefix length of the netblock that is banned with an IPv4 client.",
+        )
+        .essential(),
+        row(
+            "WAF_BAN_IPV6_PREFIX",
+            "56",
+            whole(16..=64),
+            |bans| &mut bans.prefixes.v6,
+            "The same for an IPv6 client.",
+        ),
+        row(
+            "WAF_BAN_RESPONSE",
+            "429",
+            response(),
+            |bans| &mut bans.response,
+            "The answer to a banned or denied client; drop closes the connection unanswered.",
+        ),
+        row(
+            "WAF_MAX_BANS",
+            "10000",
+            whole(1..=1_000_000),
+            |bans| &mut bans.max,
+            "Bans held, ended and lifted ones included.",
+        ),
+    ]
+}
+
+fn response() -> Kind<BanResponse> {
+    Kind::new("a status from 400 to 599, or drop", |text| {
+        if text == "drop" {
+            return Ok(BanResponse::Drop);
+        }
+        let status = parse_whole(text, &(400..=599))?;
+        let status = StatusCode::from_u16(status).map_err(|_| "is not a status")?;
+        Ok::<_, &str>(BanResponse::Status(status))
+    })
+}

@@ -1,0 +1,116 @@
+//! Who a client is, and which netblocks and paths are treated apart.
+
+use http::HeaderName;
+
+use super::kind::{Fault, Kind, each_entry, nets, parse_header_name};
+use super::row::{Row, row};
+use crate::netblock::NetSet;
+use crate::path::normalise;
+
+/// Who a client is.
+#[derive(Clone, Debug)]
+pub struct IdentitySettings {
+    /// `WAF_TRUSTED_PROXIES`
+    pub trusted_proxies: NetSet,
+    /// `WAF_CLIENT_IP_HEADER`
+    pub header: HeaderName,
+}
+
+impl Default for IdentitySettings {
+    fn default() -> Self {
+        Self {
+            trusted_proxies: NetSet::default(),
+            header: HeaderName::from_static("x-forwarded-for"),
+        }
+    }
+}
+
+/// Netblocks and paths that are treated apart.
+#[derive(Clone, Debug, Default)]
+pub struct ListSettings {
+    /// `WAF_ALLOW_NETS`
+    pub allow_nets: NetSet,
+    /// `WAF_DENY_NETS`
+    pub deny_nets: NetSet,
+    /// `WAF_EXEMPT_PATHS`: normalised prefixes, without a trailing slash
+    pub exempt_paths: Vec<String>,
+}
+
+pub(super) fn identity_rows() -> Vec<Row<IdentitySettings>> {
+    vec![
+        row(
+            "WAF_TRUSTED_PROXIES",
+            "",
+            nets("whoever connects from there chooses the client that is charged"),
+            |identity: &mut IdentitySettings| &mut identity.trusted_proxies,
+            "Peers whose forwarding headers are believed; empty: nobody's.",
+        )
+        .essential(),
+        row(
+            "WAF_CLIENT_IP_HEADER",
+            "X-Forwarded-For",
+            header_name(),
+            |identity| &mut identity.header,
+            "The header in which trusted proxies name the client.",
+        ),
+    ]
+}
+
+pub(super) fn list_rows() -> Vec<Row<ListSettings>> {
+    vec![
+        row(
+            "WAF_ALLOW_NETS",
+            "",
+            nets("no client from there is checked"),
+            |lists: &mut ListSettings| &mut lists.allow_nets,
+            "Clients that skip every check.",
+        )
+        .essential(),
+        row(
+            "WAF_DENY_NETS",
+            "",
+            nets("every client from there is refused"),
+            |lists: &mut ListSettings| &mut lists.deny_nets,
+            "Clients that are refused with WAF_BAN_RESPONSE.",
+        )
+        .essential(),
+        row(
+            "WAF_EXEMPT_PATHS",
+            "",
+            path_prefixes(),
+            |lists| &mut lists.exempt_paths,
+            "Paths that no limit counts, matched by whole segments.",
+        ),
+    ]
+}
+
+fn header_name() -> Kind<HeaderName> {
+    Kind::new(
+        "a header name such as X-Forwarded-For, Forwarded or X-Real-IP",
+        |text| parse_header_name(text).ok_or("is not a header name"),
+    )
+}
+
+fn path_prefixes() -> Kind<Vec<String>> {
+    Kind::new(
+        "a list of path prefixes such as /static,/favicon.ico",
+        |text| {
+            let mut prefixes = Vec::new();
+            each_entry(text, |entry| {
+                let wrong = || format!("has {entry:?}, which is not a path prefix");
+                prefixes.push(path_prefix(entry).ok_or_else(wrong)?);
+                Ok(())
+            })?;
+            Ok::<_, Fault>(prefixes)
+        },
+    )
+}
+
+/// A prefix for [`crate::path::is_exempt`]: normalised, without a trailing slash.
+fn path_prefix(text: &str) -> Option<String> {
+    let strange = |c: char| c.is_control() || c.is_whitespace() || matches!(c, '?' | '#' | '\\');
+    if !text.starts_with('/') || text.contains(strange) {
+        return None;
+    }
+    Some(normalise(text).trim_end_matches('/').to_owned())
+}

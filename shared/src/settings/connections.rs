@@ -1,0 +1,116 @@
+//! How many connections are held, and how long is waited for what.
+
+use std::time::Duration;
+
+use super::kind::{timeout, timeout_or_zero, whole};
+use super::row::{Row, row};
+
+/// How many connections are held.
+#[derive(Clone, Debug, Default)]
+pub struct ConnectionSettings {
+    /// `WAF_MAX_CONNECTIONS`
+    pub max: usize,
+    /// `WAF_MAX_CONNECTIONS_PER_CLIENT`
+    pub max_per_client: usize,
+}
+
+/// How long is waited for what.
+#[derive(Clone, Debug, Default)]
+pub struct TimeoutSettings {
+    /// `WAF_HEADER_TIMEOUT`
+    pub header: Duration,
+    /// `WAF_BODY_TIMEOUT`: without a byte of the body
+    pub body: Duration,
+    /// `WAF_KEEPALIVE_TIMEOUT`: between two requests
+    pub keepalive: Duration,
+    /// `WAF_UPSTREAM_CONNECT_TIMEOUT`
+    pub upstream_connect: Duration,
+    /// `WAF_UPSTREAM_TIMEOUT`: without a byte from the application
+    pub upstream: Duration,
+    /// `WAF_UPSTREAM_KEEPALIVE`: how long an idle upstream connection is kept
+    pub upstream_keepalive: Duration,
+    /// `WAF_WEBSOCKET_IDLE_TIMEOUT`; none is `off`
+    pub websocket_idle: Option<Duration>,
+    /// `WAF_SHUTDOWN_TIMEOUT`
+    pub shutdown: Duration,
+}
+
+pub(super) fn connection_rows() -> Vec<Row<ConnectionSettings>> {
+    vec![
+        row(
+            "WAF_MAX_CONNECTIONS",
+            "10000",
+            whole(1..=1_000_000),
+            |connections| &mut connections.max,
+            "Connections in all; further ones are closed at once and counted.",
+        ),
+        row(
+            "WAF_MAX_CONNECTIONS_PER_CLIENT",
+            "256",
+            whole(1..=1_000_000),
+            |connections| &mut connections.max_per_client,
+            "The same for one client; trusted proxies are not bound by it.",
+        ),
+    ]
+}
+
+pub(super) fn timeout_rows() -> Vec<Row<TimeoutSettings>> {
+    vec![
+        row(
+            "WAF_HEADER_TIMEOUT",
+            "10s",
+            timeout(),
+            |timeouts| &mut timeouts.header,
+            "For the whole head of a request.",
+        ),
+        row(
+            "WAF_BODY_TIMEOUT",
+            "60s",
+            timeout(),
+            |timeouts| &mut timeouts.body,
+            "Without a byte of the request's body.",
+        ),
+        row(
+            "WAF_KEEPALIVE_TIMEOUT",
+            "75s",
+            timeout(),
+            |timeouts| &mut timeouts.keepalive,
+            "Between two requests of a connection.",
+        ),
+        row(
+            "WAF_UPSTREAM_CONNECT_TIMEOUT",
+            "5s",
+            timeout(),
+            |timeouts| &mut timeouts.upstream_connect,
+            "For a connection to the application; then 502.",
+        ),
+        row(
+            "WAF_UPSTREAM_TIMEOUT",
+            "60s",
+            timeout(),
+            |timeouts| &mut timeouts.upstream,
+            "Without a byte from the application; then 504.",
+        ),
+        row(
+            "WAF_UPSTREAM_KEEPALIVE",
+            "4s",
+            timeout_or_zero(),
+            |timeouts| &mut timeouts.upstream_keepalive,
+            "How long an idle connection to the application is kept; keep it below the application's own time-out.",
+        ),
+        row(
+            "WAF_WEBSOCKET_IDLE_TIMEOUT",
+            "off",
+            timeout().or_off(),
+            |timeouts| &mut timeouts.websocket_idle,
+            "Without a byte either way on a WebSocket.",
+        ),
+        row(
+            "WAF_SHUTDOWN_TIMEOUT",
+            "30s",
+            timeout_or_zero(),
+            |timeouts| &mut timeouts.shutdown,
+            "How long running answers may take to end at a stop.",
+        ),
+    ]
+}

@@ -1,0 +1,194 @@
+//! What settings mean together. A setting that is malformed by itself is left out: one fault, one
+//! sentence. (A malformed address needs no such care: its port stays 0, which no sound one equals.)
+
+use std::collections::BTreeMap;
+
+use super::address::reaches;
+use super::lookup::{CountryList, LookupSource};
+use super::table::{Settings, all};
+use crate::escalation::Policy;
+
+pub(super) struct CrossChecks<'a> {
+    /// What is set, by name.
+    pub(super) written: &'a BTreeMap<String, String>,
+    /// Names whose value is wrong by itself.
+    pub(super) malformed: &'a [&'static str],
+}
+
+impl CrossChecks<'_> {
+    /// What cannot be started with.
+    pub(super) fn problems(&self, settings: &Settings) -> Vec<String> {
+        let checks = [
+            self.upstream_missing(),
+            self.upstream_is_the_service(settings),
+            self.first_ban_permanent(settings),
+            self.both_set("WAF_ADMIN_TOKEN_FILE", "WAF_ADMIN_TOKEN"),
+            self.both_set("WAF_DENY_COUNTRIES", "WAF_ALLOW_COUNTRIES"),
+            self.db_path(settings),
+            self.url_missing(settings),
+        ];
+        let mut problems: Vec<String> = checks.into_iter().flatten().collect();
+        problems.extend(self.needs_lookups(settings));
+        problems
+    }
+
+    /// What does nothing, or more than was meant.
+    pub(super) fn warnings(&self, settings: &Settings) -> Vec<String> {
+        let mut warnings = Vec::new();
+        if settings.anomalies.watch.is_on() && settings.anomalies.watch_nets.is_empty() {
+            warnings.push(
+                "WAF_WATCH_* has thresholds but WAF_WATCH_NETS is not set: nothing is watched"
+                    .to_owned(),
+            );
+        }
+        if self.are_sound(&["WAF_LOOKUP_SOURCE"]) {
+            warnings.extend(self.idle_lookup_settings(settings));
+        }
+        warnings
+    }
+
+    /// Settings that do nothing with this source of lookups.
+    fn idle_lookup_settings(&self, settings: &Settings) -> Vec<String> {
+        let lookup = &settings.lookup;
+        let mut warnings = Vec::new();
+        if lookup.source == LookupSource::Off {
+            if lookup.percents.unknown < 100 {
+                warnings.push(format!(
+                    "WAF_UNKNOWN_LIMIT_PERCENT=\"{}\" lowers every client's limits: with WAF_LOOKUP_SOURCE=\"off\" no client's country is known",
+                    lookup.percents.unknown
+                ));
+            }
+            if lookup.add_headers {
+                warnings.push(
+                    "WAF_ADD_LOOKUP_HEADERS adds nothing: with WAF_LOOKUP_SOURCE=\"off\" no client's country and AS are known"
+                        .to_owned(),
+                );
+            }
+        }
+        if !lookup.source.asks_a_service() {
+            let unused = ["WAF_LOOKUP_URL", "WAF_LOOKUP_CA_FILE"]
+                .into_iter()
+                .filter(|name| self.written.contains_key(*name));
+            for name in unused {
+                warnings.push(format!(
+                    "{name} is not used: no service is asked with WAF_LOOKUP_SOURCE={:?}",
+                    self.value("WAF_LOOKUP_SOURCE")
+                ));
+            }
+        }
+        warnings
+    }
+
+    fn are_sound(&self, names: &[&str]) -> bool {
+        names.iter().all(|name| !self.malformed.contains(name))
+    }
+
+    /// The value as written, or the default.
+    fn value(&self, name: &str) -> &str {
+        self.written.get(name).map_or_else(
+            || {
+                all()
+                    .find(|row| row.name == name)
+                    .map_or("", |row| row.default)
+            },
+            String::as_str,
+        )
+    }
+
+    fn upstream_missing(&self) -> Option<String> {
+        let missing = !self.written.contains_key("WAF_UPSTREAM");
+        missing.then(|| {
+            "WAF_UPSTREAM is not set: expected http://host:port, the address of the application"
+                .to_owned()
+        })
+    }
+
+    fn upstream_is_the_service(&self, settings: &Settings) -> Option<String> {
+        let value = self.written.get("WAF_UPSTREAM")?;
+        reaches(settings.listen, &settings.upstream).then(|| {
+            format!(
+                "WAF_UPSTREAM={value:?} is the service itself, which listens on {}: expected the address of another service",
+                settings.listen
+            )
+        })
+    }
+
+    fn first_ban_permanent(&self, settings: &Settings) -> Option<String> {
+        let Policy {
+            first,
+            permanent_after,
+            ..
+        } = settings.bans.policy;
+        let sound = self.are_sound(&["WAF_BAN_FIRST", "WAF_BAN_PERMANENT_AFTER"]);
+        (sound && first > permanent_after).then(|| {
+            format!(
+                "WAF_BAN_FIRST={:?} is longer than WAF_BAN_PERMANENT_AFTER={:?}: expected a first ban that is not permanent",
+                self.value("WAF_BAN_FIRST"),
+                self.value("WAF_BAN_PERMANENT_AFTER"),
+            )
+        })
+    }
+
+    fn both_set(&self, name: &str, other: &str) -> Option<String> {
+        let value = self.written.get(name)?;
+        self.written
+            .contains_key(other)
+            .then(|| format!("{name}={value:?} is set and {other} too: expected only one of them"))
+    }
+
+    /// A path needs `file`, and `file` a path (SETTING-2).
+    fn db_path(&self, settings: &Settings) -> Option<String> {
+        if !self.are_sound(&["WAF_LOOKUP_SOURCE", "WAF_LOOKUP_DB_PATH"]) {
+            return None;
+        }
+        let path = self.written.get("WAF_LOOKUP_DB_PATH");
+        match (settings.lookup.source, path) {
+            (LookupSource::File, _) if settings.lookup.db_paths.is_empty() => Some(
+                "WAF_LOOKUP_DB_PATH is not set: with WAF_LOOKUP_SOURCE=\"file\", expected the path of a database file"
+                    .to_owned(),
+            ),
+            (LookupSource::File, _) | (_, None) => None,
+            (_, Some(path)) => Some(format!(
+                "WAF_LOOKUP_DB_PATH={path:?} is set and WAF_LOOKUP_SOURCE={:?}: expected a path with file only",
+                self.value("WAF_LOOKUP_SOURCE")
+            )),
+        }
+    }
+
+    fn url_missing(&self, settings: &Settings) -> Option<String> {
+        let missing = settings.lookup.source == LookupSource::Url
+            && !self.written.contains_key("WAF_LOOKUP_URL");
+        missing.then(|| {
+            "WAF_LOOKUP_URL is not set: with WAF_LOOKUP_SOURCE=\"url\", expected the URL of a service"
+                .to_owned()
+        })
+    }
+
+    /// Without lookups nobody has a country or an AS number, and these would decide nothing
+    /// (SETTING-2).
+    fn needs_lookups(&self, settings: &Settings) -> Vec<String> {
+        if settings.lookup.source != LookupSource::Off || !self.are_sound(&["WAF_LOOKUP_SOURCE"]) {
+            return Vec::new();
+        }
+        let mut names = settings.lookup.percents.lowering();
+        match settings.lookup.countries {
+            CountryList::None => {}
+            CountryList::Allow(_) => names.push("WAF_ALLOW_COUNTRIES"),
+            CountryList::Deny(_) => names.push("WAF_DENY_COUNTRIES"),
+        }
+        if settings.anomalies.asn.is_on() {
+            let names_of_all = all().map(|setting| setting.name.as_str());
+            names.extend(names_of_all.filter(|name| name.starts_with("WAF_ANOMALY_ASN_")));
+        }
+        names
+            .into_iter()
+            .filter_map(|name| Some((name, self.written.get(name)?)))
+            .filter(|(_, value)| *value != "off")
+            .map(|(name, value)| {
+                format!(
+                    "{name}={value:?} needs lookups and WAF_LOOKUP_SOURCE=\"off\": expected geojs, url or file with it"
+                )
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,114 @@
+//! The endpoints below `/_waf/`: metrics and administration.
+
+use std::path::PathBuf;
+
+use super::kind::{Kind, whole};
+use super::row::{Row, row};
+
+/// The endpoints below `/_waf/`.
+#[derive(Clone, Debug, Default)]
+pub struct EndpointSettings {
+    /// `WAF_METRICS_TOKEN`
+    pub metrics_token: Option<Secret>,
+    /// `WAF_METRICS_TOP_N`
+    pub metrics_top_n: usize,
+    /// `WAF_ADMIN_TOKEN` or `WAF_ADMIN_TOKEN_FILE`
+    pub admin_token: AdminToken,
+}
+
+/// Where the admin token comes from.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum AdminToken {
+    /// Neither setting: the endpoints answer 404 (ADMIN-1).
+    #[default]
+    Unset,
+    /// `WAF_ADMIN_TOKEN`
+    Value(Secret),
+    /// `WAF_ADMIN_TOKEN_FILE`; read at start and again on SIGHUP.
+    File(PathBuf),
+}
+
+/// A token. Its `Debug` form does not show it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+/// A token of fewer characters can be guessed.
+const SAFE_LENGTH: usize = 16;
+
+impl Secret {
+    /// Holds a token.
+    pub fn new(token: String) -> Self {
+        Self(token)
+    }
+
+    /// The token, for a comparison in constant time.
+    pub fn bytes(&self) -> &[u8] {
+        self.0.as_bytes()
+    }
+
+    /// What to warn of, as a predicate.
+    pub fn weakness(&self) -> Option<String> {
+        (self.0.len() < SAFE_LENGTH)
+            .then(|| format!("has fewer than {SAFE_LENGTH} characters: it can be guessed"))
+    }
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
+pub(super) fn rows() -> Vec<Row<EndpointSettings>> {
+    vec![
+        row(
+            "WAF_METRICS_TOKEN",
+            "",
+            token().map(Some),
+            |endpoints: &mut EndpointSettings| &mut endpoints.metrics_token,
+            "Token of `/_waf/metrics`; unset: 404.",
+        )
+        .secret()
+        .essential(),
+        row(
+            "WAF_METRICS_TOP_N",
+            "20",
+            whole(1..=1000),
+            |endpoints| &mut endpoints.metrics_top_n,
+            "Countries, and AS numbers, that have a metric of their own; the rest is `other`.",
+        ),
+        row(
+            "WAF_ADMIN_TOKEN",
+            "",
+            token().map(AdminToken::Value),
+            |endpoints: &mut EndpointSettings| &mut endpoints.admin_token,
+            "Token of the admin endpoints; unset: 404.",
+        )
+        .secret(),
+        row(
+            "WAF_ADMIN_TOKEN_FILE",
+            "",
+            Kind::new("a file", |text| {
+                Ok::<_, &str>(AdminToken::File(PathBuf::from(text)))
+            }),
+            |endpoints: &mut EndpointSettings| &mut endpoints.admin_token,
+            "A file that holds the token of the admin endpoints; read again on SIGHUP.",
+        )
+        .essential(),
+    ]
+}
+
+/// A token as `Authorization: Bearer` can carry it.
+fn token() -> Kind<Secret> {
+    Kind {
+        expected: "a text of visible ASCII characters without blanks".to_owned(),
+        read: Box::new(|text, remarks| {
+            if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+                return Err("holds a character that a header cannot carry".into());
+            }
+            let token = Secret::new(text.to_owned());
+            remarks.extend(token.weakness());
+            Ok(token)
+        }),
+    }
+}

@@ -1,0 +1,117 @@
+//! What a client may use.
+
+use super::kind::{count, size, word};
+use super::row::{Row, cell, family, row};
+
+/// What a client may use.
+#[derive(Clone, Debug, Default)]
+pub struct LimitSettings {
+    /// `WAF_RATE_LIMIT_PER_{MINUTE,HOUR,DAY}`; none is `off`
+    pub requests: [Option<u64>; 3],
+    /// `WAF_BYTES_LIMIT_PER_{MINUTE,HOUR,DAY}`; none is `off`
+    pub bytes: [Option<u64>; 3],
+    /// `WAF_BYTES_COUNT`
+    pub bytes_count: BytesCount,
+    /// `WAF_MAX_BODY_SIZE`; none is `off`
+    pub max_body_size: Option<u64>,
+    /// `WAF_RATE_LIMIT_HEADERS`
+    pub headers: RateLimitHeaders,
+}
+
+/// `WAF_BYTES_COUNT`
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum BytesCount {
+    /// Both directions.
+    #[default]
+    Both,
+    /// From the client only.
+    Request,
+    /// To the client only.
+    Response,
+}
+
+/// `WAF_RATE_LIMIT_HEADERS`
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum RateLimitHeaders {
+    /// Never.
+    Off,
+    /// With answers of limits.
+    #[default]
+    Refused,
+    /// With every answer.
+    Always,
+}
+
+// long: a flat list of settings
+pub(super) fn rows() -> Vec<Row<LimitSettings>> {
+    type Limits = LimitSettings;
+    vec![
+        family(
+            "WAF_RATE_LIMIT_PER_{MINUTE,HOUR,DAY}",
+            [
+                (
+                    "1000",
+                    cell(count(), |limits: &mut Limits| &mut limits.requests[0]),
+                ),
+                (
+                    "10000",
+                    cell(count(), |limits: &mut Limits| &mut limits.requests[1]),
+                ),
+                (
+                    "50000",
+                    cell(count(), |limits: &mut Limits| &mut limits.requests[2]),
+                ),
+            ],
+            "Requests of a client in a minute, an hour and a day.",
+        )
+        .essential(),
+        family(
+            "WAF_BYTES_LIMIT_PER_{MINUTE,HOUR,DAY}",
+            [
+                (
+                    "10G",
+                    cell(size(), |limits: &mut Limits| &mut limits.bytes[0]),
+                ),
+                (
+                    "20G",
+                    cell(size(), |limits: &mut Limits| &mut limits.bytes[1]),
+                ),
+                (
+                    "50G",
+                    cell(size(), |limits: &mut Limits| &mut limits.bytes[2]),
+                ),
+            ],
+            "Bytes of a client in a minute, an hour and a day.",
+        )
+        .essential(),
+        row(
+            "WAF_BYTES_COUNT",
+            "both",
+            word([
+                ("both", BytesCount::Both),
+                ("request", BytesCount::Request),
+                ("response", BytesCount::Response),
+            ]),
+            |limits| &mut limits.bytes_count,
+            "Which bodies the byte limits count.",
+        ),
+        row(
+            "WAF_MAX_BODY_SIZE",
+            "100M",
+            size(),
+            |limits| &mut limits.max_body_size,
+            "A larger request body is answered 413.",
+        ),
+        row(
+            "WAF_RATE_LIMIT_HEADERS",
+            "refused",
+            word([
+                ("off", RateLimitHeaders::Off),
+                ("refused", RateLimitHeaders::Refused),
+                ("always", RateLimitHeaders::Always),
+            ]),
+            |limits| &mut limits.headers,
+            "Which answers carry RateLimit and RateLimit-Policy.",
+        ),
+    ]
+}

@@ -1,0 +1,169 @@
+//! Rows of the table of settings. A row is what an operator looks up: one setting, or a family of
+//! settings that differ in a word of their names (`WAF_RATE_LIMIT_PER_{MINUTE,HOUR,DAY}`).
+//!
+//! `G` is the group of settings that a row writes into. Each group has its own rows beside it; the
+//! table puts all of them together.
+
+use super::kind::{Fault, Kind, Remarks};
+
+type Read<G> = Box<dyn Fn(&mut G, &str, &mut Remarks) -> Result<(), Fault> + Send + Sync>;
+
+/// One row of the table.
+pub struct Row<G> {
+    /// The name, with braces where it stands for several.
+    pub name: &'static str,
+    /// What it does, in one sentence.
+    pub help: &'static str,
+    /// Whether the README has it too.
+    pub essential: bool,
+    /// The settings of the row: one, or the family in the order of the name's braces.
+    pub settings: Vec<Setting<G>>,
+}
+
+/// One setting: what can be set as a variable of the environment.
+pub struct Setting<G> {
+    /// `WAF_…`
+    pub name: String,
+    /// As it would be written; empty where there is none.
+    pub default: &'static str,
+    /// What holds where neither a value nor a default is written.
+    pub unset: &'static str,
+    /// Follows the word "expected".
+    pub expected: String,
+    /// Whether the value is a token, which no message may show (LOG-1).
+    pub secret: bool,
+    read: Read<G>,
+}
+
+/// A kind of value and the field that holds it.
+pub(super) struct Cell<G> {
+    expected: String,
+    read: Read<G>,
+}
+
+pub(super) fn cell<G: 'static, T: 'static>(
+    kind: Kind<T>,
+    field: impl Fn(&mut G) -> &mut T + Send + Sync + 'static,
+) -> Cell<G> {
+    Cell {
+        expected: kind.expected,
+        read: Box::new(move |group, text, remarks| {
+            *field(group) = (kind.read)(text, remarks)?;
+            Ok(())
+        }),
+    }
+}
+
+/// A row of one setting. `default` is empty where there is none.
+pub(super) fn row<G: 'static, T: 'static>(
+    name: &'static str,
+    default: &'static str,
+    kind: Kind<T>,
+    field: fn(&mut G) -> &mut T,
+    help: &'static str,
+) -> Row<G> {
+    family(name, [(default, cell(kind, field))], help)
+}
+
+/// A row of several settings: a default, a kind and a field for each name, in the order of the
+/// braces.
+pub(super) fn family<G>(
+    name: &'static str,
+    members: impl IntoIterator<Item = (&'static str, Cell<G>)>,
+    help: &'static str,
+) -> Row<G> {
+    let settings = expand(name)
+        .into_iter()
+        .zip(members)
+        .map(|(name, (default, Cell { expected, read }))| Setting {
+            name,
+            default,
+            unset: "–",
+            expected,
+            secret: false,
+            read,
+        })
+        .collect();
+    Row {
+        name,
+        help,
+        essential: false,
+        settings,
+    }
+}
+
+/// Every name that a pattern stands for: `A_{B,C}` is `A_B` and `A_C`. The last brace changes
+/// fastest.
+pub(super) fn expand(pattern: &str) -> Vec<String> {
+    let parts = pattern
+        .split_once('{')
+        .and_then(|(before, rest)| Some((before, rest.split_once('}')?)));
+    let Some((before, (words, after))) = parts else {
+        return vec![pattern.to_owned()];
+    };
+    let tails = expand(after);
+    words
+        .split(',')
+        .flat_map(|word| {
+            tails
+                .iter()
+                .map(move |tail| format!("{before}{word}{tail}"))
+        })
+        .collect()
+}
+
+impl<G: 'static> Row<G> {
+    /// One of the rows that the README has too.
+    pub(super) fn essential(mut self) -> Self {
+        self.essential = true;
+        self
+    }
+
+    /// Its value is a token.
+    pub(super) fn secret(mut self) -> Self {
+        for setting in &mut self.settings {
+            setting.secret = true;
+        }
+        self
+    }
+
+    /// What holds where nothing is set, in words.
+    pub(super) fn unset(mut self, words: &'static str) -> Self {
+        for setting in &mut self.settings {
+            setting.unset = words;
+        }
+        self
+    }
+
+    /// The row of the whole that the group is a part of.
+    pub(super) fn within<W: 'static>(self, group: fn(&mut W) -> &mut G) -> Row<W> {
+        let lift = |setting: Setting<G>| Setting {
+            name: setting.name,
+            default: setting.default,
+            unset: setting.unset,
+            expected: setting.expected,
+            secret: setting.secret,
+            read: Box::new(move |whole: &mut W, text: &str, remarks: &mut Remarks| {
+                (setting.read)(group(whole), text, remarks)
+            }),
+        };
+        Row {
+            name: self.name,
+            help: self.help,
+            essential: self.essential,
+            settings: self.settings.into_iter().map(lift).collect(),
+        }
+    }
+}
+
+impl<G> Setting<G> {
+    /// Reads a value into its field. Where it is wrong the field stays as it was.
+    pub(super) fn read(
+        &self,
+        group: &mut G,
+        text: &str,
+        remarks: &mut Remarks,
+    ) -> Result<(), Fault> {
+        (self.read)(group, text, remarks)
+    }
+}

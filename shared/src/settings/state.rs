@@ -1,0 +1,46 @@
+//! The state files.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::kind::{directory, timeout, timeout_or_zero};
+use super::row::{Row, row};
+
+/// The state files.
+#[derive(Clone, Debug, Default)]
+pub struct StateSettings {
+    /// `WAF_STATE_DIR`
+    pub dir: PathBuf,
+    /// `WAF_STATE_WRITE_DELAY`
+    pub write_delay: Duration,
+    /// `WAF_STATE_COUNTER_INTERVAL`
+    pub counter_interval: Duration,
+}
+
+pub(super) fn rows() -> Vec<Row<StateSettings>> {
+    vec![
+        row(
+            "WAF_STATE_DIR",
+            "",
+            directory(),
+            |state: &mut StateSettings| &mut state.dir,
+            "Where the state files are.",
+        )
+        .unset("`$STATE_DIRECTORY`, else `./state`")
+        .essential(),
+        row(
+            "WAF_STATE_WRITE_DELAY",
+            "1s",
+            timeout_or_zero(),
+            |state| &mut state.write_delay,
+            "From a ban to the write of bans.json.",
+        ),
+        row(
+            "WAF_STATE_COUNTER_INTERVAL",
+            "60s",
+            timeout(),
+            |state| &mut state.counter_interval,
+            "Between two writes of every state file.",
+        ),
+    ]
+}
