@@ -2,9 +2,7 @@
 //!
 //! Only reads. What becomes of the headers on their way to the application is `forward/headers.rs`.
 
-use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
-use std::sync::Mutex;
 
 use http::header::FORWARDED;
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -69,6 +67,12 @@ pub fn identify(
         scheme: if https { "https" } else { "http" },
         request_id: request_id(headers),
     }
+}
+
+/// The address that the peer itself added to `X-Forwarded-For`: the last entry of the last line.
+pub fn nearest_forwarded(headers: &HeaderMap) -> Option<IpAddr> {
+    let line = headers.get_all(X_FORWARDED_FOR).into_iter().next_back()?;
+    address(entries(line).next()?)
 }
 
 /// The entries of a line, from right to left.
@@ -170,78 +174,6 @@ fn request_id(headers: &HeaderMap) -> Option<HeaderValue> {
         && bytes.len() <= MAX_REQUEST_ID
         && bytes.iter().all(|byte| byte.is_ascii_graphic());
     fine.then(|| value.clone())
-}
-
-/// Notices a forgotten `WAF_TRUSTED_PROXIES`: one untrusted peer that forwards for many clients (CLIENT-7).
-#[derive(Default)]
-pub struct ForgottenProxy {
-    /// Only requests of untrusted peers that carry `X-Forwarded-For` come here; a contended lock skips the look.
-    peers: Mutex<HashMap<IpAddr, Forwarding>>,
-}
-
-/// What one untrusted peer has forwarded.
-struct Forwarding {
-    minute: u64,
-    clients: HashSet<Client>,
-    warned_ms: Option<u64>,
-}
-
-/// "Many": distinct forwarded clients from one untrusted peer within a minute (section 13.1).
-const MANY_CLIENTS: usize = 100;
-/// Peers watched at most.
-const MAX_PEERS: usize = 64;
-const MINUTE_MS: u64 = 60_000;
-const HOUR_MS: u64 = 3_600_000;
-
-impl ForgottenProxy {
-    /// Notes what an untrusted peer forwarded; true where a warning is due.
-    pub fn note(&self, peer: IpAddr, headers: &HeaderMap, wall_ms: u64) -> bool {
-        // What the peer itself added: the last entry of the last line.
-        let Some(client) = headers
-            .get_all(X_FORWARDED_FOR)
-            .into_iter()
-            .next_back()
-            .and_then(|line| address(entries(line).next()?))
-            .map(Client::of)
-        else {
-            return false;
-        };
-        let Ok(mut peers) = self.peers.try_lock() else {
-            return false;
-        };
-        let minute = wall_ms / MINUTE_MS;
-        if peers.len() >= MAX_PEERS && !peers.contains_key(&peer) {
-            peers.retain(|_, forwarding| {
-                forwarding.minute == minute
-                    || forwarding
-                        .warned_ms
-                        .is_some_and(|at| wall_ms.saturating_sub(at) < HOUR_MS)
-            });
-            if peers.len() >= MAX_PEERS {
-                return false;
-            }
-        }
-        let forwarding = peers.entry(peer).or_insert_with(|| Forwarding {
-            minute,
-            clients: HashSet::new(),
-            warned_ms: None,
-        });
-        if forwarding.minute != minute {
-            forwarding.minute = minute;
-            forwarding.clients.clear();
-        }
-        if forwarding.clients.len() < MANY_CLIENTS {
-            forwarding.clients.insert(client);
-        }
-        let due = forwarding.clients.len() >= MANY_CLIENTS
-            && forwarding
-                .warned_ms
-                .is_none_or(|at| wall_ms.saturating_sub(at) >= HOUR_MS);
-        if due {
-            forwarding.warned_ms = Some(wall_ms);
-        }
-        due
-    }
 }
 
 #[cfg(test)]
@@ -387,33 +319,6 @@ mod tests {
         };
         assert_eq!(with("forwarded"), "2001:db8::1");
         assert_eq!(with("cf-connecting-ip"), "203.0.113.7");
-    }
-
-    /// CLIENT-7: a hundred forwarded clients of one untrusted peer within a minute warn, once an hour.
-    #[test]
-    fn a_forgotten_proxy_is_noticed_once_an_hour() {
-        let noticed = ForgottenProxy::default();
-        let peer = "198.51.100.1".parse().unwrap();
-        let send = |last: u32, at| {
-            let chain = format!("203.0.{}.{}", last / 256, last % 256);
-            noticed.note(peer, &headers(&[("x-forwarded-for", &chain)]), at)
-        };
-        let start = 1_795_276_800_000;
-        assert_eq!((0..99).filter(|last| send(*last, start)).count(), 0);
-        assert!(!send(98, start), "the same client again is no further one");
-        assert!(send(99, start));
-        assert!(!send(100, start));
-        assert_eq!(
-            (0..200)
-                .filter(|last| send(*last, start + MINUTE_MS))
-                .count(),
-            0,
-            "not twice an hour"
-        );
-        assert_eq!(
-            (0..200).filter(|last| send(*last, start + HOUR_MS)).count(),
-            1
-        );
     }
 
     proptest! {

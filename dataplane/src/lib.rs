@@ -13,16 +13,20 @@
     )
 )]
 
+
 pub mod clients;
+mod clock;
 mod connection;
 pub mod counters;
 mod events;
+mod forgotten_proxy;
 mod forward;
 pub mod http1;
 pub mod identity;
 pub mod ladder;
 mod reply;
 mod request;
+mod request_id;
 mod socket;
 mod worker;
 

@@ -19,7 +19,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
 use crate::forward::upgrade::Tunnel;
-use crate::worker::CoarseClock;
+use crate::clock::{CoarseClock, nanos};
 
 /// What a connection is doing; decides which time-out cuts it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -389,11 +389,6 @@ fn address_value(address: IpAddr) -> HeaderValue {
     };
     // An address is visible ASCII: the fallback is never taken.
     HeaderValue::try_from(text).unwrap_or_else(|_| HeaderValue::from_static("unknown"))
-}
-
-/// A duration as the deadlines count.
-pub fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(NEVER)
 }
 
 /// hyper's half of a client connection.

@@ -1,7 +1,7 @@
 //! One worker is one thread: a runtime, a listener, an upstream pool. Nothing is shared but the client table, the
 //! counters and the snapshots.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
@@ -23,7 +23,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::LocalOptions;
 use tokio::sync::watch;
 use weir_shared::client::{Client, fold};
-use weir_shared::clock::{Clock, Now};
+use weir_shared::clock::Clock;
 use weir_shared::event::{Finished, LimitExceeded};
 use weir_shared::handover::Handover;
 use weir_shared::lookup::Ask;
@@ -40,9 +40,11 @@ use crate::counters::Counters;
 use crate::events::{Events, Records};
 use crate::forward::headers::ClientField;
 use crate::forward::pool::Pool;
-use crate::identity::ForgottenProxy;
+use crate::forgotten_proxy::ForgottenProxy;
 use crate::ladder::Rules;
-use crate::socket::{Downstream, Ending, Timeouts, nanos};
+use crate::clock::{CoarseClock, nanos};
+use crate::request_id::RequestIds;
+use crate::socket::{Downstream, Ending, Timeouts};
 
 /// How often a worker looks at its deadlines, sends its log records and reads the wall clock anew.
 const TICK: Duration = Duration::from_millis(50);
@@ -323,98 +325,6 @@ impl Drop for ConnectionSlot {
     }
 }
 
-/// Time as one worker sees it. The monotonic clock is read once a request; the wall clock on each tick, and carried
-/// forward by the monotonic one in between: a clock that is set is noticed within a tick.
-pub struct CoarseClock {
-    clock: Clock,
-    mono_ns: Cell<u64>,
-    /// Wall clock minus monotonic clock, milliseconds; wraps, as the sum wraps back.
-    offset_ms: Cell<u64>,
-}
-
-impl CoarseClock {
-    fn new(clock: Clock) -> Rc<Self> {
-        let coarse = Self {
-            clock,
-            mono_ns: Cell::new(0),
-            offset_ms: Cell::new(0),
-        };
-        coarse.tick();
-        Rc::new(coarse)
-    }
-
-    fn tick(&self) {
-        let now = self.clock.now();
-        self.mono_ns.set(now.mono_ns);
-        self.offset_ms
-            .set(now.wall_ms.wrapping_sub(now.mono_ns / 1_000_000));
-    }
-
-    /// Now.
-    pub fn now(&self) -> Now {
-        match &self.clock {
-            Clock::System(start) => {
-                let mono_ns = nanos(start.elapsed());
-                self.mono_ns.set(mono_ns);
-                Now {
-                    wall_ms: self.offset_ms.get().wrapping_add(mono_ns / 1_000_000),
-                    mono_ns,
-                }
-            }
-            Clock::Manual(_) => {
-                let now = self.clock.now();
-                self.mono_ns.set(now.mono_ns);
-                now
-            }
-        }
-    }
-
-    /// The monotonic clock when it was last read: at most a tick ago.
-    pub fn mono_ns(&self) -> u64 {
-        self.mono_ns.get()
-    }
-
-    /// Microseconds since `start`, read anew.
-    pub fn since_us(&self, start: Now) -> u64 {
-        self.now().mono_ns.saturating_sub(start.mono_ns) / 1000
-    }
-}
-
-/// Makes request ids: unique over restarts and workers, without a random number a request.
-pub struct Ids {
-    prefix: String,
-    counter: Cell<u64>,
-}
-
-impl Ids {
-    fn new() -> Self {
-        use std::hash::{BuildHasher, Hasher};
-        // The standard hasher's keys are random; hashing nothing shows 64 bits of them.
-        let random = std::hash::RandomState::new().build_hasher().finish();
-        Self {
-            prefix: format!("{random:016x}-"),
-            counter: Cell::new(0),
-        }
-    }
-
-    /// The next id.
-    pub fn next(&self) -> HeaderValue {
-        const DIGITS: &[u8; 16] = b"0123456789abcdef";
-        let count = self.counter.get().wrapping_add(1);
-        self.counter.set(count);
-        let mut id = Vec::with_capacity(self.prefix.len() + 12);
-        id.extend_from_slice(self.prefix.as_bytes());
-        id.extend(
-            (0..12)
-                .rev()
-                .filter_map(|digit| DIGITS.get((count >> (4 * digit)) as usize & 15)),
-        );
-        // Hexadecimal digits and a dash are visible ASCII: the fallback is never taken.
-        HeaderValue::from_maybe_shared(bytes::Bytes::from(id))
-            .unwrap_or(HeaderValue::from_static("-"))
-    }
-}
-
 /// Everything a request of this thread needs.
 pub struct Worker {
     /// The ladder's rules.
@@ -460,7 +370,7 @@ pub struct Worker {
     /// CLIENT-7, shared by all workers.
     pub forgotten_proxy: Arc<ForgottenProxy>,
     /// Request ids.
-    pub ids: Ids,
+    pub ids: RequestIds,
     snapshots: RefCell<Cache<Arc<ArcSwap<Snapshot>>, Arc<Snapshot>>>,
     stopped: watch::Receiver<Stop>,
     timeouts: Timeouts,
@@ -513,7 +423,7 @@ impl Worker {
             ask: Arc::clone(&parts.ask),
             lookup_timeout: settings.lookup.timeout,
             forgotten_proxy,
-            ids: Ids::new(),
+            ids: RequestIds::new(),
             snapshots: RefCell::new(Cache::new(Arc::clone(&parts.snapshots))),
             stopped,
             timeouts: Timeouts {

@@ -16,7 +16,7 @@ use tokio::net::TcpStream;
 use weir_shared::settings::{Settings, Upstream};
 
 use super::body::RequestBody;
-use crate::worker::CoarseClock;
+use crate::clock::{CoarseClock, nanos};
 
 /// Idle connections a worker keeps at most.
 const MAX_IDLE: usize = 256;
@@ -100,8 +100,7 @@ impl Pool {
             upstream: settings.upstream.clone(),
             connect_timeout: settings.timeouts.upstream_connect,
             answer_timeout: settings.timeouts.upstream,
-            keep_ns: u64::try_from(settings.timeouts.upstream_keepalive.as_nanos())
-                .unwrap_or(u64::MAX),
+            keep_ns: nanos(settings.timeouts.upstream_keepalive),
         }
     }
 

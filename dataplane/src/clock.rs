@@ -1,0 +1,71 @@
+//! Time as one worker sees it: two clocks, read as seldom as can be.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use weir_shared::clock::{Clock, Now};
+
+/// Time as one worker sees it. The monotonic clock is read once a request; the wall clock on each tick, and carried
+/// forward by the monotonic one in between: a clock that is set is noticed within a tick.
+pub struct CoarseClock {
+    clock: Clock,
+    mono_ns: Cell<u64>,
+    /// Wall clock minus monotonic clock, milliseconds; wraps, as the sum wraps back.
+    offset_ms: Cell<u64>,
+}
+
+impl CoarseClock {
+    /// A clock that was just read.
+    pub fn new(clock: Clock) -> Rc<Self> {
+        let coarse = Self {
+            clock,
+            mono_ns: Cell::new(0),
+            offset_ms: Cell::new(0),
+        };
+        coarse.tick();
+        Rc::new(coarse)
+    }
+
+    /// Reads both clocks anew. Called on every tick of the worker.
+    pub fn tick(&self) {
+        let now = self.clock.now();
+        self.mono_ns.set(now.mono_ns);
+        self.offset_ms
+            .set(now.wall_ms.wrapping_sub(now.mono_ns / 1_000_000));
+    }
+
+    /// Now.
+    pub fn now(&self) -> Now {
+        match &self.clock {
+            Clock::System(start) => {
+                let mono_ns = nanos(start.elapsed());
+                self.mono_ns.set(mono_ns);
+                Now {
+                    wall_ms: self.offset_ms.get().wrapping_add(mono_ns / 1_000_000),
+                    mono_ns,
+                }
+            }
+            Clock::Manual(_) => {
+                let now = self.clock.now();
+                self.mono_ns.set(now.mono_ns);
+                now
+            }
+        }
+    }
+
+    /// The monotonic clock when it was last read: at most a tick ago.
+    pub fn mono_ns(&self) -> u64 {
+        self.mono_ns.get()
+    }
+
+    /// Microseconds since `start`, read anew.
+    pub fn since_us(&self, start: Now) -> u64 {
+        self.now().mono_ns.saturating_sub(start.mono_ns) / 1000
+    }
+}
+
+/// A duration as the deadlines count.
+pub fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,116 @@
+//! A load balancer that is missing in `WAF_TRUSTED_PROXIES` (CLIENT-7).
+
+use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
+use std::sync::Mutex;
+
+use http::HeaderMap;
+use weir_shared::client::Client;
+
+use crate::identity::nearest_forwarded;
+
+/// Notices a forgotten `WAF_TRUSTED_PROXIES`: one untrusted peer that forwards for many clients (CLIENT-7).
+#[derive(Default)]
+pub struct ForgottenProxy {
+    /// Only requests of untrusted peers that carry `X-Forwarded-For` come here; a contended lock skips the look.
+    peers: Mutex<HashMap<IpAddr, Forwarding>>,
+}
+
+/// What one untrusted peer has forwarded.
+struct Forwarding {
+    minute: u64,
+    clients: HashSet<Client>,
+    warned_ms: Option<u64>,
+}
+
+/// "Many": distinct forwarded clients from one untrusted peer within a minute.
+const MANY_CLIENTS: usize = 100;
+/// Peers watched at most.
+const MAX_PEERS: usize = 64;
+const MINUTE_MS: u64 = 60_000;
+const HOUR_MS: u64 = 3_600_000;
+
+impl ForgottenProxy {
+    /// Notes what an untrusted peer forwarded; true where a warning is due.
+    pub fn note(&self, peer: IpAddr, headers: &HeaderMap, wall_ms: u64) -> bool {
+        let Some(client) = nearest_forwarded(headers).map(Client::of) else {
+            return false;
+        };
+        let Ok(mut peers) = self.peers.try_lock() else {
+            return false;
+        };
+        let minute = wall_ms / MINUTE_MS;
+        if peers.len() >= MAX_PEERS && !peers.contains_key(&peer) {
+            peers.retain(|_, forwarding| {
+                forwarding.minute == minute
+                    || forwarding
+                        .warned_ms
+                        .is_some_and(|at| wall_ms.saturating_sub(at) < HOUR_MS)
+            });
+            if peers.len() >= MAX_PEERS {
+                return false;
+            }
+        }
+        let forwarding = peers.entry(peer).or_insert_with(|| Forwarding {
+            minute,
+            clients: HashSet::new(),
+            warned_ms: None,
+        });
+        if forwarding.minute != minute {
+            forwarding.minute = minute;
+            forwarding.clients.clear();
+        }
+        if forwarding.clients.len() < MANY_CLIENTS {
+            forwarding.clients.insert(client);
+        }
+        let due = forwarding.clients.len() >= MANY_CLIENTS
+            && forwarding
+                .warned_ms
+                .is_none_or(|at| wall_ms.saturating_sub(at) >= HOUR_MS);
+        if due {
+            forwarding.warned_ms = Some(wall_ms);
+        }
+        due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+    use crate::identity::X_FORWARDED_FOR;
+
+    fn headers(forwarded_for: &str) -> HeaderMap {
+        let mut map = HeaderMap::new();
+        map.append(X_FORWARDED_FOR, HeaderValue::from_str(forwarded_for).unwrap());
+        map
+    }
+
+    /// CLIENT-7: a hundred forwarded clients of one untrusted peer within a minute warn, once an hour.
+    #[test]
+    fn a_forgotten_proxy_is_noticed_once_an_hour() {
+        let noticed = ForgottenProxy::default();
+        let peer = "198.51.100.1".parse().unwrap();
+        let send = |last: u32, at| {
+            let chain = format!("203.0.{}.{}", last / 256, last % 256);
+            noticed.note(peer, &headers(&chain), at)
+        };
+        let start = 1_795_276_800_000;
+        assert_eq!((0..99).filter(|last| send(*last, start)).count(), 0);
+        assert!(!send(98, start), "the same client again is no further one");
+        assert!(send(99, start));
+        assert!(!send(100, start));
+        assert_eq!(
+            (0..200)
+                .filter(|last| send(*last, start + MINUTE_MS))
+                .count(),
+            0,
+            "not twice an hour"
+        );
+        assert_eq!(
+            (0..200).filter(|last| send(*last, start + HOUR_MS)).count(),
+            1
+        );
+    }
+}
