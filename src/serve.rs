@@ -93,7 +93,7 @@ pub fn serve(settings: Settings, announce: Announce) -> Result<(), StartError> {
     let lookups =
         Lookups::start(&settings, &clock, &clients, kept).map_err(|error| unfit(&error))?;
     let ask = lookups.asking();
-    let counting = Counting::new(settings.workers, Arc::clone(&table));
+    let counting = Counting::of(&bound, Arc::clone(&table));
     let (breaks_up, breaks) = bounded(MAX_BREAKS);
     let (finished_up, finished) = bounded(MAX_FINISHED);
     let (lines_up, lines) = bounded(MAX_LINES);
@@ -150,7 +150,6 @@ pub fn serve(settings: Settings, announce: Announce) -> Result<(), StartError> {
             finished: settings.anomalies.is_on().then_some(finished_up),
             handover: handle.handover(),
             ask,
-            counting,
         },
     )?;
 

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use weir_shared::clock::{Clock, Now};
 
-/// Time as one worker sees it. The monotonic clock is read once a request; the wall clock on each tick, and carried
-/// forward by the monotonic one in between: a clock that is set is noticed within a tick.
+/// Time as one worker sees it. The monotonic clock is read once a request; the wall clock on each
+/// tick, and carried forward by the monotonic one in between: a clock that is set is noticed within
+/// a tick.
 pub struct CoarseClock {
     clock: Clock,
     mono_ns: Cell<u64>,

@@ -1,5 +1,5 @@
-//! One client connection from accept to close: hyper in the middle, time-outs and the drain around it, a lingering
-//! close where a body was left unread.
+//! One client connection from accept to close: hyper in the middle, time-outs and the drain around
+//! it, a tunnel or a lingering close at its end.
 
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -8,19 +8,17 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-use http::Request;
-use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use weir_shared::totals::ConnectionError;
 
-use crate::forward::upgrade;
+use crate::downstream::{Downstream, Ending, Socket};
+use crate::forward::tunnel::{self, TunnelSlot};
 use crate::request;
-use crate::socket::{Downstream, Ending, Socket};
 use crate::worker::Worker;
 
-/// Head of a request at most; larger is 431, and so are more than 100 fields: hyper parses up to that number without an
-/// allocation, and with two for any other bound.
+/// Head of a request at most; larger is 431, and so are more than 100 fields: hyper parses up to
+/// that number without an allocation, and with two for any other bound.
 const MAX_HEAD: usize = 32 * 1024;
 /// What a lingering close reads at most.
 const LINGER_BYTES: usize = 1024 * 1024;
@@ -35,10 +33,8 @@ const PANICKED: &[u8] =
 
 /// Serves one connection to its end.
 pub async fn serve(worker: Rc<Worker>, downstream: Rc<Downstream>) {
-    let service = {
-        let (worker, downstream) = (Rc::clone(&worker), Rc::clone(&downstream));
-        service_fn(move |request: Request<Incoming>| request::answer(&worker, &downstream, request))
-    };
+    let tunnel = TunnelSlot::default();
+    let service = service_fn(|request| request::serve(&worker, &downstream, &tunnel, request));
     let mut connection = http1::Builder::new()
         // Our own sweeper cuts slow heads; hyper's timer would cost a sleep a request.
         .header_read_timeout(None)
@@ -67,49 +63,55 @@ pub async fn serve(worker: Rc<Worker>, downstream: Rc<Downstream>) {
     })
     .await;
 
-    // What follows is rare, and boxed: held in this future, it would cost every idle connection its size.
+    // What follows is rare, and boxed: held in this future, it would cost every idle connection its
+    // size.
     match outcome {
-        Err(Ending::HeadTimeout) => {
+        Err(ending) => {
+            // Dropping what hyper holds finishes the running request as aborted.
             drop(connection);
-            worker
-                .counters
-                .connection_error(ConnectionError::HeadTimeout);
-            downstream.write_last_words(HEAD_TIMEOUT);
-            Box::pin(linger(&downstream)).await;
+            Box::pin(cut(&worker, &downstream, ending)).await;
         }
-        Err(Ending::Panicked) => {
-            drop(connection);
-            worker.counters.connection_error(ConnectionError::Panic);
-            if !downstream.answering.get() {
-                downstream.write_last_words(PANICKED);
-            }
-            Box::pin(linger(&downstream)).await;
-        }
-        // Dropping what hyper holds finishes the running request as aborted.
-        Err(_) => {}
         Ok(Err(error)) => {
-            let refused_head = note_error(&worker, &error);
+            let refused_head = count_error(&worker, &error);
             drop(connection);
-            if refused_head || downstream.unread_body.get() {
+            if refused_head || downstream.upload.is_unread() {
                 Box::pin(linger(&downstream)).await;
             }
         }
         Ok(Ok(())) => {
-            let tunnel = downstream.tunnel.borrow_mut().take();
             let parts = connection.into_parts();
-            if let Some(tunnel) = tunnel {
-                Box::pin(upgrade::run(&downstream, parts.io, parts.read_buf, tunnel)).await;
-            } else if downstream.unread_body.get() {
+            let agreed = tunnel.take();
+            if let Some(agreed) = agreed {
+                Box::pin(tunnel::run(&downstream, parts.io, parts.read_buf, agreed)).await;
+            } else if downstream.upload.is_unread() {
                 Box::pin(linger(&downstream)).await;
             }
         }
     }
-    // A tunnel that was agreed but never began: its exchange finishes here, not with the last reference.
-    drop(downstream.tunnel.borrow_mut().take());
+}
+
+/// Ends a connection before its time, with a response where one can still be sent.
+async fn cut(worker: &Worker, downstream: &Downstream, ending: Ending) {
+    let response = match ending {
+        Ending::HeadTimeout => {
+            let kind = ConnectionError::HeadTimeout;
+            worker.counters.connection_error(kind);
+            Some(HEAD_TIMEOUT)
+        }
+        Ending::Panicked => {
+            worker.counters.connection_error(ConnectionError::Panic);
+            (!downstream.is_answering()).then_some(PANICKED)
+        }
+        Ending::No | Ending::Drain | Ending::Stalled | Ending::Abort => return,
+    };
+    if let Some(response) = response {
+        downstream.write_at_once(response);
+    }
+    linger(downstream).await;
 }
 
 /// Counts what hyper could not take for a request; true where it answered with 400, 414 or 431.
-fn note_error(worker: &Worker, error: &hyper::Error) -> bool {
+fn count_error(worker: &Worker, error: &hyper::Error) -> bool {
     if !error.is_parse() {
         return false;
     }
@@ -122,8 +124,8 @@ fn note_error(worker: &Worker, error: &hyper::Error) -> bool {
     true
 }
 
-/// Sends FIN, then reads and discards for a bounded while: closing with bytes unread would make the system send a
-/// reset, and the client would lose the answer it has not read yet.
+/// Sends FIN, then reads and discards for a bounded while: closing with bytes unread would make the
+/// system send a reset, and the client would lose the response it has not read yet.
 async fn linger(downstream: &Downstream) {
     downstream.shutdown_write();
     let mut timeout = pin!(tokio::time::sleep(LINGER));

@@ -1,16 +1,29 @@
-//! What is counted on the request path: one set of atomics a worker, on cache lines of its own, folded when asked.
+//! What is counted on the request path: one set of atomics a worker, on cache lines of its own,
+//! folded when asked.
 //!
-//! Every ordering here is relaxed: each number stands alone, and a scrape that is one request behind is as good.
+//! Every ordering here is relaxed: each number stands alone, and a scrape that is one request
+//! behind is as good.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 
 use http::StatusCode;
 use weir_shared::totals::{
-    ConnectionError, DURATION_BOUNDS_US, Histogram, RESPONSE_CLASSES, Totals,
+    ConnectionError, DURATION_BOUNDS_US, Histogram, OriginCounts, RESPONSE_CLASSES, Totals,
 };
 use weir_shared::verdict::{Action, LimitKind};
 
-/// The counters of one worker. Two cache lines of distance: the prefetcher of some processors pulls lines in pairs.
+/// What one worker counts, shared with whoever scrapes it.
+#[derive(Clone, Default)]
+pub struct WorkerCounters {
+    /// The counters.
+    pub counters: Arc<Counters>,
+    /// Requests by country and AS number, since they were last scraped.
+    pub origins: Arc<Mutex<OriginCounts>>,
+}
+
+/// The counters of one worker. Two cache lines of distance: the prefetcher of some processors pulls
+/// lines in pairs.
 #[repr(align(128))]
 #[derive(Default)]
 pub struct Counters {

@@ -1,8 +1,9 @@
-//! What goes up: breaks, each at once on a channel of its own; log records and finished requests, in batches; counts by
-//! country and AS number, folded on the tick. Nothing here blocks; what does not fit is counted.
+//! What goes up: breaks, each at once on a channel of its own; log records and finished requests,
+//! in batches; counts by country and AS number, folded on the tick. Nothing here blocks; what does
+//! not fit is counted.
 //!
-//! Finished requests are reported only while an anomaly threshold is set, and origins are counted only while lookups are
-//! on: with both off, neither costs a request anything (ALERT-1).
+//! Finished requests are reported only while an anomaly threshold is set, and origins are counted
+//! only while lookups are on: with both off, neither costs a request anything (ALERT-1).
 
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex, TryLockError};
@@ -14,7 +15,7 @@ use weir_shared::lookup::Origin;
 use weir_shared::record::{Batch, Record};
 use weir_shared::totals::OriginCounts;
 
-use crate::counters::Counters;
+use crate::counters::{Counters, WorkerCounters};
 
 /// Finished requests that travel together; they are small.
 const FINISHED_BATCH: usize = 256;
@@ -49,8 +50,7 @@ impl Events {
         breaks: Sender<LimitExceeded>,
         records: Option<Records>,
         finished: Option<Sender<Vec<Finished>>>,
-        counters: Arc<Counters>,
-        origins: Arc<Mutex<OriginCounts>>,
+        own: WorkerCounters,
     ) -> Self {
         Self {
             breaks,
@@ -58,8 +58,8 @@ impl Events {
             gathered_records: RefCell::default(),
             finished,
             gathered_finished: RefCell::default(),
-            counters,
-            origins,
+            counters: own.counters,
+            origins: own.origins,
             gathered_origins: RefCell::default(),
         }
     }
@@ -78,7 +78,8 @@ impl Events {
         sent
     }
 
-    /// Gathers the record that `fill` makes, given the header fields to log; sends the batch once it is full.
+    /// Gathers the record that `fill` makes, given the header fields to log; sends the batch once
+    /// it is full.
     pub fn record(&self, fill: impl FnOnce(&[HeaderName], &mut Batch) -> Record) {
         let Some(records) = &self.records else { return };
         let mut gathered = self.gathered_records.borrow_mut();
@@ -88,7 +89,8 @@ impl Events {
         }
     }
 
-    /// Gathers a finished request; sends the batch once it is full. Call it only where [`Events::wants_finished`].
+    /// Gathers a finished request; sends the batch once it is full. Call it only where
+    /// [`Events::wants_finished`].
     pub fn finished(&self, finished: Finished) {
         let full = {
             let mut gathered = self.gathered_finished.borrow_mut();
@@ -105,7 +107,8 @@ impl Events {
         self.gathered_origins.borrow_mut().count(origin);
     }
 
-    /// Sends what was gathered. Called on every tick of the worker, so that a line is never long in coming.
+    /// Sends what was gathered. Called on every tick of the worker, so that a line is never long in
+    /// coming.
     pub fn flush(&self) {
         self.flush_records();
         self.flush_finished();
@@ -174,10 +177,12 @@ mod tests {
         finished: Option<Sender<Vec<Finished>>>,
         counters: &Arc<Counters>,
     ) -> (Events, Arc<Mutex<OriginCounts>>) {
-        let origins = Arc::new(Mutex::default());
-        let counters = Arc::clone(counters);
-        let events = Events::new(breaks, None, finished, counters, Arc::clone(&origins));
-        (events, origins)
+        let own = WorkerCounters {
+            counters: Arc::clone(counters),
+            origins: Arc::default(),
+        };
+        let origins = Arc::clone(&own.origins);
+        (Events::new(breaks, None, finished, own), origins)
     }
 
     /// LIMIT-6: a full channel is told at once and counted, nothing waits.
@@ -296,7 +301,8 @@ mod tests {
         }
     }
 
-    /// ALERT-1: finished requests go up in batches, in order; what finds the channel full is counted and nothing waits.
+    /// ALERT-1: finished requests go up in batches, in order; what finds the channel full is
+    /// counted and nothing waits.
     #[test]
     fn finished_requests_go_up_in_batches() {
         let (up, down) = crossbeam_channel::bounded(1);

@@ -9,10 +9,12 @@ use weir_shared::client::Client;
 
 use crate::identity::nearest_forwarded;
 
-/// Notices a forgotten `WAF_TRUSTED_PROXIES`: one untrusted peer that forwards for many clients (CLIENT-7).
+/// Notices a forgotten `WAF_TRUSTED_PROXIES`: one untrusted peer that forwards for many clients
+/// (CLIENT-7).
 #[derive(Default)]
 pub struct ForgottenProxy {
-    /// Only requests of untrusted peers that carry `X-Forwarded-For` come here; a contended lock skips the look.
+    /// Only requests of untrusted peers that carry `X-Forwarded-For` come here; a contended lock
+    /// skips the look.
     peers: Mutex<HashMap<IpAddr, Forwarding>>,
 }
 
@@ -83,11 +85,15 @@ mod tests {
 
     fn headers(forwarded_for: &str) -> HeaderMap {
         let mut map = HeaderMap::new();
-        map.append(X_FORWARDED_FOR, HeaderValue::from_str(forwarded_for).unwrap());
+        map.append(
+            X_FORWARDED_FOR,
+            HeaderValue::from_str(forwarded_for).unwrap(),
+        );
         map
     }
 
-    /// CLIENT-7: a hundred forwarded clients of one untrusted peer within a minute warn, once an hour.
+    /// CLIENT-7: a hundred forwarded clients of one untrusted peer within a minute warn, once an
+    /// hour.
     #[test]
     fn a_forgotten_proxy_is_noticed_once_an_hour() {
         let noticed = ForgottenProxy::default();

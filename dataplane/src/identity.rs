@@ -80,8 +80,8 @@ fn entries(line: &HeaderValue) -> impl Iterator<Item = &[u8]> {
     line.as_bytes().rsplit(|byte| *byte == b',')
 }
 
-/// The pieces of a text between separators outside quoted strings (RFC 9110 §5.6.4), from right to left: what the
-/// nearest proxy wrote is read right, whatever stands before it.
+/// The pieces of a text between separators outside quoted strings (RFC 9110 §5.6.4), from right to
+/// left: what the nearest proxy wrote is read right, whatever stands before it.
 fn rsplit_unquoted(text: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
     let mut left = Some(text);
     std::iter::from_fn(move || {
@@ -106,8 +106,9 @@ fn ends_escaping(before: &[u8]) -> bool {
     backslashes.count() % 2 == 1
 }
 
-/// Walks a chain from the nearest entry: trusted addresses are skipped, the first untrusted one is the client; if all
-/// are trusted, the farthest is. What is no address ends the walk, and the last good one stands (CLIENT-3).
+/// Walks a chain from the nearest entry: trusted addresses are skipped, the first untrusted one is
+/// the client; if all are trusted, the farthest is. What is no address ends the walk, and the last
+/// good one stands (CLIENT-3).
 fn walk<'a>(peer: IpAddr, trusted: &NetSet, entries: impl Iterator<Item = &'a [u8]>) -> IpAddr {
     let mut last_good = peer;
     for entry in entries.take(MAX_ENTRIES) {
@@ -153,8 +154,8 @@ fn is_port(text: &str) -> bool {
     text.parse::<u16>().is_ok() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// The `for` parameter of one `Forwarded` element (RFC 7239 §4). An element without one names nobody
-/// and ends the walk: what stands behind it is the client's own word (FORWARD-2).
+/// The `for` parameter of one `Forwarded` element (RFC 7239 §4). An element without one names
+/// nobody and ends the walk: what stands behind it is the client's own word (FORWARD-2).
 fn forwarded_for(element: &[u8]) -> &[u8] {
     let parameter = rsplit_unquoted(element, b';').find_map(|pair| {
         let mut sides = pair.splitn(2, |byte| *byte == b'=');
@@ -227,7 +228,8 @@ mod tests {
         );
     }
 
-    /// CLIENT-3: lines joined, right to left, trusted skipped, the first untrusted one is the client.
+    /// CLIENT-3: lines joined, right to left, trusted skipped, the first untrusted one is the
+    /// client.
     #[test]
     fn the_chain_is_walked_from_the_right() {
         let x = "x-forwarded-for";
@@ -266,7 +268,8 @@ mod tests {
         assert_eq!(client(&[("x-forwarded-for", &chain(64))]), "10.0.0.2");
     }
 
-    /// CLIENT-3: what a client wrote into the line spoils its own entries, not those that proxies added to it.
+    /// CLIENT-3: what a client wrote into the line spoils its own entries, not those that proxies
+    /// added to it.
     #[test]
     fn bytes_beyond_ascii_spoil_one_entry() {
         let mut map = HeaderMap::new();
@@ -277,7 +280,8 @@ mod tests {
         assert_eq!(found.address.to_string(), "203.0.113.7");
     }
 
-    /// CLIENT-4: nothing in a quoted string ends an element or a pair (RFC 7239 §4): a proxy quotes what the client sent.
+    /// CLIENT-4: nothing in a quoted string ends an element or a pair (RFC 7239 §4): a proxy quotes
+    /// what the client sent.
     #[test]
     fn a_quoted_string_names_no_client() {
         let peer = "10.0.0.1".parse().unwrap();

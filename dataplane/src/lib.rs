@@ -1,8 +1,8 @@
 //! The data plane: accepts, identifies, decides, forwards, counts.
 //!
-//! One worker is one thread with its own runtime, listener and upstream pool. Workers share the client table, the
-//! counters and the snapshot that the control plane publishes; nothing else. Everything the data plane says goes out by
-//! value over bounded channels, and it waits for nobody.
+//! One worker is one thread with its own runtime, listener and upstream pool. Workers share the
+//! client table, the counters and the snapshot that the control plane publishes; nothing else.
+//! Everything the data plane says goes out by value over bounded channels, and it waits for nobody.
 #![cfg_attr(
     test,
     allow(
@@ -13,28 +13,41 @@
     )
 )]
 
-
+mod accept;
+mod bind;
 pub mod clients;
 mod clock;
 mod connection;
-pub mod counters;
+mod connection_limits;
+mod counters;
+mod downstream;
 mod events;
+mod exchange;
 mod forgotten_proxy;
 mod forward;
+mod headers;
 pub mod http1;
 pub mod identity;
 pub mod ladder;
-mod reply;
+mod outcome;
+mod own;
+mod plane;
+mod problem;
+mod rate_limit;
+mod refuse;
 mod request;
 mod request_id;
-mod socket;
+mod trailers;
+mod upstream;
 mod worker;
 
-/// A door for the fuzz targets.
+/// The functions that the fuzz targets call.
 #[cfg(fuzzing)]
 pub mod fuzzing {
-    pub use crate::forward::headers;
+    pub use crate::headers;
 }
 
+pub use bind::{BindError, Bound};
 pub use events::Records;
-pub use worker::{BindError, Bound, Counting, DataPlane, Parts, Stop};
+pub use plane::{Counting, DataPlane};
+pub use worker::{Parts, Stop};

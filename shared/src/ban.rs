@@ -104,7 +104,8 @@ impl Cause {
         }
     }
 
-    /// Whether the service made the ban by itself; only such bans may be dropped while active (BAN-5).
+    /// Whether the service made the ban by itself; only such bans may be dropped while active
+    /// (BAN-5).
     pub const fn is_automatic(self) -> bool {
         match self {
             Self::RateLimit | Self::ByteLimit => true,
@@ -224,8 +225,8 @@ impl<T> From<T> for WithUnknown<T> {
     }
 }
 
-/// Members that this version does not know, in their order. Boxed: nearly no ban has any, and four empty maps in each of
-/// 10,000 bans are memory too.
+/// Members that this version does not know, in their order. Boxed: nearly no ban has any, and four
+/// empty maps in each of 10,000 bans are memory too.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Unknown(Option<Box<Map<String, Value>>>);
 
@@ -249,7 +250,8 @@ impl<'de> Deserialize<'de> for Unknown {
     }
 }
 
-/// The request that broke a limit. Texts are cut at 1,024 characters, bytes that are not UTF-8 replaced.
+/// The request that broke a limit. Texts are cut at 1,024 characters, bytes that are not UTF-8
+/// replaced.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct RequestNote {
     /// `GET`, …
@@ -273,7 +275,8 @@ pub struct RequestNote {
 mod tests {
     use super::*;
 
-    /// BAN-4: a hand-written entry needs `netblock` and `ban_expires`; the rest gets defaults, unknown members are kept.
+    /// BAN-4: a hand-written entry needs `netblock` and `ban_expires`; the rest gets defaults,
+    /// unknown members are kept.
     #[test]
     fn a_hand_written_entry_gets_defaults_and_keeps_what_is_unknown() {
         let ban: Ban = serde_json::from_str(

@@ -1,7 +1,8 @@
 //! Time as an argument: below the edges nobody asks a clock.
 //!
-//! Two readings go together. The wall clock is for windows and bans, because they outlive a restart; the monotonic
-//! clock is for time-outs and for the order in which clients were seen, because it never steps back.
+//! Two readings go together. The wall clock is for windows and bans, because they outlive a
+//! restart; the monotonic clock is for time-outs and for the order in which clients were seen,
+//! because it never steps back.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -57,7 +58,8 @@ impl Clock {
                     .map_or(0, millis),
                 mono_ns: u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX),
             },
-            // Relaxed: a test moves the clock and then makes a request; the request's own channel orders the two.
+            // Relaxed: a test moves the clock and then makes a request; the request's own channel
+            // orders the two.
             Self::Manual(clock) => Now {
                 wall_ms: clock.wall_ms.load(Ordering::Relaxed),
                 mono_ns: clock.mono_ns.load(Ordering::Relaxed),

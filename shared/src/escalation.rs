@@ -1,7 +1,7 @@
 //! How long the next automatic ban of a netblock lasts (BAN-1): pure.
 //!
-//! Both planes call it: the control plane to make the ban, the data plane to tell the client that broke the limit how
-//! long it will last without waiting for the control plane.
+//! Both planes call it: the control plane to make the ban, the data plane to tell the client that
+//! broke the limit how long it will last without waiting for the control plane.
 
 use std::time::Duration;
 

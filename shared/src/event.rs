@@ -8,8 +8,9 @@ use crate::client::Client;
 use crate::lookup::Lookup;
 use crate::verdict::LimitKind;
 
-/// A request that ended, for the anomaly counters; reported only while one of their thresholds is set (ALERT-1). They
-/// travel in batches, and are counted at the time they are taken: at most a tick of both planes later.
+/// A request that ended, for the anomaly counters; reported only while one of their thresholds is
+/// set (ALERT-1). They travel in batches, and are counted at the time they are taken: at most a
+/// tick of both planes later.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Finished {
     /// The full address of its client: a watched netblock may be narrower than an IPv6 client.
@@ -20,7 +21,8 @@ pub struct Finished {
     pub bytes: u64,
 }
 
-/// A limit that a client exceeded; its own bounded channel, so that log traffic never pushes a ban out.
+/// A limit that a client exceeded; its own bounded channel, so that log traffic never pushes a ban
+/// out.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LimitExceeded {
     /// Who exceeded it.

@@ -1,6 +1,7 @@
 //! How the data plane hands a request under `/_waf/` to whoever answers it, after the ladder.
 //!
-//! One function type. The data plane calls it once with no body; told to, it reads the body, bounded, and calls again.
+//! One function type. The data plane calls it once with no body; told to, it reads the body,
+//! bounded, and calls again.
 
 use std::sync::Arc;
 

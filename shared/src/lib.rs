@@ -1,7 +1,7 @@
 //! What the two planes and the commands say to each other.
 //!
-//! No sockets, no files, no threads: values, pure arithmetic and the few traits and function types that let the data
-//! plane and the control plane talk without knowing each other.
+//! No sockets, no files, no threads: values, pure arithmetic and the few traits and function types
+//! that let the data plane and the control plane talk without knowing each other.
 #![cfg_attr(
     test,
     allow(

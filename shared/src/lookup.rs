@@ -1,7 +1,7 @@
 //! What a lookup tells about a client: its country and its AS; and how the data plane asks for one.
 //!
-//! One function type, as in `handover.rs`: the data plane asks, never waits in the call, and learns the answer at once,
-//! through the client table, or through a call back.
+//! One function type, as in `handover.rs`: the data plane asks, never waits in the call, and learns
+//! the answer at once, through the client table, or through a call back.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::client::Client;
 
-/// The answer of a lookup. A client without a country is unknown, whatever its AS number (LOOKUP-4).
+/// The answer of a lookup. A client without a country is unknown, whatever its AS number
+/// (LOOKUP-4).
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Lookup {
     /// ISO 3166-1 alpha-2 code.
@@ -26,8 +27,8 @@ pub struct Lookup {
     pub as_name: Option<String>,
 }
 
-/// Called with the outcome of a lookup that a request waits for: none if it failed. Called once, or dropped with its
-/// lookup.
+/// Called with the outcome of a lookup that a request waits for: none if it failed. Called once, or
+/// dropped with its lookup.
 pub type OnLookup = Box<dyn FnOnce(Option<Arc<Lookup>>) + Send>;
 
 /// The state of a lookup after it was asked for.
@@ -41,14 +42,16 @@ pub enum LookupStarted {
     },
     /// It is being looked up; the answer reaches the client table, and [`OnLookup`].
     Later,
-    /// It is not known for now, and nobody should wait: a failure not long ago, or too many questions.
+    /// It is not known for now, and nobody should wait: a failure not long ago, or too many
+    /// questions.
     NotNow {
         /// When to ask again, on the monotonic clock, nanoseconds.
         again_ns: u64,
     },
 }
 
-/// Asks about a client. Never blocks; a client that is asked about already is not asked about twice.
+/// Asks about a client. Never blocks; a client that is asked about already is not asked about
+/// twice.
 pub type Ask = Arc<dyn Fn(Client, Option<OnLookup>) -> LookupStarted + Send + Sync>;
 
 /// An AS number that means something: neither 0 nor 64512, which stand for unknown (LOOKUP-4).
@@ -72,7 +75,8 @@ impl AsNumber {
         self.0
     }
 
-    /// Reads `15169`, `AS15169` or `AS15169 Name`, and gives the name too. None inside stands for unknown.
+    /// Reads `15169`, `AS15169` or `AS15169 Name`, and gives the name too. None inside stands for
+    /// unknown.
     ///
     /// # Errors
     /// [`NotAnAsNumber`] if it is none of these.
@@ -153,7 +157,8 @@ impl Lookup {
     /// The AS number, where one is known.
     pub fn as_number(&self) -> Option<AsNumber> {
         let text = self.asn.as_deref()?;
-        // Asked for of every new client: the form that answers have, before those that a hand may write.
+        // Asked for of every new client: the form that answers have, before those that a hand may
+        // write.
         match text.strip_prefix("AS").and_then(number) {
             Some(number) => AsNumber::new(number),
             None => AsNumber::parse_named(text).ok()?.0,
@@ -161,9 +166,9 @@ impl Lookup {
     }
 }
 
-/// The country and the AS number of a client, as far as they are known: its requests are counted by them. A client without a
-/// country is unknown, whatever its AS number (LOOKUP-4). Kept with the client, so that counting a request reads nothing
-/// but what the request touches anyway.
+/// The country and the AS number of a client, as far as they are known: its requests are counted by
+/// them. A client without a country is unknown, whatever its AS number (LOOKUP-4). Kept with the
+/// client, so that counting a request reads nothing but what the request touches anyway.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Origin {
     /// Its country.
@@ -181,9 +186,10 @@ impl Origin {
     }
 }
 
-/// Whether an address can belong to a visitor from the Internet. Others are never looked up: nobody outside knows them,
-/// and they are nobody's business (LOOKUP-2). The ranges are those of the IANA special-purpose registries that are not
-/// globally reachable, multicast and reserved ones included.
+/// Whether an address can belong to a visitor from the Internet. Others are never looked up: nobody
+/// outside knows them, and they are nobody's business (LOOKUP-2). The ranges are those of the IANA
+/// special-purpose registries that are not globally reachable, multicast and reserved ones
+/// included.
 pub fn is_public(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => is_public_v4(v4),
@@ -210,7 +216,8 @@ fn is_public_v4(address: Ipv4Addr) -> bool {
 
 fn is_public_v6(address: Ipv6Addr) -> bool {
     let [a, b, ..] = address.segments();
-    // Global unicast is 2000::/3 alone; in it 2001::/23 is for protocols, 2001:db8::/32 and 3fff::/20 for documents.
+    // Global unicast is 2000::/3 alone; in it 2001::/23 is for protocols, 2001:db8::/32 and
+    // 3fff::/20 for documents.
     a >> 13 == 1 && !(a == 0x2001 && (b < 0x200 || b == 0x0db8)) && !(a == 0x3fff && b < 0x1000)
 }
 

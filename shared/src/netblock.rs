@@ -1,7 +1,8 @@
 //! Prefixes and sets of them.
 //!
 //! A [`Netblock`] is always masked, always folded to IPv4 where it was IPv4-mapped. Ban lookups use
-//! [`crate::snapshot::BanIndex`]; the sets here hold static lists, where containment is all that is asked.
+//! [`crate::snapshot::BanIndex`]; the sets here hold static lists, where containment is all that is
+//! asked.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -42,7 +43,8 @@ impl Netblock {
         Self::masked(client.first_address(), length)
     }
 
-    /// `address` masked to `length` bits. A length beyond the address's own means the address alone.
+    /// `address` masked to `length` bits. A length beyond the address's own means the address
+    /// alone.
     pub fn masked(address: IpAddr, length: u8) -> Self {
         Self(
             IpNet::new(address, length)
@@ -66,7 +68,8 @@ impl Netblock {
         self.0.contains(&other.0)
     }
 
-    /// What a ban of this netblock can refuse: a client is a whole /64, so nothing narrower than a /64 is left (BAN-4).
+    /// What a ban of this netblock can refuse: a client is a whole /64, so nothing narrower than a
+    /// /64 is left (BAN-4).
     #[must_use]
     pub fn widened_to_clients(self) -> Self {
         match self.0 {
@@ -107,7 +110,8 @@ pub enum NotANetblock {
 impl FromStr for Netblock {
     type Err = NotANetblock;
 
-    /// Reads an address or a prefix; host bits are masked off, and an IPv4-mapped prefix of at least 96 bits is IPv4.
+    /// Reads an address or a prefix; host bits are masked off, and an IPv4-mapped prefix of at
+    /// least 96 bits is IPv4.
     fn from_str(text: &str) -> Result<Self, NotANetblock> {
         if text.contains('%') {
             return Err(NotANetblock::Zone(text.to_owned()));

@@ -1,12 +1,14 @@
-//! What a request's path means: its normal form, whether a prefix matches it, and whether it is the service's own.
+//! What a request's path means: its normal form, whether a prefix matches it, and whether it is the
+//! service's own.
 //!
-//! Pure, and without an allocation for an ordinary path. Settings and requests go through the same functions, so
-//! that an exempt path cannot be spelled past the check. What to do about the answer is the ladder's business.
+//! Pure, and without an allocation for an ordinary path. Settings and requests go through the same
+//! functions, so that an exempt path cannot be spelled past the check. What to do about the answer
+//! is the ladder's business.
 //!
-//! Two questions, two leanings. [`normalise`] and [`is_exempt`] follow RFC 3986 and, where an application might read
-//! more into a path than the RFC does, do not exempt. [`is_own`] asks what *any* application could make of the path
-//! (decoding twice, `\` as a slash, `;` as parameters, slashes merged), because a path under `/_waf/` must never
-//! arrive there (CHECK-1).
+//! Two questions, two leanings. [`normalise`] and [`is_exempt`] follow RFC 3986 and, where an
+//! application might read more into a path than the RFC does, do not exempt. [`is_own`] asks what
+//! *any* application could make of the path (decoding twice, `\` as a slash, `;` as parameters,
+//! slashes merged), because a path under `/_waf/` must never arrive there (CHECK-1).
 
 use std::borrow::Cow;
 
@@ -18,7 +20,8 @@ const OWN_SEGMENT: &[u8; 4] = b"_waf";
 
 /// Whether the service must answer the path itself, however it is written (CHECK-1).
 ///
-/// True for every path that could enter `/_waf` on its way: `/_waf/../x` too, whatever it leads to in the end.
+/// True for every path that could enter `/_waf` on its way: `/_waf/../x` too, whatever it leads to
+/// in the end.
 pub fn is_own(path: &str) -> bool {
     let bytes = path.as_bytes();
     if !bytes.contains(&b'_') && !bytes.contains(&b'%') {
@@ -41,8 +44,8 @@ pub fn is_own(path: &str) -> bool {
     segment.is_own_at(&depth)
 }
 
-/// Whether the path is written as the service's routes are: `/_waf/…` with no segment that is empty or dots, in any
-/// decoding. Other spellings of an own path are answered 404.
+/// Whether the path is written as the service's routes are: `/_waf/…` with no segment that is empty
+/// or dots, in any decoding. Other spellings of an own path are answered 404.
 pub fn own_path_exact(path: &str) -> bool {
     let Some(rest) = path.strip_prefix(OWN_PREFIX) else {
         return false;
@@ -62,11 +65,12 @@ pub fn own_path_exact(path: &str) -> bool {
     !segment.is_dots()
 }
 
-/// Whether one of the normalised `prefixes` covers the path by whole segments: `/static` covers `/static` and
-/// `/static/a`, not `/staticx`. The empty prefix, which is how `/` is kept, covers every path.
+/// Whether one of the normalised `prefixes` covers the path by whole segments: `/static` covers
+/// `/static` and `/static/a`, not `/staticx`. The empty prefix, which is how `/` is kept, covers
+/// every path.
 ///
-/// A path that an application could still climb out of (`/static/..%2fadmin`, `/static//../admin`) is not exempt:
-/// the limits would be the price of one slash.
+/// A path that an application could still climb out of (`/static/..%2fadmin`, `/static//../admin`)
+/// is not exempt: the limits would be the price of one slash.
 pub fn is_exempt(path: &str, prefixes: &[String]) -> bool {
     if prefixes.is_empty() {
         return false;
@@ -80,8 +84,9 @@ fn covers(prefix: &str, path: &str) -> bool {
         .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// Whether some reading may climb higher than the RFC's: there is a `..`, and something that readers take differently.
-/// Asked of the path as it came, because what a `..` takes back is gone from the normal form: `/static/a%2f../../x`.
+/// Whether some reading may climb higher than the RFC's: there is a `..`, and something that
+/// readers take differently. Asked of the path as it came, because what a `..` takes back is gone
+/// from the normal form: `/static/a%2f../../x`.
 fn may_climb(path: &str) -> bool {
     let bytes = path.as_bytes();
     let plain = !bytes.iter().any(|b| matches!(b, b'%' | b'\\' | b';')) && !path.contains("//");
@@ -103,9 +108,9 @@ fn may_climb(path: &str) -> bool {
     segment.is_parent()
 }
 
-/// The path with percent-encoded unreserved characters decoded, other escapes in upper case, and dot segments
-/// resolved (RFC 3986 §6.2.2). Borrowed if it is in that form already. Paths that do not begin with a slash (`*`)
-/// stay as they are.
+/// The path with percent-encoded unreserved characters decoded, other escapes in upper case, and
+/// dot segments resolved (RFC 3986 §6.2.2). Borrowed if it is in that form already. Paths that do
+/// not begin with a slash (`*`) stay as they are.
 pub fn normalise(path: &str) -> Cow<'_, str> {
     if !path.starts_with('/') || is_normal(path.as_bytes()) {
         return Cow::Borrowed(path);
@@ -259,9 +264,10 @@ impl Segment {
 
 /// How deep below the root a segment stands at least, over every reading of the path.
 ///
-/// Readings differ in what separates segments: `a%2fb` is one or two. Every `..` counts as one, and what stands
-/// between two literal slashes counts at most one up, so no reading can be less deep than `lowest`. Readings that
-/// this makes too careful (`/a%2fb/../_waf`) get a 404 instead of being argued about.
+/// Readings differ in what separates segments: `a%2fb` is one or two. Every `..` counts as one, and
+/// what stands between two literal slashes counts at most one up, so no reading can be less deep
+/// than `lowest`. Readings that this makes too careful (`/a%2fb/../_waf`) get a 404 instead of
+/// being argued about.
 #[derive(Default)]
 struct Depth {
     lowest: usize,
@@ -414,7 +420,8 @@ mod tests {
         assert!(!is_exempt("/anything", &[]));
     }
 
-    /// CHECK: escapes of unreserved characters and dot segments are resolved, the rest stays (section 13, item 3).
+    /// CHECK: escapes of unreserved characters and dot segments are resolved, the rest stays
+    /// (section 13, item 3).
     #[test]
     fn normal_forms() {
         for (path, normal) in [
@@ -539,7 +546,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(16384))]
 
-        /// The normal form agrees with the RFC's text, is normal itself, and is borrowed exactly if nothing changed.
+        /// The normal form agrees with the RFC's text, is normal itself, and is borrowed exactly if
+        /// nothing changed.
         #[test]
         fn normalise_agrees_with_its_naive_twin(path in path_of(PIECES)) {
             let twin = remove_dot_segments_twin(&decode_twin(&path, is_unreserved));
@@ -561,7 +569,8 @@ mod tests {
             }
         }
 
-        /// CHECK-1: a path without anything to decode or to argue about is own exactly if it enters `/_waf`.
+        /// CHECK-1: a path without anything to decode or to argue about is own exactly if it enters
+        /// `/_waf`.
         #[test]
         fn plain_paths_are_judged_exactly(path in path_of(&["/", "/", "/", ".", "..", "a", "_waf", "_WAF", "x_waf"])) {
             prop_assert_eq!(is_own(&path), enters_own(&path, 0, false, false, true));

@@ -1,8 +1,8 @@
 //! One request, as plain data for the log writer. Nothing is formatted on the request path (LOG).
 //!
-//! A worker copies what is logged into a [`Batch`] of its own. The writer sends emptied batches back, so that in the long
-//! run nothing is allocated and nothing is freed by another thread; and because nothing of a request outlives it, hyper
-//! reads the next request into the same buffer.
+//! A worker copies what is logged into a [`Batch`] of its own. The writer sends emptied batches
+//! back, so that in the long run nothing is allocated and nothing is freed by another thread; and
+//! because nothing of a request outlives it, hyper reads the next request into the same buffer.
 
 use std::net::IpAddr;
 
@@ -14,11 +14,12 @@ use crate::verdict::{Action, Group, LimitKind};
 
 /// Records that travel together.
 const BATCH_RECORDS: usize = 64;
-/// A batch is full with this much text; the last record may bring it far past that, by a head of the largest size.
+/// A batch is full with this much text; the last record may bring it far past that, by a head of
+/// the largest size.
 const BATCH_TEXT_BYTES: usize = 32 << 10;
 
-/// Everything the request log line may name. Absent members are `None` or [`Text::NONE`]; texts are as the client or the
-/// application sent them.
+/// Everything the request log line may name. Absent members are `None` or [`Text::NONE`]; texts are
+/// as the client or the application sent them.
 #[derive(Debug)]
 pub struct Record {
     /// When the head was read, milliseconds since 1970.
@@ -85,7 +86,8 @@ pub struct Record {
     pub asn: Text,
     /// From the client's lookup.
     pub as_name: Text,
-    /// Estimates in the order of [`LimitKind::ALL`], the request included; none where nothing was counted.
+    /// Estimates in the order of [`LimitKind::ALL`], the request included; none where nothing was
+    /// counted.
     pub counts: Option<[u64; 6]>,
     /// Body or WebSocket bytes from the client.
     pub request_bytes: u64,
@@ -151,7 +153,8 @@ impl Batch {
         self.since(start)
     }
 
-    /// Copies header fields in, each with its place in [`logged_headers`]; several of one name lie next to each other.
+    /// Copies header fields in, each with its place in [`logged_headers`]; several of one name lie
+    /// next to each other.
     pub fn keep_headers<'a>(
         &mut self,
         values: impl Iterator<Item = (usize, &'a http::HeaderValue)>,
@@ -220,8 +223,8 @@ impl Batch {
     }
 }
 
-/// The fields of `WAF_LOG_REQUEST_HEADERS` that are logged: each once, and credentials never, whatever the setting says
-/// (LOG-1); the start warned about them.
+/// The fields of `WAF_LOG_REQUEST_HEADERS` that are logged: each once, and credentials never,
+/// whatever the setting says (LOG-1); the start warned about them.
 pub fn logged_headers(asked: &[HeaderName]) -> Vec<HeaderName> {
     let mut logged: Vec<HeaderName> = Vec::new();
     for name in asked {
@@ -262,7 +265,8 @@ mod tests {
         assert!(batch.headers(no_headers).is_empty());
     }
 
-    /// LOG: hostile heads fill a batch early, and an emptied one keeps no more memory than ordinary requests need.
+    /// LOG: hostile heads fill a batch early, and an emptied one keeps no more memory than ordinary
+    /// requests need.
     #[test]
     fn texts_are_bounded() {
         let mut batch = Batch::default();
@@ -275,7 +279,8 @@ mod tests {
         assert!(batch.texts.capacity() <= 2 * BATCH_TEXT_BYTES);
     }
 
-    /// LOG-1: credentials are left out whatever the setting says; a name that stands there twice is logged once.
+    /// LOG-1: credentials are left out whatever the setting says; a name that stands there twice is
+    /// logged once.
     #[test]
     fn credentials_are_not_among_the_logged_headers() {
         let asked = [

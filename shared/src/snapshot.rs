@@ -12,19 +12,22 @@ use crate::netblock::Netblock;
 /// One generation of everything that changes while the service runs.
 #[derive(Clone, Default)]
 pub struct Snapshot {
-    /// Grows by one with each publication. A client's counters remember the generation that reset them, so that a
-    /// request that still holds an older one starts over instead of slipping between (LIMIT-6).
+    /// Grows by one with each publication. A client's counters remember the generation that reset
+    /// them, so that a request that still holds an older one starts over instead of slipping
+    /// between (LIMIT-6).
     pub generation: u64,
     /// Every ban that matters in this mode, by netblock.
     pub bans: Arc<BanIndex>,
-    /// Whether a further automatic ban can be made: false while the ledger holds only bans that may not be dropped (BAN-5).
+    /// Whether a further automatic ban can be made: false while the ledger holds only bans that may
+    /// not be dropped (BAN-5).
     pub can_ban: bool,
 }
 
 /// The span of the ban of one netblock that ends last, lifted ones left out.
 ///
-/// One pair is enough for both questions: the netblock is banned while the latest end is ahead; once it is past, the
-/// ban with the latest end is the one that ended last, which is what escalation asks for (BAN-1).
+/// One pair is enough for both questions: the netblock is banned while the latest end is ahead;
+/// once it is past, the ban with the latest end is the one that ended last, which is what
+/// escalation asks for (BAN-1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BanSpan {
     /// End in milliseconds since 1970; `u64::MAX` for a permanent ban.
@@ -33,8 +36,8 @@ pub struct BanSpan {
     pub length_ms: u64,
 }
 
-/// Bans by prefix. All prefixes that cover a client are asked: the longest alone would let a lapsed narrow ban hide an
-/// active wide one.
+/// Bans by prefix. All prefixes that cover a client are asked: the longest alone would let a lapsed
+/// narrow ban hide an active wide one.
 #[derive(Clone, Default)]
 pub struct BanIndex {
     v4: PrefixMap<Ipv4Net, BanSpan>,
@@ -42,8 +45,9 @@ pub struct BanIndex {
 }
 
 impl BanIndex {
-    /// The latest end of the active bans that cover the client, in milliseconds since 1970; `u64::MAX` if one is
-    /// permanent. Bans that are past at `now_ms` do not count, whatever was published (BAN-7).
+    /// The latest end of the active bans that cover the client, in milliseconds since 1970;
+    /// `u64::MAX` if one is permanent. Bans that are past at `now_ms` do not count, whatever was
+    /// published (BAN-7).
     pub fn active_until(&self, client: Client, now_ms: u64) -> Option<u64> {
         let end = match client {
             Client::V4(bits) => self

@@ -32,10 +32,12 @@ pub struct ClientRow {
     pub bytes: [Window; 3],
 }
 
-/// What the control plane may do with the table. Every call takes a shard's lock for the time of one entry.
+/// What the control plane may do with the table. Every call takes a shard's lock for the time of
+/// one entry.
 pub trait ClientTable: Send + Sync {
-    /// Zeroes the client's windows. Requests that still decide under a snapshot older than `generation` start over, so
-    /// none is charged to the fresh counters without having seen the ban (LIMIT-6).
+    /// Zeroes the client's windows. Requests that still decide under a snapshot older than
+    /// `generation` start over, so none is charged to the fresh counters without having seen the
+    /// ban (LIMIT-6).
     fn reset(&self, client: Client, generation: u64);
 
     /// No ban could be made: the next break of this client is reported again (LIMIT-6).
@@ -53,16 +55,18 @@ pub trait ClientTable: Send + Sync {
     /// Forgets a client.
     fn forget(&self, client: Client);
 
-    /// Attaches a lookup's answer to a client that is still kept; it is asked about again from `until_ns` on, on the
-    /// monotonic clock, nanoseconds.
+    /// Attaches a lookup's answer to a client that is still kept; it is asked about again from
+    /// `until_ns` on, on the monotonic clock, nanoseconds.
     fn answer(&self, client: Client, lookup: Arc<Lookup>, until_ns: u64);
 
-    /// No answer came: the client is asked about again from `again_ns` on, and no request waits until then (LOOKUP-3).
+    /// No answer came: the client is asked about again from `again_ns` on, and no request waits
+    /// until then (LOOKUP-3).
     fn ask_again(&self, client: Client, again_ns: u64);
 
     /// Takes a lookup's answer away from a client; its next request asks again.
     fn forget_lookup(&self, client: Client);
 
-    /// The estimate of requests of all clients of the netblock in the window of `span`, at `now_ms`.
+    /// The estimate of requests of all clients of the netblock in the window of `span`, at
+    /// `now_ms`.
     fn netblock_requests(&self, netblock: Netblock, span: Span, now_ms: u64) -> u64;
 }

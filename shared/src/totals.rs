@@ -19,13 +19,15 @@ pub const RESPONSE_CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 /// One histogram: exact counts, no samples.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Histogram {
-    /// Observations at most the bound of the same index and above the one before; the last counts what is above all.
+    /// Observations at most the bound of the same index and above the one before; the last counts
+    /// what is above all.
     pub buckets: [u64; DURATION_BOUNDS_US.len() + 1],
     /// Sum of the observations, microseconds.
     pub sum_us: u64,
 }
 
-/// Why a connection ended without a request, or was refused: `kind` of `waf_connection_errors_total`.
+/// Why a connection ended without a request, or was refused: `kind` of
+/// `waf_connection_errors_total`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ConnectionError {
     /// The head could not be parsed: 400.
@@ -78,8 +80,8 @@ impl ConnectionError {
 /// Requests by key: counted at every request, so by a quick hash.
 pub type Counts<K> = HashMap<K, u64, RandomState>;
 
-/// Requests by country and by AS number, while lookups are on: what was counted since it was last asked for. Exact; both
-/// planes bound it by [`MAX_ASNS`].
+/// Requests by country and by AS number, while lookups are on: what was counted since it was last
+/// asked for. Exact; both planes bound it by [`MAX_ASNS`].
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct OriginCounts {
     /// By ISO 3166-1 code; none is unknown.
@@ -90,13 +92,14 @@ pub struct OriginCounts {
     pub asns_beyond: u64,
 }
 
-/// The most AS numbers that are counted one by one. There are about 80,000 on the internet, so every one of them has its
-/// exact count; a lookup service that invents more is bounded all the same.
+/// The most AS numbers that are counted one by one. There are about 80,000 on the internet, so
+/// every one of them has its exact count; a lookup service that invents more is bounded all the
+/// same.
 pub const MAX_ASNS: usize = 131_072;
 
 impl OriginCounts {
-    /// Counts one request. An AS number that stands for none is unknown, and so is one without a country (LOOKUP-4), and a
-    /// client whose lookup had not answered when the request ended.
+    /// Counts one request. An AS number that stands for none is unknown, and so is one without a
+    /// country (LOOKUP-4), and a client whose lookup had not answered when the request ended.
     pub fn count(&mut self, Origin { country, asn }: Origin) {
         *self.countries.entry(country).or_default() += 1;
         self.add_asn(asn, 1);

@@ -35,8 +35,8 @@ impl fmt::Display for Time {
 impl FromStr for Time {
     type Err = String;
 
-    /// Reads any RFC 3339 time; offsets are turned into UTC, times before 1970 become 1970, and those at the very end of
-    /// the year 9999 the last that can be written.
+    /// Reads any RFC 3339 time; offsets are turned into UTC, times before 1970 become 1970, and
+    /// those at the very end of the year 9999 the last that can be written.
     fn from_str(text: &str) -> Result<Self, String> {
         match text.parse::<jiff::Timestamp>() {
             Ok(stamp) => Ok(Self(u64::try_from(stamp.as_millisecond()).unwrap_or(0))),
@@ -69,7 +69,8 @@ impl<'de> Deserialize<'de> for Time {
     }
 }
 
-/// A whole number from 0 to 2^64 − 1 in a file. `3.0` is one too: JSON Schema does not tell it from `3`.
+/// A whole number from 0 to 2^64 − 1 in a file. `3.0` is one too: JSON Schema does not tell it from
+/// `3`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Count(pub u64);
 
@@ -123,7 +124,8 @@ pub fn optional_count<'de, D: Deserializer<'de>, N: TryFrom<u64>>(
 /// What [`parse_duration`] allows, for error messages.
 pub const DURATION_FORM: &str = "a duration such as 500ms, 90s, 1h30m or 7d is allowed";
 
-/// Reads a duration: numbers with `ms`, `s`, `m`, `h` or `d`, one after the other; the unit is required.
+/// Reads a duration: numbers with `ms`, `s`, `m`, `h` or `d`, one after the other; the unit is
+/// required.
 ///
 /// # Errors
 /// The text that was found instead, without what is allowed; see [`DURATION_FORM`].

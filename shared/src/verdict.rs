@@ -1,7 +1,7 @@
 //! What the ladder can decide, and everything that follows from it.
 //!
-//! [`Action`] alone decides the metric label, the log member and what a client's history counts. No other list of
-//! these strings exists.
+//! [`Action`] alone decides the metric label, the log member and what a client's history counts. No
+//! other list of these strings exists.
 
 use serde::{Deserialize, Serialize};
 
@@ -83,7 +83,8 @@ impl Action {
         self as usize
     }
 
-    /// Whether enforce mode ends the request here with a refusal of the filter; observe mode lets it through (CHECK-3).
+    /// Whether enforce mode ends the request here with a refusal of the filter; observe mode lets
+    /// it through (CHECK-3).
     pub const fn is_refusal(self) -> bool {
         match self {
             Self::DeniedNet
@@ -100,8 +101,9 @@ impl Action {
         }
     }
 
-    /// What an enforced request adds to its client's history (CHECK-4). Answers of the metrics endpoint are
-    /// [`History::Neither`] although their action is [`Action::Answered`]; who answers says so.
+    /// What an enforced request adds to its client's history (CHECK-4). Answers of the metrics
+    /// endpoint are [`History::Neither`] although their action is [`Action::Answered`]; who answers
+    /// says so.
     pub const fn history(self) -> History {
         match self {
             Self::Passed | Self::UpstreamError | Self::ClientAborted | Self::Answered => {
@@ -118,7 +120,8 @@ impl Action {
     }
 }
 
-/// Which limit was broken: the six windows of section 4, `limit_hit` of the log, `kind` of `waf_limit_hits_total`.
+/// Which limit was broken: the six windows of section 4, `limit_hit` of the log, `kind` of
+/// `waf_limit_hits_total`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LimitKind {
@@ -200,7 +203,8 @@ impl LimitKind {
     }
 }
 
-/// Which list a client stands on: `client_group` of the log. Watched netblocks are named by the log writer.
+/// Which list a client stands on: `client_group` of the log. Watched netblocks are named by the log
+/// writer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Group {
     /// `WAF_ALLOW_NETS`.

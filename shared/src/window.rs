@@ -1,13 +1,14 @@
 //! The two-bucket sliding window: pure, exact integer arithmetic (LIMIT-1, LIMIT-3).
 //!
-//! A window of one length holds the count of the current bucket and of the one before. Buckets begin at multiples of
-//! their length since 1970. The estimate is `current + previous × share`, where `share` is the part of the earlier
-//! bucket that the sliding window still covers. It is never divided out: comparisons multiply instead, so no rounding
-//! decides about a ban.
+//! A window of one length holds the count of the current bucket and of the one before. Buckets
+//! begin at multiples of their length since 1970. The estimate is `current + previous × share`,
+//! where `share` is the part of the earlier bucket that the sliding window still covers. It is
+//! never divided out: comparisons multiply instead, so no rounding decides about a ban.
 
 use serde::{Deserialize, Serialize};
 
-/// A clock that is this far behind a bucket's start is still the same clock; beyond it the window restarts (LIMIT-3).
+/// A clock that is this far behind a bucket's start is still the same clock; beyond it the window
+/// restarts (LIMIT-3).
 const STEP_BACK_MS: u64 = 1000;
 
 /// The three window lengths.
@@ -87,7 +88,8 @@ impl Window {
         self.current = self.current.saturating_add(amount);
     }
 
-    /// Whether the estimate at `now` is greater than `limit`. Call it after [`Window::roll`] or [`Window::add`].
+    /// Whether the estimate at `now` is greater than `limit`. Call it after [`Window::roll`] or
+    /// [`Window::add`].
     pub fn is_over(&self, span: Span, now_ms: u64, limit: u64) -> bool {
         self.scaled(span, now_ms) > u128::from(limit) * u128::from(span.ms())
     }
@@ -97,14 +99,15 @@ impl Window {
         let mut rolled = *self;
         rolled.roll(span, now_ms);
         if rolled.previous == 0 {
-            // Most windows; a logged request asks for nine estimates, and a division is what they cost.
+            // Most windows; a logged request asks for nine estimates, and a division is what they
+            // cost.
             return rolled.current;
         }
         u64::try_from(rolled.scaled(span, now_ms) / u128::from(span.ms())).unwrap_or(u64::MAX)
     }
 
-    /// Milliseconds until `amount` more would fit under `limit`, if nothing else is counted until then; `None` if it
-    /// never will.
+    /// Milliseconds until `amount` more would fit under `limit`, if nothing else is counted until
+    /// then; `None` if it never will.
     pub fn fits_in(&self, span: Span, now_ms: u64, limit: u64, amount: u64) -> Option<u64> {
         let room = u128::from(limit.checked_sub(amount)?);
         let length = u128::from(span.ms());
@@ -119,7 +122,8 @@ impl Window {
                 return u64::try_from(e.saturating_sub(elapsed)).ok();
             }
         }
-        // In the next one the current bucket is the earlier: current·(L − e) ≤ room·L; after it nothing is left.
+        // In the next one the current bucket is the earlier: current·(L − e) ≤ room·L; after it
+        // nothing is left.
         let e = needed_elapsed(current, room, length);
         u64::try_from(length.saturating_sub(elapsed) + e).ok()
     }
@@ -158,7 +162,8 @@ mod tests {
         }
     }
 
-    /// LIMIT-1: the earlier bucket counts by the share the sliding window still covers, without rounding.
+    /// LIMIT-1: the earlier bucket counts by the share the sliding window still covers, without
+    /// rounding.
     #[test]
     fn the_earlier_bucket_is_weighted() {
         let mut window = Window::default();
@@ -180,7 +185,8 @@ mod tests {
         assert_eq!((window.current, window.start_ms), (0, START - 60_000));
     }
 
-    /// The naive twin: every event with its bucket, summed anew at each question, in exact fractions.
+    /// The naive twin: every event with its bucket, summed anew at each question, in exact
+    /// fractions.
     fn naive(events: &[(u64, u64)], length: u64, now: u64) -> u128 {
         let bucket = now / length;
         let sum = |wanted: u64| -> u128 {
@@ -214,7 +220,8 @@ mod tests {
             }
         }
 
-        /// LIMIT-8: after the wait that is named one more request fits, and one millisecond sooner it does not.
+        /// LIMIT-8: after the wait that is named one more request fits, and one millisecond sooner
+        /// it does not.
         #[test]
         fn the_wait_is_the_shortest(current in 0u64..2000, previous in 0u64..2000, elapsed in 0u64..60_000, limit in 1u64..1000) {
             let window = Window { start_ms: START, current, previous };

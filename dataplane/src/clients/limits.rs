@@ -1,4 +1,5 @@
-//! Charging one client: its six windows, and what follows when one is exceeded. Pure; the table holds the lock.
+//! Charging one client: its six windows, and what follows when one is exceeded. Pure; the table
+//! holds the lock.
 
 use std::sync::Arc;
 
@@ -8,8 +9,8 @@ use weir_shared::window::{Span, Window};
 
 use super::terms::Terms;
 
-/// A lookup that was asked for and has not ended after this long is lost, nanoseconds: it is asked for again. Far beyond
-/// what a lookup takes, queue included.
+/// A lookup that was asked for and has not ended after this long is lost, nanoseconds: it is asked
+/// for again. Far beyond what a lookup takes, queue included.
 const LOST_NS: u64 = 120_000_000_000;
 
 /// The limits that apply to one client, after percentages; none is `off`.
@@ -44,14 +45,16 @@ pub struct Entry {
     pub origin: Origin,
     /// What the answer changes for this client; none where it changes nothing.
     pub terms: Option<Arc<Terms>>,
-    /// From when on the client is to be asked about, on the monotonic clock, nanoseconds; `u64::MAX` for never.
+    /// From when on the client is to be asked about, on the monotonic clock, nanoseconds;
+    /// `u64::MAX` for never.
     pub ask_at_ns: u64,
     /// It is being asked about, and who needs the answer may wait for it.
     pub in_flight: bool,
-    /// The generation of the snapshot whose ban reset the windows. A request that decides under an older one has not
-    /// seen that ban and starts over (LIMIT-6).
+    /// The generation of the snapshot whose ban reset the windows. A request that decides under an
+    /// older one has not seen that ban and starts over (LIMIT-6).
     pub reset_generation: u64,
-    /// An exceeded limit was reported and the control plane has not answered yet; it is not reported twice.
+    /// An exceeded limit was reported and the control plane has not answered yet; it is not
+    /// reported twice.
     pub reported: bool,
 }
 
@@ -64,17 +67,6 @@ pub struct Exceeded {
     pub limit: u64,
     /// Whether this is the first break since the last reset: the one that is reported.
     pub first: bool,
-}
-
-/// What charging a request found.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Charge {
-    /// Every window holds.
-    Within,
-    /// A window is over; the shortest is named.
-    Over(Exceeded),
-    /// The caller's snapshot is older than the client's last reset; nothing was charged.
-    Stale,
 }
 
 impl Entry {
@@ -98,16 +90,17 @@ impl Entry {
         }
     }
 
-    /// Charges one request (LIMIT-1, LIMIT-2). Every window counts, also one whose limit is off: the counts outlive a
-    /// change of settings.
-    pub fn charge_request(&mut self, limits: &Limits, generation: u64, wall_ms: u64) -> Charge {
-        if generation < self.reset_generation {
-            return Charge::Stale;
-        }
-        match charge(&mut self.requests, &limits.requests, wall_ms, 1) {
-            None => Charge::Within,
-            Some((span, limit)) => Charge::Over(self.exceeded(LimitKind::requests(span), limit)),
-        }
+    /// Whether the client was reset after the snapshot of this generation was published: whoever
+    /// decides under it has not seen the ban (LIMIT-6).
+    pub const fn is_reset_after(&self, generation: u64) -> bool {
+        generation < self.reset_generation
+    }
+
+    /// Charges one request (LIMIT-1, LIMIT-2); names the shortest window that is over. Every window
+    /// counts, also one whose limit is off: the counts outlive a change of settings.
+    pub fn charge_request(&mut self, limits: &Limits, wall_ms: u64) -> Option<Exceeded> {
+        let (span, limit) = charge(&mut self.requests, &limits.requests, wall_ms, 1)?;
+        Some(self.exceeded(LimitKind::requests(span), limit))
     }
 
     /// Charges the bytes of one request whose answer has ended (LIMIT-5).
@@ -141,7 +134,8 @@ impl Entry {
         ]
     }
 
-    /// Whether the client is to be asked about now (LOOKUP-2). The caller that is told so asks; nobody else is.
+    /// Whether the client is to be asked about now (LOOKUP-2). The caller that is told so asks;
+    /// nobody else is.
     pub fn begins_lookup(&mut self, mono_ns: u64) -> bool {
         let due = mono_ns >= self.ask_at_ns;
         if due {
@@ -151,8 +145,8 @@ impl Entry {
         due
     }
 
-    /// The lookup gave no answer: nobody waits for it, and it is asked for again from `again_ns` on (LOOKUP-3). An
-    /// older answer stays.
+    /// The lookup gave no answer: nobody waits for it, and it is asked for again from `again_ns` on
+    /// (LOOKUP-3). An older answer stays.
     pub fn ask_again(&mut self, again_ns: u64) {
         self.in_flight = false;
         self.ask_at_ns = again_ns;
@@ -165,7 +159,8 @@ impl Entry {
         self.terms = None;
     }
 
-    /// Forgets what was counted, once the ban of `generation` can be seen by every worker (LIMIT-6).
+    /// Forgets what was counted, once the ban of `generation` can be seen by every worker
+    /// (LIMIT-6).
     pub fn reset(&mut self, generation: u64) {
         self.requests = [Window::default(); 3];
         self.bytes = [Window::default(); 3];
@@ -217,16 +212,12 @@ mod tests {
     #[test]
     fn the_shortest_broken_window_is_named() {
         let mut entry = Entry::new(0, NOW);
-        assert_eq!(entry.charge_request(&limits(1, 1), 0, NOW), Charge::Within);
-        let Charge::Over(exceeded) = entry.charge_request(&limits(1, 1), 0, NOW) else {
-            panic!("not over")
-        };
+        assert_eq!(entry.charge_request(&limits(1, 1), NOW), None);
+        let exceeded = entry.charge_request(&limits(1, 1), NOW).unwrap();
         assert_eq!((exceeded.kind, exceeded.limit), (LimitKind::Minute, 1));
         let mut entry = Entry::new(0, NOW);
-        entry.charge_request(&limits(5, 1), 0, NOW);
-        let Charge::Over(exceeded) = entry.charge_request(&limits(5, 1), 0, NOW) else {
-            panic!("not over")
-        };
+        entry.charge_request(&limits(5, 1), NOW);
+        let exceeded = entry.charge_request(&limits(5, 1), NOW).unwrap();
         assert_eq!(exceeded.kind, LimitKind::Hour);
     }
 
@@ -235,7 +226,7 @@ mod tests {
     fn a_refused_request_counts() {
         let mut entry = Entry::new(0, NOW);
         for _ in 0..5 {
-            entry.charge_request(&limits(1, 100), 0, NOW);
+            entry.charge_request(&limits(1, 100), NOW);
         }
         assert_eq!(entry.counts(NOW), [5, 5, 5, 0, 0, 0]);
     }
@@ -244,32 +235,27 @@ mod tests {
     #[test]
     fn a_break_is_reported_once() {
         let mut entry = Entry::new(0, NOW);
-        let first = |charge| match charge {
-            Charge::Over(exceeded) => exceeded.first,
-            Charge::Within | Charge::Stale => panic!("not over"),
-        };
-        entry.charge_request(&limits(1, 100), 3, NOW);
-        assert!(first(entry.charge_request(&limits(1, 100), 3, NOW)));
-        assert!(!first(entry.charge_request(&limits(1, 100), 3, NOW)));
+        let first = |exceeded: Option<Exceeded>| exceeded.unwrap().first;
+        entry.charge_request(&limits(1, 100), NOW);
+        assert!(first(entry.charge_request(&limits(1, 100), NOW)));
+        assert!(!first(entry.charge_request(&limits(1, 100), NOW)));
         entry.reset(4);
-        assert_eq!(
-            entry.charge_request(&limits(1, 100), 4, NOW),
-            Charge::Within
-        );
-        assert!(first(entry.charge_request(&limits(1, 100), 4, NOW)));
+        assert_eq!(entry.charge_request(&limits(1, 100), NOW), None);
+        assert!(first(entry.charge_request(&limits(1, 100), NOW)));
     }
 
-    /// LIMIT-6: a request that has not seen the ban is not charged to the fresh counters.
+    /// LIMIT-6: a request that has not seen the ban decides anew.
     #[test]
     fn an_old_snapshot_is_stale_after_the_reset() {
         let mut entry = Entry::new(0, NOW);
         entry.reset(7);
-        assert_eq!(entry.charge_request(&limits(1, 1), 6, NOW), Charge::Stale);
-        assert_eq!(entry.counts(NOW), [0; 6]);
-        assert_eq!(entry.charge_request(&limits(1, 1), 7, NOW), Charge::Within);
+        assert!(entry.is_reset_after(6) && !entry.is_reset_after(7));
+        entry.reset(3);
+        assert!(entry.is_reset_after(6), "the latest reset stands");
     }
 
-    /// LOOKUP-2, LOOKUP-3: a client is asked about by one request; after a failure not before its time.
+    /// LOOKUP-2, LOOKUP-3: a client is asked about by one request; after a failure not before its
+    /// time.
     #[test]
     fn one_request_asks() {
         let mut entry = Entry::new(0, NOW);

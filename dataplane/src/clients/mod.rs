@@ -1,4 +1,5 @@
-//! The per-client buckets: who is kept (`table.rs`), what is charged (`limits.rs`), what a lookup changes (`terms.rs`).
+//! The per-client buckets: who is kept (`table.rs`), what is charged (`limits.rs`), what a lookup
+//! changes (`terms.rs`).
 
 pub mod limits;
 pub mod table;

@@ -1,13 +1,14 @@
 //! The client table: a dashmap behind closures, with an exact bound (LIMIT-7).
 //!
-//! A client that is already kept costs one shard lock and no other. New clients pass one admission lock, which alone
-//! adds and removes, so the bound is exact. No guard ever leaves this file: a dashmap guard held across an `.await`
-//! would deadlock.
+//! A client that is already kept costs one shard lock and no other. New clients pass one admission
+//! lock, which alone adds and removes, so the bound is exact. No guard ever leaves this file: a
+//! dashmap guard held across an `.await` would deadlock.
 //!
-//! Which client was seen longest ago is found without a list that every request would have to touch. Each entry has the
-//! time it was last seen; the admission keeps a short queue of the oldest, taken in one pass over the table. An entry
-//! that was seen since has another time than the queue holds, and is skipped: whatever is not in the queue is younger
-//! than all of it. One pass serves [`CANDIDATES`] evictions, so an eviction costs a constant number of visits.
+//! Which client was seen longest ago is found without a list that every request would have to
+//! touch. Each entry has the time it was last seen; the admission keeps a short queue of the
+//! oldest, taken in one pass over the table. An entry that was seen since has another time than the
+//! queue holds, and is skipped: whatever is not in the queue is younger than all of it. One pass
+//! serves [`CANDIDATES`] evictions, so an eviction costs a constant number of visits.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,17 +27,20 @@ use weir_shared::window::Span;
 use super::limits::Entry;
 use super::terms::LookupRules;
 
-/// How many of the oldest clients one pass over the table finds. A fifth of the table: five visits an eviction.
+/// How many of the oldest clients one pass over the table finds. A fifth of the table: five visits
+/// an eviction.
 const CANDIDATES: usize = MAX_CLIENTS / 5;
 
-/// Locks that the clients are spread over: enough that two workers seldom meet at one. dashmap's own choice, four a core,
-/// lets two workers collide at every eighth request.
+/// Locks that the clients are spread over: enough that two workers seldom meet at one. dashmap's
+/// own choice, four a core, lets two workers collide at every eighth request.
 const SHARDS: usize = 256;
 
-/// Clients that come from a file were not seen by this process; their order lies below every monotonic time.
+/// Clients that come from a file were not seen by this process; their order lies below every
+/// monotonic time.
 const SEEN_BASE: u64 = 1 << 32;
 
-/// Netblocks with at most this many clients are summed client by client, wider ones by a pass over the table.
+/// Netblocks with at most this many clients are summed client by client, wider ones by a pass over
+/// the table.
 const FEW_CLIENTS: u64 = 1024;
 
 /// The clients that are kept.
@@ -47,7 +51,8 @@ pub struct Table {
     capacity: usize,
     /// Country lists and percentages: what an answer means when it is attached.
     pub rules: LookupRules,
-    /// Written under the admission lock; read by metrics, where a moment's delay does not matter (relaxed).
+    /// Written under the admission lock; read by metrics, where a moment's delay does not matter
+    /// (relaxed).
     len: AtomicU64,
     evicted: AtomicU64,
 }
@@ -55,7 +60,8 @@ pub struct Table {
 /// Who may come in, and who goes first.
 #[derive(Default)]
 struct Admission {
-    /// The oldest clients at the time of the last pass, oldest first, with the time they were last seen then.
+    /// The oldest clients at the time of the last pass, oldest first, with the time they were last
+    /// seen then.
     oldest: VecDeque<(u64, Client)>,
     /// Clients put in from a file so far.
     from_file: u64,
@@ -93,30 +99,30 @@ impl Table {
     }
 
     /// Marks the client as seen now, admitting it if it is new, and hands its entry to `work`.
-    pub fn seen<R>(&self, client: Client, now: Now, work: impl FnOnce(&mut Entry) -> R) -> R {
+    pub fn touch<R>(&self, client: Client, now: Now, work: impl FnOnce(&mut Entry) -> R) -> R {
         if let Some(mut entry) = self.map.get_mut(&client) {
-            touch(&mut entry, now);
+            mark_seen(&mut entry, now);
             return work(&mut entry);
         }
         let mut admission = self.admission();
         self.admit(&mut admission, client, new_entry(now));
         let mut entry = self.map.entry(client).or_insert_with(|| new_entry(now));
-        touch(&mut entry, now);
+        mark_seen(&mut entry, now);
         work(&mut entry)
     }
 
     /// Hands the entry of a client to `work` if it is kept. It does not count as seen.
-    pub fn kept<R>(&self, client: Client, work: impl FnOnce(&mut Entry) -> R) -> Option<R> {
+    pub fn get<R>(&self, client: Client, work: impl FnOnce(&mut Entry) -> R) -> Option<R> {
         self.map.get_mut(&client).map(|mut entry| work(&mut entry))
     }
 
-    /// Hands the entry of a client to `work` without marking it as seen; a client that was dropped since its request
-    /// began comes back, so that nothing it carried goes uncounted.
-    pub fn settle<R>(&self, client: Client, now: Now, work: impl FnOnce(&mut Entry) -> R) -> R {
+    /// Hands the entry of a client to `work` without marking it as seen; a client that was dropped
+    /// since its request began comes back, so that nothing it carried goes uncounted.
+    pub fn update<R>(&self, client: Client, now: Now, work: impl FnOnce(&mut Entry) -> R) -> R {
         if let Some(mut entry) = self.map.get_mut(&client) {
             return work(&mut entry);
         }
-        self.seen(client, now, work)
+        self.touch(client, now, work)
     }
 
     /// Clients kept now.
@@ -144,7 +150,8 @@ impl Table {
     }
 
     fn admission(&self) -> MutexGuard<'_, Admission> {
-        // A panic under this lock leaves a queue that is at worst too short; the next pass mends it.
+        // A panic under this lock leaves a queue that is at worst too short; the next pass mends
+        // it.
         self.admission
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -213,8 +220,9 @@ fn new_entry(now: Now) -> Entry {
     Entry::new(seen_at(now), now.wall_ms)
 }
 
-/// The time a client was last seen never goes back: two workers may apply their readings in the other order.
-fn touch(entry: &mut Entry, now: Now) {
+/// The time a client was last seen never goes back: two workers may apply their readings in the
+/// other order.
+fn mark_seen(entry: &mut Entry, now: Now) {
     entry.seen_ns = entry.seen_ns.max(seen_at(now));
     entry.last_seen_ms = now.wall_ms;
 }
@@ -234,11 +242,11 @@ fn row(client: Client, entry: &Entry) -> ClientRow {
 
 impl ClientTable for Table {
     fn reset(&self, client: Client, generation: u64) {
-        self.kept(client, |entry| entry.reset(generation));
+        self.get(client, |entry| entry.reset(generation));
     }
 
     fn release(&self, client: Client) {
-        self.kept(client, |entry| entry.reported = false);
+        self.get(client, |entry| entry.reported = false);
     }
 
     fn row(&self, client: Client) -> Option<ClientRow> {
@@ -255,8 +263,8 @@ impl ClientTable for Table {
         rows.into_iter().map(|(_, row)| row).collect()
     }
 
-    /// A client that comes from a file was not seen by this process: it stands before all that were, in the order of the
-    /// calls.
+    /// A client that comes from a file was not seen by this process: it stands before all that
+    /// were, in the order of the calls.
     fn put(&self, row: ClientRow) {
         let fill = |entry: &mut Entry| {
             entry.first_seen_ms = row.first_seen.0;
@@ -271,7 +279,7 @@ impl ClientTable for Table {
                 None => entry.forget_lookup(),
             }
         };
-        if self.kept(row.client, fill).is_some() {
+        if self.get(row.client, fill).is_some() {
             return;
         }
         let mut admission = self.admission();
@@ -289,15 +297,15 @@ impl ClientTable for Table {
     }
 
     fn answer(&self, client: Client, lookup: Arc<Lookup>, until_ns: u64) {
-        self.kept(client, |entry| self.attach(entry, lookup, until_ns));
+        self.get(client, |entry| self.attach(entry, lookup, until_ns));
     }
 
     fn ask_again(&self, client: Client, again_ns: u64) {
-        self.kept(client, |entry| entry.ask_again(again_ns));
+        self.get(client, |entry| entry.ask_again(again_ns));
     }
 
     fn forget_lookup(&self, client: Client) {
-        self.kept(client, |entry| {
+        self.get(client, |entry| {
             entry.forget_lookup();
             entry.ask_again(0);
         });
@@ -346,6 +354,7 @@ fn nth_after(first: Client, offset: u64) -> Client {
 
 #[cfg(test)]
 mod tests {
+    use super::super::limits::Limits;
     use super::*;
     use proptest::prelude::*;
     use std::collections::HashSet;
@@ -380,7 +389,7 @@ mod tests {
             let table = Table::with_capacity(capacity);
             let mut twin = Twin { list: Vec::new(), capacity };
             for (step, visit) in visits.into_iter().enumerate() {
-                table.seen(Client::V4(visit), at(step as u64), |_| ());
+                table.touch(Client::V4(visit), at(step as u64), |_| ());
                 twin.seen(Client::V4(visit));
                 let kept: Vec<Client> = table.rows().into_iter().map(|row| row.client).collect();
                 prop_assert_eq!(&kept, &twin.list);
@@ -389,8 +398,8 @@ mod tests {
         }
     }
 
-    /// LIMIT-7: 50,000 new clients with some old ones coming back: never more than 20,000 kept, always the right one
-    /// dropped.
+    /// LIMIT-7: 50,000 new clients with some old ones coming back: never more than 20,000 kept,
+    /// always the right one dropped.
     #[test]
     fn fifty_thousand_new_clients_never_pass_the_bound() {
         let table = Table::default();
@@ -402,7 +411,7 @@ mod tests {
             let returning = new.checked_sub(7 * (new % 1000)).filter(|_| new % 3 == 0);
             for client in [Some(new), returning].into_iter().flatten().map(Client::V4) {
                 step += 1;
-                table.seen(client, at(step), |_| ());
+                table.touch(client, at(step), |_| ());
                 last_visit.insert(client, step);
                 order.push_back((step, client));
                 while last_visit.len() > MAX_CLIENTS {
@@ -432,7 +441,7 @@ mod tests {
                 let table = &table;
                 scope.spawn(move || {
                     for visit in 0..5_000u32 {
-                        table.seen(
+                        table.touch(
                             Client::V4(visit.wrapping_mul(worker + 1) % 500),
                             at(u64::from(visit)),
                             |_| (),
@@ -446,7 +455,8 @@ mod tests {
         assert_eq!(table.len(), 100);
     }
 
-    /// BAN-4: `netblock_requests` is the sum over the netblock's clients, for narrow and for wide netblocks.
+    /// BAN-4: `netblock_requests` is the sum over the netblock's clients, for narrow and for wide
+    /// netblocks.
     #[test]
     fn netblock_requests_sum_the_clients_inside() {
         let table = Table::default();
@@ -458,8 +468,8 @@ mod tests {
             "2001:db8:0:1::1",
             "2001:db8:0:2::1",
         ] {
-            table.seen(Client::of(address.parse().unwrap()), now, |entry| {
-                entry.charge_request(&super::super::limits::Limits::default(), 0, now.wall_ms);
+            table.touch(Client::of(address.parse().unwrap()), now, |entry| {
+                entry.charge_request(&Limits::default(), now.wall_ms);
             });
         }
         let sum = |block: &str| {
@@ -480,12 +490,12 @@ mod tests {
     #[test]
     fn a_client_put_in_is_the_first_to_go() {
         let table = Table::with_capacity(2);
-        table.seen(Client::V4(1), at(5), |entry| entry.passed = 4);
+        table.touch(Client::V4(1), at(5), |entry| entry.passed = 4);
         let mut row = table.row(Client::V4(1)).unwrap();
         row.client = Client::V4(2);
         table.put(row.clone());
         assert_eq!(table.row(Client::V4(2)), Some(row));
-        table.seen(Client::V4(3), at(6), |_| ());
+        table.touch(Client::V4(3), at(6), |_| ());
         assert_eq!(table.row(Client::V4(2)), None);
     }
 }

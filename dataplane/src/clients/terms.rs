@@ -1,5 +1,6 @@
-//! What a lookup's answer means for its client: whether a country list refuses it, and its limits after percentages
-//! (CHECK-2, LIMIT-4). Worked out once, when the answer is attached; a request only reads it.
+//! What a lookup's answer means for its client: whether a country list refuses it, and its limits
+//! after percentages (CHECK-2, LIMIT-4). Worked out once, when the answer is attached; a request
+//! only reads it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,7 +29,8 @@ pub struct Terms {
 /// The country lists and percentages among the settings.
 #[derive(Clone, Debug)]
 pub struct LookupRules {
-    limits: Limits,
+    /// `WAF_RATE_LIMIT_*`, `WAF_BYTES_LIMIT_*`: the limits of a client that no percentage lowers.
+    pub plain_limits: Limits,
     countries: CountryList,
     percents: Percents,
     /// For clients that no lookup has answered for.
@@ -55,12 +57,13 @@ impl LookupRules {
     /// The rules on top of these limits.
     pub fn new(limits: Limits, lookup: &LookupSettings) -> Self {
         let mut rules = Self {
-            limits,
+            plain_limits: limits,
             countries: lookup.countries.clone(),
             percents: lookup.percents.clone(),
             unanswered: None,
         };
-        // A lookup that failed never refuses (LOOKUP-3), but for the allow list, which asks for a country.
+        // A lookup that failed never refuses (LOOKUP-3), but for the allow list, which asks for a
+        // country.
         let denied = match &rules.countries {
             CountryList::Allow(countries) => !countries.unknown,
             CountryList::Deny(_) | CountryList::None => false,
@@ -92,6 +95,12 @@ impl LookupRules {
         }
     }
 
+    /// The limits of the client now.
+    pub fn limits(&self, entry: &Entry) -> Limits {
+        self.applied(entry)
+            .map_or(self.plain_limits, |terms| terms.limits)
+    }
+
     fn with_percents(&self, lookup: &Lookup, denied: bool) -> Option<Arc<Terms>> {
         let [limit_percent, bytes_percent] = percents(&self.percents, lookup);
         if !denied && limit_percent.is_none() && bytes_percent.is_none() {
@@ -100,8 +109,8 @@ impl LookupRules {
         Some(Arc::new(Terms {
             denied,
             limits: Limits {
-                requests: lowered(self.limits.requests, limit_percent),
-                bytes: lowered(self.limits.bytes, bytes_percent),
+                requests: lowered(self.plain_limits.requests, limit_percent),
+                bytes: lowered(self.plain_limits.bytes, bytes_percent),
             },
             limit_percent,
             bytes_percent,
@@ -109,7 +118,8 @@ impl LookupRules {
     }
 }
 
-/// The percentages for request and for byte limits: the lowest that applies, and of equal ones the one of the AS.
+/// The percentages for request and for byte limits: the lowest that applies, and of equal ones the
+/// one of the AS.
 fn percents(percents: &Percents, lookup: &Lookup) -> [Option<Applied>; 2] {
     let Some(country) = lookup.country() else {
         // Whatever its AS number (section 13, item 11).
@@ -188,7 +198,8 @@ mod tests {
         LookupSettings::default().percents
     }
 
-    /// CHECK-2, LOOKUP-3: both lists with and without `unknown`; a lookup that failed is refused by an allow list alone.
+    /// CHECK-2, LOOKUP-3: both lists with and without `unknown`; a lookup that failed is refused by
+    /// an allow list alone.
     #[test]
     fn country_lists_and_the_word_unknown() {
         let (de, fr, unknown) = (
@@ -237,7 +248,8 @@ mod tests {
         }
     }
 
-    /// LIMIT-4: 0 and 100, rounding down, the largest limit, and `off`, which no percentage switches on.
+    /// LIMIT-4: 0 and 100, rounding down, the largest limit, and `off`, which no percentage
+    /// switches on.
     #[test]
     fn limits_are_rounded_down() {
         for (percent, requests, bytes) in [
@@ -278,8 +290,8 @@ mod tests {
         }
     }
 
-    /// LIMIT-4, section 13, item 11: a client without a country gets the unknown percent only, whatever its AS number;
-    /// nothing is made where nothing applies.
+    /// LIMIT-4, section 13, item 11: a client without a country gets the unknown percent only,
+    /// whatever its AS number; nothing is made where nothing applies.
     #[test]
     fn without_a_country_only_the_unknown_percent_applies() {
         let percents = Percents {
@@ -304,7 +316,8 @@ mod tests {
         assert_eq!(plain.applied(&waiting), None);
     }
 
-    /// The naive twin of the matrix: every percentage that applies in a list, sorted, the first taken.
+    /// The naive twin of the matrix: every percentage that applies in a list, sorted, the first
+    /// taken.
     fn twin(
         percents: &Percents,
         country: Option<&str>,
@@ -353,8 +366,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2000))]
 
-        /// LIMIT-4: the whole matrix of AS, country, bytes and unknown: percent, setting and every limit agree with a
-        /// naive twin.
+        /// LIMIT-4: the whole matrix of AS, country, bytes and unknown: percent, setting and every
+        /// limit agree with a naive twin.
         #[test]
         fn the_matrix_agrees_with_its_naive_twin(
             asn in table(vec![AsNumber::new(1).unwrap(), AsNumber::new(2).unwrap()]),

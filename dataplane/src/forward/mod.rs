@@ -1,190 +1,134 @@
-//! Forwarding one request and its answer, with nothing buffered whole.
-//!
-//! The upstream connection is driven by the task that forwards over it, not by one of its own: no request ever waits
-//! for another task to be scheduled, and while a connection is idle nothing polls it.
+//! A request that the application answers: its fields there and back, 101, 502 and 504. Nothing is
+//! buffered whole.
 
-pub mod body;
-pub mod headers;
-pub mod pool;
-pub mod trailers;
-pub mod upgrade;
+pub mod response_body;
+pub mod tunnel;
 
-use std::future::poll_fn;
-use std::pin::pin;
-use std::task::Poll;
+use std::rc::Rc;
 
-use http::{Method, Request, Response, StatusCode};
+use http::{Request, Response, StatusCode, Version};
 use hyper::body::{Body as _, Incoming};
-use hyper::client::conn::TrySendError;
+use weir_shared::settings::RateLimitHeaders;
+use weir_shared::verdict::Action;
 
-use self::body::RequestBody;
-use self::pool::{ConnectError, Pool, UpstreamConnection};
-use crate::socket::{BodyFault, Downstream};
+use self::response_body::{ResponseBody, UpstreamBody};
+use self::tunnel::{Tunnel, TunnelSlot};
+use crate::exchange::Exchange;
+use crate::headers::{self, ProxyFields};
+use crate::problem;
+use crate::trailers::TrailerFilter;
+use crate::upstream::request_body::RequestBody;
+use crate::upstream::{self, Failure, Received};
 
-/// Why the application gave no answer.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Failure {
-    /// It could not be reached, broke off, or answered nonsense: 502.
-    BadGateway,
-    /// It took longer than `WAF_UPSTREAM_TIMEOUT`: 504.
-    TooSlow,
-    /// The client's body passed `WAF_MAX_BODY_SIZE`: 413.
-    BodyTooLarge,
-    /// The client broke its body off.
-    ClientAborted,
-}
-
-/// The head of the application's answer, and the connection that its body comes over.
-pub struct Answer {
-    /// The head, with a body still to come.
-    pub response: Response<Incoming>,
-    /// The connection.
-    pub connection: Box<UpstreamConnection>,
-    /// Microseconds it took to connect; none on a pooled connection.
-    pub connect_us: Option<u64>,
-}
-
-/// What one attempt came to.
-enum Attempt {
-    Answered(Response<Incoming>),
-    /// Nothing of the request was written; here it is again.
-    Unsent(Request<RequestBody>),
-    /// The connection ended with no answer.
-    Lost,
-    Failed(Failure),
-}
-
-/// Sends a request to the application and waits for the head of its answer.
-///
-/// `build` makes the request around its body. A request is sent a second time only if nothing of it was written, or if it
-/// is `repeatable` and the connection was a pooled one that ended without an answer (RFC 9110 §9.2.2). The request is
-/// made when there is a connection for it, so that it never waits in this future.
-pub async fn send(
-    pool: &Pool,
-    downstream: &Downstream,
-    body: RequestBody,
-    build: impl Fn(RequestBody) -> Request<RequestBody>,
-    repeatable: bool,
-) -> Result<Answer, Failure> {
-    let mut body = Some(body);
-    let mut fresh = false;
-    loop {
-        let pooled = if fresh { None } else { pool.take() };
-        let (connection, connect_us) = match pooled {
-            Some(connection) => (connection, None),
-            // Rare, and large for what it holds while it waits.
-            None => Box::pin(pool.connect())
-                .await
-                .map(|(connection, us)| (connection, Some(us)))
-                .map_err(unreachable)?,
-        };
-        downstream.await_upstream(pool.answer_timeout());
-        let request = build(body.take().unwrap_or(RequestBody::Empty));
-        let (attempt, connection) = attempt(connection, downstream, request).await;
-        downstream.got_upstream();
-        let was_pooled = connect_us.is_none();
-        match (attempt, connection) {
-            (Attempt::Answered(response), Some(connection)) => {
-                return Ok(Answer {
-                    response,
-                    connection,
-                    connect_us,
-                });
-            }
-            (Attempt::Failed(failure), _) => return Err(failure),
-            // A pooled connection that closed under us: any other will do, a new one at the latest.
-            (Attempt::Unsent(request), _) if was_pooled => body = Some(request.into_body()),
-            (Attempt::Lost, _) if was_pooled && repeatable => fresh = true,
-            (Attempt::Answered(_) | Attempt::Unsent(_) | Attempt::Lost, _) => {
-                return Err(Failure::BadGateway);
-            }
-        }
+/// Forwards a request. A 101 that was asked for leaves a tunnel in the slot.
+pub async fn forward(
+    mut exchange: Box<Exchange>,
+    body: Incoming,
+    tunnel: &TunnelSlot,
+) -> Response<ResponseBody> {
+    exchange.forwarded = true;
+    let limit = exchange.body_limit();
+    let repeatable = upstream::is_repeatable(&exchange.head.method, &body);
+    let trailers =
+        || TrailerFilter::of_request(&exchange.head.headers, &exchange.worker.client_field);
+    let body = RequestBody::new(body, &exchange.downstream, limit, trailers);
+    let build = |body| to_upstream(&exchange, body);
+    let (pool, downstream) = (&exchange.worker.pool, &exchange.downstream);
+    let result = upstream::send(pool, downstream, body, build, repeatable).await;
+    match result {
+        Ok(received) => pass_on(exchange, received, tunnel),
+        Err(failure) => fail(exchange, failure),
     }
 }
 
-fn unreachable(error: ConnectError) -> Failure {
-    tracing::warn!(%error, "the application cannot be reached");
-    Failure::BadGateway
-}
-
-/// Whether a request may be sent again after it was written: it has no body and is idempotent (RFC 9110 §9.2.2).
-pub fn is_repeatable(method: &Method, body: &Incoming) -> bool {
-    body.is_end_stream()
-        && [
-            Method::GET,
-            Method::HEAD,
-            Method::OPTIONS,
-            Method::PUT,
-            Method::DELETE,
-        ]
-        .contains(method)
-}
-
-/// Puts the request into the connection and drives it to the head of the answer. The connection comes back if it stands.
-fn attempt(
-    mut connection: Box<UpstreamConnection>,
-    downstream: &Downstream,
-    request: Request<RequestBody>,
-) -> impl Future<Output = (Attempt, Option<Box<UpstreamConnection>>)> {
-    let answer = connection.sender.try_send_request(request);
-    async move {
-        let mut answer = pin!(answer);
-        let attempt = poll_fn(|cx| {
-            let outcome = match downstream.without_self_wake(cx, |cx| {
-                let over = connection.driver.drive(cx);
-                match answer.as_mut().poll(cx) {
-                    Poll::Ready(outcome) => Poll::Ready(Some(outcome)),
-                    Poll::Pending if over => Poll::Ready(None),
-                    Poll::Pending => Poll::Pending,
-                }
-            }) {
-                Poll::Ready(outcome) => outcome,
-                Poll::Pending if downstream.upstream_late.get() => {
-                    return Poll::Ready(Some(Attempt::Failed(Failure::TooSlow)));
-                }
-                Poll::Pending => return Poll::Pending,
-            };
-            Poll::Ready(outcome.map(|outcome| match outcome {
-                Ok(response) => accepted(response),
-                Err(failed) => lost(downstream, failed),
-            }))
-        })
-        .await;
-        match attempt {
-            Some(attempt) => (attempt, Some(connection)),
-            None => {
-                // It ended with no answer. A request that it did not take is given back only when it is gone.
-                drop(connection);
-                let attempt = match answer.await {
-                    Ok(_) => Attempt::Lost,
-                    Err(failed) => lost(downstream, failed),
-                };
-                (attempt, None)
-            }
-        }
+/// The request as the application gets it.
+fn to_upstream(exchange: &Exchange, body: RequestBody) -> Request<RequestBody> {
+    let worker = &exchange.worker;
+    let ours = ProxyFields {
+        peer: &exchange.downstream.peer_value,
+        trusted: exchange.downstream.trusted,
+        client_field: &worker.client_field,
+        scheme: exchange.identity.scheme,
+        request_id: &exchange.request_id,
+        upstream_host: &worker.upstream_host,
+    };
+    let head = &exchange.head;
+    let mut headers = headers::to_upstream(&head.headers, &ours, exchange.websocket);
+    if worker.rules.lookups.for_headers {
+        worker.table.get(exchange.identity.client, |entry| {
+            headers::add_lookup(&mut headers, entry.lookup.as_deref());
+        });
     }
+    if body.is_chunked() {
+        headers::announce_chunked(&mut headers);
+    }
+    let mut request = Request::new(body);
+    *request.method_mut() = head.method.clone();
+    *request.uri_mut() = headers::origin_form(&head.method, &head.uri);
+    *request.headers_mut() = headers;
+    request
 }
 
-/// Why there is no answer.
-fn lost(downstream: &Downstream, mut failed: TrySendError<Request<RequestBody>>) -> Attempt {
-    match (downstream.body_fault.get(), failed.take_message()) {
-        (BodyFault::TooLarge, _) => Attempt::Failed(Failure::BodyTooLarge),
-        (BodyFault::Client, _) => Attempt::Failed(Failure::ClientAborted),
-        (BodyFault::None, Some(request)) => Attempt::Unsent(request),
-        (BodyFault::None, None) if failed.error().is_parse() => {
-            tracing::warn!(error = %failed.error(), "the application's answer is not HTTP");
-            Attempt::Failed(Failure::BadGateway)
-        }
-        (BodyFault::None, None) => Attempt::Lost,
+/// The application's response as the client gets it.
+fn pass_on(
+    mut exchange: Box<Exchange>,
+    received: Received,
+    tunnel: &TunnelSlot,
+) -> Response<ResponseBody> {
+    let Received {
+        response,
+        connection,
+        connect_us,
+    } = received;
+    exchange.note_first_byte(connect_us, response.status());
+
+    let (mut head, incoming) = response.into_parts();
+    let switched = head.status == StatusCode::SWITCHING_PROTOCOLS;
+    if switched && !(exchange.websocket && headers::accepts_websocket(&head.headers)) {
+        tracing::warn!("the application switched protocols unasked");
+        return fail(exchange, Failure::BadGateway);
     }
+    let trailers = TrailerFilter::of_answer(&head.headers);
+    headers::to_downstream(&mut head.headers, switched);
+    head.version = Version::HTTP_11;
+    exchange.note_response(&head, Action::Passed);
+    let always = exchange.worker.rate_limit_headers == RateLimitHeaders::Always;
+    if always && exchange.decision.counted {
+        exchange.add_rate_limit_fields(&mut head.headers);
+    }
+    if switched {
+        let idle_timeout = exchange.worker.websocket_idle_timeout;
+        *tunnel.borrow_mut() = Some(Tunnel {
+            connection,
+            exchange,
+            idle_timeout,
+        });
+        return Response::from_parts(head, ResponseBody::empty());
+    }
+    if incoming.is_end_stream() {
+        exchange.worker.pool.keep(connection);
+        exchange.finish(Action::Passed);
+        return Response::from_parts(head, ResponseBody::empty());
+    }
+    let downstream = Rc::clone(&exchange.downstream);
+    let body = UpstreamBody::new(incoming, connection, downstream, exchange, trailers);
+    Response::from_parts(head, ResponseBody::Upstream(body))
 }
 
-/// Heads that hyper reads and we do not pass on.
-fn accepted(response: Response<Incoming>) -> Attempt {
-    // A 101 is judged by the caller, who knows whether it was asked for; hyper itself swallows the other 1xx.
-    if response.status().is_informational() && response.status() != StatusCode::SWITCHING_PROTOCOLS
-    {
-        return Attempt::Failed(Failure::BadGateway);
+/// The application gave no response: ours.
+fn fail(exchange: Box<Exchange>, failure: Failure) -> Response<ResponseBody> {
+    let (status, action) = match failure {
+        Failure::BadGateway => (StatusCode::BAD_GATEWAY, Action::UpstreamError),
+        Failure::TooSlow => (StatusCode::GATEWAY_TIMEOUT, Action::UpstreamError),
+        Failure::BodyTooLarge => (StatusCode::PAYLOAD_TOO_LARGE, Action::BodyTooLarge),
+        Failure::ClientAborted => (StatusCode::BAD_REQUEST, Action::ClientAborted),
+    };
+    let mut response = problem::problem_of(status, &exchange.request_id);
+    let quota = exchange.worker.rate_limit_headers != RateLimitHeaders::Off;
+    if action == Action::BodyTooLarge && quota {
+        exchange.add_rate_limit_fields(response.headers_mut());
     }
-    Attempt::Answered(response)
+    let left_unread = exchange.downstream.upload.is_unread();
+    let response = exchange.respond(response, action, left_unread);
+    response.map(ResponseBody::Own)
 }

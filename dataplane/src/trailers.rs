@@ -1,13 +1,15 @@
 //! Trailer fields on their way through: none whose name would be removed or replaced as a header
 //! field, in either spelling of dash and underscore (FORWARD-1, RFC 9110 §6.5.1).
 
+use bytes::Bytes;
 use http::header::{
     AUTHORIZATION, CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, HeaderName, MAX_FORWARDS,
     SET_COOKIE, TRAILER, WWW_AUTHENTICATE,
 };
 use http::{HeaderMap, HeaderValue};
+use hyper::body::Frame;
 
-use super::headers::{
+use crate::headers::{
     ClientField, X_CLIENT_ASN, X_CLIENT_COUNTRY, is_forwarding, is_hop_by_hop, naming_tokens,
     nominated,
 };
@@ -35,6 +37,13 @@ impl TrailerFilter {
         Self {
             connection: nominating_lines(headers),
             client_field: None,
+        }
+    }
+
+    /// Removes what does not go on from a frame that holds trailer fields.
+    pub fn apply_to_frame(&self, frame: &mut Frame<Bytes>) {
+        if let Some(trailers) = frame.trailers_mut() {
+            self.apply(trailers);
         }
     }
 

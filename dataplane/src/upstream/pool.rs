@@ -1,7 +1,8 @@
 //! Upstream connections of one worker: made, and kept while idle.
 //!
-//! Nothing polls an idle connection. That the application closed it is noticed by the first poll with a request in it,
-//! before anything is written, and without a system call: the runtime knows from its event queue what can be read.
+//! Nothing polls an idle connection. That the application closed it is noticed by the first poll
+//! with a request in it, before anything is written, and without a system call: the runtime knows
+//! from its event queue what can be read.
 
 use std::cell::RefCell;
 use std::io;
@@ -15,13 +16,13 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use weir_shared::settings::{Settings, Upstream};
 
-use super::body::RequestBody;
+use super::request_body::RequestBody;
 use crate::clock::{CoarseClock, nanos};
 
 /// Idle connections a worker keeps at most.
 const MAX_IDLE: usize = 256;
-/// Head of an answer at most; larger is 502, and so are more than 100 fields: hyper parses up to that number without an
-/// allocation, and with two for any other bound.
+/// Head of an answer at most; larger is 502, and so are more than 100 fields: hyper parses up to
+/// that number without an allocation, and with two for any other bound.
 const MAX_HEAD: usize = 64 * 1024;
 
 /// One upstream connection: where requests are put in, and what moves them.
@@ -43,7 +44,8 @@ impl Driver {
     /// Moves what can be moved; true once the connection is over.
     pub fn drive(&mut self, cx: &mut Context<'_>) -> bool {
         if !self.over && Pin::new(&mut self.connection).poll(cx).is_ready() {
-            // Its error, if any, was given to the request that waited; an idle connection's end needs no word.
+            // Its error, if any, was given to the request that waited; an idle connection's end
+            // needs no word.
             self.over = true;
         }
         self.over
@@ -109,8 +111,9 @@ impl Pool {
         self.answer_timeout
     }
 
-    /// The idle connection that was used last. Whether it still stands shows when it is driven with a request in it:
-    /// hyper looks for the end of the stream before it writes, and gives back what it did not write.
+    /// The idle connection that was used last. Whether it still stands shows when it is driven with
+    /// a request in it: hyper looks for the end of the stream before it writes, and gives back what
+    /// it did not write.
     pub fn take(&self) -> Option<Box<UpstreamConnection>> {
         let mut idle = self.idle.borrow_mut();
         loop {
@@ -123,8 +126,8 @@ impl Pool {
 
     /// Keeps a connection whose answer has ended, if it can take another request.
     ///
-    /// It is driven once more, to notice the end, and wakes nobody from then on: the task that used it last has no more
-    /// to do with it.
+    /// It is driven once more, to notice the end, and wakes nobody from then on: the task that used
+    /// it last has no more to do with it.
     pub fn keep(&self, mut connection: Box<UpstreamConnection>) {
         let over = connection
             .driver

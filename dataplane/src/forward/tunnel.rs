@@ -1,8 +1,9 @@
 //! WebSockets: what a connection becomes after a 101 that was asked for.
 //!
-//! Both sides are plain byte streams then. They are copied both ways with half-closes kept, counted as they pass, and
-//! ended on `WAF_WEBSOCKET_IDLE_TIMEOUT` or when the service stops.
+//! Both sides are plain byte streams then. They are copied both ways with half-closes kept, counted
+//! as they pass, and ended on `WAF_WEBSOCKET_IDLE_TIMEOUT` or when the service stops.
 
+use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io;
 use std::pin::{Pin, pin};
@@ -16,9 +17,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use weir_shared::verdict::Action;
 
-use super::pool::{Driver, UpstreamConnection};
-use crate::request::Exchange;
-use crate::socket::{Downstream, Ending, Socket};
+use crate::downstream::{Downstream, Ending, Socket};
+use crate::exchange::Exchange;
+use crate::upstream::pool::{Driver, UpstreamConnection};
 
 /// How long a client may take to close after the application did.
 const CLOSE_GRACE: Duration = Duration::from_secs(2);
@@ -33,6 +34,9 @@ pub struct Tunnel {
     pub idle_timeout: Option<Duration>,
 }
 
+/// Where a request that was answered 101 leaves its tunnel, for the connection to run it.
+pub type TunnelSlot = RefCell<Option<Tunnel>>;
+
 /// Runs a tunnel to its end. `early` is what the client sent behind its handshake.
 pub async fn run(downstream: &Rc<Downstream>, socket: Socket, early: Bytes, tunnel: Tunnel) {
     let Tunnel {
@@ -40,7 +44,7 @@ pub async fn run(downstream: &Rc<Downstream>, socket: Socket, early: Bytes, tunn
         mut exchange,
         idle_timeout,
     } = tunnel;
-    downstream.tunnelled(idle_timeout);
+    downstream.tunnel_carried(idle_timeout);
     let UpstreamConnection { sender, driver, .. } = *connection;
     let (upstream, early_upstream) = release(driver).await;
     drop(sender);
@@ -128,12 +132,10 @@ impl AsyncRead for ClientSide<'_> {
         } else {
             Pin::new(&mut this.socket).poll_read(cx, buf)
         };
-        let read = (buf.filled().len() - before) as u64;
+        let read = buf.filled().len() - before;
         if read > 0 {
-            this.downstream
-                .request_bytes
-                .set(this.downstream.request_bytes.get() + read);
-            this.downstream.tunnelled(this.idle_timeout);
+            this.downstream.upload.take(read, None);
+            this.downstream.tunnel_carried(this.idle_timeout);
         }
         outcome
     }
@@ -174,9 +176,10 @@ impl AsyncRead for ApplicationSide<'_> {
         let read = (buf.filled().len() - before) as u64;
         if read > 0 {
             this.carried += read;
-            this.downstream.tunnelled(this.idle_timeout);
+            this.downstream.tunnel_carried(this.idle_timeout);
         } else if matches!(outcome, Poll::Ready(Ok(()))) {
-            // RFC 6455 §7.1.1: the server closes first. A client that does not follow soon is not waited for.
+            // RFC 6455 §7.1.1: the server closes first. A client that does not follow soon is not
+            // waited for.
             this.downstream.tunnel_ends(CLOSE_GRACE);
         }
         outcome

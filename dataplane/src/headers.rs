@@ -1,7 +1,7 @@
 //! What happens to header fields on their way through (CLIENT-4..6, RFC 9110 §7.6).
 //!
-//! Hop-by-hop fields, and those that `Connection` names, go first; only then are ours added, so that no client can have
-//! ours stripped. Trailer fields: `trailers.rs`.
+//! Hop-by-hop fields, and those that `Connection` names, go first; only then are ours added, so
+//! that no client can have ours stripped. Trailer fields: `trailers.rs`.
 
 use http::header::{
     CONNECTION, CONTENT_LENGTH, EXPECT, FORWARDED, HOST, HeaderName, PROXY_AUTHENTICATE,
@@ -79,7 +79,8 @@ impl ClientField {
 pub enum BadHead {
     /// HTTP/1.1 without `Host`, or with two, or with a value that is no authority (RFC 9112 §3.2).
     Host,
-    /// A transfer coding other than one plain `chunked` (RFC 9112 §6.1): hyper would take the last one and drop the rest.
+    /// A transfer coding other than one plain `chunked` (RFC 9112 §6.1): hyper would take the last
+    /// one and drop the rest.
     Framing,
     /// A target in a form that its method does not have (RFC 9112 §3.2).
     Target,
@@ -100,9 +101,15 @@ pub fn check_target(method: &Method, uri: &Uri) -> Result<(), BadHead> {
     fits.then_some(()).ok_or(BadHead::Target)
 }
 
+/// A field's value as a number, if it is one.
+pub fn number(value: &HeaderValue) -> Option<u64> {
+    value.to_str().ok()?.trim().parse().ok()
+}
+
 /// Checks that a body, if there is one, is framed in the one way that cannot be read differently.
 ///
-/// hyper itself refuses contradictory lengths, and drops a length beside `Transfer-Encoding` and closes after it.
+/// hyper itself refuses contradictory lengths, and drops a length beside `Transfer-Encoding` and
+/// closes after it.
 ///
 /// # Errors
 /// [`BadHead::Framing`] where the request must be answered with 400.
@@ -141,7 +148,8 @@ pub fn check_host(uri: &Uri, version: Version, headers: &mut HeaderMap) -> Resul
     }
 }
 
-/// Whether the bytes can be a `Host` (RFC 9110 §7.2): empty, or a reg-name or IP-literal with an optional port.
+/// Whether the bytes can be a `Host` (RFC 9110 §7.2): empty, or a reg-name or IP-literal with an
+/// optional port.
 fn is_host(host: &[u8]) -> bool {
     host.iter()
         .all(|byte| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=:[]".contains(byte))
@@ -187,7 +195,7 @@ pub fn asks_for_websocket(method: &Method, version: Version, headers: &HeaderMap
 }
 
 /// Whether an answer of 101 is that of a WebSocket.
-pub fn is_websocket_answer(headers: &HeaderMap) -> bool {
+pub fn accepts_websocket(headers: &HeaderMap) -> bool {
     headers.get(UPGRADE).is_some_and(|upgrade| {
         upgrade
             .as_bytes()
@@ -207,7 +215,8 @@ fn names(headers: &HeaderMap, field: &HeaderName, token: &str) -> bool {
 
 /// The fields that the application gets, from those of the client.
 ///
-/// One pass into a new map: the client's own is kept as it came, for the log, a ban's notes and a safe retry.
+/// One pass into a new map: the client's own is kept as it came, for the log, a ban's notes and a
+/// safe retry.
 pub fn to_upstream(client: &HeaderMap, ours: &ProxyFields<'_>, websocket: bool) -> HeaderMap {
     let nominated = nominated(connection_lines(client), client.keys());
     let mut headers = HeaderMap::with_capacity(client.len() + OURS);
@@ -252,15 +261,16 @@ fn plain(name: &HeaderName, value: &HeaderValue) -> HeaderValue {
     value.clone()
 }
 
-/// Announces a body whose length is not known: hyper's client sends none with GET and HEAD otherwise
-/// (FORWARD-4).
+/// Announces a body whose length is not known: hyper's client sends none with GET and HEAD
+/// otherwise (FORWARD-4).
 pub fn announce_chunked(headers: &mut HeaderMap) {
     if !headers.contains_key(CONTENT_LENGTH) {
         headers.insert(TRANSFER_ENCODING, CHUNKED);
     }
 }
 
-/// Tells the application what is known of the client (LOOKUP-6). The client's own fields of these names are gone by now.
+/// Tells the application what is known of the client (LOOKUP-6). The client's own fields of these
+/// names are gone by now.
 pub fn add_lookup(headers: &mut HeaderMap, lookup: Option<&Lookup>) {
     let Some(lookup) = lookup else { return };
     for (name, value) in [
@@ -279,7 +289,8 @@ pub fn add_lookup(headers: &mut HeaderMap, lookup: Option<&Lookup>) {
 /// Whether a field of the client ends here: it is of one hop, pretends, or is replaced by ours.
 fn is_dropped(name: &HeaderName, ours: &ProxyFields<'_>) -> bool {
     is_hop_by_hop(name)
-        // The body is asked for when the application is ready to take it; the 100 to the client is sent then.
+        // The body is asked for when the application is ready to take it; the 100 to the client is
+        // sent then.
         || *name == EXPECT
         || *name == X_CLIENT_ASN
         || *name == X_CLIENT_COUNTRY
@@ -348,7 +359,8 @@ fn strip_hop_by_hop(headers: &mut HeaderMap) {
     for name in nominated(connection_lines(headers), headers.keys()) {
         headers.remove(name);
     }
-    // Most answers have one or none of them: each that is found costs a look over the names, none that is not.
+    // Most answers have one or none of them: each that is found costs a look over the names, none
+    // that is not.
     while let Some(name) = headers.keys().find(|name| is_hop_by_hop(name)).cloned() {
         headers.remove(name);
     }
@@ -359,7 +371,8 @@ pub fn is_forwarding(name: &str) -> bool {
     name.starts_with("x-forwarded") || name == FORWARDED.as_str() || name == X_REAL_IP.as_str()
 }
 
-/// A name with an underscore that stands for a protected one once dashes and underscores are folded.
+/// A name with an underscore that stands for a protected one once dashes and underscores are
+/// folded.
 fn is_underscore_alias(name: &str) -> bool {
     if !name.contains('_') {
         return false;
@@ -491,7 +504,8 @@ mod tests {
         );
     }
 
-    /// CLIENT-5: an untrusted peer's forwarding fields are replaced, never passed on; nor are twins with underscores.
+    /// CLIENT-5: an untrusted peer's forwarding fields are replaced, never passed on; nor are twins
+    /// with underscores.
     #[test]
     fn forged_fields_never_arrive() {
         let map = sent(
@@ -534,7 +548,8 @@ mod tests {
         }
     }
 
-    /// CLIENT-3, CLIENT-5: a trusted peer's chain is kept and the peer added; a client's AS and country still go.
+    /// CLIENT-3, CLIENT-5: a trusted peer's chain is kept and the peer added; a client's AS and
+    /// country still go.
     #[test]
     fn a_trusted_chain_is_kept_and_extended() {
         let map = sent(
@@ -640,7 +655,8 @@ mod tests {
     }
 
     proptest! {
-        /// CLIENT-5, CLIENT-6: whatever a client nominates or pretends, our four fields arrive once and are ours.
+        /// CLIENT-5, CLIENT-6: whatever a client nominates or pretends, our four fields arrive once
+        /// and are ours.
         #[test]
         fn ours_always_arrive(names in prop::collection::vec(prop_oneof![Just("x-forwarded-for"), Just("x-request-id"), Just("X-Forwarded-Host"), Just("host"), Just("connection"), Just("a")], 0..12), nominated in prop::collection::vec("[a-z-]{1,16}|x-forwarded-for|x-request-id|host", 0..6)) {
             let mut lines: Vec<(String, String)> = names.into_iter().map(|name| (name.to_owned(), "forged".to_owned())).collect();

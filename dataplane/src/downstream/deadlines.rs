@@ -1,0 +1,318 @@
+//! When a client connection must have moved on. Pure: time is an argument, and nothing here wakes
+//! anybody. All times are on the monotonic clock, nanoseconds.
+//!
+//! hyper's own timers cost a boxed sleep a request. Here a connection notes its deadlines as it
+//! goes on, and the worker's sweeper asks all of them on its tick.
+
+use std::cell::Cell;
+
+/// Time-outs of a client connection, nanoseconds.
+#[derive(Clone, Copy, Debug)]
+pub struct Timeouts {
+    /// `WAF_HEADER_TIMEOUT`
+    pub head_ns: u64,
+    /// `WAF_BODY_TIMEOUT`
+    pub body_ns: u64,
+    /// `WAF_KEEPALIVE_TIMEOUT`
+    pub idle_ns: u64,
+}
+
+/// The state of a connection; decides which time-out ends it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Phase {
+    /// Between two requests: `WAF_KEEPALIVE_TIMEOUT`.
+    Idle,
+    /// A head is being read: `WAF_HEADER_TIMEOUT`, then 408.
+    Head,
+    /// A request is being answered, or the connection is a tunnel. The time-outs of the body and of
+    /// the application apply where the request waits for them.
+    Busy,
+}
+
+/// A deadline that was missed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Missed {
+    /// The head took too long: 408.
+    Head,
+    /// The client sent nothing, or took nothing, for too long.
+    Client,
+    /// The application sent nothing for too long; said once a request.
+    Upstream,
+}
+
+/// A deadline that is never reached.
+const NEVER: u64 = u64::MAX;
+
+/// The deadlines of one client connection. Shared by hyper's half, the request that is answered and
+/// the sweeper, all on one thread.
+#[derive(Debug)]
+pub struct Deadlines {
+    timeouts: Timeouts,
+    phase: Cell<Phase>,
+    /// When the phase must have ended.
+    phase_end: Cell<u64>,
+    /// When a write that is waiting must have gone on.
+    write: Cell<u64>,
+    /// When the client must have sent more of the body.
+    body: Cell<u64>,
+    /// When the application must have sent something.
+    upstream: Cell<u64>,
+    /// How long the application was given.
+    upstream_wait_ns: Cell<u64>,
+    /// The deadline of the application has passed.
+    upstream_late: Cell<bool>,
+}
+
+impl Deadlines {
+    /// A connection that was just accepted: its first head is awaited.
+    pub const fn new(timeouts: Timeouts, now_ns: u64) -> Self {
+        Self {
+            timeouts,
+            phase: Cell::new(Phase::Head),
+            phase_end: Cell::new(now_ns.saturating_add(timeouts.head_ns)),
+            write: Cell::new(NEVER),
+            body: Cell::new(NEVER),
+            upstream: Cell::new(NEVER),
+            upstream_wait_ns: Cell::new(NEVER),
+            upstream_late: Cell::new(false),
+        }
+    }
+
+    /// A head was read: its request is being answered.
+    pub fn begin_request(&self) {
+        self.phase.set(Phase::Busy);
+        self.phase_end.set(NEVER);
+        self.body.set(NEVER);
+        self.upstream.set(NEVER);
+        self.upstream_late.set(false);
+    }
+
+    /// The response has ended: the next request is awaited.
+    pub fn end_request(&self, now_ns: u64) {
+        self.phase.set(Phase::Idle);
+        let end = now_ns.saturating_add(self.timeouts.idle_ns);
+        self.phase_end.set(end);
+        self.body.set(NEVER);
+        self.upstream.set(NEVER);
+    }
+
+    /// The client sent something.
+    pub fn client_sent(&self, now_ns: u64) {
+        if self.phase.get() == Phase::Idle {
+            self.phase.set(Phase::Head);
+            let end = now_ns.saturating_add(self.timeouts.head_ns);
+            self.phase_end.set(end);
+        }
+    }
+
+    /// A write waits for the client to take more.
+    pub fn await_write(&self, now_ns: u64) {
+        if self.write.get() == NEVER {
+            self.write.set(now_ns.saturating_add(self.timeouts.body_ns));
+        }
+    }
+
+    /// A write went on.
+    pub fn wrote(&self) {
+        self.write.set(NEVER);
+    }
+
+    /// The request waits for more of the body.
+    pub fn await_body(&self, now_ns: u64) {
+        if self.body.get() == NEVER {
+            self.body.set(now_ns.saturating_add(self.timeouts.body_ns));
+        }
+    }
+
+    /// More of the body came, or its end.
+    pub fn got_body(&self) {
+        self.body.set(NEVER);
+    }
+
+    /// The request waits for the application, at most this long from now.
+    pub fn await_upstream(&self, now_ns: u64, at_most_ns: u64) {
+        self.upstream_wait_ns.set(at_most_ns);
+        self.upstream.set(now_ns.saturating_add(at_most_ns));
+    }
+
+    /// The application was sent more of the body: its time to answer starts again.
+    pub fn renew_upstream(&self, now_ns: u64) {
+        if self.is_awaiting_upstream() {
+            let end = now_ns.saturating_add(self.upstream_wait_ns.get());
+            self.upstream.set(end);
+        }
+    }
+
+    /// Something came from the application.
+    pub fn got_upstream(&self) {
+        self.upstream.set(NEVER);
+    }
+
+    /// Whether the request waits for the application.
+    pub fn is_awaiting_upstream(&self) -> bool {
+        self.upstream.get() != NEVER
+    }
+
+    /// Whether the application's deadline has passed.
+    pub fn is_upstream_late(&self) -> bool {
+        self.upstream_late.get()
+    }
+
+    /// The connection is a tunnel and carried something: only silence for `idle_ns` ends it.
+    pub fn tunnel_carried(&self, now_ns: u64, idle_ns: Option<u64>) {
+        self.phase.set(Phase::Busy);
+        let end = idle_ns.map_or(NEVER, |idle| now_ns.saturating_add(idle));
+        self.phase_end.set(end);
+    }
+
+    /// The application closed its side of the tunnel: the client has this long to follow, whatever
+    /// it still sends.
+    pub fn tunnel_ends(&self, now_ns: u64, grace_ns: u64) {
+        let end = now_ns.saturating_add(grace_ns);
+        self.body.set(self.body.get().min(end));
+    }
+
+    /// The deadline that was missed, if any. The application's is named once.
+    pub fn sweep(&self, now_ns: u64) -> Option<Missed> {
+        if self.phase_end.get() <= now_ns {
+            return Some(match self.phase.get() {
+                Phase::Head => Missed::Head,
+                Phase::Idle | Phase::Busy => Missed::Client,
+            });
+        }
+        if self.write.get() <= now_ns || self.body.get() <= now_ns {
+            return Some(Missed::Client);
+        }
+        // While the client holds its body back, the application is not to blame.
+        let late = self.upstream.get() <= now_ns && self.body.get() == NEVER;
+        (late && !self.upstream_late.replace(true)).then_some(Missed::Upstream)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TIMEOUTS: Timeouts = Timeouts {
+        head_ns: 10,
+        body_ns: 30,
+        idle_ns: 75,
+    };
+
+    /// Nothing is due at `last`, and `passed` is one later.
+    #[track_caller]
+    fn passes_after(deadlines: &Deadlines, last: u64, passed: Missed) {
+        assert_eq!(deadlines.sweep(last), None);
+        assert_eq!(deadlines.sweep(last + 1), Some(passed));
+    }
+
+    /// CONN: the first head is timed from the accept on, and what comes of it renews nothing.
+    #[test]
+    fn the_first_head_is_timed_from_the_accept_on() {
+        let deadlines = Deadlines::new(TIMEOUTS, 100);
+        deadlines.client_sent(105);
+        passes_after(&deadlines, 109, Missed::Head);
+    }
+
+    /// CONN: between requests the keep-alive time-out runs; with the first byte the head's does.
+    #[test]
+    fn an_idle_connection_ends_unless_a_head_begins() {
+        let deadlines = Deadlines::new(TIMEOUTS, 0);
+        deadlines.begin_request();
+        assert_eq!(deadlines.sweep(1_000), None);
+        deadlines.end_request(1_000);
+        passes_after(&deadlines, 1_074, Missed::Client);
+        deadlines.client_sent(1_074);
+        deadlines.client_sent(1_080);
+        passes_after(&deadlines, 1_083, Missed::Head);
+    }
+
+    /// CONN: a body is timed from its last byte on, and a write from when it first waited.
+    #[test]
+    fn a_client_that_neither_sends_nor_takes_is_cut() {
+        let deadlines = Deadlines::new(TIMEOUTS, 0);
+        deadlines.begin_request();
+        deadlines.await_body(5);
+        deadlines.await_body(20);
+        passes_after(&deadlines, 34, Missed::Client);
+        deadlines.got_body();
+        assert_eq!(deadlines.sweep(35), None);
+        deadlines.await_body(40);
+        passes_after(&deadlines, 69, Missed::Client);
+        deadlines.got_body();
+        deadlines.await_write(100);
+        deadlines.await_write(120);
+        passes_after(&deadlines, 129, Missed::Client);
+        deadlines.wrote();
+        assert_eq!(deadlines.sweep(130), None);
+    }
+
+    /// CONN: the application is late once, and never while the client holds its body back; a body
+    /// that goes on gives it its whole time again.
+    #[test]
+    fn the_application_is_late_once_and_not_for_the_clients_delay() {
+        let deadlines = Deadlines::new(TIMEOUTS, 0);
+        deadlines.begin_request();
+        deadlines.await_upstream(0, 20);
+        deadlines.await_body(0);
+        assert_eq!(deadlines.sweep(29), None);
+        deadlines.got_body();
+        deadlines.renew_upstream(29);
+        passes_after(&deadlines, 48, Missed::Upstream);
+        assert!(deadlines.is_upstream_late() && deadlines.is_awaiting_upstream());
+        assert_eq!(deadlines.sweep(50), None);
+        deadlines.got_upstream();
+        deadlines.renew_upstream(60);
+        assert!(!deadlines.is_awaiting_upstream());
+    }
+
+    /// CONN: what one request waited for is forgotten with it.
+    #[test]
+    fn a_request_inherits_no_deadline() {
+        let deadlines = Deadlines::new(TIMEOUTS, 0);
+        deadlines.begin_request();
+        deadlines.await_body(0);
+        deadlines.await_upstream(0, 20);
+        deadlines.end_request(10);
+        assert_eq!(deadlines.sweep(84), None);
+        deadlines.await_upstream(0, 20);
+        assert_eq!(deadlines.sweep(80), Some(Missed::Upstream));
+        deadlines.begin_request();
+        assert!(!deadlines.is_upstream_late() && !deadlines.is_awaiting_upstream());
+        assert_eq!(deadlines.sweep(NEVER - 1), None);
+    }
+
+    /// FORWARD: a tunnel ends after silence alone; once the application has closed, whatever the
+    /// client still sends does not lengthen its grace.
+    #[test]
+    fn a_tunnel_ends_after_silence_or_after_its_grace() {
+        let deadlines = Deadlines::new(TIMEOUTS, 0);
+        deadlines.begin_request();
+        deadlines.tunnel_carried(0, Some(50));
+        deadlines.tunnel_carried(40, Some(50));
+        passes_after(&deadlines, 89, Missed::Client);
+        deadlines.tunnel_carried(90, None);
+        assert_eq!(deadlines.sweep(NEVER - 1), None);
+        deadlines.tunnel_ends(100, 20);
+        deadlines.tunnel_carried(115, None);
+        deadlines.tunnel_ends(115, 20);
+        passes_after(&deadlines, 119, Missed::Client);
+    }
+
+    /// A time-out beyond the end of the clock is never reached, and nothing overflows.
+    #[test]
+    fn an_endless_timeout_never_passes() {
+        let endless = Timeouts {
+            head_ns: NEVER,
+            body_ns: NEVER,
+            idle_ns: NEVER,
+        };
+        let deadlines = Deadlines::new(endless, 5);
+        assert_eq!(deadlines.sweep(NEVER - 1), None);
+        deadlines.begin_request();
+        deadlines.await_body(7);
+        deadlines.await_write(7);
+        deadlines.await_upstream(7, NEVER);
+        assert_eq!(deadlines.sweep(NEVER - 1), None);
+    }
+}

@@ -1,0 +1,291 @@
+//! One client connection: the socket as hyper sees it, and what the worker's sweeper needs to end
+//! it in time.
+
+pub mod deadlines;
+pub mod discard;
+mod self_wake;
+pub mod upload;
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::net::{IpAddr, Shutdown};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use http::HeaderValue;
+use hyper::rt::{Read, ReadBufCursor, Write};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+
+use self::deadlines::{Deadlines, Missed, Timeouts};
+use self::self_wake::SelfWake;
+use self::upload::Upload;
+use crate::clock::{CoarseClock, nanos};
+
+/// Why a connection is to end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ending {
+    /// It goes on.
+    No,
+    /// The head took too long: 408.
+    HeadTimeout,
+    /// Nothing came, or nothing was taken, for too long.
+    Stalled,
+    /// The service stops: end after the running answer.
+    Drain,
+    /// The service stops now.
+    Abort,
+    /// A bug of ours ended it.
+    Panicked,
+}
+
+/// One client connection, shared by hyper's half, the request being answered and the sweeper, all
+/// on one thread.
+pub struct Downstream {
+    io: RefCell<TokioIo<TcpStream>>,
+    /// Who is on the other end, IPv4-mapped addresses folded.
+    pub peer: IpAddr,
+    /// Whether the peer lies in `WAF_TRUSTED_PROXIES`.
+    pub trusted: bool,
+    /// The peer's address as a header value, made once.
+    pub peer_value: HeaderValue,
+    /// Coarse monotonic time of the worker.
+    clock: Rc<CoarseClock>,
+    deadlines: Deadlines,
+    /// The body of the current request.
+    pub upload: Upload,
+    /// Polls the upstream connection of the current request.
+    pub self_wake: SelfWake,
+    /// Whether bytes of a response to the current request were written.
+    answering: Cell<bool>,
+    ending: Cell<Ending>,
+    waker: RefCell<Option<Waker>>,
+}
+
+impl Downstream {
+    /// A connection that was just accepted: its first head is awaited.
+    pub fn new(
+        stream: TcpStream,
+        peer: IpAddr,
+        trusted: bool,
+        clock: Rc<CoarseClock>,
+        timeouts: Timeouts,
+    ) -> Rc<Self> {
+        // An address is visible ASCII: the fallback is never taken.
+        let peer_value =
+            HeaderValue::try_from(peer.to_string()).unwrap_or(HeaderValue::from_static("unknown"));
+        Rc::new(Self {
+            io: RefCell::new(TokioIo::new(stream)),
+            peer,
+            trusted,
+            peer_value,
+            deadlines: Deadlines::new(timeouts, clock.mono_ns()),
+            clock,
+            upload: Upload::default(),
+            self_wake: SelfWake::default(),
+            answering: Cell::new(false),
+            ending: Cell::new(Ending::No),
+            waker: RefCell::new(None),
+        })
+    }
+
+    /// A head was read: the request is ours to answer.
+    pub fn begin_request(&self) {
+        self.deadlines.begin_request();
+        self.upload.reset();
+        self.answering.set(false);
+    }
+
+    /// The response has ended: the next request is awaited.
+    pub fn end_request(&self) {
+        self.deadlines.end_request(self.clock.mono_ns());
+    }
+
+    /// Whether bytes of a response to the current request were written.
+    pub const fn is_answering(&self) -> bool {
+        self.answering.get()
+    }
+
+    /// The connection is a tunnel and carried something: only silence for `idle_timeout` ends it.
+    pub fn tunnel_carried(&self, idle_timeout: Option<Duration>) {
+        let idle_ns = idle_timeout.map(nanos);
+        self.deadlines.tunnel_carried(self.clock.mono_ns(), idle_ns);
+    }
+
+    /// The application closed its side of the tunnel: the client has this long to follow, whatever
+    /// it still sends.
+    pub fn tunnel_ends(&self, grace: Duration) {
+        self.deadlines
+            .tunnel_ends(self.clock.mono_ns(), nanos(grace));
+    }
+
+    /// The request waits for more of the body.
+    pub fn await_body(&self) {
+        self.deadlines.await_body(self.clock.mono_ns());
+    }
+
+    /// More of the body came, or its end.
+    pub fn got_body(&self) {
+        self.deadlines.got_body();
+    }
+
+    /// The request waits for the application, at most this long from now.
+    pub fn await_upstream(&self, at_most: Duration) {
+        self.deadlines
+            .await_upstream(self.clock.mono_ns(), nanos(at_most));
+    }
+
+    /// The application was sent more of the body: its time to answer starts again.
+    pub fn renew_upstream(&self) {
+        self.deadlines.renew_upstream(self.clock.mono_ns());
+    }
+
+    /// Something came from the application.
+    pub fn got_upstream(&self) {
+        self.deadlines.got_upstream();
+    }
+
+    /// Whether the request waits for the application.
+    pub fn is_awaiting_upstream(&self) -> bool {
+        self.deadlines.is_awaiting_upstream()
+    }
+
+    /// Whether the application's deadline has passed; the waiting request looks here.
+    pub fn is_upstream_late(&self) -> bool {
+        self.deadlines.is_upstream_late()
+    }
+
+    /// Called by the sweeper: wakes the connection's task where a deadline has passed.
+    pub fn sweep(&self) {
+        match self.deadlines.sweep(self.clock.mono_ns()) {
+            None => {}
+            Some(Missed::Head) => self.finish(Ending::HeadTimeout),
+            Some(Missed::Client) => self.finish(Ending::Stalled),
+            Some(Missed::Upstream) => self.wake(),
+        }
+    }
+
+    /// Asks the connection to end, and wakes its task. A stronger ending stands against a weaker
+    /// one.
+    pub fn finish(&self, ending: Ending) {
+        let stands = match self.ending.get() {
+            Ending::No | Ending::Drain => false,
+            Ending::HeadTimeout | Ending::Stalled | Ending::Abort | Ending::Panicked => true,
+        };
+        if !stands || ending == Ending::Abort {
+            self.ending.set(ending);
+            self.wake();
+        }
+    }
+
+    /// How the connection is to end.
+    pub fn ending(&self) -> Ending {
+        self.ending.get()
+    }
+
+    /// Notes whom the sweeper wakes. The task of a connection never changes.
+    pub fn note_waker(&self, cx: &Context<'_>) {
+        let mut waker = self.waker.borrow_mut();
+        if waker.is_none() {
+            *waker = Some(cx.waker().clone());
+        }
+    }
+
+    fn wake(&self) {
+        if let Some(waker) = &*self.waker.borrow() {
+            waker.wake_by_ref();
+        }
+    }
+
+    /// Writes what fits into the socket's buffer at once; for a response to a connection that is
+    /// closing, which hyper does not write.
+    pub fn write_at_once(&self, response: &[u8]) {
+        // The connection closes either way: nothing is tried again.
+        let _ = self.io.borrow().inner().try_write(response);
+    }
+
+    /// Sends FIN; the client can still be read from.
+    pub fn shutdown_write(&self) {
+        // An error means that the connection is gone, which is what was wanted.
+        let _ = socket2::SockRef::from(self.io.borrow().inner()).shutdown(Shutdown::Write);
+    }
+
+    /// Reads what is there and throws it away. None: nothing is there; zero: the end.
+    pub fn discard(&self, scratch: &mut [u8]) -> Option<usize> {
+        match self.io.borrow().inner().try_read(scratch) {
+            Ok(read) => Some(read),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
+            Err(_) => Some(0),
+        }
+    }
+
+    /// Waits until something can be read, or the connection ended.
+    pub fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.io.borrow().inner().poll_read_ready(cx).map(|_| ())
+    }
+
+    fn note_write(&self, outcome: &Poll<io::Result<usize>>) {
+        match outcome {
+            Poll::Pending => self.deadlines.await_write(self.clock.mono_ns()),
+            Poll::Ready(_) => {
+                self.answering.set(true);
+                self.deadlines.wrote();
+            }
+        }
+    }
+}
+
+/// hyper's half of a client connection.
+pub struct Socket(pub Rc<Downstream>);
+
+impl Read for Socket {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        let outcome = Pin::new(&mut *self.0.io.borrow_mut()).poll_read(cx, buf);
+        if matches!(outcome, Poll::Ready(Ok(()))) {
+            self.0.deadlines.client_sent(self.0.clock.mono_ns());
+        }
+        outcome
+    }
+}
+
+impl Write for Socket {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let outcome = Pin::new(&mut *self.0.io.borrow_mut()).poll_write(cx, buf);
+        self.0.note_write(&outcome);
+        outcome
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let outcome = Pin::new(&mut *self.0.io.borrow_mut()).poll_write_vectored(cx, bufs);
+        self.0.note_write(&outcome);
+        outcome
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // TCP has nothing to flush.
+        Poll::Ready(Ok(()))
+    }
+
+    /// Left to `connection.rs`, which lingers where a body was left unread.
+    fn poll_shutdown(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}

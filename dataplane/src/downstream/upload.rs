@@ -1,0 +1,99 @@
+//! How far the body of the current request has come.
+
+use std::cell::Cell;
+
+/// What ended a client's body before its end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum BodyFault {
+    /// Nothing.
+    #[default]
+    None,
+    /// It passed `WAF_MAX_BODY_SIZE`.
+    TooLarge,
+    /// The client broke it off, or its framing is wrong.
+    Client,
+}
+
+/// The body of the current request, or what the client sent through a tunnel.
+#[derive(Debug, Default)]
+pub struct Upload {
+    bytes: Cell<u64>,
+    fault: Cell<BodyFault>,
+    unread: Cell<bool>,
+}
+
+impl Upload {
+    /// Begins anew, for the next request.
+    pub fn reset(&self) {
+        self.bytes.set(0);
+        self.fault.set(BodyFault::None);
+        self.unread.set(false);
+    }
+
+    /// Bytes that came so far.
+    pub const fn bytes(&self) -> u64 {
+        self.bytes.get()
+    }
+
+    /// Counts bytes, if they do not pass the limit; false, and nothing counted, if they do.
+    pub fn take(&self, bytes: usize, limit: Option<u64>) -> bool {
+        let carried = self.bytes.get().saturating_add(bytes as u64);
+        let fits = limit.is_none_or(|limit| carried <= limit);
+        if fits {
+            self.bytes.set(carried);
+        } else {
+            self.fault.set(BodyFault::TooLarge);
+        }
+        fits
+    }
+
+    /// The client broke its body off.
+    pub fn broke_off(&self) {
+        self.fault.set(BodyFault::Client);
+    }
+
+    /// What ended the body early.
+    pub const fn fault(&self) -> BodyFault {
+        self.fault.get()
+    }
+
+    /// Notes whether a part of the body is still to come. A close then lingers, so that the
+    /// response is seen and not a reset.
+    pub fn set_unread(&self, unread: bool) {
+        self.unread.set(unread);
+    }
+
+    /// Whether a part of the body is still to come.
+    pub const fn is_unread(&self) -> bool {
+        self.unread.get()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// LIMIT-5: bytes up to the limit are counted, those that pass it are not.
+    #[test]
+    fn bytes_are_counted_up_to_the_limit() {
+        let upload = Upload::default();
+        assert!(upload.take(60, Some(100)) && upload.take(40, Some(100)));
+        assert_eq!((upload.bytes(), upload.fault()), (100, BodyFault::None));
+        assert!(!upload.take(1, Some(100)));
+        assert_eq!((upload.bytes(), upload.fault()), (100, BodyFault::TooLarge));
+        assert!(upload.take(1, None));
+        assert_eq!(upload.bytes(), 101);
+    }
+
+    /// Nothing of one request is said of the next.
+    #[test]
+    fn a_request_begins_anew() {
+        let upload = Upload::default();
+        upload.take(1, None);
+        upload.broke_off();
+        upload.set_unread(true);
+        upload.reset();
+        let found = (upload.bytes(), upload.fault(), upload.is_unread());
+        assert_eq!(found, (0, BodyFault::None, false));
+    }
+}

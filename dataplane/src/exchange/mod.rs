@@ -1,0 +1,405 @@
+//! One request from its head until it is charged, counted and logged, however it ends.
+//!
+//! Whoever holds the exchange holds the duty to finish it. Every exit of a request ends in one
+//! function here, which alone counts, charges bytes, keeps the client's history and writes the log
+//! record. An exchange that is dropped unfinished is a client that went away.
+
+mod limit_break;
+mod record;
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use http_body_util::Full;
+use hyper::body::Body as _;
+use weir_shared::clock::Now;
+use weir_shared::event::Finished;
+use weir_shared::lookup::{Lookup, Origin};
+use weir_shared::settings::LogRequests;
+use weir_shared::verdict::{Action, History, LimitKind};
+
+use self::record::{Durations, Ended, ResponseNote};
+use crate::clients::limits::{Entry, Exceeded};
+use crate::downstream::Downstream;
+use crate::identity::Identity;
+use crate::ladder::{Asked, Decision, Refusal};
+use crate::outcome::{AtEnd, Outcome};
+use crate::worker::Worker;
+use crate::{problem, rate_limit};
+
+/// A client whose lookup answered while the client itself had been dropped from the table, so that
+/// the age of the answer is not known, is asked about again after this.
+const ASK_SOON_NS: u64 = 1_000_000_000;
+
+/// One request and what became of it so far.
+pub struct Exchange {
+    /// What the requests of this thread share.
+    pub worker: Rc<Worker>,
+    /// The client's connection.
+    pub downstream: Rc<Downstream>,
+    /// The head as the client sent it.
+    pub head: Parts,
+    /// Who sent it.
+    pub identity: Identity,
+    /// Its id, for the log, the application and problem documents.
+    pub request_id: HeaderValue,
+    /// The ladder's decision, the latest.
+    pub decision: Decision,
+    started: Now,
+    /// When the ladder was asked last: later than the start where a lookup was waited for. Windows
+    /// are charged at it.
+    pub decided: Now,
+    /// Whether it asked for a WebSocket.
+    pub websocket: bool,
+    /// What was known of the client when the request ended, where the log or the counts by origin
+    /// want it.
+    lookup: Option<Arc<Lookup>>,
+    /// Passed on to the application: its bytes are charged (LIMIT-5).
+    pub forwarded: bool,
+    /// What enforce mode would have done, in observe mode (CHECK-3).
+    pub shadow_action: Option<Action>,
+    /// The exceeded limit could not be reported: no ban follows it (LIMIT-6).
+    pub ban_not_possible: bool,
+    /// What the history counts, where the action does not say it.
+    pub history: Option<History>,
+    limit_hit: Option<LimitKind>,
+    response: ResponseNote,
+    /// Body or WebSocket bytes that went to the client.
+    pub response_bytes: u64,
+    durations: Durations,
+    finished: bool,
+}
+
+impl Exchange {
+    /// An exchange whose head was read at `started`, when the ladder decided too.
+    pub fn new(
+        worker: &Rc<Worker>,
+        downstream: &Rc<Downstream>,
+        head: Parts,
+        identity: Identity,
+        decision: Decision,
+        started: Now,
+        websocket: bool,
+    ) -> Box<Self> {
+        let request_id = identity
+            .request_id
+            .clone()
+            .unwrap_or_else(|| worker.request_ids.next());
+        Box::new(Self {
+            worker: Rc::clone(worker),
+            downstream: Rc::clone(downstream),
+            head,
+            identity,
+            request_id,
+            decision,
+            started,
+            decided: started,
+            websocket,
+            lookup: None,
+            forwarded: false,
+            shadow_action: None,
+            ban_not_possible: false,
+            history: None,
+            limit_hit: None,
+            response: ResponseNote::default(),
+            response_bytes: 0,
+            durations: Durations::default(),
+            finished: false,
+        })
+    }
+
+    /// Waits for the client's lookup, at most `WAF_LOOKUP_TIMEOUT`, and asks the ladder again
+    /// (LOOKUP-3). Without an answer the client is unknown, and no further request waits for this
+    /// lookup.
+    pub async fn await_lookup(&mut self) {
+        let worker = Rc::clone(&self.worker);
+        let client = self.identity.client;
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        let on_lookup = Box::new(move |lookup| {
+            // The client may have gone; nobody is left to tell.
+            let _ = sender.send(lookup);
+        });
+        let under_way = worker.look_up(client, Some(on_lookup));
+        let answer = if under_way {
+            tokio::time::timeout(worker.lookup_timeout, receiver).await
+        } else {
+            Ok(Ok(None))
+        };
+        self.decided = worker.clock.now();
+        let waited_ns = self.decided.mono_ns.saturating_sub(self.started.mono_ns);
+        self.durations.lookup_wait = under_way.then_some(waited_ns / 1000);
+        match answer {
+            // A client that was dropped while it waited has its answer all the same.
+            Ok(Ok(Some(lookup))) => worker.table.update(client, self.decided, |entry| {
+                if entry.lookup.is_none() {
+                    let soon_ns = self.decided.mono_ns.saturating_add(ASK_SOON_NS);
+                    worker.table.attach(entry, lookup, soon_ns);
+                }
+            }),
+            Ok(Ok(None) | Err(_)) => {}
+            Err(_) => {
+                worker.table.get(client, |entry| entry.in_flight = false);
+            }
+        }
+        let asked = Asked::of(&self.head, &self.identity, false);
+        self.decision = worker.decide(&asked, self.decided);
+    }
+
+    /// Counts and reports the limit that a refusal names, if it names one.
+    pub fn report(&mut self, refusal: &Refusal) {
+        if let Refusal::RateLimited { exceeded, ban } = refusal {
+            self.limit_exceeded(exceeded, ban.is_some());
+        }
+    }
+
+    /// Counts an exceeded limit; the first since the client's last reset is reported to the control
+    /// plane, if a ban can follow (LIMIT-6).
+    fn limit_exceeded(&mut self, exceeded: &Exceeded, can_ban: bool) {
+        let worker = &self.worker;
+        self.limit_hit = Some(exceeded.kind);
+        worker.counters.limit_hit(exceeded.kind);
+        if exceeded.first && !(can_ban && worker.events.report(self.limit_report(exceeded))) {
+            self.ban_not_possible = true;
+            worker
+                .table
+                .update(self.identity.client, self.decided, |entry| {
+                    entry.reported = false;
+                });
+        }
+    }
+
+    fn limit_report(&self, exceeded: &Exceeded) -> weir_shared::event::LimitExceeded {
+        let percent = if exceeded.kind.counts_bytes() {
+            self.decision.bytes_percent
+        } else {
+            self.decision.limit_percent
+        };
+        limit_break::report(
+            exceeded,
+            percent.map_or(100, |(percent, _)| percent),
+            self.decided.wall_ms,
+            self.identity.client,
+            &self.head,
+            &self.request_id,
+        )
+    }
+
+    /// Milliseconds until one more request fits under the exceeded limit.
+    pub fn until_fits(&self, exceeded: &Exceeded) -> Option<u64> {
+        let span = exceeded.kind.span();
+        let now_ms = self.decided.wall_ms;
+        let client = self.identity.client;
+        self.worker.table.update(client, self.decided, |entry| {
+            weir_shared::window::Span::ALL
+                .into_iter()
+                .zip(&entry.requests)
+                .find(|(each, _)| *each == span)
+                .and_then(|(_, window)| window.fits_in(span, now_ms, exceeded.limit, 1))
+        })
+    }
+
+    /// Adds the `RateLimit` fields of the client (LIMIT-8).
+    pub fn add_rate_limit_fields(&self, headers: &mut HeaderMap) {
+        let worker = &self.worker;
+        let now_ms = self.decided.wall_ms;
+        let of_entry = |entry: &mut Entry| {
+            let limits = worker.table.rules.limits(entry);
+            let counts = self.decision.counts;
+            (limits, counts.unwrap_or_else(|| entry.counts(now_ms)))
+        };
+        let client = self.identity.client;
+        let (limits, counts) = worker.table.update(client, self.decided, of_entry);
+        rate_limit::add_fields(headers, &limits, &counts, now_ms);
+    }
+
+    /// The size of a body that ends the request: none in observe mode, and none for a request that
+    /// the ladder let past its limits.
+    pub fn body_limit(&self) -> Option<u64> {
+        let worker = &self.worker;
+        let applies = !worker.accounting.observe && self.decision.counted;
+        worker.accounting.max_body_size.filter(|_| applies)
+    }
+
+    /// Notes that the application's response has begun.
+    pub fn note_first_byte(&mut self, connect_us: Option<u64>, status: StatusCode) {
+        let first_byte_us = self.worker.clock.since_us(self.started);
+        self.durations.connect = connect_us;
+        self.durations.first_byte = Some(first_byte_us);
+        self.worker.counters.upstream(first_byte_us);
+        self.worker.counters.response(status);
+    }
+
+    /// Notes the head of the response for the log, if a request that ends with `action` is logged.
+    pub fn note_response(&mut self, head: &http::response::Parts, action: Action) {
+        self.response.status = Some(head.status);
+        let accounting = &self.worker.accounting;
+        // In observe mode a body that is still on its way may yet prove too large, and be logged
+        // for that.
+        let undecided = accounting.observe && accounting.log_requests != LogRequests::Off;
+        if undecided || accounting.logs(action) {
+            self.response.note_fields(&head.headers);
+        }
+    }
+
+    /// Finishes with a response of ours. The connection closes behind it where a part of the body
+    /// is left unread.
+    pub fn respond(
+        self: Box<Self>,
+        mut response: Response<Full<Bytes>>,
+        action: Action,
+        left_unread: bool,
+    ) -> Response<Full<Bytes>> {
+        if left_unread {
+            self.downstream.upload.set_unread(true);
+            problem::close(&mut response);
+        }
+        self.finish_with(response, action)
+    }
+
+    /// Finishes with a response of ours.
+    pub fn finish_with(
+        mut self: Box<Self>,
+        response: Response<Full<Bytes>>,
+        action: Action,
+    ) -> Response<Full<Bytes>> {
+        let (head, body) = response.into_parts();
+        self.note_response(&head, action);
+        self.response_bytes = body.size_hint().exact().unwrap_or(0);
+        self.finish(action);
+        Response::from_parts(head, body)
+    }
+
+    /// Finishes: history, bytes, counters, log record.
+    pub fn finish(mut self: Box<Self>, action: Action) {
+        self.finish_once(action);
+    }
+
+    fn finish_once(&mut self, action: Action) {
+        if std::mem::replace(&mut self.finished, true) {
+            return;
+        }
+        let ended = self.worker.clock.now();
+        self.durations.total = ended.mono_ns.saturating_sub(self.started.mono_ns) / 1000;
+        let outcome = self.worker.accounting.outcome(&AtEnd {
+            action,
+            shadow_action: self.shadow_action,
+            history: self.history,
+            forwarded: self.forwarded,
+            counted: self.decision.counted,
+            websocket: self.websocket,
+            request_bytes: self.downstream.upload.bytes(),
+            response_bytes: self.response_bytes,
+        });
+        let origin = self.charge(&outcome, ended);
+        self.count(&outcome, origin);
+        if outcome.logged {
+            self.log(&outcome);
+        }
+        self.downstream.end_request();
+    }
+
+    /// Adds the request to its client: history and bytes. Takes from the client what the log and
+    /// the counters want.
+    fn charge(&mut self, outcome: &Outcome, ended: Now) -> Origin {
+        let Self {
+            worker,
+            decision,
+            lookup,
+            identity,
+            ..
+        } = self;
+        let watched = worker.counts_origins && worker.events.wants_finished();
+        let wants_lookup = outcome.logged || watched;
+        let counts = &mut decision.counts;
+        let mut origin = Origin::default();
+        let work = |entry: &mut Entry| {
+            origin = entry.origin;
+            if wants_lookup {
+                lookup.clone_from(&entry.lookup);
+            }
+            match outcome.history {
+                History::Passed => entry.passed += 1,
+                History::Refused => entry.refused += 1,
+                History::Neither => {}
+            }
+            let exceeded = outcome.charged_bytes.and_then(|bytes| {
+                let limits = worker.table.rules.limits(entry);
+                entry.charge_bytes(&limits, ended.wall_ms, bytes)
+            });
+            if let Some(counts) = counts {
+                // The requests as the ladder saw them, the bytes with those of this request (LOG).
+                let [requests @ .., _, _, _] = *counts;
+                *counts = entry.counts_with(requests, ended.wall_ms);
+            }
+            exceeded
+        };
+        let exceeded = if decision.counted {
+            worker.table.update(identity.client, ended, work)
+        } else {
+            worker.table.touch(identity.client, self.decided, work)
+        };
+        if let Some(exceeded) = exceeded {
+            // A second snapshot: the bytes are charged now, which may be long after the decision.
+            let can_ban = self.worker.with_snapshot(|snapshot| snapshot.can_ban);
+            self.limit_exceeded(&exceeded, can_ban);
+        }
+        origin
+    }
+
+    /// Counts the request: metrics, origins, and what the anomaly counters are told.
+    fn count(&self, outcome: &Outcome, origin: Origin) {
+        let worker = &self.worker;
+        let request_bytes = self.downstream.upload.bytes();
+        let total_us = self.durations.total;
+        worker
+            .counters
+            .request(outcome.action, total_us, request_bytes, self.response_bytes);
+        if worker.counts_origins {
+            worker.events.origin(origin);
+        }
+        if worker.events.wants_finished() {
+            worker.events.finished(Finished {
+                address: self.identity.address,
+                lookup: self.lookup.clone(),
+                bytes: request_bytes.saturating_add(self.response_bytes),
+            });
+        }
+    }
+
+    fn log(&self, outcome: &Outcome) {
+        let ended = Ended {
+            started_ms: self.started.wall_ms,
+            head: &self.head,
+            identity: &self.identity,
+            request_id: &self.request_id,
+            decision: &self.decision,
+            websocket: self.websocket,
+            lookup: self.lookup.as_deref(),
+            limit_hit: self.limit_hit,
+            response: &self.response,
+            outcome,
+            request_bytes: self.downstream.upload.bytes(),
+            response_bytes: self.response_bytes,
+            durations: self.durations,
+        };
+        self.worker
+            .events
+            .record(|headers, batch| ended.record(headers, batch));
+    }
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        // Dropped while it is worked on: its client went away, or a bug unwinds (then 500 was
+        // sent).
+        if std::thread::panicking() {
+            self.response.status = Some(StatusCode::INTERNAL_SERVER_ERROR);
+            self.finish_once(Action::UpstreamError);
+        } else {
+            self.finish_once(Action::ClientAborted);
+        }
+    }
+}

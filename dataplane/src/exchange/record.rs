@@ -1,0 +1,177 @@
+//! A request as the log is told of it: copied, because nothing of a request outlives it.
+
+use http::request::Parts;
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use weir_shared::lookup::Lookup;
+use weir_shared::record::{Batch, Record};
+use weir_shared::verdict::LimitKind;
+
+use crate::headers::number;
+use crate::identity::Identity;
+use crate::ladder::Decision;
+use crate::outcome::Outcome;
+
+/// The parts of a response's head that are logged.
+#[derive(Default)]
+pub struct ResponseNote {
+    /// None where the connection was closed unanswered.
+    pub status: Option<StatusCode>,
+    content_type: Option<HeaderValue>,
+    cache_control: Option<HeaderValue>,
+    location: Option<HeaderValue>,
+}
+
+impl ResponseNote {
+    /// Copies the logged fields, each the first of its name.
+    pub fn note_fields(&mut self, headers: &HeaderMap) {
+        for (name, value) in headers {
+            let noted = match name.as_str() {
+                "content-type" => &mut self.content_type,
+                "cache-control" => &mut self.cache_control,
+                "location" => &mut self.location,
+                _ => continue,
+            };
+            noted.get_or_insert_with(|| value.clone());
+        }
+    }
+}
+
+/// Microseconds that parts of a request took, as far as it came.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Durations {
+    /// From the head to the end.
+    pub total: u64,
+    /// Waited for the client's lookup.
+    pub lookup_wait: Option<u64>,
+    /// Connecting upstream; none on a pooled connection.
+    pub connect: Option<u64>,
+    /// From the head to the first byte of the application's response.
+    pub first_byte: Option<u64>,
+}
+
+/// A request that has ended.
+pub struct Ended<'a> {
+    /// When the head was read, milliseconds since 1970.
+    pub started_ms: u64,
+    /// As the client sent it.
+    pub head: &'a Parts,
+    /// Who sent it.
+    pub identity: &'a Identity,
+    /// Its id.
+    pub request_id: &'a HeaderValue,
+    /// The ladder's decision.
+    pub decision: &'a Decision,
+    /// Whether it asked for a WebSocket.
+    pub websocket: bool,
+    /// What was known of the client when it ended.
+    pub lookup: Option<&'a Lookup>,
+    /// The limit it exceeded.
+    pub limit_hit: Option<LimitKind>,
+    /// The response.
+    pub response: &'a ResponseNote,
+    /// How it ended.
+    pub outcome: &'a Outcome,
+    /// Body or WebSocket bytes from the client.
+    pub request_bytes: u64,
+    /// Body or WebSocket bytes to the client.
+    pub response_bytes: u64,
+    /// Where its time went.
+    pub durations: Durations,
+}
+
+impl Ended<'_> {
+    /// The record of the log, its texts kept in the batch.
+    // long: a flat list of the record's members
+    pub fn record(&self, logged_headers: &[HeaderName], batch: &mut Batch) -> Record {
+        let Parts {
+            method,
+            uri,
+            version,
+            headers,
+            ..
+        } = self.head;
+        let fields = Fields::of(headers);
+        let logged_headers = logged_headers.iter().enumerate();
+        let lookup = self.lookup;
+        Record {
+            at_ms: self.started_ms,
+            request_id: batch.keep(Some(self.request_id)),
+            client: self.identity.client,
+            address: self.identity.address,
+            group: self.decision.group,
+            forwarded_for: batch.keep(fields.forwarded_for),
+            scheme: self.identity.scheme,
+            method: batch.keep(Some(method.as_str())),
+            // Also where the target names it: `headers::check_host`.
+            host: batch.keep(fields.host),
+            path: batch.keep(Some(uri.path())),
+            query: batch.keep(uri.query()),
+            version: *version,
+            user_agent: batch.keep(fields.user_agent),
+            referer: batch.keep(fields.referer),
+            content_type: batch.keep(fields.content_type),
+            content_length: fields.content_length.and_then(number),
+            headers: batch.keep_headers(logged_headers.flat_map(|(name, field)| {
+                let values = headers.get_all(field).into_iter();
+                values.map(move |value| (name, value))
+            })),
+            has_authorization: fields.authorization.is_some(),
+            has_cookie: fields.cookie.is_some(),
+            websocket: self.websocket,
+            status: self.response.status,
+            response_content_type: batch.keep(self.response.content_type.as_ref()),
+            cache_control: batch.keep(self.response.cache_control.as_ref()),
+            location: batch.keep(self.response.location.as_ref()),
+            action: self.outcome.action,
+            enforced: self.outcome.enforced,
+            limit_hit: self.limit_hit,
+            limit_percent: self.decision.limit_percent,
+            bytes_percent: self.decision.bytes_percent,
+            country: batch.keep(lookup.and_then(|known| known.country.as_ref())),
+            asn: batch.keep(lookup.and_then(|known| known.asn.as_ref())),
+            as_name: batch.keep(lookup.and_then(|known| known.as_name.as_ref())),
+            counts: self.decision.counts,
+            request_bytes: self.request_bytes,
+            response_bytes: self.response_bytes,
+            total_us: self.durations.total,
+            lookup_wait_us: self.durations.lookup_wait,
+            connect_us: self.durations.connect,
+            first_byte_us: self.durations.first_byte,
+        }
+    }
+}
+
+/// The fields of a head that the log looks at, each the first of its name. One pass: nine looks
+/// into the map would cost as much as the rest of the record.
+#[derive(Default)]
+struct Fields<'a> {
+    forwarded_for: Option<&'a HeaderValue>,
+    host: Option<&'a HeaderValue>,
+    user_agent: Option<&'a HeaderValue>,
+    referer: Option<&'a HeaderValue>,
+    content_type: Option<&'a HeaderValue>,
+    content_length: Option<&'a HeaderValue>,
+    authorization: Option<&'a HeaderValue>,
+    cookie: Option<&'a HeaderValue>,
+}
+
+impl<'a> Fields<'a> {
+    fn of(headers: &'a HeaderMap) -> Self {
+        let mut fields = Self::default();
+        for (name, value) in headers {
+            let field = match name.as_str() {
+                "x-forwarded-for" => &mut fields.forwarded_for,
+                "host" => &mut fields.host,
+                "user-agent" => &mut fields.user_agent,
+                "referer" => &mut fields.referer,
+                "content-type" => &mut fields.content_type,
+                "content-length" => &mut fields.content_length,
+                "authorization" => &mut fields.authorization,
+                "cookie" => &mut fields.cookie,
+                _ => continue,
+            };
+            field.get_or_insert(value);
+        }
+        fields
+    }
+}

@@ -1,0 +1,119 @@
+//! Requests under `/_waf/`: handed over to the control plane, with their body where it asks for
+//! one.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+
+use bytes::Bytes;
+use http::header::{AUTHORIZATION, CONTENT_LENGTH};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use http_body_util::Full;
+use hyper::body::{Body as _, Incoming};
+use weir_shared::handover::{Body, OwnRequest, OwnResponse, Step};
+use weir_shared::verdict::{Action, History};
+
+use crate::downstream::Downstream;
+use crate::downstream::discard::discard_body;
+use crate::exchange::Exchange;
+use crate::headers::number;
+use crate::problem;
+
+/// Answers a request under `/_waf/`.
+pub async fn answer(mut exchange: Box<Exchange>, mut body: Incoming) -> Response<Full<Bytes>> {
+    let OwnResponse {
+        status,
+        headers,
+        body: content,
+        action,
+        history,
+    } = ask_control_plane(&exchange, &mut body).await;
+    exchange.history = Some(history);
+    let left_unread = discard_body(body, &exchange.head.headers).await;
+    exchange.respond(problem::own(status, headers, content), action, left_unread)
+}
+
+async fn ask_control_plane(exchange: &Exchange, body: &mut Incoming) -> OwnResponse {
+    let request = |content| OwnRequest {
+        method: exchange.head.method.clone(),
+        path: exchange.head.uri.path().to_owned(),
+        query: exchange.head.uri.query().map(str::to_owned),
+        authorization: only_authorization(&exchange.head.headers),
+        request_id: exchange.request_id.to_str().unwrap_or_default().to_owned(),
+        body: content,
+    };
+    let mut content = None;
+    loop {
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        let respond = Box::new(move |response| {
+            // The client may have gone; nobody is left to tell.
+            let _ = sender.send(response);
+        });
+        match (exchange.worker.handover)(request(content.clone()), respond) {
+            Step::Done(response) => return response,
+            Step::Later => return receiver.await.unwrap_or_else(|_| unavailable()),
+            // Asked once at most: a second time would be a bug of the control plane, and ends here.
+            Step::ReadBody { .. } if content.is_some() => return unavailable(),
+            Step::ReadBody { limit } if is_longer(&exchange.head.headers, limit) => {
+                content = Some(Body::TooLarge);
+            }
+            Step::ReadBody { limit } => {
+                content = Some(read_body(body, limit, &exchange.downstream).await);
+            }
+        }
+    }
+}
+
+/// Whether a body announces more than `limit` bytes: a client that waits for a 100 is told before
+/// it sends them.
+fn is_longer(headers: &HeaderMap, limit: usize) -> bool {
+    let announced = headers.get(CONTENT_LENGTH).and_then(number);
+    announced.is_some_and(|length| length > limit as u64)
+}
+
+/// The `Authorization` field, if there is exactly one.
+fn only_authorization(headers: &HeaderMap) -> Option<HeaderValue> {
+    let mut all = headers.get_all(AUTHORIZATION).iter();
+    all.next().filter(|_| all.next().is_none()).cloned()
+}
+
+fn unavailable() -> OwnResponse {
+    OwnResponse {
+        status: StatusCode::SERVICE_UNAVAILABLE,
+        headers: HeaderMap::new(),
+        body: Bytes::new(),
+        action: Action::Answered,
+        history: History::Neither,
+    }
+}
+
+/// Reads a body, bounded; a client that stalls is cut by its time-out.
+async fn read_body(body: &mut Incoming, limit: usize, downstream: &Downstream) -> Body {
+    let mut content = Vec::new();
+    loop {
+        let frame = poll_fn(|cx| {
+            let next = Pin::new(&mut *body).poll_frame(cx);
+            if next.is_pending() {
+                downstream.await_body();
+            } else {
+                downstream.got_body();
+            }
+            next
+        })
+        .await;
+        match frame {
+            None => return Body::Whole(Bytes::from(content)),
+            // hyper ends the connection of a broken body; an empty one is refused in the meantime.
+            Some(Err(_)) => return Body::Whole(Bytes::new()),
+            Some(Ok(frame)) => {
+                let Some(data) = frame.data_ref() else {
+                    continue;
+                };
+                if content.len() + data.len() > limit {
+                    return Body::TooLarge;
+                }
+                downstream.upload.take(data.len(), None);
+                content.extend_from_slice(data);
+            }
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! The data plane from outside: its threads are started, stopped and joined here.
+
+use std::io;
+use std::net::TcpListener;
+use std::sync::{Arc, PoisonError};
+use std::thread::JoinHandle;
+
+use tokio::runtime::LocalOptions;
+use tokio::sync::watch;
+use weir_shared::settings::TimeoutSettings;
+use weir_shared::totals::{OriginCounts, Totals};
+
+use crate::accept::Acceptor;
+use crate::bind::Bound;
+use crate::clients::table::Table;
+use crate::clock::nanos;
+use crate::connection_limits::ConnectionLimits;
+use crate::counters::WorkerCounters;
+use crate::downstream::deadlines::Timeouts;
+use crate::forgotten_proxy::ForgottenProxy;
+use crate::worker::{Parts, Stop, Worker};
+
+/// The counters of all workers and the client table: what the metrics read.
+#[derive(Clone)]
+pub struct Counting {
+    workers: Vec<WorkerCounters>,
+    table: Arc<Table>,
+}
+
+impl Counting {
+    /// The counters of the workers that will serve these listeners.
+    pub fn of(bound: &Bound, table: Arc<Table>) -> Self {
+        Self {
+            workers: bound.counters().cloned().collect(),
+            table,
+        }
+    }
+
+    /// Everything counted so far.
+    pub fn totals(&self) -> Totals {
+        let mut totals = Totals {
+            clients: self.table.len(),
+            clients_evicted: self.table.evicted(),
+            ..Totals::default()
+        };
+        for worker in &self.workers {
+            worker.counters.fold_into(&mut totals);
+        }
+        totals
+    }
+
+    /// Requests by country and AS number since this was last asked. A worker's lock is held for a
+    /// swap only.
+    pub fn take_origins(&self) -> OriginCounts {
+        let mut all = OriginCounts::default();
+        for worker in &self.workers {
+            // Counts stay counts, whoever panicked while holding them.
+            let held = worker.origins.lock();
+            let mut taken = std::mem::take(&mut *held.unwrap_or_else(PoisonError::into_inner));
+            all.take_in(&mut taken);
+        }
+        all
+    }
+}
+
+/// What all workers are made from.
+struct Shared {
+    parts: Parts,
+    limits: Arc<ConnectionLimits>,
+    forgotten_proxy: Arc<ForgottenProxy>,
+    timeouts: Timeouts,
+}
+
+impl Shared {
+    /// One worker, on its thread.
+    fn run(&self, listener: TcpListener, counters: WorkerCounters, stopped: watch::Receiver<Stop>) {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .enable_time()
+            .build_local(LocalOptions::default());
+        let runtime = match runtime {
+            Ok(runtime) => runtime,
+            Err(error) => return tracing::error!(%error, "a worker has no runtime"),
+        };
+        runtime.block_on(async {
+            let forgotten_proxy = Arc::clone(&self.forgotten_proxy);
+            let worker = Worker::new(&self.parts, counters, forgotten_proxy, stopped.clone());
+            let acceptor = Acceptor::new(worker, Arc::clone(&self.limits), self.timeouts);
+            acceptor.run(listener, stopped).await;
+        });
+    }
+}
+
+fn timeouts(settings: &TimeoutSettings) -> Timeouts {
+    Timeouts {
+        head_ns: nanos(settings.header),
+        body_ns: nanos(settings.body),
+        idle_ns: nanos(settings.keepalive),
+    }
+}
+
+/// The running data plane.
+pub struct DataPlane {
+    threads: Vec<JoinHandle<()>>,
+    stop: watch::Sender<Stop>,
+}
+
+impl DataPlane {
+    /// Starts one thread for each bound listener.
+    ///
+    /// # Errors
+    /// What the system said when a thread or its runtime could not be made.
+    pub fn start(bound: Bound, parts: Parts) -> io::Result<Self> {
+        let (stop, stopped) = watch::channel(Stop::No);
+        let shared = Arc::new(Shared {
+            limits: Arc::new(ConnectionLimits::new(&parts.settings.connections)),
+            forgotten_proxy: Arc::default(),
+            timeouts: timeouts(&parts.settings.timeouts),
+            parts,
+        });
+        let mut threads = Vec::new();
+        for (index, (listener, counters)) in bound.into_listeners().enumerate() {
+            let (shared, stopped) = (Arc::clone(&shared), stopped.clone());
+            let thread = std::thread::Builder::new().name(format!("weir-worker-{index}"));
+            threads.push(thread.spawn(move || shared.run(listener, counters, stopped))?);
+        }
+        Ok(Self { threads, stop })
+    }
+
+    /// Asks the workers to stop.
+    pub fn stop(&self, how: Stop) {
+        // With no worker left there is nothing to stop.
+        let _ = self.stop.send(how);
+    }
+
+    /// Whether every worker has ended.
+    pub fn is_finished(&self) -> bool {
+        self.threads.iter().all(JoinHandle::is_finished)
+    }
+
+    /// Waits for the workers; false if one of them panicked.
+    pub fn join(self) -> bool {
+        // Every thread is waited for, also behind one that panicked.
+        let panicked = self
+            .threads
+            .into_iter()
+            .map(JoinHandle::join)
+            .filter(Result::is_err)
+            .count();
+        panicked == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::SocketAddr;
+    use std::time::Duration;
+
+    use weir_shared::clock::Clock;
+    use weir_shared::handover::Handover;
+    use weir_shared::lookup::{Ask, LookupStarted};
+    use weir_shared::totals::ConnectionError;
+
+    use super::*;
+
+    fn plane(handover: Handover) -> (DataPlane, SocketAddr, Counting) {
+        let ask: Ask = Arc::new(|_, _| LookupStarted::NotNow { again_ns: u64::MAX });
+        plane_with(&[("WAF_LOOKUP_SOURCE", "off")], handover, ask)
+    }
+
+    fn plane_with(
+        settings: &[(&str, &str)],
+        handover: Handover,
+        ask: Ask,
+    ) -> (DataPlane, SocketAddr, Counting) {
+        let variables = [
+            ("WAF_UPSTREAM", "http://127.0.0.1:9"),
+            ("WAF_LISTEN", "127.0.0.1:0"),
+            ("WAF_WORKERS", "1"),
+        ];
+        let variables = variables
+            .iter()
+            .chain(settings)
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        let settings = Arc::new(weir_shared::settings::load(variables).unwrap().settings);
+        let bound = Bound::new(settings.listen, settings.workers).unwrap();
+        let address = bound.address();
+        let table = Arc::new(Table::default());
+        let counting = Counting::of(&bound, Arc::clone(&table));
+        let (breaks, _) = crossbeam_channel::bounded(1);
+        let parts = Parts {
+            settings,
+            clock: Clock::system(),
+            table,
+            snapshots: Arc::default(),
+            breaks,
+            records: None,
+            finished: None,
+            handover,
+            ask,
+        };
+        (DataPlane::start(bound, parts).unwrap(), address, counting)
+    }
+
+    fn get(address: SocketAddr, path: &str) -> String {
+        let mut stream = std::net::TcpStream::connect(address).unwrap();
+        write!(
+            stream,
+            "GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+        )
+        .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    /// A bug in one request is one 500 and a count; the worker and everybody else go on.
+    #[test]
+    fn a_panic_costs_its_request_alone() {
+        let (plane, address, counting) = plane(Arc::new(|_, _| panic!("a bug")));
+        assert!(get(address, "/_waf/bans").starts_with("HTTP/1.1 500 "));
+        assert!(get(address, "/_waf/health").starts_with("HTTP/1.1 200 "));
+        let totals = counting.totals();
+        assert_eq!(totals.connection_errors[ConnectionError::Panic.index()], 1);
+        plane.stop(Stop::Drain);
+        assert!(plane.join());
+    }
+
+    /// LOOKUP-3: a request waits for a lookup that never ends no longer than `WAF_LOOKUP_TIMEOUT`,
+    /// and no further request of the client waits for it again, nor asks.
+    #[test]
+    fn a_client_waits_once_for_a_lookup_that_never_ends() {
+        let asked = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let held = Arc::clone(&asked);
+        let ask: Ask = Arc::new(move |_, answered| {
+            held.lock().unwrap().push(answered);
+            LookupStarted::Later
+        });
+        let settings = [
+            ("WAF_LOOKUP_SOURCE", "url"),
+            ("WAF_LOOKUP_URL", "http://127.0.0.1:9/{ip}"),
+            ("WAF_LOOKUP_TIMEOUT", "200ms"),
+            ("WAF_DENY_COUNTRIES", "DE"),
+        ];
+        let (plane, address, _) = plane_with(&settings, Arc::new(|_, _| panic!("not ours")), ask);
+        let start = std::time::Instant::now();
+        assert!(get(address, "/").starts_with("HTTP/1.1 502 "));
+        assert!(start.elapsed() >= Duration::from_millis(200));
+        for _ in 0..3 {
+            assert!(get(address, "/").starts_with("HTTP/1.1 502 "));
+        }
+        let asked = asked.lock().unwrap();
+        assert_eq!(asked.len(), 1);
+        assert!(asked[0].is_some(), "the first one waited");
+        plane.stop(Stop::Drain);
+        assert!(plane.join());
+    }
+
+    /// An answer that never comes is a 503, not a request that hangs.
+    #[test]
+    fn a_dropped_answer_is_503() {
+        let (plane, address, _) = plane(Arc::new(|_, _| weir_shared::handover::Step::Later));
+        assert!(get(address, "/_waf/bans").starts_with("HTTP/1.1 503 "));
+        plane.stop(Stop::Drain);
+        assert!(plane.join());
+    }
+}

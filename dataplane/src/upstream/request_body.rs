@@ -1,0 +1,141 @@
+//! The client's body on its way to the application: counted, bounded, timed, never held whole.
+
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+
+use crate::downstream::Downstream;
+use crate::trailers::TrailerFilter;
+
+/// A body that cannot go on; the connection it was written to is closed, so that nobody takes it
+/// for whole.
+#[derive(Debug, thiserror::Error)]
+pub enum BodyError {
+    /// The client's body passed `WAF_MAX_BODY_SIZE`.
+    #[error("the body is larger than WAF_MAX_BODY_SIZE")]
+    TooLarge,
+    /// The other side broke off.
+    #[error("the body broke off: {0}")]
+    Broken(#[from] hyper::Error),
+    /// Nothing came for `WAF_UPSTREAM_TIMEOUT`.
+    #[error("the body stalled")]
+    Stalled,
+}
+
+/// A client's body on its way to the application.
+pub enum RequestBody {
+    /// None.
+    Empty,
+    /// Read from the client as the application takes it.
+    Streaming {
+        /// What hyper reads.
+        incoming: Incoming,
+        /// The connection it comes over: time-out, count, faults.
+        downstream: Rc<Downstream>,
+        /// `WAF_MAX_BODY_SIZE`, where passing it ends the request.
+        limit: Option<u64>,
+        /// Which trailer fields go on; none where there can be none.
+        trailers: Option<Box<TrailerFilter>>,
+    },
+}
+
+impl RequestBody {
+    /// The body of a request. `trailers` is asked where its length is not known.
+    pub fn new(
+        incoming: Incoming,
+        downstream: &Rc<Downstream>,
+        limit: Option<u64>,
+        trailers: impl FnOnce() -> TrailerFilter,
+    ) -> Self {
+        if incoming.is_end_stream() {
+            return Self::Empty;
+        }
+        downstream.upload.set_unread(true);
+        let is_chunked = incoming.size_hint().exact().is_none();
+        Self::Streaming {
+            incoming,
+            downstream: Rc::clone(downstream),
+            limit,
+            trailers: is_chunked.then(|| Box::new(trailers())),
+        }
+    }
+
+    /// Whether there is a body of unknown length.
+    pub fn is_chunked(&self) -> bool {
+        matches!(
+            self,
+            Self::Streaming {
+                trailers: Some(_),
+                ..
+            }
+        )
+    }
+}
+
+impl Body for RequestBody {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let Self::Streaming {
+            incoming,
+            downstream,
+            limit,
+            trailers,
+        } = self.get_mut()
+        else {
+            return Poll::Ready(None);
+        };
+        let Poll::Ready(next) = Pin::new(&mut *incoming).poll_frame(cx) else {
+            downstream.await_body();
+            return Poll::Pending;
+        };
+        downstream.got_body();
+        // The application has its whole time again once the client has moved.
+        downstream.renew_upstream();
+        let mut frame = match next {
+            None => {
+                downstream.upload.set_unread(false);
+                return Poll::Ready(None);
+            }
+            Some(Err(error)) => {
+                downstream.upload.broke_off();
+                return Poll::Ready(Some(Err(error.into())));
+            }
+            Some(Ok(frame)) => frame,
+        };
+        if let Some(filter) = trailers {
+            filter.apply_to_frame(&mut frame);
+        }
+        if let Some(data) = frame.data_ref()
+            && !downstream.upload.take(data.len(), *limit)
+        {
+            return Poll::Ready(Some(Err(BodyError::TooLarge)));
+        }
+        // hyper does not ask again after the last byte of a sized body.
+        if incoming.is_end_stream() {
+            downstream.upload.set_unread(false);
+        }
+        Poll::Ready(Some(Ok(frame)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Empty => true,
+            Self::Streaming { incoming, .. } => incoming.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Empty => SizeHint::with_exact(0),
+            Self::Streaming { incoming, .. } => incoming.size_hint(),
+        }
+    }
+}
