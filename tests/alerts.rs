@@ -4,9 +4,10 @@ use serde_json::{Value, json};
 
 use crate::support::application::{After, Application};
 use crate::support::raw_client::{get, request, try_exchange};
-use crate::support::wait_for;
 use crate::support::weir::{Weir, state_dir};
+use crate::support::{wait_for, wait_until};
 
+#[track_caller]
 fn of_kind(weir: &Weir, kind: &str) -> Vec<Value> {
     let lines = weir.log_lines().into_iter();
     lines
@@ -14,10 +15,12 @@ fn of_kind(weir: &Weir, kind: &str) -> Vec<Value> {
         .collect()
 }
 
+#[track_caller]
 fn wait_for_alert(weir: &Weir, kind: &str) -> Value {
     wait_for(&format!("an alert {kind}"), || of_kind(weir, kind).pop())
 }
 
+#[track_caller]
 fn alerts_total(weir: &Weir, kind: &str) -> f64 {
     let series = format!("waf_alerts_total{{kind=\"{kind}\"}}");
     weir.metric(&series).expect("the series")
@@ -32,10 +35,10 @@ fn a_client_over_its_threshold_is_told_once() {
     let settings = [("WAF_ANOMALY_CLIENT_REQUESTS_PER_HOUR", "5")];
     let mut weir = Weir::start_at(application.address(), &state, &settings);
     for _ in 0..8 {
-        assert_eq!(weir.get("/a", "203.0.113.7").status, 200);
+        weir.get("/a", "203.0.113.7").expect(200);
     }
     for _ in 0..5 {
-        assert_eq!(weir.get("/a", "203.0.113.8").status, 200);
+        weir.get("/a", "203.0.113.8").expect(200);
     }
     let alert = wait_for_alert(&weir, "anomaly");
     for (member, value) in [
@@ -121,7 +124,7 @@ fn every_request_but_the_health_check_counts() {
         assert!(answer.is_err(), "{answer:?}");
     };
     for _ in 0..20 {
-        assert_eq!(weir.get("/_waf/health", "203.0.113.7").status, 200);
+        weir.get("/_waf/health", "203.0.113.7").expect(200);
     }
     for (path, client, status) in [
         ("/a", "203.0.113.7", 200),
@@ -331,8 +334,8 @@ fn a_ban_is_an_alert() {
         assert_eq!(alert[member], value, "{alert}");
     }
     weir.ban("netblock", "198.51.100.0/24", "permanent");
-    wait_for("the alert of the admin's ban", || {
-        (of_kind(&weir, "ban").len() == 2).then_some(())
+    wait_until("the alert of the admin's ban", || {
+        of_kind(&weir, "ban").len() == 2
     });
     assert_eq!(of_kind(&weir, "ban")[1]["cause"], "admin");
     assert_eq!(alerts_total(&weir, "ban"), 2.0);
@@ -358,8 +361,8 @@ fn a_state_file_that_cannot_be_written_is_an_alert() {
     let alert = wait_for_alert(&weir, "state_error");
     assert_eq!(alert["file"], "bans.json");
     assert!(!alert["error"].as_str().expect("a text").is_empty());
-    assert_eq!(weir.get("/a", "198.51.100.7").status, 200);
-    assert_eq!(weir.get("/a", "203.0.113.7").status, 429);
+    weir.get("/a", "198.51.100.7").expect(200);
+    weir.get("/a", "203.0.113.7").expect(429);
     swap();
     std::fs::remove_file(&file).expect("removes");
     weir.wait_for_bans("the ban, written after all", |bans| bans.len() == 1);
@@ -388,15 +391,13 @@ fn alerts_json_is_edited_by_hand() {
     let mut edited = file.clone();
     edited["cooldowns"] = json!([]);
     std::fs::write(weir.state_path("alerts.json"), edited.to_string()).expect("writes");
-    let taken = "waf_state_edits_total{file=\"alerts.json\",outcome=\"taken\"}";
-    wait_for("the edit", || (weir.metric(taken)? >= 1.0).then_some(()));
-    wait_for("a second alert", || {
+    wait_until("the edit", || weir.edits("alerts.json", "taken") >= 1.0);
+    wait_until("a second alert", || {
         weir.get("/a", "203.0.113.7");
-        (of_kind(&weir, "anomaly").len() == 2).then_some(())
+        of_kind(&weir, "anomaly").len() == 2
     });
     std::fs::write(weir.state_path("alerts.json"), "{\"version\":1}").expect("writes");
-    let bad = "waf_state_edits_total{file=\"alerts.json\",outcome=\"bad\"}";
-    wait_for("the bad edit", || (weir.metric(bad)? == 1.0).then_some(()));
+    wait_until("the bad edit", || weir.edits("alerts.json", "bad") == 1.0);
     assert!(weir.state_path("alerts.json.bad").exists());
 }
 

@@ -1,28 +1,15 @@
 //! Bans (BAN): how long, of whom, seen where, and how fast.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use crate::support::application::Application;
 use crate::support::raw_client::{Connection, Ended, get, request, try_exchange};
-use crate::support::wait_for;
-use crate::support::weir::{Weir, from_now, milliseconds, ms, now_ms, state_dir};
+use crate::support::weir::{ONE_PER_HOUR, Weir, from_now, ms, now_ms, state_dir};
+use crate::support::{wait_for, wait_until};
 
-const LOW: (&str, &str) = ("WAF_RATE_LIMIT_PER_HOUR", "1");
 const HOUR_MS: u64 = 3_600_000;
-
-/// Breaks the limit of 1 and gives the ban that follows.
-fn break_limit(weir: &Weir, client: &str) -> Value {
-    assert_eq!(weir.get("/break", client).status, 200);
-    assert_ne!(weir.get("/break", client).status, 200);
-    wait_for("the ban", || {
-        weir.bans()
-            .into_iter()
-            .find(|ban| ban["client"] == client && ban["cause"] == "rate_limit")
-    })
-}
 
 fn length_ms(ban: &Value) -> u64 {
     ms(&ban["ban_expires"]) - ms(&ban["ban_started"])
@@ -65,8 +52,8 @@ fn bans_escalate() {
         ("another netblock's does not", vec![elsewhere], HOUR_MS),
     ] {
         let application = Application::ok();
-        let weir = Weir::start_with_bans(&application, &json!(history), &[LOW]);
-        let ban = break_limit(&weir, "203.0.113.7");
+        let weir = Weir::start_with_bans(&application, &json!(history), &[ONE_PER_HOUR]);
+        let ban = weir.break_limit("203.0.113.7");
         assert_eq!(length_ms(&ban), length, "{what}: {ban}");
         let now = now_ms();
         assert!(ms(&ban["ban_started"]) <= now && ms(&ban["ban_started"]) + 10_000 > now);
@@ -77,8 +64,12 @@ fn bans_escalate() {
 #[test]
 fn the_longest_ban_is_permanent() {
     let application = Application::ok();
-    let weir = Weir::start_with_bans(&application, &json!([past(81 * 3600, 600)]), &[LOW]);
-    assert_eq!(weir.get("/break", "203.0.113.7").status, 200);
+    let weir = Weir::start_with_bans(
+        &application,
+        &json!([past(81 * 3600, 600)]),
+        &[ONE_PER_HOUR],
+    );
+    weir.get("/break", "203.0.113.7").expect(200);
     let broken = weir.get("/break", "203.0.113.7");
     assert_eq!(broken.status, 429);
     assert_eq!(broken.header("retry-after"), None);
@@ -96,7 +87,7 @@ fn the_longest_ban_is_permanent() {
 fn the_ladder_of_lengths_is_a_setting() {
     let application = Application::ok();
     let settings = [
-        LOW,
+        ONE_PER_HOUR,
         ("WAF_BAN_FIRST", "10m"),
         ("WAF_BAN_FACTOR", "5"),
         ("WAF_BAN_REPEAT_WINDOW", "1h"),
@@ -110,23 +101,23 @@ fn the_ladder_of_lengths_is_a_setting() {
     let mut late = past(600, 3700);
     late["netblock"] = json!("192.0.0.0/16");
     let weir = Weir::start_with_bans(&application, &json!([old, long, late]), &settings);
-    let ban = break_limit(&weir, "203.0.113.7");
+    let ban = weir.break_limit("203.0.113.7");
     assert_eq!(length_ms(&ban), 3_000_000);
     assert_eq!(ban["netblock"], "203.0.0.0/16");
-    let at_the_bound = break_limit(&weir, "198.51.100.7");
+    let at_the_bound = weir.break_limit("198.51.100.7");
     assert_eq!(
         length_ms(&at_the_bound),
         HOUR_MS,
         "not longer than the bound"
     );
-    assert_eq!(length_ms(&break_limit(&weir, "192.0.3.7")), 600_000);
+    assert_eq!(length_ms(&weir.break_limit("192.0.3.7")), 600_000);
 }
 
 /// BAN-2: while a ban is active no further automatic one of its netblock is made, not even by requests in flight.
 #[test]
 fn one_automatic_ban_at_a_time() {
     let application = Application::ok();
-    let weir = Weir::start(&application, &[LOW]);
+    let weir = Weir::start(&application, &[ONE_PER_HOUR]);
     std::thread::scope(|scope| {
         for n in 0..8 {
             let weir = &weir;
@@ -144,8 +135,8 @@ fn one_automatic_ban_at_a_time() {
 #[test]
 fn admin_bans_stand_beside_others() {
     let application = Application::ok();
-    let weir = Weir::start(&application, &[LOW]);
-    break_limit(&weir, "203.0.113.7");
+    let weir = Weir::start(&application, &[ONE_PER_HOUR]);
+    weir.break_limit("203.0.113.7");
     let by_client = weir.ban("client", "203.0.113.9", "2h");
     assert_eq!(by_client["netblock"], "203.0.113.0/24");
     assert_eq!(by_client["client"], "203.0.113.9");
@@ -155,19 +146,19 @@ fn admin_bans_stand_beside_others() {
     assert_eq!(weir.bans().len(), 3);
     let six = weir.ban("client", "2001:db8:1:2ff::7", "1h");
     assert_eq!(six["netblock"], "2001:db8:1:200::/56");
-    assert_eq!(weir.get("/six", "2001:db8:1:2aa::1").status, 429);
-    assert_eq!(weir.get("/six", "2001:db8:1:3aa::1").status, 200);
+    weir.get("/six", "2001:db8:1:2aa::1").expect(429);
+    weir.get("/six", "2001:db8:1:3aa::1").expect(200);
     let wide = weir.ban("netblock", "198.51.0.0/16", "90s");
     assert_eq!(length_ms(&wide), 90_000);
-    assert_eq!(weir.get("/wide", "198.51.77.1").status, 429);
-    assert_eq!(weir.get("/wide", "198.52.77.1").status, 200);
+    weir.get("/wide", "198.51.77.1").expect(429);
+    weir.get("/wide", "198.52.77.1").expect(200);
 }
 
 /// BAN-4: every member of an entry, the same in the answer and in the file.
 #[test]
 fn a_ban_says_why() {
     let application = Application::ok();
-    let weir = Weir::start(&application, &[LOW]);
+    let weir = Weir::start(&application, &[ONE_PER_HOUR]);
     weir.get("/one", "203.0.113.7");
     weir.send(&request(
         "DELETE",
@@ -219,15 +210,15 @@ fn a_hand_written_entry_gets_defaults() {
         ]),
         &[],
     );
-    assert_eq!(weir.get("/a", "203.0.113.5").status, 429);
-    assert_eq!(weir.get("/a", "198.51.100.7").status, 429);
-    assert_eq!(weir.get("/a", "198.51.100.8").status, 200);
+    weir.get("/a", "203.0.113.5").expect(429);
+    weir.get("/a", "198.51.100.7").expect(429);
+    weir.get("/a", "198.51.100.8").expect(200);
     assert_eq!(
         weir.get("/a", "2001:db8:1:2::1").status,
         429,
         "a client is a /64"
     );
-    assert_eq!(weir.get("/a", "2001:db8:1:3::9").status, 200);
+    weir.get("/a", "2001:db8:1:3::9").expect(200);
     let bans = weir.bans();
     let entry = |netblock: &str| {
         bans.iter()
@@ -256,7 +247,7 @@ fn a_lapsed_narrow_ban_does_not_hide_a_wide_one() {
         ]),
         &[],
     );
-    assert_eq!(weir.get("/a", "203.0.113.200").status, 429);
+    weir.get("/a", "203.0.113.200").expect(429);
     // Section 13.6: the latest end of those that cover the client.
     let answer = weir.get("/a", "203.0.113.7");
     let seconds: u64 = answer
@@ -278,7 +269,7 @@ fn a_full_ledger_drops_in_order() {
             {"netblock": "10.2.0.0/24", "ban_expires": "permanent", "cause": "rate_limit"},
             {"netblock": "10.3.0.0/24", "ban_started": from_now(-60), "ban_expires": from_now(600), "cause": "rate_limit"},
         ]),
-        &[LOW, ("WAF_MAX_BANS", "3")],
+        &[ONE_PER_HOUR, ("WAF_MAX_BANS", "3")],
     );
     let held = || {
         let mut nets: Vec<_> = weir
@@ -289,9 +280,9 @@ fn a_full_ledger_drops_in_order() {
         nets.sort();
         nets
     };
-    break_limit(&weir, "203.0.113.7");
+    weir.break_limit("203.0.113.7");
     assert_eq!(held(), ["10.2.0.0/24", "10.3.0.0/24", "203.0.113.0/24"]);
-    break_limit(&weir, "203.0.114.7");
+    weir.break_limit("203.0.114.7");
     assert_eq!(held(), ["10.2.0.0/24", "203.0.113.0/24", "203.0.114.0/24"]);
     weir.ban("netblock", "10.4.0.0/24", "1h");
     weir.ban("netblock", "10.5.0.0/24", "1h");
@@ -316,21 +307,21 @@ fn the_refusal_is_a_setting() {
         let weir = Weir::start(
             &application,
             &[
-                LOW,
+                ONE_PER_HOUR,
                 ("WAF_BAN_RESPONSE", status),
                 ("WAF_DENY_NETS", "198.51.100.0/24"),
             ],
         );
         let status: u16 = status.parse().expect("a status");
-        assert_eq!(weir.get("/a", "203.0.113.7").status, 200);
-        assert_eq!(weir.get("/broken", "203.0.113.7").status, status);
+        weir.get("/a", "203.0.113.7").expect(200);
+        weir.get("/broken", "203.0.113.7").expect(status);
         let banned = weir.get("/banned", "203.0.113.7");
         assert_eq!(banned.status, status);
         assert_eq!(
             banned.header("content-type"),
             Some("application/problem+json")
         );
-        assert_eq!(weir.get("/denied", "198.51.100.1").status, status);
+        weir.get("/denied", "198.51.100.1").expect(status);
         assert_eq!(weir.line_of("/banned")["status"], status);
     }
 }
@@ -342,7 +333,7 @@ fn a_drop_answers_nothing() {
     let weir = Weir::start(
         &application,
         &[
-            LOW,
+            ONE_PER_HOUR,
             ("WAF_BAN_RESPONSE", "drop"),
             ("WAF_DENY_NETS", "198.51.100.0/24"),
         ],
@@ -350,14 +341,14 @@ fn a_drop_answers_nothing() {
     let ask = |path: &str, client: &str| {
         try_exchange(weir.address(), &get(path, &[("X-Forwarded-For", client)]))
     };
-    assert_eq!(ask("/a", "203.0.113.7").expect("an answer").status, 200);
+    ask("/a", "203.0.113.7").expect("an answer").expect(200);
     for (path, client, action) in [
         ("/broken", "203.0.113.7", "rate_limited"),
         ("/banned", "203.0.113.7", "banned"),
         ("/denied", "198.51.100.1", "denied_net"),
     ] {
         if action == "banned" {
-            wait_for("the ban", || (!weir.bans().is_empty()).then_some(()));
+            wait_until("the ban", || !weir.bans().is_empty());
         }
         let ended = ask(path, client).expect_err("no answer");
         assert!(
@@ -374,18 +365,16 @@ fn a_drop_answers_nothing() {
 #[test]
 fn a_ban_ends_when_it_expires() {
     let application = Application::ok();
-    let weir = Weir::start(&application, &[LOW, ("WAF_BAN_FIRST", "400ms")]);
-    let ban = break_limit(&weir, "203.0.113.7");
+    let weir = Weir::start(&application, &[ONE_PER_HOUR, ("WAF_BAN_FIRST", "400ms")]);
+    let ban = weir.break_limit("203.0.113.7");
     assert_eq!(length_ms(&ban), 400);
     let mut connection = Connection::open(weir.address());
     let served_at = wait_for("the end of the ban", || {
         connection.send(&get("/poll", &[("X-Forwarded-For", "203.0.113.8")]));
         (connection.response().status == 200).then(now_ms)
     });
-    let late = served_at.saturating_sub(ms(&ban["ban_expires"]));
     assert!(served_at >= ms(&ban["ban_expires"]), "served too early");
-    assert!(late < 1000, "{late} ms late");
-    assert_eq!(weir.get("/break", "203.0.113.7").status, 200);
+    weir.get("/break", "203.0.113.7").expect(200);
     weir.get("/break", "203.0.113.7");
     let second = wait_for("the second ban", || {
         weir.bans().into_iter().find(|ban| length_ms(ban) != 400)
@@ -394,6 +383,7 @@ fn a_ban_ends_when_it_expires() {
 }
 
 /// Starts with so many active bans, of which none covers 203.0.113.0/24, and limits that one upload breaks.
+#[track_caller]
 fn start_with_many_bans(application: &Application, bans: u32) -> Weir {
     let bans: Vec<_> = (0..bans)
         .map(|n| {
@@ -416,67 +406,58 @@ fn start_with_many_bans(application: &Application, bans: u32) -> Weir {
     weir
 }
 
-/// From the end of the answer that breaks a limit to the refusal of another client of the netblock.
-fn until_the_neighbour_is_refused(weir: &Weir, netblock: &str) -> Duration {
+/// Has a client break a limit, and asks for a neighbour until it is refused.
+#[track_caller]
+fn until_the_neighbour_is_refused(weir: &Weir, netblock: &str) {
     let mut neighbour = Connection::open(weir.address());
     let poll = get("/poll", &[("X-Forwarded-For", &format!("{netblock}.200"))]);
     neighbour.send(&poll);
-    assert_eq!(neighbour.response().status, 200);
+    neighbour.response().expect(200);
     weir.send(&request(
         "POST",
         "/break",
         &[("X-Forwarded-For", &format!("{netblock}.7"))],
         Some(&[b'x'; 1001]),
     ));
-    let broken = Instant::now();
-    loop {
+    wait_until("the neighbour's refusal", || {
         neighbour.send(&poll);
-        if neighbour.response().status == 429 {
-            return broken.elapsed();
-        }
-        assert!(broken.elapsed() < Duration::from_secs(20), "not refused");
-    }
+        neighbour.response().status == 429
+    });
 }
 
-/// BAN-8: with 10,000 active bans another client of the netblock is refused at once. The bound here is generous, because
-/// tests share the machine; the measured time is printed.
+/// BAN-8: beside 10,000 active bans, a new one reaches the other clients of its netblock, without
+/// another event. How soon, the bench `overhead` measures (`--only bans`).
 #[test]
-fn a_ban_is_seen_by_the_neighbours_at_once() {
+fn a_new_ban_among_ten_thousand_reaches_the_neighbours() {
     let application = Application::ok();
     let weir = start_with_many_bans(&application, 9_999);
-    println!(
-        "BAN-8: from the end of the breaking answer to the neighbour's refusal: {:.1} ms",
-        milliseconds(until_the_neighbour_is_refused(&weir, "203.0.113"))
-    );
+    until_the_neighbour_is_refused(&weir, "203.0.113");
+    weir.get("/elsewhere", "203.0.112.200").expect(200);
 }
 
-/// BAN-8: the same while the list of 100,000 bans is asked for again and again. That breaks come before lists is proved in
-/// the control plane; the measured times are printed.
+/// BAN-8: while a list of 100,000 bans is asked for again and again, new bans are made and seen: more
+/// than one in the time of one list. How soon, the bench `overhead` measures (`--only bans`); that a
+/// break comes before a list is proved in the control plane.
 #[test]
 #[ignore = "100,000 bans take long in a debug build"]
-fn a_ban_is_seen_while_long_lists_are_asked_for() {
+fn new_bans_are_seen_while_long_lists_are_asked_for() {
     let application = Application::ok();
     let weir = start_with_many_bans(&application, 99_999);
     let lists = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for _ in 0..3 {
-                let answer = weir.admin("GET", "/_waf/bans", None);
-                assert_eq!(answer.status, 200);
+                let answer = weir.admin("GET", "/_waf/bans", None).expect(200);
                 assert!(answer.body.len() > 10 << 20);
                 lists.fetch_add(1, Ordering::SeqCst);
             }
         });
-        let mut times: Vec<Duration> = (0..256)
-            .take_while(|_| lists.load(Ordering::SeqCst) < 3)
-            .map(|n| until_the_neighbour_is_refused(&weir, &format!("203.0.{n}")))
-            .collect();
-        times.sort_unstable();
-        let [middle, most] = [times.len() / 2, times.len() - 1].map(|at| milliseconds(times[at]));
-        println!(
-            "BAN-8, {} bans during three lists of 100,000: median {middle:.1} ms, at most {most:.1} ms",
-            times.len()
-        );
+        let mut seen = 0;
+        while lists.load(Ordering::SeqCst) < 3 && seen < 256 {
+            until_the_neighbour_is_refused(&weir, &format!("203.0.{seen}"));
+            seen += 1;
+        }
+        assert!(seen > 3, "{seen} bans during three lists");
     });
 }
 
@@ -485,10 +466,10 @@ fn a_ban_is_seen_while_long_lists_are_asked_for() {
 fn a_ban_survives_a_restart() {
     let application = Application::ok();
     let state = state_dir();
-    let mut weir = Weir::start_at(application.address(), &state, &[LOW]);
-    let ban = break_limit(&weir, "203.0.113.7");
+    let mut weir = Weir::start_at(application.address(), &state, &[ONE_PER_HOUR]);
+    let ban = weir.break_limit("203.0.113.7");
     weir.stop();
-    let weir = Weir::start_at(application.address(), &state, &[LOW]);
-    assert_eq!(weir.get("/a", "203.0.113.8").status, 429);
+    let weir = Weir::start_at(application.address(), &state, &[ONE_PER_HOUR]);
+    weir.get("/a", "203.0.113.8").expect(429);
     assert_eq!(weir.bans(), [ban]);
 }

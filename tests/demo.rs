@@ -68,6 +68,7 @@ struct Curl {
 
 impl Curl {
     /// Reads `curl …`, alone or in a `for … in $(seq N)` loop. `None` for a line that has no command.
+    #[track_caller]
     fn parse(line: &str) -> Option<Self> {
         let start = line.find("curl ")?;
         let before = &line[..start];
@@ -123,6 +124,7 @@ impl Curl {
     }
 
     /// Performs the requests and gives their statuses; 0 for a connection that was closed unanswered.
+    #[track_caller]
     fn run(&self, expected: SocketAddr) -> Vec<u16> {
         let mut statuses = Vec::new();
         for _ in 0..self.times {

@@ -8,10 +8,11 @@ use std::os::unix::process::ExitStatusExt;
 
 use crate::support::application::{After, Application};
 use crate::support::raw_client::{Connection, Ended, get};
-use crate::support::wait_for;
+use crate::support::wait_until;
 use crate::support::weir::Weir;
 
 /// An application that finishes an answer when the test says so.
+#[track_caller]
 fn held() -> (Application, mpsc::Sender<()>) {
     let (release, wait) = mpsc::channel();
     let wait = std::sync::Mutex::new(wait);
@@ -39,15 +40,15 @@ fn sigterm_drains() {
     assert_eq!(running.head().expect("its head").status, 200);
     let mut idle = Connection::open(weir.address());
     idle.send(&get("/a", &[]));
-    assert_eq!(idle.response().status, 200);
+    idle.response().expect(200);
     // A request that is half read when the stop comes, to ask for health on a connection that is not idle.
     let mut health = Connection::open(weir.address());
     health.send(b"GET /_waf/health HTTP/1.1\r\nHost: a\r\n");
     std::thread::sleep(Duration::from_millis(20));
 
     weir.signal("TERM");
-    wait_for("closed listeners", || {
-        TcpStream::connect(weir.address()).is_err().then_some(())
+    wait_until("closed listeners", || {
+        TcpStream::connect(weir.address()).is_err()
     });
     health.send_what_is_taken(b"\r\n");
     let answer = health
@@ -77,8 +78,8 @@ fn a_second_sigterm_exits_at_once() {
     running.send(&get("/held", &[]));
     assert_eq!(running.head().expect("its head").status, 200);
     weir.signal("TERM");
-    wait_for("closed listeners", || {
-        TcpStream::connect(weir.address()).is_err().then_some(())
+    wait_until("closed listeners", || {
+        TcpStream::connect(weir.address()).is_err()
     });
     let start = Instant::now();
     weir.signal("TERM");
@@ -116,7 +117,7 @@ fn the_drain_is_bounded() {
 fn sigint_drains_too() {
     let application = Application::ok();
     let mut weir = Weir::start(&application, &[]);
-    assert_eq!(weir.get("/a", "203.0.113.7").status, 200);
+    weir.get("/a", "203.0.113.7").expect(200);
     weir.signal("INT");
     let status = weir.wait();
     assert_eq!((status.code(), status.signal()), (Some(0), None));
@@ -158,9 +159,7 @@ fn nothing_that_was_taken_is_lost() {
             })
         })
         .collect();
-    wait_for("some load", || {
-        (application.requests().len() > 50).then_some(())
-    });
+    wait_until("some load", || application.requests().len() > 50);
     weir.signal("TERM");
     let answered: u64 = workers
         .into_iter()

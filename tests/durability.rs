@@ -18,12 +18,8 @@ use crate::support::raw_client::{Connection, Response, get, request};
 use crate::support::traffic::Traffic;
 use crate::support::wait_for;
 use crate::support::weir::{
-    ADMIN, ADMIN_TOKEN, StateDir, Weir, pretty, state_dir, state_dir_on_disk,
+    ADMIN, ADMIN_TOKEN, EXEMPT, ONE_PER_HOUR, StateDir, Weir, pretty, state_dir, state_dir_on_disk,
 };
-
-const LOW: (&str, &str) = ("WAF_RATE_LIMIT_PER_HOUR", "1");
-/// Exempt from the limits but not from the ledger.
-const EXEMPT: (&str, &str) = ("WAF_EXEMPT_PATHS", "/exempt");
 
 /// STATE-2: killed at random moments under breaks, admin bans, lifts and edits, the next start succeeds every time, every
 /// acknowledged admin ban and lift is there, and no file is partial.
@@ -97,10 +93,10 @@ fn a_removed_directory_is_made_anew() {
     let weir = Weir::start_at(
         application.address(),
         &state,
-        &[LOW, EXEMPT, ("WAF_STATE_COUNTER_INTERVAL", "50ms")],
+        &[ONE_PER_HOUR, EXEMPT, ("WAF_STATE_COUNTER_INTERVAL", "50ms")],
     );
     weir.ban("netblock", "10.1.0.0/24", "1h");
-    break_limit(&weir, "203.0.113.7");
+    weir.break_limit("203.0.113.7");
     wait_for("clients.json", || {
         weir.state_path("clients.json").exists().then_some(())
     });
@@ -247,8 +243,12 @@ fn vim_saves_are_seen() {
             (weir.get("/exempt", &format!("198.51.{number}.7")).status == 429).then_some(())
         });
     }
-    let bad = "waf_state_edits_total{file=\"bans.json\",outcome=\"bad\"}";
-    assert_eq!(weir.metric(bad), Some(0.0), "{}", weir.process_log_text());
+    assert_eq!(
+        weir.edits("bans.json", "bad"),
+        0.0,
+        "{}",
+        weir.process_log_text()
+    );
 }
 
 /// STATE-3, STATE-5: a ban that is made in the middle of a slow save waits for its end: half a file is not set aside while
@@ -297,15 +297,14 @@ fn bad_edits_are_kept_in_a_row() {
     let held = weir.state_file("bans.json").expect("bans.json");
     assert_eq!(held["bans"].as_array().map(Vec::len), Some(3));
     assert_eq!(weir.get("/exempt", "203.0.113.7").status, 429);
-    let bad = "waf_state_edits_total{file=\"bans.json\",outcome=\"bad\"}";
-    assert_eq!(weir.metric(bad), Some(2.0));
+    assert_eq!(weir.edits("bans.json", "bad"), 2.0);
 }
 
 fn kills(rounds: usize, seed: u64) {
     let application = Application::ok();
     let state = state_dir_on_disk();
     let settings = [
-        LOW,
+        ONE_PER_HOUR,
         ("WAF_STATE_WRITE_DELAY", "1ms"),
         ("WAF_STATE_COUNTER_INTERVAL", "25ms"),
     ];
@@ -462,7 +461,7 @@ fn outage(state: &StateDir, mut disk: impl FnMut(&Weir, bool)) {
         application.address(),
         state,
         &[
-            LOW,
+            ONE_PER_HOUR,
             EXEMPT,
             ("WAF_STATE_WRITE_DELAY", "10ms"),
             ("WAF_STATE_COUNTER_INTERVAL", "50ms"),
@@ -490,7 +489,7 @@ fn outage(state: &StateDir, mut disk: impl FnMut(&Weir, bool)) {
         429,
         "in force all the same"
     );
-    break_limit(&weir, "203.0.113.7");
+    weir.break_limit("203.0.113.7");
     wait_for("the ban", || {
         (weir.get("/exempt", "203.0.113.8").status == 429).then_some(())
     });
@@ -536,7 +535,7 @@ fn outage(state: &StateDir, mut disk: impl FnMut(&Weir, bool)) {
     let passed = traffic.finish().len();
     assert!(passed > 100, "{passed} requests");
     weir.stop();
-    let next = Weir::start_at(application.address(), state, &[LOW]);
+    let next = Weir::start_at(application.address(), state, &[ONE_PER_HOUR]);
     assert_eq!(next.bans().len(), 4);
     println!("STATE-7: {passed} requests during the outage, none failed; {errors} tries");
 }
@@ -556,11 +555,6 @@ fn limit_files(weir: &Weir, fails: bool) {
             &format!("--fsize={limit}"),
         ],
     );
-}
-
-fn break_limit(weir: &Weir, client: &str) {
-    assert_eq!(weir.get("/break", client).status, 200);
-    assert_eq!(weir.get("/break", client).status, 429);
 }
 
 fn post_ban(weir: &Weir, netblock: &str) -> Value {

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::support::application::Application;
 use crate::support::traffic::{Traffic, quantile};
-use crate::support::wait_for;
+use crate::support::wait_until;
 use crate::support::weir::{StateDir, Weir, from_now, milliseconds, pretty, state_dir_on_disk};
 
 const CLIENTS: usize = 20_000;
@@ -34,7 +34,7 @@ fn full_files_are_in_force_with_the_first_answer() {
             ("WAF_ANOMALY_CLIENT_REQUESTS_PER_HOUR", "10"),
         ],
     );
-    assert_eq!(weir.get("/a", "198.51.100.1").status, 200);
+    weir.get("/a", "198.51.100.1").expect(200);
     println!(
         "STATE: {CLIENTS} clients, {BANS} bans, {LOOKUPS} lookups, {COUNTERS} counters: first answer after {:.0} ms",
         milliseconds(began.elapsed())
@@ -46,10 +46,10 @@ fn full_files_are_in_force_with_the_first_answer() {
     for number in [10, CLIENTS / 2, CLIENTS - 1] {
         assert_eq!(weir.get("/a", &known(number)).status, 429, "{number}");
         // Their hour's 10 requests as well: one more is over the threshold.
-        wait_for("its alert", || {
+        wait_until("its alert", || {
             let lines = weir.log_lines();
             let told = |line: &Value| line["kind"] == "anomaly" && line["of"] == known(number);
-            lines.iter().any(told).then_some(())
+            lines.iter().any(told)
         });
     }
     assert_eq!(weir.metric("waf_clients"), Some(CLIENTS as f64));
@@ -95,12 +95,7 @@ fn full_files_are_written_and_edited_under_traffic() {
         }
         std::thread::sleep(SPAN.saturating_sub(began.elapsed()));
         let times = traffic.finish();
-        let written = |file: &str| {
-            weir.metric(&format!(
-                "waf_state_writes_total{{file=\"{file}\",outcome=\"ok\"}}"
-            ))
-            .expect("the series")
-        };
+        let written = |file: &str| weir.writes(file, "ok");
         println!(
             "STATE: {what}: {} requests, p50 {:.2} ms, p99 {:.2} ms, longest {:.1} ms; clients.json written {} times",
             times.len(),
@@ -110,16 +105,15 @@ fn full_files_are_written_and_edited_under_traffic() {
             written("clients.json"),
         );
         if writing {
-            wait_for("two writes", || {
+            wait_until("two writes", || {
                 let often = |file| written(file) >= 2.0;
-                (often("clients.json") && often("bans.json") && often("alerts.json")).then_some(())
+                often("clients.json") && often("bans.json") && often("alerts.json")
             });
         } else {
             assert_eq!(written("clients.json"), 0.0);
         }
         for file in ["bans.json", "clients.json", "lookups.json", "alerts.json"] {
-            let errors = format!("waf_state_writes_total{{file=\"{file}\",outcome=\"error\"}}");
-            assert_eq!(weir.metric(&errors), Some(0.0));
+            assert_eq!(weir.writes(file, "error"), 0.0);
         }
         // A request waits for no counter: what the control plane could not take is counted as dropped.
         let dropped = weir.metric("waf_events_dropped_total{kind=\"request\"}");
@@ -169,6 +163,7 @@ fn full_files_are_written_and_edited_under_traffic() {
 }
 
 /// One entry of 10,000 is lifted by hand and another taken out for a new one, while the file is written all the time.
+#[track_caller]
 fn edit_of_full_file(weir: &Weir) {
     let path = weir.state_path("bans.json");
     let mut file: Value = serde_json::from_slice(&fs::read(&path).expect("it")).expect("JSON");
@@ -178,8 +173,8 @@ fn edit_of_full_file(weir: &Weir) {
     fs::write(&aside, pretty(&file)).expect("writes");
     fs::rename(&aside, &path).expect("renames");
     let saved = Instant::now();
-    wait_for("the edit in force", || {
-        (weir.get("/a", "192.0.2.1").status == 429).then_some(())
+    wait_until("the edit in force", || {
+        weir.get("/a", "192.0.2.1").status == 429
     });
     println!(
         "STATE-3: an edit of {BANS} bans in force after {:.0} ms",
@@ -195,6 +190,7 @@ fn edit_of_full_file(weir: &Weir) {
     }
 }
 
+#[track_caller]
 fn full_state(clients: usize) -> StateDir {
     let state = state_dir_on_disk();
     let (started, expires) = (from_now(-60), from_now(36_000));

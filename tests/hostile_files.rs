@@ -9,7 +9,7 @@ use std::fs;
 use serde_json::{Value, json};
 
 use crate::support::application::Application;
-use crate::support::wait_for;
+use crate::support::wait_until;
 use crate::support::weir::{Weir, from_now, pretty, state_dir};
 
 const FILES: [(&str, &str); 4] = [
@@ -93,6 +93,7 @@ fn starts(chosen: impl Fn(usize, usize) -> bool) {
     println!("STATE-6: {tried} hostile files at the start");
 }
 
+#[track_caller]
 fn start_with(file: &str, text: &Text) {
     let Text {
         name,
@@ -131,6 +132,7 @@ fn start_with(file: &str, text: &Text) {
     );
 }
 
+#[track_caller]
 fn edits(chosen: impl Fn(usize) -> bool) {
     let application = Application::ok();
     let weir = Weir::start(&application, &[("WAF_EXEMPT_PATHS", "/exempt")]);
@@ -153,9 +155,7 @@ fn edits(chosen: impl Fn(usize) -> bool) {
             }
             tried += 1;
             fs::write(weir.state_path(file), &text.bytes).expect("writes");
-            wait_for(&format!("the error of {}", text.name), || {
-                (errors() >= tried).then_some(())
-            });
+            wait_until(&format!("the error of {}", text.name), || errors() >= tried);
             assert_eq!(errors(), tried, "once: {}", text.name);
         }
         // Until a write sets it aside the bad file lies there, and a good one in its place is an edit like any other.
@@ -175,8 +175,8 @@ fn edits(chosen: impl Fn(usize) -> bool) {
     assert_eq!(weir.bans().len(), 1);
     let good = json!({"version": 1, "bans": [{"netblock": "198.51.100.0/24", "ban_expires": "permanent"}]});
     fs::write(weir.state_path("bans.json"), pretty(&good)).expect("writes");
-    wait_for("the good edit", || {
-        (weir.get("/exempt", "198.51.100.7").status == 429).then_some(())
+    wait_until("the good edit", || {
+        weir.get("/exempt", "198.51.100.7").status == 429
     });
     assert_eq!(weir.get("/exempt", "203.0.113.7").status, 200, "taken out");
     assert!(

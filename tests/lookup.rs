@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use crate::support::application::{After, Application};
 use crate::support::geo::{Geo, Question};
 use crate::support::raw_client::{Connection, get, request};
-use crate::support::wait_for;
 use crate::support::weir::{StateDir, Weir, milliseconds, state_dir};
+use crate::support::{wait_for, wait_until};
 
 const GERMANY: &str = r#"{"ip":"x","country_code":"DE","asn":64496,"organization_name":"Example"}"#;
 const CLIENT: &str = "81.2.69.7";
@@ -17,6 +17,7 @@ fn start(application: &Application, settings: &[(&'static str, String)]) -> Weir
     start_on(application, &state_dir(), settings)
 }
 
+#[track_caller]
 fn start_on(application: &Application, state: &StateDir, settings: &[(&str, String)]) -> Weir {
     let settings: Vec<(&str, &str)> = settings
         .iter()
@@ -25,15 +26,17 @@ fn start_on(application: &Application, state: &StateDir, settings: &[(&str, Stri
     Weir::start_at(application.address(), state, &settings)
 }
 
+#[track_caller]
 fn lookups(weir: &Weir, outcome: &str) -> f64 {
     let series = format!("waf_lookups_total{{outcome=\"{outcome}\"}}");
     weir.metric(&series)
         .unwrap_or_else(|| panic!("no {series}"))
 }
 
+#[track_caller]
 fn wait_for_lookups(weir: &Weir, outcome: &str, count: f64) {
-    wait_for(&format!("{count} lookups {outcome}"), || {
-        (lookups(weir, outcome) == count).then_some(())
+    wait_until(&format!("{count} lookups {outcome}"), || {
+        lookups(weir, outcome) == count
     });
 }
 
@@ -52,7 +55,7 @@ fn a_client_is_known_everywhere_and_across_a_restart() {
         ("X_Client_Country", "XX"),
     ];
     for path in ["/first", "/second"] {
-        assert_eq!(weir.send(&get(path, &forged)).status, 200);
+        weir.send(&get(path, &forged)).expect(200);
         let seen = application.request(path);
         assert_eq!(seen.header("x-client-asn"), Some("AS64496"));
         assert_eq!(seen.header("x-client-country"), Some("DE"));
@@ -90,7 +93,7 @@ fn a_client_is_known_everywhere_and_across_a_restart() {
     // Without clients.json the answer comes from lookups.json alone.
     std::fs::remove_file(state.path().join("clients.json")).unwrap();
     let weir = start_on(&application, &state, &settings);
-    assert_eq!(weir.get("/third", CLIENT).status, 200);
+    weir.get("/third", CLIENT).expect(200);
     assert_eq!(
         application.request("/third").header("x-client-country"),
         Some("DE")
@@ -118,9 +121,9 @@ fn only_public_addresses_leave_and_of_ipv6_the_64() {
     ] {
         assert_eq!(weir.get("/private", client).status, 200, "{client}");
     }
-    assert_eq!(weir.get("/a", "2a02:d0c0:1:2:3:4:5:6").status, 200);
-    assert_eq!(weir.get("/b", "2a02:d0c0:1:2::9").status, 200);
-    assert_eq!(weir.get("/c", "::ffff:81.2.69.7").status, 200);
+    weir.get("/a", "2a02:d0c0:1:2:3:4:5:6").expect(200);
+    weir.get("/b", "2a02:d0c0:1:2::9").expect(200);
+    weir.get("/c", "::ffff:81.2.69.7").expect(200);
     assert_eq!(geo.asked(), ["2a02:d0c0:1:2::", CLIENT]);
     assert_eq!(
         application.request("/b").header("x-client-country"),
@@ -272,7 +275,7 @@ fn http_1_0_is_understood_and_64512_is_unknown() {
         &application,
         &geo.settings(&[("WAF_ADD_LOOKUP_HEADERS", "on")]),
     );
-    assert_eq!(weir.get("/a", CLIENT).status, 200);
+    weir.get("/a", CLIENT).expect(200);
     let seen = application.request("/a");
     assert_eq!(
         (seen.header("x-client-country"), seen.header("x-client-asn")),
@@ -298,7 +301,7 @@ fn another_service_is_read_through_pointers() {
         ("WAF_DENY_COUNTRIES", "XX"),
     ]);
     let weir = start(&application, &settings);
-    assert_eq!(weir.get("/a", CLIENT).status, 200);
+    weir.get("/a", CLIENT).expect(200);
     let line = weir.line_of("/a");
     assert_eq!(
         [&line["country"], &line["asn"], &line["as_name"]],
@@ -313,7 +316,7 @@ fn a_wrong_certificate_is_refused() {
     let other = geo.file("other.pem").display().to_string();
     let settings = geo.settings(&[("WAF_DENY_COUNTRIES", "DE"), ("WAF_LOOKUP_CA_FILE", &other)]);
     let weir = start(&application, &settings);
-    assert_eq!(weir.get("/a", CLIENT).status, 200);
+    weir.get("/a", CLIENT).expect(200);
     assert_eq!(lookups(&weir, "error"), 1.0);
     assert!(geo.asked().is_empty());
 }
@@ -330,7 +333,7 @@ fn a_silent_service_delays_nobody_for_long() {
                 let client = format!("81.3.{}.{}", number / 200, number % 200 + 1);
                 let bytes = get("/a", &[("X-Forwarded-For", &client)]);
                 let start = Instant::now();
-                assert_eq!(weir.send(&bytes).status, 200);
+                weir.send(&bytes).expect(200);
                 start.elapsed()
             })
             .collect();
@@ -350,9 +353,7 @@ fn a_silent_service_delays_nobody_for_long() {
         milliseconds(beside)
     );
     assert!(beside < Duration::from_secs(5), "{beside:?}");
-    wait_for("64 questions in flight", || {
-        (geo.asked().len() == 64).then_some(())
-    });
+    wait_until("64 questions in flight", || geo.asked().len() == 64);
 
     let geo = Geo::silent();
     let weir = start(
@@ -365,19 +366,19 @@ fn a_silent_service_delays_nobody_for_long() {
     for client in 1..=5 {
         let path = format!("/waits-{client}");
         let client = format!("81.2.69.{client}");
-        assert_eq!(weir.get(&path, &client).status, 200);
+        weir.get(&path, &client).expect(200);
         let waited = weir.line_of(&path)["timings"]["lookup_wait"]
             .as_f64()
             .expect("a wait");
         assert!((400.0..3000.0).contains(&waited), "{waited} ms");
         let again = format!("{path}-not");
-        assert_eq!(weir.get(&again, &client).status, 200);
+        weir.get(&again, &client).expect(200);
         assert!(weir.line_of(&again)["timings"].get("lookup_wait").is_none());
     }
     wait_for_lookups(&weir, "timeout", 5.0);
     for client in 6..=20 {
         let path = format!("/open-{client}");
-        assert_eq!(weir.get(&path, &format!("81.2.69.{client}")).status, 200);
+        weir.get(&path, &format!("81.2.69.{client}")).expect(200);
         assert!(weir.line_of(&path)["timings"].get("lookup_wait").is_none());
     }
     assert_eq!(geo.asked().len(), 5);
@@ -409,7 +410,7 @@ fn a_thousand_first_requests_are_one_question() {
     });
     drop(go);
     for connection in &mut connections {
-        assert_eq!(connection.response().status, 429);
+        connection.response().expect(429);
     }
     assert_eq!(geo.asked(), [CLIENT]);
     assert_eq!(lookups(&weir, "known"), 1.0);
@@ -434,11 +435,11 @@ fn the_deny_list_stands_before_the_bans_once_known() {
         ("WAF_BAN_RESPONSE", "403"),
     ]);
     let weir = start(&application, &settings);
-    assert_eq!(weir.get("/fresh", CLIENT).status, 403);
-    assert_eq!(weir.get("/known", CLIENT).status, 403);
-    assert_eq!(weir.get("/unknown", "81.2.70.7").status, 403);
-    assert_eq!(weir.get("/private", "10.0.0.1").status, 403);
-    assert_eq!(weir.get("/france", "81.2.71.7").status, 200);
+    weir.get("/fresh", CLIENT).expect(403);
+    weir.get("/known", CLIENT).expect(403);
+    weir.get("/unknown", "81.2.70.7").expect(403);
+    weir.get("/private", "10.0.0.1").expect(403);
+    weir.get("/france", "81.2.71.7").expect(200);
     for path in ["/fresh", "/known", "/unknown", "/private"] {
         let line = weir.line_of(path);
         assert_eq!(line["action"], "denied_country", "{line}");
@@ -477,12 +478,12 @@ fn the_allow_list_asks_for_a_country() {
             &application,
             &geo.settings(&[("WAF_ALLOW_COUNTRIES", list)]),
         );
-        assert_eq!(weir.get("/de", CLIENT).status, 200);
-        assert_eq!(weir.get("/fr", "81.2.70.7").status, 429);
+        weir.get("/de", CLIENT).expect(200);
+        weir.get("/fr", "81.2.70.7").expect(429);
         assert_eq!(weir.get("/failed", "81.2.71.7").status, failed);
         assert_eq!(weir.get("/failed", "81.2.71.7").status, failed);
         // The health check and allowed nets ask nobody.
-        assert_eq!(weir.get("/_waf/health", "81.2.72.7").status, 200);
+        weir.get("/_waf/health", "81.2.72.7").expect(200);
         assert_eq!(geo.asked().len(), 3);
     }
 }
@@ -493,7 +494,7 @@ fn observe_mode_lets_a_denied_country_through() {
     let (application, geo) = (Application::ok(), Geo::saying(GERMANY));
     let settings = geo.settings(&[("WAF_DENY_COUNTRIES", "DE"), ("WAF_MODE", "observe")]);
     let weir = start(&application, &settings);
-    assert_eq!(weir.get("/a", CLIENT).status, 200);
+    weir.get("/a", CLIENT).expect(200);
     let line = weir.line_of("/a");
     assert_eq!(
         (&line["action"], &line["enforced"]),
@@ -508,7 +509,7 @@ fn a_client_that_leaves_while_it_waits_is_logged() {
     let weir = start(&application, &geo.settings(&[("WAF_DENY_COUNTRIES", "DE")]));
     let mut connection = Connection::open(weir.address());
     connection.send(&get("/left", &[("X-Forwarded-For", CLIENT)]));
-    wait_for("the question", || (geo.asked().len() == 1).then_some(()));
+    wait_until("the question", || geo.asked().len() == 1);
     connection.reset();
     assert_eq!(weir.line_of("/left")["action"], "client_aborted");
 }
@@ -539,7 +540,7 @@ fn a_lowered_limit_breaks_earlier_and_says_why() {
                 .contains("\"hour\";q=3;")
         );
     }
-    assert_eq!(weir.get("/broken", CLIENT).status, 429);
+    weir.get("/broken", CLIENT).expect(429);
     let line = weir.line_of("/broken");
     let applied = serde_json::json!({"percent": 50, "setting": "WAF_ASN_LIMIT_PERCENT"});
     assert_eq!(
@@ -573,7 +574,7 @@ fn byte_percentages_replace_the_others_for_bytes() {
         ("WAF_BYTES_LIMIT_PER_HOUR", "1199"),
     ]);
     let weir = start(&application, &settings);
-    assert_eq!(weir.get("/within", CLIENT).status, 200);
+    weir.get("/within", CLIENT).expect(200);
     assert_eq!(
         weir.get("/over", CLIENT).status,
         200,
@@ -618,17 +619,17 @@ fn zero_percent_and_clients_without_a_country() {
         ("WAF_EXEMPT_PATHS", "/static"),
     ]);
     let weir = start(&application, &settings);
-    assert_eq!(weir.get("/zero", CLIENT).status, 429);
+    weir.get("/zero", CLIENT).expect(429);
     assert_eq!(weir.line_of("/zero")["limit_percent"]["percent"], 0);
     assert_eq!(weir.bans()[0]["notes"]["limit_value"], 0);
-    assert_eq!(weir.get("/one", "81.2.70.7").status, 200);
-    assert_eq!(weir.get("/two", "81.2.70.7").status, 429);
+    weir.get("/one", "81.2.70.7").expect(200);
+    weir.get("/two", "81.2.70.7").expect(429);
     let line = weir.line_of("/two");
     assert_eq!(
         line["limit_percent"],
         serde_json::json!({"percent": 25, "setting": "WAF_UNKNOWN_LIMIT_PERCENT"})
     );
-    assert_eq!(weir.get("/static/a", "81.2.71.7").status, 200);
+    weir.get("/static/a", "81.2.71.7").expect(200);
     assert!(
         weir.line_of("/static/a")["timings"]
             .get("lookup_wait")
@@ -658,11 +659,11 @@ fn an_edit_of_lookups_json_counts() {
     file["lookups"][0]["country"] = "FR".into();
     std::fs::write(weir.state_path("lookups.json"), file.to_string()).unwrap();
     let mut number = 0;
-    wait_for("the edited country", || {
+    wait_until("the edited country", || {
         number += 1;
         let path = format!("/try-{number}");
         weir.get(&path, CLIENT);
-        (application.request(&path).header("x-client-country") == Some("FR")).then_some(())
+        application.request(&path).header("x-client-country") == Some("FR")
     });
     assert_eq!(geo.asked().len(), 1);
 }
@@ -699,7 +700,7 @@ fn database_files_tell_who_a_client_is() {
             ("10.0.0.1", None, None),
         ] {
             let path = format!("/{}-{client}", german_as.unwrap_or("two"));
-            assert_eq!(weir.get(&path, client).status, 200);
+            weir.get(&path, client).expect(200);
             let seen = application.request(&path);
             assert_eq!(
                 (seen.header("x-client-country"), seen.header("x-client-asn")),
@@ -738,7 +739,7 @@ fn a_database_file_is_replaced_while_the_service_runs() {
     let mut country = || {
         number += 1;
         let path = format!("/{number}");
-        assert_eq!(weir.get(&path, CLIENT).status, 200);
+        weir.get(&path, CLIENT).expect(200);
         application
             .request(&path)
             .header("x-client-country")
@@ -776,8 +777,8 @@ fn a_database_file_is_replaced_while_the_service_runs() {
 
     let changed = Instant::now();
     std::fs::write(&file, &whole).unwrap();
-    wait_for("the file written in place", || {
-        (country().as_deref() == Some("FR")).then_some(())
+    wait_until("the file written in place", || {
+        country().as_deref() == Some("FR")
     });
     assert!(
         changed.elapsed() >= Duration::from_secs(2),
@@ -786,8 +787,8 @@ fn a_database_file_is_replaced_while_the_service_runs() {
     let next = directory.path().join("next.mmdb");
     std::fs::copy(fixture("lite-earlier.mmdb"), &next).unwrap();
     std::fs::rename(&next, &file).unwrap();
-    wait_for("the file renamed into place", || {
-        (country().as_deref() == Some("IT")).then_some(())
+    wait_until("the file renamed into place", || {
+        country().as_deref() == Some("IT")
     });
     weir.wait_for_process_log(&["built earlier"]);
     assert!(read_at() > started);

@@ -7,8 +7,8 @@ use std::process::{Child, Command, Stdio};
 use serde_json::json;
 
 use crate::support::raw_client::{Connection, get, request};
-use crate::support::wait_for;
 use crate::support::weir::{Weir, from_now, pretty, state_dir};
+use crate::support::{wait_for, wait_until};
 
 /// An nginx with its own configuration, ended by its process id.
 struct Nginx {
@@ -18,6 +18,7 @@ struct Nginx {
 }
 
 impl Nginx {
+    #[track_caller]
     fn start() -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let port = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -95,9 +96,9 @@ fn the_story_from_break_to_being_served_again() {
         );
     }
     connection.send(&page);
-    assert_eq!(connection.response().status, 429);
-    wait_for("the neighbour's refusal", || {
-        (weir.get("/", "203.0.113.99").status == 429).then_some(())
+    connection.response().expect(429);
+    wait_until("the neighbour's refusal", || {
+        weir.get("/", "203.0.113.99").status == 429
     });
     assert_eq!(
         weir.get("/", "198.51.100.1").status,
@@ -114,12 +115,12 @@ fn the_story_from_break_to_being_served_again() {
 
     file["bans"][0]["lifted"] = json!(from_now(0));
     fs::write(weir.state_path("bans.json"), pretty(&file)).expect("writes");
-    wait_for("being served again", || {
+    wait_until("being served again", || {
         connection.send(&get("/_waf/probe", &[("X-Forwarded-For", "203.0.113.99")]));
-        (connection.response().status == 404).then_some(())
+        connection.response().status == 404
     });
     connection.send(&page);
-    assert_eq!(connection.response().status, 200);
+    connection.response().expect(200);
 }
 
 /// What browsers ask of nginx arrives and returns unchanged.
@@ -172,7 +173,7 @@ fn nginx_answers_through_the_proxy_as_directly() {
     }
     let who = weir.get("/who", "203.0.113.7").text();
     assert_eq!(who, "example.org|203.0.113.7, 127.0.0.1|http\n");
-    wait_for("nginx's own log", || {
-        nginx.access_log().contains("GET /who").then_some(())
+    wait_until("nginx's own log", || {
+        nginx.access_log().contains("GET /who")
     });
 }

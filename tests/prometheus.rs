@@ -23,6 +23,7 @@ struct Prometheus {
 
 impl Prometheus {
     /// Scrapes `target` every quarter second, with the configuration and the rules that are shipped.
+    #[track_caller]
     fn start(target: SocketAddr) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let port = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -100,12 +101,19 @@ impl Drop for Prometheus {
     }
 }
 
+/// The second has the rules that wait for days.
+const RULE_TESTS: [&str; 2] = [
+    "prometheus-rules.test.yml",
+    "prometheus-rules.days.test.yml",
+];
+
 fn deploy(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("controlplane/deploy")
         .join(file)
 }
 
+#[track_caller]
 fn promtool(arguments: &[&str], input: &str) {
     let mut child = Command::new("promtool")
         .args(arguments)
@@ -125,7 +133,8 @@ fn promtool(arguments: &[&str], input: &str) {
     }
 }
 
-/// METRIC: `promtool check metrics` finds nothing to say, and the rules are well formed.
+/// METRIC: `promtool check metrics` finds nothing to say, the rules are well formed, and each fires for
+/// what it is about and is silent otherwise.
 #[test]
 #[ignore = "needs promtool of Debian's prometheus, which .ci/run installs"]
 fn promtool_finds_nothing_to_say() {
@@ -135,6 +144,36 @@ fn promtool_finds_nothing_to_say() {
     promtool(&["check", "metrics"], &weir.metrics());
     let rules = deploy("prometheus-rules.yml");
     promtool(&["check", "rules", rules.to_str().expect("a path")], "");
+    for tests in RULE_TESTS {
+        promtool(
+            &["test", "rules", deploy(tests).to_str().expect("a path")],
+            "",
+        );
+    }
+}
+
+/// METRIC: no rule is without a test that has it fire and one that has it silent.
+#[test]
+fn every_rule_has_two_tests() {
+    let rules = fs::read_to_string(deploy("prometheus-rules.yml")).expect("the rules");
+    let tests = RULE_TESTS.map(|file| fs::read_to_string(deploy(file)).expect("the tests"));
+    let tests = tests.concat();
+    let mut count = 0;
+    for rule in rules
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("- alert: "))
+    {
+        for verb in ["fires", "is silent"] {
+            assert!(
+                tests.contains(&format!("\"{rule} {verb}: ")),
+                "{rule} {verb}"
+            );
+        }
+        let asked = format!("alertname=\"{rule}\",alertstate=\"firing\"");
+        assert_eq!(tests.matches(&asked).count(), 2, "{rule}");
+        count += 1;
+    }
+    assert!(count > 15, "{count} rules");
 }
 
 /// METRIC: a real Prometheus scrapes the service with the token and sees what clients saw; every shipped rule is evaluated
@@ -157,7 +196,7 @@ fn a_real_prometheus_scrapes_and_evaluates() {
         (prometheus.value("up{job=\"weir\"}")? == 1.0).then_some(())
     });
     for _ in 0..7 {
-        assert_eq!(weir.get("/a", "203.0.113.7").status, 200);
+        weir.get("/a", "203.0.113.7").expect(200);
     }
     wait_for("the seven requests", || {
         let passed = prometheus.value("waf_requests_total{action=\"passed\",mode=\"enforce\"}")?;

@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 use crate::support::application::{After, Application};
 use crate::support::geo::Geo;
 use crate::support::raw_client::{Connection, get, request, try_exchange};
-use crate::support::wait_for;
 use crate::support::weir::{Weir, pretty, state_dir};
+use crate::support::{wait_for, wait_until};
 
 const FILES: [&str; 6] = [
     "bans",
@@ -144,12 +144,11 @@ fn what_the_service_writes_fits() {
     );
     let mut gone = Connection::open(weir.address());
     gone.send(b"POST /gone HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\nX-Forwarded-For: 192.0.8.1\r\n\r\nabc");
-    wait_for("it at the application", || {
+    wait_until("it at the application", || {
         application
             .requests()
             .iter()
             .any(|seen| seen.target == "/gone")
-            .then_some(())
     });
     gone.reset();
     weir.line_of("/gone");
@@ -167,9 +166,7 @@ fn what_the_service_writes_fits() {
     );
     let lifted = weir.admin("DELETE", "/_waf/bans/10.1.2.3", None).json();
     fits(&ban, "a lifted ban", &lifted["lifted"][0]);
-    wait_for("four bans of limits", || {
-        (weir.bans().len() >= 6).then_some(())
-    });
+    wait_until("four bans of limits", || weir.bans().len() >= 6);
     let bans = weir.bans();
     for ban_held in &bans {
         fits(&ban, "a ban", ban_held);
@@ -636,12 +633,14 @@ fn directory() -> std::path::PathBuf {
     std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("schema/proxy")
 }
 
+#[track_caller]
 fn schema(name: &str) -> Value {
     let text =
         fs::read_to_string(directory().join(format!("{name}.schema.json"))).expect("the schema");
     serde_json::from_str(&text).expect("JSON")
 }
 
+#[track_caller]
 fn validator(schema: &Value) -> Validator {
     jsonschema::options()
         .should_validate_formats(true)
@@ -671,6 +670,7 @@ fn closed(name: &str, reference: &str) -> Validator {
     validator(&whole)
 }
 
+#[track_caller]
 fn fits(schema: &Validator, what: &str, document: &Value) {
     let faults: Vec<_> = schema
         .iter_errors(document)
@@ -680,6 +680,7 @@ fn fits(schema: &Validator, what: &str, document: &Value) {
 }
 
 /// Every member that a schema names says what it is.
+#[track_caller]
 fn described(place: &str, schema: &Value) {
     match schema {
         Value::Object(members) => {
@@ -701,6 +702,7 @@ fn described(place: &str, schema: &Value) {
 }
 
 /// The members of `change` put into `document`.
+#[track_caller]
 fn with(mut document: Value, change: Value) -> Value {
     for (name, value) in change.as_object().expect("an object") {
         document[name] = value.clone();

@@ -9,37 +9,18 @@ use serde_json::{Value, json};
 use crate::support::application::Application;
 use crate::support::wait_for;
 use crate::support::weir::{
-    Weir, from_now, milliseconds, ms, now_ms, pretty, state_dir, write_bans,
+    EXEMPT, ONE_PER_HOUR, Weir, from_now, milliseconds, ms, now_ms, pretty, state_dir, write_bans,
 };
-
-const LOW: (&str, &str) = ("WAF_RATE_LIMIT_PER_HOUR", "1");
-
-fn break_limit(weir: &Weir, client: &str) {
-    assert_eq!(weir.get("/break", client).status, 200);
-    assert_eq!(weir.get("/break", client).status, 429);
-}
-
-/// Exempt from the limits but not from the ledger, so that asking often changes nothing.
-const EXEMPT: (&str, &str) = ("WAF_EXEMPT_PATHS", "/exempt");
-
-fn served(weir: &Weir, client: &str) {
-    wait_for("being served again", || {
-        (weir.get("/exempt", client).status == 200).then_some(())
-    });
-}
-
-fn refused(weir: &Weir, client: &str) {
-    wait_for("the refusal", || {
-        (weir.get("/exempt", client).status == 429).then_some(())
-    });
-}
 
 /// STATE-1: after a ban bans.json is written; the file is versioned, private and readable by people.
 #[test]
 fn a_ban_is_written() {
     let application = Application::ok();
-    let weir = Weir::start(&application, &[LOW, ("WAF_STATE_WRITE_DELAY", "50ms")]);
-    break_limit(&weir, "203.0.113.7");
+    let weir = Weir::start(
+        &application,
+        &[ONE_PER_HOUR, ("WAF_STATE_WRITE_DELAY", "50ms")],
+    );
+    weir.break_limit("203.0.113.7");
     let file = weir.wait_for_bans("the ban", |bans| bans.len() == 1);
     assert_eq!(file["version"], 1);
     let path = weir.state_path("bans.json");
@@ -72,8 +53,11 @@ fn counters_are_written_at_intervals_and_at_a_stop() {
     assert!(before.contains("\"version\": 1"), "{before}");
     weir.stop();
 
-    let mut quiet = Weir::start(&application, &[LOW, ("WAF_STATE_WRITE_DELAY", "1h")]);
-    break_limit(&quiet, "203.0.113.7");
+    let mut quiet = Weir::start(
+        &application,
+        &[ONE_PER_HOUR, ("WAF_STATE_WRITE_DELAY", "1h")],
+    );
+    quiet.break_limit("203.0.113.7");
     quiet.get("/a", "198.51.100.1");
     quiet.stop();
     let bans = quiet.state_file("bans.json").expect("bans.json");
@@ -125,14 +109,14 @@ fn an_edit_in_place_lifts() {
     let application = Application::ok();
     let weir = Weir::start(
         &application,
-        &[LOW, EXEMPT, ("WAF_STATE_WRITE_DELAY", "10ms")],
+        &[ONE_PER_HOUR, EXEMPT, ("WAF_STATE_WRITE_DELAY", "10ms")],
     );
-    break_limit(&weir, "203.0.113.7");
+    weir.break_limit("203.0.113.7");
     let mut file = weir.wait_for_bans("the ban", |bans| bans.len() == 1);
     file["bans"][0]["lifted"] = json!(from_now(0));
     fs::write(weir.state_path("bans.json"), pretty(&file)).expect("writes");
     let saved = Instant::now();
-    served(&weir, "203.0.113.7");
+    weir.wait_until_served("203.0.113.7");
     println!(
         "STATE-3: in force after {:.0} ms",
         milliseconds(saved.elapsed())
@@ -141,8 +125,7 @@ fn an_edit_in_place_lifts() {
     let bans = weir.bans();
     assert_eq!(bans.len(), 1, "kept");
     assert!(bans[0]["lifted"].is_string());
-    let taken = "waf_state_edits_total{file=\"bans.json\",outcome=\"taken\"}";
-    assert_eq!(weir.metric(taken), Some(1.0));
+    assert_eq!(weir.edits("bans.json", "taken"), 1.0);
 }
 
 /// STATE-3: the same by a rename over the file, as vim, sed -i and VS Code save.
@@ -151,9 +134,9 @@ fn an_edit_by_rename_adds_and_removes() {
     let application = Application::ok();
     let weir = Weir::start(
         &application,
-        &[LOW, EXEMPT, ("WAF_STATE_WRITE_DELAY", "10ms")],
+        &[ONE_PER_HOUR, EXEMPT, ("WAF_STATE_WRITE_DELAY", "10ms")],
     );
-    break_limit(&weir, "203.0.113.7");
+    weir.break_limit("203.0.113.7");
     let mut file = weir.wait_for_bans("the ban", |bans| bans.len() == 1);
     file["bans"] = json!([
         {"netblock": "198.51.100.9/24", "ban_expires": "permanent", "reason": "by hand"},
@@ -161,8 +144,8 @@ fn an_edit_by_rename_adds_and_removes() {
     let aside = weir.state_path("bans.json.swp");
     fs::write(&aside, pretty(&file)).expect("writes");
     fs::rename(&aside, weir.state_path("bans.json")).expect("renames");
-    refused(&weir, "198.51.100.1");
-    served(&weir, "203.0.113.7");
+    weir.wait_until_refused("198.51.100.1");
+    weir.wait_until_served("203.0.113.7");
     weir.wait_for_process_log(&["1 added", "1 removed"]);
     let bans = weir.bans();
     assert_eq!(bans.len(), 1, "{bans:?}");
@@ -180,11 +163,11 @@ fn a_removed_ban_is_forgotten() {
         &application,
         &json!([{"netblock": "203.0.113.0/24", "ban_started": from_now(-4200),
                  "ban_expires": from_now(-600), "cause": "rate_limit"}]),
-        &[LOW],
+        &[ONE_PER_HOUR],
     );
     write_bans(weir.state_path("").as_path(), &json!([]));
     weir.wait_for_process_log(&["1 removed"]);
-    break_limit(&weir, "203.0.113.7");
+    weir.break_limit("203.0.113.7");
     let ban = wait_for("the ban", || weir.bans().into_iter().next());
     assert_eq!(ms(&ban["ban_expires"]) - ms(&ban["ban_started"]), 3_600_000);
 }
@@ -193,10 +176,13 @@ fn a_removed_ban_is_forgotten() {
 #[test]
 fn an_edit_and_memory_are_merged() {
     let application = Application::ok();
-    let weir = Weir::start(&application, &[LOW, ("WAF_STATE_WRITE_DELAY", "300ms")]);
+    let weir = Weir::start(
+        &application,
+        &[ONE_PER_HOUR, ("WAF_STATE_WRITE_DELAY", "300ms")],
+    );
     weir.ban("netblock", "10.1.0.0/24", "1h");
     let mut file = weir.state_file("bans.json").expect("bans.json");
-    break_limit(&weir, "203.0.113.7");
+    weir.break_limit("203.0.113.7");
     let entry = json!({"netblock": "198.51.100.0/24", "ban_expires": "permanent"});
     file["bans"].as_array_mut().expect("a list").push(entry);
     fs::write(weir.state_path("bans.json"), pretty(&file)).expect("writes");
@@ -314,7 +300,10 @@ fn unknown(value: &Value) -> Vec<(String, Value)> {
 #[test]
 fn a_broken_edit_is_set_aside() {
     let application = Application::ok();
-    let weir = Weir::start(&application, &[LOW, ("WAF_STATE_WRITE_DELAY", "10ms")]);
+    let weir = Weir::start(
+        &application,
+        &[ONE_PER_HOUR, ("WAF_STATE_WRITE_DELAY", "10ms")],
+    );
     weir.ban("netblock", "203.0.113.0/24", "1h");
     let broken = "{\n  \"version\": 1,\n  \"bans\": [ nonsense ]\n}\n";
     fs::write(weir.state_path("bans.json"), broken).expect("writes");
@@ -326,8 +315,7 @@ fn a_broken_edit_is_set_aside() {
     });
     assert_eq!(bad, broken);
     weir.wait_for_bans("both bans", |bans| bans.len() == 2);
-    let count = "waf_state_edits_total{file=\"bans.json\",outcome=\"bad\"}";
-    assert_eq!(weir.metric(count), Some(1.0));
+    assert_eq!(weir.edits("bans.json", "bad"), 1.0);
 }
 
 /// STATE-6: what cannot be read stops the start, with the place, and the file is left as it was.

@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use crate::support::application::{After, Application};
 use crate::support::raw_client::{Connection, get};
 use crate::support::weir::Weir;
-use crate::support::{PATIENCE, wait_for};
+use crate::support::{PATIENCE, wait_for, wait_until};
 
 /// The handshake of RFC 6455 §1.3, whose answer is given there too.
 fn handshake(path: &str, client: &str) -> Vec<u8> {
@@ -43,6 +43,7 @@ fn echoing() -> Application {
     })
 }
 
+#[track_caller]
 fn open(weir: &Weir, path: &str, client: &str) -> Connection {
     let mut connection = Connection::open(weir.address());
     connection.send(&handshake(path, client));
@@ -101,7 +102,7 @@ fn early_bytes_are_not_lost() {
     let mut bytes = handshake("/early", "203.0.113.7");
     bytes.extend(b"early");
     connection.send(&bytes);
-    assert_eq!(connection.response().status, 101);
+    connection.response().expect(101);
     assert_eq!(connection.bytes(13).expect("both"), b"greetingearly");
     drop(connection);
     assert_eq!(weir.line_of("/early")["bytes"]["request"], 5);
@@ -131,9 +132,9 @@ fn websocket_bytes_are_counted_at_the_close() {
         let ban = wait_for(way, || weir.bans().into_iter().next());
         assert_eq!(ban["cause"], "byte_limit");
         assert_eq!(ban["notes"]["limit"], "hour_bytes");
-        assert_eq!(weir.get("/after", "203.0.113.7").status, 429);
-        wait_for("the end upstream", || {
-            (application.closed_connections() == application.connections()).then_some(())
+        weir.get("/after", "203.0.113.7").expect(429);
+        wait_until("the end upstream", || {
+            application.closed_connections() == application.connections()
         });
     }
 }
@@ -153,7 +154,7 @@ fn a_half_close_goes_through() {
     let weir = Weir::start(&application, &[]);
     let mut connection = Connection::open(weir.address());
     connection.send(&handshake("/half", "203.0.113.7"));
-    assert_eq!(connection.response().status, 101);
+    connection.response().expect(101);
     connection.send(b"question");
     connection.finish_sending();
     assert_eq!(connection.bytes(8).expect("the answer"), b"question");
@@ -178,7 +179,7 @@ fn a_half_close_of_the_application_goes_through() {
     let weir = Weir::start(&application, &[]);
     let mut connection = Connection::open(weir.address());
     connection.send(&handshake("/half", "203.0.113.7"));
-    assert_eq!(connection.response().status, 101);
+    connection.response().expect(101);
     assert_eq!(connection.bytes(3).expect("the goodbye"), b"bye");
     assert!(connection.ends());
     connection.send_what_is_taken(b"last word");
@@ -229,8 +230,6 @@ fn an_idle_websocket_is_closed() {
     connection.send(b"x");
     assert_eq!(connection.bytes(1).expect("the echo"), b"x");
     assert!(connection.ends());
-    wait_for("the end upstream", || {
-        (application.closed_connections() == 1).then_some(())
-    });
+    wait_until("the end upstream", || application.closed_connections() == 1);
     assert_eq!(weir.line_of("/idle")["bytes"]["request"], 1);
 }

@@ -1,10 +1,12 @@
-//! An application that records exactly what reaches it and misbehaves on demand. A thread a connection.
+//! An application that records exactly what reaches it and misbehaves on demand. A thread a
+//! connection.
 //!
-//! Its parser is stricter than any real application's: whatever could be read in two ways is a fault, and
-//! [`Application::faults`] must stay empty in every test, hostile or not.
+//! Its parser is stricter than any real application's: whatever could be read in two ways is a fault.
+//! A test whose application met a fault fails when the application is dropped, hostile or not.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -15,6 +17,7 @@ use super::wait_for;
 pub(crate) struct Application {
     address: SocketAddr,
     shared: Arc<Shared>,
+    faults_are_meant: bool,
 }
 
 #[derive(Default)]
@@ -74,6 +77,7 @@ enum Framing {
 
 impl Application {
     /// An application that treats every request as `handler` says.
+    #[track_caller]
     pub(crate) fn start(handler: impl Fn(&mut Exchange) -> After + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");
@@ -92,15 +96,29 @@ impl Application {
                 });
                 let (shared, handler) = (Arc::clone(&accepting), Arc::clone(&handler));
                 std::thread::spawn(move || {
-                    serve(stream, connection, &shared, &*handler);
+                    let served = AssertUnwindSafe(|| serve(stream, connection, &shared, &*handler));
+                    if std::panic::catch_unwind(served).is_err() {
+                        shared.fault("the handler of the test panicked".to_owned());
+                    }
                     shared.with(|seen| seen.closed.push(connection));
                 });
             }
         });
-        Self { address, shared }
+        Self {
+            address,
+            shared,
+            faults_are_meant: false,
+        }
+    }
+
+    /// For a test that sends faults on purpose, past the service.
+    pub(crate) fn with_faults(mut self) -> Self {
+        self.faults_are_meant = true;
+        self
     }
 
     /// Reads the body and answers 200 with `hello` and the target's path.
+    #[track_caller]
     pub(crate) fn ok() -> Self {
         Self::start(|exchange| {
             exchange.read_body();
@@ -111,6 +129,7 @@ impl Application {
     }
 
     /// Answers with the request's own body.
+    #[track_caller]
     pub(crate) fn echo() -> Self {
         Self::start(|exchange| {
             exchange.read_body();
@@ -121,6 +140,7 @@ impl Application {
     }
 
     /// Answers every request with these exact bytes, then does as told.
+    #[track_caller]
     pub(crate) fn raw(answer: &'static [u8], close: bool) -> Self {
         Self::start(move |exchange| {
             exchange.read_body();
@@ -133,10 +153,16 @@ impl Application {
         })
     }
 
-    /// An address where nobody listens.
-    pub(crate) fn nobody() -> SocketAddr {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        listener.local_addr().expect("an address")
+    /// An address where nobody listens, as long as what is given with it lives.
+    #[track_caller]
+    pub(crate) fn nobody() -> (SocketAddr, socket2::Socket) {
+        // Bound and never listening: a connection is refused, and the port goes to nobody else.
+        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)
+            .expect("a socket");
+        let any: SocketAddr = ([127, 0, 0, 1], 0).into();
+        socket.bind(&any.into()).expect("a port");
+        let address = socket.local_addr().expect("an address");
+        (address.as_socket().expect("an IP address"), socket)
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
@@ -149,6 +175,7 @@ impl Application {
     }
 
     /// The one request of a target.
+    #[track_caller]
     pub(crate) fn request(&self, target: &str) -> Received {
         wait_for(&format!("{target} at the application"), || {
             let found: Vec<_> = self
@@ -164,7 +191,7 @@ impl Application {
         })
     }
 
-    /// What could be read in two ways. Must be empty.
+    /// What could be read in two ways.
     pub(crate) fn faults(&self) -> Vec<String> {
         self.shared.with(|seen| seen.faults.clone())
     }
@@ -182,6 +209,12 @@ impl Drop for Application {
     fn drop(&mut self) {
         self.shared.stopping.store(true, Ordering::SeqCst);
         let _ = TcpStream::connect(self.address);
+        let faults = self.faults();
+        if std::thread::panicking() {
+            eprintln!("faults at the application: {faults:#?}");
+        } else if !self.faults_are_meant {
+            assert!(faults.is_empty(), "faults at the application: {faults:#?}");
+        }
     }
 }
 
@@ -199,6 +232,7 @@ impl Shared {
 }
 
 impl Received {
+    #[track_caller]
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         let mut values = self.headers.iter().filter(|(key, _)| key == name);
         let first = values.next().map(|(_, value)| value.as_str());
@@ -329,6 +363,7 @@ impl Exchange {
     }
 
     /// Waits until the other side ends the connection.
+    #[track_caller]
     pub(crate) fn wait_for_close(&mut self) {
         while self.read_raw().is_some() {}
     }

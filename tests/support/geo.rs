@@ -30,6 +30,7 @@ pub(crate) struct Question {
 }
 
 impl Geo {
+    #[track_caller]
     pub(crate) fn start(handler: impl Fn(&mut Question) + Send + Sync + 'static) -> Self {
         let issuer = issuer();
         let directory = tempfile::tempdir().expect("a directory");
@@ -57,11 +58,13 @@ impl Geo {
     }
 
     /// Answers every question with this body.
+    #[track_caller]
     pub(crate) fn saying(body: &'static str) -> Self {
         Self::start(move |question| question.say(body))
     }
 
     /// Never answers.
+    #[track_caller]
     pub(crate) fn silent() -> Self {
         Self::start(|_| std::thread::sleep(Duration::from_secs(60)))
     }
@@ -91,6 +94,7 @@ impl Geo {
     }
 
     /// The addresses that were asked about so far.
+    #[track_caller]
     pub(crate) fn asked(&self) -> Vec<String> {
         self.asked.lock().expect("the questions").clone()
     }

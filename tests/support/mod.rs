@@ -1,5 +1,9 @@
-//! What the behaviour tests stand on: the real binary, a client that writes raw bytes, and an application that can be
-//! told to misbehave. Blocking sockets and threads only, so that nothing here shares code with what is tested.
+//! What the behaviour tests stand on: the real binary, a client that writes raw bytes, and an
+//! application that can be told to misbehave. Blocking sockets and threads only, so that nothing here
+//! shares code with what is tested.
+//!
+//! A helper that can fail has `#[track_caller]`: a failure names the line of the test. What must hold in
+//! every test is checked where [`weir::Weir`] and [`application::Application`] are dropped.
 
 use std::time::{Duration, Instant};
 
@@ -16,6 +20,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 ///
 /// # Panics
 /// After [`PATIENCE`], naming what was waited for.
+#[track_caller]
 pub(crate) fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -25,4 +30,13 @@ pub(crate) fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
         assert!(Instant::now() < deadline, "waited in vain for {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
+}
+
+/// Asks until it is so.
+///
+/// # Panics
+/// After [`PATIENCE`], naming what was waited for.
+#[track_caller]
+pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    wait_for(what, || is_so().then_some(()));
 }

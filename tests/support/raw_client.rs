@@ -23,6 +23,8 @@ pub(crate) struct Response {
     pub(crate) trailers: Vec<(String, String)>,
     /// The 1xx answers that came before it.
     pub(crate) informational: Vec<Response>,
+    /// What was asked, where the harness knows it: for messages.
+    pub(crate) asked: String,
 }
 
 /// Why there is no whole answer.
@@ -41,17 +43,20 @@ pub(crate) enum Ended {
 }
 
 impl Connection {
+    #[track_caller]
     pub(crate) fn open(address: SocketAddr) -> Self {
         Self::try_open(address).expect("connects")
     }
 
     /// `None` where nobody listens.
+    #[track_caller]
     pub(crate) fn try_open(address: SocketAddr) -> Option<Self> {
         let stream = TcpStream::connect_timeout(&address, PATIENCE).ok()?;
         Some(Self::over(stream))
     }
 
     /// Connects from a loopback address of choice, so that one machine is many untrusted peers.
+    #[track_caller]
     pub(crate) fn open_from(address: SocketAddr, source: &str) -> Self {
         let source: IpAddr = source.parse().expect("an address");
         let socket = socket2::Socket::new(
@@ -69,6 +74,7 @@ impl Connection {
         Self::over(socket.into())
     }
 
+    #[track_caller]
     fn over(stream: TcpStream) -> Self {
         stream.set_read_timeout(Some(PATIENCE)).expect("a time-out");
         stream
@@ -82,6 +88,7 @@ impl Connection {
     }
 
     /// Sends the bytes, all of them.
+    #[track_caller]
     pub(crate) fn send(&mut self, bytes: &[u8]) {
         self.stream.write_all(bytes).expect("sends");
     }
@@ -97,6 +104,7 @@ impl Connection {
     }
 
     /// Closes with a reset, as a process that is killed with unread data does.
+    #[track_caller]
     pub(crate) fn reset(self) {
         let socket = socket2::Socket::from(self.stream);
         socket
@@ -104,6 +112,7 @@ impl Connection {
             .expect("sets linger");
     }
 
+    #[track_caller]
     pub(crate) fn set_patience(&mut self, patience: Duration) {
         self.stream
             .set_read_timeout(Some(patience))
@@ -111,11 +120,13 @@ impl Connection {
     }
 
     /// The final answer to a request that was sent, with the 1xx answers before it.
+    #[track_caller]
     pub(crate) fn response(&mut self) -> Response {
         self.try_response(false).expect("an answer")
     }
 
     /// The final answer to a HEAD request.
+    #[track_caller]
     pub(crate) fn response_to_head(&mut self) -> Response {
         self.try_response(true).expect("an answer")
     }
@@ -136,6 +147,7 @@ impl Connection {
     }
 
     /// One answer head with its body; a 1xx counts as one.
+    #[track_caller]
     pub(crate) fn one_response(&mut self, to_head: bool) -> Result<Response, Ended> {
         let mut response = self.head()?;
         let lengths = response.all("content-length");
@@ -304,7 +316,25 @@ impl Connection {
 }
 
 impl Response {
+    /// Itself, with this status.
+    ///
+    /// # Panics
+    /// On another one, with what was asked and the whole answer.
+    #[track_caller]
+    pub(crate) fn expect(self, status: u16) -> Self {
+        assert_eq!(
+            self.status,
+            status,
+            "{} was answered {:?} {:?}",
+            self.asked,
+            self.headers,
+            String::from_utf8_lossy(&self.body)
+        );
+        self
+    }
+
     /// The one value of a field; panics on two, which no test expects.
+    #[track_caller]
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         let mut values = self.headers.iter().filter(|(key, _)| key == name);
         let first = values.next().map(|(_, value)| value.as_str());
@@ -320,10 +350,12 @@ impl Response {
             .collect()
     }
 
+    #[track_caller]
     pub(crate) fn text(&self) -> String {
         String::from_utf8(self.body.clone()).expect("a text")
     }
 
+    #[track_caller]
     pub(crate) fn json(&self) -> serde_json::Value {
         serde_json::from_slice(&self.body)
             .unwrap_or_else(|error| panic!("no JSON ({error}): {}", self.text()))
@@ -331,6 +363,7 @@ impl Response {
 }
 
 /// A well-formed request; the `Host` is `example.org` unless one is given, and a body gets its length.
+#[track_caller]
 pub(crate) fn request(
     method: &str,
     target: &str,
@@ -360,14 +393,24 @@ pub(crate) fn get(target: &str, headers: &[(&str, &str)]) -> Vec<u8> {
 }
 
 /// One request on a connection of its own.
+#[track_caller]
 pub(crate) fn exchange(address: SocketAddr, bytes: &[u8]) -> Response {
     try_exchange(address, bytes).expect("an answer")
 }
 
+#[track_caller]
 pub(crate) fn try_exchange(address: SocketAddr, bytes: &[u8]) -> Result<Response, Ended> {
     let mut connection = Connection::open(address);
     connection.send(bytes);
-    connection.try_response(bytes.starts_with(b"HEAD "))
+    let response = connection.try_response(bytes.starts_with(b"HEAD "))?;
+    let head = &bytes[..find(bytes, b"\r\n\r\n").unwrap_or(bytes.len())];
+    Ok(Response {
+        asked: format!(
+            "{:?}",
+            String::from_utf8_lossy(&head[..head.len().min(300)])
+        ),
+        ..response
+    })
 }
 
 pub(crate) fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {

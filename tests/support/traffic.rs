@@ -16,6 +16,7 @@ pub(crate) struct Traffic {
 
 impl Traffic {
     /// Starts `connections` clients that ask for `path`; `client` names who asks, by the number of the request.
+    #[track_caller]
     pub(crate) fn start(
         address: SocketAddr,
         connections: usize,
@@ -46,6 +47,7 @@ impl Traffic {
     }
 
     /// Ends the clients: how long each request took, shortest first. Panics if one was not answered with 200.
+    #[track_caller]
     pub(crate) fn finish(self) -> Vec<Duration> {
         self.stopping.store(true, Ordering::SeqCst);
         let mut times: Vec<Duration> = self
@@ -63,6 +65,7 @@ impl Traffic {
 }
 
 /// The time that `share` of the requests stayed under.
+#[track_caller]
 pub(crate) fn quantile(times: &[Duration], share: f64) -> Duration {
     let place = (times.len() as f64 * share) as usize;
     times

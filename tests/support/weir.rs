@@ -1,8 +1,14 @@
 //! Runs the real binary: its settings, its two logs, its state directory, its end.
 //!
-//! Clients are told apart by `X-Forwarded-For`, because the harness trusts loopback unless a test says otherwise. Admin
-//! requests come from [`ADMIN`], which is on the allow list, so that watching a limit does not break one.
+//! Clients are told apart by `X-Forwarded-For`, because the harness trusts loopback unless a test says
+//! otherwise. Admin requests come from [`ADMIN`], which is on the allow list, so that watching a limit
+//! does not break one.
+//!
+//! When a [`Weir`] is dropped, its two logs are checked: every line of both is JSON (of `demo`, which
+//! prints for people, only the process log), and no thread has panicked. A failing test shows the
+//! settings, both logs and the state files.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::os::unix::process::ExitStatusExt;
@@ -15,21 +21,38 @@ use serde_json::Value;
 
 use super::application::Application;
 use super::raw_client::{self, Response};
-use super::wait_for;
+use super::{wait_for, wait_until};
 
 pub(crate) const ADMIN_TOKEN: &str = "admin-token-3f9c";
 pub(crate) const METRICS_TOKEN: &str = "metrics-token-77b1";
 /// Where admin requests come from.
 pub(crate) const ADMIN: &str = "192.0.2.200";
 
+/// One request an hour: the second one breaks the limit.
+pub(crate) const ONE_PER_HOUR: (&str, &str) = ("WAF_RATE_LIMIT_PER_HOUR", "1");
+/// Where requests are not limited, and banned all the same: asking there changes nothing.
+pub(crate) const EXEMPT: (&str, &str) = ("WAF_EXEMPT_PATHS", "/exempt");
+
 /// A running service.
 pub(crate) struct Weir {
     child: Child,
     address: SocketAddr,
+    /// The command and its environment, for messages.
+    started_with: String,
     output: Lines,
     log: Lines,
     state: StateDir,
-    stopped: bool,
+    ended: Ended,
+    /// Whether its standard output is its request log.
+    logs_to_output: bool,
+}
+
+/// Whether the process has ended, and how.
+#[derive(Clone, Copy, PartialEq)]
+enum Ended {
+    No,
+    ByItself,
+    Killed,
 }
 
 /// A start that was refused.
@@ -42,10 +65,20 @@ pub(crate) struct Refused {
 /// The state directory: the harness's own, or one that outlives a restart.
 pub(crate) type StateDir = Arc<tempfile::TempDir>;
 
-type Lines = Arc<Mutex<Vec<String>>>;
+type Lines = Arc<Mutex<Vec<Line>>>;
 
-/// In memory where that can be had: an answer waits five seconds for the disk, and a disk that others keep busy can take
-/// longer.
+/// One line of output.
+struct Line {
+    text: String,
+    /// `None` for what is no JSON.
+    value: Option<Value>,
+    /// Whether it has its line end.
+    whole: bool,
+}
+
+/// In memory where that can be had: an answer waits five seconds for the disk, and a disk that others
+/// keep busy can take longer.
+#[track_caller]
 pub(crate) fn state_dir() -> StateDir {
     let in_memory = tempfile::tempdir_in("/dev/shm");
     Arc::new(
@@ -56,17 +89,20 @@ pub(crate) fn state_dir() -> StateDir {
 }
 
 /// On a disk: for what is large, or is about the disk.
+#[track_caller]
 pub(crate) fn state_dir_on_disk() -> StateDir {
     Arc::new(tempfile::tempdir().expect("a directory"))
 }
 
 impl Weir {
     /// Starts in front of `application` with the settings given on top of the harness's own.
+    #[track_caller]
     pub(crate) fn start(application: &Application, settings: &[(&str, &str)]) -> Self {
         Self::start_at(application.address(), &state_dir(), settings)
     }
 
     /// Starts on a state directory that holds this bans.json.
+    #[track_caller]
     pub(crate) fn start_with_bans(
         application: &Application,
         bans: &Value,
@@ -77,6 +113,7 @@ impl Weir {
         Self::start_at(application.address(), &state, settings)
     }
 
+    #[track_caller]
     pub(crate) fn start_at(
         upstream: SocketAddr,
         state: &StateDir,
@@ -89,6 +126,7 @@ impl Weir {
     }
 
     /// Starts and expects the start to be refused.
+    #[track_caller]
     pub(crate) fn refuse(state: &StateDir, settings: &[(&str, &str)]) -> Refused {
         match Self::try_start(&[], ([127, 0, 0, 1], 9).into(), state, settings) {
             Ok(weir) => panic!("it started: {:?}", weir.process_log()),
@@ -97,6 +135,7 @@ impl Weir {
     }
 
     /// Runs a command with arguments until it listens or ends.
+    #[track_caller]
     pub(crate) fn try_start(
         arguments: &[&str],
         upstream: SocketAddr,
@@ -123,13 +162,13 @@ impl Weir {
         for (name, value) in settings {
             command.env(name, value);
         }
+        let environment: BTreeMap<_, _> = command.get_envs().collect();
+        let started_with = format!("weir {arguments:?} with {environment:#?}");
         let mut child = command.spawn().expect("the binary runs");
         let output = gather(child.stdout.take().expect("stdout"));
         let log = gather(child.stderr.take().expect("stderr"));
         let address = wait_for("the line that says listening", || {
-            let listening = parsed(&log)
-                .into_iter()
-                .find(|line| line["message"] == "listening");
+            let listening = first(&log, |line| line["message"] == "listening");
             if let Some(line) = listening {
                 let address = line["address"].as_str().expect("the address");
                 return Some(Ok(address.parse().expect("an address")));
@@ -140,14 +179,19 @@ impl Weir {
             Ok(address) => Ok(Self {
                 child,
                 address,
+                started_with,
                 output,
                 log,
                 state: Arc::clone(state),
-                stopped: false,
+                ended: Ended::No,
+                logs_to_output: arguments != ["demo"],
             }),
             Err(status) => Err(Refused {
                 code: status.code(),
-                stderr: wait_for_end(&log),
+                stderr: {
+                    wait_until_gathered(&log);
+                    texts(&log).join("\n")
+                },
             }),
         }
     }
@@ -161,16 +205,19 @@ impl Weir {
     }
 
     /// A GET from a client, on a connection of its own.
+    #[track_caller]
     pub(crate) fn get(&self, target: &str, client: &str) -> Response {
         self.send(&raw_client::get(target, &[("X-Forwarded-For", client)]))
     }
 
     /// Raw bytes on a connection of their own, and the answer.
+    #[track_caller]
     pub(crate) fn send(&self, bytes: &[u8]) -> Response {
         raw_client::exchange(self.address, bytes)
     }
 
     /// An admin request with the token.
+    #[track_caller]
     pub(crate) fn admin(&self, method: &str, target: &str, body: Option<&str>) -> Response {
         let bearer = format!("Bearer {ADMIN_TOKEN}");
         self.send(&raw_client::request(
@@ -182,32 +229,64 @@ impl Weir {
     }
 
     /// The bans as the admin endpoint gives them.
+    #[track_caller]
     pub(crate) fn bans(&self) -> Vec<Value> {
-        let answer = self.admin("GET", "/_waf/bans", None);
-        assert_eq!(answer.status, 200, "{answer:?}");
+        let answer = self.admin("GET", "/_waf/bans", None).expect(200);
         answer.json()["bans"].as_array().expect("a list").clone()
     }
 
     /// Bans through the admin endpoint.
+    #[track_caller]
     pub(crate) fn ban(&self, member: &str, whom: &str, duration: &str) -> Value {
         let body = serde_json::json!({member: whom, "duration": duration, "reason": "test"});
         let answer = self.admin("POST", "/_waf/bans", Some(&body.to_string()));
-        assert_eq!(answer.status, 201, "{}", answer.text());
-        answer.json()
+        answer.expect(201).json()
+    }
+
+    /// The ban that follows when a client breaks [`ONE_PER_HOUR`].
+    #[track_caller]
+    pub(crate) fn break_limit(&self, client: &str) -> Value {
+        self.get("/break", client).expect(200);
+        self.get("/break", client).expect(429);
+        wait_for(&format!("the ban of {client}"), || {
+            self.bans()
+                .into_iter()
+                .find(|ban| ban["client"] == client && ban["cause"] == "rate_limit")
+        })
+    }
+
+    /// Waits until a client is served, asked where asking changes nothing ([`EXEMPT`]).
+    #[track_caller]
+    pub(crate) fn wait_until_served(&self, client: &str) {
+        self.wait_for_status(client, 200);
+    }
+
+    /// Waits until a client is refused, asked where asking changes nothing ([`EXEMPT`]).
+    #[track_caller]
+    pub(crate) fn wait_until_refused(&self, client: &str) {
+        self.wait_for_status(client, 429);
+    }
+
+    #[track_caller]
+    fn wait_for_status(&self, client: &str, status: u16) {
+        wait_until(&format!("{status} for {client}"), || {
+            self.get("/exempt", client).status == status
+        });
     }
 
     /// The metrics page.
+    #[track_caller]
     pub(crate) fn metrics(&self) -> String {
         let bearer = format!("Bearer {METRICS_TOKEN}");
         let answer = self.send(&raw_client::get(
             "/_waf/metrics",
             &[("X-Forwarded-For", ADMIN), ("Authorization", &bearer)],
         ));
-        assert_eq!(answer.status, 200, "{answer:?}");
-        answer.text()
+        answer.expect(200).text()
     }
 
     /// One sample, named as on the page: `waf_clients`, `waf_bans_total{cause="admin"}`.
+    #[track_caller]
     pub(crate) fn metric(&self, series: &str) -> Option<f64> {
         self.metrics().lines().find_map(|line| {
             let (name, value) = line.rsplit_once(' ')?;
@@ -215,60 +294,77 @@ impl Weir {
         })
     }
 
+    /// How many edits of a state file had this outcome: `taken`, `bad`.
+    #[track_caller]
+    pub(crate) fn edits(&self, file: &str, outcome: &str) -> f64 {
+        self.of_file("waf_state_edits_total", file, outcome)
+    }
+
+    /// How many writes of a state file had this outcome: `ok`, `error`.
+    #[track_caller]
+    pub(crate) fn writes(&self, file: &str, outcome: &str) -> f64 {
+        self.of_file("waf_state_writes_total", file, outcome)
+    }
+
+    #[track_caller]
+    fn of_file(&self, name: &str, file: &str, outcome: &str) -> f64 {
+        let series = format!("{name}{{file=\"{file}\",outcome=\"{outcome}\"}}");
+        self.metric(&series)
+            .unwrap_or_else(|| panic!("the metrics have no {series}"))
+    }
+
     /// Request lines so far.
     pub(crate) fn request_log(&self) -> Vec<Value> {
-        parsed(&self.output)
-            .into_iter()
-            .filter(|line| line["event"] == "request")
-            .collect()
+        chosen(&self.output, |line| line["event"] == "request")
     }
 
     /// Every line of the log so far: requests, alerts, losses.
     pub(crate) fn log_lines(&self) -> Vec<Value> {
-        parsed(&self.output)
+        chosen(&self.output, |_| true)
     }
 
     /// Everything written to standard output, unparsed.
     pub(crate) fn raw_output(&self) -> Vec<String> {
-        self.output.lock().expect("the lines").clone()
+        texts(&self.output)
     }
 
     /// The process log so far.
     pub(crate) fn process_log(&self) -> Vec<Value> {
-        parsed(&self.log)
+        chosen(&self.log, |_| true)
     }
 
     /// The process log as text.
     pub(crate) fn process_log_text(&self) -> String {
-        self.log.lock().expect("the lines").join("\n")
+        texts(&self.log).join("\n")
     }
 
     /// The one request line of a path.
+    #[track_caller]
     pub(crate) fn line_of(&self, path: &str) -> Value {
         self.lines_of(path, 1).remove(0)
     }
 
     /// The request lines of a path, once there are `count`.
+    #[track_caller]
     pub(crate) fn lines_of(&self, path: &str, count: usize) -> Vec<Value> {
         let mut found = wait_for(&format!("{count} log lines of {path}"), || {
-            let lines: Vec<_> = self
-                .request_log()
-                .into_iter()
-                .filter(|line| line["path"] == path)
-                .collect();
+            let lines = chosen(&self.output, |line| {
+                line["event"] == "request" && line["path"] == path
+            });
             (lines.len() >= count).then_some(lines)
         });
         assert_eq!(found.len(), count, "{path}: {found:#?}");
-        // Workers hand their lines over in batches of their own and read the clock a millisecond apart: neither arrival
-        // nor time is an order, what was counted is.
+        // Workers hand their lines over in batches of their own and read the clock a millisecond apart:
+        // neither arrival nor time is an order, what was counted is.
         found.sort_by_key(|line| (line["counts"]["day"].as_u64(), ms(&line["time"])));
         found
     }
 
     /// Waits for a process log line whose text holds every fragment.
+    #[track_caller]
     pub(crate) fn wait_for_process_log(&self, fragments: &[&str]) -> Value {
         wait_for(&format!("{fragments:?} in the process log"), || {
-            self.process_log().into_iter().find(|line| {
+            first(&self.log, |line| {
                 let text = line.to_string();
                 fragments.iter().all(|fragment| text.contains(fragment))
             })
@@ -279,13 +375,18 @@ impl Weir {
         self.state.path().join(file)
     }
 
-    /// A state file as it is on disk now; `None` if there is none. Panics on a file that is not whole (STATE-2).
+    /// A state file as it is on disk now; `None` if there is none.
+    ///
+    /// # Panics
+    /// On a file that is not whole (STATE-2).
+    #[track_caller]
     pub(crate) fn state_file(&self, file: &str) -> Option<Value> {
         let text = std::fs::read_to_string(self.state_path(file)).ok()?;
         Some(serde_json::from_str(&text).unwrap_or_else(|error| panic!("{file}: {error}: {text}")))
     }
 
     /// Waits until bans.json holds what is asked.
+    #[track_caller]
     pub(crate) fn wait_for_bans(&self, what: &str, holds: impl Fn(&[Value]) -> bool) -> Value {
         wait_for(&format!("bans.json: {what}"), || {
             let text = std::fs::read_to_string(self.state_path("bans.json")).ok()?;
@@ -295,6 +396,7 @@ impl Weir {
     }
 
     /// Sends a signal by name.
+    #[track_caller]
     pub(crate) fn signal(&self, name: &str) {
         let status = Command::new("kill")
             .args(["-s", name, &self.pid().to_string()])
@@ -304,16 +406,18 @@ impl Weir {
     }
 
     /// Waits for the process to end.
+    #[track_caller]
     pub(crate) fn wait(&mut self) -> ExitStatus {
         let child = &mut self.child;
         let status = wait_for("the end of the process", || {
             child.try_wait().expect("its state")
         });
-        self.stopped = true;
+        self.ended = Ended::ByItself;
         status
     }
 
     /// SIGTERM, and the end in good order.
+    #[track_caller]
     pub(crate) fn stop(&mut self) {
         self.signal("TERM");
         let status = self.wait();
@@ -329,32 +433,87 @@ impl Weir {
     pub(crate) fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        self.stopped = true;
+        self.ended = Ended::Killed;
     }
 }
 
 impl Drop for Weir {
     fn drop(&mut self) {
-        if !self.stopped {
+        if self.ended == Ended::No {
             self.kill();
         }
         if std::thread::panicking() {
-            eprintln!("process log:\n{}", self.process_log_text());
+            self.show();
+            return;
+        }
+        // Nobody else has the other ends of the pipes: both threads meet their end at once.
+        for lines in [&self.output, &self.log] {
+            wait_until_gathered(lines);
+        }
+        let log = self.process_log_text();
+        assert!(!log.contains("panicked"), "a thread panicked: {log}");
+        self.check_lines("standard error", &self.log);
+        if self.logs_to_output {
+            self.check_lines("standard output", &self.output);
         }
     }
 }
 
+impl Weir {
+    /// Every line is JSON. A kill may cut the last one.
+    #[track_caller]
+    fn check_lines(&self, name: &str, lines: &Lines) {
+        let lines = lines.lock().expect("the lines");
+        let stray = lines.iter().find(|line| {
+            let cut = self.ended == Ended::Killed && !line.whole;
+            !cut && line.value.is_none()
+        });
+        if let Some(stray) = stray {
+            panic!("{name} has a line that is no JSON: {:?}", stray.text);
+        }
+    }
+
+    /// What a failed test is explained by.
+    #[track_caller]
+    fn show(&self) {
+        eprintln!("{}", self.started_with);
+        eprintln!("process log:\n{}", self.process_log_text());
+        eprintln!("request log:\n{}", tail(&texts(&self.output)));
+        let entries = std::fs::read_dir(self.state.path());
+        for entry in entries.into_iter().flatten().flatten() {
+            let text = std::fs::read_to_string(entry.path()).unwrap_or_default();
+            let lines: Vec<String> = text.lines().map(str::to_owned).collect();
+            eprintln!("{} ({} bytes):", entry.path().display(), text.len());
+            eprintln!("{}", tail(&lines));
+        }
+    }
+}
+
+/// The last lines, which tell the most.
+fn tail(lines: &[String]) -> String {
+    const MOST: usize = 60;
+    let left_out = lines.len().saturating_sub(MOST);
+    let mut text = lines[left_out..].join("\n");
+    if left_out > 0 {
+        text = format!("({left_out} lines before)\n{text}");
+    }
+    text
+}
+
 /// Writes a bans.json with these entries.
+#[track_caller]
 pub(crate) fn write_bans(directory: &Path, bans: &Value) {
     let file = serde_json::json!({"version": 1, "bans": bans});
     std::fs::write(directory.join("bans.json"), pretty(&file)).expect("writes bans.json");
 }
 
+#[track_caller]
 pub(crate) fn pretty(value: &Value) -> String {
     serde_json::to_string_pretty(value).expect("JSON")
 }
 
 /// A moment relative to now, as state files write it.
+#[track_caller]
 pub(crate) fn from_now(seconds: i64) -> String {
     weir_shared::units::Time(
         u64::try_from(i64::try_from(now_ms()).expect("a time") + seconds * 1000).expect("a time"),
@@ -362,12 +521,14 @@ pub(crate) fn from_now(seconds: i64) -> String {
     .to_string()
 }
 
+#[track_caller]
 pub(crate) fn now_ms() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     u64::try_from(now.expect("after 1970").as_millis()).expect("a time")
 }
 
 /// A time as a state file or an answer writes it, in milliseconds since 1970.
+#[track_caller]
 pub(crate) fn ms(time: &Value) -> u64 {
     let text = time.as_str().unwrap_or_else(|| panic!("no time: {time}"));
     text.parse::<weir_shared::units::Time>()
@@ -382,33 +543,48 @@ fn gather(stream: impl Read + Send + 'static) -> Lines {
         let mut reader = BufReader::new(stream);
         let mut line = Vec::new();
         while matches!(reader.read_until(b'\n', &mut line), Ok(count) if count > 0) {
-            if line.last() == Some(&b'\n') {
+            let whole = line.last() == Some(&b'\n');
+            if whole {
                 line.pop();
             }
             // Lossy: that lines are UTF-8 is LOG-2's own test.
             let text = String::from_utf8_lossy(&line).into_owned();
-            held.lock().expect("the lines").push(text);
+            let value = serde_json::from_str(&text).ok();
+            held.lock()
+                .expect("the lines")
+                .push(Line { text, value, whole });
             line.clear();
         }
     });
     lines
 }
 
-/// The whole text, once the thread that gathers it met the end of the pipe and let go of it.
-fn wait_for_end(log: &Lines) -> String {
-    wait_for("the end of the process log", || {
-        (Arc::strong_count(log) == 1).then_some(())
-    });
-    log.lock().expect("the lines").join("\n")
+/// Waits until the thread that gathers met the end of the pipe and let go of the lines.
+#[track_caller]
+fn wait_until_gathered(lines: &Lines) {
+    wait_until("the end of the output", || Arc::strong_count(lines) == 1);
 }
 
-fn parsed(lines: &Lines) -> Vec<Value> {
-    lines
-        .lock()
-        .expect("the lines")
-        .iter()
-        .filter_map(|line| serde_json::from_str(line).ok())
-        .collect()
+#[track_caller]
+fn texts(lines: &Lines) -> Vec<String> {
+    let lines = lines.lock().expect("the lines");
+    lines.iter().map(|line| line.text.clone()).collect()
+}
+
+/// The lines that are wanted.
+#[track_caller]
+fn chosen(lines: &Lines, wanted: impl Fn(&Value) -> bool) -> Vec<Value> {
+    let lines = lines.lock().expect("the lines");
+    let values = lines.iter().filter_map(|line| line.value.as_ref());
+    values.filter(|value| wanted(value)).cloned().collect()
+}
+
+/// The first line that is wanted.
+#[track_caller]
+fn first(lines: &Lines, wanted: impl Fn(&Value) -> bool) -> Option<Value> {
+    let lines = lines.lock().expect("the lines");
+    let mut values = lines.iter().filter_map(|line| line.value.as_ref());
+    values.find(|value| wanted(value)).cloned()
 }
 
 /// How long something took, for the tests that print a measurement.
