@@ -23,6 +23,7 @@ pub mod pubkey;
 pub mod replay;
 pub mod signature;
 pub mod strict;
+pub mod types;
 
 pub use catalog::{Catalog, CatalogError, Family, Schema, Violation};
 pub use documents::{BASE, EXAMPLES};

@@ -8,15 +8,18 @@ use std::fmt;
 
 use data_encoding::BASE64URL_NOPAD;
 use ed25519_dalek::{Signature, Signer, SigningKey, VerifyingKey};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::canonical::{self, CanonicalError};
 
 /// A signature algorithm. There is one; a stored key says which it is for, a message never decides.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Algorithm {
     /// Ed25519 as in RFC 8032, verified strictly.
+    #[default]
+    #[serde(rename = "ed25519")]
     Ed25519,
 }
 

@@ -1,11 +1,11 @@
-//! The schema files themselves: their form, and the index made from them.
+//! The schema files themselves: their form.
 
 use std::{collections::BTreeSet, fs, process::Command};
 
 use serde_json::Value;
 use weir_schema::{BASE, Catalog};
 
-use crate::support::{CATALOG, folder, proxy_names, read_json, schema_names, schema_path};
+use crate::support::{CATALOG, folder, read_json, schema_names, schema_path};
 
 /// The messages of the specification, by family.
 const MESSAGES: [(&str, &str); 3] = [
@@ -177,70 +177,6 @@ fn schemas_and_patterns_keep_to_what_all_validators_read_alike() {
         });
     }
     assert!(patterns > 15, "only {patterns} patterns were found");
-}
-
-/// SCHEMA-1: run with `WEIR_BLESS=1` to write the index anew.
-#[test]
-fn the_index_is_up_to_date() {
-    let path = folder().join("README.md");
-    let text = fs::read_to_string(&path).unwrap();
-    let begin = "<!-- index: begin (generated; WEIR_BLESS=1 cargo test -p weir-schema) -->\n";
-    let end = "<!-- index: end -->\n";
-    let (before, rest) = text.split_once(begin).expect("the begin marker");
-    let (_, after) = rest.split_once(end).expect("the end marker");
-    let fresh = format!("{before}{begin}\n{}\n{end}{after}", index());
-    if std::env::var_os("WEIR_BLESS").is_some() {
-        fs::write(&path, &fresh).unwrap();
-    } else {
-        assert!(
-            fresh == text,
-            "schema/README.md is stale: run the tests with WEIR_BLESS=1"
-        );
-    }
-}
-
-/// The table of all schemas, members in the order of the envelope. A required member is printed
-/// bold, one the message does not have not at all. The proxy's documents are no messages and have
-/// no members there.
-fn index() -> String {
-    let mut out =
-        String::from("| File | Title | Members beside `command` | Purpose |\n|---|---|---|---|\n");
-    let envelope = read_json(&schema_path("message"));
-    let row = |name: &str, schema: &Value, members: &str| {
-        format!(
-            "| [`{name}`]({name}.schema.json) | {} | {members} | {} |\n",
-            schema["title"].as_str().unwrap(),
-            schema["description"].as_str().unwrap().replace('|', "\\|"),
-        )
-    };
-    for name in schema_names() {
-        let schema = read_json(&schema_path(&name));
-        let required = schema["required"].as_array().cloned().unwrap_or_default();
-        let members: Vec<String> = envelope["properties"]
-            .as_object()
-            .unwrap()
-            .keys()
-            .filter(|member| *member != "command")
-            .filter_map(|member| {
-                let said = &schema["properties"][member];
-                if required.contains(&Value::from(member.as_str())) {
-                    Some(format!("**{member}**"))
-                } else if said.is_null() || said["$ref"] == "../message.schema.json#/$defs/absent" {
-                    None
-                } else {
-                    Some(member.clone())
-                }
-            })
-            .collect();
-        out.push_str(&row(&name, &schema, &members.join(", ")));
-    }
-    for name in proxy_names() {
-        // Not strictly: their integers go up to 2^64 − 1.
-        let text = fs::read_to_string(schema_path(&name)).unwrap();
-        let schema: Value = serde_json::from_str(&text).unwrap();
-        out.push_str(&row(&name, &schema, "(no chat message)"));
-    }
-    out
 }
 
 /// SCHEMA-6: with `arbitrary_precision` a number is a string in disguise and the canonical form
