@@ -1,22 +1,346 @@
 //! The process log: what the service says about itself, one JSON object a line on standard error.
 //! Requests and alerts have a log of their own.
+//!
+//! Nobody waits for it (ALIVE-1). A line goes into a bounded queue that a thread of its own writes
+//! out; where the queue is full, because nobody reads standard error, the line is counted and gone.
+//! A message that repeats is written once a second, with the number of those held back.
 
-use std::io::stderr;
+use std::collections::HashMap;
+use std::fmt::{self, Write as _};
+use std::fs::File;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use tracing::Level;
+use crossbeam_channel::{Receiver, Sender, bounded};
+use serde_json::{Map, Value};
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Metadata, Subscriber};
+use tracing_subscriber::Layer;
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::{Context, Filter, SubscriberExt};
+use weir_shared::units::Time;
+
+/// Lines that may wait for the writer. At some 200 bytes a line this is less than a megabyte.
+const MAX_LINES: usize = 4096;
+/// Messages that are remembered to find repeats. A message beyond them is written each time.
+const MAX_REPEATS: usize = 256;
+/// How often a message that repeats is written.
+const ONCE_IN: Duration = Duration::from_secs(1);
+/// How long an end waits for standard error to take what is queued.
+const FLUSH_WAIT: Duration = Duration::from_secs(1);
+
+/// Lines that were lost since the start.
+static LOST: AtomicU64 = AtomicU64::new(0);
+
+/// Lines of the process log that were lost because nobody read standard error.
+pub fn lines_lost() -> u64 {
+    // A number for the metrics: nothing hangs on its order.
+    LOST.load(Ordering::Relaxed)
+}
+
+/// The running log.
+pub struct ProcessLog {
+    stop: Sender<()>,
+    ended: Receiver<()>,
+}
 
 /// Starts it. `level` is a checked `WAF_LOG_LEVEL`.
-pub fn start(level: &str) {
-    let level: Level = level.parse().unwrap_or(Level::INFO);
-    let log = tracing_subscriber::fmt()
+///
+/// # Errors
+/// The system refused a thread or a descriptor.
+pub fn start(level: &str) -> io::Result<ProcessLog> {
+    let (queue, lines) = bounded(MAX_LINES);
+    let (stop, stopped) = bounded(1);
+    let (ending, ended) = bounded(0);
+    let repeats = Arc::new(Repeats::default());
+    let writer = LogWriter {
+        lines,
+        stopped,
+        repeats: Arc::clone(&repeats),
+        // Its own descriptor: a write that blocks must not hold the lock of the standard library's.
+        target: File::from(io::stderr().as_fd().try_clone_to_owned()?),
+        lost_told: 0,
+        _ending: ending,
+    };
+    std::thread::Builder::new()
+        .name("weir-process-log".to_owned())
+        .spawn(move || writer.run())?;
+    let format = tracing_subscriber::fmt::layer()
         .json()
         .flatten_event(true)
         .with_target(false)
         .with_current_span(false)
         .with_span_list(false)
-        .with_max_level(level)
-        .with_writer(stderr)
-        .finish();
+        .with_writer(Queue(queue))
+        .with_filter(Unrepeated {
+            level: level.parse().unwrap_or(Level::INFO),
+            repeats,
+        });
+    let log = tracing_subscriber::registry().with(format);
     // A log that is set already (there is one start a process) stays.
     let _ = tracing::subscriber::set_global_default(log);
+    // The standard library's hook writes to standard error itself, and waits for it.
+    std::panic::set_hook(Box::new(|panic| {
+        let location = panic.location().map(ToString::to_string);
+        let thread = std::thread::current().name().map(str::to_owned);
+        tracing::error!(
+            thread,
+            location,
+            "panicked: {}",
+            panic.payload_as_str().unwrap_or("no message")
+        );
+    }));
+    Ok(ProcessLog { stop, ended })
+}
+
+impl ProcessLog {
+    /// Writes what is queued; a reader that does not read is waited for a second.
+    pub fn finish(self) {
+        let _ = self.stop.try_send(());
+        let _ = self.ended.recv_timeout(FLUSH_WAIT);
+    }
+}
+
+/// Where formatted lines go.
+struct Queue(Sender<Vec<u8>>);
+
+impl<'a> MakeWriter<'a> for Queue {
+    type Writer = &'a Queue;
+
+    fn make_writer(&'a self) -> &'a Queue {
+        self
+    }
+}
+
+impl Write for &Queue {
+    /// Takes one whole line: an event is formatted first and written at once.
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        if self.0.try_send(line.to_vec()).is_err() {
+            LOST.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The thread that may wait for standard error.
+struct LogWriter {
+    lines: Receiver<Vec<u8>>,
+    stopped: Receiver<()>,
+    repeats: Arc<Repeats>,
+    target: File,
+    /// Lost lines that were told already.
+    lost_told: u64,
+    /// Dropped at the end, which is how the end is known.
+    _ending: Sender<()>,
+}
+
+impl LogWriter {
+    fn run(mut self) {
+        let mut next_look = Instant::now() + ONCE_IN;
+        loop {
+            let wait = next_look.saturating_duration_since(Instant::now());
+            crossbeam_channel::select! {
+                recv(self.lines) -> line => match line {
+                    Ok(line) => self.write(&line),
+                    Err(_) => return,
+                },
+                recv(self.stopped) -> _ => break,
+                default(wait) => {}
+            }
+            if Instant::now() >= next_look {
+                self.tell_repeats(ONCE_IN);
+                next_look = Instant::now() + ONCE_IN;
+            }
+        }
+        while let Ok(line) = self.lines.try_recv() {
+            self.write(&line);
+        }
+        self.tell_repeats(Duration::ZERO);
+    }
+
+    fn write(&mut self, line: &[u8]) {
+        // Where standard error is closed there is nobody to tell.
+        if self.target.write_all(line).is_err() {
+            LOST.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        let lost = lines_lost();
+        if lost > self.lost_told && self.lines.is_empty() {
+            let mut line = Map::new();
+            line.insert(
+                "message".to_owned(),
+                "lines of this log were lost: standard error is not read fast enough".into(),
+            );
+            line.insert("lost".to_owned(), (lost - self.lost_told).into());
+            self.lost_told = lost;
+            let _ = self.target.write_all(&render(Level::WARN, &line));
+        }
+    }
+
+    fn tell_repeats(&mut self, after: Duration) {
+        for (level, fields) in self.repeats.take_due(after) {
+            self.write(&render(level, &fields));
+        }
+    }
+}
+
+/// A line as the formatter above writes them.
+fn render(level: Level, fields: &Map<String, Value>) -> Vec<u8> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now_ms = now.map_or(0, |now| u64::try_from(now.as_millis()).unwrap_or(0));
+    let mut line = Map::new();
+    line.insert("timestamp".to_owned(), Time(now_ms).to_string().into());
+    line.insert("level".to_owned(), level.as_str().into());
+    line.extend(fields.clone());
+    let mut text = Value::Object(line).to_string().into_bytes();
+    text.push(b'\n');
+    text
+}
+
+/// Lets an event through unless the same one was written within the last second.
+struct Unrepeated {
+    level: Level,
+    repeats: Arc<Repeats>,
+}
+
+impl<S: Subscriber> Filter<S> for Unrepeated {
+    fn enabled(&self, metadata: &Metadata<'_>, _: &Context<'_, S>) -> bool {
+        *metadata.level() <= self.level
+    }
+
+    fn event_enabled(&self, event: &Event<'_>, _: &Context<'_, S>) -> bool {
+        self.repeats.is_new(event, Instant::now())
+    }
+
+    fn max_level_hint(&self) -> Option<tracing::level_filters::LevelFilter> {
+        Some(self.level.into())
+    }
+}
+
+/// What was written lately, by the hash of place and fields: at most [`MAX_REPEATS`].
+#[derive(Default)]
+struct Repeats {
+    hash: RandomState,
+    seen: Mutex<HashMap<u64, Repeat>>,
+}
+
+struct Repeat {
+    /// When it was written last.
+    written: Instant,
+    /// Times that it came since.
+    held_back: u64,
+    level: Level,
+    fields: Map<String, Value>,
+}
+
+impl Repeats {
+    /// Whether the event is to be written; if not, it is counted.
+    fn is_new(&self, event: &Event<'_>, now: Instant) -> bool {
+        let mut hash = HashFields(self.hash.build_hasher());
+        std::ptr::hash(event.metadata(), &mut hash.0);
+        event.record(&mut hash);
+        let key = hash.0.finish();
+        let mut seen = self.seen();
+        if let Some(repeat) = seen.get_mut(&key) {
+            repeat.held_back += 1;
+            return false;
+        }
+        if seen.len() < MAX_REPEATS {
+            let mut fields = CollectFields(Map::new());
+            event.record(&mut fields);
+            seen.insert(
+                key,
+                Repeat {
+                    written: now,
+                    held_back: 0,
+                    level: *event.metadata().level(),
+                    fields: fields.0,
+                },
+            );
+        }
+        true
+    }
+
+    /// The messages that were written at least `after` ago: those that came again meanwhile, with
+    /// their number, are to be written now; the others are forgotten.
+    fn take_due(&self, after: Duration) -> Vec<(Level, Map<String, Value>)> {
+        let now = Instant::now();
+        let mut due = Vec::new();
+        self.seen().retain(|_, repeat| {
+            if now.duration_since(repeat.written) < after {
+                return true;
+            }
+            if repeat.held_back == 0 {
+                return false;
+            }
+            let mut fields = repeat.fields.clone();
+            fields.insert("repeated".to_owned(), repeat.held_back.into());
+            due.push((repeat.level, fields));
+            repeat.written = now;
+            repeat.held_back = 0;
+            true
+        });
+        due
+    }
+
+    fn seen(&self) -> MutexGuard<'_, HashMap<u64, Repeat>> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Hashes the fields of an event without an allocation.
+struct HashFields<H>(H);
+
+impl<H: Hasher> Visit for HashFields<H> {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.0.write(field.name().as_bytes());
+        // Hashing cannot fail, and a value whose own formatting does is hashed as far as it goes.
+        let _ = write!(self, "{value:?}");
+        self.0.write_u8(0xff);
+    }
+}
+
+impl<H: Hasher> fmt::Write for HashFields<H> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0.write(text.as_bytes());
+        Ok(())
+    }
+}
+
+/// The fields of an event as JSON.
+struct CollectFields(Map<String, Value>);
+
+impl Visit for CollectFields {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.0
+            .insert(field.name().to_owned(), format!("{value:?}").into());
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.0.insert(field.name().to_owned(), value.into());
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.0.insert(field.name().to_owned(), value.into());
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.0.insert(field.name().to_owned(), value.into());
+    }
+
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        self.0.insert(field.name().to_owned(), value.into());
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.0.insert(field.name().to_owned(), value.into());
+    }
 }

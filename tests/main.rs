@@ -8,6 +8,7 @@
 
 mod admin;
 mod alerts;
+mod alive;
 mod bans;
 mod demo;
 mod drain;

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use weir_shared::settings::{self, Loaded, Refused, Settings};
 
+use crate::process_log;
 use crate::serve::{self, StartError};
 
 pub mod demo;
@@ -35,17 +36,30 @@ pub fn check() -> ExitCode {
 
 /// Serves until a signal; every problem that stops the start is one line on standard error.
 pub fn run(settings: Settings, warnings: &[String], announce: serve::Announce) -> ExitCode {
-    crate::process_log::start(settings.log.level);
+    let log = match process_log::start(settings.log.level) {
+        Ok(log) => log,
+        Err(error) => {
+            eprintln!("weir: the process log cannot be started: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
     for warning in warnings {
         tracing::warn!("{warning}");
     }
-    match serve::serve(settings, announce) {
+    let ended = serve::serve(settings, announce);
+    if let Err(error @ StartError::Panicked) = &ended {
+        // Nobody may read standard error any more: it goes the way that does not wait.
+        tracing::error!("{error}");
+    }
+    log.finish();
+    match ended {
         Ok(()) => ExitCode::SUCCESS,
+        Err(StartError::Panicked) => ExitCode::FAILURE,
         Err(error @ StartError::Unfit(_)) => {
             eprintln!("weir: {error}");
             ExitCode::from(EXIT_CONFIG)
         }
-        Err(error) => {
+        Err(error @ StartError::System(_)) => {
             eprintln!("weir: {error}");
             ExitCode::FAILURE
         }
