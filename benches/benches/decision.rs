@@ -7,7 +7,6 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
-use weir_dataplane::clients::limits::Limits;
 use weir_dataplane::clients::table::Table;
 use weir_dataplane::clients::terms::LookupRules;
 use weir_dataplane::ladder::{Asked, Lookups, Rules, decide};
@@ -17,6 +16,7 @@ use weir_shared::escalation::Policy;
 use weir_shared::netblock::{NetSet, Netblock, PrefixLengths};
 use weir_shared::settings::LookupSettings;
 use weir_shared::snapshot::{BanIndex, BanSpan, Snapshot};
+use weir_shared::verdict::Limits;
 
 const START: u64 = 1_795_276_800_000;
 
@@ -38,8 +38,8 @@ fn rules() -> Rules {
 /// Clients under limits that none of them exceeds.
 fn table() -> Table {
     let limits = Limits {
-        requests: [Some(u64::MAX >> 40); 3],
-        bytes: [Some(u64::MAX >> 10); 3],
+        requests: [Some(u64::MAX >> 40); 3].into(),
+        bytes: [Some(u64::MAX >> 10); 3].into(),
     };
     Table::new(LookupRules::new(limits, &LookupSettings::default()))
 }

@@ -26,7 +26,7 @@ use weir_shared::netblock::{Netblock, PrefixLengths};
 use weir_shared::record::{Batch, Headers, Record, Text, logged_headers};
 use weir_shared::settings::Settings;
 use weir_shared::units::Time;
-use weir_shared::verdict::Group;
+use weir_shared::verdict::{AppliedPercent, Counts, Group};
 
 use crate::anomaly::watch::Watches;
 
@@ -393,13 +393,13 @@ impl Form {
         line.text(b",\"country\":\"", record.country);
         line.text(b",\"asn\":\"", record.asn);
         line.text(b",\"as_name\":\"", record.as_name);
-        if let Some([minute, hour, day, minute_bytes, hour_bytes, day_bytes]) = record.counts {
-            line.number(b",\"counts\":{\"minute\":", minute);
-            line.number(b",\"hour\":", hour);
-            line.number(b",\"day\":", day);
-            line.number(b",\"minute_bytes\":", minute_bytes);
-            line.number(b",\"hour_bytes\":", hour_bytes);
-            line.number(b",\"day_bytes\":", day_bytes);
+        if let Some(Counts { requests, bytes }) = record.counts {
+            line.number(b",\"counts\":{\"minute\":", requests.minute);
+            line.number(b",\"hour\":", requests.hour);
+            line.number(b",\"day\":", requests.day);
+            line.number(b",\"minute_bytes\":", bytes.minute);
+            line.number(b",\"hour_bytes\":", bytes.hour);
+            line.number(b",\"day_bytes\":", bytes.day);
             line.raw(b"}");
         }
         line.number(b",\"bytes\":{\"request\":", record.request_bytes);
@@ -491,8 +491,8 @@ impl Line<'_> {
         self.raw(if value { b"true" } else { b"false" });
     }
 
-    fn percent(&mut self, member: &[u8], percent: Option<(u8, &str)>) {
-        if let Some((percent, setting)) = percent {
+    fn percent(&mut self, member: &[u8], percent: Option<AppliedPercent>) {
+        if let Some(AppliedPercent { percent, setting }) = percent {
             self.number(member, percent.into());
             self.name(b",\"setting\":\"", setting);
             self.raw(b"}");
@@ -768,12 +768,21 @@ mod tests {
             action: Action::RateLimited,
             enforced: false,
             limit_hit: Some(LimitKind::HourBytes),
-            limit_percent: Some((50, "WAF_ASN_LIMIT_PERCENT")),
-            bytes_percent: Some((20, "WAF_ASN_BYTES_PERCENT")),
+            limit_percent: Some(AppliedPercent {
+                percent: 50,
+                setting: "WAF_ASN_LIMIT_PERCENT",
+            }),
+            bytes_percent: Some(AppliedPercent {
+                percent: 20,
+                setting: "WAF_ASN_BYTES_PERCENT",
+            }),
             country: batch.keep(Some("DE")),
             asn: batch.keep(Some("AS64496")),
             as_name: batch.keep(Some("Example")),
-            counts: Some([1, 22, 333, 4444, 255, 256]),
+            counts: Some(Counts {
+                requests: [1, 22, 333].into(),
+                bytes: [4444, 255, 256].into(),
+            }),
             request_bytes: 12,
             response_bytes: 34,
             total_us: 1_234,

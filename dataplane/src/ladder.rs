@@ -16,11 +16,10 @@ use weir_shared::netblock::{NetSet, Netblock, PrefixLengths};
 use weir_shared::path;
 use weir_shared::settings::{CountryList, LookupSettings, LookupSource, Settings};
 use weir_shared::snapshot::Snapshot;
-use weir_shared::verdict::{Action, Group};
+use weir_shared::verdict::{Action, AppliedPercent, Counts, Group, Limits};
 
-use crate::clients::limits::{Entry, Exceeded, Limits};
+use crate::clients::entry::{Entry, Exceeded};
 use crate::clients::table::Table;
-use crate::clients::terms::Applied;
 use crate::headers;
 use crate::identity::Identity;
 
@@ -133,13 +132,13 @@ pub struct Decision {
     /// Whether the rate limits counted it; only then are its bytes charged (LIMIT-5).
     pub counted: bool,
     /// The client's estimates, this request included, where something wants them.
-    pub counts: Option<[u64; 6]>,
+    pub counts: Option<Counts>,
     /// The client is to be asked about: this request alone was told so (LOOKUP-2).
     pub ask: bool,
     /// What lowered the request limits that were applied.
-    pub limit_percent: Option<Applied>,
+    pub limit_percent: Option<AppliedPercent>,
     /// The same for the byte limits.
-    pub bytes_percent: Option<Applied>,
+    pub bytes_percent: Option<AppliedPercent>,
 }
 
 /// Where a request goes.
@@ -253,7 +252,7 @@ pub fn decide(
             return decided(not_counted(Group::Default, Verdict::AwaitLookup));
         }
         // 8. Country lists with the fresh answer.
-        let terms = table.rules.applied(entry);
+        let terms = entry.terms(&table.rules);
         if rules.lookups.for_lists && terms.is_some_and(|terms| terms.denied) {
             return decided(denied_country);
         }

@@ -10,7 +10,7 @@ use http::header::{AUTHORIZATION, COOKIE, PROXY_AUTHORIZATION, SET_COOKIE};
 use http::{HeaderName, StatusCode, Version};
 
 use crate::client::Client;
-use crate::verdict::{Action, Group, LimitKind};
+use crate::verdict::{Action, AppliedPercent, Counts, Group, LimitKind};
 
 /// Records that travel together.
 const BATCH_RECORDS: usize = 64;
@@ -77,18 +77,17 @@ pub struct Record {
     /// The limit it broke.
     pub limit_hit: Option<LimitKind>,
     /// The percentage of request limits and the setting it came from, where one was applied.
-    pub limit_percent: Option<(u8, &'static str)>,
+    pub limit_percent: Option<AppliedPercent>,
     /// The same for byte limits.
-    pub bytes_percent: Option<(u8, &'static str)>,
+    pub bytes_percent: Option<AppliedPercent>,
     /// From the client's lookup.
     pub country: Text,
     /// From the client's lookup.
     pub asn: Text,
     /// From the client's lookup.
     pub as_name: Text,
-    /// Estimates in the order of [`LimitKind::ALL`], the request included; none where nothing was
-    /// counted.
-    pub counts: Option<[u64; 6]>,
+    /// Estimates, the request included; none where nothing was counted.
+    pub counts: Option<Counts>,
     /// Body or WebSocket bytes from the client.
     pub request_bytes: u64,
     /// Body or WebSocket bytes to the client.

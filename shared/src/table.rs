@@ -6,7 +6,7 @@ use crate::client::Client;
 use crate::lookup::Lookup;
 use crate::netblock::Netblock;
 use crate::units::Time;
-use crate::window::{Span, Window};
+use crate::window::{PerSpan, Span, Window};
 
 /// The most clients that are kept (LIMIT-7). Not a setting.
 pub const MAX_CLIENTS: usize = 20_000;
@@ -26,10 +26,10 @@ pub struct ClientRow {
     pub passed: u64,
     /// Requests that were refused.
     pub refused: u64,
-    /// Request windows, in the order of [`Span::ALL`].
-    pub requests: [Window; 3],
-    /// Byte windows, in the order of [`Span::ALL`].
-    pub bytes: [Window; 3],
+    /// Request windows.
+    pub requests: PerSpan<Window>,
+    /// Byte windows.
+    pub bytes: PerSpan<Window>,
 }
 
 /// What the control plane may do with the table. Every call takes a shard's lock for the time of

@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::window::Span;
+use crate::window::{PerSpan, Span};
 
 /// How a request ended.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -201,6 +201,41 @@ impl LimitKind {
     pub const fn index(self) -> usize {
         self as usize
     }
+}
+
+/// One value for each limit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PerLimit<T> {
+    /// Those of requests.
+    pub requests: PerSpan<T>,
+    /// Those of bytes.
+    pub bytes: PerSpan<T>,
+}
+
+/// The limits of a client, after percentages; none is `off`.
+pub type Limits = PerLimit<Option<u64>>;
+
+/// What a client has used of each window: estimates, rounded down.
+pub type Counts = PerLimit<u64>;
+
+impl<T> PerLimit<T> {
+    /// The value of one limit.
+    pub const fn get(&self, kind: LimitKind) -> &T {
+        if kind.counts_bytes() {
+            self.bytes.get(kind.span())
+        } else {
+            self.requests.get(kind.span())
+        }
+    }
+}
+
+/// A percentage that was applied to the limits of a client (LIMIT-4).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AppliedPercent {
+    /// 0 to 100.
+    pub percent: u8,
+    /// The name of the setting that it came from.
+    pub setting: &'static str,
 }
 
 /// Which list a client stands on: `client_group` of the log. Watched netblocks are named by the log

@@ -46,6 +46,53 @@ impl Span {
     }
 }
 
+/// One value for each window length.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PerSpan<T> {
+    /// That of 60 seconds.
+    pub minute: T,
+    /// That of 3,600 seconds.
+    pub hour: T,
+    /// That of 86,400 seconds.
+    pub day: T,
+}
+
+impl<T> From<[T; 3]> for PerSpan<T> {
+    /// Shortest first, as in [`Span::ALL`].
+    fn from([minute, hour, day]: [T; 3]) -> Self {
+        Self { minute, hour, day }
+    }
+}
+
+impl<T> PerSpan<T> {
+    /// The value of one length.
+    pub const fn get(&self, span: Span) -> &T {
+        match span {
+            Span::Minute => &self.minute,
+            Span::Hour => &self.hour,
+            Span::Day => &self.day,
+        }
+    }
+
+    /// The value of one length, to be changed.
+    pub const fn get_mut(&mut self, span: Span) -> &mut T {
+        match span {
+            Span::Minute => &mut self.minute,
+            Span::Hour => &mut self.hour,
+            Span::Day => &mut self.day,
+        }
+    }
+
+    /// Another value for each length.
+    pub fn map<U>(&self, mut of: impl FnMut(Span, &T) -> U) -> PerSpan<U> {
+        PerSpan {
+            minute: of(Span::Minute, &self.minute),
+            hour: of(Span::Hour, &self.hour),
+            day: of(Span::Day, &self.day),
+        }
+    }
+}
+
 /// One window of one client. What it counts (requests or bytes) and its [`Span`] are the caller's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Window {
@@ -148,6 +195,17 @@ fn needed_elapsed(count: u128, room: u128, length: u128) -> u128 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Every length has its own value.
+    #[test]
+    fn a_value_belongs_to_its_span() {
+        let mut values = PerSpan::from([1, 2, 3]);
+        assert_eq!(Span::ALL.map(|span| *values.get(span)), [1, 2, 3]);
+        *values.get_mut(Span::Hour) = 20;
+        let named = values.map(|span, value| format!("{} {value}", span.name()));
+        let expected = ["minute 1", "hour 20", "day 3"].map(str::to_owned);
+        assert_eq!(named, expected.into());
+    }
     use proptest::prelude::*;
 
     const START: u64 = 1_795_276_800_000;

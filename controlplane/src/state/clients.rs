@@ -10,7 +10,7 @@ use weir_shared::client::Client;
 use weir_shared::lookup::Lookup;
 use weir_shared::table::{ClientRow, MAX_CLIENTS};
 use weir_shared::units::{Count, Time};
-use weir_shared::window::{Span, Window};
+use weir_shared::window::{PerSpan, Span, Window};
 
 use super::document::Document;
 use super::keeper::{Counters, Shared};
@@ -167,21 +167,20 @@ impl<'de> Deserialize<'de> for Entry {
 }
 
 impl Windows {
-    fn of([minute, hour, day]: &[Window; 3]) -> Self {
+    fn of(windows: &PerSpan<Window>) -> Self {
         Self {
-            minute: Buckets::of(minute),
-            hour: Buckets::of(hour),
-            day: Buckets::of(day),
+            minute: Buckets::of(&windows.minute),
+            hour: Buckets::of(&windows.hour),
+            day: Buckets::of(&windows.day),
         }
     }
 
-    fn windows(self) -> [Window; 3] {
-        let [minute, hour, day] = Span::ALL;
-        [
-            self.minute.window(minute),
-            self.hour.window(hour),
-            self.day.window(day),
-        ]
+    fn windows(self) -> PerSpan<Window> {
+        PerSpan {
+            minute: self.minute.window(Span::Minute),
+            hour: self.hour.window(Span::Hour),
+            day: self.day.window(Span::Day),
+        }
     }
 }
 
@@ -232,8 +231,9 @@ mod tests {
                 window(1_795_276_800_000, 3),
                 window(1_795_276_800_000, 4),
                 window(1_795_219_200_000, 5),
-            ],
-            bytes: [Window::default(); 3],
+            ]
+            .into(),
+            bytes: PerSpan::default(),
         }
     }
 
@@ -300,6 +300,6 @@ mod tests {
         let mut form = client_json(&row("203.0.113.7"));
         form["requests"]["hour"]["start"] = json!("2026-11-21T16:12:13Z");
         let read: Entry = serde_json::from_value(form).unwrap();
-        assert_eq!(read.row.requests[1].start_ms, 1_795_276_800_000);
+        assert_eq!(read.row.requests.hour.start_ms, 1_795_276_800_000);
     }
 }

@@ -997,8 +997,8 @@ mod tests {
                 lookup: None,
                 passed: 1,
                 refused: 2,
-                requests: [window; 3],
-                bytes: [window; 3],
+                requests: [window; 3].into(),
+                bytes: [window; 3].into(),
             })
             .collect();
         let (keeper, _) = Keeper::open(dir.path(), Clock::system()).unwrap();

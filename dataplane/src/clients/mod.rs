@@ -1,6 +1,7 @@
-//! The per-client buckets: who is kept (`table.rs`), what is charged (`limits.rs`), what a lookup
-//! changes (`terms.rs`).
+//! The clients: which are kept (`table.rs`), what is kept of each (`entry.rs`), what a lookup
+//! changes for one (`terms.rs`), and how its windows are charged (`limits.rs`).
 
-pub mod limits;
+pub mod entry;
+mod limits;
 pub mod table;
 pub mod terms;

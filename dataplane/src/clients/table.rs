@@ -18,13 +18,13 @@ use ahash::RandomState;
 use dashmap::DashMap;
 use weir_shared::client::Client;
 use weir_shared::clock::Now;
-use weir_shared::lookup::{Lookup, Origin};
+use weir_shared::lookup::Lookup;
 use weir_shared::netblock::Netblock;
 use weir_shared::table::{ClientRow, ClientTable, MAX_CLIENTS};
 use weir_shared::units::Time;
 use weir_shared::window::Span;
 
-use super::limits::Entry;
+use super::entry::Entry;
 use super::terms::LookupRules;
 
 /// How many of the oldest clients one pass over the table finds. A fifth of the table: five visits
@@ -140,15 +140,6 @@ impl Table {
         self.evicted.load(Ordering::Relaxed)
     }
 
-    /// Attaches an answer that holds until `until_ns`, and works out what it means.
-    pub fn attach(&self, entry: &mut Entry, lookup: Arc<Lookup>, until_ns: u64) {
-        entry.terms = self.rules.terms(&lookup);
-        entry.origin = Origin::of(&lookup);
-        entry.lookup = Some(lookup);
-        entry.in_flight = false;
-        entry.ask_at_ns = until_ns;
-    }
-
     fn admission(&self) -> MutexGuard<'_, Admission> {
         // A panic under this lock leaves a queue that is at worst too short; the next pass mends
         // it.
@@ -246,7 +237,7 @@ impl ClientTable for Table {
     }
 
     fn release(&self, client: Client) {
-        self.get(client, |entry| entry.reported = false);
+        self.get(client, Entry::release);
     }
 
     fn row(&self, client: Client) -> Option<ClientRow> {
@@ -275,7 +266,7 @@ impl ClientTable for Table {
             entry.bytes = row.bytes;
             // How old this answer is the file does not say: it holds, and is asked for again.
             match &row.lookup {
-                Some(lookup) => self.attach(entry, Arc::clone(lookup), 0),
+                Some(lookup) => entry.attach(&self.rules, Arc::clone(lookup), 0),
                 None => entry.forget_lookup(),
             }
         };
@@ -297,7 +288,7 @@ impl ClientTable for Table {
     }
 
     fn answer(&self, client: Client, lookup: Arc<Lookup>, until_ns: u64) {
-        self.get(client, |entry| self.attach(entry, lookup, until_ns));
+        self.get(client, |entry| entry.attach(&self.rules, lookup, until_ns));
     }
 
     fn ask_again(&self, client: Client, again_ns: u64) {
@@ -312,13 +303,7 @@ impl ClientTable for Table {
     }
 
     fn netblock_requests(&self, netblock: Netblock, span: Span, now_ms: u64) -> u64 {
-        let index = Span::ALL.iter().position(|each| *each == span).unwrap_or(0);
-        let estimate = |entry: &Entry| {
-            entry
-                .requests
-                .get(index)
-                .map_or(0, |window| window.estimate(span, now_ms))
-        };
+        let estimate = |entry: &Entry| entry.requests.get(span).estimate(span, now_ms);
         let prefix = netblock.net();
         let free_bits = match prefix {
             ipnet::IpNet::V4(v4) => 32 - u32::from(v4.prefix_len()),
@@ -354,10 +339,10 @@ fn nth_after(first: Client, offset: u64) -> Client {
 
 #[cfg(test)]
 mod tests {
-    use super::super::limits::Limits;
     use super::*;
     use proptest::prelude::*;
     use std::collections::HashSet;
+    use weir_shared::verdict::Limits;
 
     fn at(step: u64) -> Now {
         Now {

@@ -7,11 +7,9 @@ use std::sync::Arc;
 
 use weir_shared::lookup::Lookup;
 use weir_shared::settings::{Countries, CountryList, LookupSettings, Percents, Settings};
+use weir_shared::verdict::{AppliedPercent, Limits};
 
-use super::limits::{Entry, Limits};
-
-/// A percentage and the setting it came from.
-pub type Applied = (u8, &'static str);
+use super::limits::lowered;
 
 /// What holds for a client whose lookup changes anything.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -21,9 +19,9 @@ pub struct Terms {
     /// Its limits.
     pub limits: Limits,
     /// What lowered its request limits, if a setting names it.
-    pub limit_percent: Option<Applied>,
+    pub limit_percent: Option<AppliedPercent>,
     /// The same for its byte limits.
-    pub bytes_percent: Option<Applied>,
+    pub bytes_percent: Option<AppliedPercent>,
 }
 
 /// The country lists and percentages among the settings.
@@ -87,18 +85,9 @@ impl LookupRules {
         self.with_percents(lookup, denied)
     }
 
-    /// What holds for the client now; none where nothing but the plain limits does.
-    pub fn applied<'a>(&'a self, entry: &'a Entry) -> Option<&'a Terms> {
-        match entry.lookup {
-            Some(_) => entry.terms.as_deref(),
-            None => self.unanswered.as_deref(),
-        }
-    }
-
-    /// The limits of the client now.
-    pub fn limits(&self, entry: &Entry) -> Limits {
-        self.applied(entry)
-            .map_or(self.plain_limits, |terms| terms.limits)
+    /// What holds for clients that no lookup has answered for.
+    pub fn unanswered(&self) -> Option<&Terms> {
+        self.unanswered.as_deref()
     }
 
     fn with_percents(&self, lookup: &Lookup, denied: bool) -> Option<Arc<Terms>> {
@@ -109,8 +98,8 @@ impl LookupRules {
         Some(Arc::new(Terms {
             denied,
             limits: Limits {
-                requests: lowered(self.plain_limits.requests, limit_percent),
-                bytes: lowered(self.plain_limits.bytes, bytes_percent),
+                requests: lowered(&self.plain_limits.requests, limit_percent),
+                bytes: lowered(&self.plain_limits.bytes, bytes_percent),
             },
             limit_percent,
             bytes_percent,
@@ -120,22 +109,25 @@ impl LookupRules {
 
 /// The percentages for request and for byte limits: the lowest that applies, and of equal ones the
 /// one of the AS.
-fn percents(percents: &Percents, lookup: &Lookup) -> [Option<Applied>; 2] {
+fn percents(percents: &Percents, lookup: &Lookup) -> [Option<AppliedPercent>; 2] {
     let Some(country) = lookup.country() else {
-        // Whatever its AS number (section 13, item 11).
-        let unknown =
-            (percents.unknown < 100).then_some((percents.unknown, "WAF_UNKNOWN_LIMIT_PERCENT"));
+        // Whatever its AS number (LIMIT-4).
+        let unknown = (percents.unknown < 100).then_some(AppliedPercent {
+            percent: percents.unknown,
+            setting: "WAF_UNKNOWN_LIMIT_PERCENT",
+        });
         return [unknown, unknown];
     };
+    let applied = |percent, setting| AppliedPercent { percent, setting };
     let of_asn = |by: &BTreeMap<_, u8>, setting| {
         // Mostly no percentage is set: nothing is read of the answer then.
         let number = (!by.is_empty()).then(|| lookup.as_number()).flatten();
         number
             .and_then(|number| by.get(&number))
-            .map(|percent| (*percent, setting))
+            .map(|percent| applied(*percent, setting))
     };
     let of_country =
-        |by: &BTreeMap<_, u8>, setting| by.get(&country).map(|percent| (*percent, setting));
+        |by: &BTreeMap<_, u8>, setting| by.get(&country).map(|percent| applied(*percent, setting));
     let asn = of_asn(&percents.asn, "WAF_ASN_LIMIT_PERCENT");
     let by_country = of_country(&percents.country, "WAF_COUNTRY_LIMIT_PERCENT");
     // Each replaces its own counterpart, for those that it lists.
@@ -145,24 +137,18 @@ fn percents(percents: &Percents, lookup: &Lookup) -> [Option<Applied>; 2] {
     [lowest(asn, by_country), lowest(asn_bytes, country_bytes)]
 }
 
-fn lowest(first: Option<Applied>, second: Option<Applied>) -> Option<Applied> {
+fn lowest(first: Option<AppliedPercent>, second: Option<AppliedPercent>) -> Option<AppliedPercent> {
     [first, second]
         .into_iter()
         .flatten()
-        .min_by_key(|(percent, _)| *percent)
-}
-
-/// Each limit times the percentage, rounded down; `off` stays off.
-fn lowered(limits: [Option<u64>; 3], applied: Option<Applied>) -> [Option<u64>; 3] {
-    let percent = applied.map_or(100, |(percent, _)| u128::from(percent.min(100)));
-    // At most the limit itself, so it fits again.
-    limits.map(|limit| limit.map(|n| u64::try_from(u128::from(n) * percent / 100).unwrap_or(n)))
+        .min_by_key(|applied| applied.percent)
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
     use weir_shared::lookup::{AsNumber, Country};
+    use weir_shared::window::PerSpan;
 
     use super::*;
 
@@ -183,8 +169,8 @@ mod tests {
 
     fn rules(countries: CountryList, percents: Percents) -> LookupRules {
         let limits = Limits {
-            requests: [Some(1000), Some(99), None],
-            bytes: [Some(u64::MAX), Some(1), None],
+            requests: [Some(1000), Some(99), None].into(),
+            bytes: [Some(u64::MAX), Some(1), None].into(),
         };
         let settings = LookupSettings {
             countries,
@@ -237,9 +223,7 @@ mod tests {
         ] {
             let rules = rules(list.clone(), no_percents());
             let denies = |lookup| rules.terms(lookup).is_some_and(|terms| terms.denied);
-            let unanswered = rules
-                .applied(&Entry::new(0, 0))
-                .is_some_and(|terms| terms.denied);
+            let unanswered = rules.unanswered().is_some_and(|terms| terms.denied);
             assert_eq!(
                 [denies(&de), denies(&fr), denies(&unknown), unanswered],
                 expected,
@@ -284,13 +268,13 @@ mod tests {
                 .unwrap();
             assert_eq!(
                 (terms.limits.requests, terms.limits.bytes),
-                (requests, bytes),
+                (requests.into(), bytes.into()),
                 "{percent}"
             );
         }
     }
 
-    /// LIMIT-4, section 13, item 11: a client without a country gets the unknown percent only,
+    /// LIMIT-4: a client without a country gets the unknown percent only,
     /// whatever its AS number; nothing is made where nothing applies.
     #[test]
     fn without_a_country_only_the_unknown_percent_applies() {
@@ -300,7 +284,10 @@ mod tests {
             ..no_percents()
         };
         let lists = rules(CountryList::None, percents);
-        let unknown = Some((30, "WAF_UNKNOWN_LIMIT_PERCENT"));
+        let unknown = Some(AppliedPercent {
+            percent: 30,
+            setting: "WAF_UNKNOWN_LIMIT_PERCENT",
+        });
         for lookup in [lookup(None, Some(7)), lookup(None, None)] {
             let terms = lists.terms(&lookup).unwrap();
             assert_eq!(
@@ -308,12 +295,11 @@ mod tests {
                 (unknown, unknown)
             );
         }
-        let waiting = Entry::new(0, 0);
-        assert_eq!(lists.applied(&waiting).unwrap().limit_percent, unknown);
+        assert_eq!(lists.unanswered().unwrap().limit_percent, unknown);
         assert_eq!(lists.terms(&lookup(Some("DE"), None)), None);
         let plain = rules(CountryList::None, no_percents());
         assert_eq!(plain.terms(&lookup(None, None)), None);
-        assert_eq!(plain.applied(&waiting), None);
+        assert_eq!(plain.unanswered(), None);
     }
 
     /// The naive twin of the matrix: every percentage that applies in a list, sorted, the first
@@ -380,6 +366,7 @@ mod tests {
         ) {
             let percents = Percents { asn, country, asn_bytes, country_bytes, unknown };
             let settings = LookupSettings { percents: percents.clone(), ..LookupSettings::default() };
+            let limits = PerSpan::from(limits);
             let base = Limits { requests: limits, bytes: limits };
             let rules = LookupRules::new(base, &settings);
             let terms = rules.terms(&lookup(of.0, of.1));
@@ -387,12 +374,11 @@ mod tests {
                 let (percent, setting) = twin(&percents, of.0, of.1, bytes);
                 let found = terms.as_deref().map_or(base, |terms| terms.limits);
                 let applied = terms.as_deref().and_then(|terms| if bytes { terms.bytes_percent } else { terms.limit_percent });
-                for (limit, found) in limits.into_iter().zip(if bytes { found.bytes } else { found.requests }) {
-                    let expected = limit.map(|limit| (u128::from(limit) * u128::from(percent) / 100) as u64);
-                    prop_assert_eq!(found, expected);
-                }
+                let found = if bytes { found.bytes } else { found.requests };
+                let lowered = |limit| (u128::from(limit) * u128::from(percent) / 100) as u64;
+                prop_assert_eq!(found, limits.map(|_, limit| limit.map(lowered)));
                 match applied {
-                    Some(applied) => prop_assert_eq!(applied, (percent, &*setting)),
+                    Some(applied) => prop_assert_eq!((applied.percent, applied.setting), (percent, &*setting)),
                     None => prop_assert_eq!(percent, 100),
                 }
             }

@@ -7,7 +7,7 @@ use weir_shared::ban::RequestNote;
 use weir_shared::client::Client;
 use weir_shared::event::LimitExceeded;
 
-use crate::clients::limits::Exceeded;
+use crate::clients::entry::Exceeded;
 
 /// Text of a request that a ban's notes keep, characters.
 const MAX_NOTE: usize = 1024;

@@ -22,7 +22,7 @@ use weir_shared::settings::LogRequests;
 use weir_shared::verdict::{Action, History, LimitKind};
 
 use self::record::{Durations, Ended, ResponseNote};
-use crate::clients::limits::{Entry, Exceeded};
+use crate::clients::entry::{Entry, Exceeded};
 use crate::downstream::Downstream;
 use crate::identity::Identity;
 use crate::ladder::{Asked, Decision, Refusal};
@@ -136,12 +136,12 @@ impl Exchange {
             Ok(Ok(Some(lookup))) => worker.table.update(client, self.decided, |entry| {
                 if entry.lookup.is_none() {
                     let soon_ns = self.decided.mono_ns.saturating_add(ASK_SOON_NS);
-                    worker.table.attach(entry, lookup, soon_ns);
+                    entry.attach(&worker.table.rules, lookup, soon_ns);
                 }
             }),
             Ok(Ok(None) | Err(_)) => {}
             Err(_) => {
-                worker.table.get(client, |entry| entry.in_flight = false);
+                worker.table.get(client, Entry::stop_waiting);
             }
         }
         let asked = Asked::of(&self.head, &self.identity, false);
@@ -165,9 +165,7 @@ impl Exchange {
             self.ban_not_possible = true;
             worker
                 .table
-                .update(self.identity.client, self.decided, |entry| {
-                    entry.reported = false;
-                });
+                .update(self.identity.client, self.decided, Entry::release);
         }
     }
 
@@ -179,7 +177,7 @@ impl Exchange {
         };
         limit_break::report(
             exceeded,
-            percent.map_or(100, |(percent, _)| percent),
+            percent.map_or(100, |applied| applied.percent),
             self.decided.wall_ms,
             self.identity.client,
             &self.head,
@@ -193,11 +191,8 @@ impl Exchange {
         let now_ms = self.decided.wall_ms;
         let client = self.identity.client;
         self.worker.table.update(client, self.decided, |entry| {
-            weir_shared::window::Span::ALL
-                .into_iter()
-                .zip(&entry.requests)
-                .find(|(each, _)| *each == span)
-                .and_then(|(_, window)| window.fits_in(span, now_ms, exceeded.limit, 1))
+            let window = entry.requests.get(span);
+            window.fits_in(span, now_ms, exceeded.limit, 1)
         })
     }
 
@@ -206,7 +201,7 @@ impl Exchange {
         let worker = &self.worker;
         let now_ms = self.decided.wall_ms;
         let of_entry = |entry: &mut Entry| {
-            let limits = worker.table.rules.limits(entry);
+            let limits = entry.limits(&worker.table.rules);
             let counts = self.decision.counts;
             (limits, counts.unwrap_or_else(|| entry.counts(now_ms)))
         };
@@ -326,13 +321,12 @@ impl Exchange {
                 History::Neither => {}
             }
             let exceeded = outcome.charged_bytes.and_then(|bytes| {
-                let limits = worker.table.rules.limits(entry);
+                let limits = entry.limits(&worker.table.rules);
                 entry.charge_bytes(&limits, ended.wall_ms, bytes)
             });
             if let Some(counts) = counts {
                 // The requests as the ladder saw them, the bytes with those of this request (LOG).
-                let [requests @ .., _, _, _] = *counts;
-                *counts = entry.counts_with(requests, ended.wall_ms);
+                counts.bytes = entry.byte_counts(ended.wall_ms);
             }
             exceeded
         };

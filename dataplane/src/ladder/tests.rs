@@ -6,6 +6,7 @@ use weir_shared::lookup::Lookup;
 use weir_shared::settings::{Countries, Percents};
 use weir_shared::snapshot::{BanIndex, BanSpan};
 use weir_shared::table::ClientTable;
+use weir_shared::window::PerSpan;
 
 use super::*;
 use crate::clients::terms::LookupRules;
@@ -28,8 +29,8 @@ fn rules() -> Rules {
 /// A table of clients that may make 3 requests a minute and 8 an hour.
 fn table() -> Table {
     let limits = Limits {
-        requests: [Some(3), Some(8), None],
-        bytes: [None; 3],
+        requests: [Some(3), Some(8), None].into(),
+        bytes: PerSpan::default(),
     };
     Table::new(LookupRules::new(limits, &LookupSettings::default()))
 }
@@ -113,7 +114,7 @@ fn an_old_snapshot_decides_nothing() {
     };
     let decision = decide(&ask, &new, &table, &asked, at(2)).unwrap();
     assert!(decision.ask, "the lookup is begun by who decides");
-    assert_eq!(decision.counts, Some([1, 1, 1, 0, 0, 0]));
+    assert_eq!(decision.counts.unwrap().requests, [1, 1, 1].into());
 }
 
 /// LIMIT-6: the client that broke a limit is told the end that the control plane will come to.
@@ -249,7 +250,7 @@ proptest! {
             },
             ..LookupSettings::default()
         };
-        let base = Limits { requests: [None, None, Some(7)], bytes: [None; 3] };
+        let base = Limits { requests: [None, None, Some(7)].into(), bytes: PerSpan::default() };
         let rules = Rules {
             allow_nets: NetSet::default(),
             deny_nets: NetSet::default(),

@@ -2,14 +2,15 @@
 
 use super::kind::{count, size, word};
 use super::row::{Row, cell, family, row};
+use crate::window::PerSpan;
 
 /// What a client may use.
 #[derive(Clone, Debug, Default)]
 pub struct LimitSettings {
     /// `WAF_RATE_LIMIT_PER_{MINUTE,HOUR,DAY}`; none is `off`
-    pub requests: [Option<u64>; 3],
+    pub requests: PerSpan<Option<u64>>,
     /// `WAF_BYTES_LIMIT_PER_{MINUTE,HOUR,DAY}`; none is `off`
-    pub bytes: [Option<u64>; 3],
+    pub bytes: PerSpan<Option<u64>>,
     /// `WAF_BYTES_COUNT`
     pub bytes_count: BytesCount,
     /// `WAF_MAX_BODY_SIZE`; none is `off`
@@ -51,15 +52,15 @@ pub(super) fn rows() -> Vec<Row<LimitSettings>> {
             [
                 (
                     "1000",
-                    cell(count(), |limits: &mut Limits| &mut limits.requests[0]),
+                    cell(count(), |limits: &mut Limits| &mut limits.requests.minute),
                 ),
                 (
                     "10000",
-                    cell(count(), |limits: &mut Limits| &mut limits.requests[1]),
+                    cell(count(), |limits: &mut Limits| &mut limits.requests.hour),
                 ),
                 (
                     "50000",
-                    cell(count(), |limits: &mut Limits| &mut limits.requests[2]),
+                    cell(count(), |limits: &mut Limits| &mut limits.requests.day),
                 ),
             ],
             "Requests of a client in a minute, an hour and a day.",
@@ -70,15 +71,15 @@ pub(super) fn rows() -> Vec<Row<LimitSettings>> {
             [
                 (
                     "10G",
-                    cell(size(), |limits: &mut Limits| &mut limits.bytes[0]),
+                    cell(size(), |limits: &mut Limits| &mut limits.bytes.minute),
                 ),
                 (
                     "20G",
-                    cell(size(), |limits: &mut Limits| &mut limits.bytes[1]),
+                    cell(size(), |limits: &mut Limits| &mut limits.bytes.hour),
                 ),
                 (
                     "50G",
-                    cell(size(), |limits: &mut Limits| &mut limits.bytes[2]),
+                    cell(size(), |limits: &mut Limits| &mut limits.bytes.day),
                 ),
             ],
             "Bytes of a client in a minute, an hour and a day.",

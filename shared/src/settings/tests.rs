@@ -74,11 +74,11 @@ fn every_default() {
     assert!(settings.lists.exempt_paths.is_empty());
     assert_eq!(
         settings.limits.requests,
-        [Some(1000), Some(10_000), Some(50_000)]
+        [Some(1000), Some(10_000), Some(50_000)].into()
     );
     assert_eq!(
         settings.limits.bytes,
-        [Some(10 << 30), Some(20 << 30), Some(50 << 30)]
+        [Some(10 << 30), Some(20 << 30), Some(50 << 30)].into()
     );
     assert_eq!(settings.limits.bytes_count, BytesCount::Both);
     assert_eq!(settings.limits.max_body_size, Some(100 << 20));
@@ -247,8 +247,8 @@ fn every_value_arrives() {
         settings.lists.exempt_paths,
         ["/static", "/b/~", "/caf%C3%A9", ""]
     );
-    assert_eq!(settings.limits.requests, [Some(1), Some(2), None]);
-    assert_eq!(settings.limits.bytes, [Some(4), None, Some(6000)]);
+    assert_eq!(settings.limits.requests, [Some(1), Some(2), None].into());
+    assert_eq!(settings.limits.bytes, [Some(4), None, Some(6000)].into());
     assert_eq!(settings.limits.bytes_count, BytesCount::Response);
     assert_eq!(settings.limits.max_body_size, None);
     assert_eq!(settings.limits.headers, RateLimitHeaders::Always);

@@ -12,7 +12,7 @@ use weir_schema::strict::{self, Fault};
 use weir_shared::client::Client;
 use weir_shared::record::{Batch, Record, Text};
 use weir_shared::settings::{Settings, load};
-use weir_shared::verdict::{Action, Group, LimitKind};
+use weir_shared::verdict::{Action, Counts, Group, LimitKind};
 
 static SETTINGS: LazyLock<Settings> = LazyLock::new(|| {
     let settings = [
@@ -179,7 +179,10 @@ fn record(bytes: &mut Bytes, batch: &mut Batch) -> (Record, Vec<(&'static str, O
         country,
         asn,
         as_name,
-        counts,
+        counts: counts.map(|[minute, hour, day, minute_bytes, hour_bytes, day_bytes]| Counts {
+            requests: [minute, hour, day].into(),
+            bytes: [minute_bytes, hour_bytes, day_bytes].into(),
+        }),
         request_bytes: requested,
         response_bytes: answered,
         total_us: bytes.number(),

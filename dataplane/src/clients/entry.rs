@@ -1,0 +1,277 @@
+//! What is kept of one client, and what charging it means. Pure; the table holds the lock.
+
+use std::sync::Arc;
+
+use weir_shared::lookup::{Lookup, Origin};
+use weir_shared::verdict::{Counts, LimitKind, Limits};
+use weir_shared::window::{PerSpan, Window};
+
+use super::limits;
+use super::terms::{LookupRules, Terms};
+
+/// A lookup that was asked for and has not ended after this long is lost, nanoseconds: it is asked
+/// for again. Far beyond what a lookup takes, queue included.
+const LOST_NS: u64 = 120_000_000_000;
+
+/// What is kept of one client.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// Monotonic time of the latest request, nanoseconds: the order of eviction (LIMIT-7).
+    pub seen_ns: u64,
+    /// Wall clock of the first request, milliseconds.
+    pub first_seen_ms: u64,
+    /// Wall clock of the latest request, milliseconds.
+    pub last_seen_ms: u64,
+    /// Requests passed on (CHECK-4).
+    pub passed: u64,
+    /// Requests refused (CHECK-4).
+    pub refused: u64,
+    /// Request windows.
+    pub requests: PerSpan<Window>,
+    /// Byte windows.
+    pub bytes: PerSpan<Window>,
+    /// The lookup's answer.
+    pub lookup: Option<Arc<Lookup>>,
+    /// The country and the AS number in the answer: its requests are counted by them.
+    pub origin: Origin,
+    /// What the answer changes for this client; none where it changes nothing.
+    pub terms: Option<Arc<Terms>>,
+    /// From when on the client is to be asked about, on the monotonic clock, nanoseconds;
+    /// `u64::MAX` for never.
+    ask_at_ns: u64,
+    /// It is being asked about, and who needs the answer may wait for it.
+    pub in_flight: bool,
+    /// The generation of the snapshot whose ban reset the windows. A request that decides under an
+    /// older one has not seen that ban and starts over (LIMIT-6).
+    reset_generation: u64,
+    /// An exceeded limit was reported and the control plane has not answered yet; it is not
+    /// reported twice.
+    reported: bool,
+}
+
+impl Entry {
+    /// A client that is seen for the first time.
+    pub fn new(seen_ns: u64, wall_ms: u64) -> Self {
+        Self {
+            seen_ns,
+            first_seen_ms: wall_ms,
+            last_seen_ms: wall_ms,
+            passed: 0,
+            refused: 0,
+            requests: PerSpan::default(),
+            bytes: PerSpan::default(),
+            lookup: None,
+            origin: Origin::default(),
+            terms: None,
+            ask_at_ns: 0,
+            in_flight: false,
+            reset_generation: 0,
+            reported: false,
+        }
+    }
+
+    /// Whether the client was reset after the snapshot of this generation was published: whoever
+    /// decides under it has not seen the ban (LIMIT-6).
+    pub const fn is_reset_after(&self, generation: u64) -> bool {
+        generation < self.reset_generation
+    }
+
+    /// Charges one request (LIMIT-1, LIMIT-2); names the shortest window that is over. Every window
+    /// counts, also one whose limit is off: the counts outlive a change of settings.
+    pub fn charge_request(&mut self, limits: &Limits, wall_ms: u64) -> Option<Exceeded> {
+        let (span, limit) = limits::charge(&mut self.requests, &limits.requests, wall_ms, 1)?;
+        Some(self.exceeded(LimitKind::requests(span), limit))
+    }
+
+    /// Charges the bytes of one request whose answer has ended (LIMIT-5).
+    pub fn charge_bytes(&mut self, limits: &Limits, wall_ms: u64, bytes: u64) -> Option<Exceeded> {
+        let (span, limit) = limits::charge(&mut self.bytes, &limits.bytes, wall_ms, bytes)?;
+        Some(self.exceeded(LimitKind::bytes(span), limit))
+    }
+
+    /// What was used of each window.
+    pub fn counts(&self, wall_ms: u64) -> Counts {
+        Counts {
+            requests: limits::estimates(&self.requests, wall_ms),
+            bytes: self.byte_counts(wall_ms),
+        }
+    }
+
+    /// What was used of the byte windows alone.
+    pub fn byte_counts(&self, wall_ms: u64) -> PerSpan<u64> {
+        limits::estimates(&self.bytes, wall_ms)
+    }
+
+    /// What holds for the client now; none where nothing but the plain limits does.
+    pub fn terms<'a>(&'a self, rules: &'a LookupRules) -> Option<&'a Terms> {
+        match self.lookup {
+            Some(_) => self.terms.as_deref(),
+            None => rules.unanswered(),
+        }
+    }
+
+    /// The limits of the client now.
+    pub fn limits(&self, rules: &LookupRules) -> Limits {
+        let terms = self.terms(rules);
+        terms.map_or(rules.plain_limits, |terms| terms.limits)
+    }
+
+    /// Whether the client is to be asked about now (LOOKUP-2). The caller that is told so asks;
+    /// nobody else is.
+    pub fn begins_lookup(&mut self, mono_ns: u64) -> bool {
+        let due = mono_ns >= self.ask_at_ns;
+        if due {
+            self.ask_at_ns = mono_ns.saturating_add(LOST_NS);
+            self.in_flight = true;
+        }
+        due
+    }
+
+    /// The lookup gave no answer: nobody waits for it, and it is asked for again from `again_ns` on
+    /// (LOOKUP-3). An older answer stays.
+    pub fn ask_again(&mut self, again_ns: u64) {
+        self.in_flight = false;
+        self.ask_at_ns = again_ns;
+    }
+
+    /// Attaches an answer that holds until `until_ns`, and works out what it means.
+    pub fn attach(&mut self, rules: &LookupRules, lookup: Arc<Lookup>, until_ns: u64) {
+        self.terms = rules.terms(&lookup);
+        self.origin = Origin::of(&lookup);
+        self.lookup = Some(lookup);
+        self.in_flight = false;
+        self.ask_at_ns = until_ns;
+    }
+
+    /// The lookup is late: it may still answer, but no further request waits for it (LOOKUP-3).
+    pub const fn stop_waiting(&mut self) {
+        self.in_flight = false;
+    }
+
+    /// Forgets the answer and what it means.
+    pub fn forget_lookup(&mut self) {
+        self.lookup = None;
+        self.origin = Origin::default();
+        self.terms = None;
+    }
+
+    /// Forgets what was counted, once the ban of `generation` can be seen by every worker
+    /// (LIMIT-6).
+    pub fn reset(&mut self, generation: u64) {
+        self.requests = PerSpan::default();
+        self.bytes = PerSpan::default();
+        self.reset_generation = self.reset_generation.max(generation);
+        self.reported = false;
+    }
+
+    /// No ban follows the exceeded limit that was reported: the next one is reported again
+    /// (LIMIT-6).
+    pub const fn release(&mut self) {
+        self.reported = false;
+    }
+
+    /// Notes an exceeded limit; the first since the last reset or release is to be reported.
+    const fn exceeded(&mut self, kind: LimitKind, limit: u64) -> Exceeded {
+        let first = !std::mem::replace(&mut self.reported, true);
+        Exceeded { kind, limit, first }
+    }
+}
+
+/// An exceeded limit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Exceeded {
+    /// Which.
+    pub kind: LimitKind,
+    /// Its value, requests or bytes.
+    pub limit: u64,
+    /// Whether it is the first since the last reset: the one that is reported.
+    pub first: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: u64 = 1_795_276_800_000;
+
+    fn limits(minute: u64, hour: u64) -> Limits {
+        Limits {
+            requests: [Some(minute), Some(hour), None].into(),
+            bytes: [Some(1000), None, None].into(),
+        }
+    }
+
+    /// LIMIT-1: the shortest exceeded window is named.
+    #[test]
+    fn the_shortest_broken_window_is_named() {
+        let mut entry = Entry::new(0, NOW);
+        assert_eq!(entry.charge_request(&limits(1, 1), NOW), None);
+        let exceeded = entry.charge_request(&limits(1, 1), NOW).unwrap();
+        assert_eq!((exceeded.kind, exceeded.limit), (LimitKind::Minute, 1));
+        let mut entry = Entry::new(0, NOW);
+        entry.charge_request(&limits(5, 1), NOW);
+        let exceeded = entry.charge_request(&limits(5, 1), NOW).unwrap();
+        assert_eq!(exceeded.kind, LimitKind::Hour);
+    }
+
+    /// LIMIT-2: refused requests are counted.
+    #[test]
+    fn a_refused_request_counts() {
+        let mut entry = Entry::new(0, NOW);
+        for _ in 0..5 {
+            entry.charge_request(&limits(1, 100), NOW);
+        }
+        assert_eq!(entry.counts(NOW).requests, [5, 5, 5].into());
+    }
+
+    /// LIMIT-6: a break is reported once, until the ban resets the client.
+    #[test]
+    fn a_break_is_reported_once() {
+        let mut entry = Entry::new(0, NOW);
+        let first = |exceeded: Option<Exceeded>| exceeded.unwrap().first;
+        entry.charge_request(&limits(1, 100), NOW);
+        assert!(first(entry.charge_request(&limits(1, 100), NOW)));
+        assert!(!first(entry.charge_request(&limits(1, 100), NOW)));
+        entry.reset(4);
+        assert_eq!(entry.charge_request(&limits(1, 100), NOW), None);
+        assert!(first(entry.charge_request(&limits(1, 100), NOW)));
+    }
+
+    /// LIMIT-6: a request that has not seen the ban decides anew.
+    #[test]
+    fn an_old_snapshot_is_stale_after_the_reset() {
+        let mut entry = Entry::new(0, NOW);
+        entry.reset(7);
+        assert!(entry.is_reset_after(6) && !entry.is_reset_after(7));
+        entry.reset(3);
+        assert!(entry.is_reset_after(6), "the latest reset stands");
+    }
+
+    /// LOOKUP-2, LOOKUP-3: a client is asked about by one request; after a failure not before its
+    /// time.
+    #[test]
+    fn one_request_asks() {
+        let mut entry = Entry::new(0, NOW);
+        assert!(entry.begins_lookup(5));
+        assert!(entry.in_flight && !entry.begins_lookup(6));
+        entry.ask_again(100);
+        assert!(!entry.in_flight && !entry.begins_lookup(99));
+        assert!(entry.begins_lookup(100));
+        // A lookup that is lost is asked for again some time.
+        assert!(!entry.begins_lookup(100 + LOST_NS - 1) && entry.begins_lookup(100 + LOST_NS));
+        entry.ask_again(u64::MAX);
+        assert!(!entry.begins_lookup(u64::MAX - 1));
+    }
+
+    /// LIMIT-5: over a byte limit is a break, once the answer has ended.
+    #[test]
+    fn bytes_over_the_limit_break_it() {
+        let mut entry = Entry::new(0, NOW);
+        assert_eq!(entry.charge_bytes(&limits(9, 9), NOW, 1000), None);
+        let exceeded = entry.charge_bytes(&limits(9, 9), NOW, 1).unwrap();
+        assert_eq!(
+            (exceeded.kind, exceeded.limit, exceeded.first),
+            (LimitKind::MinuteBytes, 1000, true)
+        );
+    }
+}
