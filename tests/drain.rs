@@ -33,7 +33,8 @@ fn held() -> (Application, mpsc::Sender<()>) {
 #[test]
 fn sigterm_drains() {
     let (application, release) = held();
-    let mut weir = Weir::start(&application, &[]);
+    // One worker: what was sent before a request that is answered, was read before it.
+    let mut weir = Weir::start(&application, &[("WAF_WORKERS", "1")]);
     // Connections of both kinds exist before the stop: one at work, one idle, one for the health check.
     let mut running = Connection::open(weir.address());
     running.send(&get("/held", &[("X-Forwarded-For", "203.0.113.7")]));
@@ -44,7 +45,7 @@ fn sigterm_drains() {
     // A request that is half read when the stop comes, to ask for health on a connection that is not idle.
     let mut health = Connection::open(weir.address());
     health.send(b"GET /_waf/health HTTP/1.1\r\nHost: a\r\n");
-    std::thread::sleep(Duration::from_millis(20));
+    weir.get("/read", "203.0.113.7").expect(200);
 
     weir.signal("TERM");
     wait_until("closed listeners", || {
@@ -69,9 +70,9 @@ fn sigterm_drains() {
     assert_eq!(weir.line_of("/held")["status"], 200, "the log is complete");
 }
 
-/// A second SIGTERM ends at once, with the state written or not.
+/// A second SIGTERM ends without waiting for answers, with the state written or not.
 #[test]
-fn a_second_sigterm_exits_at_once() {
+fn a_second_sigterm_waits_for_nobody() {
     let (application, _release) = held();
     let mut weir = Weir::start(&application, &[]);
     let mut running = Connection::open(weir.address());
@@ -81,14 +82,10 @@ fn a_second_sigterm_exits_at_once() {
     wait_until("closed listeners", || {
         TcpStream::connect(weir.address()).is_err()
     });
-    let start = Instant::now();
     weir.signal("TERM");
+    // The answer is never released: without the second signal the drain lasts 30 seconds, longer than
+    // this waits.
     weir.wait();
-    assert!(
-        start.elapsed() < Duration::from_secs(3),
-        "{:?}",
-        start.elapsed()
-    );
 }
 
 /// WAF_SHUTDOWN_TIMEOUT bounds the drain; the state is written all the same.
@@ -107,7 +104,6 @@ fn the_drain_is_bounded() {
         "{:?}",
         start.elapsed()
     );
-    assert!(start.elapsed() < Duration::from_secs(5));
     let clients = weir.state_file("clients.json").expect("clients.json");
     assert!(clients.to_string().contains("203.0.113.7"));
 }

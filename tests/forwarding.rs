@@ -300,7 +300,6 @@ fn retries_are_bounded() {
 fn a_refused_connection_is_502() {
     let (nobody, _bound) = Application::nobody();
     let weir = Weir::start_at(nobody, &state_dir(), &[]);
-    let start = Instant::now();
     let answer = weir.get("/gone", "203.0.113.7");
     assert_eq!(answer.status, 502);
     assert_eq!(
@@ -308,7 +307,6 @@ fn a_refused_connection_is_502() {
         Some("application/problem+json")
     );
     assert!(answer.json()["request_id"].is_string());
-    assert!(start.elapsed() < Duration::from_secs(4));
     let line = weir.line_of("/gone");
     assert_eq!(line["action"], "upstream_error");
     assert_eq!(line["status"], 502);
@@ -351,12 +349,12 @@ fn a_slow_answer_is_whole() {
     let application = Application::start(|exchange| {
         exchange.send(b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\n");
         for byte in b"patience" {
-            std::thread::sleep(Duration::from_millis(60));
+            std::thread::sleep(Duration::from_millis(200));
             exchange.send(&[*byte]);
         }
         After::KeepAlive
     });
-    let weir = Weir::start(&application, &[("WAF_UPSTREAM_TIMEOUT", "300ms")]);
+    let weir = Weir::start(&application, &[("WAF_UPSTREAM_TIMEOUT", "1s")]);
     assert_eq!(weir.get("/slow", "203.0.113.7").body, b"patience");
     assert_eq!(weir.line_of("/slow")["action"], "passed");
 }
@@ -469,10 +467,7 @@ fn extra_bytes_are_no_answer_to_the_next() {
         connection.send(&get(&format!("/{n}"), &[]));
         let answer = connection.response();
         assert_ne!(answer.body, b"poison");
-        assert!(
-            answer.status == 502 || answer.text() == format!("/{n}"),
-            "{answer:?}"
-        );
+        assert_eq!(answer.expect(200).text(), format!("/{n}"));
     }
     let mut used: Vec<_> = application
         .requests()
@@ -508,18 +503,13 @@ fn bodiless_answers_stay_bodiless() {
         let answer = connection
             .try_response(method == "HEAD")
             .unwrap_or_else(|ended| panic!("{method} {target}: {ended:?}"));
-        assert!(
-            answer.status == status || answer.status == 502,
-            "{answer:?}"
-        );
+        assert_eq!(answer.status, status, "{answer:?}");
         let expected: &[u8] = if target == "/200" && method == "GET" {
             b"poison"
         } else {
             b""
         };
-        if answer.status != 502 {
-            assert_eq!(answer.body, expected, "{method} {target}");
-        }
+        assert_eq!(answer.body, expected, "{method} {target}");
         assert!(!connection.has_leftovers(), "{method} {target}");
     }
 }
@@ -558,17 +548,19 @@ fn early_hints_do_not_disturb_the_answer() {
 fn there_is_no_tunnel_to_be_had() {
     let application = Application::ok();
     let weir = Weir::start(&application, &[]);
-    for bytes in [
-        &b"CONNECT example.org:443 HTTP/1.1\r\nHost: example.org:443\r\n\r\n"[..],
-        b"CONNECT /x HTTP/1.1\r\nHost: example.org\r\n\r\n",
-        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    for (bytes, status) in [
+        (
+            &b"CONNECT example.org:443 HTTP/1.1\r\nHost: example.org:443\r\n\r\n"[..],
+            405,
+        ),
+        (b"CONNECT /x HTTP/1.1\r\nHost: example.org\r\n\r\n", 405),
+        (b"TRACE /x HTTP/1.1\r\nHost: example.org\r\n\r\n", 405),
     ] {
-        match try_exchange(weir.address(), bytes) {
-            Ok(answer) => assert!((400..600).contains(&answer.status), "{answer:?}"),
-            Err(Ended::TimedOut) => panic!("left open"),
-            Err(_) => {}
-        }
+        exchange(weir.address(), bytes).expect(status);
     }
+    let ended = try_exchange(weir.address(), b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+    let ended = ended.expect_err("no answer");
+    assert!(matches!(ended, Ended::Closed | Ended::Reset), "{ended:?}");
     assert!(
         application.requests().is_empty(),
         "{:?}",

@@ -5,7 +5,8 @@ use std::net::TcpListener;
 use crate::support::application::Application;
 use crate::support::weir::{Weir, state_dir};
 
-/// SETTING-1: each wrong value stops the start with 78, and the message has the name, the value and what is expected.
+/// SETTING-1: each wrong value stops the start with 78, and its message has the name, the whole value
+/// and what is expected. (The sentences themselves are judged where the settings are read.)
 #[test]
 fn every_wrong_value_is_explained() {
     // Batched: SETTING-1 has them reported together, so one start shows many.
@@ -74,11 +75,16 @@ fn every_wrong_value_is_explained() {
     for batch in batches {
         let refused = Weir::refuse(&state_dir(), batch);
         assert_eq!(refused.code, Some(78), "{refused:?}");
+        let lines = refused.stderr.lines();
+        let messages: Vec<&str> = lines
+            .filter_map(|line| line.strip_prefix("weir: "))
+            .collect();
         for (name, value) in *batch {
-            let wrong = value.rsplit(", ").next().expect("the wrong part");
-            let line = refused.stderr.lines().find(|line| line.contains(name));
-            let line = line.unwrap_or_else(|| panic!("{name} is not named: {}", refused.stderr));
-            assert!(line.contains(wrong), "{name}={value}: {line}");
+            let begin = format!("{name}={value:?} ");
+            let message = messages.iter().find(|message| message.starts_with(&begin));
+            let message = message.unwrap_or_else(|| panic!("{begin}: {}", refused.stderr));
+            let (_, expected) = message.split_once("expected ").expect("what is expected");
+            assert!(expected.len() > 3, "{message}");
         }
     }
 }
@@ -146,9 +152,9 @@ fn an_address_in_use_stops_the_start() {
 /// SETTING-2: an upstream that is the service itself would answer in circles.
 #[test]
 fn the_service_does_not_protect_itself() {
-    let free = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let address = free.local_addr().expect("it").to_string();
-    drop(free);
+    // Bound and not listening: nobody else gets the port meanwhile.
+    let (address, _bound) = Application::nobody();
+    let address = address.to_string();
     let refused = Weir::refuse(
         &state_dir(),
         &[
@@ -199,11 +205,8 @@ fn an_empty_value_is_unset() {
 
 /// SETTING-4: an IPv6 listener, and lists with blanks.
 #[test]
+#[ignore = "needs IPv6 on loopback; .ci/run runs it"]
 fn ipv6_can_be_listened_on() {
-    if TcpListener::bind("[::1]:0").is_err() {
-        println!("no IPv6 on this machine");
-        return;
-    }
     let application = Application::ok();
     let weir = Weir::start(
         &application,

@@ -21,8 +21,18 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 /// # Panics
 /// After [`PATIENCE`], naming what was waited for.
 #[track_caller]
-pub(crate) fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
+pub(crate) fn wait_for<T>(what: &str, ask: impl FnMut() -> Option<T>) -> T {
+    wait_for_within(PATIENCE, what, ask)
+}
+
+/// The same with another patience: a start on full files takes long in a debug build.
+#[track_caller]
+pub(crate) fn wait_for_within<T>(
+    patience: Duration,
+    what: &str,
+    mut ask: impl FnMut() -> Option<T>,
+) -> T {
+    let deadline = Instant::now() + patience;
     loop {
         if let Some(answer) = ask() {
             return answer;

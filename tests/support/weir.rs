@@ -21,7 +21,7 @@ use serde_json::Value;
 
 use super::application::Application;
 use super::raw_client::{self, Response};
-use super::{wait_for, wait_until};
+use super::{PATIENCE, wait_for, wait_for_within, wait_until};
 
 pub(crate) const ADMIN_TOKEN: &str = "admin-token-3f9c";
 pub(crate) const METRICS_TOKEN: &str = "metrics-token-77b1";
@@ -163,11 +163,17 @@ impl Weir {
             command.env(name, value);
         }
         let environment: BTreeMap<_, _> = command.get_envs().collect();
-        let started_with = format!("weir {arguments:?} with {environment:#?}");
+        let environment: Vec<String> = environment
+            .into_iter()
+            .filter_map(|(name, value)| Some((name.to_str()?, value?.to_str()?)))
+            .filter(|(name, _)| name.starts_with("WAF_"))
+            .map(|(name, value)| format!("  {name}={value}"))
+            .collect();
+        let started_with = format!("weir {arguments:?} with\n{}", environment.join("\n"));
         let mut child = command.spawn().expect("the binary runs");
         let output = gather(child.stdout.take().expect("stdout"));
         let log = gather(child.stderr.take().expect("stderr"));
-        let address = wait_for("the line that says listening", || {
+        let address = wait_for_within(3 * PATIENCE, "the line that says listening", || {
             let listening = first(&log, |line| line["message"] == "listening");
             if let Some(line) = listening {
                 let address = line["address"].as_str().expect("the address");
