@@ -1,4 +1,4 @@
-//! Time as one worker sees it: two clocks, read as seldom as can be.
+//! Time as one worker sees it.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use weir_shared::clock::{Clock, Now};
 
-/// Time as one worker sees it. The monotonic clock is read once a request; the wall clock on each
-/// tick, and carried forward by the monotonic one in between: a clock that is set is noticed within
-/// a tick.
+/// The two clocks of one worker. The monotonic clock is read where a request begins, where the
+/// application's response begins, and where the request ends; deadlines use the latest reading. The
+/// wall clock is read on each tick, and carried forward by the monotonic one in between: a clock
+/// that is set is noticed within a tick.
 pub struct CoarseClock {
     clock: Clock,
     mono_ns: Cell<u64>,

@@ -286,7 +286,8 @@ pub fn add_lookup(headers: &mut HeaderMap, lookup: Option<&Lookup>) {
     }
 }
 
-/// Whether a field of the client ends here: it is of one hop, pretends, or is replaced by ours.
+/// Whether a field of the client is not passed on: it is hop-by-hop, it claims what only a trusted
+/// peer may say, or ours replaces it.
 fn is_dropped(name: &HeaderName, ours: &ProxyFields<'_>) -> bool {
     is_hop_by_hop(name)
         // The body is asked for when the application is ready to take it; the 100 to the client is

@@ -1,4 +1,4 @@
-//! Who the client is (section 2): the peer, or what a trusted peer says.
+//! Who the client is (CLIENT-2 to CLIENT-4): the peer, or whom a trusted peer names.
 //!
 //! Only reads. What becomes of the headers on their way to the application is `forward/headers.rs`.
 

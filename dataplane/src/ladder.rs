@@ -1,4 +1,4 @@
-//! Every check of section 3, in order: the whole ladder.
+//! The ladder: every check of a request, in order (CHECK).
 //!
 //! Pure: no sockets, no files, no clock. It charges the client table, because a count and its check
 //! are one step; it sends nothing. What to do with a decision is `request.rs`.

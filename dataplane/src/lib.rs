@@ -1,8 +1,24 @@
-//! The data plane: accepts, identifies, decides, forwards, counts.
+//! The data plane: accepts connections, identifies clients, decides, forwards, counts.
 //!
 //! One worker is one thread with its own runtime, listener and upstream pool. Workers share the
 //! client table, the counters and the snapshot that the control plane publishes; nothing else.
-//! Everything the data plane says goes out by value over bounded channels, and it waits for nobody.
+//! Everything the data plane reports goes out by value over bounded channels, and it waits for
+//! nobody.
+//!
+//! The files in the order in which a request meets them; each uses only files below it:
+//!
+//! - `plane`: the threads are started, stopped and joined. `bind`: their listeners.
+//! - `accept`: one worker's loop: it accepts, ticks and drains. `connection_limits`: how many.
+//! - `connection`: one client connection, its time-outs and its end.
+//! - `request`: one request, top to bottom. `identity` and `forgotten_proxy`: who the client is.
+//! - `refuse`, `own`, `forward`: the three ways in which a request is answered.
+//! - `exchange`: one request until it is charged, counted and logged. `outcome`: what that comes to.
+//! - `worker`: what the requests of one thread share.
+//! - `ladder`: every check, in order, pure. `clients`: the client table.
+//! - `upstream`: a request is sent to the application, and sent again where that is safe.
+//! - `downstream`: the client's socket, its deadlines, the state of its upload.
+//! - `headers`, `trailers`, `problem`, `rate_limit`, `events`, `counters`, `request_id`,
+//!   `clock`: what the others are made of.
 #![cfg_attr(
     test,
     allow(

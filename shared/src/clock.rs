@@ -75,11 +75,6 @@ impl ManualClock {
         self.mono_ns
             .fetch_add(milliseconds * 1_000_000, Ordering::Relaxed);
     }
-
-    /// Sets the wall clock, as an administrator or NTP would; the monotonic clock stays.
-    pub fn set_wall_ms(&self, wall_ms: u64) {
-        self.wall_ms.store(wall_ms, Ordering::Relaxed);
-    }
 }
 
 fn millis(duration: std::time::Duration) -> u64 {

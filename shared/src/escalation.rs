@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::ban::Expiry;
 use crate::units::Time;
 
-/// The ban settings of section 5.
+/// The settings that decide how long a ban lasts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Policy {
     /// `WAF_BAN_FIRST`

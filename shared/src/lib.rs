@@ -12,20 +12,23 @@
     )
 )]
 
+// The words that both planes and the commands use.
 pub mod ban;
 pub mod client;
 pub mod clock;
 pub mod escalation;
-pub mod event;
-pub mod handover;
 pub mod lookup;
 pub mod netblock;
 pub mod path;
-pub mod record;
 pub mod settings;
-pub mod snapshot;
-pub mod table;
-pub mod totals;
 pub mod units;
 pub mod verdict;
 pub mod window;
+
+// What goes between the planes: up, down, and there and back.
+pub mod event;
+pub mod handover;
+pub mod record;
+pub mod snapshot;
+pub mod table;
+pub mod totals;

@@ -157,8 +157,8 @@ impl Lookup {
     /// The AS number, where one is known.
     pub fn as_number(&self) -> Option<AsNumber> {
         let text = self.asn.as_deref()?;
-        // Asked for of every new client: the form that answers have, before those that a hand may
-        // write.
+        // Read once for every new client: the form of a service's answer is tried first, before the
+        // forms that a state file may have.
         match text.strip_prefix("AS").and_then(number) {
             Some(number) => AsNumber::new(number),
             None => AsNumber::parse_named(text).ok()?.0,

@@ -5,10 +5,10 @@
 //! functions, so that an exempt path cannot be spelled past the check. What to do about the answer
 //! is the ladder's business.
 //!
-//! Two questions, two leanings. [`normalise`] and [`is_exempt`] follow RFC 3986 and, where an
-//! application might read more into a path than the RFC does, do not exempt. [`is_own`] asks what
-//! *any* application could make of the path (decoding twice, `\` as a slash, `;` as parameters,
-//! slashes merged), because a path under `/_waf/` must never arrive there (CHECK-1).
+//! The two questions are answered with different caution. [`normalise`] and [`is_exempt`] follow
+//! RFC 3986; where an application might read a path in another way, it is not exempt. [`is_own`]
+//! asks what *any* application could make of the path (decoding twice, `\` as a slash, `;` as
+//! parameters, slashes merged), because a path under `/_waf/` must never arrive there (CHECK-1).
 
 use std::borrow::Cow;
 
@@ -70,7 +70,7 @@ pub fn own_path_exact(path: &str) -> bool {
 /// every path.
 ///
 /// A path that an application could still climb out of (`/static/..%2fadmin`, `/static//../admin`)
-/// is not exempt: the limits would be the price of one slash.
+/// is not exempt: one slash would take a request past the limits.
 pub fn is_exempt(path: &str, prefixes: &[String]) -> bool {
     if prefixes.is_empty() {
         return false;
@@ -380,7 +380,7 @@ mod tests {
         }
     }
 
-    /// CHECK: exempt prefixes match whole segments of the normalised path (section 13, item 3).
+    /// CHECK: exempt prefixes match whole segments of the normalised path.
     #[test]
     fn exempt_prefixes_match_whole_segments() {
         let prefixes = ["/static".to_owned(), "/a/b".to_owned()];
@@ -420,8 +420,7 @@ mod tests {
         assert!(!is_exempt("/anything", &[]));
     }
 
-    /// CHECK: escapes of unreserved characters and dot segments are resolved, the rest stays
-    /// (section 13, item 3).
+    /// CHECK: escapes of unreserved characters and dot segments are resolved, the rest stays.
     #[test]
     fn normal_forms() {
         for (path, normal) in [

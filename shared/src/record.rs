@@ -110,7 +110,7 @@ pub struct Text {
 }
 
 impl Text {
-    /// No text: it starts where no batch reaches.
+    /// No text: it starts beyond the end of every batch, so looking it up finds nothing.
     pub const NONE: Self = Self {
         start: u32::MAX,
         bytes: 0,

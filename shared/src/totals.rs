@@ -88,7 +88,7 @@ pub struct OriginCounts {
     pub countries: Counts<Option<Country>>,
     /// By AS number; none is unknown.
     pub asns: Counts<Option<AsNumber>>,
-    /// Requests of AS numbers that found no room.
+    /// Requests of AS numbers beyond [`MAX_ASNS`].
     pub asns_beyond: u64,
 }
 

@@ -183,14 +183,11 @@ pub fn format_duration(duration: Duration) -> String {
     text
 }
 
-/// What [`parse_size`] allows, for error messages.
-pub const SIZE_FORM: &str = "a size such as 1048576, 64K, 100M or 10G (powers of 1024) or 100MB (powers of 1000) is allowed";
-
 /// Reads a size in bytes. `K`, `M`, `G`, `T` are powers of 1024 as in nginx and HAProxy, and so are
 /// `KiB` …; `KB` … are powers of 1000.
 ///
 /// # Errors
-/// The text that was found instead, without what is allowed; see [`SIZE_FORM`].
+/// The text that was found instead, without what is allowed.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let wrong = || format!("{text:?} is not a size");
     let text = text.trim();

@@ -120,7 +120,7 @@ impl Action {
     }
 }
 
-/// Which limit was broken: the six windows of section 4, `limit_hit` of the log, `kind` of
+/// Which limit was broken: one of six windows; `limit_hit` of the log, `kind` of
 /// `waf_limit_hits_total`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

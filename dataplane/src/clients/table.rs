@@ -67,6 +67,22 @@ struct Admission {
     from_file: u64,
 }
 
+impl Admission {
+    /// Notes a client that came in older than others. Who is not in the queue is taken for younger
+    /// than all who are: an older one would be passed over until the next pass.
+    fn note_old(&mut self, seen_ns: u64, client: Client) {
+        let old = (seen_ns, client);
+        let at = self.oldest.partition_point(|held| *held < old);
+        if at < self.oldest.len() {
+            self.oldest.insert(at, old);
+        }
+        // Those that were forgotten stay in the queue: it is bounded all the same.
+        if self.oldest.len() > MAX_CLIENTS {
+            self.oldest.clear();
+        }
+    }
+}
+
 impl Default for Table {
     fn default() -> Self {
         Self::with_capacity(MAX_CLIENTS)
@@ -107,6 +123,8 @@ impl Table {
         let mut admission = self.admission();
         self.admit(&mut admission, client, new_entry(now));
         let mut entry = self.map.entry(client).or_insert_with(|| new_entry(now));
+        // The entry's own lock suffices from here on: other clients come in meanwhile.
+        drop(admission);
         mark_seen(&mut entry, now);
         work(&mut entry)
     }
@@ -278,6 +296,8 @@ impl ClientTable for Table {
         let mut entry = Entry::new(admission.from_file, 0);
         fill(&mut entry);
         self.admit(&mut admission, row.client, entry);
+        let seen_ns = admission.from_file;
+        admission.note_old(seen_ns, row.client);
     }
 
     fn forget(&self, client: Client) {
@@ -469,6 +489,31 @@ mod tests {
             ],
             [2, 3, 2, 2]
         );
+    }
+
+    /// LIMIT-7: a client from a file is older than any that was seen, also where the oldest are
+    /// already known.
+    #[test]
+    fn a_client_put_in_later_is_the_first_to_go() {
+        let table = Table::with_capacity(3);
+        for (step, client) in (0..).zip(1..=4) {
+            table.touch(Client::V4(client), at(step), |_| ());
+        }
+        let mut row = table.row(Client::V4(4)).unwrap();
+        row.client = Client::V4(5);
+        table.put(row);
+        table.touch(Client::V4(6), at(9), |_| ());
+        let kept = table.rows().into_iter().map(|row| row.client);
+        assert_eq!(kept.collect::<Vec<_>>(), [3, 4, 6].map(Client::V4));
+    }
+
+    /// LIMIT-7: while one client's entry is worked on, new clients are admitted.
+    #[test]
+    fn admission_does_not_wait_for_work() {
+        let table = Table::with_capacity(3);
+        let free = |_: &mut Entry| table.admission.try_lock().is_ok();
+        assert!(table.touch(Client::V4(1), at(0), free), "a new client");
+        assert!(table.touch(Client::V4(1), at(1), free), "a kept one");
     }
 
     /// A client from a file is older than any that was seen, and its history comes back.

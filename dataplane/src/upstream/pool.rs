@@ -34,7 +34,7 @@ pub struct UpstreamConnection {
     idle_since_ns: u64,
 }
 
-/// A connection that someone has to drive.
+/// What moves a connection: whoever uses the connection polls it.
 pub struct Driver {
     connection: Connection<TokioIo<TcpStream>, RequestBody>,
     over: bool,
@@ -44,8 +44,8 @@ impl Driver {
     /// Moves what can be moved; true once the connection is over.
     pub fn drive(&mut self, cx: &mut Context<'_>) -> bool {
         if !self.over && Pin::new(&mut self.connection).poll(cx).is_ready() {
-            // Its error, if any, was given to the request that waited; an idle connection's end
-            // needs no word.
+            // Its error, if any, was given to the request that waited. That an idle connection ends
+            // is usual, and not logged.
             self.over = true;
         }
         self.over
