@@ -19,8 +19,7 @@ use crossbeam_channel::bounded;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use weir_controlplane::lookup::Lookups;
 use weir_controlplane::request_log::RequestLog;
-use weir_controlplane::state::Keeper;
-use weir_controlplane::{Control, ControlHandle, Feeds, Wiring};
+use weir_controlplane::{Control, ControlHandle, Feeds, StateFiles, Wiring};
 use weir_dataplane::clients::table::Table;
 use weir_dataplane::clients::terms::LookupRules;
 use weir_dataplane::{Bound, Counting, DataPlane, Parts, Records, Stop};
@@ -83,8 +82,8 @@ pub fn serve(settings: Settings, announce: Announce) -> Result<(), StartError> {
     // Everything that can refuse the start comes before the first thread that serves.
     let bound = Bound::new(settings.listen, settings.workers).map_err(|error| unfit(&error))?;
     let address = bound.address();
-    let (keeper, mut start) =
-        Keeper::open(&settings.state.dir, clock.clone()).map_err(|error| unfit(&error))?;
+    let (files, mut start) =
+        StateFiles::open(&settings.state.dir, clock.clone()).map_err(|error| unfit(&error))?;
 
     let snapshots = Arc::new(ArcSwap::from_pointee(Snapshot::default()));
     let table = Arc::new(Table::new(LookupRules::of(&settings)));
@@ -107,7 +106,7 @@ pub fn serve(settings: Settings, announce: Announce) -> Result<(), StartError> {
             let counting = counting.clone();
             Arc::new(move || counting.totals())
         },
-        keeper,
+        files,
         start,
         lookups,
         feeds: Feeds {

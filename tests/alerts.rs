@@ -300,10 +300,9 @@ fn off_is_off() {
     }
     weir.stop();
     let file = weir.state_file("alerts.json").expect("alerts.json");
-    assert_eq!(
-        file,
-        json!({"version":1,"counters":[],"cooldowns":[],"alerts":[]})
-    );
+    for list in ["counters", "cooldowns", "alerts"] {
+        assert_eq!(file[list], json!([]), "{file}");
+    }
 }
 
 /// ALERT-4: a ban is an alert with the broken limit and its percent, also where no request is logged.

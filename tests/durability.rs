@@ -339,13 +339,10 @@ fn kills(rounds: usize, seed: u64) {
         } else {
             (0, 160_000)
         };
-        // One at a time: what an editor did not read it takes out of the file, acknowledged or not.
-        let turn = Mutex::new(());
         std::thread::scope(|scope| {
             scope.spawn(|| break_limits(address, &numbers, &killed));
             scope.spawn(|| {
                 for _ in 0..6 {
-                    let _turn = turn.lock();
                     if ban_and_lift(address, &numbers, &acknowledged).is_none() {
                         break;
                     }
@@ -353,7 +350,6 @@ fn kills(rounds: usize, seed: u64) {
             });
             scope.spawn(|| {
                 for _ in 0..edits {
-                    let _turn = turn.lock();
                     edit(&directory, &numbers, &killed);
                 }
             });
@@ -500,7 +496,8 @@ fn outage(state: &StateDir, mut disk: impl FnMut(&Weir, bool)) {
         200,
         "lifted all the same"
     );
-    for file in ["bans.json", "clients.json", "lookups.json", "alerts.json"] {
+    // lookups.json does not change, and is not written then.
+    for file in ["bans.json", "clients.json", "alerts.json"] {
         wait_for(&format!("the errors of {file}"), || {
             (writes(&weir, file, "error") >= 1.0).then_some(())
         });
@@ -525,7 +522,7 @@ fn outage(state: &StateDir, mut disk: impl FnMut(&Weir, bool)) {
     );
     let file = weir.wait_for_bans("everything", |bans| bans.len() == 3);
     assert!(file["bans"][0]["lifted"].is_string(), "{file}");
-    for file in ["bans.json", "clients.json", "lookups.json", "alerts.json"] {
+    for file in ["bans.json", "clients.json", "alerts.json"] {
         weir.wait_for_process_log(&["INFO", file, "written again"]);
     }
     assert!(writes(&weir, "bans.json", "ok") > written);

@@ -176,10 +176,7 @@ fn a_removed_ban_is_forgotten() {
 #[test]
 fn an_edit_and_memory_are_merged() {
     let application = Application::ok();
-    let weir = Weir::start(
-        &application,
-        &[ONE_PER_HOUR, ("WAF_STATE_WRITE_DELAY", "300ms")],
-    );
+    let weir = Weir::start(&application, &[ONE_PER_HOUR]);
     weir.ban("netblock", "10.1.0.0/24", "1h");
     let mut file = weir.state_file("bans.json").expect("bans.json");
     weir.break_limit("203.0.113.7");
@@ -197,6 +194,114 @@ fn an_edit_and_memory_are_merged() {
     let all = ["10.1.0.0/24", "198.51.100.0/24", "203.0.113.0/24"];
     weir.wait_for_bans("all three", |bans| nets(bans) == all);
     assert_eq!(nets(&weir.bans()), all);
+}
+
+/// STATE-4: a script reads every file, bans are made, lifted and clients counted and all of it is written, and then the script
+/// saves what it read with a change of its own: nothing of either is lost, in memory and on disk.
+#[test]
+fn a_stale_copy_forgets_nothing() {
+    let application = Application::ok();
+    let settings = [
+        ("WAF_RATE_LIMIT_PER_MINUTE", "4"),
+        ("WAF_STATE_WRITE_DELAY", "10ms"),
+        ("WAF_STATE_COUNTER_INTERVAL", "100ms"),
+        ("WAF_ANOMALY_TOTAL_REQUESTS_PER_HOUR", "1000"),
+    ];
+    let weir = Weir::start(&application, &settings);
+    weir.ban("netblock", "10.1.0.0/24", "1h");
+    weir.ban("netblock", "10.2.0.0/24", "1h");
+    let count = |number: usize| {
+        for _ in 0..number {
+            weir.get("/a", "192.0.2.7");
+        }
+    };
+    count(1);
+    let passed = |file: &Value| {
+        let rows = file["clients"].as_array()?;
+        rows.iter().find(|row| row["client"] == "192.0.2.7")?["passed"].as_u64()
+    };
+    let total = |file: &Value| file["counters"][0]["requests"]["hour"]["current"].as_u64();
+    let read = |name: &str| weir.state_file(name).expect("a state file");
+    wait_for("one request in both files", || {
+        let counted = weir
+            .state_file("clients.json")
+            .is_some_and(|file| passed(&file) == Some(1))
+            && weir
+                .state_file("alerts.json")
+                .is_some_and(|file| total(&file) >= Some(1));
+        counted.then_some(())
+    });
+    let names = ["bans.json", "clients.json", "alerts.json"];
+    let [mut bans, mut clients, mut alerts] = names.map(read);
+
+    // The editor is open: an admin's ban, an automatic one, a lift, and requests.
+    weir.ban("netblock", "10.3.0.0/24", "1h");
+    assert_eq!(
+        weir.admin("DELETE", "/_waf/bans/10.1.0.7", None).status,
+        200
+    );
+    for _ in 0..5 {
+        weir.get("/a", "203.0.113.7");
+    }
+    count(2);
+    weir.wait_for_bans("four bans", |bans| bans.len() == 4);
+    let counted =
+        |clients: &Value, alerts: &Value| passed(clients) == Some(3) && total(alerts) >= Some(8);
+    wait_for("all requests in both files", || {
+        let (clients, alerts) = (
+            weir.state_file("clients.json")?,
+            weir.state_file("alerts.json")?,
+        );
+        counted(&clients, &alerts).then_some(())
+    });
+
+    let entry = json!({"netblock": "198.51.100.0/24", "ban_expires": "permanent"});
+    bans["bans"].as_array_mut().expect("a list").push(entry);
+    clients["owner"] = json!("ops");
+    alerts["owner"] = json!("ops");
+    for (name, file) in names.iter().zip([&bans, &clients, &alerts]) {
+        fs::write(weir.state_path(name), pretty(file)).expect("writes");
+    }
+    let (all, lifted) = (
+        [
+            "10.1.0.0/24",
+            "10.2.0.0/24",
+            "10.3.0.0/24",
+            "198.51.100.0/24",
+            "203.0.113.0/24",
+        ],
+        ["10.1.0.0/24"],
+    );
+    let sorted = |bans: &[Value], keep: &dyn Fn(&Value) -> bool| {
+        let mut nets: Vec<_> = bans
+            .iter()
+            .filter(|ban| keep(ban))
+            .map(|ban| ban["netblock"].as_str().unwrap_or_default().to_owned())
+            .collect();
+        nets.sort();
+        nets
+    };
+    weir.wait_for_bans("all five", |bans| sorted(bans, &|_| true) == all);
+    for bans in [
+        weir.bans(),
+        read("bans.json")["bans"]
+            .as_array()
+            .expect("a list")
+            .clone(),
+    ] {
+        assert_eq!(sorted(&bans, &|_| true), all);
+        assert_eq!(sorted(&bans, &|ban| !ban["lifted"].is_null()), lifted);
+    }
+    wait_for("the copies are taken in and the files written", || {
+        let (clients, alerts) = (
+            weir.state_file("clients.json")?,
+            weir.state_file("alerts.json")?,
+        );
+        let taken = clients["owner"] == "ops" && alerts["owner"] == "ops";
+        (taken && counted(&clients, &alerts)).then_some(())
+    });
+    let client = weir.admin("GET", "/_waf/clients/192.0.2.7", None).json();
+    assert_eq!(client["client"]["passed"], 3);
 }
 
 /// STATE: members that nobody here knows are kept at every level of each file, also where memory changes what they stand

@@ -1,16 +1,16 @@
 //! The control loop: one thread that owns the ban ledger, and everything that follows from an event.
 //!
-//! Breaks come up from the data plane, admin requests over the handover, edits from the keeper, commands from the
+//! Breaks come up from the data plane, admin requests over the handover, edits from the thread of the state files, commands from the
 //! process. Each turn takes breaks first, since others wait for nobody's safety; then it does what time asks for: write
 //! state files, give up waiting, say again that bans can be made.
 //!
-//! It leaves the ban rules to `bans/`, routes and bodies to `admin/`, and files to the keeper's own thread: nothing here
+//! It leaves the ban rules to `bans/`, routes and bodies to `admin/`, and files to a thread of their own: nothing here
 //! waits for a disk, and what takes long is done a piece a turn (lists of bans) or elsewhere (writing them).
 //!
 //! A panic in a turn is a bug. It is logged, what follows from the bans is worked out anew, and the loop goes on; after
 //! [`MAX_PANICS`] within [`PANIC_SPAN_NS`] the process ends, since a filter that cannot ban any more must not look alive.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,16 +36,18 @@ use crate::admin::problem::Problem;
 use crate::admin::token::{AdminTokenHolder, TokenError};
 use crate::admin::{Ask, Front, Request, clients};
 use crate::alert::Alerts;
+use crate::alert::document::{AlertsEntry, AlertsFile, AlertsKey};
 use crate::anomaly::Anomalies;
+use crate::bans::document::{BanKey, BansFile};
 use crate::bans::ledger::{BreakOutcome, Full, Ledger, Rules};
-use crate::bans::notice::Notices;
 use crate::bans::publish::Publisher;
+use crate::clients::ClientsFile;
+use crate::files::{AnyEdit, Content, Files, StartState, StateFiles, Which};
+use crate::line_limit::LineLimit;
+use crate::lookup::document::LookupsFile;
 use crate::lookup::{FileFault, Lookups};
 use crate::metrics::Facts;
-use crate::state::{
-    AlertsEntry, AlertsKey, BanKey, Edit, EditChange, Keeper, Save, Saved, StartState, StateCounts,
-    StateFile, WriteFault,
-};
+use crate::state::{Change, WriteFault};
 use crate::top::Top;
 
 /// The longest the loop sleeps: how late a write may be, or the word that bans can be made again.
@@ -80,13 +82,6 @@ const MAX_LISTINGS: usize = 64;
 /// Admin requests that may wait for the loop; one more is 503.
 const ADMIN_QUEUE: usize = 64;
 
-/// How long an answer waits for the disk before it says `"persisted": false`.
-const PERSIST_WAIT_NS: u64 = 5_000_000_000;
-
-/// The most saves whose outcome is awaited: with a disk that hangs, further answers do not wait at all. What failed is
-/// tried again by the keeper, which keeps the newest document.
-const MAX_SAVES: usize = 256;
-
 /// How long a stop waits for the last writes.
 const STOP_WAIT: Duration = Duration::from_secs(10);
 
@@ -111,7 +106,7 @@ pub struct Wiring {
     /// Folds the data plane's counters.
     pub totals: Arc<dyn Fn() -> Totals + Send + Sync>,
     /// The state files.
-    pub keeper: Keeper,
+    pub files: StateFiles,
     /// What they held.
     pub start: StartState,
     /// The lookups; what lookups.json held is theirs already.
@@ -175,26 +170,18 @@ pub struct Control {
     countries: Top<Option<Country>>,
     asns: Top<Option<AsNumber>>,
     lookups: Lookups,
-    disk: Disk,
+    files: Files,
     breaks: Receiver<LimitExceeded>,
     requests: Receiver<Request>,
     /// Lists that are being gathered, in the order they were asked for; at most [`MAX_LISTINGS`].
     listings: VecDeque<(Listing, String, Respond)>,
     stop: Receiver<Stop>,
-    saved: Receiver<(u64, bool)>,
     /// Clients whose breaks are being handled: after a panic they are released, or they would never be reported again.
     in_hand: Vec<Client>,
     /// Bans that are published and wait for their circumstances; their clients are reset afterwards.
     unnoted: VecDeque<(LimitExceeded, BanKey)>,
-    /// The last edit that was taken in.
-    applied: u64,
-    saves: Saves,
-    /// When bans.json is to be written because it lacks something, on the monotonic clock.
-    bans_due_ns: Option<u64>,
-    /// When all files were saved last, on the monotonic clock.
-    all_saved_ns: u64,
-    ban_notices: Notices,
-    drop_notices: Notices,
+    ban_notices: LineLimit,
+    drop_notices: LineLimit,
 }
 
 /// Steers the loop from other threads.
@@ -207,36 +194,6 @@ pub struct ControlHandle {
 
 /// SIGTERM, after the last request.
 struct Stop;
-
-/// The keeper's face, as functions: tests put a disk of their own behind it.
-pub(crate) struct Disk {
-    pub(crate) edits: Receiver<Edit>,
-    pub(crate) faults: Receiver<WriteFault>,
-    pub(crate) save: Box<dyn Fn(Save, u64, Option<Saved>) + Send>,
-    pub(crate) counts: Box<dyn Fn() -> StateCounts + Send>,
-}
-
-/// Writes whose outcome is awaited.
-struct Saves {
-    outcomes: Sender<(u64, bool)>,
-    next: u64,
-    /// Who waits for each of them, until told. At most [`MAX_SAVES`].
-    open: HashMap<u64, Option<Waiting>>,
-}
-
-/// An answer that waits for the disk.
-struct Waiting {
-    respond: Respond,
-    pending: Pending,
-    /// Until when, on the monotonic clock.
-    deadline_ns: u64,
-}
-
-impl Waiting {
-    fn answer(self, persisted: bool) {
-        (self.respond)(self.pending.answer(persisted));
-    }
-}
 
 impl ControlHandle {
     /// The function that answers requests under `/_waf/`.
@@ -261,57 +218,25 @@ impl ControlHandle {
     }
 }
 
-impl From<Keeper> for Disk {
-    fn from(keeper: Keeper) -> Self {
-        let keeper = Arc::new(keeper);
-        Self {
-            edits: keeper.edits().clone(),
-            faults: keeper.faults().clone(),
-            counts: Box::new({
-                let keeper = Arc::clone(&keeper);
-                move || keeper.counts()
-            }),
-            save: Box::new(move |document, applied, saved| keeper.save(document, applied, saved)),
-        }
-    }
-}
-
 impl Control {
     /// Takes in what the state files held and publishes the first snapshot: when it returns, every ban is in force.
     ///
     /// # Errors
     /// See [`ControlError`].
     pub fn new(wiring: Wiring) -> Result<(Self, ControlHandle), ControlError> {
-        let disk = Disk::from(wiring.keeper);
-        Self::with_disk(
-            wiring.settings,
-            wiring.clock,
-            wiring.snapshots,
-            wiring.table,
-            wiring.breaks,
-            wiring.totals,
-            disk,
-            wiring.start,
-            wiring.lookups,
-            wiring.feeds,
-            wiring.version,
-        )
-    }
-
-    #[expect(clippy::too_many_arguments, reason = "`Wiring` names them for callers")]
-    pub(crate) fn with_disk(
-        settings: Arc<Settings>,
-        clock: Clock,
-        snapshots: Arc<ArcSwap<Snapshot>>,
-        table: Arc<dyn ClientTable>,
-        breaks: Receiver<LimitExceeded>,
-        totals: Arc<dyn Fn() -> Totals + Send + Sync>,
-        disk: Disk,
-        start: StartState,
-        lookups: Lookups,
-        feeds: Feeds,
-        version: &'static str,
-    ) -> Result<(Self, ControlHandle), ControlError> {
+        let Wiring {
+            settings,
+            clock,
+            snapshots,
+            table,
+            breaks,
+            totals,
+            files,
+            start,
+            lookups,
+            feeds,
+            version,
+        } = wiring;
         let now = clock.now();
         let mut ledger =
             Ledger::new(Rules::from(&*settings), start.bans, now.wall_ms).map_err(|held| {
@@ -332,7 +257,6 @@ impl Control {
         }
         let (queue, requests) = bounded(ADMIN_QUEUE);
         let (stopping, stop) = bounded(1);
-        let (outcomes, saved) = bounded(MAX_SAVES + StateFile::ALL.len());
         let front = Front::new(&settings, Arc::clone(&admin_token), queue)?;
         let control = Self {
             clock,
@@ -343,6 +267,7 @@ impl Control {
             origins: feeds.origins,
             countries: Top::new(settings.endpoints.metrics_top_n),
             asns: Top::new(settings.endpoints.metrics_top_n),
+            files: Files::new(files, &settings, now),
             settings,
             ledger,
             publisher,
@@ -350,24 +275,14 @@ impl Control {
             totals,
             answers: Answers::start(version).map_err(ControlError::Thread)?,
             lookups,
-            disk,
             breaks,
             requests,
             listings: VecDeque::new(),
             stop,
-            saved,
             in_hand: Vec::new(),
             unnoted: VecDeque::new(),
-            applied: 0,
-            saves: Saves {
-                outcomes,
-                next: 0,
-                open: HashMap::new(),
-            },
-            bans_due_ns: None,
-            all_saved_ns: now.mono_ns,
-            ban_notices: Notices::default(),
-            drop_notices: Notices::default(),
+            ban_notices: LineLimit::default(),
+            drop_notices: LineLimit::default(),
         };
         let handle = ControlHandle {
             front: Arc::new(front),
@@ -408,8 +323,7 @@ impl Control {
         select.recv(&self.breaks);
         select.recv(&self.requests);
         select.recv(&self.stop);
-        select.recv(&self.saved);
-        select.recv(&self.disk.edits);
+        self.files.select(&mut select);
         let waits = self.finished_wait || !self.unnoted.is_empty() || !self.listings.is_empty();
         let wait = if waits { Duration::ZERO } else { wait };
         let _ = select.ready_timeout(wait);
@@ -423,7 +337,7 @@ impl Control {
         self.take_finished(now);
         self.take_edits(now);
         self.take_faults(now);
-        self.take_outcomes();
+        self.files.take_outcomes();
         for _ in 0..MAX_ADMIN_A_TURN {
             match self.requests.try_recv() {
                 Ok(request) => {
@@ -477,7 +391,7 @@ impl Control {
             match outcome {
                 BreakOutcome::Banned(key) => {
                     self.notice_ban(key);
-                    self.bans_changed(now);
+                    self.files.bans_stale(now);
                     self.unnoted.push_back((broken, key));
                 }
                 BreakOutcome::Already => self.table.reset(broken.client, generation),
@@ -502,7 +416,7 @@ impl Control {
             if let Some(ban) = self.ledger.ban(key) {
                 self.alerts.ban(ban, now.wall_ms);
             }
-            self.bans_changed(now);
+            self.files.bans_stale(now);
             self.table.reset(client, self.publisher.generation());
             self.in_hand.clear();
         }
@@ -560,72 +474,84 @@ impl Control {
         for FileFault { file, error } in self.lookups.file_faults() {
             self.alerts.file_error(&file, &error, now.wall_ms);
         }
-        while let Ok(WriteFault { file, error }) = self.disk.faults.try_recv() {
+        while let Ok(WriteFault { file, error }) = self.files.faults().try_recv() {
             self.alerts.state_error(file, &error, now.wall_ms);
         }
     }
 
+    /// Brings edits into force. Each is followed by a document that holds it: its file is not written with another.
     fn take_edits(&mut self, now: Now) {
-        loop {
-            match self.disk.edits.try_recv() {
-                Ok(edit) => self.take_edit(&edit, now),
-                Err(TryRecvError::Empty) => break,
-                Err(TryRecvError::Disconnected) => {
-                    self.disk.edits = never();
-                    break;
-                }
+        while let Some(edit) = self.files.next_edit() {
+            self.take_edit(&edit, now);
+            self.edit_taken(&edit);
+        }
+    }
+
+    fn edit_taken(&mut self, edit: &AnyEdit) {
+        let which = self.files.taken(edit);
+        let content = self.content(which);
+        self.files.save(content, None);
+    }
+
+    fn take_edit(&mut self, edit: &AnyEdit, now: Now) {
+        match edit {
+            AnyEdit::Bans(edit) => self.edit_bans(&edit.changes, now),
+            AnyEdit::Clients(edit) => self.edit_clients(&edit.changes),
+            AnyEdit::Lookups(edit) => self.edit_lookups(&edit.changes),
+            AnyEdit::Alerts(edit) => self.edit_alerts(&edit.changes),
+        }
+    }
+
+    fn edit_bans(&mut self, changes: &[Change<BansFile>], now: Now) {
+        let refused = self.ledger.edit(changes, now.wall_ms);
+        self.publisher.publish(&mut self.ledger, now.wall_ms);
+        if refused > 0 {
+            tracing::warn!(
+                "{refused} entries of the edited bans.json did not fit: none of the {} bans that WAF_MAX_BANS \
+                 allows may be dropped",
+                self.settings.bans.max
+            );
+        }
+        self.notice_drops();
+    }
+
+    fn edit_clients(&self, changes: &[Change<ClientsFile>]) {
+        for change in changes {
+            match change {
+                Change::Remove(client) => self.table.forget(*client),
+                Change::Put { after, .. } => self.table.put(after.row.clone()),
             }
         }
     }
 
-    fn take_edit(&mut self, edit: &Edit, now: Now) {
-        match &edit.change {
-            EditChange::Bans { put, removed } => {
-                let merge = |ours: &Ban, theirs: &Ban| edit.merged(ours, theirs);
-                let refused = self.ledger.edit(put, removed, merge, now.wall_ms);
-                self.publisher.publish(&mut self.ledger, now.wall_ms);
-                if refused > 0 {
-                    tracing::warn!(
-                        "{refused} entries of the edited bans.json did not fit: none of the {} bans that WAF_MAX_BANS \
-                         allows may be dropped",
-                        self.settings.bans.max
-                    );
-                }
-                if self.notice_drops() {
-                    self.bans_changed(now);
-                }
+    fn edit_lookups(&mut self, changes: &[Change<LookupsFile>]) {
+        self.lookups.edit(changes);
+        if self.lookups.uses_rows() {
+            // Each is asked about again with its next request, and the answer is the edited one.
+            for change in changes {
+                self.table.forget_lookup(match change {
+                    Change::Remove(client) => *client,
+                    Change::Put { after, .. } => after.row.client,
+                });
             }
-            EditChange::Clients { put, removed } => {
-                for client in removed {
-                    self.table.forget(*client);
+        }
+    }
+
+    fn edit_alerts(&mut self, changes: &[Change<AlertsFile>]) {
+        for change in changes {
+            match change {
+                Change::Remove(AlertsKey::Counter(scope)) => {
+                    self.anomalies.counters().remove(*scope);
                 }
-                for row in put {
-                    self.table.put(row.clone());
+                Change::Remove(AlertsKey::Cooldown(scope)) => {
+                    self.anomalies.cooldowns().remove(*scope);
                 }
-            }
-            EditChange::Lookups { put, removed } => {
-                self.lookups.edit(put, removed);
-                if self.lookups.uses_rows() {
-                    // Each is asked about again with its next request, and the answer is the edited one.
-                    let changed = put.iter().map(|row| &row.client).chain(removed);
-                    changed.for_each(|client| self.table.forget_lookup(*client));
-                }
-            }
-            EditChange::Alerts { put, removed } => {
-                for key in removed {
-                    match *key {
-                        AlertsKey::Counter(scope) => self.anomalies.counters().remove(scope),
-                        AlertsKey::Cooldown(scope) => self.anomalies.cooldowns().remove(scope),
-                        AlertsKey::Alert(time) => self.alerts.remove(time),
-                    }
-                }
-                for entry in put {
-                    put_entry(&mut self.anomalies, &mut self.alerts, entry.clone());
+                Change::Remove(AlertsKey::Alert(time)) => self.alerts.remove(*time),
+                Change::Put { after, .. } => {
+                    put_entry(&mut self.anomalies, &mut self.alerts, after.row.clone());
                 }
             }
         }
-        // Only now: a document that is sent from here on holds this edit.
-        self.applied = edit.number;
     }
 
     fn answer(&mut self, request: Request, now: Now) {
@@ -716,7 +642,7 @@ impl Control {
             bans_active: self.ledger.active(now.wall_ms),
             bans_made: self.ledger.made(),
             bans_dropped: self.ledger.dropped(),
-            state: (self.disk.counts)(),
+            state: self.files.counts(),
             lookups: self.lookups.facts(),
         }
     }
@@ -725,22 +651,11 @@ impl Control {
     fn periodic(&mut self, now: Now) {
         // Room may have come by a ban that ended (BAN-7: nothing else has to happen then).
         self.publisher.publish(&mut self.ledger, now.wall_ms);
-        let since_all_ns = now.mono_ns.saturating_sub(self.all_saved_ns);
-        if since_all_ns >= nanos(self.settings.state.counter_interval) {
-            self.save_all(now);
-        } else if self.bans_due_ns.is_some_and(|due_ns| due_ns <= now.mono_ns) {
-            self.save_bans(None);
+        for which in self.files.due(now) {
+            let content = self.content(*which);
+            self.files.save(content, None);
         }
-        for waiting in self.saves.open.values_mut() {
-            let late = |waiting: &mut Waiting| waiting.deadline_ns <= now.mono_ns;
-            if let Some(waiting) = waiting.take_if(late) {
-                tracing::warn!(
-                    "bans.json was not on disk within {} s: the answer says so, the write goes on",
-                    PERSIST_WAIT_NS / 1_000_000_000
-                );
-                waiting.answer(false);
-            }
-        }
+        self.files.give_up(now);
         if let Some(rest) = self.ban_notices.turn(now.wall_ms) {
             tracing::warn!("{rest} further bans were made in the last minute");
         }
@@ -751,81 +666,20 @@ impl Control {
         }
     }
 
-    /// bans.json lacks something: it is written `WAF_STATE_WRITE_DELAY` after the first change (STATE-1).
-    fn bans_changed(&mut self, now: Now) {
-        let delay_ns = nanos(self.settings.state.write_delay);
-        self.bans_due_ns
-            .get_or_insert(now.mono_ns.saturating_add(delay_ns));
-    }
-
-    fn save_all(&mut self, now: Now) {
-        self.all_saved_ns = now.mono_ns;
-        for file in StateFile::ALL {
-            self.save(file, None);
+    /// What a file is to hold.
+    fn content(&mut self, which: Which) -> Content {
+        match which {
+            Which::Bans => Content::Bans(self.ledger.all()),
+            Which::Clients => Content::Clients(self.table.rows()),
+            Which::Lookups => Content::Lookups(self.lookups.rows()),
+            Which::Alerts => Content::Alerts(alerts_entries(&mut self.anomalies, &self.alerts)),
         }
-    }
-
-    fn save(&mut self, file: StateFile, saved: Option<Saved>) {
-        match file {
-            StateFile::Bans => self.save_bans(saved),
-            StateFile::Clients => self.save_clients(saved),
-            StateFile::Lookups => self.save_lookups(saved),
-            StateFile::Alerts => self.save_alerts(saved),
-        }
-    }
-
-    /// Sends bans.json to the keeper. Only where someone waits for it is its outcome asked for: the keeper then tries at
-    /// once, and with its own pauses otherwise (STATE-7).
-    fn save_bans(&mut self, saved: Option<Saved>) {
-        self.bans_due_ns = None;
-        (self.disk.save)(Save::Bans(self.ledger.all()), self.applied, saved);
-    }
-
-    fn save_clients(&mut self, saved: Option<Saved>) {
-        (self.disk.save)(Save::Clients(self.table.rows()), self.applied, saved);
-    }
-
-    fn save_lookups(&mut self, saved: Option<Saved>) {
-        (self.disk.save)(Save::Lookups(self.lookups.rows()), self.applied, saved);
-    }
-
-    fn save_alerts(&mut self, saved: Option<Saved>) {
-        let counters = self.anomalies.counters().rows();
-        let cooldowns = self.anomalies.cooldowns().rows();
-        let entries = counters
-            .into_iter()
-            .map(|(scope, counter)| AlertsEntry::Counter(scope, counter))
-            .chain(
-                cooldowns
-                    .into_iter()
-                    .map(|(scope, cooldown)| AlertsEntry::Cooldown(scope, cooldown)),
-            )
-            .chain(self.alerts.recent().cloned().map(AlertsEntry::Alert))
-            .collect();
-        (self.disk.save)(Save::Alerts(entries), self.applied, saved);
     }
 
     /// Answers once bans.json is on disk, or when that failed or took too long (STATE-2).
     fn answer_saved(&mut self, respond: Respond, pending: Pending, now: Now) {
-        if self.saves.open.len() >= MAX_SAVES {
-            self.save_bans(None);
-            respond(pending.answer(false));
-            return;
-        }
-        let saved = self.saves.open(Some(Waiting {
-            respond,
-            pending,
-            deadline_ns: now.mono_ns.saturating_add(PERSIST_WAIT_NS),
-        }));
-        self.save_bans(Some(saved));
-    }
-
-    fn take_outcomes(&mut self) {
-        while let Ok((number, persisted)) = self.saved.try_recv() {
-            if let Some(Some(waiting)) = self.saves.open.remove(&number) {
-                waiting.answer(persisted);
-            }
-        }
+        let bans = self.ledger.all();
+        self.files.answer_saved(bans, respond, pending, now);
     }
 
     fn notice_ban(&mut self, key: BanKey) {
@@ -857,9 +711,21 @@ impl Control {
         tracing::error!("the control loop panicked: it goes on from its bans; please report this");
         self.ledger.rebuild();
         self.publisher.publish(&mut self.ledger, now.wall_ms);
-        self.bans_changed(now);
+        self.files.bans_stale(now);
         for client in std::mem::take(&mut self.in_hand) {
             self.table.release(client);
+        }
+        while let Some(edit) = self.files.interrupted() {
+            // Half of it may be in force, and again does no harm.
+            let again = catch_unwind(AssertUnwindSafe(|| self.take_edit(&edit, now)));
+            if again.is_err() {
+                tracing::error!(
+                    "an edit of a state file is not wholly in force, by a bug: save it again"
+                );
+                self.ledger.rebuild();
+                self.publisher.publish(&mut self.ledger, now.wall_ms);
+            }
+            self.edit_taken(&edit);
         }
     }
 
@@ -871,30 +737,32 @@ impl Control {
             // What a second panic leaves undone is written as it stands.
             let _ = catch_unwind(AssertUnwindSafe(|| self.recover()));
         }
-        for file in StateFile::ALL {
-            let saved = self.saves.open(None);
-            // A panic drops `saved`, which counts as an outcome: nobody waits for a write that was never asked for.
-            if catch_unwind(AssertUnwindSafe(|| self.save(file, Some(saved)))).is_err() {
-                tracing::error!("{} was not written at the stop, by a bug", file.name());
+        for which in Which::ALL {
+            let save = || {
+                let content = self.content(which);
+                self.files.save_last(content);
+            };
+            if catch_unwind(AssertUnwindSafe(save)).is_err() {
+                tracing::error!("{} was not written at the stop, by a bug", which.name());
             }
         }
         let deadline = crossbeam_channel::after(STOP_WAIT);
-        while !self.saves.open.is_empty() {
-            crossbeam_channel::select! {
-                recv(self.saved) -> outcome => if let Ok((number, persisted)) = outcome
-                    && let Some(Some(waiting)) = self.saves.open.remove(&number)
-                {
-                    waiting.answer(persisted);
-                },
-                recv(deadline) -> _ => {
-                    tracing::error!(
-                        "the state files were not written within {} s: the stop waits no longer",
-                        STOP_WAIT.as_secs()
-                    );
-                    // Dropping the keeper would wait for its thread, and that for the disk.
-                    std::mem::forget(self.disk);
-                    return;
-                }
+        while !self.files.all_saved() {
+            let mut select = Select::new();
+            let late = select.recv(&deadline);
+            self.files.select(&mut select);
+            let ready = select.ready();
+            drop(select);
+            self.files.take_outcomes();
+            // What an editor saved in the last moment is in the last write too.
+            let edits = catch_unwind(AssertUnwindSafe(|| self.take_edits(now)));
+            if ready == late || edits.is_err() {
+                tracing::error!(
+                    "the state files were not written within {} s: the stop waits no longer",
+                    STOP_WAIT.as_secs()
+                );
+                self.files.abandon();
+                return;
             }
         }
     }
@@ -922,18 +790,20 @@ pub(crate) enum Flow {
     Stop,
 }
 
-impl Saves {
-    /// Awaits one more outcome.
-    fn open(&mut self, waiting: Option<Waiting>) -> Saved {
-        let number = self.next;
-        self.next += 1;
-        self.open.insert(number, waiting);
-        let outcomes = self.outcomes.clone();
-        // The channel has a place for every open save, those of the stop included, so none is lost.
-        Saved::new(move |persisted| {
-            let _ = outcomes.try_send((number, persisted));
-        })
-    }
+/// What alerts.json is to hold.
+fn alerts_entries(anomalies: &mut Anomalies, alerts: &Alerts) -> Vec<AlertsEntry> {
+    let counters = anomalies.counters().rows().into_iter();
+    let counters: Vec<_> = counters
+        .map(|(scope, counter)| AlertsEntry::Counter(scope, counter))
+        .collect();
+    let cooldowns = anomalies.cooldowns().rows().into_iter();
+    let cooldowns = cooldowns.map(|(scope, cooldown)| AlertsEntry::Cooldown(scope, cooldown));
+    let recent = alerts.recent().cloned().map(AlertsEntry::Alert);
+    counters
+        .into_iter()
+        .chain(cooldowns)
+        .chain(recent)
+        .collect()
 }
 
 /// What alerts.json holds of one scope, or one alert.
@@ -956,27 +826,20 @@ fn log_ban(ban: &Ban) {
     );
 }
 
-fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
-}
-
 #[cfg(test)]
 mod tests {
     use weir_shared::lookup::{Lookup, Origin};
     use weir_shared::units::Time;
 
     use super::*;
+    use crate::files::MAX_WAITING;
     use crate::lookup::LookupRow;
-    use crate::testing::{NOW, Rig, Touch, body, broken, request, row, settings, settings_with};
+    use crate::testing::{
+        NOW, Rig, Touch, body, broken, next_saved, put, put_ban, request, row, settings,
+        settings_with,
+    };
 
     const HOUR: u64 = 3_600_000;
-
-    /// Tells the loop the outcome of every other file it writes at a stop.
-    fn confirm_rest(saves: &Receiver<(Save, u64, Option<Saved>)>, persisted: bool) {
-        for _ in 1..StateFile::ALL.len() {
-            saves.recv().unwrap().2.unwrap().tell(persisted);
-        }
-    }
 
     fn client(text: &str) -> Client {
         text.parse().unwrap()
@@ -1175,21 +1038,19 @@ mod tests {
         rig.break_limit("203.0.113.7");
         rig.clock.advance_ms(999);
         rig.break_limit("198.51.100.7");
-        assert!(rig.saves.try_recv().is_err());
+        assert!(rig.disk.is_idle());
         rig.clock.advance_ms(1);
         rig.turn();
-        let (document, applied, _) = rig.saves.try_recv().unwrap();
-        assert!(matches!(document, Save::Bans(bans) if bans.len() == 2));
-        assert_eq!(applied, 0);
+        let job = rig.disk.bans.take().unwrap();
+        assert_eq!((job.entries.len(), job.revision), (2, 0));
         rig.clock.advance_ms(58_999);
         rig.turn();
-        assert!(rig.saves.try_recv().is_err());
+        assert!(rig.disk.is_idle());
         rig.table.put(row("203.0.113.7"));
         rig.clock.advance_ms(1);
         rig.turn();
-        assert!(matches!(rig.saves.try_recv(), Ok((Save::Bans(_), _, _))));
-        let clients = rig.saves.try_recv().unwrap().0;
-        assert!(matches!(clients, Save::Clients(rows) if rows.len() == 1));
+        assert_eq!(rig.disk.bans.take().unwrap().entries.len(), 2);
+        assert_eq!(rig.disk.clients.take().unwrap().entries.len(), 1);
     }
 
     /// STATE-2: an admin ban is in force at once, and answered once it is on disk; where the disk fails or takes too
@@ -1206,13 +1067,13 @@ mod tests {
             let answer = rig.hand(request("POST", "/_waf/bans", text));
             rig.turn();
             assert_eq!(rig.banned_until("203.0.113.9"), Some(NOW + 2 * HOUR));
-            let (document, _, saved) = rig.saves.try_recv().unwrap();
-            assert!(matches!(document, Save::Bans(bans) if bans.len() == 1));
+            let mut job = rig.disk.bans.take().unwrap();
+            assert_eq!(job.entries.len(), 1);
             rig.clock.advance_ms(4_999);
             rig.turn();
             assert!(answer.try_recv().is_err());
             match outcome {
-                Some(outcome) => saved.unwrap().tell(outcome),
+                Some(outcome) => job.saved.remove(0).tell(outcome),
                 None => rig.clock.advance_ms(1),
             }
             rig.turn();
@@ -1230,7 +1091,7 @@ mod tests {
     fn a_hanging_disk_holds_a_bounded_number_of_answers() {
         let mut rig = Rig::new(settings());
         let mut answers = Vec::new();
-        for turn in 0..MAX_SAVES + 5 {
+        for turn in 0..MAX_WAITING + 5 {
             let text = format!(
                 r#"{{"netblock":"10.{}.{}.0/24","duration":"2h","reason":"r"}}"#,
                 turn / 256,
@@ -1241,18 +1102,16 @@ mod tests {
         }
         let told = answers.iter().filter(|answer| !answer.is_empty()).count();
         assert_eq!(told, 5);
-        assert_eq!(rig.control.saves.open.len(), MAX_SAVES);
+        assert_eq!(rig.control.files.waiting(), MAX_WAITING);
         // Those that did not wait are sent to the disk all the same.
-        assert_eq!(rig.saves.len(), MAX_SAVES + 5);
+        let job = rig.disk.bans.take().unwrap();
+        assert_eq!(job.entries.len(), MAX_WAITING + 5);
+        assert_eq!(job.saved.len(), MAX_WAITING);
         // Every outcome finds its place in the channel, also when they come all at once.
-        for (_, _, saved) in rig.saves.try_iter() {
-            if let Some(saved) = saved {
-                saved.tell(true);
-            }
-        }
+        job.saved.into_iter().for_each(|saved| saved.tell(true));
         rig.turn();
         assert!(answers.iter().all(|answer| !answer.is_empty()));
-        assert!(rig.control.saves.open.is_empty());
+        assert_eq!(rig.control.files.waiting(), 0);
     }
 
     /// STATE-3: an edit is in force once it was taken in, and documents from then on say that they hold it.
@@ -1266,36 +1125,34 @@ mod tests {
         };
         let added: Ban =
             serde_json::from_str(r#"{"netblock":"10.0.0.0/8","ban_expires":"permanent"}"#).unwrap();
-        let put = vec![lifted, added];
-        rig.edit(
-            7,
-            EditChange::Bans {
-                put,
-                removed: Vec::new(),
-            },
-        );
+        let revision = rig.disk.bans.edit(vec![put_ban(lifted), put_ban(added)]);
+        rig.turn();
         assert_eq!(rig.banned_until("203.0.113.7"), None);
         assert_eq!(rig.banned_until("10.9.9.9"), Some(u64::MAX));
-        rig.clock.advance_ms(1000);
-        rig.turn();
-        assert_eq!(rig.saves.try_recv().unwrap().1, 7);
+        // At once: the thread writes nothing that lacks the edit.
+        let job = rig.disk.bans.take().unwrap();
+        assert_eq!((job.revision, job.entries.len()), (revision, 2));
 
         rig.table.put(row("203.0.113.7"));
-        let put = vec![row("203.0.113.8")];
-        let removed = vec![client("203.0.113.7")];
-        rig.edit(8, EditChange::Clients { put, removed });
+        let removed = Change::Remove(client("203.0.113.7"));
+        rig.disk
+            .clients
+            .edit(vec![put(row("203.0.113.8")), removed]);
+        rig.turn();
         assert_eq!(rig.table.rows(), [row("203.0.113.8")]);
+        assert_eq!(rig.disk.clients.take().unwrap().revision, 1);
 
         let answer = |text: &str| LookupRow {
             client: client(text),
             lookup: Arc::default(),
             answered: Time(NOW),
         };
-        let put = vec![answer("8.8.8.8"), answer("9.9.9.9")];
-        let removed = Vec::new();
-        rig.edit(9, EditChange::Lookups { put, removed });
-        let (put, removed) = (vec![answer("1.1.1.1")], vec![client("8.8.8.8")]);
-        rig.edit(10, EditChange::Lookups { put, removed });
+        let changes = vec![put(answer("8.8.8.8")), put(answer("9.9.9.9"))];
+        rig.disk.lookups.edit(changes);
+        let removed = Change::Remove(client("8.8.8.8"));
+        rig.disk.lookups.edit(vec![put(answer("1.1.1.1")), removed]);
+        rig.turn();
+        assert_eq!(rig.disk.lookups.take().unwrap().revision, 2);
         let mut rows = rig.control.lookups.rows();
         rows.sort_by_key(|row| row.client);
         assert_eq!(rows, [answer("1.1.1.1"), answer("9.9.9.9")]);
@@ -1308,19 +1165,12 @@ mod tests {
         rig.break_limit("203.0.113.7");
         let before = Arc::clone(&rig.control.ledger.all()[0]);
         rig.ask(request("DELETE", "/_waf/bans/203.0.113.7", ""));
-        let put = vec![Ban {
+        let after = Arc::new(Ban {
             reason: "looked into".to_owned(),
             ..Ban::clone(&before)
-        }];
-        let edit = Edit {
-            number: 1,
-            change: EditChange::Bans {
-                put,
-                removed: Vec::new(),
-            },
-            before: vec![before],
-        };
-        rig.edits.send(edit).unwrap();
+        });
+        let before = Some(before);
+        rig.disk.bans.edit(vec![Change::Put { before, after }]);
         rig.turn();
         let held = Arc::clone(&rig.control.ledger.all()[0]);
         assert_eq!(
@@ -1373,16 +1223,16 @@ mod tests {
             control,
             table,
             snapshots,
-            saves,
+            disk,
             breaks,
             ..
         } = rig;
         breaks.send(broken("192.0.2.1", NOW)).unwrap();
         std::thread::scope(|scope| {
             let running = scope.spawn(|| control.run());
-            for _ in StateFile::ALL {
-                let (_, _, saved) = saves.recv_timeout(Duration::from_secs(10)).unwrap();
-                saved.unwrap().tell(true);
+            while !running.is_finished() {
+                disk.tell(true);
+                std::thread::yield_now();
             }
             running.join().unwrap();
         });
@@ -1412,13 +1262,17 @@ mod tests {
         let rig = Rig::new(settings());
         *rig.table.panics_for.lock().unwrap() = Some(client("203.0.113.7"));
         rig.report("203.0.113.7");
-        let Rig { control, saves, .. } = rig;
+        let Rig { control, disk, .. } = rig;
         std::thread::scope(|scope| {
             let stopping = scope.spawn(|| control.finish());
-            let (document, _, saved) = saves.recv_timeout(Duration::from_secs(10)).unwrap();
-            assert!(matches!(document, Save::Bans(bans) if bans.len() == 1));
-            saved.unwrap().tell(true);
-            confirm_rest(&saves, true);
+            let job = next_saved(&disk.bans);
+            assert_eq!(job.entries.len(), 1);
+            drop(job);
+            drop((
+                next_saved(&disk.clients),
+                next_saved(&disk.lookups),
+                next_saved(&disk.alerts),
+            ));
             stopping.join().unwrap();
         });
     }
@@ -1442,18 +1296,19 @@ mod tests {
             if stop {
                 let Rig {
                     control,
-                    saves,
+                    disk,
                     table,
                     ..
                 } = rig;
                 std::thread::scope(|scope| {
-                    scope.spawn(|| control.finish());
-                    let (document, _, saved) = saves.recv().unwrap();
-                    let Save::Bans(bans) = document else { panic!() };
+                    let stopping = scope.spawn(|| control.finish());
+                    let bans = next_saved(&disk.bans).entries;
                     assert_eq!(bans.len(), storm);
                     assert!(bans.iter().all(|ban| ban.notes.is_some()));
-                    saved.unwrap().tell(true);
-                    confirm_rest(&saves, true);
+                    while !stopping.is_finished() {
+                        disk.tell(true);
+                        std::thread::yield_now();
+                    }
                 });
                 assert_eq!(
                     table.touches.lock().unwrap().len(),
@@ -1483,13 +1338,14 @@ mod tests {
         for turn in 0..storm {
             rig.report(&format!("10.{}.{}.1", turn / 256, turn % 256));
         }
-        let Rig { control, saves, .. } = rig;
+        let Rig { control, disk, .. } = rig;
         std::thread::scope(|scope| {
-            scope.spawn(|| control.finish());
-            let (document, _, saved) = saves.recv().unwrap();
-            assert!(matches!(document, Save::Bans(bans) if bans.len() == storm));
-            saved.unwrap().tell(true);
-            confirm_rest(&saves, false);
+            let stopping = scope.spawn(|| control.finish());
+            assert_eq!(next_saved(&disk.bans).entries.len(), storm);
+            while !stopping.is_finished() {
+                disk.tell(false);
+                std::thread::yield_now();
+            }
         });
     }
 
@@ -1517,15 +1373,15 @@ mod tests {
         rig.control.run();
     }
 
-    /// STATE-2, STATE-3, with the real keeper: an admin ban is in the file when it is answered; an edit of the file lifts
+    /// STATE-2, STATE-3, with real files: an admin ban is in the file when it is answered; an edit of the file lifts
     /// it; at the stop everything is written.
     #[test]
-    fn the_loop_and_the_keeper_agree_about_bans_json() {
+    fn the_loop_and_the_files_agree_about_bans_json() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("bans.json");
         let clock = Clock::system();
         let snapshots = Arc::new(ArcSwap::from_pointee(Snapshot::default()));
-        let (keeper, start) = Keeper::open(dir.path(), clock.clone()).unwrap();
+        let (files, start) = StateFiles::open(dir.path(), clock.clone()).unwrap();
         let rig = Rig::new(settings());
         let (_breaks, breaks) = bounded(1);
         let table = Arc::clone(&rig.table) as Arc<dyn ClientTable>;
@@ -1537,7 +1393,7 @@ mod tests {
             table: Arc::clone(&rig.table) as _,
             breaks,
             totals: Arc::new(Totals::default),
-            keeper,
+            files,
             start,
             lookups,
             feeds: Feeds {
@@ -1767,13 +1623,12 @@ mod tests {
         assert_eq!(rig.alerts().len(), 1);
         rig.clock.advance_ms(1);
         let scope = crate::anomaly::Scope::Client(client("203.0.113.7"));
-        rig.edit(
-            1,
-            EditChange::Alerts {
-                put: vec![AlertsEntry::Counter(scope, Default::default())],
-                removed: vec![AlertsKey::Cooldown(scope), AlertsKey::Alert(Time(NOW))],
-            },
-        );
+        rig.disk.alerts.edit(vec![
+            put(AlertsEntry::Counter(scope, Default::default())),
+            Change::Remove(AlertsKey::Cooldown(scope)),
+            Change::Remove(AlertsKey::Alert(Time(NOW))),
+        ]);
+        rig.turn();
         rig.finish("203.0.113.7", 10, 3);
         assert!(rig.alerts().is_empty());
         rig.finish("203.0.113.7", 10, 1);

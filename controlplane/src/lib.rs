@@ -15,12 +15,15 @@ mod admin;
 mod alert;
 mod anomaly;
 mod bans;
+mod clients;
 mod control_loop;
+mod files;
 mod json;
+mod line_limit;
 pub mod lookup;
 mod metrics;
 pub mod request_log;
-pub mod state;
+mod state;
 #[cfg(test)]
 mod testing;
 mod top;
@@ -32,6 +35,8 @@ pub mod fuzzing {
 
     use crate::admin::bans::Orders;
     use crate::admin::problem::Problem;
+
+    pub use crate::files::reread;
 
     /// What judges the body of `POST /_waf/bans`.
     pub struct Bodies(Orders);
@@ -63,3 +68,5 @@ pub mod fuzzing {
 }
 
 pub use control_loop::{Control, ControlError, ControlHandle, Feeds, Wiring};
+pub use files::{StartState, StateFiles};
+pub use state::StateError;

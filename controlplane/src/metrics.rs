@@ -18,7 +18,7 @@ use weir_shared::verdict::{Action, LimitKind};
 
 use crate::alert::AlertKind;
 use crate::lookup::{LookupFacts, Outcome};
-use crate::state::StateCounts;
+use crate::state::FileCounts;
 
 /// The content type of [`Metrics::render`].
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4";
@@ -50,8 +50,8 @@ pub(crate) struct Facts {
     pub(crate) countries: BTreeMap<String, u64>,
     /// Requests by AS number, by label.
     pub(crate) asns: BTreeMap<String, u64>,
-    /// From the keeper.
-    pub(crate) state: StateCounts,
+    /// Of the state files.
+    pub(crate) state: [FileCounts; 4],
     /// From the lookups.
     pub(crate) lookups: LookupFacts,
 }
@@ -272,7 +272,7 @@ fn record(facts: &Facts) {
     counter!("waf_bans_dropped_total").absolute(facts.bans_dropped);
     gauge!("waf_clients").set(float(totals.clients));
     counter!("waf_clients_evicted_total").absolute(totals.clients_evicted);
-    for of in &facts.state.files {
+    for of in &facts.state {
         for (outcome, count) in [("taken", of.edits_taken), ("bad", of.edits_bad)] {
             counter!("waf_state_edits_total", "file" => of.file, "outcome" => outcome)
                 .absolute(count);
@@ -442,7 +442,6 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
-    use crate::state::FileCounts;
 
     fn facts() -> Facts {
         let mut totals = Totals {
@@ -480,14 +479,12 @@ mod tests {
             alert_lines_dropped: 27,
             countries: BTreeMap::from([("DE".to_owned(), 3), ("other".to_owned(), 4)]),
             asns: BTreeMap::new(),
-            state: StateCounts {
-                files: [
-                    file("bans.json", 11),
-                    file("clients.json", 12),
-                    file("lookups.json", 13),
-                    file("alerts.json", 14),
-                ],
-            },
+            state: [
+                file("bans.json", 11),
+                file("clients.json", 12),
+                file("lookups.json", 13),
+                file("alerts.json", 14),
+            ],
             lookups: LookupFacts {
                 outcomes: [21, 22, 23, 24, 25],
                 file_read_ms: 1_795_276_800_500,

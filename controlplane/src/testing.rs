@@ -23,11 +23,15 @@ use weir_shared::units::Time;
 use weir_shared::verdict::LimitKind;
 use weir_shared::window::Span;
 
-use crate::control_loop::{Control, ControlError, ControlHandle, Disk, Feeds};
+use crate::alert::document::{AlertsEntry, AlertsFile};
+use crate::bans::document::BansFile;
+use crate::clients::ClientsFile;
+use crate::control_loop::{Control, ControlError, ControlHandle, Feeds, Wiring};
+use crate::files::{StartState, StateFiles};
 use crate::lookup::Lookups;
-use crate::state::{
-    AlertsEntry, Edit, EditChange, FileCounts, Save, Saved, StartState, StateCounts, WriteFault,
-};
+use crate::lookup::document::LookupsFile;
+use crate::state::document::{Document, Row};
+use crate::state::{Change, Job, StateThread, TestFile, WriteFault};
 
 /// 2026-11-21T16:00:00Z
 pub(crate) const NOW: u64 = 1_795_276_800_000;
@@ -138,6 +142,89 @@ impl ClientTable for Table {
     }
 }
 
+/// The state files without a disk: the test plays their thread.
+pub(crate) struct TestDisk {
+    pub(crate) bans: TestFile<BansFile>,
+    pub(crate) clients: TestFile<ClientsFile>,
+    pub(crate) lookups: TestFile<LookupsFile>,
+    pub(crate) alerts: TestFile<AlertsFile>,
+}
+
+impl TestDisk {
+    fn new() -> (Self, StateFiles, Sender<WriteFault>) {
+        let (bans, bans_file) = TestFile::pair();
+        let (clients, clients_file) = TestFile::pair();
+        let (lookups, lookups_file) = TestFile::pair();
+        let (alerts, alerts_file) = TestFile::pair();
+        let (thread, faults) = StateThread::without_disk();
+        let files = StateFiles {
+            bans: bans_file,
+            clients: clients_file,
+            lookups: lookups_file,
+            alerts: alerts_file,
+            thread,
+        };
+        let disk = Self {
+            bans,
+            clients,
+            lookups,
+            alerts,
+        };
+        (disk, files, faults)
+    }
+
+    /// Every document that waits is written, or is not.
+    pub(crate) fn tell(&self, persisted: bool) {
+        fn tell<D: Document>(file: &TestFile<D>, persisted: bool) {
+            for saved in file.take().into_iter().flat_map(|job| job.saved) {
+                saved.tell(persisted);
+            }
+        }
+        tell(&self.bans, persisted);
+        tell(&self.clients, persisted);
+        tell(&self.lookups, persisted);
+        tell(&self.alerts, persisted);
+    }
+
+    /// Whether no document waits.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.bans.take().is_none()
+            && self.clients.take().is_none()
+            && self.lookups.take().is_none()
+            && self.alerts.take().is_none()
+    }
+}
+
+/// The next document of a file that another thread saves, with those who wait for it.
+pub(crate) fn next_saved<D: Document>(file: &TestFile<D>) -> Job<D> {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        if let Some(job) = file.take() {
+            return job;
+        }
+        assert!(Instant::now() < deadline, "no document of {}", D::FILE);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// An entry that an edit puts in place of none.
+pub(crate) fn put<D: Document<Entry = Row<T>>, T>(row: T) -> Change<D> {
+    let after = Row::from(row);
+    Change::Put {
+        before: None,
+        after,
+    }
+}
+
+/// A ban that an edit puts in place of none.
+pub(crate) fn put_ban(ban: Ban) -> Change<BansFile> {
+    let after = Arc::new(ban);
+    Change::Put {
+        before: None,
+        after,
+    }
+}
+
 /// The loop and its surroundings.
 pub(crate) struct Rig {
     pub(crate) control: Control,
@@ -146,8 +233,7 @@ pub(crate) struct Rig {
     pub(crate) snapshots: Arc<ArcSwap<Snapshot>>,
     pub(crate) table: Arc<Table>,
     pub(crate) breaks: Sender<LimitExceeded>,
-    pub(crate) edits: Sender<Edit>,
-    pub(crate) saves: Receiver<(Save, u64, Option<Saved>)>,
+    pub(crate) disk: TestDisk,
     pub(crate) faults: Sender<WriteFault>,
     pub(crate) finished: Sender<Vec<Finished>>,
     pub(crate) origins: Arc<Mutex<OriginCounts>>,
@@ -180,9 +266,7 @@ impl Rig {
             clock: clock.clone(),
         });
         let (breaks, broken) = unbounded();
-        let (edits, edited) = unbounded();
-        let (sent, saves) = unbounded();
-        let (faults, faulted) = unbounded();
+        let (disk, files, faults) = TestDisk::new();
         let (finished, ended) = unbounded();
         let (lines, written) = unbounded();
         let origins = Arc::new(Mutex::new(OriginCounts::default()));
@@ -194,37 +278,21 @@ impl Rig {
             },
             lines,
         };
-        let disk = Disk {
-            edits: edited,
-            faults: faulted,
-            save: Box::new(move |document, applied, saved| {
-                sent.send((document, applied, saved)).unwrap();
-            }),
-            counts: Box::new(|| StateCounts {
-                files: [FileCounts {
-                    file: "bans.json",
-                    writes_ok: 0,
-                    writes_error: 0,
-                    edits_taken: 0,
-                    edits_bad: 0,
-                }; 4],
-            }),
-        };
         let clients = Arc::clone(&table) as Arc<dyn ClientTable>;
         let lookups = Lookups::start(&settings, &clock, &clients, Vec::new()).unwrap();
-        let (control, handle) = Control::with_disk(
-            Arc::new(settings),
+        let (control, handle) = Control::new(Wiring {
+            settings: Arc::new(settings),
             clock,
-            Arc::clone(&snapshots),
-            Arc::clone(&table) as Arc<dyn ClientTable>,
-            broken,
-            Arc::new(Totals::default),
-            disk,
+            snapshots: Arc::clone(&snapshots),
+            table: Arc::clone(&table) as Arc<dyn ClientTable>,
+            breaks: broken,
+            totals: Arc::new(Totals::default),
+            files,
             start,
             lookups,
             feeds,
-            "0.0.0",
-        )?;
+            version: "0.0.0",
+        })?;
         Ok(Self {
             control,
             handle,
@@ -232,8 +300,7 @@ impl Rig {
             snapshots,
             table,
             breaks,
-            edits,
-            saves,
+            disk,
             faults,
             finished,
             origins,
@@ -278,14 +345,8 @@ impl Rig {
 
     /// What alerts.json would hold now, as it was last saved.
     pub(crate) fn saved_alerts(&self) -> Vec<AlertsEntry> {
-        let saves = self.saves.try_iter();
-        saves
-            .filter_map(|(save, ..)| match save {
-                Save::Alerts(entries) => Some(entries),
-                Save::Bans(_) | Save::Clients(_) | Save::Lookups(_) => None,
-            })
-            .last()
-            .expect("a save of alerts.json")
+        let job = self.disk.alerts.take().expect("a save of alerts.json");
+        job.entries.into_iter().map(|entry| entry.row).collect()
     }
 
     /// One sample of the metrics page.
@@ -302,17 +363,6 @@ impl Rig {
 
     pub(crate) fn now_ms(&self) -> u64 {
         Clock::Manual(Arc::clone(&self.clock)).now().wall_ms
-    }
-
-    pub(crate) fn edit(&mut self, number: u64, change: EditChange) {
-        let before = Vec::new();
-        let edit = Edit {
-            number,
-            change,
-            before,
-        };
-        self.edits.send(edit).unwrap();
-        self.turn();
     }
 
     /// When the client is free again, as every request would see it now.
@@ -360,11 +410,7 @@ impl Rig {
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
             self.turn();
-            while let Ok((_, _, saved)) = self.saves.try_recv() {
-                if let Some(saved) = saved {
-                    saved.tell(true);
-                }
-            }
+            self.disk.tell(true);
             self.turn();
             match answer.recv_timeout(Duration::from_millis(1)) {
                 Ok(answer) => return answer,

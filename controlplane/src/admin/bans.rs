@@ -16,9 +16,9 @@ use weir_shared::handover::OwnResponse;
 use weir_shared::netblock::{NetSet, Netblock, PrefixLengths};
 use weir_shared::units::{DURATION_FORM, parse_duration};
 
+use crate::bans::document::BanKey;
 use crate::bans::ledger::{Ledger, Order, oldest_first};
 use crate::json::{self, Strict};
-use crate::state::BanKey;
 
 use super::Filter;
 use super::problem::{Fault, Problem, json as json_answer};

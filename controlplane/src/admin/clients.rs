@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use crate::state::client_json;
 use http::StatusCode;
 use serde::Serialize;
 use serde_json::Value;
@@ -12,6 +11,7 @@ use weir_shared::handover::OwnResponse;
 use weir_shared::table::ClientTable;
 
 use crate::bans::ledger::Ledger;
+use crate::clients::client_json;
 
 use super::problem::{Problem, json};
 

@@ -743,7 +743,7 @@ mod tests {
                 assert!(said.contains(detail), "{text}: {said:?} lacks {detail:?}");
             }
         }
-        assert!(rig.saves.is_empty());
+        assert!(rig.disk.is_idle());
         assert_eq!(body(&rig.get("/_waf/bans")), json!({"bans": []}));
     }
 
@@ -945,7 +945,7 @@ mod tests {
         let mut rig = Rig::new(settings());
         weir_shared::table::ClientTable::put(&*rig.table, row("203.0.113.7"));
         let known = body(&rig.get("/_waf/clients/203.0.113.7"));
-        let held = crate::state::client_json(&row("203.0.113.7"));
+        let held = crate::clients::client_json(&row("203.0.113.7"));
         assert_eq!(known, json!({"client": held, "bans": []}));
         assert_eq!(held["client"], "203.0.113.7");
         rig.post(BAN);

@@ -18,7 +18,8 @@ use weir_shared::snapshot::{BanIndex, BanSpan};
 use weir_shared::units::Time;
 use weir_shared::verdict::LimitKind;
 
-use crate::state::BanKey;
+use super::document::{BanKey, BansFile, merge};
+use crate::state::Change;
 
 /// A break that waited longer than this, or lies ahead of the clock, is banned from the moment it is seen: the clock
 /// was moved, or the loop stood still, and a ban that is half over protects nobody.
@@ -216,24 +217,25 @@ impl Ledger {
         oldest_first(lifted.into_iter().map(|(_, ban)| ban).collect())
     }
 
-    /// Takes in an edit of bans.json (STATE-3). What is taken out goes first, so that it makes room for what is added.
-    /// `merge` gives what becomes of a ban that is held and that the edit puts too (STATE-4). Gives how many entries were
-    /// turned away because every ban held is one that may not be dropped (BAN-5); they count as dropped.
-    pub(crate) fn edit(
-        &mut self,
-        put: &[Ban],
-        removed: &[BanKey],
-        merge: impl Fn(&Ban, &Ban) -> Ban,
-        now_ms: u64,
-    ) -> usize {
-        let mut refused = 0;
-        for key in removed {
-            self.remove(*key);
+    /// Takes in an edit of bans.json (STATE-3, STATE-4). What is taken out goes first, so that it makes room for what is
+    /// added. Returns how many entries were turned away because every ban held is one that may not be dropped (BAN-5);
+    /// they count as dropped.
+    pub(crate) fn edit(&mut self, changes: &[Change<BansFile>], now_ms: u64) -> usize {
+        for change in changes {
+            if let Change::Remove(key) = change {
+                self.remove(*key);
+            }
         }
-        for ban in put {
-            let (key, mut ban) = keyed(Arc::new(ban.clone()), now_ms);
+        let mut refused = 0;
+        for change in changes {
+            let Change::Put { before, after } = change else {
+                continue;
+            };
+            let (key, mut ban) = keyed(Arc::clone(after), now_ms);
             if let Some(held) = self.bans.get(&key) {
-                ban = Arc::new(merge(held, &ban));
+                if let Some(before) = before {
+                    ban = merge(before, held, &ban);
+                }
             } else if self.make_room(now_ms).is_err() {
                 refused += 1;
                 self.dropped += 1;
@@ -252,9 +254,9 @@ impl Ledger {
         self.bans.len() < self.rules.max_bans || self.order.first(now_ms).is_some()
     }
 
-    /// Every ban, oldest first: the order of bans.json and of answers.
+    /// Every ban, in no order that anybody may rely on: the thread that writes them puts them in order.
     pub(crate) fn all(&self) -> Vec<Arc<Ban>> {
-        oldest_first(self.bans.values().cloned().collect())
+        self.bans.values().cloned().collect()
     }
 
     /// Every ban whose netblock covers the client, whether it still refuses or not, oldest first.
@@ -449,7 +451,7 @@ impl DropOrder {
     }
 }
 
-/// A ban with its key. The keeper fills in `ban_started` when it reads an entry; should one come without, it begins now.
+/// A ban with its key. The reading of the file fills in `ban_started` when it reads an entry; should one come without, it begins now.
 fn keyed(mut ban: Arc<Ban>, now_ms: u64) -> (BanKey, Arc<Ban>) {
     let ban_started = ban.ban_started.unwrap_or_else(|| {
         let now = Time(now_ms);
@@ -536,8 +538,12 @@ mod tests {
     }
 
     /// A merge in which the edit stands.
-    fn theirs(_: &Ban, theirs: &Ban) -> Ban {
-        theirs.clone()
+    fn put(ban: Ban) -> Change<BansFile> {
+        let after = Arc::new(ban);
+        Change::Put {
+            before: None,
+            after,
+        }
     }
 
     fn hours(ban: &Ban) -> Option<u64> {
@@ -753,7 +759,15 @@ mod tests {
             serde_json::from_str(r#"{"netblock":"10.3.0.0/16","ban_expires":"permanent"}"#)
                 .unwrap();
         let removed = keyed(Arc::new(third), NOW).0;
-        let refused = ledger.edit(&[lifted, longer, added], &[removed], theirs, NOW + 2);
+        let refused = ledger.edit(
+            &[
+                put(lifted),
+                put(longer),
+                put(added),
+                Change::Remove(removed),
+            ],
+            NOW + 2,
+        );
         assert_eq!((refused, ledger.all().len()), (0, 3));
         let index = ledger.take_index().unwrap();
         let until = |text: &str| index.active_until(client(text), NOW + 2);
@@ -1003,7 +1017,8 @@ mod tests {
                                 unknown: Unknown::default(),
                             }
                         }).collect();
-                        let refused = ledger.edit(&put, &[], theirs, now);
+                        let changes: Vec<_> = put.iter().cloned().map(self::put).collect();
+                        let refused = ledger.edit(&changes, now);
                         let mut expected = 0;
                         for ban in put {
                             let same = |held: &&mut Ban| held.netblock == ban.netblock && held.ban_started == ban.ban_started;
@@ -1021,12 +1036,14 @@ mod tests {
                     }
                     Op::Remove(positions) => {
                         let keys: Vec<BanKey> = positions.iter().filter_map(|position| twin.bans.get(*position)).map(|ban| keyed(Arc::new(ban.clone()), 0).0).collect();
-                        ledger.edit(&[], &keys, theirs, now);
+                        let changes: Vec<_> = keys.iter().copied().map(Change::Remove).collect();
+                        ledger.edit(&changes, now);
                         twin.bans.retain(|ban| !keys.contains(&keyed(Arc::new(ban.clone()), 0).0));
                     }
                     Op::Rebuild => ledger.rebuild(),
                 }
-                let held: Vec<Ban> = ledger.all().iter().map(|ban| Ban::clone(ban)).collect();
+                let held = oldest_first(ledger.all());
+                let held: Vec<Ban> = held.iter().map(|ban| Ban::clone(ban)).collect();
                 let mut expected = twin.bans.clone();
                 expected.sort_by_key(|ban| (ban.ban_started, ban.netblock));
                 prop_assert_eq!(&held, &expected);

@@ -2,6 +2,6 @@
 //!
 //! How long a ban lasts is pure arithmetic and lies in [`weir_shared::escalation`], because both planes ask it.
 
+pub(crate) mod document;
 pub(crate) mod ledger;
-pub(crate) mod notice;
 pub(crate) mod publish;

@@ -15,19 +15,22 @@ use weir_shared::lookup::{Ask, Lookup, LookupStarted, OnLookup, is_public};
 use weir_shared::settings::{LookupSettings, LookupSource, Settings};
 use weir_shared::table::ClientTable;
 
+use crate::state::Change;
+
 mod answer;
 mod breaker;
 mod cache;
+pub(crate) mod document;
 mod file;
 mod service;
 
 pub use cache::LookupRow;
-pub(crate) use cache::MAX_LOOKUPS;
 pub use file::FileError;
 pub(crate) use file::FileFault;
 #[cfg(fuzzing)]
 pub use file::read_database;
 
+use document::LookupsFile;
 use file::Databases;
 use service::Service;
 
@@ -246,21 +249,29 @@ impl Lookups {
     }
 
     /// Takes in an edit of lookups.json: what was added or changed, and what was taken out.
-    pub(crate) fn edit(&mut self, put: &[LookupRow], removed: &[Client]) {
+    pub(crate) fn edit(&mut self, changes: &[Change<LookupsFile>]) {
+        let client = |change: &Change<LookupsFile>| match change {
+            Change::Remove(client) => *client,
+            Change::Put { after, .. } => after.row.client,
+        };
+        let put = |change: &Change<LookupsFile>| match change {
+            Change::Remove(_) => None,
+            Change::Put { after, .. } => Some(after.row.clone()),
+        };
         match &mut self.source {
             Source::Off(rows) | Source::File(_, rows) => {
                 let rows = Arc::make_mut(rows);
-                let touched: HashSet<Client> = put
-                    .iter()
-                    .map(|row| row.client)
-                    .chain(removed.iter().copied())
-                    .collect();
+                let touched: HashSet<Client> = changes.iter().map(client).collect();
                 rows.retain(|row| !touched.contains(&row.client));
-                rows.extend_from_slice(put);
+                rows.extend(changes.iter().filter_map(put));
             }
             Source::Service(service) => {
-                removed.iter().for_each(|client| service.remove(*client));
-                put.iter().for_each(|row| service.put(row.clone()));
+                for change in changes {
+                    match put(change) {
+                        Some(row) => service.put(row),
+                        None => service.remove(client(change)),
+                    }
+                }
             }
         }
     }

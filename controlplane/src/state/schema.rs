@@ -7,8 +7,10 @@ use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 use weir_schema::{Schema, Violation};
 
+use super::document::Unknown;
+
 /// A file's schema, compiled.
-pub(super) struct FileSchema {
+pub(crate) struct FileSchema {
     envelope: Schema,
     lists: Vec<List>,
 }
@@ -22,17 +24,6 @@ pub(super) struct List {
 
 /// The members that a schema names, each with those inside of it.
 struct Named(Vec<(String, Named)>);
-
-/// Members of an entry that this version does not know, in the objects that hold them. Boxed: nearly every entry has
-/// none, and 20,000 empty maps are memory too.
-pub(super) type Unknown = Option<Box<Map<String, Value>>>;
-
-/// What memory holds as an entry, with the members of the file's entry that memory does not know.
-#[derive(Clone, PartialEq, Debug)]
-pub(super) struct Row<T> {
-    pub(super) row: T,
-    pub(super) unknown: Unknown,
-}
 
 impl FileSchema {
     /// Compiles the schema of a file with these lists.
@@ -128,7 +119,7 @@ impl Named {
 }
 
 /// Writes an entry with its unknown members behind the known ones of each object.
-pub(super) fn write<S: Serializer>(
+pub(crate) fn write<S: Serializer>(
     known: &impl Serialize,
     unknown: &Unknown,
     serializer: S,

@@ -1,6 +1,6 @@
 //! The state directory on disk: its lock, whole-file reads, and the write that leaves a whole old or a whole new file
-//! whatever happens in between (STATE-2). What the bytes mean is left to [`super::document`]; when to read and write is
-//! left to [`super::keeper`].
+//! whatever happens in between (STATE-2). What the bytes mean is left to [`super::text`]; when to read and write is
+//! left to [`super::file`].
 //!
 //! A write swaps the new file with the old one (`renameat2` with `RENAME_EXCHANGE`) instead of replacing it, where the
 //! file system can: a plain rename would silently destroy an edit saved between the last look and the rename. After the
@@ -11,9 +11,12 @@ use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, BufWriter, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use sha2::{Digest, Sha256};
+
+use super::error::StateError;
 
 /// The lock file: two services on one directory would overwrite each other (STATE-6).
 const LOCK: &str = "weir.lock";
@@ -21,6 +24,9 @@ const LOCK: &str = "weir.lock";
 const MAX_BYTES: u64 = 256 << 20;
 /// Files set aside that are kept for each state file: `.bad`, `.bad.1` … `.bad.9` (STATE-5).
 const MAX_BAD: usize = 10;
+
+/// Far above the grain of any file system's time stamps.
+const GRAIN_NS: i128 = 120_000_000;
 
 /// SHA-256 of a file's content.
 pub(super) type Hash = [u8; 32];
@@ -95,8 +101,7 @@ pub(super) enum Step {
 
 impl Store {
     /// Makes the directory if it is missing, locks it and checks that it can be written (STATE-6).
-    pub(super) fn open(dir: &Path) -> Result<Self, String> {
-        let at = dir.display();
+    pub(super) fn open(dir: &Path) -> Result<Self, StateError> {
         let (lock, identity) = claim(dir)?;
         let store = Self {
             dir: dir.to_owned(),
@@ -110,8 +115,9 @@ impl Store {
         create(&probe)
             .and_then(|mut file| file.write_all(b"1"))
             .and_then(|()| fs::remove_file(&probe))
-            .map_err(|error| {
-                format!("state directory {at} cannot be written: {error}; make it writable or set WAF_STATE_DIR")
+            .map_err(|error| StateError::Unwritable {
+                dir: dir.to_owned(),
+                error,
             })?;
         Ok(store)
     }
@@ -163,7 +169,7 @@ impl Store {
         write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
     ) -> io::Result<Staged> {
         self.recover(name)?;
-        // One keeper, one lock: a fixed name can leave no heap of leftovers behind.
+        // One thread, one lock: a fixed name can leave no heap of leftovers behind.
         let path = self.dir.join(format!(".{name}.tmp"));
         match fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -442,7 +448,7 @@ impl Left {
     }
 }
 
-/// Of the content of a file; zeros where it cannot be read, as the keeper has it for such an edit.
+/// Of the content of a file; zeros where it cannot be read, as for an edit that nobody may read.
 fn hash_of(path: &Path) -> String {
     // Opening a pipe that somebody put there would block for ever.
     let is_file = fs::metadata(path).is_ok_and(|found| found.is_file());
@@ -471,10 +477,13 @@ impl Stat {
         }
     }
 
-    /// Whether the content changed less than `span` before `now_ns`.
-    pub(super) fn modified_within(&self, now_ns: i128, span: std::time::Duration) -> bool {
-        let age = now_ns - self.modified_ns;
-        (0..i128::try_from(span.as_nanos()).unwrap_or(0)).contains(&age)
+    /// Whether the content changed a moment ago. Time stamps have the grain of the kernel's tick: within it two contents
+    /// of one size can carry the same.
+    pub(super) fn is_racy(&self) -> bool {
+        let now_ns = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |since| i128::try_from(since.as_nanos()).unwrap_or(0));
+        (0..GRAIN_NS).contains(&(now_ns - self.modified_ns))
     }
 
     /// The same file with the same content, renames aside.
@@ -518,38 +527,31 @@ pub(super) fn stat_of(file: &File) -> io::Result<Stat> {
 }
 
 /// Makes and locks the directory.
-fn claim(dir: &Path) -> Result<(File, (u64, u64)), String> {
-    let at = dir.display();
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(dir)
-        .map_err(|error| {
-            format!("state directory {at} cannot be made: {error}; make it or set WAF_STATE_DIR")
-        })?;
-    let lock = OpenOptions::new()
+fn claim(path: &Path) -> Result<(File, (u64, u64)), StateError> {
+    let dir = path.to_owned();
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
+    if let Err(error) = made {
+        return Err(StateError::Make { dir, error });
+    }
+    let opened = OpenOptions::new()
         .write(true)
         .create(true)
         .truncate(false)
         .mode(0o600)
-        .open(dir.join(LOCK))
-        .map_err(|error| {
-            format!("state directory {at} cannot be written: {error}; make it writable or set WAF_STATE_DIR")
-        })?;
+        .open(path.join(LOCK));
+    let lock = match opened {
+        Ok(lock) => lock,
+        Err(error) => return Err(StateError::Unwritable { dir, error }),
+    };
     match lock.try_lock() {
         Ok(()) => {}
-        Err(TryLockError::WouldBlock) => {
-            return Err(format!(
-                "state directory {at} is in use by another service (it holds {LOCK}); stop it or set WAF_STATE_DIR"
-            ));
-        }
-        Err(TryLockError::Error(error)) => {
-            return Err(format!("state directory {at} cannot be locked: {error}"));
-        }
+        Err(TryLockError::WouldBlock) => return Err(StateError::InUse { dir, lock: LOCK }),
+        Err(TryLockError::Error(error)) => return Err(StateError::Lock { dir, error }),
     }
-    let found = fs::metadata(dir)
-        .map_err(|error| format!("state directory {at} cannot be read: {error}"))?;
-    Ok((lock, (found.dev(), found.ino())))
+    match fs::metadata(path) {
+        Ok(found) => Ok((lock, (found.dev(), found.ino()))),
+        Err(error) => Err(StateError::Unreadable { dir, error }),
+    }
 }
 
 /// A new file that nobody else can read: state holds addresses of visitors.
@@ -589,6 +591,27 @@ impl Drop for Staged {
         if !self.keep {
             let _ = fs::remove_file(&self.path);
         }
+    }
+}
+
+/// The hash of what would be written.
+#[derive(Default)]
+pub(super) struct Digester(Sha256);
+
+impl Digester {
+    pub(super) fn finish(self) -> Hash {
+        self.0.finalize().into()
+    }
+}
+
+impl Write for Digester {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.update(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -959,7 +982,7 @@ mod tests {
         assert_eq!(mode(&dir.join("x.json")), 0o600);
         let error = Store::open(&dir).err().unwrap();
         assert_eq!(
-            error,
+            error.to_string(),
             format!(
                 "state directory {} is in use by another service (it holds weir.lock); stop it or set WAF_STATE_DIR",
                 dir.display()
@@ -973,6 +996,7 @@ mod tests {
     #[test]
     fn a_directory_that_cannot_be_written_stops_the_start() {
         let error = Store::open(Path::new("/dev/null/state")).err().unwrap();
+        let error = error.to_string();
         assert!(
             error.starts_with("state directory /dev/null/state cannot be made: "),
             "{error}"

@@ -1,5 +1,5 @@
 //! Seeing that somebody saved a state file (STATE-3): a watch on the directory, because editors save by rename, and the
-//! time a file must lie still before it is judged. Where no events come the keeper's slow poll finds the edit.
+//! time a file must lie still before it is judged. Where no events come the slow poll finds the edit.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -32,7 +32,7 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Wakes the keeper at every event that can mean a save.
+    /// Wakes the thread at every event that can mean a save.
     pub(super) fn start(dir: &Path, wake: Sender<()>) -> Self {
         let handler = move |event: notify::Result<notify::Event>| {
             let counts = match event {
@@ -46,7 +46,7 @@ impl Watch {
                 Err(_) => true,
             };
             if counts {
-                // Full means that the keeper is to wake already.
+                // Full means that the thread is to wake already.
                 let _ = wake.try_send(());
             }
         };
@@ -93,11 +93,11 @@ pub(super) struct Stillness(Option<(Option<Stat>, Instant)>);
 
 impl Stillness {
     /// Time since the file was first seen as it is now.
-    pub(super) fn of(&mut self, stat: Option<Stat>) -> Duration {
+    pub(super) fn of(&mut self, stat: Option<Stat>, now: Instant) -> Duration {
         match self.0 {
-            Some((held, since)) if held == stat => since.elapsed(),
+            Some((held, since)) if held == stat => now.saturating_duration_since(since),
             _ => {
-                self.0 = Some((stat, Instant::now()));
+                self.0 = Some((stat, now));
                 Duration::ZERO
             }
         }

@@ -66,9 +66,9 @@ pub fn head(bytes: &[u8]) -> Option<Parts> {
 /// A state file: what is taken is written so that it is read back as it was, with as many entries; what is not is a
 /// fault of one line that lies inside (STATE-5, STATE-6).
 pub fn state(file: &str, lists: &[&str], bytes: &[u8]) {
-    match weir_controlplane::state::reread(file, bytes) {
+    match weir_controlplane::fuzzing::reread(file, bytes) {
         Ok(written) => {
-            let again = weir_controlplane::state::reread(file, &written);
+            let again = weir_controlplane::fuzzing::reread(file, &written);
             assert_eq!(again.as_ref(), Ok(&written), "{}", text(&written));
             let [before, after]: [Value; 2] = [bytes, &written]
                 .map(|bytes| serde_json::from_slice(bytes).expect("what is taken is JSON"));

@@ -13,17 +13,14 @@ use serde_json::{Map, Value};
 use weir_shared::units::{Count, Time};
 use weir_shared::window::Window;
 
-use super::document::Document;
-use super::keeper;
-use super::merge::Diff;
-use super::schema::{self, Row};
-use super::{Edit, EditChange};
 use crate::alert::{Alert, MAX_ALERTS, held_back};
 use crate::anomaly::counters::MAX_COUNTERS;
 use crate::anomaly::{Cooldown, Counter, Measure, Scope};
+use crate::state::document::{Document, Row};
+use crate::state::schema;
 
 /// alerts.json
-pub(super) struct Alerts;
+pub(crate) struct AlertsFile;
 
 const COUNTERS: &str = "counters";
 const COOLDOWNS: &str = "cooldowns";
@@ -63,14 +60,9 @@ impl AlertsKey {
 }
 
 /// An entry with the members that this version does not know.
-pub(super) type Entry = Row<AlertsEntry>;
+pub(crate) type Entry = Row<AlertsEntry>;
 
-/// The rows alone.
-pub(super) fn rows(entries: &[Entry]) -> Vec<AlertsEntry> {
-    entries.iter().map(|entry| entry.row.clone()).collect()
-}
-
-impl Document for Alerts {
+impl Document for AlertsFile {
     const FILE: &'static str = "alerts.json";
     const SCHEMA: &'static str = include_str!("../../../schema/proxy/alerts.schema.json");
     const LIST: &'static str = COUNTERS;
@@ -146,21 +138,6 @@ impl Document for Alerts {
 
     fn sort(_: &mut [Entry]) {
         // Memory's order is that of the file: counters as they were seen, which their times alone would not tell.
-    }
-
-    fn counters(shared: &keeper::Shared) -> &keeper::Counters {
-        &shared.alerts
-    }
-
-    fn edit(number: u64, diff: &Diff<Self>) -> Edit {
-        Edit {
-            number,
-            change: EditChange::Alerts {
-                put: diff.put().map(|entry| entry.row.clone()).collect(),
-                removed: diff.removed.clone(),
-            },
-            before: Vec::new(),
-        }
     }
 }
 
@@ -317,8 +294,8 @@ impl CooldownForm {
 mod tests {
     use serde_json::json;
 
-    use super::super::document;
     use super::*;
+    use crate::state::text::{self, testing};
 
     fn row(row: AlertsEntry) -> Entry {
         Row { row, unknown: None }
@@ -382,11 +359,11 @@ mod tests {
     /// STATE: the three lists are read and written again as the same text, unknown members included.
     #[test]
     fn the_file_survives_its_text() {
-        let content = document::testing::parse::<Alerts>(TEXT.as_bytes())
-            .unwrap_or_else(|fault| panic!("{fault}"));
+        let content =
+            testing::parse::<AlertsFile>(TEXT.as_bytes()).unwrap_or_else(|fault| panic!("{fault}"));
         assert_eq!(content.entries.len(), 3);
         let mut out = Vec::new();
-        document::write::<Alerts>(&mut out, &content.entries, &content.envelope).unwrap();
+        text::write::<AlertsFile>(&mut out, &content.entries, &content.envelope).unwrap();
         assert_eq!(String::from_utf8(out).unwrap(), TEXT);
     }
 
@@ -394,7 +371,7 @@ mod tests {
     #[test]
     fn every_list_is_needed() {
         let mut out = Vec::new();
-        document::write::<Alerts>(&mut out, &[], &document::Envelope::new::<Alerts>()).unwrap();
+        text::write::<AlertsFile>(&mut out, &[], &text::Envelope::new::<AlertsFile>()).unwrap();
         let text = String::from_utf8(out).unwrap();
         let read: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(
@@ -403,9 +380,7 @@ mod tests {
         );
         for list in ["counters", "cooldowns", "alerts"] {
             let text = text.replace(&format!("\"{list}\""), "\"other\"");
-            let fault = document::testing::parse::<Alerts>(text.as_bytes())
-                .err()
-                .unwrap();
+            let fault = testing::parse::<AlertsFile>(text.as_bytes()).err().unwrap();
             assert!(
                 fault
                     .to_string()
@@ -440,7 +415,7 @@ mod tests {
                 "at \"/alerts/0/kind\": unknown variant `storm`",
             ),
         ] {
-            let fault = document::testing::parse::<Alerts>(TEXT.replace(was, is).as_bytes())
+            let fault = testing::parse::<AlertsFile>(TEXT.replace(was, is).as_bytes())
                 .err()
                 .unwrap();
             assert!(fault.to_string().contains(expected), "{fault}");
@@ -449,7 +424,7 @@ mod tests {
             "\"alerts\": [",
             "\"alerts\": [{\"time\":\"2026-11-21T16:00:00Z\",\"kind\":\"ban\"},",
         );
-        let fault = document::testing::parse::<Alerts>(twice.as_bytes())
+        let fault = testing::parse::<AlertsFile>(twice.as_bytes())
             .err()
             .unwrap();
         assert!(
@@ -461,13 +436,13 @@ mod tests {
     /// STATE: members of an entry that nobody here knows stay with it when memory writes it anew.
     #[test]
     fn unknown_members_stay_with_their_entry() {
-        let content = document::testing::parse::<Alerts>(TEXT.as_bytes())
-            .unwrap_or_else(|fault| panic!("{fault}"));
+        let content =
+            testing::parse::<AlertsFile>(TEXT.as_bytes()).unwrap_or_else(|fault| panic!("{fault}"));
         let AlertsEntry::Counter(scope, ..) = content.entries[0].row else {
             panic!("no counter")
         };
         let mut written = vec![row(AlertsEntry::Counter(scope, Counter::default()))];
-        document::with_unknown::<Alerts>(&mut written, &content.entries);
+        text::with_unknown::<AlertsFile>(&mut written, &content.entries);
         assert_eq!(serde_json::to_value(&written[0]).unwrap()["note"], "ours");
     }
 
@@ -484,9 +459,12 @@ mod tests {
         let counters =
             (0..20_003).map(|n| row(AlertsEntry::Counter(Scope::Asn(n), Counter::default())));
         let entries = counters.chain((0..1005).map(alert)).collect();
-        let kept = Alerts::complete(entries, &[], Time(0));
+        let kept = AlertsFile::complete(entries, &[], Time(0));
         assert_eq!(kept.len(), MAX_COUNTERS + MAX_ALERTS);
-        assert_eq!(Alerts::key(&kept[0]), AlertsKey::Counter(Scope::Asn(3)));
-        assert_eq!(Alerts::key(&kept[MAX_COUNTERS]), AlertsKey::Alert(Time(5)));
+        assert_eq!(AlertsFile::key(&kept[0]), AlertsKey::Counter(Scope::Asn(3)));
+        assert_eq!(
+            AlertsFile::key(&kept[MAX_COUNTERS]),
+            AlertsKey::Alert(Time(5))
+        );
     }
 }

@@ -9,28 +9,20 @@ use weir_shared::client::Client;
 use weir_shared::lookup::{AsNumber, Country, Lookup};
 use weir_shared::units::Time;
 
-use super::document::Document;
-use super::keeper::{Counters, Shared};
-use super::merge::Diff;
-use super::schema::{self, Row};
-use super::{Edit, EditChange};
-use crate::lookup::{LookupRow, MAX_LOOKUPS};
+use super::cache::{LookupRow, MAX_LOOKUPS};
+use crate::state::document::{Document, Row};
+use crate::state::schema;
 
 /// lookups.json
-pub(super) struct Lookups;
+pub(crate) struct LookupsFile;
 
 /// When an answer came that does not say so, until it is completed.
 const NOT_SAID: Time = Time(0);
 
 /// An answer with the members of its entry that this version does not know.
-pub(super) type Entry = Row<LookupRow>;
+pub(crate) type Entry = Row<LookupRow>;
 
-/// The rows alone.
-pub(super) fn rows(entries: &[Entry]) -> Vec<LookupRow> {
-    entries.iter().map(|entry| entry.row.clone()).collect()
-}
-
-impl Document for Lookups {
+impl Document for LookupsFile {
     const FILE: &'static str = "lookups.json";
     const SCHEMA: &'static str = include_str!("../../../schema/proxy/lookups.schema.json");
     const LIST: &'static str = "lookups";
@@ -79,21 +71,6 @@ impl Document for Lookups {
 
     fn sort(entries: &mut [Entry]) {
         entries.sort_by_key(|entry| entry.row.client);
-    }
-
-    fn counters(shared: &Shared) -> &Counters {
-        &shared.lookups
-    }
-
-    fn edit(number: u64, diff: &Diff<Self>) -> Edit {
-        Edit {
-            number,
-            change: EditChange::Lookups {
-                put: diff.put().map(|entry| entry.row.clone()).collect(),
-                removed: diff.removed.clone(),
-            },
-            before: Vec::new(),
-        }
     }
 }
 
@@ -183,11 +160,11 @@ impl<'de> Deserialize<'de> for Entry {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::super::document::testing;
     use super::*;
+    use crate::state::text::testing;
 
     fn read(entry: &Value) -> Result<Entry, String> {
-        testing::read::<Lookups>("lookups", entry)
+        testing::read::<LookupsFile>("lookups", entry)
     }
 
     /// STATE, LOOKUP-2: an entry is read back as it was written, unknown members included.
@@ -244,9 +221,9 @@ mod tests {
     #[test]
     fn an_answer_without_its_time_came_when_it_was_read() {
         let entry = vec![read(&json!({"client":"8.8.8.8"})).unwrap()];
-        let first = Lookups::complete(entry.clone(), &[], Time(70));
+        let first = LookupsFile::complete(entry.clone(), &[], Time(70));
         assert_eq!(first[0].row.answered, Time(70));
-        assert_eq!(Lookups::complete(entry, &first, Time(90)), first);
+        assert_eq!(LookupsFile::complete(entry, &first, Time(90)), first);
     }
 
     /// LOOKUP-2: of a file that holds more, the 20,000 newest are taken; an answer from the future counts as of now.
@@ -262,7 +239,8 @@ mod tests {
             unknown: None,
         };
         let all = (0..20_003).map(entry).collect();
-        let kept = rows(&Lookups::complete(all, &[], Time(20_001)));
+        let kept = LookupsFile::complete(all, &[], Time(20_001));
+        let kept: Vec<_> = kept.into_iter().map(|entry| entry.row).collect();
         assert_eq!(kept.len(), MAX_LOOKUPS);
         assert!(
             kept.iter()

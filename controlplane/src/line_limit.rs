@@ -1,19 +1,20 @@
-//! Lines about bans in the process log, bounded: a storm of bans must not become a storm of lines.
+//! Sixty lines of one kind a minute, then one with the number of the rest: a storm of bans or alerts must not become a
+//! storm of lines.
 
 /// The most lines of one kind in a minute; the rest of that minute is one line with the number.
 const LINES_A_MINUTE: u64 = 60;
 
 /// Counts the lines of one kind.
 #[derive(Default)]
-pub(crate) struct Notices {
+pub(crate) struct LineLimit {
     /// Minutes since 1970.
     minute: u64,
     /// Lines of this minute, written or not.
     lines: u64,
 }
 
-impl Notices {
-    /// Whether one more line may be written now. Call [`Notices::turn`] first.
+impl LineLimit {
+    /// Whether one more line may be written now. Call [`LineLimit::turn`] first.
     pub(crate) fn allow(&mut self) -> bool {
         self.lines += 1;
         self.lines <= LINES_A_MINUTE
@@ -38,12 +39,12 @@ mod tests {
     /// ALERT-4: sixty lines a minute, then one with the number of the rest.
     #[test]
     fn a_storm_becomes_sixty_lines_and_a_number() {
-        let mut notices = Notices::default();
-        assert_eq!(notices.turn(60_000), None);
-        assert_eq!((0..1000).filter(|_| notices.allow()).count(), 60);
-        assert_eq!(notices.turn(119_999), None);
-        assert_eq!(notices.turn(120_000), Some(940));
-        assert!(notices.allow());
-        assert_eq!(notices.turn(180_000), None);
+        let mut lines = LineLimit::default();
+        assert_eq!(lines.turn(60_000), None);
+        assert_eq!((0..1000).filter(|_| lines.allow()).count(), 60);
+        assert_eq!(lines.turn(119_999), None);
+        assert_eq!(lines.turn(120_000), Some(940));
+        assert!(lines.allow());
+        assert_eq!(lines.turn(180_000), None);
     }
 }

@@ -12,17 +12,14 @@ use weir_shared::table::{ClientRow, MAX_CLIENTS};
 use weir_shared::units::{Count, Time};
 use weir_shared::window::{PerSpan, Span, Window};
 
-use super::document::Document;
-use super::keeper::{Counters, Shared};
-use super::merge::Diff;
-use super::schema::{self, Row};
-use super::{Edit, EditChange};
+use crate::state::document::{Document, Row};
+use crate::state::schema;
 
 /// clients.json
-pub(super) struct Clients;
+pub(crate) struct ClientsFile;
 
 /// A client with the members of its entry that this version does not know.
-pub(super) type Entry = Row<ClientRow>;
+pub(crate) type Entry = Row<ClientRow>;
 
 /// A client as clients.json and the admin answer write it.
 pub fn client_json(row: &ClientRow) -> Value {
@@ -30,14 +27,9 @@ pub fn client_json(row: &ClientRow) -> Value {
     serde_json::to_value(Form::of(row)).unwrap_or(Value::Null)
 }
 
-/// The rows alone.
-pub(super) fn rows(entries: &[Entry]) -> Vec<ClientRow> {
-    entries.iter().map(|entry| entry.row.clone()).collect()
-}
-
-impl Document for Clients {
+impl Document for ClientsFile {
     const FILE: &'static str = "clients.json";
-    const SCHEMA: &'static str = include_str!("../../../schema/proxy/clients.schema.json");
+    const SCHEMA: &'static str = include_str!("../../schema/proxy/clients.schema.json");
     const LIST: &'static str = "clients";
     type Entry = Entry;
     type Key = Client;
@@ -73,21 +65,6 @@ impl Document for Clients {
 
     fn sort(_: &mut [Entry]) {
         // Memory's order is the exact order in which clients were seen; times alone would not tell it.
-    }
-
-    fn counters(shared: &Shared) -> &Counters {
-        &shared.clients
-    }
-
-    fn edit(number: u64, diff: &Diff<Self>) -> Edit {
-        Edit {
-            number,
-            change: EditChange::Clients {
-                put: diff.put().map(|entry| entry.row.clone()).collect(),
-                removed: diff.removed.clone(),
-            },
-            before: Vec::new(),
-        }
     }
 }
 
@@ -207,8 +184,8 @@ impl Buckets {
 mod tests {
     use serde_json::json;
 
-    use super::super::document::{self, testing};
     use super::*;
+    use crate::state::text::{self, testing};
 
     fn row(client: &str) -> ClientRow {
         let window = |start_ms, current| Window {
@@ -261,12 +238,12 @@ mod tests {
     fn unknown_members_stay_with_their_client() {
         let mut form = client_json(&row("203.0.113.7"));
         form["note"] = json!("office");
-        let read = testing::read::<Clients>("clients", &form).unwrap();
+        let read = testing::read::<ClientsFile>("clients", &form).unwrap();
         let mut seen_again = row("203.0.113.7");
         seen_again.passed = 11;
         let entry = |row| Entry { row, unknown: None };
         let mut written = vec![entry(row("203.0.113.8")), entry(seen_again)];
-        document::with_unknown::<Clients>(&mut written, &[read]);
+        text::with_unknown::<ClientsFile>(&mut written, &[read]);
         assert!(written[0].unknown.is_none());
         let written = serde_json::to_value(&written[1]).unwrap();
         assert_eq!(
@@ -286,7 +263,7 @@ mod tests {
                 Entry { row, unknown: None }
             })
             .collect();
-        let kept = Clients::complete(entries, &[], Time(0));
+        let kept = ClientsFile::complete(entries, &[], Time(0));
         assert_eq!(kept.len(), MAX_CLIENTS);
         assert!(
             kept.iter()

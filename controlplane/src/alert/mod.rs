@@ -15,7 +15,9 @@ use weir_shared::units::Time;
 
 use crate::anomaly::cooldown::Summary;
 use crate::anomaly::{Measure, Over, Scope};
-use crate::bans::notice::Notices;
+use crate::line_limit::LineLimit;
+
+pub(crate) mod document;
 
 /// The most alerts that alerts.json holds. Not a setting.
 pub(crate) const MAX_ALERTS: usize = 1000;
@@ -82,7 +84,7 @@ pub(crate) struct Alerts {
     /// Oldest first.
     recent: VecDeque<Arc<Alert>>,
     raised: [u64; AlertKind::ALL.len()],
-    notices: [Notices; AlertKind::ALL.len()],
+    notices: [LineLimit; AlertKind::ALL.len()],
     lines_dropped: u64,
 }
 
@@ -238,7 +240,7 @@ impl Alerts {
         let allowed = self
             .notices
             .get_mut(kind as usize)
-            .is_some_and(Notices::allow);
+            .is_some_and(LineLimit::allow);
         if allowed {
             self.write(kind, now_ms, members());
         }

@@ -1,27 +1,32 @@
 //! bans.json: `{"version":1,"bans":[…]}`, oldest first. The form of an entry is [`Ban`]'s; here is what makes entries
-//! complete and distinct, and how two changes of one entry are merged.
+//! complete and distinct, and what becomes of a ban that an edit and memory both changed.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer};
-use serde_json::{Map, Value};
 use weir_shared::ban::Ban;
 use weir_shared::netblock::Netblock;
 use weir_shared::units::Time;
 
-use super::document::{Document, Keeps};
-use super::keeper::{Counters, Shared};
-use super::merge::Diff;
-use super::{BanKey, Edit, EditChange};
+use crate::state::document::{Document, Entry};
 
 /// bans.json
-pub(super) struct Bans;
+pub(crate) struct BansFile;
+
+/// What names a ban in the file and in memory. The ledger and the reading of the file see to it that no two share it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub(crate) struct BanKey {
+    /// Its netblock.
+    pub(crate) netblock: Netblock,
+    /// When it was made; always filled in once an entry was read.
+    pub(crate) ban_started: Time,
+}
 
 impl BanKey {
     /// The name of a ban. A ban of which nobody knows when it was made counts as made in 1970; none is left like that
     /// once it was read or made.
-    pub fn of(ban: &Ban) -> Self {
+    pub(crate) fn of(ban: &Ban) -> Self {
         Self {
             netblock: ban.netblock,
             ban_started: ban.ban_started.unwrap_or_default(),
@@ -30,9 +35,9 @@ impl BanKey {
 }
 
 /// A ban holds its unknown members itself: the answers of the endpoints show them.
-impl Keeps for Arc<Ban> {}
+impl Entry for Arc<Ban> {}
 
-impl Document for Bans {
+impl Document for BansFile {
     const FILE: &'static str = "bans.json";
     const SCHEMA: &'static str = include_str!("../../../schema/proxy/bans.schema.json");
     const LIST: &'static str = "bans";
@@ -102,8 +107,17 @@ impl Document for Bans {
         bans
     }
 
-    fn merge(before: &Arc<Ban>, ours: &Arc<Ban>, theirs: &Arc<Ban>) -> Arc<Ban> {
-        Arc::new(merge(before, ours, theirs))
+    /// Every member is the edit's, but the two that memory adds to a ban after it was made: a copy from before does not
+    /// undo a lift.
+    fn refresh(held: &Arc<Ban>, stale: &Arc<Ban>) -> Arc<Ban> {
+        let mut fresh = Arc::clone(stale);
+        if fresh.lifted.is_none() && held.lifted.is_some() {
+            Arc::make_mut(&mut fresh).lifted = held.lifted;
+        }
+        if fresh.notes.is_none() && held.notes.is_some() {
+            Arc::make_mut(&mut fresh).notes.clone_from(&held.notes);
+        }
+        fresh
     }
 
     fn lifts(before: &Arc<Ban>, after: &Arc<Ban>) -> bool {
@@ -113,46 +127,20 @@ impl Document for Bans {
     fn sort(bans: &mut [Arc<Ban>]) {
         bans.sort_by_key(|ban| (ban.ban_started, ban.netblock));
     }
-
-    fn counters(shared: &Shared) -> &Counters {
-        &shared.bans
-    }
-
-    fn edit(number: u64, diff: &Diff<Self>) -> Edit {
-        Edit {
-            number,
-            change: EditChange::Bans {
-                put: diff.put().map(|ban| Ban::clone(ban)).collect(),
-                removed: diff.removed.clone(),
-            },
-            before: diff
-                .changed
-                .iter()
-                .map(|(before, _)| Arc::clone(before))
-                .collect(),
-        }
-    }
 }
 
-/// The members that the edit changed from `before` are as in `theirs`, the others as in `ours`.
-pub(super) fn merge(before: &Ban, ours: &Ban, theirs: &Ban) -> Ban {
-    let members = |ban: &Ban| match serde_json::to_value(ban) {
-        Ok(Value::Object(members)) => members,
-        Ok(_) | Err(_) => Map::new(),
-    };
-    let (before, mut merged, theirs_members) = (members(before), members(ours), members(theirs));
-    for name in before.keys() {
-        if !theirs_members.contains_key(name) {
-            merged.shift_remove(name);
-        }
+/// A ban that an edit changed from `before` to `theirs` while memory holds `ours` (STATE-4). After it was made, memory
+/// changes two members of a ban, `lifted` and `notes`: unless the edit changed them they are as in memory, so that an
+/// edited reason does not undo a lift.
+pub(super) fn merge(before: &Ban, ours: &Ban, theirs: &Arc<Ban>) -> Arc<Ban> {
+    let mut merged = Arc::clone(theirs);
+    if theirs.lifted == before.lifted && ours.lifted != theirs.lifted {
+        Arc::make_mut(&mut merged).lifted = ours.lifted;
     }
-    for (name, value) in &theirs_members {
-        if before.get(name) != Some(value) {
-            merged.insert(name.clone(), value.clone());
-        }
+    if theirs.notes == before.notes && ours.notes != theirs.notes {
+        Arc::make_mut(&mut merged).notes.clone_from(&ours.notes);
     }
-    // Every member was a member of a ban a moment ago; should that ever not hold, the edit stands whole.
-    serde_json::from_value(Value::Object(merged)).unwrap_or_else(|_| theirs.clone())
+    merged
 }
 
 #[cfg(test)]
@@ -172,10 +160,10 @@ mod tests {
     #[test]
     fn a_missing_start_is_filled_in_once() {
         let bare = ban(r#"{"netblock":"203.0.113.0/24","ban_expires":"permanent"}"#);
-        let first = Bans::complete(vec![bare.clone(), bare.clone()], &[], Time(1000));
+        let first = BansFile::complete(vec![bare.clone(), bare.clone()], &[], Time(1000));
         assert_eq!(starts(&first), [1000, 1001]);
         let other = ban(r#"{"netblock":"198.51.100.0/24","ban_expires":"permanent"}"#);
-        let again = Bans::complete(vec![bare.clone(), bare, other], &first, Time(5000));
+        let again = BansFile::complete(vec![bare.clone(), bare, other], &first, Time(5000));
         assert_eq!(starts(&again), [1000, 1001, 5000]);
     }
 
@@ -189,7 +177,7 @@ mod tests {
             ban.ban_started = Some(Time(at));
             Arc::new(ban)
         };
-        let bans = Bans::complete(vec![dated(7), dated(7), dated(8), dated(7)], &[], Time(1));
+        let bans = BansFile::complete(vec![dated(7), dated(7), dated(8), dated(7)], &[], Time(1));
         assert_eq!(starts(&bans), [7, 9, 8, 10]);
     }
 
@@ -200,7 +188,7 @@ mod tests {
             let ban = ban(&format!(
                 r#"{{"netblock":"{netblock}","ban_expires":"permanent"}}"#
             ));
-            Bans::complete(vec![ban], &[], Time(1))[0]
+            BansFile::complete(vec![ban], &[], Time(1))[0]
                 .netblock
                 .to_string()
         };
@@ -210,9 +198,9 @@ mod tests {
         assert_eq!(read("2001:db8::1/96"), "2001:db8::/64");
     }
 
-    /// STATE-4: of a ban that both sides changed, the edit's members are as in the edit, the others as in memory.
+    /// STATE-4: of a ban that both sides changed, the edit's members are as in the edit, and what memory added stays.
     #[test]
-    fn two_changes_of_one_ban_meet_member_by_member() {
+    fn two_changes_of_one_ban_meet() {
         let before = ban(
             r#"{"netblock":"203.0.113.0/24","ban_expires":"permanent","reason":"a","ticket":1,"old":1}"#,
         );
