@@ -20,9 +20,9 @@ use crate::worker::Worker;
 /// Head of a request at most; larger is 431, and so are more than 100 fields: hyper parses up to
 /// that number without an allocation, and with two for any other bound.
 const MAX_HEAD: usize = 32 * 1024;
-/// What a lingering close reads at most.
+/// Bytes that a lingering close reads at most.
 const LINGER_BYTES: usize = 1024 * 1024;
-/// How long a lingering close waits at most.
+/// Time that a lingering close waits at most.
 const LINGER: Duration = Duration::from_secs(2);
 
 const HEAD_TIMEOUT: &[u8] =

@@ -27,7 +27,7 @@ pub struct Records {
     pub batches: Sender<Batch>,
     /// Batches that the writer has emptied; a new one is made where there is none.
     pub emptied: Receiver<Batch>,
-    /// What [`weir_shared::record::logged_headers`] makes of the settings.
+    /// The header fields to log: [`weir_shared::record::logged_headers`].
     pub headers: Arc<[HeaderName]>,
 }
 
@@ -64,7 +64,7 @@ impl Events {
         }
     }
 
-    /// Whether anybody wants finished requests.
+    /// Whether finished requests are reported: only while an anomaly threshold is set.
     pub fn wants_finished(&self) -> bool {
         self.finished.is_some()
     }

@@ -18,7 +18,7 @@ pub struct ForgottenProxy {
     peers: Mutex<HashMap<IpAddr, Forwarding>>,
 }
 
-/// What one untrusted peer has forwarded.
+/// The clients that one untrusted peer forwarded for within a minute.
 struct Forwarding {
     minute: u64,
     clients: HashSet<Client>,

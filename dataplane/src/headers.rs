@@ -29,10 +29,10 @@ const CHUNKED: HeaderValue = HeaderValue::from_static("chunked");
 const HTTP: HeaderValue = HeaderValue::from_static("http");
 const HTTPS: HeaderValue = HeaderValue::from_static("https");
 
-/// How many fields a request usually gets from us.
+/// Number of fields that the proxy usually adds to a request.
 const OURS: usize = 4;
 
-/// What our own fields say.
+/// The content of the fields that the proxy adds.
 pub struct ProxyFields<'a> {
     /// The peer of the connection, as a header value.
     pub peer: &'a HeaderValue,

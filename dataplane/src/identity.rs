@@ -22,10 +22,10 @@ const MAX_ENTRIES: usize = 64;
 /// A request id of a trusted proxy is taken up to this length.
 const MAX_REQUEST_ID: usize = 128;
 
-/// Who sent a request.
+/// The sender of a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Identity {
-    /// Who limits and bans are charged to.
+    /// The client, to which limits and bans are charged.
     pub client: Client,
     /// The full address.
     pub address: IpAddr,

@@ -23,7 +23,7 @@ use crate::clients::table::Table;
 use crate::headers;
 use crate::identity::Identity;
 
-/// What the operator set and the process never changes.
+/// The settings that the ladder needs; fixed at the start.
 #[derive(Clone, Debug)]
 pub struct Rules {
     /// `WAF_ALLOW_NETS`
@@ -41,11 +41,11 @@ pub struct Rules {
     /// Whether the estimates are wanted for the log or for RateLimit fields. They cost six
     /// divisions.
     pub wants_counts: bool,
-    /// What needs lookups.
+    /// The features that need lookups.
     pub lookups: Lookups,
 }
 
-/// What is looked up, and who needs it at once.
+/// Which features use the lookup of a client, and need it before they decide.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Lookups {
     /// `WAF_LOOKUP_SOURCE` is not `off`.
@@ -92,12 +92,12 @@ impl Rules {
     }
 }
 
-/// What the ladder asks of a request.
+/// The facts of a request that the ladder decides on.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked<'a> {
     /// Its path, as written.
     pub path: &'a str,
-    /// Who limits and bans are charged to (step 2, `identity.rs`).
+    /// The client, to which limits and bans are charged (`identity.rs`).
     pub client: Client,
     /// The client's full address.
     pub address: IpAddr,
@@ -122,12 +122,12 @@ impl<'a> Asked<'a> {
     }
 }
 
-/// What the ladder decided.
+/// The decision of the ladder.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Decision {
     /// Which list the client stands on.
     pub group: Group,
-    /// Where the request goes.
+    /// The way in which the request is answered.
     pub verdict: Verdict,
     /// Whether the rate limits counted it; only then are its bytes charged (LIMIT-5).
     pub counted: bool,
@@ -141,7 +141,7 @@ pub struct Decision {
     pub bytes_percent: Option<AppliedPercent>,
 }
 
-/// Where a request goes.
+/// The way in which a request is answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
     /// Refused; in observe mode it goes on all the same (CHECK-3).
@@ -167,10 +167,10 @@ pub enum Refusal {
     DeniedNet,
     /// `WAF_ALLOW_COUNTRIES` or `WAF_DENY_COUNTRIES`
     DeniedCountry,
-    /// An active ban; the latest end of those that cover the client, `u64::MAX` for never.
+    /// An active ban.
     Banned {
-        /// Milliseconds since 1970.
-        until_ms: u64,
+        /// The latest end of the bans that cover the client.
+        until: Expiry,
     },
     /// An exceeded limit.
     RateLimited {
@@ -232,7 +232,8 @@ pub fn decide(
     }
     // 6. The ban ledger: every active ban that covers the client.
     if let Some(until_ms) = snapshot.bans.active_until(asked.client, now.wall_ms) {
-        let refused = Verdict::Refuse(Refusal::Banned { until_ms });
+        let until = Expiry::from_end_ms(until_ms);
+        let refused = Verdict::Refuse(Refusal::Banned { until });
         return Ok(not_counted(Group::Default, refused));
     }
     let exempt = path::is_exempt(asked.path, &rules.exempt_paths);

@@ -22,9 +22,9 @@ pub struct Accounting {
 pub struct AtEnd {
     /// How it ended.
     pub action: Action,
-    /// What enforce mode would have done, in observe mode (CHECK-3).
+    /// In observe mode, the refusal that enforce mode would have made (CHECK-3).
     pub shadow_action: Option<Action>,
-    /// What the history counts, where the action does not say it.
+    /// The entry in the client's history, where the action does not decide it.
     pub history: Option<History>,
     /// Passed on to the application.
     pub forwarded: bool,
@@ -38,10 +38,10 @@ pub struct AtEnd {
     pub response_bytes: u64,
 }
 
-/// What follows from the end of a request.
+/// The consequences of the end of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Outcome {
-    /// What the log and the metrics say.
+    /// The action that is logged and counted.
     pub action: Action,
     /// False where observe mode let through what enforce mode would have refused.
     pub enforced: bool,

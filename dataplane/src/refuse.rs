@@ -50,21 +50,16 @@ fn answer(exchange: &Exchange, refusal: &Refusal) -> (BanResponse, Option<u64>) 
     let now_ms = exchange.decided.wall_ms;
     match refusal {
         Refusal::DeniedNet | Refusal::DeniedCountry => (ban_response, None),
-        Refusal::Banned { until_ms } => (ban_response, until_end(*until_ms, now_ms)),
+        Refusal::Banned { until } => (ban_response, until.remaining_ms(now_ms)),
         Refusal::RateLimited {
             ban: Some(expiry), ..
-        } if !exchange.ban_not_possible => (ban_response, until_end(expiry.end_ms(), now_ms)),
+        } if !exchange.ban_not_possible => (ban_response, expiry.remaining_ms(now_ms)),
         Refusal::RateLimited { exceeded, .. } => (
             BanResponse::Status(StatusCode::TOO_MANY_REQUESTS),
             exchange.until_fits(exceeded),
         ),
         Refusal::BodyTooLarge => (BanResponse::Status(StatusCode::PAYLOAD_TOO_LARGE), None),
     }
-}
-
-/// Milliseconds until a ban ends; none if it never does.
-fn until_end(end_ms: u64, now_ms: u64) -> Option<u64> {
-    (end_ms != u64::MAX).then(|| end_ms.saturating_sub(now_ms))
 }
 
 /// Answers 405.

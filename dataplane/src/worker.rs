@@ -31,7 +31,7 @@ use crate::outcome::Accounting;
 use crate::request_id::RequestIds;
 use crate::upstream::pool::Pool;
 
-/// What the data plane needs from outside.
+/// The parts of the process that the data plane works with.
 pub struct Parts {
     /// The settings.
     pub settings: Arc<Settings>,
@@ -39,17 +39,17 @@ pub struct Parts {
     pub clock: Clock,
     /// The client table, shared with the control plane.
     pub table: Arc<Table>,
-    /// What the control plane publishes.
+    /// The snapshots that the control plane publishes.
     pub snapshots: Arc<ArcSwap<Snapshot>>,
-    /// Where exceeded limits are reported.
+    /// Channel for exceeded limits.
     pub breaks: Sender<LimitExceeded>,
-    /// Where log records go; none while they are off.
+    /// Channel for log records; none while they are off.
     pub records: Option<Records>,
-    /// Where finished requests go; none while no anomaly threshold is set.
+    /// Channel for finished requests; none while no anomaly threshold is set.
     pub finished: Option<Sender<Vec<Finished>>>,
-    /// Who answers under `/_waf/`.
+    /// Answers requests under `/_waf/`.
     pub handover: Handover,
-    /// Who knows countries and AS numbers; called only while lookups are on.
+    /// Looks clients up; called only while lookups are on.
     pub ask: Ask,
 }
 
@@ -92,13 +92,13 @@ pub struct Worker {
     pub table: Arc<Table>,
     /// This worker's counters.
     pub counters: Arc<Counters>,
-    /// What goes up to the control plane.
+    /// Reports to the control plane.
     pub events: Events,
     /// This worker's upstream connections.
     pub pool: Pool,
     /// Time.
     pub clock: Rc<CoarseClock>,
-    /// Who answers under `/_waf/`.
+    /// Answers requests under `/_waf/`.
     pub handover: Handover,
     /// CLIENT-7, shared by all workers.
     pub forgotten_proxy: Arc<ForgottenProxy>,

@@ -31,6 +31,23 @@ impl Expiry {
         }
     }
 
+    /// The expiry that stands for an end in milliseconds, as [`Expiry::end_ms`] gives it.
+    pub const fn from_end_ms(end_ms: u64) -> Self {
+        if end_ms == u64::MAX {
+            Self::Permanent
+        } else {
+            Self::At(Time(end_ms))
+        }
+    }
+
+    /// Milliseconds that are left at `now_ms`; none of a permanent ban.
+    pub const fn remaining_ms(self, now_ms: u64) -> Option<u64> {
+        match self {
+            Self::At(Time(end)) => Some(end.saturating_sub(now_ms)),
+            Self::Permanent => None,
+        }
+    }
+
     /// The end in milliseconds since 1970; a permanent ban ends at `u64::MAX`.
     pub fn end_ms(self) -> u64 {
         match self {
@@ -299,5 +316,11 @@ mod tests {
         assert!(!end.is_past(999));
         assert!(end.is_past(1000));
         assert!(!Expiry::Permanent.is_past(u64::MAX));
+        for expiry in [Expiry::Permanent, Expiry::At(Time(7)), Expiry::At(Time(0))] {
+            assert_eq!(Expiry::from_end_ms(expiry.end_ms()), expiry);
+        }
+        let remaining = |expiry: Expiry| [5, 9].map(|now_ms| expiry.remaining_ms(now_ms));
+        assert_eq!(remaining(Expiry::At(Time(7))), [Some(2), Some(0)]);
+        assert_eq!(remaining(Expiry::Permanent), [None, None]);
     }
 }

@@ -45,7 +45,7 @@ pub enum Ending {
 /// on one thread.
 pub struct Downstream {
     io: RefCell<TokioIo<TcpStream>>,
-    /// Who is on the other end, IPv4-mapped addresses folded.
+    /// The address of the peer, folded to IPv4 where it stands for an IPv4 address.
     pub peer: IpAddr,
     /// Whether the peer lies in `WAF_TRUSTED_PROXIES`.
     pub trusted: bool,

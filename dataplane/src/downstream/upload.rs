@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-/// What ended a client's body before its end.
+/// The reason why a client's body ended too early.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum BodyFault {
     /// Nothing.
@@ -52,7 +52,7 @@ impl Upload {
         self.fault.set(BodyFault::Client);
     }
 
-    /// What ended the body early.
+    /// The reason why the body ended too early.
     pub const fn fault(&self) -> BodyFault {
         self.fault.get()
     }

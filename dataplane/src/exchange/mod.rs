@@ -34,15 +34,15 @@ use crate::{problem, rate_limit};
 /// the age of the answer is not known, is asked about again after this.
 const ASK_SOON_NS: u64 = 1_000_000_000;
 
-/// One request and what became of it so far.
+/// One request and its state so far.
 pub struct Exchange {
-    /// What the requests of this thread share.
+    /// The state that the requests of this thread share.
     pub worker: Rc<Worker>,
     /// The client's connection.
     pub downstream: Rc<Downstream>,
     /// The head as the client sent it.
     pub head: Parts,
-    /// Who sent it.
+    /// The client.
     pub identity: Identity,
     /// Its id, for the log, the application and problem documents.
     pub request_id: HeaderValue,
@@ -54,16 +54,16 @@ pub struct Exchange {
     pub decided: Now,
     /// Whether it asked for a WebSocket.
     pub websocket: bool,
-    /// What was known of the client when the request ended, where the log or the counts by origin
+    /// The lookup of the client when the request ended, where the log or the counts by origin
     /// want it.
     lookup: Option<Arc<Lookup>>,
     /// Passed on to the application: its bytes are charged (LIMIT-5).
     pub forwarded: bool,
-    /// What enforce mode would have done, in observe mode (CHECK-3).
+    /// In observe mode, the refusal that enforce mode would have made (CHECK-3).
     pub shadow_action: Option<Action>,
     /// The exceeded limit could not be reported: no ban follows it (LIMIT-6).
     pub ban_not_possible: bool,
-    /// What the history counts, where the action does not say it.
+    /// The entry in the client's history, where the action does not decide it.
     pub history: Option<History>,
     limit_hit: Option<LimitKind>,
     response: ResponseNote,

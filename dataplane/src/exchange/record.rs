@@ -55,7 +55,7 @@ pub struct Ended<'a> {
     pub started_ms: u64,
     /// As the client sent it.
     pub head: &'a Parts,
-    /// Who sent it.
+    /// The client.
     pub identity: &'a Identity,
     /// Its id.
     pub request_id: &'a HeaderValue,
@@ -63,7 +63,7 @@ pub struct Ended<'a> {
     pub decision: &'a Decision,
     /// Whether it asked for a WebSocket.
     pub websocket: bool,
-    /// What was known of the client when it ended.
+    /// The lookup of the client, as far as it was known at the end.
     pub lookup: Option<&'a Lookup>,
     /// The limit it exceeded.
     pub limit_hit: Option<LimitKind>,
@@ -75,7 +75,7 @@ pub struct Ended<'a> {
     pub request_bytes: u64,
     /// Body or WebSocket bytes to the client.
     pub response_bytes: u64,
-    /// Where its time went.
+    /// The time that its parts took.
     pub durations: Durations,
 }
 

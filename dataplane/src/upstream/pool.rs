@@ -66,7 +66,7 @@ pub enum ConnectError {
     Refused {
         /// `host:port`
         upstream: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// No connection within `WAF_UPSTREAM_CONNECT_TIMEOUT`.

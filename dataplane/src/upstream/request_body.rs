@@ -31,7 +31,7 @@ pub enum RequestBody {
     Empty,
     /// Read from the client as the application takes it.
     Streaming {
-        /// What hyper reads.
+        /// The client's body as hyper reads it.
         incoming: Incoming,
         /// The connection it comes over: time-out, count, faults.
         downstream: Rc<Downstream>,
