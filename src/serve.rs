@@ -192,6 +192,10 @@ fn outlive_file_size_limits() -> io::Result<()> {
 
 /// Closes the listeners, lets running answers end, and cuts what is left after the time-out or a
 /// second signal.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a time-out of the process itself, at the edge"
+)]
 fn drain(plane: DataPlane, signals: &Signals, timeout: Duration) -> bool {
     tracing::info!(timeout_seconds = timeout.as_secs_f64(), "draining");
     plane.stop(Stop::Drain);

@@ -210,6 +210,10 @@ impl Writer {
     }
 
     /// One line that tells how many are missing.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the time of one line of the log, at the edge"
+    )]
     fn note_losses(&mut self) {
         let lost = (self.lost)();
         if let Some(count) = lost.checked_sub(self.lost_logged).filter(|n| *n > 0) {

@@ -3,6 +3,10 @@
 //! Two readings go together. The wall clock is for windows and bans, because they outlive a
 //! restart; the monotonic clock is for time-outs and for the order in which clients were seen,
 //! because it never steps back.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "the one place that asks the system"
+)]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

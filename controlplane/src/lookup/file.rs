@@ -213,6 +213,10 @@ impl Databases {
 
     /// Watches the files on a thread of its own, for as long as the process lives. `replaced` is called after each
     /// successful reading.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a thread of its own, at the edge"
+    )]
     pub(super) fn watch(
         self: &Arc<Self>,
         clock: Clock,

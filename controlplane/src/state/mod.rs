@@ -197,6 +197,10 @@ struct Thread {
 }
 
 impl Thread {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the edge: what the files do with the time is given to them"
+    )]
     fn run(mut self) {
         let mut stop_at = None;
         loop {
@@ -274,6 +278,10 @@ fn guard(thread: Thread) {
 
 /// A turn of one file. A panic in it is a bug; it counts as a write that failed, is reported like one, and neither the
 /// other files nor the next try suffer from it.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the edge: what the files do with the time is given to them"
+)]
 fn guarded(file: &mut Box<dyn AnyFile>, common: &Common, unreachable: Option<&str>) -> Duration {
     let now = Instant::now();
     catch_unwind(AssertUnwindSafe(|| file.turn(common, now, unreachable)))

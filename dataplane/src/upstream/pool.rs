@@ -153,6 +153,10 @@ impl Pool {
             upstream: name(),
             source,
         };
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "a figure for the log, on which nothing depends"
+        )]
         let started = std::time::Instant::now();
         let stream = tokio::time::timeout(
             self.connect_timeout,
