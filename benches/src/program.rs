@@ -118,6 +118,25 @@ impl Programs {
             .with_context(|| format!("{} is missing", kind.name()))
     }
 
+    /// What a proxy says of its version.
+    pub fn version(&self, kind: Kind) -> Result<String> {
+        let argument = if kind == Kind::Weir {
+            "--version"
+        } else {
+            "-v"
+        };
+        let output = Command::new(self.of(kind)?).arg(argument).output()?;
+        // nginx says it on standard error.
+        let said = [output.stdout, output.stderr].concat();
+        let said = String::from_utf8_lossy(&said);
+        let line = said.lines().next().unwrap_or_default();
+        let line = ["nginx version: nginx/", "HAProxy version ", "weir "]
+            .iter()
+            .find_map(|prefix| line.strip_prefix(prefix))
+            .unwrap_or(line);
+        Ok(format!("{} {line}", kind.name()))
+    }
+
     /// The load generator.
     pub fn wrk(&self) -> Result<&Path> {
         self.wrk.as_deref().context("wrk is missing")
@@ -171,7 +190,7 @@ pub struct Running {
     /// Its request log, if it writes one.
     pub log: PathBuf,
     /// Its files, removed after it.
-    _directory: Option<TempDir>,
+    files: Option<TempDir>,
 }
 
 impl Running {
@@ -198,6 +217,11 @@ impl Running {
         let mut command = programs.pinned(PROXY_CORE, programs.of(Kind::Weir)?)?;
         command.env_clear().envs(settings);
         Self::start_weir(command, directory)
+    }
+
+    /// Where its files are, if they are removed after it.
+    pub fn directory(&self) -> Option<&Path> {
+        self.files.as_ref().map(TempDir::path)
     }
 
     /// Starts a peer and waits until its port answers.
@@ -232,7 +256,7 @@ impl Running {
                 .into_iter()
                 .find(|file| file.exists())
                 .unwrap_or_default(),
-            _directory: directory,
+            files: directory,
         })
     }
 
@@ -255,7 +279,7 @@ impl Running {
             began,
             address,
             log,
-            _directory: Some(directory),
+            files: Some(directory),
         })
     }
 }

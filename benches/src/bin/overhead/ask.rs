@@ -12,6 +12,23 @@ pub(crate) const TOKEN: &str = "benchmark";
 /// Far longer than any answer takes, and no wait for ever.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// A request on a connection of its own: the status of its answer.
+pub(crate) fn status(address: SocketAddr, request: &str, body: &[u8]) -> Result<u16> {
+    let mut stream = connect(address)?;
+    stream.write_all(request.as_bytes())?;
+    stream.write_all(body)?;
+    status_of(&mut stream)
+}
+
+/// The status of the answer to what was sent; small answers come in one piece.
+pub(crate) fn status_of(stream: &mut TcpStream) -> Result<u16> {
+    let mut answer = [0; 4096];
+    let length = stream.read(&mut answer).context("no answer")?;
+    let answer = String::from_utf8_lossy(answer.get(..length).unwrap_or_default());
+    let status = answer.get(9..12).and_then(|status| status.parse().ok());
+    status.with_context(|| format!("no answer: {answer:?}"))
+}
+
 /// The metrics, asked for on a connection of their own.
 pub(crate) fn metrics(address: SocketAddr) -> Result<String> {
     let mut stream = connect(address)?;

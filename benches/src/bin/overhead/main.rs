@@ -33,6 +33,7 @@ mod compare;
 mod database;
 mod feature;
 mod figures;
+mod ledger;
 mod report;
 mod state;
 
@@ -46,7 +47,7 @@ use report::Row;
 #[command(name = "overhead")]
 struct Arguments {
     /// What to measure, separated by commas: scrape, state-writes, file-lookups, silent-lookups, anomalies, log, start,
-    /// memory; all of it if not given
+    /// memory, bans, edits; all of it if not given
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
     /// Seconds a measurement lasts; a state write once a minute takes 60 whatever is said here
@@ -67,7 +68,12 @@ struct Arguments {
 type Measure = fn(&Bench) -> Result<Vec<Figure>>;
 
 /// Those, as `--only` names them.
-const FIGURES: [(&str, Measure); 2] = [("start", figures::start), ("memory", figures::memory)];
+const FIGURES: [(&str, Measure); 4] = [
+    ("start", figures::start),
+    ("memory", figures::memory),
+    ("bans", ledger::new_bans),
+    ("edits", ledger::edits),
+];
 
 fn main() -> ExitCode {
     match measure(&Arguments::parse()) {
@@ -193,7 +199,7 @@ mod tests {
         let message = check_names(&["speed".to_owned()]).unwrap_err().to_string();
         assert_eq!(
             message,
-            "\"speed\" cannot be measured: scrape, state-writes, file-lookups, silent-lookups, anomalies, log, start, memory can"
+            "\"speed\" cannot be measured: scrape, state-writes, file-lookups, silent-lookups, anomalies, log, start, memory, bans, edits can"
         );
         let help = <Arguments as clap::CommandFactory>::command()
             .render_help()

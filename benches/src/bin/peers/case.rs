@@ -17,6 +17,8 @@ pub(crate) struct Case {
     pub(crate) bans: bool,
     /// Whether a trusted `X-Forwarded-For` names 20,000 clients in turn.
     pub(crate) clients: bool,
+    /// Whether bodies are large: each peer has the buffers that its manual advises for them.
+    pub(crate) large: bool,
     /// What wrk sends, as a Lua script; empty for its plain GET.
     pub(crate) script: &'static str,
 }
@@ -28,6 +30,7 @@ const PLAIN: Case = Case {
     refuse: false,
     bans: false,
     clients: false,
+    large: false,
     script: "",
 };
 
@@ -72,11 +75,13 @@ pub(crate) static CASES: [Case; 11] = [
     Case {
         name: "download",
         path: "/1m",
+        large: true,
         ..PLAIN
     },
     Case {
         name: "upload",
         path: "/upload",
+        large: true,
         script: "wrk.method = 'POST'\nwrk.body = string.rep('x', 100000)\n",
         ..PLAIN
     },

@@ -1,8 +1,10 @@
-//! The configurations: each proxy does the same work in the way its own manual advises.
+//! The configurations: each proxy does the same work in the way its own manual advises for the case.
 //!
-//! Every proxy limits requests per address (at a rate that is never reached), keeps connections to the application
-//! open, and adds `X-Forwarded-For`, `X-Forwarded-Proto` and `X-Request-ID`, as weir does. nginx and HAProxy watch one
-//! window; weir its six. nginx writes its log through a buffer and streams uploads, both faster than its defaults.
+//! Every proxy limits requests per address (at a rate that is never reached), keeps connections to the
+//! application open, and adds `X-Forwarded-For`, `X-Forwarded-Proto` and `X-Request-ID`. nginx and
+//! HAProxy watch one window, weir six. nginx writes its log through a buffer and streams uploads, both
+//! faster than its defaults. For large bodies nginx has `proxy_buffers 16 64k`, and HAProxy
+//! `tune.bufsize 65536` and splicing.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -51,6 +53,11 @@ pub(crate) fn nginx_proxy(
         }
         http.push_str("}\n");
     }
+    let buffers = if case.large {
+        "proxy_buffers 16 64k; proxy_buffer_size 64k; proxy_busy_buffers_size 128k; client_body_buffer_size 128k;"
+    } else {
+        ""
+    };
     let _ = write!(
         http,
         "limit_req_zone $binary_remote_addr zone=clients:10m rate=1000000r/s;\n\
@@ -60,16 +67,24 @@ pub(crate) fn nginx_proxy(
          proxy_pass http://application;\n    proxy_http_version 1.1;\n    proxy_set_header Connection \"\";\n    \
          proxy_set_header Host $http_host;\n    proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;\n    \
          proxy_set_header X-Forwarded-Proto $scheme;\n    proxy_set_header X-Request-ID $request_id;\n    \
-         proxy_request_buffering off;\n    proxy_max_temp_file_size 0;\n  }}\n}}\n"
+         {buffers}\n    proxy_request_buffering off;\n    proxy_max_temp_file_size 0;\n  }}\n}}\n"
     );
     nginx(directory, &http)
 }
 
 /// HAProxy as the proxy. Its netblocks are in `denied.lst` of the directory, its log on standard output.
 pub(crate) fn haproxy(directory: &Path, port: u16, application: SocketAddr, case: &Case) -> String {
-    let mut text = String::from(
-        "global\n  nbthread 1\n  maxconn 8192\n  log stdout len 4096 format raw local0\n\
-         defaults\n  mode http\n  timeout connect 5s\n  timeout client 60s\n  timeout server 60s\n  \
+    let (bufsize, splice) = if case.large {
+        (
+            "  maxpipes 512\n  tune.bufsize 65536\n",
+            "  option splice-request\n  option splice-response\n",
+        )
+    } else {
+        ("", "")
+    };
+    let mut text = format!(
+        "global\n  nbthread 1\n  maxconn 8192\n{bufsize}  log stdout len 4096 format raw local0\n\
+         defaults\n{splice}  mode http\n  timeout connect 5s\n  timeout client 60s\n  timeout server 60s\n  \
          timeout http-request 10s\n  timeout http-keep-alive 75s\n  option http-keep-alive\n  http-reuse always\n\
          frontend proxy\n",
     );

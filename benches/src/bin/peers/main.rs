@@ -1,12 +1,13 @@
 //! The whole proxy beside nginx and HAProxy, measured in one run:
 //! `cargo run --release -p weir-benches --bin peers`.
 //!
-//! Absolute figures move with the machine, so the peers take turns and every figure that matters is a ratio. Core 0
-//! belongs to the proxy under test, the whole process; core 1 to the load generator (wrk) and the application (another
-//! nginx). What counts is the proxy's own CPU time divided by the requests that wrk counted.
+//! Absolute figures move with the machine, so the peers take turns, in an order that changes from round
+//! to round, and every figure that matters is a ratio. Core 0 belongs to the proxy under test, the whole
+//! process; core 1 to the load generator (wrk) and the application (another nginx). What counts is the
+//! proxy's own CPU time divided by the requests that wrk counted.
 //!
-//! It installs nothing, listens on loopback only, keeps its files in a temporary directory, and ends only processes
-//! that it started.
+//! It installs nothing, listens on loopback only, keeps its files in a temporary directory, and ends
+//! only processes that it started.
 #![cfg_attr(
     test,
     allow(
@@ -102,6 +103,8 @@ fn compare(arguments: &Arguments) -> Result<String> {
         let mut rounds: Vec<(Kind, Vec<Figures>)> =
             kinds.iter().map(|kind| (*kind, Vec::new())).collect();
         for round in 1..=arguments.rounds {
+            // Who comes first meets another machine than who comes last.
+            rounds.rotate_left(usize::from(round > 1));
             for (kind, figures) in &mut rounds {
                 eprintln!(
                     "peers: {} through {}, round {round} of {}",
@@ -120,13 +123,20 @@ fn compare(arguments: &Arguments) -> Result<String> {
                 figures.push(measured);
             }
         }
+        rounds.sort_by_key(|(kind, _)| kinds.iter().position(|other| other == kind));
         rows.extend(
             rounds
                 .into_iter()
                 .map(|(kind, figures)| Row::new(case, kind, &figures)),
         );
     }
-    Ok(report::table(&rows))
+    let versions = kinds.iter().map(|kind| programs.version(*kind));
+    let versions: Vec<String> = versions.collect::<Result<_>>()?;
+    Ok(format!(
+        "{}\n{}",
+        report::table(&rows),
+        report::explained(&versions)
+    ))
 }
 
 fn chosen_cases(names: &[String]) -> Result<Vec<&'static Case>> {

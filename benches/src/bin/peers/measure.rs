@@ -13,7 +13,7 @@ use weir_benches::meter;
 use weir_benches::program::{LOAD_CORE, Owned, Running};
 
 use crate::case::Case;
-use crate::report::Figures;
+use crate::report::{Figures, Log};
 
 /// Longer than nginx keeps lines back (`flush=1s`).
 const LOG_FLUSH: Duration = Duration::from_millis(1500);
@@ -33,15 +33,22 @@ pub(crate) fn measure(
     let cpu = meter::cpu_seconds(process)? - before;
     Ok(Figures {
         cpu_microseconds: cpu * 1e6 / counted.requests as f64,
+        utilisation: cpu * 1e6 / counted.microseconds as f64,
         requests_per_second: counted.requests as f64 * 1e6 / counted.microseconds as f64,
         p99_milliseconds: counted.p99_microseconds / 1e3,
         memory_mebibytes: meter::memory_mebibytes(process)?,
         system_calls: None,
-        lost_lines: if case.log {
+        log: if case.log {
+            // What the end of a run cut off is logged, and not counted; one request was made by hand.
             let requests = warm.requests + counted.requests;
-            requests.saturating_sub(logged_lines(&proxy.log)?)
+            let uncounted = 2 * load.connections as u64 + 1;
+            let lines = logged_lines(&proxy.log)?;
+            Log {
+                lost: requests.saturating_sub(lines),
+                surplus: lines.saturating_sub(requests + uncounted),
+            }
         } else {
-            0
+            Log::default()
         },
     })
 }

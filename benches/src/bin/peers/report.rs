@@ -1,7 +1,7 @@
 //! The table.
 
 use weir_benches::program::Kind;
-use weir_benches::statistics::median;
+use weir_benches::statistics::{median, spread};
 
 use crate::case::Case;
 
@@ -9,36 +9,57 @@ use crate::case::Case;
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Figures {
     pub(crate) cpu_microseconds: f64,
+    /// The part of its core that the proxy used.
+    pub(crate) utilisation: f64,
     pub(crate) requests_per_second: f64,
-    /// With the proxy saturated.
     pub(crate) p99_milliseconds: f64,
     pub(crate) memory_mebibytes: f64,
     pub(crate) system_calls: Option<f64>,
-    /// Requests without a line in the log, where there is one: cheap logging that loses lines is not cheaper.
-    pub(crate) lost_lines: u64,
+    pub(crate) log: Log,
 }
+
+/// How the lines of the log differ from the requests, where there is one.
+#[derive(Clone, Copy, PartialEq, Default, Debug)]
+pub(crate) struct Log {
+    /// Requests without a line: cheap logging that loses lines is not cheaper.
+    pub(crate) lost: u64,
+    /// Lines without a request: something else was measured as well.
+    pub(crate) surplus: u64,
+}
+
+/// Below, the generator is what bounds the throughput: requests a second and p99 compare nothing.
+const SATURATED: f64 = 0.95;
 
 /// One line of the table: the medians of one proxy in one case.
 #[derive(Debug)]
 pub(crate) struct Row {
     case: &'static Case,
     kind: Kind,
+    /// Medians.
     figures: Figures,
+    /// Least and most of the CPU time a request.
+    spread: (f64, f64),
 }
 
 impl Row {
     pub(crate) fn new(case: &'static Case, kind: Kind, rounds: &[Figures]) -> Self {
         let of = |member: fn(&Figures) -> f64| median(rounds.iter().map(member).collect());
+        let cpu: Vec<f64> = rounds.iter().map(|round| round.cpu_microseconds).collect();
         Self {
             case,
             kind,
+            spread: spread(&cpu),
             figures: Figures {
                 cpu_microseconds: of(|figures| figures.cpu_microseconds),
+                utilisation: of(|figures| figures.utilisation),
                 requests_per_second: of(|figures| figures.requests_per_second),
                 p99_milliseconds: of(|figures| figures.p99_milliseconds),
                 memory_mebibytes: of(|figures| figures.memory_mebibytes),
                 system_calls: rounds.iter().find_map(|figures| figures.system_calls),
-                lost_lines: rounds.iter().map(|figures| figures.lost_lines).sum(),
+                log: Log {
+                    lost: rounds.iter().map(|figures| figures.log.lost).sum(),
+                    surplus: rounds.iter().map(|figures| figures.log.surplus).sum(),
+                },
             },
         }
     }
@@ -58,35 +79,58 @@ impl Row {
 /// The table in Markdown.
 pub(crate) fn table(rows: &[Row]) -> String {
     let mut text = String::from(
-        "| Case | Proxy | CPU µs a request | ÷ better peer | Requests a second | p99 ms, saturated | System calls a request | Memory MiB |\n\
-         |---|---|--:|--:|--:|--:|--:|--:|\n",
+        "| Case | Proxy | CPU µs a request (least–most) | ÷ better peer | Core used | Requests a second | p99 ms | System calls a request | Memory MiB |\n\
+         |---|---|--:|--:|--:|--:|--:|--:|--:|\n",
     );
-    let two =
-        |number: Option<f64>| number.map_or("–".to_owned(), |number| format!("{number:.2}"));
+    let shown = |number: Option<f64>, digits: usize| {
+        number.map_or("–".to_owned(), |number| format!("{number:.digits$}"))
+    };
     for row in rows {
         let figures = row.figures;
         let ratio = (row.kind == Kind::Weir).then(|| row.ratio(rows)).flatten();
+        let saturated = |number| (figures.utilisation >= SATURATED).then_some(number);
         text.push_str(&format!(
-            "| {} | {} | {:.1} | {} | {:.0} | {:.1} | {} | {:.1} |\n",
+            "| {} | {} | {:.1} ({:.1}–{:.1}) | {} | {:.2} | {} | {} | {} | {:.1} |\n",
             row.case.title(),
             row.kind.name(),
             figures.cpu_microseconds,
-            two(ratio),
-            figures.requests_per_second,
-            figures.p99_milliseconds,
-            two(figures.system_calls),
+            row.spread.0,
+            row.spread.1,
+            shown(ratio, 2),
+            figures.utilisation,
+            shown(saturated(figures.requests_per_second), 0),
+            shown(saturated(figures.p99_milliseconds), 1),
+            shown(figures.system_calls, 2),
             figures.memory_mebibytes,
         ));
     }
-    for row in rows.iter().filter(|row| row.figures.lost_lines > 0) {
-        text.push_str(&format!(
-            "\n{} lost {} log lines in the case \"{}\".\n",
-            row.kind.name(),
-            row.figures.lost_lines,
-            row.case.title()
-        ));
+    for row in rows {
+        for (count, what) in [
+            (row.figures.log.lost, "log lines too few"),
+            (row.figures.log.surplus, "log lines too many"),
+        ] {
+            if count > 0 {
+                let (proxy, case) = (row.kind.name(), row.case.title());
+                text.push_str(&format!(
+                    "\n{proxy} wrote {count} {what} in the case \"{case}\".\n"
+                ));
+            }
+        }
     }
     text
+}
+
+/// What must be known to read the table.
+pub(crate) fn explained(versions: &[String]) -> String {
+    format!(
+        "Versions: {}.\n\n\
+         weir: six windows (requests and bytes a minute, hour, day), ban ledger and body bound on; lookups, country lists,\n\
+         exempt paths and alerts off. nginx and HAProxy: one window of requests. Logs, where on: weir writes batches of lines,\n\
+         nginx through a buffer of 64 KiB, HAProxy one line a write. For large bodies nginx has proxy_buffers 16 64k, HAProxy\n\
+         tune.bufsize 65536 and splicing. Core used: CPU time by the time of the run; below {SATURATED} the generator is the\n\
+         limit, and requests a second and p99 are left out. System calls: of one round.\n",
+        versions.join("; ")
+    )
 }
 
 #[cfg(test)]
@@ -97,24 +141,38 @@ mod tests {
     fn figures(cpu_microseconds: f64) -> Figures {
         Figures {
             cpu_microseconds,
+            utilisation: 0.99,
             requests_per_second: 1000.0,
             p99_milliseconds: 1.0,
             memory_mebibytes: 10.0,
             system_calls: None,
-            lost_lines: 0,
+            log: Log::default(),
         }
     }
 
-    /// LOG-3: a lost line is told.
+    /// LOG-3: a lost line is told, and so is one that nobody asked for.
     #[test]
-    fn lost_lines_are_told() {
+    fn lost_and_surplus_lines_are_told() {
         let [pass, ..] = &CASES;
         let mut figures = figures(1.0);
-        figures.lost_lines = 2;
-        assert!(
-            table(&[Row::new(pass, Kind::Weir, &[figures, figures])])
-                .ends_with("\nweir lost 4 log lines in the case \"pass\".\n")
-        );
+        figures.log = Log {
+            lost: 2,
+            surplus: 1,
+        };
+        let table = table(&[Row::new(pass, Kind::Weir, &[figures, figures])]);
+        assert!(table.ends_with(
+            "\nweir wrote 4 log lines too few in the case \"pass\".\n\
+             \nweir wrote 2 log lines too many in the case \"pass\".\n"
+        ));
+    }
+
+    #[test]
+    fn throughput_is_left_out_where_the_generator_is_the_limit() {
+        let [pass, ..] = &CASES;
+        let mut figures = figures(1.0);
+        figures.utilisation = 0.94;
+        let table = table(&[Row::new(pass, Kind::Weir, &[figures])]);
+        assert!(table.ends_with("| 0.94 | – | – | – | 10.0 |\n"), "{table}");
     }
 
     #[test]
@@ -132,9 +190,14 @@ mod tests {
         ];
         let table = table(&rows);
         assert!(
-            table.contains("| pass | weir | 9.0 | 0.90 | 1000 | 1.0 | – | 10.0 |\n"),
+            table.contains(
+                "| pass | weir | 9.0 (8.0–50.0) | 0.90 | 0.99 | 1000 | 1.0 | – | 10.0 |\n"
+            ),
             "{table}"
         );
-        assert!(table.contains("| pass | nginx | 12.0 | – |"), "{table}");
+        assert!(
+            table.contains("| pass | nginx | 12.0 (12.0–12.0) | – |"),
+            "{table}"
+        );
     }
 }

@@ -1,0 +1,167 @@
+//! Figures of the ban ledger: how soon a new ban is seen by the neighbours (BAN-8), and how long an edit
+//! of a large bans.json keeps the control loop from answering.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+use weir_benches::program::Running;
+use weir_benches::statistics::{median, spread};
+
+use crate::ask::{connect, metric, metrics, status, status_of};
+use crate::compare::Bench;
+use crate::figures::Figure;
+
+/// How many bans are made and watched.
+const NEW_BANS: usize = 50;
+/// Longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// From the end of the answer that breaks a limit to the refusal of another client of the netblock,
+/// beside 10,000 active bans.
+pub(crate) fn new_bans(bench: &Bench) -> Result<Vec<Figure>> {
+    let settings = vec![
+        ("WAF_BYTES_LIMIT_PER_HOUR", "1000".to_owned()),
+        ("WAF_BYTES_COUNT", "request".to_owned()),
+        ("WAF_MAX_BANS", "1000000".to_owned()),
+    ];
+    let weir = bench.weir(settings, &["bans.json"], None)?;
+    let mut times = Vec::new();
+    for number in 0..NEW_BANS {
+        let net = format!("203.0.{number}");
+        let mut neighbour = connect(weir.address)?;
+        let poll = head("GET", &format!("{net}.200"), 0);
+        neighbour.write_all(poll.as_bytes())?;
+        if status_of(&mut neighbour)? != 200 {
+            bail!("{net} is refused before its ban");
+        }
+        status(
+            weir.address,
+            &head("POST", &format!("{net}.7"), 1001),
+            &[b'x'; 1001],
+        )?;
+        let broken = Instant::now();
+        loop {
+            neighbour.write_all(poll.as_bytes())?;
+            if status_of(&mut neighbour)? == 429 {
+                break;
+            }
+            if broken.elapsed() > PATIENCE {
+                bail!("the neighbour of {net}.7 is not refused");
+            }
+        }
+        times.push(broken.elapsed().as_secs_f64() * 1000.0);
+    }
+    let (_, longest) = spread(&times);
+    Ok(vec![Figure {
+        title: "a new ban among 10,000 seen by a neighbour, BAN-8 (median, longest of 50)",
+        value: format!("{:.1} ms, {longest:.1} ms", median(times)),
+        at_most: "50 ms",
+    }])
+}
+
+fn head(method: &str, client: &str, length: usize) -> String {
+    let length = match length {
+        0 => String::new(),
+        length => format!("Content-Length: {length}\r\n"),
+    };
+    format!("{method} / HTTP/1.1\r\nHost: example.org\r\nX-Forwarded-For: {client}\r\n{length}\r\n")
+}
+
+/// The longest answer of the control loop while an edit is taken in: the metrics page is asked for again
+/// and again, and the loop gathers it.
+pub(crate) fn edits(bench: &Bench) -> Result<Vec<Figure>> {
+    let mut figures = Vec::new();
+    for (title, bans, at_most) in [
+        (
+            "longest answer of the control loop during an edit of 10,000 bans (and without)",
+            10_000,
+            "20 ms",
+        ),
+        ("the same of 100,000 bans", 100_000, "200 ms"),
+    ] {
+        let settings = vec![
+            ("WAF_MAX_BANS", "1000000".to_owned()),
+            ("WAF_STATE_COUNTER_INTERVAL", "1h".to_owned()),
+        ];
+        let weir = bench.weir(settings, &[], None)?;
+        let path = weir
+            .directory()
+            .context("weir has a directory")?
+            .join("state/bans.json");
+        edit(&weir, &path, &document(bans, 0))?;
+        let quiet = longest(weir.address, |asked| Ok(asked < 200))?;
+        // Every entry stays, each with another end.
+        let during = edit(&weir, &path, &document(bans, 1))?;
+        figures.push(Figure {
+            title,
+            value: format!("{during:.1} ms ({quiet:.1} ms)"),
+            at_most,
+        });
+    }
+    Ok(figures)
+}
+
+/// Saves the file as an editor does, and asks until it is taken: the longest answer in milliseconds.
+fn edit(weir: &Running, path: &Path, document: &Value) -> Result<f64> {
+    const TAKEN: &str = "waf_state_edits_total{file=\"bans.json\",outcome=\"taken\"}";
+    let before = metric(&metrics(weir.address)?, TAKEN)?;
+    let aside = path.with_extension("new");
+    std::fs::write(&aside, serde_json::to_string_pretty(document)?)?;
+    std::fs::rename(&aside, path)?;
+    let began = Instant::now();
+    longest(weir.address, |_| {
+        if began.elapsed() > PATIENCE {
+            bail!("the edit is not taken");
+        }
+        Ok(metric(&metrics(weir.address)?, TAKEN)? == before)
+    })
+}
+
+/// The longest time that the metrics took, asked for as long as `goes_on` says.
+fn longest(address: SocketAddr, goes_on: impl Fn(usize) -> Result<bool>) -> Result<f64> {
+    let (mut longest, mut asked) = (0.0_f64, 0);
+    loop {
+        let began = Instant::now();
+        metrics(address)?;
+        longest = longest.max(began.elapsed().as_secs_f64() * 1000.0);
+        asked += 1;
+        if !goes_on(asked)? {
+            return Ok(longest);
+        }
+    }
+}
+
+/// A bans.json of so many bans for a day and some hours.
+fn document(bans: u32, hours: u64) -> Value {
+    let now = std::time::SystemTime::now();
+    let now = now
+        .duration_since(std::time::SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
+    let expires = now + Duration::from_secs(86_400 + 3_600 * hours);
+    let expires = weir_shared::units::Time(u64::try_from(expires.as_millis()).unwrap_or(u64::MAX));
+    let bans: Vec<Value> = (0..bans)
+        .map(|number| {
+            let netblock = std::net::Ipv4Addr::from((100 << 24) + (number << 4));
+            json!({"netblock": format!("{netblock}/28"), "ban_expires": expires, "cause": "edit"})
+        })
+        .collect();
+    json!({"version": 1, "bans": bans})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bans_of_an_edit_are_distinct() {
+        let document = document(10_000, 0);
+        let bans = document["bans"].as_array().unwrap().iter();
+        let netblocks: std::collections::HashSet<_> =
+            bans.map(|ban| ban["netblock"].as_str().unwrap()).collect();
+        assert_eq!(netblocks.len(), 10_000);
+    }
+}
