@@ -11,6 +11,7 @@ mod admin;
 mod alerts;
 mod alive;
 mod bans;
+mod connections;
 mod demo;
 mod drain;
 mod durability;

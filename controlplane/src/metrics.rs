@@ -541,11 +541,13 @@ waf_clients 6
 waf_clients_evicted_total 7
 waf_connection_errors_total{kind="accept"} 0
 waf_connection_errors_total{kind="bad_request"} 0
+waf_connection_errors_total{kind="banned"} 0
 waf_connection_errors_total{kind="head_timeout"} 0
 waf_connection_errors_total{kind="head_too_large"} 0
 waf_connection_errors_total{kind="panic"} 8
 waf_connection_errors_total{kind="too_many"} 0
 waf_connection_errors_total{kind="too_many_client"} 0
+waf_connection_errors_total{kind="too_many_netblock"} 0
 waf_connections 3
 waf_events_dropped_total{kind="alert"} 27
 waf_events_dropped_total{kind="break"} 4

@@ -1,23 +1,24 @@
 //! One worker's loop: it accepts connections within their bounds, looks after them on its tick, and
 //! drains them when the service stops.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::cmp::Reverse;
 use std::future::poll_fn;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use weir_shared::client::{Client, fold};
+use weir_shared::netblock::Netblock;
 use weir_shared::totals::ConnectionError;
 
 use crate::connection;
-use crate::connection_limits::ConnectionLimits;
+use crate::connection_limits::{ConnectionLimits, Peer};
 use crate::downstream::deadlines::Timeouts;
 use crate::downstream::{Downstream, Ending};
 use crate::worker::{Stop, Worker};
@@ -27,23 +28,43 @@ const TICK: Duration = Duration::from_millis(50);
 /// How long accepting rests after `accept` failed, above all because no descriptor was left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// A connection of another worker gives way only where it has been idle for so much longer than one
+/// of this worker: what it told is as old as its last tick.
+const TOLD_LATE_NS: u64 = 2 * 50_000_000;
+
 /// The connections of one worker.
 pub struct Acceptor {
+    /// Which worker this is.
+    index: usize,
     worker: Rc<Worker>,
     limits: Arc<ConnectionLimits>,
     timeouts: Timeouts,
     /// Those that are open, and a few that have ended since the last tick.
     open: RefCell<Vec<Weak<Downstream>>>,
+    /// Those that were idle when room was last looked for, each with the time since when; the one
+    /// that is idle longest is last.
+    idle: RefCell<Vec<(u64, Weak<Downstream>)>>,
+    /// How often one had begun to be idle when they were looked for since the last tick. Nothing
+    /// new is found before another does: while every connection is busy, refusing one costs little.
+    looked: Cell<Option<usize>>,
 }
 
 impl Acceptor {
     /// An acceptor that has accepted nothing yet.
-    pub fn new(worker: Rc<Worker>, limits: Arc<ConnectionLimits>, timeouts: Timeouts) -> Rc<Self> {
+    pub fn new(
+        index: usize,
+        worker: Rc<Worker>,
+        limits: Arc<ConnectionLimits>,
+        timeouts: Timeouts,
+    ) -> Rc<Self> {
         Rc::new(Self {
+            index,
             worker,
             limits,
             timeouts,
             open: RefCell::default(),
+            idle: RefCell::default(),
+            looked: Cell::new(None),
         })
     }
 
@@ -94,21 +115,77 @@ impl Acceptor {
         let worker = &self.worker;
         let peer = fold(peer.ip());
         let trusted = worker.trusted_proxies.contains(peer);
-        let bounded = (!trusted).then(|| Client::of(peer));
-        let slot = match self.limits.enter(bounded, &worker.counters) {
-            Ok(slot) => slot,
-            Err(kind) => return worker.counters.connection_error(kind),
-        };
-        // A socket that refuses the option still works, only later.
-        let _ = SockRef::from(&stream).set_tcp_nodelay(true);
+        let bounded = (!trusted).then(|| self.bounded(peer));
+        let make_room = || self.make_room();
+        let slot =
+            match self
+                .limits
+                .enter(self.index, bounded.as_ref(), &worker.counters, make_room)
+            {
+                Ok(slot) => slot,
+                Err(kind) => return worker.counters.connection_error(kind),
+            };
         let clock = Rc::clone(&worker.clock);
-        let downstream = Downstream::new(stream, peer, trusted, clock, self.timeouts);
+        let downstream = Downstream::new(stream, peer, trusted, slot, clock, self.timeouts);
         self.open.borrow_mut().push(Rc::downgrade(&downstream));
         let worker = Rc::clone(worker);
-        tokio::task::spawn_local(async move {
-            connection::serve(worker, downstream).await;
-            drop(slot);
-        });
+        tokio::task::spawn_local(connection::serve(worker, downstream));
+    }
+
+    /// What an untrusted peer is bounded by.
+    fn bounded(&self, address: IpAddr) -> Peer {
+        let client = Client::of(address);
+        Peer {
+            client,
+            netblock: Netblock::of(client, self.worker.rules.ban_prefixes),
+            is_refused: self.worker.refuses(client, address),
+        }
+    }
+
+    /// Closes the connection that is idle longest, for another to take its place; false if none is
+    /// idle (CONN-2).
+    fn make_room(&self) -> bool {
+        let own = self.idle_longest();
+        let own_since = own.as_ref().map_or(u64::MAX, |(since, _)| *since);
+        let elsewhere = self.limits.idle_elsewhere(self.index);
+        let (other, other_since) = elsewhere.unwrap_or((self.index, u64::MAX));
+        match own {
+            Some((_, connection)) if own_since <= other_since.saturating_add(TOLD_LATE_NS) => {
+                connection.finish(Ending::Idle);
+            }
+            _ if elsewhere.is_none() => return false,
+            own => {
+                self.limits.want_closed(other, 1);
+                let own = own.map(|(since, connection)| (since, Rc::downgrade(&connection)));
+                self.idle.borrow_mut().extend(own);
+            }
+        }
+        true
+    }
+
+    /// Takes the connection that is idle longest from those that are idle.
+    fn idle_longest(&self) -> Option<(u64, Rc<Downstream>)> {
+        let mut idle = self.idle.borrow_mut();
+        loop {
+            while let Some((since, connection)) = idle.pop() {
+                // It may have been used meanwhile, or be gone.
+                let still = |connection: &Rc<Downstream>| connection.idle_since() == Some(since);
+                if let Some(connection) = connection.upgrade().filter(still) {
+                    return Some((since, connection));
+                }
+            }
+            let begun = Some(self.limits.idle_begun(self.index));
+            if self.looked.replace(begun) == begun {
+                return None;
+            }
+            let open = self.open.borrow();
+            let since = |connection: &Weak<Downstream>| connection.upgrade()?.idle_since();
+            idle.extend(
+                open.iter()
+                    .filter_map(|open| Some((since(open)?, Weak::clone(open)))),
+            );
+            idle.sort_unstable_by_key(|(since, _)| Reverse(*since));
+        }
     }
 
     /// The worker's heartbeat: wall clock, deadlines, idle upstream connections, log records.
@@ -125,13 +202,26 @@ impl Acceptor {
     }
 
     fn sweep(&self) {
+        let mut idle_since = u64::MAX;
         self.open.borrow_mut().retain(|connection| {
             let Some(connection) = connection.upgrade() else {
                 return false;
             };
             connection.sweep();
+            if let Some(since) = connection.idle_since() {
+                idle_since = idle_since.min(since);
+            }
             true
         });
+        self.looked.set(None);
+        let wanted = self.limits.tell_idle(self.index, idle_since);
+        for left in (0..wanted).rev() {
+            let Some((_, connection)) = self.idle_longest() else {
+                // Those that are idle next.
+                return self.limits.want_closed(self.index, left + 1);
+            };
+            connection.finish(Ending::Idle);
+        }
     }
 
     /// Lets the connections end; ends them once the service is told to abort.

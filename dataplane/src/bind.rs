@@ -6,6 +6,7 @@ use std::net::{SocketAddr, TcpListener};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::counters::WorkerCounters;
+use crate::keepalive::tcp_keepalive;
 
 /// Connections the system queues for a listener.
 const BACKLOG: i32 = 4096;
@@ -73,6 +74,9 @@ fn listener(address: SocketAddr, reuse_port: bool) -> io::Result<TcpListener> {
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(reuse_port)?;
     socket.set_nonblocking(true)?;
+    // A connection has these options from its listener, without a system call of its own.
+    socket.set_tcp_keepalive(&tcp_keepalive())?;
+    socket.set_tcp_nodelay(true)?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
     Ok(socket.into())

@@ -61,6 +61,12 @@ impl CoarseClock {
         self.mono_ns.get()
     }
 
+    /// The wall clock at the same moment, milliseconds since 1970.
+    pub fn wall_ms(&self) -> u64 {
+        let mono_ms = self.mono_ns.get() / 1_000_000;
+        self.offset_ms.get().wrapping_add(mono_ms)
+    }
+
     /// Microseconds since `start`, read anew.
     pub fn since_us(&self, start: Now) -> u64 {
         self.now().mono_ns.saturating_sub(start.mono_ns) / 1000

@@ -20,6 +20,9 @@ use crate::worker::Worker;
 /// Head of a request at most; larger is 431, and so are more than 100 fields: hyper parses up to
 /// that number without an allocation, and with two for any other bound.
 const MAX_HEAD: usize = 32 * 1024;
+/// What hyper holds for one direction of a connection before it waits (CONN-1). It holds a frame
+/// of the other connection besides.
+const MAX_BUFFER: usize = 32 * 1024;
 /// Bytes that a lingering close reads at most.
 const LINGER_BYTES: usize = 1024 * 1024;
 /// Time that a lingering close waits at most.
@@ -39,6 +42,7 @@ pub async fn serve(worker: Rc<Worker>, downstream: Rc<Downstream>) {
         // Our own sweeper cuts slow heads; hyper's timer would cost a sleep a request.
         .header_read_timeout(None)
         .max_header_size(MAX_HEAD)
+        .max_buf_size(MAX_BUFFER)
         .serve_connection(Socket(Rc::clone(&downstream)), service);
 
     let mut draining = false;
@@ -51,9 +55,11 @@ pub async fn serve(worker: Rc<Worker>, downstream: Rc<Downstream>) {
                     Pin::new(&mut connection).graceful_shutdown();
                 }
             }
-            cut @ (Ending::HeadTimeout | Ending::Stalled | Ending::Abort | Ending::Panicked) => {
-                return Poll::Ready(Err(cut));
-            }
+            cut @ (Ending::HeadTimeout
+            | Ending::Idle
+            | Ending::Stalled
+            | Ending::Abort
+            | Ending::Panicked) => return Poll::Ready(Err(cut)),
         }
         // A bug of ours costs its connection, not the worker and all that it serves.
         match catch_unwind(AssertUnwindSafe(|| Pin::new(&mut connection).poll(cx))) {
@@ -102,7 +108,7 @@ async fn cut(worker: &Worker, downstream: &Downstream, ending: Ending) {
             worker.counters.connection_error(ConnectionError::Panic);
             (!downstream.is_answering()).then_some(PANICKED)
         }
-        Ending::No | Ending::Drain | Ending::Stalled | Ending::Abort => return,
+        Ending::No | Ending::Drain | Ending::Idle | Ending::Stalled | Ending::Abort => return,
     };
     if let Some(response) = response {
         downstream.write_at_once(response);

@@ -1,82 +1,236 @@
-//! The bounds on connections, across workers: `WAF_MAX_CONNECTIONS` and
-//! `WAF_MAX_CONNECTIONS_PER_CLIENT`.
+//! The bounds on connections, across workers: in all, of a client, of a netblock, and of a netblock
+//! that is banned (CONN-2, CONN-3).
 
+use std::cell::Cell;
+use std::hash::Hash;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use ahash::RandomState;
 use dashmap::DashMap;
 use weir_shared::client::Client;
+use weir_shared::netblock::Netblock;
 use weir_shared::settings::ConnectionSettings;
 use weir_shared::totals::ConnectionError;
 
 use crate::counters::Counters;
 
-/// The bounds on connections, across workers. Touched at accept and close only.
+/// Connections of a netblock whose peers are banned or denied (CONN-3).
+const MAX_REFUSED: usize = 8;
+
+type Counts<K> = DashMap<K, usize, RandomState>;
+
+/// The bounds on connections, across workers. Touched at accept and close, and on a worker's tick.
+///
+/// All of it is relaxed: each number decides for itself, no other memory hangs on it.
 pub struct ConnectionLimits {
     open: AtomicUsize,
-    by_client: DashMap<Client, usize, RandomState>,
-    max: usize,
-    max_per_client: usize,
+    by_client: Counts<Client>,
+    by_netblock: Counts<Netblock>,
+    settings: ConnectionSettings,
+    idle: Vec<IdleConnections>,
+}
+
+/// What a worker tells the others of its idle connections. It alone writes all but the last.
+struct IdleConnections {
+    /// Since when the one that is idle longest has been, as of the last tick; `u64::MAX` where none
+    /// was.
+    since_ns: AtomicU64,
+    /// How many there are.
+    count: AtomicUsize,
+    /// How often one began to be idle; wraps.
+    begun: AtomicUsize,
+    /// How many the others want closed.
+    wanted: AtomicUsize,
+}
+
+impl IdleConnections {
+    /// Whether one is left that nobody wants closed yet.
+    fn has_one(&self) -> bool {
+        self.count.load(Relaxed) > self.wanted.load(Relaxed)
+    }
+}
+
+/// The peer of a connection. Trusted proxies stand for many and have none.
+pub struct Peer {
+    /// The client.
+    pub client: Client,
+    /// What a ban of the client would cover.
+    pub netblock: Netblock,
+    /// It is banned or denied, in enforce mode.
+    pub is_refused: bool,
 }
 
 impl ConnectionLimits {
     /// Limits under which nothing is open yet.
-    pub fn new(settings: &ConnectionSettings) -> Self {
+    pub fn new(settings: &ConnectionSettings, workers: usize) -> Self {
+        let nothing_idle = || IdleConnections {
+            since_ns: AtomicU64::new(u64::MAX),
+            count: AtomicUsize::new(0),
+            begun: AtomicUsize::new(0),
+            wanted: AtomicUsize::new(0),
+        };
         Self {
             open: AtomicUsize::new(0),
             by_client: DashMap::default(),
-            max: settings.max,
-            max_per_client: settings.max_per_client,
+            by_netblock: DashMap::default(),
+            settings: settings.clone(),
+            idle: (0..workers).map(|_| nothing_idle()).collect(),
         }
     }
 
-    /// Takes a slot, and counts the connection. The bound of one client is not for trusted proxies:
-    /// they have no `client`.
+    /// Takes a slot, and counts the connection. `make_room` is asked where every slot is taken: it
+    /// closes another connection, which has its slot until it has ended.
+    ///
+    /// # Errors
+    /// The bound that is reached.
     pub fn enter(
         self: &Arc<Self>,
-        client: Option<Client>,
+        worker: usize,
+        peer: Option<&Peer>,
         counters: &Arc<Counters>,
+        make_room: impl FnOnce() -> bool,
     ) -> Result<ConnectionSlot, ConnectionError> {
-        // Relaxed: the number alone decides, no other memory hangs on it.
-        if self.open.fetch_add(1, Ordering::Relaxed) >= self.max {
-            self.open.fetch_sub(1, Ordering::Relaxed);
-            return Err(ConnectionError::TooMany);
-        }
-        if let Some(client) = client {
-            let mut count = self.by_client.entry(client).or_insert(0);
-            if *count >= self.max_per_client {
-                self.open.fetch_sub(1, Ordering::Relaxed);
+        let mut slot = ConnectionSlot {
+            limits: Arc::clone(self),
+            client: None,
+            netblock: Cell::new(None),
+            counters: None,
+            worker,
+            is_idle: Cell::new(false),
+        };
+        if let Some(peer) = peer {
+            let max = self.settings.max_per_client;
+            if !take(&self.by_client, peer.client, max) {
                 return Err(ConnectionError::TooManyClient);
             }
-            *count += 1;
+            slot.client = Some(peer.client);
+            let max = self.settings.max_per_netblock;
+            let (max, kind) = if peer.is_refused {
+                (max.min(MAX_REFUSED), ConnectionError::Banned)
+            } else {
+                (max, ConnectionError::TooManyNetblock)
+            };
+            if !take(&self.by_netblock, peer.netblock, max) {
+                return Err(kind);
+            }
+            slot.netblock.set(Some(peer.netblock));
+        }
+        if self.open.fetch_add(1, Relaxed) >= self.settings.max && !make_room() {
+            self.open.fetch_sub(1, Relaxed);
+            return Err(ConnectionError::TooMany);
         }
         counters.connection_opened();
-        Ok(ConnectionSlot {
-            limits: Arc::clone(self),
-            client,
-            counters: Arc::clone(counters),
-        })
+        slot.counters = Some(Arc::clone(counters));
+        Ok(slot)
     }
+
+    /// A worker tells since when the one of its connections that is idle longest has been. Says how
+    /// many of them the others want closed.
+    pub fn tell_idle(&self, worker: usize, since_ns: u64) -> usize {
+        let Some(own) = self.idle.get(worker) else {
+            return 0;
+        };
+        own.since_ns.store(since_ns, Relaxed);
+        own.wanted.swap(0, Relaxed)
+    }
+
+    /// The other worker that has the connection that is idle longest, and since when it has been.
+    pub fn idle_elsewhere(&self, worker: usize) -> Option<(usize, u64)> {
+        let others = self.idle.iter().enumerate();
+        others
+            .filter(|(index, idle)| *index != worker && idle.has_one())
+            .map(|(index, idle)| (index, idle.since_ns.load(Relaxed)))
+            .min_by_key(|(_, since)| *since)
+    }
+
+    /// How often a connection of the worker began to be idle.
+    pub fn idle_begun(&self, worker: usize) -> usize {
+        let own = self.idle.get(worker);
+        own.map_or(0, |own| own.begun.load(Relaxed))
+    }
+
+    /// Has a worker close the next connection that is idle, on its tick.
+    pub fn want_closed(&self, worker: usize, count: usize) {
+        if let Some(other) = self.idle.get(worker) {
+            other.wanted.fetch_add(count, Relaxed);
+        }
+    }
+}
+
+/// Counts one more of `key`, unless there are `max`.
+fn take<K: Hash + Eq>(counts: &Counts<K>, key: K, max: usize) -> bool {
+    let mut count = counts.entry(key).or_insert(0);
+    let fits = *count < max;
+    *count += usize::from(fits);
+    fits
+}
+
+fn give_back<K: Hash + Eq>(counts: &Counts<K>, key: &K) {
+    if let Some(mut count) = counts.get_mut(key) {
+        *count = count.saturating_sub(1);
+    }
+    counts.remove_if(key, |_, count| *count == 0);
 }
 
 /// A slot among the connections, given back when dropped: also by a panic.
 pub struct ConnectionSlot {
     limits: Arc<ConnectionLimits>,
     client: Option<Client>,
-    counters: Arc<Counters>,
+    /// None once it was given up.
+    netblock: Cell<Option<Netblock>>,
+    /// None while it is not known whether there is room for it.
+    counters: Option<Arc<Counters>>,
+    /// Whose connection it is.
+    worker: usize,
+    is_idle: Cell<bool>,
+}
+
+impl ConnectionSlot {
+    /// Whether nothing is under way on the connection. Called on the thread of its worker.
+    pub fn set_idle(&self, is_idle: bool) {
+        if self.is_idle.replace(is_idle) != is_idle
+            && let Some(own) = self.limits.idle.get(self.worker)
+        {
+            // One thread alone writes it: no locked instruction.
+            let by = if is_idle { 1 } else { usize::MAX };
+            let count = own.count.load(Relaxed).wrapping_add(by);
+            own.count.store(count, Relaxed);
+            let begun = own.begun.load(Relaxed).wrapping_add(usize::from(is_idle));
+            own.begun.store(begun, Relaxed);
+        }
+    }
+
+    /// Gives up the place in a netblock that is banned, if the netblock has more than it may: the
+    /// connection is to close then (CONN-3).
+    pub fn gives_way_to_ban(&self) -> bool {
+        let Some(netblock) = self.netblock.get() else {
+            return false;
+        };
+        let Some(mut count) = self.limits.by_netblock.get_mut(&netblock) else {
+            return false;
+        };
+        let is_beyond = *count > MAX_REFUSED;
+        if is_beyond {
+            *count -= 1;
+            self.netblock.set(None);
+        }
+        is_beyond
+    }
 }
 
 impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        self.counters.connection_closed();
-        self.limits.open.fetch_sub(1, Ordering::Relaxed);
+        self.set_idle(false);
+        if let Some(counters) = &self.counters {
+            counters.connection_closed();
+            self.limits.open.fetch_sub(1, Relaxed);
+        }
         if let Some(client) = self.client {
-            let by_client = &self.limits.by_client;
-            if let Some(mut count) = by_client.get_mut(&client) {
-                *count = count.saturating_sub(1);
-            }
-            by_client.remove_if(&client, |_, count| *count == 0);
+            give_back(&self.limits.by_client, &client);
+        }
+        if let Some(netblock) = self.netblock.get() {
+            give_back(&self.limits.by_netblock, &netblock);
         }
     }
 }
@@ -84,13 +238,16 @@ impl Drop for ConnectionSlot {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use weir_shared::netblock::PrefixLengths;
     use weir_shared::totals::Totals;
 
     fn limits(max: usize, max_per_client: usize) -> Arc<ConnectionLimits> {
-        Arc::new(ConnectionLimits::new(&ConnectionSettings {
+        let settings = ConnectionSettings {
             max,
             max_per_client,
-        }))
+            max_per_netblock: 10,
+        };
+        Arc::new(ConnectionLimits::new(&settings, 2))
     }
 
     fn open(counters: &Counters) -> u64 {
@@ -99,36 +256,94 @@ mod tests {
         totals.connections
     }
 
-    /// CONN: both bounds hold, a trusted proxy has the first alone, and what is closed can be
+    fn peer(address: u32, is_refused: bool) -> Peer {
+        let client = Client::V4(address);
+        Peer {
+            client,
+            netblock: Netblock::of(client, PrefixLengths::default()),
+            is_refused,
+        }
+    }
+
+    /// CONN-11: both bounds hold, a trusted proxy has the first alone, and what is closed can be
     /// opened again.
     #[test]
     fn a_slot_is_given_back() {
         let (limits, counters) = (limits(3, 1), Arc::default());
-        let [one, two] = [1, 2].map(|last| Some(Client::V4(last)));
-        let first = limits.enter(one, &counters).unwrap();
-        let refused = |client| limits.enter(client, &counters).err().unwrap();
-        assert_eq!(refused(one), ConnectionError::TooManyClient);
-        let proxies = [None, None].map(|proxy| limits.enter(proxy, &counters).unwrap());
-        assert_eq!(refused(two), ConnectionError::TooMany);
+        let enter = |peer: Option<&Peer>| limits.enter(0, peer, &counters, || false);
+        let [one, two] = [1, 2].map(|last| peer(last, false));
+        let first = enter(Some(&one)).unwrap();
+        let refused = |peer| enter(peer).err().unwrap();
+        assert_eq!(refused(Some(&one)), ConnectionError::TooManyClient);
+        let proxies = [None, None].map(|proxy| enter(proxy).unwrap());
+        assert_eq!(refused(Some(&two)), ConnectionError::TooMany);
         assert_eq!(open(&counters), 3);
         drop(first);
-        let second = limits.enter(one, &counters).unwrap();
+        let second = enter(Some(&two)).unwrap();
         drop((second, proxies));
         assert_eq!(open(&counters), 0);
-        assert!(limits.by_client.is_empty());
+        assert!(limits.by_client.is_empty() && limits.by_netblock.is_empty());
+    }
+
+    /// CONN-3: a netblock is bounded, a banned one to eight; what stood before the ban counts, and
+    /// gives way.
+    #[test]
+    fn a_netblock_has_its_bound() {
+        let (limits, counters) = (limits(100, 1), Arc::default());
+        let enter = |last: u32, is_refused| {
+            limits.enter(0, Some(&peer(last, is_refused)), &counters, || false)
+        };
+        let held: Vec<_> = (0..10).map(|last| enter(last, false).unwrap()).collect();
+        let refused = |last, is_refused| enter(last, is_refused).err().unwrap();
+        assert_eq!(refused(77, false), ConnectionError::TooManyNetblock);
+        assert_eq!(refused(77, true), ConnectionError::Banned);
+        assert!(enter(256, false).is_ok(), "another netblock");
+        let given_up = held.iter().filter(|slot| slot.gives_way_to_ban()).count();
+        assert_eq!(given_up, 2);
+        assert_eq!(refused(77, true), ConnectionError::Banned);
+        drop(held);
+        assert!(limits.by_client.is_empty() && limits.by_netblock.is_empty());
+        assert!(enter(77, true).is_ok());
+    }
+
+    /// CONN-2: a new connection is let in where another is closed for it, also by another worker.
+    #[test]
+    fn another_connection_gives_way() {
+        let (limits, counters) = (limits(1, 1), Arc::default());
+        let first = limits.enter(0, None, &counters, || false).unwrap();
+        let second = limits.enter(1, None, &counters, || true).unwrap();
+        assert_eq!(open(&counters), 2);
+        drop(first);
+        assert_eq!(
+            limits.enter(0, None, &counters, || false).err(),
+            Some(ConnectionError::TooMany)
+        );
+
+        assert_eq!(limits.idle_elsewhere(0), None);
+        second.set_idle(true);
+        assert_eq!(limits.tell_idle(1, 70), 0);
+        assert_eq!(limits.idle_elsewhere(0), Some((1, 70)));
+        assert_eq!(limits.idle_elsewhere(1), None);
+        limits.want_closed(1, 1);
+        assert_eq!(limits.idle_elsewhere(0), None, "it has no other");
+        assert_eq!(limits.tell_idle(1, u64::MAX), 1);
+        assert_eq!(limits.tell_idle(1, u64::MAX), 0);
+        assert!(limits.idle_elsewhere(0).is_some());
+        drop(second);
+        assert_eq!(limits.idle_elsewhere(0), None);
     }
 
     /// METRIC: a panic in whatever holds the slot leaves no connection counted that is gone.
     #[test]
     fn a_panic_gives_the_slot_back() {
         let (limits, counters) = (limits(1, 1), Arc::default());
-        let slot = limits.enter(None, &counters).unwrap();
+        let slot = limits.enter(0, None, &counters, || false).unwrap();
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let _held = slot;
             panic!("a bug");
         }));
         assert!(outcome.is_err());
         assert_eq!(open(&counters), 0);
-        assert!(limits.enter(None, &counters).is_ok());
+        assert!(limits.enter(0, None, &counters, || false).is_ok());
     }
 }

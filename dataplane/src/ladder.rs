@@ -184,6 +184,14 @@ pub enum Refusal {
 }
 
 impl Refusal {
+    /// Whether it stands for whatever the client asks for.
+    pub const fn is_of_the_client(self) -> bool {
+        match self {
+            Self::DeniedNet | Self::DeniedCountry | Self::Banned { .. } => true,
+            Self::RateLimited { .. } | Self::BodyTooLarge => false,
+        }
+    }
+
     /// The action that the log, the metrics and the history are told.
     pub const fn action(self) -> Action {
         match self {
@@ -299,6 +307,21 @@ fn charge(
     }
     // 12. Ours, 13. the application's.
     passed
+}
+
+/// Whether every request of a client is refused, whatever it asks for: by a list or a ban (steps 3
+/// to 6).
+pub fn refuses(
+    rules: &Rules,
+    snapshot: &Snapshot,
+    table: &Table,
+    (client, address): (Client, IpAddr),
+    now_ms: u64,
+) -> bool {
+    !rules.allow_nets.contains(address)
+        && (rules.deny_nets.contains(address)
+            || (rules.lookups.for_lists && is_known_and_denied(table, client))
+            || snapshot.bans.active_until(client, now_ms).is_some())
 }
 
 fn is_known_and_denied(table: &Table, client: Client) -> bool {

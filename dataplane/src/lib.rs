@@ -45,6 +45,7 @@ mod forward;
 mod headers;
 pub mod http1;
 pub mod identity;
+mod keepalive;
 pub mod ladder;
 mod outcome;
 mod own;

@@ -73,7 +73,13 @@ struct Shared {
 
 impl Shared {
     /// One worker, on its thread.
-    fn run(&self, listener: TcpListener, counters: WorkerCounters, stopped: watch::Receiver<Stop>) {
+    fn run(
+        &self,
+        index: usize,
+        listener: TcpListener,
+        counters: WorkerCounters,
+        stopped: watch::Receiver<Stop>,
+    ) {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_io()
             .enable_time()
@@ -85,7 +91,8 @@ impl Shared {
         runtime.block_on(async {
             let forgotten_proxy = Arc::clone(&self.forgotten_proxy);
             let worker = Worker::new(&self.parts, counters, forgotten_proxy, stopped.clone());
-            let acceptor = Acceptor::new(worker, Arc::clone(&self.limits), self.timeouts);
+            let limits = Arc::clone(&self.limits);
+            let acceptor = Acceptor::new(index, worker, limits, self.timeouts);
             acceptor.run(listener, stopped).await;
         });
     }
@@ -96,6 +103,7 @@ fn timeouts(settings: &TimeoutSettings) -> Timeouts {
         head_ns: nanos(settings.header),
         body_ns: nanos(settings.body),
         idle_ns: nanos(settings.keepalive),
+        send_ns: nanos(settings.send),
     }
 }
 
@@ -113,7 +121,10 @@ impl DataPlane {
     pub fn start(bound: Bound, parts: Parts) -> io::Result<Self> {
         let (stop, stopped) = watch::channel(Stop::No);
         let shared = Arc::new(Shared {
-            limits: Arc::new(ConnectionLimits::new(&parts.settings.connections)),
+            limits: Arc::new(ConnectionLimits::new(
+                &parts.settings.connections,
+                parts.settings.workers,
+            )),
             forgotten_proxy: Arc::default(),
             timeouts: timeouts(&parts.settings.timeouts),
             parts,
@@ -122,7 +133,7 @@ impl DataPlane {
         for (index, (listener, counters)) in bound.into_listeners().enumerate() {
             let (shared, stopped) = (Arc::clone(&shared), stopped.clone());
             let thread = std::thread::Builder::new().name(format!("weir-worker-{index}"));
-            threads.push(thread.spawn(move || shared.run(listener, counters, stopped))?);
+            threads.push(thread.spawn(move || shared.run(index, listener, counters, stopped))?);
         }
         Ok(Self { threads, stop })
     }

@@ -34,6 +34,10 @@ pub async fn refuse(
         return Err(Dropped);
     };
     let mut response = problem::problem(status);
+    exchange.downstream.shorten_idle();
+    if refusal.is_of_the_client() && exchange.downstream.slot.gives_way_to_ban() {
+        problem::close(&mut response);
+    }
     if let Some(milliseconds) = retry_ms {
         problem::retry_after(&mut response, milliseconds);
     }

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::{Body as _, Incoming};
+use weir_shared::client::Client;
 use weir_shared::clock::Now;
 use weir_shared::path;
 use weir_shared::totals::ConnectionError;
@@ -87,8 +88,7 @@ fn receive(
         return Received::Answered(response);
     }
     if is_health_check(&head.method, head.uri.path()) {
-        downstream.end_request();
-        return Received::Answered(problem::health(worker.is_draining()));
+        return Received::Answered(health(worker, downstream));
     }
 
     let identity = identify(
@@ -103,6 +103,18 @@ fn receive(
     let websocket = headers::asks_for_websocket(&head.method, head.version, &head.headers);
     let exchange = Exchange::new(worker, downstream, head, identity, decision, now, websocket);
     Received::Exchange(exchange, body)
+}
+
+/// The health check: an untrusted peer is answered, but is not to hold connections by it (CONN-3).
+fn health(worker: &Worker, downstream: &Downstream) -> Response<Full<Bytes>> {
+    let mut response = problem::health(worker.is_draining());
+    downstream.shorten_idle();
+    downstream.end_request();
+    let peer = downstream.peer;
+    if worker.refuses(Client::of(peer), peer) && downstream.slot.gives_way_to_ban() {
+        problem::close(&mut response);
+    }
+    response
 }
 
 /// What a verdict leads to.

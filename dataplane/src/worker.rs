@@ -2,6 +2,7 @@
 //! the counters, the clock. It knows nothing of connections and nothing of a single request.
 
 use std::cell::RefCell;
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -175,6 +176,16 @@ impl Worker {
             }
             return decision;
         }
+    }
+
+    /// Whether a client is banned or denied, in enforce mode, as of the last tick.
+    pub fn refuses(&self, client: Client, address: IpAddr) -> bool {
+        let now_ms = self.clock.wall_ms();
+        let who = (client, address);
+        !self.accounting.observe
+            && self.with_snapshot(|snapshot| {
+                ladder::refuses(&self.rules, snapshot, &self.table, who, now_ms)
+            })
     }
 
     /// Asks about a client; an answer that is there at once is attached at once. True if one is

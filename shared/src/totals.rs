@@ -44,11 +44,15 @@ pub enum ConnectionError {
     Panic,
     /// `accept` failed.
     Accept,
+    /// The peer's netblock is banned or denied and has the connections it may (CONN-3).
+    Banned,
+    /// `WAF_MAX_CONNECTIONS_PER_NETBLOCK` reached.
+    TooManyNetblock,
 }
 
 impl ConnectionError {
     /// Every kind, in the order of the metrics.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::BadRequest,
         Self::HeadTimeout,
         Self::HeadTooLarge,
@@ -56,6 +60,8 @@ impl ConnectionError {
         Self::TooManyClient,
         Self::Panic,
         Self::Accept,
+        Self::Banned,
+        Self::TooManyNetblock,
     ];
 
     /// The label.
@@ -68,6 +74,8 @@ impl ConnectionError {
             Self::TooManyClient => "too_many_client",
             Self::Panic => "panic",
             Self::Accept => "accept",
+            Self::Banned => "banned",
+            Self::TooManyNetblock => "too_many_netblock",
         }
     }
 

@@ -74,6 +74,17 @@ impl Connection {
         Self::over(socket.into())
     }
 
+    /// Connects with so small a buffer that what is not read soon waits on the other side.
+    pub(crate) fn open_with_small_buffer(address: SocketAddr) -> Self {
+        let domain = socket2::Domain::for_address(address);
+        let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None).expect("a socket");
+        socket.set_recv_buffer_size(4096).expect("a small buffer");
+        socket
+            .connect_timeout(&address.into(), PATIENCE)
+            .expect("connects");
+        Self::over(socket.into())
+    }
+
     #[track_caller]
     fn over(stream: TcpStream) -> Self {
         stream.set_read_timeout(Some(PATIENCE)).expect("a time-out");
@@ -96,6 +107,14 @@ impl Connection {
     /// Sends as much as the other side takes: it may answer and close before the last byte.
     pub(crate) fn send_what_is_taken(&mut self, bytes: &[u8]) {
         let _ = self.stream.write_all(bytes);
+    }
+
+    /// Sends until nothing has been taken for this long.
+    pub(crate) fn send_until_full(&mut self, patience: Duration) {
+        self.stream
+            .set_write_timeout(Some(patience))
+            .expect("a time-out");
+        while self.stream.write(&[b'x'; 65536]).is_ok() {}
     }
 
     /// Ends our sending side.

@@ -15,11 +15,19 @@ pub struct Timeouts {
     pub body_ns: u64,
     /// `WAF_KEEPALIVE_TIMEOUT`
     pub idle_ns: u64,
+    /// `WAF_SEND_TIMEOUT`
+    pub send_ns: u64,
 }
+
+/// How long a connection may be idle at most after a refusal or a health check (CONN-3).
+const SHORT_IDLE_NS: u64 = 5_000_000_000;
 
 /// The state of a connection; decides which time-out ends it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
+    /// Nothing was ever sent on it: `WAF_HEADER_TIMEOUT`, but it is no head that took too long
+    /// (CONN-8).
+    Unused,
     /// Between two requests: `WAF_KEEPALIVE_TIMEOUT`.
     Idle,
     /// A head is being read: `WAF_HEADER_TIMEOUT`, then 408.
@@ -34,7 +42,9 @@ enum Phase {
 pub enum Missed {
     /// The head took too long: 408.
     Head,
-    /// The client sent nothing, or took nothing, for too long.
+    /// The connection was idle for too long.
+    Next,
+    /// The client sent nothing of a body, or took nothing, for too long.
     Client,
     /// The application sent nothing for too long; said once a request.
     Upstream,
@@ -51,6 +61,10 @@ pub struct Deadlines {
     phase: Cell<Phase>,
     /// When the phase must have ended.
     phase_end: Cell<u64>,
+    /// Since when it is idle, if it is.
+    idle_since: Cell<u64>,
+    /// It may be idle for a short time only after this response.
+    short: Cell<bool>,
     /// When a write that is waiting must have gone on.
     write: Cell<u64>,
     /// When the client must have sent more of the body.
@@ -68,8 +82,10 @@ impl Deadlines {
     pub const fn new(timeouts: Timeouts, now_ns: u64) -> Self {
         Self {
             timeouts,
-            phase: Cell::new(Phase::Head),
+            phase: Cell::new(Phase::Unused),
             phase_end: Cell::new(now_ns.saturating_add(timeouts.head_ns)),
+            idle_since: Cell::new(now_ns),
+            short: Cell::new(false),
             write: Cell::new(NEVER),
             body: Cell::new(NEVER),
             upstream: Cell::new(NEVER),
@@ -85,36 +101,67 @@ impl Deadlines {
         self.body.set(NEVER);
         self.upstream.set(NEVER);
         self.upstream_late.set(false);
+        self.short.set(false);
+    }
+
+    /// The response to this request is a refusal, or that of a health check: the connection is not
+    /// kept for long behind it (CONN-3).
+    pub fn shorten_idle(&self) {
+        self.short.set(true);
+    }
+
+    /// Since when nothing has been under way, if nothing is. What was never used has been idle
+    /// since it was accepted.
+    pub fn idle_since(&self) -> Option<u64> {
+        let is_idle = matches!(self.phase.get(), Phase::Idle | Phase::Unused);
+        (is_idle && self.write.get() == NEVER).then_some(self.idle_since.get())
     }
 
     /// The response has ended: the next request is awaited.
     pub fn end_request(&self, now_ns: u64) {
         self.phase.set(Phase::Idle);
-        let end = now_ns.saturating_add(self.timeouts.idle_ns);
-        self.phase_end.set(end);
+        self.begin_idle(now_ns);
         self.body.set(NEVER);
         self.upstream.set(NEVER);
     }
 
+    fn begin_idle(&self, now_ns: u64) {
+        let mut idle_ns = self.timeouts.idle_ns;
+        if self.short.get() {
+            idle_ns = idle_ns.min(SHORT_IDLE_NS);
+        }
+        self.idle_since.set(now_ns);
+        self.phase_end.set(now_ns.saturating_add(idle_ns));
+    }
+
     /// The client sent something.
     pub fn client_sent(&self, now_ns: u64) {
-        if self.phase.get() == Phase::Idle {
-            self.phase.set(Phase::Head);
-            let end = now_ns.saturating_add(self.timeouts.head_ns);
-            self.phase_end.set(end);
+        match self.phase.get() {
+            Phase::Idle => {
+                self.phase.set(Phase::Head);
+                let end = now_ns.saturating_add(self.timeouts.head_ns);
+                self.phase_end.set(end);
+            }
+            // The first head is timed from the accept on.
+            Phase::Unused => self.phase.set(Phase::Head),
+            Phase::Head | Phase::Busy => {}
         }
     }
 
     /// A write waits for the client to take more.
     pub fn await_write(&self, now_ns: u64) {
         if self.write.get() == NEVER {
-            self.write.set(now_ns.saturating_add(self.timeouts.body_ns));
+            self.write.set(now_ns.saturating_add(self.timeouts.send_ns));
         }
     }
 
-    /// A write went on.
-    pub fn wrote(&self) {
+    /// A write went on. A response may have ended for the request before its last bytes were
+    /// written: the time to be idle begins with them (CONN-5).
+    pub fn wrote(&self, now_ns: u64) {
         self.write.set(NEVER);
+        if self.phase.get() == Phase::Idle {
+            self.begin_idle(now_ns);
+        }
     }
 
     /// The request waits for more of the body.
@@ -174,10 +221,13 @@ impl Deadlines {
 
     /// The deadline that was missed, if any. The application's is named once.
     pub fn sweep(&self, now_ns: u64) -> Option<Missed> {
-        if self.phase_end.get() <= now_ns {
+        // While the end of a response waits to be written, the connection is not idle yet.
+        let is_written = self.phase.get() != Phase::Idle || self.write.get() == NEVER;
+        if self.phase_end.get() <= now_ns && is_written {
             return Some(match self.phase.get() {
                 Phase::Head => Missed::Head,
-                Phase::Idle | Phase::Busy => Missed::Client,
+                Phase::Unused | Phase::Idle => Missed::Next,
+                Phase::Busy => Missed::Client,
             });
         }
         if self.write.get() <= now_ns || self.body.get() <= now_ns {
@@ -197,6 +247,7 @@ mod tests {
         head_ns: 10,
         body_ns: 30,
         idle_ns: 75,
+        send_ns: 40,
     };
 
     /// Nothing is due at `last`, and `passed` is one later.
@@ -214,6 +265,49 @@ mod tests {
         passes_after(&deadlines, 109, Missed::Head);
     }
 
+    /// CONN-8: what was never used is idle, and no head that took too long.
+    #[test]
+    fn an_unused_connection_is_idle() {
+        let deadlines = Deadlines::new(TIMEOUTS, 100);
+        assert_eq!(deadlines.idle_since(), Some(100));
+        passes_after(&deadlines, 109, Missed::Next);
+        deadlines.client_sent(105);
+        assert_eq!(deadlines.idle_since(), None);
+    }
+
+    /// CONN-5: the time to be idle begins with the last byte that was written.
+    #[test]
+    fn a_response_that_is_being_written_is_not_idle() {
+        let deadlines = Deadlines::new(TIMEOUTS, 0);
+        deadlines.begin_request();
+        deadlines.await_write(90);
+        deadlines.end_request(100);
+        assert_eq!(deadlines.idle_since(), None);
+        passes_after(&deadlines, 129, Missed::Client);
+        deadlines.wrote(120);
+        deadlines.await_write(121);
+        deadlines.wrote(150);
+        assert_eq!(deadlines.idle_since(), Some(150));
+        passes_after(&deadlines, 224, Missed::Next);
+    }
+
+    /// CONN-3: behind a refusal a connection is idle for five seconds at most, and only then.
+    #[test]
+    fn a_refusal_shortens_the_time_to_be_idle() {
+        let timeouts = Timeouts {
+            idle_ns: 10 * SHORT_IDLE_NS,
+            ..TIMEOUTS
+        };
+        let deadlines = Deadlines::new(timeouts, 0);
+        deadlines.begin_request();
+        deadlines.shorten_idle();
+        deadlines.end_request(0);
+        passes_after(&deadlines, SHORT_IDLE_NS - 1, Missed::Next);
+        deadlines.begin_request();
+        deadlines.end_request(0);
+        passes_after(&deadlines, 10 * SHORT_IDLE_NS - 1, Missed::Next);
+    }
+
     /// CONN: between requests the keep-alive time-out runs; with the first byte the head's does.
     #[test]
     fn an_idle_connection_ends_unless_a_head_begins() {
@@ -221,7 +315,7 @@ mod tests {
         deadlines.begin_request();
         assert_eq!(deadlines.sweep(1_000), None);
         deadlines.end_request(1_000);
-        passes_after(&deadlines, 1_074, Missed::Client);
+        passes_after(&deadlines, 1_074, Missed::Next);
         deadlines.client_sent(1_074);
         deadlines.client_sent(1_080);
         passes_after(&deadlines, 1_083, Missed::Head);
@@ -242,8 +336,8 @@ mod tests {
         deadlines.got_body();
         deadlines.await_write(100);
         deadlines.await_write(120);
-        passes_after(&deadlines, 129, Missed::Client);
-        deadlines.wrote();
+        passes_after(&deadlines, 139, Missed::Client);
+        deadlines.wrote(120);
         assert_eq!(deadlines.sweep(130), None);
     }
 
@@ -306,6 +400,7 @@ mod tests {
             head_ns: NEVER,
             body_ns: NEVER,
             idle_ns: NEVER,
+            send_ns: NEVER,
         };
         let deadlines = Deadlines::new(endless, 5);
         assert_eq!(deadlines.sweep(NEVER - 1), None);

@@ -23,6 +23,7 @@ use self::deadlines::{Deadlines, Missed, Timeouts};
 use self::self_wake::SelfWake;
 use self::upload::Upload;
 use crate::clock::{CoarseClock, nanos};
+use crate::connection_limits::ConnectionSlot;
 
 /// Why a connection is to end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,7 +32,9 @@ pub enum Ending {
     No,
     /// The head took too long: 408.
     HeadTimeout,
-    /// Nothing came, or nothing was taken, for too long.
+    /// Nothing is under way, and it was idle for too long, or another takes its place.
+    Idle,
+    /// Nothing came of a body, or nothing was taken, for too long.
     Stalled,
     /// The service stops: end after the running answer.
     Drain,
@@ -54,6 +57,8 @@ pub struct Downstream {
     /// Coarse monotonic time of the worker.
     clock: Rc<CoarseClock>,
     deadlines: Deadlines,
+    /// Its slot among the connections.
+    pub slot: ConnectionSlot,
     /// The body of the current request.
     pub upload: Upload,
     /// Polls the upstream connection of the current request.
@@ -70,12 +75,14 @@ impl Downstream {
         stream: TcpStream,
         peer: IpAddr,
         trusted: bool,
+        slot: ConnectionSlot,
         clock: Rc<CoarseClock>,
         timeouts: Timeouts,
     ) -> Rc<Self> {
         // An address is visible ASCII: the fallback is never taken.
         let peer_value =
             HeaderValue::try_from(peer.to_string()).unwrap_or(HeaderValue::from_static("unknown"));
+        slot.set_idle(true);
         Rc::new(Self {
             io: RefCell::new(TokioIo::new(stream)),
             peer,
@@ -83,6 +90,7 @@ impl Downstream {
             peer_value,
             deadlines: Deadlines::new(timeouts, clock.mono_ns()),
             clock,
+            slot,
             upload: Upload::default(),
             self_wake: SelfWake::default(),
             answering: Cell::new(false),
@@ -93,6 +101,7 @@ impl Downstream {
 
     /// A head was read: the request is ours to answer.
     pub fn begin_request(&self) {
+        self.slot.set_idle(false);
         self.deadlines.begin_request();
         self.upload.reset();
         self.answering.set(false);
@@ -100,7 +109,22 @@ impl Downstream {
 
     /// The response has ended: the next request is awaited.
     pub fn end_request(&self) {
+        self.slot.set_idle(true);
         self.deadlines.end_request(self.clock.mono_ns());
+    }
+
+    /// Notes that the response to the current request is a refusal, or that of a health check: an
+    /// untrusted peer's connection is not kept for long behind it (CONN-3).
+    pub fn shorten_idle(&self) {
+        if !self.trusted {
+            self.deadlines.shorten_idle();
+        }
+    }
+
+    /// Since when nothing has been under way, if nothing is.
+    pub fn idle_since(&self) -> Option<u64> {
+        let is_open = self.ending.get() == Ending::No;
+        self.deadlines.idle_since().filter(|_| is_open)
     }
 
     /// Whether bytes of a response to the current request were written.
@@ -162,6 +186,7 @@ impl Downstream {
         match self.deadlines.sweep(self.clock.mono_ns()) {
             None => {}
             Some(Missed::Head) => self.finish(Ending::HeadTimeout),
+            Some(Missed::Next) => self.finish(Ending::Idle),
             Some(Missed::Client) => self.finish(Ending::Stalled),
             Some(Missed::Upstream) => self.wake(),
         }
@@ -172,7 +197,11 @@ impl Downstream {
     pub fn finish(&self, ending: Ending) {
         let stands = match self.ending.get() {
             Ending::No | Ending::Drain => false,
-            Ending::HeadTimeout | Ending::Stalled | Ending::Abort | Ending::Panicked => true,
+            Ending::HeadTimeout
+            | Ending::Idle
+            | Ending::Stalled
+            | Ending::Abort
+            | Ending::Panicked => true,
         };
         if !stands || ending == Ending::Abort {
             self.ending.set(ending);
@@ -231,7 +260,7 @@ impl Downstream {
             Poll::Pending => self.deadlines.await_write(self.clock.mono_ns()),
             Poll::Ready(_) => {
                 self.answering.set(true);
-                self.deadlines.wrote();
+                self.deadlines.wrote(self.clock.mono_ns());
             }
         }
     }
@@ -248,6 +277,7 @@ impl Read for Socket {
     ) -> Poll<io::Result<()>> {
         let outcome = Pin::new(&mut *self.0.io.borrow_mut()).poll_read(cx, buf);
         if matches!(outcome, Poll::Ready(Ok(()))) {
+            self.0.slot.set_idle(false);
             self.0.deadlines.client_sent(self.0.clock.mono_ns());
         }
         outcome

@@ -13,17 +13,22 @@ use std::time::Duration;
 
 use hyper::client::conn::http1::{self, Connection, SendRequest};
 use hyper_util::rt::TokioIo;
+use socket2::SockRef;
 use tokio::net::TcpStream;
 use weir_shared::settings::{Settings, Upstream};
 
 use super::request_body::RequestBody;
 use crate::clock::{CoarseClock, nanos};
+use crate::keepalive::tcp_keepalive;
 
 /// Idle connections a worker keeps at most.
 const MAX_IDLE: usize = 256;
 /// Head of an answer at most; larger is 502, and so are more than 100 fields: hyper parses up to
 /// that number without an allocation, and with two for any other bound.
-const MAX_HEAD: usize = 64 * 1024;
+const MAX_HEAD: usize = 32 * 1024;
+
+/// What hyper holds for one direction of a connection before it waits (CONN-1).
+const MAX_BUFFER: usize = 32 * 1024;
 
 /// One upstream connection: where requests are put in, and what moves them.
 pub struct UpstreamConnection {
@@ -169,8 +174,12 @@ impl Pool {
         })?
         .map_err(refused)?;
         stream.set_nodelay(true).map_err(refused)?;
+        SockRef::from(&stream)
+            .set_tcp_keepalive(&tcp_keepalive())
+            .map_err(refused)?;
         let (sender, connection) = http1::Builder::new()
             .max_header_size(MAX_HEAD)
+            .max_buf_size(MAX_BUFFER)
             .handshake(TokioIo::new(stream))
             .await
             .map_err(|error| refused(io::Error::other(error)))?;

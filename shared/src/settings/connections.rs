@@ -12,6 +12,8 @@ pub struct ConnectionSettings {
     pub max: usize,
     /// `WAF_MAX_CONNECTIONS_PER_CLIENT`
     pub max_per_client: usize,
+    /// `WAF_MAX_CONNECTIONS_PER_NETBLOCK`
+    pub max_per_netblock: usize,
 }
 
 /// How long is waited for what.
@@ -23,6 +25,8 @@ pub struct TimeoutSettings {
     pub body: Duration,
     /// `WAF_KEEPALIVE_TIMEOUT`: between two requests
     pub keepalive: Duration,
+    /// `WAF_SEND_TIMEOUT`: without a byte of the answer taken
+    pub send: Duration,
     /// `WAF_UPSTREAM_CONNECT_TIMEOUT`
     pub upstream_connect: Duration,
     /// `WAF_UPSTREAM_TIMEOUT`: without a byte from the application
@@ -42,18 +46,26 @@ pub(super) fn connection_rows() -> Vec<Row<ConnectionSettings>> {
             "10000",
             whole(1..=1_000_000),
             |connections| &mut connections.max,
-            "Connections in all; further ones are closed at once and counted.",
+            "Connections in all; a further one takes the place of the one idle longest, or is closed and counted.",
         ),
         row(
             "WAF_MAX_CONNECTIONS_PER_CLIENT",
             "256",
             whole(1..=1_000_000),
             |connections| &mut connections.max_per_client,
-            "The same for one client; trusted proxies are not bound by it.",
+            "Connections of one client; trusted proxies are not bound by it.",
+        ),
+        row(
+            "WAF_MAX_CONNECTIONS_PER_NETBLOCK",
+            "1024",
+            whole(1..=1_000_000),
+            |connections| &mut connections.max_per_netblock,
+            "The same for the netblock that a ban of the client would cover; 8 while it is banned or denied.",
         ),
     ]
 }
 
+// long: a flat list of rows
 pub(super) fn timeout_rows() -> Vec<Row<TimeoutSettings>> {
     vec![
         row(
@@ -78,6 +90,13 @@ pub(super) fn timeout_rows() -> Vec<Row<TimeoutSettings>> {
             "Between two requests of a connection.",
         ),
         row(
+            "WAF_SEND_TIMEOUT",
+            "60s",
+            timeout(),
+            |timeouts| &mut timeouts.send,
+            "Without a byte of an answer taken by the client.",
+        ),
+        row(
             "WAF_UPSTREAM_CONNECT_TIMEOUT",
             "5s",
             timeout(),
@@ -100,7 +119,7 @@ pub(super) fn timeout_rows() -> Vec<Row<TimeoutSettings>> {
         ),
         row(
             "WAF_WEBSOCKET_IDLE_TIMEOUT",
-            "off",
+            "1h",
             timeout().or_off(),
             |timeouts| &mut timeouts.websocket_idle,
             "Without a byte either way on a WebSocket.",

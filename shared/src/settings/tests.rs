@@ -89,9 +89,11 @@ fn every_default() {
     assert_eq!(settings.timeouts.upstream_connect, seconds(5));
     assert_eq!(settings.timeouts.upstream, seconds(60));
     assert_eq!(settings.timeouts.upstream_keepalive, seconds(4));
-    assert_eq!(settings.timeouts.websocket_idle, None);
+    assert_eq!(settings.timeouts.websocket_idle, Some(seconds(3600)));
+    assert_eq!(settings.timeouts.send, seconds(60));
     assert_eq!(settings.connections.max, 10_000);
     assert_eq!(settings.connections.max_per_client, 256);
+    assert_eq!(settings.connections.max_per_netblock, 1024);
     assert_eq!(settings.timeouts.shutdown, seconds(30));
     assert_eq!(settings.bans.policy, Policy::default());
     assert_eq!(settings.bans.prefixes, PrefixLengths { v4: 24, v6: 56 });
@@ -166,6 +168,8 @@ fn every_value_arrives() {
         ("WAF_WEBSOCKET_IDLE_TIMEOUT", "7s"),
         ("WAF_MAX_CONNECTIONS", "8"),
         ("WAF_MAX_CONNECTIONS_PER_CLIENT", "9"),
+        ("WAF_MAX_CONNECTIONS_PER_NETBLOCK", "11"),
+        ("WAF_SEND_TIMEOUT", "8s"),
         ("WAF_SHUTDOWN_TIMEOUT", "0s"),
         ("WAF_BAN_FIRST", "1m"),
         ("WAF_BAN_FACTOR", "2"),
@@ -261,6 +265,8 @@ fn every_value_arrives() {
     assert_eq!(settings.timeouts.websocket_idle, Some(seconds(7)));
     assert_eq!(settings.connections.max, 8);
     assert_eq!(settings.connections.max_per_client, 9);
+    assert_eq!(settings.connections.max_per_netblock, 11);
+    assert_eq!(settings.timeouts.send, seconds(8));
     assert_eq!(settings.timeouts.shutdown, seconds(0));
     assert_eq!(
         settings.bans.policy,

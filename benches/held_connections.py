@@ -1,0 +1,238 @@
+#!/usr/bin/env python3
+"""What a held connection costs: resident memory of the proxy, as growth divided by connections.
+
+    benches/held_connections.py target/release/weir [--count 1000] [--workers 1] [--proxy weir|nginx|haproxy]
+
+A thousand connections of a kind are held for five seconds (CONN-1); then all of them are closed, and
+five seconds later the growth that is left is read. Loopback only; ends by itself. nginx and HAProxy
+are started with the timeouts and buffers of their own defaults, where installed.
+"""
+
+import argparse
+import os
+import pathlib
+import resource
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+import asyncio
+
+KINDS = ["nothing", "idle", "idle-head", "idle-upload", "idle-download", "head", "reader", "upload"]
+BIG = 20_000_000
+HEAD = 31_000
+
+
+async def application(ready):
+    """Answers `/` at once, `/big` with 20 MB, reads an upload to `/read`, and none to `/stall`."""
+
+    async def serve(reader, writer):
+        try:
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                target = head.split(b" ", 2)[1]
+                if target.startswith(b"/stall"):
+                    writer.transport.pause_reading()
+                    await asyncio.sleep(600)
+                if target.startswith(b"/read"):
+                    await reader.readexactly(200_000)
+                size = {b"/big": BIG, b"/1mb": 1_000_000}.get(target, 2)
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size)
+                left = size
+                while left:
+                    part = min(left, 65_536)
+                    writer.write(bytes(part))
+                    await writer.drain()
+                    left -= part
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.LimitOverrunError):
+            pass
+        finally:
+            writer.close()
+
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
+    listener.bind(("127.0.0.1", 0))
+    listener.listen(4096)
+    server = await asyncio.start_server(serve, sock=listener, limit=65_536)
+    ready(listener.getsockname()[1])
+    await server.serve_forever()
+
+
+def start_application():
+    ports = []
+    there = threading.Event()
+
+    def ready(port):
+        ports.append(port)
+        there.set()
+
+    threading.Thread(target=lambda: asyncio.run(application(ready)), daemon=True).start()
+    there.wait()
+    return ports[0]
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def start(args, upstream, directory):
+    port = free_port()
+    output = {"stdout": subprocess.DEVNULL, "stderr": open(directory / "stderr", "wb")}
+    if args.proxy == "weir":
+        environment = {
+            "WAF_LISTEN": f"127.0.0.1:{port}",
+            "WAF_UPSTREAM": f"http://127.0.0.1:{upstream}",
+            "WAF_STATE_DIR": str(directory),
+            "WAF_WORKERS": str(args.workers),
+            "WAF_LOG_REQUESTS": "off",
+            "WAF_LOOKUP_SOURCE": "off",
+            "WAF_HEADER_TIMEOUT": "60s",
+            "WAF_KEEPALIVE_TIMEOUT": "120s",
+            "WAF_BODY_TIMEOUT": "120s",
+            "WAF_UPSTREAM_TIMEOUT": "120s",
+            "WAF_MAX_CONNECTIONS": "30000",
+            # One address stands for all clients here.
+            "WAF_TRUSTED_PROXIES": "127.0.0.0/8",
+            "WAF_ALLOW_NETS": "127.0.0.0/8",
+        }
+        for setting in args.set:
+            name, value = setting.split("=", 1)
+            environment[name] = value
+        process = subprocess.Popen([args.binary], env=environment, **output)
+    elif args.proxy == "nginx":
+        (directory / "nginx.conf").write_text(
+            f"""
+            daemon off; master_process off; pid {directory}/pid; error_log {directory}/error.log crit;
+            worker_rlimit_nofile 20000; events {{ worker_connections 10000; }}
+            http {{ access_log off; client_header_timeout 60s; client_max_body_size 0;
+              large_client_header_buffers 4 32k; client_body_temp_path {directory}/body;
+              proxy_temp_path {directory}/proxy; proxy_max_temp_file_size 0;
+              upstream a {{ server 127.0.0.1:{upstream}; keepalive 256; }}
+              server {{ listen 127.0.0.1:{port}; keepalive_timeout 120s;
+                location / {{ proxy_pass http://a; proxy_http_version 1.1; proxy_set_header Connection "";
+                  proxy_request_buffering off; }} }} }}
+            """
+        )
+        process = subprocess.Popen(["nginx", "-c", directory / "nginx.conf"], **output)
+    else:
+        (directory / "haproxy.cfg").write_text(
+            f"global\n maxconn 5000\n nbthread {args.workers}\n"
+            "defaults\n mode http\n timeout client 120s\n timeout server 120s\n timeout connect 5s\n"
+            f" timeout http-request 60s\nfrontend f\n bind 127.0.0.1:{port}\n default_backend b\n"
+            f"backend b\n server a 127.0.0.1:{upstream}\n"
+        )
+        process = subprocess.Popen(["haproxy", "-db", "-f", directory / "haproxy.cfg"], **output)
+    for _ in range(500):
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+            return process, port
+        except OSError:
+            time.sleep(0.02)
+    raise SystemExit((directory / "stderr").read_text())
+
+
+def resident_kib(pid):
+    for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS"):
+            return int(line.split()[1])
+    raise SystemExit("the proxy is gone")
+
+
+def read_answer(connection):
+    data = b""
+    while b"\r\n\r\n" not in data:
+        data += connection.recv(65_536)
+    head, _, body = data.partition(b"\r\n\r\n")
+    length = int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0])
+    while len(body) < length:
+        part = connection.recv(1 << 20)
+        if not part:
+            raise SystemExit("cut")
+        body = body[:0] + bytes(len(body) + len(part))
+
+
+def hold(kind, count, port):
+    held = []
+    for _ in range(count):
+        connection = socket.socket()
+        if kind in ("reader", "upload"):
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
+        connection.connect(("127.0.0.1", port))
+        held.append(connection)
+    plain = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
+    large = b"GET / HTTP/1.1\r\nHost: a\r\n" + b"".join(
+        b"X-%d: %s\r\n" % (number, b"x" * 990) for number in range(HEAD // 1000)
+    )
+    first = {
+        "idle": plain,
+        "idle-head": large + b"\r\n",
+        "idle-upload": b"POST /read HTTP/1.1\r\nHost: a\r\nContent-Length: 200000\r\n\r\n" + bytes(200_000),
+        "idle-download": b"GET /1mb HTTP/1.1\r\nHost: a\r\n\r\n",
+        "head": large,
+        "reader": b"GET /big HTTP/1.1\r\nHost: a\r\n\r\n",
+        "upload": b"POST /stall HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % BIG,
+    }.get(kind, b"")
+    # A batch at a time, so that all of them are under way at once and none waits for the application.
+    for begin in range(0, count, 100):
+        batch = held[begin : begin + 100]
+        for connection in batch:
+            connection.sendall(first)
+        if kind.startswith("idle"):
+            for connection in batch:
+                read_answer(connection)
+    if kind == "upload":
+        for connection in held:
+            connection.setblocking(False)
+        quiet = 0
+        while quiet < 20:
+            moved = 0
+            for connection in held:
+                try:
+                    moved += connection.send(bytes(65_536))
+                except BlockingIOError:
+                    pass
+            quiet = 0 if moved else quiet + 1
+            time.sleep(0.05)
+    return held
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("binary", nargs="?", default="target/release/weir")
+    parser.add_argument("--proxy", default="weir", choices=["weir", "nginx", "haproxy"])
+    parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--kinds", default=",".join(KINDS))
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
+    args = parser.parse_args()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (20_000, 20_000))
+    upstream = start_application()
+    print(f"{args.proxy}, {args.workers} worker(s), {args.count} of each kind, KiB a connection")
+    print(f"{'kind':14} {'held':>8} {'after':>8}")
+    for kind in args.kinds.split(","):
+        with tempfile.TemporaryDirectory() as directory:
+            process, port = start(args, upstream, pathlib.Path(directory))
+            try:
+                # The first requests make what is made once.
+                for connection in hold("idle", 20, port):
+                    connection.close()
+                time.sleep(1)
+                before = resident_kib(process.pid)
+                held = hold(kind, args.count, port)
+                time.sleep(5)
+                grown = resident_kib(process.pid) - before
+                for connection in held:
+                    connection.close()
+                time.sleep(5)
+                left = resident_kib(process.pid) - before
+                print(f"{kind:14} {grown / args.count:8.1f} {left / args.count:8.1f}", flush=True)
+            finally:
+                process.kill()
+                process.wait()
+
+
+main()

@@ -1,0 +1,418 @@
+//! What connections may hold, and who gives way: places, memory, time.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::support::application::{After, Application};
+use crate::support::raw_client::{Connection, Response, get};
+use crate::support::wait_for;
+use crate::support::weir::{ADMIN_TOKEN, METRICS_TOKEN, Weir};
+
+/// Nobody is a trusted proxy: every peer is a client, and loopback has many.
+const NO_PROXY: (&str, &str) = ("WAF_TRUSTED_PROXIES", "192.0.2.1");
+/// The tests' own questions come from here.
+const ASKING: &str = "127.0.99.99";
+const ALLOWED: (&str, &str) = ("WAF_ALLOW_NETS", "127.0.99.99");
+const ONE_WORKER: (&str, &str) = ("WAF_WORKERS", "1");
+const FORBIDDEN: (&str, &str) = ("WAF_BAN_RESPONSE", "403");
+
+/// A connection that was answered with this status and is idle now.
+fn idle(weir: &Weir, source: &str, target: &str, status: u16) -> Connection {
+    let mut connection = Connection::open_from(weir.address(), source);
+    assert_eq!(ask(&mut connection, target).status, status);
+    connection
+}
+
+fn ask(connection: &mut Connection, target: &str) -> Response {
+    connection.send(&get(target, &[]));
+    connection.response()
+}
+
+/// Whether a connection still answers.
+fn stands(connection: &mut Connection, target: &str) -> bool {
+    connection.send_what_is_taken(&get(target, &[]));
+    connection.try_response(false).is_ok()
+}
+
+fn asked(weir: &Weir, bytes: &[u8]) -> Response {
+    let mut connection = Connection::open_from(weir.address(), ASKING);
+    connection.send(bytes);
+    connection.response()
+}
+
+/// A count of the metrics page, asked from an address that nothing bounds.
+fn errors(weir: &Weir, kind: &str) -> u64 {
+    let bearer = format!("Bearer {METRICS_TOKEN}");
+    let page = asked(weir, &get("/_waf/metrics", &[("Authorization", &bearer)])).text();
+    let series = format!("waf_connection_errors_total{{kind=\"{kind}\"}} ");
+    page.lines()
+        .find_map(|line| line.strip_prefix(&series))
+        .unwrap_or_else(|| panic!("no {series}"))
+        .parse()
+        .expect("a number")
+}
+
+fn ban(weir: &Weir, netblock: &str) {
+    let bearer = format!("Bearer {ADMIN_TOKEN}");
+    let body = json!({"netblock": netblock, "duration": "permanent", "reason": "test"}).to_string();
+    let bytes = format!(
+        "POST /_waf/bans HTTP/1.1\r\nHost: a\r\nAuthorization: {bearer}\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let answer = asked(weir, bytes.as_bytes());
+    assert_eq!(answer.status, 201, "{}", answer.text());
+}
+
+/// CONN-2: with every connection taken, a new one takes the place of the one idle longest.
+#[test]
+fn the_connection_that_is_idle_longest_gives_way() {
+    let application = Application::ok();
+    let weir = Weir::start(
+        &application,
+        &[NO_PROXY, ONE_WORKER, ("WAF_MAX_CONNECTIONS", "4")],
+    );
+    let mut held: Vec<_> = (1..=4)
+        .map(|last| {
+            let connection = idle(&weir, &format!("127.0.{last}.1"), "/", 200);
+            // The worker's clock is read on its tick: a later one is idle for less.
+            std::thread::sleep(Duration::from_millis(120));
+            connection
+        })
+        .collect();
+    // The first one is used again, so that the second is idle longest.
+    assert_eq!(ask(&mut held[0], "/again").status, 200);
+    std::thread::sleep(Duration::from_millis(120));
+    let mut new = idle(&weir, "127.0.5.1", "/new", 200);
+    assert!(held[1].ends(), "the longest idle one is closed");
+    for index in [0, 2, 3] {
+        assert!(stands(&mut held[index], "/stands"), "{index}");
+    }
+    assert!(stands(&mut new, "/stands"));
+}
+
+/// CONN-2: a connection on which nothing was sent is idle as well; one that is answered is not.
+#[test]
+fn without_an_idle_connection_the_new_one_is_closed() {
+    let application = Application::start(|exchange| {
+        exchange.read_body();
+        if exchange.request.target == "/held" {
+            exchange.send(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf");
+            std::thread::sleep(Duration::from_secs(30));
+        }
+        exchange.answer(200, &[], b"ok");
+        After::KeepAlive
+    });
+    let bound = ("WAF_MAX_CONNECTIONS", "3");
+    let weir = Weir::start(&application, &[NO_PROXY, ALLOWED, ONE_WORKER, bound]);
+    let mut silent = Connection::open_from(weir.address(), "127.0.1.1");
+    let mut busy: Vec<_> = (0..3)
+        .map(|_| {
+            let mut connection = Connection::open_from(weir.address(), "127.0.2.1");
+            connection.send(&get("/held", &[]));
+            assert_eq!(connection.head().expect("a head").status, 200);
+            connection
+        })
+        .collect();
+    assert!(silent.ends(), "what was never used gives way first");
+    let mut refused = Connection::open_from(weir.address(), "127.0.3.1");
+    assert!(refused.ends(), "there is no place");
+    drop(busy.pop());
+    let kind = "too_many";
+    wait_for("the count", || {
+        let mut connection = Connection::open_from(weir.address(), ASKING);
+        connection.send_what_is_taken(&get("/", &[]));
+        connection.try_response(false).ok()
+    });
+    assert!(errors(&weir, kind) >= 1);
+}
+
+/// CONN-2: the same with several workers, none of which sees the connections of another.
+#[test]
+fn every_worker_finds_a_place() {
+    let application = Application::ok();
+    let weir = Weir::start(
+        &application,
+        &[NO_PROXY, ("WAF_WORKERS", "4"), ("WAF_MAX_CONNECTIONS", "8")],
+    );
+    let mut held = Vec::new();
+    for round in 0..60 {
+        held.push(idle(&weir, &format!("127.0.{}.1", 1 + round), "/", 200));
+    }
+    // Another worker closes what it was asked to on its next tick.
+    std::thread::sleep(Duration::from_millis(300));
+    let standing = held
+        .iter_mut()
+        .rev()
+        .filter_map(|connection| stands(connection, "/stands").then_some(()))
+        .count();
+    assert!(standing <= 8, "{standing} connections");
+}
+
+/// CONN-3: a banned or denied netblock has eight connections, whichever came before the ban.
+#[test]
+fn a_banned_netblock_has_eight_connections() {
+    let application = Application::ok();
+    let deny = ("WAF_DENY_NETS", "127.0.7.0/24");
+    let weir = Weir::start(&application, &[NO_PROXY, ALLOWED, FORBIDDEN, deny]);
+    // Those that stood when the ban came are closed after their next answer.
+    let mut before: Vec<_> = (0..12)
+        .map(|last| idle(&weir, &format!("127.0.6.{}", 1 + last), "/", 200))
+        .collect();
+    ban(&weir, "127.0.6.0/24");
+    let mut closed = 0;
+    for connection in &mut before {
+        let answer = ask(connection, "/");
+        assert_eq!(answer.status, 403);
+        closed += usize::from(answer.header("connection") == Some("close"));
+    }
+    assert_eq!(closed, 4);
+    // New ones find no place, counted, and the denied are held to the same.
+    assert!(Connection::open_from(weir.address(), "127.0.6.77").ends());
+    assert_eq!(errors(&weir, "banned"), 1);
+    let denied: Vec<_> = (0..8)
+        .map(|last| idle(&weir, &format!("127.0.7.{}", 1 + last), "/", 403))
+        .collect();
+    assert!(Connection::open_from(weir.address(), "127.0.7.77").ends());
+    assert_eq!(errors(&weir, "banned"), 2);
+    // Others are not touched.
+    assert_eq!(idle_status(&weir, "127.0.8.1"), 200);
+    drop(denied);
+    wait_for("a place for the denied", || {
+        let mut connection = Connection::open_from(weir.address(), "127.0.7.9");
+        connection.send_what_is_taken(&get("/", &[]));
+        connection.try_response(false).ok()
+    });
+}
+
+fn idle_status(weir: &Weir, source: &str) -> u16 {
+    ask(&mut Connection::open_from(weir.address(), source), "/").status
+}
+
+/// CONN-3: in observe mode nobody is turned away.
+#[test]
+fn in_observe_mode_the_banned_are_not_bounded() {
+    let application = Application::ok();
+    let deny = ("WAF_DENY_NETS", "127.0.7.0/24");
+    let weir = Weir::start(
+        &application,
+        &[NO_PROXY, ALLOWED, deny, ("WAF_MODE", "observe")],
+    );
+    let held: Vec<_> = (0..12)
+        .map(|last| idle(&weir, &format!("127.0.7.{}", 1 + last), "/", 200))
+        .collect();
+    assert_eq!(errors(&weir, "banned"), 0);
+    drop(held);
+}
+
+/// CONN-3: after a refusal or a health check an untrusted peer's connection is not kept for long.
+#[test]
+fn what_a_refused_client_leaves_open_is_closed_soon() {
+    let application = Application::ok();
+    let deny = ("WAF_DENY_NETS", "127.0.7.0/24");
+    let keep = ("WAF_KEEPALIVE_TIMEOUT", "1h");
+    let weir = Weir::start(&application, &[NO_PROXY, ALLOWED, FORBIDDEN, deny, keep]);
+    let mut served = idle(&weir, "127.0.8.1", "/", 200);
+    let mut refused = idle(&weir, "127.0.7.1", "/", 403);
+    let mut health = idle(&weir, "127.0.9.1", "/_waf/health", 200);
+    assert!(refused.ends(), "after a refusal");
+    assert!(health.ends(), "after a health check");
+    assert!(stands(&mut served, "/"), "after an answer");
+}
+
+/// CONN-3: one netblock cannot hold every connection.
+#[test]
+fn a_netblock_is_bounded_as_a_client_is() {
+    let application = Application::ok();
+    let bound = ("WAF_MAX_CONNECTIONS_PER_NETBLOCK", "5");
+    let weir = Weir::start(&application, &[NO_PROXY, ALLOWED, bound]);
+    let held: Vec<_> = (0..5)
+        .map(|last| idle(&weir, &format!("127.0.7.{}", 1 + last), "/", 200))
+        .collect();
+    assert!(Connection::open_from(weir.address(), "127.0.7.77").ends());
+    assert_eq!(errors(&weir, "too_many_netblock"), 1);
+    assert_eq!(idle_status(&weir, "127.0.8.1"), 200);
+    drop(held);
+    // Trusted proxies stand for many.
+    let weir = Weir::start(&application, &[ALLOWED, bound]);
+    let held: Vec<_> = (0..9)
+        .map(|last| idle(&weir, &format!("127.0.7.{}", 1 + last), "/", 200))
+        .collect();
+    assert_eq!(errors(&weir, "too_many_netblock"), 0);
+    drop(held);
+}
+
+/// An answer of this size in one piece.
+fn large() -> Application {
+    Application::start(|exchange| {
+        exchange.read_body();
+        let size = exchange.request.target.trim_start_matches('/').parse();
+        exchange.answer(200, &[], &vec![b'x'; size.expect("a size")]);
+        After::KeepAlive
+    })
+}
+
+/// Sizes around what the system takes off our hands at once.
+fn sizes() -> impl Iterator<Item = usize> {
+    (1..=24).map(|quarter| quarter * 250_000)
+}
+
+fn slow_reader(address: SocketAddr, size: usize) -> Connection {
+    let mut connection = Connection::open_with_small_buffer(address);
+    connection.send(&get(&format!("/{size}"), &[]));
+    assert_eq!(connection.head().expect("a head").status, 200);
+    connection
+}
+
+/// CONN-5: the time to stay idle begins when the last byte was written; a slow reader has its
+/// answer whole.
+#[test]
+fn a_slow_reader_gets_the_whole_answer() {
+    const SIZE: usize = 8_000_000;
+    let application = large();
+    let keep = ("WAF_KEEPALIVE_TIMEOUT", "200ms");
+    let weir = Weir::start(&application, &[keep]);
+    // They pause at different distances from the end: some where we hold all of the rest.
+    let mut readers: Vec<_> = (1..=60)
+        .map(|step| {
+            let mut reader = slow_reader(weir.address(), SIZE);
+            let read = SIZE - step * 100_000;
+            assert_eq!(reader.bytes(read).expect("most of it").len(), read);
+            (reader, SIZE - read)
+        })
+        .collect();
+    std::thread::sleep(Duration::from_secs(1));
+    for (reader, left) in &mut readers {
+        let read = reader.bytes(*left).map(|bytes| bytes.len());
+        assert!(
+            matches!(read, Ok(length) if length == *left),
+            "{left}: {read:?}"
+        );
+    }
+    for line in weir.lines_of(&format!("/{SIZE}"), readers.len()) {
+        assert_eq!(line["action"], "passed");
+        assert_eq!(line["bytes"]["response"], SIZE);
+    }
+}
+
+/// CONN-5: what the client never took is not counted, and the log says that it went away.
+#[test]
+fn bytes_that_were_not_carried_are_not_counted() {
+    let application = large();
+    let weir = Weir::start(&application, &[]);
+    let readers: Vec<_> = sizes()
+        .map(|size| slow_reader(weir.address(), size))
+        .collect();
+    std::thread::sleep(Duration::from_millis(500));
+    readers.into_iter().for_each(Connection::reset);
+    let mut aborted = 0;
+    for size in sizes() {
+        let line = weir.line_of(&format!("/{size}"));
+        let carried = line["bytes"]["response"].as_u64().expect("bytes");
+        let whole = u64::try_from(size).expect("a size");
+        match line["action"].as_str() {
+            Some("client_aborted") => assert!(carried < whole, "{line}"),
+            // The system took all of it.
+            Some("passed") => assert_eq!(carried, whole, "{line}"),
+            _ => panic!("{line}"),
+        }
+        aborted += u64::from(line["action"] == "client_aborted");
+    }
+    assert!(aborted > 0, "some were larger than the system's buffers");
+}
+
+/// CONN-5: an answer of which nothing is taken for `WAF_SEND_TIMEOUT` ends.
+#[test]
+fn an_answer_that_nobody_reads_ends() {
+    let application = large();
+    let weir = Weir::start(&application, &[("WAF_SEND_TIMEOUT", "300ms")]);
+    let _unread = slow_reader(weir.address(), 20_000_000);
+    let line = weir.line_of("/20000000");
+    assert_eq!(line["action"], "client_aborted");
+    assert!(line["bytes"]["response"].as_u64() < Some(20_000_000));
+}
+
+/// CONN-8: a connection on which nothing was ever sent is closed without a word, and is no error.
+#[test]
+fn a_connection_that_was_never_used_is_closed_silently() {
+    let application = Application::ok();
+    let head = ("WAF_HEADER_TIMEOUT", "200ms");
+    let weir = Weir::start(&application, &[NO_PROXY, ALLOWED, head]);
+    let mut unused = Connection::open_from(weir.address(), "127.0.1.1");
+    assert!(unused.ends());
+    assert!(!unused.has_leftovers(), "not a byte");
+    // With one byte it is a head that took too long.
+    let mut begun = Connection::open_from(weir.address(), "127.0.1.1");
+    begun.send(b"G");
+    assert_eq!(begun.response().status, 408);
+    wait_for("the count", || {
+        (errors(&weir, "head_timeout") == 1).then_some(())
+    });
+}
+
+/// CONN-6: the system asks both sides whether they are still there.
+#[test]
+fn both_sides_have_tcp_keep_alive() {
+    let application = Application::ok();
+    let weir = Weir::start(&application, &[]);
+    let mut connection = Connection::open(weir.address());
+    assert_eq!(ask(&mut connection, "/").status, 200);
+    let timers = |port: u16, column: usize| {
+        let table = std::fs::read_to_string("/proc/net/tcp").expect("the sockets");
+        let port = format!(":{port:04X}");
+        table
+            .lines()
+            .map(|line| line.split_whitespace().collect::<Vec<_>>())
+            // 01: established.
+            .filter(|line| line[column].ends_with(&port) && line[3] == "01")
+            // 02: the timer of keep-alive.
+            .map(|line| line[5].starts_with("02"))
+            .collect::<Vec<_>>()
+    };
+    // Our end of the client's connection, and our end of the application's.
+    wait_for("the timer of the client's side", || {
+        (timers(weir.address().port(), 1) == [true]).then_some(())
+    });
+    wait_for("the timer of the application's side", || {
+        (timers(application.address().port(), 2) == [true]).then_some(())
+    });
+}
+
+/// CONN-1: what a connection may hold, measured as the kernel sees it: far less than what its peers
+/// would have it hold.
+#[test]
+fn memory_a_connection_is_bounded() {
+    const COUNT: usize = 200;
+    let application = Application::start(|exchange| {
+        if exchange.request.target == "/stall" {
+            std::thread::sleep(Duration::from_secs(60));
+            return After::Close;
+        }
+        exchange.read_body();
+        exchange.answer(200, &[], &vec![b'x'; 4_000_000]);
+        After::KeepAlive
+    });
+    let weir = Weir::start(&application, &[ONE_WORKER]);
+    let resident_kib = || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", weir.pid()));
+        let status = status.expect("its status");
+        let line = status.lines().find(|line| line.starts_with("VmRSS"));
+        let kib = line.and_then(|line| line.split_whitespace().nth(1));
+        kib.expect("a size").parse::<usize>().expect("a number")
+    };
+    let _warm = slow_reader(weir.address(), 0);
+    let before = resident_kib();
+    let upload = b"POST /stall HTTP/1.1\r\nHost: a\r\nContent-Length: 20000000\r\n\r\n";
+    let held: Vec<_> = (0..COUNT)
+        .map(|_| {
+            let mut connection = Connection::open(weir.address());
+            connection.send(upload);
+            connection.send_until_full(Duration::from_millis(20));
+            connection
+        })
+        .collect();
+    let each = resident_kib().saturating_sub(before) / COUNT;
+    assert!(each < 160, "{each} KiB a stalled upload");
+    drop(held);
+}
