@@ -214,6 +214,7 @@ pub fn is_health_check(method: &Method, path: &str) -> bool {
 ///
 /// # Errors
 /// [`StaleSnapshot`], where a newer snapshot is there.
+// long: a flat list of the steps
 pub fn decide(
     rules: &Rules,
     snapshot: &Snapshot,

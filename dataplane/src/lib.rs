@@ -12,7 +12,7 @@
 //! - `connection`: one client connection, its time-outs and its end.
 //! - `request`: one request, top to bottom. `identity` and `forgotten_proxy`: who the client is.
 //! - `refuse`, `own`, `forward`: the three ways in which a request is answered.
-//! - `exchange`: one request until it is charged, counted and logged. `outcome`: what that comes to.
+//! - `exchange`: one request until it is charged, counted and logged. `outcome`: the pure part.
 //! - `worker`: what the requests of one thread share.
 //! - `ladder`: every check, in order, pure. `clients`: the client table.
 //! - `upstream`: a request is sent to the application, and sent again where that is safe.
