@@ -1,0 +1,645 @@
+//! The ledger beside a naive twin.
+
+use proptest::prelude::*;
+use weir_shared::ban::RequestNote;
+
+use super::*;
+
+const HOUR: u64 = 3_600_000;
+const NOW: u64 = 1_795_276_800_000;
+
+fn rules(max_bans: usize, observe: bool) -> Rules {
+    Rules {
+        policy: Policy::default(),
+        prefixes: PrefixLengths::default(),
+        max_bans,
+        observe,
+    }
+}
+
+fn ledger(max_bans: usize) -> Ledger {
+    Ledger::new(rules(max_bans, false), Vec::new(), NOW).unwrap()
+}
+
+fn client(text: &str) -> Client {
+    text.parse().unwrap()
+}
+
+fn broken(client: Client, limit: LimitKind, at_ms: u64) -> LimitExceeded {
+    LimitExceeded {
+        client,
+        limit,
+        limit_value: 1000,
+        limit_percent: 100,
+        at_ms,
+        request: RequestNote::default(),
+    }
+}
+
+fn order(netblock: &str, duration: Option<u64>) -> Order {
+    Order {
+        netblock: netblock.parse().unwrap(),
+        client: None,
+        duration: duration.map(Duration::from_millis),
+        reason: "said so".to_owned(),
+    }
+}
+
+/// Breaks at `at_ms` and gives the ban that was made.
+fn banned(ledger: &mut Ledger, text: &str, at_ms: u64) -> Arc<Ban> {
+    let broken = broken(client(text), LimitKind::Minute, at_ms);
+    match ledger.break_limit(&broken, at_ms) {
+        BreakOutcome::Banned(key) => Arc::clone(ledger.ban(key).unwrap()),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A merge in which the edit stands.
+fn put(ban: Ban) -> Change<BansFile> {
+    let after = Arc::new(ban);
+    Change::Put {
+        before: None,
+        after,
+    }
+}
+
+fn hours(ban: &Ban) -> Option<u64> {
+    (ban.ban_expires != Expiry::Permanent).then(|| ban.length_ms() / HOUR)
+}
+
+/// BAN-1: 1h, 3h, 9h, 27h, 81h, permanent; a netblock is what counts, not the client.
+#[test]
+fn bans_of_a_netblock_escalate_to_permanent() {
+    let mut ledger = ledger(10);
+    let (mut now, mut lengths) = (NOW, Vec::new());
+    for turn in 0..6 {
+        let ban = banned(&mut ledger, &format!("203.0.113.{turn}"), now);
+        lengths.push(hours(&ban));
+        now = ban.ban_expires.end_ms().saturating_add(24 * HOUR);
+    }
+    assert_eq!(
+        lengths,
+        [Some(1), Some(3), Some(9), Some(27), Some(81), None]
+    );
+    assert_eq!(hours(&banned(&mut ledger, "198.51.100.1", NOW)), Some(1));
+}
+
+/// BAN-1: more than a day after the end of the last ban the first length again.
+#[test]
+fn after_the_window_the_first_length_again() {
+    let mut ledger = ledger(10);
+    banned(&mut ledger, "203.0.113.7", NOW);
+    let late = banned(&mut ledger, "203.0.113.7", NOW + 25 * HOUR + 1);
+    assert_eq!(hours(&late), Some(1));
+}
+
+/// BAN-2: a lifted ban feeds nothing; an admin ban that ran out does.
+#[test]
+fn only_bans_that_ran_out_feed_escalation() {
+    let mut ledger = ledger(10);
+    banned(&mut ledger, "203.0.113.7", NOW);
+    assert_eq!(ledger.lift(client("203.0.113.9"), NOW + 1).len(), 1);
+    assert_eq!(hours(&banned(&mut ledger, "203.0.113.7", NOW + 2)), Some(1));
+
+    ledger
+        .add(order("198.51.100.0/24", Some(2 * HOUR)), NOW)
+        .unwrap();
+    let after = banned(&mut ledger, "198.51.100.1", NOW + 2 * HOUR);
+    assert_eq!(hours(&after), Some(6));
+}
+
+/// BAN-2: while a ban is active no further automatic one of the same netblock; BAN-3: an admin ban all the same.
+#[test]
+fn an_active_ban_stops_automatic_ones_only() {
+    let mut ledger = ledger(10);
+    banned(&mut ledger, "203.0.113.7", NOW);
+    let again = broken(client("203.0.113.8"), LimitKind::Hour, NOW + HOUR - 1);
+    assert_eq!(
+        ledger.break_limit(&again, NOW + HOUR - 1),
+        BreakOutcome::Already
+    );
+    let admin = ledger
+        .add(order("203.0.113.0/24", Some(HOUR)), NOW)
+        .unwrap();
+    assert_eq!(
+        (admin.ban_started, admin.length_ms()),
+        (Some(Time(NOW + 1)), HOUR)
+    );
+    assert_eq!(ledger.active(NOW), 2);
+}
+
+/// BAN-4: cause and reason name the limit that was broken.
+#[test]
+fn the_reason_names_the_limit() {
+    let mut ledger = ledger(10);
+    let bytes = LimitExceeded {
+        limit_value: 10_737_418_240,
+        ..broken(client("2001:db8::1"), LimitKind::HourBytes, NOW)
+    };
+    ledger.break_limit(&bytes, NOW);
+    banned(&mut ledger, "203.0.113.7", NOW);
+    let told: Vec<_> = ledger
+        .all()
+        .iter()
+        .map(|ban| (ban.netblock.to_string(), ban.cause, ban.reason.clone()))
+        .collect();
+    assert_eq!(
+        told,
+        [
+            (
+                "203.0.113.0/24".to_owned(),
+                Cause::RateLimit,
+                "more than 1000 requests per minute".to_owned()
+            ),
+            (
+                "2001:db8::/56".to_owned(),
+                Cause::ByteLimit,
+                "more than 10737418240 bytes per hour".to_owned()
+            ),
+        ]
+    );
+}
+
+/// LIMIT-8, BAN-1: a ban begins at the break, as the client was told, but not at a time that makes no sense.
+#[test]
+fn a_ban_begins_at_the_break_unless_the_clock_moved() {
+    let mut ledger = ledger(10);
+    for (text, at_ms, begins) in [
+        ("203.0.113.7", NOW - LATE_MS, NOW - LATE_MS),
+        ("198.51.100.7", NOW - LATE_MS - 1, NOW),
+        ("192.0.2.7", NOW + 1, NOW),
+    ] {
+        let broken = broken(client(text), LimitKind::Day, at_ms);
+        let BreakOutcome::Banned(key) = ledger.break_limit(&broken, NOW) else {
+            panic!("{text}")
+        };
+        assert_eq!(key.ban_started, Time(begins), "{text}");
+    }
+}
+
+/// BAN-5: ended and lifted ones first, oldest end first, whatever made them; then the automatic one that ends
+/// soonest; never active admin or permanent ones.
+#[test]
+fn the_ledger_drops_in_the_order_of_the_rule() {
+    let mut ledger = ledger(5);
+    let keep = |text: &str| text.parse::<Netblock>().unwrap();
+    ledger.add(order("10.0.0.0/24", None), NOW).unwrap();
+    ledger
+        .add(order("10.1.0.0/24", Some(9 * HOUR)), NOW)
+        .unwrap();
+    ledger.add(order("10.2.0.0/24", Some(2)), NOW).unwrap();
+    banned(&mut ledger, "10.3.0.1", NOW);
+    banned(&mut ledger, "10.4.0.1", NOW);
+    ledger.lift(client("10.4.0.1"), NOW + 1);
+    let now = NOW + 10;
+    let mut dropped = Vec::new();
+    for turn in 0..4 {
+        banned(&mut ledger, &format!("10.5.{turn}.1"), now + turn);
+        dropped.extend(ledger.take_drops().iter().map(|ban| ban.netblock));
+    }
+    // Lifted at 1 ms, ended at 2 ms, then by the soonest end.
+    assert_eq!(
+        dropped,
+        [
+            keep("10.4.0.0/24"),
+            keep("10.2.0.0/24"),
+            keep("10.3.0.0/24"),
+            keep("10.5.0.0/24")
+        ]
+    );
+    assert_eq!(ledger.dropped(), 4);
+    for net in ["10.6.0.0/24", "10.7.0.0/24", "10.8.0.0/24"] {
+        ledger.add(order(net, None), now + 9).unwrap();
+    }
+    assert!(!ledger.can_ban(now + 9));
+    assert_eq!(ledger.add(order("10.9.0.0/24", None), now + 9), Err(Full));
+    let more = broken(client("10.9.0.1"), LimitKind::Minute, now + 9);
+    assert_eq!(ledger.break_limit(&more, now + 9), BreakOutcome::Full);
+    assert_eq!(ledger.all().len(), 5);
+    assert!(ledger.can_ban(NOW + 9 * HOUR));
+}
+
+/// CHECK-3: in enforce mode an observed ban neither refuses, nor stands in the way of a ban, nor escalates.
+#[test]
+fn observed_bans_count_in_observe_mode_only() {
+    for observe in [true, false] {
+        let mut watching = Ledger::new(rules(10, true), Vec::new(), NOW).unwrap();
+        let made = Ban::clone(&banned(&mut watching, "203.0.113.7", NOW));
+        assert!(made.observed);
+        let mut ledger =
+            Ledger::new(rules(10, observe), vec![Arc::new(made.clone())], NOW).unwrap();
+        let index = ledger.take_index().unwrap();
+        let seen = index.active_until(client("203.0.113.9"), NOW);
+        assert_eq!(seen, observe.then_some(NOW + HOUR));
+        let by_admin = watching.add(order("10.0.0.0/8", None), NOW).unwrap();
+        assert!(by_admin.observed);
+        let again = broken(client("203.0.113.7"), LimitKind::Minute, NOW + 5);
+        let outcome = ledger.break_limit(&again, NOW + 5);
+        assert_eq!(outcome == BreakOutcome::Already, observe);
+        let mut later = Ledger::new(rules(10, observe), vec![Arc::new(made)], NOW).unwrap();
+        let next = banned(&mut later, "203.0.113.7", NOW + HOUR);
+        assert_eq!(hours(&next), Some(if observe { 3 } else { 1 }));
+    }
+}
+
+/// BAN-5: a start neither drops an administrator's ban nor gives the bound up.
+#[test]
+fn a_start_with_too_many_bans_keeps_the_bound_or_stops() {
+    let mut full = ledger(10);
+    for turn in 0..3 {
+        full.add(order(&format!("10.{turn}.0.0/24"), None), NOW)
+            .unwrap();
+    }
+    banned(&mut full, "192.0.2.1", NOW);
+    let bans = || full.all();
+    let ledger = Ledger::new(rules(3, false), bans(), NOW).unwrap();
+    assert_eq!((ledger.all().len(), ledger.dropped()), (3, 1));
+    assert_eq!(Ledger::new(rules(2, false), bans(), NOW).err(), Some(3));
+}
+
+/// STATE-3: entries added are in force, entries marked lifted end, what was taken out is forgotten.
+#[test]
+fn an_edit_adds_lifts_changes_and_removes() {
+    let mut ledger = ledger(10);
+    let first = Ban::clone(&banned(&mut ledger, "10.0.0.1", NOW));
+    let second = Ban::clone(&banned(&mut ledger, "10.1.0.1", NOW));
+    let third = Ban::clone(&banned(&mut ledger, "10.2.0.1", NOW));
+    let lifted = Ban {
+        lifted: Some(Time(NOW + 1)),
+        ..first
+    };
+    let longer = Ban {
+        ban_expires: Expiry::Permanent,
+        ..second
+    };
+    let added: Ban =
+        serde_json::from_str(r#"{"netblock":"10.3.0.0/16","ban_expires":"permanent"}"#).unwrap();
+    let removed = keyed(Arc::new(third), NOW).0;
+    let refused = ledger.edit(
+        &[
+            put(lifted),
+            put(longer),
+            put(added),
+            Change::Remove(removed),
+        ],
+        NOW + 2,
+    );
+    assert_eq!((refused, ledger.all().len()), (0, 3));
+    let index = ledger.take_index().unwrap();
+    let until = |text: &str| index.active_until(client(text), NOW + 2);
+    assert_eq!(until("10.0.0.1"), None);
+    assert_eq!(until("10.1.0.1"), Some(u64::MAX));
+    assert_eq!(until("10.2.0.1"), None);
+    assert_eq!(until("10.3.9.9"), Some(u64::MAX));
+    // Taken out: it feeds no escalation.
+    assert_eq!(
+        hours(&banned(&mut ledger, "10.2.0.1", NOW + 2 * HOUR)),
+        Some(1)
+    );
+}
+
+/// As many bans, of as many netblocks, and the edit that lifts them all.
+fn edit_of_all(bans: u32, netblocks: u32) -> (Ledger, Vec<Change<BansFile>>) {
+    let ban = |number: u32| Ban {
+        netblock: Netblock::masked(
+            std::net::Ipv4Addr::from(0x0a00_0000 | (number % netblocks) << 8).into(),
+            24,
+        ),
+        client: None,
+        ban_started: Some(Time(NOW + u64::from(number))),
+        ban_expires: Expiry::Permanent,
+        cause: Cause::Edit,
+        reason: "more than 1000 requests per minute".to_owned(),
+        lifted: None,
+        observed: false,
+        notes: None,
+        unknown: Unknown::default(),
+    };
+    let before: Vec<_> = (0..bans).map(|number| Arc::new(ban(number))).collect();
+    let ledger = Ledger::new(rules(200_000, false), before.clone(), NOW).unwrap();
+    let lift = |before: Arc<Ban>| {
+        let mut after = Arc::clone(&before);
+        Arc::make_mut(&mut after).lifted = Some(Time(NOW + 1));
+        let before = Some(before);
+        Change::Put { before, after }
+    };
+    (ledger, before.into_iter().map(lift).collect())
+}
+
+/// BAN-8: the work of an edit grows with its entries and not with their square, also where all are of one netblock.
+#[test]
+fn the_work_of_an_edit_is_linear() {
+    for netblocks in [1, 1000] {
+        let (mut ledger, edit) = edit_of_all(1000, netblocks);
+        ledger.looks = 0;
+        assert_eq!(ledger.edit(&edit, NOW + 1), 0);
+        assert_eq!(ledger.looks, 1000);
+        assert!(ledger.all().iter().all(|ban| ban.lifted.is_some()));
+        assert_eq!(ledger.active(NOW + 1), 0);
+    }
+}
+
+/// BAN-8: how long an edit holds the control loop.
+#[test]
+#[ignore = "a measurement: run with --release --nocapture"]
+fn time_of_an_edit() {
+    for bans in [10_000, 100_000] {
+        for netblocks in [1, bans] {
+            let (mut ledger, edit) = edit_of_all(bans, netblocks);
+            drop(ledger.take_index());
+            let began = std::time::Instant::now();
+            assert_eq!(ledger.edit(&edit, NOW + 1), 0);
+            let index = ledger.take_index();
+            let all = ledger.all();
+            let took = began.elapsed();
+            eprintln!(
+                "{bans} bans of {netblocks} netblocks lifted: {took:?} ({} {})",
+                index.is_some(),
+                all.len()
+            );
+        }
+    }
+}
+
+/// An entry of an edit: netblock, start, length, lifted after, automatic, observed.
+type Entry = (usize, u64, Option<u64>, Option<u64>, bool, bool);
+
+/// What a random run does.
+#[derive(Clone, Debug)]
+enum Op {
+    Break(usize, LimitKind),
+    Admin(usize, Option<u64>),
+    Lift(usize),
+    Clock(i64),
+    Put(Vec<Entry>),
+    Remove(Vec<usize>),
+    Rebuild,
+}
+
+fn clients() -> Vec<Client> {
+    [
+        "10.0.0.1",
+        "10.0.0.2",
+        "10.0.1.1",
+        "10.0.2.1",
+        "10.1.0.1",
+        "2001:db8::1",
+        "2001:db8:0:1::1",
+    ]
+    .map(client)
+    .to_vec()
+}
+
+fn netblocks() -> Vec<Netblock> {
+    [
+        "10.0.0.0/24",
+        "10.0.1.0/24",
+        "10.0.2.0/24",
+        "10.1.0.0/24",
+        "10.0.0.0/16",
+        "10.0.0.1/32",
+        "2001:db8::/56",
+        "2001:db8::/64",
+    ]
+    .map(|text| text.parse().unwrap())
+    .to_vec()
+}
+
+/// The rules of section 5 over a plain list, with no thought for speed.
+struct Twin {
+    rules: Rules,
+    bans: Vec<Ban>,
+    made: [u64; 4],
+    dropped: u64,
+}
+
+impl Twin {
+    fn counting(&self) -> impl Iterator<Item = &Ban> {
+        let all = self.rules.observe;
+        self.bans
+            .iter()
+            .filter(move |ban| ban.lifted.is_none() && (all || !ban.observed))
+    }
+
+    fn last(&self, netblock: Netblock) -> Option<(u64, u64)> {
+        self.counting()
+            .filter(|ban| ban.netblock == netblock)
+            .map(|ban| (ban.ban_expires.end_ms(), ban.length_ms()))
+            .max()
+    }
+
+    fn next_to_go(&self, now: u64) -> Option<usize> {
+        let mut best: Option<((u8, u64, Netblock, Time), usize)> = None;
+        for (position, ban) in self.bans.iter().enumerate() {
+            let end = ban.ban_expires.end_ms();
+            let (class, end) = match (ban.lifted, ban.ban_expires) {
+                (Some(lifted), _) => (0, end.min(lifted.0)),
+                (None, Expiry::At(_)) if end <= now => (0, end),
+                (None, Expiry::At(_))
+                    if matches!(ban.cause, Cause::RateLimit | Cause::ByteLimit) =>
+                {
+                    (1, end)
+                }
+                _ => continue,
+            };
+            let rank = (class, end, ban.netblock, ban.ban_started.unwrap());
+            if best.as_ref().is_none_or(|(least, _)| rank < *least) {
+                best = Some((rank, position));
+            }
+        }
+        best.map(|(_, position)| position)
+    }
+
+    fn room(&mut self, now: u64) -> bool {
+        while self.bans.len() >= self.rules.max_bans {
+            let Some(position) = self.next_to_go(now) else {
+                return false;
+            };
+            self.bans.remove(position);
+            self.dropped += 1;
+        }
+        true
+    }
+
+    fn start(&self, netblock: Netblock, now: u64) -> u64 {
+        let taken = |ms: u64| {
+            self.bans
+                .iter()
+                .any(|ban| ban.netblock == netblock && ban.ban_started == Some(Time(ms)))
+        };
+        (now..).find(|ms| !taken(*ms)).unwrap()
+    }
+
+    fn break_limit(&mut self, broken: &LimitExceeded, now: u64) -> &'static str {
+        let netblock = Netblock::of(broken.client, self.rules.prefixes);
+        let last = self.last(netblock);
+        if last.is_some_and(|(end, _)| end > now) {
+            return "already";
+        }
+        if !self.room(now) {
+            return "full";
+        }
+        let start = self.start(netblock, now);
+        let length = match last {
+            Some((end, length)) if start - end <= 24 * HOUR => length.saturating_mul(3),
+            _ => HOUR,
+        };
+        let bytes = broken.limit.counts_bytes();
+        self.made[usize::from(bytes)] += 1;
+        self.bans.push(Ban {
+            netblock,
+            client: Some(broken.client),
+            ban_started: Some(Time(start)),
+            ban_expires: if length > 7 * 24 * HOUR {
+                Expiry::Permanent
+            } else {
+                Expiry::At(Time(start + length))
+            },
+            cause: if bytes {
+                Cause::ByteLimit
+            } else {
+                Cause::RateLimit
+            },
+            reason: reason(broken.limit, broken.limit_value),
+            lifted: None,
+            observed: self.rules.observe,
+            notes: None,
+            unknown: Unknown::default(),
+        });
+        "banned"
+    }
+}
+
+fn any_op() -> impl Strategy<Value = Op> {
+    let moment = prop_oneof![0u64..20, 0u64..(400 * HOUR)];
+    let put = (
+        0usize..8,
+        0u64..30,
+        prop::option::of(moment),
+        prop::option::weighted(0.3, 0u64..30),
+        any::<bool>(),
+        any::<bool>(),
+    );
+    prop_oneof![
+        6 => (0usize..7, prop::sample::select(LimitKind::ALL.to_vec())).prop_map(|(client, limit)| Op::Break(client, limit)),
+        3 => (0usize..8, prop::option::weighted(0.7, 1u64..(60 * HOUR))).prop_map(|(net, length)| Op::Admin(net, length)),
+        1 => (0usize..7).prop_map(Op::Lift),
+        4 => prop_oneof![0i64..5, 0i64..(100 * 3_600_000), (-3_600_000i64..0)].prop_map(Op::Clock),
+        1 => prop::collection::vec(put, 0..4).prop_map(Op::Put),
+        1 => prop::collection::vec(0usize..12, 0..3).prop_map(Op::Remove),
+        1 => Just(Op::Rebuild),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(600))]
+
+    /// BAN-1, BAN-2, BAN-3, BAN-5, CHECK-3, STATE-3: the ledger and a plain list do the same, whatever happens in
+    /// whatever order, also when the clock is set back.
+    #[test]
+    fn the_ledger_agrees_with_its_naive_twin(max_bans in 1usize..6, observe in any::<bool>(), ops in prop::collection::vec(any_op(), 1..60)) {
+        let (clients, netblocks) = (clients(), netblocks());
+        let rules = rules(max_bans, observe);
+        let mut ledger = Ledger::new(rules, Vec::new(), NOW).unwrap();
+        let mut twin = Twin { rules, bans: Vec::new(), made: [0; 4], dropped: 0 };
+        let mut published = ledger.take_index().unwrap();
+        let mut now = NOW;
+        for op in ops {
+            match op {
+                Op::Break(who, limit) => {
+                    let broken = broken(clients[who], limit, now);
+                    let outcome = match ledger.break_limit(&broken, now) {
+                        BreakOutcome::Banned(_) => "banned",
+                        BreakOutcome::Already => "already",
+                        BreakOutcome::Full => "full",
+                    };
+                    prop_assert_eq!(outcome, twin.break_limit(&broken, now));
+                }
+                Op::Admin(what, length) => {
+                    let netblock = netblocks[what];
+                    let made = ledger.add(order(&netblock.to_string(), length), now);
+                    let room = twin.room(now);
+                    prop_assert_eq!(made.is_ok(), room);
+                    if let Ok(made) = made {
+                        let start = twin.start(netblock, now);
+                        let expires = length.map_or(Expiry::Permanent, |length| Expiry::At(Time(start + length)));
+                        prop_assert_eq!((made.ban_started, made.ban_expires, made.observed), (Some(Time(start)), expires, observe));
+                        twin.made[2] += 1;
+                        twin.bans.push(Ban::clone(&made));
+                    }
+                }
+                Op::Lift(who) => {
+                    let lifted = ledger.lift(clients[who], now);
+                    let mut count = 0;
+                    for ban in &mut twin.bans {
+                        if ban.is_active(now) && ban.netblock.covers_client(clients[who]) {
+                            ban.lifted = Some(Time(now));
+                            count += 1;
+                        }
+                    }
+                    prop_assert_eq!(lifted.len(), count);
+                }
+                Op::Clock(by) => now = now.saturating_add_signed(by),
+                Op::Put(entries) => {
+                    let put: Vec<Ban> = entries.iter().map(|(net, start, length, lifted, automatic, observed)| {
+                        let start = NOW + start;
+                        Ban {
+                            netblock: netblocks[*net],
+                            client: None,
+                            ban_started: Some(Time(start)),
+                            ban_expires: length.map_or(Expiry::Permanent, |length| Expiry::At(Time(start + length))),
+                            cause: if *automatic { Cause::RateLimit } else { Cause::Edit },
+                            reason: String::new(),
+                            lifted: lifted.map(|after| Time(start + after)),
+                            observed: *observed,
+                            notes: None,
+                            unknown: Unknown::default(),
+                        }
+                    }).collect();
+                    let changes: Vec<_> = put.iter().cloned().map(self::put).collect();
+                    let refused = ledger.edit(&changes, now);
+                    let mut expected = 0;
+                    for ban in put {
+                        let same = |held: &&mut Ban| held.netblock == ban.netblock && held.ban_started == ban.ban_started;
+                        if let Some(held) = twin.bans.iter_mut().find(same) {
+                            *held = ban;
+                        } else if twin.room(now) {
+                            twin.made[3] += 1;
+                            twin.bans.push(ban);
+                        } else {
+                            twin.dropped += 1;
+                            expected += 1;
+                        }
+                    }
+                    prop_assert_eq!(refused, expected);
+                }
+                Op::Remove(positions) => {
+                    let keys: Vec<BanKey> = positions.iter().filter_map(|position| twin.bans.get(*position)).map(|ban| keyed(Arc::new(ban.clone()), 0).0).collect();
+                    let changes: Vec<_> = keys.iter().copied().map(Change::Remove).collect();
+                    ledger.edit(&changes, now);
+                    twin.bans.retain(|ban| !keys.contains(&keyed(Arc::new(ban.clone()), 0).0));
+                }
+                Op::Rebuild => ledger.rebuild(),
+            }
+            let held = oldest_first(ledger.all());
+            let held: Vec<Ban> = held.iter().map(|ban| Ban::clone(ban)).collect();
+            let mut expected = twin.bans.clone();
+            expected.sort_by_key(|ban| (ban.ban_started, ban.netblock));
+            prop_assert_eq!(&held, &expected);
+            prop_assert!(held.len() <= max_bans);
+            prop_assert_eq!((ledger.made(), ledger.dropped()), (twin.made, twin.dropped));
+            prop_assert_eq!(ledger.can_ban(now), twin.bans.len() < max_bans || twin.next_to_go(now).is_some());
+            prop_assert_eq!(ledger.active(now), twin.counting().filter(|ban| ban.is_active(now)).count());
+            if let Some(index) = ledger.take_index() {
+                published = index;
+            }
+            for client in &clients {
+                let until = twin.counting().filter(|ban| ban.is_active(now) && ban.netblock.covers_client(*client)).map(|ban| ban.ban_expires.end_ms()).max();
+                prop_assert_eq!(published.active_until(*client, now), until);
+            }
+            for netblock in &netblocks {
+                prop_assert_eq!(published.span(*netblock).map(|span| (span.end_ms, span.length_ms)), twin.last(*netblock));
+            }
+        }
+    }
+}
