@@ -88,7 +88,8 @@ fn observe_mode_opens_nothing() {
     assert!(application.requests().is_empty());
 }
 
-/// ADMIN-1: the token file is read at start and again on SIGHUP; its last line end is no part of the token.
+/// ADMIN-1: the token file is read at start and again on SIGHUP; its last line end is no part of
+/// the token.
 #[test]
 fn the_token_can_lie_in_a_file() {
     let application = Application::ok();

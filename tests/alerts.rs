@@ -1,4 +1,5 @@
-//! Anomalies, watches and alerts of the real binary (ALERT), alerts.json across a restart, and what stops the start.
+//! Anomalies, watches and alerts of the real binary (ALERT), alerts.json across a restart, and what
+//! stops the start.
 
 use serde_json::{Value, json};
 
@@ -26,8 +27,8 @@ fn alerts_total(weir: &Weir, kind: &str) -> f64 {
     weir.metric(&series).expect("the series")
 }
 
-/// ALERT-1, ALERT-2, ALERT-4: one client over its threshold is one line, one count and one entry of alerts.json; nothing
-/// is refused for it, and the cooldown outlives a restart.
+/// ALERT-1, ALERT-2, ALERT-4: one client over its threshold is one line, one count and one entry of
+/// alerts.json; nothing is refused for it, and the cooldown outlives a restart.
 #[test]
 fn a_client_over_its_threshold_is_told_once() {
     let application = Application::ok();
@@ -95,8 +96,8 @@ fn a_client_over_its_threshold_is_told_once() {
     );
 }
 
-/// ALERT-1: every request but the health check counts: passed, exempt, allow-listed, denied, banned, over a limit, too
-/// large, unauthorized, not found, failed, dropped unanswered.
+/// ALERT-1: every request but the health check counts: passed, exempt, allow-listed, denied,
+/// banned, over a limit, too large, unauthorized, not found, failed, dropped unanswered.
 #[test]
 fn every_request_but_the_health_check_counts() {
     let application = Application::start(|exchange| {
@@ -225,8 +226,8 @@ fn a_watched_netblock_is_told_and_marked() {
     assert_eq!(weir.line_of("/other")["client_group"], "default");
 }
 
-/// ALERT-1, METRIC: with lookups on, requests count for the country and the AS number of their client: exactly, 64512 as
-/// unknown, and an AS number over its threshold is an alert.
+/// ALERT-1, METRIC: with lookups on, requests count for the country and the AS number of their
+/// client: exactly, 64512 as unknown, and an AS number over its threshold is an alert.
 #[test]
 fn places_are_counted_where_they_are_known() {
     let application = Application::ok();
@@ -280,7 +281,8 @@ fn places_are_counted_where_they_are_known() {
         ],
         [Some(4.0), Some(2.0), None, None]
     );
-    // Three of AS64512, five without a country, one that no file knows; and those who read the metrics.
+    // Three of AS64512, five without a country, one that no file knows; and those who read the
+    // metrics.
     assert!(asn("unknown") >= Some(9.0));
     let alert = wait_for_alert(&weir, "anomaly");
     assert_eq!(
@@ -305,7 +307,8 @@ fn off_is_off() {
     }
 }
 
-/// ALERT-4: a ban is an alert with the broken limit and its percent, also where no request is logged.
+/// ALERT-4: a ban is an alert with the broken limit and its percent, also where no request is
+/// logged.
 #[test]
 fn a_ban_is_an_alert() {
     let application = Application::ok();
@@ -400,7 +403,8 @@ fn alerts_json_is_edited_by_hand() {
     assert!(weir.state_path("alerts.json.bad").exists());
 }
 
-/// SETTING-2, start conditions 1, 2 and 5 of the source: each stops the start and names the setting.
+/// SETTING-2, start conditions 1, 2 and 5 of the source: each stops the start and names the
+/// setting.
 #[test]
 fn what_stops_the_start() {
     for (settings, expected) in [

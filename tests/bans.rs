@@ -113,7 +113,8 @@ fn the_ladder_of_lengths_is_a_setting() {
     assert_eq!(length_ms(&weir.break_limit("192.0.3.7")), 600_000);
 }
 
-/// BAN-2: while a ban is active no further automatic one of its netblock is made, not even by requests in flight.
+/// BAN-2: while a ban is active no further automatic one of its netblock is made, not even by
+/// requests in flight.
 #[test]
 fn one_automatic_ban_at_a_time() {
     let application = Application::ok();
@@ -131,7 +132,8 @@ fn one_automatic_ban_at_a_time() {
     assert_eq!(weir.bans().len(), 1, "{:?}", weir.bans());
 }
 
-/// BAN-3: an admin ban is made even while another lasts; `client` bans the netblock, `netblock` exactly the one given.
+/// BAN-3: an admin ban is made even while another lasts; `client` bans the netblock, `netblock`
+/// exactly the one given.
 #[test]
 fn admin_bans_stand_beside_others() {
     let application = Application::ok();
@@ -258,7 +260,8 @@ fn a_lapsed_narrow_ban_does_not_hide_a_wide_one() {
     assert!((7190..=7200).contains(&seconds), "{seconds}");
 }
 
-/// BAN-5: ended and lifted entries go first, then the automatic one that ends soonest; admin and permanent ones stay.
+/// BAN-5: ended and lifted entries go first, then the automatic one that ends soonest; admin and
+/// permanent ones stay.
 #[test]
 fn a_full_ledger_drops_in_order() {
     let application = Application::ok();
@@ -382,7 +385,8 @@ fn a_ban_ends_when_it_expires() {
     assert_eq!(length_ms(&second), 1200);
 }
 
-/// Starts with so many active bans, of which none covers 203.0.113.0/24, and limits that one upload breaks.
+/// Starts with so many active bans, of which none covers 203.0.113.0/24, and limits that one upload
+/// breaks.
 #[track_caller]
 fn start_with_many_bans(application: &Application, bans: u32) -> Weir {
     let bans: Vec<_> = (0..bans)
@@ -435,9 +439,9 @@ fn a_new_ban_among_ten_thousand_reaches_the_neighbours() {
     weir.get("/elsewhere", "203.0.112.200").expect(200);
 }
 
-/// BAN-8: while a list of 100,000 bans is asked for again and again, new bans are made and seen: more
-/// than one in the time of one list. How soon, the bench `overhead` measures (`--only bans`); that a
-/// break comes before a list is proved in the control plane.
+/// BAN-8: while a list of 100,000 bans is asked for again and again, new bans are made and seen:
+/// more than one in the time of one list. How soon, the bench `overhead` measures (`--only bans`);
+/// that a break comes before a list is proved in the control plane.
 #[test]
 #[ignore = "100,000 bans take long in a debug build"]
 fn new_bans_are_seen_while_long_lists_are_asked_for() {

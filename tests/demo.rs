@@ -37,8 +37,8 @@ fn commands(weir: &Weir) -> Vec<String> {
     commands
 }
 
-/// The demo asks nobody about a visitor, its lines name its listener, and as many requests as the second
-/// line makes go from a pass to a ban.
+/// The demo asks nobody about a visitor, its lines name its listener, and as many requests as the
+/// second line makes go from a pass to a ban.
 #[test]
 fn the_demo_serves_with_nothing_set() {
     let weir = demo();

@@ -29,20 +29,23 @@ fn held() -> (Application, mpsc::Sender<()>) {
     (application, release)
 }
 
-/// SIGTERM: listeners close, the health check says draining, running answers end, state is written, exit 0.
+/// SIGTERM: listeners close, the health check says draining, running answers end, state is written,
+/// exit 0.
 #[test]
 fn sigterm_drains() {
     let (application, release) = held();
     // One worker: what was sent before a request that is answered, was read before it.
     let mut weir = Weir::start(&application, &[("WAF_WORKERS", "1")]);
-    // Connections of both kinds exist before the stop: one at work, one idle, one for the health check.
+    // Connections of both kinds exist before the stop: one at work, one idle, one for the health
+    // check.
     let mut running = Connection::open(weir.address());
     running.send(&get("/held", &[("X-Forwarded-For", "203.0.113.7")]));
     assert_eq!(running.head().expect("its head").status, 200);
     let mut idle = Connection::open(weir.address());
     idle.send(&get("/a", &[]));
     idle.response().expect(200);
-    // A request that is half read when the stop comes, to ask for health on a connection that is not idle.
+    // A request that is half read when the stop comes, to ask for health on a connection that is
+    // not idle.
     let mut health = Connection::open(weir.address());
     health.send(b"GET /_waf/health HTTP/1.1\r\nHost: a\r\n");
     weir.get("/read", "203.0.113.7").expect(200);
@@ -83,8 +86,8 @@ fn a_second_sigterm_waits_for_nobody() {
         TcpStream::connect(weir.address()).is_err()
     });
     weir.signal("TERM");
-    // The answer is never released: without the second signal the drain lasts 30 seconds, longer than
-    // this waits.
+    // The answer is never released: without the second signal the drain lasts 30 seconds, longer
+    // than this waits.
     weir.wait();
 }
 

@@ -1,4 +1,5 @@
-//! What a reverse proxy owes both sides (RFC 9110, RFC 9112): fields, connections, failures of the application.
+//! What a reverse proxy owes both sides (RFC 9110, RFC 9112): fields, connections, failures of the
+//! application.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -23,7 +24,8 @@ fn connections_are_kept_on_both_sides() {
     assert_eq!(application.connections(), 1);
 }
 
-/// The request line, the fields and `Host` arrive as they were sent; the answer's return as they were given.
+/// The request line, the fields and `Host` arrive as they were sent; the answer's return as they
+/// were given.
 #[test]
 fn both_heads_pass_unchanged() {
     let application = Application::start(|exchange| {
@@ -112,7 +114,8 @@ fn absolute_form_becomes_origin_form() {
     assert_eq!(application.request("*").method, "OPTIONS");
 }
 
-/// RFC 9110 §7.6.1: hop-by-hop fields, and those that `Connection` names, end here in both directions.
+/// RFC 9110 §7.6.1: hop-by-hop fields, and those that `Connection` names, end here in both
+/// directions.
 #[test]
 fn hop_by_hop_fields_end_here() {
     let application = Application::start(|exchange| {
@@ -228,7 +231,8 @@ fn a_stale_connection_does_not_cost_a_get() {
     assert_eq!(application.requests().len(), 20);
 }
 
-/// A connection that the application closed while it lay idle costs nothing, not even a POST: nothing was sent on it.
+/// A connection that the application closed while it lay idle costs nothing, not even a POST:
+/// nothing was sent on it.
 #[test]
 fn a_connection_closed_while_idle_costs_nothing() {
     let application = Application::start(|exchange| {
@@ -242,7 +246,8 @@ fn a_connection_closed_while_idle_costs_nothing() {
         let answer = weir.send(&request("POST", &target, &[], Some(b"once")));
         assert_eq!(answer.status, 200, "request {n}: {answer:?}");
         wait_until("the close", || application.closed_connections() == n + 1);
-        // The worker has been told of the close before it is told of the next connection, which is later.
+        // The worker has been told of the close before it is told of the next connection, which is
+        // later.
         weir.get("/_waf/health", "203.0.113.7").expect(200);
     }
     let bodies = application.requests();
@@ -252,7 +257,8 @@ fn a_connection_closed_while_idle_costs_nothing() {
     );
 }
 
-/// A kept connection that dies on a second GET: the GET is sent once more. A POST that was sent is not.
+/// A kept connection that dies on a second GET: the GET is sent once more. A POST that was sent is
+/// not.
 #[test]
 fn only_what_is_safe_is_sent_again() {
     for (method, status, seen) in [("GET", 200, 2), ("HEAD", 200, 2), ("POST", 502, 1)] {
@@ -394,7 +400,8 @@ fn aborts_leave_nothing_behind() {
     weir.get("/fine", "203.0.113.7").expect(200);
 }
 
-/// A broken answer is a 502 or an aborted connection, never a whole-looking one; its connection is never used again.
+/// A broken answer is a 502 or an aborted connection, never a whole-looking one; its connection is
+/// never used again.
 #[test]
 fn broken_answers_never_look_whole() {
     let answers: &[(&str, &'static [u8], bool)] = &[
@@ -447,7 +454,8 @@ fn an_endless_answer_head_is_502() {
     weir.get("/bomb", "203.0.113.7").expect(502);
 }
 
-/// Bytes after an answer belong to nobody: the next request gets its own answer on another connection.
+/// Bytes after an answer belong to nobody: the next request gets its own answer on another
+/// connection.
 #[test]
 fn extra_bytes_are_no_answer_to_the_next() {
     let application = Application::start(|exchange| {
@@ -527,8 +535,8 @@ fn head_keeps_the_length() {
     assert_eq!(connection.response().text(), "hello /abc2");
 }
 
-/// RFC 9110 §15.2: a 103 does not end the exchange. hyper keeps it to itself, so it does not go on to the client; the
-/// answer behind it does, and nothing of the two is mixed up.
+/// RFC 9110 §15.2: a 103 does not end the exchange. hyper keeps it to itself, so it does not go on
+/// to the client; the answer behind it does, and nothing of the two is mixed up.
 #[test]
 fn early_hints_do_not_disturb_the_answer() {
     let application = Application::start(|exchange| {
@@ -612,7 +620,8 @@ fn a_client_that_leaves_ends_the_upstream_request() {
     }
 }
 
-/// The client goes away in the middle of the answer: the application is not left writing into nothing.
+/// The client goes away in the middle of the answer: the application is not left writing into
+/// nothing.
 #[test]
 fn a_client_that_leaves_midway_ends_the_answer() {
     let application = Application::start(|exchange| {

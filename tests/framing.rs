@@ -1,6 +1,8 @@
-//! Request smuggling and its relatives: what arrives upstream is one well-framed request, or nothing.
+//! Request smuggling and its relatives: what arrives upstream is one well-framed request, or
+//! nothing.
 //!
-//! The application's parser is the judge: it knows one way to read a request and calls everything else a fault.
+//! The application's parser is the judge: it knows one way to read a request and calls everything
+//! else a fault.
 
 use std::time::Duration;
 
@@ -37,7 +39,8 @@ fn hostile_framing_reaches_nobody() {
         cases.push((name.to_owned(), bytes, allowed));
     };
 
-    // RFC 9112 §6.3: both framings at once. The length is dropped, and the connection ends behind the answer.
+    // RFC 9112 §6.3: both framings at once. The length is dropped, and the connection ends behind
+    // the answer.
     let zero = format!("0\r\n\r\n{SMUGGLED}");
     for fields in [
         "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n",
@@ -305,7 +308,8 @@ fn hostile_framing_reaches_nobody() {
         let before = application.requests().len();
         hostile(&weir, &application, name, bytes, *allowed);
         if *allowed == Refuse {
-            // A body is read while it is passed on, so a broken one can be there in part; never whole.
+            // A body is read while it is passed on, so a broken one can be there in part; never
+            // whole.
             let new = &application.requests()[before..];
             assert!(new.iter().all(|seen| !seen.whole), "{name:?}: {new:?}");
         }
@@ -351,8 +355,8 @@ fn hostile(weir: &Weir, application: &Application, name: &str, bytes: &[u8], all
     }
 }
 
-/// RFC 9112 §6.1, §6.3: `Content-Length` beside `chunked` is dropped, and the connection ends behind the
-/// answer: what follows is not read as a request.
+/// RFC 9112 §6.1, §6.3: `Content-Length` beside `chunked` is dropped, and the connection ends
+/// behind the answer: what follows is not read as a request.
 #[test]
 fn both_framings_at_once_end_the_connection() {
     let application = Application::ok();
@@ -548,7 +552,8 @@ fn pieces() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
-    /// Messages put together from hostile pieces: whatever the service makes of them, the application is never in doubt.
+    /// Messages put together from hostile pieces: whatever the service makes of them, the
+    /// application is never in doubt.
     #[test]
     fn no_mixture_is_misframed(messages in prop::collection::vec(prop::collection::vec(pieces(), 0..8), 40)) {
         let application = Application::ok();

@@ -1,7 +1,8 @@
-//! Full state files: 20,000 clients, 10,000 bans, 20,000 lookups and 20,000 anomaly counters at the start, edited and
-//! written while traffic runs (STATE-1, STATE-3).
+//! Full state files: 20,000 clients, 10,000 bans, 20,000 lookups and 20,000 anomaly counters at the
+//! start, edited and written while traffic runs (STATE-1, STATE-3).
 //!
-//! Times are printed, not judged: they are figures of the machine and of the build. Counts are judged.
+//! Times are printed, not judged: they are figures of the machine and of the build. Counts are
+//! judged.
 
 use std::fs;
 use std::time::Instant;
@@ -42,7 +43,8 @@ fn full_files_are_in_force_with_the_first_answer() {
     for number in [0, BANS / 2, BANS - 1] {
         assert_eq!(weir.get("/a", &banned(number)).status, 429, "{number}");
     }
-    // Their day's 10 requests are used up: the counters were read as well. The oldest gave way to those who asked above.
+    // Their day's 10 requests are used up: the counters were read as well. The oldest gave way to
+    // those who asked above.
     for number in [10, CLIENTS / 2, CLIENTS - 1] {
         assert_eq!(weir.get("/a", &known(number)).status, 429, "{number}");
         // Their hour's 10 requests as well: one more is over the threshold.
@@ -59,8 +61,8 @@ fn full_files_are_in_force_with_the_first_answer() {
     assert_eq!(alerts["counters"].as_array().map(Vec::len), Some(COUNTERS));
 }
 
-/// STATE-1, STATE-3: full files are written every 200 ms and edited while traffic runs: no request fails or is miscounted,
-/// every write succeeds, and nothing is lost.
+/// STATE-1, STATE-3: full files are written every 200 ms and edited while traffic runs: no request
+/// fails or is miscounted, every write succeeds, and nothing is lost.
 #[test]
 fn full_files_are_written_and_edited_under_traffic() {
     let application = Application::ok();
@@ -76,7 +78,8 @@ fn full_files_are_written_and_edited_under_traffic() {
         ("without writes", "1h"),
         ("with a write every 200 ms", "200ms"),
     ] {
-        // Room for the administrator and the banned client that ask below: none of the others is dropped for them.
+        // Room for the administrator and the banned client that ask below: none of the others is
+        // dropped for them.
         let known_clients = CLIENTS - 2;
         let state = full_state(known_clients);
         let settings: Vec<_> = limits
@@ -114,7 +117,8 @@ fn full_files_are_written_and_edited_under_traffic() {
         for file in ["bans.json", "clients.json", "lookups.json", "alerts.json"] {
             assert_eq!(weir.writes(file, "error"), 0.0);
         }
-        // A request waits for no counter: what the control plane could not take is counted as dropped.
+        // A request waits for no counter: what the control plane could not take is counted as
+        // dropped.
         let dropped = weir.metric("waf_events_dropped_total{kind=\"request\"}");
         let dropped = dropped.expect("the series") as u64;
         weir.stop();
@@ -161,7 +165,8 @@ fn full_files_are_written_and_edited_under_traffic() {
     }
 }
 
-/// One entry of 10,000 is lifted by hand and another taken out for a new one, while the file is written all the time.
+/// One entry of 10,000 is lifted by hand and another taken out for a new one, while the file is
+/// written all the time.
 #[track_caller]
 fn edit_of_full_file(weir: &Weir) {
     let path = weir.state_path("bans.json");

@@ -1,7 +1,8 @@
-//! The harness against itself: the raw client and the faulty application, with no service between them.
+//! The harness against itself: the raw client and the faulty application, with no service between
+//! them.
 //!
-//! What is left to the other files: everything about the service. These tests only show that the two ends see what
-//! they must, so that a red test elsewhere speaks of the service.
+//! What is left to the other files: everything about the service. These tests only show that the
+//! two ends see what they must, so that a red test elsewhere speaks of the service.
 
 use std::time::Duration;
 

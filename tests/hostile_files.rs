@@ -1,8 +1,9 @@
-//! Hostile contents of the state files, at the start and as an edit (STATE-5, STATE-6): one clear error, never a panic.
+//! Hostile contents of the state files, at the start and as an edit (STATE-5, STATE-6): one clear
+//! error, never a panic.
 //!
-//! The fragments are of the kinds that JSON parsers are known to disagree about: deep nesting, huge numbers, bytes that
-//! are no UTF-8, lone surrogates, members that come twice, everything cut in two. Each is tried as the whole file, as a
-//! member this version does not know, and as an entry.
+//! The fragments are of the kinds that JSON parsers are known to disagree about: deep nesting, huge
+//! numbers, bytes that are no UTF-8, lone surrogates, members that come twice, everything cut in
+//! two. Each is tried as the whole file, as a member this version does not know, and as an entry.
 
 use std::fs;
 
@@ -22,8 +23,9 @@ const FILES: [(&str, &str); 4] = [
 const BEGINNING: &[u8] = b"{\"version\": 1, ";
 const OF_ALERTS: &[u8] = b"{\"version\": 1, \"counters\": [], \"cooldowns\": [], ";
 
-/// STATE-6: at the start every text that is no JSON is one clear error with file, line and column, exit status 78, and
-/// the file stays as it was; JSON in a member that nobody knows is no reason to refuse, unless a member in it comes twice.
+/// STATE-6: at the start every text that is no JSON is one clear error with file, line and column,
+/// exit status 78, and the file stays as it was; JSON in a member that nobody knows is no reason to
+/// refuse, unless a member in it comes twice.
 #[test]
 fn hostile_texts_at_the_start_are_one_clear_error() {
     // A part of them for each file, together all of them.
@@ -59,8 +61,8 @@ fn a_file_cut_anywhere_is_one_clear_error() {
     }
 }
 
-/// STATE-5: as an edit each is reported once with line and column, nothing in memory changes, and the next good edit is
-/// taken as if nothing had been.
+/// STATE-5: as an edit each is reported once with line and column, nothing in memory changes, and
+/// the next good edit is taken as if nothing had been.
 #[test]
 fn hostile_edits_change_nothing() {
     edits(|number| number % 37 == 0);
@@ -158,7 +160,8 @@ fn edits(chosen: impl Fn(usize) -> bool) {
             wait_until(&format!("the error of {}", text.name), || errors() >= tried);
             assert_eq!(errors(), tried, "once: {}", text.name);
         }
-        // Until a write sets it aside the bad file lies there, and a good one in its place is an edit like any other.
+        // Until a write sets it aside the bad file lies there, and a good one in its place is an
+        // edit like any other.
         let mut good = json!({"version": 1, list: []});
         if file == "alerts.json" {
             good = json!({"version": 1, "counters": [], "cooldowns": [], "alerts": []});

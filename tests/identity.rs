@@ -197,7 +197,8 @@ fn the_client_can_come_from_a_field_of_choice() {
     assert_eq!(identified(&weir, "/cdn", &headers).0, "203.0.113.7");
 }
 
-/// CLIENT-5: what an untrusted peer says of itself is replaced; the application sees the proxy's own words.
+/// CLIENT-5: what an untrusted peer says of itself is replaced; the application sees the proxy's
+/// own words.
 #[test]
 fn an_untrusted_peers_claims_are_replaced() {
     let application = Application::ok();
@@ -246,7 +247,8 @@ fn an_untrusted_peers_claims_are_replaced() {
     }
 }
 
-/// CLIENT-5: a trusted proxy's chain, scheme and id go on; a client's lookup headers do not, whoever passes them on.
+/// CLIENT-5: a trusted proxy's chain, scheme and id go on; a client's lookup headers do not,
+/// whoever passes them on.
 #[test]
 fn a_trusted_proxys_words_are_kept() {
     let application = Application::ok();
@@ -307,7 +309,8 @@ fn connection_cannot_strip_our_own_fields() {
     assert_eq!(seen.header("x-stay"), Some("1"));
 }
 
-/// CLIENT-7: 100 forwarded clients from one untrusted peer are one warning, and not a second within the hour.
+/// CLIENT-7: 100 forwarded clients from one untrusted peer are one warning, and not a second within
+/// the hour.
 #[test]
 fn a_forgotten_trusted_proxy_is_pointed_out_once() {
     let application = Application::ok();

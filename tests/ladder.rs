@@ -1,4 +1,5 @@
-//! The order of the checks (CHECK) and the paths that are the service's own, however they are written.
+//! The order of the checks (CHECK) and the paths that are the service's own, however they are
+//! written.
 
 use crate::support::application::Application;
 use crate::support::raw_client::{Connection, exchange, get, request};
@@ -39,7 +40,8 @@ fn the_health_check_stands_outside_the_ladder() {
     );
 }
 
-/// CHECK-1: with another method it is no health check: it goes through the ladder and is answered 405.
+/// CHECK-1: with another method it is no health check: it goes through the ladder and is answered
+/// 405.
 #[test]
 fn another_method_on_the_health_path_goes_through_the_ladder() {
     let application = Application::ok();
@@ -165,7 +167,8 @@ fn exempt_paths_skip_the_limits() {
     }
 }
 
-/// CHECK, steps 10 to 12: the limit goes before the body bound, and that before the service's own answers.
+/// CHECK, steps 10 to 12: the limit goes before the body bound, and that before the service's own
+/// answers.
 #[test]
 fn limit_then_body_then_own_paths() {
     let application = Application::ok();
@@ -232,7 +235,8 @@ fn no_spelling_of_our_paths_goes_round_the_checks() {
     assert!(application.requests().is_empty());
 }
 
-/// ADMIN: a path of ours that is none is 404 from the service; what only looks alike is the application's.
+/// ADMIN: a path of ours that is none is 404 from the service; what only looks alike is the
+/// application's.
 #[test]
 fn what_only_looks_alike_is_the_applications() {
     let application = Application::ok();
@@ -252,7 +256,8 @@ fn what_only_looks_alike_is_the_applications() {
     assert_eq!(weir.line_of("/_waf/nothing")["action"], "not_found");
 }
 
-/// CHECK-4: 401 counts as refused, metrics answers and our 404s as neither, answers of the admin endpoints as passed.
+/// CHECK-4: 401 counts as refused, metrics answers and our 404s as neither, answers of the admin
+/// endpoints as passed.
 #[test]
 fn the_history_counts_what_it_must() {
     let application = Application::ok();

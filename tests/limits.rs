@@ -1,4 +1,5 @@
-//! Limits as a client and an operator see them (LIMIT): who is refused, when, and what the answer says.
+//! Limits as a client and an operator see them (LIMIT): who is refused, when, and what the answer
+//! says.
 
 use serde_json::json;
 
@@ -7,7 +8,8 @@ use crate::support::raw_client::{Connection, Ended, Response, get, request, try_
 use crate::support::wait_until;
 use crate::support::weir::Weir;
 
-/// LIMIT-1, LIMIT-6: with a limit of 5, request 6 breaks it; it is refused itself, and so is everyone in the netblock.
+/// LIMIT-1, LIMIT-6: with a limit of 5, request 6 breaks it; it is refused itself, and so is
+/// everyone in the netblock.
 #[test]
 fn the_request_over_the_limit_is_refused_and_bans() {
     let application = Application::ok();
@@ -84,7 +86,8 @@ fn refusals_by_size_are_counted() {
         weir.get("/free", "203.0.113.7").expect(200);
     }
     assert_eq!([post(), post(), post(), post()], [413, 413, 413, 429]);
-    // Each worker has its own reading of the clock, a millisecond apart at most: times are no order.
+    // Each worker has its own reading of the clock, a millisecond apart at most: times are no
+    // order.
     let mut counts: Vec<_> = weir
         .lines_of("/up", 4)
         .iter()
@@ -94,7 +97,8 @@ fn refusals_by_size_are_counted() {
     assert_eq!(counts, [Some(1), Some(2), Some(3), Some(4)]);
 }
 
-/// LIMIT-6: with a ledger full of bans that may not be dropped the answer is 429 and the count stays.
+/// LIMIT-6: with a ledger full of bans that may not be dropped the answer is 429 and the count
+/// stays.
 #[test]
 fn without_a_ban_the_answer_is_429_and_the_count_stays() {
     let application = Application::ok();
@@ -146,7 +150,8 @@ fn a_ban_resets_the_counters_of_its_client() {
     weir.get("/again", "203.0.113.7").expect(429);
 }
 
-/// LIMIT-6: no request slips between the break and the ban, on however many connections the client comes.
+/// LIMIT-6: no request slips between the break and the ban, on however many connections the client
+/// comes.
 #[test]
 fn no_request_slips_between_break_and_ban() {
     let application = Application::ok();
@@ -372,7 +377,8 @@ fn limit_answers_say_when_and_how_much() {
     assert_eq!(banned.header("ratelimit-policy"), None);
 }
 
-/// LIMIT-8: `always` gives the fields with every answer, byte quotas in `content-bytes`; `off` never.
+/// LIMIT-8: `always` gives the fields with every answer, byte quotas in `content-bytes`; `off`
+/// never.
 #[test]
 fn the_fields_can_be_always_or_never() {
     let application = Application::ok();
@@ -443,7 +449,8 @@ fn a_sized_body_over_the_bound_is_413() {
     assert!(weir.bans().is_empty(), "413 bans nobody");
 }
 
-/// CHECK, step 11: a body without length is refused when it passes the bound, and never looks whole upstream.
+/// CHECK, step 11: a body without length is refused when it passes the bound, and never looks whole
+/// upstream.
 #[test]
 fn a_streamed_body_over_the_bound_is_413() {
     let application = Application::ok();

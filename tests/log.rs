@@ -101,7 +101,8 @@ fn a_line_says_all_that_is_known() {
     }
 }
 
-/// LOG-1: no value of Authorization, Cookie or Set-Cookie and no token, not even when their fields are asked for.
+/// LOG-1: no value of Authorization, Cookie or Set-Cookie and no token, not even when their fields
+/// are asked for.
 #[test]
 fn secrets_are_never_logged() {
     let application = Application::start(|exchange| {
@@ -327,8 +328,8 @@ fn end(
     }
 }
 
-/// LOG-3: exactly one line a request, in every way a request can end, with the action that tells how; `status` is what the
-/// client saw, and absent where it saw nothing.
+/// LOG-3: exactly one line a request, in every way a request can end, with the action that tells
+/// how; `status` is what the client saw, and absent where it saw nothing.
 #[test]
 fn every_way_to_end_is_exactly_one_line() {
     use Behaves::{Resets, ResetsInAnswer, Tunnels, Well};
@@ -485,7 +486,8 @@ fn every_way_to_end_is_exactly_one_line() {
     assert_eq!(lines, seen);
 }
 
-/// LOG-3: one line for each of a broken limit, a ban, a connection that is dropped unanswered, in both modes.
+/// LOG-3: one line for each of a broken limit, a ban, a connection that is dropped unanswered, in
+/// both modes.
 #[test]
 fn refusals_are_one_line_in_both_modes() {
     for (mode, response, expected) in [
@@ -533,7 +535,8 @@ fn refusals_are_one_line_in_both_modes() {
     }
 }
 
-/// LOG-3: a request that runs when the service is told to stop has its one line, whether it ends well or is cut.
+/// LOG-3: a request that runs when the service is told to stop has its one line, whether it ends
+/// well or is cut.
 #[test]
 fn a_stop_loses_no_line() {
     let application = misbehaving();
@@ -558,8 +561,8 @@ fn a_stop_loses_no_line() {
     );
 }
 
-/// LOG-4: a reader that stalls blocks no request; what finds no room is counted in the metric and, once it reads again, in
-/// the log: lines and losses together are all requests.
+/// LOG-4: a reader that stalls blocks no request; what finds no room is counted in the metric and,
+/// once it reads again, in the log: lines and losses together are all requests.
 #[test]
 fn a_stalled_reader_blocks_no_request() {
     /// More than the writer's queue of 1,024 batches of 64 lines, its buffer and a pipe hold.
@@ -649,8 +652,8 @@ fn lines_can_be_fewer() {
     }
 }
 
-/// LOG: where only refused requests are logged, a body that proves too large behind its answer (CHECK-3) has a line that
-/// knows the answer.
+/// LOG: where only refused requests are logged, a body that proves too large behind its answer
+/// (CHECK-3) has a line that knows the answer.
 #[test]
 fn a_late_refusal_knows_its_answer() {
     let application = Application::start(|exchange| {

@@ -1,5 +1,6 @@
-//! Who a client is, as an operator, an application and a lookup service see it (LOOKUP, CHECK-2, LIMIT-4). The addresses
-//! are public ones, because private and documentation ranges are never looked up; nothing leaves the machine.
+//! Who a client is, as an operator, an application and a lookup service see it (LOOKUP, CHECK-2,
+//! LIMIT-4). The addresses are public ones, because private and documentation ranges are never
+//! looked up; nothing leaves the machine.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -40,9 +41,9 @@ fn wait_for_lookups(weir: &Weir, outcome: &str, count: f64) {
     });
 }
 
-/// LOOKUP-1, LOOKUP-2, LOOKUP-6, CLIENT-5: a service over HTTPS is asked once; the application, the log, the admin
-/// endpoint and lookups.json know the client from then on, across a restart too. What the client says itself never
-/// arrives.
+/// LOOKUP-1, LOOKUP-2, LOOKUP-6, CLIENT-5: a service over HTTPS is asked once; the application, the
+/// log, the admin endpoint and lookups.json know the client from then on, across a restart too.
+/// What the client says itself never arrives.
 #[test]
 fn a_client_is_known_everywhere_and_across_a_restart() {
     let (application, geo, state) = (Application::ok(), Geo::saying(GERMANY), state_dir());
@@ -101,7 +102,8 @@ fn a_client_is_known_everywhere_and_across_a_restart() {
     assert_eq!(geo.asked().len(), 1);
 }
 
-/// LOOKUP-2: private, reserved and documentation ranges are never asked about; of an IPv6 client its /64 is.
+/// LOOKUP-2: private, reserved and documentation ranges are never asked about; of an IPv6 client
+/// its /64 is.
 #[test]
 fn only_public_addresses_leave_and_of_ipv6_the_64() {
     let (application, geo) = (Application::ok(), Geo::saying(GERMANY));
@@ -131,7 +133,8 @@ fn only_public_addresses_leave_and_of_ipv6_the_64() {
     );
 }
 
-/// LOOKUP-7: with a service one line says where addresses go and how to stop it; with `file` and `off` there is none.
+/// LOOKUP-7: with a service one line says where addresses go and how to stop it; with `file` and
+/// `off` there is none.
 #[test]
 fn the_start_says_where_addresses_go() {
     let (application, geo) = (Application::ok(), Geo::saying(GERMANY));
@@ -156,8 +159,8 @@ fn the_start_says_where_addresses_go() {
     }
 }
 
-/// LOOKUP-3, LOOKUP-4: every way a service can misbehave is a failure, which is not kept and refuses nobody; an AS 64512
-/// and a missing country are answers. The redirect is not followed.
+/// LOOKUP-3, LOOKUP-4: every way a service can misbehave is a failure, which is not kept and
+/// refuses nobody; an AS 64512 and a missing country are answers. The redirect is not followed.
 #[test]
 fn a_service_that_misbehaves_refuses_nobody() {
     type Handler = Box<dyn Fn(&mut Question) + Send + Sync>;
@@ -370,7 +373,8 @@ fn a_silent_service_delays_nobody_for_long() {
     weir.wait_for_process_log(&["no request waits", "WAF_LOOKUP_TIMEOUT"]);
 }
 
-/// LOOKUP-2: 1,000 first requests of one client at once are one question, and each of them gets its answer.
+/// LOOKUP-2: 1,000 first requests of one client at once are one question, and each of them gets its
+/// answer.
 #[test]
 fn a_thousand_first_requests_are_one_question() {
     let application = Application::ok();
@@ -405,8 +409,9 @@ fn a_thousand_first_requests_are_one_question() {
     );
 }
 
-/// CHECK, CHECK-2: the deny list refuses by the fresh answer (step 8) and by the known one (step 5), which comes before
-/// the ban ledger (step 6); a banned client that is not known is not asked about.
+/// CHECK, CHECK-2: the deny list refuses by the fresh answer (step 8) and by the known one (step
+/// 5), which comes before the ban ledger (step 6); a banned client that is not known is not asked
+/// about.
 #[test]
 fn the_deny_list_stands_before_the_bans_once_known() {
     let application = Application::ok();
@@ -448,8 +453,8 @@ fn the_deny_list_stands_before_the_bans_once_known() {
     );
 }
 
-/// CHECK-2, LOOKUP-3: an allow list lets its countries in and nobody else; a lookup that fails is refused by it, unless
-/// `unknown` is listed.
+/// CHECK-2, LOOKUP-3: an allow list lets its countries in and nobody else; a lookup that fails is
+/// refused by it, unless `unknown` is listed.
 #[test]
 fn the_allow_list_asks_for_a_country() {
     let application = Application::ok();
@@ -499,7 +504,8 @@ fn a_client_that_leaves_while_it_waits_is_logged() {
     assert_eq!(weir.line_of("/left")["action"], "client_aborted");
 }
 
-/// LIMIT-4: a lowered limit is the limit times the percentage, rounded down; log, ban and RateLimit fields name it.
+/// LIMIT-4: a lowered limit is the limit times the percentage, rounded down; log, ban and RateLimit
+/// fields name it.
 #[test]
 fn a_lowered_limit_breaks_earlier_and_says_why() {
     let (application, geo) = (Application::ok(), Geo::saying(GERMANY));
@@ -544,7 +550,8 @@ fn a_lowered_limit_breaks_earlier_and_says_why() {
     );
 }
 
-/// LIMIT-4, LIMIT-5: a byte percentage replaces the other for byte limits alone; both are in the log.
+/// LIMIT-4, LIMIT-5: a byte percentage replaces the other for byte limits alone; both are in the
+/// log.
 #[test]
 fn byte_percentages_replace_the_others_for_bytes() {
     let geo = Geo::saying(GERMANY);
@@ -622,7 +629,8 @@ fn zero_percent_and_clients_without_a_country() {
     );
 }
 
-/// STATE-3, LOOKUP-2: an edit of lookups.json counts: what a hand says of a client is what is known of it.
+/// STATE-3, LOOKUP-2: an edit of lookups.json counts: what a hand says of a client is what is known
+/// of it.
 #[test]
 fn an_edit_of_lookups_json_counts() {
     let (application, geo) = (Application::ok(), Geo::saying(GERMANY));
@@ -702,9 +710,9 @@ fn database_files_tell_who_a_client_is() {
     }
 }
 
-/// LOOKUP-5, METRIC: a replacement is read 2 seconds after its last change, atomically or in place, also one of an earlier
-/// build, and clients that are known already get the new answer; garbage and a truncated file are logged and counted,
-/// and what was read before stays in use.
+/// LOOKUP-5, METRIC: a replacement is read 2 seconds after its last change, atomically or in place,
+/// also one of an earlier build, and clients that are known already get the new answer; garbage and
+/// a truncated file are logged and counted, and what was read before stays in use.
 #[test]
 fn a_database_file_is_replaced_while_the_service_runs() {
     let application = Application::ok();

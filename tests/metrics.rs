@@ -1,4 +1,5 @@
-//! The metrics endpoint (METRIC): the form of the page, and its numbers against what the clients saw.
+//! The metrics endpoint (METRIC): the form of the page, and its numbers against what the clients
+//! saw.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -169,7 +170,8 @@ fn fixed_series_are_there_from_the_start() {
     assert!(samples.contains_key("process_resident_memory_bytes"));
 }
 
-/// METRIC: the text format of Prometheus: help and type once for each family, and no address in a label.
+/// METRIC: the text format of Prometheus: help and type once for each family, and no address in a
+/// label.
 #[test]
 fn the_page_is_well_formed() {
     let application = Application::ok();

@@ -71,8 +71,9 @@ impl Drop for Nginx {
     }
 }
 
-/// The whole story: a client breaks a limit, its netblock is banned, the ban is seen in bans.json and through the admin
-/// endpoint, lifted by an edit of the file, and the client is served again (LIMIT-6, BAN-4, STATE-1, STATE-3).
+/// The whole story: a client breaks a limit, its netblock is banned, the ban is seen in bans.json
+/// and through the admin endpoint, lifted by an edit of the file, and the client is served again
+/// (LIMIT-6, BAN-4, STATE-1, STATE-3).
 #[test]
 #[ignore = "needs nginx; .ci/run installs it"]
 fn the_story_from_break_to_being_served_again() {

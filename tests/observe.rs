@@ -1,4 +1,5 @@
-//! Observe mode (CHECK-3): everything is decided, counted, logged and banned, and nobody is refused.
+//! Observe mode (CHECK-3): everything is decided, counted, logged and banned, and nobody is
+//! refused.
 
 use serde_json::json;
 

@@ -1,5 +1,5 @@
-//! A real Prometheus (Debian's): it finds nothing to say about the page, scrapes it with the token, and evaluates the
-//! alert rules that are shipped.
+//! A real Prometheus (Debian's): it finds nothing to say about the page, scrapes it with the token,
+//! and evaluates the alert rules that are shipped.
 
 use std::fs;
 use std::io::Write;
@@ -22,7 +22,8 @@ struct Prometheus {
 }
 
 impl Prometheus {
-    /// Scrapes `target` every quarter second, with the configuration and the rules that are shipped.
+    /// Scrapes `target` every quarter second, with the configuration and the rules that are
+    /// shipped.
     #[track_caller]
     fn start(target: SocketAddr) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
@@ -133,8 +134,8 @@ fn promtool(arguments: &[&str], input: &str) {
     }
 }
 
-/// METRIC: `promtool check metrics` finds nothing to say, the rules are well formed, and each fires for
-/// what it is about and is silent otherwise.
+/// METRIC: `promtool check metrics` finds nothing to say, the rules are well formed, and each fires
+/// for what it is about and is silent otherwise.
 #[test]
 #[ignore = "needs promtool of Debian's prometheus, which .ci/run installs"]
 fn promtool_finds_nothing_to_say() {
@@ -176,8 +177,8 @@ fn every_rule_has_two_tests() {
     assert!(count > 15, "{count} rules");
 }
 
-/// METRIC: a real Prometheus scrapes the service with the token and sees what clients saw; every shipped rule is evaluated
-/// without an error, and one of them fires for what it is about.
+/// METRIC: a real Prometheus scrapes the service with the token and sees what clients saw; every
+/// shipped rule is evaluated without an error, and one of them fires for what it is about.
 #[test]
 #[ignore = "needs Debian's prometheus, which .ci/run installs"]
 fn a_real_prometheus_scrapes_and_evaluates() {

@@ -1,7 +1,8 @@
-//! The schemas of the proxy's own documents (STATE-8): what the service writes fits them, and they judge a hand-written
-//! document as the service does.
+//! The schemas of the proxy's own documents (STATE-8): what the service writes fits them, and they
+//! judge a hand-written document as the service does.
 //!
-//! They stand in `schema/proxy/`, each in one file that needs no other, so that an editor can use it as it lies there.
+//! They stand in `schema/proxy/`, each in one file that needs no other, so that an editor can use
+//! it as it lies there.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -24,8 +25,8 @@ const FILES: [&str; 6] = [
     "request-log",
 ];
 
-/// STATE-8: each file is a schema of draft 2020-12, with a title and a description at every member, that needs no other
-/// file; what stands in several of them is the same.
+/// STATE-8: each file is a schema of draft 2020-12, with a title and a description at every member,
+/// that needs no other file; what stands in several of them is the same.
 #[test]
 fn every_file_is_a_schema() {
     let mut shared: BTreeMap<String, Value> = BTreeMap::new();
@@ -60,8 +61,8 @@ fn every_file_is_a_schema() {
     assert_eq!(lying.len(), FILES.len(), "{lying:?}");
 }
 
-/// STATE-8: everything that a varied run writes fits, and has no member that the schemas do not name: state files, the
-/// answers about bans and clients, every line of the request log.
+/// STATE-8: everything that a varied run writes fits, and has no member that the schemas do not
+/// name: state files, the answers about bans and clients, every line of the request log.
 #[test]
 fn what_the_service_writes_fits() {
     let application = Application::start(|exchange| {
@@ -224,7 +225,8 @@ fn what_the_service_writes_fits() {
     }
 }
 
-/// STATE-8: the same for what a lookup brings: members of lines, bans and clients, percentages, lookups.json.
+/// STATE-8: the same for what a lookup brings: members of lines, bans and clients, percentages,
+/// lookups.json.
 #[test]
 fn what_follows_from_a_lookup_fits() {
     let application = Application::ok();
@@ -266,8 +268,8 @@ fn what_follows_from_a_lookup_fits() {
     }
 }
 
-/// STATE-8, STATE-6: a hand-written file is judged by the schema as the service judges it at the start; `"$schema"` and
-/// unknown members are allowed and kept.
+/// STATE-8, STATE-6: a hand-written file is judged by the schema as the service judges it at the
+/// start; `"$schema"` and unknown members are allowed and kept.
 #[test]
 fn the_schemas_judge_files_as_the_start_does() {
     let time = "2026-11-21T16:00:00Z";

@@ -5,8 +5,8 @@ use std::net::TcpListener;
 use crate::support::application::Application;
 use crate::support::weir::{Weir, state_dir};
 
-/// SETTING-1: each wrong value stops the start with 78, and its message has the name, the whole value
-/// and what is expected. (The sentences themselves are judged where the settings are read.)
+/// SETTING-1: each wrong value stops the start with 78, and its message has the name, the whole
+/// value and what is expected. (The sentences themselves are judged where the settings are read.)
 #[test]
 fn every_wrong_value_is_explained() {
     // Batched: SETTING-1 has them reported together, so one start shows many.

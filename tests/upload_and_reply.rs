@@ -7,7 +7,8 @@ use crate::support::raw_client::{Connection, Ended, request};
 use crate::support::weir::Weir;
 use crate::support::{wait_for, wait_until};
 
-/// Neither side is buffered whole: the application answers the first chunk before the client sends the last.
+/// Neither side is buffered whole: the application answers the first chunk before the client sends
+/// the last.
 #[test]
 fn bodies_stream_in_both_directions() {
     let application = Application::start(|exchange| {
@@ -87,7 +88,8 @@ fn large_bodies_arrive_byte_for_byte() {
     assert_eq!(line["bytes"]["response"], body.len());
 }
 
-/// RFC 9110 §6.5: trailers go on in both directions, except those that would be framing, routing or the proxy's own.
+/// RFC 9110 §6.5: trailers go on in both directions, except those that would be framing, routing or
+/// the proxy's own.
 #[test]
 fn trailers_are_passed_on() {
     let application = Application::start(|exchange| {
@@ -129,7 +131,8 @@ fn an_expected_100_comes() {
     assert_eq!((answer.status, &answer.body[..]), (200, &b"taken"[..]));
     let seen = application.request("/up");
     assert_eq!(seen.body, b"body");
-    // The expectation is met here, hop by hop: the body is asked for when the application's connection takes it.
+    // The expectation is met here, hop by hop: the body is asked for when the application's
+    // connection takes it.
     assert_eq!(seen.header("expect"), None);
 }
 
@@ -193,8 +196,8 @@ fn an_early_answer_is_not_lost() {
     assert_eq!(weir.line_of("/up")["action"], "passed");
 }
 
-/// Our own answers leave no unread body behind: what follows is parsed as its own request, or the connection closes;
-/// in both cases the answer is seen, not a reset.
+/// Our own answers leave no unread body behind: what follows is parsed as its own request, or the
+/// connection closes; in both cases the answer is seen, not a reset.
 #[test]
 fn an_unread_body_is_never_taken_for_a_request() {
     let application = Application::ok();
@@ -251,7 +254,8 @@ fn an_unread_body_is_never_taken_for_a_request() {
     }
 }
 
-/// A refusal is seen by who goes on sending, however large the body: the connection lingers instead of being reset.
+/// A refusal is seen by who goes on sending, however large the body: the connection lingers instead
+/// of being reset.
 #[test]
 fn a_refusal_is_seen_by_who_still_sends() {
     let application = Application::ok();
@@ -293,7 +297,8 @@ fn a_refusal_is_seen_by_who_still_sends() {
     }
 }
 
-/// CONN-10, WAF_BODY_TIMEOUT, WAF_HEADER_TIMEOUT, WAF_KEEPALIVE_TIMEOUT: who sends nothing is let go.
+/// CONN-10, WAF_BODY_TIMEOUT, WAF_HEADER_TIMEOUT, WAF_KEEPALIVE_TIMEOUT: who sends nothing is let
+/// go.
 #[test]
 fn slow_senders_are_let_go() {
     let application = Application::ok();

@@ -1,4 +1,5 @@
-//! WebSockets: a tunnel where both ends asked for one, counted each way, and closed on both ends (LIMIT-5, CONN-10).
+//! WebSockets: a tunnel where both ends asked for one, counted each way, and closed on both ends
+//! (LIMIT-5, CONN-10).
 
 use std::sync::mpsc;
 
@@ -161,7 +162,8 @@ fn a_half_close_goes_through() {
     assert!(connection.ends());
 }
 
-/// The same from the application's side: the client sees the end and can still say its last word (RFC 6455 §7.1.1).
+/// The same from the application's side: the client sees the end and can still say its last word
+/// (RFC 6455 §7.1.1).
 #[test]
 fn a_half_close_of_the_application_goes_through() {
     let (tell, told) = mpsc::channel();

@@ -1,7 +1,8 @@
-//! One decision of the ladder, the table under new clients, and the publication of bans, apart from all I/O.
+//! One decision of the ladder, the table under new clients, and the publication of bans, apart from
+//! all I/O.
 //!
-//! `cargo bench -p weir-benches --bench decision`. The figures to reach are in the group names' comments; ratios within
-//! one run count, not a lone time on a noisy machine.
+//! `cargo bench -p weir-benches --bench decision`. The figures to reach are in the group names'
+//! comments; ratios within one run count, not a lone time on a noisy machine.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -67,7 +68,8 @@ fn snapshot(count: u32) -> Snapshot {
     }
 }
 
-/// The `n`-th of a sequence of clients that no ban covers, spread so that neighbours do not follow each other.
+/// The `n`-th of a sequence of clients that no ban covers, spread so that neighbours do not follow
+/// each other.
 fn client(n: u32) -> IpAddr {
     IpAddr::V4((0xc000_0000 | (n.wrapping_mul(2_654_435_761) >> 4)).into())
 }
@@ -125,8 +127,8 @@ fn decision(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Two threads on different clients do at least 1.9 times what one does: the time for both to do a million decisions
-/// each, beside that of one alone.
+/// Two threads on different clients do at least 1.9 times what one does: the time for both to do a
+/// million decisions each, beside that of one alone.
 fn threads(criterion: &mut Criterion) {
     let (rules, snapshot, table) = (rules(), snapshot(10_000), table());
     let work = |first: u32| {

@@ -1,6 +1,6 @@
-//! What the benches have in common in their configurations: the application, and weir with six windows
-//! (requests and bytes a minute, hour and day), the ban ledger and the bound on bodies. Lookups, country
-//! lists, exempt paths and alert thresholds are off unless a row is about them.
+//! What the benches have in common in their configurations: the application, and weir with six
+//! windows (requests and bytes a minute, hour and day), the ban ledger and the bound on bodies.
+//! Lookups, country lists, exempt paths and alert thresholds are off unless a row is about them.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -26,7 +26,8 @@ pub fn nginx(directory: &Path, http: &str) -> String {
 }
 
 /// The application: nginx on a port of its own. `/upload` answers when it has read the body, as an
-/// application does: `mirror` makes nginx read it, and the refusal to POST to a file becomes the answer.
+/// application does: `mirror` makes nginx read it, and the refusal to POST to a file becomes the
+/// answer.
 pub fn application(directory: &Path, port: u16) -> String {
     nginx(
         directory,
@@ -40,8 +41,8 @@ pub fn application(directory: &Path, port: u16) -> String {
     )
 }
 
-/// The settings of weir, with its files in `directory`: no limit within reach, no log. A setting that is
-/// given again later takes the place of the one here.
+/// The settings of weir, with its files in `directory`: no limit within reach, no log. A setting
+/// that is given again later takes the place of the one here.
 pub fn weir(directory: &Path, application: SocketAddr) -> Vec<(&'static str, String)> {
     let mut settings = vec![
         ("WAF_LISTEN", "127.0.0.1:0".to_owned()),

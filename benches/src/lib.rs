@@ -1,6 +1,6 @@
-//! Benchmarks of weir, and what they share. The whole proxy beside its peers is `src/bin/peers`, weir
-//! without and with each of its own features `src/bin/overhead`; measurements of single parts belong
-//! into `benches/`.
+//! Benchmarks of weir, and what they share. The whole proxy beside its peers is `src/bin/peers`,
+//! weir without and with each of its own features `src/bin/overhead`; measurements of single parts
+//! belong into `benches/`.
 #![cfg_attr(
     test,
     allow(

@@ -11,8 +11,8 @@ use crate::program::{LOAD_CORE, Programs};
 /// Long enough for pools to fill and for weir's first timers.
 pub const WARM_UP: Duration = Duration::from_secs(1);
 
-/// A script of wrk: 20,000 clients in turn. The requests are made beforehand, so that the generator's own work stays
-/// small.
+/// A script of wrk: 20,000 clients in turn. The requests are made beforehand, so that the
+/// generator's own work stays small.
 pub const CLIENTS: &str = r#"
 local requests, at = {}, 0
 function init(arguments)
@@ -66,10 +66,10 @@ end
 "#;
 
 impl Load<'_> {
-    /// Runs wrk for a time in whole seconds. `refused` tells whether every answer is to be a refusal, or none.
+    /// Runs wrk for a time in whole seconds. `refused` tells whether every answer is to be a
+    /// refusal, or none.
     ///
-    /// # Errors
-    /// No wrk, no figures, or figures of wrong answers.
+    /// # Errors No wrk, no figures, or figures of wrong answers.
     pub fn run(
         &self,
         address: SocketAddr,
@@ -116,8 +116,8 @@ fn counted(text: &str) -> Option<Counted> {
 }
 
 impl Counted {
-    /// Figures of wrong answers are no figures. One connection in a thousand requests may break: wrk counts those that
-    /// the end of a run cut off.
+    /// Figures of wrong answers are no figures. One connection in a thousand requests may break:
+    /// wrk counts those that the end of a run cut off.
     fn sound(self, refused: bool) -> Result<Self> {
         let expected = if refused { self.requests } else { 0 };
         if self.requests == 0 {

@@ -40,7 +40,8 @@ fn tree(process: u32) -> Vec<u32> {
 
 /// `utime`, `stime`, `cutime` and `cstime` of `/proc/<pid>/stat` (proc_pid_stat(5)), together.
 fn stat_ticks(stat: &str) -> Option<u64> {
-    // The name in parentheses may hold anything; what follows the last parenthesis begins with field 3.
+    // The name in parentheses may hold anything; what follows the last parenthesis begins with
+    // field 3.
     let (_, fields) = stat.rsplit_once(") ")?;
     let times: Vec<u64> = fields
         .split(' ')
@@ -94,7 +95,8 @@ pub fn threads(process: u32) -> Vec<(i32, String)> {
         .collect()
 }
 
-/// The first member of `schedstat` (the kernel's Documentation/scheduler/sched-stats): nanoseconds on the processor.
+/// The first member of `schedstat` (the kernel's Documentation/scheduler/sched-stats): nanoseconds
+/// on the processor.
 fn on_processor(schedstat: &str) -> Option<u64> {
     schedstat.split_whitespace().next()?.parse().ok()
 }
@@ -141,7 +143,8 @@ mod tests {
 
     #[test]
     fn the_own_process_has_used_time_and_memory() {
-        // The kernel counts in ticks: on a busy machine nobody knows when this process has had its first.
+        // The kernel counts in ticks: on a busy machine nobody knows when this process has had its
+        // first.
         let mut number = 0u64;
         while cpu_seconds(std::process::id()).is_err() {
             number = std::hint::black_box(number + 1);

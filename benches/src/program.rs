@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use crate::config;
 
 /// How long a program may take until it listens.
-const START: Duration = Duration::from_secs(10);
+const START: Duration = Duration::from_secs(60);
 
 /// The core of the proxy under test, and that of everything else.
 pub const PROXY_CORE: usize = 0;
@@ -71,7 +71,8 @@ impl Programs {
         }
     }
 
-    /// One sentence for each program that is wanted and missing: what is lost without it, and how to get it.
+    /// One sentence for each program that is wanted and missing: what is lost without it, and how
+    /// to get it.
     pub fn missing(&self, wanted: &[&str]) -> Vec<String> {
         let mut sentences = Vec::new();
         let debian = [
@@ -142,7 +143,8 @@ impl Programs {
         self.wrk.as_deref().context("wrk is missing")
     }
 
-    /// A command that runs `program` on `core` alone. taskset becomes the program, so the process is the program's.
+    /// A command that runs `program` on `core` alone. taskset becomes the program, so the process
+    /// is the program's.
     pub fn pinned(&self, core: usize, program: &Path) -> Result<Command> {
         let taskset = self.taskset.as_deref().context("taskset is missing")?;
         let mut command = Command::new(taskset);
@@ -304,7 +306,8 @@ fn follow(stderr: impl Read, sender: &mpsc::Sender<Result<SocketAddr, String>>) 
     }
 }
 
-/// The address of a line with `"message":"listening"` and `"address":"IP:PORT"`, flat or below `fields`.
+/// The address of a line with `"message":"listening"` and `"address":"IP:PORT"`, flat or below
+/// `fields`.
 fn announced_address(line: &str) -> Option<SocketAddr> {
     let line: serde_json::Value = serde_json::from_str(line).ok()?;
     [Some(&line), line.get("fields")]

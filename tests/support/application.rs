@@ -1,8 +1,9 @@
 //! An application that records exactly what reaches it and misbehaves on demand. A thread a
 //! connection.
 //!
-//! Its parser is stricter than any real application's: whatever could be read in two ways is a fault.
-//! A test whose application met a fault fails when the application is dropped, hostile or not.
+//! Its parser is stricter than any real application's: whatever could be read in two ways is a
+//! fault. A test whose application met a fault fails when the application is dropped, hostile or
+//! not.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -252,7 +253,8 @@ impl Exchange {
         whole
     }
 
-    /// Shows the tests what arrived so far; called before an answer, so that who has the answer finds the body too.
+    /// Shows the tests what arrived so far; called before an answer, so that who has the answer
+    /// finds the body too.
     pub(crate) fn record(&self) {
         self.shared.with(|seen| {
             if let Some(held) = seen.requests.get_mut(self.place) {
@@ -388,7 +390,8 @@ impl Exchange {
                     self.shared.fault("bare LF".to_owned());
                     return None;
                 }
-                // RFC 9110 §5.5: bytes above ASCII are allowed in values; each is one character here.
+                // RFC 9110 §5.5: bytes above ASCII are allowed in values; each is one character
+                // here.
                 return Some(line.into_iter().map(char::from).collect());
             }
             if !self.fill() {
@@ -472,7 +475,8 @@ fn serve(
             return;
         };
         exchange.request = request.clone();
-        // Recorded before it is answered, so that a client that has its answer finds the request here.
+        // Recorded before it is answered, so that a client that has its answer finds the request
+        // here.
         let place = shared.with(|seen| {
             seen.requests.push(request);
             seen.requests.len() - 1

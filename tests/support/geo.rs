@@ -1,5 +1,5 @@
-//! A lookup service over HTTPS with a certificate authority of its own, that can be told to misbehave. A thread a
-//! connection, like the application.
+//! A lookup service over HTTPS with a certificate authority of its own, that can be told to
+//! misbehave. A thread a connection, like the application.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

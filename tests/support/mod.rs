@@ -1,9 +1,9 @@
 //! What the behaviour tests stand on: the real binary, a client that writes raw bytes, and an
-//! application that can be told to misbehave. Blocking sockets and threads only, so that nothing here
-//! shares code with what is tested.
+//! application that can be told to misbehave. Blocking sockets and threads only, so that nothing
+//! here shares code with what is tested.
 //!
-//! A helper that can fail has `#[track_caller]`: a failure names the line of the test. What must hold in
-//! every test is checked where [`weir::Weir`] and [`application::Application`] are dropped.
+//! A helper that can fail has `#[track_caller]`: a failure names the line of the test. What must
+//! hold in every test is checked where [`weir::Weir`] and [`application::Application`] are dropped.
 
 use std::time::{Duration, Instant};
 

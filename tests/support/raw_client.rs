@@ -1,4 +1,5 @@
-//! A client that sends exactly the bytes it is given and reads answers with a strict parser of its own.
+//! A client that sends exactly the bytes it is given and reads answers with a strict parser of its
+//! own.
 //!
 //! It knows nothing of requests beyond a convenience that writes well-formed ones.
 
@@ -213,7 +214,8 @@ impl Connection {
         Ok(response)
     }
 
-    /// The head of an answer alone; the body is left to [`Connection::bytes`] and [`Connection::one_chunk`].
+    /// The head of an answer alone; the body is left to [`Connection::bytes`] and
+    /// [`Connection::one_chunk`].
     pub(crate) fn head(&mut self) -> Result<Response, Ended> {
         let end = loop {
             if let Some(at) = find(&self.held, b"\r\n\r\n") {
@@ -295,7 +297,8 @@ impl Connection {
         Ok(self.held.drain(..count).collect())
     }
 
-    /// Whether the other side ends the connection, with nothing more to read. False if it is still open in the end.
+    /// Whether the other side ends the connection, with nothing more to read. False if it is still
+    /// open in the end.
     pub(crate) fn ends(&mut self) -> bool {
         loop {
             match self.fill() {
@@ -381,7 +384,8 @@ impl Response {
     }
 }
 
-/// A well-formed request; the `Host` is `example.org` unless one is given, and a body gets its length.
+/// A well-formed request; the `Host` is `example.org` unless one is given, and a body gets its
+/// length.
 #[track_caller]
 pub(crate) fn request(
     method: &str,

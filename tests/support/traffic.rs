@@ -1,4 +1,5 @@
-//! Steady traffic beside a test: clients on kept connections that expect 200 each time and note how long it took.
+//! Steady traffic beside a test: clients on kept connections that expect 200 each time and note how
+//! long it took.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,7 +16,8 @@ pub(crate) struct Traffic {
 }
 
 impl Traffic {
-    /// Starts `connections` clients that ask for `path`; `client` names who asks, by the number of the request.
+    /// Starts `connections` clients that ask for `path`; `client` names who asks, by the number of
+    /// the request.
     #[track_caller]
     pub(crate) fn start(
         address: SocketAddr,
@@ -46,7 +48,8 @@ impl Traffic {
         Self { stopping, threads }
     }
 
-    /// Ends the clients: how long each request took, shortest first. Panics if one was not answered with 200.
+    /// Ends the clients: how long each request took, shortest first. Panics if one was not answered
+    /// with 200.
     #[track_caller]
     pub(crate) fn finish(self) -> Vec<Duration> {
         self.stopping.store(true, Ordering::SeqCst);

@@ -1,12 +1,12 @@
 //! Runs the real binary: its settings, its two logs, its state directory, its end.
 //!
-//! Clients are told apart by `X-Forwarded-For`, because the harness trusts loopback unless a test says
-//! otherwise. Admin requests come from [`ADMIN`], which is on the allow list, so that watching a limit
-//! does not break one.
+//! Clients are told apart by `X-Forwarded-For`, because the harness trusts loopback unless a test
+//! says otherwise. Admin requests come from [`ADMIN`], which is on the allow list, so that watching
+//! a limit does not break one.
 //!
-//! When a [`Weir`] is dropped, its two logs are checked: every line of both is JSON (of `demo`, which
-//! prints for people, only the process log), and no thread has panicked. A failing test shows the
-//! settings, both logs and the state files.
+//! When a [`Weir`] is dropped, its two logs are checked: every line of both is JSON (of `demo`,
+//! which prints for people, only the process log), and no thread has panicked. A failing test shows
+//! the settings, both logs and the state files.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
@@ -76,8 +76,8 @@ struct Line {
     whole: bool,
 }
 
-/// In memory where that can be had: an answer waits five seconds for the disk, and a disk that others
-/// keep busy can take longer.
+/// In memory where that can be had: an answer waits five seconds for the disk, and a disk that
+/// others keep busy can take longer.
 #[track_caller]
 pub(crate) fn state_dir() -> StateDir {
     let in_memory = tempfile::tempdir_in("/dev/shm");
@@ -360,8 +360,8 @@ impl Weir {
             (lines.len() >= count).then_some(lines)
         });
         assert_eq!(found.len(), count, "{path}: {found:#?}");
-        // Workers hand their lines over in batches of their own and read the clock a millisecond apart:
-        // neither arrival nor time is an order, what was counted is.
+        // Workers hand their lines over in batches of their own and read the clock a millisecond
+        // apart: neither arrival nor time is an order, what was counted is.
         found.sort_by_key(|line| (line["counts"]["day"].as_u64(), ms(&line["time"])));
         found
     }

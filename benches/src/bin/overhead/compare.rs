@@ -82,7 +82,8 @@ impl Bench<'_> {
         })
     }
 
-    /// Starts weir with these settings on top of those of every run, and these files of the full state.
+    /// Starts weir with these settings on top of those of every run, and these files of the full
+    /// state.
     pub(crate) fn weir(
         &self,
         settings: Vec<(&'static str, String)>,
@@ -116,7 +117,8 @@ fn memory_directory() -> PathBuf {
     }
 }
 
-/// Does something once a second, first after half a second, on a thread of its own while `work` lasts.
+/// Does something once a second, first after half a second, on a thread of its own while `work`
+/// lasts.
 fn beside<T>(often: impl Fn() -> Result<()> + Send, work: impl FnOnce() -> Result<T>) -> Result<T> {
     std::thread::scope(|scope| {
         let (done, waits) = mpsc::channel::<()>();
@@ -137,7 +139,8 @@ fn beside<T>(often: impl Fn() -> Result<()> + Send, work: impl FnOnce() -> Resul
     })
 }
 
-/// Every thread but the worker's goes to the core of the load; those that they start later follow them.
+/// Every thread but the worker's goes to the core of the load; those that they start later follow
+/// them.
 fn set_apart(process: u32) {
     for (thread, name) in meter::threads(process) {
         if !name.starts_with(WORKERS) {

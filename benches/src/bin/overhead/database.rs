@@ -1,7 +1,9 @@
-//! Lookup databases of the size and depth of real ones, made here: real ones have licences of their own.
+//! Lookup databases of the size and depth of real ones, made here: real ones have licences of their
+//! own.
 //!
-//! Country and AS of each of the 262,144 /24 networks in 64.0.0.0/6, in the layout of MaxMind and DB-IP; the format is
-//! <https://maxmind.github.io/MaxMind-DB/>. A lookup walks the whole depth of the tree and finds a record.
+//! Country and AS of each of the 262,144 /24 networks in 64.0.0.0/6, in the layout of MaxMind and
+//! DB-IP; the format is <https://maxmind.github.io/MaxMind-DB/>. A lookup walks the whole depth of
+//! the tree and finds a record.
 
 use std::path::Path;
 
@@ -85,14 +87,15 @@ fn system(number: usize) -> Value {
     ])
 }
 
-/// Which of `count` records a network has. Neighbours have different ones; and as on the Internet, a few have most: here
-/// a hundred AS of 60,000 have 45 % of the networks.
+/// Which of `count` records a network has. Neighbours have different ones; and as on the Internet,
+/// a few have most: here a hundred AS of 60,000 have 45 % of the networks.
 fn owner(network: usize, count: usize) -> usize {
     let turned = network.wrapping_mul(7919) % NETWORKS;
     ((turned as f64 / NETWORKS as f64).powi(8) * count as f64) as usize
 }
 
-/// A whole file, its networks spread over `count` records; none if it is too large for its pointers.
+/// A whole file, its networks spread over `count` records; none if it is too large for its
+/// pointers.
 fn database(kind: &str, count: usize, record: impl Fn(usize) -> Value) -> Option<Vec<u8>> {
     let (mut data, mut places) = (Vec::new(), Vec::new());
     for number in 0..count {

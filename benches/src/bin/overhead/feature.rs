@@ -15,12 +15,14 @@ pub(crate) struct Feature {
     pub(crate) full: bool,
     /// Whether weir's files lie in memory: the figure is to be that of weir, not of the disk.
     pub(crate) in_memory: bool,
-    /// Whether the worker has its core for itself, and every other thread of weir is on the core of the load. It tells
-    /// whether a worker waits for another thread, or only shares its core with it.
+    /// Whether the worker has its core for itself, and every other thread of weir is on the core of
+    /// the load. It tells whether a worker waits for another thread, or only shares its core with
+    /// it.
     pub(crate) apart: bool,
     /// Whether the metrics are asked for once a second, with the feature.
     pub(crate) scrape: bool,
-    /// How long a round lasts and how many there are at most, where the feature needs another time than asked for.
+    /// How long a round lasts and how many there are at most, where the feature needs another time
+    /// than asked for.
     pub(crate) long: Option<(u64, usize)>,
     /// Settings that are the same without and with it.
     both: &'static [(&'static str, &'static str)],
@@ -120,8 +122,8 @@ pub(crate) static FEATURES: [Feature; 9] = [
     },
     Feature {
         name: "silent-lookups",
-        // By the defaults five questions fail in the warm-up, so what is measured is nearly all with
-        // the breaker open: nobody is asked.
+        // By the defaults five questions fail in the warm-up, so what is measured is nearly all
+        // with the breaker open: nobody is asked.
         title: "lookup service that never answers, breaker open, 20,000 fresh clients",
         script: FRESH,
         with: &[
@@ -184,9 +186,9 @@ impl Feature {
     }
 }
 
-/// The addresses of 64.0.0.0/6 by number, in an order that leaps from network to network, as visitors come; the
-/// step is odd, so that it meets them all. The lookup databases know them, and they are public: private ones are never
-/// looked up.
+/// The addresses of 64.0.0.0/6 by number, in an order that leaps from network to network, as
+/// visitors come; the step is odd, so that it meets them all. The lookup databases know them, and
+/// they are public: private ones are never looked up.
 const ADDRESS: &str = r#"
 math.randomseed(os.time())
 local first = math.random(0, 2^26 - 1)
@@ -196,8 +198,8 @@ local function address(number)
 end
 "#;
 
-/// 20,000 clients in turn that were not there in an earlier run of the same process. The requests are made beforehand,
-/// so that the generator's own work stays small.
+/// 20,000 clients in turn that were not there in an earlier run of the same process. The requests
+/// are made beforehand, so that the generator's own work stays small.
 const FRESH: &str = r#"{address}
 local requests, at = {}, 0
 function init(arguments)

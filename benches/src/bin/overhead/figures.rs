@@ -12,6 +12,7 @@ use weir_benches::statistics::{median, spread};
 
 use crate::ask::{ask, connect, metric, metrics};
 use crate::compare::Bench;
+use crate::report::Figure;
 use crate::state::FILES;
 
 /// How often a start is timed.
@@ -20,13 +21,6 @@ const STARTS: usize = 7;
 const IDLE: usize = 10_000;
 /// Files that a process with that many connections needs besides.
 const SPARE: u64 = 500;
-
-/// A figure, and what it is to stay under.
-pub(crate) struct Figure {
-    pub(crate) title: &'static str,
-    pub(crate) value: String,
-    pub(crate) at_most: &'static str,
-}
 
 /// From the start of the program to the first answer of the application, with full files.
 pub(crate) fn start(bench: &Bench) -> Result<Vec<Figure>> {

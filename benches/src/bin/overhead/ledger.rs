@@ -1,5 +1,5 @@
-//! Figures of the ban ledger: how soon a new ban is seen by the neighbours (BAN-8), and how long an edit
-//! of a large bans.json keeps the control loop from answering.
+//! Figures of the ban ledger: how soon a new ban is seen by the neighbours (BAN-8), and how long an
+//! edit of a large bans.json keeps the control loop from answering.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use weir_benches::statistics::{median, spread};
 
 use crate::ask::{connect, metric, metrics, status, status_of};
 use crate::compare::Bench;
-use crate::figures::Figure;
+use crate::report::Figure;
 
 /// How many bans are made and watched.
 const NEW_BANS: usize = 50;
@@ -71,8 +71,8 @@ fn head(method: &str, client: &str, length: usize) -> String {
     format!("{method} / HTTP/1.1\r\nHost: example.org\r\nX-Forwarded-For: {client}\r\n{length}\r\n")
 }
 
-/// The longest answer of the control loop while an edit is taken in: the metrics page is asked for again
-/// and again, and the loop gathers it.
+/// The longest answer of the control loop while an edit is taken in: the metrics page is asked for
+/// again and again, and the loop gathers it.
 pub(crate) fn edits(bench: &Bench) -> Result<Vec<Figure>> {
     let mut figures = Vec::new();
     for (title, bans, at_most) in [
@@ -105,7 +105,8 @@ pub(crate) fn edits(bench: &Bench) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// Saves the file as an editor does, and asks until it is taken: the longest answer in milliseconds.
+/// Saves the file as an editor does, and asks until it is taken: the longest answer in
+/// milliseconds.
 fn edit(weir: &Running, path: &Path, document: &Value) -> Result<f64> {
     const TAKEN: &str = "waf_state_edits_total{file=\"bans.json\",outcome=\"taken\"}";
     let before = metric(&metrics(weir.address)?, TAKEN)?;

@@ -1,13 +1,13 @@
 //! What weir's own features cost: weir without each of them and with it, measured in one run:
 //! `cargo run --release -p weir-benches --bin overhead`.
 //!
-//! Each round starts weir anew, without and with the feature in turn, the order changing from round to round, so that
-//! what drifts on the machine falls on both. As in `peers`, core 0 belongs to weir, the whole process; core 1 to the load
-//! generator (wrk), the application (nginx) and this program. The load saturates weir: on one core, CPU time a request is
-//! what bounds the throughput.
+//! Each round starts weir anew, without and with the feature in turn, the order changing from round
+//! to round, so that what drifts on the machine falls on both. As in `peers`, core 0 belongs to
+//! weir, the whole process; core 1 to the load generator (wrk), the application (nginx) and this
+//! program. The load saturates weir: on one core, CPU time a request is what bounds the throughput.
 //!
-//! It installs nothing, listens on loopback only, keeps its files in temporary directories, and ends only processes that
-//! it started.
+//! It installs nothing, listens on loopback only, keeps its files in temporary directories, and
+//! ends only processes that it started.
 #![cfg_attr(
     test,
     allow(
@@ -39,15 +39,14 @@ mod state;
 
 use compare::Bench;
 use feature::{FEATURES, Feature, Places};
-use figures::Figure;
-use report::Row;
+use report::{Figure, Row};
 
 /// Measures weir without and with each of its features and prints Markdown tables.
 #[derive(Parser)]
 #[command(name = "overhead")]
 struct Arguments {
-    /// What to measure, separated by commas: scrape, state-writes, file-lookups, silent-lookups, anomalies, log, start,
-    /// memory, bans, edits; all of it if not given
+    /// What to measure, separated by commas: scrape, state-writes, file-lookups, silent-lookups,
+    /// anomalies, log, start, memory, bans, edits; all of it if not given
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
     /// Seconds a measurement lasts; a state write once a minute takes 60 whatever is said here

@@ -4,7 +4,12 @@ use std::fmt::Write as _;
 
 use weir_benches::statistics::{median, spread};
 
-use crate::figures::Figure;
+/// A figure, and what it is to stay under.
+pub(crate) struct Figure {
+    pub(crate) title: &'static str,
+    pub(crate) value: String,
+    pub(crate) at_most: &'static str,
+}
 
 /// What one round gives.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -28,8 +33,8 @@ pub(crate) struct Row {
     pub(crate) with: Vec<Figures>,
 }
 
-/// The features in Markdown: medians over the rounds, and how far the rounds lie apart. Where the two
-/// spans overlap, the difference is within the noise.
+/// The features in Markdown: medians over the rounds, and how far the rounds lie apart. Where the
+/// two spans overlap, the difference is within the noise.
 pub(crate) fn features(rows: &[Row]) -> String {
     let mut text = String::from(
         "| Feature | CPU µs a request without (least–most) | with (least–most) | ÷ | Worker µs a request | Requests a second | p50 ms | p99 ms | Longest ms |\n\

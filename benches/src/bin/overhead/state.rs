@@ -1,5 +1,5 @@
-//! Full state files: 20,000 clients, those of [`weir_benches::load::CLIENTS`], each with a lookup and a counter, and
-//! 10,000 bans that none of them is under.
+//! Full state files: 20,000 clients, those of [`weir_benches::load::CLIENTS`], each with a lookup
+//! and a counter, and 10,000 bans that none of them is under.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime};

@@ -1,10 +1,11 @@
-//! The configurations: each proxy does the same work in the way its own manual advises for the case.
+//! The configurations: each proxy does the same work in the way its own manual advises for the
+//! case.
 //!
-//! Every proxy limits requests per address (at a rate that is never reached), keeps connections to the
-//! application open, and adds `X-Forwarded-For`, `X-Forwarded-Proto` and `X-Request-ID`. nginx and
-//! HAProxy watch one window, weir six. nginx writes its log through a buffer and streams uploads, both
-//! faster than its defaults. For large bodies nginx has `proxy_buffers 16 64k`, and HAProxy
-//! `tune.bufsize 65536` and splicing.
+//! Every proxy limits requests per address (at a rate that is never reached), keeps connections to
+//! the application open, and adds `X-Forwarded-For`, `X-Forwarded-Proto` and `X-Request-ID`. nginx
+//! and HAProxy watch one window, weir six. nginx writes its log through a buffer and streams
+//! uploads, both faster than its defaults. For large bodies nginx has `proxy_buffers 16 64k`, and
+//! HAProxy `tune.bufsize 65536` and splicing.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -72,7 +73,8 @@ pub(crate) fn nginx_proxy(
     nginx(directory, &http)
 }
 
-/// HAProxy as the proxy. Its netblocks are in `denied.lst` of the directory, its log on standard output.
+/// HAProxy as the proxy. Its netblocks are in `denied.lst` of the directory, its log on standard
+/// output.
 pub(crate) fn haproxy(directory: &Path, port: u16, application: SocketAddr, case: &Case) -> String {
     let (bufsize, splice) = if case.large {
         (

@@ -1,13 +1,13 @@
-//! The whole proxy beside nginx and HAProxy, measured in one run:
-//! `cargo run --release -p weir-benches --bin peers`.
+//! The whole proxy beside nginx and HAProxy, measured in one run: `cargo run --release -p
+//! weir-benches --bin peers`.
 //!
-//! Absolute figures move with the machine, so the peers take turns, in an order that changes from round
-//! to round, and every figure that matters is a ratio. Core 0 belongs to the proxy under test, the whole
-//! process; core 1 to the load generator (wrk) and the application (another nginx). What counts is the
-//! proxy's own CPU time divided by the requests that wrk counted.
+//! Absolute figures move with the machine, so the peers take turns, in an order that changes from
+//! round to round, and every figure that matters is a ratio. Core 0 belongs to the proxy under
+//! test, the whole process; core 1 to the load generator (wrk) and the application (another nginx).
+//! What counts is the proxy's own CPU time divided by the requests that wrk counted.
 //!
-//! It installs nothing, listens on loopback only, keeps its files in a temporary directory, and ends
-//! only processes that it started.
+//! It installs nothing, listens on loopback only, keeps its files in a temporary directory, and
+//! ends only processes that it started.
 #![cfg_attr(
     test,
     allow(
@@ -76,6 +76,7 @@ fn main() -> ExitCode {
     }
 }
 
+// long: one list of steps, in the order in which they are taken
 fn compare(arguments: &Arguments) -> Result<String> {
     if arguments.rounds == 0 || arguments.seconds == 0 || arguments.connections == 0 {
         bail!("--rounds, --seconds and --connections are at least 1");
@@ -86,7 +87,8 @@ fn compare(arguments: &Arguments) -> Result<String> {
         eprintln!("peers: {missing}");
     }
     let kinds = chosen_kinds(&arguments.proxies, &programs)?;
-    // The user may have set a directory that is a real disk: the logs of a run can be some hundred megabytes.
+    // The user may have set a directory that is a real disk: the logs of a run can be some hundred
+    // megabytes.
     let directory = tempfile::Builder::new()
         .prefix("weir-peers-")
         .tempdir()
@@ -116,7 +118,8 @@ fn compare(arguments: &Arguments) -> Result<String> {
                 let seconds = Duration::from_secs(arguments.seconds);
                 let mut measured = measure::measure(&load, &proxy, case, seconds)
                     .with_context(|| format!("{} through {}", case.name, kind.name()))?;
-                // Counting system calls slows everything else: apart from the measurement, and once.
+                // Counting system calls slows everything else: apart from the measurement, and
+                // once.
                 if round == 1 && !arguments.no_strace {
                     measured.system_calls = measure::system_calls(&load, &proxy, case)?;
                 }

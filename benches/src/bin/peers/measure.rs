@@ -39,7 +39,8 @@ pub(crate) fn measure(
         memory_mebibytes: meter::memory_mebibytes(process)?,
         system_calls: None,
         log: if case.log {
-            // What the end of a run cut off is logged, and not counted; one request was made by hand.
+            // What the end of a run cut off is logged, and not counted; one request was made by
+            // hand.
             let requests = warm.requests + counted.requests;
             let uncounted = 2 * load.connections as u64 + 1;
             let lines = logged_lines(&proxy.log)?;
@@ -57,7 +58,8 @@ fn run(load: &Load, proxy: &Running, case: &Case, time: Duration) -> Result<Coun
     load.run(proxy.address, case.path, case.script, case.refuse, time)
 }
 
-/// System calls a request, in a short run of its own; none without strace or without the right to trace.
+/// System calls a request, in a short run of its own; none without strace or without the right to
+/// trace.
 pub(crate) fn system_calls(load: &Load, proxy: &Running, case: &Case) -> Result<Option<f64>> {
     let Some(strace) = &load.programs.strace else {
         return Ok(None);
