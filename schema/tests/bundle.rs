@@ -10,7 +10,7 @@ use weir_schema::{
     bundle::{self, Form},
 };
 
-use crate::support::{CATALOG, EXAMPLES, Examples};
+use crate::support::{CATALOG, EXAMPLES, Examples, mutants};
 
 const FORMS: [Form; 2] = [Form::Draft202012, Form::Draft07];
 
@@ -99,6 +99,53 @@ fn the_document_of_all_messages_judges_as_the_files() {
         assert!(!whole.is_valid(&json!({ "command": "LIST" })));
         assert!(!whole.is_valid(&json!("QUIT")));
     }
+}
+
+/// SCHEMA-2: also for messages that differ from an example in one place, which nobody thought of.
+#[test]
+fn bundles_fail_at_the_same_places_as_the_files() {
+    let wholes = FORMS.map(|form| (form, bundle::all(&CATALOG, form)));
+    let mut compared = 0;
+    for examples in EXAMPLES.iter() {
+        let name = &examples.schema;
+        let schema = CATALOG.schema(name).unwrap();
+        let others: Vec<Validator> = wholes
+            .iter()
+            .flat_map(|(form, whole)| {
+                let one = bundle::one(&CATALOG, name, *form).unwrap();
+                [
+                    compile(&one, *form),
+                    compile(&part(whole, name, *form), *form),
+                ]
+            })
+            .collect();
+        // Every seventh: another value at each place.
+        let mutants = examples
+            .valid
+            .iter()
+            .flat_map(|valid| mutants(&valid.message));
+        for mutant in mutants
+            .filter(|message| message["command"].is_string())
+            .step_by(7)
+        {
+            let expected: BTreeSet<String> = schema
+                .validate(&mutant)
+                .err()
+                .into_iter()
+                .flatten()
+                .map(|violation| violation.instance_path)
+                .collect();
+            for other in &others {
+                let paths: BTreeSet<String> = other
+                    .iter_errors(&mutant)
+                    .map(|error| error.instance_path().as_str().to_owned())
+                    .collect();
+                assert_eq!(paths, expected, "{name}: {mutant}");
+                compared += 1;
+            }
+        }
+    }
+    assert!(compared > 5_000, "{compared}");
 }
 
 /// SCHEMA-2: every `$id` but the first is relative, every `$ref` is, and the first has the version.

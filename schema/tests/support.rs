@@ -7,7 +7,7 @@ use std::{
     sync::LazyLock,
 };
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use weir_schema::Catalog;
 
 /// The catalog, which takes a moment to build without optimisation.
@@ -114,5 +114,64 @@ impl Examples {
                 })
                 .collect(),
         }
+    }
+}
+
+/// Messages that differ from `message` in one place: each of the first places of every list and every
+/// member holds another value. The choice is the same in each run.
+pub(crate) fn mutants(message: &Value) -> Vec<Value> {
+    let others = [
+        json!(null),
+        json!(true),
+        json!(1),
+        json!(1.0),
+        json!(2.5),
+        json!(65_535),
+        json!(1e300),
+        json!(""),
+        json!("*"),
+        json!("#weir"),
+        json!("bob"),
+        json!("@"),
+        json!("ed25519"),
+        json!([]),
+        json!([""]),
+        json!(["bob"]),
+        json!(["a", "b"]),
+        json!({}),
+        json!({ "a": [null, 1.5] }),
+    ];
+    let mut places = Vec::new();
+    walk(message, String::new(), &mut places);
+    let mut mutants = Vec::new();
+    for place in &places {
+        for other in &others {
+            let mut mutant = message.clone();
+            *mutant.pointer_mut(place).unwrap() = other.clone();
+            mutants.push(mutant);
+        }
+    }
+    mutants
+}
+
+/// The pointers of the first places in `value`, itself not among them.
+fn walk(value: &Value, at: String, places: &mut Vec<String>) {
+    match value {
+        Value::Object(members) => {
+            for (name, value) in members {
+                places.push(format!(
+                    "{at}/{}",
+                    name.replace('~', "~0").replace('/', "~1")
+                ));
+                walk(value, places.last().unwrap().clone(), places);
+            }
+        }
+        Value::Array(items) => {
+            for (index, item) in items.iter().enumerate().take(2) {
+                places.push(format!("{at}/{index}"));
+                walk(item, places.last().unwrap().clone(), places);
+            }
+        }
+        _ => {}
     }
 }
