@@ -1,8 +1,9 @@
-//! The chat messages as JSON Schemas, and what a program needs to trust one: strict parsing, judging,
-//! types, the canonical form, signatures, and a guard against repeated messages.
+//! The chat messages as JSON Schemas, and what a program needs to trust one: strict parsing,
+//! judging, types, the canonical form, signatures, and a guard against repeated messages.
 //!
-//! Nothing here opens a socket, reads a clock or keeps state of its own; those belong to the caller.
-//! The proxy shares nothing with the chat protocol but [`Schema`], which compiles any document.
+//! Nothing here opens a socket, reads a clock or keeps state of its own; those belong to the
+//! caller. The proxy shares nothing with the chat protocol but [`Schema`], which compiles any
+//! document.
 //!
 //! An example for each task:
 //!
@@ -89,7 +90,8 @@
 //! **The canonical form**, with [`canonical`]:
 //!
 //! ```
-//! let form = weir_schema::canonical::to_string(&serde_json::json!({ "b": [1.0, 1e30], "a": "€" }))?;
+//! let value = serde_json::json!({ "b": [1.0, 1e30], "a": "€" });
+//! let form = weir_schema::canonical::to_string(&value)?;
 //! assert_eq!(form, r#"{"a":"€","b":[1,1e+30]}"#);
 //! # Ok::<(), weir_schema::canonical::CanonicalError>(())
 //! ```

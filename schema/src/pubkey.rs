@@ -3,6 +3,7 @@
 //! Whether to believe an announcement is the caller's decision; `PROTOCOL.md` names the choices.
 //! This file refuses the announcements that contradict themselves.
 
+use jiff::civil::DateTime;
 use serde_json::{Map, Value, json};
 
 use crate::signature::{Algorithm, KeyError, PublicKey};
@@ -106,8 +107,11 @@ impl From<PublicKey> for Announced {
     }
 }
 
-fn time_of(text: &str) -> Option<jiff::Timestamp> {
-    text.parse().ok()
+/// A time in UTC. As a civil one: what the schema takes up to the end of 9999, a time stamp of jiff
+/// does not reach.
+fn time_of(text: &str) -> Option<DateTime> {
+    let civil = text.strip_suffix('Z')?;
+    civil.contains('T').then(|| civil.parse().ok()).flatten()
 }
 
 /// Why an announcement is refused.
@@ -197,6 +201,8 @@ mod tests {
             ("2026-12-31T23:59:59Z", true),
             ("2027-01-01T00:00:00Z", true),
             ("2027-01-01T00:00:00.001Z", false),
+            ("2026-01-01", false),
+            ("2026-01-01T00:00:00+01:00", false),
             ("noon", false),
         ] {
             assert_eq!(announced.counts_at(at), counts, "{at}");

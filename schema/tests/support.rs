@@ -117,8 +117,8 @@ impl Examples {
     }
 }
 
-/// Messages that differ from `message` in one place: each of the first places of every list and every
-/// member holds another value. The choice is the same in each run.
+/// Messages that differ from `message` in one place: each of the first places of every list and
+/// every member holds another value. The choice is the same in each run.
 pub(crate) fn mutants(message: &Value) -> Vec<Value> {
     let others = [
         json!(null),
