@@ -26,6 +26,7 @@ use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::{Context, Filter, SubscriberExt};
+use weir_shared::threads;
 use weir_shared::units::Time;
 
 /// Lines that may wait for the writer. At some 200 bytes a line this is less than a megabyte.
@@ -70,9 +71,7 @@ pub fn start(level: &str) -> io::Result<ProcessLog> {
         lost_told: 0,
         _ending: ending,
     };
-    std::thread::Builder::new()
-        .name("weir-process-log".to_owned())
-        .spawn(move || writer.run())?;
+    threads::spawn("weir-process-log", move || writer.run())?;
     let format = tracing_subscriber::fmt::layer()
         .json()
         .flatten_event(true)

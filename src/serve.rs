@@ -8,26 +8,35 @@
 //!                  └──────────────── snapshots (arc-swap) ──────────────────┘
 //!   workers ask about new clients ──► weir-lookup (bounded queue) or files in memory ──► client table
 //! ```
+#![expect(
+    clippy::disallowed_methods,
+    reason = "the process itself, at the edge: no test turns its clock"
+)]
 
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use crossbeam_channel::bounded;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use crossbeam_channel::{Receiver, bounded};
 use weir_controlplane::lookup::Lookups;
 use weir_controlplane::request_log::RequestLog;
-use weir_controlplane::{Control, ControlHandle, Feeds, StateFiles, Wiring};
+use weir_controlplane::{Control, ControlHandle, Feeds, StartState, StateFiles, Wiring};
 use weir_dataplane::clients::table::Table;
 use weir_dataplane::clients::terms::LookupRules;
 use weir_dataplane::{Bound, Counting, DataPlane, Parts, Records, Stop};
 use weir_shared::clock::Clock;
+use weir_shared::event::LimitExceeded;
 use weir_shared::record::logged_headers;
 use weir_shared::settings::{LogRequests, Settings};
 use weir_shared::snapshot::Snapshot;
 use weir_shared::table::ClientTable;
+use weir_shared::threads;
+
+use crate::open_files;
+use crate::signals::{Event, Signals};
 
 /// Breaks that may wait for the control plane. More at once are answered 429 and counted (LIMIT-6).
 const MAX_BREAKS: usize = 4096;
@@ -43,9 +52,11 @@ const MAX_FINISHED: usize = 256;
 const MAX_LINES: usize = 1024;
 /// How often a stop looks whether the workers have ended.
 const STOP_LOOK: Duration = Duration::from_millis(20);
-/// What the system sends when a file would grow past the process's limit; this number wherever the
-/// service runs.
-const SIGXFSZ: i32 = 25;
+/// How long the rest may take once a thread has ended that was not to end.
+const LAST_WAIT: Duration = Duration::from_secs(20);
+/// A fault inside (`EX_SOFTWARE` of sysexits), which a supervisor answers with a new start
+/// (ALIVE-2).
+pub const EXIT_SOFTWARE: u8 = 70;
 
 /// Why the service did not start, or did not end well.
 #[derive(Debug, thiserror::Error)]
@@ -53,12 +64,12 @@ pub enum StartError {
     /// Something an operator must mend: exit status 78.
     #[error("{0}")]
     Unfit(String),
-    /// The system refused threads or signals.
-    #[error("the system refused a thread or a signal handler: {0}")]
+    /// The system refused a thread.
+    #[error("the system refused a thread: {0}")]
     System(#[from] io::Error),
-    /// A thread of ours ended in a panic.
-    #[error("a thread ended in a panic; its message is above")]
-    Panicked,
+    /// A thread ended that was not to end, or panicked in the stop: exit status 70.
+    #[error("a thread has ended and the service with it: {0}")]
+    ThreadEnded(String),
 }
 
 /// What to print once requests are served.
@@ -72,222 +83,280 @@ pub enum Announce {
 /// Serves until SIGTERM or SIGINT, then drains. SIGHUP reads the token file again and reopens the
 /// log, SIGUSR1 reopens the log.
 ///
-/// # Errors [`StartError`]; nothing was served then.
-pub fn serve(settings: Settings, announce: Announce) -> Result<(), StartError> {
-    let settings = Arc::new(settings);
-    let clock = Clock::system();
-    let unfit = |error: &dyn std::fmt::Display| StartError::Unfit(error.to_string());
+/// # Errors
+/// [`StartError`]: nothing was served, or a thread has ended.
+pub fn serve(
+    settings: Settings,
+    signals: &mut Signals,
+    announce: Announce,
+) -> Result<(), StartError> {
+    let service = Service::start(Arc::new(within_open_files(settings)?))?;
+    if let Announce::With(print) = announce {
+        print(service.address);
+    }
+    let ended = service.run(signals);
+    service.end(signals, ended)
+}
 
-    outlive_file_size_limits()?;
-    // Everything that can refuse the start comes before the first thread that serves.
-    let bound = Bound::new(settings.listen, settings.workers).map_err(|error| unfit(&error))?;
-    let address = bound.address();
-    let (files, mut start) =
-        StateFiles::open(&settings.state.dir, clock.clone()).map_err(|error| unfit(&error))?;
+/// Everything that runs.
+struct Service {
+    settings: Arc<Settings>,
+    address: SocketAddr,
+    plane: DataPlane,
+    control: ControlHandle,
+    control_thread: JoinHandle<()>,
+    log: RequestLog,
+}
 
-    let snapshots = Arc::new(ArcSwap::from_pointee(Snapshot::default()));
-    let table = Arc::new(Table::new(LookupRules::of(&settings)));
-    let clients: Arc<dyn ClientTable> = Arc::clone(&table) as _;
-    let kept = std::mem::take(&mut start.lookups);
-    let lookups =
-        Lookups::start(&settings, &clock, &clients, kept).map_err(|error| unfit(&error))?;
-    let ask = lookups.asking();
-    let counting = Counting::of(&bound, Arc::clone(&table));
-    let (breaks_up, breaks) = bounded(MAX_BREAKS);
-    let (finished_up, finished) = bounded(MAX_FINISHED);
-    let (lines_up, lines) = bounded(MAX_LINES);
-    let (control, handle) = Control::new(Wiring {
-        settings: Arc::clone(&settings),
-        clock: clock.clone(),
-        snapshots: Arc::clone(&snapshots),
-        table: clients,
-        breaks,
-        totals: {
-            let counting = counting.clone();
-            Arc::new(move || counting.totals())
-        },
-        files,
-        start,
-        lookups,
-        feeds: Feeds {
+/// What both planes hold.
+struct Shared {
+    settings: Arc<Settings>,
+    clock: Clock,
+    snapshots: Arc<ArcSwap<Snapshot>>,
+    table: Arc<Table>,
+    counting: Counting,
+}
+
+impl Service {
+    /// Opens what can refuse the start, then starts the threads: those that serve come last.
+    fn start(settings: Arc<Settings>) -> Result<Self, StartError> {
+        let unfit = |error: &dyn std::fmt::Display| StartError::Unfit(error.to_string());
+        let clock = Clock::system();
+        let bound = Bound::new(settings.listen, settings.workers).map_err(|error| unfit(&error))?;
+        let address = bound.address();
+        let (files, mut start) =
+            StateFiles::open(&settings.state.dir, clock.clone()).map_err(|error| unfit(&error))?;
+        let shared = Shared::new(&settings, clock, &bound);
+        let kept = std::mem::take(&mut start.lookups);
+        let lookups = Lookups::start(&settings, &shared.clock, &shared.clients(), kept)
+            .map_err(|error| unfit(&error))?;
+        let ask = lookups.asking();
+
+        let (breaks_up, breaks) = bounded(MAX_BREAKS);
+        let (finished_up, finished) = bounded(MAX_FINISHED);
+        let (lines_up, lines) = bounded(MAX_LINES);
+        let feeds = Feeds {
             finished,
             origins: {
-                let counting = counting.clone();
+                let counting = shared.counting.clone();
                 Arc::new(move || counting.take_origins())
             },
             lines: lines_up,
-        },
-        version: env!("CARGO_PKG_VERSION"),
-    })
-    .map_err(|error| unfit(&error))?;
-
-    // The log runs also where no request is logged: alerts are lines of it.
-    let (records_up, records) = bounded(MAX_BATCHES);
-    let (spare_back, spare) = bounded(SPARE_BATCHES * settings.workers);
-    let log = {
-        let counting = counting.clone();
-        let lost = Arc::new(move || counting.totals().records_dropped);
-        RequestLog::start(&settings, records, spare_back, lines, lost).map_err(StartError::Unfit)?
-    };
-
-    let control_thread = std::thread::Builder::new()
-        .name("weir-control".to_owned())
-        .spawn(move || control.run())?;
-    let plane = DataPlane::start(
-        bound,
-        Parts {
-            settings: Arc::clone(&settings),
-            clock,
-            table,
-            snapshots,
-            breaks: breaks_up,
-            records: (settings.log.requests != LogRequests::Off).then(|| Records {
-                batches: records_up,
-                emptied: spare,
-                headers: logged_headers(&settings.log.request_headers).into(),
-            }),
-            finished: settings.anomalies.is_on().then_some(finished_up),
-            handover: handle.handover(),
-            ask,
-        },
-    )?;
-
-    let signals = Signals::new()?;
-    tracing::info!(
-        %address,
-        upstream = %format_args!("{}:{}", settings.upstream.host, settings.upstream.port),
-        mode = if settings.observe { "observe" } else { "enforce" },
-        workers = settings.workers,
-        version = env!("CARGO_PKG_VERSION"),
-        "listening"
-    );
-    if let Announce::With(print) = announce {
-        print(address);
-    }
-
-    signals.wait_for_stop(&handle, &log);
-    let workers_ended = drain(plane, &signals, settings.timeouts.shutdown);
-    // The data plane has ended: what it counted is final, and the last write of the state files
-    // holds all of it.
-    handle.stop();
-    let control_ended = control_thread.join().is_ok();
-    log.stop();
-    if workers_ended && control_ended {
-        Ok(())
-    } else {
-        Err(StartError::Panicked)
-    }
-}
-
-/// A write past a file-size limit is to fail as on a full disk (STATE-7): without a handler the
-/// signal that comes with it would end the process.
-fn outlive_file_size_limits() -> io::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_io()
-        .build()?;
-    let _entered = runtime.enter();
-    // The handler stays for the life of the process; nobody needs to hear of the signal.
-    signal(SignalKind::from_raw(SIGXFSZ)).map(drop)
-}
-
-/// Closes the listeners, lets running answers end, and cuts what is left after the time-out or a
-/// second signal.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a time-out of the process itself, at the edge"
-)]
-fn drain(plane: DataPlane, signals: &Signals, timeout: Duration) -> bool {
-    tracing::info!(timeout_seconds = timeout.as_secs_f64(), "draining");
-    plane.stop(Stop::Drain);
-    let deadline = Instant::now() + timeout;
-    while !plane.is_finished() {
-        if Instant::now() >= deadline || signals.stop_again(STOP_LOOK) {
-            tracing::warn!("ending the connections that are left");
-            plane.stop(Stop::Abort);
-            break;
-        }
-    }
-    plane.join()
-}
-
-/// The signals, received on the main thread.
-struct Signals {
-    runtime: tokio::runtime::Runtime,
-    inner: std::cell::RefCell<Streams>,
-}
-
-struct Streams {
-    terminate: Signal,
-    interrupt: Signal,
-    hangup: Signal,
-    reopen: Signal,
-}
-
-/// What a signal asks for.
-enum Asked {
-    Stop,
-    Reload,
-    Reopen,
-}
-
-impl Streams {
-    async fn next(&mut self) -> Asked {
-        std::future::poll_fn(|cx| {
-            use std::task::Poll;
-            if self.terminate.poll_recv(cx).is_ready() || self.interrupt.poll_recv(cx).is_ready() {
-                return Poll::Ready(Asked::Stop);
-            }
-            if self.hangup.poll_recv(cx).is_ready() {
-                return Poll::Ready(Asked::Reload);
-            }
-            self.reopen.poll_recv(cx).map(|_| Asked::Reopen)
-        })
-        .await
-    }
-}
-
-impl Signals {
-    fn new() -> io::Result<Self> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_io()
-            .enable_time()
-            .build()?;
-        let inner = {
-            let _entered = runtime.enter();
-            Streams {
-                terminate: signal(SignalKind::terminate())?,
-                interrupt: signal(SignalKind::interrupt())?,
-                hangup: signal(SignalKind::hangup())?,
-                reopen: signal(SignalKind::user_defined1())?,
-            }
         };
-        Ok(Self {
-            runtime,
-            inner: std::cell::RefCell::new(inner),
-        })
+        let (control, handle) = Control::new(shared.wiring(breaks, files, start, lookups, feeds))
+            .map_err(|error| unfit(&error))?;
+        let (log, records) = shared.start_log(lines).map_err(StartError::Unfit)?;
+        let control_thread = threads::spawn("weir-control", move || control.run())?;
+        let plane = DataPlane::start(
+            bound,
+            Parts {
+                settings: Arc::clone(&settings),
+                clock: shared.clock,
+                table: shared.table,
+                snapshots: shared.snapshots,
+                breaks: breaks_up,
+                records,
+                finished: settings.anomalies.is_on().then_some(finished_up),
+                handover: handle.handover(),
+                ask,
+            },
+        )?;
+        let service = Self {
+            settings,
+            address,
+            plane,
+            control: handle,
+            control_thread,
+            log,
+        };
+        service.say_listening();
+        Ok(service)
     }
 
-    fn wait_for_stop(&self, control: &ControlHandle, log: &RequestLog) {
+    fn say_listening(&self) {
+        let settings = &self.settings;
+        tracing::info!(
+            address = %self.address,
+            upstream = %format_args!("{}:{}", settings.upstream.host, settings.upstream.port),
+            mode = if settings.observe { "observe" } else { "enforce" },
+            workers = settings.workers,
+            version = env!("CARGO_PKG_VERSION"),
+            "listening"
+        );
+    }
+
+    /// Serves until a stop is asked for, or a thread ends.
+    fn run(&self, signals: &mut Signals) -> Option<threads::Ended> {
         loop {
-            match self.runtime.block_on(self.inner.borrow_mut().next()) {
-                Asked::Stop => return,
-                Asked::Reload => {
-                    control.reload_tokens();
-                    log.reopen();
+            match signals.next() {
+                Event::Stop | Event::StopNow => return None,
+                Event::ThreadEnded(ended) => return Some(ended),
+                Event::Reload => {
+                    self.control.reload_tokens();
+                    self.log.reopen();
                 }
-                Asked::Reopen => log.reopen(),
+                Event::Reopen => self.log.reopen(),
             }
         }
     }
 
-    /// Whether a second signal to stop came within `wait`.
-    fn stop_again(&self, wait: Duration) -> bool {
-        let mut streams = self.inner.borrow_mut();
-        self.runtime.block_on(async {
-            matches!(
-                tokio::time::timeout(wait, streams.next()).await,
-                Ok(Asked::Stop)
-            )
-        })
+    /// Ends everything, the data plane first: what it counted is final then, and the last write of
+    /// the state files holds all of it.
+    fn end(self, signals: &mut Signals, ended: Option<threads::Ended>) -> Result<(), StartError> {
+        let ended = ended.map(|ended| {
+            let how = if ended.panicked {
+                "ended by a panic"
+            } else {
+                "returned"
+            };
+            tracing::error!(
+                "the thread {} {how}: the state files are written and the service ends",
+                ended.name
+            );
+            end_in_any_case();
+            format!("{} {how}", ended.name)
+        });
+        if ended.is_some() {
+            self.plane.stop(Stop::Abort);
+        } else {
+            self.drain(signals);
+        }
+        let workers_ended = self.plane.join();
+        self.control.stop();
+        let control_ended = self.control_thread.join().is_ok();
+        self.log.stop();
+        match ended {
+            Some(ended) => Err(StartError::ThreadEnded(ended)),
+            None if workers_ended && control_ended => Ok(()),
+            None => Err(StartError::ThreadEnded(
+                "it panicked in the stop".to_owned(),
+            )),
+        }
     }
+
+    /// Serves on while health says that the service is going, so that a load balancer sends nothing
+    /// more before the listeners close (ALIVE-4). False if the stop is to be at once.
+    fn announce_stop(&self, signals: &mut Signals) -> bool {
+        let delay = self.settings.timeouts.shutdown_delay;
+        if delay.is_zero() {
+            return true;
+        }
+        tracing::info!(
+            delay_seconds = delay.as_secs_f64(),
+            "stopping: health answers 503, requests are served"
+        );
+        self.plane.stop(Stop::Announce);
+        let deadline = Instant::now() + delay;
+        while let Some(event) = signals.next_until(deadline) {
+            match event {
+                // What ended now is found by the stop that comes in any case.
+                Event::StopNow | Event::ThreadEnded(_) => return false,
+                Event::Stop | Event::Reload => {}
+                Event::Reopen => self.log.reopen(),
+            }
+        }
+        true
+    }
+
+    /// Closes the listeners, lets running answers end, and cuts what is left after the time-out or
+    /// a second signal.
+    fn drain(&self, signals: &mut Signals) {
+        if !self.announce_stop(signals) {
+            return self.plane.stop(Stop::Abort);
+        }
+        let timeout = self.settings.timeouts.shutdown;
+        tracing::info!(timeout_seconds = timeout.as_secs_f64(), "draining");
+        self.plane.stop(Stop::Drain);
+        let deadline = Instant::now() + timeout;
+        while !self.plane.is_finished() {
+            let look = Instant::now() + STOP_LOOK;
+            let stop_now = matches!(signals.next_until(look), Some(Event::StopNow));
+            if stop_now || Instant::now() >= deadline {
+                tracing::warn!("ending the connections that are left");
+                self.plane.stop(Stop::Abort);
+                return;
+            }
+        }
+    }
+}
+
+impl Shared {
+    fn new(settings: &Arc<Settings>, clock: Clock, bound: &Bound) -> Self {
+        let table = Arc::new(Table::new(LookupRules::of(settings)));
+        Self {
+            settings: Arc::clone(settings),
+            clock,
+            snapshots: Arc::new(ArcSwap::from_pointee(Snapshot::default())),
+            counting: Counting::of(bound, Arc::clone(&table)),
+            table,
+        }
+    }
+
+    fn clients(&self) -> Arc<dyn ClientTable> {
+        Arc::clone(&self.table) as _
+    }
+
+    /// What the control loop is made from.
+    fn wiring(
+        &self,
+        breaks: Receiver<LimitExceeded>,
+        files: StateFiles,
+        start: StartState,
+        lookups: Lookups,
+        feeds: Feeds,
+    ) -> Wiring {
+        let counting = self.counting.clone();
+        Wiring {
+            settings: Arc::clone(&self.settings),
+            clock: self.clock.clone(),
+            snapshots: Arc::clone(&self.snapshots),
+            table: self.clients(),
+            breaks,
+            totals: Arc::new(move || counting.totals()),
+            files,
+            start,
+            lookups,
+            feeds,
+            version: env!("CARGO_PKG_VERSION"),
+        }
+    }
+
+    /// Starts the request log, also where no request is logged: alerts are lines of it.
+    fn start_log(&self, lines: Receiver<Vec<u8>>) -> Result<(RequestLog, Option<Records>), String> {
+        let settings = &self.settings;
+        let (records_up, records) = bounded(MAX_BATCHES);
+        let (spare_back, spare) = bounded(SPARE_BATCHES * settings.workers);
+        let counting = self.counting.clone();
+        let lost = Arc::new(move || counting.totals().records_dropped);
+        let log = RequestLog::start(settings, records, spare_back, lines, lost)?;
+        let records = (settings.log.requests != LogRequests::Off).then(|| Records {
+            batches: records_up,
+            emptied: spare,
+            headers: logged_headers(&settings.log.request_headers).into(),
+        });
+        Ok((log, records))
+    }
+}
+
+/// The settings, with the connections that the system allows (CONN-4).
+fn within_open_files(mut settings: Settings) -> io::Result<Settings> {
+    let limit = open_files::raise_limit()?;
+    if let Some(fewer) = open_files::connections_within(limit, &settings) {
+        tracing::warn!(
+            "WAF_MAX_CONNECTIONS={} needs more open files than the {limit} that are allowed \
+             (LimitNOFILE=, ulimit -n): {fewer} connections are the bound",
+            settings.connections.max
+        );
+        settings.connections.max = fewer;
+    }
+    Ok(settings)
+}
+
+/// What waits for a thread that has ended must not keep the process half alive.
+fn end_in_any_case() {
+    let last = std::thread::Builder::new().name("weir-last-wait".to_owned());
+    let _ = last.spawn(|| {
+        std::thread::sleep(LAST_WAIT);
+        std::process::exit(EXIT_SOFTWARE.into());
+    });
 }

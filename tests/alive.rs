@@ -2,12 +2,17 @@
 //! ends inside is noticed.
 
 use std::io::{PipeReader, PipeWriter, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
-use crate::support::raw_client::{exchange, get};
-use crate::support::wait_for;
-use crate::support::weir::{METRICS_TOKEN, StateDir, Weir, state_dir};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::support::application::{After, Application};
+use crate::support::raw_client::{Connection, exchange, get, request};
+use crate::support::weir::{ADMIN_TOKEN, ONE_PER_HOUR, StateDir, Weir, state_dir};
+use crate::support::{wait_for, wait_until};
 
 /// An address where nobody listens.
 fn nobody() -> SocketAddr {
@@ -15,9 +20,42 @@ fn nobody() -> SocketAddr {
     free.local_addr().expect("its address")
 }
 
+/// A process that is ended with the test.
+struct Ends(Child);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The binary with a plain environment: no harness reads what it says.
+fn command(address: SocketAddr, upstream: SocketAddr, state: &StateDir) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    command.env_clear();
+    settings(&mut command, address, upstream, state);
+    command
+}
+
+fn settings(command: &mut Command, address: SocketAddr, upstream: SocketAddr, state: &StateDir) {
+    command
+        .env("WAF_LISTEN", address.to_string())
+        .env("WAF_UPSTREAM", format!("http://{upstream}"))
+        .env("WAF_STATE_DIR", state.path())
+        .env("WAF_LOOKUP_SOURCE", "off")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null());
+}
+
+fn send(child: &Child, signal: Signal) {
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    kill_process(pid.expect("a process"), signal).expect("it is there");
+}
+
 /// The service with a standard error that is full and that nobody reads.
 struct Unread {
-    child: Child,
+    child: Ends,
     address: SocketAddr,
     _state: StateDir,
     /// Held open, never read.
@@ -28,35 +66,23 @@ impl Unread {
     fn start(upstream: SocketAddr, settings: &[(&str, &str)]) -> Self {
         let (pipe, standard_error) = full_pipe();
         let (address, state) = (nobody(), state_dir());
-        let child = Command::new(env!("CARGO_BIN_EXE_weir"))
-            .env_clear()
-            .env("WAF_LISTEN", address.to_string())
-            .env("WAF_UPSTREAM", format!("http://{upstream}"))
-            .env("WAF_STATE_DIR", state.path())
-            .env("WAF_METRICS_TOKEN", METRICS_TOKEN)
-            .env("WAF_LOOKUP_SOURCE", "off")
+        let child = command(address, upstream, &state)
             .envs(settings.iter().copied())
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
             .stderr(standard_error)
             .spawn()
             .expect("the binary runs");
-        wait_for("the listener", || {
-            std::net::TcpStream::connect(address).ok()
-        });
+        wait_for("the listener", || TcpStream::connect(address).ok());
         Self {
-            child,
+            child: Ends(child),
             address,
             _state: state,
             _pipe: pipe,
         }
     }
-}
 
-impl Drop for Unread {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+    fn wait(&mut self) -> Option<i32> {
+        let child = &mut self.child.0;
+        wait_for("the end", || child.try_wait().expect("its state")).code()
     }
 }
 
@@ -91,11 +117,8 @@ fn a_standard_error_that_nobody_reads_stops_nothing() {
         }
     });
     assert_eq!(exchange(address, &get("/_waf/health", &[])).status, 200);
-    let pid = weir.child.id().to_string();
-    let killed = Command::new("kill").args(["-s", "TERM", &pid]).status();
-    assert!(killed.expect("kill runs").success());
-    let status = wait_for("the end", || weir.child.try_wait().expect("its state"));
-    assert_eq!(status.code(), Some(0));
+    send(&weir.child.0, Signal::TERM);
+    assert_eq!(weir.wait(), Some(0));
 }
 
 /// ALIVE-1: a message that repeats is written once a second, with the number of those held back:
@@ -124,4 +147,247 @@ fn a_repeated_message_is_written_with_its_number() {
     let repeated = lines.0.last().expect("a line");
     assert_eq!(repeated["level"], "WARN");
     assert!(repeated["error"].is_string() && repeated["timestamp"].is_string());
+}
+
+/// Writes the file that the thread of the test hook waits for.
+fn end_thread(file: &Path) {
+    std::fs::write(file, "now").expect("it can be written");
+}
+
+/// ALIVE-2: whichever thread ends, the service says which, and ends with 70 so that a supervisor
+/// starts it anew.
+#[test]
+fn a_thread_that_ends_takes_the_service_with_it() {
+    let application = Application::ok();
+    std::thread::scope(|scope| {
+        for thread in [
+            "weir-worker-1",
+            "weir-control",
+            "weir-state",
+            "weir-log",
+            "weir-answers",
+            "weir-lookup",
+            "weir-process-log",
+        ] {
+            let application = &application;
+            scope.spawn(move || {
+                let directory = tempfile::tempdir().expect("a directory");
+                let file = directory.path().join("now");
+                let hook = format!("{thread}:{}", file.display());
+                let mut settings = vec![
+                    ("WAF_WORKERS", "2"),
+                    ("WAF_LOOKUP_SOURCE", "url"),
+                    ("WAF_LOOKUP_URL", "http://127.0.0.1:9/{ip}"),
+                    ("WEIR_TEST_END_THREAD", hook.as_str()),
+                ];
+                if thread == "weir-process-log" {
+                    // It says nothing, not even where it listens.
+                    let mut weir = Unread::start(application.address(), &settings);
+                    end_thread(&file);
+                    assert_eq!(weir.wait(), Some(70), "{thread}");
+                    return;
+                }
+                settings.push(("WAF_TRUSTED_PROXIES", ""));
+                let mut weir = Weir::start(application, &settings);
+                end_thread(&file);
+                assert_eq!(weir.wait().code(), Some(70), "{thread}");
+                let said = format!("the thread {thread} ended by a panic");
+                weir.wait_for_process_log(&["ERROR", &said]);
+            });
+        }
+    });
+}
+
+/// ALIVE-2: the end of a thread costs no ban: the state files are written first.
+#[test]
+fn the_state_is_written_when_a_thread_ends() {
+    let application = Application::ok();
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("now");
+    let hook = format!("weir-log:{}", file.display());
+    let mut weir = Weir::start(
+        &application,
+        &[
+            ONE_PER_HOUR,
+            ("WAF_STATE_WRITE_DELAY", "1h"),
+            ("WAF_STATE_COUNTER_INTERVAL", "1h"),
+            ("WEIR_TEST_END_THREAD", &hook),
+        ],
+    );
+    assert_eq!(weir.get("/a", "203.0.113.7").status, 200);
+    assert_eq!(weir.get("/a", "203.0.113.7").status, 429);
+    wait_until("the ban", || weir.bans().len() == 1);
+    end_thread(&file);
+    assert_eq!(weir.wait().code(), Some(70));
+    let bans = weir.state_file("bans.json").expect("bans.json");
+    assert_eq!(bans["bans"][0]["netblock"], "203.0.113.0/24");
+}
+
+/// ALIVE-3: signals that would end a process, and that nobody means for it, are told and change
+/// nothing.
+#[test]
+fn signals_that_nobody_means_are_ignored() {
+    let application = Application::ok();
+    let mut weir = Weir::start(&application, &[]);
+    for name in ["USR2", "ALRM", "VTALRM", "PROF", "IO", "STKFLT", "PWR"] {
+        weir.signal(name);
+        let said = format!("SIG{name} was received and is ignored");
+        weir.wait_for_process_log(&["WARN", &said]);
+    }
+    weir.signal("PIPE");
+    assert_eq!(weir.get("/a", "203.0.113.7").status, 200);
+    weir.stop();
+}
+
+/// ALIVE-3: a signal that comes in the middle of the start is handled when the start is done. The
+/// token file is a pipe here, which holds the start until something is written.
+#[test]
+fn signals_are_handled_from_the_first_moment() {
+    let (state, address) = (state_dir(), nobody());
+    let pipe = state.path().join("token");
+    let made = Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.expect("mkfifo runs").success());
+    let child = command(address, nobody(), &state)
+        .env("WAF_ADMIN_TOKEN_FILE", &pipe)
+        .stderr(Stdio::null())
+        .spawn();
+    let mut child = Ends(child.expect("the binary runs"));
+    // Opening waits for the reader: from here on the start is on its way.
+    let mut token = std::fs::OpenOptions::new()
+        .write(true)
+        .open(&pipe)
+        .expect("it opens");
+    for signal in [Signal::USR1, Signal::USR2, Signal::TERM] {
+        send(&child.0, signal);
+    }
+    token
+        .write_all(b"a-token-of-enough-letters")
+        .expect("it is read");
+    drop(token);
+    let status = wait_for("the end", || child.0.try_wait().expect("its state"));
+    assert_eq!(status.code(), Some(0));
+}
+
+/// ALIVE-3: a second SIGTERM within a second is the same one: the running answer is whole.
+#[test]
+fn two_sigterms_in_a_row_are_one() {
+    // On a machine that is too busy to send both within the second, it is tried again.
+    let tried = (0..5).any(|_| {
+        let (release, held) = std::sync::mpsc::channel::<()>();
+        let held = std::sync::Mutex::new(held);
+        let application = Application::start(move |exchange| {
+            exchange.send(b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\nhalf");
+            let _ = held.lock().expect("the channel").recv();
+            exchange.send(b"half");
+            After::KeepAlive
+        });
+        let mut weir = Weir::start(&application, &[]);
+        let mut running = Connection::open(weir.address());
+        running.send(&get("/held", &[]));
+        assert_eq!(running.head().expect("its head").status, 200);
+        let first = Instant::now();
+        weir.signal("TERM");
+        wait_until("closed listeners", || {
+            TcpStream::connect(weir.address()).is_err()
+        });
+        weir.signal("TERM");
+        let in_time = first.elapsed() < Duration::from_millis(900);
+        if in_time {
+            // What is to be seen is that nothing happens.
+            std::thread::sleep(Duration::from_millis(300));
+            release.send(()).expect("released");
+            assert_eq!(running.bytes(8).expect("all of it"), b"halfhalf");
+            assert_eq!(weir.wait().code(), Some(0));
+        }
+        in_time
+    });
+    assert!(tried, "never within a second");
+}
+
+/// ALIVE-4: for WAF_SHUTDOWN_DELAY after SIGTERM health answers 503, on new connections too, and
+/// every request is served; then the listeners close.
+#[test]
+fn a_stop_is_announced_before_the_listeners_close() {
+    let application = Application::ok();
+    let mut weir = Weir::start(&application, &[("WAF_SHUTDOWN_DELAY", "2s")]);
+    assert_eq!(weir.get("/_waf/health", "203.0.113.7").status, 200);
+    weir.signal("TERM");
+    let health = wait_for("health that says so", || {
+        let answer = weir.get("/_waf/health", "203.0.113.7");
+        (answer.status == 503).then_some(answer)
+    });
+    assert_eq!(health.json()["status"], "draining");
+    assert_eq!(weir.get("/served", "203.0.113.7").status, 200);
+    wait_until("closed listeners", || {
+        TcpStream::connect(weir.address()).is_err()
+    });
+    assert_eq!(weir.wait().code(), Some(0));
+    assert_eq!(weir.line_of("/served")["status"], 200);
+}
+
+/// CONN-4: the soft limit of open files is raised to the hard one; the connections that it allows
+/// are the bound, which is told, and with all of them taken a ban is still written.
+#[test]
+fn open_files_are_never_short() {
+    let (state, address) = (state_dir(), nobody());
+    let application = Application::ok();
+    let log = state.path().join("stderr");
+    let mut shell = Command::new("sh");
+    settings(&mut shell, address, application.address(), &state);
+    let child = shell
+        .args(["-c", "ulimit -Sn 256 && ulimit -Hn 1024 && exec \"$0\""])
+        .arg(env!("CARGO_BIN_EXE_weir"))
+        .env("WAF_WORKERS", "2")
+        .env("WAF_TRUSTED_PROXIES", "127.0.0.0/8")
+        .env("WAF_ADMIN_TOKEN", ADMIN_TOKEN)
+        .stderr(std::fs::File::create(&log).expect("a file"))
+        .spawn();
+    let weir = Ends(child.expect("a shell"));
+    wait_for("the listener", || TcpStream::connect(address).ok());
+    let text = std::fs::read_to_string(&log).expect("the log");
+    assert!(
+        text.contains("WAF_MAX_CONNECTIONS=10000 needs more open files than the 1024")
+            && text.contains("428 connections are the bound"),
+        "{text}"
+    );
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", weir.0.id()));
+    let limits = limits.expect("its limits");
+    let open_files = limits
+        .lines()
+        .find(|line| line.starts_with("Max open files"));
+    let numbers: Vec<_> = open_files.expect("a line").split_whitespace().collect();
+    assert_eq!(numbers[3..5], ["1024", "1024"]);
+
+    // Each has had a request served by the application, which holds a connection of its own.
+    let mut held = Vec::new();
+    let mut admin = None;
+    for number in 0..700 {
+        let mut connection = Connection::open(address);
+        connection.send_what_is_taken(&get("/a", &[("X-Forwarded-For", "203.0.113.7")]));
+        let served = connection.try_response(false).is_ok();
+        if number == 400 {
+            admin = Some(connection);
+        } else if served {
+            held.push(connection);
+        }
+    }
+    assert!(held.len() >= 400, "{}", held.len());
+    let files = std::fs::read_dir(format!("/proc/{}/fd", weir.0.id())).expect("its files");
+    assert!(files.count() <= 1024 - 64);
+    let mut admin = admin.expect("a connection");
+    let bearer = format!("Bearer {ADMIN_TOKEN}");
+    admin.send(&request(
+        "POST",
+        "/_waf/bans",
+        &[
+            ("X-Forwarded-For", "192.0.2.200"),
+            ("Authorization", &bearer),
+        ],
+        Some(br#"{"client":"198.51.100.7","duration":"1h","reason":"r"}"#),
+    ));
+    assert_eq!(admin.response().status, 201);
+    let bans = std::fs::read_to_string(state.path().join("bans.json")).expect("bans.json");
+    assert!(bans.contains("198.51.100.0/24"), "{bans}");
+    let text = std::fs::read_to_string(&log).expect("the log");
+    assert!(!text.contains("accept failed"), "{text}");
 }

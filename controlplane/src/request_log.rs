@@ -85,9 +85,7 @@ impl RequestLog {
             failing: false,
             _ending: ending,
         };
-        let thread = std::thread::Builder::new()
-            .name("weir-log".to_owned())
-            .spawn(move || writer.run())
+        let thread = weir_shared::threads::spawn("weir-log", move || writer.run())
             .map_err(|error| format!("the thread of the request log cannot be started: {error}"))?
             .thread()
             .clone();

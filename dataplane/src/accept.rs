@@ -4,6 +4,7 @@
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
 use std::future::poll_fn;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::rc::{Rc, Weak};
@@ -15,6 +16,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use weir_shared::client::{Client, fold};
 use weir_shared::netblock::Netblock;
+use weir_shared::threads::Alive;
 use weir_shared::totals::ConnectionError;
 
 use crate::connection;
@@ -31,6 +33,14 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// A connection of another worker gives way only where it has been idle for so much longer than one
 /// of this worker: what it told is as old as its last tick.
 const TOLD_LATE_NS: u64 = 2 * 50_000_000;
+/// Whether the system lacks descriptors or memory, which time may mend. Every other error of
+/// `accept` is one connection's that was gone before it was accepted, or was refused by a filter
+/// (CONN-4).
+fn is_shortage(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let shortages = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
+    Errno::from_io_error(error).is_some_and(|errno| shortages.contains(&errno))
+}
 
 /// The connections of one worker.
 pub struct Acceptor {
@@ -82,7 +92,8 @@ impl Acceptor {
         {
             // Dropping `accepting` closes the listener.
             let mut accepting = pin!(Rc::clone(&self).accept(listener));
-            let mut stopping = pin!(stopped.wait_for(|stop| *stop != Stop::No));
+            let mut stopping =
+                pin!(stopped.wait_for(|stop| matches!(stop, Stop::Drain | Stop::Abort)));
             poll_fn(|cx| {
                 if stopping.as_mut().poll(cx).is_ready() {
                     return Poll::Ready(());
@@ -104,7 +115,12 @@ impl Acceptor {
                         .counters
                         .connection_error(ConnectionError::Accept);
                     tracing::warn!(%error, "accept failed");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    if is_shortage(&error) {
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                    } else {
+                        // One connection's fault. The others wait no longer than its turn.
+                        tokio::task::yield_now().await;
+                    }
                 }
             }
         }
@@ -190,6 +206,8 @@ impl Acceptor {
 
     /// The worker's heartbeat: wall clock, deadlines, idle upstream connections, log records.
     async fn tick(self: Rc<Self>) {
+        // A panic in here would end this task alone, and every deadline of the worker with it.
+        let _alive = Alive::new("the tick of a worker");
         let mut interval = tokio::time::interval(TICK);
         interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {

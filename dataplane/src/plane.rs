@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 use tokio::runtime::LocalOptions;
 use tokio::sync::watch;
 use weir_shared::settings::TimeoutSettings;
+use weir_shared::threads::spawn;
 use weir_shared::totals::{OriginCounts, Totals};
 
 use crate::accept::Acceptor;
@@ -132,8 +133,10 @@ impl DataPlane {
         let mut threads = Vec::new();
         for (index, (listener, counters)) in bound.into_listeners().enumerate() {
             let (shared, stopped) = (Arc::clone(&shared), stopped.clone());
-            let thread = std::thread::Builder::new().name(format!("weir-worker-{index}"));
-            threads.push(thread.spawn(move || shared.run(index, listener, counters, stopped))?);
+            let name = format!("weir-worker-{index}");
+            threads.push(spawn(name, move || {
+                shared.run(index, listener, counters, stopped);
+            })?);
         }
         Ok(Self { threads, stop })
     }

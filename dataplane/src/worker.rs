@@ -59,6 +59,8 @@ pub struct Parts {
 pub enum Stop {
     /// It runs.
     No,
+    /// Everything is served; health says that the service is going (ALIVE-4).
+    Announce,
     /// Listeners close, running responses end.
     Drain,
     /// Everything ends now.

@@ -1,6 +1,6 @@
 //! What the two planes and the commands say to each other.
 //!
-//! No sockets, no files, no threads: values, pure arithmetic and the few traits and function types
+//! No sockets, no files: values, pure arithmetic and the few traits and function types
 //! that let the data plane and the control plane talk without knowing each other.
 #![cfg_attr(
     test,
@@ -21,6 +21,7 @@ pub mod lookup;
 pub mod netblock;
 pub mod path;
 pub mod settings;
+pub mod threads;
 pub mod units;
 pub mod verdict;
 pub mod window;

@@ -6,6 +6,7 @@ use weir_shared::settings::{self, Loaded, Refused, Settings};
 
 use crate::process_log;
 use crate::serve::{self, StartError};
+use crate::signals::Signals;
 
 pub mod demo;
 
@@ -36,25 +37,28 @@ pub fn check() -> ExitCode {
 
 /// Serves until a signal; every problem that stops the start is one line on standard error.
 pub fn run(settings: Settings, warnings: &[String], announce: serve::Announce) -> ExitCode {
-    let log = match process_log::start(settings.log.level) {
-        Ok(log) => log,
+    // Signals first: one that comes in the middle of the start must not end the process (ALIVE-3).
+    let started =
+        Signals::new().and_then(|signals| Ok((signals, process_log::start(settings.log.level)?)));
+    let (mut signals, log) = match started {
+        Ok(started) => started,
         Err(error) => {
-            eprintln!("weir: the process log cannot be started: {error}");
+            eprintln!("weir: the system refused a signal handler or a thread: {error}");
             return ExitCode::FAILURE;
         }
     };
     for warning in warnings {
         tracing::warn!("{warning}");
     }
-    let ended = serve::serve(settings, announce);
-    if let Err(error @ StartError::Panicked) = &ended {
+    let ended = serve::serve(settings, &mut signals, announce);
+    if let Err(error @ StartError::ThreadEnded(_)) = &ended {
         // Nobody may read standard error any more: it goes the way that does not wait.
         tracing::error!("{error}");
     }
     log.finish();
     match ended {
         Ok(()) => ExitCode::SUCCESS,
-        Err(StartError::Panicked) => ExitCode::FAILURE,
+        Err(StartError::ThreadEnded(_)) => ExitCode::from(serve::EXIT_SOFTWARE),
         Err(error @ StartError::Unfit(_)) => {
             eprintln!("weir: {error}");
             ExitCode::from(EXIT_CONFIG)

@@ -47,9 +47,9 @@ impl Answers {
     /// The system refused it.
     pub(crate) fn start(version: &'static str) -> io::Result<Self> {
         let (queue, queued) = bounded(QUEUE);
-        std::thread::Builder::new()
-            .name("weir-answers".to_owned())
-            .spawn(move || write_all(&queued, &Metrics::new(version)))?;
+        weir_shared::threads::spawn("weir-answers", move || {
+            write_all(&queued, &Metrics::new(version));
+        })?;
         Ok(Self { queue })
     }
 

@@ -227,20 +227,18 @@ impl Databases {
         let mut watching = Watching::new(stamps(&self.paths));
         let (wake, woken) = bounded(1);
         let watcher = watcher(&self.paths, wake);
-        std::thread::Builder::new()
-            .name("weir-lookup-file".to_owned())
-            .spawn(move || {
-                let _watcher = watcher;
-                loop {
-                    wait(&woken, watching.pause());
-                    if watching.is_due(stamps(&databases.paths), Instant::now())
-                        && databases.replace(&clock)
-                    {
-                        replaced();
-                    }
+        weir_shared::threads::spawn("weir-lookup-file", move || {
+            let _watcher = watcher;
+            loop {
+                wait(&woken, watching.pause());
+                if watching.is_due(stamps(&databases.paths), Instant::now())
+                    && databases.replace(&clock)
+                {
+                    replaced();
                 }
-            })
-            .map(drop)
+            }
+        })
+        .map(drop)
     }
 }
 

@@ -148,9 +148,7 @@ impl Service {
             .build()
             .map_err(LookupError::Thread)?;
         let running = Arc::clone(&service);
-        std::thread::Builder::new()
-            .name("weir-lookup".to_owned())
-            .spawn(move || runtime.block_on(running.run(queued)))
+        weir_shared::threads::spawn("weir-lookup", move || runtime.block_on(running.run(queued)))
             .map_err(LookupError::Thread)?;
         Ok(service)
     }

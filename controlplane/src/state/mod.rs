@@ -132,9 +132,7 @@ impl StateDir {
             stop: Arc::clone(&stop),
             woken: self.woken,
         };
-        let thread = std::thread::Builder::new()
-            .name("weir-state".to_owned())
-            .spawn(move || guard(thread))
+        let thread = weir_shared::threads::spawn("weir-state", move || guard(thread))
             .map_err(StateError::Thread)?;
         Ok(StateThread {
             faults,

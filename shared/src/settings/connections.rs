@@ -35,6 +35,8 @@ pub struct TimeoutSettings {
     pub upstream_keepalive: Duration,
     /// `WAF_WEBSOCKET_IDLE_TIMEOUT`; none is `off`
     pub websocket_idle: Option<Duration>,
+    /// `WAF_SHUTDOWN_DELAY`: from SIGTERM to the close of the listeners
+    pub shutdown_delay: Duration,
     /// `WAF_SHUTDOWN_TIMEOUT`
     pub shutdown: Duration,
 }
@@ -123,6 +125,13 @@ pub(super) fn timeout_rows() -> Vec<Row<TimeoutSettings>> {
             timeout().or_off(),
             |timeouts| &mut timeouts.websocket_idle,
             "Without a byte either way on a WebSocket.",
+        ),
+        row(
+            "WAF_SHUTDOWN_DELAY",
+            "0s",
+            timeout_or_zero(),
+            |timeouts| &mut timeouts.shutdown_delay,
+            "How long after SIGTERM everything is still served while health answers 503; then the listeners close.",
         ),
         row(
             "WAF_SHUTDOWN_TIMEOUT",

@@ -95,6 +95,7 @@ fn every_default() {
     assert_eq!(settings.connections.max_per_client, 256);
     assert_eq!(settings.connections.max_per_netblock, 1024);
     assert_eq!(settings.timeouts.shutdown, seconds(30));
+    assert_eq!(settings.timeouts.shutdown_delay, seconds(0));
     assert_eq!(settings.bans.policy, Policy::default());
     assert_eq!(settings.bans.prefixes, PrefixLengths { v4: 24, v6: 56 });
     assert_eq!(
@@ -171,6 +172,7 @@ fn every_value_arrives() {
         ("WAF_MAX_CONNECTIONS_PER_NETBLOCK", "11"),
         ("WAF_SEND_TIMEOUT", "8s"),
         ("WAF_SHUTDOWN_TIMEOUT", "0s"),
+        ("WAF_SHUTDOWN_DELAY", "8s"),
         ("WAF_BAN_FIRST", "1m"),
         ("WAF_BAN_FACTOR", "2"),
         ("WAF_BAN_REPEAT_WINDOW", "3m"),
@@ -268,6 +270,7 @@ fn every_value_arrives() {
     assert_eq!(settings.connections.max_per_netblock, 11);
     assert_eq!(settings.timeouts.send, seconds(8));
     assert_eq!(settings.timeouts.shutdown, seconds(0));
+    assert_eq!(settings.timeouts.shutdown_delay, seconds(8));
     assert_eq!(
         settings.bans.policy,
         Policy {

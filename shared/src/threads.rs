@@ -1,0 +1,117 @@
+//! The threads of the service, and the notice that one has ended (ALIVE-2).
+//!
+//! A service without its log, its state files or one of its workers is half alive, and no
+//! supervisor sees it. So every thread is started here: whether it returns or panics, its end is
+//! told to the one who watches. What an end means is decided there; during a stop it means nothing.
+
+use std::io;
+use std::sync::OnceLock;
+use std::thread::JoinHandle;
+
+/// A thread, or a task that a thread cannot do without, has ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Ended {
+    /// Its name.
+    pub name: String,
+    /// Whether by a panic.
+    pub panicked: bool,
+}
+
+type Watcher = Box<dyn Fn(Ended) + Send + Sync>;
+
+/// A process has one watcher, as it has one panic hook.
+static WATCHER: OnceLock<Watcher> = OnceLock::new();
+
+/// Sets who is told of ends from now on. It is called on the thread that ends, and must not block.
+/// The first one stays.
+pub fn watch(watcher: impl Fn(Ended) + Send + Sync + 'static) {
+    let _ = WATCHER.set(Box::new(watcher));
+}
+
+/// Tells the watcher when it is dropped: held by what is not to end before the service does.
+pub struct Alive(String);
+
+impl Alive {
+    /// Held by a thread or a task of this name.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self(name.into())
+    }
+}
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        if let Some(watcher) = WATCHER.get() {
+            watcher(Ended {
+                name: std::mem::take(&mut self.0),
+                panicked: std::thread::panicking(),
+            });
+        }
+    }
+}
+
+/// Starts a thread whose end is told to the watcher.
+///
+/// # Errors
+/// The system refused it.
+pub fn spawn<T: Send + 'static>(
+    name: impl Into<String>,
+    body: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<JoinHandle<T>> {
+    let name = name.into();
+    let alive = Alive::new(name.clone());
+    std::thread::Builder::new().name(name).spawn(move || {
+        let _alive = alive;
+        #[cfg(debug_assertions)]
+        test_hook::end_if_asked();
+        body()
+    })
+}
+
+/// A test can have a thread end: `WEIR_TEST_END_THREAD=<thread>:<file>` has the thread of this name
+/// wait for the file and unwind, instead of doing its work. Not in a release build.
+#[cfg(debug_assertions)]
+mod test_hook {
+    use std::path::Path;
+    use std::time::Duration;
+
+    pub(super) fn end_if_asked() {
+        let Ok(asked) = std::env::var("WEIR_TEST_END_THREAD") else {
+            return;
+        };
+        let Some((thread, file)) = asked.split_once(':') else {
+            return;
+        };
+        if std::thread::current().name() != Some(thread) {
+            return;
+        }
+        while !Path::new(file).exists() {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        // Without the panic hook: tests take its words for a bug.
+        std::panic::resume_unwind(Box::new(()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    /// ALIVE-2: a return and a panic are both told, by thread and by task.
+    #[test]
+    fn an_end_is_told() {
+        let (told, ends) = mpsc::channel();
+        watch(move |ended| told.send(ended).unwrap());
+        let end = |name: &str, panicked| Ended {
+            name: name.to_owned(),
+            panicked,
+        };
+        assert_eq!(spawn("returns", || 7).unwrap().join().unwrap(), 7);
+        assert_eq!(ends.recv().unwrap(), end("returns", false));
+        assert!(spawn("panics", || panic!("a bug")).unwrap().join().is_err());
+        assert_eq!(ends.recv().unwrap(), end("panics", true));
+        drop(Alive::new("task"));
+        assert_eq!(ends.recv().unwrap(), end("task", false));
+    }
+}

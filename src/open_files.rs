@@ -1,0 +1,58 @@
+//! The limit of open files, and how many connections it allows (CONN-4).
+
+use std::io;
+
+use rustix::process::{Resource, getrlimit, setrlimit};
+use weir_shared::settings::Settings;
+
+/// What is neither a connection nor a worker's: state files, logs, the control and what it answers,
+/// databases, the lookups that are asked at once.
+const RESERVE: u64 = 160;
+/// Listener, event queue and its waker.
+const FILES_PER_WORKER: u64 = 4;
+/// A client's connection, and the one to the application.
+const FILES_PER_CONNECTION: u64 = 2;
+
+/// Raises the soft limit of open files to the hard one, and says what it is now.
+///
+/// # Errors
+/// The system refused it.
+pub fn raise_limit() -> io::Result<u64> {
+    let mut limit = getrlimit(Resource::Nofile);
+    if limit.current != limit.maximum {
+        limit.current = limit.maximum;
+        setrlimit(Resource::Nofile, limit)?;
+    }
+    // Without a number there is no limit.
+    Ok(limit.maximum.unwrap_or(u64::MAX))
+}
+
+/// How many connections `limit` open files allow, where that is fewer than the setting.
+pub fn connections_within(limit: u64, settings: &Settings) -> Option<usize> {
+    let workers = u64::try_from(settings.workers).unwrap_or(u64::MAX);
+    let others = RESERVE.saturating_add(workers.saturating_mul(FILES_PER_WORKER));
+    let allowed = limit.saturating_sub(others) / FILES_PER_CONNECTION;
+    let allowed = usize::try_from(allowed).unwrap_or(usize::MAX).max(1);
+    (allowed < settings.connections.max).then_some(allowed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// CONN-4: two files a connection, with a reserve for everything else.
+    #[test]
+    fn open_files_bound_the_connections() {
+        let mut settings = Settings {
+            workers: 2,
+            ..Settings::default()
+        };
+        assert_eq!(connections_within(1024, &settings), Some(428));
+        assert_eq!(connections_within(u64::MAX, &settings), None);
+        assert_eq!(connections_within(20_168, &settings), None);
+        assert_eq!(connections_within(20_167, &settings), Some(9_999));
+        assert_eq!(connections_within(3, &settings), Some(1));
+        settings.connections.max = 428;
+        assert_eq!(connections_within(1024, &settings), None);
+    }
+}

@@ -1,0 +1,175 @@
+//! What the main thread waits for: signals, and the end of a thread that was not to end
+//! (ALIVE-2, ALIVE-3).
+#![expect(
+    clippy::disallowed_methods,
+    reason = "the process itself, at the edge: no test turns its clock"
+)]
+
+use std::io;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal as Number;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc;
+use weir_shared::threads::{self, Ended};
+
+/// A second signal to stop within this time is the same one: `timeout` and some supervisors send it
+/// to the process and to its group.
+const SAME_STOP: Duration = Duration::from_secs(1);
+/// Ends of threads that may wait; there are fewer threads.
+const MAX_ENDS: usize = 64;
+
+/// Signals that would end the process, and that nobody means for it. SIGPIPE is not among them: it
+/// is ignored without a word, because every write to a closed pipe brings one. SIGXFSZ comes with a
+/// write past a file-size limit, which is to fail as on a full disk (STATE-7).
+const IGNORED: [(&str, Number); 8] = [
+    ("SIGUSR2", Number::USR2),
+    ("SIGALRM", Number::ALARM),
+    ("SIGVTALRM", Number::VTALARM),
+    ("SIGPROF", Number::PROF),
+    ("SIGIO", Number::IO),
+    ("SIGSTKFLT", Number::STKFLT),
+    ("SIGPWR", Number::POWER),
+    ("SIGXFSZ", Number::XFSZ),
+];
+
+/// What happened.
+pub enum Event {
+    /// SIGTERM or SIGINT.
+    Stop,
+    /// The same again, more than a second later.
+    StopNow,
+    /// SIGHUP.
+    Reload,
+    /// SIGUSR1.
+    Reopen,
+    /// A thread has ended.
+    ThreadEnded(Ended),
+}
+
+/// Everything that is waited for.
+pub struct Signals {
+    runtime: tokio::runtime::Runtime,
+    streams: Streams,
+    stop_at: Option<Instant>,
+}
+
+struct Streams {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+    reopen: Signal,
+    ignored: Vec<(&'static str, Signal)>,
+    ends: mpsc::Receiver<Ended>,
+}
+
+enum Heard {
+    Stop,
+    Ignored(&'static str),
+    Event(Event),
+}
+
+impl Signals {
+    /// Sets the handlers: from here on no signal is lost, and none ends the process by accident.
+    ///
+    /// # Errors
+    /// The system refused a handler.
+    pub fn new() -> io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .enable_time()
+            .build()?;
+        let (ended, ends) = mpsc::channel(MAX_ENDS);
+        threads::watch(move |end| {
+            // Full: one end is enough to end the process.
+            let _ = ended.try_send(end);
+        });
+        let entered = runtime.enter();
+        let ignored = IGNORED.map(|(name, number)| {
+            signal(SignalKind::from_raw(number.as_raw())).map(|stream| (name, stream))
+        });
+        let streams = Streams {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
+            reopen: signal(SignalKind::user_defined1())?,
+            ignored: ignored.into_iter().collect::<io::Result<_>>()?,
+            ends,
+        };
+        drop(entered);
+        Ok(Self {
+            runtime,
+            streams,
+            stop_at: None,
+        })
+    }
+
+    /// Waits for what happens next.
+    pub fn next(&mut self) -> Event {
+        loop {
+            let streams = &mut self.streams;
+            let heard = self
+                .runtime
+                .block_on(std::future::poll_fn(|cx| streams.poll(cx)));
+            if let Some(event) = self.judge(heard) {
+                return event;
+            }
+        }
+    }
+
+    /// Waits for what happens next, until `deadline` at most.
+    pub fn next_until(&mut self, deadline: Instant) -> Option<Event> {
+        loop {
+            let streams = &mut self.streams;
+            let next = std::future::poll_fn(|cx| streams.poll(cx));
+            let heard = self
+                .runtime
+                .block_on(async { tokio::time::timeout_at(deadline.into(), next).await })
+                .ok()?;
+            if let Some(event) = self.judge(heard) {
+                return Some(event);
+            }
+        }
+    }
+
+    fn judge(&mut self, heard: Heard) -> Option<Event> {
+        match heard {
+            Heard::Stop => match self.stop_at {
+                None => {
+                    self.stop_at = Some(Instant::now());
+                    Some(Event::Stop)
+                }
+                Some(first) => (first.elapsed() >= SAME_STOP).then_some(Event::StopNow),
+            },
+            Heard::Ignored(name) => {
+                tracing::warn!("{name} was received and is ignored");
+                None
+            }
+            Heard::Event(event) => Some(event),
+        }
+    }
+}
+
+impl Streams {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Heard> {
+        if let Poll::Ready(Some(end)) = self.ends.poll_recv(cx) {
+            return Poll::Ready(Heard::Event(Event::ThreadEnded(end)));
+        }
+        if self.terminate.poll_recv(cx).is_ready() || self.interrupt.poll_recv(cx).is_ready() {
+            return Poll::Ready(Heard::Stop);
+        }
+        if self.hangup.poll_recv(cx).is_ready() {
+            return Poll::Ready(Heard::Event(Event::Reload));
+        }
+        if self.reopen.poll_recv(cx).is_ready() {
+            return Poll::Ready(Heard::Event(Event::Reopen));
+        }
+        for (name, stream) in &mut self.ignored {
+            if stream.poll_recv(cx).is_ready() {
+                return Poll::Ready(Heard::Ignored(name));
+            }
+        }
+        Poll::Pending
+    }
+}
