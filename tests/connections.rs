@@ -379,6 +379,49 @@ fn both_sides_have_tcp_keep_alive() {
     });
 }
 
+const HANDSHAKE: &str = "GET /ws HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+    Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
+
+/// Accepts, greets with two frames, the second of them unfinished where the target says so.
+fn greeting() -> Application {
+    Application::start(|exchange| {
+        let mut bytes = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\n\
+            Upgrade: websocket\r\nSec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhbK+xOo0M=\r\n\r\n"
+            .to_vec();
+        bytes.extend_from_slice(b"\x81\x05hello");
+        exchange.send(&bytes);
+        while exchange.read_raw().is_some() {}
+        After::Close
+    })
+}
+
+/// CONN-6: a WebSocket of a client that is banned ends, with a close frame that says why.
+#[test]
+fn a_ban_ends_the_websockets_of_its_clients() {
+    let application = greeting();
+    let weir = Weir::start(&application, &[NO_PROXY, ALLOWED]);
+    let mut sockets: Vec<_> = ["127.0.6.1", "127.0.8.1"]
+        .into_iter()
+        .map(|source| {
+            let mut connection = Connection::open_from(weir.address(), source);
+            connection.send(HANDSHAKE.as_bytes());
+            assert_eq!(connection.response().status, 101);
+            assert_eq!(connection.bytes(7).expect("the greeting"), b"\x81\x05hello");
+            connection
+        })
+        .collect();
+    ban(&weir, "127.0.6.0/24");
+    // RFC 6455 §7.4.1: 1008, policy violation.
+    assert_eq!(sockets[0].bytes(4).expect("a frame"), b"\x88\x02\x03\xf0");
+    assert!(sockets[0].ends());
+    wait_for("both ends closed", || {
+        (application.closed_connections() == 1).then_some(())
+    });
+    let other = &mut sockets[1];
+    other.set_patience(Duration::from_millis(1_500));
+    assert!(!other.ends(), "nobody else is touched");
+}
+
 /// CONN-1: what a connection may hold, measured as the kernel sees it: far less than what its peers
 /// would have it hold.
 #[test]

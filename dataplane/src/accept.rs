@@ -30,6 +30,9 @@ const TICK: Duration = Duration::from_millis(50);
 /// How long accepting rests after `accept` failed, above all because no descriptor was left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// After so many ticks it is asked of every WebSocket whether its client was banned: twice a
+/// second.
+const TUNNEL_TICKS: u32 = 10;
 /// A connection of another worker gives way only where it has been idle for so much longer than one
 /// of this worker: what it told is as old as its last tick.
 const TOLD_LATE_NS: u64 = 2 * 50_000_000;
@@ -57,6 +60,7 @@ pub struct Acceptor {
     /// How often one had begun to be idle when they were looked for since the last tick. Nothing
     /// new is found before another does: while every connection is busy, refusing one costs little.
     looked: Cell<Option<usize>>,
+    ticks: Cell<u32>,
 }
 
 impl Acceptor {
@@ -75,6 +79,7 @@ impl Acceptor {
             open: RefCell::default(),
             idle: RefCell::default(),
             looked: Cell::new(None),
+            ticks: Cell::new(0),
         })
     }
 
@@ -220,12 +225,20 @@ impl Acceptor {
     }
 
     fn sweep(&self) {
+        let ticks = self.ticks.get().wrapping_add(1);
+        self.ticks.set(ticks);
+        let ask_for_tunnels = ticks.is_multiple_of(TUNNEL_TICKS);
         let mut idle_since = u64::MAX;
         self.open.borrow_mut().retain(|connection| {
             let Some(connection) = connection.upgrade() else {
                 return false;
             };
             connection.sweep();
+            if let Some((client, address)) = connection.tunnel_of().filter(|_| ask_for_tunnels)
+                && self.worker.refuses(client, address)
+            {
+                connection.finish(Ending::Refused);
+            }
             if let Some(since) = connection.idle_since() {
                 idle_since = idle_since.min(since);
             }

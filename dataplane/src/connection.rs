@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
+use bytes::Bytes;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use weir_shared::totals::ConnectionError;
@@ -34,66 +35,124 @@ const HEAD_TIMEOUT: &[u8] =
 const PANICKED: &[u8] =
     b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
 
-/// Serves one connection to its end.
+/// Serves one connection to its end. hyper has it while something is under way; in between no more
+/// is held than the socket (CONN-1).
 pub async fn serve(worker: Rc<Worker>, downstream: Rc<Downstream>) {
+    let mut early = Bytes::new();
+    while !early.is_empty() || is_used_again(&downstream).await {
+        downstream.set_in_use(true);
+        // Boxed: an idle connection is not to hold its size.
+        let outcome = Box::pin(serve_requests(&worker, &downstream, early)).await;
+        downstream.set_in_use(false);
+        let Some(read) = outcome else { return };
+        early = read;
+    }
+}
+
+/// Waits until the client sends something; false if the connection ends before it does.
+async fn is_used_again(downstream: &Downstream) -> bool {
+    poll_fn(|cx| {
+        downstream.note_waker(cx);
+        let is_readable = downstream.poll_readable(cx).is_ready();
+        match downstream.ending() {
+            Ending::No if !is_readable => Poll::Pending,
+            Ending::No | Ending::Drain => Poll::Ready(is_readable),
+            Ending::HeadTimeout
+            | Ending::Idle
+            | Ending::Stalled
+            | Ending::Refused
+            | Ending::Abort
+            | Ending::Panicked => Poll::Ready(false),
+        }
+    })
+    .await
+}
+
+/// Why hyper does not go on with a connection.
+enum Outcome {
+    /// It ended, or has become a tunnel.
+    Over(Result<(), hyper::Error>),
+    /// It is cut.
+    Cut(Ending),
+    /// It is idle.
+    Rest,
+}
+
+/// Why hyper is not to go on with a connection, if it is not.
+fn interruption(downstream: &Downstream) -> Option<Outcome> {
+    match downstream.ending() {
+        Ending::No => downstream.rests().then_some(Outcome::Rest),
+        Ending::Drain => None,
+        cut @ (Ending::HeadTimeout
+        | Ending::Idle
+        | Ending::Stalled
+        | Ending::Refused
+        | Ending::Abort
+        | Ending::Panicked) => Some(Outcome::Cut(cut)),
+    }
+}
+
+/// Serves requests until the connection is idle, and gives what was read of the next one; none if
+/// the connection ended. `early` was read already.
+async fn serve_requests(
+    worker: &Rc<Worker>,
+    downstream: &Rc<Downstream>,
+    early: Bytes,
+) -> Option<Bytes> {
     let tunnel = TunnelSlot::default();
-    let service = service_fn(|request| request::serve(&worker, &downstream, &tunnel, request));
+    let service = service_fn(|request| request::serve(worker, downstream, &tunnel, request));
     let mut connection = http1::Builder::new()
         // Our own sweeper cuts slow heads; hyper's timer would cost a sleep a request.
         .header_read_timeout(None)
         .max_header_size(MAX_HEAD)
         .max_buf_size(MAX_BUFFER)
-        .serve_connection(Socket(Rc::clone(&downstream)), service);
+        .serve_connection(Socket::new(Rc::clone(downstream), early), service);
 
     let mut draining = false;
     let outcome = poll_fn(|cx| {
         downstream.note_waker(cx);
-        match downstream.ending() {
-            Ending::No => {}
-            Ending::Drain => {
-                if !std::mem::replace(&mut draining, true) {
-                    Pin::new(&mut connection).graceful_shutdown();
-                }
-            }
-            cut @ (Ending::HeadTimeout
-            | Ending::Idle
-            | Ending::Stalled
-            | Ending::Abort
-            | Ending::Panicked) => return Poll::Ready(Err(cut)),
+        if let Some(outcome) = interruption(downstream) {
+            return Poll::Ready(outcome);
+        }
+        let is_told = downstream.ending() == Ending::Drain;
+        if is_told && !std::mem::replace(&mut draining, true) {
+            Pin::new(&mut connection).graceful_shutdown();
         }
         // A bug of ours costs its connection, not the worker and all that it serves.
         match catch_unwind(AssertUnwindSafe(|| Pin::new(&mut connection).poll(cx))) {
-            Ok(polled) => polled.map(Ok),
-            Err(_) => Poll::Ready(Err(Ending::Panicked)),
+            Ok(polled) => polled.map(Outcome::Over),
+            Err(_) => Poll::Ready(Outcome::Cut(Ending::Panicked)),
         }
     })
     .await;
 
-    // What follows is rare, and boxed: held in this future, it would cost every idle connection its
+    // What follows is rare, and boxed: held in this future, it would cost every connection its
     // size.
     match outcome {
-        Err(ending) => {
+        Outcome::Rest => return Some(connection.into_parts().read_buf),
+        Outcome::Cut(ending) => {
             // Dropping what hyper holds finishes the running request as aborted.
             drop(connection);
-            Box::pin(cut(&worker, &downstream, ending)).await;
+            Box::pin(cut(worker, downstream, ending)).await;
         }
-        Ok(Err(error)) => {
-            let refused_head = count_error(&worker, &error);
+        Outcome::Over(Err(error)) => {
+            let refused_head = count_error(worker, &error);
             drop(connection);
             if refused_head || downstream.upload.is_unread() {
-                Box::pin(linger(&downstream)).await;
+                Box::pin(linger(downstream)).await;
             }
         }
-        Ok(Ok(())) => {
+        Outcome::Over(Ok(())) => {
             let parts = connection.into_parts();
-            let agreed = tunnel.take();
-            if let Some(agreed) = agreed {
-                Box::pin(tunnel::run(&downstream, parts.io, parts.read_buf, agreed)).await;
-            } else if downstream.upload.is_unread() {
-                Box::pin(linger(&downstream)).await;
+            if let Some(agreed) = tunnel.take() {
+                Box::pin(tunnel::run(downstream, parts.io, parts.read_buf, agreed)).await;
+            }
+            if downstream.upload.is_unread() || downstream.ending() == Ending::Refused {
+                Box::pin(linger(downstream)).await;
             }
         }
     }
+    None
 }
 
 /// Ends a connection before its time, with a response where one can still be sent.
@@ -108,7 +167,12 @@ async fn cut(worker: &Worker, downstream: &Downstream, ending: Ending) {
             worker.counters.connection_error(ConnectionError::Panic);
             (!downstream.is_answering()).then_some(PANICKED)
         }
-        Ending::No | Ending::Drain | Ending::Idle | Ending::Stalled | Ending::Abort => return,
+        Ending::No
+        | Ending::Drain
+        | Ending::Idle
+        | Ending::Stalled
+        | Ending::Refused
+        | Ending::Abort => return,
     };
     if let Some(response) = response {
         downstream.write_at_once(response);

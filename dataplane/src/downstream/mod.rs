@@ -14,10 +14,12 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::HeaderValue;
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
+use weir_shared::client::Client;
 
 use self::deadlines::{Deadlines, Missed, Timeouts};
 use self::self_wake::SelfWake;
@@ -36,6 +38,8 @@ pub enum Ending {
     Idle,
     /// Nothing came of a body, or nothing was taken, for too long.
     Stalled,
+    /// The client of a WebSocket was banned or denied.
+    Refused,
     /// The service stops: end after the running answer.
     Drain,
     /// The service stops now.
@@ -43,6 +47,10 @@ pub enum Ending {
     /// A bug of ours ended it.
     Panicked,
 }
+
+/// How long a connection is idle before hyper lets it go: less would make every request of a busy
+/// client begin anew.
+const REST_NS: u64 = 100_000_000;
 
 /// One client connection, shared by hyper's half, the request being answered and the sweeper, all
 /// on one thread.
@@ -66,6 +74,12 @@ pub struct Downstream {
     /// Whether bytes of a response to the current request were written.
     answering: Cell<bool>,
     ending: Cell<Ending>,
+    /// hyper holds the connection, with buffers of its own.
+    in_use: Cell<bool>,
+    /// It was found idle meanwhile.
+    rests: Cell<bool>,
+    /// Whose WebSocket it is, once it is one.
+    tunnel_of: Cell<Option<(Client, IpAddr)>>,
     waker: RefCell<Option<Waker>>,
 }
 
@@ -95,6 +109,9 @@ impl Downstream {
             self_wake: SelfWake::default(),
             answering: Cell::new(false),
             ending: Cell::new(Ending::No),
+            in_use: Cell::new(false),
+            rests: Cell::new(false),
+            tunnel_of: Cell::new(None),
             waker: RefCell::new(None),
         })
     }
@@ -130,6 +147,34 @@ impl Downstream {
     /// Whether bytes of a response to the current request were written.
     pub const fn is_answering(&self) -> bool {
         self.answering.get()
+    }
+
+    /// The connection is a tunnel from now on, and whose.
+    pub fn begin_tunnel(&self, client: Client, address: IpAddr) {
+        self.tunnel_of.set(Some((client, address)));
+    }
+
+    /// Whose WebSocket it is, if it is one.
+    pub fn tunnel_of(&self) -> Option<(Client, IpAddr)> {
+        self.tunnel_of.get()
+    }
+
+    /// hyper holds the connection now, or has let it go.
+    pub fn set_in_use(&self, in_use: bool) {
+        self.in_use.set(in_use);
+        self.rests.set(false);
+    }
+
+    /// Whether the sweeper found it idle for a while, and it still is: hyper is to let it go, and
+    /// its buffers with it (CONN-1).
+    pub fn rests(&self) -> bool {
+        self.rests.take() && self.is_at_rest()
+    }
+
+    fn is_at_rest(&self) -> bool {
+        let now_ns = self.clock.mono_ns();
+        let is_late = |since: u64| since.saturating_add(REST_NS) <= now_ns;
+        self.deadlines.idle_since().is_some_and(is_late)
     }
 
     /// The connection is a tunnel and carried something: only silence for `idle_timeout` ends it.
@@ -184,6 +229,10 @@ impl Downstream {
     /// Called by the sweeper: wakes the connection's task where a deadline has passed.
     pub fn sweep(&self) {
         match self.deadlines.sweep(self.clock.mono_ns()) {
+            None if self.in_use.get() && self.is_at_rest() => {
+                self.rests.set(true);
+                self.wake();
+            }
             None => {}
             Some(Missed::Head) => self.finish(Ending::HeadTimeout),
             Some(Missed::Next) => self.finish(Ending::Idle),
@@ -200,6 +249,7 @@ impl Downstream {
             Ending::HeadTimeout
             | Ending::Idle
             | Ending::Stalled
+            | Ending::Refused
             | Ending::Abort
             | Ending::Panicked => true,
         };
@@ -267,18 +317,37 @@ impl Downstream {
 }
 
 /// hyper's half of a client connection.
-pub struct Socket(pub Rc<Downstream>);
+pub struct Socket {
+    downstream: Rc<Downstream>,
+    /// What was read before hyper had the connection.
+    early: Bytes,
+}
+
+impl Socket {
+    /// The half of this connection, of which `early` was read already.
+    pub const fn new(downstream: Rc<Downstream>, early: Bytes) -> Self {
+        Self { downstream, early }
+    }
+}
 
 impl Read for Socket {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-        buf: ReadBufCursor<'_>,
+        mut buf: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
-        let outcome = Pin::new(&mut *self.0.io.borrow_mut()).poll_read(cx, buf);
+        let this = self.get_mut();
+        let downstream = &this.downstream;
+        let outcome = if this.early.is_empty() {
+            Pin::new(&mut *downstream.io.borrow_mut()).poll_read(cx, buf)
+        } else {
+            let fits = this.early.len().min(buf.remaining());
+            buf.put_slice(&this.early.split_to(fits));
+            Poll::Ready(Ok(()))
+        };
         if matches!(outcome, Poll::Ready(Ok(()))) {
-            self.0.slot.set_idle(false);
-            self.0.deadlines.client_sent(self.0.clock.mono_ns());
+            downstream.slot.set_idle(false);
+            downstream.deadlines.client_sent(downstream.clock.mono_ns());
         }
         outcome
     }
@@ -290,8 +359,8 @@ impl Write for Socket {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let outcome = Pin::new(&mut *self.0.io.borrow_mut()).poll_write(cx, buf);
-        self.0.note_write(&outcome);
+        let outcome = Pin::new(&mut *self.downstream.io.borrow_mut()).poll_write(cx, buf);
+        self.downstream.note_write(&outcome);
         outcome
     }
 
@@ -300,8 +369,8 @@ impl Write for Socket {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let outcome = Pin::new(&mut *self.0.io.borrow_mut()).poll_write_vectored(cx, bufs);
-        self.0.note_write(&outcome);
+        let outcome = Pin::new(&mut *self.downstream.io.borrow_mut()).poll_write_vectored(cx, bufs);
+        self.downstream.note_write(&outcome);
         outcome
     }
 

@@ -17,12 +17,16 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use weir_shared::verdict::Action;
 
+use super::frames::Frames;
 use crate::downstream::{Downstream, Ending, Socket};
 use crate::exchange::Exchange;
 use crate::upstream::pool::{Driver, UpstreamConnection};
 
 /// How long a client may take to close after the application did.
 const CLOSE_GRACE: Duration = Duration::from_secs(2);
+
+/// A close frame with status 1008, policy violation (RFC 6455 §5.5.1, §7.4.1).
+const POLICY_VIOLATION: &[u8] = b"\x88\x02\x03\xf0";
 
 /// A WebSocket that both sides agreed to.
 pub struct Tunnel {
@@ -44,6 +48,7 @@ pub async fn run(downstream: &Rc<Downstream>, socket: Socket, early: Bytes, tunn
         mut exchange,
         idle_timeout,
     } = tunnel;
+    downstream.begin_tunnel(exchange.identity.client, exchange.identity.address);
     downstream.tunnel_carried(idle_timeout);
     let UpstreamConnection { sender, driver, .. } = *connection;
     let (upstream, early_upstream) = release(driver).await;
@@ -54,6 +59,7 @@ pub async fn run(downstream: &Rc<Downstream>, socket: Socket, early: Bytes, tunn
         early,
         downstream,
         idle_timeout,
+        frames: Frames::default(),
     };
     let mut application_side = ApplicationSide {
         stream: upstream,
@@ -69,12 +75,18 @@ pub async fn run(downstream: &Rc<Downstream>, socket: Socket, early: Bytes, tunn
         ));
         poll_fn(|cx| {
             // However it ends, what it carried was counted on the way.
-            if matches!(downstream.ending(), Ending::Stalled | Ending::Abort) {
+            if matches!(
+                downstream.ending(),
+                Ending::Stalled | Ending::Refused | Ending::Abort
+            ) {
                 return Poll::Ready(());
             }
             copy.as_mut().poll(cx).map(|_| ())
         })
         .await;
+    }
+    if downstream.ending() == Ending::Refused && client_side.frames.is_between() {
+        downstream.write_at_once(POLICY_VIOLATION);
     }
     exchange.response_bytes = application_side.carried;
     exchange.finish(Action::Passed);
@@ -98,6 +110,8 @@ struct ClientSide<'a> {
     early: Bytes,
     downstream: &'a Downstream,
     idle_timeout: Option<Duration>,
+    /// Of the application, as far as the client has them.
+    frames: Frames,
 }
 
 struct ApplicationSide<'a> {
@@ -147,7 +161,12 @@ impl AsyncWrite for ClientSide<'_> {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().socket).poll_write(cx, buf)
+        let this = self.get_mut();
+        let outcome = Pin::new(&mut this.socket).poll_write(cx, buf);
+        if let Poll::Ready(Ok(written)) = outcome {
+            this.frames.pass(buf.get(..written).unwrap_or(buf));
+        }
+        outcome
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
