@@ -138,7 +138,12 @@ fn every_worker_finds_a_place() {
     );
     let mut held = Vec::new();
     for round in 0..60 {
-        held.push(idle(&weir, &format!("127.0.{}.1", 1 + round), "/", 200));
+        // Another worker closes what it was asked to on its next tick: until then there may be none.
+        let source = format!("127.0.{}.1", 1 + round);
+        held.push(wait_for("a place", || {
+            let mut connection = Connection::open_from(weir.address(), &source);
+            stands(&mut connection, "/").then_some(connection)
+        }));
     }
     // Another worker closes what it was asked to on its next tick.
     std::thread::sleep(Duration::from_millis(300));
@@ -458,4 +463,25 @@ fn memory_a_connection_is_bounded() {
     let each = resident_kib().saturating_sub(before) / COUNT;
     assert!(each < 160, "{each} KiB a stalled upload");
     drop(held);
+}
+
+/// CONN-9: a body of one-byte chunks is ended before it costs what a large upload does.
+#[test]
+fn a_body_that_is_mostly_framing_is_ended() {
+    let application = Application::ok();
+    let weir = Weir::start(&application, &[NO_PROXY, ALLOWED]);
+    let post = |chunk: &[u8], count: usize| {
+        let head = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
+        let mut connection = Connection::open_from(weir.address(), "127.0.1.1");
+        connection.send(head);
+        connection.send_what_is_taken(&chunk.repeat(count));
+        connection.send_what_is_taken(b"0\r\n\r\n");
+        let answer = connection.response();
+        (answer.status, answer.header("connection") == Some("close"))
+    };
+    assert_eq!(post(b"1\r\na\r\n", 10_000), (200, false));
+    assert_eq!(post(b"2\r\nab\r\n", 80_000), (200, false));
+    assert_eq!(errors(&weir, "framing"), 0);
+    assert_eq!(post(b"1\r\na\r\n", 80_000), (400, true));
+    assert_eq!(errors(&weir, "framing"), 1);
 }

@@ -542,6 +542,7 @@ waf_clients_evicted_total 7
 waf_connection_errors_total{kind="accept"} 0
 waf_connection_errors_total{kind="bad_request"} 0
 waf_connection_errors_total{kind="banned"} 0
+waf_connection_errors_total{kind="framing"} 0
 waf_connection_errors_total{kind="head_timeout"} 0
 waf_connection_errors_total{kind="head_too_large"} 0
 waf_connection_errors_total{kind="panic"} 8

@@ -48,11 +48,13 @@ pub enum ConnectionError {
     Banned,
     /// `WAF_MAX_CONNECTIONS_PER_NETBLOCK` reached.
     TooManyNetblock,
+    /// The chunks of a body are mostly framing: 400 (CONN-9).
+    Framing,
 }
 
 impl ConnectionError {
     /// Every kind, in the order of the metrics.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::BadRequest,
         Self::HeadTimeout,
         Self::HeadTooLarge,
@@ -62,6 +64,7 @@ impl ConnectionError {
         Self::Accept,
         Self::Banned,
         Self::TooManyNetblock,
+        Self::Framing,
     ];
 
     /// The label.
@@ -76,6 +79,7 @@ impl ConnectionError {
             Self::Accept => "accept",
             Self::Banned => "banned",
             Self::TooManyNetblock => "too_many_netblock",
+            Self::Framing => "framing",
         }
     }
 

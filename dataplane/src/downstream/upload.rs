@@ -12,12 +12,21 @@ pub enum BodyFault {
     TooLarge,
     /// The client broke it off, or its framing is wrong.
     Client,
+    /// Its chunks are so small that they are mostly framing.
+    Framing,
 }
+
+/// Framing that a chunked body may have whatever its content is, and how many times its content
+/// beyond that (CONN-9).
+const FREE_FRAMING: u64 = 64 * 1024;
+const MAX_FRAMING: u64 = 4;
 
 /// The body of the current request, or what the client sent through a tunnel.
 #[derive(Debug, Default)]
 pub struct Upload {
     bytes: Cell<u64>,
+    /// Bytes that its chunks were framed by, at least.
+    framing: Cell<u64>,
     fault: Cell<BodyFault>,
     unread: Cell<bool>,
 }
@@ -26,6 +35,7 @@ impl Upload {
     /// Begins anew, for the next request.
     pub fn reset(&self) {
         self.bytes.set(0);
+        self.framing.set(0);
         self.fault.set(BodyFault::None);
         self.unread.set(false);
     }
@@ -43,6 +53,20 @@ impl Upload {
             self.bytes.set(carried);
         } else {
             self.fault.set(BodyFault::TooLarge);
+        }
+        fits
+    }
+
+    /// Counts what a chunk of this size is framed by; false if it is too much for what the chunks
+    /// hold: each costs as much as a large one (CONN-9). What came of a chunk is taken for one.
+    pub fn take_framing(&self, chunk: usize) -> bool {
+        let digits = u64::from(chunk.checked_ilog(16).unwrap_or(0)) + 1;
+        let framing = self.framing.get() + digits + 4;
+        self.framing.set(framing);
+        let allowed = self.bytes.get().saturating_mul(MAX_FRAMING);
+        let fits = framing.saturating_sub(FREE_FRAMING) <= allowed;
+        if !fits {
+            self.fault.set(BodyFault::Framing);
         }
         fits
     }
@@ -83,6 +107,19 @@ mod tests {
         assert_eq!((upload.bytes(), upload.fault()), (100, BodyFault::TooLarge));
         assert!(upload.take(1, None));
         assert_eq!(upload.bytes(), 101);
+    }
+
+    /// CONN-9: chunks of one byte are ended, those of two are not; nor are few.
+    #[test]
+    fn chunks_that_are_mostly_framing_are_too_many() {
+        let chunks = |size: usize, count: usize| {
+            let upload = Upload::default();
+            (0..count).all(|_| upload.take(size, None) && upload.take_framing(size))
+        };
+        assert!(chunks(1, 60_000));
+        assert!(!chunks(1, 70_000));
+        assert!(chunks(2, 1_000_000));
+        assert!(chunks(65_536, 100));
     }
 
     /// Nothing of one request is said of the next.

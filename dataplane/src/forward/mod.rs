@@ -10,6 +10,7 @@ use std::rc::Rc;
 use http::{Request, Response, StatusCode, Version};
 use hyper::body::{Body as _, Incoming};
 use weir_shared::settings::RateLimitHeaders;
+use weir_shared::totals::ConnectionError;
 use weir_shared::verdict::Action;
 
 use self::response_body::{ResponseBody, UpstreamBody};
@@ -123,6 +124,11 @@ fn fail(exchange: Box<Exchange>, failure: Failure) -> Response<ResponseBody> {
         Failure::TooSlow => (StatusCode::GATEWAY_TIMEOUT, Action::UpstreamError),
         Failure::BodyTooLarge => (StatusCode::PAYLOAD_TOO_LARGE, Action::BodyTooLarge),
         Failure::ClientAborted => (StatusCode::BAD_REQUEST, Action::ClientAborted),
+        Failure::Framing => {
+            let counters = &exchange.worker.counters;
+            counters.connection_error(ConnectionError::Framing);
+            (StatusCode::BAD_REQUEST, Action::ClientAborted)
+        }
     };
     let mut response = problem::problem_of(status, &exchange.request_id);
     let quota = exchange.worker.rate_limit_headers != RateLimitHeaders::Off;

@@ -32,6 +32,8 @@ pub enum Failure {
     BodyTooLarge,
     /// The client broke its body off.
     ClientAborted,
+    /// The chunks of the client's body are mostly framing: 400.
+    Framing,
 }
 
 /// The head of the application's response, and the connection that its body comes over.
@@ -166,6 +168,7 @@ fn lost(downstream: &Downstream, mut failed: TrySendError<Request<RequestBody>>)
     match (downstream.upload.fault(), failed.take_message()) {
         (BodyFault::TooLarge, _) => Attempt::Failed(Failure::BodyTooLarge),
         (BodyFault::Client, _) => Attempt::Failed(Failure::ClientAborted),
+        (BodyFault::Framing, _) => Attempt::Failed(Failure::Framing),
         (BodyFault::None, Some(request)) => Attempt::Unsent(request),
         (BodyFault::None, None) if failed.error().is_parse() => {
             tracing::warn!(error = %failed.error(), "the application's answer is not HTTP");

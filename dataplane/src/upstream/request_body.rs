@@ -17,6 +17,9 @@ pub enum BodyError {
     /// The client's body passed `WAF_MAX_BODY_SIZE`.
     #[error("the body is larger than WAF_MAX_BODY_SIZE")]
     TooLarge,
+    /// Its chunks are mostly framing.
+    #[error("the chunks of the body are mostly framing")]
+    Framing,
     /// The other side broke off.
     #[error("the body broke off: {0}")]
     Broken(#[from] hyper::Error),
@@ -117,6 +120,12 @@ impl Body for RequestBody {
             && !downstream.upload.take(data.len(), *limit)
         {
             return Poll::Ready(Some(Err(BodyError::TooLarge)));
+        }
+        if trailers.is_some()
+            && let Some(data) = frame.data_ref()
+            && !downstream.upload.take_framing(data.len())
+        {
+            return Poll::Ready(Some(Err(BodyError::Framing)));
         }
         // hyper does not ask again after the last byte of a sized body.
         if incoming.is_end_stream() {
