@@ -97,8 +97,10 @@ fn full_files_are_written_and_edited_under_traffic() {
         }
         if writing {
             wait_until("two writes", || {
+                // bans.json is not: nothing changes it after the edit, and what is unchanged is
+                // not written again.
                 let often = |file| weir.writes(file, "ok") >= 2.0;
-                often("clients.json") && often("bans.json") && often("alerts.json")
+                often("clients.json") && often("alerts.json")
             });
         }
         let passed = "waf_requests_total{action=\"passed\",mode=\"enforce\"}";
