@@ -36,6 +36,7 @@ use weir_shared::table::ClientTable;
 use weir_shared::threads;
 
 use crate::open_files;
+use crate::process_log;
 use crate::signals::{Event, Signals};
 
 /// Breaks that may wait for the control plane. More at once are answered 429 and counted (LIMIT-6).
@@ -312,7 +313,11 @@ impl Shared {
             snapshots: Arc::clone(&self.snapshots),
             table: self.clients(),
             breaks,
-            totals: Arc::new(move || counting.totals()),
+            totals: Arc::new(move || {
+                let mut totals = counting.totals();
+                totals.process_log_lines_dropped = process_log::lines_lost();
+                totals
+            }),
             files,
             start,
             lookups,

@@ -190,6 +190,11 @@ fn describe() {
         "Replacements of lookup database files that could not be used."
     );
     describe_counter!(
+        "waf_process_log_lines_dropped_total",
+        Unit::Count,
+        "Process log lines lost because standard error was not read."
+    );
+    describe_counter!(
         "waf_log_lines_dropped_total",
         Unit::Count,
         "Request log lines lost because the writer was behind."
@@ -289,6 +294,7 @@ fn record(facts: &Facts) {
         .set(float(facts.lookups.file_read_ms) / 1000.0);
     counter!("waf_lookup_file_errors_total").absolute(facts.lookups.file_errors);
     counter!("waf_log_lines_dropped_total").absolute(totals.records_dropped);
+    counter!("waf_process_log_lines_dropped_total").absolute(totals.process_log_lines_dropped);
     for (kind, count) in [
         ("break", totals.breaks_dropped),
         ("request", totals.finished_dropped),
@@ -451,6 +457,7 @@ mod tests {
             breaks_dropped: 4,
             finished_dropped: 28,
             records_dropped: 5,
+            process_log_lines_dropped: 29,
             clients: 6,
             clients_evicted: 7,
             ..Totals::default()
@@ -567,6 +574,7 @@ waf_lookups_total{outcome="known"} 21
 waf_lookups_total{outcome="skipped"} 25
 waf_lookups_total{outcome="timeout"} 23
 waf_lookups_total{outcome="unknown"} 22
+waf_process_log_lines_dropped_total 29
 waf_request_duration_seconds_bucket{le="0.0005"} 2
 waf_request_duration_seconds_bucket{le="0.001"} 2
 waf_request_duration_seconds_bucket{le="0.0025"} 2

@@ -170,6 +170,8 @@ pub struct Totals {
     pub breaks_dropped: u64,
     /// Log records that found their channel full.
     pub records_dropped: u64,
+    /// Lines of the process log that found its queue full, because nobody read standard error.
+    pub process_log_lines_dropped: u64,
     /// Finished requests that found their channel full, for the anomaly counters.
     pub finished_dropped: u64,
     /// Clients in the table now.
