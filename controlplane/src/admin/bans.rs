@@ -20,7 +20,6 @@ use crate::bans::document::BanKey;
 use crate::bans::ledger::{Ledger, Order, oldest_first};
 use crate::json::{self, Strict};
 
-use super::Filter;
 use super::problem::{Fault, Problem, json as json_answer};
 
 /// The schema of a body (STATE-8).
@@ -181,6 +180,26 @@ fn too_wide(netblock: Netblock, trusted_proxies: &NetSet) -> Option<String> {
     Some(format!(
         "{netblock} covers {proxy} of WAF_TRUSTED_PROXIES: \"force\": true would be needed"
     ))
+}
+
+/// Which bans `GET /_waf/bans` gives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Filter {
+    /// `?active=true`: those that are active; `false`: those that are not.
+    pub(crate) active: Option<bool>,
+    /// `?ip=`: those that cover this client.
+    pub(crate) client: Option<Client>,
+}
+
+impl Filter {
+    /// Whether the ban is among those that are asked for.
+    fn lets(&self, ban: &Ban, now_ms: u64) -> bool {
+        self.active
+            .is_none_or(|active| ban.is_active(now_ms) == active)
+            && self
+                .client
+                .is_none_or(|client| ban.netblock.covers_client(client))
+    }
 }
 
 /// A list of bans that is being gathered for `GET /_waf/bans`, a piece a turn of the control loop. A ban that is held all

@@ -8,7 +8,7 @@ use std::time::Duration;
 use ahash::RandomState;
 use weir_shared::units::Time;
 
-use super::{Measure, Scope};
+use super::scope::{Measure, Scope};
 
 /// The most cooldowns that are kept; beyond it the one that ends soonest goes.
 const MAX_COOLDOWNS: usize = 20_000;

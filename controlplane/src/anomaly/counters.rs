@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use ahash::RandomState;
 use weir_shared::window::Window;
 
-use super::Scope;
+use super::scope::Scope;
 
 /// The most counters that are kept. Not a setting.
 pub(crate) const MAX_COUNTERS: usize = 20_000;
@@ -19,7 +19,7 @@ const NONE: usize = usize::MAX;
 /// What is counted of one scope.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counter {
-    /// In the order of [`super::Measure::ALL`].
+    /// In the order of [`super::scope::Measure::ALL`].
     pub windows: [Window; 4],
 }
 

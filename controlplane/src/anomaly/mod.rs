@@ -1,16 +1,14 @@
 //! Anomalies: traffic that is worth an alert and refuses nothing (ALERT-1..3).
 //!
 //! Fed with finished requests by the control loop, which also gives the time; what goes over a threshold is handed back
-//! to be told. How an alert is written and bounded is `alert.rs`, how counters and cooldowns outlive a restart is
-//! `state/alerts.rs`.
+//! to be told. How an alert is written and bounded is `alert/mod.rs`, how counters and cooldowns outlive a restart is
+//! `alert/document.rs`.
 
 use weir_shared::client::Client;
 use weir_shared::event::Finished;
-use weir_shared::lookup::AsNumber;
 use weir_shared::netblock::{Netblock, PrefixLengths};
 use weir_shared::settings::{self, Settings, Thresholds};
 use weir_shared::units::Time;
-use weir_shared::window::Span;
 
 use cooldown::{Cooldowns, Summary};
 use counters::Counters;
@@ -18,134 +16,12 @@ use watch::Watches;
 
 pub(crate) mod cooldown;
 pub(crate) mod counters;
+mod scope;
 pub(crate) mod watch;
 
 pub use cooldown::Cooldown;
 pub use counters::Counter;
-
-/// Whose requests are counted together.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub enum Scope {
-    /// One client.
-    Client(Client),
-    /// The netblock of a client, as a ban would mask it.
-    Net(Netblock),
-    /// One AS number.
-    Asn(u32),
-    /// Everybody.
-    Total,
-    /// A netblock of `WAF_WATCH_NETS`.
-    Watch(Netblock),
-}
-
-impl Scope {
-    /// `client`, `net`, `asn`, `total`, `watch`.
-    pub const fn kind(self) -> &'static str {
-        match self {
-            Self::Client(_) => "client",
-            Self::Net(_) => "net",
-            Self::Asn(_) => "asn",
-            Self::Total => "total",
-            Self::Watch(_) => "watch",
-        }
-    }
-
-    /// Which client, netblock or AS number; none for everybody.
-    pub fn of(self) -> Option<String> {
-        match self {
-            Self::Client(client) => Some(client.to_string()),
-            Self::Net(netblock) | Self::Watch(netblock) => Some(netblock.to_string()),
-            Self::Asn(number) => Some(format!("AS{number}")),
-            Self::Total => None,
-        }
-    }
-
-    /// The scope that [`Scope::kind`] and [`Scope::of`] tell of.
-    ///
-    /// # Errors
-    /// One sentence.
-    pub fn read(kind: &str, of: Option<&str>) -> Result<Self, String> {
-        let some = || of.ok_or_else(|| format!("a scope \"{kind}\" needs the member \"of\""));
-        Ok(match kind {
-            "client" => Self::Client(some()?.parse().map_err(|error| format!("{error}"))?),
-            "net" => Self::Net(some()?.parse().map_err(|error| format!("{error}"))?),
-            "watch" => Self::Watch(some()?.parse().map_err(|error| format!("{error}"))?),
-            "asn" => {
-                let text = some()?;
-                let number = text
-                    .strip_prefix("AS")
-                    .and_then(|digits| AsNumber::parse_named(digits).ok()?.0)
-                    .ok_or_else(|| format!("{text:?} is not an AS number: AS64496 is allowed"))?;
-                Self::Asn(number.number())
-            }
-            "total" => Self::Total,
-            _ => {
-                return Err(format!(
-                    "{kind:?} is not a scope: client, net, asn, total or watch is allowed"
-                ));
-            }
-        })
-    }
-}
-
-/// What is counted, and over which time.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Measure {
-    /// Requests in a minute.
-    RequestsPerMinute,
-    /// Requests in an hour.
-    RequestsPerHour,
-    /// Bytes in a minute.
-    BytesPerMinute,
-    /// Bytes in an hour.
-    BytesPerHour,
-}
-
-impl Measure {
-    /// Every measure, in the order of [`Counter::windows`].
-    pub const ALL: [Self; 4] = [
-        Self::RequestsPerMinute,
-        Self::RequestsPerHour,
-        Self::BytesPerMinute,
-        Self::BytesPerHour,
-    ];
-
-    /// As written in alerts and in alerts.json.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::RequestsPerMinute => "requests_per_minute",
-            Self::RequestsPerHour => "requests_per_hour",
-            Self::BytesPerMinute => "bytes_per_minute",
-            Self::BytesPerHour => "bytes_per_hour",
-        }
-    }
-
-    /// The window's length.
-    pub const fn span(self) -> Span {
-        match self {
-            Self::RequestsPerMinute | Self::BytesPerMinute => Span::Minute,
-            Self::RequestsPerHour | Self::BytesPerHour => Span::Hour,
-        }
-    }
-
-    const fn threshold(self, thresholds: &Thresholds) -> Option<u64> {
-        let [requests_minute, requests_hour] = thresholds.requests;
-        let [bytes_minute, bytes_hour] = thresholds.bytes;
-        match self {
-            Self::RequestsPerMinute => requests_minute,
-            Self::RequestsPerHour => requests_hour,
-            Self::BytesPerMinute => bytes_minute,
-            Self::BytesPerHour => bytes_hour,
-        }
-    }
-
-    const fn amount(self, bytes: u64) -> u64 {
-        match self {
-            Self::RequestsPerMinute | Self::RequestsPerHour => 1,
-            Self::BytesPerMinute | Self::BytesPerHour => bytes,
-        }
-    }
-}
+pub use scope::{Measure, Scope};
 
 /// A threshold that was passed and is to be told.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -19,6 +19,7 @@ use weir_shared::units::Time;
 use weir_shared::verdict::LimitKind;
 
 use super::document::{BanKey, BansFile, merge};
+use super::drop_order::DropOrder;
 use crate::state::Change;
 
 /// A break that waited longer than this, or lies ahead of the clock, is banned from the moment it is seen: the clock
@@ -419,61 +420,6 @@ impl Ledger {
             if of == cause {
                 *count += 1;
             }
-        }
-    }
-}
-
-/// Who may be dropped, by end: [`DropOrder::first`] is the rule of BAN-5. Ties go to the lower netblock.
-#[derive(Default)]
-struct DropOrder {
-    /// Lifted ones, by the moment they stopped refusing.
-    lifted: BTreeSet<(u64, BanKey)>,
-    /// Automatic ones that are not permanent.
-    automatic: BTreeSet<(u64, BanKey)>,
-    /// Others that are not permanent: droppable only once they ended.
-    kept: BTreeSet<(u64, BanKey)>,
-}
-
-impl DropOrder {
-    /// The next to go: the ended or lifted one with the oldest end, else the automatic one that ends soonest.
-    fn first(&self, now_ms: u64) -> Option<BanKey> {
-        let ended = |set: &BTreeSet<(u64, BanKey)>| {
-            set.first().filter(|(end_ms, _)| *end_ms <= now_ms).copied()
-        };
-        let over = [
-            self.lifted.first().copied(),
-            ended(&self.automatic),
-            ended(&self.kept),
-        ];
-        over.into_iter()
-            .flatten()
-            .min()
-            .or_else(|| self.automatic.first().copied())
-            .map(|(_, key)| key)
-    }
-
-    fn add(&mut self, key: BanKey, ban: &Ban) {
-        if let Some((set, end_ms)) = self.place(ban) {
-            set.insert((end_ms, key));
-        }
-    }
-
-    fn remove(&mut self, key: BanKey, ban: &Ban) {
-        if let Some((set, end_ms)) = self.place(ban) {
-            set.remove(&(end_ms, key));
-        }
-    }
-
-    /// Where a ban stands; nowhere if it is permanent.
-    fn place(&mut self, ban: &Ban) -> Option<(&mut BTreeSet<(u64, BanKey)>, u64)> {
-        let end_ms = ban.ban_expires.end_ms();
-        match (ban.lifted, ban.ban_expires) {
-            (Some(lifted), _) => Some((&mut self.lifted, lifted.0.min(end_ms))),
-            (None, Expiry::Permanent) => None,
-            (None, Expiry::At(_)) if ban.cause.is_automatic() => {
-                Some((&mut self.automatic, end_ms))
-            }
-            (None, Expiry::At(_)) => Some((&mut self.kept, end_ms)),
         }
     }
 }
