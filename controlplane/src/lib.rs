@@ -1,6 +1,8 @@
-//! The control plane: bans, lookups, anomalies and alerts, state files, admin and metrics answers, the request log.
+//! The control plane: bans, lookups, anomalies and alerts, state files, admin and metrics answers,
+//! the request log.
 //!
-//! It never stands in the way of a request: events come in over channels, snapshots go out behind arc-swap.
+//! It never stands in the way of a request: events come in over channels, snapshots go out behind
+//! arc-swap.
 #![cfg_attr(
     test,
     allow(
@@ -23,13 +25,15 @@ mod json;
 mod line_limit;
 pub mod lookup;
 mod metrics;
+mod origins;
 pub mod request_log;
 mod state;
 #[cfg(test)]
 mod testing;
 mod top;
+mod wiring;
 
-/// A door for the fuzz targets.
+/// Entry points for the fuzz targets.
 #[cfg(fuzzing)]
 pub mod fuzzing {
     use weir_shared::netblock::{NetSet, PrefixLengths};
@@ -50,7 +54,8 @@ pub mod fuzzing {
                 .map(Self)
         }
 
-        /// The netblock to be banned; pointers and details where the body does not fit, none where it is no JSON.
+        /// The netblock to be banned; pointers and details where the body does not fit, none where
+        /// it is no JSON.
         pub fn read(&self, body: &[u8]) -> Result<String, Option<Vec<(String, String)>>> {
             self.0.read(body).map_or_else(
                 |problem| match problem {
@@ -68,6 +73,7 @@ pub mod fuzzing {
     }
 }
 
-pub use control_loop::{Control, ControlError, ControlHandle, Feeds, Wiring};
+pub use control_loop::Control;
 pub use files::{StartState, StateFiles};
 pub use state::StateError;
+pub use wiring::{ControlError, ControlHandle, Feeds, Wiring};

@@ -1,4 +1,5 @@
-//! A control loop with everything around it in memory, for the tests: turned by hand, on a clock that stands still.
+//! A control loop with everything around it in memory, for the tests: turned by hand, on a clock
+//! that stands still.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -26,12 +27,13 @@ use weir_shared::window::Span;
 use crate::alert::document::{AlertsEntry, AlertsFile};
 use crate::bans::document::BansFile;
 use crate::clients::ClientsFile;
-use crate::control_loop::{Control, ControlError, ControlHandle, Feeds, Wiring};
+use crate::control_loop::Control;
 use crate::files::{StartState, StateFiles};
 use crate::lookup::Lookups;
 use crate::lookup::document::LookupsFile;
 use crate::state::document::{Document, Row};
 use crate::state::{Change, Job, StateThread, TestFile, WriteFault};
+use crate::wiring::{ControlError, ControlHandle, Feeds, Wiring};
 
 /// 2026-11-21T16:00:00Z
 pub(crate) const NOW: u64 = 1_795_276_800_000;
@@ -79,7 +81,8 @@ pub(crate) struct Table {
 }
 
 impl ClientTable for Table {
-    /// LIMIT-6, at every reset of every test: what is published already bans the client, in this very generation.
+    /// LIMIT-6, at every reset of every test: what is published already bans the client, in this
+    /// very generation.
     fn reset(&self, client: Client, generation: u64) {
         let snapshot = self.snapshots.load();
         let now_ms = self.clock.now().wall_ms;
@@ -376,7 +379,8 @@ impl Rig {
         std::mem::take(&mut *self.table.touches.lock().unwrap())
     }
 
-    /// Hands a request over as the data plane does; the answer comes at once or through the receiver.
+    /// Hands a request over as the data plane does; the answer comes at once or through the
+    /// receiver.
     pub(crate) fn hand(&self, request: OwnRequest) -> Receiver<OwnResponse> {
         let (send, receive) = unbounded();
         let handover = self.handle.handover();

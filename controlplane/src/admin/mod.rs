@@ -1,11 +1,12 @@
 //! The endpoints under `/_waf/` (ADMIN-1..4): routes, tokens, and the queue to the control loop.
 //!
-//! [`Front`] runs on the data plane's threads after the ladder and never blocks: it answers what needs no ledger at
-//! once and queues the rest. What the control loop makes of it lies in `bans.rs`, `clients.rs` and `metrics.rs`; long
-//! answers are written by `answers.rs`.
+//! [`Front`] runs on the data plane's threads after the ladder and never blocks: it answers what
+//! needs no ledger at once and queues the rest. What the control loop makes of it lies in
+//! `bans.rs`, `clients.rs` and `metrics.rs`; long answers are written by `answers.rs`.
 //!
-//! A route is known by its exact spelling only. Any other spelling of the same path is nothing of ours and is 404, so
-//! that no rule of a cache or of a proxy in front can be walked around (CHECK-1). `HEAD` is no method of these routes.
+//! A route is known by its exact spelling only. Any other spelling of the same path is nothing of
+//! ours and is 404, so that no rule of a cache or of a proxy in front can be walked around
+//! (CHECK-1). `HEAD` is no method of these routes.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -29,6 +30,7 @@ pub(crate) mod answers;
 pub(crate) mod bans;
 pub(crate) mod clients;
 pub(crate) mod problem;
+pub(crate) mod requests;
 pub(crate) mod token;
 
 /// The most bytes of a POST body that are read.
@@ -122,7 +124,8 @@ impl Front {
         }
     }
 
-    /// Every route. The order is: does the path exist, is the token right, is the method, is the rest.
+    /// Every route. The order is: does the path exist, is the token right, is the method, is the
+    /// rest.
     fn route(&self, request: &OwnRequest) -> Routed {
         let id = request.request_id.as_str();
         let wrong = |problem: Problem| Routed::Answer(problem.answer(id));
@@ -191,7 +194,8 @@ impl Front {
     }
 }
 
-/// Lets a request with the right token through. No token set: the endpoint does not exist (ADMIN-1).
+/// Lets a request with the right token through. No token set: the endpoint does not exist
+/// (ADMIN-1).
 fn allow(token: Option<Token>, request: &OwnRequest) -> Result<(), Problem> {
     match token {
         None => Err(Problem::NotFound),
@@ -216,7 +220,8 @@ fn client_of(text: &str) -> Result<Client, Problem> {
         .map_err(|_| wrong(&decoded))
 }
 
-/// Reads the query of `GET /_waf/bans`. Parameters of other names are left aside, as everywhere on the web.
+/// Reads the query of `GET /_waf/bans`. Parameters of other names are left aside, as everywhere on
+/// the web.
 fn filter(query: &str) -> Result<Filter, Problem> {
     let mut filter = Filter::default();
     for pair in query.split('&') {

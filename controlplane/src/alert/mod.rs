@@ -1,8 +1,10 @@
-//! Alerts: what each kind says, how many lines a minute may be written, and the newest 1,000 of them (ALERT-4).
+//! Alerts: what each kind says, how many lines a minute may be written, and the newest 1,000 of
+//! them (ALERT-4).
 //!
-//! An alert is counted, then written as one JSON line to the request log and kept for alerts.json, unless its kind has
-//! had its lines of this minute: then only its number is told, once the minute is over. An alert never refuses a request
-//! and never waits: a line that finds the log's channel full is counted.
+//! An alert is counted, then written as one JSON line to the request log and kept for alerts.json,
+//! unless its kind has had its lines of this minute: then only its number is told, once the minute
+//! is over. An alert never refuses a request and never waits: a line that finds the log's channel
+//! full is counted.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,6 +19,7 @@ use crate::anomaly::cooldown::Summary;
 use crate::anomaly::{Measure, Over, Scope};
 use crate::line_limit::LineLimit;
 
+pub(crate) mod detection;
 pub(crate) mod document;
 
 /// The most alerts that alerts.json holds. Not a setting.
@@ -259,7 +262,8 @@ impl Alerts {
         if self.lines.try_send(line).is_err() {
             self.lines_dropped += 1;
         }
-        // Two in one millisecond, or a clock set back: the file needs a name for each, in their order.
+        // Two in one millisecond, or a clock set back: the file needs a name for each, in their
+        // order.
         let after_last = self.recent.back().map_or(0, |last| last.time.0 + 1);
         self.recent.push_back(Arc::new(Alert {
             time: Time(now_ms.max(after_last)),
@@ -387,8 +391,8 @@ mod tests {
         assert_eq!(alerts.raised(), [1; 6]);
     }
 
-    /// ALERT-4, section 13.13: of 100,000 alerts in a minute 60 have a line, the rest is one line with the number; the
-    /// count is right, another kind is not held back by it, and what is kept is bounded.
+    /// ALERT-4: of 100,000 alerts in a minute 60 have a line, the rest is one line with the number;
+    /// the count is right, another kind is not held back by it, and what is kept is bounded.
     #[test]
     fn a_flood_yields_bounded_lines_and_right_counts() {
         let (mut alerts, written) = alerts();
@@ -416,7 +420,8 @@ mod tests {
         assert_eq!(alerts.raised()[0], 107_000);
     }
 
-    /// ALERT-4: alerts of one millisecond, and of a clock set back, have names of their own, in their order.
+    /// ALERT-4: alerts of one millisecond, and of a clock set back, have names of their own, in
+    /// their order.
     #[test]
     fn each_alert_has_a_name_of_its_own() {
         let (mut alerts, _written) = alerts();

@@ -1,8 +1,298 @@
-//! Bans: the ledger that holds them, and how they reach the data plane.
+//! Bans: an exceeded limit becomes a ban in the ledger, the ban is published, its circumstances are
+//! noted, and its client is reset.
 //!
-//! How long a ban lasts is pure arithmetic and lies in [`weir_shared::escalation`], because both planes ask it.
+//! [`Bans`] is turned by the control loop and returns what happened: files and alerts are the
+//! loop's. How long a ban lasts is pure arithmetic and lies in [`weir_shared::escalation`], because
+//! both planes ask it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use crossbeam_channel::{Receiver, Select, TryRecvError, never};
+use weir_shared::ban::{Ban, Notes, Unknown, WithUnknown};
+use weir_shared::client::Client;
+use weir_shared::clock::Now;
+use weir_shared::event::LimitExceeded;
+use weir_shared::netblock::Netblock;
+use weir_shared::snapshot::Snapshot;
+use weir_shared::table::ClientTable;
+
+use crate::line_limit::LineLimit;
+use crate::state::Change;
+use document::{BanKey, BansFile};
+use ledger::{BreakOutcome, Full, Ledger, Order, Rules};
+use publish::Publisher;
 
 pub(crate) mod document;
 mod drop_order;
 pub(crate) mod ledger;
 pub(crate) mod publish;
+
+/// The most exceeded limits that are made into bans before they are published: a flood of them must
+/// not delay the first.
+pub(crate) const MAX_BATCH: usize = 1024;
+
+/// The most bans whose circumstances are gathered before exceeded limits are looked at again:
+/// counting the requests of a netblock walks the client table, and a storm of bans must not hold up
+/// the next one (BAN-8).
+pub(crate) const MAX_NOTES_A_TURN: usize = 8;
+
+/// The most bans that wait for their circumstances; beyond it they go without the count of their
+/// netblock.
+const MAX_UNNOTED: usize = 4096;
+
+/// Every ban, and what leads to one.
+pub(crate) struct Bans {
+    /// The settings that bans obey.
+    rules: Rules,
+    /// The bans themselves, at most `WAF_MAX_BANS`.
+    ledger: Ledger,
+    /// Hands them to the data plane.
+    publisher: Publisher,
+    /// Exceeded limits; the data plane bounds the channel.
+    exceeded: Receiver<LimitExceeded>,
+    /// The data plane's clients: asked for circumstances, and reset once their ban is published.
+    table: Arc<dyn ClientTable>,
+    /// Clients whose exceeded limits are being handled, at most [`MAX_BATCH`]: after a panic they
+    /// are released, or they would never be reported again.
+    in_hand: Vec<Client>,
+    /// Bans that are published and wait for their circumstances, at most [`MAX_UNNOTED`] and one
+    /// batch; their clients are reset afterwards.
+    unnoted: VecDeque<(LimitExceeded, BanKey)>,
+    /// Bounds the log lines about bans made.
+    made_lines: LineLimit,
+    /// Bounds the log lines about bans dropped.
+    dropped_lines: LineLimit,
+}
+
+impl Bans {
+    /// Takes in what bans.json held at the start and publishes it.
+    ///
+    /// # Errors
+    /// As [`Ledger::new`].
+    pub(crate) fn new(
+        rules: Rules,
+        held: Vec<Arc<Ban>>,
+        exceeded: Receiver<LimitExceeded>,
+        table: Arc<dyn ClientTable>,
+        snapshots: Arc<ArcSwap<Snapshot>>,
+        now: Now,
+    ) -> Result<Self, usize> {
+        let mut ledger = Ledger::new(rules, held, now.wall_ms)?;
+        Ok(Self {
+            rules,
+            publisher: Publisher::new(snapshots, &mut ledger, now.wall_ms),
+            ledger,
+            exceeded,
+            table,
+            in_hand: Vec::new(),
+            unnoted: VecDeque::new(),
+            made_lines: LineLimit::default(),
+            dropped_lines: LineLimit::default(),
+        })
+    }
+
+    /// Every ban, to be read.
+    pub(crate) fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// What the loop wakes for.
+    pub(crate) fn select<'a>(&'a self, select: &mut Select<'a>) {
+        select.recv(&self.exceeded);
+    }
+
+    /// Makes bans of exceeded limits, publishes them in one go, and only then resets the clients
+    /// (LIMIT-6). Returns whether a ban was made.
+    pub(crate) fn take(&mut self, now: Now) -> bool {
+        let batch = self.next_batch();
+        if batch.is_empty() {
+            return false;
+        }
+        self.in_hand = batch.iter().map(|exceeded| exceeded.client).collect();
+        let outcomes: Vec<BreakOutcome> = batch
+            .iter()
+            .map(|exceeded| self.ledger.break_limit(exceeded, now.wall_ms))
+            .collect();
+        self.publish(now);
+        let generation = self.publisher.generation();
+        let mut made = false;
+        for (exceeded, outcome) in batch.into_iter().zip(outcomes) {
+            match outcome {
+                BreakOutcome::Banned(key) => {
+                    if let Some(ban) = self.ledger.ban(key)
+                        && self.made_lines.allow()
+                    {
+                        log_ban(ban);
+                    }
+                    self.unnoted.push_back((exceeded, key));
+                    made = true;
+                }
+                BreakOutcome::Already => self.table.reset(exceeded.client, generation),
+                BreakOutcome::Full => self.table.release(exceeded.client),
+            }
+        }
+        self.in_hand.clear();
+        self.log_drops();
+        made
+    }
+
+    fn next_batch(&mut self) -> Vec<LimitExceeded> {
+        let mut batch = Vec::new();
+        while batch.len() < MAX_BATCH {
+            match self.exceeded.try_recv() {
+                Ok(exceeded) => batch.push(exceeded),
+                Err(TryRecvError::Empty) => break,
+                // A channel whose other end is gone is always ready; it would be asked without a
+                // pause.
+                Err(TryRecvError::Disconnected) => {
+                    self.exceeded = never();
+                    break;
+                }
+            }
+        }
+        batch
+    }
+
+    /// Whether exceeded limits wait.
+    pub(crate) fn has_more(&self) -> bool {
+        !self.exceeded.is_empty()
+    }
+
+    /// Whether bans wait for their circumstances.
+    pub(crate) fn has_unnoted(&self) -> bool {
+        !self.unnoted.is_empty()
+    }
+
+    /// How many bans one turn notes. Those beyond the bound cost little, and all of them go: the
+    /// queue stays bounded.
+    pub(crate) fn notes_a_turn(&self) -> usize {
+        let beyond = self.unnoted.len().saturating_sub(MAX_UNNOTED);
+        MAX_NOTES_A_TURN.max(beyond)
+    }
+
+    /// Gathers the circumstances of the next ban that was published, then resets its client.
+    /// Returns the ban as it is now; none where no ban waits.
+    pub(crate) fn note_next(&mut self, now: Now) -> Option<Arc<Ban>> {
+        loop {
+            let crowded = self.unnoted.len() > MAX_UNNOTED;
+            let (exceeded, key) = self.unnoted.pop_front()?;
+            let client = exceeded.client;
+            self.in_hand.push(client);
+            // A ban that was dropped meanwhile needs none.
+            if self.ledger.ban(key).is_some() {
+                let notes = self.notes(exceeded, crowded, now);
+                self.ledger.note(key, notes);
+            }
+            self.table.reset(client, self.publisher.generation());
+            self.in_hand.clear();
+            if let Some(ban) = self.ledger.ban(key) {
+                return Some(Arc::clone(ban));
+            }
+        }
+    }
+
+    /// The circumstances of a ban (BAN-4). The client is not reset yet, so its own requests are
+    /// among those counted.
+    fn notes(&self, exceeded: LimitExceeded, crowded: bool, now: Now) -> Notes {
+        let netblock = Netblock::of(exceeded.client, self.rules.prefixes);
+        let span = exceeded.limit.span();
+        Notes {
+            netblock_requests: (!crowded)
+                .then(|| self.table.netblock_requests(netblock, span, now.wall_ms)),
+            lookup: self
+                .table
+                .row(exceeded.client)
+                .and_then(|row| row.lookup)
+                .map(WithUnknown::from),
+            request: Some(exceeded.request.into()),
+            limit: Some(exceeded.limit),
+            limit_value: Some(exceeded.limit_value),
+            limit_percent: Some(exceeded.limit_percent),
+            unknown: Unknown::default(),
+        }
+    }
+
+    /// Makes an administrator's ban. It is in force with the next [`Bans::publish`], and nobody is
+    /// to be answered before that.
+    ///
+    /// # Errors
+    /// As [`Ledger::add`].
+    pub(crate) fn add(&mut self, order: Order, now: Now) -> Result<Arc<Ban>, Full> {
+        let ban = self.ledger.add(order, now.wall_ms)?;
+        self.log_drops();
+        if self.made_lines.allow() {
+            log_ban(&ban);
+        }
+        Ok(ban)
+    }
+
+    /// Lifts every active ban that covers the client and returns them. In force with the next
+    /// [`Bans::publish`], as with [`Bans::add`].
+    pub(crate) fn lift(&mut self, client: Client, now: Now) -> Vec<Arc<Ban>> {
+        let lifted = self.ledger.lift(client, now.wall_ms);
+        tracing::info!(%client, bans = lifted.len(), "bans lifted");
+        lifted
+    }
+
+    /// Brings an edit of bans.json into force.
+    pub(crate) fn edit(&mut self, changes: &[Change<BansFile>], now: Now) {
+        let refused = self.ledger.edit(changes, now.wall_ms);
+        self.publish(now);
+        if refused > 0 {
+            tracing::warn!(
+                "{refused} entries of the edited bans.json did not fit: none of the {} bans that WAF_MAX_BANS \
+                 allows may be dropped",
+                self.rules.max_bans
+            );
+        }
+        self.log_drops();
+    }
+
+    /// Publishes what changed, if anything did. Called in every turn.
+    pub(crate) fn publish(&mut self, now: Now) {
+        self.publisher.publish(&mut self.ledger, now.wall_ms);
+    }
+
+    /// Logs how many lines the last minute held back, once it is over.
+    pub(crate) fn log_held_back(&mut self, now: Now) {
+        if let Some(rest) = self.made_lines.turn(now.wall_ms) {
+            tracing::warn!("{rest} further bans were made in the last minute");
+        }
+        if let Some(rest) = self.dropped_lines.turn(now.wall_ms) {
+            tracing::warn!(
+                "{rest} further bans were dropped in the last minute, WAF_MAX_BANS is reached"
+            );
+        }
+    }
+
+    /// After a panic: works everything that follows from the bans out anew and releases the clients
+    /// that were being handled.
+    pub(crate) fn recover(&mut self, now: Now) {
+        self.ledger.rebuild();
+        self.publish(now);
+        for client in std::mem::take(&mut self.in_hand) {
+            self.table.release(client);
+        }
+    }
+
+    /// Logs every ban that was dropped for the bound.
+    fn log_drops(&mut self) {
+        for ban in self.ledger.take_drops() {
+            if self.dropped_lines.allow() {
+                tracing::warn!(
+                    netblock = %ban.netblock, ban_expires = %ban.ban_expires, cause = ban.cause.name(),
+                    "ban dropped, WAF_MAX_BANS is reached"
+                );
+            }
+        }
+    }
+}
+
+fn log_ban(ban: &Ban) {
+    tracing::warn!(
+        netblock = %ban.netblock, ban_expires = %ban.ban_expires, cause = ban.cause.name(), reason = ban.reason,
+        observed = ban.observed, "ban made"
+    );
+}

@@ -1,14 +1,25 @@
 //! The loop, turned by hand on a clock that stands still.
 
+use arc_swap::ArcSwap;
+use crossbeam_channel::{bounded, never};
+use weir_shared::ban::Ban;
+use weir_shared::client::Client;
+use weir_shared::event::Finished;
 use weir_shared::lookup::{Lookup, Origin};
+use weir_shared::snapshot::Snapshot;
+use weir_shared::totals::OriginCounts;
 use weir_shared::units::Time;
 
 use super::*;
-use crate::files::MAX_WAITING;
+use crate::admin::requests::{MAX_LISTED_A_TURN, MAX_LISTINGS};
+use crate::alert::document::{AlertsEntry, AlertsKey};
+use crate::bans::MAX_BATCH;
+use crate::files::{MAX_WAITING, StartState, StateFiles};
 use crate::lookup::LookupRow;
 use crate::testing::{
     NOW, Rig, Touch, body, broken, next_saved, put, put_ban, request, row, settings, settings_with,
 };
+use crate::wiring::{Feeds, Wiring};
 
 const HOUR: u64 = 3_600_000;
 
@@ -16,8 +27,8 @@ fn client(text: &str) -> Client {
     text.parse().unwrap()
 }
 
-/// LIMIT-6: the ban is published before its client is reset (the table of the tests asserts it at every reset), and
-/// one publication serves a whole batch.
+/// LIMIT-6: the ban is published before its client is reset (the table of the tests asserts it at
+/// every reset), and one publication serves a whole batch.
 #[test]
 fn a_batch_of_breaks_is_published_once_and_then_reset() {
     let mut rig = Rig::new(settings());
@@ -32,11 +43,11 @@ fn a_batch_of_breaks_is_published_once_and_then_reset() {
         ["203.0.113.8", "203.0.113.7", "198.51.100.1"]
             .map(|text| Touch::Reset(client(text), before + 1))
     );
-    assert_eq!(rig.control.ledger.all().len(), 2);
+    assert_eq!(rig.control.bans.ledger().all().len(), 2);
 }
 
-/// BAN-2: a break that arrives when the netblock is banned already makes no ban and no publication, but its client
-/// is reset, so that it does not break its limit for ever.
+/// BAN-2: a break that arrives when the netblock is banned already makes no ban and no publication,
+/// but its client is reset, so that it does not break its limit for ever.
 #[test]
 fn a_break_of_a_banned_netblock_resets_only() {
     let mut rig = Rig::new(settings());
@@ -51,8 +62,8 @@ fn a_break_of_a_banned_netblock_resets_only() {
     assert_eq!(rig.snapshots.load().generation, generation);
 }
 
-/// LIMIT-6, BAN-5: with only bans that may not be dropped the client is released and `can_ban` is off; it is on again
-/// when one of them ended, with no event, and when one was lifted.
+/// LIMIT-6, BAN-5: with only bans that may not be dropped the client is released and `can_ban` is
+/// off; it is on again when one of them ended, with no event, and when one was lifted.
 #[test]
 fn can_ban_follows_the_ledger() {
     let mut rig = Rig::new(settings_with(|settings| {
@@ -80,7 +91,8 @@ fn can_ban_follows_the_ledger() {
     assert!(rig.snapshots.load().can_ban);
 }
 
-/// BAN-4: an automatic ban carries the request, the netblock's requests, the limit, its percent and the lookup.
+/// BAN-4: an automatic ban carries the request, the netblock's requests, the limit, its percent and
+/// the lookup.
 #[test]
 fn a_ban_carries_its_notes() {
     let mut rig = Rig::new(settings());
@@ -110,7 +122,7 @@ fn a_ban_carries_its_notes() {
 fn many_bans(count: usize) -> Vec<Ban> {
     let mut rig = Rig::new(settings());
     rig.break_limit("203.0.113.7");
-    let ban = Ban::clone(&rig.control.ledger.all()[0]);
+    let ban = Ban::clone(&rig.control.bans.ledger().all()[0]);
     let numbered = |number: usize| Ban {
         netblock: format!("10.{}.{}.0/24", number / 256, number % 256)
             .parse()
@@ -120,8 +132,9 @@ fn many_bans(count: usize) -> Vec<Ban> {
     (0..count).map(numbered).collect()
 }
 
-/// BAN-8: while a list of many bans is gathered every turn looks at breaks first, and at no more than a piece of the
-/// list; the loop writes none of it. The list has every ban that was there all the while, once, oldest first.
+/// BAN-8: while a list of many bans is gathered every turn looks at breaks first, and at no more
+/// than a piece of the list; the loop writes none of it. The list has every ban that was there all
+/// the while, once, oldest first.
 #[test]
 fn breaks_are_banned_between_the_pieces_of_a_list() {
     let pieces = 4;
@@ -139,7 +152,7 @@ fn breaks_are_banned_between_the_pieces_of_a_list() {
         let client = format!("198.51.{piece}.7");
         rig.break_limit(&client);
         assert!(rig.banned_until(&client).is_some());
-        let listed = rig.control.listings.front();
+        let listed = rig.control.requests.listings().front();
         let looked = listed.map(|(listing, ..)| listing.found().len());
         assert_eq!(
             looked,
@@ -157,14 +170,16 @@ fn breaks_are_banned_between_the_pieces_of_a_list() {
             (member("ban_started"), member("netblock"))
         })
         .collect();
-    // Those that were made meanwhile sort behind all others by netblock, and the walk had not come to them.
+    // Those that were made meanwhile sort behind all others by netblock, and the walk had not come
+    // to them.
     assert_eq!(listed.len(), held + pieces);
     let netblocks: std::collections::HashSet<_> = listed.iter().map(|ban| ban.1).collect();
     assert_eq!(netblocks.len(), listed.len());
     assert!(listed.is_sorted_by_key(|ban| ban.0));
 }
 
-/// ADMIN: lists under way are bounded; one more is answered 503, and each of the others is answered.
+/// ADMIN: lists under way are bounded; one more is answered 503, and each of the others is
+/// answered.
 #[test]
 fn lists_under_way_are_bounded() {
     let settings = settings_with(|settings| {
@@ -178,9 +193,9 @@ fn lists_under_way_are_bounded() {
             answers.push(rig.hand(request("GET", "/_waf/bans?active=false", "")));
         }
         rig.turn();
-        assert!(rig.control.listings.len() <= MAX_LISTINGS);
+        assert!(rig.control.requests.listings().len() <= MAX_LISTINGS);
     }
-    while !rig.control.listings.is_empty() {
+    while !rig.control.requests.listings().is_empty() {
         rig.turn();
     }
     let wait = Duration::from_secs(20);
@@ -202,7 +217,8 @@ fn a_ban_ends_by_the_clock() {
     assert_eq!(rig.banned_until("203.0.113.200"), None);
 }
 
-/// STATE-1: bans.json is sent WAF_STATE_WRITE_DELAY after the first change, and every file at the interval.
+/// STATE-1: bans.json is sent WAF_STATE_WRITE_DELAY after the first change, and every file at the
+/// interval.
 #[test]
 fn files_are_saved_when_time_asks_for_it() {
     let mut rig = Rig::new(settings());
@@ -224,8 +240,8 @@ fn files_are_saved_when_time_asks_for_it() {
     assert_eq!(rig.disk.clients.take().unwrap().entries.len(), 1);
 }
 
-/// STATE-2: an admin ban is in force at once, and answered once it is on disk; where the disk fails or takes too
-/// long, the answer says so.
+/// STATE-2: an admin ban is in force at once, and answered once it is on disk; where the disk fails
+/// or takes too long, the answer says so.
 #[test]
 fn an_admin_ban_waits_for_the_disk_before_it_is_answered() {
     for (outcome, persisted) in [
@@ -257,7 +273,8 @@ fn an_admin_ban_waits_for_the_disk_before_it_is_answered() {
     }
 }
 
-/// STATE-2, STATE-7: with a disk that hangs, the answers that wait are bounded, and the rest do not wait.
+/// STATE-2, STATE-7: with a disk that hangs, the answers that wait are bounded, and the rest do not
+/// wait.
 #[test]
 fn a_hanging_disk_holds_a_bounded_number_of_answers() {
     let mut rig = Rig::new(settings());
@@ -285,14 +302,15 @@ fn a_hanging_disk_holds_a_bounded_number_of_answers() {
     assert_eq!(rig.control.files.waiting(), 0);
 }
 
-/// STATE-3: an edit is in force once it was taken in, and documents from then on say that they hold it.
+/// STATE-3: an edit is in force once it was taken in, and documents from then on say that they hold
+/// it.
 #[test]
 fn an_edit_is_in_force_at_once() {
     let mut rig = Rig::new(settings());
     rig.break_limit("203.0.113.7");
     let lifted = Ban {
         lifted: Some(Time(NOW)),
-        ..Ban::clone(&rig.control.ledger.all()[0])
+        ..Ban::clone(&rig.control.bans.ledger().all()[0])
     };
     let added: Ban =
         serde_json::from_str(r#"{"netblock":"10.0.0.0/8","ban_expires":"permanent"}"#).unwrap();
@@ -334,7 +352,7 @@ fn an_edit_is_in_force_at_once() {
 fn an_edit_and_a_lift_are_both_kept() {
     let mut rig = Rig::new(settings());
     rig.break_limit("203.0.113.7");
-    let before = Arc::clone(&rig.control.ledger.all()[0]);
+    let before = Arc::clone(&rig.control.bans.ledger().all()[0]);
     rig.ask(request("DELETE", "/_waf/bans/203.0.113.7", ""));
     let after = Arc::new(Ban {
         reason: "looked into".to_owned(),
@@ -343,7 +361,7 @@ fn an_edit_and_a_lift_are_both_kept() {
     let before = Some(before);
     rig.disk.bans.edit(vec![Change::Put { before, after }]);
     rig.turn();
-    let held = Arc::clone(&rig.control.ledger.all()[0]);
+    let held = Arc::clone(&rig.control.bans.ledger().all()[0]);
     assert_eq!(
         (held.reason.as_str(), held.lifted),
         ("looked into", Some(Time(NOW)))
@@ -380,8 +398,8 @@ fn the_start_state_is_in_force_at_once() {
     );
 }
 
-/// A panic in a turn leaves nothing half done: its bans stand, clients that were not handled are released, and the
-/// loop goes on to the stop, where everything is written.
+/// A panic in a turn leaves nothing half done: its bans stand, clients that were not handled are
+/// released, and the loop goes on to the stop, where everything is written.
 #[test]
 fn the_loop_outlives_a_panic_and_stops_with_everything_written() {
     let rig = Rig::new(settings());
@@ -426,8 +444,8 @@ fn the_loop_outlives_a_panic_and_stops_with_everything_written() {
     assert!(!touches.contains(&Touch::Release(client("198.51.100.7"))));
 }
 
-/// STATE-1: a bug that shows itself at the stop costs what it interrupted, and not the last write of any file; the ban
-/// that it concerns is among what is written.
+/// STATE-1: a bug that shows itself at the stop costs what it interrupted, and not the last write
+/// of any file; the ban that it concerns is among what is written.
 #[test]
 fn a_panic_at_the_stop_does_not_cost_the_last_write() {
     let rig = Rig::new(settings());
@@ -448,8 +466,8 @@ fn a_panic_at_the_stop_does_not_cost_the_last_write() {
     });
 }
 
-/// BAN-8: a storm of bans is published at once, whatever the gathering of circumstances takes; in the end every ban
-/// has them and every client is reset, also at a stop.
+/// BAN-8: a storm of bans is published at once, whatever the gathering of circumstances takes; in
+/// the end every ban has them and every client is reset, also at a stop.
 #[test]
 fn a_storm_is_published_before_its_circumstances_are_gathered() {
     for stop in [false, true] {
@@ -486,13 +504,14 @@ fn a_storm_is_published_before_its_circumstances_are_gathered() {
                 storm - MAX_NOTES_A_TURN
             );
         } else {
-            while !rig.control.unnoted.is_empty() {
+            while rig.control.bans.has_unnoted() {
                 rig.turn();
             }
             assert_eq!(rig.touches().len(), storm - MAX_NOTES_A_TURN);
             assert!(
                 rig.control
-                    .ledger
+                    .bans
+                    .ledger()
                     .all()
                     .iter()
                     .all(|ban| ban.notes.is_some())
@@ -520,7 +539,8 @@ fn breaks_that_wait_at_the_stop_are_written() {
     });
 }
 
-/// The process ends loudly when the loop panics again and again: this test runs itself in a process of its own.
+/// The process ends loudly when the loop panics again and again: this test runs itself in a process
+/// of its own.
 #[test]
 fn repeated_panics_end_the_process() {
     const NAME: &str = "control_loop::tests::repeated_panics_end_the_process";
@@ -544,8 +564,8 @@ fn repeated_panics_end_the_process() {
     rig.control.run();
 }
 
-/// STATE-2, STATE-3, with real files: an admin ban is in the file when it is answered; an edit of the file lifts
-/// it; at the stop everything is written.
+/// STATE-2, STATE-3, with real files: an admin ban is in the file when it is answered; an edit of
+/// the file lifts it; at the stop everything is written.
 #[test]
 fn the_loop_and_the_files_agree_about_bans_json() {
     let dir = tempfile::tempdir().unwrap();
@@ -609,7 +629,8 @@ fn the_loop_and_the_files_agree_about_bans_json() {
     assert!(dir.path().join("clients.json").exists());
 }
 
-/// A data plane that is gone does not make the loop spin, and a control plane that is gone answers 503.
+/// A data plane that is gone does not make the loop spin, and a control plane that is gone answers
+/// 503.
 #[test]
 fn a_closed_channel_is_asked_no_more() {
     let mut rig = Rig::new(settings());
@@ -642,8 +663,8 @@ fn kinds(alerts: &[serde_json::Value]) -> Vec<&str> {
         .collect()
 }
 
-/// ALERT-1, ALERT-2, ALERT-4: from finished requests to one line, one count and one entry of alerts.json; repeats are
-/// held back until the hour's summary. Nothing is refused.
+/// ALERT-1, ALERT-2, ALERT-4: from finished requests to one line, one count and one entry of
+/// alerts.json; repeats are held back until the hour's summary. Nothing is refused.
 #[test]
 fn an_anomaly_is_told_once_and_summed_up() {
     let mut rig = Rig::new(watched(3));
@@ -679,7 +700,8 @@ fn an_anomaly_is_told_once_and_summed_up() {
     ));
 }
 
-/// ALERT-2, table 3.2 across a restart: counters and cooldowns go on from alerts.json, and so do the alerts kept.
+/// ALERT-2, table 3.2 across a restart: counters and cooldowns go on from alerts.json, and so do
+/// the alerts kept.
 #[test]
 fn a_restart_keeps_counters_cooldowns_and_alerts() {
     let mut rig = Rig::new(watched(3));
@@ -740,7 +762,8 @@ fn a_flood_of_anomalies_is_bounded_and_counted() {
     assert_eq!(rig.saved_alerts().len(), 40_061);
 }
 
-/// ALERT-4: a ban is an alert with the broken limit, its percent and the lookup; an admin's ban is one too.
+/// ALERT-4: a ban is an alert with the broken limit, its percent and the lookup; an admin's ban is
+/// one too.
 #[test]
 fn a_ban_is_an_alert() {
     let mut rig = Rig::new(settings());
@@ -784,8 +807,9 @@ fn a_failing_write_is_an_alert() {
     assert_eq!(alerts[0]["error"], "No space left on device");
 }
 
-/// STATE-3: an edit of alerts.json replaces what was held: a cooldown taken out holds nothing back any more, an edited
-/// counter counts on from where the hand put it, an alert taken out is forgotten.
+/// STATE-3: an edit of alerts.json replaces what was held: a cooldown taken out holds nothing back
+/// any more, an edited counter counts on from where the hand put it, an alert taken out is
+/// forgotten.
 #[test]
 fn an_edit_of_alerts_json_is_taken_in() {
     let mut rig = Rig::new(watched(3));
@@ -813,7 +837,8 @@ fn an_edit_of_alerts_json_is_taken_in() {
     assert_eq!(alerts, [AlertsKey::Alert(Time(NOW + 1))]);
 }
 
-/// METRIC: countries and AS numbers have a series once seen, at most N of them, and the rest is `other`.
+/// METRIC: countries and AS numbers have a series once seen, at most N of them, and the rest is
+/// `other`.
 #[test]
 fn requests_by_place_are_counted() {
     let mut rig = Rig::new(settings_with(|settings| {

@@ -1,0 +1,103 @@
+//! The control loop's end of the queue of admin requests, and the lists of bans that it gathers a
+//! piece a turn. The answers to both are written on a thread of their own.
+
+use std::collections::VecDeque;
+
+use crossbeam_channel::{Receiver, Select, TryRecvError, never};
+use weir_shared::handover::Respond;
+
+use super::Request;
+use super::answers::{Answers, Told};
+use super::bans::{Filter, Listing};
+use super::problem::Problem;
+use crate::bans::ledger::Ledger;
+use crate::metrics::Facts;
+
+/// The most bans that are looked at for lists before the loop looks at exceeded limits again: a
+/// fraction of a millisecond.
+pub(crate) const MAX_LISTED_A_TURN: usize = 4096;
+
+/// Lists of bans that may be under way; one more is 503.
+pub(crate) const MAX_LISTINGS: usize = 64;
+
+/// Admin requests that were not answered yet.
+pub(crate) struct Requests {
+    /// From the data plane's threads, which answer 503 where it is full.
+    queue: Receiver<Request>,
+    /// Lists that are being gathered, in the order they were asked for; at most [`MAX_LISTINGS`].
+    listings: VecDeque<(Listing, String, Respond)>,
+    /// Writes long answers; its queue is bounded.
+    answers: Answers,
+}
+
+impl Requests {
+    pub(crate) fn new(queue: Receiver<Request>, answers: Answers) -> Self {
+        Self {
+            queue,
+            listings: VecDeque::new(),
+            answers,
+        }
+    }
+
+    /// What the loop wakes for.
+    pub(crate) fn select<'a>(&'a self, select: &mut Select<'a>) {
+        select.recv(&self.queue);
+    }
+
+    /// The next request, if one waits.
+    pub(crate) fn next(&mut self) -> Option<Request> {
+        match self.queue.try_recv() {
+            Ok(request) => Some(request),
+            Err(TryRecvError::Empty) => None,
+            // A channel whose other end is gone is always ready; it would be asked without a pause.
+            Err(TryRecvError::Disconnected) => {
+                self.queue = never();
+                None
+            }
+        }
+    }
+
+    /// Begins a list of bans.
+    pub(crate) fn list(&mut self, filter: Filter, request_id: String, respond: Respond) {
+        if self.listings.len() >= MAX_LISTINGS {
+            respond(Problem::Busy.answer(&request_id));
+        } else {
+            let listing = Listing::new(filter);
+            self.listings.push_back((listing, request_id, respond));
+        }
+    }
+
+    /// Whether lists are under way.
+    pub(crate) fn is_listing(&self) -> bool {
+        !self.listings.is_empty()
+    }
+
+    /// Goes on with the lists under way. Their answers are written elsewhere.
+    pub(crate) fn go_on_listing(&mut self, ledger: &Ledger, now_ms: u64) {
+        let mut rest = MAX_LISTED_A_TURN;
+        // Taken out meanwhile: should looking at its bans panic, a list is given up and not tried
+        // again.
+        while let Some((mut listing, request_id, respond)) = self.listings.pop_front() {
+            rest -= listing.look_at(rest, ledger, now_ms);
+            if rest == 0 {
+                self.listings.push_front((listing, request_id, respond));
+                return;
+            }
+            let bans = Told::Bans(listing.into_found());
+            self.answers.write(bans, &request_id, respond);
+        }
+    }
+
+    /// Has the metrics page written.
+    pub(crate) fn metrics(&self, facts: Facts, request_id: &str, respond: Respond) {
+        let facts = Told::Metrics(Box::new(facts));
+        self.answers.write(facts, request_id, respond);
+    }
+}
+
+#[cfg(test)]
+impl Requests {
+    pub(crate) fn listings(&self) -> &VecDeque<(Listing, String, Respond)> {
+        &self.listings
+    }
+}

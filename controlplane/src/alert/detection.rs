@@ -1,0 +1,121 @@
+//! From finished requests to alerts: each is counted for the anomalies, what goes over a threshold
+//! becomes an alert, and all of it is what alerts.json holds.
+
+use crossbeam_channel::{Receiver, Sender, TryRecvError, never};
+use weir_shared::clock::Now;
+use weir_shared::event::Finished;
+use weir_shared::settings::Settings;
+
+use super::Alerts;
+use super::document::{AlertsEntry, AlertsFile, AlertsKey};
+use crate::anomaly::Anomalies;
+use crate::state::Change;
+
+/// The most batches of finished requests that are counted before the loop looks at exceeded limits
+/// again: some 16,000 requests, a few milliseconds.
+const MAX_FINISHED_A_TURN: usize = 64;
+
+/// Anomalies and the alerts that follow from them.
+pub(crate) struct Detection {
+    /// The alerts of every kind; those that are no anomaly are raised by the control loop.
+    pub(crate) alerts: Alerts,
+    /// Counters, cooldowns and thresholds.
+    anomalies: Anomalies,
+    /// Finished requests in batches; the data plane bounds the channel and drops what finds it
+    /// full.
+    finished: Receiver<Vec<Finished>>,
+    /// Whether more batches wait than one turn takes.
+    more: bool,
+}
+
+impl Detection {
+    /// `entries` is what alerts.json held at the start.
+    pub(crate) fn new(
+        settings: &Settings,
+        finished: Receiver<Vec<Finished>>,
+        lines: Sender<Vec<u8>>,
+        entries: Vec<AlertsEntry>,
+        now: Now,
+    ) -> Self {
+        let mut detection = Self {
+            alerts: Alerts::new(lines),
+            anomalies: Anomalies::new(settings, now.wall_ms),
+            finished,
+            more: false,
+        };
+        for entry in entries {
+            detection.put(entry);
+        }
+        detection
+    }
+
+    /// Counts finished requests, a bounded number of them.
+    pub(crate) fn count(&mut self, now: Now) {
+        self.more = false;
+        // First, so that nothing of the new hour or minute is reported with the one before.
+        if let Some(summary) = self.anomalies.turn(now.wall_ms) {
+            self.alerts.summary(&summary, now.wall_ms);
+        }
+        self.alerts.turn(now.wall_ms);
+        for _ in 0..MAX_FINISHED_A_TURN {
+            let batch = match self.finished.try_recv() {
+                Ok(batch) => batch,
+                Err(TryRecvError::Empty) => return,
+                Err(TryRecvError::Disconnected) => {
+                    self.finished = never();
+                    return;
+                }
+            };
+            for finished in &batch {
+                let alerts = &mut self.alerts;
+                self.anomalies.count(finished, now.wall_ms, |over| {
+                    alerts.anomaly(&over, now.wall_ms);
+                });
+            }
+        }
+        self.more = !self.finished.is_empty();
+    }
+
+    /// Whether there is more to count than one turn takes.
+    pub(crate) fn has_more(&self) -> bool {
+        self.more
+    }
+
+    /// What alerts.json is to hold.
+    pub(crate) fn entries(&mut self) -> Vec<AlertsEntry> {
+        let counters = self.anomalies.counters().rows().into_iter();
+        let mut entries: Vec<_> = counters
+            .map(|(scope, counter)| AlertsEntry::Counter(scope, counter))
+            .collect();
+        let cooldowns = self.anomalies.cooldowns().rows().into_iter();
+        entries.extend(cooldowns.map(|(scope, cooldown)| AlertsEntry::Cooldown(scope, cooldown)));
+        entries.extend(self.alerts.recent().cloned().map(AlertsEntry::Alert));
+        entries
+    }
+
+    /// Brings an edit of alerts.json into force.
+    pub(crate) fn edit(&mut self, changes: &[Change<AlertsFile>]) {
+        for change in changes {
+            match change {
+                Change::Remove(AlertsKey::Counter(scope)) => {
+                    self.anomalies.counters().remove(*scope);
+                }
+                Change::Remove(AlertsKey::Cooldown(scope)) => {
+                    self.anomalies.cooldowns().remove(*scope);
+                }
+                Change::Remove(AlertsKey::Alert(time)) => self.alerts.remove(*time),
+                Change::Put { after, .. } => self.put(after.row.clone()),
+            }
+        }
+    }
+
+    fn put(&mut self, entry: AlertsEntry) {
+        match entry {
+            AlertsEntry::Counter(scope, counter) => self.anomalies.counters().put(scope, counter),
+            AlertsEntry::Cooldown(scope, cooldown) => {
+                self.anomalies.cooldowns().put(scope, cooldown);
+            }
+            AlertsEntry::Alert(alert) => self.alerts.put(alert),
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Requests by country and by AS number, as the metrics page shows them: the largest by name, the
+//! rest as one number.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use weir_shared::lookup::{AsNumber, Country};
+use weir_shared::totals::{MAX_ASNS, OriginCounts};
+
+use crate::top::Top;
+
+/// Two letters leave no more countries than this, and the unknown one.
+const MAX_COUNTRIES: usize = 26 * 26 + 1;
+
+/// Counts by country and AS number since the start.
+pub(crate) struct Origins {
+    /// Takes the data plane's counts since the last time.
+    take: Arc<dyn Fn() -> OriginCounts + Send + Sync>,
+    /// At most [`MAX_COUNTRIES`]; none is a client whose country is not known.
+    countries: Top<Option<Country>>,
+    /// At most [`MAX_ASNS`].
+    asns: Top<Option<AsNumber>>,
+}
+
+impl Origins {
+    /// Of each kind at most `shown` have a series of their own.
+    pub(crate) fn new(take: Arc<dyn Fn() -> OriginCounts + Send + Sync>, shown: usize) -> Self {
+        Self {
+            take,
+            countries: Top::new(shown),
+            asns: Top::new(shown),
+        }
+    }
+
+    /// Adds what was counted since the last time.
+    pub(crate) fn update(&mut self) {
+        let counted = (self.take)();
+        self.countries.take_in(counted.countries, MAX_COUNTRIES);
+        self.asns.take_in(counted.asns, MAX_ASNS);
+        self.asns.add_other(counted.asns_beyond);
+    }
+
+    /// The series by country.
+    pub(crate) fn countries(&self) -> BTreeMap<String, u64> {
+        self.countries
+            .series(|code| code.map_or_else(unknown, |code| code.to_string()))
+    }
+
+    /// The series by AS number.
+    pub(crate) fn asns(&self) -> BTreeMap<String, u64> {
+        self.asns
+            .series(|asn| asn.map_or_else(unknown, |asn| asn.to_string()))
+    }
+}
+
+fn unknown() -> String {
+    "unknown".to_owned()
+}

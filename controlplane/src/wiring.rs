@@ -1,0 +1,183 @@
+//! How the control plane is put together: what it is given, why it may not start, and the handle by
+//! which other threads steer it.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use crossbeam_channel::{Receiver, Sender, bounded};
+use weir_schema::CatalogError;
+use weir_shared::clock::Clock;
+use weir_shared::event::{Finished, LimitExceeded};
+use weir_shared::handover::Handover;
+use weir_shared::settings::Settings;
+use weir_shared::snapshot::Snapshot;
+use weir_shared::table::ClientTable;
+use weir_shared::totals::{OriginCounts, Totals};
+
+use crate::admin::Front;
+use crate::admin::answers::Answers;
+use crate::admin::requests::Requests;
+use crate::admin::token::{AdminTokenHolder, TokenError};
+use crate::alert::detection::Detection;
+use crate::bans::Bans;
+use crate::bans::ledger::Rules;
+use crate::control_loop::{Control, Stop};
+use crate::files::{Files, StartState, StateFiles};
+use crate::lookup::Lookups;
+use crate::origins::Origins;
+
+/// Admin requests that may wait for the loop; one more is 503.
+const ADMIN_QUEUE: usize = 64;
+
+/// What the control plane is wired to.
+pub struct Wiring {
+    /// The settings.
+    pub settings: Arc<Settings>,
+    /// Where time comes from.
+    pub clock: Clock,
+    /// Where bans are published.
+    pub snapshots: Arc<ArcSwap<Snapshot>>,
+    /// The data plane's clients.
+    pub table: Arc<dyn ClientTable>,
+    /// Broken limits.
+    pub breaks: Receiver<LimitExceeded>,
+    /// Folds the data plane's counters.
+    pub totals: Arc<dyn Fn() -> Totals + Send + Sync>,
+    /// The state files.
+    pub files: StateFiles,
+    /// What they held.
+    pub start: StartState,
+    /// The lookups; what lookups.json held is theirs already.
+    pub lookups: Lookups,
+    /// What comes and goes for anomalies, alerts and the metrics by place.
+    pub feeds: Feeds,
+    /// For `waf_build_info`.
+    pub version: &'static str,
+}
+
+/// What comes and goes for anomalies, alerts and the metrics by place.
+pub struct Feeds {
+    /// Finished requests; nobody sends any while every threshold is off.
+    pub finished: Receiver<Vec<Finished>>,
+    /// Takes the requests by country and AS number since the last time.
+    pub origins: Arc<dyn Fn() -> OriginCounts + Send + Sync>,
+    /// Alert lines, to the request log.
+    pub lines: Sender<Vec<u8>>,
+}
+
+/// Why the control plane cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    /// The token file.
+    #[error(transparent)]
+    Token(#[from] TokenError),
+    /// The schema of POST bodies, which a test would have found.
+    #[error(transparent)]
+    Schema(#[from] CatalogError),
+    /// bans.json holds more than may be dropped.
+    #[error(
+        "bans.json holds {held} active bans made by an administrator or permanent, WAF_MAX_BANS is {max_bans}: raise the \
+         setting or mark some of them lifted"
+    )]
+    TooManyBans {
+        /// Those that may not be dropped.
+        held: usize,
+        /// The setting.
+        max_bans: usize,
+    },
+    /// The system refused a thread.
+    #[error("the thread of the answers cannot be started: {0}")]
+    Thread(std::io::Error),
+}
+
+/// Steers the loop from other threads.
+#[derive(Clone)]
+pub struct ControlHandle {
+    front: Arc<Front>,
+    admin_token: Arc<AdminTokenHolder>,
+    stop: Sender<Stop>,
+}
+
+impl ControlHandle {
+    /// The function that answers requests under `/_waf/`.
+    pub fn handover(&self) -> Handover {
+        Arc::clone(&self.front).handover()
+    }
+
+    /// Reads `WAF_ADMIN_TOKEN_FILE` again (SIGHUP), on the thread of the caller: the loop waits for
+    /// no disk. A file that cannot be used is logged, and the old token stays.
+    pub fn reload_tokens(&self) {
+        match self.admin_token.reload() {
+            Ok(true) => tracing::info!("WAF_ADMIN_TOKEN_FILE was read again"),
+            Ok(false) => {}
+            Err(error) => tracing::error!("{error}; the token read before stays in use"),
+        }
+    }
+
+    /// Ends [`Control::run`] after a last write of every state file. Call it once the data plane
+    /// has stopped; requests that still wait for an answer are dropped.
+    pub fn stop(&self) {
+        let _ = self.stop.try_send(Stop);
+    }
+}
+
+impl Control {
+    /// Takes in what the state files held and publishes the first snapshot: when it returns, every
+    /// ban is in force.
+    ///
+    /// # Errors
+    /// See [`ControlError`].
+    pub fn new(wiring: Wiring) -> Result<(Self, ControlHandle), ControlError> {
+        let Wiring {
+            settings,
+            clock,
+            snapshots,
+            table,
+            breaks,
+            totals,
+            files,
+            start,
+            lookups,
+            feeds,
+            version,
+        } = wiring;
+        let now = clock.now();
+        let rules = Rules::from(&*settings);
+        let clients = Arc::clone(&table);
+        let bans =
+            Bans::new(rules, start.bans, breaks, clients, snapshots, now).map_err(|held| {
+                ControlError::TooManyBans {
+                    held,
+                    max_bans: rules.max_bans,
+                }
+            })?;
+        let admin_token = Arc::new(AdminTokenHolder::new(&settings.endpoints.admin_token)?);
+        for row in start.clients {
+            table.put(row);
+        }
+        let (finished, lines) = (feeds.finished, feeds.lines);
+        let (queue, requests) = bounded(ADMIN_QUEUE);
+        let (stopping, stop) = bounded(1);
+        let front = Front::new(&settings, Arc::clone(&admin_token), queue)?;
+        let answers = Answers::start(version).map_err(ControlError::Thread)?;
+        let control = Self {
+            clock,
+            bans,
+            detection: Detection::new(&settings, finished, lines, start.alerts, now),
+            lookups,
+            files: Files::new(files, &settings, now),
+            table,
+            requests: Requests::new(requests, answers),
+            totals,
+            origins: Origins::new(feeds.origins, settings.endpoints.metrics_top_n),
+            settings,
+            stop,
+        };
+        let handle = ControlHandle {
+            front: Arc::new(front),
+            admin_token,
+            stop: stopping,
+        };
+        Ok((control, handle))
+    }
+}
