@@ -1,5 +1,5 @@
-//! clients.json: `{"version":1,"clients":[…]}`, least recently seen first; also the form of a client in the admin answer
-//! (ADMIN-4). A client that was edited by hand stands whole as edited.
+//! clients.json: `{"version":1,"clients":[…]}`, least recently seen first; also the form of a
+//! client in the admin answer (ADMIN-4). A client that was edited by hand stands whole as edited.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -56,7 +56,8 @@ impl Document for ClientsFile {
                 file = Self::FILE,
                 "{over} clients over the bound of {MAX_CLIENTS} were dropped, least recently seen first"
             );
-            // The order of the file is the order of sight; a hand that changed the order is taken at its times.
+            // The order of the file is the order of sight; a hand that changed the order is taken
+            // at its times.
             entries.sort_by_key(|entry| entry.row.last_seen);
             entries.drain(..over);
         }
@@ -64,7 +65,8 @@ impl Document for ClientsFile {
     }
 
     fn sort(_: &mut [Entry]) {
-        // Memory's order is the exact order in which clients were seen; times alone would not tell it.
+        // Memory's order is the exact order in which clients were seen; times alone would not tell
+        // it.
     }
 }
 
@@ -170,7 +172,8 @@ impl Buckets {
         }
     }
 
-    /// Buckets begin at multiples of their length (LIMIT-1); a start written by hand is moved to the one before it.
+    /// Buckets begin at multiples of their length (LIMIT-1); a start written by hand is moved to
+    /// the one before it.
     fn window(self, span: Span) -> Window {
         Window {
             start_ms: self.start.0 - self.start.0 % span.ms(),
@@ -214,7 +217,8 @@ mod tests {
         }
     }
 
-    /// STATE, ADMIN-4: a client has one form, in the file and in the answer, and is read back as it was.
+    /// STATE, ADMIN-4: a client has one form, in the file and in the answer, and is read back as it
+    /// was.
     #[test]
     fn a_client_has_one_form() {
         let row = row("2001:db8:1:2::/64");
@@ -233,7 +237,8 @@ mod tests {
         assert_eq!(read.row, row);
     }
 
-    /// STATE: members of an entry that nobody here knows stay with their client when memory writes it anew.
+    /// STATE: members of an entry that nobody here knows stay with their client when memory writes
+    /// it anew.
     #[test]
     fn unknown_members_stay_with_their_client() {
         let mut form = client_json(&row("203.0.113.7"));

@@ -1,5 +1,6 @@
-//! The four state files: opened together at the start, and what the control loop says to them: when each is due, which
-//! edits it has taken in, and who waits until bans.json is on disk (STATE-1, STATE-2).
+//! The four state files: opened together at the start, and what the control loop says to them: when
+//! each is due, which edits it has taken in, and who waits until bans.json is on disk (STATE-1,
+//! STATE-2).
 //!
 //! What an edit means is left to its owner, how files are read and written to `state/`.
 
@@ -29,8 +30,8 @@ use crate::state::{
 /// How long an answer waits for the disk before it says `"persisted": false`.
 const PERSIST_WAIT_NS: u64 = 5_000_000_000;
 
-/// The most answers that wait for the disk: with one that hangs, further ones do not wait at all. What failed is tried
-/// again by the thread of the files, which keeps the newest document.
+/// The most answers that wait for the disk: with one that hangs, further ones do not wait at all.
+/// What failed is tried again by the thread of the files, which keeps the newest document.
 pub(crate) const MAX_WAITING: usize = 256;
 
 /// The four files, open.
@@ -62,7 +63,8 @@ impl StateFiles {
     /// [`StateError`], one sentence an operator can act on (STATE-6).
     pub fn open(dir: &Path, clock: Clock) -> Result<(Self, StartState), StateError> {
         let dir = StateDir::open(dir, clock)?;
-        // clients.json, when full, is as large as the others together: two threads halve the wait for the first answer.
+        // clients.json, when full, is as large as the others together: two threads halve the wait
+        // for the first answer.
         let (clients, others) = std::thread::scope(|scope| {
             let clients = scope.spawn(|| dir.read::<ClientsFile>());
             let others = (|| {
@@ -114,7 +116,8 @@ pub(crate) enum Which {
 }
 
 impl Which {
-    /// All of them, in the order in which they are written: the one that answers wait for comes first.
+    /// All of them, in the order in which they are written: the one that answers wait for comes
+    /// first.
     pub(crate) const ALL: [Self; 4] = [Self::Bans, Self::Clients, Self::Lookups, Self::Alerts];
 
     pub(crate) const fn name(self) -> &'static str {
@@ -158,7 +161,8 @@ pub(crate) struct Files {
     bans_due_ns: Option<u64>,
     /// When all files were saved last, on the monotonic clock.
     all_saved_ns: u64,
-    /// Who waits for the outcome of a write, until told. At most [`MAX_WAITING`], and one a file at a stop.
+    /// Who waits for the outcome of a write, until told. At most [`MAX_WAITING`], and one a file at
+    /// a stop.
     waiting: HashMap<u64, Option<Waiting>>,
     next: u64,
     outcomes: Sender<(u64, bool)>,
@@ -238,8 +242,8 @@ impl Files {
         Some(edit)
     }
 
-    /// Memory holds this edit, or as much of it as it takes. The file is to be written next: until then its thread holds
-    /// back what lacks the edit.
+    /// Memory holds this edit, or as much of it as it takes. The file is to be written next: until
+    /// then its thread holds back what lacks the edit.
     pub(crate) fn taken(&mut self, edit: &AnyEdit) -> Which {
         let which = edit.which();
         if let Some(revision) = self.revisions.get_mut(which as usize) {
@@ -268,7 +272,8 @@ impl Files {
         ]
     }
 
-    /// bans.json lacks something: it is due `WAF_STATE_WRITE_DELAY` after the first change (STATE-1).
+    /// bans.json lacks something: it is due `WAF_STATE_WRITE_DELAY` after the first change
+    /// (STATE-1).
     pub(crate) fn bans_stale(&mut self, now: Now) {
         let due_ns = now.mono_ns.saturating_add(self.delay_ns);
         self.bans_due_ns.get_or_insert(due_ns);
@@ -286,8 +291,8 @@ impl Files {
         }
     }
 
-    /// Sends a document. Only where someone waits for it is its outcome asked for: the thread then tries at once, and with
-    /// its own pauses otherwise (STATE-7).
+    /// Sends a document. Only where someone waits for it is its outcome asked for: the thread then
+    /// tries at once, and with its own pauses otherwise (STATE-7).
     pub(crate) fn save(&mut self, content: Content, saved: Option<Saved>) {
         let [bans_revision, clients, lookups, alerts] = self.revisions;
         match content {
@@ -301,7 +306,8 @@ impl Files {
         }
     }
 
-    /// Sends bans.json and answers once it is on disk, or when that failed or took too long (STATE-2).
+    /// Sends bans.json and answers once it is on disk, or when that failed or took too long
+    /// (STATE-2).
     pub(crate) fn answer_saved(
         &mut self,
         bans: Vec<Arc<Ban>>,
@@ -338,7 +344,8 @@ impl Files {
         self.next += 1;
         self.waiting.insert(number, waiting);
         let outcomes = self.outcomes.clone();
-        // The channel has a place for everyone who waits, those of the stop included, so none is lost.
+        // The channel has a place for everyone who waits, those of the stop included, so none is
+        // lost.
         Saved::new(move |persisted| {
             let _ = outcomes.try_send((number, persisted));
         })

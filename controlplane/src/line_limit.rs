@@ -1,5 +1,5 @@
-//! Sixty lines of one kind a minute, then one with the number of the rest: a storm of bans or alerts must not become a
-//! storm of lines.
+//! Sixty lines of one kind a minute, then one with the number of the rest: a storm of bans or
+//! alerts must not become a storm of lines.
 
 /// The most lines of one kind in a minute; the rest of that minute is one line with the number.
 const LINES_A_MINUTE: u64 = 60;

@@ -1,7 +1,8 @@
 //! Answers that are long: the list of bans and the metrics page, written on a thread of their own.
 //!
-//! The control loop gathers what they tell, a bounded piece a turn, and the data plane gets the finished body. So
-//! 100,000 bans, a body of some 20 MiB, hold up neither the next ban (BAN-8) nor a worker's requests.
+//! The control loop gathers what they tell, a bounded piece a turn, and the data plane gets the
+//! finished body. So 100,000 bans, a body of some 20 MiB, hold up neither the next ban (BAN-8) nor
+//! a worker's requests.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -100,8 +101,8 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(20);
 
-    /// BAN-8: nobody waits for the thread. While it is held up, so many answers wait and one more is 503 at once; it goes
-    /// on with those that wait. A panic costs one answer.
+    /// BAN-8: nobody waits for the thread. While it is held up, so many answers wait and one more
+    /// is 503 at once; it goes on with those that wait. A panic costs one answer.
     #[test]
     fn answers_that_wait_are_bounded_and_a_panic_costs_one() {
         let answers = Answers::start("1.2.3").unwrap();

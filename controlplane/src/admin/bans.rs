@@ -58,8 +58,8 @@ impl Orders {
         })
     }
 
-    /// Reads a POST body: every fault at once, each with its JSON pointer; first by the schema, then what a schema cannot
-    /// say (ADMIN-2).
+    /// Reads a POST body: every fault at once, each with its JSON pointer; first by the schema,
+    /// then what a schema cannot say (ADMIN-2).
     ///
     /// # Errors
     /// 400 where it is not JSON, 422 where it does not fit.
@@ -137,8 +137,8 @@ fn one_fault(pointer: String, detail: String) -> Problem {
     Problem::DoesNotFit(vec![Fault { pointer, detail }])
 }
 
-/// A netblock as it is given, widened to what a ban can refuse. IPv4-mapped ones are turned away: whoever writes one
-/// may mean the IPv4 netblock or the IPv6 one, and a ban must not guess.
+/// A netblock as it is given, widened to what a ban can refuse. IPv4-mapped ones are turned away:
+/// whoever writes one may mean the IPv4 netblock or the IPv6 one, and a ban must not guess.
 fn netblock(text: &str) -> Result<Netblock, String> {
     let netblock: Netblock = text
         .parse()
@@ -165,8 +165,8 @@ fn duration(text: &str) -> Result<Option<std::time::Duration>, String> {
     Ok(Some(duration))
 }
 
-/// What only `"force": true` lets pass: a slip that would shut out everyone, or the load balancer with everyone behind
-/// it (ADMIN-2).
+/// What only `"force": true` lets pass: a slip that would shut out everyone, or the load balancer
+/// with everyone behind it (ADMIN-2).
 fn too_wide(netblock: Netblock, trusted_proxies: &NetSet) -> Option<String> {
     if netblock.net().prefix_len() == 0 {
         return Some(format!(
@@ -202,8 +202,8 @@ impl Filter {
     }
 }
 
-/// A list of bans that is being gathered for `GET /_waf/bans`, a piece a turn of the control loop. A ban that is held all
-/// the while is in it once.
+/// A list of bans that is being gathered for `GET /_waf/bans`, a piece a turn of the control loop.
+/// A ban that is held all the while is in it once.
 pub(crate) struct Listing {
     filter: Filter,
     /// The last one that was looked at.
@@ -220,7 +220,8 @@ impl Listing {
         }
     }
 
-    /// Looks at up to so many further bans and tells at how many: fewer once it looked at all of them.
+    /// Looks at up to so many further bans and tells at how many: fewer once it looked at all of
+    /// them.
     pub(crate) fn look_at(&mut self, most: usize, ledger: &Ledger, now_ms: u64) -> usize {
         let mut looked = 0;
         for (key, ban) in ledger.after(self.after).take(most) {
@@ -354,13 +355,15 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2000))]
 
-        /// ADMIN-2: whatever bytes come, the body is judged: never a panic, and never an order of nothing.
+        /// ADMIN-2: whatever bytes come, the body is judged: never a panic, and never an order of
+        /// nothing.
         #[test]
         fn any_bytes_are_judged(body in prop::collection::vec(any::<u8>(), 0..200)) {
             prop_assert!(judged(&body).is_err());
         }
 
-        /// ADMIN-2: whatever members come, there is an order that is right, or faults that point at what is wrong.
+        /// ADMIN-2: whatever members come, there is an order that is right, or faults that point at
+        /// what is wrong.
         #[test]
         fn any_members_are_judged(members in prop::collection::vec(member(), 0..7), cut in any::<prop::sample::Index>(), whole in any::<bool>()) {
             let text = format!("{{{}}}", members.join(","));

@@ -1,4 +1,5 @@
-//! `GET /_waf/clients/<address>`: the client as clients.json would hold it now, with its bans (ADMIN-4).
+//! `GET /_waf/clients/<address>`: the client as clients.json would hold it now, with its bans
+//! (ADMIN-4).
 
 use std::sync::Arc;
 
@@ -15,7 +16,8 @@ use crate::clients::client_json;
 
 use super::problem::{Problem, json};
 
-/// The client and every ban that covers it, whether it still refuses or not; 404 where neither is known.
+/// The client and every ban that covers it, whether it still refuses or not; 404 where neither is
+/// known.
 pub(crate) fn answer(
     client: Client,
     table: &dyn ClientTable,

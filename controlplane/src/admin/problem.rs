@@ -1,4 +1,5 @@
-//! Answers of the endpoints: JSON that worked, and problem documents (RFC 9457) for all that did not (ADMIN-3).
+//! Answers of the endpoints: JSON that worked, and problem documents (RFC 9457) for all that did
+//! not (ADMIN-3).
 
 use bytes::Bytes;
 use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
@@ -169,8 +170,8 @@ pub(crate) fn answer(
     }
 }
 
-/// The answer of the metrics endpoint, whatever it is: the client's history counts it as neither, but a 401 as refused
-/// (CHECK-4).
+/// The answer of the metrics endpoint, whatever it is: the client's history counts it as neither,
+/// but a 401 as refused (CHECK-4).
 pub(crate) fn of_metrics(mut answer: OwnResponse) -> OwnResponse {
     if answer.action == Action::Answered {
         answer.history = History::Neither;
@@ -180,7 +181,8 @@ pub(crate) fn of_metrics(mut answer: OwnResponse) -> OwnResponse {
 
 /// The value as JSON, ended by a newline for those who read it in a terminal.
 fn body_of(value: &impl Serialize) -> Bytes {
-    // Our own values have string keys and no failing `Serialize`: there is nothing to go wrong but a full memory.
+    // Our own values have string keys and no failing `Serialize`: there is nothing to go wrong but
+    // a full memory.
     let mut body = serde_json::to_vec(value).unwrap_or_default();
     body.push(b'\n');
     Bytes::from(body)

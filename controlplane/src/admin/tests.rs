@@ -43,7 +43,8 @@ fn check_problem(answer: &OwnResponse, status: u16, detail: &str) {
     assert!(told.contains(detail), "{told:?} lacks {detail:?}");
 }
 
-/// ADMIN-1, ADMIN-3, CHECK-1: every request that is wrong, with its status and what its problem document says.
+/// ADMIN-1, ADMIN-3, CHECK-1: every request that is wrong, with its status and what its problem
+/// document says.
 #[test]
 fn every_wrong_request_has_its_answer() {
     let mut rig = Rig::new(settings());
@@ -329,7 +330,7 @@ fn without_a_token_set_there_is_nothing() {
     }
 }
 
-/// ADMIN-2, section 13.14: every fault of a body at once, each with its JSON pointer.
+/// ADMIN-2: every fault of a body at once, each with its JSON pointer.
 #[test]
 fn every_fault_of_a_body_is_told_with_its_pointer() {
     let mut rig = Rig::new(settings_with(|settings| {
@@ -570,7 +571,8 @@ fn a_full_ledger_is_a_conflict() {
     check_problem(&rig.post(BAN), 409, "WAF_MAX_BANS");
 }
 
-/// ADMIN: DELETE lifts every active ban that covers the address, and no other; they are kept and marked.
+/// ADMIN: DELETE lifts every active ban that covers the address, and no other; they are kept and
+/// marked.
 #[test]
 fn every_active_ban_of_an_address_is_lifted() {
     let mut rig = Rig::new(settings());

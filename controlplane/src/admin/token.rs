@@ -1,7 +1,7 @@
 //! The tokens: where they come from, and the comparison that tells nothing about them (ADMIN-1).
 //!
-//! Only the SHA-256 digests are kept and compared, in constant time, so that neither the length of a token nor the
-//! place of the first wrong byte shows in the time an answer takes.
+//! Only the SHA-256 digests are kept and compared, in constant time, so that neither the length of
+//! a token nor the place of the first wrong byte shows in the time an answer takes.
 
 use std::fs::File;
 use std::io::Read;
@@ -13,7 +13,8 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use weir_shared::settings::{AdminToken, Secret};
 
-/// The most bytes of a token file that are read: a path that names something else must not fill the memory.
+/// The most bytes of a token file that are read: a path that names something else must not fill the
+/// memory.
 const MAX_FILE_BYTES: u64 = 4096;
 
 /// The digest of a token.
@@ -54,8 +55,8 @@ impl Token {
         Self::digest(secret.bytes())
     }
 
-    /// Whether the `Authorization` field carries this token. The scheme is compared without regard to case
-    /// (RFC 9110 §11.1).
+    /// Whether the `Authorization` field carries this token. The scheme is compared without regard
+    /// to case (RFC 9110 §11.1).
     pub(crate) fn is_in(&self, authorization: Option<&HeaderValue>) -> bool {
         let Some(given) = authorization.and_then(|field| bearer(field.as_bytes())) else {
             return false;
@@ -90,8 +91,8 @@ impl AdminTokenHolder {
         self.current.load().as_deref().copied()
     }
 
-    /// Reads the token file again, if there is one. What was read before stays where that fails: an administrator must
-    /// not be locked out by half a write.
+    /// Reads the token file again, if there is one. What was read before stays where that fails: an
+    /// administrator must not be locked out by half a write.
     ///
     /// # Errors
     /// The token file cannot be used.
@@ -167,7 +168,8 @@ mod tests {
         assert!(!Token::of(&Secret::new("secret".to_owned())).is_in(None));
     }
 
-    /// ADMIN-1: SIGHUP reads the file again; a file that cannot be used leaves the old token in use.
+    /// ADMIN-1: SIGHUP reads the file again; a file that cannot be used leaves the old token in
+    /// use.
     #[test]
     fn a_token_file_is_read_again_and_never_lost() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,8 +1,8 @@
-//! alerts.json: `{"version":1,"counters":[…],"cooldowns":[…],"alerts":[…]}`: the anomaly counters, least recently seen
-//! first; the cooldowns by their end; the newest alerts, oldest first.
+//! alerts.json: `{"version":1,"counters":[…],"cooldowns":[…],"alerts":[…]}`: the anomaly counters,
+//! least recently seen first; the cooldowns by their end; the newest alerts, oldest first.
 //!
-//! Counters and cooldowns are named by their scope, alerts by their time. An entry that was edited by hand stands whole
-//! as edited: its counts only make sense together.
+//! Counters and cooldowns are named by their scope, alerts by their time. An entry that was edited
+//! by hand stands whole as edited: its counts only make sense together.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -137,7 +137,8 @@ impl Document for AlertsFile {
     }
 
     fn sort(_: &mut [Entry]) {
-        // Memory's order is that of the file: counters as they were seen, which their times alone would not tell.
+        // Memory's order is that of the file: counters as they were seen, which their times alone
+        // would not tell.
     }
 }
 
@@ -194,7 +195,8 @@ impl Buckets {
         }
     }
 
-    /// Buckets begin at multiples of their length (LIMIT-1); a start written by hand is moved to the one before it.
+    /// Buckets begin at multiples of their length (LIMIT-1); a start written by hand is moved to
+    /// the one before it.
     fn window(self, measure: Measure) -> Window {
         Window {
             start_ms: self.start.0 - self.start.0 % measure.span().ms(),
@@ -356,7 +358,8 @@ mod tests {
 }
 "#;
 
-    /// STATE: the three lists are read and written again as the same text, unknown members included.
+    /// STATE: the three lists are read and written again as the same text, unknown members
+    /// included.
     #[test]
     fn the_file_survives_its_text() {
         let content =

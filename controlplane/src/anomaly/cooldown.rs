@@ -1,4 +1,5 @@
-//! Cooldowns: one alert of a scope, then quiet; what was held back is told at the end of the clock hour (ALERT-2).
+//! Cooldowns: one alert of a scope, then quiet; what was held back is told at the end of the clock
+//! hour (ALERT-2).
 //!
 //! Pure: the time is an argument, the summary is handed back.
 
@@ -30,7 +31,8 @@ pub struct Cooldown {
 }
 
 impl Cooldown {
-    /// A clock set back behind the start ends it: otherwise it would last as long as the clock was wrong.
+    /// A clock set back behind the start ends it: otherwise it would last as long as the clock was
+    /// wrong.
     fn is_running(&self, now_ms: u64) -> bool {
         now_ms < self.ends.0 && now_ms + STEP_BACK_MS >= self.started.0
     }
@@ -77,8 +79,8 @@ impl Cooldowns {
         }
     }
 
-    /// A scope went over a threshold: the end of the cooldown that starts now if an alert is to be raised, none if it is
-    /// held back.
+    /// A scope went over a threshold: the end of the cooldown that starts now if an alert is to be
+    /// raised, none if it is held back.
     pub(crate) fn over(&mut self, scope: Scope, measure: Measure, now_ms: u64) -> Option<Time> {
         let held_back = match self.held.get_mut(&scope) {
             Some(cooldown) if cooldown.is_running(now_ms) => {
@@ -87,7 +89,8 @@ impl Cooldowns {
                 }
                 return None;
             }
-            // It has run out and holds nothing back any more; what it held in this hour is still to be told.
+            // It has run out and holds nothing back any more; what it held in this hour is still to
+            // be told.
             Some(cooldown) => cooldown.held_back,
             None => [0; 4],
         };
@@ -102,7 +105,8 @@ impl Cooldowns {
         Some(ends)
     }
 
-    /// Once a clock hour has ended: what it held back, if anything. Then cooldowns that have run out are dropped.
+    /// Once a clock hour has ended: what it held back, if anything. Then cooldowns that have run
+    /// out are dropped.
     pub(crate) fn turn(&mut self, now_ms: u64) -> Option<Summary> {
         let hour = hour_of(now_ms);
         if hour == self.hour {
@@ -129,7 +133,8 @@ impl Cooldowns {
         (summary.held_back() > 0).then_some(summary)
     }
 
-    /// Puts a cooldown in as alerts.json has it. Its hour may have ended while nobody looked: then the next turn tells.
+    /// Puts a cooldown in as alerts.json has it. Its hour may have ended while nobody looked: then
+    /// the next turn tells.
     pub(crate) fn put(&mut self, scope: Scope, cooldown: Cooldown) {
         if cooldown.held_back != [0; 4] {
             self.hour = self.hour.min(hour_of(cooldown.hour.0));
@@ -188,8 +193,8 @@ mod tests {
         Cooldowns::new(Duration::from_secs(60 * minutes), NOW)
     }
 
-    /// ALERT-2, table 3.2, first row: a count goes over its threshold: an alert is raised and a cooldown starts, for that
-    /// scope alone.
+    /// ALERT-2, table 3.2, first row: a count goes over its threshold: an alert is raised and a
+    /// cooldown starts, for that scope alone.
     #[test]
     fn the_first_time_over_is_an_alert() {
         let mut cooldowns = cooldowns(60);
@@ -199,8 +204,8 @@ mod tests {
         assert_eq!(cooldowns.rows().len(), 2);
     }
 
-    /// ALERT-2, table 3.2, second row: in the cooldown the alert is held back, whatever is over, and the hour's summary
-    /// gives the repeats, most first.
+    /// ALERT-2, table 3.2, second row: in the cooldown the alert is held back, whatever is over,
+    /// and the hour's summary gives the repeats, most first.
     #[test]
     fn repeats_are_held_back_and_summed_up() {
         let mut cooldowns = cooldowns(60);
@@ -223,8 +228,9 @@ mod tests {
         assert_eq!(cooldowns.turn(NOW + HOUR_MS), None, "once");
     }
 
-    /// ALERT-2, table 3.2, third row: when the hour ends, a cooldown that has run out is dropped with what it held back;
-    /// one that runs goes on, and the next hour's summary has its repeats alone.
+    /// ALERT-2, table 3.2, third row: when the hour ends, a cooldown that has run out is dropped
+    /// with what it held back; one that runs goes on, and the next hour's summary has its repeats
+    /// alone.
     #[test]
     fn the_end_of_the_hour_drops_what_has_run_out() {
         let mut cooldowns = cooldowns(60);
@@ -248,8 +254,8 @@ mod tests {
         assert_eq!(cooldowns.turn(NOW + 3 * HOUR_MS), None, "a quiet hour");
     }
 
-    /// ALERT-2, section 13.12: a cooldown that has run out holds nothing back, also within the hour; what it held before
-    /// is still in the summary.
+    /// ALERT-2: a cooldown that has run out holds nothing back, also within the hour; what it held
+    /// before is still in the summary.
     #[test]
     fn over_again_after_the_cooldown_is_a_new_alert() {
         let mut cooldowns = cooldowns(5);
@@ -264,7 +270,8 @@ mod tests {
         assert_eq!(summary.scopes, [(SCOPE, [2, 0, 0, 0])]);
     }
 
-    /// ALERT-2: the rows of the table hold across a restart; an hour that ended in between is summed up at the next turn.
+    /// ALERT-2: the rows of the table hold across a restart; an hour that ended in between is
+    /// summed up at the next turn.
     #[test]
     fn a_restart_keeps_the_cooldowns() {
         let mut before = cooldowns(60);

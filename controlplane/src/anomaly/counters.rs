@@ -1,7 +1,8 @@
 //! The counters, at most 20,000 of them, least recently seen first out (ALERT-1).
 //!
-//! Exact order at constant cost: the counters lie in one list of slots that are linked in the order in which they were
-//! seen, and a map finds them by scope. What is counted and what follows is left to the parent.
+//! Exact order at constant cost: the counters lie in one list of slots that are linked in the order
+//! in which they were seen, and a map finds them by scope. What is counted and what follows is left
+//! to the parent.
 
 use std::collections::HashMap;
 
@@ -59,8 +60,8 @@ impl Counters {
         }
     }
 
-    /// The counter of a scope, which is now the one seen last; a new one takes the place of the one seen longest ago
-    /// where there is no room.
+    /// The counter of a scope, which is now the one seen last; a new one takes the place of the one
+    /// seen longest ago where there is no room.
     #[expect(
         clippy::indexing_slicing,
         reason = "a place is the index of a slot, and slots are never taken out of their list"
@@ -164,8 +165,8 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// ALERT-1: after any sequence of sights and removals the counters, their order and their counts are those of a
-        /// twin that searches a list.
+        /// ALERT-1: after any sequence of sights and removals the counters, their order and their
+        /// counts are those of a twin that searches a list.
         #[test]
         fn the_bound_agrees_with_its_naive_twin(steps in prop::collection::vec((0u32..30, 0u8..8), 1..400), capacity in 1usize..20) {
             let mut counters = Counters::with_capacity(capacity);

@@ -1,8 +1,8 @@
 //! Anomalies: traffic that is worth an alert and refuses nothing (ALERT-1..3).
 //!
-//! Fed with finished requests by the control loop, which also gives the time; what goes over a threshold is handed back
-//! to be told. How an alert is written and bounded is `alert/mod.rs`, how counters and cooldowns outlive a restart is
-//! `alert/document.rs`.
+//! Fed with finished requests by the control loop, which also gives the time; what goes over a
+//! threshold is handed back to be told. How an alert is written and bounded is `alert/mod.rs`, how
+//! counters and cooldowns outlive a restart is `alert/document.rs`.
 
 use weir_shared::client::Client;
 use weir_shared::event::Finished;
@@ -58,8 +58,8 @@ impl Anomalies {
         }
     }
 
-    /// Counts one finished request in each of its scopes; `tell` hears of each threshold that was passed outside of a
-    /// cooldown.
+    /// Counts one finished request in each of its scopes; `tell` hears of each threshold that was
+    /// passed outside of a cooldown.
     pub(crate) fn count(&mut self, finished: &Finished, now_ms: u64, mut tell: impl FnMut(Over)) {
         let client = Client::of(finished.address);
         let asn = finished
@@ -105,7 +105,8 @@ impl Anomalies {
         }
     }
 
-    /// At the end of a clock hour, what the cooldowns held back in it; those that have run out are dropped.
+    /// At the end of a clock hour, what the cooldowns held back in it; those that have run out are
+    /// dropped.
     pub(crate) fn turn(&mut self, now_ms: u64) -> Option<Summary> {
         self.cooldowns.turn(now_ms)
     }
@@ -130,7 +131,8 @@ fn count_one(
 ) {
     let counter = counters.seen(scope);
     for (measure, window) in Measure::ALL.into_iter().zip(&mut counter.windows) {
-        // A window without a threshold counts as well: a threshold set later finds the hour as it was.
+        // A window without a threshold counts as well: a threshold set later finds the hour as it
+        // was.
         window.add(measure.span(), now_ms, measure.amount(bytes));
         let Some(threshold) = measure.threshold(thresholds) else {
             continue;
@@ -214,8 +216,8 @@ mod tests {
             .collect()
     }
 
-    /// ALERT-1: every scope counts apart, an IPv6 client as its /64; over is more than the threshold, which is told with
-    /// the count.
+    /// ALERT-1: every scope counts apart, an IPv6 client as its /64; over is more than the
+    /// threshold, which is told with the count.
     #[test]
     fn each_scope_counts_apart() {
         let mut anomalies = anomalies(|set| {
@@ -246,8 +248,8 @@ mod tests {
         assert_eq!(all[0].cooldown_ends, Time(NOW + HOUR));
     }
 
-    /// ALERT-1: the windows are those of the limits: two buckets, the earlier one weighted; bytes as well as requests,
-    /// minutes as well as hours.
+    /// ALERT-1: the windows are those of the limits: two buckets, the earlier one weighted; bytes
+    /// as well as requests, minutes as well as hours.
     #[test]
     fn each_measure_has_its_window() {
         for (set, expected) in [
@@ -279,7 +281,8 @@ mod tests {
         }
     }
 
-    /// ALERT-1: an AS number counts only if the lookup answered before the end, and one that stands for none never.
+    /// ALERT-1: an AS number counts only if the lookup answered before the end, and one that stands
+    /// for none never.
     #[test]
     fn an_as_number_counts_where_it_is_known() {
         let mut anomalies = anomalies(|set| set.asn = per_minute(1));
@@ -318,7 +321,8 @@ mod tests {
         assert!(anomalies.counters.rows().is_empty());
     }
 
-    /// ALERT-3: each watched netblock is a scope of its own, also inside another, and only what lies inside counts.
+    /// ALERT-3: each watched netblock is a scope of its own, also inside another, and only what
+    /// lies inside counts.
     #[test]
     fn watched_netblocks_are_scopes() {
         let mut anomalies = anomalies(|set| {
@@ -378,8 +382,8 @@ mod tests {
     }
 
     proptest! {
-        /// ALERT-1, ALERT-2: over any sequence of clients, bytes and times, the alerts are those of a twin that remembers
-        /// every request.
+        /// ALERT-1, ALERT-2: over any sequence of clients, bytes and times, the alerts are those of
+        /// a twin that remembers every request.
         #[test]
         fn alerts_agree_with_a_naive_twin(steps in prop::collection::vec((0u8..4, 0u64..100_000, 0u64..40), 1..150)) {
             let (requests, bytes) = (4u64, 300u64);

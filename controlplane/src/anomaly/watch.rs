@@ -1,4 +1,5 @@
-//! The watched netblocks of `WAF_WATCH_NETS`, found by address: for their counters and for `client_group` (ALERT-3).
+//! The watched netblocks of `WAF_WATCH_NETS`, found by address: for their counters and for
+//! `client_group` (ALERT-3).
 
 use std::net::IpAddr;
 

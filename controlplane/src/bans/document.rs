@@ -1,5 +1,6 @@
-//! bans.json: `{"version":1,"bans":[…]}`, oldest first. The form of an entry is [`Ban`]'s; here is what makes entries
-//! complete and distinct, and what becomes of a ban that an edit and memory both changed.
+//! bans.json: `{"version":1,"bans":[…]}`, oldest first. The form of an entry is [`Ban`]'s; here is
+//! what makes entries complete and distinct, and what becomes of a ban that an edit and memory both
+//! changed.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -14,7 +15,8 @@ use crate::state::document::{Document, Entry};
 /// bans.json
 pub(crate) struct BansFile;
 
-/// What names a ban in the file and in memory. The ledger and the reading of the file see to it that no two share it.
+/// What names a ban in the file and in memory. The ledger and the reading of the file see to it
+/// that no two share it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub(crate) struct BanKey {
     /// Its netblock.
@@ -24,8 +26,8 @@ pub(crate) struct BanKey {
 }
 
 impl BanKey {
-    /// The name of a ban. A ban of which nobody knows when it was made counts as made in 1970; none is left like that
-    /// once it was read or made.
+    /// The name of a ban. A ban of which nobody knows when it was made counts as made in 1970; none
+    /// is left like that once it was read or made.
     pub(crate) fn of(ban: &Ban) -> Self {
         Self {
             netblock: ban.netblock,
@@ -53,7 +55,8 @@ impl Document for BansFile {
     }
 
     fn check(_: &Arc<Ban>, _: &mut HashSet<BanKey>) -> Result<(), String> {
-        // Two bans of one netblock and one moment are made distinct, not refused: both may have been written by hand.
+        // Two bans of one netblock and one moment are made distinct, not refused: both may have
+        // been written by hand.
         Ok(())
     }
 
@@ -65,7 +68,8 @@ impl Document for BansFile {
             if widened != entry.netblock {
                 Arc::make_mut(entry).netblock = widened;
             }
-            // The first entry of a key keeps it; those without one, and repeated ones, look for theirs afterwards.
+            // The first entry of a key keeps it; those without one, and repeated ones, look for
+            // theirs afterwards.
             if entry.ban_started.is_none() || !taken.insert(BanKey::of(entry)) {
                 open.push(place);
             }
@@ -73,7 +77,8 @@ impl Document for BansFile {
         if open.is_empty() {
             return bans;
         }
-        // An entry without a start that was read before, and not written since, keeps the start it was given then.
+        // An entry without a start that was read before, and not written since, keeps the start it
+        // was given then.
         let mut given: HashMap<(Netblock, u64), Vec<Time>> = HashMap::new();
         for ban in base.iter().rev() {
             if let Some(start) = ban.ban_started
@@ -107,8 +112,8 @@ impl Document for BansFile {
         bans
     }
 
-    /// Every member is the edit's, but the two that memory adds to a ban after it was made: a copy from before does not
-    /// undo a lift.
+    /// Every member is the edit's, but the two that memory adds to a ban after it was made: a copy
+    /// from before does not undo a lift.
     fn refresh(held: &Arc<Ban>, stale: &Arc<Ban>) -> Arc<Ban> {
         let mut fresh = Arc::clone(stale);
         if fresh.lifted.is_none() && held.lifted.is_some() {
@@ -129,9 +134,9 @@ impl Document for BansFile {
     }
 }
 
-/// A ban that an edit changed from `before` to `theirs` while memory holds `ours` (STATE-4). After it was made, memory
-/// changes two members of a ban, `lifted` and `notes`: unless the edit changed them they are as in memory, so that an
-/// edited reason does not undo a lift.
+/// A ban that an edit changed from `before` to `theirs` while memory holds `ours` (STATE-4). After
+/// it was made, memory changes two members of a ban, `lifted` and `notes`: unless the edit changed
+/// them they are as in memory, so that an edited reason does not undo a lift.
 pub(super) fn merge(before: &Ban, ours: &Ban, theirs: &Arc<Ban>) -> Arc<Ban> {
     let mut merged = Arc::clone(theirs);
     if theirs.lifted == before.lifted && ours.lifted != theirs.lifted {
@@ -155,8 +160,8 @@ mod tests {
         bans.iter().map(|ban| ban.ban_started.unwrap().0).collect()
     }
 
-    /// BAN-4: an entry without a start gets the moment it was read, and the same again when it is read again; two alike
-    /// are two.
+    /// BAN-4: an entry without a start gets the moment it was read, and the same again when it is
+    /// read again; two alike are two.
     #[test]
     fn a_missing_start_is_filled_in_once() {
         let bare = ban(r#"{"netblock":"203.0.113.0/24","ban_expires":"permanent"}"#);
@@ -167,7 +172,8 @@ mod tests {
         assert_eq!(starts(&again), [1000, 1001, 5000]);
     }
 
-    /// STATE-4: no two bans share a name, whatever a hand wrote; those that were unique keep theirs.
+    /// STATE-4: no two bans share a name, whatever a hand wrote; those that were unique keep
+    /// theirs.
     #[test]
     fn names_are_unique() {
         let dated = |at: u64| {
@@ -198,7 +204,8 @@ mod tests {
         assert_eq!(read("2001:db8::1/96"), "2001:db8::/64");
     }
 
-    /// STATE-4: of a ban that both sides changed, the edit's members are as in the edit, and what memory added stays.
+    /// STATE-4: of a ban that both sides changed, the edit's members are as in the edit, and what
+    /// memory added stays.
     #[test]
     fn two_changes_of_one_ban_meet() {
         let before = ban(

@@ -6,7 +6,8 @@ use weir_shared::ban::{Ban, Expiry};
 
 use super::document::BanKey;
 
-/// Who may be dropped, by end: [`DropOrder::first`] is the rule of BAN-5. Ties go to the lower netblock.
+/// Who may be dropped, by end: [`DropOrder::first`] is the rule of BAN-5. Ties go to the lower
+/// netblock.
 #[derive(Default)]
 pub(crate) struct DropOrder {
     /// Lifted ones, by the moment they stopped refusing.
@@ -18,7 +19,8 @@ pub(crate) struct DropOrder {
 }
 
 impl DropOrder {
-    /// The next to go: the ended or lifted one with the oldest end, else the automatic one that ends soonest.
+    /// The next to go: the ended or lifted one with the oldest end, else the automatic one that
+    /// ends soonest.
     pub(crate) fn first(&self, now_ms: u64) -> Option<BanKey> {
         let ended = |set: &BTreeSet<(u64, BanKey)>| {
             set.first().filter(|(end_ms, _)| *end_ms <= now_ms).copied()

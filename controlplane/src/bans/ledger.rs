@@ -1,7 +1,9 @@
-//! The ban ledger: every ban that is held, who may be banned next, and who goes when it is full (BAN-1..5).
+//! The ban ledger: every ban that is held, who may be banned next, and who goes when it is full
+//! (BAN-1..5).
 //!
-//! Plain structs on one thread; time is an argument. It keeps the index that the data plane reads up to date, but
-//! leaves handing it out to `publish.rs`, and files, logs and the client table to the control loop.
+//! Plain structs on one thread; time is an argument. It keeps the index that the data plane reads
+//! up to date, but leaves handing it out to `publish.rs`, and files, logs and the client table to
+//! the control loop.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -22,8 +24,9 @@ use super::document::{BanKey, BansFile, merge};
 use super::drop_order::DropOrder;
 use crate::state::Change;
 
-/// A break that waited longer than this, or lies ahead of the clock, is banned from the moment it is seen: the clock
-/// was moved, or the loop stood still, and a ban that is half over protects nobody.
+/// A break that waited longer than this, or lies ahead of the clock, is banned from the moment it
+/// is seen: the clock was moved, or the loop stood still, and a ban that is half over protects
+/// nobody.
 const LATE_MS: u64 = 5_000;
 
 /// Every ban held.
@@ -31,15 +34,15 @@ pub(crate) struct Ledger {
     rules: Rules,
     /// At most [`Rules::max_bans`].
     bans: BTreeMap<BanKey, Arc<Ban>>,
-    /// Who may be dropped, in three orders. None of them depends on the time, so no step is needed when a ban ends,
-    /// and a clock that is set back cannot leave a ban in the wrong one.
+    /// Who may be dropped, in three orders. None of them depends on the time, so no step is needed
+    /// when a ban ends, and a clock that is set back cannot leave a ban in the wrong one.
     order: DropOrder,
     /// What the data plane is to see.
     index: BanIndex,
     /// Whether [`Ledger::index`] differs from what was last taken.
     index_changed: bool,
-    /// While an edit is taken in: the netblocks that it touched. Each is indexed once, at the end: an edit of many bans of
-    /// one netblock would otherwise look at all of them for each.
+    /// While an edit is taken in: the netblocks that it touched. Each is indexed once, at the end:
+    /// an edit of many bans of one netblock would otherwise look at all of them for each.
     touched: Option<BTreeSet<Netblock>>,
     /// Bans that were looked at for the index.
     #[cfg(test)]
@@ -61,8 +64,8 @@ pub(crate) struct Rules {
     pub(crate) prefixes: PrefixLengths,
     /// `WAF_MAX_BANS`
     pub(crate) max_bans: usize,
-    /// Observe mode: bans made are observed ones, and observed ones count. In enforce mode observed bans neither
-    /// refuse nor stand in the way of a ban nor escalate (CHECK-3).
+    /// Observe mode: bans made are observed ones, and observed ones count. In enforce mode observed
+    /// bans neither refuse nor stand in the way of a ban nor escalate (CHECK-3).
     pub(crate) observe: bool,
 }
 
@@ -109,8 +112,9 @@ impl Ledger {
     /// Takes in what bans.json held at the start.
     ///
     /// # Errors
-    /// How many bans there are that may not be dropped, if that is more than `WAF_MAX_BANS`: neither the bound nor an
-    /// administrator's ban is given up for the other, the operator decides.
+    /// How many bans there are that may not be dropped, if that is more than `WAF_MAX_BANS`:
+    /// neither the bound nor an administrator's ban is given up for the other, the operator
+    /// decides.
     pub(crate) fn new(rules: Rules, bans: Vec<Arc<Ban>>, now_ms: u64) -> Result<Self, usize> {
         let mut ledger = Self {
             rules,
@@ -135,7 +139,8 @@ impl Ledger {
         Ok(ledger)
     }
 
-    /// Bans the netblock of a client that broke a limit, unless it is banned already (BAN-1, BAN-2).
+    /// Bans the netblock of a client that broke a limit, unless it is banned already (BAN-1,
+    /// BAN-2).
     pub(crate) fn break_limit(&mut self, broken: &LimitExceeded, now_ms: u64) -> BreakOutcome {
         let at_ms = match now_ms.checked_sub(broken.at_ms) {
             Some(late) if late <= LATE_MS => broken.at_ms,
@@ -174,16 +179,17 @@ impl Ledger {
         BreakOutcome::Banned(key)
     }
 
-    /// Adds the circumstances to a ban. They are gathered after the ban was published: counting a netblock's requests
-    /// walks the client table, and no one should slip through meanwhile (BAN-8).
+    /// Adds the circumstances to a ban. They are gathered after the ban was published: counting a
+    /// netblock's requests walks the client table, and no one should slip through meanwhile
+    /// (BAN-8).
     pub(crate) fn note(&mut self, key: BanKey, notes: Notes) {
         if let Some(ban) = self.bans.get_mut(&key) {
             Arc::make_mut(ban).notes = Some(notes);
         }
     }
 
-    /// Makes an administrator's ban, even while another lasts (BAN-3). In observe mode it is an observed one like every
-    /// ban that is made there (CHECK-3).
+    /// Makes an administrator's ban, even while another lasts (BAN-3). In observe mode it is an
+    /// observed one like every ban that is made there (CHECK-3).
     ///
     /// # Errors
     /// [`Full`], which becomes 409.
@@ -209,7 +215,8 @@ impl Ledger {
         Ok(ban)
     }
 
-    /// Lifts every active ban that covers the client, observed ones too; gives them as they are now, oldest first.
+    /// Lifts every active ban that covers the client, observed ones too; gives them as they are
+    /// now, oldest first.
     pub(crate) fn lift(&mut self, client: Client, now_ms: u64) -> Vec<Arc<Ban>> {
         let lifted: Vec<(BanKey, Arc<Ban>)> = self
             .bans
@@ -227,9 +234,9 @@ impl Ledger {
         oldest_first(lifted.into_iter().map(|(_, ban)| ban).collect())
     }
 
-    /// Takes in an edit of bans.json (STATE-3, STATE-4). What is taken out goes first, so that it makes room for what is
-    /// added. Returns how many entries were turned away because every ban held is one that may not be dropped (BAN-5);
-    /// they count as dropped.
+    /// Takes in an edit of bans.json (STATE-3, STATE-4). What is taken out goes first, so that it
+    /// makes room for what is added. Returns how many entries were turned away because every ban
+    /// held is one that may not be dropped (BAN-5); they count as dropped.
     pub(crate) fn edit(&mut self, changes: &[Change<BansFile>], now_ms: u64) -> usize {
         self.touched = Some(BTreeSet::new());
         let refused = self.edit_bans(changes, now_ms);
@@ -273,7 +280,8 @@ impl Ledger {
         self.bans.len() < self.rules.max_bans || self.order.first(now_ms).is_some()
     }
 
-    /// Every ban, in no order that anybody may rely on: the thread that writes them puts them in order.
+    /// Every ban, in no order that anybody may rely on: the thread that writes them puts them in
+    /// order.
     pub(crate) fn all(&self) -> Vec<Arc<Ban>> {
         self.bans.values().cloned().collect()
     }
@@ -424,7 +432,8 @@ impl Ledger {
     }
 }
 
-/// A ban with its key. The reading of the file fills in `ban_started` when it reads an entry; should one come without, it begins now.
+/// A ban with its key. The reading of the file fills in `ban_started` when it reads an entry;
+/// should one come without, it begins now.
 fn keyed(mut ban: Arc<Ban>, now_ms: u64) -> (BanKey, Arc<Ban>) {
     let ban_started = ban.ban_started.unwrap_or_else(|| {
         let now = Time(now_ms);

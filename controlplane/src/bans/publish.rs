@@ -35,8 +35,8 @@ impl Publisher {
 
     /// Publishes what changed, if anything did.
     ///
-    /// Once it returns, a request that loads the snapshot sees every ban of the ledger: only now may the counters of
-    /// their clients be reset (LIMIT-6).
+    /// Once it returns, a request that loads the snapshot sees every ban of the ledger: only now
+    /// may the counters of their clients be reset (LIMIT-6).
     pub(crate) fn publish(&mut self, ledger: &mut Ledger, now_ms: u64) {
         let index = ledger.take_index();
         let can_ban = ledger.can_ban(now_ms);

@@ -108,7 +108,8 @@ fn only_bans_that_ran_out_feed_escalation() {
     assert_eq!(hours(&after), Some(6));
 }
 
-/// BAN-2: while a ban is active no further automatic one of the same netblock; BAN-3: an admin ban all the same.
+/// BAN-2: while a ban is active no further automatic one of the same netblock; BAN-3: an admin ban
+/// all the same.
 #[test]
 fn an_active_ban_stops_automatic_ones_only() {
     let mut ledger = ledger(10);
@@ -160,7 +161,8 @@ fn the_reason_names_the_limit() {
     );
 }
 
-/// LIMIT-8, BAN-1: a ban begins at the break, as the client was told, but not at a time that makes no sense.
+/// LIMIT-8, BAN-1: a ban begins at the break, as the client was told, but not at a time that makes
+/// no sense.
 #[test]
 fn a_ban_begins_at_the_break_unless_the_clock_moved() {
     let mut ledger = ledger(10);
@@ -177,8 +179,8 @@ fn a_ban_begins_at_the_break_unless_the_clock_moved() {
     }
 }
 
-/// BAN-5: ended and lifted ones first, oldest end first, whatever made them; then the automatic one that ends
-/// soonest; never active admin or permanent ones.
+/// BAN-5: ended and lifted ones first, oldest end first, whatever made them; then the automatic one
+/// that ends soonest; never active admin or permanent ones.
 #[test]
 fn the_ledger_drops_in_the_order_of_the_rule() {
     let mut ledger = ledger(5);
@@ -219,7 +221,8 @@ fn the_ledger_drops_in_the_order_of_the_rule() {
     assert!(ledger.can_ban(NOW + 9 * HOUR));
 }
 
-/// CHECK-3: in enforce mode an observed ban neither refuses, nor stands in the way of a ban, nor escalates.
+/// CHECK-3: in enforce mode an observed ban neither refuses, nor stands in the way of a ban, nor
+/// escalates.
 #[test]
 fn observed_bans_count_in_observe_mode_only() {
     for observe in [true, false] {
@@ -326,7 +329,8 @@ fn edit_of_all(bans: u32, netblocks: u32) -> (Ledger, Vec<Change<BansFile>>) {
     (ledger, before.into_iter().map(lift).collect())
 }
 
-/// BAN-8: the work of an edit grows with its entries and not with their square, also where all are of one netblock.
+/// BAN-8: the work of an edit grows with its entries and not with their square, also where all are
+/// of one netblock.
 #[test]
 fn the_work_of_an_edit_is_linear() {
     for netblocks in [1, 1000] {
@@ -534,8 +538,8 @@ fn any_op() -> impl Strategy<Value = Op> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(600))]
 
-    /// BAN-1, BAN-2, BAN-3, BAN-5, CHECK-3, STATE-3: the ledger and a plain list do the same, whatever happens in
-    /// whatever order, also when the clock is set back.
+    /// BAN-1, BAN-2, BAN-3, BAN-5, CHECK-3, STATE-3: the ledger and a plain list do the same,
+    /// whatever happens in whatever order, also when the clock is set back.
     #[test]
     fn the_ledger_agrees_with_its_naive_twin(max_bans in 1usize..6, observe in any::<bool>(), ops in prop::collection::vec(any_op(), 1..60)) {
         let (clients, netblocks) = (clients(), netblocks());
