@@ -1,5 +1,5 @@
-//! Strict JSON: a member that comes twice is a fault, which serde_json alone would pass over in silence and keep the last;
-//! and where in a text something stands.
+//! Strict JSON: a member that comes twice is a fault, which serde_json alone would pass over in
+//! silence and keep the last; and where in a text something stands.
 
 use std::fmt;
 
@@ -90,7 +90,8 @@ impl<'de> DeserializeSeed<'de> for Twice<'_> {
     }
 }
 
-/// Reads a whole value and fails. Inside of the value, because that is where serde_json notes the place.
+/// Reads a whole value and fails. Inside of the value, because that is where serde_json notes the
+/// place.
 struct Refuse<'a>(&'a str);
 
 impl Refuse<'_> {
@@ -150,7 +151,8 @@ pub(crate) struct Refused {
 
 /// Reads `text` to its end as `seed` says, and tells the place of what it refuses.
 ///
-/// Following the path costs an allocation a member: this is for a second reading, of what was refused.
+/// Following the path costs an allocation a member: this is for a second reading, of what was
+/// refused.
 pub(crate) fn explain<'de, S: DeserializeSeed<'de>>(
     seed: S,
     text: &'de [u8],
@@ -276,8 +278,8 @@ mod tests {
         }
     }
 
-    /// STATE-5: a member that comes twice is refused at its second value, at every level; the same name in two objects is
-    /// none.
+    /// STATE-5: a member that comes twice is refused at its second value, at every level; the same
+    /// name in two objects is none.
     #[test]
     fn a_member_that_comes_twice_is_refused() {
         let read = |text: &'static str| {

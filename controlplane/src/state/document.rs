@@ -1,5 +1,5 @@
-//! What the owner of a state file says about it: the names in it, the form of an entry, and the rules that only its owner
-//! knows. The rest of this folder works for any such file.
+//! What the owner of a state file says about it: the names in it, the form of an entry, and the
+//! rules that only its owner knows. The rest of this folder works for any such file.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -9,14 +9,14 @@ use serde::{Deserializer, Serialize};
 use serde_json::{Map, Value};
 use weir_shared::units::Time;
 
-/// Members of an entry that this version does not know, in the objects that hold them. Boxed: nearly every entry has
-/// none, and 20,000 empty maps are memory too.
+/// Members of an entry that this version does not know, in the objects that hold them. Boxed:
+/// nearly every entry has none, and 20,000 empty maps are memory too.
 pub(crate) type Unknown = Option<Box<Map<String, Value>>>;
 
 /// An entry as the file holds it.
 pub(crate) trait Entry: Clone + PartialEq + Serialize + Send + Sync + 'static {
-    /// Members of the entry in the file that this version does not know, empty unless the form of the entry itself holds
-    /// them.
+    /// Members of the entry in the file that this version does not know, empty unless the form of
+    /// the entry itself holds them.
     fn unknown(&self) -> &Unknown {
         &None
     }
@@ -80,12 +80,12 @@ pub(crate) trait Document: Sized + 'static {
     /// Refuses an entry that parses but cannot stand beside those `seen` before it.
     fn check(entry: &Self::Entry, seen: &mut HashSet<Self::Key>) -> Result<(), String>;
 
-    /// Completes what was read: members left out, keys made unique, bounds kept. `base` is what was last read or
-    /// written, so that an entry which is read twice is completed the same way.
+    /// Completes what was read: members left out, keys made unique, bounds kept. `base` is what was
+    /// last read or written, so that an entry which is read twice is completed the same way.
     fn complete(entries: Vec<Self::Entry>, base: &[Self::Entry], now: Time) -> Vec<Self::Entry>;
 
-    /// What an edit means by an entry of which its copy is older than what memory has written since. Memory's entry
-    /// stands with the edit's unknown members, unless an owner knows better.
+    /// What an edit means by an entry of which its copy is older than what memory has written
+    /// since. Memory's entry stands with the edit's unknown members, unless an owner knows better.
     fn refresh(held: &Self::Entry, stale: &Self::Entry) -> Self::Entry {
         let mut fresh = held.clone();
         fresh.keep(stale.unknown().clone());

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use super::text::Fault;
+use super::fault::Fault;
 
 /// Why the start stops.
 #[derive(Debug, thiserror::Error)]

@@ -1,9 +1,10 @@
-//! State files as a library: JSON files in one directory that belong to this service and that people edit while it runs
-//! (STATE-1..8). One thread alone touches the directory.
+//! State files as a library: JSON files in one directory that belong to this service and that
+//! people edit while it runs (STATE-1..8). One thread alone touches the directory.
 //!
-//! It knows no file: each owner says with a [`Document`] what its file holds, keeps what is true in memory, and decides
-//! what an edit means to it. `file.rs` says how the two sides agree, `diff.rs` what an edit is when an editor had an older
-//! copy open, `store.rs` how bytes reach the disk whole.
+//! It knows no file: each owner says with a [`Document`] what its file holds, keeps what is true in
+//! memory, and decides what an edit means to it. `file.rs` says how the two sides agree, `look.rs`
+//! and `write.rs` what the thread does with a file, `diff.rs` what an edit is when an editor had an
+//! older copy open, `commit.rs` how bytes reach the disk whole.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -16,14 +17,21 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use weir_shared::clock::Clock;
 use weir_shared::units::Time;
 
+mod commit;
 mod diff;
+mod disk;
+mod displaced;
 pub(crate) mod document;
 mod error;
+mod fault;
 mod file;
+mod look;
 pub(crate) mod schema;
+mod stat;
 mod store;
 pub(crate) mod text;
 mod watch;
+mod write;
 
 pub(crate) use diff::Change;
 pub use error::StateError;
@@ -32,8 +40,8 @@ pub use file::{FileCounts, WriteFault};
 #[cfg(test)]
 pub(crate) use file::{Job, TestFile};
 
+use disk::{AnyFile, Common, DiskFile};
 use document::Document;
-use file::{AnyFile, Common, DiskFile};
 use store::Store;
 use watch::{POLL, TICK, Watch};
 
@@ -62,7 +70,8 @@ pub(crate) struct Opened<D: Document> {
 /// A file for [`StateDir::start`].
 pub(crate) struct Registered(Box<dyn AnyFile>);
 
-/// The thread. Dropping it writes what is queued and waits for it; a write that fails then is not tried again.
+/// The thread. Dropping it writes what is queued and waits for it; a write that fails then is not
+/// tried again.
 pub(crate) struct StateThread {
     faults: Receiver<WriteFault>,
     stop: Arc<AtomicBool>,
@@ -103,7 +112,8 @@ impl StateDir {
         })
     }
 
-    /// Starts the thread and the watch. The first file is the one that answers wait for: it never waits for the others.
+    /// Starts the thread and the watch. The first file is the one that answers wait for: it never
+    /// waits for the others.
     ///
     /// # Errors
     /// [`StateError::Thread`]
@@ -251,8 +261,8 @@ impl Thread {
         }
         for file in others {
             wait = wait.min(guarded(file, common, unreachable));
-            // What an answer waits for need not wait for every other file: each takes two syncs, and a busy disk may take
-            // seconds for them.
+            // What an answer waits for need not wait for every other file: each takes two syncs,
+            // and a busy disk may take seconds for them.
             if let Some(first) = first
                 && first.is_awaited()
             {
@@ -263,8 +273,8 @@ impl Thread {
     }
 }
 
-/// The thread. What ends it before its time is a bug; the process ends with it, since a service that saves nothing any more
-/// must not look alive.
+/// The thread. What ends it before its time is a bug; the process ends with it, since a service
+/// that saves nothing any more must not look alive.
 fn guard(thread: Thread) {
     if catch_unwind(AssertUnwindSafe(|| thread.run())).is_err() {
         tracing::error!(
@@ -274,8 +284,8 @@ fn guard(thread: Thread) {
     }
 }
 
-/// A turn of one file. A panic in it is a bug; it counts as a write that failed, is reported like one, and neither the
-/// other files nor the next try suffer from it.
+/// A turn of one file. A panic in it is a bug; it counts as a write that failed, is reported like
+/// one, and neither the other files nor the next try suffer from it.
 #[expect(
     clippy::disallowed_methods,
     reason = "the edge: what the files do with the time is given to them"

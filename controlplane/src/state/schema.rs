@@ -1,7 +1,9 @@
-//! What a state file's JSON Schema says of it (STATE-8): whether it fits, and which members it names. The others are
-//! unknown to this version: they are kept beside the entry and written back, at every level.
+//! What a state file's JSON Schema says of it (STATE-8): whether it fits, and which members it
+//! names. The others are unknown to this version: they are kept beside the entry and written back,
+//! at every level.
 //!
-//! A file is never held whole: its entries are judged one by one, and the rest of it with empty lists.
+//! A file is never held whole: its entries are judged one by one, and the rest of it with empty
+//! lists.
 
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
@@ -149,8 +151,8 @@ fn put_back(members: &mut Map<String, Value>, unknown: &Map<String, Value>) {
 mod tests {
     use super::*;
 
-    /// STATE: what a schema does not name is unknown, inside of what it names as well, also where that may be null; it is
-    /// put back where it was, unless what held it is gone.
+    /// STATE: what a schema does not name is unknown, inside of what it names as well, also where
+    /// that may be null; it is put back where it was, unless what held it is gone.
     #[test]
     fn what_is_not_named_is_kept_where_it_was() {
         let schema = json!({

@@ -132,8 +132,8 @@ impl Setup {
 /// Saves a text as some editor does.
 type Way<'a> = &'a dyn Fn(&str);
 
-/// STATE-3: an edit is seen in whatever way an editor saves, and own writes are none; STATE-5: a half-written file
-/// is not taken for a bad one.
+/// STATE-3: an edit is seen in whatever way an editor saves, and own writes are none; STATE-5: a
+/// half-written file is not taken for a bad one.
 #[test]
 fn every_way_of_saving_is_seen() {
     let setup = setup();
@@ -230,7 +230,8 @@ fn a_write_waits_for_half_an_edit() {
     assert_eq!(setup.counts().edits_bad, 0);
 }
 
-/// STATE-3: entries taken out are removed, and a deleted file is all of them taken out; a touch is no edit.
+/// STATE-3: entries taken out are removed, and a deleted file is all of them taken out; a touch is
+/// no edit.
 #[test]
 fn what_is_taken_out_is_removed() {
     let setup = setup();
@@ -245,7 +246,8 @@ fn what_is_taken_out_is_removed() {
     );
 }
 
-/// STATE-4: a write takes in an edit made since, and a document that does not contain an edit yet gets it.
+/// STATE-4: a write takes in an edit made since, and a document that does not contain an edit yet
+/// gets it.
 #[test]
 fn a_write_takes_in_an_edit_made_since() {
     let setup = setup();
@@ -297,7 +299,8 @@ fn a_mended_edit_is_taken_in() {
     assert!(!setup.dir.path().join("bans.json.bad").exists());
 }
 
-/// STATE-4: an editor that opened the file before a write and saves into it after has not saved into nothing.
+/// STATE-4: an editor that opened the file before a write and saves into it after has not saved
+/// into nothing.
 #[test]
 fn an_edit_of_the_replaced_file_is_taken_in() {
     let setup = setup();
@@ -313,8 +316,8 @@ fn an_edit_of_the_replaced_file_is_taken_in() {
     assert_eq!(setup.on_disk(), all);
 }
 
-/// STATE-2, STATE-7: whatever step fails, the one who waits is told at once, the last good file stays, and once the
-/// disk is well the document is written without being sent again.
+/// STATE-2, STATE-7: whatever step fails, the one who waits is told at once, the last good file
+/// stays, and once the disk is well the document is written without being sent again.
 #[test]
 fn a_failing_disk_is_told_and_tried_again() {
     let setup = setup();
@@ -373,7 +376,8 @@ fn awaited_bans_go_first() {
     );
 }
 
-/// STATE-7: a directory that is removed while the service runs is made again with all that was in it.
+/// STATE-7: a directory that is removed while the service runs is made again with all that was in
+/// it.
 #[test]
 fn a_removed_directory_is_made_again() {
     let setup = setup();
@@ -389,7 +393,8 @@ fn a_removed_directory_is_made_again() {
     assert_eq!(setup.edit().2, [BanKey::of(&ban(2))]);
 }
 
-/// STATE-4: a directory that was replaced by another adds what it holds; what it lacks was not taken out by an edit.
+/// STATE-4: a directory that was replaced by another adds what it holds; what it lacks was not
+/// taken out by an edit.
 #[test]
 fn a_replaced_directory_takes_nothing_out() {
     use rustix::fs::{CWD, RenameFlags, renameat_with};
@@ -471,7 +476,8 @@ fn a_newer_document_replaces_the_one_that_waits() {
     assert_eq!(setup.on_disk(), ["203.0.3.0/24"]);
 }
 
-/// STATE-3: clients are edited the same way: what was changed and taken out is told, the rest is not.
+/// STATE-3: clients are edited the same way: what was changed and taken out is told, the rest is
+/// not.
 #[test]
 fn clients_are_edited_too() {
     let setup = setup();
@@ -620,8 +626,8 @@ fn written(setup: &Setup) -> Time {
     read["written"].as_str().unwrap().parse().unwrap()
 }
 
-/// STATE-3: a file whose entries did not change is not written again, so that no open editor warns; neither is an edit
-/// that the service would have written the same way.
+/// STATE-3: a file whose entries did not change is not written again, so that no open editor warns;
+/// neither is an edit that the service would have written the same way.
 #[test]
 fn what_did_not_change_is_not_written() {
     let setup = setup();
@@ -658,8 +664,8 @@ fn each_write_has_its_moment() {
     assert_eq!(written(&setup), Time(NOW + 1));
 }
 
-/// STATE-4: an editor reads, the service writes, the editor saves what it read with one ban more: what it did not see
-/// stays, a lift is not undone, and what it took out is gone.
+/// STATE-4: an editor reads, the service writes, the editor saves what it read with one ban more:
+/// what it did not see stays, a lift is not undone, and what it took out is gone.
 #[test]
 fn a_stale_copy_forgets_nothing() {
     let setup = setup();
@@ -687,8 +693,8 @@ fn a_stale_copy_forgets_nothing() {
     );
 }
 
-/// STATE-4: of clients that were counted while an editor had the file open the counts stay, and clients that were dropped
-/// meanwhile do not come back.
+/// STATE-4: of clients that were counted while an editor had the file open the counts stay, and
+/// clients that were dropped meanwhile do not come back.
 #[test]
 fn a_stale_copy_rolls_no_counter_back() {
     let setup = setup();
@@ -723,7 +729,8 @@ fn a_stale_copy_rolls_no_counter_back() {
     assert_eq!((after.row.client, after.row.refused), (Client::V4(2), 9));
 }
 
-/// STATE-7: a bug in the thread is a write that failed: who waits is told, it is reported, and the next try succeeds.
+/// STATE-7: a bug in the thread is a write that failed: who waits is told, it is reported, and the
+/// next try succeeds.
 #[test]
 fn a_panic_is_a_write_that_failed() {
     let setup = setup();

@@ -1,5 +1,6 @@
-//! Seeing that somebody saved a state file (STATE-3): a watch on the directory, because editors save by rename, and the
-//! time a file must lie still before it is judged. Where no events come the slow poll finds the edit.
+//! Seeing that somebody saved a state file (STATE-3): a watch on the directory, because editors
+//! save by rename, and the time a file must lie still before it is judged. Where no events come the
+//! slow poll finds the edit.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -8,7 +9,7 @@ use crossbeam_channel::Sender;
 use notify::event::{AccessKind, AccessMode};
 use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 
-use super::store::Stat;
+use super::stat::Stat;
 
 /// How often the directory is looked at without any event.
 pub(super) const POLL: Duration = Duration::from_secs(2);
@@ -16,13 +17,16 @@ pub(super) const POLL: Duration = Duration::from_secs(2);
 pub(super) const TICK: Duration = Duration::from_millis(25);
 /// A file that fits is taken in after it has not changed for this long.
 pub(super) const SETTLE: Duration = Duration::from_millis(120);
-/// A file that does not fit may be half of one that does: it is reported after it has not changed for this long.
+/// A file that does not fit may be half of one that does: it is reported after it has not changed
+/// for this long.
 pub(super) const SETTLE_BAD: Duration = Duration::from_millis(500);
 /// A file that is gone may be about to come back: some editors delete and create.
 pub(super) const SETTLE_GONE: Duration = Duration::from_millis(500);
-/// A bad file may still be in the hands of a slow writer, who would go on writing to the file set aside.
+/// A bad file may still be in the hands of a slow writer, who would go on writing to the file set
+/// aside.
 pub(super) const SETTLE_ASIDE: Duration = Duration::from_secs(1);
-/// How long a file that was replaced is kept open: an editor that opened it before may write to it after.
+/// How long a file that was replaced is kept open: an editor that opened it before may write to it
+/// after.
 pub(super) const LINGER: Duration = Duration::from_secs(2);
 
 /// The watch on the directory.

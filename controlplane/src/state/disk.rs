@@ -1,0 +1,201 @@
+//! The thread's side of a state file: what is known of the file on disk, and what is to be written.
+//!
+//! Nothing here waits long: a write that has to wait (an edit is half saved, the disk is full)
+//! stays queued and the thread goes on. Time is an argument.
+
+use std::fs::File;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Sender, bounded};
+use weir_shared::clock::Clock;
+use weir_shared::units::Time;
+
+use super::diff::Base;
+use super::document::Document;
+use super::error::StateError;
+use super::file::{Counters, Edit, Job, Saved, Shared, StateFile, WriteFault};
+use super::schema::FileSchema;
+use super::stat::{Hash, Seen, Stat};
+use super::store::Store;
+use super::text::{self, Envelope};
+use super::watch::Stillness;
+
+/// Edits of one file that wait for the owner; it takes them every few milliseconds, an
+/// administrator saves every few seconds. While they fill the channel further ones wait on disk.
+const EDITS: usize = 64;
+
+/// What every file needs.
+pub(super) struct Common {
+    pub(super) store: Store,
+    pub(super) clock: Clock,
+    pub(super) faults: Sender<WriteFault>,
+    /// Nobody takes edits any more.
+    pub(super) stopping: bool,
+}
+
+/// The thread's side of a file, whatever is in it.
+pub(super) trait AnyFile: Send {
+    /// One look and, if there is something to write, one try. Returns how long nothing needs to be
+    /// done.
+    fn turn(&mut self, common: &Common, now: Instant, unreachable: Option<&str>) -> Duration;
+    /// A turn ended by a panic: it counts as a write that failed.
+    fn fail_by_bug(&mut self, common: &Common, now: Instant) -> Duration;
+    /// Whether somebody waits for the outcome of a write.
+    fn is_awaited(&mut self) -> bool;
+    /// Whether there is something to write.
+    fn has_job(&mut self) -> bool;
+    /// The stop waits no longer.
+    fn give_up(&mut self);
+    /// The directory was made anew: nothing in it was taken out by an administrator, and all of it
+    /// has to be written.
+    fn rebuild(&mut self);
+}
+
+/// The thread's side of a file: what is known of it, and what is to be written.
+pub(super) struct DiskFile<D: Document> {
+    pub(super) schema: FileSchema,
+    pub(super) base: Base<D>,
+    pub(super) envelope: Envelope,
+    /// The last edit that was taken in.
+    pub(super) revision: u64,
+    pub(super) edits: Sender<Edit<D>>,
+    pub(super) shared: Arc<Shared<D>>,
+    /// None where there is no file.
+    pub(super) on_disk: Option<Seen>,
+    /// The file is as a write of the base would leave it. If not, the next document is written
+    /// though no entry changed.
+    pub(super) clean: bool,
+    /// The file was read within the grain of its own time stamp: a change right after would look
+    /// like none.
+    pub(super) racy: bool,
+    /// The file as it stands was reported as bad.
+    pub(super) bad: Option<Seen>,
+    pub(super) still: Stillness,
+    /// A write that failed after its rename may stand on disk all the same: it is ours, no edit.
+    pub(super) attempt: Option<Attempt<D>>,
+    pub(super) displaced: Option<Displaced>,
+    pub(super) job: Option<Job<D>>,
+    /// They waited for documents that lacked an edit, and wait for the next one now.
+    pub(super) waiting: Vec<Saved>,
+    pub(super) outage: Option<Outage>,
+    /// A read that failed was reported.
+    pub(super) unread: bool,
+}
+
+pub(super) struct Attempt<D: Document> {
+    pub(super) hash: Hash,
+    pub(super) entries: Vec<D::Entry>,
+    pub(super) at: Time,
+}
+
+/// The file that was replaced last, still open: an editor may have opened it before, and write to
+/// it after.
+pub(super) struct Displaced {
+    pub(super) file: File,
+    pub(super) stat: Stat,
+    /// The moment it is of.
+    pub(super) written: Time,
+    pub(super) still: Stillness,
+    pub(super) until: Instant,
+}
+
+pub(super) struct Outage {
+    pub(super) wait: Duration,
+    pub(super) retry_at: Instant,
+}
+
+impl<D: Document> DiskFile<D> {
+    /// Reads the file at start (STATE-6). Also gives the owner's side, and what was read.
+    pub(super) fn open(
+        store: &Store,
+        wake: &Sender<()>,
+        now: Time,
+    ) -> Result<(Self, StateFile<D>), StateError> {
+        let path = store.path(D::FILE);
+        let read = store
+            .recover(D::FILE)
+            .and_then(|()| store.read(D::FILE))
+            .map_err(|error| StateError::Read {
+                path: path.clone(),
+                error,
+            })?;
+        let schema = text::schema::<D>()?;
+        let (base, envelope, on_disk) = match read {
+            None => (Base::new(Vec::new(), None), Envelope::new::<D>(), None),
+            Some((bytes, seen)) => {
+                let content = text::parse::<D>(&schema, &bytes)
+                    .map_err(|fault| StateError::DoesNotFit { path, fault })?;
+                let entries = D::complete(content.entries, &[], now);
+                let base = Base::new(entries, content.written);
+                (base, content.envelope, Some(seen))
+            }
+        };
+        let (edits_out, edits) = bounded(EDITS);
+        let shared = Arc::new(Shared {
+            queued: Mutex::new(None),
+            counters: Counters::default(),
+        });
+        let file = StateFile {
+            edits,
+            shared: Arc::clone(&shared),
+            wake: wake.clone(),
+        };
+        let disk = Self {
+            schema,
+            base,
+            envelope,
+            revision: 0,
+            edits: edits_out,
+            shared,
+            on_disk,
+            // A hand may have left out what was completed, or a version before this one has written
+            // it.
+            clean: false,
+            racy: false,
+            bad: None,
+            still: Stillness::default(),
+            attempt: None,
+            displaced: None,
+            job: None,
+            waiting: Vec::new(),
+            outage: None,
+            unread: false,
+        };
+        Ok((disk, file))
+    }
+
+    pub(super) fn entries(&self) -> &[D::Entry] {
+        self.base.entries()
+    }
+
+    /// Takes the document that the owner sent, if there is one and it holds every edit.
+    pub(super) fn accept(&mut self) {
+        let Some(mut job) = self.shared.queued().take() else {
+            return;
+        };
+        if let Some(older) = self.job.take() {
+            self.waiting.extend(older.saved);
+        }
+        self.waiting.append(&mut job.saved);
+        if job.revision < self.revision {
+            return;
+        }
+        job.saved = std::mem::take(&mut self.waiting);
+        text::with_unknown::<D>(&mut job.entries, self.base.entries());
+        D::sort(&mut job.entries);
+        self.job = Some(job);
+    }
+
+    /// Whether a write should be tried now.
+    pub(super) fn is_due(&self, common: &Common, now: Instant) -> bool {
+        match (&self.job, &self.outage) {
+            (None, _) => false,
+            // Somebody waits for the answer: no use in making them wait for the next try as well.
+            (Some(job), Some(outage)) => {
+                !job.saved.is_empty() || outage.retry_at <= now || common.stopping
+            }
+            (Some(_), None) => true,
+        }
+    }
+}

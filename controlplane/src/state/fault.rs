@@ -1,0 +1,51 @@
+//! Why an edited file is not taken: what does not fit, and where (STATE-5, STATE-6).
+
+use std::io;
+
+/// The most characters of a fault's message and of its pointer.
+const MAX_QUOTE: usize = 300;
+
+/// Why a file cannot be taken.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("line {line}, column {column}, at \"{pointer}\": {message}")]
+pub struct Fault {
+    pub(crate) line: usize,
+    pub(crate) column: usize,
+    /// JSON Pointer (RFC 6901); empty for the whole document.
+    pub(crate) pointer: String,
+    pub(crate) message: String,
+}
+
+impl Fault {
+    /// Nobody may read the file.
+    pub(crate) fn unreadable(error: &io::Error) -> Self {
+        Self::new(0, 0, "", &error.to_string())
+    }
+
+    pub(super) fn new(line: usize, column: usize, pointer: &str, message: &str) -> Self {
+        Self {
+            line,
+            column,
+            pointer: shortened(pointer),
+            message: shortened(message),
+        }
+    }
+}
+
+/// A fault quotes what it found, and that may be a megabyte, or a command to a terminal: its
+/// beginning, on one line, is enough to find it by.
+fn shortened(text: &str) -> String {
+    let mut short = String::new();
+    for (place, character) in text.chars().enumerate() {
+        if place == MAX_QUOTE {
+            short.push('…');
+            break;
+        }
+        if character.is_control() {
+            short.extend(character.escape_default());
+        } else {
+            short.push(character);
+        }
+    }
+    short
+}

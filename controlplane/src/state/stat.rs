@@ -1,0 +1,121 @@
+//! A file as it was last seen: what tells one state of it from the next, and its whole content.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::MetadataExt;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use sha2::{Digest, Sha256};
+
+/// No state file comes near this; what is larger is a mistake, and reading it would take the memory
+/// of the service.
+const MAX_BYTES: u64 = 256 << 20;
+/// Far above the grain of any file system's time stamps.
+const GRAIN_NS: i128 = 120_000_000;
+
+/// SHA-256 of a file's content.
+pub(super) type Hash = [u8; 32];
+
+/// What tells one state of a file from the next without reading it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Stat {
+    pub(super) device: u64,
+    pub(super) inode: u64,
+    pub(super) size: u64,
+    pub(super) modified_ns: i128,
+    pub(super) changed_ns: i128,
+}
+
+/// A file's content as it was last read or written.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seen {
+    pub(super) stat: Stat,
+    pub(super) hash: Hash,
+}
+
+impl Stat {
+    pub(super) fn of(found: &fs::Metadata) -> Self {
+        let nanoseconds =
+            |seconds: i64, rest: i64| i128::from(seconds) * 1_000_000_000 + i128::from(rest);
+        Self {
+            device: found.dev(),
+            inode: found.ino(),
+            size: found.size(),
+            modified_ns: nanoseconds(found.mtime(), found.mtime_nsec()),
+            changed_ns: nanoseconds(found.ctime(), found.ctime_nsec()),
+        }
+    }
+
+    /// Whether the content changed a moment ago. Time stamps have the grain of the kernel's tick:
+    /// within it two contents of one size can carry the same.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "compared with time stamps of the disk, which no test turns"
+    )]
+    pub(super) fn is_racy(&self) -> bool {
+        let now_ns = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |since| i128::try_from(since.as_nanos()).unwrap_or(0));
+        (0..GRAIN_NS).contains(&(now_ns - self.modified_ns))
+    }
+
+    /// The same file with the same content, renames aside.
+    pub(super) fn same_content(&self, other: &Self) -> bool {
+        (self.device, self.inode, self.size, self.modified_ns)
+            == (other.device, other.inode, other.size, other.modified_ns)
+    }
+}
+
+/// The whole content of an open file. The stat is the one from before the read: if the file grew
+/// meanwhile, the next look sees a difference and reads again.
+pub(super) fn content(file: &mut File) -> io::Result<(Vec<u8>, Seen)> {
+    let before = file.metadata()?;
+    if before.size() > MAX_BYTES {
+        return Err(io::Error::other(format!(
+            "it is larger than {} MiB",
+            MAX_BYTES >> 20
+        )));
+    }
+    let mut bytes = Vec::with_capacity(usize::try_from(before.size()).unwrap_or(0) + 1);
+    io::Seek::rewind(file)?;
+    file.take(MAX_BYTES).read_to_end(&mut bytes)?;
+    let hash = Sha256::digest(&bytes).into();
+    Ok((
+        bytes,
+        Seen {
+            stat: Stat::of(&before),
+            hash,
+        },
+    ))
+}
+
+/// Whether an open file still is what `seen` says.
+pub(super) fn unchanged(file: &File, seen: &Stat) -> io::Result<bool> {
+    Ok(Stat::of(&file.metadata()?).same_content(seen))
+}
+
+/// The stat of an open file.
+pub(super) fn stat_of(file: &File) -> io::Result<Stat> {
+    Ok(Stat::of(&file.metadata()?))
+}
+
+/// The hash of what would be written.
+#[derive(Default)]
+pub(super) struct Digester(Sha256);
+
+impl Digester {
+    pub(super) fn finish(self) -> Hash {
+        self.0.finalize().into()
+    }
+}
+
+impl Write for Digester {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.update(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
