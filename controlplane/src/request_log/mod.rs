@@ -1,0 +1,294 @@
+//! The request log: one JSON object a line for each request, written by a thread of its own
+//! (LOG-1..3).
+//!
+//! Records arrive in batches over a bounded channel and are turned into text here, many lines a
+//! write. Which requests are logged (`WAF_LOG_REQUESTS`) and what happens to a batch that finds the
+//! channel full are the sender's business. Alerts arrive as whole lines over a channel of their
+//! own, also where no request is logged (ALERT-4).
+//!
+//! The thread looks into the channel on a short tick and never waits on it: a waiting receiver
+//! costs each sender a lock and a wake-up on the request path. Emptied batches go back to the
+//! workers.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::Thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
+use weir_shared::record::Batch;
+use weir_shared::settings::Settings;
+
+mod line;
+
+use line::{Form, number};
+
+/// How often the channel is looked into.
+const TICK: Duration = Duration::from_millis(20);
+/// How often a write is tried again that failed.
+const RETRY: Duration = Duration::from_secs(1);
+/// Lines are gathered up to this size before a write.
+const CHUNK_BYTES: usize = 64 << 10;
+/// A stop waits no longer than this for a reader that does not read.
+const STOP_WAIT: Duration = Duration::from_secs(5);
+
+/// The number of records that were lost to a full channel so far.
+pub type Lost = Arc<dyn Fn() -> u64 + Send + Sync>;
+
+/// The handle to the writer's thread.
+pub struct RequestLog {
+    control: Sender<Control>,
+    thread: Thread,
+    /// Disconnected when the thread has ended.
+    ended: Receiver<()>,
+}
+
+enum Control {
+    Reopen,
+    Stop,
+}
+
+impl RequestLog {
+    /// Opens the log and starts the writer. Emptied batches go to `spare`, for the workers to fill
+    /// again. `lines` are alerts, each with its line break; with `WAF_LOG_REQUESTS=off` nothing
+    /// else is written.
+    ///
+    /// # Errors
+    /// One sentence, if `WAF_LOG_FILE` cannot be opened.
+    pub fn start(
+        settings: &Settings,
+        records: Receiver<Batch>,
+        spare: Sender<Batch>,
+        lines: Receiver<Vec<u8>>,
+        lost: Lost,
+    ) -> Result<Self, String> {
+        let target = Target::open(settings.log.file.clone())?;
+        let (control, orders) = bounded(8);
+        let (ending, ended) = bounded(0);
+        let writer = Writer {
+            form: Form::new(settings),
+            records,
+            spare,
+            lines,
+            orders,
+            lost,
+            lost_logged: 0,
+            target,
+            pending: Vec::with_capacity(CHUNK_BYTES + (CHUNK_BYTES >> 2)),
+            written: 0,
+            failing: false,
+            _ending: ending,
+        };
+        let thread = weir_shared::threads::spawn("weir-log", move || writer.run())
+            .map_err(|error| format!("the thread of the request log cannot be started: {error}"))?
+            .thread()
+            .clone();
+        Ok(Self {
+            control,
+            thread,
+            ended,
+        })
+    }
+
+    /// Opens `WAF_LOG_FILE` again, after what came so far is written to the old one (SIGUSR1, for
+    /// log rotation).
+    pub fn reopen(&self) {
+        // Full: as many are waiting already, one more would change nothing.
+        let _ = self.control.try_send(Control::Reopen);
+        self.thread.unpark();
+    }
+
+    /// Writes what is in the channel and ends the thread. A reader that does not read is waited for
+    /// 5 seconds.
+    pub fn stop(self) {
+        let _ = self.control.send_timeout(Control::Stop, STOP_WAIT);
+        self.thread.unpark();
+        let _ = self.ended.recv_timeout(STOP_WAIT);
+    }
+}
+
+/// Where lines go.
+struct Target {
+    file: File,
+    /// None is standard output.
+    path: Option<PathBuf>,
+}
+
+impl Target {
+    fn open(path: Option<PathBuf>) -> Result<Self, String> {
+        let file = match &path {
+            Some(path) => append(path).map_err(|error| {
+                format!(
+                    "WAF_LOG_FILE {} cannot be opened: {error}; make it writable or unset WAF_LOG_FILE",
+                    path.display()
+                )
+            })?,
+            // Its own descriptor: the standard library's would copy every line through a line
+            // buffer.
+            None => io::stdout()
+                .as_fd()
+                .try_clone_to_owned()
+                .map(File::from)
+                .map_err(|error| format!("standard output cannot be opened: {error}"))?,
+        };
+        Ok(Self { file, path })
+    }
+}
+
+fn append(path: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(0o640)
+        .open(path)
+}
+
+/// The thread.
+struct Writer {
+    form: Form,
+    records: Receiver<Batch>,
+    spare: Sender<Batch>,
+    lines: Receiver<Vec<u8>>,
+    orders: Receiver<Control>,
+    lost: Lost,
+    lost_logged: u64,
+    target: Target,
+    /// Lines not written yet; grows to a chunk and one batch.
+    pending: Vec<u8>,
+    /// Bytes of `pending` that are written.
+    written: usize,
+    failing: bool,
+    _ending: Sender<()>,
+}
+
+impl Writer {
+    fn run(mut self) {
+        loop {
+            if self.orders.is_empty() && (self.failing || self.is_idle()) {
+                // Not the channel's own wait: it gives way to other threads several times before it
+                // sleeps.
+                std::thread::park_timeout(if self.failing { RETRY } else { TICK });
+            }
+            let order = self.orders.try_recv();
+            self.drain();
+            match order {
+                Ok(Control::Reopen) => self.reopen(),
+                Ok(Control::Stop) | Err(TryRecvError::Disconnected) => return,
+                Err(TryRecvError::Empty) => {}
+            }
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.records.is_empty() && self.lines.is_empty()
+    }
+
+    /// Writes what waits in the channels at this moment, and no more: in an overload that fills
+    /// them as fast as they are emptied, rotation and the line about lost lines must still come.
+    fn drain(&mut self) {
+        for _ in 0..self.lines.len() + self.records.len() {
+            // What cannot be written stays; the channels fill, and what does not fit into them is
+            // counted by its sender.
+            if self.pending.len() >= CHUNK_BYTES && !self.write() {
+                return;
+            }
+            // Alerts first: they are few, and matter most when there are many records.
+            if let Ok(line) = self.lines.try_recv() {
+                self.pending.extend_from_slice(&line);
+            } else if let Ok(mut batch) = self.records.try_recv() {
+                self.form.lines(&batch, &mut self.pending);
+                batch.clear();
+                // Enough are kept already: this one is freed.
+                let _ = self.spare.try_send(batch);
+            }
+        }
+        self.note_losses();
+        self.write();
+    }
+
+    /// One line that tells how many are missing.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the time of one line of the log, at the edge"
+    )]
+    fn note_losses(&mut self) {
+        let lost = (self.lost)();
+        if let Some(count) = lost.checked_sub(self.lost_logged).filter(|n| *n > 0) {
+            self.lost_logged = lost;
+            let now_ms = SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .map_or(0, |since| {
+                    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+                });
+            let out = &mut self.pending;
+            out.extend_from_slice(b"{\"time\":\"");
+            self.form.stamp.write(now_ms, out);
+            out.extend_from_slice(b"\",\"event\":\"log_lines_dropped\",\"count\":");
+            number(count, out);
+            out.extend_from_slice(b"}\n");
+        }
+    }
+
+    /// Writes the pending lines; false if some are left.
+    fn write(&mut self) -> bool {
+        while let Some(rest) = self.pending.get(self.written..).filter(|r| !r.is_empty()) {
+            match self.target.file.write(rest) {
+                Ok(0) => break,
+                Ok(count) => self.written += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    if !self.failing {
+                        tracing::error!(
+                            "the request log cannot be written: {error}; it is tried again every second, and lines that find no room are counted"
+                        );
+                    }
+                    self.failing = true;
+                    return false;
+                }
+            }
+        }
+        if self.failing {
+            tracing::info!("the request log is written again");
+        }
+        self.failing = false;
+        self.pending.clear();
+        self.written = 0;
+        true
+    }
+
+    fn reopen(&mut self) {
+        let Some(path) = self.target.path.clone() else {
+            return;
+        };
+        if !self.write() {
+            // The old file takes no more: a line it has only a part of goes whole to the new one.
+            let done = self.pending.get(..self.written).unwrap_or_default();
+            self.written = done
+                .iter()
+                .rposition(|byte| *byte == b'\n')
+                .map_or(0, |at| at + 1);
+        }
+        match Target::open(Some(path)) {
+            Ok(target) => {
+                self.target = target;
+                self.write();
+            }
+            Err(error) => tracing::error!("{error}; the old file is written on"),
+        }
+    }
+}
+
+/// Entry point for the fuzz targets: the lines of a batch.
+#[cfg(fuzzing)]
+pub fn lines(settings: &Settings, batch: &Batch) -> Vec<u8> {
+    let mut out = Vec::new();
+    Form::new(settings).lines(batch, &mut out);
+    out
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,519 @@
+use std::fs;
+use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use crossbeam_channel::never;
+use http::{HeaderName, HeaderValue, StatusCode, Version};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use weir_shared::record::{Record, Text};
+use weir_shared::settings::{LogRequests, WatchNet};
+use weir_shared::units::Time;
+use weir_shared::verdict::{Action, AppliedPercent, Counts, Group, LimitKind};
+
+use super::line::{Stamp, address, escaped, milliseconds};
+use super::*;
+
+fn settings(log_file: Option<PathBuf>) -> Settings {
+    let mut settings = Settings::default();
+    settings.log.instance_name = Some("edge-1".to_owned());
+    settings.log.file = log_file;
+    settings.log.request_headers = ["x-tag", "authorization", "cookie", "set-cookie", "x-tag"]
+        .map(HeaderName::from_static)
+        .to_vec();
+    settings
+}
+
+/// A request with nothing known beyond what every request has.
+fn bare(batch: &mut Batch, path: &str) -> Record {
+    Record {
+        at_ms: 1_795_276_800_007,
+        request_id: batch.keep(Some("r1")),
+        client: "203.0.113.7".parse().unwrap(),
+        address: "203.0.113.7".parse().unwrap(),
+        group: Group::Default,
+        forwarded_for: Text::NONE,
+        scheme: "http",
+        method: batch.keep(Some("GET")),
+        host: Text::NONE,
+        path: batch.keep(Some(path)),
+        query: Text::NONE,
+        version: Version::HTTP_11,
+        user_agent: Text::NONE,
+        referer: Text::NONE,
+        content_type: Text::NONE,
+        content_length: None,
+        headers: batch.keep_headers(std::iter::empty()),
+        has_authorization: false,
+        has_cookie: false,
+        websocket: false,
+        status: None,
+        response_content_type: Text::NONE,
+        cache_control: Text::NONE,
+        location: Text::NONE,
+        action: Action::Passed,
+        enforced: true,
+        limit_hit: None,
+        limit_percent: None,
+        bytes_percent: None,
+        country: Text::NONE,
+        asn: Text::NONE,
+        as_name: Text::NONE,
+        counts: None,
+        request_bytes: 0,
+        response_bytes: 0,
+        total_us: 1000,
+        lookup_wait_us: None,
+        connect_us: None,
+        first_byte_us: None,
+    }
+}
+
+fn full(batch: &mut Batch) -> Record {
+    let tags = ["one", "two"].map(HeaderValue::from_static);
+    Record {
+        client: "2001:db8:1:2::/64".parse().unwrap(),
+        address: "2001:db8:1:2::9".parse().unwrap(),
+        group: Group::Allow,
+        forwarded_for: batch.keep(Some("192.0.2.1, 192.0.2.2")),
+        scheme: "https",
+        method: batch.keep(Some("POST")),
+        host: batch.keep(Some("example.org")),
+        query: batch.keep(Some("c=d")),
+        user_agent: batch.keep(Some("x\"y")),
+        referer: batch.keep(Some("http://r/")),
+        content_type: batch.keep(Some("text/plain")),
+        content_length: Some(12),
+        headers: batch.keep_headers(tags.iter().map(|value| (0, value))),
+        has_authorization: true,
+        has_cookie: true,
+        status: Some(StatusCode::TOO_MANY_REQUESTS),
+        response_content_type: batch.keep(Some("text/html")),
+        cache_control: batch.keep(Some("no-store")),
+        location: batch.keep(Some("/next")),
+        action: Action::RateLimited,
+        enforced: false,
+        limit_hit: Some(LimitKind::HourBytes),
+        limit_percent: Some(AppliedPercent {
+            percent: 50,
+            setting: "WAF_ASN_LIMIT_PERCENT",
+        }),
+        bytes_percent: Some(AppliedPercent {
+            percent: 20,
+            setting: "WAF_ASN_BYTES_PERCENT",
+        }),
+        country: batch.keep(Some("DE")),
+        asn: batch.keep(Some("AS64496")),
+        as_name: batch.keep(Some("Example")),
+        counts: Some(Counts {
+            requests: [1, 22, 333].into(),
+            bytes: [4444, 255, 256].into(),
+        }),
+        request_bytes: 12,
+        response_bytes: 34,
+        total_us: 1_234,
+        lookup_wait_us: Some(10),
+        connect_us: Some(500),
+        first_byte_us: Some(12_000),
+        ..bare(batch, "/a%20b")
+    }
+}
+
+/// Batches as the workers send them.
+fn batch(count: usize, path: &str) -> Batch {
+    let mut batch = Batch::default();
+    for _ in 0..count {
+        batch.add(|batch| bare(batch, path));
+    }
+    batch
+}
+
+fn line(fill: impl FnOnce(&mut Batch) -> Record) -> String {
+    let (mut batch, mut out) = (Batch::default(), Vec::new());
+    batch.add(fill);
+    Form::new(&settings(None)).lines(&batch, &mut out);
+    String::from_utf8(out).unwrap()
+}
+
+/// LOG: every member in its order and under its name.
+#[test]
+fn a_line_has_every_member_in_its_order() {
+    let expected = concat!(
+        r#"{"time":"2026-11-21T16:00:00.007Z","event":"request","instance":"edge-1","request_id":"r1","#,
+        r#""client":"2001:db8:1:2::/64","address":"2001:db8:1:2::9","netblock":"2001:db8:1::/56","client_group":"allow","#,
+        r#""forwarded_for":"192.0.2.1, 192.0.2.2","scheme":"https","method":"POST","host":"example.org","#,
+        r#""path":"/a%20b","query":"c=d","protocol":"HTTP/1.1","user_agent":"x\"y","referer":"http://r/","#,
+        r#""content_type":"text/plain","content_length":12,"headers":{"x-tag":"one, two"},"#,
+        r#""has_authorization":true,"has_cookie":true,"websocket":false,"status":429,"#,
+        r#""response_content_type":"text/html","cache_control":"no-store","location":"/next","#,
+        r#""action":"rate_limited","enforced":false,"limit_hit":"hour_bytes","#,
+        r#""limit_percent":{"percent":50,"setting":"WAF_ASN_LIMIT_PERCENT"},"#,
+        r#""bytes_percent":{"percent":20,"setting":"WAF_ASN_BYTES_PERCENT"},"#,
+        r#""country":"DE","asn":"AS64496","as_name":"Example","#,
+        r#""counts":{"minute":1,"hour":22,"day":333,"minute_bytes":4444,"hour_bytes":255,"day_bytes":256},"#,
+        r#""bytes":{"request":12,"response":34},"#,
+        r#""timings":{"total":1.234,"lookup_wait":0.01,"connect":0.5,"first_byte":12}}"#,
+        "\n"
+    );
+    assert_eq!(line(full), expected);
+    let counts = &serde_json::from_str::<Value>(&line(full)).unwrap()["counts"];
+    let names: Vec<_> = counts.as_object().unwrap().keys().collect();
+    assert_eq!(names, LimitKind::ALL.map(LimitKind::name));
+}
+
+/// LOG: what is not known is absent.
+#[test]
+fn what_is_unknown_is_absent() {
+    let read: Value = serde_json::from_str(&line(|batch| bare(batch, "/"))).unwrap();
+    assert_eq!(
+        read,
+        json!({"time":"2026-11-21T16:00:00.007Z","event":"request","instance":"edge-1","request_id":"r1",
+            "client":"203.0.113.7","address":"203.0.113.7","netblock":"203.0.113.0/24","client_group":"default",
+            "scheme":"http","method":"GET","path":"/","protocol":"HTTP/1.1",
+            "has_authorization":false,"has_cookie":false,"websocket":false,"action":"passed","enforced":true,
+            "bytes":{"request":0,"response":0},"timings":{"total":1}})
+    );
+}
+
+proptest! {
+        /// LOG-2: one line of valid JSON whatever bytes a client sends, and the readable ones
+        /// arrive as they were.
+        #[test]
+        fn hostile_bytes_stay_in_one_line(raw in prop::collection::vec(any::<u8>(), 0..80), unicode in "\\PC{0,20}[\u{80}-\u{9f}\u{2028}\"\\\\]?") {
+            for bytes in [raw.as_slice(), unicode.as_bytes()] {
+                let mut inside = Vec::new();
+                escaped(bytes, &mut inside);
+                let inside = String::from_utf8(inside).unwrap();
+let breaks = inside.chars().any(|c| c.is_control() || c == '\u{2028}' || c == '\u{2029}');
+                prop_assert!(!breaks);
+                let read: String = serde_json::from_str(&format!("\"{inside}\"")).unwrap();
+                prop_assert_eq!(read, String::from_utf8_lossy(bytes).into_owned());
+                let value = HeaderValue::from_bytes(bytes).unwrap_or(HeaderValue::from_static("a"));
+                let line = line(|batch| {
+                    let text = batch.keep(Some(bytes));
+                    let headers = batch.keep_headers([(0, &value)].into_iter());
+                    Record {
+                        request_id: text, forwarded_for: text, method: text, host: text, path: text, query: text,
+                        user_agent: text, referer: text, content_type: text, headers, location: text,
+                        ..bare(batch, "/")
+                    }
+                });
+                prop_assert_eq!(line.matches('\n').count(), 1);
+                prop_assert!(line.ends_with('\n'));
+                let read: Value = serde_json::from_str(&line).unwrap();
+                prop_assert_eq!(read["user_agent"].as_str(), Some(&*String::from_utf8_lossy(bytes)));
+            }
+        }
+
+        /// LOG: numbers and addresses are written as the standard library would.
+        #[test]
+        fn numbers_agree_with_the_standard_library(value in any::<u64>(), shift in 0u32..64, octets in any::<[u8; 4]>()) {
+            let value = value >> shift;
+            let mut out = Vec::new();
+            number(value, &mut out);
+            prop_assert_eq!(std::str::from_utf8(&out).unwrap(), value.to_string());
+            out.clear();
+            // Those that a float holds exactly.
+            let value = value >> 14;
+            milliseconds(value, &mut out);
+            let read: f64 = std::str::from_utf8(&out).unwrap().parse().unwrap();
+            prop_assert_eq!(read, value as f64 / 1000.0);
+            prop_assert!(!out.contains(&b'.') || out.last() != Some(&b'0'));
+            out.clear();
+            address(octets.into(), &mut out);
+            prop_assert_eq!(std::str::from_utf8(&out).unwrap(), Ipv4Addr::from(octets).to_string());
+        }
+
+        /// LOG: the second that is kept gives the same text as asking the calendar each time.
+        #[test]
+        fn the_stamp_agrees_with_the_calendar(times in prop::collection::vec(1_795_276_800_000u64..1_795_276_803_000, 1..20)) {
+            let mut stamp = Stamp::default();
+            for at in times {
+                let mut out = Vec::new();
+                stamp.write(at, &mut out);
+                let text = String::from_utf8(out).unwrap();
+                prop_assert_eq!(text.parse::<Time>(), Ok(Time(at)));
+                prop_assert_eq!(text.len(), "2026-11-21T16:00:00.000Z".len());
+            }
+        }
+    }
+
+/// Nobody takes emptied batches.
+fn spares() -> Sender<Batch> {
+    bounded(1).0
+}
+
+fn none_lost() -> Lost {
+    Arc::new(|| 0)
+}
+
+fn lines(path: &Path) -> Vec<Value> {
+    fs::read_to_string(path)
+        .unwrap_or_default()
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !done() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::yield_now();
+    }
+}
+
+/// LOG: the file is opened again without a line lost or doubled; what was sent before is in the old
+/// one.
+#[test]
+fn a_rotated_log_loses_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, old) = (dir.path().join("log"), dir.path().join("log.1"));
+    let (send, receive) = bounded(10_000);
+    let log = RequestLog::start(
+        &settings(Some(path.clone())),
+        receive,
+        spares(),
+        never(),
+        none_lost(),
+    )
+    .unwrap();
+    for _ in 0..500 {
+        send.send(batch(1, "/before")).unwrap();
+    }
+    fs::rename(&path, &old).unwrap();
+    log.reopen();
+    until("the file is there again", || path.exists());
+    for _ in 0..500 {
+        send.send(batch(2, "/after")).unwrap();
+    }
+    log.stop();
+    assert_eq!(lines(&old).len(), 500);
+    assert_eq!(lines(&path).len(), 1000);
+    assert!(lines(&path).iter().all(|line| line["path"] == "/after"));
+    use std::os::unix::fs::PermissionsExt;
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o007, 0);
+}
+
+/// LOG: a turn ends though the channel is filled as fast as it is emptied, so that an order to open
+/// the file again and the line about lost lines come through an overload.
+#[test]
+fn a_turn_ends_in_an_overload() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("log");
+    let (send, lines_in) = bounded(64);
+    let mut writer = Writer {
+        form: Form::new(&settings(None)),
+        records: never(),
+        spare: spares(),
+        lines: lines_in,
+        orders: never(),
+        lost: none_lost(),
+        lost_logged: 0,
+        target: Target::open(Some(path.clone())).unwrap(),
+        pending: Vec::new(),
+        written: 0,
+        failing: false,
+        _ending: bounded(0).0,
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            let send = send.clone();
+            // Without a receiver the senders end.
+            scope.spawn(move || {
+                while !matches!(
+                    send.try_send(b"{}\n".to_vec()),
+                    Err(crossbeam_channel::TrySendError::Disconnected(_))
+                ) {}
+            });
+        }
+        until("the channel is full", || send.is_full());
+        writer.drain();
+        drop(writer);
+        assert_eq!(lines(&path).len(), 64);
+    });
+}
+
+/// LOG: a batch comes back empty once its lines are written, for its worker to fill again.
+#[test]
+fn emptied_batches_come_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("log");
+    let (send, receive) = bounded(8);
+    let (back, spare) = bounded(8);
+    let settings = settings(Some(path.clone()));
+    let log = RequestLog::start(&settings, receive, back, never(), none_lost()).unwrap();
+    send.send(batch(3, "/")).unwrap();
+    log.stop();
+    assert!(spare.try_recv().unwrap().is_empty());
+    assert_eq!(lines(&path).len(), 3);
+}
+
+/// LOG: lines that were lost are counted in the log, each loss once.
+#[test]
+fn losses_are_logged_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("log");
+    let (send, receive) = bounded(8);
+    let lost = Arc::new(AtomicU64::new(0));
+    let counter = Arc::clone(&lost);
+    let log = RequestLog::start(
+        &settings(Some(path.clone())),
+        receive,
+        spares(),
+        never(),
+        Arc::new(move || counter.load(Ordering::Relaxed)),
+    )
+    .unwrap();
+    lost.store(3, Ordering::Relaxed);
+    until("the loss is logged", || lines(&path).len() == 1);
+    lost.store(5, Ordering::Relaxed);
+    send.send(batch(1, "/")).unwrap();
+    log.stop();
+    let lost: Vec<_> = lines(&path)
+        .iter()
+        .filter(|line| line["event"] == "log_lines_dropped")
+        .map(|line| line["count"].as_u64().unwrap())
+        .collect();
+    assert_eq!(lost, [3, 2]);
+}
+
+/// LOG: a reader that stalls blocks neither the sender nor the stop; what it takes later are whole
+/// lines.
+#[test]
+fn a_stalled_reader_blocks_nobody() {
+    let (mut reader, writer) = io::pipe().unwrap();
+    let (send, receive) = bounded(4);
+    let (control, orders) = bounded(8);
+    let (ending, ended) = bounded(0);
+    let thread = Writer {
+        form: Form::new(&settings(None)),
+        records: receive,
+        spare: spares(),
+        lines: never(),
+        orders,
+        lost: none_lost(),
+        lost_logged: 0,
+        target: Target {
+            file: File::from(std::os::fd::OwnedFd::from(writer)),
+            path: None,
+        },
+        pending: Vec::new(),
+        written: 0,
+        failing: false,
+        _ending: ending,
+    };
+    let thread = std::thread::spawn(move || thread.run()).thread().clone();
+    let log = RequestLog {
+        control,
+        thread,
+        ended,
+    };
+    let mut refused = 0;
+    // Far more than a pipe, a chunk and the channel hold; each send returns at once.
+    until("the channel is full", || {
+        if send.try_send(batch(200, "/")).is_err() {
+            refused += 1;
+        }
+        refused > 1000
+    });
+    drop(send);
+    let taken = std::thread::spawn(move || {
+        let mut all = String::new();
+        io::Read::read_to_string(&mut reader, &mut all).unwrap();
+        all
+    });
+    log.stop();
+    let all = taken.join().unwrap();
+    assert_eq!(all.lines().count() % 200, 0);
+    for line in all.lines() {
+        serde_json::from_str::<Value>(line).unwrap();
+    }
+}
+
+/// ALERT-4: alerts are whole lines among the requests, and come also where no request is logged.
+#[test]
+fn alerts_are_lines_of_the_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("log");
+    let mut settings = settings(Some(path.clone()));
+    settings.log.requests = LogRequests::Off;
+    let (send, lines_in) = bounded(4);
+    let log = RequestLog::start(&settings, never(), spares(), lines_in, none_lost()).unwrap();
+    send.send(b"{\"event\":\"alert\"}\n".to_vec()).unwrap();
+    until("the alert is written", || lines(&path).len() == 1);
+    send.send(b"{\"event\":\"alert\"}\n".to_vec()).unwrap();
+    drop(send);
+    log.stop();
+    assert_eq!(lines(&path), vec![json!({"event":"alert"}); 2]);
+}
+
+/// ALERT-3: a watched client is marked in `client_group`, by the narrowest netblock; the lists come
+/// first.
+#[test]
+fn a_watched_client_is_marked() {
+    let mut settings = settings(None);
+    settings.anomalies.watch_nets = [("office", "203.0.113.0/24"), ("desk", "203.0.113.7/32")]
+        .map(|(name, netblock)| WatchNet {
+            name: name.to_owned(),
+            netblock: netblock.parse().unwrap(),
+        })
+        .to_vec();
+    let mut form = Form::new(&settings);
+    for (address, group, expected) in [
+        ("203.0.113.8", Group::Default, "watch:office"),
+        ("203.0.113.7", Group::Default, "watch:desk"),
+        ("203.0.113.7", Group::Allow, "allow"),
+        ("203.0.113.7", Group::Deny, "deny"),
+        ("203.0.114.7", Group::Default, "default"),
+    ] {
+        let (mut batch, mut out) = (Batch::default(), Vec::new());
+        batch.add(|batch| Record {
+            address: address.parse().unwrap(),
+            group,
+            ..bare(batch, "/")
+        });
+        form.lines(&batch, &mut out);
+        let line: Value = serde_json::from_slice(&out).unwrap();
+        assert_eq!(line["client_group"], expected, "{address}");
+    }
+}
+
+/// SETTING-1: a log file that cannot be opened stops the start with a sentence that names it.
+#[test]
+fn a_log_file_that_cannot_be_opened_stops_the_start() {
+    let (_send, receive) = bounded(1);
+    let error = RequestLog::start(
+        &settings(Some("/dev/null/log".into())),
+        receive,
+        spares(),
+        never(),
+        none_lost(),
+    )
+    .err()
+    .unwrap();
+    assert!(
+        error.starts_with("WAF_LOG_FILE /dev/null/log cannot be opened: "),
+        "{error}"
+    );
+}
+
+#[test]
+#[ignore = "a measurement: run with --release --nocapture"]
+fn time_of_a_line() {
+    let mut form = Form::new(&settings(None));
+    let mut out = Vec::with_capacity(1 << 20);
+    let mut one = Batch::default();
+    one.add(full);
+    for (name, batch) in [("bare", batch(1, "/a/b")), ("full", one)] {
+        let start = Instant::now();
+        for _ in 0..500_000 {
+            if out.len() > CHUNK_BYTES {
+                out.clear();
+            }
+            form.lines(std::hint::black_box(&batch), &mut out);
+        }
+        eprintln!("{name}: {} ns a line", start.elapsed().as_nanos() / 500_000);
+    }
+}
