@@ -1,5 +1,6 @@
-//! Judging what a service answered (LOOKUP-1, LOOKUP-3, LOOKUP-4). Pure. What is not an answer is a failure and is never
-//! kept; what is one, but names no country, is an answer: the client is unknown.
+//! Judging what a service answered (LOOKUP-1, LOOKUP-3, LOOKUP-4). Pure. What is not an answer is a
+//! failure and is never kept; what is one, but names no country, is an answer: the client is
+//! unknown.
 
 use std::borrow::Cow;
 
@@ -134,7 +135,8 @@ mod tests {
         Ok([country, asn, name].map(|text| (!text.is_empty()).then(|| text.to_owned())))
     }
 
-    /// LOOKUP-1, LOOKUP-4: an answer of geojs, the forms of AS numbers, 64512, `nil` and no country.
+    /// LOOKUP-1, LOOKUP-4: an answer of geojs, the forms of AS numbers, 64512, `nil` and no
+    /// country.
     #[test]
     fn answers_are_read_in_every_form() {
         let geojs = r#"{"country_code3":"USA","country":"United States","continent_code":"NA","city":"nil","region":"nil",

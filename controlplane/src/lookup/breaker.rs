@@ -1,5 +1,5 @@
-//! When to ask and when to leave it: the circuit breaker for the service as a whole, the back-off for one client
-//! (LOOKUP-3, section 13, item 10). Pure: time is an argument, nanoseconds of the monotonic clock.
+//! When to ask and when to leave it: the circuit breaker for the service as a whole, the back-off
+//! for one client (LOOKUP-3). Pure: time is an argument, nanoseconds of the monotonic clock.
 
 use std::collections::HashMap;
 
@@ -92,7 +92,8 @@ impl Breaker {
         opens
     }
 
-    /// The service itself says when it wants to be asked again (`Retry-After`). Tells whether the breaker opens by it.
+    /// The service itself says when it wants to be asked again (`Retry-After`). Tells whether the
+    /// breaker opens by it.
     pub(super) fn pause(&mut self, until_ns: u64) -> bool {
         self.failures = self.failures.saturating_add(1);
         let was_open = matches!(self.state, State::Open(_));
@@ -104,7 +105,8 @@ impl Breaker {
     }
 }
 
-/// When each client whose lookup failed may be asked about again. At most as many as there are clients.
+/// When each client whose lookup failed may be asked about again. At most as many as there are
+/// clients.
 #[derive(Debug, Default)]
 pub(super) struct BackOff {
     waits: HashMap<Client, Wait>,
@@ -134,7 +136,8 @@ impl BackOff {
         if self.waits.len() >= MAX_CLIENTS && !self.waits.contains_key(&client) {
             self.waits.retain(|_, wait| now_ns < wait.until_ns);
         }
-        // With so many failing, the breaker is what protects the service; this one starts over some time.
+        // With so many failing, the breaker is what protects the service; this one starts over some
+        // time.
         if self.waits.len() < MAX_CLIENTS || self.waits.contains_key(&client) {
             let tries = (tries + 1).min(63);
             self.waits.insert(client, Wait { tries, until_ns });
@@ -154,7 +157,7 @@ mod tests {
 
     const S: u64 = SECOND_NS;
 
-    /// LOOKUP-3, section 13, item 10: open after 5 failures in a row, for 30 s, then one probe; its outcome decides.
+    /// LOOKUP-3: open after 5 failures in a row, for 30 s, then one probe; its outcome decides.
     #[test]
     fn the_breaker_opens_after_five_failures_and_sends_one_probe() {
         let mut breaker = Breaker::default();
@@ -204,7 +207,7 @@ mod tests {
         assert_eq!(breaker.ask(120 * S), Gate::Probe);
     }
 
-    /// LOOKUP-3, section 13, item 10: 10 s, doubling, at most 10 min; an answer forgets it.
+    /// LOOKUP-3: 10 s, doubling, at most 10 min; an answer forgets it.
     #[test]
     fn a_client_is_asked_about_again_with_growing_pauses() {
         let (mut back_off, client) = (BackOff::default(), Client::V4(1));

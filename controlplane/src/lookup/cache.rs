@@ -1,5 +1,6 @@
-//! The answers of the service, kept `WAF_LOOKUP_TTL`, at most 20,000: what lookups.json holds (LOOKUP-2). Pure: time is
-//! an argument, milliseconds since 1970, because answers outlive a restart.
+//! The answers of the service, kept `WAF_LOOKUP_TTL`, at most 20,000: what lookups.json holds
+//! (LOOKUP-2). Pure: time is an argument, milliseconds since 1970, because answers outlive a
+//! restart.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -39,7 +40,8 @@ impl Cache {
         }
     }
 
-    /// The answer about a client and how long it still holds, milliseconds. One that is too old is dropped.
+    /// The answer about a client and how long it still holds, milliseconds. One that is too old is
+    /// dropped.
     pub(super) fn fresh(&mut self, client: Client, now_ms: u64) -> Option<(Arc<Lookup>, u64)> {
         let (answered_ms, lookup) = self.answers.get(&client)?;
         // An answer from the future, of a clock that was set back, is a new one.
@@ -71,8 +73,8 @@ impl Cache {
         }
     }
 
-    /// Every answer that still holds, in no order: the one who asks holds the lock that new clients wait for, and the
-    /// file is put in order by the thread that writes it.
+    /// Every answer that still holds, in no order: the one who asks holds the lock that new clients
+    /// wait for, and the file is put in order by the thread that writes it.
     pub(super) fn rows(&self, now_ms: u64) -> Vec<LookupRow> {
         self.answers
             .iter()
@@ -103,7 +105,8 @@ mod tests {
         }
     }
 
-    /// LOOKUP-2: an answer holds for the time to live, to the millisecond; the clock set back makes no answer old.
+    /// LOOKUP-2: an answer holds for the time to live, to the millisecond; the clock set back makes
+    /// no answer old.
     #[test]
     fn answers_hold_for_the_time_to_live() {
         let mut cache = Cache::new(1000);
@@ -116,7 +119,8 @@ mod tests {
         assert_eq!(cache.fresh(Client::V4(1), 5000), None, "it was dropped");
     }
 
-    /// LOOKUP-2: never more than 20,000; the oldest answer goes first, and a newer answer replaces the older one.
+    /// LOOKUP-2: never more than 20,000; the oldest answer goes first, and a newer answer replaces
+    /// the older one.
     #[test]
     fn the_oldest_of_20000_goes() {
         let mut cache = Cache::new(u64::MAX);

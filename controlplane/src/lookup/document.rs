@@ -1,5 +1,6 @@
-//! lookups.json: `{"version":1,"lookups":[…]}`, by client. An entry is a client, what is known of it, and when it was
-//! answered; the answer of a hand stands like that of a service. An answer that was edited by hand stands whole as edited.
+//! lookups.json: `{"version":1,"lookups":[…]}`, by client. An entry is a client, what is known of
+//! it, and when it was answered; the answer of a hand stands like that of a service. An answer that
+//! was edited by hand stands whole as edited.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -217,7 +218,8 @@ mod tests {
         assert!(read(&json!({})).unwrap_err().contains("`client`"));
     }
 
-    /// STATE-3: an answer written by hand without its time came when it was read first, also when it is read again.
+    /// STATE-3: an answer written by hand without its time came when it was read first, also when
+    /// it is read again.
     #[test]
     fn an_answer_without_its_time_came_when_it_was_read() {
         let entry = vec![read(&json!({"client":"8.8.8.8"})).unwrap()];
@@ -226,7 +228,8 @@ mod tests {
         assert_eq!(LookupsFile::complete(entry, &first, Time(90)), first);
     }
 
-    /// LOOKUP-2: of a file that holds more, the 20,000 newest are taken; an answer from the future counts as of now.
+    /// LOOKUP-2: of a file that holds more, the 20,000 newest are taken; an answer from the future
+    /// counts as of now.
     #[test]
     fn the_bound_holds_for_files() {
         let row = |number: u32| LookupRow {

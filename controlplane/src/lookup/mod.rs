@@ -1,13 +1,14 @@
-//! Who a client is: its country and its AS (LOOKUP-1..7). One face over three sources: a service, database files, none.
+//! Who a client is: its country and its AS (LOOKUP-1..7). One face over three sources: a service,
+//! database files, none.
 //!
-//! The data plane asks through a function and never waits in it. What an answer means for the client, country lists and
-//! percentages, is worked out over there; what lookups.json looks like is the state files' business.
+//! The data plane asks through a function and never waits in it. What an answer means for the
+//! client, country lists and percentages, is worked out over there; what lookups.json looks like is
+//! the state files' business.
 
 use std::collections::HashSet;
-use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use weir_shared::client::Client;
 use weir_shared::clock::Clock;
@@ -20,45 +21,29 @@ use crate::state::Change;
 mod answer;
 mod breaker;
 mod cache;
+mod database;
 pub(crate) mod document;
+mod error;
 mod file;
+mod outcome;
 mod service;
 
 pub use cache::LookupRow;
-pub use file::FileError;
-pub(crate) use file::FileFault;
+pub use database::FileError;
 #[cfg(fuzzing)]
-pub use file::read_database;
+pub use database::read_database;
+pub use error::LookupError;
+pub(crate) use file::FileFault;
+pub(crate) use outcome::Outcome;
 
 use document::LookupsFile;
 use file::Databases;
+use outcome::Counts;
 use service::Service;
 
-/// When a client whose record cannot be read is looked up again: a replacement of the file may have come. The same after
-/// a panic.
+/// When a client whose record cannot be read is looked up again: a replacement of the file may have
+/// come. The same after a panic.
 const RECORD_AGAIN_NS: u64 = 60_000_000_000;
-
-/// Why lookups cannot start.
-#[derive(Debug, thiserror::Error)]
-pub enum LookupError {
-    /// A database file.
-    #[error("WAF_LOOKUP_DB_PATH: {0}")]
-    File(#[from] FileError),
-    /// The additional roots.
-    #[error("WAF_LOOKUP_CA_FILE={path:?} cannot be used: {fault}")]
-    CaFile {
-        /// The file.
-        path: String,
-        /// What is wrong.
-        fault: String,
-    },
-    /// The TLS library refused its own defaults.
-    #[error("TLS for lookups cannot be set up: {0}")]
-    Tls(String),
-    /// The system refused a thread.
-    #[error("the thread of the lookups cannot be started: {0}")]
-    Thread(io::Error),
-}
 
 /// The lookups, shared by everybody who asks.
 #[derive(Clone)]
@@ -76,56 +61,6 @@ enum Source {
     Service(Arc<Service>),
 }
 
-/// How a lookup ended: `outcome` of `waf_lookups_total`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Outcome {
-    /// With a country.
-    Known,
-    /// With an answer, without a country.
-    Unknown,
-    /// No answer in time.
-    TimedOut,
-    /// No connection, or no answer that could be used.
-    Error,
-    /// Not made: a private address, a full queue, an open breaker, a failure not long ago.
-    Skipped,
-}
-
-impl Outcome {
-    /// Every outcome, in the order of the metrics.
-    pub(crate) const ALL: [Self; 5] = [
-        Self::Known,
-        Self::Unknown,
-        Self::TimedOut,
-        Self::Error,
-        Self::Skipped,
-    ];
-
-    /// The label.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Known => "known",
-            Self::Unknown => "unknown",
-            Self::TimedOut => "timeout",
-            Self::Error => "error",
-            Self::Skipped => "skipped",
-        }
-    }
-}
-
-/// Lookups by outcome.
-#[derive(Default)]
-pub(crate) struct Counts([AtomicU64; Outcome::ALL.len()]);
-
-impl Counts {
-    fn count(&self, outcome: Outcome) {
-        if let Some(counter) = self.0.get(outcome as usize) {
-            // Relaxed: it only has to add up.
-            counter.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-}
-
 /// What the metrics tell of lookups.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct LookupFacts {
@@ -138,8 +73,8 @@ pub(crate) struct LookupFacts {
 }
 
 impl Lookups {
-    /// Reads the database files or starts to ask the service, and says so where visitors' addresses leave the machine
-    /// (LOOKUP-7). `rows` is what lookups.json held.
+    /// Reads the database files or starts to ask the service, and says so where visitors' addresses
+    /// leave the machine (LOOKUP-7). `rows` is what lookups.json held.
     ///
     /// # Errors
     /// [`LookupError`], a sentence an operator can act on.
@@ -186,8 +121,9 @@ impl Lookups {
             .flat_map(|databases| databases.faults())
     }
 
-    /// The function that the data plane asks. A panic in it is a bug of ours, or of the reader of database files; the
-    /// client is unknown for now, as after any failure (LOOKUP-3), and its request goes on.
+    /// The function that the data plane asks. A panic in it is a bug of ours, or of the reader of
+    /// database files; the client is unknown for now, as after any failure (LOOKUP-3), and its
+    /// request goes on.
     pub fn asking(&self) -> Ask {
         let lookups = self.clone();
         Arc::new(move |client, answered| {
@@ -324,8 +260,8 @@ mod tests {
     use super::*;
     use crate::testing::{Rig, settings};
 
-    /// LOOKUP-3: a panic in a lookup in the files is a failure and no more: nobody waits, it is counted, the client is
-    /// asked about again later, and the next lookup is answered.
+    /// LOOKUP-3: a panic in a lookup in the files is a failure and no more: nobody waits, it is
+    /// counted, the client is asked about again later, and the next lookup is answered.
     #[test]
     fn a_panic_in_a_lookup_is_a_failure_and_no_more() {
         let rig = Rig::new(settings());
