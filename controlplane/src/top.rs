@@ -1,9 +1,11 @@
-//! Requests by country and by AS number for the metrics: exact counts of all, series for the first N (METRIC).
+//! Requests by country and by AS number for the metrics: exact counts of all, series for the first
+//! N (METRIC).
 //!
-//! Which keys have a series is decided when Prometheus asks, by count. A key without one takes a place only once its
-//! count is a quarter above the least that is shown: two that are close do not take turns. What a series shows is always
-//! its own exact count; `other` has what arrived while its key had no series, and never goes down, so that the rate of
-//! every series stays right across a change.
+//! Which keys have a series is decided when Prometheus asks, by count. A key without one takes a
+//! place only once its count is a quarter above the least that is shown: two that are close do not
+//! take turns. What a series shows is always its own exact count; `other` has what arrived while
+//! its key had no series, and never goes down, so that the rate of every series stays right across
+//! a change.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -34,7 +36,8 @@ impl<K: Copy + Eq + Hash + Ord> Top<K> {
         }
     }
 
-    /// Adds what came since the last scrape. `most_keys` bounds the keys that are held; what finds no room is `other`.
+    /// Adds what came since the last scrape. `most_keys` bounds the keys that are held; what finds
+    /// no room is `other`.
     pub(crate) fn take_in(&mut self, news: impl IntoIterator<Item = (K, u64)>, most_keys: usize) {
         let mut hidden = Vec::new();
         for (key, news) in news {
@@ -55,7 +58,8 @@ impl<K: Copy + Eq + Hash + Ord> Top<K> {
                 hidden.push((*count, key, news));
             }
         }
-        // Only what grew can have come up; the first that finds no place is followed by none that does.
+        // Only what grew can have come up; the first that finds no place is followed by none that
+        // does.
         hidden.sort_unstable_by_key(|(count, key, _)| (Reverse(*count), *key));
         let mut places = true;
         for (count, key, news) in hidden {
@@ -137,7 +141,8 @@ mod tests {
             .collect()
     }
 
-    /// METRIC: the first N by count have a series, the rest is `other`; the sum is the number of requests.
+    /// METRIC: the first N by count have a series, the rest is `other`; the sum is the number of
+    /// requests.
     #[test]
     fn the_first_are_shown_and_the_rest_is_other() {
         let mut top = Top::new(2);
@@ -145,7 +150,8 @@ mod tests {
         assert_eq!(series, all(&[("2", 30), ("3", 20), ("other", 11)]));
     }
 
-    /// METRIC: who enters late has its own count, not that of the one whose place it takes, and `other` never goes down.
+    /// METRIC: who enters late has its own count, not that of the one whose place it takes, and
+    /// `other` never goes down.
     #[test]
     fn a_late_entrant_inherits_nothing() {
         let mut top = Top::new(2);
@@ -188,8 +194,9 @@ mod tests {
     }
 
     proptest! {
-        /// METRIC: over any scrapes no series goes down while it is there, each shows its exact own count, there are never
-        /// more than N, and none that is hidden is a quarter above one that is shown.
+        /// METRIC: over any scrapes no series goes down while it is there, each shows its exact own
+        /// count, there are never more than N, and none that is hidden is a quarter above one that
+        /// is shown.
         #[test]
         fn series_are_exact_and_monotone(scrapes in prop::collection::vec(prop::collection::vec((0u32..12, 1u64..50), 0..8), 1..40), most in 1usize..6) {
             let mut top = Top::new(most);
