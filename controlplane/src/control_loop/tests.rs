@@ -46,6 +46,27 @@ fn a_batch_of_breaks_is_published_once_and_then_reset() {
     assert_eq!(rig.control.bans.ledger().all().len(), 2);
 }
 
+/// LIMIT-6, ADMIN-2: several admin bans of one turn are published together; once the disk has them
+/// they are answered.
+#[test]
+fn the_admin_bans_of_a_turn_are_published_once() {
+    let mut rig = Rig::new(settings());
+    let before = rig.snapshots.load().generation;
+    let clients = ["203.0.113.7", "198.51.100.1", "192.0.2.1"];
+    let answers = clients.map(|text| {
+        let order = format!(r#"{{"client":"{text}","duration":"2h","reason":"r"}}"#);
+        rig.hand(request("POST", "/_waf/bans", &order))
+    });
+    rig.turn();
+    assert_eq!(rig.snapshots.load().generation, before + 1);
+    assert!(clients.iter().all(|text| rig.banned_until(text).is_some()));
+    assert!(answers.iter().all(|answer| answer.is_empty()));
+    rig.disk.tell(true);
+    rig.turn();
+    let created = answers.map(|answer| answer.try_recv().unwrap().status == 201);
+    assert_eq!(created, [true; 3]);
+}
+
 /// BAN-2: a break that arrives when the netblock is banned already makes no ban and no publication,
 /// but its client is reset, so that it does not break its limit for ever.
 #[test]
