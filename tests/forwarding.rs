@@ -535,20 +535,47 @@ fn head_keeps_the_length() {
     assert_eq!(connection.response().text(), "hello /abc2");
 }
 
-/// RFC 9110 §15.2: a 103 does not end the exchange. hyper keeps it to itself, so it does not go on
-/// to the client; the answer behind it does, and nothing of the two is mixed up.
+/// FORWARD-6: interim answers reach an HTTP/1.1 client in front of the answer, without fields of one
+/// hop; an HTTP/1.0 client gets none. A 100 that nobody asked for is not one of them.
 #[test]
-fn early_hints_do_not_disturb_the_answer() {
+fn interim_answers_reach_who_knows_them() {
     let application = Application::start(|exchange| {
         exchange.read_body();
-        exchange.send(b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>; rel=preload\r\n\r\n");
+        exchange.send(
+            b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 102 Processing\r\n\r\n\
+              HTTP/1.1 103 Early Hints\r\nLink: </a>\r\nConnection: x-own\r\nX-Own: 1\r\n\r\n\
+              HTTP/1.1 103 More\r\nLink: </b>\r\n\r\n",
+        );
         exchange.answer(200, &[], b"done");
         After::KeepAlive
     });
-    let weir = Weir::start(&application, &[]);
-    let answer = weir.get("/hints", "203.0.113.7");
-    assert_eq!((answer.status, &answer.body[..]), (200, &b"done"[..]));
-    assert!(answer.informational.is_empty() && answer.header("link").is_none());
+    let weir = Weir::start(&application, &[("WAF_WORKERS", "1")]);
+    let mut connection = Connection::open(weir.address());
+    for number in 0..3 {
+        connection.send(&get(&format!("/{number}"), &[]));
+        let answer = connection.response();
+        assert_eq!((answer.status, &answer.body[..]), (200, &b"done"[..]));
+        assert_eq!(answer.header("link"), None);
+        let interim: Vec<_> = answer
+            .informational
+            .iter()
+            .map(|each| (each.status, each.headers.clone()))
+            .collect();
+        let link = |value: &str| vec![("link".to_owned(), value.to_owned())];
+        let expected = [(102, vec![]), (103, link("</a>")), (103, link("</b>"))];
+        assert_eq!(interim, expected);
+    }
+    let mut old = Connection::open(weir.address());
+    old.send(b"GET /old HTTP/1.0\r\n\r\n");
+    let text = String::from_utf8(old.rest(Duration::from_secs(5))).expect("text");
+    assert!(
+        text.starts_with("HTTP/1.0 200 ") && text.ends_with("\r\n\r\ndone"),
+        "{text}"
+    );
+    assert_eq!(
+        weir.metric("waf_responses_total{class=\"1xx\"}"),
+        Some(16.0)
+    );
 }
 
 /// TRACE and CONNECT make no tunnel; the HTTP/2 preface and h2c are no second language.

@@ -15,6 +15,7 @@ mod connections;
 mod demo;
 mod drain;
 mod durability;
+mod faulty_application;
 mod forward_exact;
 mod forwarding;
 mod framing;

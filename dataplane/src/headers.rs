@@ -3,6 +3,8 @@
 //! Hop-by-hop fields, and those that `Connection` names, go first; only then are ours added, so
 //! that no client can have ours stripped. Trailer fields: `trailers.rs`.
 
+use std::borrow::Cow;
+
 use http::header::{
     CONNECTION, CONTENT_LENGTH, EXPECT, FORWARDED, HOST, HeaderName, PROXY_AUTHENTICATE,
     PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE,
@@ -25,12 +27,8 @@ const WEBSOCKET: HeaderValue = HeaderValue::from_static("websocket");
 const UPGRADE_TOKEN: HeaderValue = HeaderValue::from_static("upgrade");
 const TE_TOKEN: HeaderValue = HeaderValue::from_static("te");
 const TRAILERS: HeaderValue = HeaderValue::from_static("trailers");
-const CHUNKED: HeaderValue = HeaderValue::from_static("chunked");
 const HTTP: HeaderValue = HeaderValue::from_static("http");
 const HTTPS: HeaderValue = HeaderValue::from_static("https");
-
-/// Number of fields that the proxy usually adds to a request.
-const OURS: usize = 4;
 
 /// The content of the fields that the proxy adds.
 pub struct ProxyFields<'a> {
@@ -156,19 +154,19 @@ fn is_host(host: &[u8]) -> bool {
 }
 
 /// The target the application is asked for: origin-form, or `*`.
-pub fn origin_form(method: &Method, uri: &Uri) -> Uri {
-    if uri.scheme().is_none() && uri.authority().is_none() {
-        return uri.clone();
-    }
-    match uri.path_and_query() {
-        // What stands before a `#` may be empty, and would be written so.
-        Some(target) if target.as_str() != "/" => Uri::from(target.clone()),
+pub fn origin_form<'a>(method: &Method, uri: &'a Uri) -> Cow<'a, str> {
+    let target = uri.path_and_query().map_or("/", PathAndQuery::as_str);
+    if uri.authority().is_some() {
         // RFC 9112 §3.2.4: OPTIONS of an origin without a path is OPTIONS of the whole server.
-        _ if *method == Method::OPTIONS && !has_path(uri) => {
-            Uri::from(PathAndQuery::from_static("*"))
+        if *method == Method::OPTIONS && target == "/" && !has_path(uri) {
+            return Cow::Borrowed("*");
         }
-        _ => Uri::from(PathAndQuery::from_static("/")),
+        // A query may follow the authority at once.
+        if !target.starts_with('/') {
+            return Cow::Owned(format!("/{target}"));
+        }
     }
+    Cow::Borrowed(target)
 }
 
 /// Whether an absolute target has a path. The library gives an absent one as a `/` of its own; one
@@ -213,65 +211,67 @@ fn names(headers: &HeaderMap, field: &HeaderName, token: &str) -> bool {
     })
 }
 
-/// The fields that the application gets, from those of the client.
+/// The fields that the application gets, from those of the client, one by one to `put`. Those that
+/// say how the body is framed are not among them: who frames the body writes them.
 ///
-/// One pass into a new map: the client's own is kept as it came, for the log, a ban's notes and a
-/// safe retry.
-pub fn to_upstream(client: &HeaderMap, ours: &ProxyFields<'_>, websocket: bool) -> HeaderMap {
+/// The client's own map is kept as it came, for the log, a ban's notes and a safe retry, and no
+/// second one is made.
+pub fn to_upstream(
+    client: &HeaderMap,
+    ours: &ProxyFields<'_>,
+    websocket: bool,
+    mut put: impl FnMut(&HeaderName, &HeaderValue),
+) {
     let nominated = nominated(connection_lines(client), client.keys());
-    let mut headers = HeaderMap::with_capacity(client.len() + OURS);
     // Each look into the map costs a hash: what the rest wants to know is seen on the way.
-    let (mut host, mut te) = (None, false);
+    let (mut host, mut te, mut chain) = (None, false, false);
+    let (mut proto, mut forwarded_host) = (false, false);
     for (name, value) in client {
-        if !is_dropped(name, ours) && !nominated.contains(name) {
-            headers.append(name.clone(), plain(name, value));
-        }
         if *name == HOST {
             host = Some(value);
         }
         te |= *name == TE;
+        // Replaced by a chain that ends with the peer, whatever `Connection` names.
+        if *name == X_FORWARDED_FOR {
+            chain = true;
+            continue;
+        }
+        if is_dropped(name, ours) || nominated.contains(name) {
+            continue;
+        }
+        proto |= *name == X_FORWARDED_PROTO;
+        forwarded_host |= *name == X_FORWARDED_HOST;
+        put(name, value);
     }
     if host.is_none() {
         // HTTP/1.0 has no Host, what we send must (RFC 9112 §3.2).
-        headers.insert(HOST, ours.upstream_host.clone());
+        put(&HOST, ours.upstream_host);
     }
     if websocket {
-        headers.insert(CONNECTION, UPGRADE_TOKEN);
-        headers.insert(UPGRADE, WEBSOCKET);
+        put(&CONNECTION, &UPGRADE_TOKEN);
+        put(&UPGRADE, &WEBSOCKET);
     } else if te && names(client, &TE, "trailers") {
-        headers.insert(TE, TRAILERS);
-        headers.insert(CONNECTION, TE_TOKEN);
+        put(&TE, &TRAILERS);
+        put(&CONNECTION, &TE_TOKEN);
     }
-    add_forwarded(&mut headers, client, host, ours);
-    headers.insert(X_REQUEST_ID, ours.request_id.clone());
-    headers
-}
-
-/// The value as it goes on: a length in plain decimal digits (FORWARD-4), all else as it came.
-fn plain(name: &HeaderName, value: &HeaderValue) -> HeaderValue {
-    if *name == CONTENT_LENGTH
-        && let [b'0', _, ..] = value.as_bytes()
-        && let Some(length) = value
-            .to_str()
-            .ok()
-            .and_then(|text| text.parse::<u64>().ok())
-    {
-        return HeaderValue::from(length);
+    if ours.trusted && chain {
+        put(&X_FORWARDED_FOR, &appended(client, ours.peer));
+    } else {
+        put(&X_FORWARDED_FOR, ours.peer);
     }
-    value.clone()
-}
-
-/// Announces a body whose length is not known: hyper's client sends none with GET and HEAD
-/// otherwise (FORWARD-4).
-pub fn announce_chunked(headers: &mut HeaderMap) {
-    if !headers.contains_key(CONTENT_LENGTH) {
-        headers.insert(TRANSFER_ENCODING, CHUNKED);
+    if !proto {
+        let scheme = if ours.scheme == "https" { HTTPS } else { HTTP };
+        put(&X_FORWARDED_PROTO, &scheme);
     }
+    if let (Some(host), false) = (host, forwarded_host) {
+        put(&X_FORWARDED_HOST, host);
+    }
+    put(&X_REQUEST_ID, ours.request_id);
 }
 
 /// Tells the application what is known of the client (LOOKUP-6). The client's own fields of these
-/// names are gone by now.
-pub fn add_lookup(headers: &mut HeaderMap, lookup: Option<&Lookup>) {
+/// names do not go on.
+pub fn add_lookup(lookup: Option<&Lookup>, mut put: impl FnMut(&HeaderName, &HeaderValue)) {
     let Some(lookup) = lookup else { return };
     for (name, value) in [
         (X_CLIENT_ASN, &lookup.asn),
@@ -281,7 +281,7 @@ pub fn add_lookup(headers: &mut HeaderMap, lookup: Option<&Lookup>) {
             .as_deref()
             .and_then(|text| HeaderValue::from_str(text).ok());
         if let Some(value) = value {
-            headers.insert(name, value);
+            put(&name, &value);
         }
     }
 }
@@ -290,6 +290,7 @@ pub fn add_lookup(headers: &mut HeaderMap, lookup: Option<&Lookup>) {
 /// peer may say, or ours replaces it.
 fn is_dropped(name: &HeaderName, ours: &ProxyFields<'_>) -> bool {
     is_hop_by_hop(name)
+        || *name == CONTENT_LENGTH
         // The body is asked for when the application is ready to take it; the 100 to the client is
         // sent then.
         || *name == EXPECT
@@ -392,31 +393,6 @@ fn is_underscore_alias(name: &str) -> bool {
         .contains(&dashed.as_str())
 }
 
-fn add_forwarded(
-    headers: &mut HeaderMap,
-    client: &HeaderMap,
-    host: Option<&HeaderValue>,
-    ours: &ProxyFields<'_>,
-) {
-    let chain = if ours.trusted {
-        appended(client, ours.peer)
-    } else {
-        ours.peer.clone()
-    };
-    headers.insert(X_FORWARDED_FOR, chain);
-    if !ours.trusted || !headers.contains_key(X_FORWARDED_PROTO) {
-        headers.insert(
-            X_FORWARDED_PROTO,
-            if ours.scheme == "https" { HTTPS } else { HTTP },
-        );
-    }
-    if let Some(host) = host
-        && (!ours.trusted || !headers.contains_key(X_FORWARDED_HOST))
-    {
-        headers.insert(X_FORWARDED_HOST, host.clone());
-    }
-}
-
 /// A trusted peer's chain with the peer added, as one line.
 fn appended(headers: &HeaderMap, peer: &HeaderValue) -> HeaderValue {
     let mut chain = Vec::new();
@@ -455,6 +431,7 @@ mod tests {
             HeaderValue::from_static("id-1"),
             HeaderValue::from_static("upstream"),
         );
+        let mut map = HeaderMap::new();
         to_upstream(
             &headers(lines),
             &ProxyFields {
@@ -466,7 +443,11 @@ mod tests {
                 upstream_host: &upstream_host,
             },
             websocket,
-        )
+            |name, value| {
+                map.append(name, value.clone());
+            },
+        );
+        map
     }
 
     /// CLIENT-6: a client cannot have ours stripped by naming them in `Connection`.
@@ -495,7 +476,6 @@ mod tests {
             names,
             [
                 "accept",
-                "content-length",
                 "host",
                 "x-forwarded-for",
                 "x-forwarded-host",

@@ -3,7 +3,7 @@
 
 pub mod deadlines;
 pub mod discard;
-mod self_wake;
+pub mod interim;
 pub mod upload;
 
 use std::cell::{Cell, RefCell};
@@ -22,7 +22,7 @@ use tokio::net::TcpStream;
 use weir_shared::client::Client;
 
 use self::deadlines::{Deadlines, Missed, Timeouts};
-use self::self_wake::SelfWake;
+use self::interim::Interim;
 use self::upload::Upload;
 use crate::clock::{CoarseClock, nanos};
 use crate::connection_limits::ConnectionSlot;
@@ -69,8 +69,8 @@ pub struct Downstream {
     pub slot: ConnectionSlot,
     /// The body of the current request.
     pub upload: Upload,
-    /// Polls the upstream connection of the current request.
-    pub self_wake: SelfWake,
+    /// Interim responses to the current request.
+    pub interim: Interim,
     /// Whether bytes of a response to the current request were written.
     answering: Cell<bool>,
     ending: Cell<Ending>,
@@ -106,7 +106,7 @@ impl Downstream {
             clock,
             slot,
             upload: Upload::default(),
-            self_wake: SelfWake::default(),
+            interim: Interim::default(),
             answering: Cell::new(false),
             ending: Cell::new(Ending::No),
             in_use: Cell::new(false),
@@ -359,7 +359,12 @@ impl Write for Socket {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let outcome = Pin::new(&mut *self.downstream.io.borrow_mut()).poll_write(cx, buf);
+        let mut io = self.downstream.io.borrow_mut();
+        let outcome = match self.downstream.interim.poll_end(&mut *io, cx) {
+            Poll::Ready(Ok(())) => Pin::new(&mut *io).poll_write(cx, buf),
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            Poll::Pending => Poll::Pending,
+        };
         self.downstream.note_write(&outcome);
         outcome
     }
@@ -369,7 +374,12 @@ impl Write for Socket {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let outcome = Pin::new(&mut *self.downstream.io.borrow_mut()).poll_write_vectored(cx, bufs);
+        let mut io = self.downstream.io.borrow_mut();
+        let outcome = match self.downstream.interim.poll_end(&mut *io, cx) {
+            Poll::Ready(Ok(())) => Pin::new(&mut *io).poll_write_vectored(cx, bufs),
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            Poll::Pending => Poll::Pending,
+        };
         self.downstream.note_write(&outcome);
         outcome
     }
@@ -378,9 +388,24 @@ impl Write for Socket {
         true
     }
 
-    fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // TCP has nothing to flush.
-        Poll::Ready(Ok(()))
+    /// hyper asks for it where it has written all of its own. TCP has nothing to flush.
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.downstream.interim.is_empty() {
+            return Poll::Ready(Ok(()));
+        }
+        let mut io = self.downstream.io.borrow_mut();
+        let outcome = self.downstream.interim.poll_write(&mut *io, cx);
+        match outcome {
+            Poll::Pending => self
+                .downstream
+                .deadlines
+                .await_write(self.downstream.clock.mono_ns()),
+            Poll::Ready(_) => self
+                .downstream
+                .deadlines
+                .wrote(self.downstream.clock.mono_ns()),
+        }
+        outcome
     }
 
     /// Left to `connection.rs`, which lingers where a body was left unread.

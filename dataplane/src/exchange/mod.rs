@@ -219,11 +219,20 @@ impl Exchange {
     }
 
     /// Notes that the application's response has begun.
-    pub fn note_first_byte(&mut self, connect_us: Option<u64>, status: StatusCode) {
-        let first_byte_us = self.worker.clock.since_us(self.started);
+    /// `written_ns` is when the request had been written, on the monotonic clock: nothing but the
+    /// application is waited for from then on (FORWARD-7).
+    pub fn note_first_byte(
+        &mut self,
+        connect_us: Option<u64>,
+        written_ns: Option<u64>,
+        status: StatusCode,
+    ) {
+        let now_ns = self.worker.clock.now().mono_ns;
+        let waited_ns = written_ns.map_or(0, |written| now_ns.saturating_sub(written));
+        let first_byte_us = now_ns.saturating_sub(self.started.mono_ns) / 1000;
         self.durations.connect = connect_us;
         self.durations.first_byte = Some(first_byte_us);
-        self.worker.counters.upstream(first_byte_us);
+        self.worker.counters.upstream(waited_ns / 1000);
         self.worker.counters.response(status);
     }
 

@@ -5,10 +5,11 @@ mod frames;
 pub mod response_body;
 pub mod tunnel;
 
-use std::rc::Rc;
-
-use http::{Request, Response, StatusCode, Version};
-use hyper::body::{Body as _, Incoming};
+use http::header::CONTENT_LENGTH;
+use http::request::Parts;
+use http::{HeaderName, HeaderValue, Response, StatusCode, Version};
+use hyper::body::Incoming;
+use hyper::ext::ReasonPhrase;
 use weir_shared::settings::RateLimitHeaders;
 use weir_shared::totals::ConnectionError;
 use weir_shared::verdict::Action;
@@ -17,10 +18,12 @@ use self::response_body::{ResponseBody, UpstreamBody};
 use self::tunnel::{Tunnel, TunnelSlot};
 use crate::exchange::Exchange;
 use crate::headers::{self, ProxyFields};
+use crate::http1::request::{self, Encoder};
+use crate::http1::response::ResponseHead;
 use crate::problem;
 use crate::trailers::TrailerFilter;
 use crate::upstream::request_body::RequestBody;
-use crate::upstream::{self, Failure, Received};
+use crate::upstream::{self, Failure, Outgoing, Received};
 
 /// Forwards a request. A 101 that was asked for leaves a tunnel in the slot.
 pub async fn forward(
@@ -34,17 +37,25 @@ pub async fn forward(
     let trailers =
         || TrailerFilter::of_request(&exchange.head.headers, &exchange.worker.client_field);
     let body = RequestBody::new(body, &exchange.downstream, limit, trailers);
-    let build = |body| to_upstream(&exchange, body);
+    let encoder = body.framing(&exchange.head.headers);
+    let outgoing = Outgoing {
+        method: &exchange.head.method,
+        head: |out: &mut Vec<u8>| write_head(&exchange, encoder, out),
+        interim: |head| pass_interim(&exchange, head),
+        encoder,
+        body,
+        repeatable,
+    };
     let (pool, downstream) = (&exchange.worker.pool, &exchange.downstream);
-    let result = upstream::send(pool, downstream, body, build, repeatable).await;
+    let result = upstream::send(pool, downstream, outgoing).await;
     match result {
         Ok(received) => pass_on(exchange, received, tunnel),
         Err(failure) => fail(exchange, failure),
     }
 }
 
-/// The request as the application gets it.
-fn to_upstream(exchange: &Exchange, body: RequestBody) -> Request<RequestBody> {
+/// Writes the head of the request as the application gets it.
+fn write_head(exchange: &Exchange, encoder: Encoder, out: &mut Vec<u8>) {
     let worker = &exchange.worker;
     let ours = ProxyFields {
         peer: &exchange.downstream.peer_value,
@@ -54,21 +65,35 @@ fn to_upstream(exchange: &Exchange, body: RequestBody) -> Request<RequestBody> {
         request_id: &exchange.request_id,
         upstream_host: &worker.upstream_host,
     };
-    let head = &exchange.head;
-    let mut headers = headers::to_upstream(&head.headers, &ours, exchange.websocket);
+    let Parts {
+        method,
+        uri,
+        headers,
+        ..
+    } = &exchange.head;
+    request::request_line(out, method, &headers::origin_form(method, uri));
+    let mut put = |name: &HeaderName, value: &HeaderValue| request::field(out, name, value);
+    headers::to_upstream(headers, &ours, exchange.websocket, &mut put);
     if worker.rules.lookups.for_headers {
         worker.table.get(exchange.identity.client, |entry| {
-            headers::add_lookup(&mut headers, entry.lookup.as_deref());
+            headers::add_lookup(entry.lookup.as_deref(), &mut put);
         });
     }
-    if body.is_chunked() {
-        headers::announce_chunked(&mut headers);
+    encoder.announce(out);
+    request::end_of_fields(out);
+}
+
+/// Passes an interim response on (FORWARD-6): not to HTTP/1.0, which knows none, and no 100: the
+/// client gets its own when its body is asked for.
+fn pass_interim(exchange: &Exchange, mut head: ResponseHead) {
+    exchange.worker.counters.response(head.status);
+    exchange.downstream.renew_upstream();
+    if exchange.head.version < Version::HTTP_11 || head.status == StatusCode::CONTINUE {
+        return;
     }
-    let mut request = Request::new(body);
-    *request.method_mut() = head.method.clone();
-    *request.uri_mut() = headers::origin_form(&head.method, &head.uri);
-    *request.headers_mut() = headers;
-    request
+    headers::to_downstream(&mut head.headers, false);
+    head.headers.remove(CONTENT_LENGTH);
+    exchange.downstream.interim.put(|out| head.write(out));
 }
 
 /// The application's response as the client gets it.
@@ -78,21 +103,21 @@ fn pass_on(
     tunnel: &TunnelSlot,
 ) -> Response<ResponseBody> {
     let Received {
-        response,
-        connection,
+        head,
+        body,
         connect_us,
+        written_ns,
     } = received;
-    exchange.note_first_byte(connect_us, response.status());
+    exchange.note_first_byte(connect_us, written_ns, head.status);
 
-    let (mut head, incoming) = response.into_parts();
     let switched = head.status == StatusCode::SWITCHING_PROTOCOLS;
     if switched && !(exchange.websocket && headers::accepts_websocket(&head.headers)) {
         tracing::warn!("the application switched protocols unasked");
         return fail(exchange, Failure::BadGateway);
     }
     let trailers = TrailerFilter::of_answer(&head.headers);
+    let mut head = parts(head);
     headers::to_downstream(&mut head.headers, switched);
-    head.version = Version::HTTP_11;
     exchange.note_response(&head, Action::Passed);
     let always = exchange.worker.rate_limit_headers == RateLimitHeaders::Always;
     if always && exchange.decision.counted {
@@ -101,20 +126,32 @@ fn pass_on(
     if switched {
         let idle_timeout = exchange.worker.websocket_idle_timeout;
         *tunnel.borrow_mut() = Some(Tunnel {
-            connection,
+            upstream: body,
             exchange,
             idle_timeout,
         });
         return Response::from_parts(head, ResponseBody::empty());
     }
-    if incoming.is_end_stream() {
-        exchange.worker.pool.keep(connection);
+    if body.is_end() {
+        if let Some(stream) = body.into_reusable() {
+            exchange.worker.pool.keep(stream);
+        }
         exchange.finish(Action::Passed);
         return Response::from_parts(head, ResponseBody::empty());
     }
-    let downstream = Rc::clone(&exchange.downstream);
-    let body = UpstreamBody::new(incoming, connection, downstream, exchange, trailers);
+    let body = UpstreamBody::new(body, exchange, trailers);
     Response::from_parts(head, ResponseBody::Upstream(body))
+}
+
+/// The head as hyper writes it to the client.
+fn parts(received: ResponseHead) -> http::response::Parts {
+    let (mut head, ()) = Response::new(()).into_parts();
+    head.status = received.status;
+    head.headers = received.headers;
+    if let Some(Ok(reason)) = received.reason.map(ReasonPhrase::try_from) {
+        head.extensions.insert(reason);
+    }
+    head
 }
 
 /// The application gave no response: ours.

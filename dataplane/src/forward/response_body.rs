@@ -2,19 +2,16 @@
 //! held whole.
 
 use std::pin::Pin;
-use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http_body_util::Full;
-use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::body::{Body, Frame, SizeHint};
 use weir_shared::verdict::Action;
 
-use crate::downstream::Downstream;
 use crate::exchange::Exchange;
 use crate::trailers::TrailerFilter;
-use crate::upstream::pool::UpstreamConnection;
-use crate::upstream::request_body::BodyError;
+use crate::upstream::receiving::{BodyReceiver, Broken, Piece};
 
 /// The body of an answer to a client.
 pub enum ResponseBody {
@@ -31,13 +28,22 @@ impl ResponseBody {
     }
 }
 
-/// The application's body on its way to the client. It drives the upstream connection, counts, and
-/// finishes the request when it ends or is dropped.
+/// A body that cannot go on; the client's connection is closed, so that nobody takes it for whole.
+#[derive(Debug, thiserror::Error)]
+pub enum CutShort {
+    /// The application broke off.
+    #[error("the body broke off: {0}")]
+    Broken(#[from] Broken),
+    /// Nothing came for `WAF_UPSTREAM_TIMEOUT`.
+    #[error("the body stalled")]
+    Stalled,
+}
+
+/// The application's body on its way to the client. It reads from the upstream connection, counts,
+/// and finishes the request when it ends or is dropped.
 pub struct UpstreamBody {
-    incoming: Incoming,
-    /// None once it went back to the pool.
-    connection: Option<Box<UpstreamConnection>>,
-    downstream: Rc<Downstream>,
+    /// None once the body was given out.
+    receiver: Option<BodyReceiver>,
     /// None once finished.
     exchange: Option<Box<Exchange>>,
     trailers: TrailerFilter,
@@ -46,42 +52,14 @@ pub struct UpstreamBody {
 impl UpstreamBody {
     /// A body with something still to come.
     pub fn new(
-        incoming: Incoming,
-        connection: Box<UpstreamConnection>,
-        downstream: Rc<Downstream>,
+        receiver: BodyReceiver,
         exchange: Box<Exchange>,
         trailers: TrailerFilter,
     ) -> Box<Self> {
         Box::new(Self {
-            incoming,
-            connection: Some(connection),
-            downstream,
+            receiver: Some(receiver),
             exchange: Some(exchange),
             trailers,
-        })
-    }
-
-    fn poll_next(
-        &mut self,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let Self {
-            incoming,
-            connection,
-            downstream,
-            ..
-        } = self;
-        downstream.self_wake.without(cx, |cx| {
-            // What came with the head is here already; asking for more is what lets the connection
-            // read it.
-            let next = Pin::new(&mut *incoming).poll_frame(cx);
-            if next.is_ready() {
-                return next;
-            }
-            if let Some(connection) = connection {
-                connection.driver.drive(cx);
-            }
-            Pin::new(incoming).poll_frame(cx)
         })
     }
 
@@ -91,10 +69,11 @@ impl UpstreamBody {
         }
     }
 
-    /// The whole answer came: the connection can be used again, the request is done.
+    /// The whole response came: the connection can be used again, the request is done.
     fn complete(&mut self) {
-        if let (Some(connection), Some(exchange)) = (self.connection.take(), &self.exchange) {
-            exchange.worker.pool.keep(connection);
+        let stream = self.receiver.take().and_then(BodyReceiver::into_reusable);
+        if let (Some(stream), Some(exchange)) = (stream, &self.exchange) {
+            exchange.worker.pool.keep(stream);
         }
         self.finish(Action::Passed);
     }
@@ -102,49 +81,52 @@ impl UpstreamBody {
 
 impl Body for UpstreamBody {
     type Data = Bytes;
-    type Error = BodyError;
+    type Error = CutShort;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, CutShort>>> {
         let this = self.get_mut();
-        let Some(exchange) = &this.exchange else {
+        let (Some(receiver), Some(exchange)) = (&mut this.receiver, &mut this.exchange) else {
             return Poll::Ready(None);
         };
-        let timeout = exchange.worker.pool.answer_timeout();
-        let Poll::Ready(next) = this.poll_next(cx) else {
-            if this.downstream.is_upstream_late() {
+        let pool = &exchange.worker.pool;
+        let Poll::Ready(next) = receiver.poll(&pool.buffers, cx) else {
+            let downstream = &exchange.downstream;
+            if downstream.is_upstream_late() {
                 this.finish(Action::UpstreamError);
-                return Poll::Ready(Some(Err(BodyError::Stalled)));
+                return Poll::Ready(Some(Err(CutShort::Stalled)));
             }
-            if !this.downstream.is_awaiting_upstream() {
-                this.downstream.await_upstream(timeout);
+            if !downstream.is_awaiting_upstream() {
+                downstream.await_upstream(pool.answer_timeout());
             }
             return Poll::Pending;
         };
-        this.downstream.got_upstream();
-        match next {
+        exchange.downstream.got_upstream();
+        let frame = match next {
             None => {
                 this.complete();
-                Poll::Ready(None)
+                return Poll::Ready(None);
             }
             Some(Err(error)) => {
                 this.finish(Action::UpstreamError);
-                Poll::Ready(Some(Err(error.into())))
+                return Poll::Ready(Some(Err(error.into())));
             }
-            Some(Ok(mut frame)) => {
-                this.trailers.apply_to_frame(&mut frame);
-                if let (Some(data), Some(exchange)) = (frame.data_ref(), &mut this.exchange) {
-                    exchange.response_bytes += data.len() as u64;
-                }
-                // hyper does not ask again after the last byte of a sized body.
-                if this.incoming.is_end_stream() {
-                    this.complete();
-                }
-                Poll::Ready(Some(Ok(frame)))
+            Some(Ok(Piece::Data(data))) => {
+                exchange.response_bytes += data.len() as u64;
+                Frame::data(data)
             }
+            Some(Ok(Piece::Trailers(mut trailers))) => {
+                this.trailers.apply(&mut trailers);
+                Frame::trailers(trailers)
+            }
+        };
+        // hyper does not ask again after the last byte of a sized body.
+        if receiver.is_end() {
+            this.complete();
         }
+        Poll::Ready(Some(Ok(frame)))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -152,7 +134,11 @@ impl Body for UpstreamBody {
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.incoming.size_hint()
+        let remaining = self
+            .receiver
+            .as_ref()
+            .map_or(Some(0), BodyReceiver::remaining);
+        remaining.map_or_else(SizeHint::default, SizeHint::with_exact)
     }
 }
 
@@ -165,12 +151,12 @@ impl Drop for UpstreamBody {
 
 impl Body for ResponseBody {
     type Data = Bytes;
-    type Error = BodyError;
+    type Error = CutShort;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, CutShort>>> {
         match self.get_mut() {
             Self::Own(full) => match ready!(Pin::new(full).poll_frame(cx)) {
                 Some(Ok(frame)) => Poll::Ready(Some(Ok(frame))),

@@ -20,7 +20,7 @@ use weir_shared::verdict::Action;
 use super::frames::Frames;
 use crate::downstream::{Downstream, Ending, Socket};
 use crate::exchange::Exchange;
-use crate::upstream::pool::{Driver, UpstreamConnection};
+use crate::upstream::receiving::BodyReceiver;
 
 /// How long a client may take to close after the application did.
 const CLOSE_GRACE: Duration = Duration::from_secs(2);
@@ -30,8 +30,8 @@ const POLICY_VIOLATION: &[u8] = b"\x88\x02\x03\xf0";
 
 /// A WebSocket that both sides agreed to.
 pub struct Tunnel {
-    /// The upstream connection that answered 101.
-    pub connection: Box<UpstreamConnection>,
+    /// The upstream connection that answered 101, and what came behind the answer.
+    pub upstream: BodyReceiver,
     /// The request, finished when the tunnel closes (LIMIT-5).
     pub exchange: Box<Exchange>,
     /// `WAF_WEBSOCKET_IDLE_TIMEOUT`
@@ -44,15 +44,13 @@ pub type TunnelSlot = RefCell<Option<Tunnel>>;
 /// Runs a tunnel to its end. `early` is what the client sent behind its handshake.
 pub async fn run(downstream: &Rc<Downstream>, socket: Socket, early: Bytes, tunnel: Tunnel) {
     let Tunnel {
-        connection,
+        upstream,
         mut exchange,
         idle_timeout,
     } = tunnel;
     downstream.begin_tunnel(exchange.identity.client, exchange.identity.address);
     downstream.tunnel_carried(idle_timeout);
-    let UpstreamConnection { sender, driver, .. } = *connection;
-    let (upstream, early_upstream) = release(driver).await;
-    drop(sender);
+    let (upstream, early_upstream) = upstream.into_parts();
 
     let mut client_side = ClientSide {
         socket: TokioIo::new(socket),
@@ -90,19 +88,6 @@ pub async fn run(downstream: &Rc<Downstream>, socket: Socket, early: Bytes, tunn
     }
     exchange.response_bytes = application_side.carried;
     exchange.finish(Action::Passed);
-}
-
-/// Waits until hyper has let go of the upstream connection.
-async fn release(mut driver: Driver) -> (TcpStream, Bytes) {
-    poll_fn(|cx| {
-        if driver.drive(cx) {
-            Poll::Ready(())
-        } else {
-            Poll::Pending
-        }
-    })
-    .await;
-    driver.into_parts()
 }
 
 struct ClientSide<'a> {

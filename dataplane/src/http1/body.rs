@@ -138,6 +138,11 @@ impl Decoder {
         }
     }
 
+    /// Whether there are trailers to be taken.
+    pub const fn has_trailers(&self) -> bool {
+        self.trailers.is_some()
+    }
+
     /// The trailers, once the body has ended.
     pub fn take_trailers(&mut self) -> Option<HeaderMap> {
         self.trailers.take()

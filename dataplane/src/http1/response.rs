@@ -9,6 +9,7 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode, Version};
 
 use super::fields;
 use super::malformed::{MAX_FIELDS, MAX_HEAD, MAX_INTERIM, Malformed};
+use super::request::{end_of_fields, field};
 
 /// The head of an answer.
 #[derive(Debug)]
@@ -26,6 +27,23 @@ pub struct ResponseHead {
     pub length: BodyLength,
     /// Whether another request may follow on the connection, once the body has ended as it should.
     pub keep_alive: bool,
+}
+
+impl ResponseHead {
+    /// Writes it, as HTTP/1.1.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        let usual = || self.status.canonical_reason().unwrap_or_default();
+        let reason = self.reason.as_deref();
+        out.extend_from_slice(b"HTTP/1.1 ");
+        out.extend_from_slice(self.status.as_str().as_bytes());
+        out.push(b' ');
+        out.extend_from_slice(reason.unwrap_or_else(|| usual().as_bytes()));
+        out.extend_from_slice(b"\r\n");
+        for (name, value) in &self.headers {
+            field(out, name, value);
+        }
+        end_of_fields(out);
+    }
 }
 
 /// How the end of an answer's body is found.

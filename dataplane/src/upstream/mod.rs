@@ -5,21 +5,28 @@
 //! request ever waits for another task to be scheduled, and while a connection is idle nothing
 //! polls it.
 
+pub mod buffers;
 pub mod pool;
+pub mod receiving;
 pub mod request_body;
+mod sending;
 
 use std::future::poll_fn;
-use std::pin::pin;
-use std::task::Poll;
+use std::task::{Context, Poll};
 
-use http::{Method, Request, Response, StatusCode};
+use bytes::BytesMut;
+use http::Method;
 use hyper::body::{Body as _, Incoming};
-use hyper::client::conn::TrySendError;
+use tokio::net::TcpStream;
 
-use self::pool::{ConnectError, Pool, UpstreamConnection};
+use self::pool::{ConnectError, Pool};
+use self::receiving::{BodyReceiver, Broken, HeadReceiver};
 use self::request_body::RequestBody;
+use self::sending::{NotSent, Sending};
 use crate::downstream::Downstream;
 use crate::downstream::upload::BodyFault;
+use crate::http1::request::Encoder;
+use crate::http1::response::ResponseHead;
 
 /// Why the application gave no response.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,71 +43,92 @@ pub enum Failure {
     Framing,
 }
 
-/// The head of the application's response, and the connection that its body comes over.
+/// The application's response: its head, and the body still to come.
 pub struct Received {
-    /// The head, with a body still to come.
-    pub response: Response<Incoming>,
-    /// The connection.
-    pub connection: Box<UpstreamConnection>,
+    /// The head.
+    pub head: ResponseHead,
+    /// The body, and the connection that it comes over.
+    pub body: BodyReceiver,
     /// Microseconds it took to connect; none on a pooled connection.
     pub connect_us: Option<u64>,
+    /// When the request had been written, on the monotonic clock; none if the response came before.
+    pub written_ns: Option<u64>,
 }
 
-/// Outcome of one attempt.
-enum Attempt {
-    Responded(Response<Incoming>),
-    /// Nothing of the request was written; here it is again.
-    Unsent(Request<RequestBody>),
-    /// The connection ended with no answer.
-    Lost,
-    Failed(Failure),
+/// A request as it is sent.
+pub struct Outgoing<'a, H, I> {
+    /// Its method.
+    pub method: &'a Method,
+    /// Writes the head.
+    pub head: H,
+    /// Takes the interim responses (FORWARD-6).
+    pub interim: I,
+    /// How the body is framed.
+    pub encoder: Encoder,
+    /// The body.
+    pub body: RequestBody,
+    /// Whether it may be sent again after it was written.
+    pub repeatable: bool,
 }
 
-/// Sends a request to the application and waits for the head of its answer.
+/// Sends a request to the application and waits for the head of its response.
 ///
-/// `build` makes the request around its body. A request is sent a second time only if nothing of it
-/// was written, or if it is `repeatable` and the connection was a pooled one that ended without an
-/// answer (RFC 9110 §9.2.2). The request is made when there is a connection for it, so that it
-/// never waits in this future.
-pub async fn send(
+/// It is sent a second time only if nothing of it was written, or if it is repeatable and the
+/// connection was a pooled one that ended without a response (RFC 9110 §9.2.2).
+///
+/// # Errors
+/// [`Failure`] says what the client is told.
+pub async fn send<H: Fn(&mut Vec<u8>), I: Fn(ResponseHead)>(
     pool: &Pool,
     downstream: &Downstream,
-    body: RequestBody,
-    build: impl Fn(RequestBody) -> Request<RequestBody>,
-    repeatable: bool,
+    outgoing: Outgoing<'_, H, I>,
 ) -> Result<Received, Failure> {
-    let mut body = Some(body);
+    let Outgoing {
+        method,
+        head,
+        interim,
+        encoder,
+        body,
+        repeatable,
+    } = outgoing;
+    let with_head = |body| {
+        let mut text = pool.buffers.take_text();
+        head(&mut text);
+        Sending::new(text, encoder, body)
+    };
+    let mut sending = with_head(body);
     let mut fresh = false;
     loop {
-        let pooled = if fresh { None } else { pool.take() };
-        let (connection, connect_us) = match pooled {
-            Some(connection) => (connection, None),
+        let pooled = if fresh { None } else { pool.take(repeatable) };
+        let (stream, connect_us) = match pooled {
+            Some(stream) => (stream, None),
             // Rare, and large for what it holds while it waits.
             None => Box::pin(pool.connect())
                 .await
-                .map(|(connection, us)| (connection, Some(us)))
+                .map(|(stream, us)| (stream, Some(us)))
                 .map_err(unreachable)?,
         };
         downstream.await_upstream(pool.answer_timeout());
-        let request = build(body.take().unwrap_or(RequestBody::Empty));
-        let (attempt, connection) = attempt(connection, downstream, request).await;
+        let mut attempt = Attempt {
+            stream,
+            sending,
+            receiver: HeadReceiver::default(),
+            closed: false,
+            written_ns: None,
+        };
+        let outcome = poll_fn(|cx| attempt.poll(pool, downstream, method, &interim, cx)).await;
         downstream.got_upstream();
         let was_pooled = connect_us.is_none();
-        match (attempt, connection) {
-            (Attempt::Responded(response), Some(connection)) => {
-                return Ok(Received {
-                    response,
-                    connection,
-                    connect_us,
-                });
-            }
-            (Attempt::Failed(failure), _) => return Err(failure),
+        match outcome {
+            Ok((head, early)) => return attempt.received(head, early, connect_us),
+            Err(NoResponse::Failed(failure)) => return Err(failure),
             // A pooled connection that closed under us: any other will do, a new one at the latest.
-            (Attempt::Unsent(request), _) if was_pooled => body = Some(request.into_body()),
-            (Attempt::Lost, _) if was_pooled && repeatable => fresh = true,
-            (Attempt::Responded(_) | Attempt::Unsent(_) | Attempt::Lost, _) => {
-                return Err(Failure::BadGateway);
+            Err(NoResponse::Unsent) if was_pooled => sending = attempt.sending,
+            Err(NoResponse::Lost) if was_pooled && repeatable => {
+                fresh = true;
+                sending = with_head(RequestBody::Empty);
             }
+            Err(NoResponse::Unsent | NoResponse::Lost) => return Err(Failure::BadGateway),
         }
     }
 }
@@ -110,81 +138,93 @@ fn unreachable(error: ConnectError) -> Failure {
     Failure::BadGateway
 }
 
-/// Whether a request may be sent again after it was written: it has no body and is idempotent (RFC
-/// 9110 §9.2.2).
+/// Whether a request may be sent again after it was written: it has no body and is idempotent
+/// (RFC 9110 §9.2.2).
 pub fn is_repeatable(method: &Method, body: &Incoming) -> bool {
     body.is_end_stream() && method.is_idempotent()
 }
 
-/// Puts the request into the connection and drives it to the head of the answer. The connection
-/// comes back if it stands.
-fn attempt(
-    mut connection: Box<UpstreamConnection>,
-    downstream: &Downstream,
-    request: Request<RequestBody>,
-) -> impl Future<Output = (Attempt, Option<Box<UpstreamConnection>>)> {
-    let answer = connection.sender.try_send_request(request);
-    async move {
-        let mut answer = pin!(answer);
-        let attempt = poll_fn(|cx| {
-            let outcome = match downstream.self_wake.without(cx, |cx| {
-                let over = connection.driver.drive(cx);
-                match answer.as_mut().poll(cx) {
-                    Poll::Ready(outcome) => Poll::Ready(Some(outcome)),
-                    Poll::Pending if over => Poll::Ready(None),
-                    Poll::Pending => Poll::Pending,
+/// Why an attempt brought no response.
+enum NoResponse {
+    /// The connection ended, and nothing of the request was written.
+    Unsent,
+    /// The connection ended before anything of a response came.
+    Lost,
+    Failed(Failure),
+}
+
+/// One attempt: a request on a connection.
+struct Attempt {
+    stream: TcpStream,
+    sending: Sending,
+    receiver: HeadReceiver,
+    /// The application does not take more of the request.
+    closed: bool,
+    written_ns: Option<u64>,
+}
+
+impl Attempt {
+    fn poll(
+        &mut self,
+        pool: &Pool,
+        downstream: &Downstream,
+        method: &Method,
+        interim: &impl Fn(ResponseHead),
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(ResponseHead, BytesMut), NoResponse>> {
+        if self.written_ns.is_none() && !self.closed {
+            match self.sending.poll(&mut self.stream, &pool.buffers, cx) {
+                Poll::Pending => {}
+                Poll::Ready(Ok(())) => self.written_ns = Some(pool.clock.now().mono_ns),
+                Poll::Ready(Err(NotSent::Body)) => {
+                    return Poll::Ready(Err(NoResponse::Failed(body_failure(downstream))));
                 }
-            }) {
-                Poll::Ready(outcome) => outcome,
-                Poll::Pending if downstream.is_upstream_late() => {
-                    return Poll::Ready(Some(Attempt::Failed(Failure::TooSlow)));
-                }
-                Poll::Pending => return Poll::Pending,
-            };
-            Poll::Ready(outcome.map(|outcome| match outcome {
-                Ok(response) => accepted(response),
-                Err(failed) => lost(downstream, failed),
-            }))
-        })
-        .await;
-        match attempt {
-            Some(attempt) => (attempt, Some(connection)),
-            None => {
-                // It ended with no answer. A request that it did not take is given back only when
-                // it is gone.
-                drop(connection);
-                let attempt = match answer.await {
-                    Ok(_) => Attempt::Lost,
-                    Err(failed) => lost(downstream, failed),
-                };
-                (attempt, None)
+                // It may have answered all the same.
+                Poll::Ready(Err(NotSent::Closed)) => self.closed = true,
             }
         }
+        let Self {
+            stream, receiver, ..
+        } = self;
+        let failure = match receiver.poll(stream, &pool.buffers, method, interim, cx) {
+            Poll::Ready(Ok(received)) => return Poll::Ready(Ok(received)),
+            Poll::Pending if downstream.is_upstream_late() => NoResponse::Failed(Failure::TooSlow),
+            Poll::Pending => return Poll::Pending,
+            Poll::Ready(Err(Broken::Nothing)) if self.sending.has_begun() => NoResponse::Lost,
+            Poll::Ready(Err(Broken::Nothing)) => NoResponse::Unsent,
+            Poll::Ready(Err(error)) => not_http(&error),
+        };
+        Poll::Ready(Err(failure))
+    }
+
+    fn received(
+        self,
+        head: ResponseHead,
+        early: BytesMut,
+        connect_us: Option<u64>,
+    ) -> Result<Received, Failure> {
+        let rest = self.written_ns.is_none().then_some(self.sending);
+        let body =
+            BodyReceiver::new(self.stream, &head, early, rest).map_err(|_| Failure::BadGateway)?;
+        Ok(Received {
+            head,
+            body,
+            connect_us,
+            written_ns: self.written_ns,
+        })
     }
 }
 
-/// Why there is no answer.
-fn lost(downstream: &Downstream, mut failed: TrySendError<Request<RequestBody>>) -> Attempt {
-    match (downstream.upload.fault(), failed.take_message()) {
-        (BodyFault::TooLarge, _) => Attempt::Failed(Failure::BodyTooLarge),
-        (BodyFault::Client, _) => Attempt::Failed(Failure::ClientAborted),
-        (BodyFault::Framing, _) => Attempt::Failed(Failure::Framing),
-        (BodyFault::None, Some(request)) => Attempt::Unsent(request),
-        (BodyFault::None, None) if failed.error().is_parse() => {
-            tracing::warn!(error = %failed.error(), "the application's answer is not HTTP");
-            Attempt::Failed(Failure::BadGateway)
-        }
-        (BodyFault::None, None) => Attempt::Lost,
-    }
+fn not_http(error: &Broken) -> NoResponse {
+    tracing::warn!(%error, "the application's answer is not HTTP");
+    NoResponse::Failed(Failure::BadGateway)
 }
 
-/// Heads that hyper reads and we do not pass on.
-fn accepted(response: Response<Incoming>) -> Attempt {
-    // A 101 is judged by the caller, who knows whether it was asked for; hyper itself swallows the
-    // other 1xx.
-    if response.status().is_informational() && response.status() != StatusCode::SWITCHING_PROTOCOLS
-    {
-        return Attempt::Failed(Failure::BadGateway);
+/// Why the client's body did not come as a whole.
+fn body_failure(downstream: &Downstream) -> Failure {
+    match downstream.upload.fault() {
+        BodyFault::TooLarge => Failure::BodyTooLarge,
+        BodyFault::Framing => Failure::Framing,
+        BodyFault::Client | BodyFault::None => Failure::ClientAborted,
     }
-    Attempt::Responded(response)
 }

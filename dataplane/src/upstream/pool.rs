@@ -1,67 +1,24 @@
 //! Upstream connections of one worker: made, and kept while idle.
 //!
-//! Nothing polls an idle connection. That the application closed it is noticed by the first poll
-//! with a request in it, before anything is written, and without a system call: the runtime knows
-//! from its event queue what can be read.
+//! Nothing polls an idle connection, and it has no buffer. It is looked at before it is used: one
+//! that the application has closed, or has said something on, is not.
 
 use std::cell::RefCell;
 use std::io;
-use std::pin::Pin;
+use std::mem::MaybeUninit;
 use std::rc::Rc;
-use std::task::{Context, Waker};
 use std::time::Duration;
 
-use hyper::client::conn::http1::{self, Connection, SendRequest};
-use hyper_util::rt::TokioIo;
 use socket2::SockRef;
 use tokio::net::TcpStream;
 use weir_shared::settings::{Settings, Upstream};
 
-use super::request_body::RequestBody;
+use super::buffers::Buffers;
 use crate::clock::{CoarseClock, nanos};
 use crate::keepalive::tcp_keepalive;
 
 /// Idle connections a worker keeps at most.
 const MAX_IDLE: usize = 256;
-/// Head of an answer at most; larger is 502, and so are more than 100 fields: hyper parses up to
-/// that number without an allocation, and with two for any other bound.
-const MAX_HEAD: usize = 32 * 1024;
-
-/// What hyper holds for one direction of a connection before it waits (CONN-1).
-const MAX_BUFFER: usize = 32 * 1024;
-
-/// One upstream connection: where requests are put in, and what moves them.
-pub struct UpstreamConnection {
-    /// Takes requests.
-    pub sender: SendRequest<RequestBody>,
-    /// The connection.
-    pub driver: Driver,
-    idle_since_ns: u64,
-}
-
-/// What moves a connection: whoever uses the connection polls it.
-pub struct Driver {
-    connection: Connection<TokioIo<TcpStream>, RequestBody>,
-    over: bool,
-}
-
-impl Driver {
-    /// Moves what can be moved; true once the connection is over.
-    pub fn drive(&mut self, cx: &mut Context<'_>) -> bool {
-        if !self.over && Pin::new(&mut self.connection).poll(cx).is_ready() {
-            // Its error, if any, was given to the request that waited. That an idle connection ends
-            // is usual, and not logged.
-            self.over = true;
-        }
-        self.over
-    }
-
-    /// The socket and what was read beyond the answer's head, after a 101.
-    pub fn into_parts(self) -> (TcpStream, bytes::Bytes) {
-        let parts = self.connection.into_parts();
-        (parts.io.into_inner(), parts.read_buf)
-    }
-}
 
 /// Why no connection was made.
 #[derive(Debug, thiserror::Error)]
@@ -84,14 +41,19 @@ pub enum ConnectError {
     },
 }
 
+/// A connection between two requests.
+struct Idle {
+    stream: TcpStream,
+    since_ns: u64,
+}
+
 /// The pool of one worker.
 pub struct Pool {
-    #[expect(
-        clippy::vec_box,
-        reason = "a connection stays in its box while it goes from request to pool and back"
-    )]
-    idle: RefCell<Vec<Box<UpstreamConnection>>>,
-    clock: Rc<CoarseClock>,
+    idle: RefCell<Vec<Idle>>,
+    /// The buffers of its connections.
+    pub buffers: Buffers,
+    /// The worker's clock.
+    pub clock: Rc<CoarseClock>,
     upstream: Upstream,
     connect_timeout: Duration,
     answer_timeout: Duration,
@@ -103,6 +65,7 @@ impl Pool {
     pub fn new(settings: &Settings, clock: Rc<CoarseClock>) -> Self {
         Self {
             idle: RefCell::default(),
+            buffers: Buffers::new(),
             clock,
             upstream: settings.upstream.clone(),
             connect_timeout: settings.timeouts.upstream_connect,
@@ -116,34 +79,29 @@ impl Pool {
         self.answer_timeout
     }
 
-    /// The idle connection that was used last. Whether it still stands shows when it is driven with
-    /// a request in it: hyper looks for the end of the stream before it writes, and gives back what
-    /// it did not write.
-    pub fn take(&self) -> Option<Box<UpstreamConnection>> {
+    /// The idle connection that was used last, if it still stands.
+    ///
+    /// A request that may be sent again is content with what the runtime's event queue has told,
+    /// which costs no system call. For one that may not, the socket itself is asked (FORWARD-5).
+    pub fn take(&self, repeatable: bool) -> Option<TcpStream> {
         let mut idle = self.idle.borrow_mut();
         loop {
-            let connection = idle.pop()?;
-            if !self.is_stale(&connection) && connection.sender.is_ready() {
-                return Some(connection);
+            let each = idle.pop()?;
+            if !self.is_stale(&each)
+                && is_quiet_so_far(&each.stream)
+                && (repeatable || is_quiet(&each.stream))
+            {
+                return Some(each.stream);
             }
         }
     }
 
-    /// Keeps a connection whose answer has ended, if it can take another request.
-    ///
-    /// It is driven once more, to notice the end, and wakes nobody from then on: the task that used
-    /// it last has no more to do with it.
-    pub fn keep(&self, mut connection: Box<UpstreamConnection>) {
-        let over = connection
-            .driver
-            .drive(&mut Context::from_waker(Waker::noop()));
-        if over || !connection.sender.is_ready() || self.keep_ns == 0 {
-            return;
-        }
-        connection.idle_since_ns = self.clock.mono_ns();
+    /// Keeps a connection that can take another request.
+    pub fn keep(&self, stream: TcpStream) {
         let mut idle = self.idle.borrow_mut();
-        if idle.len() < MAX_IDLE {
-            idle.push(connection);
+        if self.keep_ns > 0 && idle.len() < MAX_IDLE {
+            let since_ns = self.clock.mono_ns();
+            idle.push(Idle { stream, since_ns });
         }
     }
 
@@ -151,18 +109,14 @@ impl Pool {
     ///
     /// # Errors
     /// [`ConnectError`] once the application refused or `WAF_UPSTREAM_CONNECT_TIMEOUT` has passed.
-    pub async fn connect(&self) -> Result<(Box<UpstreamConnection>, u64), ConnectError> {
+    pub async fn connect(&self) -> Result<(TcpStream, u64), ConnectError> {
         let Upstream { host, port } = &self.upstream;
         let name = || format!("{host}:{port}");
         let refused = |source| ConnectError::Refused {
             upstream: name(),
             source,
         };
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "a figure for the log, on which nothing depends"
-        )]
-        let started = std::time::Instant::now();
+        let started = self.clock.now();
         let stream = tokio::time::timeout(
             self.connect_timeout,
             TcpStream::connect((host.as_str(), *port)),
@@ -177,36 +131,32 @@ impl Pool {
         SockRef::from(&stream)
             .set_tcp_keepalive(&tcp_keepalive())
             .map_err(refused)?;
-        let (sender, connection) = http1::Builder::new()
-            .max_header_size(MAX_HEAD)
-            .max_buf_size(MAX_BUFFER)
-            .handshake(TokioIo::new(stream))
-            .await
-            .map_err(|error| refused(io::Error::other(error)))?;
-        let connection = UpstreamConnection {
-            sender,
-            driver: Driver {
-                connection,
-                over: false,
-            },
-            idle_since_ns: 0,
-        };
-        let microseconds = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
-        Ok((Box::new(connection), microseconds))
+        Ok((stream, self.clock.since_us(started)))
     }
 
     /// Drops what has been idle for too long. Called on the worker's tick.
     pub fn sweep(&self) {
         let mut idle = self.idle.borrow_mut();
         if !idle.is_empty() {
-            idle.retain(|connection| !self.is_stale(connection));
+            idle.retain(|each| !self.is_stale(each));
         }
     }
 
-    fn is_stale(&self, connection: &UpstreamConnection) -> bool {
-        self.clock
-            .mono_ns()
-            .saturating_sub(connection.idle_since_ns)
-            >= self.keep_ns
+    fn is_stale(&self, idle: &Idle) -> bool {
+        self.clock.mono_ns().saturating_sub(idle.since_ns) >= self.keep_ns
     }
+}
+
+/// Whether nothing is known to have come: no byte, no end, no reset.
+fn is_quiet_so_far(stream: &TcpStream) -> bool {
+    would_block(stream.try_read(&mut [0]))
+}
+
+/// Whether nothing has come.
+fn is_quiet(stream: &TcpStream) -> bool {
+    would_block(SockRef::from(stream).peek(&mut [MaybeUninit::uninit()]))
+}
+
+fn would_block(read: io::Result<usize>) -> bool {
+    read.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
 }

@@ -5,9 +5,12 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use http::HeaderMap;
+use http::header::CONTENT_LENGTH;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 
 use crate::downstream::Downstream;
+use crate::http1::request::Encoder;
 use crate::trailers::TrailerFilter;
 
 /// A body that cannot go on; the connection it was written to is closed, so that nobody takes it
@@ -20,12 +23,9 @@ pub enum BodyError {
     /// Its chunks are mostly framing.
     #[error("the chunks of the body are mostly framing")]
     Framing,
-    /// The other side broke off.
+    /// The client broke off.
     #[error("the body broke off: {0}")]
-    Broken(#[from] hyper::Error),
-    /// Nothing came for `WAF_UPSTREAM_TIMEOUT`.
-    #[error("the body stalled")]
-    Stalled,
+    Client(#[from] hyper::Error),
 }
 
 /// A client's body on its way to the application.
@@ -66,15 +66,16 @@ impl RequestBody {
         }
     }
 
-    /// Whether there is a body of unknown length.
-    pub fn is_chunked(&self) -> bool {
-        matches!(
-            self,
-            Self::Streaming {
-                trailers: Some(_),
-                ..
-            }
-        )
+    /// How the body is framed, and announced among these fields: as the client did (FORWARD-4).
+    pub fn framing(&self, headers: &HeaderMap) -> Encoder {
+        match self {
+            Self::Empty if headers.contains_key(CONTENT_LENGTH) => Encoder::Exact(0),
+            Self::Empty => Encoder::Empty,
+            Self::Streaming { incoming, .. } => match incoming.size_hint().exact() {
+                Some(length) => Encoder::Exact(length),
+                None => Encoder::Chunked,
+            },
+        }
     }
 }
 

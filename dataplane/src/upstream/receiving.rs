@@ -1,0 +1,208 @@
+//! A response on its way from the application: its head, and its body piece by piece.
+
+use std::io;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf as _, Bytes, BytesMut};
+use http::{HeaderMap, Method};
+use tokio::net::TcpStream;
+
+use super::buffers::Buffers;
+use super::sending::{NotSent, Sending};
+use crate::http1::body::Decoder;
+use crate::http1::malformed::Malformed;
+use crate::http1::response::{HeadReader, ResponseHead};
+
+/// Why there is no response, or no more of it.
+#[derive(Debug, thiserror::Error)]
+pub enum Broken {
+    /// The connection ended before anything came.
+    #[error("the connection ended without a response")]
+    Nothing,
+    /// What came is no response, or not a whole one.
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
+    /// The connection broke in the middle.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// The client's body broke off, or was too large, before all of it was sent.
+    #[error("the request's body broke off")]
+    RequestBody,
+}
+
+/// Reads the head of a response.
+#[derive(Default)]
+pub struct HeadReceiver {
+    reader: HeadReader,
+    /// The beginning of a head, or what came behind an interim one.
+    held: BytesMut,
+    /// Whether what is held has not been looked at.
+    is_new: bool,
+    begun: bool,
+}
+
+impl HeadReceiver {
+    /// The head of the final response, and what was read behind it. Those of interim ones go to
+    /// `interim` before.
+    pub fn poll(
+        &mut self,
+        stream: &mut TcpStream,
+        buffers: &Buffers,
+        method: &Method,
+        interim: &impl Fn(ResponseHead),
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(ResponseHead, BytesMut), Broken>> {
+        loop {
+            let mut bytes = if std::mem::take(&mut self.is_new) {
+                std::mem::take(&mut self.held)
+            } else {
+                let read = ready!(buffers.poll_read(stream, cx));
+                self.with_what_is_held(read)?
+            };
+            let Some((head, length)) = self.reader.read(&bytes, method)? else {
+                // A copy: the beginning of a head that is not going on must not hold the worker's
+                // buffer.
+                self.held = BytesMut::from(&*bytes);
+                continue;
+            };
+            bytes.advance(length);
+            if !head.status.is_informational() || head.status == 101 {
+                return Poll::Ready(Ok((head, bytes)));
+            }
+            interim(head);
+            // It is written to the client before anything else is looked at.
+            self.is_new = !bytes.is_empty();
+            self.held = BytesMut::from(&*bytes);
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+    }
+
+    fn with_what_is_held(&mut self, read: io::Result<BytesMut>) -> Result<BytesMut, Broken> {
+        let ended = Broken::Malformed(Malformed::Truncated);
+        let read = match read {
+            Ok(read) if !read.is_empty() => read,
+            _ if !self.begun => return Err(Broken::Nothing),
+            Ok(_) => return Err(ended),
+            Err(error) => return Err(Broken::Io(error)),
+        };
+        self.begun = true;
+        if self.held.is_empty() {
+            return Ok(read);
+        }
+        let mut bytes = std::mem::take(&mut self.held);
+        bytes.extend_from_slice(&read);
+        Ok(bytes)
+    }
+}
+
+/// A piece of a response's body.
+pub enum Piece {
+    /// Content.
+    Data(Bytes),
+    /// What follows the content; the last piece.
+    Trailers(HeaderMap),
+}
+
+/// Reads the body of a response, while what is left of the request is still being sent.
+pub struct BodyReceiver {
+    stream: TcpStream,
+    decoder: Decoder,
+    /// What was read with the head.
+    early: BytesMut,
+    /// What is left of the request: the application may answer before it has read all of it.
+    sending: Option<Sending>,
+}
+
+impl BodyReceiver {
+    /// For the body behind this head.
+    pub fn new(
+        stream: TcpStream,
+        head: &ResponseHead,
+        early: BytesMut,
+        sending: Option<Sending>,
+    ) -> Result<Self, Malformed> {
+        let mut receiver = Self {
+            stream,
+            decoder: Decoder::new(head),
+            early,
+            sending,
+        };
+        if receiver.decoder.is_end() && head.status != 101 {
+            // What came behind a head without a body tells what the connection is worth.
+            receiver.decoder.decode(&mut receiver.early)?;
+        }
+        Ok(receiver)
+    }
+
+    /// Content that is still to come, where that is known.
+    pub const fn remaining(&self) -> Option<u64> {
+        self.decoder.remaining()
+    }
+
+    /// Whether the whole body was given out.
+    pub fn is_end(&self) -> bool {
+        self.decoder.is_end() && !self.decoder.has_trailers()
+    }
+
+    /// The connection, if it can take another request.
+    pub fn into_reusable(self) -> Option<TcpStream> {
+        let is_sent = self.sending.is_none();
+        (is_sent && self.decoder.is_reusable()).then_some(self.stream)
+    }
+
+    /// The connection and what was read behind the head, after a 101.
+    pub fn into_parts(self) -> (TcpStream, Bytes) {
+        (self.stream, self.early.freeze())
+    }
+
+    /// The next piece; none at the end.
+    pub fn poll(
+        &mut self,
+        buffers: &Buffers,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Piece, Broken>>> {
+        self.poll_piece(buffers, cx).map(Result::transpose)
+    }
+
+    fn poll_piece(
+        &mut self,
+        buffers: &Buffers,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<Piece>, Broken>> {
+        self.send(buffers, cx)?;
+        loop {
+            if self.decoder.is_end() {
+                let trailers = self.decoder.take_trailers();
+                return Poll::Ready(Ok(trailers.map(Piece::Trailers)));
+            }
+            let mut bytes = std::mem::take(&mut self.early);
+            if bytes.is_empty() {
+                bytes = ready!(buffers.poll_read(&mut self.stream, cx))?;
+                if bytes.is_empty() {
+                    self.decoder.end_of_input()?;
+                    continue;
+                }
+            }
+            let content = self.decoder.decode(&mut bytes)?.content;
+            if !content.is_empty() {
+                bytes.truncate(content.end);
+                bytes.advance(content.start);
+                return Poll::Ready(Ok(Some(Piece::Data(bytes.freeze()))));
+            }
+        }
+    }
+
+    /// Sends on what is left of the request. What the application does not take any more is no
+    /// fault: it has answered.
+    fn send(&mut self, buffers: &Buffers, cx: &mut Context<'_>) -> Result<(), Broken> {
+        if let Some(sending) = &mut self.sending {
+            match sending.poll(&mut self.stream, buffers, cx) {
+                Poll::Ready(Ok(())) => self.sending = None,
+                Poll::Ready(Err(NotSent::Body)) => return Err(Broken::RequestBody),
+                Poll::Ready(Err(NotSent::Closed)) | Poll::Pending => {}
+            }
+        }
+        Ok(())
+    }
+}

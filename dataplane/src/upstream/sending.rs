@@ -1,0 +1,209 @@
+//! A request on its way to the application: head and body, in as few writes as can be.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf as _, Bytes};
+use http::HeaderMap;
+use hyper::body::{Body as _, Frame};
+use tokio::io::AsyncWrite as _;
+use tokio::net::TcpStream;
+
+use super::buffers::Buffers;
+use super::request_body::RequestBody;
+use crate::http1::request::Encoder;
+
+/// Pieces of a body smaller than this are copied and gathered; larger ones are written from where
+/// they are.
+const SMALL: usize = 4 * 1024;
+/// So much is gathered while more is ready (CONN-9).
+const GATHERED: usize = 16 * 1024;
+
+/// Why a request was not sent as a whole.
+#[derive(Debug)]
+pub enum NotSent {
+    /// The client's body broke off, or was too large: [`crate::downstream`] knows which.
+    Body,
+    /// The application does not take it.
+    Closed,
+}
+
+/// A request on its way to the application.
+pub struct Sending {
+    body: RequestBody,
+    encoder: Encoder,
+    /// The head, framing and small pieces.
+    text: Vec<u8>,
+    /// So much of `text` was written.
+    at: usize,
+    /// A large piece, which stands behind `text`.
+    piece: Bytes,
+    /// What stands behind the piece.
+    behind: &'static [u8],
+    /// Small pieces that are not in the text yet.
+    gathered: Vec<u8>,
+    trailers: Option<HeaderMap>,
+    /// Whether anything was written to this connection.
+    begun: bool,
+}
+
+impl Sending {
+    /// A request with this head, to be followed by this body.
+    pub const fn new(head: Vec<u8>, encoder: Encoder, body: RequestBody) -> Self {
+        Self {
+            body,
+            encoder,
+            text: head,
+            at: 0,
+            piece: Bytes::new(),
+            behind: b"",
+            gathered: Vec::new(),
+            trailers: None,
+            begun: false,
+        }
+    }
+
+    /// Whether anything was written. What was not may go to another connection as it is.
+    pub const fn has_begun(&self) -> bool {
+        self.begun
+    }
+
+    /// Writes what can be written. Ready once all of it was.
+    pub fn poll(
+        &mut self,
+        stream: &mut TcpStream,
+        buffers: &Buffers,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), NotSent>> {
+        loop {
+            let has_room = self.piece.is_empty() && self.behind.is_empty();
+            if self.encoder != Encoder::End
+                && has_room
+                && self.text.len() < GATHERED
+                && self.fill(buffers, cx)?
+            {
+                return Poll::Pending;
+            }
+            if self.is_written() {
+                return match self.encoder {
+                    Encoder::End => {
+                        buffers.give_text(std::mem::take(&mut self.text));
+                        Poll::Ready(Ok(()))
+                    }
+                    _ => Poll::Pending,
+                };
+            }
+            ready!(self.poll_write(stream, cx)).map_err(|_| NotSent::Closed)?;
+        }
+    }
+
+    fn is_written(&self) -> bool {
+        self.at == self.text.len() && self.piece.is_empty() && self.behind.is_empty()
+    }
+
+    /// Takes what is ready of the body; true while more of it is likely to be ready soon.
+    ///
+    /// hyper hands over one chunk a poll. So small ones are kept for as long as each poll brings
+    /// one, and go on together (CONN-9); a poll that brings none sends them.
+    fn fill(&mut self, buffers: &Buffers, cx: &mut Context<'_>) -> Result<bool, NotSent> {
+        if matches!(self.body, RequestBody::Empty) {
+            return self.end().map(|()| false);
+        }
+        let (mut large, mut ended, mut took) = (None, false, false);
+        while large.is_none() && !ended && self.gathered.len() < GATHERED {
+            match Pin::new(&mut self.body).poll_frame(cx) {
+                Poll::Pending if took => {
+                    cx.waker().wake_by_ref();
+                    return Ok(true);
+                }
+                Poll::Pending => break,
+                Poll::Ready(None) => ended = true,
+                Poll::Ready(Some(Err(_))) => return Err(NotSent::Body),
+                Poll::Ready(Some(Ok(frame))) => {
+                    took = true;
+                    large = self.take(frame, buffers);
+                    ended = self.body.is_end_stream();
+                }
+            }
+        }
+        self.put_gathered(buffers)?;
+        if let Some(piece) = large {
+            self.behind = self
+                .encoder
+                .begin_piece(&mut self.text, piece.len())
+                .map_err(|_| NotSent::Body)?;
+            self.piece = piece;
+        } else if ended {
+            self.end()?;
+        }
+        Ok(false)
+    }
+
+    /// Puts what was gathered into the text, as one piece.
+    fn put_gathered(&mut self, buffers: &Buffers) -> Result<(), NotSent> {
+        if !self.gathered.is_empty() {
+            let gathered = std::mem::take(&mut self.gathered);
+            let behind = self
+                .encoder
+                .begin_piece(&mut self.text, gathered.len())
+                .map_err(|_| NotSent::Body)?;
+            self.text.extend_from_slice(&gathered);
+            self.text.extend_from_slice(behind);
+            buffers.give_text(gathered);
+        }
+        Ok(())
+    }
+
+    /// Takes a frame of the body: gives it back if it is a large piece.
+    fn take(&mut self, frame: Frame<Bytes>, buffers: &Buffers) -> Option<Bytes> {
+        match frame.into_data() {
+            Ok(piece) if piece.len() >= SMALL => return Some(piece),
+            Ok(piece) => {
+                if self.gathered.is_empty() {
+                    self.gathered = buffers.take_text();
+                }
+                self.gathered.extend_from_slice(&piece);
+            }
+            Err(frame) => self.trailers = frame.into_trailers().ok(),
+        }
+        None
+    }
+
+    fn end(&mut self) -> Result<(), NotSent> {
+        let trailers = self.trailers.take();
+        self.encoder
+            .end(&mut self.text, trailers.as_ref(), |_| true)
+            .map_err(|_| NotSent::Body)
+    }
+
+    /// Writes all that there is.
+    fn poll_write(&mut self, stream: &mut TcpStream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.is_written() {
+            let text = self.text.get(self.at..).unwrap_or_default();
+            let written = if self.piece.is_empty() && self.behind.is_empty() {
+                ready!(Pin::new(&mut *stream).poll_write(cx, text))?
+            } else {
+                let parts = [text, &self.piece, self.behind].map(IoSlice::new);
+                ready!(Pin::new(&mut *stream).poll_write_vectored(cx, &parts))?
+            };
+            if written == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.begun = true;
+            self.advance(written);
+        }
+        self.text.clear();
+        self.at = 0;
+        Poll::Ready(Ok(()))
+    }
+
+    fn advance(&mut self, written: usize) {
+        let of_text = written.min(self.text.len() - self.at);
+        self.at += of_text;
+        let left = written - of_text;
+        let of_piece = left.min(self.piece.len());
+        self.piece.advance(of_piece);
+        self.behind = self.behind.get(left - of_piece..).unwrap_or_default();
+    }
+}
