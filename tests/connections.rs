@@ -138,7 +138,8 @@ fn every_worker_finds_a_place() {
     );
     let mut held = Vec::new();
     for round in 0..60 {
-        // Another worker closes what it was asked to on its next tick: until then there may be none.
+        // Another worker closes what it was asked to on its next tick: until then there may be
+        // none.
         let source = format!("127.0.{}.1", 1 + round);
         held.push(wait_for("a place", || {
             let mut connection = Connection::open_from(weir.address(), &source);

@@ -12,7 +12,8 @@ use crate::support::weir::{
     EXEMPT, ONE_PER_HOUR, Weir, from_now, milliseconds, ms, now_ms, pretty, state_dir, write_bans,
 };
 
-/// STATE-1: after a ban bans.json is written; the file is versioned, private and readable by people.
+/// STATE-1: after a ban bans.json is written; the file is versioned, private and readable by
+/// people.
 #[test]
 fn a_ban_is_written() {
     let application = Application::ok();
@@ -103,7 +104,8 @@ fn an_acknowledged_ban_survives_a_kill() {
     }
 }
 
-/// STATE-3: a ban marked lifted in place is lifted, kept, logged and counted; the client is served again.
+/// STATE-3: a ban marked lifted in place is lifted, kept, logged and counted; the client is served
+/// again.
 #[test]
 fn an_edit_in_place_lifts() {
     let application = Application::ok();
@@ -196,8 +198,9 @@ fn an_edit_and_memory_are_merged() {
     assert_eq!(nets(&weir.bans()), all);
 }
 
-/// STATE-4: a script reads every file, bans are made, lifted and clients counted and all of it is written, and then the script
-/// saves what it read with a change of its own: nothing of either is lost, in memory and on disk.
+/// STATE-4: a script reads every file, bans are made, lifted and clients counted and all of it is
+/// written, and then the script saves what it read with a change of its own: nothing of either is
+/// lost, in memory and on disk.
 #[test]
 fn a_stale_copy_forgets_nothing() {
     let application = Application::ok();
@@ -304,8 +307,8 @@ fn a_stale_copy_forgets_nothing() {
     assert_eq!(client["client"]["passed"], 3);
 }
 
-/// STATE: members that nobody here knows are kept at every level of each file, also where memory changes what they stand
-/// beside, and where an edit changes them.
+/// STATE: members that nobody here knows are kept at every level of each file, also where memory
+/// changes what they stand beside, and where an edit changes them.
 #[test]
 fn unknown_members_survive_at_every_level() {
     let (now, later) = (from_now(-1), from_now(3600));
@@ -401,7 +404,8 @@ fn unknown(value: &Value) -> Vec<(String, Value)> {
     found
 }
 
-/// STATE-5: an edit that does not parse is reported with its place, changes nothing, and is set aside at the next write.
+/// STATE-5: an edit that does not parse is reported with its place, changes nothing, and is set
+/// aside at the next write.
 #[test]
 fn a_broken_edit_is_set_aside() {
     let application = Application::ok();

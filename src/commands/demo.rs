@@ -46,7 +46,7 @@ pub fn run() -> ExitCode {
         ]
         .map(|(name, value)| (name.to_owned(), value)),
     );
-    // An empty value is an unset one (section 13.18).
+    // An empty value is an unset one (SETTING-1).
     variables.extend(environment().filter(|(_, value)| !value.is_empty()));
     match settings::load(variables) {
         Ok(Loaded { settings, warnings }) => {

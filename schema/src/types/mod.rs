@@ -2,8 +2,8 @@
 //!
 //! The types hold what a schema says of members and their kinds; lengths and patterns they leave to
 //! the catalog. So a value is read with [`read`], which asks the catalog first, and written with
-//! [`write()`], which asks it afterwards. Signatures are verified on the value that was read, not on
-//! these types.
+//! [`write()`], which asks it afterwards. Signatures are verified on the value that was read, not
+//! on these types.
 
 #[macro_use]
 mod shape;

@@ -583,7 +583,7 @@ fn the_upstream_is_not_the_service() {
     }
 }
 
-/// SETTING-2, source section 7, cases 3 and 4, and section 13, item 11: settings that contradict
+/// SETTING-2, LIMIT-4: settings that contradict
 /// the source of lookups stop the start, each with its sentence; what merely does nothing is a
 /// warning.
 #[test]
@@ -779,7 +779,7 @@ fn unknown_names_are_warnings() {
     );
 }
 
-/// LOG-1: headers that hold secrets are left out of the list with a warning (section 13, item 17).
+/// LOG-1: headers that hold secrets are left out of the list with a warning.
 #[test]
 fn secret_headers_are_left_out_of_the_log() {
     let list = (
@@ -795,7 +795,7 @@ fn secret_headers_are_left_out_of_the_log() {
     assert_eq!(settings(&[list]).log.request_headers, ["accept"]);
 }
 
-/// SETTING-1: an empty value is unset (section 13, item 18).
+/// SETTING-1: an empty value is unset.
 #[test]
 fn an_empty_value_is_unset() {
     let mut pairs: Vec<_> = all().map(|setting| (setting.name.as_str(), " ")).collect();

@@ -76,6 +76,7 @@ fuzz_target!(|bytes: &[u8]| {
 });
 
 /// A record, and what its line should say.
+// long: flat list of the members of a record.
 fn record(bytes: &mut Bytes, batch: &mut Batch) -> (Record, Vec<(&'static str, Option<Value>)>) {
     let mut members = Vec::new();
     let texts: [Text; TEXTS.len()] = TEXTS.map(|name| {
