@@ -62,7 +62,13 @@ mod worker;
 /// The functions that the fuzz targets call.
 #[cfg(fuzzing)]
 pub mod fuzzing {
-    pub use crate::headers;
+    pub use crate::forgotten_proxy::ForgottenProxy;
+    pub mod headers {
+        pub use crate::headers::{
+            ClientField, ProxyFields, asks_for_websocket, check_framing, check_host, check_target,
+            origin_form, to_downstream, to_upstream,
+        };
+    }
 }
 
 pub use bind::{BindError, Bound};

@@ -5,8 +5,9 @@
 use http::header::FORWARDED;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use libfuzzer_sys::fuzz_target;
+use weir_dataplane::fuzzing::ForgottenProxy;
 use weir_dataplane::identity::{
-    ForgottenProxy, Identity, X_FORWARDED_FOR, X_FORWARDED_PROTO, X_REQUEST_ID, identify,
+    Identity, X_FORWARDED_FOR, X_FORWARDED_PROTO, X_REQUEST_ID, identify,
 };
 use weir_shared::client::{Client, fold};
 
