@@ -535,8 +535,8 @@ fn head_keeps_the_length() {
     assert_eq!(connection.response().text(), "hello /abc2");
 }
 
-/// FORWARD-6: interim answers reach an HTTP/1.1 client in front of the answer, without fields of one
-/// hop; an HTTP/1.0 client gets none. A 100 that nobody asked for is not one of them.
+/// FORWARD-6: interim answers reach an HTTP/1.1 client in front of the answer, without fields of
+/// one hop; an HTTP/1.0 client gets none. A 100 that nobody asked for is not one of them.
 #[test]
 fn interim_answers_reach_who_knows_them() {
     let application = Application::start(|exchange| {
