@@ -339,10 +339,15 @@ fn kills(rounds: usize, seed: u64) {
         } else {
             (0, 160_000)
         };
+        // One at a time. A copy that lacks an acknowledged ban forgets nothing while the service
+        // runs (`a_stale_copy_forgets_nothing`). But a kill between the moment it is saved and the
+        // moment it is taken in leaves it as the only record: what it lacks is gone.
+        let turn = Mutex::new(());
         std::thread::scope(|scope| {
             scope.spawn(|| break_limits(address, &numbers, &killed));
             scope.spawn(|| {
                 for _ in 0..6 {
+                    let _turn = turn.lock();
                     if ban_and_lift(address, &numbers, &acknowledged).is_none() {
                         break;
                     }
@@ -350,6 +355,7 @@ fn kills(rounds: usize, seed: u64) {
             });
             scope.spawn(|| {
                 for _ in 0..edits {
+                    let _turn = turn.lock();
                     edit(&directory, &numbers, &killed);
                 }
             });
