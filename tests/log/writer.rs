@@ -1,0 +1,150 @@
+//! The writer: a stop, a stalled reader, fewer lines, rotation (LOG-1, LOG-2).
+
+use super::misbehaving;
+use crate::support::application::Application;
+use crate::support::raw_client::{Connection, get};
+use crate::support::weir::Weir;
+use crate::support::{wait_for, wait_until};
+
+/// LOG-3: a request that runs when the service is told to stop has its one line, whether it ends
+/// well or is cut.
+#[test]
+fn a_stop_loses_no_line() {
+    let application = misbehaving();
+    let mut weir = Weir::start(&application, &[("WAF_SHUTDOWN_TIMEOUT", "300ms")]);
+    let mut held = Connection::open(weir.address());
+    held.send(&get("/slow/held", &[]));
+    wait_until("it at the application", || {
+        let requests = application.requests();
+        requests.iter().any(|seen| seen.target == "/slow/held")
+    });
+    for number in 0..50 {
+        weir.get(&format!("/fine/{number}"), "203.0.113.7");
+    }
+    weir.stop();
+    let log = weir.request_log();
+    assert_eq!(log.len(), 51);
+    assert_eq!(
+        log.iter()
+            .filter(|line| line["path"] == "/slow/held")
+            .count(),
+        1
+    );
+}
+
+/// LOG-4: a reader that stalls blocks no request; what finds no room is counted in the metric and,
+/// once it reads again, in the log: lines and losses together are all requests.
+#[test]
+fn a_stalled_reader_blocks_no_request() {
+    /// More than the writer's queue of 1,024 batches of 64 lines, its buffer and a pipe hold.
+    const REQUESTS: u64 = 72_000;
+    const PIPELINED: u64 = 500;
+    let application = Application::ok();
+    let directory = tempfile::tempdir().expect("a directory");
+    let pipe = directory.path().join("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.expect("mkfifo runs").success());
+    // Open for both, so that opening waits for nobody; nothing reads from it yet.
+    let mut reader = std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(&pipe)
+        .expect("opens");
+    let weir = Weir::start(
+        &application,
+        &[
+            ("WAF_LOG_FILE", pipe.to_str().expect("a path")),
+            ("WAF_DENY_NETS", "198.51.100.7"),
+            ("WAF_WORKERS", "1"),
+        ],
+    );
+    let many = get("/a", &[("X-Forwarded-For", "198.51.100.7")])
+        .repeat(usize::try_from(PIPELINED).expect("it fits"));
+    let mut connection = Connection::open(weir.address());
+    for _ in 0..REQUESTS / PIPELINED {
+        connection.send(&many);
+        for _ in 0..PIPELINED {
+            // Each answer comes within the client's patience: nobody waits for the log.
+            connection.response().expect(429);
+        }
+    }
+    let lost = weir.metric("waf_log_lines_dropped_total").expect("it");
+    assert!(lost > 0.0);
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        use std::io::{BufRead, BufReader};
+        let mut lines = BufReader::new(&mut reader);
+        let mut line = String::new();
+        while lines.read_line(&mut line).is_ok_and(|count| count > 0) {
+            if tell.send(std::mem::take(&mut line)).is_err() {
+                return;
+            }
+        }
+    });
+    let (mut logged, mut lost_logged) = (0, 0);
+    // The request for the metrics is one more.
+    while logged + lost_logged < REQUESTS + 1 {
+        let line = told.recv_timeout(crate::support::PATIENCE).expect("a line");
+        let line: serde_json::Value = serde_json::from_str(&line).expect("JSON");
+        match line["event"].as_str() {
+            Some("request") => logged += 1,
+            Some("log_lines_dropped") => lost_logged += line["count"].as_u64().expect("a count"),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(logged + lost_logged, REQUESTS + 1);
+    assert_eq!(
+        weir.metric("waf_log_lines_dropped_total"),
+        Some(lost_logged as f64)
+    );
+}
+
+/// LOG: `WAF_LOG_REQUESTS` bounds what is written.
+#[test]
+fn lines_can_be_fewer() {
+    for (mode, expected) in [("refused", &["/denied"][..]), ("off", &[])] {
+        let application = Application::ok();
+        let mut weir = Weir::start(
+            &application,
+            &[
+                ("WAF_LOG_REQUESTS", mode),
+                ("WAF_DENY_NETS", "198.51.100.0/24"),
+            ],
+        );
+        weir.get("/fine", "203.0.113.7");
+        weir.get("/denied", "198.51.100.7");
+        weir.stop();
+        let log = weir.request_log();
+        let paths: Vec<_> = log
+            .iter()
+            .filter_map(|line| line["path"].as_str())
+            .collect();
+        assert_eq!(paths, expected, "{mode}");
+    }
+}
+
+/// LOG-4: a log file is opened again on SIGUSR1, so that it can be rotated.
+#[test]
+fn a_log_file_can_be_rotated() {
+    let application = Application::ok();
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("requests.log");
+    let rotated = directory.path().join("requests.log.1");
+    let weir = Weir::start(
+        &application,
+        &[("WAF_LOG_FILE", path.to_str().expect("a path"))],
+    );
+    let has = |path: &std::path::Path, what: &str| {
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        text.contains(what).then_some(())
+    };
+    weir.get("/before", "203.0.113.7");
+    wait_for("the first line", || has(&path, "/before"));
+    std::fs::rename(&path, &rotated).expect("renames");
+    weir.signal("USR1");
+    wait_until("the new file", || path.exists());
+    weir.get("/after", "203.0.113.7");
+    wait_for("the second line", || has(&path, "/after"));
+    assert!(has(&rotated, "/after").is_none());
+    assert!(weir.request_log().is_empty(), "nothing on standard output");
+}
