@@ -1,0 +1,292 @@
+//! Millions of mixed requests with faults on every side, and at the end each counter beside what
+//! the clients saw: `cargo run --release -p weir-benches --bin soak`.
+//!
+//! Clients and application are in this process and know exactly what they did. It ends with status
+//! 1 if one number differs, if a ban is missing, or if the service holds more files, threads or
+//! memory than at the beginning. Loopback only; ends by itself.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use clap::Parser;
+
+mod application;
+mod client;
+mod message;
+mod service;
+mod trouble;
+
+use application::Switch;
+use client::{Client, Seen};
+use service::{Held, Service};
+use trouble::{Done, Trouble};
+
+pub(crate) const METRICS_TOKEN: &str = "soak-metrics-token-0123456789abcdef";
+pub(crate) const ADMIN_TOKEN: &str = "Soak-admin-token-0123456789abcdef";
+
+/// Part of the requests that come before the first look at memory.
+const WARM_UP: i64 = 10;
+/// How long everything may calm down before a look at memory: longer than idle connections live.
+const CALM: Duration = Duration::from_secs(8);
+/// Memory that may be there more at the end: what the allocator keeps moves by this.
+const MEMORY_KIB: u64 = 6 * 1024;
+
+/// Sends mixed requests with faults and compares every counter at the end.
+#[derive(Parser)]
+#[command(name = "soak")]
+struct Arguments {
+    /// How many requests
+    #[arg(long, default_value_t = 10_000_000)]
+    requests: i64,
+    /// Clients at once
+    #[arg(long, default_value_t = 64)]
+    connections: u64,
+    /// WAF_WORKERS
+    #[arg(long, default_value_t = 1)]
+    workers: usize,
+    /// Repeats a run's mixture
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// The binary of weir
+    #[arg(default_value = "target/release/weir")]
+    weir: PathBuf,
+}
+
+fn main() -> ExitCode {
+    match soak(&Arguments::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("soak: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn soak(arguments: &Arguments) -> Result<bool> {
+    if arguments.requests < 100 || arguments.connections == 0 {
+        bail!("--requests is at least 100, --connections at least 1");
+    }
+    let directory = tempfile::Builder::new().prefix("weir-soak-").tempdir()?;
+    let switch = Switch::default();
+    let application = application::start(switch.clone())?;
+    let service = Service::start(
+        &arguments.weir,
+        application,
+        directory.path(),
+        arguments.workers,
+    )?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let began = Instant::now();
+    let load = |requests: i64, seed: u64| {
+        let connections = arguments.connections;
+        runtime.block_on(clients(service.address, requests, connections, seed))
+    };
+
+    let mut seen = load(arguments.requests / WARM_UP, arguments.seed)?;
+    std::thread::sleep(CALM);
+    let before = service.held()?;
+    let trouble = Trouble::start(service.address, &service.state, switch.clone());
+    let rest = arguments.requests - arguments.requests / WARM_UP;
+    let main_part = load(rest, arguments.seed + 1);
+    let done = trouble.stop()?;
+    seen += main_part?;
+    std::thread::sleep(CALM);
+    let after = service.held()?;
+
+    let seconds = began.elapsed().as_secs();
+    println!(
+        "{} requests in {seconds} s, {} outages",
+        seen.requests(),
+        done.outages
+    );
+    let mut report = Report::default();
+    compare(&mut report, &service, &seen, &done, &switch)?;
+    held(&mut report, before, after);
+    bans(&mut report, &service, &done)?;
+    let log = service.stop()?;
+    let lines = log.iter().filter(|(action, _)| *action != "(no request)");
+    // The scrape that was compared is one more line.
+    let expected = seen.requests() + done.asked + 2;
+    report.equal(
+        "lines of the log",
+        lines.map(|(_, count)| count).sum(),
+        expected,
+    );
+    Ok(report.holds)
+}
+
+async fn clients(address: SocketAddr, requests: i64, connections: u64, seed: u64) -> Result<Seen> {
+    let left = Arc::new(AtomicI64::new(requests));
+    let local = tokio::task::LocalSet::new();
+    let tasks: Vec<_> = (0..connections)
+        .map(|number| {
+            let left = Arc::clone(&left);
+            let client = Client::new(address, seed.wrapping_mul(1 << 20) + number);
+            local.spawn_local(async move { client.run(&left).await })
+        })
+        .collect();
+    let to_go = Arc::clone(&left);
+    local.spawn_local(async move {
+        let mut tick = tokio::time::interval(Duration::from_secs(30));
+        loop {
+            tick.tick().await;
+            eprintln!(
+                "soak: {} requests to go",
+                to_go.load(Ordering::Relaxed).max(0)
+            );
+        }
+    });
+    let all = async {
+        let mut seen = Seen::default();
+        for task in tasks {
+            seen += task.await.context("a client panicked")??;
+        }
+        Ok(seen)
+    };
+    local.run_until(all).await
+}
+
+/// The lines of the result.
+struct Report {
+    holds: bool,
+}
+
+impl Default for Report {
+    fn default() -> Self {
+        Self { holds: true }
+    }
+}
+
+impl Report {
+    fn equal(&mut self, what: &str, counted: u64, expected: u64) {
+        let verdict = if counted == expected {
+            "equal"
+        } else {
+            "DIFFERS"
+        };
+        println!("{what:44} {counted:>12} {expected:>12}  {verdict}");
+        self.holds &= counted == expected;
+    }
+
+    fn at_most(&mut self, what: &str, counted: u64, bound: u64) {
+        let verdict = if counted <= bound {
+            "holds"
+        } else {
+            "TOO MUCH"
+        };
+        println!("{what:44} {counted:>12} {bound:>12}  {verdict}");
+        self.holds &= counted <= bound;
+    }
+}
+
+/// Every counter beside what the clients saw.
+fn compare(
+    report: &mut Report,
+    service: &Service,
+    seen: &Seen,
+    done: &Done,
+    switch: &Switch,
+) -> Result<()> {
+    let metrics = service.metrics()?;
+    // A series that is not there is no zero.
+    let of = |series: &str| metrics.get(series).map_or(u64::MAX, |value| *value as u64);
+    let action = |name: &str| {
+        of(&format!(
+            "waf_requests_total{{action=\"{name}\",mode=\"enforce\"}}"
+        ))
+    };
+    let answered = seen.metrics + done.asked;
+    println!("{:44} {:>12} {:>12}", "", "the service", "the clients");
+    report.equal("passed", action("passed"), seen.passed);
+    report.equal(
+        "upstream_error + client_aborted",
+        action("upstream_error").saturating_add(action("client_aborted")),
+        seen.failed + seen.cut + seen.aborted,
+    );
+    report.equal(
+        "banned + rate_limited",
+        action("banned").saturating_add(action("rate_limited")),
+        seen.banned + seen.limited,
+    );
+    report.equal("unauthorized", action("unauthorized"), seen.unauthorized);
+    report.equal("not_found", action("not_found"), seen.not_found);
+    report.equal("answered", action("answered"), answered);
+    report.equal(
+        "bad requests",
+        of("waf_connection_errors_total{kind=\"bad_request\"}"),
+        seen.bad,
+    );
+    let classes = ["1xx", "2xx", "3xx", "4xx", "5xx"];
+    let answers = classes.map(|class| of(&format!("waf_responses_total{{class=\"{class}\"}}")));
+    report.at_most(
+        "answers of the application",
+        answers.iter().sum(),
+        switch.answers(),
+    );
+    report.at_most(
+        "answers the application wrote, unseen",
+        switch.answers().abs_diff(answers.iter().sum()),
+        seen.aborted,
+    );
+    report.equal(
+        "events dropped",
+        sum(&metrics, "waf_events_dropped_total"),
+        0,
+    );
+    report.equal(
+        "log lines dropped",
+        sum(&metrics, "waf_log_lines_dropped_total"),
+        0,
+    );
+    report.equal("state writes that failed", failed_writes(&metrics), 0);
+    Ok(())
+}
+
+fn sum(metrics: &BTreeMap<String, f64>, name: &str) -> u64 {
+    let of = metrics
+        .iter()
+        .filter(|(series, _)| series.starts_with(name));
+    of.map(|(_, value)| *value as u64).sum()
+}
+
+fn failed_writes(metrics: &BTreeMap<String, f64>) -> u64 {
+    let writes = metrics.iter().filter(|(series, _)| {
+        series.starts_with("waf_state_writes_total") && !series.contains("outcome=\"ok\"")
+    });
+    writes.map(|(_, value)| *value as u64).sum()
+}
+
+/// What the service holds of the system.
+fn held(report: &mut Report, before: Held, after: Held) {
+    println!("{:44} {:>12} {:>12}", "", "at the end", "at most");
+    report.at_most("resident memory, KiB", after.kib, before.kib + MEMORY_KIB);
+    report.at_most("open files", after.files as u64, before.files as u64);
+    report.at_most("threads", after.threads as u64, before.threads as u64);
+}
+
+/// Every ban that was acknowledged or saved is there.
+fn bans(report: &mut Report, service: &Service, done: &Done) -> Result<()> {
+    let (status, text) = service.ask("GET", "/_waf/bans?active=true", "")?;
+    if status != 200 {
+        bail!("the bans were answered {status}");
+    }
+    let there = done.banned.iter().filter(|netblock| {
+        text.contains(&format!("\"{netblock}\""))
+            || text.contains(&format!("\"{}\"", netblock.trim_end_matches("/32")))
+    });
+    report.equal(
+        "bans of the operator",
+        there.count() as u64,
+        done.banned.len() as u64,
+    );
+    Ok(())
+}
