@@ -328,15 +328,83 @@ fn bytes_that_were_not_carried_are_not_counted() {
     assert!(aborted > 0, "some were larger than the system's buffers");
 }
 
-/// CONN-5: an answer of which nothing is taken for `WAF_SEND_TIMEOUT` ends.
+/// CONN-5: an answer of which nothing is taken for `WAF_SEND_TIMEOUT` ends. What is counted of it
+/// is what the system took, to the byte, whether the rest was still to come or all of it was ours.
 #[test]
 fn an_answer_that_nobody_reads_ends() {
-    let application = large();
+    let application = Application::start(|exchange| {
+        let (framing, size) = exchange.request.target[1..].split_once('/').expect("two");
+        let content = vec![b'x'; size.parse().expect("a size")];
+        if framing == "sized" {
+            exchange.answer(200, &[], &content);
+            return After::KeepAlive;
+        }
+        exchange.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
+        for chunk in content.chunks(7_777) {
+            exchange.send(format!("{:x}\r\n", chunk.len()).as_bytes());
+            exchange.send(chunk);
+            exchange.send(b"\r\n");
+        }
+        exchange.send(b"0\r\n\r\n");
+        After::KeepAlive
+    });
     let weir = Weir::start(&application, &[("WAF_SEND_TIMEOUT", "300ms")]);
-    let _unread = slow_reader(weir.address(), 20_000_000);
-    let line = weir.line_of("/20000000");
+    // A small one tells how much the system takes: the others end where it takes no more, so that
+    // what is left of some is ours alone.
+    let taken = taken_of(&weir, "/sized/20000000");
+    let near = (0..12).map(|step| taken + step * 8_000);
+    let targets: Vec<_> = near
+        .flat_map(|size| [format!("/sized/{size}"), format!("/chunked/{size}")])
+        .chain(["/chunked/20000000".to_owned()])
+        .collect();
+    let mut readers: Vec<_> = targets
+        .iter()
+        .map(|target| unread(weir.address(), target))
+        .collect();
+    let mut whole = 0;
+    for (target, reader) in targets.iter().zip(&mut readers) {
+        let line = weir.line_of(target);
+        let size: u64 = target
+            .rsplit('/')
+            .next()
+            .expect("a size")
+            .parse()
+            .expect("a size");
+        let taken = carried(reader);
+        assert_eq!(line["bytes"]["response"], taken, "{target}");
+        let action = if taken == size {
+            "passed"
+        } else {
+            "client_aborted"
+        };
+        assert_eq!(line["action"], action, "{target}");
+        whole += usize::from(taken == size);
+    }
+    assert!(whole < targets.len(), "some were cut");
+}
+
+/// A client that reads the head of an answer and no more.
+fn unread(address: SocketAddr, target: &str) -> Connection {
+    let mut connection = Connection::open_with_small_buffer(address);
+    connection.send(&get(target, &[]));
+    assert_eq!(connection.head().expect("a head").status, 200);
+    connection
+}
+
+/// Bytes of content that the system held for a client whose connection is closed.
+fn carried(connection: &mut Connection) -> u64 {
+    let rest = connection.rest(Duration::from_secs(10));
+    rest.iter().filter(|byte| **byte == b'x').count() as u64
+}
+
+/// Bytes of content that the system takes for a client that does not read.
+fn taken_of(weir: &Weir, target: &str) -> usize {
+    let mut reader = unread(weir.address(), target);
+    let line = weir.line_of(target);
     assert_eq!(line["action"], "client_aborted");
-    assert!(line["bytes"]["response"].as_u64() < Some(20_000_000));
+    let taken = carried(&mut reader);
+    assert_eq!(line["bytes"]["response"], taken);
+    usize::try_from(taken).expect("a size")
 }
 
 /// CONN-8: a connection on which nothing was ever sent is closed without a word, and is no error.

@@ -52,6 +52,10 @@ pub enum Ending {
 /// client begin anew.
 const REST_NS: u64 = 100_000_000;
 
+/// What the system's buffer of a new connection takes whatever the client does. It holds 16 KiB at
+/// least (tcp(7), `tcp_wmem`); half of that is left for the head of the answer.
+const CERTAIN: u64 = 8 * 1024;
+
 /// One client connection, shared by hyper's half, the request being answered and the sweeper, all
 /// on one thread.
 pub struct Downstream {
@@ -71,6 +75,8 @@ pub struct Downstream {
     pub upload: Upload,
     /// Interim responses to the current request.
     pub interim: Interim,
+    /// Bytes that the socket took since the connection was accepted.
+    written: Cell<u64>,
     /// Whether bytes of a response to the current request were written.
     answering: Cell<bool>,
     ending: Cell<Ending>,
@@ -107,6 +113,7 @@ impl Downstream {
             slot,
             upload: Upload::default(),
             interim: Interim::default(),
+            written: Cell::new(0),
             answering: Cell::new(false),
             ending: Cell::new(Ending::No),
             in_use: Cell::new(false),
@@ -147,6 +154,11 @@ impl Downstream {
     /// Whether bytes of a response to the current request were written.
     pub const fn is_answering(&self) -> bool {
         self.answering.get()
+    }
+
+    /// Whether the system takes so many bytes more of a response for certain.
+    pub const fn takes(&self, bytes: u64) -> bool {
+        self.written.get().saturating_add(bytes) <= CERTAIN
     }
 
     /// The connection is a tunnel from now on, and whose.
@@ -308,7 +320,9 @@ impl Downstream {
     fn note_write(&self, outcome: &Poll<io::Result<usize>>) {
         match outcome {
             Poll::Pending => self.deadlines.await_write(self.clock.mono_ns()),
-            Poll::Ready(_) => {
+            Poll::Ready(taken) => {
+                let taken = taken.as_ref().map_or(0, |taken| *taken as u64);
+                self.written.set(self.written.get().saturating_add(taken));
                 self.answering.set(true);
                 self.deadlines.wrote(self.clock.mono_ns());
             }

@@ -7,6 +7,7 @@
 mod limit_break;
 mod record;
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -67,6 +68,9 @@ pub struct Exchange {
     pub history: Option<History>,
     limit_hit: Option<LimitKind>,
     response: ResponseNote,
+    /// Body or WebSocket bytes that came from the client, once the connection serves this request
+    /// no longer.
+    request_bytes: Cell<Option<u64>>,
     /// Body or WebSocket bytes that went to the client.
     pub response_bytes: u64,
     durations: Durations,
@@ -105,6 +109,7 @@ impl Exchange {
             history: None,
             limit_hit: None,
             response: ResponseNote::default(),
+            request_bytes: Cell::new(None),
             response_bytes: 0,
             durations: Durations::default(),
             finished: false,
@@ -276,6 +281,20 @@ impl Exchange {
         Response::from_parts(head, body)
     }
 
+    /// The response has ended, though its last bytes may wait to be written: the connection is the
+    /// next request's.
+    pub fn release_connection(&self) {
+        if self.request_bytes.get().is_none() {
+            self.request_bytes.set(Some(self.downstream.upload.bytes()));
+            self.downstream.end_request();
+        }
+    }
+
+    fn request_bytes(&self) -> u64 {
+        let held = self.request_bytes.get();
+        held.unwrap_or_else(|| self.downstream.upload.bytes())
+    }
+
     /// Finishes: history, bytes, counters, log record.
     pub fn finish(mut self: Box<Self>, action: Action) {
         self.finish_once(action);
@@ -294,7 +313,7 @@ impl Exchange {
             forwarded: self.forwarded,
             counted: self.decision.counted,
             websocket: self.websocket,
-            request_bytes: self.downstream.upload.bytes(),
+            request_bytes: self.request_bytes(),
             response_bytes: self.response_bytes,
         });
         let origin = self.charge(&outcome, ended);
@@ -302,7 +321,7 @@ impl Exchange {
         if outcome.logged {
             self.log(&outcome);
         }
-        self.downstream.end_request();
+        self.release_connection();
     }
 
     /// Adds the request to its client: history and bytes. Takes from the client what the log and
@@ -355,7 +374,7 @@ impl Exchange {
     /// Counts the request: metrics, origins, and what the anomaly counters are told.
     fn count(&self, outcome: &Outcome, origin: Origin) {
         let worker = &self.worker;
-        let request_bytes = self.downstream.upload.bytes();
+        let request_bytes = self.request_bytes();
         let total_us = self.durations.total;
         worker
             .counters
@@ -384,7 +403,7 @@ impl Exchange {
             limit_hit: self.limit_hit,
             response: &self.response,
             outcome,
-            request_bytes: self.downstream.upload.bytes(),
+            request_bytes: self.request_bytes(),
             response_bytes: self.response_bytes,
             durations: self.durations,
         };

@@ -1,6 +1,7 @@
 //! A request that the application answers: its fields there and back, 101, 502 and 504. Nothing is
 //! buffered whole.
 
+mod delivery;
 mod frames;
 pub mod response_body;
 pub mod tunnel;

@@ -2,6 +2,7 @@
 //! held whole.
 
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -9,9 +10,10 @@ use http_body_util::Full;
 use hyper::body::{Body, Frame, SizeHint};
 use weir_shared::verdict::Action;
 
+use super::delivery::{Delivery, Piece};
 use crate::exchange::Exchange;
 use crate::trailers::TrailerFilter;
-use crate::upstream::receiving::{BodyReceiver, Broken, Piece};
+use crate::upstream::receiving::{self, BodyReceiver, Broken};
 
 /// The body of an answer to a client.
 pub enum ResponseBody {
@@ -39,13 +41,13 @@ pub enum CutShort {
     Stalled,
 }
 
-/// The application's body on its way to the client. It reads from the upstream connection, counts,
-/// and finishes the request when it ends or is dropped.
+/// The application's body on its way to the client. It reads from the upstream connection, and says
+/// how it ended.
 pub struct UpstreamBody {
     /// None once the body was given out.
     receiver: Option<BodyReceiver>,
-    /// None once finished.
-    exchange: Option<Box<Exchange>>,
+    /// None once it has ended.
+    delivery: Option<Rc<Delivery>>,
     trailers: TrailerFilter,
 }
 
@@ -58,44 +60,48 @@ impl UpstreamBody {
     ) -> Box<Self> {
         Box::new(Self {
             receiver: Some(receiver),
-            exchange: Some(exchange),
+            delivery: Some(Delivery::new(exchange)),
             trailers,
         })
     }
 
-    fn finish(&mut self, action: Action) {
-        if let Some(exchange) = self.exchange.take() {
-            exchange.finish(action);
+    fn end(&mut self, action: Action) {
+        if let Some(delivery) = self.delivery.take() {
+            delivery.end(action);
         }
     }
 
-    /// The whole response came: the connection can be used again, the request is done.
+    /// The whole response came: the connection can be used again.
     fn complete(&mut self) {
         let stream = self.receiver.take().and_then(BodyReceiver::into_reusable);
-        if let (Some(stream), Some(exchange)) = (stream, &self.exchange) {
+        let exchange = self.delivery.as_ref().and_then(|held| held.exchange());
+        if let (Some(stream), Some(exchange)) = (stream, exchange) {
             exchange.worker.pool.keep(stream);
         }
-        self.finish(Action::Passed);
+        self.end(Action::Passed);
     }
 }
 
 impl Body for UpstreamBody {
-    type Data = Bytes;
+    type Data = Piece;
     type Error = CutShort;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, CutShort>>> {
+    ) -> Poll<Option<Result<Frame<Piece>, CutShort>>> {
         let this = self.get_mut();
-        let (Some(receiver), Some(exchange)) = (&mut this.receiver, &mut this.exchange) else {
+        let (Some(receiver), Some(delivery)) = (&mut this.receiver, &this.delivery) else {
+            return Poll::Ready(None);
+        };
+        let Some(exchange) = delivery.exchange() else {
             return Poll::Ready(None);
         };
         let pool = &exchange.worker.pool;
         let Poll::Ready(next) = receiver.poll(&pool.buffers, cx) else {
             let downstream = &exchange.downstream;
             if downstream.is_upstream_late() {
-                this.finish(Action::UpstreamError);
+                this.end(Action::UpstreamError);
                 return Poll::Ready(Some(Err(CutShort::Stalled)));
             }
             if !downstream.is_awaiting_upstream() {
@@ -110,14 +116,11 @@ impl Body for UpstreamBody {
                 return Poll::Ready(None);
             }
             Some(Err(error)) => {
-                this.finish(Action::UpstreamError);
+                this.end(Action::UpstreamError);
                 return Poll::Ready(Some(Err(error.into())));
             }
-            Some(Ok(Piece::Data(data))) => {
-                exchange.response_bytes += data.len() as u64;
-                Frame::data(data)
-            }
-            Some(Ok(Piece::Trailers(mut trailers))) => {
+            Some(Ok(receiving::Piece::Data(data))) => Frame::data(delivery.piece(data)),
+            Some(Ok(receiving::Piece::Trailers(mut trailers))) => {
                 this.trailers.apply(&mut trailers);
                 Frame::trailers(trailers)
             }
@@ -130,7 +133,7 @@ impl Body for UpstreamBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.exchange.is_none()
+        self.delivery.is_none()
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -142,24 +145,17 @@ impl Body for UpstreamBody {
     }
 }
 
-impl Drop for UpstreamBody {
-    fn drop(&mut self) {
-        // Dropped before its end: the client went away, or its connection was cut.
-        self.finish(Action::ClientAborted);
-    }
-}
-
 impl Body for ResponseBody {
-    type Data = Bytes;
+    type Data = Piece;
     type Error = CutShort;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, CutShort>>> {
+    ) -> Poll<Option<Result<Frame<Piece>, CutShort>>> {
         match self.get_mut() {
             Self::Own(full) => match ready!(Pin::new(full).poll_frame(cx)) {
-                Some(Ok(frame)) => Poll::Ready(Some(Ok(frame))),
+                Some(Ok(frame)) => Poll::Ready(Some(Ok(frame.map_data(Piece::uncounted)))),
                 Some(Err(never)) => match never {},
                 None => Poll::Ready(None),
             },

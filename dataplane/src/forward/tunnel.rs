@@ -58,13 +58,13 @@ pub async fn run(downstream: &Rc<Downstream>, socket: Socket, early: Bytes, tunn
         downstream,
         idle_timeout,
         frames: Frames::default(),
+        carried: 0,
     };
     let mut application_side = ApplicationSide {
         stream: upstream,
         early: early_upstream,
         downstream,
         idle_timeout,
-        carried: 0,
     };
     {
         let mut copy = pin!(tokio::io::copy_bidirectional(
@@ -86,7 +86,7 @@ pub async fn run(downstream: &Rc<Downstream>, socket: Socket, early: Bytes, tunn
     if downstream.ending() == Ending::Refused && client_side.frames.is_between() {
         downstream.write_at_once(POLICY_VIOLATION);
     }
-    exchange.response_bytes = application_side.carried;
+    exchange.response_bytes = client_side.carried;
     exchange.finish(Action::Passed);
 }
 
@@ -97,6 +97,8 @@ struct ClientSide<'a> {
     idle_timeout: Option<Duration>,
     /// Of the application, as far as the client has them.
     frames: Frames,
+    /// Bytes that the client's socket took.
+    carried: u64,
 }
 
 struct ApplicationSide<'a> {
@@ -104,8 +106,6 @@ struct ApplicationSide<'a> {
     early: Bytes,
     downstream: &'a Downstream,
     idle_timeout: Option<Duration>,
-    /// Bytes read from the application.
-    carried: u64,
 }
 
 /// Gives out what was read early before anything new is read; true if it did.
@@ -150,6 +150,7 @@ impl AsyncWrite for ClientSide<'_> {
         let outcome = Pin::new(&mut this.socket).poll_write(cx, buf);
         if let Poll::Ready(Ok(written)) = outcome {
             this.frames.pass(buf.get(..written).unwrap_or(buf));
+            this.carried += written as u64;
         }
         outcome
     }
@@ -177,9 +178,7 @@ impl AsyncRead for ApplicationSide<'_> {
         } else {
             Pin::new(&mut this.stream).poll_read(cx, buf)
         };
-        let read = (buf.filled().len() - before) as u64;
-        if read > 0 {
-            this.carried += read;
+        if buf.filled().len() > before {
             this.downstream.tunnel_carried(this.idle_timeout);
         } else if matches!(outcome, Poll::Ready(Ok(()))) {
             // RFC 6455 §7.1.1: the server closes first. A client that does not follow soon is not
