@@ -101,6 +101,7 @@ async fn serve(mut stream: TcpStream, switch: &Switch) -> Result<()> {
 }
 
 /// Answers by the target; false where the connection is to end.
+// long: a flat list of the targets
 async fn answer(stream: &mut TcpStream, target: &str, switch: &Switch) -> Result<bool> {
     let wrote = || switch.answers.fetch_add(1, Ordering::SeqCst);
     match target {

@@ -9,8 +9,7 @@ use anyhow::{Context, Result, bail};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-use crate::message::{Received, head, receive};
-use crate::{ADMIN_TOKEN, METRICS_TOKEN};
+use crate::message::{ADMIN_TOKEN, METRICS_TOKEN, Received, head, receive};
 
 /// How long an answer may take until the run ends with an error.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -5,6 +5,11 @@ use anyhow::{Context, Result, bail};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
+/// `WAF_METRICS_TOKEN`
+pub(crate) const METRICS_TOKEN: &str = "soak-metrics-token-0123456789abcdef";
+/// `WAF_ADMIN_TOKEN`
+pub(crate) const ADMIN_TOKEN: &str = "Soak-admin-token-0123456789abcdef";
+
 /// A message that was received whole.
 #[derive(Debug)]
 pub(crate) struct Message {

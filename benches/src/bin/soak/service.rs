@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use weir_benches::program::{Owned, free_port};
 
-use crate::{ADMIN_TOKEN, METRICS_TOKEN};
+use crate::message::{ADMIN_TOKEN, METRICS_TOKEN};
 
 /// How long the service may take to start, and to end.
 const PATIENCE: Duration = Duration::from_secs(60);
