@@ -9,12 +9,16 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
+use rustix::process::{Pid, Signal};
 use tempfile::TempDir;
 
 use crate::config;
 
 /// How long a program may take until it listens.
 const START: Duration = Duration::from_secs(60);
+
+/// How long a program may take to end before it is killed.
+const END: Duration = Duration::from_secs(5);
 
 /// The core of the proxy under test, and that of everything else.
 pub const PROXY_CORE: usize = 0;
@@ -165,7 +169,8 @@ fn on_path(name: &str) -> Option<PathBuf> {
         .find(|file| file.is_file())
 }
 
-/// A process of ours, ended when it goes out of scope.
+/// A process of ours, ended when it goes out of scope: asked to, so that it can write what it has to
+/// write, then made to.
 #[derive(Debug)]
 pub struct Owned(
     /// The process.
@@ -175,9 +180,19 @@ pub struct Owned(
 impl Drop for Owned {
     fn drop(&mut self) {
         // Failure means that it ended by itself.
+        let _ = terminate(&self.0);
+        let asked = Instant::now();
+        while asked.elapsed() < END && matches!(self.0.try_wait(), Ok(None)) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
+}
+
+fn terminate(child: &Child) -> Result<()> {
+    let pid = Pid::from_raw(i32::try_from(child.id())?).context("no process id")?;
+    Ok(rustix::process::kill_process(pid, Signal::TERM)?)
 }
 
 /// A server that listens.
