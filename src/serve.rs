@@ -25,7 +25,6 @@ use weir_controlplane::lookup::Lookups;
 use weir_controlplane::request_log::RequestLog;
 use weir_controlplane::{Control, ControlHandle, Feeds, StartState, StateFiles, Wiring};
 use weir_dataplane::clients::table::Table;
-use weir_dataplane::clients::terms::LookupRules;
 use weir_dataplane::{Bound, Counting, DataPlane, Parts, Records, Stop};
 use weir_shared::clock::Clock;
 use weir_shared::event::LimitExceeded;
@@ -283,7 +282,7 @@ impl Service {
 
 impl Shared {
     fn new(settings: &Arc<Settings>, clock: Clock, bound: &Bound) -> Self {
-        let table = Arc::new(Table::new(LookupRules::of(settings)));
+        let table = Arc::new(Table::of(settings));
         Self {
             settings: Arc::clone(settings),
             clock,

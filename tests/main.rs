@@ -31,6 +31,7 @@ mod metrics;
 mod nginx_application;
 mod observe;
 mod prometheus;
+mod rules;
 mod schemas;
 mod settings_start;
 mod state;

@@ -109,6 +109,8 @@ fn fixed_series_are_there_from_the_start() {
         "minute_bytes",
         "hour_bytes",
         "day_bytes",
+        "second",
+        "concurrent",
     ] {
         assert_eq!(
             samples[&format!("waf_limit_hits_total{{kind=\"{kind}\"}}")],

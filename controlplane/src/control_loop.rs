@@ -324,7 +324,10 @@ impl Control {
     fn content(&mut self, which: Which) -> Content {
         match which {
             Which::Bans => Content::Bans(self.bans.ledger().all()),
-            Which::Clients => Content::Clients(self.table.rows()),
+            Which::Clients => {
+                self.table.forget_idle(self.clock.now());
+                Content::Clients(self.table.rows())
+            }
             Which::Lookups => Content::Lookups(self.lookups.rows()),
             Which::Alerts => Content::Alerts(self.detection.entries()),
         }

@@ -11,7 +11,7 @@ use http::{HeaderValue, Method};
 use serde_json::Value;
 use weir_shared::ban::{Ban, RequestNote};
 use weir_shared::client::Client;
-use weir_shared::clock::{Clock, ManualClock};
+use weir_shared::clock::{Clock, ManualClock, Now};
 use weir_shared::event::{Finished, LimitExceeded};
 use weir_shared::handover::{Body, OwnRequest, OwnResponse, Step};
 use weir_shared::lookup::Lookup;
@@ -106,6 +106,8 @@ impl ClientTable for Table {
     fn rows(&self) -> Vec<ClientRow> {
         self.rows.lock().unwrap().clone()
     }
+
+    fn forget_idle(&self, _: Now) {}
 
     fn put(&self, row: ClientRow) {
         let mut rows = self.rows.lock().unwrap();

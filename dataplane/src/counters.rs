@@ -11,7 +11,7 @@ use http::StatusCode;
 use weir_shared::totals::{
     ConnectionError, DURATION_BOUNDS_US, Histogram, OriginCounts, RESPONSE_CLASSES, Totals,
 };
-use weir_shared::verdict::{Action, LimitKind};
+use weir_shared::verdict::{Action, LimitHit};
 
 /// What one worker counts, shared with whoever scrapes it.
 #[derive(Clone, Default)]
@@ -33,7 +33,7 @@ pub struct Counters {
     responses: [AtomicU64; RESPONSE_CLASSES.len()],
     request_bytes: AtomicU64,
     response_bytes: AtomicU64,
-    limit_hits: [AtomicU64; LimitKind::ALL.len()],
+    limit_hits: [AtomicU64; LimitHit::ALL.len()],
     connections: AtomicU64,
     connection_errors: [AtomicU64; ConnectionError::ALL.len()],
     breaks_dropped: AtomicU64,
@@ -93,8 +93,8 @@ impl Counters {
     }
 
     /// A limit was broken.
-    pub fn limit_hit(&self, kind: LimitKind) {
-        bump(self.limit_hits.get(kind.index()), 1);
+    pub fn limit_hit(&self, hit: LimitHit) {
+        bump(self.limit_hits.get(hit.index()), 1);
     }
 
     /// A connection was opened.

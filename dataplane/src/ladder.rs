@@ -18,6 +18,7 @@ use weir_shared::settings::{CountryList, LookupSettings, LookupSource, Settings}
 use weir_shared::snapshot::Snapshot;
 use weir_shared::verdict::{Action, AppliedPercent, Counts, Group, Limits};
 
+use crate::clients::charging::Charging;
 use crate::clients::entry::{Entry, Exceeded};
 use crate::clients::table::Table;
 use crate::headers;
@@ -131,6 +132,8 @@ pub struct Decision {
     pub verdict: Verdict,
     /// Whether the rate limits counted it; only then are its bytes charged (LIMIT-5).
     pub counted: bool,
+    /// Whether it counts as under way until it ends (RULE-5).
+    pub under_way: bool,
     /// The client's estimates, this request included, where something wants them.
     pub counts: Option<Counts>,
     /// The client is to be asked about: this request alone was told so (LOOKUP-2).
@@ -277,37 +280,40 @@ pub fn decide(
             ..not_counted(Group::Default, passed)
         };
         let limits = terms.map_or(table.rules.plain_limits, |terms| terms.limits);
+        let charging = &table.charging;
+        let verdict = charge(rules, snapshot, charging, entry, &limits, asked, now);
+        let under_way = verdict.is_none() && charging.max_under_way.is_some();
+        if under_way {
+            entry.begin_request();
+        }
         decided(Decision {
-            verdict: charge(rules, snapshot, entry, &limits, asked, now, passed),
+            verdict: verdict.map_or(passed, Verdict::Refuse),
+            under_way,
             counts: rules.wants_counts.then(|| entry.counts(now.wall_ms)),
             ..applied
         })
     })
 }
 
-/// Steps 10 to 13, for a request that the limits count.
+/// Steps 10 and 11, for a request that the limits count. Behind them come 12, ours, and 13, the
+/// application's.
 fn charge(
     rules: &Rules,
     snapshot: &Snapshot,
+    charging: &Charging,
     entry: &mut Entry,
     limits: &Limits,
     asked: &Asked<'_>,
     now: Now,
-    passed: Verdict,
-) -> Verdict {
-    // 10. The request is counted against its windows.
-    if let Some(exceeded) = entry.charge_request(limits, now.wall_ms) {
-        let ban = snapshot
-            .can_ban
+) -> Option<Refusal> {
+    // 10. The request is counted against its limits.
+    if let Some(exceeded) = charging.charge(entry, limits, now) {
+        let ban = (exceeded.bans && snapshot.can_ban)
             .then(|| expiry_of_next_ban(rules, snapshot, asked.client, now));
-        return Verdict::Refuse(Refusal::RateLimited { exceeded, ban });
+        return Some(Refusal::RateLimited { exceeded, ban });
     }
     // 11. The announced body is too large.
-    if is_too_large(rules, asked) {
-        return Verdict::Refuse(Refusal::BodyTooLarge);
-    }
-    // 12. Ours, 13. the application's.
-    passed
+    is_too_large(rules, asked).then_some(Refusal::BodyTooLarge)
 }
 
 /// Whether every request of a client is refused, whatever it asks for: by a list or a ban (steps 3
@@ -340,6 +346,7 @@ const fn not_counted(group: Group, verdict: Verdict) -> Decision {
         group,
         verdict,
         counted: false,
+        under_way: false,
         counts: None,
         ask: false,
         limit_percent: None,

@@ -60,7 +60,7 @@ fn answer(exchange: &Exchange, refusal: &Refusal) -> (BanResponse, Option<u64>) 
         } if !exchange.ban_not_possible => (ban_response, expiry.remaining_ms(now_ms)),
         Refusal::RateLimited { exceeded, .. } => (
             BanResponse::Status(StatusCode::TOO_MANY_REQUESTS),
-            exchange.until_fits(exceeded),
+            exceeded.fits_in_ms,
         ),
         Refusal::BodyTooLarge => (BanResponse::Status(StatusCode::PAYLOAD_TOO_LARGE), None),
     }

@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::num::{NonZeroU8, NonZeroU32};
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -56,7 +57,7 @@ pub type Ask = Arc<dyn Fn(Client, Option<OnLookup>) -> LookupStarted + Send + Sy
 
 /// An AS number that means something: neither 0 nor 64512, which stand for unknown (LOOKUP-4).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct AsNumber(u32);
+pub struct AsNumber(NonZeroU32);
 
 /// What stands for an AS number that nobody knows (LOOKUP-4).
 const UNKNOWN_AS: u32 = 64_512;
@@ -64,15 +65,15 @@ const UNKNOWN_AS: u32 = 64_512;
 impl AsNumber {
     /// The number; none for those that stand for unknown.
     pub const fn new(number: u32) -> Option<Self> {
-        match number {
-            0 | UNKNOWN_AS => None,
-            number => Some(Self(number)),
+        match NonZeroU32::new(number) {
+            Some(number) if number.get() != UNKNOWN_AS => Some(Self(number)),
+            _ => None,
         }
     }
 
     /// The number.
     pub const fn number(self) -> u32 {
-        self.0
+        self.0.get()
     }
 
     /// Reads `15169`, `AS15169` or `AS15169 Name`, and gives the name too. None inside stands for
@@ -119,9 +120,11 @@ impl fmt::Display for AsNumber {
     }
 }
 
-/// A country code, two letters (ISO 3166-1 alpha-2, user-assigned ones such as `XK` included).
+/// A country code, two letters (ISO 3166-1 alpha-2, user-assigned ones such as `XK` included). No
+/// letter is 0, so that an absent one takes no byte more: every client of the table has a place for
+/// one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct Country([u8; 2]);
+pub struct Country(NonZeroU8, NonZeroU8);
 
 /// Not two letters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -134,7 +137,11 @@ impl FromStr for Country {
     fn from_str(text: &str) -> Result<Self, NotACountry> {
         match text.as_bytes() {
             [a, b] if a.is_ascii_alphabetic() && b.is_ascii_alphabetic() => {
-                Ok(Self([a.to_ascii_uppercase(), b.to_ascii_uppercase()]))
+                let letter = |byte: &u8| NonZeroU8::new(byte.to_ascii_uppercase());
+                letter(a)
+                    .zip(letter(b))
+                    .map(|(a, b)| Self(a, b))
+                    .ok_or(NotACountry)
             }
             _ => Err(NotACountry),
         }
@@ -143,8 +150,12 @@ impl FromStr for Country {
 
 impl fmt::Display for Country {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [a, b] = self.0;
-        write!(f, "{}{}", char::from(a), char::from(b))
+        write!(
+            f,
+            "{}{}",
+            char::from(self.0.get()),
+            char::from(self.1.get())
+        )
     }
 }
 

@@ -10,7 +10,7 @@ use http::header::{AUTHORIZATION, COOKIE, PROXY_AUTHORIZATION, SET_COOKIE};
 use http::{HeaderName, StatusCode, Version};
 
 use crate::client::Client;
-use crate::verdict::{Action, AppliedPercent, Counts, Group, LimitKind};
+use crate::verdict::{Action, AppliedPercent, Counts, Group, LimitHit};
 
 /// Records that travel together.
 const BATCH_RECORDS: usize = 64;
@@ -75,7 +75,7 @@ pub struct Record {
     /// False where observe mode let through what enforce mode would have refused.
     pub enforced: bool,
     /// The limit it broke.
-    pub limit_hit: Option<LimitKind>,
+    pub limit_hit: Option<LimitHit>,
     /// The percentage of request limits and the setting it came from, where one was applied.
     pub limit_percent: Option<AppliedPercent>,
     /// The same for byte limits.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::client::Client;
+use crate::clock::Now;
 use crate::lookup::Lookup;
 use crate::netblock::Netblock;
 use crate::units::Time;
@@ -48,6 +49,9 @@ pub trait ClientTable: Send + Sync {
 
     /// Every client, least recently seen first. Locks one shard at a time.
     fn rows(&self) -> Vec<ClientRow>;
+
+    /// Gives back the memory of counts that say nothing any more. Locks one shard at a time.
+    fn forget_idle(&self, now: Now);
 
     /// Puts a client in, replacing what is held; the bound holds.
     fn put(&self, row: ClientRow);

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use ahash::RandomState;
 
 use crate::lookup::{AsNumber, Country, Origin};
-use crate::verdict::{Action, LimitKind};
+use crate::verdict::{Action, LimitHit};
 
 /// Upper bounds of the duration histograms, microseconds.
 pub const DURATION_BOUNDS_US: [u64; 14] = [
@@ -160,8 +160,8 @@ pub struct Totals {
     pub request_bytes: u64,
     /// Body and WebSocket bytes to clients.
     pub response_bytes: u64,
-    /// Broken limits by [`LimitKind::index`].
-    pub limit_hits: [u64; LimitKind::ALL.len()],
+    /// Broken limits by [`LimitHit::index`].
+    pub limit_hits: [u64; LimitHit::ALL.len()],
     /// Connections open now.
     pub connections: u64,
     /// By [`ConnectionError::index`].

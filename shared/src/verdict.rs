@@ -120,8 +120,7 @@ impl Action {
     }
 }
 
-/// Which limit was broken: one of six windows; `limit_hit` of the log, `kind` of
-/// `waf_limit_hits_total`.
+/// Which of the six windows: `limit` of a ban's notes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LimitKind {
@@ -203,6 +202,49 @@ impl LimitKind {
     }
 }
 
+/// Which limit refused a request: `limit_hit` of the log, `kind` of `waf_limit_hits_total`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum LimitHit {
+    /// One of the six windows.
+    Window(LimitKind),
+    /// `WAF_RATE_LIMIT_PER_SECOND` (RULE-5).
+    Second,
+    /// `WAF_MAX_REQUESTS_PER_CLIENT` (RULE-5).
+    Concurrent,
+}
+
+impl LimitHit {
+    /// Every one, in the order of the metrics.
+    pub const ALL: [Self; 8] = [
+        Self::Window(LimitKind::Minute),
+        Self::Window(LimitKind::Hour),
+        Self::Window(LimitKind::Day),
+        Self::Window(LimitKind::MinuteBytes),
+        Self::Window(LimitKind::HourBytes),
+        Self::Window(LimitKind::DayBytes),
+        Self::Second,
+        Self::Concurrent,
+    ];
+
+    /// As written in log and metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Window(kind) => kind.name(),
+            Self::Second => "second",
+            Self::Concurrent => "concurrent",
+        }
+    }
+
+    /// Position in [`LimitHit::ALL`]: the index of its counter.
+    pub const fn index(self) -> usize {
+        match self {
+            Self::Window(kind) => kind.index(),
+            Self::Second => LimitKind::ALL.len(),
+            Self::Concurrent => LimitKind::ALL.len() + 1,
+        }
+    }
+}
+
 /// One value for each limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PerLimit<T> {
@@ -273,6 +315,9 @@ mod tests {
         for (index, kind) in LimitKind::ALL.into_iter().enumerate() {
             assert_eq!(kind.index(), index);
             assert_eq!(serde_json::to_value(kind).unwrap(), kind.name());
+        }
+        for (index, hit) in LimitHit::ALL.into_iter().enumerate() {
+            assert_eq!(hit.index(), index);
         }
     }
 

@@ -15,7 +15,7 @@ use weir_shared::ban::Cause;
 use weir_shared::totals::{
     ConnectionError, DURATION_BOUNDS_US, Histogram, RESPONSE_CLASSES, Totals,
 };
-use weir_shared::verdict::{Action, LimitKind};
+use weir_shared::verdict::{Action, LimitHit};
 
 mod process;
 
@@ -150,7 +150,7 @@ fn describe() {
     describe_counter!(
         "waf_limit_hits_total",
         Unit::Count,
-        "Broken limits, by the window that was broken."
+        "Broken limits, by the limit that was broken: a window, second or concurrent."
     );
     describe_gauge!(
         "waf_bans_active",
@@ -276,7 +276,7 @@ fn record(facts: &Facts) {
     for (class, count) in RESPONSE_CLASSES.into_iter().zip(totals.responses) {
         counter!("waf_responses_total", "class" => class).absolute(count);
     }
-    for (kind, count) in LimitKind::ALL.into_iter().zip(totals.limit_hits) {
+    for (kind, count) in LimitHit::ALL.into_iter().zip(totals.limit_hits) {
         counter!("waf_limit_hits_total", "kind" => kind.name()).absolute(count);
     }
     gauge!("waf_bans_active").set(float(facts.bans_active as u64));

@@ -1,5 +1,7 @@
 use std::collections::HashSet;
 
+use weir_shared::verdict::LimitKind;
+
 use super::*;
 
 fn facts() -> Facts {
@@ -17,7 +19,7 @@ fn facts() -> Facts {
     };
     totals.requests[Action::Passed.index()] = 10;
     totals.requests[Action::Banned.index()] = 2;
-    totals.limit_hits[LimitKind::HourBytes.index()] = 1;
+    totals.limit_hits[LimitHit::Window(LimitKind::HourBytes).index()] = 1;
     totals.connection_errors[ConnectionError::Panic.index()] = 8;
     totals.request_duration.buckets[0] = 2;
     totals.request_duration.buckets[14] = 1;
@@ -113,12 +115,14 @@ waf_connections 3
 waf_events_dropped_total{kind="alert"} 27
 waf_events_dropped_total{kind="break"} 4
 waf_events_dropped_total{kind="request"} 28
+waf_limit_hits_total{kind="concurrent"} 0
 waf_limit_hits_total{kind="day"} 0
 waf_limit_hits_total{kind="day_bytes"} 0
 waf_limit_hits_total{kind="hour"} 0
 waf_limit_hits_total{kind="hour_bytes"} 1
 waf_limit_hits_total{kind="minute"} 0
 waf_limit_hits_total{kind="minute_bytes"} 0
+waf_limit_hits_total{kind="second"} 0
 waf_log_lines_dropped_total 5
 waf_lookup_file_errors_total 26
 waf_lookup_file_read_timestamp_seconds 1795276800.5

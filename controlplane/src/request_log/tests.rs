@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use weir_shared::record::{Record, Text};
 use weir_shared::settings::{LogRequests, WatchNet};
 use weir_shared::units::Time;
-use weir_shared::verdict::{Action, AppliedPercent, Counts, Group, LimitKind};
+use weir_shared::verdict::{Action, AppliedPercent, Counts, Group, LimitHit, LimitKind};
 
 use super::line::{Stamp, address, escaped, milliseconds};
 use super::*;
@@ -94,7 +94,7 @@ fn full(batch: &mut Batch) -> Record {
         location: batch.keep(Some("/next")),
         action: Action::RateLimited,
         enforced: false,
-        limit_hit: Some(LimitKind::HourBytes),
+        limit_hit: Some(LimitHit::Window(LimitKind::HourBytes)),
         limit_percent: Some(AppliedPercent {
             percent: 50,
             setting: "WAF_ASN_LIMIT_PERCENT",

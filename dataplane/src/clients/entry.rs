@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use weir_shared::lookup::{Lookup, Origin};
-use weir_shared::verdict::{Counts, LimitKind, Limits};
+use weir_shared::lookup::{AsNumber, Country, Lookup, Origin};
+use weir_shared::verdict::{Counts, LimitHit, LimitKind, Limits};
 use weir_shared::window::{PerSpan, Window};
 
+use super::bucket::{Bucket, BucketSize};
 use super::limits;
 use super::terms::{LookupRules, Terms};
 
@@ -32,10 +33,14 @@ pub struct Entry {
     pub bytes: PerSpan<Window>,
     /// The lookup's answer.
     pub lookup: Option<Arc<Lookup>>,
-    /// The country and the AS number in the answer: its requests are counted by them.
-    pub origin: Origin,
+    /// The country in the answer: its requests are counted by it.
+    country: Option<Country>,
+    /// The AS number in the answer: the same.
+    asn: Option<AsNumber>,
     /// What the answer changes for this client; none where it changes nothing.
     pub terms: Option<Arc<Terms>>,
+    /// What most clients have not.
+    further: Option<Box<Further>>,
     /// From when on the client is to be asked about, on the monotonic clock, nanoseconds;
     /// `u64::MAX` for never.
     ask_at_ns: u64,
@@ -47,6 +52,22 @@ pub struct Entry {
     /// An exceeded limit was reported and the control plane has not answered yet; it is not
     /// reported twice.
     reported: bool,
+}
+
+/// What is kept of a client that has any of it: most have not, and pay a pointer.
+#[derive(Clone, Debug, Default)]
+pub struct Further {
+    /// What is left of its bucket (RULE-5); none while it is full.
+    pub bucket: Option<Bucket>,
+    /// Requests that passed the ladder and have not ended (RULE-5).
+    under_way: u32,
+}
+
+impl Further {
+    /// Whether nothing is kept.
+    const fn is_empty(&self) -> bool {
+        self.bucket.is_none() && self.under_way == 0
+    }
 }
 
 impl Entry {
@@ -61,8 +82,10 @@ impl Entry {
             requests: PerSpan::default(),
             bytes: PerSpan::default(),
             lookup: None,
-            origin: Origin::default(),
+            country: None,
+            asn: None,
             terms: None,
+            further: None,
             ask_at_ns: 0,
             in_flight: false,
             reset_generation: 0,
@@ -80,13 +103,66 @@ impl Entry {
     /// counts, also one whose limit is off: the counts outlive a change of settings.
     pub fn charge_request(&mut self, limits: &Limits, wall_ms: u64) -> Option<Exceeded> {
         let (span, limit) = limits::charge(&mut self.requests, &limits.requests, wall_ms, 1)?;
-        Some(self.exceeded(LimitKind::requests(span), limit))
+        let window = self.requests.get(span);
+        let fits_in_ms = window.fits_in(span, wall_ms, limit, 1);
+        Some(self.exceeded(LimitKind::requests(span), limit, fits_in_ms))
     }
 
     /// Charges the bytes of one request whose answer has ended (LIMIT-5).
     pub fn charge_bytes(&mut self, limits: &Limits, wall_ms: u64, bytes: u64) -> Option<Exceeded> {
         let (span, limit) = limits::charge(&mut self.bytes, &limits.bytes, wall_ms, bytes)?;
-        Some(self.exceeded(LimitKind::bytes(span), limit))
+        Some(self.exceeded(LimitKind::bytes(span), limit, None))
+    }
+
+    /// The country and the AS number in the lookup's answer.
+    pub const fn origin(&self) -> Origin {
+        Origin {
+            country: self.country,
+            asn: self.asn,
+        }
+    }
+
+    /// What is left of the client's bucket; none while it is full.
+    pub fn bucket(&self) -> Option<Bucket> {
+        self.further.as_ref()?.bucket
+    }
+
+    /// Requests that passed the ladder and have not ended.
+    pub fn under_way(&self) -> u32 {
+        self.further.as_ref().map_or(0, |further| further.under_way)
+    }
+
+    /// What most clients have not, to be changed.
+    pub fn further(&mut self) -> &mut Further {
+        self.further.get_or_insert_default()
+    }
+
+    /// A request passed the ladder; [`Entry::end_request`] is its end.
+    pub fn begin_request(&mut self) {
+        self.further().under_way += 1;
+    }
+
+    /// A request that passed the ladder has ended. A client that was dropped and came back
+    /// meanwhile knows nothing of it.
+    pub fn end_request(&mut self) {
+        if let Some(further) = &mut self.further {
+            further.under_way = further.under_way.saturating_sub(1);
+            if further.is_empty() {
+                self.further = None;
+            }
+        }
+    }
+
+    /// Gives back what says nothing any more: a bucket that is full again.
+    pub fn forget_idle(&mut self, size: Option<BucketSize>, mono_ns: u64) {
+        if let Some(further) = &mut self.further {
+            let missing =
+                |bucket: &Bucket| size.is_some_and(|size| !bucket.at(size, mono_ns).is_full(size));
+            further.bucket = further.bucket.filter(missing);
+            if further.is_empty() {
+                self.further = None;
+            }
+        }
     }
 
     /// What was used of each window.
@@ -137,7 +213,7 @@ impl Entry {
     /// Attaches an answer that holds until `until_ns`, and works out what it means.
     pub fn attach(&mut self, rules: &LookupRules, lookup: Arc<Lookup>, until_ns: u64) {
         self.terms = rules.terms(&lookup);
-        self.origin = Origin::of(&lookup);
+        self.set_origin(Origin::of(&lookup));
         self.lookup = Some(lookup);
         self.in_flight = false;
         self.ask_at_ns = until_ns;
@@ -151,8 +227,13 @@ impl Entry {
     /// Forgets the answer and what it means.
     pub fn forget_lookup(&mut self) {
         self.lookup = None;
-        self.origin = Origin::default();
+        self.set_origin(Origin::default());
         self.terms = None;
+    }
+
+    const fn set_origin(&mut self, Origin { country, asn }: Origin) {
+        self.country = country;
+        self.asn = asn;
     }
 
     /// Forgets what was counted, once the ban of `generation` can be seen by every worker
@@ -162,6 +243,12 @@ impl Entry {
         self.bytes = PerSpan::default();
         self.reset_generation = self.reset_generation.max(generation);
         self.reported = false;
+        if let Some(further) = &mut self.further {
+            further.bucket = None;
+            if further.is_empty() {
+                self.further = None;
+            }
+        }
     }
 
     /// No ban follows the exceeded limit that was reported: the next one is reported again
@@ -171,9 +258,14 @@ impl Entry {
     }
 
     /// Notes an exceeded limit; the first since the last reset or release is to be reported.
-    const fn exceeded(&mut self, kind: LimitKind, limit: u64) -> Exceeded {
-        let first = !std::mem::replace(&mut self.reported, true);
-        Exceeded { kind, limit, first }
+    const fn exceeded(&mut self, kind: LimitKind, value: u64, fits_in_ms: Option<u64>) -> Exceeded {
+        Exceeded {
+            limit: LimitHit::Window(kind),
+            value,
+            bans: true,
+            first: !std::mem::replace(&mut self.reported, true),
+            fits_in_ms,
+        }
     }
 }
 
@@ -181,11 +273,15 @@ impl Entry {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Exceeded {
     /// Which.
-    pub kind: LimitKind,
+    pub limit: LimitHit,
     /// Its value, requests or bytes.
-    pub limit: u64,
-    /// Whether it is the first since the last reset: the one that is reported.
+    pub value: u64,
+    /// Whether a ban is to follow.
+    pub bans: bool,
+    /// Whether nobody was told of it yet: the first since the last reset, which is reported.
     pub first: bool,
+    /// Milliseconds until one more request fits; none where it never will.
+    pub fits_in_ms: Option<u64>,
 }
 
 #[cfg(test)]
@@ -201,17 +297,25 @@ mod tests {
         }
     }
 
+    /// LIMIT-7, RULE-2: what a client takes in the table: 20,000 of them are 4.6 MB, whether limits
+    /// of other sorts than the six exist or not.
+    #[test]
+    fn a_client_takes_232_bytes() {
+        assert_eq!(size_of::<Entry>(), 232);
+    }
+
     /// LIMIT-1: the shortest exceeded window is named.
     #[test]
     fn the_shortest_broken_window_is_named() {
         let mut entry = Entry::new(0, NOW);
         assert_eq!(entry.charge_request(&limits(1, 1), NOW), None);
         let exceeded = entry.charge_request(&limits(1, 1), NOW).unwrap();
-        assert_eq!((exceeded.kind, exceeded.limit), (LimitKind::Minute, 1));
+        let minute = LimitHit::Window(LimitKind::Minute);
+        assert_eq!((exceeded.limit, exceeded.value), (minute, 1));
         let mut entry = Entry::new(0, NOW);
         entry.charge_request(&limits(5, 1), NOW);
         let exceeded = entry.charge_request(&limits(5, 1), NOW).unwrap();
-        assert_eq!(exceeded.kind, LimitKind::Hour);
+        assert_eq!(exceeded.limit, LimitHit::Window(LimitKind::Hour));
     }
 
     /// LIMIT-2: refused requests are counted.
@@ -270,8 +374,8 @@ mod tests {
         assert_eq!(entry.charge_bytes(&limits(9, 9), NOW, 1000), None);
         let exceeded = entry.charge_bytes(&limits(9, 9), NOW, 1).unwrap();
         assert_eq!(
-            (exceeded.kind, exceeded.limit, exceeded.first),
-            (LimitKind::MinuteBytes, 1000, true)
+            (exceeded.limit, exceeded.value, exceeded.first),
+            (LimitHit::Window(LimitKind::MinuteBytes), 1000, true)
         );
     }
 }

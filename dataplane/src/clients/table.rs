@@ -20,10 +20,12 @@ use weir_shared::client::Client;
 use weir_shared::clock::Now;
 use weir_shared::lookup::Lookup;
 use weir_shared::netblock::Netblock;
+use weir_shared::settings::Settings;
 use weir_shared::table::{ClientRow, ClientTable, MAX_CLIENTS};
 use weir_shared::units::Time;
 use weir_shared::window::Span;
 
+use super::charging::Charging;
 use super::entry::Entry;
 use super::terms::LookupRules;
 
@@ -51,6 +53,8 @@ pub struct Table {
     capacity: usize,
     /// Country lists and percentages: what an answer means when it is attached.
     pub rules: LookupRules,
+    /// What a limit of a client does, and its further limits.
+    pub charging: Charging,
     /// Written under the admission lock; read by metrics, where a moment's delay does not matter
     /// (relaxed).
     len: AtomicU64,
@@ -98,6 +102,14 @@ impl Table {
         }
     }
 
+    /// The table among the settings.
+    pub fn of(settings: &Settings) -> Self {
+        Self {
+            charging: Charging::of(&settings.limits),
+            ..Self::new(LookupRules::of(settings))
+        }
+    }
+
     /// A table for at most `capacity` clients; production uses [`MAX_CLIENTS`].
     pub fn with_capacity(capacity: usize) -> Self {
         Self {
@@ -109,6 +121,7 @@ impl Table {
             admission: Mutex::default(),
             capacity: capacity.max(1),
             rules: LookupRules::default(),
+            charging: Charging::default(),
             len: AtomicU64::new(0),
             evicted: AtomicU64::new(0),
         }
@@ -270,6 +283,12 @@ impl ClientTable for Table {
             .collect();
         rows.sort_by_key(|(seen_ns, row)| (*seen_ns, row.last_seen, row.client));
         rows.into_iter().map(|(_, row)| row).collect()
+    }
+
+    fn forget_idle(&self, now: Now) {
+        for mut entry in self.map.iter_mut() {
+            entry.forget_idle(self.charging.bucket, now.mono_ns);
+        }
     }
 
     /// A client that comes from a file was not seen by this process: it stands before all that

@@ -6,6 +6,7 @@ use http::request::Parts;
 use weir_shared::ban::RequestNote;
 use weir_shared::client::Client;
 use weir_shared::event::LimitExceeded;
+use weir_shared::verdict::LimitKind;
 
 use crate::clients::entry::Exceeded;
 
@@ -14,6 +15,7 @@ const MAX_NOTE: usize = 1024;
 
 /// The report of a limit that a request exceeded at `at_ms`, after the percentage that was applied.
 pub fn report(
+    limit: LimitKind,
     exceeded: &Exceeded,
     limit_percent: u8,
     at_ms: u64,
@@ -24,8 +26,8 @@ pub fn report(
     let text = |value: &HeaderValue| note(&String::from_utf8_lossy(value.as_bytes()));
     LimitExceeded {
         client,
-        limit: exceeded.kind,
-        limit_value: exceeded.limit,
+        limit,
+        limit_value: exceeded.value,
         limit_percent,
         at_ms,
         request: RequestNote {

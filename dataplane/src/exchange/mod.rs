@@ -20,7 +20,7 @@ use weir_shared::clock::Now;
 use weir_shared::event::Finished;
 use weir_shared::lookup::{Lookup, Origin};
 use weir_shared::settings::LogRequests;
-use weir_shared::verdict::{Action, History, LimitKind};
+use weir_shared::verdict::{Action, History, LimitHit};
 
 use self::record::{Durations, Ended, ResponseNote};
 use crate::clients::entry::{Entry, Exceeded};
@@ -66,7 +66,7 @@ pub struct Exchange {
     pub ban_not_possible: bool,
     /// The entry in the client's history, where the action does not decide it.
     pub history: Option<History>,
-    limit_hit: Option<LimitKind>,
+    limit_hit: Option<LimitHit>,
     response: ResponseNote,
     /// Body or WebSocket bytes that came from the client, once the connection serves this request
     /// no longer.
@@ -164,9 +164,9 @@ impl Exchange {
     /// plane, if a ban can follow (LIMIT-6).
     fn limit_exceeded(&mut self, exceeded: &Exceeded, can_ban: bool) {
         let worker = &self.worker;
-        self.limit_hit = Some(exceeded.kind);
-        worker.counters.limit_hit(exceeded.kind);
-        if exceeded.first && !(can_ban && worker.events.report(self.limit_report(exceeded))) {
+        self.limit_hit = Some(exceeded.limit);
+        worker.counters.limit_hit(exceeded.limit);
+        if exceeded.first && !(can_ban && self.is_reported(exceeded)) {
             self.ban_not_possible = true;
             worker
                 .table
@@ -174,31 +174,25 @@ impl Exchange {
         }
     }
 
-    fn limit_report(&self, exceeded: &Exceeded) -> weir_shared::event::LimitExceeded {
-        let percent = if exceeded.kind.counts_bytes() {
+    /// Tells the control plane of an exceeded limit; false if it cannot be told.
+    fn is_reported(&self, exceeded: &Exceeded) -> bool {
+        let LimitHit::Window(limit) = exceeded.limit else {
+            return false;
+        };
+        let percent = if limit.counts_bytes() {
             self.decision.bytes_percent
         } else {
             self.decision.limit_percent
         };
-        limit_break::report(
+        self.worker.events.report(limit_break::report(
+            limit,
             exceeded,
             percent.map_or(100, |applied| applied.percent),
             self.decided.wall_ms,
             self.identity.client,
             &self.head,
             &self.request_id,
-        )
-    }
-
-    /// Milliseconds until one more request fits under the exceeded limit.
-    pub fn until_fits(&self, exceeded: &Exceeded) -> Option<u64> {
-        let span = exceeded.kind.span();
-        let now_ms = self.decided.wall_ms;
-        let client = self.identity.client;
-        self.worker.table.update(client, self.decided, |entry| {
-            let window = entry.requests.get(span);
-            window.fits_in(span, now_ms, exceeded.limit, 1)
-        })
+        ))
     }
 
     /// Adds the `RateLimit` fields of the client (LIMIT-8).
@@ -339,7 +333,7 @@ impl Exchange {
         let counts = &mut decision.counts;
         let mut origin = Origin::default();
         let work = |entry: &mut Entry| {
-            origin = entry.origin;
+            origin = entry.origin();
             if wants_lookup {
                 lookup.clone_from(&entry.lookup);
             }
@@ -348,9 +342,13 @@ impl Exchange {
                 History::Refused => entry.refused += 1,
                 History::Neither => {}
             }
+            if decision.under_way {
+                entry.end_request();
+            }
             let exceeded = outcome.charged_bytes.and_then(|bytes| {
-                let limits = entry.limits(&worker.table.rules);
-                entry.charge_bytes(&limits, ended.wall_ms, bytes)
+                let table = &worker.table;
+                let (limits, wall_ms) = (entry.limits(&table.rules), ended.wall_ms);
+                table.charging.charge_bytes(entry, &limits, wall_ms, bytes)
             });
             if let Some(counts) = counts {
                 // The requests as the ladder saw them, the bytes with those of this request (LOG).

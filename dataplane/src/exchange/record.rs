@@ -4,7 +4,7 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use weir_shared::lookup::Lookup;
 use weir_shared::record::{Batch, Record};
-use weir_shared::verdict::LimitKind;
+use weir_shared::verdict::LimitHit;
 
 use crate::headers::number;
 use crate::identity::Identity;
@@ -66,7 +66,7 @@ pub struct Ended<'a> {
     /// The lookup of the client, as far as it was known at the end.
     pub lookup: Option<&'a Lookup>,
     /// The limit it exceeded.
-    pub limit_hit: Option<LimitKind>,
+    pub limit_hit: Option<LimitHit>,
     /// The response.
     pub response: &'a ResponseNote,
     /// How it ended.

@@ -41,6 +41,11 @@ impl CrossChecks<'_> {
                     .to_owned(),
             );
         }
+        if settings.limits.burst.is_some() && settings.limits.per_second.is_none() {
+            warnings.push(
+                "WAF_RATE_LIMIT_BURST does nothing: WAF_RATE_LIMIT_PER_SECOND is off".to_owned(),
+            );
+        }
         if self.are_sound(&["WAF_LOOKUP_SOURCE"]) {
             warnings.extend(self.idle_lookup_settings(settings));
         }

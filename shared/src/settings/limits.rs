@@ -1,6 +1,6 @@
 //! What a client may use.
 
-use super::kind::{count, size, word};
+use super::kind::{Kind, count, size, whole, word};
 use super::row::{Row, cell, family, row};
 use crate::window::PerSpan;
 
@@ -11,12 +11,30 @@ pub struct LimitSettings {
     pub requests: PerSpan<Option<u64>>,
     /// `WAF_BYTES_LIMIT_PER_{MINUTE,HOUR,DAY}`; none is `off`
     pub bytes: PerSpan<Option<u64>>,
+    /// `WAF_ON_LIMIT`
+    pub on_limit: OnLimit,
+    /// `WAF_RATE_LIMIT_PER_SECOND`; none is `off`
+    pub per_second: Option<u32>,
+    /// `WAF_RATE_LIMIT_BURST`; none is what comes in a second
+    pub burst: Option<u32>,
+    /// `WAF_MAX_REQUESTS_PER_CLIENT`; none is `off`
+    pub max_under_way: Option<u32>,
     /// `WAF_BYTES_COUNT`
     pub bytes_count: BytesCount,
     /// `WAF_MAX_BODY_SIZE`; none is `off`
     pub max_body_size: Option<u64>,
     /// `WAF_RATE_LIMIT_HEADERS`
     pub headers: RateLimitHeaders,
+}
+
+/// `WAF_ON_LIMIT`: what follows a broken limit of the six (RULE-5).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum OnLimit {
+    /// A ban.
+    #[default]
+    Ban,
+    /// 429, until the request fits.
+    Refuse,
 }
 
 /// `WAF_BYTES_COUNT`
@@ -86,6 +104,36 @@ pub(super) fn rows() -> Vec<Row<LimitSettings>> {
         )
         .essential(),
         row(
+            "WAF_ON_LIMIT",
+            "ban",
+            word([("ban", OnLimit::Ban), ("refuse", OnLimit::Refuse)]),
+            |limits| &mut limits.on_limit,
+            "What follows a broken limit: a ban, or 429 until the request fits.",
+        ),
+        family(
+            "WAF_RATE_LIMIT_{PER_SECOND,BURST}",
+            [
+                (
+                    "off",
+                    cell(a_second().or_off(), |limits: &mut Limits| {
+                        &mut limits.per_second
+                    }),
+                ),
+                (
+                    "off",
+                    cell(a_second().or_off(), |limits: &mut Limits| &mut limits.burst),
+                ),
+            ],
+            "Requests of a client in a second, and at once (off: as in a second); more are answered 429 without a ban.",
+        ),
+        row(
+            "WAF_MAX_REQUESTS_PER_CLIENT",
+            "off",
+            a_second().or_off(),
+            |limits| &mut limits.max_under_way,
+            "Requests of a client under way at the same time, WebSockets included; more are answered 429 without a ban.",
+        ),
+        row(
             "WAF_BYTES_COUNT",
             "both",
             word([
@@ -115,4 +163,9 @@ pub(super) fn rows() -> Vec<Row<LimitSettings>> {
             "Which answers carry RateLimit and RateLimit-Policy.",
         ),
     ]
+}
+
+/// Small enough that no product of two overflows.
+fn a_second() -> Kind<u32> {
+    whole(1..=1_000_000)
 }

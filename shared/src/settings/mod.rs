@@ -33,7 +33,7 @@ pub use clients::{IdentitySettings, ListSettings};
 pub use connections::{ConnectionSettings, TimeoutSettings};
 pub use docs::{readme_block, settings_page};
 pub use endpoints::{AdminToken, EndpointSettings, Secret};
-pub use limits::{BytesCount, LimitSettings, RateLimitHeaders};
+pub use limits::{BytesCount, LimitSettings, OnLimit, RateLimitHeaders};
 pub use load::{Loaded, Refused, load};
 pub use log::{LogRequests, LogSettings};
 pub use lookup::{Countries, CountryList, LookupSettings, LookupSource, LookupUrl, Percents};

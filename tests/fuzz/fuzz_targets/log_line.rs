@@ -174,7 +174,7 @@ fn record(bytes: &mut Bytes, batch: &mut Batch) -> (Record, Vec<(&'static str, O
         location,
         action,
         enforced: flag(6),
-        limit_hit: flag(7).then_some(LimitKind::ALL[0]),
+        limit_hit: flag(7).then_some(LimitHit::ALL[0]),
         limit_percent: None,
         bytes_percent: None,
         country,

@@ -1,0 +1,169 @@
+use proptest::prelude::*;
+use weir_shared::window::PerSpan;
+
+use super::*;
+
+/// The start of a day.
+const START: u64 = 1_795_219_200_000;
+
+fn at(ms: u64) -> Now {
+    Now {
+        wall_ms: START + ms,
+        mono_ns: 1 + ms * 1_000_000,
+    }
+}
+
+fn limits(minute: Option<u64>, hour: Option<u64>, bytes: Option<u64>) -> Limits {
+    Limits {
+        requests: [minute, hour, None].into(),
+        bytes: [bytes, None, None].into(),
+    }
+}
+
+const REFUSE: Charging = Charging {
+    on_limit: OnLimit::Refuse,
+    bucket: None,
+    max_under_way: None,
+};
+
+/// The naive twin: every request that passed, with its bytes, each question summed anew.
+#[derive(Default)]
+struct Twin {
+    passed: Vec<(u64, u64)>,
+}
+
+impl Twin {
+    /// Whether the estimate would be over with so many more.
+    fn is_over(
+        &self,
+        length: u64,
+        limit: u64,
+        now: u64,
+        more: u64,
+        of: fn(&(u64, u64)) -> u64,
+    ) -> bool {
+        let sum = |bucket: u64| -> u64 {
+            let inside = self.passed.iter().filter(|(at, _)| at / length == bucket);
+            inside.map(of).sum()
+        };
+        let bucket = now / length;
+        (sum(bucket) + more) * length + sum(bucket - 1) * (length - now % length) > limit * length
+    }
+
+    /// The name of the limit that refuses.
+    fn refused(&self, limits: &Limits, now: u64) -> Option<&'static str> {
+        for span in Span::ALL {
+            let limit = *limits.requests.get(span);
+            if limit.is_some_and(|limit| self.is_over(span.ms(), limit, now, 1, |_| 1)) {
+                return Some(LimitKind::requests(span).name());
+            }
+        }
+        for span in Span::ALL {
+            let limit = *limits.bytes.get(span);
+            if limit
+                .is_some_and(|limit| self.is_over(span.ms(), limit, now, 0, |(_, bytes)| *bytes))
+            {
+                return Some(LimitKind::bytes(span).name());
+            }
+        }
+        None
+    }
+}
+
+proptest! {
+    /// RULE-5: where the six limits only refuse, who is refused and by which limit agrees with a
+    /// twin that remembers what passed; nothing else is counted; and a client that waits as long
+    /// as it was told passes, one millisecond sooner it does not.
+    #[test]
+    fn refusing_limits_agree_with_their_naive_twin(
+        minute in prop::option::of(1u64..6), hour in prop::option::of(1u64..20), byte_limit in prop::option::of(1u64..400),
+        steps in prop::collection::vec((prop_oneof![0u64..200, 0u64..40_000, 0u64..2_000_000], 0u64..200), 1..60),
+    ) {
+        let limits = limits(minute, hour, byte_limit);
+        let (mut entry, mut twin) = (Entry::new(0, START), Twin::default());
+        let mut now = 0;
+        for (step, bytes) in steps {
+            now += step;
+            let time = at(now);
+            let found = REFUSE.charge(&mut entry, &limits, time);
+            let told = twin.refused(&limits, time.wall_ms);
+            prop_assert_eq!(found.map(|exceeded| exceeded.limit.name()), told);
+            let Some(exceeded) = found else {
+                twin.passed.push((time.wall_ms, bytes));
+                REFUSE.charge_bytes(&mut entry, &limits, time.wall_ms, bytes);
+                continue;
+            };
+            prop_assert!(!exceeded.bans && !exceeded.first);
+            let wait = exceeded.fits_in_ms.unwrap();
+            prop_assert!(wait > 0);
+            let sooner = REFUSE.charge(&mut entry.clone(), &limits, at(now + wait - 1));
+            prop_assert!(sooner.is_some());
+            prop_assert_eq!(REFUSE.charge(&mut entry.clone(), &limits, at(now + wait)), None);
+        }
+    }
+}
+
+/// RULE-5, LIMIT-2: a limit that bans counts what the bucket refuses, and its ban comes first: a
+/// bound a second makes nobody's ban late.
+#[test]
+fn a_ban_comes_before_a_refusal() {
+    let charging = Charging {
+        bucket: Some(BucketSize {
+            per_second: 1,
+            burst: 2,
+        }),
+        ..Charging::default()
+    };
+    let limits = limits(Some(4), None, None);
+    let mut entry = Entry::new(0, START);
+    let mut hits = Vec::new();
+    for _ in 0..6 {
+        let exceeded = charging.charge(&mut entry, &limits, at(0));
+        hits.push(exceeded.map(|exceeded| (exceeded.limit.name(), exceeded.first)));
+    }
+    let [second, minute] = [("second", false), ("minute", true)].map(Some);
+    assert_eq!(
+        hits,
+        [None, None, second, second, minute, Some(("minute", false))]
+    );
+    assert_eq!(entry.counts(START).requests, [6, 6, 6].into());
+}
+
+/// RULE-5: requests under way are bounded, and a bucket that is full again takes no memory.
+#[test]
+fn what_is_under_way_is_bounded_and_given_back() {
+    let size = BucketSize {
+        per_second: 1,
+        burst: 1,
+    };
+    let charging = Charging {
+        on_limit: OnLimit::Ban,
+        bucket: Some(size),
+        max_under_way: Some(1),
+    };
+    let none = Limits {
+        requests: PerSpan::default(),
+        bytes: PerSpan::default(),
+    };
+    let mut entry = Entry::new(0, START);
+    assert_eq!(charging.charge(&mut entry, &none, at(0)), None);
+    entry.begin_request();
+    let refused = charging.charge(&mut entry, &none, at(0)).unwrap();
+    assert_eq!((refused.limit, refused.value), (LimitHit::Concurrent, 1));
+    assert_eq!(refused.fits_in_ms, Some(1000), "of both, the later");
+    entry.end_request();
+    assert_eq!(entry.under_way(), 0);
+    let refused = charging.charge(&mut entry, &none, at(400)).unwrap();
+    assert_eq!(
+        (refused.limit, refused.fits_in_ms),
+        (LimitHit::Second, Some(600))
+    );
+    entry.forget_idle(Some(size), at(900).mono_ns);
+    assert!(entry.bucket().is_some());
+    entry.forget_idle(Some(size), at(1000).mono_ns);
+    assert!(entry.bucket().is_none());
+    assert_eq!(charging.charge(&mut entry, &none, at(1000)), None);
+    // A second end of a client that was dropped meanwhile does no harm.
+    entry.end_request();
+    assert_eq!(entry.under_way(), 0);
+}
