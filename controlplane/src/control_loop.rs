@@ -197,7 +197,7 @@ impl Control {
     fn edit_taken(&mut self, edit: &AnyEdit) {
         let which = self.files.taken(edit);
         let content = self.content(which);
-        self.files.save(content, None);
+        self.files.save(content, Vec::new());
     }
 
     fn take_edit(&mut self, edit: &AnyEdit, now: Now) {
@@ -249,9 +249,10 @@ impl Control {
     /// Answers changes of the bans once bans.json is on disk, or when that failed or took too long
     /// (STATE-2).
     fn answer_saved(&mut self, changes: Vec<(Respond, Pending)>, now: Now) {
-        for (respond, pending) in changes {
+        if !changes.is_empty() {
+            // Once a turn: with 100,000 bans this is a millisecond.
             let bans = self.bans.ledger().all();
-            self.files.answer_saved(bans, respond, pending, now);
+            self.files.answer_saved(bans, changes, now);
         }
     }
 
@@ -316,7 +317,7 @@ impl Control {
     fn save_due(&mut self, now: Now) {
         for which in self.files.due(now) {
             let content = self.content(*which);
-            self.files.save(content, None);
+            self.files.save(content, Vec::new());
         }
     }
 

@@ -293,7 +293,7 @@ impl Files {
 
     /// Sends a document. Only where someone waits for it is its outcome asked for: the thread then
     /// tries at once, and with its own pauses otherwise (STATE-7).
-    pub(crate) fn save(&mut self, content: Content, saved: Option<Saved>) {
+    pub(crate) fn save(&mut self, content: Content, saved: Vec<Saved>) {
         let [bans_revision, clients, lookups, alerts] = self.revisions;
         match content {
             Content::Bans(bans) => {
@@ -311,27 +311,28 @@ impl Files {
     pub(crate) fn answer_saved(
         &mut self,
         bans: Vec<Arc<Ban>>,
-        respond: Respond,
-        pending: Pending,
+        changes: Vec<(Respond, Pending)>,
         now: Now,
     ) {
-        if self.waiting.len() >= MAX_WAITING {
-            self.save(Content::Bans(bans), None);
-            respond(pending.answer(false));
-            return;
+        let mut saved = Vec::new();
+        for (respond, pending) in changes {
+            if self.waiting.len() >= MAX_WAITING {
+                respond(pending.answer(false));
+            } else {
+                saved.push(self.awaited(Some(Waiting {
+                    respond,
+                    pending,
+                    deadline_ns: now.mono_ns.saturating_add(PERSIST_WAIT_NS),
+                })));
+            }
         }
-        let saved = self.awaited(Some(Waiting {
-            respond,
-            pending,
-            deadline_ns: now.mono_ns.saturating_add(PERSIST_WAIT_NS),
-        }));
-        self.save(Content::Bans(bans), Some(saved));
+        self.save(Content::Bans(bans), saved);
     }
 
     /// Sends a document whose outcome is waited for by [`Files::all_saved`].
     pub(crate) fn save_last(&mut self, content: Content) {
         let saved = self.awaited(None);
-        self.save(content, Some(saved));
+        self.save(content, vec![saved]);
     }
 
     /// Whether nothing is waited for any more.

@@ -41,12 +41,15 @@ pub(crate) struct Ledger {
     index: BanIndex,
     /// Whether [`Ledger::index`] differs from what was last taken.
     index_changed: bool,
-    /// While an edit is taken in: the netblocks that it touched. Each is indexed once, at the end:
-    /// an edit of many bans of one netblock would otherwise look at all of them for each.
+    /// While many bans change at once: the netblocks that were touched. Each is indexed once, at
+    /// the end: many bans of one netblock would otherwise be looked at again for each of them.
     touched: Option<BTreeSet<Netblock>>,
     /// Bans that were looked at for the index.
     #[cfg(test)]
     looks: usize,
+    /// How often all bans were gathered.
+    #[cfg(test)]
+    pub(crate) gathered: std::cell::Cell<usize>,
     /// Bans made since the start, by position in [`Cause::ALL`].
     made: [u64; Cause::ALL.len()],
     /// Bans dropped for the bound since the start.
@@ -125,14 +128,18 @@ impl Ledger {
             touched: None,
             #[cfg(test)]
             looks: 0,
+            #[cfg(test)]
+            gathered: std::cell::Cell::new(0),
             made: [0; Cause::ALL.len()],
             dropped: 0,
             fresh_drops: Vec::new(),
         };
-        for ban in bans {
-            let (key, ban) = keyed(ban, now_ms);
-            ledger.insert(key, ban);
-        }
+        ledger.indexed_once(|ledger| {
+            for ban in bans {
+                let (key, ban) = keyed(ban, now_ms);
+                ledger.insert(key, ban);
+            }
+        });
         while ledger.bans.len() > rules.max_bans {
             ledger.drop_one(now_ms).map_err(|Full| ledger.bans.len())?;
         }
@@ -228,9 +235,11 @@ impl Ledger {
                 (*key, Arc::new(ban))
             })
             .collect();
-        for (key, ban) in &lifted {
-            self.insert(*key, Arc::clone(ban));
-        }
+        self.indexed_once(|ledger| {
+            for (key, ban) in &lifted {
+                ledger.insert(*key, Arc::clone(ban));
+            }
+        });
         oldest_first(lifted.into_iter().map(|(_, ban)| ban).collect())
     }
 
@@ -238,12 +247,7 @@ impl Ledger {
     /// makes room for what is added. Returns how many entries were turned away because every ban
     /// held is one that may not be dropped (BAN-5); they count as dropped.
     pub(crate) fn edit(&mut self, changes: &[Change<BansFile>], now_ms: u64) -> usize {
-        self.touched = Some(BTreeSet::new());
-        let refused = self.edit_bans(changes, now_ms);
-        for netblock in self.touched.take().unwrap_or_default() {
-            self.index_again(netblock);
-        }
-        refused
+        self.indexed_once(|ledger| ledger.edit_bans(changes, now_ms))
     }
 
     fn edit_bans(&mut self, changes: &[Change<BansFile>], now_ms: u64) -> usize {
@@ -283,6 +287,8 @@ impl Ledger {
     /// Every ban, in no order that anybody may rely on: the thread that writes them puts them in
     /// order.
     pub(crate) fn all(&self) -> Vec<Arc<Ban>> {
+        #[cfg(test)]
+        self.gathered.set(self.gathered.get() + 1);
         self.bans.values().cloned().collect()
     }
 
@@ -335,11 +341,23 @@ impl Ledger {
     pub(crate) fn rebuild(&mut self) {
         self.order = DropOrder::default();
         self.index = BanIndex::default();
-        self.touched = None;
-        for (key, ban) in std::mem::take(&mut self.bans) {
-            self.insert(key, ban);
-        }
         self.index_changed = true;
+        let bans = std::mem::take(&mut self.bans);
+        self.indexed_once(|ledger| {
+            for (key, ban) in bans {
+                ledger.insert(key, ban);
+            }
+        });
+    }
+
+    /// Changes many bans, then indexes each netblock that was touched.
+    fn indexed_once<T>(&mut self, change: impl FnOnce(&mut Self) -> T) -> T {
+        self.touched = Some(BTreeSet::new());
+        let outcome = change(self);
+        for netblock in self.touched.take().unwrap_or_default() {
+            self.index_again(netblock);
+        }
+        outcome
     }
 
     /// Whether the ban counts in this mode (CHECK-3).

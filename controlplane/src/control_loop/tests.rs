@@ -46,8 +46,8 @@ fn a_batch_of_breaks_is_published_once_and_then_reset() {
     assert_eq!(rig.control.bans.ledger().all().len(), 2);
 }
 
-/// LIMIT-6, ADMIN-2: several admin bans of one turn are published together; once the disk has them
-/// they are answered.
+/// LIMIT-6, ADMIN-2: several admin bans of one turn are published together and gathered once for the
+/// disk; once it has them they are answered.
 #[test]
 fn the_admin_bans_of_a_turn_are_published_once() {
     let mut rig = Rig::new(settings());
@@ -61,6 +61,7 @@ fn the_admin_bans_of_a_turn_are_published_once() {
     assert_eq!(rig.snapshots.load().generation, before + 1);
     assert!(clients.iter().all(|text| rig.banned_until(text).is_some()));
     assert!(answers.iter().all(|answer| answer.is_empty()));
+    assert_eq!(rig.control.bans.ledger().gathered.get(), 1);
     rig.disk.tell(true);
     rig.turn();
     let created = answers.map(|answer| answer.try_recv().unwrap().status == 201);

@@ -501,22 +501,3 @@ fn a_log_file_that_cannot_be_opened_stops_the_start() {
         "{error}"
     );
 }
-
-#[test]
-#[ignore = "a measurement: run with --release --nocapture"]
-fn time_of_a_line() {
-    let mut form = Form::new(&settings(None));
-    let mut out = Vec::with_capacity(1 << 20);
-    let mut one = Batch::default();
-    one.add(full);
-    for (name, batch) in [("bare", batch(1, "/a/b")), ("full", one)] {
-        let start = Instant::now();
-        for _ in 0..500_000 {
-            if out.len() > CHUNK_BYTES {
-                out.clear();
-            }
-            form.lines(std::hint::black_box(&batch), &mut out);
-        }
-        eprintln!("{name}: {} ns a line", start.elapsed().as_nanos() / 500_000);
-    }
-}

@@ -127,11 +127,11 @@ impl<D: Document> StateFile<D> {
 
     /// Queues a document that holds all edits up to `revision`; returns at once. One that is still
     /// queued when a newer one arrives is replaced by it, and both are told the outcome.
-    pub(crate) fn save(&self, entries: Vec<D::Entry>, revision: u64, saved: Option<Saved>) {
+    pub(crate) fn save(&self, entries: Vec<D::Entry>, revision: u64, saved: Vec<Saved>) {
         let mut job = Job {
             entries,
             revision,
-            saved: saved.into_iter().collect(),
+            saved,
         };
         {
             let mut queued = self.shared.queued();

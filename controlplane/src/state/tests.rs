@@ -98,7 +98,7 @@ impl Setup {
     fn send(&self, bans: &[Arc<Ban>], revision: u64) -> Receiver<bool> {
         let (told, outcome) = bounded(1);
         let saved = Saved::new(move |ok| told.send(ok).unwrap_or_default());
-        self.bans.save(bans.to_vec(), revision, Some(saved));
+        self.bans.save(bans.to_vec(), revision, vec![saved]);
         outcome
     }
 
@@ -354,8 +354,8 @@ fn awaited_bans_go_first() {
     let (lookups, alerts) = (Arc::clone(&setup.lookups), Arc::clone(&setup.alerts));
     // In the middle of the first write, that of clients.json.
     setup.faults.meanwhile(Step::Write, move || {
-        lookups.save(Vec::new(), 0, None);
-        alerts.save(Vec::new(), 0, None);
+        lookups.save(Vec::new(), 0, Vec::new());
+        alerts.save(Vec::new(), 0, Vec::new());
         let of_bans = Arc::clone(&bans);
         let saved = Saved::new(move |ok| {
             let written = [
@@ -366,9 +366,9 @@ fn awaited_bans_go_first() {
             ];
             told.send((ok, written)).unwrap();
         });
-        bans.save(vec![ban(1)], 0, Some(saved));
+        bans.save(vec![ban(1)], 0, vec![saved]);
     });
-    setup.clients.save(Vec::new(), 0, None);
+    setup.clients.save(Vec::new(), 0, Vec::new());
     let in_the_order_of_counts = [1, 1, 0, 0];
     assert_eq!(
         outcome.recv_timeout(DEADLINE).unwrap(),
@@ -434,8 +434,8 @@ fn a_stop_writes_what_is_queued() {
     };
     let (bans, clients, held, thread) = open();
     assert_eq!(held[0].ban_started, Some(Time(NOW)));
-    bans.save(vec![Arc::clone(&held[0]), ban(2)], 0, None);
-    clients.save(vec![], 0, None);
+    bans.save(vec![Arc::clone(&held[0]), ban(2)], 0, Vec::new());
+    clients.save(Vec::new(), 0, Vec::new());
     drop(thread);
     let (_, _, held, _thread) = open();
     assert_eq!(held[0].unknown.get("ticket"), Some(&json!("OPS-1")));
@@ -494,7 +494,7 @@ fn clients_are_edited_too() {
     let (told, outcome) = bounded(1);
     let saved = Saved::new(move |ok| told.send(ok).unwrap());
     let rows = [1, 2, 3].map(|number| Row::from(row(number))).to_vec();
-    setup.clients.save(rows, 0, Some(saved));
+    setup.clients.save(rows, 0, vec![saved]);
     assert_eq!(outcome.recv_timeout(DEADLINE), Ok(true));
     let file = setup.dir.path().join("clients.json");
     let mut read: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
@@ -557,67 +557,6 @@ fn edits_that_race_with_writes_are_not_lost() {
     assert_eq!(setup.on_disk().len(), 101);
     assert_eq!(setup.counts().edits_bad, 0);
     assert!(!setup.dir.path().join("bans.json.bad").exists());
-}
-
-/// Full files, read and written: within the start's 500 ms.
-#[test]
-#[ignore = "a measurement: run with --release --nocapture"]
-fn time_of_full_files() {
-    let dir = tempfile::tempdir().unwrap();
-    let bans = (0..10_000u32)
-        .map(|number| {
-            let [_, _, third, fourth] = number.to_be_bytes();
-            Arc::new(
-                serde_json::from_value(json!({"netblock": format!("10.{third}.{fourth}.0/24"), "client": format!("10.{third}.{fourth}.7"),
-                    "ban_started": "2026-11-21T16:00:00.123Z", "ban_expires": "2026-11-21T17:00:00.123Z", "cause": "rate_limit",
-                    "reason": "more than 1000 requests per minute",
-                    "notes": {"request": {"method": "GET", "host": "example.org", "path": "/a", "user_agent": "Mozilla/5.0", "request_id": "0193"},
-                        "netblock_requests": 1043, "limit": "minute", "limit_value": 1000, "limit_percent": 100,
-                        "lookup": {"country": "DE", "asn": "AS64496", "as_name": "Example"}}}))
-                .unwrap(),
-            )
-        })
-        .collect();
-    let window = weir_shared::window::Window {
-        start_ms: NOW,
-        current: 123,
-        previous: 456,
-    };
-    let rows: Vec<_> = (0..20_000)
-        .map(|number| ClientRow {
-            client: Client::V4(number),
-            first_seen: Time(NOW + 1),
-            last_seen: Time(NOW + 2),
-            lookup: None,
-            passed: 1,
-            refused: 2,
-            requests: [window; 3].into(),
-            bytes: [window; 3].into(),
-        })
-        .collect();
-    let open = || {
-        let state = StateDir::open(dir.path(), Clock::system()).unwrap();
-        let (bans, held, first) = state.read::<BansFile>().unwrap().split();
-        let (clients, rows, second) = state.read::<ClientsFile>().unwrap().split();
-        let thread = state.start(vec![first, second]).unwrap();
-        (bans, clients, thread, (held.len(), rows.len()))
-    };
-    let (bans_file, clients_file, thread, _) = open();
-    let start = Instant::now();
-    bans_file.save(bans, 0, None);
-    clients_file.save(rows.into_iter().map(Row::from).collect(), 0, None);
-    drop(thread);
-    eprintln!("written, with fsync: {:?}", start.elapsed());
-    let start = Instant::now();
-    let (_bans, _clients, _thread, read) = open();
-    eprintln!("read: {:?}", start.elapsed());
-    assert_eq!(read, (10_000, 20_000));
-    for name in ["bans.json", "clients.json"] {
-        eprintln!(
-            "{name}: {} bytes",
-            fs::metadata(dir.path().join(name)).unwrap().len()
-        );
-    }
 }
 
 /// The moment that the file says it is of.
@@ -713,7 +652,7 @@ fn a_stale_copy_rolls_no_counter_back() {
     let save = |rows: Vec<_>, revision| {
         let (told, outcome) = bounded(1);
         let saved = Saved::new(move |ok| told.send(ok).unwrap_or_default());
-        setup.clients.save(rows, revision, Some(saved));
+        setup.clients.save(rows, revision, vec![saved]);
         assert_eq!(outcome.recv_timeout(DEADLINE), Ok(true));
     };
     save(vec![row(1, 1), row(2, 1), row(3, 1)], 0);
