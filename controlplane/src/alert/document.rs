@@ -38,7 +38,7 @@ pub enum AlertsEntry {
 }
 
 /// What names an entry.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum AlertsKey {
     /// A counter.
     Counter(Scope),

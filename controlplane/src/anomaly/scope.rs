@@ -7,7 +7,9 @@ use weir_shared::settings::Thresholds;
 use weir_shared::window::Span;
 
 /// Whose requests are counted together.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, serde::Serialize, serde::Deserialize,
+)]
 pub enum Scope {
     /// One client.
     Client(Client),

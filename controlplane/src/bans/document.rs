@@ -17,7 +17,9 @@ pub(crate) struct BansFile;
 
 /// What names a ban in the file and in memory. The ledger and the reading of the file see to it
 /// that no two share it.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, serde::Serialize, Deserialize,
+)]
 pub(crate) struct BanKey {
     /// Its netblock.
     pub(crate) netblock: Netblock,
@@ -45,6 +47,8 @@ impl Document for BansFile {
     const LIST: &'static str = "bans";
     type Entry = Arc<Ban>;
     type Key = BanKey;
+
+    const KEEPS_BASE: bool = true;
 
     fn read<'de, T: Deserializer<'de>>(_: &str, entry: T) -> Result<Arc<Ban>, T::Error> {
         Arc::deserialize(entry)

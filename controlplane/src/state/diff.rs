@@ -16,8 +16,9 @@
 //! Differences go to the owner, which puts them into memory; the next document of memory holds
 //! them, and becomes the base when it is written.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 
+use serde::{Deserialize, Serialize};
 use weir_shared::units::Time;
 
 use super::document::Document;
@@ -25,6 +26,9 @@ use super::document::Document;
 /// Entries that memory dropped and that are remembered, so that a copy from before does not bring
 /// them back. What was dropped before the last 65,536 comes back with a copy that old.
 const MAX_DROPPED: usize = 65_536;
+
+/// As many of them are known after a restart.
+const MAX_DROPPED_KEPT: usize = 4096;
 
 /// What an edit did to one entry.
 #[derive(Clone)]
@@ -75,6 +79,16 @@ struct Dropped<D: Document> {
     order: VecDeque<(D::Key, Time)>,
 }
 
+/// What a base knows of its entries, for the next start.
+#[derive(Serialize, Deserialize)]
+pub(super) struct History<K> {
+    read_at_start: u64,
+    /// Of the entry at this position: when it first stood, and when it last changed.
+    ages: Vec<(usize, u64, u64)>,
+    /// The newest of those that were dropped, at most [`MAX_DROPPED_KEPT`].
+    dropped: Vec<(K, u64)>,
+}
+
 impl<D: Document> Base<D> {
     /// A file as it was read at the start; `written` is what it says of itself, if anything.
     pub(super) fn new(entries: Vec<D::Entry>, written: Option<Time>) -> Self {
@@ -112,9 +126,20 @@ impl<D: Document> Base<D> {
         self.lost = true;
     }
 
+    /// Completes an edit as it was found and takes it in ([`Base::take`]).
+    pub(super) fn take_found(
+        &mut self,
+        found: Vec<D::Entry>,
+        read: Option<Time>,
+        now: Time,
+    ) -> Diff<D> {
+        let theirs = D::complete(found, &self.entries, now);
+        self.take(theirs, read)
+    }
+
     /// Takes in an edit whose copy is of the moment `read`, of the last one if it does not say.
     /// What it changed is now in the base.
-    pub(super) fn take(&mut self, theirs: Vec<D::Entry>, read: Option<Time>) -> Diff<D> {
+    fn take(&mut self, theirs: Vec<D::Entry>, read: Option<Time>) -> Diff<D> {
         let read = match (self.lost, read) {
             (true, _) => None,
             (false, read) => Some(read.unwrap_or(Time(u64::MAX))),
@@ -199,31 +224,87 @@ impl<D: Document> Base<D> {
 
     /// This document of memory was written at this moment.
     pub(super) fn wrote(&mut self, entries: Vec<D::Entry>, at: Time) {
-        let before = std::mem::take(&mut self.entries);
-        let mut held: HashMap<D::Key, &D::Entry> =
-            before.iter().map(|entry| (D::key(entry), entry)).collect();
-        for entry in &entries {
+        let (ages, gone) = self.compare(&entries, at);
+        for (entry, age) in entries.iter().zip(ages) {
             let key = D::key(entry);
-            match held.remove(&key) {
-                Some(before) if before == entry => {}
-                Some(_) => {
-                    let stood = self.age(key).stood;
-                    self.ages.insert(key, Age { stood, changed: at });
-                }
-                None => {
-                    let (stood, changed) = (at, at);
-                    self.ages.insert(key, Age { stood, changed });
-                    self.dropped.at.remove(&key);
-                }
+            self.dropped.at.remove(&key);
+            if let Some(age) = age {
+                self.ages.insert(key, age);
             }
         }
-        let gone: Vec<D::Key> = held.into_keys().collect();
         for key in gone {
             self.drop_entry(key, at);
         }
         self.entries = entries;
         self.written = at;
         self.lost = false;
+    }
+
+    /// The ages of these entries once they are written, none where it is that of all; and the
+    /// entries that go with it.
+    fn compare(&self, entries: &[D::Entry], at: Time) -> (Vec<Option<Age>>, Vec<D::Key>) {
+        let held = self.entries.iter().map(|entry| (D::key(entry), entry));
+        let mut held: HashMap<D::Key, &D::Entry> = held.collect();
+        let mut age = |entry: &D::Entry| {
+            let key = D::key(entry);
+            match held.remove(&key) {
+                Some(before) if before == entry => self.ages.get(&key).copied(),
+                Some(_) => {
+                    let stood = self.age(key).stood;
+                    Some(Age { stood, changed: at })
+                }
+                None => {
+                    let (stood, changed) = (at, at);
+                    Some(Age { stood, changed })
+                }
+            }
+        };
+        let ages = entries.iter().map(&mut age).collect();
+        (ages, held.into_keys().collect())
+    }
+
+    /// What is known of these entries once they are written at this moment.
+    pub(super) fn history(&self, entries: &[D::Entry], at: Time) -> History<D::Key> {
+        let (ages, gone) = self.compare(entries, at);
+        let ages = ages.iter().enumerate().filter_map(|(position, age)| {
+            let Age { stood, changed } = (*age)?;
+            Some((position, stood.0, changed.0))
+        });
+        let written: HashSet<D::Key> = entries.iter().map(D::key).collect();
+        let dropped = self.dropped.order.iter().rev();
+        let still = |(key, dropped_at): &&(D::Key, Time)| {
+            self.dropped.at.get(key) == Some(dropped_at) && !written.contains(key)
+        };
+        let mut dropped: Vec<(D::Key, u64)> = (gone.into_iter().map(|key| (key, at.0)))
+            .chain(dropped.filter(still).map(|(key, at)| (*key, at.0)))
+            .take(MAX_DROPPED_KEPT)
+            .collect();
+        dropped.reverse();
+        History {
+            read_at_start: self.read_at_start.0,
+            ages: ages.collect(),
+            dropped,
+        }
+    }
+
+    /// The base of a file that stands as it was written, with what was known of it then.
+    pub(super) fn remembered(
+        entries: Vec<D::Entry>,
+        written: Option<Time>,
+        history: History<D::Key>,
+    ) -> Self {
+        let mut base = Self::new(entries, written);
+        base.read_at_start = Time(history.read_at_start);
+        for (position, stood, changed) in history.ages {
+            if let Some(entry) = base.entries.get(position) {
+                let (stood, changed) = (Time(stood), Time(changed));
+                base.ages.insert(D::key(entry), Age { stood, changed });
+            }
+        }
+        for (key, at) in history.dropped {
+            base.drop_entry(key, Time(at));
+        }
+        base
     }
 
     fn age(&self, key: D::Key) -> Age {

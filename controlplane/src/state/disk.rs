@@ -15,10 +15,11 @@ use super::diff::Base;
 use super::document::Document;
 use super::error::StateError;
 use super::file::{Counters, Edit, Job, Saved, Shared, StateFile, WriteFault};
+use super::kept_base::KeptBase;
 use super::schema::FileSchema;
 use super::stat::{Hash, Seen, Stat};
 use super::store::Store;
-use super::text::{self, Envelope};
+use super::text::{self, Content, Envelope};
 use super::watch::Stillness;
 
 /// Edits of one file that wait for the owner; it takes them every few milliseconds, an
@@ -112,25 +113,13 @@ impl<D: Document> DiskFile<D> {
         wake: &Sender<()>,
         now: Time,
     ) -> Result<(Self, StateFile<D>), StateError> {
-        let path = store.path(D::FILE);
-        let read = store
-            .recover(D::FILE)
-            .and_then(|()| store.read(D::FILE))
-            .map_err(|error| StateError::Read {
-                path: path.clone(),
-                error,
-            })?;
-        let schema = text::schema::<D>()?;
-        let (base, envelope, on_disk) = match read {
-            None => (Base::new(Vec::new(), None), Envelope::new::<D>(), None),
-            Some((bytes, seen)) => {
-                let content = text::parse::<D>(&schema, &bytes)
-                    .map_err(|fault| StateError::DoesNotFit { path, fault })?;
-                let entries = D::complete(content.entries, &[], now);
-                let base = Base::new(entries, content.written);
-                (base, content.envelope, Some(seen))
-            }
-        };
+        let Start {
+            schema,
+            base,
+            envelope,
+            on_disk,
+            job,
+        } = Start::<D>::read(store, now)?;
         let (edits_out, edits) = bounded(EDITS);
         let shared = Arc::new(Shared {
             queued: Mutex::new(None),
@@ -157,7 +146,7 @@ impl<D: Document> DiskFile<D> {
             still: Stillness::default(),
             attempt: None,
             displaced: None,
-            job: None,
+            job,
             waiting: Vec::new(),
             outage: None,
             unread: false,
@@ -198,4 +187,99 @@ impl<D: Document> DiskFile<D> {
             (Some(_), None) => true,
         }
     }
+}
+
+/// A file as it was found at the start.
+struct Start<D: Document> {
+    schema: FileSchema,
+    base: Base<D>,
+    envelope: Envelope,
+    on_disk: Option<Seen>,
+    /// To be written at once: an edit was taken in.
+    job: Option<Job<D>>,
+}
+
+impl<D: Document> Start<D> {
+    fn read(store: &Store, now: Time) -> Result<Self, StateError> {
+        let path = store.path(D::FILE);
+        let failed = |error| StateError::Read {
+            path: path.clone(),
+            error,
+        };
+        store.recover(D::FILE).map_err(failed)?;
+        let read = store.read(D::FILE).map_err(failed)?;
+        let schema = text::schema::<D>()?;
+        let Some((bytes, seen)) = read else {
+            store.forget_base(D::FILE).map_err(failed)?;
+            return Ok(Self {
+                schema,
+                base: Base::new(Vec::new(), None),
+                envelope: Envelope::new::<D>(),
+                on_disk: None,
+                job: None,
+            });
+        };
+        let Content {
+            entries,
+            envelope,
+            written,
+        } = text::parse::<D>(&schema, &bytes)
+            .map_err(|fault| StateError::DoesNotFit { path, fault })?;
+        let kept = D::KEEPS_BASE.then(|| store.kept_base(D::FILE)).flatten();
+        let (base, job) = match kept {
+            None => (Base::new(D::complete(entries, &[], now), written), None),
+            Some(kept) if kept.hash == seen.hash => {
+                (Base::remembered(entries, written, kept.history), None)
+            }
+            Some(kept) => take_edit(&schema, entries, written, kept, now),
+        };
+        Ok(Self {
+            schema,
+            base,
+            envelope,
+            on_disk: Some(seen),
+            job,
+        })
+    }
+}
+
+/// The file is not the one that was last written: it was edited while the service did not run, or
+/// in the last moment before it was killed. The edit is taken as a running service takes it, and
+/// followed by a document that holds it.
+fn take_edit<D: Document>(
+    schema: &FileSchema,
+    found: Vec<D::Entry>,
+    read: Option<Time>,
+    kept: KeptBase<D::Key>,
+    now: Time,
+) -> (Base<D>, Option<Job<D>>) {
+    let base = match text::parse::<D>(schema, &kept.document) {
+        Ok(base) => base,
+        Err(fault) => {
+            tracing::warn!(
+                file = D::FILE,
+                "what was last written of the state file is not understood ({fault}): the file counts as it stands"
+            );
+            return (Base::new(D::complete(found, &[], now), read), None);
+        }
+    };
+    // A version before this one writes the file without its base, and says so with its stamp.
+    let written = base.written.max(read);
+    let mut base = Base::remembered(base.entries, written, kept.history);
+    let diff = base.take_found(found, read, now);
+    tracing::info!(
+        file = D::FILE,
+        "edit from before the start taken in: {}",
+        diff.summary()
+    );
+    let job = (!diff.is_empty()).then(|| {
+        let mut entries = base.entries().to_vec();
+        D::sort(&mut entries);
+        Job {
+            entries,
+            revision: 0,
+            saved: Vec::new(),
+        }
+    });
+    (base, job)
 }

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use std::fmt;
 use std::hash::Hash;
 
+use serde::de::DeserializeOwned;
 use serde::{Deserializer, Serialize};
 use serde_json::{Map, Value};
 use weir_shared::units::Time;
@@ -64,7 +65,13 @@ pub(crate) trait Document: Sized + 'static {
     /// One entry.
     type Entry: Entry;
     /// What names an entry in the file and in memory.
-    type Key: Copy + Eq + Hash + Ord + fmt::Debug + Send + Sync;
+    type Key: Copy + Eq + Hash + Ord + fmt::Debug + Send + Sync + Serialize + DeserializeOwned;
+
+    /// Whether somebody is told that an entry is on disk: what was last written is then kept under
+    /// a second name as well, so that no copy saved over the file takes it away (STATE-2). It
+    /// doubles the bytes of a write. Other files are counts and answers, of which a kill may lose
+    /// the last minute anyway.
+    const KEEPS_BASE: bool = false;
 
     /// The member that holds this entry.
     fn list(_: &Self::Entry) -> &'static str {

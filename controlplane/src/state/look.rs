@@ -163,8 +163,7 @@ impl<D: Document> DiskFile<D> {
     /// Takes in an edit whose copy is of the moment `read`, and tells the owner.
     pub(super) fn take(&mut self, common: &Common, entries: Vec<D::Entry>, read: Option<Time>) {
         let now = Time(common.clock.now().wall_ms);
-        let theirs = D::complete(entries, self.base.entries(), now);
-        let diff = self.base.take(theirs, read);
+        let diff = self.base.take_found(entries, read, now);
         // Before it is sent: who has the edit finds it counted.
         count(&self.shared.counters.edits_taken);
         tracing::info!(file = D::FILE, "edit taken in: {}", diff.summary());

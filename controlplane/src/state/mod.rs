@@ -25,6 +25,7 @@ pub(crate) mod document;
 mod error;
 mod fault;
 mod file;
+mod kept_base;
 mod look;
 pub(crate) mod schema;
 mod stat;

@@ -42,6 +42,8 @@ pub(super) enum Step {
     Create,
     Write,
     SyncFile,
+    CopyBase,
+    NameBase,
     Name,
     Swap,
     Look,
@@ -129,11 +131,7 @@ impl Store {
         }
         self.step(Step::Create)?;
         let file = create(&path)?;
-        let mut guard = Unfinished {
-            path: &path,
-            store: self,
-            done: false,
-        };
+        let unfinished = Unfinished::new(&path, self);
         let mut out = BufWriter::with_capacity(
             1 << 16,
             Hashing {
@@ -147,8 +145,7 @@ impl Store {
         self.step(Step::SyncFile)?;
         file.sync_all()?;
         let stat = Stat::of(&file.metadata()?);
-        guard.done = true;
-        drop(guard);
+        unfinished.done();
         Ok(Staged {
             path,
             seen: Seen {
@@ -216,7 +213,7 @@ fn claim(path: &Path) -> Result<(File, (u64, u64)), StateError> {
 }
 
 /// A new file that nobody else can read: state holds addresses of visitors.
-fn create(path: &Path) -> io::Result<File> {
+pub(super) fn create(path: &Path) -> io::Result<File> {
     OpenOptions::new()
         .write(true)
         .create_new(true)
@@ -225,10 +222,25 @@ fn create(path: &Path) -> io::Result<File> {
 }
 
 /// Removes a half-written temporary file when the write failed.
-struct Unfinished<'a> {
+pub(super) struct Unfinished<'a> {
     path: &'a Path,
     store: &'a Store,
     done: bool,
+}
+
+impl<'a> Unfinished<'a> {
+    pub(super) fn new(path: &'a Path, store: &'a Store) -> Self {
+        Self {
+            path,
+            store,
+            done: false,
+        }
+    }
+
+    /// The file is whole, or has its own name.
+    pub(super) fn done(mut self) {
+        self.done = true;
+    }
 }
 
 impl Drop for Unfinished<'_> {

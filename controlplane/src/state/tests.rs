@@ -559,6 +559,73 @@ fn edits_that_race_with_writes_are_not_lost() {
     assert!(!setup.dir.path().join("bans.json.bad").exists());
 }
 
+/// STATE-2: killed at any step of a write, the file and its base together give the old or the new
+/// bans at the next start, also when a copy from before is saved over the file.
+#[test]
+fn a_kill_at_any_step_leaves_a_base_that_fits() {
+    let steps = [
+        Step::Create,
+        Step::Write,
+        Step::SyncFile,
+        Step::CopyBase,
+        Step::NameBase,
+        Step::Name,
+        Step::Swap,
+        Step::Look,
+        Step::Remove,
+        Step::SyncDir,
+    ];
+    for step in steps {
+        for stale in [false, true] {
+            let setup = setup();
+            assert!(setup.save(&[ban(1)], 0));
+            let copy = fs::read(setup.file()).unwrap();
+            assert!(setup.save(&[ban(1), ban(2)], 0));
+            setup.faults.die(step);
+            assert!(!setup.save(&[ban(1), ban(2), ban(3)], 0));
+            let Setup { dir, thread, .. } = setup;
+            drop(thread);
+            if stale {
+                fs::write(dir.path().join("bans.json"), &copy).unwrap();
+            }
+            let state = StateDir::open(dir.path(), Clock::manual(NOW).0).unwrap();
+            let (_file, mut held, _) = state.read::<BansFile>().unwrap().split();
+            BansFile::sort(&mut held);
+            let old = [ban(1), ban(2)];
+            let new = [ban(1), ban(2), ban(3)];
+            assert!(held == old || held == new, "{step:?} {stale}: {held:?}");
+        }
+    }
+}
+
+/// STATE-2: a base that is damaged, or that belongs to nobody, stops no start: the file counts as
+/// it stands.
+#[test]
+fn a_damaged_base_is_not_used() {
+    let setup = setup();
+    assert!(setup.save(&[ban(1)], 0));
+    let copy = fs::read(setup.file()).unwrap();
+    assert!(setup.save(&[ban(1), ban(2)], 0));
+    let Setup { dir, thread, .. } = setup;
+    drop(thread);
+    let base = dir.path().join(".bans.json.base");
+    let whole = fs::read(&base).unwrap();
+    let held = |base_is: &[u8]| {
+        fs::write(dir.path().join("bans.json"), &copy).unwrap();
+        fs::write(&base, base_is).unwrap();
+        let state = StateDir::open(dir.path(), Clock::manual(NOW).0).unwrap();
+        let (_file, held, _) = state.read::<BansFile>().unwrap().split();
+        held.len()
+    };
+    assert_eq!(held(&whole), 2);
+    let mut other = whole.clone();
+    other[40] ^= 1;
+    for damaged in [&whole[..whole.len() - 9], &whole[..50], b"", b"\n", &other] {
+        assert_eq!(held(damaged), 1);
+    }
+    assert_eq!(held(&whole), 2);
+}
+
 /// The moment that the file says it is of.
 fn written(setup: &Setup) -> Time {
     let read: Value = serde_json::from_slice(&fs::read(setup.file()).unwrap()).unwrap();

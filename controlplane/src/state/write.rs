@@ -54,6 +54,10 @@ impl<D: Document> DiskFile<D> {
             let staged = common.store.stage(D::FILE, |out| {
                 text::write::<D>(out, &job.entries, &self.envelope)
             })?;
+            if D::KEEPS_BASE {
+                let history = self.base.history(&job.entries, at);
+                common.store.keep_base(D::FILE, &staged, history)?;
+            }
             let hash = staged.hash();
             let expected = bad.as_ref().or(self.on_disk.as_ref());
             match common

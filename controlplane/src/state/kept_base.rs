@@ -1,0 +1,122 @@
+//! The base of a file under a second name (STATE-2, STATE-4): `.bans.json.base`.
+//!
+//! The file at its own name may at any moment be replaced by a copy that an editor read long ago.
+//! While the service runs, the base in memory tells what such a copy lacks. Should the service be
+//! killed before it took the copy in, this file tells the next start: it is the document that was
+//! last written, and behind it one line with the history of its entries.
+//!
+//! It is renamed into place before the document is. A kill in between leaves a base that is ahead
+//! of the file: the file is then taken as a copy of the write before, and what the last write added
+//! is kept, as if it had come to its end.
+//!
+//! A file that is gone was taken out by somebody, and its base says nothing any more.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::diff::History;
+use super::stat::{Hash, content};
+use super::store::{Staged, Step, Store, Unfinished, create};
+
+/// A base as it was read.
+pub(super) struct KeptBase<K> {
+    /// The document.
+    pub(super) document: Vec<u8>,
+    /// Of the document.
+    pub(super) hash: Hash,
+    pub(super) history: History<K>,
+}
+
+/// The line behind the document.
+#[derive(Serialize, Deserialize)]
+struct Trailer<K> {
+    /// Of the document: a base that is not whole is none.
+    sha256: Hash,
+    history: History<K>,
+}
+
+impl Store {
+    /// Puts a copy of the staged document in the place of the base.
+    pub(super) fn keep_base<K: Serialize>(
+        &self,
+        name: &str,
+        staged: &Staged,
+        history: History<K>,
+    ) -> io::Result<()> {
+        let path = self.path(&format!(".{name}.base.tmp"));
+        let _ = fs::remove_file(&path);
+        self.step(Step::CopyBase)?;
+        let mut file = create(&path)?;
+        let unfinished = Unfinished::new(&path, self);
+        // A file system that can share the blocks of two files does so here.
+        io::copy(&mut File::open(&staged.path)?, &mut file)?;
+        let trailer = Trailer {
+            sha256: staged.hash(),
+            history,
+        };
+        let mut line = serde_json::to_vec(&trailer)?;
+        line.push(b'\n');
+        file.write_all(&line)?;
+        file.sync_all()?;
+        self.step(Step::NameBase)?;
+        fs::rename(&path, self.base_path(name))?;
+        unfinished.done();
+        Ok(())
+    }
+
+    /// The base, if there is one and it is whole.
+    pub(super) fn kept_base<K: DeserializeOwned>(&self, name: &str) -> Option<KeptBase<K>> {
+        let path = self.base_path(name);
+        // Opening a pipe that somebody put there would block for ever.
+        if !fs::metadata(&path).is_ok_and(|found| found.is_file()) {
+            return None;
+        }
+        let read = File::open(&path).and_then(|mut file| content(&mut file));
+        let base = match read {
+            Ok((bytes, _)) => split(bytes),
+            Err(error) => {
+                tracing::warn!(file = name, "{} cannot be read: {error}", path.display());
+                return None;
+            }
+        };
+        if base.is_none() {
+            tracing::warn!(
+                file = name,
+                "{} is damaged and is not used: the state file counts as it stands",
+                path.display()
+            );
+        }
+        base
+    }
+
+    /// Removes the base: the file was taken out.
+    pub(super) fn forget_base(&self, name: &str) -> io::Result<()> {
+        match fs::remove_file(self.base_path(name)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+
+    fn base_path(&self, name: &str) -> PathBuf {
+        self.path(&format!(".{name}.base"))
+    }
+}
+
+/// Takes the document and its history apart; none if they do not belong together.
+fn split<K: DeserializeOwned>(mut bytes: Vec<u8>) -> Option<KeptBase<K>> {
+    let whole = bytes.strip_suffix(b"\n")?;
+    let end = whole.iter().rposition(|byte| *byte == b'\n')? + 1;
+    let trailer: Trailer<K> = serde_json::from_slice(bytes.get(end..)?).ok()?;
+    bytes.truncate(end);
+    let hash: Hash = Sha256::digest(&bytes).into();
+    (hash == trailer.sha256).then_some(KeptBase {
+        document: bytes,
+        hash,
+        history: trailer.history,
+    })
+}
