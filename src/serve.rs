@@ -23,7 +23,9 @@ use arc_swap::ArcSwap;
 use crossbeam_channel::{Receiver, bounded};
 use weir_controlplane::lookup::Lookups;
 use weir_controlplane::request_log::RequestLog;
-use weir_controlplane::{Control, ControlHandle, Feeds, StartState, StateFiles, Wiring};
+use weir_controlplane::{
+    CONTROL_THREAD, Control, ControlHandle, Feeds, StartState, StateFiles, Wiring,
+};
 use weir_dataplane::clients::table::Table;
 use weir_dataplane::{Bound, Counting, DataPlane, Parts, Records, Stop};
 use weir_shared::clock::Clock;
@@ -146,7 +148,7 @@ impl Service {
         let (control, handle) = Control::new(shared.wiring(breaks, files, start, lookups, feeds))
             .map_err(|error| unfit(&error))?;
         let (log, records) = shared.start_log(lines).map_err(StartError::Unfit)?;
-        let control_thread = threads::spawn("weir-control", move || control.run())?;
+        let control_thread = threads::spawn(CONTROL_THREAD, move || control.run())?;
         let plane = DataPlane::start(
             bound,
             Parts {

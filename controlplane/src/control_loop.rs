@@ -11,8 +11,8 @@
 //! (lists of bans) or elsewhere (writing them).
 //!
 //! A panic in a turn is a bug. It is logged, what follows from the bans is worked out anew, and the
-//! loop goes on; after [`MAX_PANICS`] within [`PANIC_SPAN_NS`] the process ends, since a filter
-//! that cannot ban any more must not look alive.
+//! loop goes on; after [`MAX_PANICS`] within [`PANIC_SPAN_NS`] it writes the state files and the
+//! service ends, since a filter that cannot ban any more must not look alive (ALIVE-2).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -23,6 +23,7 @@ use weir_shared::clock::{Clock, Now};
 use weir_shared::handover::Respond;
 use weir_shared::settings::Settings;
 use weir_shared::table::ClientTable;
+use weir_shared::threads::{self, Ended};
 use weir_shared::totals::Totals;
 
 use crate::admin::bans::Pending;
@@ -49,8 +50,11 @@ const MAX_ADMIN_A_TURN: usize = 4;
 /// How long a stop waits for the last writes.
 const STOP_WAIT: Duration = Duration::from_secs(10);
 
-/// This many panics within [`PANIC_SPAN_NS`] end the process.
+/// This many panics within [`PANIC_SPAN_NS`] end the service.
 const MAX_PANICS: usize = 5;
+
+/// The thread that the loop runs on.
+pub const THREAD: &str = "weir-control";
 
 /// One minute.
 const PANIC_SPAN_NS: u64 = 60_000_000_000;
@@ -92,7 +96,7 @@ pub(crate) enum Flow {
 }
 
 impl Control {
-    /// Runs until `ControlHandle::stop`, on a thread of its own.
+    /// Runs until `ControlHandle::stop`, on a thread of its own that has the name [`THREAD`].
     pub fn run(mut self) {
         let mut panics: Vec<u64> = Vec::new();
         loop {
@@ -106,10 +110,15 @@ impl Control {
                     let again = catch_unwind(AssertUnwindSafe(|| self.recover()));
                     if again.is_err() || panics.len() >= MAX_PANICS {
                         tracing::error!(
-                            "the control loop panicked {} times within a minute: the process ends, since no ban would be made any more",
+                            "the control loop panicked {} times within a minute: the service ends, since no ban would be made any more",
                             panics.len()
                         );
-                        std::process::abort();
+                        // At once: what is written now may wait for a slow disk.
+                        threads::tell(Ended {
+                            name: THREAD.to_owned(),
+                            panicked: true,
+                        });
+                        break;
                     }
                 }
             }

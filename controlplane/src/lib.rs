@@ -73,7 +73,7 @@ pub mod fuzzing {
     }
 }
 
-pub use control_loop::Control;
+pub use control_loop::{Control, THREAD as CONTROL_THREAD};
 pub use files::{StartState, StateFiles};
 pub use state::StateError;
 pub use wiring::{ControlError, ControlHandle, Feeds, Wiring};

@@ -40,12 +40,18 @@ impl Alive {
 
 impl Drop for Alive {
     fn drop(&mut self) {
-        if let Some(watcher) = WATCHER.get() {
-            watcher(Ended {
-                name: std::mem::take(&mut self.0),
-                panicked: std::thread::panicking(),
-            });
-        }
+        tell(Ended {
+            name: std::mem::take(&mut self.0),
+            panicked: std::thread::panicking(),
+        });
+    }
+}
+
+/// Tells the watcher of an end. A thread that has given up tells it before it does the last of its
+/// work.
+pub fn tell(ended: Ended) {
+    if let Some(watcher) = WATCHER.get() {
+        watcher(ended);
     }
 }
 

@@ -1,7 +1,7 @@
 //! The loop, turned by hand on a clock that stands still.
 
 use arc_swap::ArcSwap;
-use crossbeam_channel::{bounded, never};
+use crossbeam_channel::{bounded, never, unbounded};
 use weir_shared::ban::Ban;
 use weir_shared::client::Client;
 use weir_shared::event::Finished;
@@ -561,29 +561,33 @@ fn breaks_that_wait_at_the_stop_are_written() {
     });
 }
 
-/// The process ends loudly when the loop panics again and again: this test runs itself in a process
-/// of its own.
+/// ALIVE-2: a loop that panics again and again says so at once, writes all state files with the bans
+/// that were made, and ends.
 #[test]
-fn repeated_panics_end_the_process() {
-    const NAME: &str = "control_loop::tests::repeated_panics_end_the_process";
-    if std::env::var_os("WEIR_TEST_PANICS").is_none() {
-        let own = std::env::current_exe().unwrap();
-        let run = std::process::Command::new(own)
-            .args([NAME, "--exact", "--test-threads=1"])
-            .env("WEIR_TEST_PANICS", "1")
-            .output()
-            .unwrap();
-        // A test that fails ends with a code; only an abort ends without one.
-        assert_eq!(run.status.code(), None, "{run:?}");
-        return;
-    }
+fn a_loop_that_panics_again_and_again_writes_the_files_and_ends() {
+    let (told, ends) = unbounded();
+    threads::watch(move |ended| told.send(ended).unwrap());
     let rig = Rig::new(settings());
     for turn in 0..MAX_PANICS {
         rig.report(&format!("10.0.{turn}.1"));
     }
-    rig.handle.stop();
     *rig.table.always_panics.lock().unwrap() = true;
-    rig.control.run();
+    let Rig { control, disk, .. } = rig;
+    std::thread::scope(|scope| {
+        let running = scope.spawn(|| control.run());
+        let ended = ends.iter().find(|ended| ended.name == THREAD).unwrap();
+        assert!(ended.panicked);
+        let job = next_saved(&disk.bans);
+        assert_eq!(job.entries.len(), MAX_PANICS);
+        assert!(!running.is_finished());
+        drop(job);
+        drop((
+            next_saved(&disk.clients),
+            next_saved(&disk.lookups),
+            next_saved(&disk.alerts),
+        ));
+        running.join().unwrap();
+    });
 }
 
 /// STATE-2, STATE-3, with real files: an admin ban is in the file when it is answered; an edit of

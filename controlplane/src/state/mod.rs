@@ -143,7 +143,7 @@ impl StateDir {
             stop: Arc::clone(&stop),
             woken: self.woken,
         };
-        let thread = weir_shared::threads::spawn("weir-state", move || guard(thread))
+        let thread = weir_shared::threads::spawn("weir-state", move || thread.run())
             .map_err(StateError::Thread)?;
         Ok(StateThread {
             faults,
@@ -271,17 +271,6 @@ impl Thread {
             }
         }
         wait
-    }
-}
-
-/// The thread. What ends it before its time is a bug; the process ends with it, since a service
-/// that saves nothing any more must not look alive.
-fn guard(thread: Thread) {
-    if catch_unwind(AssertUnwindSafe(|| thread.run())).is_err() {
-        tracing::error!(
-            "the thread of the state files panicked: the process ends, since nothing would be saved any more"
-        );
-        std::process::abort();
     }
 }
 
