@@ -348,7 +348,8 @@ fn an_answer_that_nobody_reads_ends() {
         exchange.send(b"0\r\n\r\n");
         After::KeepAlive
     });
-    let weir = Weir::start(&application, &[("WAF_SEND_TIMEOUT", "300ms")]);
+    let timeout = ("WAF_SEND_TIMEOUT", "300ms");
+    let weir = Weir::start(&application, &[timeout, ("WAF_MIN_RATE", "off")]);
     // A small one tells how much the system takes: the others end where it takes no more, so that
     // what is left of some is ours alone.
     let taken = taken_of(&weir, "/sized/20000000");

@@ -34,6 +34,7 @@ mod prometheus;
 mod rules;
 mod schemas;
 mod settings_start;
+mod slow_clients;
 mod state;
 mod support;
 mod upload_and_reply;

@@ -29,7 +29,7 @@ const LINGER_BYTES: usize = 1024 * 1024;
 /// Time that a lingering close waits at most.
 const LINGER: Duration = Duration::from_secs(2);
 
-const HEAD_TIMEOUT: &[u8] =
+const REQUEST_TIMEOUT: &[u8] =
     b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
 
 const PANICKED: &[u8] =
@@ -60,6 +60,7 @@ async fn is_used_again(downstream: &Downstream) -> bool {
             Ending::HeadTimeout
             | Ending::Idle
             | Ending::Stalled
+            | Ending::TooSlow
             | Ending::Refused
             | Ending::Abort
             | Ending::Panicked => Poll::Ready(false),
@@ -86,6 +87,7 @@ fn interruption(downstream: &Downstream) -> Option<Outcome> {
         cut @ (Ending::HeadTimeout
         | Ending::Idle
         | Ending::Stalled
+        | Ending::TooSlow
         | Ending::Refused
         | Ending::Abort
         | Ending::Panicked) => Some(Outcome::Cut(cut)),
@@ -161,7 +163,11 @@ async fn cut(worker: &Worker, downstream: &Downstream, ending: Ending) {
         Ending::HeadTimeout => {
             let kind = ConnectionError::HeadTimeout;
             worker.counters.connection_error(kind);
-            Some(HEAD_TIMEOUT)
+            Some(REQUEST_TIMEOUT)
+        }
+        Ending::TooSlow => {
+            worker.counters.connection_error(ConnectionError::TooSlow);
+            (!downstream.is_answering()).then_some(REQUEST_TIMEOUT)
         }
         Ending::Panicked => {
             worker.counters.connection_error(ConnectionError::Panic);

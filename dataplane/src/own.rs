@@ -3,6 +3,7 @@
 
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::task::Poll;
 
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONTENT_LENGTH};
@@ -92,10 +93,14 @@ async fn read_body(body: &mut Incoming, limit: usize, downstream: &Downstream) -
     loop {
         let frame = poll_fn(|cx| {
             let next = Pin::new(&mut *body).poll_frame(cx);
-            if next.is_pending() {
-                downstream.await_body();
-            } else {
-                downstream.got_body();
+            match &next {
+                Poll::Pending => downstream.await_body(),
+                Poll::Ready(next) => {
+                    let came = next
+                        .as_ref()
+                        .and_then(|frame| frame.as_ref().ok()?.data_ref());
+                    downstream.got_body(came.map_or(0, Bytes::len));
+                }
             }
             next
         })

@@ -105,6 +105,7 @@ fn timeouts(settings: &TimeoutSettings) -> Timeouts {
         body_ns: nanos(settings.body),
         idle_ns: nanos(settings.keepalive),
         send_ns: nanos(settings.send),
+        min_rate: settings.min_rate,
     }
 }
 

@@ -50,11 +50,13 @@ pub enum ConnectionError {
     TooManyNetblock,
     /// The chunks of a body are mostly framing: 400 (CONN-9).
     Framing,
+    /// A body or the reading of an answer was slower than `WAF_MIN_RATE` (CONN-7).
+    TooSlow,
 }
 
 impl ConnectionError {
     /// Every kind, in the order of the metrics.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::BadRequest,
         Self::HeadTimeout,
         Self::HeadTooLarge,
@@ -65,6 +67,7 @@ impl ConnectionError {
         Self::Banned,
         Self::TooManyNetblock,
         Self::Framing,
+        Self::TooSlow,
     ];
 
     /// The label.
@@ -80,6 +83,7 @@ impl ConnectionError {
             Self::Banned => "banned",
             Self::TooManyNetblock => "too_many_netblock",
             Self::Framing => "framing",
+            Self::TooSlow => "too_slow",
         }
     }
 

@@ -16,6 +16,8 @@ pub enum Action {
     UpstreamError,
     /// The client went away before its answer was complete.
     ClientAborted,
+    /// The client sent its body, or took its answer, at less than `WAF_MIN_RATE`.
+    TooSlow,
     /// Answered by the service itself, under `/_waf/`.
     Answered,
     /// A token was missing or wrong: 401.
@@ -47,10 +49,11 @@ pub enum History {
 
 impl Action {
     /// Every action, in the order of the metrics.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Passed,
         Self::UpstreamError,
         Self::ClientAborted,
+        Self::TooSlow,
         Self::Answered,
         Self::Unauthorized,
         Self::NotFound,
@@ -67,6 +70,7 @@ impl Action {
             Self::Passed => "passed",
             Self::UpstreamError => "upstream_error",
             Self::ClientAborted => "client_aborted",
+            Self::TooSlow => "too_slow",
             Self::Answered => "answered",
             Self::Unauthorized => "unauthorized",
             Self::NotFound => "not_found",
@@ -95,6 +99,7 @@ impl Action {
             Self::Passed
             | Self::UpstreamError
             | Self::ClientAborted
+            | Self::TooSlow
             | Self::Answered
             | Self::Unauthorized
             | Self::NotFound => false,
@@ -106,9 +111,11 @@ impl Action {
     /// says so.
     pub const fn history(self) -> History {
         match self {
-            Self::Passed | Self::UpstreamError | Self::ClientAborted | Self::Answered => {
-                History::Passed
-            }
+            Self::Passed
+            | Self::UpstreamError
+            | Self::ClientAborted
+            | Self::TooSlow
+            | Self::Answered => History::Passed,
             Self::Unauthorized
             | Self::DeniedNet
             | Self::DeniedCountry

@@ -111,6 +111,7 @@ waf_connection_errors_total{kind="panic"} 8
 waf_connection_errors_total{kind="too_many"} 0
 waf_connection_errors_total{kind="too_many_client"} 0
 waf_connection_errors_total{kind="too_many_netblock"} 0
+waf_connection_errors_total{kind="too_slow"} 0
 waf_connections 3
 waf_events_dropped_total{kind="alert"} 27
 waf_events_dropped_total{kind="break"} 4

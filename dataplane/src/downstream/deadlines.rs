@@ -6,6 +6,8 @@
 
 use std::cell::Cell;
 
+use super::pace::Pace;
+
 /// Time-outs of a client connection, nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
@@ -17,10 +19,16 @@ pub struct Timeouts {
     pub idle_ns: u64,
     /// `WAF_SEND_TIMEOUT`
     pub send_ns: u64,
+    /// `WAF_MIN_RATE`, bytes a second; with none `send_ns` ends the reading of a response.
+    pub min_rate: Option<u64>,
 }
 
 /// How long a connection may be idle at most after a refusal or a health check (CONN-3).
 const SHORT_IDLE_NS: u64 = 5_000_000_000;
+
+/// How often a write that waits is tried again: the system says that there is room where a third
+/// of its buffer is free, which a slow reader may need minutes for.
+const RETRY_NS: u64 = 1_000_000_000;
 
 /// The state of a connection; decides which time-out ends it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,6 +54,8 @@ pub enum Missed {
     Next,
     /// The client sent nothing of a body, or took nothing, for too long.
     Client,
+    /// The client sends or takes less than `WAF_MIN_RATE`.
+    TooSlow,
     /// The application sent nothing for too long; said once a request.
     Upstream,
 }
@@ -67,8 +77,16 @@ pub struct Deadlines {
     short: Cell<bool>,
     /// When a write that is waiting must have gone on.
     write: Cell<u64>,
+    /// When it is tried again.
+    retry: Cell<u64>,
+    /// How fast the client takes what is written.
+    reading: Pace,
     /// When the client must have sent more of the body.
     body: Cell<u64>,
+    /// How fast the client sends its body.
+    sending: Pace,
+    /// It is a tunnel: no pace is asked of it.
+    is_tunnel: Cell<bool>,
     /// When the application must have sent something.
     upstream: Cell<u64>,
     /// How long the application was given.
@@ -87,7 +105,11 @@ impl Deadlines {
             idle_since: Cell::new(now_ns),
             short: Cell::new(false),
             write: Cell::new(NEVER),
+            retry: Cell::new(NEVER),
+            reading: Pace::new(),
             body: Cell::new(NEVER),
+            sending: Pace::new(),
+            is_tunnel: Cell::new(false),
             upstream: Cell::new(NEVER),
             upstream_wait_ns: Cell::new(NEVER),
             upstream_late: Cell::new(false),
@@ -99,6 +121,11 @@ impl Deadlines {
         self.phase.set(Phase::Busy);
         self.phase_end.set(NEVER);
         self.body.set(NEVER);
+        self.sending.reset();
+        // The end of the response before may still wait to be written.
+        if self.write.get() == NEVER {
+            self.reading.reset();
+        }
         self.upstream.set(NEVER);
         self.upstream_late.set(false);
         self.short.set(false);
@@ -121,7 +148,7 @@ impl Deadlines {
     pub fn end_request(&self, now_ns: u64) {
         self.phase.set(Phase::Idle);
         self.begin_idle(now_ns);
-        self.body.set(NEVER);
+        self.pause_body(now_ns);
         self.upstream.set(NEVER);
     }
 
@@ -152,13 +179,26 @@ impl Deadlines {
     pub fn await_write(&self, now_ns: u64) {
         if self.write.get() == NEVER {
             self.write.set(now_ns.saturating_add(self.timeouts.send_ns));
+            self.retry.set(now_ns.saturating_add(RETRY_NS));
+            self.reading.wait(now_ns);
         }
     }
 
-    /// A write went on. A response may have ended for the request before its last bytes were
+    /// Whether a write that waits is to be tried again, which is said once.
+    pub fn is_retry_due(&self, now_ns: u64) -> bool {
+        let is_due = self.retry.get() <= now_ns;
+        if is_due {
+            self.retry.set(now_ns.saturating_add(RETRY_NS));
+        }
+        is_due
+    }
+
+    /// A write went on, by so many bytes. A response may have ended for the request before its last bytes were
     /// written: the time to be idle begins with them (CONN-5).
-    pub fn wrote(&self, now_ns: u64) {
+    pub fn wrote(&self, now_ns: u64, bytes: u64) {
         self.write.set(NEVER);
+        self.retry.set(NEVER);
+        self.reading.moved(now_ns, bytes);
         if self.phase.get() == Phase::Idle {
             self.begin_idle(now_ns);
         }
@@ -168,12 +208,20 @@ impl Deadlines {
     pub fn await_body(&self, now_ns: u64) {
         if self.body.get() == NEVER {
             self.body.set(now_ns.saturating_add(self.timeouts.body_ns));
+            self.sending.wait(now_ns);
         }
     }
 
-    /// More of the body came, or its end.
-    pub fn got_body(&self) {
+    /// So many bytes more of the body came, or its end.
+    pub fn got_body(&self, now_ns: u64, bytes: u64) {
         self.body.set(NEVER);
+        self.sending.moved(now_ns, bytes);
+    }
+
+    /// The body is not waited for meanwhile: the application takes none.
+    pub fn pause_body(&self, now_ns: u64) {
+        self.body.set(NEVER);
+        self.sending.pause(now_ns);
     }
 
     /// The request waits for the application, at most this long from now.
@@ -205,6 +253,11 @@ impl Deadlines {
         self.upstream_late.get()
     }
 
+    /// The connection is a tunnel from now on.
+    pub fn begin_tunnel(&self) {
+        self.is_tunnel.set(true);
+    }
+
     /// The connection is a tunnel and carried something: only silence for `idle_ns` ends it.
     pub fn tunnel_carried(&self, now_ns: u64, idle_ns: Option<u64>) {
         self.phase.set(Phase::Busy);
@@ -230,7 +283,13 @@ impl Deadlines {
                 Phase::Busy => Missed::Client,
             });
         }
-        if self.write.get() <= now_ns || self.body.get() <= now_ns {
+        let paced = self.timeouts.min_rate.filter(|_| !self.is_tunnel.get());
+        let is_too_slow = |pace: &Pace| paced.is_some_and(|least| pace.is_too_slow(now_ns, least));
+        if is_too_slow(&self.reading) || is_too_slow(&self.sending) {
+            return Some(Missed::TooSlow);
+        }
+        let is_unread = paced.is_none() && self.write.get() <= now_ns;
+        if is_unread || self.body.get() <= now_ns {
             return Some(Missed::Client);
         }
         // While the client holds its body back, the application is not to blame.
@@ -248,6 +307,7 @@ mod tests {
         body_ns: 30,
         idle_ns: 75,
         send_ns: 40,
+        min_rate: None,
     };
 
     /// Nothing is due at `last`, and `passed` is one later.
@@ -284,9 +344,9 @@ mod tests {
         deadlines.end_request(100);
         assert_eq!(deadlines.idle_since(), None);
         passes_after(&deadlines, 129, Missed::Client);
-        deadlines.wrote(120);
+        deadlines.wrote(120, 1);
         deadlines.await_write(121);
-        deadlines.wrote(150);
+        deadlines.wrote(150, 1);
         assert_eq!(deadlines.idle_since(), Some(150));
         passes_after(&deadlines, 224, Missed::Next);
     }
@@ -329,15 +389,15 @@ mod tests {
         deadlines.await_body(5);
         deadlines.await_body(20);
         passes_after(&deadlines, 34, Missed::Client);
-        deadlines.got_body();
+        deadlines.got_body(35, 1);
         assert_eq!(deadlines.sweep(35), None);
         deadlines.await_body(40);
         passes_after(&deadlines, 69, Missed::Client);
-        deadlines.got_body();
+        deadlines.got_body(70, 1);
         deadlines.await_write(100);
         deadlines.await_write(120);
         passes_after(&deadlines, 139, Missed::Client);
-        deadlines.wrote(120);
+        deadlines.wrote(120, 1);
         assert_eq!(deadlines.sweep(130), None);
     }
 
@@ -350,7 +410,7 @@ mod tests {
         deadlines.await_upstream(0, 20);
         deadlines.await_body(0);
         assert_eq!(deadlines.sweep(29), None);
-        deadlines.got_body();
+        deadlines.got_body(29, 1);
         deadlines.renew_upstream(29);
         passes_after(&deadlines, 48, Missed::Upstream);
         assert!(deadlines.is_upstream_late() && deadlines.is_awaiting_upstream());
@@ -358,6 +418,93 @@ mod tests {
         deadlines.got_upstream();
         deadlines.renew_upstream(60);
         assert!(!deadlines.is_awaiting_upstream());
+    }
+
+    const SECOND: u64 = 1_000_000_000;
+
+    /// No time-out but the least rate.
+    fn paced() -> Deadlines {
+        let timeouts = Timeouts {
+            head_ns: NEVER,
+            body_ns: NEVER,
+            idle_ns: NEVER,
+            send_ns: 40 * SECOND,
+            min_rate: Some(500),
+        };
+        let deadlines = Deadlines::new(timeouts, 0);
+        deadlines.begin_request();
+        deadlines
+    }
+
+    /// CONN-7: a body that comes too slowly ends, and one of another request has its own time.
+    #[test]
+    fn a_body_below_the_least_rate_ends() {
+        let deadlines = paced();
+        deadlines.await_body(0);
+        deadlines.got_body(20 * SECOND, 14_999);
+        deadlines.await_body(20 * SECOND);
+        passes_after(&deadlines, 30 * SECOND - 1, Missed::TooSlow);
+        deadlines.end_request(31 * SECOND);
+        deadlines.begin_request();
+        deadlines.await_body(40 * SECOND);
+        deadlines.got_body(41 * SECOND, 15_000);
+        deadlines.await_body(41 * SECOND);
+        assert_eq!(deadlines.sweep(70 * SECOND), None);
+        passes_after(&deadlines, 100 * SECOND - 1, Missed::TooSlow);
+    }
+
+    /// CONN-7: a slow application does not make its client too slow: neither while it takes nothing
+    /// of the body, nor while it sends nothing.
+    #[test]
+    fn the_applications_time_is_not_the_clients() {
+        let deadlines = paced();
+        deadlines.await_body(0);
+        deadlines.pause_body(29 * SECOND);
+        assert_eq!(deadlines.sweep(600 * SECOND), None);
+        deadlines.await_body(600 * SECOND);
+        passes_after(&deadlines, 601 * SECOND - 1, Missed::TooSlow);
+        let deadlines = paced();
+        deadlines.await_write(0);
+        deadlines.wrote(20 * SECOND, 1);
+        assert_eq!(deadlines.sweep(600 * SECOND), None);
+        deadlines.await_write(600 * SECOND);
+        passes_after(&deadlines, 610 * SECOND - 1, Missed::TooSlow);
+    }
+
+    /// CONN-5, CONN-7: with a least rate it alone ends the reading of a response, also of its end;
+    /// a new request behind it gives no new time. Of a tunnel no rate is asked.
+    #[test]
+    fn a_response_that_is_read_too_slowly_ends() {
+        let deadlines = paced();
+        deadlines.await_write(0);
+        deadlines.end_request(SECOND);
+        deadlines.begin_request();
+        passes_after(&deadlines, 30 * SECOND - 1, Missed::TooSlow);
+        let deadlines = paced();
+        for now in 0..10 {
+            deadlines.await_write(now * 29 * SECOND);
+            assert_eq!(deadlines.sweep((now + 1) * 29 * SECOND), None);
+            deadlines.wrote((now + 1) * 29 * SECOND, 16_000);
+        }
+        let deadlines = paced();
+        deadlines.begin_tunnel();
+        deadlines.await_write(0);
+        deadlines.await_body(0);
+        passes_after(&deadlines, 40 * SECOND - 1, Missed::Client);
+    }
+
+    /// CONN-7: a write that waits is tried again once a second, and only while it waits.
+    #[test]
+    fn a_write_that_waits_is_tried_again() {
+        let deadlines = paced();
+        assert!(!deadlines.is_retry_due(SECOND));
+        deadlines.await_write(SECOND);
+        let due: Vec<_> = (0..50)
+            .filter(|tenth| deadlines.is_retry_due(SECOND + tenth * SECOND / 10))
+            .collect();
+        assert_eq!(due, [10, 20, 30, 40]);
+        deadlines.wrote(6 * SECOND, 1);
+        assert!(!deadlines.is_retry_due(9 * SECOND));
     }
 
     /// CONN: what one request waited for is forgotten with it.
@@ -401,6 +548,7 @@ mod tests {
             body_ns: NEVER,
             idle_ns: NEVER,
             send_ns: NEVER,
+            min_rate: None,
         };
         let deadlines = Deadlines::new(endless, 5);
         assert_eq!(deadlines.sweep(NEVER - 1), None);

@@ -4,6 +4,7 @@
 pub mod deadlines;
 pub mod discard;
 pub mod interim;
+mod pace;
 pub mod upload;
 
 use std::cell::{Cell, RefCell};
@@ -38,6 +39,9 @@ pub enum Ending {
     Idle,
     /// Nothing came of a body, or nothing was taken, for too long.
     Stalled,
+    /// A body was sent, or a response taken, at less than `WAF_MIN_RATE`: 408 where nothing of a
+    /// response was written.
+    TooSlow,
     /// The client of a WebSocket was banned or denied.
     Refused,
     /// The service stops: end after the running answer.
@@ -47,6 +51,9 @@ pub enum Ending {
     /// A bug of ours ended it.
     Panicked,
 }
+
+/// The beginning of the interim response that hyper writes itself.
+const CONTINUE: &[u8] = b"HTTP/1.1 100 ";
 
 /// How long a connection is idle before hyper lets it go: less would make every request of a busy
 /// client begin anew.
@@ -82,6 +89,11 @@ pub struct Downstream {
     ending: Cell<Ending>,
     /// hyper holds the connection, with buffers of its own.
     in_use: Cell<bool>,
+    /// A write that waits is to be tried again until there is no room.
+    retries: Cell<bool>,
+    /// It was, for the current response. What was taken until then was still on its way to the
+    /// client when the write began to wait, and says nothing of its pace.
+    settled: Cell<bool>,
     /// It was found idle meanwhile.
     rests: Cell<bool>,
     /// Whose WebSocket it is, once it is one.
@@ -117,6 +129,8 @@ impl Downstream {
             answering: Cell::new(false),
             ending: Cell::new(Ending::No),
             in_use: Cell::new(false),
+            retries: Cell::new(false),
+            settled: Cell::new(false),
             rests: Cell::new(false),
             tunnel_of: Cell::new(None),
             waker: RefCell::new(None),
@@ -128,6 +142,7 @@ impl Downstream {
         self.slot.set_idle(false);
         self.deadlines.begin_request();
         self.upload.reset();
+        self.settled.set(false);
         self.answering.set(false);
     }
 
@@ -164,6 +179,7 @@ impl Downstream {
     /// The connection is a tunnel from now on, and whose.
     pub fn begin_tunnel(&self, client: Client, address: IpAddr) {
         self.tunnel_of.set(Some((client, address)));
+        self.deadlines.begin_tunnel();
     }
 
     /// Whose WebSocket it is, if it is one.
@@ -207,9 +223,14 @@ impl Downstream {
         self.deadlines.await_body(self.clock.mono_ns());
     }
 
-    /// More of the body came, or its end.
-    pub fn got_body(&self) {
-        self.deadlines.got_body();
+    /// So many bytes more of the body came, or its end.
+    pub fn got_body(&self, bytes: usize) {
+        self.deadlines.got_body(self.clock.mono_ns(), bytes as u64);
+    }
+
+    /// The body is not waited for meanwhile: the application takes none.
+    pub fn pause_body(&self) {
+        self.deadlines.pause_body(self.clock.mono_ns());
     }
 
     /// The request waits for the application, at most this long from now.
@@ -240,7 +261,12 @@ impl Downstream {
 
     /// Called by the sweeper: wakes the connection's task where a deadline has passed.
     pub fn sweep(&self) {
-        match self.deadlines.sweep(self.clock.mono_ns()) {
+        let now_ns = self.clock.mono_ns();
+        match self.deadlines.sweep(now_ns) {
+            None if self.deadlines.is_retry_due(now_ns) => {
+                self.retries.set(true);
+                self.wake();
+            }
             None if self.in_use.get() && self.is_at_rest() => {
                 self.rests.set(true);
                 self.wake();
@@ -249,6 +275,7 @@ impl Downstream {
             Some(Missed::Head) => self.finish(Ending::HeadTimeout),
             Some(Missed::Next) => self.finish(Ending::Idle),
             Some(Missed::Client) => self.finish(Ending::Stalled),
+            Some(Missed::TooSlow) => self.finish(Ending::TooSlow),
             Some(Missed::Upstream) => self.wake(),
         }
     }
@@ -261,6 +288,7 @@ impl Downstream {
             Ending::HeadTimeout
             | Ending::Idle
             | Ending::Stalled
+            | Ending::TooSlow
             | Ending::Refused
             | Ending::Abort
             | Ending::Panicked => true,
@@ -317,14 +345,35 @@ impl Downstream {
         self.io.borrow().inner().poll_read_ready(cx).map(|_| ())
     }
 
-    fn note_write(&self, outcome: &Poll<io::Result<usize>>) {
+    /// Writes past the runtime's readiness, where the sweeper wants a try; none where there is no
+    /// room.
+    fn retry(&self, io: &TokioIo<TcpStream>, bufs: &[io::IoSlice<'_>]) -> Option<usize> {
+        if !self.retries.get() {
+            return None;
+        }
+        // An error is found again by the write that follows.
+        let written = socket2::SockRef::from(io.inner()).send_vectored(bufs);
+        let written = written.ok().filter(|written| *written > 0);
+        if written.is_none() {
+            self.retries.set(false);
+            self.settled.set(true);
+        }
+        written
+    }
+
+    /// Notes how a write went whose bytes begin with `first`.
+    fn note_write(&self, outcome: &Poll<io::Result<usize>>, first: &[u8]) {
         match outcome {
             Poll::Pending => self.deadlines.await_write(self.clock.mono_ns()),
             Poll::Ready(taken) => {
                 let taken = taken.as_ref().map_or(0, |taken| *taken as u64);
                 self.written.set(self.written.get().saturating_add(taken));
-                self.answering.set(true);
-                self.deadlines.wrote(self.clock.mono_ns());
+                if !self.answering.get() {
+                    self.answering.set(!first.starts_with(CONTINUE));
+                }
+                let is_late = self.retries.get() && !self.settled.get();
+                let of_pace = if is_late { 0 } else { taken };
+                self.deadlines.wrote(self.clock.mono_ns(), of_pace);
             }
         }
     }
@@ -379,7 +428,7 @@ impl Write for Socket {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             Poll::Pending => Poll::Pending,
         };
-        self.downstream.note_write(&outcome);
+        self.downstream.note_write(&outcome, buf);
         outcome
     }
 
@@ -390,11 +439,15 @@ impl Write for Socket {
     ) -> Poll<io::Result<usize>> {
         let mut io = self.downstream.io.borrow_mut();
         let outcome = match self.downstream.interim.poll_end(&mut *io, cx) {
-            Poll::Ready(Ok(())) => Pin::new(&mut *io).poll_write_vectored(cx, bufs),
+            Poll::Ready(Ok(())) => match self.downstream.retry(&io, bufs) {
+                Some(written) => Poll::Ready(Ok(written)),
+                None => Pin::new(&mut *io).poll_write_vectored(cx, bufs),
+            },
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             Poll::Pending => Poll::Pending,
         };
-        self.downstream.note_write(&outcome);
+        let first = bufs.first().map_or(&[][..], |buf| buf);
+        self.downstream.note_write(&outcome, first);
         outcome
     }
 
@@ -417,7 +470,7 @@ impl Write for Socket {
             Poll::Ready(_) => self
                 .downstream
                 .deadlines
-                .wrote(self.downstream.clock.mono_ns()),
+                .wrote(self.downstream.clock.mono_ns(), 0),
         }
         outcome
     }

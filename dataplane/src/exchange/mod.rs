@@ -24,7 +24,7 @@ use weir_shared::verdict::{Action, History, LimitHit};
 
 use self::record::{Durations, Ended, ResponseNote};
 use crate::clients::entry::{Entry, Exceeded};
-use crate::downstream::Downstream;
+use crate::downstream::{Downstream, Ending};
 use crate::identity::Identity;
 use crate::ladder::{Asked, Decision, Refusal};
 use crate::outcome::{AtEnd, Outcome};
@@ -298,6 +298,7 @@ impl Exchange {
         if std::mem::replace(&mut self.finished, true) {
             return;
         }
+        let action = self.unless_too_slow(action);
         let ended = self.worker.clock.now();
         self.durations.total = ended.mono_ns.saturating_sub(self.started.mono_ns) / 1000;
         let outcome = self.worker.accounting.outcome(&AtEnd {
@@ -316,6 +317,18 @@ impl Exchange {
             self.log(&outcome);
         }
         self.release_connection();
+    }
+
+    /// The action of a request that ends so: a client that was cut for its pace did not go away by
+    /// itself (CONN-7).
+    fn unless_too_slow(&mut self, action: Action) -> Action {
+        if action != Action::ClientAborted || self.downstream.ending() != Ending::TooSlow {
+            return action;
+        }
+        if !self.downstream.is_answering() {
+            self.response.status = Some(StatusCode::REQUEST_TIMEOUT);
+        }
+        Action::TooSlow
     }
 
     /// Adds the request to its client: history and bytes. Takes from the client what the log and

@@ -75,7 +75,7 @@ pub async fn run(downstream: &Rc<Downstream>, socket: Socket, early: Bytes, tunn
             // However it ends, what it carried was counted on the way.
             if matches!(
                 downstream.ending(),
-                Ending::Stalled | Ending::Refused | Ending::Abort
+                Ending::Stalled | Ending::TooSlow | Ending::Refused | Ending::Abort
             ) {
                 return Poll::Ready(());
             }

@@ -66,6 +66,13 @@ impl RequestBody {
         }
     }
 
+    /// The application takes nothing: the client is not waited for meanwhile (CONN-7).
+    pub fn pause(&self) {
+        if let Self::Streaming { downstream, .. } = self {
+            downstream.pause_body();
+        }
+    }
+
     /// How the body is framed, and announced among these fields: as the client did (FORWARD-4).
     pub fn framing(&self, headers: &HeaderMap) -> Encoder {
         match self {
@@ -100,7 +107,10 @@ impl Body for RequestBody {
             downstream.await_body();
             return Poll::Pending;
         };
-        downstream.got_body();
+        let came = next
+            .as_ref()
+            .and_then(|frame| frame.as_ref().ok()?.data_ref());
+        downstream.got_body(came.map_or(0, Bytes::len));
         // The application has its whole time again once the client has moved.
         downstream.renew_upstream();
         let mut frame = match next {

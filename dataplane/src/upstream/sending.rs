@@ -94,7 +94,13 @@ impl Sending {
                     _ => Poll::Pending,
                 };
             }
-            ready!(self.poll_write(stream, cx)).map_err(|_| NotSent::Closed)?;
+            match self.poll_write(stream, cx) {
+                Poll::Ready(written) => written.map_err(|_| NotSent::Closed)?,
+                Poll::Pending => {
+                    self.body.pause();
+                    return Poll::Pending;
+                }
+            }
         }
     }
 

@@ -27,6 +27,8 @@ pub struct TimeoutSettings {
     pub keepalive: Duration,
     /// `WAF_SEND_TIMEOUT`: without a byte of the answer taken
     pub send: Duration,
+    /// `WAF_MIN_RATE`: bytes a second of a body or of the reading of an answer; none is `off`
+    pub min_rate: Option<u64>,
     /// `WAF_UPSTREAM_CONNECT_TIMEOUT`
     pub upstream_connect: Duration,
     /// `WAF_UPSTREAM_TIMEOUT`: without a byte from the application
@@ -96,7 +98,14 @@ pub(super) fn timeout_rows() -> Vec<Row<TimeoutSettings>> {
             "60s",
             timeout(),
             |timeouts| &mut timeouts.send,
-            "Without a byte of an answer taken by the client.",
+            "Without a byte of an answer taken by the client, where `WAF_MIN_RATE` is `off`.",
+        ),
+        row(
+            "WAF_MIN_RATE",
+            "500",
+            whole(1..=1_000_000_000).or_off(),
+            |timeouts| &mut timeouts.min_rate,
+            "Bytes a second of a request's body, or of the reading of an answer. A client that is slower over 30 s in which it is waited for is cut.",
         ),
         row(
             "WAF_UPSTREAM_CONNECT_TIMEOUT",

@@ -171,6 +171,7 @@ fn every_value_arrives() {
         ("WAF_MAX_CONNECTIONS_PER_CLIENT", "9"),
         ("WAF_MAX_CONNECTIONS_PER_NETBLOCK", "11"),
         ("WAF_SEND_TIMEOUT", "8s"),
+        ("WAF_MIN_RATE", "off"),
         ("WAF_SHUTDOWN_TIMEOUT", "0s"),
         ("WAF_SHUTDOWN_DELAY", "8s"),
         ("WAF_BAN_FIRST", "1m"),
