@@ -15,23 +15,25 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use crossbeam_channel::{Receiver, bounded};
+use weir_controlplane::control::{Listeners, Server};
 use weir_controlplane::lookup::Lookups;
 use weir_controlplane::request_log::RequestLog;
 use weir_controlplane::{
-    CONTROL_THREAD, Control, ControlHandle, Feeds, StartState, StateFiles, Wiring,
+    About, CONTROL_THREAD, Control, ControlHandle, Events, Feeds, StartState, StateFiles, Wiring,
 };
 use weir_dataplane::clients::table::Table;
 use weir_dataplane::{Bound, Counting, DataPlane, Parts, Records, Stop};
 use weir_shared::clock::Clock;
 use weir_shared::event::LimitExceeded;
 use weir_shared::record::logged_headers;
-use weir_shared::settings::{LogRequests, Settings};
+use weir_shared::settings::{Listed, Loaded, LogRequests, Settings};
 use weir_shared::snapshot::Snapshot;
 use weir_shared::table::ClientTable;
 use weir_shared::threads;
@@ -87,12 +89,9 @@ pub enum Announce {
 ///
 /// # Errors
 /// [`StartError`]: nothing was served, or a thread has ended.
-pub fn serve(
-    settings: Settings,
-    signals: &mut Signals,
-    announce: Announce,
-) -> Result<(), StartError> {
-    let service = Service::start(Arc::new(within_open_files(settings)?))?;
+pub fn serve(loaded: Loaded, signals: &mut Signals, announce: Announce) -> Result<(), StartError> {
+    let settings = Arc::new(within_open_files(loaded.settings)?);
+    let service = Service::start(settings, loaded.listing, loaded.warnings)?;
     if let Announce::With(print) = announce {
         print(service.address);
     }
@@ -107,6 +106,7 @@ struct Service {
     plane: DataPlane,
     control: ControlHandle,
     control_thread: JoinHandle<()>,
+    operators: Server,
     log: RequestLog,
 }
 
@@ -121,13 +121,20 @@ struct Shared {
 
 impl Service {
     /// Opens what can refuse the start, then starts the threads: those that serve come last.
-    fn start(settings: Arc<Settings>) -> Result<Self, StartError> {
+    // long: a flat list of the steps
+    fn start(
+        settings: Arc<Settings>,
+        listing: Vec<Listed>,
+        warnings: Vec<String>,
+    ) -> Result<Self, StartError> {
         let unfit = |error: &dyn std::fmt::Display| StartError::Unfit(error.to_string());
         let clock = Clock::system();
         let bound = Bound::new(settings.listen, settings.workers).map_err(|error| unfit(&error))?;
         let address = bound.address();
         let (files, mut start) =
             StateFiles::open(&settings.state.dir, clock.clone()).map_err(|error| unfit(&error))?;
+        let listeners = Listeners::bind(&settings).map_err(|error| unfit(&error))?;
+        let (control_socket, admin_address) = listeners.places();
         let shared = Shared::new(&settings, clock, &bound);
         let kept = std::mem::take(&mut start.lookups);
         let lookups = Lookups::start(&settings, &shared.clock, &shared.clients(), kept)
@@ -145,10 +152,20 @@ impl Service {
             },
             lines: lines_up,
         };
-        let (control, handle) = Control::new(shared.wiring(breaks, files, start, lookups, feeds))
-            .map_err(|error| unfit(&error))?;
-        let (log, records) = shared.start_log(lines).map_err(StartError::Unfit)?;
+        let events = Arc::<Events>::default();
+        let about = About {
+            version: env!("CARGO_PKG_VERSION"),
+            address,
+            listing,
+            warnings,
+            events: Arc::clone(&events),
+        };
+        let wiring = shared.wiring(breaks, files, start, lookups, feeds, about);
+        let (control, handle) = Control::new(wiring).map_err(|error| unfit(&error))?;
+        let (log, records) =
+            (shared.start_log(lines, Arc::clone(&events))).map_err(StartError::Unfit)?;
         let control_thread = threads::spawn(CONTROL_THREAD, move || control.run())?;
+        let operators = listeners.start(&handle, events)?;
         let plane = DataPlane::start(
             bound,
             Parts {
@@ -169,13 +186,14 @@ impl Service {
             plane,
             control: handle,
             control_thread,
+            operators,
             log,
         };
-        service.say_listening();
+        service.say_listening(control_socket, admin_address);
         Ok(service)
     }
 
-    fn say_listening(&self) {
+    fn say_listening(&self, control_socket: Option<PathBuf>, admin: Option<SocketAddr>) {
         let settings = &self.settings;
         tracing::info!(
             address = %self.address,
@@ -183,6 +201,8 @@ impl Service {
             mode = if settings.observe { "observe" } else { "enforce" },
             workers = settings.workers,
             version = env!("CARGO_PKG_VERSION"),
+            control_socket = control_socket.as_deref().map(|path| tracing::field::display(path.display())),
+            admin = admin.map(tracing::field::display),
             "listening"
         );
     }
@@ -224,6 +244,7 @@ impl Service {
             self.drain(signals);
         }
         let workers_ended = self.plane.join();
+        self.operators.stop();
         self.control.stop();
         let control_ended = self.control_thread.join().is_ok();
         self.log.stop();
@@ -247,6 +268,7 @@ impl Service {
             delay_seconds = delay.as_secs_f64(),
             "stopping: health answers 503, requests are served"
         );
+        self.control.announce_stop();
         self.plane.stop(Stop::Announce);
         let deadline = Instant::now() + delay;
         while let Some(event) = signals.next_until(deadline) {
@@ -268,6 +290,7 @@ impl Service {
         }
         let timeout = self.settings.timeouts.shutdown;
         tracing::info!(timeout_seconds = timeout.as_secs_f64(), "draining");
+        self.control.announce_stop();
         self.plane.stop(Stop::Drain);
         let deadline = Instant::now() + timeout;
         while !self.plane.is_finished() {
@@ -306,6 +329,7 @@ impl Shared {
         start: StartState,
         lookups: Lookups,
         feeds: Feeds,
+        about: About,
     ) -> Wiring {
         let counting = self.counting.clone();
         Wiring {
@@ -323,18 +347,22 @@ impl Shared {
             start,
             lookups,
             feeds,
-            version: env!("CARGO_PKG_VERSION"),
+            about,
         }
     }
 
     /// Starts the request log, also where no request is logged: alerts are lines of it.
-    fn start_log(&self, lines: Receiver<Vec<u8>>) -> Result<(RequestLog, Option<Records>), String> {
+    fn start_log(
+        &self,
+        lines: Receiver<Vec<u8>>,
+        events: Arc<Events>,
+    ) -> Result<(RequestLog, Option<Records>), String> {
         let settings = &self.settings;
         let (records_up, records) = bounded(MAX_BATCHES);
         let (spare_back, spare) = bounded(SPARE_BATCHES * settings.workers);
         let counting = self.counting.clone();
         let lost = Arc::new(move || counting.totals().records_dropped);
-        let log = RequestLog::start(settings, records, spare_back, lines, lost)?;
+        let log = RequestLog::start(settings, records, spare_back, lines, lost, events)?;
         let records = (settings.log.requests != LogRequests::Off).then(|| Records {
             batches: records_up,
             emptied: spare,

@@ -166,6 +166,7 @@ fn a_thread_that_ends_takes_the_service_with_it() {
             "weir-state",
             "weir-log",
             "weir-answers",
+            "weir-operator",
             "weir-lookup",
             "weir-process-log",
         ] {
@@ -326,7 +327,8 @@ fn a_stop_is_announced_before_the_listeners_close() {
 }
 
 /// CONN-4: the soft limit of open files is raised to the hard one; the connections that it allows
-/// are the bound, which is told, and with all of them taken a ban is still written.
+/// are the bound, which is told, and with all of them taken a ban is still written and the control
+/// socket answers.
 #[test]
 fn open_files_are_never_short() {
     let (state, address) = (state_dir(), nobody());
@@ -344,12 +346,12 @@ fn open_files_are_never_short() {
         .spawn();
     let weir = Ends(child.expect("a shell"));
     wait_for("the listener", || TcpStream::connect(address).ok());
-    let text = std::fs::read_to_string(&log).expect("the log");
-    assert!(
+    // The process log has a thread of its own, which may be behind the listener.
+    wait_until("the warning", || {
+        let text = std::fs::read_to_string(&log).expect("the log");
         text.contains("WAF_MAX_CONNECTIONS=10000 needs more open files than the 1024")
-            && text.contains("428 connections are the bound"),
-        "{text}"
-    );
+            && text.contains("428 connections are the bound")
+    });
     let limits = std::fs::read_to_string(format!("/proc/{}/limits", weir.0.id()));
     let limits = limits.expect("its limits");
     let open_files = limits
@@ -388,6 +390,14 @@ fn open_files_are_never_short() {
     assert_eq!(admin.response().status, 201);
     let bans = std::fs::read_to_string(state.path().join("bans.json")).expect("bans.json");
     assert!(bans.contains("198.51.100.0/24"), "{bans}");
+    let mut control = Connection::open_unix(&state.path().join("weir.sock"));
+    control.send(&get("/v1/status", &[]));
+    let status = control.response().expect(200).json();
+    assert_eq!(status["connections"]["max"], 428);
+    assert!(
+        status["connections"]["open"].as_u64() >= Some(400),
+        "{status}"
+    );
     let text = std::fs::read_to_string(&log).expect("the log");
     assert!(!text.contains("accept failed"), "{text}");
 }

@@ -12,6 +12,7 @@ mod alerts;
 mod alive;
 mod bans;
 mod connections;
+mod control;
 mod demo;
 mod drain;
 mod durability;

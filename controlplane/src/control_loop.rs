@@ -26,9 +26,11 @@ use weir_shared::table::ClientTable;
 use weir_shared::threads::{self, Ended};
 use weir_shared::totals::Totals;
 
+use crate::admin::answers::Told;
 use crate::admin::bans::Pending;
 use crate::admin::problem::Problem;
 use crate::admin::requests::Requests;
+use crate::admin::status::{self, Status};
 use crate::admin::{Ask, Request, clients};
 use crate::alert::detection::Detection;
 use crate::bans::ledger::Full;
@@ -39,6 +41,7 @@ use crate::lookup::document::LookupsFile;
 use crate::lookup::{FileFault, Lookups};
 use crate::metrics::Facts;
 use crate::origins::Origins;
+use crate::recent::Recent;
 use crate::state::{Change, WriteFault};
 
 /// The longest the loop sleeps: how late a write may be, or the word that bans can be made again.
@@ -81,6 +84,8 @@ pub struct Control {
     pub(crate) totals: Arc<dyn Fn() -> Totals + Send + Sync>,
     /// Requests by country and AS number, for the metrics.
     pub(crate) origins: Origins,
+    /// What they were within the last minutes, for the status.
+    pub(crate) recent: Recent,
     /// Receives the signal to stop from the handle.
     pub(crate) stop: Receiver<Stop>,
 }
@@ -133,6 +138,7 @@ impl Control {
         self.make_bans(now);
         self.note_bans(self.bans.notes_a_turn(), now);
         self.detection.count(now);
+        self.recent.turn(now, &*self.totals);
         self.take_edits(now);
         self.take_faults(now);
         self.files.take_outcomes();
@@ -271,13 +277,25 @@ impl Control {
         let Request {
             ask,
             request_id,
+            door,
             respond,
         } = request;
         match ask {
             Ask::Metrics => {
-                let facts = self.facts(now);
-                self.requests.metrics(facts, &request_id, respond);
+                let facts = Told::Metrics(Box::new(self.facts(now)));
+                self.requests.write(facts, &request_id, respond);
             }
+            Ask::Status => {
+                let facts = self.facts(now);
+                let since = self.recent.since(now, facts.totals);
+                let status = Told::Status(Box::new(Status { facts, since, now }));
+                self.requests.write(status, &request_id, respond);
+            }
+            Ask::Clients(most) => {
+                let clients = Told::Clients(most, now.wall_ms);
+                self.requests.write(clients, &request_id, respond);
+            }
+            Ask::Alerts => respond(status::alerts(self.detection.alerts.recent())),
             Ask::List(filter) => self.requests.list(filter, request_id, respond),
             Ask::Client(client) => {
                 let ledger = self.bans.ledger();
@@ -286,15 +304,15 @@ impl Control {
             Ask::Ban(order) => match self.bans.add(order, now) {
                 Ok(ban) => {
                     self.detection.alerts.ban(&ban, now.wall_ms);
-                    return Some((respond, Pending::made(&ban)));
+                    return Some((respond, Pending::made(&ban, door)));
                 }
                 Err(Full) => {
                     let max_bans = self.settings.bans.max;
                     respond(Problem::Full { max_bans }.answer(&request_id));
                 }
             },
-            Ask::Lift(client) => {
-                let lifted = self.bans.lift(client, now);
+            Ask::Lift(subject) => {
+                let lifted = self.bans.lift(subject, now);
                 let pending = Pending::lifted(&lifted);
                 if !lifted.is_empty() {
                     return Some((respond, pending));

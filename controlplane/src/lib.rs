@@ -19,13 +19,17 @@ mod alert;
 mod anomaly;
 mod bans;
 mod clients;
+pub mod control;
 mod control_loop;
+mod events;
 mod files;
 mod json;
 mod line_limit;
 pub mod lookup;
 mod metrics;
+pub mod offline;
 mod origins;
+mod recent;
 pub mod request_log;
 mod state;
 #[cfg(test)]
@@ -73,7 +77,9 @@ pub mod fuzzing {
     }
 }
 
+pub use admin::settings::settings_json;
 pub use control_loop::{Control, THREAD as CONTROL_THREAD};
+pub use events::Events;
 pub use files::{StartState, StateFiles};
 pub use state::StateError;
-pub use wiring::{ControlError, ControlHandle, Feeds, Wiring};
+pub use wiring::{About, ControlError, ControlHandle, Feeds, Wiring};

@@ -33,7 +33,7 @@ use crate::lookup::Lookups;
 use crate::lookup::document::LookupsFile;
 use crate::state::document::{Document, Row};
 use crate::state::{Change, Job, StateThread, TestFile, WriteFault};
-use crate::wiring::{ControlError, ControlHandle, Feeds, Wiring};
+use crate::wiring::{About, ControlError, ControlHandle, Feeds, Wiring};
 
 /// 2026-11-21T16:00:00Z
 pub(crate) const NOW: u64 = 1_795_276_800_000;
@@ -78,6 +78,19 @@ pub(crate) struct Table {
     pub(crate) always_panics: Mutex<bool>,
     snapshots: Arc<ArcSwap<Snapshot>>,
     clock: Clock,
+}
+
+impl Table {
+    fn new(snapshots: Arc<ArcSwap<Snapshot>>, clock: Clock) -> Self {
+        Self {
+            rows: Mutex::default(),
+            touches: Mutex::default(),
+            panics_for: Mutex::default(),
+            always_panics: Mutex::default(),
+            snapshots,
+            clock,
+        }
+    }
 }
 
 impl ClientTable for Table {
@@ -145,6 +158,23 @@ impl ClientTable for Table {
         assert!(!panics_for.is_some_and(|client| netblock.covers_client(client)));
         1043
     }
+}
+
+/// A service of which there is nothing to tell.
+pub(crate) fn about() -> About {
+    About {
+        version: "0.0.0",
+        address: ([127, 0, 0, 1], 8080).into(),
+        listing: Vec::new(),
+        warnings: Vec::new(),
+        events: Arc::default(),
+    }
+}
+
+/// A table without a client.
+pub(crate) fn empty_table() -> Arc<dyn ClientTable> {
+    let snapshots = Arc::new(ArcSwap::from_pointee(Snapshot::default()));
+    Arc::new(Table::new(snapshots, Clock::manual(NOW).0))
 }
 
 /// The state files without a disk: the test plays their thread.
@@ -262,14 +292,7 @@ impl Rig {
     pub(crate) fn with_state(settings: Settings, start: StartState) -> Result<Self, ControlError> {
         let (clock, manual) = Clock::manual(NOW);
         let snapshots = Arc::new(ArcSwap::from_pointee(Snapshot::default()));
-        let table = Arc::new(Table {
-            rows: Mutex::default(),
-            touches: Mutex::default(),
-            panics_for: Mutex::default(),
-            always_panics: Mutex::default(),
-            snapshots: Arc::clone(&snapshots),
-            clock: clock.clone(),
-        });
+        let table = Arc::new(Table::new(Arc::clone(&snapshots), clock.clone()));
         let (breaks, broken) = unbounded();
         let (disk, files, faults) = TestDisk::new();
         let (finished, ended) = unbounded();
@@ -296,7 +319,7 @@ impl Rig {
             start,
             lookups,
             feeds,
-            version: "0.0.0",
+            about: about(),
         })?;
         Ok(Self {
             control,

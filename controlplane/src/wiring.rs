@@ -1,6 +1,7 @@
 //! How the control plane is put together: what it is given, why it may not start, and the handle by
 //! which other threads steer it.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -9,7 +10,7 @@ use weir_schema::CatalogError;
 use weir_shared::clock::Clock;
 use weir_shared::event::{Finished, LimitExceeded};
 use weir_shared::handover::Handover;
-use weir_shared::settings::Settings;
+use weir_shared::settings::{Listed, Settings};
 use weir_shared::snapshot::Snapshot;
 use weir_shared::table::ClientTable;
 use weir_shared::totals::{OriginCounts, Totals};
@@ -17,14 +18,18 @@ use weir_shared::totals::{OriginCounts, Totals};
 use crate::admin::Front;
 use crate::admin::answers::Answers;
 use crate::admin::requests::Requests;
+use crate::admin::settings::OwnSettings;
+use crate::admin::status::Service;
 use crate::admin::token::{AdminTokenHolder, TokenError};
 use crate::alert::detection::Detection;
 use crate::bans::Bans;
 use crate::bans::ledger::Rules;
 use crate::control_loop::{Control, Stop};
+use crate::events::Events;
 use crate::files::{Files, StartState, StateFiles};
 use crate::lookup::Lookups;
 use crate::origins::Origins;
+use crate::recent::Recent;
 
 /// Admin requests that may wait for the loop; one more is 503.
 const ADMIN_QUEUE: usize = 64;
@@ -51,8 +56,22 @@ pub struct Wiring {
     pub lookups: Lookups,
     /// What comes and goes for anomalies, alerts and the metrics by place.
     pub feeds: Feeds,
-    /// For `waf_build_info`.
+    /// What an operator is told of the service.
+    pub about: About,
+}
+
+/// What an operator is told of the service, besides what it counts.
+pub struct About {
+    /// Its version.
     pub version: &'static str,
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// Its settings as they were written.
+    pub listing: Vec<Listed>,
+    /// What was warned of at the start.
+    pub warnings: Vec<String>,
+    /// Those who listen to what happens.
+    pub events: Arc<Events>,
 }
 
 /// What comes and goes for anomalies, alerts and the metrics by place.
@@ -93,7 +112,7 @@ pub enum ControlError {
 /// Steers the loop from other threads.
 #[derive(Clone)]
 pub struct ControlHandle {
-    front: Arc<Front>,
+    pub(crate) front: Arc<Front>,
     admin_token: Arc<AdminTokenHolder>,
     stop: Sender<Stop>,
 }
@@ -102,6 +121,11 @@ impl ControlHandle {
     /// The function that answers requests under `/_waf/`.
     pub fn handover(&self) -> Handover {
         Arc::clone(&self.front).handover()
+    }
+
+    /// From now on the health that operators ask for says that the service stops.
+    pub fn announce_stop(&self) {
+        self.front.announce_stop();
     }
 
     /// Reads `WAF_ADMIN_TOKEN_FILE` again (SIGHUP), on the thread of the caller: the loop waits for
@@ -127,6 +151,7 @@ impl Control {
     ///
     /// # Errors
     /// See [`ControlError`].
+    // long: a flat list of the parts
     pub fn new(wiring: Wiring) -> Result<(Self, ControlHandle), ControlError> {
         let Wiring {
             settings,
@@ -139,11 +164,21 @@ impl Control {
             start,
             lookups,
             feeds,
-            version,
+            about,
         } = wiring;
         let now = clock.now();
         let rules = Rules::from(&*settings);
         let clients = Arc::clone(&table);
+        let service = Service {
+            version: about.version,
+            address: about.address,
+            warnings: about.warnings,
+            settings: Arc::clone(&settings),
+            snapshots: Arc::clone(&snapshots),
+            table: Arc::clone(&table),
+            events: about.events,
+            started: now,
+        };
         let bans =
             Bans::new(rules, start.bans, breaks, clients, snapshots, now).map_err(|held| {
                 ControlError::TooManyBans {
@@ -158,8 +193,9 @@ impl Control {
         let (finished, lines) = (feeds.finished, feeds.lines);
         let (queue, requests) = bounded(ADMIN_QUEUE);
         let (stopping, stop) = bounded(1);
-        let front = Front::new(&settings, Arc::clone(&admin_token), queue)?;
-        let answers = Answers::start(version).map_err(ControlError::Thread)?;
+        let listing = OwnSettings::new(&about.listing);
+        let front = Front::new(&settings, listing, Arc::clone(&admin_token), queue)?;
+        let answers = Answers::start(service).map_err(ControlError::Thread)?;
         let control = Self {
             clock,
             bans,
@@ -170,6 +206,7 @@ impl Control {
             requests: Requests::new(requests, answers),
             totals,
             origins: Origins::new(feeds.origins, settings.endpoints.metrics_top_n),
+            recent: Recent::default(),
             settings,
             stop,
         };

@@ -16,7 +16,7 @@ use hyper::body::{Bytes, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use weir_shared::settings::{self, Loaded};
+use weir_shared::settings;
 
 use super::{EXIT_CONFIG, environment, refuse};
 use crate::serve::Announce;
@@ -49,9 +49,7 @@ pub fn run() -> ExitCode {
     // An empty value is an unset one (SETTING-1).
     variables.extend(environment().filter(|(_, value)| !value.is_empty()));
     match settings::load(variables) {
-        Ok(Loaded { settings, warnings }) => {
-            super::run(settings, &warnings, Announce::With(Box::new(print_lines)))
-        }
+        Ok(loaded) => super::run(loaded, Announce::With(Box::new(print_lines))),
         Err(refused) => refuse(&refused),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use weir_shared::settings::{self, Loaded, Refused, Settings};
+use weir_shared::settings::{self, Loaded, Refused};
 
 use crate::process_log;
 use crate::serve::{self, StartError};
@@ -16,7 +16,7 @@ pub const EXIT_CONFIG: u8 = 78;
 /// `weir`, `weir serve`: serves with the settings of the environment.
 pub fn serve() -> ExitCode {
     match settings::load(environment()) {
-        Ok(Loaded { settings, warnings }) => run(settings, &warnings, serve::Announce::Nothing),
+        Ok(loaded) => run(loaded, serve::Announce::Nothing),
         Err(refused) => refuse(&refused),
     }
 }
@@ -36,10 +36,10 @@ pub fn check() -> ExitCode {
 }
 
 /// Serves until a signal; every problem that stops the start is one line on standard error.
-pub fn run(settings: Settings, warnings: &[String], announce: serve::Announce) -> ExitCode {
+pub fn run(loaded: Loaded, announce: serve::Announce) -> ExitCode {
     // Signals first: one that comes in the middle of the start must not end the process (ALIVE-3).
-    let started =
-        Signals::new().and_then(|signals| Ok((signals, process_log::start(settings.log.level)?)));
+    let started = Signals::new()
+        .and_then(|signals| Ok((signals, process_log::start(loaded.settings.log.level)?)));
     let (mut signals, log) = match started {
         Ok(started) => started,
         Err(error) => {
@@ -47,10 +47,10 @@ pub fn run(settings: Settings, warnings: &[String], announce: serve::Announce) -
             return ExitCode::FAILURE;
         }
     };
-    for warning in warnings {
+    for warning in &loaded.warnings {
         tracing::warn!("{warning}");
     }
-    let ended = serve::serve(settings, &mut signals, announce);
+    let ended = serve::serve(loaded, &mut signals, announce);
     if let Err(error @ StartError::ThreadEnded(_)) = &ended {
         // Nobody may read standard error any more: it goes the way that does not wait.
         tracing::error!("{error}");

@@ -5,6 +5,9 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::time::Duration;
 
 use super::PATIENCE;
@@ -54,6 +57,19 @@ impl Connection {
     pub(crate) fn try_open(address: SocketAddr) -> Option<Self> {
         let stream = TcpStream::connect_timeout(&address, PATIENCE).ok()?;
         Some(Self::over(stream))
+    }
+
+    /// Connects to a Unix socket.
+    #[track_caller]
+    pub(crate) fn open_unix(path: &Path) -> Self {
+        let stream = UnixStream::connect(path).expect("connects");
+        // A stream socket is a stream socket: only TCP's own options are not to be asked of it.
+        let stream = TcpStream::from(OwnedFd::from(stream));
+        stream.set_read_timeout(Some(PATIENCE)).expect("a time-out");
+        Self {
+            stream,
+            held: Vec::new(),
+        }
     }
 
     /// Connects from a loopback address of choice, so that one machine is many untrusted peers.

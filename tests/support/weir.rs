@@ -234,6 +234,19 @@ impl Weir {
         ))
     }
 
+    /// A request over the control socket.
+    #[track_caller]
+    pub(crate) fn control(&self, method: &str, target: &str, body: Option<&str>) -> Response {
+        let mut connection = raw_client::Connection::open_unix(&self.state_path("weir.sock"));
+        connection.send(&raw_client::request(
+            method,
+            target,
+            &[],
+            body.map(str::as_bytes),
+        ));
+        connection.response()
+    }
+
     /// The bans as the admin endpoint gives them.
     #[track_caller]
     pub(crate) fn bans(&self) -> Vec<Value> {

@@ -1,4 +1,5 @@
-//! Answers that are long: the list of bans and the metrics page, written on a thread of their own.
+//! Answers that are long: lists of bans and clients, the status, the metrics page, written on a
+//! thread of their own.
 //!
 //! The control loop gathers what they tell, a bounded piece a turn, and the data plane gets the
 //! finished body. So 100,000 bans, a body of some 20 MiB, hold up neither the next ban (BAN-8) nor
@@ -17,7 +18,9 @@ use weir_shared::verdict::Action;
 use crate::metrics::{CONTENT_TYPE, Facts, Metrics};
 
 use super::bans;
+use super::clients::{self, Most};
 use super::problem::{self, Problem, of_metrics};
+use super::status::{self, Service, Status};
 
 /// Answers that may wait to be written; one more is 503.
 const QUEUE: usize = 64;
@@ -39,6 +42,10 @@ pub(crate) enum Told {
     Bans(Vec<Arc<Ban>>),
     /// `GET /_waf/metrics`
     Metrics(Box<Facts>),
+    /// `GET /v1/status`
+    Status(Box<Status>),
+    /// `GET /v1/clients`, at this time in milliseconds since 1970
+    Clients(Most, u64),
 }
 
 impl Answers {
@@ -46,10 +53,10 @@ impl Answers {
     ///
     /// # Errors
     /// The system refused it.
-    pub(crate) fn start(version: &'static str) -> io::Result<Self> {
+    pub(crate) fn start(service: Service) -> io::Result<Self> {
         let (queue, queued) = bounded(QUEUE);
         weir_shared::threads::spawn("weir-answers", move || {
-            write_all(&queued, &Metrics::new(version));
+            write_all(&queued, &Metrics::new(service.version), &service);
         })?;
         Ok(Self { queue })
     }
@@ -62,16 +69,16 @@ impl Answers {
         {
             let busy = Problem::Busy.answer(request_id);
             (answer.respond)(match answer.told {
-                Told::Bans(_) => busy,
+                Told::Bans(_) | Told::Status(_) | Told::Clients(..) => busy,
                 Told::Metrics(_) => of_metrics(busy),
             });
         }
     }
 }
 
-fn write_all(queued: &Receiver<Answer>, metrics: &Metrics) {
+fn write_all(queued: &Receiver<Answer>, metrics: &Metrics, service: &Service) {
     for Answer { told, respond } in queued {
-        let written = catch_unwind(AssertUnwindSafe(|| respond(write(told, metrics))));
+        let written = catch_unwind(AssertUnwindSafe(|| respond(write(told, metrics, service))));
         if written.is_err() {
             // Whoever asked is answered 503: its `respond` is dropped.
             tracing::error!("an answer panicked; please report this");
@@ -79,9 +86,11 @@ fn write_all(queued: &Receiver<Answer>, metrics: &Metrics) {
     }
 }
 
-fn write(told: Told, metrics: &Metrics) -> OwnResponse {
+fn write(told: Told, metrics: &Metrics, service: &Service) -> OwnResponse {
     match told {
         Told::Bans(bans) => bans::list(bans),
+        Told::Status(status) => status::answer(&status, service),
+        Told::Clients(most, now_ms) => clients::list(most, service, now_ms),
         Told::Metrics(facts) => {
             let page = metrics.render(&facts, metrics.process().as_ref());
             let answered = Action::Answered;
@@ -105,7 +114,7 @@ mod tests {
     /// is 503 at once; it goes on with those that wait. A panic costs one answer.
     #[test]
     fn answers_that_wait_are_bounded_and_a_panic_costs_one() {
-        let answers = Answers::start("1.2.3").unwrap();
+        let answers = Answers::start(Service::of_test()).unwrap();
         let (send, receive) = unbounded();
         let none = || Told::Bans(Vec::new());
         let respond = || {

@@ -20,6 +20,7 @@ use crate::bans::document::BanKey;
 use crate::bans::ledger::{Ledger, Order, oldest_first};
 use crate::json::{self, Strict};
 
+use super::door::Door;
 use super::problem::{Fault, Problem, json as json_answer};
 
 /// The schema of a body (STATE-8).
@@ -139,7 +140,7 @@ fn one_fault(pointer: String, detail: String) -> Problem {
 
 /// A netblock as it is given, widened to what a ban can refuse. IPv4-mapped ones are turned away:
 /// whoever writes one may mean the IPv4 netblock or the IPv6 one, and a ban must not guess.
-fn netblock(text: &str) -> Result<Netblock, String> {
+pub(crate) fn netblock(text: &str) -> Result<Netblock, String> {
     let netblock: Netblock = text
         .parse()
         .map_err(|error: weir_shared::netblock::NotANetblock| error.to_string())?;
@@ -265,13 +266,13 @@ pub(crate) struct Pending {
 
 impl Pending {
     /// Of `POST /_waf/bans`: the ban.
-    pub(crate) fn made(ban: &Ban) -> Self {
+    pub(crate) fn made(ban: &Ban, door: Door) -> Self {
         let address = ban
             .client
             .map_or(ban.netblock.net().addr(), Client::first_address);
         Self {
             status: StatusCode::CREATED,
-            location: HeaderValue::try_from(format!("/_waf/bans?ip={address}")).ok(),
+            location: HeaderValue::try_from(format!("{}bans?ip={address}", door.prefix())).ok(),
             body: match serde_json::to_value(ban) {
                 Ok(Value::Object(members)) => members,
                 _ => Map::new(),

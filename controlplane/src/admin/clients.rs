@@ -1,20 +1,74 @@
-//! `GET /_waf/clients/<address>`: the client as clients.json would hold it now, with its bans
-//! (ADMIN-4).
+//! `GET clients/<address>`: the client as clients.json would hold it now, with its bans (ADMIN-4);
+//! `GET /v1/clients`: those with most of something (CONTROL-2).
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 use http::StatusCode;
 use serde::Serialize;
-use serde_json::Value;
-use weir_shared::ban::Ban;
+use serde_json::{Value, json};
+use weir_shared::ban::{Ban, Expiry};
 use weir_shared::client::Client;
 use weir_shared::handover::OwnResponse;
-use weir_shared::table::ClientTable;
+use weir_shared::table::{ClientRow, ClientTable, MAX_CLIENTS};
+use weir_shared::window::Span;
 
 use crate::bans::ledger::Ledger;
 use crate::clients::client_json;
 
-use super::problem::{Problem, json};
+use super::problem::{Problem, json as json_answer};
+use super::status::Service;
+
+/// Which clients are listed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Most {
+    pub(crate) sort: Sort,
+    /// How many, at least 1.
+    pub(crate) limit: usize,
+}
+
+impl Default for Most {
+    fn default() -> Self {
+        Self {
+            sort: Sort::LastSeen,
+            limit: 100,
+        }
+    }
+}
+
+/// What those that come first have most of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Sort {
+    /// Requests within the last day, as the limits count them.
+    Requests,
+    /// Bytes within the last day, as the limits count them.
+    Bytes,
+    /// Refused requests.
+    Refused,
+    /// The latest request.
+    LastSeen,
+}
+
+impl Sort {
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        match name {
+            "requests" => Some(Self::Requests),
+            "bytes" => Some(Self::Bytes),
+            "refused" => Some(Self::Refused),
+            "last_seen" => Some(Self::LastSeen),
+            _ => None,
+        }
+    }
+
+    fn of(self, row: &ClientRow, now_ms: u64) -> u64 {
+        match self {
+            Self::Requests => row.requests.day.estimate(Span::Day, now_ms),
+            Self::Bytes => row.bytes.day.estimate(Span::Day, now_ms),
+            Self::Refused => row.refused,
+            Self::LastSeen => row.last_seen.0,
+        }
+    }
+}
 
 /// The client and every ban that covers it, whether it still refuses or not; 404 where neither is
 /// known.
@@ -36,5 +90,29 @@ pub(crate) fn answer(
     if document.client.is_none() && document.bans.is_empty() {
         return Problem::NotFound.answer(request_id);
     }
-    json(StatusCode::OK, &document)
+    json_answer(StatusCode::OK, &document)
+}
+
+/// The clients with most of what is asked for, in the form of clients.json, each with the end of
+/// the ban that refuses it.
+pub(crate) fn list(most: Most, service: &Service, now_ms: u64) -> OwnResponse {
+    let mut rows = service.table.rows();
+    let held = rows.len();
+    // Stable, and the most recently seen first among equals.
+    rows.reverse();
+    rows.sort_by_key(|row| Reverse(most.sort.of(row, now_ms)));
+    rows.truncate(most.limit.min(MAX_CLIENTS));
+    let bans = Arc::clone(&service.snapshots.load().bans);
+    let entry = |row: &ClientRow| {
+        let mut entry = client_json(row);
+        let ban = bans
+            .active_until(row.client, now_ms)
+            .map(Expiry::from_end_ms);
+        if let Value::Object(members) = &mut entry {
+            members.insert("ban_expires".to_owned(), json!(ban));
+        }
+        entry
+    };
+    let clients: Vec<Value> = rows.iter().map(entry).collect();
+    json_answer(StatusCode::OK, &json!({"held": held, "clients": clients}))
 }

@@ -1,8 +1,10 @@
-//! The endpoints under `/_waf/` (ADMIN-1..4): routes, tokens, and the queue to the control loop.
+//! What operators ask (ADMIN-1..4, CONTROL-2): routes, tokens, and the queue to the control loop.
 //!
-//! [`Front`] runs on the data plane's threads after the ladder and never blocks: it answers what
-//! needs no ledger at once and queues the rest. What the control loop makes of it lies in
-//! `bans.rs`, `clients.rs` and `metrics.rs`; long answers are written by `answers.rs`.
+//! There is one [`Front`] for every [`Door`]: the public port under `/_waf/`, where it runs on the
+//! data plane's threads after the ladder, and the control socket and the admin listener under
+//! `/v1/`. It never blocks: it answers what needs no ledger at once and queues the rest. What the
+//! control loop makes of it lies in `bans.rs`, `clients.rs` and `status.rs`; long answers are
+//! written by `answers.rs`.
 //!
 //! A route is known by its exact spelling only. Any other spelling of the same path is nothing of
 //! ours and is 404, so that no rule of a cache or of a proxy in front can be walked around
@@ -10,6 +12,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crossbeam_channel::{Sender, TrySendError};
 use http::Method;
@@ -17,30 +20,41 @@ use percent_encoding::percent_decode_str;
 use weir_schema::CatalogError;
 use weir_shared::client::Client;
 use weir_shared::handover::{Body, Handover, OwnRequest, OwnResponse, Respond, Step};
-use weir_shared::path::{OWN_PREFIX, own_path_exact};
+use weir_shared::path::own_path_exact;
 use weir_shared::settings::Settings;
 
+use crate::bans::Subject;
 use crate::bans::ledger::Order;
 
 use bans::{Filter, Orders};
+use clients::{Most, Sort};
+use door::Door;
 use problem::{Problem, of_metrics};
+use settings::OwnSettings;
 use token::{AdminTokenHolder, Token};
 
 pub(crate) mod answers;
 pub(crate) mod bans;
 pub(crate) mod clients;
+pub(crate) mod door;
 pub(crate) mod problem;
 pub(crate) mod requests;
+pub(crate) mod settings;
+pub(crate) mod status;
 pub(crate) mod token;
 
 /// The most bytes of a POST body that are read.
 const MAX_BODY: usize = 64 * 1024;
 
-/// What the data plane's threads know of the endpoints.
+/// What is known of the routes without the control loop.
 pub(crate) struct Front {
     metrics_token: Option<Token>,
     admin_token: Arc<AdminTokenHolder>,
     orders: Orders,
+    /// The answer of `/v1/settings`.
+    settings: OwnSettings,
+    /// Whether a stop was asked for: health says so.
+    stopping: AtomicBool,
     /// Bounded; full is 503.
     queue: Sender<Request>,
 }
@@ -51,6 +65,8 @@ pub(crate) struct Request {
     pub(crate) ask: Ask,
     /// For problem documents.
     pub(crate) request_id: String,
+    /// Where it came in.
+    pub(crate) door: Door,
     /// To be called once.
     pub(crate) respond: Respond,
 }
@@ -58,16 +74,22 @@ pub(crate) struct Request {
 /// What the control loop can be asked.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Ask {
-    /// `GET /_waf/metrics`
+    /// `GET metrics`
     Metrics,
-    /// `GET /_waf/bans`
+    /// `GET bans`
     List(Filter),
-    /// `POST /_waf/bans`
+    /// `POST bans`
     Ban(Order),
-    /// `DELETE /_waf/bans/<address>`
-    Lift(Client),
-    /// `GET /_waf/clients/<address>`
+    /// `DELETE bans/<address>`; not on the public port, `DELETE bans/<netblock>`
+    Lift(Subject),
+    /// `GET clients/<address>`
     Client(Client),
+    /// `GET clients`; not on the public port
+    Clients(Most),
+    /// `GET status`; not on the public port
+    Status,
+    /// `GET alerts`; not on the public port
+    Alerts,
 }
 
 /// What follows from a request alone.
@@ -82,6 +104,7 @@ impl Front {
     /// As [`Orders::new`].
     pub(crate) fn new(
         settings: &Settings,
+        settings_answer: OwnSettings,
         admin_token: Arc<AdminTokenHolder>,
         queue: Sender<Request>,
     ) -> Result<Self, CatalogError> {
@@ -92,17 +115,36 @@ impl Front {
                 settings.identity.trusted_proxies.clone(),
                 settings.bans.prefixes,
             )?,
+            settings: settings_answer,
+            stopping: AtomicBool::new(false),
             queue,
         })
     }
 
     /// The function that the data plane calls.
     pub(crate) fn handover(self: Arc<Self>) -> Handover {
-        Arc::new(move |request, respond| self.step(request, respond))
+        Arc::new(move |request, respond| self.step(Door::Public, request, respond))
     }
 
-    fn step(&self, request: OwnRequest, respond: Respond) -> Step {
-        let ask = match self.route(&request) {
+    /// From now on health says that the service stops.
+    pub(crate) fn announce_stop(&self) {
+        // Relaxed: nothing else is read with it.
+        self.stopping.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a request is for the stream of events, and if it may have it.
+    pub(crate) fn asks_for_events(
+        &self,
+        door: Door,
+        request: &OwnRequest,
+    ) -> Option<Result<(), Problem>> {
+        let asks = door != Door::Public && request.path == "/v1/events";
+        asks.then(|| self.admit(door, request).and_then(|()| only_get(request)))
+    }
+
+    /// Takes a request in; what the data plane's [`Handover`] does, for any door.
+    pub(crate) fn step(&self, door: Door, request: OwnRequest, respond: Respond) -> Step {
+        let ask = match self.route(door, &request) {
             Routed::Answer(answer) => return Step::Done(answer),
             Routed::ReadBody => return Step::ReadBody { limit: MAX_BODY },
             Routed::Ask(ask) => ask,
@@ -110,6 +152,7 @@ impl Front {
         let request = Request {
             ask,
             request_id: request.request_id,
+            door,
             respond,
         };
         match self.queue.try_send(request) {
@@ -118,7 +161,13 @@ impl Front {
                 let busy = Problem::Busy.answer(&request.request_id);
                 Step::Done(match request.ask {
                     Ask::Metrics => of_metrics(busy),
-                    Ask::List(_) | Ask::Ban(_) | Ask::Lift(_) | Ask::Client(_) => busy,
+                    Ask::List(_)
+                    | Ask::Ban(_)
+                    | Ask::Lift(_)
+                    | Ask::Client(_)
+                    | Ask::Clients(_)
+                    | Ask::Status
+                    | Ask::Alerts => busy,
                 })
             }
         }
@@ -126,38 +175,77 @@ impl Front {
 
     /// Every route. The order is: does the path exist, is the token right, is the method, is the
     /// rest.
-    fn route(&self, request: &OwnRequest) -> Routed {
+    fn route(&self, door: Door, request: &OwnRequest) -> Routed {
         let id = request.request_id.as_str();
         let wrong = |problem: Problem| Routed::Answer(problem.answer(id));
-        let rest = request.path.strip_prefix(OWN_PREFIX).unwrap_or_default();
-        match rest {
-            "metrics" => match self.metrics(request) {
+        let metrics = door == Door::Admin && request.path == "/metrics";
+        let rest = request.path.strip_prefix(door.prefix());
+        match rest.unwrap_or(if metrics { "metrics" } else { "" }) {
+            "metrics" => match self.metrics(door, metrics, request) {
                 Ok(ask) => Routed::Ask(ask),
                 Err(problem) => Routed::Answer(of_metrics(problem.answer(id))),
             },
             // GET and HEAD were answered before the ladder.
-            "health" => wrong(Problem::MethodNotAllowed { allow: "GET, HEAD" }),
-            "bans" => match self.bans(request) {
+            "health" if door == Door::Public => {
+                wrong(Problem::MethodNotAllowed { allow: "GET, HEAD" })
+            }
+            "bans" => match self.bans(door, request) {
                 Ok(routed) => routed,
                 Err(problem) => wrong(problem),
             },
-            _ => match self.one_address(request, rest) {
-                Ok(ask) => Routed::Ask(ask),
-                Err(problem) => wrong(problem),
-            },
+            rest => {
+                let whole = match door {
+                    Door::Public => None,
+                    Door::Admin | Door::Socket => self.whole(door, request, rest),
+                };
+                let one = || self.one_address(door, request, rest).map(Routed::Ask);
+                whole.unwrap_or_else(one).unwrap_or_else(wrong)
+            }
         }
     }
 
-    fn metrics(&self, request: &OwnRequest) -> Result<Ask, Problem> {
-        allow(self.metrics_token, request)?;
-        match request.method {
-            Method::GET => Ok(Ask::Metrics),
-            _ => Err(Problem::MethodNotAllowed { allow: "GET" }),
+    /// Lets a request with the admin token in, and whoever may use the socket.
+    fn admit(&self, door: Door, request: &OwnRequest) -> Result<(), Problem> {
+        match door {
+            Door::Socket => Ok(()),
+            Door::Public | Door::Admin => allow(self.admin_token.current(), request),
         }
     }
 
-    fn bans(&self, request: &OwnRequest) -> Result<Routed, Problem> {
-        allow(self.admin_token.current(), request)?;
+    fn metrics(&self, door: Door, alone: bool, request: &OwnRequest) -> Result<Ask, Problem> {
+        if door == Door::Public || alone {
+            allow(self.metrics_token, request)?;
+        } else {
+            self.admit(door, request)?;
+        }
+        only_get(request)?;
+        Ok(Ask::Metrics)
+    }
+
+    /// The routes that the public port does not have and that name no address.
+    fn whole(
+        &self,
+        door: Door,
+        request: &OwnRequest,
+        rest: &str,
+    ) -> Option<Result<Routed, Problem>> {
+        let query = request.query.as_deref().unwrap_or_default();
+        let ask = match rest {
+            "health" => Ok(Routed::Answer(status::health(
+                self.stopping.load(Ordering::Relaxed),
+            ))),
+            "settings" => Ok(Routed::Answer(self.settings.answer())),
+            "status" => Ok(Routed::Ask(Ask::Status)),
+            "alerts" => Ok(Routed::Ask(Ask::Alerts)),
+            "clients" => most(query).map(|most| Routed::Ask(Ask::Clients(most))),
+            _ => return None,
+        };
+        let admitted = self.admit(door, request).and_then(|()| only_get(request));
+        Some(admitted.and(ask))
+    }
+
+    fn bans(&self, door: Door, request: &OwnRequest) -> Result<Routed, Problem> {
+        self.admit(door, request)?;
         match request.method {
             Method::GET => filter(request.query.as_deref().unwrap_or_default())
                 .map(|filter| Routed::Ask(Ask::List(filter))),
@@ -178,15 +266,19 @@ impl Front {
     }
 
     /// `bans/<address>` and `clients/<address>`.
-    fn one_address(&self, request: &OwnRequest, rest: &str) -> Result<Ask, Problem> {
+    fn one_address(&self, door: Door, request: &OwnRequest, rest: &str) -> Result<Ask, Problem> {
         let (list, address) = rest.split_once('/').ok_or(Problem::NotFound)?;
-        let canonical = !address.is_empty() && own_path_exact(&request.path);
-        if !canonical || !matches!(list, "bans" | "clients") {
+        // Other spellings are a matter of the public port, where others judge the path too.
+        let canonical = door != Door::Public || own_path_exact(&request.path);
+        if !canonical || address.is_empty() || !matches!(list, "bans" | "clients") {
             return Err(Problem::NotFound);
         }
-        allow(self.admin_token.current(), request)?;
+        self.admit(door, request)?;
         match (list, &request.method) {
-            ("bans", &Method::DELETE) => client_of(address).map(Ask::Lift),
+            ("bans", &Method::DELETE) if door == Door::Public => {
+                client_of(address).map(|client| Ask::Lift(Subject::Client(client)))
+            }
+            ("bans", &Method::DELETE) => subject_of(address).map(Ask::Lift),
             ("clients", &Method::GET) => client_of(address).map(Ask::Client),
             ("bans", _) => Err(Problem::MethodNotAllowed { allow: "DELETE" }),
             _ => Err(Problem::MethodNotAllowed { allow: "GET" }),
@@ -202,6 +294,23 @@ fn allow(token: Option<Token>, request: &OwnRequest) -> Result<(), Problem> {
         Some(token) if token.is_in(request.authorization.as_ref()) => Ok(()),
         Some(_) => Err(Problem::Unauthorized),
     }
+}
+
+fn only_get(request: &OwnRequest) -> Result<(), Problem> {
+    match request.method {
+        Method::GET => Ok(()),
+        _ => Err(Problem::MethodNotAllowed { allow: "GET" }),
+    }
+}
+
+/// What is to be lifted: the bans that cover an address, or those of exactly one netblock.
+fn subject_of(text: &str) -> Result<Subject, Problem> {
+    let decoded = percent_decode_str(text).decode_utf8_lossy();
+    if !decoded.contains('/') {
+        return client_of(text).map(Subject::Client);
+    }
+    let netblock = bans::netblock(&decoded);
+    netblock.map(Subject::Netblock).map_err(Problem::BadRequest)
 }
 
 /// The client of an address in a path or a query, percent-encoded or not.
@@ -247,6 +356,33 @@ fn filter(query: &str) -> Result<Filter, Problem> {
         }
     }
     Ok(filter)
+}
+
+/// Reads the query of `GET /v1/clients`.
+fn most(query: &str) -> Result<Most, Problem> {
+    let mut most = Most::default();
+    for pair in query.split('&') {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        match name {
+            "sort" => {
+                most.sort = Sort::named(value).ok_or_else(|| {
+                    Problem::BadRequest(format!(
+                        "sort={value:?} is not understood: requests, bytes, refused or last_seen is allowed"
+                    ))
+                })?;
+            }
+            "limit" => {
+                let limit = value.parse().ok().filter(|limit| *limit > 0);
+                most.limit = limit.ok_or_else(|| {
+                    Problem::BadRequest(format!(
+                        "limit={value:?} is not understood: a whole number from 1 is allowed"
+                    ))
+                })?;
+            }
+            _ => {}
+        }
+    }
+    Ok(most)
 }
 
 #[cfg(test)]

@@ -27,6 +27,8 @@ pub(crate) enum Problem {
         /// `WAF_MAX_BANS`
         max_bans: usize,
     },
+    /// The `Host` field names somebody else: 421 (CONTROL-1).
+    Misdirected,
     /// The body is larger than is read: 413.
     TooLarge {
         /// Bytes allowed.
@@ -82,6 +84,7 @@ impl Problem {
             | Self::Full { .. }
             | Self::TooLarge { .. }
             | Self::DoesNotFit(_)
+            | Self::Misdirected
             | Self::Busy => Action::Answered,
         };
         let mut answer = answer(
@@ -137,6 +140,11 @@ impl Problem {
                     1 => "the body has 1 fault".to_owned(),
                     many => format!("the body has {many} faults"),
                 },
+            ),
+            Self::Misdirected => (
+                StatusCode::MISDIRECTED_REQUEST,
+                "the Host field must be an address or localhost: a page of another site may be asking"
+                    .to_owned(),
             ),
             Self::Busy => (
                 StatusCode::SERVICE_UNAVAILABLE,

@@ -11,7 +11,6 @@ use super::answers::{Answers, Told};
 use super::bans::{Filter, Listing};
 use super::problem::Problem;
 use crate::bans::ledger::Ledger;
-use crate::metrics::Facts;
 
 /// The most bans that are looked at for lists before the loop looks at exceeded limits again: a
 /// fraction of a millisecond.
@@ -88,10 +87,9 @@ impl Requests {
         }
     }
 
-    /// Has the metrics page written.
-    pub(crate) fn metrics(&self, facts: Facts, request_id: &str, respond: Respond) {
-        let facts = Told::Metrics(Box::new(facts));
-        self.answers.write(facts, request_id, respond);
+    /// Has a long answer written.
+    pub(crate) fn write(&self, told: Told, request_id: &str, respond: Respond) {
+        self.answers.write(told, request_id, respond);
     }
 }
 

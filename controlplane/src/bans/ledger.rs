@@ -225,10 +225,19 @@ impl Ledger {
     /// Lifts every active ban that covers the client, observed ones too; gives them as they are
     /// now, oldest first.
     pub(crate) fn lift(&mut self, client: Client, now_ms: u64) -> Vec<Arc<Ban>> {
+        self.lift_where(now_ms, |netblock| netblock.covers_client(client))
+    }
+
+    /// The same of those of exactly this netblock.
+    pub(crate) fn lift_netblock(&mut self, netblock: Netblock, now_ms: u64) -> Vec<Arc<Ban>> {
+        self.lift_where(now_ms, |banned| banned == netblock)
+    }
+
+    fn lift_where(&mut self, now_ms: u64, meant: impl Fn(Netblock) -> bool) -> Vec<Arc<Ban>> {
         let lifted: Vec<(BanKey, Arc<Ban>)> = self
             .bans
             .iter()
-            .filter(|(_, ban)| ban.is_active(now_ms) && ban.netblock.covers_client(client))
+            .filter(|(_, ban)| ban.is_active(now_ms) && meant(ban.netblock))
             .map(|(key, ban)| {
                 let mut ban = Ban::clone(ban);
                 ban.lifted = Some(Time(now_ms));

@@ -42,6 +42,15 @@ pub(crate) const MAX_NOTES_A_TURN: usize = 8;
 /// netblock.
 const MAX_UNNOTED: usize = 4096;
 
+/// Which bans are meant.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Subject {
+    /// All that cover this client.
+    Client(Client),
+    /// Those of exactly this netblock.
+    Netblock(Netblock),
+}
+
 /// Every ban, and what leads to one.
 pub(crate) struct Bans {
     /// The settings that bans obey.
@@ -228,12 +237,21 @@ impl Bans {
         Ok(ban)
     }
 
-    /// Lifts every active ban that covers the client and returns them. In force with the next
+    /// Lifts every active ban that is meant and returns them. In force with the next
     /// [`Bans::publish`], as with [`Bans::add`].
-    pub(crate) fn lift(&mut self, client: Client, now: Now) -> Vec<Arc<Ban>> {
-        let lifted = self.ledger.lift(client, now.wall_ms);
-        tracing::info!(%client, bans = lifted.len(), "bans lifted");
-        lifted
+    pub(crate) fn lift(&mut self, subject: Subject, now: Now) -> Vec<Arc<Ban>> {
+        match subject {
+            Subject::Client(client) => {
+                let lifted = self.ledger.lift(client, now.wall_ms);
+                tracing::info!(%client, bans = lifted.len(), "bans lifted");
+                lifted
+            }
+            Subject::Netblock(netblock) => {
+                let lifted = self.ledger.lift_netblock(netblock, now.wall_ms);
+                tracing::info!(%netblock, bans = lifted.len(), "bans lifted");
+                lifted
+            }
+        }
     }
 
     /// Brings an edit of bans.json into force.

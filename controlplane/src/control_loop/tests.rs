@@ -618,7 +618,7 @@ fn the_loop_and_the_files_agree_about_bans_json() {
             origins: Arc::new(OriginCounts::default),
             lines: bounded(64).0,
         },
-        version: "0.0.0",
+        about: crate::testing::about(),
     })
     .unwrap();
     let rig = Rig { handle, ..rig };

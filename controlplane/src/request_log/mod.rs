@@ -23,6 +23,8 @@ use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
 use weir_shared::record::Batch;
 use weir_shared::settings::Settings;
 
+use crate::events::Events;
+
 mod line;
 
 use line::{Form, number};
@@ -65,6 +67,7 @@ impl RequestLog {
         spare: Sender<Batch>,
         lines: Receiver<Vec<u8>>,
         lost: Lost,
+        events: Arc<Events>,
     ) -> Result<Self, String> {
         let target = Target::open(settings.log.file.clone())?;
         let (control, orders) = bounded(8);
@@ -77,6 +80,7 @@ impl RequestLog {
             orders,
             lost,
             lost_logged: 0,
+            events,
             target,
             pending: Vec::with_capacity(CHUNK_BYTES + (CHUNK_BYTES >> 2)),
             written: 0,
@@ -156,6 +160,8 @@ struct Writer {
     orders: Receiver<Control>,
     lost: Lost,
     lost_logged: u64,
+    /// Those who listen to what happens.
+    events: Arc<Events>,
     target: Target,
     /// Lines not written yet; grows to a chunk and one batch.
     pending: Vec<u8>,
@@ -198,9 +204,12 @@ impl Writer {
             }
             // Alerts first: they are few, and matter most when there are many records.
             if let Ok(line) = self.lines.try_recv() {
+                self.events.alert(&line);
                 self.pending.extend_from_slice(&line);
             } else if let Ok(mut batch) = self.records.try_recv() {
+                let from = self.pending.len();
                 self.form.lines(&batch, &mut self.pending);
+                (self.events).decisions(self.pending.get(from..).unwrap_or_default());
                 batch.clear();
                 // Enough are kept already: this one is freed.
                 let _ = self.spare.try_send(batch);

@@ -277,6 +277,7 @@ fn a_rotated_log_loses_nothing() {
         spares(),
         never(),
         none_lost(),
+        Arc::default(),
     )
     .unwrap();
     for _ in 0..500 {
@@ -315,6 +316,7 @@ fn a_turn_ends_in_an_overload() {
         lines: never(),
         orders: never(),
         lost: none_lost(),
+        events: Arc::default(),
         lost_logged: 0,
         target: Target::open(Some(path.clone())).unwrap(),
         pending: Vec::new(),
@@ -346,7 +348,15 @@ fn emptied_batches_come_back() {
     let (send, receive) = bounded(8);
     let (back, spare) = bounded(8);
     let settings = settings(Some(path.clone()));
-    let log = RequestLog::start(&settings, receive, back, never(), none_lost()).unwrap();
+    let log = RequestLog::start(
+        &settings,
+        receive,
+        back,
+        never(),
+        none_lost(),
+        Arc::default(),
+    )
+    .unwrap();
     send.send(batch(3, "/")).unwrap();
     log.stop();
     assert!(spare.try_recv().unwrap().is_empty());
@@ -367,6 +377,7 @@ fn losses_are_logged_once() {
         spares(),
         never(),
         Arc::new(move || counter.load(Ordering::Relaxed)),
+        Arc::default(),
     )
     .unwrap();
     lost.store(3, Ordering::Relaxed);
@@ -397,6 +408,7 @@ fn a_stalled_reader_blocks_nobody() {
         lines: never(),
         orders,
         lost: none_lost(),
+        events: Arc::default(),
         lost_logged: 0,
         target: Target {
             file: File::from(std::os::fd::OwnedFd::from(writer)),
@@ -443,7 +455,15 @@ fn alerts_are_lines_of_the_log() {
     let mut settings = settings(Some(path.clone()));
     settings.log.requests = LogRequests::Off;
     let (send, lines_in) = bounded(4);
-    let log = RequestLog::start(&settings, never(), spares(), lines_in, none_lost()).unwrap();
+    let log = RequestLog::start(
+        &settings,
+        never(),
+        spares(),
+        lines_in,
+        none_lost(),
+        Arc::default(),
+    )
+    .unwrap();
     send.send(b"{\"event\":\"alert\"}\n".to_vec()).unwrap();
     until("the alert is written", || lines(&path).len() == 1);
     send.send(b"{\"event\":\"alert\"}\n".to_vec()).unwrap();
@@ -493,6 +513,7 @@ fn a_log_file_that_cannot_be_opened_stops_the_start() {
         spares(),
         never(),
         none_lost(),
+        Arc::default(),
     )
     .err()
     .unwrap();

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::address::reaches;
+use super::endpoints::{AdminToken, ControlSocket};
 use super::lookup::{CountryList, LookupSource};
 use super::table::{Settings, all};
 use crate::escalation::Policy;
@@ -26,6 +27,7 @@ impl CrossChecks<'_> {
             self.both_set("WAF_DENY_COUNTRIES", "WAF_ALLOW_COUNTRIES"),
             self.db_path(settings),
             self.url_missing(settings),
+            self.control_socket_too_long(settings),
         ];
         let mut problems: Vec<String> = checks.into_iter().flatten().collect();
         problems.extend(self.needs_lookups(settings));
@@ -44,6 +46,13 @@ impl CrossChecks<'_> {
         if settings.limits.burst.is_some() && settings.limits.per_second.is_none() {
             warnings.push(
                 "WAF_RATE_LIMIT_BURST does nothing: WAF_RATE_LIMIT_PER_SECOND is off".to_owned(),
+            );
+        }
+        let endpoints = &settings.endpoints;
+        if endpoints.admin_listen.is_some() && endpoints.admin_token == AdminToken::Unset {
+            warnings.push(
+                "WAF_ADMIN_LISTEN is set and no admin token: its requests are answered 404, but for /metrics with WAF_METRICS_TOKEN"
+                    .to_owned(),
             );
         }
         if self.are_sound(&["WAF_LOOKUP_SOURCE"]) {
@@ -114,6 +123,22 @@ impl CrossChecks<'_> {
             format!(
                 "WAF_UPSTREAM={value:?} is the service itself, which listens on {}: expected the address of another service",
                 settings.listen
+            )
+        })
+    }
+
+    /// The system takes no longer path for a socket (CONTROL-1).
+    fn control_socket_too_long(&self, settings: &Settings) -> Option<String> {
+        let path = settings.control_socket()?;
+        let length = path.as_os_str().len();
+        let longest = ControlSocket::LONGEST;
+        let name = match settings.endpoints.control_socket {
+            ControlSocket::InStateDir => "WAF_CONTROL_SOCKET is not set and ",
+            _ => "WAF_CONTROL_SOCKET=",
+        };
+        (length > longest).then(|| {
+            format!(
+                "{name}{path:?} is {length} bytes long: expected at most {longest}, the longest path of a socket, or off"
             )
         })
     }

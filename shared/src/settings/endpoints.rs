@@ -1,11 +1,13 @@
-//! The endpoints below `/_waf/`: metrics and administration.
+//! The ways in for operators: the endpoints below `/_waf/`, the control socket, the admin listener.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use super::address;
 use super::kind::{Kind, whole};
 use super::row::{Row, row};
 
-/// The endpoints below `/_waf/`.
+/// The ways in for operators.
 #[derive(Clone, Debug, Default)]
 pub struct EndpointSettings {
     /// `WAF_METRICS_TOKEN`
@@ -14,6 +16,29 @@ pub struct EndpointSettings {
     pub metrics_top_n: usize,
     /// `WAF_ADMIN_TOKEN` or `WAF_ADMIN_TOKEN_FILE`
     pub admin_token: AdminToken,
+    /// `WAF_CONTROL_SOCKET`
+    pub control_socket: ControlSocket,
+    /// `WAF_ADMIN_LISTEN`
+    pub admin_listen: Option<SocketAddr>,
+}
+
+/// Where the control socket lies (CONTROL-1).
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum ControlSocket {
+    /// In the state directory.
+    #[default]
+    InStateDir,
+    /// Here.
+    Path(PathBuf),
+    /// Nowhere.
+    Off,
+}
+
+impl ControlSocket {
+    /// Its name in the state directory.
+    pub const FILE: &'static str = "weir.sock";
+    /// The longest path that the system takes for a socket, in bytes.
+    pub const LONGEST: usize = 107;
 }
 
 /// Where the admin token comes from.
@@ -95,7 +120,30 @@ pub(super) fn rows() -> Vec<Row<EndpointSettings>> {
             "A file that holds the token of the admin endpoints; read again on SIGHUP.",
         )
         .essential(),
+        row(
+            "WAF_CONTROL_SOCKET",
+            "",
+            control_socket(),
+            |endpoints: &mut EndpointSettings| &mut endpoints.control_socket,
+            "The Unix socket for the commands, open to the service's own user and to root.",
+        )
+        .unset("`weir.sock` in `WAF_STATE_DIR`"),
+        row(
+            "WAF_ADMIN_LISTEN",
+            "off",
+            address::listen().or_off(),
+            |endpoints| &mut endpoints.admin_listen,
+            "The same as the control socket over TCP, with the tokens; plain HTTP, keep it on loopback.",
+        ),
     ]
+}
+
+fn control_socket() -> Kind<ControlSocket> {
+    Kind::new("a path, or off", |text| match text {
+        "off" => Ok(ControlSocket::Off),
+        _ if text.ends_with('/') => Err("is a directory"),
+        _ => Ok(ControlSocket::Path(PathBuf::from(text))),
+    })
 }
 
 /// A token as `Authorization: Bearer` can carry it.

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::cross_checks::CrossChecks;
+use super::listing::{self, Listed};
 use super::row::Setting;
 use super::table::{Settings, all};
 
@@ -18,6 +19,8 @@ pub struct Loaded {
     pub settings: Settings,
     /// One sentence each.
     pub warnings: Vec<String>,
+    /// Every setting as it was written, for people.
+    pub listing: Vec<Listed>,
 }
 
 /// Settings that cannot be started with.
@@ -67,7 +70,12 @@ pub fn load(variables: impl IntoIterator<Item = (String, String)>) -> Result<Loa
     problems.extend(together.problems(&settings));
     warnings.extend(together.warnings(&settings));
     if problems.is_empty() {
-        Ok(Loaded { settings, warnings })
+        let listing = listing::of(&written, &settings);
+        Ok(Loaded {
+            settings,
+            warnings,
+            listing,
+        })
     } else {
         Err(Refused { problems, warnings })
     }

@@ -10,7 +10,7 @@ use super::anomalies::{self, Anomalies};
 use super::bans::{self, BanSettings};
 use super::clients::{self, IdentitySettings, ListSettings};
 use super::connections::{self, ConnectionSettings, TimeoutSettings};
-use super::endpoints::{self, EndpointSettings};
+use super::endpoints::{self, ControlSocket, EndpointSettings};
 use super::kind::{whole, word};
 use super::limits::{self, LimitSettings};
 use super::log::{self, LogSettings};
@@ -66,6 +66,15 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// Where the control socket lies; none where it is off (CONTROL-1).
+    pub fn control_socket(&self) -> Option<PathBuf> {
+        match &self.endpoints.control_socket {
+            ControlSocket::InStateDir => Some(self.state.dir.join(ControlSocket::FILE)),
+            ControlSocket::Path(path) => Some(path.clone()),
+            ControlSocket::Off => None,
+        }
+    }
+
     /// What holds where a setting has neither a value nor a default; the rows write over it.
     pub(super) fn unset(state_dir: PathBuf) -> Self {
         Self {

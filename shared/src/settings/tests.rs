@@ -42,7 +42,9 @@ fn warnings(pairs: &[(&str, &str)]) -> Vec<String> {
 /// Section 12: every default, as the specification writes it.
 #[test]
 fn every_default() {
-    let Loaded { settings, warnings } = read(&[UPSTREAM]).unwrap();
+    let Loaded {
+        settings, warnings, ..
+    } = read(&[UPSTREAM]).unwrap();
     let seconds = Duration::from_secs;
     assert_eq!(warnings, Vec::<String>::new());
     assert_eq!(settings.listen, "127.0.0.1:8080".parse().unwrap());
@@ -468,6 +470,46 @@ fn a_watch_without_netblocks_is_a_warning() {
     assert_eq!(
         warnings(&[("WAF_WATCH_BYTES_PER_HOUR", "1G")]),
         ["WAF_WATCH_* has thresholds but WAF_WATCH_NETS is not set: nothing is watched"]
+    );
+}
+
+/// CONTROL-1: a path that is too long for a socket stops the start with that sentence, the default
+/// one too.
+#[test]
+fn a_control_socket_has_a_path_that_a_socket_can_have() {
+    let path = format!("/{}", "x".repeat(107));
+    let expected = "is 108 bytes long: expected at most 107, the longest path of a socket, or off";
+    assert_eq!(
+        problems(&[UPSTREAM, ("WAF_CONTROL_SOCKET", &path)]),
+        [format!("WAF_CONTROL_SOCKET={path:?} {expected}")]
+    );
+    assert_eq!(
+        problems(&[UPSTREAM, ("WAF_CONTROL_SOCKET", &path[..107])]),
+        [""; 0]
+    );
+    let dir = &path[..98];
+    assert_eq!(
+        problems(&[UPSTREAM, ("WAF_STATE_DIR", dir)]),
+        [format!(
+            "WAF_CONTROL_SOCKET is not set and \"{dir}/weir.sock\" {expected}"
+        )]
+    );
+    let off = [
+        UPSTREAM,
+        ("WAF_STATE_DIR", dir),
+        ("WAF_CONTROL_SOCKET", "off"),
+    ];
+    assert_eq!(problems(&off), [""; 0]);
+}
+
+/// CONTROL-1: an admin listener without an admin token answers next to nothing.
+#[test]
+fn an_admin_listener_without_a_token_is_a_warning() {
+    assert_eq!(
+        warnings(&[("WAF_ADMIN_LISTEN", "127.0.0.1:9180")]),
+        [
+            "WAF_ADMIN_LISTEN is set and no admin token: its requests are answered 404, but for /metrics with WAF_METRICS_TOKEN"
+        ]
     );
 }
 

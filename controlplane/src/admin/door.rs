@@ -1,0 +1,24 @@
+//! The ways in.
+
+use weir_shared::path::OWN_PREFIX;
+
+/// Where a request came in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Door {
+    /// The public port, after the ladder.
+    Public,
+    /// `WAF_ADMIN_LISTEN`
+    Admin,
+    /// The control socket. Who speaks there needs no token: the system says who it is.
+    Socket,
+}
+
+impl Door {
+    /// What the paths of its routes begin with.
+    pub(crate) const fn prefix(self) -> &'static str {
+        match self {
+            Self::Public => OWN_PREFIX,
+            Self::Admin | Self::Socket => "/v1/",
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! `GET /v1/status`, `/v1/health` and `/v1/alerts`: what an operator looks at first (CONTROL-2).
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use http::StatusCode;
+use serde_json::{Map, Value, json};
+use weir_shared::ban::Cause;
+use weir_shared::clock::Now;
+use weir_shared::handover::OwnResponse;
+use weir_shared::settings::Settings;
+use weir_shared::snapshot::Snapshot;
+use weir_shared::table::{ClientTable, MAX_CLIENTS};
+use weir_shared::totals::{DURATION_BOUNDS_US, Histogram, RESPONSE_CLASSES, Totals};
+use weir_shared::units::Time;
+use weir_shared::verdict::{Action, History};
+
+use crate::alert::Alert;
+use crate::events::Events;
+use crate::lookup::Outcome;
+use crate::metrics::Facts;
+use crate::recent::Since;
+
+use super::problem::{answer as any_answer, json as json_answer};
+
+/// What does not change while the service runs, and the places where the rest is read.
+pub(crate) struct Service {
+    pub(crate) version: &'static str,
+    pub(crate) address: SocketAddr,
+    pub(crate) warnings: Vec<String>,
+    pub(crate) settings: Arc<Settings>,
+    pub(crate) snapshots: Arc<ArcSwap<Snapshot>>,
+    pub(crate) table: Arc<dyn ClientTable>,
+    pub(crate) events: Arc<Events>,
+    pub(crate) started: Now,
+}
+
+/// What the control loop gathers for the status.
+pub(crate) struct Status {
+    pub(crate) facts: Facts,
+    pub(crate) since: Since,
+    pub(crate) now: Now,
+}
+
+/// `GET /v1/health`, in the words of `/_waf/health`.
+pub(crate) fn health(stopping: bool) -> OwnResponse {
+    let (status, word) = if stopping {
+        (StatusCode::SERVICE_UNAVAILABLE, "draining")
+    } else {
+        (StatusCode::OK, "pass")
+    };
+    let body = format!("{{\"status\":\"{word}\"}}\n").into();
+    any_answer(status, "application/health+json", body, Action::Answered)
+}
+
+/// `GET /v1/alerts`: the newest, oldest first, as alerts.json has them.
+pub(crate) fn alerts<'a>(recent: impl Iterator<Item = &'a Arc<Alert>>) -> OwnResponse {
+    let alerts: Vec<&Arc<Alert>> = recent.collect();
+    json_answer(StatusCode::OK, &json!({"alerts": alerts}))
+}
+
+/// `GET /v1/status`
+pub(crate) fn answer(status: &Status, service: &Service) -> OwnResponse {
+    let Status { facts, since, now } = status;
+    let totals = &facts.totals;
+    let settings = &service.settings;
+    let uptime_ns = now.mono_ns.saturating_sub(service.started.mono_ns);
+    let document = json!({
+        "version": service.version,
+        "mode": if settings.observe { "observe" } else { "enforce" },
+        "started": Time(service.started.wall_ms),
+        "uptime_seconds": uptime_ns / 1_000_000_000,
+        "address": service.address,
+        "upstream": format!("http://{}:{}", settings.upstream.host, settings.upstream.port),
+        "recent": counted(&less(totals, &since.totals), Some(since.seconds)),
+        "total": counted(totals, None),
+        "bans": {
+            "active": facts.bans_active,
+            "max": settings.bans.max,
+            "made": named(Cause::ALL.map(Cause::name), facts.bans_made),
+            "dropped": facts.bans_dropped,
+        },
+        "clients": {
+            "held": totals.clients,
+            "max": MAX_CLIENTS,
+            "evicted": totals.clients_evicted,
+        },
+        "connections": {
+            "open": totals.connections,
+            "max": settings.connections.max,
+        },
+        "lookups": named(Outcome::ALL.map(Outcome::name), facts.lookups.outcomes),
+        "dropped": {
+            "exceeded_limits": totals.breaks_dropped,
+            "requests": totals.finished_dropped,
+            "log_lines": totals.records_dropped,
+            "process_log_lines": totals.process_log_lines_dropped,
+            "alert_lines": facts.alert_lines_dropped,
+            "event_lines": service.events.lost(),
+        },
+        "warnings": service.warnings,
+    });
+    json_answer(StatusCode::OK, &document)
+}
+
+/// Requests of a span of time, or since the start.
+fn counted(totals: &Totals, seconds: Option<u64>) -> Value {
+    let of = |history| -> u64 {
+        let requests = Action::ALL.into_iter().zip(totals.requests);
+        requests
+            .filter(|(action, _)| action.history() == history)
+            .map(|(_, count)| count)
+            .sum()
+    };
+    let mut members = Map::new();
+    if let Some(seconds) = seconds {
+        members.insert("seconds".to_owned(), json!(seconds));
+    }
+    members.extend([
+        (
+            "requests".to_owned(),
+            json!(totals.requests.iter().sum::<u64>()),
+        ),
+        ("passed".to_owned(), json!(of(History::Passed))),
+        ("refused".to_owned(), json!(of(History::Refused))),
+        (
+            "actions".to_owned(),
+            named(Action::ALL.map(Action::name), totals.requests),
+        ),
+        ("request_bytes".to_owned(), json!(totals.request_bytes)),
+        ("response_bytes".to_owned(), json!(totals.response_bytes)),
+        (
+            "upstream".to_owned(),
+            json!({
+                "responses": named(RESPONSE_CLASSES, totals.responses),
+                "p99_seconds": p99_seconds(&totals.upstream_duration),
+            }),
+        ),
+    ]);
+    Value::Object(members)
+}
+
+/// Counts by name; those of nothing are left out.
+fn named<const N: usize>(names: [&str; N], counts: [u64; N]) -> Value {
+    let some = names
+        .into_iter()
+        .zip(counts)
+        .filter(|(_, count)| *count > 0);
+    Value::Object(
+        some.map(|(name, count)| (name.to_owned(), json!(count)))
+            .collect(),
+    )
+}
+
+/// What was counted between two looks.
+fn less(now: &Totals, then: &Totals) -> Totals {
+    fn each<const N: usize>(now: [u64; N], then: [u64; N]) -> [u64; N] {
+        let mut then = then.into_iter();
+        now.map(|count| count.saturating_sub(then.next().unwrap_or(0)))
+    }
+    Totals {
+        requests: each(now.requests, then.requests),
+        responses: each(now.responses, then.responses),
+        upstream_duration: Histogram {
+            buckets: each(
+                now.upstream_duration.buckets,
+                then.upstream_duration.buckets,
+            ),
+            sum_us: now
+                .upstream_duration
+                .sum_us
+                .saturating_sub(then.upstream_duration.sum_us),
+        },
+        request_bytes: now.request_bytes.saturating_sub(then.request_bytes),
+        response_bytes: now.response_bytes.saturating_sub(then.response_bytes),
+        ..*now
+    }
+}
+
+/// The bound that 99 of 100 answers of the application stayed within; none without answers, or
+/// where they took longer than the last bound.
+fn p99_seconds(histogram: &Histogram) -> Option<f64> {
+    let count: u64 = histogram.buckets.iter().sum();
+    let mut seen = 0;
+    let bounds = DURATION_BOUNDS_US.into_iter().zip(histogram.buckets);
+    for (bound_us, bucket) in bounds {
+        seen += bucket;
+        if count > 0 && seen.saturating_mul(100) >= count.saturating_mul(99) {
+            return Some(std::time::Duration::from_micros(bound_us).as_secs_f64());
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+impl Service {
+    /// For tests that ask nothing of it.
+    pub(crate) fn of_test() -> Self {
+        let settings = Arc::new(crate::testing::settings());
+        Self {
+            version: "1.2.3",
+            address: ([127, 0, 0, 1], 8080).into(),
+            warnings: Vec::new(),
+            settings,
+            snapshots: Arc::default(),
+            table: crate::testing::empty_table(),
+            events: Arc::default(),
+            started: Now {
+                wall_ms: 0,
+                mono_ns: 0,
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// CONTROL-2: the recent part is what came since the look, and no more.
+    #[test]
+    fn recent_is_the_difference() {
+        let mut then = Totals::default();
+        then.requests[Action::Passed.index()] = 5;
+        then.upstream_duration.buckets[0] = 5;
+        let mut now = then;
+        now.requests[Action::Passed.index()] = 7;
+        now.requests[Action::Banned.index()] = 3;
+        now.upstream_duration.buckets[2] = 200;
+        let recent = counted(&less(&now, &then), Some(60));
+        assert_eq!(recent["requests"], 5);
+        assert_eq!(
+            (&recent["passed"], &recent["refused"]),
+            (&json!(2), &json!(3))
+        );
+        assert_eq!(recent["actions"], json!({"passed": 2, "banned": 3}));
+        assert_eq!(recent["upstream"]["p99_seconds"], 0.0025);
+        let nothing = counted(&less(&now, &now), Some(0));
+        assert_eq!(nothing["upstream"]["p99_seconds"], Value::Null);
+    }
+}

@@ -1,0 +1,270 @@
+//! One connection of an operator: HTTP by hyper, one request, then it ends.
+
+use std::convert::Infallible;
+use std::net::IpAddr;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, HOST};
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue, Request, Response};
+use http_body_util::{BodyExt, Either, Full, LengthLimitError, Limited};
+use hyper::body::{Frame, Incoming};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::mpsc::Receiver;
+use tokio::time::timeout;
+use weir_shared::handover::{Body, OwnRequest, OwnResponse, Step};
+
+use crate::admin::Front;
+use crate::admin::door::Door;
+use crate::admin::problem::Problem;
+use crate::events::Events;
+
+/// Until the head of the request is there.
+const HEAD: Duration = Duration::from_secs(10);
+/// Until its body is there.
+const BODY: Duration = Duration::from_secs(10);
+/// Until everything is answered and read; a stream of events has no end.
+const WHOLE: Duration = Duration::from_secs(300);
+/// The buffer of a connection, and so the largest head.
+const BUFFER: usize = 16 * 1024;
+
+/// What all connections have.
+pub(super) struct Shared {
+    front: Arc<Front>,
+    pub(super) events: Arc<Events>,
+    requests: AtomicU64,
+}
+
+impl Shared {
+    pub(super) fn new(front: Arc<Front>, events: Arc<Events>) -> Self {
+        Self {
+            front,
+            events,
+            requests: AtomicU64::new(0),
+        }
+    }
+}
+
+type Answer = Response<Either<Full<Bytes>, Stream>>;
+
+/// A stream of events.
+struct Stream(Receiver<Bytes>);
+
+impl hyper::body::Body for Stream {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        (self.0.poll_recv(cx)).map(|line| line.map(|line| Ok(Frame::data(line))))
+    }
+}
+
+/// Serves one connection to its end.
+pub(super) async fn serve<S>(stream: S, shared: Arc<Shared>, door: Door)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let streams = Arc::new(AtomicBool::new(false));
+    let service = service_fn(|request| {
+        let (shared, streams) = (Arc::clone(&shared), Arc::clone(&streams));
+        async move { Ok::<_, Infallible>(answer(&shared, door, request, &streams).await) }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD)
+        .keep_alive(false)
+        .max_buf_size(BUFFER)
+        .serve_connection(TokioIo::new(stream), service);
+    let mut connection = pin!(connection);
+    // What goes wrong with a connection is seen at its other end.
+    let late = timeout(WHOLE, connection.as_mut()).await.is_err();
+    if late && streams.load(Ordering::Relaxed) {
+        let _ = connection.await;
+    }
+}
+
+async fn answer(
+    shared: &Shared,
+    door: Door,
+    request: Request<Incoming>,
+    streams: &AtomicBool,
+) -> Answer {
+    // Relaxed: a number, and nothing else.
+    let number = shared.requests.fetch_add(1, Ordering::Relaxed);
+    let id = format!("operator-{number:012x}");
+    let (head, body) = request.into_parts();
+    if door == Door::Admin && !names_this_machine(&head) {
+        return whole(Problem::Misdirected.answer(&id));
+    }
+    let mut own = own_request(&head, id);
+    match shared.front.asks_for_events(door, &own) {
+        None => {}
+        Some(Err(problem)) => return whole(problem.answer(&own.request_id)),
+        Some(Ok(())) => {
+            return match shared.events.listen() {
+                Ok(lines) => {
+                    streams.store(true, Ordering::Relaxed);
+                    stream(lines)
+                }
+                Err(_) => whole(Problem::Busy.answer(&own.request_id)),
+            };
+        }
+    }
+    let mut body = Some(body);
+    loop {
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        let respond = Box::new(move |answer| {
+            // Whoever asked may have gone.
+            let _ = sender.send(answer);
+        });
+        let busy = |id: &str| Problem::Busy.answer(id);
+        let id = own.request_id.clone();
+        match shared.front.step(door, own.clone(), respond) {
+            Step::Done(answer) => return whole(answer),
+            Step::Later => return whole(receiver.await.unwrap_or_else(|_| busy(&id))),
+            Step::ReadBody { limit } => {
+                // Asked once at most.
+                let Some(body) = body.take() else {
+                    return whole(busy(&id));
+                };
+                match timeout(BODY, read(body, limit)).await {
+                    Ok(content) => own.body = Some(content),
+                    Err(_) => {
+                        let late = format!("the body did not come within {} s", BODY.as_secs());
+                        return whole(Problem::BadRequest(late).answer(&id));
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn own_request(head: &Parts, request_id: String) -> OwnRequest {
+    let mut authorizations = head.headers.get_all(AUTHORIZATION).iter();
+    let only = authorizations.next();
+    OwnRequest {
+        method: head.method.clone(),
+        path: head.uri.path().to_owned(),
+        query: head.uri.query().map(str::to_owned),
+        authorization: only.filter(|_| authorizations.next().is_none()).cloned(),
+        request_id,
+        body: None,
+    }
+}
+
+async fn read(body: Incoming, limit: usize) -> Body {
+    match Limited::new(body, limit).collect().await {
+        Ok(body) => Body::Whole(body.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => Body::TooLarge,
+        // Broken on its way: nobody is left to read an answer.
+        Err(_) => Body::Whole(Bytes::new()),
+    }
+}
+
+/// Whether the request names an address or `localhost`. A page of another site that has its own
+/// name lead to this machine (DNS rebinding) sends that name.
+fn names_this_machine(head: &Parts) -> bool {
+    let mut hosts = head.headers.get_all(HOST).iter();
+    let (Some(host), None) = (hosts.next(), hosts.next()) else {
+        return false;
+    };
+    let target = head.uri.host();
+    host.to_str()
+        .is_ok_and(|host| is_address(without_port(host)))
+        && target.is_none_or(is_address)
+}
+
+fn without_port(authority: &str) -> &str {
+    match authority.rsplit_once(':') {
+        Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => host,
+        _ => authority,
+    }
+}
+
+fn is_address(host: &str) -> bool {
+    let inner = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'));
+    match inner {
+        Some(v6) => v6.parse::<std::net::Ipv6Addr>().is_ok(),
+        None => host.eq_ignore_ascii_case("localhost") || host.parse::<IpAddr>().is_ok(),
+    }
+}
+
+fn whole(answer: OwnResponse) -> Answer {
+    response(
+        answer.status,
+        answer.headers,
+        Either::Left(Full::new(answer.body)),
+    )
+}
+
+fn stream(lines: Receiver<Bytes>) -> Answer {
+    let mut headers = HeaderMap::new();
+    let kind = HeaderValue::from_static("application/x-ndjson");
+    headers.insert(CONTENT_TYPE, kind);
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response(http::StatusCode::OK, headers, Either::Right(Stream(lines)))
+}
+
+fn response(
+    status: http::StatusCode,
+    headers: HeaderMap,
+    body: Either<Full<Bytes>, Stream>,
+) -> Answer {
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    *response.headers_mut() = headers;
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(target: &str, hosts: &[&str]) -> bool {
+        let mut request = Request::get(target);
+        for host in hosts {
+            request = request.header(HOST, *host);
+        }
+        names_this_machine(&request.body(()).unwrap().into_parts().0)
+    }
+
+    /// CONTROL-1: addresses and localhost, with any port; no other name, and no second opinion.
+    #[test]
+    fn a_host_is_an_address_or_localhost() {
+        for right in [
+            "127.0.0.1:9180",
+            "[::1]:9180",
+            "localhost",
+            "LOCALHOST:1",
+            "192.0.2.7",
+        ] {
+            assert!(names("/v1/status", &[right]), "{right}");
+        }
+        for wrong in [
+            "attacker.example",
+            "attacker.example:9180",
+            "",
+            "localhost.",
+            "127.0.0.1.x",
+        ] {
+            assert!(!names("/v1/status", &[wrong]), "{wrong}");
+        }
+        assert!(!names("/v1/status", &[]));
+        assert!(!names("/v1/status", &["127.0.0.1", "localhost"]));
+        assert!(!names("http://attacker.example/v1/status", &["127.0.0.1"]));
+        assert!(names("http://localhost:9180/v1/status", &["127.0.0.1"]));
+    }
+}

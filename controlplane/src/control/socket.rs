@@ -1,0 +1,148 @@
+//! The file of the control socket: made with a mode that keeps others out, replaced where a kill
+//! left it, removed at the end.
+
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+
+/// A socket that is bound. Dropping it removes its file.
+pub(super) struct Socket {
+    pub(super) path: PathBuf,
+    listener: UnixListener,
+    /// Device and inode of the file: what another made there meanwhile is not removed.
+    identity: (u64, u64),
+}
+
+/// Why the control socket cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum SocketError {
+    /// Another service answers there.
+    #[error(
+        "WAF_CONTROL_SOCKET: {} is held by another service; stop it, or set another path or off", path.display()
+    )]
+    InUse {
+        /// The path.
+        path: PathBuf,
+    },
+    /// Something else lies there.
+    #[error(
+        "WAF_CONTROL_SOCKET: {} is there and is no socket; move it away, or set another path or off", path.display()
+    )]
+    NoSocket {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The system refused it.
+    #[error(
+        "WAF_CONTROL_SOCKET: {} cannot be made: {error}; set another path or off", path.display()
+    )]
+    System {
+        /// The path.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+}
+
+/// Whether a peer of this uid may speak: the service's own user and root.
+pub(super) const fn may_speak(peer_uid: u32, own_uid: u32) -> bool {
+    peer_uid == own_uid || peer_uid == 0
+}
+
+impl Socket {
+    /// Binds the socket. One that nobody serves is replaced.
+    ///
+    /// # Errors
+    /// [`SocketError`]
+    pub(super) fn claim(path: PathBuf) -> Result<Self, SocketError> {
+        match fs::symlink_metadata(&path) {
+            Ok(found) if !found.file_type().is_socket() => {
+                return Err(SocketError::NoSocket { path });
+            }
+            Ok(_) if UnixStream::connect(&path).is_ok() => return Err(SocketError::InUse { path }),
+            Ok(_) | Err(_) => {}
+        }
+        match bind(&path) {
+            Ok((listener, identity)) => Ok(Self {
+                path,
+                listener,
+                identity,
+            }),
+            Err(error) => Err(SocketError::System { path, error }),
+        }
+    }
+
+    /// Whether the file is still ours.
+    pub(super) fn is_there(&self) -> bool {
+        identity(&self.path).is_ok_and(|there| there == self.identity)
+    }
+
+    /// The socket as the runtime serves it.
+    pub(super) fn listener(&self) -> io::Result<tokio::net::UnixListener> {
+        tokio::net::UnixListener::from_std(self.listener.try_clone()?)
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        if self.is_there() {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn bind(path: &PathBuf) -> io::Result<(UnixListener, (u64, u64))> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    let listener = UnixListener::bind(path)?;
+    // Until the mode is set, another user may connect; the uid of each peer is looked at as well.
+    fs::set_permissions(path, Permissions::from_mode(0o600))?;
+    listener.set_nonblocking(true)?;
+    Ok((listener, identity(path)?))
+}
+
+fn identity(path: &PathBuf) -> io::Result<(u64, u64)> {
+    let found = fs::symlink_metadata(path)?;
+    Ok((found.dev(), found.ino()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// CONTROL-1: the service's own user and root, nobody else.
+    #[test]
+    fn only_the_own_user_and_root_speak() {
+        assert!(may_speak(1000, 1000) && may_speak(0, 1000) && may_speak(0, 0));
+        assert!(!may_speak(1001, 1000) && !may_speak(1000, 0));
+    }
+
+    /// CONTROL-1: mode 0600; a leftover is replaced, a socket in use and another file are not; the
+    /// file goes with the socket, unless another has taken its place.
+    #[test]
+    fn a_leftover_is_replaced_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("weir.sock");
+        drop(UnixListener::bind(&path).unwrap());
+        let socket = Socket::claim(path.clone()).unwrap();
+        let mode = fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        let taken = Socket::claim(path.clone()).err().unwrap().to_string();
+        assert!(taken.contains("is held by another service"), "{taken}");
+        assert!(socket.is_there());
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, "a note").unwrap();
+        assert!(!socket.is_there());
+        drop(socket);
+        assert!(path.exists());
+        let other = Socket::claim(path.clone()).err().unwrap().to_string();
+        assert!(other.contains("is there and is no socket"), "{other}");
+        fs::remove_file(&path).unwrap();
+        drop(Socket::claim(path.clone()).unwrap());
+        assert!(!path.exists());
+    }
+}

@@ -1,0 +1,429 @@
+//! The control socket and the admin listener (CONTROL-1, CONTROL-2): who may speak, what is
+//! answered, and that the answers are those of `schema/proxy/openapi.json`.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+
+use jsonschema::Validator;
+use serde_json::{Value, json};
+
+use crate::support::application::Application;
+use crate::support::raw_client::{Connection, Response, exchange, get, request};
+use crate::support::weir::{ADMIN_TOKEN, METRICS_TOKEN, ONE_PER_HOUR, Weir, state_dir};
+use crate::support::{wait_for, wait_until};
+
+const SCHEMAS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/schema/proxy");
+
+fn file(name: &str) -> Value {
+    let text = fs::read_to_string(format!("{SCHEMAS}/{name}")).expect("the file");
+    serde_json::from_str(&text).expect("JSON")
+}
+
+/// A schema of the document, with those of the other files beside it and members that are not named
+/// refused.
+fn validator(document: &Value, schema: &Value) -> Validator {
+    fn close(schema: &mut Value) {
+        if let Value::Object(members) = schema {
+            let closes = members.contains_key("properties") && !members.contains_key("allOf");
+            if closes && !members.contains_key("additionalProperties") {
+                members.insert("additionalProperties".to_owned(), json!(false));
+            }
+            members.values_mut().for_each(close);
+        }
+    }
+    let mut components = document["components"].clone();
+    close(&mut components["schemas"]);
+    let others = ["bans", "clients", "alerts", "request-log", "ban-order"];
+    let others: serde_json::Map<_, _> = others
+        .iter()
+        .map(|name| ((*name).to_owned(), file(&format!("{name}.schema.json"))))
+        .collect();
+    let whole = json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": "https://weir.example/schema/proxy/openapi.json",
+        "allOf": [schema],
+        "components": components,
+        "$defs": others,
+    });
+    jsonschema::options()
+        .should_validate_formats(true)
+        .build(&whole)
+        .expect("a schema")
+}
+
+/// The answers that were compared with the document.
+struct Compared {
+    document: Value,
+    seen: BTreeSet<(String, String, String)>,
+}
+
+impl Compared {
+    fn new() -> Self {
+        Self {
+            document: file("openapi.json"),
+            seen: BTreeSet::new(),
+        }
+    }
+
+    /// The answer is one that the document describes for this path and method.
+    #[track_caller]
+    fn fits(&mut self, method: &str, path: &str, answer: &Response) -> Value {
+        let status = answer.status.to_string();
+        let method = method.to_ascii_lowercase();
+        let described = &self.document["paths"][path][&method]["responses"][&status];
+        assert!(
+            described.is_object(),
+            "{method} {path} {status}: {answer:?}"
+        );
+        let kind = answer.header("content-type").expect("a content type");
+        let kind = kind.split(';').next().expect("a type");
+        let schema = &described["content"][kind]["schema"];
+        assert!(schema.is_object(), "{method} {path} {status} {kind}");
+        let value = match kind {
+            "text/plain" => json!(answer.text()),
+            _ => answer.json(),
+        };
+        let validator = validator(&self.document, schema);
+        let errors: Vec<String> = validator
+            .iter_errors(&value)
+            .map(|error| format!("{} at {}", error, error.instance_path()))
+            .collect();
+        assert!(errors.is_empty(), "{method} {path}: {errors:#?}\n{value:#}");
+        self.seen.insert((path.to_owned(), method, status));
+        value
+    }
+}
+
+/// CONTROL-2: every operation of the OpenAPI document is served, and every answer is as described.
+#[test]
+fn the_document_describes_what_is_served() {
+    let application = Application::ok();
+    let weir = Weir::start(&application, &[ONE_PER_HOUR]);
+    let mut compared = Compared::new();
+    assert!(jsonschema::meta::is_valid(
+        &compared.document["components"]["schemas"]["Status"]
+    ));
+    weir.break_limit("203.0.113.7");
+    weir.get("/a", "198.51.100.7").expect(200);
+    let mut ask = |method: &str, path: &str, target: &str, body: Option<&str>| {
+        let answer = weir.control(method, target, body);
+        compared.fits(method, path, &answer)
+    };
+    let status = ask("GET", "/v1/status", "/v1/status", None);
+    assert_eq!(status["mode"], "enforce");
+    assert_eq!(status["bans"]["active"], 1);
+    assert_eq!(status["total"]["actions"]["rate_limited"], 1);
+    assert_eq!(status["address"], weir.address().to_string());
+    let health = ask("GET", "/v1/health", "/v1/health", None);
+    assert_eq!(health["status"], "pass");
+    let metrics = ask("GET", "/v1/metrics", "/v1/metrics", None);
+    assert!(
+        metrics
+            .as_str()
+            .expect("text")
+            .contains("waf_bans_active 1")
+    );
+    let settings = ask("GET", "/v1/settings", "/v1/settings", None);
+    assert!(!settings.to_string().contains(ADMIN_TOKEN), "{settings}");
+    let limit = settings["settings"].as_array().expect("a list").iter();
+    let limit: Vec<_> = limit.filter(|one| one["name"] == ONE_PER_HOUR.0).collect();
+    assert_eq!(limit[0]["value"], "1");
+    assert_eq!(limit[0]["origin"], "environment");
+    let clients = ask(
+        "GET",
+        "/v1/clients",
+        "/v1/clients?sort=refused&limit=1",
+        None,
+    );
+    assert_eq!(clients["clients"][0]["client"], "203.0.113.7");
+    assert!(
+        clients["clients"][0]["ban_expires"].is_string(),
+        "{clients}"
+    );
+    assert_eq!(clients["clients"].as_array().map(Vec::len), Some(1));
+    ask("GET", "/v1/clients", "/v1/clients?sort=size", None);
+    ask("GET", "/v1/clients", "/v1/clients?limit=0", None);
+    let one = "/v1/clients/{address}";
+    let client = ask("GET", one, "/v1/clients/203.0.113.7", None);
+    assert_eq!(client["bans"].as_array().map(Vec::len), Some(1));
+    ask("GET", one, "/v1/clients/192.0.2.77", None);
+    ask("GET", one, "/v1/clients/nobody", None);
+    let bans = ask("GET", "/v1/bans", "/v1/bans?active=true", None);
+    assert_eq!(bans["bans"].as_array().map(Vec::len), Some(1));
+    ask("GET", "/v1/bans", "/v1/bans?active=maybe", None);
+    let order = r#"{"netblock":"192.0.2.0/25","duration":"1h","reason":"r"}"#;
+    let ban = ask("POST", "/v1/bans", "/v1/bans", Some(order));
+    assert_eq!(ban["netblock"], "192.0.2.0/25");
+    ask("POST", "/v1/bans", "/v1/bans", Some("no JSON"));
+    ask("POST", "/v1/bans", "/v1/bans", Some(r#"{"netblock":"x"}"#));
+    ask("POST", "/v1/bans", "/v1/bans", Some(&"x".repeat(70_000)));
+    let lifted = ask("DELETE", "/v1/bans/{subject}", "/v1/bans/203.0.113.9", None);
+    assert_eq!(lifted["lifted"].as_array().map(Vec::len), Some(1));
+    ask("DELETE", "/v1/bans/{subject}", "/v1/bans/nobody", None);
+    let alerts = ask("GET", "/v1/alerts", "/v1/alerts", None);
+    assert_eq!(alerts["alerts"][0]["kind"], "ban");
+    let events = "/v1/events";
+    for target in ["/v1/clients", "/v1/alerts", events] {
+        let answer = weir.control("POST", target, Some("x"));
+        compared.fits("GET", target, &answer);
+        assert_eq!(answer.header("allow"), Some("GET"));
+    }
+    compared
+        .seen
+        .insert((events.to_owned(), "get".to_owned(), "200".to_owned()));
+    let described = compared.document["paths"]
+        .as_object()
+        .expect("paths")
+        .iter();
+    let operations = described.flat_map(|(path, of)| {
+        let methods = of.as_object().expect("methods").keys();
+        methods.map(move |method| (path.clone(), method.clone()))
+    });
+    for (path, method) in operations {
+        let good = |seen: &&(String, String, String)| {
+            (&seen.0, &seen.1) == (&path, &method) && seen.2.starts_with('2')
+        };
+        assert!(
+            compared.seen.iter().any(|seen| good(&seen)),
+            "{method} {path}"
+        );
+    }
+    let location = weir.control("POST", "/v1/bans", Some(order));
+    let location = location.header("location").expect("a location").to_owned();
+    assert_eq!(location, "/v1/bans?ip=192.0.2.0");
+}
+
+/// CONTROL-1: mode 0600 in the state directory; gone after a stop; what a kill left is replaced;
+/// one that another holds, or that is something else, stops the start; it can be elsewhere or off.
+#[test]
+fn the_socket_comes_and_goes() {
+    let application = Application::ok();
+    let state = state_dir();
+    let mut weir = Weir::start_at(application.address(), &state, &[]);
+    let path = weir.state_path("weir.sock");
+    let mode = fs::metadata(&path)
+        .expect("the socket")
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o777, 0o600);
+    weir.control("GET", "/v1/health", None).expect(200);
+    weir.kill();
+    assert!(path.exists());
+    let mut weir = Weir::start_at(application.address(), &state, &[]);
+    weir.control("GET", "/v1/health", None).expect(200);
+    // Removed by hand, it comes back.
+    fs::remove_file(&path).expect("removes it");
+    wait_until("the socket again", || path.exists());
+    wait_until("an answer", || {
+        std::os::unix::net::UnixStream::connect(&path).is_ok()
+    });
+    weir.control("GET", "/v1/health", None).expect(200);
+    weir.stop();
+    assert!(!path.exists());
+
+    let _held = UnixListener::bind(&path).expect("binds");
+    let refused = Weir::refuse(&state, &[]);
+    assert_eq!(refused.code, Some(78));
+    assert!(
+        refused.stderr.contains("is held by another service"),
+        "{refused:?}"
+    );
+    let other = state.path().join("elsewhere");
+    let weir = Weir::start_at(
+        application.address(),
+        &state,
+        &[("WAF_CONTROL_SOCKET", other.to_str().expect("a path"))],
+    );
+    assert!(other.exists());
+    drop(weir);
+    fs::remove_file(&other).expect("removes it");
+    fs::write(&other, "a note").expect("writes");
+    let refused = Weir::refuse(
+        &state,
+        &[("WAF_CONTROL_SOCKET", other.to_str().expect("a path"))],
+    );
+    assert!(
+        refused.stderr.contains("is there and is no socket"),
+        "{refused:?}"
+    );
+    let off = Weir::start_at(
+        application.address(),
+        &state,
+        &[("WAF_CONTROL_SOCKET", "off")],
+    );
+    off.get("/a", "203.0.113.7").expect(200);
+}
+
+/// CONTROL-2: an address lifts every ban that covers it, a netblock exactly its own; the slash is
+/// raw or encoded.
+#[test]
+fn an_address_lifts_all_and_a_netblock_its_own() {
+    let application = Application::ok();
+    let weir = Weir::start(&application, &[]);
+    let netblocks = [
+        "203.0.113.0/24",
+        "203.0.0.0/16",
+        "2001:db8::/32",
+        "2001:db8::/48",
+    ];
+    for netblock in netblocks {
+        weir.ban("netblock", netblock, "1h");
+    }
+    let lift = |subject: &str| {
+        let answer = weir.control("DELETE", &format!("/v1/bans/{subject}"), None);
+        let answer = answer.expect(200).json();
+        let lifted = answer["lifted"].as_array().expect("a list").clone();
+        lifted
+            .into_iter()
+            .map(|ban| ban["netblock"].clone())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(lift("203.0.113.0/25"), [json!(null); 0]);
+    assert_eq!(lift("203.0.113.0/24"), ["203.0.113.0/24"]);
+    assert_eq!(lift("203.0.113.0%2f24"), [json!(null); 0]);
+    assert_eq!(lift("2001:db8::%2F32"), ["2001:db8::/32"]);
+    weir.ban("netblock", "203.0.113.0/24", "1h");
+    assert_eq!(lift("203.0.113.9").len(), 2);
+    assert_eq!(lift("2001:db8::1"), ["2001:db8::/48"]);
+    let wrong = weir
+        .control("DELETE", "/v1/bans/203.0.113.0/33", None)
+        .expect(400);
+    assert!(wrong.text().contains("203.0.113.0/33"), "{}", wrong.text());
+}
+
+/// CONTROL-1: it answers when the operator's own address is banned, and the public port does not
+/// know its routes.
+#[test]
+fn it_stands_outside_the_checks() {
+    let application = Application::ok();
+    let weir = Weir::start(&application, &[("WAF_DENY_COUNTRIES", "")]);
+    let everything = r#"{"netblock":"0.0.0.0/0","duration":"1h","reason":"r","force":true}"#;
+    weir.control("POST", "/v1/bans", Some(everything))
+        .expect(201);
+    weir.get("/a", "198.51.100.7").expect(429);
+    for _ in 0..50 {
+        weir.control("GET", "/v1/status", None).expect(200);
+    }
+    weir.control("DELETE", "/v1/bans/0.0.0.0/0", None)
+        .expect(200);
+    weir.get("/a", "198.51.100.7").expect(200);
+    // To the public port these are paths of the application, or nothing.
+    weir.admin("GET", "/_waf/status", None).expect(404);
+    weir.admin("GET", "/_waf/events", None).expect(404);
+    weir.admin("DELETE", "/_waf/bans/0.0.0.0/0", None)
+        .expect(400);
+    weir.control("GET", "/_waf/bans", None).expect(404);
+}
+
+/// CONTROL-1: connections that say nothing are ended and bounded: those behind them are answered.
+#[test]
+fn silent_connections_give_way() {
+    let application = Application::ok();
+    let weir = Weir::start(&application, &[]);
+    let path = weir.state_path("weir.sock");
+    let mut silent: Vec<_> = (0..20).map(|_| Connection::open_unix(&path)).collect();
+    weir.control("GET", "/v1/health", None).expect(200);
+    assert!(silent.iter_mut().take(16).all(Connection::ends));
+}
+
+/// CONTROL-1: over TCP, the admin token opens everything but `/metrics`, which has its own; another
+/// `Host` than an address is turned away, and no other site is let in.
+#[test]
+fn the_admin_listener_asks_for_tokens() {
+    let application = Application::ok();
+    let weir = Weir::start(&application, &[("WAF_ADMIN_LISTEN", "127.0.0.1:0")]);
+    let log = weir.wait_for_process_log(&["listening"]);
+    let address = log["admin"]
+        .as_str()
+        .expect("an address")
+        .parse()
+        .expect("an address");
+    let admin = format!("Bearer {ADMIN_TOKEN}");
+    let metrics = format!("Bearer {METRICS_TOKEN}");
+    for (target, token, status) in [
+        ("/v1/status", &admin, 200),
+        ("/v1/bans", &admin, 200),
+        ("/v1/metrics", &admin, 200),
+        ("/metrics", &metrics, 200),
+        ("/v1/status", &metrics, 401),
+        ("/v1/health", &metrics, 401),
+        ("/v1/events", &metrics, 401),
+        ("/v1/metrics", &metrics, 401),
+        ("/metrics", &admin, 401),
+        ("/_waf/bans", &admin, 404),
+        ("/", &admin, 404),
+    ] {
+        let headers = [
+            ("Authorization", token.as_str()),
+            ("Origin", "http://a.example"),
+            ("Host", "127.0.0.1"),
+        ];
+        let answer = exchange(address, &get(target, &headers));
+        assert_eq!(answer.status, status, "{target}: {answer:?}");
+        assert_eq!(answer.header("access-control-allow-origin"), None);
+    }
+    let rebound =
+        format!("GET /v1/status HTTP/1.1\r\nHost: a.example\r\nAuthorization: {admin}\r\n\r\n");
+    let answer = exchange(address, rebound.as_bytes());
+    Compared::new().fits("GET", "/v1/status", &answer);
+    assert_eq!(answer.status, 421);
+    let order = br#"{"client":"203.0.113.7","duration":"1h","reason":"r"}"#;
+    let bans = request(
+        "POST",
+        "/v1/bans",
+        &[("Authorization", &admin), ("Host", "localhost:1")],
+        Some(order),
+    );
+    assert_eq!(exchange(address, &bans).status, 201);
+    weir.get("/a", "203.0.113.8").expect(429);
+    let refused = Weir::refuse(&state_dir(), &[("WAF_ADMIN_LISTEN", &address.to_string())]);
+    assert!(refused.stderr.contains("WAF_ADMIN_LISTEN: "), "{refused:?}");
+    assert_eq!(refused.code, Some(78));
+}
+
+/// CONTROL-2: requests and alerts come as lines while they happen; who leaves makes room.
+#[test]
+fn events_come_as_they_happen() {
+    let application = Application::ok();
+    let weir = Weir::start(&application, &[]);
+    let document = file("openapi.json");
+    let event = &document["paths"]["/v1/events"]["get"]["responses"]["200"]["content"];
+    let event = validator(&document, &event["application/x-ndjson"]["schema"]);
+    let path = weir.state_path("weir.sock");
+    for _ in 0..12 {
+        let mut connection = wait_for("a place", || {
+            let mut connection = Connection::open_unix(&path);
+            connection.send(&get("/v1/events", &[]));
+            (connection.head().expect("a head").status == 200).then_some(connection)
+        });
+        weir.get("/seen", "203.0.113.7").expect(200);
+        weir.ban("client", "198.51.100.7", "1h");
+        let mut text = String::new();
+        while !(text.contains("\"/seen\"") && text.contains("\"kind\":\"ban\"")) {
+            let chunk = connection.one_chunk().expect("a line");
+            text.push_str(&String::from_utf8(chunk).expect("UTF-8"));
+        }
+        for line in text.lines() {
+            let line = serde_json::from_str(line).expect("JSON");
+            assert!(event.is_valid(&line), "{line}");
+        }
+    }
+}
+
+/// CONTROL-1: while the service stops, health says so; then the socket is gone.
+#[test]
+fn health_tells_of_the_stop() {
+    let application = Application::ok();
+    let mut weir = Weir::start(&application, &[("WAF_SHUTDOWN_DELAY", "2s")]);
+    weir.signal("TERM");
+    let answer = wait_for("the stop in the health", || {
+        let answer = weir.control("GET", "/v1/health", None);
+        (answer.status == 503).then_some(answer)
+    });
+    let health = Compared::new().fits("GET", "/v1/health", &answer);
+    assert_eq!(health["status"], "draining");
+    weir.wait();
+    assert!(!weir.state_path("weir.sock").exists());
+}
