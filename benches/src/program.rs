@@ -169,8 +169,8 @@ fn on_path(name: &str) -> Option<PathBuf> {
         .find(|file| file.is_file())
 }
 
-/// A process of ours. When it goes out of scope it is asked to end, so that it can write what it has
-/// to write, and then made to.
+/// A process of ours. When it goes out of scope it is asked to end, so that it can write what it
+/// has to write, and then made to.
 #[derive(Debug)]
 pub struct Owned(
     /// The process.
