@@ -10,6 +10,7 @@ mod open_files;
 mod process_log;
 mod serve;
 mod signals;
+mod systemd;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

@@ -41,6 +41,7 @@ use weir_shared::threads;
 use crate::open_files;
 use crate::process_log;
 use crate::signals::{Event, Signals};
+use crate::systemd::{self, Supervisor};
 
 /// Breaks that may wait for the control plane. More at once are answered 429 and counted (LIMIT-6).
 const MAX_BREAKS: usize = 4096;
@@ -95,7 +96,10 @@ pub fn serve(loaded: Loaded, signals: &mut Signals, announce: Announce) -> Resul
     if let Announce::With(print) = announce {
         print(service.address);
     }
-    let ended = service.run(signals);
+    let mut supervisor = Supervisor::of_environment();
+    supervisor.ready();
+    let ended = service.run(signals, &mut supervisor);
+    supervisor.stopping();
     service.end(signals, ended)
 }
 
@@ -129,7 +133,7 @@ impl Service {
     ) -> Result<Self, StartError> {
         let unfit = |error: &dyn std::fmt::Display| StartError::Unfit(error.to_string());
         let clock = Clock::system();
-        let bound = Bound::new(settings.listen, settings.workers).map_err(|error| unfit(&error))?;
+        let bound = bind(&settings)?;
         let address = bound.address();
         let (files, mut start) =
             StateFiles::open(&settings.state.dir, clock.clone()).map_err(|error| unfit(&error))?;
@@ -208,16 +212,23 @@ impl Service {
     }
 
     /// Serves until a stop is asked for, or a thread ends.
-    fn run(&self, signals: &mut Signals) -> Option<threads::Ended> {
+    fn run(&self, signals: &mut Signals, supervisor: &mut Supervisor) -> Option<threads::Ended> {
         loop {
-            match signals.next() {
-                Event::Stop | Event::StopNow => return None,
-                Event::ThreadEnded(ended) => return Some(ended),
-                Event::Reload => {
+            let event = match supervisor.next_call() {
+                None => Some(signals.next()),
+                Some(due) => signals.next_until(due),
+            };
+            match event {
+                None => supervisor.call(),
+                Some(Event::Stop | Event::StopNow) => return None,
+                Some(Event::ThreadEnded(ended)) => return Some(ended),
+                Some(Event::Reload) => {
+                    supervisor.reloading();
                     self.control.reload_tokens();
                     self.log.reopen();
+                    supervisor.ready();
                 }
-                Event::Reopen => self.log.reopen(),
+                Some(Event::Reopen) => self.log.reopen(),
             }
         }
     }
@@ -369,6 +380,17 @@ impl Shared {
             headers: logged_headers(&settings.log.request_headers).into(),
         });
         Ok((log, records))
+    }
+}
+
+/// The listeners: on the socket that a supervisor passed, else on `WAF_LISTEN`.
+fn bind(settings: &Settings) -> Result<Bound, StartError> {
+    match systemd::passed_listener().map_err(StartError::Unfit)? {
+        Some(listener) => Bound::passed(listener, settings.workers).map_err(|error| {
+            StartError::Unfit(format!("the socket of LISTEN_FDS cannot be used: {error}"))
+        }),
+        None => Bound::new(settings.listen, settings.workers)
+            .map_err(|error| StartError::Unfit(error.to_string())),
     }
 }
 

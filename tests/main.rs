@@ -38,5 +38,6 @@ mod settings_start;
 mod slow_clients;
 mod state;
 mod support;
+mod systemd;
 mod upload_and_reply;
 mod websocket;

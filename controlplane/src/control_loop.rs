@@ -21,6 +21,7 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Select, TryRecvError};
 use weir_shared::clock::{Clock, Now};
 use weir_shared::handover::Respond;
+use weir_shared::pulse::Pulse;
 use weir_shared::settings::Settings;
 use weir_shared::table::ClientTable;
 use weir_shared::threads::{self, Ended};
@@ -104,7 +105,9 @@ impl Control {
     /// Runs until `ControlHandle::stop`, on a thread of its own that has the name [`THREAD`].
     pub fn run(mut self) {
         let mut panics: Vec<u64> = Vec::new();
+        let pulse = Pulse::new("the control loop");
         loop {
+            pulse.beat();
             match catch_unwind(AssertUnwindSafe(|| self.turn(TICK))) {
                 Ok(Flow::Go) => {}
                 Ok(Flow::Stop) => break,

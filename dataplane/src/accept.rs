@@ -16,6 +16,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use weir_shared::client::{Client, fold};
 use weir_shared::netblock::Netblock;
+use weir_shared::pulse::Pulse;
 use weir_shared::threads::Alive;
 use weir_shared::totals::ConnectionError;
 
@@ -213,10 +214,12 @@ impl Acceptor {
     async fn tick(self: Rc<Self>) {
         // A panic in here would end this task alone, and every deadline of the worker with it.
         let _alive = Alive::new("the tick of a worker");
+        let pulse = Pulse::new("a worker");
         let mut interval = tokio::time::interval(TICK);
         interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             interval.tick().await;
+            pulse.beat();
             self.worker.clock.tick();
             self.sweep();
             self.worker.pool.sweep();

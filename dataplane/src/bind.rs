@@ -49,6 +49,25 @@ impl Bound {
         Ok(Self { listeners, address })
     }
 
+    /// Takes a socket that listens already, for all workers: a supervisor passed it (RESTART-2).
+    ///
+    /// # Errors
+    /// The system refused to share or to set it.
+    pub fn passed(listener: TcpListener, workers: usize) -> io::Result<Self> {
+        let socket = Socket::from(listener);
+        set_options(&socket)?;
+        let first = TcpListener::from(socket);
+        let address = first.local_addr()?;
+        let others = (1..workers).map(|_| first.try_clone());
+        let others: Vec<TcpListener> = others.collect::<io::Result<_>>()?;
+        let listeners = std::iter::once(first).chain(others);
+        let listeners = listeners.map(|listener| (listener, WorkerCounters::default()));
+        Ok(Self {
+            listeners: listeners.collect(),
+            address,
+        })
+    }
+
     /// The address, with the port that the system chose where none was given.
     pub const fn address(&self) -> SocketAddr {
         self.address
@@ -73,13 +92,17 @@ fn listener(address: SocketAddr, reuse_port: bool) -> io::Result<TcpListener> {
     )?;
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(reuse_port)?;
-    socket.set_nonblocking(true)?;
-    // A connection has these options from its listener, without a system call of its own.
-    socket.set_tcp_keepalive(&tcp_keepalive())?;
-    socket.set_tcp_nodelay(true)?;
+    set_options(&socket)?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
     Ok(socket.into())
+}
+
+fn set_options(socket: &Socket) -> io::Result<()> {
+    socket.set_nonblocking(true)?;
+    // A connection has these options from its listener, without a system call of its own.
+    socket.set_tcp_keepalive(&tcp_keepalive())?;
+    socket.set_tcp_nodelay(true)
 }
 
 #[cfg(test)]

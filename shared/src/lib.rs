@@ -20,6 +20,7 @@ pub mod escalation;
 pub mod lookup;
 pub mod netblock;
 pub mod path;
+pub mod pulse;
 pub mod settings;
 pub mod threads;
 pub mod units;

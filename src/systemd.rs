@@ -1,0 +1,105 @@
+//! What systemd, or a supervisor that speaks as it does, is told, and the sockets that it passes
+//! (RESTART-2; sd_notify(3), sd_listen_fds(3)). Without one, nothing of this does anything.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "the process itself, at the edge: no test turns its clock"
+)]
+
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
+
+use listenfd::ListenFd;
+use sd_notify::NotifyState;
+use weir_shared::pulse;
+
+/// Tells the supervisor how the service is.
+pub struct Supervisor {
+    watchdog: Option<Watchdog>,
+}
+
+/// The supervisor restarts a service that does not call in time.
+struct Watchdog {
+    every: Duration,
+    next: Instant,
+}
+
+impl Supervisor {
+    /// The supervisor that the environment names (`NOTIFY_SOCKET`, `WATCHDOG_USEC`), if any.
+    pub fn of_environment() -> Self {
+        let watchdog = sd_notify::watchdog_enabled().map(|within| Watchdog {
+            // Half of the time, as sd_watchdog_enabled(3) advises.
+            every: within / 2,
+            next: Instant::now(),
+        });
+        Self { watchdog }
+    }
+
+    /// Requests are served.
+    pub fn ready(&self) {
+        tell(&[NotifyState::MainPid(std::process::id()), NotifyState::Ready]);
+    }
+
+    /// Files are read again; [`Self::ready`] follows.
+    pub fn reloading(&self) {
+        match NotifyState::monotonic_usec_now() {
+            Ok(now) => tell(&[NotifyState::Reloading, now]),
+            Err(_) => tell(&[NotifyState::Reloading]),
+        }
+    }
+
+    /// The service is on its way to its end.
+    pub fn stopping(&self) {
+        tell(&[NotifyState::Stopping]);
+    }
+
+    /// When [`Self::call`] is due; none without a watchdog.
+    pub fn next_call(&self) -> Option<Instant> {
+        self.watchdog.as_ref().map(|watchdog| watchdog.next)
+    }
+
+    /// Calls the watchdog, if every loop of the service has come round since the last call.
+    pub fn call(&mut self) {
+        let Some(watchdog) = &mut self.watchdog else {
+            return;
+        };
+        watchdog.next = Instant::now() + watchdog.every;
+        let still = pulse::still();
+        if still.is_empty() {
+            tell(&[NotifyState::Watchdog]);
+        } else {
+            tracing::error!(
+                "{} hangs: the watchdog is not called and may restart the service",
+                still.join(", ")
+            );
+        }
+    }
+}
+
+/// A supervisor that does not listen is no reason to stop.
+fn tell(state: &[NotifyState]) {
+    if let Err(error) = sd_notify::notify(state) {
+        tracing::warn!("the supervisor cannot be told (NOTIFY_SOCKET): {error}");
+    }
+}
+
+/// The listening socket that was passed in (`LISTEN_FDS`, `LISTEN_PID`), which takes the place of
+/// `WAF_LISTEN`.
+///
+/// # Errors
+/// One sentence: what was passed cannot be used.
+pub fn passed_listener() -> Result<Option<TcpListener>, String> {
+    let mut passed = ListenFd::from_env();
+    let count = passed.len();
+    if count == 0 {
+        return Ok(None);
+    }
+    let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
+    if count > 1 {
+        return Err(format!(
+            "LISTEN_FDS={count} ({names}): one listening socket is expected"
+        ));
+    }
+    passed.take_tcp_listener(0).map_err(|error| {
+        format!("LISTEN_FDS=1 ({names}): a listening TCP socket is expected: {error}")
+    })
+}

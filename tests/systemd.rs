@@ -1,0 +1,171 @@
+//! What a supervisor is told, and the socket that it passes (RESTART-2), with systemd's own
+//! protocols and without systemd.
+
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixDatagram;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::support::application::Application;
+use crate::support::raw_client::{Connection, exchange, get};
+use crate::support::wait_for;
+use crate::support::weir::{StateDir, state_dir};
+
+/// A service under a supervisor.
+struct Supervised {
+    child: Child,
+    /// Where it listens.
+    address: SocketAddr,
+    told: UnixDatagram,
+    _taken: TcpListener,
+    _state: StateDir,
+}
+
+impl Supervised {
+    /// Starts it on `listener`, passed as the first descriptor after the standard ones.
+    #[track_caller]
+    fn start(application: &Application, listener: &TcpListener, settings: &[(&str, &str)]) -> Self {
+        let state = state_dir();
+        let socket = state.path().join("notify");
+        let told = UnixDatagram::bind(&socket).expect("the supervisor's socket");
+        told.set_read_timeout(Some(Duration::from_secs(20)))
+            .expect("a time-out");
+        let taken = self::listener();
+        let passed = OwnedFd::from(listener.try_clone().expect("a second descriptor"));
+        let child = Command::new("/bin/sh")
+            .args(["-c", "exec 3<&0 0</dev/null; LISTEN_PID=$$ exec \"$0\""])
+            .arg(env!("CARGO_BIN_EXE_weir"))
+            .env_clear()
+            .env("LISTEN_FDS", "1")
+            .env("LISTEN_FDNAMES", "weir.socket")
+            .env("NOTIFY_SOCKET", &socket)
+            .env("WAF_UPSTREAM", format!("http://{}", application.address()))
+            .env("WAF_STATE_DIR", state.path())
+            .env("WAF_LOOKUP_SOURCE", "off")
+            // Taken already: it must not be bound.
+            .env(
+                "WAF_LISTEN",
+                taken.local_addr().expect("its address").to_string(),
+            )
+            .envs(settings.iter().copied())
+            .stdin(Stdio::from(passed))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the binary runs");
+        Self {
+            child,
+            address: listener.local_addr().expect("its address"),
+            told,
+            _taken: taken,
+            _state: state,
+        }
+    }
+
+    /// The next message to the supervisor.
+    #[track_caller]
+    fn told(&self) -> String {
+        let mut bytes = [0; 4096];
+        let count = self.told.recv(&mut bytes).expect("a message");
+        String::from_utf8_lossy(&bytes[..count]).into_owned()
+    }
+
+    #[track_caller]
+    fn signal(&self, signal: Signal) {
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        kill_process(pid.expect("a process"), signal).expect("it is there");
+    }
+
+    /// Waits until it has ended well.
+    #[track_caller]
+    fn ends(&mut self) {
+        let status = wait_for("the end", || self.child.try_wait().expect("a child"));
+        assert!(status.success(), "{status}");
+    }
+}
+
+impl Drop for Supervised {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn listener() -> TcpListener {
+    TcpListener::bind("127.0.0.1:0").expect("a port")
+}
+
+/// RESTART-2: READY once requests are served, RELOADING and READY around a reload, STOPPING at the
+/// end; each with what systemd wants beside it.
+#[test]
+fn the_supervisor_is_told() {
+    let (application, listener) = (Application::ok(), listener());
+    let mut service = Supervised::start(&application, &listener, &[("WAF_WORKERS", "2")]);
+    let ready = format!("MAINPID={}\nREADY=1", service.child.id());
+    assert_eq!(service.told().trim_end(), ready);
+    exchange(service.address, &get("/", &[])).expect(200);
+    service.signal(Signal::HUP);
+    let reloading = service.told();
+    assert!(
+        reloading.starts_with("RELOADING=1\nMONOTONIC_USEC="),
+        "{reloading}"
+    );
+    assert_eq!(service.told().trim_end(), ready);
+    service.signal(Signal::TERM);
+    assert_eq!(service.told().trim_end(), "STOPPING=1");
+    service.ends();
+}
+
+/// RESTART-2: a watchdog is called in time, again and again.
+#[test]
+fn the_watchdog_is_called() {
+    let (application, listener) = (Application::ok(), listener());
+    let service = Supervised::start(&application, &listener, &[("WATCHDOG_USEC", "2000000")]);
+    assert!(service.told().contains("READY=1"));
+    for _ in 0..3 {
+        assert_eq!(service.told().trim_end(), "WATCHDOG=1");
+    }
+}
+
+/// RESTART-2: the socket stays with the supervisor: a connection made while nobody serves waits for
+/// the next service, and is answered by it.
+#[test]
+fn a_restart_behind_a_passed_socket_refuses_no_connection() {
+    let (application, listener) = (Application::ok(), listener());
+    let mut first = Supervised::start(&application, &listener, &[]);
+    assert!(first.told().contains("READY=1"));
+    exchange(first.address, &get("/first", &[])).expect(200);
+    first.signal(Signal::TERM);
+    first.ends();
+    let mut waiting = Connection::open(first.address);
+    waiting.send(&get("/second", &[]));
+    let _second = Supervised::start(&application, &listener, &[]);
+    waiting.response().expect(200);
+}
+
+/// RESTART-2: what is no listening socket stops the start with one sentence.
+#[test]
+fn what_is_no_socket_stops_the_start() {
+    let state = state_dir();
+    let output = Command::new("/bin/sh")
+        .args(["-c", "exec 3</dev/null; LISTEN_PID=$$ exec \"$0\""])
+        .arg(env!("CARGO_BIN_EXE_weir"))
+        .env_clear()
+        .env("LISTEN_FDS", "1")
+        .env("LISTEN_FDNAMES", "weir.socket")
+        .env("WAF_UPSTREAM", "http://127.0.0.1:9")
+        .env("WAF_STATE_DIR", state.path())
+        .env("WAF_LOOKUP_SOURCE", "off")
+        .output()
+        .expect("the binary runs");
+    assert_eq!(output.status.code(), Some(78));
+    let said = String::from_utf8_lossy(&output.stderr);
+    let line = said.lines().last().unwrap_or_default();
+    assert!(
+        line.starts_with("weir: LISTEN_FDS=1 (weir.socket): a listening TCP socket is expected: "),
+        "{said}"
+    );
+}
