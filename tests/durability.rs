@@ -1,5 +1,6 @@
-//! State that outlives everything: kills, full and read-only disks, a directory that goes away, every way of saving
-//! (STATE-2, STATE-3, STATE-5, STATE-7). Hostile contents are `hostile_files.rs`, full tables `full_files.rs`.
+//! State that outlives everything: kills, full and read-only disks, a directory that goes away,
+//! every way of saving (STATE-2, STATE-3, STATE-5, STATE-7). Hostile contents are
+//! `hostile_files.rs`, full tables `full_files.rs`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,8 +22,8 @@ use crate::support::weir::{
     ADMIN, ADMIN_TOKEN, EXEMPT, ONE_PER_HOUR, StateDir, Weir, pretty, state_dir, state_dir_on_disk,
 };
 
-/// STATE-2: killed at random moments under breaks, admin bans, lifts and edits, the next start succeeds every time, every
-/// acknowledged admin ban and lift is there, and no file is partial.
+/// STATE-2: killed at random moments under breaks, admin bans, lifts and edits, the next start
+/// succeeds every time, every acknowledged admin ban and lift is there, and no file is partial.
 #[test]
 fn kills_at_random_moments_lose_nothing() {
     kills(40, 0x5eed_0001);
@@ -35,9 +36,10 @@ fn two_hundred_kills_lose_nothing() {
     kills(200, 0x5eed_0002);
 }
 
-/// STATE-2, STATE-4: a copy from before an acknowledged ban is saved over bans.json, and the service is killed before it
-/// looks: the next start takes the copy in as the running service would. Lifts made since stay, entries of the copy count,
-/// what it was meant to take out is gone. A file that somebody removed is an empty one.
+/// STATE-2, STATE-4: a copy from before an acknowledged ban is saved over bans.json, and the
+/// service is killed before it looks: the next start takes the copy in as the running service
+/// would. Lifts made since stay, entries of the copy count, what it was meant to take out is gone.
+/// A file that somebody removed is an empty one.
 #[test]
 fn a_stale_copy_and_a_kill_lose_no_acknowledged_ban() {
     let application = Application::ok();
@@ -96,15 +98,17 @@ fn a_stale_copy_and_a_kill_lose_no_acknowledged_ban() {
     assert_eq!(netblocks(&weir).len(), 3);
 }
 
-/// STATE-7, STATE-2: where files may not grow, requests go on, nothing on disk is lost, answers say `"persisted": false`,
-/// errors are counted and logged, and once there is room everything is written.
+/// STATE-7, STATE-2: where files may not grow, requests go on, nothing on disk is lost, answers say
+/// `"persisted": false`, errors are counted and logged, and once there is room everything is
+/// written.
 #[test]
 fn a_file_size_limit_stops_no_request() {
     let state = state_dir();
     outage(&state, limit_files);
 }
 
-/// STATE-7: what could not be written is tried again by itself: nothing else has to happen, no interval to pass.
+/// STATE-7: what could not be written is tried again by itself: nothing else has to happen, no
+/// interval to pass.
 #[test]
 fn a_failed_write_is_tried_again() {
     let application = Application::ok();
@@ -146,7 +150,8 @@ fn a_read_only_disk_stops_no_request() {
     });
 }
 
-/// STATE-7: a directory that is removed while the service runs is made anew, with everything in it, and still locked.
+/// STATE-7: a directory that is removed while the service runs is made anew, with everything in it,
+/// and still locked.
 #[test]
 fn a_removed_directory_is_made_anew() {
     let application = Application::ok();
@@ -185,7 +190,8 @@ fn a_removed_directory_is_made_anew() {
     traffic.finish();
 }
 
-/// STATE-3: an edit is seen whatever way it is saved, with the programs that people use; each in force, none set aside.
+/// STATE-3: an edit is seen whatever way it is saved, with the programs that people use; each in
+/// force, none set aside.
 #[test]
 fn every_way_of_saving_is_seen() {
     let application = Application::ok();
@@ -312,8 +318,8 @@ fn vim_saves_are_seen() {
     );
 }
 
-/// STATE-3, STATE-5: a ban that is made in the middle of a slow save waits for its end: half a file is not set aside while
-/// somebody still writes to it.
+/// STATE-3, STATE-5: a ban that is made in the middle of a slow save waits for its end: half a file
+/// is not set aside while somebody still writes to it.
 #[test]
 fn a_write_waits_for_the_end_of_a_save() {
     let application = Application::ok();
@@ -340,7 +346,8 @@ fn a_write_waits_for_the_end_of_a_save() {
     assert!(!weir.state_path("bans.json.bad").exists());
 }
 
-/// STATE-5: bad edits are set aside one after the other, the newest as `.bad`; what was held stays in force and in the file.
+/// STATE-5: bad edits are set aside one after the other, the newest as `.bad`; what was held stays
+/// in force and in the file.
 #[test]
 fn bad_edits_are_kept_in_a_row() {
     let application = Application::ok();
@@ -348,7 +355,8 @@ fn bad_edits_are_kept_in_a_row() {
     weir.ban("netblock", "203.0.113.0/24", "1h");
     for bad in ["first", "second"] {
         fs::write(weir.state_path("bans.json"), bad).expect("writes");
-        // A ban made now has to wait for the file to settle, or it would write over a save in progress.
+        // A ban made now has to wait for the file to settle, or it would write over a save in
+        // progress.
         let answer = post_ban(&weir, &format!("10.0.0.{}/32", bad.len()));
         assert_eq!(answer.get("persisted"), None, "{answer}");
     }
@@ -394,7 +402,8 @@ fn kills(rounds: usize, seed: u64) {
             .count();
         let (address, directory) = (weir.address(), state.path().to_owned());
         let killed = AtomicBool::new(false);
-        // A write waits for an edit to settle, so rounds with edits acknowledge little and last longer.
+        // A write waits for an edit to settle, so rounds with edits acknowledge little and last
+        // longer.
         let (edits, span_us) = if round.is_multiple_of(3) {
             (3, 400_000)
         } else {
@@ -589,7 +598,8 @@ fn outage(state: &StateDir, mut disk: impl FnMut(&Weir, bool)) {
         weir.wait_for_process_log(&["INFO", file, "written again"]);
     }
     assert!(writes(&weir, "bans.json", "ok") > written);
-    // One try for each answer that waited, and its own: a second after the first, then two, then four.
+    // One try for each answer that waited, and its own: a second after the first, then two, then
+    // four.
     let own = (lasted.as_secs_f64() + 1.0).log2().floor();
     assert!(
         errors <= 2.0 + own,

@@ -112,8 +112,8 @@ fn ended(weir: &Weir, target: &str) -> (String, Value) {
     (action, line["status"].clone())
 }
 
-/// CONN-7: a body that comes too slowly is answered 408, an answer that is not read ends; a slow and
-/// steady reader, a slow application and a WebSocket do not.
+/// CONN-7: a body that comes too slowly is answered 408, an answer that is not read ends; a slow
+/// and steady reader, a slow application and a WebSocket do not.
 #[test]
 #[ignore = "long; .ci/run runs it"]
 fn who_is_slower_than_the_least_rate_is_cut() {

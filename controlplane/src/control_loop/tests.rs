@@ -46,8 +46,8 @@ fn a_batch_of_breaks_is_published_once_and_then_reset() {
     assert_eq!(rig.control.bans.ledger().all().len(), 2);
 }
 
-/// LIMIT-6, ADMIN-2: several admin bans of one turn are published together and gathered once for the
-/// disk; once it has them they are answered.
+/// LIMIT-6, ADMIN-2: several admin bans of one turn are published together and gathered once for
+/// the disk; once it has them they are answered.
 #[test]
 fn the_admin_bans_of_a_turn_are_published_once() {
     let mut rig = Rig::new(settings());
@@ -561,8 +561,8 @@ fn breaks_that_wait_at_the_stop_are_written() {
     });
 }
 
-/// ALIVE-2: a loop that panics again and again says so at once, writes all state files with the bans
-/// that were made, and ends.
+/// ALIVE-2: a loop that panics again and again says so at once, writes all state files with the
+/// bans that were made, and ends.
 #[test]
 fn a_loop_that_panics_again_and_again_writes_the_files_and_ends() {
     let (told, ends) = unbounded();

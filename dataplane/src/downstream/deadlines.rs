@@ -193,8 +193,8 @@ impl Deadlines {
         is_due
     }
 
-    /// A write went on, by so many bytes. A response may have ended for the request before its last bytes were
-    /// written: the time to be idle begins with them (CONN-5).
+    /// A write went on, by so many bytes. A response may have ended for the request before its last
+    /// bytes were written: the time to be idle begins with them (CONN-5).
     pub fn wrote(&self, now_ns: u64, bytes: u64) {
         self.write.set(NEVER);
         self.retry.set(NEVER);

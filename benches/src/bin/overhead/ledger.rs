@@ -114,7 +114,8 @@ fn edit(weir: &Running, path: &Path, document: &Value) -> Result<f64> {
     std::fs::write(&aside, serde_json::to_string_pretty(document)?)?;
     std::fs::rename(&aside, path)?;
     let began = Instant::now();
-    // It counts as taken before the control loop has it: the answers after that are those it delays.
+    // It counts as taken before the control loop has it: the answers after that are those it
+    // delays.
     let mut after = 0;
     longest(weir.address, |_| {
         if began.elapsed() > PATIENCE {
