@@ -22,6 +22,7 @@ mod clients;
 pub mod control;
 mod control_loop;
 mod events;
+mod file_watch;
 mod files;
 mod json;
 mod line_limit;

@@ -6,33 +6,24 @@
 //! under a map ends the process. A replacement that cannot be used changes nothing; it is logged,
 //! counted and alerted once.
 
-use std::collections::HashSet;
 use std::net::IpAddr;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
 use ahash::RandomState;
 use arc_swap::ArcSwap;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use maxminddb::MaxMindDbError;
-use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 use weir_shared::clock::Clock;
 use weir_shared::lookup::Lookup;
 
 use super::answer;
 use super::database::{Database, FileError, Record};
+use crate::file_watch::FileWatch;
 
-/// A change is read once the file has lain still for this long (LOOKUP-5).
-pub(super) const SETTLE: Duration = Duration::from_secs(2);
-/// How often the files are looked at where no event tells of a change.
-const POLL: Duration = Duration::from_secs(2);
 /// Replacements that may wait to be told: one every few seconds at most.
 const FAULTS: usize = 16;
-/// How often while a change settles.
-const TICK: Duration = Duration::from_millis(200);
 /// Answers that are kept, about as many as there are clients: so many groups of so many.
 const GROUPS: usize = 1 << 12;
 const GROUP: usize = 4;
@@ -157,10 +148,6 @@ impl Databases {
 
     /// Watches the files on a thread of its own, for as long as the process lives. `replaced` is
     /// called after each successful reading.
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "a thread of its own, at the edge"
-    )]
     pub(super) fn watch(
         self: &Arc<Self>,
         clock: Clock,
@@ -168,124 +155,16 @@ impl Databases {
     ) -> std::io::Result<()> {
         let databases = Arc::clone(self);
         // Before the thread starts: a change right after the start must not be missed.
-        let mut watching = Watching::new(stamps(&self.paths));
-        let (wake, woken) = bounded(1);
-        let watcher = watcher(&self.paths, wake);
+        let mut watch = FileWatch::start(&self.paths, "the lookup databases");
         weir_shared::threads::spawn("weir-lookup-file", move || {
-            let _watcher = watcher;
             loop {
-                wait(&woken, watching.pause());
-                if watching.is_due(stamps(&databases.paths), Instant::now())
-                    && databases.replace(&clock)
-                {
+                watch.wait_for_change();
+                if databases.replace(&clock) {
                     replaced();
                 }
             }
         })
         .map(drop)
-    }
-}
-
-fn wait(woken: &Receiver<()>, pause: Duration) {
-    if let Err(crossbeam_channel::RecvTimeoutError::Disconnected) = woken.recv_timeout(pause) {
-        // The watcher is gone with its thread; the poll goes on.
-        std::thread::sleep(pause);
-    }
-}
-
-/// Watches the directories, because files are replaced by rename.
-fn watcher(paths: &[PathBuf], wake: crossbeam_channel::Sender<()>) -> Option<RecommendedWatcher> {
-    let handler = move |event: notify::Result<notify::Event>| {
-        // An error is an overflow: something happened, nobody knows what. Our own reads are no
-        // news.
-        if !event.is_ok_and(|event| matches!(event.kind, EventKind::Access(_))) {
-            // Full means that the thread is to wake already.
-            let _ = wake.try_send(());
-        }
-    };
-    let directories: HashSet<&Path> = paths
-        .iter()
-        .map(|path| match path.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent,
-            _ => Path::new("."),
-        })
-        .collect();
-    let watcher = notify::recommended_watcher(handler).and_then(|mut watcher| {
-        for directory in directories {
-            watcher.watch(directory, RecursiveMode::NonRecursive)?;
-        }
-        Ok(watcher)
-    });
-    watcher
-        .inspect_err(|error| {
-            tracing::warn!(
-                "changes of the lookup databases are looked for every {} seconds only: {error}",
-                POLL.as_secs()
-            );
-        })
-        .ok()
-}
-
-/// What tells one state of a file from another; none while there is no file.
-type Stamp = Option<(u64, u64, u64, i64, i64, i64, i64)>;
-
-fn stamps(paths: &[PathBuf]) -> Vec<Stamp> {
-    let stamp = |path: &PathBuf| {
-        let meta = std::fs::metadata(path).ok()?;
-        Some((
-            meta.dev(),
-            meta.ino(),
-            meta.size(),
-            meta.mtime(),
-            meta.mtime_nsec(),
-            meta.ctime(),
-            meta.ctime_nsec(),
-        ))
-    };
-    paths.iter().map(stamp).collect()
-}
-
-/// When a change is due to be read: pure, but for the instants it is given.
-struct Watching {
-    /// The state that was read, or tried, last.
-    known: Vec<Stamp>,
-    /// The latest other state, and since when.
-    changed: Option<(Vec<Stamp>, Instant)>,
-}
-
-impl Watching {
-    fn new(known: Vec<Stamp>) -> Self {
-        Self {
-            known,
-            changed: None,
-        }
-    }
-
-    fn pause(&self) -> Duration {
-        if self.changed.is_some() { TICK } else { POLL }
-    }
-
-    /// Whether the files changed and have lain still since for [`SETTLE`]. A state is due once,
-    /// good or bad.
-    fn is_due(&mut self, now_stamps: Vec<Stamp>, now: Instant) -> bool {
-        if now_stamps == self.known {
-            self.changed = None;
-            return false;
-        }
-        match &self.changed {
-            Some((stamps, since)) if *stamps == now_stamps => {
-                let due = now.saturating_duration_since(*since) >= SETTLE;
-                if due {
-                    self.known = now_stamps;
-                    self.changed = None;
-                }
-                due
-            }
-            _ => {
-                self.changed = Some((now_stamps, now));
-                false
-            }
-        }
     }
 }
 

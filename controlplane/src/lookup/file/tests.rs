@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use std::fs::File;
+use std::path::Path;
 
 use super::*;
 
@@ -177,34 +178,6 @@ proptest! {
         }
     }
 }
-
-/// LOOKUP-5: a change is due 2 seconds after the last of it, once, whether it was good or bad; a
-/// change that is taken back is none.
-#[test]
-fn a_change_is_due_after_two_still_seconds() {
-    let (one, two, three) = (
-        vec![Some((1, 1, 1, 1, 1, 1, 1))],
-        vec![Some((1, 1, 2, 1, 1, 1, 1))],
-        vec![None],
-    );
-    let start = Instant::now();
-    let at = |ms| start + Duration::from_millis(ms);
-    let mut watching = Watching::new(one.clone());
-    assert!(!watching.is_due(one.clone(), at(0)));
-    assert_eq!(watching.pause(), POLL);
-    assert!(!watching.is_due(two.clone(), at(100)));
-    assert_eq!(watching.pause(), TICK);
-    assert!(!watching.is_due(three.clone(), at(1500)));
-    assert!(!watching.is_due(two.clone(), at(2000)));
-    assert!(!watching.is_due(two.clone(), at(3999)));
-    assert!(watching.is_due(two.clone(), at(4000)));
-    assert!(!watching.is_due(two.clone(), at(9000)));
-    assert!(!watching.is_due(three.clone(), at(10_000)));
-    assert!(!watching.is_due(two, at(11_000)));
-    assert!(!watching.is_due(three.clone(), at(12_000)));
-    assert!(watching.is_due(three, at(14_000)));
-}
-
 /// LOOKUP-5: a bad replacement is counted and changes nothing; a good one is taken, an earlier
 /// build too.
 #[test]
