@@ -27,6 +27,7 @@ use weir_controlplane::lookup::Lookups;
 use weir_controlplane::request_log::RequestLog;
 use weir_controlplane::{
     About, CONTROL_THREAD, Control, ControlHandle, Events, Feeds, StartState, StateFiles, Wiring,
+    refusal_page,
 };
 use weir_dataplane::clients::table::Table;
 use weir_dataplane::{Bound, Counting, DataPlane, Parts, Records, Stop};
@@ -135,6 +136,8 @@ impl Service {
         let clock = Clock::system();
         let bound = bind(&settings)?;
         let address = bound.address();
+        let refusal_page = refusal_page::open(settings.bans.refusal_page.as_deref())
+            .map_err(|error| unfit(&error))?;
         let (files, mut start) =
             StateFiles::open(&settings.state.dir, clock.clone()).map_err(|error| unfit(&error))?;
         let listeners = Listeners::bind(&settings).map_err(|error| unfit(&error))?;
@@ -177,6 +180,7 @@ impl Service {
                 clock: shared.clock,
                 table: shared.table,
                 snapshots: shared.snapshots,
+                refusal_page,
                 breaks: breaks_up,
                 records,
                 finished: settings.anomalies.is_on().then_some(finished_up),

@@ -32,6 +32,7 @@ mod metrics;
 mod nginx_application;
 mod observe;
 mod prometheus;
+mod refusals;
 mod rules;
 mod schemas;
 mod settings_start;

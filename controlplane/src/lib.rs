@@ -31,6 +31,7 @@ mod metrics;
 pub mod offline;
 mod origins;
 mod recent;
+pub mod refusal_page;
 pub mod request_log;
 mod state;
 #[cfg(test)]

@@ -9,6 +9,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::HeaderValue;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use weir_shared::totals::ConnectionError;
@@ -29,11 +30,11 @@ const LINGER_BYTES: usize = 1024 * 1024;
 /// Time that a lingering close waits at most.
 const LINGER: Duration = Duration::from_secs(2);
 
-const REQUEST_TIMEOUT: &[u8] =
-    b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+const REQUEST_TIMEOUT: &str =
+    "HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n";
 
-const PANICKED: &[u8] =
-    b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+const PANICKED: &str =
+    "HTTP/1.1 500 Internal Server Error\r\ncontent-length: 0\r\nconnection: close\r\n";
 
 /// Serves one connection to its end. hyper has it while something is under way; in between no more
 /// is held than the socket (CONN-1).
@@ -163,15 +164,16 @@ async fn cut(worker: &Worker, downstream: &Downstream, ending: Ending) {
         Ending::HeadTimeout => {
             let kind = ConnectionError::HeadTimeout;
             worker.counters.connection_error(kind);
-            Some(REQUEST_TIMEOUT)
+            Some(response(REQUEST_TIMEOUT, None))
         }
         Ending::TooSlow => {
             worker.counters.connection_error(ConnectionError::TooSlow);
-            (!downstream.is_answering()).then_some(REQUEST_TIMEOUT)
+            (!downstream.is_answering())
+                .then(|| response(REQUEST_TIMEOUT, downstream.cut_request()))
         }
         Ending::Panicked => {
             worker.counters.connection_error(ConnectionError::Panic);
-            (!downstream.is_answering()).then_some(PANICKED)
+            (!downstream.is_answering()).then(|| response(PANICKED, downstream.cut_request()))
         }
         Ending::No
         | Ending::Drain
@@ -181,9 +183,21 @@ async fn cut(worker: &Worker, downstream: &Downstream, ending: Ending) {
         | Ending::Abort => return,
     };
     if let Some(response) = response {
-        downstream.write_at_once(response);
+        downstream.write_at_once(&response);
     }
     linger(downstream).await;
+}
+
+/// A response with the id of the request that it answers (TELL-1).
+fn response(head: &str, request_id: Option<&HeaderValue>) -> Vec<u8> {
+    let mut response = head.as_bytes().to_vec();
+    if let Some(id) = request_id {
+        response.extend_from_slice(b"x-request-id: ");
+        response.extend_from_slice(id.as_bytes());
+        response.extend_from_slice(b"\r\n");
+    }
+    response.extend_from_slice(b"\r\n");
+    response
 }
 
 /// Counts what hyper could not take for a request; true where it answered with 400, 414 or 431.

@@ -168,7 +168,7 @@ fn forwarded_for(element: &[u8]) -> &[u8] {
 }
 
 /// A trusted proxy's id, if it is one: visible ASCII, not too long.
-fn request_id(headers: &HeaderMap) -> Option<HeaderValue> {
+pub fn request_id(headers: &HeaderMap) -> Option<HeaderValue> {
     let value = headers.get(X_REQUEST_ID)?;
     let bytes = value.as_bytes();
     let fine = !bytes.is_empty()

@@ -195,6 +195,14 @@ impl Refusal {
         }
     }
 
+    /// Whether it is a matter of time (TELL-1).
+    pub const fn waits(self) -> bool {
+        match self {
+            Self::Banned { .. } | Self::RateLimited { .. } => true,
+            Self::DeniedNet | Self::DeniedCountry | Self::BodyTooLarge => false,
+        }
+    }
+
     /// The action that the log, the metrics and the history are told.
     pub const fn action(self) -> Action {
         match self {

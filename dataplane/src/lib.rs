@@ -17,8 +17,8 @@
 //! - `ladder`: every check, in order, pure. `clients`: the client table.
 //! - `upstream`: a request is sent to the application, and sent again where that is safe.
 //! - `downstream`: the client's socket, its deadlines, the state of its upload.
-//! - `headers`, `trailers`, `problem`, `rate_limit`, `events`, `counters`, `request_id`,
-//!   `clock`: what the others are made of.
+//! - `headers`, `trailers`, `problem`, `negotiation`, `rate_limit`, `events`, `counters`,
+//!   `request_id`, `clock`: what the others are made of.
 #![cfg_attr(
     test,
     allow(
@@ -47,6 +47,7 @@ pub mod http1;
 pub mod identity;
 mod keepalive;
 pub mod ladder;
+mod negotiation;
 mod outcome;
 mod own;
 mod plane;

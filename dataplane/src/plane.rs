@@ -209,6 +209,7 @@ mod tests {
             clock: Clock::system(),
             table,
             snapshots: Arc::default(),
+            refusal_page: Arc::default(),
             breaks,
             records: None,
             finished: None,

@@ -2,52 +2,60 @@
 //! by `Action` and the ban response; this file gives it a body.
 
 use bytes::Bytes;
-use http::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, RETRY_AFTER};
+use http::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use http_body_util::Full;
-use weir_shared::units::retry_after_seconds;
 
 /// A response that is written whole.
 pub type Own = Response<Full<Bytes>>;
 
-const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
-const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
+pub const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
+pub const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
 const HEALTH_JSON: HeaderValue = HeaderValue::from_static("application/health+json");
 const CLOSE: HeaderValue = HeaderValue::from_static("close");
 
-/// A problem document (RFC 9457) that says no more than the status. Refusals are many: the bodies
-/// of the two usual ones are made once, and the request's id stays in the log.
-pub fn problem(status: StatusCode) -> Own {
-    let body = match status {
-        StatusCode::TOO_MANY_REQUESTS => Bytes::from_static(
-            br#"{"type":"about:blank","title":"Too Many Requests","status":429}"#,
-        ),
-        StatusCode::FORBIDDEN => {
-            Bytes::from_static(br#"{"type":"about:blank","title":"Forbidden","status":403}"#)
+/// 400 for what was no request: it has no id (TELL-1).
+pub fn bad_request() -> Own {
+    let status = StatusCode::BAD_REQUEST;
+    response(status, PROBLEM_JSON, document(status, None, None).into())
+}
+
+/// A problem document (RFC 9457) that says no more than the status and the request's id.
+pub fn problem(status: StatusCode, request_id: &HeaderValue) -> Own {
+    let body = document(status, None, Some(request_id));
+    response(status, PROBLEM_JSON, body.into())
+}
+
+/// The document of a status. `detail` is plain text of ours: nothing in it needs an escape.
+pub fn document(
+    status: StatusCode,
+    detail: Option<&str>,
+    request_id: Option<&HeaderValue>,
+) -> Vec<u8> {
+    let mut body = Vec::with_capacity(256);
+    body.extend_from_slice(br#"{"type":"about:blank","title":""#);
+    let title = status.canonical_reason().unwrap_or("Error");
+    body.extend_from_slice(title.as_bytes());
+    body.extend_from_slice(br#"","status":"#);
+    body.extend_from_slice(status.as_str().as_bytes());
+    if let Some(detail) = detail {
+        body.extend_from_slice(br#","detail":""#);
+        body.extend_from_slice(detail.as_bytes());
+        body.push(b'"');
+    }
+    if let Some(id) = request_id {
+        body.extend_from_slice(br#","request_id":""#);
+        // Ids are visible ASCII: two of it need an escape.
+        for byte in id.as_bytes() {
+            if matches!(byte, b'"' | b'\\') {
+                body.push(b'\\');
+            }
+            body.push(*byte);
         }
-        other => document(other, ""),
-    };
-    response(status, PROBLEM_JSON, body)
-}
-
-/// A problem document that names the request, for failures that somebody will ask about.
-pub fn problem_of(status: StatusCode, request_id: &HeaderValue) -> Own {
-    // Ids are visible ASCII; a quote or a backslash in a trusted proxy's is left out, not escaped.
-    let id = request_id
-        .to_str()
-        .unwrap_or_default()
-        .replace(['"', '\\'], "");
-    let member = format!(r#","request_id":"{id}""#);
-    response(status, PROBLEM_JSON, document(status, &member))
-}
-
-/// The document of a status, with further members.
-fn document(status: StatusCode, members: &str) -> Bytes {
-    Bytes::from(format!(
-        r#"{{"type":"about:blank","title":"{}","status":{}{members}}}"#,
-        status.canonical_reason().unwrap_or("Error"),
-        status.as_u16()
-    ))
+        body.push(b'"');
+    }
+    body.push(b'}');
+    body
 }
 
 fn response(status: StatusCode, content_type: HeaderValue, body: Bytes) -> Own {
@@ -60,8 +68,8 @@ fn response(status: StatusCode, content_type: HeaderValue, body: Bytes) -> Own {
 
 /// 405 for methods that a reverse proxy does not take: CONNECT would be a tunnel, TRACE would show
 /// our own fields.
-pub fn method_not_allowed() -> Own {
-    let mut response = problem(StatusCode::METHOD_NOT_ALLOWED);
+pub fn method_not_allowed(request_id: &HeaderValue) -> Own {
+    let mut response = problem(StatusCode::METHOD_NOT_ALLOWED, request_id);
     let allowed = HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS");
     response.headers_mut().insert(ALLOW, allowed);
     response
@@ -90,49 +98,35 @@ pub fn close(response: &mut Own) {
     response.headers_mut().insert(CONNECTION, CLOSE);
 }
 
-/// `Retry-After` in whole seconds, rounded up, at least 1 (RFC 9110 §10.2.3).
-pub fn retry_after(response: &mut Own, milliseconds: u64) {
-    response.headers_mut().insert(
-        RETRY_AFTER,
-        HeaderValue::from(retry_after_seconds(milliseconds)),
-    );
-}
-
 #[cfg(test)]
 mod tests {
-    use std::pin::pin;
-    use std::task::{Context, Poll, Waker};
-
-    use http_body_util::BodyExt;
-
     use super::*;
 
-    fn text(response: Own) -> String {
-        let collected =
-            pin!(response.into_body().collect()).poll(&mut Context::from_waker(Waker::noop()));
-        let Poll::Ready(Ok(whole)) = collected else {
-            panic!("it is written whole")
-        };
-        String::from_utf8(whole.to_bytes().to_vec()).unwrap()
+    fn text(status: StatusCode, detail: Option<&str>, id: Option<&'static str>) -> String {
+        let id = id.map(HeaderValue::from_static);
+        String::from_utf8(document(status, detail, id.as_ref())).unwrap()
     }
 
-    /// RFC 9457: every status has its document, whether made once or each time.
+    /// TELL-1: a document has what is known: its status, a detail, the request's id as JSON.
     #[test]
-    fn a_problem_says_its_status() {
-        for status in [403, 405, 413, 429, 503] {
-            let status = StatusCode::from_u16(status).unwrap();
-            let made = text(Response::new(Full::new(document(status, ""))));
-            assert_eq!(text(problem(status)), made);
-        }
-    }
-
-    /// RFC 9457: a failure names its request; an id that is no JSON string stays harmless.
-    #[test]
-    fn a_failure_names_its_request() {
-        let id = HeaderValue::from_static(r#"a"b\c"#);
+    fn a_problem_says_its_status_and_its_request() {
         assert_eq!(
-            text(problem_of(StatusCode::BAD_GATEWAY, &id)),
-            r#"{"type":"about:blank","title":"Bad Gateway","status":502,"request_id":"abc"}"#
+            text(StatusCode::BAD_GATEWAY, None, Some(r#"a"b\c"#)),
+            r#"{"type":"about:blank","title":"Bad Gateway","status":502,"request_id":"a\"b\\c"}"#
+        );
+        assert_eq!(
+            text(StatusCode::TOO_MANY_REQUESTS, Some("Wait."), None),
+            r#"{"type":"about:blank","title":"Too Many Requests","status":429,"detail":"Wait."}"#
+        );
+    }
+
+    /// RFC 9457: a status without a title of its own has one all the same.
+    #[test]
+    fn a_status_without_a_name_has_a_title() {
+        let status = StatusCode::from_u16(599).unwrap();
+        assert_eq!(
+            text(status, None, None),
+            r#"{"type":"about:blank","title":"Error","status":599}"#
         );
     }
 }

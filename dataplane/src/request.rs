@@ -6,7 +6,7 @@
 use std::rc::Rc;
 
 use bytes::Bytes;
-use http::{HeaderMap, Method, Request, Response, StatusCode};
+use http::{HeaderMap, Method, Request, Response};
 use http_body_util::Full;
 use hyper::body::{Body as _, Incoming};
 use weir_shared::client::Client;
@@ -19,7 +19,7 @@ use crate::exchange::Exchange;
 use crate::forward::forward;
 use crate::forward::response_body::ResponseBody;
 use crate::forward::tunnel::TunnelSlot;
-use crate::identity::{X_FORWARDED_FOR, identify};
+use crate::identity::{X_FORWARDED_FOR, X_REQUEST_ID, identify, request_id};
 use crate::ladder::{Asked, Refusal, Verdict, is_health_check};
 use crate::refuse::{Dropped, method_not_allowed, refuse};
 use crate::worker::Worker;
@@ -83,12 +83,12 @@ fn receive(
             .counters
             .connection_error(ConnectionError::BadRequest);
         downstream.upload.set_unread(!body.is_end_stream());
-        let mut response = problem::problem(StatusCode::BAD_REQUEST);
+        let mut response = problem::bad_request();
         problem::close(&mut response);
         return Received::Answered(response);
     }
     if is_health_check(&head.method, head.uri.path()) {
-        return Received::Answered(health(worker, downstream));
+        return Received::Answered(health(worker, downstream, &head.headers));
     }
 
     let identity = identify(
@@ -106,8 +106,11 @@ fn receive(
 }
 
 /// The health check: an untrusted peer is answered, but is not to hold connections by it (CONN-3).
-fn health(worker: &Worker, downstream: &Downstream) -> Response<Full<Bytes>> {
+fn health(worker: &Worker, downstream: &Downstream, headers: &HeaderMap) -> Response<Full<Bytes>> {
     let mut response = problem::health(worker.is_draining());
+    let given = downstream.trusted.then(|| request_id(headers)).flatten();
+    let id = given.unwrap_or_else(|| worker.request_ids.next());
+    response.headers_mut().insert(X_REQUEST_ID, id);
     downstream.shorten_idle();
     downstream.end_request();
     let peer = downstream.peer;

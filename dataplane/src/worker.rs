@@ -17,6 +17,7 @@ use weir_shared::event::{Finished, LimitExceeded};
 use weir_shared::handover::Handover;
 use weir_shared::lookup::{Ask, LookupStarted, OnLookup};
 use weir_shared::netblock::NetSet;
+use weir_shared::refusal_page::RefusalPage;
 use weir_shared::settings::{BanResponse, LookupSource, RateLimitHeaders, Settings, Upstream};
 use weir_shared::snapshot::Snapshot;
 use weir_shared::table::ClientTable;
@@ -42,6 +43,8 @@ pub struct Parts {
     pub table: Arc<Table>,
     /// The snapshots that the control plane publishes.
     pub snapshots: Arc<ArcSwap<Snapshot>>,
+    /// The page of a refusal; the control plane reads its file.
+    pub refusal_page: Arc<ArcSwap<RefusalPage>>,
     /// Channel for exceeded limits.
     pub breaks: Sender<LimitExceeded>,
     /// Channel for log records; none while they are off.
@@ -81,6 +84,10 @@ pub struct Worker {
     pub client_field: ClientField,
     /// `WAF_BAN_RESPONSE`
     pub ban_response: BanResponse,
+    /// `WAF_DENY_RESPONSE`
+    pub deny_response: BanResponse,
+    /// The page of a refusal, for people (TELL-1).
+    pub refusal_page: Arc<ArcSwap<RefusalPage>>,
     /// `WAF_RATE_LIMIT_HEADERS`
     pub rate_limit_headers: RateLimitHeaders,
     /// Whether lookups are on, and requests counted by country and AS number.
@@ -135,6 +142,11 @@ impl Worker {
             client_ip_header: settings.identity.header.clone(),
             client_field: ClientField::new(&settings.identity.header),
             ban_response: settings.bans.response,
+            deny_response: settings
+                .bans
+                .deny_response
+                .unwrap_or(settings.bans.response),
+            refusal_page: Arc::clone(&parts.refusal_page),
             rate_limit_headers: settings.limits.headers,
             counts_origins: settings.lookup.source != LookupSource::Off,
             websocket_idle_timeout: settings.timeouts.websocket_idle,

@@ -21,6 +21,7 @@ pub mod lookup;
 pub mod netblock;
 pub mod path;
 pub mod pulse;
+pub mod refusal_page;
 pub mod settings;
 pub mod threads;
 pub mod units;

@@ -216,9 +216,37 @@ pub fn retry_after_seconds(milliseconds: u64) -> u64 {
     milliseconds.div_ceil(1000).max(1)
 }
 
+/// A time to wait as people say it, rounded up: `41 minutes`. The larger unit begins at two of it.
+pub fn in_words(seconds: u64) -> String {
+    let (count, unit) = match seconds {
+        0..120 => (seconds, "second"),
+        120..7_200 => (seconds.div_ceil(60), "minute"),
+        7_200..172_800 => (seconds.div_ceil(3_600), "hour"),
+        _ => (seconds.div_ceil(86_400), "day"),
+    };
+    format!("{count} {unit}{}", if count == 1 { "" } else { "s" })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// TELL-1: a time to wait is rounded up, in the unit that people would say it in.
+    #[test]
+    fn times_to_wait_are_said_in_words() {
+        for (seconds, words) in [
+            (1, "1 second"),
+            (119, "119 seconds"),
+            (120, "2 minutes"),
+            (2_401, "41 minutes"),
+            (3_600, "60 minutes"),
+            (7_200, "2 hours"),
+            (97_200, "27 hours"),
+            (172_801, "3 days"),
+        ] {
+            assert_eq!(in_words(seconds), words);
+        }
+    }
 
     /// STATE-8: a time that its schema allows is read, also where no calendar goes on.
     #[test]

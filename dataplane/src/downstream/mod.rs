@@ -7,7 +7,7 @@ pub mod interim;
 mod pace;
 pub mod upload;
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::io;
 use std::net::{IpAddr, Shutdown};
 use std::pin::Pin;
@@ -98,6 +98,8 @@ pub struct Downstream {
     rests: Cell<bool>,
     /// Whose WebSocket it is, once it is one.
     tunnel_of: Cell<Option<(Client, IpAddr)>>,
+    /// The id of the request that was cut.
+    cut_request: OnceCell<HeaderValue>,
     waker: RefCell<Option<Waker>>,
 }
 
@@ -133,6 +135,7 @@ impl Downstream {
             settled: Cell::new(false),
             rests: Cell::new(false),
             tunnel_of: Cell::new(None),
+            cut_request: OnceCell::new(),
             waker: RefCell::new(None),
         })
     }
@@ -174,6 +177,17 @@ impl Downstream {
     /// Whether the system takes so many bytes more of a response for certain.
     pub const fn takes(&self, bytes: u64) -> bool {
         self.written.get().saturating_add(bytes) <= CERTAIN
+    }
+
+    /// The request of this id was cut, and the connection ends with it.
+    pub fn note_cut(&self, request_id: HeaderValue) {
+        // Requests of one connection follow each other: there is no other.
+        let _ = self.cut_request.set(request_id);
+    }
+
+    /// The id of the request that was cut.
+    pub fn cut_request(&self) -> Option<&HeaderValue> {
+        self.cut_request.get()
     }
 
     /// The connection is a tunnel from now on, and whose.

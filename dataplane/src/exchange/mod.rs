@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Body as _;
 use weir_shared::clock::Now;
@@ -25,7 +25,7 @@ use weir_shared::verdict::{Action, History, LimitHit};
 use self::record::{Durations, Ended, ResponseNote};
 use crate::clients::entry::{Entry, Exceeded};
 use crate::downstream::{Downstream, Ending};
-use crate::identity::Identity;
+use crate::identity::{Identity, X_REQUEST_ID};
 use crate::ladder::{Asked, Decision, Refusal};
 use crate::outcome::{AtEnd, Outcome};
 use crate::worker::Worker;
@@ -247,10 +247,10 @@ impl Exchange {
         }
     }
 
-    /// Finishes with a response of ours. The connection closes behind it where a part of the body
-    /// is left unread.
+    /// Finishes with a response of ours, which names the request (TELL-1). The connection closes
+    /// behind it where a part of the body is left unread.
     pub fn respond(
-        self: Box<Self>,
+        mut self: Box<Self>,
         mut response: Response<Full<Bytes>>,
         action: Action,
         left_unread: bool,
@@ -259,18 +259,13 @@ impl Exchange {
             self.downstream.upload.set_unread(true);
             problem::close(&mut response);
         }
-        self.finish_with(response, action)
-    }
-
-    /// Finishes with a response of ours.
-    pub fn finish_with(
-        mut self: Box<Self>,
-        response: Response<Full<Bytes>>,
-        action: Action,
-    ) -> Response<Full<Bytes>> {
-        let (head, body) = response.into_parts();
+        let (mut head, body) = response.into_parts();
+        head.headers.insert(X_REQUEST_ID, self.request_id.clone());
         self.note_response(&head, action);
-        self.response_bytes = body.size_hint().exact().unwrap_or(0);
+        // The body of an answer to HEAD is not sent.
+        if self.head.method != Method::HEAD {
+            self.response_bytes = body.size_hint().exact().unwrap_or(0);
+        }
         self.finish(action);
         Response::from_parts(head, body)
     }
@@ -428,6 +423,10 @@ impl Drop for Exchange {
     fn drop(&mut self) {
         // Dropped while it is worked on: its client went away, or a bug unwinds (then 500 was
         // sent).
+        if self.finished {
+            return;
+        }
+        self.downstream.note_cut(self.request_id.clone());
         if std::thread::panicking() {
             self.response.status = Some(StatusCode::INTERNAL_SERVER_ERROR);
             self.finish_once(Action::UpstreamError);

@@ -168,7 +168,7 @@ fn fail(exchange: Box<Exchange>, failure: Failure) -> Response<ResponseBody> {
             (StatusCode::BAD_REQUEST, Action::ClientAborted)
         }
     };
-    let mut response = problem::problem_of(status, &exchange.request_id);
+    let mut response = problem::problem(status, &exchange.request_id);
     let quota = exchange.worker.rate_limit_headers != RateLimitHeaders::Off;
     if action == Action::BodyTooLarge && quota {
         exchange.add_rate_limit_fields(response.headers_mut());

@@ -1,8 +1,10 @@
 //! Bans.
 
+use std::path::PathBuf;
+
 use http::StatusCode;
 
-use super::kind::{Kind, ban_time, parse_whole, whole};
+use super::kind::{Kind, ban_time, file, parse_whole, whole};
 use super::row::{Row, row};
 use crate::escalation::Policy;
 use crate::netblock::PrefixLengths;
@@ -16,6 +18,10 @@ pub struct BanSettings {
     pub prefixes: PrefixLengths,
     /// `WAF_BAN_RESPONSE`
     pub response: BanResponse,
+    /// `WAF_DENY_RESPONSE`; none is that of bans
+    pub deny_response: Option<BanResponse>,
+    /// `WAF_REFUSAL_PAGE`; none is the page that is built in
+    pub refusal_page: Option<PathBuf>,
     /// `WAF_MAX_BANS`
     pub max: usize,
 }
@@ -87,8 +93,24 @@ pub(super) fn rows() -> Vec<Row<BanSettings>> {
             "429",
             response(),
             |bans| &mut bans.response,
-            "The answer to a banned or denied client; drop closes the connection unanswered.",
+            "The answer to a banned client; drop closes the connection unanswered.",
         ),
+        row(
+            "WAF_DENY_RESPONSE",
+            "",
+            response().map(Some),
+            |bans: &mut BanSettings| &mut bans.deny_response,
+            "The same for deny nets and country lists.",
+        )
+        .unset("as WAF_BAN_RESPONSE"),
+        row(
+            "WAF_REFUSAL_PAGE",
+            "",
+            file(),
+            |bans: &mut BanSettings| &mut bans.refusal_page,
+            "The page of a refusal where HTML is preferred; read again 2 seconds after its last change.",
+        )
+        .unset("a small built-in page"),
         row(
             "WAF_MAX_BANS",
             "10000",

@@ -14,6 +14,8 @@ pub struct LogSettings {
     pub instance_name: Option<String>,
     /// `WAF_LOG_REQUESTS`
     pub requests: LogRequests,
+    /// `WAF_LOG_FORMAT`
+    pub format: LogFormat,
     /// `WAF_LOG_FILE`; none is standard output
     pub file: Option<PathBuf>,
     /// `WAF_LOG_REQUEST_HEADERS`
@@ -32,6 +34,16 @@ pub enum LogRequests {
     Refused,
     /// None.
     Off,
+}
+
+/// `WAF_LOG_FORMAT` (TELL-2)
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum LogFormat {
+    /// One JSON object a line.
+    #[default]
+    Json,
+    /// The NCSA combined format.
+    Combined,
 }
 
 /// Headers that hold secrets (LOG-1).
@@ -60,6 +72,13 @@ pub(super) fn rows() -> Vec<Row<LogSettings>> {
             "Which requests are logged.",
         )
         .essential(),
+        row(
+            "WAF_LOG_FORMAT",
+            "json",
+            word([("json", LogFormat::Json), ("combined", LogFormat::Combined)]),
+            |log: &mut LogSettings| &mut log.format,
+            "Form of a line: one JSON object, or the NCSA combined format.",
+        ),
         row(
             "WAF_LOG_FILE",
             "",

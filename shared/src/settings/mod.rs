@@ -37,7 +37,7 @@ pub use endpoints::{AdminToken, ControlSocket, EndpointSettings, Secret};
 pub use limits::{BytesCount, LimitSettings, OnLimit, RateLimitHeaders};
 pub use listing::{Listed, Origin};
 pub use load::{Loaded, Refused, load};
-pub use log::{LogRequests, LogSettings};
+pub use log::{LogFormat, LogRequests, LogSettings};
 pub use lookup::{Countries, CountryList, LookupSettings, LookupSource, LookupUrl, Percents};
 pub use row::{Row, Setting};
 pub use state::StateSettings;
