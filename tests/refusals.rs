@@ -7,11 +7,13 @@ use serde_json::json;
 use crate::support::application::Application;
 use crate::support::raw_client::{Connection, Response, get, request};
 use crate::support::wait_until;
-use crate::support::weir::{ADMIN, ONE_PER_HOUR, Weir, state_dir};
+use crate::support::weir::{ADMIN, EXEMPT, ONE_PER_HOUR, Weir, state_dir};
 
 const BROWSER: &str = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8";
 
-/// A ban that lasts 41 minutes, and a second of slack for the time that the test takes.
+const CLIENTS: &str = "/_waf/clients/203.0.113.9";
+
+/// A ban that lasts 41 minutes.
 const FIRST: (&str, &str) = ("WAF_BAN_FIRST", "41m");
 
 /// The id that an answer names in its field, and in its document if it is one.
@@ -62,11 +64,7 @@ fn every_answer_of_ours_names_its_request() {
             "/_waf/none",
             404,
         ),
-        (
-            from("GET", "/_waf/bans", "10.1.0.1", None),
-            "/_waf/bans",
-            401,
-        ),
+        (from("GET", CLIENTS, "10.1.0.1", None), CLIENTS, 401),
     ] {
         let answer = weir.send(&bytes).expect(status);
         let id = id_of(&answer);
@@ -116,7 +114,12 @@ fn a_refusal_says_how_long_to_wait() {
     let application = Application::ok();
     let weir = Weir::start(
         &application,
-        &[ONE_PER_HOUR, FIRST, ("WAF_DENY_NETS", "198.51.100.0/24")],
+        &[
+            ONE_PER_HOUR,
+            EXEMPT,
+            FIRST,
+            ("WAF_DENY_NETS", "198.51.100.0/24"),
+        ],
     );
     let document = |answer: &Response, detail: Option<&str>| {
         let mut expected = json!({"type": "about:blank", "title": "Too Many Requests",
@@ -129,6 +132,7 @@ fn a_refusal_says_how_long_to_wait() {
     let wait = Some("Too many requests. Try again in 41 minutes.");
     weir.get("/", "203.0.113.7").expect(200);
     document(&weir.get("/", "203.0.113.7").expect(429), wait);
+    weir.wait_until_refused("203.0.113.8");
     // A neighbour, in its first minute.
     document(&weir.get("/", "203.0.113.8").expect(429), wait);
     weir.ban("netblock", "10.9.0.0/16", "permanent");

@@ -11,6 +11,7 @@ use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use weir_dataplane::clients::table::Table;
 use weir_dataplane::clients::terms::LookupRules;
 use weir_dataplane::ladder::{Asked, Lookups, Rules, decide};
+use weir_shared::ban::Cause;
 use weir_shared::client::Client;
 use weir_shared::clock::Now;
 use weir_shared::escalation::Policy;
@@ -54,6 +55,7 @@ fn bans(count: u32) -> BanIndex {
             Some(BanSpan {
                 end_ms: u64::MAX,
                 length_ms: u64::MAX,
+                cause: Cause::Admin,
             }),
         );
     }
@@ -168,6 +170,7 @@ fn publish(criterion: &mut Criterion) {
                         Some(BanSpan {
                             end_ms: START,
                             length_ms: 1,
+                            cause: Cause::Admin,
                         }),
                     );
                     Arc::new(next)

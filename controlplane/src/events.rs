@@ -76,6 +76,11 @@ impl Events {
         }
     }
 
+    /// Whether anybody listens.
+    pub(crate) fn is_heard(&self) -> bool {
+        self.heard.load(Ordering::Relaxed)
+    }
+
     /// Requests, each with its line break.
     pub(crate) fn decisions(&self, lines: &[u8]) {
         if !self.heard.load(Ordering::Relaxed) {

@@ -235,6 +235,7 @@ mod tests {
             location: Text::NONE,
             action: Action::Passed,
             enforced: true,
+            ban: None,
             limit_hit: None,
             limit_percent: None,
             bytes_percent: None,
@@ -286,7 +287,7 @@ mod tests {
         assert!(
             second
                 .records()
-                .all(|(record, _)| second.text(record.path) == Some(b"/"))
+                .all(|(record, ..)| second.text(record.path) == Some(b"/"))
         );
         let mut totals = Totals::default();
         counters.fold_into(&mut totals);

@@ -15,7 +15,7 @@ use weir_shared::escalation::{Policy, next_expiry};
 use weir_shared::netblock::{NetSet, Netblock, PrefixLengths};
 use weir_shared::path;
 use weir_shared::settings::{CountryList, LookupSettings, LookupSource, Settings};
-use weir_shared::snapshot::Snapshot;
+use weir_shared::snapshot::{ActiveBan, Snapshot};
 use weir_shared::verdict::{Action, AppliedPercent, Counts, Group, Limits};
 
 use crate::clients::charging::Charging;
@@ -144,6 +144,16 @@ pub struct Decision {
     pub bytes_percent: Option<AppliedPercent>,
 }
 
+impl Decision {
+    /// The ban that refused the request, or would have in enforce mode.
+    pub const fn ban(&self) -> Option<ActiveBan> {
+        match self.verdict {
+            Verdict::Refuse(Refusal::Banned(ban)) => Some(ban),
+            _ => None,
+        }
+    }
+}
+
 /// The way in which a request is answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
@@ -171,10 +181,7 @@ pub enum Refusal {
     /// `WAF_ALLOW_COUNTRIES` or `WAF_DENY_COUNTRIES`
     DeniedCountry,
     /// An active ban.
-    Banned {
-        /// The latest end of the bans that cover the client.
-        until: Expiry,
-    },
+    Banned(ActiveBan),
     /// An exceeded limit.
     RateLimited {
         /// Which.
@@ -190,7 +197,7 @@ impl Refusal {
     /// Whether it stands for whatever the client asks for.
     pub const fn is_of_the_client(self) -> bool {
         match self {
-            Self::DeniedNet | Self::DeniedCountry | Self::Banned { .. } => true,
+            Self::DeniedNet | Self::DeniedCountry | Self::Banned(_) => true,
             Self::RateLimited { .. } | Self::BodyTooLarge => false,
         }
     }
@@ -198,7 +205,7 @@ impl Refusal {
     /// Whether it is a matter of time (TELL-1).
     pub const fn waits(self) -> bool {
         match self {
-            Self::Banned { .. } | Self::RateLimited { .. } => true,
+            Self::Banned(_) | Self::RateLimited { .. } => true,
             Self::DeniedNet | Self::DeniedCountry | Self::BodyTooLarge => false,
         }
     }
@@ -208,7 +215,7 @@ impl Refusal {
         match self {
             Self::DeniedNet => Action::DeniedNet,
             Self::DeniedCountry => Action::DeniedCountry,
-            Self::Banned { .. } => Action::Banned,
+            Self::Banned(_) => Action::Banned,
             Self::RateLimited { .. } => Action::RateLimited,
             Self::BodyTooLarge => Action::BodyTooLarge,
         }
@@ -251,9 +258,8 @@ pub fn decide(
         return Ok(denied_country);
     }
     // 6. The ban ledger: every active ban that covers the client.
-    if let Some(until_ms) = snapshot.bans.active_until(asked.client, now.wall_ms) {
-        let until = Expiry::from_end_ms(until_ms);
-        let refused = Verdict::Refuse(Refusal::Banned { until });
+    if let Some(ban) = snapshot.bans.active(asked.client, now.wall_ms) {
+        let refused = Verdict::Refuse(Refusal::Banned(ban));
         return Ok(not_counted(Group::Default, refused));
     }
     let exempt = path::is_exempt(asked.path, &rules.exempt_paths);

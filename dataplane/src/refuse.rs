@@ -120,7 +120,7 @@ fn answer(exchange: &Exchange, refusal: &Refusal) -> (BanResponse, Option<u64>) 
     let now_ms = exchange.decided.wall_ms;
     match refusal {
         Refusal::DeniedNet | Refusal::DeniedCountry => (exchange.worker.deny_response, None),
-        Refusal::Banned { until } => (ban_response, until.remaining_ms(now_ms)),
+        Refusal::Banned(ban) => (ban_response, ban.expires.remaining_ms(now_ms)),
         Refusal::RateLimited {
             ban: Some(expiry), ..
         } if !exchange.ban_not_possible => (ban_response, expiry.remaining_ms(now_ms)),

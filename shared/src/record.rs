@@ -10,6 +10,7 @@ use http::header::{AUTHORIZATION, COOKIE, PROXY_AUTHORIZATION, SET_COOKIE};
 use http::{HeaderName, StatusCode, Version};
 
 use crate::client::Client;
+use crate::snapshot::ActiveBan;
 use crate::verdict::{Action, AppliedPercent, Counts, Group, LimitHit};
 
 /// Records that travel together.
@@ -17,6 +18,9 @@ const BATCH_RECORDS: usize = 64;
 /// A batch is full with this much text; the last record may bring it far past that, by a head of
 /// the largest size.
 const BATCH_TEXT_BYTES: usize = 32 << 10;
+
+/// A text is kept up to this length (TELL-2).
+const MAX_TEXT_BYTES: usize = 4 << 10;
 
 /// Everything the request log line may name. Absent members are `None` or [`Text::NONE`]; texts are
 /// as the client or the application sent them.
@@ -74,6 +78,8 @@ pub struct Record {
     pub action: Action,
     /// False where observe mode let through what enforce mode would have refused.
     pub enforced: bool,
+    /// The ban that refused it.
+    pub ban: Option<ActiveBan>,
     /// The limit it broke.
     pub limit_hit: Option<LimitHit>,
     /// The percentage of request limits and the setting it came from, where one was applied.
@@ -124,11 +130,21 @@ pub struct Headers {
     end: usize,
 }
 
+/// What a batch holds of one record.
+#[derive(Clone, Copy, Debug)]
+struct Kept {
+    /// All of its texts, one behind the other.
+    texts: Text,
+    /// Whether one of them was cut.
+    truncated: bool,
+}
+
 /// What one worker gathered since its last send.
 #[derive(Default)]
 pub struct Batch {
-    /// Each with all of its texts.
-    records: Vec<(Record, Text)>,
+    records: Vec<(Record, Kept)>,
+    /// Whether a text of the record that is being added was cut.
+    truncated: bool,
     /// The texts of all records, one behind the other.
     texts: Vec<u8>,
     /// The logged header fields of all records: which of [`logged_headers`], and the value.
@@ -140,15 +156,19 @@ impl Batch {
     pub fn add(&mut self, fill: impl FnOnce(&mut Self) -> Record) {
         let start = self.texts.len();
         let record = fill(self);
-        let all = self.since(start);
-        self.records.push((record, all));
+        let texts = self.since(start);
+        let truncated = std::mem::take(&mut self.truncated);
+        self.records.push((record, Kept { texts, truncated }));
     }
 
-    /// Copies a text in.
+    /// Copies a text in, 4 KiB of it at most: a client is not to fill the log with one line.
     pub fn keep(&mut self, text: Option<&(impl AsRef<[u8]> + ?Sized)>) -> Text {
         let Some(text) = text else { return Text::NONE };
-        let start = self.texts.len();
-        self.texts.extend_from_slice(text.as_ref());
+        let (start, mut text) = (self.texts.len(), text.as_ref());
+        if let Some(cut) = cut(text) {
+            (text, self.truncated) = (cut, true);
+        }
+        self.texts.extend_from_slice(text);
         self.since(start)
     }
 
@@ -177,11 +197,13 @@ impl Batch {
         }
     }
 
-    /// The records in their order, each with all of its texts one behind the other.
-    pub fn records(&self) -> impl Iterator<Item = (&Record, &[u8])> {
-        self.records
-            .iter()
-            .map(|(record, all)| (record, self.text(*all).unwrap_or_default()))
+    /// The records in their order, each with all of its texts one behind the other, and whether one
+    /// of them was cut.
+    pub fn records(&self) -> impl Iterator<Item = (&Record, &[u8], bool)> {
+        self.records.iter().map(|(record, kept)| {
+            let texts = self.text(kept.texts).unwrap_or_default();
+            (record, texts, kept.truncated)
+        })
     }
 
     /// A text that was kept here.
@@ -220,6 +242,20 @@ impl Batch {
         self.headers.clear();
         self.headers.shrink_to(BATCH_TEXT_BYTES);
     }
+}
+
+/// What is kept of a text that is too long: no half of a character at its end.
+fn cut(text: &[u8]) -> Option<&[u8]> {
+    let (kept, rest) = text.split_at_checked(MAX_TEXT_BYTES)?;
+    let first = rest.first()?;
+    let is_inside = |byte: &u8| byte & 0xc0 == 0x80;
+    if !is_inside(first) {
+        return Some(kept);
+    }
+    // A character has four bytes at most. What is no UTF-8 is cut where it is.
+    let begin = kept.iter().rev().take(3).position(|byte| !is_inside(byte));
+    let end = begin.map_or(kept.len(), |back| kept.len() - back - 1);
+    kept.get(..end)
 }
 
 /// The fields of `WAF_LOG_REQUEST_HEADERS` that are logged: each once, and credentials never,
@@ -264,14 +300,36 @@ mod tests {
         assert!(batch.headers(no_headers).is_empty());
     }
 
+    /// TELL-2: a text is cut at 4 KiB, at the end of a character, and its record says so.
+    #[test]
+    fn a_long_text_is_cut() {
+        let kept = |text: &[u8]| {
+            let mut batch = Batch::default();
+            let text = batch.keep(Some(text));
+            (batch.text(text).map(<[u8]>::to_vec), batch.truncated)
+        };
+        let long = "a".repeat(MAX_TEXT_BYTES - 2);
+        let whole = format!("{long}é");
+        assert_eq!(kept(whole.as_bytes()), (Some(whole.into()), false));
+        let over = format!("{long}a\u{1f600}b");
+        assert_eq!(
+            kept(over.as_bytes()),
+            (Some(format!("{long}a").into()), true)
+        );
+        let no_text = vec![0x80; MAX_TEXT_BYTES + 1];
+        assert_eq!(kept(&no_text), (Some(vec![0x80; MAX_TEXT_BYTES]), true));
+        // One record's is not the next one's: shown by the log's own tests.
+    }
+
     /// LOG: hostile heads fill a batch early, and an emptied one keeps no more memory than ordinary
     /// requests need.
     #[test]
     fn texts_are_bounded() {
         let mut batch = Batch::default();
-        batch.keep(Some(&[b'a'; BATCH_TEXT_BYTES - 1]));
-        assert!(!batch.is_full());
-        batch.keep(Some(&[b'a'; 1 << 20]));
+        for _ in 0..BATCH_TEXT_BYTES / MAX_TEXT_BYTES {
+            assert!(!batch.is_full());
+            batch.keep(Some(&[b'a'; 1 << 20]));
+        }
         assert!(batch.is_full());
         batch.clear();
         assert!(!batch.is_full());

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use prefix_trie::PrefixMap;
 
+use crate::ban::{Cause, Expiry};
 use crate::client::Client;
 use crate::escalation::Ended;
 use crate::netblock::Netblock;
@@ -34,6 +35,20 @@ pub struct BanSpan {
     pub end_ms: u64,
     /// Length in milliseconds.
     pub length_ms: u64,
+    /// Who or what made it.
+    pub cause: Cause,
+}
+
+/// The ban that refuses a client: of those that cover it the one that ends last. Small and without
+/// memory of its own, as it is named in the record of each request that it refuses (TELL-2).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ActiveBan {
+    /// What is banned.
+    pub netblock: Netblock,
+    /// Who or what made it.
+    pub cause: Cause,
+    /// Its end.
+    pub expires: Expiry,
 }
 
 /// Bans by prefix. All prefixes that cover a client are asked: the longest alone would let a lapsed
@@ -61,6 +76,35 @@ impl BanIndex {
             },
         };
         end.filter(|end| *end > now_ms)
+    }
+
+    /// The same ban with its netblock and its cause.
+    pub fn active(&self, client: Client, now_ms: u64) -> Option<ActiveBan> {
+        let end_ms = |(_, span): &(IpNet, BanSpan)| span.end_ms;
+        let (net, span) = match client {
+            Client::V4(bits) => {
+                let address = Ipv4Net::from(std::net::Ipv4Addr::from(bits));
+                let covering = self.v4.cover(&address);
+                covering
+                    .map(|(net, span)| (IpNet::V4(net), *span))
+                    .max_by_key(end_ms)
+            }
+            Client::V6(_) => match IpNet::new_assert(client.first_address(), 64) {
+                IpNet::V6(v6) => {
+                    let covering = self.v6.cover(&v6);
+                    covering
+                        .map(|(net, span)| (IpNet::V6(net), *span))
+                        .max_by_key(end_ms)
+                }
+                IpNet::V4(_) => None,
+            },
+        }
+        .filter(|(_, span)| span.end_ms > now_ms)?;
+        Some(ActiveBan {
+            netblock: Netblock::masked(net.addr(), net.prefix_len()),
+            cause: span.cause,
+            expires: Expiry::from_end_ms(span.end_ms),
+        })
     }
 
     /// The ban of exactly this netblock that ended last, for escalation; none while one is active.
@@ -117,6 +161,7 @@ mod tests {
         Some(BanSpan {
             end_ms,
             length_ms: 1,
+            cause: Cause::Admin,
         })
     }
 
@@ -129,6 +174,9 @@ mod tests {
         let client = "203.0.113.7".parse().unwrap();
         assert_eq!(index.active_until(client, 50), Some(100));
         assert_eq!(index.active_until(client, 100), None);
+        let active = |now_ms| index.active(client, now_ms).map(|ban| ban.netblock);
+        assert_eq!(active(50), Some(block("203.0.0.0/16")));
+        assert_eq!(active(100), None);
         index.set(block("203.0.0.0/16"), None);
         assert_eq!(index.active_until(client, 5), Some(10));
     }
@@ -153,6 +201,10 @@ mod tests {
                 let client = Client::of(address(bits, six));
                 let twin = list.iter().filter(|(netblock, end)| netblock.covers_client(client) && *end > now).map(|(_, end)| *end).max();
                 prop_assert_eq!(index.active_until(client, now), twin);
+                let active = index.active(client, now);
+                prop_assert_eq!(active.map(|ban| ban.expires.end_ms()), twin);
+                let is_held = |ban: ActiveBan| list.contains(&(ban.netblock, ban.expires.end_ms()));
+                prop_assert!(active.is_none_or(|ban| is_held(ban) && ban.netblock.covers_client(client)));
             }
         }
     }

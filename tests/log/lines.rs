@@ -203,3 +203,20 @@ fn a_line_is_a_line_whatever_comes() {
     }
     assert_eq!(count, odd.len() + 1, "one line each: {text}");
 }
+
+/// TELL-2: a request that a ban refuses names the ban, also where observe mode let it through.
+#[test]
+fn a_banned_request_names_its_ban() {
+    let application = Application::ok();
+    for mode in ["enforce", "observe"] {
+        let weir = Weir::start(&application, &[("WAF_MODE", mode)]);
+        weir.get("/before", "10.9.0.1").expect(200);
+        let ban = weir.ban("netblock", "10.9.0.0/16", "1h");
+        weir.get("/banned", "10.9.0.1");
+        let line = weir.line_of("/banned");
+        let named =
+            json!({"netblock": "10.9.0.0/16", "cause": "admin", "ban_expires": ban["ban_expires"]});
+        assert_eq!(line["ban"], named, "{mode}");
+        assert_eq!(weir.line_of("/before").get("ban"), None);
+    }
+}

@@ -3,7 +3,7 @@
 use super::misbehaving;
 use crate::support::application::Application;
 use crate::support::raw_client::{Connection, get};
-use crate::support::weir::Weir;
+use crate::support::weir::{Weir, state_dir};
 use crate::support::{wait_for, wait_until};
 
 /// LOG-3: a request that runs when the service is told to stop has its one line, whether it ends
@@ -147,4 +147,36 @@ fn a_log_file_can_be_rotated() {
     wait_for("the second line", || has(&path, "/after"));
     assert!(has(&rotated, "/after").is_none());
     assert!(weir.request_log().is_empty(), "nothing on standard output");
+}
+
+/// TELL-2: `WAF_LOG_FORMAT=combined` writes lines that log analysers read.
+#[test]
+fn the_log_can_be_in_the_combined_format() {
+    let application = Application::ok();
+    let state = state_dir();
+    let file = state.path().join("access.log");
+    let weir = Weir::start_at(
+        application.address(),
+        &state,
+        &[
+            ("WAF_LOG_FORMAT", "combined"),
+            ("WAF_LOG_FILE", file.to_str().expect("a path")),
+        ],
+    );
+    let fields = [
+        ("X-Forwarded-For", "203.0.113.7"),
+        ("User-Agent", "tester \"1\""),
+    ];
+    weir.send(&get("/a?b=c", &fields)).expect(200);
+    let line = wait_for("the line", || {
+        let text = std::fs::read_to_string(&file).ok()?;
+        text.ends_with('\n').then_some(text)
+    });
+    let (before, rest) = line.split_once(" [").expect("a time");
+    let (_, rest) = rest.split_once("] ").expect("its end");
+    assert_eq!(before, "203.0.113.7 - -");
+    assert_eq!(
+        rest,
+        "\"GET /a?b=c HTTP/1.1\" 200 12 \"-\" \"tester \\x221\\x22\"\n"
+    );
 }

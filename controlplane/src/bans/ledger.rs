@@ -414,6 +414,7 @@ impl Ledger {
             .map(|ban| BanSpan {
                 end_ms: ban.ban_expires.end_ms(),
                 length_ms: ban.length_ms(),
+                cause: ban.cause,
             })
             .max_by_key(|span| (span.end_ms, span.length_ms));
         if self.index.span(netblock) != span {

@@ -1,5 +1,6 @@
-//! A record as one line of JSON, written by hand, member by member: the order is fixed, nearly
-//! every value needs no escape, and this is the most repeated work of the control plane.
+//! Records as lines. JSON is written by hand, member by member: the order is fixed, nearly every
+//! value needs no escape, and this is the most repeated work of the control plane. The other form:
+//! `combined.rs`.
 
 use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr};
@@ -55,15 +56,15 @@ impl Form {
     /// One line for each record, always: whatever bytes are in it, no line break gets through
     /// unescaped (LOG-2).
     pub(super) fn lines(&mut self, batch: &Batch, out: &mut Vec<u8>) {
-        for (record, texts) in batch.records() {
+        for (record, texts, truncated) in batch.records() {
             // Nearly always; one look at all texts costs a fraction of a look at each.
             let plain = is_plain(texts);
-            self.line(record, &mut Line { batch, plain, out });
+            self.line(record, truncated, &mut Line { batch, plain, out });
         }
     }
 
     // long: a flat list of members
-    fn line(&mut self, record: &Record, line: &mut Line) {
+    fn line(&mut self, record: &Record, truncated: bool, line: &mut Line) {
         line.raw(b"{\"time\":\"");
         self.stamp.write(record.at_ms, line.out);
         line.raw(b"\",\"event\":\"request\"");
@@ -115,8 +116,18 @@ impl Form {
         );
         line.text(b",\"cache_control\":\"", record.cache_control);
         line.text(b",\"location\":\"", record.location);
+        if truncated {
+            line.raw(b",\"truncated\":true");
+        }
         line.name(b",\"action\":\"", record.action.name());
         line.flag(b",\"enforced\":", record.enforced);
+        if let Some(ban) = record.ban {
+            line.raw(b",\"ban\":{\"netblock\":\"");
+            netblock(ban.netblock, line.out);
+            line.name(b"\",\"cause\":\"", ban.cause.name());
+            // A Vec takes every write.
+            drop(write!(line.out, ",\"ban_expires\":\"{}\"}}", ban.expires));
+        }
         if let Some(limit) = record.limit_hit {
             line.name(b",\"limit_hit\":\"", limit.name());
         }
@@ -375,6 +386,19 @@ fn is_plain(bytes: &[u8]) -> bool {
     bytes.iter().fold(true, |all, byte| all & plain(byte))
 }
 
+/// Whether a character changes how others are shown: it breaks a line, or turns the direction of
+/// writing, so that a line seems to say something else on a terminal (TELL-2).
+const fn reorders(character: char) -> bool {
+    matches!(
+        character,
+        '\u{2028}' | '\u{2029}'
+            | '\u{061c}'
+            | '\u{200e}' | '\u{200f}'
+            | '\u{202a}'..='\u{202e}'
+            | '\u{2066}'..='\u{2069}'
+    )
+}
+
 /// The inside of a JSON string. Bytes that are not UTF-8 become U+FFFD; control characters are
 /// escaped, DEL and the C1 range too, because a log ends up on a terminal.
 pub(super) fn escaped(value: &[u8], out: &mut Vec<u8>) {
@@ -390,12 +414,8 @@ pub(super) fn escaped(value: &[u8], out: &mut Vec<u8>) {
                 '\n' => out.extend_from_slice(b"\\n"),
                 '\r' => out.extend_from_slice(b"\\r"),
                 '\t' => out.extend_from_slice(b"\\t"),
-                // Line and paragraph separators are line breaks to some readers.
-                '\u{2028}' | '\u{2029}' => {
+                _ if character.is_control() || reorders(character) => {
                     // A Vec takes every write.
-                    drop(write!(out, "\\u{:04x}", u32::from(character)));
-                }
-                _ if character.is_control() => {
                     drop(write!(out, "\\u{:04x}", u32::from(character)));
                 }
                 _ => out.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes()),

@@ -1,5 +1,4 @@
-//! The request log: one JSON object a line for each request, written by a thread of its own
-//! (LOG-1..3).
+//! The request log: one line for each request, written by a thread of its own (LOG-1..3).
 //!
 //! Records arrive in batches over a bounded channel and are turned into text here, many lines a
 //! write. Which requests are logged (`WAF_LOG_REQUESTS`) and what happens to a batch that finds the
@@ -21,10 +20,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
 use weir_shared::record::Batch;
-use weir_shared::settings::Settings;
+use weir_shared::settings::{LogFormat, Settings};
 
 use crate::events::Events;
 
+mod combined;
 mod line;
 
 use line::{Form, number};
@@ -74,6 +74,7 @@ impl RequestLog {
         let (ending, ended) = bounded(0);
         let writer = Writer {
             form: Form::new(settings),
+            format: settings.log.format,
             records,
             spare,
             lines,
@@ -154,6 +155,7 @@ fn append(path: &Path) -> io::Result<File> {
 /// The thread.
 struct Writer {
     form: Form,
+    format: LogFormat,
     records: Receiver<Batch>,
     spare: Sender<Batch>,
     lines: Receiver<Vec<u8>>,
@@ -207,9 +209,7 @@ impl Writer {
                 self.events.alert(&line);
                 self.pending.extend_from_slice(&line);
             } else if let Ok(mut batch) = self.records.try_recv() {
-                let from = self.pending.len();
-                self.form.lines(&batch, &mut self.pending);
-                (self.events).decisions(self.pending.get(from..).unwrap_or_default());
+                self.write_lines(&batch);
                 batch.clear();
                 // Enough are kept already: this one is freed.
                 let _ = self.spare.try_send(batch);
@@ -217,6 +217,23 @@ impl Writer {
         }
         self.note_losses();
         self.write();
+    }
+
+    /// The lines of a batch. Who listens to events gets JSON, whatever form the log has.
+    fn write_lines(&mut self, batch: &Batch) {
+        let from = self.pending.len();
+        write_lines(&mut self.form, self.format, batch, &mut self.pending);
+        let mut json = Vec::new();
+        let lines = match self.format {
+            LogFormat::Json => self.pending.get(from..).unwrap_or_default(),
+            LogFormat::Combined => {
+                if self.events.is_heard() {
+                    self.form.lines(batch, &mut json);
+                }
+                &json
+            }
+        };
+        self.events.decisions(lines);
     }
 
     /// One line that tells how many are missing.
@@ -291,11 +308,24 @@ impl Writer {
     }
 }
 
+/// The lines of a batch, in the form that `WAF_LOG_FORMAT` names.
+fn write_lines(form: &mut Form, format: LogFormat, batch: &Batch, out: &mut Vec<u8>) {
+    match format {
+        LogFormat::Json => form.lines(batch, out),
+        LogFormat::Combined => combined::lines(batch, out),
+    }
+}
+
 /// Entry point for the fuzz targets: the lines of a batch.
 #[cfg(fuzzing)]
 pub fn lines(settings: &Settings, batch: &Batch) -> Vec<u8> {
     let mut out = Vec::new();
-    Form::new(settings).lines(batch, &mut out);
+    write_lines(
+        &mut Form::new(settings),
+        settings.log.format,
+        batch,
+        &mut out,
+    );
     out
 }
 

@@ -7,8 +7,10 @@ use crossbeam_channel::never;
 use http::{HeaderName, HeaderValue, StatusCode, Version};
 use proptest::prelude::*;
 use serde_json::{Value, json};
+use weir_shared::ban::{Cause, Expiry};
 use weir_shared::record::{Record, Text};
 use weir_shared::settings::{LogRequests, WatchNet};
+use weir_shared::snapshot::ActiveBan;
 use weir_shared::units::Time;
 use weir_shared::verdict::{Action, AppliedPercent, Counts, Group, LimitHit, LimitKind};
 
@@ -54,6 +56,7 @@ fn bare(batch: &mut Batch, path: &str) -> Record {
         location: Text::NONE,
         action: Action::Passed,
         enforced: true,
+        ban: None,
         limit_hit: None,
         limit_percent: None,
         bytes_percent: None,
@@ -174,6 +177,109 @@ fn what_is_unknown_is_absent() {
             "has_authorization":false,"has_cookie":false,"websocket":false,"action":"passed","enforced":true,
             "bytes":{"request":0,"response":0},"timings":{"total":1}})
     );
+}
+
+fn members(fill: impl FnOnce(&mut Batch) -> Record) -> Value {
+    serde_json::from_str(&line(fill)).unwrap()
+}
+
+/// TELL-2: a refusal by a ban names it.
+#[test]
+fn a_ban_is_named() {
+    let ban = |netblock: &str, expires| ActiveBan {
+        netblock: netblock.parse().unwrap(),
+        cause: Cause::RateLimit,
+        expires,
+    };
+    for (ban, expected) in [
+        (
+            ban("203.0.113.0/24", Expiry::At(Time(1_795_276_800_000))),
+            json!({"netblock":"203.0.113.0/24","cause":"rate_limit","ban_expires":"2026-11-21T16:00:00Z"}),
+        ),
+        (
+            ban("2001:db8::/32", Expiry::Permanent),
+            json!({"netblock":"2001:db8::/32","cause":"rate_limit","ban_expires":"permanent"}),
+        ),
+    ] {
+        let line = members(|batch| Record {
+            action: Action::Banned,
+            ban: Some(ban),
+            ..bare(batch, "/")
+        });
+        assert_eq!(line["ban"], expected);
+    }
+}
+
+/// TELL-2: a record whose text was cut says so, and the next one does not.
+#[test]
+fn a_cut_text_is_told() {
+    let (mut batch, mut out) = (Batch::default(), Vec::new());
+    for path in ["a".repeat(5000), "b".to_owned()] {
+        batch.add(|batch| bare(batch, &path));
+    }
+    Form::new(&settings(None)).lines(&batch, &mut out);
+    let out = String::from_utf8(out).unwrap();
+    let read: Vec<Value> = out
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(
+        (&read[0]["path"], &read[0]["truncated"]),
+        (&json!("a".repeat(4096)), &json!(true))
+    );
+    assert_eq!(
+        (&read[1]["path"], read[1].get("truncated")),
+        (&json!("b"), None)
+    );
+}
+
+/// TELL-2: what turns the direction of writing is escaped: no line looks like another on a
+/// terminal.
+#[test]
+fn the_direction_of_writing_is_not_turned() {
+    let turning = "\u{61c}\u{200e}\u{200f}\u{202a}\u{202e}\u{2066}\u{2069}";
+    let line = line(|batch| bare(batch, turning));
+    assert!(
+        line.contains(r"\u061c\u200e\u200f\u202a\u202e\u2066\u2069"),
+        "{line}"
+    );
+    let read: Value = serde_json::from_str(&line).unwrap();
+    assert_eq!(read["path"], turning);
+}
+
+/// TELL-2: the combined format: what analysers expect, and nothing that ends a field early.
+#[test]
+fn the_combined_format_is_what_analysers_read() {
+    let written = |fill: fn(&mut Batch) -> Record| {
+        let (mut batch, mut out) = (Batch::default(), Vec::new());
+        batch.add(fill);
+        combined::lines(&batch, &mut out);
+        String::from_utf8(out).unwrap()
+    };
+    assert_eq!(
+        written(full),
+        concat!(
+            "2001:db8:1:2::9 - - [21/Nov/2026:16:00:00 +0000] ",
+            r#""POST /a%20b?c=d HTTP/1.1" 429 34 "http://r/" "x\x22y""#,
+            "\n"
+        )
+    );
+    assert_eq!(
+        written(|batch| Record {
+            user_agent: batch.keep(Some("a\\\n\u{e9} b")),
+            ..bare(batch, "/")
+        }),
+        concat!(
+            "203.0.113.7 - - [21/Nov/2026:16:00:00 +0000] ",
+            r#""GET / HTTP/1.1" 444 0 "-" "a\x5C\x0A\xC3\xA9 b""#,
+            "\n"
+        )
+    );
+    let aborted = written(|batch| Record {
+        action: Action::ClientAborted,
+        ..bare(batch, "/")
+    });
+    assert!(aborted.contains(" 499 0 "), "{aborted}");
 }
 
 proptest! {
@@ -311,6 +417,7 @@ fn a_turn_ends_in_an_overload() {
     let arriving = records.clone();
     let mut writer = Writer {
         form: Form::new(&settings(None)),
+        format: LogFormat::Json,
         records,
         spare: send,
         lines: never(),
@@ -403,6 +510,7 @@ fn a_stalled_reader_blocks_nobody() {
     let (ending, ended) = bounded(0);
     let thread = Writer {
         form: Form::new(&settings(None)),
+        format: LogFormat::Json,
         records: receive,
         spare: spares(),
         lines: never(),

@@ -124,6 +124,7 @@ impl Ended<'_> {
             location: batch.keep(self.response.location.as_ref()),
             action: self.outcome.action,
             enforced: self.outcome.enforced,
+            ban: self.decision.ban(),
             limit_hit: self.limit_hit,
             limit_percent: self.decision.limit_percent,
             bytes_percent: self.decision.bytes_percent,

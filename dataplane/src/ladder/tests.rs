@@ -2,6 +2,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use proptest::prelude::*;
+use weir_shared::ban::Cause;
 use weir_shared::lookup::Lookup;
 use weir_shared::settings::{Countries, Percents};
 use weir_shared::snapshot::{BanIndex, BanSpan};
@@ -55,6 +56,7 @@ fn snapshot(bans: &[(u8, u64)], can_ban: bool) -> Snapshot {
             Some(BanSpan {
                 end_ms: *end_ms,
                 length_ms: 1000,
+                cause: Cause::Admin,
             }),
         );
     }
@@ -262,7 +264,7 @@ proptest! {
         let mut bans = BanIndex::default();
         if let Some(last) = banned {
             let netblock = Netblock::masked(IpAddr::from([10, 0, 0, last]), 32);
-            bans.set(netblock, Some(BanSpan { end_ms: u64::MAX, length_ms: 1 }));
+            bans.set(netblock, Some(BanSpan { end_ms: u64::MAX, length_ms: 1, cause: Cause::Admin }));
         }
         let snapshot = Snapshot { generation: 0, bans: Arc::new(bans), can_ban: true };
         let mut twin = vec![Known::default(); 3];

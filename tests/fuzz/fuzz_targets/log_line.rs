@@ -11,8 +11,8 @@ use weir_controlplane::request_log::lines;
 use weir_schema::strict::{self, Fault};
 use weir_shared::client::Client;
 use weir_shared::record::{Batch, Record, Text};
-use weir_shared::settings::{Settings, load};
-use weir_shared::verdict::{Action, Counts, Group, LimitKind};
+use weir_shared::settings::{LogFormat, Settings, load};
+use weir_shared::verdict::{Action, Counts, Group, LimitHit, LimitKind};
 
 static SETTINGS: LazyLock<Settings> = LazyLock::new(|| {
     let settings = [
@@ -54,12 +54,18 @@ fuzz_target!(|bytes: &[u8]| {
             record
         });
     }
+    let mut combined = SETTINGS.clone();
+    combined.log.format = LogFormat::Combined;
+    let combined = lines(&combined, &batch);
+    assert!(combined.iter().all(|byte| (b' '..=b'~').contains(byte) || *byte == b'\n'));
+    assert_eq!(combined.iter().filter(|byte| **byte == b'\n').count(), told.len());
+    assert_eq!(combined.iter().filter(|byte| **byte == b'"').count(), 6 * told.len());
     let written = lines(&SETTINGS, &batch);
     let written = std::str::from_utf8(&written).expect("a line is UTF-8");
     assert_eq!(written.matches('\n').count(), told.len());
     assert!(written.ends_with('\n'));
     for (line, told) in written.lines().zip(told) {
-        let breaks = |c: char| c.is_control() || c == '\u{2028}' || c == '\u{2029}';
+        let breaks = |c: char| c.is_control() || "\u{2028}\u{2029}\u{202e}\u{2066}".contains(c);
         assert!(!line.contains(breaks), "{line:?}");
         if let Err(error) = strict::parse(line.as_bytes()) {
             // A log is not signed: it may hold larger numbers and texts.
@@ -174,6 +180,7 @@ fn record(bytes: &mut Bytes, batch: &mut Batch) -> (Record, Vec<(&'static str, O
         location,
         action,
         enforced: flag(6),
+        ban: None,
         limit_hit: flag(7).then_some(LimitHit::ALL[0]),
         limit_percent: None,
         bytes_percent: None,
