@@ -145,6 +145,9 @@ fn who_is_slower_than_the_least_rate_is_cut() {
     for (target, upload) in [("/slow", slow), ("/asked", asked)] {
         let answer = upload.join().expect("no panic");
         assert_eq!(answer.status, 408, "{target}");
+        // It was a request, and is named (TELL-1).
+        let id = weir.line_of(target)["request_id"].clone();
+        assert_eq!(answer.header("x-request-id"), id.as_str(), "{target}");
         assert_eq!(ended(&weir, target), ("too_slow".to_owned(), 408.into()));
     }
     let (action, status) = ended(&weir, "/unread");
