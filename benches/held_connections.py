@@ -235,4 +235,5 @@ def main():
                 process.wait()
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -555,3 +555,58 @@ fn a_body_that_is_mostly_framing_is_ended() {
     assert_eq!(post(b"1\r\na\r\n", 80_000), (400, true));
     assert_eq!(errors(&weir, "framing"), 1);
 }
+
+/// How many chunks these are, and the size of the largest. The content is all `a`.
+fn chunks(bytes: &[u8]) -> (usize, usize) {
+    let text = String::from_utf8_lossy(bytes);
+    let sizes = text
+        .split("\r\n")
+        .filter(|line| !line.is_empty() && !line.starts_with("aa"));
+    let sizes = sizes.filter(|line| *line != "a");
+    let sizes = sizes.map(|line| usize::from_str_radix(line, 16).expect("a size"));
+    let sizes: Vec<_> = sizes.filter(|size| *size > 0).collect();
+    (sizes.len(), sizes.into_iter().max().unwrap_or_default())
+}
+
+/// CONN-9: small pieces go on together, up to 16 KiB, where more is ready; a single one at once.
+#[test]
+fn small_pieces_of_a_body_are_gathered() {
+    const COUNT: usize = 40_000;
+    const END: &[u8] = b"0\r\n\r\n";
+    let (tell, told) = std::sync::mpsc::sync_channel(1);
+    let application = Application::start(move |exchange| {
+        let mut body = Vec::new();
+        while !body.ends_with(END) {
+            body.extend(exchange.read_raw().expect("the body"));
+            // The first piece has come by itself: the client waits for this.
+            if body == b"1\r\na\r\n" {
+                exchange.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n");
+            }
+        }
+        tell.send(chunks(&body)).expect("is awaited");
+        exchange.send(&b"1\r\na\r\n".repeat(COUNT));
+        exchange.send(END);
+        After::Close
+    });
+    let weir = Weir::start(&application, &[]);
+    let mut connection = Connection::open(weir.address());
+    connection.send(
+        b"POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n",
+    );
+    assert_eq!(connection.head().expect("a head").status, 200);
+    assert_eq!(connection.one_chunk().expect("a chunk"), b"a");
+    connection.send(&b"1\r\na\r\n".repeat(COUNT));
+    connection.send(END);
+    let (mut count, mut content) = (0, 0);
+    while let Ok(chunk) = connection.one_chunk()
+        && !chunk.is_empty()
+    {
+        count += 1;
+        content += chunk.len();
+    }
+    assert_eq!(content, COUNT);
+    assert!(count < COUNT / 50, "{count} chunks to the client");
+    let (count, largest) = told.recv().expect("the application is told");
+    assert!(count > 2 && count < COUNT / 50, "{count} chunks");
+    assert!((1_000..=20 * 1024).contains(&largest), "{largest} bytes");
+}

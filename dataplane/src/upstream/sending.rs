@@ -20,6 +20,11 @@ const SMALL: usize = 4 * 1024;
 /// So much is gathered while more is ready (CONN-9).
 const GATHERED: usize = 16 * 1024;
 
+/// So many polls that bring nothing are waited for behind one that brought a small piece. hyper
+/// hands over one chunk each time it reads, and while a response is on its way it asks for more of
+/// it a second time without reading.
+const EMPTY_POLLS: u8 = 2;
+
 /// Why a request was not sent as a whole.
 #[derive(Debug)]
 pub enum NotSent {
@@ -43,6 +48,8 @@ pub struct Sending {
     behind: &'static [u8],
     /// Small pieces that are not in the text yet.
     gathered: Vec<u8>,
+    /// Polls that may yet bring nothing before they go on.
+    empty_polls: u8,
     trailers: Option<HeaderMap>,
     /// Whether anything was written to this connection.
     begun: bool,
@@ -59,6 +66,7 @@ impl Sending {
             piece: Bytes::new(),
             behind: b"",
             gathered: Vec::new(),
+            empty_polls: 0,
             trailers: None,
             begun: false,
         }
@@ -110,16 +118,16 @@ impl Sending {
 
     /// Takes what is ready of the body; true while more of it is likely to be ready soon.
     ///
-    /// hyper hands over one chunk a poll. So small ones are kept for as long as each poll brings
-    /// one, and go on together (CONN-9); a poll that brings none sends them.
+    /// Small pieces are kept for as long as polls bring more, and go on together (CONN-9).
     fn fill(&mut self, buffers: &Buffers, cx: &mut Context<'_>) -> Result<bool, NotSent> {
         if matches!(self.body, RequestBody::Empty) {
             return self.end().map(|()| false);
         }
-        let (mut large, mut ended, mut took) = (None, false, false);
+        let (mut large, mut ended) = (None, false);
         while large.is_none() && !ended && self.gathered.len() < GATHERED {
             match Pin::new(&mut self.body).poll_frame(cx) {
-                Poll::Pending if took => {
+                Poll::Pending if self.empty_polls > 0 && !self.gathered.is_empty() => {
+                    self.empty_polls -= 1;
                     cx.waker().wake_by_ref();
                     return Ok(true);
                 }
@@ -127,7 +135,7 @@ impl Sending {
                 Poll::Ready(None) => ended = true,
                 Poll::Ready(Some(Err(_))) => return Err(NotSent::Body),
                 Poll::Ready(Some(Ok(frame))) => {
-                    took = true;
+                    self.empty_polls = EMPTY_POLLS;
                     large = self.take(frame, buffers);
                     ended = self.body.is_end_stream();
                 }
