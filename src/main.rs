@@ -3,7 +3,9 @@
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
+use commands::ask::Asking;
+use commands::{bans, look};
 
 mod commands;
 mod open_files;
@@ -18,6 +20,9 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// A reverse proxy that checks every request before it reaches the application.
 ///
 /// Without a command it serves; the settings are the WAF_* environment variables of the README.
+///
+/// Exit status: 0; 1 where the answer is no; 2 for a wrong call; 69 where no service answers; 70
+/// for a fault inside; 78 for settings.
 #[derive(Parser)]
 #[command(name = "weir", version, about)]
 struct Arguments {
@@ -31,14 +36,52 @@ enum Command {
     Serve,
     /// Read the settings, say what is wrong with them, start nothing
     Check,
+    /// Say how a running service is
+    Status(Asking),
+    /// Say whether a running service serves: exit status 1 if it stops
+    Health(Asking),
+    /// Show every setting, its value and where that comes from
+    Settings(Asking),
+    /// Show, make and lift bans
+    #[command(args_conflicts_with_subcommands = true)]
+    Bans {
+        #[command(subcommand)]
+        command: Option<bans::Command>,
+        #[command(flatten)]
+        asking: Asking,
+    },
+    /// List clients
+    Clients(look::Clients),
+    /// Show one client and the bans that cover it
+    Client(look::One),
+    /// List the newest alerts
+    Alerts(Asking),
     /// Serve a small application inside, with low limits, on loopback
     Demo,
+    /// Write the completions of a shell to standard output
+    Completions {
+        /// Which
+        shell: clap_complete::Shell,
+    },
+    /// Write the man page to standard output
+    Man,
 }
 
 fn main() -> ExitCode {
     match Arguments::parse().command {
         None | Some(Command::Serve) => commands::serve(),
         Some(Command::Check) => commands::check(),
+        Some(Command::Status(asking)) => look::status(&asking),
+        Some(Command::Health(asking)) => look::health(&asking),
+        Some(Command::Settings(asking)) => look::settings(&asking),
+        Some(Command::Bans { command, asking }) => bans::run(command, asking),
+        Some(Command::Clients(given)) => look::clients(&given),
+        Some(Command::Client(given)) => look::client(&given),
+        Some(Command::Alerts(asking)) => look::alerts(&asking),
         Some(Command::Demo) => commands::demo::run(),
+        Some(Command::Completions { shell }) => {
+            commands::completions(shell, &mut Arguments::command())
+        }
+        Some(Command::Man) => commands::man(Arguments::command()),
     }
 }

@@ -16,14 +16,14 @@ use crate::support::{wait_for, wait_until};
 
 const SCHEMAS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/schema/proxy");
 
-fn file(name: &str) -> Value {
+pub(crate) fn file(name: &str) -> Value {
     let text = fs::read_to_string(format!("{SCHEMAS}/{name}")).expect("the file");
     serde_json::from_str(&text).expect("JSON")
 }
 
 /// A schema of the document, with those of the other files beside it and members that are not named
 /// refused.
-fn validator(document: &Value, schema: &Value) -> Validator {
+pub(crate) fn validator(document: &Value, schema: &Value) -> Validator {
     fn close(schema: &mut Value) {
         if let Value::Object(members) = schema {
             let closes = members.contains_key("properties") && !members.contains_key("allOf");

@@ -11,6 +11,7 @@ mod admin;
 mod alerts;
 mod alive;
 mod bans;
+mod commands;
 mod connections;
 mod control;
 mod demo;

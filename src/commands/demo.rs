@@ -18,7 +18,8 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use weir_shared::settings;
 
-use super::{EXIT_CONFIG, environment, refuse};
+use super::common::{EXIT_CONFIG, environment};
+use super::refuse;
 use crate::serve::Announce;
 
 /// Requests a minute that the demo allows.

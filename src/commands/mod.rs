@@ -8,10 +8,14 @@ use crate::process_log;
 use crate::serve::{self, StartError};
 use crate::signals::Signals;
 
+pub mod ask;
+pub mod bans;
+mod common;
 pub mod demo;
+pub mod look;
+mod text;
 
-/// Something an operator must mend before a start (`EX_CONFIG` of sysexits; SETTING-1).
-pub const EXIT_CONFIG: u8 = 78;
+use common::{EXIT_CONFIG, environment};
 
 /// `weir`, `weir serve`: serves with the settings of the environment.
 pub fn serve() -> ExitCode {
@@ -33,6 +37,23 @@ pub fn check() -> ExitCode {
         }
         Err(refused) => refuse(&refused),
     }
+}
+
+/// `weir completions`
+pub fn completions(shell: clap_complete::Shell, command: &mut clap::Command) -> ExitCode {
+    let mut text = Vec::new();
+    clap_complete::generate(shell, command, "weir", &mut text);
+    common::out(&String::from_utf8_lossy(&text));
+    ExitCode::SUCCESS
+}
+
+/// `weir man`: every command on one page.
+pub fn man(command: clap::Command) -> ExitCode {
+    let mut text = Vec::new();
+    // Writing to memory cannot fail.
+    let _ = clap_mangen::Man::new(command).render(&mut text);
+    common::out(&String::from_utf8_lossy(&text));
+    ExitCode::SUCCESS
 }
 
 /// Serves until a signal; every problem that stops the start is one line on standard error.
@@ -78,15 +99,4 @@ fn refuse(refused: &Refused) -> ExitCode {
         eprintln!("weir: warning: {warning}");
     }
     ExitCode::from(EXIT_CONFIG)
-}
-
-/// The environment; names and values that are not UTF-8 are shown with replacement characters, and
-/// then judged.
-pub fn environment() -> impl Iterator<Item = (String, String)> {
-    std::env::vars_os().map(|(name, value)| {
-        (
-            name.to_string_lossy().into_owned(),
-            value.to_string_lossy().into_owned(),
-        )
-    })
 }

@@ -1,0 +1,78 @@
+//! What all commands have: exit statuses, failures, the environment, the moment.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde_json::Value;
+use weir_shared::clock::{Clock, Now};
+
+/// No service answers (`EX_UNAVAILABLE` of sysexits).
+pub const EXIT_UNAVAILABLE: u8 = 69;
+/// Something an operator must mend before a start (`EX_CONFIG` of sysexits; SETTING-1).
+pub const EXIT_CONFIG: u8 = 78;
+/// A wrong call, as clap ends with.
+pub const EXIT_USAGE: u8 = 2;
+/// The answer is no.
+pub const EXIT_NO: u8 = 1;
+
+/// Why a command ends without what was asked for: a sentence for standard error, and the status.
+pub struct Failure {
+    pub sentence: String,
+    pub status: u8,
+}
+
+impl Failure {
+    pub fn new(status: u8, sentence: impl Into<String>) -> Self {
+        Self {
+            sentence: sentence.into(),
+            status,
+        }
+    }
+
+    /// Says it.
+    pub fn tell(&self) -> ExitCode {
+        eprintln!("weir: {}", self.sentence);
+        ExitCode::from(self.status)
+    }
+}
+
+/// The exit status of a command; a failure is told on standard error.
+pub fn finish(ended: Result<ExitCode, Failure>) -> ExitCode {
+    ended.unwrap_or_else(|failure| failure.tell())
+}
+
+/// Writes to standard output. Who closes it early (`| head`) has read enough.
+pub fn out(text: &str) {
+    let mut output = std::io::stdout().lock();
+    let _ = output
+        .write_all(text.as_bytes())
+        .and_then(|()| output.flush());
+}
+
+/// Writes a document to standard output.
+pub fn print_json(document: &Value) -> Result<ExitCode, Failure> {
+    out(&format!("{document:#}\n"));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// This moment.
+pub fn now() -> Now {
+    Clock::system().now()
+}
+
+/// A text as one segment of a path.
+pub fn percent_encoded(text: &str) -> String {
+    utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
+}
+
+/// The environment; names and values that are not UTF-8 are shown with replacement characters, and
+/// then judged.
+pub fn environment() -> impl Iterator<Item = (String, String)> {
+    std::env::vars_os().map(|(name, value)| {
+        (
+            name.to_string_lossy().into_owned(),
+            value.to_string_lossy().into_owned(),
+        )
+    })
+}

@@ -1,0 +1,172 @@
+//! How commands write for people: tables, times, numbers. Plain text, no colour.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use weir_shared::units::Time;
+
+/// Columns as wide as their widest cell, two blanks between them; `right` are those of numbers.
+pub struct Table {
+    right: &'static [usize],
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// With these headings.
+    pub fn new(headings: &[&str], right: &'static [usize]) -> Self {
+        let headings = headings.iter().map(|heading| (*heading).to_owned());
+        Self {
+            right,
+            rows: vec![headings.collect()],
+        }
+    }
+
+    /// One more row.
+    pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+        self.rows.push(cells.into_iter().collect());
+    }
+
+    /// The whole table, each line with its end.
+    pub fn text(&self) -> String {
+        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
+        let widths: Vec<usize> = (0..columns)
+            .map(|column| {
+                let cells = self.rows.iter().filter_map(|row| row.get(column));
+                cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+            })
+            .collect();
+        let mut text = String::new();
+        for row in &self.rows {
+            let cells = row.iter().zip(&widths).enumerate();
+            let cells = cells.map(|(column, (cell, width))| {
+                if self.right.contains(&column) {
+                    format!("{cell:>width$}")
+                } else {
+                    format!("{cell:<width$}")
+                }
+            });
+            let line = cells.collect::<Vec<_>>().join("  ");
+            text.push_str(line.trim_end());
+            text.push('\n');
+        }
+        text
+    }
+}
+
+/// A text from outside, for one cell: without control characters, cut at 60.
+pub fn cell(value: &Value) -> String {
+    const MOST: usize = 60;
+    let text = match value {
+        Value::Null => return "–".to_owned(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    let text: String = text
+        .chars()
+        .map(|letter| if is_plain(letter) { letter } else { '�' })
+        .collect();
+    if text.chars().count() > MOST {
+        text.chars().take(MOST - 1).chain(['…']).collect()
+    } else {
+        text
+    }
+}
+
+/// Neither a control character nor one that turns the direction of a line.
+fn is_plain(letter: char) -> bool {
+    !letter.is_control()
+        && !matches!(letter, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// The two largest units: `3 d 4 h`.
+pub fn span(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    let units = [("d", 86_400), ("h", 3600), ("min", 60), ("s", 1)];
+    let first = units.iter().position(|(_, length)| seconds >= *length);
+    let parts: Vec<String> = units
+        .iter()
+        .scan(seconds, |rest, (unit, length)| {
+            let count = *rest / length;
+            *rest %= length;
+            Some((count, unit))
+        })
+        .skip(first.unwrap_or(units.len() - 1))
+        .take(2)
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, unit)| format!("{count} {unit}"))
+        .collect();
+    if parts.is_empty() {
+        "0 s".to_owned()
+    } else {
+        parts.join(" ")
+    }
+}
+
+/// Until a moment of a document; a word such as `permanent` stays.
+pub fn until(value: &Value, now_ms: u64) -> String {
+    match time(value) {
+        Some(end) => span(Duration::from_millis(end.saturating_sub(now_ms))),
+        None => cell(value),
+    }
+}
+
+/// Since a moment of a document.
+pub fn since(value: &Value, now_ms: u64) -> String {
+    match time(value) {
+        Some(then) => span(Duration::from_millis(now_ms.saturating_sub(then))),
+        None => cell(value),
+    }
+}
+
+/// A moment, in milliseconds since 1970.
+pub fn time(value: &Value) -> Option<u64> {
+    value.as_str()?.parse::<Time>().ok().map(|time| time.0)
+}
+
+/// `98.1 %`; a dash of nothing.
+pub fn percent(part: u64, whole: u64) -> String {
+    if whole == 0 {
+        return "–".to_owned();
+    }
+    // In tenths, rounded.
+    let tenths = (u128::from(part) * 2000 / u128::from(whole)).div_ceil(2);
+    format!("{}.{} %", tenths / 10, tenths % 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// CONTROL-3: columns are aligned and lines end without blanks.
+    #[test]
+    fn tables_are_aligned() {
+        let mut table = Table::new(&["A", "NUMBER", "B"], &[1]);
+        table.row(["long".to_owned(), "7".to_owned(), String::new()]);
+        assert_eq!(table.text(), "A     NUMBER  B\nlong       7\n");
+    }
+
+    /// CONTROL-3: texts of clients cannot steer a terminal.
+    #[test]
+    fn cells_are_plain() {
+        assert_eq!(cell(&json!("a\u{1b}[31mb\n\u{202e}c")), "a�[31mb��c");
+        assert_eq!(cell(&json!("x".repeat(70))).chars().count(), 60);
+        assert_eq!(cell(&Value::Null), "–");
+    }
+
+    /// CONTROL-3: two units at most.
+    #[test]
+    fn spans_and_shares_are_short() {
+        let of = |seconds| span(Duration::from_secs(seconds));
+        assert_eq!(
+            [0, 59, 60, 3_599, 3_600, 90_061].map(of),
+            ["0 s", "59 s", "1 min", "59 min 59 s", "1 h", "1 d 1 h"]
+        );
+        assert_eq!(percent(0, 0), "–");
+        assert_eq!(
+            [percent(1, 3), percent(2, 3), percent(3, 3)],
+            ["33.3 %", "66.7 %", "100.0 %"]
+        );
+    }
+}
