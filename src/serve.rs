@@ -36,6 +36,7 @@ use weir_shared::event::LimitExceeded;
 use weir_shared::record::logged_headers;
 use weir_shared::settings::{Listed, Loaded, LogRequests, Settings};
 use weir_shared::snapshot::Snapshot;
+use weir_shared::spared::Spared;
 use weir_shared::table::ClientTable;
 use weir_shared::threads;
 
@@ -122,6 +123,7 @@ struct Shared {
     snapshots: Arc<ArcSwap<Snapshot>>,
     table: Arc<Table>,
     counting: Counting,
+    spared: Arc<Spared>,
 }
 
 impl Service {
@@ -186,6 +188,7 @@ impl Service {
                 finished: settings.anomalies.is_on().then_some(finished_up),
                 handover: handle.handover(),
                 ask,
+                spared: shared.spared,
             },
         )?;
         let service = Self {
@@ -328,6 +331,7 @@ impl Shared {
             clock,
             snapshots: Arc::new(ArcSwap::from_pointee(Snapshot::default())),
             counting: Counting::of(bound, Arc::clone(&table)),
+            spared: Arc::new(Spared::new(settings.identity.trusted_proxies.clone())),
             table,
         }
     }
@@ -352,6 +356,7 @@ impl Shared {
             clock: self.clock.clone(),
             snapshots: Arc::clone(&self.snapshots),
             table: self.clients(),
+            spared: Arc::clone(&self.spared),
             breaks,
             totals: Arc::new(move || {
                 let mut totals = counting.totals();

@@ -2,7 +2,7 @@
 
 use crate::support::application::Application;
 use crate::support::raw_client::{Connection, get};
-use crate::support::weir::Weir;
+use crate::support::weir::{METRICS_TOKEN, Weir};
 
 /// The client and the address that the log gives a request with these field lines.
 #[track_caller]
@@ -340,4 +340,53 @@ fn a_forgotten_trusted_proxy_is_pointed_out_once() {
     assert!(warning.to_string().contains("127.0.1.5"), "{warning}");
     weir.lines_of("/many", 400);
     assert_eq!(warnings(), before + 1);
+}
+
+/// ALIVE-5: the limits hold for a trusted proxy that asks for itself, but no ban covers it: those
+/// behind it are served.
+#[test]
+fn a_trusted_proxy_is_not_banned() {
+    let application = Application::ok();
+    let weir = Weir::start(&application, &[("WAF_RATE_LIMIT_PER_HOUR", "2")]);
+    for (path, status) in [("/1", 200), ("/2", 200), ("/3", 429), ("/4", 429)] {
+        let answer = weir.send(&get(path, &[])).expect(status);
+        assert_eq!(answer.header("retry-after").is_some(), status == 429);
+    }
+    assert_eq!(weir.line_of("/4")["action"], "rate_limited");
+    weir.get("/5", "127.0.0.9").expect(200);
+    weir.get("/6", "203.0.113.7").expect(200);
+    assert_eq!(weir.bans().len(), 0);
+}
+
+/// ALIVE-5, CLIENT-7: a load balancer that is missing in `WAF_TRUSTED_PROXIES` is warned of and not
+/// banned: 429 over the limit, so that those behind it are served again once it fits.
+#[test]
+fn a_forgotten_proxy_is_not_banned() {
+    let application = Application::ok();
+    let settings = [
+        ("WAF_TRUSTED_PROXIES", ""),
+        ("WAF_ALLOW_NETS", "127.0.2.0/24"),
+        ("WAF_RATE_LIMIT_PER_HOUR", "130"),
+    ];
+    let weir = Weir::start(&application, &settings);
+    let mut balancer = Connection::open_from(weir.address(), "127.0.1.5");
+    for number in 0..140 {
+        let client = format!("203.0.113.{number}");
+        balancer.send(&get("/a", &[("X-Forwarded-For", &client)]));
+        let expected = if number < 130 { 200 } else { 429 };
+        balancer.response().expect(expected);
+    }
+    weir.wait_for_process_log(&["WARN", "WAF_TRUSTED_PROXIES", "127.0.1.5"]);
+    let mut own = Connection::open_from(weir.address(), "127.0.2.1");
+    own.send(&get(
+        "/_waf/metrics",
+        &[("Authorization", &format!("Bearer {METRICS_TOKEN}"))],
+    ));
+    let page = own.response().expect(200).text();
+    for sample in [
+        "waf_untrusted_forwarders 1",
+        "waf_bans_total{cause=\"rate_limit\"} 0",
+    ] {
+        assert!(page.contains(sample), "{sample}: {page}");
+    }
 }

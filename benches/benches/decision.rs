@@ -32,6 +32,7 @@ fn rules() -> Rules {
         max_body_size: Some(100 << 20),
         ban_policy: Policy::default(),
         ban_prefixes: PrefixLengths::default(),
+        spared: Arc::default(),
         wants_counts: false,
         lookups: Lookups::default(),
     }

@@ -23,6 +23,7 @@ use weir_shared::clock::{Clock, Now};
 use weir_shared::handover::Respond;
 use weir_shared::pulse::Pulse;
 use weir_shared::settings::Settings;
+use weir_shared::spared::Spared;
 use weir_shared::table::ClientTable;
 use weir_shared::threads::{self, Ended};
 use weir_shared::totals::Totals;
@@ -34,8 +35,9 @@ use crate::admin::requests::Requests;
 use crate::admin::status::{self, Status};
 use crate::admin::{Ask, Request, clients};
 use crate::alert::detection::Detection;
+use crate::bans::document::BansFile;
 use crate::bans::ledger::Full;
-use crate::bans::{Bans, MAX_NOTES_A_TURN};
+use crate::bans::{Bans, MAX_NOTES_A_TURN, too_wide};
 use crate::clients::ClientsFile;
 use crate::files::{AnyEdit, Content, Files, Which};
 use crate::lookup::document::LookupsFile;
@@ -50,6 +52,9 @@ const TICK: Duration = Duration::from_millis(100);
 
 /// The most admin requests that are answered before exceeded limits are looked at again.
 const MAX_ADMIN_A_TURN: usize = 4;
+
+/// Entries of an edit of which a warning tells that they cover too much.
+const MAX_WIDE_TOLD: usize = 10;
 
 /// How long a stop waits for the last writes.
 const STOP_WAIT: Duration = Duration::from_secs(10);
@@ -71,6 +76,8 @@ pub struct Control {
     pub(crate) settings: Arc<Settings>,
     /// Every ban, and what leads to one.
     pub(crate) bans: Bans,
+    /// Who is not banned by the service itself (ALIVE-5).
+    pub(crate) spared: Arc<Spared>,
     /// Anomalies and alerts.
     pub(crate) detection: Detection,
     /// Lookups of clients; they work on threads of their own.
@@ -138,6 +145,7 @@ impl Control {
     pub(crate) fn turn(&mut self, wait: Duration) -> Flow {
         self.wait(wait);
         let now = self.clock.now();
+        self.spared.end(now.wall_ms);
         self.make_bans(now);
         self.note_bans(self.bans.notes_a_turn(), now);
         self.detection.count(now);
@@ -220,10 +228,27 @@ impl Control {
 
     fn take_edit(&mut self, edit: &AnyEdit, now: Now) {
         match edit {
-            AnyEdit::Bans(edit) => self.bans.edit(&edit.changes, now),
+            AnyEdit::Bans(edit) => self.edit_bans(&edit.changes, now),
             AnyEdit::Clients(edit) => self.edit_clients(&edit.changes),
             AnyEdit::Lookups(edit) => self.edit_lookups(&edit.changes),
             AnyEdit::Alerts(edit) => self.detection.edit(&edit.changes),
+        }
+    }
+
+    fn edit_bans(&mut self, changes: &[Change<BansFile>], now: Now) {
+        self.bans.edit(changes, now);
+        let mut wide = 0_usize;
+        for (ban, why) in too_wide::of_edit(changes, &self.spared, now.wall_ms) {
+            wide += 1;
+            if wide <= MAX_WIDE_TOLD {
+                tracing::warn!(
+                    "the edited bans.json is taken, but {why}: if that is meant, give the entry \"force\": true"
+                );
+            }
+            self.detection.alerts.edit(ban, &why, now.wall_ms);
+        }
+        if wide > MAX_WIDE_TOLD {
+            tracing::warn!("{} further entries of it are as wide", wide - MAX_WIDE_TOLD);
         }
     }
 
@@ -339,6 +364,7 @@ impl Control {
             bans_active: ledger.active(now.wall_ms),
             bans_made: ledger.made(),
             bans_dropped: ledger.dropped(),
+            untrusted_forwarders: self.spared.forwarder_count(),
             state: self.files.counts(),
             lookups: self.lookups.facts(),
         }

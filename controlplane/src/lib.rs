@@ -42,7 +42,10 @@ mod wiring;
 /// Entry points for the fuzz targets.
 #[cfg(fuzzing)]
 pub mod fuzzing {
+    use std::sync::Arc;
+
     use weir_shared::netblock::{NetSet, PrefixLengths};
+    use weir_shared::spared::Spared;
 
     use crate::admin::bans::Orders;
     use crate::admin::problem::Problem;
@@ -55,7 +58,7 @@ pub mod fuzzing {
     impl Bodies {
         /// With these trusted proxies; none if the schema is none.
         pub fn new(trusted: NetSet) -> Option<Self> {
-            Orders::new(trusted, PrefixLengths::default())
+            Orders::new(Arc::new(Spared::new(trusted)), PrefixLengths::default())
                 .ok()
                 .map(Self)
         }
@@ -63,7 +66,7 @@ pub mod fuzzing {
         /// The netblock to be banned; pointers and details where the body does not fit, none where
         /// it is no JSON.
         pub fn read(&self, body: &[u8]) -> Result<String, Option<Vec<(String, String)>>> {
-            self.0.read(body).map_or_else(
+            self.0.read(body, None).map_or_else(
                 |problem| match problem {
                     Problem::DoesNotFit(faults) => Err(Some(
                         faults

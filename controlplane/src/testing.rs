@@ -18,6 +18,7 @@ use weir_shared::lookup::Lookup;
 use weir_shared::netblock::Netblock;
 use weir_shared::settings::{AdminToken, LookupSettings, Secret, Settings};
 use weir_shared::snapshot::Snapshot;
+use weir_shared::spared::Spared;
 use weir_shared::table::{ClientRow, ClientTable};
 use weir_shared::totals::{OriginCounts, Totals};
 use weir_shared::units::Time;
@@ -267,6 +268,7 @@ pub(crate) struct Rig {
     pub(crate) clock: Arc<ManualClock>,
     pub(crate) snapshots: Arc<ArcSwap<Snapshot>>,
     pub(crate) table: Arc<Table>,
+    pub(crate) spared: Arc<Spared>,
     pub(crate) breaks: Sender<LimitExceeded>,
     pub(crate) disk: TestDisk,
     pub(crate) faults: Sender<WriteFault>,
@@ -307,12 +309,14 @@ impl Rig {
             lines,
         };
         let clients = Arc::clone(&table) as Arc<dyn ClientTable>;
+        let spared = Arc::new(Spared::new(settings.identity.trusted_proxies.clone()));
         let lookups = Lookups::start(&settings, &clock, &clients, Vec::new()).unwrap();
         let (control, handle) = Control::new(Wiring {
             settings: Arc::new(settings),
             clock,
             snapshots: Arc::clone(&snapshots),
             table: Arc::clone(&table) as Arc<dyn ClientTable>,
+            spared: Arc::clone(&spared),
             breaks: broken,
             totals: Arc::new(Totals::default),
             files,
@@ -327,6 +331,7 @@ impl Rig {
             clock: manual,
             snapshots,
             table,
+            spared,
             breaks,
             disk,
             faults,
@@ -482,6 +487,7 @@ pub(crate) fn request(method: &str, target: &str, body: &str) -> OwnRequest {
         path: path.to_owned(),
         query,
         authorization: Some(HeaderValue::from_static(ADMIN)),
+        client: None,
         request_id: "id-1".to_owned(),
         body: (!body.is_empty()).then(|| Body::Whole(Bytes::copy_from_slice(body.as_bytes()))),
     }

@@ -12,6 +12,7 @@ use weir_shared::event::{Finished, LimitExceeded};
 use weir_shared::handover::Handover;
 use weir_shared::settings::{Listed, Settings};
 use weir_shared::snapshot::Snapshot;
+use weir_shared::spared::Spared;
 use weir_shared::table::ClientTable;
 use weir_shared::totals::{OriginCounts, Totals};
 
@@ -44,6 +45,8 @@ pub struct Wiring {
     pub snapshots: Arc<ArcSwap<Snapshot>>,
     /// The data plane's clients.
     pub table: Arc<dyn ClientTable>,
+    /// Who is not banned by the service itself, shared with the data plane.
+    pub spared: Arc<Spared>,
     /// Broken limits.
     pub breaks: Receiver<LimitExceeded>,
     /// Folds the data plane's counters.
@@ -158,6 +161,7 @@ impl Control {
             clock,
             snapshots,
             table,
+            spared,
             breaks,
             totals,
             files,
@@ -179,13 +183,14 @@ impl Control {
             events: about.events,
             started: now,
         };
-        let bans =
-            Bans::new(rules, start.bans, breaks, clients, snapshots, now).map_err(|held| {
-                ControlError::TooManyBans {
-                    held,
-                    max_bans: rules.max_bans,
-                }
-            })?;
+        let not_banned = Arc::clone(&spared);
+        let bans = Bans::new(
+            rules, start.bans, breaks, clients, snapshots, not_banned, now,
+        )
+        .map_err(|held| ControlError::TooManyBans {
+            held,
+            max_bans: rules.max_bans,
+        })?;
         let admin_token = Arc::new(AdminTokenHolder::new(&settings.endpoints.admin_token)?);
         for row in start.clients {
             table.put(row);
@@ -194,11 +199,13 @@ impl Control {
         let (queue, requests) = bounded(ADMIN_QUEUE);
         let (stopping, stop) = bounded(1);
         let listing = OwnSettings::new(&about.listing);
-        let front = Front::new(&settings, listing, Arc::clone(&admin_token), queue)?;
+        let token = Arc::clone(&admin_token);
+        let front = Front::new(&settings, listing, Arc::clone(&spared), token, queue)?;
         let answers = Answers::start(service).map_err(ControlError::Thread)?;
         let control = Self {
             clock,
             bans,
+            spared,
             detection: Detection::new(&settings, finished, lines, start.alerts, now),
             lookups,
             files: Files::new(files, &settings, now),

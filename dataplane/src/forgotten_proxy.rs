@@ -2,10 +2,11 @@
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use http::HeaderMap;
 use weir_shared::client::Client;
+use weir_shared::spared::Spared;
 
 use crate::identity::nearest_forwarded;
 
@@ -13,6 +14,8 @@ use crate::identity::nearest_forwarded;
 /// (CLIENT-7).
 #[derive(Default)]
 pub struct ForgottenProxy {
+    /// Told of each such peer: the service does not ban it by itself (ALIVE-5).
+    spared: Arc<Spared>,
     /// Only requests of untrusted peers that carry `X-Forwarded-For` come here; a contended lock
     /// skips the look.
     peers: Mutex<HashMap<IpAddr, Forwarding>>,
@@ -33,6 +36,14 @@ const MINUTE_MS: u64 = 60_000;
 const HOUR_MS: u64 = 3_600_000;
 
 impl ForgottenProxy {
+    /// Tells `spared` of the peers that it notices.
+    pub fn new(spared: Arc<Spared>) -> Self {
+        Self {
+            spared,
+            peers: Mutex::default(),
+        }
+    }
+
     /// Notes what an untrusted peer forwarded; true where a warning is due.
     pub fn note(&self, peer: IpAddr, headers: &HeaderMap, wall_ms: u64) -> bool {
         let Some(client) = nearest_forwarded(headers).map(Client::of) else {
@@ -62,8 +73,12 @@ impl ForgottenProxy {
             forwarding.minute = minute;
             forwarding.clients.clear();
         }
-        if forwarding.clients.len() < MANY_CLIENTS {
-            forwarding.clients.insert(client);
+        if forwarding.clients.len() < MANY_CLIENTS
+            && forwarding.clients.insert(client)
+            && forwarding.clients.len() == MANY_CLIENTS
+        {
+            // In each minute anew, so that no gap is left between two warnings.
+            self.spared.spare(peer, wall_ms);
         }
         let due = forwarding.clients.len() >= MANY_CLIENTS
             && forwarding
@@ -96,7 +111,8 @@ mod tests {
     /// hour.
     #[test]
     fn a_forgotten_proxy_is_noticed_once_an_hour() {
-        let noticed = ForgottenProxy::default();
+        let spared = Arc::new(Spared::default());
+        let noticed = ForgottenProxy::new(Arc::clone(&spared));
         let peer = "198.51.100.1".parse().unwrap();
         let send = |last: u32, at| {
             let chain = format!("203.0.{}.{}", last / 256, last % 256);
@@ -105,7 +121,9 @@ mod tests {
         let start = 1_795_276_800_000;
         assert_eq!((0..99).filter(|last| send(*last, start)).count(), 0);
         assert!(!send(98, start), "the same client again is no further one");
+        assert_eq!(spared.forwarder_count(), 0);
         assert!(send(99, start));
+        assert_eq!(spared.forwarder_count(), 1, "ALIVE-5");
         assert!(!send(100, start));
         assert_eq!(
             (0..200)

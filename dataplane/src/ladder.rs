@@ -4,6 +4,7 @@
 //! are one step; it sends nothing. What to do with a decision is `request.rs`.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use http::Method;
 use http::header::CONTENT_LENGTH;
@@ -16,6 +17,7 @@ use weir_shared::netblock::{NetSet, Netblock, PrefixLengths};
 use weir_shared::path;
 use weir_shared::settings::{CountryList, LookupSettings, LookupSource, Settings};
 use weir_shared::snapshot::{ActiveBan, Snapshot};
+use weir_shared::spared::Spared;
 use weir_shared::verdict::{Action, AppliedPercent, Counts, Group, Limits};
 
 use crate::clients::charging::Charging;
@@ -39,6 +41,8 @@ pub struct Rules {
     pub ban_policy: Policy,
     /// `WAF_BAN_IPV4_PREFIX`, `WAF_BAN_IPV6_PREFIX`
     pub ban_prefixes: PrefixLengths,
+    /// Who is not banned by the service itself (ALIVE-5); the limits hold for them all the same.
+    pub spared: Arc<Spared>,
     /// Whether the estimates are wanted for the log or for RateLimit fields. They cost six
     /// divisions.
     pub wants_counts: bool,
@@ -77,7 +81,7 @@ impl Lookups {
 
 impl Rules {
     /// The rules among the settings.
-    pub fn of(settings: &Settings) -> Self {
+    pub fn of(settings: &Settings, spared: Arc<Spared>) -> Self {
         use weir_shared::settings::{LogRequests, RateLimitHeaders};
         Self {
             allow_nets: settings.lists.allow_nets.clone(),
@@ -86,6 +90,7 @@ impl Rules {
             max_body_size: settings.limits.max_body_size,
             ban_policy: settings.bans.policy,
             ban_prefixes: settings.bans.prefixes,
+            spared,
             wants_counts: settings.log.requests != LogRequests::Off
                 || settings.limits.headers == RateLimitHeaders::Always,
             lookups: Lookups::of(&settings.lookup),
@@ -322,12 +327,19 @@ fn charge(
 ) -> Option<Refusal> {
     // 10. The request is counted against its limits.
     if let Some(exceeded) = charging.charge(entry, limits, now) {
-        let ban = (exceeded.bans && snapshot.can_ban)
+        let ban = (exceeded.bans && can_ban(rules, snapshot, asked.client))
             .then(|| expiry_of_next_ban(rules, snapshot, asked.client, now));
         return Some(Refusal::RateLimited { exceeded, ban });
     }
     // 11. The announced body is too large.
     is_too_large(rules, asked).then_some(Refusal::BodyTooLarge)
+}
+
+/// Whether a ban of the client's netblock can follow: there is room for one (BAN-5), and it would
+/// cover nobody who is spared (ALIVE-5).
+pub fn can_ban(rules: &Rules, snapshot: &Snapshot, client: Client) -> bool {
+    let netblock = Netblock::of(client, rules.ban_prefixes);
+    snapshot.can_ban && rules.spared.covered_by(netblock).is_none()
 }
 
 /// Whether every request of a client is refused, whatever it asks for: by a list or a ban (steps 3

@@ -39,6 +39,7 @@ async fn ask_control_plane(exchange: &Exchange, body: &mut Incoming) -> OwnRespo
         path: exchange.head.uri.path().to_owned(),
         query: exchange.head.uri.query().map(str::to_owned),
         authorization: only_authorization(&exchange.head.headers),
+        client: Some(exchange.identity.client),
         request_id: exchange.request_id.to_str().unwrap_or_default().to_owned(),
         body: content,
     };

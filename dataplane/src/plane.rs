@@ -127,7 +127,7 @@ impl DataPlane {
                 &parts.settings.connections,
                 parts.settings.workers,
             )),
-            forgotten_proxy: Arc::default(),
+            forgotten_proxy: Arc::new(ForgottenProxy::new(Arc::clone(&parts.spared))),
             timeouts: timeouts(&parts.settings.timeouts),
             parts,
         });
@@ -215,6 +215,7 @@ mod tests {
             finished: None,
             handover,
             ask,
+            spared: Arc::default(),
         };
         (DataPlane::start(bound, parts).unwrap(), address, counting)
     }

@@ -20,6 +20,7 @@ use weir_shared::netblock::NetSet;
 use weir_shared::refusal_page::RefusalPage;
 use weir_shared::settings::{BanResponse, LookupSource, RateLimitHeaders, Settings, Upstream};
 use weir_shared::snapshot::Snapshot;
+use weir_shared::spared::Spared;
 use weir_shared::table::ClientTable;
 
 use crate::clients::table::Table;
@@ -55,6 +56,8 @@ pub struct Parts {
     pub handover: Handover,
     /// Looks clients up; called only while lookups are on.
     pub ask: Ask,
+    /// Who is not banned by the service itself, shared with the control plane.
+    pub spared: Arc<Spared>,
 }
 
 /// How the data plane is to stop.
@@ -136,7 +139,7 @@ impl Worker {
             own.clone(),
         );
         Rc::new(Self {
-            rules: Rules::of(settings),
+            rules: Rules::of(settings, Arc::clone(&parts.spared)),
             accounting: Accounting::of(settings),
             trusted_proxies: settings.identity.trusted_proxies.clone(),
             client_ip_header: settings.identity.header.clone(),

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{HeaderMap, Method, StatusCode};
 
+use crate::client::Client;
 use crate::verdict::{Action, History};
 
 /// A request under `/_waf/`.
@@ -21,6 +22,8 @@ pub struct OwnRequest {
     pub query: Option<String>,
     /// The `Authorization` field, if there is exactly one.
     pub authorization: Option<http::HeaderValue>,
+    /// The client that sent it; none where it came another way than all requests do.
+    pub client: Option<Client>,
     /// The request's id, for problem documents.
     pub request_id: String,
     /// The body, once [`Step::ReadBody`] asked for it.

@@ -33,5 +33,6 @@ pub mod event;
 pub mod handover;
 pub mod record;
 pub mod snapshot;
+pub mod spared;
 pub mod table;
 pub mod totals;

@@ -13,11 +13,13 @@ use weir_schema::{CatalogError, Schema, Violation};
 use weir_shared::ban::Ban;
 use weir_shared::client::{Client, fold};
 use weir_shared::handover::OwnResponse;
-use weir_shared::netblock::{NetSet, Netblock, PrefixLengths};
+use weir_shared::netblock::{Netblock, PrefixLengths};
+use weir_shared::spared::Spared;
 use weir_shared::units::{DURATION_FORM, parse_duration};
 
 use crate::bans::document::BanKey;
 use crate::bans::ledger::{Ledger, Order, oldest_first};
+use crate::bans::too_wide::too_wide;
 use crate::json::{self, Strict};
 
 use super::door::Door;
@@ -29,7 +31,7 @@ const SCHEMA: &str = include_str!("../../../schema/proxy/ban-order.schema.json")
 /// What judges a body.
 pub(crate) struct Orders {
     schema: Schema,
-    trusted_proxies: NetSet,
+    spared: Arc<Spared>,
     prefixes: PrefixLengths,
 }
 
@@ -47,24 +49,21 @@ struct Written {
 impl Orders {
     /// # Errors
     /// The schema is none, which a test would have found.
-    pub(crate) fn new(
-        trusted_proxies: NetSet,
-        prefixes: PrefixLengths,
-    ) -> Result<Self, CatalogError> {
+    pub(crate) fn new(spared: Arc<Spared>, prefixes: PrefixLengths) -> Result<Self, CatalogError> {
         let schema = serde_json::from_str(SCHEMA).unwrap_or_default();
         Ok(Self {
             schema: Schema::compile(&schema, &[])?,
-            trusted_proxies,
+            spared,
             prefixes,
         })
     }
 
     /// Reads a POST body: every fault at once, each with its JSON pointer; first by the schema,
-    /// then what a schema cannot say (ADMIN-2).
+    /// then what a schema cannot say (ADMIN-2). `asker` is the client that sends it, if it is one.
     ///
     /// # Errors
     /// 400 where it is not JSON, 422 where it does not fit.
-    pub(crate) fn read(&self, body: &[u8]) -> Result<Order, Problem> {
+    pub(crate) fn read(&self, body: &[u8], asker: Option<Client>) -> Result<Order, Problem> {
         let Strict(body) = json::explain(PhantomData, body).map_err(|refused| {
             match serde_json::from_slice::<Value>(body) {
                 Err(error) => Problem::BadRequest(format!("the body is not JSON: {error}")),
@@ -82,10 +81,10 @@ impl Orders {
         }
         let written = serde_json::from_value(body)
             .map_err(|error| one_fault(String::new(), error.to_string()))?;
-        self.order(written)
+        self.order(written, asker)
     }
 
-    fn order(&self, written: Written) -> Result<Order, Problem> {
+    fn order(&self, written: Written, asker: Option<Client>) -> Result<Order, Problem> {
         let mut faults = Vec::new();
         let mut fault = |member: &str, detail: String| {
             faults.push(Fault {
@@ -111,9 +110,9 @@ impl Orders {
         };
         if let Some((netblock, _, member)) = scope
             && !written.force
-            && let Some(detail) = too_wide(netblock, &self.trusted_proxies)
+            && let Some(why) = too_wide(netblock, &self.spared, asker)
         {
-            fault(member, detail);
+            fault(member, format!("{why}: \"force\": true would be needed"));
         }
         let duration = match duration(&written.duration) {
             Ok(duration) => duration,
@@ -164,23 +163,6 @@ fn duration(text: &str) -> Result<Option<std::time::Duration>, String> {
     let duration =
         parse_duration(text).map_err(|wrong| format!("{wrong}: {DURATION_FORM}, or permanent"))?;
     Ok(Some(duration))
-}
-
-/// What only `"force": true` lets pass: a slip that would shut out everyone, or the load balancer
-/// with everyone behind it (ADMIN-2).
-fn too_wide(netblock: Netblock, trusted_proxies: &NetSet) -> Option<String> {
-    if netblock.net().prefix_len() == 0 {
-        return Some(format!(
-            "{netblock} covers every address: \"force\": true would be needed"
-        ));
-    }
-    let proxy = trusted_proxies
-        .blocks()
-        .iter()
-        .find(|proxy| netblock.covers(**proxy) || proxy.covers(netblock))?;
-    Some(format!(
-        "{netblock} covers {proxy} of WAF_TRUSTED_PROXIES: \"force\": true would be needed"
-    ))
 }
 
 /// Which bans `GET /_waf/bans` gives.
@@ -346,11 +328,12 @@ mod tests {
 
     static ORDERS: LazyLock<Orders> = LazyLock::new(|| {
         let trusted = ["10.1.0.0/16".parse().unwrap()].into_iter().collect();
-        Orders::new(trusted, PrefixLengths::default()).unwrap()
+        let spared = Arc::new(Spared::new(trusted));
+        Orders::new(spared, PrefixLengths::default()).unwrap()
     });
 
     fn judged(body: &[u8]) -> Result<Order, Problem> {
-        ORDERS.read(body)
+        ORDERS.read(body, None)
     }
 
     proptest! {
@@ -375,7 +358,7 @@ mod tests {
                     prop_assert!(whole && (1..=500).contains(&length));
                     prop_assert!(order.duration.is_none_or(|duration| !duration.is_zero()));
                     prop_assert!(order.client.is_none_or(|client| order.netblock.covers_client(client)));
-                    prop_assert!(text.contains("true") || too_wide(order.netblock, &["10.1.0.0/16".parse().unwrap()].into_iter().collect()).is_none());
+                    prop_assert!(text.contains("true") || too_wide(order.netblock, &ORDERS.spared, None).is_none());
                 }
                 Err(Problem::DoesNotFit(faults)) => {
                     prop_assert!(whole && !faults.is_empty());

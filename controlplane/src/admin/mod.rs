@@ -22,6 +22,7 @@ use weir_shared::client::Client;
 use weir_shared::handover::{Body, Handover, OwnRequest, OwnResponse, Respond, Step};
 use weir_shared::path::own_path_exact;
 use weir_shared::settings::Settings;
+use weir_shared::spared::Spared;
 
 use crate::bans::Subject;
 use crate::bans::ledger::Order;
@@ -105,16 +106,14 @@ impl Front {
     pub(crate) fn new(
         settings: &Settings,
         settings_answer: OwnSettings,
+        spared: Arc<Spared>,
         admin_token: Arc<AdminTokenHolder>,
         queue: Sender<Request>,
     ) -> Result<Self, CatalogError> {
         Ok(Self {
             metrics_token: settings.endpoints.metrics_token.as_ref().map(Token::of),
             admin_token,
-            orders: Orders::new(
-                settings.identity.trusted_proxies.clone(),
-                settings.bans.prefixes,
-            )?,
+            orders: Orders::new(spared, settings.bans.prefixes)?,
             settings: settings_answer,
             stopping: AtomicBool::new(false),
             queue,
@@ -258,7 +257,7 @@ impl Front {
                 }
                 Some(Body::Whole(body)) => self
                     .orders
-                    .read(body)
+                    .read(body, request.client)
                     .map(|order| Routed::Ask(Ask::Ban(order))),
             },
             _ => Err(Problem::MethodNotAllowed { allow: "GET, POST" }),

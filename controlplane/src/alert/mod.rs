@@ -17,7 +17,9 @@ use weir_shared::units::Time;
 
 use crate::anomaly::cooldown::Summary;
 use crate::anomaly::{Measure, Over, Scope};
+use crate::bans::document::BansFile;
 use crate::line_limit::LineLimit;
+use crate::state::document::Document as _;
 
 pub(crate) mod detection;
 pub(crate) mod document;
@@ -43,17 +45,20 @@ pub enum AlertKind {
     FileError,
     /// A state file cannot be written.
     StateError,
+    /// An edit of bans.json bans everyone, a proxy, or very much (ALIVE-5).
+    Edit,
 }
 
 impl AlertKind {
     /// Every kind, in the order of the metrics.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Anomaly,
         Self::AnomalySummary,
         Self::Watch,
         Self::Ban,
         Self::FileError,
         Self::StateError,
+        Self::Edit,
     ];
 
     /// As written in lines, alerts.json and metrics.
@@ -65,6 +70,7 @@ impl AlertKind {
             Self::Ban => "ban",
             Self::FileError => "file_error",
             Self::StateError => "state_error",
+            Self::Edit => "edit",
         }
     }
 }
@@ -185,6 +191,15 @@ impl Alerts {
     /// A state file cannot be written (STATE-7).
     pub(crate) fn state_error(&mut self, file: &str, error: &str, now_ms: u64) {
         self.raise(AlertKind::StateError, now_ms, || error_members(file, error));
+    }
+
+    /// An edit of bans.json has an entry that an administrator's request would need force for.
+    pub(crate) fn edit(&mut self, ban: &Ban, why: &str, now_ms: u64) {
+        self.raise(AlertKind::Edit, now_ms, || {
+            let mut members = error_members(BansFile::FILE, why);
+            members.insert("netblock".to_owned(), json!(ban.netblock));
+            members
+        });
     }
 
     /// Tells the number of alerts that the last minute held back. Called at every turn of the loop.
@@ -375,6 +390,7 @@ mod tests {
         alerts.ban(&ban, NOW);
         alerts.file_error("/db.mmdb", "it is cut off", NOW);
         alerts.state_error("bans.json", "No space left on device", NOW);
+        alerts.edit(&ban, "it covers everyone", NOW);
         let time = r#"{"time":"2026-11-21T16:00:00Z","event":"alert","#;
         assert_eq!(
             lines(&written),
@@ -385,10 +401,11 @@ mod tests {
                 r#""kind":"ban","netblock":"203.0.113.0/24","client":"203.0.113.7","ban_started":"2026-11-21T16:00:00Z","ban_expires":"permanent","cause":"byte_limit","reason":"more than 10 bytes per day","observed":false,"limit":"day_bytes","limit_value":10,"limit_percent":50,"netblock_requests":9,"lookup":{"country":"DE","asn":"AS64496","as_name":"Example"}}"#,
                 r#""kind":"file_error","file":"/db.mmdb","error":"it is cut off"}"#,
                 r#""kind":"state_error","file":"bans.json","error":"No space left on device"}"#,
+                r#""kind":"edit","file":"bans.json","error":"it covers everyone","netblock":"203.0.113.0/24"}"#,
             ]
             .map(|rest| format!("{time}{rest}"))
         );
-        assert_eq!(alerts.raised(), [1; 6]);
+        assert_eq!(alerts.raised(), [1; 7]);
     }
 
     /// ALERT-4: of 100,000 alerts in a minute 60 have a line, the rest is one line with the number;
@@ -401,7 +418,7 @@ mod tests {
         }
         alerts.state_error("bans.json", "full", NOW + 50_001);
         assert_eq!(lines(&written).len(), 61);
-        assert_eq!(alerts.raised(), [100_000, 0, 0, 0, 0, 1]);
+        assert_eq!(alerts.raised(), [100_000, 0, 0, 0, 0, 1, 0]);
         alerts.turn(NOW + MINUTE - 1);
         assert!(written.is_empty());
         alerts.turn(NOW + MINUTE);

@@ -92,6 +92,8 @@ pub(crate) enum BreakOutcome {
     Already,
     /// Every ban held is one that may not be dropped (BAN-5).
     Full,
+    /// The ban would cover somebody whom the service does not ban by itself (ALIVE-5).
+    Spared,
 }
 
 /// A ban that an administrator asked for, checked.

@@ -16,6 +16,7 @@ use weir_shared::clock::Now;
 use weir_shared::event::LimitExceeded;
 use weir_shared::netblock::Netblock;
 use weir_shared::snapshot::Snapshot;
+use weir_shared::spared::Spared;
 use weir_shared::table::ClientTable;
 
 use crate::line_limit::LineLimit;
@@ -28,6 +29,7 @@ pub(crate) mod document;
 mod drop_order;
 pub(crate) mod ledger;
 pub(crate) mod publish;
+pub(crate) mod too_wide;
 
 /// The most exceeded limits that are made into bans before they are published: a flood of them must
 /// not delay the first.
@@ -63,6 +65,8 @@ pub(crate) struct Bans {
     exceeded: Receiver<LimitExceeded>,
     /// The data plane's clients: asked for circumstances, and reset once their ban is published.
     table: Arc<dyn ClientTable>,
+    /// Who is not banned by the service itself (ALIVE-5).
+    spared: Arc<Spared>,
     /// Clients whose exceeded limits are being handled, at most [`MAX_BATCH`]: after a panic they
     /// are released, or they would never be reported again.
     in_hand: Vec<Client>,
@@ -86,6 +90,7 @@ impl Bans {
         exceeded: Receiver<LimitExceeded>,
         table: Arc<dyn ClientTable>,
         snapshots: Arc<ArcSwap<Snapshot>>,
+        spared: Arc<Spared>,
         now: Now,
     ) -> Result<Self, usize> {
         let mut ledger = Ledger::new(rules, held, now.wall_ms)?;
@@ -95,6 +100,7 @@ impl Bans {
             ledger,
             exceeded,
             table,
+            spared,
             in_hand: Vec::new(),
             unnoted: VecDeque::new(),
             made_lines: LineLimit::default(),
@@ -122,7 +128,7 @@ impl Bans {
         self.in_hand = batch.iter().map(|exceeded| exceeded.client).collect();
         let outcomes: Vec<BreakOutcome> = batch
             .iter()
-            .map(|exceeded| self.ledger.break_limit(exceeded, now.wall_ms))
+            .map(|exceeded| self.break_limit(exceeded, now))
             .collect();
         self.publish(now);
         let generation = self.publisher.generation();
@@ -139,12 +145,21 @@ impl Bans {
                     made = true;
                 }
                 BreakOutcome::Already => self.table.reset(exceeded.client, generation),
-                BreakOutcome::Full => self.table.release(exceeded.client),
+                BreakOutcome::Full | BreakOutcome::Spared => self.table.release(exceeded.client),
             }
         }
         self.in_hand.clear();
         self.log_drops();
         made
+    }
+
+    fn break_limit(&mut self, exceeded: &LimitExceeded, now: Now) -> BreakOutcome {
+        // A worker asks the same; a peer may have been noticed since.
+        let netblock = Netblock::of(exceeded.client, self.rules.prefixes);
+        match self.spared.covered_by(netblock) {
+            Some(_) => BreakOutcome::Spared,
+            None => self.ledger.break_limit(exceeded, now.wall_ms),
+        }
     }
 
     fn next_batch(&mut self) -> Vec<LimitExceeded> {

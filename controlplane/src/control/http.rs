@@ -158,6 +158,7 @@ fn own_request(head: &Parts, request_id: String) -> OwnRequest {
         path: head.uri.path().to_owned(),
         query: head.uri.query().map(str::to_owned),
         authorization: only.filter(|_| authorizations.next().is_none()).cloned(),
+        client: None,
         request_id,
         body: None,
     }

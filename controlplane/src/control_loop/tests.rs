@@ -608,6 +608,7 @@ fn the_loop_and_the_files_agree_about_bans_json() {
         clock: clock.clone(),
         snapshots: Arc::clone(&snapshots),
         table: Arc::clone(&rig.table) as _,
+        spared: Arc::clone(&rig.spared),
         breaks,
         totals: Arc::new(Totals::default),
         files,
@@ -814,6 +815,94 @@ fn a_ban_is_an_alert() {
     assert_eq!(alerts[1]["cause"], "admin");
     assert_eq!(alerts[1]["ban_expires"], "permanent");
     assert_eq!(rig.metric("waf_alerts_total{kind=\"ban\"}"), Some(2.0));
+}
+
+/// ALIVE-5: a limit exceeded by a trusted proxy, or by a peer that looks like a forgotten one,
+/// makes no ban of a netblock that covers it; the peer is spared for an hour, and counted.
+#[test]
+fn no_automatic_ban_covers_a_proxy() {
+    let mut rig = Rig::new(settings_with(|settings| {
+        settings.identity.trusted_proxies = ["203.0.113.9".parse().unwrap()].into_iter().collect();
+    }));
+    rig.spared.spare("198.51.100.1".parse().unwrap(), NOW);
+    for text in ["203.0.113.7", "198.51.100.1"] {
+        rig.break_limit(text);
+        assert_eq!(rig.banned_until(text), None);
+        assert_eq!(rig.touches(), [Touch::Release(client(text))]);
+    }
+    assert_eq!(rig.metric("waf_untrusted_forwarders"), Some(1.0));
+    rig.clock.advance_ms(HOUR);
+    assert_eq!(rig.metric("waf_untrusted_forwarders"), Some(0.0));
+    rig.break_limit("198.51.100.1");
+    assert!(rig.banned_until("198.51.100.1").is_some());
+    rig.break_limit("203.0.113.7");
+    assert_eq!(rig.banned_until("203.0.113.7"), None);
+}
+
+/// ALIVE-5: an edit that bans very much, or a proxy, is taken, with an alert for each such entry,
+/// unless the entry says `"force":true` or stood before.
+#[test]
+fn a_wide_edit_is_taken_and_told() {
+    let mut rig = Rig::new(settings_with(|settings| {
+        settings.identity.trusted_proxies = ["203.0.113.9".parse().unwrap()].into_iter().collect();
+    }));
+    let ban = |netblock: &str, force: bool| -> Ban {
+        let text = format!(
+            r#"{{"netblock":"{netblock}","ban_started":"2026-11-21T15:00:00Z","ban_expires":"permanent","force":{force}}}"#
+        );
+        serde_json::from_str(&text).unwrap()
+    };
+    let wide = ["0.0.0.0/0", "16.0.0.0/7", "2000::/15", "203.0.113.0/24"];
+    let narrow = ["16.0.0.0/8", "2000::/16", "203.0.114.0/24"];
+    let mut changes: Vec<_> = (wide.iter().chain(&narrow))
+        .map(|netblock| put_ban(ban(netblock, false)))
+        .collect();
+    changes.push(put_ban(ban("::/0", true)));
+    rig.disk.bans.edit(changes);
+    rig.turn();
+    let alerts = rig.alerts();
+    assert_eq!(kinds(&alerts), ["edit"; 4]);
+    for (alert, netblock) in alerts.iter().zip(wide) {
+        assert_eq!(alert["netblock"], netblock);
+        assert_eq!(alert["file"], "bans.json");
+    }
+    assert_eq!(alerts[1]["error"], "16.0.0.0/7 is wider than an IPv4 /8");
+    assert!(rig.banned_until("203.0.113.9").is_some());
+    let before = Some(Arc::new(ban("0.0.0.0/0", false)));
+    let mut after = ban("0.0.0.0/0", false);
+    after.reason = "why".to_owned();
+    let after = Arc::new(after);
+    rig.disk.bans.edit(vec![Change::Put { before, after }]);
+    rig.turn();
+    assert_eq!(rig.alerts().len(), 0);
+}
+
+/// ALIVE-5: an administrator who would ban himself, or very much, is asked for force.
+#[test]
+fn an_administrator_who_would_ban_himself_is_asked_for_force() {
+    let mut rig = Rig::new(settings());
+    rig.spared.spare("198.51.100.1".parse().unwrap(), NOW);
+    let ban = |rig: &mut Rig, netblock: &str, force: bool| {
+        let body =
+            format!(r#"{{"netblock":"{netblock}","duration":"1h","reason":"r","force":{force}}}"#);
+        let mut request = request("POST", "/_waf/bans", &body);
+        request.client = Some(client("192.0.2.200"));
+        rig.ask(request)
+    };
+    for (netblock, why) in [
+        ("192.0.2.0/24", "covers the client that sends this request"),
+        ("198.51.100.0/24", "covers 198.51.100.1, which forwards"),
+        ("32.0.0.0/7", "is wider than an IPv4 /8"),
+        ("2000::/15", "is wider than an IPv6 /16"),
+    ] {
+        let refused = ban(&mut rig, netblock, false);
+        assert_eq!(refused.status, 422, "{netblock}");
+        let errors = body(&refused);
+        let detail = errors["errors"][0]["detail"].as_str().unwrap().to_owned();
+        assert!(detail.contains(why), "{detail}");
+        assert_eq!(ban(&mut rig, netblock, true).status, 201, "{netblock}");
+    }
+    assert_eq!(ban(&mut rig, "203.0.113.0/24", false).status, 201);
 }
 
 /// STATE-7: a state file that cannot be written is an alert.

@@ -49,6 +49,8 @@ pub(crate) struct Facts {
     pub(crate) bans_made: [u64; Cause::ALL.len()],
     /// Bans dropped for `WAF_MAX_BANS`.
     pub(crate) bans_dropped: u64,
+    /// Untrusted peers that forward for many clients (CLIENT-7), within the last hour.
+    pub(crate) untrusted_forwarders: usize,
     /// Alerts raised, by position in [`AlertKind::ALL`].
     pub(crate) alerts: [u64; AlertKind::ALL.len()],
     /// Alert lines that found the log's channel full.
@@ -167,6 +169,11 @@ fn describe() {
         Unit::Count,
         "Bans dropped or turned away because WAF_MAX_BANS was reached."
     );
+    describe_gauge!(
+        "waf_untrusted_forwarders",
+        Unit::Count,
+        "Peers that forwarded for many clients in the last hour and are not in WAF_TRUSTED_PROXIES."
+    );
     describe_gauge!("waf_clients", Unit::Count, "Clients in the table now.");
     describe_counter!(
         "waf_clients_evicted_total",
@@ -262,6 +269,7 @@ fn describe() {
 }
 
 /// Sets everything that the exporter renders. Series of fixed label sets are there from the start.
+// long: a flat list of metrics
 fn record(facts: &Facts) {
     let totals = &facts.totals;
     let mode = if facts.observe { "observe" } else { "enforce" };
@@ -284,6 +292,7 @@ fn record(facts: &Facts) {
         counter!("waf_bans_total", "cause" => cause.name()).absolute(count);
     }
     counter!("waf_bans_dropped_total").absolute(facts.bans_dropped);
+    gauge!("waf_untrusted_forwarders").set(float(facts.untrusted_forwarders as u64));
     gauge!("waf_clients").set(float(totals.clients));
     counter!("waf_clients_evicted_total").absolute(totals.clients_evicted);
     for of in &facts.state {

@@ -37,7 +37,8 @@ fn facts() -> Facts {
         bans_active: 9,
         bans_made: [1, 2, 3, 4],
         bans_dropped: 5,
-        alerts: [21, 22, 23, 24, 25, 26],
+        untrusted_forwarders: 31,
+        alerts: [21, 22, 23, 24, 25, 26, 30],
         alert_lines_dropped: 27,
         countries: BTreeMap::from([("DE".to_owned(), 3), ("other".to_owned(), 4)]),
         asns: BTreeMap::new(),
@@ -87,6 +88,7 @@ process_virtual_memory_bytes 2097152
 waf_alerts_total{kind="anomaly"} 21
 waf_alerts_total{kind="anomaly_summary"} 22
 waf_alerts_total{kind="ban"} 24
+waf_alerts_total{kind="edit"} 30
 waf_alerts_total{kind="file_error"} 25
 waf_alerts_total{kind="state_error"} 26
 waf_alerts_total{kind="watch"} 23
@@ -181,6 +183,7 @@ waf_state_writes_total{file="clients.json",outcome="error"} 1
 waf_state_writes_total{file="clients.json",outcome="ok"} 12
 waf_state_writes_total{file="lookups.json",outcome="error"} 1
 waf_state_writes_total{file="lookups.json",outcome="ok"} 13
+waf_untrusted_forwarders 31
 waf_upstream_duration_seconds_bucket{le="0.0005"} 0
 "#
     ));

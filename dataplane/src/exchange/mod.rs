@@ -26,7 +26,7 @@ use self::record::{Durations, Ended, ResponseNote};
 use crate::clients::entry::{Entry, Exceeded};
 use crate::downstream::{Downstream, Ending};
 use crate::identity::{Identity, X_REQUEST_ID};
-use crate::ladder::{Asked, Decision, Refusal};
+use crate::ladder::{self, Asked, Decision, Refusal};
 use crate::outcome::{AtEnd, Outcome};
 use crate::worker::Worker;
 use crate::{problem, rate_limit};
@@ -371,7 +371,10 @@ impl Exchange {
         };
         if let Some(exceeded) = exceeded {
             // A second snapshot: the bytes are charged now, which may be long after the decision.
-            let can_ban = self.worker.with_snapshot(|snapshot| snapshot.can_ban);
+            let worker = &self.worker;
+            let can_ban = worker.with_snapshot(|snapshot| {
+                ladder::can_ban(&worker.rules, snapshot, self.identity.client)
+            });
             self.limit_exceeded(&exceeded, can_ban);
         }
         origin

@@ -22,6 +22,7 @@ fn rules() -> Rules {
         max_body_size: Some(100),
         ban_policy: Policy::default(),
         ban_prefixes: PrefixLengths { v4: 30, v6: 56 },
+        spared: Arc::default(),
         wants_counts: true,
         lookups: Lookups::default(),
     }

@@ -542,6 +542,7 @@ proptest! {
                         BreakOutcome::Banned(_) => "banned",
                         BreakOutcome::Already => "already",
                         BreakOutcome::Full => "full",
+                        BreakOutcome::Spared => "spared, which is not the ledger's to say",
                     };
                     prop_assert_eq!(outcome, twin.break_limit(&broken, now));
                 }

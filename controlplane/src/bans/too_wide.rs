@@ -1,0 +1,70 @@
+//! Netblocks that an administrator bans only with `"force": true` (ADMIN-2, ALIVE-5): a slip that
+//! would shut out everyone, the load balancer with everyone behind it, or himself.
+
+use ipnet::IpNet;
+use weir_shared::ban::Ban;
+use weir_shared::client::Client;
+use weir_shared::netblock::Netblock;
+use weir_shared::spared::{Covered, Spared};
+
+use super::document::BansFile;
+use crate::state::Change;
+
+/// The widest netblocks that need no force.
+const WIDEST_V4: u8 = 8;
+const WIDEST_V6: u8 = 16;
+
+/// Why a ban of this netblock needs force; none if it does not. `asker` is the client of the very
+/// request, if there is one.
+pub(crate) fn too_wide(
+    netblock: Netblock,
+    spared: &Spared,
+    asker: Option<Client>,
+) -> Option<String> {
+    let net = netblock.net();
+    let (widest, family) = match net {
+        IpNet::V4(_) => (WIDEST_V4, "IPv4"),
+        IpNet::V6(_) => (WIDEST_V6, "IPv6"),
+    };
+    if net.prefix_len() == 0 {
+        return Some(format!("{netblock} covers every address"));
+    }
+    if net.prefix_len() < widest {
+        return Some(format!("{netblock} is wider than an {family} /{widest}"));
+    }
+    match spared.covered_by(netblock) {
+        Some(Covered::TrustedProxy(proxy)) => {
+            return Some(format!("{netblock} covers {proxy} of WAF_TRUSTED_PROXIES"));
+        }
+        Some(Covered::Forwarder(peer)) => {
+            return Some(format!(
+                "{netblock} covers {peer}, which forwards for many clients and may be a proxy that is missing in \
+                 WAF_TRUSTED_PROXIES"
+            ));
+        }
+        None => {}
+    }
+    asker
+        .filter(|asker| netblock.covers_client(*asker))
+        .map(|_| format!("{netblock} covers the client that sends this request"))
+}
+
+/// The bans that an edit brings into force although they need force and lack `"force": true`, each
+/// with the reason.
+pub(crate) fn of_edit<'a>(
+    changes: &'a [Change<BansFile>],
+    spared: &'a Spared,
+    now_ms: u64,
+) -> impl Iterator<Item = (&'a Ban, String)> {
+    changes.iter().filter_map(move |change| {
+        let Change::Put { before, after } = change else {
+            return None;
+        };
+        let stood = before.as_ref().is_some_and(|ban| ban.is_active(now_ms));
+        let forced = after.unknown.get("force").and_then(|force| force.as_bool());
+        if stood || !after.is_active(now_ms) || forced == Some(true) {
+            return None;
+        }
+        too_wide(after.netblock, spared, None).map(|why| (&**after, why))
+    })
+}

@@ -1,0 +1,132 @@
+//! Whom no ban that the service makes by itself covers (ALIVE-5): trusted proxies, since everybody
+//! behind one would be banned with it, and peers that look like a forgotten one (CLIENT-7).
+
+use std::net::IpAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::netblock::{NetSet, Netblock};
+
+/// How long a peer is spared after it was seen forwarding for many clients.
+const HOUR_MS: u64 = 3_600_000;
+
+/// Forwarders that are spared at once, as many as the data plane watches.
+const MAX_FORWARDERS: usize = 64;
+
+/// Trusted proxies, and untrusted peers that forward for many clients. Both planes ask it where a
+/// limit was exceeded, which is rare: a lock serves.
+#[derive(Debug, Default)]
+pub struct Spared {
+    /// `WAF_TRUSTED_PROXIES`
+    trusted: NetSet,
+    /// With the time at which the hour of each ends. At most [`MAX_FORWARDERS`].
+    forwarders: Mutex<Vec<(IpAddr, u64)>>,
+}
+
+/// What a netblock covers that is spared.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Covered {
+    /// One of `WAF_TRUSTED_PROXIES`.
+    TrustedProxy(Netblock),
+    /// A peer that forwards for many clients and is not trusted.
+    Forwarder(IpAddr),
+}
+
+impl Spared {
+    /// With these trusted proxies.
+    pub fn new(trusted: NetSet) -> Self {
+        Self {
+            trusted,
+            forwarders: Mutex::default(),
+        }
+    }
+
+    /// An untrusted peer forwards for many clients: it is spared for an hour from now.
+    pub fn spare(&self, peer: IpAddr, now_ms: u64) {
+        let until_ms = now_ms.saturating_add(HOUR_MS);
+        let mut forwarders = self.forwarders();
+        forwarders.retain(|(held, _)| *held != peer);
+        if forwarders.len() < MAX_FORWARDERS {
+            forwarders.push((peer, until_ms));
+        }
+    }
+
+    /// Ends the hours that are over. Called in every turn of the control loop.
+    pub fn end(&self, now_ms: u64) {
+        self.forwarders().retain(|(_, until)| *until > now_ms);
+    }
+
+    /// Forwarders that are spared now.
+    pub fn forwarder_count(&self) -> usize {
+        self.forwarders().len()
+    }
+
+    /// What of those spared a ban of this netblock would cover, if anything.
+    pub fn covered_by(&self, netblock: Netblock) -> Option<Covered> {
+        let proxies = self.trusted.blocks().iter();
+        let proxy = proxies
+            .copied()
+            .find(|proxy| netblock.covers(*proxy) || proxy.covers(netblock));
+        proxy.map(Covered::TrustedProxy).or_else(|| {
+            let forwarders = self.forwarders();
+            let mut covered = forwarders.iter().map(|(peer, _)| *peer);
+            covered
+                .find(|peer| netblock.contains(*peer))
+                .map(Covered::Forwarder)
+        })
+    }
+
+    fn forwarders(&self) -> MutexGuard<'_, Vec<(IpAddr, u64)>> {
+        // Nothing can panic while it is held; if it ever does, the list is still a list.
+        self.forwarders
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: u64 = 1_795_276_800_000;
+
+    fn block(text: &str) -> Netblock {
+        text.parse().unwrap()
+    }
+
+    /// ALIVE-5: a netblock that covers a trusted proxy, or lies within a trusted net, is spared.
+    #[test]
+    fn trusted_proxies_are_spared() {
+        let spared = Spared::new(
+            ["10.1.2.3/32", "172.16.0.0/12"]
+                .map(block)
+                .into_iter()
+                .collect(),
+        );
+        let covered = |text: &str| spared.covered_by(block(text));
+        let proxy = |text: &str| Some(Covered::TrustedProxy(block(text)));
+        assert_eq!(covered("10.1.2.0/24"), proxy("10.1.2.3/32"));
+        assert_eq!(covered("172.20.1.0/24"), proxy("172.16.0.0/12"));
+        assert_eq!(covered("10.1.3.0/24"), None);
+        assert_eq!(covered("0.0.0.0/0"), proxy("10.1.2.3/32"));
+    }
+
+    /// ALIVE-5: a forgotten proxy is spared for an hour since it was last seen forwarding; no more
+    /// than 64 are.
+    #[test]
+    fn forwarders_are_spared_for_an_hour() {
+        let spared = Spared::default();
+        let peer = "198.51.100.1".parse().unwrap();
+        spared.spare(peer, NOW);
+        spared.spare(peer, NOW + 10);
+        assert_eq!(spared.forwarder_count(), 1);
+        spared.end(NOW + HOUR_MS);
+        let covered = Some(Covered::Forwarder(peer));
+        assert_eq!(spared.covered_by(block("198.51.100.0/24")), covered);
+        spared.end(NOW + HOUR_MS + 10);
+        assert_eq!(spared.covered_by(block("198.51.100.0/24")), None);
+        for last in 0..=255 {
+            spared.spare(IpAddr::from([203, 0, 113, last]), NOW);
+        }
+        assert_eq!(spared.forwarder_count(), MAX_FORWARDERS);
+    }
+}
