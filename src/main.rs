@@ -34,8 +34,8 @@ struct Arguments {
 enum Command {
     /// Serve with the settings of the environment (the same as no command)
     Serve,
-    /// Read the settings, say what is wrong with them, start nothing
-    Check,
+    /// Say everything that a start would find wrong, and start nothing
+    Check(Asking),
     /// Say how a running service is
     Status(Asking),
     /// Say whether a running service serves: exit status 1 if it stops
@@ -70,7 +70,7 @@ enum Command {
 fn main() -> ExitCode {
     match Arguments::parse().command {
         None | Some(Command::Serve) => commands::serve(),
-        Some(Command::Check) => commands::check(),
+        Some(Command::Check(asking)) => commands::check::run(&asking),
         Some(Command::Status(asking)) => look::status(&asking),
         Some(Command::Health(asking)) => look::health(&asking),
         Some(Command::Settings(asking)) => look::settings(&asking),

@@ -427,3 +427,167 @@ fn another_user_is_not_served() {
     assert_eq!(other.out, "0\n", "{}", other.err);
     weir.wait_for_process_log(&["asked by another user"]);
 }
+
+/// `weir check` with a whole environment.
+fn check(state: &Path, settings: &[(&str, &str)], arguments: &[&str]) -> Ran {
+    let mut command = command(state, &[&["check"], arguments].concat());
+    command
+        .env("WAF_LISTEN", "127.0.0.1:0")
+        .env("WAF_LOOKUP_SOURCE", "off");
+    for (name, value) in settings {
+        command.env(name, value);
+    }
+    ran(command.output().expect("the binary runs"))
+}
+
+/// CONTROL-4: what stops a start is found without one, in the words of the start; nothing is made
+/// or changed meanwhile.
+#[test]
+fn a_check_finds_what_a_start_finds() {
+    let state = state_dir();
+    let dir = state.path();
+    let note = dir.join("note");
+    std::fs::write(&note, "a note").expect("writes");
+    let note = note.to_str().expect("a path");
+    let broken = dir.join("broken");
+    std::fs::create_dir(&broken).expect("a directory");
+    std::fs::write(broken.join("bans.json"), "{\"version\":1,\"bans\":[7]}").expect("writes");
+    let broken = broken.to_str().expect("a path");
+    let full = dir.join("full");
+    std::fs::create_dir(&full).expect("a directory");
+    let ban = |number| format!(r#"{{"netblock":"203.0.{number}.0/24","ban_expires":"permanent"}}"#);
+    let bans = format!(r#"{{"version":1,"bans":[{},{}]}}"#, ban(1), ban(2));
+    std::fs::write(full.join("bans.json"), bans).expect("writes");
+    let full = full.to_str().expect("a path");
+    let held = std::net::TcpListener::bind("127.0.0.1:0").expect("binds");
+    let address = held.local_addr().expect("its address").to_string();
+    let fine = "http://127.0.0.1:9";
+    let cases: [&[(&str, &str)]; 10] = [
+        &[("WAF_MODE", "strict")],
+        &[("WAF_ADMIN_TOKEN_FILE", "/nowhere/token")],
+        &[("WAF_LOOKUP_SOURCE", "file"), ("WAF_LOOKUP_DB_PATH", note)],
+        &[
+            ("WAF_LOOKUP_SOURCE", "geojs"),
+            ("WAF_LOOKUP_CA_FILE", "/nowhere/ca.pem"),
+        ],
+        &[("WAF_LOG_FILE", "/nowhere/weir.log")],
+        &[("WAF_STATE_DIR", broken)],
+        &[("WAF_STATE_DIR", full), ("WAF_MAX_BANS", "1")],
+        &[("WAF_CONTROL_SOCKET", note)],
+        &[("WAF_LISTEN", &address)],
+        &[("WAF_ADMIN_LISTEN", &address)],
+    ];
+    for settings in cases {
+        let settings = [&[("WAF_UPSTREAM", fine)], settings].concat();
+        let inner = dir.join("inner");
+        let checked = check(&inner, &settings, &[]);
+        assert_eq!(
+            (checked.code, checked.out.as_str()),
+            (78, ""),
+            "{settings:?}: {}",
+            checked.err
+        );
+        assert!(!inner.exists());
+        let mut start = command(&inner, &[]);
+        start
+            .env("WAF_LISTEN", "127.0.0.1:0")
+            .env("WAF_LOOKUP_SOURCE", "off");
+        for (name, value) in &settings {
+            start.env(name, value);
+        }
+        let started = ran(start.output().expect("the binary runs"));
+        assert_eq!(started.code, 78, "{settings:?}: {}", started.err);
+        let reason = started.err.lines().find(|line| line.starts_with("weir: "));
+        let reason = reason.expect("a reason");
+        assert!(checked.err.contains(reason), "{reason}\n{}", checked.err);
+        let _ = std::fs::remove_dir_all(&inner);
+    }
+    // Everything at once, and as JSON.
+    let all = [
+        ("WAF_UPSTREAM", fine),
+        ("WAF_ADMIN_TOKEN_FILE", "/nowhere/token"),
+        ("WAF_STATE_DIR", broken),
+        ("WAF_LISTEN", &address),
+    ];
+    let checked = check(dir, &all, &["--json"]);
+    let found: Value = serde_json::from_str(&checked.out).expect("JSON");
+    assert_eq!(
+        found["faults"].as_array().map(Vec::len),
+        Some(3),
+        "{found:#}"
+    );
+    assert_eq!(checked.code, 78);
+}
+
+/// CONTROL-4: what a running service of these settings holds is told and is no fault; what a
+/// restart would change, and what may not be meant, is warned of.
+#[test]
+fn a_check_beside_the_service_and_its_warnings() {
+    let application = Application::ok();
+    let upstream = format!("http://{}", application.address());
+    let port = std::net::TcpListener::bind("127.0.0.1:0").expect("binds");
+    let address = port.local_addr().expect("its address").to_string();
+    drop(port);
+    let settings = [
+        ("WAF_UPSTREAM", upstream.as_str()),
+        ("WAF_LISTEN", &address),
+    ];
+    let state = state_dir();
+    let fine = check(state.path(), &settings, &[]).ends(0, "");
+    assert_eq!(
+        fine.out,
+        "the settings are fine: a start would find no fault\n"
+    );
+    let off = [("WAF_ADMIN_TOKEN", ""), ("WAF_METRICS_TOKEN", "")];
+    let other = [("WAF_TRUSTED_PROXIES", ""), ("WAF_ALLOW_NETS", "")];
+    let started = [&settings[..], &off, &other].concat();
+    let _weir = Weir::start_at(application.address(), &state, &started);
+    let beside = check(state.path(), &settings, &[]).ends(0, "");
+    let dir = state.path().display();
+    let told = format!(
+        "the running service holds the state directory {dir}\nthe running service holds WAF_LISTEN={address}\n"
+    );
+    assert!(beside.out.starts_with(&told), "{}", beside.out);
+    let changed = [&settings[..], &[("WAF_RATE_LIMIT_PER_MINUTE", "7")]].concat();
+    check(state.path(), &changed, &[]).ends(
+        0,
+        "weir: warning: WAF_RATE_LIMIT_PER_MINUTE is 1000 in the running service and 7 here",
+    );
+    let unknown = [&settings[..], &[("WAF_CONTROL_SOCKET", "off")]].concat();
+    let held = check(state.path(), &unknown, &[]);
+    assert_eq!(held.code, 78);
+    assert!(
+        held.err.contains("does not answer at the control socket"),
+        "{}",
+        held.err
+    );
+
+    let state = state_dir();
+    let warned = check(
+        state.path(),
+        &[
+            ("WAF_UPSTREAM", "http://127.0.0.1:9"),
+            ("WAF_MODE", "observe"),
+            ("WAF_TRUSTED_PROXIES", "0.0.0.0/0"),
+            ("WAF_DENY_NETS", "203.0.113.7/24"),
+            ("WAF_LOOKUP_SOURCE", "geojs"),
+            ("WAF_DENY_COUNTRIES", "DE"),
+            ("WAF_ADMIN_TOKEN", ADMIN_TOKEN),
+            ("WAF_CONTROL_SOCKET", "off"),
+        ],
+        &["--json"],
+    );
+    assert_eq!(warned.code, 0, "{}{}", warned.out, warned.err);
+    let warned: Value = serde_json::from_str(&warned.out).expect("JSON");
+    let warnings = warned["warnings"].to_string();
+    for word in [
+        "refuses nobody",
+        "WAF_TRUSTED_PROXIES has",
+        "host bits are set",
+        "a country list asks a lookup service",
+        "neither WAF_ALLOW_NETS nor a control socket",
+        "the application at 127.0.0.1:9 cannot be reached",
+    ] {
+        assert!(warnings.contains(word), "{word}: {warned:#}");
+    }
+}

@@ -18,6 +18,7 @@ mod admin;
 mod alert;
 mod anomaly;
 mod bans;
+pub mod check;
 mod clients;
 pub mod control;
 mod control_loop;

@@ -27,6 +27,19 @@ pub struct BindError {
     source: io::Error,
 }
 
+/// Whether a start could bind the address now. Nothing listens there meanwhile.
+///
+/// # Errors
+/// [`BindError`], as a start would tell it.
+pub fn can_be_bound(address: SocketAddr) -> Result<(), BindError> {
+    let bind = || {
+        let socket = stream_socket(address)?;
+        socket.set_reuse_address(true)?;
+        socket.bind(&address.into())
+    };
+    bind().map_err(|source| BindError { address, source })
+}
+
 impl Bound {
     /// Binds one listener a worker to the same address.
     ///
@@ -85,17 +98,18 @@ impl Bound {
 }
 
 fn listener(address: SocketAddr, reuse_port: bool) -> io::Result<TcpListener> {
-    let socket = Socket::new(
-        Domain::for_address(address),
-        Type::STREAM,
-        Some(Protocol::TCP),
-    )?;
+    let socket = stream_socket(address)?;
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(reuse_port)?;
     set_options(&socket)?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
     Ok(socket.into())
+}
+
+fn stream_socket(address: SocketAddr) -> io::Result<Socket> {
+    let domain = Domain::for_address(address);
+    Socket::new(domain, Type::STREAM, Some(Protocol::TCP))
 }
 
 fn set_options(socket: &Socket) -> io::Result<()> {

@@ -72,7 +72,7 @@ pub mod fuzzing {
     }
 }
 
-pub use bind::{BindError, Bound};
+pub use bind::{BindError, Bound, can_be_bound};
 pub use events::Records;
 pub use plane::{Counting, DataPlane};
 pub use worker::{Parts, Stop};

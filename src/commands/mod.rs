@@ -10,6 +10,7 @@ use crate::signals::Signals;
 
 pub mod ask;
 pub mod bans;
+pub mod check;
 mod common;
 pub mod demo;
 pub mod look;
@@ -21,20 +22,6 @@ use common::{EXIT_CONFIG, environment};
 pub fn serve() -> ExitCode {
     match settings::load(environment()) {
         Ok(loaded) => run(loaded, serve::Announce::Nothing),
-        Err(refused) => refuse(&refused),
-    }
-}
-
-/// `weir check`: says what is wrong with the settings, or that nothing is.
-pub fn check() -> ExitCode {
-    match settings::load(environment()) {
-        Ok(Loaded { warnings, .. }) => {
-            for warning in warnings {
-                eprintln!("weir: warning: {warning}");
-            }
-            println!("the settings are fine");
-            ExitCode::SUCCESS
-        }
         Err(refused) => refuse(&refused),
     }
 }

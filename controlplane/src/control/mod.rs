@@ -26,6 +26,7 @@ mod socket;
 
 use http::Shared;
 pub use socket::SocketError;
+pub(crate) use socket::occupied;
 use socket::{Socket, may_speak};
 
 /// Connections of the socket, and of the admin listener, that are served at the same time; further

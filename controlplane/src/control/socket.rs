@@ -57,12 +57,8 @@ impl Socket {
     /// # Errors
     /// [`SocketError`]
     pub(super) fn claim(path: PathBuf) -> Result<Self, SocketError> {
-        match fs::symlink_metadata(&path) {
-            Ok(found) if !found.file_type().is_socket() => {
-                return Err(SocketError::NoSocket { path });
-            }
-            Ok(_) if UnixStream::connect(&path).is_ok() => return Err(SocketError::InUse { path }),
-            Ok(_) | Err(_) => {}
+        if let Some(error) = occupied(path.clone()) {
+            return Err(error);
         }
         match bind(&path) {
             Ok((listener, identity)) => Ok(Self {
@@ -90,6 +86,15 @@ impl Drop for Socket {
         if self.is_there() {
             let _ = fs::remove_file(&self.path);
         }
+    }
+}
+
+/// What stands in the way at this path; a socket that nobody serves does not.
+pub(crate) fn occupied(path: PathBuf) -> Option<SocketError> {
+    match fs::symlink_metadata(&path) {
+        Ok(found) if !found.file_type().is_socket() => Some(SocketError::NoSocket { path }),
+        Ok(_) if UnixStream::connect(&path).is_ok() => Some(SocketError::InUse { path }),
+        Ok(_) | Err(_) => None,
     }
 }
 

@@ -72,6 +72,21 @@ pub(crate) struct LookupFacts {
     pub(crate) file_errors: u64,
 }
 
+/// What a start would find in the files of the lookups: databases, or the roots of a service.
+///
+/// # Errors
+/// As [`Lookups::start`].
+pub(crate) fn check(settings: &LookupSettings, clock: &Clock) -> Result<(), LookupError> {
+    match settings.source {
+        LookupSource::Off => {}
+        LookupSource::File => drop(Databases::open(&settings.db_paths, clock)?),
+        LookupSource::Geojs | LookupSource::Url => {
+            drop(service::tls(settings.ca_file.as_deref())?);
+        }
+    }
+    Ok(())
+}
+
 impl Lookups {
     /// Reads the database files or starts to ask the service, and says so where visitors' addresses
     /// leave the machine (LOOKUP-7). `rows` is what lookups.json held.

@@ -409,7 +409,7 @@ fn retry_after(headers: &HeaderMap, now_ms: u64) -> Option<Duration> {
 }
 
 /// One provider, named: two in one build would panic at run time if it were left to be found.
-fn tls(ca_file: Option<&Path>) -> Result<ClientConfig, LookupError> {
+pub(super) fn tls(ca_file: Option<&Path>) -> Result<ClientConfig, LookupError> {
     let mut roots = RootCertStore::empty();
     roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
     if let Some(path) = ca_file {

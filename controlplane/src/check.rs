@@ -1,0 +1,118 @@
+//! What a start would find in files and directories, without starting and without writing
+//! (CONTROL-4).
+
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::path::Path;
+
+use rustix::fs::{Access, access};
+use weir_shared::clock::{Clock, Now};
+use weir_shared::settings::Settings;
+
+use crate::admin::token::AdminTokenHolder;
+use crate::bans::ledger::{Ledger, Rules};
+use crate::control::occupied;
+use crate::lookup;
+use crate::offline::{Offline, read_bans};
+use crate::state::StateError;
+use crate::wiring::ControlError;
+
+/// The name of the lock in the state directory.
+const LOCK: &str = "weir.lock";
+
+/// What a check found.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// What would stop a start, one sentence each.
+    pub faults: Vec<String>,
+    /// Whether a service holds the state directory.
+    pub is_held: bool,
+}
+
+/// Looks at everything that the control plane opens at a start.
+pub fn check(settings: &Settings, clock: &Clock) -> Found {
+    let now = clock.now();
+    let dir = &settings.state.dir;
+    let mut found = Found::default();
+    match directory(dir) {
+        Ok(is_held) => found.is_held = is_held,
+        Err(error) => found.faults.push(error.to_string()),
+    }
+    let files = Offline { dir, now }.faults();
+    found.faults.extend(files.iter().map(ToString::to_string));
+    found.faults.extend(too_many_bans(settings, now));
+    let token = AdminTokenHolder::new(&settings.endpoints.admin_token).err();
+    found.faults.extend(token.map(|error| error.to_string()));
+    let lookup = lookup::check(&settings.lookup, clock).err();
+    found.faults.extend(lookup.map(|error| error.to_string()));
+    found.faults.extend(log_file(settings));
+    if !found.is_held {
+        let socket = settings.control_socket().and_then(occupied);
+        found.faults.extend(socket.map(|error| error.to_string()));
+    }
+    found
+}
+
+/// Whether a service holds the lock of the directory; an error where it could not be used.
+fn directory(dir: &Path) -> Result<bool, StateError> {
+    let held = match File::open(dir.join(LOCK)) {
+        // Dropped at once.
+        Ok(lock) => matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock)),
+        Err(_) => false,
+    };
+    let dir_of = |error| StateError::Unwritable {
+        dir: dir.to_owned(),
+        error,
+    };
+    match fs::metadata(dir) {
+        Ok(found) if !found.is_dir() => Err(StateError::Make {
+            dir: dir.to_owned(),
+            error: io::Error::other("it is no directory"),
+        }),
+        Ok(_) => writable(dir).map(|()| held).map_err(dir_of),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let above = dir.ancestors().skip(1).find(|above| above.exists());
+            writable(above.unwrap_or(Path::new(".")))
+                .map(|()| false)
+                .map_err(|error| StateError::Make {
+                    dir: dir.to_owned(),
+                    error,
+                })
+        }
+        Err(error) => Err(dir_of(error)),
+    }
+}
+
+fn writable(path: &Path) -> io::Result<()> {
+    let path = match path.as_os_str().is_empty() {
+        true => Path::new("."),
+        false => path,
+    };
+    Ok(access(path, Access::WRITE_OK)?)
+}
+
+/// bans.json may hold more than `WAF_MAX_BANS` allows.
+fn too_many_bans(settings: &Settings, now: Now) -> Option<String> {
+    let bans = read_bans(&settings.state.dir.join("bans.json"), now).ok()?;
+    let rules = Rules::from(settings);
+    let held = Ledger::new(rules, bans, now.wall_ms).err()?;
+    let max_bans = rules.max_bans;
+    Some(ControlError::TooManyBans { held, max_bans }.to_string())
+}
+
+fn log_file(settings: &Settings) -> Option<String> {
+    let path = settings.log.file.as_ref()?;
+    let checked = match fs::metadata(path) {
+        Ok(found) if found.is_dir() => Err(io::Error::other("it is a directory")),
+        Ok(_) => writable(path),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            writable(path.parent().unwrap_or(Path::new("")))
+        }
+        Err(error) => Err(error),
+    };
+    let error = checked.err()?;
+    Some(format!(
+        "WAF_LOG_FILE {} cannot be opened: {error}; make it writable or unset WAF_LOG_FILE",
+        path.display()
+    ))
+}

@@ -1,0 +1,207 @@
+//! `weir check`: everything that a start would find, and what an operator should know, without
+//! starting (CONTROL-4).
+
+use std::net::{TcpStream, ToSocketAddrs};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use http::Method;
+use serde_json::{Value, json};
+use weir_controlplane::check::check;
+use weir_dataplane::can_be_bound;
+use weir_shared::clock::Clock;
+use weir_shared::settings::{self, AdminToken, CountryList, Loaded, Settings};
+
+use super::ask::{Asked, Asking, Place};
+use super::common::{EXIT_CONFIG, Failure, environment, finish, out, print_json};
+
+/// How long the application may take to accept a connection.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What is told.
+#[derive(Default)]
+struct Told {
+    /// What would stop a start.
+    faults: Vec<String>,
+    /// What works, and may not be meant.
+    warnings: Vec<String>,
+    /// What a running service holds.
+    notes: Vec<String>,
+}
+
+/// `weir check`
+pub fn run(asking: &Asking) -> ExitCode {
+    let told = match settings::load(environment()) {
+        Ok(loaded) => judge(loaded, asking),
+        Err(refused) => Ok(Told {
+            faults: refused.problems,
+            warnings: refused.warnings,
+            notes: Vec::new(),
+        }),
+    };
+    finish(told.and_then(|told| tell(&told, asking.json)))
+}
+
+fn tell(told: &Told, as_json: bool) -> Result<ExitCode, Failure> {
+    let Told {
+        faults,
+        warnings,
+        notes,
+    } = told;
+    if as_json {
+        print_json(&json!({"faults": faults, "warnings": warnings, "notes": notes}))?;
+    } else {
+        for fault in faults {
+            eprintln!("weir: {fault}");
+        }
+        for warning in warnings {
+            eprintln!("weir: warning: {warning}");
+        }
+        for note in notes {
+            out(&format!("{note}\n"));
+        }
+        if faults.is_empty() {
+            out("the settings are fine: a start would find no fault\n");
+        }
+    }
+    Ok(ExitCode::from(if faults.is_empty() {
+        0
+    } else {
+        EXIT_CONFIG
+    }))
+}
+
+fn judge(loaded: Loaded, asking: &Asking) -> Result<Told, Failure> {
+    let settings = &loaded.settings;
+    let found = check(settings, &Clock::system());
+    let mut told = Told {
+        faults: found.faults,
+        warnings: loaded.warnings,
+        notes: Vec::new(),
+    };
+    let running = if found.is_held {
+        running(asking)?
+    } else {
+        None
+    };
+    match &running {
+        Some(service) => {
+            let dir = settings.state.dir.display();
+            told.notes.push(format!("the running service holds the state directory {dir}"));
+            told.warnings.extend(differences(service, &loaded.listing));
+        }
+        None if found.is_held => told.faults.push(format!(
+            "state directory {} is in use by another service (it holds weir.lock), which does not answer at the control socket; stop it or set WAF_STATE_DIR",
+            settings.state.dir.display()
+        )),
+        None => {}
+    }
+    let same = |name: &str| {
+        running
+            .as_ref()
+            .is_some_and(|service| is_same(service, name, &loaded.listing))
+    };
+    if same("WAF_LISTEN") {
+        told.notes.push(format!(
+            "the running service holds WAF_LISTEN={}",
+            settings.listen
+        ));
+    } else if let Err(error) = can_be_bound(settings.listen) {
+        told.faults.push(error.to_string());
+    }
+    match settings.endpoints.admin_listen {
+        Some(address) if same("WAF_ADMIN_LISTEN") => {
+            told.notes.push(format!(
+                "the running service holds WAF_ADMIN_LISTEN={address}"
+            ));
+        }
+        Some(address) => {
+            let bound = std::net::TcpListener::bind(address).err();
+            let fault =
+                bound.map(|error| format!("WAF_ADMIN_LISTEN: {address} cannot be bound: {error}"));
+            told.faults.extend(fault);
+        }
+        None => {}
+    }
+    told.warnings.extend(warnings(settings));
+    Ok(told)
+}
+
+/// The settings of the service that answers at the control socket.
+fn running(asking: &Asking) -> Result<Option<Value>, Failure> {
+    match Place::of(asking)?.ask(Method::GET, "/v1/settings", None)? {
+        Asked::Answered(answer) => answer.good().map(Some),
+        Asked::NoService(_) => Ok(None),
+    }
+}
+
+fn value_of<'a>(service: &'a Value, name: &str) -> &'a Value {
+    let settings = service["settings"].as_array().into_iter().flatten();
+    let mut named = settings.filter(|one| one["name"] == name);
+    named.next().map_or(&Value::Null, |one| &one["value"])
+}
+
+fn is_same(service: &Value, name: &str, listing: &[settings::Listed]) -> bool {
+    let here = listing.iter().find(|listed| listed.name == name);
+    here.is_some_and(|here| *value_of(service, name) == json!(here.value))
+}
+
+/// Settings that a restart would change.
+fn differences(service: &Value, listing: &[settings::Listed]) -> Vec<String> {
+    let changed = listing
+        .iter()
+        .filter(|here| !is_same(service, &here.name, listing));
+    let shown = |value: &Value| value.as_str().unwrap_or("nothing").to_owned();
+    changed
+        .map(|here| {
+            format!(
+                "{} is {} in the running service and {} here",
+                here.name,
+                shown(value_of(service, &here.name)),
+                here.value.as_deref().unwrap_or("nothing")
+            )
+        })
+        .collect()
+}
+
+/// What works, and may not be meant; what single settings are warned of is told already.
+fn warnings(settings: &Settings) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let endpoints = &settings.endpoints;
+    let token = endpoints.admin_token != AdminToken::Unset;
+    if token && settings.lists.allow_nets.is_empty() && settings.control_socket().is_none() {
+        warnings.push(
+            "an admin token is set, and neither WAF_ALLOW_NETS nor a control socket: once your own address is banned, no ban can be lifted over the endpoints".to_owned(),
+        );
+    }
+    let countries = settings.lookup.countries != CountryList::None;
+    if countries && settings.lookup.source.asks_a_service() {
+        warnings.push(
+            "a country list asks a lookup service about each new client, whose first request waits for it; WAF_LOOKUP_SOURCE=file asks nobody".to_owned(),
+        );
+    }
+    if settings.observe {
+        warnings.push("WAF_MODE=observe refuses nobody".to_owned());
+    }
+    let upstream = &settings.upstream;
+    if let Err(why) = reach(&upstream.host, upstream.port) {
+        warnings.push(format!(
+            "the application at {}:{} cannot be reached: {why}",
+            upstream.host, upstream.port
+        ));
+    }
+    warnings
+}
+
+/// Whether the application accepts a connection at one of its addresses.
+fn reach(host: &str, port: u16) -> Result<(), String> {
+    let addresses = (host, port).to_socket_addrs();
+    let mut why = "its name has no address".to_owned();
+    for address in addresses.map_err(|error| error.to_string())? {
+        match TcpStream::connect_timeout(&address, PATIENCE) {
+            Ok(_) => return Ok(()),
+            Err(error) => why = error.to_string(),
+        }
+    }
+    Err(why)
+}
