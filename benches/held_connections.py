@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """What a held connection costs: resident memory of the proxy, as growth divided by connections.
 
-    benches/held_connections.py target/release/weir [--count 1000] [--workers 1] [--proxy weir|nginx|haproxy]
+    benches/held_connections.py target/release/weir [--count 1000] [--workers 1,2]
+        [--proxy weir,nginx,haproxy] [--kinds idle,upload]
 
 A thousand connections of a kind are held for five seconds (CONN-1); then all of them are closed, and
 five seconds later the growth that is left is read. Loopback only; ends by itself. nginx and HAProxy
@@ -78,21 +79,23 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def start(args, upstream, directory):
+def start(args, proxy, workers, upstream, directory):
     port = free_port()
     output = {"stdout": subprocess.DEVNULL, "stderr": open(directory / "stderr", "wb")}
-    if args.proxy == "weir":
+    if proxy == "weir":
         environment = {
             "WAF_LISTEN": f"127.0.0.1:{port}",
             "WAF_UPSTREAM": f"http://127.0.0.1:{upstream}",
             "WAF_STATE_DIR": str(directory),
-            "WAF_WORKERS": str(args.workers),
+            "WAF_WORKERS": str(workers),
             "WAF_LOG_REQUESTS": "off",
             "WAF_LOOKUP_SOURCE": "off",
             "WAF_HEADER_TIMEOUT": "60s",
             "WAF_KEEPALIVE_TIMEOUT": "120s",
             "WAF_BODY_TIMEOUT": "120s",
             "WAF_UPSTREAM_TIMEOUT": "120s",
+            "WAF_UPSTREAM_CONNECT_TIMEOUT": "60s",
+            "WAF_MIN_RATE": "off",
             "WAF_MAX_CONNECTIONS": "30000",
             # One address stands for all clients here.
             "WAF_TRUSTED_PROXIES": "127.0.0.0/8",
@@ -102,7 +105,7 @@ def start(args, upstream, directory):
             name, value = setting.split("=", 1)
             environment[name] = value
         process = subprocess.Popen([args.binary], env=environment, **output)
-    elif args.proxy == "nginx":
+    elif proxy == "nginx":
         (directory / "nginx.conf").write_text(
             f"""
             daemon off; master_process off; pid {directory}/pid; error_log {directory}/error.log crit;
@@ -119,7 +122,7 @@ def start(args, upstream, directory):
         process = subprocess.Popen(["nginx", "-c", directory / "nginx.conf"], **output)
     else:
         (directory / "haproxy.cfg").write_text(
-            f"global\n maxconn 5000\n nbthread {args.workers}\n"
+            f"global\n maxconn 5000\n nbthread {workers}\n"
             "defaults\n mode http\n timeout client 120s\n timeout server 120s\n timeout connect 5s\n"
             f" timeout http-request 60s\nfrontend f\n bind 127.0.0.1:{port}\n default_backend b\n"
             f"backend b\n server a 127.0.0.1:{upstream}\n"
@@ -195,6 +198,8 @@ def hold(kind, count, port):
                     moved += connection.send(bytes(65_536))
                 except BlockingIOError:
                     pass
+                except OSError as error:
+                    raise SystemExit(f"an upload was cut: {error}")
             quiet = 0 if moved else quiet + 1
             time.sleep(0.05)
     return held
@@ -203,19 +208,27 @@ def hold(kind, count, port):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("binary", nargs="?", default="target/release/weir")
-    parser.add_argument("--proxy", default="weir", choices=["weir", "nginx", "haproxy"])
+    parser.add_argument("--proxy", default="weir")
     parser.add_argument("--count", type=int, default=1000)
-    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--workers", default="1")
     parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
     args = parser.parse_args()
     resource.setrlimit(resource.RLIMIT_NOFILE, (20_000, 20_000))
     upstream = start_application()
-    print(f"{args.proxy}, {args.workers} worker(s), {args.count} of each kind, KiB a connection")
+    for proxy in args.proxy.split(","):
+        for workers in args.workers.split(","):
+            # One process of nginx has one worker.
+            if proxy != "nginx" or workers == "1":
+                measure(args, proxy, workers, upstream)
+
+
+def measure(args, proxy, workers, upstream):
+    print(f"{proxy}, {workers} worker(s), {args.count} of each kind, KiB a connection")
     print(f"{'kind':14} {'held':>8} {'after':>8}")
     for kind in args.kinds.split(","):
         with tempfile.TemporaryDirectory() as directory:
-            process, port = start(args, upstream, pathlib.Path(directory))
+            process, port = start(args, proxy, workers, upstream, pathlib.Path(directory))
             try:
                 # The first requests make what is made once.
                 for connection in hold("idle", 20, port):

@@ -115,9 +115,10 @@ def main():
     parser.add_argument("--proxy", default="weir", choices=["weir", "nginx", "haproxy"])
     parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()
-    args.workers, args.set = 1, []
+    args.set = []
+    upstream = start_application()
     with tempfile.TemporaryDirectory() as directory:
-        process, port = held_connections.start(args, start_application(), pathlib.Path(directory))
+        process, port = held_connections.start(args, args.proxy, 1, upstream, pathlib.Path(directory))
         try:
             print(f"{args.proxy}, processor milliseconds an upload, least of {args.rounds}")
             for name, body in FORMS.items():

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::support::application::{After, Application};
-use crate::support::raw_client::{Connection, Response, get};
+use crate::support::raw_client::{Connection, Response, get, request};
 use crate::support::wait_for;
 use crate::support::weir::{ADMIN_TOKEN, METRICS_TOKEN, Weir};
 
@@ -497,11 +497,31 @@ fn a_ban_ends_the_websockets_of_its_clients() {
     assert!(!other.ends(), "nobody else is touched");
 }
 
+/// Resident memory of the process, KiB.
+fn resident_kib(weir: &Weir) -> usize {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", weir.pid()));
+    let status = status.expect("its status");
+    let line = status.lines().find(|line| line.starts_with("VmRSS"));
+    let kib = line.and_then(|line| line.split_whitespace().nth(1));
+    kib.expect("a size").parse().expect("a number")
+}
+
+/// Waits until each of 200 more connections costs less than this.
+fn costs_less_than(kib: usize, kind: &str, weir: &Weir, hold: impl FnMut() -> Connection) {
+    const COUNT: usize = 200;
+    let before = resident_kib(weir);
+    let held: Vec<_> = std::iter::repeat_with(hold).take(COUNT).collect();
+    wait_for(kind, || {
+        let each = resident_kib(weir).saturating_sub(before) / COUNT;
+        (each < kib).then_some(())
+    });
+    drop(held);
+}
+
 /// CONN-1: what a connection may hold, measured as the kernel sees it: far less than what its peers
 /// would have it hold.
 #[test]
 fn memory_a_connection_is_bounded() {
-    const COUNT: usize = 200;
     let application = Application::start(|exchange| {
         if exchange.request.target == "/stall" {
             std::thread::sleep(Duration::from_secs(60));
@@ -512,27 +532,40 @@ fn memory_a_connection_is_bounded() {
         After::KeepAlive
     });
     let weir = Weir::start(&application, &[ONE_WORKER]);
-    let resident_kib = || {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", weir.pid()));
-        let status = status.expect("its status");
-        let line = status.lines().find(|line| line.starts_with("VmRSS"));
-        let kib = line.and_then(|line| line.split_whitespace().nth(1));
-        kib.expect("a size").parse::<usize>().expect("a number")
-    };
     let _warm = slow_reader(weir.address(), 0);
-    let before = resident_kib();
     let upload = b"POST /stall HTTP/1.1\r\nHost: a\r\nContent-Length: 20000000\r\n\r\n";
-    let held: Vec<_> = (0..COUNT)
-        .map(|_| {
+    costs_less_than(160, "a stalled upload", &weir, || {
+        let mut connection = Connection::open(weir.address());
+        connection.send(upload);
+        connection.send_until_full(Duration::from_millis(20));
+        connection
+    });
+}
+
+/// CONN-1: a connection that is idle holds next to nothing, whatever its request was.
+#[test]
+fn an_idle_connection_gives_its_memory_back() {
+    let application = Application::ok();
+    let weir = Weir::start(&application, &[ONE_WORKER]);
+    let long = "x".repeat(1_000);
+    let fields: Vec<_> = (0..30).map(|number| format!("X-{number}")).collect();
+    let fields: Vec<_> = fields.iter().map(|name| (&**name, &*long)).collect();
+    let body = vec![b'x'; 200_000];
+    for (kind, request) in [
+        ("a small request", get("/", &[])),
+        ("a large head", get("/", &fields)),
+        ("an upload", request("POST", "/", &[], Some(&body))),
+    ] {
+        let idle = || {
             let mut connection = Connection::open(weir.address());
-            connection.send(upload);
-            connection.send_until_full(Duration::from_millis(20));
+            connection.send(&request);
+            assert_eq!(connection.response().status, 200);
             connection
-        })
-        .collect();
-    let each = resident_kib().saturating_sub(before) / COUNT;
-    assert!(each < 160, "{each} KiB a stalled upload");
-    drop(held);
+        };
+        // What is made once.
+        drop(idle());
+        costs_less_than(12, kind, &weir, idle);
+    }
 }
 
 /// CONN-9: a body of one-byte chunks is ended before it costs what a large upload does.

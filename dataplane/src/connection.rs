@@ -14,7 +14,8 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use weir_shared::totals::ConnectionError;
 
-use crate::downstream::{Downstream, Ending, Socket};
+use crate::downstream::socket::Socket;
+use crate::downstream::{Downstream, Ending};
 use crate::forward::tunnel::{self, TunnelSlot};
 use crate::request;
 use crate::worker::Worker;
@@ -95,6 +96,16 @@ fn interruption(downstream: &Downstream) -> Option<Outcome> {
     }
 }
 
+fn builder() -> http1::Builder {
+    let mut builder = http1::Builder::new();
+    builder
+        // Our own sweeper cuts slow heads; hyper's timer would cost a sleep a request.
+        .header_read_timeout(None)
+        .max_header_size(MAX_HEAD)
+        .max_buf_size(MAX_BUFFER);
+    builder
+}
+
 /// Serves requests until the connection is idle, and gives what was read of the next one; none if
 /// the connection ended. `early` was read already.
 async fn serve_requests(
@@ -104,12 +115,8 @@ async fn serve_requests(
 ) -> Option<Bytes> {
     let tunnel = TunnelSlot::default();
     let service = service_fn(|request| request::serve(worker, downstream, &tunnel, request));
-    let mut connection = http1::Builder::new()
-        // Our own sweeper cuts slow heads; hyper's timer would cost a sleep a request.
-        .header_read_timeout(None)
-        .max_header_size(MAX_HEAD)
-        .max_buf_size(MAX_BUFFER)
-        .serve_connection(Socket::new(Rc::clone(downstream), early), service);
+    let socket = Socket::new(Rc::clone(downstream), early);
+    let mut connection = builder().serve_connection(socket, service);
 
     let mut draining = false;
     let outcome = poll_fn(|cx| {
@@ -123,6 +130,7 @@ async fn serve_requests(
         }
         // A bug of ours costs its connection, not the worker and all that it serves.
         match catch_unwind(AssertUnwindSafe(|| Pin::new(&mut connection).poll(cx))) {
+            Ok(Poll::Pending) if downstream.rests_at_once() => Poll::Ready(Outcome::Rest),
             Ok(polled) => polled.map(Outcome::Over),
             Err(_) => Poll::Ready(Outcome::Cut(Ending::Panicked)),
         }
@@ -132,7 +140,8 @@ async fn serve_requests(
     // What follows is rare, and boxed: held in this future, it would cost every connection its
     // size.
     match outcome {
-        Outcome::Rest => return Some(connection.into_parts().read_buf),
+        // A copy: also where nothing is left in it, the buffer would be held whole.
+        Outcome::Rest => return Some(Bytes::copy_from_slice(&connection.into_parts().read_buf)),
         Outcome::Cut(ending) => {
             // Dropping what hyper holds finishes the running request as aborted.
             drop(connection);

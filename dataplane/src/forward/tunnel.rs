@@ -18,7 +18,8 @@ use tokio::net::TcpStream;
 use weir_shared::verdict::Action;
 
 use super::frames::Frames;
-use crate::downstream::{Downstream, Ending, Socket};
+use crate::downstream::socket::Socket;
+use crate::downstream::{Downstream, Ending};
 use crate::exchange::Exchange;
 use crate::upstream::receiving::BodyReceiver;
 

@@ -1,0 +1,160 @@
+//! The socket of a client connection as hyper sees it. What it reads and writes is noted.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use hyper::rt::{Read, ReadBufCursor, Write};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+
+use super::Downstream;
+
+/// The beginning of the interim response that hyper writes itself.
+const CONTINUE: &[u8] = b"HTTP/1.1 100 ";
+
+/// What hyper's buffer for reading has room for at first. It grows where a read fills it, and does
+/// not shrink.
+const SMALL_BUFFER: usize = 8 * 1024;
+
+/// hyper's half of a client connection.
+pub struct Socket {
+    downstream: Rc<Downstream>,
+    /// What was read before hyper had the connection.
+    early: Bytes,
+}
+
+impl Socket {
+    /// The half of this connection, of which `early` was read already.
+    pub const fn new(downstream: Rc<Downstream>, early: Bytes) -> Self {
+        Self { downstream, early }
+    }
+}
+
+impl Read for Socket {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        mut buf: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let downstream = &this.downstream;
+        if buf.remaining() > SMALL_BUFFER {
+            downstream.grown.set(true);
+        }
+        let outcome = if this.early.is_empty() {
+            Pin::new(&mut *downstream.io.borrow_mut()).poll_read(cx, buf)
+        } else {
+            let fits = this.early.len().min(buf.remaining());
+            buf.put_slice(&this.early.split_to(fits));
+            Poll::Ready(Ok(()))
+        };
+        if matches!(outcome, Poll::Ready(Ok(()))) {
+            downstream.slot.set_idle(false);
+            downstream.deadlines.client_sent(downstream.clock.mono_ns());
+        }
+        outcome
+    }
+}
+
+impl Write for Socket {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let mut io = self.downstream.io.borrow_mut();
+        let outcome = match self.downstream.interim.poll_end(&mut *io, cx) {
+            Poll::Ready(Ok(())) => Pin::new(&mut *io).poll_write(cx, buf),
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            Poll::Pending => Poll::Pending,
+        };
+        self.downstream.note_write(&outcome, buf);
+        outcome
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let mut io = self.downstream.io.borrow_mut();
+        let outcome = match self.downstream.interim.poll_end(&mut *io, cx) {
+            Poll::Ready(Ok(())) => match self.downstream.retry(&io, bufs) {
+                Some(written) => Poll::Ready(Ok(written)),
+                None => Pin::new(&mut *io).poll_write_vectored(cx, bufs),
+            },
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            Poll::Pending => Poll::Pending,
+        };
+        let first = bufs.first().map_or(&[][..], |buf| buf);
+        self.downstream.note_write(&outcome, first);
+        outcome
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    /// hyper asks for it where it has written all of its own. TCP has nothing to flush.
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.downstream.interim.is_empty() {
+            return Poll::Ready(Ok(()));
+        }
+        let mut io = self.downstream.io.borrow_mut();
+        let outcome = self.downstream.interim.poll_write(&mut *io, cx);
+        match outcome {
+            Poll::Pending => self
+                .downstream
+                .deadlines
+                .await_write(self.downstream.clock.mono_ns()),
+            Poll::Ready(_) => self
+                .downstream
+                .deadlines
+                .wrote(self.downstream.clock.mono_ns(), 0),
+        }
+        outcome
+    }
+
+    /// Left to `connection.rs`, which lingers where a body was left unread.
+    fn poll_shutdown(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Downstream {
+    /// Writes past the runtime's readiness, where the sweeper wants a try; none where there is no
+    /// room.
+    fn retry(&self, io: &TokioIo<TcpStream>, bufs: &[IoSlice<'_>]) -> Option<usize> {
+        if !self.retries.get() {
+            return None;
+        }
+        // An error is found again by the write that follows.
+        let written = socket2::SockRef::from(io.inner()).send_vectored(bufs);
+        let written = written.ok().filter(|written| *written > 0);
+        if written.is_none() {
+            self.retries.set(false);
+            self.settled.set(true);
+        }
+        written
+    }
+
+    /// Notes how a write went whose bytes begin with `first`.
+    fn note_write(&self, outcome: &Poll<io::Result<usize>>, first: &[u8]) {
+        match outcome {
+            Poll::Pending => self.deadlines.await_write(self.clock.mono_ns()),
+            Poll::Ready(taken) => {
+                let taken = taken.as_ref().map_or(0, |taken| *taken as u64);
+                self.written.set(self.written.get().saturating_add(taken));
+                if !self.answering.get() {
+                    self.answering.set(!first.starts_with(CONTINUE));
+                }
+                let is_late = self.retries.get() && !self.settled.get();
+                let of_pace = if is_late { 0 } else { taken };
+                self.deadlines.wrote(self.clock.mono_ns(), of_pace);
+            }
+        }
+    }
+}
