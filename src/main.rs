@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use commands::ask::Asking;
-use commands::{bans, look};
+use commands::{bans, explain, look};
 
 mod commands;
 mod open_files;
@@ -50,6 +50,8 @@ enum Command {
         #[command(flatten)]
         asking: Asking,
     },
+    /// Say what the checks would do with a request now, and why: exit status 1 if it is refused
+    Explain(explain::Explain),
     /// List clients
     Clients(look::Clients),
     /// Show one client and the bans that cover it
@@ -75,6 +77,7 @@ fn main() -> ExitCode {
         Some(Command::Health(asking)) => look::health(&asking),
         Some(Command::Settings(asking)) => look::settings(&asking),
         Some(Command::Bans { command, asking }) => bans::run(command, asking),
+        Some(Command::Explain(given)) => explain::run(&given),
         Some(Command::Clients(given)) => look::clients(&given),
         Some(Command::Client(given)) => look::client(&given),
         Some(Command::Alerts(asking)) => look::alerts(&asking),

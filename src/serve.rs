@@ -30,7 +30,8 @@ use weir_controlplane::{
     refusal_page,
 };
 use weir_dataplane::clients::table::Table;
-use weir_dataplane::{Bound, Counting, DataPlane, Parts, Records, Stop};
+use weir_dataplane::ladder::Rules;
+use weir_dataplane::{Bound, Counting, DataPlane, Parts, Records, Stop, explaining};
 use weir_shared::clock::Clock;
 use weir_shared::event::LimitExceeded;
 use weir_shared::record::logged_headers;
@@ -358,6 +359,12 @@ impl Shared {
             table: self.clients(),
             spared: Arc::clone(&self.spared),
             breaks,
+            explain: explaining(
+                Rules::of(&self.settings, Arc::clone(&self.spared)),
+                Arc::clone(&self.table),
+                Arc::clone(&self.snapshots),
+                self.clock.clone(),
+            ),
             totals: Arc::new(move || {
                 let mut totals = counting.totals();
                 totals.process_log_lines_dropped = process_log::lines_lost();

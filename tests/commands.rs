@@ -428,6 +428,140 @@ fn another_user_is_not_served() {
     weir.wait_for_process_log(&["asked by another user"]);
 }
 
+/// CONTROL-5: a ban, a list, a limit and a free way are explained in words, with the exit status of
+/// the answer; a request is found by its id in the bans and in the log. Nothing is charged.
+#[test]
+fn a_refusal_is_explained() {
+    let application = Application::ok();
+    let state = state_dir();
+    let log = state.path().join("requests.log");
+    let settings = [
+        ONE_PER_HOUR,
+        ("WAF_DENY_NETS", "192.0.2.0/25"),
+        ("WAF_LOG_FILE", log.to_str().expect("a path")),
+    ];
+    let weir = Weir::start_at(application.address(), &state, &settings);
+    let ban = weir.break_limit("203.0.113.7");
+    weir.get("/once", "198.51.100.7").expect(200);
+    let run = |arguments: &[&str]| run(state.path(), &[&["explain"], arguments].concat());
+
+    let banned = run(&["203.0.113.9", "--path", "/search"]).ends(1, "");
+    assert!(
+        banned
+            .out
+            .starts_with("REFUSED now: banned, the ban ends in "),
+        "{}",
+        banned.out
+    );
+    let evidence = banned.line(" ban");
+    assert!(
+        evidence.starts_with("ban 203.0.113.0/24 until "),
+        "{evidence}"
+    );
+    assert!(
+        evidence
+            .contains("more than 1 requests per hour; first by 203.0.113.7 GET /break, request "),
+        "{evidence}"
+    );
+    assert_eq!(
+        banned.line(" without it"),
+        "without it passes: the application answers"
+    );
+    assert_eq!(banned.line(" undo"), "undo weir bans lift 203.0.113.9");
+    let json = run(&["203.0.113.9", "--json"])
+        .ends(1, "")
+        .json("Explanation");
+    assert_eq!(json["now"]["action"], "banned");
+
+    let denied = run(&["192.0.2.7"]).ends(1, "");
+    assert!(
+        denied.out.starts_with("REFUSED now: denied_net\n"),
+        "{}",
+        denied.out
+    );
+    for _ in 0..3 {
+        let used_up = run(&["198.51.100.7"]).ends(1, "");
+        assert!(
+            used_up
+                .out
+                .starts_with("REFUSED now: rate_limited (limit: hour), the ban ends in "),
+            "{}",
+            used_up.out
+        );
+        assert!(
+            used_up.line(" requests").contains("hour 1/1 (room in "),
+            "{}",
+            used_up.out
+        );
+    }
+    let free = run(&["198.51.100.8"]).ends(0, "");
+    assert!(
+        free.out.starts_with("passes: the application answers\n"),
+        "{}",
+        free.out
+    );
+    assert!(
+        free.line(" requests").contains("hour 0/1 day 0/50000"),
+        "{}",
+        free.out
+    );
+    let health = run(&["192.0.2.7", "--path", "/_waf/health"]).ends(0, "");
+    assert!(
+        health.out.starts_with("passes: the health check"),
+        "{}",
+        health.out
+    );
+    let allowed = run(&["192.0.2.200"]).ends(0, "");
+    assert!(
+        allowed.line(" lists").contains("WAF_ALLOW_NETS"),
+        "{}",
+        allowed.out
+    );
+
+    let id = ban["notes"]["request"]["request_id"]
+        .as_str()
+        .expect("an id");
+    let by_ban = run(&["--request", id]).ends(1, "");
+    assert!(
+        by_ban
+            .line(" request")
+            .contains("GET /break from 203.0.113.7"),
+        "{}",
+        by_ban.out
+    );
+    let line = crate::support::wait_for("the line", || {
+        let text = std::fs::read_to_string(&log).expect("the log");
+        text.lines()
+            .find(|line| line.contains("/once"))
+            .map(str::to_owned)
+    });
+    let line: Value = serde_json::from_str(&line).expect("JSON");
+    let id = line["request_id"].as_str().expect("an id");
+    let by_log = run(&["--request", id]).ends(1, "");
+    assert!(
+        by_log
+            .line(" request")
+            .contains("GET /once from 198.51.100.7"),
+        "{}",
+        by_log.out
+    );
+    for (arguments, word) in [
+        (&["--request", "nobody"][..], "names the request \"nobody\""),
+        (&["nobody"], "address=\"nobody\" is not understood"),
+        (
+            &["::1", "--path", "x"],
+            "a path that begins with / is allowed",
+        ),
+        (&["::1", "--request", "x"], "cannot be used with"),
+        (&[], "required arguments"),
+    ] {
+        let wrong = run(arguments);
+        assert_eq!(wrong.code, 2, "{arguments:?}: {}", wrong.err);
+        assert!(wrong.err.contains(word), "{arguments:?}: {}", wrong.err);
+    }
+    assert_eq!(run(&["198.51.100.7", "--socket", "/nowhere"]).code, 69);
+}
+
 /// `weir check` with a whole environment.
 fn check(state: &Path, settings: &[(&str, &str)], arguments: &[&str]) -> Ran {
     let mut command = command(state, &[&["check"], arguments].concat());

@@ -159,6 +159,23 @@ fn the_document_describes_what_is_served() {
     ask("POST", "/v1/bans", "/v1/bans", Some("no JSON"));
     ask("POST", "/v1/bans", "/v1/bans", Some(r#"{"netblock":"x"}"#));
     ask("POST", "/v1/bans", "/v1/bans", Some(&"x".repeat(70_000)));
+    let explain = "/v1/explain";
+    let explained = ask(
+        "GET",
+        explain,
+        "/v1/explain?address=203.0.113.9&path=%2Fx",
+        None,
+    );
+    assert_eq!(explained["now"]["action"], "banned");
+    assert_eq!(explained["otherwise"]["result"], "passed");
+    for wrong in [
+        "",
+        "?address=nobody",
+        "?address=::1&path=x",
+        "?address=::1&method=%20",
+    ] {
+        ask("GET", explain, &format!("{explain}{wrong}"), None);
+    }
     let lifted = ask("DELETE", "/v1/bans/{subject}", "/v1/bans/203.0.113.9", None);
     assert_eq!(lifted["lifted"].as_array().map(Vec::len), Some(1));
     ask("DELETE", "/v1/bans/{subject}", "/v1/bans/nobody", None);

@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Select, TryRecvError};
 use weir_shared::clock::{Clock, Now};
+use weir_shared::explain::Explain;
 use weir_shared::handover::Respond;
 use weir_shared::pulse::Pulse;
 use weir_shared::settings::Settings;
@@ -33,7 +34,7 @@ use crate::admin::bans::Pending;
 use crate::admin::problem::Problem;
 use crate::admin::requests::Requests;
 use crate::admin::status::{self, Status};
-use crate::admin::{Ask, Request, clients};
+use crate::admin::{Ask, Request, clients, explain};
 use crate::alert::detection::Detection;
 use crate::bans::document::BansFile;
 use crate::bans::ledger::Full;
@@ -88,6 +89,8 @@ pub struct Control {
     pub(crate) table: Arc<dyn ClientTable>,
     /// Admin requests; at most 64 of them wait, and as many lists of bans.
     pub(crate) requests: Requests,
+    /// Runs the data plane's ladder without a charge.
+    pub(crate) explain: Explain,
     /// Folds the data plane's counters, for the metrics.
     pub(crate) totals: Arc<dyn Fn() -> Totals + Send + Sync>,
     /// Requests by country and AS number, for the metrics.
@@ -322,6 +325,11 @@ impl Control {
             Ask::Clients(most) => {
                 let clients = Told::Clients(most, now.wall_ms);
                 self.requests.write(clients, &request_id, respond);
+            }
+            Ask::Explain(question) => {
+                let explained = (self.explain)(&question);
+                let (ledger, observe) = (self.bans.ledger(), self.settings.observe);
+                respond(explain::answer(&question, &explained, ledger, observe, now));
             }
             Ask::Alerts => respond(status::alerts(self.detection.alerts.recent())),
             Ask::List(filter) => self.requests.list(filter, request_id, respond),

@@ -13,17 +13,18 @@ use weir_shared::ban::{Ban, RequestNote};
 use weir_shared::client::Client;
 use weir_shared::clock::{Clock, ManualClock, Now};
 use weir_shared::event::{Finished, LimitExceeded};
+use weir_shared::explain::{Explain, Explanation, Outcome};
 use weir_shared::handover::{Body, OwnRequest, OwnResponse, Step};
 use weir_shared::lookup::Lookup;
-use weir_shared::netblock::Netblock;
+use weir_shared::netblock::{Netblock, PrefixLengths};
 use weir_shared::settings::{AdminToken, LookupSettings, Secret, Settings};
 use weir_shared::snapshot::Snapshot;
 use weir_shared::spared::Spared;
 use weir_shared::table::{ClientRow, ClientTable};
 use weir_shared::totals::{OriginCounts, Totals};
 use weir_shared::units::Time;
-use weir_shared::verdict::LimitKind;
-use weir_shared::window::Span;
+use weir_shared::verdict::{Group, LimitKind};
+use weir_shared::window::{PerSpan, Span};
 
 use crate::alert::document::{AlertsEntry, AlertsFile};
 use crate::bans::document::BansFile;
@@ -172,6 +173,27 @@ pub(crate) fn about() -> About {
     }
 }
 
+/// A data plane that passes everything.
+pub(crate) fn nothing_to_explain() -> Explain {
+    Arc::new(|question| {
+        let client = Client::of(question.address);
+        Explanation {
+            client,
+            netblock: Netblock::of(client, PrefixLengths::default()),
+            outcome: Outcome::Forward,
+            otherwise: None,
+            group: Group::Default,
+            counted: true,
+            lookup: None,
+            requests: PerSpan::default(),
+            bytes: PerSpan::default(),
+            limit_percent: None,
+            bytes_percent: None,
+            next_ban: None,
+        }
+    })
+}
+
 /// A table without a client.
 pub(crate) fn empty_table() -> Arc<dyn ClientTable> {
     let snapshots = Arc::new(ArcSwap::from_pointee(Snapshot::default()));
@@ -318,6 +340,7 @@ impl Rig {
             table: Arc::clone(&table) as Arc<dyn ClientTable>,
             spared: Arc::clone(&spared),
             breaks: broken,
+            explain: nothing_to_explain(),
             totals: Arc::new(Totals::default),
             files,
             start,

@@ -9,6 +9,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use weir_schema::CatalogError;
 use weir_shared::clock::Clock;
 use weir_shared::event::{Finished, LimitExceeded};
+use weir_shared::explain::Explain;
 use weir_shared::handover::Handover;
 use weir_shared::settings::{Listed, Settings};
 use weir_shared::snapshot::Snapshot;
@@ -49,6 +50,8 @@ pub struct Wiring {
     pub spared: Arc<Spared>,
     /// Broken limits.
     pub breaks: Receiver<LimitExceeded>,
+    /// Runs the data plane's ladder without a charge.
+    pub explain: Explain,
     /// Folds the data plane's counters.
     pub totals: Arc<dyn Fn() -> Totals + Send + Sync>,
     /// The state files.
@@ -163,6 +166,7 @@ impl Control {
             table,
             spared,
             breaks,
+            explain,
             totals,
             files,
             start,
@@ -211,6 +215,7 @@ impl Control {
             files: Files::new(files, &settings, now),
             table,
             requests: Requests::new(requests, answers),
+            explain,
             totals,
             origins: Origins::new(feeds.origins, settings.endpoints.metrics_top_n),
             recent: Recent::default(),

@@ -40,6 +40,7 @@ mod counters;
 mod downstream;
 mod events;
 mod exchange;
+mod explain;
 mod forgotten_proxy;
 mod forward;
 mod headers;
@@ -74,5 +75,6 @@ pub mod fuzzing {
 
 pub use bind::{BindError, Bound, can_be_bound};
 pub use events::Records;
+pub use explain::explaining;
 pub use plane::{Counting, DataPlane};
 pub use worker::{Parts, Stop};

@@ -30,6 +30,7 @@ pub mod window;
 
 // What goes between the planes: up, down, and there and back.
 pub mod event;
+pub mod explain;
 pub mod handover;
 pub mod record;
 pub mod snapshot;

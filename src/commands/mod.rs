@@ -13,6 +13,7 @@ pub mod bans;
 pub mod check;
 mod common;
 pub mod demo;
+pub mod explain;
 pub mod look;
 mod text;
 

@@ -105,7 +105,10 @@ pub fn span(duration: Duration) -> String {
 /// Until a moment of a document; a word such as `permanent` stays.
 pub fn until(value: &Value, now_ms: u64) -> String {
     match time(value) {
-        Some(end) => span(Duration::from_millis(end.saturating_sub(now_ms))),
+        // Rounded up, as Retry-After is.
+        Some(end) => span(Duration::from_secs(
+            end.saturating_sub(now_ms).div_ceil(1000),
+        )),
         None => cell(value),
     }
 }

@@ -19,6 +19,7 @@ use http::Method;
 use percent_encoding::percent_decode_str;
 use weir_schema::CatalogError;
 use weir_shared::client::Client;
+use weir_shared::explain::Question;
 use weir_shared::handover::{Body, Handover, OwnRequest, OwnResponse, Respond, Step};
 use weir_shared::path::own_path_exact;
 use weir_shared::settings::Settings;
@@ -38,6 +39,7 @@ pub(crate) mod answers;
 pub(crate) mod bans;
 pub(crate) mod clients;
 pub(crate) mod door;
+pub(crate) mod explain;
 pub(crate) mod problem;
 pub(crate) mod requests;
 pub(crate) mod settings;
@@ -91,6 +93,8 @@ pub(crate) enum Ask {
     Status,
     /// `GET alerts`; not on the public port
     Alerts,
+    /// `GET explain`; not on the public port
+    Explain(Question),
 }
 
 /// What follows from a request alone.
@@ -166,7 +170,8 @@ impl Front {
                     | Ask::Client(_)
                     | Ask::Clients(_)
                     | Ask::Status
-                    | Ask::Alerts => busy,
+                    | Ask::Alerts
+                    | Ask::Explain(_) => busy,
                 })
             }
         }
@@ -236,6 +241,7 @@ impl Front {
             "settings" => Ok(Routed::Answer(self.settings.answer())),
             "status" => Ok(Routed::Ask(Ask::Status)),
             "alerts" => Ok(Routed::Ask(Ask::Alerts)),
+            "explain" => question(query).map(|asked| Routed::Ask(Ask::Explain(asked))),
             "clients" => most(query).map(|most| Routed::Ask(Ask::Clients(most))),
             _ => return None,
         };
@@ -355,6 +361,37 @@ fn filter(query: &str) -> Result<Filter, Problem> {
         }
     }
     Ok(filter)
+}
+
+/// Reads the query of `GET /v1/explain`.
+fn question(query: &str) -> Result<Question, Problem> {
+    let (mut address, mut method, mut path) = (None, Method::GET, "/".to_owned());
+    for pair in query.split('&') {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let value = percent_decode_str(value).decode_utf8_lossy();
+        let wrong = |expected: &str| {
+            Problem::BadRequest(format!("{name}={value:?} is not understood: {expected}"))
+        };
+        match name {
+            "address" => {
+                let parsed = value.parse::<IpAddr>();
+                address = Some(parsed.map_err(|_| wrong("one IPv4 or IPv6 address is allowed"))?);
+            }
+            "method" => {
+                method = Method::from_bytes(value.as_bytes())
+                    .map_err(|_| wrong("a method such as GET is allowed"))?;
+            }
+            "path" if value.starts_with('/') => path = value.into_owned(),
+            "path" => return Err(wrong("a path that begins with / is allowed")),
+            _ => {}
+        }
+    }
+    let address = address.ok_or_else(|| Problem::BadRequest("address is missing".to_owned()))?;
+    Ok(Question {
+        address,
+        method,
+        path,
+    })
 }
 
 /// Reads the query of `GET /v1/clients`.

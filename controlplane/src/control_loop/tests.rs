@@ -619,6 +619,7 @@ fn the_loop_and_the_files_agree_about_bans_json() {
             origins: Arc::new(OriginCounts::default),
             lines: bounded(64).0,
         },
+        explain: crate::testing::nothing_to_explain(),
         about: crate::testing::about(),
     })
     .unwrap();

@@ -127,6 +127,21 @@ impl Table {
         }
     }
 
+    /// A table under the same rules with a copy of this client alone, if it is kept: what is asked
+    /// of the copy changes nothing here (CONTROL-5).
+    pub fn copy_of(&self, client: Client) -> Self {
+        let copy = Self {
+            rules: self.rules.clone(),
+            charging: self.charging,
+            ..Self::with_capacity(1)
+        };
+        if let Some(entry) = self.get(client, |entry| entry.clone()) {
+            copy.map.insert(client, entry);
+            copy.len.store(1, Ordering::Relaxed);
+        }
+        copy
+    }
+
     /// Marks the client as seen now, admitting it if it is new, and hands its entry to `work`.
     pub fn touch<R>(&self, client: Client, now: Now, work: impl FnOnce(&mut Entry) -> R) -> R {
         if let Some(mut entry) = self.map.get_mut(&client) {

@@ -1,0 +1,121 @@
+//! `GET /v1/explain`: what the checks would do with a request, and why (CONTROL-5). The data plane
+//! runs its ladder; here its answer is put beside the bans.
+
+use std::sync::Arc;
+
+use http::StatusCode;
+use serde_json::{Map, Value, json};
+use weir_shared::ban::{Ban, Expiry};
+use weir_shared::clock::Now;
+use weir_shared::explain::{Explanation, Outcome, Question, Usage};
+use weir_shared::handover::OwnResponse;
+use weir_shared::units::Time;
+use weir_shared::verdict::{Action, AppliedPercent, Group};
+use weir_shared::window::PerSpan;
+
+use crate::bans::ledger::Ledger;
+
+use super::problem::json as json_answer;
+
+/// The answer: the explanation, the bans that refuse the client, and how to undo it.
+pub(crate) fn answer(
+    question: &Question,
+    explained: &Explanation,
+    ledger: &Ledger,
+    observe: bool,
+    now: Now,
+) -> OwnResponse {
+    let bans = ledger.covering(explained.client).into_iter();
+    let bans: Vec<Arc<Ban>> = bans.filter(|ban| ban.is_active(now.wall_ms)).collect();
+    let mut members = Map::new();
+    let mut member = |name: &str, value: Value| members.insert(name.to_owned(), value);
+    member("address", json!(question.address));
+    member("method", json!(question.method.as_str()));
+    member("path", json!(question.path));
+    member("client", json!(explained.client));
+    member("netblock", json!(explained.netblock));
+    member("observe", json!(observe));
+    member("now", outcome(&explained.outcome, now));
+    let otherwise = explained.otherwise.as_ref();
+    member(
+        "otherwise",
+        json!(otherwise.map(|otherwise| outcome(otherwise, now))),
+    );
+    member(
+        "list",
+        match explained.group {
+            Group::Default => Value::Null,
+            group => json!(group.name()),
+        },
+    );
+    member("counted", json!(explained.counted));
+    member("lookup", json!(explained.lookup));
+    member("requests", usages(&explained.requests));
+    member("bytes", usages(&explained.bytes));
+    member("limit_percent", percent(explained.limit_percent));
+    member("bytes_percent", percent(explained.bytes_percent));
+    member("next_ban_expires", json!(explained.next_ban));
+    member("bans", json!(bans));
+    member("undo", json!(undo(question, &explained.outcome)));
+    json_answer(StatusCode::OK, &members)
+}
+
+fn outcome(outcome: &Outcome, now: Now) -> Value {
+    let (result, action, limit, ban) = match outcome {
+        Outcome::Health => ("health", None, None, None),
+        Outcome::Forward => ("passed", None, None, None),
+        Outcome::Own => ("answered", None, None, None),
+        Outcome::AwaitLookup => ("awaits_lookup", None, None, None),
+        Outcome::Refuse { action, limit, ban } => ("refused", Some(*action), *limit, *ban),
+    };
+    let wait_ms = match ban {
+        Some(Expiry::At(Time(end))) => Some(end.saturating_sub(now.wall_ms)),
+        Some(Expiry::Permanent) | None => None,
+    };
+    json!({
+        "result": result,
+        "action": action.map(Action::name),
+        "limit_hit": limit.map(weir_shared::verdict::LimitHit::name),
+        "ban_expires": ban,
+        "ban_ends_in_seconds": wait_ms.map(|ms| ms.div_ceil(1000)),
+    })
+}
+
+fn usages(windows: &PerSpan<Usage>) -> Value {
+    let one = |usage: &Usage| {
+        json!({
+            "used": usage.used,
+            "limit": usage.limit,
+            "fits_in_seconds": usage.fits_in_ms.map(|ms| ms.div_ceil(1000)),
+        })
+    };
+    json!({
+        "minute": one(&windows.minute),
+        "hour": one(&windows.hour),
+        "day": one(&windows.day),
+    })
+}
+
+fn percent(applied: Option<AppliedPercent>) -> Value {
+    applied.map_or(
+        Value::Null,
+        |applied| json!({"percent": applied.percent, "setting": applied.setting}),
+    )
+}
+
+/// What would let the client through: commands, or the setting to change.
+fn undo(question: &Question, outcome: &Outcome) -> Vec<String> {
+    let Outcome::Refuse { action, .. } = outcome else {
+        return Vec::new();
+    };
+    let allow = format!("add {} to WAF_ALLOW_NETS and restart", question.address);
+    match action {
+        Action::Banned => vec![format!("weir bans lift {}", question.address), allow],
+        Action::DeniedNet => vec!["take it out of WAF_DENY_NETS and restart".to_owned(), allow],
+        Action::DeniedCountry => vec![
+            "change WAF_ALLOW_COUNTRIES or WAF_DENY_COUNTRIES and restart".to_owned(),
+            allow,
+        ],
+        _ => vec![allow],
+    }
+}

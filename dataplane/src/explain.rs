@@ -1,0 +1,136 @@
+//! What the ladder would do with a request that is not made (CONTROL-5).
+//!
+//! The ladder itself is asked, on a copy of the client: nothing is charged, nobody is marked as
+//! seen, and no lookup begins.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use weir_shared::client::{Client, fold};
+use weir_shared::clock::{Clock, Now};
+use weir_shared::explain::{Explain, Explanation, Outcome, Question, Usage};
+use weir_shared::netblock::Netblock;
+use weir_shared::snapshot::Snapshot;
+use weir_shared::window::{PerSpan, Window};
+
+use crate::clients::table::Table;
+use crate::ladder::{
+    Asked, Decision, Refusal, Rules, Verdict, can_ban, decide, expiry_of_next_ban, is_health_check,
+};
+
+/// The function that the control plane calls.
+pub fn explaining(
+    rules: Rules,
+    table: Arc<Table>,
+    snapshots: Arc<ArcSwap<Snapshot>>,
+    clock: Clock,
+) -> Explain {
+    Arc::new(move |question| {
+        loop {
+            // One that is older than the client's last reset is loaded again.
+            let snapshot = snapshots.load_full();
+            let explained = explain(&rules, &snapshot, &table, question, clock.now());
+            if let Some(explanation) = explained {
+                return explanation;
+            }
+        }
+    })
+}
+
+/// None where the snapshot is older than the client's last reset.
+pub fn explain(
+    rules: &Rules,
+    snapshot: &Snapshot,
+    table: &Table,
+    question: &Question,
+    now: Now,
+) -> Option<Explanation> {
+    let address = fold(question.address);
+    let client = Client::of(address);
+    let ask = |snapshot: &Snapshot, may_wait| {
+        let asked = Asked {
+            path: &question.path,
+            client,
+            address,
+            content_length: None,
+            may_wait,
+        };
+        decide(rules, snapshot, &table.copy_of(client), &asked, now).ok()
+    };
+    let decision = ask(snapshot, true)?;
+    let otherwise = match decision.verdict {
+        Verdict::Refuse(Refusal::Banned(_)) => Some(ask(&without_bans(snapshot), true)?),
+        Verdict::AwaitLookup => Some(ask(snapshot, false)?),
+        Verdict::Refuse(_) | Verdict::Own | Verdict::Forward => None,
+    };
+    let health = is_health_check(&question.method, &question.path);
+    let held = table.get(client, |entry| entry.clone());
+    let limits = held.as_ref().map_or_else(
+        || table.rules.unanswered().map(|terms| terms.limits),
+        |entry| Some(entry.limits(&table.rules)),
+    );
+    let limits = limits.unwrap_or(table.rules.plain_limits);
+    let windows = held.as_ref().map(|entry| (entry.requests, entry.bytes));
+    let (requests, bytes) = windows.unwrap_or_default();
+    // What lowers the limits is told by the decision that counts.
+    let mut counting = [Some(decision), otherwise].into_iter().flatten();
+    let counting = counting.rfind(|decision| decision.counted);
+    Some(Explanation {
+        client,
+        netblock: Netblock::of(client, rules.ban_prefixes),
+        outcome: match health {
+            true => Outcome::Health,
+            false => outcome(&decision),
+        },
+        otherwise: otherwise.as_ref().filter(|_| !health).map(outcome),
+        group: decision.group,
+        counted: decision.counted && !health,
+        lookup: held.and_then(|entry| entry.lookup),
+        requests: usages(&requests, &limits.requests, now.wall_ms),
+        bytes: usages(&bytes, &limits.bytes, now.wall_ms),
+        limit_percent: counting.and_then(|decision| decision.limit_percent),
+        bytes_percent: counting.and_then(|decision| decision.bytes_percent),
+        next_ban: can_ban(rules, snapshot, client)
+            .then(|| expiry_of_next_ban(rules, snapshot, client, now)),
+    })
+}
+
+fn without_bans(snapshot: &Snapshot) -> Snapshot {
+    Snapshot {
+        bans: Arc::default(),
+        ..snapshot.clone()
+    }
+}
+
+fn outcome(decision: &Decision) -> Outcome {
+    let refusal = match decision.verdict {
+        Verdict::Own => return Outcome::Own,
+        Verdict::Forward => return Outcome::Forward,
+        Verdict::AwaitLookup => return Outcome::AwaitLookup,
+        Verdict::Refuse(refusal) => refusal,
+    };
+    let (limit, ban) = match refusal {
+        Refusal::Banned(ban) => (None, Some(ban.expires)),
+        Refusal::RateLimited { exceeded, ban } => (Some(exceeded.limit), ban),
+        Refusal::DeniedNet | Refusal::DeniedCountry | Refusal::BodyTooLarge => (None, None),
+    };
+    Outcome::Refuse {
+        action: refusal.action(),
+        limit,
+        ban,
+    }
+}
+
+fn usages(windows: &PerSpan<Window>, limits: &PerSpan<Option<u64>>, now_ms: u64) -> PerSpan<Usage> {
+    windows.map(|span, window| {
+        let limit = *limits.get(span);
+        Usage {
+            used: window.estimate(span, now_ms),
+            limit,
+            fits_in_ms: limit.and_then(|limit| window.fits_in(span, now_ms, limit, 1)),
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests;

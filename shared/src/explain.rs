@@ -1,0 +1,91 @@
+//! What the checks would do with a request, and why: the control plane asks, the data plane runs
+//! its ladder without a charge (CONTROL-5).
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use http::Method;
+
+use crate::ban::Expiry;
+use crate::client::Client;
+use crate::lookup::Lookup;
+use crate::netblock::Netblock;
+use crate::verdict::{Action, AppliedPercent, Group, LimitHit};
+use crate::window::PerSpan;
+
+/// A request that is not made.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Question {
+    /// Who would make it.
+    pub address: IpAddr,
+    /// How.
+    pub method: Method,
+    /// The path, as a request has it.
+    pub path: String,
+}
+
+/// What would become of it, and why.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Explanation {
+    /// The client that it would be charged to.
+    pub client: Client,
+    /// What a ban of the client would cover.
+    pub netblock: Netblock,
+    /// What would become of it.
+    pub outcome: Outcome,
+    /// What would become of it without the ban that refuses it, or without the answer of the lookup
+    /// that it would wait for.
+    pub otherwise: Option<Outcome>,
+    /// Which list the client stands on.
+    pub group: Group,
+    /// Whether the limits would count it.
+    pub counted: bool,
+    /// What is known of the client; none where no lookup has answered.
+    pub lookup: Option<Arc<Lookup>>,
+    /// The request windows before it.
+    pub requests: PerSpan<Usage>,
+    /// The byte windows.
+    pub bytes: PerSpan<Usage>,
+    /// What lowers the request limits.
+    pub limit_percent: Option<AppliedPercent>,
+    /// What lowers the byte limits.
+    pub bytes_percent: Option<AppliedPercent>,
+    /// When a ban would end that is made now; none where none can be made.
+    pub next_ban: Option<Expiry>,
+}
+
+/// How much of a window is used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Usage {
+    /// The estimate.
+    pub used: u64,
+    /// The client's limit, after its percentage; none where there is none.
+    pub limit: Option<u64>,
+    /// Milliseconds until one more fits; none where there is no limit, or never.
+    pub fits_in_ms: Option<u64>,
+}
+
+/// What would become of a request. In observe mode a refusal is only noted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// The health check: answered before everything.
+    Health,
+    /// The application answers.
+    Forward,
+    /// Under `/_waf/`: the service answers.
+    Own,
+    /// It waits for the client's lookup first (LOOKUP-3).
+    AwaitLookup,
+    /// It is refused.
+    Refuse {
+        /// Why.
+        action: Action,
+        /// Which limit it exceeds.
+        limit: Option<LimitHit>,
+        /// The end of the ban that refuses it, or that would follow.
+        ban: Option<Expiry>,
+    },
+}
+
+/// Asks the data plane. Nothing is charged and nobody is marked as seen.
+pub type Explain = Arc<dyn Fn(&Question) -> Explanation + Send + Sync>;

@@ -1,0 +1,247 @@
+//! `weir explain`: what the checks would do with a request now, and why (CONTROL-5). The service's
+//! own checks answer; here it is put into words.
+#![expect(
+    clippy::indexing_slicing,
+    reason = "a member that a JSON document does not have reads as null"
+)]
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use http::Method;
+use serde_json::Value;
+
+use super::ask::{Asking, Place};
+use super::common::{EXIT_NO, EXIT_USAGE, Failure, finish, now, out, percent_encoded, print_json};
+use super::text::{cell, span, until};
+
+/// What is asked.
+#[derive(Args, Debug)]
+pub struct Explain {
+    /// An IPv4 or IPv6 address
+    #[arg(required_unless_present = "request", conflicts_with = "request")]
+    address: Option<String>,
+    /// The path of the request
+    #[arg(long, default_value = "/", conflicts_with = "request")]
+    path: String,
+    /// Its method
+    #[arg(long, default_value = "GET", conflicts_with = "request")]
+    method: String,
+    /// A request of the log or of a ban, by its id, instead of an address
+    #[arg(long, value_name = "ID")]
+    request: Option<String>,
+    #[command(flatten)]
+    asking: Asking,
+}
+
+/// A request that somebody asks about.
+struct Asked {
+    address: String,
+    method: String,
+    path: String,
+}
+
+/// Exit status 1 where it would be refused.
+pub fn run(given: &Explain) -> ExitCode {
+    finish((|| {
+        let place = Place::of(&given.asking)?;
+        let asked = match (&given.request, &given.address) {
+            (Some(id), _) => found(&place, id)?,
+            (None, address) => Asked {
+                address: address.clone().unwrap_or_default(),
+                method: given.method.clone(),
+                path: given.path.clone(),
+            },
+        };
+        let target = format!(
+            "/v1/explain?address={}&method={}&path={}",
+            percent_encoded(&asked.address),
+            percent_encoded(&asked.method),
+            percent_encoded(&asked.path)
+        );
+        let answer = place.expect(Method::GET, &target, None)?.good()?;
+        if given.asking.json {
+            print_json(&answer)?;
+        } else {
+            out(&in_words(&answer));
+        }
+        let refused = answer["now"]["result"] == "refused";
+        Ok(ExitCode::from(if refused { EXIT_NO } else { 0 }))
+    })())
+}
+
+/// The request of this id: one that led to a ban, or one of the request log.
+fn found(place: &Place, id: &str) -> Result<Asked, Failure> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let bans = place.expect(Method::GET, "/v1/bans", None)?.good()?;
+    for ban in bans["bans"].as_array().into_iter().flatten() {
+        let request = &ban["notes"]["request"];
+        if request["request_id"] == id {
+            return Ok(Asked {
+                // An IPv6 client is a /64: its first address stands for it.
+                address: text(&ban["client"]).trim_end_matches("/64").to_owned(),
+                method: text(&request["method"]),
+                path: text(&request["path"]),
+            });
+        }
+    }
+    let settings = place.expect(Method::GET, "/v1/settings", None)?.good()?;
+    let settings = settings["settings"].as_array().into_iter().flatten();
+    let log = settings
+        .into_iter()
+        .find(|one| one["name"] == "WAF_LOG_FILE");
+    let Some(log) = log.and_then(|log| log["value"].as_str()) else {
+        let sentence = format!(
+            "no ban names the request {id:?}, and the request log is no file (WAF_LOG_FILE): give its address instead"
+        );
+        return Err(Failure::new(EXIT_USAGE, sentence));
+    };
+    let unread =
+        |error: std::io::Error| Failure::new(EXIT_USAGE, format!("{log} cannot be read: {error}"));
+    let wanted = format!("\"request_id\":{}", serde_json::Value::from(id));
+    for line in BufReader::new(File::open(log).map_err(unread)?).lines() {
+        let line = line.map_err(unread)?;
+        if !line.contains(&wanted) {
+            continue;
+        }
+        if let Ok(line) = serde_json::from_str::<Value>(&line) {
+            return Ok(Asked {
+                address: text(&line["address"]),
+                method: text(&line["method"]),
+                path: text(&line["path"]),
+            });
+        }
+    }
+    let sentence = format!("no ban and no line of {log} names the request {id:?}");
+    Err(Failure::new(EXIT_USAGE, sentence))
+}
+
+fn in_words(answer: &Value) -> String {
+    let now_ms = now().wall_ms;
+    let observe = match answer["observe"] == true && answer["now"]["result"] == "refused" {
+        true => " (observe mode: it would pass all the same)",
+        false => "",
+    };
+    let mut lines = vec![format!("{}{observe}", headline(&answer["now"], now_ms))];
+    let mut line = |name: &str, text: String| lines.push(format!(" {name:<11} {text}"));
+    line(
+        "request",
+        format!(
+            "{} {} from {}, client {} in {}",
+            cell(&answer["method"]),
+            cell(&answer["path"]),
+            cell(&answer["address"]),
+            cell(&answer["client"]),
+            cell(&answer["netblock"])
+        ),
+    );
+    let list = match answer["list"].as_str() {
+        Some("allow") => "WAF_ALLOW_NETS covers it: no check, no limit",
+        Some(_) => "WAF_DENY_NETS covers it",
+        None => "neither allowed nor denied",
+    };
+    line("lists", list.to_owned());
+    let lookup = &answer["lookup"];
+    line(
+        "lookup",
+        match lookup.is_null() {
+            true => "nothing is known".to_owned(),
+            false => format!(
+                "{}, {} {}",
+                cell(&lookup["country"]),
+                cell(&lookup["asn"]),
+                cell(&lookup["as_name"])
+            ),
+        },
+    );
+    for ban in answer["bans"].as_array().into_iter().flatten() {
+        line("ban", ban_in_words(ban, now_ms));
+    }
+    if !answer["otherwise"].is_null() {
+        line("without it", headline(&answer["otherwise"], now_ms));
+    }
+    for (name, percent) in [("requests", "limit_percent"), ("bytes", "bytes_percent")] {
+        line(name, windows(&answer[name], &answer[percent]));
+    }
+    line(
+        "next ban",
+        match answer["next_ban_expires"].is_null() {
+            true => "none can be made".to_owned(),
+            false => until(&answer["next_ban_expires"], now_ms),
+        },
+    );
+    for undo in answer["undo"].as_array().into_iter().flatten() {
+        line("undo", undo.as_str().unwrap_or_default().to_owned());
+    }
+    lines.join("\n") + "\n"
+}
+
+fn headline(outcome: &Value, now_ms: u64) -> String {
+    let reason = cell(&outcome["action"]);
+    match outcome["result"].as_str() {
+        Some("refused") => {
+            let limit = match outcome["limit_hit"].as_str() {
+                Some(limit) => format!(" (limit: {limit})"),
+                None => String::new(),
+            };
+            let end = match outcome["ban_expires"].is_null() {
+                true => String::new(),
+                false => format!(
+                    ", the ban ends in {}",
+                    until(&outcome["ban_expires"], now_ms)
+                ),
+            };
+            format!("REFUSED now: {reason}{limit}{end}")
+        }
+        Some("answered") => "passes the checks: answered by the service".to_owned(),
+        Some("awaits_lookup") => "waits for the lookup of the client first".to_owned(),
+        Some("health") => "passes: the health check is answered before everything".to_owned(),
+        _ => "passes: the application answers".to_owned(),
+    }
+}
+
+fn ban_in_words(ban: &Value, now_ms: u64) -> String {
+    let request = &ban["notes"]["request"];
+    let evidence = match request["path"].as_str() {
+        Some(_) => format!(
+            "; first by {} {} {}, request {}",
+            cell(&ban["client"]),
+            cell(&request["method"]),
+            cell(&request["path"]),
+            cell(&request["request_id"])
+        ),
+        None => String::new(),
+    };
+    format!(
+        "{} until {} ({}): {}{evidence}",
+        cell(&ban["netblock"]),
+        cell(&ban["ban_expires"]),
+        until(&ban["ban_expires"], now_ms),
+        cell(&ban["reason"])
+    )
+}
+
+/// `minute 12/1000   hour 6120/10000   day 9020, no limit   at 50 % (WAF_…)`
+fn windows(windows: &Value, percent: &Value) -> String {
+    let one = |name: &str| {
+        let window = &windows[name];
+        let wait = match window["fits_in_seconds"].as_u64() {
+            Some(seconds) if seconds > 0 => {
+                format!(" (room in {})", span(Duration::from_secs(seconds)))
+            }
+            _ => String::new(),
+        };
+        match window["limit"].as_u64() {
+            Some(limit) => format!("{name} {}/{limit}{wait}", window["used"]),
+            None => format!("{name} {}, no limit", window["used"]),
+        }
+    };
+    let mut text = ["minute", "hour", "day"].map(one).join("   ");
+    if let Some(value) = percent["percent"].as_u64() {
+        text.push_str(&format!("   at {value} % ({})", cell(&percent["setting"])));
+    }
+    text
+}
