@@ -1,6 +1,7 @@
 //! The state files as an administrator meets them (STATE): written, edited by hand, broken, locked.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Instant;
 
@@ -374,7 +375,18 @@ fn unknown_members_survive_at_every_level() {
     let mut edited = weir.state_file("clients.json").expect("clients.json");
     edited["clients"][0]["requests"]["hour"]["x"] = json!("changed");
     fs::write(weir.state_path("clients.json"), pretty(&edited)).expect("writes");
-    weir.wait_for_process_log(&["clients.json", "edit taken in"]);
+    // TELL-4
+    let uid = fs::metadata(weir.state_path("clients.json")).map(|file| file.uid());
+    let uid = format!("\"uid\":{}", uid.expect("the file"));
+    let client = edited["clients"][0]["client"].as_str().expect("a client");
+    let done = format!("{client} changed");
+    weir.wait_for_process_log(&[
+        "INFO",
+        "clients.json",
+        "edit taken in: 1 changed",
+        &done,
+        &uid,
+    ]);
     weir.stop();
     let after = weir.state_file("clients.json").expect("clients.json");
     assert_eq!(unknown(&after), unknown(&edited));

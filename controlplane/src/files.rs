@@ -425,3 +425,6 @@ pub fn reread(file: &str, bytes: &[u8]) -> Result<Vec<u8>, String> {
 fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod tests;

@@ -267,8 +267,7 @@ impl<'de> Deserialize<'de> for Unknown {
     }
 }
 
-/// The request that broke a limit. Texts are cut at 1,024 characters, bytes that are not UTF-8
-/// replaced.
+/// The request that broke a limit. Texts are cut at 256 bytes, bytes that are not UTF-8 replaced.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct RequestNote {
     /// `GET`, …

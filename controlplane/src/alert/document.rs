@@ -5,6 +5,7 @@
 //! by hand stands whole as edited: its counts only make sense together.
 
 use std::collections::{HashMap, HashSet};
+use std::fmt;
 use std::sync::Arc;
 
 use serde::de::Error as _;
@@ -46,6 +47,19 @@ pub enum AlertsKey {
     Cooldown(Scope),
     /// An alert.
     Alert(Time),
+}
+
+/// As the log names an entry.
+impl fmt::Display for AlertsKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (what, scope) = match self {
+            Self::Counter(scope) => ("counter", scope),
+            Self::Cooldown(scope) => ("cooldown", scope),
+            Self::Alert(time) => return write!(f, "alert {time}"),
+        };
+        write!(f, "{what} {}", scope.kind())?;
+        scope.of().map_or(Ok(()), |of| write!(f, " {of}"))
+    }
 }
 
 impl AlertsKey {

@@ -3,6 +3,7 @@
 //! changed.
 
 use std::collections::{HashMap, HashSet};
+use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer};
@@ -25,6 +26,13 @@ pub(crate) struct BanKey {
     pub(crate) netblock: Netblock,
     /// When it was made; always filled in once an entry was read.
     pub(crate) ban_started: Time,
+}
+
+/// As the log names a ban.
+impl fmt::Display for BanKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.netblock.fmt(f)
+    }
 }
 
 impl BanKey {

@@ -9,6 +9,8 @@ use weir_shared::lookup::{AsNumber, Country, Lookup};
 
 /// The most of an AS's name that is kept, characters.
 const MAX_NAME: usize = 128;
+/// Its bytes: a ban's notes have it (TELL-3).
+const MAX_NAME_BYTES: usize = 256;
 
 /// What services write where they know nothing.
 const NOTHING: [&str; 4] = ["", "nil", "null", "-"];
@@ -94,10 +96,9 @@ fn tidy(name: &str) -> String {
         Cow::Borrowed(name)
     };
     let name = name.trim();
-    match name.char_indices().nth(MAX_NAME) {
-        Some((end, _)) => name.get(..end).unwrap_or_default().to_owned(),
-        None => name.to_owned(),
-    }
+    let end = name.char_indices().nth(MAX_NAME).map(|(end, _)| end);
+    let end = name.floor_char_boundary(end.unwrap_or(name.len()).min(MAX_NAME_BYTES));
+    name.get(..end).unwrap_or_default().to_owned()
 }
 
 fn is_nothing(value: &Value) -> bool {

@@ -7,7 +7,10 @@ use std::sync::Arc;
 
 use weir_shared::client::Client;
 use weir_shared::lookup::Lookup;
+use weir_shared::netblock::Netblock;
 use weir_shared::units::Time;
+
+use super::budget::network;
 
 /// The most answers that are kept.
 pub(crate) const MAX_LOOKUPS: usize = 20_000;
@@ -29,6 +32,9 @@ pub(super) struct Cache {
     answers: HashMap<Client, (u64, Arc<Lookup>)>,
     /// The same, oldest answer first: the first to go.
     order: BTreeSet<(u64, Client)>,
+    /// The same by network, oldest answer first: the newest of a network stands in for those that
+    /// cannot be asked about (ALIVE-6).
+    by_network: BTreeSet<(Netblock, u64, Client)>,
 }
 
 impl Cache {
@@ -37,6 +43,7 @@ impl Cache {
             ttl_ms,
             answers: HashMap::new(),
             order: BTreeSet::new(),
+            by_network: BTreeSet::new(),
         }
     }
 
@@ -60,17 +67,37 @@ impl Cache {
             let Some((_, oldest)) = self.order.pop_first() else {
                 break;
             };
-            self.answers.remove(&oldest);
+            self.remove_of_network(oldest);
         }
+        let at_ms = row.answered.0;
+        self.by_network
+            .insert((network(row.client), at_ms, row.client));
         self.order.insert((row.answered.0, row.client));
         self.answers
             .insert(row.client, (row.answered.0, row.lookup));
     }
 
     pub(super) fn remove(&mut self, client: Client) {
-        if let Some((answered_ms, _)) = self.answers.remove(&client) {
+        if let Some(answered_ms) = self.remove_of_network(client) {
             self.order.remove(&(answered_ms, client));
         }
+    }
+
+    fn remove_of_network(&mut self, client: Client) -> Option<u64> {
+        let (answered_ms, _) = self.answers.remove(&client)?;
+        self.by_network
+            .remove(&(network(client), answered_ms, client));
+        Some(answered_ms)
+    }
+
+    /// The newest answer about a client of the same network, if it still holds.
+    pub(super) fn newest_beside(&self, client: Client, now_ms: u64) -> Option<Arc<Lookup>> {
+        let network = network(client);
+        let all_of_it = (network, 0, Client::V4(0))..=(network, u64::MAX, Client::V6(u64::MAX));
+        let (_, answered_ms, newest) = self.by_network.range(all_of_it).next_back()?;
+        let holds = now_ms.saturating_sub(*answered_ms) < self.ttl_ms;
+        let (_, lookup) = self.answers.get(newest).filter(|_| holds)?;
+        Some(Arc::clone(lookup))
     }
 
     /// Every answer that still holds, in no order: the one who asks holds the lock that new clients
@@ -161,6 +188,7 @@ mod tests {
                     }
                 }
                 prop_assert_eq!(cache.order.len(), cache.answers.len());
+                prop_assert_eq!(cache.by_network.len(), cache.answers.len());
             }
         }
     }

@@ -20,6 +20,7 @@ use crate::state::Change;
 
 mod answer;
 mod breaker;
+mod budget;
 mod cache;
 mod database;
 pub(crate) mod document;

@@ -26,12 +26,13 @@ use tokio::sync::{Semaphore, mpsc};
 use weir_shared::client::Client;
 use weir_shared::clock::{Clock, Now};
 use weir_shared::lookup::{Lookup, LookupStarted, OnLookup};
-use weir_shared::settings::{LookupSettings, LookupUrl};
+use weir_shared::settings::{CountryList, LookupSettings, LookupUrl};
 use weir_shared::table::ClientTable;
 use weir_shared::units::Time;
 
 use super::answer::{NoAnswer, Pointers, judge};
 use super::breaker::{BackOff, Breaker, Gate};
+use super::budget::Budget;
 use super::cache::{Cache, LookupRow};
 use super::error::LookupError;
 use super::outcome::{Counts, Outcome};
@@ -46,6 +47,9 @@ const NO_PLACE_NS: u64 = 10_000_000_000;
 const MAX_BODY: usize = 64 * 1024;
 /// The longest pause that a service may ask for.
 const MAX_PAUSE: Duration = Duration::from_secs(3600);
+/// The same while a country list or a percentage needs answers: whoever answers in place of the
+/// service must not switch them off for an hour (ALIVE-6).
+const MAX_PAUSE_NEEDED: Duration = Duration::from_secs(60);
 /// Idle connections to the service, and how long they are kept.
 const MAX_IDLE: usize = 8;
 const IDLE: Duration = Duration::from_secs(30);
@@ -55,6 +59,8 @@ pub(super) struct Service {
     url: LookupUrl,
     pointers: Pointers,
     timeout: Duration,
+    /// The longest `Retry-After` that is obeyed.
+    max_pause: Duration,
     clock: Clock,
     table: Arc<dyn ClientTable>,
     counts: Arc<Counts>,
@@ -71,6 +77,7 @@ struct State {
     cache: Cache,
     breaker: Breaker,
     back_off: BackOff,
+    budget: Budget,
     /// Clients that are asked about, with the requests that wait. At most queue and flight
     /// together.
     flights: HashMap<Client, Vec<OnLookup>>,
@@ -104,21 +111,7 @@ impl Service {
         counts: Arc<Counts>,
         rows: Vec<LookupRow>,
     ) -> Result<Arc<Self>, LookupError> {
-        let tls = tls(settings.ca_file.as_deref())?;
-        let mut connector = HttpConnector::new();
-        connector.enforce_http(false);
-        connector.set_nodelay(true);
-        connector.set_connect_timeout(Some(settings.timeout));
-        let connector = hyper_rustls::HttpsConnectorBuilder::new()
-            .with_tls_config(tls)
-            .https_or_http()
-            .enable_http1()
-            .wrap_connector(connector);
-        let http = HttpClient::builder(TokioExecutor::new())
-            .pool_max_idle_per_host(MAX_IDLE)
-            .pool_idle_timeout(IDLE)
-            .pool_timer(TokioTimer::new())
-            .build(connector);
+        let http = http_client(settings)?;
         let ttl_ms = u64::try_from(settings.ttl.as_millis()).unwrap_or(u64::MAX);
         let (queue, queued) = mpsc::channel(MAX_QUEUE);
         let service = Arc::new(Self {
@@ -129,6 +122,11 @@ impl Service {
                 as_name: settings.json_as_name.clone(),
             },
             timeout: settings.timeout,
+            max_pause: if settings.countries != CountryList::None || settings.percents.lower() {
+                MAX_PAUSE_NEEDED
+            } else {
+                MAX_PAUSE
+            },
             clock,
             table,
             counts,
@@ -138,6 +136,7 @@ impl Service {
                 cache: Cache::new(ttl_ms),
                 breaker: Breaker::default(),
                 back_off: BackOff::default(),
+                budget: Budget::default(),
                 flights: HashMap::new(),
             }),
             #[cfg(test)]
@@ -174,6 +173,15 @@ impl Service {
         if let Some(again_ns) = state.back_off.until(client, now.mono_ns) {
             return skipped(again_ns);
         }
+        if let Some(again_ns) = state.budget.spent_until(client, now.mono_ns) {
+            return match state.cache.newest_beside(client, now.wall_ms) {
+                Some(lookup) => LookupStarted::Known {
+                    lookup,
+                    until_ns: again_ns,
+                },
+                None => skipped(again_ns),
+            };
+        }
         let gate = state.breaker.ask(now.mono_ns);
         if let Gate::Shut(again_ns) = gate {
             return skipped(again_ns);
@@ -181,6 +189,7 @@ impl Service {
         if self.queue.try_send(client).is_err() {
             return skipped(now.mono_ns.saturating_add(NO_PLACE_NS));
         }
+        state.budget.spend(client, now.mono_ns);
         if gate == Gate::Probe {
             // The answer reaches the table all the same, if there is one.
             state.flights.insert(client, Vec::new());
@@ -267,6 +276,7 @@ impl Service {
             let now_ms = self.clock.now().wall_ms;
             let pause =
                 retry_after(response.headers(), now_ms).filter(|_| pauses.contains(&status));
+            let pause = pause.map(|pause| pause.min(self.max_pause));
             return Err(pause.map_or(Failure::Status(status), Failure::Pause));
         }
         let body = Limited::new(response.into_body(), MAX_BODY)
@@ -395,7 +405,7 @@ fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// `Retry-After` in seconds or as a date (RFC 9110 §10.2.3), bounded.
+/// `Retry-After` in seconds or as a date (RFC 9110 §10.2.3).
 fn retry_after(headers: &HeaderMap, now_ms: u64) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     let seconds = if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -405,7 +415,28 @@ fn retry_after(headers: &HeaderMap, now_ms: u64) -> Option<Duration> {
         let date_ms = u64::try_from(date.timestamp().as_millisecond()).ok()?;
         date_ms.saturating_sub(now_ms).div_ceil(1000)
     };
-    Some(Duration::from_secs(seconds).min(MAX_PAUSE))
+    Some(Duration::from_secs(seconds))
+}
+
+/// The client that asks.
+fn http_client(
+    settings: &LookupSettings,
+) -> Result<HttpClient<HttpsConnector<HttpConnector>, Empty<Bytes>>, LookupError> {
+    let tls = tls(settings.ca_file.as_deref())?;
+    let mut connector = HttpConnector::new();
+    connector.enforce_http(false);
+    connector.set_nodelay(true);
+    connector.set_connect_timeout(Some(settings.timeout));
+    let connector = hyper_rustls::HttpsConnectorBuilder::new()
+        .with_tls_config(tls)
+        .https_or_http()
+        .enable_http1()
+        .wrap_connector(connector);
+    Ok(HttpClient::builder(TokioExecutor::new())
+        .pool_max_idle_per_host(MAX_IDLE)
+        .pool_idle_timeout(IDLE)
+        .pool_timer(TokioTimer::new())
+        .build(connector))
 }
 
 /// One provider, named: two in one build would panic at run time if it were left to be found.

@@ -27,6 +27,9 @@ use super::document::Document;
 /// them back. What was dropped before the last 65,536 comes back with a copy that old.
 const MAX_DROPPED: usize = 65_536;
 
+/// The entries of an edit that its log line names.
+const MAX_NAMED: usize = 10;
+
 /// As many of them are known after a restart.
 const MAX_DROPPED_KEPT: usize = 4096;
 
@@ -41,6 +44,33 @@ pub(crate) enum Change<D: Document> {
     /// Taken out.
     Remove(D::Key),
 }
+
+impl<D: Document> Change<D> {
+    fn key(&self) -> D::Key {
+        match self {
+            Self::Put { after, .. } => D::key(after),
+            Self::Remove(key) => *key,
+        }
+    }
+
+    /// What was done to the entry.
+    fn verb(&self) -> &'static str {
+        match self {
+            Self::Put { before: None, .. } => ADDED,
+            Self::Put {
+                before: Some(before),
+                after,
+            } if D::lifts(before, after) => LIFTED,
+            Self::Put { .. } => CHANGED,
+            Self::Remove(_) => REMOVED,
+        }
+    }
+}
+
+const ADDED: &str = "added";
+const CHANGED: &str = "changed";
+const LIFTED: &str = "lifted";
+const REMOVED: &str = "removed";
 
 /// What an edit did to a file.
 pub(super) struct Diff<D: Document> {
@@ -336,23 +366,15 @@ impl<D: Document> Diff<D> {
 
     /// "3 added, 1 lifted, 2 removed" (STATE-3).
     pub(super) fn summary(&self) -> String {
-        let (mut added, mut changed, mut lifted, mut removed) = (0, 0, 0, 0);
-        for change in &self.changes {
-            *match change {
-                Change::Put { before: None, .. } => &mut added,
-                Change::Put {
-                    before: Some(before),
-                    after,
-                } if D::lifts(before, after) => &mut lifted,
-                Change::Put { .. } => &mut changed,
-                Change::Remove(_) => &mut removed,
-            } += 1;
-        }
+        let count = |verb| {
+            let done = self.changes.iter().filter(|change| change.verb() == verb);
+            (done.count(), verb)
+        };
         let parts: Vec<String> = [
-            (added, "added"),
-            (changed, "changed"),
-            (lifted, "lifted"),
-            (removed, "removed"),
+            count(ADDED),
+            count(CHANGED),
+            count(LIFTED),
+            count(REMOVED),
             (self.kept, "kept as they are newer than the edited copy"),
         ]
         .into_iter()
@@ -364,6 +386,17 @@ impl<D: Document> Diff<D> {
         } else {
             parts.join(", ")
         }
+    }
+
+    /// The first entries of it, each with what was done (TELL-4).
+    pub(super) fn named(&self) -> String {
+        let mut named: Vec<String> = (self.changes.iter().take(MAX_NAMED))
+            .map(|change| format!("{} {}", change.key(), change.verb()))
+            .collect();
+        if self.changes.len() > MAX_NAMED {
+            named.push(format!("{} more", self.changes.len() - MAX_NAMED));
+        }
+        named.join(", ")
     }
 
     pub(super) fn is_empty(&self) -> bool {

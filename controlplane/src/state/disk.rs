@@ -231,7 +231,7 @@ impl<D: Document> Start<D> {
             Some(kept) if kept.hash == seen.hash => {
                 (Base::remembered(entries, written, kept.history), None)
             }
-            Some(kept) => take_edit(&schema, entries, written, kept, now),
+            Some(kept) => take_edit(&schema, (entries, written), kept, &seen, now),
         };
         Ok(Self {
             schema,
@@ -248,9 +248,9 @@ impl<D: Document> Start<D> {
 /// followed by a document that holds it.
 fn take_edit<D: Document>(
     schema: &FileSchema,
-    found: Vec<D::Entry>,
-    read: Option<Time>,
+    (found, read): (Vec<D::Entry>, Option<Time>),
     kept: KeptBase<D::Key>,
+    seen: &Seen,
     now: Time,
 ) -> (Base<D>, Option<Job<D>>) {
     let base = match text::parse::<D>(schema, &kept.document) {
@@ -269,6 +269,8 @@ fn take_edit<D: Document>(
     let diff = base.take_found(found, read, now);
     tracing::info!(
         file = D::FILE,
+        uid = seen.stat.uid,
+        entries = diff.named(),
         "edit from before the start taken in: {}",
         diff.summary()
     );

@@ -38,7 +38,7 @@ impl<D: Document> DiskFile<D> {
         match content {
             Ok(content) => {
                 let read = content.written.unwrap_or(displaced.written);
-                self.take(common, content.entries, Some(read));
+                self.take(common, content.entries, Some(read), Some(stat.uid));
                 self.clean = false;
             }
             Err(_) if still < SETTLE_BAD => return TICK,

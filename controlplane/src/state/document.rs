@@ -65,7 +65,16 @@ pub(crate) trait Document: Sized + 'static {
     /// One entry.
     type Entry: Entry;
     /// What names an entry in the file and in memory.
-    type Key: Copy + Eq + Hash + Ord + fmt::Debug + Send + Sync + Serialize + DeserializeOwned;
+    type Key: Copy
+        + Eq
+        + Hash
+        + Ord
+        + fmt::Debug
+        + fmt::Display
+        + Send
+        + Sync
+        + Serialize
+        + DeserializeOwned;
 
     /// Whether somebody is told that an entry is on disk: what was last written is then kept under
     /// a second name as well, so that no copy saved over the file takes it away (STATE-2). It

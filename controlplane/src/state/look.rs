@@ -148,7 +148,8 @@ impl<D: Document> DiskFile<D> {
         written: Option<Time>,
         seen: Option<Seen>,
     ) {
-        self.take(common, entries, written);
+        let owner = seen.map(|seen| seen.stat.uid);
+        self.take(common, entries, written, owner);
         self.on_disk = seen;
         // The service would have written the same: no need to, and no editor is warned.
         self.clean = match (seen, written) {
@@ -160,13 +161,26 @@ impl<D: Document> DiskFile<D> {
         self.still.settle();
     }
 
-    /// Takes in an edit whose copy is of the moment `read`, and tells the owner.
-    pub(super) fn take(&mut self, common: &Common, entries: Vec<D::Entry>, read: Option<Time>) {
+    /// Takes in an edit whose copy is of the moment `read`, and tells the owner in memory. The file
+    /// belongs to `uid`; none where it is gone.
+    pub(super) fn take(
+        &mut self,
+        common: &Common,
+        entries: Vec<D::Entry>,
+        read: Option<Time>,
+        uid: Option<u32>,
+    ) {
         let now = Time(common.clock.now().wall_ms);
         let diff = self.base.take_found(entries, read, now);
         // Before it is sent: who has the edit finds it counted.
         count(&self.shared.counters.edits_taken);
-        tracing::info!(file = D::FILE, "edit taken in: {}", diff.summary());
+        tracing::info!(
+            file = D::FILE,
+            uid,
+            entries = diff.named(),
+            "edit taken in: {}",
+            diff.summary()
+        );
         if diff.is_empty() {
             return;
         }

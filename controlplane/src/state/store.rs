@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest, Sha256};
 
 use super::error::StateError;
-use super::stat::{Seen, Stat, content};
+use super::stat::{MAX_BYTES, Seen, Stat, content};
 
 /// The lock file: two services on one directory would overwrite each other (STATE-6).
 const LOCK: &str = "weir.lock";
@@ -137,6 +137,7 @@ impl Store {
             Hashing {
                 file,
                 hasher: Sha256::new(),
+                room: MAX_BYTES,
                 store: self,
             },
         );
@@ -272,6 +273,8 @@ impl Drop for Staged {
 struct Hashing<'a> {
     file: File,
     hasher: Sha256,
+    /// Bytes that a start still reads.
+    room: u64,
     store: &'a Store,
 }
 
@@ -283,7 +286,15 @@ impl Write for Hashing<'_> {
             self.file.write_all(part)?;
             return Err(error);
         }
+        let room = self.room.checked_sub(bytes.len() as u64);
+        self.room = room.ok_or_else(|| {
+            io::Error::other(format!(
+                "it would be larger than {} MiB, which the next start refuses",
+                MAX_BYTES >> 20
+            ))
+        })?;
         let written = self.file.write(bytes)?;
+        self.room += (bytes.len() - written) as u64;
         if let Some(part) = bytes.get(..written) {
             self.hasher.update(part);
         }

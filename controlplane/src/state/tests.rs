@@ -598,6 +598,24 @@ fn a_kill_at_any_step_leaves_a_base_that_fits() {
     }
 }
 
+/// TELL-3: a document that the next start would refuse for its size is not written; the last good
+/// one stays, and the answer says so.
+#[test]
+fn what_a_start_would_refuse_is_not_written() {
+    let setup = setup();
+    assert!(setup.save(&[ban(1)], 0));
+    let mut large = Ban::clone(&ban(2));
+    large.reason = "x".repeat(5 << 20);
+    assert!(!setup.save(&[ban(1), Arc::new(large)], 0));
+    assert_eq!(setup.on_disk(), ["203.0.1.0/24"]);
+    let fault = setup.thread.faults().recv_timeout(DEADLINE).unwrap();
+    assert!(
+        fault.error.contains("which the next start refuses"),
+        "{fault:?}"
+    );
+    assert!(setup.save(&[ban(1), ban(3)], 0));
+}
+
 /// STATE-2: a base that is damaged, or that belongs to nobody, stops no start: the file counts as
 /// it stands.
 #[test]

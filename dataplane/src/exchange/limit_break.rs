@@ -10,8 +10,9 @@ use weir_shared::verdict::LimitKind;
 
 use crate::clients::entry::Exceeded;
 
-/// Text of a request that a ban's notes keep, characters.
-const MAX_NOTE: usize = 1024;
+/// Bytes of each text of a request that a ban's notes keep (TELL-3): with 100,000 bans a client
+/// could otherwise fill memory, and bans.json beyond what a start reads.
+const MAX_NOTE: usize = 256;
 
 /// The report of a limit that a request exceeded at `at_ms`, after the percentage that was applied.
 pub fn report(
@@ -41,5 +42,21 @@ pub fn report(
 }
 
 fn note(text: &str) -> String {
-    text.chars().take(MAX_NOTE).collect()
+    let end = text.floor_char_boundary(MAX_NOTE);
+    text.get(..end).unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// TELL-3: a text of a note is cut at 256 bytes, between two characters.
+    #[test]
+    fn texts_of_a_note_are_cut() {
+        assert_eq!(note("short"), "short");
+        assert_eq!(note(&"x".repeat(5000)).len(), 256);
+        let cut = note(&format!("x{}", "é".repeat(5000)));
+        assert_eq!(cut, format!("x{}", "é".repeat(127)));
+        assert_eq!(note(&"\u{1f980}".repeat(100)).chars().count(), 64);
+    }
 }

@@ -59,6 +59,14 @@ struct Asking {
 
 impl Asking {
     fn start(fake: &Fake, timeout: Duration) -> Self {
+        Self::start_with(fake, timeout, |_| {})
+    }
+
+    fn start_with(
+        fake: &Fake,
+        timeout: Duration,
+        change: impl FnOnce(&mut LookupSettings),
+    ) -> Self {
         let mut settings = settings();
         settings.lookup.source = LookupSource::Url;
         let url = [("WAF_LOOKUP_URL", format!("http://{}/{{ip}}", fake.address))];
@@ -72,6 +80,7 @@ impl Asking {
             .map(|(name, value)| (name.to_owned(), value));
         settings.lookup = weir_shared::settings::load(pairs).unwrap().settings.lookup;
         settings.lookup.timeout = timeout;
+        change(&mut settings.lookup);
         let rig = Rig::new(crate::testing::settings());
         let counts = Arc::new(Counts::default());
         let (clock, manual) = Clock::manual(crate::testing::NOW);
@@ -296,7 +305,7 @@ fn retry_after_is_read() {
     };
     assert_eq!(read("120"), Some(120));
     assert_eq!(read("0"), Some(0));
-    assert_eq!(read("99999999999999999999999"), Some(3600));
+    assert_eq!(read("99999999999999999999999"), Some(u64::MAX));
     assert_eq!(read("Sat, 21 Nov 2026 16:02:00 GMT"), Some(120));
     assert_eq!(read("Sat, 21 Nov 2020 16:02:00 GMT"), Some(0));
     for wrong in ["", "-1", "soon", "1.5"] {
@@ -371,4 +380,56 @@ fn roots_that_cannot_be_used_are_told() {
     .unwrap();
     assert!(fault().starts_with(&begin));
     assert!(tls(None).is_ok());
+}
+
+/// ALIVE-6: of a /24 256 clients are asked about in a minute; for the others the newest answer of
+/// the network stands in until they can be asked, and for a network without one they are unknown
+/// and counted. Another network is asked about all the while.
+#[test]
+fn one_network_is_asked_about_256_times_a_minute() {
+    let fake = Fake::start(|number, stream| match number {
+        0..256 => say(stream, "200 OK", "", GERMANY),
+        _ => say(stream, "200 OK", "", r#"{"country_code":"FR"}"#),
+    });
+    let asking = Asking::start(&fake, LONG);
+    for host in 0..256 {
+        assert!(asking.wait(host).is_some());
+    }
+    // The whole network is asked about; an answer is forgotten, as when it was dropped.
+    asking.service.remove(Client::V4(7));
+    let stood_in = asking.service.ask(Client::V4(7), None);
+    let LookupStarted::Known { lookup, until_ns } = stood_in else {
+        panic!("nothing stands in");
+    };
+    assert_eq!(lookup.country.as_deref(), Some("DE"));
+    assert_eq!(fake.asked(), 256);
+    assert_eq!(asking.wait(256).unwrap().country.as_deref(), Some("FR"));
+    assert_eq!(asking.counted(Outcome::Skipped), 0);
+    (0..256).for_each(|host| asking.service.remove(Client::V4(host)));
+    assert_eq!(asking.wait(7), None);
+    assert_eq!(asking.counted(Outcome::Skipped), 1);
+    assert_eq!(fake.asked(), 257);
+    asking.clock.advance_ms(70_000);
+    assert!(until_ns <= asking.service.clock.now().mono_ns);
+    assert_eq!(asking.wait(7).unwrap().country.as_deref(), Some("FR"));
+}
+
+/// ALIVE-6: a service may not switch country lists off for an hour by `Retry-After`: after a minute
+/// it is asked again. Where nothing needs the answers, it has its pause.
+#[test]
+fn a_pause_is_a_minute_at_most_where_answers_are_needed() {
+    for needed in [true, false] {
+        let fake =
+            Fake::start(|_, stream| say(stream, "429 Slow down", "Retry-After: 1800\r\n", ""));
+        let asking = Asking::start_with(&fake, LONG, |lookup| {
+            if needed {
+                lookup.countries = CountryList::Deny(Default::default());
+            }
+        });
+        assert_eq!(asking.wait(1), None);
+        asking.clock.advance_ms(60_001);
+        asking.wait(2);
+        until("the second question", || !needed || fake.asked() == 2);
+        assert_eq!(fake.asked(), if needed { 2 } else { 1 });
+    }
 }

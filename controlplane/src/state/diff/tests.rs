@@ -356,11 +356,24 @@ fn an_edit_is_summed_up() {
     Arc::make_mut(&mut theirs[1]).reason = "why".to_owned();
     let diff = base.take(theirs.clone(), Some(Time(NOW)));
     assert_eq!(diff.summary(), "3 added, 1 changed, 1 lifted, 1 removed");
+    let named: Vec<_> = [
+        "2.0/24 lifted",
+        "3.0/24 changed",
+        "5.0/24 added",
+        "6.0/24 added",
+    ]
+    .into_iter()
+    .chain(["7.0/24 added", "1.0/24 removed"])
+    .map(|rest| format!("203.0.{rest}"))
+    .collect();
+    assert_eq!(diff.named(), named.join(", "), "TELL-4");
     assert_eq!(
         base.take(theirs, Some(Time(NOW))).summary(),
         "no entry changed"
     );
-    let diff = base.take(Vec::new(), Some(Time(NOW - 1)));
+    let many = base.take((10..30).map(ban).collect(), Some(Time(NOW - 1)));
+    assert!(many.named().ends_with(", 203.0.19.0/24 added, 10 more"));
+    let diff = base.take((10..30).map(ban).collect(), Some(Time(NOW - 1)));
     assert_eq!(
         diff.summary(),
         "6 kept as they are newer than the edited copy"
