@@ -154,6 +154,8 @@ fn end_thread(file: &Path) {
     std::fs::write(file, "now").expect("it can be written");
 }
 
+const DATABASE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/country.mmdb");
+
 /// ALIVE-2: whichever thread ends, the service says which, and ends with 70 so that a supervisor
 /// starts it anew.
 #[test]
@@ -168,6 +170,8 @@ fn a_thread_that_ends_takes_the_service_with_it() {
             "weir-answers",
             "weir-operator",
             "weir-lookup",
+            "weir-lookup-file",
+            "weir-page",
             "weir-process-log",
         ] {
             let application = &application;
@@ -175,12 +179,23 @@ fn a_thread_that_ends_takes_the_service_with_it() {
                 let directory = tempfile::tempdir().expect("a directory");
                 let file = directory.path().join("now");
                 let hook = format!("{thread}:{}", file.display());
+                let page = directory.path().join("page.html");
+                std::fs::write(&page, "refused").expect("it can be written");
+                let source = if thread == "weir-lookup-file" {
+                    "file"
+                } else {
+                    "url"
+                };
                 let mut settings = vec![
                     ("WAF_WORKERS", "2"),
-                    ("WAF_LOOKUP_SOURCE", "url"),
-                    ("WAF_LOOKUP_URL", "http://127.0.0.1:9/{ip}"),
+                    ("WAF_LOOKUP_SOURCE", source),
+                    ("WAF_REFUSAL_PAGE", page.to_str().expect("a path")),
                     ("WEIR_TEST_END_THREAD", hook.as_str()),
                 ];
+                settings.push(match source {
+                    "file" => ("WAF_LOOKUP_DB_PATH", DATABASE),
+                    _ => ("WAF_LOOKUP_URL", "http://127.0.0.1:9/{ip}"),
+                });
                 if thread == "weir-process-log" {
                     // It says nothing, not even where it listens.
                     let mut weir = Unread::start(application.address(), &settings);

@@ -76,6 +76,8 @@ pub struct Downstream {
     pub upload: Upload,
     /// Interim responses to the current request.
     pub interim: Interim,
+    /// hyper has written all it had since the last response ended.
+    flushed: Cell<bool>,
     /// hyper's buffer for reading has grown.
     grown: Cell<bool>,
     /// Bytes that the socket took since the connection was accepted.
@@ -123,6 +125,7 @@ impl Downstream {
             slot,
             upload: Upload::default(),
             interim: Interim::default(),
+            flushed: Cell::new(true),
             grown: Cell::new(false),
             written: Cell::new(0),
             answering: Cell::new(false),
@@ -149,6 +152,7 @@ impl Downstream {
     /// The response has ended: the next request is awaited.
     pub fn end_request(&self) {
         self.slot.set_idle(true);
+        self.flushed.set(false);
         self.deadlines.end_request(self.clock.mono_ns());
     }
 
@@ -215,13 +219,13 @@ impl Downstream {
     /// has grown with it (CONN-1).
     pub fn rests_at_once(&self) -> bool {
         let is_idle = self.deadlines.idle_since().is_some() && !self.upload.is_unread();
-        is_idle && self.grown.get()
+        self.grown.get() && is_idle && self.flushed.get()
     }
 
     fn is_at_rest(&self) -> bool {
         let now_ns = self.clock.mono_ns();
         let is_late = |since: u64| since.saturating_add(REST_NS) <= now_ns;
-        self.deadlines.idle_since().is_some_and(is_late)
+        self.deadlines.idle_since().is_some_and(is_late) && self.flushed.get()
     }
 
     /// The connection is a tunnel and carried something: only silence for `idle_timeout` ends it.

@@ -100,6 +100,7 @@ impl Write for Socket {
 
     /// hyper asks for it where it has written all of its own. TCP has nothing to flush.
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.downstream.flushed.set(true);
         if self.downstream.interim.is_empty() {
             return Poll::Ready(Ok(()));
         }
