@@ -6,6 +6,7 @@
 //!                  ▲           │                                   │ alert lines (bounded)
 //!                  │           └─ records (bounded batches, emptied ones come back) ──► weir-log ──► stdout
 //!                  └──────────────── snapshots (arc-swap) ──────────────────┘
+//!   rules.json and its lists ──► weir-rules ──► weir-control
 //!   workers ask about new clients ──► weir-lookup (bounded queue) or files in memory ──► client table
 //! ```
 #![expect(
@@ -26,8 +27,8 @@ use weir_controlplane::control::{Listeners, Server};
 use weir_controlplane::lookup::Lookups;
 use weir_controlplane::request_log::RequestLog;
 use weir_controlplane::{
-    About, CONTROL_THREAD, Control, ControlHandle, Events, Feeds, StartState, StateFiles, Wiring,
-    refusal_page,
+    About, CONTROL_THREAD, Control, ControlHandle, Events, Feeds, LiveRules, StartState,
+    StateFiles, Wiring, refusal_page,
 };
 use weir_dataplane::clients::table::Table;
 use weir_dataplane::ladder::Rules;
@@ -143,9 +144,10 @@ impl Service {
             .map_err(|error| unfit(&error))?;
         let (files, mut start) =
             StateFiles::open(&settings.state.dir, clock.clone()).map_err(|error| unfit(&error))?;
+        let rules = LiveRules::start(&settings, clock.clone()).map_err(|error| unfit(&error))?;
         let listeners = Listeners::bind(&settings).map_err(|error| unfit(&error))?;
         let (control_socket, admin_address) = listeners.places();
-        let shared = Shared::new(&settings, clock, &bound);
+        let shared = Shared::new(&settings, clock, &bound, &rules);
         let kept = std::mem::take(&mut start.lookups);
         let lookups = Lookups::start(&settings, &shared.clock, &shared.clients(), kept)
             .map_err(|error| unfit(&error))?;
@@ -170,7 +172,7 @@ impl Service {
             warnings,
             events: Arc::clone(&events),
         };
-        let wiring = shared.wiring(breaks, files, start, lookups, feeds, about);
+        let wiring = shared.wiring(breaks, files, start, (lookups, rules), feeds, about);
         let (control, handle) = Control::new(wiring).map_err(|error| unfit(&error))?;
         let (log, records) =
             (shared.start_log(lines, Arc::clone(&events))).map_err(StartError::Unfit)?;
@@ -325,12 +327,15 @@ impl Service {
 }
 
 impl Shared {
-    fn new(settings: &Arc<Settings>, clock: Clock, bound: &Bound) -> Self {
+    fn new(settings: &Arc<Settings>, clock: Clock, bound: &Bound, rules: &LiveRules) -> Self {
         let table = Arc::new(Table::of(settings));
         Self {
             settings: Arc::clone(settings),
             clock,
-            snapshots: Arc::new(ArcSwap::from_pointee(Snapshot::default())),
+            snapshots: Arc::new(ArcSwap::from_pointee(Snapshot {
+                rules: rules.current(),
+                ..Snapshot::default()
+            })),
             counting: Counting::of(bound, Arc::clone(&table)),
             spared: Arc::new(Spared::new(settings.identity.trusted_proxies.clone())),
             table,
@@ -347,7 +352,7 @@ impl Shared {
         breaks: Receiver<LimitExceeded>,
         files: StateFiles,
         start: StartState,
-        lookups: Lookups,
+        (lookups, rules): (Lookups, LiveRules),
         feeds: Feeds,
         about: About,
     ) -> Wiring {
@@ -373,6 +378,7 @@ impl Shared {
             files,
             start,
             lookups,
+            rules,
             feeds,
             about,
         }

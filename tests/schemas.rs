@@ -16,13 +16,14 @@ use crate::support::raw_client::{Connection, get, request, try_exchange};
 use crate::support::weir::{Weir, pretty, state_dir};
 use crate::support::{wait_for, wait_until};
 
-const FILES: [&str; 6] = [
+const FILES: [&str; 7] = [
     "bans",
     "clients",
     "lookups",
     "alerts",
     "ban-order",
     "request-log",
+    "rules",
 ];
 
 /// STATE-8: each file is a schema of draft 2020-12, with a title and a description at every member,

@@ -5,9 +5,10 @@
 //! comments; ratios within one run count, not a lone time on a noisy machine.
 
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
+use http::{HeaderMap, Method};
 use weir_dataplane::clients::table::Table;
 use weir_dataplane::clients::terms::LookupRules;
 use weir_dataplane::ladder::{Asked, Lookups, Rules, decide};
@@ -15,7 +16,8 @@ use weir_shared::ban::Cause;
 use weir_shared::client::Client;
 use weir_shared::clock::Now;
 use weir_shared::escalation::Policy;
-use weir_shared::netblock::{NetSet, Netblock, PrefixLengths};
+use weir_shared::netblock::{Netblock, PrefixLengths};
+use weir_shared::rules::{Asking, NetList, RuleKind};
 use weir_shared::settings::LookupSettings;
 use weir_shared::snapshot::{BanIndex, BanSpan, Snapshot};
 use weir_shared::verdict::Limits;
@@ -24,10 +26,12 @@ const START: u64 = 1_795_276_800_000;
 
 fn rules() -> Rules {
     Rules {
-        allow_nets: NetSet::default(),
-        deny_nets: (0..100u8)
-            .map(|block| Netblock::masked(IpAddr::from([172, block, 0, 0]), 16))
-            .collect(),
+        allow_nets: NetList::default(),
+        deny_nets: NetList::of(
+            RuleKind::Deny,
+            "WAF_DENY_NETS",
+            (0..100u8).map(|block| Netblock::masked(IpAddr::from([172, block, 0, 0]), 16)),
+        ),
         exempt_paths: vec!["/static".to_owned()],
         max_body_size: Some(100 << 20),
         ban_policy: Policy::default(),
@@ -68,6 +72,7 @@ fn snapshot(count: u32) -> Snapshot {
         generation: 1,
         bans: Arc::new(bans(count)),
         can_ban: true,
+        rules: Arc::default(),
     }
 }
 
@@ -85,8 +90,13 @@ fn at(n: u64) -> Now {
 }
 
 fn ask(address: IpAddr) -> Asked<'static> {
+    static NO_FIELDS: LazyLock<HeaderMap> = LazyLock::new(HeaderMap::new);
     Asked {
-        path: "/a/page",
+        asking: Asking {
+            path: "/a/page",
+            method: &Method::GET,
+            headers: &NO_FIELDS,
+        },
         client: Client::of(address),
         address,
         content_length: None,

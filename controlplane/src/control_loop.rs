@@ -46,6 +46,7 @@ use crate::lookup::{FileFault, Lookups};
 use crate::metrics::Facts;
 use crate::origins::Origins;
 use crate::recent::Recent;
+use crate::rules::{Found, LiveRules};
 use crate::state::{Change, WriteFault};
 
 /// The longest the loop sleeps: how late a write may be, or the word that bans can be made again.
@@ -83,6 +84,8 @@ pub struct Control {
     pub(crate) detection: Detection,
     /// Lookups of clients; they work on threads of their own.
     pub(crate) lookups: Lookups,
+    /// rules.json; its thread reads it.
+    pub(crate) rules: LiveRules,
     /// The state files; their thread reads and writes them.
     pub(crate) files: Files,
     /// The data plane's clients, for clients.json and the admin answer.
@@ -155,6 +158,7 @@ impl Control {
         self.recent.turn(now, &*self.totals);
         self.take_edits(now);
         self.take_faults(now);
+        self.take_rules(now);
         self.files.take_outcomes();
         let changes = self.answer_requests(now);
         // One publication serves all the bans that were made and lifted, and nobody is answered
@@ -178,6 +182,7 @@ impl Control {
         self.bans.select(&mut select);
         self.requests.select(&mut select);
         self.files.select(&mut select);
+        self.rules.select(&mut select);
         select.recv(&self.stop);
         let has_more =
             self.detection.has_more() || self.bans.has_unnoted() || self.requests.is_listing();
@@ -211,6 +216,18 @@ impl Control {
         }
         while let Ok(WriteFault { file, error }) = self.files.faults().try_recv() {
             self.detection.alerts.state_error(file, &error, now.wall_ms);
+        }
+    }
+
+    /// Publishes what rules.json says now, or tells why an edit of it is not taken (RULE).
+    fn take_rules(&mut self, now: Now) {
+        while let Some(found) = self.rules.next() {
+            match found {
+                Found::Taken { rules, .. } => self.bans.publish_rules(rules),
+                Found::Fault { file, error } => {
+                    self.detection.alerts.file_error(&file, &error, now.wall_ms);
+                }
+            }
         }
     }
 
@@ -375,6 +392,7 @@ impl Control {
             untrusted_forwarders: self.spared.forwarder_count(),
             state: self.files.counts(),
             lookups: self.lookups.facts(),
+            rules: self.rules.facts(),
         }
     }
 

@@ -34,6 +34,7 @@ mod origins;
 mod recent;
 pub mod refusal_page;
 pub mod request_log;
+mod rules;
 mod state;
 #[cfg(test)]
 mod testing;
@@ -87,5 +88,6 @@ pub use admin::settings::settings_json;
 pub use control_loop::{Control, THREAD as CONTROL_THREAD};
 pub use events::Events;
 pub use files::{StartState, StateFiles};
+pub use rules::{LiveRules, RulesError};
 pub use state::StateError;
 pub use wiring::{About, ControlError, ControlHandle, Feeds, Wiring};

@@ -12,7 +12,7 @@ use serde_json::Value;
 use weir_shared::ban::{Ban, RequestNote};
 use weir_shared::client::Client;
 use weir_shared::clock::{Clock, ManualClock, Now};
-use weir_shared::event::{Finished, LimitExceeded};
+use weir_shared::event::{Finished, LimitExceeded, Offence};
 use weir_shared::explain::{Explain, Explanation, Outcome};
 use weir_shared::handover::{Body, OwnRequest, OwnResponse, Step};
 use weir_shared::lookup::Lookup;
@@ -33,6 +33,7 @@ use crate::control_loop::Control;
 use crate::files::{StartState, StateFiles};
 use crate::lookup::Lookups;
 use crate::lookup::document::LookupsFile;
+use crate::rules::LiveRules;
 use crate::state::document::{Document, Row};
 use crate::state::{Change, Job, StateThread, TestFile, WriteFault};
 use crate::wiring::{About, ControlError, ControlHandle, Feeds, Wiring};
@@ -345,6 +346,7 @@ impl Rig {
             files,
             start,
             lookups,
+            rules: LiveRules::default(),
             feeds,
             about: about(),
         })?;
@@ -488,9 +490,11 @@ impl Rig {
 pub(crate) fn broken(client: &str, at_ms: u64) -> LimitExceeded {
     LimitExceeded {
         client: client.parse().unwrap(),
-        limit: LimitKind::Minute,
-        limit_value: 1000,
-        limit_percent: 100,
+        offence: Offence::Limit {
+            kind: LimitKind::Minute,
+            value: 1000,
+            percent: 100,
+        },
         at_ms,
         request: RequestNote {
             path: Some("/a".to_owned()),

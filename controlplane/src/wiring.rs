@@ -32,6 +32,7 @@ use crate::files::{Files, StartState, StateFiles};
 use crate::lookup::Lookups;
 use crate::origins::Origins;
 use crate::recent::Recent;
+use crate::rules::LiveRules;
 
 /// Admin requests that may wait for the loop; one more is 503.
 const ADMIN_QUEUE: usize = 64;
@@ -60,6 +61,8 @@ pub struct Wiring {
     pub start: StartState,
     /// The lookups; what lookups.json held is theirs already.
     pub lookups: Lookups,
+    /// What rules.json and its lists say; the first of it is in the snapshot already.
+    pub rules: LiveRules,
     /// What comes and goes for anomalies, alerts and the metrics by place.
     pub feeds: Feeds,
     /// What an operator is told of the service.
@@ -171,6 +174,7 @@ impl Control {
             files,
             start,
             lookups,
+            rules: live_rules,
             feeds,
             about,
         } = wiring;
@@ -212,6 +216,7 @@ impl Control {
             spared,
             detection: Detection::new(&settings, finished, lines, start.alerts, now),
             lookups,
+            rules: live_rules,
             files: Files::new(files, &settings, now),
             table,
             requests: Requests::new(requests, answers),

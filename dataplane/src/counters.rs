@@ -94,7 +94,8 @@ impl Counters {
 
     /// A limit was broken.
     pub fn limit_hit(&self, hit: LimitHit) {
-        bump(self.limit_hits.get(hit.index()), 1);
+        let counter = hit.index().and_then(|index| self.limit_hits.get(index));
+        bump(counter, 1);
     }
 
     /// A connection was opened.

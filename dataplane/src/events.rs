@@ -167,6 +167,7 @@ impl Events {
 mod tests {
     use super::*;
     use http::Version;
+    use weir_shared::event::Offence;
     use weir_shared::lookup::Lookup;
     use weir_shared::record::Text;
     use weir_shared::totals::Totals;
@@ -193,9 +194,11 @@ mod tests {
         let events = events(breaks, None, &counters).0;
         let exceeded = LimitExceeded {
             client: weir_shared::client::Client::V4(1),
-            limit: LimitKind::Minute,
-            limit_value: 1,
-            limit_percent: 100,
+            offence: Offence::Limit {
+                kind: LimitKind::Minute,
+                value: 1,
+                percent: 100,
+            },
             at_ms: 0,
             request: Default::default(),
         };
@@ -237,6 +240,8 @@ mod tests {
             enforced: true,
             ban: None,
             limit_hit: None,
+            rule: None,
+            list: None,
             limit_percent: None,
             bytes_percent: None,
             country: Text::NONE,

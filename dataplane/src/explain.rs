@@ -6,10 +6,12 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use http::HeaderMap;
 use weir_shared::client::{Client, fold};
 use weir_shared::clock::{Clock, Now};
 use weir_shared::explain::{Explain, Explanation, Outcome, Question, Usage};
 use weir_shared::netblock::Netblock;
+use weir_shared::rules::Asking;
 use weir_shared::snapshot::Snapshot;
 use weir_shared::window::{PerSpan, Window};
 
@@ -38,6 +40,7 @@ pub fn explaining(
 }
 
 /// None where the snapshot is older than the client's last reset.
+// long: a flat list of the explanation's members
 pub fn explain(
     rules: &Rules,
     snapshot: &Snapshot,
@@ -47,9 +50,15 @@ pub fn explain(
 ) -> Option<Explanation> {
     let address = fold(question.address);
     let client = Client::of(address);
+    // A question has no fields: a rule for a host matches none.
+    let no_fields = HeaderMap::new();
     let ask = |snapshot: &Snapshot, may_wait| {
         let asked = Asked {
-            path: &question.path,
+            asking: Asking {
+                path: &question.path,
+                method: &question.method,
+                headers: &no_fields,
+            },
             client,
             address,
             content_length: None,
@@ -73,7 +82,7 @@ pub fn explain(
     let windows = held.as_ref().map(|entry| (entry.requests, entry.bytes));
     let (requests, bytes) = windows.unwrap_or_default();
     // What lowers the limits is told by the decision that counts.
-    let mut counting = [Some(decision), otherwise].into_iter().flatten();
+    let mut counting = [Some(&decision), otherwise.as_ref()].into_iter().flatten();
     let counting = counting.rfind(|decision| decision.counted);
     Some(Explanation {
         client,
@@ -112,6 +121,7 @@ fn outcome(decision: &Decision) -> Outcome {
     let (limit, ban) = match refusal {
         Refusal::Banned(ban) => (None, Some(ban.expires)),
         Refusal::RateLimited { exceeded, ban } => (Some(exceeded.limit), ban),
+        Refusal::Trapped { ban, .. } => (None, ban),
         Refusal::DeniedNet | Refusal::DeniedCountry | Refusal::BodyTooLarge => (None, None),
     };
     Outcome::Refuse {

@@ -15,13 +15,14 @@ use weir_shared::clock::Now;
 use weir_shared::escalation::{Policy, next_expiry};
 use weir_shared::netblock::{NetSet, Netblock, PrefixLengths};
 use weir_shared::path;
+use weir_shared::rules::{Asking, ListHit, Matched, NetList, Rule, RuleKind};
 use weir_shared::settings::{CountryList, LookupSettings, LookupSource, Settings};
 use weir_shared::snapshot::{ActiveBan, Snapshot};
 use weir_shared::spared::Spared;
-use weir_shared::verdict::{Action, AppliedPercent, Counts, Group, Limits};
+use weir_shared::verdict::{Action, AppliedPercent, Counts, Group};
 
-use crate::clients::charging::Charging;
-use crate::clients::entry::{Entry, Exceeded};
+use crate::clients::charging::Refused;
+use crate::clients::entry::Exceeded;
 use crate::clients::table::Table;
 use crate::headers;
 use crate::identity::Identity;
@@ -30,9 +31,9 @@ use crate::identity::Identity;
 #[derive(Clone, Debug)]
 pub struct Rules {
     /// `WAF_ALLOW_NETS`
-    pub allow_nets: NetSet,
+    pub allow_nets: NetList,
     /// `WAF_DENY_NETS`
-    pub deny_nets: NetSet,
+    pub deny_nets: NetList,
     /// `WAF_EXEMPT_PATHS`, normalised
     pub exempt_paths: Vec<String>,
     /// `WAF_MAX_BODY_SIZE`
@@ -84,8 +85,12 @@ impl Rules {
     pub fn of(settings: &Settings, spared: Arc<Spared>) -> Self {
         use weir_shared::settings::{LogRequests, RateLimitHeaders};
         Self {
-            allow_nets: settings.lists.allow_nets.clone(),
-            deny_nets: settings.lists.deny_nets.clone(),
+            allow_nets: setting(
+                RuleKind::Allow,
+                "WAF_ALLOW_NETS",
+                &settings.lists.allow_nets,
+            ),
+            deny_nets: setting(RuleKind::Deny, "WAF_DENY_NETS", &settings.lists.deny_nets),
             exempt_paths: settings.lists.exempt_paths.clone(),
             max_body_size: settings.limits.max_body_size,
             ban_policy: settings.bans.policy,
@@ -98,11 +103,16 @@ impl Rules {
     }
 }
 
+/// A list of the settings.
+fn setting(kind: RuleKind, name: &str, nets: &NetSet) -> NetList {
+    NetList::of(kind, name, nets.blocks().iter().copied())
+}
+
 /// The facts of a request that the ladder decides on.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked<'a> {
-    /// Its path, as written.
-    pub path: &'a str,
+    /// Its path, its method and its fields, as written.
+    pub asking: Asking<'a>,
     /// The client, to which limits and bans are charged (`identity.rs`).
     pub client: Client,
     /// The client's full address.
@@ -119,7 +129,7 @@ impl<'a> Asked<'a> {
     pub fn of(head: &'a Parts, identity: &Identity, may_wait: bool) -> Self {
         let content_length = head.headers.get(CONTENT_LENGTH);
         Self {
-            path: head.uri.path(),
+            asking: asking(head),
             client: identity.client,
             address: identity.address,
             content_length: content_length.and_then(headers::number),
@@ -128,13 +138,26 @@ impl<'a> Asked<'a> {
     }
 }
 
+/// What the rules are asked about a request.
+pub fn asking(head: &Parts) -> Asking<'_> {
+    Asking {
+        path: head.uri.path(),
+        method: &head.method,
+        headers: &head.headers,
+    }
+}
+
 /// The decision of the ladder.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Decision {
     /// Which list the client stands on.
     pub group: Group,
+    /// The member of a list that decided, if one did.
+    pub list: Option<ListHit>,
     /// The way in which the request is answered.
     pub verdict: Verdict,
+    /// The rule that decided, if one did.
+    pub rule: Option<Arc<Rule>>,
     /// Whether the rate limits counted it; only then are its bytes charged (LIMIT-5).
     pub counted: bool,
     /// Whether it counts as under way until it ends (RULE-5).
@@ -194,6 +217,13 @@ pub enum Refusal {
         /// The end of the ban that follows; none where no ban can be made.
         ban: Option<Expiry>,
     },
+    /// A path of a trap (RULE-3).
+    Trapped {
+        /// Whether nobody was told of an offence of this client yet.
+        first: bool,
+        /// The end of the ban that follows; none where no ban can be made.
+        ban: Option<Expiry>,
+    },
     /// `Content-Length` over `WAF_MAX_BODY_SIZE`.
     BodyTooLarge,
 }
@@ -203,7 +233,7 @@ impl Refusal {
     pub const fn is_of_the_client(self) -> bool {
         match self {
             Self::DeniedNet | Self::DeniedCountry | Self::Banned(_) => true,
-            Self::RateLimited { .. } | Self::BodyTooLarge => false,
+            Self::RateLimited { .. } | Self::Trapped { .. } | Self::BodyTooLarge => false,
         }
     }
 
@@ -211,7 +241,9 @@ impl Refusal {
     pub const fn waits(self) -> bool {
         match self {
             Self::Banned(_) | Self::RateLimited { .. } => true,
-            Self::DeniedNet | Self::DeniedCountry | Self::BodyTooLarge => false,
+            Self::DeniedNet | Self::DeniedCountry | Self::Trapped { .. } | Self::BodyTooLarge => {
+                false
+            }
         }
     }
 
@@ -222,6 +254,7 @@ impl Refusal {
             Self::DeniedCountry => Action::DeniedCountry,
             Self::Banned(_) => Action::Banned,
             Self::RateLimited { .. } => Action::RateLimited,
+            Self::Trapped { .. } => Action::Trapped,
             Self::BodyTooLarge => Action::BodyTooLarge,
         }
     }
@@ -245,33 +278,38 @@ pub fn decide(
     asked: &Asked<'_>,
     now: Now,
 ) -> Result<Decision, StaleSnapshot> {
-    let own = path::is_own(asked.path);
+    let own = path::is_own(asked.asking.path);
     let passed = if own { Verdict::Own } else { Verdict::Forward };
 
-    // 3. Allow nets skip steps 4 to 11.
-    if rules.allow_nets.contains(asked.address) {
-        return Ok(not_counted(Group::Allow, passed));
+    // 3. Allow lists skip steps 4 to 11.
+    if let Some(hit) = listed(&rules.allow_nets, &snapshot.rules.allow, asked) {
+        return Ok(by_list(Group::Allow, passed, hit));
     }
-    // 4. Deny nets.
-    if rules.deny_nets.contains(asked.address) {
+    // 4. Deny lists.
+    if let Some(hit) = listed(&rules.deny_nets, &snapshot.rules.deny, asked) {
         let refused = Verdict::Refuse(Refusal::DeniedNet);
-        return Ok(not_counted(Group::Deny, refused));
+        return Ok(by_list(Group::Deny, refused, hit));
     }
     // 5. Country lists, where the lookup is already known.
-    let denied_country = not_counted(Group::Default, Verdict::Refuse(Refusal::DeniedCountry));
+    let denied_country = Verdict::Refuse(Refusal::DeniedCountry);
     if rules.lookups.for_lists && is_known_and_denied(table, asked.client) {
-        return Ok(denied_country);
+        return Ok(not_counted(Group::Default, denied_country));
     }
     // 6. The ban ledger: every active ban that covers the client.
     if let Some(ban) = snapshot.bans.active(asked.client, now.wall_ms) {
         let refused = Verdict::Refuse(Refusal::Banned(ban));
         return Ok(not_counted(Group::Default, refused));
     }
-    let exempt = path::is_exempt(asked.path, &rules.exempt_paths);
+    let exempt = path::is_exempt(asked.asking.path, &rules.exempt_paths);
     if exempt && !rules.lookups.on {
         return Ok(not_counted(Group::Default, passed));
     }
     let needed = asked.may_wait && rules.lookups.needed(own, exempt);
+    let matched = if exempt {
+        Matched::default()
+    } else {
+        snapshot.rules.matched(&asked.asking)
+    };
     // One visit to the client's entry for all that follows.
     table.touch(asked.client, now, |entry| {
         if entry.is_reset_after(snapshot.generation) {
@@ -286,12 +324,21 @@ pub fn decide(
         // 8. Country lists with the fresh answer.
         let terms = entry.terms(&table.rules);
         if rules.lookups.for_lists && terms.is_some_and(|terms| terms.denied) {
-            return decided(denied_country);
+            return decided(not_counted(Group::Default, denied_country));
         }
-        // 9. Exempt paths skip steps 10 and 11.
+        // 9. Exempt paths skip what is left but for steps 12 and 13.
         if exempt {
             return decided(not_counted(Group::Default, passed));
         }
+        // Traps, before the count (RULE-3).
+        let next_ban = || expiry_of_next_ban(rules, snapshot, asked.client, now);
+        if let Some(trap) = matched.trap {
+            let first = entry.is_first_offence();
+            let ban = can_ban(rules, snapshot, asked.client).then(next_ban);
+            let refused = Verdict::Refuse(Refusal::Trapped { first, ban });
+            return decided(by_rule(not_counted(Group::Default, refused), Some(trap)));
+        }
+        let terms = entry.terms(&table.rules);
         let applied = Decision {
             counted: true,
             limit_percent: terms.and_then(|terms| terms.limit_percent),
@@ -300,39 +347,34 @@ pub fn decide(
         };
         let limits = terms.map_or(table.rules.plain_limits, |terms| terms.limits);
         let charging = &table.charging;
-        let verdict = charge(rules, snapshot, charging, entry, &limits, asked, now);
-        let under_way = verdict.is_none() && charging.max_under_way.is_some();
-        if under_way {
-            entry.begin_request();
+        // 10. The request is counted against its limits.
+        let refused = charging.charge(entry, &limits, matched.limits, now);
+        let counts = rules.wants_counts.then(|| entry.counts(now.wall_ms));
+        let applied = Decision { counts, ..applied };
+        if let Some(Refused { exceeded, rule }) = refused {
+            let can_ban = exceeded.bans && can_ban(rules, snapshot, asked.client);
+            let ban = can_ban.then(next_ban);
+            let verdict = Verdict::Refuse(Refusal::RateLimited { exceeded, ban });
+            return decided(by_rule(Decision { verdict, ..applied }, rule));
         }
+        // 11. The announced body is too large.
+        if is_too_large(rules, asked) {
+            let verdict = Verdict::Refuse(Refusal::BodyTooLarge);
+            return decided(Decision { verdict, ..applied });
+        }
+        // 12. Ours, 13. the application's.
+        let under_way = charging.begin(entry);
         decided(Decision {
-            verdict: verdict.map_or(passed, Verdict::Refuse),
             under_way,
-            counts: rules.wants_counts.then(|| entry.counts(now.wall_ms)),
             ..applied
         })
     })
 }
 
-/// Steps 10 and 11, for a request that the limits count. Behind them come 12, ours, and 13, the
-/// application's.
-fn charge(
-    rules: &Rules,
-    snapshot: &Snapshot,
-    charging: &Charging,
-    entry: &mut Entry,
-    limits: &Limits,
-    asked: &Asked<'_>,
-    now: Now,
-) -> Option<Refusal> {
-    // 10. The request is counted against its limits.
-    if let Some(exceeded) = charging.charge(entry, limits, now) {
-        let ban = (exceeded.bans && can_ban(rules, snapshot, asked.client))
-            .then(|| expiry_of_next_ban(rules, snapshot, asked.client, now));
-        return Some(Refusal::RateLimited { exceeded, ban });
-    }
-    // 11. The announced body is too large.
-    is_too_large(rules, asked).then_some(Refusal::BodyTooLarge)
+/// The member of a list that covers the client: of the setting, or of rules.json.
+fn listed(setting: &NetList, rules: &NetList, asked: &Asked<'_>) -> Option<ListHit> {
+    let of_setting = setting.find(asked.address);
+    of_setting.or_else(|| rules.find(asked.address))
 }
 
 /// Whether a ban of the client's netblock can follow: there is room for one (BAN-5), and it would
@@ -351,8 +393,11 @@ pub fn refuses(
     (client, address): (Client, IpAddr),
     now_ms: u64,
 ) -> bool {
+    let rules_file = &snapshot.rules;
     !rules.allow_nets.contains(address)
+        && !rules_file.allow.contains(address)
         && (rules.deny_nets.contains(address)
+            || rules_file.deny.contains(address)
             || (rules.lookups.for_lists && is_known_and_denied(table, client))
             || snapshot.bans.active_until(client, now_ms).is_some())
 }
@@ -370,13 +415,31 @@ fn is_known_and_denied(table: &Table, client: Client) -> bool {
 const fn not_counted(group: Group, verdict: Verdict) -> Decision {
     Decision {
         group,
+        list: None,
         verdict,
+        rule: None,
         counted: false,
         under_way: false,
         counts: None,
         ask: false,
         limit_percent: None,
         bytes_percent: None,
+    }
+}
+
+/// A list decided.
+fn by_list(group: Group, verdict: Verdict, hit: ListHit) -> Decision {
+    Decision {
+        list: Some(hit),
+        ..not_counted(group, verdict)
+    }
+}
+
+/// A rule decided, if there is one.
+fn by_rule(decision: Decision, rule: Option<&Arc<Rule>>) -> Decision {
+    Decision {
+        rule: rule.map(Arc::clone),
+        ..decision
     }
 }
 

@@ -119,7 +119,9 @@ fn answer(exchange: &Exchange, refusal: &Refusal) -> (BanResponse, Option<u64>) 
     let ban_response = exchange.worker.ban_response;
     let now_ms = exchange.decided.wall_ms;
     match refusal {
-        Refusal::DeniedNet | Refusal::DeniedCountry => (exchange.worker.deny_response, None),
+        Refusal::DeniedNet | Refusal::DeniedCountry | Refusal::Trapped { .. } => {
+            (exchange.worker.deny_response, None)
+        }
         Refusal::Banned(ban) => (ban_response, ban.expires.remaining_ms(now_ms)),
         Refusal::RateLimited {
             ban: Some(expiry), ..

@@ -60,4 +60,5 @@ pub(crate) static PROXY: &[(&str, &str)] = &[
         "proxy/request-log",
         include_str!("../proxy/request-log.schema.json"),
     ),
+    ("proxy/rules", include_str!("../proxy/rules.schema.json")),
 ];

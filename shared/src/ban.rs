@@ -12,6 +12,7 @@ use crate::lookup::Lookup;
 use crate::netblock::Netblock;
 use crate::units::{Time, optional_count};
 use crate::verdict::LimitKind;
+use crate::window::RuleSpan;
 
 /// When a ban ends.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -105,11 +106,25 @@ pub enum Cause {
     Admin,
     /// An edit of bans.json.
     Edit,
+    /// A limit of rules.json was broken (RULE-2).
+    RuleLimit,
+    /// A trap of rules.json was asked for (RULE-3).
+    Trap,
+    /// A jail of rules.json counted too many answers (RULE-4).
+    Jail,
 }
 
 impl Cause {
     /// Every cause, in the order of the metrics.
-    pub const ALL: [Self; 4] = [Self::RateLimit, Self::ByteLimit, Self::Admin, Self::Edit];
+    pub const ALL: [Self; 7] = [
+        Self::RateLimit,
+        Self::ByteLimit,
+        Self::Admin,
+        Self::Edit,
+        Self::RuleLimit,
+        Self::Trap,
+        Self::Jail,
+    ];
 
     /// As written in bans and metrics.
     pub const fn name(self) -> &'static str {
@@ -118,6 +133,9 @@ impl Cause {
             Self::ByteLimit => "byte_limit",
             Self::Admin => "admin",
             Self::Edit => "edit",
+            Self::RuleLimit => "rule_limit",
+            Self::Trap => "trap",
+            Self::Jail => "jail",
         }
     }
 
@@ -125,7 +143,7 @@ impl Cause {
     /// (BAN-5).
     pub const fn is_automatic(self) -> bool {
         match self {
-            Self::RateLimit | Self::ByteLimit => true,
+            Self::RateLimit | Self::ByteLimit | Self::RuleLimit | Self::Trap | Self::Jail => true,
             Self::Admin | Self::Edit => false,
         }
     }
@@ -214,6 +232,9 @@ pub struct Notes {
         deserialize_with = "optional_count"
     )]
     pub limit_percent: Option<u8>,
+    /// The rule of rules.json that was broken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rule: Option<WithUnknown<RuleNote>>,
     /// What the lookup knew.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lookup: Option<WithUnknown<Arc<Lookup>>>,
@@ -265,6 +286,18 @@ impl<'de> Deserialize<'de> for Unknown {
         let members = Map::deserialize(deserializer)?;
         Ok(Self((!members.is_empty()).then(|| Box::new(members))))
     }
+}
+
+/// The rule that was broken.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct RuleNote {
+    /// Its name.
+    pub name: String,
+    /// `limit`, `trap` or `jail`.
+    pub kind: String,
+    /// The window that was exceeded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window: Option<RuleSpan>,
 }
 
 /// The request that broke a limit. Texts are cut at 256 bytes, bytes that are not UTF-8 replaced.

@@ -3,9 +3,10 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::ban::RequestNote;
+use crate::ban::{Cause, RequestNote};
 use crate::client::Client;
 use crate::lookup::Lookup;
+use crate::rules::{Quota, Rule, RuleKind};
 use crate::verdict::LimitKind;
 
 /// A request that ended, for the anomaly counters; reported only while one of their thresholds is
@@ -21,18 +22,76 @@ pub struct Finished {
     pub bytes: u64,
 }
 
-/// A limit that a client exceeded; its own bounded channel, so that log traffic never pushes a ban
-/// out.
+/// What a client did that bans its netblock.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Offence {
+    /// It exceeded one of the six limits.
+    Limit {
+        /// Which.
+        kind: LimitKind,
+        /// Its value after the percentage, requests or bytes.
+        value: u64,
+        /// The percentage applied, 0 to 100.
+        percent: u8,
+    },
+    /// It broke a rule of rules.json.
+    Rule {
+        /// Which.
+        rule: Arc<Rule>,
+        /// The window that it exceeded; a trap has none.
+        quota: Option<Quota>,
+    },
+}
+
+impl Offence {
+    /// The cause of the ban that follows.
+    pub fn cause(&self) -> Cause {
+        match self {
+            Self::Limit { kind, .. } if kind.counts_bytes() => Cause::ByteLimit,
+            Self::Limit { .. } => Cause::RateLimit,
+            Self::Rule { rule, .. } => match rule.kind {
+                RuleKind::Trap => Cause::Trap,
+                RuleKind::Jail => Cause::Jail,
+                // Lists ban nobody.
+                RuleKind::Limit | RuleKind::Allow | RuleKind::Deny => Cause::RuleLimit,
+            },
+        }
+    }
+
+    /// The same in a sentence, for the ban's reason.
+    pub fn reason(&self) -> String {
+        match self {
+            Self::Limit { kind, value, .. } => {
+                let what = if kind.counts_bytes() {
+                    "bytes"
+                } else {
+                    "requests"
+                };
+                format!("more than {value} {what} per {}", kind.span().name())
+            }
+            Self::Rule { rule, quota } => match quota {
+                None => format!("a path of the trap {}", rule.name),
+                Some(Quota { span, limit }) => {
+                    let what = match rule.kind {
+                        RuleKind::Jail => "answers that the jail",
+                        _ => "requests that the limit",
+                    };
+                    let (name, span) = (&rule.name, span.name());
+                    format!("more than {limit} {what} {name} counts per {span}")
+                }
+            },
+        }
+    }
+}
+
+/// A limit that a client exceeded, or another offence; its own bounded channel, so that log traffic
+/// never pushes a ban out.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LimitExceeded {
-    /// Who exceeded it.
+    /// Who did it.
     pub client: Client,
-    /// Which limit.
-    pub limit: LimitKind,
-    /// Its value after the percentage, requests or bytes.
-    pub limit_value: u64,
-    /// The percentage applied, 0 to 100.
-    pub limit_percent: u8,
+    /// What.
+    pub offence: Offence,
     /// When, milliseconds since 1970.
     pub at_ms: u64,
     /// The request.

@@ -22,6 +22,7 @@ pub mod netblock;
 pub mod path;
 pub mod pulse;
 pub mod refusal_page;
+pub mod rules;
 pub mod settings;
 pub mod threads;
 pub mod units;

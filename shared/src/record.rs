@@ -10,6 +10,8 @@ use http::header::{AUTHORIZATION, COOKIE, PROXY_AUTHORIZATION, SET_COOKIE};
 use http::{HeaderName, StatusCode, Version};
 
 use crate::client::Client;
+use crate::netblock::Netblock;
+use crate::rules::RuleKind;
 use crate::snapshot::ActiveBan;
 use crate::verdict::{Action, AppliedPercent, Counts, Group, LimitHit};
 
@@ -82,6 +84,10 @@ pub struct Record {
     pub ban: Option<ActiveBan>,
     /// The limit it broke.
     pub limit_hit: Option<LimitHit>,
+    /// The rule that refused or banned: its name and its kind (RULE).
+    pub rule: Option<(Text, RuleKind)>,
+    /// The member of a list that let the client through or refused it, and the list.
+    pub list: Option<(Netblock, Text)>,
     /// The percentage of request limits and the setting it came from, where one was applied.
     pub limit_percent: Option<AppliedPercent>,
     /// The same for byte limits.

@@ -9,6 +9,7 @@ use crate::ban::{Cause, Expiry};
 use crate::client::Client;
 use crate::escalation::Ended;
 use crate::netblock::Netblock;
+use crate::rules::RuleSet;
 
 /// One generation of everything that changes while the service runs.
 #[derive(Clone, Default)]
@@ -22,6 +23,8 @@ pub struct Snapshot {
     /// Whether a further automatic ban can be made: false while the ledger holds only bans that may
     /// not be dropped (BAN-5).
     pub can_ban: bool,
+    /// What rules.json and its lists say (RULE).
+    pub rules: Arc<RuleSet>,
 }
 
 /// The span of the ban of one netblock that ends last, lifted ones left out.

@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::window::{PerSpan, Span};
+use crate::window::{PerSpan, RuleSpan, Span};
 
 /// How a request ended.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -24,7 +24,7 @@ pub enum Action {
     Unauthorized,
     /// Nothing of that name under `/_waf/`: 404.
     NotFound,
-    /// `WAF_DENY_NETS` covers the client.
+    /// `WAF_DENY_NETS` or `deny` of rules.json covers the client.
     DeniedNet,
     /// A country list refuses the client.
     DeniedCountry,
@@ -34,6 +34,8 @@ pub enum Action {
     RateLimited,
     /// The body is larger than `WAF_MAX_BODY_SIZE`: 413.
     BodyTooLarge,
+    /// The path is a trap (RULE-3).
+    Trapped,
 }
 
 /// What a request adds to its client's history (CHECK-4).
@@ -49,7 +51,7 @@ pub enum History {
 
 impl Action {
     /// Every action, in the order of the metrics.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Passed,
         Self::UpstreamError,
         Self::ClientAborted,
@@ -62,6 +64,7 @@ impl Action {
         Self::Banned,
         Self::RateLimited,
         Self::BodyTooLarge,
+        Self::Trapped,
     ];
 
     /// The `action` of the log and of `waf_requests_total`.
@@ -79,6 +82,7 @@ impl Action {
             Self::Banned => "banned",
             Self::RateLimited => "rate_limited",
             Self::BodyTooLarge => "body_too_large",
+            Self::Trapped => "trapped",
         }
     }
 
@@ -95,7 +99,8 @@ impl Action {
             | Self::DeniedCountry
             | Self::Banned
             | Self::RateLimited
-            | Self::BodyTooLarge => true,
+            | Self::BodyTooLarge
+            | Self::Trapped => true,
             Self::Passed
             | Self::UpstreamError
             | Self::ClientAborted
@@ -121,7 +126,8 @@ impl Action {
             | Self::DeniedCountry
             | Self::Banned
             | Self::RateLimited
-            | Self::BodyTooLarge => History::Refused,
+            | Self::BodyTooLarge
+            | Self::Trapped => History::Refused,
             Self::NotFound => History::Neither,
         }
     }
@@ -218,10 +224,12 @@ pub enum LimitHit {
     Second,
     /// `WAF_MAX_REQUESTS_PER_CLIENT` (RULE-5).
     Concurrent,
+    /// A window of a rule (RULE-2), which is named by the rule and counted with it.
+    Rule(RuleSpan),
 }
 
 impl LimitHit {
-    /// Every one, in the order of the metrics.
+    /// Every one of `waf_limit_hits_total`, in its order.
     pub const ALL: [Self; 8] = [
         Self::Window(LimitKind::Minute),
         Self::Window(LimitKind::Hour),
@@ -233,21 +241,24 @@ impl LimitHit {
         Self::Concurrent,
     ];
 
-    /// As written in log and metrics.
-    pub const fn name(self) -> &'static str {
+    /// As written in log and metrics; of a rule its window.
+    pub fn name(self) -> &'static str {
         match self {
             Self::Window(kind) => kind.name(),
             Self::Second => "second",
             Self::Concurrent => "concurrent",
+            Self::Rule(span) => span.name(),
         }
     }
 
-    /// Position in [`LimitHit::ALL`]: the index of its counter.
-    pub const fn index(self) -> usize {
+    /// Position in [`LimitHit::ALL`]: the index of its counter. None for a rule, which counts its
+    /// own hits.
+    pub const fn index(self) -> Option<usize> {
         match self {
-            Self::Window(kind) => kind.index(),
-            Self::Second => LimitKind::ALL.len(),
-            Self::Concurrent => LimitKind::ALL.len() + 1,
+            Self::Window(kind) => Some(kind.index()),
+            Self::Second => Some(LimitKind::ALL.len()),
+            Self::Concurrent => Some(LimitKind::ALL.len() + 1),
+            Self::Rule(_) => None,
         }
     }
 }
@@ -291,9 +302,9 @@ pub struct AppliedPercent {
 /// writer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Group {
-    /// `WAF_ALLOW_NETS`.
+    /// `WAF_ALLOW_NETS`, or `allow` of rules.json.
     Allow,
-    /// `WAF_DENY_NETS`.
+    /// `WAF_DENY_NETS`, or `deny` of rules.json.
     Deny,
     /// No list.
     Default,
@@ -324,7 +335,7 @@ mod tests {
             assert_eq!(serde_json::to_value(kind).unwrap(), kind.name());
         }
         for (index, hit) in LimitHit::ALL.into_iter().enumerate() {
-            assert_eq!(hit.index(), index);
+            assert_eq!(hit.index(), Some(index));
         }
     }
 

@@ -46,6 +46,56 @@ impl Span {
     }
 }
 
+/// The length of a window of a rule: those of the limits, and a second (RULE-2).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RuleSpan {
+    /// 1 second.
+    Second,
+    /// 60 seconds.
+    Minute,
+    /// 3,600 seconds.
+    Hour,
+    /// 86,400 seconds.
+    Day,
+}
+
+impl RuleSpan {
+    /// `second`, `minute`, `hour`, `day`.
+    pub fn name(self) -> &'static str {
+        self.of_clients().map_or("second", Span::name)
+    }
+
+    /// The window of the six limits that has this length.
+    pub const fn of_clients(self) -> Option<Span> {
+        match self {
+            Self::Second => None,
+            Self::Minute => Some(Span::Minute),
+            Self::Hour => Some(Span::Hour),
+            Self::Day => Some(Span::Day),
+        }
+    }
+}
+
+/// What a [`Window`] can be as long as.
+pub trait Length: Copy {
+    /// The length in milliseconds.
+    fn ms(self) -> u64;
+}
+
+impl Length for Span {
+    fn ms(self) -> u64 {
+        // The inherent one.
+        Self::ms(self)
+    }
+}
+
+impl Length for RuleSpan {
+    fn ms(self) -> u64 {
+        self.of_clients().map_or(1000, Span::ms)
+    }
+}
+
 /// One value for each window length.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PerSpan<T> {
@@ -93,7 +143,8 @@ impl<T> PerSpan<T> {
     }
 }
 
-/// One window of one client. What it counts (requests or bytes) and its [`Span`] are the caller's.
+/// One window of one client. What it counts (requests or bytes) and its [`Length`] are the
+/// caller's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Window {
     /// Start of the current bucket, milliseconds since 1970; a multiple of the span.
@@ -108,7 +159,7 @@ impl Window {
     /// Moves the buckets so that `now` lies in the current one.
     ///
     /// A clock more than one second behind the bucket's start restarts the window (LIMIT-3).
-    pub fn roll(&mut self, span: Span, now_ms: u64) {
+    pub fn roll(&mut self, span: impl Length, now_ms: u64) {
         let length = span.ms();
         if now_ms < self.start_ms {
             if now_ms + STEP_BACK_MS < self.start_ms {
@@ -130,19 +181,19 @@ impl Window {
     }
 
     /// Adds `amount` at `now`.
-    pub fn add(&mut self, span: Span, now_ms: u64, amount: u64) {
+    pub fn add(&mut self, span: impl Length, now_ms: u64, amount: u64) {
         self.roll(span, now_ms);
         self.current = self.current.saturating_add(amount);
     }
 
     /// Whether the estimate at `now` is greater than `limit`. Call it after [`Window::roll`] or
     /// [`Window::add`].
-    pub fn is_over(&self, span: Span, now_ms: u64, limit: u64) -> bool {
+    pub fn is_over(&self, span: impl Length, now_ms: u64, limit: u64) -> bool {
         self.scaled(span, now_ms) > u128::from(limit) * u128::from(span.ms())
     }
 
     /// The estimate, rounded down, for people: logs and answers.
-    pub fn estimate(&self, span: Span, now_ms: u64) -> u64 {
+    pub fn estimate(&self, span: impl Length, now_ms: u64) -> u64 {
         let mut rolled = *self;
         rolled.roll(span, now_ms);
         if rolled.previous == 0 {
@@ -155,7 +206,7 @@ impl Window {
 
     /// Milliseconds until `amount` more would fit under `limit`, if nothing else is counted until
     /// then; `None` if it never will.
-    pub fn fits_in(&self, span: Span, now_ms: u64, limit: u64, amount: u64) -> Option<u64> {
+    pub fn fits_in(&self, span: impl Length, now_ms: u64, limit: u64, amount: u64) -> Option<u64> {
         let room = u128::from(limit.checked_sub(amount)?);
         let length = u128::from(span.ms());
         let mut rolled = *self;
@@ -176,7 +227,7 @@ impl Window {
     }
 
     /// The estimate times the length of the span.
-    fn scaled(&self, span: Span, now_ms: u64) -> u128 {
+    fn scaled(&self, span: impl Length, now_ms: u64) -> u128 {
         let length = span.ms();
         let elapsed = now_ms.saturating_sub(self.start_ms).min(length);
         u128::from(self.current) * u128::from(length)

@@ -18,7 +18,6 @@ use weir_shared::netblock::{Netblock, PrefixLengths};
 use weir_shared::settings::Settings;
 use weir_shared::snapshot::{BanIndex, BanSpan};
 use weir_shared::units::Time;
-use weir_shared::verdict::LimitKind;
 
 use super::document::{BanKey, BansFile, merge};
 use super::drop_order::DropOrder;
@@ -172,12 +171,8 @@ impl Ledger {
             client: Some(broken.client),
             ban_started: Some(key.ban_started),
             ban_expires: next_expiry(&self.rules.policy, last, key.ban_started.0),
-            cause: if broken.limit.counts_bytes() {
-                Cause::ByteLimit
-            } else {
-                Cause::RateLimit
-            },
-            reason: reason(broken.limit, broken.limit_value),
+            cause: broken.offence.cause(),
+            reason: broken.offence.reason(),
             lifted: None,
             observed: self.rules.observe,
             notes: None,
@@ -481,16 +476,6 @@ fn keyed(mut ban: Arc<Ban>, now_ms: u64) -> (BanKey, Arc<Ban>) {
 pub(crate) fn oldest_first(mut bans: Vec<Arc<Ban>>) -> Vec<Arc<Ban>> {
     bans.sort_by_key(|ban| (ban.ban_started, ban.netblock));
     bans
-}
-
-/// The sentence of an automatic ban.
-fn reason(limit: LimitKind, value: u64) -> String {
-    let what = if limit.counts_bytes() {
-        "bytes"
-    } else {
-        "requests"
-    };
-    format!("more than {value} {what} per {}", limit.span().name())
 }
 
 #[cfg(test)]

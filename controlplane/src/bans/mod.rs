@@ -10,11 +10,12 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use crossbeam_channel::{Receiver, Select, TryRecvError, never};
-use weir_shared::ban::{Ban, Notes, Unknown, WithUnknown};
+use weir_shared::ban::{Ban, Notes, RuleNote, Unknown, WithUnknown};
 use weir_shared::client::Client;
 use weir_shared::clock::Now;
-use weir_shared::event::LimitExceeded;
+use weir_shared::event::{LimitExceeded, Offence};
 use weir_shared::netblock::Netblock;
+use weir_shared::rules::RuleSet;
 use weir_shared::snapshot::Snapshot;
 use weir_shared::spared::Spared;
 use weir_shared::table::ClientTable;
@@ -221,19 +222,39 @@ impl Bans {
     /// among those counted.
     fn notes(&self, exceeded: LimitExceeded, crowded: bool, now: Now) -> Notes {
         let netblock = Netblock::of(exceeded.client, self.rules.prefixes);
-        let span = exceeded.limit.span();
+        let (limit, rule) = match &exceeded.offence {
+            Offence::Limit {
+                kind,
+                value,
+                percent,
+            } => (Some((*kind, *value, *percent)), None),
+            Offence::Rule { rule, quota } => (None, Some((rule, *quota))),
+        };
+        let quota = rule.and_then(|(_, quota)| quota);
+        // A trap has no window, and what a second holds is gone before it could be counted.
+        let span = limit.map(|(kind, ..)| kind.span());
+        let span = span.or(quota.and_then(|quota| quota.span.of_clients()));
+        let requests = |span| self.table.netblock_requests(netblock, span, now.wall_ms);
         Notes {
-            netblock_requests: (!crowded)
-                .then(|| self.table.netblock_requests(netblock, span, now.wall_ms)),
+            netblock_requests: span.filter(|_| !crowded).map(requests),
             lookup: self
                 .table
                 .row(exceeded.client)
                 .and_then(|row| row.lookup)
                 .map(WithUnknown::from),
             request: Some(exceeded.request.into()),
-            limit: Some(exceeded.limit),
-            limit_value: Some(exceeded.limit_value),
-            limit_percent: Some(exceeded.limit_percent),
+            limit: limit.map(|(kind, ..)| kind),
+            limit_value: limit
+                .map(|(_, value, _)| value)
+                .or(quota.map(|quota| quota.limit)),
+            limit_percent: limit.map(|(.., percent)| percent),
+            rule: rule.map(|(rule, quota)| {
+                WithUnknown::from(RuleNote {
+                    name: rule.name.clone(),
+                    kind: rule.kind.name().to_owned(),
+                    window: quota.map(|quota| quota.span),
+                })
+            }),
             unknown: Unknown::default(),
         }
     }
@@ -286,6 +307,11 @@ impl Bans {
     /// Publishes what changed, if anything did. Called in every turn.
     pub(crate) fn publish(&mut self, now: Now) {
         self.publisher.publish(&mut self.ledger, now.wall_ms);
+    }
+
+    /// Publishes other rules, with the bans as they stand.
+    pub(crate) fn publish_rules(&mut self, rules: Arc<RuleSet>) {
+        self.publisher.publish_rules(rules);
     }
 
     /// Logs how many lines the last minute held back, once it is over.

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use weir_shared::rules::RuleSet;
 use weir_shared::snapshot::{BanIndex, Snapshot};
 
 use super::ledger::Ledger;
@@ -15,6 +16,7 @@ pub(crate) struct Publisher {
     generation: u64,
     bans: Arc<BanIndex>,
     can_ban: bool,
+    rules: Arc<RuleSet>,
 }
 
 impl Publisher {
@@ -25,6 +27,7 @@ impl Publisher {
             generation: before.generation,
             bans: Arc::clone(&before.bans),
             can_ban: before.can_ban,
+            rules: Arc::clone(&before.rules),
             snapshots,
         };
         publisher.bans = Arc::new(ledger.take_index().unwrap_or_default());
@@ -50,6 +53,12 @@ impl Publisher {
         self.store();
     }
 
+    /// Publishes other rules.
+    pub(crate) fn publish_rules(&mut self, rules: Arc<RuleSet>) {
+        self.rules = rules;
+        self.store();
+    }
+
     /// The generation that every request reads now.
     pub(crate) fn generation(&self) -> u64 {
         self.generation
@@ -61,6 +70,7 @@ impl Publisher {
             generation: self.generation,
             bans: Arc::clone(&self.bans),
             can_ban: self.can_ban,
+            rules: Arc::clone(&self.rules),
         }));
     }
 }

@@ -16,6 +16,7 @@ use crate::alert::document::{AlertsEntry, AlertsKey};
 use crate::bans::MAX_BATCH;
 use crate::files::{MAX_WAITING, StartState, StateFiles};
 use crate::lookup::LookupRow;
+use crate::rules::LiveRules;
 use crate::testing::{
     NOW, Rig, Touch, body, broken, next_saved, put, put_ban, request, row, settings, settings_with,
 };
@@ -614,6 +615,7 @@ fn the_loop_and_the_files_agree_about_bans_json() {
         files,
         start,
         lookups,
+        rules: LiveRules::default(),
         feeds: Feeds {
             finished: never(),
             origins: Arc::new(OriginCounts::default),

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use weir_shared::ban::RequestNote;
 use weir_shared::client::Client;
 use weir_shared::escalation::Policy;
-use weir_shared::event::LimitExceeded;
+use weir_shared::event::{LimitExceeded, Offence};
 use weir_shared::lookup::Lookup;
 use weir_shared::netblock::{Netblock, PrefixLengths};
 use weir_shared::units::Time;
@@ -85,10 +85,10 @@ proptest! {
         let policy = Policy { first, factor, ..Policy::default() };
         let rules = Rules { policy, prefixes: PrefixLengths::default(), max_bans: 15, observe };
         let mut ledger = Ledger::new(rules, Vec::new(), now).unwrap();
-        for (client, request, limit_value, limit_percent, bytes) in exceeded {
-            let limit = if bytes { LimitKind::DayBytes } else { LimitKind::Minute };
-            let limit_percent = limit_percent % 101;
-            let exceeded = LimitExceeded { client, limit, limit_value, limit_percent, at_ms: now, request };
+        for (client, request, value, percent, bytes) in exceeded {
+            let kind = if bytes { LimitKind::DayBytes } else { LimitKind::Minute };
+            let offence = Offence::Limit { kind, value, percent: percent % 101 };
+            let exceeded = LimitExceeded { client, offence, at_ms: now, request };
             let _ = ledger.break_limit(&exceeded, now);
         }
         for (client, length, duration, reason) in orders {

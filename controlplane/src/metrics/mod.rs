@@ -24,6 +24,7 @@ use process::{boot_seconds, float};
 
 use crate::alert::AlertKind;
 use crate::lookup::{LookupFacts, Outcome};
+use crate::rules::{self, RulesFacts};
 use crate::state::FileCounts;
 
 /// The content type of [`Metrics::render`].
@@ -63,6 +64,8 @@ pub(crate) struct Facts {
     pub(crate) state: [FileCounts; 4],
     /// From the lookups.
     pub(crate) lookups: LookupFacts,
+    /// From rules.json.
+    pub(crate) rules: RulesFacts,
 }
 
 impl Metrics {
@@ -119,6 +122,7 @@ impl Metrics {
             "asn",
             &facts.asns,
         ));
+        blocks.push(rules_block(&facts.rules));
         if let Some(process) = process {
             blocks.push(format!(
                 "# HELP process_cpu_seconds_total Processor time used by the process, in seconds.\n\
@@ -305,6 +309,11 @@ fn record(facts: &Facts) {
                 .absolute(count);
         }
     }
+    let rules = &facts.rules;
+    for (outcome, count) in [("taken", rules.edits_taken), ("bad", rules.edits_bad)] {
+        counter!("waf_state_edits_total", "file" => rules::FILE, "outcome" => outcome)
+            .absolute(count);
+    }
     for (outcome, count) in Outcome::ALL.into_iter().zip(facts.lookups.outcomes) {
         counter!("waf_lookups_total", "outcome" => outcome.name()).absolute(count);
     }
@@ -356,6 +365,29 @@ fn labelled_block(name: &str, help: &str, label: &str, series: &BTreeMap<String,
     for (value, count) in series {
         // Writing to a String cannot fail.
         let _ = writeln!(block, "{name}{{{label}=\"{value}\"}} {count}");
+    }
+    block
+}
+
+/// Hits of the rules that are in force (RULE-6). A file's name is whatever the operator wrote.
+fn rules_block(rules: &RulesFacts) -> String {
+    let mut block = "# HELP waf_rule_hits_total Requests that a rule or a list of rules.json refused, banned or let through.\n\
+                     # TYPE waf_rule_hits_total counter\n"
+        .to_owned();
+    let mut rules: Vec<_> = rules.rules.iter().collect();
+    rules.sort_by(|one, other| (&one.name, one.kind).cmp(&(&other.name, other.kind)));
+    for rule in rules {
+        let name = rule
+            .name
+            .replace('\\', "\\\\")
+            .replace('"', "\\\"")
+            .replace('\n', "\\n");
+        let (kind, hits) = (rule.kind.name(), rule.hits());
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            block,
+            "waf_rule_hits_total{{rule=\"{name}\",kind=\"{kind}\"}} {hits}"
+        );
     }
     block
 }

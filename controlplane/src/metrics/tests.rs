@@ -1,8 +1,17 @@
 use std::collections::HashSet;
+use std::sync::Arc;
 
+use weir_shared::rules::{Rule, RuleKind};
 use weir_shared::verdict::LimitKind;
 
 use super::*;
+
+/// A rule that was hit once.
+fn hit(kind: RuleKind, name: &str) -> Arc<Rule> {
+    let rule = Rule::new(kind, name.to_owned(), 1);
+    rule.hit();
+    Arc::new(rule)
+}
 
 fn facts() -> Facts {
     let mut totals = Totals {
@@ -19,7 +28,7 @@ fn facts() -> Facts {
     };
     totals.requests[Action::Passed.index()] = 10;
     totals.requests[Action::Banned.index()] = 2;
-    totals.limit_hits[LimitHit::Window(LimitKind::HourBytes).index()] = 1;
+    totals.limit_hits[LimitKind::HourBytes.index()] = 1;
     totals.connection_errors[ConnectionError::Panic.index()] = 8;
     totals.request_duration.buckets[0] = 2;
     totals.request_duration.buckets[14] = 1;
@@ -35,7 +44,7 @@ fn facts() -> Facts {
         totals,
         observe: false,
         bans_active: 9,
-        bans_made: [1, 2, 3, 4],
+        bans_made: [1, 2, 3, 4, 5, 6, 7],
         bans_dropped: 5,
         untrusted_forwarders: 31,
         alerts: [21, 22, 23, 24, 25, 26, 30],
@@ -52,6 +61,14 @@ fn facts() -> Facts {
             outcomes: [21, 22, 23, 24, 25],
             file_read_ms: 1_795_276_800_500,
             file_errors: 26,
+        },
+        rules: RulesFacts {
+            edits_taken: 30,
+            edits_bad: 31,
+            rules: vec![
+                hit(RuleKind::Limit, "login"),
+                hit(RuleKind::Deny, "a\"b.txt"),
+            ],
         },
     }
 }
@@ -97,7 +114,10 @@ waf_bans_dropped_total 5
 waf_bans_total{cause="admin"} 3
 waf_bans_total{cause="byte_limit"} 2
 waf_bans_total{cause="edit"} 4
+waf_bans_total{cause="jail"} 7
 waf_bans_total{cause="rate_limit"} 1
+waf_bans_total{cause="rule_limit"} 5
+waf_bans_total{cause="trap"} 6
 waf_build_info{version="1.2.3"} 1
 waf_bytes_total{direction="request"} 100
 waf_bytes_total{direction="response"} 200
@@ -159,6 +179,8 @@ waf_responses_total{class="2xx"} 0
 waf_responses_total{class="3xx"} 0
 waf_responses_total{class="4xx"} 0
 waf_responses_total{class="5xx"} 0
+waf_rule_hits_total{rule="a\"b.txt",kind="deny"} 1
+waf_rule_hits_total{rule="login",kind="limit"} 1
 "#;
     let (requests, rest): (Vec<&str>, Vec<&str>) = samples
         .into_iter()
@@ -175,6 +197,8 @@ waf_state_edits_total{file="clients.json",outcome="bad"} 3
 waf_state_edits_total{file="clients.json",outcome="taken"} 2
 waf_state_edits_total{file="lookups.json",outcome="bad"} 3
 waf_state_edits_total{file="lookups.json",outcome="taken"} 2
+waf_state_edits_total{file="rules.json",outcome="bad"} 31
+waf_state_edits_total{file="rules.json",outcome="taken"} 30
 waf_state_writes_total{file="alerts.json",outcome="error"} 1
 waf_state_writes_total{file="alerts.json",outcome="ok"} 14
 waf_state_writes_total{file="bans.json",outcome="error"} 1

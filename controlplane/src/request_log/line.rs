@@ -12,7 +12,7 @@ use weir_shared::netblock::{Netblock, PrefixLengths};
 use weir_shared::record::{Batch, Headers, Record, Text, logged_headers};
 use weir_shared::settings::Settings;
 use weir_shared::units::Time;
-use weir_shared::verdict::{AppliedPercent, Counts, Group};
+use weir_shared::verdict::{AppliedPercent, Counts, Group, LimitHit};
 
 use crate::anomaly::watch::Watches;
 
@@ -129,7 +129,22 @@ impl Form {
             drop(write!(line.out, ",\"ban_expires\":\"{}\"}}", ban.expires));
         }
         if let Some(limit) = record.limit_hit {
-            line.name(b",\"limit_hit\":\"", limit.name());
+            match (limit, record.rule) {
+                (LimitHit::Rule(_), Some((name, _))) => line.text(b",\"limit_hit\":\"", name),
+                _ => line.name(b",\"limit_hit\":\"", limit.name()),
+            }
+        }
+        if let Some((name, kind)) = record.rule {
+            line.text(b",\"rule\":{\"name\":\"", name);
+            line.name(b",\"kind\":\"", kind.name());
+            line.raw(b"}");
+        }
+        if let Some((member, source)) = record.list {
+            line.raw(b",\"list\":{\"netblock\":\"");
+            netblock(member, line.out);
+            line.raw(b"\"");
+            line.text(b",\"source\":\"", source);
+            line.raw(b"}");
         }
         line.percent(b",\"limit_percent\":{\"percent\":", record.limit_percent);
         line.percent(b",\"bytes_percent\":{\"percent\":", record.bytes_percent);

@@ -9,6 +9,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 use weir_shared::ban::{Cause, Expiry};
 use weir_shared::record::{Record, Text};
+use weir_shared::rules::RuleKind;
 use weir_shared::settings::{LogRequests, WatchNet};
 use weir_shared::snapshot::ActiveBan;
 use weir_shared::units::Time;
@@ -58,6 +59,8 @@ fn bare(batch: &mut Batch, path: &str) -> Record {
         enforced: true,
         ban: None,
         limit_hit: None,
+        rule: None,
+        list: None,
         limit_percent: None,
         bytes_percent: None,
         country: Text::NONE,
@@ -98,6 +101,11 @@ fn full(batch: &mut Batch) -> Record {
         action: Action::RateLimited,
         enforced: false,
         limit_hit: Some(LimitHit::Window(LimitKind::HourBytes)),
+        rule: Some((batch.keep(Some("login")), RuleKind::Limit)),
+        list: Some((
+            "203.0.113.0/24".parse().unwrap(),
+            batch.keep(Some("drop.txt")),
+        )),
         limit_percent: Some(AppliedPercent {
             percent: 50,
             setting: "WAF_ASN_LIMIT_PERCENT",
@@ -151,6 +159,7 @@ fn a_line_has_every_member_in_its_order() {
         r#""has_authorization":true,"has_cookie":true,"websocket":false,"status":429,"#,
         r#""response_content_type":"text/html","cache_control":"no-store","location":"/next","#,
         r#""action":"rate_limited","enforced":false,"limit_hit":"hour_bytes","#,
+        r#""rule":{"name":"login","kind":"limit"},"list":{"netblock":"203.0.113.0/24","source":"drop.txt"},"#,
         r#""limit_percent":{"percent":50,"setting":"WAF_ASN_LIMIT_PERCENT"},"#,
         r#""bytes_percent":{"percent":20,"setting":"WAF_ASN_BYTES_PERCENT"},"#,
         r#""country":"DE","asn":"AS64496","as_name":"Example","#,

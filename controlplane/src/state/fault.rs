@@ -22,7 +22,8 @@ impl Fault {
         Self::new(0, 0, "", &error.to_string())
     }
 
-    pub(super) fn new(line: usize, column: usize, pointer: &str, message: &str) -> Self {
+    /// A fault at a place of a text, in what a pointer names.
+    pub(crate) fn new(line: usize, column: usize, pointer: &str, message: &str) -> Self {
         Self {
             line,
             column,

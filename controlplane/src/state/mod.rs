@@ -23,7 +23,7 @@ mod disk;
 mod displaced;
 pub(crate) mod document;
 mod error;
-mod fault;
+pub(crate) mod fault;
 mod file;
 mod kept_base;
 mod look;

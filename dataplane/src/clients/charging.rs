@@ -1,12 +1,15 @@
-//! Step 10: one request against every limit of its client (LIMIT, RULE-5). Pure but for the entry
-//! that it charges.
+//! Step 10: one request against every limit of its client (LIMIT, RULE-2, RULE-5). Pure but for the
+//! entry that it charges.
 //!
 //! A limit bans or only refuses. One that bans counts every request, also one that another limit
 //! refuses (LIMIT-2), and its ban comes before every 429. Those that only refuse count nothing but
 //! what passes all of them, so that the time that they name is true: they are all asked first, and
 //! charged together.
 
+use std::sync::Arc;
+
 use weir_shared::clock::Now;
+use weir_shared::rules::{self, Limit, Rule};
 use weir_shared::settings::{LimitSettings, OnLimit};
 use weir_shared::verdict::{LimitHit, LimitKind, Limits};
 use weir_shared::window::Span;
@@ -28,6 +31,57 @@ pub struct Charging {
     pub max_under_way: Option<u32>,
 }
 
+/// A limit that refuses a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Refused<'a> {
+    /// Which, and when the request would fit.
+    pub exceeded: Exceeded,
+    /// The rule, if it is one of rules.json.
+    pub rule: Option<&'a Arc<Rule>>,
+}
+
+impl From<Exceeded> for Refused<'_> {
+    /// By a limit of the settings.
+    fn from(exceeded: Exceeded) -> Self {
+        Self {
+            exceeded,
+            rule: None,
+        }
+    }
+}
+
+impl<'a> Refused<'a> {
+    const fn by(rule: &'a Arc<Rule>, exceeded: Exceeded) -> Self {
+        Self {
+            exceeded,
+            rule: Some(rule),
+        }
+    }
+}
+
+/// Whether a limit of rules.json bans.
+fn bans(limit: &&Limit) -> bool {
+    limit.on_limit == OnLimit::Ban
+}
+
+/// The windows of a rule without room for one more.
+fn full_quotas<'a>(entry: &Entry, limit: &'a Limit, now: Now) -> impl Iterator<Item = Refused<'a>> {
+    limit.quotas.iter().filter_map(move |quota| {
+        let mut window = entry.rule_window(&limit.rule, quota.span);
+        let fits_in_ms = window.fits_in(quota.span, now.wall_ms, quota.limit, 1);
+        window.add(quota.span, now.wall_ms, 1);
+        let exceeded = Exceeded {
+            limit: LimitHit::Rule(quota.span),
+            value: quota.limit,
+            bans: false,
+            first: false,
+            fits_in_ms,
+        };
+        let over = window.is_over(quota.span, now.wall_ms, quota.limit);
+        over.then(|| Refused::by(&limit.rule, exceeded))
+    })
+}
+
 impl Charging {
     /// Those among the settings.
     pub fn of(limits: &LimitSettings) -> Self {
@@ -41,38 +95,63 @@ impl Charging {
         }
     }
 
-    /// Charges one request; gives the limit that refuses it.
-    pub fn charge(&self, entry: &mut Entry, limits: &Limits, now: Now) -> Option<Exceeded> {
-        if self.on_limit == OnLimit::Ban
-            && let Some(exceeded) = entry.charge_request(limits, now.wall_ms)
-        {
-            return Some(exceeded);
+    /// Charges one request; gives the limit that refuses it. `rules` are those of rules.json that
+    /// it matches, which come after the six.
+    pub fn charge<'a>(
+        &self,
+        entry: &mut Entry,
+        limits: &Limits,
+        rules: rules::Limits<'a>,
+        now: Now,
+    ) -> Option<Refused<'a>> {
+        let mut banned = None;
+        if self.on_limit == OnLimit::Ban {
+            banned = entry.charge_request(limits, now.wall_ms).map(Refused::from);
+            if *self == Self::default() && rules.is_empty() {
+                return banned;
+            }
         }
-        if *self == Self::default() {
-            return None;
+        for Limit { rule, quotas, .. } in rules.iter().filter(bans) {
+            let exceeded = entry.charge_rule(rule, quotas, now.wall_ms);
+            banned = banned.or(exceeded.map(|exceeded| Refused::by(rule, exceeded)));
         }
-        let refused = self.refused(entry, limits, now);
+        if banned.is_some() {
+            return banned;
+        }
+        let refused = self.refused(entry, limits, rules, now);
         if refused.is_none() {
-            self.take(entry, now);
+            self.take(entry, rules, now);
         }
         refused
     }
 
     /// The first of the limits that only refuse which has no room for one more request, with the
     /// time until all of them have.
-    fn refused(&self, entry: &Entry, limits: &Limits, now: Now) -> Option<Exceeded> {
+    fn refused<'a>(
+        &self,
+        entry: &Entry,
+        limits: &Limits,
+        rules: rules::Limits<'a>,
+        now: Now,
+    ) -> Option<Refused<'a>> {
         let windows = match self.on_limit {
             OnLimit::Ban => [None; 6],
             OnLimit::Refuse => LimitKind::ALL.map(|kind| full_window(entry, limits, kind, now)),
         };
-        [self.concurrent(entry), self.second(entry, now)]
-            .into_iter()
-            .chain(windows)
-            .flatten()
-            .reduce(|first, next| Exceeded {
-                fits_in_ms: first.fits_in_ms.zip(next.fits_in_ms).map(|(a, b)| a.max(b)),
-                ..first
-            })
+        let of_client = [self.concurrent(entry), self.second(entry, now)];
+        let of_client = of_client.into_iter().chain(windows).flatten();
+        let of_rules = rules.iter().filter(|limit| !bans(limit));
+        let of_rules = of_rules.flat_map(|limit| full_quotas(entry, limit, now));
+        let all = of_client.map(Refused::from).chain(of_rules);
+        all.reduce(|first, next| {
+            let waits = first.exceeded.fits_in_ms.zip(next.exceeded.fits_in_ms);
+            let fits_in_ms = waits.map(|(wait, other)| wait.max(other));
+            let exceeded = Exceeded {
+                fits_in_ms,
+                ..first.exceeded
+            };
+            Refused { exceeded, ..first }
+        })
     }
 
     fn concurrent(&self, entry: &Entry) -> Option<Exceeded> {
@@ -99,7 +178,7 @@ impl Charging {
     }
 
     /// Counts a request that passes.
-    fn take(&self, entry: &mut Entry, now: Now) {
+    fn take(&self, entry: &mut Entry, rules: rules::Limits<'_>, now: Now) {
         if let Some(size) = self.bucket {
             let bucket = entry.bucket().map_or_else(
                 || Bucket::full(size, now.mono_ns),
@@ -112,6 +191,18 @@ impl Charging {
                 entry.requests.get_mut(span).add(span, now.wall_ms, 1);
             }
         }
+        for limit in rules.iter().filter(|limit| !bans(limit)) {
+            entry.add_to_rule(&limit.rule, &limit.quotas, now.wall_ms);
+        }
+    }
+
+    /// A request passes the ladder. True if it counts as under way, until [`Entry::end_request`].
+    pub fn begin(&self, entry: &mut Entry) -> bool {
+        let counts = self.max_under_way.is_some();
+        if counts {
+            entry.begin_request();
+        }
+        counts
     }
 
     /// Charges the bytes of one request whose answer has ended; gives the limit that bans for them

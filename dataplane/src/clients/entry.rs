@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use weir_shared::clock::Now;
 use weir_shared::lookup::{AsNumber, Country, Lookup, Origin};
+use weir_shared::rules::{Quota, Rule};
 use weir_shared::verdict::{Counts, LimitHit, LimitKind, Limits};
-use weir_shared::window::{PerSpan, Window};
+use weir_shared::window::{PerSpan, RuleSpan, Window};
 
 use super::bucket::{Bucket, BucketSize};
 use super::limits;
@@ -61,12 +63,43 @@ pub struct Further {
     pub bucket: Option<Bucket>,
     /// Requests that passed the ladder and have not ended (RULE-5).
     under_way: u32,
+    /// What rules have counted: at most one for each window of each rule.
+    counts: Vec<RuleCount>,
+}
+
+/// What one window of one rule has counted of a client (RULE-2, RULE-4).
+#[derive(Clone, Copy, Debug)]
+struct RuleCount {
+    /// [`Rule::id`]
+    rule: u32,
+    span: RuleSpan,
+    window: Window,
 }
 
 impl Further {
     /// Whether nothing is kept.
     const fn is_empty(&self) -> bool {
-        self.bucket.is_none() && self.under_way == 0
+        self.bucket.is_none() && self.under_way == 0 && self.counts.is_empty()
+    }
+
+    fn find(&self, rule: &Rule, span: RuleSpan) -> Option<&RuleCount> {
+        let mut counts = self.counts.iter();
+        counts.find(|count| count.rule == rule.id && count.span == span)
+    }
+
+    /// The window of a rule, made where nothing was counted yet.
+    fn window(&mut self, rule: &Rule, span: RuleSpan) -> &mut Window {
+        let of_rule = |count: &RuleCount| count.rule == rule.id && count.span == span;
+        let at = self.counts.iter().position(of_rule).unwrap_or_else(|| {
+            self.counts.push(RuleCount {
+                rule: rule.id,
+                span,
+                window: Window::default(),
+            });
+            self.counts.len() - 1
+        });
+        #[expect(clippy::indexing_slicing, reason = "found there, or just put there")]
+        &mut self.counts[at].window
     }
 }
 
@@ -105,13 +138,17 @@ impl Entry {
         let (span, limit) = limits::charge(&mut self.requests, &limits.requests, wall_ms, 1)?;
         let window = self.requests.get(span);
         let fits_in_ms = window.fits_in(span, wall_ms, limit, 1);
-        Some(self.exceeded(LimitKind::requests(span), limit, fits_in_ms))
+        Some(self.exceeded(
+            LimitHit::Window(LimitKind::requests(span)),
+            limit,
+            fits_in_ms,
+        ))
     }
 
     /// Charges the bytes of one request whose answer has ended (LIMIT-5).
     pub fn charge_bytes(&mut self, limits: &Limits, wall_ms: u64, bytes: u64) -> Option<Exceeded> {
         let (span, limit) = limits::charge(&mut self.bytes, &limits.bytes, wall_ms, bytes)?;
-        Some(self.exceeded(LimitKind::bytes(span), limit, None))
+        Some(self.exceeded(LimitHit::Window(LimitKind::bytes(span)), limit, None))
     }
 
     /// The country and the AS number in the lookup's answer.
@@ -137,6 +174,12 @@ impl Entry {
         self.further.get_or_insert_default()
     }
 
+    /// Whether it has any of it.
+    #[cfg(test)]
+    pub fn has_further(&self) -> bool {
+        self.further.is_some()
+    }
+
     /// A request passed the ladder; [`Entry::end_request`] is its end.
     pub fn begin_request(&mut self) {
         self.further().under_way += 1;
@@ -153,12 +196,51 @@ impl Entry {
         }
     }
 
-    /// Gives back what says nothing any more: a bucket that is full again.
-    pub fn forget_idle(&mut self, size: Option<BucketSize>, mono_ns: u64) {
+    /// Charges a rule that bans one more; gives the shortest of its windows that is over.
+    pub fn charge_rule(&mut self, rule: &Rule, quotas: &[Quota], wall_ms: u64) -> Option<Exceeded> {
+        let mut over = None;
+        for Quota { span, limit } in quotas.iter().copied() {
+            let window = self.further().window(rule, span);
+            window.add(span, wall_ms, 1);
+            if over.is_none() && window.is_over(span, wall_ms, limit) {
+                over = Some((span, limit, window.fits_in(span, wall_ms, limit, 1)));
+            }
+        }
+        let (span, limit, fits_in_ms) = over?;
+        Some(self.exceeded(LimitHit::Rule(span), limit, fits_in_ms))
+    }
+
+    /// Counts one more for a rule that only refuses.
+    pub fn add_to_rule(&mut self, rule: &Rule, quotas: &[Quota], wall_ms: u64) {
+        for quota in quotas {
+            let window = self.further().window(rule, quota.span);
+            window.add(quota.span, wall_ms, 1);
+        }
+    }
+
+    /// What a window of a rule has counted.
+    pub fn rule_window(&self, rule: &Rule, span: RuleSpan) -> Window {
+        let further = self.further.as_ref();
+        let count = further.and_then(|further| further.find(rule, span));
+        count.map_or_else(Window::default, |count| count.window)
+    }
+
+    /// Notes that a ban is to follow; true if nobody was told of it yet.
+    pub const fn is_first_offence(&mut self) -> bool {
+        !std::mem::replace(&mut self.reported, true)
+    }
+
+    /// Gives back what says nothing any more: a bucket that is full again, windows that are past.
+    pub fn forget_idle(&mut self, size: Option<BucketSize>, now: Now) {
         if let Some(further) = &mut self.further {
-            let missing =
-                |bucket: &Bucket| size.is_some_and(|size| !bucket.at(size, mono_ns).is_full(size));
+            let missing = |bucket: &Bucket| {
+                size.is_some_and(|size| !bucket.at(size, now.mono_ns).is_full(size))
+            };
             further.bucket = further.bucket.filter(missing);
+            further.counts.retain_mut(|count| {
+                count.window.roll(count.span, now.wall_ms);
+                count.window.current > 0 || count.window.previous > 0
+            });
             if further.is_empty() {
                 self.further = None;
             }
@@ -245,6 +327,7 @@ impl Entry {
         self.reported = false;
         if let Some(further) = &mut self.further {
             further.bucket = None;
+            further.counts = Vec::new();
             if further.is_empty() {
                 self.further = None;
             }
@@ -258,12 +341,12 @@ impl Entry {
     }
 
     /// Notes an exceeded limit; the first since the last reset or release is to be reported.
-    const fn exceeded(&mut self, kind: LimitKind, value: u64, fits_in_ms: Option<u64>) -> Exceeded {
+    const fn exceeded(&mut self, limit: LimitHit, value: u64, fits_in_ms: Option<u64>) -> Exceeded {
         Exceeded {
-            limit: LimitHit::Window(kind),
+            limit,
             value,
             bans: true,
-            first: !std::mem::replace(&mut self.reported, true),
+            first: self.is_first_offence(),
             fits_in_ms,
         }
     }

@@ -302,7 +302,7 @@ impl ClientTable for Table {
 
     fn forget_idle(&self, now: Now) {
         for mut entry in self.map.iter_mut() {
-            entry.forget_idle(self.charging.bucket, now.mono_ns);
+            entry.forget_idle(self.charging.bucket, now);
         }
     }
 

@@ -1,12 +1,15 @@
-//! What the control plane is told of an exceeded limit (LIMIT-6, BAN-4).
+//! What the control plane is told of an offence: an exceeded limit, a broken rule (LIMIT-6, BAN-4).
+
+use std::sync::Arc;
 
 use http::HeaderValue;
 use http::header::{HOST, USER_AGENT};
 use http::request::Parts;
 use weir_shared::ban::RequestNote;
 use weir_shared::client::Client;
-use weir_shared::event::LimitExceeded;
-use weir_shared::verdict::LimitKind;
+use weir_shared::event::{LimitExceeded, Offence};
+use weir_shared::rules::{Quota, Rule};
+use weir_shared::verdict::LimitHit;
 
 use crate::clients::entry::Exceeded;
 
@@ -14,11 +17,27 @@ use crate::clients::entry::Exceeded;
 /// could otherwise fill memory, and bans.json beyond what a start reads.
 const MAX_NOTE: usize = 256;
 
-/// The report of a limit that a request exceeded at `at_ms`, after the percentage that was applied.
+/// The offence of an exceeded limit, after the percentage that was applied; none where the limit
+/// only refuses.
+pub fn offence(exceeded: &Exceeded, percent: u8, rule: Option<&Arc<Rule>>) -> Option<Offence> {
+    let value = exceeded.value;
+    match (exceeded.limit, rule) {
+        (LimitHit::Window(kind), _) => Some(Offence::Limit {
+            kind,
+            value,
+            percent,
+        }),
+        (LimitHit::Rule(span), Some(rule)) => Some(Offence::Rule {
+            rule: Arc::clone(rule),
+            quota: Some(Quota { span, limit: value }),
+        }),
+        (LimitHit::Rule(_) | LimitHit::Second | LimitHit::Concurrent, _) => None,
+    }
+}
+
+/// The report of an offence at `at_ms`.
 pub fn report(
-    limit: LimitKind,
-    exceeded: &Exceeded,
-    limit_percent: u8,
+    offence: Offence,
     at_ms: u64,
     client: Client,
     head: &Parts,
@@ -27,9 +46,7 @@ pub fn report(
     let text = |value: &HeaderValue| note(&String::from_utf8_lossy(value.as_bytes()));
     LimitExceeded {
         client,
-        limit,
-        limit_value: exceeded.value,
-        limit_percent,
+        offence,
         at_ms,
         request: RequestNote {
             method: Some(note(head.method.as_str())),

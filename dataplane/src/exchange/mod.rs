@@ -17,7 +17,7 @@ use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Body as _;
 use weir_shared::clock::Now;
-use weir_shared::event::Finished;
+use weir_shared::event::{Finished, Offence};
 use weir_shared::lookup::{Lookup, Origin};
 use weir_shared::settings::LogRequests;
 use weir_shared::verdict::{Action, History, LimitHit};
@@ -67,6 +67,8 @@ pub struct Exchange {
     /// The entry in the client's history, where the action does not decide it.
     pub history: Option<History>,
     limit_hit: Option<LimitHit>,
+    /// Of the application's response.
+    application_status: Option<StatusCode>,
     response: ResponseNote,
     /// Body or WebSocket bytes that came from the client, once the connection serves this request
     /// no longer.
@@ -108,6 +110,7 @@ impl Exchange {
             ban_not_possible: false,
             history: None,
             limit_hit: None,
+            application_status: None,
             response: ResponseNote::default(),
             request_bytes: Cell::new(None),
             response_bytes: 0,
@@ -153,46 +156,78 @@ impl Exchange {
         self.decision = worker.decide(&asked, self.decided);
     }
 
-    /// Counts and reports the limit that a refusal names, if it names one.
+    /// Counts and reports the limit or the trap that a refusal names, if it names one.
     pub fn report(&mut self, refusal: &Refusal) {
-        if let Refusal::RateLimited { exceeded, ban } = refusal {
-            self.limit_exceeded(exceeded, ban.is_some());
+        match refusal {
+            Refusal::RateLimited { exceeded, ban } => self.limit_exceeded(exceeded, ban.is_some()),
+            Refusal::Trapped { first: true, ban } => {
+                let rule = self.decision.rule.clone();
+                let offence = rule.map(|rule| Offence::Rule { rule, quota: None });
+                self.offend(offence, ban.is_some());
+            }
+            Refusal::Trapped { first: false, .. }
+            | Refusal::DeniedNet
+            | Refusal::DeniedCountry
+            | Refusal::Banned { .. }
+            | Refusal::BodyTooLarge => {}
         }
     }
 
-    /// Counts an exceeded limit; the first since the client's last reset is reported to the control
-    /// plane, if a ban can follow (LIMIT-6).
+    /// Counts an exceeded limit; the first since the client's last reset is reported.
     fn limit_exceeded(&mut self, exceeded: &Exceeded, can_ban: bool) {
-        let worker = &self.worker;
         self.limit_hit = Some(exceeded.limit);
-        worker.counters.limit_hit(exceeded.limit);
-        if exceeded.first && !(can_ban && self.is_reported(exceeded)) {
-            self.ban_not_possible = true;
-            worker
-                .table
-                .update(self.identity.client, self.decided, Entry::release);
+        self.worker.counters.limit_hit(exceeded.limit);
+        if exceeded.first {
+            let percent = match exceeded.limit {
+                LimitHit::Window(kind) if kind.counts_bytes() => self.decision.bytes_percent,
+                _ => self.decision.limit_percent,
+            };
+            let percent = percent.map_or(100, |applied| applied.percent);
+            let rule = self.decision.rule.as_ref();
+            let offence = limit_break::offence(exceeded, percent, rule);
+            self.offend(offence, can_ban);
         }
     }
 
-    /// Tells the control plane of an exceeded limit; false if it cannot be told.
-    fn is_reported(&self, exceeded: &Exceeded) -> bool {
-        let LimitHit::Window(limit) = exceeded.limit else {
-            return false;
-        };
-        let percent = if limit.counts_bytes() {
-            self.decision.bytes_percent
-        } else {
-            self.decision.limit_percent
-        };
-        self.worker.events.report(limit_break::report(
-            limit,
-            exceeded,
-            percent.map_or(100, |applied| applied.percent),
-            self.decided.wall_ms,
-            self.identity.client,
-            &self.head,
-            &self.request_id,
-        ))
+    /// Reports an offence to the control plane, if a ban can follow (LIMIT-6).
+    fn offend(&mut self, offence: Option<Offence>, can_ban: bool) {
+        let (at_ms, client) = (self.decided.wall_ms, self.identity.client);
+        let (head, request_id) = (&self.head, &self.request_id);
+        let worker = &self.worker;
+        let reported = can_ban
+            && offence.is_some_and(|offence| {
+                let report = limit_break::report(offence, at_ms, client, head, request_id);
+                worker.events.report(report)
+            });
+        if !reported {
+            self.ban_not_possible = true;
+            (worker.table).update(client, self.decided, Entry::release);
+        }
+    }
+
+    /// Charges the jails that count the application's answer (RULE-4), as bytes are charged:
+    /// nothing is cut short.
+    fn charge_jails(&mut self, status: StatusCode, ended: Now) {
+        let (worker, client) = (Rc::clone(&self.worker), self.identity.client);
+        let mut jailed = None;
+        let can_ban = worker.with_snapshot(|snapshot| {
+            for jail in snapshot.rules.jails(status, &ladder::asking(&self.head)) {
+                let exceeded = worker.table.update(client, ended, |entry| {
+                    entry.charge_rule(&jail.rule, &jail.quotas, ended.wall_ms)
+                });
+                if let Some(exceeded) = exceeded {
+                    jailed.get_or_insert((exceeded, Arc::clone(&jail.rule)));
+                }
+            }
+            jailed.is_some() && ladder::can_ban(&worker.rules, snapshot, client)
+        });
+        if let Some((exceeded, rule)) = jailed {
+            let offence = limit_break::offence(&exceeded, 100, Some(&rule));
+            self.decision.rule = Some(rule);
+            if exceeded.first {
+                self.offend(offence, can_ban);
+            }
+        }
     }
 
     /// Adds the `RateLimit` fields of the client (LIMIT-8).
@@ -231,6 +266,7 @@ impl Exchange {
         let first_byte_us = now_ns.saturating_sub(self.started.mono_ns) / 1000;
         self.durations.connect = connect_us;
         self.durations.first_byte = Some(first_byte_us);
+        self.application_status = Some(status);
         self.worker.counters.upstream(waited_ns / 1000);
         self.worker.counters.response(status);
     }
@@ -377,12 +413,22 @@ impl Exchange {
             });
             self.limit_exceeded(&exceeded, can_ban);
         }
+        if let Some(status) = self
+            .application_status
+            .filter(|_| outcome.charged_bytes.is_some())
+        {
+            self.charge_jails(status, ended);
+        }
         origin
     }
 
     /// Counts the request: metrics, origins, and what the anomaly counters are told.
     fn count(&self, outcome: &Outcome, origin: Origin) {
         let worker = &self.worker;
+        let list = self.decision.list.as_ref().map(|hit| &hit.source);
+        for rule in list.into_iter().chain(&self.decision.rule) {
+            rule.hit();
+        }
         let request_bytes = self.request_bytes();
         let total_us = self.durations.total;
         worker

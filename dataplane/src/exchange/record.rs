@@ -126,6 +126,10 @@ impl Ended<'_> {
             enforced: self.outcome.enforced,
             ban: self.decision.ban(),
             limit_hit: self.limit_hit,
+            rule: (self.decision.rule.as_ref())
+                .map(|rule| (batch.keep(Some(&rule.name)), rule.kind)),
+            list: (self.decision.list.as_ref())
+                .map(|hit| (hit.netblock, batch.keep(Some(&hit.source.name)))),
             limit_percent: self.decision.limit_percent,
             bytes_percent: self.decision.bytes_percent,
             country: batch.keep(lookup.and_then(|known| known.country.as_ref())),

@@ -114,7 +114,7 @@ proptest! {
     ) {
         let rules = Rules::of(&settings, Arc::default());
         let table = Table::of(&settings).copy_of(Client::V4(0));
-        let mut snapshot = Snapshot { generation: 0, bans: Arc::default(), can_ban };
+        let mut snapshot = Snapshot { can_ban, ..Snapshot::default() };
         let mut bans = BanIndex::default();
         let mut now = Now { wall_ms: START, mono_ns: 1 };
         for (last, event) in events {
@@ -143,7 +143,9 @@ proptest! {
                     let before = (table.row(client), table.len());
                     let explained = explain(&rules, &snapshot, &table, &question, now);
                     prop_assert_eq!((table.row(client), table.len()), before);
-                    let asked = Asked { path, client, address, content_length: None, may_wait: true };
+                    let no_fields = HeaderMap::new();
+                    let asking = Asking { path, method: &Method::POST, headers: &no_fields };
+                    let asked = Asked { asking, client, address, content_length: None, may_wait: true };
                     let decision = decide(&rules, &snapshot, &table, &asked, now);
                     let Ok(decision) = decision else {
                         prop_assert!(explained.is_none());

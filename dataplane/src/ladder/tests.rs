@@ -4,20 +4,26 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use weir_shared::ban::Cause;
 use weir_shared::lookup::Lookup;
-use weir_shared::settings::{Countries, Percents};
+use weir_shared::rules::{Limit, Matcher, Quota, RuleSet, Traps};
+use weir_shared::settings::{Countries, OnLimit, Percents};
 use weir_shared::snapshot::{BanIndex, BanSpan};
 use weir_shared::table::ClientTable;
-use weir_shared::window::PerSpan;
+use weir_shared::verdict::Limits;
+use weir_shared::window::{PerSpan, RuleSpan};
 
 use super::*;
 use crate::clients::terms::LookupRules;
 
 const START: u64 = 1_795_276_800_000;
 
+fn net_list(kind: RuleKind, netblock: &str) -> NetList {
+    NetList::of(kind, "setting", [netblock.parse().unwrap()])
+}
+
 fn rules() -> Rules {
     Rules {
-        allow_nets: ["10.0.0.0/30".parse().unwrap()].into_iter().collect(),
-        deny_nets: ["10.0.0.0/29".parse().unwrap()].into_iter().collect(),
+        allow_nets: net_list(RuleKind::Allow, "10.0.0.0/30"),
+        deny_nets: net_list(RuleKind::Deny, "10.0.0.0/29"),
         exempt_paths: vec!["/static".to_owned()],
         max_body_size: Some(100),
         ban_policy: Policy::default(),
@@ -39,8 +45,14 @@ fn table() -> Table {
 
 fn asked(path: &str, last: u8, length: Option<u64>) -> Asked<'_> {
     let address = IpAddr::from([10, 0, 0, last]);
+    static NO_FIELDS: std::sync::LazyLock<http::HeaderMap> =
+        std::sync::LazyLock::new(http::HeaderMap::new);
     Asked {
-        path,
+        asking: Asking {
+            path,
+            method: &Method::GET,
+            headers: &NO_FIELDS,
+        },
         client: Client::of(address),
         address,
         content_length: length,
@@ -65,6 +77,7 @@ fn snapshot(bans: &[(u8, u64)], can_ban: bool) -> Snapshot {
         generation: 0,
         bans: Arc::new(index),
         can_ban,
+        rules: Arc::default(),
     }
 }
 
@@ -142,11 +155,49 @@ fn the_break_knows_its_ban() {
     assert_eq!(ban.unwrap().end_ms(), START + 3000);
 }
 
+/// What rules.json says in these tests: 12 and 13 are allowed, all of 12 to 15 denied; `/trap/` is
+/// one; one GET of `/limited` a minute passes, three a minute do not ban.
+fn rule_set() -> RuleSet {
+    let limit = |name: &str, id, limit, on_limit| Limit {
+        rule: Arc::new(Rule::new(RuleKind::Limit, name.to_owned(), id)),
+        matcher: Matcher::new(Some(("/limited", false)), vec![Method::GET], None),
+        quotas: vec![Quota {
+            span: RuleSpan::Minute,
+            limit,
+        }],
+        on_limit,
+    };
+    let mut traps = Traps::default();
+    let trap = Rule::new(RuleKind::Trap, "trap".to_owned(), 3);
+    traps.add(Arc::new(trap), ["/trap/"]);
+    RuleSet::new(
+        net_list(RuleKind::Allow, "10.0.0.12/31"),
+        net_list(RuleKind::Deny, "10.0.0.12/30"),
+        traps,
+        vec![
+            limit("refuse", 1, 1, OnLimit::Refuse),
+            limit("ban", 2, 3, OnLimit::Ban),
+        ],
+        Vec::new(),
+    )
+}
+
 /// The naive twin of the ladder: the specification's table, read line by line, over plain lists.
 struct Twin {
     bans: HashMap<u8, u64>,
     can_ban: bool,
     seen: HashMap<u8, Vec<u64>>,
+    /// Requests that a rule has counted, by client: those that passed, and all.
+    passed: HashMap<u8, Vec<u64>>,
+    limited: HashMap<u8, Vec<u64>>,
+}
+
+/// Whether the estimate is over.
+fn is_over(seen: &[u64], length: u64, limit: u64, now: u64) -> bool {
+    let bucket = now / length;
+    let current = seen.iter().filter(|at| **at / length == bucket).count() as u64;
+    let previous = seen.iter().filter(|at| **at / length + 1 == bucket).count() as u64;
+    current * length + previous * (length - now % length) > limit * length
 }
 
 impl Twin {
@@ -163,10 +214,10 @@ impl Twin {
             return "health";
         }
         let passed = if own { "own" } else { "forward" };
-        if last < 4 {
+        if last < 4 || matches!(last, 12 | 13) {
             return passed;
         }
-        if last < 8 {
+        if last < 8 || matches!(last, 14 | 15) {
             return "denied_net";
         }
         if self
@@ -179,20 +230,34 @@ impl Twin {
         if path == "/static" || path.starts_with("/static/") {
             return passed;
         }
+        let plain = path.replace("//", "/");
+        let inside = |folder: &str| plain == folder || plain.starts_with(&format!("{folder}/"));
+        if inside("/trap") {
+            return "trapped";
+        }
+        let banned = if self.can_ban {
+            "rate_limited, ban"
+        } else {
+            "rate_limited"
+        };
         let seen = self.seen.entry(last).or_default();
         seen.push(now);
-        let over = |length: u64, limit: u64| {
-            let bucket = now / length;
-            let current = seen.iter().filter(|at| **at / length == bucket).count() as u64;
-            let previous = seen.iter().filter(|at| **at / length + 1 == bucket).count() as u64;
-            current * length + previous * (length - now % length) > limit * length
-        };
-        if over(60_000, 3) || over(3_600_000, 8) {
-            return if self.can_ban {
-                "rate_limited, ban"
-            } else {
-                "rate_limited"
-            };
+        let mut over = is_over(seen, 60_000, 3, now) || is_over(seen, 3_600_000, 8, now);
+        if inside("/limited") && get {
+            let limited = self.limited.entry(last).or_default();
+            limited.push(now);
+            over |= is_over(limited, 60_000, 3, now);
+        }
+        if over {
+            return banned;
+        }
+        if inside("/limited") && get {
+            let passed = self.passed.entry(last).or_default();
+            passed.push(now);
+            if is_over(passed, 60_000, 1, now) {
+                passed.pop();
+                return "rate_limited";
+            }
         }
         if length.is_some_and(|length| length > 100) {
             return "body_too_large";
@@ -255,8 +320,8 @@ proptest! {
         };
         let base = Limits { requests: [None, None, Some(7)].into(), bytes: PerSpan::default() };
         let rules = Rules {
-            allow_nets: NetSet::default(),
-            deny_nets: NetSet::default(),
+            allow_nets: NetList::default(),
+            deny_nets: NetList::default(),
             ban_prefixes: PrefixLengths { v4: 32, v6: 64 },
             lookups: Lookups { on: true, for_lists: lists, for_headers: headers, for_limits: limits },
             ..rules()
@@ -267,7 +332,7 @@ proptest! {
             let netblock = Netblock::masked(IpAddr::from([10, 0, 0, last]), 32);
             bans.set(netblock, Some(BanSpan { end_ms: u64::MAX, length_ms: 1, cause: Cause::Admin }));
         }
-        let snapshot = Snapshot { generation: 0, bans: Arc::new(bans), can_ban: true };
+        let snapshot = Snapshot { bans: Arc::new(bans), can_ban: true, ..Snapshot::default() };
         let mut twin = vec![Known::default(); 3];
         // Within one day, so that the counts of the twin are plain sums.
         let mut now = 0u64;
@@ -339,7 +404,7 @@ proptest! {
         bans in prop::collection::hash_map(0u8..24, START..START + 400_000, 0..4),
         can_ban in any::<bool>(),
         requests in prop::collection::vec((
-            prop_oneof![Just("/"), Just("/static"), Just("/static/a"), Just("/staticx"), Just("/_waf/bans"), Just("/_waf/health")],
+            prop_oneof![Just("/"), Just("/trap"), Just("//trap/x"), Just("/trapx"), Just("/limited"), Just("//limited/x"), Just("/static"), Just("/static/a"), Just("/staticx"), Just("/_waf/bans"), Just("/_waf/health")],
             any::<bool>(), 0u8..24, prop::option::of(90u64..110), 0u64..40_000), 1..80),
     ) {
         let table = table();
@@ -350,13 +415,14 @@ proptest! {
             *held = end.max(*held);
         }
         let index: Vec<(u8, u64)> = blocks.iter().map(|(block, end)| (*block, *end)).collect();
-        let snapshot = snapshot(&index, can_ban);
-        let mut twin = Twin { bans: blocks, can_ban, seen: HashMap::new() };
+        let snapshot = Snapshot { rules: Arc::new(rule_set()), ..snapshot(&index, can_ban) };
+        let mut twin = Twin { bans: blocks, can_ban, seen: HashMap::new(), passed: HashMap::new(), limited: HashMap::new() };
         let mut now = 0;
         for (path, get, last, length, step) in requests {
             now += step;
             let method = if get { Method::GET } else { Method::POST };
             let asked = asked(path, last, length);
+            let asked = Asked { asking: Asking { method: &method, ..asked.asking }, ..asked };
             let told = if is_health_check(&method, path) {
                 "health"
             } else {

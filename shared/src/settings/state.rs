@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::kind::{directory, timeout, timeout_or_zero};
+use super::kind::{directory, file, timeout, timeout_or_zero};
 use super::row::{Row, row};
 
 /// The state files.
@@ -11,6 +11,8 @@ use super::row::{Row, row};
 pub struct StateSettings {
     /// `WAF_STATE_DIR`
     pub dir: PathBuf,
+    /// `WAF_RULES_FILE`; none is `rules.json` in the directory
+    pub rules_file: Option<PathBuf>,
     /// `WAF_STATE_WRITE_DELAY`
     pub write_delay: Duration,
     /// `WAF_STATE_COUNTER_INTERVAL`
@@ -28,6 +30,14 @@ pub(super) fn rows() -> Vec<Row<StateSettings>> {
         )
         .unset("`$STATE_DIRECTORY`, else `./state`")
         .essential(),
+        row(
+            "WAF_RULES_FILE",
+            "",
+            file(),
+            |state: &mut StateSettings| &mut state.rules_file,
+            "Lists and rules, read again when they are saved; the file may be absent.",
+        )
+        .unset("`rules.json` in the state directory"),
         row(
             "WAF_STATE_WRITE_DELAY",
             "1s",

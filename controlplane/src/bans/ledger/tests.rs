@@ -2,6 +2,8 @@
 
 use proptest::prelude::*;
 use weir_shared::ban::RequestNote;
+use weir_shared::event::Offence;
+use weir_shared::verdict::LimitKind;
 
 use super::*;
 
@@ -28,9 +30,11 @@ fn client(text: &str) -> Client {
 fn broken(client: Client, limit: LimitKind, at_ms: u64) -> LimitExceeded {
     LimitExceeded {
         client,
-        limit,
-        limit_value: 1000,
-        limit_percent: 100,
+        offence: Offence::Limit {
+            kind: limit,
+            value: 1000,
+            percent: 100,
+        },
         at_ms,
         request: RequestNote::default(),
     }
@@ -134,7 +138,11 @@ fn an_active_ban_stops_automatic_ones_only() {
 fn the_reason_names_the_limit() {
     let mut ledger = ledger(10);
     let bytes = LimitExceeded {
-        limit_value: 10_737_418_240,
+        offence: Offence::Limit {
+            kind: LimitKind::HourBytes,
+            value: 10_737_418_240,
+            percent: 100,
+        },
         ..broken(client("2001:db8::1"), LimitKind::HourBytes, NOW)
     };
     ledger.break_limit(&bytes, NOW);
@@ -399,7 +407,7 @@ fn netblocks() -> Vec<Netblock> {
 struct Twin {
     rules: Rules,
     bans: Vec<Ban>,
-    made: [u64; 4],
+    made: [u64; Cause::ALL.len()],
     dropped: u64,
 }
 
@@ -474,7 +482,10 @@ impl Twin {
             Some((end, length)) if start - end <= 24 * HOUR => length.saturating_mul(3),
             _ => HOUR,
         };
-        let bytes = broken.limit.counts_bytes();
+        let Offence::Limit { kind, value, .. } = broken.offence else {
+            panic!("the twin knows the six limits")
+        };
+        let bytes = kind.counts_bytes();
         self.made[usize::from(bytes)] += 1;
         self.bans.push(Ban {
             netblock,
@@ -490,7 +501,11 @@ impl Twin {
             } else {
                 Cause::RateLimit
             },
-            reason: reason(broken.limit, broken.limit_value),
+            reason: format!(
+                "more than {value} {} per {}",
+                if bytes { "bytes" } else { "requests" },
+                kind.span().name()
+            ),
             lifted: None,
             observed: self.rules.observe,
             notes: None,
@@ -531,7 +546,7 @@ proptest! {
         let (clients, netblocks) = (clients(), netblocks());
         let rules = rules(max_bans, observe);
         let mut ledger = Ledger::new(rules, Vec::new(), NOW).unwrap();
-        let mut twin = Twin { rules, bans: Vec::new(), made: [0; 4], dropped: 0 };
+        let mut twin = Twin { rules, bans: Vec::new(), made: [0; Cause::ALL.len()], dropped: 0 };
         let mut published = ledger.take_index().unwrap();
         let mut now = NOW;
         for op in ops {

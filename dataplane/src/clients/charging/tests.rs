@@ -1,7 +1,16 @@
 use proptest::prelude::*;
-use weir_shared::window::PerSpan;
+use weir_shared::rules::{Asking, Matcher, NetList, Quota, RuleKind, RuleSet, Traps};
+use weir_shared::window::{PerSpan, RuleSpan};
 
 use super::*;
+
+impl Charging {
+    /// Without rules.
+    fn plain(&self, entry: &mut Entry, limits: &Limits, now: Now) -> Option<Exceeded> {
+        let refused = self.charge(entry, limits, rules::Limits::default(), now);
+        refused.map(|refused| refused.exceeded)
+    }
+}
 
 /// The start of a day.
 const START: u64 = 1_795_219_200_000;
@@ -85,7 +94,7 @@ proptest! {
         for (step, bytes) in steps {
             now += step;
             let time = at(now);
-            let found = REFUSE.charge(&mut entry, &limits, time);
+            let found = REFUSE.plain(&mut entry, &limits, time);
             let told = twin.refused(&limits, time.wall_ms);
             prop_assert_eq!(found.map(|exceeded| exceeded.limit.name()), told);
             let Some(exceeded) = found else {
@@ -96,9 +105,9 @@ proptest! {
             prop_assert!(!exceeded.bans && !exceeded.first);
             let wait = exceeded.fits_in_ms.unwrap();
             prop_assert!(wait > 0);
-            let sooner = REFUSE.charge(&mut entry.clone(), &limits, at(now + wait - 1));
+            let sooner = REFUSE.plain(&mut entry.clone(), &limits, at(now + wait - 1));
             prop_assert!(sooner.is_some());
-            prop_assert_eq!(REFUSE.charge(&mut entry.clone(), &limits, at(now + wait)), None);
+            prop_assert_eq!(REFUSE.plain(&mut entry.clone(), &limits, at(now + wait)), None);
         }
     }
 }
@@ -118,7 +127,7 @@ fn a_ban_comes_before_a_refusal() {
     let mut entry = Entry::new(0, START);
     let mut hits = Vec::new();
     for _ in 0..6 {
-        let exceeded = charging.charge(&mut entry, &limits, at(0));
+        let exceeded = charging.plain(&mut entry, &limits, at(0));
         hits.push(exceeded.map(|exceeded| (exceeded.limit.name(), exceeded.first)));
     }
     let [second, minute] = [("second", false), ("minute", true)].map(Some);
@@ -146,24 +155,120 @@ fn what_is_under_way_is_bounded_and_given_back() {
         bytes: PerSpan::default(),
     };
     let mut entry = Entry::new(0, START);
-    assert_eq!(charging.charge(&mut entry, &none, at(0)), None);
+    assert_eq!(charging.plain(&mut entry, &none, at(0)), None);
     entry.begin_request();
-    let refused = charging.charge(&mut entry, &none, at(0)).unwrap();
+    let refused = charging.plain(&mut entry, &none, at(0)).unwrap();
     assert_eq!((refused.limit, refused.value), (LimitHit::Concurrent, 1));
     assert_eq!(refused.fits_in_ms, Some(1000), "of both, the later");
     entry.end_request();
     assert_eq!(entry.under_way(), 0);
-    let refused = charging.charge(&mut entry, &none, at(400)).unwrap();
+    let refused = charging.plain(&mut entry, &none, at(400)).unwrap();
     assert_eq!(
         (refused.limit, refused.fits_in_ms),
         (LimitHit::Second, Some(600))
     );
-    entry.forget_idle(Some(size), at(900).mono_ns);
+    entry.forget_idle(Some(size), at(900));
     assert!(entry.bucket().is_some());
-    entry.forget_idle(Some(size), at(1000).mono_ns);
+    entry.forget_idle(Some(size), at(1000));
     assert!(entry.bucket().is_none());
-    assert_eq!(charging.charge(&mut entry, &none, at(1000)), None);
+    assert_eq!(charging.plain(&mut entry, &none, at(1000)), None);
     // A second end of a client that was dropped meanwhile does no harm.
     entry.end_request();
     assert_eq!(entry.under_way(), 0);
+}
+
+fn quotas(second: u64, minute: u64) -> Vec<Quota> {
+    [(RuleSpan::Second, second), (RuleSpan::Minute, minute)]
+        .map(|(span, limit)| Quota { span, limit })
+        .into()
+}
+
+fn rule_set(limits: &[(&str, OnLimit, Vec<Quota>)]) -> RuleSet {
+    let limits = (1..)
+        .zip(limits)
+        .map(|(id, (name, on_limit, quotas))| Limit {
+            rule: Arc::new(Rule::new(RuleKind::Limit, (*name).to_owned(), id)),
+            matcher: Matcher::default(),
+            quotas: quotas.clone(),
+            on_limit: *on_limit,
+        });
+    let (allow, deny) = (NetList::default(), NetList::default());
+    RuleSet::new(allow, deny, Traps::default(), limits.collect(), Vec::new())
+}
+
+/// All limits of a set: none of them has a matcher.
+fn all(set: &RuleSet) -> rules::Limits<'_> {
+    set.matched(&Asking {
+        path: "/",
+        method: &http::Method::GET,
+        headers: &http::HeaderMap::new(),
+    })
+    .limits
+}
+
+proptest! {
+    /// RULE-2, LIMIT-2: a limit that refuses counts what passes, one that bans counts everything,
+    /// and its ban comes first; with a twin that remembers every request.
+    #[test]
+    fn rule_limits_agree_with_their_naive_twin(
+        refusing in (1u64..4, 1u64..8), banning in (1u64..6, 1u64..12),
+        steps in prop::collection::vec(prop_oneof![0u64..300, 0u64..5_000, 0u64..100_000], 1..60),
+    ) {
+        let set = rule_set(&[
+            ("refuse", OnLimit::Refuse, quotas(refusing.0, refusing.1)),
+            ("ban", OnLimit::Ban, quotas(banning.0, banning.1)),
+        ]);
+        let charging = Charging::default();
+        let none = limits(None, None, None);
+        let mut entry = Entry::new(0, START);
+        let (mut passed, mut counted) = (Twin::default(), Twin::default());
+        let mut now = 0;
+        for step in steps {
+            now += step;
+            let time = at(now);
+            let refused = charging.charge(&mut entry, &none, all(&set), time);
+            counted.passed.push((time.wall_ms, 0));
+            let over = |twin: &Twin, (second, minute): (u64, u64), more: u64| {
+                twin.is_over(1000, second, time.wall_ms, more, |_| 1) || twin.is_over(60_000, minute, time.wall_ms, more, |_| 1)
+            };
+            let told = if over(&counted, banning, 0) {
+                Some("ban")
+            } else if over(&passed, refusing, 1) {
+                Some("refuse")
+            } else {
+                passed.passed.push((time.wall_ms, 0));
+                None
+            };
+            prop_assert_eq!(refused.and_then(|refused| Some(refused.rule?.name.as_str())), told);
+            if let Some(refused) = refused.filter(|refused| !refused.exceeded.bans) {
+                let wait = refused.exceeded.fits_in_ms.unwrap();
+                let alone = rule_set(&[("refuse", OnLimit::Refuse, quotas(refusing.0, refusing.1))]);
+                let at_end = charging.charge(&mut entry.clone(), &none, all(&alone), at(now + wait));
+                prop_assert_eq!(at_end, None);
+                let sooner = charging.charge(&mut entry.clone(), &none, all(&alone), at(now + wait - 1));
+                prop_assert!(sooner.is_some());
+            }
+        }
+    }
+}
+
+/// RULE-2: a client has memory for a rule only while the rule has counted something of it.
+#[test]
+fn counts_are_given_back_when_they_are_past() {
+    let set = rule_set(&[("login", OnLimit::Ban, quotas(9, 9))]);
+    let mut entry = Entry::new(0, START);
+    let none = limits(None, None, None);
+    assert!(!entry.has_further());
+    Charging::default().charge(&mut entry, &none, all(&set), at(0));
+    assert!(entry.has_further());
+    entry.forget_idle(None, at(119_999));
+    assert!(
+        entry.has_further(),
+        "the earlier bucket of the minute still counts"
+    );
+    entry.forget_idle(None, at(120_000));
+    assert!(!entry.has_further());
+    Charging::default().charge(&mut entry, &none, all(&set), at(0));
+    entry.reset(1);
+    assert!(!entry.has_further(), "a ban forgets what was counted");
 }

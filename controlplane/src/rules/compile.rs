@@ -1,0 +1,299 @@
+//! Makes the rules that the data plane reads of rules.json and its lists, at a moment: what has
+//! ended by then has no effect, and when the next entry ends is told (RULE).
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use http::{Method, StatusCode};
+use weir_shared::netblock::Netblock;
+use weir_shared::rules::{
+    Jail, Limit, MAX_NETBLOCKS, Matcher, NetList, Quota, Rule, RuleKind, RuleSet, Traps,
+};
+use weir_shared::settings::OnLimit;
+use weir_shared::units::Time;
+use weir_shared::window::RuleSpan;
+
+use super::document::{self, Member, Quotas, Reader, RulesFile, Which};
+use super::list_file::{self, FILE, ListText, list_path};
+use crate::state::fault::Fault;
+
+/// Names that stay known over edits, so that counts and hits go on.
+type Known = HashMap<(RuleKind, String), Arc<Rule>>;
+
+/// Reads and compiles; keeps which rule is which over edits.
+pub(super) struct Compiler {
+    reader: Reader,
+    path: PathBuf,
+    known: Known,
+    next_id: u32,
+}
+
+/// The files as they were read together.
+#[derive(Default)]
+pub(super) struct Read {
+    file: RulesFile,
+    lists: HashMap<String, ListText>,
+}
+
+/// What was read, compiled for a moment.
+pub(super) struct Compiled {
+    pub(super) read: Read,
+    pub(super) rules: Arc<RuleSet>,
+    /// When the next entry ends, milliseconds since 1970.
+    pub(super) ends_ms: Option<u64>,
+}
+
+impl Compiler {
+    pub(super) fn new(path: &Path) -> Result<Self, String> {
+        Ok(Self {
+            reader: Reader::new()?,
+            path: path.to_owned(),
+            known: Known::new(),
+            next_id: 1,
+        })
+    }
+
+    /// Reads rules.json itself; where it is not there, nothing holds.
+    pub(super) fn read(&self, bytes: Option<&[u8]>) -> Result<RulesFile, Fault> {
+        bytes.map_or_else(|| Ok(RulesFile::default()), |bytes| self.reader.read(bytes))
+    }
+
+    /// The paths of the lists that it names.
+    pub(super) fn list_paths(&self, file: &RulesFile) -> Vec<PathBuf> {
+        let members = file.allow.iter().chain(&file.deny);
+        let names = members.filter_map(|member| member.file.as_deref());
+        names.map(|name| list_path(&self.path, name)).collect()
+    }
+
+    /// Reads the lists that rules.json names.
+    pub(super) fn read_lists(&self, bytes: &[u8], file: RulesFile) -> Result<Read, Fault> {
+        let mut read = Read {
+            file,
+            lists: HashMap::new(),
+        };
+        let mut netblocks = 0;
+        for (list, members) in [("allow", &read.file.allow), ("deny", &read.file.deny)] {
+            for (index, member) in members.iter().enumerate() {
+                let fault = |message: &str| {
+                    let end = if member.file.is_some() { "/file" } else { "" };
+                    document::at(bytes, &format!("/{list}/{index}{end}"), message)
+                };
+                netblocks += match &member.file {
+                    None => 1,
+                    Some(name) => {
+                        let text = self.list(name).map_err(|message| fault(&message))?;
+                        let count = text.netblocks.len();
+                        read.lists.insert(name.clone(), text);
+                        count
+                    }
+                };
+                if netblocks > MAX_NETBLOCKS {
+                    let message =
+                        format!("expected at most {MAX_NETBLOCKS} netblocks in all lists");
+                    return Err(fault(&message));
+                }
+            }
+        }
+        Ok(read)
+    }
+
+    fn list(&self, name: &str) -> Result<ListText, String> {
+        let path = list_path(&self.path, name);
+        let bytes = list_file::bytes(&path)
+            .map_err(|error| format!("the list {} cannot be read: {error}", path.display()))?;
+        let text = list_file::parse(&bytes);
+        if text.netblocks.is_empty() {
+            return Err(format!("the list {} has no netblock", path.display()));
+        }
+        Ok(text)
+    }
+
+    /// The rules that hold at a moment.
+    pub(super) fn compile(&mut self, read: Read, now_ms: u64) -> Compiled {
+        let mut made = Making {
+            known: &self.known,
+            next_id: self.next_id,
+            kept: Known::new(),
+            now_ms,
+            ends_ms: None,
+        };
+        let file = &read.file;
+        let allow = made.list(RuleKind::Allow, &file.allow, &read.lists);
+        let deny = made.list(RuleKind::Deny, &file.deny, &read.lists);
+        let mut traps = Traps::default();
+        for trap in &file.traps {
+            if made.holds(trap.until) {
+                traps.add(made.rule(RuleKind::Trap, &trap.name), &trap.paths);
+            }
+        }
+        let mut limits = Vec::new();
+        for limit in &file.limits {
+            if made.holds(limit.until) {
+                limits.push(Limit {
+                    rule: made.rule(RuleKind::Limit, &limit.name),
+                    matcher: matcher(&limit.which),
+                    quotas: quotas(&limit.quotas),
+                    on_limit: match limit.on_limit {
+                        document::OnLimit::Ban => OnLimit::Ban,
+                        document::OnLimit::Refuse => OnLimit::Refuse,
+                    },
+                });
+            }
+        }
+        let mut jails = Vec::new();
+        for jail in &file.jails {
+            let status = |status: &u16| StatusCode::from_u16(*status).ok();
+            if made.holds(jail.until) {
+                jails.push(Jail {
+                    rule: made.rule(RuleKind::Jail, &jail.name),
+                    matcher: matcher(&jail.which),
+                    statuses: jail.statuses.iter().filter_map(status).collect(),
+                    quotas: quotas(&jail.quotas),
+                });
+            }
+        }
+        let Making {
+            kept,
+            next_id,
+            ends_ms,
+            ..
+        } = made;
+        (self.known, self.next_id) = (kept, next_id);
+        Compiled {
+            rules: Arc::new(RuleSet::new(allow, deny, traps, limits, jails)),
+            read,
+            ends_ms,
+        }
+    }
+}
+
+/// One compilation.
+struct Making<'a> {
+    known: &'a Known,
+    next_id: u32,
+    kept: Known,
+    now_ms: u64,
+    ends_ms: Option<u64>,
+}
+
+impl Making<'_> {
+    /// Whether an entry has not ended; if it will, its end is one to wake at.
+    fn holds(&mut self, until: Option<Time>) -> bool {
+        let Some(Time(until)) = until else {
+            return true;
+        };
+        let holds = until > self.now_ms;
+        if holds {
+            self.ends_ms = Some(self.ends_ms.map_or(until, |end| end.min(until)));
+        }
+        holds
+    }
+
+    /// The rule of this name: the one that was there before, if it was.
+    fn rule(&mut self, kind: RuleKind, name: &str) -> Arc<Rule> {
+        let key = (kind, name.to_owned());
+        if let Some(rule) = self.kept.get(&key).or_else(|| self.known.get(&key)) {
+            let rule = Arc::clone(rule);
+            self.kept.insert(key, Arc::clone(&rule));
+            return rule;
+        }
+        let rule = Arc::new(Rule::new(kind, name.to_owned(), self.next_id));
+        self.next_id = self.next_id.wrapping_add(1);
+        self.kept.insert(key, Arc::clone(&rule));
+        rule
+    }
+
+    fn list(
+        &mut self,
+        kind: RuleKind,
+        members: &[Member],
+        lists: &HashMap<String, ListText>,
+    ) -> NetList {
+        let mut all: Vec<(Netblock, Arc<Rule>)> = Vec::new();
+        for member in members {
+            if !self.holds(member.until) {
+                continue;
+            }
+            if let Some(netblock) = member.netblock {
+                all.push((netblock, self.rule(kind, FILE)));
+            }
+            if let Some((name, text)) = member
+                .file
+                .as_ref()
+                .and_then(|name| lists.get_key_value(name))
+            {
+                let rule = self.rule(kind, name);
+                all.extend(
+                    text.netblocks
+                        .iter()
+                        .map(|netblock| (*netblock, Arc::clone(&rule))),
+                );
+            }
+        }
+        NetList::new(all)
+    }
+}
+
+impl Compiled {
+    /// Says what is in force, and what of the lists could not be read.
+    pub(super) fn log(&self, path: &Path) {
+        let file = &self.read.file;
+        let (allow, deny) = (self.rules.allow.len(), self.rules.deny.len());
+        let trap_paths: usize = file.traps.iter().map(|trap| trap.paths.len()).sum();
+        let (limits, jails) = (file.limits.len(), file.jails.len());
+        if allow + deny + trap_paths + limits + jails > 0 {
+            tracing::info!(
+                file = %path.display(),
+                "rules in force: {allow} netblocks allowed, {deny} denied, {limits} limits, {trap_paths} trap paths, {jails} jails"
+            );
+        }
+        for (name, list) in &self.read.lists {
+            if list.skipped > 0 {
+                tracing::warn!(
+                    file = name,
+                    "{} lines are no netblocks and are skipped, the first of them {:?}",
+                    list.skipped,
+                    list.first_skipped
+                );
+            }
+        }
+        let all = [("allow", &file.allow), ("deny", &file.deny)];
+        for (list, members) in all {
+            let everything = |netblock: &Netblock| netblock.net().prefix_len() == 0;
+            let own = members.iter().filter_map(|member| member.netblock);
+            let named = members.iter().filter_map(|member| member.file.as_ref());
+            let listed = named.filter_map(|name| self.read.lists.get(name));
+            let mut listed = listed.flat_map(|text| text.netblocks.iter().copied());
+            if let Some(netblock) = own
+                .into_iter()
+                .find(everything)
+                .or_else(|| listed.find(everything))
+            {
+                tracing::warn!(file = %path.display(), "{list} has {netblock}, which is every client");
+            }
+        }
+    }
+}
+
+fn matcher(which: &Which) -> Matcher {
+    let path = which.path.as_deref().map(|path| (path, which.exact));
+    // The schema has seen to it that each is a method.
+    let methods = which
+        .methods
+        .iter()
+        .filter_map(|method| Method::from_bytes(method.as_bytes()).ok());
+    Matcher::new(path, methods.collect(), which.host.as_deref())
+}
+
+fn quotas(quotas: &Quotas) -> Vec<Quota> {
+    [
+        (RuleSpan::Second, quotas.per_second),
+        (RuleSpan::Minute, quotas.per_minute),
+        (RuleSpan::Hour, quotas.per_hour),
+        (RuleSpan::Day, quotas.per_day),
+    ]
+    .into_iter()
+    .filter_map(|(span, limit)| limit.map(|limit| Quota { span, limit }))
+    .collect()
+}

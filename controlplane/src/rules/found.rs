@@ -1,0 +1,23 @@
+//! What the thread that looks at the files tells the control loop.
+
+use std::sync::Arc;
+
+use weir_shared::rules::RuleSet;
+
+/// What the thread found.
+pub(crate) enum Found {
+    /// These rules hold.
+    Taken {
+        /// All of them.
+        rules: Arc<RuleSet>,
+        /// For an edit, and not because an entry has ended.
+        is_edit: bool,
+    },
+    /// An edit that does not fit: the last good one stays.
+    Fault {
+        /// Its path.
+        file: String,
+        /// The whole sentence.
+        error: String,
+    },
+}

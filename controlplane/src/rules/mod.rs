@@ -1,0 +1,147 @@
+//! rules.json and its lists: read at the start, watched while the service runs, judged, compiled
+//! and handed to the control loop, which publishes them with the bans (RULE).
+//!
+//! A thread of its own looks at the files; it is the only one that reads them, and nobody writes
+//! them here. `document.rs` says what the file may hold, `list_file.rs` what a list may,
+//! `compile.rs` makes the rules of both, `watch.rs` finds what was saved.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crossbeam_channel::{Receiver, Select, bounded, never};
+use weir_shared::clock::Clock;
+use weir_shared::rules::{Rule, RuleSet};
+use weir_shared::settings::Settings;
+
+mod compile;
+mod document;
+mod found;
+mod list_file;
+mod watch;
+
+use compile::Compiler;
+pub(crate) use found::Found;
+pub(crate) use list_file::FILE;
+use watch::Watching;
+
+/// What the thread found and the loop has not taken yet; the thread waits for room.
+const WAITING: usize = 4;
+
+/// Why the rules cannot be used at the start.
+#[derive(Debug, thiserror::Error)]
+pub enum RulesError {
+    /// The file or a list of it cannot be used.
+    #[error("rules file {} does not fit: {fault}; mend it or move it away", path.display())]
+    DoesNotFit {
+        /// The file.
+        path: PathBuf,
+        /// Where and why.
+        fault: crate::state::fault::Fault,
+    },
+    /// Our own schema, which a test would have found.
+    #[error("the schema of rules.json is wrong: {0}")]
+    Schema(String),
+    /// The system refused the thread.
+    #[error("the thread of the rules cannot be started: {0}")]
+    Thread(std::io::Error),
+}
+
+/// For the metrics.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RulesFacts {
+    /// Edits of rules.json and its lists that are in force.
+    pub(crate) edits_taken: u64,
+    /// Those that were told as faults.
+    pub(crate) edits_bad: u64,
+    /// Every rule and list that is in force.
+    pub(crate) rules: Vec<Arc<Rule>>,
+}
+
+/// The loop's side.
+pub struct LiveRules {
+    current: Arc<RuleSet>,
+    found: Receiver<Found>,
+    edits_taken: u64,
+    edits_bad: u64,
+}
+
+impl Default for LiveRules {
+    /// No rules, and no file.
+    fn default() -> Self {
+        Self {
+            current: Arc::default(),
+            found: never(),
+            edits_taken: 0,
+            edits_bad: 0,
+        }
+    }
+}
+
+impl LiveRules {
+    /// Reads rules.json and its lists, and starts the thread that looks for changes.
+    ///
+    /// # Errors
+    /// [`RulesError`], one sentence an operator can act on.
+    pub fn start(settings: &Settings, clock: Clock) -> Result<Self, RulesError> {
+        let file = settings.state.rules_file.clone();
+        let path = file.unwrap_or_else(|| settings.state.dir.join(FILE));
+        let mut compiler = Compiler::new(&path).map_err(RulesError::Schema)?;
+        let now = clock.now();
+        let (stamps, read) = watch::read(&mut compiler, &path, &[], now.wall_ms);
+        let read = read.map_err(|fault| RulesError::DoesNotFit {
+            path: path.clone(),
+            fault,
+        })?;
+        let current = Arc::clone(&read.rules);
+        read.log(&path);
+        let (found_out, found) = bounded(WAITING);
+        let watching = Watching::new(compiler, path, stamps, read, found_out);
+        weir_shared::threads::spawn("weir-rules", move || watching.run(&clock))
+            .map_err(RulesError::Thread)?;
+        Ok(Self {
+            current,
+            found,
+            edits_taken: 0,
+            edits_bad: 0,
+        })
+    }
+
+    /// The rules that hold.
+    pub fn current(&self) -> Arc<RuleSet> {
+        Arc::clone(&self.current)
+    }
+
+    /// What the loop wakes for.
+    pub(crate) fn select<'a>(&'a self, select: &mut Select<'a>) {
+        select.recv(&self.found);
+    }
+
+    /// What was found since this was last asked; an edit counts once it is asked for.
+    pub(crate) fn next(&mut self) -> Option<Found> {
+        let found = match self.found.try_recv() {
+            Ok(found) => found,
+            Err(crossbeam_channel::TryRecvError::Empty) => return None,
+            // A closed channel is always ready: it would be asked without a pause.
+            Err(crossbeam_channel::TryRecvError::Disconnected) => {
+                self.found = never();
+                return None;
+            }
+        };
+        match &found {
+            Found::Taken { rules, is_edit } => {
+                self.current = Arc::clone(rules);
+                self.edits_taken += u64::from(*is_edit);
+            }
+            Found::Fault { .. } => self.edits_bad += 1,
+        }
+        Some(found)
+    }
+
+    pub(crate) fn facts(&self) -> RulesFacts {
+        RulesFacts {
+            edits_taken: self.edits_taken,
+            edits_bad: self.edits_bad,
+            rules: self.current.rules().cloned().collect(),
+        }
+    }
+}

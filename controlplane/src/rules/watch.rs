@@ -1,0 +1,205 @@
+//! Finds that rules.json or one of its lists was saved, by any editor: the files are few, so they
+//! are looked at a few times a second, which sees a rename, a write in place and a link that was
+//! turned elsewhere alike, on any file system.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::Sender;
+use weir_shared::clock::Clock;
+
+use super::compile::{Compiled, Compiler};
+use super::found::Found;
+use super::list_file;
+use crate::state::fault::Fault;
+
+/// How often the files are looked at.
+const POLL: Duration = Duration::from_millis(200);
+/// How often while something is not settled.
+const TICK: Duration = Duration::from_millis(25);
+/// An edit that fits is taken in after the files have lain still for this long.
+const SETTLE: Duration = Duration::from_millis(120);
+/// One that does not fit may be half of one that does, and a file that is gone may be about to come
+/// back.
+const SETTLE_BAD: Duration = Duration::from_millis(500);
+
+/// What tells one state of a file from the next; none while there is no file.
+type Stamp = Option<(u64, u64, u64, i64, i64, i64, i64)>;
+
+/// The files that are looked at, each as it was: rules.json first, then its lists.
+type Stamps = Vec<(PathBuf, Stamp)>;
+
+fn stamp(path: &Path) -> Stamp {
+    let found = std::fs::metadata(path).ok()?;
+    Some((
+        found.dev(),
+        found.ino(),
+        found.size(),
+        found.mtime(),
+        found.mtime_nsec(),
+        found.ctime(),
+        found.ctime_nsec(),
+    ))
+}
+
+fn stamps<'a>(paths: impl Iterator<Item = &'a PathBuf>) -> Stamps {
+    paths.map(|path| (path.clone(), stamp(path))).collect()
+}
+
+/// Reads rules.json and its lists. The stamps are from before the reading: what changes meanwhile
+/// is seen at the next look. With a fault the lists that were looked at before stay among them.
+pub(super) fn read(
+    compiler: &mut Compiler,
+    path: &Path,
+    before: &[PathBuf],
+    now_ms: u64,
+) -> (Stamps, Result<Compiled, Fault>) {
+    let path = path.to_owned();
+    let mut seen = stamps(std::iter::once(&path));
+    let bytes = match list_file::bytes(&path) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(Fault::unreadable(&error)),
+    };
+    let read = bytes.and_then(|bytes| {
+        let file = compiler.read(bytes.as_deref())?;
+        seen.extend(stamps(compiler.list_paths(&file).iter()));
+        compiler.read_lists(bytes.as_deref().unwrap_or_default(), file)
+    });
+    if read.is_err() {
+        let more = before
+            .iter()
+            .filter(|path| !seen.iter().any(|(held, _)| held == *path));
+        let more = stamps(more);
+        seen.extend(more);
+    }
+    (seen, read.map(|read| compiler.compile(read, now_ms)))
+}
+
+/// The thread's own.
+pub(super) struct Watching {
+    compiler: Compiler,
+    path: PathBuf,
+    /// The state that was read, or tried, last.
+    known: Stamps,
+    /// The latest other state, and since when.
+    changed: Option<(Stamps, Instant)>,
+    /// What is in force.
+    held: Compiled,
+    found: Sender<Found>,
+}
+
+impl Watching {
+    pub(super) fn new(
+        compiler: Compiler,
+        path: PathBuf,
+        known: Stamps,
+        held: Compiled,
+        found: Sender<Found>,
+    ) -> Self {
+        Self {
+            compiler,
+            path,
+            known,
+            changed: None,
+            held,
+            found,
+        }
+    }
+
+    /// Looks for changes for as long as the process lives.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a thread of its own, at the edge"
+    )]
+    pub(super) fn run(mut self, clock: &Clock) {
+        loop {
+            std::thread::sleep(self.pause(clock.now().wall_ms));
+            self.look(Instant::now(), clock.now().wall_ms);
+        }
+    }
+
+    fn pause(&self, now_ms: u64) -> Duration {
+        let pause = if self.changed.is_some() { TICK } else { POLL };
+        let until_end = self.held.ends_ms.map(|end| end.saturating_sub(now_ms));
+        until_end.map_or(pause, |end| pause.min(Duration::from_millis(end)))
+    }
+
+    /// One look at the files and at the clock.
+    fn look(&mut self, now: Instant, now_ms: u64) {
+        let current = stamps(self.known.iter().map(|(path, _)| path));
+        if current == self.known {
+            self.changed = None;
+        } else {
+            self.look_at_change(current, now, now_ms);
+        }
+        if self.held.ends_ms.is_some_and(|end| end <= now_ms) {
+            let read = std::mem::take(&mut self.held.read);
+            self.held = self.compiler.compile(read, now_ms);
+            tracing::info!(file = %self.path.display(), "an entry of the rules has ended");
+            self.tell_rules(false);
+        }
+    }
+
+    fn look_at_change(&mut self, current: Stamps, now: Instant, now_ms: u64) {
+        let since = match &self.changed {
+            Some((seen, since)) if *seen == current => *since,
+            _ => {
+                self.changed = Some((current, now));
+                return;
+            }
+        };
+        let still = now.saturating_duration_since(since);
+        let is_gone = current.first().is_some_and(|(_, stamp)| stamp.is_none());
+        if still < SETTLE || (is_gone && still < SETTLE_BAD) {
+            return;
+        }
+        let before: Vec<PathBuf> = current
+            .iter()
+            .skip(1)
+            .map(|(path, _)| path.clone())
+            .collect();
+        let (known, read) = read(&mut self.compiler, &self.path, &before, now_ms);
+        match read {
+            Ok(held) => {
+                self.held = held;
+                self.known = known;
+                self.changed = None;
+                tracing::info!(file = %self.path.display(), "edit of the rules taken in");
+                self.held.log(&self.path);
+                self.tell_rules(true);
+            }
+            Err(fault) if still >= SETTLE_BAD => {
+                self.known = known;
+                self.changed = None;
+                tracing::error!(
+                    file = %self.path.display(),
+                    line = fault.line,
+                    column = fault.column,
+                    pointer = fault.pointer,
+                    "the edit of the rules is not taken: {fault}; what was held stays in force"
+                );
+                let file = self.path.display().to_string();
+                let error = format!("{file}: {fault}");
+                self.tell(Found::Fault { file, error });
+            }
+            // Somebody may still be writing.
+            Err(_) => {}
+        }
+    }
+
+    fn tell_rules(&self, is_edit: bool) {
+        let rules = Arc::clone(&self.held.rules);
+        self.tell(Found::Taken { rules, is_edit });
+    }
+
+    /// Waits for room; without a control loop the process is about to end.
+    fn tell(&self, found: Found) {
+        let _ = self.found.send(found);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,173 @@
+use std::fs;
+
+use crossbeam_channel::{Receiver, unbounded};
+use weir_shared::rules::RuleKind;
+use weir_shared::units::Time;
+
+use super::*;
+
+struct Place {
+    dir: tempfile::TempDir,
+    watching: Watching,
+    found: Receiver<Found>,
+    /// Where the looks are: they take the time they are given.
+    now: Instant,
+    now_ms: u64,
+}
+
+const START: u64 = 1_795_276_800_000;
+
+impl Place {
+    fn with(file: &str, lists: &[(&str, &str)]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, text) in lists {
+            fs::write(dir.path().join(name), text).unwrap();
+        }
+        let path = dir.path().join("rules.json");
+        fs::write(&path, file).unwrap();
+        let mut compiler = Compiler::new(&path).unwrap();
+        let (stamps, read) = read(&mut compiler, &path, &[], START);
+        let (found_out, found) = unbounded();
+        let held = read.unwrap();
+        let watching = Watching::new(compiler, path, stamps, held, found_out);
+        let now = Instant::now();
+        Self {
+            dir,
+            watching,
+            found,
+            now,
+            now_ms: START,
+        }
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        // As most editors do: a new file in the place of the old one.
+        let new = self.dir.path().join(".new");
+        fs::write(&new, text).unwrap();
+        fs::rename(new, self.dir.path().join(name)).unwrap();
+    }
+
+    /// Looks as the thread does for so long; what was found, in short.
+    fn pass(&mut self, ms: u64) -> Vec<String> {
+        for _ in 0..=ms / 25 {
+            self.watching.look(self.now, self.now_ms);
+            self.now += TICK;
+            self.now_ms += 25;
+        }
+        self.found
+            .try_iter()
+            .map(|found| match found {
+                Found::Taken { rules, .. } => {
+                    format!("{} allowed, {} denied", rules.allow.len(), rules.deny.len())
+                }
+                Found::Fault { error, .. } => error,
+            })
+            .collect()
+    }
+}
+
+const NOTHING: [&str; 0] = [];
+
+/// RULE-1: an edit of the file, and one of a list, is taken in once it lies still; the deletion of
+/// the file takes every rule away.
+#[test]
+fn edits_are_taken_in() {
+    let mut place = Place::with(
+        r#"{"version":1,"deny":[{"file":"drop.txt"}]}"#,
+        &[("drop.txt", "192.0.2.1\n")],
+    );
+    assert_eq!(place.pass(1000), NOTHING);
+    place.write("drop.txt", "192.0.2.1\n192.0.2.2\n");
+    assert_eq!(place.pass(100), NOTHING, "somebody may still be writing");
+    assert_eq!(place.pass(100), ["0 allowed, 2 denied"]);
+    place.write("rules.json", r#"{"version":1,"allow":[{"netblock":"192.0.2.7"}],"deny":[{"file":"other.txt"},{"file":"drop.txt"}]}"#);
+    let fault = place.pass(600);
+    assert!(
+        fault[0].contains("/deny/0/file") && fault[0].contains("other.txt"),
+        "{fault:?}"
+    );
+    // The list that was missing is looked for.
+    place.write("other.txt", "198.51.100.0/24\n");
+    assert_eq!(place.pass(300), ["1 allowed, 3 denied"]);
+    fs::remove_file(place.dir.path().join("rules.json")).unwrap();
+    assert_eq!(place.pass(400), NOTHING, "it may be about to come back");
+    assert_eq!(place.pass(200), ["0 allowed, 0 denied"]);
+}
+
+/// RULE-1: a fault is told once and leaves what is in force; half of a file is none if the other
+/// half follows in time.
+#[test]
+fn a_fault_leaves_what_is_in_force() {
+    let mut place = Place::with(r#"{"version":1,"deny":[{"netblock":"192.0.2.1"}]}"#, &[]);
+    place.write("rules.json", "{\"version\":1,\n\"deny\":[{");
+    assert_eq!(place.pass(400), NOTHING);
+    place.write("rules.json", r#"{"version":1}"#);
+    assert_eq!(place.pass(200), ["0 allowed, 0 denied"]);
+    place.write("rules.json", "{\"version\":1,\n\"deny\":[{");
+    let fault = place.pass(1000);
+    assert!(
+        fault.len() == 1 && fault[0].contains("line 2, column 9"),
+        "{fault:?}"
+    );
+    assert_eq!(place.pass(1000), NOTHING);
+}
+
+/// RULE-1: a list that has no netblock any more, or that is gone, is a fault; the last good one
+/// holds.
+#[test]
+fn a_list_without_a_netblock_is_a_fault() {
+    let file = r#"{"version":1,"deny":[{"file":"drop.txt"}]}"#;
+    let mut place = Place::with(file, &[("drop.txt", "192.0.2.1\n")]);
+    place.write("drop.txt", "<html>404</html>\n");
+    let fault = place.pass(600);
+    assert!(fault[0].contains("has no netblock"), "{fault:?}");
+    fs::remove_file(place.dir.path().join("drop.txt")).unwrap();
+    let fault = place.pass(600);
+    assert!(fault[0].contains("cannot be read"), "{fault:?}");
+    assert_eq!(place.watching.held.rules.deny.len(), 1);
+    place.write("drop.txt", "192.0.2.1\n192.0.2.9\n");
+    assert_eq!(place.pass(200), ["0 allowed, 2 denied"]);
+}
+
+/// RULE-1: an entry that ends has no effect from its time on, and the next end is waited for.
+#[test]
+fn an_entry_ends_at_its_time() {
+    let until = |ms: u64| Time(START + ms).to_string();
+    let file = format!(
+        r#"{{"version":1,"allow":[{{"netblock":"192.0.2.1","until":"{}"}},{{"netblock":"192.0.2.2","until":"{}"}},{{"netblock":"192.0.2.3","until":"2020-01-01T00:00:00Z"}}]}}"#,
+        until(1000),
+        until(2000)
+    );
+    let mut place = Place::with(&file, &[]);
+    assert_eq!(place.watching.held.rules.allow.len(), 2);
+    assert_eq!(place.watching.pause(START + 990), Duration::from_millis(10));
+    assert_eq!(place.pass(950), NOTHING);
+    assert_eq!(place.pass(100), ["1 allowed, 0 denied"]);
+    assert_eq!(place.pass(1500), ["0 allowed, 0 denied"]);
+    assert_eq!(place.watching.held.ends_ms, None);
+}
+
+/// RULE-6: a rule that an edit leaves keeps its hits and its number; a new one has another.
+#[test]
+fn a_rule_outlives_an_edit() {
+    let limit = |name: &str, minute: u32| format!(r#"{{"name":"{name}","per_minute":{minute}}}"#);
+    let file = |limits: &[String]| format!(r#"{{"version":1,"limits":[{}]}}"#, limits.join(","));
+    let mut place = Place::with(&file(&[limit("a", 1), limit("b", 2)]), &[]);
+    let rules = |place: &Place| -> Vec<(String, u32, u64)> {
+        let rules = place.watching.held.rules.rules();
+        rules
+            .map(|rule| (rule.name.clone(), rule.id, rule.hits()))
+            .collect()
+    };
+    for rule in place.watching.held.rules.rules() {
+        assert_eq!(rule.kind, RuleKind::Limit);
+        rule.hit();
+    }
+    let [a, b] = <[_; 2]>::try_from(rules(&place)).unwrap();
+    place.write("rules.json", &file(&[limit("c", 1), limit("b", 7)]));
+    assert_eq!(place.pass(300).len(), 1);
+    let [c, same] = <[_; 2]>::try_from(rules(&place)).unwrap();
+    assert_eq!(same, b);
+    assert_eq!((&*c.0, c.2), ("c", 0));
+    assert!(c.1 != a.1 && c.1 != b.1);
+}

@@ -1,0 +1,77 @@
+//! What every rule has: a name, a kind, and how often it hit.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// `kind` of the log and of `waf_rule_hits_total`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum RuleKind {
+    /// An entry of `limits`.
+    Limit,
+    /// An entry of `traps`.
+    Trap,
+    /// An entry of `jails`.
+    Jail,
+    /// A list of `allow`: rules.json itself, or a file.
+    Allow,
+    /// A list of `deny`.
+    Deny,
+}
+
+impl RuleKind {
+    /// As written in log, bans and metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Limit => "limit",
+            Self::Trap => "trap",
+            Self::Jail => "jail",
+            Self::Allow => "allow",
+            Self::Deny => "deny",
+        }
+    }
+}
+
+/// One rule, or one list. It outlives edits of rules.json that leave its name: what clients have
+/// counted under its `id` stays theirs, and its hits go on.
+#[derive(Debug)]
+pub struct Rule {
+    /// Its name in rules.json; of a list `rules.json`, or the file's name as written there.
+    pub name: String,
+    /// Its kind.
+    pub kind: RuleKind,
+    /// Never given to another rule while the process runs.
+    pub id: u32,
+    /// Requests that it refused, banned or let through; in observe mode those that it would have.
+    hits: AtomicU64,
+}
+
+impl Rule {
+    /// A rule that nobody hit yet.
+    pub const fn new(kind: RuleKind, name: String, id: u32) -> Self {
+        Self {
+            name,
+            kind,
+            id,
+            hits: AtomicU64::new(0),
+        }
+    }
+
+    /// Counts a request. All workers share the number; most requests hit nothing.
+    pub fn hit(&self) {
+        // Relaxed: a number for the metrics, nothing hangs on it.
+        self.hits.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Requests so far.
+    pub fn hits(&self) -> u64 {
+        self.hits.load(Ordering::Relaxed)
+    }
+}
+
+impl PartialEq for Rule {
+    /// Names are unique within a kind.
+    fn eq(&self, other: &Self) -> bool {
+        (self.kind, &self.name) == (other.kind, &other.name)
+    }
+}
+
+impl Eq for Rule {}

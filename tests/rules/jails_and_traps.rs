@@ -1,0 +1,152 @@
+//! Paths that ban who asks for them (RULE-3), and answers that ban where there are too many of them
+//! (RULE-4).
+
+use serde_json::{Value, json};
+
+use super::{ban_of, hits, start, statuses};
+use crate::support::application::Application;
+
+const TRAPS: &str =
+    r#"{"version":1,"traps":[{"name":"scanner","paths":["/.env","/wp-login.php","/.git/"]}]}"#;
+
+/// RULE-3: a trap is never forwarded, however it is written, and bans the netblock. In observe mode
+/// it is forwarded, and the same is told.
+#[test]
+fn a_trap_bans() {
+    for mode in ["enforce", "observe"] {
+        let application = Application::ok();
+        let settings = [
+            ("WAF_MODE", mode),
+            ("WAF_EXEMPT_PATHS", "/static"),
+            ("WAF_RATE_LIMIT_PER_DAY", "1"),
+        ];
+        let (weir, _state) = start(&application, TRAPS, &settings);
+        let paths = [
+            "/.env",
+            "//%2eenv",
+            "/a/../.git",
+            "/.git/config",
+            "/wp-login.php?x=1",
+        ];
+        for (number, path) in paths.iter().enumerate() {
+            let answer = weir.get(path, &format!("203.0.{number}.7"));
+            assert_eq!(
+                answer.status,
+                if mode == "enforce" { 429 } else { 200 },
+                "{path}"
+            );
+            let line = weir.line_of(path.split('?').next().unwrap());
+            assert_eq!(line["action"], "trapped", "{path}");
+            assert_eq!(line["rule"], json!({"name": "scanner", "kind": "trap"}));
+            assert_eq!(line["enforced"], mode == "enforce");
+            assert!(line.get("counts").is_none(), "before the count: {line}");
+        }
+        for path in ["/.envx", "/.github", "/static/../wp-login.phpx"] {
+            // Each client has one request a day: a trap must not have counted.
+            let client = format!("198.51.{}.7", path.len());
+            weir.get(path, &client).expect(200);
+        }
+        weir.get("/static/.env", "192.0.2.1").expect(200);
+        let ban = ban_of(&weir, "trap");
+        assert!(ban["netblock"].as_str().unwrap().ends_with("/24"), "{ban}");
+        assert_eq!(ban["reason"], "a path of the trap scanner");
+        assert_eq!(
+            ban["notes"]["rule"],
+            json!({"name": "scanner", "kind": "trap"})
+        );
+        crate::support::wait_until("every ban", || weir.bans().len() == paths.len());
+        assert_eq!(hits(&weir, "scanner", "trap"), Some(5.0));
+        weir.get("/next", "203.0.0.9");
+        assert_eq!(weir.line_of("/next")["action"], "banned");
+        let forwarded = application.requests().len();
+        assert_eq!(forwarded, if mode == "enforce" { 4 } else { 10 });
+    }
+}
+
+/// RULE-3, BAN-1: traps go up the same escalation as limits: a second ban is three times as long.
+#[test]
+fn a_trap_escalates() {
+    let application = Application::ok();
+    let settings = [("WAF_BAN_FIRST", "100ms"), ("WAF_BAN_RESPONSE", "403")];
+    let (weir, _state) = start(&application, TRAPS, &settings);
+    weir.get("/.env", "203.0.113.7").expect(403);
+    ban_of(&weir, "trap");
+    crate::support::wait_until("the end of the ban", || {
+        weir.get("/a", "203.0.113.7").status == 200
+    });
+    weir.get("/.env", "203.0.113.7").expect(403);
+    crate::support::wait_until("the second ban", || weir.bans().len() == 2);
+    let length = |ban: &Value| {
+        crate::support::weir::ms(&ban["ban_expires"])
+            - crate::support::weir::ms(&ban["ban_started"])
+    };
+    let lengths: Vec<u64> = weir.bans().iter().map(length).collect();
+    assert_eq!(lengths, [100, 300]);
+}
+
+/// RULE-4: too many answers of a status ban; nothing is cut short, and the request that was one too
+/// many has its answer. Paths, and answers with other statuses, do not count.
+#[test]
+fn a_jail_bans() {
+    for mode in ["enforce", "observe"] {
+        let application = statuses();
+        let rules = r#"{"version":1,"jails":[
+            {"name":"not-found","statuses":[404],"per_day":3},
+            {"name":"auth","path":"/login","statuses":[401,403],"per_day":2}]}"#;
+        let (weir, _state) = start(&application, rules, &[("WAF_MODE", mode)]);
+        for number in 0..3 {
+            weir.get(&format!("/{number}/404"), "203.0.113.7")
+                .expect(404);
+        }
+        for path in ["/login/401", "/x/401", "/login/403", "/x/403", "/x/200"] {
+            weir.get(path, "203.0.113.7")
+                .expect(path[path.len() - 3..].parse().unwrap());
+        }
+        assert_eq!(weir.bans(), Vec::<Value>::new());
+        weir.get("/last/404", "203.0.113.7").expect(404);
+        let line = weir.line_of("/last/404");
+        assert_eq!(
+            (&line["action"], &line["status"]),
+            (&json!("passed"), &json!(404))
+        );
+        assert_eq!(line["rule"], json!({"name": "not-found", "kind": "jail"}));
+        let ban = ban_of(&weir, "jail");
+        assert_eq!(
+            ban["reason"],
+            "more than 3 answers that the jail not-found counts per day"
+        );
+        assert_eq!(
+            ban["notes"]["rule"],
+            json!({"name": "not-found", "kind": "jail", "window": "day"})
+        );
+        assert_eq!(ban["observed"], mode == "observe");
+        weir.get("/after", "203.0.113.8")
+            .expect(if mode == "enforce" { 429 } else { 200 });
+        for path in ["/login/401", "/login/x/403", "/y/../login/401"] {
+            weir.get(path, "198.51.100.7");
+        }
+        crate::support::wait_until("the other ban", || weir.bans().len() == 2);
+        assert_eq!(hits(&weir, "not-found", "jail"), Some(1.0));
+        assert_eq!(hits(&weir, "auth", "jail"), Some(1.0));
+    }
+}
+
+/// RULE-4: an answer of ours is none of the application's: refusals and 502 fill no jail.
+#[test]
+fn our_own_answers_fill_no_jail() {
+    let (nobody, _kept) = Application::nobody();
+    let state = crate::support::weir::state_dir();
+    let rules = r#"{"version":1,"jails":[{"name":"all","statuses":[404,429,502],"per_day":1}]}"#;
+    std::fs::write(state.path().join("rules.json"), rules).unwrap();
+    let settings = [("WAF_ON_LIMIT", "refuse"), ("WAF_RATE_LIMIT_PER_DAY", "3")];
+    let weir = crate::support::weir::Weir::start_at(nobody, &state, &settings);
+    for expected in [502, 502, 404, 429, 429] {
+        let path = if expected == 404 {
+            "/_waf/nothing"
+        } else {
+            "/a"
+        };
+        weir.get(path, "203.0.113.7").expect(expected);
+    }
+    assert_eq!(weir.bans(), Vec::<Value>::new());
+}

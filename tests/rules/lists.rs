@@ -1,0 +1,143 @@
+//! Lists of netblocks in rules.json and in files beside it (RULE-1), and what the log says of them
+//! (TELL-2).
+
+use serde_json::json;
+
+use super::{hits, save, start, wait_for_edits};
+use crate::support::application::Application;
+use crate::support::wait_until;
+use crate::support::weir::{EXEMPT, Weir, from_now, state_dir};
+
+/// RULE-1, TELL-2, RULE-6: lists of rules.json and of files join the settings' own; the log names
+/// the netblock and the list, the metrics count. In observe mode nobody is refused.
+#[test]
+fn lists_join_the_settings() {
+    for mode in ["enforce", "observe"] {
+        let application = Application::ok();
+        let state = state_dir();
+        std::fs::write(
+            state.path().join("drop.txt"),
+            "; DROP\n198.51.100.0/24 ; SBL1\n2001:db8:5::/48\nnot one\n",
+        )
+        .unwrap();
+        std::fs::write(
+            state.path().join("rules.json"),
+            r#"{"version":1,
+            "allow":[{"netblock":"203.0.113.7","comment":"the monitor"}],
+            "deny":[{"netblock":"203.0.113.0/24"},{"file":"drop.txt"}]}"#,
+        )
+        .unwrap();
+        let settings = [
+            ("WAF_MODE", mode),
+            ("WAF_DENY_NETS", "198.51.0.0/16"),
+            ("WAF_RATE_LIMIT_PER_HOUR", "1"),
+        ];
+        let weir = Weir::start_at(application.address(), &state, &settings);
+        weir.wait_for_process_log(&["1 lines are no netblocks", "[4]"]);
+        let refused = if mode == "enforce" { 429 } else { 200 };
+        for (client, path, status, action, list) in [
+            (
+                "203.0.113.7",
+                "/allowed",
+                200,
+                "passed",
+                Some(("203.0.113.7/32", "rules.json")),
+            ),
+            (
+                "203.0.113.8",
+                "/denied",
+                refused,
+                "denied_net",
+                Some(("203.0.113.0/24", "rules.json")),
+            ),
+            (
+                "2001:db8:5:6::1",
+                "/file",
+                refused,
+                "denied_net",
+                Some(("2001:db8:5::/48", "drop.txt")),
+            ),
+            (
+                "198.51.101.1",
+                "/setting",
+                refused,
+                "denied_net",
+                Some(("198.51.0.0/16", "WAF_DENY_NETS")),
+            ),
+            (
+                "192.0.2.200",
+                "/admin",
+                200,
+                "passed",
+                Some(("192.0.2.200/32", "WAF_ALLOW_NETS")),
+            ),
+            ("192.0.2.1", "/nobody", 200, "passed", None),
+        ] {
+            weir.get(path, client).expect(status);
+            let line = weir.line_of(path);
+            assert_eq!(line["action"], action, "{path}");
+            assert_eq!(
+                line["enforced"],
+                mode == "enforce" || action == "passed",
+                "{path}"
+            );
+            let expected =
+                list.map(|(netblock, source)| json!({"netblock": netblock, "source": source}));
+            assert_eq!(line.get("list"), expected.as_ref(), "{path}");
+        }
+        // Allowed: no limit counts it.
+        for _ in 0..3 {
+            weir.get("/again", "203.0.113.7").expect(200);
+        }
+        assert_eq!(hits(&weir, "rules.json", "allow"), Some(4.0));
+        assert_eq!(hits(&weir, "rules.json", "deny"), Some(1.0));
+        assert_eq!(hits(&weir, "drop.txt", "deny"), Some(1.0));
+    }
+}
+
+/// RULE-1: a list file is read again when it is saved, for clients that are known as well; entries
+/// end at their time.
+#[test]
+fn lists_change_while_the_service_runs() {
+    let application = Application::ok();
+    let state = state_dir();
+    std::fs::write(state.path().join("drop.txt"), "198.51.100.0/24\n").unwrap();
+    let rules = json!({"version": 1, "deny": [{"file": "drop.txt"}],
+        "allow": [{"netblock": "203.0.113.9", "until": from_now(-60)}]});
+    std::fs::write(state.path().join("rules.json"), rules.to_string()).unwrap();
+    let weir = Weir::start_at(
+        application.address(),
+        &state,
+        &[("WAF_RATE_LIMIT_PER_HOUR", "1"), EXEMPT],
+    );
+    weir.get("/one", "203.0.113.9").expect(200);
+    weir.get("/two", "203.0.113.9").expect(429);
+    weir.get("/exempt/a", "192.0.2.1").expect(200);
+    save(state.path(), "drop.txt", "192.0.2.0/28\n");
+    wait_for_edits(&weir, "taken", 1.0);
+    wait_until("the client is denied", || {
+        weir.get("/exempt/b", "192.0.2.1").status == 429
+    });
+    wait_until("the other is not", || {
+        weir.get("/exempt/c", "198.51.100.1").status == 200
+    });
+    let soon = json!({"version": 1, "deny": [{"netblock": "192.0.2.1", "until": from_now(2)}]});
+    save(state.path(), "rules.json", &soon.to_string());
+    wait_for_edits(&weir, "taken", 2.0);
+    wait_until("the entry ends", || {
+        weir.get("/exempt/d", "192.0.2.1").status == 200
+    });
+    weir.wait_for_process_log(&["an entry of the rules has ended"]);
+}
+
+/// CONN-6: whom rules.json denies has its WebSockets and its connections treated as a banned one;
+/// the health check stays for everybody.
+#[test]
+fn a_denied_client_still_has_the_health_check() {
+    let application = Application::ok();
+    let rules = r#"{"version":1,"deny":[{"netblock":"0.0.0.0/0"}]}"#;
+    let (weir, _state) = start(&application, rules, &[]);
+    weir.wait_for_process_log(&["deny has 0.0.0.0/0, which is every client"]);
+    weir.get("/_waf/health", "203.0.113.7").expect(200);
+    weir.get("/a", "203.0.113.7").expect(429);
+}
