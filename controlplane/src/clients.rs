@@ -46,7 +46,7 @@ impl Document for ClientsFile {
         if seen.insert(entry.row.client) {
             Ok(())
         } else {
-            Err(format!("client {} stands there twice", entry.row.client))
+            Err(format!("duplicate client {}", entry.row.client))
         }
     }
 

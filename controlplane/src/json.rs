@@ -85,7 +85,7 @@ impl<'de> DeserializeSeed<'de> for Twice<'_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
-        let message = format!("\"{}\" stands there twice", self.0);
+        let message = format!("duplicate member \"{}\"", self.0);
         deserializer.deserialize_any(Refuse(&message))
     }
 }
@@ -296,7 +296,7 @@ mod tests {
         let twice = |pointer: &str, name: &str, column| {
             Err((
                 pointer.to_owned(),
-                format!("\"{name}\" stands there twice"),
+                format!("duplicate member \"{name}\""),
                 column,
             ))
         };

@@ -75,7 +75,7 @@ impl FromStr for Expiry {
             return Ok(Self::Permanent);
         }
         text.parse().map(Self::At).map_err(|_| {
-            format!("{text:?} is not an end: RFC 3339 such as 2026-11-21T16:00:00Z, or \"permanent\", is allowed")
+            format!("{text:?} is not an end: expected RFC 3339 such as 2026-11-21T16:00:00Z, or \"permanent\"")
         })
     }
 }

@@ -61,7 +61,7 @@ impl fmt::Display for Client {
 
 /// Neither an address nor an IPv6 /64.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not a client: an IPv4 address, an IPv6 address or an IPv6 /64 is allowed")]
+#[error("{0:?} is not a client: expected an IPv4 address, an IPv6 address or an IPv6 /64")]
 pub struct NotAClient(String);
 
 impl FromStr for Client {

@@ -99,11 +99,11 @@ impl fmt::Display for Netblock {
 pub enum NotANetblock {
     /// The text is neither an address nor a prefix.
     #[error(
-        "{0:?} is not a netblock: an address or a prefix such as 192.0.2.0/24 or 2001:db8::/32 is allowed"
+        "{0:?} is not a netblock: expected an address or a prefix such as 192.0.2.0/24 or 2001:db8::/32"
     )]
     Syntax(String),
     /// The address carries a zone (`fe80::1%eth0`, RFC 4007 §11).
-    #[error("{0:?} carries a zone: an address or a prefix without one is allowed")]
+    #[error("{0:?} carries a zone: expected an address or a prefix without one")]
     Zone(String),
 }
 

@@ -42,7 +42,7 @@ impl FromStr for Time {
             Ok(stamp) => Ok(Self(u64::try_from(stamp.as_millisecond()).unwrap_or(0))),
             Err(_) if is_at_the_end(text) => Ok(LAST),
             Err(_) => Err(format!(
-                "{text:?} is not a time: RFC 3339 such as 2026-11-21T16:00:00Z is allowed"
+                "{text:?} is not a time: expected RFC 3339 such as 2026-11-21T16:00:00Z"
             )),
         }
     }
@@ -122,13 +122,13 @@ pub fn optional_count<'de, D: Deserializer<'de>, N: TryFrom<u64>>(
 }
 
 /// What [`parse_duration`] allows, for error messages.
-pub const DURATION_FORM: &str = "a duration such as 500ms, 90s, 1h30m or 7d is allowed";
+pub const DURATION_FORM: &str = "expected a duration such as 500ms, 90s, 1h30m or 7d";
 
 /// Reads a duration: numbers with `ms`, `s`, `m`, `h` or `d`, one after the other; the unit is
 /// required.
 ///
 /// # Errors
-/// The text that was found instead, without what is allowed; see [`DURATION_FORM`].
+/// The text that was found instead, without what is expected; see [`DURATION_FORM`].
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let wrong = || format!("{text:?} is not a duration");
     let mut rest = text.trim();

@@ -365,7 +365,7 @@ fn every_fault_of_a_body_is_told_with_its_pointer() {
         ),
         (
             whole(r#""client":"203.0.113.7","client":"203.0.113.8""#),
-            vec![("/client", "stands there twice")],
+            vec![("/client", "duplicate member")],
         ),
         (
             whole(r#""client":"203.0.113.7","until":1,"a/b~c":{}"#),

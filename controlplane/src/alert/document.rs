@@ -116,11 +116,11 @@ impl Document for AlertsFile {
         }
         Err(match key {
             AlertsKey::Counter(scope) | AlertsKey::Cooldown(scope) => format!(
-                "the scope {} {} stands there twice",
+                "duplicate scope {} {}",
                 scope.kind(),
                 scope.of().unwrap_or_default()
             ),
-            AlertsKey::Alert(time) => format!("two alerts have the time {time}"),
+            AlertsKey::Alert(time) => format!("duplicate time {time} of an alert"),
         })
     }
 
@@ -444,10 +444,7 @@ mod tests {
         let fault = testing::parse::<AlertsFile>(twice.as_bytes())
             .err()
             .unwrap();
-        assert!(
-            fault.to_string().contains("two alerts have the time"),
-            "{fault}"
-        );
+        assert!(fault.to_string().contains("duplicate time"), "{fault}");
     }
 
     /// STATE: members of an entry that nobody here knows stay with it when memory writes it anew.

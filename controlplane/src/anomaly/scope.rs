@@ -60,13 +60,15 @@ impl Scope {
                 let number = text
                     .strip_prefix("AS")
                     .and_then(|digits| AsNumber::parse_named(digits).ok()?.0)
-                    .ok_or_else(|| format!("{text:?} is not an AS number: AS64496 is allowed"))?;
+                    .ok_or_else(|| {
+                        format!("{text:?} is not an AS number: expected one such as AS64496")
+                    })?;
                 Self::Asn(number.number())
             }
             "total" => Self::Total,
             _ => {
                 return Err(format!(
-                    "{kind:?} is not a scope: client, net, asn, total or watch is allowed"
+                    "{kind:?} is not a scope: expected client, net, asn, total or watch"
                 ));
             }
         })

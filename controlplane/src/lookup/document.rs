@@ -42,7 +42,7 @@ impl Document for LookupsFile {
         if seen.insert(entry.row.client) {
             Ok(())
         } else {
-            Err(format!("client {} stands there twice", entry.row.client))
+            Err(format!("duplicate client {}", entry.row.client))
         }
     }
 
@@ -106,7 +106,7 @@ fn country<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>,
     };
     match text {
         Some(text) if !sound(&text) => Err(serde::de::Error::custom(format!(
-            "{text:?} is not a country: two capital letters such as DE are allowed"
+            "{text:?} is not a country: expected two capital letters such as DE"
         ))),
         text => Ok(text),
     }
@@ -120,7 +120,7 @@ fn as_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String
     match AsNumber::parse_named(&text) {
         Ok((number, None)) if text.starts_with("AS") => Ok(number.map(|number| number.to_string())),
         Ok(_) | Err(_) => Err(serde::de::Error::custom(format!(
-            "{text:?} is not an AS number: AS and its number, such as AS64496, is allowed"
+            "{text:?} is not an AS number: expected AS and its number, such as AS64496"
         ))),
     }
 }
@@ -193,12 +193,12 @@ mod tests {
             (
                 "country",
                 json!("Germany"),
-                "\"Germany\" is not a country: two capital letters such as DE are allowed",
+                "\"Germany\" is not a country: expected two capital letters such as DE",
             ),
             (
                 "asn",
                 json!("Google"),
-                "\"Google\" is not an AS number: AS and its number, such as AS64496, is allowed",
+                "\"Google\" is not an AS number: expected AS and its number, such as AS64496",
             ),
             (
                 "answered",
@@ -208,7 +208,7 @@ mod tests {
             (
                 "client",
                 json!("x"),
-                "\"x\" is not a client: an IPv4 address, an IPv6 address or an IPv6 /64 is allowed",
+                "\"x\" is not a client: expected an IPv4 address, an IPv6 address or an IPv6 /64",
             ),
         ] {
             let mut wrong = entry.clone();

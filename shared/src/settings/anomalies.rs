@@ -125,7 +125,7 @@ fn watch_nets() -> Kind<Vec<WatchNet>> {
                 }
                 let netblock = netblock(block, entry, remarks)?;
                 if watches.iter().any(|held| held.netblock == netblock) {
-                    return Err(format!("has {entry:?}, a netblock that stands there twice"));
+                    return Err(format!("has {entry:?}, a duplicate netblock"));
                 }
                 watches.push(WatchNet {
                     name: name.map_or_else(|| netblock.to_string(), str::to_owned),

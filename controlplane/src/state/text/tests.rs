@@ -292,7 +292,7 @@ fn faults_name_line_column_and_pointer() {
         ),
         (
             "{\"version\":1,\"version\":1,\"bans\":[]}",
-            "line 1, column 24, at \"/version\": \"version\" stands there twice",
+            "line 1, column 24, at \"/version\": duplicate member \"version\"",
         ),
         (
             "{\"version\":1,\"bans\":[\n{\"netblock\":\"203.0.113.0/24\"}]}",
@@ -300,11 +300,11 @@ fn faults_name_line_column_and_pointer() {
         ),
         (
             "{\"version\":1,\"bans\":[{\"netblock\":\"x\",\"ban_expires\":\"permanent\"}]}",
-            "line 1, column 36, at \"/bans/0/netblock\": \"x\" is not a netblock: an address or a prefix such as 192.0.2.0/24 or 2001:db8::/32 is allowed",
+            "line 1, column 36, at \"/bans/0/netblock\": \"x\" is not a netblock: expected an address or a prefix such as 192.0.2.0/24 or 2001:db8::/32",
         ),
         (
             "{\"version\":1,\"bans\":[{\"netblock\":\"::1\",\"ban_expires\":\"soon\"}]}",
-            "line 1, column 59, at \"/bans/0/ban_expires\": \"soon\" is not an end: RFC 3339 such as 2026-11-21T16:00:00Z, or \"permanent\", is allowed",
+            "line 1, column 59, at \"/bans/0/ban_expires\": \"soon\" is not an end: expected RFC 3339 such as 2026-11-21T16:00:00Z, or \"permanent\"",
         ),
         (
             "[]",
@@ -316,7 +316,7 @@ fn faults_name_line_column_and_pointer() {
     let client = r#"{"client":"203.0.113.7","first_seen":"2026-11-21T16:00:00Z","last_seen":"2026-11-21T16:00:00Z"}"#;
     let twice = fault::<Clients>(&format!(r#"{{"version":1,"clients":[{client},{client}]}}"#));
     assert!(
-        twice.contains("at \"/clients/1\": client 203.0.113.7 stands there twice"),
+        twice.contains("at \"/clients/1\": duplicate client 203.0.113.7"),
         "{twice}"
     );
 }
