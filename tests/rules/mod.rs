@@ -14,6 +14,7 @@ mod jails_and_traps;
 mod limits;
 mod limits_without_bans;
 mod lists;
+mod migrating;
 
 /// A service with this rules.json, and the directory that it lies in.
 #[track_caller]
