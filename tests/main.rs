@@ -34,6 +34,7 @@ mod nginx_application;
 mod observe;
 mod prometheus;
 mod refusals;
+mod refused_peer;
 mod rules;
 mod schemas;
 mod settings_start;

@@ -149,6 +149,9 @@ impl Acceptor {
             };
         let clock = Rc::clone(&worker.clock);
         let downstream = Downstream::new(stream, peer, trusted, slot, clock, self.timeouts);
+        if bounded.is_some_and(|peer| peer.is_refused) {
+            downstream.note_refused();
+        }
         self.open.borrow_mut().push(Rc::downgrade(&downstream));
         let worker = Rc::clone(worker);
         tokio::task::spawn_local(connection::serve(worker, downstream));

@@ -1,10 +1,11 @@
 //! Time as one worker sees it.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
 use weir_shared::clock::{Clock, Now};
+use weir_shared::units::http_date;
 
 /// The two clocks of one worker. The monotonic clock is read where a request begins, where the
 /// application's response begins, and where the request ends; deadlines use the latest reading. The
@@ -70,6 +71,22 @@ impl CoarseClock {
     /// Microseconds since `start`, read anew.
     pub fn since_us(&self, start: Now) -> u64 {
         self.now().mono_ns.saturating_sub(start.mono_ns) / 1000
+    }
+}
+
+/// The value of `Date`, made once a second.
+#[derive(Default)]
+pub struct HttpDate(RefCell<(u64, String)>);
+
+impl HttpDate {
+    /// Hands the date of this moment to `read`.
+    pub fn with<R>(&self, wall_ms: u64, read: impl FnOnce(&str) -> R) -> R {
+        let mut held = self.0.borrow_mut();
+        let second = wall_ms / 1000;
+        if held.0 != second {
+            *held = (second, http_date(wall_ms));
+        }
+        read(&held.1)
     }
 }
 

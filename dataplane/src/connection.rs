@@ -17,12 +17,10 @@ use weir_shared::totals::ConnectionError;
 use crate::downstream::socket::Socket;
 use crate::downstream::{Downstream, Ending};
 use crate::forward::tunnel::{self, TunnelSlot};
+use crate::refused_peer::{self, Next};
 use crate::request;
-use crate::worker::Worker;
+use crate::worker::{MAX_HEAD, Worker};
 
-/// Head of a request at most; larger is 431, and so are more than 100 fields: hyper parses up to
-/// that number without an allocation, and with two for any other bound.
-const MAX_HEAD: usize = 32 * 1024;
 /// What hyper holds for one direction of a connection before it waits (CONN-1). It holds a frame
 /// of the other connection besides.
 const MAX_BUFFER: usize = 32 * 1024;
@@ -42,6 +40,14 @@ const PANICKED: &str =
 pub async fn serve(worker: Rc<Worker>, downstream: Rc<Downstream>) {
     let mut early = Bytes::new();
     while !early.is_empty() || is_used_again(&downstream).await {
+        if early.is_empty() && downstream.is_refused() {
+            match refused_peer::serve(&worker, &downstream).await {
+                Next::Idle => continue,
+                Next::Ordinary(read) => early = read,
+                Next::Over => return,
+                Next::Cut(ending) => return Box::pin(cut(&worker, &downstream, ending)).await,
+            }
+        }
         downstream.set_in_use(true);
         // Boxed: an idle connection is not to hold its size.
         let outcome = Box::pin(serve_requests(&worker, &downstream, early)).await;
@@ -84,7 +90,9 @@ enum Outcome {
 /// Why hyper is not to go on with a connection, if it is not.
 fn interruption(downstream: &Downstream) -> Option<Outcome> {
     match downstream.ending() {
-        Ending::No => downstream.rests().then_some(Outcome::Rest),
+        Ending::No => {
+            (downstream.rests() || downstream.is_refused_and_answered()).then_some(Outcome::Rest)
+        }
         Ending::Drain => None,
         cut @ (Ending::HeadTimeout
         | Ending::Idle

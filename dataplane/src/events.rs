@@ -228,7 +228,7 @@ mod tests {
             referer: Text::NONE,
             content_type: Text::NONE,
             content_length: None,
-            headers: batch.keep_headers(std::iter::empty()),
+            headers: batch.keep_headers(std::iter::empty::<(usize, &[u8])>()),
             has_authorization: false,
             has_cookie: false,
             websocket: false,

@@ -8,7 +8,7 @@ use http::HeaderMap;
 use weir_shared::client::Client;
 use weir_shared::spared::Spared;
 
-use crate::identity::nearest_forwarded;
+use crate::identity::{last_address, nearest_forwarded};
 
 /// Notices a forgotten `WAF_TRUSTED_PROXIES`: one untrusted peer that forwards for many clients
 /// (CLIENT-7).
@@ -46,9 +46,18 @@ impl ForgottenProxy {
 
     /// Notes what an untrusted peer forwarded; true where a warning is due.
     pub fn note(&self, peer: IpAddr, headers: &HeaderMap, wall_ms: u64) -> bool {
-        let Some(client) = nearest_forwarded(headers).map(Client::of) else {
-            return false;
-        };
+        nearest_forwarded(headers).is_some_and(|nearest| self.is_due(peer, nearest, wall_ms))
+    }
+
+    /// The same of a line of `X-Forwarded-For`; warns where it is due.
+    pub fn note_line(&self, peer: IpAddr, line: &[u8], wall_ms: u64) {
+        if last_address(line).is_some_and(|nearest| self.is_due(peer, nearest, wall_ms)) {
+            warn(peer);
+        }
+    }
+
+    fn is_due(&self, peer: IpAddr, nearest: IpAddr, wall_ms: u64) -> bool {
+        let client = Client::of(nearest);
         let Ok(mut peers) = self.peers.try_lock() else {
             return false;
         };
@@ -89,6 +98,16 @@ impl ForgottenProxy {
         }
         due
     }
+}
+
+/// Tells the operator.
+pub fn warn(peer: IpAddr) {
+    tracing::warn!(
+        %peer,
+        "this peer forwards for many clients but is not in WAF_TRUSTED_PROXIES: limits and bans \
+         are charged to the peer itself; if it is a load balancer of yours, add it to \
+         WAF_TRUSTED_PROXIES"
+    );
 }
 
 #[cfg(test)]

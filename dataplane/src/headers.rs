@@ -100,8 +100,11 @@ pub fn check_target(method: &Method, uri: &Uri) -> Result<(), BadHead> {
 }
 
 /// A field's value as a number, if it is one.
-pub fn number(value: &HeaderValue) -> Option<u64> {
-    value.to_str().ok()?.trim().parse().ok()
+pub fn number(value: impl AsRef<[u8]>) -> Option<u64> {
+    std::str::from_utf8(value.as_ref().trim_ascii())
+        .ok()?
+        .parse()
+        .ok()
 }
 
 /// Checks that a body, if there is one, is framed in the one way that cannot be read differently.
@@ -148,7 +151,7 @@ pub fn check_host(uri: &Uri, version: Version, headers: &mut HeaderMap) -> Resul
 
 /// Whether the bytes can be a `Host` (RFC 9110 §7.2): empty, or a reg-name or IP-literal with an
 /// optional port.
-fn is_host(host: &[u8]) -> bool {
+pub fn is_host(host: &[u8]) -> bool {
     host.iter()
         .all(|byte| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=:[]".contains(byte))
 }

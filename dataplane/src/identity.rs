@@ -35,6 +35,18 @@ pub struct Identity {
     pub request_id: Option<HeaderValue>,
 }
 
+impl Identity {
+    /// A peer that speaks for itself.
+    pub fn of_peer(peer: IpAddr) -> Self {
+        Self {
+            client: Client::of(peer),
+            address: peer,
+            scheme: "http",
+            request_id: None,
+        }
+    }
+}
+
 /// Identifies the client of a request that came over a connection from `peer`.
 pub fn identify(
     peer: IpAddr,
@@ -44,12 +56,7 @@ pub fn identify(
     headers: &HeaderMap,
 ) -> Identity {
     if !trusted_peer {
-        return Identity {
-            client: Client::of(peer),
-            address: peer,
-            scheme: "http",
-            request_id: None,
-        };
+        return Identity::of_peer(peer);
     }
     let lines = headers.get_all(client_header).into_iter().rev();
     let address = if *client_header == FORWARDED {
@@ -72,7 +79,12 @@ pub fn identify(
 /// The address that the peer itself added to `X-Forwarded-For`: the last entry of the last line.
 pub fn nearest_forwarded(headers: &HeaderMap) -> Option<IpAddr> {
     let line = headers.get_all(X_FORWARDED_FOR).into_iter().next_back()?;
-    address(entries(line).next()?)
+    last_address(line.as_bytes())
+}
+
+/// The last entry of a line of `X-Forwarded-For`.
+pub fn last_address(line: &[u8]) -> Option<IpAddr> {
+    address(line.rsplit(|byte| *byte == b',').next()?)
 }
 
 /// The entries of a line, from right to left.

@@ -282,23 +282,13 @@ pub fn decide(
     let passed = if own { Verdict::Own } else { Verdict::Forward };
 
     // 3. Allow lists skip steps 4 to 11.
-    if let Some(hit) = listed(&rules.allow_nets, &snapshot.rules.allow, asked) {
+    if let Some(hit) = listed(&rules.allow_nets, &snapshot.rules.allow, asked.address) {
         return Ok(by_list(Group::Allow, passed, hit));
     }
-    // 4. Deny lists.
-    if let Some(hit) = listed(&rules.deny_nets, &snapshot.rules.deny, asked) {
-        let refused = Verdict::Refuse(Refusal::DeniedNet);
-        return Ok(by_list(Group::Deny, refused, hit));
-    }
-    // 5. Country lists, where the lookup is already known.
-    let denied_country = Verdict::Refuse(Refusal::DeniedCountry);
-    if rules.lookups.for_lists && is_known_and_denied(table, asked.client) {
-        return Ok(not_counted(Group::Default, denied_country));
-    }
-    // 6. The ban ledger: every active ban that covers the client.
-    if let Some(ban) = snapshot.bans.active(asked.client, now.wall_ms) {
-        let refused = Verdict::Refuse(Refusal::Banned(ban));
-        return Ok(not_counted(Group::Default, refused));
+    // 4 to 6. Who is refused whatever is asked for.
+    let who = (asked.client, asked.address);
+    if let Some(decision) = refused_client(rules, snapshot, table, who, now.wall_ms) {
+        return Ok(decision);
     }
     let exempt = path::is_exempt(asked.asking.path, &rules.exempt_paths);
     if exempt && !rules.lookups.on {
@@ -324,7 +314,7 @@ pub fn decide(
         // 8. Country lists with the fresh answer.
         let terms = entry.terms(&table.rules);
         if rules.lookups.for_lists && terms.is_some_and(|terms| terms.denied) {
-            return decided(not_counted(Group::Default, denied_country));
+            return decided(not_counted(Group::Default, DENIED_COUNTRY));
         }
         // 9. Exempt paths skip what is left but for steps 12 and 13.
         if exempt {
@@ -372,9 +362,9 @@ pub fn decide(
 }
 
 /// The member of a list that covers the client: of the setting, or of rules.json.
-fn listed(setting: &NetList, rules: &NetList, asked: &Asked<'_>) -> Option<ListHit> {
-    let of_setting = setting.find(asked.address);
-    of_setting.or_else(|| rules.find(asked.address))
+fn listed(setting: &NetList, rules: &NetList, address: IpAddr) -> Option<ListHit> {
+    let of_setting = setting.find(address);
+    of_setting.or_else(|| rules.find(address))
 }
 
 /// Whether a ban of the client's netblock can follow: there is room for one (BAN-5), and it would
@@ -384,23 +374,47 @@ pub fn can_ban(rules: &Rules, snapshot: &Snapshot, client: Client) -> bool {
     snapshot.can_ban && rules.spared.covered_by(netblock).is_none()
 }
 
-/// Whether every request of a client is refused, whatever it asks for: by a list or a ban (steps 3
-/// to 6).
-pub fn refuses(
+/// Steps 4 to 6: the decision on a client who is not on an allow list, where it does not depend on
+/// what is asked for.
+fn refused_client(
     rules: &Rules,
     snapshot: &Snapshot,
     table: &Table,
     (client, address): (Client, IpAddr),
     now_ms: u64,
-) -> bool {
-    let rules_file = &snapshot.rules;
-    !rules.allow_nets.contains(address)
-        && !rules_file.allow.contains(address)
-        && (rules.deny_nets.contains(address)
-            || rules_file.deny.contains(address)
-            || (rules.lookups.for_lists && is_known_and_denied(table, client))
-            || snapshot.bans.active_until(client, now_ms).is_some())
+) -> Option<Decision> {
+    // 4. Deny lists.
+    if let Some(hit) = listed(&rules.deny_nets, &snapshot.rules.deny, address) {
+        let refused = Verdict::Refuse(Refusal::DeniedNet);
+        return Some(by_list(Group::Deny, refused, hit));
+    }
+    // 5. Country lists, where the lookup is already known.
+    if rules.lookups.for_lists && is_known_and_denied(table, client) {
+        return Some(not_counted(Group::Default, DENIED_COUNTRY));
+    }
+    // 6. The ban ledger: every active ban that covers the client.
+    let ban = snapshot.bans.active(client, now_ms)?;
+    let refused = Verdict::Refuse(Refusal::Banned(ban));
+    Some(not_counted(Group::Default, refused))
 }
+
+/// The decision on every request of a client who is refused whatever is asked for: by a list or a
+/// ban (steps 3 to 6).
+pub fn refuses(
+    rules: &Rules,
+    snapshot: &Snapshot,
+    table: &Table,
+    who: (Client, IpAddr),
+    now_ms: u64,
+) -> Option<Decision> {
+    let (_, address) = who;
+    if rules.allow_nets.contains(address) || snapshot.rules.allow.contains(address) {
+        return None;
+    }
+    refused_client(rules, snapshot, table, who, now_ms)
+}
+
+const DENIED_COUNTRY: Verdict = Verdict::Refuse(Refusal::DeniedCountry);
 
 fn is_known_and_denied(table: &Table, client: Client) -> bool {
     table

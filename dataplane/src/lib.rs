@@ -10,6 +10,7 @@
 //! - `plane`: the threads are started, stopped and joined. `bind`: their listeners.
 //! - `accept`: one worker's loop: it accepts, ticks and drains. `connection_limits`: how many.
 //! - `connection`: one client connection, its time-outs and its end.
+//! - `refused_peer`: the same for a peer that is refused whatever it asks for.
 //! - `request`: one request, top to bottom. `identity` and `forgotten_proxy`: who the client is.
 //! - `refuse`, `own`, `forward`: the three ways in which a request is answered.
 //! - `exchange`: one request until it is charged, counted and logged. `outcome`: the pure part.
@@ -55,6 +56,7 @@ mod plane;
 mod problem;
 mod rate_limit;
 mod refuse;
+mod refused_peer;
 mod request;
 mod request_id;
 mod trailers;

@@ -1,13 +1,11 @@
 //! Whether an answer is to be a page for people or a document for programs (RFC 9110 §12.5.1).
 
-use http::HeaderValue;
-
 /// Whether the lines of `Accept` prefer HTML to JSON. Where both are wanted alike, the one that is
 /// named more exactly is preferred, as browsers of all ages name HTML; and JSON where nothing says
 /// otherwise.
-pub fn prefers_html<'a>(lines: impl Iterator<Item = &'a HeaderValue>) -> bool {
+pub fn prefers_html<'a>(lines: impl Iterator<Item = &'a [u8]>) -> bool {
     let (mut html, mut problem, mut json) = <(Weight, Weight, Weight)>::default();
-    let ranges = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
+    let ranges = lines.flat_map(|line| line.split(|byte| *byte == b','));
     for range in ranges {
         let mut parts = range.split(|byte| *byte == b';').map(<[u8]>::trim_ascii);
         let Some((main, sub)) = parts.next().and_then(split_slash) else {
@@ -96,12 +94,8 @@ fn quality<'a>(mut parameters: impl Iterator<Item = &'a [u8]>) -> Option<u16> {
 mod tests {
     use super::*;
 
-    fn prefers(lines: &[&'static str]) -> bool {
-        let lines: Vec<_> = lines
-            .iter()
-            .map(|line| HeaderValue::from_static(line))
-            .collect();
-        prefers_html(lines.iter())
+    fn prefers(lines: &[&str]) -> bool {
+        prefers_html(lines.iter().map(|line| line.as_bytes()))
     }
 
     /// TELL-1: browsers get a page, programs a document.

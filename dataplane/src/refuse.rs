@@ -10,8 +10,12 @@ use weir_shared::settings::{BanResponse, RateLimitHeaders};
 use weir_shared::units::{in_words, retry_after_seconds};
 use weir_shared::verdict::Action;
 
+use crate::downstream::Downstream;
 use crate::downstream::discard::discard_body;
 use crate::exchange::Exchange;
+use crate::exchange::record::LoggedHead;
+use crate::exchange::refused::Refused;
+use crate::identity::X_REQUEST_ID;
 use crate::ladder::Refusal;
 use crate::negotiation::prefers_html;
 use crate::problem;
@@ -44,11 +48,12 @@ pub async fn refuse(
         status,
         retry_seconds: retry_ms.map(retry_after_seconds),
         waits: refusal.waits(),
-        is_page: wants_page(&exchange.head.headers),
+        is_page: wants_page(&exchange.head),
     };
-    let mut response = text.response(worker, &exchange.request_id);
+    let said = text.say(worker, &exchange.request_id);
+    let mut response = said.into_response(&exchange.request_id);
     exchange.downstream.shorten_idle();
-    if refusal.is_of_the_client() && exchange.downstream.slot.gives_way_to_ban() {
+    if refusal.is_of_the_client() && gives_way(&exchange.downstream) {
         problem::close(&mut response);
     }
     let of_limits = matches!(refusal, Refusal::RateLimited { .. } | Refusal::BodyTooLarge);
@@ -58,12 +63,123 @@ pub async fn refuse(
     Ok(exchange.respond(response, refusal.action(), left_unread))
 }
 
-/// Whether a refusal is a page for people (TELL-1).
-fn wants_page(headers: &HeaderMap) -> bool {
-    headers.contains_key(ACCEPT) && prefers_html(headers.get_all(ACCEPT).iter())
+/// Refuses a client whatever is asked for, in enforce mode, where no body comes with it.
+///
+/// # Errors
+/// [`Dropped`] where `WAF_BAN_RESPONSE` or `WAF_DENY_RESPONSE` says so.
+pub fn refuse_client<H: LoggedHead>(
+    refused: &Refused<'_, H>,
+    refusal: &Refusal,
+) -> Result<Said, Dropped> {
+    let worker = refused.worker;
+    let (answer, retry_ms) = answer_to_client(worker, refusal, refused.started.wall_ms);
+    let BanResponse::Status(status) = answer else {
+        refused.finish(refusal.action(), None, 0);
+        return Err(Dropped);
+    };
+    let text = Text {
+        status,
+        retry_seconds: retry_ms.map(retry_after_seconds),
+        waits: refusal.waits(),
+        is_page: wants_page(refused.head),
+    };
+    let mut said = text.say(worker, &refused.request_id);
+    refused.downstream.shorten_idle();
+    said.closes = gives_way(refused.downstream);
+    // The body of an answer to HEAD is not sent.
+    let is_head = refused.head.method() == "HEAD";
+    let bytes = if is_head { 0 } else { said.body.len() as u64 };
+    let content_type = said.content_type.clone();
+    refused.finish(refusal.action(), Some((status, content_type)), bytes);
+    Ok(said)
 }
 
-/// What a refusal says.
+/// Whether a refused client's connection is to close behind its answer (CONN-3). Its next request,
+/// if there is one, is expected to be refused too.
+fn gives_way(downstream: &Downstream) -> bool {
+    downstream.note_refused();
+    downstream.slot.gives_way_to_ban()
+}
+
+/// Whether a refusal is a page for people (TELL-1).
+fn wants_page(head: &impl LoggedHead) -> bool {
+    prefers_html(head.values(&ACCEPT))
+}
+
+/// A refusal in words, in no form of HTTP yet.
+pub struct Said {
+    /// Its status.
+    pub status: StatusCode,
+    /// Of its body.
+    pub content_type: HeaderValue,
+    /// `Retry-After`
+    pub retry_seconds: Option<u64>,
+    /// The document or the page.
+    pub body: Vec<u8>,
+    /// Whether the connection closes behind it.
+    pub closes: bool,
+}
+
+impl Said {
+    /// As hyper writes it.
+    pub fn into_response(self, request_id: &HeaderValue) -> Response<Full<Bytes>> {
+        let mut response = Response::new(Full::new(Bytes::from(self.body)));
+        *response.status_mut() = self.status;
+        let mut headers = HeaderMap::with_capacity(8);
+        headers.append(CONTENT_TYPE, self.content_type);
+        headers.append(CACHE_CONTROL, problem::NO_STORE);
+        headers.append(X_REQUEST_ID, request_id.clone());
+        if let Some(seconds) = self.retry_seconds {
+            headers.append(RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        *response.headers_mut() = headers;
+        if self.closes {
+            problem::close(&mut response);
+        }
+        response
+    }
+}
+
+impl Said {
+    /// Its head as hyper would write it, with what hyper adds. `closes` is said for the client's
+    /// wish too.
+    pub fn write(&self, request_id: &HeaderValue, date: &str, closes: bool, out: &mut Vec<u8>) {
+        let reason = self.status.canonical_reason().unwrap_or("<none>");
+        let length = itoa(self.body.len() as u64);
+        let retry = self.retry_seconds.map(itoa);
+        let (retry_name, retry) = match &retry {
+            Some(seconds) => ("\r\nretry-after: ", seconds.as_str()),
+            None => ("", ""),
+        };
+        let close = if closes { "\r\nconnection: close" } else { "" };
+        for piece in [
+            b"HTTP/1.1 ".as_slice(),
+            self.status.as_str().as_bytes(),
+            b" ",
+            reason.as_bytes(),
+            b"\r\ncontent-type: ",
+            self.content_type.as_bytes(),
+            b"\r\ncache-control: no-store\r\nx-request-id: ",
+            request_id.as_bytes(),
+            retry_name.as_bytes(),
+            retry.as_bytes(),
+            close.as_bytes(),
+            b"\r\ncontent-length: ",
+            length.as_bytes(),
+            b"\r\ndate: ",
+            date.as_bytes(),
+            b"\r\n\r\n",
+        ] {
+            out.extend_from_slice(piece);
+        }
+    }
+}
+
+fn itoa(number: u64) -> String {
+    number.to_string()
+}
+
+/// What a refusal is to say.
 struct Text {
     status: StatusCode,
     /// When a retry makes sense, if that is known.
@@ -75,7 +191,7 @@ struct Text {
 }
 
 impl Text {
-    fn response(&self, worker: &Worker, request_id: &HeaderValue) -> Response<Full<Bytes>> {
+    fn say(&self, worker: &Worker, request_id: &HeaderValue) -> Said {
         let (content_type, body) = if self.is_page {
             let id = request_id.to_str().unwrap_or_default();
             let page = worker.refusal_page.load();
@@ -86,24 +202,24 @@ impl Text {
             let document = problem::document(self.status, detail.as_deref(), Some(request_id));
             (problem::PROBLEM_JSON, document)
         };
-        let mut response = Response::new(Full::new(Bytes::from(body)));
-        *response.status_mut() = self.status;
-        let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, content_type);
-        headers.insert(CACHE_CONTROL, problem::NO_STORE);
-        if let Some(seconds) = self.retry_seconds {
-            headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+        Said {
+            status: self.status,
+            content_type,
+            retry_seconds: self.retry_seconds,
+            body,
+            closes: false,
         }
-        response
     }
 
     /// One neutral sentence: what the status says already, and how long to wait.
     fn detail(&self) -> String {
         let reason = self.status.canonical_reason().unwrap_or("Refused");
         let mut detail = String::with_capacity(64);
-        let mut characters = reason.chars();
-        detail.extend(characters.next());
-        detail.extend(characters.map(|character| character.to_ascii_lowercase()));
+        detail.push_str(reason);
+        // All but the first letter of a reason is made small.
+        if let Some(rest) = detail.get_mut(1..) {
+            rest.make_ascii_lowercase();
+        }
         detail.push('.');
         if let Some(seconds) = self.retry_seconds {
             detail.push_str(" Try again in ");
@@ -116,21 +232,25 @@ impl Text {
 
 /// The status of a refusal, and the milliseconds after which a retry makes sense.
 fn answer(exchange: &Exchange, refusal: &Refusal) -> (BanResponse, Option<u64>) {
-    let ban_response = exchange.worker.ban_response;
-    let now_ms = exchange.decided.wall_ms;
+    let (worker, now_ms) = (&exchange.worker, exchange.decided.wall_ms);
     match refusal {
-        Refusal::DeniedNet | Refusal::DeniedCountry | Refusal::Trapped { .. } => {
-            (exchange.worker.deny_response, None)
-        }
-        Refusal::Banned(ban) => (ban_response, ban.expires.remaining_ms(now_ms)),
         Refusal::RateLimited {
             ban: Some(expiry), ..
-        } if !exchange.ban_not_possible => (ban_response, expiry.remaining_ms(now_ms)),
+        } if !exchange.ban_not_possible => (worker.ban_response, expiry.remaining_ms(now_ms)),
         Refusal::RateLimited { exceeded, .. } => (
             BanResponse::Status(StatusCode::TOO_MANY_REQUESTS),
             exceeded.fits_in_ms,
         ),
         Refusal::BodyTooLarge => (BanResponse::Status(StatusCode::PAYLOAD_TOO_LARGE), None),
+        of_client => answer_to_client(worker, of_client, now_ms),
+    }
+}
+
+/// The same for what is refused whatever is asked for.
+fn answer_to_client(worker: &Worker, refusal: &Refusal, now_ms: u64) -> (BanResponse, Option<u64>) {
+    match refusal {
+        Refusal::Banned(ban) => (worker.ban_response, ban.expires.remaining_ms(now_ms)),
+        _ => (worker.deny_response, None),
     }
 }
 

@@ -16,14 +16,15 @@ use weir_shared::totals::ConnectionError;
 
 use crate::downstream::Downstream;
 use crate::exchange::Exchange;
+use crate::exchange::refused::Refused;
 use crate::forward::forward;
 use crate::forward::response_body::ResponseBody;
 use crate::forward::tunnel::TunnelSlot;
 use crate::identity::{X_FORWARDED_FOR, X_REQUEST_ID, identify, request_id};
 use crate::ladder::{Asked, Refusal, Verdict, is_health_check};
-use crate::refuse::{Dropped, method_not_allowed, refuse};
+use crate::refuse::{Dropped, method_not_allowed, refuse, refuse_client};
 use crate::worker::Worker;
-use crate::{headers, own, problem};
+use crate::{forgotten_proxy, headers, own, problem};
 
 /// Answers one request.
 ///
@@ -40,7 +41,7 @@ pub fn serve<'a>(
     async move {
         let (mut exchange, body) = match received {
             Received::Exchange(exchange, body) => (exchange, body),
-            Received::Answered(response) => return Ok(response.map(ResponseBody::Own)),
+            Received::Answered(answer) => return answer.map(|own| own.map(ResponseBody::Own)),
         };
         let response = loop {
             match next_step(&mut exchange) {
@@ -59,8 +60,8 @@ pub fn serve<'a>(
 enum Received {
     /// The ladder has decided.
     Exchange(Box<Exchange>, Incoming),
-    /// It is answered already.
-    Answered(Response<Full<Bytes>>),
+    /// It is answered already, or closed unanswered.
+    Answered(Result<Response<Full<Bytes>>, Dropped>),
 }
 
 /// Checks the head, identifies the client and asks the ladder; or answers what is no exchange: a
@@ -85,10 +86,10 @@ fn receive(
         downstream.upload.set_unread(!body.is_end_stream());
         let mut response = problem::bad_request();
         problem::close(&mut response);
-        return Received::Answered(response);
+        return Received::Answered(Ok(response));
     }
     if is_health_check(&head.method, head.uri.path()) {
-        return Received::Answered(health(worker, downstream, &head.headers));
+        return Received::Answered(Ok(health(worker, downstream, &head.headers)));
     }
 
     let identity = identify(
@@ -101,6 +102,27 @@ fn receive(
     warn_of_forgotten_proxy(worker, downstream, &head.headers, now);
     let decision = worker.decide(&Asked::of(&head, &identity, true), now);
     let websocket = headers::asks_for_websocket(&head.method, head.version, &head.headers);
+    if let Verdict::Refuse(refusal) = decision.verdict
+        && refusal.is_of_the_client()
+        && !worker.accounting.observe
+        && body.is_end_stream()
+    {
+        // The most frequent refusal: it is answered before anything is built for an answer.
+        let refused = Refused {
+            worker,
+            downstream,
+            request_id: worker
+                .request_ids
+                .given_or_next(identity.request_id.as_ref()),
+            head: &head,
+            identity: &identity,
+            decision,
+            started: now,
+            websocket,
+        };
+        let said = refuse_client(&refused, &refusal);
+        return Received::Answered(said.map(|said| said.into_response(&refused.request_id)));
+    }
     let exchange = Exchange::new(worker, downstream, head, identity, decision, now, websocket);
     Received::Exchange(exchange, body)
 }
@@ -109,7 +131,7 @@ fn receive(
 fn health(worker: &Worker, downstream: &Downstream, headers: &HeaderMap) -> Response<Full<Bytes>> {
     let mut response = problem::health(worker.is_draining());
     let given = downstream.trusted.then(|| request_id(headers)).flatten();
-    let id = given.unwrap_or_else(|| worker.request_ids.next());
+    let id = worker.request_ids.given_or_next(given.as_ref());
     response.headers_mut().insert(X_REQUEST_ID, id);
     downstream.shorten_idle();
     downstream.end_request();
@@ -172,11 +194,6 @@ fn warn_of_forgotten_proxy(
         && headers.contains_key(X_FORWARDED_FOR)
         && worker.forgotten_proxy.note(peer, headers, now.wall_ms)
     {
-        tracing::warn!(
-            %peer,
-            "this peer forwards for many clients but is not in WAF_TRUSTED_PROXIES: limits and bans \
-             are charged to the peer itself; if it is a load balancer of yours, add it to \
-             WAF_TRUSTED_PROXIES"
-        );
+        forgotten_proxy::warn(peer);
     }
 }

@@ -22,6 +22,11 @@ impl RequestIds {
         }
     }
 
+    /// The id that a trusted proxy gave, or the next one.
+    pub fn given_or_next(&self, given: Option<&HeaderValue>) -> HeaderValue {
+        given.cloned().unwrap_or_else(|| self.next())
+    }
+
     /// The next id.
     pub fn next(&self) -> HeaderValue {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";

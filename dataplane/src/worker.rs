@@ -24,12 +24,12 @@ use weir_shared::spared::Spared;
 use weir_shared::table::ClientTable;
 
 use crate::clients::table::Table;
-use crate::clock::CoarseClock;
+use crate::clock::{CoarseClock, HttpDate};
 use crate::counters::{Counters, WorkerCounters};
 use crate::events::{Events, Records};
 use crate::forgotten_proxy::ForgottenProxy;
 use crate::headers::ClientField;
-use crate::ladder::{self, Asked, Decision, Rules, Verdict};
+use crate::ladder::{self, Asked, Decision, Refusal, Rules, Verdict};
 use crate::outcome::Accounting;
 use crate::request_id::RequestIds;
 use crate::upstream::pool::Pool;
@@ -72,6 +72,9 @@ pub enum Stop {
     /// Everything ends now.
     Abort,
 }
+
+/// Head of a request at most; larger is 431.
+pub const MAX_HEAD: usize = 32 * 1024;
 
 /// Everything a request of this thread needs.
 pub struct Worker {
@@ -117,6 +120,10 @@ pub struct Worker {
     pub forgotten_proxy: Arc<ForgottenProxy>,
     /// Request ids.
     pub request_ids: RequestIds,
+    /// The date of responses that hyper does not write.
+    pub date: HttpDate,
+    /// What a connection reads into that holds no buffer of its own.
+    read_buffer: RefCell<Vec<u8>>,
     ask: Ask,
     snapshots: RefCell<Cache<Arc<ArcSwap<Snapshot>>, Arc<Snapshot>>>,
     stopped: watch::Receiver<Stop>,
@@ -163,6 +170,8 @@ impl Worker {
             handover: Arc::clone(&parts.handover),
             forgotten_proxy,
             request_ids: RequestIds::new(),
+            date: HttpDate::default(),
+            read_buffer: RefCell::default(),
             ask: Arc::clone(&parts.ask),
             snapshots: RefCell::new(Cache::new(Arc::clone(&parts.snapshots))),
             stopped,
@@ -172,6 +181,13 @@ impl Worker {
     /// Reads the latest snapshot: one load, no count of references.
     pub fn with_snapshot<R>(&self, read: impl FnOnce(&Snapshot) -> R) -> R {
         read(self.snapshots.borrow_mut().load())
+    }
+
+    /// Lends a buffer to read a head into, one for all connections: for as long as `read` runs.
+    pub fn with_read_buffer<R>(&self, read: impl FnOnce(&mut [u8]) -> R) -> R {
+        let mut buffer = self.read_buffer.borrow_mut();
+        buffer.resize(MAX_HEAD, 0);
+        read(&mut buffer)
     }
 
     /// Whether the service is stopping.
@@ -198,11 +214,27 @@ impl Worker {
     /// Whether a client is banned or denied, in enforce mode, as of the last tick.
     pub fn refuses(&self, client: Client, address: IpAddr) -> bool {
         let now_ms = self.clock.wall_ms();
+        self.refusal(client, address, now_ms).is_some()
+    }
+
+    /// The decision on a client who is banned or denied, in enforce mode: on whatever is asked for.
+    pub fn refusal(
+        &self,
+        client: Client,
+        address: IpAddr,
+        now_ms: u64,
+    ) -> Option<(Decision, Refusal)> {
+        if self.accounting.observe {
+            return None;
+        }
         let who = (client, address);
-        !self.accounting.observe
-            && self.with_snapshot(|snapshot| {
-                ladder::refuses(&self.rules, snapshot, &self.table, who, now_ms)
-            })
+        let decision = self.with_snapshot(|snapshot| {
+            ladder::refuses(&self.rules, snapshot, &self.table, who, now_ms)
+        })?;
+        match decision.verdict {
+            Verdict::Refuse(refusal) => Some((decision, refusal)),
+            _ => None,
+        }
     }
 
     /// Asks about a client; an answer that is there at once is attached at once. True if one is

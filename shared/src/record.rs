@@ -180,13 +180,13 @@ impl Batch {
 
     /// Copies header fields in, each with its place in [`logged_headers`]; several of one name lie
     /// next to each other.
-    pub fn keep_headers<'a>(
+    pub fn keep_headers(
         &mut self,
-        values: impl Iterator<Item = (usize, &'a http::HeaderValue)>,
+        values: impl Iterator<Item = (usize, impl AsRef<[u8]>)>,
     ) -> Headers {
         let start = self.headers.len();
         for (name, value) in values {
-            let value = self.keep(Some(value));
+            let value = self.keep(Some(value.as_ref()));
             self.headers.push((name, value));
         }
         Headers {
@@ -293,7 +293,7 @@ mod tests {
         );
         let value = HeaderValue::from_static("v");
         let headers = batch.keep_headers([(3, &value), (3, &value), (5, &value)].into_iter());
-        let no_headers = batch.keep_headers(std::iter::empty());
+        let no_headers = batch.keep_headers(std::iter::empty::<(usize, &[u8])>());
         assert_eq!(batch.text(one), Some(b"one".as_slice()));
         assert_eq!(batch.text(empty), Some(b"".as_slice()));
         assert_eq!(batch.text(none), None);

@@ -216,6 +216,17 @@ pub fn retry_after_seconds(milliseconds: u64) -> u64 {
     milliseconds.div_ceil(1000).max(1)
 }
 
+/// A moment as HTTP writes it (RFC 9110 §5.6.7), in whole seconds.
+pub fn http_date(ms: u64) -> String {
+    let seconds = i64::try_from(ms / 1000).ok();
+    let moment = seconds.and_then(|seconds| jiff::Timestamp::from_second(seconds).ok());
+    let printer = jiff::fmt::rfc2822::DateTimePrinter::new();
+    // Every moment of the years 1 to 9999 can be written.
+    moment
+        .and_then(|moment| printer.timestamp_to_rfc9110_string(&moment).ok())
+        .unwrap_or_default()
+}
+
 /// A time to wait as people say it, rounded up: `41 minutes`. The larger unit begins at two of it.
 pub fn in_words(seconds: u64) -> String {
     let (count, unit) = match seconds {
@@ -230,6 +241,15 @@ pub fn in_words(seconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// RFC 9110: the fixed form of a date.
+    #[test]
+    fn a_date_of_http_is_fixed_in_form() {
+        assert_eq!(
+            http_date(1_795_276_800_999),
+            "Sat, 21 Nov 2026 16:00:00 GMT"
+        );
+    }
 
     /// TELL-1: a time to wait is rounded up, in the unit that people would say it in.
     #[test]

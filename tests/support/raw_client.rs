@@ -121,6 +121,14 @@ impl Connection {
         self.stream.write_all(bytes).expect("sends");
     }
 
+    /// Sends the bytes; false if the other side took nothing of them for this long.
+    pub(crate) fn send_within(&mut self, bytes: &[u8], patience: Duration) -> bool {
+        self.stream
+            .set_write_timeout(Some(patience))
+            .expect("a time-out");
+        self.stream.write_all(bytes).is_ok()
+    }
+
     /// Sends as much as the other side takes: it may answer and close before the last byte.
     pub(crate) fn send_what_is_taken(&mut self, bytes: &[u8]) {
         let _ = self.stream.write_all(bytes);

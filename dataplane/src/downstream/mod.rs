@@ -94,6 +94,8 @@ pub struct Downstream {
     settled: Cell<bool>,
     /// It was found idle meanwhile.
     rests: Cell<bool>,
+    /// Its peer was refused whatever it asks for, when this was last asked.
+    refused: Cell<bool>,
     /// Whose WebSocket it is, once it is one.
     tunnel_of: Cell<Option<(Client, IpAddr)>>,
     /// The id of the request that was cut.
@@ -134,6 +136,7 @@ impl Downstream {
             retries: Cell::new(false),
             settled: Cell::new(false),
             rests: Cell::new(false),
+            refused: Cell::new(false),
             tunnel_of: Cell::new(None),
             cut_request: OnceCell::new(),
             waker: RefCell::new(None),
@@ -168,6 +171,28 @@ impl Downstream {
     pub fn idle_since(&self) -> Option<u64> {
         let is_open = self.ending.get() == Ending::No;
         self.deadlines.idle_since().filter(|_| is_open)
+    }
+
+    /// The peer is refused whatever it asks for: its next request is expected to be refused too. A
+    /// trusted peer speaks for others.
+    pub fn note_refused(&self) {
+        self.refused.set(!self.trusted);
+    }
+
+    /// The peer is refused no longer.
+    pub fn note_let_in(&self) {
+        self.refused.set(false);
+    }
+
+    /// Whether the peer's next request is expected to be refused.
+    pub const fn is_refused(&self) -> bool {
+        self.refused.get()
+    }
+
+    /// Whether the peer is refused and the response to its last request is written: hyper is not
+    /// needed for the next one.
+    pub fn is_refused_and_answered(&self) -> bool {
+        self.refused.get() && self.answering.get() && self.deadlines.idle_since().is_some()
     }
 
     /// Whether bytes of a response to the current request were written.

@@ -52,8 +52,7 @@ impl Read for Socket {
             Poll::Ready(Ok(()))
         };
         if matches!(outcome, Poll::Ready(Ok(()))) {
-            downstream.slot.set_idle(false);
-            downstream.deadlines.client_sent(downstream.clock.mono_ns());
+            downstream.note_read();
         }
         outcome
     }
@@ -126,6 +125,33 @@ impl Write for Socket {
 }
 
 impl Downstream {
+    /// Reads what is there into `buf`; nothing new in it is the end of the connection.
+    pub fn poll_read(
+        &self,
+        cx: &mut Context<'_>,
+        buf: &mut tokio::io::ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let mut io = self.io.borrow_mut();
+        let outcome = tokio::io::AsyncRead::poll_read(Pin::new(io.inner_mut()), cx, buf);
+        if matches!(outcome, Poll::Ready(Ok(()))) {
+            self.note_read();
+        }
+        outcome
+    }
+
+    /// Writes what the socket takes of a response.
+    pub fn poll_write(&self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let mut io = self.io.borrow_mut();
+        let outcome = tokio::io::AsyncWrite::poll_write(Pin::new(io.inner_mut()), cx, bytes);
+        self.note_write(&outcome, bytes);
+        outcome
+    }
+
+    fn note_read(&self) {
+        self.slot.set_idle(false);
+        self.deadlines.client_sent(self.clock.mono_ns());
+    }
+
     /// Writes past the runtime's readiness, where the sweeper wants a try; none where there is no
     /// room.
     fn retry(&self, io: &TokioIo<TcpStream>, bufs: &[IoSlice<'_>]) -> Option<usize> {

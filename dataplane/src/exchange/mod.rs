@@ -5,7 +5,8 @@
 //! record. An exchange that is dropped unfinished is a client that went away.
 
 mod limit_break;
-mod record;
+pub mod record;
+pub mod refused;
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -90,10 +91,9 @@ impl Exchange {
         started: Now,
         websocket: bool,
     ) -> Box<Self> {
-        let request_id = identity
-            .request_id
-            .clone()
-            .unwrap_or_else(|| worker.request_ids.next());
+        let request_id = worker
+            .request_ids
+            .given_or_next(identity.request_id.as_ref());
         Box::new(Self {
             worker: Rc::clone(worker),
             downstream: Rc::clone(downstream),
@@ -343,7 +343,11 @@ impl Exchange {
             response_bytes: self.response_bytes,
         });
         let origin = self.charge(&outcome, ended);
-        self.count(&outcome, origin);
+        let bytes = (self.request_bytes(), self.response_bytes);
+        let total_us = self.durations.total;
+        let of_client = (origin, self.lookup.as_ref());
+        let who = (&self.identity, &self.decision);
+        count(&self.worker, who, &outcome, total_us, bytes, of_client);
         if outcome.logged {
             self.log(&outcome);
         }
@@ -422,30 +426,6 @@ impl Exchange {
         origin
     }
 
-    /// Counts the request: metrics, origins, and what the anomaly counters are told.
-    fn count(&self, outcome: &Outcome, origin: Origin) {
-        let worker = &self.worker;
-        let list = self.decision.list.as_ref().map(|hit| &hit.source);
-        for rule in list.into_iter().chain(&self.decision.rule) {
-            rule.hit();
-        }
-        let request_bytes = self.request_bytes();
-        let total_us = self.durations.total;
-        worker
-            .counters
-            .request(outcome.action, total_us, request_bytes, self.response_bytes);
-        if worker.counts_origins {
-            worker.events.origin(origin);
-        }
-        if worker.events.wants_finished() {
-            worker.events.finished(Finished {
-                address: self.identity.address,
-                lookup: self.lookup.clone(),
-                bytes: request_bytes.saturating_add(self.response_bytes),
-            });
-        }
-    }
-
     fn log(&self, outcome: &Outcome) {
         let ended = Ended {
             started_ms: self.started.wall_ms,
@@ -465,6 +445,35 @@ impl Exchange {
         self.worker
             .events
             .record(|headers, batch| ended.record(headers, batch));
+    }
+}
+
+/// Counts a request that has ended: metrics, rules, origins, what the anomaly counters are told.
+/// `bytes` are those of the request and of the response.
+fn count(
+    worker: &Worker,
+    (identity, decision): (&Identity, &Decision),
+    outcome: &Outcome,
+    total_us: u64,
+    (request_bytes, response_bytes): (u64, u64),
+    (origin, lookup): (Origin, Option<&Arc<Lookup>>),
+) {
+    let list = decision.list.as_ref().map(|hit| &hit.source);
+    for rule in list.into_iter().chain(&decision.rule) {
+        rule.hit();
+    }
+    worker
+        .counters
+        .request(outcome.action, total_us, request_bytes, response_bytes);
+    if worker.counts_origins {
+        worker.events.origin(origin);
+    }
+    if worker.events.wants_finished() {
+        worker.events.finished(Finished {
+            address: identity.address,
+            lookup: lookup.cloned(),
+            bytes: request_bytes.saturating_add(response_bytes),
+        });
     }
 }
 

@@ -1,7 +1,7 @@
 //! A request as the log is told of it: copied, because nothing of a request outlives it.
 
 use http::request::Parts;
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Version};
 use weir_shared::lookup::Lookup;
 use weir_shared::record::{Batch, Record};
 use weir_shared::verdict::LimitHit;
@@ -22,6 +22,20 @@ pub struct ResponseNote {
 }
 
 impl ResponseNote {
+    /// That of a response of ours with these fields.
+    pub const fn of_ours(
+        status: Option<StatusCode>,
+        content_type: Option<HeaderValue>,
+        cache_control: Option<HeaderValue>,
+    ) -> Self {
+        Self {
+            status,
+            content_type,
+            cache_control,
+            location: None,
+        }
+    }
+
     /// Copies the logged fields, each the first of its name.
     pub fn note_fields(&mut self, headers: &HeaderMap) {
         for (name, value) in headers {
@@ -49,12 +63,57 @@ pub struct Durations {
     pub first_byte: Option<u64>,
 }
 
+/// A request's head, as the log reads it. Two kinds: that of hyper, and that of a peer which is
+/// refused before hyper (`refused_peer.rs`).
+pub trait LoggedHead {
+    /// Its method.
+    fn method(&self) -> &str;
+    /// The path of its target.
+    fn path(&self) -> &str;
+    /// What follows the `?`.
+    fn query(&self) -> Option<&str>;
+    /// Of HTTP.
+    fn version(&self) -> Version;
+    /// The values of one field, in their order.
+    fn values(&self, name: &HeaderName) -> impl Iterator<Item = &[u8]>;
+    /// Every field, its name in small letters or not.
+    fn fields(&self) -> impl Iterator<Item = (&str, &[u8])>;
+}
+
+impl LoggedHead for Parts {
+    fn method(&self) -> &str {
+        self.method.as_str()
+    }
+
+    fn path(&self) -> &str {
+        self.uri.path()
+    }
+
+    fn query(&self) -> Option<&str> {
+        self.uri.query()
+    }
+
+    fn version(&self) -> Version {
+        self.version
+    }
+
+    fn values(&self, name: &HeaderName) -> impl Iterator<Item = &[u8]> {
+        let values = self.headers.get_all(name).into_iter();
+        values.map(HeaderValue::as_bytes)
+    }
+
+    fn fields(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        let fields = self.headers.iter();
+        fields.map(|(name, value)| (name.as_str(), value.as_bytes()))
+    }
+}
+
 /// A request that has ended.
-pub struct Ended<'a> {
+pub struct Ended<'a, H> {
     /// When the head was read, milliseconds since 1970.
     pub started_ms: u64,
     /// As the client sent it.
-    pub head: &'a Parts,
+    pub head: &'a H,
     /// The client.
     pub identity: &'a Identity,
     /// Its id.
@@ -79,18 +138,11 @@ pub struct Ended<'a> {
     pub durations: Durations,
 }
 
-impl Ended<'_> {
+impl<H: LoggedHead> Ended<'_, H> {
     /// The record of the log, its texts kept in the batch.
     // long: a flat list of the record's members
     pub fn record(&self, logged_headers: &[HeaderName], batch: &mut Batch) -> Record {
-        let Parts {
-            method,
-            uri,
-            version,
-            headers,
-            ..
-        } = self.head;
-        let fields = Fields::of(headers);
+        let fields = Fields::of(self.head);
         let logged_headers = logged_headers.iter().enumerate();
         let lookup = self.lookup;
         Record {
@@ -101,18 +153,18 @@ impl Ended<'_> {
             group: self.decision.group,
             forwarded_for: batch.keep(fields.forwarded_for),
             scheme: self.identity.scheme,
-            method: batch.keep(Some(method.as_str())),
+            method: batch.keep(Some(self.head.method())),
             // Also where the target names it: `headers::check_host`.
             host: batch.keep(fields.host),
-            path: batch.keep(Some(uri.path())),
-            query: batch.keep(uri.query()),
-            version: *version,
+            path: batch.keep(Some(self.head.path())),
+            query: batch.keep(self.head.query()),
+            version: self.head.version(),
             user_agent: batch.keep(fields.user_agent),
             referer: batch.keep(fields.referer),
             content_type: batch.keep(fields.content_type),
             content_length: fields.content_length.and_then(number),
             headers: batch.keep_headers(logged_headers.flat_map(|(name, field)| {
-                let values = headers.get_all(field).into_iter();
+                let values = self.head.values(field);
                 values.map(move |value| (name, value))
             })),
             has_authorization: fields.authorization.is_some(),
@@ -150,32 +202,35 @@ impl Ended<'_> {
 /// into the map would cost as much as the rest of the record.
 #[derive(Default)]
 struct Fields<'a> {
-    forwarded_for: Option<&'a HeaderValue>,
-    host: Option<&'a HeaderValue>,
-    user_agent: Option<&'a HeaderValue>,
-    referer: Option<&'a HeaderValue>,
-    content_type: Option<&'a HeaderValue>,
-    content_length: Option<&'a HeaderValue>,
-    authorization: Option<&'a HeaderValue>,
-    cookie: Option<&'a HeaderValue>,
+    forwarded_for: Option<&'a [u8]>,
+    host: Option<&'a [u8]>,
+    user_agent: Option<&'a [u8]>,
+    referer: Option<&'a [u8]>,
+    content_type: Option<&'a [u8]>,
+    content_length: Option<&'a [u8]>,
+    authorization: Option<&'a [u8]>,
+    cookie: Option<&'a [u8]>,
 }
 
 impl<'a> Fields<'a> {
-    fn of(headers: &'a HeaderMap) -> Self {
+    fn of(head: &'a impl LoggedHead) -> Self {
         let mut fields = Self::default();
-        for (name, value) in headers {
-            let field = match name.as_str() {
-                "x-forwarded-for" => &mut fields.forwarded_for,
-                "host" => &mut fields.host,
-                "user-agent" => &mut fields.user_agent,
-                "referer" => &mut fields.referer,
-                "content-type" => &mut fields.content_type,
-                "content-length" => &mut fields.content_length,
-                "authorization" => &mut fields.authorization,
-                "cookie" => &mut fields.cookie,
+        for (name, value) in head.fields() {
+            // By length first: a name that is not in small letters is compared with one at most.
+            let (field, expected) = match name.len() {
+                4 => (&mut fields.host, "host"),
+                6 => (&mut fields.cookie, "cookie"),
+                7 => (&mut fields.referer, "referer"),
+                10 => (&mut fields.user_agent, "user-agent"),
+                12 => (&mut fields.content_type, "content-type"),
+                13 => (&mut fields.authorization, "authorization"),
+                14 => (&mut fields.content_length, "content-length"),
+                15 => (&mut fields.forwarded_for, "x-forwarded-for"),
                 _ => continue,
             };
-            field.get_or_insert(value);
+            if name.eq_ignore_ascii_case(expected) {
+                field.get_or_insert(value);
+            }
         }
         fields
     }

@@ -1,0 +1,220 @@
+//! A plain request's head, as `httparse` finds it in what was read. What hyper could take for
+//! anything else than this file does is unusual, and left to hyper.
+
+use std::mem::MaybeUninit;
+
+use http::{HeaderName, Version};
+use httparse::{Header, Status};
+
+use crate::exchange::record::LoggedHead;
+use crate::headers::is_host;
+
+/// Fields that a plain request has at most.
+pub const MAX_FIELDS: usize = 32;
+/// Methods are words like `GET`; longer ones are unusual.
+const MAX_METHOD: usize = 16;
+
+/// A plain request's head.
+pub struct Plain<'a> {
+    method: &'a str,
+    path: &'a str,
+    query: Option<&'a str>,
+    fields: &'a [Header<'a>],
+    /// `Connection: close`
+    pub closes: bool,
+}
+
+/// What stands at the beginning of what was read.
+pub enum Parsed<'a> {
+    /// A plain head of this length.
+    Whole(Plain<'a>, usize),
+    /// The beginning of a head.
+    Partial,
+    /// Something else.
+    Unusual,
+}
+
+impl<'a> Plain<'a> {
+    /// Reads the head that `bytes` begin with.
+    pub fn parse(
+        bytes: &'a [u8],
+        fields: &'a mut [MaybeUninit<Header<'a>>; MAX_FIELDS],
+    ) -> Parsed<'a> {
+        let mut request = httparse::Request::new(&mut []);
+        let length = match request.parse_with_uninit_headers(bytes, fields) {
+            Ok(Status::Complete(length)) => length,
+            Ok(Status::Partial) => return Parsed::Partial,
+            Err(_) => return Parsed::Unusual,
+        };
+        let (Some(method), Some(target), Some(1)) = (request.method, request.path, request.version)
+        else {
+            return Parsed::Unusual;
+        };
+        let is_word = method.len() <= MAX_METHOD && method.bytes().all(|b| b.is_ascii_uppercase());
+        if !is_word || method == "CONNECT" || !is_plain_target(target.as_bytes()) {
+            return Parsed::Unusual;
+        }
+        let (path, query) = match target.split_once('?') {
+            Some((path, query)) => (path, Some(query)),
+            None => (target, None),
+        };
+        let Some(closes) = connection(request.headers) else {
+            return Parsed::Unusual;
+        };
+        let head = Self {
+            method,
+            path,
+            query,
+            fields: request.headers,
+            closes,
+        };
+        Parsed::Whole(head, length)
+    }
+
+    /// CHECK-1
+    pub fn is_health_check(&self) -> bool {
+        self.path == "/_waf/health" && (self.method == "GET" || self.method == "HEAD")
+    }
+
+    /// Whether its answer is a head alone.
+    pub fn is_head(&self) -> bool {
+        self.method == "HEAD"
+    }
+
+    /// The line of `X-Forwarded-For` that the peer itself added to (CLIENT-7).
+    pub fn last_forwarded_for(&self) -> Option<&'a [u8]> {
+        let mut lines = self.fields.iter().rev();
+        let last = lines.find(|field| field.name.eq_ignore_ascii_case("x-forwarded-for"));
+        last.map(|field| field.value)
+    }
+}
+
+/// A target in origin form, of bytes that no reader of it changes or refuses.
+fn is_plain_target(target: &[u8]) -> bool {
+    let plain = |byte: &u8| matches!(byte, b'!'..=b'~') && !b"\"#<>\\^`{|}".contains(byte);
+    target.first() == Some(&b'/') && target.iter().all(plain)
+}
+
+/// Whether the client asks to close the connection; none where a field makes the request unusual:
+/// it has a body or may have one, asks for another protocol, or does not name one host.
+fn connection(fields: &[Header<'_>]) -> Option<bool> {
+    let (mut host, mut connection) = (None, None);
+    for field in fields {
+        let only = match field.name.len() {
+            2 if field.name.eq_ignore_ascii_case("te") => return None,
+            4 if field.name.eq_ignore_ascii_case("host") => &mut host,
+            6 if field.name.eq_ignore_ascii_case("expect") => return None,
+            7 if field.name.eq_ignore_ascii_case("upgrade")
+                || field.name.eq_ignore_ascii_case("trailer") =>
+            {
+                return None;
+            }
+            10 if field.name.eq_ignore_ascii_case("connection") => &mut connection,
+            14 if field.name.eq_ignore_ascii_case("content-length") => return None,
+            17 if field.name.eq_ignore_ascii_case("transfer-encoding") => return None,
+            _ => continue,
+        };
+        if only.replace(field.value).is_some() {
+            return None;
+        }
+    }
+    if !is_host(host?) {
+        return None;
+    }
+    match connection {
+        None => Some(false),
+        Some(value) if value.eq_ignore_ascii_case(b"keep-alive") => Some(false),
+        Some(value) if value.eq_ignore_ascii_case(b"close") => Some(true),
+        Some(_) => None,
+    }
+}
+
+impl LoggedHead for Plain<'_> {
+    fn method(&self) -> &str {
+        self.method
+    }
+
+    fn path(&self) -> &str {
+        self.path
+    }
+
+    fn query(&self) -> Option<&str> {
+        self.query
+    }
+
+    fn version(&self) -> Version {
+        Version::HTTP_11
+    }
+
+    fn values(&self, name: &HeaderName) -> impl Iterator<Item = &[u8]> {
+        let name = name.as_str();
+        let fields = self.fields.iter();
+        let named = fields.filter(move |field| field.name.eq_ignore_ascii_case(name));
+        named.map(|field| field.value)
+    }
+
+    fn fields(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        self.fields.iter().map(|field| (field.name, field.value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kind(bytes: &str) -> &'static str {
+        let mut fields = [const { MaybeUninit::uninit() }; MAX_FIELDS];
+        match Plain::parse(bytes.as_bytes(), &mut fields) {
+            Parsed::Whole(head, length) => {
+                assert!(length <= bytes.len());
+                if head.closes { "closes" } else { "plain" }
+            }
+            Parsed::Partial => "partial",
+            Parsed::Unusual => "unusual",
+        }
+    }
+
+    /// CONN-3: what is answered before hyper, and what is left to it.
+    #[test]
+    fn only_the_plain_request_is_answered_here() {
+        let with = |fields: &str| format!("GET /a HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
+        assert_eq!(kind(&with("")), "plain");
+        assert_eq!(kind(&with("connection: Keep-Alive\r\nX: y\r\n")), "plain");
+        assert_eq!(kind(&with("Connection: close\r\n")), "closes");
+        assert_eq!(kind(&format!("{}GET", with(""))), "plain");
+        assert_eq!(kind("POST /?a=b HTTP/1.1\r\nhost:\r\n\r\n"), "plain");
+        for partial in ["", "\r\n", "GET", "GET /a HTTP/1.1\r\nHost: a\r\n"] {
+            assert_eq!(kind(partial), "partial", "{partial:?}");
+        }
+        for fields in [
+            "Content-Length: 0\r\n",
+            "Transfer-Encoding: chunked\r\n",
+            "Expect: 100-continue\r\n",
+            "Connection: upgrade\r\nUpgrade: websocket\r\n",
+            "Connection: close\r\nConnection: keep-alive\r\n",
+            "Connection: x-own\r\n",
+            "Trailer: a\r\n",
+            "TE: trailers\r\n",
+            "host: b\r\n",
+            "a b: c\r\n",
+            &"x: y\r\n".repeat(MAX_FIELDS),
+        ] {
+            assert_eq!(kind(&with(fields)), "unusual", "{fields:?}");
+        }
+        for head in [
+            "GET /a HTTP/1.0\r\nHost: a\r\n\r\n",
+            "GET /a HTTP/1.1\r\n\r\n",
+            "GET /a HTTP/1.1\r\nHost: a/b\r\n\r\n",
+            "GET http://a/ HTTP/1.1\r\nHost: a\r\n\r\n",
+            "OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n",
+            "CONNECT /a HTTP/1.1\r\nHost: a\r\n\r\n",
+            "get /a HTTP/1.1\r\nHost: a\r\n\r\n",
+            "GET /a#b HTTP/1.1\r\nHost: a\r\n\r\n",
+            "GET /{a} HTTP/1.1\r\nHost: a\r\n\r\n",
+            "GET /\u{e9} HTTP/1.1\r\nHost: a\r\n\r\n",
+            "nonsense\r\n\r\n",
+        ] {
+            assert_eq!(kind(head), "unusual", "{head:?}");
+        }
+    }
+}
