@@ -5,7 +5,8 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use commands::ask::Asking;
-use commands::{bans, explain, look};
+use commands::lists::List;
+use commands::{bans, explain, lists, look};
 
 mod commands;
 mod open_files;
@@ -52,6 +53,10 @@ enum Command {
     },
     /// Say what the checks would do with a request now, and why: exit status 1 if it is refused
     Explain(explain::Explain),
+    /// Let an address or a netblock pass every check (rules.json)
+    Allow(lists::Member),
+    /// Refuse an address or a netblock (rules.json)
+    Deny(lists::Member),
     /// List clients
     Clients(look::Clients),
     /// Show one client and the bans that cover it
@@ -78,6 +83,8 @@ fn main() -> ExitCode {
         Some(Command::Settings(asking)) => look::settings(&asking),
         Some(Command::Bans { command, asking }) => bans::run(command, asking),
         Some(Command::Explain(given)) => explain::run(&given),
+        Some(Command::Allow(given)) => lists::run(List::Allow, &given),
+        Some(Command::Deny(given)) => lists::run(List::Deny, &given),
         Some(Command::Clients(given)) => look::clients(&given),
         Some(Command::Client(given)) => look::client(&given),
         Some(Command::Alerts(asking)) => look::alerts(&asking),

@@ -468,12 +468,17 @@ fn a_refusal_is_explained() {
         "without it passes: the application answers"
     );
     assert_eq!(banned.line(" undo"), "undo weir bans lift 203.0.113.9");
+    assert!(banned.out.ends_with("weir allow 203.0.113.9 --for 24h\n"));
     let json = run(&["203.0.113.9", "--json"])
         .ends(1, "")
         .json("Explanation");
     assert_eq!(json["now"]["action"], "banned");
 
     let denied = run(&["192.0.2.7"]).ends(1, "");
+    assert_eq!(
+        denied.line(" lists"),
+        "lists denied by 192.0.2.0/25 of WAF_DENY_NETS"
+    );
     assert!(
         denied.out.starts_with("REFUSED now: denied_net\n"),
         "{}",
@@ -596,7 +601,7 @@ fn a_check_finds_what_a_start_finds() {
     let held = std::net::TcpListener::bind("127.0.0.1:0").expect("binds");
     let address = held.local_addr().expect("its address").to_string();
     let fine = "http://127.0.0.1:9";
-    let cases: [&[(&str, &str)]; 10] = [
+    let cases: [&[(&str, &str)]; 11] = [
         &[("WAF_MODE", "strict")],
         &[("WAF_ADMIN_TOKEN_FILE", "/nowhere/token")],
         &[("WAF_LOOKUP_SOURCE", "file"), ("WAF_LOOKUP_DB_PATH", note)],
@@ -605,6 +610,7 @@ fn a_check_finds_what_a_start_finds() {
             ("WAF_LOOKUP_CA_FILE", "/nowhere/ca.pem"),
         ],
         &[("WAF_LOG_FILE", "/nowhere/weir.log")],
+        &[("WAF_RULES_FILE", note)],
         &[("WAF_STATE_DIR", broken)],
         &[("WAF_STATE_DIR", full), ("WAF_MAX_BANS", "1")],
         &[("WAF_CONTROL_SOCKET", note)],
@@ -724,4 +730,65 @@ fn a_check_beside_the_service_and_its_warnings() {
     ] {
         assert!(warnings.contains(word), "{word}: {warned:#}");
     }
+}
+
+/// CONTROL-3, RULE-1: an address is allowed for a time and a netblock denied, both in force when
+/// the command returns; taken out again they are not. What cannot be read is left alone.
+#[test]
+fn lists_are_changed() {
+    let application = Application::ok();
+    let state = state_dir();
+    let mut weir = Weir::start_at(application.address(), &state, &[ONE_PER_HOUR]);
+    weir.break_limit("203.0.113.7");
+    let run = |arguments: &[&str]| run(state.path(), arguments);
+    let allowed = run(&["allow", "203.0.113.7", "--for", "24h"])
+        .ends(0, "")
+        .out;
+    assert!(allowed.starts_with("allowed 203.0.113.7"), "{allowed}");
+    assert!(allowed.ends_with(": in force\n"), "{allowed}");
+    weir.get("/a", "203.0.113.7").expect(200);
+    weir.get("/a", "203.0.113.8").expect(429);
+    let denied = ["deny", "198.51.100.0/24", "--comment", "scraper"];
+    let told = run(&denied).ends(0, "").out;
+    assert_eq!(told, "denied 198.51.100.0/24: in force\n");
+    assert_ne!(weir.get("/a", "198.51.100.7").status, 200);
+    // Once more replaces it.
+    run(&[&denied[..], &["--json"]].concat()).ends(0, "");
+    let rules = weir.state_file("rules.json").expect("rules.json");
+    assert_eq!(rules["deny"].as_array().map(Vec::len), Some(1), "{rules:#}");
+    let until = rules["allow"][0]["until"].as_str().expect("an end");
+    assert!(until > weir_shared::units::Time(0).to_string().as_str());
+    let schema = file("rules.schema.json");
+    assert!(
+        jsonschema::validator_for(&schema)
+            .expect("a schema")
+            .is_valid(&rules)
+    );
+
+    run(&["deny", "198.51.100.0/24", "--remove"]).ends(0, "");
+    weir.get("/b", "198.51.100.8").expect(200);
+    let gone = run(&["deny", "198.51.100.0/24", "--remove"]);
+    assert_eq!((gone.code, gone.err.as_str()), (1, ""));
+    for (arguments, word) in [
+        (&["allow", "nobody"][..], "\"nobody\""),
+        (&["allow", "::1", "--for", "2"], "--for: "),
+        (
+            &["deny", "::1", "--for", "1h", "--remove"],
+            "cannot be used with",
+        ),
+    ] {
+        let wrong = run(arguments);
+        assert_eq!(wrong.code, 2, "{arguments:?}: {}", wrong.err);
+        assert!(wrong.err.contains(word), "{arguments:?}: {}", wrong.err);
+    }
+    weir.stop();
+    let told = run(&["deny", "192.0.2.0/24"]).ends(0, "").out;
+    assert_eq!(told, "denied 192.0.2.0/24: written; no service runs\n");
+    let path = state.path().join("rules.json");
+    std::fs::write(&path, "{\"version\":1,").expect("writes");
+    let broken = run(&["deny", "192.0.2.0/24"]);
+    assert_eq!(broken.code, 78);
+    assert!(broken.err.contains("mend it first"), "{}", broken.err);
+    let text = std::fs::read_to_string(&path).expect("the file");
+    assert_eq!(text, "{\"version\":1,");
 }

@@ -14,6 +14,7 @@ use crate::bans::ledger::{Ledger, Rules};
 use crate::control::occupied;
 use crate::lookup;
 use crate::offline::{Offline, read_bans};
+use crate::rules;
 use crate::state::StateError;
 use crate::wiring::ControlError;
 
@@ -45,6 +46,8 @@ pub fn check(settings: &Settings, clock: &Clock) -> Found {
     found.faults.extend(token.map(|error| error.to_string()));
     let lookup = lookup::check(&settings.lookup, clock).err();
     found.faults.extend(lookup.map(|error| error.to_string()));
+    let rules = rules::check(settings, now).err();
+    found.faults.extend(rules.map(|error| error.to_string()));
     found.faults.extend(log_file(settings));
     if !found.is_held {
         let socket = settings.control_socket().and_then(occupied);

@@ -184,6 +184,8 @@ pub(crate) fn nothing_to_explain() -> Explain {
             outcome: Outcome::Forward,
             otherwise: None,
             group: Group::Default,
+            list: None,
+            rule: None,
             counted: true,
             lookup: None,
             requests: PerSpan::default(),

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use http::HeaderMap;
+use http::header::HOST;
 use weir_shared::client::{Client, fold};
 use weir_shared::clock::{Clock, Now};
 use weir_shared::explain::{Explain, Explanation, Outcome, Question, Usage};
@@ -50,14 +51,14 @@ pub fn explain(
 ) -> Option<Explanation> {
     let address = fold(question.address);
     let client = Client::of(address);
-    // A question has no fields: a rule for a host matches none.
-    let no_fields = HeaderMap::new();
+    let mut headers = HeaderMap::new();
+    headers.extend(question.host.clone().map(|host| (HOST, host)));
     let ask = |snapshot: &Snapshot, may_wait| {
         let asked = Asked {
             asking: Asking {
                 path: &question.path,
                 method: &question.method,
-                headers: &no_fields,
+                headers: &headers,
             },
             client,
             address,
@@ -93,6 +94,8 @@ pub fn explain(
         },
         otherwise: otherwise.as_ref().filter(|_| !health).map(outcome),
         group: decision.group,
+        list: decision.list.clone(),
+        rule: decision.rule.clone(),
         counted: decision.counted && !health,
         lookup: held.and_then(|entry| entry.lookup),
         requests: usages(&requests, &limits.requests, now.wall_ms),

@@ -4,12 +4,13 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use http::Method;
+use http::{HeaderValue, Method};
 
 use crate::ban::Expiry;
 use crate::client::Client;
 use crate::lookup::Lookup;
 use crate::netblock::Netblock;
+use crate::rules::{ListHit, Rule};
 use crate::verdict::{Action, AppliedPercent, Group, LimitHit};
 use crate::window::PerSpan;
 
@@ -22,6 +23,8 @@ pub struct Question {
     pub method: Method,
     /// The path, as a request has it.
     pub path: String,
+    /// Its `Host`, if any.
+    pub host: Option<HeaderValue>,
 }
 
 /// What would become of it, and why.
@@ -38,6 +41,10 @@ pub struct Explanation {
     pub otherwise: Option<Outcome>,
     /// Which list the client stands on.
     pub group: Group,
+    /// The member of the list that decides, if one does.
+    pub list: Option<ListHit>,
+    /// The rule that decides, if one does.
+    pub rule: Option<Arc<Rule>>,
     /// Whether the limits would count it.
     pub counted: bool,
     /// What is known of the client; none where no lookup has answered.

@@ -27,6 +27,9 @@ use super::common::{
 /// How long an answer may take: five seconds for the disk, and a list of 100,000 bans.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// The state directory of the packaged service, for a shell that knows nothing of the settings.
+const PACKAGED: &str = "/var/lib/weir";
+
 /// Whom a command asks, and how it answers.
 #[derive(Args, Clone, Debug)]
 pub struct Asking {
@@ -66,10 +69,15 @@ impl Place {
     /// shell of an operator rarely has all of them.
     pub fn of(asking: &Asking) -> Result<Self, Failure> {
         let names = ["WAF_STATE_DIR", "STATE_DIRECTORY", "WAF_CONTROL_SOCKET"];
-        let told = environment().filter(|(name, _)| names.contains(&name.as_str()));
+        let mut told: Vec<_> = environment()
+            .filter(|(name, value)| names.contains(&name.as_str()) && !value.is_empty())
+            .collect();
+        if told.is_empty() && !Path::new("state").exists() {
+            told.push(("WAF_STATE_DIR".to_owned(), PACKAGED.to_owned()));
+        }
         // Required, and of no consequence here.
         let rest = ("WAF_UPSTREAM".to_owned(), "http://localhost:1".to_owned());
-        let loaded = settings::load(told.chain([rest]))
+        let loaded = settings::load(told.into_iter().chain([rest]))
             .map_err(|refused| Failure::new(EXIT_CONFIG, refused.problems.join("\nweir: ")))?;
         let Settings { state, .. } = &loaded.settings;
         let of_settings = loaded.settings.control_socket();
@@ -83,6 +91,47 @@ impl Place {
     /// The state directory, unless another service was named than that of the settings.
     fn files(&self) -> Option<&Path> {
         (self.has_files && self.dir.is_dir()).then_some(&*self.dir)
+    }
+
+    /// Where rules.json is: as the service says, or as the environment does where none runs.
+    pub fn rules_file(&self) -> Result<PathBuf, Failure> {
+        let name = "WAF_RULES_FILE";
+        let told = match self.ask(Method::GET, "/v1/settings", None)? {
+            Asked::Answered(answer) => {
+                let settings = answer.good()?;
+                let settings = settings["settings"].as_array().into_iter().flatten();
+                let mut named = settings.filter(|one| one["name"] == name);
+                let value = named.next().and_then(|one| one["value"].as_str());
+                value.map(PathBuf::from)
+            }
+            Asked::NoService(failure) if !self.has_files => return Err(failure),
+            Asked::NoService(_) => {
+                let mut variables = environment();
+                let set = variables.find(|(variable, value)| variable == name && !value.is_empty());
+                set.map(|(_, value)| PathBuf::from(value))
+            }
+        };
+        match told {
+            Some(file)
+                if file.is_relative() && self.socket.as_ref().is_some_and(|s| s.exists()) =>
+            {
+                let sentence = format!(
+                    "{name}={} is relative to where the service runs: edit it there",
+                    file.display()
+                );
+                Err(Failure::new(EXIT_CONFIG, sentence))
+            }
+            Some(file) => Ok(file),
+            None => {
+                let beside = self.socket.as_ref().and_then(|socket| socket.parent());
+                let dir = if self.has_files {
+                    Some(&*self.dir)
+                } else {
+                    beside
+                };
+                Ok(dir.unwrap_or(Path::new("")).join("rules.json"))
+            }
+        }
     }
 
     /// Asks the service.

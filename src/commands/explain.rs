@@ -30,6 +30,9 @@ pub struct Explain {
     /// Its method
     #[arg(long, default_value = "GET", conflicts_with = "request")]
     method: String,
+    /// Its host, for rules that name one
+    #[arg(long, conflicts_with = "request")]
+    host: Option<String>,
     /// A request of the log or of a ban, by its id, instead of an address
     #[arg(long, value_name = "ID")]
     request: Option<String>,
@@ -42,6 +45,7 @@ struct Asked {
     address: String,
     method: String,
     path: String,
+    host: Option<String>,
 }
 
 /// Exit status 1 where it would be refused.
@@ -54,10 +58,13 @@ pub fn run(given: &Explain) -> ExitCode {
                 address: address.clone().unwrap_or_default(),
                 method: given.method.clone(),
                 path: given.path.clone(),
+                host: given.host.clone(),
             },
         };
+        let host = asked.host.as_deref().map(percent_encoded);
+        let host = host.map_or(String::new(), |host| format!("&host={host}"));
         let target = format!(
-            "/v1/explain?address={}&method={}&path={}",
+            "/v1/explain?address={}&method={}&path={}{host}",
             percent_encoded(&asked.address),
             percent_encoded(&asked.method),
             percent_encoded(&asked.path)
@@ -85,6 +92,7 @@ fn found(place: &Place, id: &str) -> Result<Asked, Failure> {
                 address: text(&ban["client"]).trim_end_matches("/64").to_owned(),
                 method: text(&request["method"]),
                 path: text(&request["path"]),
+                host: request["host"].as_str().map(str::to_owned),
             });
         }
     }
@@ -112,6 +120,7 @@ fn found(place: &Place, id: &str) -> Result<Asked, Failure> {
                 address: text(&line["address"]),
                 method: text(&line["method"]),
                 path: text(&line["path"]),
+                host: line["host"].as_str().map(str::to_owned),
             });
         }
     }
@@ -119,6 +128,7 @@ fn found(place: &Place, id: &str) -> Result<Asked, Failure> {
     Err(Failure::new(EXIT_USAGE, sentence))
 }
 
+// long: a flat list of lines
 fn in_words(answer: &Value) -> String {
     let now_ms = now().wall_ms;
     let observe = match answer["observe"] == true && answer["now"]["result"] == "refused" {
@@ -138,12 +148,21 @@ fn in_words(answer: &Value) -> String {
             cell(&answer["netblock"])
         ),
     );
-    let list = match answer["list"].as_str() {
-        Some("allow") => "WAF_ALLOW_NETS covers it: no check, no limit",
-        Some(_) => "WAF_DENY_NETS covers it",
-        None => "neither allowed nor denied",
-    };
-    line("lists", list.to_owned());
+    let list = &answer["list"];
+    let of = format!("{} of {}", cell(&list["netblock"]), cell(&list["source"]));
+    line(
+        "lists",
+        match list["name"].as_str() {
+            Some("allow") => format!("allowed by {of}: no check, no limit"),
+            Some(_) => format!("denied by {of}"),
+            None => "neither allowed nor denied".to_owned(),
+        },
+    );
+    let rule = &answer["rule"];
+    if !rule.is_null() {
+        let (kind, name) = (cell(&rule["kind"]), cell(&rule["name"]));
+        line("rule", format!("{kind} {name} of rules.json"));
+    }
     let lookup = &answer["lookup"];
     line(
         "lookup",

@@ -14,6 +14,7 @@ pub mod check;
 mod common;
 pub mod demo;
 pub mod explain;
+pub mod lists;
 pub mod look;
 mod text;
 

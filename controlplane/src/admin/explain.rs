@@ -10,7 +10,7 @@ use weir_shared::clock::Now;
 use weir_shared::explain::{Explanation, Outcome, Question, Usage};
 use weir_shared::handover::OwnResponse;
 use weir_shared::units::Time;
-use weir_shared::verdict::{Action, AppliedPercent, Group};
+use weir_shared::verdict::{Action, AppliedPercent};
 use weir_shared::window::PerSpan;
 
 use crate::bans::ledger::Ledger;
@@ -41,12 +41,19 @@ pub(crate) fn answer(
         "otherwise",
         json!(otherwise.map(|otherwise| outcome(otherwise, now))),
     );
+    let list = explained.list.as_ref();
     member(
         "list",
-        match explained.group {
-            Group::Default => Value::Null,
-            group => json!(group.name()),
-        },
+        json!(list.map(|list| json!({
+            "name": explained.group.name(),
+            "netblock": list.netblock,
+            "source": list.source.name,
+        }))),
+    );
+    let rule = explained.rule.as_ref();
+    member(
+        "rule",
+        json!(rule.map(|rule| json!({"name": rule.name, "kind": rule.kind.name()}))),
     );
     member("counted", json!(explained.counted));
     member("lookup", json!(explained.lookup));
@@ -56,7 +63,7 @@ pub(crate) fn answer(
     member("bytes_percent", percent(explained.bytes_percent));
     member("next_ban_expires", json!(explained.next_ban));
     member("bans", json!(bans));
-    member("undo", json!(undo(question, &explained.outcome)));
+    member("undo", json!(undo(question, explained)));
     json_answer(StatusCode::OK, &members)
 }
 
@@ -103,19 +110,26 @@ fn percent(applied: Option<AppliedPercent>) -> Value {
     )
 }
 
-/// What would let the client through: commands, or the setting to change.
-fn undo(question: &Question, outcome: &Outcome) -> Vec<String> {
-    let Outcome::Refuse { action, .. } = outcome else {
+/// What would let the client through: commands, or what to change.
+fn undo(question: &Question, explained: &Explanation) -> Vec<String> {
+    let Outcome::Refuse { action, .. } = explained.outcome else {
         return Vec::new();
     };
-    let allow = format!("add {} to WAF_ALLOW_NETS and restart", question.address);
-    match action {
-        Action::Banned => vec![format!("weir bans lift {}", question.address), allow],
-        Action::DeniedNet => vec!["take it out of WAF_DENY_NETS and restart".to_owned(), allow],
-        Action::DeniedCountry => vec![
-            "change WAF_ALLOW_COUNTRIES or WAF_DENY_COUNTRIES and restart".to_owned(),
-            allow,
-        ],
-        _ => vec![allow],
-    }
+    let address = question.address;
+    let allow = format!("weir allow {address} --for 24h");
+    let first = match (action, &explained.list) {
+        (Action::Banned, _) => format!("weir bans lift {address}"),
+        // Allowing it comes before: lists that deny are asked later.
+        (Action::DeniedNet, Some(list)) if list.source.name == "rules.json" => {
+            format!("weir deny {} --remove", list.netblock)
+        }
+        (Action::DeniedNet, Some(list)) => {
+            format!("take {} out of {}", list.netblock, list.source.name)
+        }
+        (Action::DeniedCountry, _) => {
+            "change WAF_ALLOW_COUNTRIES or WAF_DENY_COUNTRIES and restart".to_owned()
+        }
+        _ => return vec![allow],
+    };
+    vec![first, allow]
 }

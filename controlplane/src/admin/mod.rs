@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crossbeam_channel::{Sender, TrySendError};
-use http::Method;
+use http::{HeaderValue, Method};
 use percent_encoding::percent_decode_str;
 use weir_schema::CatalogError;
 use weir_shared::client::Client;
@@ -366,6 +366,7 @@ fn filter(query: &str) -> Result<Filter, Problem> {
 /// Reads the query of `GET /v1/explain`.
 fn question(query: &str) -> Result<Question, Problem> {
     let (mut address, mut method, mut path) = (None, Method::GET, "/".to_owned());
+    let mut host = None;
     for pair in query.split('&') {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         let value = percent_decode_str(value).decode_utf8_lossy();
@@ -381,6 +382,10 @@ fn question(query: &str) -> Result<Question, Problem> {
                 method = Method::from_bytes(value.as_bytes())
                     .map_err(|_| wrong("a method such as GET is allowed"))?;
             }
+            "host" => {
+                let given = HeaderValue::from_str(&value);
+                host = Some(given.map_err(|_| wrong("the name of a host is allowed"))?);
+            }
             "path" if value.starts_with('/') => path = value.into_owned(),
             "path" => return Err(wrong("a path that begins with / is allowed")),
             _ => {}
@@ -391,6 +396,7 @@ fn question(query: &str) -> Result<Question, Problem> {
         address,
         method,
         path,
+        host,
     })
 }
 

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Select, bounded, never};
-use weir_shared::clock::Clock;
+use weir_shared::clock::{Clock, Now};
 use weir_shared::rules::{Rule, RuleSet};
 use weir_shared::settings::Settings;
 
@@ -77,14 +77,32 @@ impl Default for LiveRules {
     }
 }
 
+/// What a start would find in rules.json and its lists, without a start (CONTROL-4).
+///
+/// # Errors
+/// As [`LiveRules::start`].
+pub(crate) fn check(settings: &Settings, now: Now) -> Result<(), RulesError> {
+    let path = path_of(settings);
+    let mut compiler = Compiler::new(&path).map_err(RulesError::Schema)?;
+    let (_, read) = watch::read(&mut compiler, &path, &[], now.wall_ms);
+    match read {
+        Ok(_) => Ok(()),
+        Err(fault) => Err(RulesError::DoesNotFit { path, fault }),
+    }
+}
+
+fn path_of(settings: &Settings) -> PathBuf {
+    let file = settings.state.rules_file.clone();
+    file.unwrap_or_else(|| settings.state.dir.join(FILE))
+}
+
 impl LiveRules {
     /// Reads rules.json and its lists, and starts the thread that looks for changes.
     ///
     /// # Errors
     /// [`RulesError`], one sentence an operator can act on.
     pub fn start(settings: &Settings, clock: Clock) -> Result<Self, RulesError> {
-        let file = settings.state.rules_file.clone();
-        let path = file.unwrap_or_else(|| settings.state.dir.join(FILE));
+        let path = path_of(settings);
         let mut compiler = Compiler::new(&path).map_err(RulesError::Schema)?;
         let now = clock.now();
         let (stamps, read) = watch::read(&mut compiler, &path, &[], now.wall_ms);

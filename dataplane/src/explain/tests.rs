@@ -139,7 +139,7 @@ proptest! {
                     now.wall_ms += later_ms;
                     now.mono_ns += later_ms * 1_000_000;
                     let path = PATHS[path];
-                    let question = Question { address, method: Method::POST, path: path.to_owned() };
+                    let question = Question { address, method: Method::POST, path: path.to_owned(), host: None };
                     let before = (table.row(client), table.len());
                     let explained = explain(&rules, &snapshot, &table, &question, now);
                     prop_assert_eq!((table.row(client), table.len()), before);
@@ -201,6 +201,7 @@ fn the_health_check_is_explained() {
             address: IpAddr::from([10, 0, 0, 1]),
             method,
             path: "/_waf/health".to_owned(),
+            host: None,
         };
         let explained = explain(&rules, &Snapshot::default(), &table, &question, now);
         action_of(explained.unwrap().outcome)
