@@ -228,7 +228,8 @@ def measure(args, proxy, workers, upstream):
     print(f"{'kind':14} {'held':>8} {'after':>8}")
     for kind in args.kinds.split(","):
         with tempfile.TemporaryDirectory() as directory:
-            process, port = start(args, proxy, workers, upstream, pathlib.Path(directory))
+            directory_path = pathlib.Path(directory)
+            process, port = start(args, proxy, workers, upstream, directory_path)
             try:
                 # The first requests make what is made once.
                 for connection in hold("idle", 20, port):
@@ -243,6 +244,9 @@ def measure(args, proxy, workers, upstream):
                 time.sleep(5)
                 left = resident_kib(process.pid) - before
                 print(f"{kind:14} {grown / args.count:8.1f} {left / args.count:8.1f}", flush=True)
+            except SystemExit as error:
+                words = (directory_path / "stderr").read_text()[-2000:]
+                raise SystemExit(f"{kind}: {error}; exit status {process.poll()}; it said: {words}")
             finally:
                 process.kill()
                 process.wait()

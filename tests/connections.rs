@@ -542,6 +542,25 @@ fn memory_a_connection_is_bounded() {
     });
 }
 
+/// CONN-1: a connection on which nothing was sent holds its socket and no more.
+#[test]
+fn a_connection_that_was_never_used_holds_nothing() {
+    const COUNT: usize = 200;
+    let weir = Weir::start(&Application::ok(), &[ONE_WORKER]);
+    weir.metrics();
+    let before = resident_kib(&weir);
+    let held: Vec<_> = std::iter::repeat_with(|| Connection::open(weir.address()))
+        .take(COUNT)
+        .collect();
+    wait_for("all of them", || {
+        let open = weir.metric("waf_connections")?;
+        (open >= 200.0).then_some(())
+    });
+    let each = resident_kib(&weir).saturating_sub(before) / COUNT;
+    assert!(each < 6, "{each} KiB");
+    drop(held);
+}
+
 /// CONN-1: a connection that is idle holds next to nothing, whatever its request was.
 #[test]
 fn an_idle_connection_gives_its_memory_back() {

@@ -61,7 +61,7 @@ pub async fn serve(worker: Rc<Worker>, downstream: Rc<Downstream>) {
 async fn is_used_again(downstream: &Downstream) -> bool {
     poll_fn(|cx| {
         downstream.note_waker(cx);
-        let is_readable = downstream.poll_readable(cx).is_ready();
+        let is_readable = downstream.poll_used(cx).is_ready();
         match downstream.ending() {
             Ending::No if !is_readable => Poll::Pending,
             Ending::No | Ending::Drain => Poll::Ready(is_readable),

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use http::HeaderValue;
 use hyper_util::rt::TokioIo;
+use tokio::io::ReadBuf;
 use tokio::net::TcpStream;
 use weir_shared::client::Client;
 
@@ -85,6 +86,8 @@ pub struct Downstream {
     /// Whether bytes of a response to the current request were written.
     answering: Cell<bool>,
     ending: Cell<Ending>,
+    /// It was found out whether the connection can be read from.
+    probed: Cell<bool>,
     /// hyper holds the connection, with buffers of its own.
     in_use: Cell<bool>,
     /// A write that waits is to be tried again until there is no room.
@@ -132,6 +135,7 @@ impl Downstream {
             written: Cell::new(0),
             answering: Cell::new(false),
             ending: Cell::new(Ending::No),
+            probed: Cell::new(false),
             in_use: Cell::new(false),
             retries: Cell::new(false),
             settled: Cell::new(false),
@@ -386,6 +390,20 @@ impl Downstream {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
             Err(_) => Some(0),
         }
+    }
+
+    /// Waits until the client sends something, or ends the connection. The runtime takes a new
+    /// connection for readable without asking; hyper would hold buffers for one on which nothing
+    /// came (CONN-1).
+    pub fn poll_used(&self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.probed.replace(true) {
+            return self.poll_readable(cx);
+        }
+        let mut byte = [0];
+        let io = self.io.borrow();
+        io.inner()
+            .poll_peek(cx, &mut ReadBuf::new(&mut byte))
+            .map(|_| ())
     }
 
     /// Waits until something can be read, or the connection ended.
