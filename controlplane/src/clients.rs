@@ -12,6 +12,7 @@ use weir_shared::table::{ClientRow, MAX_CLIENTS};
 use weir_shared::units::{Count, Time};
 use weir_shared::window::{PerSpan, Span, Window};
 
+use crate::buckets::Buckets;
 use crate::state::document::{Document, Row};
 use crate::state::schema;
 
@@ -98,13 +99,6 @@ struct Windows {
     day: Buckets,
 }
 
-#[derive(Clone, Copy, Default, Serialize, Deserialize)]
-struct Buckets {
-    start: Time,
-    current: Count,
-    previous: Count,
-}
-
 impl Form {
     fn of(row: &ClientRow) -> Self {
         Self {
@@ -159,26 +153,6 @@ impl Windows {
             minute: self.minute.window(Span::Minute),
             hour: self.hour.window(Span::Hour),
             day: self.day.window(Span::Day),
-        }
-    }
-}
-
-impl Buckets {
-    fn of(window: &Window) -> Self {
-        Self {
-            start: Time(window.start_ms),
-            current: Count(window.current),
-            previous: Count(window.previous),
-        }
-    }
-
-    /// Buckets begin at multiples of their length (LIMIT-1); a start written by hand is moved to
-    /// the one before it.
-    fn window(self, span: Span) -> Window {
-        Window {
-            start_ms: self.start.0 - self.start.0 % span.ms(),
-            current: self.current.0,
-            previous: self.previous.0,
         }
     }
 }

@@ -18,6 +18,7 @@ mod admin;
 mod alert;
 mod anomaly;
 mod bans;
+mod buckets;
 pub mod check;
 mod clients;
 pub mod control;

@@ -19,6 +19,7 @@ pub mod clock;
 pub mod escalation;
 pub mod lookup;
 pub mod netblock;
+pub mod origin;
 pub mod path;
 pub mod pulse;
 pub mod refusal_page;

@@ -1,17 +1,17 @@
-//! What a lookup tells about a client: its country and its AS; and how the data plane asks for one.
+//! What a lookup tells about a client, and how the data plane asks for one. What a country and an
+//! AS number are is in [`crate::origin`].
 //!
 //! One function type, as in `handover.rs`: the data plane asks, never waits in the call, and learns
 //! the answer at once, through the client table, or through a call back.
 
-use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::num::{NonZeroU8, NonZeroU32};
-use std::str::FromStr;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use crate::client::Client;
+use crate::origin::digits;
+pub use crate::origin::{AsNumber, Country, NotACountry, NotAnAsNumber};
 
 /// The answer of a lookup. A client without a country is unknown, whatever its AS number
 /// (LOOKUP-4).
@@ -55,110 +55,6 @@ pub enum LookupStarted {
 /// twice.
 pub type Ask = Arc<dyn Fn(Client, Option<OnLookup>) -> LookupStarted + Send + Sync>;
 
-/// An AS number that means something: neither 0 nor 64512, which stand for unknown (LOOKUP-4).
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct AsNumber(NonZeroU32);
-
-/// What stands for an AS number that nobody knows (LOOKUP-4).
-const UNKNOWN_AS: u32 = 64_512;
-
-impl AsNumber {
-    /// The number; none for those that stand for unknown.
-    pub const fn new(number: u32) -> Option<Self> {
-        match NonZeroU32::new(number) {
-            Some(number) if number.get() != UNKNOWN_AS => Some(Self(number)),
-            _ => None,
-        }
-    }
-
-    /// The number.
-    pub const fn number(self) -> u32 {
-        self.0.get()
-    }
-
-    /// Reads `15169`, `AS15169` or `AS15169 Name`, and gives the name too. None inside stands for
-    /// unknown.
-    ///
-    /// # Errors
-    /// [`NotAnAsNumber`] if it is none of these.
-    pub fn parse_named(text: &str) -> Result<(Option<Self>, Option<&str>), NotAnAsNumber> {
-        let text = text.trim();
-        let (word, name) = match text.split_once(char::is_whitespace) {
-            Some((word, name)) => (word, Some(name.trim())),
-            None => (text, None),
-        };
-        let prefixed = word.get(..2).is_some_and(|p| p.eq_ignore_ascii_case("as"));
-        let digits = if prefixed {
-            word.get(2..).unwrap_or_default()
-        } else {
-            word
-        };
-        let number = number(digits).ok_or(NotAnAsNumber)?;
-        Ok((Self::new(number), name.filter(|name| !name.is_empty())))
-    }
-}
-
-/// Reads digits and nothing else, unlike the standard library, which takes a sign.
-fn number(digits: &str) -> Option<u32> {
-    if digits.is_empty() {
-        return None;
-    }
-    digits.bytes().try_fold(0u32, |number, byte| {
-        let digit = char::from(byte).to_digit(10)?;
-        number.checked_mul(10)?.checked_add(digit)
-    })
-}
-
-/// Neither `15169` nor `AS15169` nor `AS15169 Name`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("not an AS number")]
-pub struct NotAnAsNumber;
-
-impl fmt::Display for AsNumber {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "AS{}", self.0)
-    }
-}
-
-/// A country code, two letters (ISO 3166-1 alpha-2, user-assigned ones such as `XK` included). No
-/// letter is 0, so that an absent one takes no byte more: every client of the table has a place for
-/// one.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct Country(NonZeroU8, NonZeroU8);
-
-/// Not two letters.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("not a country code")]
-pub struct NotACountry;
-
-impl FromStr for Country {
-    type Err = NotACountry;
-
-    fn from_str(text: &str) -> Result<Self, NotACountry> {
-        match text.as_bytes() {
-            [a, b] if a.is_ascii_alphabetic() && b.is_ascii_alphabetic() => {
-                let letter = |byte: &u8| NonZeroU8::new(byte.to_ascii_uppercase());
-                letter(a)
-                    .zip(letter(b))
-                    .map(|(a, b)| Self(a, b))
-                    .ok_or(NotACountry)
-            }
-            _ => Err(NotACountry),
-        }
-    }
-}
-
-impl fmt::Display for Country {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{}{}",
-            char::from(self.0.get()),
-            char::from(self.1.get())
-        )
-    }
-}
-
 impl Lookup {
     /// The country, where there is one.
     pub fn country(&self) -> Option<Country> {
@@ -170,7 +66,7 @@ impl Lookup {
         let text = self.asn.as_deref()?;
         // Read once for every new client: the form of a service's answer is tried first, before the
         // forms that a state file may have.
-        match text.strip_prefix("AS").and_then(number) {
+        match text.strip_prefix("AS").and_then(digits) {
             Some(number) => AsNumber::new(number),
             None => AsNumber::parse_named(text).ok()?.0,
         }
@@ -235,27 +131,6 @@ fn is_public_v6(address: Ipv6Addr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// LOOKUP-4: `15169`, `AS15169` and `AS15169 Name` are understood; 64512 is unknown.
-    #[test]
-    fn as_numbers_are_understood_in_every_form() {
-        let google = AsNumber::new(15_169);
-        for (text, number, name) in [
-            ("15169", google, None),
-            ("AS15169", google, None),
-            (" as15169 ", google, None),
-            ("AS15169 Google LLC", google, Some("Google LLC")),
-            ("64512", None, None),
-            ("AS64512 Unknown", None, Some("Unknown")),
-            ("0", None, None),
-        ] {
-            assert_eq!(AsNumber::parse_named(text), Ok((number, name)), "{text}");
-        }
-        for wrong in ["", "AS", "Google", "AS-1", "15169.0", "AS4294967296", "ÄS1"] {
-            assert_eq!(AsNumber::parse_named(wrong), Err(NotAnAsNumber), "{wrong}");
-        }
-        assert_eq!(google.unwrap().to_string(), "AS15169");
-    }
 
     /// LOOKUP-4: the number of an answer in every form that a file may hold.
     #[test]

@@ -12,11 +12,11 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 use weir_shared::units::{Count, Time};
-use weir_shared::window::Window;
 
 use crate::alert::{Alert, MAX_ALERTS, held_back};
 use crate::anomaly::counters::MAX_COUNTERS;
 use crate::anomaly::{Cooldown, Counter, Measure, Scope};
+use crate::buckets::Buckets;
 use crate::state::document::{Document, Row};
 use crate::state::schema;
 
@@ -193,33 +193,6 @@ struct Windows {
     hour: Buckets,
 }
 
-#[derive(Clone, Copy, Default, Serialize, Deserialize)]
-struct Buckets {
-    start: Time,
-    current: Count,
-    previous: Count,
-}
-
-impl Buckets {
-    fn of(window: &Window) -> Self {
-        Self {
-            start: Time(window.start_ms),
-            current: Count(window.current),
-            previous: Count(window.previous),
-        }
-    }
-
-    /// Buckets begin at multiples of their length (LIMIT-1); a start written by hand is moved to
-    /// the one before it.
-    fn window(self, measure: Measure) -> Window {
-        Window {
-            start_ms: self.start.0 - self.start.0 % measure.span().ms(),
-            current: self.current.0,
-            previous: self.previous.0,
-        }
-    }
-}
-
 impl CounterForm {
     fn of(scope: Scope, counter: &Counter) -> Self {
         let [requests_minute, requests_hour, bytes_minute, bytes_hour] =
@@ -242,10 +215,10 @@ impl CounterForm {
         let scope = Scope::read(&self.scope, self.of.as_deref())?;
         let [requests_minute, requests_hour, bytes_minute, bytes_hour] = Measure::ALL;
         let windows = [
-            self.requests.minute.window(requests_minute),
-            self.requests.hour.window(requests_hour),
-            self.bytes.minute.window(bytes_minute),
-            self.bytes.hour.window(bytes_hour),
+            self.requests.minute.window(requests_minute.span()),
+            self.requests.hour.window(requests_hour.span()),
+            self.bytes.minute.window(bytes_minute.span()),
+            self.bytes.hour.window(bytes_hour.span()),
         ];
         Ok(AlertsEntry::Counter(scope, Counter { windows }))
     }
