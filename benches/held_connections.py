@@ -95,7 +95,9 @@ def start(args, proxy, workers, upstream, directory):
             "WAF_BODY_TIMEOUT": "120s",
             "WAF_UPSTREAM_TIMEOUT": "120s",
             "WAF_UPSTREAM_CONNECT_TIMEOUT": "60s",
+            # A busy machine is no slow client.
             "WAF_MIN_RATE": "off",
+            "WAF_SEND_TIMEOUT": "600s",
             "WAF_MAX_CONNECTIONS": "30000",
             # One address stands for all clients here.
             "WAF_TRUSTED_PROXIES": "127.0.0.0/8",
@@ -116,7 +118,8 @@ def start(args, proxy, workers, upstream, directory):
               upstream a {{ server 127.0.0.1:{upstream}; keepalive 256; }}
               server {{ listen 127.0.0.1:{port}; keepalive_timeout 120s;
                 location / {{ proxy_pass http://a; proxy_http_version 1.1; proxy_set_header Connection "";
-                  proxy_request_buffering off; }} }} }}
+                  proxy_request_buffering off; proxy_send_timeout 600s;
+                  proxy_read_timeout 600s; send_timeout 600s; client_body_timeout 600s; }} }} }}
             """
         )
         process = subprocess.Popen(["nginx", "-c", directory / "nginx.conf"], **output)
