@@ -10,9 +10,12 @@ use commands::{bans, explain, lists, look};
 
 mod commands;
 mod open_files;
+mod opening;
 mod process_log;
 mod serve;
+mod shared;
 mod signals;
+mod successor;
 mod systemd;
 
 #[global_allocator]

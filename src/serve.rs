@@ -15,45 +15,32 @@
 )]
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use arc_swap::ArcSwap;
-use crossbeam_channel::{Receiver, bounded};
+use crossbeam_channel::bounded;
 use weir_controlplane::control::{Listeners, Server};
 use weir_controlplane::lookup::Lookups;
 use weir_controlplane::request_log::RequestLog;
 use weir_controlplane::{
-    About, CONTROL_THREAD, Control, ControlHandle, Events, Feeds, LiveRules, StartState,
-    StateFiles, Wiring, refusal_page,
+    About, CONTROL_THREAD, Control, ControlHandle, Events, Feeds, LiveRules, refusal_page,
 };
-use weir_dataplane::clients::table::Table;
-use weir_dataplane::ladder::Rules;
-use weir_dataplane::{Bound, Counting, DataPlane, Parts, Records, Stop, explaining};
+use weir_dataplane::{DataPlane, Parts, Stop};
 use weir_shared::clock::Clock;
-use weir_shared::event::LimitExceeded;
-use weir_shared::record::logged_headers;
-use weir_shared::settings::{Listed, Loaded, LogRequests, Settings};
-use weir_shared::snapshot::Snapshot;
-use weir_shared::spared::Spared;
-use weir_shared::table::ClientTable;
+use weir_shared::settings::{Listed, Loaded, Settings};
 use weir_shared::threads;
 
-use crate::open_files;
-use crate::process_log;
+use crate::opening;
+use crate::shared::Shared;
 use crate::signals::{Event, Signals};
-use crate::systemd::{self, Supervisor};
+use crate::successor::{Progress, Successor};
+use crate::systemd::Supervisor;
 
 /// Breaks that may wait for the control plane. More at once are answered 429 and counted (LIMIT-6).
 const MAX_BREAKS: usize = 4096;
-/// Batches of log records that may wait for the writer; a worker sends at most 64 records in one.
-const MAX_BATCHES: usize = 1024;
-/// Emptied batches that are kept for each worker's next records: what a busy worker fills between
-/// two looks of the writer.
-const SPARE_BATCHES: usize = 32;
 /// Batches of finished requests that may wait for the control plane; a worker sends at most 256
 /// requests in one.
 const MAX_FINISHED: usize = 256;
@@ -90,42 +77,51 @@ pub enum Announce {
 }
 
 /// Serves until SIGTERM or SIGINT, then drains. SIGHUP reads the token file again and reopens the
-/// log, SIGUSR1 reopens the log.
+/// log, SIGUSR1 reopens the log, SIGUSR2 hands over to a new process (RESTART-1).
 ///
 /// # Errors
 /// [`StartError`]: nothing was served, or a thread has ended.
 pub fn serve(loaded: Loaded, signals: &mut Signals, announce: Announce) -> Result<(), StartError> {
-    let settings = Arc::new(within_open_files(loaded.settings)?);
+    let settings = Arc::new(opening::within_open_files(loaded.settings)?);
     let service = Service::start(settings, loaded.listing, loaded.warnings)?;
     if let Announce::With(print) = announce {
         print(service.address);
     }
     let mut supervisor = Supervisor::of_environment();
     supervisor.ready();
-    let ended = service.run(signals, &mut supervisor);
-    supervisor.stopping();
-    service.end(signals, ended)
+    match service.run(signals, &mut supervisor) {
+        End::Stop(ended) => {
+            supervisor.stopping();
+            service.end(signals, ended)
+        }
+        End::HandOver(successor) => {
+            supervisor.handed_over(successor.id());
+            service.hand_over(signals, successor)
+        }
+    }
+}
+
+/// Why the service does not go on.
+enum End {
+    /// By a signal, or because a thread has ended that was not to end.
+    Stop(Option<threads::Ended>),
+    /// Another process is ready to take over.
+    HandOver(Successor),
 }
 
 /// Everything that runs.
 struct Service {
     settings: Arc<Settings>,
+    /// This program, as it was started: what lies there now is the next.
+    program: PathBuf,
     address: SocketAddr,
+    /// The listening sockets, for a successor.
+    sockets: Vec<TcpListener>,
     plane: DataPlane,
     control: ControlHandle,
     control_thread: JoinHandle<()>,
     operators: Server,
     log: RequestLog,
-}
-
-/// What both planes hold.
-struct Shared {
-    settings: Arc<Settings>,
-    clock: Clock,
-    snapshots: Arc<ArcSwap<Snapshot>>,
-    table: Arc<Table>,
-    counting: Counting,
-    spared: Arc<Spared>,
 }
 
 impl Service {
@@ -138,12 +134,14 @@ impl Service {
     ) -> Result<Self, StartError> {
         let unfit = |error: &dyn std::fmt::Display| StartError::Unfit(error.to_string());
         let clock = Clock::system();
-        let bound = bind(&settings)?;
+        let program = std::env::current_exe()?;
+        let (bound, predecessor) = opening::listeners(&settings).map_err(StartError::Unfit)?;
         let address = bound.address();
         let refusal_page = refusal_page::open(settings.bans.refusal_page.as_deref())
             .map_err(|error| unfit(&error))?;
+        let sockets = bound.sockets()?;
         let (files, mut start) =
-            StateFiles::open(&settings.state.dir, clock.clone()).map_err(|error| unfit(&error))?;
+            opening::state_files(&settings, &clock, predecessor).map_err(StartError::Unfit)?;
         let rules = LiveRules::start(&settings, clock.clone()).map_err(|error| unfit(&error))?;
         let listeners = Listeners::bind(&settings).map_err(|error| unfit(&error))?;
         let (control_socket, admin_address) = listeners.places();
@@ -196,7 +194,9 @@ impl Service {
         )?;
         let service = Self {
             settings,
+            program,
             address,
+            sockets,
             plane,
             control: handle,
             control_thread,
@@ -221,17 +221,21 @@ impl Service {
         );
     }
 
-    /// Serves until a stop is asked for, or a thread ends.
-    fn run(&self, signals: &mut Signals, supervisor: &mut Supervisor) -> Option<threads::Ended> {
+    /// Serves until a stop is asked for, a thread ends, or another process is ready to take over.
+    fn run(&self, signals: &mut Signals, supervisor: &mut Supervisor) -> End {
+        let mut successor: Option<Successor> = None;
         loop {
-            let event = match supervisor.next_call() {
+            let look = successor.is_some().then(|| Instant::now() + STOP_LOOK);
+            let event = match look.into_iter().chain(supervisor.next_call()).min() {
                 None => Some(signals.next()),
                 Some(due) => signals.next_until(due),
             };
             match event {
                 None => supervisor.call(),
-                Some(Event::Stop | Event::StopNow) => return None,
-                Some(Event::ThreadEnded(ended)) => return Some(ended),
+                Some(Event::Stop | Event::StopNow) => break abandon(successor, End::Stop(None)),
+                Some(Event::ThreadEnded(ended)) => {
+                    break abandon(successor, End::Stop(Some(ended)));
+                }
                 Some(Event::Reload) => {
                     supervisor.reloading();
                     self.control.reload_tokens();
@@ -239,13 +243,66 @@ impl Service {
                     supervisor.ready();
                 }
                 Some(Event::Reopen) => self.log.reopen(),
+                Some(Event::HandOver) if successor.is_none() => successor = self.successor(),
+                Some(Event::HandOver) => tracing::warn!("a hand-over has begun already"),
+            }
+            match successor.as_mut().map(Successor::progress) {
+                Some(Progress::Failed(how)) => {
+                    tracing::error!("the new process is not ready, this one goes on: {how}");
+                    successor = None;
+                }
+                Some(Progress::Ready) => {
+                    if let Some(successor) = successor {
+                        break End::HandOver(successor);
+                    }
+                }
+                Some(Progress::Starting) | None => {}
             }
         }
     }
 
+    /// Starts the process that is to take over.
+    fn successor(&self) -> Option<Successor> {
+        let program = self.program.display();
+        match Successor::start(&self.program, &self.sockets) {
+            Ok(successor) => {
+                tracing::info!(process = successor.id(), %program, "a new process is started");
+                Some(successor)
+            }
+            Err(error) => {
+                tracing::error!("{program} cannot be started, this process goes on: {error}");
+                None
+            }
+        }
+    }
+
+    /// Gives the state and all connections to come to another process, then ends its own
+    /// (RESTART-1).
+    fn hand_over(self, signals: &mut Signals, mut successor: Successor) -> Result<(), StartError> {
+        tracing::info!(process = successor.id(), "handing over");
+        drop(self.sockets);
+        self.plane.stop(Stop::HandOver);
+        self.operators.stop();
+        self.control.stop();
+        let control_ended = self.control_thread.join().is_ok();
+        let told = successor.go();
+        if let Err(error) = &told {
+            tracing::error!("the new process has ended, and nobody accepts any more: {error}");
+        }
+        end_connections(&self.plane, self.settings.timeouts.shutdown, signals);
+        let workers_ended = self.plane.join();
+        self.log.stop();
+        told?;
+        whole(workers_ended && control_ended)
+    }
+
     /// Ends everything, the data plane first: what it counted is final then, and the last write of
     /// the state files holds all of it.
-    fn end(self, signals: &mut Signals, ended: Option<threads::Ended>) -> Result<(), StartError> {
+    fn end(
+        mut self,
+        signals: &mut Signals,
+        ended: Option<threads::Ended>,
+    ) -> Result<(), StartError> {
         let ended = ended.map(|ended| {
             let how = if ended.panicked {
                 "ended by a panic"
@@ -271,10 +328,7 @@ impl Service {
         self.log.stop();
         match ended {
             Some(ended) => Err(StartError::ThreadEnded(ended)),
-            None if workers_ended && control_ended => Ok(()),
-            None => Err(StartError::ThreadEnded(
-                "it panicked in the stop".to_owned(),
-            )),
+            None => whole(workers_ended && control_ended),
         }
     }
 
@@ -296,7 +350,7 @@ impl Service {
             match event {
                 // What ended now is found by the stop that comes in any case.
                 Event::StopNow | Event::ThreadEnded(_) => return false,
-                Event::Stop | Event::Reload => {}
+                Event::Stop | Event::Reload | Event::HandOver => {}
                 Event::Reopen => self.log.reopen(),
             }
         }
@@ -305,129 +359,45 @@ impl Service {
 
     /// Closes the listeners, lets running answers end, and cuts what is left after the time-out or
     /// a second signal.
-    fn drain(&self, signals: &mut Signals) {
+    fn drain(&mut self, signals: &mut Signals) {
         if !self.announce_stop(signals) {
             return self.plane.stop(Stop::Abort);
         }
         let timeout = self.settings.timeouts.shutdown;
         tracing::info!(timeout_seconds = timeout.as_secs_f64(), "draining");
         self.control.announce_stop();
+        self.sockets.clear();
         self.plane.stop(Stop::Drain);
-        let deadline = Instant::now() + timeout;
-        while !self.plane.is_finished() {
-            let look = Instant::now() + STOP_LOOK;
-            let stop_now = matches!(signals.next_until(look), Some(Event::StopNow));
-            if stop_now || Instant::now() >= deadline {
-                tracing::warn!("ending the connections that are left");
-                self.plane.stop(Stop::Abort);
-                return;
-            }
+        end_connections(&self.plane, timeout, signals);
+    }
+}
+
+/// Lets running answers end, and cuts what is left after the time-out or a second signal.
+fn end_connections(plane: &DataPlane, timeout: Duration, signals: &mut Signals) {
+    let deadline = Instant::now() + timeout;
+    while !plane.is_finished() {
+        let look = Instant::now() + STOP_LOOK;
+        let stop_now = matches!(signals.next_until(look), Some(Event::StopNow));
+        if stop_now || Instant::now() >= deadline {
+            tracing::warn!("ending the connections that are left");
+            plane.stop(Stop::Abort);
+            return;
         }
     }
 }
 
-impl Shared {
-    fn new(settings: &Arc<Settings>, clock: Clock, bound: &Bound, rules: &LiveRules) -> Self {
-        let table = Arc::new(Table::of(settings));
-        Self {
-            settings: Arc::clone(settings),
-            clock,
-            snapshots: Arc::new(ArcSwap::from_pointee(Snapshot {
-                rules: rules.current(),
-                ..Snapshot::default()
-            })),
-            counting: Counting::of(bound, Arc::clone(&table)),
-            spared: Arc::new(Spared::new(settings.identity.trusted_proxies.clone())),
-            table,
-        }
-    }
-
-    fn clients(&self) -> Arc<dyn ClientTable> {
-        Arc::clone(&self.table) as _
-    }
-
-    /// What the control loop is made from.
-    fn wiring(
-        &self,
-        breaks: Receiver<LimitExceeded>,
-        files: StateFiles,
-        start: StartState,
-        (lookups, rules): (Lookups, LiveRules),
-        feeds: Feeds,
-        about: About,
-    ) -> Wiring {
-        let counting = self.counting.clone();
-        Wiring {
-            settings: Arc::clone(&self.settings),
-            clock: self.clock.clone(),
-            snapshots: Arc::clone(&self.snapshots),
-            table: self.clients(),
-            spared: Arc::clone(&self.spared),
-            breaks,
-            explain: explaining(
-                Rules::of(&self.settings, Arc::clone(&self.spared)),
-                Arc::clone(&self.table),
-                Arc::clone(&self.snapshots),
-                self.clock.clone(),
-            ),
-            totals: Arc::new(move || {
-                let mut totals = counting.totals();
-                totals.process_log_lines_dropped = process_log::lines_lost();
-                totals
-            }),
-            files,
-            start,
-            lookups,
-            rules,
-            feeds,
-            about,
-        }
-    }
-
-    /// Starts the request log, also where no request is logged: alerts are lines of it.
-    fn start_log(
-        &self,
-        lines: Receiver<Vec<u8>>,
-        events: Arc<Events>,
-    ) -> Result<(RequestLog, Option<Records>), String> {
-        let settings = &self.settings;
-        let (records_up, records) = bounded(MAX_BATCHES);
-        let (spare_back, spare) = bounded(SPARE_BATCHES * settings.workers);
-        let counting = self.counting.clone();
-        let lost = Arc::new(move || counting.totals().records_dropped);
-        let log = RequestLog::start(settings, records, spare_back, lines, lost, events)?;
-        let records = (settings.log.requests != LogRequests::Off).then(|| Records {
-            batches: records_up,
-            emptied: spare,
-            headers: logged_headers(&settings.log.request_headers).into(),
-        });
-        Ok((log, records))
-    }
+/// The end of a stop in which every thread ended as it should, or not.
+fn whole(ended: bool) -> Result<(), StartError> {
+    let panicked = || StartError::ThreadEnded("it panicked in the stop".to_owned());
+    ended.then_some(()).ok_or_else(panicked)
 }
 
-/// The listeners: on the socket that a supervisor passed, else on `WAF_LISTEN`.
-fn bind(settings: &Settings) -> Result<Bound, StartError> {
-    match systemd::passed_listener().map_err(StartError::Unfit)? {
-        Some(listener) => Bound::passed(listener, settings.workers).map_err(|error| {
-            StartError::Unfit(format!("the socket of LISTEN_FDS cannot be used: {error}"))
-        }),
-        None => Bound::new(settings.listen, settings.workers)
-            .map_err(|error| StartError::Unfit(error.to_string())),
+/// A process that was to take over is not wanted any more.
+fn abandon(successor: Option<Successor>, end: End) -> End {
+    if let Some(mut successor) = successor {
+        successor.abandon();
     }
-}
-
-/// The settings, with the connections that the system allows (CONN-4).
-fn within_open_files(mut settings: Settings) -> io::Result<Settings> {
-    let limit = open_files::raise_limit()?;
-    if let Some(fewer) = open_files::connections_within(limit, &settings) {
-        tracing::warn!(
-            "WAF_MAX_CONNECTIONS={} needs more open files than the {limit} that are allowed \
-             (LimitNOFILE=, ulimit -n): {fewer} connections are the bound",
-            settings.connections.max
-        );
-        settings.connections.max = fewer;
-    }
-    Ok(settings)
+    end
 }
 
 /// What waits for a thread that has ended must not keep the process half alive.

@@ -23,8 +23,7 @@ const MAX_ENDS: usize = 64;
 /// Signals that would end the process, and that nobody means for it. SIGPIPE is not among them: it
 /// is ignored without a word, because every write to a closed pipe brings one. SIGXFSZ comes with a
 /// write past a file-size limit, which is to fail as on a full disk (STATE-7).
-const IGNORED: [(&str, Number); 8] = [
-    ("SIGUSR2", Number::USR2),
+const IGNORED: [(&str, Number); 7] = [
     ("SIGALRM", Number::ALARM),
     ("SIGVTALRM", Number::VTALARM),
     ("SIGPROF", Number::PROF),
@@ -44,6 +43,8 @@ pub enum Event {
     Reload,
     /// SIGUSR1.
     Reopen,
+    /// SIGUSR2.
+    HandOver,
     /// A thread has ended.
     ThreadEnded(Ended),
 }
@@ -60,6 +61,7 @@ struct Streams {
     interrupt: Signal,
     hangup: Signal,
     reopen: Signal,
+    hand_over: Signal,
     ignored: Vec<(&'static str, Signal)>,
     ends: mpsc::Receiver<Ended>,
 }
@@ -94,6 +96,7 @@ impl Signals {
             interrupt: signal(SignalKind::interrupt())?,
             hangup: signal(SignalKind::hangup())?,
             reopen: signal(SignalKind::user_defined1())?,
+            hand_over: signal(SignalKind::user_defined2())?,
             ignored: ignored.into_iter().collect::<io::Result<_>>()?,
             ends,
         };
@@ -164,6 +167,9 @@ impl Streams {
         }
         if self.reopen.poll_recv(cx).is_ready() {
             return Poll::Ready(Heard::Event(Event::Reopen));
+        }
+        if self.hand_over.poll_recv(cx).is_ready() {
+            return Poll::Ready(Heard::Event(Event::HandOver));
         }
         for (name, stream) in &mut self.ignored {
             if stream.poll_recv(cx).is_ready() {

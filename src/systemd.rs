@@ -47,6 +47,12 @@ impl Supervisor {
         }
     }
 
+    /// Another process is the service from now on. It is told by the one that was, since systemd
+    /// listens to the main process alone.
+    pub fn handed_over(&self, to: u32) {
+        tell(&[NotifyState::MainPid(to)]);
+    }
+
     /// The service is on its way to its end.
     pub fn stopping(&self) {
         tell(&[NotifyState::Stopping]);
@@ -57,11 +63,15 @@ impl Supervisor {
         self.watchdog.as_ref().map(|watchdog| watchdog.next)
     }
 
-    /// Calls the watchdog, if every loop of the service has come round since the last call.
+    /// Calls the watchdog where that is due, if every loop of the service has come round since the
+    /// last call.
     pub fn call(&mut self) {
         let Some(watchdog) = &mut self.watchdog else {
             return;
         };
+        if Instant::now() < watchdog.next {
+            return;
+        }
         watchdog.next = Instant::now() + watchdog.every;
         let still = pulse::still();
         if still.is_empty() {
@@ -83,15 +93,15 @@ fn tell(state: &[NotifyState]) {
 }
 
 /// The listening socket that was passed in (`LISTEN_FDS`, `LISTEN_PID`), which takes the place of
-/// `WAF_LISTEN`.
+/// `WAF_LISTEN`; none if there is none.
 ///
 /// # Errors
 /// One sentence: what was passed cannot be used.
-pub fn passed_listener() -> Result<Option<TcpListener>, String> {
+pub fn passed_listeners() -> Result<Vec<TcpListener>, String> {
     let mut passed = ListenFd::from_env();
     let count = passed.len();
     if count == 0 {
-        return Ok(None);
+        return Ok(Vec::new());
     }
     let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
     if count > 1 {
@@ -99,7 +109,8 @@ pub fn passed_listener() -> Result<Option<TcpListener>, String> {
             "LISTEN_FDS={count} ({names}): one listening socket is expected"
         ));
     }
-    passed.take_tcp_listener(0).map_err(|error| {
+    let taken = passed.take_tcp_listener(0).map_err(|error| {
         format!("LISTEN_FDS=1 ({names}): a listening TCP socket is expected: {error}")
-    })
+    })?;
+    Ok(taken.into_iter().collect())
 }

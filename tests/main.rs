@@ -22,6 +22,7 @@ mod forward_exact;
 mod forwarding;
 mod framing;
 mod full_files;
+mod handover;
 mod harness;
 mod hostile_files;
 mod identity;

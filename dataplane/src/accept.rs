@@ -28,6 +28,8 @@ use crate::worker::{Stop, Worker};
 
 /// How often a worker looks at its deadlines, sends its log records and reads the wall clock anew.
 const TICK: Duration = Duration::from_millis(50);
+/// How long an idle connection may be used once more after a hand-over.
+const LAST_USE: Duration = Duration::from_secs(3);
 /// How long accepting rests after `accept` failed, above all because no descriptor was left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -99,7 +101,7 @@ impl Acceptor {
             // Dropping `accepting` closes the listener.
             let mut accepting = pin!(Rc::clone(&self).accept(listener));
             let mut stopping =
-                pin!(stopped.wait_for(|stop| matches!(stop, Stop::Drain | Stop::Abort)));
+                pin!(stopped.wait_for(|stop| !matches!(stop, Stop::No | Stop::Announce)));
             poll_fn(|cx| {
                 if stopping.as_mut().poll(cx).is_ready() {
                     return Poll::Ready(());
@@ -107,6 +109,9 @@ impl Acceptor {
                 accepting.as_mut().poll(cx)
             })
             .await;
+        }
+        if self.worker.hands_over() {
+            self.hand_over(&mut stopped).await;
         }
         self.drain(&mut stopped).await;
         self.worker.events.flush();
@@ -261,26 +266,39 @@ impl Acceptor {
         }
     }
 
+    /// Leaves connections the time for one more request, which their client may have under way
+    /// (RESTART-1).
+    async fn hand_over(&self, stopped: &mut watch::Receiver<Stop>) {
+        self.finish_all(Ending::Drain, |connection| {
+            connection.idle_since().is_none()
+        });
+        let told = stopped.wait_for(|stop| *stop != Stop::HandOver);
+        // Late, or told to be quicker: both lead on.
+        let _ = tokio::time::timeout(LAST_USE, told).await;
+    }
+
     /// Lets the connections end; ends them once the service is told to abort.
     async fn drain(&self, stopped: &mut watch::Receiver<Stop>) {
-        self.finish_all(Ending::Drain);
+        self.finish_all(Ending::Drain, |_| true);
         while self.has_connections() {
             let aborted =
                 tokio::time::timeout(TICK, stopped.wait_for(|stop| *stop == Stop::Abort)).await;
             if aborted.is_ok() {
-                self.finish_all(Ending::Abort);
+                self.finish_all(Ending::Abort, |_| true);
                 // One turn of the runtime lets every connection see it.
                 tokio::time::sleep(TICK).await;
                 return;
             }
             // A connection that was accepted meanwhile drains too.
-            self.finish_all(Ending::Drain);
+            self.finish_all(Ending::Drain, |_| true);
         }
     }
 
-    fn finish_all(&self, ending: Ending) {
+    fn finish_all(&self, ending: Ending, which: impl Fn(&Downstream) -> bool) {
         for connection in self.open.borrow().iter().filter_map(Weak::upgrade) {
-            connection.finish(ending);
+            if which(&connection) {
+                connection.finish(ending);
+            }
         }
     }
 

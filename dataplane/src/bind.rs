@@ -40,6 +40,25 @@ pub fn can_be_bound(address: SocketAddr) -> Result<(), BindError> {
     bind().map_err(|source| BindError { address, source })
 }
 
+/// Why passed sockets cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum PassedError {
+    /// There is none.
+    #[error("no listening socket was passed")]
+    None,
+    /// Connections that wait at a socket without a worker would never be answered.
+    #[error("WAF_WORKERS={workers}: there are {sockets} listening sockets, each wants a worker")]
+    Workers {
+        /// How many were passed.
+        sockets: usize,
+        /// `WAF_WORKERS`
+        workers: usize,
+    },
+    /// The system refused it.
+    #[error("a passed socket cannot be served: {0}")]
+    System(#[from] io::Error),
+}
+
 impl Bound {
     /// Binds one listener a worker to the same address.
     ///
@@ -62,23 +81,44 @@ impl Bound {
         Ok(Self { listeners, address })
     }
 
-    /// Takes a socket that listens already, for all workers: a supervisor passed it (RESTART-2).
+    /// Takes sockets that listen already, of a supervisor (RESTART-2) or of the process before
+    /// (RESTART-1). Fewer than workers are shared among them.
     ///
     /// # Errors
-    /// The system refused to share or to set it.
-    pub fn passed(listener: TcpListener, workers: usize) -> io::Result<Self> {
-        let socket = Socket::from(listener);
-        set_options(&socket)?;
-        let first = TcpListener::from(socket);
+    /// One sentence: they cannot be used.
+    pub fn passed(passed: Vec<TcpListener>, workers: usize) -> Result<Self, PassedError> {
+        let first = passed.first().ok_or(PassedError::None)?;
         let address = first.local_addr()?;
-        let others = (1..workers).map(|_| first.try_clone());
-        let others: Vec<TcpListener> = others.collect::<io::Result<_>>()?;
-        let listeners = std::iter::once(first).chain(others);
-        let listeners = listeners.map(|listener| (listener, WorkerCounters::default()));
+        if passed.len() > workers {
+            return Err(PassedError::Workers {
+                sockets: passed.len(),
+                workers,
+            });
+        }
+        let shared = passed.iter().cycle().take(workers).skip(passed.len());
+        let shared: Vec<TcpListener> = shared
+            .map(TcpListener::try_clone)
+            .collect::<io::Result<_>>()?;
+        let all = passed.into_iter().chain(shared).map(|listener| {
+            let socket = Socket::from(listener);
+            set_options(&socket)?;
+            Ok((socket.into(), WorkerCounters::default()))
+        });
         Ok(Self {
-            listeners: listeners.collect(),
+            listeners: all.collect::<io::Result<_>>()?,
             address,
         })
+    }
+
+    /// The listening sockets once more, for the process that takes over.
+    ///
+    /// # Errors
+    /// The system has no file descriptor left.
+    pub fn sockets(&self) -> io::Result<Vec<TcpListener>> {
+        self.listeners
+            .iter()
+            .map(|(listener, _)| listener.try_clone())
+            .collect()
     }
 
     /// The address, with the port that the system chose where none was given.

@@ -5,17 +5,19 @@ use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::HeaderValue;
+use http::header::CONNECTION;
+use http::{HeaderValue, Response, StatusCode};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use weir_shared::totals::ConnectionError;
 
 use crate::downstream::socket::Socket;
 use crate::downstream::{Downstream, Ending};
+use crate::forward::response_body::ResponseBody;
 use crate::forward::tunnel::{self, TunnelSlot};
 use crate::refused_peer::{self, Next};
 use crate::request;
@@ -40,6 +42,9 @@ const PANICKED: &str =
 pub async fn serve(worker: Rc<Worker>, downstream: Rc<Downstream>) {
     let mut early = Bytes::new();
     while !early.is_empty() || is_used_again(&downstream).await {
+        if worker.has_handed_over() {
+            downstream.finish(Ending::Drain);
+        }
         if early.is_empty() && downstream.is_refused() {
             match refused_peer::serve(&worker, &downstream).await {
                 Next::Idle => continue,
@@ -87,11 +92,14 @@ enum Outcome {
     Rest,
 }
 
-/// Why hyper is not to go on with a connection, if it is not.
-fn interruption(downstream: &Downstream) -> Option<Outcome> {
+/// Why hyper is not to go on with a connection, if it is not. After a hand-over it lets go of each
+/// that is idle: the next request is the last, which is decided before hyper has it.
+fn interruption(worker: &Worker, downstream: &Downstream) -> Option<Outcome> {
+    let has_ended = || worker.has_handed_over() && downstream.can_rest();
     match downstream.ending() {
         Ending::No => {
-            (downstream.rests() || downstream.is_refused_and_answered()).then_some(Outcome::Rest)
+            let lets_go = downstream.rests() || downstream.is_refused_and_answered() || has_ended();
+            lets_go.then_some(Outcome::Rest)
         }
         Ending::Drain => None,
         cut @ (Ending::HeadTimeout
@@ -116,24 +124,29 @@ fn builder() -> http1::Builder {
 
 /// Serves requests until the connection is idle, and gives what was read of the next one; none if
 /// the connection ended. `early` was read already.
+// long: hyper's connection, and a flat list of what its end leads to
 async fn serve_requests(
     worker: &Rc<Worker>,
     downstream: &Rc<Downstream>,
     early: Bytes,
 ) -> Option<Bytes> {
     let tunnel = TunnelSlot::default();
-    let service = service_fn(|request| request::serve(worker, downstream, &tunnel, request));
+    let last = |response| last_if_told(downstream, response);
+    let service = service_fn(|request| {
+        let serving = request::serve(worker, downstream, &tunnel, request);
+        async { serving.await.map(last) }
+    });
     let socket = Socket::new(Rc::clone(downstream), early);
     let mut connection = builder().serve_connection(socket, service);
 
     let mut draining = false;
     let outcome = poll_fn(|cx| {
         downstream.note_waker(cx);
-        if let Some(outcome) = interruption(downstream) {
+        if let Some(outcome) = interruption(worker, downstream) {
             return Poll::Ready(outcome);
         }
-        let is_told = downstream.ending() == Ending::Drain;
-        if is_told && !std::mem::replace(&mut draining, true) {
+        if !draining && is_to_drain(downstream, cx) {
+            draining = true;
             Pin::new(&mut connection).graceful_shutdown();
         }
         // A bug of ours costs its connection, not the worker and all that it serves.
@@ -173,6 +186,26 @@ async fn serve_requests(
         }
     }
     None
+}
+
+/// Whether hyper is to be told that no further request is served. While nothing is under way it
+/// would close at once, and a request that has arrived already would meet a reset.
+fn is_to_drain(downstream: &Downstream, cx: &mut Context<'_>) -> bool {
+    downstream.ending() == Ending::Drain
+        && !(downstream.is_idle() && downstream.poll_readable(cx).is_ready())
+}
+
+/// The response to the last request of a connection says that it is.
+fn last_if_told(
+    downstream: &Downstream,
+    mut response: Response<ResponseBody>,
+) -> Response<ResponseBody> {
+    if downstream.ending() == Ending::Drain && response.status() != StatusCode::SWITCHING_PROTOCOLS
+    {
+        let close = HeaderValue::from_static("close");
+        response.headers_mut().insert(CONNECTION, close);
+    }
+    response
 }
 
 /// Ends a connection before its time, with a response where one can still be sent.

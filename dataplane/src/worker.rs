@@ -1,7 +1,7 @@
 //! What the requests of one thread share: the rules, the client table, the upstream connections,
 //! the counters, the clock. It knows nothing of connections and nothing of a single request.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -67,6 +67,9 @@ pub enum Stop {
     No,
     /// Everything is served; health says that the service is going (ALIVE-4).
     Announce,
+    /// The listeners are another process's from now on: nothing more is accepted, each connection
+    /// ends with its next response, and those that stay idle end after a while (RESTART-1).
+    HandOver,
     /// Listeners close, running responses end.
     Drain,
     /// Everything ends now.
@@ -127,6 +130,7 @@ pub struct Worker {
     ask: Ask,
     snapshots: RefCell<Cache<Arc<ArcSwap<Snapshot>>, Arc<Snapshot>>>,
     stopped: watch::Receiver<Stop>,
+    has_handed_over: Cell<bool>,
 }
 
 impl Worker {
@@ -175,6 +179,7 @@ impl Worker {
             ask: Arc::clone(&parts.ask),
             snapshots: RefCell::new(Cache::new(Arc::clone(&parts.snapshots))),
             stopped,
+            has_handed_over: Cell::new(false),
         })
     }
 
@@ -192,7 +197,23 @@ impl Worker {
 
     /// Whether the service is stopping.
     pub fn is_draining(&self) -> bool {
-        *self.stopped.borrow() != Stop::No
+        match *self.stopped.borrow() {
+            Stop::No | Stop::HandOver => false,
+            Stop::Announce | Stop::Drain | Stop::Abort => true,
+        }
+    }
+
+    /// Whether the stop is a hand-over; each request that is begun from now on is then the last of
+    /// its connection.
+    pub fn hands_over(&self) -> bool {
+        let hands_over = *self.stopped.borrow() == Stop::HandOver;
+        self.has_handed_over.set(hands_over);
+        hands_over
+    }
+
+    /// Whether another process accepts connections now.
+    pub const fn has_handed_over(&self) -> bool {
+        self.has_handed_over.get()
     }
 
     /// Asks the ladder; again where the snapshot was older than the client's last reset (LIMIT-6).

@@ -54,8 +54,8 @@ pub enum Ending {
 /// client begin anew.
 const REST_NS: u64 = 100_000_000;
 
-/// What the system's buffer of a new connection takes whatever the client does. It holds 16 KiB at
-/// least (tcp(7), `tcp_wmem`); half of that is left for the head of the answer.
+/// What the buffer of a new connection takes for certain: half of the 16 KiB that it holds at least
+/// (tcp(7), `tcp_wmem`), the other half is for the head of the answer.
 const CERTAIN: u64 = 8 * 1024;
 
 /// One client connection, shared by hyper's half, the request being answered and the sweeper, all
@@ -199,6 +199,11 @@ impl Downstream {
         self.refused.get() && self.answering.get() && self.deadlines.idle_since().is_some()
     }
 
+    /// Whether nothing is under way, whatever it was told.
+    pub fn is_idle(&self) -> bool {
+        self.deadlines.idle_since().is_some()
+    }
+
     /// Whether bytes of a response to the current request were written.
     pub const fn is_answering(&self) -> bool {
         self.answering.get()
@@ -247,8 +252,12 @@ impl Downstream {
     /// Whether it is idle after a large request: hyper is to let it go at once, and the buffer that
     /// has grown with it (CONN-1).
     pub fn rests_at_once(&self) -> bool {
-        let is_idle = self.deadlines.idle_since().is_some() && !self.upload.is_unread();
-        self.grown.get() && is_idle && self.flushed.get()
+        self.grown.get() && self.can_rest()
+    }
+
+    /// Whether hyper has nothing of it that matters.
+    pub fn can_rest(&self) -> bool {
+        self.is_idle() && !self.upload.is_unread() && self.flushed.get()
     }
 
     fn is_at_rest(&self) -> bool {
@@ -287,8 +296,8 @@ impl Downstream {
 
     /// The request waits for the application, at most this long from now.
     pub fn await_upstream(&self, at_most: Duration) {
-        self.deadlines
-            .await_upstream(self.clock.mono_ns(), nanos(at_most));
+        let now_ns = self.clock.mono_ns();
+        self.deadlines.await_upstream(now_ns, nanos(at_most));
     }
 
     /// The application was sent more of the body: its time to answer starts again.
@@ -332,8 +341,7 @@ impl Downstream {
         }
     }
 
-    /// Asks the connection to end, and wakes its task. A stronger ending stands against a weaker
-    /// one.
+    /// Asks the connection to end, and wakes its task. A weaker ending changes nothing.
     pub fn finish(&self, ending: Ending) {
         let stands = match self.ending.get() {
             Ending::No | Ending::Drain => false,

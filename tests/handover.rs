@@ -1,0 +1,309 @@
+//! A new process takes over from the old one (RESTART-1): nothing is refused, lost or forgotten.
+
+use std::fs::{self, File};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use serde_json::{Value, json};
+
+use crate::support::application::Application;
+use crate::support::raw_client::{Connection, Response, exchange, get, request};
+use crate::support::wait_until;
+use crate::support::weir::{ADMIN_TOKEN, StateDir, milliseconds, state_dir};
+
+/// Clients that ask all the time.
+const GENERATORS: usize = 4;
+
+/// A service whose process changes.
+struct Service {
+    first: Child,
+    address: SocketAddr,
+    state: StateDir,
+    log: PathBuf,
+}
+
+impl Service {
+    #[track_caller]
+    fn start(program: &str, application: &Application) -> Self {
+        let state = state_dir();
+        let log = state.path().join("said.log");
+        let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
+        let first = Command::new(program)
+            .env_clear()
+            .env("WAF_LISTEN", address.to_string())
+            .env("WAF_UPSTREAM", format!("http://{}", application.address()))
+            .env("WAF_STATE_DIR", state.path())
+            .env("WAF_LOOKUP_SOURCE", "off")
+            .env("WAF_TRUSTED_PROXIES", "127.0.0.1")
+            .env("WAF_ADMIN_TOKEN", ADMIN_TOKEN)
+            .env("WAF_WORKERS", "2")
+            .env("WAF_RATE_LIMIT_PER_MINUTE", "off")
+            .env("WAF_RATE_LIMIT_PER_HOUR", "off")
+            .env("WAF_RATE_LIMIT_PER_DAY", "off")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(File::create(&log).expect("a file"))
+            .spawn()
+            .expect("the binary runs");
+        let service = Self {
+            first,
+            address,
+            state,
+            log,
+        };
+        service.wait_for("listening", 1);
+        service
+    }
+
+    /// What all processes have said with this beginning.
+    #[track_caller]
+    fn said(&self, message: &str) -> Vec<Value> {
+        let text = fs::read_to_string(&self.log).expect("the log");
+        let lines = text
+            .lines()
+            .filter_map(|line| serde_json::from_str(line).ok());
+        let named = |line: &Value| {
+            line["message"]
+                .as_str()
+                .is_some_and(|text| text.starts_with(message))
+        };
+        lines.filter(named).collect()
+    }
+
+    #[track_caller]
+    fn wait_for(&self, message: &str, count: usize) {
+        wait_until(&format!("{message}, {count} times"), || {
+            self.said(message).len() >= count
+        });
+    }
+
+    /// The process that serves now.
+    #[track_caller]
+    fn process(&self) -> Pid {
+        let last = self.said("handing over").pop();
+        let id = last.map_or(u64::from(self.first.id()), |line| {
+            line["process"].as_u64().expect("its number")
+        });
+        Pid::from_raw(i32::try_from(id).expect("a number")).expect("a process")
+    }
+
+    #[track_caller]
+    fn signal(&self, signal: Signal) {
+        kill_process(self.process(), signal).expect("it is there");
+    }
+
+    /// A hand-over from request to its end.
+    #[track_caller]
+    fn hand_over(&self) {
+        let before = self.said("listening").len();
+        self.signal(Signal::USR2);
+        self.wait_for("listening", before + 1);
+    }
+
+    #[track_caller]
+    fn admin(&self, method: &str, path: &str, body: Option<&str>) -> Response {
+        let token = format!("Bearer {ADMIN_TOKEN}");
+        let fields = [
+            ("Authorization", &*token),
+            ("X-Forwarded-For", "192.0.2.250"),
+            ("Connection", "close"),
+        ];
+        exchange(
+            self.address,
+            &request(method, path, &fields, body.map(str::as_bytes)),
+        )
+    }
+
+    #[track_caller]
+    fn get(&self, client: &str) -> Response {
+        exchange(
+            self.address,
+            &get("/", &[("X-Forwarded-For", client), ("Connection", "close")]),
+        )
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        let last = self.process();
+        let _ = kill_process(last, Signal::TERM);
+        let until = Instant::now() + Duration::from_secs(20);
+        while is_running(last) && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let _ = kill_process(last, Signal::KILL);
+        let _ = self.first.kill();
+        let _ = self.first.wait();
+        if std::thread::panicking() {
+            let log = fs::read_to_string(&self.log).unwrap_or_default();
+            eprintln!("what the processes said:\n{log}");
+        } else {
+            for word in ["panicked", "error"] {
+                let bad = self.said(word);
+                assert!(bad.is_empty(), "{bad:?}");
+            }
+        }
+    }
+}
+
+/// Whether a process is there and has not ended: one that nobody waits for is there for ever.
+fn is_running(pid: Pid) -> bool {
+    let status = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
+    test_kill_process(pid).is_ok() && status.is_ok_and(|text| !text.contains(") Z "))
+}
+
+fn free_port() -> u16 {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    free.local_addr().expect("its address").port()
+}
+
+/// Clients that ask one request after the other, on connections that they keep as long as they may;
+/// each answer must be 200.
+struct Traffic {
+    stopping: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<(u64, Duration)>>,
+}
+
+impl Traffic {
+    #[track_caller]
+    fn start(address: SocketAddr) -> Self {
+        let stopping = Arc::new(AtomicBool::new(false));
+        let threads = (0..GENERATORS).map(|number| {
+            let stopping = Arc::clone(&stopping);
+            std::thread::spawn(move || generate(address, number, &stopping))
+        });
+        Self {
+            threads: threads.collect(),
+            stopping,
+        }
+    }
+
+    /// How many were answered, and the longest wait.
+    #[track_caller]
+    fn finish(self) -> (u64, Duration) {
+        self.stopping.store(true, Ordering::SeqCst);
+        let ended = self
+            .threads
+            .into_iter()
+            .map(|thread| thread.join().expect("every request is answered"));
+        ended.fold((0, Duration::ZERO), |(sum, longest), (count, wait)| {
+            (sum + count, longest.max(wait))
+        })
+    }
+}
+
+#[track_caller]
+fn generate(address: SocketAddr, number: usize, stopping: &AtomicBool) -> (u64, Duration) {
+    let client = format!("10.1.{number}.1");
+    let bytes = get("/", &[("X-Forwarded-For", &client)]);
+    let (mut count, mut longest) = (0, Duration::ZERO);
+    let mut connection = None;
+    while !stopping.load(Ordering::SeqCst) {
+        let began = Instant::now();
+        let kept = connection.is_some();
+        let mut open = connection
+            .take()
+            .unwrap_or_else(|| Connection::open(address));
+        open.send(&bytes);
+        let answer = open.try_response(false).unwrap_or_else(|ended| {
+            let wait = began.elapsed();
+            panic!("request {count} of {client} after {wait:?}: {ended:?}; kept: {kept}")
+        });
+        assert_eq!(answer.status, 200, "request {count} of {client}");
+        longest = longest.max(began.elapsed());
+        count += 1;
+        if answer.header("connection") != Some("close") {
+            connection = Some(open);
+        }
+    }
+    (count, longest)
+}
+
+/// RESTART-1: under load from four generators no connection is refused, no request fails, and no
+/// ban and no count that was made before is lost.
+#[track_caller]
+fn hand_overs(rounds: u8) {
+    let application = Application::ok();
+    let service = Service::start(env!("CARGO_BIN_EXE_weir"), &application);
+    let traffic = Traffic::start(service.address);
+    for round in 0..rounds {
+        let banned = format!("198.51.100.{round}");
+        let order =
+            json!({"netblock": format!("{banned}/32"), "duration": "permanent", "reason": "r"});
+        service
+            .admin("POST", "/_waf/bans", Some(&order.to_string()))
+            .expect(201);
+        let counted = format!("192.0.2.{round}");
+        for _ in 0..3 {
+            service.get(&counted).expect(200);
+        }
+        service.hand_over();
+        for earlier in 0..=round {
+            service.get(&format!("198.51.100.{earlier}")).expect(429);
+        }
+        let client = service
+            .admin("GET", &format!("/_waf/clients/{counted}"), None)
+            .json();
+        assert_eq!(client["client"]["passed"], 3, "{client}");
+    }
+    let (requests, longest) = traffic.finish();
+    println!(
+        "{rounds} hand-overs, {requests} requests, longest wait {:.0} ms",
+        milliseconds(longest)
+    );
+    assert!(requests > u64::from(rounds));
+    assert!(service.state.path().join("bans.json").exists());
+}
+
+/// RESTART-1: a few of them.
+#[test]
+fn a_hand_over_loses_nothing() {
+    hand_overs(3);
+}
+
+/// RESTART-1: fifty.
+#[test]
+#[ignore = "long; .ci/run runs it"]
+fn fifty_hand_overs_lose_nothing() {
+    hand_overs(50);
+}
+
+/// RESTART-1: what lies at the program's place and does not start changes nothing: the old process
+/// goes on, and says why. Then a good one takes over.
+#[test]
+fn a_broken_binary_changes_nothing() {
+    let application = Application::ok();
+    let directory = state_dir();
+    let program = directory.path().join("weir");
+    fs::copy(env!("CARGO_BIN_EXE_weir"), &program).expect("a copy");
+    let service = Service::start(program.to_str().expect("a path"), &application);
+    let replace = |content: &[u8]| {
+        let beside = directory.path().join("next");
+        fs::copy("/bin/sh", &beside).expect("a program's mode");
+        fs::write(&beside, content).expect("writes");
+        fs::rename(&beside, &program).expect("replaces");
+    };
+    let traffic = Traffic::start(service.address);
+    for (content, why) in [
+        (&b"#!/bin/sh\nexit 3\n"[..], "it ended with exit status: 3"),
+        (b"no program", "cannot be started"),
+    ] {
+        replace(content);
+        service.signal(Signal::USR2);
+        wait_until(why, || {
+            let log = fs::read_to_string(&service.log).expect("the log");
+            log.contains(why) && log.contains("goes on")
+        });
+        service.get("192.0.2.1").expect(200);
+    }
+    assert_eq!(service.said("listening").len(), 1);
+    replace(&fs::read(env!("CARGO_BIN_EXE_weir")).expect("the binary"));
+    service.hand_over();
+    traffic.finish();
+}
