@@ -11,8 +11,13 @@ pub(crate) struct Case {
     pub(crate) path: &'static str,
     /// Whether the proxy writes its request log, as JSON, into a file.
     pub(crate) log: bool,
-    /// Whether the generator's address is denied: every answer is a 429.
+    /// Whether the client is denied: every answer is a 429.
     pub(crate) refuse: bool,
+    /// Whether the denied client is named by a trusted proxy, the generator; otherwise the
+    /// generator is the client itself.
+    pub(crate) named: bool,
+    /// Connections of the generator at most: a netblock that is denied may have eight (CONN-3).
+    pub(crate) connections: usize,
     /// Whether 10,000 /24 netblocks, the generator's not among them, are banned too.
     pub(crate) bans: bool,
     /// Whether a trusted `X-Forwarded-For` names 20,000 clients in turn.
@@ -28,14 +33,24 @@ const PLAIN: Case = Case {
     path: "/",
     log: false,
     refuse: false,
+    named: false,
+    connections: usize::MAX,
     bans: false,
     clients: false,
     large: false,
     script: "",
 };
 
+/// A denied client behind a trusted proxy.
+const NAMED: Case = Case {
+    refuse: true,
+    named: true,
+    script: "wrk.headers['X-Forwarded-For'] = '203.0.113.7'\n",
+    ..PLAIN
+};
+
 /// Every case, in the order of the table.
-pub(crate) static CASES: [Case; 11] = [
+pub(crate) static CASES: [Case; 13] = [
     Case {
         name: "pass",
         ..PLAIN
@@ -46,13 +61,24 @@ pub(crate) static CASES: [Case; 11] = [
         ..PLAIN
     },
     Case {
+        name: "named",
+        ..NAMED
+    },
+    Case {
+        name: "named+log",
+        log: true,
+        ..NAMED
+    },
+    Case {
         name: "refuse",
         refuse: true,
+        connections: 8,
         ..PLAIN
     },
     Case {
         name: "refuse+log",
         refuse: true,
+        connections: 8,
         log: true,
         ..PLAIN
     },
@@ -93,12 +119,26 @@ pub(crate) static CASES: [Case; 11] = [
     Case {
         name: "bans+refuse",
         bans: true,
-        refuse: true,
-        ..PLAIN
+        ..NAMED
     },
 ];
 
 impl Case {
+    /// Whether `X-Forwarded-For` names the client.
+    pub(crate) fn is_forwarded(&self) -> bool {
+        self.clients || self.named
+    }
+
+    /// The netblock that is denied, if one is.
+    pub(crate) fn denied(&self) -> Option<&'static str> {
+        let denied = if self.named {
+            "203.0.113.0/24"
+        } else {
+            "127.0.0.1/32"
+        };
+        self.refuse.then_some(denied)
+    }
+
     /// The status every answer must have: a figure of wrong answers is worth nothing.
     pub(crate) fn status(&self) -> u16 {
         if self.refuse { 429 } else { 200 }
@@ -109,15 +149,17 @@ impl Case {
         match self.name {
             "pass" => "pass",
             "pass+log" => "pass, log on",
-            "refuse" => "refuse",
-            "refuse+log" => "refuse, log on",
+            "named" => "refuse named by a trusted proxy",
+            "named+log" => "refuse named by a trusted proxy, log on",
+            "refuse" => "refuse of a banned peer itself",
+            "refuse+log" => "refuse of a banned peer itself, log on",
             "browser" => "browser-size heads",
             "clients" => "20,000 clients in turn",
             "connect" => "new connection each request",
             "download" => "1 MiB answer",
             "upload" => "100 kB upload",
             "bans" => "pass, 10,000 bans",
-            "bans+refuse" => "refuse, 10,000 bans",
+            "bans+refuse" => "refuse named by a trusted proxy, 10,000 bans",
             other => other,
         }
     }

@@ -37,15 +37,15 @@ pub(crate) fn nginx_proxy(
     } else {
         http.push_str("access_log off;\n");
     }
-    if case.clients {
+    if case.is_forwarded() {
         http.push_str("set_real_ip_from 127.0.0.0/8;\nreal_ip_header X-Forwarded-For;\n");
     }
     let mut refusal = "";
     if case.refuse || case.bans {
         refusal = "if ($denied) { return 429; }";
         http.push_str("geo $denied {\n  default 0;\n");
-        if case.refuse {
-            http.push_str("  127.0.0.0/8 1;\n");
+        if let Some(denied) = case.denied() {
+            let _ = writeln!(http, "  {denied} 1;");
         }
         if case.bans {
             for block in banned_netblocks() {
@@ -103,7 +103,7 @@ pub(crate) fn haproxy(directory: &Path, port: u16, application: SocketAddr, case
         }
     }
     text.push_str("  unique-id-format %{+X}o%ci%cp%Ts%rt\n  unique-id-header X-Request-ID\n");
-    if case.clients {
+    if case.is_forwarded() {
         text.push_str("  http-request set-src hdr(X-Forwarded-For)\n");
     }
     if case.refuse || case.bans {
@@ -125,7 +125,7 @@ pub(crate) fn haproxy(directory: &Path, port: u16, application: SocketAddr, case
 
 /// The list of HAProxy's `deny`.
 pub(crate) fn denied_list(case: &Case) -> String {
-    let own = case.refuse.then(|| "127.0.0.0/8".to_owned());
+    let own = case.denied().map(str::to_owned);
     let bans = case.bans.then(banned_netblocks).into_iter().flatten();
     let blocks: Vec<String> = own.into_iter().chain(bans).collect();
     blocks.join("\n") + "\n"
@@ -141,11 +141,7 @@ pub(crate) fn weir(
     if case.log {
         settings.push(("WAF_LOG_REQUESTS", "all".to_owned()));
     }
-    // With bans in the ledger the refusal is one of them; without, the static list.
-    if case.refuse && !case.bans {
-        settings.push(("WAF_DENY_NETS", "127.0.0.0/8".to_owned()));
-    }
-    if case.clients {
+    if case.is_forwarded() {
         settings.push(("WAF_TRUSTED_PROXIES", "127.0.0.0/8".to_owned()));
     }
     settings
@@ -153,8 +149,13 @@ pub(crate) fn weir(
 
 /// `bans.json` of weir.
 pub(crate) fn bans_json(case: &Case) -> String {
-    let own = case.refuse.then(|| "127.0.0.1/32".to_owned());
-    let blocks = banned_netblocks().take(if own.is_some() { 9_999 } else { 10_000 });
+    let own = case.denied().map(str::to_owned);
+    let others = match (case.bans, &own) {
+        (false, _) => 0,
+        (true, None) => 10_000,
+        (true, Some(_)) => 9_999,
+    };
+    let blocks = banned_netblocks().take(others);
     let bans: Vec<serde_json::Value> = own
         .into_iter()
         .chain(blocks)

@@ -55,6 +55,10 @@ pub(crate) fn measure(
 }
 
 fn run(load: &Load, proxy: &Running, case: &Case, time: Duration) -> Result<Counted> {
+    let load = Load {
+        connections: load.connections.min(case.connections),
+        ..*load
+    };
     load.run(proxy.address, case.path, case.script, case.refuse, time)
 }
 
@@ -112,9 +116,14 @@ fn check_answer(proxy: &Running, case: &Case) -> Result<()> {
     let mut stream = TcpStream::connect(proxy.address)?;
     stream.set_read_timeout(Some(Duration::from_secs(5)))?;
     let Case { path, .. } = case;
+    let client = if case.named {
+        "203.0.113.7"
+    } else {
+        "10.200.0.1"
+    };
     write!(
         stream,
-        "GET {path} HTTP/1.1\r\nHost: {}\r\nX-Forwarded-For: 10.200.0.1\r\nConnection: close\r\n\r\n",
+        "GET {path} HTTP/1.1\r\nHost: {}\r\nX-Forwarded-For: {client}\r\nConnection: close\r\n\r\n",
         proxy.address
     )?;
     let mut answer = Vec::new();

@@ -23,7 +23,7 @@ pub(crate) fn start(
     match kind {
         Kind::Weir => {
             std::fs::create_dir(path.join("state"))?;
-            if case.bans {
+            if case.bans || case.refuse {
                 std::fs::write(path.join("state/bans.json"), config::bans_json(case))?;
             }
             Running::weir(programs, config::weir(&path, application, case), directory)
