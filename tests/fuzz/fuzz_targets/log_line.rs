@@ -182,6 +182,8 @@ fn record(bytes: &mut Bytes, batch: &mut Batch) -> (Record, Vec<(&'static str, O
         enforced: flag(6),
         ban: None,
         limit_hit: flag(7).then_some(LimitHit::ALL[0]),
+        rule: None,
+        list: None,
         limit_percent: None,
         bytes_percent: None,
         country,
