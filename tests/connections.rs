@@ -16,6 +16,7 @@ const NO_PROXY: (&str, &str) = ("WAF_TRUSTED_PROXIES", "192.0.2.1");
 const ASKING: &str = "127.0.99.99";
 const ALLOWED: (&str, &str) = ("WAF_ALLOW_NETS", "127.0.99.99");
 const ONE_WORKER: (&str, &str) = ("WAF_WORKERS", "1");
+const UNLIMITED: (&str, &str) = ("WAF_RATE_LIMIT_PER_MINUTE", "off");
 const FORBIDDEN: (&str, &str) = ("WAF_BAN_RESPONSE", "403");
 
 /// A connection that was answered with this status and is idle now.
@@ -536,7 +537,7 @@ fn memory_a_connection_is_bounded() {
         exchange.answer(200, &[], &vec![b'x'; 4_000_000]);
         After::KeepAlive
     });
-    let weir = Weir::start(&application, &[ONE_WORKER]);
+    let weir = Weir::start(&application, &[ONE_WORKER, UNLIMITED]);
     let _warm = slow_reader(weir.address(), 0);
     let upload = b"POST /stall HTTP/1.1\r\nHost: a\r\nContent-Length: 20000000\r\n\r\n";
     costs_less_than(160, "a stalled upload", &weir, || {
@@ -572,7 +573,7 @@ fn a_connection_that_was_never_used_holds_nothing() {
 #[test]
 fn an_idle_connection_gives_its_memory_back() {
     let application = Application::ok();
-    let weir = Weir::start(&application, &[ONE_WORKER]);
+    let weir = Weir::start(&application, &[ONE_WORKER, UNLIMITED]);
     let long = "x".repeat(1_000);
     let fields: Vec<_> = (0..30).map(|number| format!("X-{number}")).collect();
     let fields: Vec<_> = fields.iter().map(|name| (&**name, &*long)).collect();
