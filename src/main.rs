@@ -1,20 +1,34 @@
 //! The command line: arguments to one command. What each does is in `commands/`; serving is
 //! `serve.rs`.
+#![cfg_attr(
+    test,
+    allow(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::indexing_slicing,
+        clippy::disallowed_methods
+    )
+)]
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use commands::ask::Asking;
 use commands::lists::List;
-use commands::{bans, explain, lists, look};
+use commands::{bans, dashboard, explain, lists, look, process, replay, top};
 
 mod commands;
 mod open_files;
 mod opening;
 mod process_log;
+mod reload;
 mod serve;
 mod shared;
 mod signals;
+mod sockets;
+mod sources;
 mod successor;
 mod systemd;
 
@@ -23,13 +37,17 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// A reverse proxy that checks every request before it reaches the application.
 ///
-/// Without a command it serves; the settings are the WAF_* environment variables of the README.
+/// Without a command it serves; the settings are the WAF_* environment variables of the README, or
+/// lines of a settings file.
 ///
 /// Exit status: 0; 1 where the answer is no; 2 for a wrong call; 69 where no service answers; 70
-/// for a fault inside; 78 for settings.
+/// for a fault inside; 78 for settings; 130 where SIGINT ended it.
 #[derive(Parser)]
 #[command(name = "weir", version, about)]
 struct Arguments {
+    /// A file of settings, `NAME=value` a line; a name in the environment wins over it
+    #[arg(long, global = true, value_name = "FILE")]
+    settings: Option<PathBuf>,
     #[command(subcommand)]
     command: Option<Command>,
 }
@@ -66,6 +84,18 @@ enum Command {
     Client(look::One),
     /// List the newest alerts
     Alerts(Asking),
+    /// Watch a running service on a terminal
+    Top(top::Top),
+    /// Serve a page about a running service, on loopback
+    Dashboard(dashboard::Dashboard),
+    /// Read settings, tokens, rules and databases again and take them, all or none: exit status 78
+    /// for a fault
+    Reload(Asking),
+    /// Hand over to a new process of the program as it lies on disk now: exit status 1 if none
+    /// takes over
+    Upgrade(Asking),
+    /// Say what these settings would have refused of the requests of a log
+    Replay(replay::Replay),
     /// Serve a small application inside, with low limits, on loopback
     Demo,
     /// Write the completions of a shell to standard output
@@ -78,7 +108,9 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    match Arguments::parse().command {
+    let Arguments { settings, command } = Arguments::parse();
+    sources::set_file(settings);
+    match command {
         None | Some(Command::Serve) => commands::serve(),
         Some(Command::Check(asking)) => commands::check::run(&asking),
         Some(Command::Status(asking)) => look::status(&asking),
@@ -91,6 +123,11 @@ fn main() -> ExitCode {
         Some(Command::Clients(given)) => look::clients(&given),
         Some(Command::Client(given)) => look::client(&given),
         Some(Command::Alerts(asking)) => look::alerts(&asking),
+        Some(Command::Top(given)) => top::run(&given),
+        Some(Command::Dashboard(given)) => dashboard::run(&given),
+        Some(Command::Reload(asking)) => process::reload(&asking),
+        Some(Command::Upgrade(asking)) => process::upgrade(&asking),
+        Some(Command::Replay(given)) => replay::run(&given),
         Some(Command::Demo) => commands::demo::run(),
         Some(Command::Completions { shell }) => {
             commands::completions(shell, &mut Arguments::command())

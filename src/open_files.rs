@@ -8,8 +8,8 @@ use weir_shared::settings::Settings;
 /// What is neither a connection nor a worker's: state files, logs, the control and what it answers,
 /// databases, the lookups that are asked at once.
 const RESERVE: u64 = 160;
-/// Listener, event queue and its waker.
-const FILES_PER_WORKER: u64 = 4;
+/// Listener, event queue and its waker; and the pipes for large bodies, of two files each.
+const FILES_PER_WORKER: u64 = 4 + 2 * weir_dataplane::PIPES_PER_WORKER as u64;
 /// A client's connection, and the one to the application.
 const FILES_PER_CONNECTION: u64 = 2;
 
@@ -47,12 +47,12 @@ mod tests {
             workers: 2,
             ..Settings::default()
         };
-        assert_eq!(connections_within(1024, &settings), Some(428));
+        assert_eq!(connections_within(1024, &settings), Some(364));
         assert_eq!(connections_within(u64::MAX, &settings), None);
-        assert_eq!(connections_within(20_168, &settings), None);
-        assert_eq!(connections_within(20_167, &settings), Some(9_999));
+        assert_eq!(connections_within(20_296, &settings), None);
+        assert_eq!(connections_within(20_295, &settings), Some(9_999));
         assert_eq!(connections_within(3, &settings), Some(1));
-        settings.connections.max = 428;
+        settings.connections.max = 364;
         assert_eq!(connections_within(1024, &settings), None);
     }
 }

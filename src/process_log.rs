@@ -16,7 +16,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
@@ -26,6 +26,7 @@ use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::{Context, Filter, SubscriberExt};
+use weir_shared::reload::{Part, Take};
 use weir_shared::threads;
 use weir_shared::units::Time;
 
@@ -40,6 +41,32 @@ const FLUSH_WAIT: Duration = Duration::from_secs(1);
 
 /// Lines that were lost since the start.
 static LOST: AtomicU64 = AtomicU64::new(0);
+
+/// `WAF_LOG_LEVEL`; a reload may change it.
+static LEVEL: RwLock<Level> = RwLock::new(Level::INFO);
+
+fn level() -> Level {
+    // Nothing panics while it is held.
+    *LEVEL.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// `new` is a checked `WAF_LOG_LEVEL`.
+fn set_level(new: &str) {
+    let new = new.parse().unwrap_or(Level::INFO);
+    *LEVEL.write().unwrap_or_else(PoisonError::into_inner) = new;
+}
+
+/// The part of a reload.
+pub fn part() -> Part {
+    Box::new(|new| {
+        let level = new.settings.log.level;
+        Ok(Box::new(move || {
+            set_level(level);
+            // What is not logged at all is decided once for each place that logs.
+            tracing::callsite::rebuild_interest_cache();
+        }) as Take)
+    })
+}
 
 /// Lines of the process log that were lost because nobody read standard error.
 pub fn lines_lost() -> u64 {
@@ -79,10 +106,8 @@ pub fn start(level: &str) -> io::Result<ProcessLog> {
         .with_current_span(false)
         .with_span_list(false)
         .with_writer(Queue(queue))
-        .with_filter(Unrepeated {
-            level: level.parse().unwrap_or(Level::INFO),
-            repeats,
-        });
+        .with_filter(Unrepeated { repeats });
+    set_level(level);
     let log = tracing_subscriber::registry().with(format);
     // A log that is set already (there is one start a process) stays.
     let _ = tracing::subscriber::set_global_default(log);
@@ -210,13 +235,12 @@ fn render(level: Level, fields: &Map<String, Value>) -> Vec<u8> {
 
 /// Lets an event through unless the same one was written within the last second.
 struct Unrepeated {
-    level: Level,
     repeats: Arc<Repeats>,
 }
 
 impl<S: Subscriber> Filter<S> for Unrepeated {
     fn enabled(&self, metadata: &Metadata<'_>, _: &Context<'_, S>) -> bool {
-        *metadata.level() <= self.level
+        *metadata.level() <= level()
     }
 
     fn event_enabled(&self, event: &Event<'_>, _: &Context<'_, S>) -> bool {
@@ -224,7 +248,7 @@ impl<S: Subscriber> Filter<S> for Unrepeated {
     }
 
     fn max_level_hint(&self) -> Option<tracing::level_filters::LevelFilter> {
-        Some(self.level.into())
+        Some(level().into())
     }
 }
 

@@ -15,27 +15,32 @@
 )]
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::bounded;
+use weir_controlplane::certificates::Certificates;
 use weir_controlplane::control::{Listeners, Server};
 use weir_controlplane::lookup::Lookups;
+use weir_controlplane::process::{Asking, Reply};
+use weir_controlplane::refusal_page::PageFile;
 use weir_controlplane::request_log::RequestLog;
-use weir_controlplane::{
-    About, CONTROL_THREAD, Control, ControlHandle, Events, Feeds, LiveRules, refusal_page,
-};
+use weir_controlplane::{About, CONTROL_THREAD, Control, ControlHandle, Events, Feeds, LiveRules};
 use weir_dataplane::{DataPlane, Parts, Stop};
 use weir_shared::clock::Clock;
-use weir_shared::settings::{Listed, Loaded, Settings};
+use weir_shared::settings::{Listen, Loaded};
 use weir_shared::threads;
 
 use crate::opening;
+use crate::process_log;
+use crate::reload::Reloader;
 use crate::shared::Shared;
 use crate::signals::{Event, Signals};
+use crate::sockets::Sockets;
+use crate::sources::Sources;
 use crate::successor::{Progress, Successor};
 use crate::systemd::Supervisor;
 
@@ -73,19 +78,23 @@ pub enum Announce {
     /// The line `listening` of the process log alone.
     Nothing,
     /// More, given the address.
-    With(Box<dyn FnOnce(SocketAddr)>),
+    With(Box<dyn FnOnce(&str)>),
 }
 
-/// Serves until SIGTERM or SIGINT, then drains. SIGHUP reads the token file again and reopens the
-/// log, SIGUSR1 reopens the log, SIGUSR2 hands over to a new process (RESTART-1).
+/// Serves until SIGTERM or SIGINT, then drains. SIGHUP reloads (RELOAD-2), SIGUSR1 reopens the log,
+/// SIGUSR2 hands over to a new process (RESTART-1).
 ///
 /// # Errors
 /// [`StartError`]: nothing was served, or a thread has ended.
-pub fn serve(loaded: Loaded, signals: &mut Signals, announce: Announce) -> Result<(), StartError> {
-    let settings = Arc::new(opening::within_open_files(loaded.settings)?);
-    let service = Service::start(settings, loaded.listing, loaded.warnings)?;
+pub fn serve(
+    sources: Sources,
+    loaded: Loaded,
+    signals: &mut Signals,
+    announce: Announce,
+) -> Result<(), StartError> {
+    let mut service = Service::start(sources, loaded, signals.asking())?;
     if let Announce::With(print) = announce {
-        print(service.address);
+        print(&service.address());
     }
     let mut supervisor = Supervisor::of_environment();
     supervisor.ready();
@@ -111,12 +120,13 @@ enum End {
 
 /// Everything that runs.
 struct Service {
-    settings: Arc<Settings>,
+    reloader: Reloader,
     /// This program, as it was started: what lies there now is the next.
     program: PathBuf,
-    address: SocketAddr,
+    /// Where it listens.
+    places: Vec<String>,
     /// The listening sockets, for a successor.
-    sockets: Vec<TcpListener>,
+    sockets: Sockets,
     plane: DataPlane,
     control: ControlHandle,
     control_thread: JoinHandle<()>,
@@ -127,23 +137,26 @@ struct Service {
 impl Service {
     /// Opens what can refuse the start, then starts the threads: those that serve come last.
     // long: a flat list of the steps
-    fn start(
-        settings: Arc<Settings>,
-        listing: Vec<Listed>,
-        warnings: Vec<String>,
-    ) -> Result<Self, StartError> {
+    fn start(sources: Sources, loaded: Loaded, process: Asking) -> Result<Self, StartError> {
         let unfit = |error: &dyn std::fmt::Display| StartError::Unfit(error.to_string());
+        let settings = Arc::new(opening::within_open_files(loaded.settings.clone(), None)?);
         let clock = Clock::system();
         let program = std::env::current_exe()?;
-        let (bound, predecessor) = opening::listeners(&settings).map_err(StartError::Unfit)?;
-        let address = bound.address();
-        let refusal_page = refusal_page::open(settings.bans.refusal_page.as_deref())
-            .map_err(|error| unfit(&error))?;
-        let sockets = bound.sockets()?;
+        let opening::Opened {
+            mut bound,
+            admin,
+            predecessor,
+        } = opening::listeners(&settings).map_err(StartError::Unfit)?;
+        let redirect_to = bound.https_port().filter(|_| settings.edge.redirect_http);
+        let places: Vec<String> = bound.places().iter().map(Listen::to_string).collect();
+        let page =
+            PageFile::open(settings.bans.refusal_page.as_deref()).map_err(|error| unfit(&error))?;
         let (files, mut start) =
             opening::state_files(&settings, &clock, predecessor).map_err(StartError::Unfit)?;
+        let sockets = Sockets::of(&mut bound, admin.as_ref())?;
+        let certificates = opening::certificates(&settings, &bound).map_err(StartError::Unfit)?;
         let rules = LiveRules::start(&settings, clock.clone()).map_err(|error| unfit(&error))?;
-        let listeners = Listeners::bind(&settings).map_err(|error| unfit(&error))?;
+        let listeners = Listeners::bind(&settings, admin).map_err(|error| unfit(&error))?;
         let (control_socket, admin_address) = listeners.places();
         let shared = Shared::new(&settings, clock, &bound, &rules);
         let kept = std::mem::take(&mut start.lookups);
@@ -165,12 +178,21 @@ impl Service {
         let events = Arc::<Events>::default();
         let about = About {
             version: env!("CARGO_PKG_VERSION"),
-            address,
-            listing,
-            warnings,
+            places: places.clone(),
+            listing: loaded.listing.clone(),
+            warnings: loaded.warnings.clone(),
             events: Arc::clone(&events),
+            process,
         };
-        let wiring = shared.wiring(breaks, files, start, (lookups, rules), feeds, about);
+        let certificates_part = certificates.as_ref().map(Certificates::part);
+        let wiring = shared.wiring(
+            breaks,
+            files,
+            start,
+            (lookups, rules, certificates.clone()),
+            feeds,
+            about,
+        );
         let (control, handle) = Control::new(wiring).map_err(|error| unfit(&error))?;
         let (log, records) =
             (shared.start_log(lines, Arc::clone(&events))).map_err(StartError::Unfit)?;
@@ -179,23 +201,28 @@ impl Service {
         let plane = DataPlane::start(
             bound,
             Parts {
-                settings: Arc::clone(&settings),
+                in_force: shared.in_force,
                 clock: shared.clock,
                 table: shared.table,
                 snapshots: shared.snapshots,
-                refusal_page,
+                refusal_page: page.page(),
                 breaks: breaks_up,
-                records,
-                finished: settings.anomalies.is_on().then_some(finished_up),
+                records: Some(records),
+                finished: Some(finished_up),
+                redirect_to,
+                tls: certificates.map(|certificates| certificates.config()),
                 handover: handle.handover(),
                 ask,
                 spared: shared.spared,
             },
         )?;
+        let mut parts = handle.parts();
+        parts.extend([log.part(), page.part(), process_log::part(), plane.part()]);
+        parts.extend(certificates_part);
         let service = Self {
-            settings,
+            reloader: Reloader::new(sources, loaded, settings, parts),
             program,
-            address,
+            places,
             sockets,
             plane,
             control: handle,
@@ -207,11 +234,17 @@ impl Service {
         Ok(service)
     }
 
+    /// The first place.
+    fn address(&self) -> String {
+        self.places.first().cloned().unwrap_or_default()
+    }
+
     fn say_listening(&self, control_socket: Option<PathBuf>, admin: Option<SocketAddr>) {
-        let settings = &self.settings;
+        let settings = self.reloader.settings();
         tracing::info!(
-            address = %self.address,
-            upstream = %format_args!("{}:{}", settings.upstream.host, settings.upstream.port),
+            address = %self.address(),
+            listen = %self.places.join(","),
+            upstream = %settings.upstream,
             mode = if settings.observe { "observe" } else { "enforce" },
             workers = settings.workers,
             version = env!("CARGO_PKG_VERSION"),
@@ -222,7 +255,7 @@ impl Service {
     }
 
     /// Serves until a stop is asked for, a thread ends, or another process is ready to take over.
-    fn run(&self, signals: &mut Signals, supervisor: &mut Supervisor) -> End {
+    fn run(&mut self, signals: &mut Signals, supervisor: &mut Supervisor) -> End {
         let mut successor: Option<Successor> = None;
         loop {
             let look = successor.is_some().then(|| Instant::now() + STOP_LOOK);
@@ -236,41 +269,58 @@ impl Service {
                 Some(Event::ThreadEnded(ended)) => {
                     break abandon(successor, End::Stop(Some(ended)));
                 }
-                Some(Event::Reload) => {
+                Some(Event::Reload(asked)) => {
                     supervisor.reloading();
-                    self.control.reload_tokens();
-                    self.log.reopen();
+                    let ended = self.reloader.reload();
                     supervisor.ready();
-                }
-                Some(Event::Reopen) => self.log.reopen(),
-                Some(Event::HandOver) if successor.is_none() => successor = self.successor(),
-                Some(Event::HandOver) => tracing::warn!("a hand-over has begun already"),
-            }
-            match successor.as_mut().map(Successor::progress) {
-                Some(Progress::Failed(how)) => {
-                    tracing::error!("the new process is not ready, this one goes on: {how}");
-                    successor = None;
-                }
-                Some(Progress::Ready) => {
-                    if let Some(successor) = successor {
-                        break End::HandOver(successor);
+                    if let Some(reply) = asked {
+                        reply(ended);
                     }
                 }
-                Some(Progress::Starting) | None => {}
+                Some(Event::Reopen) => self.log.reopen(),
+                Some(Event::HandOver(asked)) if successor.is_none() => {
+                    successor = self.successor(asked);
+                }
+                Some(Event::HandOver(asked)) => {
+                    let why = "a hand-over has begun already";
+                    tracing::warn!("{why}");
+                    if let Some(reply) = asked {
+                        reply(Err(why.to_owned()));
+                    }
+                }
+            }
+            let progress = successor.as_mut().map(Successor::progress);
+            let Some(mut next) = successor.take() else {
+                continue;
+            };
+            match progress {
+                Some(Progress::Failed(how)) => {
+                    tracing::error!("the new process is not ready, this one goes on: {how}");
+                    next.answer(Err(how));
+                }
+                Some(Progress::Ready) => {
+                    next.answer(Ok(next.id()));
+                    break End::HandOver(next);
+                }
+                Some(Progress::Starting) | None => successor = Some(next),
             }
         }
     }
 
     /// Starts the process that is to take over.
-    fn successor(&self) -> Option<Successor> {
+    fn successor(&self, asked: Option<Reply<Result<u32, String>>>) -> Option<Successor> {
         let program = self.program.display();
-        match Successor::start(&self.program, &self.sockets) {
+        match Successor::start(&self.program, &self.sockets.each()) {
             Ok(successor) => {
                 tracing::info!(process = successor.id(), %program, "a new process is started");
-                Some(successor)
+                Some(successor.asked_by(asked))
             }
             Err(error) => {
-                tracing::error!("{program} cannot be started, this process goes on: {error}");
+                let why = format!("{program} cannot be started: {error}");
+                tracing::error!("{why}, this process goes on");
+                if let Some(reply) = asked {
+                    reply(Err(why));
+                }
                 None
             }
         }
@@ -280,16 +330,18 @@ impl Service {
     /// (RESTART-1).
     fn hand_over(self, signals: &mut Signals, mut successor: Successor) -> Result<(), StartError> {
         tracing::info!(process = successor.id(), "handing over");
-        drop(self.sockets);
-        self.plane.stop(Stop::HandOver);
+        let shutdown = self.reloader.settings().timeouts.shutdown;
+        // First: whoever asked for it is answered while requests are still accepted.
         self.operators.stop();
+        self.sockets.give_away();
+        self.plane.stop(Stop::HandOver);
         self.control.stop();
         let control_ended = self.control_thread.join().is_ok();
         let told = successor.go();
         if let Err(error) = &told {
             tracing::error!("the new process has ended, and nobody accepts any more: {error}");
         }
-        end_connections(&self.plane, self.settings.timeouts.shutdown, signals);
+        end_connections(&self.plane, shutdown, signals);
         let workers_ended = self.plane.join();
         self.log.stop();
         told?;
@@ -335,7 +387,7 @@ impl Service {
     /// Serves on while health says that the service is going, so that a load balancer sends nothing
     /// more before the listeners close (ALIVE-4). False if the stop is to be at once.
     fn announce_stop(&self, signals: &mut Signals) -> bool {
-        let delay = self.settings.timeouts.shutdown_delay;
+        let delay = self.reloader.settings().timeouts.shutdown_delay;
         if delay.is_zero() {
             return true;
         }
@@ -350,7 +402,7 @@ impl Service {
             match event {
                 // What ended now is found by the stop that comes in any case.
                 Event::StopNow | Event::ThreadEnded(_) => return false,
-                Event::Stop | Event::Reload | Event::HandOver => {}
+                Event::Stop | Event::Reload(_) | Event::HandOver(_) => {}
                 Event::Reopen => self.log.reopen(),
             }
         }
@@ -363,10 +415,10 @@ impl Service {
         if !self.announce_stop(signals) {
             return self.plane.stop(Stop::Abort);
         }
-        let timeout = self.settings.timeouts.shutdown;
+        let timeout = self.reloader.settings().timeouts.shutdown;
         tracing::info!(timeout_seconds = timeout.as_secs_f64(), "draining");
         self.control.announce_stop();
-        self.sockets.clear();
+        self.sockets = Sockets::default();
         self.plane.stop(Stop::Drain);
         end_connections(&self.plane, timeout, signals);
     }

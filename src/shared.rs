@@ -1,19 +1,20 @@
 //! What both planes hold, and the parts that are made from it.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use crossbeam_channel::{Receiver, bounded};
+use weir_controlplane::certificates::Certificates;
 use weir_controlplane::lookup::Lookups;
 use weir_controlplane::request_log::RequestLog;
 use weir_controlplane::{About, Events, Feeds, LiveRules, StartState, StateFiles, Wiring};
 use weir_dataplane::clients::table::Table;
-use weir_dataplane::ladder::Rules;
-use weir_dataplane::{Bound, Counting, Records, explaining};
+use weir_dataplane::{Bound, Counting, InForce, Records, explaining};
 use weir_shared::clock::Clock;
 use weir_shared::event::LimitExceeded;
-use weir_shared::record::logged_headers;
-use weir_shared::settings::{LogRequests, Settings};
+use weir_shared::netblock::Netblock;
+use weir_shared::settings::Settings;
 use weir_shared::snapshot::Snapshot;
 use weir_shared::spared::Spared;
 use weir_shared::table::ClientTable;
@@ -32,13 +33,25 @@ pub struct Shared {
     pub clock: Clock,
     pub snapshots: Arc<ArcSwap<Snapshot>>,
     pub table: Arc<Table>,
+    /// The settings, as the data plane reads them.
+    pub in_force: Arc<ArcSwap<InForce>>,
     pub counting: Counting,
     pub spared: Arc<Spared>,
 }
 
+/// Whom the service does not ban by itself: the trusted proxies, and who comes over a Unix socket
+/// and names no other client (EDGE-1).
+fn spared(settings: &Settings, bound: &Bound) -> Spared {
+    let local = Netblock::masked(IpAddr::V4(Ipv4Addr::LOCALHOST), 32);
+    let local = bound.has_unix_socket().then_some(local);
+    Spared::new(settings.identity.trusted_proxies.clone()).and_always(local)
+}
+
 impl Shared {
     pub fn new(settings: &Arc<Settings>, clock: Clock, bound: &Bound, rules: &LiveRules) -> Self {
-        let table = Arc::new(Table::of(settings));
+        let table = Arc::new(Table::default());
+        let spared = Arc::new(spared(settings, bound));
+        let in_force = InForce::new(Arc::clone(settings), Arc::clone(&spared));
         Self {
             settings: Arc::clone(settings),
             clock,
@@ -47,7 +60,8 @@ impl Shared {
                 ..Snapshot::default()
             })),
             counting: Counting::of(bound, Arc::clone(&table)),
-            spared: Arc::new(Spared::new(settings.identity.trusted_proxies.clone())),
+            in_force: Arc::new(ArcSwap::from_pointee(in_force)),
+            spared,
             table,
         }
     }
@@ -62,7 +76,7 @@ impl Shared {
         breaks: Receiver<LimitExceeded>,
         files: StateFiles,
         start: StartState,
-        (lookups, rules): (Lookups, LiveRules),
+        (lookups, rules, certificates): (Lookups, LiveRules, Option<Arc<Certificates>>),
         feeds: Feeds,
         about: About,
     ) -> Wiring {
@@ -75,7 +89,7 @@ impl Shared {
             spared: Arc::clone(&self.spared),
             breaks,
             explain: explaining(
-                Rules::of(&self.settings, Arc::clone(&self.spared)),
+                Arc::clone(&self.in_force),
                 Arc::clone(&self.table),
                 Arc::clone(&self.snapshots),
                 self.clock.clone(),
@@ -88,6 +102,7 @@ impl Shared {
             files,
             start,
             lookups,
+            certificates,
             rules,
             feeds,
             about,
@@ -99,18 +114,17 @@ impl Shared {
         &self,
         lines: Receiver<Vec<u8>>,
         events: Arc<Events>,
-    ) -> Result<(RequestLog, Option<Records>), String> {
+    ) -> Result<(RequestLog, Records), String> {
         let settings = &self.settings;
         let (records_up, records) = bounded(MAX_BATCHES);
         let (spare_back, spare) = bounded(SPARE_BATCHES * settings.workers);
         let counting = self.counting.clone();
         let lost = Arc::new(move || counting.totals().records_dropped);
         let log = RequestLog::start(settings, records, spare_back, lines, lost, events)?;
-        let records = (settings.log.requests != LogRequests::Off).then(|| Records {
+        let records = Records {
             batches: records_up,
             emptied: spare,
-            headers: logged_headers(&settings.log.request_headers).into(),
-        });
+        };
         Ok((log, records))
     }
 }

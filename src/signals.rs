@@ -6,12 +6,14 @@
 )]
 
 use std::io;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal as Number;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
+use weir_controlplane::process::{Asking, Order, Reply, Report};
 use weir_shared::threads::{self, Ended};
 
 /// A second signal to stop within this time is the same one: `timeout` and some supervisors send it
@@ -19,6 +21,8 @@ use weir_shared::threads::{self, Ended};
 const SAME_STOP: Duration = Duration::from_secs(1);
 /// Ends of threads that may wait; there are fewer threads.
 const MAX_ENDS: usize = 64;
+/// Requests of operators that may wait; one more is 503.
+const MAX_ORDERS: usize = 4;
 
 /// Signals that would end the process, and that nobody means for it. SIGPIPE is not among them: it
 /// is ignored without a word, because every write to a closed pipe brings one. SIGXFSZ comes with a
@@ -39,12 +43,12 @@ pub enum Event {
     Stop,
     /// The same again, more than a second later.
     StopNow,
-    /// SIGHUP.
-    Reload,
+    /// SIGHUP, or asked for by an operator, who waits for the answer.
+    Reload(Option<Reply<Result<Report, Vec<String>>>>),
     /// SIGUSR1.
     Reopen,
-    /// SIGUSR2.
-    HandOver,
+    /// SIGUSR2, or asked for by an operator, who waits for the answer.
+    HandOver(Option<Reply<Result<u32, String>>>),
     /// A thread has ended.
     ThreadEnded(Ended),
 }
@@ -53,6 +57,7 @@ pub enum Event {
 pub struct Signals {
     runtime: tokio::runtime::Runtime,
     streams: Streams,
+    order: mpsc::Sender<Order>,
     stop_at: Option<Instant>,
 }
 
@@ -64,6 +69,7 @@ struct Streams {
     hand_over: Signal,
     ignored: Vec<(&'static str, Signal)>,
     ends: mpsc::Receiver<Ended>,
+    orders: mpsc::Receiver<Order>,
 }
 
 enum Heard {
@@ -87,6 +93,7 @@ impl Signals {
             // Full: one end is enough to end the process.
             let _ = ended.try_send(end);
         });
+        let (order, orders) = mpsc::channel(MAX_ORDERS);
         let entered = runtime.enter();
         let ignored = IGNORED.map(|(name, number)| {
             signal(SignalKind::from_raw(number.as_raw())).map(|stream| (name, stream))
@@ -99,13 +106,21 @@ impl Signals {
             hand_over: signal(SignalKind::user_defined2())?,
             ignored: ignored.into_iter().collect::<io::Result<_>>()?,
             ends,
+            orders,
         };
         drop(entered);
         Ok(Self {
             runtime,
             streams,
+            order,
             stop_at: None,
         })
+    }
+
+    /// Where operators' requests go that are the process's to answer.
+    pub fn asking(&self) -> Asking {
+        let order = self.order.clone();
+        Arc::new(move |asked| order.try_send(asked).is_ok())
     }
 
     /// Waits for what happens next.
@@ -163,13 +178,19 @@ impl Streams {
             return Poll::Ready(Heard::Stop);
         }
         if self.hangup.poll_recv(cx).is_ready() {
-            return Poll::Ready(Heard::Event(Event::Reload));
+            return Poll::Ready(Heard::Event(Event::Reload(None)));
         }
         if self.reopen.poll_recv(cx).is_ready() {
             return Poll::Ready(Heard::Event(Event::Reopen));
         }
         if self.hand_over.poll_recv(cx).is_ready() {
-            return Poll::Ready(Heard::Event(Event::HandOver));
+            return Poll::Ready(Heard::Event(Event::HandOver(None)));
+        }
+        if let Poll::Ready(Some(order)) = self.orders.poll_recv(cx) {
+            return Poll::Ready(Heard::Event(match order {
+                Order::Reload(reply) => Event::Reload(Some(reply)),
+                Order::Upgrade(reply) => Event::HandOver(Some(reply)),
+            }));
         }
         for (name, stream) in &mut self.ignored {
             if stream.poll_recv(cx).is_ready() {

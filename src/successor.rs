@@ -14,7 +14,6 @@
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
-use std::net::TcpListener;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -25,6 +24,7 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
+use weir_controlplane::process::Reply;
 
 /// Tells a process that it is a successor.
 const NAME: &str = "WEIR_SUCCESSOR";
@@ -34,15 +34,51 @@ const MAX_SOCKETS: usize = 250;
 const SPACE: usize = rustix::cmsg_space!(ScmRights(MAX_SOCKETS));
 /// What the successor says.
 const READY: u8 = b'r';
+/// What it says instead, with a sentence, where it cannot start.
+const FAILED: u8 = b'f';
+/// The longest sentence.
+const MAX_SENTENCE: u64 = 4096;
 /// What it is then told.
 const GO: u8 = b'g';
 /// How long a successor waits for either, which takes as long as the state files are written.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// A socket that is passed, and what is spoken there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// Plain HTTP.
+    Plain,
+    /// TLS.
+    Tls,
+    /// The admin listener, where a supervisor had passed it.
+    Admin,
+}
+
+impl Kind {
+    /// As it is told, one byte for each socket. Whoever says something else passes plain ones.
+    const fn word(self) -> u8 {
+        match self {
+            Self::Plain => b'p',
+            Self::Tls => b't',
+            Self::Admin => b'a',
+        }
+    }
+
+    const fn of(word: u8) -> Self {
+        match word {
+            b't' => Self::Tls,
+            b'a' => Self::Admin,
+            _ => Self::Plain,
+        }
+    }
+}
+
 /// A process that is to take over.
 pub struct Successor {
     child: Child,
     channel: UnixStream,
+    /// The operator who asked for it, and waits for the answer.
+    asked: Option<Reply<Result<u32, String>>>,
 }
 
 /// How far it is.
@@ -61,7 +97,7 @@ impl Successor {
     ///
     /// # Errors
     /// The system refused it.
-    pub fn start(program: &PathBuf, sockets: &[TcpListener]) -> io::Result<Self> {
+    pub fn start(program: &PathBuf, sockets: &[(Kind, BorrowedFd<'_>)]) -> io::Result<Self> {
         let (channel, theirs) = UnixStream::pair()?;
         if sockets.len() > MAX_SOCKETS {
             return Err(io::Error::other(format!(
@@ -79,7 +115,11 @@ impl Successor {
             .env_remove("WATCHDOG_PID")
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .spawn()?;
-        let successor = Self { child, channel };
+        let successor = Self {
+            child,
+            channel,
+            asked: None,
+        };
         if let Err(error) = successor.pass(sockets) {
             // It has ended already, or ends without them: that is found where it is looked at.
             tracing::warn!("the listening sockets were not passed: {error}");
@@ -88,16 +128,30 @@ impl Successor {
         Ok(successor)
     }
 
-    fn pass(&self, sockets: &[TcpListener]) -> io::Result<()> {
-        let sockets: Vec<BorrowedFd<'_>> = sockets.iter().map(AsFd::as_fd).collect();
+    fn pass(&self, sockets: &[(Kind, BorrowedFd<'_>)]) -> io::Result<()> {
+        let words: Vec<u8> = sockets.iter().map(|(kind, _)| kind.word()).collect();
+        let sockets: Vec<BorrowedFd<'_>> = sockets.iter().map(|(_, socket)| *socket).collect();
         let mut space = [MaybeUninit::uninit(); SPACE];
         let mut rights = SendAncillaryBuffer::new(&mut space);
         if !rights.push(SendAncillaryMessage::ScmRights(&sockets)) {
             return Err(io::Error::other("too many listening sockets"));
         }
-        let word = [IoSlice::new(&[GO])];
-        sendmsg(&self.channel, &word, &mut rights, SendFlags::empty())?;
+        let words = [IoSlice::new(&words)];
+        sendmsg(&self.channel, &words, &mut rights, SendFlags::empty())?;
         Ok(())
+    }
+
+    /// Who waits for it.
+    pub fn asked_by(mut self, asked: Option<Reply<Result<u32, String>>>) -> Self {
+        self.asked = asked;
+        self
+    }
+
+    /// Answers whoever asked for it.
+    pub fn answer(&mut self, ended: Result<u32, String>) {
+        if let Some(reply) = self.asked.take() {
+            reply(ended);
+        }
     }
 
     /// Its number.
@@ -110,9 +164,28 @@ impl Successor {
         let mut word = [0];
         match self.channel.read(&mut word) {
             Ok(1) if word == [READY] => Progress::Ready,
+            Ok(1) if word == [FAILED] => Progress::Failed(self.reason()),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Progress::Starting,
             // The end of the channel, which ends with the process.
             Ok(_) | Err(_) => Progress::Failed(self.end()),
+        }
+    }
+
+    /// Why it cannot start, as it says itself; it ends then.
+    fn reason(&mut self) -> String {
+        let mut sentence = Vec::new();
+        let patience = Some(Duration::from_secs(1));
+        let read = (self.channel.set_nonblocking(false))
+            .and_then(|()| self.channel.set_read_timeout(patience))
+            .and_then(|()| {
+                (&self.channel)
+                    .take(MAX_SENTENCE)
+                    .read_to_end(&mut sentence)
+            });
+        let how = self.end();
+        match read {
+            Ok(count) if count > 0 => String::from_utf8_lossy(&sentence).into_owned(),
+            _ => how,
         }
     }
 
@@ -153,6 +226,22 @@ impl Successor {
     }
 }
 
+/// The sockets that a process was passed.
+pub type Passed = Vec<(Kind, OwnedFd)>;
+
+/// Tells the process before why this one cannot start; nothing where there is none.
+pub fn tell_failure(why: &str) {
+    if std::env::var_os(NAME).is_none() {
+        return;
+    }
+    let Ok(channel) = io::stdin().as_fd().try_clone_to_owned() else {
+        return;
+    };
+    let sentence = why.replace('\n', "; ");
+    // Nobody may be left who listens.
+    let _ = UnixStream::from(channel).write_all(&[&[FAILED], sentence.as_bytes()].concat());
+}
+
 /// The process that this one takes over from.
 pub struct Predecessor {
     channel: UnixStream,
@@ -164,7 +253,7 @@ impl Predecessor {
     ///
     /// # Errors
     /// One sentence: it did not pass them.
-    pub fn of_environment() -> Result<Option<(Self, Vec<TcpListener>)>, String> {
+    pub fn of_environment() -> Result<Option<(Self, Passed)>, String> {
         if std::env::var_os(NAME).is_none() {
             return Ok(None);
         }
@@ -191,17 +280,20 @@ impl Predecessor {
     }
 }
 
-fn receive(channel: &UnixStream) -> io::Result<Vec<TcpListener>> {
+fn receive(channel: &UnixStream) -> io::Result<Passed> {
     channel.set_read_timeout(Some(PATIENCE))?;
     let mut space = [MaybeUninit::uninit(); SPACE];
     let mut rights = RecvAncillaryBuffer::new(&mut space);
-    let mut word = [0];
-    let mut words = [IoSliceMut::new(&mut word)];
-    recvmsg(channel, &mut words, &mut rights, RecvFlags::CMSG_CLOEXEC)?;
+    let mut words = [0; MAX_SOCKETS];
+    let mut into = [IoSliceMut::new(&mut words)];
+    let received = recvmsg(channel, &mut into, &mut rights, RecvFlags::CMSG_CLOEXEC)?;
+    let told = words.get(..received.bytes).unwrap_or_default();
+    let kinds = told.iter().copied().map(Kind::of);
+    let mut kinds = kinds.chain(std::iter::repeat(Kind::Plain));
     let mut sockets = Vec::new();
     for message in rights.drain() {
         if let RecvAncillaryMessage::ScmRights(passed) = message {
-            sockets.extend(passed.map(TcpListener::from));
+            sockets.extend(kinds.by_ref().zip(passed));
         }
     }
     Ok(sockets)

@@ -5,11 +5,14 @@
     reason = "the process itself, at the edge: no test turns its clock"
 )]
 
+use std::io;
 use std::net::TcpListener;
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use listenfd::ListenFd;
 use sd_notify::NotifyState;
+use weir_dataplane::Passed;
 use weir_shared::pulse;
 
 /// Tells the supervisor how the service is.
@@ -92,25 +95,51 @@ fn tell(state: &[NotifyState]) {
     }
 }
 
-/// The listening socket that was passed in (`LISTEN_FDS`, `LISTEN_PID`), which takes the place of
-/// `WAF_LISTEN`; none if there is none.
+/// The listening sockets that were passed in.
+#[derive(Default)]
+pub struct PassedIn {
+    /// They take the place of `WAF_LISTEN`.
+    pub service: Vec<Passed>,
+    /// It takes the place of `WAF_ADMIN_LISTEN`.
+    pub admin: Option<TcpListener>,
+}
+
+/// The listening sockets that were passed in (`LISTEN_FDS`, `LISTEN_PID`): by `LISTEN_FDNAMES`, one
+/// named `https` speaks TLS, `admin` is the admin listener, others are plain. None if there are
+/// none.
 ///
 /// # Errors
 /// One sentence: what was passed cannot be used.
-pub fn passed_listeners() -> Result<Vec<TcpListener>, String> {
+pub fn passed_listeners() -> Result<PassedIn, String> {
     let mut passed = ListenFd::from_env();
     let count = passed.len();
-    if count == 0 {
-        return Ok(Vec::new());
-    }
     let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
-    if count > 1 {
-        return Err(format!(
-            "LISTEN_FDS={count} ({names}): one listening socket is expected"
-        ));
+    let mut name = names.split(':');
+    let mut taken = PassedIn::default();
+    for index in 0..count {
+        let name = name.next().unwrap_or_default();
+        let failed = |error: io::Error| {
+            format!(
+                "LISTEN_FDS={count} ({names}): listening sockets are expected, of TCP where they are named admin: {error}"
+            )
+        };
+        let tcp = passed.take_tcp_listener(index);
+        let socket = match tcp {
+            Ok(socket) if name == "admin" => {
+                taken.admin = socket;
+                continue;
+            }
+            Ok(socket) => socket.map(OwnedFd::from),
+            Err(error) if name == "admin" => return Err(failed(error)),
+            Err(_) => {
+                let unix = passed.take_unix_listener(index).map_err(failed)?;
+                unix.map(OwnedFd::from)
+            }
+        };
+        let tls = name == "https";
+        taken
+            .service
+            .extend(socket.map(|socket| Passed { socket, tls }));
     }
-    let taken = passed.take_tcp_listener(0).map_err(|error| {
-        format!("LISTEN_FDS=1 ({names}): a listening TCP socket is expected: {error}")
-    })?;
-    Ok(taken.into_iter().collect())
+    Ok(taken)
 }

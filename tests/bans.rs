@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::support::application::Application;
 use crate::support::raw_client::{Connection, Ended, get, request, try_exchange};
-use crate::support::weir::{ONE_PER_HOUR, Weir, from_now, ms, now_ms, state_dir};
+use crate::support::weir::{ONE_PER_HOUR, Weir, from_now, ms, now_ms, seconds_after, state_dir};
 use crate::support::{wait_for, wait_until};
 
 const HOUR_MS: u64 = 3_600_000;
@@ -16,9 +16,11 @@ fn length_ms(ban: &Value) -> u64 {
 }
 
 fn past(length: i64, ended_ago: i64) -> Value {
+    // One look at the clock: the length is exact.
+    let now = now_ms();
     json!({
-        "netblock": "203.0.113.0/24", "ban_started": from_now(-ended_ago - length),
-        "ban_expires": from_now(-ended_ago), "cause": "rate_limit",
+        "netblock": "203.0.113.0/24", "ban_started": seconds_after(now, -ended_ago - length),
+        "ban_expires": seconds_after(now, -ended_ago), "cause": "rate_limit",
     })
 }
 

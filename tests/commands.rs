@@ -1,6 +1,7 @@
 //! The commands as a person runs them: what they print, their exit status, their JSON, and one
 //! sentence for every wrong call (CONTROL-3).
 
+use std::fs;
 use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -207,6 +208,13 @@ fn bans_are_made_and_lifted() {
     );
 
     let exported = run(&["bans", "export"]).ends(0, "").out;
+    let document: Value = serde_json::from_str(&exported).expect("JSON");
+    assert!(
+        jsonschema::validator_for(&file("bans.schema.json"))
+            .expect("a schema")
+            .is_valid(&document),
+        "{document:#}"
+    );
     let both = run(&["bans", "lift", "198.51.100.7", "--json"])
         .ends(0, "")
         .json("Lifted");
@@ -216,6 +224,15 @@ fn bans_are_made_and_lifted() {
     let name = copy.to_str().expect("a path");
     std::fs::write(&copy, &exported).expect("writes");
     run(&["bans", "check", name]).ends(0, "");
+    run(&["bans", "check", name, "--json"])
+        .ends(0, "")
+        .json("FileChecked");
+    let again = run(&[&["bans", "import", name, "--json"], &terms[..]].concat()).ends(0, "");
+    assert_eq!(
+        again.json("Imported")["banned"].as_array().map(Vec::len),
+        Some(2)
+    );
+    run(&["bans", "lift", "198.51.100.7"]);
     let imported = run(&[&["bans", "import", name], &terms[..]].concat()).ends(0, "");
     assert_eq!(imported.out, "banned 2 netblocks, 0 faults\n");
     weir.get("/a", "198.51.100.7").expect(429);
@@ -253,7 +270,10 @@ fn bans_are_made_and_lifted() {
 fn files_answer_where_no_service_runs() {
     let application = Application::ok();
     let state = state_dir();
+    let rules = r#"{"version":1,"limits":[{"name":"api","path":"/api","per_day":9}]}"#;
+    fs::write(state.path().join("rules.json"), rules).expect("writes rules.json");
     let mut weir = Weir::start_at(application.address(), &state, &[ONE_PER_HOUR]);
+    weir.get("/api", "192.0.2.7").expect(200);
     weir.break_limit("203.0.113.7");
     weir.ban("netblock", "198.51.100.0/24", "1h");
     weir.control("DELETE", "/v1/bans/198.51.100.0/24", None)
@@ -280,6 +300,9 @@ fn files_answer_where_no_service_runs() {
         "{}",
         client.out
     );
+    let client = run(dir, &["client", "192.0.2.7"]);
+    let counted = client.line("limit");
+    assert!(counted.contains("api day 1 "), "{counted}");
     run(dir, &["alerts", "--json"])
         .ends(0, &word)
         .json("Alerts");
@@ -555,7 +578,7 @@ fn a_refusal_is_explained() {
         (&["nobody"], "address=\"nobody\" is not understood"),
         (
             &["::1", "--path", "x"],
-            "a path that begins with / is allowed",
+            "expected a path that begins with /",
         ),
         (&["::1", "--request", "x"], "cannot be used with"),
         (&[], "required arguments"),
@@ -650,7 +673,7 @@ fn a_check_finds_what_a_start_finds() {
         ("WAF_LISTEN", &address),
     ];
     let checked = check(dir, &all, &["--json"]);
-    let found: Value = serde_json::from_str(&checked.out).expect("JSON");
+    let found = checked.json("Checked");
     assert_eq!(
         found["faults"].as_array().map(Vec::len),
         Some(3),
@@ -718,7 +741,7 @@ fn a_check_beside_the_service_and_its_warnings() {
         &["--json"],
     );
     assert_eq!(warned.code, 0, "{}{}", warned.out, warned.err);
-    let warned: Value = serde_json::from_str(&warned.out).expect("JSON");
+    let warned = warned.json("Checked");
     let warnings = warned["warnings"].to_string();
     for word in [
         "refuses nobody",
@@ -753,7 +776,8 @@ fn lists_are_changed() {
     assert_eq!(told, "denied 198.51.100.0/24: in force\n");
     assert_ne!(weir.get("/a", "198.51.100.7").status, 200);
     // Once more replaces it.
-    run(&[&denied[..], &["--json"]].concat()).ends(0, "");
+    let told = run(&[&denied[..], &["--json"]].concat()).ends(0, "");
+    assert_eq!(told.json("ListChanged")["in_force"], true);
     let rules = weir.state_file("rules.json").expect("rules.json");
     assert_eq!(rules["deny"].as_array().map(Vec::len), Some(1), "{rules:#}");
     let until = rules["allow"][0]["until"].as_str().expect("an end");

@@ -65,6 +65,35 @@ fn the_demo_serves_with_nothing_set() {
     assert!(ask().expect(429).header("retry-after").is_some());
 }
 
+/// CONTROL-3: beside the ban, the printed lines of an operator say why, and end it.
+#[test]
+fn an_operator_explains_and_lifts() {
+    let weir = demo();
+    let ask = || exchange(weir.address(), &request("GET", "/", &[], None)).status;
+    wait_for("a ban", || {
+        ask();
+        weir.process_log_text().contains("ban made").then_some(())
+    });
+    let line = |what: &str| {
+        let lines = weir.raw_output().into_iter();
+        let mut lines = lines.filter(|line| line.contains(what));
+        lines.next().unwrap_or_else(|| panic!("no line {what}"))
+    };
+    let run = |line: &str| {
+        let output = Command::new("sh").args(["-c", line]).output();
+        let output = output.expect("sh runs");
+        let text = String::from_utf8(output.stdout).expect("a text");
+        (output.status.code(), text)
+    };
+    let (code, why) = run(&line(" explain 127.0.0.1 "));
+    assert_eq!(code, Some(1), "{why}");
+    assert!(why.starts_with("REFUSED now: banned"), "{why}");
+    let (code, lifted) = run(&line(" bans lift 127.0.0.1 "));
+    assert_eq!(code, Some(0), "{lifted}");
+    assert_eq!(ask(), 200);
+    assert!(line(" dashboard ").contains("--socket"));
+}
+
 /// The three lines, typed as they stand into a shell, show a pass, a break and a ban.
 #[test]
 #[ignore = "needs curl; .ci/run installs it"]

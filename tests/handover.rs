@@ -18,7 +18,7 @@ use crate::support::wait_until;
 use crate::support::weir::{ADMIN_TOKEN, StateDir, milliseconds, state_dir};
 
 /// Clients that ask all the time.
-const GENERATORS: usize = 4;
+pub(crate) const GENERATORS: usize = 4;
 
 /// A service whose process changes.
 struct Service {
@@ -31,12 +31,21 @@ struct Service {
 impl Service {
     #[track_caller]
     fn start(program: &str, application: &Application) -> Self {
+        Self::start_on(program, application, None)
+    }
+
+    /// The same, listening at one more place.
+    #[track_caller]
+    fn start_on(program: &str, application: &Application, place: Option<&str>) -> Self {
         let state = state_dir();
         let log = state.path().join("said.log");
         let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
         let first = Command::new(program)
             .env_clear()
-            .env("WAF_LISTEN", address.to_string())
+            .env(
+                "WAF_LISTEN",
+                format!("{address},{}", place.unwrap_or_default()),
+            )
             .env("WAF_UPSTREAM", format!("http://{}", application.address()))
             .env("WAF_STATE_DIR", state.path())
             .env("WAF_LOOKUP_SOURCE", "off")
@@ -165,14 +174,14 @@ fn free_port() -> u16 {
 
 /// Clients that ask one request after the other, on connections that they keep as long as they may;
 /// each answer must be 200.
-struct Traffic {
+pub(crate) struct Traffic {
     stopping: Arc<AtomicBool>,
     threads: Vec<JoinHandle<(u64, Duration)>>,
 }
 
 impl Traffic {
     #[track_caller]
-    fn start(address: SocketAddr) -> Self {
+    pub(crate) fn start(address: SocketAddr) -> Self {
         let stopping = Arc::new(AtomicBool::new(false));
         let threads = (0..GENERATORS).map(|number| {
             let stopping = Arc::clone(&stopping);
@@ -186,7 +195,7 @@ impl Traffic {
 
     /// How many were answered, and the longest wait.
     #[track_caller]
-    fn finish(self) -> (u64, Duration) {
+    pub(crate) fn finish(self) -> (u64, Duration) {
         self.stopping.store(true, Ordering::SeqCst);
         let ended = self
             .threads
@@ -305,5 +314,72 @@ fn a_broken_binary_changes_nothing() {
     assert_eq!(service.said("listening").len(), 1);
     replace(&fs::read(env!("CARGO_BIN_EXE_weir")).expect("the binary"));
     service.hand_over();
+    traffic.finish();
+}
+
+/// EDGE-1: a Unix socket is handed over with its file, which goes with the last process.
+#[test]
+fn a_unix_socket_is_handed_over() {
+    let application = Application::ok();
+    let directory = state_dir();
+    let socket = directory.path().join("in.sock");
+    let place = format!("unix:{}", socket.display());
+    let service = Service::start_on(env!("CARGO_BIN_EXE_weir"), &application, Some(&place));
+    let ask = || {
+        let mut connection = Connection::open_unix(&socket);
+        connection.send(&get("/", &[("X-Forwarded-For", "203.0.113.1")]));
+        connection.response().expect(200);
+    };
+    ask();
+    for _ in 0..2 {
+        let before = service.process();
+        service.hand_over();
+        wait_until("the end of the process before", || !is_running(before));
+        ask();
+        service.get("203.0.113.1").expect(200);
+    }
+    service.signal(Signal::TERM);
+    wait_until("the end of the last", || !is_running(service.process()));
+    assert!(!socket.exists());
+}
+
+/// RESTART-1: `weir upgrade` hands over and says to whom; a new process that finds a fault in what
+/// it would take over (settings, rules, state files, log file) changes nothing, and its sentence is
+/// the answer.
+#[test]
+fn an_upgrade_is_answered() {
+    let application = Application::ok();
+    let service = Service::start(env!("CARGO_BIN_EXE_weir"), &application);
+    let upgrade = || {
+        let ran = Command::new(env!("CARGO_BIN_EXE_weir"))
+            .args(["upgrade", "--json"])
+            .env_clear()
+            .env("WAF_STATE_DIR", service.state.path())
+            .stdin(Stdio::null())
+            .output()
+            .expect("the binary runs");
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8");
+        (ran.status.code(), text(ran.stdout), text(ran.stderr))
+    };
+    let traffic = Traffic::start(service.address);
+    let rules = service.state.path().join("rules.json");
+    fs::write(&rules, "{\"version\":1,\"deny\":[{}]}").expect("writes");
+    let (code, _, said) = upgrade();
+    assert_eq!(code, Some(1), "{said}");
+    assert!(
+        said.starts_with("weir: this process goes on: ") && said.contains("does not fit"),
+        "{said}"
+    );
+    assert_eq!(service.said("handing over").len(), 0);
+    service.get("192.0.2.1").expect(200);
+    fs::remove_file(&rules).expect("removes");
+    let before = service.process();
+    let (code, out, said) = upgrade();
+    assert_eq!((code, said.as_str()), (Some(0), ""));
+    let told: Value = serde_json::from_str(&out).expect("JSON");
+    service.wait_for("listening", 2);
+    assert_ne!(service.process(), before);
+    let process = i64::from(service.process().as_raw_nonzero().get());
+    assert_eq!(told, json!({ "process": process }));
     traffic.finish();
 }

@@ -16,12 +16,13 @@ use crate::support::raw_client::{Connection, get, request, try_exchange};
 use crate::support::weir::{Weir, pretty, state_dir};
 use crate::support::{wait_for, wait_until};
 
-const FILES: [&str; 7] = [
+const FILES: [&str; 8] = [
     "bans",
     "clients",
     "lookups",
     "alerts",
     "ban-order",
+    "replay",
     "request-log",
     "rules",
 ];
@@ -388,14 +389,14 @@ fn directory() -> std::path::PathBuf {
 }
 
 #[track_caller]
-fn schema(name: &str) -> Value {
+pub(crate) fn schema(name: &str) -> Value {
     let text =
         fs::read_to_string(directory().join(format!("{name}.schema.json"))).expect("the schema");
     serde_json::from_str(&text).expect("JSON")
 }
 
 #[track_caller]
-fn validator(schema: &Value) -> Validator {
+pub(crate) fn validator(schema: &Value) -> Validator {
     jsonschema::options()
         .should_validate_formats(true)
         .build(schema)

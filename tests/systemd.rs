@@ -165,7 +165,7 @@ fn what_is_no_socket_stops_the_start() {
     let said = String::from_utf8_lossy(&output.stderr);
     let line = said.lines().last().unwrap_or_default();
     assert!(
-        line.starts_with("weir: LISTEN_FDS=1 (weir.socket): a listening TCP socket is expected: "),
+        line.starts_with("weir: LISTEN_FDS=1 (weir.socket): listening sockets are expected, "),
         "{said}"
     );
 }

@@ -9,6 +9,7 @@ use std::sync::{Arc, LazyLock};
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use http::{HeaderMap, Method, StatusCode};
+use weir_dataplane::clients::charging::Charging;
 use weir_dataplane::clients::table::Table;
 use weir_dataplane::clients::terms::LookupRules;
 use weir_dataplane::ladder::{Asked, Lookups, Rules, decide};
@@ -27,7 +28,12 @@ use weir_shared::window::RuleSpan;
 
 const START: u64 = 1_795_276_800_000;
 
+/// Clients are under limits that none of them exceeds.
 fn rules() -> Rules {
+    let limits = Limits {
+        requests: [Some(u64::MAX >> 40); 3].into(),
+        bytes: [Some(u64::MAX >> 10); 3].into(),
+    };
     Rules {
         allow_nets: NetList::default(),
         deny_nets: NetList::of(
@@ -42,16 +48,9 @@ fn rules() -> Rules {
         spared: Arc::default(),
         wants_counts: false,
         lookups: Lookups::default(),
+        terms: LookupRules::new(limits, &LookupSettings::default()),
+        charging: Charging::default(),
     }
-}
-
-/// Clients under limits that none of them exceeds.
-fn table() -> Table {
-    let limits = Limits {
-        requests: [Some(u64::MAX >> 40); 3].into(),
-        bytes: [Some(u64::MAX >> 10); 3].into(),
-    };
-    Table::new(LookupRules::new(limits, &LookupSettings::default()))
 }
 
 fn bans(count: u32) -> BanIndex {
@@ -109,7 +108,7 @@ fn ask(address: IpAddr) -> Asked<'static> {
 
 /// At most 250 ns with 20,000 clients and 10,000 bans.
 fn decision(criterion: &mut Criterion) {
-    let (rules, snapshot, table) = (rules(), snapshot(10_000), table());
+    let (rules, snapshot, table) = (rules(), snapshot(10_000), Table::default());
     let mut n = 0u64;
     for each in 0..20_000 {
         n += 1;
@@ -150,26 +149,26 @@ fn rule_set(matching: bool) -> RuleSet {
         span: RuleSpan::Minute,
         limit,
     };
-    let rule = |kind, name: String, id| Arc::new(Rule::new(kind, name, id));
+    let rule = |kind, name: String| Arc::new(Rule::new(kind, name));
     let path = |number: u32| match number {
         0 if matching => "/a".to_owned(),
         _ => format!("/area-{number}"),
     };
     let limits = (0..16).map(|number| Limit {
-        rule: rule(RuleKind::Limit, format!("limit-{number}"), number),
+        rule: rule(RuleKind::Limit, format!("limit-{number}")),
         matcher: Matcher::new(Some((&path(number), false)), vec![Method::GET], None),
         quotas: vec![quota(u64::MAX >> 40)],
         on_limit: OnLimit::Ban,
     });
     let jails = (16..32).map(|number| Jail {
-        rule: rule(RuleKind::Jail, format!("jail-{number}"), number),
+        rule: rule(RuleKind::Jail, format!("jail-{number}")),
         matcher: Matcher::new(Some((&path(number), false)), vec![], None),
         statuses: vec![StatusCode::NOT_FOUND],
         quotas: vec![quota(60)],
     });
     let mut traps = Traps::default();
     let paths = (0..10_000).map(|number| format!("/trap-{number}/x.php"));
-    traps.add(rule(RuleKind::Trap, "scanner".to_owned(), 32), paths);
+    traps.add(rule(RuleKind::Trap, "scanner".to_owned()), paths);
     // Neither of them covers a client of the bench.
     let netblocks = |first: u32| {
         (0..50_000u32).map(move |n| {
@@ -188,7 +187,7 @@ fn rule_set(matching: bool) -> RuleSet {
 
 /// At most 150 ns above the same decision without rules.
 fn rules_file(criterion: &mut Criterion) {
-    let (rules, table) = (rules(), table());
+    let (rules, table) = (rules(), Table::default());
     let mut group = criterion.benchmark_group("decision with rules.json");
     let mut n = 0u64;
     for (name, rules_file) in [
@@ -221,7 +220,7 @@ fn rules_file(criterion: &mut Criterion) {
 /// Two threads on different clients do at least 1.9 times what one does: the time for both to do a
 /// million decisions each, beside that of one alone.
 fn threads(criterion: &mut Criterion) {
-    let (rules, snapshot, table) = (rules(), snapshot(10_000), table());
+    let (rules, snapshot, table) = (rules(), snapshot(10_000), Table::default());
     let work = |first: u32| {
         for n in 0..100_000u32 {
             let address = client(first + n % 5_000);

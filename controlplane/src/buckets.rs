@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use weir_shared::units::{Count, Time};
-use weir_shared::window::{Span, Window};
+use weir_shared::window::{Length, Window};
 
 /// The two buckets of a window.
 #[derive(Clone, Copy, Default, Serialize, Deserialize)]
@@ -24,7 +24,7 @@ impl Buckets {
 
     /// Buckets begin at multiples of their length (LIMIT-1); a start written by hand is moved to
     /// the one before it.
-    pub(crate) fn window(self, span: Span) -> Window {
+    pub(crate) fn window(self, span: impl Length) -> Window {
         Window {
             start_ms: self.start.0 - self.start.0 % span.ms(),
             current: self.current.0,

@@ -9,8 +9,9 @@ use rustix::fs::{Access, access};
 use weir_shared::clock::{Clock, Now};
 use weir_shared::settings::Settings;
 
-use crate::admin::token::AdminTokenHolder;
+use crate::admin::token::admin_token;
 use crate::bans::ledger::{Ledger, Rules};
+use crate::certificates;
 use crate::control::occupied;
 use crate::lookup;
 use crate::offline::{Offline, read_bans};
@@ -42,11 +43,14 @@ pub fn check(settings: &Settings, clock: &Clock) -> Found {
     let files = Offline { dir, now }.faults();
     found.faults.extend(files.iter().map(ToString::to_string));
     found.faults.extend(too_many_bans(settings, now));
-    let token = AdminTokenHolder::new(&settings.endpoints.admin_token).err();
+    let token = admin_token(&settings.endpoints.admin_token).err();
     found.faults.extend(token.map(|error| error.to_string()));
     let lookup = lookup::check(&settings.lookup, clock).err();
     found.faults.extend(lookup.map(|error| error.to_string()));
-    let rules = rules::check(settings, now).err();
+    let certificates = certificates::check(&settings.edge).err();
+    let told = certificates.map(|error| error.to_string());
+    found.faults.extend(told);
+    let rules = rules::read(settings, now).err();
     found.faults.extend(rules.map(|error| error.to_string()));
     found.faults.extend(log_file(settings));
     if !found.is_held {

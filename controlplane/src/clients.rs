@@ -8,12 +8,13 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 use weir_shared::client::Client;
 use weir_shared::lookup::Lookup;
-use weir_shared::table::{ClientRow, MAX_CLIENTS};
+use weir_shared::rules::{Rule, RuleKind};
+use weir_shared::table::{ClientRow, MAX_CLIENTS, RuleCount};
 use weir_shared::units::{Count, Time};
-use weir_shared::window::{PerSpan, Span, Window};
+use weir_shared::window::{PerSpan, RuleSpan, Span, Window};
 
 use crate::buckets::Buckets;
-use crate::state::document::{Document, Row};
+use crate::state::document::{Document, Row, drop_over, refuse_duplicate};
 use crate::state::schema;
 
 /// clients.json
@@ -44,24 +45,14 @@ impl Document for ClientsFile {
     }
 
     fn check(entry: &Entry, seen: &mut HashSet<Client>) -> Result<(), String> {
-        if seen.insert(entry.row.client) {
-            Ok(())
-        } else {
-            Err(format!("duplicate client {}", entry.row.client))
-        }
+        refuse_duplicate(entry.row.client, "client", seen)
     }
 
     fn complete(mut entries: Vec<Entry>, _: &[Entry], _: Time) -> Vec<Entry> {
-        if let Some(over) = entries.len().checked_sub(MAX_CLIENTS).filter(|n| *n > 0) {
-            tracing::warn!(
-                file = Self::FILE,
-                "{over} clients over the bound of {MAX_CLIENTS} were dropped, least recently seen first"
-            );
-            // The order of the file is the order of sight; a hand that changed the order is taken
-            // at its times.
-            entries.sort_by_key(|entry| entry.row.last_seen);
-            entries.drain(..over);
-        }
+        // The order of the file is the order of sight; a hand that changed the order is taken at
+        // its times.
+        let what = ("clients", "least recently seen");
+        drop_over::<Self, _>(&mut entries, MAX_CLIENTS, what, |entry| entry.row.last_seen);
         entries
     }
 
@@ -87,6 +78,37 @@ struct Form {
     requests: Windows,
     #[serde(default)]
     bytes: Windows,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    rules: Vec<CountOfRule>,
+}
+
+/// What one window of one rule has counted.
+#[derive(Serialize, Deserialize)]
+struct CountOfRule {
+    rule: String,
+    kind: RuleKind,
+    window: RuleSpan,
+    #[serde(flatten)]
+    buckets: Buckets,
+}
+
+impl CountOfRule {
+    fn of(count: &RuleCount) -> Self {
+        Self {
+            rule: count.rule.name.clone(),
+            kind: count.rule.kind,
+            window: count.span,
+            buckets: Buckets::of(&count.window),
+        }
+    }
+
+    fn count(self) -> RuleCount {
+        RuleCount {
+            rule: Arc::new(Rule::new(self.kind, self.rule)),
+            span: self.window,
+            window: self.buckets.window(self.window),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Default, Serialize, Deserialize)]
@@ -110,6 +132,7 @@ impl Form {
             refused: Count(row.refused),
             requests: Windows::of(&row.requests),
             bytes: Windows::of(&row.bytes),
+            rules: row.rules.iter().map(CountOfRule::of).collect(),
         }
     }
 }
@@ -133,6 +156,7 @@ impl<'de> Deserialize<'de> for Entry {
                 refused: form.refused.0,
                 requests: form.requests.windows(),
                 bytes: form.bytes.windows(),
+                rules: form.rules.into_iter().map(CountOfRule::count).collect(),
             },
             unknown: None,
         })
@@ -188,6 +212,7 @@ mod tests {
             ]
             .into(),
             bytes: PerSpan::default(),
+            rules: Vec::new(),
         }
     }
 
@@ -209,6 +234,38 @@ mod tests {
         );
         let read: Entry = serde_json::from_value(form).unwrap();
         assert_eq!(read.row, row);
+    }
+
+    /// RULE-2, RULE-4: what rules have counted is written with their names, and read back.
+    #[test]
+    fn counts_of_rules_have_one_form() {
+        let mut row = row("203.0.113.7");
+        let count = |kind, name: &str, span| RuleCount {
+            rule: Arc::new(Rule::new(kind, name.to_owned())),
+            span,
+            window: Window {
+                start_ms: 1_795_276_800_000,
+                current: 3,
+                previous: 1,
+            },
+        };
+        row.rules = vec![
+            count(RuleKind::Limit, "login", RuleSpan::Second),
+            count(RuleKind::Jail, "auth", RuleSpan::Hour),
+        ];
+        let form = client_json(&row);
+        assert_eq!(
+            form["rules"],
+            json!([
+                {"rule":"login","kind":"limit","window":"second","start":"2026-11-21T16:00:00Z","current":3,"previous":1},
+                {"rule":"auth","kind":"jail","window":"hour","start":"2026-11-21T16:00:00Z","current":3,"previous":1}])
+        );
+        let read = testing::read::<ClientsFile>("clients", &form).unwrap();
+        assert_eq!((read.row, read.unknown), (row, None));
+        let mut wrong = form;
+        wrong["rules"][0]["kind"] = json!("trap");
+        let fault = testing::read::<ClientsFile>("clients", &wrong).unwrap_err();
+        assert!(fault.to_string().contains("limit"), "{fault}");
     }
 
     /// STATE: members of an entry that nobody here knows stay with their client when memory writes

@@ -18,18 +18,20 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use crossbeam_channel::{Receiver, Select, TryRecvError};
 use weir_shared::clock::{Clock, Now};
 use weir_shared::explain::Explain;
 use weir_shared::handover::Respond;
 use weir_shared::pulse::Pulse;
+use weir_shared::reload::Reloaded;
 use weir_shared::settings::Settings;
 use weir_shared::spared::Spared;
 use weir_shared::table::ClientTable;
 use weir_shared::threads::{self, Ended};
 use weir_shared::totals::Totals;
 
-use crate::admin::answers::Told;
+use crate::admin::answers::Page;
 use crate::admin::bans::Pending;
 use crate::admin::problem::Problem;
 use crate::admin::requests::Requests;
@@ -44,6 +46,7 @@ use crate::files::{AnyEdit, Content, Files, Which};
 use crate::lookup::document::LookupsFile;
 use crate::lookup::{FileFault, Lookups};
 use crate::metrics::Facts;
+use crate::order::Order;
 use crate::origins::Origins;
 use crate::recent::Recent;
 use crate::rules::{Found, LiveRules};
@@ -63,7 +66,6 @@ const STOP_WAIT: Duration = Duration::from_secs(10);
 
 /// This many panics within [`PANIC_SPAN_NS`] end the service.
 const MAX_PANICS: usize = 5;
-
 /// The thread that the loop runs on.
 pub const THREAD: &str = "weir-control";
 
@@ -76,6 +78,10 @@ pub struct Control {
     pub(crate) clock: Clock,
     /// For answers and the metrics: `WAF_MAX_BANS`, the mode.
     pub(crate) settings: Arc<Settings>,
+    /// What the status tells of them, on another thread.
+    pub(crate) reloaded: Arc<ArcSwap<Reloaded>>,
+    /// Steps of a reload.
+    pub(crate) orders: Receiver<Order>,
     /// Every ban, and what leads to one.
     pub(crate) bans: Bans,
     /// Who is not banned by the service itself (ALIVE-5).
@@ -159,6 +165,7 @@ impl Control {
         self.take_edits(now);
         self.take_faults(now);
         self.take_rules(now);
+        self.take_orders(now);
         self.files.take_outcomes();
         let changes = self.answer_requests(now);
         // One publication serves all the bans that were made and lifted, and nobody is answered
@@ -183,6 +190,7 @@ impl Control {
         self.requests.select(&mut select);
         self.files.select(&mut select);
         self.rules.select(&mut select);
+        select.recv(&self.orders);
         select.recv(&self.stop);
         let has_more =
             self.detection.has_more() || self.bans.has_unnoted() || self.requests.is_listing();
@@ -330,17 +338,17 @@ impl Control {
         } = request;
         match ask {
             Ask::Metrics => {
-                let facts = Told::Metrics(Box::new(self.facts(now)));
+                let facts = Page::Metrics(Box::new(self.facts(now)));
                 self.requests.write(facts, &request_id, respond);
             }
             Ask::Status => {
                 let facts = self.facts(now);
                 let since = self.recent.since(now, facts.totals);
-                let status = Told::Status(Box::new(Status { facts, since, now }));
+                let status = Page::Status(Box::new(Status { facts, since, now }));
                 self.requests.write(status, &request_id, respond);
             }
             Ask::Clients(most) => {
-                let clients = Told::Clients(most, now.wall_ms);
+                let clients = Page::Clients(most, now.wall_ms);
                 self.requests.write(clients, &request_id, respond);
             }
             Ask::Explain(question) => {
@@ -390,6 +398,7 @@ impl Control {
             bans_made: ledger.made(),
             bans_dropped: ledger.dropped(),
             untrusted_forwarders: self.spared.forwarder_count(),
+            certificates: self.detection.certificates.ends(),
             state: self.files.counts(),
             lookups: self.lookups.facts(),
             rules: self.rules.facts(),

@@ -1,19 +1,18 @@
 //! Files that are read again on a change: databases, the page of a refusal. Their directories are
 //! watched, because files are replaced by rename; where no events come, a slow poll finds the
-//! change. State files, which the service writes too, have a watch of their own (`state/watch.rs`).
+//! change. The state files, which the service writes too, are looked at with more care (`state/`).
 
 use std::collections::HashSet;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, Sender, bounded};
-use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
+use crossbeam_channel::{Receiver, bounded};
+
+use crate::state::stat::Stat;
+use crate::state::watch::{POLL, Watch};
 
 /// A change is read once the files have lain still for this long (LOOKUP-5).
 const SETTLE: Duration = Duration::from_secs(2);
-/// How often the files are looked at where no event tells of a change.
-const POLL: Duration = Duration::from_secs(2);
 /// How often while a change settles.
 const TICK: Duration = Duration::from_millis(200);
 
@@ -22,8 +21,8 @@ pub(crate) struct FileWatch {
     paths: Vec<PathBuf>,
     watching: Watching,
     woken: Receiver<()>,
-    /// None where the system refused; the poll goes on.
-    _watcher: Option<RecommendedWatcher>,
+    /// Events come for as long as it is held.
+    _watch: Watch,
 }
 
 impl FileWatch {
@@ -34,22 +33,27 @@ impl FileWatch {
             paths: paths.to_vec(),
             watching: Watching::new(stamps(paths)),
             woken,
-            _watcher: watcher(paths, what, wake),
+            _watch: Watch::start(directories(paths), what, wake),
         }
     }
 
     /// Waits until the files have changed and lie still.
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "a thread of its own, at the edge"
-    )]
     pub(crate) fn wait_for_change(&mut self) {
         loop {
             wait(&self.woken, self.watching.pause());
-            if self.watching.is_due(stamps(&self.paths), Instant::now()) {
+            if self.has_changed() {
                 return;
             }
         }
+    }
+
+    /// Whether the files have changed since this was last true, and lie still.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "asked by threads of their own, at the edge"
+    )]
+    pub(crate) fn has_changed(&mut self) -> bool {
+        self.watching.is_due(stamps(&self.paths), Instant::now())
     }
 }
 
@@ -60,68 +64,33 @@ fn wait(woken: &Receiver<()>, pause: Duration) {
     }
 }
 
-/// Watches the directories, because files are replaced by rename.
-fn watcher(paths: &[PathBuf], what: &str, wake: Sender<()>) -> Option<RecommendedWatcher> {
-    let handler = move |event: notify::Result<notify::Event>| {
-        // An error is an overflow: something happened, nobody knows what. Our own reads are no
-        // news.
-        if !event.is_ok_and(|event| matches!(event.kind, EventKind::Access(_))) {
-            // Full means that the thread is to wake already.
-            let _ = wake.try_send(());
-        }
-    };
-    let directories: HashSet<&Path> = paths
-        .iter()
-        .map(|path| match path.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent,
-            _ => Path::new("."),
-        })
-        .collect();
-    let watcher = notify::recommended_watcher(handler).and_then(|mut watcher| {
-        for directory in directories {
-            watcher.watch(directory, RecursiveMode::NonRecursive)?;
-        }
-        Ok(watcher)
-    });
-    watcher
-        .inspect_err(|error| {
-            tracing::warn!(
-                "changes of {what} are looked for every {} seconds only: {error}",
-                POLL.as_secs()
-            );
-        })
-        .ok()
+/// The directories of the files, each once.
+fn directories(paths: &[PathBuf]) -> HashSet<&Path> {
+    let mut found = HashSet::new();
+    for path in paths {
+        let parent = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+        found.insert(parent.unwrap_or(Path::new(".")));
+    }
+    found
 }
 
-/// What tells one state of a file from another; none while there is no file.
-type Stamp = Option<(u64, u64, u64, i64, i64, i64, i64)>;
+/// The files as they are; none where there is none.
+type Stamps = Vec<Option<Stat>>;
 
-fn stamps(paths: &[PathBuf]) -> Vec<Stamp> {
-    let stamp = |path: &PathBuf| {
-        let meta = std::fs::metadata(path).ok()?;
-        Some((
-            meta.dev(),
-            meta.ino(),
-            meta.size(),
-            meta.mtime(),
-            meta.mtime_nsec(),
-            meta.ctime(),
-            meta.ctime_nsec(),
-        ))
-    };
-    paths.iter().map(stamp).collect()
+fn stamps(paths: &[PathBuf]) -> Stamps {
+    paths.iter().map(|path| Stat::at(path)).collect()
 }
 
 /// When a change is due to be read: pure, but for the instants it is given.
 struct Watching {
     /// The state that was read, or tried, last.
-    known: Vec<Stamp>,
+    known: Stamps,
     /// The latest other state, and since when.
-    changed: Option<(Vec<Stamp>, Instant)>,
+    changed: Option<(Stamps, Instant)>,
 }
 
 impl Watching {
-    fn new(known: Vec<Stamp>) -> Self {
+    fn new(known: Stamps) -> Self {
         Self {
             known,
             changed: None,
@@ -134,7 +103,7 @@ impl Watching {
 
     /// Whether the files changed and have lain still since for [`SETTLE`]. A state is due once,
     /// good or bad.
-    fn is_due(&mut self, now_stamps: Vec<Stamp>, now: Instant) -> bool {
+    fn is_due(&mut self, now_stamps: Stamps, now: Instant) -> bool {
         if now_stamps == self.known {
             self.changed = None;
             return false;
@@ -164,11 +133,15 @@ mod tests {
     /// a change that is taken back is none.
     #[test]
     fn a_change_is_due_after_two_still_seconds() {
-        let (one, two, three) = (
-            vec![Some((1, 1, 1, 1, 1, 1, 1))],
-            vec![Some((1, 1, 2, 1, 1, 1, 1))],
-            vec![None],
-        );
+        let of_size = |size| Stat {
+            device: 1,
+            inode: 1,
+            uid: 1,
+            size,
+            modified_ns: 1,
+            changed_ns: 1,
+        };
+        let (one, two, three) = (vec![Some(of_size(1))], vec![Some(of_size(2))], vec![None]);
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
         let mut watching = Watching::new(one.clone());

@@ -221,6 +221,12 @@ impl Files {
         }
     }
 
+    /// When files are due from now on.
+    pub(crate) fn take_settings(&mut self, settings: &Settings) {
+        self.delay_ns = nanos(settings.state.write_delay);
+        self.interval_ns = nanos(settings.state.counter_interval);
+    }
+
     /// What the loop wakes for.
     pub(crate) fn select<'a>(&'a self, select: &mut Select<'a>) {
         select.recv(&self.saved);

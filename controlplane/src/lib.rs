@@ -19,6 +19,7 @@ mod alert;
 mod anomaly;
 mod bans;
 mod buckets;
+pub mod certificates;
 pub mod check;
 mod clients;
 pub mod control;
@@ -31,9 +32,13 @@ mod line_limit;
 pub mod lookup;
 mod metrics;
 pub mod offline;
+mod order;
 mod origins;
+pub mod process;
 mod recent;
 pub mod refusal_page;
+mod reload;
+pub mod replay;
 pub mod request_log;
 mod rules;
 mod state;
@@ -50,18 +55,18 @@ pub mod fuzzing {
     use weir_shared::netblock::{NetSet, PrefixLengths};
     use weir_shared::spared::Spared;
 
-    use crate::admin::bans::Orders;
+    use crate::admin::bans::OrderReader;
     use crate::admin::problem::Problem;
 
     pub use crate::files::reread;
 
     /// What judges the body of `POST /_waf/bans`.
-    pub struct Bodies(Orders);
+    pub struct Bodies(OrderReader);
 
     impl Bodies {
         /// With these trusted proxies; none if the schema is none.
         pub fn new(trusted: NetSet) -> Option<Self> {
-            Orders::new(Arc::new(Spared::new(trusted)), PrefixLengths::default())
+            OrderReader::new(Arc::new(Spared::new(trusted)), PrefixLengths::default())
                 .ok()
                 .map(Self)
         }

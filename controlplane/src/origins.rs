@@ -32,6 +32,12 @@ impl Origins {
         }
     }
 
+    /// Of each kind at most `shown` have a series of their own from now on.
+    pub(crate) fn set_shown(&mut self, shown: usize) {
+        self.countries.set_most(shown);
+        self.asns.set_most(shown);
+    }
+
     /// Adds what was counted since the last time.
     pub(crate) fn update(&mut self) {
         let counted = (self.take)();

@@ -167,9 +167,10 @@ impl ClientTable for Table {
 pub(crate) fn about() -> About {
     About {
         version: "0.0.0",
-        address: ([127, 0, 0, 1], 8080).into(),
+        places: vec!["127.0.0.1:8080".to_owned()],
         listing: Vec::new(),
         warnings: Vec::new(),
+        process: Arc::new(|_| false),
         events: Arc::default(),
     }
 }
@@ -193,6 +194,7 @@ pub(crate) fn nothing_to_explain() -> Explain {
             limit_percent: None,
             bytes_percent: None,
             next_ban: None,
+            rule_limits: Vec::new(),
         }
     })
 }
@@ -348,6 +350,7 @@ impl Rig {
             files,
             start,
             lookups,
+            certificates: None,
             rules: LiveRules::default(),
             feeds,
             about: about(),
@@ -373,7 +376,7 @@ impl Rig {
     }
 
     /// Reports a break of the minute's limit and lets the loop handle it.
-    pub(crate) fn break_limit(&mut self, client: &str) {
+    pub(crate) fn exceed_limit(&mut self, client: &str) {
         self.report(client);
         self.turn();
     }
@@ -532,6 +535,7 @@ pub(crate) fn row(client: &str) -> ClientRow {
         refused: 2,
         requests: Default::default(),
         bytes: Default::default(),
+        rules: Vec::new(),
     }
 }
 

@@ -36,6 +36,15 @@ impl<K: Copy + Eq + Hash + Ord> Top<K> {
         }
     }
 
+    /// Another `WAF_METRICS_TOP_N`: the last series go where it is less.
+    pub(crate) fn set_most(&mut self, most: usize) {
+        self.most = most;
+        while self.shown.len() > most {
+            let leaving = self.shown.pop();
+            leaving.into_iter().for_each(|key| self.mark(key, false));
+        }
+    }
+
     /// Adds what came since the last scrape. `most_keys` bounds the keys that are held; what finds
     /// no room is `other`.
     pub(crate) fn take_in(&mut self, news: impl IntoIterator<Item = (K, u64)>, most_keys: usize) {

@@ -1,7 +1,6 @@
 //! How the control plane is put together: what it is given, why it may not start, and the handle by
 //! which other threads steer it.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -11,28 +10,31 @@ use weir_shared::clock::Clock;
 use weir_shared::event::{Finished, LimitExceeded};
 use weir_shared::explain::Explain;
 use weir_shared::handover::Handover;
+use weir_shared::reload::Reloaded;
 use weir_shared::settings::{Listed, Settings};
 use weir_shared::snapshot::Snapshot;
 use weir_shared::spared::Spared;
 use weir_shared::table::ClientTable;
 use weir_shared::totals::{OriginCounts, Totals};
 
-use crate::admin::Front;
+use crate::admin::Router;
 use crate::admin::answers::Answers;
 use crate::admin::requests::Requests;
-use crate::admin::settings::OwnSettings;
 use crate::admin::status::Service;
-use crate::admin::token::{AdminTokenHolder, TokenError};
+use crate::admin::token::{TokenError, admin_token};
 use crate::alert::detection::Detection;
 use crate::bans::Bans;
 use crate::bans::ledger::Rules;
+use crate::certificates::{Certificates, Watched};
 use crate::control_loop::{Control, Stop};
 use crate::events::Events;
 use crate::files::{Files, StartState, StateFiles};
 use crate::lookup::Lookups;
+use crate::order::Order;
 use crate::origins::Origins;
+use crate::process::Asking;
 use crate::recent::Recent;
-use crate::rules::LiveRules;
+use crate::rules::{LiveRules, RulesOrders};
 
 /// Admin requests that may wait for the loop; one more is 503.
 const ADMIN_QUEUE: usize = 64;
@@ -61,6 +63,8 @@ pub struct Wiring {
     pub start: StartState,
     /// The lookups; what lookups.json held is theirs already.
     pub lookups: Lookups,
+    /// The certificates, where TLS is spoken.
+    pub certificates: Option<Arc<Certificates>>,
     /// What rules.json and its lists say; the first of it is in the snapshot already.
     pub rules: LiveRules,
     /// What comes and goes for anomalies, alerts and the metrics by place.
@@ -73,14 +77,16 @@ pub struct Wiring {
 pub struct About {
     /// Its version.
     pub version: &'static str,
-    /// Where it listens.
-    pub address: SocketAddr,
+    /// Where it listens, as `WAF_LISTEN` is written.
+    pub places: Vec<String>,
     /// Its settings as they were written.
     pub listing: Vec<Listed>,
     /// What was warned of at the start.
     pub warnings: Vec<String>,
     /// Those who listen to what happens.
     pub events: Arc<Events>,
+    /// Takes requests for a reload and for an upgrade.
+    pub process: Asking,
 }
 
 /// What comes and goes for anomalies, alerts and the metrics by place.
@@ -121,30 +127,22 @@ pub enum ControlError {
 /// Steers the loop from other threads.
 #[derive(Clone)]
 pub struct ControlHandle {
-    pub(crate) front: Arc<Front>,
-    admin_token: Arc<AdminTokenHolder>,
+    pub(crate) router: Arc<Router>,
+    pub(crate) lookups: Lookups,
+    pub(crate) rules: RulesOrders,
+    pub(crate) orders: Sender<Order>,
     stop: Sender<Stop>,
 }
 
 impl ControlHandle {
     /// The function that answers requests under `/_waf/`.
     pub fn handover(&self) -> Handover {
-        Arc::clone(&self.front).handover()
+        Arc::clone(&self.router).handover()
     }
 
     /// From now on the health that operators ask for says that the service stops.
     pub fn announce_stop(&self) {
-        self.front.announce_stop();
-    }
-
-    /// Reads `WAF_ADMIN_TOKEN_FILE` again (SIGHUP), on the thread of the caller: the loop waits for
-    /// no disk. A file that cannot be used is logged, and the old token stays.
-    pub fn reload_tokens(&self) {
-        match self.admin_token.reload() {
-            Ok(true) => tracing::info!("WAF_ADMIN_TOKEN_FILE was read again"),
-            Ok(false) => {}
-            Err(error) => tracing::error!("{error}; the token read before stays in use"),
-        }
+        self.router.announce_stop();
     }
 
     /// Ends [`Control::run`] after a last write of every state file. Call it once the data plane
@@ -174,6 +172,7 @@ impl Control {
             files,
             start,
             lookups,
+            certificates,
             rules: live_rules,
             feeds,
             about,
@@ -181,11 +180,16 @@ impl Control {
         let now = clock.now();
         let rules = Rules::from(&*settings);
         let clients = Arc::clone(&table);
+        let reloaded = Reloaded {
+            settings: Arc::clone(&settings),
+            listing: about.listing.into(),
+            warnings: about.warnings.into(),
+        };
+        let told = Arc::new(ArcSwap::from_pointee(reloaded.clone()));
         let service = Service {
             version: about.version,
-            address: about.address,
-            warnings: about.warnings,
-            settings: Arc::clone(&settings),
+            places: about.places,
+            reloaded: Arc::clone(&told),
             snapshots: Arc::clone(&snapshots),
             table: Arc::clone(&table),
             events: about.events,
@@ -199,22 +203,25 @@ impl Control {
             held,
             max_bans: rules.max_bans,
         })?;
-        let admin_token = Arc::new(AdminTokenHolder::new(&settings.endpoints.admin_token)?);
+        let admin_token = admin_token(&settings.endpoints.admin_token)?;
         for row in start.clients {
             table.put(row);
         }
         let (finished, lines) = (feeds.finished, feeds.lines);
         let (queue, requests) = bounded(ADMIN_QUEUE);
         let (stopping, stop) = bounded(1);
-        let listing = OwnSettings::new(&about.listing);
-        let token = Arc::clone(&admin_token);
-        let front = Front::new(&settings, listing, Arc::clone(&spared), token, queue)?;
+        let (orders, ordered) = bounded(2);
+        let not_banned = Arc::clone(&spared);
+        let router = Router::new(&reloaded, admin_token, not_banned, about.process, queue)?;
+        let (asked, reading) = (lookups.clone(), live_rules.orders());
         let answers = Answers::start(service).map_err(ControlError::Thread)?;
+        let mut detection = Detection::new(&settings, finished, lines, start.alerts, now);
+        detection.certificates = Watched::new(certificates);
         let control = Self {
             clock,
             bans,
             spared,
-            detection: Detection::new(&settings, finished, lines, start.alerts, now),
+            detection,
             lookups,
             rules: live_rules,
             files: Files::new(files, &settings, now),
@@ -225,11 +232,15 @@ impl Control {
             origins: Origins::new(feeds.origins, settings.endpoints.metrics_top_n),
             recent: Recent::default(),
             settings,
+            reloaded: told,
+            orders: ordered,
             stop,
         };
         let handle = ControlHandle {
-            front: Arc::new(front),
-            admin_token,
+            router: Arc::new(router),
+            lookups: asked,
+            rules: reading,
+            orders,
             stop: stopping,
         };
         Ok((control, handle))

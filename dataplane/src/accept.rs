@@ -5,27 +5,33 @@ use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
 use std::future::poll_fn;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
-use std::pin::pin;
+use std::net::{IpAddr, Ipv4Addr};
+use std::pin::{Pin, pin};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use tokio::net::{TcpListener, TcpStream};
+use bytes::Bytes;
 use tokio::sync::watch;
-use weir_shared::client::{Client, fold};
+use weir_shared::client::Client;
 use weir_shared::netblock::Netblock;
 use weir_shared::pulse::Pulse;
 use weir_shared::threads::Alive;
 use weir_shared::totals::ConnectionError;
 
+use crate::bind::Listening;
 use crate::connection;
 use crate::connection_limits::{ConnectionLimits, Peer};
-use crate::downstream::deadlines::Timeouts;
-use crate::downstream::{Downstream, Ending};
-use crate::worker::{Stop, Worker};
+use crate::downstream::{Arrival, Downstream, Ending};
+use crate::listener::{Accepted, Listener};
+use crate::proxy_protocol::{self, NoHeader};
+use crate::worker::{Current, Stop, Worker};
 
+/// The client that a peer on a Unix socket is where it names no other (EDGE-1).
+const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+/// Connections of trusted proxies that may wait for their header, of one worker.
+const MAX_UNNAMED: usize = 1024;
 /// How often a worker looks at its deadlines, sends its log records and reads the wall clock anew.
 const TICK: Duration = Duration::from_millis(50);
 /// How long an idle connection may be used once more after a hand-over.
@@ -48,13 +54,22 @@ fn is_shortage(error: &io::Error) -> bool {
     Errno::from_io_error(error).is_some_and(|errno| shortages.contains(&errno))
 }
 
+/// What an untrusted peer is bounded by.
+fn bounded(worker: &Worker, address: IpAddr) -> Peer {
+    let client = Client::of(address);
+    Peer {
+        client,
+        netblock: Netblock::of(client, worker.rules.ban_prefixes),
+        is_refused: worker.refuses(client, address),
+    }
+}
+
 /// The connections of one worker.
 pub struct Acceptor {
     /// Which worker this is.
     index: usize,
-    worker: Rc<Worker>,
+    current: Rc<Current>,
     limits: Arc<ConnectionLimits>,
-    timeouts: Timeouts,
     /// Those that are open, and a few that have ended since the last tick.
     open: RefCell<Vec<Weak<Downstream>>>,
     /// Those that were idle when room was last looked for, each with the time since when; the one
@@ -64,67 +79,71 @@ pub struct Acceptor {
     /// new is found before another does: while every connection is busy, refusing one costs little.
     looked: Cell<Option<usize>>,
     ticks: Cell<u32>,
+    /// Connections whose proxy has not said yet who connected to it.
+    unnamed: Cell<usize>,
 }
 
 impl Acceptor {
     /// An acceptor that has accepted nothing yet.
-    pub fn new(
-        index: usize,
-        worker: Rc<Worker>,
-        limits: Arc<ConnectionLimits>,
-        timeouts: Timeouts,
-    ) -> Rc<Self> {
+    pub fn new(index: usize, current: Rc<Current>, limits: Arc<ConnectionLimits>) -> Rc<Self> {
         Rc::new(Self {
             index,
-            worker,
+            current,
             limits,
-            timeouts,
             open: RefCell::default(),
             idle: RefCell::default(),
             looked: Cell::new(None),
             ticks: Cell::new(0),
+            unnamed: Cell::new(0),
         })
     }
 
     /// Accepts until told to stop, then waits for the connections to end.
     pub async fn run(
         self: Rc<Self>,
-        listener: std::net::TcpListener,
+        listening: Vec<Listening>,
         mut stopped: watch::Receiver<Stop>,
     ) {
-        let listener = match TcpListener::from_std(listener) {
-            Ok(listener) => listener,
+        let listeners: io::Result<Vec<_>> = listening.into_iter().map(Listener::new).collect();
+        let listeners = match listeners {
+            Ok(listeners) => listeners,
             Err(error) => return tracing::error!(%error, "a worker cannot listen"),
         };
         tokio::task::spawn_local(Rc::clone(&self).tick());
         {
-            // Dropping `accepting` closes the listener.
-            let mut accepting = pin!(Rc::clone(&self).accept(listener));
+            // Dropping `accepting` closes the listeners.
+            let accept = |listener| -> Pin<Box<dyn Future<Output = ()>>> {
+                Box::pin(Rc::clone(&self).accept(listener))
+            };
+            let mut accepting: Vec<_> = listeners.into_iter().map(accept).collect();
             let mut stopping =
                 pin!(stopped.wait_for(|stop| !matches!(stop, Stop::No | Stop::Announce)));
             poll_fn(|cx| {
                 if stopping.as_mut().poll(cx).is_ready() {
                     return Poll::Ready(());
                 }
-                accepting.as_mut().poll(cx)
+                // None of them ends by itself.
+                for accepting in &mut accepting {
+                    let _ = accepting.as_mut().poll(cx);
+                }
+                Poll::Pending
             })
             .await;
         }
-        if self.worker.hands_over() {
+        if self.current.worker().hands_over() {
             self.hand_over(&mut stopped).await;
         }
         self.drain(&mut stopped).await;
-        self.worker.events.flush();
+        self.current.worker().events.flush();
     }
 
-    async fn accept(self: Rc<Self>, listener: TcpListener) {
+    async fn accept(self: Rc<Self>, listener: Listener) {
         loop {
             match listener.accept().await {
-                Ok((stream, peer)) => self.admit(stream, peer),
+                Ok(accepted) => self.begin(accepted, listener.tls),
                 Err(error) => {
-                    self.worker
-                        .counters
-                        .connection_error(ConnectionError::Accept);
+                    let counters = Arc::clone(&self.current.worker().counters);
+                    counters.connection_error(ConnectionError::Accept);
                     tracing::warn!(%error, "accept failed");
                     if is_shortage(&error) {
                         tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -137,12 +156,51 @@ impl Acceptor {
         }
     }
 
-    /// Starts serving a connection, or closes it at once where a bound is reached.
-    fn admit(&self, stream: TcpStream, peer: SocketAddr) {
-        let worker = &self.worker;
-        let peer = fold(peer.ip());
-        let trusted = worker.trusted_proxies.contains(peer);
-        let bounded = (!trusted).then(|| self.bounded(peer));
+    /// Admits a connection; that of a trusted proxy that speaks the PROXY protocol once it has said
+    /// who connected to it (EDGE-4).
+    fn begin(self: &Rc<Self>, accepted: Accepted, tls: bool) {
+        let worker = self.current.worker();
+        let is_trusted = |peer| worker.trusted_proxies.contains(peer);
+        let speaks = worker.in_force.settings.edge.proxy_protocol;
+        if !speaks || !accepted.peer.is_none_or(is_trusted) {
+            return self.admit(accepted, tls, Bytes::new());
+        }
+        if self.unnamed.get() >= MAX_UNNAMED {
+            return worker.counters.connection_error(ConnectionError::TooMany);
+        }
+        self.unnamed.set(self.unnamed.get() + 1);
+        tokio::task::spawn_local(Rc::clone(self).ask(accepted, tls));
+    }
+
+    async fn ask(self: Rc<Self>, accepted: Accepted, tls: bool) {
+        let worker = self.current.worker();
+        let patience = worker.in_force.settings.timeouts.header;
+        let header = proxy_protocol::read(&accepted.stream);
+        let header = tokio::time::timeout(patience, header).await;
+        self.unnamed.set(self.unnamed.get().saturating_sub(1));
+        match header {
+            Ok(Ok((source, early))) => {
+                let peer = source.or(accepted.peer);
+                self.admit(Accepted { peer, ..accepted }, tls, early);
+            }
+            Ok(Err(NoHeader::Silent)) => {}
+            Ok(Err(NoHeader::Malformed)) | Err(_) => {
+                let kind = ConnectionError::ProxyProtocol;
+                worker.counters.connection_error(kind);
+            }
+        }
+    }
+
+    /// Starts serving a connection, of which `early` was read already, or closes it at once where a
+    /// bound is reached.
+    fn admit(&self, accepted: Accepted, tls: bool, early: Bytes) {
+        let Accepted { stream, peer } = accepted;
+        let worker = self.current.worker();
+        // Whoever may write to a Unix socket is a trusted proxy of this machine (EDGE-1).
+        let local = peer.is_none();
+        let peer = peer.unwrap_or(LOCAL);
+        let trusted = local || worker.trusted_proxies.contains(peer);
+        let bounded = (!trusted).then(|| bounded(&worker, peer));
         let make_room = || self.make_room();
         let slot =
             match self
@@ -153,23 +211,20 @@ impl Acceptor {
                 Err(kind) => return worker.counters.connection_error(kind),
             };
         let clock = Rc::clone(&worker.clock);
-        let downstream = Downstream::new(stream, peer, trusted, slot, clock, self.timeouts);
+        let arrival = Arrival {
+            peer,
+            local,
+            trusted,
+            scheme: if tls { "https" } else { "http" },
+        };
+        let timeouts = worker.in_force.timeouts;
+        let downstream = Downstream::new(stream, arrival, slot, clock, timeouts);
         if bounded.is_some_and(|peer| peer.is_refused) {
             downstream.note_refused();
         }
         self.open.borrow_mut().push(Rc::downgrade(&downstream));
-        let worker = Rc::clone(worker);
-        tokio::task::spawn_local(connection::serve(worker, downstream));
-    }
-
-    /// What an untrusted peer is bounded by.
-    fn bounded(&self, address: IpAddr) -> Peer {
-        let client = Client::of(address);
-        Peer {
-            client,
-            netblock: Netblock::of(client, self.worker.rules.ban_prefixes),
-            is_refused: self.worker.refuses(client, address),
-        }
+        let current = Rc::clone(&self.current);
+        tokio::task::spawn_local(connection::serve(current, downstream, early));
     }
 
     /// Closes the connection that is idle longest, for another to take its place; false if none is
@@ -228,14 +283,15 @@ impl Acceptor {
         loop {
             interval.tick().await;
             pulse.beat();
-            self.worker.clock.tick();
-            self.sweep();
-            self.worker.pool.sweep();
-            self.worker.events.flush();
+            let worker = self.current.worker();
+            worker.clock.tick();
+            self.sweep(&worker);
+            worker.pool.sweep();
+            worker.events.flush();
         }
     }
 
-    fn sweep(&self) {
+    fn sweep(&self, worker: &Worker) {
         let ticks = self.ticks.get().wrapping_add(1);
         self.ticks.set(ticks);
         let ask_for_tunnels = ticks.is_multiple_of(TUNNEL_TICKS);
@@ -246,7 +302,7 @@ impl Acceptor {
             };
             connection.sweep();
             if let Some((client, address)) = connection.tunnel_of().filter(|_| ask_for_tunnels)
-                && self.worker.refuses(client, address)
+                && worker.refuses(client, address)
             {
                 connection.finish(Ending::Refused);
             }

@@ -17,11 +17,13 @@ use weir_shared::totals::ConnectionError;
 
 use crate::downstream::socket::Socket;
 use crate::downstream::{Downstream, Ending};
+use crate::foreign::{self, Foreign};
 use crate::forward::response_body::ResponseBody;
 use crate::forward::tunnel::{self, TunnelSlot};
+use crate::handshake::{Led, handshake};
 use crate::refused_peer::{self, Next};
 use crate::request;
-use crate::worker::{MAX_HEAD, Worker};
+use crate::worker::{Current, MAX_HEAD, Worker};
 
 /// What hyper holds for one direction of a connection before it waits (CONN-1). It holds a frame
 /// of the other connection besides.
@@ -38,15 +40,26 @@ const PANICKED: &str =
     "HTTP/1.1 500 Internal Server Error\r\ncontent-length: 0\r\nconnection: close\r\n";
 
 /// Serves one connection to its end. hyper has it while something is under way; in between no more
-/// is held than the socket (CONN-1).
-pub async fn serve(worker: Rc<Worker>, downstream: Rc<Downstream>) {
-    let mut early = Bytes::new();
+/// is held than the socket (CONN-1). `early` was read already.
+pub async fn serve(current: Rc<Current>, downstream: Rc<Downstream>, mut early: Bytes) {
+    if downstream.awaits_tls() {
+        if early.is_empty() && !is_used_again(&downstream).await {
+            return;
+        }
+        let before = std::mem::take(&mut early);
+        match handshake(&current.worker(), &downstream, before).await {
+            Led::Done => {}
+            Led::Over => return,
+            Led::Refused => return Box::pin(linger(&downstream)).await,
+        }
+    }
     while !early.is_empty() || is_used_again(&downstream).await {
+        let worker = current.worker();
         if worker.has_handed_over() {
             downstream.finish(Ending::Drain);
         }
         if early.is_empty() && downstream.is_refused() {
-            match refused_peer::serve(&worker, &downstream).await {
+            match refused_peer::serve(&current, &downstream).await {
                 Next::Idle => continue,
                 Next::Ordinary(read) => early = read,
                 Next::Over => return,
@@ -55,7 +68,7 @@ pub async fn serve(worker: Rc<Worker>, downstream: Rc<Downstream>) {
         }
         downstream.set_in_use(true);
         // Boxed: an idle connection is not to hold its size.
-        let outcome = Box::pin(serve_requests(&worker, &downstream, early)).await;
+        let outcome = Box::pin(serve_requests(&current, &downstream, early)).await;
         downstream.set_in_use(false);
         let Some(read) = outcome else { return };
         early = read;
@@ -69,14 +82,7 @@ async fn is_used_again(downstream: &Downstream) -> bool {
         let is_readable = downstream.poll_used(cx).is_ready();
         match downstream.ending() {
             Ending::No if !is_readable => Poll::Pending,
-            Ending::No | Ending::Drain => Poll::Ready(is_readable),
-            Ending::HeadTimeout
-            | Ending::Idle
-            | Ending::Stalled
-            | Ending::TooSlow
-            | Ending::Refused
-            | Ending::Abort
-            | Ending::Panicked => Poll::Ready(false),
+            ending => Poll::Ready(is_readable && !ending.is_cut()),
         }
     })
     .await
@@ -102,13 +108,7 @@ fn interruption(worker: &Worker, downstream: &Downstream) -> Option<Outcome> {
             lets_go.then_some(Outcome::Rest)
         }
         Ending::Drain => None,
-        cut @ (Ending::HeadTimeout
-        | Ending::Idle
-        | Ending::Stalled
-        | Ending::TooSlow
-        | Ending::Refused
-        | Ending::Abort
-        | Ending::Panicked) => Some(Outcome::Cut(cut)),
+        cut => Some(Outcome::Cut(cut)),
     }
 }
 
@@ -126,17 +126,21 @@ fn builder() -> http1::Builder {
 /// the connection ended. `early` was read already.
 // long: hyper's connection, and a flat list of what its end leads to
 async fn serve_requests(
-    worker: &Rc<Worker>,
+    current: &Current,
     downstream: &Rc<Downstream>,
     early: Bytes,
 ) -> Option<Bytes> {
+    let worker = &*current.worker();
     let tunnel = TunnelSlot::default();
     let last = |response| last_if_told(downstream, response);
     let service = service_fn(|request| {
-        let serving = request::serve(worker, downstream, &tunnel, request);
+        let worker = current.worker();
+        downstream.take_settings(&worker.in_force);
+        let serving = request::serve(&worker, downstream, &tunnel, request);
         async { serving.await.map(last) }
     });
     let socket = Socket::new(Rc::clone(downstream), early);
+    downstream.allow_moving();
     let mut connection = builder().serve_connection(socket, service);
 
     let mut draining = false;
@@ -152,6 +156,9 @@ async fn serve_requests(
         // A bug of ours costs its connection, not the worker and all that it serves.
         match catch_unwind(AssertUnwindSafe(|| Pin::new(&mut connection).poll(cx))) {
             Ok(Poll::Pending) if downstream.rests_at_once() => Poll::Ready(Outcome::Rest),
+            Ok(Poll::Pending) if downstream.has_left(cx) => {
+                Poll::Ready(Outcome::Cut(Ending::Abort))
+            }
             Ok(polled) => polled.map(Outcome::Over),
             Err(_) => Poll::Ready(Outcome::Cut(Ending::Panicked)),
         }
@@ -170,13 +177,15 @@ async fn serve_requests(
         }
         Outcome::Over(Err(error)) => {
             let refused_head = count_error(worker, &error);
-            drop(connection);
+            tell_foreign(worker, downstream, &connection.into_parts().read_buf);
+            write_rest(downstream).await;
             if refused_head || downstream.upload.is_unread() {
                 Box::pin(linger(downstream)).await;
             }
         }
         Outcome::Over(Ok(())) => {
             let parts = connection.into_parts();
+            write_rest(downstream).await;
             if let Some(agreed) = tunnel.take() {
                 Box::pin(tunnel::run(downstream, parts.io, parts.read_buf, agreed)).await;
             }
@@ -186,6 +195,21 @@ async fn serve_requests(
         }
     }
     None
+}
+
+/// Writes what TLS still holds of a response that hyper has ended.
+async fn write_rest(downstream: &Downstream) {
+    poll_fn(|cx| match downstream.ending() {
+        Ending::No | Ending::Drain => downstream.poll_flush(cx).map(drop),
+        Ending::HeadTimeout
+        | Ending::Idle
+        | Ending::Stalled
+        | Ending::TooSlow
+        | Ending::Refused
+        | Ending::Abort
+        | Ending::Panicked => Poll::Ready(()),
+    })
+    .await;
 }
 
 /// Whether hyper is to be told that no further request is served. While nothing is under way it
@@ -264,6 +288,21 @@ fn count_error(worker: &Worker, error: &hyper::Error) -> bool {
     true
 }
 
+/// Says so where what could not be taken for a request is of another protocol (EDGE-5).
+fn tell_foreign(worker: &Worker, downstream: &Downstream, read: &[u8]) {
+    match Foreign::of(read) {
+        Some(foreign @ (Foreign::Tls | Foreign::Proxy)) => {
+            let now_ms = worker.clock.wall_ms();
+            foreign::tell(foreign, downstream.peer, "plain HTTP", now_ms);
+            if foreign == Foreign::Proxy {
+                let kind = ConnectionError::ProxyProtocol;
+                worker.counters.connection_error(kind);
+            }
+        }
+        Some(Foreign::Http) | None => {}
+    }
+}
+
 /// Sends FIN, then reads and discards for a bounded while: closing with bytes unread would make the
 /// system send a reset, and the client would lose the response it has not read yet.
 async fn linger(downstream: &Downstream) {
@@ -279,7 +318,7 @@ async fn linger(downstream: &Downstream) {
             match downstream.discard(&mut scratch) {
                 Some(0) => return Poll::Ready(()),
                 Some(read) => left = left.saturating_sub(read),
-                None if downstream.poll_readable(cx).is_ready() => {}
+                None if downstream.poll_arrival(cx).is_ready() => {}
                 None => return Poll::Pending,
             }
         }

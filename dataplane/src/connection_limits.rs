@@ -27,7 +27,12 @@ pub struct ConnectionLimits {
     open: AtomicUsize,
     by_client: Counts<Client>,
     by_netblock: Counts<Netblock>,
-    settings: ConnectionSettings,
+    /// `WAF_MAX_CONNECTIONS`
+    max: AtomicUsize,
+    /// `WAF_MAX_CONNECTIONS_PER_CLIENT`
+    max_per_client: AtomicUsize,
+    /// `WAF_MAX_CONNECTIONS_PER_NETBLOCK`
+    max_per_netblock: AtomicUsize,
     idle: Vec<IdleConnections>,
 }
 
@@ -74,9 +79,19 @@ impl ConnectionLimits {
             open: AtomicUsize::new(0),
             by_client: DashMap::default(),
             by_netblock: DashMap::default(),
-            settings: settings.clone(),
+            max: AtomicUsize::new(settings.max),
+            max_per_client: AtomicUsize::new(settings.max_per_client),
+            max_per_netblock: AtomicUsize::new(settings.max_per_netblock),
             idle: (0..workers).map(|_| nothing_idle()).collect(),
         }
+    }
+
+    /// Other bounds, for connections to come: nobody is closed for them.
+    pub fn set(&self, settings: &ConnectionSettings) {
+        self.max.store(settings.max, Relaxed);
+        self.max_per_client.store(settings.max_per_client, Relaxed);
+        self.max_per_netblock
+            .store(settings.max_per_netblock, Relaxed);
     }
 
     /// Takes a slot, and counts the connection. `make_room` is asked where every slot is taken: it
@@ -100,12 +115,12 @@ impl ConnectionLimits {
             is_idle: Cell::new(false),
         };
         if let Some(peer) = peer {
-            let max = self.settings.max_per_client;
+            let max = self.max_per_client.load(Relaxed);
             if !take(&self.by_client, peer.client, max) {
                 return Err(ConnectionError::TooManyClient);
             }
             slot.client = Some(peer.client);
-            let max = self.settings.max_per_netblock;
+            let max = self.max_per_netblock.load(Relaxed);
             let (max, kind) = if peer.is_refused {
                 (max.min(MAX_REFUSED), ConnectionError::Banned)
             } else {
@@ -116,7 +131,7 @@ impl ConnectionLimits {
             }
             slot.netblock.set(Some(peer.netblock));
         }
-        if self.open.fetch_add(1, Relaxed) >= self.settings.max && !make_room() {
+        if self.open.fetch_add(1, Relaxed) >= self.max.load(Relaxed) && !make_room() {
             self.open.fetch_sub(1, Relaxed);
             return Err(ConnectionError::TooMany);
         }

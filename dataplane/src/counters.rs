@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex};
 
 use http::StatusCode;
 use weir_shared::totals::{
-    ConnectionError, DURATION_BOUNDS_US, Histogram, OriginCounts, RESPONSE_CLASSES, Totals,
+    ConnectionError, DURATION_BOUNDS_US, Handshake, Histogram, OriginCounts, RESPONSE_CLASSES,
+    Totals,
 };
 use weir_shared::verdict::{Action, LimitHit};
 
@@ -36,6 +37,7 @@ pub struct Counters {
     limit_hits: [AtomicU64; LimitHit::ALL.len()],
     connections: AtomicU64,
     connection_errors: [AtomicU64; ConnectionError::ALL.len()],
+    handshakes: [AtomicU64; Handshake::ALL.len()],
     breaks_dropped: AtomicU64,
     records_dropped: AtomicU64,
     finished_dropped: AtomicU64,
@@ -113,6 +115,11 @@ impl Counters {
         bump(self.connection_errors.get(kind.index()), 1);
     }
 
+    /// A TLS handshake ended.
+    pub fn handshake(&self, outcome: Handshake) {
+        bump(self.handshakes.get(outcome.index()), 1);
+    }
+
     /// A break found its channel full.
     pub fn break_dropped(&self) {
         bump(Some(&self.breaks_dropped), 1);
@@ -140,6 +147,7 @@ impl Counters {
         fold(&mut totals.responses, &self.responses);
         fold(&mut totals.limit_hits, &self.limit_hits);
         fold(&mut totals.connection_errors, &self.connection_errors);
+        fold(&mut totals.handshakes, &self.handshakes);
         self.request_duration
             .fold_into(&mut totals.request_duration);
         self.upstream_duration

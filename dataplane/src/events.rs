@@ -27,8 +27,6 @@ pub struct Records {
     pub batches: Sender<Batch>,
     /// Batches that the writer has emptied; a new one is made where there is none.
     pub emptied: Receiver<Batch>,
-    /// The header fields to log: [`weir_shared::record::logged_headers`].
-    pub headers: Arc<[HeaderName]>,
 }
 
 /// One worker's way up.
@@ -45,7 +43,7 @@ pub struct Events {
 }
 
 impl Events {
-    /// `records` is none while `WAF_LOG_REQUESTS` is `off`, `finished` while every threshold is.
+    /// `records` and `finished` are none where nobody takes them.
     pub fn new(
         breaks: Sender<LimitExceeded>,
         records: Option<Records>,
@@ -64,11 +62,6 @@ impl Events {
         }
     }
 
-    /// Whether finished requests are reported: only while an anomaly threshold is set.
-    pub fn wants_finished(&self) -> bool {
-        self.finished.is_some()
-    }
-
     /// Reports an exceeded limit; false if the control plane is behind (LIMIT-6).
     pub fn report(&self, exceeded: LimitExceeded) -> bool {
         let sent = self.breaks.try_send(exceeded).is_ok();
@@ -78,19 +71,24 @@ impl Events {
         sent
     }
 
-    /// Gathers the record that `fill` makes, given the header fields to log; sends the batch once
-    /// it is full.
-    pub fn record(&self, fill: impl FnOnce(&[HeaderName], &mut Batch) -> Record) {
+    /// Gathers the record that `fill` makes; sends the batch once it is full. `names` are the
+    /// header fields that are logged, the same for a whole batch: a reload may change them.
+    pub fn record(&self, names: &Arc<[HeaderName]>, fill: impl FnOnce(&mut Batch) -> Record) {
         let Some(records) = &self.records else { return };
         let mut gathered = self.gathered_records.borrow_mut();
-        gathered.add(|batch| fill(&records.headers, batch));
+        if !gathered.is_of(names) {
+            if !gathered.is_empty() {
+                self.send(records, &mut gathered);
+            }
+            gathered.set_names(names);
+        }
+        gathered.add(fill);
         if gathered.is_full() {
             self.send(records, &mut gathered);
         }
     }
 
-    /// Gathers a finished request; sends the batch once it is full. Call it only where
-    /// [`Events::wants_finished`].
+    /// Gathers a finished request; sends the batch once it is full.
     pub fn finished(&self, finished: Finished) {
         let full = {
             let mut gathered = self.gathered_finished.borrow_mut();
@@ -209,7 +207,7 @@ mod tests {
         assert_eq!(totals.breaks_dropped, 1);
     }
 
-    fn record(_: &[HeaderName], batch: &mut Batch) -> Record {
+    fn record(batch: &mut Batch) -> Record {
         let path = batch.keep(Some("/"));
         Record {
             at_ms: 0,
@@ -264,16 +262,16 @@ mod tests {
         let (back, spare) = crossbeam_channel::bounded(1);
         let counters = Arc::new(Counters::default());
         let mut events = events(crossbeam_channel::bounded(1).0, None, &counters).0;
+        let names = Arc::from([]);
         events.records = Some(Records {
             batches: full,
             emptied: spare,
-            headers: Arc::new([]),
         });
-        events.record(record);
+        events.record(&names, record);
         assert!(up.is_empty(), "not before the tick");
         events.flush();
         events.flush();
-        events.record(record);
+        events.record(&names, record);
         events.flush();
         let mut first = up.try_recv().unwrap();
         assert_eq!(first.len(), 1);
@@ -281,7 +279,7 @@ mod tests {
         first.clear();
         back.send(first).unwrap();
         while up.is_empty() {
-            events.record(record);
+            events.record(&names, record);
         }
         assert!(
             back.is_empty(),
@@ -314,7 +312,6 @@ mod tests {
         let (up, down) = crossbeam_channel::bounded(1);
         let counters = Arc::new(Counters::default());
         let (events, _) = events(crossbeam_channel::bounded(1).0, Some(up), &counters);
-        assert!(events.wants_finished());
         for last in 0..3 {
             events.finished(finished(last));
         }

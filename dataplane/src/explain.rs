@@ -10,20 +10,23 @@ use http::HeaderMap;
 use http::header::HOST;
 use weir_shared::client::{Client, fold};
 use weir_shared::clock::{Clock, Now};
-use weir_shared::explain::{Explain, Explanation, Outcome, Question, Usage};
+use weir_shared::explain::{Explain, Explanation, Outcome, Question, RuleUsage, Usage};
 use weir_shared::netblock::Netblock;
-use weir_shared::rules::Asking;
+use weir_shared::path;
+use weir_shared::rules::{Asking, Limit};
 use weir_shared::snapshot::Snapshot;
 use weir_shared::window::{PerSpan, Window};
 
+use crate::clients::entry::Entry;
 use crate::clients::table::Table;
+use crate::in_force::InForce;
 use crate::ladder::{
     Asked, Decision, Refusal, Rules, Verdict, can_ban, decide, expiry_of_next_ban, is_health_check,
 };
 
 /// The function that the control plane calls.
 pub fn explaining(
-    rules: Rules,
+    in_force: Arc<ArcSwap<InForce>>,
     table: Arc<Table>,
     snapshots: Arc<ArcSwap<Snapshot>>,
     clock: Clock,
@@ -32,7 +35,8 @@ pub fn explaining(
         loop {
             // One that is older than the client's last reset is loaded again.
             let snapshot = snapshots.load_full();
-            let explained = explain(&rules, &snapshot, &table, question, clock.now());
+            let rules = &in_force.load().rules;
+            let explained = explain(rules, &snapshot, &table, question, clock.now());
             if let Some(explanation) = explained {
                 return explanation;
             }
@@ -73,13 +77,19 @@ pub fn explain(
         Verdict::AwaitLookup => Some(ask(snapshot, false)?),
         Verdict::Refuse(_) | Verdict::Own | Verdict::Forward => None,
     };
+    let exempt = path::is_exempt(&question.path, &rules.exempt_paths);
+    let asking = Asking {
+        path: &question.path,
+        method: &question.method,
+        headers: &headers,
+    };
     let health = is_health_check(&question.method, &question.path);
-    let held = table.get(client, |entry| entry.clone());
-    let limits = held.as_ref().map_or_else(
-        || table.rules.unanswered().map(|terms| terms.limits),
-        |entry| Some(entry.limits(&table.rules)),
+    let mut held = table.get(client, |entry| entry.clone());
+    let limits = held.as_mut().map_or_else(
+        || rules.terms.unanswered().map(|terms| terms.limits),
+        |entry| Some(entry.limits(&rules.terms)),
     );
-    let limits = limits.unwrap_or(table.rules.plain_limits);
+    let limits = limits.unwrap_or(rules.terms.plain_limits);
     let windows = held.as_ref().map(|entry| (entry.requests, entry.bytes));
     let (requests, bytes) = windows.unwrap_or_default();
     // What lowers the limits is told by the decision that counts.
@@ -97,6 +107,10 @@ pub fn explain(
         list: decision.list.clone(),
         rule: decision.rule.clone(),
         counted: decision.counted && !health,
+        rule_limits: match exempt || health {
+            true => Vec::new(),
+            false => rule_limits(snapshot, &asking, held.as_ref(), now),
+        },
         lookup: held.and_then(|entry| entry.lookup),
         requests: usages(&requests, &limits.requests, now.wall_ms),
         bytes: usages(&bytes, &limits.bytes, now.wall_ms),
@@ -105,6 +119,32 @@ pub fn explain(
         next_ban: can_ban(rules, snapshot, client)
             .then(|| expiry_of_next_ban(rules, snapshot, client, now)),
     })
+}
+
+/// The limits of rules.json that a request matches, and what a client has used of them.
+fn rule_limits(
+    snapshot: &Snapshot,
+    asking: &Asking<'_>,
+    held: Option<&Entry>,
+    now: Now,
+) -> Vec<RuleUsage> {
+    let matched = snapshot.rules.matched(asking);
+    let usage = |limit: &Limit| RuleUsage {
+        rule: Arc::clone(&limit.rule),
+        windows: (limit.quotas.iter())
+            .map(|quota| {
+                let window = held.map(|entry| entry.rule_window(&limit.rule, quota.span));
+                let window = window.unwrap_or_default();
+                let usage = Usage {
+                    used: window.estimate(quota.span, now.wall_ms),
+                    limit: Some(quota.limit),
+                    fits_in_ms: window.fits_in(quota.span, now.wall_ms, quota.limit, 1),
+                };
+                (quota.span, usage)
+            })
+            .collect(),
+    };
+    matched.limits.iter().map(usage).collect()
 }
 
 fn without_bans(snapshot: &Snapshot) -> Snapshot {

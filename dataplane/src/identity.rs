@@ -2,12 +2,14 @@
 //!
 //! Only reads. What becomes of the headers on their way to the application is `forward/headers.rs`.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use http::header::FORWARDED;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use weir_shared::client::{Client, fold};
 use weir_shared::netblock::NetSet;
+
+use crate::seen::Seen;
 
 /// `X-Forwarded-For`
 pub const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -37,26 +39,28 @@ pub struct Identity {
 
 impl Identity {
     /// A peer that speaks for itself.
-    pub fn of_peer(peer: IpAddr) -> Self {
+    pub fn of_peer(peer: IpAddr, scheme: &'static str) -> Self {
         Self {
             client: Client::of(peer),
             address: peer,
-            scheme: "http",
+            scheme,
             request_id: None,
         }
     }
 }
 
-/// Identifies the client of a request that came over a connection from `peer`.
+/// Identifies the client of a request that came over a connection of this scheme from `peer`.
 pub fn identify(
     peer: IpAddr,
     trusted_peer: bool,
+    scheme: &'static str,
     trusted: &NetSet,
     client_header: &HeaderName,
     headers: &HeaderMap,
+    seen: Seen,
 ) -> Identity {
     if !trusted_peer {
-        return Identity::of_peer(peer);
+        return Identity::of_peer(peer, scheme);
     }
     let lines = headers.get_all(client_header).into_iter().rev();
     let address = if *client_header == FORWARDED {
@@ -65,14 +69,19 @@ pub fn identify(
     } else {
         walk(peer, trusted, lines.flat_map(entries))
     };
-    let https = headers
-        .get(X_FORWARDED_PROTO)
-        .is_some_and(|value| value.as_bytes().trim_ascii().eq_ignore_ascii_case(b"https"));
+    let is_https = |value: &HeaderValue| {
+        let https = value.as_bytes().trim_ascii().eq_ignore_ascii_case(b"https");
+        if https { "https" } else { "http" }
+    };
     Identity {
         client: Client::of(address),
         address,
-        scheme: if https { "https" } else { "http" },
-        request_id: request_id(headers),
+        scheme: seen
+            .forwarded_proto
+            .then(|| headers.get(X_FORWARDED_PROTO))
+            .flatten()
+            .map_or(scheme, is_https),
+        request_id: seen.request_id.then(|| request_id(headers)).flatten(),
     }
 }
 
@@ -135,7 +144,11 @@ fn walk<'a>(peer: IpAddr, trusted: &NetSet, entries: impl Iterator<Item = &'a [u
 
 /// Reads an address; a port, brackets and a zone are taken off.
 fn address(entry: &[u8]) -> Option<IpAddr> {
-    let entry = std::str::from_utf8(entry.trim_ascii()).ok()?;
+    let entry = entry.trim_ascii();
+    if let Some(plain) = plain_v4(entry) {
+        return Some(fold(IpAddr::V4(plain)));
+    }
+    let entry = std::str::from_utf8(entry).ok()?;
     let entry = entry.trim_matches('"');
     let bare = if let Some(rest) = entry.strip_prefix('[') {
         let (inside, port) = rest.split_once(']')?;
@@ -160,6 +173,29 @@ fn address(entry: &[u8]) -> Option<IpAddr> {
         .split_once('%')
         .map_or(bare, |(address, _zone)| address);
     without_zone.parse().ok().map(fold)
+}
+
+/// An IPv4 address and nothing else, which is what an entry nearly always is.
+fn plain_v4(entry: &[u8]) -> Option<Ipv4Addr> {
+    let (mut octets, mut at) = ([0_u16; 4], 0);
+    let mut digits = 0;
+    for byte in entry {
+        let octet = octets.get_mut(at)?;
+        match byte {
+            // A leading zero is left to the reader of everything else, which refuses it.
+            b'0'..=b'9' if digits < 3 && !(digits == 1 && *octet == 0) => {
+                *octet = *octet * 10 + u16::from(byte - b'0');
+                digits += 1;
+            }
+            b'.' if digits > 0 => (at, digits) = (at + 1, 0),
+            _ => return None,
+        }
+    }
+    if at != 3 || digits == 0 {
+        return None;
+    }
+    let [a, b, c, d] = octets.map(u8::try_from);
+    Some(Ipv4Addr::new(a.ok()?, b.ok()?, c.ok()?, d.ok()?))
 }
 
 fn is_port(text: &str) -> bool {
@@ -194,6 +230,26 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn identify(
+        peer: IpAddr,
+        trusted_peer: bool,
+        scheme: &'static str,
+        trusted: &NetSet,
+        client_header: &HeaderName,
+        headers: &HeaderMap,
+    ) -> Identity {
+        let seen = Seen::of(headers);
+        super::identify(
+            peer,
+            trusted_peer,
+            scheme,
+            trusted,
+            client_header,
+            headers,
+            seen,
+        )
+    }
+
     fn headers(lines: &[(&str, &str)]) -> HeaderMap {
         let mut map = HeaderMap::new();
         for (name, value) in lines {
@@ -214,9 +270,27 @@ mod tests {
 
     fn client(lines: &[(&str, &str)]) -> String {
         let peer = "10.0.0.1".parse().unwrap();
-        identify(peer, true, &trusted(), &X_FORWARDED_FOR, &headers(lines))
-            .address
-            .to_string()
+        identify(
+            peer,
+            true,
+            "http",
+            &trusted(),
+            &X_FORWARDED_FOR,
+            &headers(lines),
+        )
+        .address
+        .to_string()
+    }
+
+    proptest! {
+        /// CLIENT-3: the short way for plain IPv4 addresses reads what the long one does.
+        #[test]
+        fn a_plain_address_is_read_as_every_other(
+            text in "[0-9]{0,4}\\.[0-9]{1,3}\\.[0-9]{1,3}\\.[0-9]{1,4}|[0-9.]{0,16}|[0-9.:a]{0,9}",
+        ) {
+            let read = plain_v4(text.as_bytes());
+            prop_assert_eq!(read, text.parse().ok());
+        }
     }
 
     /// CLIENT-2: nobody is trusted unless named.
@@ -228,7 +302,7 @@ mod tests {
             ("x-forwarded-proto", "https"),
             ("x-request-id", "a"),
         ]);
-        let found = identify(peer, false, &trusted(), &X_FORWARDED_FOR, &lines);
+        let found = identify(peer, false, "http", &trusted(), &X_FORWARDED_FOR, &lines);
         assert_eq!(
             found,
             Identity {
@@ -288,7 +362,7 @@ mod tests {
         let line = HeaderValue::from_bytes(b"\xff, 203.0.113.7, 10.0.0.2").unwrap();
         map.append(X_FORWARDED_FOR, line);
         let peer = "10.0.0.1".parse().unwrap();
-        let found = identify(peer, true, &trusted(), &X_FORWARDED_FOR, &map);
+        let found = identify(peer, true, "http", &trusted(), &X_FORWARDED_FOR, &map);
         assert_eq!(found.address.to_string(), "203.0.113.7");
     }
 
@@ -306,7 +380,7 @@ mod tests {
             r#"for="198.51.100.1, for=203.0.113.7"#,
         ] {
             let lines = headers(&[("forwarded", element)]);
-            let found = identify(peer, true, &trusted(), &FORWARDED, &lines);
+            let found = identify(peer, true, "http", &trusted(), &FORWARDED, &lines);
             assert_eq!(found.address.to_string(), "203.0.113.7", "{element}");
         }
     }
@@ -326,6 +400,7 @@ mod tests {
             identify(
                 peer,
                 true,
+                "http",
                 &trusted(),
                 &HeaderName::try_from(name).unwrap(),
                 &lines,
@@ -346,8 +421,8 @@ mod tests {
                 map.append(X_FORWARDED_FOR, value.clone());
                 map.append(FORWARDED, value);
                 let peer = "10.0.0.1".parse().unwrap();
-                identify(peer, true, &trusted(), &X_FORWARDED_FOR, &map);
-                identify(peer, true, &trusted(), &FORWARDED, &map);
+                identify(peer, true, "http", &trusted(), &X_FORWARDED_FOR, &map);
+                identify(peer, true, "http", &trusted(), &FORWARDED, &map);
             }
         }
 

@@ -21,13 +21,15 @@ use weir_shared::snapshot::{ActiveBan, Snapshot};
 use weir_shared::spared::Spared;
 use weir_shared::verdict::{Action, AppliedPercent, Counts, Group};
 
-use crate::clients::charging::Refused;
+use crate::clients::charging::{Charging, Refused};
 use crate::clients::entry::Exceeded;
 use crate::clients::table::Table;
+use crate::clients::terms::{LookupRules, Terms};
 use crate::headers;
 use crate::identity::Identity;
 
-/// The settings that the ladder needs; fixed at the start.
+/// The settings that the ladder needs. A request has the same ones from its head to its end
+/// (RELOAD-2).
 #[derive(Clone, Debug)]
 pub struct Rules {
     /// `WAF_ALLOW_NETS`
@@ -49,6 +51,10 @@ pub struct Rules {
     pub wants_counts: bool,
     /// The features that need lookups.
     pub lookups: Lookups,
+    /// What a lookup's answer means, and the limits of a client.
+    pub terms: LookupRules,
+    /// What a limit of a client does, and its further limits.
+    pub charging: Charging,
 }
 
 /// Which features use the lookup of a client, and need it before they decide.
@@ -99,6 +105,8 @@ impl Rules {
             wants_counts: settings.log.requests != LogRequests::Off
                 || settings.limits.headers == RateLimitHeaders::Always,
             lookups: Lookups::of(&settings.lookup),
+            terms: LookupRules::of(settings),
+            charging: Charging::of(&settings.limits),
         }
     }
 }
@@ -312,7 +320,7 @@ pub fn decide(
             return decided(not_counted(Group::Default, Verdict::AwaitLookup));
         }
         // 8. Country lists with the fresh answer.
-        let terms = entry.terms(&table.rules);
+        let terms = entry.terms(&rules.terms);
         if rules.lookups.for_lists && terms.is_some_and(|terms| terms.denied) {
             return decided(not_counted(Group::Default, DENIED_COUNTRY));
         }
@@ -328,15 +336,15 @@ pub fn decide(
             let refused = Verdict::Refuse(Refusal::Trapped { first, ban });
             return decided(by_rule(not_counted(Group::Default, refused), Some(trap)));
         }
-        let terms = entry.terms(&table.rules);
+        let terms = entry.terms(&rules.terms);
         let applied = Decision {
             counted: true,
             limit_percent: terms.and_then(|terms| terms.limit_percent),
             bytes_percent: terms.and_then(|terms| terms.bytes_percent),
             ..not_counted(Group::Default, passed)
         };
-        let limits = terms.map_or(table.rules.plain_limits, |terms| terms.limits);
-        let charging = &table.charging;
+        let limits = terms.map_or(rules.terms.plain_limits, |terms| terms.limits);
+        let charging = &rules.charging;
         // 10. The request is counted against its limits.
         let refused = charging.charge(entry, &limits, matched.limits, now);
         let counts = rules.wants_counts.then(|| entry.counts(now.wall_ms));
@@ -389,7 +397,7 @@ fn refused_client(
         return Some(by_list(Group::Deny, refused, hit));
     }
     // 5. Country lists, where the lookup is already known.
-    if rules.lookups.for_lists && is_known_and_denied(table, client) {
+    if rules.lookups.for_lists && is_known_and_denied(rules, table, client) {
         return Some(not_counted(Group::Default, DENIED_COUNTRY));
     }
     // 6. The ban ledger: every active ban that covers the client.
@@ -416,10 +424,11 @@ pub fn refuses(
 
 const DENIED_COUNTRY: Verdict = Verdict::Refuse(Refusal::DeniedCountry);
 
-fn is_known_and_denied(table: &Table, client: Client) -> bool {
+fn is_known_and_denied(rules: &Rules, table: &Table, client: Client) -> bool {
     table
         .get(client, |entry| {
-            entry.lookup.is_some() && entry.terms.as_ref().is_some_and(|terms| terms.denied)
+            let is_denied = |terms: &Terms| terms.denied;
+            entry.lookup.is_some() && entry.terms(&rules.terms).is_some_and(is_denied)
         })
         .unwrap_or(false)
 }

@@ -8,16 +8,22 @@
 //! The files in the order in which a request meets them; each uses only files below it:
 //!
 //! - `plane`: the threads are started, stopped and joined. `bind`: their listeners.
+//! - `listener`: one of them, as a worker accepts from it.
+//! - `proxy_protocol`: what a proxy says of a connection before its first byte.
 //! - `accept`: one worker's loop: it accepts, ticks and drains. `connection_limits`: how many.
 //! - `connection`: one client connection, its time-outs and its end.
+//! - `handshake`, `handshakes`: those of TLS. `foreign`: bytes of other protocols.
 //! - `refused_peer`: the same for a peer that is refused whatever it asks for.
 //! - `request`: one request, top to bottom. `identity` and `forgotten_proxy`: who the client is.
-//! - `refuse`, `own`, `forward`: the three ways in which a request is answered.
+//! - `refuse`, `own`, `to_https`, `forward`: the ways in which a request is answered.
 //! - `exchange`: one request until it is charged, counted and logged. `outcome`: the pure part.
 //! - `worker`: what the requests of one thread share.
 //! - `ladder`: every check, in order, pure. `clients`: the client table.
+//! - `explain` and `replay`: the ladder on a request that is not made, and on those of a log.
 //! - `upstream`: a request is sent to the application, and sent again where that is safe.
 //! - `downstream`: the client's socket, its deadlines, the state of its upload.
+//! - `pipe`: bodies that go from socket to socket inside the system.
+//! - `seen`: which fields a head has.
 //! - `headers`, `trailers`, `problem`, `negotiation`, `rate_limit`, `events`, `counters`,
 //!   `request_id`, `clock`: what the others are made of.
 #![cfg_attr(
@@ -42,23 +48,33 @@ mod downstream;
 mod events;
 mod exchange;
 mod explain;
+mod foreign;
 mod forgotten_proxy;
 mod forward;
+mod handshake;
+mod handshakes;
 mod headers;
 pub mod http1;
 pub mod identity;
+mod in_force;
 mod keepalive;
 pub mod ladder;
+mod listener;
 mod negotiation;
 mod outcome;
 mod own;
+mod pipe;
 mod plane;
 mod problem;
+mod proxy_protocol;
 mod rate_limit;
 mod refuse;
 mod refused_peer;
+pub mod replay;
 mod request;
 mod request_id;
+pub mod seen;
+mod to_https;
 mod trailers;
 mod upstream;
 mod worker;
@@ -67,6 +83,9 @@ mod worker;
 #[cfg(fuzzing)]
 pub mod fuzzing {
     pub use crate::forgotten_proxy::ForgottenProxy;
+    pub mod proxy_protocol {
+        pub use crate::proxy_protocol::{Parsed, parse};
+    }
     pub mod headers {
         pub use crate::headers::{
             ClientField, ProxyFields, asks_for_websocket, check_framing, check_host, check_target,
@@ -75,8 +94,10 @@ pub mod fuzzing {
     }
 }
 
-pub use bind::{BindError, Bound, can_be_bound};
+pub use bind::{BindError, Bound, Listening, Passed, SocketFile, can_be_bound};
 pub use events::Records;
 pub use explain::explaining;
+pub use in_force::InForce;
+pub use pipe::MAX_OPEN as PIPES_PER_WORKER;
 pub use plane::{Counting, DataPlane};
 pub use worker::{Parts, Stop};

@@ -3,7 +3,16 @@
 /// Whether the lines of `Accept` prefer HTML to JSON. Where both are wanted alike, the one that is
 /// named more exactly is preferred, as browsers of all ages name HTML; and JSON where nothing says
 /// otherwise.
-pub fn prefers_html<'a>(lines: impl Iterator<Item = &'a [u8]>) -> bool {
+pub fn prefers_html<'a>(mut lines: impl Iterator<Item = &'a [u8]>) -> bool {
+    // What programs send, at a glance.
+    let first = match (lines.next(), lines.next()) {
+        (None | Some(b"*/*"), None) => return false,
+        (first, second) => first.into_iter().chain(second),
+    };
+    prefers_html_by_weight(first.chain(lines))
+}
+
+fn prefers_html_by_weight<'a>(lines: impl Iterator<Item = &'a [u8]>) -> bool {
     let (mut html, mut problem, mut json) = <(Weight, Weight, Weight)>::default();
     let ranges = lines.flat_map(|line| line.split(|byte| *byte == b','));
     for range in ranges {

@@ -1,25 +1,26 @@
 //! The data plane from outside: its threads are started, stopped and joined here.
 
 use std::io;
-use std::net::TcpListener;
 use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 
+use arc_swap::ArcSwap;
 use tokio::runtime::LocalOptions;
 use tokio::sync::watch;
-use weir_shared::settings::TimeoutSettings;
+use weir_shared::reload::{Part, Take};
+use weir_shared::settings::Settings;
+use weir_shared::spared::Spared;
 use weir_shared::threads::spawn;
 use weir_shared::totals::{OriginCounts, Totals};
 
 use crate::accept::Acceptor;
-use crate::bind::Bound;
+use crate::bind::{Bound, Listening};
 use crate::clients::table::Table;
-use crate::clock::nanos;
 use crate::connection_limits::ConnectionLimits;
 use crate::counters::WorkerCounters;
-use crate::downstream::deadlines::Timeouts;
 use crate::forgotten_proxy::ForgottenProxy;
-use crate::worker::{Parts, Stop, Worker};
+use crate::in_force::InForce;
+use crate::worker::{Current, Parts, Stop};
 
 /// The counters of all workers and the client table: what the metrics read.
 #[derive(Clone)]
@@ -69,7 +70,6 @@ struct Shared {
     parts: Parts,
     limits: Arc<ConnectionLimits>,
     forgotten_proxy: Arc<ForgottenProxy>,
-    timeouts: Timeouts,
 }
 
 impl Shared {
@@ -77,7 +77,7 @@ impl Shared {
     fn run(
         &self,
         index: usize,
-        listener: TcpListener,
+        listening: Vec<Listening>,
         counters: WorkerCounters,
         stopped: watch::Receiver<Stop>,
     ) {
@@ -91,21 +91,11 @@ impl Shared {
         };
         runtime.block_on(async {
             let forgotten_proxy = Arc::clone(&self.forgotten_proxy);
-            let worker = Worker::new(&self.parts, counters, forgotten_proxy, stopped.clone());
+            let current = Current::new(&self.parts, counters, forgotten_proxy, stopped.clone());
             let limits = Arc::clone(&self.limits);
-            let acceptor = Acceptor::new(index, worker, limits, self.timeouts);
-            acceptor.run(listener, stopped).await;
+            let acceptor = Acceptor::new(index, current, limits);
+            acceptor.run(listening, stopped).await;
         });
-    }
-}
-
-fn timeouts(settings: &TimeoutSettings) -> Timeouts {
-    Timeouts {
-        head_ns: nanos(settings.header),
-        body_ns: nanos(settings.body),
-        idle_ns: nanos(settings.keepalive),
-        send_ns: nanos(settings.send),
-        min_rate: settings.min_rate,
     }
 }
 
@@ -113,33 +103,77 @@ fn timeouts(settings: &TimeoutSettings) -> Timeouts {
 pub struct DataPlane {
     threads: Vec<JoinHandle<()>>,
     stop: watch::Sender<Stop>,
+    taking: Taking,
+}
+
+/// Everything that takes other settings.
+#[derive(Clone)]
+struct Taking {
+    limits: Arc<ConnectionLimits>,
+    in_force: Arc<ArcSwap<InForce>>,
+    table: Arc<Table>,
+    spared: Arc<Spared>,
+}
+
+impl Taking {
+    /// From now on these settings hold: each request that begins has them, each that was begun
+    /// ends with those that it has (RELOAD-2). It cannot fail, and nobody waits.
+    fn take(&self, settings: Arc<Settings>) {
+        self.limits.set(&settings.connections);
+        self.spared
+            .set_trusted(settings.identity.trusted_proxies.clone());
+        let in_force = InForce::new(settings, Arc::clone(&self.spared));
+        self.table.set_bucket(in_force.rules.charging.bucket);
+        self.in_force.store(Arc::new(in_force));
+    }
 }
 
 impl DataPlane {
-    /// Starts one thread for each bound listener.
+    /// Starts one thread for each worker.
     ///
     /// # Errors
     /// What the system said when a thread or its runtime could not be made.
     pub fn start(bound: Bound, parts: Parts) -> io::Result<Self> {
         let (stop, stopped) = watch::channel(Stop::No);
+        let in_force = Arc::clone(&parts.in_force);
+        let settings = Arc::clone(&in_force.load().settings);
+        let workers = settings.workers;
+        let limits = Arc::new(ConnectionLimits::new(&settings.connections, workers));
+        let (table, spared) = (Arc::clone(&parts.table), Arc::clone(&parts.spared));
         let shared = Arc::new(Shared {
-            limits: Arc::new(ConnectionLimits::new(
-                &parts.settings.connections,
-                parts.settings.workers,
-            )),
+            limits: Arc::clone(&limits),
             forgotten_proxy: Arc::new(ForgottenProxy::new(Arc::clone(&parts.spared))),
-            timeouts: timeouts(&parts.settings.timeouts),
             parts,
         });
         let mut threads = Vec::new();
-        for (index, (listener, counters)) in bound.into_listeners().enumerate() {
+        for (index, (listening, counters)) in bound.into_workers().enumerate() {
             let (shared, stopped) = (Arc::clone(&shared), stopped.clone());
             let name = format!("weir-worker-{index}");
             threads.push(spawn(name, move || {
-                shared.run(index, listener, counters, stopped);
+                shared.run(index, listening, counters, stopped);
             })?);
         }
-        Ok(Self { threads, stop })
+        let plane = Self {
+            threads,
+            stop,
+            taking: Taking {
+                limits,
+                in_force,
+                table,
+                spared,
+            },
+        };
+        plane.taking.take(settings);
+        Ok(plane)
+    }
+
+    /// The part of a reload.
+    pub fn part(&self) -> Part {
+        let taking = self.taking.clone();
+        Box::new(move |new| {
+            let (taking, settings) = (taking.clone(), Arc::clone(&new.settings));
+            Ok(Box::new(move || taking.take(settings)) as Take)
+        })
     }
 
     /// Asks the workers to stop.
@@ -199,13 +233,16 @@ mod tests {
             .chain(settings)
             .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
         let settings = Arc::new(weir_shared::settings::load(variables).unwrap().settings);
-        let bound = Bound::new(settings.listen, settings.workers).unwrap();
-        let address = bound.address();
+        let bound = Bound::new(&settings).unwrap();
+        let address = bound.places()[0].address().unwrap();
         let table = Arc::new(Table::default());
         let counting = Counting::of(&bound, Arc::clone(&table));
         let (breaks, _) = crossbeam_channel::bounded(1);
         let parts = Parts {
-            settings,
+            in_force: Arc::new(ArcSwap::from_pointee(InForce::new(
+                settings,
+                Arc::default(),
+            ))),
             clock: Clock::system(),
             table,
             snapshots: Arc::default(),
@@ -213,6 +250,8 @@ mod tests {
             breaks,
             records: None,
             finished: None,
+            tls: None,
+            redirect_to: None,
             handover,
             ask,
             spared: Arc::default(),

@@ -45,17 +45,26 @@ pub fn document(
     }
     if let Some(id) = request_id {
         body.extend_from_slice(br#","request_id":""#);
-        // Ids are visible ASCII: two of it need an escape.
-        for byte in id.as_bytes() {
-            if matches!(byte, b'"' | b'\\') {
-                body.push(b'\\');
-            }
-            body.push(*byte);
-        }
+        push_id(&mut body, id.as_bytes());
         body.push(b'"');
     }
     body.push(b'}');
     body
+}
+
+/// Ids are visible ASCII: two of it need an escape, and no id of ours has them.
+fn push_id(body: &mut Vec<u8>, id: &[u8]) {
+    let needs_escape = |byte: &u8| matches!(byte, b'"' | b'\\');
+    if !id.iter().any(needs_escape) {
+        body.extend_from_slice(id);
+        return;
+    }
+    for byte in id {
+        if needs_escape(byte) {
+            body.push(b'\\');
+        }
+        body.push(*byte);
+    }
 }
 
 fn response(status: StatusCode, content_type: HeaderValue, body: Bytes) -> Own {

@@ -8,7 +8,6 @@
 
 use std::future::poll_fn;
 use std::mem::MaybeUninit;
-use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -20,7 +19,7 @@ use crate::downstream::{Downstream, Ending};
 use crate::exchange::refused::Refused;
 use crate::identity::Identity;
 use crate::refuse::{Dropped, refuse_client};
-use crate::worker::Worker;
+use crate::worker::{Current, Worker};
 
 mod plain;
 
@@ -37,11 +36,11 @@ pub enum Next {
 }
 
 /// Answers what can be read, until the connection is idle or another has to go on with it.
-pub async fn serve(worker: &Rc<Worker>, downstream: &Rc<Downstream>) -> Next {
+pub async fn serve(current: &Current, downstream: &Downstream) -> Next {
     let mut held = Held::default();
     poll_fn(|cx| {
         downstream.note_waker(cx);
-        held.turn(worker, downstream, cx)
+        held.turn(current, downstream, cx)
     })
     .await
 }
@@ -80,20 +79,13 @@ impl Held {
     /// Goes on as far as it can without waiting.
     fn turn(
         &mut self,
-        worker: &Worker,
+        current: &Current,
         downstream: &Downstream,
         cx: &mut Context<'_>,
     ) -> Poll<Next> {
         let ending = downstream.ending();
-        match ending {
-            Ending::No | Ending::Drain => {}
-            Ending::HeadTimeout
-            | Ending::Idle
-            | Ending::Stalled
-            | Ending::TooSlow
-            | Ending::Refused
-            | Ending::Abort
-            | Ending::Panicked => return Poll::Ready(Next::Cut(ending)),
+        if ending.is_cut() {
+            return Poll::Ready(Next::Cut(ending));
         }
         loop {
             if !ready!(self.poll_send(downstream, cx)) {
@@ -103,7 +95,8 @@ impl Held {
             let step = if ending == Ending::Drain {
                 Step::Ordinary
             } else {
-                worker.with_read_buffer(|buffer| self.step(worker, downstream, buffer, cx))
+                let worker = current.worker();
+                worker.with_read_buffer(|buffer| self.step(current, downstream, buffer, cx))
             };
             return Poll::Ready(match step {
                 Step::More | Step::Unsent => continue,
@@ -129,7 +122,7 @@ impl Held {
     /// Reads what there is, behind what is held, and answers the requests in it.
     fn step(
         &mut self,
-        worker: &Worker,
+        current: &Current,
         downstream: &Downstream,
         buffer: &mut [u8],
         cx: &mut Context<'_>,
@@ -160,7 +153,7 @@ impl Held {
                 Parsed::Partial => break Step::More,
                 Parsed::Unusual => break Step::Ordinary,
             };
-            let answer = match answer(worker, downstream, &head) {
+            let answer = match answer(&current.worker(), downstream, &head) {
                 Some(Ok(answer)) => answer,
                 Some(Err(Dropped)) => break Step::Over,
                 None => break Step::Ordinary,
@@ -201,6 +194,7 @@ fn answer(
     if head.is_health_check() {
         return None;
     }
+    downstream.take_settings(&worker.in_force);
     let now = worker.clock.now();
     let peer = downstream.peer;
     let client = Client::of(peer);
@@ -212,7 +206,7 @@ fn answer(
     if let Some(line) = head.last_forwarded_for() {
         worker.forgotten_proxy.note_line(peer, line, now.wall_ms);
     }
-    let identity = Identity::of_peer(peer);
+    let identity = Identity::of_peer(peer, downstream.scheme);
     let refused = Refused {
         worker,
         downstream,

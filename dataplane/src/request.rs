@@ -6,6 +6,7 @@
 use std::rc::Rc;
 
 use bytes::Bytes;
+use http::request::Parts;
 use http::{HeaderMap, Method, Request, Response};
 use http_body_util::Full;
 use hyper::body::{Body as _, Incoming};
@@ -20,11 +21,13 @@ use crate::exchange::refused::Refused;
 use crate::forward::forward;
 use crate::forward::response_body::ResponseBody;
 use crate::forward::tunnel::TunnelSlot;
-use crate::identity::{X_FORWARDED_FOR, X_REQUEST_ID, identify, request_id};
+use crate::headers::BadHead;
+use crate::identity::{Identity, X_REQUEST_ID, identify, request_id};
 use crate::ladder::{Asked, Refusal, Verdict, is_health_check};
 use crate::refuse::{Dropped, method_not_allowed, refuse, refuse_client};
+use crate::seen::Seen;
 use crate::worker::Worker;
-use crate::{forgotten_proxy, headers, own, problem};
+use crate::{forgotten_proxy, headers, own, problem, to_https};
 
 /// Answers one request.
 ///
@@ -49,6 +52,7 @@ pub fn serve<'a>(
                 Step::Refuse(refusal) => break refuse(exchange, body, refusal).await?,
                 Step::AnswerOwn => break Box::pin(own::answer(exchange, body)).await,
                 Step::MethodNotAllowed => break method_not_allowed(exchange, body).await,
+                Step::Redirect(port) => break to_https::redirect(exchange, body, port).await,
                 Step::Forward => return Ok(forward(exchange, body, tunnel).await),
             }
         };
@@ -74,10 +78,9 @@ fn receive(
     downstream.begin_request();
     let now = worker.clock.now();
     let (mut head, body) = request.into_parts();
+    let seen = Seen::of(&head.headers);
 
-    let checked = headers::check_framing(&head.headers)
-        .and_then(|()| headers::check_target(&head.method, &head.uri))
-        .and_then(|()| headers::check_host(&head.uri, head.version, &mut head.headers));
+    let checked = check(&mut head, seen);
     if checked.is_err() {
         // Counted with the connections (METRIC).
         worker
@@ -92,16 +95,13 @@ fn receive(
         return Received::Answered(Ok(health(worker, downstream, &head.headers)));
     }
 
-    let identity = identify(
-        downstream.peer,
-        downstream.trusted,
-        &worker.trusted_proxies,
-        &worker.client_ip_header,
-        &head.headers,
-    );
-    warn_of_forgotten_proxy(worker, downstream, &head.headers, now);
+    let identity = identity(worker, downstream, &head.headers, seen);
+    if seen.forwarded_for {
+        warn_of_forgotten_proxy(worker, downstream, &head.headers, now);
+    }
     let decision = worker.decide(&Asked::of(&head, &identity, true), now);
-    let websocket = headers::asks_for_websocket(&head.method, head.version, &head.headers);
+    let websocket =
+        seen.upgrade && headers::asks_for_websocket(&head.method, head.version, &head.headers);
     if let Verdict::Refuse(refusal) = decision.verdict
         && refusal.is_of_the_client()
         && !worker.accounting.observe
@@ -127,10 +127,31 @@ fn receive(
     Received::Exchange(exchange, body)
 }
 
+/// Checks what would be answered 400.
+fn check(head: &mut Parts, seen: Seen) -> Result<(), BadHead> {
+    if seen.transfer_encoding {
+        headers::check_framing(&head.headers)?;
+    }
+    headers::check_target(&head.method, &head.uri)?;
+    headers::check_host(&head.uri, head.version, &mut head.headers)
+}
+
+fn identity(worker: &Worker, downstream: &Downstream, headers: &HeaderMap, seen: Seen) -> Identity {
+    identify(
+        downstream.peer,
+        downstream.trusted(),
+        downstream.scheme,
+        &worker.trusted_proxies,
+        &worker.client_ip_header,
+        headers,
+        seen,
+    )
+}
+
 /// The health check: an untrusted peer is answered, but is not to hold connections by it (CONN-3).
 fn health(worker: &Worker, downstream: &Downstream, headers: &HeaderMap) -> Response<Full<Bytes>> {
     let mut response = problem::health(worker.is_draining());
-    let given = downstream.trusted.then(|| request_id(headers)).flatten();
+    let given = downstream.trusted().then(|| request_id(headers)).flatten();
     let id = worker.request_ids.given_or_next(given.as_ref());
     response.headers_mut().insert(X_REQUEST_ID, id);
     downstream.shorten_idle();
@@ -152,6 +173,8 @@ enum Step {
     AnswerOwn,
     /// CONNECT and TRACE.
     MethodNotAllowed,
+    /// It is to come again over https, at this port.
+    Redirect(u16),
     /// The application answers.
     Forward,
 }
@@ -177,12 +200,16 @@ fn next_step(exchange: &mut Exchange) -> Step {
         Step::AnswerOwn
     } else if *method == Method::CONNECT || *method == Method::TRACE {
         Step::MethodNotAllowed
+    } else if let Some(port) = exchange.worker.redirect_to
+        && exchange.identity.scheme == "http"
+    {
+        Step::Redirect(port)
     } else {
         Step::Forward
     }
 }
 
-/// CLIENT-7.
+/// CLIENT-7, where there is an `X-Forwarded-For`.
 fn warn_of_forgotten_proxy(
     worker: &Worker,
     downstream: &Downstream,
@@ -190,10 +217,7 @@ fn warn_of_forgotten_proxy(
     now: Now,
 ) {
     let peer = downstream.peer;
-    if !downstream.trusted
-        && headers.contains_key(X_FORWARDED_FOR)
-        && worker.forgotten_proxy.note(peer, headers, now.wall_ms)
-    {
+    if !downstream.trusted() && worker.forgotten_proxy.note(peer, headers, now.wall_ms) {
         forgotten_proxy::warn(peer);
     }
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use arc_swap::{ArcSwap, Cache};
 use crossbeam_channel::Sender;
 use http::{HeaderName, HeaderValue};
+use rustls::ServerConfig;
 use tokio::sync::watch;
 use weir_shared::client::Client;
 use weir_shared::clock::{Clock, Now};
@@ -18,7 +19,7 @@ use weir_shared::handover::Handover;
 use weir_shared::lookup::{Ask, LookupStarted, OnLookup};
 use weir_shared::netblock::NetSet;
 use weir_shared::refusal_page::RefusalPage;
-use weir_shared::settings::{BanResponse, LookupSource, RateLimitHeaders, Settings, Upstream};
+use weir_shared::settings::{BanResponse, LookupSource, RateLimitHeaders, Upstream};
 use weir_shared::snapshot::Snapshot;
 use weir_shared::spared::Spared;
 use weir_shared::table::ClientTable;
@@ -28,7 +29,9 @@ use crate::clock::{CoarseClock, HttpDate};
 use crate::counters::{Counters, WorkerCounters};
 use crate::events::{Events, Records};
 use crate::forgotten_proxy::ForgottenProxy;
+use crate::handshakes::Handshakes;
 use crate::headers::ClientField;
+use crate::in_force::InForce;
 use crate::ladder::{self, Asked, Decision, Refusal, Rules, Verdict};
 use crate::outcome::Accounting;
 use crate::request_id::RequestIds;
@@ -37,7 +40,7 @@ use crate::upstream::pool::Pool;
 /// The parts of the process that the data plane works with.
 pub struct Parts {
     /// The settings.
-    pub settings: Arc<Settings>,
+    pub in_force: Arc<ArcSwap<InForce>>,
     /// Time.
     pub clock: Clock,
     /// The client table, shared with the control plane.
@@ -48,10 +51,14 @@ pub struct Parts {
     pub refusal_page: Arc<ArcSwap<RefusalPage>>,
     /// Channel for exceeded limits.
     pub breaks: Sender<LimitExceeded>,
-    /// Channel for log records; none while they are off.
+    /// Channel for log records; none where nobody takes them.
     pub records: Option<Records>,
-    /// Channel for finished requests; none while no anomaly threshold is set.
+    /// Channel for finished requests; none where nobody takes them.
     pub finished: Option<Sender<Vec<Finished>>>,
+    /// The certificates, where TLS is spoken.
+    pub tls: Option<Arc<ArcSwap<ServerConfig>>>,
+    /// The port of https that plain requests are sent to, with `WAF_REDIRECT_HTTP`.
+    pub redirect_to: Option<u16>,
     /// Answers requests under `/_waf/`.
     pub handover: Handover,
     /// Looks clients up; called only while lookups are on.
@@ -79,10 +86,87 @@ pub enum Stop {
 /// Head of a request at most; larger is 431.
 pub const MAX_HEAD: usize = 32 * 1024;
 
-/// Everything a request of this thread needs.
+/// What a worker has whatever the settings are.
+#[derive(Clone)]
+struct Own {
+    table: Arc<Table>,
+    counters: Arc<Counters>,
+    events: Rc<Events>,
+    clock: Rc<CoarseClock>,
+    refusal_page: Arc<ArcSwap<RefusalPage>>,
+    handover: Handover,
+    forgotten_proxy: Arc<ForgottenProxy>,
+    ask: Ask,
+    snapshots: Arc<ArcSwap<Snapshot>>,
+    stopped: watch::Receiver<Stop>,
+    has_handed_over: Rc<Cell<bool>>,
+    redirect_to: Option<u16>,
+    handshakes: Rc<Handshakes>,
+}
+
+/// The worker of one thread under the settings of this moment. A request asks for it once, at its
+/// head, and keeps what it got to its end (RELOAD-2).
+pub struct Current {
+    own: Own,
+    in_force: RefCell<Cache<Arc<ArcSwap<InForce>>, Arc<InForce>>>,
+    worker: RefCell<Rc<Worker>>,
+}
+
+impl Current {
+    /// A worker that has done nothing yet.
+    pub fn new(
+        parts: &Parts,
+        counters: WorkerCounters,
+        forgotten_proxy: Arc<ForgottenProxy>,
+        stopped: watch::Receiver<Stop>,
+    ) -> Rc<Self> {
+        let own = Own {
+            table: Arc::clone(&parts.table),
+            counters: Arc::clone(&counters.counters),
+            events: Rc::new(Events::new(
+                parts.breaks.clone(),
+                parts.records.clone(),
+                parts.finished.clone(),
+                counters,
+            )),
+            clock: CoarseClock::new(parts.clock.clone()),
+            refusal_page: Arc::clone(&parts.refusal_page),
+            handover: Arc::clone(&parts.handover),
+            forgotten_proxy,
+            ask: Arc::clone(&parts.ask),
+            snapshots: Arc::clone(&parts.snapshots),
+            stopped,
+            has_handed_over: Rc::default(),
+            redirect_to: parts.redirect_to,
+            handshakes: Rc::new(Handshakes::new(parts.tls.clone())),
+        };
+        Rc::new(Self {
+            worker: RefCell::new(Worker::new(&own, &parts.in_force.load())),
+            in_force: RefCell::new(Cache::new(Arc::clone(&parts.in_force))),
+            own,
+        })
+    }
+
+    /// The worker under the latest settings: one load, and mostly no more.
+    pub fn worker(&self) -> Rc<Worker> {
+        let mut in_force = self.in_force.borrow_mut();
+        let latest = in_force.load();
+        let mut held = self.worker.borrow_mut();
+        if latest.id != held.in_force.id {
+            let worker = Worker::new(&self.own, latest);
+            worker.pool.replace(&held.pool);
+            *held = worker;
+        }
+        Rc::clone(&held)
+    }
+}
+
+/// Everything that a request of this thread needs, under one set of settings.
 pub struct Worker {
+    /// The settings.
+    pub in_force: Arc<InForce>,
     /// The ladder's rules.
-    pub rules: Rules,
+    pub rules: Arc<Rules>,
     /// The settings that decide how a request is counted and logged.
     pub accounting: Accounting,
     /// `WAF_TRUSTED_PROXIES`
@@ -101,6 +185,8 @@ pub struct Worker {
     pub rate_limit_headers: RateLimitHeaders,
     /// Whether lookups are on, and requests counted by country and AS number.
     pub counts_origins: bool,
+    /// Whether an anomaly threshold is set, and finished requests are reported.
+    pub reports_finished: bool,
     /// `WAF_WEBSOCKET_IDLE_TIMEOUT`
     pub websocket_idle_timeout: Option<Duration>,
     /// `WAF_LOOKUP_TIMEOUT`
@@ -112,7 +198,7 @@ pub struct Worker {
     /// This worker's counters.
     pub counters: Arc<Counters>,
     /// Reports to the control plane.
-    pub events: Events,
+    pub events: Rc<Events>,
     /// This worker's upstream connections.
     pub pool: Pool,
     /// Time.
@@ -125,61 +211,55 @@ pub struct Worker {
     pub request_ids: RequestIds,
     /// The date of responses that hyper does not write.
     pub date: HttpDate,
+    /// The port of https that plain requests are sent to, if they are.
+    pub redirect_to: Option<u16>,
+    /// TLS handshakes.
+    pub handshakes: Rc<Handshakes>,
     /// What a connection reads into that holds no buffer of its own.
     read_buffer: RefCell<Vec<u8>>,
     ask: Ask,
     snapshots: RefCell<Cache<Arc<ArcSwap<Snapshot>>, Arc<Snapshot>>>,
     stopped: watch::Receiver<Stop>,
-    has_handed_over: Cell<bool>,
+    has_handed_over: Rc<Cell<bool>>,
 }
 
 impl Worker {
-    /// A worker that has done nothing yet.
-    pub fn new(
-        parts: &Parts,
-        own: WorkerCounters,
-        forgotten_proxy: Arc<ForgottenProxy>,
-        stopped: watch::Receiver<Stop>,
-    ) -> Rc<Self> {
-        let settings = &parts.settings;
-        let clock = CoarseClock::new(parts.clock.clone());
-        let events = Events::new(
-            parts.breaks.clone(),
-            parts.records.clone(),
-            parts.finished.clone(),
-            own.clone(),
-        );
+    fn new(own: &Own, in_force: &Arc<InForce>) -> Rc<Self> {
+        let settings = &in_force.settings;
+        let own = own.clone();
+        let ban_response = settings.bans.response;
         Rc::new(Self {
-            rules: Rules::of(settings, Arc::clone(&parts.spared)),
+            in_force: Arc::clone(in_force),
+            rules: Arc::clone(&in_force.rules),
             accounting: Accounting::of(settings),
             trusted_proxies: settings.identity.trusted_proxies.clone(),
             client_ip_header: settings.identity.header.clone(),
             client_field: ClientField::new(&settings.identity.header),
-            ban_response: settings.bans.response,
-            deny_response: settings
-                .bans
-                .deny_response
-                .unwrap_or(settings.bans.response),
-            refusal_page: Arc::clone(&parts.refusal_page),
+            ban_response,
+            deny_response: settings.bans.deny_response.unwrap_or(ban_response),
+            refusal_page: own.refusal_page,
             rate_limit_headers: settings.limits.headers,
             counts_origins: settings.lookup.source != LookupSource::Off,
+            reports_finished: settings.anomalies.is_on(),
             websocket_idle_timeout: settings.timeouts.websocket_idle,
             lookup_timeout: settings.lookup.timeout,
             upstream_host: host(&settings.upstream),
-            table: Arc::clone(&parts.table),
+            table: own.table,
             counters: own.counters,
-            events,
-            pool: Pool::new(settings, Rc::clone(&clock)),
-            clock,
-            handover: Arc::clone(&parts.handover),
-            forgotten_proxy,
+            events: own.events,
+            pool: Pool::new(settings, Rc::clone(&own.clock)),
+            clock: own.clock,
+            handover: own.handover,
+            forgotten_proxy: own.forgotten_proxy,
             request_ids: RequestIds::new(),
             date: HttpDate::default(),
+            redirect_to: own.redirect_to,
+            handshakes: own.handshakes,
             read_buffer: RefCell::default(),
-            ask: Arc::clone(&parts.ask),
-            snapshots: RefCell::new(Cache::new(Arc::clone(&parts.snapshots))),
-            stopped,
-            has_handed_over: Cell::new(false),
+            ask: own.ask,
+            snapshots: RefCell::new(Cache::new(own.snapshots)),
+            stopped: own.stopped,
+            has_handed_over: own.has_handed_over,
         })
     }
 
@@ -212,7 +292,7 @@ impl Worker {
     }
 
     /// Whether another process accepts connections now.
-    pub const fn has_handed_over(&self) -> bool {
+    pub fn has_handed_over(&self) -> bool {
         self.has_handed_over.get()
     }
 
@@ -274,11 +354,9 @@ impl Worker {
 
 /// The application as a `Host` field names it.
 fn host(upstream: &Upstream) -> HeaderValue {
-    let Upstream { host, port } = upstream;
-    let host = if host.contains(':') {
-        format!("[{host}]:{port}")
-    } else {
-        format!("{host}:{port}")
+    let host = match upstream {
+        Upstream::Tcp { .. } => upstream.to_string(),
+        Upstream::Unix(_) => "localhost".to_owned(),
     };
     HeaderValue::try_from(host).unwrap_or_else(|_| HeaderValue::from_static("upstream"))
 }

@@ -56,6 +56,7 @@ pub(crate) static PROXY: &[(&str, &str)] = &[
         "proxy/lookups",
         include_str!("../proxy/lookups.schema.json"),
     ),
+    ("proxy/replay", include_str!("../proxy/replay.schema.json")),
     (
         "proxy/request-log",
         include_str!("../proxy/request-log.schema.json"),

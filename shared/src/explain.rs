@@ -12,7 +12,7 @@ use crate::lookup::Lookup;
 use crate::netblock::Netblock;
 use crate::rules::{ListHit, Rule};
 use crate::verdict::{Action, AppliedPercent, Group, LimitHit};
-use crate::window::PerSpan;
+use crate::window::{PerSpan, RuleSpan};
 
 /// A request that is not made.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -53,6 +53,8 @@ pub struct Explanation {
     pub requests: PerSpan<Usage>,
     /// The byte windows.
     pub bytes: PerSpan<Usage>,
+    /// The limits of rules.json that it matches, before it.
+    pub rule_limits: Vec<RuleUsage>,
     /// What lowers the request limits.
     pub limit_percent: Option<AppliedPercent>,
     /// What lowers the byte limits.
@@ -70,6 +72,15 @@ pub struct Usage {
     pub limit: Option<u64>,
     /// Milliseconds until one more fits; none where there is no limit, or never.
     pub fits_in_ms: Option<u64>,
+}
+
+/// How much of a limit of rules.json is used (RULE-2).
+#[derive(Clone, PartialEq, Debug)]
+pub struct RuleUsage {
+    /// The rule.
+    pub rule: Arc<Rule>,
+    /// Each of its windows.
+    pub windows: Vec<(RuleSpan, Usage)>,
 }
 
 /// What would become of a request. In observe mode a refusal is only noted.

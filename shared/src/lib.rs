@@ -35,6 +35,7 @@ pub mod event;
 pub mod explain;
 pub mod handover;
 pub mod record;
+pub mod reload;
 pub mod snapshot;
 pub mod spared;
 pub mod table;

@@ -5,6 +5,7 @@
 //! because nothing of a request outlives it, hyper reads the next request into the same buffer.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use http::header::{AUTHORIZATION, COOKIE, PROXY_AUTHORIZATION, SET_COOKIE};
 use http::{HeaderName, StatusCode, Version};
@@ -148,6 +149,8 @@ struct Kept {
 /// What one worker gathered since its last send.
 #[derive(Default)]
 pub struct Batch {
+    /// The fields whose values are among [`Batch::headers`].
+    names: Option<Arc<[HeaderName]>>,
     records: Vec<(Record, Kept)>,
     /// Whether a text of the record that is being added was cut.
     truncated: bool,
@@ -201,6 +204,23 @@ impl Batch {
             start: start as u32,
             bytes: (self.texts.len() - start) as u32,
         }
+    }
+
+    /// Whether its records hold the values of these fields.
+    pub fn is_of(&self, names: &Arc<[HeaderName]>) -> bool {
+        self.names
+            .as_ref()
+            .is_some_and(|held| Arc::ptr_eq(held, names))
+    }
+
+    /// The records to come hold the values of these fields. It must be empty.
+    pub fn set_names(&mut self, names: &Arc<[HeaderName]>) {
+        self.names = Some(Arc::clone(names));
+    }
+
+    /// The fields whose values its records hold; none where nobody set them.
+    pub const fn names(&self) -> Option<&Arc<[HeaderName]>> {
+        self.names.as_ref()
     }
 
     /// The records in their order, each with all of its texts one behind the other, and whether one

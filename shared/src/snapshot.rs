@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-use prefix_trie::PrefixMap;
+use prefix_trie::{Prefix, PrefixMap};
 
 use crate::ban::{Cause, Expiry};
 use crate::client::Client;
@@ -63,51 +63,34 @@ pub struct BanIndex {
 }
 
 impl BanIndex {
-    /// The latest end of the active bans that cover the client, in milliseconds since 1970;
-    /// `u64::MAX` if one is permanent. Bans that are past at `now_ms` do not count, whatever was
-    /// published (BAN-7).
-    pub fn active_until(&self, client: Client, now_ms: u64) -> Option<u64> {
-        let end = match client {
-            Client::V4(bits) => self
-                .v4
-                .cover_values(&Ipv4Net::from(std::net::Ipv4Addr::from(bits)))
-                .map(|span| span.end_ms)
-                .max(),
-            Client::V6(_) => match IpNet::new_assert(client.first_address(), 64) {
-                IpNet::V6(v6) => self.v6.cover_values(&v6).map(|span| span.end_ms).max(),
-                IpNet::V4(_) => None,
-            },
-        };
-        end.filter(|end| *end > now_ms)
-    }
-
-    /// The same ban with its netblock and its cause.
+    /// Of the active bans that cover the client the one that ends last. Bans that are past at
+    /// `now_ms` do not count, whatever was published (BAN-7).
     pub fn active(&self, client: Client, now_ms: u64) -> Option<ActiveBan> {
-        let end_ms = |(_, span): &(IpNet, BanSpan)| span.end_ms;
-        let (net, span) = match client {
-            Client::V4(bits) => {
-                let address = Ipv4Net::from(std::net::Ipv4Addr::from(bits));
-                let covering = self.v4.cover(&address);
-                covering
-                    .map(|(net, span)| (IpNet::V4(net), *span))
-                    .max_by_key(end_ms)
+        let length = match client {
+            Client::V4(_) => 32,
+            Client::V6(_) => 64,
+        };
+        let (net, span) = match IpNet::new_assert(client.first_address(), length) {
+            IpNet::V4(v4) => {
+                let (net, span) = last_to_end(&self.v4, v4, Ipv4Net::supernet)?;
+                (IpNet::V4(net), span)
             }
-            Client::V6(_) => match IpNet::new_assert(client.first_address(), 64) {
-                IpNet::V6(v6) => {
-                    let covering = self.v6.cover(&v6);
-                    covering
-                        .map(|(net, span)| (IpNet::V6(net), *span))
-                        .max_by_key(end_ms)
-                }
-                IpNet::V4(_) => None,
-            },
-        }
-        .filter(|(_, span)| span.end_ms > now_ms)?;
-        Some(ActiveBan {
+            IpNet::V6(v6) => {
+                let (net, span) = last_to_end(&self.v6, v6, Ipv6Net::supernet)?;
+                (IpNet::V6(net), span)
+            }
+        };
+        (span.end_ms > now_ms).then(|| ActiveBan {
             netblock: Netblock::masked(net.addr(), net.prefix_len()),
             cause: span.cause,
             expires: Expiry::from_end_ms(span.end_ms),
         })
+    }
+
+    /// The end of [`Self::active`], in milliseconds since 1970; `u64::MAX` if it is permanent.
+    pub fn active_until(&self, client: Client, now_ms: u64) -> Option<u64> {
+        let ban = self.active(client, now_ms)?;
+        Some(ban.expires.end_ms())
     }
 
     /// The ban of exactly this netblock that ended last, for escalation; none while one is active.
@@ -147,6 +130,25 @@ impl BanIndex {
     pub fn is_empty(&self) -> bool {
         self.v4.is_empty() && self.v6.is_empty()
     }
+}
+
+/// Of all spans whose netblock holds `address` the one that ends last; of equal ones the narrowest.
+/// It goes from the narrowest to the widest without memory: most clients are in none, and those
+/// that are refused are mostly in one.
+fn last_to_end<P: Prefix + Copy>(
+    spans: &PrefixMap<P, BanSpan>,
+    address: P,
+    wider: impl Fn(&P) -> Option<P>,
+) -> Option<(P, BanSpan)> {
+    let mut last: Option<(P, BanSpan)> = None;
+    let mut inside = Some(address);
+    while let Some((net, span)) = inside.and_then(|net| spans.get_lpm(&net)) {
+        if last.is_none_or(|(_, known)| span.end_ms > known.end_ms) {
+            last = Some((net, *span));
+        }
+        inside = wider(&net);
+    }
+    last
 }
 
 #[cfg(test)]

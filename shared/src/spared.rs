@@ -17,7 +17,9 @@ const MAX_FORWARDERS: usize = 64;
 #[derive(Debug, Default)]
 pub struct Spared {
     /// `WAF_TRUSTED_PROXIES`
-    trusted: NetSet,
+    trusted: Mutex<NetSet>,
+    /// Those that are trusted whatever the setting says.
+    always: Option<Netblock>,
     /// With the time at which the hour of each ends. At most [`MAX_FORWARDERS`].
     forwarders: Mutex<Vec<(IpAddr, u64)>>,
 }
@@ -35,9 +37,22 @@ impl Spared {
     /// With these trusted proxies.
     pub fn new(trusted: NetSet) -> Self {
         Self {
-            trusted,
+            trusted: Mutex::new(trusted),
+            always: None,
             forwarders: Mutex::default(),
         }
+    }
+
+    /// This one too, whatever the setting says.
+    #[must_use]
+    pub fn and_always(mut self, netblock: Option<Netblock>) -> Self {
+        self.always = netblock;
+        self
+    }
+
+    /// Other trusted proxies.
+    pub fn set_trusted(&self, trusted: NetSet) {
+        *self.trusted() = trusted;
     }
 
     /// An untrusted peer forwards for many clients: it is spared for an hour from now.
@@ -62,9 +77,9 @@ impl Spared {
 
     /// What of those spared a ban of this netblock would cover, if anything.
     pub fn covered_by(&self, netblock: Netblock) -> Option<Covered> {
-        let proxies = self.trusted.blocks().iter();
-        let proxy = proxies
+        let proxy = (self.trusted().blocks().iter())
             .copied()
+            .chain(self.always)
             .find(|proxy| netblock.covers(*proxy) || proxy.covers(netblock));
         proxy.map(Covered::TrustedProxy).or_else(|| {
             let forwarders = self.forwarders();
@@ -73,6 +88,11 @@ impl Spared {
                 .find(|peer| netblock.contains(*peer))
                 .map(Covered::Forwarder)
         })
+    }
+
+    fn trusted(&self) -> MutexGuard<'_, NetSet> {
+        // As with the forwarders.
+        self.trusted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn forwarders(&self) -> MutexGuard<'_, Vec<(IpAddr, u64)>> {

@@ -6,8 +6,9 @@ use crate::client::Client;
 use crate::clock::Now;
 use crate::lookup::Lookup;
 use crate::netblock::Netblock;
+use crate::rules::{MAX_LIMITS, Rule};
 use crate::units::Time;
-use crate::window::{PerSpan, Span, Window};
+use crate::window::{PerSpan, RuleSpan, Span, Window};
 
 /// The most clients that are kept (LIMIT-7). Not a setting.
 pub const MAX_CLIENTS: usize = 20_000;
@@ -31,6 +32,22 @@ pub struct ClientRow {
     pub requests: PerSpan<Window>,
     /// Byte windows.
     pub bytes: PerSpan<Window>,
+    /// What rules have counted; most clients have none.
+    pub rules: Vec<RuleCount>,
+}
+
+/// The most windows of rules that are kept of one client: four of each limit and each jail.
+pub const MAX_RULE_COUNTS: usize = 4 * 2 * MAX_LIMITS;
+
+/// What one window of one rule has counted of a client (RULE-2, RULE-4).
+#[derive(Clone, PartialEq, Debug)]
+pub struct RuleCount {
+    /// A limit or a jail; it need not be in force.
+    pub rule: Arc<Rule>,
+    /// Which of its windows.
+    pub span: RuleSpan,
+    /// What was counted.
+    pub window: Window,
 }
 
 /// What the control plane may do with the table. Every call takes a shard's lock for the time of

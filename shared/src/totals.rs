@@ -52,11 +52,16 @@ pub enum ConnectionError {
     Framing,
     /// A body or the reading of an answer was slower than `WAF_MIN_RATE` (CONN-7).
     TooSlow,
+    /// A TLS handshake failed, or was not done within `WAF_HEADER_TIMEOUT` (EDGE-2).
+    Tls,
+    /// A header of the PROXY protocol is missing, malformed, or of a peer that is not trusted
+    /// (EDGE-4).
+    ProxyProtocol,
 }
 
 impl ConnectionError {
     /// Every kind, in the order of the metrics.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 13] = [
         Self::BadRequest,
         Self::HeadTimeout,
         Self::HeadTooLarge,
@@ -68,6 +73,8 @@ impl ConnectionError {
         Self::TooManyNetblock,
         Self::Framing,
         Self::TooSlow,
+        Self::Tls,
+        Self::ProxyProtocol,
     ];
 
     /// The label.
@@ -84,10 +91,54 @@ impl ConnectionError {
             Self::TooManyNetblock => "too_many_netblock",
             Self::Framing => "framing",
             Self::TooSlow => "too_slow",
+            Self::Tls => "tls",
+            Self::ProxyProtocol => "proxy_protocol",
         }
     }
 
     /// Position in [`ConnectionError::ALL`].
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+}
+
+/// How a TLS handshake ended: `outcome` of `waf_tls_handshakes_total`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Handshake {
+    /// A new session.
+    Full,
+    /// It goes on from an earlier session.
+    Resumed,
+    /// The client did not keep to TLS, or there is no version or cipher that both speak.
+    Failed,
+    /// It took longer than `WAF_HEADER_TIMEOUT`, or others needed its place.
+    TimedOut,
+    /// The client went away.
+    Aborted,
+}
+
+impl Handshake {
+    /// Every outcome, in the order of the metrics.
+    pub const ALL: [Self; 5] = [
+        Self::Full,
+        Self::Resumed,
+        Self::Failed,
+        Self::TimedOut,
+        Self::Aborted,
+    ];
+
+    /// The label.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Full => "full",
+            Self::Resumed => "resumed",
+            Self::Failed => "failed",
+            Self::TimedOut => "timed_out",
+            Self::Aborted => "aborted",
+        }
+    }
+
+    /// Position in [`Handshake::ALL`].
     pub const fn index(self) -> usize {
         self as usize
     }
@@ -170,6 +221,8 @@ pub struct Totals {
     pub connections: u64,
     /// By [`ConnectionError::index`].
     pub connection_errors: [u64; ConnectionError::ALL.len()],
+    /// By outcome, as [`Handshake::ALL`].
+    pub handshakes: [u64; Handshake::ALL.len()],
     /// Breaks that found their channel full.
     pub breaks_dropped: u64,
     /// Log records that found their channel full.

@@ -20,12 +20,12 @@ use weir_controlplane::StateError;
 use weir_controlplane::offline::Offline;
 use weir_shared::settings::{self, Settings};
 
-use super::common::{
-    EXIT_CONFIG, EXIT_NO, EXIT_UNAVAILABLE, EXIT_USAGE, Failure, environment, now,
-};
+use super::common::{EXIT_CONFIG, EXIT_NO, EXIT_UNAVAILABLE, EXIT_USAGE, Failure, now};
+use crate::sources::Sources;
 
-/// How long an answer may take: five seconds for the disk, and a list of 100,000 bans.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long an answer may take: five seconds for the disk, a list of 100,000 bans, or the start of
+/// the process that takes over.
+const PATIENCE: Duration = Duration::from_secs(150);
 
 /// The state directory of the packaged service, for a shell that knows nothing of the settings.
 const PACKAGED: &str = "/var/lib/weir";
@@ -65,20 +65,18 @@ pub enum Asked {
 }
 
 impl Place {
-    /// Reads the environment. Only the settings that say where the service is are looked at: a
-    /// shell of an operator rarely has all of them.
+    /// Reads the environment and the settings file. Only the settings that say where the service is
+    /// are looked at: a shell of an operator rarely has all of them.
     pub fn of(asking: &Asking) -> Result<Self, Failure> {
         let names = ["WAF_STATE_DIR", "STATE_DIRECTORY", "WAF_CONTROL_SOCKET"];
-        let mut told: Vec<_> = environment()
-            .filter(|(name, value)| names.contains(&name.as_str()) && !value.is_empty())
-            .collect();
+        let refused = |refused| Failure::of_settings(&refused);
+        let mut told = Sources::of_process().some(&names).map_err(refused)?;
         if told.is_empty() && !Path::new("state").exists() {
             told.push(("WAF_STATE_DIR".to_owned(), PACKAGED.to_owned()));
         }
         // Required, and of no consequence here.
         let rest = ("WAF_UPSTREAM".to_owned(), "http://localhost:1".to_owned());
-        let loaded = settings::load(told.into_iter().chain([rest]))
-            .map_err(|refused| Failure::new(EXIT_CONFIG, refused.problems.join("\nweir: ")))?;
+        let loaded = settings::load(told.into_iter().chain([rest])).map_err(refused)?;
         let Settings { state, .. } = &loaded.settings;
         let of_settings = loaded.settings.control_socket();
         Ok(Self {
@@ -106,9 +104,11 @@ impl Place {
             }
             Asked::NoService(failure) if !self.has_files => return Err(failure),
             Asked::NoService(_) => {
-                let mut variables = environment();
-                let set = variables.find(|(variable, value)| variable == name && !value.is_empty());
-                set.map(|(_, value)| PathBuf::from(value))
+                let set = Sources::of_process().some(&[name]);
+                let set = set.map_err(|refused| Failure::of_settings(&refused))?;
+                set.into_iter()
+                    .next()
+                    .map(|(_, value)| PathBuf::from(value))
             }
         };
         match told {

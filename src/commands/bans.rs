@@ -161,7 +161,8 @@ fn list(given: &List) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn end(ban: &Value, now_ms: u64) -> String {
+/// When a ban ends, or that it has.
+pub fn end(ban: &Value, now_ms: u64) -> String {
     let observed = if ban["observed"] == true {
         " (observe)"
     } else {
@@ -177,7 +178,7 @@ fn end(ban: &Value, now_ms: u64) -> String {
 }
 
 /// `minute 1000`, or the cause in a word.
-fn cause(ban: &Value) -> String {
+pub fn cause(ban: &Value) -> String {
     let notes = &ban["notes"];
     match (notes["limit"].as_str(), notes["limit_value"].as_u64()) {
         (Some(limit), Some(value)) => cell(&json!(format!("{limit} {value}"))),

@@ -2,6 +2,7 @@
 //! starting (CONTROL-4).
 
 use std::net::{TcpStream, ToSocketAddrs};
+use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -10,10 +11,11 @@ use serde_json::{Value, json};
 use weir_controlplane::check::check;
 use weir_dataplane::can_be_bound;
 use weir_shared::clock::Clock;
-use weir_shared::settings::{self, AdminToken, CountryList, Loaded, Settings};
+use weir_shared::settings::{self, AdminToken, CountryList, Listen, Loaded, Settings, Upstream};
 
 use super::ask::{Asked, Asking, Place};
-use super::common::{EXIT_CONFIG, Failure, environment, finish, out, print_json};
+use super::common::{EXIT_CONFIG, Failure, finish, out, print_json};
+use crate::sources::Sources;
 
 /// How long the application may take to accept a connection.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -31,7 +33,7 @@ struct Told {
 
 /// `weir check`
 pub fn run(asking: &Asking) -> ExitCode {
-    let told = match settings::load(environment()) {
+    let told = match Sources::of_process().load() {
         Ok(loaded) => judge(loaded, asking),
         Err(refused) => Ok(Told {
             faults: refused.problems,
@@ -102,12 +104,17 @@ fn judge(loaded: Loaded, asking: &Asking) -> Result<Told, Failure> {
             .is_some_and(|service| is_same(service, name, &loaded.listing))
     };
     if same("WAF_LISTEN") {
+        let places: Vec<String> = settings.listen.iter().map(Listen::to_string).collect();
         told.notes.push(format!(
             "the running service holds WAF_LISTEN={}",
-            settings.listen
+            places.join(",")
         ));
-    } else if let Err(error) = can_be_bound(settings.listen) {
-        told.faults.push(error.to_string());
+    } else {
+        let faults = settings
+            .listen
+            .iter()
+            .filter_map(|place| can_be_bound(place).err());
+        told.faults.extend(faults.map(|error| error.to_string()));
     }
     match settings.endpoints.admin_listen {
         Some(address) if same("WAF_ADMIN_LISTEN") => {
@@ -183,18 +190,24 @@ fn warnings(settings: &Settings) -> Vec<String> {
     if settings.observe {
         warnings.push("WAF_MODE=observe refuses nobody".to_owned());
     }
-    let upstream = &settings.upstream;
-    if let Err(why) = reach(&upstream.host, upstream.port) {
+    if let Err(why) = reach(&settings.upstream) {
+        let upstream = &settings.upstream;
         warnings.push(format!(
-            "the application at {}:{} cannot be reached: {why}",
-            upstream.host, upstream.port
+            "the application at {upstream} cannot be reached: {why}"
         ));
     }
     warnings
 }
 
-/// Whether the application accepts a connection at one of its addresses.
-fn reach(host: &str, port: u16) -> Result<(), String> {
+/// Whether the application accepts a connection, at one of its addresses.
+fn reach(upstream: &Upstream) -> Result<(), String> {
+    let (host, port) = match upstream {
+        Upstream::Tcp { host, port } => (host.as_str(), *port),
+        Upstream::Unix(path) => {
+            let connected = UnixStream::connect(path);
+            return connected.map(drop).map_err(|error| error.to_string());
+        }
+    };
     let addresses = (host, port).to_socket_addrs();
     let mut why = "its name has no address".to_owned();
     for address in addresses.map_err(|error| error.to_string())? {

@@ -1,4 +1,4 @@
-//! What all commands have: exit statuses, failures, the environment, the moment.
+//! What all commands have: exit statuses, failures, the moment.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 use weir_shared::clock::{Clock, Now};
+use weir_shared::settings::Refused;
 
 /// No service answers (`EX_UNAVAILABLE` of sysexits).
 pub const EXIT_UNAVAILABLE: u8 = 69;
@@ -28,6 +29,11 @@ impl Failure {
             sentence: sentence.into(),
             status,
         }
+    }
+
+    /// The settings are not sound.
+    pub fn of_settings(refused: &Refused) -> Self {
+        Self::new(EXIT_CONFIG, refused.problems.join("\nweir: "))
     }
 
     /// Says it.
@@ -64,15 +70,4 @@ pub fn now() -> Now {
 /// A text as one segment of a path.
 pub fn percent_encoded(text: &str) -> String {
     utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
-}
-
-/// The environment; names and values that are not UTF-8 are shown with replacement characters, and
-/// then judged.
-pub fn environment() -> impl Iterator<Item = (String, String)> {
-    std::env::vars_os().map(|(name, value)| {
-        (
-            name.to_string_lossy().into_owned(),
-            value.to_string_lossy().into_owned(),
-        )
-    })
 }

@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::process::ExitCode;
 
 use http::{Request, Response};
@@ -16,11 +17,11 @@ use hyper::body::{Bytes, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use weir_shared::settings;
 
-use super::common::{EXIT_CONFIG, environment};
+use super::common::EXIT_CONFIG;
 use super::refuse;
 use crate::serve::Announce;
+use crate::sources::{Sources, environment};
 
 /// Requests a minute that the demo allows.
 const REQUESTS_PER_MINUTE: u32 = 10;
@@ -49,8 +50,13 @@ pub fn run() -> ExitCode {
     );
     // An empty value is an unset one (SETTING-1).
     variables.extend(environment().filter(|(_, value)| !value.is_empty()));
-    match settings::load(variables) {
-        Ok(loaded) => super::run(loaded, Announce::With(Box::new(print_lines))),
+    let sources = Sources::of(variables);
+    match sources.load() {
+        Ok(loaded) => {
+            let socket = loaded.settings.control_socket();
+            let print = move |address: &str| print_lines(address, socket.as_deref());
+            super::run(sources, loaded, Announce::With(Box::new(print)))
+        }
         Err(refused) => refuse(&refused),
     }
 }
@@ -60,8 +66,8 @@ fn failed(why: &str) -> ExitCode {
     ExitCode::from(EXIT_CONFIG)
 }
 
-/// Three lines to try, in this order.
-fn print_lines(address: SocketAddr) {
+/// Lines to try, in this order.
+fn print_lines(address: &str, socket: Option<&Path>) {
     let more = REQUESTS_PER_MINUTE + 2;
     println!(
         "weir demo: {REQUESTS_PER_MINUTE} requests a minute are allowed. Try these in another terminal.
@@ -74,10 +80,30 @@ A break, 200 until the limit and 429 from then on:
 
 A ban, 429 with Retry-After:
   curl -i http://{address}/
-
+{}
 Each request is logged below. Ctrl-C ends the demo.
-"
+",
+        operators_lines(socket)
     );
+}
+
+/// The commands beside it, as they are typed.
+fn operators_lines(socket: Option<&Path>) -> String {
+    let (Some(socket), Ok(weir)) = (socket, std::env::current_exe()) else {
+        return String::new();
+    };
+    let (socket, weir) = (socket.display(), weir.display());
+    format!(
+        "
+Why, and an end to it:
+  {weir} explain 127.0.0.1 --socket {socket}
+  {weir} bans lift 127.0.0.1 --socket {socket}
+
+All of it in a browser, or on this terminal:
+  {weir} dashboard --socket {socket}
+  {weir} top --socket {socket}
+"
+    )
 }
 
 /// The application: says what it was asked, on a port of its own.

@@ -128,8 +128,9 @@ fn found(place: &Place, id: &str) -> Result<Asked, Failure> {
     Err(Failure::new(EXIT_USAGE, sentence))
 }
 
+/// The answer, for people.
 // long: a flat list of lines
-fn in_words(answer: &Value) -> String {
+pub fn in_words(answer: &Value) -> String {
     let now_ms = now().wall_ms;
     let observe = match answer["observe"] == true && answer["now"]["result"] == "refused" {
         true => " (observe mode: it would pass all the same)",
@@ -184,6 +185,10 @@ fn in_words(answer: &Value) -> String {
     }
     for (name, percent) in [("requests", "limit_percent"), ("bytes", "bytes_percent")] {
         line(name, windows(&answer[name], &answer[percent]));
+    }
+    for limit in answer["rule_limits"].as_array().into_iter().flatten() {
+        let used = rule_windows(&limit["windows"]);
+        line("rule limit", format!("{}: {used}", cell(&limit["name"])));
     }
     line(
         "next ban",
@@ -243,21 +248,32 @@ fn ban_in_words(ban: &Value, now_ms: u64) -> String {
     )
 }
 
+/// `minute 3/5   hour 3/30`
+fn rule_windows(windows: &Value) -> String {
+    let names = ["second", "minute", "hour", "day"].into_iter();
+    let set = names.filter(|name| windows[*name].is_object());
+    let each: Vec<String> = set.map(|name| window(windows, name)).collect();
+    each.join("   ")
+}
+
+/// `minute 12/1000 (room in 41 s)`
+fn window(windows: &Value, name: &str) -> String {
+    let window = &windows[name];
+    let wait = match window["fits_in_seconds"].as_u64() {
+        Some(seconds) if seconds > 0 => {
+            format!(" (room in {})", span(Duration::from_secs(seconds)))
+        }
+        _ => String::new(),
+    };
+    match window["limit"].as_u64() {
+        Some(limit) => format!("{name} {}/{limit}{wait}", window["used"]),
+        None => format!("{name} {}, no limit", window["used"]),
+    }
+}
+
 /// `minute 12/1000   hour 6120/10000   day 9020, no limit   at 50 % (WAF_…)`
 fn windows(windows: &Value, percent: &Value) -> String {
-    let one = |name: &str| {
-        let window = &windows[name];
-        let wait = match window["fits_in_seconds"].as_u64() {
-            Some(seconds) if seconds > 0 => {
-                format!(" (room in {})", span(Duration::from_secs(seconds)))
-            }
-            _ => String::new(),
-        };
-        match window["limit"].as_u64() {
-            Some(limit) => format!("{name} {}/{limit}{wait}", window["used"]),
-            None => format!("{name} {}, no limit", window["used"]),
-        }
-    };
+    let one = |name| window(windows, name);
     let mut text = ["minute", "hour", "day"].map(one).join("   ");
     if let Some(value) = percent["percent"].as_u64() {
         text.push_str(&format!("   at {value} % ({})", cell(&percent["setting"])));

@@ -13,25 +13,19 @@ use serde_json::{Value, json};
 use weir_controlplane::offline::Offline;
 use weir_controlplane::settings_json;
 use weir_shared::client::Client;
-use weir_shared::settings;
+use weir_shared::verdict::{Action, History};
 
 use super::ask::{Asked, Asking, Place};
 use super::bans::{covers, is_active};
-use super::common::{
-    EXIT_CONFIG, EXIT_NO, EXIT_USAGE, Failure, environment, finish, now, out, percent_encoded,
-    print_json,
-};
+use super::common::{EXIT_NO, EXIT_USAGE, Failure, finish, now, out, percent_encoded, print_json};
 use super::text::{Table, cell, percent, since, span, time, until};
+use crate::sources::Sources;
 
-/// Actions that refuse.
-const REFUSALS: [&str; 6] = [
-    "banned",
-    "rate_limited",
-    "denied_net",
-    "denied_country",
-    "body_too_large",
-    "unauthorized",
-];
+/// Whether it is an action that counts as refused.
+fn is_refusal(name: &str) -> bool {
+    let mut actions = Action::ALL.into_iter();
+    actions.any(|action| action.name() == name && action.history() == History::Refused)
+}
 
 #[derive(Args, Debug)]
 pub struct Clients {
@@ -96,12 +90,14 @@ fn number(value: &Value) -> u64 {
 fn status_text(status: &Value) -> String {
     let (bans, clients) = (&status["bans"], &status["clients"]);
     let connections = &status["connections"];
+    let places = status["listen"].as_array().into_iter().flatten();
+    let listen = places.map(cell).collect::<Vec<_>>().join(",");
     let mut lines = vec![format!(
         "weir {}  {}  up {}  {} to {}",
         cell(&status["version"]),
         cell(&status["mode"]),
         span(Duration::from_secs(number(&status["uptime_seconds"]))),
-        cell(&status["address"]),
+        listen,
         cell(&status["upstream"]),
     )];
     lines.extend(recent_lines(&status["recent"]));
@@ -140,7 +136,7 @@ fn recent_lines(recent: &Value) -> [String; 2] {
     let tenths = requests.saturating_mul(10) / seconds.max(1);
     let refusals = recent["actions"].as_object().into_iter().flatten();
     let refusals: Vec<String> = refusals
-        .filter(|(name, _)| REFUSALS.contains(&name.as_str()))
+        .filter(|(name, _)| is_refusal(name))
         .map(|(name, count)| format!("{name} {}", percent(number(count), requests)))
         .collect();
     let refusals = match refusals.is_empty() {
@@ -192,9 +188,8 @@ pub fn settings(asking: &Asking) -> ExitCode {
             Asked::NoService(failure) if asking.socket.is_some() => return Err(failure),
             Asked::NoService(_) => {
                 eprintln!("weir: no service runs: these are the settings of this environment");
-                let loaded = settings::load(environment()).map_err(|refused| {
-                    Failure::new(EXIT_CONFIG, refused.problems.join("\nweir: "))
-                })?;
+                let loaded = Sources::of_process().load();
+                let loaded = loaded.map_err(|refused| Failure::of_settings(&refused))?;
                 settings_json(&loaded.listing)
             }
         };
@@ -373,30 +368,53 @@ fn client_text(address: &str, answer: &Value) -> String {
             });
             lines.push(format!("{name:<8} {}", spans.join("   ")));
         }
+        lines.extend(
+            client["rules"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .map(counted_by_rule),
+        );
     }
     let bans = answer["bans"].as_array();
-    for ban in bans.into_iter().flatten() {
-        let state = if is_active(ban, now_ms) {
-            format!(
-                "until {} ({})",
-                cell(&ban["ban_expires"]),
-                until(&ban["ban_expires"], now_ms)
-            )
-        } else if ban["lifted"].is_string() {
-            format!("lifted {} ago", since(&ban["lifted"], now_ms))
-        } else {
-            format!("ended {} ago", since(&ban["ban_expires"], now_ms))
-        };
-        lines.push(format!(
-            "ban      {}  {state}  {}",
-            cell(&ban["netblock"]),
-            cell(&ban["reason"])
-        ));
-    }
+    let of_ban = |ban| covering_ban(ban, now_ms);
+    lines.extend(bans.into_iter().flatten().map(of_ban));
     if bans.is_none_or(Vec::is_empty) {
         lines.push("ban      none covers it".to_owned());
     }
     lines.join("\n") + "\n"
+}
+
+/// A ban that covers the client, and whether it still refuses.
+fn covering_ban(ban: &Value, now_ms: u64) -> String {
+    let state = if is_active(ban, now_ms) {
+        format!(
+            "until {} ({})",
+            cell(&ban["ban_expires"]),
+            until(&ban["ban_expires"], now_ms)
+        )
+    } else if ban["lifted"].is_string() {
+        format!("lifted {} ago", since(&ban["lifted"], now_ms))
+    } else {
+        format!("ended {} ago", since(&ban["ban_expires"], now_ms))
+    };
+    format!(
+        "ban      {}  {state}  {}",
+        cell(&ban["netblock"]),
+        cell(&ban["reason"])
+    )
+}
+
+/// What one window of a limit or a jail of rules.json has counted.
+fn counted_by_rule(count: &Value) -> String {
+    format!(
+        "{:<8} {}   {} {} (before {})",
+        cell(&count["kind"]),
+        cell(&count["rule"]),
+        cell(&count["window"]),
+        count["current"],
+        count["previous"]
+    )
 }
 
 /// `weir alerts`

@@ -2,28 +2,36 @@
 
 use std::process::ExitCode;
 
-use weir_shared::settings::{self, Loaded, Refused};
+use weir_shared::settings::{Loaded, Refused};
 
 use crate::process_log;
 use crate::serve::{self, StartError};
 use crate::signals::Signals;
+use crate::sources::Sources;
+use crate::successor;
 
 pub mod ask;
 pub mod bans;
 pub mod check;
 mod common;
+pub mod dashboard;
 pub mod demo;
+mod ended;
 pub mod explain;
 pub mod lists;
 pub mod look;
+pub mod process;
+pub mod replay;
 mod text;
+pub mod top;
 
-use common::{EXIT_CONFIG, environment};
+use common::EXIT_CONFIG;
 
-/// `weir`, `weir serve`: serves with the settings of the environment.
+/// `weir`, `weir serve`: serves with the settings of the environment and of the settings file.
 pub fn serve() -> ExitCode {
-    match settings::load(environment()) {
-        Ok(loaded) => run(loaded, serve::Announce::Nothing),
+    let sources = Sources::of_process();
+    match sources.load() {
+        Ok(loaded) => run(sources, loaded, serve::Announce::Nothing),
         Err(refused) => refuse(&refused),
     }
 }
@@ -46,7 +54,7 @@ pub fn man(command: clap::Command) -> ExitCode {
 }
 
 /// Serves until a signal; every problem that stops the start is one line on standard error.
-pub fn run(loaded: Loaded, announce: serve::Announce) -> ExitCode {
+pub fn run(sources: Sources, loaded: Loaded, announce: serve::Announce) -> ExitCode {
     // Signals first: one that comes in the middle of the start must not end the process (ALIVE-3).
     let started = Signals::new()
         .and_then(|signals| Ok((signals, process_log::start(loaded.settings.log.level)?)));
@@ -60,10 +68,13 @@ pub fn run(loaded: Loaded, announce: serve::Announce) -> ExitCode {
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
     }
-    let ended = serve::serve(loaded, &mut signals, announce);
+    let ended = serve::serve(sources, loaded, &mut signals, announce);
     if let Err(error @ StartError::ThreadEnded(_)) = &ended {
         // Nobody may read standard error any more: it goes the way that does not wait.
         tracing::error!("{error}");
+    }
+    if let Err(error) = &ended {
+        successor::tell_failure(&error.to_string());
     }
     log.finish();
     match ended {
@@ -84,6 +95,7 @@ fn refuse(refused: &Refused) -> ExitCode {
     for problem in &refused.problems {
         eprintln!("weir: {problem}");
     }
+    successor::tell_failure(&refused.problems.join("; "));
     for warning in &refused.warnings {
         eprintln!("weir: warning: {warning}");
     }

@@ -2,8 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::{ban_of, hits, save, send, start, wait_for_edits};
+use super::{ban_of, hits, save, send, start, statuses, wait_for_edits};
 use crate::support::application::Application;
+use crate::support::weir::Weir;
 
 const LOGIN: &str = r#"{"version":1,"limits":[
     {"name":"login","methods":["POST"],"path":"/login","per_minute":2,"per_hour":30}]}"#;
@@ -138,4 +139,42 @@ fn without_a_ban_a_rule_answers_429() {
     let post = || send(&weir, "POST", "/login", "203.0.113.7", None).status;
     assert_eq!([post(), post(), post(), post()], [200, 200, 429, 429]);
     assert_eq!(weir.bans().len(), 1);
+}
+
+/// RULE-2, RULE-4, STATE-1: what a rule has counted outlives a restart, so that neither a limit nor
+/// a jail can be dodged by one; clients.json shows it.
+#[test]
+fn counts_of_rules_survive_a_restart() {
+    let application = statuses();
+    let rules = r#"{"version":1,
+        "limits":[{"name":"login","path":"/login","per_day":3}],
+        "jails":[{"name":"not-found","statuses":[404],"per_day":3}]}"#;
+    let (mut weir, state) = start(&application, rules, &[]);
+    for _ in 0..3 {
+        weir.get("/login", "203.0.113.7").expect(200);
+        weir.get("/404", "198.51.100.7").expect(404);
+    }
+    weir.stop();
+    let clients = weir.state_file("clients.json").unwrap();
+    let of = |client: &str| {
+        let clients = clients["clients"].as_array().unwrap();
+        let row = clients.iter().find(|row| row["client"] == client).unwrap();
+        let counts = row["rules"].as_array().unwrap();
+        assert_eq!(counts.len(), 1);
+        let of_window = |bucket: &str| counts[0][bucket].as_u64().unwrap();
+        let counted = of_window("current") + of_window("previous");
+        (
+            counts[0]["rule"].clone(),
+            counts[0]["window"].clone(),
+            counted,
+        )
+    };
+    assert_eq!(of("203.0.113.7"), (json!("login"), json!("day"), 3));
+    assert_eq!(of("198.51.100.7"), (json!("not-found"), json!("day"), 3));
+    let weir = Weir::start_at(application.address(), &state, &[]);
+    weir.get("/login", "203.0.113.7").expect(429);
+    // The answer that is one too many still goes out (RULE-4).
+    weir.get("/404", "198.51.100.7").expect(404);
+    ban_of(&weir, "jail");
+    weir.get("/", "198.51.100.7").expect(429);
 }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 pub(crate) mod application;
 pub(crate) mod geo;
 pub(crate) mod raw_client;
+pub(crate) mod tls;
 pub(crate) mod traffic;
 pub(crate) mod weir;
 

@@ -11,10 +11,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::PATIENCE;
+use super::tls::Stream;
 
 /// One connection to the service.
 pub(crate) struct Connection {
-    stream: TcpStream,
+    stream: Stream,
     held: Vec<u8>,
 }
 
@@ -67,7 +68,7 @@ impl Connection {
         let stream = TcpStream::from(OwnedFd::from(stream));
         stream.set_read_timeout(Some(PATIENCE)).expect("a time-out");
         Self {
-            stream,
+            stream: Stream::Plain(stream),
             held: Vec::new(),
         }
     }
@@ -110,7 +111,7 @@ impl Connection {
             .expect("a time-out");
         stream.set_nodelay(true).expect("nodelay");
         Self {
-            stream,
+            stream: Stream::over(stream),
             held: Vec::new(),
         }
     }
@@ -124,6 +125,7 @@ impl Connection {
     /// Sends the bytes; false if the other side took nothing of them for this long.
     pub(crate) fn send_within(&mut self, bytes: &[u8], patience: Duration) -> bool {
         self.stream
+            .tcp()
             .set_write_timeout(Some(patience))
             .expect("a time-out");
         self.stream.write_all(bytes).is_ok()
@@ -137,6 +139,7 @@ impl Connection {
     /// Sends until nothing has been taken for this long.
     pub(crate) fn send_until_full(&mut self, patience: Duration) {
         self.stream
+            .tcp()
             .set_write_timeout(Some(patience))
             .expect("a time-out");
         while self.stream.write(&[b'x'; 65536]).is_ok() {}
@@ -144,14 +147,13 @@ impl Connection {
 
     /// Ends our sending side.
     pub(crate) fn finish_sending(&mut self) {
-        let _ = self.stream.shutdown(Shutdown::Write);
+        let _ = self.stream.tcp().shutdown(Shutdown::Write);
     }
 
     /// Closes with a reset, as a process that is killed with unread data does.
     #[track_caller]
     pub(crate) fn reset(self) {
-        let socket = socket2::Socket::from(self.stream);
-        socket
+        socket2::SockRef::from(self.stream.tcp())
             .set_linger(Some(Duration::ZERO))
             .expect("sets linger");
     }
@@ -159,6 +161,7 @@ impl Connection {
     #[track_caller]
     pub(crate) fn set_patience(&mut self, patience: Duration) {
         self.stream
+            .tcp()
             .set_read_timeout(Some(patience))
             .expect("a time-out");
     }

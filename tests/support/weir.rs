@@ -21,6 +21,7 @@ use serde_json::Value;
 
 use super::application::Application;
 use super::raw_client::{self, Response};
+use super::tls;
 use super::{PATIENCE, wait_for, wait_for_within, wait_until};
 
 pub(crate) const ADMIN_TOKEN: &str = "admin-token-3f9c";
@@ -74,6 +75,17 @@ struct Line {
     value: Option<Value>,
     /// Whether it has its line end.
     whole: bool,
+}
+
+/// The address of a place; of TLS, the harness speaks TLS there from now on.
+#[track_caller]
+fn tcp_address(place: &str) -> SocketAddr {
+    let Some(address) = place.strip_prefix("https://") else {
+        return place.parse().expect("an address");
+    };
+    let address = address.parse().expect("an address");
+    tls::note(address);
+    address
 }
 
 /// In memory where that can be had: an answer waits five seconds for the disk, and a disk that
@@ -159,6 +171,10 @@ impl Weir {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
+        if tls::is_asked_for() && arguments.is_empty() {
+            command.env("WAF_LISTEN", "https://127.0.0.1:0");
+            command.envs(tls::Pair::settings(&[tls::shared_pair()]));
+        }
         for (name, value) in settings {
             command.env(name, value);
         }
@@ -177,7 +193,7 @@ impl Weir {
             let listening = first(&log, |line| line["message"] == "listening");
             if let Some(line) = listening {
                 let address = line["address"].as_str().expect("the address");
-                return Some(Ok(address.parse().expect("an address")));
+                return Some(Ok(tcp_address(address)));
             }
             child.try_wait().expect("its state").map(Err)
         });
@@ -204,6 +220,14 @@ impl Weir {
 
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Every place where it listens, as the line that says listening names them.
+    #[track_caller]
+    pub(crate) fn places(&self) -> Vec<String> {
+        let line = first(&self.log, |line| line["message"] == "listening").expect("the line");
+        let places = line["listen"].as_str().expect("a list").split(',');
+        places.map(str::to_owned).collect()
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -534,10 +558,14 @@ pub(crate) fn pretty(value: &Value) -> String {
 /// A moment relative to now, as state files write it.
 #[track_caller]
 pub(crate) fn from_now(seconds: i64) -> String {
-    weir_shared::units::Time(
-        u64::try_from(i64::try_from(now_ms()).expect("a time") + seconds * 1000).expect("a time"),
-    )
-    .to_string()
+    seconds_after(now_ms(), seconds)
+}
+
+/// A moment so many seconds after another; before it, where they are negative.
+#[track_caller]
+pub(crate) fn seconds_after(moment_ms: u64, seconds: i64) -> String {
+    let moment_ms = i64::try_from(moment_ms).expect("a time") + seconds * 1000;
+    weir_shared::units::Time(u64::try_from(moment_ms).expect("a time")).to_string()
 }
 
 #[track_caller]

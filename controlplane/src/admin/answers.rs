@@ -32,12 +32,12 @@ pub(crate) struct Answers {
 
 /// One answer.
 struct Answer {
-    told: Told,
+    page: Page,
     respond: Respond,
 }
 
-/// What is told.
-pub(crate) enum Told {
+/// What an answer is written from.
+pub(crate) enum Page {
     /// `GET /_waf/bans`, in any order.
     Bans(Vec<Arc<Ban>>),
     /// `GET /_waf/metrics`
@@ -62,23 +62,23 @@ impl Answers {
     }
 
     /// Has the answer written. Never blocks.
-    pub(crate) fn write(&self, told: Told, request_id: &str, respond: Respond) {
-        let answer = Answer { told, respond };
+    pub(crate) fn write(&self, page: Page, request_id: &str, respond: Respond) {
+        let answer = Answer { page, respond };
         if let Err(TrySendError::Full(answer) | TrySendError::Disconnected(answer)) =
             self.queue.try_send(answer)
         {
             let busy = Problem::Busy.answer(request_id);
-            (answer.respond)(match answer.told {
-                Told::Bans(_) | Told::Status(_) | Told::Clients(..) => busy,
-                Told::Metrics(_) => of_metrics(busy),
+            (answer.respond)(match answer.page {
+                Page::Bans(_) | Page::Status(_) | Page::Clients(..) => busy,
+                Page::Metrics(_) => of_metrics(busy),
             });
         }
     }
 }
 
 fn write_all(queued: &Receiver<Answer>, metrics: &Metrics, service: &Service) {
-    for Answer { told, respond } in queued {
-        let written = catch_unwind(AssertUnwindSafe(|| respond(write(told, metrics, service))));
+    for Answer { page, respond } in queued {
+        let written = catch_unwind(AssertUnwindSafe(|| respond(write(page, metrics, service))));
         if written.is_err() {
             // Whoever asked is answered 503: its `respond` is dropped.
             tracing::error!("an answer panicked; please report this");
@@ -86,12 +86,12 @@ fn write_all(queued: &Receiver<Answer>, metrics: &Metrics, service: &Service) {
     }
 }
 
-fn write(told: Told, metrics: &Metrics, service: &Service) -> OwnResponse {
-    match told {
-        Told::Bans(bans) => bans::list(bans),
-        Told::Status(status) => status::answer(&status, service),
-        Told::Clients(most, now_ms) => clients::list(most, service, now_ms),
-        Told::Metrics(facts) => {
+fn write(page: Page, metrics: &Metrics, service: &Service) -> OwnResponse {
+    match page {
+        Page::Bans(bans) => bans::list(bans),
+        Page::Status(status) => status::answer(&status, service),
+        Page::Clients(most, now_ms) => clients::list(most, service, now_ms),
+        Page::Metrics(facts) => {
             let page = metrics.render(&facts, metrics.process().as_ref());
             let answered = Action::Answered;
             let answer = problem::answer(StatusCode::OK, CONTENT_TYPE, page.into(), answered);
@@ -116,7 +116,7 @@ mod tests {
     fn answers_that_wait_are_bounded_and_a_panic_costs_one() {
         let answers = Answers::start(Service::of_test()).unwrap();
         let (send, receive) = unbounded();
-        let none = || Told::Bans(Vec::new());
+        let none = || Page::Bans(Vec::new());
         let respond = || {
             let send = send.clone();
             Box::new(move |answer: OwnResponse| send.send(answer.status).unwrap()) as Respond

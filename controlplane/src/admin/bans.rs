@@ -4,6 +4,7 @@ use std::marker::PhantomData;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use http::header::LOCATION;
 use http::{HeaderValue, StatusCode};
 use ipnet::IpNet;
@@ -29,10 +30,10 @@ use super::problem::{Fault, Problem, json as json_answer};
 const SCHEMA: &str = include_str!("../../../schema/proxy/ban-order.schema.json");
 
 /// What judges a body.
-pub(crate) struct Orders {
+pub(crate) struct OrderReader {
     schema: Schema,
     spared: Arc<Spared>,
-    prefixes: PrefixLengths,
+    prefixes: ArcSwap<PrefixLengths>,
 }
 
 /// A body that fits the schema.
@@ -46,7 +47,7 @@ struct Written {
     force: bool,
 }
 
-impl Orders {
+impl OrderReader {
     /// # Errors
     /// The schema is none, which a test would have found.
     pub(crate) fn new(spared: Arc<Spared>, prefixes: PrefixLengths) -> Result<Self, CatalogError> {
@@ -54,8 +55,13 @@ impl Orders {
         Ok(Self {
             schema: Schema::compile(&schema, &[])?,
             spared,
-            prefixes,
+            prefixes: ArcSwap::from_pointee(prefixes),
         })
+    }
+
+    /// A client's netblock is this wide from now on.
+    pub(crate) fn set_prefixes(&self, prefixes: PrefixLengths) {
+        self.prefixes.store(Arc::new(prefixes));
     }
 
     /// Reads a POST body: every fault at once, each with its JSON pointer; first by the schema,
@@ -94,7 +100,11 @@ impl Orders {
         };
         let scope = match (written.client, written.netblock) {
             (Some(text), _) => match text.parse::<Client>() {
-                Ok(client) => Some((Netblock::of(client, self.prefixes), Some(client), "client")),
+                Ok(client) => Some((
+                    Netblock::of(client, **self.prefixes.load()),
+                    Some(client),
+                    "client",
+                )),
                 Err(error) => {
                     fault("client", error.to_string());
                     None
@@ -326,14 +336,14 @@ mod tests {
         (name, value).prop_map(|(name, value)| format!("{}:{value}", serde_json::json!(name)))
     }
 
-    static ORDERS: LazyLock<Orders> = LazyLock::new(|| {
+    static READER: LazyLock<OrderReader> = LazyLock::new(|| {
         let trusted = ["10.1.0.0/16".parse().unwrap()].into_iter().collect();
         let spared = Arc::new(Spared::new(trusted));
-        Orders::new(spared, PrefixLengths::default()).unwrap()
+        OrderReader::new(spared, PrefixLengths::default()).unwrap()
     });
 
     fn judged(body: &[u8]) -> Result<Order, Problem> {
-        ORDERS.read(body, None)
+        READER.read(body, None)
     }
 
     proptest! {
@@ -358,7 +368,7 @@ mod tests {
                     prop_assert!(whole && (1..=500).contains(&length));
                     prop_assert!(order.duration.is_none_or(|duration| !duration.is_zero()));
                     prop_assert!(order.client.is_none_or(|client| order.netblock.covers_client(client)));
-                    prop_assert!(text.contains("true") || too_wide(order.netblock, &ORDERS.spared, None).is_none());
+                    prop_assert!(text.contains("true") || too_wide(order.netblock, &READER.spared, None).is_none());
                 }
                 Err(Problem::DoesNotFit(faults)) => {
                     prop_assert!(whole && !faults.is_empty());

@@ -7,7 +7,7 @@ use http::StatusCode;
 use serde_json::{Map, Value, json};
 use weir_shared::ban::{Ban, Expiry};
 use weir_shared::clock::Now;
-use weir_shared::explain::{Explanation, Outcome, Question, Usage};
+use weir_shared::explain::{Explanation, Outcome, Question, RuleUsage, Usage};
 use weir_shared::handover::OwnResponse;
 use weir_shared::units::Time;
 use weir_shared::verdict::{Action, AppliedPercent};
@@ -59,6 +59,11 @@ pub(crate) fn answer(
     member("lookup", json!(explained.lookup));
     member("requests", usages(&explained.requests));
     member("bytes", usages(&explained.bytes));
+    let rule_limits = explained.rule_limits.iter();
+    member(
+        "rule_limits",
+        json!(rule_limits.map(rule_usage).collect::<Vec<_>>()),
+    );
     member("limit_percent", percent(explained.limit_percent));
     member("bytes_percent", percent(explained.bytes_percent));
     member("next_ban_expires", json!(explained.next_ban));
@@ -89,18 +94,27 @@ fn outcome(outcome: &Outcome, now: Now) -> Value {
 }
 
 fn usages(windows: &PerSpan<Usage>) -> Value {
-    let one = |usage: &Usage| {
-        json!({
-            "used": usage.used,
-            "limit": usage.limit,
-            "fits_in_seconds": usage.fits_in_ms.map(|ms| ms.div_ceil(1000)),
-        })
-    };
     json!({
-        "minute": one(&windows.minute),
-        "hour": one(&windows.hour),
-        "day": one(&windows.day),
+        "minute": usage(&windows.minute),
+        "hour": usage(&windows.hour),
+        "day": usage(&windows.day),
     })
+}
+
+fn usage(usage: &Usage) -> Value {
+    json!({
+        "used": usage.used,
+        "limit": usage.limit,
+        "fits_in_seconds": usage.fits_in_ms.map(|ms| ms.div_ceil(1000)),
+    })
+}
+
+fn rule_usage(of: &RuleUsage) -> Value {
+    let windows = of.windows.iter();
+    let windows: Map<String, Value> = windows
+        .map(|(span, used)| (span.name().to_owned(), usage(used)))
+        .collect();
+    json!({"name": of.rule.name, "windows": windows})
 }
 
 fn percent(applied: Option<AppliedPercent>) -> Value {
@@ -127,7 +141,7 @@ fn undo(question: &Question, explained: &Explanation) -> Vec<String> {
             format!("take {} out of {}", list.netblock, list.source.name)
         }
         (Action::DeniedCountry, _) => {
-            "change WAF_ALLOW_COUNTRIES or WAF_DENY_COUNTRIES and restart".to_owned()
+            "change WAF_ALLOW_COUNTRIES or WAF_DENY_COUNTRIES and reload".to_owned()
         }
         _ => return vec![allow],
     };

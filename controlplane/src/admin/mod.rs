@@ -1,6 +1,6 @@
 //! What operators ask (ADMIN-1..4, CONTROL-2): routes, tokens, and the queue to the control loop.
 //!
-//! There is one [`Front`] for every [`Door`]: the public port under `/_waf/`, where it runs on the
+//! There is one [`Router`] for every [`Door`]: the public port under `/_waf/`, where it runs on the
 //! data plane's threads after the ladder, and the control socket and the admin listener under
 //! `/v1/`. It never blocks: it answers what needs no ledger at once and queues the rest. What the
 //! control loop makes of it lies in `bans.rs`, `clients.rs` and `status.rs`; long answers are
@@ -14,6 +14,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use arc_swap::{ArcSwap, ArcSwapOption};
 use crossbeam_channel::{Sender, TrySendError};
 use http::{HeaderValue, Method};
 use percent_encoding::percent_decode_str;
@@ -22,18 +23,20 @@ use weir_shared::client::Client;
 use weir_shared::explain::Question;
 use weir_shared::handover::{Body, Handover, OwnRequest, OwnResponse, Respond, Step};
 use weir_shared::path::own_path_exact;
-use weir_shared::settings::Settings;
+use weir_shared::reload::{Part, Reloaded, Take};
+use weir_shared::settings::{Listed, Settings};
 use weir_shared::spared::Spared;
 
 use crate::bans::Subject;
 use crate::bans::ledger::Order;
+use crate::process::Asking;
 
-use bans::{Filter, Orders};
+use bans::{Filter, OrderReader};
 use clients::{Most, Sort};
 use door::Door;
 use problem::{Problem, of_metrics};
-use settings::OwnSettings;
-use token::{AdminTokenHolder, Token};
+use process::ProcessRoute;
+use token::{Token, admin_token};
 
 pub(crate) mod answers;
 pub(crate) mod bans;
@@ -41,6 +44,7 @@ pub(crate) mod clients;
 pub(crate) mod door;
 pub(crate) mod explain;
 pub(crate) mod problem;
+pub(crate) mod process;
 pub(crate) mod requests;
 pub(crate) mod settings;
 pub(crate) mod status;
@@ -50,12 +54,15 @@ pub(crate) mod token;
 const MAX_BODY: usize = 64 * 1024;
 
 /// What is known of the routes without the control loop.
-pub(crate) struct Front {
-    metrics_token: Option<Token>,
-    admin_token: Arc<AdminTokenHolder>,
-    orders: Orders,
+pub(crate) struct Router {
+    /// A reload may replace them while requests read them.
+    metrics_token: ArcSwapOption<Token>,
+    admin_token: ArcSwapOption<Token>,
+    orders: OrderReader,
     /// The answer of `/v1/settings`.
-    settings: OwnSettings,
+    listing: ArcSwap<Arc<[Listed]>>,
+    /// Reloads and upgrades.
+    process: Asking,
     /// Whether a stop was asked for: health says so.
     stopping: AtomicBool,
     /// Bounded; full is 503.
@@ -102,25 +109,45 @@ enum Routed {
     Answer(OwnResponse),
     ReadBody,
     Ask(Ask),
+    Process(ProcessRoute),
 }
 
-impl Front {
+impl Router {
     /// # Errors
-    /// As [`Orders::new`].
+    /// As [`OrderReader::new`].
     pub(crate) fn new(
-        settings: &Settings,
-        settings_answer: OwnSettings,
+        reloaded: &Reloaded,
+        admin_token: Option<Token>,
         spared: Arc<Spared>,
-        admin_token: Arc<AdminTokenHolder>,
+        process: Asking,
         queue: Sender<Request>,
     ) -> Result<Self, CatalogError> {
+        let settings = &reloaded.settings;
         Ok(Self {
-            metrics_token: settings.endpoints.metrics_token.as_ref().map(Token::of),
-            admin_token,
-            orders: Orders::new(spared, settings.bans.prefixes)?,
-            settings: settings_answer,
+            metrics_token: ArcSwapOption::new(metrics_token(settings).map(Arc::new)),
+            admin_token: ArcSwapOption::new(admin_token.map(Arc::new)),
+            orders: OrderReader::new(spared, settings.bans.prefixes)?,
+            listing: ArcSwap::from_pointee(Arc::clone(&reloaded.listing)),
+            process,
             stopping: AtomicBool::new(false),
             queue,
+        })
+    }
+
+    /// The part of a reload: the tokens, whose file is read again, and what is told of settings.
+    pub(crate) fn part(self: &Arc<Self>) -> Part {
+        let router = Arc::clone(self);
+        Box::new(move |new| {
+            let read = admin_token(&new.settings.endpoints.admin_token);
+            let admin_token = read.map_err(|error| vec![error.to_string()])?;
+            let (router, new) = (Arc::clone(&router), new.clone());
+            Ok(Box::new(move || {
+                let metrics_token = metrics_token(&new.settings);
+                router.metrics_token.store(metrics_token.map(Arc::new));
+                router.admin_token.store(admin_token.map(Arc::new));
+                router.orders.set_prefixes(new.settings.bans.prefixes);
+                router.listing.store(Arc::new(new.listing));
+            }) as Take)
         })
     }
 
@@ -150,6 +177,14 @@ impl Front {
         let ask = match self.route(door, &request) {
             Routed::Answer(answer) => return Step::Done(answer),
             Routed::ReadBody => return Step::ReadBody { limit: MAX_BODY },
+            Routed::Process(route) => {
+                let busy = Problem::Busy.answer(&request.request_id);
+                let order = route.order(request.request_id, respond);
+                return match (self.process)(order) {
+                    true => Step::Later,
+                    false => Step::Done(busy),
+                };
+            }
             Routed::Ask(ask) => ask,
         };
         let request = Request {
@@ -212,13 +247,13 @@ impl Front {
     fn admit(&self, door: Door, request: &OwnRequest) -> Result<(), Problem> {
         match door {
             Door::Socket => Ok(()),
-            Door::Public | Door::Admin => allow(self.admin_token.current(), request),
+            Door::Public | Door::Admin => allow(&self.admin_token, request),
         }
     }
 
     fn metrics(&self, door: Door, alone: bool, request: &OwnRequest) -> Result<Ask, Problem> {
         if door == Door::Public || alone {
-            allow(self.metrics_token, request)?;
+            allow(&self.metrics_token, request)?;
         } else {
             self.admit(door, request)?;
         }
@@ -238,7 +273,9 @@ impl Front {
             "health" => Ok(Routed::Answer(status::health(
                 self.stopping.load(Ordering::Relaxed),
             ))),
-            "settings" => Ok(Routed::Answer(self.settings.answer())),
+            "settings" => Ok(Routed::Answer(settings::answer(&self.listing.load()))),
+            "reload" => return Some(self.process(door, request, ProcessRoute::Reload)),
+            "upgrade" => return Some(self.process(door, request, ProcessRoute::Upgrade)),
             "status" => Ok(Routed::Ask(Ask::Status)),
             "alerts" => Ok(Routed::Ask(Ask::Alerts)),
             "explain" => question(query).map(|asked| Routed::Ask(Ask::Explain(asked))),
@@ -247,6 +284,19 @@ impl Front {
         };
         let admitted = self.admit(door, request).and_then(|()| only_get(request));
         Some(admitted.and(ask))
+    }
+
+    fn process(
+        &self,
+        door: Door,
+        request: &OwnRequest,
+        route: ProcessRoute,
+    ) -> Result<Routed, Problem> {
+        self.admit(door, request)?;
+        match request.method {
+            Method::POST => Ok(Routed::Process(route)),
+            _ => Err(Problem::MethodNotAllowed { allow: "POST" }),
+        }
     }
 
     fn bans(&self, door: Door, request: &OwnRequest) -> Result<Routed, Problem> {
@@ -291,10 +341,14 @@ impl Front {
     }
 }
 
+fn metrics_token(settings: &Settings) -> Option<Token> {
+    settings.endpoints.metrics_token.as_ref().map(Token::of)
+}
+
 /// Lets a request with the right token through. No token set: the endpoint does not exist
 /// (ADMIN-1).
-fn allow(token: Option<Token>, request: &OwnRequest) -> Result<(), Problem> {
-    match token {
+fn allow(token: &ArcSwapOption<Token>, request: &OwnRequest) -> Result<(), Problem> {
+    match &*token.load() {
         None => Err(Problem::NotFound),
         Some(token) if token.is_in(request.authorization.as_ref()) => Ok(()),
         Some(_) => Err(Problem::Unauthorized),
@@ -322,7 +376,7 @@ fn subject_of(text: &str) -> Result<Subject, Problem> {
 fn client_of(text: &str) -> Result<Client, Problem> {
     let wrong = |text: &str| {
         Problem::BadRequest(format!(
-            "{text:?} is not an address: one IPv4 or IPv6 address is allowed, no netblock and no zone"
+            "{text:?} is not an address: expected one IPv4 or IPv6 address, no netblock and no zone"
         ))
     };
     let decoded = percent_decode_str(text)
@@ -347,7 +401,7 @@ fn filter(query: &str) -> Result<Filter, Problem> {
                     "false" => false,
                     _ => {
                         return Err(Problem::BadRequest(format!(
-                            "active={value:?} is not understood: true or false is allowed"
+                            "active={value:?} is not understood: expected true or false"
                         )));
                     }
                 };
@@ -376,18 +430,18 @@ fn question(query: &str) -> Result<Question, Problem> {
         match name {
             "address" => {
                 let parsed = value.parse::<IpAddr>();
-                address = Some(parsed.map_err(|_| wrong("one IPv4 or IPv6 address is allowed"))?);
+                address = Some(parsed.map_err(|_| wrong("expected one IPv4 or IPv6 address"))?);
             }
             "method" => {
                 method = Method::from_bytes(value.as_bytes())
-                    .map_err(|_| wrong("a method such as GET is allowed"))?;
+                    .map_err(|_| wrong("expected a method such as GET"))?;
             }
             "host" => {
                 let given = HeaderValue::from_str(&value);
-                host = Some(given.map_err(|_| wrong("the name of a host is allowed"))?);
+                host = Some(given.map_err(|_| wrong("expected the name of a host"))?);
             }
             "path" if value.starts_with('/') => path = value.into_owned(),
-            "path" => return Err(wrong("a path that begins with / is allowed")),
+            "path" => return Err(wrong("expected a path that begins with /")),
             _ => {}
         }
     }
@@ -409,7 +463,7 @@ fn most(query: &str) -> Result<Most, Problem> {
             "sort" => {
                 most.sort = Sort::named(value).ok_or_else(|| {
                     Problem::BadRequest(format!(
-                        "sort={value:?} is not understood: requests, bytes, refused or last_seen is allowed"
+                        "sort={value:?} is not understood: expected requests, bytes, refused or last_seen"
                     ))
                 })?;
             }
@@ -417,7 +471,7 @@ fn most(query: &str) -> Result<Most, Problem> {
                 let limit = value.parse().ok().filter(|limit| *limit > 0);
                 most.limit = limit.ok_or_else(|| {
                     Problem::BadRequest(format!(
-                        "limit={value:?} is not understood: a whole number from 1 is allowed"
+                        "limit={value:?} is not understood: expected a whole number from 1"
                     ))
                 })?;
             }

@@ -36,6 +36,10 @@ pub(crate) enum Problem {
     },
     /// The body is JSON and does not fit: 422.
     DoesNotFit(Vec<Fault>),
+    /// A reload is refused, fault by fault: 422.
+    NotReloaded(Vec<String>),
+    /// No process takes over: 500.
+    NotUpgraded(String),
     /// The control plane is behind or stopping: 503.
     Busy,
 }
@@ -45,7 +49,7 @@ pub(crate) enum Problem {
 pub(crate) struct Fault {
     /// JSON pointer (RFC 6901) to what is wrong; empty for the whole.
     pub(crate) pointer: String,
-    /// What is wrong and what is allowed.
+    /// What is wrong and what is expected.
     pub(crate) detail: String,
 }
 
@@ -65,16 +69,14 @@ impl Problem {
     /// The answer that tells it.
     pub(crate) fn answer(&self, request_id: &str) -> OwnResponse {
         let (status, detail) = self.told();
+        let faults = self.faults();
         let document = Document {
             r#type: "about:blank",
             title: status.canonical_reason().unwrap_or("Error"),
             status: status.as_u16(),
             detail: &detail,
             request_id,
-            errors: match self {
-                Self::DoesNotFit(faults) => faults,
-                _ => &[],
-            },
+            errors: &faults,
         };
         let action = match self {
             Self::Unauthorized => Action::Unauthorized,
@@ -85,6 +87,8 @@ impl Problem {
             | Self::TooLarge { .. }
             | Self::DoesNotFit(_)
             | Self::Misdirected
+            | Self::NotReloaded(_)
+            | Self::NotUpgraded(_)
             | Self::Busy => Action::Answered,
         };
         let mut answer = answer(
@@ -109,6 +113,18 @@ impl Problem {
             _ => {}
         }
         answer
+    }
+
+    fn faults(&self) -> Vec<Fault> {
+        let of_settings = |detail: &String| Fault {
+            pointer: String::new(),
+            detail: detail.clone(),
+        };
+        match self {
+            Self::DoesNotFit(faults) => faults.clone(),
+            Self::NotReloaded(faults) => faults.iter().map(of_settings).collect(),
+            _ => Vec::new(),
+        }
     }
 
     fn told(&self) -> (StatusCode, String) {
@@ -140,6 +156,14 @@ impl Problem {
                     1 => "the body has 1 fault".to_owned(),
                     many => format!("the body has {many} faults"),
                 },
+            ),
+            Self::NotReloaded(faults) => (
+                StatusCode::UNPROCESSABLE_ENTITY,
+                format!("nothing is changed: {}", faults.join("; ")),
+            ),
+            Self::NotUpgraded(why) => (
+                StatusCode::INTERNAL_SERVER_ERROR,
+                format!("this process goes on: {why}"),
             ),
             Self::Misdirected => (
                 StatusCode::MISDIRECTED_REQUEST,

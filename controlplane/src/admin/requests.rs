@@ -7,7 +7,7 @@ use crossbeam_channel::{Receiver, Select, TryRecvError, never};
 use weir_shared::handover::Respond;
 
 use super::Request;
-use super::answers::{Answers, Told};
+use super::answers::{Answers, Page};
 use super::bans::{Filter, Listing};
 use super::problem::Problem;
 use crate::bans::ledger::Ledger;
@@ -82,14 +82,14 @@ impl Requests {
                 self.listings.push_front((listing, request_id, respond));
                 return;
             }
-            let bans = Told::Bans(listing.into_found());
+            let bans = Page::Bans(listing.into_found());
             self.answers.write(bans, &request_id, respond);
         }
     }
 
     /// Has a long answer written.
-    pub(crate) fn write(&self, told: Told, request_id: &str, respond: Respond) {
-        self.answers.write(told, request_id, respond);
+    pub(crate) fn write(&self, page: Page, request_id: &str, respond: Respond) {
+        self.answers.write(page, request_id, respond);
     }
 }
 

@@ -7,17 +7,9 @@ use weir_shared::settings::Listed;
 
 use super::problem::json as json_answer;
 
-/// The answer; settings do not change while the service runs.
-pub(crate) struct OwnSettings(Value);
-
-impl OwnSettings {
-    pub(crate) fn new(listing: &[Listed]) -> Self {
-        Self(settings_json(listing))
-    }
-
-    pub(crate) fn answer(&self) -> OwnResponse {
-        json_answer(StatusCode::OK, &self.0)
-    }
+/// The answer.
+pub(crate) fn answer(listing: &[Listed]) -> OwnResponse {
+    json_answer(StatusCode::OK, &settings_json(listing))
 }
 
 /// The settings as the answer and `weir settings --json` write them.

@@ -1,6 +1,5 @@
 //! `GET /v1/status`, `/v1/health` and `/v1/alerts`: what an operator looks at first (CONTROL-2).
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -9,7 +8,8 @@ use serde_json::{Map, Value, json};
 use weir_shared::ban::Cause;
 use weir_shared::clock::Now;
 use weir_shared::handover::OwnResponse;
-use weir_shared::settings::Settings;
+use weir_shared::reload::Reloaded;
+use weir_shared::settings::Upstream;
 use weir_shared::snapshot::Snapshot;
 use weir_shared::table::{ClientTable, MAX_CLIENTS};
 use weir_shared::totals::{DURATION_BOUNDS_US, Histogram, RESPONSE_CLASSES, Totals};
@@ -27,9 +27,8 @@ use super::problem::{answer as any_answer, json as json_answer};
 /// What does not change while the service runs, and the places where the rest is read.
 pub(crate) struct Service {
     pub(crate) version: &'static str,
-    pub(crate) address: SocketAddr,
-    pub(crate) warnings: Vec<String>,
-    pub(crate) settings: Arc<Settings>,
+    pub(crate) places: Vec<String>,
+    pub(crate) reloaded: Arc<ArcSwap<Reloaded>>,
     pub(crate) snapshots: Arc<ArcSwap<Snapshot>>,
     pub(crate) table: Arc<dyn ClientTable>,
     pub(crate) events: Arc<Events>,
@@ -64,15 +63,17 @@ pub(crate) fn alerts<'a>(recent: impl Iterator<Item = &'a Arc<Alert>>) -> OwnRes
 pub(crate) fn answer(status: &Status, service: &Service) -> OwnResponse {
     let Status { facts, since, now } = status;
     let totals = &facts.totals;
-    let settings = &service.settings;
+    let reloaded = service.reloaded.load();
+    let settings = &reloaded.settings;
     let uptime_ns = now.mono_ns.saturating_sub(service.started.mono_ns);
     let document = json!({
         "version": service.version,
         "mode": if settings.observe { "observe" } else { "enforce" },
         "started": Time(service.started.wall_ms),
         "uptime_seconds": uptime_ns / 1_000_000_000,
-        "address": service.address,
-        "upstream": format!("http://{}:{}", settings.upstream.host, settings.upstream.port),
+        "address": service.places.first(),
+        "listen": service.places,
+        "upstream": upstream(&settings.upstream),
         "recent": counted(&less(totals, &since.totals), Some(since.seconds)),
         "total": counted(totals, None),
         "bans": {
@@ -99,9 +100,17 @@ pub(crate) fn answer(status: &Status, service: &Service) -> OwnResponse {
             "alert_lines": facts.alert_lines_dropped,
             "event_lines": service.events.lost(),
         },
-        "warnings": service.warnings,
+        "warnings": &*reloaded.warnings,
     });
     json_answer(StatusCode::OK, &document)
+}
+
+/// The application, as its setting is written.
+fn upstream(upstream: &Upstream) -> String {
+    match upstream {
+        Upstream::Tcp { .. } => format!("http://{upstream}"),
+        Upstream::Unix(_) => upstream.to_string(),
+    }
 }
 
 /// Requests of a span of time, or since the start.
@@ -197,12 +206,15 @@ fn p99_seconds(histogram: &Histogram) -> Option<f64> {
 impl Service {
     /// For tests that ask nothing of it.
     pub(crate) fn of_test() -> Self {
-        let settings = Arc::new(crate::testing::settings());
+        let reloaded = Reloaded {
+            settings: Arc::new(crate::testing::settings()),
+            listing: Arc::from([]),
+            warnings: Arc::from([]),
+        };
         Self {
             version: "1.2.3",
-            address: ([127, 0, 0, 1], 8080).into(),
-            warnings: Vec::new(),
-            settings,
+            places: vec!["127.0.0.1:8080".to_owned()],
+            reloaded: Arc::new(ArcSwap::from_pointee(reloaded)),
             snapshots: Arc::default(),
             table: crate::testing::empty_table(),
             events: Arc::default(),

@@ -692,7 +692,7 @@ fn a_client_comes_with_its_bans() {
 #[test]
 fn metrics_are_answered_to_their_own_token() {
     let mut rig = Rig::new(settings());
-    rig.break_limit("203.0.113.7");
+    rig.exceed_limit("203.0.113.7");
     let answer = rig.ask(with(Some(METRICS), request("GET", "/_waf/metrics", "")));
     assert_eq!(answer.status, 200);
     assert_eq!(
@@ -740,9 +740,15 @@ fn a_full_queue_is_answered_at_once() {
     );
 }
 
-/// ADMIN-1: SIGHUP reaches the holder; a token that is gone from the file is gone from the service.
+/// ADMIN-1, RELOAD-2, RELOAD-3: a token that is gone from the file is gone from the service once a
+/// reload is taken; one that cannot be used is told, and changes nothing.
 #[test]
 fn a_reload_changes_the_token_in_use() {
+    let reloaded = |settings| weir_shared::reload::Reloaded {
+        settings,
+        listing: Arc::from([]),
+        warnings: Arc::from([]),
+    };
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("token");
     std::fs::write(&path, "admin-token").unwrap();
@@ -751,8 +757,13 @@ fn a_reload_changes_the_token_in_use() {
     }));
     assert_eq!(rig.get("/_waf/bans").status, 200);
     std::fs::write(&path, "other-token").unwrap();
-    rig.handle.reload_tokens();
-    rig.turn();
+    let tokens = rig.handle.router.part();
+    let new = reloaded(rig.control.settings.clone());
+    let take = tokens(&new).unwrap_or_else(|faults| panic!("{faults:?}"));
+    assert_eq!(rig.get("/_waf/bans").status, 200, "judged, and not taken");
+    take();
+    std::fs::write(&path, "").unwrap();
+    assert!(tokens(&new).is_err());
     assert_eq!(rig.get("/_waf/bans").status, 401);
     let other = with(Some("Bearer other-token"), request("GET", "/_waf/bans", ""));
     assert_eq!(rig.ask(other).status, 200);

@@ -7,7 +7,6 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use arc_swap::ArcSwapOption;
 use http::HeaderValue;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
@@ -20,13 +19,6 @@ const MAX_FILE_BYTES: u64 = 4096;
 /// The digest of a token.
 #[derive(Clone, Copy)]
 pub(crate) struct Token([u8; 32]);
-
-/// The admin token, which SIGHUP may replace while requests read it.
-pub(crate) struct AdminTokenHolder {
-    current: ArcSwapOption<Token>,
-    /// Where to read it again.
-    file: Option<PathBuf>,
-}
 
 /// A token file that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -69,40 +61,16 @@ impl Token {
     }
 }
 
-impl AdminTokenHolder {
-    /// Reads the token for the first time.
-    ///
-    /// # Errors
-    /// The token file cannot be used.
-    pub(crate) fn new(setting: &AdminToken) -> Result<Self, TokenError> {
-        let (current, file) = match setting {
-            AdminToken::Unset => (None, None),
-            AdminToken::Value(secret) => (Some(Token::of(secret)), None),
-            AdminToken::File(path) => (Some(read(path)?), Some(path.clone())),
-        };
-        Ok(Self {
-            current: ArcSwapOption::new(current.map(std::sync::Arc::new)),
-            file,
-        })
-    }
-
-    /// The token of this moment; none is set in none of the settings.
-    pub(crate) fn current(&self) -> Option<Token> {
-        self.current.load().as_deref().copied()
-    }
-
-    /// Reads the token file again, if there is one. What was read before stays where that fails: an
-    /// administrator must not be locked out by half a write.
-    ///
-    /// # Errors
-    /// The token file cannot be used.
-    pub(crate) fn reload(&self) -> Result<bool, TokenError> {
-        let Some(path) = &self.file else {
-            return Ok(false);
-        };
-        self.current.store(Some(std::sync::Arc::new(read(path)?)));
-        Ok(true)
-    }
+/// The admin token of the settings; its file is read. None is set in none of them.
+///
+/// # Errors
+/// The token file cannot be used.
+pub(crate) fn admin_token(setting: &AdminToken) -> Result<Option<Token>, TokenError> {
+    Ok(match setting {
+        AdminToken::Unset => None,
+        AdminToken::Value(secret) => Some(Token::of(secret)),
+        AdminToken::File(path) => Some(read(path)?),
+    })
 }
 
 fn read(path: &Path) -> Result<Token, TokenError> {
@@ -168,36 +136,25 @@ mod tests {
         assert!(!Token::of(&Secret::new("secret".to_owned())).is_in(None));
     }
 
-    /// ADMIN-1: SIGHUP reads the file again; a file that cannot be used leaves the old token in
-    /// use.
+    /// ADMIN-1: what a token file may hold; a file that cannot be used is told.
     #[test]
-    fn a_token_file_is_read_again_and_never_lost() {
+    fn a_token_file_holds_one_token() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("token");
-        let setting = AdminToken::File(path.clone());
-        let missing = AdminTokenHolder::new(&setting).err().unwrap().to_string();
+        let read = || admin_token(&AdminToken::File(path.clone()));
+        let missing = read().err().unwrap().to_string();
         assert!(
             missing.starts_with("WAF_ADMIN_TOKEN_FILE: ") && missing.contains("cannot be read"),
             "{missing}"
         );
-        std::fs::write(&path, "first\n").unwrap();
-        let holder = AdminTokenHolder::new(&setting).unwrap();
-        let is = |token: &'static str| {
-            let field = HeaderValue::try_from(format!("Bearer {token}")).unwrap();
-            holder.current().unwrap().is_in(Some(&field))
-        };
-        assert!(is("first"));
         for unusable in ["", "\n", "two words", "zwölf", &"x".repeat(5000)] {
             std::fs::write(&path, unusable).unwrap();
-            let error = holder.reload().unwrap_err().to_string();
+            let error = read().err().unwrap().to_string();
             assert!(error.contains("must hold one token"), "{error}");
-            assert!(is("first"));
         }
-        std::fs::write(&path, "second").unwrap();
-        assert!(holder.reload().unwrap());
-        assert!(is("second") && !is("first"));
-        std::fs::remove_file(&path).unwrap();
-        assert!(holder.reload().is_err());
-        assert!(is("second"));
+        std::fs::write(&path, "first\n").unwrap();
+        let field = HeaderValue::from_static("Bearer first");
+        assert!(read().unwrap().unwrap().is_in(Some(&field)));
+        assert!(admin_token(&AdminToken::Unset).unwrap().is_none());
     }
 }

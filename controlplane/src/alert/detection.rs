@@ -9,6 +9,7 @@ use weir_shared::settings::Settings;
 use super::Alerts;
 use super::document::{AlertsEntry, AlertsFile, AlertsKey};
 use crate::anomaly::Anomalies;
+use crate::certificates::Watched;
 use crate::state::Change;
 
 /// The most batches of finished requests that are counted before the loop looks at exceeded limits
@@ -19,6 +20,8 @@ const MAX_FINISHED_A_TURN: usize = 64;
 pub(crate) struct Detection {
     /// The alerts of every kind; those that are no anomaly are raised by the control loop.
     pub(crate) alerts: Alerts,
+    /// Certificates that end, or cannot be read again.
+    pub(crate) certificates: Watched,
     /// Counters, cooldowns and thresholds.
     anomalies: Anomalies,
     /// Finished requests in batches; the data plane bounds the channel and drops what finds it
@@ -39,6 +42,7 @@ impl Detection {
     ) -> Self {
         let mut detection = Self {
             alerts: Alerts::new(lines),
+            certificates: Watched::default(),
             anomalies: Anomalies::new(settings, now.wall_ms),
             finished,
             more: false,
@@ -49,6 +53,11 @@ impl Detection {
         detection
     }
 
+    /// Counts against these thresholds from now on.
+    pub(crate) fn take_settings(&mut self, settings: &Settings) {
+        self.anomalies.take_settings(settings);
+    }
+
     /// Counts finished requests, a bounded number of them.
     pub(crate) fn count(&mut self, now: Now) {
         self.more = false;
@@ -57,6 +66,7 @@ impl Detection {
             self.alerts.summary(&summary, now.wall_ms);
         }
         self.alerts.turn(now.wall_ms);
+        self.certificates.turn(&mut self.alerts, now.wall_ms);
         for _ in 0..MAX_FINISHED_A_TURN {
             let batch = match self.finished.try_recv() {
                 Ok(batch) => batch,

@@ -47,11 +47,13 @@ pub enum AlertKind {
     StateError,
     /// An edit of bans.json bans everyone, a proxy, or very much (ALIVE-5).
     Edit,
+    /// A certificate ends within 14 days (EDGE-2).
+    Certificate,
 }
 
 impl AlertKind {
     /// Every kind, in the order of the metrics.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Anomaly,
         Self::AnomalySummary,
         Self::Watch,
@@ -59,6 +61,7 @@ impl AlertKind {
         Self::FileError,
         Self::StateError,
         Self::Edit,
+        Self::Certificate,
     ];
 
     /// As written in lines, alerts.json and metrics.
@@ -71,6 +74,7 @@ impl AlertKind {
             Self::FileError => "file_error",
             Self::StateError => "state_error",
             Self::Edit => "edit",
+            Self::Certificate => "certificate",
         }
     }
 }
@@ -183,7 +187,17 @@ impl Alerts {
         });
     }
 
-    /// A replacement of the lookup database cannot be read; the old content stays in use.
+    /// A certificate ends soon.
+    pub(crate) fn certificate(&mut self, name: &str, expires: Time, now_ms: u64) {
+        self.raise(AlertKind::Certificate, now_ms, || {
+            let mut members = Map::new();
+            members.insert("name".to_owned(), json!(name));
+            members.insert("expires".to_owned(), json!(expires));
+            members
+        });
+    }
+
+    /// A replacement of a file cannot be used; the old content stays in use.
     pub(crate) fn file_error(&mut self, file: &str, error: &str, now_ms: u64) {
         self.raise(AlertKind::FileError, now_ms, || error_members(file, error));
     }
@@ -391,6 +405,7 @@ mod tests {
         alerts.file_error("/db.mmdb", "it is cut off", NOW);
         alerts.state_error("bans.json", "No space left on device", NOW);
         alerts.edit(&ban, "it covers everyone", NOW);
+        alerts.certificate("a.test", Time(NOW), NOW);
         let time = r#"{"time":"2026-11-21T16:00:00Z","event":"alert","#;
         assert_eq!(
             lines(&written),
@@ -402,10 +417,11 @@ mod tests {
                 r#""kind":"file_error","file":"/db.mmdb","error":"it is cut off"}"#,
                 r#""kind":"state_error","file":"bans.json","error":"No space left on device"}"#,
                 r#""kind":"edit","file":"bans.json","error":"it covers everyone","netblock":"203.0.113.0/24"}"#,
+                r#""kind":"certificate","name":"a.test","expires":"2026-11-21T16:00:00Z"}"#,
             ]
             .map(|rest| format!("{time}{rest}"))
         );
-        assert_eq!(alerts.raised(), [1; 7]);
+        assert_eq!(alerts.raised(), [1; 8]);
     }
 
     /// ALERT-4: of 100,000 alerts in a minute 60 have a line, the rest is one line with the number;
@@ -418,7 +434,7 @@ mod tests {
         }
         alerts.state_error("bans.json", "full", NOW + 50_001);
         assert_eq!(lines(&written).len(), 61);
-        assert_eq!(alerts.raised(), [100_000, 0, 0, 0, 0, 1, 0]);
+        assert_eq!(alerts.raised(), [100_000, 0, 0, 0, 0, 1, 0, 0]);
         alerts.turn(NOW + MINUTE - 1);
         assert!(written.is_empty());
         alerts.turn(NOW + MINUTE);

@@ -57,6 +57,10 @@ impl Summary {
     }
 }
 
+fn millis(length: Duration) -> u64 {
+    u64::try_from(length.as_millis()).unwrap_or(u64::MAX)
+}
+
 /// Cooldowns by scope.
 pub(crate) struct Cooldowns {
     length_ms: u64,
@@ -71,12 +75,17 @@ pub(crate) struct Cooldowns {
 impl Cooldowns {
     pub(crate) fn new(length: Duration, now_ms: u64) -> Self {
         Self {
-            length_ms: u64::try_from(length.as_millis()).unwrap_or(u64::MAX),
+            length_ms: millis(length),
             held: HashMap::default(),
             ends: BTreeSet::new(),
             hour: hour_of(now_ms),
             beyond: 0,
         }
+    }
+
+    /// Cooldowns to come are this long.
+    pub(crate) fn set_length(&mut self, length: Duration) {
+        self.length_ms = millis(length);
     }
 
     /// A scope went over a threshold: the end of the cooldown that starts now if an alert is to be

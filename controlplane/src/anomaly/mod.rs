@@ -58,6 +58,14 @@ impl Anomalies {
         }
     }
 
+    /// Counts go on, and cooldowns that run; new ones are as long as these settings say.
+    pub(crate) fn take_settings(&mut self, settings: &Settings) {
+        self.settings = settings.anomalies.clone();
+        self.prefixes = settings.bans.prefixes;
+        self.watches = Watches::new(&self.settings.watch_nets);
+        self.cooldowns.set_length(self.settings.cooldown);
+    }
+
     /// Counts one finished request in each of its scopes; `tell` hears of each threshold that was
     /// passed outside of a cooldown.
     pub(crate) fn count(&mut self, finished: &Finished, now_ms: u64, mut tell: impl FnMut(Over)) {

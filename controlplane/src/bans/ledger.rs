@@ -82,9 +82,9 @@ impl From<&Settings> for Rules {
     }
 }
 
-/// What became of a broken limit.
+/// What became of a limit that was exceeded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum BreakOutcome {
+pub(crate) enum BanOutcome {
     /// A ban was made.
     Banned(BanKey),
     /// The netblock is banned already (BAN-2).
@@ -147,32 +147,61 @@ impl Ledger {
         Ok(ledger)
     }
 
+    /// Whether all that may not be dropped would fit under these rules.
+    ///
+    /// # Errors
+    /// As [`Ledger::new`].
+    pub(crate) fn fit(&self, rules: Rules, now_ms: u64) -> Result<(), usize> {
+        if self.bans.len() <= rules.max_bans {
+            return Ok(());
+        }
+        Self::new(rules, self.bans.values().cloned().collect(), now_ms).map(drop)
+    }
+
+    /// Obeys these rules from now on: bans that no longer fit are dropped, and with another mode
+    /// other bans matter (CHECK-3). Returns whether any was dropped.
+    pub(crate) fn take_rules(&mut self, rules: Rules, now_ms: u64) -> bool {
+        let before = self.dropped;
+        let other_mode = rules.observe != self.rules.observe;
+        self.rules = rules;
+        if other_mode {
+            self.rebuild();
+        }
+        while self.bans.len() > rules.max_bans {
+            // An administrator may have made more meanwhile: they stay.
+            if self.drop_one(now_ms).is_err() {
+                break;
+            }
+        }
+        self.dropped > before
+    }
+
     /// Bans the netblock of a client that broke a limit, unless it is banned already (BAN-1,
     /// BAN-2).
-    pub(crate) fn break_limit(&mut self, broken: &LimitExceeded, now_ms: u64) -> BreakOutcome {
-        let at_ms = match now_ms.checked_sub(broken.at_ms) {
-            Some(late) if late <= LATE_MS => broken.at_ms,
+    pub(crate) fn ban_for(&mut self, exceeded: &LimitExceeded, now_ms: u64) -> BanOutcome {
+        let at_ms = match now_ms.checked_sub(exceeded.at_ms) {
+            Some(late) if late <= LATE_MS => exceeded.at_ms,
             _ => now_ms,
         };
-        let netblock = Netblock::of(broken.client, self.rules.prefixes);
+        let netblock = Netblock::of(exceeded.client, self.rules.prefixes);
         if let Some(span) = self.index.span(netblock)
             && span.end_ms > at_ms
         {
-            return BreakOutcome::Already;
+            return BanOutcome::Already;
         }
         // Asked before room is made: the ban that escalation needs may be the one that is dropped.
         let last = self.index.last_ended(netblock, at_ms);
         if self.make_room(now_ms).is_err() {
-            return BreakOutcome::Full;
+            return BanOutcome::Full;
         }
         let key = self.free_key(netblock, at_ms);
         let ban = Ban {
             netblock,
-            client: Some(broken.client),
+            client: Some(exceeded.client),
             ban_started: Some(key.ban_started),
             ban_expires: next_expiry(&self.rules.policy, last, key.ban_started.0),
-            cause: broken.offence.cause(),
-            reason: broken.offence.reason(),
+            cause: exceeded.offence.cause(),
+            reason: exceeded.offence.reason(),
             lifted: None,
             observed: self.rules.observe,
             notes: None,
@@ -180,7 +209,7 @@ impl Ledger {
         };
         self.count_made(ban.cause);
         self.insert(key, Arc::new(ban));
-        BreakOutcome::Banned(key)
+        BanOutcome::Banned(key)
     }
 
     /// Adds the circumstances to a ban. They are gathered after the ban was published: counting a

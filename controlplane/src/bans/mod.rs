@@ -23,7 +23,7 @@ use weir_shared::table::ClientTable;
 use crate::line_limit::LineLimit;
 use crate::state::Change;
 use document::{BanKey, BansFile};
-use ledger::{BreakOutcome, Full, Ledger, Order, Rules};
+use ledger::{BanOutcome, Full, Ledger, Order, Rules};
 use publish::Publisher;
 
 pub(crate) mod document;
@@ -109,6 +109,24 @@ impl Bans {
         })
     }
 
+    /// Whether the bans that are held would fit under these rules.
+    ///
+    /// # Errors
+    /// As [`Ledger::new`].
+    pub(crate) fn fit(&self, rules: Rules, now: Now) -> Result<(), usize> {
+        self.ledger.fit(rules, now.wall_ms)
+    }
+
+    /// Obeys these rules from now on, and publishes what that changes. Returns whether bans were
+    /// dropped.
+    pub(crate) fn take_settings(&mut self, rules: Rules, now: Now) -> bool {
+        self.rules = rules;
+        let dropped = self.ledger.take_rules(rules, now.wall_ms);
+        self.publish(now);
+        self.log_drops();
+        dropped
+    }
+
     /// Every ban, to be read.
     pub(crate) fn ledger(&self) -> &Ledger {
         &self.ledger
@@ -127,16 +145,16 @@ impl Bans {
             return false;
         }
         self.in_hand = batch.iter().map(|exceeded| exceeded.client).collect();
-        let outcomes: Vec<BreakOutcome> = batch
+        let outcomes: Vec<BanOutcome> = batch
             .iter()
-            .map(|exceeded| self.break_limit(exceeded, now))
+            .map(|exceeded| self.ban_for(exceeded, now))
             .collect();
         self.publish(now);
         let generation = self.publisher.generation();
         let mut made = false;
         for (exceeded, outcome) in batch.into_iter().zip(outcomes) {
             match outcome {
-                BreakOutcome::Banned(key) => {
+                BanOutcome::Banned(key) => {
                     if let Some(ban) = self.ledger.ban(key)
                         && self.made_lines.allow()
                     {
@@ -145,8 +163,8 @@ impl Bans {
                     self.unnoted.push_back((exceeded, key));
                     made = true;
                 }
-                BreakOutcome::Already => self.table.reset(exceeded.client, generation),
-                BreakOutcome::Full | BreakOutcome::Spared => self.table.release(exceeded.client),
+                BanOutcome::Already => self.table.reset(exceeded.client, generation),
+                BanOutcome::Full | BanOutcome::Spared => self.table.release(exceeded.client),
             }
         }
         self.in_hand.clear();
@@ -154,12 +172,12 @@ impl Bans {
         made
     }
 
-    fn break_limit(&mut self, exceeded: &LimitExceeded, now: Now) -> BreakOutcome {
+    fn ban_for(&mut self, exceeded: &LimitExceeded, now: Now) -> BanOutcome {
         // A worker asks the same; a peer may have been noticed since.
         let netblock = Netblock::of(exceeded.client, self.rules.prefixes);
         match self.spared.covered_by(netblock) {
-            Some(_) => BreakOutcome::Spared,
-            None => self.ledger.break_limit(exceeded, now.wall_ms),
+            Some(_) => BanOutcome::Spared,
+            None => self.ledger.ban_for(exceeded, now.wall_ms),
         }
     }
 

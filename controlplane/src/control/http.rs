@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use tokio::sync::mpsc::Receiver;
 use tokio::time::timeout;
 use weir_shared::handover::{Body, OwnRequest, OwnResponse, Step};
 
-use crate::admin::Front;
+use crate::admin::Router;
 use crate::admin::door::Door;
 use crate::admin::problem::Problem;
 use crate::events::Events;
@@ -33,23 +33,40 @@ const HEAD: Duration = Duration::from_secs(10);
 const BODY: Duration = Duration::from_secs(10);
 /// Until everything is answered and read; a stream of events has no end.
 const WHOLE: Duration = Duration::from_secs(300);
+/// How long a stop waits for those that are to be answered, and how often it looks.
+const LAST: Duration = Duration::from_millis(500);
+const LOOK: Duration = Duration::from_millis(5);
 /// The buffer of a connection, and so the largest head.
 const BUFFER: usize = 16 * 1024;
 
 /// What all connections have.
 pub(super) struct Shared {
-    front: Arc<Front>,
+    router: Arc<Router>,
     pub(super) events: Arc<Events>,
     requests: AtomicU64,
+    /// Connections that are to be answered; a stream of events counts no more once it has begun.
+    answering: AtomicUsize,
 }
 
 impl Shared {
-    pub(super) fn new(front: Arc<Front>, events: Arc<Events>) -> Self {
+    pub(super) fn new(router: Arc<Router>, events: Arc<Events>) -> Self {
         Self {
-            front,
+            router,
             events,
             requests: AtomicU64::new(0),
+            answering: AtomicUsize::new(0),
         }
+    }
+
+    /// Waits until everybody is answered, for a short time.
+    pub(super) async fn all_answered(&self) {
+        let answered = async {
+            // Relaxed: nothing else is read with it.
+            while self.answering.load(Ordering::Relaxed) > 0 {
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        let _ = timeout(LAST, answered).await;
     }
 }
 
@@ -76,6 +93,8 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let streams = Arc::new(AtomicBool::new(false));
+    shared.answering.fetch_add(1, Ordering::Relaxed);
+    let counted = Arc::clone(&shared);
     let service = service_fn(|request| {
         let (shared, streams) = (Arc::clone(&shared), Arc::clone(&streams));
         async move { Ok::<_, Infallible>(answer(&shared, door, request, &streams).await) }
@@ -91,6 +110,9 @@ where
     let late = timeout(WHOLE, connection.as_mut()).await.is_err();
     if late && streams.load(Ordering::Relaxed) {
         let _ = connection.await;
+    }
+    if !streams.load(Ordering::Relaxed) {
+        counted.answering.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -108,13 +130,14 @@ async fn answer(
         return whole(Problem::Misdirected.answer(&id));
     }
     let mut own = own_request(&head, id);
-    match shared.front.asks_for_events(door, &own) {
+    match shared.router.asks_for_events(door, &own) {
         None => {}
         Some(Err(problem)) => return whole(problem.answer(&own.request_id)),
         Some(Ok(())) => {
             return match shared.events.listen() {
                 Ok(lines) => {
                     streams.store(true, Ordering::Relaxed);
+                    shared.answering.fetch_sub(1, Ordering::Relaxed);
                     stream(lines)
                 }
                 Err(_) => whole(Problem::Busy.answer(&own.request_id)),
@@ -130,7 +153,7 @@ async fn answer(
         });
         let busy = |id: &str| Problem::Busy.answer(id);
         let id = own.request_id.clone();
-        match shared.front.step(door, own.clone(), respond) {
+        match shared.router.step(door, own.clone(), respond) {
             Step::Done(answer) => return whole(answer),
             Step::Later => return whole(receiver.await.unwrap_or_else(|_| busy(&id))),
             Step::ReadBody { limit } => {

@@ -62,22 +62,32 @@ pub struct Listeners {
 }
 
 impl Listeners {
-    /// Binds what the settings ask for. The state directory is locked before: a socket in it that
+    /// Binds what the settings ask for; an admin listener that a supervisor `passed` stands for
+    /// that of the setting (RESTART-2). The state directory is locked before: a socket in it that
     /// nobody serves is a leftover.
     ///
     /// # Errors
     /// [`ListenError`], one sentence an operator can act on.
-    pub fn bind(settings: &Settings) -> Result<Self, ListenError> {
+    pub fn bind(settings: &Settings, passed: Option<TcpListener>) -> Result<Self, ListenError> {
         let socket = settings.control_socket().map(Socket::claim).transpose()?;
-        let admin = settings.endpoints.admin_listen.map(|address| {
-            TcpListener::bind(address)
-                .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
-                .map_err(|error| ListenError::Admin { address, error })
-        });
-        Ok(Self {
-            socket,
-            admin: admin.transpose()?,
-        })
+        let bind = |address| {
+            let bound = TcpListener::bind(address);
+            bound.map_err(|error| ListenError::Admin { address, error })
+        };
+        let bound = || settings.endpoints.admin_listen.map(bind).transpose();
+        let admin = match passed {
+            Some(passed) => Some(passed),
+            None => bound()?,
+        };
+        if let Some(admin) = &admin {
+            admin
+                .set_nonblocking(true)
+                .map_err(|error| ListenError::Admin {
+                    address: admin.local_addr().unwrap_or(([0, 0, 0, 0], 0).into()),
+                    error,
+                })?;
+        }
+        Ok(Self { socket, admin })
     }
 
     /// Where they are, for the log.
@@ -98,17 +108,21 @@ impl Listeners {
         if self.socket.is_none() && self.admin.is_none() {
             return Ok(Server { stop, thread: None });
         }
-        let shared = Arc::new(Shared::new(Arc::clone(&control.front), events));
+        let shared = Arc::new(Shared::new(Arc::clone(&control.router), events));
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
         let thread = threads::spawn(THREAD, move || {
             let (socket, admin) = (Arc::clone(&shared), Arc::clone(&shared));
+            let last = Arc::clone(&shared);
             runtime.spawn(watched(serve_socket(self.socket, socket)));
             runtime.spawn(watched(serve_admin(self.admin, admin)));
             runtime.spawn(watched(tell_what_was_missed(shared)));
-            // An error is a handle that is gone, and the stop all the same.
-            let _ = runtime.block_on(stopped);
+            runtime.block_on(async {
+                // An error is a handle that is gone, and the stop all the same.
+                let _ = stopped.await;
+                last.all_answered().await;
+            });
         })?;
         Ok(Server {
             stop,

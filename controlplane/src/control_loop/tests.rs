@@ -74,10 +74,10 @@ fn the_admin_bans_of_a_turn_are_published_once() {
 #[test]
 fn a_break_of_a_banned_netblock_resets_only() {
     let mut rig = Rig::new(settings());
-    rig.break_limit("203.0.113.7");
+    rig.exceed_limit("203.0.113.7");
     let generation = rig.snapshots.load().generation;
     rig.touches();
-    rig.break_limit("203.0.113.99");
+    rig.exceed_limit("203.0.113.99");
     assert_eq!(
         rig.touches(),
         [Touch::Reset(client("203.0.113.99"), generation)]
@@ -98,7 +98,7 @@ fn can_ban_follows_the_ledger() {
     }
     assert!(!rig.snapshots.load().can_ban);
     let generation = rig.snapshots.load().generation;
-    rig.break_limit("203.0.113.7");
+    rig.exceed_limit("203.0.113.7");
     assert_eq!(rig.touches(), [Touch::Release(client("203.0.113.7"))]);
     assert_eq!(rig.banned_until("203.0.113.7"), None);
     assert_eq!(rig.snapshots.load().generation, generation);
@@ -106,7 +106,7 @@ fn can_ban_follows_the_ledger() {
     rig.clock.advance_ms(HOUR);
     rig.turn();
     assert!(rig.snapshots.load().can_ban);
-    rig.break_limit("203.0.113.7");
+    rig.exceed_limit("203.0.113.7");
     assert!(rig.banned_until("203.0.113.7").is_some());
 
     let lifted = rig.ask(request("DELETE", "/_waf/bans/10.0.0.1", ""));
@@ -127,7 +127,7 @@ fn a_ban_carries_its_notes() {
         lookup: Some(Arc::new(lookup)),
         ..row("203.0.113.7")
     });
-    rig.break_limit("203.0.113.7");
+    rig.exceed_limit("203.0.113.7");
     let listed = rig.get("/_waf/bans");
     assert_eq!(
         body(&listed),
@@ -144,7 +144,7 @@ fn a_ban_carries_its_notes() {
 /// So many bans of netblocks of their own, none of which the tests name.
 fn many_bans(count: usize) -> Vec<Ban> {
     let mut rig = Rig::new(settings());
-    rig.break_limit("203.0.113.7");
+    rig.exceed_limit("203.0.113.7");
     let ban = Ban::clone(&rig.control.bans.ledger().all()[0]);
     let numbered = |number: usize| Ban {
         netblock: format!("10.{}.{}.0/24", number / 256, number % 256)
@@ -173,7 +173,7 @@ fn breaks_are_banned_between_the_pieces_of_a_list() {
     let answer = rig.hand(request("GET", "/_waf/bans?active=true", ""));
     for piece in 1..=pieces {
         let client = format!("198.51.{piece}.7");
-        rig.break_limit(&client);
+        rig.exceed_limit(&client);
         assert!(rig.banned_until(&client).is_some());
         let listed = rig.control.requests.listings().front();
         let looked = listed.map(|(listing, ..)| listing.found().len());
@@ -234,7 +234,7 @@ fn lists_under_way_are_bounded() {
 #[test]
 fn a_ban_ends_by_the_clock() {
     let mut rig = Rig::new(settings());
-    rig.break_limit("203.0.113.7");
+    rig.exceed_limit("203.0.113.7");
     assert_eq!(rig.banned_until("203.0.113.200"), Some(NOW + HOUR));
     rig.clock.advance_ms(HOUR);
     assert_eq!(rig.banned_until("203.0.113.200"), None);
@@ -245,9 +245,9 @@ fn a_ban_ends_by_the_clock() {
 #[test]
 fn files_are_saved_when_time_asks_for_it() {
     let mut rig = Rig::new(settings());
-    rig.break_limit("203.0.113.7");
+    rig.exceed_limit("203.0.113.7");
     rig.clock.advance_ms(999);
-    rig.break_limit("198.51.100.7");
+    rig.exceed_limit("198.51.100.7");
     assert!(rig.disk.is_idle());
     rig.clock.advance_ms(1);
     rig.turn();
@@ -330,7 +330,7 @@ fn a_hanging_disk_holds_a_bounded_number_of_answers() {
 #[test]
 fn an_edit_is_in_force_at_once() {
     let mut rig = Rig::new(settings());
-    rig.break_limit("203.0.113.7");
+    rig.exceed_limit("203.0.113.7");
     let lifted = Ban {
         lifted: Some(Time(NOW)),
         ..Ban::clone(&rig.control.bans.ledger().all()[0])
@@ -374,7 +374,7 @@ fn an_edit_is_in_force_at_once() {
 #[test]
 fn an_edit_and_a_lift_are_both_kept() {
     let mut rig = Rig::new(settings());
-    rig.break_limit("203.0.113.7");
+    rig.exceed_limit("203.0.113.7");
     let before = Arc::clone(&rig.control.bans.ledger().all()[0]);
     rig.ask(request("DELETE", "/_waf/bans/203.0.113.7", ""));
     let after = Arc::new(Ban {
@@ -615,6 +615,7 @@ fn the_loop_and_the_files_agree_about_bans_json() {
         files,
         start,
         lookups,
+        certificates: None,
         rules: LiveRules::default(),
         feeds: Feeds {
             finished: never(),
@@ -806,7 +807,7 @@ fn a_ban_is_an_alert() {
         lookup: Some(Arc::new(lookup)),
         ..row("203.0.113.7")
     });
-    rig.break_limit("203.0.113.7");
+    rig.exceed_limit("203.0.113.7");
     rig.post(r#"{"netblock":"198.51.100.0/24","duration":"permanent","reason":"r"}"#);
     let alerts = rig.alerts();
     assert_eq!(kinds(&alerts), ["ban", "ban"]);
@@ -829,16 +830,16 @@ fn no_automatic_ban_covers_a_proxy() {
     }));
     rig.spared.spare("198.51.100.1".parse().unwrap(), NOW);
     for text in ["203.0.113.7", "198.51.100.1"] {
-        rig.break_limit(text);
+        rig.exceed_limit(text);
         assert_eq!(rig.banned_until(text), None);
         assert_eq!(rig.touches(), [Touch::Release(client(text))]);
     }
     assert_eq!(rig.metric("waf_untrusted_forwarders"), Some(1.0));
     rig.clock.advance_ms(HOUR);
     assert_eq!(rig.metric("waf_untrusted_forwarders"), Some(0.0));
-    rig.break_limit("198.51.100.1");
+    rig.exceed_limit("198.51.100.1");
     assert!(rig.banned_until("198.51.100.1").is_some());
-    rig.break_limit("203.0.113.7");
+    rig.exceed_limit("203.0.113.7");
     assert_eq!(rig.banned_until("203.0.113.7"), None);
 }
 

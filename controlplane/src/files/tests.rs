@@ -89,7 +89,7 @@ proptest! {
             let kind = if bytes { LimitKind::DayBytes } else { LimitKind::Minute };
             let offence = Offence::Limit { kind, value, percent: percent % 101 };
             let exceeded = LimitExceeded { client, offence, at_ms: now, request };
-            let _ = ledger.break_limit(&exceeded, now);
+            let _ = ledger.ban_for(&exceeded, now);
         }
         for (client, length, duration, reason) in orders {
             let netblock = Netblock::masked(client.first_address(), length).widened_to_clients();
@@ -118,6 +118,7 @@ proptest! {
                 refused,
                 requests: [window; 3].into(),
                 bytes: [window; 3].into(),
+                rules: Vec::new(),
             })
         });
         reread::<ClientsFile>(rows.collect())?;

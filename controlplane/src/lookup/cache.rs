@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
 use weir_shared::client::Client;
 use weir_shared::lookup::Lookup;
@@ -14,6 +15,10 @@ use super::budget::network;
 
 /// The most answers that are kept.
 pub(crate) const MAX_LOOKUPS: usize = 20_000;
+
+fn millis(ttl: Duration) -> u64 {
+    u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX)
+}
 
 /// One answer.
 #[derive(Clone, PartialEq, Debug)]
@@ -38,13 +43,19 @@ pub(super) struct Cache {
 }
 
 impl Cache {
-    pub(super) fn new(ttl_ms: u64) -> Self {
+    /// Each answer holds for `ttl`.
+    pub(super) fn new(ttl: Duration) -> Self {
         Self {
-            ttl_ms,
+            ttl_ms: millis(ttl),
             answers: HashMap::new(),
             order: BTreeSet::new(),
             by_network: BTreeSet::new(),
         }
+    }
+
+    /// Answers hold for so long from now on, those that are kept too.
+    pub(super) fn set_ttl(&mut self, ttl: Duration) {
+        self.ttl_ms = millis(ttl);
     }
 
     /// The answer about a client and how long it still holds, milliseconds. One that is too old is
@@ -136,7 +147,7 @@ mod tests {
     /// no answer old.
     #[test]
     fn answers_hold_for_the_time_to_live() {
-        let mut cache = Cache::new(1000);
+        let mut cache = Cache::new(Duration::from_secs(1));
         cache.put(row(1, 5000));
         assert_eq!(cache.fresh(Client::V4(1), 5999).unwrap().1, 1);
         assert_eq!(cache.fresh(Client::V4(1), 100).unwrap().1, 1000);
@@ -150,7 +161,7 @@ mod tests {
     /// the older one.
     #[test]
     fn the_oldest_of_20000_goes() {
-        let mut cache = Cache::new(u64::MAX);
+        let mut cache = Cache::new(Duration::MAX);
         for number in 0..20_000 {
             cache.put(row(number, u64::from(number)));
         }
@@ -166,7 +177,7 @@ mod tests {
         /// The cache agrees with a plain list of answers.
         #[test]
         fn the_cache_agrees_with_a_list(steps in prop::collection::vec((0u32..8, 0u8..3, 0u64..400), 1..60)) {
-            let mut cache = Cache::new(1000);
+            let mut cache = Cache::new(Duration::from_secs(1));
             let mut list: Vec<(u32, u64)> = Vec::new();
             let mut now = 1000;
             for (client, what, step) in steps {

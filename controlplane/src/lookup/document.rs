@@ -11,7 +11,7 @@ use weir_shared::lookup::{AsNumber, Country, Lookup};
 use weir_shared::units::Time;
 
 use super::cache::{LookupRow, MAX_LOOKUPS};
-use crate::state::document::{Document, Row};
+use crate::state::document::{Document, Row, drop_over, refuse_duplicate};
 use crate::state::schema;
 
 /// lookups.json
@@ -39,11 +39,7 @@ impl Document for LookupsFile {
     }
 
     fn check(entry: &Entry, seen: &mut HashSet<Client>) -> Result<(), String> {
-        if seen.insert(entry.row.client) {
-            Ok(())
-        } else {
-            Err(format!("duplicate client {}", entry.row.client))
-        }
+        refuse_duplicate(entry.row.client, "client", seen)
     }
 
     fn complete(mut entries: Vec<Entry>, base: &[Entry], now: Time) -> Vec<Entry> {
@@ -59,14 +55,8 @@ impl Document for LookupsFile {
             // An answer from the future would hold for longer than WAF_LOOKUP_TTL.
             entry.row.answered = entry.row.answered.min(now);
         }
-        if let Some(over) = entries.len().checked_sub(MAX_LOOKUPS).filter(|n| *n > 0) {
-            tracing::warn!(
-                file = Self::FILE,
-                "{over} answers over the bound of {MAX_LOOKUPS} were dropped, oldest first"
-            );
-            entries.sort_by_key(|entry| entry.row.answered);
-            entries.drain(..over);
-        }
+        let what = ("answers", "oldest");
+        drop_over::<Self, _>(&mut entries, MAX_LOOKUPS, what, |entry| entry.row.answered);
         entries
     }
 

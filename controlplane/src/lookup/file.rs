@@ -56,7 +56,7 @@ pub(crate) struct FileFault {
 
 /// The files as they were read together, and what was made of their records: both are replaced as
 /// one.
-struct InUse {
+pub(super) struct InUse {
     databases: Vec<Database>,
     answers: Answers,
 }
@@ -110,24 +110,32 @@ impl Databases {
         self.current.load().look_up(address)
     }
 
+    /// What the files hold now.
+    ///
+    /// # Errors
+    /// [`FileError`] names the first that cannot be used.
+    pub(super) fn read(&self) -> Result<InUse, FileError> {
+        InUse::read(&self.paths)
+    }
+
+    /// Answers come from these from now on.
+    pub(super) fn put(&self, new: InUse, clock: &Clock) {
+        let held = self.current.load();
+        let mut pairs = held.databases.iter().zip(&new.databases);
+        if pairs.any(|(held, new)| new.build_epoch() < held.build_epoch()) {
+            tracing::warn!("a lookup database was replaced by one that was built earlier");
+        }
+        self.current.store(Arc::new(new));
+        // Relaxed: a number for the metrics, nothing hangs on it.
+        self.read_ms.store(clock.now().wall_ms, Ordering::Relaxed);
+        tracing::info!("the lookup databases were read again");
+    }
+
     /// Reads the files anew. A failure leaves what is in use.
     fn replace(&self, clock: &Clock) -> bool {
-        match InUse::read(&self.paths) {
+        match self.read() {
             Ok(new) => {
-                let is_older = self
-                    .current
-                    .load()
-                    .databases
-                    .iter()
-                    .zip(&new.databases)
-                    .any(|(held, new)| new.build_epoch() < held.build_epoch());
-                if is_older {
-                    tracing::warn!("a lookup database was replaced by one that was built earlier");
-                }
-                self.current.store(Arc::new(new));
-                // Relaxed: a number for the metrics, nothing hangs on it.
-                self.read_ms.store(clock.now().wall_ms, Ordering::Relaxed);
-                tracing::info!("the lookup databases were read again");
+                self.put(new, clock);
                 true
             }
             Err(error) => {

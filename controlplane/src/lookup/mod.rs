@@ -13,6 +13,7 @@ use std::sync::atomic::Ordering;
 use weir_shared::client::Client;
 use weir_shared::clock::Clock;
 use weir_shared::lookup::{Ask, Lookup, LookupStarted, OnLookup, is_public};
+use weir_shared::reload::{Part, Take};
 use weir_shared::settings::{LookupSettings, LookupSource, Settings};
 use weir_shared::table::ClientTable;
 
@@ -40,7 +41,7 @@ pub(crate) use outcome::Outcome;
 use document::LookupsFile;
 use file::Databases;
 use outcome::Counts;
-use service::Service;
+use service::{Asking, Service};
 
 /// When a client whose record cannot be read is looked up again: a replacement of the file may have
 /// come. The same after a panic.
@@ -52,6 +53,7 @@ pub struct Lookups {
     source: Source,
     counts: Arc<Counts>,
     clock: Clock,
+    table: Arc<dyn ClientTable>,
 }
 
 #[derive(Clone)]
@@ -123,6 +125,37 @@ impl Lookups {
             source,
             counts,
             clock: clock.clone(),
+            table: Arc::clone(table),
+        })
+    }
+
+    /// The part of a reload: databases are read again, a service is asked as the new settings say.
+    /// Which of them answers stays as it was at the start.
+    pub(crate) fn part(&self) -> Part {
+        let lookups = self.clone();
+        Box::new(move |new| {
+            let prepared = lookups.prepare(&new.settings.lookup);
+            prepared.map_err(|error| vec![error.to_string()])
+        })
+    }
+
+    fn prepare(&self, settings: &LookupSettings) -> Result<Take, LookupError> {
+        Ok(match &self.source {
+            Source::Off(_) => Box::new(|| {}),
+            Source::File(databases, _) => {
+                let read = databases.read()?;
+                let (databases, table) = (Arc::clone(databases), Arc::clone(&self.table));
+                let clock = self.clock.clone();
+                Box::new(move || {
+                    databases.put(read, &clock);
+                    renew(&databases, &*table);
+                })
+            }
+            Source::Service(service) => {
+                let (asking, ttl) = (Asking::of(settings)?, settings.ttl);
+                let service = Arc::clone(service);
+                Box::new(move || service.take(asking, ttl))
+            }
         })
     }
 

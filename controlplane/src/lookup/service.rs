@@ -11,6 +11,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use bytes::Bytes;
 use http::header::{ACCEPT, RETRY_AFTER, USER_AGENT};
 use http::{HeaderMap, Request, StatusCode};
@@ -56,21 +57,51 @@ const IDLE: Duration = Duration::from_secs(30);
 
 /// The service that is asked.
 pub(super) struct Service {
-    url: LookupUrl,
-    pointers: Pointers,
-    timeout: Duration,
-    /// The longest `Retry-After` that is obeyed.
-    max_pause: Duration,
+    /// A reload may replace it; a question keeps what it began with.
+    asking: ArcSwap<Asking>,
     clock: Clock,
     table: Arc<dyn ClientTable>,
     counts: Arc<Counts>,
-    http: HttpClient<HttpsConnector<HttpConnector>, Empty<Bytes>>,
     queue: mpsc::Sender<Client>,
     /// Locked for a new client and for an answer, never for a client that is known.
     state: Mutex<State>,
     /// A question panics, as a bug would.
     #[cfg(test)]
     panics: std::sync::atomic::AtomicBool,
+}
+
+/// How the service is asked.
+pub(super) struct Asking {
+    url: LookupUrl,
+    pointers: Pointers,
+    timeout: Duration,
+    /// The longest `Retry-After` that is obeyed.
+    max_pause: Duration,
+    http: HttpClient<HttpsConnector<HttpConnector>, Empty<Bytes>>,
+}
+
+impl Asking {
+    /// As the settings say.
+    ///
+    /// # Errors
+    /// The certificates of `WAF_LOOKUP_CA_FILE` cannot be used.
+    pub(super) fn of(settings: &LookupSettings) -> Result<Self, LookupError> {
+        Ok(Self {
+            http: http_client(settings)?,
+            url: settings.url.clone(),
+            pointers: Pointers {
+                country: settings.json_country.clone(),
+                asn: settings.json_asn.clone(),
+                as_name: settings.json_as_name.clone(),
+            },
+            timeout: settings.timeout,
+            max_pause: if settings.countries != CountryList::None || settings.percents.lower() {
+                MAX_PAUSE_NEEDED
+            } else {
+                MAX_PAUSE
+            },
+        })
+    }
 }
 
 struct State {
@@ -111,29 +142,16 @@ impl Service {
         counts: Arc<Counts>,
         rows: Vec<LookupRow>,
     ) -> Result<Arc<Self>, LookupError> {
-        let http = http_client(settings)?;
-        let ttl_ms = u64::try_from(settings.ttl.as_millis()).unwrap_or(u64::MAX);
+        let asking = Asking::of(settings)?;
         let (queue, queued) = mpsc::channel(MAX_QUEUE);
         let service = Arc::new(Self {
-            url: settings.url.clone(),
-            pointers: Pointers {
-                country: settings.json_country.clone(),
-                asn: settings.json_asn.clone(),
-                as_name: settings.json_as_name.clone(),
-            },
-            timeout: settings.timeout,
-            max_pause: if settings.countries != CountryList::None || settings.percents.lower() {
-                MAX_PAUSE_NEEDED
-            } else {
-                MAX_PAUSE
-            },
+            asking: ArcSwap::from_pointee(asking),
             clock,
             table,
             counts,
-            http,
             queue,
             state: Mutex::new(State {
-                cache: Cache::new(ttl_ms),
+                cache: Cache::new(settings.ttl),
                 breaker: Breaker::default(),
                 back_off: BackOff::default(),
                 budget: Budget::default(),
@@ -152,6 +170,12 @@ impl Service {
         weir_shared::threads::spawn("weir-lookup", move || runtime.block_on(running.run(queued)))
             .map_err(LookupError::Thread)?;
         Ok(service)
+    }
+
+    /// The service is asked like this from now on, and its answers hold for so long.
+    pub(super) fn take(&self, asking: Asking, ttl: Duration) {
+        self.asking.store(Arc::new(asking));
+        self.state().cache.set_ttl(ttl);
     }
 
     /// Answers from memory, or queues the question. Never blocks.
@@ -244,26 +268,23 @@ impl Service {
                 outcome: Some(Err(Failure::Panicked)),
             };
             tokio::spawn(async move {
-                let fetched = tokio::time::timeout(
-                    flight.service.timeout,
-                    flight.service.fetch(flight.client),
-                )
-                .await;
+                let asking = flight.service.asking.load_full();
+                let fetched = flight.service.fetch(&asking, flight.client);
+                let fetched = tokio::time::timeout(asking.timeout, fetched).await;
                 flight.outcome = Some(fetched.unwrap_or(Err(Failure::TimedOut)));
                 drop((flight, place));
             });
         }
     }
 
-    async fn fetch(&self, client: Client) -> Result<Lookup, Failure> {
+    async fn fetch(&self, asking: &Asking, client: Client) -> Result<Lookup, Failure> {
         let connection = |error: &dyn std::error::Error| Failure::Connection(chain(error));
-        let request = Request::get(self.url.of(client.first_address()))
+        let request = Request::get(asking.url.of(client.first_address()))
             .header(USER_AGENT, "weir")
             .header(ACCEPT, "application/json")
             .body(Empty::new())
             .map_err(|error| connection(&error))?;
-        let response = self
-            .http
+        let response = (asking.http)
             .request(request)
             .await
             .map_err(|error| connection(&error))?;
@@ -276,7 +297,7 @@ impl Service {
             let now_ms = self.clock.now().wall_ms;
             let pause =
                 retry_after(response.headers(), now_ms).filter(|_| pauses.contains(&status));
-            let pause = pause.map(|pause| pause.min(self.max_pause));
+            let pause = pause.map(|pause| pause.min(asking.max_pause));
             return Err(pause.map_or(Failure::Status(status), Failure::Pause));
         }
         let body = Limited::new(response.into_body(), MAX_BODY)
@@ -288,7 +309,7 @@ impl Service {
             !self.panics.load(std::sync::atomic::Ordering::Relaxed),
             "a bug"
         );
-        Ok(judge(&body.to_bytes(), &self.pointers)?)
+        Ok(judge(&body.to_bytes(), &asking.pointers)?)
     }
 
     /// A question has its outcome: remembers it, tells the client table, then those who wait.
@@ -324,7 +345,10 @@ impl Service {
             )
         };
         if closed {
-            tracing::info!(service = self.url.origin, "lookups are answered again");
+            tracing::info!(
+                service = self.asking.load().url.origin,
+                "lookups are answered again"
+            );
         }
         self.table
             .answer(client, Arc::clone(&lookup), after(now, left_ms));
@@ -351,11 +375,14 @@ impl Service {
         };
         if opened {
             tracing::warn!(
-                service = self.url.origin,
+                service = self.asking.load().url.origin,
                 "lookups fail and no request waits for them any more until one is answered: {failure}"
             );
         } else {
-            tracing::debug!(service = self.url.origin, "a lookup failed: {failure}");
+            tracing::debug!(
+                service = self.asking.load().url.origin,
+                "a lookup failed: {failure}"
+            );
         }
         self.table.ask_again(client, again_ns);
         tell(waiting, None);

@@ -1,14 +1,19 @@
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use weir_shared::rules::{Rule, RuleKind};
-use weir_shared::verdict::LimitKind;
+use weir_shared::totals::{ConnectionError, Totals};
+use weir_shared::verdict::{Action, LimitKind};
 
 use super::*;
+use crate::certificates::End;
+use crate::lookup::LookupFacts;
+use crate::rules::RulesFacts;
+use crate::state::FileCounts;
 
 /// A rule that was hit once.
 fn hit(kind: RuleKind, name: &str) -> Arc<Rule> {
-    let rule = Rule::new(kind, name.to_owned(), 1);
+    let rule = Rule::new(kind, name.to_owned());
     rule.hit();
     Arc::new(rule)
 }
@@ -30,6 +35,7 @@ fn facts() -> Facts {
     totals.requests[Action::Banned.index()] = 2;
     totals.limit_hits[LimitKind::HourBytes.index()] = 1;
     totals.connection_errors[ConnectionError::Panic.index()] = 8;
+    totals.handshakes[0] = 41;
     totals.request_duration.buckets[0] = 2;
     totals.request_duration.buckets[14] = 1;
     totals.request_duration.sum_us = 61_000_250;
@@ -47,7 +53,7 @@ fn facts() -> Facts {
         bans_made: [1, 2, 3, 4, 5, 6, 7],
         bans_dropped: 5,
         untrusted_forwarders: 31,
-        alerts: [21, 22, 23, 24, 25, 26, 30],
+        alerts: [21, 22, 23, 24, 25, 26, 30, 32],
         alert_lines_dropped: 27,
         countries: BTreeMap::from([("DE".to_owned(), 3), ("other".to_owned(), 4)]),
         asns: BTreeMap::new(),
@@ -62,6 +68,10 @@ fn facts() -> Facts {
             file_read_ms: 1_795_276_800_500,
             file_errors: 26,
         },
+        certificates: vec![End {
+            name: "a.test".to_owned(),
+            at_ms: 1_795_276_800_500,
+        }],
         rules: RulesFacts {
             edits_taken: 30,
             edits_bad: 31,
@@ -105,6 +115,7 @@ process_virtual_memory_bytes 2097152
 waf_alerts_total{kind="anomaly"} 21
 waf_alerts_total{kind="anomaly_summary"} 22
 waf_alerts_total{kind="ban"} 24
+waf_alerts_total{kind="certificate"} 32
 waf_alerts_total{kind="edit"} 30
 waf_alerts_total{kind="file_error"} 25
 waf_alerts_total{kind="state_error"} 26
@@ -130,6 +141,8 @@ waf_connection_errors_total{kind="framing"} 0
 waf_connection_errors_total{kind="head_timeout"} 0
 waf_connection_errors_total{kind="head_too_large"} 0
 waf_connection_errors_total{kind="panic"} 8
+waf_connection_errors_total{kind="proxy_protocol"} 0
+waf_connection_errors_total{kind="tls"} 0
 waf_connection_errors_total{kind="too_many"} 0
 waf_connection_errors_total{kind="too_many_client"} 0
 waf_connection_errors_total{kind="too_many_netblock"} 0
@@ -207,6 +220,12 @@ waf_state_writes_total{file="clients.json",outcome="error"} 1
 waf_state_writes_total{file="clients.json",outcome="ok"} 12
 waf_state_writes_total{file="lookups.json",outcome="error"} 1
 waf_state_writes_total{file="lookups.json",outcome="ok"} 13
+waf_tls_certificate_expiry_timestamp_seconds{name="a.test"} 1795276800
+waf_tls_handshakes_total{outcome="aborted"} 0
+waf_tls_handshakes_total{outcome="failed"} 0
+waf_tls_handshakes_total{outcome="full"} 41
+waf_tls_handshakes_total{outcome="resumed"} 0
+waf_tls_handshakes_total{outcome="timed_out"} 0
 waf_untrusted_forwarders 31
 waf_upstream_duration_seconds_bucket{le="0.0005"} 0
 "#

@@ -4,8 +4,9 @@
 
 use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
 
-use http::Version;
+use http::{HeaderName, Version};
 use ipnet::IpNet;
 use weir_shared::client::Client;
 use weir_shared::netblock::{Netblock, PrefixLengths};
@@ -16,11 +17,24 @@ use weir_shared::verdict::{AppliedPercent, Counts, Group, LimitHit};
 
 use crate::anomaly::watch::Watches;
 
+/// `"name":"` for each header field.
+fn members(names: &[HeaderName]) -> Vec<Vec<u8>> {
+    let member = |name: &HeaderName| {
+        let mut member = vec![b'"'];
+        escaped(name.as_str().as_bytes(), &mut member);
+        member.extend_from_slice(b"\":\"");
+        member
+    };
+    names.iter().map(member).collect()
+}
+
 /// Turns records into lines.
 pub(super) struct Form {
     /// `,"instance":"…"`, escaped once.
     instance: Vec<u8>,
-    /// `"name":"` of those that may be logged, escaped once; in the order of [`logged_headers`].
+    /// The header fields that the batches hold; none before the first that says so.
+    names: Option<Arc<[HeaderName]>>,
+    /// `"name":"` of them, escaped once; in the same order.
     headers: Vec<Vec<u8>>,
     prefixes: PrefixLengths,
     watches: Watches,
@@ -35,18 +49,10 @@ impl Form {
             escaped(name.as_bytes(), &mut instance);
             instance.push(b'"');
         }
-        let headers = logged_headers(&settings.log.request_headers)
-            .into_iter()
-            .map(|name| {
-                let mut member = vec![b'"'];
-                escaped(name.as_str().as_bytes(), &mut member);
-                member.extend_from_slice(b"\":\"");
-                member
-            })
-            .collect();
         Self {
             instance,
-            headers,
+            names: None,
+            headers: members(&logged_headers(&settings.log.request_headers)),
             prefixes: settings.bans.prefixes,
             watches: Watches::new(&settings.anomalies.watch_nets),
             stamp: Stamp::default(),
@@ -56,10 +62,23 @@ impl Form {
     /// One line for each record, always: whatever bytes are in it, no line break gets through
     /// unescaped (LOG-2).
     pub(super) fn lines(&mut self, batch: &Batch, out: &mut Vec<u8>) {
+        self.take_names(batch.names());
         for (record, texts, truncated) in batch.records() {
             // Nearly always; one look at all texts costs a fraction of a look at each.
             let plain = is_plain(texts);
             self.line(record, truncated, &mut Line { batch, plain, out });
+        }
+    }
+
+    /// A reload may have brought other header fields to log: a batch says which it holds.
+    fn take_names(&mut self, names: Option<&Arc<[HeaderName]>>) {
+        let is_held = |names: &&Arc<[HeaderName]>| {
+            let held = self.names.as_ref();
+            held.is_some_and(|held| Arc::ptr_eq(held, names))
+        };
+        if let Some(names) = names.filter(|names| !is_held(names)) {
+            self.headers = members(names);
+            self.names = Some(Arc::clone(names));
         }
     }
 

@@ -14,12 +14,13 @@ use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::Thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
 use weir_shared::record::Batch;
+use weir_shared::reload::{Part, Take};
 use weir_shared::settings::{LogFormat, Settings};
 
 use crate::events::Events;
@@ -44,9 +45,18 @@ pub type Lost = Arc<dyn Fn() -> u64 + Send + Sync>;
 /// The handle to the writer's thread.
 pub struct RequestLog {
     control: Sender<Control>,
+    /// What a reload brings; the latest counts.
+    next: Arc<Mutex<Option<Next>>>,
     thread: Thread,
     /// Disconnected when the thread has ended.
     ended: Receiver<()>,
+}
+
+/// How lines are written from now on.
+struct Next {
+    form: Form,
+    format: LogFormat,
+    target: Target,
 }
 
 enum Control {
@@ -72,6 +82,7 @@ impl RequestLog {
         let target = Target::open(settings.log.file.clone())?;
         let (control, orders) = bounded(8);
         let (ending, ended) = bounded(0);
+        let next = Arc::default();
         let writer = Writer {
             form: Form::new(settings),
             format: settings.log.format,
@@ -86,6 +97,7 @@ impl RequestLog {
             pending: Vec::with_capacity(CHUNK_BYTES + (CHUNK_BYTES >> 2)),
             written: 0,
             failing: false,
+            next: Arc::clone(&next),
             _ending: ending,
         };
         let thread = weir_shared::threads::spawn("weir-log", move || writer.run())
@@ -94,6 +106,7 @@ impl RequestLog {
             .clone();
         Ok(Self {
             control,
+            next,
             thread,
             ended,
         })
@@ -107,6 +120,25 @@ impl RequestLog {
         self.thread.unpark();
     }
 
+    /// The part of a reload: the file is opened again, also where no setting of it has changed.
+    pub fn part(&self) -> Part {
+        let (next, thread) = (Arc::clone(&self.next), self.thread.clone());
+        Box::new(move |new| {
+            let settings = &new.settings;
+            let target = Target::open(settings.log.file.clone()).map_err(|error| vec![error])?;
+            let (next, thread) = (Arc::clone(&next), thread.clone());
+            let order = Next {
+                form: Form::new(settings),
+                format: settings.log.format,
+                target,
+            };
+            Ok(Box::new(move || {
+                *lock(&next) = Some(order);
+                thread.unpark();
+            }) as Take)
+        })
+    }
+
     /// Writes what is in the channel and ends the thread. A reader that does not read is waited for
     /// 5 seconds.
     pub fn stop(self) {
@@ -114,6 +146,11 @@ impl RequestLog {
         self.thread.unpark();
         let _ = self.ended.recv_timeout(STOP_WAIT);
     }
+}
+
+fn lock(next: &Mutex<Option<Next>>) -> MutexGuard<'_, Option<Next>> {
+    // Nothing panics while it is held.
+    next.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Where lines go.
@@ -170,6 +207,7 @@ struct Writer {
     /// Bytes of `pending` that are written.
     written: usize,
     failing: bool,
+    next: Arc<Mutex<Option<Next>>>,
     _ending: Sender<()>,
 }
 
@@ -182,7 +220,13 @@ impl Writer {
                 std::thread::park_timeout(if self.failing { RETRY } else { TICK });
             }
             let order = self.orders.try_recv();
+            let next = lock(&self.next).take();
             self.drain();
+            if let Some(next) = next {
+                self.form = next.form;
+                self.format = next.format;
+                self.turn_to(next.target);
+            }
             match order {
                 Ok(Control::Reopen) => self.reopen(),
                 Ok(Control::Stop) | Err(TryRecvError::Disconnected) => return,
@@ -290,6 +334,14 @@ impl Writer {
         let Some(path) = self.target.path.clone() else {
             return;
         };
+        match Target::open(Some(path)) {
+            Ok(target) => self.turn_to(target),
+            Err(error) => tracing::error!("{error}; the old file is written on"),
+        }
+    }
+
+    /// Writes what came so far to the old target, and what follows to the new one.
+    fn turn_to(&mut self, target: Target) {
         if !self.write() {
             // The old file takes no more: a line it has only a part of goes whole to the new one.
             let done = self.pending.get(..self.written).unwrap_or_default();
@@ -298,13 +350,8 @@ impl Writer {
                 .rposition(|byte| *byte == b'\n')
                 .map_or(0, |at| at + 1);
         }
-        match Target::open(Some(path)) {
-            Ok(target) => {
-                self.target = target;
-                self.write();
-            }
-            Err(error) => tracing::error!("{error}; the old file is written on"),
-        }
+        self.target = target;
+        self.write();
     }
 }
 

@@ -438,6 +438,7 @@ fn a_turn_ends_in_an_overload() {
         pending: Vec::new(),
         written: 0,
         failing: false,
+        next: Arc::default(),
         _ending: bounded(0).0,
     };
     let turn = std::thread::spawn(move || writer.drain());
@@ -534,11 +535,13 @@ fn a_stalled_reader_blocks_nobody() {
         pending: Vec::new(),
         written: 0,
         failing: false,
+        next: Arc::default(),
         _ending: ending,
     };
     let thread = std::thread::spawn(move || thread.run()).thread().clone();
     let log = RequestLog {
         control,
+        next: Arc::default(),
         thread,
         ended,
     };
@@ -638,4 +641,28 @@ fn a_log_file_that_cannot_be_opened_stops_the_start() {
         error.starts_with("WAF_LOG_FILE /dev/null/log cannot be opened: "),
         "{error}"
     );
+}
+
+/// TELL-2: the schema of a line names every action and every cause of a ban that there are.
+#[test]
+fn the_schema_knows_every_action_and_cause() {
+    let schema = include_str!("../../../schema/proxy/request-log.schema.json");
+    let schema: Value = serde_json::from_str(schema).unwrap();
+    let names = |pointer: &str| {
+        let named = schema.pointer(pointer).unwrap().as_array().unwrap();
+        let mut named: Vec<&str> = named.iter().filter_map(Value::as_str).collect();
+        named.sort_unstable();
+        named
+    };
+    let sorted = |mut names: Vec<&'static str>| {
+        names.sort_unstable();
+        names
+    };
+    let causes = Cause::ALL.into_iter().map(Cause::name).collect();
+    assert_eq!(
+        names("/properties/ban/properties/cause/enum"),
+        sorted(causes)
+    );
+    let actions = Action::ALL.into_iter().map(Action::name).collect();
+    assert_eq!(names("/properties/action/enum"), sorted(actions));
 }

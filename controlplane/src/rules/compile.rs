@@ -26,7 +26,6 @@ pub(super) struct Compiler {
     reader: Reader,
     path: PathBuf,
     known: Known,
-    next_id: u32,
 }
 
 /// The files as they were read together.
@@ -50,7 +49,6 @@ impl Compiler {
             reader: Reader::new()?,
             path: path.to_owned(),
             known: Known::new(),
-            next_id: 1,
         })
     }
 
@@ -113,7 +111,6 @@ impl Compiler {
     pub(super) fn compile(&mut self, read: Read, now_ms: u64) -> Compiled {
         let mut made = Making {
             known: &self.known,
-            next_id: self.next_id,
             kept: Known::new(),
             now_ms,
             ends_ms: None,
@@ -153,13 +150,8 @@ impl Compiler {
                 });
             }
         }
-        let Making {
-            kept,
-            next_id,
-            ends_ms,
-            ..
-        } = made;
-        (self.known, self.next_id) = (kept, next_id);
+        let Making { kept, ends_ms, .. } = made;
+        self.known = kept;
         Compiled {
             rules: Arc::new(RuleSet::new(allow, deny, traps, limits, jails)),
             read,
@@ -171,7 +163,6 @@ impl Compiler {
 /// One compilation.
 struct Making<'a> {
     known: &'a Known,
-    next_id: u32,
     kept: Known,
     now_ms: u64,
     ends_ms: Option<u64>,
@@ -198,8 +189,7 @@ impl Making<'_> {
             self.kept.insert(key, Arc::clone(&rule));
             return rule;
         }
-        let rule = Arc::new(Rule::new(kind, name.to_owned(), self.next_id));
-        self.next_id = self.next_id.wrapping_add(1);
+        let rule = Arc::new(Rule::new(kind, name.to_owned()));
         self.kept.insert(key, Arc::clone(&rule));
         rule
     }

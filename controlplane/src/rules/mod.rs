@@ -7,9 +7,11 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Select, bounded, never};
+use crossbeam_channel::{Receiver, Select, Sender, bounded, never};
 use weir_shared::clock::{Clock, Now};
+use weir_shared::reload::{Part, Take};
 use weir_shared::rules::{Rule, RuleSet};
 use weir_shared::settings::Settings;
 
@@ -22,10 +24,12 @@ mod watch;
 use compile::Compiler;
 pub(crate) use found::Found;
 pub(crate) use list_file::FILE;
-use watch::Watching;
+use watch::{Order, Watching};
 
 /// What the thread found and the loop has not taken yet; the thread waits for room.
 const WAITING: usize = 4;
+/// How long the thread may take to read the files.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Why the rules cannot be used at the start.
 #[derive(Debug, thiserror::Error)]
@@ -61,6 +65,7 @@ pub(crate) struct RulesFacts {
 pub struct LiveRules {
     current: Arc<RuleSet>,
     found: Receiver<Found>,
+    orders: RulesOrders,
     edits_taken: u64,
     edits_bad: u64,
 }
@@ -71,22 +76,53 @@ impl Default for LiveRules {
         Self {
             current: Arc::default(),
             found: never(),
+            orders: RulesOrders::default(),
             edits_taken: 0,
             edits_bad: 0,
         }
     }
 }
 
-/// What a start would find in rules.json and its lists, without a start (CONTROL-4).
+/// How a reload asks the thread.
+#[derive(Clone, Default)]
+pub(crate) struct RulesOrders {
+    /// None without a thread.
+    orders: Option<Sender<Order>>,
+    path: PathBuf,
+}
+
+impl RulesOrders {
+    /// The part of a reload: rules.json and its lists are read again.
+    pub(crate) fn part(&self) -> Part {
+        let asked = self.clone();
+        Box::new(move |_| {
+            let Some(orders) = asked.orders.clone() else {
+                return Ok(Box::new(|| {}) as Take);
+            };
+            let late = || vec!["the thread of the rules does not answer: try again".to_owned()];
+            let (told, read) = bounded(1);
+            let order = Order::Read(told);
+            orders.send_timeout(order, PATIENCE).map_err(|_| late())?;
+            let read = read.recv_timeout(PATIENCE).map_err(|_| late())?;
+            let path = asked.path.clone();
+            read.map_err(|fault| vec![RulesError::DoesNotFit { path, fault }.to_string()])?;
+            Ok(Box::new(move || {
+                let _ = orders.send_timeout(Order::Take, PATIENCE);
+            }) as Take)
+        })
+    }
+}
+
+/// What rules.json and its lists say now, without a start (CONTROL-4, CONTROL-6).
 ///
 /// # Errors
 /// As [`LiveRules::start`].
-pub(crate) fn check(settings: &Settings, now: Now) -> Result<(), RulesError> {
+pub(crate) fn read(settings: &Settings, now: Now) -> Result<Arc<RuleSet>, RulesError> {
     let path = path_of(settings);
     let mut compiler = Compiler::new(&path).map_err(RulesError::Schema)?;
     let (_, read) = watch::read(&mut compiler, &path, &[], now.wall_ms);
     match read {
-        Ok(_) => Ok(()),
+        Ok(read) => Ok(read.rules),
         Err(fault) => Err(RulesError::DoesNotFit { path, fault }),
     }
 }
@@ -113,15 +149,26 @@ impl LiveRules {
         let current = Arc::clone(&read.rules);
         read.log(&path);
         let (found_out, found) = bounded(WAITING);
-        let watching = Watching::new(compiler, path, stamps, read, found_out);
+        let (orders, ordered) = bounded(2);
+        let orders = RulesOrders {
+            orders: Some(orders),
+            path: path.clone(),
+        };
+        let watching = Watching::new(compiler, path, stamps, read, found_out, ordered);
         weir_shared::threads::spawn("weir-rules", move || watching.run(&clock))
             .map_err(RulesError::Thread)?;
         Ok(Self {
             current,
             found,
+            orders,
             edits_taken: 0,
             edits_bad: 0,
         })
+    }
+
+    /// How a reload asks for them.
+    pub(crate) fn orders(&self) -> RulesOrders {
+        self.orders.clone()
     }
 
     /// The rules that hold.

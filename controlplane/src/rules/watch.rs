@@ -2,18 +2,18 @@
 //! are looked at a few times a second, which sees a rename, a write in place and a link that was
 //! turned elsewhere alike, on any file system.
 
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::Sender;
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use weir_shared::clock::Clock;
 
-use super::compile::{Compiled, Compiler};
+use super::compile::{Compiled, Compiler, Read};
 use super::found::Found;
 use super::list_file;
 use crate::state::fault::Fault;
+use crate::state::stat::Stat;
 
 /// How often the files are looked at.
 const POLL: Duration = Duration::from_millis(200);
@@ -25,27 +25,11 @@ const SETTLE: Duration = Duration::from_millis(120);
 /// back.
 const SETTLE_BAD: Duration = Duration::from_millis(500);
 
-/// What tells one state of a file from the next; none while there is no file.
-type Stamp = Option<(u64, u64, u64, i64, i64, i64, i64)>;
-
 /// The files that are looked at, each as it was: rules.json first, then its lists.
-type Stamps = Vec<(PathBuf, Stamp)>;
-
-fn stamp(path: &Path) -> Stamp {
-    let found = std::fs::metadata(path).ok()?;
-    Some((
-        found.dev(),
-        found.ino(),
-        found.size(),
-        found.mtime(),
-        found.mtime_nsec(),
-        found.ctime(),
-        found.ctime_nsec(),
-    ))
-}
+type Stamps = Vec<(PathBuf, Option<Stat>)>;
 
 fn stamps<'a>(paths: impl Iterator<Item = &'a PathBuf>) -> Stamps {
-    paths.map(|path| (path.clone(), stamp(path))).collect()
+    paths.map(|path| (path.clone(), Stat::at(path))).collect()
 }
 
 /// Reads rules.json and its lists. The stamps are from before the reading: what changes meanwhile
@@ -56,6 +40,16 @@ pub(super) fn read(
     before: &[PathBuf],
     now_ms: u64,
 ) -> (Stamps, Result<Compiled, Fault>) {
+    let (seen, read) = read_files(compiler, path, before);
+    (seen, read.map(|read| compiler.compile(read, now_ms)))
+}
+
+/// The same, not yet compiled: which rule is which stays as it is.
+fn read_files(
+    compiler: &Compiler,
+    path: &Path,
+    before: &[PathBuf],
+) -> (Stamps, Result<Read, Fault>) {
     let path = path.to_owned();
     let mut seen = stamps(std::iter::once(&path));
     let bytes = match list_file::bytes(&path) {
@@ -75,7 +69,15 @@ pub(super) fn read(
         let more = stamps(more);
         seen.extend(more);
     }
-    (seen, read.map(|read| compiler.compile(read, now_ms)))
+    (seen, read)
+}
+
+/// A step of a reload.
+pub(super) enum Order {
+    /// Read the files and judge them; a fault is told.
+    Read(Sender<Result<(), Fault>>),
+    /// Take what was read.
+    Take,
 }
 
 /// The thread's own.
@@ -88,7 +90,10 @@ pub(super) struct Watching {
     changed: Option<(Stamps, Instant)>,
     /// What is in force.
     held: Compiled,
+    /// What a reload has read and not taken yet.
+    read: Option<(Stamps, Read)>,
     found: Sender<Found>,
+    orders: Receiver<Order>,
 }
 
 impl Watching {
@@ -98,6 +103,7 @@ impl Watching {
         known: Stamps,
         held: Compiled,
         found: Sender<Found>,
+        orders: Receiver<Order>,
     ) -> Self {
         Self {
             compiler,
@@ -105,7 +111,9 @@ impl Watching {
             known,
             changed: None,
             held,
+            read: None,
             found,
+            orders,
         }
     }
 
@@ -116,8 +124,35 @@ impl Watching {
     )]
     pub(super) fn run(mut self, clock: &Clock) {
         loop {
-            std::thread::sleep(self.pause(clock.now().wall_ms));
+            let pause = self.pause(clock.now().wall_ms);
+            match self.orders.recv_timeout(pause) {
+                Ok(order) => self.obey(order, clock.now().wall_ms),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => std::thread::sleep(pause),
+            }
             self.look(Instant::now(), clock.now().wall_ms);
+        }
+    }
+
+    fn obey(&mut self, order: Order, now_ms: u64) {
+        match order {
+            Order::Read(told) => {
+                let (stamps, read) = read_files(&self.compiler, &self.path, &[]);
+                let read = read.map(|read| self.read = Some((stamps, read)));
+                let _ = told.send(read);
+            }
+            Order::Take => {
+                let Some((known, read)) = self.read.take() else {
+                    return;
+                };
+                if known != self.known {
+                    self.held = self.compiler.compile(read, now_ms);
+                    self.known = known;
+                    self.changed = None;
+                    self.held.log(&self.path);
+                    self.tell_rules(true);
+                }
+            }
         }
     }
 

@@ -121,3 +121,38 @@ pub(crate) trait Document: Sized + 'static {
 pub(super) fn lists<D: Document>() -> impl Iterator<Item = &'static str> {
     std::iter::once(D::LIST).chain(D::MORE.iter().copied())
 }
+
+/// Refuses a second entry of one name. `what` is the noun for it.
+///
+/// # Errors
+/// One sentence.
+pub(crate) fn refuse_duplicate<K: Eq + Hash + Copy + fmt::Display>(
+    key: K,
+    what: &str,
+    seen: &mut HashSet<K>,
+) -> Result<(), String> {
+    if seen.insert(key) {
+        Ok(())
+    } else {
+        Err(format!("duplicate {what} {key}"))
+    }
+}
+
+/// Drops what is over the bound, smallest first, with a warning. `what` is the plural of an entry
+/// and the order of dropping.
+pub(crate) fn drop_over<D: Document, K: Ord>(
+    entries: &mut Vec<D::Entry>,
+    most: usize,
+    (what, order): (&str, &str),
+    by: impl FnMut(&D::Entry) -> K,
+) {
+    let Some(over) = entries.len().checked_sub(most).filter(|over| *over > 0) else {
+        return;
+    };
+    tracing::warn!(
+        file = D::FILE,
+        "{over} {what} over the bound of {most} were dropped, {order} first"
+    );
+    entries.sort_by_key(by);
+    entries.drain(..over);
+}

@@ -28,10 +28,10 @@ mod file;
 mod kept_base;
 mod look;
 pub(crate) mod schema;
-mod stat;
+pub(crate) mod stat;
 mod store;
 pub(crate) mod text;
-mod watch;
+pub(crate) mod watch;
 mod write;
 
 pub(crate) use diff::Change;
@@ -119,7 +119,7 @@ impl StateDir {
     /// # Errors
     /// [`StateError::Thread`]
     pub(crate) fn start(self, files: Vec<Registered>) -> Result<StateThread, StateError> {
-        self.start_with(files, Watch::start)
+        self.start_with(files, Watch::of_state)
     }
 
     fn start_with(

@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use sha2::{Digest, Sha256};
@@ -18,14 +19,14 @@ pub(super) type Hash = [u8; 32];
 
 /// What tells one state of a file from the next without reading it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Stat {
-    pub(super) device: u64,
-    pub(super) inode: u64,
+pub(crate) struct Stat {
+    pub(crate) device: u64,
+    pub(crate) inode: u64,
     /// Who owns it.
-    pub(super) uid: u32,
-    pub(super) size: u64,
-    pub(super) modified_ns: i128,
-    pub(super) changed_ns: i128,
+    pub(crate) uid: u32,
+    pub(crate) size: u64,
+    pub(crate) modified_ns: i128,
+    pub(crate) changed_ns: i128,
 }
 
 /// A file's content as it was last read or written.
@@ -36,6 +37,11 @@ pub(super) struct Seen {
 }
 
 impl Stat {
+    /// The file at a path, links followed; none while there is none.
+    pub(crate) fn at(path: &Path) -> Option<Self> {
+        Some(Self::of(&fs::metadata(path).ok()?))
+    }
+
     pub(super) fn of(found: &fs::Metadata) -> Self {
         let nanoseconds =
             |seconds: i64, rest: i64| i128::from(seconds) * 1_000_000_000 + i128::from(rest);

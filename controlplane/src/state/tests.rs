@@ -36,7 +36,7 @@ struct Setup {
 }
 
 fn setup() -> Setup {
-    setup_with(Watch::start)
+    setup_with(Watch::of_state)
 }
 
 fn setup_with(watch: fn(&Path, Sender<()>) -> Watch) -> Setup {
@@ -490,6 +490,7 @@ fn clients_are_edited_too() {
         refused: 0,
         requests: Default::default(),
         bytes: Default::default(),
+        rules: Vec::new(),
     };
     let (told, outcome) = bounded(1);
     let saved = Saved::new(move |ok| told.send(ok).unwrap());
@@ -732,6 +733,7 @@ fn a_stale_copy_rolls_no_counter_back() {
             refused: 0,
             requests: Default::default(),
             bytes: Default::default(),
+            rules: Vec::new(),
         })
     };
     let save = |rows: Vec<_>, revision| {

@@ -11,8 +11,10 @@ use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 
 use super::stat::Stat;
 
-/// How often the directory is looked at without any event.
-pub(super) const POLL: Duration = Duration::from_secs(2);
+/// What the warning calls them.
+const STATE_FILES: &str = "state files";
+/// How often files are looked at without any event.
+pub(crate) const POLL: Duration = Duration::from_secs(2);
 /// How often while something is not settled.
 pub(super) const TICK: Duration = Duration::from_millis(25);
 /// A file that fits is taken in after it has not changed for this long.
@@ -29,15 +31,20 @@ pub(super) const SETTLE_ASIDE: Duration = Duration::from_secs(1);
 /// after.
 pub(super) const LINGER: Duration = Duration::from_secs(2);
 
-/// The watch on the directory.
-pub(super) struct Watch {
+/// The watch on directories.
+pub(crate) struct Watch {
     /// None where the system refused; the poll goes on.
     watcher: Option<RecommendedWatcher>,
 }
 
 impl Watch {
-    /// Wakes the thread at every event that can mean a save.
-    pub(super) fn start(dir: &Path, wake: Sender<()>) -> Self {
+    /// Wakes a thread at every event that can mean a save in one of these directories. `what`
+    /// names what is looked for in the warning that no events come.
+    pub(crate) fn start<'a>(
+        directories: impl IntoIterator<Item = &'a Path>,
+        what: &str,
+        wake: Sender<()>,
+    ) -> Self {
         let handler = move |event: notify::Result<notify::Event>| {
             let counts = match event {
                 // Our own reads are no news; what a writer closed is.
@@ -55,19 +62,19 @@ impl Watch {
             }
         };
         let watcher = notify::recommended_watcher(handler).and_then(|mut watcher| {
-            watcher.watch(dir, RecursiveMode::NonRecursive)?;
+            for directory in directories {
+                watcher.watch(directory, RecursiveMode::NonRecursive)?;
+            }
             Ok(watcher)
         });
         Self {
-            watcher: watcher
-                .inspect_err(|error| {
-                    tracing::warn!(
-                        "edits of state files are looked for every {} seconds only: {error}",
-                        POLL.as_secs()
-                    );
-                })
-                .ok(),
+            watcher: watcher.inspect_err(|error| warn_of_poll(what, error)).ok(),
         }
+    }
+
+    /// Watches the directory of the state files.
+    pub(super) fn of_state(dir: &Path, wake: Sender<()>) -> Self {
+        Self::start([dir], STATE_FILES, wake)
     }
 
     /// No events at all, as on some network file systems.
@@ -82,13 +89,17 @@ impl Watch {
             // The old watch went with the old directory.
             let _ = watcher.unwatch(dir);
             if let Err(error) = watcher.watch(dir, RecursiveMode::NonRecursive) {
-                tracing::warn!(
-                    "edits of state files are looked for every {} seconds only: {error}",
-                    POLL.as_secs()
-                );
+                warn_of_poll(STATE_FILES, &error);
             }
         }
     }
+}
+
+fn warn_of_poll(what: &str, error: &notify::Error) {
+    tracing::warn!(
+        "edits of {what} are looked for every {} seconds only: {error}",
+        POLL.as_secs()
+    );
 }
 
 /// How long a file has been lying still.

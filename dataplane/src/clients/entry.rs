@@ -5,12 +5,13 @@ use std::sync::Arc;
 use weir_shared::clock::Now;
 use weir_shared::lookup::{AsNumber, Country, Lookup, Origin};
 use weir_shared::rules::{Quota, Rule};
+use weir_shared::table::RuleCount;
 use weir_shared::verdict::{Counts, LimitHit, LimitKind, Limits};
 use weir_shared::window::{PerSpan, RuleSpan, Window};
 
 use super::bucket::{Bucket, BucketSize};
 use super::limits;
-use super::terms::{LookupRules, Terms};
+use super::terms::{LookupRules, Meaning, Terms};
 
 /// A lookup that was asked for and has not ended after this long is lost, nanoseconds: it is asked
 /// for again. Far beyond what a lookup takes, queue included.
@@ -39,8 +40,8 @@ pub struct Entry {
     country: Option<Country>,
     /// The AS number in the answer: the same.
     asn: Option<AsNumber>,
-    /// What the answer changes for this client; none where it changes nothing.
-    pub terms: Option<Arc<Terms>>,
+    /// What the answer means for this client; none before a request asks.
+    meaning: Option<Arc<Meaning>>,
     /// What most clients have not.
     further: Option<Box<Further>>,
     /// From when on the client is to be asked about, on the monotonic clock, nanoseconds;
@@ -67,13 +68,9 @@ pub struct Further {
     counts: Vec<RuleCount>,
 }
 
-/// What one window of one rule has counted of a client (RULE-2, RULE-4).
-#[derive(Clone, Copy, Debug)]
-struct RuleCount {
-    /// [`Rule::id`]
-    rule: u32,
-    span: RuleSpan,
-    window: Window,
+/// Whether a count is of this window of this rule.
+fn is_of(count: &RuleCount, rule: &Rule, span: RuleSpan) -> bool {
+    count.span == span && (std::ptr::eq(&*count.rule, rule) || *count.rule == *rule)
 }
 
 impl Further {
@@ -84,15 +81,15 @@ impl Further {
 
     fn find(&self, rule: &Rule, span: RuleSpan) -> Option<&RuleCount> {
         let mut counts = self.counts.iter();
-        counts.find(|count| count.rule == rule.id && count.span == span)
+        counts.find(|count| is_of(count, rule, span))
     }
 
     /// The window of a rule, made where nothing was counted yet.
-    fn window(&mut self, rule: &Rule, span: RuleSpan) -> &mut Window {
-        let of_rule = |count: &RuleCount| count.rule == rule.id && count.span == span;
+    fn window(&mut self, rule: &Arc<Rule>, span: RuleSpan) -> &mut Window {
+        let of_rule = |count: &RuleCount| is_of(count, rule, span);
         let at = self.counts.iter().position(of_rule).unwrap_or_else(|| {
             self.counts.push(RuleCount {
-                rule: rule.id,
+                rule: Arc::clone(rule),
                 span,
                 window: Window::default(),
             });
@@ -117,7 +114,7 @@ impl Entry {
             lookup: None,
             country: None,
             asn: None,
-            terms: None,
+            meaning: None,
             further: None,
             ask_at_ns: 0,
             in_flight: false,
@@ -197,7 +194,12 @@ impl Entry {
     }
 
     /// Charges a rule that bans one more; gives the shortest of its windows that is over.
-    pub fn charge_rule(&mut self, rule: &Rule, quotas: &[Quota], wall_ms: u64) -> Option<Exceeded> {
+    pub fn charge_rule(
+        &mut self,
+        rule: &Arc<Rule>,
+        quotas: &[Quota],
+        wall_ms: u64,
+    ) -> Option<Exceeded> {
         let mut over = None;
         for Quota { span, limit } in quotas.iter().copied() {
             let window = self.further().window(rule, span);
@@ -211,7 +213,7 @@ impl Entry {
     }
 
     /// Counts one more for a rule that only refuses.
-    pub fn add_to_rule(&mut self, rule: &Rule, quotas: &[Quota], wall_ms: u64) {
+    pub fn add_to_rule(&mut self, rule: &Arc<Rule>, quotas: &[Quota], wall_ms: u64) {
         for quota in quotas {
             let window = self.further().window(rule, quota.span);
             window.add(quota.span, wall_ms, 1);
@@ -223,6 +225,18 @@ impl Entry {
         let further = self.further.as_ref();
         let count = further.and_then(|further| further.find(rule, span));
         count.map_or_else(Window::default, |count| count.window)
+    }
+
+    /// What rules have counted.
+    pub fn rule_counts(&self) -> &[RuleCount] {
+        self.further.as_ref().map_or(&[], |further| &further.counts)
+    }
+
+    /// Puts in what rules have counted, in place of what is held.
+    pub fn set_rule_counts(&mut self, counts: Vec<RuleCount>) {
+        if !counts.is_empty() || self.further.is_some() {
+            self.further().counts = counts;
+        }
     }
 
     /// Notes that a ban is to follow; true if nobody was told of it yet.
@@ -261,15 +275,19 @@ impl Entry {
     }
 
     /// What holds for the client now; none where nothing but the plain limits does.
-    pub fn terms<'a>(&'a self, rules: &'a LookupRules) -> Option<&'a Terms> {
-        match self.lookup {
-            Some(_) => self.terms.as_deref(),
-            None => rules.unanswered(),
+    pub fn terms<'a>(&'a mut self, rules: &'a LookupRules) -> Option<&'a Terms> {
+        let Some(lookup) = &self.lookup else {
+            return rules.unanswered();
+        };
+        let is_of = |held: &&Arc<Meaning>| held.under(rules).is_some();
+        if self.meaning.as_ref().filter(is_of).is_none() {
+            self.meaning = Some(rules.meaning(lookup));
         }
+        self.meaning.as_ref()?.under(rules)?
     }
 
     /// The limits of the client now.
-    pub fn limits(&self, rules: &LookupRules) -> Limits {
+    pub fn limits(&mut self, rules: &LookupRules) -> Limits {
         let terms = self.terms(rules);
         terms.map_or(rules.plain_limits, |terms| terms.limits)
     }
@@ -292,9 +310,9 @@ impl Entry {
         self.ask_at_ns = again_ns;
     }
 
-    /// Attaches an answer that holds until `until_ns`, and works out what it means.
-    pub fn attach(&mut self, rules: &LookupRules, lookup: Arc<Lookup>, until_ns: u64) {
-        self.terms = rules.terms(&lookup);
+    /// Attaches an answer that holds until `until_ns`. The next request works out what it means.
+    pub fn attach(&mut self, lookup: Arc<Lookup>, until_ns: u64) {
+        self.meaning = None;
         self.set_origin(Origin::of(&lookup));
         self.lookup = Some(lookup);
         self.in_flight = false;
@@ -310,7 +328,7 @@ impl Entry {
     pub fn forget_lookup(&mut self) {
         self.lookup = None;
         self.set_origin(Origin::default());
-        self.terms = None;
+        self.meaning = None;
     }
 
     const fn set_origin(&mut self, Origin { country, asn }: Origin) {
@@ -460,5 +478,23 @@ mod tests {
             (exceeded.limit, exceeded.value, exceeded.first),
             (LimitHit::Window(LimitKind::MinuteBytes), 1000, true)
         );
+    }
+
+    /// RELOAD-2: an answer means what it means under the rules of the request that asks.
+    #[test]
+    fn an_answer_means_what_the_rules_of_the_request_say() {
+        let rules = |percent| {
+            let mut lookup = weir_shared::settings::LookupSettings::default();
+            lookup.percents.unknown = percent;
+            LookupRules::new(limits(10, 100), &lookup)
+        };
+        let mut entry = Entry::new(0, NOW);
+        entry.attach(Arc::new(Lookup::default()), 0);
+        for (percent, minute) in [(100, 10), (50, 5), (20, 2), (100, 10)] {
+            let rules = rules(percent);
+            for _ in 0..2 {
+                assert_eq!(entry.limits(&rules).requests.minute, Some(minute));
+            }
+        }
     }
 }

@@ -15,19 +15,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ahash::RandomState;
+use arc_swap::ArcSwapOption;
 use dashmap::DashMap;
 use weir_shared::client::Client;
 use weir_shared::clock::Now;
 use weir_shared::lookup::Lookup;
 use weir_shared::netblock::Netblock;
-use weir_shared::settings::Settings;
-use weir_shared::table::{ClientRow, ClientTable, MAX_CLIENTS};
+use weir_shared::rules::{MAX_NAMES, Rule};
+use weir_shared::table::{ClientRow, ClientTable, MAX_CLIENTS, MAX_RULE_COUNTS, RuleCount};
 use weir_shared::units::Time;
 use weir_shared::window::Span;
 
-use super::charging::Charging;
+use super::bucket::BucketSize;
 use super::entry::Entry;
-use super::terms::LookupRules;
 
 /// How many of the oldest clients one pass over the table finds. A fifth of the table: five visits
 /// an eviction.
@@ -51,10 +51,8 @@ pub struct Table {
     map: DashMap<Client, Entry, RandomState>,
     admission: Mutex<Admission>,
     capacity: usize,
-    /// Country lists and percentages: what an answer means when it is attached.
-    pub rules: LookupRules,
-    /// What a limit of a client does, and its further limits.
-    pub charging: Charging,
+    /// The size of the clients' buckets: one that is full again is given back.
+    bucket: ArcSwapOption<BucketSize>,
     /// Written under the admission lock; read by metrics, where a moment's delay does not matter
     /// (relaxed).
     len: AtomicU64,
@@ -69,6 +67,8 @@ struct Admission {
     oldest: VecDeque<(u64, Client)>,
     /// Clients put in from a file so far.
     from_file: u64,
+    /// Rules of which clients from a file have counts: each once, however many have.
+    rules_of_file: Vec<Arc<Rule>>,
 }
 
 impl Admission {
@@ -94,22 +94,6 @@ impl Default for Table {
 }
 
 impl Table {
-    /// A table of [`MAX_CLIENTS`] under these rules.
-    pub fn new(rules: LookupRules) -> Self {
-        Self {
-            rules,
-            ..Self::default()
-        }
-    }
-
-    /// The table among the settings.
-    pub fn of(settings: &Settings) -> Self {
-        Self {
-            charging: Charging::of(&settings.limits),
-            ..Self::new(LookupRules::of(settings))
-        }
-    }
-
     /// A table for at most `capacity` clients; production uses [`MAX_CLIENTS`].
     pub fn with_capacity(capacity: usize) -> Self {
         Self {
@@ -120,21 +104,21 @@ impl Table {
             ),
             admission: Mutex::default(),
             capacity: capacity.max(1),
-            rules: LookupRules::default(),
-            charging: Charging::default(),
+            bucket: ArcSwapOption::empty(),
             len: AtomicU64::new(0),
             evicted: AtomicU64::new(0),
         }
     }
 
-    /// A table under the same rules with a copy of this client alone, if it is kept: what is asked
-    /// of the copy changes nothing here (CONTROL-5).
+    /// Buckets have this size from now on; none is no limit a second.
+    pub fn set_bucket(&self, size: Option<BucketSize>) {
+        self.bucket.store(size.map(Arc::new));
+    }
+
+    /// A table with a copy of this client alone, if it is kept: what is asked of the copy changes
+    /// nothing here (CONTROL-5).
     pub fn copy_of(&self, client: Client) -> Self {
-        let copy = Self {
-            rules: self.rules.clone(),
-            charging: self.charging,
-            ..Self::with_capacity(1)
-        };
+        let copy = Self::with_capacity(1);
         if let Some(entry) = self.get(client, |entry| entry.clone()) {
             copy.map.insert(client, entry);
             copy.len.store(1, Ordering::Relaxed);
@@ -274,6 +258,34 @@ fn row(client: Client, entry: &Entry) -> ClientRow {
         refused: entry.refused,
         requests: entry.requests,
         bytes: entry.bytes,
+        rules: entry.rule_counts().to_vec(),
+    }
+}
+
+impl Table {
+    /// Counts that come from a file, those of one rule with one name in memory. What is over the
+    /// bounds of rules.json is of rules that are gone.
+    fn counts_of_file(&self, mut counts: Vec<RuleCount>) -> Vec<RuleCount> {
+        if counts.is_empty() {
+            return counts;
+        }
+        let rules = &mut self.admission().rules_of_file;
+        counts.truncate(MAX_RULE_COUNTS);
+        counts.retain_mut(|count| {
+            if let Some(known) = rules.iter().find(|rule| **rule == count.rule) {
+                count.rule = Arc::clone(known);
+                return true;
+            }
+            if rules.len() == MAX_NAMES {
+                rules.retain(|rule| Arc::strong_count(rule) > 1);
+            }
+            let has_room = rules.len() < MAX_NAMES;
+            if has_room {
+                rules.push(Arc::clone(&count.rule));
+            }
+            has_room
+        });
+        counts
     }
 }
 
@@ -301,14 +313,16 @@ impl ClientTable for Table {
     }
 
     fn forget_idle(&self, now: Now) {
+        let size = self.bucket.load().as_deref().copied();
         for mut entry in self.map.iter_mut() {
-            entry.forget_idle(self.charging.bucket, now);
+            entry.forget_idle(size, now);
         }
     }
 
     /// A client that comes from a file was not seen by this process: it stands before all that
     /// were, in the order of the calls.
     fn put(&self, row: ClientRow) {
+        let counts = self.counts_of_file(row.rules);
         let fill = |entry: &mut Entry| {
             entry.first_seen_ms = row.first_seen.0;
             entry.last_seen_ms = row.last_seen.0;
@@ -316,9 +330,10 @@ impl ClientTable for Table {
             entry.refused = row.refused;
             entry.requests = row.requests;
             entry.bytes = row.bytes;
+            entry.set_rule_counts(counts.clone());
             // How old this answer is the file does not say: it holds, and is asked for again.
             match &row.lookup {
-                Some(lookup) => entry.attach(&self.rules, Arc::clone(lookup), 0),
+                Some(lookup) => entry.attach(Arc::clone(lookup), 0),
                 None => entry.forget_lookup(),
             }
         };
@@ -342,7 +357,7 @@ impl ClientTable for Table {
     }
 
     fn answer(&self, client: Client, lookup: Arc<Lookup>, until_ns: u64) {
-        self.get(client, |entry| entry.attach(&self.rules, lookup, until_ns));
+        self.get(client, |entry| entry.attach(lookup, until_ns));
     }
 
     fn ask_again(&self, client: Client, again_ns: u64) {

@@ -1,9 +1,10 @@
 //! What a lookup's answer means for its client: whether a country list refuses it, and its limits
-//! after percentages (CHECK-2, LIMIT-4). Worked out once, when the answer is attached; a request
-//! only reads it.
+//! after percentages (CHECK-2, LIMIT-4). Worked out once for each answer and each reload; most
+//! requests only read it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use weir_shared::lookup::Lookup;
 use weir_shared::settings::{Countries, CountryList, LookupSettings, Percents, Settings};
@@ -24,15 +25,36 @@ pub struct Terms {
     pub bytes_percent: Option<AppliedPercent>,
 }
 
+/// What an answer means under some rules.
+#[derive(Debug)]
+pub struct Meaning {
+    /// [`LookupRules::id`]
+    rules: u32,
+    /// None where it changes nothing.
+    terms: Option<Terms>,
+}
+
+impl Meaning {
+    /// What holds for the client, if these are the rules that it was worked out under: a reload may
+    /// have brought others.
+    pub fn under(&self, rules: &LookupRules) -> Option<Option<&Terms>> {
+        (self.rules == rules.id).then_some(self.terms.as_ref())
+    }
+}
+
 /// The country lists and percentages among the settings.
 #[derive(Clone, Debug)]
 pub struct LookupRules {
+    /// Tells these rules from those of before a reload.
+    id: u32,
+    /// Of every answer that changes nothing.
+    nothing: Arc<Meaning>,
     /// `WAF_RATE_LIMIT_*`, `WAF_BYTES_LIMIT_*`: the limits of a client that no percentage lowers.
     pub plain_limits: Limits,
     countries: CountryList,
     percents: Percents,
     /// For clients that no lookup has answered for.
-    unanswered: Option<Arc<Terms>>,
+    unanswered: Option<Terms>,
 }
 
 impl Default for LookupRules {
@@ -54,7 +76,16 @@ impl LookupRules {
 
     /// The rules on top of these limits.
     pub fn new(limits: Limits, lookup: &LookupSettings) -> Self {
+        // From 1; 0 is none. Relaxed: a number that nobody else has, and nothing hangs on it.
+        static NEXT: AtomicU32 = AtomicU32::new(1);
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        let nothing = Meaning {
+            rules: id,
+            terms: None,
+        };
         let mut rules = Self {
+            id,
+            nothing: Arc::new(nothing),
             plain_limits: limits,
             countries: lookup.countries.clone(),
             percents: lookup.percents.clone(),
@@ -70,8 +101,19 @@ impl LookupRules {
         rules
     }
 
-    /// What an answer means; none where it changes nothing.
-    pub fn terms(&self, lookup: &Lookup) -> Option<Arc<Terms>> {
+    /// What an answer means.
+    pub fn meaning(&self, lookup: &Lookup) -> Arc<Meaning> {
+        match self.terms(lookup) {
+            None => Arc::clone(&self.nothing),
+            terms => Arc::new(Meaning {
+                rules: self.id,
+                terms,
+            }),
+        }
+    }
+
+    /// The same; none where it changes nothing.
+    fn terms(&self, lookup: &Lookup) -> Option<Terms> {
         let holds = |countries: &Countries| {
             lookup.country().map_or(countries.unknown, |country| {
                 countries.codes.contains(&country)
@@ -86,16 +128,16 @@ impl LookupRules {
     }
 
     /// What holds for clients that no lookup has answered for.
-    pub fn unanswered(&self) -> Option<&Terms> {
-        self.unanswered.as_deref()
+    pub const fn unanswered(&self) -> Option<&Terms> {
+        self.unanswered.as_ref()
     }
 
-    fn with_percents(&self, lookup: &Lookup, denied: bool) -> Option<Arc<Terms>> {
+    fn with_percents(&self, lookup: &Lookup, denied: bool) -> Option<Terms> {
         let [limit_percent, bytes_percent] = percents(&self.percents, lookup);
         if !denied && limit_percent.is_none() && bytes_percent.is_none() {
             return None;
         }
-        Some(Arc::new(Terms {
+        Some(Terms {
             denied,
             limits: Limits {
                 requests: lowered(&self.plain_limits.requests, limit_percent),
@@ -103,7 +145,7 @@ impl LookupRules {
             },
             limit_percent,
             bytes_percent,
-        }))
+        })
     }
 }
 
@@ -372,8 +414,8 @@ mod tests {
             let terms = rules.terms(&lookup(of.0, of.1));
             for bytes in [false, true] {
                 let (percent, setting) = twin(&percents, of.0, of.1, bytes);
-                let found = terms.as_deref().map_or(base, |terms| terms.limits);
-                let applied = terms.as_deref().and_then(|terms| if bytes { terms.bytes_percent } else { terms.limit_percent });
+                let found = terms.as_ref().map_or(base, |terms| terms.limits);
+                let applied = terms.as_ref().and_then(|terms| if bytes { terms.bytes_percent } else { terms.limit_percent });
                 let found = if bytes { found.bytes } else { found.requests };
                 let lowered = |limit| (u128::from(limit) * u128::from(percent) / 100) as u64;
                 prop_assert_eq!(found, limits.map(|_, limit| limit.map(lowered)));

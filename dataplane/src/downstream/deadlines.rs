@@ -67,7 +67,7 @@ const NEVER: u64 = u64::MAX;
 /// the sweeper, all on one thread.
 #[derive(Debug)]
 pub struct Deadlines {
-    timeouts: Timeouts,
+    timeouts: Cell<Timeouts>,
     phase: Cell<Phase>,
     /// When the phase must have ended.
     phase_end: Cell<u64>,
@@ -99,7 +99,7 @@ impl Deadlines {
     /// A connection that was just accepted: its first head is awaited.
     pub const fn new(timeouts: Timeouts, now_ns: u64) -> Self {
         Self {
-            timeouts,
+            timeouts: Cell::new(timeouts),
             phase: Cell::new(Phase::Unused),
             phase_end: Cell::new(now_ns.saturating_add(timeouts.head_ns)),
             idle_since: Cell::new(now_ns),
@@ -114,6 +114,17 @@ impl Deadlines {
             upstream_wait_ns: Cell::new(NEVER),
             upstream_late: Cell::new(false),
         }
+    }
+
+    /// From the next deadline on these time-outs hold.
+    pub fn set_timeouts(&self, timeouts: Timeouts) {
+        self.timeouts.set(timeouts);
+    }
+
+    /// What had to come before the first head has come: the head is awaited from now on.
+    pub fn begin_connection(&self, now_ns: u64) {
+        let head_ns = self.timeouts.get().head_ns;
+        self.phase_end.set(now_ns.saturating_add(head_ns));
     }
 
     /// A head was read: its request is being answered.
@@ -153,7 +164,7 @@ impl Deadlines {
     }
 
     fn begin_idle(&self, now_ns: u64) {
-        let mut idle_ns = self.timeouts.idle_ns;
+        let mut idle_ns = self.timeouts.get().idle_ns;
         if self.short.get() {
             idle_ns = idle_ns.min(SHORT_IDLE_NS);
         }
@@ -166,7 +177,7 @@ impl Deadlines {
         match self.phase.get() {
             Phase::Idle => {
                 self.phase.set(Phase::Head);
-                let end = now_ns.saturating_add(self.timeouts.head_ns);
+                let end = now_ns.saturating_add(self.timeouts.get().head_ns);
                 self.phase_end.set(end);
             }
             // The first head is timed from the accept on.
@@ -178,7 +189,8 @@ impl Deadlines {
     /// A write waits for the client to take more.
     pub fn await_write(&self, now_ns: u64) {
         if self.write.get() == NEVER {
-            self.write.set(now_ns.saturating_add(self.timeouts.send_ns));
+            self.write
+                .set(now_ns.saturating_add(self.timeouts.get().send_ns));
             self.retry.set(now_ns.saturating_add(RETRY_NS));
             self.reading.wait(now_ns);
         }
@@ -207,7 +219,8 @@ impl Deadlines {
     /// The request waits for more of the body.
     pub fn await_body(&self, now_ns: u64) {
         if self.body.get() == NEVER {
-            self.body.set(now_ns.saturating_add(self.timeouts.body_ns));
+            self.body
+                .set(now_ns.saturating_add(self.timeouts.get().body_ns));
             self.sending.wait(now_ns);
         }
     }
@@ -283,7 +296,11 @@ impl Deadlines {
                 Phase::Busy => Missed::Client,
             });
         }
-        let paced = self.timeouts.min_rate.filter(|_| !self.is_tunnel.get());
+        let paced = self
+            .timeouts
+            .get()
+            .min_rate
+            .filter(|_| !self.is_tunnel.get());
         let is_too_slow = |pace: &Pace| paced.is_some_and(|least| pace.is_too_slow(now_ns, least));
         if is_too_slow(&self.reading) || is_too_slow(&self.sending) {
             return Some(Missed::TooSlow);

@@ -2,29 +2,37 @@
 
 pub mod deadlines;
 pub mod discard;
+mod handshaking;
 pub mod interim;
+mod io;
+mod moving;
 mod pace;
+pub mod past_hyper;
+mod reader;
 pub mod socket;
+pub mod tls;
 pub mod upload;
 
 use std::cell::{Cell, OnceCell, RefCell};
-use std::io;
-use std::net::{IpAddr, Shutdown};
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use http::HeaderValue;
 use hyper_util::rt::TokioIo;
-use tokio::io::ReadBuf;
 use tokio::net::TcpStream;
 use weir_shared::client::Client;
 
 use self::deadlines::{Deadlines, Missed, Timeouts};
 use self::interim::Interim;
+use self::io::Io;
+use self::reader::Reader;
 use self::upload::Upload;
 use crate::clock::{CoarseClock, nanos};
 use crate::connection_limits::ConnectionSlot;
+use crate::in_force::InForce;
+use crate::pipe::Pipe;
 
 /// Why a connection is to end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,6 +58,22 @@ pub enum Ending {
     Panicked,
 }
 
+impl Ending {
+    /// Whether the connection ends at once, whatever is under way.
+    pub const fn is_cut(self) -> bool {
+        match self {
+            Self::No | Self::Drain => false,
+            Self::HeadTimeout
+            | Self::Idle
+            | Self::Stalled
+            | Self::TooSlow
+            | Self::Refused
+            | Self::Abort
+            | Self::Panicked => true,
+        }
+    }
+}
+
 /// How long a connection is idle before hyper lets it go: less would make every request of a busy
 /// client begin anew.
 const REST_NS: u64 = 100_000_000;
@@ -58,14 +82,33 @@ const REST_NS: u64 = 100_000_000;
 /// (tcp(7), `tcp_wmem`), the other half is for the head of the answer.
 const CERTAIN: u64 = 8 * 1024;
 
+/// Where a connection came from, and how.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrival {
+    /// The address of the peer.
+    pub peer: IpAddr,
+    /// Whether it came over a Unix socket.
+    pub local: bool,
+    /// Whether it is a trusted proxy.
+    pub trusted: bool,
+    /// `http` or `https`
+    pub scheme: &'static str,
+}
+
 /// One client connection, shared by hyper's half, the request being answered and the sweeper, all
 /// on one thread.
 pub struct Downstream {
-    io: RefCell<TokioIo<TcpStream>>,
+    io: RefCell<TokioIo<Io>>,
     /// The address of the peer, folded to IPv4 where it stands for an IPv4 address.
     pub peer: IpAddr,
-    /// Whether the peer lies in `WAF_TRUSTED_PROXIES`.
-    pub trusted: bool,
+    /// It came over a Unix socket, which is trusted whatever the settings are.
+    local: bool,
+    /// Whether the peer lies in `WAF_TRUSTED_PROXIES`, or came over a Unix socket.
+    trusted: Cell<bool>,
+    /// [`crate::in_force::InForce::id`] of the settings that its current request has.
+    settings: Cell<u64>,
+    /// `http` or `https`
+    pub scheme: &'static str,
     /// The peer's address as a header value, made once.
     pub peer_value: HeaderValue,
     /// Coarse monotonic time of the worker.
@@ -77,6 +120,8 @@ pub struct Downstream {
     pub upload: Upload,
     /// Interim responses to the current request.
     pub interim: Interim,
+    /// Who reads the body of the current request.
+    reader: Reader,
     /// hyper has written all it had since the last response ended.
     flushed: Cell<bool>,
     /// hyper's buffer for reading has grown.
@@ -99,6 +144,13 @@ pub struct Downstream {
     rests: Cell<bool>,
     /// Its peer was refused whatever it asks for, when this was last asked.
     refused: Cell<bool>,
+    /// Bytes of a response may be moved to the socket past hyper.
+    moves: Cell<bool>,
+    /// Bytes of a response that were moved, and are to be written where hyper writes their
+    /// placeholder.
+    pipe: RefCell<Option<Pipe>>,
+    /// The body waits for the pipe to be empty.
+    wants_room: Cell<bool>,
     /// Whose WebSocket it is, once it is one.
     tunnel_of: Cell<Option<(Client, IpAddr)>>,
     /// The id of the request that was cut.
@@ -110,26 +162,35 @@ impl Downstream {
     /// A connection that was just accepted: its first head is awaited.
     pub fn new(
         stream: TcpStream,
-        peer: IpAddr,
-        trusted: bool,
+        arrival: Arrival,
         slot: ConnectionSlot,
         clock: Rc<CoarseClock>,
         timeouts: Timeouts,
     ) -> Rc<Self> {
+        let Arrival {
+            peer,
+            local,
+            trusted,
+            scheme,
+        } = arrival;
         // An address is visible ASCII: the fallback is never taken.
         let peer_value =
             HeaderValue::try_from(peer.to_string()).unwrap_or(HeaderValue::from_static("unknown"));
         slot.set_idle(true);
         Rc::new(Self {
-            io: RefCell::new(TokioIo::new(stream)),
+            io: RefCell::new(TokioIo::new(Io::plain(stream))),
             peer,
-            trusted,
+            local,
+            trusted: Cell::new(trusted),
+            settings: Cell::new(0),
+            scheme,
             peer_value,
             deadlines: Deadlines::new(timeouts, clock.mono_ns()),
             clock,
             slot,
             upload: Upload::default(),
             interim: Interim::default(),
+            reader: Reader::default(),
             flushed: Cell::new(true),
             grown: Cell::new(false),
             written: Cell::new(0),
@@ -141,10 +202,27 @@ impl Downstream {
             settled: Cell::new(false),
             rests: Cell::new(false),
             refused: Cell::new(false),
+            moves: Cell::new(false),
+            pipe: RefCell::new(None),
+            wants_room: Cell::new(false),
             tunnel_of: Cell::new(None),
             cut_request: OnceCell::new(),
             waker: RefCell::new(None),
         })
+    }
+
+    /// Whether the peer lies in `WAF_TRUSTED_PROXIES`, or came over a Unix socket.
+    pub const fn trusted(&self) -> bool {
+        self.trusted.get()
+    }
+
+    /// The next request has these settings.
+    pub fn take_settings(&self, settings: &InForce) {
+        if self.settings.replace(settings.id) != settings.id {
+            let trusted = &settings.settings.identity.trusted_proxies;
+            self.trusted.set(self.local || trusted.contains(self.peer));
+            self.deadlines.set_timeouts(settings.timeouts);
+        }
     }
 
     /// A head was read: the request is ours to answer.
@@ -166,7 +244,7 @@ impl Downstream {
     /// Notes that the response to the current request is a refusal, or that of a health check: an
     /// untrusted peer's connection is not kept for long behind it (CONN-3).
     pub fn shorten_idle(&self) {
-        if !self.trusted {
+        if !self.trusted() {
             self.deadlines.shorten_idle();
         }
     }
@@ -180,7 +258,7 @@ impl Downstream {
     /// The peer is refused whatever it asks for: its next request is expected to be refused too. A
     /// trusted peer speaks for others.
     pub fn note_refused(&self) {
-        self.refused.set(!self.trusted);
+        self.refused.set(!self.trusted());
     }
 
     /// The peer is refused no longer.
@@ -241,6 +319,7 @@ impl Downstream {
         self.in_use.set(in_use);
         self.rests.set(false);
         self.grown.set(false);
+        self.reader.reset();
     }
 
     /// Whether the sweeper found it idle for a while, and it still is: hyper is to let it go, and
@@ -250,9 +329,9 @@ impl Downstream {
     }
 
     /// Whether it is idle after a large request: hyper is to let it go at once, and the buffer that
-    /// has grown with it (CONN-1).
+    /// has grown with it (CONN-1); so it is where hyper does not know that the body has ended.
     pub fn rests_at_once(&self) -> bool {
-        self.grown.get() && self.can_rest()
+        (self.grown.get() || self.reader.is_past_hyper()) && self.can_rest()
     }
 
     /// Whether hyper has nothing of it that matters.
@@ -343,17 +422,7 @@ impl Downstream {
 
     /// Asks the connection to end, and wakes its task. A weaker ending changes nothing.
     pub fn finish(&self, ending: Ending) {
-        let stands = match self.ending.get() {
-            Ending::No | Ending::Drain => false,
-            Ending::HeadTimeout
-            | Ending::Idle
-            | Ending::Stalled
-            | Ending::TooSlow
-            | Ending::Refused
-            | Ending::Abort
-            | Ending::Panicked => true,
-        };
-        if !stands || ending == Ending::Abort {
+        if !self.ending.get().is_cut() || ending == Ending::Abort {
             self.ending.set(ending);
             self.wake();
         }
@@ -381,21 +450,19 @@ impl Downstream {
     /// Writes what fits into the socket's buffer at once; for a response to a connection that is
     /// closing, which hyper does not write.
     pub fn write_at_once(&self, response: &[u8]) {
-        // The connection closes either way: nothing is tried again.
-        let _ = self.io.borrow().inner().try_write(response);
+        self.io.borrow_mut().inner_mut().write_at_once(response);
     }
 
     /// Sends FIN; the client can still be read from.
     pub fn shutdown_write(&self) {
-        // An error means that the connection is gone, which is what was wanted.
-        let _ = socket2::SockRef::from(self.io.borrow().inner()).shutdown(Shutdown::Write);
+        self.io.borrow_mut().inner_mut().shutdown_write();
     }
 
     /// Reads what is there and throws it away. None: nothing is there; zero: the end.
     pub fn discard(&self, scratch: &mut [u8]) -> Option<usize> {
-        match self.io.borrow().inner().try_read(scratch) {
+        match self.io.borrow().inner().socket().try_read(scratch) {
             Ok(read) => Some(read),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => None,
             Err(_) => Some(0),
         }
     }
@@ -407,15 +474,11 @@ impl Downstream {
         if self.probed.replace(true) {
             return self.poll_readable(cx);
         }
-        let mut byte = [0];
-        let io = self.io.borrow();
-        io.inner()
-            .poll_peek(cx, &mut ReadBuf::new(&mut byte))
-            .map(|_| ())
+        self.io.borrow_mut().inner_mut().poll_used(cx)
     }
 
     /// Waits until something can be read, or the connection ended.
     pub fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
-        self.io.borrow().inner().poll_read_ready(cx).map(|_| ())
+        self.io.borrow_mut().inner_mut().poll_readable(cx)
     }
 }

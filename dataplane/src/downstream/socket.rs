@@ -3,14 +3,15 @@
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
 
 use super::Downstream;
+use super::io::Io;
+use crate::pipe;
 
 /// The beginning of the interim response that hyper writes itself.
 const CONTINUE: &[u8] = b"HTTP/1.1 100 ";
@@ -45,6 +46,9 @@ impl Read for Socket {
             downstream.grown.set(true);
         }
         let outcome = if this.early.is_empty() {
+            if downstream.keeps_from_hyper() {
+                return Poll::Pending;
+            }
             Pin::new(&mut *downstream.io.borrow_mut()).poll_read(cx, buf)
         } else {
             let fits = this.early.len().min(buf.remaining());
@@ -64,14 +68,7 @@ impl Write for Socket {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let mut io = self.downstream.io.borrow_mut();
-        let outcome = match self.downstream.interim.poll_end(&mut *io, cx) {
-            Poll::Ready(Ok(())) => Pin::new(&mut *io).poll_write(cx, buf),
-            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
-            Poll::Pending => Poll::Pending,
-        };
-        self.downstream.note_write(&outcome, buf);
-        outcome
+        self.poll_write_vectored(cx, &[IoSlice::new(buf)])
     }
 
     fn poll_write_vectored(
@@ -80,8 +77,10 @@ impl Write for Socket {
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let mut io = self.downstream.io.borrow_mut();
+        let (bufs, moved) = before_placeholder(bufs);
         let outcome = match self.downstream.interim.poll_end(&mut *io, cx) {
-            Poll::Ready(Ok(())) => match self.downstream.retry(&io, bufs) {
+            Poll::Ready(Ok(())) if moved > 0 => self.downstream.poll_drain(&io, moved, cx),
+            Poll::Ready(Ok(())) => match self.downstream.retry(&mut io, bufs) {
                 Some(written) => Poll::Ready(Ok(written)),
                 None => Pin::new(&mut *io).poll_write_vectored(cx, bufs),
             },
@@ -99,6 +98,7 @@ impl Write for Socket {
 
     /// hyper asks for it where it has written all of its own. TCP has nothing to flush.
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.downstream.poll_flush(cx))?;
         self.downstream.flushed.set(true);
         if self.downstream.interim.is_empty() {
             return Poll::Ready(Ok(()));
@@ -115,7 +115,9 @@ impl Write for Socket {
                 .deadlines
                 .wrote(self.downstream.clock.mono_ns(), 0),
         }
-        outcome
+        drop(io);
+        ready!(outcome)?;
+        self.downstream.poll_flush(cx)
     }
 
     /// Left to `connection.rs`, which lingers where a body was left unread.
@@ -147,20 +149,84 @@ impl Downstream {
         outcome
     }
 
-    fn note_read(&self) {
+    /// Writes what was encrypted and not taken yet; nothing of a plain connection.
+    pub fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut io = self.io.borrow_mut();
+        let Some((session, stream)) = io.inner_mut().tls() else {
+            return Poll::Ready(Ok(()));
+        };
+        if !session.has_unsent() {
+            return Poll::Ready(Ok(()));
+        }
+        if self.retries.take() {
+            session.push(stream);
+            self.settled.set(true);
+        }
+        let outcome = session.poll_flush(stream, cx);
+        match outcome {
+            Poll::Pending => self.deadlines.await_write(self.clock.mono_ns()),
+            Poll::Ready(_) => self.deadlines.wrote(self.clock.mono_ns(), 0),
+        }
+        outcome
+    }
+
+    /// Notes that the client sent something.
+    pub(super) fn note_read(&self) {
         self.slot.set_idle(false);
         self.deadlines.client_sent(self.clock.mono_ns());
     }
 
     /// Writes past the runtime's readiness, where the sweeper wants a try; none where there is no
     /// room.
-    fn retry(&self, io: &TokioIo<TcpStream>, bufs: &[IoSlice<'_>]) -> Option<usize> {
+    fn retry(&self, io: &mut TokioIo<Io>, bufs: &[IoSlice<'_>]) -> Option<usize> {
         if !self.retries.get() {
             return None;
         }
+        if let Some((session, stream)) = io.inner_mut().tls() {
+            session.push(stream);
+            self.retries.set(false);
+            self.settled.set(true);
+            return None;
+        }
         // An error is found again by the write that follows.
-        let written = socket2::SockRef::from(io.inner()).send_vectored(bufs);
-        let written = written.ok().filter(|written| *written > 0);
+        let written = socket2::SockRef::from(io.inner().socket()).send_vectored(bufs);
+        self.tried(written.ok())
+    }
+
+    /// Writes what was moved in the place of a placeholder. The empty pipe is given back.
+    fn poll_drain(
+        &self,
+        io: &TokioIo<Io>,
+        length: usize,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
+        let mut slot = self.pipe.borrow_mut();
+        let Some(pipe) = &mut *slot else {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        };
+        let socket = io.inner().socket();
+        let at_once = if self.retries.get() {
+            let written = pipe.drain(socket, length).ok();
+            self.tried(written)
+        } else {
+            None
+        };
+        let written = match at_once {
+            Some(written) => written,
+            None => ready!(pipe.poll_drain(socket, length, cx))?,
+        };
+        if pipe.is_empty() {
+            *slot = None;
+            if self.wants_room.take() {
+                self.wake();
+            }
+        }
+        Poll::Ready(Ok(written))
+    }
+
+    /// Notes how a try past the runtime's readiness went.
+    fn tried(&self, written: Option<usize>) -> Option<usize> {
+        let written = written.filter(|written| *written > 0);
         if written.is_none() {
             self.retries.set(false);
             self.settled.set(true);
@@ -183,5 +249,19 @@ impl Downstream {
                 self.deadlines.wrote(self.clock.mono_ns(), of_pace);
             }
         }
+    }
+}
+
+/// What is to be written before the next placeholder, or, if nothing is, the length of that.
+fn before_placeholder<'a, 'b>(bufs: &'a [IoSlice<'b>]) -> (&'a [IoSlice<'b>], usize) {
+    let at = bufs.iter().position(|buf| pipe::is_placeholder(buf));
+    let (before, length) = match at.and_then(|at| bufs.split_at_checked(at)) {
+        Some((before, [placeholder, ..])) => (before, placeholder.len()),
+        _ => return (bufs, 0),
+    };
+    if before.iter().all(|buf| buf.is_empty()) {
+        (before, length)
+    } else {
+        (before, 0)
     }
 }

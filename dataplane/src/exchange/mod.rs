@@ -4,7 +4,7 @@
 //! function here, which alone counts, charges bytes, keeps the client's history and writes the log
 //! record. An exchange that is dropped unfinished is a client that went away.
 
-mod limit_break;
+pub mod limit_break;
 pub mod record;
 pub mod refused;
 
@@ -144,7 +144,7 @@ impl Exchange {
             Ok(Ok(Some(lookup))) => worker.table.update(client, self.decided, |entry| {
                 if entry.lookup.is_none() {
                     let soon_ns = self.decided.mono_ns.saturating_add(ASK_SOON_NS);
-                    entry.attach(&worker.table.rules, lookup, soon_ns);
+                    entry.attach(lookup, soon_ns);
                 }
             }),
             Ok(Ok(None) | Err(_)) => {}
@@ -235,7 +235,7 @@ impl Exchange {
         let worker = &self.worker;
         let now_ms = self.decided.wall_ms;
         let of_entry = |entry: &mut Entry| {
-            let limits = entry.limits(&worker.table.rules);
+            let limits = entry.limits(&worker.rules.terms);
             let counts = self.decision.counts;
             (limits, counts.unwrap_or_else(|| entry.counts(now_ms)))
         };
@@ -376,7 +376,7 @@ impl Exchange {
             identity,
             ..
         } = self;
-        let watched = worker.counts_origins && worker.events.wants_finished();
+        let watched = worker.counts_origins && worker.reports_finished;
         let wants_lookup = outcome.logged || watched;
         let counts = &mut decision.counts;
         let mut origin = Origin::default();
@@ -394,9 +394,9 @@ impl Exchange {
                 entry.end_request();
             }
             let exceeded = outcome.charged_bytes.and_then(|bytes| {
-                let table = &worker.table;
-                let (limits, wall_ms) = (entry.limits(&table.rules), ended.wall_ms);
-                table.charging.charge_bytes(entry, &limits, wall_ms, bytes)
+                let rules = &worker.rules;
+                let (limits, wall_ms) = (entry.limits(&rules.terms), ended.wall_ms);
+                rules.charging.charge_bytes(entry, &limits, wall_ms, bytes)
             });
             if let Some(counts) = counts {
                 // The requests as the ladder saw them, the bytes with those of this request (LOG).
@@ -442,9 +442,9 @@ impl Exchange {
             response_bytes: self.response_bytes,
             durations: self.durations,
         };
-        self.worker
-            .events
-            .record(|headers, batch| ended.record(headers, batch));
+        let worker = &self.worker;
+        let names = &worker.in_force.logged_headers;
+        (worker.events).record(names, |batch| ended.record(names, batch));
     }
 }
 
@@ -468,7 +468,7 @@ fn count(
     if worker.counts_origins {
         worker.events.origin(origin);
     }
-    if worker.events.wants_finished() {
+    if worker.reports_finished {
         worker.events.finished(Finished {
             address: identity.address,
             lookup: lookup.cloned(),

@@ -61,7 +61,7 @@ impl<H: LoggedHead> Refused<'_, H> {
             request_bytes: 0,
             response_bytes,
         });
-        let watched = worker.counts_origins && worker.events.wants_finished();
+        let watched = worker.counts_origins && worker.reports_finished;
         let wants_lookup = outcome.logged || watched;
         let note = |entry: &mut Entry| {
             entry.refused += u64::from(outcome.history == History::Refused);
@@ -113,7 +113,8 @@ impl<H: LoggedHead> Refused<'_, H> {
                 ..Durations::default()
             },
         };
-        let events = &self.worker.events;
-        events.record(|headers, batch| ended.record(headers, batch));
+        let worker = self.worker;
+        let names = &worker.in_force.logged_headers;
+        (worker.events).record(names, |batch| ended.record(names, batch));
     }
 }

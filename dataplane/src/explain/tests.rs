@@ -4,15 +4,57 @@ use http::Method;
 use proptest::prelude::*;
 use weir_shared::ban::Cause;
 use weir_shared::lookup::Lookup;
+use weir_shared::rules::{Limit, Matcher, NetList, Quota, Rule, RuleKind, RuleSet, Traps};
 use weir_shared::settings::{Countries, CountryList, LookupSource, OnLimit, Settings};
 use weir_shared::snapshot::{BanIndex, BanSpan};
 use weir_shared::table::ClientTable;
+use weir_shared::verdict::LimitHit;
+use weir_shared::window::RuleSpan;
 
 use super::*;
 
 const START: u64 = 1_795_276_800_000;
 const COUNTRIES: [&str; 3] = ["DE", "FR", "US"];
-const PATHS: [&str; 4] = ["/", "/static/a", "/_waf/bans", "/_waf/health"];
+const PATHS: [&str; 6] = [
+    "/",
+    "/static/a",
+    "/_waf/bans",
+    "/_waf/health",
+    "/login",
+    "/.env",
+];
+
+/// What rules.json may say: a trap, and limits of a path that refuse or ban.
+fn rule_set() -> impl Strategy<Value = RuleSet> {
+    let limit = (1u64..4, any::<bool>(), any::<bool>());
+    (any::<bool>(), prop::collection::vec(limit, 0..3)).prop_map(|(traps, limits)| {
+        let mut all = Traps::default();
+        if traps {
+            let trap = Rule::new(RuleKind::Trap, "trap".to_owned());
+            all.add(Arc::new(trap), ["/.env"]);
+        }
+        let limits = limits.into_iter().enumerate();
+        let limits = limits.map(|(index, (limit, bans, everywhere))| Limit {
+            rule: Arc::new(Rule::new(RuleKind::Limit, format!("limit-{index}"))),
+            matcher: Matcher::new((!everywhere).then_some(("/login", false)), Vec::new(), None),
+            quotas: vec![Quota {
+                span: RuleSpan::Minute,
+                limit,
+            }],
+            on_limit: match bans {
+                true => OnLimit::Ban,
+                false => OnLimit::Refuse,
+            },
+        });
+        RuleSet::new(
+            NetList::default(),
+            NetList::default(),
+            all,
+            limits.collect(),
+            Vec::new(),
+        )
+    })
+}
 
 fn net(text: &str) -> weir_shared::netblock::NetSet {
     [text.parse().unwrap()].into_iter().collect()
@@ -102,7 +144,7 @@ fn action_of(outcome: Outcome) -> &'static str {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(500))]
+    #![proptest_config(ProptestConfig::with_cases(2000))]
 
     /// CONTROL-5: whatever the settings, the clients and what happened to them, the explanation
     /// before a request says what the ladder then does with it, and changes nothing.
@@ -110,11 +152,12 @@ proptest! {
     fn the_explanation_is_what_the_ladder_does(
         settings in settings(),
         can_ban in any::<bool>(),
+        rules_file in rule_set(),
         events in prop::collection::vec(event(), 1..60),
     ) {
         let rules = Rules::of(&settings, Arc::default());
-        let table = Table::of(&settings).copy_of(Client::V4(0));
-        let mut snapshot = Snapshot { can_ban, ..Snapshot::default() };
+        let table = Table::with_capacity(1);
+        let mut snapshot = Snapshot { can_ban, rules: Arc::new(rules_file), ..Snapshot::default() };
         let mut bans = BanIndex::default();
         let mut now = Now { wall_ms: START, mono_ns: 1 };
         for (last, event) in events {
@@ -162,6 +205,7 @@ proptest! {
                         }
                         Verdict::Refuse(Refusal::DeniedNet) => ("denied_net", None, None),
                         Verdict::Refuse(Refusal::DeniedCountry) => ("denied_country", None, None),
+                        Verdict::Refuse(Refusal::Trapped { ban, .. }) => ("trapped", None, ban),
                         Verdict::Refuse(other) => (other.action().name(), None, None),
                     };
                     prop_assert_eq!(action_of(explained.outcome), action);
@@ -169,6 +213,15 @@ proptest! {
                         prop_assert_eq!((told, end), (limit, ban));
                     }
                     prop_assert_eq!(explained.group, decision.group);
+                    let rule = |rule: &Option<Arc<Rule>>| rule.as_ref().map(|rule| rule.name.clone());
+                    prop_assert_eq!(rule(&explained.rule), rule(&decision.rule));
+                    // The limit that refuses is one of those that are told, and is full.
+                    if let (Outcome::Refuse { limit: Some(LimitHit::Rule(span)), .. }, Some(by)) = (explained.outcome, &decision.rule) {
+                        let mut told = explained.rule_limits.iter().filter(|told| told.rule.name == by.name);
+                        let (_, usage) = told.next().expect("it is told").windows[0];
+                        prop_assert_eq!(span, RuleSpan::Minute);
+                        prop_assert!(usage.fits_in_ms.is_none_or(|ms| ms > 0), "{:?}", usage);
+                    }
                     prop_assert_eq!(explained.counted, decision.counted);
                     prop_assert_eq!(explained.otherwise.is_some(), matches!(action, "banned" | "await"));
                     if decision.counted {
@@ -190,7 +243,7 @@ proptest! {
 fn the_health_check_is_explained() {
     let mut settings = Settings::default();
     settings.lists.deny_nets = net("10.0.0.0/29");
-    let table = Table::of(&settings);
+    let table = Table::with_capacity(1);
     let rules = Rules::of(&settings, Arc::default());
     let now = Now {
         wall_ms: START,

@@ -6,7 +6,7 @@ mod frames;
 pub mod response_body;
 pub mod tunnel;
 
-use http::header::CONTENT_LENGTH;
+use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, UPGRADE};
 use http::request::Parts;
 use http::{HeaderName, HeaderValue, Response, StatusCode, Version};
 use hyper::body::Incoming;
@@ -37,7 +37,8 @@ pub async fn forward(
     let repeatable = upstream::is_repeatable(&exchange.head.method, &body);
     let trailers =
         || TrailerFilter::of_request(&exchange.head.headers, &exchange.worker.client_field);
-    let body = RequestBody::new(body, &exchange.downstream, limit, trailers);
+    let is_plain = || is_plain(&exchange.head);
+    let body = RequestBody::new(body, &exchange.downstream, limit, trailers, is_plain);
     let encoder = body.framing(&exchange.head.headers);
     let outgoing = Outgoing {
         method: &exchange.head.method,
@@ -55,12 +56,23 @@ pub async fn forward(
     }
 }
 
+/// Whether nothing is asked of the connection: it is kept behind the request, and the client does
+/// not wait to be asked for the body.
+fn is_plain(head: &Parts) -> bool {
+    let is_kept = |line: &HeaderValue| line.as_bytes().eq_ignore_ascii_case(b"keep-alive");
+    head.version == Version::HTTP_11
+        && head.headers.get_all(CONNECTION).iter().all(is_kept)
+        && ![EXPECT, UPGRADE]
+            .iter()
+            .any(|name| head.headers.contains_key(name))
+}
+
 /// Writes the head of the request as the application gets it.
 fn write_head(exchange: &Exchange, encoder: Encoder, out: &mut Vec<u8>) {
     let worker = &exchange.worker;
     let ours = ProxyFields {
         peer: &exchange.downstream.peer_value,
-        trusted: exchange.downstream.trusted,
+        trusted: exchange.downstream.trusted(),
         client_field: &worker.client_field,
         scheme: exchange.identity.scheme,
         request_id: &exchange.request_id,
@@ -116,7 +128,9 @@ fn pass_on(
         tracing::warn!("the application switched protocols unasked");
         return fail(exchange, Failure::BadGateway);
     }
-    let trailers = TrailerFilter::of_answer(&head.headers);
+    // A body of known length has no trailers.
+    let may_have_trailers = body.remaining().is_none();
+    let trailers = may_have_trailers.then(|| TrailerFilter::of_answer(&head.headers));
     let mut head = parts(head);
     headers::to_downstream(&mut head.headers, switched);
     exchange.note_response(&head, Action::Passed);

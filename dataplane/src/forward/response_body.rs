@@ -12,6 +12,8 @@ use weir_shared::verdict::Action;
 
 use super::delivery::{Delivery, Piece};
 use crate::exchange::Exchange;
+use crate::http1::malformed::Malformed;
+use crate::pipe;
 use crate::trailers::TrailerFilter;
 use crate::upstream::receiving::{self, BodyReceiver, Broken};
 
@@ -48,7 +50,8 @@ pub struct UpstreamBody {
     receiver: Option<BodyReceiver>,
     /// None once it has ended.
     delivery: Option<Rc<Delivery>>,
-    trailers: TrailerFilter,
+    /// None where there can be no trailers.
+    trailers: Option<TrailerFilter>,
 }
 
 impl UpstreamBody {
@@ -56,7 +59,7 @@ impl UpstreamBody {
     pub fn new(
         receiver: BodyReceiver,
         exchange: Box<Exchange>,
-        trailers: TrailerFilter,
+        trailers: Option<TrailerFilter>,
     ) -> Box<Self> {
         Box::new(Self {
             receiver: Some(receiver),
@@ -82,6 +85,39 @@ impl UpstreamBody {
     }
 }
 
+/// What comes next of a body.
+enum Next {
+    /// A piece that was read.
+    Read(receiving::Piece),
+    /// A piece of this length, which the client's connection has in a pipe.
+    Moved(usize),
+}
+
+/// The next piece: moved inside the system where that can be, else read.
+fn poll_next(
+    receiver: &mut BodyReceiver,
+    exchange: &Exchange,
+    cx: &mut Context<'_>,
+) -> Poll<Option<Result<Next, Broken>>> {
+    let (pool, downstream) = (&exchange.worker.pool, &exchange.downstream);
+    if downstream.can_move()
+        && receiver.is_plain()
+        && let Some(mut pipe) = pool.buffers.pipes.take()
+    {
+        match ready!(receiver.poll_move(&mut pipe, cx)) {
+            Ok(0) => return Poll::Ready(Some(Err(Malformed::Truncated.into()))),
+            Ok(moved) => {
+                downstream.put_pipe(pipe);
+                return Poll::Ready(Some(Ok(Next::Moved(moved))));
+            }
+            Err(error) if pipe::is_unable(&error) => pool.buffers.pipes.give_up(),
+            Err(error) => return Poll::Ready(Some(Err(error.into()))),
+        }
+    }
+    let read = ready!(receiver.poll(&pool.buffers, cx));
+    Poll::Ready(read.map(|read| read.map(Next::Read)))
+}
+
 impl Body for UpstreamBody {
     type Data = Piece;
     type Error = CutShort;
@@ -97,9 +133,12 @@ impl Body for UpstreamBody {
         let Some(exchange) = delivery.exchange() else {
             return Poll::Ready(None);
         };
-        let pool = &exchange.worker.pool;
-        let Poll::Ready(next) = receiver.poll(&pool.buffers, cx) else {
-            let downstream = &exchange.downstream;
+        let (pool, downstream) = (&exchange.worker.pool, &exchange.downstream);
+        // hyper writes what is in the pipe first, and is woken then.
+        if receiver.is_plain() && downstream.must_drain() {
+            return Poll::Pending;
+        }
+        let Poll::Ready(next) = poll_next(receiver, exchange, cx) else {
             if downstream.is_upstream_late() {
                 this.end(Action::UpstreamError);
                 return Poll::Ready(Some(Err(CutShort::Stalled)));
@@ -109,7 +148,7 @@ impl Body for UpstreamBody {
             }
             return Poll::Pending;
         };
-        exchange.downstream.got_upstream();
+        downstream.got_upstream();
         let frame = match next {
             None => {
                 this.complete();
@@ -119,9 +158,12 @@ impl Body for UpstreamBody {
                 this.end(Action::UpstreamError);
                 return Poll::Ready(Some(Err(error.into())));
             }
-            Some(Ok(receiving::Piece::Data(data))) => Frame::data(delivery.piece(data)),
-            Some(Ok(receiving::Piece::Trailers(mut trailers))) => {
-                this.trailers.apply(&mut trailers);
+            Some(Ok(Next::Moved(length))) => Frame::data(delivery.piece(pipe::placeholder(length))),
+            Some(Ok(Next::Read(receiving::Piece::Data(data)))) => Frame::data(delivery.piece(data)),
+            Some(Ok(Next::Read(receiving::Piece::Trailers(mut trailers)))) => {
+                if let Some(filter) = &this.trailers {
+                    filter.apply(&mut trailers);
+                }
                 Frame::trailers(trailers)
             }
         };

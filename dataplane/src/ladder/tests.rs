@@ -12,7 +12,6 @@ use weir_shared::verdict::Limits;
 use weir_shared::window::{PerSpan, RuleSpan};
 
 use super::*;
-use crate::clients::terms::LookupRules;
 
 const START: u64 = 1_795_276_800_000;
 
@@ -20,7 +19,12 @@ fn net_list(kind: RuleKind, netblock: &str) -> NetList {
     NetList::of(kind, "setting", [netblock.parse().unwrap()])
 }
 
+/// Clients may make 3 requests a minute and 8 an hour.
 fn rules() -> Rules {
+    let limits = Limits {
+        requests: [Some(3), Some(8), None].into(),
+        bytes: PerSpan::default(),
+    };
     Rules {
         allow_nets: net_list(RuleKind::Allow, "10.0.0.0/30"),
         deny_nets: net_list(RuleKind::Deny, "10.0.0.0/29"),
@@ -31,16 +35,9 @@ fn rules() -> Rules {
         spared: Arc::default(),
         wants_counts: true,
         lookups: Lookups::default(),
+        terms: LookupRules::new(limits, &LookupSettings::default()),
+        charging: Charging::default(),
     }
-}
-
-/// A table of clients that may make 3 requests a minute and 8 an hour.
-fn table() -> Table {
-    let limits = Limits {
-        requests: [Some(3), Some(8), None].into(),
-        bytes: PerSpan::default(),
-    };
-    Table::new(LookupRules::new(limits, &LookupSettings::default()))
 }
 
 fn asked(path: &str, last: u8, length: Option<u64>) -> Asked<'_> {
@@ -98,7 +95,7 @@ fn the_health_check_is_get_or_head() {
     let found = decide(
         &rules(),
         &snapshot(&[], true),
-        &table(),
+        &Table::default(),
         &asked(path, 4, None),
         at(0),
     );
@@ -109,7 +106,7 @@ fn the_health_check_is_get_or_head() {
 /// asked about.
 #[test]
 fn an_old_snapshot_decides_nothing() {
-    let (table, rules) = (table(), rules());
+    let (table, rules) = (Table::default(), rules());
     let ask = Rules {
         lookups: Lookups {
             on: true,
@@ -136,7 +133,7 @@ fn an_old_snapshot_decides_nothing() {
 /// LIMIT-6: the client that broke a limit is told the end that the control plane will come to.
 #[test]
 fn the_break_knows_its_ban() {
-    let table = table();
+    let table = Table::default();
     let past = START - 1000;
     let snapshot = snapshot(&[(20, past)], true);
     let mut last = None;
@@ -158,8 +155,8 @@ fn the_break_knows_its_ban() {
 /// What rules.json says in these tests: 12 and 13 are allowed, all of 12 to 15 denied; `/trap/` is
 /// one; one GET of `/limited` a minute passes, three a minute do not ban.
 fn rule_set() -> RuleSet {
-    let limit = |name: &str, id, limit, on_limit| Limit {
-        rule: Arc::new(Rule::new(RuleKind::Limit, name.to_owned(), id)),
+    let limit = |name: &str, limit, on_limit| Limit {
+        rule: Arc::new(Rule::new(RuleKind::Limit, name.to_owned())),
         matcher: Matcher::new(Some(("/limited", false)), vec![Method::GET], None),
         quotas: vec![Quota {
             span: RuleSpan::Minute,
@@ -168,15 +165,15 @@ fn rule_set() -> RuleSet {
         on_limit,
     };
     let mut traps = Traps::default();
-    let trap = Rule::new(RuleKind::Trap, "trap".to_owned(), 3);
+    let trap = Rule::new(RuleKind::Trap, "trap".to_owned());
     traps.add(Arc::new(trap), ["/trap/"]);
     RuleSet::new(
         net_list(RuleKind::Allow, "10.0.0.12/31"),
         net_list(RuleKind::Deny, "10.0.0.12/30"),
         traps,
         vec![
-            limit("refuse", 1, 1, OnLimit::Refuse),
-            limit("ban", 2, 3, OnLimit::Ban),
+            limit("refuse", 1, OnLimit::Refuse),
+            limit("ban", 3, OnLimit::Ban),
         ],
         Vec::new(),
     )
@@ -324,9 +321,10 @@ proptest! {
             deny_nets: NetList::default(),
             ban_prefixes: PrefixLengths { v4: 32, v6: 64 },
             lookups: Lookups { on: true, for_lists: lists, for_headers: headers, for_limits: limits },
+            terms: LookupRules::new(base, &settings),
             ..rules()
         };
-        let table = Table::new(LookupRules::new(base, &settings));
+        let table = Table::default();
         let mut bans = BanIndex::default();
         if let Some(last) = banned {
             let netblock = Netblock::masked(IpAddr::from([10, 0, 0, last]), 32);
@@ -407,7 +405,7 @@ proptest! {
             prop_oneof![Just("/"), Just("/trap"), Just("//trap/x"), Just("/trapx"), Just("/limited"), Just("//limited/x"), Just("/static"), Just("/static/a"), Just("/staticx"), Just("/_waf/bans"), Just("/_waf/health")],
             any::<bool>(), 0u8..24, prop::option::of(90u64..110), 0u64..40_000), 1..80),
     ) {
-        let table = table();
+        let table = Table::default();
         // One netblock has one end: the latest, as the control plane publishes it.
         let mut blocks: HashMap<u8, u64> = HashMap::new();
         for (last, end) in bans {

@@ -91,8 +91,14 @@ impl<'a> Plain<'a> {
 
 /// A target in origin form, of bytes that no reader of it changes or refuses.
 fn is_plain_target(target: &[u8]) -> bool {
-    let plain = |byte: &u8| matches!(byte, b'!'..=b'~') && !b"\"#<>\\^`{|}".contains(byte);
-    target.first() == Some(&b'/') && target.iter().all(plain)
+    let is_plain = |byte: &u8| {
+        let unusual = matches!(
+            byte,
+            b'"' | b'#' | b'<' | b'>' | b'\\' | b'^' | b'`' | b'{' | b'|' | b'}'
+        );
+        matches!(byte, b'!'..=b'~') && !unusual
+    };
+    target.first() == Some(&b'/') && target.iter().all(is_plain)
 }
 
 /// Whether the client asks to close the connection; none where a field makes the request unusual:

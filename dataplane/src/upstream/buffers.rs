@@ -14,6 +14,8 @@ use bytes::BytesMut;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
 
+use crate::pipe::Pipes;
+
 /// A buffer, bytes. hyper holds as much before it stops asking, so that one connection has at most
 /// twice of it on its way to a client (CONN-1).
 const SIZE: usize = 32 * 1024;
@@ -32,6 +34,8 @@ pub struct Buffers {
     reading: RefCell<BytesMut>,
     /// Full buffers of which parts are still on their way, the oldest first.
     waiting: RefCell<Vec<BytesMut>>,
+    /// The pipes for bodies that are not looked at.
+    pub pipes: Pipes,
     /// Empty buffers for the text of requests.
     texts: RefCell<Vec<Vec<u8>>>,
 }
@@ -42,6 +46,7 @@ impl Buffers {
         Self {
             reading: RefCell::new(BytesMut::with_capacity(SIZE)),
             waiting: RefCell::default(),
+            pipes: Pipes::default(),
             texts: RefCell::default(),
         }
     }

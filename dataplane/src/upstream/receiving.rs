@@ -12,6 +12,11 @@ use super::sending::{NotSent, Sending};
 use crate::http1::body::Decoder;
 use crate::http1::malformed::Malformed;
 use crate::http1::response::{HeadReader, ResponseHead};
+use crate::pipe::Pipe;
+
+/// What is left of a body is moved inside the system if it is at least so much: what two system
+/// calls of it cost is then less than a copy.
+const WORTH_MOVING: u64 = 16 * 1024;
 
 /// Why there is no response, or no more of it.
 #[derive(Debug, thiserror::Error)]
@@ -154,6 +159,22 @@ impl BodyReceiver {
     /// The connection and what was read behind the head, after a 101.
     pub fn into_parts(self) -> (TcpStream, Bytes) {
         (self.stream, self.early.freeze())
+    }
+
+    /// Whether the next piece can be moved as it is: its length is known, nothing of it was read,
+    /// and nothing else is to be done on the connection.
+    pub fn is_plain(&self) -> bool {
+        let left = self.decoder.remaining().unwrap_or(0);
+        left >= WORTH_MOVING && self.early.is_empty() && self.sending.is_none()
+    }
+
+    /// Moves the next piece into an empty pipe, and says how long it is.
+    pub fn poll_move(&mut self, pipe: &mut Pipe, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let left = self.decoder.remaining().unwrap_or(0);
+        let at_most = usize::try_from(left).unwrap_or(usize::MAX);
+        let moved = ready!(pipe.poll_fill(&self.stream, at_most, cx))?;
+        self.decoder.pass(moved as u64);
+        Poll::Ready(Ok(moved))
     }
 
     /// The next piece; none at the end.

@@ -4,14 +4,21 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 use http::header::CONTENT_LENGTH;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 
 use crate::downstream::Downstream;
+use crate::downstream::past_hyper::Direct;
 use crate::http1::request::Encoder;
+use crate::pipe::{self, Pipe};
 use crate::trailers::TrailerFilter;
+
+/// A body of this length is read past hyper: a new connection of hyper costs less than it saves.
+const WORTH_IT: u64 = 32 * 1024;
+/// Where there is no pipe, so much is read at once.
+const READ: usize = 16 * 1024;
 
 /// A body that cannot go on; the connection it was written to is closed, so that nobody takes it
 /// for whole.
@@ -26,6 +33,9 @@ pub enum BodyError {
     /// The client broke off.
     #[error("the body broke off: {0}")]
     Client(#[from] hyper::Error),
+    /// The client's connection ended.
+    #[error("the body broke off")]
+    Gone,
 }
 
 /// A client's body on its way to the application.
@@ -42,27 +52,36 @@ pub enum RequestBody {
         limit: Option<u64>,
         /// Which trailer fields go on; none where there can be none.
         trailers: Option<Box<TrailerFilter>>,
+        /// A body of known length that may be read past hyper.
+        direct: Option<Direct>,
     },
 }
 
 impl RequestBody {
-    /// The body of a request. `trailers` is asked where its length is not known.
+    /// The body of a request. `trailers` is asked where its length is not known. `is_plain` says
+    /// that the connection goes on behind it as it was, and nobody waits to be asked for it.
     pub fn new(
         incoming: Incoming,
         downstream: &Rc<Downstream>,
         limit: Option<u64>,
         trailers: impl FnOnce() -> TrailerFilter,
+        is_plain: impl FnOnce() -> bool,
     ) -> Self {
         if incoming.is_end_stream() {
             return Self::Empty;
         }
         downstream.upload.set_unread(true);
-        let is_chunked = incoming.size_hint().exact().is_none();
+        let length = incoming.size_hint().exact();
+        let is_chunked = length.is_none();
+        let direct = length
+            .filter(|length| *length >= WORTH_IT && downstream.can_move() && is_plain())
+            .map(|length| Direct::new(downstream, length));
         Self::Streaming {
             incoming,
             downstream: Rc::clone(downstream),
             limit,
             trailers: is_chunked.then(|| Box::new(trailers())),
+            direct,
         }
     }
 
@@ -86,6 +105,90 @@ impl RequestBody {
     }
 }
 
+/// What the client sent of a body that is read past hyper.
+pub enum Moved {
+    /// So much was moved into the pipe.
+    Bytes(usize),
+    /// This was read, as there is no pipe.
+    Read(Bytes),
+    /// Nothing: the system does not do it.
+    Unable,
+}
+
+impl RequestBody {
+    /// Whether what comes next is read past hyper.
+    pub fn is_direct(&self) -> bool {
+        let Self::Streaming { direct, .. } = self else {
+            return false;
+        };
+        direct.as_ref().is_some_and(Direct::is_ready)
+    }
+
+    /// The next piece of a body that is read past hyper, moved into this pipe, if there is one.
+    pub fn poll_direct(
+        &mut self,
+        pipe: Option<&mut Pipe>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Moved, BodyError>> {
+        let Self::Streaming {
+            downstream,
+            limit,
+            direct: Some(direct),
+            ..
+        } = self
+        else {
+            return Poll::Ready(Err(BodyError::Gone));
+        };
+        let polled = match pipe {
+            Some(pipe) => direct.poll_move(pipe, cx).map_ok(Moved::Bytes),
+            None => {
+                let mut buffer = BytesMut::zeroed(READ);
+                let read = direct.poll_read(&mut buffer, cx);
+                read.map_ok(|read| Moved::Read(buffer.split_to(read).freeze()))
+            }
+        };
+        let Poll::Ready(moved) = polled else {
+            downstream.await_body();
+            return Poll::Pending;
+        };
+        if moved.as_ref().is_err_and(pipe::is_unable) {
+            return Poll::Ready(Ok(Moved::Unable));
+        }
+        let length = match &moved {
+            Ok(Moved::Bytes(length)) => *length,
+            Ok(Moved::Read(read)) => read.len(),
+            Ok(Moved::Unable) | Err(_) => 0,
+        };
+        downstream.got_body(length);
+        downstream.renew_upstream();
+        let (Ok(moved), 1..) = (moved, length) else {
+            downstream.upload.broke_off();
+            return Poll::Ready(Err(BodyError::Gone));
+        };
+        if !downstream.upload.take(length, *limit) {
+            return Poll::Ready(Err(BodyError::TooLarge));
+        }
+        direct.took(length);
+        if direct.is_end() {
+            downstream.upload.set_unread(false);
+            self.end_direct();
+        }
+        Poll::Ready(Ok(moved))
+    }
+
+    /// The whole body came.
+    fn end_direct(&mut self) {
+        if let Self::Streaming {
+            incoming,
+            direct: Some(direct),
+            ..
+        } = std::mem::replace(self, Self::Empty)
+        {
+            direct.park(incoming);
+        }
+    }
+}
+
 impl Body for RequestBody {
     type Data = Bytes;
     type Error = BodyError;
@@ -99,6 +202,7 @@ impl Body for RequestBody {
             downstream,
             limit,
             trailers,
+            direct,
         } = self.get_mut()
         else {
             return Poll::Ready(None);
@@ -137,6 +241,9 @@ impl Body for RequestBody {
             && !downstream.upload.take_framing(data.len())
         {
             return Poll::Ready(Some(Err(BodyError::Framing)));
+        }
+        if let Some(data) = frame.data_ref() {
+            *direct = direct.take().and_then(|direct| direct.after(data.len()));
         }
         // hyper does not ask again after the last byte of a sized body.
         if incoming.is_end_stream() {

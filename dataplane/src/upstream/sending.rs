@@ -11,8 +11,9 @@ use tokio::io::AsyncWrite as _;
 use tokio::net::TcpStream;
 
 use super::buffers::Buffers;
-use super::request_body::RequestBody;
+use super::request_body::{Moved, RequestBody};
 use crate::http1::request::Encoder;
+use crate::pipe::{self, Pipe};
 
 /// Pieces of a body smaller than this are copied and gathered; larger ones are written from where
 /// they are.
@@ -42,8 +43,10 @@ pub struct Sending {
     text: Vec<u8>,
     /// So much of `text` was written.
     at: usize,
-    /// A large piece, which stands behind `text`.
+    /// A large piece, which stands behind `text`, or the placeholder of one that is in the pipe.
     piece: Bytes,
+    /// The pipe with the piece, if it is in one.
+    pipe: Option<Pipe>,
     /// What stands behind the piece.
     behind: &'static [u8],
     /// Small pieces that are not in the text yet.
@@ -64,6 +67,7 @@ impl Sending {
             text: head,
             at: 0,
             piece: Bytes::new(),
+            pipe: None,
             behind: b"",
             gathered: Vec::new(),
             empty_polls: 0,
@@ -123,6 +127,9 @@ impl Sending {
         if matches!(self.body, RequestBody::Empty) {
             return self.end().map(|()| false);
         }
+        if self.body.is_direct() {
+            return self.fill_directly(buffers, cx).map(|()| false);
+        }
         let (mut large, mut ended) = (None, false);
         while large.is_none() && !ended && self.gathered.len() < GATHERED {
             match Pin::new(&mut self.body).poll_frame(cx) {
@@ -152,6 +159,33 @@ impl Sending {
             self.end()?;
         }
         Ok(false)
+    }
+
+    /// Takes what is there of a body that is read past hyper.
+    fn fill_directly(&mut self, buffers: &Buffers, cx: &mut Context<'_>) -> Result<(), NotSent> {
+        self.put_gathered(buffers)?;
+        let mut pipe = buffers.pipes.take();
+        let polled = self.body.poll_direct(pipe.as_mut(), cx);
+        let piece = match polled {
+            Poll::Pending => return Ok(()),
+            Poll::Ready(Err(_)) => return Err(NotSent::Body),
+            Poll::Ready(Ok(Moved::Unable)) => {
+                buffers.pipes.give_up();
+                return self.fill_directly(buffers, cx);
+            }
+            Poll::Ready(Ok(Moved::Read(read))) => read,
+            Poll::Ready(Ok(Moved::Bytes(length))) => {
+                self.pipe = pipe;
+                pipe::placeholder(length)
+            }
+        };
+        let behind = self.encoder.begin_piece(&mut self.text, piece.len());
+        self.behind = behind.map_err(|_| NotSent::Body)?;
+        self.piece = piece;
+        if self.body.is_end_stream() {
+            self.end()?;
+        }
+        Ok(())
     }
 
     /// Puts what was gathered into the text, as one piece.
@@ -195,7 +229,10 @@ impl Sending {
     fn poll_write(&mut self, stream: &mut TcpStream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.is_written() {
             let text = self.text.get(self.at..).unwrap_or_default();
-            let written = if self.piece.is_empty() && self.behind.is_empty() {
+            let moved = self.pipe.as_mut().filter(|_| text.is_empty());
+            let written = if let Some(pipe) = moved {
+                ready!(pipe.poll_drain(stream, self.piece.len(), cx))?
+            } else if self.pipe.is_some() || (self.piece.is_empty() && self.behind.is_empty()) {
                 ready!(Pin::new(&mut *stream).poll_write(cx, text))?
             } else {
                 let parts = [text, &self.piece, self.behind].map(IoSlice::new);
@@ -218,6 +255,10 @@ impl Sending {
         let left = written - of_text;
         let of_piece = left.min(self.piece.len());
         self.piece.advance(of_piece);
+        if self.piece.is_empty() {
+            // An empty pipe is kept for the next body.
+            self.pipe = None;
+        }
         self.behind = self.behind.get(left - of_piece..).unwrap_or_default();
     }
 }

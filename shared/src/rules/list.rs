@@ -87,7 +87,7 @@ impl NetList {
 
     /// A list of one source, such as a setting.
     pub fn of(kind: RuleKind, name: &str, netblocks: impl IntoIterator<Item = Netblock>) -> Self {
-        let source = Arc::new(Rule::new(kind, name.to_owned(), 0));
+        let source = Arc::new(Rule::new(kind, name.to_owned()));
         let member = |netblock| (netblock, Arc::clone(&source));
         Self::new(netblocks.into_iter().map(member))
     }

@@ -2,8 +2,11 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use serde::{Deserialize, Serialize};
+
 /// `kind` of the log and of `waf_rule_hits_total`.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum RuleKind {
     /// An entry of `limits`.
     Limit,
@@ -30,27 +33,24 @@ impl RuleKind {
     }
 }
 
-/// One rule, or one list. It outlives edits of rules.json that leave its name: what clients have
-/// counted under its `id` stays theirs, and its hits go on.
+/// One rule, or one list. It outlives edits of rules.json that leave its name: its hits go on. What
+/// clients have counted under its kind and name stays theirs, also over a restart.
 #[derive(Debug)]
 pub struct Rule {
     /// Its name in rules.json; of a list `rules.json`, or the file's name as written there.
     pub name: String,
     /// Its kind.
     pub kind: RuleKind,
-    /// Never given to another rule while the process runs.
-    pub id: u32,
     /// Requests that it refused, banned or let through; in observe mode those that it would have.
     hits: AtomicU64,
 }
 
 impl Rule {
     /// A rule that nobody hit yet.
-    pub const fn new(kind: RuleKind, name: String, id: u32) -> Self {
+    pub const fn new(kind: RuleKind, name: String) -> Self {
         Self {
             name,
             kind,
-            id,
             hits: AtomicU64::new(0),
         }
     }

@@ -6,7 +6,7 @@ use super::*;
 use crate::netblock::Netblock;
 
 fn rule(kind: RuleKind, name: &str) -> Arc<Rule> {
-    Arc::new(Rule::new(kind, name.to_owned(), 1))
+    Arc::new(Rule::new(kind, name.to_owned()))
 }
 
 fn limit(name: &str, matcher: Matcher) -> Limit {

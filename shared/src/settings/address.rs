@@ -1,44 +1,58 @@
-//! The two addresses: where the service listens, and where the application is.
+//! Where the application is.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
 
 use super::kind::{Kind, parse_whole};
 use crate::client::fold;
 
-/// The application: `http://host:port`. The name is resolved when a connection is made.
+/// The application.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Upstream {
-    /// Host name or address, an IPv6 address without brackets.
-    pub host: String,
-    /// Port.
-    pub port: u16,
+pub enum Upstream {
+    /// `http://host:port`. The name is resolved when a connection is made.
+    Tcp {
+        /// Host name or address, an IPv6 address without brackets.
+        host: String,
+        /// Port.
+        port: u16,
+    },
+    /// `unix:/path`
+    Unix(PathBuf),
 }
 
-/// `127.0.0.1:8080`; `localhost:8080` is that too, and `:8080` is every address of the machine.
-pub(super) fn listen() -> Kind<SocketAddr> {
-    Kind::new(
-        "an address and a port such as 127.0.0.1:8080, [::]:8080 or :8080",
-        |text| {
-            let wrong = "is not an address and a port";
-            if let Ok(address) = text.parse() {
-                return Ok(address);
-            }
-            let (host, port) = text.split_once(':').ok_or(wrong)?;
-            let address = match host {
-                "" => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
-                "localhost" => IpAddr::V4(Ipv4Addr::LOCALHOST),
-                _ => return Err(wrong),
-            };
-            let port = parse_whole(port, &(0..=65_535)).map_err(|_| wrong)?;
-            Ok(SocketAddr::new(address, port))
-        },
-    )
+impl fmt::Display for Upstream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp { host, port } if host.contains(':') => write!(f, "[{host}]:{port}"),
+            Self::Tcp { host, port } => write!(f, "{host}:{port}"),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// The longest path that the system takes for a socket, in bytes (unix(7)).
+pub const LONGEST_SOCKET_PATH: usize = 107;
+
+/// The path of a Unix socket.
+pub(super) fn socket_path(path: &str) -> Result<PathBuf, &'static str> {
+    match path {
+        "" => Err("names no file"),
+        _ if path.ends_with('/') => Err("is a directory"),
+        _ if path.len() > LONGEST_SOCKET_PATH => {
+            Err("is longer than 107 bytes, the longest path of a socket")
+        }
+        _ => Ok(PathBuf::from(path)),
+    }
 }
 
 /// `http://host:port`. Without a scheme the port has to be there, or any word would be an address;
 /// without a host it is a port of this machine.
 pub(super) fn upstream() -> Kind<Upstream> {
-    Kind::new("http://host:port", |text| {
+    Kind::new("http://host:port or unix:/path", |text| {
+        if let Some(path) = text.strip_prefix("unix:") {
+            return socket_path(path).map(Upstream::Unix);
+        }
         if text.starts_with("https://") {
             return Err("asks for TLS, which is not spoken to the application");
         }
@@ -68,10 +82,8 @@ pub(super) fn upstream() -> Kind<Upstream> {
             (None, Some(default)) if port.is_empty() => default,
             (None, _) => return Err(wrong),
         };
-        Ok(Upstream {
-            host: host.to_owned(),
-            port,
-        })
+        let host = host.to_owned();
+        Ok(Upstream::Tcp { host, port })
     })
 }
 
@@ -95,13 +107,13 @@ fn is_host(host: &str) -> bool {
         })
 }
 
-/// Whether a connection to `upstream` would arrive at `listen`, as far as the addresses tell: the
-/// addresses of the machine's interfaces are not asked for.
-pub(super) fn reaches(listen: SocketAddr, upstream: &Upstream) -> bool {
-    if listen.port() != upstream.port {
+/// Whether a connection to this host and port would arrive at `listen`, as far as the addresses
+/// tell: the addresses of the machine's interfaces are not asked for.
+pub(super) fn reaches(listen: SocketAddr, host: &str, port: u16) -> bool {
+    if listen.port() != port {
         return false;
     }
-    let name = upstream.host.to_ascii_lowercase();
+    let name = host.to_ascii_lowercase();
     let upstreams: &[IpAddr] = if name == "localhost" || name.ends_with(".localhost") {
         &[
             IpAddr::V4(Ipv4Addr::LOCALHOST),

@@ -72,26 +72,26 @@ pub(super) fn rows() -> Vec<Row<Anomalies>> {
             "WAF_ANOMALY_{CLIENT,NET,ASN,TOTAL}_{REQUESTS,BYTES}_PER_{MINUTE,HOUR}",
             scopes.into_iter().flat_map(thresholds),
             "An alert when one client, one netblock of clients, one AS number, or all clients together have more requests or bytes in a minute or an hour; refuses nothing.",
-        ),
+        ).live(),
         row(
             "WAF_ANOMALY_COOLDOWN",
             "1h",
             timeout(),
-            |anomalies| &mut anomalies.cooldown,
+            |anomalies: &mut Anomalies| &mut anomalies.cooldown,
             "After an alert of a scope, further ones are held back this long and told in the summary of the hour.",
-        ),
+        ).live(),
         row(
             "WAF_WATCH_NETS",
             "",
             watch_nets(),
-            |anomalies| &mut anomalies.watch_nets,
+            |anomalies: &mut Anomalies| &mut anomalies.watch_nets,
             "Netblocks that are watched: each has thresholds of its own and is named in `client_group` of the request log.",
-        ),
+        ).live(),
         family(
             "WAF_WATCH_{REQUESTS,BYTES}_PER_{MINUTE,HOUR}",
             thresholds(|anomalies| &mut anomalies.watch),
             "An alert when a watched netblock has more requests or bytes in a minute or an hour.",
-        ),
+        ).live(),
     ]
 }
 

@@ -50,58 +50,58 @@ pub(super) fn rows() -> Vec<Row<BanSettings>> {
             ban_time(),
             |bans: &mut BanSettings| &mut bans.policy.first,
             "Length of the first ban of a netblock.",
-        )
+        ).live()
         .essential(),
         row(
             "WAF_BAN_FACTOR",
             "3",
             whole(1..=1000),
-            |bans| &mut bans.policy.factor,
+            |bans: &mut BanSettings| &mut bans.policy.factor,
             "A repeated ban lasts this many times the one before.",
-        ),
+        ).live(),
         row(
             "WAF_BAN_REPEAT_WINDOW",
             "1d",
             ban_time(),
-            |bans| &mut bans.policy.repeat_window,
+            |bans: &mut BanSettings| &mut bans.policy.repeat_window,
             "How long after its end a ban counts for the next one's length.",
-        ),
+        ).live(),
         row(
             "WAF_BAN_PERMANENT_AFTER",
             "7d",
             ban_time(),
-            |bans| &mut bans.policy.permanent_after,
+            |bans: &mut BanSettings| &mut bans.policy.permanent_after,
             "A ban that would last longer is permanent.",
-        ),
+        ).live(),
         row(
             "WAF_BAN_IPV4_PREFIX",
             "24",
             whole(8..=32),
             |bans: &mut BanSettings| &mut bans.prefixes.v4,
             "Prefix length of the netblock that is banned with an IPv4 client.",
-        )
+        ).live()
         .essential(),
         row(
             "WAF_BAN_IPV6_PREFIX",
             "56",
             whole(16..=64),
-            |bans| &mut bans.prefixes.v6,
+            |bans: &mut BanSettings| &mut bans.prefixes.v6,
             "The same for an IPv6 client.",
-        ),
+        ).live(),
         row(
             "WAF_BAN_RESPONSE",
             "429",
             response(),
-            |bans| &mut bans.response,
+            |bans: &mut BanSettings| &mut bans.response,
             "The answer to a banned client; drop closes the connection unanswered.",
-        ),
+        ).live(),
         row(
             "WAF_DENY_RESPONSE",
             "",
             response().map(Some),
             |bans: &mut BanSettings| &mut bans.deny_response,
             "The same for deny nets and country lists.",
-        )
+        ).live()
         .unset("as WAF_BAN_RESPONSE"),
         row(
             "WAF_REFUSAL_PAGE",
@@ -109,15 +109,15 @@ pub(super) fn rows() -> Vec<Row<BanSettings>> {
             file(),
             |bans: &mut BanSettings| &mut bans.refusal_page,
             "The page of a refusal where HTML is preferred; read again 2 seconds after its last change.",
-        )
+        ).live()
         .unset("a small built-in page"),
         row(
             "WAF_MAX_BANS",
             "10000",
             whole(1..=1_000_000),
-            |bans| &mut bans.max,
+            |bans: &mut BanSettings| &mut bans.max,
             "Bans held, ended and lifted ones included.",
-        ),
+        ).live(),
     ]
 }
 

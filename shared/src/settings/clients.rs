@@ -45,14 +45,16 @@ pub(super) fn identity_rows() -> Vec<Row<IdentitySettings>> {
             |identity: &mut IdentitySettings| &mut identity.trusted_proxies,
             "Peers whose forwarding headers are believed; empty: nobody's.",
         )
+        .live()
         .essential(),
         row(
             "WAF_CLIENT_IP_HEADER",
             "X-Forwarded-For",
             header_name(),
-            |identity| &mut identity.header,
+            |identity: &mut IdentitySettings| &mut identity.header,
             "The header in which trusted proxies name the client.",
-        ),
+        )
+        .live(),
     ]
 }
 
@@ -65,6 +67,7 @@ pub(super) fn list_rows() -> Vec<Row<ListSettings>> {
             |lists: &mut ListSettings| &mut lists.allow_nets,
             "Clients that skip every check.",
         )
+        .live()
         .essential(),
         row(
             "WAF_DENY_NETS",
@@ -73,14 +76,16 @@ pub(super) fn list_rows() -> Vec<Row<ListSettings>> {
             |lists: &mut ListSettings| &mut lists.deny_nets,
             "Clients that are refused with WAF_BAN_RESPONSE.",
         )
+        .live()
         .essential(),
         row(
             "WAF_EXEMPT_PATHS",
             "",
             path_prefixes(),
-            |lists| &mut lists.exempt_paths,
+            |lists: &mut ListSettings| &mut lists.exempt_paths,
             "Paths that no limit counts, matched by whole segments.",
-        ),
+        )
+        .live(),
     ]
 }
 

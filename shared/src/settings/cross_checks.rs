@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use super::address::reaches;
 use super::endpoints::{AdminToken, ControlSocket};
+use super::listen::{Listen, Place, reaches};
 use super::lookup::{CountryList, LookupSource};
 use super::table::{Settings, all};
 use crate::escalation::Policy;
@@ -31,6 +31,7 @@ impl CrossChecks<'_> {
         ];
         let mut problems: Vec<String> = checks.into_iter().flatten().collect();
         problems.extend(self.needs_lookups(settings));
+        problems.extend(self.certificates(settings));
         problems
     }
 
@@ -53,6 +54,21 @@ impl CrossChecks<'_> {
             warnings.push(
                 "WAF_ADMIN_LISTEN is set and no admin token: its requests are answered 404, but for /metrics with WAF_METRICS_TOKEN"
                     .to_owned(),
+            );
+        }
+        if settings.listen.iter().all(|listen| !listen.tls)
+            && !settings.edge.certificates.is_empty()
+        {
+            warnings.push(
+                "WAF_TLS_CERT is not used: no place of WAF_LISTEN begins with https://".to_owned(),
+            );
+        }
+        let unix = |listen: &Listen| matches!(listen.place, Place::Unix(_));
+        let has_proxies =
+            !settings.identity.trusted_proxies.is_empty() || settings.listen.iter().any(unix);
+        if settings.edge.proxy_protocol && !has_proxies {
+            warnings.push(
+                "WAF_PROXY_PROTOCOL=\"on\" does nothing: WAF_TRUSTED_PROXIES is not set, and the header of another peer is not read".to_owned(),
             );
         }
         if self.are_sound(&["WAF_LOOKUP_SOURCE"]) {
@@ -119,12 +135,35 @@ impl CrossChecks<'_> {
 
     fn upstream_is_the_service(&self, settings: &Settings) -> Option<String> {
         let value = self.written.get("WAF_UPSTREAM")?;
-        reaches(settings.listen, &settings.upstream).then(|| {
-            format!(
-                "WAF_UPSTREAM={value:?} is the service itself, which listens on {}: expected the address of another service",
-                settings.listen
-            )
-        })
+        let mut places = settings.listen.iter();
+        let itself = places.find(|listen| reaches(listen, &settings.upstream))?;
+        Some(format!(
+            "WAF_UPSTREAM={value:?} is the service itself, which listens on {itself}: expected the address of another service"
+        ))
+    }
+
+    /// TLS needs certificates, and each a key (EDGE-2).
+    fn certificates(&self, settings: &Settings) -> Option<String> {
+        if !self.are_sound(&["WAF_LISTEN", "WAF_TLS_CERT", "WAF_TLS_KEY"]) {
+            return None;
+        }
+        let edge = &settings.edge;
+        let (certificates, keys) = (edge.certificates.len(), edge.keys.len());
+        let tls = settings.listen.iter().find(|listen| listen.tls);
+        if certificates != keys {
+            return Some(format!(
+                "WAF_TLS_CERT names {certificates} files and WAF_TLS_KEY {keys}: expected a key for each certificate, in the same order"
+            ));
+        }
+        match tls {
+            Some(place) if certificates == 0 => Some(format!(
+                "WAF_LISTEN names {place} and WAF_TLS_CERT is not set: expected a certificate and its key (WAF_TLS_KEY)"
+            )),
+            None if edge.redirect_http => Some(
+                "WAF_REDIRECT_HTTP=\"on\" has nowhere to send to: expected an https:// place in WAF_LISTEN".to_owned(),
+            ),
+            Some(_) | None => None,
+        }
     }
 
     /// The system takes no longer path for a socket (CONTROL-1).

@@ -6,7 +6,7 @@ use super::table::{Settings, table};
 
 const PAGE: &str = "# Settings
 
-Every setting is an environment variable. All problems are told together at the start, each with the
+Every setting is an environment variable, or a line of the file that `WAF_SETTINGS_FILE` names. All problems are told together at the start, each with the
 setting, its value and what is expected; `weir check` tells them without starting. An empty value is
 an unset one, and a name that begins with `WAF_` and is none is warned about.
 
@@ -15,6 +15,8 @@ an unset one, and a name that begins with `WAF_` and is none is warned about.
   so on are powers of 1000.
 - **Lists** are separated by commas; blanks do not matter.
 - **On and off** are also `true` and `false`, `1` and `0`.
+- **Change**: a change of a setting counts with a *reload* (`weir reload`, SIGHUP) or with the next
+  *restart* (or `weir upgrade`). What needs a restart is told by a reload, and waits.
 - A name with braces stands for several: `WAF_RATE_LIMIT_PER_{MINUTE,HOUR,DAY}` are three settings.
 
 <!-- Generated from shared/src/settings; `WEIR_BLESS=1 cargo test -p weir-shared settings` writes it. -->
@@ -25,15 +27,16 @@ pub fn settings_page() -> String {
     let mut page = PAGE.to_owned();
     for theme in table() {
         page.push_str(&format!(
-            "\n## {}\n\n| Name | Default | Expected | Meaning |\n|---|---|---|---|\n",
+            "\n## {}\n\n| Name | Default | Expected | Change | Meaning |\n|---|---|---|---|---|\n",
             theme.title
         ));
         for row in &theme.rows {
             page.push_str(&format!(
-                "| `{}` | {} | {} | {} |\n",
+                "| `{}` | {} | {} | {} | {} |\n",
                 row.name,
                 default_of(row),
                 expected_of(row),
+                taken_of(row),
                 row.help
             ));
         }
@@ -70,6 +73,11 @@ fn default_of(row: &Row<Settings>) -> String {
 
 fn expected_of(row: &Row<Settings>) -> String {
     distinct(row.settings.iter().map(|setting| setting.expected.clone())).join("; ")
+}
+
+fn taken_of(row: &Row<Settings>) -> String {
+    let taken = row.settings.iter().filter_map(|setting| setting.taken);
+    distinct(taken.map(|taken| taken.name().to_owned())).join(", ")
 }
 
 fn distinct(texts: impl Iterator<Item = String>) -> Vec<String> {
@@ -141,6 +149,8 @@ mod tests {
                 assert!(names.insert(&setting.name), "{} stands twice", setting.name);
                 assert!(setting.name.starts_with("WAF_"), "{}", setting.name);
                 assert!(!setting.expected.is_empty(), "{}", setting.name);
+                let says = "it says whether a reload takes it";
+                assert!(setting.taken.is_some(), "{}: {says}", setting.name);
                 let texts = [setting.default, setting.unset, &setting.expected, row.help];
                 for text in texts {
                     assert!(!text.contains(['|', '\n']), "{}", setting.name);

@@ -3,8 +3,9 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use super::address;
+use super::address::LONGEST_SOCKET_PATH;
 use super::kind::{Kind, whole};
+use super::listen;
 use super::row::{Row, row};
 
 /// The ways in for operators.
@@ -38,7 +39,7 @@ impl ControlSocket {
     /// Its name in the state directory.
     pub const FILE: &'static str = "weir.sock";
     /// The longest path that the system takes for a socket, in bytes.
-    pub const LONGEST: usize = 107;
+    pub const LONGEST: usize = LONGEST_SOCKET_PATH;
 }
 
 /// Where the admin token comes from.
@@ -92,23 +93,23 @@ pub(super) fn rows() -> Vec<Row<EndpointSettings>> {
             token().map(Some),
             |endpoints: &mut EndpointSettings| &mut endpoints.metrics_token,
             "Token of `/_waf/metrics`; unset: 404.",
-        )
+        ).live()
         .secret()
         .essential(),
         row(
             "WAF_METRICS_TOP_N",
             "20",
             whole(1..=1000),
-            |endpoints| &mut endpoints.metrics_top_n,
+            |endpoints: &mut EndpointSettings| &mut endpoints.metrics_top_n,
             "Countries, and AS numbers, that have a metric of their own; the rest is `other`.",
-        ),
+        ).live(),
         row(
             "WAF_ADMIN_TOKEN",
             "",
             token().map(AdminToken::Value),
             |endpoints: &mut EndpointSettings| &mut endpoints.admin_token,
             "Token of the admin endpoints; unset: 404.",
-        )
+        ).live()
         .secret(),
         row(
             "WAF_ADMIN_TOKEN_FILE",
@@ -118,7 +119,7 @@ pub(super) fn rows() -> Vec<Row<EndpointSettings>> {
             }),
             |endpoints: &mut EndpointSettings| &mut endpoints.admin_token,
             "A file that holds the token of the admin endpoints; read again on SIGHUP.",
-        )
+        ).live()
         .essential(),
         row(
             "WAF_CONTROL_SOCKET",
@@ -126,15 +127,15 @@ pub(super) fn rows() -> Vec<Row<EndpointSettings>> {
             control_socket(),
             |endpoints: &mut EndpointSettings| &mut endpoints.control_socket,
             "The Unix socket for the commands, open to the service's own user and to root.",
-        )
+        ).restart()
         .unset("`weir.sock` in `WAF_STATE_DIR`"),
         row(
             "WAF_ADMIN_LISTEN",
             "off",
-            address::listen().or_off(),
-            |endpoints| &mut endpoints.admin_listen,
+            listen::one_address().or_off(),
+            |endpoints: &mut EndpointSettings| &mut endpoints.admin_listen,
             "The same as the control socket over TCP, with the tokens; plain HTTP, keep it on loopback.",
-        ),
+        ).restart(),
     ]
 }
 

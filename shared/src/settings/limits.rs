@@ -82,7 +82,7 @@ pub(super) fn rows() -> Vec<Row<LimitSettings>> {
                 ),
             ],
             "Requests of a client in a minute, an hour and a day.",
-        )
+        ).live()
         .essential(),
         family(
             "WAF_BYTES_LIMIT_PER_{MINUTE,HOUR,DAY}",
@@ -101,15 +101,15 @@ pub(super) fn rows() -> Vec<Row<LimitSettings>> {
                 ),
             ],
             "Bytes of a client in a minute, an hour and a day.",
-        )
+        ).live()
         .essential(),
         row(
             "WAF_ON_LIMIT",
             "ban",
             word([("ban", OnLimit::Ban), ("refuse", OnLimit::Refuse)]),
-            |limits| &mut limits.on_limit,
+            |limits: &mut LimitSettings| &mut limits.on_limit,
             "What follows a broken limit: a ban, or 429 until the request fits.",
-        ),
+        ).live(),
         family(
             "WAF_RATE_LIMIT_{PER_SECOND,BURST}",
             [
@@ -125,14 +125,14 @@ pub(super) fn rows() -> Vec<Row<LimitSettings>> {
                 ),
             ],
             "Requests of a client in a second, and at once (off: as in a second); more are answered 429 without a ban.",
-        ),
+        ).live(),
         row(
             "WAF_MAX_REQUESTS_PER_CLIENT",
             "off",
             a_second().or_off(),
-            |limits| &mut limits.max_under_way,
+            |limits: &mut LimitSettings| &mut limits.max_under_way,
             "Requests of a client under way at the same time, WebSockets included; more are answered 429 without a ban.",
-        ),
+        ).live(),
         row(
             "WAF_BYTES_COUNT",
             "both",
@@ -141,16 +141,16 @@ pub(super) fn rows() -> Vec<Row<LimitSettings>> {
                 ("request", BytesCount::Request),
                 ("response", BytesCount::Response),
             ]),
-            |limits| &mut limits.bytes_count,
+            |limits: &mut LimitSettings| &mut limits.bytes_count,
             "Which bodies the byte limits count.",
-        ),
+        ).live(),
         row(
             "WAF_MAX_BODY_SIZE",
             "100M",
             size(),
-            |limits| &mut limits.max_body_size,
+            |limits: &mut LimitSettings| &mut limits.max_body_size,
             "A larger request body is answered 413.",
-        ),
+        ).live(),
         row(
             "WAF_RATE_LIMIT_HEADERS",
             "refused",
@@ -159,9 +159,9 @@ pub(super) fn rows() -> Vec<Row<LimitSettings>> {
                 ("refused", RateLimitHeaders::Refused),
                 ("always", RateLimitHeaders::Always),
             ]),
-            |limits| &mut limits.headers,
+            |limits: &mut LimitSettings| &mut limits.headers,
             "Which answers carry RateLimit and RateLimit-Policy.",
-        ),
+        ).live(),
     ]
 }
 

@@ -1,9 +1,8 @@
 //! Every setting as it was written, for `weir settings` (CONTROL-2): its value, and where that
 //! comes from. Tokens are not in it.
 
-use std::collections::BTreeMap;
-
 use super::table::{Settings, table};
+use super::written::{Origin, Written};
 
 /// One setting as it was written.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -22,36 +21,16 @@ pub struct Listed {
     pub secret: bool,
 }
 
-/// Where the value of a setting comes from.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Origin {
-    /// It is not set.
-    Default,
-    /// A variable of the environment.
-    Environment,
-}
-
-impl Origin {
-    /// As it is told.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Default => "default",
-            Self::Environment => "environment",
-        }
-    }
-}
-
 /// The whole list, in the order of the table. What is the default of the machine or of another
 /// setting is shown as it came out.
-pub(super) fn of(written: &BTreeMap<String, String>, settings: &Settings) -> Vec<Listed> {
+pub(super) fn of(written: &Written, settings: &Settings) -> Vec<Listed> {
     let rows = table().iter().flat_map(|theme| {
         let settings = theme.rows.iter().flat_map(|row| &row.settings);
         settings.map(move |setting| (theme.title, setting))
     });
     rows.map(|(theme, setting)| {
-        let set = written.get(&setting.name);
-        let shown = match set {
-            Some(value) => Some(value.clone()),
+        let shown = match written.get(&setting.name) {
+            Some(value) => Some(value.to_owned()),
             None if !setting.default.is_empty() => Some(setting.default.to_owned()),
             None => derived(&setting.name, settings),
         };
@@ -60,7 +39,7 @@ pub(super) fn of(written: &BTreeMap<String, String>, settings: &Settings) -> Vec
             theme,
             value: shown.filter(|_| !setting.secret),
             unset: setting.unset,
-            origin: set.map_or(Origin::Default, |_| Origin::Environment),
+            origin: written.origin(&setting.name),
             secret: setting.secret,
         }
     })

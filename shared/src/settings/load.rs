@@ -8,9 +8,11 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::cross_checks::CrossChecks;
+use super::file::SettingsFile;
 use super::listing::{self, Listed};
 use super::row::Setting;
 use super::table::{Settings, all};
+use super::written::Written;
 
 /// Settings that can be trusted, and what to warn about.
 #[derive(Debug)]
@@ -21,6 +23,8 @@ pub struct Loaded {
     pub warnings: Vec<String>,
     /// Every setting as it was written, for people.
     pub listing: Vec<Listed>,
+    /// What was written.
+    pub(super) written: Written,
 }
 
 /// Settings that cannot be started with.
@@ -39,15 +43,31 @@ pub struct Refused {
 /// # Errors
 /// Every problem at once.
 pub fn load(variables: impl IntoIterator<Item = (String, String)>) -> Result<Loaded, Refused> {
-    let written: BTreeMap<String, String> = variables
-        .into_iter()
-        .map(|(name, value)| (name, value.trim().to_owned()))
-        .filter(|(_, value)| !value.is_empty())
-        .collect();
-    let mut settings = Settings::unset(state_dir(&written));
-    let mut warnings = unknown_names(&written);
+    load_with(variables, None)
+}
+
+/// The same with the settings file, over which the environment wins (RELOAD-1).
+///
+/// # Errors
+/// Every problem at once.
+pub fn load_with(
+    environment: impl IntoIterator<Item = (String, String)>,
+    file: Option<&SettingsFile>,
+) -> Result<Loaded, Refused> {
+    let (written, warnings) = Written::of(environment, file);
+    judge(written, warnings)
+}
+
+/// From what was written to what is trusted.
+///
+/// # Errors
+/// Every problem at once.
+pub(super) fn judge(written: Written, mut warnings: Vec<String>) -> Result<Loaded, Refused> {
+    let values = written.values();
+    let mut settings = Settings::unset(state_dir(values));
     let mut problems = Vec::new();
     let mut malformed = Vec::new();
+    let mut told = unknown_names(values);
     for setting in all() {
         let value = match written.get(&setting.name) {
             Some(value) => value,
@@ -61,22 +81,26 @@ pub fn load(variables: impl IntoIterator<Item = (String, String)>) -> Result<Loa
             problems.extend(faults.map(|predicate| problem(setting, value, predicate)));
         }
         let named = |remark| format!("{} {remark}", setting.name);
-        warnings.extend(remarks.into_iter().map(named));
+        told.extend(remarks.into_iter().map(named));
     }
     let together = CrossChecks {
-        written: &written,
+        written: values,
         malformed: &malformed,
     };
     problems.extend(together.problems(&settings));
-    warnings.extend(together.warnings(&settings));
+    told.extend(together.warnings(&settings));
+    warnings.extend(told.into_iter().map(|sentence| written.placed(sentence)));
     if problems.is_empty() {
         let listing = listing::of(&written, &settings);
         Ok(Loaded {
             settings,
             warnings,
             listing,
+            written,
         })
     } else {
+        let problems = problems.into_iter();
+        let problems = problems.map(|sentence| written.placed(sentence)).collect();
         Err(Refused { problems, warnings })
     }
 }

@@ -57,9 +57,10 @@ pub(super) fn rows() -> Vec<Row<LogSettings>> {
             "WAF_INSTANCE_NAME",
             "",
             instance_name(),
-            |log| &mut log.instance_name,
+            |log: &mut LogSettings| &mut log.instance_name,
             "`instance` of the request log.",
-        ),
+        )
+        .live(),
         row(
             "WAF_LOG_REQUESTS",
             "all",
@@ -71,6 +72,7 @@ pub(super) fn rows() -> Vec<Row<LogSettings>> {
             |log: &mut LogSettings| &mut log.requests,
             "Which requests are logged.",
         )
+        .live()
         .essential(),
         row(
             "WAF_LOG_FORMAT",
@@ -78,7 +80,8 @@ pub(super) fn rows() -> Vec<Row<LogSettings>> {
             word([("json", LogFormat::Json), ("combined", LogFormat::Combined)]),
             |log: &mut LogSettings| &mut log.format,
             "Form of a line: one JSON object, or the NCSA combined format.",
-        ),
+        )
+        .live(),
         row(
             "WAF_LOG_FILE",
             "",
@@ -86,22 +89,25 @@ pub(super) fn rows() -> Vec<Row<LogSettings>> {
             |log: &mut LogSettings| &mut log.file,
             "Where the request log goes; opened again on SIGUSR1.",
         )
+        .live()
         .unset("standard output")
         .essential(),
         row(
             "WAF_LOG_REQUEST_HEADERS",
             "",
             logged_headers(),
-            |log| &mut log.request_headers,
+            |log: &mut LogSettings| &mut log.request_headers,
             "Request headers that are logged; never Authorization, Cookie or Set-Cookie.",
-        ),
+        )
+        .live(),
         row(
             "WAF_LOG_LEVEL",
             "info",
             word(["error", "warn", "info", "debug", "trace"].map(|level| (level, level))),
-            |log| &mut log.level,
+            |log: &mut LogSettings| &mut log.level,
             "Of the process log on standard error.",
-        ),
+        )
+        .live(),
     ]
 }
 

@@ -4,18 +4,23 @@
 //! file with the group of fields that the program reads and the rows that fill them; `table.rs`
 //! puts them together. `load.rs` turns what was written into [`Settings`], or into every problem at
 //! once (SETTING-1); `cross_checks.rs` knows what settings mean together. `docs.rs` renders the
-//! documents (SETTING-3).
+//! documents (SETTING-3). `file.rs` reads the settings file, `written.rs` holds what is set and
+//! where, `change.rs` says what a reload changes.
 
 mod address;
 mod anomalies;
 mod bans;
+mod change;
 mod clients;
 mod connections;
 mod cross_checks;
 mod docs;
+mod edge;
 mod endpoints;
+mod file;
 mod kind;
 mod limits;
+mod listen;
 mod listing;
 mod load;
 mod log;
@@ -23,6 +28,7 @@ mod lookup;
 mod row;
 mod state;
 mod table;
+mod written;
 
 #[cfg(test)]
 mod tests;
@@ -30,15 +36,20 @@ mod tests;
 pub use address::Upstream;
 pub use anomalies::{Anomalies, Thresholds, WatchNet};
 pub use bans::{BanResponse, BanSettings};
+pub use change::Change;
 pub use clients::{IdentitySettings, ListSettings};
 pub use connections::{ConnectionSettings, TimeoutSettings};
 pub use docs::{readme_block, settings_page};
+pub use edge::EdgeSettings;
 pub use endpoints::{AdminToken, ControlSocket, EndpointSettings, Secret};
+pub use file::{MAX_FILE_BYTES, SettingsFile};
 pub use limits::{BytesCount, LimitSettings, OnLimit, RateLimitHeaders};
-pub use listing::{Listed, Origin};
-pub use load::{Loaded, Refused, load};
+pub use listen::{Listen, Place};
+pub use listing::Listed;
+pub use load::{Loaded, Refused, load, load_with};
 pub use log::{LogFormat, LogRequests, LogSettings};
 pub use lookup::{Countries, CountryList, LookupSettings, LookupSource, LookupUrl, Percents};
-pub use row::{Row, Setting};
+pub use row::{Row, Setting, Taken};
 pub use state::StateSettings;
 pub use table::{Settings, Theme, all, table};
+pub use written::Origin;

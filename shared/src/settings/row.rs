@@ -32,7 +32,28 @@ pub struct Setting<G> {
     pub expected: String,
     /// Whether the value is a token, which no message may show (LOG-1).
     pub secret: bool,
+    /// When a change of it counts; a test fails on a row that does not say so.
+    pub taken: Option<Taken>,
     read: Read<G>,
+}
+
+/// When a change of a setting counts (RELOAD-2).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Taken {
+    /// With a reload.
+    Live,
+    /// With the next start.
+    Restart,
+}
+
+impl Taken {
+    /// As it is told.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Live => "reload",
+            Self::Restart => "restart",
+        }
+    }
 }
 
 /// A kind of value and the field that holds it.
@@ -81,6 +102,7 @@ pub(super) fn family<G>(
             unset: "–",
             expected,
             secret: false,
+            taken: None,
             read,
         })
         .collect();
@@ -127,6 +149,23 @@ impl<G: 'static> Row<G> {
         self
     }
 
+    /// A reload takes a change in.
+    pub(super) fn live(self) -> Self {
+        self.taken(Taken::Live)
+    }
+
+    /// A change waits for the next start.
+    pub(super) fn restart(self) -> Self {
+        self.taken(Taken::Restart)
+    }
+
+    fn taken(mut self, taken: Taken) -> Self {
+        for setting in &mut self.settings {
+            setting.taken = Some(taken);
+        }
+        self
+    }
+
     /// What holds where nothing is set, in words.
     pub(super) fn unset(mut self, words: &'static str) -> Self {
         for setting in &mut self.settings {
@@ -143,6 +182,7 @@ impl<G: 'static> Row<G> {
             unset: setting.unset,
             expected: setting.expected,
             secret: setting.secret,
+            taken: setting.taken,
             read: Box::new(move |whole: &mut W, text: &str, remarks: &mut Remarks| {
                 (setting.read)(group(whole), text, remarks)
             }),

@@ -28,6 +28,7 @@ pub(super) fn rows() -> Vec<Row<StateSettings>> {
             |state: &mut StateSettings| &mut state.dir,
             "Where the state files are.",
         )
+        .restart()
         .unset("`$STATE_DIRECTORY`, else `./state`")
         .essential(),
         row(
@@ -37,20 +38,23 @@ pub(super) fn rows() -> Vec<Row<StateSettings>> {
             |state: &mut StateSettings| &mut state.rules_file,
             "Lists and rules, read again when they are saved; the file may be absent.",
         )
+        .restart()
         .unset("`rules.json` in the state directory"),
         row(
             "WAF_STATE_WRITE_DELAY",
             "1s",
             timeout_or_zero(),
-            |state| &mut state.write_delay,
+            |state: &mut StateSettings| &mut state.write_delay,
             "From a ban to the write of bans.json.",
-        ),
+        )
+        .live(),
         row(
             "WAF_STATE_COUNTER_INTERVAL",
             "60s",
             timeout(),
-            |state| &mut state.counter_interval,
+            |state: &mut StateSettings| &mut state.counter_interval,
             "Between two writes of every state file.",
-        ),
+        )
+        .live(),
     ]
 }

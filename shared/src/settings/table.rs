@@ -1,7 +1,6 @@
 //! The one table of settings. A new setting is one row beside its group, and one field in the
 //! group; documents and messages are rendered from the rows (SETTING-1, SETTING-3).
 
-use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
@@ -10,9 +9,11 @@ use super::anomalies::{self, Anomalies};
 use super::bans::{self, BanSettings};
 use super::clients::{self, IdentitySettings, ListSettings};
 use super::connections::{self, ConnectionSettings, TimeoutSettings};
+use super::edge::{self, EdgeSettings};
 use super::endpoints::{self, ControlSocket, EndpointSettings};
-use super::kind::{whole, word};
+use super::kind::{file, whole, word};
 use super::limits::{self, LimitSettings};
+use super::listen::{self, Listen};
 use super::log::{self, LogSettings};
 use super::lookup::{self, LookupSettings};
 use super::row::{Row, Setting, row};
@@ -21,8 +22,12 @@ use super::state::{self, StateSettings};
 /// Every setting, checked.
 #[derive(Clone, Debug)]
 pub struct Settings {
+    /// `WAF_SETTINGS_FILE`
+    pub file: Option<PathBuf>,
     /// `WAF_LISTEN`
-    pub listen: SocketAddr,
+    pub listen: Vec<Listen>,
+    /// `WAF_SOCKET_MODE`
+    pub socket_mode: u32,
     /// `WAF_UPSTREAM`
     pub upstream: Upstream,
     /// `WAF_MODE=observe` (CHECK-3)
@@ -33,6 +38,8 @@ pub struct Settings {
     pub identity: IdentitySettings,
     /// Netblocks and paths that are treated apart.
     pub lists: ListSettings,
+    /// What is spoken where the service listens.
+    pub edge: EdgeSettings,
     /// What a client may use.
     pub limits: LimitSettings,
     /// How long is waited for what.
@@ -78,8 +85,10 @@ impl Settings {
     /// What holds where a setting has neither a value nor a default; the rows write over it.
     pub(super) fn unset(state_dir: PathBuf) -> Self {
         Self {
-            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
-            upstream: Upstream {
+            file: None,
+            listen: Vec::new(),
+            socket_mode: 0,
+            upstream: Upstream::Tcp {
                 host: String::new(),
                 port: 0,
             },
@@ -88,6 +97,7 @@ impl Settings {
                 .map_or(1, |cores| cores.get().min(MAX_WORKERS)),
             identity: IdentitySettings::default(),
             lists: ListSettings::default(),
+            edge: EdgeSettings::default(),
             limits: LimitSettings::default(),
             timeouts: TimeoutSettings::default(),
             connections: ConnectionSettings::default(),
@@ -119,29 +129,30 @@ pub fn table() -> &'static [Theme] {
     static TABLE: LazyLock<Vec<Theme>> = LazyLock::new(|| {
         vec![
             theme("Service", |all| all, service_rows()),
+            theme("TLS", |all| &mut all.edge, edge::rows()),
             theme("Clients", |all| &mut all.identity, clients::identity_rows()),
             theme("Lists", |all| &mut all.lists, clients::list_rows()),
             theme("Limits", |all| &mut all.limits, limits::rows()),
             theme("Bans", |all| &mut all.bans, bans::rows()),
             theme(
                 "Countries and AS numbers",
-                |all| &mut all.lookup,
+                |all: &mut Settings| &mut all.lookup,
                 lookup::rows(),
             ),
             theme(
                 "Connections",
-                |all| &mut all.connections,
+                |all: &mut Settings| &mut all.connections,
                 connections::connection_rows(),
             ),
             theme(
                 "Time-outs",
-                |all| &mut all.timeouts,
+                |all: &mut Settings| &mut all.timeouts,
                 connections::timeout_rows(),
             ),
             theme("State", |all| &mut all.state, state::rows()),
             theme(
                 "Metrics and administration",
-                |all| &mut all.endpoints,
+                |all: &mut Settings| &mut all.endpoints,
                 endpoints::rows(),
             ),
             theme("Alerts", |all| &mut all.anomalies, anomalies::rows()),
@@ -169,20 +180,34 @@ fn theme<G: 'static>(
 fn service_rows() -> Vec<Row<Settings>> {
     vec![
         row(
+            "WAF_SETTINGS_FILE",
+            "",
+            file(),
+            |all: &mut Settings| &mut all.file,
+            "A file of `NAME=value` lines, as systemd's EnvironmentFile has them; a name in the environment wins over it. `--settings FILE` is the same.",
+        ).restart(),
+        row(
             "WAF_LISTEN",
             "127.0.0.1:8080",
-            address::listen(),
+            listen::places(),
             |all: &mut Settings| &mut all.listen,
-            "Where the service listens; without a host, on every address.",
-        )
+            "Where the service listens, a list; without a host, on every address. `https://0.0.0.0:443` speaks TLS, `unix:/run/weir.sock` is a Unix socket.",
+        ).restart()
         .essential(),
+        row(
+            "WAF_SOCKET_MODE",
+            "0660",
+            listen::mode(),
+            |all: &mut Settings| &mut all.socket_mode,
+            "Mode of the Unix sockets in `WAF_LISTEN`: whoever may write to one is a trusted proxy.",
+        ).restart(),
         row(
             "WAF_UPSTREAM",
             "",
             address::upstream(),
             |all: &mut Settings| &mut all.upstream,
-            "The application; without a port, 80.",
-        )
+            "The application; without a port, 80. `unix:/run/app.sock` is a Unix socket.",
+        ).live()
         .unset("(required)")
         .essential(),
         row(
@@ -191,7 +216,7 @@ fn service_rows() -> Vec<Row<Settings>> {
             word([("enforce", false), ("observe", true)]),
             |all: &mut Settings| &mut all.observe,
             "In observe mode everything is decided, counted and logged, and nothing is refused.",
-        )
+        ).live()
         .essential(),
         row(
             "WAF_WORKERS",
@@ -199,7 +224,7 @@ fn service_rows() -> Vec<Row<Settings>> {
             whole(1..=MAX_WORKERS as u64),
             |all: &mut Settings| &mut all.workers,
             "Data-plane threads.",
-        )
+        ).restart()
         .unset("number of cores"),
     ]
 }

@@ -47,7 +47,8 @@ fn every_default() {
     } = read(&[UPSTREAM]).unwrap();
     let seconds = Duration::from_secs;
     assert_eq!(warnings, Vec::<String>::new());
-    assert_eq!(settings.listen, "127.0.0.1:8080".parse().unwrap());
+    assert_eq!(settings.listen, ["127.0.0.1:8080".parse().unwrap()]);
+    assert_eq!(settings.socket_mode, 0o660);
     assert!(!settings.observe);
     assert_eq!(
         settings.workers,
@@ -198,9 +199,8 @@ fn every_value_arrives() {
         ("WAF_METRICS_TOP_N", "7"),
     ]);
     let seconds = Duration::from_secs;
-    assert_eq!(settings.listen, "[::1]:81".parse().unwrap());
-    assert_eq!(settings.upstream.host, "app.internal");
-    assert_eq!(settings.upstream.port, 3000);
+    assert_eq!(settings.listen, ["[::1]:81".parse().unwrap()]);
+    assert_eq!(settings.upstream.to_string(), "app.internal:3000");
     assert!(settings.observe);
     assert_eq!(settings.workers, 7);
     assert_eq!(
@@ -559,7 +559,7 @@ fn all_problems_are_reported_together() {
             ("WAF_BAN_FIRST", "8d"),
         ]),
         [
-            "WAF_LISTEN=\"x\" is not an address and a port: expected an address and a port such as 127.0.0.1:8080, [::]:8080 or :8080".to_owned(),
+            "WAF_LISTEN=\"x\" is not an address and a port: expected addresses and ports such as 127.0.0.1:8080, [::]:8080 or :8080, separated by commas, https:// before those of TLS, or unix: and a path".to_owned(),
             format!("WAF_DENY_NETS=\"x,fe80::1%a\" has \"x\", which is not a netblock: {nets}"),
             format!("WAF_DENY_NETS=\"x,fe80::1%a\" has \"fe80::1%a\", which carries a zone: {nets}"),
             "WAF_BAN_FACTOR=\"0\" is out of range: expected a whole number from 1 to 1000".to_owned(),
@@ -720,8 +720,11 @@ fn upstreams_are_read() {
         (":3000", "localhost", 3000),
     ] {
         let upstream = settings(&[("WAF_UPSTREAM", text)]).upstream;
-        assert_eq!((upstream.host.as_str(), upstream.port), (host, port));
+        let host = host.to_owned();
+        assert_eq!(upstream, Upstream::Tcp { host, port });
     }
+    let unix = settings(&[("WAF_UPSTREAM", "unix:/run/app.sock")]).upstream;
+    assert_eq!(unix, Upstream::Unix("/run/app.sock".into()));
 }
 
 /// Section 12: a listen address without a host is every address, and a name is the loopback's.
@@ -733,7 +736,60 @@ fn listen_addresses_are_read() {
         ("[::1]:0", "[::1]:0"),
     ] {
         let listen = settings(&[("WAF_LISTEN", text)]).listen;
-        assert_eq!(listen, address.parse().unwrap(), "{text}");
+        assert_eq!(listen, [Listen::plain(address.parse().unwrap())], "{text}");
+    }
+}
+
+/// EDGE-1: a list of plain addresses, addresses of TLS, and Unix sockets.
+#[test]
+fn a_list_of_places_is_read() {
+    let text = "0.0.0.0:80, [::1]:443, unix:/run/weir.sock, :0,:0";
+    let listen = settings(&[("WAF_LISTEN", text), ("WAF_SOCKET_MODE", "666")]).listen;
+    let shown: Vec<String> = listen.iter().map(Listen::to_string).collect();
+    assert_eq!(
+        shown,
+        [
+            "0.0.0.0:80",
+            "[::1]:443",
+            "unix:/run/weir.sock",
+            "[::]:0",
+            "[::]:0"
+        ]
+    );
+}
+
+/// EDGE-1: what cannot be listened on, each with its reason; no place is taken twice.
+#[test]
+fn faulty_places_are_named() {
+    let long = format!("unix:/{}", "x".repeat(120));
+    for (text, fault) in [
+        (",", "names no address"),
+        (
+            ":80,https://[::]:80",
+            "has \"https://[::]:80\", where it listens already",
+        ),
+        (
+            "unix:/a,unix:/a",
+            "has \"unix:/a\", where it listens already",
+        ),
+        ("unix:", "names no file"),
+        (
+            &long,
+            "is longer than 107 bytes, the longest path of a socket",
+        ),
+        ("https://x", "is not an address and a port"),
+        (
+            ":80,https://x",
+            "has \"https://x\", which is not an address and a port",
+        ),
+    ] {
+        let problems = problems(&[UPSTREAM, ("WAF_LISTEN", text)]);
+        let expected = format!("WAF_LISTEN={text:?} {fault}: expected ");
+        assert!(problems[0].starts_with(&expected), "{problems:?}");
+    }
+    for mode in ["0o660", "8", "0668", "17777", "rw"] {
+        let problems = problems(&[UPSTREAM, ("WAF_SOCKET_MODE", mode)]);
+        assert_eq!(problems.len(), 1, "{problems:?}");
     }
 }
 
@@ -876,4 +932,44 @@ proptest! {
             prop_assert!(problem.contains(&row.name) || text.is_empty());
         }
     }
+}
+
+/// RELOAD-1: what the file sets counts where the environment says nothing, a name in both is told,
+/// and what is wrong is told with its line.
+#[test]
+fn the_environment_wins_over_the_file() {
+    let file = |text: &str| {
+        let path = std::path::Path::new("/etc/weir.env");
+        SettingsFile::parse(path, text.as_bytes()).expect("a settings file")
+    };
+    let environment = [UPSTREAM, ("WAF_MODE", "observe"), ("WAF_BAN_FIRST", "")];
+    let environment = environment.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let text = "WAF_MODE=enforce\nWAF_BAN_FIRST=2h\nWAF_SETTINGS_FILE=x\nWAF_MOD=x\n";
+    let loaded = load_with(environment.clone(), Some(&file(text))).unwrap();
+    assert!(loaded.settings.observe);
+    assert_eq!(loaded.settings.bans.policy.first, Duration::from_secs(7200));
+    assert_eq!(
+        loaded.warnings,
+        [
+            "WAF_MODE is set in the environment, which counts, and in settings file /etc/weir.env, line 1",
+            "WAF_SETTINGS_FILE is ignored in the file itself (settings file /etc/weir.env, line 3)",
+            "WAF_MOD: unknown setting, ignored; did you mean WAF_MODE? (settings file /etc/weir.env, line 4)",
+        ]
+    );
+    let origin = |name: &str| {
+        let mut named = loaded.listing.iter().filter(|one| one.name == name);
+        named.next().map(|one| one.origin)
+    };
+    assert_eq!(origin("WAF_MODE"), Some(Origin::Environment));
+    assert_eq!(origin("WAF_BAN_FIRST"), Some(Origin::File));
+    assert_eq!(origin("WAF_WORKERS"), Some(Origin::Default));
+    let text = "\nWAF_BAN_FACTOR=0\nWAF_BAN_FIRST=8d\n";
+    let refused = load_with(environment, Some(&file(text))).unwrap_err();
+    assert_eq!(
+        refused.problems,
+        [
+            "WAF_BAN_FACTOR=\"0\" is out of range: expected a whole number from 1 to 1000 (settings file /etc/weir.env, line 2)",
+            "WAF_BAN_FIRST=\"8d\" is longer than WAF_BAN_PERMANENT_AFTER=\"7d\": expected a first ban that is not permanent (settings file /etc/weir.env, line 3)",
+        ]
+    );
 }

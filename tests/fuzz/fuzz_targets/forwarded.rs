@@ -8,6 +8,7 @@ use http::header::FORWARDED;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use libfuzzer_sys::fuzz_target;
 use weir_dataplane::identity::{X_FORWARDED_FOR, identify};
+use weir_dataplane::seen::Seen;
 
 const ADDED: IpAddr = IpAddr::V4(Ipv4Addr::new(203, 0, 113, 7));
 
@@ -56,9 +57,11 @@ fn walk(header: &HeaderName, lines: &[&[u8]]) -> IpAddr {
     identify(
         weir_fuzz::peer(1),
         true,
+        "http",
         &weir_fuzz::trusted(),
         header,
         &headers,
+        Seen::of(&headers),
     )
     .address
 }

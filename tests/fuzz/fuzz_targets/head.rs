@@ -9,6 +9,7 @@ use weir_dataplane::fuzzing::ForgottenProxy;
 use weir_dataplane::identity::{
     Identity, X_FORWARDED_FOR, X_FORWARDED_PROTO, X_REQUEST_ID, identify,
 };
+use weir_dataplane::seen::Seen;
 use weir_shared::client::{Client, fold};
 
 fuzz_target!(|bytes: &[u8]| {
@@ -25,7 +26,7 @@ fuzz_target!(|bytes: &[u8]| {
         1 => FORWARDED,
         _ => HeaderName::from_static("cf-connecting-ip"),
     };
-    let found = identify(peer, is_trusted, &trusted, &header, &head.headers);
+    let found = identify(peer, is_trusted, "http", &trusted, &header, &head.headers, Seen::of(&head.headers));
 
     assert_eq!(found.client, Client::of(found.address));
     assert_eq!(found.address, fold(found.address));
@@ -65,7 +66,7 @@ fuzz_target!(|bytes: &[u8]| {
             for (name, value) in &head.headers {
                 headers.append(name, value.clone());
             }
-            let again = identify(peer, true, &trusted, &header, &headers);
+            let again = identify(peer, true, "http", &trusted, &header, &headers, Seen::of(&headers));
             assert_eq!(again.address, found.address, "{forged}");
         }
     }

@@ -24,7 +24,7 @@ mod good;
 mod slow;
 
 /// How long the slow connections may take until they stand.
-const SETTLE: Duration = Duration::from_secs(60);
+const OPEN_WAIT: Duration = Duration::from_secs(60);
 
 /// Times good traffic alone and beside slow connections.
 #[derive(Parser)]
@@ -42,6 +42,10 @@ struct Arguments {
     /// Seconds a measurement lasts
     #[arg(long, default_value_t = 10)]
     seconds: u64,
+    /// Seconds between the last slow connection and the measurement: opening them is work of its
+    /// own, and so are the megabytes that their readers have the application send
+    #[arg(long, default_value_t = 10)]
+    settle: u64,
     /// Rounds of both
     #[arg(long, default_value_t = 5)]
     rounds: usize,
@@ -148,6 +152,7 @@ fn measure(arguments: &Arguments) -> Result<()> {
         crowd_arguments(&mut command, weir.address, arguments.slow);
         let crowd = Owned(command.spawn().context("the slow connections")?);
         wait_for_crowd(&weir, arguments.slow)?;
+        std::thread::sleep(Duration::from_secs(arguments.settle));
         beside.push(good()?);
         stood = stood.min(sockets(&weir)?);
         drop(crowd);
@@ -178,9 +183,9 @@ fn crowd_arguments(command: &mut Command, address: SocketAddr, slow: usize) {
 fn wait_for_crowd(weir: &Running, slow: usize) -> Result<()> {
     let began = Instant::now();
     while sockets(weir)? < slow * 9 / 10 {
-        if began.elapsed() > SETTLE {
+        if began.elapsed() > OPEN_WAIT {
             bail!(
-                "{} open files after {SETTLE:?}, and {slow} slow connections should stand",
+                "{} open files after {OPEN_WAIT:?}, and {slow} slow connections should stand",
                 sockets(weir)?
             );
         }

@@ -52,8 +52,8 @@ fn order(netblock: &str, duration: Option<u64>) -> Order {
 /// Breaks at `at_ms` and gives the ban that was made.
 fn banned(ledger: &mut Ledger, text: &str, at_ms: u64) -> Arc<Ban> {
     let broken = broken(client(text), LimitKind::Minute, at_ms);
-    match ledger.break_limit(&broken, at_ms) {
-        BreakOutcome::Banned(key) => Arc::clone(ledger.ban(key).unwrap()),
+    match ledger.ban_for(&broken, at_ms) {
+        BanOutcome::Banned(key) => Arc::clone(ledger.ban(key).unwrap()),
         other => panic!("{other:?}"),
     }
 }
@@ -119,10 +119,7 @@ fn an_active_ban_stops_automatic_ones_only() {
     let mut ledger = ledger(10);
     banned(&mut ledger, "203.0.113.7", NOW);
     let again = broken(client("203.0.113.8"), LimitKind::Hour, NOW + HOUR - 1);
-    assert_eq!(
-        ledger.break_limit(&again, NOW + HOUR - 1),
-        BreakOutcome::Already
-    );
+    assert_eq!(ledger.ban_for(&again, NOW + HOUR - 1), BanOutcome::Already);
     let admin = ledger
         .add(order("203.0.113.0/24", Some(HOUR)), NOW)
         .unwrap();
@@ -145,7 +142,7 @@ fn the_reason_names_the_limit() {
         },
         ..broken(client("2001:db8::1"), LimitKind::HourBytes, NOW)
     };
-    ledger.break_limit(&bytes, NOW);
+    ledger.ban_for(&bytes, NOW);
     banned(&mut ledger, "203.0.113.7", NOW);
     let told: Vec<_> = ledger
         .all()
@@ -180,7 +177,7 @@ fn a_ban_begins_at_the_break_unless_the_clock_moved() {
         ("192.0.2.7", NOW + 1, NOW),
     ] {
         let broken = broken(client(text), LimitKind::Day, at_ms);
-        let BreakOutcome::Banned(key) = ledger.break_limit(&broken, NOW) else {
+        let BanOutcome::Banned(key) = ledger.ban_for(&broken, NOW) else {
             panic!("{text}")
         };
         assert_eq!(key.ban_started, Time(begins), "{text}");
@@ -224,7 +221,7 @@ fn the_ledger_drops_in_the_order_of_the_rule() {
     assert!(!ledger.can_ban(now + 9));
     assert_eq!(ledger.add(order("10.9.0.0/24", None), now + 9), Err(Full));
     let more = broken(client("10.9.0.1"), LimitKind::Minute, now + 9);
-    assert_eq!(ledger.break_limit(&more, now + 9), BreakOutcome::Full);
+    assert_eq!(ledger.ban_for(&more, now + 9), BanOutcome::Full);
     assert_eq!(ledger.all().len(), 5);
     assert!(ledger.can_ban(NOW + 9 * HOUR));
 }
@@ -245,8 +242,8 @@ fn observed_bans_count_in_observe_mode_only() {
         let by_admin = watching.add(order("10.0.0.0/8", None), NOW).unwrap();
         assert!(by_admin.observed);
         let again = broken(client("203.0.113.7"), LimitKind::Minute, NOW + 5);
-        let outcome = ledger.break_limit(&again, NOW + 5);
-        assert_eq!(outcome == BreakOutcome::Already, observe);
+        let outcome = ledger.ban_for(&again, NOW + 5);
+        assert_eq!(outcome == BanOutcome::Already, observe);
         let mut later = Ledger::new(rules(10, observe), vec![Arc::new(made)], NOW).unwrap();
         let next = banned(&mut later, "203.0.113.7", NOW + HOUR);
         assert_eq!(hours(&next), Some(if observe { 3 } else { 1 }));
@@ -468,7 +465,7 @@ impl Twin {
         (now..).find(|ms| !taken(*ms)).unwrap()
     }
 
-    fn break_limit(&mut self, broken: &LimitExceeded, now: u64) -> &'static str {
+    fn ban_for(&mut self, broken: &LimitExceeded, now: u64) -> &'static str {
         let netblock = Netblock::of(broken.client, self.rules.prefixes);
         let last = self.last(netblock);
         if last.is_some_and(|(end, _)| end > now) {
@@ -553,13 +550,13 @@ proptest! {
             match op {
                 Op::Break(who, limit) => {
                     let broken = broken(clients[who], limit, now);
-                    let outcome = match ledger.break_limit(&broken, now) {
-                        BreakOutcome::Banned(_) => "banned",
-                        BreakOutcome::Already => "already",
-                        BreakOutcome::Full => "full",
-                        BreakOutcome::Spared => "spared, which is not the ledger's to say",
+                    let outcome = match ledger.ban_for(&broken, now) {
+                        BanOutcome::Banned(_) => "banned",
+                        BanOutcome::Already => "already",
+                        BanOutcome::Full => "full",
+                        BanOutcome::Spared => "spared, which is not the ledger's to say",
                     };
-                    prop_assert_eq!(outcome, twin.break_limit(&broken, now));
+                    prop_assert_eq!(outcome, twin.ban_for(&broken, now));
                 }
                 Op::Admin(what, length) => {
                     let netblock = netblocks[what];

@@ -184,14 +184,12 @@ fn quotas(second: u64, minute: u64) -> Vec<Quota> {
 }
 
 fn rule_set(limits: &[(&str, OnLimit, Vec<Quota>)]) -> RuleSet {
-    let limits = (1..)
-        .zip(limits)
-        .map(|(id, (name, on_limit, quotas))| Limit {
-            rule: Arc::new(Rule::new(RuleKind::Limit, (*name).to_owned(), id)),
-            matcher: Matcher::default(),
-            quotas: quotas.clone(),
-            on_limit: *on_limit,
-        });
+    let limits = limits.iter().map(|(name, on_limit, quotas)| Limit {
+        rule: Arc::new(Rule::new(RuleKind::Limit, (*name).to_owned())),
+        matcher: Matcher::default(),
+        quotas: quotas.clone(),
+        on_limit: *on_limit,
+    });
     let (allow, deny) = (NetList::default(), NetList::default());
     RuleSet::new(allow, deny, Traps::default(), limits.collect(), Vec::new())
 }

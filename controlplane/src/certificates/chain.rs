@@ -1,0 +1,116 @@
+//! One certificate with its chain and its key, read from two PEM files and judged.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
+use x509_parser::extensions::GeneralName;
+use x509_parser::prelude::{FromDer as _, X509Certificate};
+
+/// When a certificate ends.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct End {
+    /// Its first name, or its file.
+    pub name: String,
+    /// Milliseconds since 1970.
+    pub at_ms: u64,
+}
+
+/// Bytes of a file at most.
+const MAX_BYTES: u64 = 1024 * 1024;
+
+/// Why a certificate cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("WAF_TLS_CERT, WAF_TLS_KEY: {file} {fault}")]
+pub struct CertificateError {
+    /// The file.
+    pub file: String,
+    fault: String,
+}
+
+impl CertificateError {
+    pub(super) fn of(file: &Path, fault: String) -> Self {
+        let file = file.display().to_string();
+        Self { file, fault }
+    }
+}
+
+/// A certificate that can be used.
+pub(super) struct Chain {
+    pub(super) key: Arc<CertifiedKey>,
+    /// The names it is for, in small letters; a wildcard as it is written.
+    pub(super) names: Vec<String>,
+    pub(super) end: End,
+}
+
+impl Chain {
+    /// Reads and judges a pair of files.
+    ///
+    /// # Errors
+    /// [`CertificateError`] names the file.
+    pub(super) fn read(cert: &Path, key: &Path) -> Result<Self, CertificateError> {
+        let failed = |fault: String| CertificateError::of(cert, fault);
+        let pem = bytes(cert)?;
+        let chain: Result<Vec<CertificateDer<'static>>, _> =
+            CertificateDer::pem_slice_iter(&pem).collect();
+        let chain = chain.map_err(|error| failed(format!("is not PEM: {error}")))?;
+        let Some(leaf) = chain.first() else {
+            return Err(failed("holds no certificate; expected PEM".to_owned()));
+        };
+        let (names, at_ms) = names_and_end(leaf).map_err(failed)?;
+        let name = names.first().cloned();
+        let end = End {
+            name: name.unwrap_or_else(|| cert.display().to_string()),
+            at_ms,
+        };
+        let secret = PrivateKeyDer::from_pem_slice(&bytes(key)?).map_err(|error| {
+            CertificateError::of(key, format!("holds no private key in PEM: {error}"))
+        })?;
+        let certified = CertifiedKey::from_der(chain, secret, &ring::default_provider());
+        let certified = certified.map_err(|error| {
+            CertificateError::of(
+                key,
+                format!("is not the key of {}: {error}", cert.display()),
+            )
+        })?;
+        Ok(Self {
+            key: Arc::new(certified),
+            names,
+            end,
+        })
+    }
+}
+
+fn bytes(path: &Path) -> Result<Vec<u8>, CertificateError> {
+    let mut bytes = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut bytes));
+    let failed = |fault: String| CertificateError::of(path, fault);
+    read.map_err(|error| failed(format!("cannot be read: {error}")))?;
+    if bytes.len() as u64 > MAX_BYTES {
+        return Err(failed("is longer than 1 MiB".to_owned()));
+    }
+    Ok(bytes)
+}
+
+/// The DNS names of a certificate, and when it ends.
+fn names_and_end(leaf: &CertificateDer<'_>) -> Result<(Vec<String>, u64), String> {
+    let (_, certificate) = X509Certificate::from_der(leaf)
+        .map_err(|error| format!("holds no certificate of X.509: {error}"))?;
+    let mut names = Vec::new();
+    let alternatives = certificate.subject_alternative_name();
+    if let Ok(Some(alternatives)) = alternatives {
+        for name in &alternatives.value.general_names {
+            if let GeneralName::DNSName(name) = name {
+                names.push(name.to_ascii_lowercase());
+            }
+        }
+    }
+    let end = certificate.validity().not_after.timestamp();
+    let end = u64::try_from(end).unwrap_or(0);
+    Ok((names, end.saturating_mul(1000)))
+}

@@ -1,0 +1,282 @@
+//! The certificates of the TLS listeners (EDGE-2): read at the start and again on each change. A
+//! faulty one stops the start; later the last good ones stay in use, and an alert says so.
+
+mod chain;
+mod choice;
+
+use std::collections::HashMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use arc_swap::ArcSwap;
+use crossbeam_channel::{Receiver, Sender, bounded};
+use rustls::ServerConfig;
+use rustls::crypto::ring;
+use rustls::server::ProducesTickets;
+use rustls::version::{TLS12, TLS13};
+use weir_shared::reload::{Part, Take};
+use weir_shared::settings::EdgeSettings;
+use weir_shared::units::Time;
+
+use self::chain::Chain;
+pub use self::chain::{CertificateError, End};
+use self::choice::Choice;
+use crate::alert::Alerts;
+use crate::file_watch::FileWatch;
+use crate::lookup::FileFault;
+
+/// Faults that may wait for the control loop; the newest of more are dropped, as the older say.
+const MAX_FAULTS: usize = 16;
+/// An alert is raised so long before a certificate ends, and again each day.
+const WARN_BEFORE_MS: u64 = 14 * DAY_MS;
+const DAY_MS: u64 = 86_400_000;
+
+/// The TLS settings as each new connection takes them.
+pub type TlsConfig = Arc<ArcSwap<ServerConfig>>;
+
+/// What was read and can be served with.
+type Judged = (Vec<End>, ServerConfig);
+
+/// The certificates in use.
+pub struct Certificates {
+    paths: Vec<(PathBuf, PathBuf)>,
+    tickets: Arc<dyn ProducesTickets>,
+    config: TlsConfig,
+    ends: ArcSwap<Vec<End>>,
+    /// One reader at a time: the watch, or a reload.
+    reading: Mutex<()>,
+    faults: Sender<FileFault>,
+    told: Receiver<FileFault>,
+}
+
+impl Certificates {
+    /// Reads the certificates, which are watched from then on; none where no file is named.
+    ///
+    /// # Errors
+    /// [`CertificateError`] names the first that cannot be used.
+    pub fn open(edge: &EdgeSettings) -> Result<Option<Arc<Self>>, CertificateError> {
+        let paths: Vec<(PathBuf, PathBuf)> = pairs(edge);
+        let Some((first, _)) = paths.first() else {
+            return Ok(None);
+        };
+        // Before they are read: a change right after that must not be missed.
+        let all: Vec<PathBuf> = paths
+            .iter()
+            .flat_map(|(cert, key)| [cert, key])
+            .cloned()
+            .collect();
+        let watch = FileWatch::start(&all, "the certificates");
+        let first = first.clone();
+        let failed =
+            |error: &dyn std::fmt::Display| CertificateError::of(&first, error.to_string());
+        let tickets = ring::Ticketer::new().map_err(|error| failed(&error))?;
+        let chains = read(&paths)?;
+        let (faults, told) = bounded(MAX_FAULTS);
+        let this = Arc::new(Self {
+            ends: ArcSwap::from_pointee(ends(&chains)),
+            config: Arc::new(ArcSwap::from_pointee(
+                config(chains, &tickets).map_err(|error| failed(&error))?,
+            )),
+            paths,
+            tickets,
+            reading: Mutex::default(),
+            faults,
+            told,
+        });
+        start(Arc::clone(&this), watch).map_err(|error| failed(&error))?;
+        Ok(Some(this))
+    }
+
+    /// What new connections are served with.
+    pub fn config(&self) -> TlsConfig {
+        Arc::clone(&self.config)
+    }
+
+    /// Reads the files again; new handshakes have the new certificates. With a fault the last good
+    /// ones stay in use.
+    ///
+    /// # Errors
+    /// [`CertificateError`] names the first that cannot be used.
+    pub fn reload(&self) -> Result<(), CertificateError> {
+        let _reading = self.lock();
+        self.take(self.judge()?);
+        Ok(())
+    }
+
+    /// Its part of a reload (RELOAD-2).
+    pub fn part(self: &Arc<Self>) -> Part {
+        let this = Arc::clone(self);
+        Box::new(move |_| {
+            let judged = this.judge().map_err(|error| vec![error.to_string()])?;
+            let this = Arc::clone(&this);
+            Ok(Box::new(move || this.take(judged)) as Take)
+        })
+    }
+
+    fn judge(&self) -> Result<Judged, CertificateError> {
+        let chains = read(&self.paths)?;
+        let ends = ends(&chains);
+        let config = config(chains, &self.tickets);
+        let failed = |error: rustls::Error| CertificateError::of(Path::new(""), error.to_string());
+        Ok((ends, config.map_err(failed)?))
+    }
+
+    fn take(&self, (ends, config): Judged) {
+        self.ends.store(Arc::new(ends));
+        self.config.store(Arc::new(config));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ()> {
+        // It guards nothing but the order.
+        self.reading.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn read_again(&self) {
+        match self.reload() {
+            Ok(()) => tracing::info!("the certificates were read again"),
+            Err(error) => {
+                tracing::warn!("{error}; what was read before stays in use");
+                let file = error.file.clone();
+                let error = error.to_string();
+                // Full of faults that nobody took yet: one more says no more.
+                let _ = self.faults.try_send(FileFault { file, error });
+            }
+        }
+    }
+}
+
+/// Whether a start could use the certificates.
+///
+/// # Errors
+/// [`CertificateError`], as a start would tell it.
+pub fn check(edge: &EdgeSettings) -> Result<(), CertificateError> {
+    read(&pairs(edge)).map(drop)
+}
+
+fn pairs(edge: &EdgeSettings) -> Vec<(PathBuf, PathBuf)> {
+    let keys = edge.keys.iter().cloned();
+    edge.certificates.iter().cloned().zip(keys).collect()
+}
+
+fn start(certificates: Arc<Certificates>, mut watch: FileWatch) -> io::Result<()> {
+    weir_shared::threads::spawn("weir-certs", move || {
+        loop {
+            watch.wait_for_change();
+            certificates.read_again();
+        }
+    })
+    .map(drop)
+}
+
+fn read(paths: &[(PathBuf, PathBuf)]) -> Result<Vec<Chain>, CertificateError> {
+    paths
+        .iter()
+        .map(|(cert, key)| Chain::read(cert, key))
+        .collect()
+}
+
+fn ends(chains: &[Chain]) -> Vec<End> {
+    chains.iter().map(|chain| chain.end.clone()).collect()
+}
+
+/// TLS 1.2 and 1.3, no older; tickets that every worker, and each generation of certificates, can
+/// read.
+fn config(
+    chains: Vec<Chain>,
+    tickets: &Arc<dyn ProducesTickets>,
+) -> Result<ServerConfig, rustls::Error> {
+    let provider = Arc::new(ring::default_provider());
+    let builder = ServerConfig::builder_with_provider(provider);
+    let mut config = builder
+        .with_protocol_versions(&[&TLS13, &TLS12])?
+        .with_no_client_auth()
+        .with_cert_resolver(Arc::new(Choice::of(chains)));
+    config.ticketer = Arc::clone(tickets);
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(config)
+}
+
+/// The certificates as the control loop looks after them.
+#[derive(Default)]
+pub(crate) struct Watched {
+    certificates: Option<Arc<Certificates>>,
+    /// When each that is near its end was told last, by its name and end.
+    told: HashMap<(String, u64), u64>,
+}
+
+impl Watched {
+    /// Those in use; none where no TLS is spoken.
+    pub(crate) fn new(certificates: Option<Arc<Certificates>>) -> Self {
+        Self {
+            certificates,
+            told: HashMap::new(),
+        }
+    }
+
+    /// When each ends.
+    pub(crate) fn ends(&self) -> Vec<End> {
+        let ends = self.certificates.as_ref().map(|held| held.ends.load());
+        ends.map_or_else(Vec::new, |ends| ends.to_vec())
+    }
+
+    /// Raises alerts: of files that cannot be read again, of certificates that end soon.
+    pub(crate) fn turn(&mut self, alerts: &mut Alerts, now_ms: u64) {
+        let Some(certificates) = self.certificates.clone() else {
+            return;
+        };
+        for FileFault { file, error } in certificates.told.try_iter() {
+            alerts.file_error(&file, &error, now_ms);
+        }
+        for end in self.due(&certificates.ends.load(), now_ms) {
+            tracing::warn!(name = %end.name, expires = %Time(end.at_ms), "a certificate ends soon");
+            alerts.certificate(&end.name, Time(end.at_ms), now_ms);
+        }
+    }
+
+    /// Those that are to be told now.
+    fn due(&mut self, ends: &[End], now_ms: u64) -> Vec<End> {
+        let key = |end: &End| (end.name.clone(), end.at_ms);
+        let stands = |told: &(String, u64)| ends.iter().any(|end| key(end) == *told);
+        self.told.retain(|told, _| stands(told));
+        let near = ends
+            .iter()
+            .filter(|end| end.at_ms.saturating_sub(WARN_BEFORE_MS) <= now_ms);
+        let mut due = Vec::new();
+        for end in near {
+            let last = self.told.get(&key(end));
+            if last.is_none_or(|last| now_ms.saturating_sub(*last) >= DAY_MS) {
+                self.told.insert(key(end), now_ms);
+                due.push(end.clone());
+            }
+        }
+        due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const END: u64 = 2_000_000_000_000;
+
+    /// EDGE-2: fourteen days before its end a certificate is told of, once a day, until another is
+    /// in its place.
+    #[test]
+    fn an_end_is_told_from_fourteen_days_before() {
+        let mut watch = Watched::default();
+        let end = |at_ms| End {
+            name: "a.test".to_owned(),
+            at_ms,
+        };
+        let mut due = |ends: &[End], now_ms| watch.due(ends, now_ms).len();
+        let first = END - WARN_BEFORE_MS;
+        assert_eq!(due(&[end(END)], first - 1), 0);
+        assert_eq!(due(&[end(END)], first), 1);
+        assert_eq!(due(&[end(END)], first + DAY_MS - 1), 0);
+        assert_eq!(due(&[end(END)], first + DAY_MS), 1);
+        assert_eq!(due(&[end(2 * END)], first + 2 * DAY_MS), 0);
+        assert_eq!(due(&[end(END)], first + 2 * DAY_MS), 1);
+        assert_eq!(due(&[end(END)], END + 10 * DAY_MS), 1);
+    }
+}

@@ -1,0 +1,315 @@
+//! Every metric, one row each: its name, what it says, and where its values come from.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use weir_shared::ban::Cause;
+use weir_shared::rules::Rule;
+use weir_shared::totals::{ConnectionError, Handshake, Histogram, RESPONSE_CLASSES};
+use weir_shared::verdict::{Action, LimitHit};
+
+use super::facts::Facts;
+use super::process::{Process, float};
+use crate::alert::AlertKind;
+use crate::certificates::End;
+use crate::lookup::Outcome;
+use crate::rules;
+
+/// One metric.
+pub(super) struct Metric {
+    pub(super) name: &'static str,
+    pub(super) help: &'static str,
+    pub(super) values: Values,
+}
+
+/// Values by one label.
+type ByLabel = Vec<(&'static str, u64)>;
+
+/// Values by two labels.
+type ByTwoLabels = Vec<([&'static str; 2], u64)>;
+
+/// The kind of a metric, and what is read of the facts for it.
+pub(super) enum Values {
+    /// A counter without a label.
+    Counter(fn(&Facts) -> u64),
+    /// A counter by one label.
+    CounterBy(&'static str, fn(&Facts) -> ByLabel),
+    /// A counter by two labels.
+    CounterByTwo([&'static str; 2], fn(&Facts) -> ByTwoLabels),
+    /// A counter by one label whose series come and go, which the exporter knows no words for: it
+    /// would show one that lost its place for ever. The labels are letters and digits.
+    CounterOfSome(&'static str, fn(&Facts) -> &BTreeMap<String, u64>),
+    /// Hits of the rules that are in force (RULE-6).
+    RuleHits(fn(&Facts) -> &[Arc<Rule>]),
+    /// When each certificate ends.
+    CertificateEnds(fn(&Facts) -> &[End]),
+    /// A gauge.
+    Gauge(fn(&Facts) -> f64),
+    /// Always 1, with the version as its label.
+    Version,
+    /// A histogram of durations in seconds.
+    Durations(fn(&Facts) -> &Histogram),
+    /// A gauge of the process.
+    ProcessGauge(fn(&Process) -> f64),
+    /// A counter of the process, with a fraction.
+    ProcessCounter(fn(&Process) -> f64),
+}
+
+use Values::{
+    CertificateEnds, Counter, CounterBy, CounterByTwo, CounterOfSome, Durations, Gauge,
+    ProcessCounter, ProcessGauge, RuleHits, Version,
+};
+
+const fn row(name: &'static str, help: &'static str, values: Values) -> Metric {
+    Metric { name, help, values }
+}
+
+/// Requests by action and mode. The mode that is not this one's is there with 0.
+fn requests(facts: &Facts) -> ByTwoLabels {
+    let modes = ["enforce", "observe"];
+    let counts = Action::ALL.into_iter().zip(facts.totals.requests);
+    let of_modes = |(action, count): (Action, u64)| {
+        modes.map(|mode| {
+            let is_ours = (mode == "observe") == facts.observe;
+            ([action.name(), mode], if is_ours { count } else { 0 })
+        })
+    };
+    counts.flat_map(of_modes).collect()
+}
+
+/// Edits of the state files and of rules.json, by file and outcome.
+fn edits(facts: &Facts) -> ByTwoLabels {
+    let state = facts.state.iter();
+    let state = state.map(|of| (of.file, of.edits_taken, of.edits_bad));
+    let rules = (rules::FILE, facts.rules.edits_taken, facts.rules.edits_bad);
+    state
+        .chain([rules])
+        .flat_map(|(file, taken, bad)| [([file, "taken"], taken), ([file, "bad"], bad)])
+        .collect()
+}
+
+/// Writes of the state files, by file and outcome.
+fn writes(facts: &Facts) -> ByTwoLabels {
+    let of_file = facts.state.iter().flat_map(|of| {
+        [
+            ([of.file, "ok"], of.writes_ok),
+            ([of.file, "error"], of.writes_error),
+        ]
+    });
+    of_file.collect()
+}
+
+/// All metrics.
+pub(super) static METRICS: &[Metric] = &[
+    row(
+        "waf_requests_total",
+        "Requests that ended, by how they ended and by mode; health checks are not counted.",
+        CounterByTwo(["action", "mode"], requests),
+    ),
+    row(
+        "waf_bytes_total",
+        "Bytes of bodies and WebSocket streams, from clients (request) and to them (response).",
+        CounterBy("direction", |facts| {
+            let totals = &facts.totals;
+            let (request, response) = (totals.request_bytes, totals.response_bytes);
+            vec![("request", request), ("response", response)]
+        }),
+    ),
+    row(
+        "waf_responses_total",
+        "Answers of the application, by the class of their status.",
+        CounterBy("class", |facts| {
+            let counts = facts.totals.responses;
+            RESPONSE_CLASSES.into_iter().zip(counts).collect()
+        }),
+    ),
+    row(
+        "waf_request_duration_seconds",
+        "Time from the head of a request to the end of its answer, in seconds.",
+        Durations(|facts| &facts.totals.request_duration),
+    ),
+    row(
+        "waf_upstream_duration_seconds",
+        "Time from the request sent to the application to the head of its answer, in seconds.",
+        Durations(|facts| &facts.totals.upstream_duration),
+    ),
+    row(
+        "waf_requests_by_country_total",
+        "Requests by the country of their client, those with most requests; the rest is other.",
+        CounterOfSome("country", |facts| &facts.countries),
+    ),
+    row(
+        "waf_requests_by_asn_total",
+        "Requests by the AS number of their client, those with most requests; the rest is other.",
+        CounterOfSome("asn", |facts| &facts.asns),
+    ),
+    row(
+        "waf_limit_hits_total",
+        "Broken limits, by the limit that was broken: a window, second or concurrent.",
+        CounterBy("kind", |facts| {
+            let kinds = LimitHit::ALL.into_iter().map(LimitHit::name);
+            kinds.zip(facts.totals.limit_hits).collect()
+        }),
+    ),
+    row(
+        "waf_rule_hits_total",
+        "Requests that a rule or a list of rules.json refused, banned or let through.",
+        RuleHits(|facts| &facts.rules.rules),
+    ),
+    row(
+        "waf_bans_active",
+        "Bans that are active now; in enforce mode without those made in observe mode.",
+        Gauge(|facts| float(facts.bans_active as u64)),
+    ),
+    row(
+        "waf_bans_total",
+        "Bans made since the start, by what made them.",
+        CounterBy("cause", |facts| {
+            let causes = Cause::ALL.into_iter().map(Cause::name);
+            causes.zip(facts.bans_made).collect()
+        }),
+    ),
+    row(
+        "waf_bans_dropped_total",
+        "Bans dropped or turned away because WAF_MAX_BANS was reached.",
+        Counter(|facts| facts.bans_dropped),
+    ),
+    row(
+        "waf_untrusted_forwarders",
+        "Peers that forwarded for many clients in the last hour and are not in WAF_TRUSTED_PROXIES.",
+        Gauge(|facts| float(facts.untrusted_forwarders as u64)),
+    ),
+    row(
+        "waf_clients",
+        "Clients in the table now.",
+        Gauge(|facts| float(facts.totals.clients)),
+    ),
+    row(
+        "waf_clients_evicted_total",
+        "Clients dropped because the table was full.",
+        Counter(|facts| facts.totals.clients_evicted),
+    ),
+    row(
+        "waf_state_edits_total",
+        "Edits of state files, taken in or set aside as bad.",
+        CounterByTwo(["file", "outcome"], edits),
+    ),
+    row(
+        "waf_state_writes_total",
+        "Writes of state files, by outcome.",
+        CounterByTwo(["file", "outcome"], writes),
+    ),
+    row(
+        "waf_lookups_total",
+        "Lookups of clients, by outcome; answers that were kept are not counted.",
+        CounterBy("outcome", |facts| {
+            let outcomes = Outcome::ALL.into_iter().map(Outcome::name);
+            outcomes.zip(facts.lookups.outcomes).collect()
+        }),
+    ),
+    row(
+        "waf_lookup_file_read_timestamp_seconds",
+        "When the lookup database files were read last, in seconds since 1970; 0 without any.",
+        Gauge(|facts| float(facts.lookups.file_read_ms) / 1000.0),
+    ),
+    row(
+        "waf_lookup_file_errors_total",
+        "Replacements of lookup database files that could not be used.",
+        Counter(|facts| facts.lookups.file_errors),
+    ),
+    row(
+        "waf_log_lines_dropped_total",
+        "Request log lines lost because the writer was behind.",
+        Counter(|facts| facts.totals.records_dropped),
+    ),
+    row(
+        "waf_process_log_lines_dropped_total",
+        "Process log lines lost because standard error was not read.",
+        Counter(|facts| facts.totals.process_log_lines_dropped),
+    ),
+    row(
+        "waf_events_dropped_total",
+        "Events for the control plane lost because it was behind.",
+        CounterBy("kind", |facts| {
+            vec![
+                ("break", facts.totals.breaks_dropped),
+                ("request", facts.totals.finished_dropped),
+                ("alert", facts.alert_lines_dropped),
+            ]
+        }),
+    ),
+    row(
+        "waf_alerts_total",
+        "Alerts raised, by kind; those without a line of their own too.",
+        CounterBy("kind", |facts| {
+            let kinds = AlertKind::ALL.into_iter().map(AlertKind::name);
+            kinds.zip(facts.alerts).collect()
+        }),
+    ),
+    row(
+        "waf_connections",
+        "Client connections open now.",
+        Gauge(|facts| float(facts.totals.connections)),
+    ),
+    row(
+        "waf_connection_errors_total",
+        "Connections that ended without a request, or were turned away, by cause.",
+        CounterBy("kind", |facts| {
+            let kinds = ConnectionError::ALL.into_iter().map(ConnectionError::name);
+            kinds.zip(facts.totals.connection_errors).collect()
+        }),
+    ),
+    row(
+        "waf_tls_handshakes_total",
+        "TLS handshakes, by how they ended.",
+        CounterBy("outcome", |facts| {
+            let outcomes = Handshake::ALL.into_iter().map(Handshake::name);
+            outcomes.zip(facts.totals.handshakes).collect()
+        }),
+    ),
+    row(
+        "waf_tls_certificate_expiry_timestamp_seconds",
+        "When each certificate ends, in seconds since 1970.",
+        CertificateEnds(|facts| &facts.certificates),
+    ),
+    row(
+        "waf_build_info",
+        "Always 1; the label tells the version that runs.",
+        Version,
+    ),
+    row(
+        "process_cpu_seconds_total",
+        "Processor time used by the process, in seconds.",
+        ProcessCounter(|process| process.cpu_seconds),
+    ),
+    row(
+        "process_resident_memory_bytes",
+        "Resident memory of the process, in bytes.",
+        ProcessGauge(|process| float(process.resident_bytes)),
+    ),
+    row(
+        "process_virtual_memory_bytes",
+        "Virtual memory of the process, in bytes.",
+        ProcessGauge(|process| float(process.virtual_bytes)),
+    ),
+    row(
+        "process_open_fds",
+        "File descriptors that are open.",
+        ProcessGauge(|process| float(process.open_fds)),
+    ),
+    row(
+        "process_max_fds",
+        "File descriptors that may be open at most.",
+        ProcessGauge(|process| process.max_fds),
+    ),
+    row(
+        "process_threads",
+        "Threads of the process.",
+        ProcessGauge(|process| float(process.threads)),
+    ),
+    row(
+        "process_start_time_seconds",
+        "When the process started, in seconds since 1970.",
+        ProcessGauge(|process| process.start_seconds),
+    ),
+];

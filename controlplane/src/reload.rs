@@ -1,0 +1,89 @@
+//! The control plane's parts of a reload (RELOAD-2): tokens, lookups, rules, and what the control
+//! loop owns. Files are read on the thread of the caller or of their owner; the loop waits for no
+//! disk.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossbeam_channel::{Sender, bounded};
+use weir_shared::clock::Now;
+use weir_shared::reload::{Part, Reloaded, Take};
+use weir_shared::settings::Settings;
+
+use crate::control_loop::Control;
+use crate::order::Order;
+use crate::wiring::{ControlError, ControlHandle};
+
+/// How long the loop may take for either step: it waits for nobody, but may have much to do.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+impl ControlHandle {
+    /// The parts of a reload, in the order in which they are to be taken.
+    pub fn parts(&self) -> Vec<Part> {
+        vec![
+            self.router.part(),
+            self.lookups.part(),
+            self.rules.part(),
+            of_loop(self.orders.clone()),
+        ]
+    }
+}
+
+/// What the control loop owns: bans, anomalies, files.
+fn of_loop(orders: Sender<Order>) -> Part {
+    Box::new(move |new| {
+        let late = || vec!["the control loop does not answer: try again".to_owned()];
+        let (told, judged) = bounded(1);
+        let order = Order::Judge(Arc::clone(&new.settings), told);
+        orders.send_timeout(order, PATIENCE).map_err(|_| late())?;
+        let judged = judged.recv_timeout(PATIENCE).map_err(|_| late())?;
+        judged.map_err(|fault| vec![fault])?;
+        let (orders, new) = (orders.clone(), new.clone());
+        Ok(Box::new(move || {
+            let (told, done) = bounded(1);
+            if orders
+                .send_timeout(Order::Take(new, told), PATIENCE)
+                .is_ok()
+            {
+                let _ = done.recv_timeout(PATIENCE);
+            }
+        }) as Take)
+    })
+}
+
+impl Control {
+    /// Does what the process asked for.
+    pub(crate) fn take_orders(&mut self, now: Now) {
+        while let Ok(order) = self.orders.try_recv() {
+            match order {
+                Order::Judge(settings, told) => {
+                    let _ = told.send(self.judge(&settings, now));
+                }
+                Order::Take(new, told) => {
+                    self.take_settings(new, now);
+                    let _ = told.send(());
+                }
+            }
+        }
+    }
+
+    fn judge(&self, settings: &Settings, now: Now) -> Result<(), String> {
+        let max_bans = settings.bans.max;
+        let fits = self.bans.fit(settings.into(), now);
+        fits.map_err(|held| ControlError::TooManyBans { held, max_bans }.to_string())
+    }
+
+    /// Counters, cooldowns and bans stay as they are: only what is decided from now on is decided
+    /// by the new settings.
+    fn take_settings(&mut self, new: Reloaded, now: Now) {
+        let settings = Arc::clone(&new.settings);
+        if self.bans.take_settings((&*settings).into(), now) {
+            self.files.bans_stale(now);
+        }
+        self.detection.take_settings(&settings);
+        self.files.take_settings(&settings);
+        self.origins.set_shown(settings.endpoints.metrics_top_n);
+        self.reloaded.store(Arc::new(new));
+        self.settings = settings;
+    }
+}

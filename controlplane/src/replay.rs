@@ -1,0 +1,72 @@
+//! The escalation of bans on requests of the past (CONTROL-6): the ledger, its publishing and the
+//! reset of clients are the service's own, turned by whoever reads the log instead of the loop.
+//! Nothing is written.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use crossbeam_channel::Receiver;
+use weir_shared::clock::Now;
+use weir_shared::event::LimitExceeded;
+use weir_shared::settings::Settings;
+use weir_shared::snapshot::Snapshot;
+use weir_shared::spared::Spared;
+use weir_shared::table::ClientTable;
+
+use crate::bans::Bans;
+use crate::bans::ledger::Rules;
+use crate::rules;
+pub use crate::rules::RulesError;
+
+/// The bans that follow from a log.
+pub struct Escalation {
+    bans: Bans,
+    exceeded: Receiver<LimitExceeded>,
+}
+
+impl Escalation {
+    /// Without a ban, and with the rules of rules.json as they are now.
+    ///
+    /// # Errors
+    /// Where rules.json or a list of it cannot be used.
+    pub fn new(
+        settings: &Settings,
+        exceeded: Receiver<LimitExceeded>,
+        table: Arc<dyn ClientTable>,
+        snapshots: Arc<ArcSwap<Snapshot>>,
+        spared: Arc<Spared>,
+        (now, start): (Now, Now),
+    ) -> Result<Self, RulesError> {
+        let rules = rules::read(settings, now)?;
+        let held = Vec::new();
+        let of_settings = Rules::from(settings);
+        let taken = exceeded.clone();
+        let bans = Bans::new(of_settings, held, taken, table, snapshots, spared, start);
+        #[expect(
+            clippy::expect_used,
+            reason = "only a ban that is held can be too many"
+        )]
+        let mut bans = bans.expect("no ban is held");
+        bans.publish_rules(rules);
+        Ok(Self { bans, exceeded })
+    }
+
+    /// Makes bans of what was reported. They are in force when it returns.
+    pub fn turn(&mut self, now: Now) {
+        while !self.exceeded.is_empty() {
+            self.bans.take(now);
+        }
+        while self.bans.note_next(now).is_some() {}
+        self.bans.publish(now);
+    }
+
+    /// Whether something was reported.
+    pub fn has_work(&self) -> bool {
+        !self.exceeded.is_empty()
+    }
+
+    /// Bans made so far.
+    pub fn made(&self) -> u64 {
+        self.bans.ledger().made().iter().sum()
+    }
+}

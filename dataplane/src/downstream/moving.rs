@@ -1,0 +1,30 @@
+//! Bytes of a response on their way past hyper, inside the system.
+
+use super::Downstream;
+use crate::pipe::Pipe;
+
+impl Downstream {
+    /// From now on bytes of a response may be moved to the socket inside the system. True only of a
+    /// connection that carries one response at a time, as it is: not over TLS.
+    pub fn allow_moving(&self) {
+        self.moves.set(!self.io.borrow().inner().is_tls());
+    }
+
+    /// Whether bytes of a response may be moved to the socket.
+    pub const fn can_move(&self) -> bool {
+        self.moves.get()
+    }
+
+    /// Whether bytes that were moved are still to be written. If so, the connection's task is woken
+    /// once they are.
+    pub fn must_drain(&self) -> bool {
+        let must = self.pipe.borrow().is_some();
+        self.wants_room.set(must);
+        must
+    }
+
+    /// Has these bytes written in the place of their placeholder, which hyper is given next.
+    pub fn put_pipe(&self, pipe: Pipe) {
+        *self.pipe.borrow_mut() = Some(pipe);
+    }
+}

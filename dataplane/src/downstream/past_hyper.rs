@@ -1,0 +1,113 @@
+//! A large body of known length is read past hyper: hyper would copy it, in small steps.
+//!
+//! hyper has read the head, and with it a part of the body, which it hands over. When it asks the
+//! socket for more it gets nothing, now and ever after: what is left of the body, and not a byte
+//! more, is read where the body is sent on. hyper does not learn that the body has ended, so its
+//! connection takes no other request; with the response written, it is left for a new one.
+
+use std::io;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use hyper::body::Incoming;
+use tokio::io::ReadBuf;
+
+use super::Downstream;
+use crate::pipe::Pipe;
+
+/// A body that may be read past hyper.
+pub struct Direct {
+    downstream: Rc<Downstream>,
+    /// Bytes of it that are to come.
+    left: u64,
+}
+
+impl Direct {
+    /// For a body of this length, of which nothing came yet.
+    pub fn new(downstream: &Rc<Downstream>, length: u64) -> Self {
+        downstream.reader.change();
+        Self {
+            downstream: Rc::clone(downstream),
+            left: length,
+        }
+    }
+
+    /// Whether hyper has handed over all it had.
+    pub fn is_ready(&self) -> bool {
+        self.downstream.reader.is_past_hyper()
+    }
+
+    /// Whether all of the body came.
+    pub const fn is_end(&self) -> bool {
+        self.left == 0
+    }
+
+    /// So much came.
+    pub const fn took(&mut self, bytes: usize) {
+        self.left = self.left.saturating_sub(bytes as u64);
+    }
+
+    /// So much came from hyper; none if that was all of it.
+    pub fn after(mut self, bytes: usize) -> Option<Self> {
+        self.took(bytes);
+        (!self.is_end()).then_some(self)
+    }
+
+    /// Keeps hyper's half of a body that has ended until the response is written.
+    pub fn park(&self, incoming: Incoming) {
+        self.downstream.reader.park(incoming);
+    }
+
+    /// Moves what there is into an empty pipe; zero is the end of the connection.
+    pub fn poll_move(&self, pipe: &mut Pipe, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let io = self.downstream.io.borrow();
+        let outcome = pipe.poll_fill(io.inner().socket(), self.at_most(usize::MAX), cx);
+        if matches!(outcome, Poll::Ready(Ok(1..))) {
+            self.downstream.note_read();
+        }
+        outcome
+    }
+
+    /// Reads what there is into `buffer`; nothing is the end of the connection.
+    pub fn poll_read(&self, buffer: &mut [u8], cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let at_most = self.at_most(buffer.len());
+        let mut read = ReadBuf::new(buffer.get_mut(..at_most).unwrap_or_default());
+        let outcome = self.downstream.poll_read(cx, &mut read);
+        outcome.map_ok(|()| read.filled().len())
+    }
+
+    fn at_most(&self, length: usize) -> usize {
+        usize::try_from(self.left).map_or(length, |left| left.min(length))
+    }
+}
+
+impl Drop for Direct {
+    fn drop(&mut self) {
+        self.downstream.reader.keep();
+    }
+}
+
+impl Downstream {
+    /// Whether hyper is to read nothing. That it asks says that it has nothing left.
+    pub fn keeps_from_hyper(&self) -> bool {
+        if self.reader.has_changed() {
+            self.wake();
+        }
+        self.reader.is_past_hyper()
+    }
+
+    /// Whether the client has closed the connection behind a body that was read past hyper, which
+    /// would see it otherwise.
+    pub fn has_left(&self, cx: &mut Context<'_>) -> bool {
+        if !self.reader.has_parked() {
+            return false;
+        }
+        let mut byte = [0];
+        let io = self.io.borrow();
+        let peeked = io
+            .inner()
+            .socket()
+            .poll_peek(cx, &mut ReadBuf::new(&mut byte));
+        matches!(peeked, Poll::Ready(Ok(0) | Err(_)))
+    }
+}

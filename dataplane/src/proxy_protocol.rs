@@ -1,0 +1,390 @@
+//! The PROXY protocol, versions 1 and 2, as a receiver reads it (EDGE-4): strict, bounded, and pure
+//! but for the read at the end.
+//!
+//! <https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt>
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use bytes::Bytes;
+use tokio::net::TcpStream;
+use weir_shared::client::fold;
+
+use crate::foreign::{PROXY_V1, PROXY_V2};
+
+/// The longest line of version 1, with its end.
+const LONGEST_V1: usize = 107;
+/// Bytes before the addresses of version 2.
+const FIXED_V2: usize = 16;
+/// The longest block behind them that is read: addresses, and what a TLS terminator adds.
+const LONGEST_V2: usize = 4096;
+/// The type of the entry that holds a checksum.
+const CHECKSUM: u8 = 0x03;
+
+/// What bytes at the beginning of a connection are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Parsed {
+    /// More of a header has to come.
+    Partial,
+    /// A header of this length.
+    Header {
+        /// Who connected; none where it is the connection's own peer.
+        source: Option<IpAddr>,
+        /// Bytes of the header.
+        length: usize,
+    },
+    /// No header, or a faulty one.
+    Malformed,
+}
+
+/// Reads a header at the beginning of `read`.
+pub fn parse(read: &[u8]) -> Parsed {
+    let begins = |with: &[u8]| {
+        read.iter()
+            .zip(with)
+            .all(|(byte, expected)| byte == expected)
+    };
+    let parsed = if begins(PROXY_V2) {
+        version_2(read)
+    } else if begins(PROXY_V1) {
+        version_1(read)
+    } else {
+        None
+    };
+    parsed.unwrap_or(Parsed::Malformed)
+}
+
+/// None where it is malformed.
+fn version_1(read: &[u8]) -> Option<Parsed> {
+    let Some(end) = read
+        .windows(2)
+        .take(LONGEST_V1 - 1)
+        .position(|two| two == b"\r\n")
+    else {
+        return (read.len() < LONGEST_V1).then_some(Parsed::Partial);
+    };
+    let line = std::str::from_utf8(read.get(..end)?).ok()?;
+    let length = end + 2;
+    let mut words = line.split(' ').skip(1);
+    let family = words.next()?;
+    if family == "UNKNOWN" {
+        // Whatever follows is not looked at.
+        return Some(Parsed::Header {
+            source: None,
+            length,
+        });
+    }
+    let (source, destination) = (words.next()?, words.next()?);
+    let ports = [words.next()?, words.next()?];
+    if words.next().is_some() || !ports.into_iter().all(is_port) {
+        return None;
+    }
+    let source = match family {
+        "TCP4" => {
+            destination.parse::<Ipv4Addr>().ok()?;
+            IpAddr::V4(source.parse().ok()?)
+        }
+        "TCP6" => {
+            destination.parse::<Ipv6Addr>().ok()?;
+            IpAddr::V6(source.parse().ok()?)
+        }
+        _ => return None,
+    };
+    let source = Some(fold(source));
+    Some(Parsed::Header { source, length })
+}
+
+/// Decimal digits without leading zeros.
+fn is_port(text: &str) -> bool {
+    let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+    digits && (text == "0" || !text.starts_with('0')) && text.parse::<u16>().is_ok()
+}
+
+/// None where it is malformed.
+fn version_2(read: &[u8]) -> Option<Parsed> {
+    let Some((&fixed, _)) = read.split_first_chunk::<FIXED_V2>() else {
+        return Some(Parsed::Partial);
+    };
+    let [.., command, family, high, low] = fixed;
+    let behind = usize::from(u16::from_be_bytes([high, low]));
+    // Version and command: 2, and LOCAL or PROXY.
+    if !matches!(command, 0x20 | 0x21) || behind > LONGEST_V2 {
+        return None;
+    }
+    let length = FIXED_V2 + behind;
+    let Some(header) = read.get(..length) else {
+        return Some(Parsed::Partial);
+    };
+    let block = header.get(FIXED_V2..)?;
+    if command == 0x20 {
+        // The proxy speaks for itself: the block is skipped.
+        return Some(Parsed::Header {
+            source: None,
+            length,
+        });
+    }
+    let (source, entries) = match family {
+        0x00 => (None, block),
+        0x11 => {
+            let (octets, _) = block.split_first_chunk::<4>()?;
+            (Some(IpAddr::from(*octets)), block.get(12..)?)
+        }
+        0x21 => {
+            let (octets, _) = block.split_first_chunk::<16>()?;
+            (Some(IpAddr::from(*octets)), block.get(36..)?)
+        }
+        // A Unix socket: it has no address that says anything here.
+        0x31 => (None, block.get(216..)?),
+        _ => return None,
+    };
+    are_sound(header, entries).then_some(Parsed::Header {
+        source: source.map(fold),
+        length,
+    })
+}
+
+/// Whether the entries behind the addresses fill their place, and a checksum among them is right.
+fn are_sound(header: &[u8], entries: &[u8]) -> bool {
+    let mut rest = entries;
+    while !rest.is_empty() {
+        let Some((&[kind, high, low], behind)) = rest.split_first_chunk::<3>() else {
+            return false;
+        };
+        let length = usize::from(u16::from_be_bytes([high, low]));
+        let Some((value, next)) = behind.split_at_checked(length) else {
+            return false;
+        };
+        if kind == CHECKSUM {
+            let Ok(sum) = <[u8; 4]>::try_from(value) else {
+                return false;
+            };
+            let at = header.len() - behind.len();
+            if crc32c(header, at) != u32::from_be_bytes(sum) {
+                return false;
+            }
+        }
+        rest = next;
+    }
+    true
+}
+
+/// CRC-32C (RFC 3720 appendix B.4) of a header in which the four bytes at `at` count as zero.
+fn crc32c(header: &[u8], at: usize) -> u32 {
+    let mut crc = u32::MAX;
+    for (index, byte) in header.iter().enumerate() {
+        let byte = if (at..at + 4).contains(&index) {
+            0
+        } else {
+            *byte
+        };
+        crc ^= u32::from(byte);
+        for _ in 0..8 {
+            let carry = crc & 1;
+            crc = (crc >> 1) ^ (0x82f6_3b78 * carry);
+        }
+    }
+    !crc
+}
+
+/// Why there is no header.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NoHeader {
+    /// The peer closed without a word, as those do that only look whether somebody listens.
+    Silent,
+    /// There is none, or it is malformed or cut off.
+    Malformed,
+}
+
+/// Reads the header of a connection, and what came behind it.
+///
+/// # Errors
+/// [`NoHeader`]
+pub async fn read(stream: &TcpStream) -> Result<(Option<IpAddr>, Bytes), NoHeader> {
+    let mut read: Vec<u8> = Vec::new();
+    loop {
+        stream.readable().await.map_err(|_| NoHeader::Malformed)?;
+        let mut piece = [0; 1024];
+        let count = match stream.try_read(&mut piece) {
+            Ok(count) => count,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+            Err(_) => 0,
+        };
+        if count == 0 {
+            let is_silent = read.is_empty();
+            return Err(if is_silent {
+                NoHeader::Silent
+            } else {
+                NoHeader::Malformed
+            });
+        }
+        read.extend_from_slice(piece.get(..count).unwrap_or_default());
+        match parse(&read) {
+            Parsed::Partial => {}
+            Parsed::Header { source, length } => {
+                return Ok((source, Bytes::from(read).slice(length..)));
+            }
+            Parsed::Malformed => return Err(NoHeader::Malformed),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn v2(command: u8, family: u8, block: &[u8]) -> Vec<u8> {
+        let mut header = PROXY_V2.to_vec();
+        header.extend([command, family]);
+        header.extend(u16::try_from(block.len()).unwrap().to_be_bytes());
+        header.extend(block);
+        header
+    }
+
+    fn v4_block(entries: &[u8]) -> Vec<u8> {
+        let mut block = vec![203, 0, 113, 7, 192, 0, 2, 1, 0x30, 0x39, 0, 80];
+        block.extend(entries);
+        block
+    }
+
+    fn found(source: Option<&str>, length: usize) -> Parsed {
+        let source = source.map(|text| text.parse().unwrap());
+        Parsed::Header { source, length }
+    }
+
+    /// EDGE-4: what version 1 may say.
+    #[test]
+    fn lines_of_version_1_are_read() {
+        for (line, source) in [
+            (
+                "PROXY TCP4 203.0.113.7 192.0.2.1 12345 80",
+                Some("203.0.113.7"),
+            ),
+            ("PROXY TCP6 2001:db8::7 ::1 0 65535", Some("2001:db8::7")),
+            ("PROXY TCP6 ::ffff:203.0.113.7 ::1 1 2", Some("203.0.113.7")),
+            ("PROXY UNKNOWN", None),
+            ("PROXY UNKNOWN ffff:f...f:ffff 1 2 garbage", None),
+        ] {
+            let bytes = format!("{line}\r\nGET / HTTP/1.1\r\n");
+            assert_eq!(
+                parse(bytes.as_bytes()),
+                found(source, line.len() + 2),
+                "{line}"
+            );
+        }
+    }
+
+    /// EDGE-4: nothing else is taken for a header.
+    #[test]
+    fn malformed_lines_of_version_1_are_refused() {
+        let long = format!("PROXY UNKNOWN {}\r\n", "x".repeat(100));
+        for line in [
+            "GET / HTTP/1.1\r\n",
+            "proxy TCP4 203.0.113.7 192.0.2.1 1 2\r\n",
+            "PROXY  TCP4 203.0.113.7 192.0.2.1 1 2\r\n",
+            "PROXY TCP4 203.0.113.7 192.0.2.1 1\r\n",
+            "PROXY TCP4 203.0.113.7 192.0.2.1 1 2 3\r\n",
+            "PROXY TCP4 203.0.113.7 192.0.2.1 01 2\r\n",
+            "PROXY TCP4 203.0.113.7 192.0.2.1 1 65536\r\n",
+            "PROXY TCP4 203.0.113.7 192.0.2.1 1 +2\r\n",
+            "PROXY TCP4 203.0.113.07 192.0.2.1 1 2\r\n",
+            "PROXY TCP4 2001:db8::7 192.0.2.1 1 2\r\n",
+            "PROXY TCP6 203.0.113.7 192.0.2.1 1 2\r\n",
+            "PROXY UDP4 203.0.113.7 192.0.2.1 1 2\r\n",
+            "PROXY TCP4 203.0.113.7\t192.0.2.1 1 2\r\n",
+            "PROXY\r\n",
+            &long,
+        ] {
+            assert_eq!(parse(line.as_bytes()), Parsed::Malformed, "{line:?}");
+        }
+    }
+
+    /// EDGE-4: each family of version 2; LOCAL is the connection's own peer, whatever follows.
+    #[test]
+    fn headers_of_version_2_are_read() {
+        let v6: Vec<u8> = [
+            &[0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7][..],
+            &[0; 20],
+        ]
+        .concat();
+        for (header, source) in [
+            (v2(0x21, 0x11, &v4_block(b"")), Some("203.0.113.7")),
+            (
+                v2(0x21, 0x11, &v4_block(b"\x01\x00\x02h2\x04\x00\x00")),
+                Some("203.0.113.7"),
+            ),
+            (v2(0x21, 0x21, &v6), Some("2001:db8::7")),
+            (v2(0x21, 0x31, &[0; 216]), None),
+            (v2(0x21, 0x00, b""), None),
+            (v2(0x20, 0x00, b""), None),
+            (v2(0x20, 0x11, b"anything"), None),
+        ] {
+            let length = header.len();
+            let bytes = [&header[..], b"GET"].concat();
+            assert_eq!(parse(&bytes), found(source, length), "{header:?}");
+            for cut in 1..length {
+                assert_eq!(parse(&bytes[..cut]), Parsed::Partial, "{cut} of {header:?}");
+            }
+        }
+    }
+
+    /// EDGE-4: a checksum is checked; the value is that of the published algorithm.
+    #[test]
+    fn a_checksum_is_checked() {
+        assert_eq!(crc32c(b"123456789", 100), 0xe306_9283);
+        let mut header = v2(0x21, 0x11, &v4_block(b"\x03\x00\x04\0\0\0\0"));
+        let length = header.len();
+        let sum = crc32c(&header, length - 4).to_be_bytes();
+        header[length - 4..].copy_from_slice(&sum);
+        assert_eq!(parse(&header), found(Some("203.0.113.7"), length));
+        // Not the type of the entry: of another type it is no checksum.
+        for at in (14..28).chain(29..length) {
+            let mut wrong = header.clone();
+            wrong[at] ^= 0x40;
+            assert!(!matches!(parse(&wrong), Parsed::Header { .. }), "{at}");
+        }
+    }
+
+    /// EDGE-4: what is too short, too long, or of no family known is refused.
+    #[test]
+    fn malformed_headers_of_version_2_are_refused() {
+        for header in [
+            v2(0x11, 0x11, &v4_block(b"")),
+            v2(0x22, 0x11, &v4_block(b"")),
+            v2(0x21, 0x12, &v4_block(b"")),
+            v2(0x21, 0x41, &v4_block(b"")),
+            v2(0x21, 0x11, &v4_block(b"")[..11]),
+            v2(0x21, 0x21, &[0; 35]),
+            v2(0x21, 0x31, &[0; 215]),
+            v2(0x21, 0x11, &v4_block(b"\x01")),
+            v2(0x21, 0x11, &v4_block(b"\x01\x00\x02h")),
+            v2(0x21, 0x11, &v4_block(b"\x03\x00\x03abc")),
+            v2(0x20, 0x00, &vec![0; LONGEST_V2 + 1]),
+        ] {
+            assert_eq!(parse(&header), Parsed::Malformed, "{header:?}");
+        }
+    }
+
+    proptest! {
+        /// EDGE-4: no bytes panic, none wait for more than the longest header, and what is a header
+        /// stays one, and the same, whatever follows.
+        #[test]
+        fn any_bytes_are_judged(
+            beginning in prop_oneof![Just(&b""[..]), Just(PROXY_V1), Just(&PROXY_V2[..]), Just(&b"\r\n\r\n\0\r\nQUIT\n\x21\x11\x00"[..])],
+            bytes in proptest::collection::vec(any::<u8>(), 0..300),
+            more in proptest::collection::vec(any::<u8>(), 0..50),
+        ) {
+            let bytes = [beginning, &bytes].concat();
+            let parsed = parse(&bytes);
+            let with_more = [&bytes[..], &more].concat();
+            match parsed {
+                Parsed::Partial => prop_assert!(bytes.len() < FIXED_V2 + LONGEST_V2),
+                Parsed::Header { length, .. } => {
+                    prop_assert!(length <= bytes.len());
+                    prop_assert_eq!(parse(&with_more), parsed);
+                }
+                Parsed::Malformed => prop_assert_eq!(parse(&with_more), parsed),
+            }
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! What is set, in the environment and in the settings file, before it is judged.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+
+use super::file::{SettingsFile, place};
+
+/// Says which file is read; in the file itself it would come too late.
+const FILE_NAME: &str = "WAF_SETTINGS_FILE";
+
+/// Where the value of a setting comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Origin {
+    /// It is not set.
+    Default,
+    /// A variable of the environment.
+    Environment,
+    /// A line of the settings file.
+    File,
+}
+
+impl Origin {
+    /// As it is told.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Default => "default",
+            Self::Environment => "environment",
+            Self::File => "file",
+        }
+    }
+}
+
+/// The text of each name that is set, and where it stands. Tokens are among the texts: the `Debug`
+/// form shows none.
+#[derive(Clone, Default)]
+pub struct Written {
+    values: BTreeMap<String, String>,
+    /// The lines of those that stand in the file.
+    lines: BTreeMap<String, usize>,
+    file: Option<PathBuf>,
+}
+
+impl fmt::Debug for Written {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.values.keys()).finish()
+    }
+}
+
+impl Written {
+    /// What the environment sets, and what the file sets besides; and what to warn of. An empty
+    /// value is an unset one.
+    pub(super) fn of(
+        environment: impl IntoIterator<Item = (String, String)>,
+        file: Option<&SettingsFile>,
+    ) -> (Self, Vec<String>) {
+        let values = environment.into_iter();
+        let values = values.map(|(name, value)| (name, value.trim().to_owned()));
+        let mut written = Self {
+            values: values.filter(|(_, value)| !value.is_empty()).collect(),
+            ..Self::default()
+        };
+        let mut warnings = Vec::new();
+        let Some(file) = file else {
+            return (written, warnings);
+        };
+        warnings.extend(file.warnings.iter().cloned());
+        let mut of_file = BTreeMap::new();
+        for one in &file.assignments {
+            let value = one.value.trim();
+            if value.is_empty() {
+                of_file.remove(&one.name);
+            } else {
+                of_file.insert(one.name.clone(), (value.to_owned(), one.line));
+            }
+        }
+        for (name, (value, line)) in of_file {
+            let at = place(&file.path, line);
+            if name == FILE_NAME {
+                warnings.push(format!("{name} is ignored in the file itself ({at})"));
+            } else if written.values.contains_key(&name) {
+                warnings.push(format!(
+                    "{name} is set in the environment, which counts, and in {at}"
+                ));
+            } else {
+                written.values.insert(name.clone(), value);
+                written.lines.insert(name, line);
+            }
+        }
+        written.file = Some(file.path.clone());
+        (written, warnings)
+    }
+
+    /// Everything that is set, by name.
+    pub(super) const fn values(&self) -> &BTreeMap<String, String> {
+        &self.values
+    }
+
+    /// What a name is set to.
+    pub(super) fn get(&self, name: &str) -> Option<&str> {
+        self.values.get(name).map(String::as_str)
+    }
+
+    /// Where it is set.
+    pub(super) fn origin(&self, name: &str) -> Origin {
+        if self.lines.contains_key(name) {
+            Origin::File
+        } else if self.values.contains_key(name) {
+            Origin::Environment
+        } else {
+            Origin::Default
+        }
+    }
+
+    /// A sentence about the setting that it begins with, and where that stands in the file.
+    pub(super) fn placed(&self, sentence: String) -> String {
+        let ours = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let name = sentence.split(|c| !ours(c)).next().unwrap_or_default();
+        match (&self.file, self.lines.get(name)) {
+            (Some(file), Some(line)) => format!("{sentence} ({})", place(file, *line)),
+            _ => sentence,
+        }
+    }
+
+    /// With what `other` says of this name.
+    pub(super) fn take_from(&mut self, other: &Self, name: &str) {
+        match other.values.get(name) {
+            Some(value) => self.values.insert(name.to_owned(), value.clone()),
+            None => self.values.remove(name),
+        };
+        match other.lines.get(name) {
+            Some(line) => self.lines.insert(name.to_owned(), *line),
+            None => self.lines.remove(name),
+        };
+    }
+}

@@ -1,0 +1,150 @@
+//! `weir dashboard`: a page about the running service, served on loopback by this command, which
+//! asks the service over the control socket (CONTROL-3).
+
+use std::convert::Infallible;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use clap::Args;
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use serde_json::json;
+use tokio::net::TcpStream;
+use tokio::signal::unix::SignalKind;
+use tokio::sync::Semaphore;
+
+mod answer;
+
+use self::answer::{Door, of_service, refused};
+use super::ask::{Asking, Place};
+use super::common::{EXIT_USAGE, Failure, finish, out};
+use super::ended;
+
+/// Connections at once; a browser opens six.
+const CONNECTIONS: usize = 32;
+/// Until the head of a request is there.
+const HEAD: Duration = Duration::from_secs(10);
+/// Bytes of an order at most.
+const BODY: usize = 16 << 10;
+/// How often it is looked whether the end was asked for.
+const LOOK: Duration = Duration::from_millis(100);
+
+#[derive(Args, Debug)]
+pub struct Dashboard {
+    /// The port on 127.0.0.1; without it any that is free
+    #[arg(long, default_value_t = 0)]
+    port: u16,
+    #[command(flatten)]
+    asking: Asking,
+}
+
+/// Serves the page until SIGINT or SIGTERM.
+pub fn run(given: &Dashboard) -> ExitCode {
+    finish(serve(given))
+}
+
+fn serve(given: &Dashboard) -> Result<ExitCode, Failure> {
+    let place = Place::of(&given.asking)?;
+    // A service that does not answer is told before anybody opens the page.
+    place.expect(Method::GET, "/v1/health", None)?;
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, given.port));
+    let bound = TcpListener::bind(address);
+    let bound = bound
+        .map_err(|error| Failure::new(EXIT_USAGE, format!("{address} cannot be bound: {error}")))?;
+    let system = |error: std::io::Error| Failure::new(1, format!("the system refused: {error}"));
+    let ends = ended::by(&[SignalKind::interrupt(), SignalKind::terminate()]).map_err(system)?;
+    let port = bound.local_addr().map_err(system)?.port();
+    let door = Door {
+        prefix: format!("/{}/", secret()?),
+        port,
+    };
+    let url = format!("http://127.0.0.1:{port}{}", door.prefix);
+    if given.asking.json {
+        out(&format!("{}\n", json!({"url": url})));
+    } else {
+        out(&format!(
+            "{url}\nWho has this address can change bans. Ctrl-C ends it.\n"
+        ));
+    }
+    bound.set_nonblocking(true).map_err(system)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(system)?;
+    let shared = Arc::new((door, place));
+    runtime
+        .block_on(accept(bound, &shared, &ends))
+        .map_err(system)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// 128 bits that no other page can guess.
+fn secret() -> Result<String, Failure> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| Failure::new(1, format!("the system has no random number: {error}")))?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+async fn accept(
+    bound: TcpListener,
+    shared: &Arc<(Door, Place)>,
+    ends: &AtomicBool,
+) -> std::io::Result<()> {
+    let listener = tokio::net::TcpListener::from_std(bound)?;
+    let slots = Arc::new(Semaphore::new(CONNECTIONS));
+    while !ends.load(Ordering::Relaxed) {
+        let Ok(accepted) = tokio::time::timeout(LOOK, listener.accept()).await else {
+            continue;
+        };
+        // One that went away at once, or no room for its socket: the next may be better.
+        let (Ok((stream, _)), Ok(slot)) = (accepted, Arc::clone(&slots).try_acquire_owned()) else {
+            continue;
+        };
+        let shared = Arc::clone(shared);
+        tokio::spawn(async move {
+            connection(stream, shared).await;
+            drop(slot);
+        });
+    }
+    Ok(())
+}
+
+async fn connection(stream: TcpStream, shared: Arc<(Door, Place)>) {
+    let service = service_fn(|request| {
+        let shared = Arc::clone(&shared);
+        async move { Ok::<_, Infallible>(answer(shared, request).await) }
+    });
+    // What goes wrong with a connection is seen in the browser.
+    let _ = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD)
+        .serve_connection(TokioIo::new(stream), service)
+        .await;
+}
+
+async fn answer(shared: Arc<(Door, Place)>, request: Request<Incoming>) -> Response<Full<Bytes>> {
+    let (head, body) = request.into_parts();
+    let wanted = match shared.0.judge(&head) {
+        Ok(wanted) => wanted,
+        Err((status, why)) => return refused(status, why),
+    };
+    let body = tokio::time::timeout(HEAD, Limited::new(body, BODY).collect());
+    let Ok(Ok(body)) = body.await else {
+        return refused(
+            StatusCode::BAD_REQUEST,
+            "the body is late, broken or too long",
+        );
+    };
+    let body = body.to_bytes();
+    let asked = tokio::task::spawn_blocking(move || of_service(&shared.1, &wanted, &body));
+    let failed = |_| refused(StatusCode::INTERNAL_SERVER_ERROR, "a bug: please report it");
+    asked.await.unwrap_or_else(failed)
+}

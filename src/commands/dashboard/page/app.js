@@ -1,0 +1,229 @@
+// The page asks the command that served it, and nobody else. What comes from outside is text, never markup.
+"use strict";
+
+const $ = (id) => document.getElementById(id);
+const EVERY_MS = 2000;
+let list = "clients";
+let before = null;
+let held = { clients: [], bans: [], alerts: [] };
+
+async function ask(path, options = {}) {
+  const headers = { "X-Weir-Dashboard": "1", ...(options.headers || {}) };
+  const answer = await fetch("api/" + path, { ...options, headers, cache: "no-store" });
+  const body = await answer.json();
+  if (!answer.ok) throw new Error(body.detail || body.title || "the service answered " + answer.status);
+  return body;
+}
+
+function element(name, text, className) {
+  const made = document.createElement(name);
+  if (text !== undefined && text !== null) made.textContent = String(text);
+  if (className) made.className = className;
+  return made;
+}
+
+const dash = (value) => (value === null || value === undefined || value === "" ? "–" : value);
+const share = (part, whole) => (whole ? (100 * part / whole).toFixed(1) + " %" : "–");
+
+function span(seconds) {
+  const units = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
+  const at = units.findIndex(([, length]) => seconds >= length);
+  if (at < 0) return "0 s";
+  let rest = Math.floor(seconds);
+  const parts = units.slice(at, at + 2).map(([unit, length]) => {
+    const count = Math.floor(rest / length);
+    rest %= length;
+    return count ? count + " " + unit : "";
+  });
+  return parts.filter(Boolean).join(" ");
+}
+
+const until = (time) => (!time ? "–" : time === "permanent" ? time : span(Math.max(0, (Date.parse(time) - Date.now()) / 1000)));
+const since = (time) => (time ? span(Math.max(0, (Date.now() - Date.parse(time)) / 1000)) + " ago" : "–");
+
+function showStatus(status) {
+  $("head").textContent = `${status.version}  ${status.mode}  up ${span(status.uptime_seconds)}  ` +
+    `${status.address} to ${status.upstream}`;
+  const now = Date.now();
+  const rate = before ? ((status.total.requests - before.requests) * 1000 / (now - before.at)).toFixed(1) : "–";
+  before = { requests: status.total.requests, at: now };
+  const recent = status.recent;
+  const tiles = [
+    [rate, "requests/s now"],
+    [(recent.requests / Math.max(1, recent.seconds)).toFixed(1), "requests/s in " + span(recent.seconds)],
+    [share(recent.passed, recent.requests), "passed"],
+    [share(recent.refused, recent.requests), "refused"],
+    [`${status.bans.active}/${status.bans.max}`, "bans"],
+    [`${status.clients.held}/${status.clients.max}`, "clients"],
+    [`${status.connections.open}/${status.connections.max}`, "connections"],
+  ];
+  for (const [name, count] of Object.entries(recent.actions)) {
+    if (name !== "passed" && count) tiles.push([count, name]);
+  }
+  $("tiles").replaceChildren(...tiles.map(([value, name]) => {
+    const tile = element("li");
+    tile.append(element("b", value), element("span", name));
+    return tile;
+  }));
+  $("warnings").replaceChildren(...status.warnings.map((text) => element("li", "warning: " + text)));
+}
+
+const address = (client) => client.replace(/\/64$/, "");
+
+const lists = {
+  clients: {
+    headings: ["Client", "Day", "Passed", "Refused", "Seen", "Country", "AS", "Ban", ""],
+    numbers: [1, 2, 3],
+    cells: (one) => [one.client, one.requests.day.current, one.passed, one.refused, since(one.last_seen),
+      dash(one.lookup && one.lookup.country), dash(one.lookup && one.lookup.asn), until(one.ban_expires)],
+    buttons: (one) => [
+      ["Explain", () => explain(address(one.client))],
+      ["Ban 1 h", () => sure(`Ban the netblock of ${one.client} for 1 h?`, () => ban(address(one.client)))],
+      ...(one.ban_expires ? [["Lift", () => sure(`Lift every ban that covers ${one.client}?`, () => lift(address(one.client)))]] : []),
+    ],
+  },
+  bans: {
+    headings: ["Netblock", "Ends in", "Cause", "Client", "Hits", "Reason", ""],
+    numbers: [4],
+    cells: (one) => [one.netblock, until(one.ban_expires) + (one.observed ? " (observe)" : ""), one.cause,
+      dash(one.client), dash(one.notes && one.notes.netblock_requests), one.reason],
+    buttons: (one) => [
+      ["Explain", () => explain(one.netblock.split("/")[0])],
+      ["Lift", () => sure(`Lift the bans of exactly ${one.netblock}?`, () => lift(one.netblock))],
+    ],
+  },
+  alerts: {
+    headings: ["Time", "Kind", "Of", "What"],
+    numbers: [],
+    cells: (one) => [one.time, one.kind, dash(one.netblock || one.of || one.file || one.scope || one.hour),
+      dash(one.reason || one.error || one.threshold || one.held_back)],
+    buttons: () => [],
+  },
+};
+
+function showList() {
+  const form = lists[list];
+  const wanted = $("search").value.toLowerCase();
+  const headings = element("tr");
+  headings.append(...form.headings.map((name, at) => element("th", name, form.numbers.includes(at) ? "number" : "")));
+  $("headings").replaceChildren(headings);
+  const focused = document.activeElement && document.activeElement.dataset.key;
+  const rows = [];
+  for (const one of held[list]) {
+    const cells = form.cells(one);
+    if (!cells.some((cell) => String(cell).toLowerCase().includes(wanted))) continue;
+    const row = element("tr");
+    cells.forEach((cell, at) => {
+      const wide = list !== "clients" && at === cells.length - 1;
+      row.append(element("td", cell, form.numbers.includes(at) ? "number" : wide ? "wide" : ""));
+    });
+    const buttons = form.buttons(one);
+    if (buttons.length) {
+      const last = element("td");
+      for (const [name, act] of buttons) {
+        const button = element("button", name);
+        button.dataset.key = `${name} ${cells[0]}`;
+        button.setAttribute("aria-label", `${name}: ${cells[0]}`);
+        button.addEventListener("click", act);
+        last.append(button);
+      }
+      row.append(last);
+    }
+    rows.push(row);
+  }
+  $("rows").replaceChildren(...rows);
+  $("none").hidden = rows.length > 0;
+  // The list is made anew: who was at a button stays there.
+  if (focused) {
+    const same = [...document.querySelectorAll("td button")].find((button) => button.dataset.key === focused);
+    if (same) same.focus();
+  }
+}
+
+function open(title, text, act) {
+  $("question").textContent = title;
+  $("text").textContent = text;
+  $("yes").hidden = !act;
+  $("no").textContent = act ? "No" : "Close";
+  $("yes").onclick = async () => {
+    $("dialog").close();
+    await act();
+  };
+  $("dialog").showModal();
+}
+
+const sure = (question, act) => open(question, "", act);
+
+async function did(what, work) {
+  try {
+    await work();
+    $("note").textContent = what;
+  } catch (error) {
+    $("note").textContent = error.message;
+  }
+  await look();
+}
+
+const ban = (client) => did(`the netblock of ${client} is banned for 1 h`, () => ask("bans", {
+  method: "POST",
+  headers: { "Content-Type": "application/json" },
+  body: JSON.stringify({ client, duration: "1h", reason: "weir dashboard" }),
+}));
+const lift = (subject) => did(`no ban of ${subject} is left`,
+  () => ask("bans/" + encodeURIComponent(subject), { method: "DELETE" }));
+
+async function explain(subject) {
+  try {
+    const answer = await ask("explain?address=" + encodeURIComponent(subject));
+    open(`What the checks would do with ${subject}`, answer.text);
+  } catch (error) {
+    $("note").textContent = error.message;
+  }
+}
+
+let looking = false;
+async function look() {
+  if (looking) return;
+  looking = true;
+  try {
+    const [status, clients, bans, alerts] = await Promise.all([ask("status"),
+      ask("clients?limit=200&sort=" + $("sort").value), ask("bans?active=true"), ask("alerts")]);
+    held = { clients: clients.clients, bans: bans.bans.reverse(), alerts: alerts.alerts.reverse() };
+    showStatus(status);
+    showList();
+    $("problem").hidden = true;
+  } catch (error) {
+    $("problem").textContent = error.message;
+    $("problem").hidden = false;
+  } finally {
+    looking = false;
+  }
+}
+
+function choose(name) {
+  list = name;
+  for (const tab of Object.keys(lists)) $("tab-" + tab).setAttribute("aria-selected", String(tab === name));
+  $("list").setAttribute("aria-labelledby", "tab-" + name);
+  showList();
+}
+
+for (const name of Object.keys(lists)) $("tab-" + name).addEventListener("click", () => choose(name));
+$("sort").addEventListener("change", look);
+$("search").addEventListener("input", showList);
+$("no").addEventListener("click", () => $("dialog").close());
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || $("dialog").open) return;
+  const writes = event.target.matches("input, select");
+  if (event.key === "Escape" && event.target === $("search")) {
+    $("search").value = "";
+    showList();
+    $("search").blur();
+  } else if (!writes && event.key === "/") {
+    event.preventDefault();
+    $("search").focus();
+  } else if (!writes && "123".includes(event.key)) {
+    choose(Object.keys(lists)[Number(event.key) - 1]);
+  }
+});
+look();
+setInterval(look, EVERY_MS);

@@ -1,0 +1,258 @@
+//! The requests of a log in the order in which they came, although a log is written in the order in
+//! which they ended; each judged, and ended when it ended.
+
+use std::cmp::{Ordering, Reverse};
+use std::collections::BinaryHeap;
+use std::io::{self, Write};
+
+use serde_json::json;
+use weir_dataplane::replay::Decided;
+use weir_shared::client::Client;
+use weir_shared::netblock::{Netblock, PrefixLengths};
+use weir_shared::units::Time;
+
+use super::request::Request;
+use super::tally::{TRIALS, Tally};
+use super::trial::Trial;
+
+/// Requests that are put into order at most, and that are under way at most.
+const WINDOW: usize = 16_384;
+/// Bytes of their paths at most.
+const WINDOW_BYTES: usize = 16 << 20;
+
+/// Everything that is counted by something.
+#[derive(Default)]
+pub struct Tallies {
+    pub clients: Tally<Client>,
+    pub netblocks: Tally<Netblock>,
+    pub ases: Tally<String>,
+    pub countries: Tally<String>,
+    pub paths: Tally<String>,
+}
+
+/// Where each refusal is written.
+pub type Refusals = Option<Box<dyn Write>>;
+
+/// All trials, and the requests on their way through them.
+pub struct Engine {
+    pub trials: Vec<Trial>,
+    pub tallies: Tallies,
+    /// Requests that were judged.
+    pub requests: u64,
+    /// Those that the log says were refused; none where it says nothing of the kind.
+    pub were_refused: Option<u64>,
+    /// The time of the first and of the last.
+    pub times: Option<(u64, u64)>,
+    prefixes: PrefixLengths,
+    refusals: Refusals,
+    /// Those that may still be preceded by another.
+    waiting: BinaryHeap<Reverse<Waiting>>,
+    waiting_bytes: usize,
+    under_way: BinaryHeap<Reverse<UnderWay>>,
+    taken: u64,
+    now_ms: u64,
+}
+
+/// A request that waits for its turn.
+struct Waiting {
+    order: (u64, u64),
+    request: Box<Request>,
+}
+
+/// One that was judged and ends later.
+struct UnderWay {
+    order: (u64, u64),
+    request: Box<Request>,
+    decided: Vec<Decided>,
+}
+
+impl Engine {
+    /// `prefixes` are those of the settings as they are.
+    pub fn new(trials: Vec<Trial>, prefixes: PrefixLengths, refusals: Refusals) -> Self {
+        Self {
+            trials,
+            tallies: Tallies::default(),
+            requests: 0,
+            were_refused: None,
+            times: None,
+            prefixes,
+            refusals,
+            waiting: BinaryHeap::new(),
+            waiting_bytes: 0,
+            under_way: BinaryHeap::new(),
+            taken: 0,
+            now_ms: 0,
+        }
+    }
+
+    /// Takes in the request of the next line.
+    pub fn take(&mut self, request: Box<Request>) -> io::Result<()> {
+        self.taken += 1;
+        self.waiting_bytes += request.path.len();
+        let order = (request.at_ms, self.taken);
+        self.waiting.push(Reverse(Waiting { order, request }));
+        while self.waiting.len() > WINDOW || self.waiting_bytes > WINDOW_BYTES {
+            self.next()?;
+        }
+        Ok(())
+    }
+
+    /// Judges all that wait.
+    pub fn finish(&mut self) -> io::Result<()> {
+        while !self.waiting.is_empty() {
+            self.next()?;
+        }
+        self.end_until(u64::MAX);
+        match &mut self.refusals {
+            Some(file) => file.flush(),
+            None => Ok(()),
+        }
+    }
+
+    fn next(&mut self) -> io::Result<()> {
+        let Some(Reverse(Waiting { order, request })) = self.waiting.pop() else {
+            return Ok(());
+        };
+        self.waiting_bytes -= request.path.len();
+        self.end_until(request.at_ms);
+        // Time does not go back, also where a log does.
+        self.now_ms = self.now_ms.max(request.at_ms);
+        let now_ms = self.now_ms;
+        let trials = self.trials.iter_mut();
+        let decided: Vec<Decided> = trials.map(|trial| trial.decide(&request, now_ms)).collect();
+        self.count(&request, &decided);
+        self.write(&request, &decided)?;
+        if request.took_ms == 0 {
+            self.end(&request, &decided, now_ms);
+            return Ok(());
+        }
+        let order = (request.at_ms.saturating_add(request.took_ms), order.1);
+        self.under_way.push(Reverse(UnderWay {
+            order,
+            request,
+            decided,
+        }));
+        if self.under_way.len() > WINDOW {
+            self.end_first();
+        }
+        Ok(())
+    }
+
+    /// Ends all that ended until this moment.
+    fn end_until(&mut self, at_ms: u64) {
+        let is_over = |first: &Reverse<UnderWay>| first.0.order.0 <= at_ms;
+        while self.under_way.peek().is_some_and(is_over) {
+            self.end_first();
+        }
+    }
+
+    fn end_first(&mut self) {
+        if let Some(Reverse(first)) = self.under_way.pop() {
+            // In its time, also where a later one was judged already: windows take either.
+            self.end(
+                &first.request,
+                &first.decided,
+                first.order.0.max(self.now_ms),
+            );
+        }
+    }
+
+    fn end(&mut self, request: &Request, decided: &[Decided], now_ms: u64) {
+        for (trial, decided) in self.trials.iter_mut().zip(decided) {
+            trial.end(request, decided, now_ms);
+        }
+    }
+
+    fn count(&mut self, request: &Request, decided: &[Decided]) {
+        self.requests += 1;
+        if let Some(was_refused) = request.was_refused {
+            *self.were_refused.get_or_insert(0) += u64::from(was_refused);
+        }
+        let (first, last) = self.times.unwrap_or((request.at_ms, request.at_ms));
+        self.times = Some((first.min(request.at_ms), last.max(request.at_ms)));
+        let mut refused = [false; TRIALS];
+        for (refused, decided) in refused.iter_mut().zip(decided) {
+            *refused = decided.refusal.is_some();
+        }
+        let client = Client::of(request.address);
+        let lookup = self
+            .trials
+            .first()
+            .and_then(|trial| trial.lookup_of(request));
+        let of = |member: Option<&String>| member.map_or("unknown", String::as_str).to_owned();
+        let lookup = lookup.as_deref();
+        let country = of(lookup.and_then(|lookup| lookup.country.as_ref()));
+        let number = of(lookup.and_then(|lookup| lookup.asn.as_ref()));
+        let name = lookup.and_then(|lookup| lookup.as_name.as_deref());
+        let name = name.map_or(String::new(), |name| format!(" {name}"));
+        let tallies = &mut self.tallies;
+        tallies.clients.add(&client, refused);
+        let netblock = Netblock::of(client, self.prefixes);
+        tallies.netblocks.add(&netblock, refused);
+        tallies.countries.add(country.as_str(), refused);
+        tallies.ases.add((number + &name).as_str(), refused);
+        tallies.paths.add(request.path.as_str(), refused);
+    }
+
+    /// Writes the refusals of a request, one line for each trial.
+    fn write(&mut self, request: &Request, decided: &[Decided]) -> io::Result<()> {
+        let Some(file) = &mut self.refusals else {
+            return Ok(());
+        };
+        for (trial, decided) in decided.iter().enumerate() {
+            let Some(action) = decided.refusal else {
+                continue;
+            };
+            let mut line = json!({
+                "trial": trial,
+                "line": request.number,
+                "time": Time(request.at_ms),
+                "client": Client::of(request.address),
+                "method": request.method.as_str(),
+                "path": request.path,
+                "action": action.name(),
+            });
+            if let Some(members) = line.as_object_mut() {
+                let limit = decided.limit_hit().map(Into::into);
+                members.extend(limit.map(|limit| ("limit_hit".to_owned(), limit)));
+                let id = request.id.clone().map(Into::into);
+                members.extend(id.map(|id| ("request_id".to_owned(), id)));
+            }
+            writeln!(file, "{line}")?;
+        }
+        Ok(())
+    }
+}
+
+impl PartialEq for Waiting {
+    fn eq(&self, other: &Self) -> bool {
+        self.order == other.order
+    }
+}
+impl Eq for Waiting {}
+impl PartialOrd for Waiting {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Waiting {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.order.cmp(&other.order)
+    }
+}
+impl PartialEq for UnderWay {
+    fn eq(&self, other: &Self) -> bool {
+        self.order == other.order
+    }
+}
+impl Eq for UnderWay {}
+impl PartialOrd for UnderWay {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for UnderWay {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.order.cmp(&other.order)
+    }
+}

@@ -1,0 +1,264 @@
+//! The logs that can be read: our own, nginx's combined format, HAProxy's HTTP format.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use clap::ValueEnum;
+use http::header::HOST;
+use http::{HeaderValue, Method};
+use serde::Deserialize;
+use weir_shared::lookup::Lookup;
+use weir_shared::verdict::Action;
+
+use super::request::Request;
+use super::stamp;
+
+/// The form of a log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Format {
+    /// Our own: JSON
+    Weir,
+    /// nginx and Apache: combined or common
+    Combined,
+    /// HAProxy: option httplog
+    Haproxy,
+}
+
+/// What a line is.
+#[derive(Debug)]
+pub enum Line {
+    Request(Box<Request>),
+    /// Something else that the log holds, such as an alert.
+    Other,
+}
+
+/// Why a line cannot be read.
+pub type Unreadable = &'static str;
+
+impl Format {
+    /// As it is told.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Weir => "weir",
+            Self::Combined => "combined",
+            Self::Haproxy => "haproxy",
+        }
+    }
+
+    /// The format in which this line can be read.
+    pub fn of(line: &[u8]) -> Option<Self> {
+        let reads = |format: &Self| format.read(line).is_ok();
+        [Self::Weir, Self::Combined, Self::Haproxy]
+            .into_iter()
+            .find(reads)
+    }
+
+    /// Reads a line.
+    pub fn read(self, line: &[u8]) -> Result<Line, Unreadable> {
+        match self {
+            Self::Weir => weir(line),
+            Self::Combined => combined(&String::from_utf8_lossy(line)),
+            Self::Haproxy => haproxy(&String::from_utf8_lossy(line)),
+        }
+    }
+}
+
+/// The members of a request's line that matter here.
+#[derive(Deserialize)]
+struct Ours<'a> {
+    #[serde(borrow)]
+    event: Cow<'a, str>,
+    #[serde(borrow)]
+    time: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    request_id: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    address: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    method: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    path: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    host: Option<Cow<'a, str>>,
+    content_length: Option<u64>,
+    #[serde(default)]
+    websocket: bool,
+    status: Option<u16>,
+    #[serde(borrow)]
+    action: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    country: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    asn: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    as_name: Option<Cow<'a, str>>,
+    bytes: Option<Bytes>,
+    timings: Option<Timings>,
+}
+
+#[derive(Deserialize)]
+struct Bytes {
+    request: u64,
+    response: u64,
+}
+
+#[derive(Deserialize)]
+struct Timings {
+    total: f64,
+}
+
+fn weir(line: &[u8]) -> Result<Line, Unreadable> {
+    let ours: Ours =
+        serde_json::from_slice(line).map_err(|_| "no line of a request log in JSON")?;
+    if ours.event != "request" {
+        return Ok(Line::Other);
+    }
+    let at_ms = ours.time.as_deref().and_then(stamp::rfc3339);
+    let address = ours.address.and_then(|text| text.parse().ok());
+    let method = ours.method.and_then(|name| name.parse().ok());
+    let path = ours.path;
+    let (Some(at_ms), Some(address), Some(method), Some(path)) = (at_ms, address, method, path)
+    else {
+        return Err("time, address, method or path is missing or wrong");
+    };
+    let mut request = Request::new(at_ms, address, method, &path);
+    request.id = ours.request_id.map(Cow::into_owned);
+    request.content_length = ours.content_length;
+    let host = ours.host.and_then(|host| HeaderValue::from_str(&host).ok());
+    request.headers.extend(host.map(|host| (HOST, host)));
+    let took = ours.timings.map_or(0.0, |timings| timings.total);
+    // Saturates, and what is no number is 0.
+    request.took_ms = took as u64;
+    request.end.websocket = ours.websocket;
+    if let Some(Bytes {
+        request: up,
+        response: down,
+    }) = ours.bytes
+    {
+        (request.end.request_bytes, request.end.response_bytes) = (up, down);
+    }
+    let action = ours.action.as_deref().unwrap_or_default();
+    request.was_refused = Some(is_refusal(action));
+    if let (Some(status), "passed" | "client_aborted") = (ours.status, action) {
+        request.answered(status);
+    }
+    if ours.country.is_some() || ours.asn.is_some() {
+        request.lookup = Some(Arc::new(Lookup {
+            country: ours.country.map(Cow::into_owned),
+            asn: ours.asn.map(Cow::into_owned),
+            as_name: ours.as_name.map(Cow::into_owned),
+        }));
+    }
+    Ok(Line::Request(Box::new(request)))
+}
+
+/// `client - user [time] "request line" status bytes …`
+fn combined(line: &str) -> Result<Line, Unreadable> {
+    const WRONG: Unreadable = "no line of the combined format";
+    let (address, rest) = line.split_once(' ').ok_or(WRONG)?;
+    let address: IpAddr = address.parse().map_err(|_| WRONG)?;
+    let (_, rest) = rest.split_once(" [").ok_or(WRONG)?;
+    let (time, rest) = rest.split_once("] \"").ok_or(WRONG)?;
+    let at_ms = stamp::common(time).ok_or("the time cannot be read")?;
+    let (asked, rest) = rest.split_once("\" ").ok_or(WRONG)?;
+    let mut numbers = rest.split(' ');
+    let status: u16 = number(numbers.next()).ok_or(WRONG)?;
+    let bytes = numbers.next().ok_or(WRONG)?;
+    let bytes = if bytes == "-" {
+        0
+    } else {
+        number(Some(bytes)).ok_or(WRONG)?
+    };
+    let Some((method, target)) = request_line(asked) else {
+        // What nginx refused before it was a request.
+        return Ok(Line::Other);
+    };
+    let mut request = Request::new(at_ms, address, method, &unescaped(target));
+    request.end.response_bytes = bytes;
+    request.answered(status);
+    Ok(Line::Request(Box::new(request)))
+}
+
+/// `client:port [time] frontend backend/server timers status bytes … "request line"`, with or
+/// without what syslog writes before it.
+fn haproxy(line: &str) -> Result<Line, Unreadable> {
+    const WRONG: Unreadable = "no line of HAProxy's HTTP format";
+    let (before, rest) = line.split_once(" [").ok_or(WRONG)?;
+    // Syslog writes `haproxy[pid]:` without a blank before the bracket.
+    let peer = before.rsplit(' ').next().unwrap_or_default();
+    let (address, _) = peer.rsplit_once(':').ok_or(WRONG)?;
+    let address = address.trim_start_matches('[').trim_end_matches(']');
+    let address: IpAddr = address.parse().map_err(|_| WRONG)?;
+    let (time, rest) = rest.split_once("] ").ok_or(WRONG)?;
+    let at_ms = stamp::common(time).ok_or("the time cannot be read")?;
+    let mut fields = rest.split(' ').skip(2);
+    let timers = fields.next().ok_or(WRONG)?;
+    // The last is the whole; `+` where it was written before the end.
+    let took = timers.rsplit('/').next().unwrap_or_default();
+    let took: i64 = number(Some(took.trim_start_matches('+'))).ok_or(WRONG)?;
+    let status: i32 = number(fields.next()).ok_or(WRONG)?;
+    let bytes = fields.next().unwrap_or_default();
+    let bytes = number(Some(bytes.trim_start_matches('+'))).ok_or(WRONG)?;
+    let (_, asked) = rest.split_once('"').ok_or(WRONG)?;
+    let asked = asked.trim_end().trim_end_matches('"');
+    let Some((method, target)) = request_line(asked) else {
+        // `<BADREQ>`
+        return Ok(Line::Other);
+    };
+    let mut request = Request::new(at_ms, address, method, target);
+    request.took_ms = u64::try_from(took).unwrap_or(0);
+    request.end.response_bytes = bytes;
+    if let Ok(status) = u16::try_from(status) {
+        request.answered(status);
+    }
+    Ok(Line::Request(Box::new(request)))
+}
+
+fn number<T: std::str::FromStr>(text: Option<&str>) -> Option<T> {
+    text?.parse().ok()
+}
+
+fn request_line(text: &str) -> Option<(Method, &str)> {
+    let mut parts = text.split(' ');
+    let method = parts.next()?.parse().ok()?;
+    let target = parts.next().filter(|target| !target.is_empty())?;
+    let version = parts.next()?;
+    version.starts_with("HTTP/").then_some((method, target))
+}
+
+/// Turns `\xHH` back.
+fn unescaped(text: &str) -> Cow<'_, str> {
+    if !text.contains("\\x") {
+        return Cow::Borrowed(text);
+    }
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once("\\x") {
+        bytes.extend_from_slice(before.as_bytes());
+        let byte = after
+            .get(..2)
+            .and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        rest = match (byte, after.get(2..)) {
+            (Some(byte), Some(after)) => {
+                bytes.push(byte);
+                after
+            }
+            _ => {
+                bytes.extend_from_slice(b"\\x");
+                after
+            }
+        };
+    }
+    bytes.extend_from_slice(rest.as_bytes());
+    Cow::Owned(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Whether an action of our log refuses.
+fn is_refusal(name: &str) -> bool {
+    let mut all = Action::ALL.into_iter();
+    all.any(|action| action.name() == name && action.is_refusal())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,221 @@
+//! `weir replay`: what these settings would have refused of the requests of a log (CONTROL-6). The
+//! checks and the bans are the service's own, in a table and a ledger of their own; no file of the
+//! service is written.
+
+use std::fs::File as OpenFile;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+use tokio::signal::unix::SignalKind;
+use weir_shared::settings::LookupSource;
+
+mod engine;
+mod format;
+mod input;
+mod progress;
+mod report;
+mod request;
+mod settings;
+mod stamp;
+mod tally;
+mod trial;
+
+use self::engine::{Engine, Refusals};
+use self::format::{Format, Line};
+use self::input::{Input, Next};
+use self::progress::Progress;
+use self::report::{File, Reading, TOLD};
+use self::settings::Base;
+use self::trial::Trial;
+use super::ask::{Asking, Place};
+use super::common::{EXIT_USAGE, Failure, finish, out, print_json};
+use super::ended;
+
+/// How a shell is told of an end by SIGINT.
+const EXIT_INTERRUPTED: u8 = 130;
+/// Lines of a log that are looked at for its format.
+const LOOKS: u64 = 1000;
+
+#[derive(Args, Debug)]
+pub struct Replay {
+    /// Logs, oldest first; - for standard input
+    #[arg(required = true, value_name = "LOG")]
+    logs: Vec<PathBuf>,
+    /// The form of the logs; without it the first lines tell
+    #[arg(long, value_enum)]
+    format: Option<Format>,
+    /// A setting that is other than it is, beside the settings as they are; may be repeated
+    #[arg(long, value_name = "NAME=VALUE")]
+    set: Vec<String>,
+    /// The same for a second trial, which then takes the place of the settings as they are
+    #[arg(long, value_name = "NAME=VALUE", requires = "set")]
+    or_set: Vec<String>,
+    /// How many clients, netblocks, ASes, countries and paths are shown
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    top: u16,
+    /// Write each refusal as a line of JSON to this file
+    #[arg(long, value_name = "FILE")]
+    refusals: Option<PathBuf>,
+    #[command(flatten)]
+    asking: Asking,
+}
+
+/// Exit status 130 where it was interrupted.
+pub fn run(given: &Replay) -> ExitCode {
+    finish(replay(given))
+}
+
+fn replay(given: &Replay) -> Result<ExitCode, Failure> {
+    let interrupted = ended::by(&[SignalKind::interrupt()]).map_err(|error| {
+        Failure::new(1, format!("the system refused a signal handler: {error}"))
+    })?;
+    let (from, mut engine) = prepare(given)?;
+    let mut reading = Reading::default();
+    let mut progress = Progress::new(input::size(&given.logs));
+    let mut input = Input::start(given.logs.clone(), interrupted)?;
+    let mut lines = Lines {
+        given,
+        engine: &mut engine,
+        reading: &mut reading,
+        format: None,
+        number: 0,
+    };
+    let ended = input.each(|next| {
+        if let Next::Read(bytes) = next {
+            progress.add(bytes);
+        }
+        lines.take(next)
+    });
+    progress.clear();
+    reading.interrupted = ended?;
+    engine.finish().map_err(|error| unwritten(given, &error))?;
+    for (file, number, why) in &reading.told {
+        eprintln!("weir: {file}, line {number}: {why}");
+    }
+    if engine.requests == 0 && reading.unreadable > 0 {
+        let sentence = "no request can be read: expected our own log, nginx's combined format or HAProxy's HTTP format; --format names it";
+        return Err(Failure::new(EXIT_USAGE, sentence));
+    }
+    let document = report::document(&reading, from, &engine, given.top.into());
+    if given.asking.json {
+        print_json(&document)?;
+    } else {
+        out(&report::in_words(&document));
+    }
+    Ok(ExitCode::from(match reading.interrupted {
+        true => EXIT_INTERRUPTED,
+        false => 0,
+    }))
+}
+
+/// The settings on trial.
+fn prepare(given: &Replay) -> Result<(&'static str, Engine), Failure> {
+    let place = Place::of(&given.asking)?;
+    let found = Base::find(&place)?;
+    let base = found.with(&Vec::new())?.settings;
+    let mut trials = Vec::new();
+    if given.or_set.is_empty() {
+        trials.push(Trial::new(&base, Vec::new())?);
+    }
+    for set in [&given.set, &given.or_set] {
+        if !set.is_empty() {
+            let set = found.changes(set)?;
+            let tried = found.with(&set)?.settings;
+            trials.push(Trial::new(&tried, set)?);
+        }
+    }
+    if base.lookup.source.asks_a_service() || base.lookup.source == LookupSource::Off {
+        eprintln!(
+            "weir: countries and AS numbers are those of the log: WAF_LOOKUP_SOURCE=file looks up the rest"
+        );
+    }
+    let refusals: Refusals = match &given.refusals {
+        None => None,
+        Some(path) => {
+            let file = OpenFile::create(path).map_err(|error| unwritten(given, &error))?;
+            Some(Box::new(BufWriter::new(file)) as Box<dyn Write>)
+        }
+    };
+    let engine = Engine::new(trials, base.bans.prefixes, refusals);
+    Ok((found.from, engine))
+}
+
+/// The lines of the logs on their way to the engine.
+struct Lines<'a> {
+    given: &'a Replay,
+    engine: &'a mut Engine,
+    reading: &'a mut Reading,
+    /// Of the log that is read; none while no line of it told.
+    format: Option<Format>,
+    /// Of the line, in its log.
+    number: u64,
+}
+
+impl Lines<'_> {
+    fn take(&mut self, next: Next<'_>) -> Result<(), Failure> {
+        match next {
+            Next::Read(_) => Ok(()),
+            Next::Begin(at) => {
+                self.number = 0;
+                self.format = self.given.format;
+                let path = self.given.logs.get(at).map_or(Path::new("-"), |path| path);
+                self.reading.files.push(File {
+                    name: path.display().to_string(),
+                    format: self.format.map(Format::name),
+                });
+                Ok(())
+            }
+            Next::Line(line) => self.line(line),
+        }
+    }
+
+    fn line(&mut self, line: Option<&[u8]>) -> Result<(), Failure> {
+        self.number += 1;
+        let line = line.map(<[u8]>::trim_ascii);
+        if line.is_some_and(<[u8]>::is_empty) {
+            return Ok(());
+        }
+        self.reading.lines += 1;
+        let Some(line) = line else {
+            self.unreadable("it is longer than 1 MiB");
+            return Ok(());
+        };
+        if self.format.is_none() && self.number <= LOOKS {
+            self.format = Format::of(line);
+            if let Some(file) = self.reading.files.last_mut() {
+                file.format = self.format.map(Format::name);
+            }
+        }
+        let Some(format) = self.format else {
+            self.unreadable("in none of the formats weir, combined and haproxy");
+            return Ok(());
+        };
+        match format.read(line) {
+            Ok(Line::Request(mut request)) => {
+                request.number = self.number;
+                let taken = self.engine.take(request);
+                taken.map_err(|error| unwritten(self.given, &error))?;
+            }
+            Ok(Line::Other) => self.reading.other += 1,
+            Err(why) => self.unreadable(why),
+        }
+        Ok(())
+    }
+
+    fn unreadable(&mut self, why: &'static str) {
+        self.reading.unreadable += 1;
+        if self.reading.told.len() < TOLD {
+            let file = self.reading.files.last();
+            let file = file.map_or(String::new(), |file| file.name.clone());
+            self.reading.told.push((file, self.number, why));
+        }
+    }
+}
+
+fn unwritten(given: &Replay, error: &std::io::Error) -> Failure {
+    let path = given.refusals.as_deref().unwrap_or(Path::new(""));
+    let sentence = format!("--refusals {} cannot be written: {error}", path.display());
+    Failure::new(EXIT_USAGE, sentence)
+}

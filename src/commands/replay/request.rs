@@ -1,0 +1,86 @@
+//! A request as a line of a log tells of it.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use http::{HeaderMap, Method, StatusCode};
+use weir_dataplane::replay::{End, Past};
+use weir_shared::lookup::Lookup;
+
+/// Bytes of a path that are kept, as in the request log.
+const MAX_PATH: usize = 4096;
+
+/// One request.
+#[derive(Debug)]
+pub struct Request {
+    /// Of its line.
+    pub number: u64,
+    /// When its head was read, milliseconds since 1970.
+    pub at_ms: u64,
+    /// How long it took.
+    pub took_ms: u64,
+    pub address: IpAddr,
+    pub method: Method,
+    /// Without the query.
+    pub path: String,
+    /// `Host`, where the log has it.
+    pub headers: HeaderMap,
+    pub content_length: Option<u64>,
+    pub end: End,
+    /// What the log says of its client.
+    pub lookup: Option<Arc<Lookup>>,
+    /// Its id, where the log has one.
+    pub id: Option<String>,
+    /// Whether the log says that it was refused, if it says so at all.
+    pub was_refused: Option<bool>,
+}
+
+impl Request {
+    /// One that took no time and of which nothing else is known.
+    pub fn new(at_ms: u64, address: IpAddr, method: Method, target: &str) -> Self {
+        Self {
+            number: 0,
+            at_ms,
+            took_ms: 0,
+            address,
+            method,
+            path: path_of(target),
+            headers: HeaderMap::new(),
+            content_length: None,
+            end: End::default(),
+            lookup: None,
+            id: None,
+            was_refused: None,
+        }
+    }
+
+    /// As the checks are asked about it.
+    pub fn past(&self) -> Past<'_> {
+        let counted = Some(self.end.request_bytes).filter(|_| !self.end.websocket);
+        Past {
+            address: self.address,
+            method: &self.method,
+            path: &self.path,
+            headers: &self.headers,
+            content_length: self.content_length.max(counted),
+        }
+    }
+
+    /// The application's answer, unless the status is none.
+    pub fn answered(&mut self, status: u16) {
+        self.end.status = StatusCode::from_u16(status).ok();
+    }
+}
+
+/// The path of a target: without the query, and without the scheme and the host of a whole URL.
+fn path_of(target: &str) -> String {
+    let path = target.split(['?', '#']).next().unwrap_or_default();
+    let path = match path.split_once("://") {
+        Some((scheme, rest)) if !scheme.contains('/') => rest
+            .find('/')
+            .map_or("/", |at| rest.get(at..).unwrap_or("/")),
+        _ => path,
+    };
+    let end = path.floor_char_boundary(MAX_PATH);
+    path.get(..end).unwrap_or_default().to_owned()
+}

@@ -1,0 +1,90 @@
+//! Which settings are tried: those of the environment and the settings file, else those of the
+//! service that runs here, and what differs from them.
+#![expect(
+    clippy::indexing_slicing,
+    reason = "a member that a JSON document does not have reads as null"
+)]
+
+use http::Method;
+use weir_shared::settings::Loaded;
+
+use crate::commands::ask::{Asked, Place};
+use crate::commands::common::{EXIT_USAGE, Failure};
+use crate::sources::{Sources, environment};
+
+/// Required of a service, and of no consequence here.
+const UPSTREAM: &str = "WAF_UPSTREAM";
+
+/// Names and values, the later above the earlier.
+pub type Pairs = Vec<(String, String)>;
+
+/// The settings as they are.
+pub struct Base {
+    /// Where they come from, in words.
+    pub from: &'static str,
+    /// What stands above the settings file.
+    variables: Pairs,
+}
+
+impl Base {
+    /// A shell without `WAF_UPSTREAM` is no service's: the one that runs is asked.
+    pub fn find(place: &Place) -> Result<Self, Failure> {
+        let refused = |refused| Failure::of_settings(&refused);
+        let own: Pairs = environment()
+            .filter(|(_, value)| !value.is_empty())
+            .collect();
+        let named = Sources::of_process().some(&[UPSTREAM]).map_err(refused)?;
+        if !named.is_empty() {
+            return Ok(Self {
+                from: "of this environment",
+                variables: own,
+            });
+        }
+        let mut variables = vec![(UPSTREAM.to_owned(), "http://localhost:1".to_owned())];
+        let mut from = "of this environment";
+        if let Asked::Answered(answer) = place.ask(Method::GET, "/v1/settings", None)? {
+            from = "of the running service";
+            let answer = answer.good()?;
+            for one in answer["settings"].as_array().into_iter().flatten() {
+                let told = (one["name"].as_str(), one["value"].as_str());
+                if let (Some(name), Some(value)) = told
+                    && one["origin"] != "default"
+                    && name != "WAF_SETTINGS_FILE"
+                {
+                    variables.push((name.to_owned(), value.to_owned()));
+                }
+            }
+        }
+        variables.extend(own);
+        Ok(Self { from, variables })
+    }
+
+    /// The settings with these above them.
+    pub fn with(&self, set: &Pairs) -> Result<Loaded, Failure> {
+        let variables = self.variables.iter().chain(set).cloned();
+        let loaded = Sources::of(variables).load();
+        loaded.map_err(|refused| Failure::of_settings(&refused))
+    }
+
+    /// `NAME=value` of a trial.
+    pub fn changes(&self, set: &[String]) -> Result<Pairs, Failure> {
+        let known = self.with(&Pairs::new())?.listing;
+        let wrong = |sentence| Failure::new(EXIT_USAGE, sentence);
+        set.iter()
+            .map(|pair| {
+                let Some((name, value)) = pair.split_once('=') else {
+                    let sentence = format!(
+                        "--set {pair:?}: expected NAME=value, such as WAF_RATE_LIMIT_PER_MINUTE=300"
+                    );
+                    return Err(wrong(sentence));
+                };
+                if known.iter().all(|one| one.name != name) {
+                    let sentence =
+                        format!("--set {name}: there is no such setting (weir settings)");
+                    return Err(wrong(sentence));
+                }
+                Ok((name.to_owned(), value.to_owned()))
+            })
+            .collect()
+    }
+}

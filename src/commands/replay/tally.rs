@@ -1,0 +1,109 @@
+//! Counts by something that a log may hold any number of: those with the most are kept, so that the
+//! memory is bounded whatever is in the log.
+
+use std::borrow::Borrow;
+use std::collections::HashMap;
+use std::hash::Hash;
+
+/// Keys that are kept at most; when they are full, the half with the fewest goes.
+const MOST: usize = 20_000;
+
+/// Trials that are counted side by side.
+pub const TRIALS: usize = 2;
+
+/// What was counted of one key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counted {
+    pub requests: u64,
+    /// Refused in each trial.
+    pub refused: [u64; TRIALS],
+}
+
+/// Counts by key.
+#[derive(Debug)]
+pub struct Tally<K> {
+    rows: HashMap<K, Counted>,
+    /// Whether keys were dropped: what is left is at least what is said.
+    trimmed: bool,
+}
+
+impl<K> Default for Tally<K> {
+    fn default() -> Self {
+        Self {
+            rows: HashMap::new(),
+            trimmed: false,
+        }
+    }
+}
+
+impl<K: Eq + Hash + Ord + Clone> Tally<K> {
+    /// Counts a request.
+    pub fn add<Q>(&mut self, key: &Q, refused: [bool; TRIALS])
+    where
+        K: Borrow<Q>,
+        Q: Eq + Hash + ToOwned<Owned = K> + ?Sized,
+    {
+        if let Some(row) = self.rows.get_mut(key) {
+            return count(row, refused);
+        }
+        if self.rows.len() >= MOST {
+            self.trim();
+        }
+        count(self.rows.entry(key.to_owned()).or_default(), refused);
+    }
+
+    fn trim(&mut self) {
+        let mut weights: Vec<_> = self.rows.values().map(weight).collect();
+        let middle = weights.len() / 2;
+        let (_, least, _) = weights.select_nth_unstable(middle);
+        let least = *least;
+        self.rows.retain(|_, row| weight(row) > least);
+        self.trimmed = true;
+    }
+
+    /// Those with the most refusals, then the most requests.
+    pub fn top(&self, count: usize) -> Vec<(K, Counted)> {
+        let mut rows: Vec<_> = self.rows.iter().collect();
+        rows.sort_by(|(a, of_a), (b, of_b)| weight(of_b).cmp(&weight(of_a)).then(a.cmp(b)));
+        let rows = rows.into_iter().take(count);
+        rows.map(|(key, row)| (key.clone(), *row)).collect()
+    }
+
+    /// Whether there were more keys than are kept.
+    pub const fn is_trimmed(&self) -> bool {
+        self.trimmed
+    }
+}
+
+fn weight(row: &Counted) -> (u64, u64) {
+    (row.refused.iter().copied().max().unwrap_or(0), row.requests)
+}
+
+fn count(row: &mut Counted, refused: [bool; TRIALS]) {
+    row.requests += 1;
+    for (count, refused) in row.refused.iter_mut().zip(refused) {
+        *count += u64::from(refused);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// CONTROL-6: whatever comes, the number of keys is bounded, and those with the most stay.
+    #[test]
+    fn those_with_the_most_are_kept() {
+        let mut tally = Tally::<u64>::default();
+        for step in 0..200_000u64 {
+            tally.add(&step, [false, false]);
+            if step % 10 == 0 {
+                tally.add(&7, [true, false]);
+            }
+            assert!(tally.rows.len() <= MOST);
+        }
+        assert!(tally.is_trimmed());
+        let (key, counted) = tally.top(1)[0];
+        assert_eq!((key, counted.refused), (7, [20_000, 0]));
+        assert_eq!(counted.requests, 20_001);
+    }
+}

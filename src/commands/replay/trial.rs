@@ -1,0 +1,148 @@
+//! Settings on trial: the data plane's checks and the control plane's escalation, wired as the
+//! service wires them, with the time of the log.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use crossbeam_channel::bounded;
+use weir_controlplane::lookup::Lookups;
+use weir_controlplane::replay::Escalation;
+use weir_dataplane::clients::table::Table;
+use weir_dataplane::replay::{Decided, Replay};
+use weir_shared::client::Client;
+use weir_shared::clock::{Clock, Now};
+use weir_shared::lookup::{Ask, Lookup, LookupStarted, is_public};
+use weir_shared::settings::{LookupSource, Settings};
+use weir_shared::spared::Spared;
+use weir_shared::table::ClientTable;
+use weir_shared::verdict::Action;
+
+use super::request::Request;
+use crate::commands::common::{EXIT_CONFIG, Failure};
+
+/// Offences that may wait; they are taken after each request.
+const MAX_BREAKS: usize = 64;
+/// How often the ledger is looked at without an offence: bans that end may make room.
+const TURN_MS: u64 = 1000;
+
+/// One set of settings, and what it made of the log so far.
+pub struct Trial {
+    /// What differs from the settings as they are; empty where nothing does.
+    pub set: Vec<(String, String)>,
+    /// By position in [`Action::ALL`].
+    pub refused: [u64; Action::ALL.len()],
+    replay: Replay,
+    escalation: Escalation,
+    /// The lookups of database files; none for other sources.
+    ask: Option<Ask>,
+    turned_ms: u64,
+}
+
+/// The moment of a log: nobody measures what passes between two lines but by them.
+pub fn moment(at_ms: u64) -> Now {
+    Now {
+        wall_ms: at_ms,
+        mono_ns: at_ms.saturating_mul(1_000_000),
+    }
+}
+
+impl Trial {
+    /// With nobody seen and nobody banned.
+    pub fn new(settings: &Settings, set: Vec<(String, String)>) -> Result<Self, Failure> {
+        let unfit = |error: &dyn std::fmt::Display| Failure::new(EXIT_CONFIG, error.to_string());
+        let settings = &Settings {
+            // What would be refused: observe mode refuses nobody.
+            observe: false,
+            ..settings.clone()
+        };
+        let clock = Clock::system();
+        let table = Arc::new(Table::default());
+        let snapshots = Arc::<ArcSwap<_>>::default();
+        let spared = Arc::new(Spared::new(settings.identity.trusted_proxies.clone()));
+        let clients = Arc::clone(&table) as Arc<dyn ClientTable>;
+        let ask = match settings.lookup.source {
+            LookupSource::File => {
+                let lookups = Lookups::start(settings, &clock, &clients, Vec::new());
+                Some(lookups.map_err(|error| unfit(&error))?.asking())
+            }
+            // A service is not asked about visitors of the past.
+            LookupSource::Off | LookupSource::Geojs | LookupSource::Url => None,
+        };
+        let (exceeded_up, exceeded) = bounded(MAX_BREAKS);
+        let escalation = Escalation::new(
+            settings,
+            exceeded,
+            clients,
+            Arc::clone(&snapshots),
+            Arc::clone(&spared),
+            (clock.now(), moment(0)),
+        )
+        .map_err(|error| unfit(&error))?;
+        Ok(Self {
+            set,
+            refused: [0; Action::ALL.len()],
+            replay: Replay::new(settings, spared, table, snapshots, exceeded_up),
+            escalation,
+            ask,
+            turned_ms: 0,
+        })
+    }
+
+    /// Bans made so far.
+    pub fn bans(&self) -> u64 {
+        self.escalation.made()
+    }
+
+    /// Judges a request; a ban that follows is in force for the next.
+    pub fn decide(&mut self, request: &Request, now_ms: u64) -> Decided {
+        let now = moment(now_ms);
+        if now_ms.saturating_sub(self.turned_ms) >= TURN_MS {
+            self.turned_ms = now_ms;
+            self.escalation.turn(now);
+        }
+        let lookup = |client| self.look_up(client, request, now);
+        let decided = self.replay.decide(&request.past(), lookup, now);
+        if let Some(refused) = decided.refusal
+            && let Some(count) = self.refused.get_mut(refused.index())
+        {
+            *count += 1;
+        }
+        self.turn(now);
+        decided
+    }
+
+    /// Ends a request.
+    pub fn end(&mut self, request: &Request, decided: &Decided, now_ms: u64) {
+        let now = moment(now_ms);
+        self.replay.end(decided, &request.past(), &request.end, now);
+        self.turn(now);
+    }
+
+    fn turn(&mut self, now: Now) {
+        if self.escalation.has_work() {
+            self.escalation.turn(now);
+        }
+    }
+
+    /// What is known of a client: what the log says first.
+    fn look_up(&self, client: Client, request: &Request, now: Now) -> LookupStarted {
+        let known = |lookup| LookupStarted::Known {
+            lookup,
+            until_ns: u64::MAX,
+        };
+        match (&request.lookup, &self.ask) {
+            (Some(lookup), _) => known(Arc::clone(lookup)),
+            (None, Some(ask)) => ask(client, None),
+            (None, None) if !is_public(client.first_address()) => known(Arc::default()),
+            (None, None) => LookupStarted::NotNow {
+                again_ns: now.mono_ns.saturating_add(1),
+            },
+        }
+    }
+
+    /// What is known of the client of a request.
+    pub fn lookup_of(&self, request: &Request) -> Option<Arc<Lookup>> {
+        let told = request.lookup.clone();
+        told.or_else(|| self.replay.lookup_of(request.address))
+    }
+}

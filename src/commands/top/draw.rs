@@ -1,0 +1,231 @@
+//! The screen on a terminal of any size: what does not fit is cut.
+
+use std::time::Duration;
+
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Block, Clear, Paragraph, Row, Table, TableState, Wrap};
+use serde_json::Value;
+
+use super::screen::{Over, Pane, Screen};
+use crate::commands::text::{cell, percent, span};
+
+const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
+const REVERSED: Style = Style::new().add_modifier(Modifier::REVERSED);
+const WARNING: Style = Style::new().fg(Color::Yellow);
+
+/// Of fewer lines than this the head has one.
+const SMALL: u16 = 12;
+
+/// Blanks between two columns.
+const SPACING: u16 = 2;
+
+const HELP: &str = "\
+1 2 3, Tab     clients, bans, alerts
+up down j k    choose; Page Up, Page Down, Home, End
+s              sort clients: requests, bytes, refused, last seen
+/              search; Esc ends the search
+Enter          explain the chosen client: what the checks would do
+b              ban the netblock of the chosen client for 1 h
+u              lift the bans of the chosen client or netblock
+q              quit
+
+DAY: requests of this day. HITS: requests of the netblock when it
+was banned. Every change is asked for first.";
+
+/// Draws everything.
+pub fn draw(frame: &mut Frame, screen: &Screen) {
+    let area = frame.area();
+    let head = if area.height < SMALL { 1 } else { 4 };
+    let parts = Layout::vertical([
+        Constraint::Length(head),
+        Constraint::Length(1),
+        Constraint::Min(0),
+        Constraint::Length(1),
+    ]);
+    let [head, tabs, list, foot] = parts.areas(area);
+    frame.render_widget(Paragraph::new(head_lines(screen)), head);
+    frame.render_widget(Paragraph::new(tab_line(screen)), tabs);
+    draw_list(frame, list, screen);
+    frame.render_widget(Paragraph::new(foot_line(screen)), foot);
+    match &screen.over {
+        Over::Nothing | Over::Search => {}
+        Over::Help => popup(frame, "weir top: keys", HELP),
+        Over::Text(text) => popup(frame, "any key closes", text),
+        Over::Confirm(_, words) => {
+            let text = format!("{words}\n\ny: yes    any other key: no");
+            popup(frame, "sure?", &text);
+        }
+    }
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or(0)
+}
+
+fn tenths(value: u64) -> String {
+    format!("{}.{}", value / 10, value % 10)
+}
+
+fn head_lines(screen: &Screen) -> Vec<Line<'static>> {
+    let Some(look) = &screen.look else {
+        return vec![Line::from("waiting for the service …")];
+    };
+    let status = &look.status;
+    let (recent, bans, clients) = (&status["recent"], &status["bans"], &status["clients"]);
+    let connections = &status["connections"];
+    let requests = number(&recent["requests"]);
+    let mean = requests.saturating_mul(10) / number(&recent["seconds"]).max(1);
+    let now = screen.rate_tenths.map_or("–".to_owned(), tenths);
+    let seconds = Duration::from_secs(number(&recent["seconds"]));
+    let reasons = recent["actions"].as_object().into_iter().flatten();
+    let reasons = reasons.filter(|(name, count)| *name != "passed" && number(count) > 0);
+    let reasons: Vec<String> = reasons
+        .map(|(name, count)| format!("{name} {count}"))
+        .collect();
+    let observe = status["mode"] == "observe";
+    let mode_style = if observe { WARNING } else { BOLD };
+    vec![
+        Line::from(vec![
+            Span::styled(format!("weir {}  ", cell(&status["version"])), BOLD),
+            Span::styled(cell(&status["mode"]), mode_style),
+            Span::raw(format!(
+                "  up {}  {} to {}",
+                span(Duration::from_secs(number(&status["uptime_seconds"]))),
+                cell(&status["address"]),
+                cell(&status["upstream"]),
+            )),
+        ]),
+        Line::from(format!(
+            "{now} requests/s now, {} in {}   passed {}   refused {}",
+            tenths(mean),
+            span(seconds),
+            percent(number(&recent["passed"]), requests),
+            percent(number(&recent["refused"]), requests),
+        )),
+        Line::from(match reasons.is_empty() {
+            true => "nothing else than passed".to_owned(),
+            false => reasons.join("   "),
+        }),
+        Line::from(format!(
+            "bans {}/{}   clients {}/{}   connections {}/{}",
+            bans["active"],
+            bans["max"],
+            clients["held"],
+            clients["max"],
+            connections["open"],
+            connections["max"],
+        )),
+    ]
+}
+
+fn tab_line(screen: &Screen) -> Line<'static> {
+    let tab = |pane: Pane, name: &str| {
+        let style = if screen.pane == pane {
+            REVERSED
+        } else {
+            Style::new()
+        };
+        Span::styled(format!(" {name} "), style)
+    };
+    let mut spans = vec![
+        tab(Pane::Clients, "1 Clients"),
+        tab(Pane::Bans, "2 Bans"),
+        tab(Pane::Alerts, "3 Alerts"),
+    ];
+    if screen.pane == Pane::Clients {
+        spans.push(Span::raw(format!("  by {}", screen.sort.name())));
+    }
+    if !screen.search.is_empty() || screen.over == Over::Search {
+        spans.push(Span::styled(format!("  /{}", screen.search), WARNING));
+    }
+    Line::from(spans)
+}
+
+fn draw_list(frame: &mut Frame, area: Rect, screen: &Screen) {
+    let rows = screen.rows();
+    let headings = screen.headings();
+    let width_of = |(column, heading): (usize, &&str)| {
+        let cells = rows.iter().filter_map(|row| row.get(column));
+        let widest = cells.map(|cell| cell.chars().count()).max().unwrap_or(0);
+        let width = widest.max(heading.chars().count()).min(40);
+        u16::try_from(width).unwrap_or(40)
+    };
+    let mut left = area.width;
+    // Columns that begin outside are left out, and what is too much is cut from the last.
+    let begins_inside = |width: &u16| {
+        let inside = left > 0;
+        left = left.saturating_sub(width + SPACING);
+        inside
+    };
+    let widths = headings.iter().enumerate().map(width_of);
+    let widths: Vec<u16> = widths.take_while(begins_inside).collect();
+    let last = widths.len().saturating_sub(1);
+    let constraint = |(column, width)| match column == last {
+        true => Constraint::Fill(1),
+        false => Constraint::Length(width),
+    };
+    let widths: Vec<Constraint> = widths.into_iter().enumerate().map(constraint).collect();
+    let is_empty = rows.is_empty();
+    let rows = rows.into_iter().map(Row::new);
+    let table = Table::new(rows, widths)
+        .header(Row::new(headings.iter().copied()).style(BOLD))
+        .row_highlight_style(REVERSED)
+        .column_spacing(SPACING);
+    let chosen = (!is_empty).then_some(screen.chosen);
+    let mut state = TableState::new().with_selected(chosen);
+    frame.render_stateful_widget(table, area, &mut state);
+}
+
+fn foot_line(screen: &Screen) -> Line<'static> {
+    if screen.is_lost {
+        return Line::styled(screen.note.clone(), WARNING);
+    }
+    if screen.over == Over::Search {
+        return Line::from("search: Enter keeps it, Esc ends it");
+    }
+    let keys = "?: help  s: sort  /: search  Enter: explain  b: ban  u: lift  q: quit";
+    let mut spans = Vec::new();
+    if !screen.note.is_empty() {
+        spans.push(Span::styled(format!("{}   ", screen.note), BOLD));
+    }
+    spans.push(Span::raw(keys));
+    Line::from(spans)
+}
+
+/// A box in the middle, as large as its text where there is room.
+fn popup(frame: &mut Frame, title: &str, text: &str) {
+    let area = frame.area();
+    let widest = text
+        .lines()
+        .map(|line| line.chars().count())
+        .max()
+        .unwrap_or(0);
+    let width = u16::try_from(widest + 4)
+        .unwrap_or(u16::MAX)
+        .min(area.width);
+    let inside = usize::from(width.saturating_sub(4)).max(1);
+    let lines: usize = text
+        .lines()
+        .map(|line| line.chars().count().div_ceil(inside).max(1))
+        .sum();
+    let height = u16::try_from(lines + 2)
+        .unwrap_or(u16::MAX)
+        .min(area.height);
+    let place = Rect {
+        x: area.x + (area.width - width) / 2,
+        y: area.y + (area.height - height) / 2,
+        width,
+        height,
+    };
+    let block = Block::bordered().title(format!(" {title} "));
+    let block = block.padding(ratatui::widgets::Padding::horizontal(1));
+    let text = Paragraph::new(text.to_owned()).wrap(Wrap { trim: false });
+    frame.render_widget(Clear, place);
+    frame.render_widget(text.block(block), place);
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,180 @@
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use serde_json::json;
+
+use super::super::source::{Look, Order, Report, Sort};
+use super::*;
+
+const NOW: u64 = 1_795_276_800_000;
+
+fn look(requests: u64, now_ms: u64) -> Report {
+    let client = |name: &str, country: &str, asn: &str, counts: [u64; 3], ban: Value| {
+        json!({
+            "client": name,
+            "first_seen": "2026-11-21T09:00:00Z",
+            "last_seen": "2026-11-21T15:59:58Z",
+            "lookup": {"country": country, "asn": asn},
+            "passed": counts[1],
+            "refused": counts[2],
+            "requests": {"day": {"current": counts[0]}},
+            "ban_expires": ban,
+        })
+    };
+    let ban = |netblock: &str, expires: &str, cause: &str, reason: &str, of: Value| {
+        json!({
+            "netblock": netblock, "client": of, "ban_started": "2026-11-21T15:41:00Z",
+            "ban_expires": expires, "cause": cause, "reason": reason, "lifted": null,
+            "observed": false, "notes": {"netblock_requests": 8120},
+        })
+    };
+    Report::Look(Box::new(Look {
+        status: json!({
+            "version": "0.1.0", "mode": "enforce", "uptime_seconds": 273_600,
+            "address": "127.0.0.1:8080", "upstream": "127.0.0.1:3000",
+            "recent": {
+                "seconds": 300, "requests": 63_720, "passed": 62_509, "refused": 1_211,
+                "actions": {"passed": 62_509, "banned": 1_147, "rate_limited": 48, "denied_net": 16},
+            },
+            "total": {"requests": requests},
+            "bans": {"active": 3, "max": 10_000},
+            "clients": {"held": 8912, "max": 20_000},
+            "connections": {"open": 120, "max": 10_000},
+        }),
+        clients: json!({"held": 8912, "clients": [
+            client("203.0.113.7", "DE", "AS64496", [9_020, 7_960, 1_060], json!("2026-11-21T16:41:00Z")),
+            client("198.51.100.23", "US", "AS64511", [4_310, 4_310, 0], Value::Null),
+            client("2001:db8:5:1::/64", "FR", "AS64499", [3_877, 3_865, 12], json!("permanent")),
+            client("192.0.2.81", "NL", "AS64502", [911, 911, 0], Value::Null),
+        ]}),
+        bans: json!({"bans": [
+            ban("192.0.2.0/25", "2026-11-27T16:00:00Z", "admin", "ops-17", Value::Null),
+            ban("2001:db8:5::/56", "permanent", "rate_limit", "more than 1000 requests per minute", json!("2001:db8:5:1::/64")),
+            ban("203.0.113.0/24", "2026-11-21T16:41:00Z", "rate_limit", "more than 1000 requests per minute", json!("203.0.113.7")),
+        ]}),
+        alerts: json!({"alerts": [
+            {"time": "2026-11-21T15:41:00Z", "kind": "ban", "netblock": "203.0.113.0/24", "reason": "more than 1000 requests per minute"},
+        ]}),
+        now_ms,
+    }))
+}
+
+fn screen() -> Screen {
+    let mut screen = Screen::default();
+    screen.take(look(1_000_000, NOW - 1000));
+    screen.take(look(1_000_214, NOW));
+    screen
+}
+
+fn press(screen: &mut Screen, keys: &str) -> Option<Order> {
+    let mut order = None;
+    for key in keys.chars() {
+        let code = match key {
+            '\n' => KeyCode::Enter,
+            '\x1b' => KeyCode::Esc,
+            '\t' => KeyCode::Tab,
+            'v' => KeyCode::Down,
+            letter => KeyCode::Char(letter),
+        };
+        order = screen.key(KeyEvent::new(code, KeyModifiers::NONE));
+    }
+    order
+}
+
+fn drawn(screen: &Screen, width: u16, height: u16) -> String {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+    terminal.draw(|frame| draw(frame, screen)).unwrap();
+    let buffer = terminal.backend().buffer();
+    let lines = buffer.content().chunks(usize::from(width).max(1));
+    let lines = lines.map(|cells| {
+        let line: String = cells.iter().map(|cell| cell.symbol()).collect();
+        line.trim_end().to_owned() + "\n"
+    });
+    lines.collect()
+}
+
+/// CONTROL-3: the screens of docs/top.txt are what is drawn at 80 columns and 24 lines.
+#[test]
+fn the_documented_screens_are_what_is_drawn() {
+    let mut clients = screen();
+    let mut bans = screen();
+    press(&mut bans, "2");
+    assert_eq!(press(&mut clients, "vb"), None);
+    let sure = drawn(&clients, 80, 24);
+    press(&mut clients, "n");
+    clients.note.clear();
+    let mut help = screen();
+    press(&mut help, "?");
+    let shown = [
+        ("The clients:", drawn(&screen(), 80, 24)),
+        ("The bans:", drawn(&bans, 80, 24)),
+        ("Before a ban:", sure),
+        ("Help:", drawn(&help, 80, 24)),
+    ];
+    let shown = shown.map(|(title, text)| format!("{title}\n\n{text}\n"));
+    let head = "Screens of `weir top` (written by a test: WEIR_BLESS=1 cargo test -p weir top)\n\n";
+    let shown = format!("{head}{}", shown.concat());
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/top.txt");
+    if std::env::var_os("WEIR_BLESS").is_some() {
+        std::fs::write(path, &shown).unwrap();
+    }
+    assert_eq!(std::fs::read_to_string(path).unwrap(), shown);
+}
+
+/// CONTROL-3: no size is too small, whatever is shown, and nothing that a client sent steers the
+/// terminal.
+#[test]
+fn no_size_is_too_small() {
+    for keys in ["", "2", "3", "?", "b", "2u", "/abc", "s"] {
+        let mut screen = screen();
+        press(&mut screen, keys);
+        for width in [0, 1, 2, 5, 17, 39, 60, 79, 200] {
+            for height in [0, 1, 3, 5, 8, 24] {
+                drawn(&screen, width, height);
+            }
+        }
+    }
+    let mut screen = screen();
+    screen.over = Over::Text("x".repeat(5000) + "\n\u{1b}[31mred\n");
+    assert!(!drawn(&screen, 40, 10).contains('\u{1b}'));
+    drawn(&Screen::default(), 80, 24);
+}
+
+/// CONTROL-3: what the keys do: sort, search, explain, and a ban or a lift once it is confirmed.
+#[test]
+fn keys_do_what_the_help_says() {
+    let mut screen = screen();
+    assert_eq!(press(&mut screen, "s"), Some(Order::Look(Sort::Bytes)));
+    assert_eq!(
+        press(&mut screen, "\n"),
+        Some(Order::Explain("203.0.113.7".to_owned()))
+    );
+    assert_eq!(press(&mut screen, "vbn"), None);
+    assert_eq!(
+        press(&mut screen, "by"),
+        Some(Order::Ban("198.51.100.23".to_owned()))
+    );
+    assert_eq!(
+        press(&mut screen, "vuy"),
+        Some(Order::Lift("2001:db8:5:1::".to_owned()))
+    );
+    press(&mut screen, "/as64502\n");
+    assert_eq!(screen.rows().len(), 1);
+    assert_eq!(
+        press(&mut screen, "\n"),
+        Some(Order::Explain("192.0.2.81".to_owned()))
+    );
+    press(&mut screen, "\x1b");
+    assert_eq!(screen.rows().len(), 4);
+    // The newest ban is the first.
+    assert_eq!(
+        press(&mut screen, "2uy"),
+        Some(Order::Lift("203.0.113.0/24".to_owned()))
+    );
+    assert_eq!(press(&mut screen, "by"), None);
+    press(&mut screen, "/none\n");
+    assert_eq!(press(&mut screen, "uy"), None);
+    assert!(!screen.quits);
+    press(&mut screen, "q");
+    assert!(screen.quits);
+}

@@ -1,0 +1,113 @@
+//! `weir top`: the running service on a terminal, every second (CONTROL-3).
+#![expect(
+    clippy::disallowed_methods,
+    reason = "how often a person is shown something: no test turns its clock"
+)]
+
+use std::io::{IsTerminal, stdin, stdout};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event, KeyEventKind};
+use serde_json::json;
+use tokio::signal::unix::SignalKind;
+
+mod draw;
+mod screen;
+mod source;
+
+use self::screen::Screen;
+use self::source::{Order, Sort, Source};
+use super::ask::{Asking, Place};
+use super::common::{EXIT_USAGE, Failure, finish, print_json};
+use super::ended;
+
+/// How long a key is waited for before the reports of the source are looked at.
+const PAUSE: Duration = Duration::from_millis(100);
+
+#[derive(Args, Debug)]
+pub struct Top {
+    /// Seconds between two looks
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=3600))]
+    interval: u16,
+    #[command(flatten)]
+    asking: Asking,
+}
+
+/// With `--json` one look, and its end.
+pub fn run(given: &Top) -> ExitCode {
+    finish(show(given))
+}
+
+fn show(given: &Top) -> Result<ExitCode, Failure> {
+    let place = Place::of(&given.asking)?;
+    let is_terminal = stdin().is_terminal() && stdout().is_terminal();
+    if !given.asking.json && !is_terminal {
+        let sentence = "top needs a terminal; --json looks once and prints what it sees";
+        return Err(Failure::new(EXIT_USAGE, sentence));
+    }
+    // A service that does not answer is told before the screen is taken.
+    let first = source::look(&place, Sort::default())?;
+    if given.asking.json {
+        return print_json(&json!({
+            "status": first.status,
+            "clients": first.clients,
+            "bans": first.bans,
+            "alerts": first.alerts,
+        }));
+    }
+    let system = |error: std::io::Error| Failure::new(1, format!("the terminal: {error}"));
+    let signals = [
+        SignalKind::terminate(),
+        SignalKind::hangup(),
+        SignalKind::interrupt(),
+    ];
+    let ends = ended::by(&signals).map_err(system)?;
+    let source = Source::start(place).map_err(system)?;
+    let mut screen = Screen::default();
+    screen.take(source::Report::Look(Box::new(first)));
+    // Restores the terminal in a panic too.
+    let terminal = ratatui::try_init().map_err(system)?;
+    let interval = Duration::from_secs(given.interval.into());
+    let shown = turn(terminal, &mut screen, &source, interval, &ends);
+    ratatui::restore();
+    shown.map_err(system)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Draws and obeys until the end.
+fn turn(
+    mut terminal: DefaultTerminal,
+    screen: &mut Screen,
+    source: &Source,
+    interval: Duration,
+    ends: &AtomicBool,
+) -> std::io::Result<()> {
+    let mut next = Instant::now() + interval;
+    while !screen.quits && !ends.load(Ordering::Relaxed) {
+        terminal.draw(|frame| draw::draw(frame, screen))?;
+        let mut order = None;
+        if event::poll(PAUSE)?
+            && let Event::Key(key) = event::read()?
+            && key.kind == KeyEventKind::Press
+        {
+            order = screen.key(key);
+        }
+        let changes = matches!(order, Some(Order::Ban(_) | Order::Lift(_)));
+        if let Some(order) = order {
+            // The thread ends with this one.
+            let _ = source.orders.send(order);
+        }
+        if changes || Instant::now() >= next {
+            next = Instant::now() + interval;
+            let _ = source.orders.send(Order::Look(screen.sort));
+        }
+        while let Ok(report) = source.reports.try_recv() {
+            screen.take(report);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,435 @@
+//! `weir dashboard`: who may ask it, and the page in a real browser (CONTROL-3).
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use serde_json::{Value, json};
+
+use crate::support::application::Application;
+use crate::support::raw_client::{Response, request, try_exchange};
+use crate::support::wait_for;
+use crate::support::weir::{ONE_PER_HOUR, Weir, state_dir};
+
+/// A running dashboard.
+struct Dashboard {
+    child: Child,
+    address: SocketAddr,
+    /// `/`, the secret, `/`.
+    path: String,
+}
+
+impl Dashboard {
+    #[track_caller]
+    fn start(state: &Path) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_weir"))
+            .args(["dashboard", "--json"])
+            .env_clear()
+            .env("WAF_STATE_DIR", state)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the binary runs");
+        let mut line = String::new();
+        let mut output = BufReader::new(child.stdout.take().expect("piped"));
+        output.read_line(&mut line).expect("a line");
+        let told: Value = serde_json::from_str(&line).expect("JSON");
+        let url = told["url"].as_str().expect("an address");
+        let rest = url.strip_prefix("http://").expect("http");
+        let (address, path) = rest.split_once('/').expect("a path");
+        Self {
+            child,
+            address: address.parse().expect("an address"),
+            path: format!("/{path}"),
+        }
+    }
+
+    fn url(&self) -> String {
+        format!("http://{}{}", self.address, self.path)
+    }
+
+    /// A request as the page makes it, with other fields where they are given.
+    #[track_caller]
+    fn ask(&self, method: &str, path: &str, fields: &[(&str, &str)], body: &str) -> Response {
+        let host = self.address.to_string();
+        let mut all = vec![("Connection", "close")];
+        if !fields.iter().any(|(name, _)| *name == "Host") {
+            all.push(("Host", &host));
+        }
+        all.extend(fields);
+        let body = (!body.is_empty()).then_some(body.as_bytes());
+        try_exchange(self.address, &request(method, path, &all, body)).expect("an answer")
+    }
+
+    #[track_caller]
+    fn own(&self, method: &str, target: &str, body: &str) -> Response {
+        let path = format!("{}{target}", self.path);
+        self.ask(method, &path, &[("X-Weir-Dashboard", "1")], body)
+    }
+
+    #[track_caller]
+    fn stop(mut self) {
+        let id = rustix::process::Pid::from_raw(self.child.id().cast_signed()).expect("a pid");
+        rustix::process::kill_process(id, rustix::process::Signal::INT).expect("it runs");
+        assert_eq!(self.child.wait().expect("ends").code(), Some(0));
+    }
+}
+
+impl Drop for Dashboard {
+    fn drop(&mut self) {
+        // Nothing is left behind by a test that fails.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// CONTROL-3: the page comes with a policy that allows its own files alone, and works without
+/// another; it shows, bans, lifts and explains.
+#[test]
+fn the_page_asks_the_service() {
+    let application = Application::ok();
+    let weir = Weir::start(&application, &[ONE_PER_HOUR]);
+    weir.break_limit("203.0.113.7");
+    let dashboard = Dashboard::start(&weir.state_path(""));
+    assert_eq!(dashboard.path.len(), 34);
+    for (file, kind) in [
+        ("", "text/html"),
+        ("style.css", "text/css"),
+        ("app.js", "text/javascript"),
+    ] {
+        let answer = dashboard.ask("GET", &format!("{}{file}", dashboard.path), &[], "");
+        let answer = answer.expect(200);
+        assert!(
+            answer
+                .header("content-type")
+                .expect("a type")
+                .starts_with(kind)
+        );
+        let policy = answer.header("content-security-policy").expect("a policy");
+        assert!(policy.starts_with("default-src 'none'; script-src 'self'; style-src 'self';"));
+        assert!(!policy.contains("unsafe"), "{policy}");
+        assert_eq!(answer.header("x-content-type-options"), Some("nosniff"));
+        assert_eq!(answer.header("referrer-policy"), Some("no-referrer"));
+        assert_eq!(answer.header("access-control-allow-origin"), None);
+        let text = answer.text();
+        for inside in [
+            "<style",
+            " style=",
+            " onclick=",
+            "<script>",
+            "innerHTML",
+            "http://",
+            "https://",
+        ] {
+            assert!(!text.contains(inside), "{file}: {inside}");
+        }
+    }
+    let status = dashboard.own("GET", "api/status", "").expect(200).json();
+    assert_eq!(status["bans"]["active"], 1);
+    assert_eq!(
+        dashboard.own("GET", "api/alerts", "").expect(200).json()["alerts"][0]["kind"],
+        "ban"
+    );
+    let clients = dashboard
+        .own("GET", "api/clients?sort=refused&limit=1", "")
+        .expect(200);
+    assert_eq!(clients.json()["clients"][0]["client"], "203.0.113.7");
+    let explained = dashboard
+        .own("GET", "api/explain?address=203.0.113.7", "")
+        .expect(200)
+        .json();
+    assert!(
+        explained["text"]
+            .as_str()
+            .expect("words")
+            .starts_with("REFUSED now: banned")
+    );
+    dashboard
+        .own("DELETE", "api/bans/203.0.113.0%2F24", "")
+        .expect(200);
+    assert!(weir.bans().iter().all(|ban| ban["lifted"].is_string()));
+    let order = json!({"client": "198.51.100.7", "duration": "1h", "reason": "weir dashboard"});
+    dashboard
+        .own("POST", "api/bans", &order.to_string())
+        .expect(201);
+    assert!(
+        weir.bans()
+            .iter()
+            .any(|ban| ban["netblock"] == "198.51.100.0/24")
+    );
+    // What the page does not need is not there.
+    for (method, target) in [
+        ("GET", "api/settings"),
+        ("GET", "api/events"),
+        ("POST", "api/reload"),
+        ("GET", "api/bans/203.0.113.0%2F24"),
+        ("GET", "index.html"),
+    ] {
+        dashboard.own(method, target, "").expect(404);
+    }
+    dashboard.stop();
+}
+
+/// CONTROL-3: another page of the same browser, or another program that does not know the address,
+/// reads and changes nothing.
+#[test]
+fn nobody_else_may_ask() {
+    let application = Application::ok();
+    let weir = Weir::start(&application, &[]);
+    let dashboard = Dashboard::start(&weir.state_path(""));
+    let api = format!("{}api/status", dashboard.path);
+    let own = ("X-Weir-Dashboard", "1");
+    dashboard.ask("GET", &api, &[own], "").expect(200);
+    let port = dashboard.address.port();
+    let local = format!("localhost:{port}");
+    dashboard
+        .ask("GET", &api, &[own, ("Host", &local)], "")
+        .expect(200);
+    // A name that was turned to this machine (DNS rebinding).
+    let foreign = format!("evil.example:{port}");
+    dashboard
+        .ask("GET", &api, &[own, ("Host", &foreign)], "")
+        .expect(421);
+    dashboard
+        .ask("GET", &dashboard.path, &[("Host", &foreign)], "")
+        .expect(421);
+    // Without the secret.
+    for path in [
+        "/",
+        "/api/status",
+        "/00000000000000000000000000000000/",
+        "/app.js",
+    ] {
+        dashboard.ask("GET", path, &[own], "").expect(404);
+    }
+    // A form or an image of another page cannot send the field; with it, its origin tells.
+    let ban = r#"{"client":"198.51.100.7","duration":"1h","reason":"x"}"#;
+    let bans = format!("{}api/bans", dashboard.path);
+    dashboard.ask("POST", &bans, &[], ban).expect(403);
+    dashboard.ask("GET", &api, &[], "").expect(403);
+    let origin = ("Origin", "http://evil.example");
+    dashboard
+        .ask("POST", &bans, &[own, origin], ban)
+        .expect(403);
+    dashboard
+        .ask("POST", &bans, &[own, ("Origin", "null")], ban)
+        .expect(403);
+    // A browser asks first whether the field may be sent, and is not told so.
+    let asked = dashboard.ask("OPTIONS", &bans, &[origin], "");
+    assert_eq!(asked.status, 403);
+    assert_eq!(asked.header("access-control-allow-origin"), None);
+    assert!(weir.bans().is_empty());
+    let own_origin = format!("http://127.0.0.1:{port}");
+    dashboard
+        .ask("POST", &bans, &[own, ("Origin", &own_origin)], ban)
+        .expect(201);
+    let long = format!("{{\"reason\":\"{}\"}}", "x".repeat(20_000));
+    dashboard.ask("POST", &bans, &[own], &long).expect(400);
+    dashboard.stop();
+}
+
+/// CONTROL-3: without a service it is one sentence and status 69, a port that is taken is status 2.
+#[test]
+fn wrong_calls_are_one_sentence() {
+    let run = |state: &Path, arguments: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_weir"))
+            .arg("dashboard")
+            .args(arguments)
+            .env_clear()
+            .env("WAF_STATE_DIR", state)
+            .stdin(Stdio::null())
+            .output()
+            .expect("the binary runs");
+        let text = String::from_utf8(output.stderr).expect("UTF-8");
+        (output.status.code(), text)
+    };
+    let (code, text) = run(state_dir().path(), &[]);
+    assert_eq!((code, text.lines().count()), (Some(69), 1), "{text}");
+    let application = Application::ok();
+    let weir = Weir::start(&application, &[]);
+    let port = weir.address().port().to_string();
+    let (code, text) = run(&weir.state_path(""), &["--port", &port]);
+    assert_eq!(code, Some(2), "{text}");
+    assert!(
+        text.contains("cannot be bound: Address already in use"),
+        "{text}"
+    );
+}
+
+/// A browser, driven over WebDriver.
+struct Browser {
+    driver: Child,
+    address: SocketAddr,
+    session: String,
+}
+
+impl Browser {
+    #[track_caller]
+    fn start(scheme: &str) -> Self {
+        let mut driver = Command::new("chromedriver")
+            .arg("--port=0")
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("chromedriver is installed");
+        let output = BufReader::new(driver.stdout.take().expect("piped"));
+        let mut lines = output.lines().map_while(Result::ok);
+        let port = lines.find_map(|line| {
+            let (_, port) = line.split_once("successfully on port ")?;
+            port.trim_end_matches('.').parse::<u16>().ok()
+        });
+        let mut browser = Self {
+            driver,
+            address: SocketAddr::from(([127, 0, 0, 1], port.expect("a port"))),
+            session: String::new(),
+        };
+        let mut arguments = vec!["--headless=new", "--no-sandbox", "--disable-gpu"];
+        arguments.extend([
+            "--window-size=1000,620",
+            "--hide-scrollbars",
+            "--disable-dev-shm-usage",
+        ]);
+        arguments.extend((scheme == "dark").then_some("--blink-settings=preferredColorScheme=0"));
+        let options = json!({"goog:chromeOptions": {"args": arguments}});
+        let wanted = json!({"capabilities": {"alwaysMatch": options}});
+        let session = browser.command("POST", "/session", &wanted);
+        let id = session["sessionId"].as_str().expect("a session");
+        browser.session = format!("/session/{id}");
+        browser
+    }
+
+    fn try_command(&self, method: &str, path: &str, body: &Value) -> Option<Value> {
+        let body = (!body.is_null()).then(|| body.to_string());
+        let body = body.as_deref().map(str::as_bytes);
+        let host = self.address.to_string();
+        let fields = [("Host", host.as_str()), ("Connection", "close")];
+        let answer = try_exchange(self.address, &request(method, path, &fields, body)).ok()?;
+        assert_eq!(answer.status, 200, "{method} {path}: {}", answer.text());
+        Some(answer.json()["value"].clone())
+    }
+
+    #[track_caller]
+    fn command(&self, method: &str, path: &str, body: &Value) -> Value {
+        let path = format!("{}{path}", self.session);
+        self.try_command(method, &path, body).expect("an answer")
+    }
+
+    #[track_caller]
+    fn script(&self, script: &str) -> Value {
+        self.command(
+            "POST",
+            "/execute/sync",
+            &json!({"script": script, "args": []}),
+        )
+    }
+
+    #[track_caller]
+    fn shows(&self, text: &str) {
+        wait_for(&format!("{text:?} on the page"), || {
+            let shown = self.script("return document.body.innerText");
+            shown
+                .as_str()
+                .is_some_and(|shown| shown.contains(text))
+                .then_some(())
+        });
+    }
+
+    /// Presses keys, wherever the focus is.
+    #[track_caller]
+    fn press(&self, keys: &str) {
+        let actions = keys.chars().flat_map(|key| {
+            ["keyDown", "keyUp"].map(|kind| json!({"type": kind, "value": key.to_string()}))
+        });
+        let actions: Vec<Value> = actions.collect();
+        let keyboard = json!({"type": "key", "id": "keyboard", "actions": actions});
+        self.command("POST", "/actions", &json!({"actions": [keyboard]}));
+    }
+
+    /// The picture of the page; written into docs/ where `WEIR_BLESS` is set.
+    #[track_caller]
+    fn picture(&self, name: &str) {
+        let picture = self.command("GET", "/screenshot", &Value::Null);
+        let picture = picture.as_str().expect("a picture").as_bytes();
+        let picture = data_encoding::BASE64.decode(picture).expect("base64");
+        assert!(picture.starts_with(b"\x89PNG"));
+        if std::env::var_os("WEIR_BLESS").is_some() {
+            let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
+            std::fs::write(docs.join(name), picture).expect("writes");
+        }
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        if !self.session.is_empty() && !std::thread::panicking() {
+            self.try_command("DELETE", &self.session, &Value::Null);
+        }
+        let _ = self.driver.kill();
+        let _ = self.driver.wait();
+    }
+}
+
+/// CONTROL-3: a person works with the page in a browser, by keys alone: looks, searches, explains,
+/// lifts; the browser reports no breach of the page's own policy and no error; light and dark.
+#[test]
+#[ignore = "needs chromium and chromedriver"]
+fn a_person_works_with_the_page() {
+    const ENTER: &str = "\u{e007}";
+    let application = Application::ok();
+    let weir = Weir::start(
+        &application,
+        &[ONE_PER_HOUR, ("WAF_TRUSTED_PROXIES", "127.0.0.0/8")],
+    );
+    for client in ["198.51.100.23", "192.0.2.81", "2001:db8:5:1::7"] {
+        weir.get("/", client).expect(200);
+    }
+    weir.break_limit("203.0.113.7");
+    let dashboard = Dashboard::start(&weir.state_path(""));
+    let browser = Browser::start("light");
+    browser.command("POST", "/url", &json!({"url": dashboard.url()}));
+    browser.shows("203.0.113.7");
+    browser.picture("dashboard-light.png");
+    // The search, then the first button of the only row that is left.
+    browser.press("/203.");
+    browser.press("\u{e004}");
+    wait_for("one row", || {
+        (browser.script("return document.querySelectorAll('tbody tr').length") == 1).then_some(())
+    });
+    browser.script("document.querySelector('tbody button').focus()");
+    browser.press(ENTER);
+    browser.shows("REFUSED now: banned");
+    browser.press("\u{e00c}");
+    // The lists by keys; the lift is asked for, and a "No" changes nothing.
+    browser.script("document.activeElement.blur()");
+    browser.press("2");
+    browser.shows("more than 1 requests per hour");
+    let lift = "document.querySelector('tbody button:last-of-type').focus()";
+    browser.script(lift);
+    browser.press(ENTER);
+    browser.shows("Lift the bans of exactly 203.0.113.0/24?");
+    browser.press(ENTER);
+    assert!(weir.bans().iter().all(|ban| ban["lifted"].is_null()));
+    browser.script(lift);
+    browser.press(ENTER);
+    browser.shows("Lift the bans of exactly 203.0.113.0/24?");
+    browser.script("document.getElementById('yes').focus()");
+    browser.press(ENTER);
+    browser.shows("no ban of 203.0.113.0/24 is left");
+    assert!(weir.bans().iter().all(|ban| ban["lifted"].is_string()));
+    browser.press("3");
+    browser.shows("203.0.113.0/24");
+    let log = browser.command("POST", "/se/log", &json!({"type": "browser"}));
+    assert_eq!(log, json!([]), "the browser's own log");
+    drop(browser);
+
+    let dark = Browser::start("dark");
+    dark.command("POST", "/url", &json!({"url": dashboard.url()}));
+    dark.shows("203.0.113.7");
+    let ground = dark.script("return getComputedStyle(document.body).backgroundColor");
+    assert_eq!(ground, "rgb(21, 24, 26)");
+    dark.picture("dashboard-dark.png");
+    drop(dark);
+    dashboard.stop();
+}

@@ -1,0 +1,249 @@
+//! TLS for the harness: certificates, a client, and the parameter that has every behaviour test
+//! speak over TLS instead of plain TCP (`WEIR_TEST_TRANSPORT=tls`).
+
+use std::collections::HashSet;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, LazyLock, Mutex};
+
+use rcgen::{CertificateParams, KeyPair};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::ring;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{
+    ClientConfig, ClientConnection, DigitallySignedStruct, Error, SignatureScheme, StreamOwned,
+    SupportedProtocolVersion,
+};
+
+use super::PATIENCE;
+
+/// Whether behaviour tests are to speak over TLS.
+pub(crate) fn is_asked_for() -> bool {
+    std::env::var("WEIR_TEST_TRANSPORT").is_ok_and(|transport| transport == "tls")
+}
+
+/// Addresses where TLS is spoken, of all services of this process.
+static SPOKEN: LazyLock<Mutex<HashSet<SocketAddr>>> = LazyLock::new(Mutex::default);
+
+/// TLS is spoken at this address.
+pub(crate) fn note(address: SocketAddr) {
+    SPOKEN.lock().expect("the addresses").insert(address);
+}
+
+fn is_spoken(address: SocketAddr) -> bool {
+    SPOKEN.lock().expect("the addresses").contains(&address)
+}
+
+/// A certificate and its key, as files.
+pub(crate) struct Pair {
+    pub(crate) cert: PathBuf,
+    pub(crate) key: PathBuf,
+}
+
+impl Pair {
+    /// A new one for these names, as `stem.pem` and `stem.key`; what was there is replaced.
+    #[track_caller]
+    pub(crate) fn write(directory: &Path, stem: &str, names: &[&str]) -> Self {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let params = CertificateParams::new(names).expect("names");
+        Self::write_with(directory, stem, params)
+    }
+
+    #[track_caller]
+    pub(crate) fn write_with(directory: &Path, stem: &str, params: CertificateParams) -> Self {
+        let secret = KeyPair::generate().expect("a key");
+        let certificate = params.self_signed(&secret).expect("a certificate");
+        let pair = Self {
+            cert: directory.join(format!("{stem}.pem")),
+            key: directory.join(format!("{stem}.key")),
+        };
+        replace(&pair.key, &secret.serialize_pem());
+        replace(&pair.cert, &certificate.pem());
+        pair
+    }
+
+    /// The settings of the files.
+    pub(crate) fn settings(pairs: &[&Self]) -> [(&'static str, String); 2] {
+        let list = |of: fn(&Self) -> &PathBuf| {
+            let paths: Vec<String> = pairs
+                .iter()
+                .map(|pair| of(pair).display().to_string())
+                .collect();
+            paths.join(",")
+        };
+        [
+            ("WAF_TLS_CERT", list(|pair| &pair.cert)),
+            ("WAF_TLS_KEY", list(|pair| &pair.key)),
+        ]
+    }
+}
+
+/// By rename, as programs that renew certificates do.
+fn replace(path: &Path, text: &str) {
+    let beside = path.with_extension("new");
+    std::fs::write(&beside, text).expect("writes");
+    std::fs::rename(&beside, path).expect("renames");
+}
+
+/// The certificate that all services of this process share where nothing else is asked for.
+pub(crate) fn shared_pair() -> &'static Pair {
+    static SHARED: LazyLock<(tempfile::TempDir, Pair)> = LazyLock::new(|| {
+        let directory = tempfile::tempdir().expect("a directory");
+        let pair = Pair::write(directory.path(), "shared", &["localhost"]);
+        (directory, pair)
+    });
+    &SHARED.1
+}
+
+/// Takes every certificate, and keeps the signature checks: the harness asks who is there itself.
+#[derive(Debug)]
+struct AnyCertificate;
+
+impl ServerCertVerifier for AnyCertificate {
+    fn verify_server_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let algorithms = ring::default_provider().signature_verification_algorithms;
+        rustls::crypto::verify_tls12_signature(message, cert, dss, &algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let algorithms = ring::default_provider().signature_verification_algorithms;
+        rustls::crypto::verify_tls13_signature(message, cert, dss, &algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        ring::default_provider()
+            .signature_verification_algorithms
+            .supported_schemes()
+    }
+}
+
+/// What a client speaks: its versions and its protocols above TLS.
+pub(crate) fn client(
+    versions: &[&'static SupportedProtocolVersion],
+    protocols: &[&str],
+) -> Arc<ClientConfig> {
+    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
+    let mut config = builder
+        .with_protocol_versions(versions)
+        .expect("versions")
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(AnyCertificate))
+        .with_no_client_auth();
+    config.alpn_protocols = protocols
+        .iter()
+        .map(|protocol| protocol.as_bytes().to_vec())
+        .collect();
+    Arc::new(config)
+}
+
+/// A client of this process, with its memory of sessions.
+static ANY: LazyLock<Arc<ClientConfig>> = LazyLock::new(|| client(rustls::ALL_VERSIONS, &[]));
+
+/// A TLS connection.
+pub(crate) type Secured = StreamOwned<ClientConnection, TcpStream>;
+
+/// Connects and makes the handshake.
+pub(crate) fn connect(
+    address: SocketAddr,
+    name: &str,
+    config: &Arc<ClientConfig>,
+) -> io::Result<Secured> {
+    let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    secure(stream, name, config)
+}
+
+/// Makes the handshake on a connection.
+pub(crate) fn secure(
+    mut stream: TcpStream,
+    name: &str,
+    config: &Arc<ClientConfig>,
+) -> io::Result<Secured> {
+    let name = ServerName::try_from(name.to_owned()).expect("a name");
+    let mut connection = ClientConnection::new(Arc::clone(config), name).expect("a client");
+    while connection.is_handshaking() {
+        connection.complete_io(&mut stream)?;
+    }
+    Ok(StreamOwned::new(connection, stream))
+}
+
+/// A connection of the harness: plain, or over TLS where that is spoken.
+pub(crate) enum Stream {
+    Plain(TcpStream),
+    Tls(Box<Secured>),
+}
+
+impl Stream {
+    /// Makes the handshake where TLS is spoken at the other end. A handshake that fails leaves the
+    /// connection as it is: what follows finds its end.
+    pub(crate) fn over(stream: TcpStream) -> Self {
+        let spoken = stream.peer_addr().is_ok_and(is_spoken);
+        if !spoken {
+            return Self::Plain(stream);
+        }
+        let kept = stream.try_clone().expect("twice");
+        match secure(stream, "localhost", &ANY) {
+            Ok(secured) => Self::Tls(Box::new(secured)),
+            Err(_) => Self::Plain(kept),
+        }
+    }
+
+    pub(crate) fn tcp(&self) -> &TcpStream {
+        match self {
+            Self::Plain(stream) => stream,
+            Self::Tls(secured) => &secured.sock,
+        }
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(stream) => stream.read(buf),
+            Self::Tls(secured) => secured.read(buf),
+        }
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(stream) => stream.write(buf),
+            Self::Tls(secured) => {
+                let written = secured.write(buf)?;
+                secured.flush()?;
+                Ok(written)
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Plain(stream) => stream.flush(),
+            Self::Tls(secured) => secured.flush(),
+        }
+    }
+}
