@@ -257,6 +257,8 @@ fn haproxy_bytes(block: &Block) {
     });
     let (weir, _state) = with(block, &application, &[]);
     weir.get("/one", "203.0.113.7").expect(200);
+    // Its bytes are counted when its line is written, which is after the client has them.
+    assert_eq!(weir.line_of("/one")["counts"]["day_bytes"], 60 << 10);
     weir.get("/two", "203.0.113.7").expect(200);
     let line = weir.line_of("/two");
     assert_eq!(line["counts"]["day_bytes"], 120 << 10);
