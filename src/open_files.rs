@@ -8,8 +8,10 @@ use weir_shared::settings::Settings;
 /// What is neither a connection nor a worker's: state files, logs, the control and what it answers,
 /// databases, the lookups that are asked at once.
 const RESERVE: u64 = 160;
-/// Listener, event queue and its waker; and the pipes for large bodies, of two files each.
-const FILES_PER_WORKER: u64 = 4 + 2 * weir_dataplane::PIPES_PER_WORKER as u64;
+/// The event queue and its waker; and the pipes for large bodies, of two files each.
+const FILES_PER_WORKER: u64 = 2 + 2 * weir_dataplane::PIPES_PER_WORKER as u64;
+/// A worker's listening socket at one place, and the same for the process that takes over.
+const FILES_PER_LISTENER: u64 = 2;
 /// A client's connection, and the one to the application.
 const FILES_PER_CONNECTION: u64 = 2;
 
@@ -30,7 +32,15 @@ pub fn raise_limit() -> io::Result<u64> {
 /// How many connections `limit` open files allow, where that is fewer than the setting.
 pub fn connections_within(limit: u64, settings: &Settings) -> Option<usize> {
     let workers = u64::try_from(settings.workers).unwrap_or(u64::MAX);
-    let others = RESERVE.saturating_add(workers.saturating_mul(FILES_PER_WORKER));
+    let places = settings.listen.len() as u64;
+    // A connection of a trusted proxy counts once its header is there (EDGE-4).
+    let unnamed = if settings.edge.proxy_protocol {
+        weir_dataplane::UNNAMED_PER_WORKER as u64
+    } else {
+        0
+    };
+    let of_a_worker = FILES_PER_WORKER + FILES_PER_LISTENER.saturating_mul(places) + unnamed;
+    let others = RESERVE.saturating_add(workers.saturating_mul(of_a_worker));
     let allowed = limit.saturating_sub(others) / FILES_PER_CONNECTION;
     let allowed = usize::try_from(allowed).unwrap_or(usize::MAX).max(1);
     (allowed < settings.connections.max).then_some(allowed)
@@ -54,5 +64,22 @@ mod tests {
         assert_eq!(connections_within(3, &settings), Some(1));
         settings.connections.max = 364;
         assert_eq!(connections_within(1024, &settings), None);
+    }
+
+    /// CONN-4, EDGE-1, EDGE-4: each worker has a socket at every place, and holds connections whose
+    /// header has not come.
+    #[test]
+    fn listeners_and_unnamed_connections_take_files() {
+        let mut settings = Settings {
+            workers: 2,
+            ..Settings::default()
+        };
+        let place = settings.listen.first().cloned();
+        settings
+            .listen
+            .extend([place.clone(), place].into_iter().flatten());
+        assert_eq!(connections_within(1024, &settings), Some(364 - 4));
+        settings.edge.proxy_protocol = true;
+        assert_eq!(connections_within(1024, &settings), Some(364 - 4 - 128));
     }
 }

@@ -25,13 +25,12 @@ use crate::connection;
 use crate::connection_limits::{ConnectionLimits, Peer};
 use crate::downstream::{Arrival, Downstream, Ending};
 use crate::listener::{Accepted, Listener};
-use crate::proxy_protocol::{self, NoHeader};
+use crate::proxy_protocol::{Header, Named, NoHeader};
+use crate::unnamed::Unnamed;
 use crate::worker::{Current, Stop, Worker};
 
 /// The client that a peer on a Unix socket is where it names no other (EDGE-1).
 const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
-/// Connections of trusted proxies that may wait for their header, of one worker.
-const MAX_UNNAMED: usize = 1024;
 /// How often a worker looks at its deadlines, sends its log records and reads the wall clock anew.
 const TICK: Duration = Duration::from_millis(50);
 /// How long an idle connection may be used once more after a hand-over.
@@ -80,7 +79,7 @@ pub struct Acceptor {
     looked: Cell<Option<usize>>,
     ticks: Cell<u32>,
     /// Connections whose proxy has not said yet who connected to it.
-    unnamed: Cell<usize>,
+    unnamed: Unnamed,
 }
 
 impl Acceptor {
@@ -94,7 +93,7 @@ impl Acceptor {
             idle: RefCell::default(),
             looked: Cell::new(None),
             ticks: Cell::new(0),
-            unnamed: Cell::new(0),
+            unnamed: Unnamed::default(),
         })
     }
 
@@ -165,28 +164,39 @@ impl Acceptor {
         if !speaks || !accepted.peer.is_none_or(is_trusted) {
             return self.admit(accepted, tls, Bytes::new());
         }
-        if self.unnamed.get() >= MAX_UNNAMED {
-            return worker.counters.connection_error(ConnectionError::TooMany);
+        // A header is mostly there by now: whoever sent one does not count as waiting.
+        let mut header = Header::default();
+        if let Some(read) = header.read_at_once(&accepted.stream) {
+            return self.admit_named(accepted, tls, read);
         }
-        self.unnamed.set(self.unnamed.get() + 1);
-        tokio::task::spawn_local(Rc::clone(self).ask(accepted, tls));
+        tokio::task::spawn_local(Rc::clone(self).ask(accepted, tls, header));
     }
 
-    async fn ask(self: Rc<Self>, accepted: Accepted, tls: bool) {
-        let worker = self.current.worker();
-        let patience = worker.in_force.settings.timeouts.header;
-        let header = proxy_protocol::read(&accepted.stream);
-        let header = tokio::time::timeout(patience, header).await;
-        self.unnamed.set(self.unnamed.get().saturating_sub(1));
-        match header {
-            Ok(Ok((source, early))) => {
+    async fn ask(self: Rc<Self>, accepted: Accepted, tls: bool, header: Header) {
+        let patience = self.current.worker().in_force.settings.timeouts.header;
+        let read = tokio::time::timeout(patience, header.read(&accepted.stream));
+        match self.unnamed.wait(read).await {
+            Some(read) => {
+                self.admit_named(accepted, tls, read.unwrap_or(Err(NoHeader::Malformed)));
+            }
+            None => {
+                let kind = ConnectionError::TooMany;
+                self.current.worker().counters.connection_error(kind);
+            }
+        }
+    }
+
+    /// Admits a connection by its header.
+    fn admit_named(&self, accepted: Accepted, tls: bool, read: Result<Named, NoHeader>) {
+        match read {
+            Ok(Named { source, early }) => {
                 let peer = source.or(accepted.peer);
                 self.admit(Accepted { peer, ..accepted }, tls, early);
             }
-            Ok(Err(NoHeader::Silent)) => {}
-            Ok(Err(NoHeader::Malformed)) | Err(_) => {
+            Err(NoHeader::Silent) => {}
+            Err(NoHeader::Malformed) => {
                 let kind = ConnectionError::ProxyProtocol;
-                worker.counters.connection_error(kind);
+                self.current.worker().counters.connection_error(kind);
             }
         }
     }

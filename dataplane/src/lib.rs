@@ -76,6 +76,7 @@ mod request_id;
 pub mod seen;
 mod to_https;
 mod trailers;
+mod unnamed;
 mod upstream;
 mod worker;
 
@@ -100,4 +101,5 @@ pub use explain::explaining;
 pub use in_force::InForce;
 pub use pipe::MAX_OPEN as PIPES_PER_WORKER;
 pub use plane::{Counting, DataPlane};
+pub use unnamed::MAX_UNNAMED as UNNAMED_PER_WORKER;
 pub use worker::{Parts, Stop};

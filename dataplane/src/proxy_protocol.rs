@@ -3,10 +3,11 @@
 //!
 //! <https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt>
 
-use std::io;
+use std::io::{self, Read as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use bytes::Bytes;
+use socket2::SockRef;
 use tokio::net::TcpStream;
 use weir_shared::client::fold;
 
@@ -195,35 +196,68 @@ pub enum NoHeader {
     Malformed,
 }
 
-/// Reads the header of a connection, and what came behind it.
-///
-/// # Errors
-/// [`NoHeader`]
-pub async fn read(stream: &TcpStream) -> Result<(Option<IpAddr>, Bytes), NoHeader> {
-    let mut read: Vec<u8> = Vec::new();
-    loop {
-        stream.readable().await.map_err(|_| NoHeader::Malformed)?;
+/// What the header of a connection says.
+#[derive(Debug)]
+pub struct Named {
+    /// Who connected; none where it is the connection's own peer.
+    pub source: Option<IpAddr>,
+    /// What came behind the header.
+    pub early: Bytes,
+}
+
+/// The header of a connection as it comes in.
+#[derive(Default)]
+pub struct Header {
+    read: Vec<u8>,
+}
+
+impl Header {
+    /// Reads what is there, past the runtime's readiness; none where more has to come.
+    pub fn read_at_once(&mut self, stream: &TcpStream) -> Option<Result<Named, NoHeader>> {
         let mut piece = [0; 1024];
-        let count = match stream.try_read(&mut piece) {
-            Ok(count) => count,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
-            Err(_) => 0,
+        let count = match (&*SockRef::from(stream)).read(&mut piece) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
+            read => read.unwrap_or(0),
         };
-        if count == 0 {
-            let is_silent = read.is_empty();
-            return Err(if is_silent {
+        self.take(piece.get(..count).unwrap_or_default())
+    }
+
+    /// Reads the rest of it.
+    ///
+    /// # Errors
+    /// [`NoHeader`]
+    pub async fn read(mut self, stream: &TcpStream) -> Result<Named, NoHeader> {
+        loop {
+            stream.readable().await.map_err(|_| NoHeader::Malformed)?;
+            let mut piece = [0; 1024];
+            let count = match stream.try_read(&mut piece) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+                read => read.unwrap_or(0),
+            };
+            if let Some(named) = self.take(piece.get(..count).unwrap_or_default()) {
+                return named;
+            }
+        }
+    }
+
+    /// Takes what was read; no bytes are the end of the connection.
+    fn take(&mut self, piece: &[u8]) -> Option<Result<Named, NoHeader>> {
+        if piece.is_empty() {
+            let is_silent = self.read.is_empty();
+            return Some(Err(if is_silent {
                 NoHeader::Silent
             } else {
                 NoHeader::Malformed
-            });
+            }));
         }
-        read.extend_from_slice(piece.get(..count).unwrap_or_default());
-        match parse(&read) {
-            Parsed::Partial => {}
+        self.read.extend_from_slice(piece);
+        match parse(&self.read) {
+            Parsed::Partial => None,
             Parsed::Header { source, length } => {
-                return Ok((source, Bytes::from(read).slice(length..)));
+                let early = Bytes::from(std::mem::take(&mut self.read)).slice(length..);
+                Some(Ok(Named { source, early }))
             }
-            Parsed::Malformed => return Err(NoHeader::Malformed),
+            Parsed::Malformed => Some(Err(NoHeader::Malformed)),
         }
     }
 }
