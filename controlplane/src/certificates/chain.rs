@@ -5,7 +5,6 @@ use std::io::Read as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
@@ -71,7 +70,7 @@ impl Chain {
         let secret = PrivateKeyDer::from_pem_slice(&bytes(key)?).map_err(|error| {
             CertificateError::of(key, format!("holds no private key in PEM: {error}"))
         })?;
-        let certified = CertifiedKey::from_der(chain, secret, &ring::default_provider());
+        let certified = CertifiedKey::from_der(chain, secret, &super::provider::shared());
         let certified = certified.map_err(|error| {
             CertificateError::of(
                 key,

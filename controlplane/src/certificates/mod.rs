@@ -3,16 +3,17 @@
 
 mod chain;
 mod choice;
+mod provider;
 
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use rustls::ServerConfig;
-use rustls::crypto::ring;
 use rustls::server::ProducesTickets;
 use rustls::version::{TLS12, TLS13};
 use weir_shared::reload::{Part, Take};
@@ -36,7 +37,12 @@ const DAY_MS: u64 = 86_400_000;
 pub type TlsConfig = Arc<ArcSwap<ServerConfig>>;
 
 /// What was read and can be served with.
-type Judged = (Vec<End>, ServerConfig);
+struct Judged {
+    /// Its place among all that were read: one that began to be read later has a higher number.
+    number: u64,
+    ends: Vec<End>,
+    config: ServerConfig,
+}
 
 /// The certificates in use.
 pub struct Certificates {
@@ -44,8 +50,10 @@ pub struct Certificates {
     tickets: Arc<dyn ProducesTickets>,
     config: TlsConfig,
     ends: ArcSwap<Vec<End>>,
-    /// One reader at a time: the watch, or a reload.
-    reading: Mutex<()>,
+    /// The number of the next that is read, by the watch or a reload.
+    next: AtomicU64,
+    /// The number of what is in use.
+    in_use: Mutex<u64>,
     faults: Sender<FileFault>,
     told: Receiver<FileFault>,
 }
@@ -70,7 +78,7 @@ impl Certificates {
         let first = first.clone();
         let failed =
             |error: &dyn std::fmt::Display| CertificateError::of(&first, error.to_string());
-        let tickets = ring::Ticketer::new().map_err(|error| failed(&error))?;
+        let tickets = provider::ticketer().map_err(|error| failed(&error))?;
         let chains = read(&paths)?;
         let (faults, told) = bounded(MAX_FAULTS);
         let this = Arc::new(Self {
@@ -80,7 +88,8 @@ impl Certificates {
             )),
             paths,
             tickets,
-            reading: Mutex::default(),
+            next: AtomicU64::new(1),
+            in_use: Mutex::default(),
             faults,
             told,
         });
@@ -99,7 +108,6 @@ impl Certificates {
     /// # Errors
     /// [`CertificateError`] names the first that cannot be used.
     pub fn reload(&self) -> Result<(), CertificateError> {
-        let _reading = self.lock();
         self.take(self.judge()?);
         Ok(())
     }
@@ -115,21 +123,28 @@ impl Certificates {
     }
 
     fn judge(&self) -> Result<Judged, CertificateError> {
+        let number = self.next.fetch_add(1, Ordering::SeqCst);
         let chains = read(&self.paths)?;
         let ends = ends(&chains);
         let config = config(chains, &self.tickets);
         let failed = |error: rustls::Error| CertificateError::of(Path::new(""), error.to_string());
-        Ok((ends, config.map_err(failed)?))
+        Ok(Judged {
+            number,
+            ends,
+            config: config.map_err(failed)?,
+        })
     }
 
-    fn take(&self, (ends, config): Judged) {
-        self.ends.store(Arc::new(ends));
-        self.config.store(Arc::new(config));
-    }
-
-    fn lock(&self) -> MutexGuard<'_, ()> {
-        // It guards nothing but the order.
-        self.reading.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Takes it into use, unless something newer is: the watch and a reload read without waiting
+    /// for each other.
+    fn take(&self, judged: Judged) {
+        // A number is whole whatever happened to who held it.
+        let mut in_use = self.in_use.lock().unwrap_or_else(PoisonError::into_inner);
+        if judged.number > *in_use {
+            *in_use = judged.number;
+            self.ends.store(Arc::new(judged.ends));
+            self.config.store(Arc::new(judged.config));
+        }
     }
 
     fn read_again(&self) {
@@ -186,8 +201,7 @@ fn config(
     chains: Vec<Chain>,
     tickets: &Arc<dyn ProducesTickets>,
 ) -> Result<ServerConfig, rustls::Error> {
-    let provider = Arc::new(ring::default_provider());
-    let builder = ServerConfig::builder_with_provider(provider);
+    let builder = ServerConfig::builder_with_provider(provider::shared());
     let mut config = builder
         .with_protocol_versions(&[&TLS13, &TLS12])?
         .with_no_client_auth()
@@ -259,6 +273,42 @@ mod tests {
     use super::*;
 
     const END: u64 = 2_000_000_000_000;
+
+    fn write(directory: &Path, name: &str) {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let params = rcgen::CertificateParams::new(vec![name.to_owned()]).unwrap();
+        let certificate = params.self_signed(&key).unwrap();
+        std::fs::write(directory.join("key"), key.serialize_pem()).unwrap();
+        std::fs::write(directory.join("cert"), certificate.pem()).unwrap();
+    }
+
+    /// EDGE-2: of two that read at the same time, what was read last is in use, whoever is first to
+    /// be done.
+    #[test]
+    fn what_was_read_last_is_in_use() {
+        let directory = tempfile::tempdir().unwrap();
+        write(directory.path(), "a.test");
+        let settings = EdgeSettings {
+            certificates: vec![directory.path().join("cert")],
+            keys: vec![directory.path().join("key")],
+            ..EdgeSettings::default()
+        };
+        let held = Certificates::open(&settings).unwrap().unwrap();
+        let names = || -> Vec<String> {
+            let ends = held.ends.load();
+            ends.iter().map(|end| end.name.clone()).collect()
+        };
+        let before = held.judge().unwrap();
+        write(directory.path(), "b.test");
+        let after = held.judge().unwrap();
+        held.take(after);
+        assert_eq!(names(), ["b.test"]);
+        held.take(before);
+        assert_eq!(names(), ["b.test"]);
+        write(directory.path(), "c.test");
+        held.reload().unwrap();
+        assert_eq!(names(), ["c.test"]);
+    }
 
     /// EDGE-2: fourteen days before its end a certificate is told of, once a day, until another is
     /// in its place.
