@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use crate::control::{file, validator};
 use crate::support::application::Application;
+use crate::support::tls;
 use crate::support::weir::{ADMIN_TOKEN, ONE_PER_HOUR, Weir, state_dir};
 
 /// What a command did.
@@ -686,6 +687,9 @@ fn a_check_finds_what_a_start_finds() {
 /// restart would change, and what may not be meant, is warned of.
 #[test]
 fn a_check_beside_the_service_and_its_warnings() {
+    if tls::is_left_out("the check has no certificate") {
+        return;
+    }
     let application = Application::ok();
     let upstream = format!("http://{}", application.address());
     let port = std::net::TcpListener::bind("127.0.0.1:0").expect("binds");

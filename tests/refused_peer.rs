@@ -294,6 +294,7 @@ fn a_stop_ends_the_connection() {
         connection.response().expect(429);
     }
     used.send(b"GET /b HTTP/1.1\r\nHo");
+    used.wait_until_read();
     weir.signal("TERM");
     assert!(idle.ends());
     assert!(used.ends());

@@ -14,13 +14,21 @@ use rustix::process::Signal;
 use crate::support::application::Application;
 use crate::support::raw_client::{Connection, Response, exchange, get};
 use crate::support::wait_until;
-use crate::support::weir::{ADMIN_TOKEN, EXEMPT, ONE_PER_HOUR, Weir, state_dir};
+use crate::support::weir::{ADMIN_TOKEN, EXEMPT, ONE_PER_HOUR, StateDir, Weir, state_dir};
 
 #[track_caller]
 fn ask(path: &Path, fields: &[(&str, &str)]) -> Response {
     let mut connection = Connection::open_unix(path);
     connection.send(&get("/", fields));
     connection.response()
+}
+
+/// A state directory, a Unix socket in it, and the list of that and an address.
+fn with_socket() -> (StateDir, PathBuf, String) {
+    let state = state_dir();
+    let socket = state.path().join("in.sock");
+    let listen = format!("127.0.0.1:0,unix:{}", socket.display());
+    (state, socket, listen)
 }
 
 /// The TCP addresses among the places.
@@ -66,9 +74,7 @@ fn every_place_of_a_list_is_served() {
 #[test]
 fn a_peer_on_a_unix_socket_is_a_trusted_proxy() {
     let application = Application::ok();
-    let state = state_dir();
-    let socket = state.path().join("in.sock");
-    let listen = format!("127.0.0.1:0,unix:{}", socket.display());
+    let (state, socket, listen) = with_socket();
     let settings = [
         ("WAF_LISTEN", &*listen),
         ("WAF_TRUSTED_PROXIES", "192.0.2.1"),
@@ -100,9 +106,7 @@ fn a_peer_on_a_unix_socket_is_a_trusted_proxy() {
 #[test]
 fn nobody_bans_the_unix_socket() {
     let application = Application::ok();
-    let state = state_dir();
-    let socket = state.path().join("in.sock");
-    let listen = format!("127.0.0.1:0,unix:{}", socket.display());
+    let (state, socket, listen) = with_socket();
     let settings = [
         ("WAF_LISTEN", &*listen),
         ("WAF_TRUSTED_PROXIES", ""),
@@ -122,10 +126,8 @@ fn nobody_bans_the_unix_socket() {
 #[test]
 fn the_file_of_a_socket_comes_and_goes() {
     let application = Application::ok();
-    let state = state_dir();
-    let socket = state.path().join("in.sock");
+    let (state, socket, listen) = with_socket();
     drop(UnixListener::bind(&socket).expect("a leftover"));
-    let listen = format!("127.0.0.1:0,unix:{}", socket.display());
     let settings = [("WAF_LISTEN", &*listen), ("WAF_SOCKET_MODE", "0600")];
     let mut weir = Weir::start_at(application.address(), &state, &settings);
     let mode = fs::metadata(&socket)

@@ -10,8 +10,8 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use super::PATIENCE;
 use super::tls::Stream;
+use super::{PATIENCE, wait_until};
 
 /// One connection to the service.
 pub(crate) struct Connection {
@@ -143,6 +143,12 @@ impl Connection {
             .set_write_timeout(Some(patience))
             .expect("a time-out");
         while self.stream.write(&[b'x'; 65536]).is_ok() {}
+    }
+
+    /// Waits until the other end has read all that was sent.
+    #[track_caller]
+    pub(crate) fn wait_until_read(&self) {
+        wait_until_read(self.stream.tcp());
     }
 
     /// Ends our sending side.
@@ -409,6 +415,24 @@ impl Response {
         serde_json::from_slice(&self.body)
             .unwrap_or_else(|error| panic!("no JSON ({error}): {}", self.text()))
     }
+}
+
+/// Waits until the other end has read all that was sent: no byte waits in its system.
+#[track_caller]
+pub(crate) fn wait_until_read(stream: &TcpStream) {
+    let port = stream.local_addr().expect("an address").port();
+    let unread = || {
+        let table = std::fs::read_to_string("/proc/net/tcp").expect("the connections");
+        // Of each: number, own address, the other's, state, what waits to be sent and read.
+        table.lines().skip(1).find_map(|line| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let (_, other) = words.get(2)?.rsplit_once(':')?;
+            let is_other_end = u16::from_str_radix(other, 16) == Ok(port);
+            let (_, unread) = words.get(4)?.split_once(':')?;
+            is_other_end.then(|| u32::from_str_radix(unread, 16).expect("a number"))
+        })
+    };
+    wait_until("the other end to read", || unread() == Some(0));
 }
 
 /// A well-formed request; the `Host` is `example.org` unless one is given, and a body gets its

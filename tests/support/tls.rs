@@ -7,9 +7,12 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock, Mutex};
 
-use rcgen::{CertificateParams, KeyPair};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, PublicKeyData as _,
+};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::ring;
+use rustls::crypto::{WebPkiSupportedAlgorithms, ring};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{
     ClientConfig, ClientConnection, DigitallySignedStruct, Error, SignatureScheme, StreamOwned,
@@ -29,6 +32,26 @@ static SPOKEN: LazyLock<Mutex<HashSet<SocketAddr>>> = LazyLock::new(Mutex::defau
 /// TLS is spoken at this address.
 pub(crate) fn note(address: SocketAddr) {
     SPOKEN.lock().expect("the addresses").insert(address);
+}
+
+/// No longer: the port may be anybody's next.
+pub(crate) fn forget(address: SocketAddr) {
+    SPOKEN.lock().expect("the addresses").remove(&address);
+}
+
+/// The scheme that behaviour tests speak.
+pub(crate) fn scheme() -> &'static str {
+    if is_asked_for() { "https" } else { "http" }
+}
+
+/// Whether a test is left out because behaviour tests speak over TLS, and why. `.ci/tests-over-tls`
+/// counts what this prints.
+pub(crate) fn is_left_out(why: &str) -> bool {
+    let is_left_out = is_asked_for();
+    if is_left_out {
+        println!("left out over TLS: {why}");
+    }
+    is_left_out
 }
 
 fn is_spoken(address: SocketAddr) -> bool {
@@ -63,6 +86,35 @@ impl Pair {
         pair
     }
 
+    /// Signs a pair with an authority of its own, whose certificate is `stem.ca`; gives the digest
+    /// of the authority's public key besides.
+    #[track_caller]
+    pub(crate) fn with_authority(directory: &Path, stem: &str, names: &[&str]) -> (Self, Vec<u8>) {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+        let name = &mut params.distinguished_name;
+        name.push(DnType::CommonName, "an authority of tests");
+        let secret = KeyPair::generate().expect("a key");
+        let digest = sha256(&secret.subject_public_key_info());
+        let authority = params.self_signed(&secret).expect("a certificate");
+        replace(&directory.join(format!("{stem}.ca")), &authority.pem());
+        let issuer = Issuer::new(params, secret);
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let mut params = CertificateParams::new(names).expect("names");
+        params.use_authority_key_identifier_extension = true;
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        let key = KeyPair::generate().expect("a key");
+        let certificate = params.signed_by(&key, &issuer).expect("a certificate");
+        let pair = Self {
+            cert: directory.join(format!("{stem}.pem")),
+            key: directory.join(format!("{stem}.key")),
+        };
+        replace(&pair.key, &key.serialize_pem());
+        replace(&pair.cert, &(certificate.pem() + &authority.pem()));
+        (pair, digest)
+    }
+
     /// The settings of the files.
     pub(crate) fn settings(pairs: &[&Self]) -> [(&'static str, String); 2] {
         let list = |of: fn(&Self) -> &PathBuf| {
@@ -77,6 +129,12 @@ impl Pair {
             ("WAF_TLS_KEY", list(|pair| &pair.key)),
         ]
     }
+}
+
+fn sha256(bytes: &[u8]) -> Vec<u8> {
+    let suite = ring::cipher_suite::TLS13_AES_128_GCM_SHA256.tls13();
+    let hash = suite.expect("TLS 1.3").common.hash_provider;
+    hash.hash(bytes).as_ref().to_vec()
 }
 
 /// By rename, as programs that renew certificates do.
@@ -94,6 +152,10 @@ pub(crate) fn shared_pair() -> &'static Pair {
         (directory, pair)
     });
     &SHARED.1
+}
+
+fn algorithms() -> WebPkiSupportedAlgorithms {
+    ring::default_provider().signature_verification_algorithms
 }
 
 /// Takes every certificate, and keeps the signature checks: the harness asks who is there itself.
@@ -118,8 +180,7 @@ impl ServerCertVerifier for AnyCertificate {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        let algorithms = ring::default_provider().signature_verification_algorithms;
-        rustls::crypto::verify_tls12_signature(message, cert, dss, &algorithms)
+        rustls::crypto::verify_tls12_signature(message, cert, dss, &algorithms())
     }
 
     fn verify_tls13_signature(
@@ -128,14 +189,11 @@ impl ServerCertVerifier for AnyCertificate {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        let algorithms = ring::default_provider().signature_verification_algorithms;
-        rustls::crypto::verify_tls13_signature(message, cert, dss, &algorithms)
+        rustls::crypto::verify_tls13_signature(message, cert, dss, &algorithms())
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        ring::default_provider()
-            .signature_verification_algorithms
-            .supported_schemes()
+        algorithms().supported_schemes()
     }
 }
 
@@ -194,11 +252,13 @@ pub(crate) fn secure(
 pub(crate) enum Stream {
     Plain(TcpStream),
     Tls(Box<Secured>),
+    /// The handshake failed: what is sent is lost, as behind a reset that has not come yet.
+    Failed(TcpStream),
 }
 
 impl Stream {
-    /// Makes the handshake where TLS is spoken at the other end. A handshake that fails leaves the
-    /// connection as it is: what follows finds its end.
+    /// Makes the handshake where TLS is spoken at the other end. Where it fails, whoever reads
+    /// finds the end.
     pub(crate) fn over(stream: TcpStream) -> Self {
         let spoken = stream.peer_addr().is_ok_and(is_spoken);
         if !spoken {
@@ -207,13 +267,13 @@ impl Stream {
         let kept = stream.try_clone().expect("twice");
         match secure(stream, "localhost", &ANY) {
             Ok(secured) => Self::Tls(Box::new(secured)),
-            Err(_) => Self::Plain(kept),
+            Err(_) => Self::Failed(kept),
         }
     }
 
     pub(crate) fn tcp(&self) -> &TcpStream {
         match self {
-            Self::Plain(stream) => stream,
+            Self::Plain(stream) | Self::Failed(stream) => stream,
             Self::Tls(secured) => &secured.sock,
         }
     }
@@ -222,9 +282,23 @@ impl Stream {
 impl Read for Stream {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         match self {
-            Self::Plain(stream) => stream.read(buf),
-            Self::Tls(secured) => secured.read(buf),
+            Self::Plain(stream) | Self::Failed(stream) => stream.read(buf),
+            Self::Tls(secured) => read(secured, buf),
         }
+    }
+}
+
+/// Reads what was sent, also where nothing can be sent any more: rustls's own stream would write
+/// first.
+fn read(secured: &mut Secured, buf: &mut [u8]) -> io::Result<usize> {
+    loop {
+        match secured.conn.reader().read(buf) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            read => return read,
+        }
+        secured.conn.read_tls(&mut secured.sock)?;
+        let processed = secured.conn.process_new_packets();
+        processed.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
     }
 }
 
@@ -237,6 +311,7 @@ impl Write for Stream {
                 secured.flush()?;
                 Ok(written)
             }
+            Self::Failed(_) => Ok(buf.len()),
         }
     }
 
@@ -244,6 +319,7 @@ impl Write for Stream {
         match self {
             Self::Plain(stream) => stream.flush(),
             Self::Tls(secured) => secured.flush(),
+            Self::Failed(_) => Ok(()),
         }
     }
 }

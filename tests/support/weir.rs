@@ -485,6 +485,7 @@ impl Drop for Weir {
         if self.ended == Ended::No {
             self.kill();
         }
+        tls::forget(self.address);
         if std::thread::panicking() {
             self.show();
             return;
