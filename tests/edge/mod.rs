@@ -3,3 +3,5 @@
 mod listen;
 mod proxy_protocol;
 mod tls;
+mod tls_clients;
+mod tls_hostile;

@@ -19,23 +19,23 @@ use crate::support::weir::{StateDir, Weir, state_dir};
 use crate::support::{PATIENCE, wait_until};
 
 /// A service with a plain place and one of TLS.
-struct Edge {
-    weir: Weir,
-    state: StateDir,
-    plain: SocketAddr,
-    tls: SocketAddr,
+pub(super) struct Edge {
+    pub(super) weir: Weir,
+    pub(super) state: StateDir,
+    pub(super) plain: SocketAddr,
+    pub(super) tls: SocketAddr,
 }
 
 impl Edge {
     #[track_caller]
-    fn start(application: &Application, settings: &[(&str, &str)]) -> Self {
+    pub(super) fn start(application: &Application, settings: &[(&str, &str)]) -> Self {
         let state = state_dir();
         let pair = Pair::write(state.path(), "one", &["a.test"]);
         Self::start_with(application, state, &[&pair], settings)
     }
 
     #[track_caller]
-    fn start_with(
+    pub(super) fn start_with(
         application: &Application,
         state: StateDir,
         pairs: &[&Pair],
@@ -64,13 +64,13 @@ impl Edge {
     }
 
     #[track_caller]
-    fn handshakes(&self, outcome: &str) -> f64 {
+    pub(super) fn handshakes(&self, outcome: &str) -> f64 {
         let series = format!("waf_tls_handshakes_total{{outcome=\"{outcome}\"}}");
         metric(self.plain, &series)
     }
 
     #[track_caller]
-    fn connection_errors(&self, kind: &str) -> f64 {
+    pub(super) fn connection_errors(&self, kind: &str) -> f64 {
         metric(
             self.plain,
             &format!("waf_connection_errors_total{{kind=\"{kind}\"}}"),
@@ -95,7 +95,7 @@ fn metric(address: SocketAddr, series: &str) -> f64 {
 }
 
 #[track_caller]
-fn ask(secured: &mut Secured, path: &str, fields: &[(&str, &str)]) -> String {
+pub(super) fn ask(secured: &mut Secured, path: &str, fields: &[(&str, &str)]) -> String {
     secured.write_all(&get(path, fields)).expect("sends");
     let mut answer = Vec::new();
     let mut buffer = [0; 4096];
@@ -310,7 +310,7 @@ fn plain_requests_are_sent_to_https() {
 
 /// Sends bytes and reads to the end of the connection; what came.
 #[track_caller]
-fn raw(address: SocketAddr, bytes: &[u8]) -> Vec<u8> {
+pub(super) fn raw(address: SocketAddr, bytes: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(address).expect("connects");
     stream.set_read_timeout(Some(PATIENCE)).expect("a time-out");
     stream.write_all(bytes).expect("sends");
@@ -321,7 +321,7 @@ fn raw(address: SocketAddr, bytes: &[u8]) -> Vec<u8> {
 }
 
 /// A ClientHello as OpenSSL 1.0 sent it, of this version: nothing newer is offered.
-fn hello(version: u8) -> Vec<u8> {
+pub(super) fn hello(version: u8) -> Vec<u8> {
     let mut body = vec![3, version];
     body.extend([7; 32]);
     body.extend([0, 0, 4, 0xc0, 0x14, 0, 0x35, 1, 0]);
