@@ -16,3 +16,4 @@ pub mod load;
 pub mod meter;
 pub mod program;
 pub mod statistics;
+pub mod tls;

@@ -78,6 +78,19 @@ impl Load<'_> {
         refused: bool,
         time: Duration,
     ) -> Result<Counted> {
+        self.run_at(&format!("http://{address}{path}"), script, refused, time)
+    }
+
+    /// The same at a URL, which may be one of https.
+    ///
+    /// # Errors No wrk, no figures, or figures of wrong answers.
+    pub fn run_at(
+        &self,
+        url: &str,
+        script: &str,
+        refused: bool,
+        time: Duration,
+    ) -> Result<Counted> {
         let file = self.directory.join("load.lua");
         std::fs::write(&file, format!("{script}{REPORT}"))?;
         let mut command = self.programs.pinned(LOAD_CORE, self.programs.wrk()?)?;
@@ -86,7 +99,7 @@ impl Load<'_> {
             .args(["-d", &format!("{}s", time.as_secs())])
             .arg("-s")
             .arg(&file)
-            .arg(format!("http://{address}{path}"))
+            .arg(url)
             .output()
             .context("wrk cannot be started")?;
         let text = String::from_utf8_lossy(&output.stdout);

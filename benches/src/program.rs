@@ -322,7 +322,7 @@ fn follow(stderr: impl Read, sender: &mpsc::Sender<Result<SocketAddr, String>>) 
 }
 
 /// The address of a line with `"message":"listening"` and `"address":"IP:PORT"`, flat or below
-/// `fields`.
+/// `fields`; `https://` before it is left out.
 fn announced_address(line: &str) -> Option<SocketAddr> {
     let line: serde_json::Value = serde_json::from_str(line).ok()?;
     [Some(&line), line.get("fields")]
@@ -331,7 +331,10 @@ fn announced_address(line: &str) -> Option<SocketAddr> {
         .filter(|members| {
             members.get("message").and_then(|text| text.as_str()) == Some("listening")
         })
-        .find_map(|members| members.get("address")?.as_str()?.parse().ok())
+        .find_map(|members| {
+            let place = members.get("address")?.as_str()?;
+            place.trim_start_matches("https://").parse().ok()
+        })
 }
 
 /// A port of loopback that was free a moment ago.
@@ -350,6 +353,7 @@ mod tests {
         for line in [
             r#"{"level":"INFO","message":"listening","address":"127.0.0.1:4711"}"#,
             r#"{"fields":{"message":"listening","address":"127.0.0.1:4711"}}"#,
+            r#"{"message":"listening","address":"https://127.0.0.1:4711"}"#,
         ] {
             assert_eq!(announced_address(line), address);
         }

@@ -1,6 +1,7 @@
 //! What is measured. How each proxy is brought into a case stands in `config.rs`.
 
 use weir_benches::load::CLIENTS;
+use weir_benches::tls::Key;
 
 /// One row of the comparison.
 #[derive(Debug)]
@@ -26,7 +27,33 @@ pub(crate) struct Case {
     pub(crate) large: bool,
     /// What wrk sends, as a Lua script; empty for its plain GET.
     pub(crate) script: &'static str,
+    /// Whether clients speak TLS.
+    pub(crate) tls: Option<Tls>,
 }
+
+/// TLS between client and proxy.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tls {
+    pub(crate) key: Key,
+    pub(crate) handshakes: Handshakes,
+}
+
+/// How often a handshake is made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Handshakes {
+    /// Connections are kept.
+    Once,
+    /// Each request has a connection and a full handshake.
+    Full,
+    /// Each request has a connection, which goes on with a session.
+    Resumed,
+}
+
+/// TLS 1.3 with the key that is most used.
+const KEPT: Tls = Tls {
+    key: Key::Ecdsa,
+    handshakes: Handshakes::Once,
+};
 
 const PLAIN: Case = Case {
     name: "",
@@ -39,6 +66,7 @@ const PLAIN: Case = Case {
     clients: false,
     large: false,
     script: "",
+    tls: None,
 };
 
 /// A denied client behind a trusted proxy.
@@ -50,7 +78,7 @@ const NAMED: Case = Case {
 };
 
 /// Every case, in the order of the table.
-pub(crate) static CASES: [Case; 13] = [
+pub(crate) static CASES: [Case; 18] = [
     Case {
         name: "pass",
         ..PLAIN
@@ -121,6 +149,42 @@ pub(crate) static CASES: [Case; 13] = [
         bans: true,
         ..NAMED
     },
+    Case {
+        name: "tls",
+        tls: Some(KEPT),
+        ..PLAIN
+    },
+    Case {
+        name: "tls+download",
+        path: "/1m",
+        large: true,
+        tls: Some(KEPT),
+        ..PLAIN
+    },
+    Case {
+        name: "tls+full",
+        tls: Some(Tls {
+            handshakes: Handshakes::Full,
+            ..KEPT
+        }),
+        ..PLAIN
+    },
+    Case {
+        name: "tls+resumed",
+        tls: Some(Tls {
+            handshakes: Handshakes::Resumed,
+            ..KEPT
+        }),
+        ..PLAIN
+    },
+    Case {
+        name: "tls+full+rsa",
+        tls: Some(Tls {
+            key: Key::Rsa,
+            handshakes: Handshakes::Full,
+        }),
+        ..PLAIN
+    },
 ];
 
 impl Case {
@@ -160,6 +224,11 @@ impl Case {
             "upload" => "100 kB upload",
             "bans" => "pass, 10,000 bans",
             "bans+refuse" => "refuse named by a trusted proxy, 10,000 bans",
+            "tls" => "pass over TLS",
+            "tls+download" => "1 MiB answer over TLS",
+            "tls+full" => "full handshake each request, ECDSA P-256",
+            "tls+resumed" => "resumed handshake each request",
+            "tls+full+rsa" => "full handshake each request, RSA-2048",
             other => other,
         }
     }

@@ -5,22 +5,26 @@
 //! the application open, and adds `X-Forwarded-For`, `X-Forwarded-Proto` and `X-Request-ID`. nginx
 //! and HAProxy watch one window, weir six. nginx writes its log through a buffer and streams
 //! uploads, both faster than its defaults. For large bodies nginx has `proxy_buffers 16 64k`, and
-//! HAProxy `tune.bufsize 65536` and splicing.
+//! HAProxy `tune.bufsize 65536` and splicing. TLS has the ciphers and tickets of each one's own
+//! defaults; nginx a session cache besides, as its manual advises.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::path::Path;
 
 use weir_benches::config::nginx;
+use weir_benches::tls::Pair;
 
 use crate::case::{Case, banned_netblocks};
 
 /// nginx as the proxy.
+// long: one configuration, part by part
 pub(crate) fn nginx_proxy(
     directory: &Path,
     port: u16,
     application: SocketAddr,
     case: &Case,
+    pair: Option<&Pair>,
 ) -> String {
     let mut http = String::new();
     if case.log {
@@ -59,11 +63,12 @@ pub(crate) fn nginx_proxy(
     } else {
         ""
     };
+    let (ssl, certificate) = nginx_tls(pair);
     let _ = write!(
         http,
         "limit_req_zone $binary_remote_addr zone=clients:10m rate=1000000r/s;\n\
          upstream application {{ server {application}; keepalive 256; keepalive_requests 1000000000; }}\n\
-         server {{\n  listen 127.0.0.1:{port} backlog=4096;\n  location / {{\n    {refusal}\n    \
+         server {{\n  listen 127.0.0.1:{port} {ssl}backlog=4096;\n{certificate}  location / {{\n    {refusal}\n    \
          limit_req zone=clients burst=1000000 nodelay;\n    limit_req_status 429;\n    \
          proxy_pass http://application;\n    proxy_http_version 1.1;\n    proxy_set_header Connection \"\";\n    \
          proxy_set_header Host $http_host;\n    proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;\n    \
@@ -73,9 +78,28 @@ pub(crate) fn nginx_proxy(
     nginx(directory, &http)
 }
 
+/// What nginx has for TLS: a word behind its port, and lines of its server.
+fn nginx_tls(pair: Option<&Pair>) -> (&'static str, String) {
+    let Some(pair) = pair else {
+        return ("", String::new());
+    };
+    let (cert, key) = (pair.cert.display(), pair.key.display());
+    let lines = format!(
+        "  ssl_certificate {cert};\n  ssl_certificate_key {key};\n  ssl_protocols TLSv1.2 TLSv1.3;\n  \
+         ssl_session_cache shared:SSL:10m;\n  ssl_session_timeout 10m;\n"
+    );
+    ("ssl ", lines)
+}
+
 /// HAProxy as the proxy. Its netblocks are in `denied.lst` of the directory, its log on standard
 /// output.
-pub(crate) fn haproxy(directory: &Path, port: u16, application: SocketAddr, case: &Case) -> String {
+pub(crate) fn haproxy(
+    directory: &Path,
+    port: u16,
+    application: SocketAddr,
+    case: &Case,
+    pair: Option<&Pair>,
+) -> String {
     let (bufsize, splice) = if case.large {
         (
             "  maxpipes 512\n  tune.bufsize 65536\n",
@@ -90,7 +114,10 @@ pub(crate) fn haproxy(directory: &Path, port: u16, application: SocketAddr, case
          timeout http-request 10s\n  timeout http-keep-alive 75s\n  option http-keep-alive\n  http-reuse always\n\
          frontend proxy\n",
     );
-    let _ = writeln!(text, "  bind 127.0.0.1:{port} backlog 4096");
+    let (ssl, scheme) = pair.map_or((String::new(), "http"), |pair| {
+        (format!(" ssl crt {}", pair.both.display()), "https")
+    });
+    let _ = writeln!(text, "  bind 127.0.0.1:{port} backlog 4096{ssl}");
     if case.log {
         text.push_str(
             "  log global\n  log-format '{\"time\":\"%tr\",\"event\":\"request\",\"request_id\":\"%ID\",\"client\":\"%ci\",\
@@ -117,7 +144,7 @@ pub(crate) fn haproxy(directory: &Path, port: u16, application: SocketAddr, case
         text,
         "  stick-table type ip size 20k expire 1d store http_req_rate(60s)\n  http-request track-sc0 src\n  \
          http-request deny deny_status 429 if {{ sc_http_req_rate(0) gt 1000000000 }}\n  option forwardfor\n  \
-         http-request set-header X-Forwarded-Proto http\n  default_backend application\n\
+         http-request set-header X-Forwarded-Proto {scheme}\n  default_backend application\n\
          backend application\n  server application {application}\n"
     );
     text
@@ -136,8 +163,14 @@ pub(crate) fn weir(
     directory: &Path,
     application: SocketAddr,
     case: &Case,
+    pair: Option<&Pair>,
 ) -> Vec<(&'static str, String)> {
     let mut settings = weir_benches::config::weir(directory, application);
+    if let Some(pair) = pair {
+        settings.push(("WAF_LISTEN", "https://127.0.0.1:0".to_owned()));
+        settings.push(("WAF_TLS_CERT", pair.cert.display().to_string()));
+        settings.push(("WAF_TLS_KEY", pair.key.display().to_string()));
+    }
     if case.log {
         settings.push(("WAF_LOG_REQUESTS", "all".to_owned()));
     }

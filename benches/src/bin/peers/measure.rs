@@ -11,8 +11,9 @@ use anyhow::{Context, Result, bail};
 use weir_benches::load::{Counted, Load, WARM_UP};
 use weir_benches::meter;
 use weir_benches::program::{LOAD_CORE, Owned, Running};
+use weir_benches::tls;
 
-use crate::case::Case;
+use crate::case::{Case, Handshakes};
 use crate::report::{Figures, Log};
 
 /// Longer than nginx keeps lines back (`flush=1s`).
@@ -59,7 +60,20 @@ fn run(load: &Load, proxy: &Running, case: &Case, time: Duration) -> Result<Coun
         connections: load.connections.min(case.connections),
         ..*load
     };
-    load.run(proxy.address, case.path, case.script, case.refuse, time)
+    let (address, path) = (proxy.address, case.path);
+    match case.tls.map(|tls| tls.handshakes) {
+        None => load.run(address, path, case.script, case.refuse, time),
+        Some(Handshakes::Once) => {
+            let url = format!("https://{address}{path}");
+            load.run_at(&url, case.script, case.refuse, time)
+        }
+        Some(kind) => tls::Handshakes::new(kind == Handshakes::Resumed)?.run(
+            address,
+            path,
+            load.connections.min(16),
+            time,
+        ),
+    }
 }
 
 /// System calls a request, in a short run of its own; none without strace or without the right to
@@ -113,24 +127,29 @@ fn logged_lines(log: &Path) -> Result<u64> {
 
 /// Asks once, by hand: the status must be the case's.
 fn check_answer(proxy: &Running, case: &Case) -> Result<()> {
-    let mut stream = TcpStream::connect(proxy.address)?;
-    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
-    let Case { path, .. } = case;
     let client = if case.named {
         "203.0.113.7"
     } else {
         "10.200.0.1"
     };
-    write!(
-        stream,
-        "GET {path} HTTP/1.1\r\nHost: {}\r\nX-Forwarded-For: {client}\r\nConnection: close\r\n\r\n",
-        proxy.address
-    )?;
-    let mut answer = Vec::new();
-    stream
-        .take(64)
-        .read_to_end(&mut answer)
-        .context("no answer")?;
+    let request = format!(
+        "GET {} HTTP/1.1\r\nHost: {}\r\nX-Forwarded-For: {client}\r\nConnection: close\r\n\r\n",
+        case.path, proxy.address
+    );
+    let answer = if case.tls.is_some() {
+        let (answer, _) = tls::Handshakes::new(false)?.ask(proxy.address, request.as_bytes())?;
+        answer
+    } else {
+        let mut stream = TcpStream::connect(proxy.address)?;
+        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+        stream.write_all(request.as_bytes())?;
+        let mut answer = Vec::new();
+        stream
+            .take(64)
+            .read_to_end(&mut answer)
+            .context("no answer")?;
+        answer
+    };
     let answer = String::from_utf8_lossy(&answer);
     let wanted = format!("HTTP/1.1 {} ", case.status());
     if !answer.starts_with(&wanted) {

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use anyhow::{Context, Result};
 use weir_benches::program::{Kind, PROXY_CORE, Programs, Running, free_port};
+use weir_benches::tls::Pair;
 
 use crate::case::Case;
 use crate::config;
@@ -20,18 +21,24 @@ pub(crate) fn start(
         .tempdir()
         .context("no temporary directory can be made")?;
     let path = directory.path().to_path_buf();
+    let pair = case.tls.map(|tls| Pair::make(&path, tls.key)).transpose()?;
+    let pair = pair.as_ref();
     match kind {
         Kind::Weir => {
             std::fs::create_dir(path.join("state"))?;
             if case.bans || case.refuse {
                 std::fs::write(path.join("state/bans.json"), config::bans_json(case))?;
             }
-            Running::weir(programs, config::weir(&path, application, case), directory)
+            Running::weir(
+                programs,
+                config::weir(&path, application, case, pair),
+                directory,
+            )
         }
         Kind::Nginx => {
             let port = free_port()?;
             let file = path.join("nginx.conf");
-            let text = config::nginx_proxy(&path, port, application, case);
+            let text = config::nginx_proxy(&path, port, application, case, pair);
             std::fs::write(&file, text)?;
             let mut command = programs.pinned(PROXY_CORE, programs.of(kind)?)?;
             command.arg("-c").arg(&file).arg("-p").arg(&path);
@@ -41,7 +48,8 @@ pub(crate) fn start(
             let port = free_port()?;
             let file = path.join("haproxy.cfg");
             std::fs::write(path.join("denied.lst"), config::denied_list(case))?;
-            std::fs::write(&file, config::haproxy(&path, port, application, case))?;
+            let text = config::haproxy(&path, port, application, case, pair);
+            std::fs::write(&file, text)?;
             let mut command = programs.pinned(PROXY_CORE, programs.of(kind)?)?;
             command.arg("-db").arg("-f").arg(&file);
             Running::start(command, port, &path, Some(directory))

@@ -1,0 +1,263 @@
+//! TLS for the benches: certificates, and a generator that makes a handshake for each request,
+//! which wrk does not.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use rustix::thread::{CpuSet, sched_setaffinity};
+use rustls::client::Resumption;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::ring;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{
+    ClientConfig, ClientConnection, DigitallySignedStruct, Error, HandshakeKind, SignatureScheme,
+    StreamOwned,
+};
+
+use crate::load::Counted;
+use crate::program::LOAD_CORE;
+
+/// How long a peer may be silent.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Sessions that a generator remembers.
+const SESSIONS: usize = 256;
+
+/// The key of a certificate.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Key {
+    /// ECDSA over P-256, as certificates mostly are today.
+    Ecdsa,
+    /// RSA of 2048 bits.
+    Rsa,
+}
+
+/// A certificate and its key in PEM.
+#[derive(Debug)]
+pub struct Pair {
+    /// The certificate.
+    pub cert: PathBuf,
+    /// The key.
+    pub key: PathBuf,
+    /// Both in one file, as HAProxy reads them.
+    pub both: PathBuf,
+}
+
+impl Pair {
+    /// Makes a new one with openssl.
+    ///
+    /// # Errors
+    /// No openssl, or it fails.
+    pub fn make(directory: &Path, key: Key) -> Result<Self> {
+        let pair = Self {
+            cert: directory.join("cert.pem"),
+            key: directory.join("key.pem"),
+            both: directory.join("both.pem"),
+        };
+        let kind: &[&str] = match key {
+            Key::Ecdsa => &["ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"],
+            Key::Rsa => &["rsa:2048"],
+        };
+        let output = Command::new("openssl")
+            .args([
+                "req",
+                "-x509",
+                "-nodes",
+                "-days",
+                "30",
+                "-subj",
+                "/CN=localhost",
+            ])
+            .args(["-addext", "subjectAltName=DNS:localhost", "-newkey"])
+            .args(kind)
+            .arg("-keyout")
+            .arg(&pair.key)
+            .arg("-out")
+            .arg(&pair.cert)
+            .stdin(Stdio::null())
+            .output()
+            .context("openssl cannot be started")?;
+        if !output.status.success() {
+            bail!(
+                "openssl: {}",
+                String::from_utf8_lossy(&output.stderr).trim()
+            );
+        }
+        let both = std::fs::read_to_string(&pair.cert)? + &std::fs::read_to_string(&pair.key)?;
+        std::fs::write(&pair.both, both)?;
+        Ok(pair)
+    }
+}
+
+/// Takes every certificate and signature: who is there is known, and the generator is to be quick.
+#[derive(Debug)]
+struct Anybody;
+
+impl ServerCertVerifier for Anybody {
+    fn verify_server_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _cert: &CertificateDer<'_>,
+        _dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _message: &[u8],
+        _cert: &CertificateDer<'_>,
+        _dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        ring::default_provider()
+            .signature_verification_algorithms
+            .supported_schemes()
+    }
+}
+
+/// Makes one connection after the other, each with a handshake and one request.
+#[derive(Clone, Debug)]
+pub struct Handshakes {
+    config: Arc<ClientConfig>,
+    kind: HandshakeKind,
+}
+
+impl Handshakes {
+    /// Full handshakes, or such that go on with a session. TLS 1.3, X25519, AES-256-GCM: what all
+    /// of the proxies choose.
+    ///
+    /// # Errors
+    /// rustls refuses the settings.
+    pub fn new(resumed: bool) -> Result<Self> {
+        let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
+        let mut config = builder
+            .with_protocol_versions(&[&rustls::version::TLS13])?
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(Anybody))
+            .with_no_client_auth();
+        config.resumption = if resumed {
+            Resumption::in_memory_sessions(SESSIONS)
+        } else {
+            Resumption::disabled()
+        };
+        Ok(Self {
+            config: Arc::new(config),
+            kind: if resumed {
+                HandshakeKind::Resumed
+            } else {
+                HandshakeKind::Full
+            },
+        })
+    }
+
+    /// One request on a connection of its own: the answer, and how the handshake went.
+    ///
+    /// # Errors
+    /// That of the socket, or of TLS.
+    pub fn ask(
+        &self,
+        address: SocketAddr,
+        request: &[u8],
+    ) -> Result<(Vec<u8>, Option<HandshakeKind>)> {
+        let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        let name = ServerName::try_from("localhost").context("a name")?;
+        let connection = ClientConnection::new(Arc::clone(&self.config), name)?;
+        let mut stream = StreamOwned::new(connection, stream);
+        stream.write_all(request)?;
+        let mut answer = Vec::with_capacity(1024);
+        match stream.read_to_end(&mut answer) {
+            // HTTP says itself how long an answer is.
+            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {}
+            read => drop(read?),
+        }
+        Ok((answer, stream.conn.handshake_kind()))
+    }
+
+    /// Asks for `path` on so many threads of the load's core, for a while.
+    ///
+    /// # Errors
+    /// An answer that is none, or more than one handshake of a hundred that went otherwise: the
+    /// first ones of each thread have no session yet.
+    pub fn run(
+        &self,
+        address: SocketAddr,
+        path: &str,
+        threads: usize,
+        time: Duration,
+    ) -> Result<Counted> {
+        let request =
+            format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+        let begin = Instant::now();
+        let others = AtomicU64::new(0);
+        let one = || -> Result<Vec<f64>> {
+            let mut cores = CpuSet::new();
+            cores.set(LOAD_CORE);
+            sched_setaffinity(None, &cores)?;
+            // Its own memory of sessions: a ticket is used once.
+            let own = Self::new(self.kind == HandshakeKind::Resumed)?;
+            let mut took = Vec::new();
+            while begin.elapsed() < time {
+                let asked = Instant::now();
+                let (answer, kind) = own.ask(address, request.as_bytes())?;
+                if !answer.starts_with(b"HTTP/1.1 200 ") {
+                    bail!("an answer is {:?}", String::from_utf8_lossy(&answer));
+                }
+                if kind != Some(self.kind) {
+                    others.fetch_add(1, Ordering::Relaxed);
+                }
+                took.push(asked.elapsed().as_secs_f64() * 1e6);
+            }
+            Ok(took)
+        };
+        let mut took = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..threads).map(|_| scope.spawn(one)).collect();
+            let mut took = Vec::new();
+            for thread in threads {
+                let ended = thread.join();
+                took.extend(ended.map_err(|_| anyhow::anyhow!("a thread panicked"))??);
+            }
+            anyhow::Ok(took)
+        })?;
+        let microseconds = u64::try_from(begin.elapsed().as_micros())?;
+        let (requests, others) = (took.len() as u64, others.into_inner());
+        if others > threads as u64 + requests / 100 {
+            bail!("{others} of {requests} handshakes were not {:?}", self.kind);
+        }
+        took.sort_by(f64::total_cmp);
+        let at = |share: f64| {
+            let index = (took.len() as f64 * share) as usize;
+            took.get(index).or(took.last()).copied().unwrap_or(0.0)
+        };
+        Ok(Counted {
+            requests,
+            microseconds,
+            p50_microseconds: at(0.5),
+            p99_microseconds: at(0.99),
+            longest_microseconds: at(1.0),
+            refused: 0,
+            broken: 0,
+        })
+    }
+}
