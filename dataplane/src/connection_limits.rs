@@ -202,6 +202,19 @@ pub struct ConnectionSlot {
 }
 
 impl ConnectionSlot {
+    /// That of a stream, which takes none: the connection has one for all of them.
+    pub fn of_stream(&self) -> Self {
+        Self {
+            limits: Arc::clone(&self.limits),
+            client: None,
+            netblock: Cell::new(None),
+            counters: None,
+            // No worker's: nothing is told of it.
+            worker: usize::MAX,
+            is_idle: Cell::new(false),
+        }
+    }
+
     /// Whether nothing is under way on the connection. Called on the thread of its worker.
     pub fn set_idle(&self, is_idle: bool) {
         if self.is_idle.replace(is_idle) != is_idle

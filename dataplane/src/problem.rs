@@ -14,9 +14,13 @@ pub const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/prob
 const HEALTH_JSON: HeaderValue = HeaderValue::from_static("application/health+json");
 const CLOSE: HeaderValue = HeaderValue::from_static("close");
 
-/// 400 for what was no request: it has no id (TELL-1).
+/// 400 for what was no request.
 pub fn bad_request() -> Own {
-    let status = StatusCode::BAD_REQUEST;
+    no_request(StatusCode::BAD_REQUEST)
+}
+
+/// For what was no request: it has no id (TELL-1).
+pub fn no_request(status: StatusCode) -> Own {
     response(status, PROBLEM_JSON, document(status, None, None).into())
 }
 

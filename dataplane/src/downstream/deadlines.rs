@@ -148,6 +148,16 @@ impl Deadlines {
         self.short.set(true);
     }
 
+    /// Whether the connection is not to be kept for long behind this response.
+    pub fn is_short(&self) -> bool {
+        self.short.get()
+    }
+
+    /// Whether a write waits for the client to take more.
+    pub fn is_write_waiting(&self) -> bool {
+        self.write.get() != NEVER
+    }
+
     /// Since when nothing has been under way, if nothing is. What was never used has been idle
     /// since it was accepted.
     pub fn idle_since(&self) -> Option<u64> {

@@ -16,7 +16,10 @@ impl Downstream {
     /// not want to know what it is.
     pub fn poll_arrival(&self, cx: &mut Context<'_>) -> Poll<()> {
         let io = self.io.borrow();
-        io.inner().socket().poll_read_ready(cx).map(|_| ())
+        let socket = io.inner().socket();
+        socket.map_or(Poll::Ready(()), |socket| {
+            socket.poll_read_ready(cx).map(|_| ())
+        })
     }
 
     /// Whether a handshake of TLS comes first.
@@ -29,12 +32,18 @@ impl Downstream {
         let mut first = [0; foreign::LONGEST];
         let peeked = poll_fn(|cx| {
             let io = self.io.borrow();
-            io.inner()
-                .socket()
-                .poll_peek(cx, &mut ReadBuf::new(&mut first))
+            let socket = io.inner().socket();
+            socket.map_or(Poll::Ready(Ok(0)), |socket| {
+                socket.poll_peek(cx, &mut ReadBuf::new(&mut first))
+            })
         });
         let count = peeked.await.unwrap_or(0);
         Bytes::copy_from_slice(first.get(..count).unwrap_or_default())
+    }
+
+    /// Whether HTTP/2 was agreed on (ALPN).
+    pub fn agreed_on_http2(&self) -> bool {
+        self.io.borrow().inner().agreed() == Some(b"h2")
     }
 
     /// TLS is spoken from now on, and its handshake comes first.

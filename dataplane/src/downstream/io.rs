@@ -11,19 +11,41 @@ use super::tls::Session;
 
 /// The byte stream of a client connection. What is plain pays one look at the option.
 pub struct Io {
-    stream: TcpStream,
+    /// None for a stream of HTTP/2, whose bytes go over its connection: whatever is asked of it
+    /// here ends at once.
+    stream: Option<TcpStream>,
     tls: Option<Box<Session>>,
+}
+
+fn no_socket() -> io::Error {
+    io::ErrorKind::NotConnected.into()
 }
 
 impl Io {
     /// A plain connection.
     pub const fn plain(stream: TcpStream) -> Self {
-        Self { stream, tls: None }
+        Self {
+            stream: Some(stream),
+            tls: None,
+        }
     }
 
-    /// The socket.
-    pub const fn socket(&self) -> &TcpStream {
-        &self.stream
+    /// No connection of its own.
+    pub const fn none() -> Self {
+        Self {
+            stream: None,
+            tls: None,
+        }
+    }
+
+    /// The socket, if there is one.
+    pub const fn socket(&self) -> Option<&TcpStream> {
+        self.stream.as_ref()
+    }
+
+    /// What was agreed on to speak over TLS.
+    pub fn agreed(&self) -> Option<&[u8]> {
+        self.tls.as_ref()?.agreed()
     }
 
     /// TLS is spoken from now on.
@@ -39,53 +61,58 @@ impl Io {
     /// The session, and the socket under it; none of a plain connection.
     pub fn tls(&mut self) -> Option<(&mut Session, &mut TcpStream)> {
         let session = self.tls.as_deref_mut()?;
-        Some((session, &mut self.stream))
+        Some((session, self.stream.as_mut()?))
     }
 
     /// Waits until something can be read, or the connection ended.
     pub fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        match &mut self.tls {
-            None => self.stream.poll_read_ready(cx).map(|_| ()),
-            Some(session) => session.poll_readable(&mut self.stream, cx),
+        match (&mut self.stream, &mut self.tls) {
+            (None, _) => Poll::Ready(()),
+            (Some(stream), None) => stream.poll_read_ready(cx).map(|_| ()),
+            (Some(stream), Some(session)) => session.poll_readable(stream, cx),
         }
     }
 
     /// Waits until something has come, without trust in what the runtime takes for readable.
     pub fn poll_used(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        match &mut self.tls {
-            None => {
+        match (&mut self.stream, &mut self.tls) {
+            (None, _) => Poll::Ready(()),
+            (Some(stream), None) => {
                 let mut byte = [0];
-                let peeked = self.stream.poll_peek(cx, &mut ReadBuf::new(&mut byte));
+                let peeked = stream.poll_peek(cx, &mut ReadBuf::new(&mut byte));
                 peeked.map(|_| ())
             }
-            Some(session) => session.poll_readable(&mut self.stream, cx),
+            (Some(stream), Some(session)) => session.poll_readable(stream, cx),
         }
     }
 
     /// Writes what the socket takes at once; the rest is given up.
     pub fn write_at_once(&mut self, bytes: &[u8]) {
         // The connection closes either way: nothing is tried again.
-        match &mut self.tls {
-            None => drop(self.stream.try_write(bytes)),
-            Some(session) => session.write_at_once(&self.stream, bytes),
+        match (&self.stream, &mut self.tls) {
+            (None, _) => {}
+            (Some(stream), None) => drop(stream.try_write(bytes)),
+            (Some(stream), Some(session)) => session.write_at_once(stream, bytes),
         }
     }
 
     /// Sends FIN; over TLS, behind the word that nothing follows.
     pub fn shutdown_write(&mut self) {
-        if let Some(session) = &mut self.tls {
-            session.close(&self.stream);
+        if let Some((session, stream)) = self.tls() {
+            session.close(stream);
         }
-        // An error means that the connection is gone, which is what was wanted.
-        let _ = socket2::SockRef::from(&self.stream).shutdown(std::net::Shutdown::Write);
+        if let Some(stream) = &self.stream {
+            // An error means that the connection is gone, which is what was wanted.
+            let _ = socket2::SockRef::from(stream).shutdown(std::net::Shutdown::Write);
+        }
     }
 }
 
 /// However a connection ends: what was sent is whole.
 impl Drop for Io {
     fn drop(&mut self) {
-        if let Some(session) = &mut self.tls {
-            session.close(&self.stream);
+        if let Some((session, stream)) = self.tls() {
+            session.close(stream);
         }
     }
 }
@@ -97,9 +124,12 @@ impl AsyncRead for Io {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
+        let Some(stream) = &mut this.stream else {
+            return Poll::Ready(Err(no_socket()));
+        };
         match &mut this.tls {
-            None => Pin::new(&mut this.stream).poll_read(cx, buf),
-            Some(session) => session.poll_read(&mut this.stream, cx, buf),
+            None => Pin::new(stream).poll_read(cx, buf),
+            Some(session) => session.poll_read(stream, cx, buf),
         }
     }
 }
@@ -111,9 +141,12 @@ impl AsyncWrite for Io {
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
+        let Some(stream) = &mut this.stream else {
+            return Poll::Ready(Err(no_socket()));
+        };
         match &mut this.tls {
-            None => Pin::new(&mut this.stream).poll_write(cx, buf),
-            Some(session) => session.poll_write(&mut this.stream, cx, &[IoSlice::new(buf)]),
+            None => Pin::new(stream).poll_write(cx, buf),
+            Some(session) => session.poll_write(stream, cx, &[IoSlice::new(buf)]),
         }
     }
 
@@ -123,9 +156,12 @@ impl AsyncWrite for Io {
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
+        let Some(stream) = &mut this.stream else {
+            return Poll::Ready(Err(no_socket()));
+        };
         match &mut this.tls {
-            None => Pin::new(&mut this.stream).poll_write_vectored(cx, bufs),
-            Some(session) => session.poll_write(&mut this.stream, cx, bufs),
+            None => Pin::new(stream).poll_write_vectored(cx, bufs),
+            Some(session) => session.poll_write(stream, cx, bufs),
         }
     }
 
@@ -136,9 +172,9 @@ impl AsyncWrite for Io {
     /// TCP has nothing to flush.
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        match &mut this.tls {
+        match this.tls() {
             None => Poll::Ready(Ok(())),
-            Some(session) => session.poll_flush(&mut this.stream, cx),
+            Some((session, stream)) => session.poll_flush(stream, cx),
         }
     }
 

@@ -10,13 +10,14 @@ mod pace;
 pub mod past_hyper;
 mod reader;
 pub mod socket;
+mod stream;
 pub mod tls;
 pub mod upload;
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::net::IpAddr;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use http::HeaderValue;
@@ -149,6 +150,8 @@ pub struct Downstream {
     /// Bytes of a response that were moved, and are to be written where hyper writes their
     /// placeholder.
     pipe: RefCell<Option<Pipe>>,
+    /// Little is to be read of the application's body at a time.
+    reads_little: Cell<bool>,
     /// The body waits for the pipe to be empty.
     wants_room: Cell<bool>,
     /// Whose WebSocket it is, once it is one.
@@ -167,18 +170,30 @@ impl Downstream {
         clock: Rc<CoarseClock>,
         timeouts: Timeouts,
     ) -> Rc<Self> {
+        // An address is visible ASCII: the fallback is never taken.
+        let peer_value = HeaderValue::try_from(arrival.peer.to_string())
+            .unwrap_or(HeaderValue::from_static("unknown"));
+        slot.set_idle(true);
+        let io = Io::plain(stream);
+        Rc::new(Self::over(io, arrival, peer_value, slot, clock, timeouts))
+    }
+
+    fn over(
+        io: Io,
+        arrival: Arrival,
+        peer_value: HeaderValue,
+        slot: ConnectionSlot,
+        clock: Rc<CoarseClock>,
+        timeouts: Timeouts,
+    ) -> Self {
         let Arrival {
             peer,
             local,
             trusted,
             scheme,
         } = arrival;
-        // An address is visible ASCII: the fallback is never taken.
-        let peer_value =
-            HeaderValue::try_from(peer.to_string()).unwrap_or(HeaderValue::from_static("unknown"));
-        slot.set_idle(true);
-        Rc::new(Self {
-            io: RefCell::new(TokioIo::new(Io::plain(stream))),
+        Self {
+            io: RefCell::new(TokioIo::new(io)),
             peer,
             local,
             trusted: Cell::new(trusted),
@@ -204,11 +219,12 @@ impl Downstream {
             refused: Cell::new(false),
             moves: Cell::new(false),
             pipe: RefCell::new(None),
+            reads_little: Cell::new(false),
             wants_room: Cell::new(false),
             tunnel_of: Cell::new(None),
             cut_request: OnceCell::new(),
             waker: RefCell::new(None),
-        })
+        }
     }
 
     /// Whether the peer lies in `WAF_TRUSTED_PROXIES`, or came over a Unix socket.
@@ -445,40 +461,5 @@ impl Downstream {
         if let Some(waker) = &*self.waker.borrow() {
             waker.wake_by_ref();
         }
-    }
-
-    /// Writes what fits into the socket's buffer at once; for a response to a connection that is
-    /// closing, which hyper does not write.
-    pub fn write_at_once(&self, response: &[u8]) {
-        self.io.borrow_mut().inner_mut().write_at_once(response);
-    }
-
-    /// Sends FIN; the client can still be read from.
-    pub fn shutdown_write(&self) {
-        self.io.borrow_mut().inner_mut().shutdown_write();
-    }
-
-    /// Reads what is there and throws it away. None: nothing is there; zero: the end.
-    pub fn discard(&self, scratch: &mut [u8]) -> Option<usize> {
-        match self.io.borrow().inner().socket().try_read(scratch) {
-            Ok(read) => Some(read),
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => None,
-            Err(_) => Some(0),
-        }
-    }
-
-    /// Waits until the client sends something, or ends the connection. The runtime takes a new
-    /// connection for readable without asking; hyper would hold buffers for one on which nothing
-    /// came (CONN-1).
-    pub fn poll_used(&self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.probed.replace(true) {
-            return self.poll_readable(cx);
-        }
-        self.io.borrow_mut().inner_mut().poll_used(cx)
-    }
-
-    /// Waits until something can be read, or the connection ended.
-    pub fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
-        self.io.borrow_mut().inner_mut().poll_readable(cx)
     }
 }

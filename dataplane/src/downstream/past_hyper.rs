@@ -61,7 +61,10 @@ impl Direct {
     /// Moves what there is into an empty pipe; zero is the end of the connection.
     pub fn poll_move(&self, pipe: &mut Pipe, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let io = self.downstream.io.borrow();
-        let outcome = pipe.poll_fill(io.inner().socket(), self.at_most(usize::MAX), cx);
+        let Some(socket) = io.inner().socket() else {
+            return Poll::Ready(Ok(0));
+        };
+        let outcome = pipe.poll_fill(socket, self.at_most(usize::MAX), cx);
         if matches!(outcome, Poll::Ready(Ok(1..))) {
             self.downstream.note_read();
         }
@@ -104,10 +107,10 @@ impl Downstream {
         }
         let mut byte = [0];
         let io = self.io.borrow();
-        let peeked = io
-            .inner()
-            .socket()
-            .poll_peek(cx, &mut ReadBuf::new(&mut byte));
+        let Some(socket) = io.inner().socket() else {
+            return true;
+        };
+        let peeked = socket.poll_peek(cx, &mut ReadBuf::new(&mut byte));
         matches!(peeked, Poll::Ready(Ok(0) | Err(_)))
     }
 }

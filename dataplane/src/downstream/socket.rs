@@ -170,6 +170,45 @@ impl Downstream {
         outcome
     }
 
+    /// Writes what fits into the socket's buffer at once; for a response to a connection that is
+    /// closing, which hyper does not write.
+    pub fn write_at_once(&self, response: &[u8]) {
+        self.io.borrow_mut().inner_mut().write_at_once(response);
+    }
+
+    /// Sends FIN; the client can still be read from.
+    pub fn shutdown_write(&self) {
+        self.io.borrow_mut().inner_mut().shutdown_write();
+    }
+
+    /// Reads what is there and throws it away. None: nothing is there; zero: the end.
+    pub fn discard(&self, scratch: &mut [u8]) -> Option<usize> {
+        let io = self.io.borrow();
+        let Some(socket) = io.inner().socket() else {
+            return Some(0);
+        };
+        match socket.try_read(scratch) {
+            Ok(read) => Some(read),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => None,
+            Err(_) => Some(0),
+        }
+    }
+
+    /// Waits until the client sends something, or ends the connection. The runtime takes a new
+    /// connection for readable without asking; hyper would hold buffers for one on which nothing
+    /// came (CONN-1).
+    pub fn poll_used(&self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.probed.replace(true) {
+            return self.poll_readable(cx);
+        }
+        self.io.borrow_mut().inner_mut().poll_used(cx)
+    }
+
+    /// Waits until something can be read, or the connection ended.
+    pub fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.io.borrow_mut().inner_mut().poll_readable(cx)
+    }
+
     /// Notes that the client sent something.
     pub(super) fn note_read(&self) {
         self.slot.set_idle(false);
@@ -189,7 +228,7 @@ impl Downstream {
             return None;
         }
         // An error is found again by the write that follows.
-        let written = socket2::SockRef::from(io.inner().socket()).send_vectored(bufs);
+        let written = socket2::SockRef::from(io.inner().socket()?).send_vectored(bufs);
         self.tried(written.ok())
     }
 
@@ -204,7 +243,9 @@ impl Downstream {
         let Some(pipe) = &mut *slot else {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         };
-        let socket = io.inner().socket();
+        let Some(socket) = io.inner().socket() else {
+            return Poll::Ready(Err(io::ErrorKind::NotConnected.into()));
+        };
         let at_once = if self.retries.get() {
             let written = pipe.drain(socket, length).ok();
             self.tried(written)

@@ -74,6 +74,11 @@ impl Session {
         })
     }
 
+    /// The protocol that was agreed on (ALPN).
+    pub fn agreed(&self) -> Option<&[u8]> {
+        self.connection.alpn_protocol()
+    }
+
     /// Waits until the socket has something for the handshake.
     pub fn poll_handshake(&self, stream: &TcpStream, cx: &mut Context<'_>) -> Poll<()> {
         if self.early.is_empty() {

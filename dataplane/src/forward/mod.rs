@@ -1,7 +1,7 @@
 //! A request that the application answers: its fields there and back, 101, 502 and 504. Nothing is
 //! buffered whole.
 
-mod delivery;
+pub mod delivery;
 mod frames;
 pub mod response_body;
 pub mod tunnel;
@@ -96,12 +96,13 @@ fn write_head(exchange: &Exchange, encoder: Encoder, out: &mut Vec<u8>) {
     request::end_of_fields(out);
 }
 
-/// Passes an interim response on (FORWARD-6): not to HTTP/1.0, which knows none, and no 100: the
-/// client gets its own when its body is asked for.
+/// Passes an interim response on (FORWARD-6): not to HTTP/1.0, which knows none, nor over HTTP/2,
+/// where the library has no way to send one; and no 100: the client gets its own when its body is
+/// asked for.
 fn pass_interim(exchange: &Exchange, mut head: ResponseHead) {
     exchange.worker.counters.response(head.status);
     exchange.downstream.renew_upstream();
-    if exchange.head.version < Version::HTTP_11 || head.status == StatusCode::CONTINUE {
+    if exchange.head.version != Version::HTTP_11 || head.status == StatusCode::CONTINUE {
         return;
     }
     headers::to_downstream(&mut head.headers, false);

@@ -114,7 +114,7 @@ fn poll_next(
             Err(error) => return Poll::Ready(Some(Err(error.into()))),
         }
     }
-    let read = ready!(receiver.poll(&pool.buffers, cx));
+    let read = ready!(receiver.poll(&pool.buffers, downstream.reads_little(), cx));
     Poll::Ready(read.map(|read| read.map(Next::Read)))
 }
 

@@ -19,6 +19,8 @@ use crate::pipe::Pipes;
 /// A buffer, bytes. hyper holds as much before it stops asking, so that one connection has at most
 /// twice of it on its way to a client (CONN-1).
 const SIZE: usize = 32 * 1024;
+/// What is read where much waits for the client already.
+const LITTLE: usize = 4 * 1024;
 /// Room that is left for a read at least.
 const LEAST: usize = 8 * 1024;
 /// Buffers that wait for their parts to be written. Those beyond it are freed with their last part.
@@ -64,6 +66,17 @@ impl Buffers {
         let mut reading = pin!(stream.read_buf(&mut *buffer));
         ready!(reading.as_mut().poll(cx))?;
         Poll::Ready(Ok(buffer.split()))
+    }
+
+    /// Reads little of what is there, into memory of its own: the piece may wait for long.
+    pub fn poll_read_little(
+        stream: &mut TcpStream,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<BytesMut>> {
+        let mut buffer = BytesMut::with_capacity(LITTLE);
+        let mut reading = pin!(stream.read_buf(&mut buffer));
+        ready!(reading.as_mut().poll(cx))?;
+        Poll::Ready(Ok(buffer))
     }
 
     /// Makes an empty buffer large enough for a read.

@@ -186,7 +186,8 @@ impl Attempt {
         let Self {
             stream, receiver, ..
         } = self;
-        let failure = match receiver.poll(stream, &pool.buffers, method, interim, cx) {
+        let little = downstream.reads_little();
+        let failure = match receiver.poll(stream, &pool.buffers, little, method, interim, cx) {
             Poll::Ready(Ok(received)) => return Poll::Ready(Ok(received)),
             Poll::Pending if downstream.is_upstream_late() => NoResponse::Failed(Failure::TooSlow),
             Poll::Pending => return Poll::Pending,

@@ -53,6 +53,7 @@ impl HeadReceiver {
         &mut self,
         stream: &mut TcpStream,
         buffers: &Buffers,
+        little: bool,
         method: &Method,
         interim: &impl Fn(ResponseHead),
         cx: &mut Context<'_>,
@@ -61,7 +62,11 @@ impl HeadReceiver {
             let mut bytes = if std::mem::take(&mut self.is_new) {
                 std::mem::take(&mut self.held)
             } else {
-                let read = ready!(buffers.poll_read(stream, cx));
+                let read = if little {
+                    ready!(Buffers::poll_read_little(stream, cx))
+                } else {
+                    ready!(buffers.poll_read(stream, cx))
+                };
                 self.with_what_is_held(read)?
             };
             let Some((head, length)) = self.reader.read(&bytes, method)? else {
@@ -181,14 +186,16 @@ impl BodyReceiver {
     pub fn poll(
         &mut self,
         buffers: &Buffers,
+        little: bool,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Piece, Broken>>> {
-        self.poll_piece(buffers, cx).map(Result::transpose)
+        self.poll_piece(buffers, little, cx).map(Result::transpose)
     }
 
     fn poll_piece(
         &mut self,
         buffers: &Buffers,
+        little: bool,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Option<Piece>, Broken>> {
         self.send(buffers, cx)?;
@@ -199,7 +206,11 @@ impl BodyReceiver {
             }
             let mut bytes = std::mem::take(&mut self.early);
             if bytes.is_empty() {
-                bytes = ready!(buffers.poll_read(&mut self.stream, cx))?;
+                bytes = if little {
+                    ready!(Buffers::poll_read_little(&mut self.stream, cx))?
+                } else {
+                    ready!(buffers.poll_read(&mut self.stream, cx))?
+                };
                 if bytes.is_empty() {
                     self.decoder.end_of_input()?;
                     continue;

@@ -58,7 +58,7 @@ pub enum RequestBody {
 }
 
 impl RequestBody {
-    /// The body of a request. `trailers` is asked where its length is not known. `is_plain` says
+    /// The body of a request. `trailers` is asked where it can have some. `is_plain` says
     /// that the connection goes on behind it as it was, and nobody waits to be asked for it.
     pub fn new(
         incoming: Incoming,
@@ -72,7 +72,9 @@ impl RequestBody {
         }
         downstream.upload.set_unread(true);
         let length = incoming.size_hint().exact();
-        let is_chunked = length.is_none();
+        // A stream of HTTP/2 is in frames, and may have trailers, whether its length is known or
+        // not.
+        let is_framed = length.is_none() || downstream.is_stream();
         let direct = length
             .filter(|length| *length >= WORTH_IT && downstream.can_move() && is_plain())
             .map(|length| Direct::new(downstream, length));
@@ -80,7 +82,7 @@ impl RequestBody {
             incoming,
             downstream: Rc::clone(downstream),
             limit,
-            trailers: is_chunked.then(|| Box::new(trailers())),
+            trailers: is_framed.then(|| Box::new(trailers())),
             direct,
         }
     }
