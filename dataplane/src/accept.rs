@@ -321,6 +321,8 @@ impl Acceptor {
             }
             true
         });
+        let timeouts = worker.in_force.timeouts;
+        worker.http2.sweep(timeouts, worker.clock.mono_ns());
         self.looked.set(None);
         let wanted = self.limits.tell_idle(self.index, idle_since);
         for left in (0..wanted).rev() {

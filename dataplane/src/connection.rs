@@ -3,10 +3,9 @@
 
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::CONNECTION;
@@ -21,17 +20,15 @@ use crate::foreign::{self, Foreign};
 use crate::forward::response_body::ResponseBody;
 use crate::forward::tunnel::{self, TunnelSlot};
 use crate::handshake::{Led, handshake};
+use crate::http2::preface::{self, Begins};
+use crate::linger::{linger, write_rest};
 use crate::refused_peer::{self, Next};
-use crate::request;
 use crate::worker::{Current, MAX_HEAD, Worker};
+use crate::{http2, request};
 
 /// What hyper holds for one direction of a connection before it waits (CONN-1). It holds a frame
 /// of the other connection besides.
 const MAX_BUFFER: usize = 32 * 1024;
-/// Bytes that a lingering close reads at most.
-const LINGER_BYTES: usize = 1024 * 1024;
-/// Time that a lingering close waits at most.
-const LINGER: Duration = Duration::from_secs(2);
 
 const REQUEST_TIMEOUT: &str =
     "HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n";
@@ -48,9 +45,25 @@ pub async fn serve(current: Rc<Current>, downstream: Rc<Downstream>, mut early: 
         }
         let before = std::mem::take(&mut early);
         match handshake(&current.worker(), &downstream, before).await {
+            Led::Done if downstream.agreed_on_http2() => {
+                if is_used_again(&downstream).await {
+                    Box::pin(http2::serve(current, downstream, early)).await;
+                }
+                return;
+            }
             Led::Done => {}
             Led::Over => return,
             Led::Refused => return Box::pin(linger(&downstream)).await,
+        }
+    } else if current.worker().in_force.settings.edge.h2c {
+        if early.is_empty() && !is_used_again(&downstream).await {
+            return;
+        }
+        match Box::pin(preface::told(&downstream, early)).await {
+            Begins::Http2(read) => {
+                return Box::pin(http2::serve(current, downstream, read)).await;
+            }
+            Begins::Other(read) => early = read,
         }
     }
     while !early.is_empty() || is_used_again(&downstream).await {
@@ -197,21 +210,6 @@ async fn serve_requests(
     None
 }
 
-/// Writes what TLS still holds of a response that hyper has ended.
-async fn write_rest(downstream: &Downstream) {
-    poll_fn(|cx| match downstream.ending() {
-        Ending::No | Ending::Drain => downstream.poll_flush(cx).map(drop),
-        Ending::HeadTimeout
-        | Ending::Idle
-        | Ending::Stalled
-        | Ending::TooSlow
-        | Ending::Refused
-        | Ending::Abort
-        | Ending::Panicked => Poll::Ready(()),
-    })
-    .await;
-}
-
 /// Whether hyper is to be told that no further request is served. While nothing is under way it
 /// would close at once, and a request that has arrived already would meet a reset.
 fn is_to_drain(downstream: &Downstream, cx: &mut Context<'_>) -> bool {
@@ -301,28 +299,4 @@ fn tell_foreign(worker: &Worker, downstream: &Downstream, read: &[u8]) {
         }
         Some(Foreign::Http) | None => {}
     }
-}
-
-/// Sends FIN, then reads and discards for a bounded while: closing with bytes unread would make the
-/// system send a reset, and the client would lose the response it has not read yet.
-async fn linger(downstream: &Downstream) {
-    downstream.shutdown_write();
-    let mut timeout = pin!(tokio::time::sleep(LINGER));
-    let mut left = LINGER_BYTES;
-    let mut scratch = [0u8; 8192];
-    poll_fn(|cx| {
-        if timeout.as_mut().poll(cx).is_ready() || downstream.ending() == Ending::Abort {
-            return Poll::Ready(());
-        }
-        while left > 0 {
-            match downstream.discard(&mut scratch) {
-                Some(0) => return Poll::Ready(()),
-                Some(read) => left = left.saturating_sub(read),
-                None if downstream.poll_arrival(cx).is_ready() => {}
-                None => return Poll::Pending,
-            }
-        }
-        Poll::Ready(())
-    })
-    .await;
 }

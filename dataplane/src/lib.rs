@@ -12,7 +12,9 @@
 //! - `proxy_protocol`: what a proxy says of a connection before its first byte.
 //! - `accept`: one worker's loop: it accepts, ticks and drains. `connection_limits`: how many.
 //! - `connection`: one client connection, its time-outs and its end.
+//! - `linger`: its end, where an answer is not to be lost by it.
 //! - `handshake`, `handshakes`: those of TLS. `foreign`: bytes of other protocols.
+//! - `http2`: a connection that speaks HTTP/2, each stream of which is a request.
 //! - `refused_peer`: the same for a peer that is refused whatever it asks for.
 //! - `request`: one request, top to bottom. `identity` and `forgotten_proxy`: who the client is.
 //! - `refuse`, `own`, `to_https`, `forward`: the ways in which a request is answered.
@@ -55,10 +57,12 @@ mod handshake;
 mod handshakes;
 mod headers;
 pub mod http1;
+mod http2;
 pub mod identity;
 mod in_force;
 mod keepalive;
 pub mod ladder;
+mod linger;
 mod listener;
 mod negotiation;
 mod outcome;

@@ -31,6 +31,7 @@ use crate::events::{Events, Records};
 use crate::forgotten_proxy::ForgottenProxy;
 use crate::handshakes::Handshakes;
 use crate::headers::ClientField;
+use crate::http2::streams::Http2Connections;
 use crate::in_force::InForce;
 use crate::ladder::{self, Asked, Decision, Refusal, Rules, Verdict};
 use crate::outcome::Accounting;
@@ -102,6 +103,7 @@ struct Own {
     has_handed_over: Rc<Cell<bool>>,
     redirect_to: Option<u16>,
     handshakes: Rc<Handshakes>,
+    http2: Rc<Http2Connections>,
 }
 
 /// The worker of one thread under the settings of this moment. A request asks for it once, at its
@@ -139,6 +141,7 @@ impl Current {
             has_handed_over: Rc::default(),
             redirect_to: parts.redirect_to,
             handshakes: Rc::new(Handshakes::new(parts.tls.clone())),
+            http2: Rc::default(),
         };
         Rc::new(Self {
             worker: RefCell::new(Worker::new(&own, &parts.in_force.load())),
@@ -215,6 +218,8 @@ pub struct Worker {
     pub redirect_to: Option<u16>,
     /// TLS handshakes.
     pub handshakes: Rc<Handshakes>,
+    /// The connections that speak HTTP/2.
+    pub http2: Rc<Http2Connections>,
     /// What a connection reads into that holds no buffer of its own.
     read_buffer: RefCell<Vec<u8>>,
     ask: Ask,
@@ -255,6 +260,7 @@ impl Worker {
             date: HttpDate::default(),
             redirect_to: own.redirect_to,
             handshakes: own.handshakes,
+            http2: own.http2,
             read_buffer: RefCell::default(),
             ask: own.ask,
             snapshots: RefCell::new(Cache::new(own.snapshots)),

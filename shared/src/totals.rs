@@ -57,11 +57,13 @@ pub enum ConnectionError {
     /// A header of the PROXY protocol is missing, malformed, or of a peer that is not trusted
     /// (EDGE-4).
     ProxyProtocol,
+    /// Frames of HTTP/2 that carry nothing, or streams that are given up, without end (EDGE-3).
+    H2Flood,
 }
 
 impl ConnectionError {
     /// Every kind, in the order of the metrics.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::BadRequest,
         Self::HeadTimeout,
         Self::HeadTooLarge,
@@ -75,6 +77,7 @@ impl ConnectionError {
         Self::TooSlow,
         Self::Tls,
         Self::ProxyProtocol,
+        Self::H2Flood,
     ];
 
     /// The label.
@@ -93,6 +96,7 @@ impl ConnectionError {
             Self::TooSlow => "too_slow",
             Self::Tls => "tls",
             Self::ProxyProtocol => "proxy_protocol",
+            Self::H2Flood => "h2_flood",
         }
     }
 

@@ -1,5 +1,8 @@
 //! Where the service listens, and what is spoken there (EDGE).
 
+mod h2;
+mod h2_cases;
+mod h2_floods;
 mod listen;
 mod proxy_protocol;
 mod tls;

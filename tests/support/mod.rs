@@ -8,7 +8,9 @@
 use std::time::{Duration, Instant};
 
 pub(crate) mod application;
+pub(crate) mod frames;
 pub(crate) mod geo;
+pub(crate) mod http2;
 pub(crate) mod raw_client;
 pub(crate) mod tls;
 pub(crate) mod traffic;

@@ -207,7 +207,7 @@ fn config(
         .with_no_client_auth()
         .with_cert_resolver(Arc::new(Choice::of(chains)));
     config.ticketer = Arc::clone(tickets);
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(config)
 }
 

@@ -16,6 +16,8 @@ pub struct EdgeSettings {
     pub proxy_protocol: bool,
     /// `WAF_REDIRECT_HTTP`
     pub redirect_http: bool,
+    /// `WAF_H2C`
+    pub h2c: bool,
 }
 
 /// Certificates at most: each handshake may look at the name of each.
@@ -47,6 +49,14 @@ pub(super) fn rows() -> Vec<Row<EdgeSettings>> {
             "Plain requests that pass the checks are sent to https with 308; health is answered.",
         )
         .restart(),
+        row(
+            "WAF_H2C",
+            "off",
+            boolean(),
+            |edge: &mut EdgeSettings| &mut edge.h2c,
+            "HTTP/2 is spoken on plain places too, to clients that begin with it (prior knowledge). Over TLS it always is.",
+        )
+        .live(),
         row(
             "WAF_PROXY_PROTOCOL",
             "off",

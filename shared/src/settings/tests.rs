@@ -871,7 +871,7 @@ fn unknown_names_are_warnings() {
             ("PATH", "/bin"),
         ]),
         [
-            "WAF_\\u{1b}[2J\\n: unknown setting, ignored; did you mean WAF_MODE?",
+            "WAF_\\u{1b}[2J\\n: unknown setting, ignored; did you mean WAF_H2C?",
             "WAF_BANFIRST: unknown setting, ignored; did you mean WAF_BAN_FIRST?",
             "WAF_RATE_LIMIT_PER_MINUT: unknown setting, ignored; did you mean WAF_RATE_LIMIT_PER_MINUTE?",
         ]

@@ -1,0 +1,196 @@
+//! One client connection that speaks HTTP/2, from its preface to its close (EDGE-3). The protocol
+//! is hyper's and h2's; each stream is one request like any other, through the whole ladder, and
+//! what goes on to the application is HTTP/1.1.
+//!
+//! - `preface`: whether HTTP/2 is spoken on a plain place.
+//! - `service`: one stream; `head`: its head; `body`: its answer.
+//! - `streams`: those of a connection, for the worker's tick.
+//! - `socket`: the bytes between the library and the socket; `flood`: the frames in them.
+
+mod body;
+mod flood;
+mod head;
+pub mod preface;
+mod service;
+mod socket;
+pub mod streams;
+
+use std::error::Error as _;
+use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+
+use bytes::Bytes;
+use h2::Reason;
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use weir_shared::totals::ConnectionError;
+
+use self::flood::Fault;
+use self::service::Tasks;
+use self::socket::Socket;
+use self::streams::Streams;
+use crate::counters::Counters;
+use crate::downstream::{Downstream, Ending};
+use crate::linger::{linger, write_rest};
+use crate::worker::{Current, MAX_HEAD};
+
+/// Streams that a client may have open at once.
+const MAX_STREAMS: u32 = 128;
+/// Bytes of a body that may be on their way, of a stream and of all of them: what the application
+/// does not take is held until then.
+const STREAM_WINDOW: u32 = 64 * 1024;
+const CONNECTION_WINDOW: u32 = 1024 * 1024;
+/// Bytes of an answer that the library takes for one stream before it waits for the client.
+const MAX_SEND_BUFFER: usize = 64 * 1024;
+/// Streams that a client may have given up before they were looked at, and those that the library
+/// may refuse; more is a flood.
+const MAX_GIVEN_UP: usize = 64;
+const MAX_REFUSED: usize = 256;
+/// How long a client may take to see that the connection ends, once nothing is under way.
+const LAST_WORD_NS: u64 = 1_000_000_000;
+
+/// Serves a connection to its end; `early` was read already.
+pub async fn serve(current: Rc<Current>, downstream: Rc<Downstream>, early: Bytes) {
+    let (streams, counters) = {
+        let worker = current.worker();
+        let streams = Streams::new(Rc::clone(&downstream), worker.clock.mono_ns());
+        worker.http2.add(&streams);
+        (streams, Arc::clone(&worker.counters))
+    };
+    let ended = drive(&current, &streams, &counters, early).await;
+    streams.finish(match ended {
+        Ended::Cut(ending) => ending,
+        Ended::Over(_) | Ended::Quiet => Ending::Abort,
+    });
+    match ended {
+        Ended::Over(Ok(())) => write_rest(&downstream).await,
+        Ended::Over(Err(error)) => {
+            if let Some(fault) = streams.fault() {
+                let (kind, reason) = match fault {
+                    Fault::Flood => (ConnectionError::H2Flood, Reason::ENHANCE_YOUR_CALM),
+                    Fault::NoSettings => (ConnectionError::BadRequest, Reason::PROTOCOL_ERROR),
+                };
+                counters.connection_error(kind);
+                return last_word(&streams, Some(reason), true).await;
+            }
+            // It has said so itself.
+            let kind = kind_of(&error);
+            if let Some(kind) = kind {
+                counters.connection_error(kind);
+            }
+            write_rest(&downstream).await;
+            last_word(&streams, None, kind.is_some()).await;
+        }
+        Ended::Quiet => {}
+        Ended::Cut(ending) => {
+            let (reason, lingers) = cut(&counters, ending);
+            last_word(&streams, reason, lingers).await;
+        }
+    }
+}
+
+/// Says why a connection ends, and waits until the client has read it.
+async fn last_word(streams: &Streams, reason: Option<Reason>, lingers: bool) {
+    // Else it would stand in the middle of a frame.
+    if let Some(reason) = reason.filter(|_| streams.is_flushed.get()) {
+        let frame = flood::goaway(streams.last_stream(), reason);
+        streams.connection.write_at_once(&frame);
+    }
+    if lingers {
+        linger(&streams.connection).await;
+    }
+}
+
+/// Why a connection does not go on.
+enum Ended {
+    /// The library has ended it.
+    Over(Result<(), hyper::Error>),
+    /// It is cut.
+    Cut(Ending),
+    /// It was to end, and nothing is under way.
+    Quiet,
+}
+
+async fn drive(
+    current: &Rc<Current>,
+    streams: &Rc<Streams>,
+    counters: &Arc<Counters>,
+    early: Bytes,
+) -> Ended {
+    let downstream = &streams.connection;
+    let clock = Rc::clone(&current.worker().clock);
+    let tasks = Tasks {
+        streams: Rc::clone(streams),
+        counters: Arc::clone(counters),
+    };
+    let service = service_fn(|request| service::serve(current, streams, request));
+    let socket = Socket::new(Rc::clone(streams), Rc::clone(&clock), early);
+    let mut connection = builder(tasks).serve_connection(socket, service);
+    let mut ends_since = None;
+    poll_fn(|cx| {
+        downstream.note_waker(cx);
+        let ending = downstream.ending();
+        if ending.is_cut() {
+            return Poll::Ready(Ended::Cut(ending));
+        }
+        let ends =
+            ending == Ending::Drain || streams.closes() || current.worker().has_handed_over();
+        if ends && ends_since.is_none() {
+            ends_since = Some(clock.mono_ns());
+            Pin::new(&mut connection).graceful_shutdown();
+        }
+        let is_late = |since: u64| clock.mono_ns().saturating_sub(since) >= LAST_WORD_NS;
+        if ends_since.is_some_and(is_late) && streams.is_idle() {
+            return Poll::Ready(Ended::Quiet);
+        }
+        match catch_unwind(AssertUnwindSafe(|| Pin::new(&mut connection).poll(cx))) {
+            Ok(polled) => polled.map(Ended::Over),
+            Err(_) => Poll::Ready(Ended::Cut(Ending::Panicked)),
+        }
+    })
+    .await
+}
+
+fn builder(tasks: Tasks) -> http2::Builder<Tasks> {
+    let mut builder = http2::Builder::new(tasks);
+    builder
+        .max_concurrent_streams(MAX_STREAMS)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_header_list_size(MAX_HEAD as u32)
+        .max_send_buf_size(MAX_SEND_BUFFER)
+        .max_pending_accept_reset_streams(MAX_GIVEN_UP)
+        .max_local_error_reset_streams(MAX_REFUSED);
+    builder
+}
+
+/// What is counted where the library has ended a connection; nothing where the client has.
+fn kind_of(error: &hyper::Error) -> Option<ConnectionError> {
+    let error = error.source()?.downcast_ref::<h2::Error>()?;
+    error.is_library().then(|| {
+        if error.reason() == Some(Reason::ENHANCE_YOUR_CALM) {
+            ConnectionError::H2Flood
+        } else {
+            ConnectionError::BadRequest
+        }
+    })
+}
+
+/// What a client is told whose connection is cut, and whether it is waited for.
+fn cut(counters: &Counters, ending: Ending) -> (Option<Reason>, bool) {
+    let (kind, reason) = match ending {
+        Ending::HeadTimeout => (ConnectionError::HeadTimeout, Reason::ENHANCE_YOUR_CALM),
+        Ending::TooSlow => (ConnectionError::TooSlow, Reason::ENHANCE_YOUR_CALM),
+        Ending::Panicked => (ConnectionError::Panic, Reason::INTERNAL_ERROR),
+        Ending::Idle => return (Some(Reason::NO_ERROR), false),
+        Ending::No | Ending::Drain | Ending::Stalled | Ending::Refused | Ending::Abort => {
+            return (None, false);
+        }
+    };
+    counters.connection_error(kind);
+    (Some(reason), true)
+}

@@ -1,0 +1,296 @@
+//! The streams of one HTTP/2 connection, as the worker's tick looks after them: their deadlines,
+//! what waits for the client, and when the connection is idle.
+
+use std::cell::{Cell, RefCell};
+use std::rc::{Rc, Weak};
+use std::task::{Context, Waker};
+
+use super::flood::{Budget, Fault, Scanner};
+use crate::downstream::deadlines::Timeouts;
+use crate::downstream::{Downstream, Ending};
+
+/// Bytes of answers that may wait for a client in the library's hands. Beyond it little is read for
+/// each stream at a time, and nothing more while that waits (CONN-1).
+const CROWDED: usize = 256 * 1024;
+/// Bytes of heads of requests that are under way, as their client counts them (CONN-1).
+const MAX_HEADS: usize = 512 * 1024;
+/// Of streams that wait for their client at once, each may be so many times slower than the least
+/// rate: they share the client's line (CONN-7).
+const SHARES: u64 = 16;
+
+/// All connections of a worker that speak HTTP/2.
+#[derive(Default)]
+pub struct Http2Connections(RefCell<Vec<Weak<Streams>>>);
+
+impl Http2Connections {
+    /// Looks at the deadlines of every stream. Called on the worker's tick.
+    pub fn sweep(&self, timeouts: Timeouts, now_ns: u64) {
+        self.0.borrow_mut().retain(|streams| {
+            let streams = streams.upgrade();
+            if let Some(streams) = &streams {
+                streams.sweep(timeouts, now_ns);
+            }
+            streams.is_some()
+        });
+    }
+
+    /// One more.
+    pub fn add(&self, streams: &Rc<Streams>) {
+        self.0.borrow_mut().push(Rc::downgrade(streams));
+    }
+}
+
+/// The streams of one connection.
+pub struct Streams {
+    /// The connection.
+    pub connection: Rc<Downstream>,
+    /// Those that are open, and a few that have ended since the last tick.
+    open: RefCell<Vec<Weak<Stream>>>,
+    /// How many are open: until the last piece of the answer was written.
+    count: Cell<usize>,
+    /// Bytes of answers in the library's hands.
+    queued: Cell<usize>,
+    /// Bytes of heads of those that are open.
+    heads: Cell<usize>,
+    /// The stream whose task the library starts next.
+    pub next: Cell<Option<Rc<Stream>>>,
+    /// What the client may still spend.
+    pub budget: Budget,
+    /// The frames that it sends.
+    scanner: RefCell<Scanner>,
+    fault: Cell<Option<Fault>>,
+    /// No further stream is to be opened.
+    closes: Cell<bool>,
+    /// All that was written is whole frames, and the socket has them.
+    pub is_flushed: Cell<bool>,
+}
+
+impl Streams {
+    /// None is open.
+    pub fn new(connection: Rc<Downstream>, now_ns: u64) -> Rc<Self> {
+        Rc::new(Self {
+            connection,
+            open: RefCell::default(),
+            count: Cell::new(0),
+            queued: Cell::new(0),
+            heads: Cell::new(0),
+            next: Cell::new(None),
+            budget: Budget::new(now_ns),
+            scanner: RefCell::new(Scanner::new()),
+            fault: Cell::new(None),
+            closes: Cell::new(false),
+            is_flushed: Cell::new(true),
+        })
+    }
+
+    /// Opens a stream for a request with a head of this size; none where there is no room for it.
+    pub fn open(self: &Rc<Self>, timeouts: Timeouts, head: usize) -> Option<Rc<Stream>> {
+        let heads = self.heads.get() + head;
+        if heads > MAX_HEADS {
+            return None;
+        }
+        self.heads.set(heads);
+        if self.count.replace(self.count.get() + 1) == 0 {
+            self.connection.begin_request();
+        }
+        let stream = Rc::new(Stream {
+            downstream: self.connection.new_stream(timeouts),
+            streams: Rc::clone(self),
+            head,
+            queued: Cell::new(0),
+            taken: Cell::new(0),
+            has_response: Cell::new(false),
+            is_given: Cell::new(false),
+            is_last_word: Cell::new(false),
+            has_task: Cell::new(true),
+            waits: RefCell::new(None),
+        });
+        self.open.borrow_mut().push(Rc::downgrade(&stream));
+        Some(stream)
+    }
+
+    /// Whether none is open.
+    pub const fn is_idle(&self) -> bool {
+        self.count.get() == 0
+    }
+
+    /// Looks at what the client has sent.
+    ///
+    /// # Errors
+    /// [`Fault`] where the connection is to end.
+    pub fn scan(&self, bytes: &[u8], now_ns: u64) -> Result<(), Fault> {
+        let scanned = self.scanner.borrow_mut().scan(bytes, &self.budget, now_ns);
+        self.fault.set(scanned.err());
+        scanned
+    }
+
+    /// Why the connection is to end for what the client has sent, if it is.
+    pub const fn fault(&self) -> Option<Fault> {
+        self.fault.get()
+    }
+
+    /// The last stream that the client has opened.
+    pub fn last_stream(&self) -> u32 {
+        self.scanner.borrow().last_stream()
+    }
+
+    /// No further stream is to be opened.
+    pub fn close(&self) {
+        self.closes.set(true);
+    }
+
+    /// Whether no further stream is to be opened.
+    pub const fn closes(&self) -> bool {
+        self.closes.get()
+    }
+
+    /// Ends those that are open, as their connection ends.
+    pub fn finish(&self, ending: Ending) {
+        let open: Vec<_> = self.open.borrow().clone();
+        for stream in open.iter().filter_map(Weak::upgrade) {
+            stream.downstream.finish(ending);
+        }
+    }
+
+    /// Whether much waits for the client already.
+    pub const fn is_crowded(&self) -> bool {
+        self.queued.get() >= CROWDED
+    }
+
+    /// Looks at the deadlines of every stream.
+    fn sweep(&self, timeouts: Timeouts, now_ns: u64) {
+        let head_since = self.scanner.borrow().head_since();
+        let head_ends = head_since.map(|since| since.saturating_add(timeouts.head_ns));
+        if head_ends.is_some_and(|end| end <= now_ns) {
+            self.connection.finish(Ending::HeadTimeout);
+        }
+        let mut open = self.open.borrow_mut();
+        open.retain(|stream| stream.strong_count() > 0);
+        let open: Vec<_> = open.iter().filter_map(Weak::upgrade).collect();
+        let waiting = open.iter().filter(|stream| stream.queued.get() > 0).count() as u64;
+        let is_full = self.connection.is_write_waiting();
+        for stream in &open {
+            stream.sweep(waiting.clamp(1, SHARES), is_full);
+        }
+        // Those whose whole answer the library has can no longer be ended by themselves.
+        let is_left =
+            |stream: &Rc<Stream>| !stream.has_task.get() && stream.downstream.ending().is_cut();
+        if !open.is_empty() && open.iter().all(is_left) {
+            self.connection.finish(Ending::TooSlow);
+        }
+    }
+
+    fn wake_waiting(&self) {
+        let open: Vec<_> = self.open.borrow().clone();
+        for stream in open.iter().filter_map(Weak::upgrade) {
+            stream.wake();
+        }
+    }
+}
+
+/// One stream: a request, until the last piece of its answer was written or thrown away.
+pub struct Stream {
+    /// The request's side of it.
+    pub downstream: Rc<Downstream>,
+    streams: Rc<Streams>,
+    /// Bytes of its head.
+    head: usize,
+    /// Bytes of its answer in the library's hands.
+    queued: Cell<usize>,
+    /// Those that the client took since the last tick.
+    taken: Cell<u64>,
+    /// The library has the head of its response.
+    pub has_response: Cell<bool>,
+    /// All of the response was given out.
+    is_given: Cell<bool>,
+    /// The response says why the request was cut.
+    pub is_last_word: Cell<bool>,
+    /// The library works on it.
+    pub has_task: Cell<bool>,
+    /// Its body waits until less is in the library's hands.
+    waits: RefCell<Option<Waker>>,
+}
+
+impl Stream {
+    /// Those of its connection.
+    pub fn streams(&self) -> &Streams {
+        &self.streams
+    }
+
+    /// Whether a body has to wait; its task is woken once it has not.
+    pub fn must_wait(&self, cx: &Context<'_>) -> bool {
+        let must = self.queued.get() > 0 && self.streams.is_crowded();
+        if must {
+            *self.waits.borrow_mut() = Some(cx.waker().clone());
+        }
+        must
+    }
+
+    /// Whether its response is to be broken off.
+    pub fn is_cut(&self) -> bool {
+        self.has_response.get() && !self.is_last_word.get() && self.downstream.ending().is_cut()
+    }
+
+    /// All of the response was given out.
+    pub fn end(&self) {
+        if !self.is_given.replace(true) {
+            self.streams.budget.answered();
+        }
+    }
+
+    /// The library has so much more of the answer.
+    pub fn queue(&self, bytes: usize) {
+        self.queued.set(self.queued.get() + bytes);
+        self.streams.queued.set(self.streams.queued.get() + bytes);
+    }
+
+    /// So much of it was written, or thrown away.
+    pub fn unqueue(&self, bytes: usize, is_written: bool) {
+        if is_written {
+            self.taken.set(self.taken.get() + bytes as u64);
+        }
+        let was_crowded = self.streams.is_crowded();
+        self.queued.set(self.queued.get().saturating_sub(bytes));
+        let queued = self.streams.queued.get().saturating_sub(bytes);
+        self.streams.queued.set(queued);
+        if was_crowded && !self.streams.is_crowded() {
+            self.streams.wake_waiting();
+        } else if self.queued.get() == 0 {
+            self.wake();
+        }
+    }
+
+    fn wake(&self) {
+        if let Some(waker) = self.waits.take() {
+            waker.wake();
+        }
+    }
+
+    /// Looks at its deadlines. `shares` streams wait for the client at once. A full socket is the
+    /// connection's matter, which has a pace of its own.
+    fn sweep(&self, shares: u64, is_full: bool) {
+        let taken = self.taken.take();
+        if taken > 0 || is_full {
+            self.downstream.note_taken(taken.saturating_mul(shares));
+        }
+        if self.queued.get() > 0 && !is_full {
+            self.downstream.await_taking();
+        }
+        self.downstream.sweep();
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        let Self { streams, head, .. } = self;
+        streams.heads.set(streams.heads.get().saturating_sub(*head));
+        if self.downstream.is_short() {
+            streams.connection.shorten_idle();
+        }
+        let count = streams.count.get().saturating_sub(1);
+        streams.count.set(count);
+        if count == 0 {
+            streams.connection.end_request();
+        }
+    }
+}
