@@ -10,7 +10,7 @@ use bytes::Bytes;
 use weir_shared::totals::{ConnectionError, Handshake};
 
 use crate::downstream::tls::{Advanced, Session};
-use crate::downstream::{Downstream, Ending};
+use crate::downstream::Downstream;
 use crate::foreign::{self, Foreign};
 use crate::worker::Worker;
 
@@ -93,16 +93,10 @@ enum Step {
 async fn step(worker: &Worker, downstream: &Downstream) -> Step {
     let has_come = poll_fn(|cx| {
         downstream.note_waker(cx);
-        match downstream.ending() {
-            Ending::No | Ending::Drain => downstream.poll_handshake_ready(cx).map(|()| true),
-            Ending::HeadTimeout
-            | Ending::Idle
-            | Ending::Stalled
-            | Ending::TooSlow
-            | Ending::Refused
-            | Ending::Abort
-            | Ending::Panicked => Poll::Ready(false),
+        if downstream.ending().is_cut() {
+            return Poll::Ready(false);
         }
+        downstream.poll_handshake_ready(cx).map(|()| true)
     });
     if !has_come.await {
         return Step::Ended(Handshake::TimedOut);

@@ -20,9 +20,9 @@ use crate::sources::Sources;
 /// How long the application may take to accept a connection.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What is told.
+/// What was found.
 #[derive(Default)]
-struct Told {
+struct Findings {
     /// What would stop a start.
     faults: Vec<String>,
     /// What works, and may not be meant.
@@ -33,23 +33,23 @@ struct Told {
 
 /// `weir check`
 pub fn run(asking: &Asking) -> ExitCode {
-    let told = match Sources::of_process().load() {
+    let found = match Sources::of_process().load() {
         Ok(loaded) => judge(loaded, asking),
-        Err(refused) => Ok(Told {
+        Err(refused) => Ok(Findings {
             faults: refused.problems,
             warnings: refused.warnings,
             notes: Vec::new(),
         }),
     };
-    finish(told.and_then(|told| tell(&told, asking.json)))
+    finish(found.and_then(|found| print(&found, asking.json)))
 }
 
-fn tell(told: &Told, as_json: bool) -> Result<ExitCode, Failure> {
-    let Told {
+fn print(found: &Findings, as_json: bool) -> Result<ExitCode, Failure> {
+    let Findings {
         faults,
         warnings,
         notes,
-    } = told;
+    } = found;
     if as_json {
         print_json(&json!({"faults": faults, "warnings": warnings, "notes": notes}))?;
     } else {
@@ -73,15 +73,15 @@ fn tell(told: &Told, as_json: bool) -> Result<ExitCode, Failure> {
     }))
 }
 
-fn judge(loaded: Loaded, asking: &Asking) -> Result<Told, Failure> {
+fn judge(loaded: Loaded, asking: &Asking) -> Result<Findings, Failure> {
     let settings = &loaded.settings;
-    let found = check(settings, &Clock::system());
-    let mut told = Told {
-        faults: found.faults,
+    let checked = check(settings, &Clock::system());
+    let mut found = Findings {
+        faults: checked.faults,
         warnings: loaded.warnings,
         notes: Vec::new(),
     };
-    let running = if found.is_held {
+    let running = if checked.is_held {
         running(asking)?
     } else {
         None
@@ -89,10 +89,10 @@ fn judge(loaded: Loaded, asking: &Asking) -> Result<Told, Failure> {
     match &running {
         Some(service) => {
             let dir = settings.state.dir.display();
-            told.notes.push(format!("the running service holds the state directory {dir}"));
-            told.warnings.extend(differences(service, &loaded.listing));
+            found.notes.push(format!("the running service holds the state directory {dir}"));
+            found.warnings.extend(differences(service, &loaded.listing));
         }
-        None if found.is_held => told.faults.push(format!(
+        None if checked.is_held => found.faults.push(format!(
             "state directory {} is in use by another service (it holds weir.lock), which does not answer at the control socket; stop it or set WAF_STATE_DIR",
             settings.state.dir.display()
         )),
@@ -105,7 +105,7 @@ fn judge(loaded: Loaded, asking: &Asking) -> Result<Told, Failure> {
     };
     if same("WAF_LISTEN") {
         let places: Vec<String> = settings.listen.iter().map(Listen::to_string).collect();
-        told.notes.push(format!(
+        found.notes.push(format!(
             "the running service holds WAF_LISTEN={}",
             places.join(",")
         ));
@@ -114,11 +114,11 @@ fn judge(loaded: Loaded, asking: &Asking) -> Result<Told, Failure> {
             .listen
             .iter()
             .filter_map(|place| can_be_bound(place).err());
-        told.faults.extend(faults.map(|error| error.to_string()));
+        found.faults.extend(faults.map(|error| error.to_string()));
     }
     match settings.endpoints.admin_listen {
         Some(address) if same("WAF_ADMIN_LISTEN") => {
-            told.notes.push(format!(
+            found.notes.push(format!(
                 "the running service holds WAF_ADMIN_LISTEN={address}"
             ));
         }
@@ -126,12 +126,12 @@ fn judge(loaded: Loaded, asking: &Asking) -> Result<Told, Failure> {
             let bound = std::net::TcpListener::bind(address).err();
             let fault =
                 bound.map(|error| format!("WAF_ADMIN_LISTEN: {address} cannot be bound: {error}"));
-            told.faults.extend(fault);
+            found.faults.extend(fault);
         }
         None => {}
     }
-    told.warnings.extend(warnings(settings));
-    Ok(told)
+    found.warnings.extend(warnings(settings));
+    Ok(found)
 }
 
 /// The settings of the service that answers at the control socket.
