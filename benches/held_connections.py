@@ -162,8 +162,11 @@ def read_answer(connection):
 
 def hold(kind, count, port):
     held = []
-    for _ in range(count):
+    for number in range(count):
         connection = socket.socket()
+        if number % 100 == 99:
+            # The listener's queue is not to overflow.
+            time.sleep(0.01)
         if kind in ("reader", "upload"):
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
@@ -217,7 +220,8 @@ def main():
     parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
     args = parser.parse_args()
-    resource.setrlimit(resource.RLIMIT_NOFILE, (20_000, 20_000))
+    _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
     upstream = start_application()
     for proxy in args.proxy.split(","):
         for workers in args.workers.split(","):
