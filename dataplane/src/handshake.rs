@@ -9,8 +9,8 @@ use std::task::Poll;
 use bytes::Bytes;
 use weir_shared::totals::{ConnectionError, Handshake};
 
-use crate::downstream::tls::{Advanced, Session};
 use crate::downstream::Downstream;
+use crate::downstream::tls::{Advanced, Session};
 use crate::foreign::{self, Foreign};
 use crate::worker::Worker;
 

@@ -14,15 +14,11 @@ const LINGER: Duration = Duration::from_secs(2);
 
 /// Writes what TLS still holds of a response that hyper has ended.
 pub async fn write_rest(downstream: &Downstream) {
-    poll_fn(|cx| match downstream.ending() {
-        Ending::No | Ending::Drain => downstream.poll_flush(cx).map(drop),
-        Ending::HeadTimeout
-        | Ending::Idle
-        | Ending::Stalled
-        | Ending::TooSlow
-        | Ending::Refused
-        | Ending::Abort
-        | Ending::Panicked => Poll::Ready(()),
+    poll_fn(|cx| {
+        if downstream.ending().is_cut() {
+            return Poll::Ready(());
+        }
+        downstream.poll_flush(cx).map(drop)
     })
     .await;
 }
