@@ -306,8 +306,8 @@ fn a_handshake_may_come_in_bytes() {
     assert!(answer(&mut secured).starts_with(b"HTTP/1.1 200 "));
 }
 
-/// EDGE-2, EDGE-5: plain HTTP on the port of TLS is answered in its own words also where it comes in
-/// pieces or with a body, and never reaches the application.
+/// EDGE-2, EDGE-5: plain HTTP on the port of TLS is answered in its own words also where it comes
+/// in pieces or with a body, and never reaches the application.
 #[test]
 fn plain_requests_do_not_pass_a_port_of_tls() {
     let application = Application::ok();
