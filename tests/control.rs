@@ -151,6 +151,22 @@ fn the_document_describes_what_is_served() {
     assert_eq!(clients["clients"].as_array().map(Vec::len), Some(1));
     ask("GET", "/v1/clients", "/v1/clients?sort=size", None);
     ask("GET", "/v1/clients", "/v1/clients?limit=0", None);
+    let groups = ask(
+        "GET",
+        "/v1/groups",
+        "/v1/groups?by=netblock&sort=refused",
+        None,
+    );
+    let first = &groups["groups"][0];
+    assert_eq!(first["group"], "203.0.113.0/24", "{groups}");
+    assert_eq!(
+        (&first["clients"], &first["banned"]),
+        (&json!(1), &json!(1))
+    );
+    let groups = ask("GET", "/v1/groups", "/v1/groups?by=country&limit=1", None);
+    assert_eq!(groups["groups"][0]["group"], Value::Null);
+    ask("GET", "/v1/groups", "/v1/groups?by=asn", None);
+    ask("GET", "/v1/groups", "/v1/groups", None);
     let one = "/v1/clients/{address}";
     let client = ask("GET", one, "/v1/clients/203.0.113.7", None);
     assert_eq!(client["bans"].as_array().map(Vec::len), Some(1));

@@ -347,8 +347,8 @@ impl Control {
                 let status = Page::Status(Box::new(Status { facts, since, now }));
                 self.requests.write(status, &request_id, respond);
             }
-            Ask::Clients(most) => {
-                let clients = Page::Clients(most, now.wall_ms);
+            Ask::Clients(by, most) => {
+                let clients = Page::Clients(by, most, now.wall_ms);
                 self.requests.write(clients, &request_id, respond);
             }
             Ask::Explain(question) => {

@@ -19,6 +19,7 @@ use crate::metrics::{CONTENT_TYPE, Facts, Metrics};
 
 use super::bans;
 use super::clients::{self, Most};
+use super::groups::{self, By};
 use super::problem::{self, Problem, of_metrics};
 use super::status::{self, Service, Status};
 
@@ -44,8 +45,8 @@ pub(crate) enum Page {
     Metrics(Box<Facts>),
     /// `GET /v1/status`
     Status(Box<Status>),
-    /// `GET /v1/clients`, at this time in milliseconds since 1970
-    Clients(Most, u64),
+    /// `GET /v1/clients` or `/v1/groups`, at this time in milliseconds since 1970
+    Clients(Option<By>, Most, u64),
 }
 
 impl Answers {
@@ -90,7 +91,8 @@ fn write(page: Page, metrics: &Metrics, service: &Service) -> OwnResponse {
     match page {
         Page::Bans(bans) => bans::list(bans),
         Page::Status(status) => status::answer(&status, service),
-        Page::Clients(most, now_ms) => clients::list(most, service, now_ms),
+        Page::Clients(None, most, now_ms) => clients::list(most, service, now_ms),
+        Page::Clients(Some(by), most, now_ms) => groups::list(by, most, service, now_ms),
         Page::Metrics(facts) => {
             let page = metrics.render(&facts, metrics.process().as_ref());
             let answered = Action::Answered;

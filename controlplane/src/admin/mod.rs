@@ -34,6 +34,7 @@ use crate::process::Asking;
 use bans::{Filter, OrderReader};
 use clients::{Most, Sort};
 use door::Door;
+use groups::By;
 use problem::{Problem, of_metrics};
 use process::ProcessRoute;
 use token::{Token, admin_token};
@@ -43,6 +44,7 @@ pub(crate) mod bans;
 pub(crate) mod clients;
 pub(crate) mod door;
 pub(crate) mod explain;
+pub(crate) mod groups;
 pub(crate) mod problem;
 pub(crate) mod process;
 pub(crate) mod requests;
@@ -94,8 +96,8 @@ pub(crate) enum Ask {
     Lift(Subject),
     /// `GET clients/<address>`
     Client(Client),
-    /// `GET clients`; not on the public port
-    Clients(Most),
+    /// `GET clients`, or `GET groups` of them; not on the public port
+    Clients(Option<By>, Most),
     /// `GET status`; not on the public port
     Status,
     /// `GET alerts`; not on the public port
@@ -203,7 +205,7 @@ impl Router {
                     | Ask::Ban(_)
                     | Ask::Lift(_)
                     | Ask::Client(_)
-                    | Ask::Clients(_)
+                    | Ask::Clients(..)
                     | Ask::Status
                     | Ask::Alerts
                     | Ask::Explain(_) => busy,
@@ -279,7 +281,9 @@ impl Router {
             "status" => Ok(Routed::Ask(Ask::Status)),
             "alerts" => Ok(Routed::Ask(Ask::Alerts)),
             "explain" => question(query).map(|asked| Routed::Ask(Ask::Explain(asked))),
-            "clients" => most(query).map(|most| Routed::Ask(Ask::Clients(most))),
+            "clients" => most(query).map(|most| Routed::Ask(Ask::Clients(None, most))),
+            "groups" => by(query)
+                .and_then(|by| most(query).map(|most| Routed::Ask(Ask::Clients(Some(by), most)))),
             _ => return None,
         };
         let admitted = self.admit(door, request).and_then(|()| only_get(request));
@@ -454,7 +458,19 @@ fn question(query: &str) -> Result<Question, Problem> {
     })
 }
 
-/// Reads the query of `GET /v1/clients`.
+/// Reads how `GET /v1/groups` groups.
+fn by(query: &str) -> Result<By, Problem> {
+    let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+    let mut named = pairs.filter(|(name, _)| *name == "by");
+    let value = named.next().map_or("", |(_, value)| value);
+    By::named(value).ok_or_else(|| {
+        Problem::BadRequest(format!(
+            "by={value:?} is not understood: expected netblock, asn or country"
+        ))
+    })
+}
+
+/// Reads the query of `GET /v1/clients` and of `/v1/groups`.
 fn most(query: &str) -> Result<Most, Problem> {
     let mut most = Most::default();
     for pair in query.split('&') {
