@@ -820,3 +820,75 @@ fn lists_are_changed() {
     let text = std::fs::read_to_string(&path).expect("the file");
     assert_eq!(text, "{\"version\":1,");
 }
+
+/// CONTROL-2, CONTROL-3: commands ask the admin listener instead of the socket, with the token of
+/// the settings or of its file, and show its answers alike; without the right token, without one
+/// and without a listener each says so, and nothing is read from files instead.
+#[test]
+fn commands_ask_the_admin_listener() {
+    let application = Application::ok();
+    let weir = Weir::start(
+        &application,
+        &[ONE_PER_HOUR, ("WAF_ADMIN_LISTEN", "127.0.0.1:0")],
+    );
+    weir.break_limit("203.0.113.7");
+    let log = weir.wait_for_process_log(&["listening"]);
+    let address = log["admin"].as_str().expect("an address");
+    let elsewhere = state_dir();
+    let tokens = elsewhere.path().join("token");
+    fs::write(&tokens, format!("{ADMIN_TOKEN}\n")).expect("writes");
+    let ask = |settings: &[(&str, &str)], arguments: &[&str]| {
+        let arguments = [arguments, &["--admin", address]].concat();
+        let mut command = command(elsewhere.path(), &arguments);
+        ran(command
+            .envs(settings.iter().copied())
+            .output()
+            .expect("the binary runs"))
+    };
+    let own = [("WAF_ADMIN_TOKEN", ADMIN_TOKEN)];
+    let of_file = [("WAF_ADMIN_TOKEN_FILE", tokens.to_str().expect("a path"))];
+    for token in [own, of_file] {
+        let listed = ask(&token, &["bans"]);
+        assert_eq!(listed.code, 0, "{}", listed.err);
+        assert!(listed.out.contains("203.0.113.0/24"), "{}", listed.out);
+    }
+    let refused = ask(&own, &["explain", "203.0.113.7"]);
+    assert_eq!(refused.code, 1, "{}", refused.err);
+    let look = ask(&own, &["top", "--json"]);
+    assert_eq!(look.code, 0, "{}", look.err);
+    let look: Value = serde_json::from_str(&look.out).expect("JSON");
+    let netblocks = look["netblocks"]["groups"].as_array().expect("a list");
+    let mut netblocks = netblocks.iter();
+    assert!(netblocks.any(|one| one["group"] == "203.0.113.0/24"));
+    let lifted = ask(&own, &["bans", "lift", "203.0.113.7"]);
+    assert_eq!(lifted.code, 0, "{}", lifted.err);
+    assert!(weir.bans().iter().all(|ban| ban["lifted"].is_string()));
+    for (settings, arguments, code, told) in [
+        (
+            &[][..],
+            &["status"][..],
+            78,
+            "--admin needs the admin token",
+        ),
+        (
+            &[("WAF_ADMIN_TOKEN", "another-token-0001")],
+            &["status"],
+            1,
+            "the token is missing or wrong",
+        ),
+        (&own, &["allow", "203.0.113.7"], 2, "run this there"),
+        (&own, &["status", "--socket", "x"], 2, "cannot be used with"),
+    ] {
+        let ran = ask(settings, arguments);
+        assert_eq!(ran.code, code, "{arguments:?}: {}", ran.err);
+        assert!(ran.err.contains(told), "{arguments:?}: {}", ran.err);
+    }
+    let nobody = state_dir();
+    let ran = ran(command(nobody.path(), &["bans", "--admin", "127.0.0.1:1"])
+        .envs(own)
+        .output()
+        .expect("the binary runs"));
+    assert_eq!((ran.code, ran.out.as_str()), (69, ""));
+    let told = "weir: no service answers at 127.0.0.1:1: Connection refused";
+    assert!(ran.err.starts_with(told), "{}", ran.err);
+}

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 
 use crate::support::application::Application;
 use crate::support::raw_client::{Response, request, try_exchange};
-use crate::support::wait_for;
 use crate::support::weir::{ONE_PER_HOUR, Weir, state_dir};
+use crate::support::{wait_for, wait_until};
 
 /// A running dashboard.
 struct Dashboard {
@@ -403,7 +403,7 @@ fn a_person_works_with_the_page() {
     browser.press("\u{e00c}");
     // The lists by keys; the lift is asked for, and a "No" changes nothing.
     browser.script("document.activeElement.blur()");
-    browser.press("2");
+    browser.press("6");
     browser.shows("more than 1 requests per hour");
     let lift = "document.querySelector('tbody button:last-of-type').focus()";
     browser.script(lift);
@@ -418,8 +418,23 @@ fn a_person_works_with_the_page() {
     browser.press(ENTER);
     browser.shows("no ban of 203.0.113.0/24 is left");
     assert!(weir.bans().iter().all(|ban| ban["lifted"].is_string()));
-    browser.press("3");
+    browser.press("7");
     browser.shows("203.0.113.0/24");
+    // Clients added up, and what is asked for while the page is open.
+    browser.press("2");
+    browser.shows("203.0.113.0/24");
+    browser.press("4");
+    browser.shows("Country");
+    browser.press("5/");
+    browser.press("\u{e00c}");
+    browser.shows("The last minute: ");
+    wait_until("the path on the page", || {
+        weir.get("/watched", "203.0.113.99");
+        let shown = browser.script("return document.body.innerText");
+        shown
+            .as_str()
+            .is_some_and(|shown| shown.contains("/watched"))
+    });
     let log = browser.command("POST", "/se/log", &json!({"type": "browser"}));
     assert_eq!(log, json!([]), "the browser's own log");
     drop(browser);

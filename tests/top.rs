@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags, open};
+use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcgetattr, tcsetwinsize};
 use serde_json::Value;
@@ -17,6 +18,9 @@ use crate::control::{file, validator};
 use crate::support::application::Application;
 use crate::support::weir::{ONE_PER_HOUR, Weir, state_dir};
 use crate::support::{PATIENCE, wait_for, wait_until};
+
+/// The number of the system call, on the machines that this was tried on.
+const WRITE: u32 = if cfg!(target_arch = "x86_64") { 1 } else { 64 };
 
 /// Leaves the alternate screen; and shows the cursor again.
 const RESTORED: [&str; 2] = ["\u{1b}[?1049l", "\u{1b}[?25h"];
@@ -32,7 +36,22 @@ struct Terminal {
 
 impl Terminal {
     #[track_caller]
-    fn start(state: &Path, (columns, lines): (u16, u16)) -> Self {
+    fn start(state: &Path, size: (u16, u16)) -> Self {
+        let terminal = Self::unread(state, size);
+        let mut screen = terminal.keyboard.try_clone().expect("the screen");
+        let written = Arc::clone(&terminal.shown);
+        std::thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            while let Ok(count @ 1..) = screen.read(&mut bytes) {
+                written.lock().expect("no panic").extend(&bytes[..count]);
+            }
+        });
+        terminal
+    }
+
+    /// One that takes what its buffer holds and no more.
+    #[track_caller]
+    fn unread(state: &Path, (columns, lines): (u16, u16)) -> Self {
         let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
         grantpt(&master).expect("granted");
         unlockpt(&master).expect("unlocked");
@@ -56,21 +75,11 @@ impl Terminal {
             .stderr(end())
             .spawn()
             .expect("the binary runs");
-        let keyboard = File::from(master);
-        let mut screen = keyboard.try_clone().expect("the screen");
-        let shown = Arc::<Mutex<Vec<u8>>>::default();
-        let written = Arc::clone(&shown);
-        std::thread::spawn(move || {
-            let mut bytes = [0; 4096];
-            while let Ok(count @ 1..) = screen.read(&mut bytes) {
-                written.lock().expect("no panic").extend(&bytes[..count]);
-            }
-        });
         Self {
             child,
-            keyboard,
+            keyboard: File::from(master),
             side,
-            shown,
+            shown: Arc::default(),
         }
     }
 
@@ -92,6 +101,12 @@ impl Terminal {
         }
     }
 
+    #[track_caller]
+    fn signal(&self, signal: Signal) {
+        let id = Pid::from_raw(self.child.id().cast_signed()).expect("a pid");
+        kill_process(id, signal).expect("it runs");
+    }
+
     fn press(&mut self, keys: &str) {
         self.keyboard.write_all(keys.as_bytes()).expect("pressed");
     }
@@ -99,16 +114,30 @@ impl Terminal {
     /// It ends, and the terminal is as it was.
     #[track_caller]
     fn ends(mut self, code: i32) {
-        let status = self.child.wait().expect("ends");
-        assert_eq!(status.code(), Some(code), "{}", self.text());
+        self.has_ended(code);
         for sequence in RESTORED {
             wait_until("the screen is given back", || {
                 self.text().contains(sequence)
             });
         }
+    }
+
+    /// It ends, and lines are edited and echoed again.
+    #[track_caller]
+    fn has_ended(&mut self, code: i32) {
+        let status = wait_for("the end", || self.child.try_wait().expect("a child"));
+        assert_eq!(status.code(), Some(code), "{}", self.text());
         let modes = tcgetattr(&self.side).expect("its modes").local_modes;
         let cooked = rustix::termios::LocalModes::ECHO | rustix::termios::LocalModes::ICANON;
         assert!(modes.contains(cooked), "{modes:?}");
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        // Nothing is left behind by a test that fails.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
@@ -177,8 +206,34 @@ fn a_person_works_with_top() {
         let mut bans = weir.bans().into_iter();
         bans.find(|ban| ban["cause"] == "admin" && ban["reason"] == "weir top")
     });
-    terminal.press("2");
+    terminal.press("6");
     terminal.shows("REASON");
+    terminal.press("2");
+    terminal.shows("BANNED");
+    terminal.shows("203.0.113.0/24  1 ");
+    // The search of before goes on.
+    terminal.press("\r");
+    terminal.shows("REFUSED now: banned");
+    terminal.press(" uy");
+    terminal.shows("no ban of 203.0.113.0/24 is left");
+    terminal.press("b");
+    terminal.shows("Clients known of it: 1.");
+    terminal.press("nay");
+    terminal.shows("in force");
+    let rules = std::fs::read_to_string(weir.state_path("rules.json")).expect("rules");
+    assert!(rules.contains("203.0.113.0/24"), "{rules}");
+    // Only a minute that is listened to has paths.
+    // By itself: with a letter behind it, it would be that letter with Alt.
+    terminal.press("\u{1b}");
+    terminal.shows("  by requests");
+    terminal.press("5");
+    terminal.shows("FAILED");
+    wait_until("the path on the screen", || {
+        weir.get("/watched", "203.0.113.8").expect(200);
+        screen(&terminal.text()).contains("/watched")
+    });
+    terminal.press("34");
+    terminal.shows("COUNTRY");
     terminal.press("q");
     terminal.ends(0);
 }
@@ -198,9 +253,29 @@ fn the_terminal_is_given_back() {
     terminal.shows("203.0.113.7");
     weir.stop();
     terminal.shows("no service answers at");
-    let id = rustix::process::Pid::from_raw(terminal.child.id().cast_signed()).expect("a pid");
-    rustix::process::kill_process(id, rustix::process::Signal::TERM).expect("it runs");
+    terminal.signal(Signal::TERM);
     terminal.ends(0);
+}
+
+/// CONTROL-3: a terminal that takes nothing more (its window hangs) does not keep the command from
+/// its end.
+#[test]
+fn a_stalled_terminal_keeps_nobody() {
+    let application = Application::ok();
+    let weir = Weir::start(&application, &[]);
+    for number in 1..100 {
+        weir.get("/", &format!("10.0.{number}.1")).expect(200);
+    }
+    let mut terminal = Terminal::unread(&weir.state_path(""), (200, 60));
+    let syscall = format!("/proc/{}/syscall", terminal.child.id());
+    wait_until("it blocked in a write", || {
+        // Another list each time: every line is drawn anew.
+        terminal.press("162");
+        let call = std::fs::read_to_string(&syscall).unwrap_or_default();
+        call.starts_with(&format!("{} 0x1 ", WRITE))
+    });
+    terminal.signal(Signal::TERM);
+    terminal.has_ended(0);
 }
 
 /// CONTROL-3: without a terminal one sentence and status 2, without a service 69; `--json` looks
@@ -238,6 +313,9 @@ fn without_a_terminal_it_looks_once() {
     let document = file("openapi.json");
     for (member, component) in [
         ("status", "Status"),
+        ("netblocks", "Groups"),
+        ("ases", "Groups"),
+        ("countries", "Groups"),
         ("clients", "Clients"),
         ("bans", "Bans"),
         ("alerts", "Alerts"),

@@ -59,6 +59,7 @@ pub mod fuzzing {
     use crate::admin::problem::Problem;
 
     pub use crate::files::reread;
+    pub use crate::rules::fuzzing::Rules;
 
     /// What judges the body of `POST /_waf/bans`.
     pub struct Bodies(OrderReader);
@@ -92,7 +93,7 @@ pub mod fuzzing {
 
 pub use admin::settings::settings_json;
 pub use control_loop::{Control, THREAD as CONTROL_THREAD};
-pub use events::Events;
+pub use events::{DECISIONS_A_SECOND, Events};
 pub use files::{StartState, StateFiles};
 pub use rules::{LiveRules, RulesError};
 pub use state::StateError;

@@ -1,4 +1,4 @@
-//! How a command asks the running service: over the control socket, one request a connection.
+//! Whom a command asks, and what it makes of the answer; `wire.rs` carries both.
 #![expect(
     clippy::indexing_slicing,
     reason = "a member that a JSON document does not have reads as null"
@@ -9,18 +9,15 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
-use http::{Method, Request, StatusCode};
-use http_body_util::{BodyExt, Full};
-use hyper::body::Bytes;
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
+use http::{HeaderValue, Method, StatusCode};
 use serde_json::Value;
-use tokio::net::UnixStream;
 use weir_controlplane::StateError;
 use weir_controlplane::offline::Offline;
 use weir_shared::settings::{self, Settings};
 
 use super::common::{EXIT_CONFIG, EXIT_NO, EXIT_UNAVAILABLE, EXIT_USAGE, Failure, now};
+pub use super::wire::Answer;
+use super::wire::{Broken, Service};
 use crate::sources::Sources;
 
 /// How long an answer may take: five seconds for the disk, a list of 100,000 bans, or the start of
@@ -30,12 +27,20 @@ const PATIENCE: Duration = Duration::from_secs(150);
 /// The state directory of the packaged service, for a shell that knows nothing of the settings.
 const PACKAGED: &str = "/var/lib/weir";
 
+/// The settings of the admin token.
+const TOKEN: &str = "WAF_ADMIN_TOKEN";
+const TOKEN_FILE: &str = "WAF_ADMIN_TOKEN_FILE";
+
 /// Whom a command asks, and how it answers.
 #[derive(Args, Clone, Debug)]
 pub struct Asking {
     /// The control socket of the service; without it that of the settings
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
+    /// The admin listener of the service instead, such as 127.0.0.1:9180; the token is that of
+    /// WAF_ADMIN_TOKEN or WAF_ADMIN_TOKEN_FILE
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "socket")]
+    pub admin: Option<String>,
     /// Answer in JSON
     #[arg(long)]
     pub json: bool,
@@ -44,17 +49,11 @@ pub struct Asking {
 /// Where a service is, as far as the environment tells.
 pub struct Place {
     /// None where `WAF_CONTROL_SOCKET=off`.
-    socket: Option<PathBuf>,
+    service: Option<Service>,
     /// Where its files are.
     pub dir: PathBuf,
     /// Whether the files are those of the service that is asked.
     has_files: bool,
-}
-
-/// An answer.
-pub struct Answer {
-    pub status: StatusCode,
-    pub body: Value,
 }
 
 /// What became of a question.
@@ -78,12 +77,30 @@ impl Place {
         let rest = ("WAF_UPSTREAM".to_owned(), "http://localhost:1".to_owned());
         let loaded = settings::load(told.into_iter().chain([rest])).map_err(refused)?;
         let Settings { state, .. } = &loaded.settings;
-        let of_settings = loaded.settings.control_socket();
+        let service = match &asking.admin {
+            Some(address) => Some(Service::Admin {
+                address: address.clone(),
+                bearer: bearer()?,
+            }),
+            None => {
+                let socket = asking.socket.clone();
+                let socket = socket.or_else(|| loaded.settings.control_socket());
+                socket.map(Service::Socket)
+            }
+        };
         Ok(Self {
             dir: state.dir.clone(),
-            has_files: asking.socket.is_none(),
-            socket: asking.socket.clone().or(of_settings),
+            has_files: asking.socket.is_none() && asking.admin.is_none(),
+            service,
         })
+    }
+
+    /// The control socket, if that is what is asked.
+    fn socket(&self) -> Option<&Path> {
+        match &self.service {
+            Some(Service::Socket(path)) => Some(path),
+            Some(Service::Admin { .. }) | None => None,
+        }
     }
 
     /// The state directory, unless another service was named than that of the settings.
@@ -94,6 +111,11 @@ impl Place {
     /// Where rules.json is: as the service says, or as the environment does where none runs.
     pub fn rules_file(&self) -> Result<PathBuf, Failure> {
         let name = "WAF_RULES_FILE";
+        if matches!(self.service, Some(Service::Admin { .. })) {
+            let sentence =
+                "rules.json is a file beside the service: run this there, without --admin";
+            return Err(Failure::new(EXIT_USAGE, sentence));
+        }
         let told = match self.ask(Method::GET, "/v1/settings", None)? {
             Asked::Answered(answer) => {
                 let settings = answer.good()?;
@@ -112,9 +134,7 @@ impl Place {
             }
         };
         match told {
-            Some(file)
-                if file.is_relative() && self.socket.as_ref().is_some_and(|s| s.exists()) =>
-            {
+            Some(file) if file.is_relative() && self.socket().is_some_and(Path::exists) => {
                 let sentence = format!(
                     "{name}={} is relative to where the service runs: edit it there",
                     file.display()
@@ -123,7 +143,7 @@ impl Place {
             }
             Some(file) => Ok(file),
             None => {
-                let beside = self.socket.as_ref().and_then(|socket| socket.parent());
+                let beside = self.socket().and_then(Path::parent);
                 let dir = if self.has_files {
                     Some(&*self.dir)
                 } else {
@@ -141,24 +161,32 @@ impl Place {
         target: &str,
         body: Option<&Value>,
     ) -> Result<Asked, Failure> {
-        let Some(socket) = &self.socket else {
+        let Some(service) = &self.service else {
             let sentence = "WAF_CONTROL_SOCKET is off: no service can be asked";
             return Ok(Asked::NoService(Failure::new(EXIT_UNAVAILABLE, sentence)));
         };
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .map_err(|error| unavailable(socket, &error.to_string()))?;
-        let asked = runtime.block_on(async {
-            let asked = exchange(socket, method, target, body);
+        let asked = runtime(service)?.block_on(async {
+            let asked = service.exchange(method, target, body);
             tokio::time::timeout(PATIENCE, asked).await
         });
         match asked {
             Ok(Ok(answer)) => Ok(Asked::Answered(answer)),
-            Ok(Err(Broken::Connect(error))) => Ok(Asked::NoService(no_service(socket, &error))),
-            Ok(Err(Broken::Later(why))) => Err(unavailable(socket, &why)),
-            Err(_) => Err(unavailable(socket, "it took too long")),
+            Ok(Err(Broken::Connect(error))) => Ok(Asked::NoService(no_service(service, &error))),
+            Ok(Err(Broken::Later(why))) => Err(unavailable(service, &why)),
+            Err(_) => Err(unavailable(service, "it took too long")),
         }
+    }
+
+    /// Listens to a stream of lines, until `take` says no or the service goes away.
+    pub fn listen(&self, target: &str, take: impl FnMut(&[u8]) -> bool) -> Result<(), Failure> {
+        let Some(service) = &self.service else {
+            return Ok(());
+        };
+        let listened = runtime(service)?.block_on(service.lines(target, take));
+        listened.map_err(|broken| match broken {
+            Broken::Connect(error) => no_service(service, &error),
+            Broken::Later(why) => unavailable(service, &why),
+        })
     }
 
     /// The answer from the files, where nobody is there to be asked; a word on standard error says
@@ -220,56 +248,52 @@ impl Answer {
     }
 }
 
-enum Broken {
-    Connect(io::Error),
-    Later(String),
+fn runtime(service: &Service) -> Result<tokio::runtime::Runtime, Failure> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| unavailable(service, &error.to_string()))
 }
 
-async fn exchange(
-    socket: &Path,
-    method: Method,
-    target: &str,
-    body: Option<&Value>,
-) -> Result<Answer, Broken> {
-    let later = |error: &dyn std::error::Error| Broken::Later(error.to_string());
-    let stream = UnixStream::connect(socket).await.map_err(Broken::Connect)?;
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream))
-        .await
-        .map_err(|error| later(&error))?;
-    tokio::spawn(connection);
-    let body = body.map(Value::to_string).unwrap_or_default();
-    let request = Request::builder()
-        .method(method)
-        .uri(target)
-        .header(http::header::HOST, "localhost")
-        .body(Full::new(Bytes::from(body)))
-        .map_err(|error| later(&error))?;
-    let response = sender
-        .send_request(request)
-        .await
-        .map_err(|error| later(&error))?;
-    let status = response.status();
-    let body = response.into_body().collect().await;
-    let body = body.map_err(|error| later(&error))?.to_bytes();
-    let body = serde_json::from_slice(&body).map_err(|error| later(&error))?;
-    Ok(Answer { status, body })
-}
-
-fn no_service(socket: &Path, error: &io::Error) -> Failure {
-    let socket = socket.display();
-    let sentence = match error.kind() {
-        io::ErrorKind::PermissionDenied => format!(
-            "{socket} is open to the user of the service and to root: run the command as one of them"
+fn no_service(service: &Service, error: &io::Error) -> Failure {
+    let sentence = match (service, error.kind()) {
+        (Service::Socket(_), io::ErrorKind::PermissionDenied) => format!(
+            "{service} is open to the user of the service and to root: run the command as one of them"
         ),
-        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => format!(
-            "no service answers at {socket}; is it running, and is WAF_STATE_DIR its directory? --socket names another"
-        ),
-        _ => format!("no service answers at {socket}: {error}"),
+        (Service::Socket(_), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
+            format!(
+                "no service answers at {service}; is it running, and is WAF_STATE_DIR its directory? --socket names another"
+            )
+        }
+        _ => format!("no service answers at {service}: {error}"),
     };
     Failure::new(EXIT_UNAVAILABLE, sentence)
 }
 
-fn unavailable(socket: &Path, why: &str) -> Failure {
-    let sentence = format!("the service at {} did not answer: {why}", socket.display());
+fn unavailable(service: &Service, why: &str) -> Failure {
+    let sentence = format!("the service at {service} did not answer: {why}");
     Failure::new(EXIT_UNAVAILABLE, sentence)
+}
+
+/// `Authorization` of the admin listener, from the token of the settings.
+fn bearer() -> Result<HeaderValue, Failure> {
+    let config = |sentence: String| Failure::new(EXIT_CONFIG, sentence);
+    let told = Sources::of_process().some(&[TOKEN, TOKEN_FILE]);
+    let told = told.map_err(|refused| Failure::of_settings(&refused))?;
+    let token = match told.as_slice() {
+        [] => {
+            return Err(config(format!(
+                "--admin needs the admin token: {TOKEN} or {TOKEN_FILE}"
+            )));
+        }
+        [(name, file)] if name == TOKEN_FILE => std::fs::read_to_string(file)
+            .map_err(|error| config(format!("{TOKEN_FILE}: {file} cannot be read: {error}")))?,
+        [(_, token)] => token.clone(),
+        _ => return Err(config(format!("{TOKEN} and {TOKEN_FILE}: expected one"))),
+    };
+    let bearer = HeaderValue::try_from(format!("Bearer {}", token.trim()));
+    let mut bearer =
+        bearer.map_err(|_| config("the admin token holds what no header can carry".to_owned()))?;
+    bearer.set_sensitive(true);
+    Ok(bearer)
 }

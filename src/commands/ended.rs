@@ -5,11 +5,21 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
+use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
 
 /// What is true once one of these signals has come.
 pub fn by(kinds: &[SignalKind]) -> io::Result<Arc<AtomicBool>> {
+    by_or(kinds, Duration::ZERO, || {})
+}
+
+/// The same; where the command has not ended by itself `patience` later, `last` is called.
+pub fn by_or(
+    kinds: &[SignalKind],
+    patience: Duration,
+    last: impl FnOnce() + Send + 'static,
+) -> io::Result<Arc<AtomicBool>> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -30,6 +40,8 @@ pub fn by(kinds: &[SignalKind]) -> io::Result<Arc<AtomicBool>> {
             }
         }));
         told.store(true, Ordering::Relaxed);
+        std::thread::sleep(patience);
+        last();
     })?;
     Ok(ended)
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 use clap::Args;
 use http::Method;
 use serde_json::{Map, Value, json};
-use weir_shared::netblock::Netblock;
+use weir_shared::netblock::{Netblock, NotANetblock};
 use weir_shared::units::{DURATION_FORM, Time, parse_duration};
 
 use super::ask::{Asked, Asking, Place};
@@ -67,24 +67,12 @@ pub fn run(list: List, given: &Member) -> ExitCode {
 }
 
 fn change(list: List, given: &Member) -> Result<ExitCode, Failure> {
-    let netblock: Netblock = given.netblock.parse().map_err(|error| {
-        let error: weir_shared::netblock::NotANetblock = error;
-        Failure::new(EXIT_USAGE, error.to_string())
-    })?;
-    let until = match &given.duration {
-        None => None,
-        Some(text) => {
-            let duration = parse_duration(text).map_err(|wrong| {
-                Failure::new(EXIT_USAGE, format!("--for: {wrong}: {DURATION_FORM}"))
-            })?;
-            Some(Time(now().wall_ms).plus(duration))
-        }
-    };
+    let netblock = netblock(&given.netblock)?;
+    let until = given.duration.as_deref().map(until).transpose()?;
     let place = Place::of(&given.asking)?;
     let file = place.rules_file()?;
-    let mut rules = read(&file)?;
-    let removed = take_out(&mut rules, list, netblock);
-    if given.remove && removed == 0 {
+    let added = (!given.remove).then(|| member(netblock, until, given.comment.as_deref()));
+    if !set(&file, list, netblock, added)? {
         out(&format!(
             "{netblock} is not in the list {:?} of {}\n",
             list.name(),
@@ -92,19 +80,6 @@ fn change(list: List, given: &Member) -> Result<ExitCode, Failure> {
         ));
         return Ok(ExitCode::from(EXIT_NO));
     }
-    if !given.remove {
-        put(
-            &mut rules,
-            list,
-            member(netblock, until, given.comment.as_deref()),
-        );
-    }
-    write(&file, &rules).map_err(|error| {
-        Failure::new(
-            EXIT_CONFIG,
-            format!("{} cannot be written: {error}", file.display()),
-        )
-    })?;
     let in_force = in_force(&place, list, netblock, !given.remove)?;
     let told = json!({
         "list": list.name(),
@@ -124,6 +99,52 @@ fn change(list: List, given: &Member) -> Result<ExitCode, Failure> {
     } else {
         0
     }))
+}
+
+/// One more member, and what became of it, in words.
+pub fn add(
+    place: &Place,
+    list: List,
+    subject: &str,
+    until: Option<Time>,
+    comment: &str,
+) -> Result<String, Failure> {
+    let netblock = netblock(subject)?;
+    let added = member(netblock, until, Some(comment));
+    set(&place.rules_file()?, list, netblock, Some(added))?;
+    let in_force = in_force(place, list, netblock, true)?;
+    let told = in_words(list, false, netblock, until, in_force);
+    Ok(told.trim_end().to_owned())
+}
+
+/// The end of a time that begins now.
+pub fn until(text: &str) -> Result<Time, Failure> {
+    let wrong = |wrong| Failure::new(EXIT_USAGE, format!("--for: {wrong}: {DURATION_FORM}"));
+    let duration = parse_duration(text).map_err(wrong)?;
+    Ok(Time(now().wall_ms).plus(duration))
+}
+
+fn netblock(text: &str) -> Result<Netblock, Failure> {
+    let wrong = |error: NotANetblock| Failure::new(EXIT_USAGE, error.to_string());
+    text.parse().map_err(wrong)
+}
+
+/// Takes every entry of exactly this netblock out of the list and puts the new one in. Says whether
+/// there was anything to do.
+fn set(file: &Path, list: List, netblock: Netblock, added: Option<Value>) -> Result<bool, Failure> {
+    let mut rules = read(file)?;
+    let removed = take_out(&mut rules, list, netblock);
+    match added {
+        Some(member) => put(&mut rules, list, member),
+        None if removed == 0 => return Ok(false),
+        None => {}
+    }
+    let unwritten = |error| {
+        let sentence = format!("{} cannot be written: {error}", file.display());
+        Failure::new(EXIT_CONFIG, sentence)
+    };
+    write(file, &rules).map_err(unwritten)?;
+    Ok(true)
 }
 
 fn in_words(

@@ -20,10 +20,12 @@ mod ended;
 pub mod explain;
 pub mod lists;
 pub mod look;
+mod paths;
 pub mod process;
 pub mod replay;
 mod text;
 pub mod top;
+mod wire;
 
 use common::EXIT_CONFIG;
 

@@ -2,6 +2,8 @@
 //! page of the same browser gets neither: the path holds a secret, the host must be this one, and a
 //! change needs a field that no other page can send.
 
+use std::sync::Arc;
+
 use http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, ORIGIN};
 use http::header::{REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS};
 use http::request::Parts;
@@ -12,6 +14,7 @@ use serde_json::{Value, json};
 
 use crate::commands::ask::{Answer, Asked, Place};
 use crate::commands::explain;
+use crate::commands::paths::Paths;
 
 const PAGE: &str = include_str!("page/index.html");
 const STYLE: &str = include_str!("page/style.css");
@@ -41,6 +44,14 @@ pub enum Wanted {
     Service(Method, String),
     /// An explanation, in words.
     Explain(String),
+    /// The paths of the last minute.
+    Paths,
+}
+
+/// Who answers.
+pub struct Asker {
+    pub place: Arc<Place>,
+    pub paths: Arc<Paths>,
 }
 
 impl Door {
@@ -84,9 +95,9 @@ impl Door {
         let target = format!("/v1/{path}{query}");
         match (&head.method, path) {
             (&Method::GET, "explain") => Ok(Wanted::Explain(target)),
-            (&Method::GET, "status" | "clients" | "bans" | "alerts") | (&Method::POST, "bans") => {
-                Ok(Wanted::Service(head.method.clone(), target))
-            }
+            (&Method::GET, "paths") => Ok(Wanted::Paths),
+            (&Method::GET, "status" | "clients" | "groups" | "bans" | "alerts")
+            | (&Method::POST, "bans") => Ok(Wanted::Service(head.method.clone(), target)),
             (&Method::DELETE, path) if path.starts_with("bans/") => {
                 Ok(Wanted::Service(Method::DELETE, target))
             }
@@ -96,12 +107,17 @@ impl Door {
 }
 
 /// Asks the service. Blocks.
-pub fn of_service(place: &Place, wanted: &Wanted, body: &[u8]) -> Response<Full<Bytes>> {
+pub fn of_service(asker: &Asker, wanted: &Wanted, body: &[u8]) -> Response<Full<Bytes>> {
+    let place = &asker.place;
     let body = serde_json::from_slice::<Value>(body).ok();
     let asked = match wanted {
         Wanted::File(text, kind) => return response(StatusCode::OK, kind, text),
         Wanted::Service(method, target) => place.ask(method.clone(), target, body.as_ref()),
         Wanted::Explain(target) => place.ask(Method::GET, target, None),
+        Wanted::Paths => {
+            let paths = asker.paths.report(place).json().to_string();
+            return response(StatusCode::OK, "application/json", &paths);
+        }
     };
     let failed = |sentence: String| {
         let problem = json!({"detail": sentence}).to_string();

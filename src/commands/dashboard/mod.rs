@@ -22,7 +22,7 @@ use tokio::sync::Semaphore;
 
 mod answer;
 
-use self::answer::{Door, of_service, refused};
+use self::answer::{Asker, Door, of_service, refused};
 use super::ask::{Asking, Place};
 use super::common::{EXIT_USAGE, Failure, finish, out};
 use super::ended;
@@ -78,7 +78,11 @@ fn serve(given: &Dashboard) -> Result<ExitCode, Failure> {
         .enable_all()
         .build()
         .map_err(system)?;
-    let shared = Arc::new((door, place));
+    let asker = Asker {
+        place: Arc::new(place),
+        paths: Arc::default(),
+    };
+    let shared = Arc::new((door, asker));
     runtime
         .block_on(accept(bound, &shared, &ends))
         .map_err(system)?;
@@ -95,7 +99,7 @@ fn secret() -> Result<String, Failure> {
 
 async fn accept(
     bound: TcpListener,
-    shared: &Arc<(Door, Place)>,
+    shared: &Arc<(Door, Asker)>,
     ends: &AtomicBool,
 ) -> std::io::Result<()> {
     let listener = tokio::net::TcpListener::from_std(bound)?;
@@ -117,7 +121,7 @@ async fn accept(
     Ok(())
 }
 
-async fn connection(stream: TcpStream, shared: Arc<(Door, Place)>) {
+async fn connection(stream: TcpStream, shared: Arc<(Door, Asker)>) {
     let service = service_fn(|request| {
         let shared = Arc::clone(&shared);
         async move { Ok::<_, Infallible>(answer(shared, request).await) }
@@ -130,7 +134,7 @@ async fn connection(stream: TcpStream, shared: Arc<(Door, Place)>) {
         .await;
 }
 
-async fn answer(shared: Arc<(Door, Place)>, request: Request<Incoming>) -> Response<Full<Bytes>> {
+async fn answer(shared: Arc<(Door, Asker)>, request: Request<Incoming>) -> Response<Full<Bytes>> {
     let (head, body) = request.into_parts();
     let wanted = match shared.0.judge(&head) {
         Ok(wanted) => wanted,

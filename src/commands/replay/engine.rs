@@ -46,22 +46,24 @@ pub struct Engine {
     prefixes: PrefixLengths,
     refusals: Refusals,
     /// Those that may still be preceded by another.
-    waiting: BinaryHeap<Reverse<Waiting>>,
+    waiting: Queue<Box<Request>>,
     waiting_bytes: usize,
-    under_way: BinaryHeap<Reverse<UnderWay>>,
+    under_way: Queue<UnderWay>,
     taken: u64,
     now_ms: u64,
 }
 
-/// A request that waits for its turn.
-struct Waiting {
+/// The earliest first, of two of the same moment the one that came first.
+type Queue<T> = BinaryHeap<Reverse<At<T>>>;
+
+/// Something with its place in a queue: a moment, and a number. Nothing else of it is compared.
+struct At<T> {
     order: (u64, u64),
-    request: Box<Request>,
+    is: T,
 }
 
-/// One that was judged and ends later.
+/// A request that was judged and ends later.
 struct UnderWay {
-    order: (u64, u64),
     request: Box<Request>,
     decided: Vec<Decided>,
 }
@@ -90,7 +92,7 @@ impl Engine {
         self.taken += 1;
         self.waiting_bytes += request.path.len();
         let order = (request.at_ms, self.taken);
-        self.waiting.push(Reverse(Waiting { order, request }));
+        self.waiting.push(Reverse(At { order, is: request }));
         while self.waiting.len() > WINDOW || self.waiting_bytes > WINDOW_BYTES {
             self.next()?;
         }
@@ -110,7 +112,7 @@ impl Engine {
     }
 
     fn next(&mut self) -> io::Result<()> {
-        let Some(Reverse(Waiting { order, request })) = self.waiting.pop() else {
+        let Some(Reverse(At { order, is: request })) = self.waiting.pop() else {
             return Ok(());
         };
         self.waiting_bytes -= request.path.len();
@@ -127,11 +129,8 @@ impl Engine {
             return Ok(());
         }
         let order = (request.at_ms.saturating_add(request.took_ms), order.1);
-        self.under_way.push(Reverse(UnderWay {
-            order,
-            request,
-            decided,
-        }));
+        let is = UnderWay { request, decided };
+        self.under_way.push(Reverse(At { order, is }));
         if self.under_way.len() > WINDOW {
             self.end_first();
         }
@@ -140,20 +139,17 @@ impl Engine {
 
     /// Ends all that ended until this moment.
     fn end_until(&mut self, at_ms: u64) {
-        let is_over = |first: &Reverse<UnderWay>| first.0.order.0 <= at_ms;
+        let is_over = |first: &Reverse<At<UnderWay>>| first.0.order.0 <= at_ms;
         while self.under_way.peek().is_some_and(is_over) {
             self.end_first();
         }
     }
 
     fn end_first(&mut self) {
-        if let Some(Reverse(first)) = self.under_way.pop() {
+        if let Some(Reverse(At { order, is: first })) = self.under_way.pop() {
             // In its time, also where a later one was judged already: windows take either.
-            self.end(
-                &first.request,
-                &first.decided,
-                first.order.0.max(self.now_ms),
-            );
+            let at_ms = order.0.max(self.now_ms);
+            self.end(&first.request, &first.decided, at_ms);
         }
     }
 
@@ -224,34 +220,18 @@ impl Engine {
     }
 }
 
-impl PartialEq for Waiting {
+impl<T> PartialEq for At<T> {
     fn eq(&self, other: &Self) -> bool {
         self.order == other.order
     }
 }
-impl Eq for Waiting {}
-impl PartialOrd for Waiting {
+impl<T> Eq for At<T> {}
+impl<T> PartialOrd for At<T> {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
-impl Ord for Waiting {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.order.cmp(&other.order)
-    }
-}
-impl PartialEq for UnderWay {
-    fn eq(&self, other: &Self) -> bool {
-        self.order == other.order
-    }
-}
-impl Eq for UnderWay {}
-impl PartialOrd for UnderWay {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl Ord for UnderWay {
+impl<T> Ord for At<T> {
     fn cmp(&self, other: &Self) -> Ordering {
         self.order.cmp(&other.order)
     }

@@ -40,7 +40,8 @@ const LOOKS: u64 = 1000;
 
 #[derive(Args, Debug)]
 pub struct Replay {
-    /// Logs, oldest first; - for standard input
+    /// Logs, oldest first; - for standard input. Lines stand in the order in which requests ended:
+    /// they are put into that of their beginnings as far as 16,384 lines reach
     #[arg(required = true, value_name = "LOG")]
     logs: Vec<PathBuf>,
     /// The form of the logs; without it the first lines tell

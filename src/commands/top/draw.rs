@@ -23,17 +23,19 @@ const SMALL: u16 = 12;
 const SPACING: u16 = 2;
 
 const HELP: &str = "\
-1 2 3, Tab     clients, bans, alerts
+1 to 7, Tab    the lists
 up down j k    choose; Page Up, Page Down, Home, End
-s              sort clients: requests, bytes, refused, last seen
+s              sort: requests, bytes, refused, last seen
 /              search; Esc ends the search
 Enter          explain the chosen client: what the checks would do
-b              ban the netblock of the chosen client for 1 h
+b              ban the chosen netblock, or that of the client, for 1 h
 u              lift the bans of the chosen client or netblock
+a              allow the chosen client or netblock for 24 h
 q              quit
 
 DAY: requests of this day. HITS: requests of the netblock when it
-was banned. Every change is asked for first.";
+was banned. Paths: those of the last minute, of at most 100 logged
+requests a second, the others are unseen; FAILED: 500 and above.";
 
 /// Draws everything.
 pub fn draw(frame: &mut Frame, screen: &Screen) {
@@ -130,16 +132,13 @@ fn tab_line(screen: &Screen) -> Line<'static> {
         };
         Span::styled(format!(" {name} "), style)
     };
-    let mut spans = vec![
-        tab(Pane::Clients, "1 Clients"),
-        tab(Pane::Bans, "2 Bans"),
-        tab(Pane::Alerts, "3 Alerts"),
-    ];
-    if screen.pane == Pane::Clients {
-        spans.push(Span::raw(format!("  by {}", screen.sort.name())));
-    }
+    let mut spans: Vec<_> = Pane::ALL.map(|(pane, name)| tab(pane, name)).into();
     if !screen.search.is_empty() || screen.over == Over::Search {
         spans.push(Span::styled(format!("  /{}", screen.search), WARNING));
+    } else if screen.pane.is_sorted() {
+        spans.push(Span::raw(format!("  by {}", screen.sort.name())));
+    } else if let Some(left_out) = screen.left_out() {
+        spans.push(Span::raw(format!("  {left_out} unseen")));
     }
     Line::from(spans)
 }
@@ -186,7 +185,7 @@ fn foot_line(screen: &Screen) -> Line<'static> {
     if screen.over == Over::Search {
         return Line::from("search: Enter keeps it, Esc ends it");
     }
-    let keys = "?: help  s: sort  /: search  Enter: explain  b: ban  u: lift  q: quit";
+    let keys = "?: help  s: sort  /: search  Enter: explain  b: ban  u: lift  a: allow  q: quit";
     let mut spans = Vec::new();
     if !screen.note.is_empty() {
         spans.push(Span::styled(format!("{}   ", screen.note), BOLD));

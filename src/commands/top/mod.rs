@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
+use ratatui::crossterm::terminal::disable_raw_mode;
 use serde_json::json;
 use tokio::signal::unix::SignalKind;
 
@@ -20,13 +21,16 @@ mod screen;
 mod source;
 
 use self::screen::Screen;
-use self::source::{Order, Sort, Source};
+use self::source::{Asker, By, Order, Source, Wanted};
 use super::ask::{Asking, Place};
 use super::common::{EXIT_USAGE, Failure, finish, print_json};
 use super::ended;
 
 /// How long a key is waited for before the reports of the source are looked at.
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// How long a signal waits for what is being written.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 #[derive(Args, Debug)]
 pub struct Top {
@@ -43,16 +47,20 @@ pub fn run(given: &Top) -> ExitCode {
 }
 
 fn show(given: &Top) -> Result<ExitCode, Failure> {
-    let place = Place::of(&given.asking)?;
+    let asker = Asker::new(Place::of(&given.asking)?);
     let is_terminal = stdin().is_terminal() && stdout().is_terminal();
     if !given.asking.json && !is_terminal {
         let sentence = "top needs a terminal; --json looks once and prints what it sees";
         return Err(Failure::new(EXIT_USAGE, sentence));
     }
     // A service that does not answer is told before the screen is taken.
-    let first = source::look(&place, Sort::default())?;
+    let first = asker.look(Wanted::default())?;
     if given.asking.json {
+        let groups = |by| asker.groups(by, Wanted::default().sort.name());
         return print_json(&json!({
+            "netblocks": groups(By::Netblock)?,
+            "ases": groups(By::Asn)?,
+            "countries": groups(By::Country)?,
             "status": first.status,
             "clients": first.clients,
             "bans": first.bans,
@@ -65,8 +73,13 @@ fn show(given: &Top) -> Result<ExitCode, Failure> {
         SignalKind::hangup(),
         SignalKind::interrupt(),
     ];
-    let ends = ended::by(&signals).map_err(system)?;
-    let source = Source::start(place).map_err(system)?;
+    // A terminal that takes nothing more holds up whoever writes to it.
+    let ends = ended::by_or(&signals, PATIENCE, || {
+        let _ = disable_raw_mode();
+        std::process::exit(0);
+    });
+    let ends = ends.map_err(system)?;
+    let source = Source::start(asker).map_err(system)?;
     let mut screen = Screen::default();
     screen.take(source::Report::Look(Box::new(first)));
     // Restores the terminal in a panic too.
@@ -96,14 +109,17 @@ fn turn(
         {
             order = screen.key(key);
         }
-        let changes = matches!(order, Some(Order::Ban(_) | Order::Lift(_)));
+        let changes = matches!(
+            order,
+            Some(Order::Ban(_) | Order::BanNetblock(_) | Order::Lift(_) | Order::Allow(_))
+        );
         if let Some(order) = order {
             // The thread ends with this one.
             let _ = source.orders.send(order);
         }
         if changes || Instant::now() >= next {
             next = Instant::now() + interval;
-            let _ = source.orders.send(Order::Look(screen.sort));
+            let _ = source.orders.send(Order::Look(screen.wanted()));
         }
         while let Ok(report) = source.reports.try_recv() {
             screen.take(report);

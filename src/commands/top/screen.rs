@@ -7,8 +7,11 @@
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use serde_json::Value;
 
-use super::source::{BAN_FOR, Look, Order, Report, Sort, address_of};
+use super::source::{
+    ALLOW_FOR, BAN_FOR, By, Groups, Look, Order, Report, Sort, Wanted, address_of,
+};
 use crate::commands::bans::{cause, end};
+use crate::commands::paths::Row;
 use crate::commands::text::{cell, since, until};
 
 /// Which list is shown.
@@ -16,8 +19,57 @@ use crate::commands::text::{cell, since, until};
 pub enum Pane {
     #[default]
     Clients,
+    Netblocks,
+    Ases,
+    Countries,
+    Paths,
     Bans,
     Alerts,
+}
+
+impl Pane {
+    /// In the order of their keys, with their names.
+    pub const ALL: [(Self, &str); 7] = [
+        (Self::Clients, "1 Clients"),
+        (Self::Netblocks, "2 Nets"),
+        (Self::Ases, "3 AS"),
+        (Self::Countries, "4 Countries"),
+        (Self::Paths, "5 Paths"),
+        (Self::Bans, "6 Bans"),
+        (Self::Alerts, "7 Alerts"),
+    ];
+
+    /// What is to be added up for it.
+    const fn by(self) -> Option<By> {
+        match self {
+            Self::Netblocks => Some(By::Netblock),
+            Self::Ases => Some(By::Asn),
+            Self::Countries => Some(By::Country),
+            Self::Paths => Some(By::Path),
+            Self::Clients | Self::Bans | Self::Alerts => None,
+        }
+    }
+
+    /// Whether the service sorts it as it is asked to.
+    pub const fn is_sorted(self) -> bool {
+        match self {
+            Self::Clients | Self::Netblocks | Self::Ases | Self::Countries => true,
+            Self::Paths | Self::Bans | Self::Alerts => false,
+        }
+    }
+
+    /// The one of a key.
+    fn of_key(key: char) -> Option<Self> {
+        let mut named = Self::ALL.iter().filter(|(_, name)| name.starts_with(key));
+        named.next().map(|(pane, _)| *pane)
+    }
+
+    /// The next, in a circle.
+    fn next(self) -> Self {
+        let mut panes = Self::ALL.iter().map(|(pane, _)| *pane).cycle();
+        let _ = panes.find(|pane| *pane == self);
+        panes.next().unwrap_or(self)
+    }
 }
 
 /// What lies over the list.
@@ -59,6 +111,16 @@ impl Screen {
             Pane::Clients => &[
                 "CLIENT", "DAY", "PASSED", "REFUSED", "SEEN", "CC", "AS", "BAN",
             ],
+            Pane::Netblocks => &[
+                "NETBLOCK", "CLIENTS", "BANNED", "DAY", "PASSED", "REFUSED", "SEEN",
+            ],
+            Pane::Ases => &[
+                "AS", "CLIENTS", "BANNED", "DAY", "PASSED", "REFUSED", "SEEN", "NAME",
+            ],
+            Pane::Countries => &[
+                "COUNTRY", "CLIENTS", "BANNED", "DAY", "PASSED", "REFUSED", "SEEN",
+            ],
+            Pane::Paths => &["PATH", "REQUESTS", "REFUSED", "FAILED", "LAST"],
             Pane::Bans => &["NETBLOCK", "ENDS IN", "CAUSE", "CLIENT", "HITS", "REASON"],
             Pane::Alerts => &["TIME", "KIND", "OF", "WHAT"],
         }
@@ -69,23 +131,47 @@ impl Screen {
         let Some(look) = &self.look else {
             return Vec::new();
         };
-        let list = match self.pane {
-            Pane::Clients => &look.clients["clients"],
-            Pane::Bans => &look.bans["bans"],
-            Pane::Alerts => &look.alerts["alerts"],
+        let of = |list: &Value, row: &dyn Fn(&Value) -> Vec<String>| -> Vec<Vec<String>> {
+            list.as_array().into_iter().flatten().map(row).collect()
         };
-        let list = list.as_array().into_iter().flatten();
-        let rows = list.map(|one| match self.pane {
-            Pane::Clients => client_row(one, look.now_ms),
-            Pane::Bans => ban_row(one, look.now_ms),
-            Pane::Alerts => alert_row(one),
-        });
-        let mut rows: Vec<_> = rows.filter(|row| self.is_searched(row)).collect();
-        if self.pane != Pane::Clients {
+        let now_ms = look.now_ms;
+        let mut rows = match (self.pane, &look.groups) {
+            (Pane::Clients, _) => of(&look.clients["clients"], &|one| client_row(one, now_ms)),
+            (Pane::Bans, _) => of(&look.bans["bans"], &|one| ban_row(one, now_ms)),
+            (Pane::Alerts, _) => of(&look.alerts["alerts"], &alert_row),
+            (pane, Some(Groups::Clients(by, groups))) if pane.by() == Some(*by) => {
+                of(&groups["groups"], &|one| group_row(one, *by, now_ms))
+            }
+            (Pane::Paths, Some(Groups::Paths(report))) => {
+                report.paths.iter().map(path_row).collect()
+            }
+            // Not asked for yet.
+            _ => Vec::new(),
+        };
+        rows.retain(|row| self.is_searched(row));
+        if matches!(self.pane, Pane::Bans | Pane::Alerts) {
             // The newest first.
             rows.reverse();
         }
         rows
+    }
+
+    /// Requests of the last minute whose path is not known.
+    pub fn left_out(&self) -> Option<u64> {
+        match (self.pane, self.look.as_ref()?.groups.as_ref()?) {
+            (Pane::Paths, Groups::Paths(report)) => {
+                (report.left_out > 0).then_some(report.left_out)
+            }
+            _ => None,
+        }
+    }
+
+    /// What the service is to be asked for.
+    pub const fn wanted(&self) -> Wanted {
+        Wanted {
+            sort: self.sort,
+            by: self.pane.by(),
+        }
     }
 
     fn is_searched(&self, row: &[String]) -> bool {
@@ -95,9 +181,13 @@ impl Screen {
 
     /// The first cell of the chosen row.
     fn chosen_subject(&self) -> Option<String> {
+        self.chosen_cell(0)
+    }
+
+    fn chosen_cell(&self, column: usize) -> Option<String> {
         let rows = self.rows();
         let row = rows.get(self.chosen.min(rows.len().saturating_sub(1)))?;
-        row.first().cloned()
+        row.get(column).cloned()
     }
 
     /// Takes in what the source says.
@@ -163,35 +253,34 @@ impl Screen {
             KeyCode::Char('?' | 'h') => self.over = Over::Help,
             KeyCode::Char('/') => self.over = Over::Search,
             KeyCode::Esc => self.search.clear(),
-            KeyCode::Char('1') => self.show(Pane::Clients),
-            KeyCode::Char('2') => self.show(Pane::Bans),
-            KeyCode::Char('3') => self.show(Pane::Alerts),
-            KeyCode::Tab => self.show(match self.pane {
-                Pane::Clients => Pane::Bans,
-                Pane::Bans => Pane::Alerts,
-                Pane::Alerts => Pane::Clients,
-            }),
+            KeyCode::Char(key @ '1'..='7') => {
+                return self.show(Pane::of_key(key).unwrap_or(self.pane));
+            }
+            KeyCode::Tab => return self.show(self.pane.next()),
             KeyCode::Down | KeyCode::Char('j') => self.go(1),
             KeyCode::Up | KeyCode::Char('k') => self.go(-1),
             KeyCode::PageDown => self.go(10),
             KeyCode::PageUp => self.go(-10),
             KeyCode::Home => self.chosen = 0,
             KeyCode::End => self.go(isize::MAX),
-            KeyCode::Char('s') if self.pane == Pane::Clients => {
+            KeyCode::Char('s') if self.pane.is_sorted() => {
                 self.sort = self.sort.next();
-                return Some(Order::Look(self.sort));
+                return Some(Order::Look(self.wanted()));
             }
             KeyCode::Enter => return self.explain(),
             KeyCode::Char('b') => self.ask_ban(),
             KeyCode::Char('u' | 'l') => self.ask_lift(),
+            KeyCode::Char('a') => self.ask_allow(),
             _ => {}
         }
         None
     }
 
-    fn show(&mut self, pane: Pane) {
+    /// What a pane adds up is asked for at once.
+    fn show(&mut self, pane: Pane) -> Option<Order> {
         self.pane = pane;
         self.chosen = 0;
+        pane.by().map(|_| Order::Look(self.wanted()))
     }
 
     fn go(&mut self, by: isize) {
@@ -204,8 +293,10 @@ impl Screen {
         match self.pane {
             Pane::Clients => Some(Order::Explain(subject)),
             // The first address of the netblock stands for it.
-            Pane::Bans => Some(Order::Explain(subject.split('/').next()?.to_owned())),
-            Pane::Alerts => None,
+            Pane::Bans | Pane::Netblocks => {
+                Some(Order::Explain(subject.split('/').next()?.to_owned()))
+            }
+            Pane::Ases | Pane::Countries | Pane::Paths | Pane::Alerts => None,
         }
     }
 
@@ -215,7 +306,24 @@ impl Screen {
                 let words = format!("Ban the netblock of {client} for {BAN_FOR}?");
                 self.over = Over::Confirm(Order::Ban(client), words);
             }
-            _ => self.note = "a client is chosen for a ban: 1".to_owned(),
+            (Pane::Netblocks, Some(netblock)) => {
+                let clients = self.chosen_cell(1).unwrap_or_default();
+                let words =
+                    format!("Ban {netblock} for {BAN_FOR}? Clients known of it: {clients}.");
+                self.over = Over::Confirm(Order::BanNetblock(netblock), words);
+            }
+            _ => self.note = "a client or a netblock is chosen for a ban: 1, 2".to_owned(),
+        }
+    }
+
+    fn ask_allow(&mut self) {
+        let subject = self.chosen_subject();
+        match (self.pane, subject) {
+            (Pane::Clients | Pane::Netblocks | Pane::Bans, Some(subject)) => {
+                let words = format!("Let {subject} pass every check for {ALLOW_FOR} (rules.json)?");
+                self.over = Over::Confirm(Order::Allow(subject), words);
+            }
+            _ => self.note = "a client or a netblock is chosen to be allowed: 1, 2".to_owned(),
         }
     }
 
@@ -229,11 +337,11 @@ impl Screen {
                 let order = Order::Lift(address_of(&subject).to_owned());
                 self.over = Over::Confirm(order, words);
             }
-            Pane::Bans => {
+            Pane::Bans | Pane::Netblocks => {
                 let words = format!("Lift the bans of exactly {subject}?");
                 self.over = Over::Confirm(Order::Lift(subject), words);
             }
-            Pane::Alerts => {}
+            Pane::Ases | Pane::Countries | Pane::Paths | Pane::Alerts => {}
         }
     }
 }
@@ -255,6 +363,30 @@ fn client_row(client: &Value, now_ms: u64) -> Vec<String> {
         cell(&client["lookup"]["country"]),
         cell(&client["lookup"]["asn"]),
         until(&client["ban_expires"], now_ms),
+    ]
+}
+
+fn group_row(group: &Value, by: By, now_ms: u64) -> Vec<String> {
+    let mut row = vec![
+        cell(&group["group"]),
+        cell(&group["clients"]),
+        cell(&group["banned"]),
+        cell(&group["requests"]),
+        cell(&group["passed"]),
+        cell(&group["refused"]),
+        since(&group["last_seen"], now_ms),
+    ];
+    row.extend((by == By::Asn).then(|| cell(&group["name"])));
+    row
+}
+
+fn path_row(row: &Row) -> Vec<String> {
+    vec![
+        cell(&Value::from(row.path.as_str())),
+        row.requests.to_string(),
+        row.refused.to_string(),
+        row.failed.to_string(),
+        row.status.to_string(),
     ]
 }
 

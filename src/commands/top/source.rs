@@ -1,5 +1,6 @@
 //! What is shown, asked for by a thread of its own: a service that does not answer holds up no key.
 
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use http::Method;
@@ -8,9 +9,11 @@ use serde_json::{Value, json};
 use crate::commands::ask::Place;
 use crate::commands::common::{Failure, now, percent_encoded};
 use crate::commands::explain;
+use crate::commands::lists::{self, List};
+use crate::commands::paths::{Paths, Report as PathsReport};
 
-/// How many clients are asked for.
-const CLIENTS: u32 = 500;
+/// How many clients, and how many groups of them, are asked for.
+const MOST: u32 = 500;
 
 /// By what clients are sorted, as the service names it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -44,6 +47,42 @@ impl Sort {
     }
 }
 
+/// What clients are added up by, as the service names it; paths are added up here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum By {
+    Netblock,
+    Asn,
+    Country,
+    Path,
+}
+
+impl By {
+    /// As the service names it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Netblock => "netblock",
+            Self::Asn => "asn",
+            Self::Country => "country",
+            Self::Path => "path",
+        }
+    }
+}
+
+/// What is to be looked at beside the clients, the bans and the alerts, and by what it is sorted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Wanted {
+    pub sort: Sort,
+    pub by: Option<By>,
+}
+
+/// Clients added up.
+#[derive(Clone, Debug)]
+pub enum Groups {
+    /// By what, and the service's answer.
+    Clients(By, Value),
+    Paths(PathsReport),
+}
+
 /// Everything at one moment.
 #[derive(Clone, Debug)]
 pub struct Look {
@@ -51,19 +90,25 @@ pub struct Look {
     pub clients: Value,
     pub bans: Value,
     pub alerts: Value,
+    /// None where nobody asked for them.
+    pub groups: Option<Groups>,
     pub now_ms: u64,
 }
 
 /// What the thread is asked.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Order {
-    Look(Sort),
+    Look(Wanted),
     /// Why a client is, or would be, refused.
     Explain(String),
     /// A ban of the netblock of a client.
     Ban(String),
+    /// A ban of exactly this netblock.
+    BanNetblock(String),
     /// An address or a netblock.
     Lift(String),
+    /// An address or a netblock into the allow list of rules.json.
+    Allow(String),
 }
 
 /// What it says.
@@ -85,29 +130,62 @@ pub struct Source {
 
 /// How long a ban from the screen lasts.
 pub const BAN_FOR: &str = "1h";
+/// How long an entry of the allow list from the screen lasts.
+pub const ALLOW_FOR: &str = "24h";
 
-/// Asks for everything once.
-pub fn look(place: &Place, sort: Sort) -> Result<Look, Failure> {
-    let get = |target: &str| place.expect(Method::GET, target, None)?.good();
-    Ok(Look {
-        status: get("/v1/status")?,
-        clients: get(&format!("/v1/clients?sort={}&limit={CLIENTS}", sort.name()))?,
-        bans: get("/v1/bans?active=true")?,
-        alerts: get("/v1/alerts")?,
-        now_ms: now().wall_ms,
-    })
+/// What the thread keeps.
+pub struct Asker {
+    place: Arc<Place>,
+    paths: Arc<Paths>,
+}
+
+impl Asker {
+    pub fn new(place: Place) -> Self {
+        Self {
+            place: Arc::new(place),
+            paths: Arc::default(),
+        }
+    }
+
+    fn get(&self, target: &str) -> Result<Value, Failure> {
+        self.place.expect(Method::GET, target, None)?.good()
+    }
+
+    /// Asks for everything once.
+    pub fn look(&self, Wanted { sort, by }: Wanted) -> Result<Look, Failure> {
+        let sort = sort.name();
+        let groups = match by {
+            None => None,
+            Some(By::Path) => Some(Groups::Paths(self.paths.report(&self.place))),
+            Some(by) => Some(Groups::Clients(by, self.groups(by, sort)?)),
+        };
+        Ok(Look {
+            status: self.get("/v1/status")?,
+            clients: self.get(&format!("/v1/clients?sort={sort}&limit={MOST}"))?,
+            bans: self.get("/v1/bans?active=true")?,
+            alerts: self.get("/v1/alerts")?,
+            groups,
+            now_ms: now().wall_ms,
+        })
+    }
+
+    /// Clients added up.
+    pub fn groups(&self, by: By, sort: &str) -> Result<Value, Failure> {
+        let by = by.name();
+        self.get(&format!("/v1/groups?by={by}&sort={sort}&limit={MOST}"))
+    }
 }
 
 impl Source {
     /// Starts the thread.
-    pub fn start(place: Place) -> std::io::Result<Self> {
+    pub fn start(asker: Asker) -> std::io::Result<Self> {
         let (orders, taken) = channel();
         let (told, reports) = channel();
         let thread = std::thread::Builder::new().name("top-source".to_owned());
         thread.spawn(move || {
             while let Ok(order) = taken.recv() {
                 let report =
-                    obey(&place, &order).unwrap_or_else(|failure| Report::Failed(failure.sentence));
+                    obey(&asker, &order).unwrap_or_else(|failure| Report::Failed(failure.sentence));
                 if told.send(report).is_err() {
                     return;
                 }
@@ -117,36 +195,37 @@ impl Source {
     }
 }
 
-fn obey(place: &Place, order: &Order) -> Result<Report, Failure> {
+fn obey(asker: &Asker, order: &Order) -> Result<Report, Failure> {
+    let place = &asker.place;
     match order {
-        Order::Look(sort) => look(place, *sort).map(|look| Report::Look(Box::new(look))),
+        Order::Look(wanted) => asker.look(*wanted).map(|look| Report::Look(Box::new(look))),
         Order::Explain(client) => {
-            let target = format!(
-                "/v1/explain?address={}",
-                percent_encoded(address_of(client))
-            );
-            let answer = place.expect(Method::GET, &target, None)?.good()?;
+            let address = percent_encoded(address_of(client));
+            let answer = asker.get(&format!("/v1/explain?address={address}"))?;
             Ok(Report::Explained(explain::in_words(&answer)))
         }
-        Order::Ban(client) => {
-            let order = json!({
-                "client": address_of(client),
-                "duration": BAN_FOR,
-                "reason": "weir top",
-            });
-            let ban = place
-                .expect(Method::POST, "/v1/bans", Some(&order))?
-                .good()?;
-            let netblock = ban.get("netblock").and_then(Value::as_str);
-            let netblock = netblock.unwrap_or_default();
-            Ok(Report::Done(format!("{netblock} is banned for {BAN_FOR}")))
-        }
+        Order::Ban(client) => ban(place, "client", address_of(client)),
+        Order::BanNetblock(netblock) => ban(place, "netblock", netblock),
         Order::Lift(subject) => {
             let target = format!("/v1/bans/{}", percent_encoded(subject));
             place.expect(Method::DELETE, &target, None)?.good()?;
             Ok(Report::Done(format!("no ban of {subject} is left")))
         }
+        Order::Allow(subject) => {
+            let until = lists::until(ALLOW_FOR)?;
+            let told = lists::add(place, List::Allow, subject, Some(until), "weir top")?;
+            Ok(Report::Done(told))
+        }
     }
+}
+
+fn ban(place: &Place, member: &str, subject: &str) -> Result<Report, Failure> {
+    let order = json!({member: subject, "duration": BAN_FOR, "reason": "weir top"});
+    let answer = place.expect(Method::POST, "/v1/bans", Some(&order))?;
+    let ban = answer.good()?;
+    let netblock = ban.get("netblock").and_then(Value::as_str);
+    let netblock = netblock.unwrap_or_default();
+    Ok(Report::Done(format!("{netblock} is banned for {BAN_FOR}")))
 }
 
 /// An IPv6 client is a /64: its first address stands for it.

@@ -5,7 +5,7 @@ const $ = (id) => document.getElementById(id);
 const EVERY_MS = 2000;
 let list = "clients";
 let before = null;
-let held = { clients: [], bans: [], alerts: [] };
+let held = {};
 
 async function ask(path, options = {}) {
   const headers = { "X-Weir-Dashboard": "1", ...(options.headers || {}) };
@@ -70,19 +70,53 @@ function showStatus(status) {
 
 const address = (client) => client.replace(/\/64$/, "");
 
+// What has more than one column of text; the last of them is wide.
+const group = (by, heading) => ({
+  headings: [heading, "Clients", "Banned", "Day", "Passed", "Refused", "Seen", ...(by === "asn" ? ["Name"] : []), ""],
+  numbers: [1, 2, 3, 4, 5],
+  ask: (sort) => ask(`groups?by=${by}&limit=200&sort=${sort}`).then((answer) => answer.groups),
+  cells: (one) => [dash(one.group), one.clients, one.banned, one.requests, one.passed, one.refused, since(one.last_seen),
+    ...(by === "asn" ? [dash(one.name)] : [])],
+  buttons: (one) => (by === "netblock" ? [
+    ["Explain", () => explain(one.group.split("/")[0])],
+    ["Ban 1 h", () => sure(`Ban ${one.group} for 1 h? Clients known of it: ${one.clients}.`,
+      () => ban({ netblock: one.group }, one.group))],
+    ...(one.banned ? [["Lift", () => sure(`Lift the bans of exactly ${one.group}?`, () => lift(one.group))]] : []),
+  ] : []),
+});
+
 const lists = {
   clients: {
+    ask: (sort) => ask("clients?limit=200&sort=" + sort).then((answer) => answer.clients),
     headings: ["Client", "Day", "Passed", "Refused", "Seen", "Country", "AS", "Ban", ""],
     numbers: [1, 2, 3],
     cells: (one) => [one.client, one.requests.day.current, one.passed, one.refused, since(one.last_seen),
       dash(one.lookup && one.lookup.country), dash(one.lookup && one.lookup.asn), until(one.ban_expires)],
     buttons: (one) => [
       ["Explain", () => explain(address(one.client))],
-      ["Ban 1 h", () => sure(`Ban the netblock of ${one.client} for 1 h?`, () => ban(address(one.client)))],
+      ["Ban 1 h", () => sure(`Ban the netblock of ${one.client} for 1 h?`, 
+        () => ban({ client: address(one.client) }, `the netblock of ${one.client}`))],
       ...(one.ban_expires ? [["Lift", () => sure(`Lift every ban that covers ${one.client}?`, () => lift(address(one.client)))]] : []),
     ],
   },
+  netblocks: group("netblock", "Netblock"),
+  ases: group("asn", "AS"),
+  countries: group("country", "Country"),
+  paths: {
+    headings: ["Path", "Requests", "Refused", "Failed", "Last status"],
+    numbers: [1, 2, 3, 4],
+    wide: 0,
+    ask: () => ask("paths").then((answer) => {
+      lists.paths.about = `The last minute: ${answer.requests} logged requests, at most 100 a second` +
+        (answer.left_out ? `; ${answer.left_out} more were not looked at.` : ".");
+      return answer.paths;
+    }),
+    cells: (one) => [one.path, one.requests, one.refused, one.failed, one.status],
+    buttons: () => [],
+  },
   bans: {
+    wide: 5,
+    ask: () => ask("bans?active=true").then((answer) => answer.bans.reverse()),
     headings: ["Netblock", "Ends in", "Cause", "Client", "Hits", "Reason", ""],
     numbers: [4],
     cells: (one) => [one.netblock, until(one.ban_expires) + (one.observed ? " (observe)" : ""), one.cause,
@@ -93,6 +127,8 @@ const lists = {
     ],
   },
   alerts: {
+    wide: 3,
+    ask: () => ask("alerts").then((answer) => answer.alerts.reverse()),
     headings: ["Time", "Kind", "Of", "What"],
     numbers: [],
     cells: (one) => [one.time, one.kind, dash(one.netblock || one.of || one.file || one.scope || one.hour),
@@ -109,13 +145,13 @@ function showList() {
   $("headings").replaceChildren(headings);
   const focused = document.activeElement && document.activeElement.dataset.key;
   const rows = [];
-  for (const one of held[list]) {
+  $("about").textContent = form.about || "";
+  for (const one of held[list] || []) {
     const cells = form.cells(one);
     if (!cells.some((cell) => String(cell).toLowerCase().includes(wanted))) continue;
     const row = element("tr");
     cells.forEach((cell, at) => {
-      const wide = list !== "clients" && at === cells.length - 1;
-      row.append(element("td", cell, form.numbers.includes(at) ? "number" : wide ? "wide" : ""));
+      row.append(element("td", cell, form.numbers.includes(at) ? "number" : at === form.wide ? "wide" : ""));
     });
     const buttons = form.buttons(one);
     if (buttons.length) {
@@ -164,10 +200,10 @@ async function did(what, work) {
   await look();
 }
 
-const ban = (client) => did(`the netblock of ${client} is banned for 1 h`, () => ask("bans", {
+const ban = (whom, words) => did(`${words} is banned for 1 h`, () => ask("bans", {
   method: "POST",
   headers: { "Content-Type": "application/json" },
-  body: JSON.stringify({ client, duration: "1h", reason: "weir dashboard" }),
+  body: JSON.stringify({ ...whom, duration: "1h", reason: "weir dashboard" }),
 }));
 const lift = (subject) => did(`no ban of ${subject} is left`,
   () => ask("bans/" + encodeURIComponent(subject), { method: "DELETE" }));
@@ -182,13 +218,16 @@ async function explain(subject) {
 }
 
 let looking = false;
+let again = false;
 async function look() {
+  // Another list was chosen meanwhile: it is asked for next.
+  again = looking;
   if (looking) return;
   looking = true;
+  const name = list;
   try {
-    const [status, clients, bans, alerts] = await Promise.all([ask("status"),
-      ask("clients?limit=200&sort=" + $("sort").value), ask("bans?active=true"), ask("alerts")]);
-    held = { clients: clients.clients, bans: bans.bans.reverse(), alerts: alerts.alerts.reverse() };
+    const [status, rows] = await Promise.all([ask("status"), lists[name].ask($("sort").value)]);
+    held[name] = rows;
     showStatus(status);
     showList();
     $("problem").hidden = true;
@@ -198,6 +237,7 @@ async function look() {
   } finally {
     looking = false;
   }
+  if (again) await look();
 }
 
 function choose(name) {
@@ -205,6 +245,7 @@ function choose(name) {
   for (const tab of Object.keys(lists)) $("tab-" + tab).setAttribute("aria-selected", String(tab === name));
   $("list").setAttribute("aria-labelledby", "tab-" + name);
   showList();
+  look();
 }
 
 for (const name of Object.keys(lists)) $("tab-" + name).addEventListener("click", () => choose(name));
@@ -221,7 +262,7 @@ document.addEventListener("keydown", (event) => {
   } else if (!writes && event.key === "/") {
     event.preventDefault();
     $("search").focus();
-  } else if (!writes && "123".includes(event.key)) {
+  } else if (!writes && /^[1-7]$/.test(event.key)) {
     choose(Object.keys(lists)[Number(event.key) - 1]);
   }
 });

@@ -3,12 +3,14 @@ use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use serde_json::json;
 
-use super::super::source::{Look, Order, Report, Sort};
+use super::super::source;
+use super::super::source::{By, Groups, Look, Order, Sort, Wanted};
 use super::*;
+use crate::commands::paths::{Report, Row};
 
 const NOW: u64 = 1_795_276_800_000;
 
-fn look(requests: u64, now_ms: u64) -> Report {
+fn look(requests: u64, now_ms: u64) -> source::Report {
     let client = |name: &str, country: &str, asn: &str, counts: [u64; 3], ban: Value| {
         json!({
             "client": name,
@@ -28,7 +30,7 @@ fn look(requests: u64, now_ms: u64) -> Report {
             "observed": false, "notes": {"netblock_requests": 8120},
         })
     };
-    Report::Look(Box::new(Look {
+    source::Report::Look(Box::new(Look {
         status: json!({
             "version": "0.1.0", "mode": "enforce", "uptime_seconds": 273_600,
             "address": "127.0.0.1:8080", "upstream": "127.0.0.1:3000",
@@ -55,8 +57,45 @@ fn look(requests: u64, now_ms: u64) -> Report {
         alerts: json!({"alerts": [
             {"time": "2026-11-21T15:41:00Z", "kind": "ban", "netblock": "203.0.113.0/24", "reason": "more than 1000 requests per minute"},
         ]}),
+        groups: None,
         now_ms,
     }))
+}
+
+fn groups(by: By) -> Groups {
+    let group = |name: &str, counts: [u64; 5]| {
+        let [clients, banned, requests, passed, refused] = counts;
+        json!({
+            "group": name, "name": "Example Networks", "clients": clients, "banned": banned,
+            "requests": requests, "passed": passed, "refused": refused, "bytes": 1,
+            "last_seen": "2026-11-21T15:59:58Z",
+        })
+    };
+    let rows = json!({"by": by.name(), "held": 3, "groups": [
+        group("203.0.113.0/24", [17, 17, 12_004, 9_120, 2_884]),
+        group("198.51.100.0/24", [3, 0, 4_480, 4_480, 0]),
+        group("2001:db8:5::/56", [1, 1, 3_877, 3_865, 12]),
+    ]});
+    Groups::Clients(by, rows)
+}
+
+fn some_paths() -> Groups {
+    let row = |path: &str, requests, refused, failed, status| Row {
+        path: path.to_owned(),
+        requests,
+        refused,
+        failed,
+        status,
+    };
+    Groups::Paths(Report {
+        paths: vec![
+            row("/search", 3120, 1020, 4, 429),
+            row("/", 1407, 0, 0, 200),
+            row("/wp-login.php", 88, 88, 0, 429),
+        ],
+        requests: 4615,
+        left_out: 8129,
+    })
 }
 
 fn screen() -> Screen {
@@ -64,6 +103,49 @@ fn screen() -> Screen {
     screen.take(look(1_000_000, NOW - 1000));
     screen.take(look(1_000_214, NOW));
     screen
+}
+
+/// CONTROL-3: a list of groups is asked for where it is chosen, and only its own rows are shown; a
+/// netblock is banned, lifted and allowed as it stands, an AS and a path are not.
+#[test]
+fn groups_are_shown_and_netblocks_banned() {
+    let mut screen = screen();
+    let wanted = |by| {
+        Order::Look(Wanted {
+            sort: Sort::Requests,
+            by: Some(by),
+        })
+    };
+    assert_eq!(press(&mut screen, "3"), Some(wanted(By::Asn)));
+    screen.look.as_mut().unwrap().groups = Some(groups(By::Netblock));
+    assert!(screen.rows().is_empty());
+    assert_eq!(press(&mut screen, "2"), Some(wanted(By::Netblock)));
+    assert_eq!(screen.rows().len(), 3);
+    let netblock = || "203.0.113.0/24".to_owned();
+    assert_eq!(
+        press(&mut screen, "by"),
+        Some(Order::BanNetblock(netblock()))
+    );
+    assert_eq!(press(&mut screen, "uy"), Some(Order::Lift(netblock())));
+    assert_eq!(press(&mut screen, "ay"), Some(Order::Allow(netblock())));
+    let first = "203.0.113.0".to_owned();
+    assert_eq!(press(&mut screen, "\n"), Some(Order::Explain(first)));
+    for (key, by, rows) in [
+        ("3", By::Asn, groups(By::Asn)),
+        ("5", By::Path, some_paths()),
+    ] {
+        assert_eq!(press(&mut screen, key), Some(wanted(by)));
+        screen.look.as_mut().unwrap().groups = Some(rows);
+        assert_eq!(screen.rows().len(), 3);
+        for keys in ["by", "uy", "ay", "\n"] {
+            assert_eq!(press(&mut screen, keys), None, "{key} {keys}");
+        }
+    }
+    // All seven, in a circle.
+    for _ in 0..7 {
+        press(&mut screen, "\t");
+    }
+    assert_eq!(screen.pane, Pane::Paths);
 }
 
 fn press(screen: &mut Screen, keys: &str) -> Option<Order> {
@@ -98,7 +180,13 @@ fn drawn(screen: &Screen, width: u16, height: u16) -> String {
 fn the_documented_screens_are_what_is_drawn() {
     let mut clients = screen();
     let mut bans = screen();
-    press(&mut bans, "2");
+    press(&mut bans, "6");
+    let mut netblocks = screen();
+    assert!(press(&mut netblocks, "2").is_some());
+    netblocks.look.as_mut().unwrap().groups = Some(groups(By::Netblock));
+    let mut paths = screen();
+    assert!(press(&mut paths, "5").is_some());
+    paths.look.as_mut().unwrap().groups = Some(some_paths());
     assert_eq!(press(&mut clients, "vb"), None);
     let sure = drawn(&clients, 80, 24);
     press(&mut clients, "n");
@@ -107,6 +195,8 @@ fn the_documented_screens_are_what_is_drawn() {
     press(&mut help, "?");
     let shown = [
         ("The clients:", drawn(&screen(), 80, 24)),
+        ("The netblocks:", drawn(&netblocks, 80, 24)),
+        ("The paths:", drawn(&paths, 80, 24)),
         ("The bans:", drawn(&bans, 80, 24)),
         ("Before a ban:", sure),
         ("Help:", drawn(&help, 80, 24)),
@@ -125,7 +215,7 @@ fn the_documented_screens_are_what_is_drawn() {
 /// terminal.
 #[test]
 fn no_size_is_too_small() {
-    for keys in ["", "2", "3", "?", "b", "2u", "/abc", "s"] {
+    for keys in ["", "2", "5", "6", "7", "?", "b", "6u", "/abc", "s"] {
         let mut screen = screen();
         press(&mut screen, keys);
         for width in [0, 1, 2, 5, 17, 39, 60, 79, 200] {
@@ -144,7 +234,11 @@ fn no_size_is_too_small() {
 #[test]
 fn keys_do_what_the_help_says() {
     let mut screen = screen();
-    assert_eq!(press(&mut screen, "s"), Some(Order::Look(Sort::Bytes)));
+    let by_bytes = Wanted {
+        sort: Sort::Bytes,
+        by: None,
+    };
+    assert_eq!(press(&mut screen, "s"), Some(Order::Look(by_bytes)));
     assert_eq!(
         press(&mut screen, "\n"),
         Some(Order::Explain("203.0.113.7".to_owned()))
@@ -168,7 +262,7 @@ fn keys_do_what_the_help_says() {
     assert_eq!(screen.rows().len(), 4);
     // The newest ban is the first.
     assert_eq!(
-        press(&mut screen, "2uy"),
+        press(&mut screen, "6uy"),
         Some(Order::Lift("203.0.113.0/24".to_owned()))
     );
     assert_eq!(press(&mut screen, "by"), None);

@@ -1,0 +1,144 @@
+//! One exchange with the running service: over its control socket, or over its admin listener with
+//! the admin token. One request a connection.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+use http::header::{AUTHORIZATION, HOST};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
+
+/// A line of a stream that is longer than this is left out.
+const LINE: usize = 64 << 10;
+
+/// Where a service answers.
+pub enum Service {
+    /// The control socket.
+    Socket(PathBuf),
+    /// The admin listener.
+    Admin {
+        /// Host and port.
+        address: String,
+        /// `Authorization`
+        bearer: HeaderValue,
+    },
+}
+
+/// An answer.
+pub struct Answer {
+    pub status: StatusCode,
+    pub body: Value,
+}
+
+/// Why there is no answer.
+pub enum Broken {
+    /// Nobody is there.
+    Connect(io::Error),
+    /// Something went wrong afterwards.
+    Later(String),
+}
+
+impl fmt::Display for Service {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Socket(path) => write!(formatter, "{}", path.display()),
+            Self::Admin { address, .. } => formatter.write_str(address),
+        }
+    }
+}
+
+impl Service {
+    /// Asks once.
+    pub async fn exchange(
+        &self,
+        method: Method,
+        target: &str,
+        body: Option<&Value>,
+    ) -> Result<Answer, Broken> {
+        let body = body.map(Value::to_string).unwrap_or_default();
+        let response = self.send(method, target, body).await?;
+        let status = response.status();
+        let body = response.into_body().collect().await;
+        let body = body.map_err(later)?.to_bytes();
+        let body = serde_json::from_slice(&body).map_err(later)?;
+        Ok(Answer { status, body })
+    }
+
+    /// Gives each line of an answer that has no end to `take`, until that says no or the service
+    /// goes away.
+    pub async fn lines(
+        &self,
+        target: &str,
+        mut take: impl FnMut(&[u8]) -> bool,
+    ) -> Result<(), Broken> {
+        let response = self.send(Method::GET, target, String::new()).await?;
+        if !response.status().is_success() {
+            let why = format!("the service answered {}", response.status());
+            return Err(Broken::Later(why));
+        }
+        let mut body = response.into_body();
+        let mut held = Vec::new();
+        while let Some(frame) = body.frame().await {
+            let Ok(data) = frame.map_err(later)?.into_data() else {
+                continue;
+            };
+            for piece in data.split_inclusive(|byte| *byte == b'\n') {
+                held.extend_from_slice(piece);
+                if held.ends_with(b"\n") {
+                    if !take(&held) {
+                        return Ok(());
+                    }
+                    held.clear();
+                } else if held.len() > LINE {
+                    held.clear();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn send(
+        &self,
+        method: Method,
+        target: &str,
+        body: String,
+    ) -> Result<Response<Incoming>, Broken> {
+        let request = Request::builder().method(method).uri(target);
+        match self {
+            Self::Socket(path) => {
+                let stream = UnixStream::connect(path).await.map_err(Broken::Connect)?;
+                send_on(stream, request.header(HOST, "localhost"), body).await
+            }
+            Self::Admin { address, bearer } => {
+                let stream = TcpStream::connect(address).await.map_err(Broken::Connect)?;
+                // The service wants to be called by its address.
+                let host = stream.peer_addr().map_err(later)?.to_string();
+                let request = request.header(HOST, host).header(AUTHORIZATION, bearer);
+                send_on(stream, request, body).await
+            }
+        }
+    }
+}
+
+async fn send_on(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    request: http::request::Builder,
+    body: String,
+) -> Result<Response<Incoming>, Broken> {
+    let handshake = http1::handshake(TokioIo::new(stream)).await;
+    let (mut sender, connection) = handshake.map_err(later)?;
+    tokio::spawn(connection);
+    let request = request.body(Full::new(Bytes::from(body))).map_err(later)?;
+    sender.send_request(request).await.map_err(later)
+}
+
+fn later(error: impl fmt::Display) -> Broken {
+    Broken::Later(error.to_string())
+}
