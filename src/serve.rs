@@ -273,6 +273,10 @@ impl Service {
                     supervisor.reloading();
                     let ended = self.reloader.reload();
                     supervisor.ready();
+                    // Whoever moved the log away must not have to wait until a fault is mended.
+                    if ended.is_err() {
+                        self.log.reopen();
+                    }
                     if let Some(reply) = asked {
                         reply(ended);
                     }

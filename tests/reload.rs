@@ -310,6 +310,24 @@ fn a_fault_leaves_everything_as_it_was() {
     weir.get("/", "203.0.113.7").expect(403);
 }
 
+/// RELOAD-3: SIGHUP opens a log that was moved away again, also where the reload finds a fault.
+#[test]
+fn a_fault_does_not_keep_the_old_log_open() {
+    let application = Application::ok();
+    let directory = state_dir();
+    let log = directory.path().join("weir.log");
+    let lines = format!("WAF_LOG_FILE={}\n", log.display());
+    let service = Reloading::start(&application, &lines);
+    fs::rename(&log, directory.path().join("weir.log.1")).expect("moves");
+    write(&service.file, "WAF_MODE=watch\n");
+    service.weir.signal("HUP");
+    wait_until("the new file", || log.exists());
+    service.weir.get("/after", "203.0.113.7").expect(200);
+    wait_until("its line", || {
+        fs::read_to_string(&log).is_ok_and(|text| text.contains("/after"))
+    });
+}
+
 /// RELOAD-2: a request has one set of settings from its head to its end, also where it began before
 /// the reload and ends after it.
 #[test]
