@@ -162,7 +162,7 @@ impl Drop for Service {
 }
 
 /// Whether a process is there and has not ended: one that nobody waits for is there for ever.
-fn is_running(pid: Pid) -> bool {
+pub(crate) fn is_running(pid: Pid) -> bool {
     let status = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
     test_kill_process(pid).is_ok() && status.is_ok_and(|text| !text.contains(") Z "))
 }

@@ -1,18 +1,23 @@
 //! What a supervisor is told, and the socket that it passes (RESTART-2), with systemd's own
 //! protocols and without systemd.
 
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use rustix::net::sockopt::set_socket_passcred;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::handover::is_running;
 use crate::support::application::Application;
 use crate::support::raw_client::{Connection, exchange, get};
-use crate::support::wait_for;
 use crate::support::weir::{StateDir, state_dir};
+use crate::support::{wait_for, wait_until};
 
 /// A service under a supervisor.
 struct Supervised {
@@ -31,6 +36,7 @@ impl Supervised {
         let state = state_dir();
         let socket = state.path().join("notify");
         let told = UnixDatagram::bind(&socket).expect("the supervisor's socket");
+        set_socket_passcred(&told, true).expect("the senders of messages");
         told.set_read_timeout(Some(Duration::from_secs(20)))
             .expect("a time-out");
         let taken = self::listener();
@@ -73,6 +79,41 @@ impl Supervised {
         String::from_utf8_lossy(&bytes[..count]).into_owned()
     }
 
+    /// Reads until the main process has said what is waited for; what others say is not believed. A
+    /// `MAINPID` that is believed changes who that is.
+    #[track_caller]
+    fn believes(&self, main: &mut u32, is_it: impl Fn(u32, &str) -> bool) {
+        wait_for("a message of the main process", || {
+            let (sender, told) = self.told_by();
+            if sender != *main {
+                return None;
+            }
+            let named = told.lines().find_map(|line| line.strip_prefix("MAINPID="));
+            if let Some(named) = named {
+                *main = named.parse().expect("a number");
+            }
+            is_it(*main, &told).then_some(())
+        });
+    }
+
+    /// The next message, and the process that sent it.
+    #[track_caller]
+    fn told_by(&self) -> (u32, String) {
+        let mut bytes = [0; 4096];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
+        let mut beside = RecvAncillaryBuffer::new(&mut space);
+        let into = &mut [IoSliceMut::new(&mut bytes)];
+        let count = recvmsg(&self.told, into, &mut beside, RecvFlags::empty());
+        let count = count.expect("a message").bytes;
+        let sender = beside.drain().find_map(|message| match message {
+            RecvAncillaryMessage::ScmCredentials(sender) => Some(sender.pid),
+            _ => None,
+        });
+        let sender = sender.expect("its sender").as_raw_nonzero().get();
+        let told = String::from_utf8_lossy(&bytes[..count]).into_owned();
+        (sender.cast_unsigned(), told)
+    }
+
     #[track_caller]
     fn signal(&self, signal: Signal) {
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
@@ -91,6 +132,15 @@ impl Drop for Supervised {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// A process that nobody waits for, ended with the test.
+struct Stray(Pid);
+
+impl Drop for Stray {
+    fn drop(&mut self) {
+        let _ = kill_process(self.0, Signal::KILL);
     }
 }
 
@@ -116,6 +166,30 @@ fn the_supervisor_is_told() {
     assert_eq!(service.told().trim_end(), ready);
     service.signal(Signal::TERM);
     assert_eq!(service.told().trim_end(), "STOPPING=1");
+    service.ends();
+}
+
+/// RESTART-1, RESTART-2: after a hand-over the new process is the service for a supervisor that, as
+/// systemd with `NotifyAccess=main`, believes the main process alone: it serves on the passed
+/// socket, calls the watchdog, and obeys a stop.
+#[test]
+fn a_hand_over_changes_the_main_process() {
+    let (application, listener) = (Application::ok(), listener());
+    let settings = [("WAF_WORKERS", "1"), ("WATCHDOG_USEC", "2000000")];
+    let mut service = Supervised::start(&application, &listener, &settings);
+    let old = service.child.id();
+    let mut main = old;
+    service.believes(&mut main, |_, told| told.contains("READY=1"));
+    assert_eq!(main, old);
+    service.signal(Signal::USR2);
+    service.believes(&mut main, |main, _| main != old);
+    let new = Stray(Pid::from_raw(main.cast_signed()).expect("a process"));
+    service.believes(&mut main, |_, told| told.contains("READY=1"));
+    service.believes(&mut main, |_, told| told.contains("WATCHDOG=1"));
+    exchange(service.address, &get("/", &[])).expect(200);
+    kill_process(new.0, Signal::TERM).expect("it is there");
+    service.believes(&mut main, |_, told| told.contains("STOPPING=1"));
+    wait_until("its end", || !is_running(new.0));
     service.ends();
 }
 

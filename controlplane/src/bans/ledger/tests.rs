@@ -250,6 +250,56 @@ fn observed_bans_count_in_observe_mode_only() {
     }
 }
 
+/// RELOAD-2, BAN-5: a smaller bound drops what ends first, and no active ban of an administrator,
+/// of which there may be more than the bound; other lengths of netblocks hold for the next ban.
+#[test]
+fn other_rules_drop_what_no_longer_fits() {
+    let mut ledger = ledger(10);
+    for net in ["10.0.0.0/24", "10.1.0.0/24", "10.2.0.0/24"] {
+        ledger.add(order(net, None), NOW).unwrap();
+    }
+    banned(&mut ledger, "192.0.2.1", NOW);
+    banned(&mut ledger, "198.51.100.1", NOW + 1);
+    let dropped = |ledger: &mut Ledger| -> Vec<String> {
+        let bans = ledger.take_drops();
+        bans.iter().map(|ban| ban.netblock.to_string()).collect()
+    };
+    assert!(!ledger.take_rules(rules(5, false), NOW + 2));
+    assert!(ledger.take_rules(rules(4, false), NOW + 2));
+    assert_eq!(dropped(&mut ledger), ["192.0.2.0/24"]);
+    assert!(ledger.take_rules(rules(2, false), NOW + 2));
+    assert_eq!(dropped(&mut ledger), ["198.51.100.0/24"]);
+    assert!(!ledger.take_rules(rules(2, false), NOW + 2));
+    assert_eq!((ledger.all().len(), ledger.dropped()), (3, 2));
+    let more = broken(client("203.0.113.7"), LimitKind::Minute, NOW + 3);
+    assert_eq!(ledger.ban_for(&more, NOW + 3), BanOutcome::Full);
+    let single = PrefixLengths { v4: 32, v6: 64 };
+    let wider = Rules {
+        prefixes: single,
+        ..rules(10, false)
+    };
+    assert!(!ledger.take_rules(wider, NOW + 3));
+    let made = banned(&mut ledger, "203.0.113.7", NOW + 4);
+    assert_eq!(made.netblock.to_string(), "203.0.113.7/32");
+}
+
+/// RELOAD-2, CHECK-3: with the change to enforce mode observed bans refuse nobody, with the change
+/// back they count again; both are published.
+#[test]
+fn another_mode_is_published() {
+    let mut ledger = Ledger::new(rules(10, true), Vec::new(), NOW).unwrap();
+    let mut refused = |ledger: &mut Ledger| {
+        let index = ledger.take_index().expect("a new index");
+        index.active_until(client("203.0.113.9"), NOW).is_some()
+    };
+    banned(&mut ledger, "203.0.113.7", NOW);
+    assert!(refused(&mut ledger));
+    for observe in [false, true] {
+        ledger.take_rules(rules(10, observe), NOW);
+        assert_eq!(refused(&mut ledger), observe);
+    }
+}
+
 /// BAN-5: a start neither drops an administrator's ban nor gives the bound up.
 #[test]
 fn a_start_with_too_many_bans_keeps_the_bound_or_stops() {
