@@ -127,6 +127,42 @@ pub(crate) fn read(settings: &Settings, now: Now) -> Result<Arc<RuleSet>, RulesE
     }
 }
 
+/// Entry point for the fuzz targets.
+#[cfg(fuzzing)]
+pub mod fuzzing {
+    use std::path::Path;
+
+    use super::Compiler;
+
+    /// What reads rules.json. Lists that it names lie beside a file that is not there.
+    pub struct Rules(Compiler);
+
+    impl Rules {
+        /// None if our own schema is none.
+        pub fn new() -> Option<Self> {
+            Compiler::new(Path::new("/nowhere/rules.json"))
+                .ok()
+                .map(Self)
+        }
+
+        /// The kinds and names of all rules that hold at a moment; the fault where the file does
+        /// not fit.
+        pub fn read(&mut self, bytes: &[u8], now_ms: u64) -> Result<Vec<String>, String> {
+            let file = self
+                .0
+                .read(Some(bytes))
+                .map_err(|fault| fault.to_string())?;
+            let read = self.0.read_lists(bytes, file);
+            let read = read.map_err(|fault| fault.to_string())?;
+            let rules = self.0.compile(read, now_ms).rules;
+            let named = |rule: &std::sync::Arc<weir_shared::rules::Rule>| {
+                format!("{} {}", rule.kind.name(), rule.name)
+            };
+            Ok(rules.rules().map(named).collect())
+        }
+    }
+}
+
 fn path_of(settings: &Settings) -> PathBuf {
     let file = settings.state.rules_file.clone();
     file.unwrap_or_else(|| settings.state.dir.join(FILE))

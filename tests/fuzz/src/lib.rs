@@ -89,7 +89,7 @@ fn names(value: &Value) -> Vec<&String> {
 }
 
 /// `line 2, column 13, at "/bans": trailing characters`
-fn is_fault(fault: &str, bytes: &[u8]) {
+pub fn is_fault(fault: &str, bytes: &[u8]) {
     let number = |rest: &str, before: &str| {
         let rest = rest.strip_prefix(before).expect(before);
         let end = rest
