@@ -288,7 +288,7 @@ fn other_rules_drop_what_no_longer_fits() {
 #[test]
 fn another_mode_is_published() {
     let mut ledger = Ledger::new(rules(10, true), Vec::new(), NOW).unwrap();
-    let mut refused = |ledger: &mut Ledger| {
+    let refused = |ledger: &mut Ledger| {
         let index = ledger.take_index().expect("a new index");
         index.active_until(client("203.0.113.9"), NOW).is_some()
     };
