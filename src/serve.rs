@@ -121,8 +121,8 @@ enum End {
 /// Everything that runs.
 struct Service {
     reloader: Reloader,
-    /// This program, as it was started: what lies there now is the next.
-    program: PathBuf,
+    /// This program, as it was started: what lies there now is the next. None without `/proc`.
+    program: Option<PathBuf>,
     /// Where it listens.
     places: Vec<String>,
     /// The listening sockets, for a successor.
@@ -141,7 +141,7 @@ impl Service {
         let unfit = |error: &dyn std::fmt::Display| StartError::Unfit(error.to_string());
         let settings = Arc::new(opening::within_open_files(loaded.settings.clone(), None)?);
         let clock = Clock::system();
-        let program = std::env::current_exe()?;
+        let program = std::env::current_exe().ok();
         let opening::Opened {
             mut bound,
             admin,
@@ -313,14 +313,18 @@ impl Service {
 
     /// Starts the process that is to take over.
     fn successor(&self, asked: Option<Reply<Result<u32, String>>>) -> Option<Successor> {
-        let program = self.program.display();
-        match Successor::start(&self.program, &self.sockets.each()) {
-            Ok(successor) => {
+        let started = match &self.program {
+            None => Err("where this program lies is not known without /proc".to_owned()),
+            Some(program) => Successor::start(program, &self.sockets.each())
+                .map(|successor| (successor, program.display()))
+                .map_err(|error| format!("{} cannot be started: {error}", program.display())),
+        };
+        match started {
+            Ok((successor, program)) => {
                 tracing::info!(process = successor.id(), %program, "a new process is started");
                 Some(successor.asked_by(asked))
             }
-            Err(error) => {
-                let why = format!("{program} cannot be started: {error}");
+            Err(why) => {
                 tracing::error!("{why}, this process goes on");
                 if let Some(reply) = asked {
                     reply(Err(why));
