@@ -36,6 +36,7 @@ mod lookup;
 mod metrics;
 mod nginx_application;
 mod observe;
+mod packages;
 mod prometheus;
 mod refusals;
 mod refused_peer;

@@ -1,0 +1,110 @@
+//! What is shipped beside the program and names it, its commands and its settings (RESTART-3).
+//! `.ci/packages` and `.ci/container` make the packages and run what is in them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+use weir_shared::settings::all;
+
+use crate::support::weir::state_dir;
+
+/// Where the units, the package and the image have the program.
+const PROGRAM: &str = "/usr/bin/weir";
+
+fn shipped(file: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("controlplane/deploy")
+        .join(file)
+}
+
+#[track_caller]
+fn text(file: &str) -> String {
+    fs::read_to_string(shipped(file)).expect("the file")
+}
+
+#[track_caller]
+fn run(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_weir"))
+        .args(arguments)
+        .env_clear()
+        .env("WAF_STATE_DIR", state_dir().path())
+        .stdin(Stdio::null())
+        .output()
+        .expect("the binary runs")
+}
+
+/// What a line says behind its beginning.
+fn values<'a>(text: &'a str, begin: &'a str) -> impl Iterator<Item = &'a str> {
+    text.lines()
+        .filter_map(move |line| line.strip_prefix(begin))
+}
+
+/// RESTART-3: the image sets settings that there are, and its entry point and its health check are
+/// commands of the program that it copies; so is what the unit starts and reloads with.
+#[test]
+fn what_is_shipped_calls_the_program_right() {
+    let container = text("Containerfile");
+    for set in values(&container, "ENV ") {
+        let (name, _) = set.split_once('=').expect("NAME=value");
+        assert!(all().any(|setting| setting.name == name), "{name}");
+    }
+    assert!(container.contains(&format!(" {PROGRAM}\n")));
+    let words = |text: &str| -> Vec<String> { serde_json::from_str(text).expect("JSON") };
+    let entry = values(&container, "ENTRYPOINT ").next().expect("one");
+    assert_eq!(words(entry), [PROGRAM]);
+    let health = values(&container, "HEALTHCHECK ").next().expect("one");
+    let (_, health) = health.split_once("CMD ").expect("a command");
+    assert_eq!(words(health), [PROGRAM, "health"]);
+    // It asks, and nobody is there.
+    assert_eq!(run(&["health"]).status.code(), Some(69));
+
+    let unit = text("weir.service");
+    let settings = shipped("weir.env");
+    for (begin, command) in [("ExecStart=", "serve"), ("ExecReload=", "reload")] {
+        let line = values(&unit, begin).next().expect("one");
+        let expected = format!("{PROGRAM} --settings /etc/weir/weir.env {command}");
+        assert_eq!(line, expected);
+    }
+    let listed = run(&[
+        "--settings",
+        settings.to_str().expect("a path"),
+        "settings",
+        "--json",
+    ]);
+    assert!(listed.status.success(), "{listed:?}");
+    let listed: Value = serde_json::from_slice(&listed.stdout).expect("JSON");
+    let of_file = listed["settings"].as_array().expect("a list").iter();
+    let of_file = of_file.filter(|one| one["origin"] == "file").count();
+    let lines = text("weir.env");
+    assert_eq!(of_file, values(&lines, "WAF_").count());
+}
+
+/// RESTART-3: the man page and the completions of each shell have every command.
+#[test]
+fn the_man_page_and_the_completions_have_every_command() {
+    let help = run(&["--help"]).stdout;
+    let help = String::from_utf8(help).expect("UTF-8");
+    let (_, commands) = help.split_once("Commands:\n").expect("a list");
+    let commands: Vec<&str> = commands
+        .lines()
+        .take_while(|line| !line.is_empty())
+        .filter_map(|line| line.strip_prefix("  ")?.split(' ').next())
+        .filter(|name| !name.is_empty())
+        .collect();
+    assert!(commands.len() > 15, "{commands:?}");
+    for arguments in [
+        &["man"][..],
+        &["completions", "bash"],
+        &["completions", "zsh"],
+        &["completions", "fish"],
+    ] {
+        let made = run(arguments);
+        assert!(made.status.success(), "{arguments:?}");
+        let made = String::from_utf8(made.stdout).expect("UTF-8");
+        for command in &commands {
+            assert!(made.contains(command), "{arguments:?}: {command}");
+        }
+    }
+}
