@@ -5,45 +5,15 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
 use crate::control::{file, validator};
 use crate::support::application::Application;
+use crate::support::command::{Ran, command, ran, run};
 use crate::support::tls;
 use crate::support::weir::{ADMIN_TOKEN, ONE_PER_HOUR, Weir, state_dir};
-
-/// What a command did.
-struct Ran {
-    code: i32,
-    out: String,
-    err: String,
-}
-
-fn ran(output: Output) -> Ran {
-    Ran {
-        code: output.status.code().expect("an exit status"),
-        out: String::from_utf8(output.stdout).expect("UTF-8"),
-        err: String::from_utf8(output.stderr).expect("UTF-8"),
-    }
-}
-
-/// A command as an operator's shell has it: of the settings, the state directory alone.
-fn command(state: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
-    command
-        .args(arguments)
-        .env_clear()
-        .env("WAF_STATE_DIR", state)
-        .stdin(Stdio::null());
-    command
-}
-
-#[track_caller]
-fn run(state: &Path, arguments: &[&str]) -> Ran {
-    ran(command(state, arguments).output().expect("the binary runs"))
-}
 
 impl Ran {
     /// It ended so, and said nothing else on standard error.

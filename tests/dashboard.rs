@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use serde_json::{Value, json};
 
 use crate::support::application::Application;
+use crate::support::command::run;
 use crate::support::raw_client::{Response, request, try_exchange};
 use crate::support::weir::{ONE_PER_HOUR, Weir, state_dir};
 use crate::support::{wait_for, wait_until};
@@ -234,24 +235,16 @@ fn nobody_else_may_ask() {
 #[test]
 fn wrong_calls_are_one_sentence() {
     let run = |state: &Path, arguments: &[&str]| {
-        let output = Command::new(env!("CARGO_BIN_EXE_weir"))
-            .arg("dashboard")
-            .args(arguments)
-            .env_clear()
-            .env("WAF_STATE_DIR", state)
-            .stdin(Stdio::null())
-            .output()
-            .expect("the binary runs");
-        let text = String::from_utf8(output.stderr).expect("UTF-8");
-        (output.status.code(), text)
+        let ran = run(state, &[&["dashboard"], arguments].concat());
+        (ran.code, ran.err)
     };
     let (code, text) = run(state_dir().path(), &[]);
-    assert_eq!((code, text.lines().count()), (Some(69), 1), "{text}");
+    assert_eq!((code, text.lines().count()), (69, 1), "{text}");
     let application = Application::ok();
     let weir = Weir::start(&application, &[]);
     let port = weir.address().port().to_string();
     let (code, text) = run(&weir.state_path(""), &["--port", &port]);
-    assert_eq!(code, Some(2), "{text}");
+    assert_eq!(code, 2, "{text}");
     assert!(
         text.contains("cannot be bound: Address already in use"),
         "{text}"

@@ -2,7 +2,6 @@
 //! and evaluates the alert rules that are shipped.
 
 use std::fs;
-use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -10,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 use serde_json::Value;
 
 use crate::support::application::Application;
+use crate::support::command::fed;
 use crate::support::raw_client::{Connection, get};
 use crate::support::wait_for;
 use crate::support::weir::{METRICS_TOKEN, Weir};
@@ -116,17 +116,7 @@ fn deploy(file: &str) -> PathBuf {
 
 #[track_caller]
 fn promtool(arguments: &[&str], input: &str) {
-    let mut child = Command::new("promtool")
-        .args(arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("promtool runs");
-    let mut stdin = child.stdin.take().expect("its input");
-    stdin.write_all(input.as_bytes()).expect("writes");
-    drop(stdin);
-    let output = child.wait_with_output().expect("its end");
+    let output = fed(Command::new("promtool").args(arguments), input.as_bytes());
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{arguments:?}: {said}");
     if arguments == ["check", "metrics"] {

@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::schemas::{schema, validator};
 use crate::support::application::{After, Application};
+use crate::support::command::{command, fed};
 use crate::support::raw_client::request;
 use crate::support::wait_for;
 use crate::support::weir::{Weir, state_dir};
@@ -30,14 +31,7 @@ const RULES: &str = r#"{"version":1,
     "jails":[{"name":"guess","statuses":[404],"per_minute":6}]}"#;
 
 fn replay(state: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
-    command
-        .arg("replay")
-        .args(arguments)
-        .env_clear()
-        .env("WAF_STATE_DIR", state)
-        .stdin(Stdio::null());
-    command
+    command(state, &[&["replay"], arguments].concat())
 }
 
 #[track_caller]
@@ -276,16 +270,11 @@ fn haproxys_log_is_read_from_standard_input() {
     let refusals = refusals.display().to_string();
     let set = "WAF_BYTES_LIMIT_PER_MINUTE=1000";
     let arguments = ["-", "--json", "--set", set, "--refusals", &refusals];
-    let mut child = replay(state.path(), &arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the binary runs");
-    let mut input = child.stdin.take().expect("piped");
-    input.write_all(log.concat().as_bytes()).expect("reads");
-    drop(input);
-    let (out, _) = ends(child.wait_with_output().expect("ends"), 0);
+    let output = fed(
+        &mut replay(state.path(), &arguments),
+        log.concat().as_bytes(),
+    );
+    let (out, _) = ends(output, 0);
     let found = document(&out);
     assert_eq!(found["files"][0]["format"], "haproxy");
     assert_eq!(found["trials"][1]["refused"], 1);

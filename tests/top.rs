@@ -16,6 +16,7 @@ use serde_json::Value;
 
 use crate::control::{file, validator};
 use crate::support::application::Application;
+use crate::support::command::run;
 use crate::support::weir::{ONE_PER_HOUR, Weir, state_dir};
 use crate::support::{PATIENCE, wait_for, wait_until};
 
@@ -285,31 +286,16 @@ fn without_a_terminal_it_looks_once() {
     let application = Application::ok();
     let weir = Weir::start(&application, &[]);
     weir.get("/", "203.0.113.7").expect(200);
-    let run = |state: &Path, arguments: &[&str]| {
-        let output = Command::new(env!("CARGO_BIN_EXE_weir"))
-            .arg("top")
-            .args(arguments)
-            .env_clear()
-            .env("WAF_STATE_DIR", state)
-            .stdin(Stdio::null())
-            .output()
-            .expect("the binary runs");
-        let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
-        (
-            output.status.code(),
-            text(output.stdout),
-            text(output.stderr),
-        )
-    };
     let sentence = "weir: top needs a terminal; --json looks once and prints what it sees\n";
     let state = weir.state_path("");
+    let ran = run(&state, &["top"]);
     assert_eq!(
-        run(&state, &[]),
-        (Some(2), String::new(), sentence.to_owned())
+        (ran.code, ran.out.as_str(), ran.err.as_str()),
+        (2, "", sentence)
     );
-    let (code, out, err) = run(&state, &["--json"]);
-    assert_eq!((code, err.as_str()), (Some(0), ""));
-    let look: Value = serde_json::from_str(&out).expect("JSON");
+    let ran = run(&state, &["top", "--json"]);
+    assert_eq!((ran.code, ran.err.as_str()), (0, ""));
+    let look: Value = serde_json::from_str(&ran.out).expect("JSON");
     let document = file("openapi.json");
     for (member, component) in [
         ("status", "Status"),
@@ -327,7 +313,7 @@ fn without_a_terminal_it_looks_once() {
             "{member}: {look:#}"
         );
     }
-    let (code, out, err) = run(state_dir().path(), &["--json"]);
-    assert_eq!((code, out.as_str()), (Some(69), ""));
-    assert!(err.contains("no service answers"), "{err}");
+    let ran = run(state_dir().path(), &["top", "--json"]);
+    assert_eq!((ran.code, ran.out.as_str()), (69, ""));
+    assert!(ran.err.contains("no service answers"), "{}", ran.err);
 }

@@ -1,11 +1,11 @@
 //! TLS with clients of others: curl, openssl, Python's httpx, Chromium (EDGE-2).
 
-use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 
 use super::tls::Edge;
 use crate::support::application::{After, Application};
+use crate::support::command::fed;
 use crate::support::tls::Pair;
 use crate::support::wait_until;
 use crate::support::weir::state_dir;
@@ -39,21 +39,13 @@ impl Trusted {
     /// `openssl s_client` with these arguments, and what it is given to send.
     #[track_caller]
     fn s_client(&self, arguments: &[&str], input: &str) -> Output {
-        let mut child = Command::new("openssl")
+        let mut openssl = Command::new("openssl");
+        openssl
             .args(["s_client", "-connect", &self.edge.tls.to_string()])
             .args(["-servername", "localhost", "-CAfile", &self.authority])
             .args(["-verify_return_error"])
-            .args(arguments)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("openssl is installed");
-        let mut stdin = child.stdin.take().expect("a pipe");
-        // It may have ended already.
-        let _ = stdin.write_all(input.as_bytes());
-        drop(stdin);
-        child.wait_with_output().expect("it ends")
+            .args(arguments);
+        fed(&mut openssl, input.as_bytes())
     }
 }
 

@@ -8,6 +8,7 @@
 use std::time::{Duration, Instant};
 
 pub(crate) mod application;
+pub(crate) mod command;
 pub(crate) mod frames;
 pub(crate) mod geo;
 pub(crate) mod http2;
