@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use weir_controlplane::DECISIONS_A_SECOND;
-use weir_shared::verdict::{Action, History};
+use weir_shared::verdict::Action;
 
 use super::ask::Place;
 use super::common::now;
@@ -189,10 +189,8 @@ impl Minute {
 }
 
 fn is_refusal(action: &Value) -> bool {
-    let mut named = Action::ALL.into_iter().filter(|one| *action == one.name());
-    named
-        .next()
-        .is_some_and(|one| one.history() == History::Refused)
+    let mut named = Action::ALL.iter().filter(|one| *action == one.name());
+    named.next().is_some_and(|one| one.is_refusal())
 }
 
 fn now_ms() -> u64 {

@@ -197,7 +197,7 @@ fn of_trials(document: &Value) -> String {
 /// How the trials are called.
 const COLUMNS: [&str; 2] = ["FIRST", "SECOND"];
 
-/// Who or what would be refused most; nothing where nobody would be.
+/// Who or what would be refused most; nothing where nobody would be, or nothing is known of them.
 fn most(document: &Value, member: &str, heading: &'static str) -> String {
     let rows: Vec<&Value> = document[member].as_array().into_iter().flatten().collect();
     let is_refused = |row: &&&Value| {
@@ -205,7 +205,8 @@ fn most(document: &Value, member: &str, heading: &'static str) -> String {
         refused.any(|count| *count != 0)
     };
     let refused: Vec<&&Value> = rows.iter().filter(is_refused).collect();
-    if refused.is_empty() {
+    // Where nothing is looked up, one row of everybody would say nothing.
+    if refused.iter().all(|row| row["of"] == "unknown") {
         return String::new();
     }
     let trials = document["trials"].as_array().map_or(1, Vec::len);
