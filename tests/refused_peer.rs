@@ -1,10 +1,11 @@
-//! A peer that is refused whatever it asks for is answered before hyper (CONN-3), and nobody can
-//! tell: the answers, the log lines, the counts are those of every other connection.
+//! A peer that is refused whatever it asks for is answered before hyper (CONN-3), and so is a
+//! trusted proxy that names such clients time after time. Nobody can tell: the answers, the log
+//! lines, the counts are those of every other connection.
 
 use serde_json::{Value, json};
 
 use crate::support::application::Application;
-use crate::support::raw_client::{Connection, Ended, Response, get, request};
+use crate::support::raw_client::{Connection, Ended, Response, find, get, request};
 use crate::support::wait_until;
 use crate::support::weir::Weir;
 
@@ -126,6 +127,120 @@ fn shape_of(shape: &str, path: &str) -> Vec<u8> {
     let (method, rest) = shape.split_once(' ').expect("a method");
     let (target, rest) = rest.split_once(" HTTP").expect("a version");
     format!("{method} {} HTTP{rest}", target.replace('T', path)).into_bytes()
+}
+
+/// More than what a trusted proxy has to be refused in a row before hyper is left.
+const MANY: usize = 40;
+
+/// What only a trusted proxy is believed, besides the field that names the client.
+const SAID_BY_A_PROXY: [&str; 6] = [
+    "GET T HTTP/1.1\r\nHost: a\r\nX-Forwarded-Proto: https\r\n\r\n",
+    "GET T HTTP/1.1\r\nHost: a\r\nx-forwarded-proto: ftp\r\nX-Forwarded-Proto: https\r\n\r\n",
+    "GET T HTTP/1.1\r\nHost: a\r\nX-REQUEST-ID: \"of-the-proxy\"\r\nX-Request-Id: b\r\n\r\n",
+    "GET T HTTP/1.1\r\nHost: a\r\nX-Request-ID: no id\r\n\r\n",
+    "GET T HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 192.0.2.1, x\r\nVia: 1.1 a\r\n\r\n",
+    "GET T HTTP/1.1\r\nHost: a\r\nForwarded: for=192.0.2.1;proto=https\r\n\r\n",
+];
+
+/// The same request, with a field that names this client behind all others.
+fn naming(client: &str, bytes: &[u8]) -> Vec<u8> {
+    let end = find(bytes, b"\r\n\r\n").expect("the end of a head");
+    let field = format!("\r\nX-Forwarded-For: {client}");
+    [&bytes[..end], field.as_bytes(), &bytes[end..]].concat()
+}
+
+/// CLIENT-3, CONN-3, TELL-1: a trusted proxy that named banned clients time after time is answered
+/// and logged as one that named the first, for every shape of a request.
+#[test]
+fn nobody_can_tell_who_answers_a_proxy() {
+    let application = Application::ok();
+    let weir = start(
+        &application,
+        &[
+            ("WAF_TRUSTED_PROXIES", PEER),
+            ("WAF_LOG_REQUEST_HEADERS", "X-Tag, Accept-Language, Via"),
+        ],
+    );
+    for (number, shape) in CORPUS.iter().chain(&SAID_BY_A_PROXY).enumerate() {
+        let path = format!("/case/{number}");
+        let bytes = naming("127.0.5.77, 127.0.5.9", &shape_of(shape, &path));
+        let to_head = shape.starts_with("HEAD");
+        let mut fresh = open(&weir);
+        fresh.send(&bytes);
+        let before = said(fresh.try_response(to_head));
+        let mut known = open(&weir);
+        for _ in 0..MANY {
+            known.send(&naming("127.0.5.8", &get("/before", &[])));
+            known.response().expect(429);
+        }
+        known.send(&bytes);
+        let after = said(known.try_response(to_head));
+        assert_eq!(before, after, "{shape}");
+        let is_logged = before["status"] == 429;
+        if is_logged {
+            let lines = weir.lines_of(&path, 2);
+            assert_eq!(lines[0]["action"], "banned", "{shape}");
+            assert_eq!(lines[0]["client"], "127.0.5.9", "{shape}");
+            assert_eq!(
+                logged(lines[0].clone()),
+                logged(lines[1].clone()),
+                "{shape}"
+            );
+        }
+    }
+    assert!(application.requests().is_empty());
+}
+
+/// CLIENT-3, CONN-3: on one connection of a trusted proxy each client gets what is its own, however
+/// refusals and answers of the application follow each other, and whether they come in one segment.
+#[test]
+fn a_proxy_is_answered_for_each_client_it_names() {
+    let application = Application::ok();
+    let weir = start(&application, &[("WAF_TRUSTED_PROXIES", PEER)]);
+    let refused = |at: usize| naming("127.0.5.9", &get(&format!("/{at}"), &[]));
+    let let_in = |at: usize| naming("127.0.6.9", &get(&format!("/{at}"), &[]));
+    let large = |at: usize| {
+        naming(
+            "127.0.5.9",
+            &request("POST", &format!("/{at}"), &[], Some(b"body")),
+        )
+    };
+    let runs = [(MANY, 2), (1, 1), (MANY, 1), (3, 3), (MANY, 0)];
+    let mut wanted = Vec::new();
+    for (refusals, answers) in runs {
+        for _ in 0..refusals {
+            wanted.push((refused(wanted.len()), 429));
+        }
+        wanted.push((large(wanted.len()), 429));
+        for _ in 0..answers {
+            wanted.push((let_in(wanted.len()), 200));
+        }
+    }
+    let mut one_by_one = open(&weir);
+    for (bytes, status) in &wanted {
+        one_by_one.send(bytes);
+        one_by_one.response().expect(*status);
+    }
+    // The first of them are read before hyper, the others in one segment behind them.
+    let segment: Vec<u8> = wanted.iter().flat_map(|(bytes, _)| bytes.clone()).collect();
+    one_by_one.send(&segment);
+    for (at, (_, status)) in wanted.iter().enumerate() {
+        let answer = one_by_one.response().expect(*status);
+        let lines = weir.lines_of(&format!("/{at}"), 2);
+        // The application's answers name no id.
+        if *status == 429 {
+            assert_eq!(
+                lines[1]["request_id"].as_str(),
+                answer.header("x-request-id"),
+                "{at}"
+            );
+        }
+    }
+    assert!(!one_by_one.has_leftovers());
+    let series = "waf_requests_total{action=\"banned\",mode=\"enforce\"}";
+    let refusals = wanted.iter().filter(|(_, status)| *status == 429).count();
+    assert_eq!(weir.metric(series), Some(2.0 * refusals as f64));
+    assert_eq!(application.requests().len(), 2 * (wanted.len() - refusals));
 }
 
 /// CONN-3: requests in one segment and requests in pieces are each answered once, in order.

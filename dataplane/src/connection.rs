@@ -8,8 +8,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::header::CONNECTION;
-use http::{HeaderValue, Response, StatusCode};
+use http::HeaderValue;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use weir_shared::totals::ConnectionError;
@@ -17,7 +16,6 @@ use weir_shared::totals::ConnectionError;
 use crate::downstream::socket::Socket;
 use crate::downstream::{Downstream, Ending};
 use crate::foreign::{self, Foreign};
-use crate::forward::response_body::ResponseBody;
 use crate::forward::tunnel::{self, TunnelSlot};
 use crate::handshake::{Led, handshake};
 use crate::http2::preface::{self, Begins};
@@ -145,12 +143,10 @@ async fn serve_requests(
 ) -> Option<Bytes> {
     let worker = &*current.worker();
     let tunnel = TunnelSlot::default();
-    let last = |response| last_if_told(downstream, response);
     let service = service_fn(|request| {
         let worker = current.worker();
         downstream.take_settings(&worker.in_force);
-        let serving = request::serve(&worker, downstream, &tunnel, request);
-        async { serving.await.map(last) }
+        request::serve(&worker, downstream, &tunnel, request)
     });
     let socket = Socket::new(Rc::clone(downstream), early);
     downstream.allow_moving();
@@ -181,8 +177,10 @@ async fn serve_requests(
     // What follows is rare, and boxed: held in this future, it would cost every connection its
     // size.
     match outcome {
-        // A copy: also where nothing is left in it, the buffer would be held whole.
-        Outcome::Rest => return Some(Bytes::copy_from_slice(&connection.into_parts().read_buf)),
+        Outcome::Rest => {
+            let parts = connection.into_parts();
+            return Some(parts.io.unanswered(&parts.read_buf));
+        }
         Outcome::Cut(ending) => {
             // Dropping what hyper holds finishes the running request as aborted.
             drop(connection);
@@ -215,19 +213,6 @@ async fn serve_requests(
 fn is_to_drain(downstream: &Downstream, cx: &mut Context<'_>) -> bool {
     downstream.ending() == Ending::Drain
         && !(downstream.is_idle() && downstream.poll_readable(cx).is_ready())
-}
-
-/// The response to the last request of a connection says that it is.
-fn last_if_told(
-    downstream: &Downstream,
-    mut response: Response<ResponseBody>,
-) -> Response<ResponseBody> {
-    if downstream.ending() == Ending::Drain && response.status() != StatusCode::SWITCHING_PROTOCOLS
-    {
-        let close = HeaderValue::from_static("close");
-        response.headers_mut().insert(CONNECTION, close);
-    }
-    response
 }
 
 /// Ends a connection before its time, with a response where one can still be sent.

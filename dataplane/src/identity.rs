@@ -9,6 +9,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use weir_shared::client::{Client, fold};
 use weir_shared::netblock::NetSet;
 
+use crate::head::Fields;
 use crate::seen::Seen;
 
 /// `X-Forwarded-For`
@@ -56,21 +57,21 @@ pub fn identify(
     scheme: &'static str,
     trusted: &NetSet,
     client_header: &HeaderName,
-    headers: &HeaderMap,
+    head: &impl Fields,
     seen: Seen,
 ) -> Identity {
     if !trusted_peer {
         return Identity::of_peer(peer, scheme);
     }
-    let lines = headers.get_all(client_header).into_iter().rev();
+    let lines = head.values_of(client_header).rev();
     let address = if *client_header == FORWARDED {
-        let elements = lines.flat_map(|line| rsplit_unquoted(line.as_bytes(), b','));
+        let elements = lines.flat_map(|line| rsplit_unquoted(line, b','));
         walk(peer, trusted, elements.map(forwarded_for))
     } else {
         walk(peer, trusted, lines.flat_map(entries))
     };
-    let is_https = |value: &HeaderValue| {
-        let https = value.as_bytes().trim_ascii().eq_ignore_ascii_case(b"https");
+    let is_https = |value: &[u8]| {
+        let https = value.trim_ascii().eq_ignore_ascii_case(b"https");
         if https { "https" } else { "http" }
     };
     Identity {
@@ -78,10 +79,10 @@ pub fn identify(
         address,
         scheme: seen
             .forwarded_proto
-            .then(|| headers.get(X_FORWARDED_PROTO))
+            .then(|| head.values_of(&X_FORWARDED_PROTO).next())
             .flatten()
             .map_or(scheme, is_https),
-        request_id: seen.request_id.then(|| request_id(headers)).flatten(),
+        request_id: seen.request_id.then(|| request_id(head)).flatten(),
     }
 }
 
@@ -97,8 +98,8 @@ pub fn last_address(line: &[u8]) -> Option<IpAddr> {
 }
 
 /// The entries of a line, from right to left.
-fn entries(line: &HeaderValue) -> impl Iterator<Item = &[u8]> {
-    line.as_bytes().rsplit(|byte| *byte == b',')
+fn entries(line: &[u8]) -> impl Iterator<Item = &[u8]> {
+    line.rsplit(|byte| *byte == b',')
 }
 
 /// The pieces of a text between separators outside quoted strings (RFC 9110 §5.6.4), from right to
@@ -216,13 +217,12 @@ fn forwarded_for(element: &[u8]) -> &[u8] {
 }
 
 /// A trusted proxy's id, if it is one: visible ASCII, not too long.
-pub fn request_id(headers: &HeaderMap) -> Option<HeaderValue> {
-    let value = headers.get(X_REQUEST_ID)?;
-    let bytes = value.as_bytes();
-    let fine = !bytes.is_empty()
-        && bytes.len() <= MAX_REQUEST_ID
-        && bytes.iter().all(|byte| byte.is_ascii_graphic());
-    fine.then(|| value.clone())
+pub fn request_id(head: &impl Fields) -> Option<HeaderValue> {
+    let id = head.values_of(&X_REQUEST_ID).next()?;
+    let fine = !id.is_empty()
+        && id.len() <= MAX_REQUEST_ID
+        && id.iter().all(|byte| byte.is_ascii_graphic());
+    fine.then(|| HeaderValue::from_bytes(id).ok()).flatten()
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@
 //! - `upstream`: a request is sent to the application, and sent again where that is safe.
 //! - `downstream`: the client's socket, its deadlines, the state of its upload.
 //! - `pipe`: bodies that go from socket to socket inside the system.
-//! - `seen`: which fields a head has.
+//! - `head`: a head as those read it who only look. `seen`: which fields it has.
 //! - `headers`, `trailers`, `problem`, `negotiation`, `rate_limit`, `events`, `counters`,
 //!   `request_id`, `clock`: what the others are made of.
 #![cfg_attr(
@@ -55,6 +55,7 @@ mod forgotten_proxy;
 mod forward;
 mod handshake;
 mod handshakes;
+pub mod head;
 mod headers;
 pub mod http1;
 mod http2;

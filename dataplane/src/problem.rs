@@ -1,6 +1,8 @@
 //! Responses of our own: problem documents and the health check. The status of a refusal is decided
 //! by `Action` and the ban response; this file gives it a body.
 
+use std::cell::RefCell;
+
 use bytes::Bytes;
 use http::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
@@ -36,6 +38,51 @@ pub fn document(
     detail: Option<&str>,
     request_id: Option<&HeaderValue>,
 ) -> Vec<u8> {
+    let mut body = beginning(status, detail);
+    end(&mut body, request_id);
+    body
+}
+
+/// What the document of a refusal says besides its id.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Says {
+    /// Its status.
+    pub status: StatusCode,
+    /// It is a matter of time.
+    pub waits: bool,
+    /// When a retry makes sense, if that is known.
+    pub retry_seconds: Option<u64>,
+}
+
+/// The document of the last refusal, but for its id: who is refused asks again, and mostly within
+/// the same second.
+#[derive(Default)]
+pub struct LastDocument(RefCell<Option<(Says, Vec<u8>)>>);
+
+impl LastDocument {
+    /// The document that says this; `detail` is asked where it is not the last one.
+    pub fn with(
+        &self,
+        says: Says,
+        detail: impl FnOnce() -> Option<String>,
+        request_id: &HeaderValue,
+    ) -> Vec<u8> {
+        let mut held = self.0.borrow_mut();
+        if held.as_ref().is_none_or(|(held, _)| *held != says) {
+            let beginning = beginning(says.status, detail().as_deref());
+            *held = Some((says, beginning));
+        }
+        let mut body = Vec::with_capacity(256);
+        if let Some((_, beginning)) = &*held {
+            body.extend_from_slice(beginning);
+        }
+        end(&mut body, Some(request_id));
+        body
+    }
+}
+
+/// A document up to its id.
+fn beginning(status: StatusCode, detail: Option<&str>) -> Vec<u8> {
     let mut body = Vec::with_capacity(256);
     body.extend_from_slice(br#"{"type":"about:blank","title":""#);
     let title = status.canonical_reason().unwrap_or("Error");
@@ -47,13 +94,17 @@ pub fn document(
         body.extend_from_slice(detail.as_bytes());
         body.push(b'"');
     }
+    body
+}
+
+/// The end of a document.
+fn end(body: &mut Vec<u8>, request_id: Option<&HeaderValue>) {
     if let Some(id) = request_id {
         body.extend_from_slice(br#","request_id":""#);
-        push_id(&mut body, id.as_bytes());
+        push_id(body, id.as_bytes());
         body.push(b'"');
     }
     body.push(b'}');
-    body
 }
 
 /// Ids are visible ASCII: two of it need an escape, and no id of ours has them.
@@ -107,7 +158,7 @@ pub fn own(status: StatusCode, headers: HeaderMap, body: Bytes) -> Own {
 }
 
 /// Says that the connection ends with this response.
-pub fn close(response: &mut Own) {
+pub fn close<B>(response: &mut Response<B>) {
     response.headers_mut().insert(CONNECTION, CLOSE);
 }
 

@@ -13,12 +13,12 @@ use weir_shared::verdict::Action;
 use crate::downstream::Downstream;
 use crate::downstream::discard::discard_body;
 use crate::exchange::Exchange;
-use crate::exchange::record::LoggedHead;
 use crate::exchange::refused::Refused;
+use crate::head::{Fields, Head};
 use crate::identity::X_REQUEST_ID;
 use crate::ladder::Refusal;
 use crate::negotiation::prefers_html;
-use crate::problem;
+use crate::problem::{self, Says};
 use crate::worker::Worker;
 
 const HTML: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
@@ -44,13 +44,13 @@ pub async fn refuse(
         exchange.finish(refusal.action());
         return Err(Dropped);
     };
-    let text = Text {
+    let says = Says {
         status,
         retry_seconds: retry_ms.map(retry_after_seconds),
         waits: refusal.waits(),
-        is_page: wants_page(&exchange.head),
     };
-    let said = text.say(worker, &exchange.request_id);
+    let is_page = wants_page(&exchange.head);
+    let said = say(says, is_page, worker, &exchange.request_id);
     let mut response = said.into_response(&exchange.request_id);
     exchange.downstream.shorten_idle();
     if refusal.is_of_the_client() && gives_way(&exchange.downstream) {
@@ -67,7 +67,7 @@ pub async fn refuse(
 ///
 /// # Errors
 /// [`Dropped`] where `WAF_BAN_RESPONSE` or `WAF_DENY_RESPONSE` says so.
-pub fn refuse_client<H: LoggedHead>(
+pub fn refuse_client<H: Head>(
     refused: &Refused<'_, H>,
     refusal: &Refusal,
 ) -> Result<Said, Dropped> {
@@ -77,13 +77,13 @@ pub fn refuse_client<H: LoggedHead>(
         refused.finish(refusal.action(), None, 0);
         return Err(Dropped);
     };
-    let text = Text {
+    let says = Says {
         status,
         retry_seconds: retry_ms.map(retry_after_seconds),
         waits: refusal.waits(),
-        is_page: wants_page(refused.head),
     };
-    let mut said = text.say(worker, &refused.request_id);
+    let is_page = wants_page(refused.head);
+    let mut said = say(says, is_page, worker, &refused.request_id);
     refused.downstream.shorten_idle();
     said.closes = gives_way(refused.downstream);
     // The body of an answer to HEAD is not sent.
@@ -102,8 +102,8 @@ fn gives_way(downstream: &Downstream) -> bool {
 }
 
 /// Whether a refusal is a page for people (TELL-1).
-fn wants_page(head: &impl LoggedHead) -> bool {
-    prefers_html(head.values(&ACCEPT))
+fn wants_page(head: &impl Fields) -> bool {
+    prefers_html(head.values_of(&ACCEPT))
 }
 
 /// A refusal in words, in no form of HTTP yet.
@@ -148,10 +148,10 @@ impl Said {
     /// wish too.
     pub fn write(&self, request_id: &HeaderValue, date: &str, closes: bool, out: &mut Vec<u8>) {
         let reason = self.status.canonical_reason().unwrap_or("<none>");
-        let length = itoa(self.body.len() as u64);
-        let retry = self.retry_seconds.map(itoa);
-        let (retry_name, retry) = match &retry {
-            Some(seconds) => ("\r\nretry-after: ", seconds.as_str()),
+        let (mut length, mut retry) = (itoa::Buffer::new(), itoa::Buffer::new());
+        let length = length.format(self.body.len());
+        let (retry_name, retry) = match self.retry_seconds {
+            Some(seconds) => ("\r\nretry-after: ", retry.format(seconds)),
             None => ("", ""),
         };
         let close = if closes { "\r\nconnection: close" } else { "" };
@@ -178,59 +178,47 @@ impl Said {
     }
 }
 
-fn itoa(number: u64) -> String {
-    number.to_string()
-}
-
-/// What a refusal is to say.
-struct Text {
-    status: StatusCode,
-    /// When a retry makes sense, if that is known.
-    retry_seconds: Option<u64>,
-    /// It is said how long to wait.
-    waits: bool,
-    /// For people.
-    is_page: bool,
-}
-
-impl Text {
-    fn say(&self, worker: &Worker, request_id: &HeaderValue) -> Said {
-        let (content_type, body) = if self.is_page {
-            let id = request_id.to_str().unwrap_or_default();
-            let page = worker.refusal_page.load();
-            let filled = page.fill(self.status.as_u16(), id, self.retry_seconds);
-            (HTML, filled)
-        } else {
-            let detail = self.waits.then(|| self.detail());
-            let document = problem::document(self.status, detail.as_deref(), Some(request_id));
-            (problem::PROBLEM_JSON, document)
-        };
-        Said {
-            status: self.status,
-            content_type,
-            retry_seconds: self.retry_seconds,
-            body,
-            closes: false,
-        }
+/// A refusal in words: a page for people, or a document.
+fn say(says: Says, is_page: bool, worker: &Worker, request_id: &HeaderValue) -> Said {
+    let Says {
+        status,
+        retry_seconds,
+        ..
+    } = says;
+    let (content_type, body) = if is_page {
+        let id = request_id.to_str().unwrap_or_default();
+        let page = worker.refusal_page.load();
+        (HTML, page.fill(status.as_u16(), id, retry_seconds))
+    } else {
+        let detail = || says.waits.then(|| detail(status, retry_seconds));
+        let document = worker.last_refusal.with(says, detail, request_id);
+        (problem::PROBLEM_JSON, document)
+    };
+    Said {
+        status,
+        content_type,
+        retry_seconds,
+        body,
+        closes: false,
     }
+}
 
-    /// One neutral sentence: what the status says already, and how long to wait.
-    fn detail(&self) -> String {
-        let reason = self.status.canonical_reason().unwrap_or("Refused");
-        let mut detail = String::with_capacity(64);
-        detail.push_str(reason);
-        // All but the first letter of a reason is made small.
-        if let Some(rest) = detail.get_mut(1..) {
-            rest.make_ascii_lowercase();
-        }
+/// One neutral sentence: what the status says already, and how long to wait.
+fn detail(status: StatusCode, retry_seconds: Option<u64>) -> String {
+    let reason = status.canonical_reason().unwrap_or("Refused");
+    let mut detail = String::with_capacity(64);
+    detail.push_str(reason);
+    // All but the first letter of a reason is made small.
+    if let Some(rest) = detail.get_mut(1..) {
+        rest.make_ascii_lowercase();
+    }
+    detail.push('.');
+    if let Some(seconds) = retry_seconds {
+        detail.push_str(" Try again in ");
+        detail.push_str(&in_words(seconds));
         detail.push('.');
-        if let Some(seconds) = self.retry_seconds {
-            detail.push_str(" Try again in ");
-            detail.push_str(&in_words(seconds));
-            detail.push('.');
-        }
-        detail
     }
+    detail
 }
 
 /// The status of a refusal, and the milliseconds after which a retry makes sense.
@@ -273,13 +261,7 @@ mod tests {
     fn a_detail_is_one_neutral_sentence() {
         let detail = |status, retry_seconds| {
             let status = StatusCode::from_u16(status).unwrap();
-            let text = Text {
-                status,
-                retry_seconds,
-                waits: true,
-                is_page: false,
-            };
-            text.detail()
+            super::detail(status, retry_seconds)
         };
         assert_eq!(
             detail(429, Some(2460)),

@@ -1,10 +1,12 @@
-//! The connection of a peer that is refused whatever it asks for: answered here, before hyper, with
-//! a few hundred bytes of state.
+//! A connection whose requests are refused whatever they ask for: answered here, before hyper, with
+//! a few hundred bytes of state. That of a peer which is banned or denied; or that of a trusted
+//! proxy, once it has named such clients many times in a row.
 //!
 //! Only the plain request is answered here: HTTP/1.1, a target that begins with `/`, no body, and
 //! nothing asked of the connection but to close it. Everything else, and the health check, goes to
-//! hyper with the bytes that were read, and is answered as on every other connection; so does a
-//! peer whose ban has ended. What is answered here is charged, counted and logged as there.
+//! hyper with the bytes that were read, and is answered as on every other connection; so does the
+//! request of a client who is let in. What is answered here is charged, counted and logged as
+//! there.
 
 use std::future::poll_fn;
 use std::mem::MaybeUninit;
@@ -12,13 +14,13 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use tokio::io::ReadBuf;
-use weir_shared::client::Client;
 
 use self::plain::{Parsed, Plain};
 use crate::downstream::{Downstream, Ending};
 use crate::exchange::refused::Refused;
-use crate::identity::Identity;
+use crate::identity::{Identity, identify};
 use crate::refuse::{Dropped, refuse_client};
+use crate::seen::Seen;
 use crate::worker::{Current, Worker};
 
 mod plain;
@@ -96,7 +98,7 @@ impl Held {
                 Step::Ordinary
             } else {
                 let worker = current.worker();
-                worker.with_read_buffer(|buffer| self.step(current, downstream, buffer, cx))
+                worker.with_read_buffer(|buffer| self.step(&worker, downstream, buffer, cx))
             };
             return Poll::Ready(match step {
                 Step::More | Step::Unsent => continue,
@@ -122,7 +124,7 @@ impl Held {
     /// Reads what there is, behind what is held, and answers the requests in it.
     fn step(
         &mut self,
-        current: &Current,
+        worker: &Worker,
         downstream: &Downstream,
         buffer: &mut [u8],
         cx: &mut Context<'_>,
@@ -153,7 +155,7 @@ impl Held {
                 Parsed::Partial => break Step::More,
                 Parsed::Unusual => break Step::Ordinary,
             };
-            let answer = match answer(&current.worker(), downstream, &head) {
+            let answer = match answer(worker, downstream, &head) {
                 Some(Ok(answer)) => answer,
                 Some(Err(Dropped)) => break Step::Over,
                 None => break Step::Ordinary,
@@ -196,23 +198,27 @@ fn answer(
     }
     downstream.take_settings(&worker.in_force);
     let now = worker.clock.now();
-    let peer = downstream.peer;
-    let client = Client::of(peer);
-    let Some((decision, refusal)) = worker.refusal(client, peer, now.wall_ms) else {
+    let identity = identity(worker, downstream, head);
+    let (client, address) = (identity.client, identity.address);
+    let Some((decision, refusal)) = worker.refusal(client, address, now.wall_ms) else {
         downstream.note_let_in();
         return None;
     };
     downstream.begin_request();
-    if let Some(line) = head.last_forwarded_for() {
+    if !downstream.trusted()
+        && let Some(line) = head.last_forwarded_for()
+    {
+        let peer = downstream.peer;
         worker.forgotten_proxy.note_line(peer, line, now.wall_ms);
     }
-    let identity = Identity::of_peer(peer, downstream.scheme);
     let refused = Refused {
         worker,
         downstream,
         head,
         identity: &identity,
-        request_id: worker.request_ids.next(),
+        request_id: worker
+            .request_ids
+            .given_or_next(identity.request_id.as_ref()),
         decision,
         started: now,
         websocket: false,
@@ -230,4 +236,14 @@ fn answer(
         bytes.extend_from_slice(&said.body);
     }
     Some(Ok(Answer { bytes, closes }))
+}
+
+/// Whom the request comes from.
+fn identity(worker: &Worker, downstream: &Downstream, head: &Plain<'_>) -> Identity {
+    let (peer, scheme) = (downstream.peer, downstream.scheme);
+    if !downstream.trusted() {
+        return Identity::of_peer(peer, scheme);
+    }
+    let (trusted, name) = (&worker.trusted_proxies, &worker.client_ip_header);
+    identify(peer, true, scheme, trusted, name, head, Seen::of(head))
 }

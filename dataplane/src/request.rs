@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use http::request::Parts;
-use http::{HeaderMap, Method, Request, Response};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::{Body as _, Incoming};
 use weir_shared::client::Client;
@@ -15,7 +15,7 @@ use weir_shared::clock::Now;
 use weir_shared::path;
 use weir_shared::totals::ConnectionError;
 
-use crate::downstream::Downstream;
+use crate::downstream::{Downstream, Ending};
 use crate::exchange::Exchange;
 use crate::exchange::refused::Refused;
 use crate::forward::forward;
@@ -23,7 +23,7 @@ use crate::forward::response_body::ResponseBody;
 use crate::forward::tunnel::TunnelSlot;
 use crate::headers::BadHead;
 use crate::identity::{Identity, X_REQUEST_ID, identify, request_id};
-use crate::ladder::{Asked, Refusal, Verdict, is_health_check};
+use crate::ladder::{Asked, Decision, Refusal, Verdict, is_health_check};
 use crate::refuse::{Dropped, method_not_allowed, refuse, refuse_client};
 use crate::seen::Seen;
 use crate::worker::Worker;
@@ -36,7 +36,7 @@ use crate::{forgotten_proxy, headers, own, problem, to_https};
 /// Rare arms that hold much across their awaits are boxed.
 pub fn serve<'a>(
     worker: &Rc<Worker>,
-    downstream: &Rc<Downstream>,
+    downstream: &'a Rc<Downstream>,
     tunnel: &'a TunnelSlot,
     request: Request<Incoming>,
 ) -> impl Future<Output = Result<Response<ResponseBody>, Dropped>> + use<'a> {
@@ -44,20 +44,38 @@ pub fn serve<'a>(
     async move {
         let (mut exchange, body) = match received {
             Received::Exchange(exchange, body) => (exchange, body),
-            Received::Answered(answer) => return answer.map(|own| own.map(ResponseBody::Own)),
+            Received::Answered(answer) => {
+                let response = answer?.map(ResponseBody::Own);
+                return Ok(last_if_told(downstream, response));
+            }
         };
-        let response = loop {
+        let own = loop {
             match next_step(&mut exchange) {
                 Step::AwaitLookup => Box::pin(exchange.await_lookup()).await,
                 Step::Refuse(refusal) => break refuse(exchange, body, refusal).await?,
                 Step::AnswerOwn => break Box::pin(own::answer(exchange, body)).await,
                 Step::MethodNotAllowed => break method_not_allowed(exchange, body).await,
                 Step::Redirect(port) => break to_https::redirect(exchange, body, port).await,
-                Step::Forward => return Ok(forward(exchange, body, tunnel).await),
+                Step::Forward => {
+                    let response = forward(exchange, body, tunnel).await;
+                    return Ok(last_if_told(downstream, response));
+                }
             }
         };
-        Ok(response.map(ResponseBody::Own))
+        Ok(last_if_told(downstream, own.map(ResponseBody::Own)))
     }
+}
+
+/// The response to the last request of a connection says that it is.
+fn last_if_told(
+    downstream: &Downstream,
+    mut response: Response<ResponseBody>,
+) -> Response<ResponseBody> {
+    if downstream.ending() == Ending::Drain && response.status() != StatusCode::SWITCHING_PROTOCOLS
+    {
+        problem::close(&mut response);
+    }
+    response
 }
 
 /// A request whose head was read.
@@ -102,9 +120,11 @@ fn receive(
     let decision = worker.decide(&Asked::of(&head, &identity, true), now);
     let websocket =
         seen.upgrade && headers::asks_for_websocket(&head.method, head.version, &head.headers);
-    if let Verdict::Refuse(refusal) = decision.verdict
-        && refusal.is_of_the_client()
-        && !worker.accounting.observe
+    let of_client = refusal_of_client(worker, &decision);
+    if of_client.is_none() {
+        downstream.note_let_in();
+    }
+    if let Some(refusal) = of_client
         && body.is_end_stream()
     {
         // The most frequent refusal: it is answered before anything is built for an answer.
@@ -125,6 +145,16 @@ fn receive(
     }
     let exchange = Exchange::new(worker, downstream, head, identity, decision, now, websocket);
     Received::Exchange(exchange, body)
+}
+
+/// The refusal of a client for who it is, in enforce mode.
+fn refusal_of_client(worker: &Worker, decision: &Decision) -> Option<Refusal> {
+    match decision.verdict {
+        Verdict::Refuse(refusal) if refusal.is_of_the_client() => {
+            (!worker.accounting.observe).then_some(refusal)
+        }
+        _ => None,
+    }
 }
 
 /// Checks what would be answered 400.

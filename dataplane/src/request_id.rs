@@ -4,10 +4,15 @@ use std::cell::Cell;
 
 use http::HeaderValue;
 
+/// Digits that tell workers and restarts apart.
+const PREFIX: usize = 16;
+/// Those, a dash, and the digits that count.
+const LENGTH: usize = PREFIX + 1 + 12;
+
 /// Makes request ids: unique over restarts and workers, without a random number a request.
 pub struct RequestIds {
-    prefix: String,
-    counter: Cell<u64>,
+    /// The last id that was given.
+    last: Cell<[u8; LENGTH]>,
 }
 
 impl RequestIds {
@@ -16,9 +21,12 @@ impl RequestIds {
         use std::hash::{BuildHasher, Hasher};
         // The standard hasher's keys are random; hashing nothing shows 64 bits of them.
         let random = std::hash::RandomState::new().build_hasher().finish();
+        let mut last = [b'0'; LENGTH];
+        for (place, digit) in last.iter_mut().zip(format!("{random:016x}-").bytes()) {
+            *place = digit;
+        }
         Self {
-            prefix: format!("{random:016x}-"),
-            counter: Cell::new(0),
+            last: Cell::new(last),
         }
     }
 
@@ -27,20 +35,43 @@ impl RequestIds {
         given.cloned().unwrap_or_else(|| self.next())
     }
 
-    /// The next id.
+    /// The next id: the last one, counted up in hexadecimal digits.
     pub fn next(&self) -> HeaderValue {
-        const DIGITS: &[u8; 16] = b"0123456789abcdef";
-        let count = self.counter.get().wrapping_add(1);
-        self.counter.set(count);
-        let mut id = Vec::with_capacity(self.prefix.len() + 12);
-        id.extend_from_slice(self.prefix.as_bytes());
-        id.extend(
-            (0..12)
-                .rev()
-                .filter_map(|digit| DIGITS.get((count >> (4 * digit)) as usize & 15)),
-        );
+        let mut id = self.last.get();
+        for digit in id.iter_mut().skip(PREFIX + 1).rev() {
+            *digit = match *digit {
+                b'9' => b'a',
+                b'f' => b'0',
+                digit => digit + 1,
+            };
+            if *digit != b'0' {
+                break;
+            }
+        }
+        self.last.set(id);
         // Hexadecimal digits and a dash are visible ASCII: the fallback is never taken.
-        HeaderValue::from_maybe_shared(bytes::Bytes::from(id))
-            .unwrap_or(HeaderValue::from_static("-"))
+        HeaderValue::from_bytes(&id).unwrap_or(HeaderValue::from_static("-"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Ids count up, over each digit, and are of one worker by their prefix.
+    #[test]
+    fn ids_count_up() {
+        let ids = RequestIds::new();
+        let first = ids.next();
+        let prefix = first
+            .to_str()
+            .unwrap()
+            .strip_suffix("-000000000001")
+            .unwrap();
+        assert_eq!(prefix.len(), PREFIX);
+        for count in 2..70_000 {
+            assert_eq!(ids.next(), format!("{prefix}-{count:012x}"));
+        }
+        assert_ne!(RequestIds::new().next(), first);
     }
 }

@@ -1,7 +1,7 @@
 //! Which fields a request's head has of those that are seldom there and asked for by many: seen in
 //! one pass, where each look into the map would cost a hash.
 
-use http::HeaderMap;
+use crate::head::Fields;
 
 /// Which of them are there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -20,18 +20,18 @@ pub struct Seen {
 
 impl Seen {
     /// Looks at the names once.
-    pub fn of(headers: &HeaderMap) -> Self {
+    pub fn of(head: &impl Fields) -> Self {
         let mut seen = Self::default();
-        for name in headers.keys() {
-            let name = name.as_str();
+        for (name, _) in head.fields() {
             // The length tells most names apart at once.
+            let is = |expected: &str| name.eq_ignore_ascii_case(expected);
             match name.len() {
-                7 => seen.upgrade |= name == "upgrade",
-                12 => seen.request_id |= name == "x-request-id",
-                15 => seen.forwarded_for |= name == "x-forwarded-for",
+                7 => seen.upgrade |= is("upgrade"),
+                12 => seen.request_id |= is("x-request-id"),
+                15 => seen.forwarded_for |= is("x-forwarded-for"),
                 17 => {
-                    seen.transfer_encoding |= name == "transfer-encoding";
-                    seen.forwarded_proto |= name == "x-forwarded-proto";
+                    seen.transfer_encoding |= is("transfer-encoding");
+                    seen.forwarded_proto |= is("x-forwarded-proto");
                 }
                 _ => {}
             }
@@ -43,7 +43,7 @@ impl Seen {
 #[cfg(test)]
 mod tests {
     use http::header::{TRANSFER_ENCODING, UPGRADE};
-    use http::{HeaderName, HeaderValue};
+    use http::{HeaderMap, HeaderName, HeaderValue};
 
     use super::*;
     use crate::identity::{X_FORWARDED_FOR, X_FORWARDED_PROTO, X_REQUEST_ID};

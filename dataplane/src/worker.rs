@@ -35,6 +35,7 @@ use crate::http2::streams::Http2Connections;
 use crate::in_force::InForce;
 use crate::ladder::{self, Asked, Decision, Refusal, Rules, Verdict};
 use crate::outcome::Accounting;
+use crate::problem::LastDocument;
 use crate::request_id::RequestIds;
 use crate::upstream::pool::Pool;
 
@@ -212,6 +213,8 @@ pub struct Worker {
     pub forgotten_proxy: Arc<ForgottenProxy>,
     /// Request ids.
     pub request_ids: RequestIds,
+    /// The document of the last refusal.
+    pub last_refusal: LastDocument,
     /// The date of responses that hyper does not write.
     pub date: HttpDate,
     /// The port of https that plain requests are sent to, if they are.
@@ -257,6 +260,7 @@ impl Worker {
             handover: own.handover,
             forgotten_proxy: own.forgotten_proxy,
             request_ids: RequestIds::new(),
+            last_refusal: LastDocument::default(),
             date: HttpDate::default(),
             redirect_to: own.redirect_to,
             handshakes: own.handshakes,

@@ -28,9 +28,22 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// The half of this connection, of which `early` was read already.
-    pub const fn new(downstream: Rc<Downstream>, early: Bytes) -> Self {
+    /// The half of this connection, of which `early` was read already: the beginning of a request,
+    /// if it is not empty.
+    pub fn new(downstream: Rc<Downstream>, early: Bytes) -> Self {
+        if !early.is_empty() {
+            downstream.note_read();
+        }
         Self { downstream, early }
+    }
+
+    /// What was read and is not answered, of which hyper has taken `taken`. A copy: also where
+    /// nothing is left in it, the buffer would be held whole.
+    pub fn unanswered(&self, taken: &[u8]) -> Bytes {
+        if self.early.is_empty() {
+            return Bytes::copy_from_slice(taken);
+        }
+        [taken, &self.early].concat().into()
     }
 }
 

@@ -1,11 +1,11 @@
 //! A request as the log is told of it: copied, because nothing of a request outlives it.
 
-use http::request::Parts;
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Version};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use weir_shared::lookup::Lookup;
 use weir_shared::record::{Batch, Record};
 use weir_shared::verdict::LimitHit;
 
+use crate::head::{Fields, Head};
 use crate::headers::number;
 use crate::identity::Identity;
 use crate::ladder::Decision;
@@ -63,51 +63,6 @@ pub struct Durations {
     pub first_byte: Option<u64>,
 }
 
-/// A request's head, as the log reads it. Two kinds: that of hyper, and that of a peer which is
-/// refused before hyper (`refused_peer.rs`).
-pub trait LoggedHead {
-    /// Its method.
-    fn method(&self) -> &str;
-    /// The path of its target.
-    fn path(&self) -> &str;
-    /// What follows the `?`.
-    fn query(&self) -> Option<&str>;
-    /// Of HTTP.
-    fn version(&self) -> Version;
-    /// The values of one field, in their order.
-    fn values(&self, name: &HeaderName) -> impl Iterator<Item = &[u8]>;
-    /// Every field, its name in small letters or not.
-    fn fields(&self) -> impl Iterator<Item = (&str, &[u8])>;
-}
-
-impl LoggedHead for Parts {
-    fn method(&self) -> &str {
-        self.method.as_str()
-    }
-
-    fn path(&self) -> &str {
-        self.uri.path()
-    }
-
-    fn query(&self) -> Option<&str> {
-        self.uri.query()
-    }
-
-    fn version(&self) -> Version {
-        self.version
-    }
-
-    fn values(&self, name: &HeaderName) -> impl Iterator<Item = &[u8]> {
-        let values = self.headers.get_all(name).into_iter();
-        values.map(HeaderValue::as_bytes)
-    }
-
-    fn fields(&self) -> impl Iterator<Item = (&str, &[u8])> {
-        let fields = self.headers.iter();
-        fields.map(|(name, value)| (name.as_str(), value.as_bytes()))
-    }
-}
-
 /// A request that has ended.
 pub struct Ended<'a, H> {
     /// When the head was read, milliseconds since 1970.
@@ -138,11 +93,11 @@ pub struct Ended<'a, H> {
     pub durations: Durations,
 }
 
-impl<H: LoggedHead> Ended<'_, H> {
+impl<H: Head> Ended<'_, H> {
     /// The record of the log, its texts kept in the batch.
     // long: a flat list of the record's members
     pub fn record(&self, logged_headers: &[HeaderName], batch: &mut Batch) -> Record {
-        let fields = Fields::of(self.head);
+        let fields = Noted::of(self.head);
         let logged_headers = logged_headers.iter().enumerate();
         let lookup = self.lookup;
         Record {
@@ -164,7 +119,7 @@ impl<H: LoggedHead> Ended<'_, H> {
             content_type: batch.keep(fields.content_type),
             content_length: fields.content_length.and_then(number),
             headers: batch.keep_headers(logged_headers.flat_map(|(name, field)| {
-                let values = self.head.values(field);
+                let values = self.head.values_of(field);
                 values.map(move |value| (name, value))
             })),
             has_authorization: fields.authorization.is_some(),
@@ -201,7 +156,7 @@ impl<H: LoggedHead> Ended<'_, H> {
 /// The fields of a head that the log looks at, each the first of its name. One pass: nine looks
 /// into the map would cost as much as the rest of the record.
 #[derive(Default)]
-struct Fields<'a> {
+struct Noted<'a> {
     forwarded_for: Option<&'a [u8]>,
     host: Option<&'a [u8]>,
     user_agent: Option<&'a [u8]>,
@@ -212,8 +167,8 @@ struct Fields<'a> {
     cookie: Option<&'a [u8]>,
 }
 
-impl<'a> Fields<'a> {
-    fn of(head: &'a impl LoggedHead) -> Self {
+impl<'a> Noted<'a> {
+    fn of(head: &'a impl Fields) -> Self {
         let mut fields = Self::default();
         for (name, value) in head.fields() {
             // By length first: a name that is not in small letters is compared with one at most.

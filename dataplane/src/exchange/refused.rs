@@ -8,9 +8,10 @@ use weir_shared::lookup::Lookup;
 use weir_shared::verdict::{Action, History};
 
 use super::count;
-use super::record::{Durations, Ended, LoggedHead, ResponseNote};
+use super::record::{Durations, Ended, ResponseNote};
 use crate::clients::entry::Entry;
 use crate::downstream::Downstream;
+use crate::head::Head;
 use crate::identity::Identity;
 use crate::ladder::Decision;
 use crate::outcome::{AtEnd, Outcome};
@@ -37,7 +38,7 @@ pub struct Refused<'a, H> {
     pub websocket: bool,
 }
 
-impl<H: LoggedHead> Refused<'_, H> {
+impl<H: Head> Refused<'_, H> {
     /// Ends it with `action`: history, counters, log record. `answer` is the status and the content
     /// type of the response, none where there is none.
     pub fn finish(

@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 use http::{HeaderName, Version};
 use httparse::{Header, Status};
 
-use crate::exchange::record::LoggedHead;
+use crate::head::{Fields, Head};
 use crate::headers::is_host;
 
 /// Fields that a plain request has at most.
@@ -54,8 +54,9 @@ impl<'a> Plain<'a> {
         if !is_word || method == "CONNECT" || !is_plain_target(target.as_bytes()) {
             return Parsed::Unusual;
         }
-        let (path, query) = match target.split_once('?') {
-            Some((path, query)) => (path, Some(query)),
+        // The target is ASCII; a search for a character costs more than a look at its bytes.
+        let (path, query) = match target.bytes().position(|byte| byte == b'?') {
+            Some(at) => (target.get(..at).unwrap_or_default(), target.get(at + 1..)),
             None => (target, None),
         };
         let Some(closes) = connection(request.headers) else {
@@ -135,7 +136,7 @@ fn connection(fields: &[Header<'_>]) -> Option<bool> {
     }
 }
 
-impl LoggedHead for Plain<'_> {
+impl Head for Plain<'_> {
     fn method(&self) -> &str {
         self.method
     }
@@ -151,8 +152,10 @@ impl LoggedHead for Plain<'_> {
     fn version(&self) -> Version {
         Version::HTTP_11
     }
+}
 
-    fn values(&self, name: &HeaderName) -> impl Iterator<Item = &[u8]> {
+impl Fields for Plain<'_> {
+    fn values_of(&self, name: &HeaderName) -> impl DoubleEndedIterator<Item = &[u8]> {
         let name = name.as_str();
         let fields = self.fields.iter();
         let named = fields.filter(move |field| field.name.eq_ignore_ascii_case(name));
