@@ -66,9 +66,8 @@ impl ClientField {
         &self.dashed
     }
 
-    fn is(&self, name: &HeaderName) -> bool {
-        *name == self.dashed
-            || (name.as_str().contains('_') && self.dashed == *name.as_str().replace('_', "-"))
+    fn is(&self, name: &str) -> bool {
+        is_read_as(name, self.dashed.as_str())
     }
 }
 
@@ -225,8 +224,13 @@ pub fn to_upstream(
     websocket: bool,
     mut put: impl FnMut(&HeaderName, &HeaderValue),
 ) {
-    let nominated = nominated(connection_lines(client), client.keys());
     // Each look into the map costs a hash: what the rest wants to know is seen on the way.
+    let names_fields = client.keys().any(|name| *name == CONNECTION);
+    let nominated = if names_fields {
+        nominated(connection_lines(client), client.keys())
+    } else {
+        Vec::new()
+    };
     let (mut host, mut te, mut chain) = (None, false, false);
     let (mut proto, mut forwarded_host) = (false, false);
     for (name, value) in client {
@@ -292,16 +296,22 @@ pub fn add_lookup(lookup: Option<&Lookup>, mut put: impl FnMut(&HeaderName, &Hea
 /// Whether a field of the client is not passed on: it is hop-by-hop, it claims what only a trusted
 /// peer may say, or ours replaces it.
 fn is_dropped(name: &HeaderName, ours: &ProxyFields<'_>) -> bool {
+    let text = name.as_str();
+    let is_ours = |ours: &HeaderName| is_read_as(text, ours.as_str());
     is_hop_by_hop(name)
-        || *name == CONTENT_LENGTH
         // The body is asked for when the application is ready to take it; the 100 to the client is
         // sent then.
         || *name == EXPECT
-        || *name == X_CLIENT_ASN
-        || *name == X_CLIENT_COUNTRY
-        || *name == X_REQUEST_ID
-        || is_underscore_alias(name.as_str())
-        || (!ours.trusted && (is_forwarding(name.as_str()) || ours.client_field.is(name)))
+        // The length tells most names apart at once.
+        || match text.len() {
+            12 => is_ours(&X_CLIENT_ASN) || is_ours(&X_REQUEST_ID),
+            14 => is_ours(&CONTENT_LENGTH),
+            16 => is_ours(&X_CLIENT_COUNTRY),
+            17 => is_ours(&TRANSFER_ENCODING),
+            _ => false,
+        }
+        || (is_read_as_forwarding(text) && (!ours.trusted || text.contains('_')))
+        || (!ours.trusted && ours.client_field.is(text))
 }
 
 /// Makes the fields of the application's answer those that the client gets.
@@ -361,11 +371,13 @@ pub fn is_hop_by_hop(name: &HeaderName) -> bool {
 }
 
 fn strip_hop_by_hop(headers: &mut HeaderMap) {
+    if !headers.keys().any(is_hop_by_hop) {
+        return;
+    }
     for name in nominated(connection_lines(headers), headers.keys()) {
         headers.remove(name);
     }
-    // Most answers have one or none of them: each that is found costs a look over the names, none
-    // that is not.
+    // Most of these answers have one: each that is found costs a look over the names.
     while let Some(name) = headers.keys().find(|name| is_hop_by_hop(name)).cloned() {
         headers.remove(name);
     }
@@ -376,24 +388,23 @@ pub fn is_forwarding(name: &str) -> bool {
     name.starts_with("x-forwarded") || name == FORWARDED.as_str() || name == X_REAL_IP.as_str()
 }
 
-/// A name with an underscore that stands for a protected one once dashes and underscores are
-/// folded.
-fn is_underscore_alias(name: &str) -> bool {
-    if !name.contains('_') {
-        return false;
+/// Whether a name is this one to an application that takes underscores for dashes.
+fn is_read_as(name: &str, dashed: &str) -> bool {
+    let is_same = |(byte, dashed): (u8, u8)| byte == dashed || (byte == b'_' && dashed == b'-');
+    name.len() == dashed.len() && name.bytes().zip(dashed.bytes()).all(is_same)
+}
+
+/// Whether a name is that of a forwarding field to such an application.
+fn is_read_as_forwarding(name: &str) -> bool {
+    let begins = |begin: &str| {
+        let first = name.get(..begin.len());
+        first.is_some_and(|first| is_read_as(first, begin))
+    };
+    match name.as_bytes().first() {
+        Some(b'x') => begins("x-forwarded") || is_read_as(name, X_REAL_IP.as_str()),
+        Some(b'f') => name == FORWARDED.as_str(),
+        _ => false,
     }
-    let dashed = name.replace('_', "-");
-    is_forwarding(&dashed)
-        || [
-            TRANSFER_ENCODING.as_str(),
-            CONTENT_LENGTH.as_str(),
-            HOST.as_str(),
-            CONNECTION.as_str(),
-            X_CLIENT_ASN.as_str(),
-            X_CLIENT_COUNTRY.as_str(),
-            X_REQUEST_ID.as_str(),
-        ]
-        .contains(&dashed.as_str())
 }
 
 /// A trusted peer's chain with the peer added, as one line.
@@ -529,6 +540,85 @@ mod tests {
             "transfer_encoding",
         ] {
             assert!(!map.contains_key(gone), "{gone}");
+        }
+    }
+
+    /// CLIENT-5: each spelling of a protected name is dropped, and what is spelt nearly so is not.
+    #[test]
+    fn every_spelling_of_a_name_is_known() {
+        let naive = |name: &str, trusted: bool| {
+            let dashed = name.replace('_', "-");
+            let forwarding = dashed.starts_with("x-forwarded")
+                || ["forwarded", "x-real-ip", "cf-connecting-ip"].contains(&dashed.as_str());
+            let is_alias = name.contains('_') && dashed != "cf-connecting-ip";
+            let exact = HeaderName::try_from(name).unwrap();
+            is_hop_by_hop(&exact)
+                || exact == EXPECT
+                || ["content-length", "transfer-encoding", "x-request-id"].contains(&&*dashed)
+                || ["x-client-asn", "x-client-country"].contains(&&*dashed)
+                || (forwarding && (!trusted || is_alias))
+        };
+        let (peer, field) = (
+            HeaderValue::from_static("a"),
+            HeaderName::from_static("cf-connecting-ip"),
+        );
+        let client_field = ClientField::new(&field);
+        for known in [
+            "connection",
+            "keep-alive",
+            "proxy-connection",
+            "proxy-authenticate",
+            "te",
+            "upgrade",
+            "proxy-authorization",
+            "transfer-encoding",
+            "content-length",
+            "expect",
+            "x-request-id",
+            "x-client-asn",
+            "x-client-country",
+            "x-forwarded",
+            "x-forwarded-for",
+            "x-forwarded-a-b",
+            "forwarded",
+            "x-real-ip",
+            "cf-connecting-ip",
+            "x-forwarde",
+            "x-real-i",
+            "accept",
+            "dnt",
+        ] {
+            let dashes = known.bytes().filter(|byte| *byte == b'-').count();
+            for spelling in 0..1_u32 << dashes {
+                let mut at = 0;
+                let respelt = known.bytes().map(|byte| {
+                    let turns = byte == b'-' && {
+                        at += 1;
+                        spelling & (1 << (at - 1)) != 0
+                    };
+                    char::from(if turns { b'_' } else { byte })
+                });
+                let respelt: String = respelt.collect();
+                for name in [
+                    respelt.clone(),
+                    format!("{respelt}x"),
+                    format!("x{respelt}"),
+                ] {
+                    for trusted in [false, true] {
+                        let ours = ProxyFields {
+                            peer: &peer,
+                            trusted,
+                            client_field: &client_field,
+                            scheme: "http",
+                            request_id: &peer,
+                            upstream_host: &peer,
+                        };
+                        let parsed = HeaderName::try_from(&name).unwrap();
+                        let found = is_dropped(&parsed, &ours);
+                        assert_eq!(found, naive(&name, trusted), "{name}, trusted: {trusted}");
+                    }
+                }
+            }
         }
     }
 

@@ -118,7 +118,7 @@ fn pass_on(
 ) -> Response<ResponseBody> {
     let Received {
         head,
-        body,
+        mut body,
         connect_us,
         written_ns,
     } = received;
@@ -148,12 +148,19 @@ fn pass_on(
         });
         return Response::from_parts(head, ResponseBody::empty());
     }
+    let whole = body.take_whole();
     if body.is_end() {
         if let Some(stream) = body.into_reusable() {
             exchange.worker.pool.keep(stream);
         }
-        exchange.finish(Action::Passed);
-        return Response::from_parts(head, ResponseBody::empty());
+        let body = match whole {
+            Some(content) => ResponseBody::whole(exchange, content),
+            None => {
+                exchange.finish(Action::Passed);
+                ResponseBody::empty()
+            }
+        };
+        return Response::from_parts(head, body);
     }
     let body = UpstreamBody::new(body, exchange, trailers);
     Response::from_parts(head, ResponseBody::Upstream(body))

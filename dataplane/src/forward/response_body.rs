@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use bytes::Bytes;
+use bytes::{Buf as _, Bytes};
 use http_body_util::Full;
 use hyper::body::{Body, Frame, SizeHint};
 use weir_shared::verdict::Action;
@@ -21,6 +21,8 @@ use crate::upstream::receiving::{self, BodyReceiver, Broken};
 pub enum ResponseBody {
     /// Of our own.
     Own(Full<Bytes>),
+    /// The application's, which came as a whole with its head; none once it was given out.
+    Whole(Option<Piece>),
     /// The application's.
     Upstream(Box<UpstreamBody>),
 }
@@ -29,6 +31,14 @@ impl ResponseBody {
     /// No body.
     pub fn empty() -> Self {
         Self::Own(Full::new(Bytes::new()))
+    }
+
+    /// The application's body, all of it: the next request is awaited.
+    pub fn whole(exchange: Box<Exchange>, content: Bytes) -> Self {
+        let delivery = Delivery::new(exchange);
+        let piece = delivery.piece(content);
+        delivery.end(Action::Passed);
+        Self::Whole(Some(piece))
     }
 }
 
@@ -201,6 +211,7 @@ impl Body for ResponseBody {
                 Some(Err(never)) => match never {},
                 None => Poll::Ready(None),
             },
+            Self::Whole(piece) => Poll::Ready(piece.take().map(|piece| Ok(Frame::data(piece)))),
             Self::Upstream(answer) => Pin::new(&mut **answer).poll_frame(cx),
         }
     }
@@ -208,6 +219,7 @@ impl Body for ResponseBody {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Own(full) => full.is_end_stream(),
+            Self::Whole(piece) => piece.is_none(),
             Self::Upstream(answer) => answer.is_end_stream(),
         }
     }
@@ -215,6 +227,9 @@ impl Body for ResponseBody {
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Own(full) => full.size_hint(),
+            Self::Whole(piece) => {
+                SizeHint::with_exact(piece.as_ref().map_or(0, |piece| piece.remaining() as u64))
+            }
             Self::Upstream(answer) => answer.size_hint(),
         }
     }

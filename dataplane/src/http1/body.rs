@@ -20,7 +20,7 @@ pub struct Decoder {
     extension_bytes: usize,
     /// Trailer lines as they come.
     trailer_lines: Vec<u8>,
-    trailers: Option<HeaderMap>,
+    trailers: Option<Box<HeaderMap>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -155,7 +155,7 @@ impl Decoder {
 
     /// The trailers, once the body has ended.
     pub fn take_trailers(&mut self) -> Option<HeaderMap> {
-        self.trailers.take()
+        self.trailers.take().map(|trailers| *trailers)
     }
 
     fn decode_chunks(&mut self, input: &mut [u8]) -> Result<Decoded, Malformed> {
@@ -263,7 +263,7 @@ impl Decoder {
             trailers.append(name, value);
             Ok(())
         })?;
-        self.trailers = Some(trailers);
+        self.trailers = Some(Box::new(trailers));
         Ok(State::End)
     }
 }

@@ -18,7 +18,8 @@ pub struct ResponseHead {
     pub status: StatusCode,
     /// HTTP/1.1 or HTTP/1.0.
     pub version: Version,
-    /// Its fields. `Content-Length` is there in plain digits without leading zeros.
+    /// Its fields, but for a `Connection` that says no more than [`Self::keep_alive`].
+    /// `Content-Length` is there in plain digits without leading zeros.
     pub headers: HeaderMap,
     /// The reason phrase, where it is not the usual one of the status. Empty if it had other bytes
     /// than ASCII.
@@ -150,8 +151,9 @@ fn parse(bytes: &[u8], method: &Method) -> Result<Option<(ResponseHead, usize)>,
     let mut headers = HeaderMap::with_capacity(parsed.headers.len());
     let mut said = Said::default();
     fields::each(text, parsed.headers, |name, value| {
-        let value = said.note(&name, value)?;
-        headers.append(name, value);
+        if let Some(value) = said.note(&name, value)? {
+            headers.append(name, value);
+        }
         Ok(())
     })?;
     let (length_of_body, keep_alive) = said.framing(status, version, method)?;
@@ -176,12 +178,12 @@ struct Said {
 }
 
 impl Said {
-    /// Notes what a field says; gives its value back as it is to stand in the head.
+    /// Notes what a field says; gives its value back as it is to stand in the head, if it is to.
     fn note(
         &mut self,
         name: &http::HeaderName,
         value: HeaderValue,
-    ) -> Result<HeaderValue, Malformed> {
+    ) -> Result<Option<HeaderValue>, Malformed> {
         if *name == CONTENT_LENGTH {
             let length = decimal(value.as_bytes()).ok_or(Malformed::ContentLength)?;
             // Equal ones are no better: a reader that joins them has a list.
@@ -189,7 +191,7 @@ impl Said {
                 return Err(Malformed::ContentLength);
             }
             if value.len() > 1 && value.as_bytes().starts_with(b"0") {
-                return Ok(HeaderValue::from(length));
+                return Ok(Some(HeaderValue::from(length)));
             }
         } else if *name == TRANSFER_ENCODING {
             let is_chunked = value.as_bytes().eq_ignore_ascii_case(b"chunked");
@@ -197,13 +199,20 @@ impl Said {
                 return Err(Malformed::TransferEncoding);
             }
         } else if *name == CONNECTION {
+            let mut says_more = false;
             for token in value.as_bytes().split(|byte| *byte == b',') {
                 let token = token.trim_ascii();
-                self.close |= token.eq_ignore_ascii_case(b"close");
-                self.keep_alive |= token.eq_ignore_ascii_case(b"keep-alive");
+                if token.eq_ignore_ascii_case(b"keep-alive") {
+                    self.keep_alive = true;
+                } else if token.eq_ignore_ascii_case(b"close") {
+                    self.close = true;
+                } else {
+                    says_more = true;
+                }
             }
+            return Ok(says_more.then_some(value));
         }
-        Ok(value)
+        Ok(Some(value))
     }
 
     /// RFC 9112 §6.3, and §9.3 for the connection.

@@ -204,7 +204,7 @@ impl Attempt {
         early: BytesMut,
         connect_us: Option<u64>,
     ) -> Result<Received, Failure> {
-        let rest = self.written_ns.is_none().then_some(self.sending);
+        let rest = self.written_ns.is_none().then(|| Box::new(self.sending));
         let body =
             BodyReceiver::new(self.stream, &head, early, rest).map_err(|_| Failure::BadGateway)?;
         Ok(Received {

@@ -121,7 +121,7 @@ pub struct BodyReceiver {
     /// What was read with the head.
     early: BytesMut,
     /// What is left of the request: the application may answer before it has read all of it.
-    sending: Option<Sending>,
+    sending: Option<Box<Sending>>,
 }
 
 impl BodyReceiver {
@@ -130,7 +130,7 @@ impl BodyReceiver {
         stream: TcpStream,
         head: &ResponseHead,
         early: BytesMut,
-        sending: Option<Sending>,
+        sending: Option<Box<Sending>>,
     ) -> Result<Self, Malformed> {
         let mut receiver = Self {
             stream,
@@ -153,6 +153,18 @@ impl BodyReceiver {
     /// Whether the whole body was given out.
     pub fn is_end(&self) -> bool {
         self.decoder.is_end() && !self.decoder.has_trailers()
+    }
+
+    /// The whole body, if it is of known length and came with the head, and all of the request was
+    /// sent.
+    pub fn take_whole(&mut self) -> Option<Bytes> {
+        let length = self.decoder.remaining().filter(|length| *length > 0)?;
+        if self.sending.is_some() || length > self.early.len() as u64 {
+            return None;
+        }
+        let content = self.decoder.decode(&mut self.early).ok()?.content;
+        self.early.truncate(content.end);
+        Some(std::mem::take(&mut self.early).freeze())
     }
 
     /// The connection, if it can take another request.

@@ -42,19 +42,23 @@ pub enum BodyError {
 pub enum RequestBody {
     /// None.
     Empty,
-    /// Read from the client as the application takes it.
-    Streaming {
-        /// The client's body as hyper reads it.
-        incoming: Incoming,
-        /// The connection it comes over: time-out, count, faults.
-        downstream: Rc<Downstream>,
-        /// `WAF_MAX_BODY_SIZE`, where passing it ends the request.
-        limit: Option<u64>,
-        /// Which trailer fields go on; none where there can be none.
-        trailers: Option<Box<TrailerFilter>>,
-        /// A body of known length that may be read past hyper.
-        direct: Option<Direct>,
-    },
+    /// Read from the client as the application takes it. Boxed: most requests have none, and all
+    /// are moved about.
+    Streaming(Box<Streaming>),
+}
+
+/// A body that is read from the client as the application takes it.
+pub struct Streaming {
+    /// The client's body as hyper reads it.
+    incoming: Incoming,
+    /// The connection it comes over: time-out, count, faults.
+    downstream: Rc<Downstream>,
+    /// `WAF_MAX_BODY_SIZE`, where passing it ends the request.
+    limit: Option<u64>,
+    /// Which trailer fields go on; none where there can be none.
+    trailers: Option<TrailerFilter>,
+    /// A body of known length that may be read past hyper.
+    direct: Option<Direct>,
 }
 
 impl RequestBody {
@@ -78,19 +82,19 @@ impl RequestBody {
         let direct = length
             .filter(|length| *length >= WORTH_IT && downstream.can_move() && is_plain())
             .map(|length| Direct::new(downstream, length));
-        Self::Streaming {
+        Self::Streaming(Box::new(Streaming {
             incoming,
             downstream: Rc::clone(downstream),
             limit,
-            trailers: is_framed.then(|| Box::new(trailers())),
+            trailers: is_framed.then(trailers),
             direct,
-        }
+        }))
     }
 
     /// The application takes nothing: the client is not waited for meanwhile (CONN-7).
     pub fn pause(&self) {
-        if let Self::Streaming { downstream, .. } = self {
-            downstream.pause_body();
+        if let Self::Streaming(body) = self {
+            body.downstream.pause_body();
         }
     }
 
@@ -99,7 +103,7 @@ impl RequestBody {
         match self {
             Self::Empty if headers.contains_key(CONTENT_LENGTH) => Encoder::Exact(0),
             Self::Empty => Encoder::Empty,
-            Self::Streaming { incoming, .. } => match incoming.size_hint().exact() {
+            Self::Streaming(body) => match body.incoming.size_hint().exact() {
                 Some(length) => Encoder::Exact(length),
                 None => Encoder::Chunked,
             },
@@ -120,10 +124,10 @@ pub enum Moved {
 impl RequestBody {
     /// Whether what comes next is read past hyper.
     pub fn is_direct(&self) -> bool {
-        let Self::Streaming { direct, .. } = self else {
+        let Self::Streaming(body) = self else {
             return false;
         };
-        direct.as_ref().is_some_and(Direct::is_ready)
+        body.direct.as_ref().is_some_and(Direct::is_ready)
     }
 
     /// The next piece of a body that is read past hyper, moved into this pipe, if there is one.
@@ -132,12 +136,15 @@ impl RequestBody {
         pipe: Option<&mut Pipe>,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Moved, BodyError>> {
-        let Self::Streaming {
+        let Self::Streaming(body) = self else {
+            return Poll::Ready(Err(BodyError::Gone));
+        };
+        let Streaming {
             downstream,
             limit,
             direct: Some(direct),
             ..
-        } = self
+        } = &mut **body
         else {
             return Poll::Ready(Err(BodyError::Gone));
         };
@@ -180,13 +187,10 @@ impl RequestBody {
 
     /// The whole body came.
     fn end_direct(&mut self) {
-        if let Self::Streaming {
-            incoming,
-            direct: Some(direct),
-            ..
-        } = std::mem::replace(self, Self::Empty)
+        if let Self::Streaming(body) = std::mem::replace(self, Self::Empty)
+            && let Some(direct) = &body.direct
         {
-            direct.park(incoming);
+            direct.park(body.incoming);
         }
     }
 }
@@ -199,16 +203,16 @@ impl Body for RequestBody {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let Self::Streaming {
+        let Self::Streaming(body) = self.get_mut() else {
+            return Poll::Ready(None);
+        };
+        let Streaming {
             incoming,
             downstream,
             limit,
             trailers,
             direct,
-        } = self.get_mut()
-        else {
-            return Poll::Ready(None);
-        };
+        } = &mut **body;
         let Poll::Ready(next) = Pin::new(&mut *incoming).poll_frame(cx) else {
             downstream.await_body();
             return Poll::Pending;
@@ -257,14 +261,14 @@ impl Body for RequestBody {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Empty => true,
-            Self::Streaming { incoming, .. } => incoming.is_end_stream(),
+            Self::Streaming(body) => body.incoming.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Empty => SizeHint::with_exact(0),
-            Self::Streaming { incoming, .. } => incoming.size_hint(),
+            Self::Streaming(body) => body.incoming.size_hint(),
         }
     }
 }

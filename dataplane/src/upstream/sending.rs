@@ -53,7 +53,7 @@ pub struct Sending {
     gathered: Vec<u8>,
     /// Polls that may yet bring nothing before they go on.
     empty_polls: u8,
-    trailers: Option<HeaderMap>,
+    trailers: Option<Box<HeaderMap>>,
     /// Whether anything was written to this connection.
     begun: bool,
 }
@@ -213,7 +213,7 @@ impl Sending {
                 }
                 self.gathered.extend_from_slice(&piece);
             }
-            Err(frame) => self.trailers = frame.into_trailers().ok(),
+            Err(frame) => self.trailers = frame.into_trailers().ok().map(Box::new),
         }
         None
     }
@@ -221,7 +221,7 @@ impl Sending {
     fn end(&mut self) -> Result<(), NotSent> {
         let trailers = self.trailers.take();
         self.encoder
-            .end(&mut self.text, trailers.as_ref(), |_| true)
+            .end(&mut self.text, trailers.as_deref(), |_| true)
             .map_err(|_| NotSent::Body)
     }
 
