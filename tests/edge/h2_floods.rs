@@ -200,7 +200,10 @@ fn heads_have_their_time() {
     let weir = Weir::start(&application, &[ON, ("WAF_HEADER_TIMEOUT", "1s")]);
     let mut frames = Frames::open(weir.address());
     let mut cut = Frames::open(weir.address());
-    cut.send(&frame(HEADERS, END_STREAM, 1, &get("/bad", &[])));
+    cut.send(&frame(HEADERS, WHOLE, 1, &get("/fine", &[])));
+    // Nothing is to be acknowledged in the middle of a head.
+    assert_eq!(cut.reaction(1), Reaction::Status(200));
+    cut.send(&frame(HEADERS, END_STREAM, 3, &get("/bad", &[])));
     let mut served = Frames::open(weir.address());
     served.send(&frame(HEADERS, WHOLE, 1, &get("/fine", &[])));
     assert_eq!(served.reaction(1), Reaction::Status(200));

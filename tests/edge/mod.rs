@@ -2,6 +2,8 @@
 
 mod h2;
 mod h2_cases;
+mod h2_clients;
+mod h2_connections;
 mod h2_floods;
 mod listen;
 mod proxy_protocol;

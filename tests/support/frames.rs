@@ -27,6 +27,7 @@ pub(crate) const WHOLE: u8 = END_STREAM | END_HEADERS;
 
 pub(crate) const NO_ERROR: u32 = 0;
 pub(crate) const PROTOCOL_ERROR: u32 = 1;
+pub(crate) const INTERNAL_ERROR: u32 = 2;
 pub(crate) const FLOW_CONTROL_ERROR: u32 = 3;
 pub(crate) const STREAM_CLOSED: u32 = 5;
 pub(crate) const FRAME_SIZE_ERROR: u32 = 6;
