@@ -283,6 +283,40 @@ mod tests {
         assert!(plane.join());
     }
 
+    /// EDGE-3: a bug in one stream is one 500 and a count; the other streams of its connection go
+    /// on.
+    #[test]
+    fn a_panic_costs_its_stream_alone() {
+        let never = |_, _| panic!("not ours");
+        let h2c = [("WAF_LOOKUP_SOURCE", "off"), ("WAF_H2C", "on")];
+        let handover = Arc::new(|_, _| panic!("a bug"));
+        let (plane, address, counting) = plane_with(&h2c, handover, Arc::new(never));
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        let statuses = runtime.block_on(async {
+            let stream = tokio::net::TcpStream::connect(address).await.unwrap();
+            let (mut requests, connection) = h2::client::handshake(stream).await.unwrap();
+            let driver = tokio::spawn(connection);
+            let mut statuses = Vec::new();
+            for path in ["/_waf/bans", "/_waf/health"] {
+                let uri = format!("http://a{path}");
+                let request = http::Request::get(uri).body(()).unwrap();
+                requests = requests.ready().await.unwrap();
+                let (response, _) = requests.send_request(request, true).unwrap();
+                statuses.push(response.await.unwrap().status().as_u16());
+            }
+            driver.abort();
+            statuses
+        });
+        assert_eq!(statuses, [500, 200]);
+        let totals = counting.totals();
+        assert_eq!(totals.connection_errors[ConnectionError::Panic.index()], 1);
+        plane.stop(Stop::Drain);
+        assert!(plane.join());
+    }
+
     /// LOOKUP-3: a request waits for a lookup that never ends no longer than `WAF_LOOKUP_TIMEOUT`,
     /// and no further request of the client waits for it again, nor asks.
     #[test]
