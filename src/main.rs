@@ -37,8 +37,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// A reverse proxy that checks every request before it reaches the application.
 ///
-/// Without a command it serves; the settings are the WAF_* environment variables of the README, or
-/// lines of a settings file.
+/// Without a command it serves. The settings are WAF_* environment variables, or lines of a
+/// settings file; `weir settings` has them all.
 ///
 /// Exit status: 0; 1 where the answer is no; 2 for a wrong call; 69 where no service answers; 70
 /// for a fault inside; 78 for settings; 130 where SIGINT ended it.
