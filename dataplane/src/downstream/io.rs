@@ -135,6 +135,7 @@ impl AsyncRead for Io {
 }
 
 impl AsyncWrite for Io {
+    /// Over TLS what is encrypted is told as written; see [`Session::poll_write`].
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -146,7 +147,7 @@ impl AsyncWrite for Io {
         };
         match &mut this.tls {
             None => Pin::new(stream).poll_write(cx, buf),
-            Some(session) => session.poll_write(stream, cx, &[IoSlice::new(buf)]),
+            Some(session) => session.poll_write(stream, cx, buf),
         }
     }
 
@@ -161,7 +162,7 @@ impl AsyncWrite for Io {
         };
         match &mut this.tls {
             None => Pin::new(stream).poll_write_vectored(cx, bufs),
-            Some(session) => session.poll_write(stream, cx, bufs),
+            Some(session) => session.poll_write_counted(stream, cx, bufs),
         }
     }
 

@@ -8,9 +8,11 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
 
 use super::Downstream;
 use super::io::Io;
+use super::tls::Session;
 use crate::pipe;
 
 /// The beginning of the interim response that hyper writes itself.
@@ -101,7 +103,8 @@ impl Write for Socket {
             Poll::Pending => Poll::Pending,
         };
         let first = bufs.first().map_or(&[][..], |buf| buf);
-        self.downstream.note_write(&outcome, first);
+        let sent = take_sent(&mut io);
+        self.downstream.note_write(&outcome, first, sent);
         outcome
     }
 
@@ -158,7 +161,8 @@ impl Downstream {
     pub fn poll_write(&self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let mut io = self.io.borrow_mut();
         let outcome = tokio::io::AsyncWrite::poll_write(Pin::new(io.inner_mut()), cx, bytes);
-        self.note_write(&outcome, bytes);
+        let sent = take_sent(&mut io);
+        self.note_write(&outcome, bytes, sent);
         outcome
     }
 
@@ -172,13 +176,15 @@ impl Downstream {
             return Poll::Ready(Ok(()));
         }
         if self.retries.take() {
-            session.push(stream);
-            self.settled.set(true);
+            self.push(session, stream);
         }
         let outcome = session.poll_flush(stream, cx);
-        match outcome {
-            Poll::Pending => self.deadlines.await_write(self.clock.mono_ns()),
-            Poll::Ready(_) => self.deadlines.wrote(self.clock.mono_ns(), 0),
+        let (sent, now_ns) = (session.take_sent() as u64, self.clock.mono_ns());
+        if sent > 0 || outcome.is_ready() {
+            self.deadlines.wrote(now_ns, self.of_pace(sent));
+        }
+        if outcome.is_pending() {
+            self.deadlines.await_write(now_ns);
         }
         outcome
     }
@@ -235,14 +241,22 @@ impl Downstream {
             return None;
         }
         if let Some((session, stream)) = io.inner_mut().tls() {
-            session.push(stream);
+            self.push(session, stream);
             self.retries.set(false);
-            self.settled.set(true);
             return None;
         }
         // An error is found again by the write that follows.
         let written = socket2::SockRef::from(io.inner().socket()?).send_vectored(bufs);
         self.tried(written.ok())
+    }
+
+    /// Writes what TLS holds past the runtime's readiness. The first time its bytes say nothing of
+    /// the client's pace.
+    fn push(&self, session: &mut Session, stream: &TcpStream) {
+        session.push(stream);
+        if !self.settled.replace(true) && session.take_sent() > 0 {
+            self.deadlines.wrote(self.clock.mono_ns(), 0);
+        }
     }
 
     /// Writes what was moved in the place of a placeholder. The empty pipe is given back.
@@ -288,22 +302,39 @@ impl Downstream {
         written
     }
 
-    /// Notes how a write went whose bytes begin with `first`.
-    fn note_write(&self, outcome: &Poll<io::Result<usize>>, first: &[u8]) {
+    /// Notes how a write went whose bytes begin with `first`, and how many bytes the socket took
+    /// meanwhile, where they are others: those of TLS.
+    fn note_write(&self, outcome: &Poll<io::Result<usize>>, first: &[u8], sent: Option<usize>) {
+        let now_ns = self.clock.mono_ns();
         match outcome {
-            Poll::Pending => self.deadlines.await_write(self.clock.mono_ns()),
+            Poll::Pending => {
+                if let Some(sent @ 1..) = sent {
+                    self.deadlines.wrote(now_ns, self.of_pace(sent as u64));
+                }
+                self.deadlines.await_write(now_ns);
+            }
             Poll::Ready(taken) => {
                 let taken = taken.as_ref().map_or(0, |taken| *taken as u64);
                 self.written.set(self.written.get().saturating_add(taken));
                 if !self.answering.get() {
                     self.answering.set(!first.starts_with(CONTINUE));
                 }
-                let is_late = self.retries.get() && !self.settled.get();
-                let of_pace = if is_late { 0 } else { taken };
-                self.deadlines.wrote(self.clock.mono_ns(), of_pace);
+                let moved = sent.map_or(taken, |sent| sent as u64);
+                self.deadlines.wrote(now_ns, self.of_pace(moved));
             }
         }
     }
+
+    /// What of so many bytes says something of the client's pace.
+    fn of_pace(&self, bytes: u64) -> u64 {
+        let is_late = self.retries.get() && !self.settled.get();
+        if is_late { 0 } else { bytes }
+    }
+}
+
+/// Bytes that the socket took of what was encrypted; none of a plain connection.
+fn take_sent(io: &mut TokioIo<Io>) -> Option<usize> {
+    io.inner_mut().tls().map(|(session, _)| session.take_sent())
 }
 
 /// What is to be written before the next placeholder, or, if nothing is, the length of that.

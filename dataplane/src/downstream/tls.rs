@@ -13,6 +13,8 @@ use tokio::net::TcpStream;
 
 /// What rustls holds encrypted at most before a write waits (CONN-1).
 const MAX_UNSENT: usize = 32 * 1024;
+/// Content of a record at most (RFC 8446 §5.1).
+const RECORD: usize = 16 * 1024;
 
 /// How far a handshake is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,6 +37,12 @@ pub struct Session {
     early: Bytes,
     /// Nothing more comes from the socket.
     has_ended: bool,
+    /// Content that is encrypted and not told as written: the socket has not taken all of it.
+    untold: usize,
+    /// Records that the socket has not taken whole.
+    unsent: usize,
+    /// Bytes that the socket took since this was asked last.
+    sent: usize,
 }
 
 impl Session {
@@ -49,6 +57,9 @@ impl Session {
             connection,
             early,
             has_ended: false,
+            untold: 0,
+            unsent: 0,
+            sent: 0,
         })
     }
 
@@ -168,19 +179,57 @@ impl Session {
         }
     }
 
-    /// Encrypts what fits, once what was encrypted before is written.
+    /// Encrypts what fits, once what was encrypted before is written. It is told at once, though the
+    /// socket may not have taken all of it: for what is not counted.
     pub fn poll_write(
+        &mut self,
+        stream: &mut TcpStream,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        ready!(self.poll_flush(stream, cx))?;
+        let taken = self.connection.writer().write(buf)?;
+        match self.poll_flush(stream, cx) {
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            Poll::Ready(Ok(())) | Poll::Pending => Poll::Ready(Ok(taken)),
+        }
+    }
+
+    /// Encrypts what fits, and tells it once the socket has taken it, record by record (CONN-5).
+    /// Whoever waits comes again with the same bytes, and maybe more behind them.
+    pub fn poll_write_counted(
         &mut self,
         stream: &mut TcpStream,
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        ready!(self.poll_flush(stream, cx))?;
-        let taken = self.connection.writer().write_vectored(bufs)?;
-        match self.poll_flush(stream, cx) {
-            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
-            Poll::Ready(Ok(())) | Poll::Pending => Poll::Ready(Ok(taken)),
+        let mut flushed = self.poll_flush(stream, cx)?;
+        if self.untold == 0 {
+            ready!(flushed);
+            self.untold = self.connection.writer().write_vectored(bufs)?;
+            flushed = self.poll_flush(stream, cx)?;
         }
+        let on_its_way = self.on_its_way();
+        let taken = self.untold.saturating_sub(on_its_way);
+        if taken == 0 && flushed.is_pending() {
+            return Poll::Pending;
+        }
+        self.untold = on_its_way;
+        Poll::Ready(Ok(taken))
+    }
+
+    /// Content of the records that the socket has not taken whole. All but the last are full.
+    fn on_its_way(&self) -> usize {
+        let Some(full) = self.unsent.checked_sub(1) else {
+            return 0;
+        };
+        let last = self.untold.saturating_sub(1) % RECORD + 1;
+        self.untold.min(last + full * RECORD)
+    }
+
+    /// How many bytes the socket took since this was asked last.
+    pub const fn take_sent(&mut self) -> usize {
+        std::mem::replace(&mut self.sent, 0)
     }
 
     /// Writes all that was encrypted.
@@ -190,9 +239,10 @@ impl Session {
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
         while self.connection.wants_write() {
-            match self.connection.write_tls(&mut Sink { stream, cx }) {
+            let unsent = &mut self.unsent;
+            match self.connection.write_tls(&mut Sink { stream, cx, unsent }) {
                 Ok(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-                Ok(_) => {}
+                Ok(count) => self.sent += count,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Poll::Pending,
                 Err(error) => return Poll::Ready(Err(error)),
             }
@@ -203,9 +253,13 @@ impl Session {
     /// Writes past the runtime's readiness.
     pub fn push(&mut self, stream: &TcpStream) {
         while self.connection.wants_write() {
-            let pushed = self.connection.write_tls(&mut Pushing(stream));
-            if !pushed.is_ok_and(|count| count > 0) {
-                return;
+            let mut pushing = Pushing {
+                stream,
+                unsent: &mut self.unsent,
+            };
+            match self.connection.write_tls(&mut pushing) {
+                Ok(count @ 1..) => self.sent += count,
+                Ok(_) | Err(_) => return,
             }
         }
     }
@@ -216,9 +270,10 @@ impl Session {
         self.push(stream);
     }
 
-    /// Says that nothing follows. A handshake that was not done ends in silence.
+    /// Says that nothing follows. A handshake that was not done ends in silence, and so does a
+    /// response that was cut: what was not told as written is not to arrive.
     pub fn close(&mut self, stream: &TcpStream) {
-        if self.connection.is_handshaking() {
+        if self.connection.is_handshaking() || self.untold > 0 {
             return;
         }
         self.connection.send_close_notify();
@@ -249,25 +304,35 @@ impl Read for Source<'_, '_> {
     }
 }
 
-/// The socket as rustls writes to it.
+/// How many of these pieces were not taken whole, where so many bytes were.
+fn not_whole(bufs: &[IoSlice<'_>], mut taken: usize) -> usize {
+    let whole = bufs.iter().take_while(|buf| {
+        let is_whole = buf.len() <= taken;
+        taken = taken.saturating_sub(buf.len());
+        is_whole
+    });
+    bufs.len() - whole.count()
+}
+
+/// The socket as rustls writes to it, a record a piece.
 struct Sink<'a, 'b> {
     stream: &'a mut TcpStream,
     cx: &'a mut Context<'b>,
+    unsent: &'a mut usize,
 }
 
 impl Write for Sink<'_, '_> {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-        match Pin::new(&mut *self.stream).poll_write(self.cx, buf) {
-            Poll::Ready(written) => written,
-            Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
-        }
+        self.write_vectored(&[IoSlice::new(buf)])
     }
 
     fn write_vectored(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
-        match Pin::new(&mut *self.stream).poll_write_vectored(self.cx, bufs) {
+        let written = match Pin::new(&mut *self.stream).poll_write_vectored(self.cx, bufs) {
             Poll::Ready(written) => written,
             Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
-        }
+        };
+        *self.unsent = not_whole(bufs, *written.as_ref().unwrap_or(&0));
+        written
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -276,18 +341,38 @@ impl Write for Sink<'_, '_> {
 }
 
 /// The socket, asked itself.
-struct Pushing<'a>(&'a TcpStream);
+struct Pushing<'a> {
+    stream: &'a TcpStream,
+    unsent: &'a mut usize,
+}
 
 impl Write for Pushing<'_> {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-        socket2::SockRef::from(self.0).send(buf)
+        self.write_vectored(&[IoSlice::new(buf)])
     }
 
     fn write_vectored(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
-        socket2::SockRef::from(self.0).send_vectored(bufs)
+        let written = socket2::SockRef::from(self.stream).send_vectored(bufs);
+        *self.unsent = not_whole(bufs, *written.as_ref().unwrap_or(&0));
+        written
     }
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// CONN-5: a record counts once all of it was taken.
+    #[test]
+    fn records_count_whole() {
+        let (first, second) = ([0; 10], [0; 4]);
+        let bufs = [IoSlice::new(&first), IoSlice::new(&second)];
+        for (taken, unsent) in [(0, 2), (9, 2), (10, 1), (13, 1), (14, 0)] {
+            assert_eq!(not_whole(&bufs, taken), unsent, "{taken}");
+        }
     }
 }
