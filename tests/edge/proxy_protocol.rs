@@ -146,6 +146,9 @@ fn a_trusted_peer_needs_a_header() {
 /// whatever follows it; nothing reaches the application.
 #[test]
 fn malformed_headers_are_refused() {
+    if tls::is_left_out("the header stands before the handshake") {
+        return;
+    }
     let v1 = |line: &str| format!("{line}\r\n").into_bytes();
     let long = format!("PROXY UNKNOWN {}", "x".repeat(100));
     let mut wrong_sum = with_checksum();
@@ -243,6 +246,9 @@ fn malformed_headers_are_refused() {
 /// way to a further one, which is served.
 #[test]
 fn those_without_a_header_give_way() {
+    if tls::is_left_out("the header stands before the handshake") {
+        return;
+    }
     const MOST: usize = 128;
     let application = Application::ok();
     let settings = [ON, ("WAF_WORKERS", "1"), ("WAF_HEADER_TIMEOUT", "60s")];

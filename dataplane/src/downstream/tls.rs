@@ -179,8 +179,8 @@ impl Session {
         }
     }
 
-    /// Encrypts what fits, once what was encrypted before is written. It is told at once, though the
-    /// socket may not have taken all of it: for what is not counted.
+    /// Encrypts what fits, once what was encrypted before is written. It is told at once, though
+    /// the socket may not have taken all of it: for what is not counted.
     pub fn poll_write(
         &mut self,
         stream: &mut TcpStream,
