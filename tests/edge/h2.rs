@@ -49,6 +49,20 @@ fn a_stream_is_a_request() {
     assert_eq!(line["counts"]["minute"], 1);
 }
 
+/// EDGE-3, FORWARD-3: `*` is asked of the whole server, and `/` of its root.
+#[test]
+fn options_keep_their_target() {
+    let application = Application::ok();
+    let weir = Weir::start(&application, &[ON]);
+    let mut frames = Frames::open(weir.address());
+    for (stream, target) in [(1, "*"), (3, "/")] {
+        let head = frames::request("OPTIONS", target, &[]);
+        frames.send(&frame(HEADERS, WHOLE, stream, &head));
+        assert_eq!(frames.reaction(stream), Reaction::Status(200));
+        assert_eq!(application.request(target).header("host"), Some("a.test"));
+    }
+}
+
 /// EDGE-3: over TLS it is agreed on by ALPN, and `http/1.1` is still there for who asks for it.
 #[test]
 fn over_tls_it_is_agreed_on() {

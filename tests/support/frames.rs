@@ -127,6 +127,8 @@ impl Frames {
     #[track_caller]
     pub(crate) fn silent(address: SocketAddr) -> Self {
         let stream = TcpStream::connect_timeout(&address, PATIENCE).expect("connects");
+        // Small frames would wait for one another.
+        stream.set_nodelay(true).expect("an option");
         stream.set_read_timeout(Some(PATIENCE)).expect("a patience");
         stream
             .set_write_timeout(Some(PATIENCE))
