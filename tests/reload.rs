@@ -612,6 +612,18 @@ const CASES: &[Case] = &[
         seen: ["0", "1"],
     },
     Case {
+        theme: "TLS",
+        before: "",
+        after: "WAF_H2C=on\n",
+        probe: |weir| {
+            let mut connection = Connection::open(weir.address());
+            connection.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0");
+            let answered = connection.bytes(9).is_ok();
+            if answered { "HTTP/2" } else { "closed" }.to_owned()
+        },
+        seen: ["closed", "HTTP/2"],
+    },
+    Case {
         theme: "Logs",
         before: "WAF_INSTANCE_NAME=one\n",
         after: "WAF_INSTANCE_NAME=two\n",

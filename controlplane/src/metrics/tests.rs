@@ -138,6 +138,7 @@ waf_connection_errors_total{kind="accept"} 0
 waf_connection_errors_total{kind="bad_request"} 0
 waf_connection_errors_total{kind="banned"} 0
 waf_connection_errors_total{kind="framing"} 0
+waf_connection_errors_total{kind="h2_flood"} 0
 waf_connection_errors_total{kind="head_timeout"} 0
 waf_connection_errors_total{kind="head_too_large"} 0
 waf_connection_errors_total{kind="panic"} 8
