@@ -16,6 +16,9 @@ use crate::forward::response_body::{CutShort, ResponseBody};
 pub struct StreamBody {
     body: ResponseBody,
     stream: Rc<Stream>,
+    /// It has broken off, which is said once the client was sent what came before: a stream that is
+    /// reset loses it.
+    broken: Option<CutShort>,
 }
 
 impl StreamBody {
@@ -24,7 +27,12 @@ impl StreamBody {
         if body.is_end_stream() {
             stream.end();
         }
-        Self { body, stream }
+        let broken = None;
+        Self {
+            body,
+            stream,
+            broken,
+        }
     }
 }
 
@@ -36,10 +44,41 @@ impl Body for StreamBody {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Queued>, CutShort>>> {
-        let Self { body, stream } = self.get_mut();
-        if stream.must_wait(cx) {
+        let Self {
+            body,
+            stream,
+            broken,
+        } = self.get_mut();
+        if broken.is_none() {
+            if stream.must_wait(cx) {
+                return Poll::Pending;
+            }
+            match ready!(Self::poll_piece(body, stream, cx)) {
+                Some(Err(cut)) => *broken = Some(cut),
+                frame => return Poll::Ready(frame),
+            }
+        }
+        if stream.has_queued(cx) {
             return Poll::Pending;
         }
+        Poll::Ready(broken.take().map(Err))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.broken.is_none() && self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl StreamBody {
+    fn poll_piece(
+        body: &mut ResponseBody,
+        stream: &Rc<Stream>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Queued>, CutShort>>> {
         let is_crowded = stream.streams().is_crowded();
         stream.downstream.set_reads_little(is_crowded);
         let frame = ready!(Pin::new(&mut *body).poll_frame(cx));
@@ -50,14 +89,6 @@ impl Body for StreamBody {
             stream.end();
         }
         Poll::Ready(frame)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }
 

@@ -226,6 +226,15 @@ impl Stream {
         must
     }
 
+    /// Whether some of its answer is in the library's hands; its task is woken once none is.
+    pub fn has_queued(&self, cx: &Context<'_>) -> bool {
+        let has = self.queued.get() > 0;
+        if has {
+            *self.waits.borrow_mut() = Some(cx.waker().clone());
+        }
+        has
+    }
+
     /// Whether its response is to be broken off.
     pub fn is_cut(&self) -> bool {
         self.has_response.get() && !self.is_last_word.get() && self.downstream.ending().is_cut()
