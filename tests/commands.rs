@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::control::{file, validator};
 use crate::support::application::Application;
 use crate::support::command::{Ran, command, ran, run};
-use crate::support::tls;
+use crate::support::transport;
 use crate::support::weir::{ADMIN_TOKEN, ONE_PER_HOUR, Weir, state_dir};
 
 impl Ran {
@@ -657,7 +657,7 @@ fn a_check_finds_what_a_start_finds() {
 /// restart would change, and what may not be meant, is warned of.
 #[test]
 fn a_check_beside_the_service_and_its_warnings() {
-    if tls::is_left_out("the check has no certificate") {
+    if transport::is_left_out_over_tls("the check has no certificate") {
         return;
     }
     let application = Application::ok();

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::support::application::{After, Application};
 use crate::support::raw_client::{Connection, Response, get, request};
-use crate::support::tls;
+use crate::support::transport::{self, Transport};
 use crate::support::wait_for;
 use crate::support::weir::{ADMIN_TOKEN, METRICS_TOKEN, Weir};
 
@@ -565,7 +565,11 @@ fn a_connection_that_was_never_used_holds_nothing() {
     });
     let each = resident_kib(&weir).saturating_sub(before) / COUNT;
     // Over TLS each has made its handshake.
-    let most = if tls::is_asked_for() { 24 } else { 6 };
+    let most = if transport::asked_for() == Transport::Tls {
+        24
+    } else {
+        6
+    };
     assert!(each < most, "{each} KiB");
     drop(held);
 }

@@ -2,7 +2,7 @@
 
 use crate::support::application::Application;
 use crate::support::raw_client::{Connection, get};
-use crate::support::tls;
+use crate::support::transport;
 use crate::support::weir::{METRICS_TOKEN, Weir};
 
 /// The client and the address that the log gives a request with these field lines.
@@ -227,7 +227,7 @@ fn an_untrusted_peers_claims_are_replaced() {
     connection.response().expect(200);
     let seen = application.request("/claims");
     assert_eq!(seen.header("x-forwarded-for"), Some("127.0.1.5"));
-    assert_eq!(seen.header("x-forwarded-proto"), Some(tls::scheme()));
+    assert_eq!(seen.header("x-forwarded-proto"), Some(transport::scheme()));
     assert_eq!(seen.header("x-forwarded-host"), Some("example.org"));
     let id = seen.header("x-request-id").expect("an id");
     assert_ne!(id, "claimed");
@@ -301,7 +301,7 @@ fn connection_cannot_strip_our_own_fields() {
     ));
     let seen = application.request("/nominated");
     assert_eq!(seen.header("x-forwarded-for"), Some("127.0.0.1"));
-    assert_eq!(seen.header("x-forwarded-proto"), Some(tls::scheme()));
+    assert_eq!(seen.header("x-forwarded-proto"), Some(transport::scheme()));
     assert_eq!(seen.header("x-forwarded-host"), Some("example.org"));
     assert!(seen.header("x-request-id").is_some());
     assert_eq!(seen.header("host"), Some("example.org"));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::support::application::{After, Application};
 use crate::support::raw_client::{Connection, get, request};
-use crate::support::tls;
+use crate::support::transport;
 use crate::support::weir::Weir;
 use crate::support::{wait_for, wait_until};
 
@@ -114,7 +114,7 @@ fn pipes(weir: &Weir) -> usize {
 /// process; pipes are closed when they are not used.
 #[test]
 fn an_answer_of_known_length_goes_past_the_process() {
-    if tls::is_left_out("what is encrypted is in the process") {
+    if transport::is_left_out_over_tls("what is encrypted is in the process") {
         return;
     }
     let application = application();
@@ -285,7 +285,7 @@ fn a_large_upload_ends_early() {
 /// CONN-1: what of a long upload waits for the application is in a pipe of the system.
 #[test]
 fn an_upload_of_known_length_goes_past_the_process() {
-    if tls::is_left_out("what is encrypted is in the process") {
+    if transport::is_left_out_over_tls("what is encrypted is in the process") {
         return;
     }
     let application = Application::start(|exchange| {

@@ -6,6 +6,7 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use crate::support::application::Application;
 use crate::support::raw_client::{Connection, exchange, get};
 use crate::support::tls::{self, Pair, client};
+use crate::support::transport;
 use crate::support::weir::{Weir, state_dir};
 use crate::support::{PATIENCE, wait_until};
 
@@ -76,7 +77,7 @@ fn to_the_end(address: SocketAddr, bytes: &[u8]) -> Vec<u8> {
 /// trusted itself, its limits and bans are its own, for each request of the connection.
 #[test]
 fn the_address_of_the_header_is_the_peer() {
-    if tls::is_left_out("the header stands before the handshake") {
+    if transport::is_left_out_over_tls("the header stands before the handshake") {
         return;
     }
     let application = Application::ok();
@@ -146,7 +147,7 @@ fn a_trusted_peer_needs_a_header() {
 /// whatever follows it; nothing reaches the application.
 #[test]
 fn malformed_headers_are_refused() {
-    if tls::is_left_out("the header stands before the handshake") {
+    if transport::is_left_out_over_tls("the header stands before the handshake") {
         return;
     }
     let v1 = |line: &str| format!("{line}\r\n").into_bytes();
@@ -246,7 +247,7 @@ fn malformed_headers_are_refused() {
 /// way to a further one, which is served.
 #[test]
 fn those_without_a_header_give_way() {
-    if tls::is_left_out("the header stands before the handshake") {
+    if transport::is_left_out_over_tls("the header stands before the handshake") {
         return;
     }
     const MOST: usize = 128;
@@ -276,7 +277,7 @@ fn those_without_a_header_give_way() {
 /// says so.
 #[test]
 fn an_untrusted_peer_speaks_for_itself() {
-    if tls::is_left_out("the header stands before the handshake") {
+    if transport::is_left_out_over_tls("the header stands before the handshake") {
         return;
     }
     let application = Application::ok();

@@ -3,6 +3,7 @@
 use super::misbehaving;
 use crate::support::application::Application;
 use crate::support::raw_client::{Connection, get};
+use crate::support::transport;
 use crate::support::weir::{Weir, state_dir};
 use crate::support::{wait_for, wait_until};
 
@@ -175,8 +176,9 @@ fn the_log_can_be_in_the_combined_format() {
     let (before, rest) = line.split_once(" [").expect("a time");
     let (_, rest) = rest.split_once("] ").expect("its end");
     assert_eq!(before, "203.0.113.7 - -");
+    let protocol = transport::protocol();
     assert_eq!(
         rest,
-        "\"GET /a?b=c HTTP/1.1\" 200 12 \"-\" \"tester \\x221\\x22\"\n"
+        format!("\"GET /a?b=c {protocol}\" 200 12 \"-\" \"tester \\x221\\x22\"\n")
     );
 }

@@ -3,7 +3,7 @@
 use crate::support::application::Application;
 use crate::support::geo::{Geo, Question};
 use crate::support::raw_client::{Connection, get, request};
-use crate::support::tls;
+use crate::support::transport;
 use crate::support::weir::state_dir;
 use crate::support::{wait_for, wait_until};
 
@@ -319,7 +319,7 @@ fn a_silent_service_delays_nobody_for_long() {
 /// answer.
 #[test]
 fn a_thousand_first_requests_are_one_question() {
-    if tls::is_left_out("a thousand handshakes take longer than a lookup may") {
+    if transport::is_left_out_over_tls("a thousand handshakes take longer than a lookup may") {
         return;
     }
     let application = Application::ok();

@@ -15,6 +15,8 @@ pub(crate) mod http2;
 pub(crate) mod raw_client;
 pub(crate) mod tls;
 pub(crate) mod traffic;
+pub(crate) mod translator;
+pub(crate) mod transport;
 pub(crate) mod weir;
 
 /// How long anything that must happen may take before a test calls it missing.

@@ -4,7 +4,7 @@
 //! It knows nothing of requests beyond a convenience that writes well-formed ones.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -148,12 +148,12 @@ impl Connection {
     /// Waits until the other end has read all that was sent.
     #[track_caller]
     pub(crate) fn wait_until_read(&self) {
-        wait_until_read(self.stream.tcp());
+        self.stream.wait_until_read();
     }
 
     /// Ends our sending side.
     pub(crate) fn finish_sending(&mut self) {
-        let _ = self.stream.tcp().shutdown(Shutdown::Write);
+        self.stream.finish_sending();
     }
 
     /// Closes with a reset, as a process that is killed with unread data does.
@@ -420,7 +420,12 @@ impl Response {
 /// Waits until the other end has read all that was sent: no byte waits in its system.
 #[track_caller]
 pub(crate) fn wait_until_read(stream: &TcpStream) {
-    let port = stream.local_addr().expect("an address").port();
+    wait_until_port_is_read(stream.local_addr().expect("an address").port());
+}
+
+/// The same of the connection from this port.
+#[track_caller]
+pub(crate) fn wait_until_port_is_read(port: u16) {
     let unread = || {
         let table = std::fs::read_to_string("/proc/net/tcp").expect("the connections");
         // Of each: number, own address, the other's, state, what waits to be sent and read.

@@ -1,11 +1,11 @@
-//! TLS for the harness: certificates, a client, and the parameter that has every behaviour test
-//! speak over TLS instead of plain TCP (`WEIR_TEST_TRANSPORT=tls`).
+//! TLS for the harness: certificates, a client, and the connection of a behaviour test, over
+//! whatever it is to speak.
 
-use std::collections::HashSet;
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, LazyLock, Mutex};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, LazyLock};
 
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
@@ -20,43 +20,9 @@ use rustls::{
 };
 
 use super::PATIENCE;
-
-/// Whether behaviour tests are to speak over TLS.
-pub(crate) fn is_asked_for() -> bool {
-    std::env::var("WEIR_TEST_TRANSPORT").is_ok_and(|transport| transport == "tls")
-}
-
-/// Addresses where TLS is spoken, of all services of this process.
-static SPOKEN: LazyLock<Mutex<HashSet<SocketAddr>>> = LazyLock::new(Mutex::default);
-
-/// TLS is spoken at this address.
-pub(crate) fn note(address: SocketAddr) {
-    SPOKEN.lock().expect("the addresses").insert(address);
-}
-
-/// No longer: the port may be anybody's next.
-pub(crate) fn forget(address: SocketAddr) {
-    SPOKEN.lock().expect("the addresses").remove(&address);
-}
-
-/// The scheme that behaviour tests speak.
-pub(crate) fn scheme() -> &'static str {
-    if is_asked_for() { "https" } else { "http" }
-}
-
-/// Whether a test is left out because behaviour tests speak over TLS, and why. `.ci/tests-over-tls`
-/// counts what this prints.
-pub(crate) fn is_left_out(why: &str) -> bool {
-    let is_left_out = is_asked_for();
-    if is_left_out {
-        println!("left out over TLS: {why}");
-    }
-    is_left_out
-}
-
-fn is_spoken(address: SocketAddr) -> bool {
-    SPOKEN.lock().expect("the addresses").contains(&address)
-}
+use super::raw_client::wait_until_port_is_read;
+use super::translator::Translated;
+use super::transport::{Transport, spoken};
 
 /// A certificate and its key, as files.
 pub(crate) struct Pair {
@@ -248,21 +214,24 @@ pub(crate) fn secure(
     Ok(StreamOwned::new(connection, stream))
 }
 
-/// A connection of the harness: plain, or over TLS where that is spoken.
+/// A connection of the harness: plain, or over what is spoken at the other end.
 pub(crate) enum Stream {
     Plain(TcpStream),
     Tls(Box<Secured>),
+    Http2(Translated),
     /// The handshake failed: what is sent is lost, as behind a reset that has not come yet.
     Failed(TcpStream),
 }
 
 impl Stream {
-    /// Makes the handshake where TLS is spoken at the other end. Where it fails, whoever reads
-    /// finds the end.
+    /// Speaks what is spoken at the other end. Where the handshake fails, whoever reads finds the
+    /// end.
+    #[track_caller]
     pub(crate) fn over(stream: TcpStream) -> Self {
-        let spoken = stream.peer_addr().is_ok_and(is_spoken);
-        if !spoken {
-            return Self::Plain(stream);
+        match stream.peer_addr().map_or(Transport::Plain, spoken) {
+            Transport::Plain => return Self::Plain(stream),
+            Transport::Http2 => return Self::Http2(Translated::over(stream)),
+            Transport::Tls => {}
         }
         let kept = stream.try_clone().expect("twice");
         match secure(stream, "localhost", &ANY) {
@@ -275,6 +244,25 @@ impl Stream {
         match self {
             Self::Plain(stream) | Self::Failed(stream) => stream,
             Self::Tls(secured) => &secured.sock,
+            Self::Http2(translated) => &translated.near,
+        }
+    }
+
+    /// Ends our sending side.
+    pub(crate) fn finish_sending(&self) {
+        if let Self::Http2(translated) = self {
+            translated.only_reads.store(true, Ordering::SeqCst);
+        }
+        let _ = self.tcp().shutdown(Shutdown::Write);
+    }
+
+    /// Waits until the service has read all that was sent.
+    #[track_caller]
+    pub(crate) fn wait_until_read(&self) {
+        let port = self.tcp().local_addr().expect("an address").port();
+        wait_until_port_is_read(port);
+        if let Self::Http2(translated) = self {
+            wait_until_port_is_read(translated.far_port);
         }
     }
 }
@@ -284,6 +272,7 @@ impl Read for Stream {
         match self {
             Self::Plain(stream) | Self::Failed(stream) => stream.read(buf),
             Self::Tls(secured) => read(secured, buf),
+            Self::Http2(translated) => translated.near.read(buf),
         }
     }
 }
@@ -311,6 +300,7 @@ impl Write for Stream {
                 secured.flush()?;
                 Ok(written)
             }
+            Self::Http2(translated) => translated.near.write(buf),
             Self::Failed(_) => Ok(buf.len()),
         }
     }
@@ -319,6 +309,7 @@ impl Write for Stream {
         match self {
             Self::Plain(stream) => stream.flush(),
             Self::Tls(secured) => secured.flush(),
+            Self::Http2(translated) => translated.near.flush(),
             Self::Failed(_) => Ok(()),
         }
     }

@@ -22,6 +22,7 @@ use serde_json::Value;
 use super::application::Application;
 use super::raw_client::{self, Response};
 use super::tls;
+use super::transport::{self, Transport};
 use super::{PATIENCE, wait_for, wait_for_within, wait_until};
 
 pub(crate) const ADMIN_TOKEN: &str = "admin-token-3f9c";
@@ -77,14 +78,16 @@ struct Line {
     whole: bool,
 }
 
-/// The address of a place; of TLS, the harness speaks TLS there from now on.
+/// The address of a place; the harness speaks what is spoken there from now on.
 #[track_caller]
-fn tcp_address(place: &str) -> SocketAddr {
-    let Some(address) = place.strip_prefix("https://") else {
-        return place.parse().expect("an address");
+fn tcp_address(place: &str, speaks_http2: bool) -> SocketAddr {
+    let (address, transport) = match place.strip_prefix("https://") {
+        Some(address) => (address, Transport::Tls),
+        None if speaks_http2 => (place, Transport::Http2),
+        None => (place, Transport::Plain),
     };
     let address = address.parse().expect("an address");
-    tls::note(address);
+    transport::note(address, transport);
     address
 }
 
@@ -171,9 +174,15 @@ impl Weir {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        if tls::is_asked_for() && arguments.is_empty() {
+        let serves = arguments.is_empty();
+        let transport = transport::asked_for();
+        if transport == Transport::Tls && serves {
             command.env("WAF_LISTEN", "https://127.0.0.1:0");
             command.envs(tls::Pair::settings(&[tls::shared_pair()]));
+        }
+        let speaks_http2 = transport == Transport::Http2 && serves;
+        if speaks_http2 {
+            command.env("WAF_H2C", "on");
         }
         for (name, value) in settings {
             command.env(name, value);
@@ -193,7 +202,7 @@ impl Weir {
             let listening = first(&log, |line| line["message"] == "listening");
             if let Some(line) = listening {
                 let address = line["address"].as_str().expect("the address");
-                return Some(Ok(tcp_address(address)));
+                return Some(Ok(tcp_address(address, speaks_http2)));
             }
             child.try_wait().expect("its state").map(Err)
         });
@@ -485,7 +494,7 @@ impl Drop for Weir {
         if self.ended == Ended::No {
             self.kill();
         }
-        tls::forget(self.address);
+        transport::forget(self.address);
         if std::thread::panicking() {
             self.show();
             return;
