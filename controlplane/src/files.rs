@@ -397,21 +397,17 @@ impl Files {
 /// Entry point for the fuzz targets: a file of this name as it is read at start, and written again.
 #[cfg(fuzzing)]
 pub fn reread(file: &str, bytes: &[u8]) -> Result<Vec<u8>, String> {
-    use std::sync::LazyLock;
-
     use weir_shared::units::Time;
 
-    use crate::state::schema::FileSchema;
+    use crate::state::schema::LazySchema;
     use crate::state::text;
 
-    type Schema = LazyLock<Result<FileSchema, StateError>>;
-    static BANS: Schema = LazyLock::new(text::schema::<BansFile>);
-    static CLIENTS: Schema = LazyLock::new(text::schema::<ClientsFile>);
-    static LOOKUPS: Schema = LazyLock::new(text::schema::<LookupsFile>);
-    static ALERTS: Schema = LazyLock::new(text::schema::<AlertsFile>);
+    static BANS: LazySchema = text::schema::<BansFile>();
+    static CLIENTS: LazySchema = text::schema::<ClientsFile>();
+    static LOOKUPS: LazySchema = text::schema::<LookupsFile>();
+    static ALERTS: LazySchema = text::schema::<AlertsFile>();
 
-    fn of<D: Document>(schema: &Schema, bytes: &[u8]) -> Result<Vec<u8>, String> {
-        let schema = schema.as_ref().map_err(ToString::to_string)?;
+    fn of<D: Document>(schema: &LazySchema, bytes: &[u8]) -> Result<Vec<u8>, String> {
         let content = text::parse::<D>(schema, bytes).map_err(|fault| fault.to_string())?;
         let mut entries = D::complete(content.entries, &[], Time(1_795_276_800_000));
         D::sort(&mut entries);

@@ -65,11 +65,10 @@ pub mod fuzzing {
     pub struct Bodies(OrderReader);
 
     impl Bodies {
-        /// With these trusted proxies; none if the schema is none.
-        pub fn new(trusted: NetSet) -> Option<Self> {
-            OrderReader::new(Arc::new(Spared::new(trusted)), PrefixLengths::default())
-                .ok()
-                .map(Self)
+        /// With these trusted proxies.
+        pub fn new(trusted: NetSet) -> Self {
+            let spared = Arc::new(Spared::new(trusted));
+            Self(OrderReader::new(spared, PrefixLengths::default()))
         }
 
         /// The netblock to be banned; pointers and details where the body does not fit, none where

@@ -87,7 +87,6 @@ pub fn read_bans(path: &Path, now: Now) -> Result<Vec<Arc<Ban>>, StateError> {
 }
 
 fn read_file<D: Document>(path: &Path, now: Now) -> Result<Vec<D::Entry>, StateError> {
-    let schema = text::schema::<D>()?;
     let bytes = match fs::read(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => {
@@ -96,10 +95,11 @@ fn read_file<D: Document>(path: &Path, now: Now) -> Result<Vec<D::Entry>, StateE
         }
         Ok(bytes) => bytes,
     };
-    let content = text::parse::<D>(&schema, &bytes).map_err(|fault| StateError::DoesNotFit {
-        path: path.to_owned(),
-        fault,
-    })?;
+    let content =
+        text::parse::<D>(&text::schema::<D>(), &bytes).map_err(|fault| StateError::DoesNotFit {
+            path: path.to_owned(),
+            fault,
+        })?;
     let mut entries = D::complete(content.entries, &[], Time(now.wall_ms));
     D::sort(&mut entries);
     Ok(entries)

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use crossbeam_channel::{Receiver, Sender, bounded};
-use weir_schema::CatalogError;
 use weir_shared::clock::Clock;
 use weir_shared::event::{Finished, LimitExceeded};
 use weir_shared::explain::Explain;
@@ -105,9 +104,6 @@ pub enum ControlError {
     /// The token file.
     #[error(transparent)]
     Token(#[from] TokenError),
-    /// The schema of POST bodies, which a test would have found.
-    #[error(transparent)]
-    Schema(#[from] CatalogError),
     /// bans.json holds more than may be dropped.
     #[error(
         "bans.json holds {held} active bans made by an administrator or permanent, WAF_MAX_BANS is {max_bans}: raise the \
@@ -212,7 +208,7 @@ impl Control {
         let (stopping, stop) = bounded(1);
         let (orders, ordered) = bounded(2);
         let not_banned = Arc::clone(&spared);
-        let router = Router::new(&reloaded, admin_token, not_banned, about.process, queue)?;
+        let router = Router::new(&reloaded, admin_token, not_banned, about.process, queue);
         let (asked, reading) = (lookups.clone(), live_rules.orders());
         let answers = Answers::start(service).map_err(ControlError::Thread)?;
         let mut detection = Detection::new(&settings, finished, lines, start.alerts, now);

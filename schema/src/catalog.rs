@@ -222,6 +222,18 @@ impl Schema {
         Self::build(document, &registry, &library)
     }
 
+    /// The same for the text of a document that stands alone.
+    ///
+    /// # Errors
+    /// As [`Schema::compile`], and where the text is no JSON.
+    pub fn parse(text: &str) -> Result<Self, CatalogError> {
+        let document = serde_json::from_str(text).map_err(|error| CatalogError::Document {
+            name: "the text".to_owned(),
+            reason: error.to_string(),
+        })?;
+        Self::compile(&document, &[])
+    }
+
     fn build(
         document: &Value,
         registry: &Registry<'_>,

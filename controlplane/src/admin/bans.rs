@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use arc_swap::ArcSwap;
 use http::header::LOCATION;
@@ -31,7 +31,8 @@ const SCHEMA: &str = include_str!("../../../schema/proxy/ban-order.schema.json")
 
 /// What judges a body.
 pub(crate) struct OrderReader {
-    schema: Schema,
+    /// Compiled for the first body.
+    schema: LazyLock<Result<Schema, CatalogError>>,
     spared: Arc<Spared>,
     prefixes: ArcSwap<PrefixLengths>,
 }
@@ -48,15 +49,12 @@ struct Written {
 }
 
 impl OrderReader {
-    /// # Errors
-    /// The schema is none, which a test would have found.
-    pub(crate) fn new(spared: Arc<Spared>, prefixes: PrefixLengths) -> Result<Self, CatalogError> {
-        let schema = serde_json::from_str(SCHEMA).unwrap_or_default();
-        Ok(Self {
-            schema: Schema::compile(&schema, &[])?,
+    pub(crate) fn new(spared: Arc<Spared>, prefixes: PrefixLengths) -> Self {
+        Self {
+            schema: LazyLock::new(|| Schema::parse(SCHEMA)),
             spared,
             prefixes: ArcSwap::from_pointee(prefixes),
-        })
+        }
     }
 
     /// A client's netblock is this wide from now on.
@@ -76,7 +74,14 @@ impl OrderReader {
                 Ok(_) => one_fault(refused.pointer, json::sentence(&refused.error)),
             }
         })?;
-        if let Err(violations) = self.schema.validate(&body) {
+        // That ours compiles is tested.
+        let schema = self.schema.as_ref().map_err(|error| {
+            one_fault(
+                String::new(),
+                format!("the schema of a ban is wrong: {error}"),
+            )
+        })?;
+        if let Err(violations) = schema.validate(&body) {
             let fault = |violation: Violation| Fault {
                 pointer: violation.instance_path,
                 detail: violation.sentence.trim_end_matches('.').to_owned(),
@@ -339,7 +344,7 @@ mod tests {
     static READER: LazyLock<OrderReader> = LazyLock::new(|| {
         let trusted = ["10.1.0.0/16".parse().unwrap()].into_iter().collect();
         let spared = Arc::new(Spared::new(trusted));
-        OrderReader::new(spared, PrefixLengths::default()).unwrap()
+        OrderReader::new(spared, PrefixLengths::default())
     });
 
     fn judged(body: &[u8]) -> Result<Order, Problem> {

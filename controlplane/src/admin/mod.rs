@@ -18,7 +18,6 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use crossbeam_channel::{Sender, TrySendError};
 use http::{HeaderValue, Method};
 use percent_encoding::percent_decode_str;
-use weir_schema::CatalogError;
 use weir_shared::client::Client;
 use weir_shared::explain::Question;
 use weir_shared::handover::{Body, Handover, OwnRequest, OwnResponse, Respond, Step};
@@ -115,25 +114,23 @@ enum Routed {
 }
 
 impl Router {
-    /// # Errors
-    /// As [`OrderReader::new`].
     pub(crate) fn new(
         reloaded: &Reloaded,
         admin_token: Option<Token>,
         spared: Arc<Spared>,
         process: Asking,
         queue: Sender<Request>,
-    ) -> Result<Self, CatalogError> {
+    ) -> Self {
         let settings = &reloaded.settings;
-        Ok(Self {
+        Self {
             metrics_token: ArcSwapOption::new(metrics_token(settings).map(Arc::new)),
             admin_token: ArcSwapOption::new(admin_token.map(Arc::new)),
-            orders: OrderReader::new(spared, settings.bans.prefixes)?,
+            orders: OrderReader::new(spared, settings.bans.prefixes),
             listing: ArcSwap::from_pointee(Arc::clone(&reloaded.listing)),
             process,
             stopping: AtomicBool::new(false),
             queue,
-        })
+        }
     }
 
     /// The part of a reload: the tokens, whose file is read again, and what is told of settings.

@@ -44,12 +44,12 @@ pub(super) struct Compiled {
 }
 
 impl Compiler {
-    pub(super) fn new(path: &Path) -> Result<Self, String> {
-        Ok(Self {
-            reader: Reader::new()?,
+    pub(super) fn new(path: &Path) -> Self {
+        Self {
+            reader: Reader::new(),
             path: path.to_owned(),
             known: Known::new(),
-        })
+        }
     }
 
     /// Reads rules.json itself; where it is not there, nothing holds.

@@ -2,11 +2,12 @@
 //! has line, column and JSON pointer.
 
 use std::collections::HashSet;
+use std::sync::LazyLock;
 
 use serde::Deserialize;
 use serde_json::Value;
 use serde_path_to_error::{Deserializer as Tracked, Track};
-use weir_schema::{Schema, Violation};
+use weir_schema::{CatalogError, Schema, Violation};
 use weir_shared::netblock::Netblock;
 use weir_shared::path;
 use weir_shared::rules::{MAX_NAMES, MAX_TRAP_PATHS};
@@ -96,14 +97,15 @@ pub(super) struct Jail {
 
 /// Reads and judges a whole file.
 pub(super) struct Reader {
-    schema: Schema,
+    /// Compiled when there is a file to be judged.
+    schema: LazyLock<Result<Schema, CatalogError>>,
 }
 
 impl Reader {
-    pub(super) fn new() -> Result<Self, String> {
-        let schema: Value = serde_json::from_str(SCHEMA).map_err(|error| error.to_string())?;
-        let schema = Schema::compile(&schema, &[]).map_err(|error| error.to_string())?;
-        Ok(Self { schema })
+    pub(super) const fn new() -> Self {
+        Self {
+            schema: LazyLock::new(|| Schema::parse(SCHEMA)),
+        }
     }
 
     pub(super) fn read(&self, bytes: &[u8]) -> Result<RulesFile, Fault> {
@@ -120,7 +122,12 @@ impl Reader {
     /// The file, or pointer and message of what does not fit. Where the schema and the reader of
     /// values refuse the same, the reader has the better words.
     fn understand(&self, value: &Value) -> Result<RulesFile, (String, String)> {
-        let violations = self.schema.validate(value).err().unwrap_or_default();
+        // That ours compiles is tested.
+        let schema = self.schema.as_ref().map_err(|error| {
+            let message = format!("the schema of rules.json is wrong: {error}");
+            (String::new(), message)
+        })?;
+        let violations = schema.validate(value).err().unwrap_or_default();
         if let Some(version) = value.get("version")
             && version.as_f64() != Some(1.0)
         {

@@ -16,7 +16,7 @@ use super::document::Document;
 use super::error::StateError;
 use super::file::{Counters, Edit, Job, Saved, Shared, StateFile, WriteFault};
 use super::kept_base::KeptBase;
-use super::schema::FileSchema;
+use super::schema::LazySchema;
 use super::stat::{Hash, Seen, Stat};
 use super::store::Store;
 use super::text::{self, Content, Envelope};
@@ -55,7 +55,7 @@ pub(super) trait AnyFile: Send {
 
 /// The thread's side of a file: what is known of it, and what is to be written.
 pub(super) struct DiskFile<D: Document> {
-    pub(super) schema: FileSchema,
+    pub(super) schema: LazySchema,
     pub(super) base: Base<D>,
     pub(super) envelope: Envelope,
     /// The last edit that was taken in.
@@ -191,7 +191,7 @@ impl<D: Document> DiskFile<D> {
 
 /// A file as it was found at the start.
 struct Start<D: Document> {
-    schema: FileSchema,
+    schema: LazySchema,
     base: Base<D>,
     envelope: Envelope,
     on_disk: Option<Seen>,
@@ -208,7 +208,7 @@ impl<D: Document> Start<D> {
         };
         store.recover(D::FILE).map_err(failed)?;
         let read = store.read(D::FILE).map_err(failed)?;
-        let schema = text::schema::<D>()?;
+        let schema = text::schema::<D>();
         let Some((bytes, seen)) = read else {
             store.forget_base(D::FILE).map_err(failed)?;
             return Ok(Self {
@@ -247,7 +247,7 @@ impl<D: Document> Start<D> {
 /// in the last moment before it was killed. The edit is taken as a running service takes it, and
 /// followed by a document that holds it.
 fn take_edit<D: Document>(
-    schema: &FileSchema,
+    schema: &LazySchema,
     (found, read): (Vec<D::Entry>, Option<Time>),
     kept: KeptBase<D::Key>,
     seen: &Seen,

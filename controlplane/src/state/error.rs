@@ -34,9 +34,6 @@ pub enum StateError {
     /// A file does not parse, or does not fit its schema.
     #[error("state file {} does not fit: {fault}; mend it or move it away", path.display())]
     DoesNotFit { path: PathBuf, fault: Fault },
-    /// A schema of ours, which a test would have found.
-    #[error("the schema of {file} is wrong: {error}")]
-    Schema { file: &'static str, error: String },
     /// The system refused the thread.
     #[error("the thread of the state files cannot be started: {0}")]
     Thread(io::Error),

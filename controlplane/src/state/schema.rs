@@ -5,11 +5,17 @@
 //! A file is never held whole: its entries are judged one by one, and the rest of it with empty
 //! lists.
 
+use std::sync::LazyLock;
+
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 use weir_schema::{Schema, Violation};
 
 use super::document::Unknown;
+
+/// A file's schema, compiled when a file is read for the first time: it costs more than all else of
+/// a start that finds no files. That ours compile is tested.
+pub(crate) type LazySchema = LazyLock<Result<FileSchema, String>>;
 
 /// A file's schema, compiled.
 pub(crate) struct FileSchema {

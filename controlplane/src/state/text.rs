@@ -19,9 +19,8 @@ use serde_path_to_error::{Deserializer as Tracked, Track};
 use weir_shared::units::Time;
 
 use super::document::{Document, Entry as _, Unknown, lists};
-use super::error::StateError;
 use super::fault::Fault;
-use super::schema::{FileSchema, List};
+use super::schema::{FileSchema, LazySchema, List};
 use crate::json::{self, Strict, Twice};
 
 /// The only version there is.
@@ -44,7 +43,11 @@ pub(crate) struct Envelope(Map<String, Value>);
 
 /// Reads a whole file. An entry is read as a value, judged by the file's schema (STATE-8), and only
 /// then understood.
-pub(crate) fn parse<D: Document>(schema: &FileSchema, bytes: &[u8]) -> Result<Content<D>, Fault> {
+pub(crate) fn parse<D: Document>(schema: &LazySchema, bytes: &[u8]) -> Result<Content<D>, Fault> {
+    let schema = schema.as_ref().map_err(|error| {
+        let message = format!("the schema of {} is wrong: {error}", D::FILE);
+        Fault::new(0, 0, "", &message)
+    })?;
     let refused = RefCell::new(None);
     let whole = || Whole::<D> {
         schema,
@@ -108,12 +111,9 @@ impl Envelope {
     }
 }
 
-/// Compiles the schema of a file.
-pub(crate) fn schema<D: Document>() -> Result<FileSchema, StateError> {
-    FileSchema::compile(D::SCHEMA, lists::<D>()).map_err(|error| StateError::Schema {
-        file: D::FILE,
-        error,
-    })
+/// The schema of a file.
+pub(crate) const fn schema<D: Document>() -> LazySchema {
+    LazySchema::new(|| FileSchema::compile(D::SCHEMA, lists::<D>()))
 }
 
 /// Entries of memory, with the unknown members that they had in the file.
@@ -325,22 +325,18 @@ fn understand<D: Document>(list: &List, value: Value) -> Result<D::Entry, (Strin
 pub(crate) mod testing {
     //! Schemas compiled once for all tests.
 
-    use std::sync::LazyLock;
-
     use super::*;
     use crate::alert::document::AlertsFile as Alerts;
     use crate::bans::document::BansFile as Bans;
     use crate::clients::ClientsFile as Clients;
     use crate::lookup::document::LookupsFile as Lookups;
 
-    static SCHEMAS: LazyLock<[(&str, FileSchema); 4]> = LazyLock::new(|| {
-        [
-            (Bans::FILE, schema::<Bans>().unwrap()),
-            (Clients::FILE, schema::<Clients>().unwrap()),
-            (Lookups::FILE, schema::<Lookups>().unwrap()),
-            (Alerts::FILE, schema::<Alerts>().unwrap()),
-        ]
-    });
+    static SCHEMAS: [(&str, LazySchema); 4] = [
+        (Bans::FILE, schema::<Bans>()),
+        (Clients::FILE, schema::<Clients>()),
+        (Lookups::FILE, schema::<Lookups>()),
+        (Alerts::FILE, schema::<Alerts>()),
+    ];
 
     pub(crate) fn parse<D: Document>(bytes: &[u8]) -> Result<Content<D>, Fault> {
         let (_, schema) = SCHEMAS.iter().find(|(file, _)| *file == D::FILE).unwrap();
@@ -350,6 +346,7 @@ pub(crate) mod testing {
     /// One entry alone.
     pub(crate) fn read<D: Document>(list: &str, entry: &Value) -> Result<D::Entry, String> {
         let (_, schema) = SCHEMAS.iter().find(|(file, _)| *file == D::FILE).unwrap();
+        let schema = schema.as_ref().unwrap();
         understand::<D>(schema.list(list).unwrap(), entry.clone()).map_err(|(_, message)| message)
     }
 }

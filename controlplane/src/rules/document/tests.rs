@@ -1,7 +1,7 @@
 use super::*;
 
 fn fault(text: &str) -> (usize, usize, String, String) {
-    let reader = Reader::new().unwrap();
+    let reader = Reader::new();
     let fault = reader.read(text.as_bytes()).expect_err(text);
     (fault.line, fault.column, fault.pointer, fault.message)
 }
@@ -23,7 +23,7 @@ const EXAMPLE: &str = r#"{"version":1,
 /// RULE-2: every member of the example is read.
 #[test]
 fn the_example_is_read() {
-    let file = Reader::new().unwrap().read(EXAMPLE.as_bytes()).unwrap();
+    let file = Reader::new().read(EXAMPLE.as_bytes()).unwrap();
     assert_eq!(
         (file.allow.len(), file.deny.len(), file.traps[0].paths.len()),
         (3, 2, 3)
@@ -129,7 +129,7 @@ fn what_a_file_holds_is_bounded() {
         let limits: Vec<_> = (0..count).map(limit).collect();
         format!(r#"{{"version":1,"limits":[{}]}}"#, limits.join(","))
     };
-    assert!(Reader::new().unwrap().read(limits(16).as_bytes()).is_ok());
+    assert!(Reader::new().read(limits(16).as_bytes()).is_ok());
     assert_eq!(message(&limits(17)).0, "/limits");
     let traps = |count: usize| {
         let path = |number| format!("\"/{number}\"");
@@ -139,12 +139,7 @@ fn what_a_file_holds_is_bounded() {
             paths.join(",")
         )
     };
-    assert!(
-        Reader::new()
-            .unwrap()
-            .read(traps(10_000).as_bytes())
-            .is_ok()
-    );
+    assert!(Reader::new().read(traps(10_000).as_bytes()).is_ok());
     assert_eq!(message(&traps(10_001)).0, "/traps/0/paths/10000");
     let names = |count: usize| {
         let trap = |number| format!(r#"{{"name":"t{number}","paths":["/{number}"]}}"#);
@@ -154,6 +149,6 @@ fn what_a_file_holds_is_bounded() {
             traps.join(",")
         )
     };
-    assert!(Reader::new().unwrap().read(names(63).as_bytes()).is_ok());
+    assert!(Reader::new().read(names(63).as_bytes()).is_ok());
     assert_eq!(message(&names(64)).0, "/jails/0/name");
 }

@@ -25,7 +25,7 @@ impl Place {
         }
         let path = dir.path().join("rules.json");
         fs::write(&path, file).unwrap();
-        let mut compiler = Compiler::new(&path).unwrap();
+        let mut compiler = Compiler::new(&path);
         let (stamps, read) = read(&mut compiler, &path, &[], START);
         let (found_out, found) = unbounded();
         let held = read.unwrap();
