@@ -8,11 +8,13 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::HeaderValue;
+use http::{HeaderValue, Request};
+use hyper::body::{Body as _, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use weir_shared::totals::ConnectionError;
 
+use crate::downstream::inbound::Framing;
 use crate::downstream::socket::Socket;
 use crate::downstream::{Downstream, Ending};
 use crate::foreign::{self, Foreign};
@@ -146,6 +148,7 @@ async fn serve_requests(
     let service = service_fn(|request| {
         let worker = current.worker();
         downstream.take_settings(&worker.in_force);
+        downstream.note_framing(framing(&request));
         request::serve(&worker, downstream, &tunnel, request)
     });
     let socket = Socket::new(Rc::clone(downstream), early);
@@ -206,6 +209,16 @@ async fn serve_requests(
         }
     }
     None
+}
+
+/// Which body follows the head of a request, as hyper has read it.
+fn framing(request: &Request<Incoming>) -> Framing {
+    let body = request.body();
+    match body.size_hint().exact() {
+        _ if body.is_end_stream() => Framing::Empty,
+        Some(length) => Framing::Sized(length),
+        None => Framing::Chunked,
+    }
 }
 
 /// Whether hyper is to be told that no further request is served. While nothing is under way it

@@ -3,6 +3,7 @@
 pub mod deadlines;
 pub mod discard;
 mod handshaking;
+pub mod inbound;
 pub mod interim;
 mod io;
 mod moving;
@@ -26,6 +27,7 @@ use tokio::net::TcpStream;
 use weir_shared::client::Client;
 
 use self::deadlines::{Deadlines, Missed, Timeouts};
+use self::inbound::Framing;
 use self::interim::Interim;
 use self::io::Io;
 use self::reader::Reader;
@@ -125,6 +127,8 @@ pub struct Downstream {
     pub upload: Upload,
     /// Interim responses to the current request.
     pub interim: Interim,
+    /// Which body follows the head that hyper has read, until its socket knows.
+    framing: Cell<Option<Framing>>,
     /// Who reads the body of the current request.
     reader: Reader,
     /// hyper has written all it had since the last response ended.
@@ -209,6 +213,7 @@ impl Downstream {
             slot,
             upload: Upload::default(),
             interim: Interim::default(),
+            framing: Cell::new(None),
             reader: Reader::default(),
             flushed: Cell::new(true),
             grown: Cell::new(false),
@@ -243,6 +248,11 @@ impl Downstream {
             self.trusted.set(self.local || trusted.contains(self.peer));
             self.deadlines.set_timeouts(settings.timeouts);
         }
+    }
+
+    /// hyper has read a head: this body follows.
+    pub fn note_framing(&self, framing: Framing) {
+        self.framing.set(Some(framing));
     }
 
     /// A head was read: the request is ours to answer.

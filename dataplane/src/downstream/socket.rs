@@ -11,6 +11,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
 use super::Downstream;
+use super::inbound::Inbound;
 use super::io::Io;
 use super::tls::Session;
 use crate::pipe;
@@ -25,8 +26,7 @@ const SMALL_BUFFER: usize = 8 * 1024;
 /// hyper's half of a client connection.
 pub struct Socket {
     downstream: Rc<Downstream>,
-    /// What was read before hyper had the connection.
-    early: Bytes,
+    inbound: Inbound,
 }
 
 impl Socket {
@@ -36,16 +36,25 @@ impl Socket {
         if !early.is_empty() {
             downstream.note_read();
         }
-        Self { downstream, early }
+        Self {
+            downstream,
+            inbound: Inbound::new(early),
+        }
     }
 
     /// What was read and is not answered, of which hyper has taken `taken`. A copy: also where
     /// nothing is left in it, the buffer would be held whole.
     pub fn unanswered(&self, taken: &[u8]) -> Bytes {
-        if self.early.is_empty() {
+        let left = self.inbound.left();
+        if left.is_empty() {
             return Bytes::copy_from_slice(taken);
         }
-        [taken, &self.early].concat().into()
+        [taken, left].concat().into()
+    }
+
+    /// The connection becomes a tunnel.
+    pub fn begin_tunnel(&mut self) {
+        self.inbound.begin_tunnel();
     }
 }
 
@@ -53,27 +62,27 @@ impl Read for Socket {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-        mut buf: ReadBufCursor<'_>,
+        buf: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
-        let downstream = &this.downstream;
+        let Self {
+            downstream,
+            inbound,
+        } = self.get_mut();
         if buf.remaining() > SMALL_BUFFER {
             downstream.grown.set(true);
         }
-        let outcome = if this.early.is_empty() {
+        if let Some(framing) = downstream.framing.take() {
+            inbound.begin_body(framing);
+        }
+        if !inbound.left().is_empty() {
+            downstream.note_read();
+        }
+        inbound.poll_read(cx, buf, &downstream.upload, |cx, buf| {
             if downstream.keeps_from_hyper() {
                 return Poll::Pending;
             }
-            Pin::new(&mut *downstream.io.borrow_mut()).poll_read(cx, buf)
-        } else {
-            let fits = this.early.len().min(buf.remaining());
-            buf.put_slice(&this.early.split_to(fits));
-            Poll::Ready(Ok(()))
-        };
-        if matches!(outcome, Poll::Ready(Ok(()))) {
-            downstream.note_read();
-        }
-        outcome
+            downstream.poll_read(cx, buf)
+        })
     }
 }
 

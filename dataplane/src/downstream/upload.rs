@@ -25,7 +25,7 @@ const MAX_FRAMING: u64 = 4;
 #[derive(Debug, Default)]
 pub struct Upload {
     bytes: Cell<u64>,
-    /// Bytes that its chunks were framed by, at least.
+    /// Bytes that its chunks were framed by.
     framing: Cell<u64>,
     fault: Cell<BodyFault>,
     unread: Cell<bool>,
@@ -57,14 +57,17 @@ impl Upload {
         fits
     }
 
-    /// Counts what a chunk of this size is framed by; false if it is too much for what the chunks
-    /// hold: each costs as much as a large one (CONN-9). What came of a chunk is taken for one.
-    pub fn take_framing(&self, chunk: usize) -> bool {
-        let digits = u64::from(chunk.checked_ilog(16).unwrap_or(0)) + 1;
-        let framing = self.framing.get() + digits + 4;
+    /// So many bytes more were framing.
+    pub fn add_framing(&self, bytes: usize) {
+        let framing = self.framing.get().saturating_add(bytes as u64);
         self.framing.set(framing);
+    }
+
+    /// Whether the framing so far is not too much for what it holds: a small chunk costs what a
+    /// large one does (CONN-9).
+    pub fn framing_fits(&self) -> bool {
         let allowed = self.bytes.get().saturating_mul(MAX_FRAMING);
-        let fits = framing.saturating_sub(FREE_FRAMING) <= allowed;
+        let fits = self.framing.get().saturating_sub(FREE_FRAMING) <= allowed;
         if !fits {
             self.fault.set(BodyFault::Framing);
         }
@@ -114,7 +117,10 @@ mod tests {
     fn chunks_that_are_mostly_framing_are_too_many() {
         let chunks = |size: usize, count: usize| {
             let upload = Upload::default();
-            (0..count).all(|_| upload.take(size, None) && upload.take_framing(size))
+            (0..count).all(|_| {
+                upload.add_framing(format!("{size:x}").len() + 4);
+                upload.take(size, None) && upload.framing_fits()
+            })
         };
         assert!(chunks(1, 60_000));
         assert!(!chunks(1, 70_000));

@@ -43,7 +43,8 @@ pub struct Tunnel {
 pub type TunnelSlot = RefCell<Option<Tunnel>>;
 
 /// Runs a tunnel to its end. `early` is what the client sent behind its handshake.
-pub async fn run(downstream: &Rc<Downstream>, socket: Socket, early: Bytes, tunnel: Tunnel) {
+pub async fn run(downstream: &Rc<Downstream>, mut socket: Socket, early: Bytes, tunnel: Tunnel) {
+    socket.begin_tunnel();
     let Tunnel {
         upstream,
         mut exchange,

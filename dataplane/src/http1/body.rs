@@ -1,4 +1,4 @@
-//! The body of an answer, taken out of its framing (RFC 9112 §6, §7.1).
+//! A body, taken out of its framing (RFC 9112 §6, §7.1).
 
 use std::ops::Range;
 
@@ -62,14 +62,23 @@ pub struct Decoded {
 impl Decoder {
     /// For the body that follows this head.
     pub const fn new(head: &ResponseHead) -> Self {
+        Self::of(head.length, head.keep_alive)
+    }
+
+    /// For a chunked body of a request.
+    pub const fn chunked() -> Self {
+        Self::of(BodyLength::Chunked, true)
+    }
+
+    const fn of(length: BodyLength, keep_alive: bool) -> Self {
         Self {
-            state: match head.length {
+            state: match length {
                 BodyLength::Empty | BodyLength::Exact(0) => State::End,
                 BodyLength::Exact(length) => State::Exact(length),
                 BodyLength::Chunked => State::Size { digits: 0, size: 0 },
                 BodyLength::UntilClose => State::UntilClose,
             },
-            keep_alive: head.keep_alive,
+            keep_alive,
             stray: false,
             extension_bytes: 0,
             trailer_lines: Vec::new(),

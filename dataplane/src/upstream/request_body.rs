@@ -195,6 +195,13 @@ impl RequestBody {
     }
 }
 
+/// What a chunk of this size is framed by. A DATA frame of HTTP/2 is taken for one.
+fn as_chunk(size: usize) -> usize {
+    size.checked_ilog(16)
+        .map_or(1, |digits| digits as usize + 1)
+        + 4
+}
+
 impl Body for RequestBody {
     type Data = Bytes;
     type Error = BodyError;
@@ -242,10 +249,10 @@ impl Body for RequestBody {
         {
             return Poll::Ready(Some(Err(BodyError::TooLarge)));
         }
-        if trailers.is_some()
-            && let Some(data) = frame.data_ref()
-            && !downstream.upload.take_framing(data.len())
-        {
+        if let Some(data) = frame.data_ref().filter(|_| downstream.is_stream()) {
+            downstream.upload.add_framing(as_chunk(data.len()));
+        }
+        if trailers.is_some() && !downstream.upload.framing_fits() {
             return Poll::Ready(Some(Err(BodyError::Framing)));
         }
         if let Some(data) = frame.data_ref() {
