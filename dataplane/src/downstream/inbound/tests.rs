@@ -183,6 +183,8 @@ fn content_of(mut framed: Vec<u8>) -> Vec<u8> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
     /// CONN-9: whatever follows whatever, however it is cut and however little room there is, each
     /// head and each body comes as it was sent, and nothing of the next one with it.
     #[test]
