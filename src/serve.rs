@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::bounded;
 use weir_controlplane::certificates::Certificates;
 use weir_controlplane::control::{Listeners, Server};
-use weir_controlplane::lookup::Lookups;
+use weir_controlplane::lookup::{LookupFiles, Lookups};
 use weir_controlplane::process::{Asking, Reply};
 use weir_controlplane::refusal_page::PageFile;
 use weir_controlplane::request_log::RequestLog;
@@ -151,16 +151,21 @@ impl Service {
         let places: Vec<String> = bound.places().iter().map(Listen::to_string).collect();
         let page =
             PageFile::open(settings.bans.refusal_page.as_deref()).map_err(|error| unfit(&error))?;
-        let (files, mut start) =
-            opening::state_files(&settings, &clock, predecessor).map_err(StartError::Unfit)?;
-        let sockets = Sockets::of(&mut bound, admin.as_ref())?;
         let certificates = opening::certificates(&settings, &bound).map_err(StartError::Unfit)?;
         let rules = LiveRules::start(&settings, clock.clone()).map_err(|error| unfit(&error))?;
+        let databases =
+            LookupFiles::open(&settings.lookup, &clock).map_err(|error| unfit(&error))?;
+        let shared = Shared::new(&settings, clock, &bound, &rules);
+        // From here until the workers run nobody accepts, where there is a process before
+        // (RESTART-1): what can be opened without the state is open.
+        let (files, mut start) = opening::state_files(&settings, &shared.clock, predecessor)
+            .map_err(StartError::Unfit)?;
+        let sockets = Sockets::of(&mut bound, admin.as_ref())?;
         let listeners = Listeners::bind(&settings, admin).map_err(|error| unfit(&error))?;
         let (control_socket, admin_address) = listeners.places();
-        let shared = Shared::new(&settings, clock, &bound, &rules);
         let kept = std::mem::take(&mut start.lookups);
-        let lookups = Lookups::start(&settings, &shared.clock, &shared.clients(), kept)
+        let clients = shared.clients();
+        let lookups = Lookups::start(&settings, &shared.clock, &clients, databases, kept)
             .map_err(|error| unfit(&error))?;
         let ask = lookups.asking();
 

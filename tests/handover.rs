@@ -317,6 +317,28 @@ fn a_broken_binary_changes_nothing() {
     traffic.finish();
 }
 
+/// RESTART-1: what can be read without the state is read before the old process stops accepting.
+#[test]
+fn a_successor_reads_its_rules_while_the_old_process_serves() {
+    let application = Application::ok();
+    let service = Service::start(env!("CARGO_BIN_EXE_weir"), &application);
+    let rules = r#"{"version":1,"deny":[{"netblock":"198.51.100.7/32"}]}"#;
+    fs::write(service.state.path().join("rules.json"), rules).expect("writes");
+    service.wait_for("edit of the rules taken in", 1);
+    let before = service.said("").len();
+    service.hand_over();
+    let lines = service.said("").split_off(before);
+    let place = |beginning: &str| {
+        let named = |line: &Value| {
+            let message = line["message"].as_str();
+            message.is_some_and(|text| text.starts_with(beginning))
+        };
+        lines.iter().position(named).expect(beginning)
+    };
+    assert!(place("rules in force") < place("handing over"), "{lines:?}");
+    service.get("198.51.100.7").expect(429);
+}
+
 /// EDGE-1: a Unix socket is handed over with its file, which goes with the last process.
 #[test]
 fn a_unix_socket_is_handed_over() {

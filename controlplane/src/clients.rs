@@ -14,8 +14,8 @@ use weir_shared::units::{Count, Time};
 use weir_shared::window::{PerSpan, RuleSpan, Span, Window};
 
 use crate::buckets::Buckets;
-use crate::state::document::{Document, Row, drop_over, refuse_duplicate};
-use crate::state::schema;
+use crate::state::document::{self, Document, Row, drop_over, refuse_duplicate};
+use crate::state::schema::{self, LazySchema};
 
 /// clients.json
 pub(crate) struct ClientsFile;
@@ -35,6 +35,11 @@ impl Document for ClientsFile {
     const LIST: &'static str = "clients";
     type Entry = Entry;
     type Key = Client;
+
+    fn schema() -> &'static LazySchema {
+        static SCHEMA: LazySchema = document::schema::<ClientsFile>();
+        &SCHEMA
+    }
 
     fn read<'de, T: Deserializer<'de>>(_: &str, entry: T) -> Result<Entry, T::Error> {
         Entry::deserialize(entry)

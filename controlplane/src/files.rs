@@ -399,16 +399,10 @@ impl Files {
 pub fn reread(file: &str, bytes: &[u8]) -> Result<Vec<u8>, String> {
     use weir_shared::units::Time;
 
-    use crate::state::schema::LazySchema;
     use crate::state::text;
 
-    static BANS: LazySchema = text::schema::<BansFile>();
-    static CLIENTS: LazySchema = text::schema::<ClientsFile>();
-    static LOOKUPS: LazySchema = text::schema::<LookupsFile>();
-    static ALERTS: LazySchema = text::schema::<AlertsFile>();
-
-    fn of<D: Document>(schema: &LazySchema, bytes: &[u8]) -> Result<Vec<u8>, String> {
-        let content = text::parse::<D>(schema, bytes).map_err(|fault| fault.to_string())?;
+    fn of<D: Document>(bytes: &[u8]) -> Result<Vec<u8>, String> {
+        let content = text::parse::<D>(bytes).map_err(|fault| fault.to_string())?;
         let mut entries = D::complete(content.entries, &[], Time(1_795_276_800_000));
         D::sort(&mut entries);
         let mut out = Vec::new();
@@ -417,10 +411,10 @@ pub fn reread(file: &str, bytes: &[u8]) -> Result<Vec<u8>, String> {
     }
 
     match file {
-        "bans.json" => of::<BansFile>(&BANS, bytes),
-        "clients.json" => of::<ClientsFile>(&CLIENTS, bytes),
-        "lookups.json" => of::<LookupsFile>(&LOOKUPS, bytes),
-        _ => of::<AlertsFile>(&ALERTS, bytes),
+        "bans.json" => of::<BansFile>(bytes),
+        "clients.json" => of::<ClientsFile>(bytes),
+        "lookups.json" => of::<LookupsFile>(bytes),
+        _ => of::<AlertsFile>(bytes),
     }
 }
 

@@ -95,11 +95,10 @@ fn read_file<D: Document>(path: &Path, now: Now) -> Result<Vec<D::Entry>, StateE
         }
         Ok(bytes) => bytes,
     };
-    let content =
-        text::parse::<D>(&text::schema::<D>(), &bytes).map_err(|fault| StateError::DoesNotFit {
-            path: path.to_owned(),
-            fault,
-        })?;
+    let content = text::parse::<D>(&bytes).map_err(|fault| StateError::DoesNotFit {
+        path: path.to_owned(),
+        fault,
+    })?;
     let mut entries = D::complete(content.entries, &[], Time(now.wall_ms));
     D::sort(&mut entries);
     Ok(entries)

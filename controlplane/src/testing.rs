@@ -31,8 +31,8 @@ use crate::bans::document::BansFile;
 use crate::clients::ClientsFile;
 use crate::control_loop::Control;
 use crate::files::{StartState, StateFiles};
-use crate::lookup::Lookups;
 use crate::lookup::document::LookupsFile;
+use crate::lookup::{LookupFiles, Lookups};
 use crate::rules::LiveRules;
 use crate::state::document::{Document, Row};
 use crate::state::{Change, Job, StateThread, TestFile, WriteFault};
@@ -337,7 +337,8 @@ impl Rig {
         };
         let clients = Arc::clone(&table) as Arc<dyn ClientTable>;
         let spared = Arc::new(Spared::new(settings.identity.trusted_proxies.clone()));
-        let lookups = Lookups::start(&settings, &clock, &clients, Vec::new()).unwrap();
+        let read = LookupFiles::open(&settings.lookup, &clock).unwrap();
+        let lookups = Lookups::start(&settings, &clock, &clients, read, Vec::new()).unwrap();
         let (control, handle) = Control::new(Wiring {
             settings: Arc::new(settings),
             clock,

@@ -17,8 +17,8 @@ use crate::alert::{Alert, MAX_ALERTS, held_back};
 use crate::anomaly::counters::MAX_COUNTERS;
 use crate::anomaly::{Cooldown, Counter, Measure, Scope};
 use crate::buckets::Buckets;
-use crate::state::document::{Document, Row};
-use crate::state::schema;
+use crate::state::document::{self, Document, Row};
+use crate::state::schema::{self, LazySchema};
 
 /// alerts.json
 pub(crate) struct AlertsFile;
@@ -83,6 +83,11 @@ impl Document for AlertsFile {
     const MORE: &'static [&'static str] = &[COOLDOWNS, ALERTS];
     type Entry = Entry;
     type Key = AlertsKey;
+
+    fn schema() -> &'static LazySchema {
+        static SCHEMA: LazySchema = document::schema::<AlertsFile>();
+        &SCHEMA
+    }
 
     fn list(entry: &Entry) -> &'static str {
         match entry.row {
@@ -284,7 +289,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::state::text::{self, testing};
+    use crate::state::text;
 
     fn row(row: AlertsEntry) -> Entry {
         Row { row, unknown: None }
@@ -350,7 +355,7 @@ mod tests {
     #[test]
     fn the_file_survives_its_text() {
         let content =
-            testing::parse::<AlertsFile>(TEXT.as_bytes()).unwrap_or_else(|fault| panic!("{fault}"));
+            text::parse::<AlertsFile>(TEXT.as_bytes()).unwrap_or_else(|fault| panic!("{fault}"));
         assert_eq!(content.entries.len(), 3);
         let mut out = Vec::new();
         text::write::<AlertsFile>(&mut out, &content.entries, &content.envelope).unwrap();
@@ -370,7 +375,7 @@ mod tests {
         );
         for list in ["counters", "cooldowns", "alerts"] {
             let text = text.replace(&format!("\"{list}\""), "\"other\"");
-            let fault = testing::parse::<AlertsFile>(text.as_bytes()).err().unwrap();
+            let fault = text::parse::<AlertsFile>(text.as_bytes()).err().unwrap();
             assert!(
                 fault
                     .to_string()
@@ -405,7 +410,7 @@ mod tests {
                 "at \"/alerts/0/kind\": unknown variant `storm`",
             ),
         ] {
-            let fault = testing::parse::<AlertsFile>(TEXT.replace(was, is).as_bytes())
+            let fault = text::parse::<AlertsFile>(TEXT.replace(was, is).as_bytes())
                 .err()
                 .unwrap();
             assert!(fault.to_string().contains(expected), "{fault}");
@@ -414,9 +419,7 @@ mod tests {
             "\"alerts\": [",
             "\"alerts\": [{\"time\":\"2026-11-21T16:00:00Z\",\"kind\":\"ban\"},",
         );
-        let fault = testing::parse::<AlertsFile>(twice.as_bytes())
-            .err()
-            .unwrap();
+        let fault = text::parse::<AlertsFile>(twice.as_bytes()).err().unwrap();
         assert!(fault.to_string().contains("duplicate time"), "{fault}");
     }
 
@@ -424,7 +427,7 @@ mod tests {
     #[test]
     fn unknown_members_stay_with_their_entry() {
         let content =
-            testing::parse::<AlertsFile>(TEXT.as_bytes()).unwrap_or_else(|fault| panic!("{fault}"));
+            text::parse::<AlertsFile>(TEXT.as_bytes()).unwrap_or_else(|fault| panic!("{fault}"));
         let AlertsEntry::Counter(scope, ..) = content.entries[0].row else {
             panic!("no counter")
         };

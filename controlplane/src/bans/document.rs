@@ -11,7 +11,8 @@ use weir_shared::ban::Ban;
 use weir_shared::netblock::Netblock;
 use weir_shared::units::Time;
 
-use crate::state::document::{Document, Entry};
+use crate::state::document::{self, Document, Entry};
+use crate::state::schema::LazySchema;
 
 /// bans.json
 pub(crate) struct BansFile;
@@ -57,6 +58,11 @@ impl Document for BansFile {
     type Key = BanKey;
 
     const KEEPS_BASE: bool = true;
+
+    fn schema() -> &'static LazySchema {
+        static SCHEMA: LazySchema = document::schema::<BansFile>();
+        &SCHEMA
+    }
 
     fn read<'de, T: Deserializer<'de>>(_: &str, entry: T) -> Result<Arc<Ban>, T::Error> {
         Arc::deserialize(entry)

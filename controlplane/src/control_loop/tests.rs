@@ -15,7 +15,7 @@ use crate::admin::requests::{MAX_LISTED_A_TURN, MAX_LISTINGS};
 use crate::alert::document::{AlertsEntry, AlertsKey};
 use crate::bans::MAX_BATCH;
 use crate::files::{MAX_WAITING, StartState, StateFiles};
-use crate::lookup::LookupRow;
+use crate::lookup::{LookupFiles, LookupRow};
 use crate::rules::LiveRules;
 use crate::testing::{
     NOW, Rig, Touch, body, broken, next_saved, put, put_ban, request, row, settings, settings_with,
@@ -603,7 +603,8 @@ fn the_loop_and_the_files_agree_about_bans_json() {
     let rig = Rig::new(settings());
     let (_breaks, breaks) = bounded(1);
     let table = Arc::clone(&rig.table) as Arc<dyn ClientTable>;
-    let lookups = Lookups::start(&settings(), &clock, &table, Vec::new()).unwrap();
+    let read = LookupFiles::open(&settings().lookup, &clock).unwrap();
+    let lookups = Lookups::start(&settings(), &clock, &table, read, Vec::new()).unwrap();
     let (control, handle) = Control::new(Wiring {
         settings: Arc::new(settings()),
         clock: clock.clone(),

@@ -14,7 +14,7 @@ use weir_shared::window::Window;
 use super::*;
 use crate::bans::ledger::{Ledger, Order, Rules};
 use crate::state::text;
-use crate::state::text::testing::parse;
+use crate::state::text::parse;
 use crate::testing::NOW;
 
 fn client() -> impl Strategy<Value = Client> {

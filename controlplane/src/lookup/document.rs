@@ -11,8 +11,8 @@ use weir_shared::lookup::{AsNumber, Country, Lookup};
 use weir_shared::units::Time;
 
 use super::cache::{LookupRow, MAX_LOOKUPS};
-use crate::state::document::{Document, Row, drop_over, refuse_duplicate};
-use crate::state::schema;
+use crate::state::document::{self, Document, Row, drop_over, refuse_duplicate};
+use crate::state::schema::{self, LazySchema};
 
 /// lookups.json
 pub(crate) struct LookupsFile;
@@ -29,6 +29,11 @@ impl Document for LookupsFile {
     const LIST: &'static str = "lookups";
     type Entry = Entry;
     type Key = Client;
+
+    fn schema() -> &'static LazySchema {
+        static SCHEMA: LazySchema = document::schema::<LookupsFile>();
+        &SCHEMA
+    }
 
     fn read<'de, T: Deserializer<'de>>(_: &str, entry: T) -> Result<Entry, T::Error> {
         Entry::deserialize(entry)

@@ -158,12 +158,11 @@ impl Databases {
     /// called after each successful reading.
     pub(super) fn watch(
         self: &Arc<Self>,
+        mut watch: FileWatch,
         clock: Clock,
         replaced: impl Fn() + Send + 'static,
     ) -> std::io::Result<()> {
         let databases = Arc::clone(self);
-        // Before the thread starts: a change right after the start must not be missed.
-        let mut watch = FileWatch::start(&self.paths, "the lookup databases");
         weir_shared::threads::spawn("weir-lookup-file", move || {
             loop {
                 watch.wait_for_change();

@@ -17,6 +17,7 @@ use weir_shared::reload::{Part, Take};
 use weir_shared::settings::{LookupSettings, LookupSource, Settings};
 use weir_shared::table::ClientTable;
 
+use crate::file_watch::FileWatch;
 use crate::state::Change;
 
 mod answer;
@@ -75,10 +76,32 @@ pub(crate) struct LookupFacts {
     pub(crate) file_errors: u64,
 }
 
+/// The database files, read; nothing where another source is asked. To be opened before
+/// [`Lookups::start`], which needs what lookups.json held.
+pub struct LookupFiles(Option<(Databases, FileWatch)>);
+
+impl LookupFiles {
+    /// Reads and checks them.
+    ///
+    /// # Errors
+    /// [`LookupError`], a sentence an operator can act on.
+    pub fn open(settings: &LookupSettings, clock: &Clock) -> Result<Self, LookupError> {
+        let databases = match settings.source {
+            LookupSource::File => {
+                // First: a change right after the reading must not be missed.
+                let watch = FileWatch::start(&settings.db_paths, "the lookup databases");
+                Some((Databases::open(&settings.db_paths, clock)?, watch))
+            }
+            LookupSource::Off | LookupSource::Geojs | LookupSource::Url => None,
+        };
+        Ok(Self(databases))
+    }
+}
+
 /// What a start would find in the files of the lookups: databases, or the roots of a service.
 ///
 /// # Errors
-/// As [`Lookups::start`].
+/// As [`LookupFiles::open`] and [`Lookups::start`].
 pub(crate) fn check(settings: &LookupSettings, clock: &Clock) -> Result<(), LookupError> {
     match settings.source {
         LookupSource::Off => {}
@@ -91,8 +114,9 @@ pub(crate) fn check(settings: &LookupSettings, clock: &Clock) -> Result<(), Look
 }
 
 impl Lookups {
-    /// Reads the database files or starts to ask the service, and says so where visitors' addresses
-    /// leave the machine (LOOKUP-7). `rows` is what lookups.json held.
+    /// Watches the database files or starts to ask the service, and says so where visitors'
+    /// addresses leave the machine (LOOKUP-7). `files` was opened with the same settings; `rows` is
+    /// what lookups.json held.
     ///
     /// # Errors
     /// [`LookupError`], a sentence an operator can act on.
@@ -100,21 +124,22 @@ impl Lookups {
         settings: &Settings,
         clock: &Clock,
         table: &Arc<dyn ClientTable>,
+        LookupFiles(files): LookupFiles,
         rows: Vec<LookupRow>,
     ) -> Result<Self, LookupError> {
         let lookup = &settings.lookup;
         let counts = Arc::new(Counts::default());
-        let source = match lookup.source {
-            LookupSource::Off => Source::Off(Arc::new(rows)),
-            LookupSource::File => {
-                let databases = Arc::new(Databases::open(&lookup.db_paths, clock)?);
+        let source = match (files, lookup.source) {
+            (Some((databases, watch)), _) => {
+                let databases = Arc::new(databases);
                 let (renewed, table) = (Arc::clone(&databases), Arc::clone(table));
                 databases
-                    .watch(clock.clone(), move || renew(&renewed, &*table))
+                    .watch(watch, clock.clone(), move || renew(&renewed, &*table))
                     .map_err(LookupError::Thread)?;
                 Source::File(databases, Arc::new(rows))
             }
-            LookupSource::Geojs | LookupSource::Url => {
+            (None, LookupSource::Off | LookupSource::File) => Source::Off(Arc::new(rows)),
+            (None, LookupSource::Geojs | LookupSource::Url) => {
                 let (table, counts) = (Arc::clone(table), Arc::clone(&counts));
                 let service = Service::start(lookup, clock.clone(), table, counts, rows)?;
                 tell_of_privacy(lookup);
@@ -320,7 +345,8 @@ mod tests {
         let fixtures = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/");
         settings.lookup.db_paths = vec![format!("{fixtures}lite.mmdb").into()];
         let (clock, _) = Clock::manual(0);
-        let lookups = Lookups::start(&settings, &clock, &table, Vec::new()).unwrap();
+        let files = LookupFiles::open(&settings.lookup, &clock).unwrap();
+        let lookups = Lookups::start(&settings, &clock, &table, files, Vec::new()).unwrap();
         let Source::File(databases, _) = &lookups.source else {
             panic!("the source is a file");
         };

@@ -16,7 +16,6 @@ use super::document::Document;
 use super::error::StateError;
 use super::file::{Counters, Edit, Job, Saved, Shared, StateFile, WriteFault};
 use super::kept_base::KeptBase;
-use super::schema::LazySchema;
 use super::stat::{Hash, Seen, Stat};
 use super::store::Store;
 use super::text::{self, Content, Envelope};
@@ -55,7 +54,6 @@ pub(super) trait AnyFile: Send {
 
 /// The thread's side of a file: what is known of it, and what is to be written.
 pub(super) struct DiskFile<D: Document> {
-    pub(super) schema: LazySchema,
     pub(super) base: Base<D>,
     pub(super) envelope: Envelope,
     /// The last edit that was taken in.
@@ -114,7 +112,6 @@ impl<D: Document> DiskFile<D> {
         now: Time,
     ) -> Result<(Self, StateFile<D>), StateError> {
         let Start {
-            schema,
             base,
             envelope,
             on_disk,
@@ -131,7 +128,6 @@ impl<D: Document> DiskFile<D> {
             wake: wake.clone(),
         };
         let disk = Self {
-            schema,
             base,
             envelope,
             revision: 0,
@@ -191,7 +187,6 @@ impl<D: Document> DiskFile<D> {
 
 /// A file as it was found at the start.
 struct Start<D: Document> {
-    schema: LazySchema,
     base: Base<D>,
     envelope: Envelope,
     on_disk: Option<Seen>,
@@ -208,11 +203,9 @@ impl<D: Document> Start<D> {
         };
         store.recover(D::FILE).map_err(failed)?;
         let read = store.read(D::FILE).map_err(failed)?;
-        let schema = text::schema::<D>();
         let Some((bytes, seen)) = read else {
             store.forget_base(D::FILE).map_err(failed)?;
             return Ok(Self {
-                schema,
                 base: Base::new(Vec::new(), None),
                 envelope: Envelope::new::<D>(),
                 on_disk: None,
@@ -223,18 +216,16 @@ impl<D: Document> Start<D> {
             entries,
             envelope,
             written,
-        } = text::parse::<D>(&schema, &bytes)
-            .map_err(|fault| StateError::DoesNotFit { path, fault })?;
+        } = text::parse::<D>(&bytes).map_err(|fault| StateError::DoesNotFit { path, fault })?;
         let kept = D::KEEPS_BASE.then(|| store.kept_base(D::FILE)).flatten();
         let (base, job) = match kept {
             None => (Base::new(D::complete(entries, &[], now), written), None),
             Some(kept) if kept.hash == seen.hash => {
                 (Base::remembered(entries, written, kept.history), None)
             }
-            Some(kept) => take_edit(&schema, (entries, written), kept, &seen, now),
+            Some(kept) => take_edit((entries, written), kept, &seen, now),
         };
         Ok(Self {
-            schema,
             base,
             envelope,
             on_disk: Some(seen),
@@ -247,13 +238,12 @@ impl<D: Document> Start<D> {
 /// in the last moment before it was killed. The edit is taken as a running service takes it, and
 /// followed by a document that holds it.
 fn take_edit<D: Document>(
-    schema: &LazySchema,
     (found, read): (Vec<D::Entry>, Option<Time>),
     kept: KeptBase<D::Key>,
     seen: &Seen,
     now: Time,
 ) -> (Base<D>, Option<Job<D>>) {
-    let base = match text::parse::<D>(schema, &kept.document) {
+    let base = match text::parse::<D>(&kept.document) {
         Ok(base) => base,
         Err(fault) => {
             tracing::warn!(

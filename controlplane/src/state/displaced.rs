@@ -32,8 +32,7 @@ impl<D: Document> DiskFile<D> {
             return TICK;
         }
         let content = stat::content(&mut displaced.file).and_then(|(bytes, _)| {
-            text::parse::<D>(&self.schema, &bytes)
-                .map_err(|fault| io::Error::other(fault.to_string()))
+            text::parse::<D>(&bytes).map_err(|fault| io::Error::other(fault.to_string()))
         });
         match content {
             Ok(content) => {

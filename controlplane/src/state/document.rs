@@ -7,12 +7,9 @@ use std::hash::Hash;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserializer, Serialize};
-use serde_json::{Map, Value};
 use weir_shared::units::Time;
 
-/// Members of an entry that this version does not know, in the objects that hold them. Boxed:
-/// nearly every entry has none, and 20,000 empty maps are memory too.
-pub(crate) type Unknown = Option<Box<Map<String, Value>>>;
+use super::schema::{FileSchema, LazySchema, Unknown};
 
 /// An entry as the file holds it.
 pub(crate) trait Entry: Clone + PartialEq + Serialize + Send + Sync + 'static {
@@ -52,11 +49,16 @@ where
     }
 }
 
+/// The schema of a file, to be compiled: what [`Document::schema`] keeps.
+pub(crate) const fn schema<D: Document>() -> LazySchema {
+    LazySchema::new(|| FileSchema::compile(D::SCHEMA, lists::<D>()))
+}
+
 /// What one state file holds. One implementation a file, at its owner.
 pub(crate) trait Document: Sized + 'static {
     /// The file's name.
     const FILE: &'static str;
-    /// Its JSON Schema.
+    /// The text of its JSON Schema.
     const SCHEMA: &'static str;
     /// The member that holds the entries.
     const LIST: &'static str;
@@ -81,6 +83,10 @@ pub(crate) trait Document: Sized + 'static {
     /// doubles the bytes of a write. Other files are counts and answers, of which a kill may lose
     /// the last minute anyway.
     const KEEPS_BASE: bool = false;
+
+    /// Its JSON Schema, compiled once in a process: one that takes over compiles it while the one
+    /// before still serves (RESTART-1).
+    fn schema() -> &'static LazySchema;
 
     /// The member that holds this entry.
     fn list(_: &Self::Entry) -> &'static str {

@@ -112,7 +112,7 @@ impl<D: Document> DiskFile<D> {
             self.still.settle();
             return Observed::Same;
         }
-        match text::parse::<D>(&self.schema, bytes) {
+        match text::parse::<D>(bytes) {
             Ok(content) => {
                 self.envelope = content.envelope;
                 self.take_file(common, content.entries, content.written, Some(seen));

@@ -11,7 +11,9 @@ use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 use weir_schema::{Schema, Violation};
 
-use super::document::Unknown;
+/// Members of an entry that this version does not know, in the objects that hold them. Boxed:
+/// nearly every entry has none, and 20,000 empty maps are memory too.
+pub(crate) type Unknown = Option<Box<Map<String, Value>>>;
 
 /// A file's schema, compiled when a file is read for the first time: it costs more than all else of
 /// a start that finds no files. That ours compile is tested.

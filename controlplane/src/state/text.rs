@@ -18,9 +18,9 @@ use serde_json::{Map, Value};
 use serde_path_to_error::{Deserializer as Tracked, Track};
 use weir_shared::units::Time;
 
-use super::document::{Document, Entry as _, Unknown, lists};
+use super::document::{Document, Entry as _, lists};
 use super::fault::Fault;
-use super::schema::{FileSchema, LazySchema, List};
+use super::schema::{FileSchema, List, Unknown};
 use crate::json::{self, Strict, Twice};
 
 /// The only version there is.
@@ -43,8 +43,8 @@ pub(crate) struct Envelope(Map<String, Value>);
 
 /// Reads a whole file. An entry is read as a value, judged by the file's schema (STATE-8), and only
 /// then understood.
-pub(crate) fn parse<D: Document>(schema: &LazySchema, bytes: &[u8]) -> Result<Content<D>, Fault> {
-    let schema = schema.as_ref().map_err(|error| {
+pub(crate) fn parse<D: Document>(bytes: &[u8]) -> Result<Content<D>, Fault> {
+    let schema = D::schema().as_ref().map_err(|error| {
         let message = format!("the schema of {} is wrong: {error}", D::FILE);
         Fault::new(0, 0, "", &message)
     })?;
@@ -109,11 +109,6 @@ impl Envelope {
         }
         self.0 = members;
     }
-}
-
-/// The schema of a file.
-pub(crate) const fn schema<D: Document>() -> LazySchema {
-    LazySchema::new(|| FileSchema::compile(D::SCHEMA, lists::<D>()))
 }
 
 /// Entries of memory, with the unknown members that they had in the file.
@@ -323,30 +318,13 @@ fn understand<D: Document>(list: &List, value: Value) -> Result<D::Entry, (Strin
 
 #[cfg(test)]
 pub(crate) mod testing {
-    //! Schemas compiled once for all tests.
+    //! One entry as text.
 
     use super::*;
-    use crate::alert::document::AlertsFile as Alerts;
-    use crate::bans::document::BansFile as Bans;
-    use crate::clients::ClientsFile as Clients;
-    use crate::lookup::document::LookupsFile as Lookups;
-
-    static SCHEMAS: [(&str, LazySchema); 4] = [
-        (Bans::FILE, schema::<Bans>()),
-        (Clients::FILE, schema::<Clients>()),
-        (Lookups::FILE, schema::<Lookups>()),
-        (Alerts::FILE, schema::<Alerts>()),
-    ];
-
-    pub(crate) fn parse<D: Document>(bytes: &[u8]) -> Result<Content<D>, Fault> {
-        let (_, schema) = SCHEMAS.iter().find(|(file, _)| *file == D::FILE).unwrap();
-        super::parse(schema, bytes)
-    }
 
     /// One entry alone.
     pub(crate) fn read<D: Document>(list: &str, entry: &Value) -> Result<D::Entry, String> {
-        let (_, schema) = SCHEMAS.iter().find(|(file, _)| *file == D::FILE).unwrap();
-        let schema = schema.as_ref().unwrap();
+        let schema = D::schema().as_ref().unwrap();
         understand::<D>(schema.list(list).unwrap(), entry.clone()).map_err(|(_, message)| message)
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use crossbeam_channel::bounded;
-use weir_controlplane::lookup::Lookups;
+use weir_controlplane::lookup::{LookupFiles, Lookups};
 use weir_controlplane::replay::Escalation;
 use weir_dataplane::clients::table::Table;
 use weir_dataplane::replay::{Decided, Replay};
@@ -62,7 +62,9 @@ impl Trial {
         let clients = Arc::clone(&table) as Arc<dyn ClientTable>;
         let ask = match settings.lookup.source {
             LookupSource::File => {
-                let lookups = Lookups::start(settings, &clock, &clients, Vec::new());
+                let lookups = LookupFiles::open(&settings.lookup, &clock).and_then(|files| {
+                    Lookups::start(settings, &clock, &clients, files, Vec::new())
+                });
                 Some(lookups.map_err(|error| unfit(&error))?.asking())
             }
             // A service is not asked about visitors of the past.

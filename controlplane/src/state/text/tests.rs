@@ -3,7 +3,6 @@ use std::sync::LazyLock;
 use proptest::prelude::*;
 use serde_json::json;
 
-use super::testing::parse;
 use super::*;
 use crate::alert::document::AlertsFile as Alerts;
 use crate::bans::document::BansFile as Bans;
