@@ -6,6 +6,7 @@ use std::mem::MaybeUninit;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -25,6 +26,8 @@ struct Supervised {
     /// Where it listens.
     address: SocketAddr,
     told: UnixDatagram,
+    /// `NOTIFY_SOCKET`: no other process has this one.
+    socket: PathBuf,
     _taken: TcpListener,
     _state: StateDir,
 }
@@ -66,6 +69,7 @@ impl Supervised {
             child,
             address: listener.local_addr().expect("its address"),
             told,
+            socket,
             _taken: taken,
             _state: state,
         }
@@ -132,16 +136,25 @@ impl Drop for Supervised {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+        // And a successor, which is nobody's child once the first has ended.
+        for process in told_by_environment(&self.socket) {
+            let _ = kill_process(process, Signal::KILL);
+        }
     }
 }
 
-/// A process that nobody waits for, ended with the test.
-struct Stray(Pid);
-
-impl Drop for Stray {
-    fn drop(&mut self) {
-        let _ = kill_process(self.0, Signal::KILL);
-    }
+/// The processes that have this `NOTIFY_SOCKET`.
+fn told_by_environment(socket: &Path) -> Vec<Pid> {
+    let ours = format!("NOTIFY_SOCKET={}", socket.display());
+    let processes = std::fs::read_dir("/proc").expect("/proc").flatten();
+    let ours = processes.filter(|process| {
+        // Another user's, or one that has just ended, is not ours.
+        let environment = std::fs::read(process.path().join("environ")).unwrap_or_default();
+        let mut variables = environment.split(|byte| *byte == 0);
+        variables.any(|variable| variable == ours.as_bytes())
+    });
+    ours.filter_map(|process| Pid::from_raw(process.file_name().to_str()?.parse().ok()?))
+        .collect()
 }
 
 fn listener() -> TcpListener {
@@ -183,14 +196,34 @@ fn a_hand_over_changes_the_main_process() {
     assert_eq!(main, old);
     service.signal(Signal::USR2);
     service.believes(&mut main, |main, _| main != old);
-    let new = Stray(Pid::from_raw(main.cast_signed()).expect("a process"));
+    let new = Pid::from_raw(main.cast_signed()).expect("a process");
     service.believes(&mut main, |_, told| told.contains("READY=1"));
     service.believes(&mut main, |_, told| told.contains("WATCHDOG=1"));
     exchange(service.address, &get("/", &[])).expect(200);
-    kill_process(new.0, Signal::TERM).expect("it is there");
+    kill_process(new, Signal::TERM).expect("it is there");
     service.believes(&mut main, |_, told| told.contains("STOPPING=1"));
-    wait_until("its end", || !is_running(new.0));
+    wait_until("its end", || !is_running(new));
     service.ends();
+}
+
+/// A test that ends after a hand-over, and knows of no other process, leaves none behind.
+#[test]
+fn what_a_test_leaves_behind_ends_with_it() {
+    let (application, listener) = (Application::ok(), listener());
+    let service = Supervised::start(&application, &listener, &[("WAF_WORKERS", "1")]);
+    let old = service.child.id();
+    let mut main = old;
+    service.believes(&mut main, |_, told| told.contains("READY=1"));
+    service.signal(Signal::USR2);
+    service.believes(&mut main, |main, told| {
+        main != old && told.contains("READY=1")
+    });
+    let socket = service.socket.clone();
+    assert!(!told_by_environment(&socket).is_empty());
+    drop(service);
+    wait_until("the end of the successor", || {
+        told_by_environment(&socket).is_empty()
+    });
 }
 
 /// RESTART-2: a watchdog is called in time, again and again.
