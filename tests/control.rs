@@ -458,6 +458,35 @@ fn events_come_as_they_happen() {
     }
 }
 
+/// CONTROL-2: eight listen to the events; the next is told so in one sentence.
+#[test]
+fn the_ninth_listener_is_told() {
+    let application = Application::ok();
+    let weir = Weir::start(&application, &[]);
+    let path = weir.state_path("weir.sock");
+    let listen = || {
+        let mut connection = Connection::open_unix(&path);
+        connection.send(&get("/v1/events", &[]));
+        connection
+    };
+    let listeners: Vec<_> = (0..8).map(|_| listen()).collect();
+    let listeners: Vec<_> = listeners
+        .into_iter()
+        .map(|mut connection| {
+            assert_eq!(connection.head().expect("a head").status, 200);
+            connection
+        })
+        .collect();
+    let refused = listen().response();
+    Compared::new().fits("GET", "/v1/events", &refused);
+    let refused = refused.expect(503);
+    assert_eq!(
+        refused.json()["detail"],
+        "8 others listen to the events, which is the most: try again later"
+    );
+    drop(listeners);
+}
+
 /// CONTROL-1: while the service stops, health says so; then the socket is gone.
 #[test]
 fn health_tells_of_the_stop() {

@@ -17,6 +17,7 @@ use serde_json::Value;
 use crate::control::{file, validator};
 use crate::support::application::Application;
 use crate::support::command::run;
+use crate::support::raw_client::{Connection, get};
 use crate::support::weir::{ONE_PER_HOUR, Weir, state_dir};
 use crate::support::{PATIENCE, wait_for, wait_until};
 
@@ -132,6 +133,32 @@ impl Terminal {
         let cooked = rustix::termios::LocalModes::ECHO | rustix::termios::LocalModes::ICANON;
         assert!(modes.contains(cooked), "{modes:?}");
     }
+}
+
+/// CONTROL-3: the ninth who wants the paths is told why there are none, and has them once one of
+/// the eight goes.
+#[test]
+fn paths_that_nobody_tells_are_no_empty_list() {
+    let application = Application::ok();
+    let weir = Weir::start(&application, &[]);
+    let listeners: Vec<_> = (0..8)
+        .map(|_| {
+            let mut connection = Connection::open_unix(&weir.state_path("weir.sock"));
+            connection.send(&get("/v1/events", &[]));
+            assert_eq!(connection.head().expect("a head").status, 200);
+            connection
+        })
+        .collect();
+    let mut terminal = Terminal::start(&weir.state_path(""), (80, 24));
+    terminal.press("5");
+    terminal.shows("8 others listen to the events, which is the most: try again later");
+    drop(listeners);
+    wait_until("the path", || {
+        weir.get("/seen", "203.0.113.7").expect(200);
+        screen(&terminal.text()).contains("/seen")
+    });
+    terminal.press("q");
+    terminal.ends(0);
 }
 
 impl Drop for Terminal {

@@ -41,7 +41,10 @@ struct Listener {
 
 /// As many listen as may.
 #[derive(Debug)]
-pub(crate) struct TooMany;
+pub(crate) struct TooMany {
+    /// How many that is.
+    pub(crate) most: usize,
+}
 
 impl Events {
     /// Begins to listen.
@@ -52,7 +55,9 @@ impl Events {
         let mut listeners = self.listeners();
         listeners.retain(|listener| !listener.lines.is_closed());
         if listeners.len() >= MAX_LISTENERS {
-            return Err(TooMany);
+            return Err(TooMany {
+                most: MAX_LISTENERS,
+            });
         }
         let (lines, receiver) = channel(QUEUE);
         listeners.push(Listener {

@@ -172,7 +172,7 @@ impl Place {
         match asked {
             Ok(Ok(answer)) => Ok(Asked::Answered(answer)),
             Ok(Err(Broken::Connect(error))) => Ok(Asked::NoService(no_service(service, &error))),
-            Ok(Err(Broken::Later(why))) => Err(unavailable(service, &why)),
+            Ok(Err(Broken::Later(why) | Broken::Refused(why))) => Err(unavailable(service, &why)),
             Err(_) => Err(unavailable(service, "it took too long")),
         }
     }
@@ -186,6 +186,7 @@ impl Place {
         listened.map_err(|broken| match broken {
             Broken::Connect(error) => no_service(service, &error),
             Broken::Later(why) => unavailable(service, &why),
+            Broken::Refused(why) => Failure::new(EXIT_UNAVAILABLE, why),
         })
     }
 

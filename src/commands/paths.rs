@@ -48,6 +48,8 @@ pub struct Report {
     pub requests: u64,
     /// Requests that were not.
     pub left_out: u64,
+    /// Why none are looked at now.
+    pub fault: Option<String>,
 }
 
 /// The requests of the last minute.
@@ -55,6 +57,8 @@ pub struct Report {
 struct Minute {
     seen: VecDeque<Seen>,
     left_out: VecDeque<(u64, u64)>,
+    /// Why the service does not tell.
+    fault: Option<String>,
 }
 
 struct Seen {
@@ -81,11 +85,11 @@ impl Paths {
             // Without it there are no paths to show, and all the rest is.
             let _ = thread.spawn(move || {
                 loop {
-                    // Why nobody answers is shown by what asks for the rest.
-                    let _ = place.listen("/v1/events", |line| {
+                    let listened = place.listen("/v1/events", |line| {
                         paths.minute().take(line, now_ms());
                         true
                     });
+                    paths.minute().fault = listened.err().map(|why| why.sentence);
                     std::thread::sleep(PAUSE);
                 }
             });
@@ -114,6 +118,7 @@ impl Report {
         json!({
             "requests": self.requests,
             "left_out": self.left_out,
+            "fault": self.fault,
             "paths": self.paths.iter().map(row).collect::<Vec<_>>(),
         })
     }
@@ -122,6 +127,7 @@ impl Report {
 impl Minute {
     /// Takes a line of the stream in.
     fn take(&mut self, line: &[u8], at_ms: u64) {
+        self.fault = None;
         let Ok(event) = serde_json::from_slice::<Value>(line) else {
             return;
         };
@@ -184,6 +190,7 @@ impl Minute {
             paths,
             requests: self.seen.len() as u64,
             left_out: self.left_out.iter().map(|(_, count)| count).sum(),
+            fault: self.fault.clone(),
         }
     }
 }
@@ -252,6 +259,15 @@ mod tests {
         );
         assert_eq!((report.requests, report.left_out), (4, 8));
         assert_eq!(minute.report(61_000), Report::default());
+
+        // CONTROL-2: why there are none is told until there are some.
+        minute.fault = Some("8 others listen".to_owned());
+        assert_eq!(
+            minute.report(61_000).json()["fault"],
+            json!("8 others listen")
+        );
+        minute.take(&request("/a", 200, "passed"), 62_000);
+        assert_eq!(minute.report(62_000).fault, None);
     }
 
     /// CONTROL-3: however many requests and however long their paths, what is kept is bounded.

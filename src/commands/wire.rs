@@ -43,6 +43,8 @@ pub enum Broken {
     Connect(io::Error),
     /// Something went wrong afterwards.
     Later(String),
+    /// The service says no, in its own words.
+    Refused(String),
 }
 
 impl fmt::Display for Service {
@@ -80,8 +82,7 @@ impl Service {
     ) -> Result<(), Broken> {
         let response = self.send(Method::GET, target, String::new()).await?;
         if !response.status().is_success() {
-            let why = format!("the service answered {}", response.status());
-            return Err(Broken::Later(why));
+            return Err(Broken::Refused(refused(response).await?));
         }
         let mut body = response.into_body();
         let mut held = Vec::new();
@@ -125,6 +126,17 @@ impl Service {
             }
         }
     }
+}
+
+/// Why the service gave no stream: the sentence of its problem document, where it sent one.
+async fn refused(response: Response<Incoming>) -> Result<String, Broken> {
+    let status = response.status();
+    let body = response.into_body().collect().await.map_err(later)?;
+    let problem: Option<Value> = serde_json::from_slice(&body.to_bytes()).ok();
+    let detail = problem
+        .as_ref()
+        .and_then(|problem| problem.get("detail")?.as_str());
+    Ok(detail.map_or_else(|| format!("the service answered {status}"), str::to_owned))
 }
 
 async fn send_on(

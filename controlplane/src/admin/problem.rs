@@ -40,6 +40,11 @@ pub(crate) enum Problem {
     NotReloaded(Vec<String>),
     /// No process takes over: 500.
     NotUpgraded(String),
+    /// As many listen to the events as may: 503.
+    TooManyListeners {
+        /// How many.
+        most: usize,
+    },
     /// The control plane is behind or stopping: 503.
     Busy,
 }
@@ -89,6 +94,7 @@ impl Problem {
             | Self::Misdirected
             | Self::NotReloaded(_)
             | Self::NotUpgraded(_)
+            | Self::TooManyListeners { .. }
             | Self::Busy => Action::Answered,
         };
         let mut answer = answer(
@@ -106,7 +112,7 @@ impl Problem {
                 let allow = HeaderValue::from_static(allow);
                 answer.headers.insert(ALLOW, allow);
             }
-            Self::Busy => {
+            Self::TooManyListeners { .. } | Self::Busy => {
                 let seconds = HeaderValue::from_static("1");
                 answer.headers.insert(RETRY_AFTER, seconds);
             }
@@ -169,6 +175,12 @@ impl Problem {
                 StatusCode::MISDIRECTED_REQUEST,
                 "the Host field must be an address or localhost: a page of another site may be asking"
                     .to_owned(),
+            ),
+            Self::TooManyListeners { most } => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                format!(
+                    "{most} others listen to the events, which is the most: try again later"
+                ),
             ),
             Self::Busy => (
                 StatusCode::SERVICE_UNAVAILABLE,

@@ -25,7 +25,7 @@ use weir_shared::handover::{Body, OwnRequest, OwnResponse, Step};
 use crate::admin::Router;
 use crate::admin::door::Door;
 use crate::admin::problem::Problem;
-use crate::events::Events;
+use crate::events::{Events, TooMany};
 
 /// Until the head of the request is there.
 const HEAD: Duration = Duration::from_secs(10);
@@ -140,7 +140,9 @@ async fn answer(
                     shared.answering.fetch_sub(1, Ordering::Relaxed);
                     stream(lines)
                 }
-                Err(_) => whole(Problem::Busy.answer(&own.request_id)),
+                Err(TooMany { most }) => {
+                    whole(Problem::TooManyListeners { most }.answer(&own.request_id))
+                }
             };
         }
     }

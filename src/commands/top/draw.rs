@@ -185,6 +185,9 @@ fn foot_line(screen: &Screen) -> Line<'static> {
     if screen.over == Over::Search {
         return Line::from("search: Enter keeps it, Esc ends it");
     }
+    if let Some(fault) = screen.paths_fault().filter(|_| screen.note.is_empty()) {
+        return Line::styled(fault.to_owned(), WARNING);
+    }
     let keys = "?: help  s: sort  /: search  Enter: explain  b: ban  u: lift  a: allow  q: quit";
     let mut spans = Vec::new();
     if !screen.note.is_empty() {

@@ -166,6 +166,14 @@ impl Screen {
         }
     }
 
+    /// Why the paths are not known, where they are shown.
+    pub fn paths_fault(&self) -> Option<&str> {
+        match (self.pane, self.look.as_ref()?.groups.as_ref()?) {
+            (Pane::Paths, Groups::Paths(report)) => report.fault.as_deref(),
+            _ => None,
+        }
+    }
+
     /// What the service is to be asked for.
     pub const fn wanted(&self) -> Wanted {
         Wanted {

@@ -108,7 +108,8 @@ const lists = {
     wide: 0,
     ask: () => ask("paths").then((answer) => {
       lists.paths.about = `The last minute: ${answer.requests} logged requests, at most 100 a second` +
-        (answer.left_out ? `; ${answer.left_out} more were not looked at.` : ".");
+        (answer.left_out ? `; ${answer.left_out} more were not looked at.` : ".") +
+        (answer.fault ? ` None are looked at now: ${answer.fault}.` : "");
       return answer.paths;
     }),
     cells: (one) => [one.path, one.requests, one.refused, one.failed, one.status],

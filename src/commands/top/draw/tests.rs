@@ -95,6 +95,7 @@ fn some_paths() -> Groups {
         ],
         requests: 4615,
         left_out: 8129,
+        fault: None,
     })
 }
 
