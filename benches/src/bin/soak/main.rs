@@ -6,7 +6,6 @@
 //! memory than at the beginning. Loopback only; ends by itself.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -24,13 +23,15 @@ mod trouble;
 
 use application::Switch;
 use client::{Client, Seen};
-use service::{Held, Service};
+use service::{Held, Process, Service};
 use trouble::{Done, Trouble};
 
 /// Part of the requests that come before the first look at memory.
 const WARM_UP: i64 = 10;
 /// How long everything may calm down before a look at memory: longer than idle connections live.
 const CALM: Duration = Duration::from_secs(8);
+/// How often it is looked how far a run is.
+const LOOK: Duration = Duration::from_millis(250);
 /// Memory that may be there more at the end: what the allocator keeps moves by this.
 const MEMORY_KIB: u64 = 6 * 1024;
 /// With fewer requests the first look comes before every client has been seen once, and memory is
@@ -50,6 +51,9 @@ struct Arguments {
     /// WAF_WORKERS
     #[arg(long, default_value_t = 1)]
     workers: usize,
+    /// Looks at memory after every so many requests, under load
+    #[arg(long, default_value_t = 250_000)]
+    look_every: i64,
     /// Repeats a run's mixture
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -86,21 +90,19 @@ fn soak(arguments: &Arguments) -> Result<bool> {
         .enable_all()
         .build()?;
     let began = Instant::now();
-    let load = |requests: i64, seed: u64| {
-        let connections = arguments.connections;
-        runtime.block_on(clients(service.address, requests, connections, seed))
-    };
+    let load =
+        |requests: i64, seed: u64| runtime.block_on(clients(&service, requests, arguments, seed));
 
     let mut seen = load(arguments.requests / WARM_UP, arguments.seed)?;
     std::thread::sleep(CALM);
-    let before = service.held()?;
+    let before = service.process().held()?;
     let trouble = Trouble::start(service.address, &service.state, switch.clone());
     let rest = arguments.requests - arguments.requests / WARM_UP;
     let main_part = load(rest, arguments.seed + 1);
     let done = trouble.stop()?;
     seen += main_part?;
     std::thread::sleep(CALM);
-    let after = service.held()?;
+    let after = service.process().held()?;
 
     let seconds = began.elapsed().as_secs();
     println!(
@@ -124,27 +126,24 @@ fn soak(arguments: &Arguments) -> Result<bool> {
     Ok(report.holds)
 }
 
-async fn clients(address: SocketAddr, requests: i64, connections: u64, seed: u64) -> Result<Seen> {
+async fn clients(
+    service: &Service,
+    requests: i64,
+    arguments: &Arguments,
+    seed: u64,
+) -> Result<Seen> {
     let left = Arc::new(AtomicI64::new(requests));
     let local = tokio::task::LocalSet::new();
-    let tasks: Vec<_> = (0..connections)
+    let address = service.address;
+    let tasks: Vec<_> = (0..arguments.connections)
         .map(|number| {
             let left = Arc::clone(&left);
             let client = Client::new(address, seed.wrapping_mul(1 << 20) + number);
             local.spawn_local(async move { client.run(&left).await })
         })
         .collect();
-    let to_go = Arc::clone(&left);
-    local.spawn_local(async move {
-        let mut tick = tokio::time::interval(Duration::from_secs(30));
-        loop {
-            tick.tick().await;
-            eprintln!(
-                "soak: {} requests to go",
-                to_go.load(Ordering::Relaxed).max(0)
-            );
-        }
-    });
+    let (process, every) = (service.process(), arguments.look_every.max(1));
+    local.spawn_local(look(process, requests, every, Arc::clone(&left)));
     let all = async {
         let mut seen = Seen::default();
         for task in tasks {
@@ -153,6 +152,25 @@ async fn clients(address: SocketAddr, requests: i64, connections: u64, seed: u64
         Ok(seen)
     };
     local.run_until(all).await
+}
+
+/// Says what the service holds after each part of the requests: memory that grows on shows here.
+async fn look(process: Process, requests: i64, every: i64, left: Arc<AtomicI64>) -> Result<()> {
+    let mut tick = tokio::time::interval(LOOK);
+    let mut next = every;
+    loop {
+        tick.tick().await;
+        let done = requests - left.load(Ordering::Relaxed).max(0);
+        if done < next {
+            continue;
+        }
+        next = (done / every + 1) * every;
+        let held = process.held()?;
+        eprintln!(
+            "soak: {done} requests: {} KiB resident, {} of them its own, {} files",
+            held.kib, held.own_kib, held.files
+        );
+    }
 }
 
 /// The lines of the result.

@@ -31,10 +31,33 @@ pub(crate) struct Service {
 pub(crate) struct Held {
     /// Resident memory.
     pub(crate) kib: u64,
+    /// What of it is the program's own: not pages of its file, which come in as they are used.
+    pub(crate) own_kib: u64,
     /// Open files.
     pub(crate) files: usize,
     /// Threads.
     pub(crate) threads: usize,
+}
+
+/// The service's process under `/proc`.
+pub(crate) struct Process(PathBuf);
+
+impl Process {
+    /// What it holds now.
+    pub(crate) fn held(&self) -> Result<Held> {
+        let status = std::fs::read_to_string(self.0.join("status"))?;
+        let kib = |name: &str| -> Result<u64> {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
+            Ok(kib.with_context(|| format!("no {name}"))?.parse()?)
+        };
+        Ok(Held {
+            kib: kib("VmRSS:")?,
+            own_kib: kib("RssAnon:")?,
+            files: std::fs::read_dir(self.0.join("fd"))?.count(),
+            threads: std::fs::read_dir(self.0.join("task"))?.count(),
+        })
+    }
 }
 
 impl Service {
@@ -91,17 +114,9 @@ impl Service {
         })
     }
 
-    /// What it holds now.
-    pub(crate) fn held(&self) -> Result<Held> {
-        let process = PathBuf::from(format!("/proc/{}", self.process.0.id()));
-        let status = std::fs::read_to_string(process.join("status"))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-        let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
-        Ok(Held {
-            kib: kib.context("no VmRSS")?.parse()?,
-            files: std::fs::read_dir(process.join("fd"))?.count(),
-            threads: std::fs::read_dir(process.join("task"))?.count(),
-        })
+    /// The process, to be looked at.
+    pub(crate) fn process(&self) -> Process {
+        Process(PathBuf::from(format!("/proc/{}", self.process.0.id())))
     }
 
     /// One request of the operator, on a connection of its own.
