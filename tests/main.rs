@@ -52,3 +52,4 @@ mod systemd;
 mod top;
 mod upload_and_reply;
 mod websocket;
+mod without_hyper;

@@ -19,7 +19,7 @@ use weir_shared::clock::Now;
 use weir_shared::escalation::Policy;
 use weir_shared::netblock::{Netblock, PrefixLengths};
 use weir_shared::rules::{
-    Asking, Jail, Limit, Matcher, NetList, Quota, Rule, RuleKind, RuleSet, Traps,
+    Asking, Host, Jail, Limit, Matcher, NetList, Quota, Rule, RuleKind, RuleSet, Traps,
 };
 use weir_shared::settings::{LookupSettings, OnLimit};
 use weir_shared::snapshot::{BanIndex, BanSpan, Snapshot};
@@ -97,7 +97,7 @@ fn ask(address: IpAddr) -> Asked<'static> {
         asking: Asking {
             path: "/a/page",
             method: &Method::GET,
-            headers: &NO_FIELDS,
+            host: Host::Among(&NO_FIELDS),
         },
         client: Client::of(address),
         address,

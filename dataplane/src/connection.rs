@@ -24,7 +24,7 @@ use crate::http2::preface::{self, Begins};
 use crate::linger::{linger, write_rest};
 use crate::refused_peer::{self, Next};
 use crate::worker::{Current, MAX_HEAD, Worker};
-use crate::{http2, request};
+use crate::{http2, request, without_hyper};
 
 /// What hyper holds for one direction of a connection before it waits (CONN-1). It holds a frame
 /// of the other connection besides.
@@ -36,8 +36,8 @@ const REQUEST_TIMEOUT: &str =
 const PANICKED: &str =
     "HTTP/1.1 500 Internal Server Error\r\ncontent-length: 0\r\nconnection: close\r\n";
 
-/// Serves one connection to its end. hyper has it while something is under way; in between no more
-/// is held than the socket (CONN-1). `early` was read already.
+/// Serves one connection to its end. Plain requests are answered without hyper, which has it for
+/// all others; in between no more is held than the socket (CONN-1). `early` was read already.
 pub async fn serve(current: Rc<Current>, downstream: Rc<Downstream>, mut early: Bytes) {
     if downstream.awaits_tls() {
         if early.is_empty() && !is_used_again(&downstream).await {
@@ -66,7 +66,17 @@ pub async fn serve(current: Rc<Current>, downstream: Rc<Downstream>, mut early: 
             Begins::Other(read) => early = read,
         }
     }
-    while !early.is_empty() || is_used_again(&downstream).await {
+    serve_http1(current, downstream, early).await;
+}
+
+/// The same once it is known to speak HTTP/1.1.
+async fn serve_http1(current: Rc<Current>, downstream: Rc<Downstream>, mut early: Bytes) {
+    // The last request had a large body, which hyper has to begin.
+    let mut uploads = false;
+    // Of a new connection it is tried to read at once: mostly its first request is there.
+    let mut is_new = is_plain_and_stays(&current.worker(), &downstream);
+    while std::mem::take(&mut is_new) || !early.is_empty() || is_used_again(&downstream).await {
+        downstream.note_probed();
         let worker = current.worker();
         if worker.has_handed_over() {
             downstream.finish(Ending::Drain);
@@ -79,13 +89,38 @@ pub async fn serve(current: Rc<Current>, downstream: Rc<Downstream>, mut early: 
                 Next::Cut(ending) => return Box::pin(cut(&worker, &downstream, ending)).await,
             }
         }
+        if !uploads && !downstream.is_tls() && downstream.ending() == Ending::No {
+            downstream.set_in_use(true);
+            // Boxed: an idle connection is not to hold its size.
+            let answering = without_hyper::serve(&current, &downstream, early);
+            let next = Box::pin(answering).await;
+            downstream.set_in_use(false);
+            match next {
+                without_hyper::Next::Rest(read) => {
+                    early = read;
+                    continue;
+                }
+                without_hyper::Next::Ordinary(read) => early = read,
+                without_hyper::Next::Over => return,
+                without_hyper::Next::Cut(ending) => {
+                    return Box::pin(cut(&worker, &downstream, ending)).await;
+                }
+            }
+        }
         downstream.set_in_use(true);
-        // Boxed: an idle connection is not to hold its size.
         let outcome = Box::pin(serve_requests(&current, &downstream, early)).await;
+        // The next request is mostly like the last one.
+        uploads = downstream.rests_at_once();
         downstream.set_in_use(false);
         let Some(read) = outcome else { return };
         early = read;
     }
+}
+
+/// Whether a new connection may be read from before anything is known of it.
+fn is_plain_and_stays(worker: &Worker, downstream: &Downstream) -> bool {
+    let is_plain = !downstream.is_tls() && !worker.in_force.settings.edge.h2c;
+    is_plain && downstream.ending() == Ending::No && !worker.has_handed_over()
 }
 
 /// Waits until the client sends something; false if the connection ends before it does.

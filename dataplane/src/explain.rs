@@ -13,7 +13,7 @@ use weir_shared::clock::{Clock, Now};
 use weir_shared::explain::{Explain, Explanation, Outcome, Question, RuleUsage, Usage};
 use weir_shared::netblock::Netblock;
 use weir_shared::path;
-use weir_shared::rules::{Asking, Limit};
+use weir_shared::rules::{Asking, Host, Limit};
 use weir_shared::snapshot::Snapshot;
 use weir_shared::window::{PerSpan, Window};
 
@@ -62,7 +62,7 @@ pub fn explain(
             asking: Asking {
                 path: &question.path,
                 method: &question.method,
-                headers: &headers,
+                host: Host::Among(&headers),
             },
             client,
             address,
@@ -81,7 +81,7 @@ pub fn explain(
     let asking = Asking {
         path: &question.path,
         method: &question.method,
-        headers: &headers,
+        host: Host::Among(&headers),
     };
     let health = is_health_check(&question.method, &question.path);
     let mut held = table.get(client, |entry| entry.clone());

@@ -4,11 +4,10 @@ use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 
-use http::HeaderMap;
 use weir_shared::client::Client;
 use weir_shared::spared::Spared;
 
-use crate::identity::{last_address, nearest_forwarded};
+use crate::identity::last_address;
 
 /// Notices a forgotten `WAF_TRUSTED_PROXIES`: one untrusted peer that forwards for many clients
 /// (CLIENT-7).
@@ -44,16 +43,15 @@ impl ForgottenProxy {
         }
     }
 
-    /// Notes what an untrusted peer forwarded; true where a warning is due.
-    pub fn note(&self, peer: IpAddr, headers: &HeaderMap, wall_ms: u64) -> bool {
-        nearest_forwarded(headers).is_some_and(|nearest| self.is_due(peer, nearest, wall_ms))
-    }
-
-    /// The same of a line of `X-Forwarded-For`; warns where it is due.
-    pub fn note_line(&self, peer: IpAddr, line: &[u8], wall_ms: u64) {
-        if last_address(line).is_some_and(|nearest| self.is_due(peer, nearest, wall_ms)) {
+    /// Notes the last line of `X-Forwarded-For` that an untrusted peer sent; warns where it is due.
+    pub fn note(&self, peer: IpAddr, line: &[u8], wall_ms: u64) {
+        if self.is_due_with(peer, line, wall_ms) {
             warn(peer);
         }
+    }
+
+    fn is_due_with(&self, peer: IpAddr, line: &[u8], wall_ms: u64) -> bool {
+        last_address(line).is_some_and(|nearest| self.is_due(peer, nearest, wall_ms))
     }
 
     fn is_due(&self, peer: IpAddr, nearest: IpAddr, wall_ms: u64) -> bool {
@@ -101,7 +99,7 @@ impl ForgottenProxy {
 }
 
 /// Tells the operator.
-pub fn warn(peer: IpAddr) {
+fn warn(peer: IpAddr) {
     tracing::warn!(
         %peer,
         "this peer forwards for many clients but is not in WAF_TRUSTED_PROXIES: limits and bans \
@@ -112,19 +110,7 @@ pub fn warn(peer: IpAddr) {
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderValue;
-
     use super::*;
-    use crate::identity::X_FORWARDED_FOR;
-
-    fn headers(forwarded_for: &str) -> HeaderMap {
-        let mut map = HeaderMap::new();
-        map.append(
-            X_FORWARDED_FOR,
-            HeaderValue::from_str(forwarded_for).unwrap(),
-        );
-        map
-    }
 
     /// CLIENT-7: a hundred forwarded clients of one untrusted peer within a minute warn, once an
     /// hour.
@@ -135,7 +121,7 @@ mod tests {
         let peer = "198.51.100.1".parse().unwrap();
         let send = |last: u32, at| {
             let chain = format!("203.0.{}.{}", last / 256, last % 256);
-            noticed.note(peer, &headers(&chain), at)
+            noticed.is_due_with(peer, chain.as_bytes(), at)
         };
         let start = 1_795_276_800_000;
         assert_eq!((0..99).filter(|last| send(*last, start)).count(), 0);

@@ -6,18 +6,18 @@
 use std::borrow::Cow;
 
 use http::header::{
-    CONNECTION, CONTENT_LENGTH, EXPECT, FORWARDED, HOST, HeaderName, PROXY_AUTHENTICATE,
+    CONNECTION, CONTENT_LENGTH, FORWARDED, HOST, HeaderName, PROXY_AUTHENTICATE,
     PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE,
 };
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderValue, Method, Uri, Version};
 use weir_shared::lookup::Lookup;
 
+use crate::head::Fields;
 use crate::identity::{X_FORWARDED_FOR, X_FORWARDED_PROTO, X_REQUEST_ID};
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
-const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 /// `X-Client-ASN`
 pub const X_CLIENT_ASN: HeaderName = HeaderName::from_static("x-client-asn");
@@ -25,10 +25,6 @@ pub const X_CLIENT_ASN: HeaderName = HeaderName::from_static("x-client-asn");
 pub const X_CLIENT_COUNTRY: HeaderName = HeaderName::from_static("x-client-country");
 const WEBSOCKET: HeaderValue = HeaderValue::from_static("websocket");
 const UPGRADE_TOKEN: HeaderValue = HeaderValue::from_static("upgrade");
-const TE_TOKEN: HeaderValue = HeaderValue::from_static("te");
-const TRAILERS: HeaderValue = HeaderValue::from_static("trailers");
-const HTTP: HeaderValue = HeaderValue::from_static("http");
-const HTTPS: HeaderValue = HeaderValue::from_static("https");
 
 /// The content of the fields that the proxy adds.
 pub struct ProxyFields<'a> {
@@ -205,80 +201,98 @@ pub fn accepts_websocket(headers: &HeaderMap) -> bool {
 }
 
 /// Whether a list field names the token.
-fn names(headers: &HeaderMap, field: &HeaderName, token: &str) -> bool {
-    headers.get_all(field).iter().any(|line| {
-        line.as_bytes()
-            .split(|byte| *byte == b',')
+fn names(headers: &impl Fields, field: &HeaderName, token: &str) -> bool {
+    headers.values_of(field).any(|line| {
+        line.split(|byte| *byte == b',')
             .any(|each| each.trim_ascii().eq_ignore_ascii_case(token.as_bytes()))
     })
 }
 
 /// The fields that the application gets, from those of the client, one by one to `put`. Those that
-/// say how the body is framed are not among them: who frames the body writes them.
+/// say how the body is framed are not among them: who frames the body writes them. `nominated` are
+/// those that `Connection` names.
 ///
-/// The client's own map is kept as it came, for the log, a ban's notes and a safe retry, and no
-/// second one is made.
+/// The client's own fields are kept as they came, for the log, a ban's notes and a safe retry, and
+/// no map is made of them.
+// long: a flat list of what happens to each field, and of those that are added
 pub fn to_upstream(
-    client: &HeaderMap,
+    client: &impl Fields,
+    nominated: &[HeaderName],
     ours: &ProxyFields<'_>,
     websocket: bool,
-    mut put: impl FnMut(&HeaderName, &HeaderValue),
+    mut put: impl FnMut(&str, &[u8]),
 ) {
-    // Each look into the map costs a hash: what the rest wants to know is seen on the way.
-    let names_fields = client.keys().any(|name| *name == CONNECTION);
-    let nominated = if names_fields {
-        nominated(connection_lines(client), client.keys())
-    } else {
-        Vec::new()
-    };
     let (mut host, mut te, mut chain) = (None, false, false);
     let (mut proto, mut forwarded_host) = (false, false);
-    for (name, value) in client {
-        if *name == HOST {
-            host = Some(value);
-        }
-        te |= *name == TE;
-        // Replaced by a chain that ends with the peer, whatever `Connection` names.
-        if *name == X_FORWARDED_FOR {
-            chain = true;
+    for (name, value) in client.fields() {
+        let kind = Kind::of(name);
+        let passes = match kind {
+            Kind::Other => true,
+            Kind::Host => {
+                host = Some(value);
+                true
+            }
+            Kind::Te => {
+                te = true;
+                false
+            }
+            // Replaced by a chain that ends with the peer, whatever `Connection` names.
+            Kind::ForwardedFor => {
+                chain = true;
+                false
+            }
+            Kind::Removed => false,
+            Kind::ForwardedProto | Kind::ForwardedHost | Kind::Forwarding => {
+                ours.trusted && !name.contains('_')
+            }
+        };
+        if !passes
+            || (!ours.trusted && ours.client_field.is(name))
+            || nominated.iter().any(|each| each.as_str() == name)
+        {
             continue;
         }
-        if is_dropped(name, ours) || nominated.contains(name) {
-            continue;
-        }
-        proto |= *name == X_FORWARDED_PROTO;
-        forwarded_host |= *name == X_FORWARDED_HOST;
+        proto |= kind == Kind::ForwardedProto;
+        forwarded_host |= kind == Kind::ForwardedHost;
         put(name, value);
     }
     if host.is_none() {
         // HTTP/1.0 has no Host, what we send must (RFC 9112 §3.2).
-        put(&HOST, ours.upstream_host);
+        put(HOST.as_str(), ours.upstream_host.as_bytes());
     }
     if websocket {
-        put(&CONNECTION, &UPGRADE_TOKEN);
-        put(&UPGRADE, &WEBSOCKET);
+        put(CONNECTION.as_str(), UPGRADE_TOKEN.as_bytes());
+        put(UPGRADE.as_str(), WEBSOCKET.as_bytes());
     } else if te && names(client, &TE, "trailers") {
-        put(&TE, &TRAILERS);
-        put(&CONNECTION, &TE_TOKEN);
+        put(TE.as_str(), b"trailers");
+        put(CONNECTION.as_str(), b"te");
     }
     if ours.trusted && chain {
-        put(&X_FORWARDED_FOR, &appended(client, ours.peer));
+        put(X_FORWARDED_FOR.as_str(), &appended(client, ours.peer));
     } else {
-        put(&X_FORWARDED_FOR, ours.peer);
+        put(X_FORWARDED_FOR.as_str(), ours.peer.as_bytes());
     }
     if !proto {
-        let scheme = if ours.scheme == "https" { HTTPS } else { HTTP };
-        put(&X_FORWARDED_PROTO, &scheme);
+        put(X_FORWARDED_PROTO.as_str(), ours.scheme.as_bytes());
     }
     if let (Some(host), false) = (host, forwarded_host) {
-        put(&X_FORWARDED_HOST, host);
+        put("x-forwarded-host", host);
     }
-    put(&X_REQUEST_ID, ours.request_id);
+    put(X_REQUEST_ID.as_str(), ours.request_id.as_bytes());
+}
+
+/// The fields that `Connection` names, which do not go on.
+pub fn nominated_by_client(client: &HeaderMap) -> Vec<HeaderName> {
+    // A look over the names is cheaper than one into the map, which costs a hash.
+    if !client.keys().any(|name| *name == CONNECTION) {
+        return Vec::new();
+    }
+    nominated(connection_lines(client), client.keys())
 }
 
 /// Tells the application what is known of the client (LOOKUP-6). The client's own fields of these
 /// names do not go on.
-pub fn add_lookup(lookup: Option<&Lookup>, mut put: impl FnMut(&HeaderName, &HeaderValue)) {
+pub fn add_lookup(lookup: Option<&Lookup>, mut put: impl FnMut(&str, &[u8])) {
     let Some(lookup) = lookup else { return };
     for (name, value) in [
         (X_CLIENT_ASN, &lookup.asn),
@@ -288,30 +302,77 @@ pub fn add_lookup(lookup: Option<&Lookup>, mut put: impl FnMut(&HeaderName, &Hea
             .as_deref()
             .and_then(|text| HeaderValue::from_str(text).ok());
         if let Some(value) = value {
-            put(&name, &value);
+            put(name.as_str(), value.as_bytes());
         }
     }
 }
 
-/// Whether a field of the client is not passed on: it is hop-by-hop, it claims what only a trusted
-/// peer may say, or ours replaces it.
-fn is_dropped(name: &HeaderName, ours: &ProxyFields<'_>) -> bool {
-    let text = name.as_str();
-    let is_ours = |ours: &HeaderName| is_read_as(text, ours.as_str());
-    is_hop_by_hop(name)
-        // The body is asked for when the application is ready to take it; the 100 to the client is
-        // sent then.
-        || *name == EXPECT
-        // The length tells most names apart at once.
-        || match text.len() {
-            12 => is_ours(&X_CLIENT_ASN) || is_ours(&X_REQUEST_ID),
-            14 => is_ours(&CONTENT_LENGTH),
-            16 => is_ours(&X_CLIENT_COUNTRY),
-            17 => is_ours(&TRANSFER_ENCODING),
-            _ => false,
+/// What a field of the client is to who forwards it. To an application that takes underscores for
+/// dashes a name with them is the same.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    /// Nothing special.
+    Other,
+    Host,
+    Te,
+    ForwardedFor,
+    ForwardedProto,
+    ForwardedHost,
+    /// Another one that only a trusted peer has a say in.
+    Forwarding,
+    /// It is of one hop, or ours replaces it.
+    Removed,
+}
+
+impl Kind {
+    /// The length and the first letter tell most names apart at once.
+    fn of(name: &str) -> Self {
+        let is = |expected: &str| name.eq_ignore_ascii_case(expected);
+        let removed = |is_removed: bool| match is_removed {
+            true => Self::Removed,
+            false => Self::Other,
+        };
+        let first = name.as_bytes().first().copied().unwrap_or_default();
+        match (name.len(), first | 0x20) {
+            (_, b'x') => Self::of_x(name),
+            (2, b't') if is("te") => Self::Te,
+            (4, b'h') if is("host") => Self::Host,
+            // The body is asked for when the application is ready to take it; the 100 to the client
+            // is sent then.
+            (6, b'e') => removed(is("expect")),
+            (7, b'u') => removed(is("upgrade")),
+            (9, b'f') if is("forwarded") => Self::Forwarding,
+            (10, b'c') => removed(is("connection")),
+            (10, b'k') => removed(is("keep-alive")),
+            (14, b'c') => removed(is_read_as(name, "content-length")),
+            (16, b'p') => removed(is("proxy-connection")),
+            (17, b't') => removed(is_read_as(name, "transfer-encoding")),
+            (18, b'p') => removed(is("proxy-authenticate")),
+            (19, b'p') => removed(is("proxy-authorization")),
+            _ => Self::Other,
         }
-        || (is_read_as_forwarding(text) && (!ours.trusted || text.contains('_')))
-        || (!ours.trusted && ours.client_field.is(text))
+    }
+
+    fn of_x(name: &str) -> Self {
+        let is = |expected: &str| name.eq_ignore_ascii_case(expected);
+        if is_read_as_forwarding(name) {
+            return match name.len() {
+                15 if is("x-forwarded-for") => Self::ForwardedFor,
+                16 if is("x-forwarded-host") => Self::ForwardedHost,
+                17 if is("x-forwarded-proto") => Self::ForwardedProto,
+                _ => Self::Forwarding,
+            };
+        }
+        let is_ours = match name.len() {
+            12 => is_read_as(name, "x-client-asn") || is_read_as(name, "x-request-id"),
+            16 => is_read_as(name, "x-client-country"),
+            _ => false,
+        };
+        match is_ours {
+            true => Self::Removed,
+            false => Self::Other,
+        }
+    }
 }
 
 /// Makes the fields of the application's answer those that the client gets.
@@ -390,33 +451,28 @@ pub fn is_forwarding(name: &str) -> bool {
 
 /// Whether a name is this one to an application that takes underscores for dashes.
 fn is_read_as(name: &str, dashed: &str) -> bool {
-    let is_same = |(byte, dashed): (u8, u8)| byte == dashed || (byte == b'_' && dashed == b'-');
+    let is_same = |(byte, dashed): (u8, u8)| {
+        byte.to_ascii_lowercase() == dashed || (byte == b'_' && dashed == b'-')
+    };
     name.len() == dashed.len() && name.bytes().zip(dashed.bytes()).all(is_same)
 }
 
-/// Whether a name is that of a forwarding field to such an application.
+/// Whether a name is that of a forwarding field which begins with an x to such an application.
 fn is_read_as_forwarding(name: &str) -> bool {
-    let begins = |begin: &str| {
-        let first = name.get(..begin.len());
-        first.is_some_and(|first| is_read_as(first, begin))
-    };
-    match name.as_bytes().first() {
-        Some(b'x') => begins("x-forwarded") || is_read_as(name, X_REAL_IP.as_str()),
-        Some(b'f') => name == FORWARDED.as_str(),
-        _ => false,
-    }
+    const BEGIN: &str = "x-forwarded";
+    let begin = name.get(..BEGIN.len());
+    begin.is_some_and(|begin| is_read_as(begin, BEGIN)) || is_read_as(name, X_REAL_IP.as_str())
 }
 
-/// A trusted peer's chain with the peer added, as one line.
-fn appended(headers: &HeaderMap, peer: &HeaderValue) -> HeaderValue {
-    let mut chain = Vec::new();
-    for line in headers.get_all(X_FORWARDED_FOR) {
-        chain.extend_from_slice(line.as_bytes());
+/// A trusted peer's chain with the peer added, as one line. Joined values of valid lines are valid.
+fn appended(client: &impl Fields, peer: &HeaderValue) -> Vec<u8> {
+    let mut chain = Vec::with_capacity(64);
+    for line in client.values_of(&X_FORWARDED_FOR) {
+        chain.extend_from_slice(line);
         chain.extend_from_slice(b", ");
     }
     chain.extend_from_slice(peer.as_bytes());
-    // Joined values of valid lines are valid.
-    HeaderValue::from_bytes(&chain).unwrap_or_else(|_| peer.clone())
+    chain
 }
 
 #[cfg(test)]
@@ -435,6 +491,20 @@ mod tests {
         map
     }
 
+    /// A head of one field.
+    struct One<'a>(&'a str);
+
+    impl Fields for One<'_> {
+        fn values_of(&self, name: &HeaderName) -> impl DoubleEndedIterator<Item = &[u8]> {
+            let is_it = self.0.eq_ignore_ascii_case(name.as_str());
+            is_it.then_some(&b"marked"[..]).into_iter()
+        }
+
+        fn fields(&self) -> impl Iterator<Item = (&str, &[u8])> {
+            std::iter::once((self.0, &b"marked"[..]))
+        }
+    }
+
     fn sent(lines: &[(&str, &str)], trusted: bool) -> HeaderMap {
         sent_as(lines, trusted, false)
     }
@@ -446,8 +516,10 @@ mod tests {
             HeaderValue::from_static("upstream"),
         );
         let mut map = HeaderMap::new();
+        let client = headers(lines);
         to_upstream(
-            &headers(lines),
+            &client,
+            &nominated_by_client(&client),
             &ProxyFields {
                 peer: &peer,
                 trusted,
@@ -458,7 +530,8 @@ mod tests {
             },
             websocket,
             |name, value| {
-                map.append(name, value.clone());
+                let value = HeaderValue::from_bytes(value).unwrap();
+                map.append(HeaderName::try_from(name).unwrap(), value);
             },
         );
         map
@@ -527,7 +600,7 @@ mod tests {
             ["198.51.100.1"]
         );
         assert_eq!(map[X_FORWARDED_PROTO], "http");
-        assert_eq!(map[X_FORWARDED_HOST], "example.org");
+        assert_eq!(map["x-forwarded-host"], "example.org");
         assert_eq!(map[X_REQUEST_ID], "id-1");
         assert_eq!(map["x_own"], "kept");
         for gone in [
@@ -553,7 +626,7 @@ mod tests {
             let is_alias = name.contains('_') && dashed != "cf-connecting-ip";
             let exact = HeaderName::try_from(name).unwrap();
             is_hop_by_hop(&exact)
-                || exact == EXPECT
+                || exact == http::header::EXPECT
                 || ["content-length", "transfer-encoding", "x-request-id"].contains(&&*dashed)
                 || ["x-client-asn", "x-client-country"].contains(&&*dashed)
                 || (forwarding && (!trusted || is_alias))
@@ -613,9 +686,14 @@ mod tests {
                             request_id: &peer,
                             upstream_host: &peer,
                         };
-                        let parsed = HeaderName::try_from(&name).unwrap();
-                        let found = is_dropped(&parsed, &ours);
-                        assert_eq!(found, naive(&name, trusted), "{name}, trusted: {trusted}");
+                        let dropped = naive(&name, trusted);
+                        for spelt in [name.clone(), name.to_ascii_uppercase()] {
+                            let mut passes = false;
+                            to_upstream(&One(&spelt), &[], &ours, false, |_, value| {
+                                passes |= value.starts_with(b"marked");
+                            });
+                            assert_eq!(!passes, dropped, "{spelt}, trusted: {trusted}");
+                        }
                     }
                 }
             }
@@ -642,14 +720,15 @@ mod tests {
             ["203.0.113.7, 10.0.0.2, 198.51.100.1"]
         );
         assert_eq!(map[X_FORWARDED_PROTO], "https");
-        assert_eq!(map[X_FORWARDED_HOST], "public.example");
+        assert_eq!(map["x-forwarded-host"], "public.example");
         assert!(!map.contains_key("x-client-asn"));
     }
 
     #[test]
     fn a_client_that_takes_trailers_gets_them() {
         let map = sent(&[("host", "a"), ("te", "trailers, deflate")], false);
-        assert_eq!((&map[TE], &map[CONNECTION]), (&TRAILERS, &TE_TOKEN));
+        assert_eq!(map[TE], "trailers");
+        assert_eq!(map[CONNECTION], "te");
     }
 
     /// CLIENT-6: a `TE` that `Connection` does not name would travel on (RFC 9110 §10.1.4).

@@ -5,7 +5,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use http::header::FORWARDED;
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderName, HeaderValue};
 use weir_shared::client::{Client, fold};
 use weir_shared::netblock::NetSet;
 
@@ -86,13 +86,8 @@ pub fn identify(
     }
 }
 
-/// The address that the peer itself added to `X-Forwarded-For`: the last entry of the last line.
-pub fn nearest_forwarded(headers: &HeaderMap) -> Option<IpAddr> {
-    let line = headers.get_all(X_FORWARDED_FOR).into_iter().next_back()?;
-    last_address(line.as_bytes())
-}
-
-/// The last entry of a line of `X-Forwarded-For`.
+/// The last entry of a line of `X-Forwarded-For`: of its last line, the address that the peer
+/// itself added.
 pub fn last_address(line: &[u8]) -> Option<IpAddr> {
     address(line.rsplit(|byte| *byte == b',').next()?)
 }
@@ -228,6 +223,7 @@ pub fn request_id(head: &impl Fields) -> Option<HeaderValue> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use http::HeaderMap;
     use proptest::prelude::*;
 
     fn identify(

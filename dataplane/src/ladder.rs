@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use http::Method;
 use http::header::CONTENT_LENGTH;
-use http::request::Parts;
 use weir_shared::ban::Expiry;
 use weir_shared::client::Client;
 use weir_shared::clock::Now;
@@ -25,8 +24,10 @@ use crate::clients::charging::{Charging, Refused};
 use crate::clients::entry::Exceeded;
 use crate::clients::table::Table;
 use crate::clients::terms::{LookupRules, Terms};
+use crate::head::Head as _;
 use crate::headers;
 use crate::identity::Identity;
+use crate::request_head::RequestHead;
 
 /// The settings that the ladder needs. A request has the same ones from its head to its end
 /// (RELOAD-2).
@@ -134,8 +135,9 @@ pub struct Asked<'a> {
 
 impl<'a> Asked<'a> {
     /// The question of a request that came from this client.
-    pub fn of(head: &'a Parts, identity: &Identity, may_wait: bool) -> Self {
-        let content_length = head.headers.get(CONTENT_LENGTH);
+    pub fn of(head: &'a RequestHead, identity: &Identity, may_wait: bool) -> Self {
+        // A plain request has no body.
+        let content_length = head.map().and_then(|fields| fields.get(CONTENT_LENGTH));
         Self {
             asking: asking(head),
             client: identity.client,
@@ -147,11 +149,11 @@ impl<'a> Asked<'a> {
 }
 
 /// What the rules are asked about a request.
-pub fn asking(head: &Parts) -> Asking<'_> {
+pub fn asking(head: &RequestHead) -> Asking<'_> {
     Asking {
-        path: head.uri.path(),
-        method: &head.method,
-        headers: &head.headers,
+        path: head.path(),
+        method: head.verb(),
+        host: head.host(),
     }
 }
 

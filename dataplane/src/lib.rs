@@ -16,6 +16,7 @@
 //! - `handshake`, `handshakes`: those of TLS. `foreign`: bytes of other protocols.
 //! - `http2`: a connection that speaks HTTP/2, each stream of which is a request.
 //! - `refused_peer`: the same for a peer that is refused whatever it asks for.
+//! - `without_hyper`: a connection whose requests are plain, as most are. `plain`: which are.
 //! - `request`: one request, top to bottom. `identity` and `forgotten_proxy`: who the client is.
 //! - `refuse`, `own`, `to_https`, `forward`: the ways in which a request is answered.
 //! - `exchange`: one request until it is charged, counted and logged. `outcome`: the pure part.
@@ -26,6 +27,7 @@
 //! - `downstream`: the client's socket, its deadlines, the state of its upload.
 //! - `pipe`: bodies that go from socket to socket inside the system.
 //! - `head`: a head as those read it who only look. `seen`: which fields it has.
+//! - `request_head`: the head of a request that is answered, of whichever kind.
 //! - `headers`, `trailers`, `problem`, `negotiation`, `rate_limit`, `events`, `counters`,
 //!   `request_id`, `clock`: what the others are made of.
 #![cfg_attr(
@@ -69,6 +71,7 @@ mod negotiation;
 mod outcome;
 mod own;
 mod pipe;
+mod plain;
 mod plane;
 mod problem;
 mod proxy_protocol;
@@ -77,12 +80,14 @@ mod refuse;
 mod refused_peer;
 pub mod replay;
 mod request;
+mod request_head;
 mod request_id;
 pub mod seen;
 mod to_https;
 mod trailers;
 mod unnamed;
 mod upstream;
+mod without_hyper;
 mod worker;
 
 /// The functions that the fuzz targets call.
@@ -95,7 +100,7 @@ pub mod fuzzing {
     pub mod headers {
         pub use crate::headers::{
             ClientField, ProxyFields, asks_for_websocket, check_framing, check_host, check_target,
-            origin_form, to_downstream, to_upstream,
+            nominated_by_client, origin_form, to_downstream, to_upstream,
         };
     }
 }

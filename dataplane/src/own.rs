@@ -16,11 +16,15 @@ use weir_shared::verdict::{Action, History};
 use crate::downstream::Downstream;
 use crate::downstream::discard::discard_body;
 use crate::exchange::Exchange;
+use crate::head::{Fields, Head as _};
 use crate::headers::number;
 use crate::problem;
 
 /// Answers a request under `/_waf/`.
-pub async fn answer(mut exchange: Box<Exchange>, mut body: Incoming) -> Response<Full<Bytes>> {
+pub async fn answer(
+    mut exchange: Box<Exchange>,
+    mut body: Option<Incoming>,
+) -> Response<Full<Bytes>> {
     let OwnResponse {
         status,
         headers,
@@ -29,16 +33,16 @@ pub async fn answer(mut exchange: Box<Exchange>, mut body: Incoming) -> Response
         history,
     } = ask_control_plane(&exchange, &mut body).await;
     exchange.history = Some(history);
-    let left_unread = discard_body(body, &exchange.head.headers).await;
+    let left_unread = discard_body(body, exchange.head.map()).await;
     exchange.respond(problem::own(status, headers, content), action, left_unread)
 }
 
-async fn ask_control_plane(exchange: &Exchange, body: &mut Incoming) -> OwnResponse {
+async fn ask_control_plane(exchange: &Exchange, body: &mut Option<Incoming>) -> OwnResponse {
     let request = |content| OwnRequest {
-        method: exchange.head.method.clone(),
-        path: exchange.head.uri.path().to_owned(),
-        query: exchange.head.uri.query().map(str::to_owned),
-        authorization: only_authorization(&exchange.head.headers),
+        method: exchange.head.verb().clone(),
+        path: exchange.head.path().to_owned(),
+        query: exchange.head.query().map(str::to_owned),
+        authorization: only_authorization(&exchange.head),
         client: Some(exchange.identity.client),
         request_id: exchange.request_id.to_str().unwrap_or_default().to_owned(),
         body: content,
@@ -55,11 +59,15 @@ async fn ask_control_plane(exchange: &Exchange, body: &mut Incoming) -> OwnRespo
             Step::Later => return receiver.await.unwrap_or_else(|_| unavailable()),
             // Asked once at most: a second time would be a bug of the control plane, and ends here.
             Step::ReadBody { .. } if content.is_some() => return unavailable(),
-            Step::ReadBody { limit } if is_longer(&exchange.head.headers, limit) => {
+            Step::ReadBody { limit } if is_longer(&exchange.head, limit) => {
                 content = Some(Body::TooLarge);
             }
             Step::ReadBody { limit } => {
-                content = Some(read_body(body, limit, &exchange.downstream).await);
+                let read = match body {
+                    Some(body) => read_body(body, limit, &exchange.downstream).await,
+                    None => Body::Whole(Bytes::new()),
+                };
+                content = Some(read);
             }
         }
     }
@@ -67,15 +75,16 @@ async fn ask_control_plane(exchange: &Exchange, body: &mut Incoming) -> OwnRespo
 
 /// Whether a body announces more than `limit` bytes: a client that waits for a 100 is told before
 /// it sends them.
-fn is_longer(headers: &HeaderMap, limit: usize) -> bool {
-    let announced = headers.get(CONTENT_LENGTH).and_then(number);
+fn is_longer(head: &impl Fields, limit: usize) -> bool {
+    let announced = head.values_of(&CONTENT_LENGTH).next().and_then(number);
     announced.is_some_and(|length| length > limit as u64)
 }
 
 /// The `Authorization` field, if there is exactly one.
-fn only_authorization(headers: &HeaderMap) -> Option<HeaderValue> {
-    let mut all = headers.get_all(AUTHORIZATION).iter();
-    all.next().filter(|_| all.next().is_none()).cloned()
+fn only_authorization(head: &impl Fields) -> Option<HeaderValue> {
+    let mut all = head.values_of(&AUTHORIZATION);
+    let only = all.next().filter(|_| all.next().is_none())?;
+    HeaderValue::from_bytes(only).ok()
 }
 
 fn unavailable() -> OwnResponse {

@@ -82,6 +82,9 @@ impl Shared {
         stopped: watch::Receiver<Stop>,
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread()
+            // So many tasks run before the system is asked again what has come, if there are as
+            // many: each has little to do.
+            .event_interval(255)
             .enable_io()
             .enable_time()
             .build_local(LocalOptions::default());

@@ -34,10 +34,10 @@ pub struct Dropped;
 /// [`Dropped`] where `WAF_BAN_RESPONSE` or `WAF_DENY_RESPONSE` says so.
 pub async fn refuse(
     exchange: Box<Exchange>,
-    body: Incoming,
+    body: Option<Incoming>,
     refusal: Refusal,
 ) -> Result<Response<Full<Bytes>>, Dropped> {
-    let left_unread = discard_body(body, &exchange.head.headers).await;
+    let left_unread = discard_body(body, exchange.head.map()).await;
     let worker = &exchange.worker;
     let (answer, retry_ms) = answer(&exchange, &refusal);
     let BanResponse::Status(status) = answer else {
@@ -246,8 +246,11 @@ fn answer_to_client(worker: &Worker, refusal: &Refusal, now_ms: u64) -> (BanResp
 }
 
 /// Answers 405.
-pub async fn method_not_allowed(exchange: Box<Exchange>, body: Incoming) -> Response<Full<Bytes>> {
-    let left_unread = discard_body(body, &exchange.head.headers).await;
+pub async fn method_not_allowed(
+    exchange: Box<Exchange>,
+    body: Option<Incoming>,
+) -> Response<Full<Bytes>> {
+    let left_unread = discard_body(body, exchange.head.map()).await;
     let response = problem::method_not_allowed(&exchange.request_id);
     exchange.respond(response, Action::Answered, left_unread)
 }

@@ -15,15 +15,13 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use tokio::io::ReadBuf;
 
-use self::plain::{Parsed, Plain};
 use crate::downstream::{Downstream, Ending};
 use crate::exchange::refused::Refused;
 use crate::identity::{Identity, identify};
+use crate::plain::{self, Parsed, Plain};
 use crate::refuse::{Dropped, refuse_client};
 use crate::seen::Seen;
 use crate::worker::{Current, Worker};
-
-mod plain;
 
 /// What becomes of the connection.
 pub enum Next {
@@ -209,7 +207,7 @@ fn answer(
         && let Some(line) = head.last_forwarded_for()
     {
         let peer = downstream.peer;
-        worker.forgotten_proxy.note_line(peer, line, now.wall_ms);
+        worker.forgotten_proxy.note(peer, line, now.wall_ms);
     }
     let refused = Refused {
         worker,

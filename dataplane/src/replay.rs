@@ -16,7 +16,7 @@ use weir_shared::client::{Client, fold};
 use weir_shared::clock::Now;
 use weir_shared::event::{LimitExceeded, Offence};
 use weir_shared::lookup::{Lookup, LookupStarted};
-use weir_shared::rules::Asking;
+use weir_shared::rules::{Asking, Host};
 use weir_shared::settings::Settings;
 use weir_shared::snapshot::Snapshot;
 use weir_shared::spared::Spared;
@@ -315,6 +315,6 @@ fn asking<'a>(past: &Past<'a>) -> Asking<'a> {
     Asking {
         path: past.path,
         method: past.method,
-        headers: past.headers,
+        host: Host::Among(past.headers),
     }
 }

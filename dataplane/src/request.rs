@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use http::request::Parts;
-use http::{HeaderMap, Method, Request, Response, StatusCode};
+use http::{Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::{Body as _, Incoming};
 use weir_shared::client::Client;
@@ -21,13 +21,16 @@ use crate::exchange::refused::Refused;
 use crate::forward::forward;
 use crate::forward::response_body::ResponseBody;
 use crate::forward::tunnel::TunnelSlot;
+use crate::head::{Fields, Head as _};
 use crate::headers::BadHead;
-use crate::identity::{Identity, X_REQUEST_ID, identify, request_id};
+use crate::identity::{Identity, X_FORWARDED_FOR, X_REQUEST_ID, identify, request_id};
 use crate::ladder::{Asked, Decision, Refusal, Verdict, is_health_check};
+use crate::plain::PlainHead;
 use crate::refuse::{Dropped, method_not_allowed, refuse, refuse_client};
+use crate::request_head::RequestHead;
 use crate::seen::Seen;
 use crate::worker::Worker;
-use crate::{forgotten_proxy, headers, own, problem, to_https};
+use crate::{headers, own, problem, to_https};
 
 /// Answers one request.
 ///
@@ -41,29 +44,47 @@ pub fn serve<'a>(
     request: Request<Incoming>,
 ) -> impl Future<Output = Result<Response<ResponseBody>, Dropped>> + use<'a> {
     let received = receive(worker, downstream, request);
-    async move {
-        let (mut exchange, body) = match received {
-            Received::Exchange(exchange, body) => (exchange, body),
-            Received::Answered(answer) => {
-                let response = answer?.map(ResponseBody::Own);
+    answer(downstream, tunnel, received)
+}
+
+/// Answers one plain request.
+pub fn serve_plain<'a>(
+    worker: &Rc<Worker>,
+    downstream: &'a Rc<Downstream>,
+    tunnel: &'a TunnelSlot,
+    head: PlainHead,
+) -> impl Future<Output = Result<Response<ResponseBody>, Dropped>> + use<'a> {
+    let received = receive_plain(worker, downstream, head);
+    answer(downstream, tunnel, received)
+}
+
+/// What follows from the ladder's decision.
+async fn answer(
+    downstream: &Rc<Downstream>,
+    tunnel: &TunnelSlot,
+    received: Received,
+) -> Result<Response<ResponseBody>, Dropped> {
+    let (mut exchange, body) = match received {
+        Received::Exchange(exchange, body) => (exchange, body),
+        Received::Answered(answer) => {
+            let response = answer?.map(ResponseBody::Own);
+            return Ok(last_if_told(downstream, response));
+        }
+    };
+    let own = loop {
+        match next_step(&mut exchange) {
+            Step::AwaitLookup => Box::pin(exchange.await_lookup()).await,
+            Step::Refuse(refusal) => break refuse(exchange, body, refusal).await?,
+            Step::AnswerOwn => break Box::pin(own::answer(exchange, body)).await,
+            Step::MethodNotAllowed => break method_not_allowed(exchange, body).await,
+            Step::Redirect(port) => break to_https::redirect(exchange, body, port).await,
+            Step::Forward => {
+                let response = forward(exchange, body, tunnel).await;
                 return Ok(last_if_told(downstream, response));
             }
-        };
-        let own = loop {
-            match next_step(&mut exchange) {
-                Step::AwaitLookup => Box::pin(exchange.await_lookup()).await,
-                Step::Refuse(refusal) => break refuse(exchange, body, refusal).await?,
-                Step::AnswerOwn => break Box::pin(own::answer(exchange, body)).await,
-                Step::MethodNotAllowed => break method_not_allowed(exchange, body).await,
-                Step::Redirect(port) => break to_https::redirect(exchange, body, port).await,
-                Step::Forward => {
-                    let response = forward(exchange, body, tunnel).await;
-                    return Ok(last_if_told(downstream, response));
-                }
-            }
-        };
-        Ok(last_if_told(downstream, own.map(ResponseBody::Own)))
-    }
+        }
+    };
+    Ok(last_if_told(downstream, own.map(ResponseBody::Own)))
 }
 
 /// The response to the last request of a connection says that it is.
@@ -81,7 +102,7 @@ fn last_if_told(
 /// A request whose head was read.
 enum Received {
     /// The ladder has decided.
-    Exchange(Box<Exchange>, Incoming),
+    Exchange(Box<Exchange>, Option<Incoming>),
     /// It is answered already, or closed unanswered.
     Answered(Result<Response<Full<Bytes>>, Dropped>),
 }
@@ -109,23 +130,55 @@ fn receive(
         problem::close(&mut response);
         return Received::Answered(Ok(response));
     }
-    if is_health_check(&head.method, head.uri.path()) {
-        return Received::Answered(Ok(health(worker, downstream, &head.headers)));
-    }
+    decide(
+        worker,
+        downstream,
+        RequestHead::Parts(head),
+        Some(body),
+        seen,
+        now,
+    )
+}
 
-    let identity = identity(worker, downstream, &head.headers, seen);
+/// The same of a plain request, whose head is known to be a good one.
+fn receive_plain(worker: &Rc<Worker>, downstream: &Rc<Downstream>, head: PlainHead) -> Received {
+    downstream.begin_request();
+    let now = worker.clock.now();
+    let seen = Seen::of(&head);
+    decide(
+        worker,
+        downstream,
+        RequestHead::Plain(head),
+        None,
+        seen,
+        now,
+    )
+}
+
+fn decide(
+    worker: &Rc<Worker>,
+    downstream: &Rc<Downstream>,
+    head: RequestHead,
+    body: Option<Incoming>,
+    seen: Seen,
+    now: Now,
+) -> Received {
+    if is_health_check(head.verb(), head.path()) {
+        return Received::Answered(Ok(health(worker, downstream, &head)));
+    }
+    let identity = identity(worker, downstream, &head, seen);
     if seen.forwarded_for {
-        warn_of_forgotten_proxy(worker, downstream, &head.headers, now);
+        warn_of_forgotten_proxy(worker, downstream, &head, now);
     }
     let decision = worker.decide(&Asked::of(&head, &identity, true), now);
-    let websocket =
-        seen.upgrade && headers::asks_for_websocket(&head.method, head.version, &head.headers);
+    let asks_for_websocket = |map| headers::asks_for_websocket(head.verb(), head.version(), map);
+    let websocket = seen.upgrade && head.map().is_some_and(asks_for_websocket);
     let of_client = refusal_of_client(worker, &decision);
     if of_client.is_none() {
         downstream.note_let_in();
     }
     if let Some(refusal) = of_client
-        && body.is_end_stream()
+        && body.as_ref().is_none_or(Incoming::is_end_stream)
     {
         // The most frequent refusal: it is answered before anything is built for an answer.
         let refused = Refused {
@@ -166,22 +219,22 @@ fn check(head: &mut Parts, seen: Seen) -> Result<(), BadHead> {
     headers::check_host(&head.uri, head.version, &mut head.headers)
 }
 
-fn identity(worker: &Worker, downstream: &Downstream, headers: &HeaderMap, seen: Seen) -> Identity {
+fn identity(worker: &Worker, downstream: &Downstream, head: &impl Fields, seen: Seen) -> Identity {
     identify(
         downstream.peer,
         downstream.trusted(),
         downstream.scheme,
         &worker.trusted_proxies,
         &worker.client_ip_header,
-        headers,
+        head,
         seen,
     )
 }
 
 /// The health check: an untrusted peer is answered, but is not to hold connections by it (CONN-3).
-fn health(worker: &Worker, downstream: &Downstream, headers: &HeaderMap) -> Response<Full<Bytes>> {
+fn health(worker: &Worker, downstream: &Downstream, head: &impl Fields) -> Response<Full<Bytes>> {
     let mut response = problem::health(worker.is_draining());
-    let given = downstream.trusted().then(|| request_id(headers)).flatten();
+    let given = downstream.trusted().then(|| request_id(head)).flatten();
     let id = worker.request_ids.given_or_next(given.as_ref());
     response.headers_mut().insert(X_REQUEST_ID, id);
     downstream.shorten_idle();
@@ -220,12 +273,12 @@ fn next_step(exchange: &mut Exchange) -> Step {
                 return Step::Refuse(refusal);
             }
             exchange.shadow_action = Some(refusal.action());
-            path::is_own(exchange.head.uri.path())
+            path::is_own(exchange.head.path())
         }
         Verdict::Own => true,
         Verdict::Forward => false,
     };
-    let method = &exchange.head.method;
+    let method = exchange.head.verb();
     if own {
         Step::AnswerOwn
     } else if *method == Method::CONNECT || *method == Method::TRACE {
@@ -240,14 +293,11 @@ fn next_step(exchange: &mut Exchange) -> Step {
 }
 
 /// CLIENT-7, where there is an `X-Forwarded-For`.
-fn warn_of_forgotten_proxy(
-    worker: &Worker,
-    downstream: &Downstream,
-    headers: &HeaderMap,
-    now: Now,
-) {
+fn warn_of_forgotten_proxy(worker: &Worker, downstream: &Downstream, head: &impl Fields, now: Now) {
     let peer = downstream.peer;
-    if !downstream.trusted() && worker.forgotten_proxy.note(peer, headers, now.wall_ms) {
-        forgotten_proxy::warn(peer);
+    if !downstream.trusted()
+        && let Some(line) = head.values_of(&X_FORWARDED_FOR).next_back()
+    {
+        worker.forgotten_proxy.note(peer, line, now.wall_ms);
     }
 }

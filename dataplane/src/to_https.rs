@@ -2,25 +2,30 @@
 
 use bytes::Bytes;
 use http::header::{HOST, LOCATION};
-use http::{HeaderValue, Method, Response, StatusCode, Uri};
+use http::{HeaderValue, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use weir_shared::verdict::Action;
 
 use crate::downstream::discard::discard_body;
 use crate::exchange::Exchange;
-use crate::headers::origin_form;
+use crate::head::Fields as _;
 use crate::problem;
 
 /// The port of https that is not written.
 const USUAL: u16 = 443;
 
 /// Answers 308 with the same target over https, at this port; 400 to a request without a host.
-pub async fn redirect(exchange: Box<Exchange>, body: Incoming, port: u16) -> Response<Full<Bytes>> {
-    let left_unread = discard_body(body, &exchange.head.headers).await;
+pub async fn redirect(
+    exchange: Box<Exchange>,
+    body: Option<Incoming>,
+    port: u16,
+) -> Response<Full<Bytes>> {
+    let left_unread = discard_body(body, exchange.head.map()).await;
     let head = &exchange.head;
-    let host = head.headers.get(HOST).and_then(|host| host.to_str().ok());
-    let location = host.and_then(|host| location(host, port, &head.method, &head.uri));
+    let host = head.values_of(&HOST).next();
+    let host = host.and_then(|host| std::str::from_utf8(host).ok());
+    let location = host.and_then(|host| location(host, port, &head.target()));
     let response = match location {
         Some(location) => {
             let status = StatusCode::PERMANENT_REDIRECT;
@@ -34,13 +39,12 @@ pub async fn redirect(exchange: Box<Exchange>, body: Incoming, port: u16) -> Res
 }
 
 /// Where a request goes; none where no host is named.
-fn location(host: &str, port: u16, method: &Method, uri: &Uri) -> Option<HeaderValue> {
+fn location(host: &str, port: u16, target: &str) -> Option<HeaderValue> {
     let name = without_port(host);
     if name.is_empty() {
         return None;
     }
-    let target = origin_form(method, uri);
-    let target = if target == "*" { "/" } else { &target };
+    let target = if target == "*" { "/" } else { target };
     let location = if port == USUAL {
         format!("https://{name}{target}")
     } else {
@@ -65,8 +69,7 @@ mod tests {
     #[test]
     fn the_same_target_over_https() {
         let to = |host: &str, port, target: &str| {
-            let uri: Uri = target.parse().unwrap();
-            let location = location(host, port, &Method::GET, &uri)?;
+            let location = location(host, port, target)?;
             Some(location.to_str().unwrap().to_owned())
         };
         for (host, port, target, expected) in [

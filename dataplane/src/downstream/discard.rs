@@ -16,11 +16,11 @@ const MAX_DISCARDED: usize = 64 * 1024;
 /// Takes what has already come of a body that nobody will read, so that a small one does not cost
 /// the connection; true if something is left of it. A client that waits for a 100 is not asked for
 /// its body.
-pub async fn discard_body(mut body: Incoming, headers: &HeaderMap) -> bool {
-    if body.is_end_stream() {
+pub async fn discard_body(body: Option<Incoming>, headers: Option<&HeaderMap>) -> bool {
+    let Some(mut body) = body.filter(|body| !body.is_end_stream()) else {
         return false;
-    }
-    if headers.contains_key(EXPECT) {
+    };
+    if headers.is_some_and(|headers| headers.contains_key(EXPECT)) {
         return true;
     }
     let mut discarded = 0;

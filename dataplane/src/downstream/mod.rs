@@ -1,5 +1,6 @@
 //! One client connection: what the request being answered and the worker's sweeper need of it.
 
+mod arrival;
 pub mod deadlines;
 pub mod discard;
 mod handshaking;
@@ -26,6 +27,8 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use weir_shared::client::Client;
 
+pub use self::arrival::Arrival;
+use self::arrival::written;
 use self::deadlines::{Deadlines, Missed, Timeouts};
 use self::inbound::Framing;
 use self::interim::Interim;
@@ -34,6 +37,7 @@ use self::reader::Reader;
 use self::upload::Upload;
 use crate::clock::{CoarseClock, nanos};
 use crate::connection_limits::ConnectionSlot;
+use crate::http1::response::HeadText;
 use crate::in_force::InForce;
 use crate::pipe::Pipe;
 
@@ -89,19 +93,6 @@ const CERTAIN: u64 = 8 * 1024;
 /// from hyper and back costs less than one refusal by hyper: after 16 of them it is 4 % at worst.
 const REFUSED_IN_A_ROW: u8 = 16;
 
-/// Where a connection came from, and how.
-#[derive(Clone, Copy, Debug)]
-pub struct Arrival {
-    /// The address of the peer.
-    pub peer: IpAddr,
-    /// Whether it came over a Unix socket.
-    pub local: bool,
-    /// Whether it is a trusted proxy.
-    pub trusted: bool,
-    /// `http` or `https`
-    pub scheme: &'static str,
-}
-
 /// One client connection, shared by hyper's half, the request being answered and the sweeper, all
 /// on one thread.
 pub struct Downstream {
@@ -151,6 +142,8 @@ pub struct Downstream {
     settled: Cell<bool>,
     /// It was found idle meanwhile.
     rests: Cell<bool>,
+    /// The client sent something behind the request that is being answered.
+    sent_more: Cell<bool>,
     /// Requests in a row whose clients were refused whatever they ask for.
     refused: Cell<u8>,
     /// Bytes of a response may be moved to the socket past hyper.
@@ -158,6 +151,8 @@ pub struct Downstream {
     /// Bytes of a response that were moved, and are to be written where hyper writes their
     /// placeholder.
     pipe: RefCell<Option<Pipe>>,
+    /// The head of the response to the current request, where it never was a map of fields.
+    head: RefCell<Option<HeadText>>,
     /// Little is to be read of the application's body at a time.
     reads_little: Cell<bool>,
     /// The body waits for the pipe to be empty.
@@ -179,7 +174,7 @@ impl Downstream {
         timeouts: Timeouts,
     ) -> Rc<Self> {
         // An address is visible ASCII: the fallback is never taken.
-        let peer_value = HeaderValue::try_from(arrival.peer.to_string())
+        let peer_value = HeaderValue::try_from(written(arrival.peer))
             .unwrap_or(HeaderValue::from_static("unknown"));
         slot.set_idle(true);
         let io = Io::plain(stream);
@@ -225,9 +220,11 @@ impl Downstream {
             retries: Cell::new(false),
             settled: Cell::new(false),
             rests: Cell::new(false),
+            sent_more: Cell::new(false),
             refused: Cell::new(0),
             moves: Cell::new(false),
             pipe: RefCell::new(None),
+            head: RefCell::new(None),
             reads_little: Cell::new(false),
             wants_room: Cell::new(false),
             tunnel_of: Cell::new(None),
@@ -262,6 +259,8 @@ impl Downstream {
         self.upload.reset();
         self.settled.set(false);
         self.answering.set(false);
+        self.sent_more.set(false);
+        drop(self.take_head());
     }
 
     /// The response has ended: the next request is awaited.
@@ -307,6 +306,11 @@ impl Downstream {
     /// needed for the next one.
     pub fn is_refused_and_answered(&self) -> bool {
         self.is_refused() && self.answering.get() && self.can_rest()
+    }
+
+    /// Whether TLS is spoken on it.
+    pub fn is_tls(&self) -> bool {
+        self.io.borrow().inner().is_tls()
     }
 
     /// Whether nothing is under way, whatever it was told.

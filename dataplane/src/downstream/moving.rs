@@ -1,13 +1,15 @@
-//! Bytes of a response on their way past hyper, inside the system.
+//! What goes to the client past hyper: bytes of a response that are moved inside the system, and a
+//! head that never was a map of fields.
 
 use super::Downstream;
+use crate::http1::response::HeadText;
 use crate::pipe::Pipe;
 
 impl Downstream {
     /// From now on bytes of a response may be moved to the socket inside the system. True only of a
     /// connection that carries one response at a time, as it is: not over TLS.
     pub fn allow_moving(&self) {
-        self.moves.set(!self.io.borrow().inner().is_tls());
+        self.moves.set(!self.is_tls());
     }
 
     /// Whether bytes of a response may be moved to the socket.
@@ -26,5 +28,15 @@ impl Downstream {
     /// Has these bytes written in the place of their placeholder, which hyper is given next.
     pub fn put_pipe(&self, pipe: Pipe) {
         *self.pipe.borrow_mut() = Some(pipe);
+    }
+
+    /// Has the head of the response written as this text.
+    pub fn put_head(&self, text: HeadText) {
+        *self.head.borrow_mut() = Some(text);
+    }
+
+    /// The text of the response's head, if it is one.
+    pub fn take_head(&self) -> Option<HeadText> {
+        self.head.borrow_mut().take()
     }
 }

@@ -102,15 +102,31 @@ impl Downstream {
     /// Whether the client has closed the connection behind a body that was read past hyper, which
     /// would see it otherwise.
     pub fn has_left(&self, cx: &mut Context<'_>) -> bool {
-        if !self.reader.has_parked() {
+        self.reader.has_parked() && matches!(self.poll_peek(cx), Poll::Ready(Ok(0) | Err(_)))
+    }
+
+    /// Whether the client has closed the connection while its request, which has no body, is being
+    /// answered without hyper. What it sent behind the request hides a close behind that.
+    pub fn has_gone(&self, cx: &mut Context<'_>) -> bool {
+        if self.is_idle() || self.sent_more.get() {
             return false;
         }
-        let mut byte = [0];
+        match self.poll_peek(cx) {
+            Poll::Pending => false,
+            Poll::Ready(Ok(0) | Err(_)) => true,
+            Poll::Ready(Ok(_)) => {
+                self.sent_more.set(true);
+                false
+            }
+        }
+    }
+
+    /// Looks at what there is to be read: how much, one byte at most.
+    fn poll_peek(&self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let io = self.io.borrow();
         let Some(socket) = io.inner().socket() else {
-            return true;
+            return Poll::Ready(Ok(0));
         };
-        let peeked = socket.poll_peek(cx, &mut ReadBuf::new(&mut byte));
-        matches!(peeked, Poll::Ready(Ok(0) | Err(_)))
+        socket.poll_peek(cx, &mut ReadBuf::new(&mut [0]))
     }
 }

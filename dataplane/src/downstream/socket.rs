@@ -106,7 +106,10 @@ impl Write for Socket {
             Poll::Ready(Ok(())) if moved > 0 => self.downstream.poll_drain(&io, moved, cx),
             Poll::Ready(Ok(())) => match self.downstream.retry(&mut io, bufs) {
                 Some(written) => Poll::Ready(Ok(written)),
-                None => Pin::new(&mut *io).poll_write_vectored(cx, bufs),
+                None => match bufs {
+                    [only] => Pin::new(&mut *io).poll_write(cx, only),
+                    _ => Pin::new(&mut *io).poll_write_vectored(cx, bufs),
+                },
             },
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             Poll::Pending => Poll::Pending,
@@ -232,13 +235,18 @@ impl Downstream {
         self.io.borrow_mut().inner_mut().poll_used(cx)
     }
 
+    /// It was tried to read from the connection: whether it is readable is known from now on.
+    pub fn note_probed(&self) {
+        self.probed.set(true);
+    }
+
     /// Waits until something can be read, or the connection ended.
     pub fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.io.borrow_mut().inner_mut().poll_readable(cx)
     }
 
     /// Notes that the client sent something.
-    pub(super) fn note_read(&self) {
+    pub fn note_read(&self) {
         self.slot.set_idle(false);
         self.deadlines.client_sent(self.clock.mono_ns());
     }

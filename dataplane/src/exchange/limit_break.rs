@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use http::HeaderValue;
 use http::header::{HOST, USER_AGENT};
-use http::request::Parts;
+use http::{HeaderName, HeaderValue};
 use weir_shared::ban::RequestNote;
 use weir_shared::client::Client;
 use weir_shared::event::{LimitExceeded, Offence};
@@ -12,6 +11,7 @@ use weir_shared::rules::{Quota, Rule};
 use weir_shared::verdict::LimitHit;
 
 use crate::clients::entry::Exceeded;
+use crate::head::Head;
 
 /// Bytes of each text of a request that a ban's notes keep (TELL-3): with 100,000 bans a client
 /// could otherwise fill memory, and bans.json beyond what a start reads.
@@ -40,20 +40,21 @@ pub fn report(
     offence: Offence,
     at_ms: u64,
     client: Client,
-    head: &Parts,
+    head: &impl Head,
     request_id: &HeaderValue,
 ) -> LimitExceeded {
-    let text = |value: &HeaderValue| note(&String::from_utf8_lossy(value.as_bytes()));
+    let text = |value: &[u8]| note(&String::from_utf8_lossy(value));
+    let first = |name: &HeaderName| head.values_of(name).next().map(text);
     LimitExceeded {
         client,
         offence,
         at_ms,
         request: RequestNote {
-            method: Some(note(head.method.as_str())),
-            host: head.headers.get(HOST).map(text),
-            path: Some(note(head.uri.path())),
-            user_agent: head.headers.get(USER_AGENT).map(text),
-            request_id: Some(text(request_id)),
+            method: Some(note(head.method())),
+            host: first(&HOST),
+            path: Some(note(head.path())),
+            user_agent: first(&USER_AGENT),
+            request_id: Some(text(request_id.as_bytes())),
         },
     }
 }

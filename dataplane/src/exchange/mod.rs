@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::request::Parts;
+use http::response::Parts;
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Body as _;
@@ -26,9 +26,11 @@ use weir_shared::verdict::{Action, History, LimitHit};
 use self::record::{Durations, Ended, ResponseNote};
 use crate::clients::entry::{Entry, Exceeded};
 use crate::downstream::{Downstream, Ending};
+use crate::http1::response::HeadText;
 use crate::identity::{Identity, X_REQUEST_ID};
 use crate::ladder::{self, Asked, Decision, Refusal};
 use crate::outcome::{AtEnd, Outcome};
+use crate::request_head::RequestHead;
 use crate::worker::Worker;
 use crate::{problem, rate_limit};
 
@@ -43,7 +45,7 @@ pub struct Exchange {
     /// The client's connection.
     pub downstream: Rc<Downstream>,
     /// The head as the client sent it.
-    pub head: Parts,
+    pub head: RequestHead,
     /// The client.
     pub identity: Identity,
     /// Its id, for the log, the application and problem documents.
@@ -85,7 +87,7 @@ impl Exchange {
     pub fn new(
         worker: &Rc<Worker>,
         downstream: &Rc<Downstream>,
-        head: Parts,
+        head: RequestHead,
         identity: Identity,
         decision: Decision,
         started: Now,
@@ -272,14 +274,14 @@ impl Exchange {
     }
 
     /// Notes the head of the response for the log, if a request that ends with `action` is logged.
-    pub fn note_response(&mut self, head: &http::response::Parts, action: Action) {
-        self.response.status = Some(head.status);
+    pub fn note_response(&mut self, head: &Parts, text: Option<&HeadText>, action: Action) {
         let accounting = &self.worker.accounting;
+        self.response.status = Some(head.status);
         // In observe mode a body that is still on its way may yet prove too large, and be logged
         // for that.
         let undecided = accounting.observe && accounting.log_requests != LogRequests::Off;
         if undecided || accounting.logs(action) {
-            self.response.note_fields(&head.headers);
+            self.response.note(&head.headers, text);
         }
     }
 
@@ -297,9 +299,9 @@ impl Exchange {
         }
         let (mut head, body) = response.into_parts();
         head.headers.insert(X_REQUEST_ID, self.request_id.clone());
-        self.note_response(&head, action);
+        self.note_response(&head, None, action);
         // The body of an answer to HEAD is not sent.
-        if self.head.method != Method::HEAD {
+        if self.head.verb() != Method::HEAD {
             self.response_bytes = body.size_hint().exact().unwrap_or(0);
         }
         self.finish(action);

@@ -187,7 +187,7 @@ proptest! {
                     let explained = explain(&rules, &snapshot, &table, &question, now);
                     prop_assert_eq!((table.row(client), table.len()), before);
                     let no_fields = HeaderMap::new();
-                    let asking = Asking { path, method: &Method::POST, headers: &no_fields };
+                    let asking = Asking { path, method: &Method::POST, host: Host::Among(&no_fields) };
                     let asked = Asked { asking, client, address, content_length: None, may_wait: true };
                     let decision = decide(&rules, &snapshot, &table, &asked, now);
                     let Ok(decision) = decision else {

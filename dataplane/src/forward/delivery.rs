@@ -100,6 +100,13 @@ impl Piece {
     }
 }
 
+impl Piece {
+    /// Whether what is taken of it is counted.
+    pub const fn is_counted(&self) -> bool {
+        self.delivery.is_some()
+    }
+}
+
 impl Buf for Piece {
     fn remaining(&self) -> usize {
         self.content.len()

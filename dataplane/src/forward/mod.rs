@@ -7,8 +7,7 @@ pub mod response_body;
 pub mod tunnel;
 
 use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, UPGRADE};
-use http::request::Parts;
-use http::{HeaderName, HeaderValue, Response, StatusCode, Version};
+use http::{HeaderMap, Response, StatusCode, Version};
 use hyper::body::Incoming;
 use hyper::ext::ReasonPhrase;
 use weir_shared::settings::RateLimitHeaders;
@@ -18,10 +17,12 @@ use weir_shared::verdict::Action;
 use self::response_body::{ResponseBody, UpstreamBody};
 use self::tunnel::{Tunnel, TunnelSlot};
 use crate::exchange::Exchange;
+use crate::head::{Fields as _, Head as _};
 use crate::headers::{self, ProxyFields};
 use crate::http1::request::{self, Encoder};
-use crate::http1::response::ResponseHead;
+use crate::http1::response::{HeadText, ResponseHead};
 use crate::problem;
+use crate::request_head::RequestHead;
 use crate::trailers::TrailerFilter;
 use crate::upstream::request_body::RequestBody;
 use crate::upstream::{self, Failure, Outgoing, Received};
@@ -29,24 +30,29 @@ use crate::upstream::{self, Failure, Outgoing, Received};
 /// Forwards a request. A 101 that was asked for leaves a tunnel in the slot.
 pub async fn forward(
     mut exchange: Box<Exchange>,
-    body: Incoming,
+    body: Option<Incoming>,
     tunnel: &TunnelSlot,
 ) -> Response<ResponseBody> {
     exchange.forwarded = true;
     let limit = exchange.body_limit();
-    let repeatable = upstream::is_repeatable(&exchange.head.method, &body);
-    let trailers =
-        || TrailerFilter::of_request(&exchange.head.headers, &exchange.worker.client_field);
+    let repeatable = upstream::is_repeatable(exchange.head.verb(), body.as_ref());
+    // A plain request has no body, and neither is asked of it.
+    let trailers = || {
+        let none = HeaderMap::new();
+        let headers = exchange.head.map().unwrap_or(&none);
+        TrailerFilter::of_request(headers, &exchange.worker.client_field)
+    };
     let is_plain = || is_plain(&exchange.head);
     let body = RequestBody::new(body, &exchange.downstream, limit, trailers, is_plain);
-    let encoder = body.framing(&exchange.head.headers);
+    let encoder = body.framing(exchange.head.map());
     let outgoing = Outgoing {
-        method: &exchange.head.method,
+        method: exchange.head.verb(),
         head: |out: &mut Vec<u8>| write_head(&exchange, encoder, out),
         interim: |head| pass_interim(&exchange, head),
         encoder,
         body,
         repeatable,
+        as_text: matches!(exchange.head, RequestHead::Plain(_)),
     };
     let (pool, downstream) = (&exchange.worker.pool, &exchange.downstream);
     let result = upstream::send(pool, downstream, outgoing).await;
@@ -58,13 +64,13 @@ pub async fn forward(
 
 /// Whether nothing is asked of the connection: it is kept behind the request, and the client does
 /// not wait to be asked for the body.
-fn is_plain(head: &Parts) -> bool {
-    let is_kept = |line: &HeaderValue| line.as_bytes().eq_ignore_ascii_case(b"keep-alive");
-    head.version == Version::HTTP_11
-        && head.headers.get_all(CONNECTION).iter().all(is_kept)
+fn is_plain(head: &RequestHead) -> bool {
+    let is_kept = |line: &[u8]| line.eq_ignore_ascii_case(b"keep-alive");
+    head.version() == Version::HTTP_11
+        && head.values_of(&CONNECTION).all(is_kept)
         && ![EXPECT, UPGRADE]
             .iter()
-            .any(|name| head.headers.contains_key(name))
+            .any(|name| head.values_of(name).next().is_some())
 }
 
 /// Writes the head of the request as the application gets it.
@@ -78,15 +84,17 @@ fn write_head(exchange: &Exchange, encoder: Encoder, out: &mut Vec<u8>) {
         request_id: &exchange.request_id,
         upstream_host: &worker.upstream_host,
     };
-    let Parts {
-        method,
-        uri,
-        headers,
-        ..
-    } = &exchange.head;
-    request::request_line(out, method, &headers::origin_form(method, uri));
-    let mut put = |name: &HeaderName, value: &HeaderValue| request::field(out, name, value);
-    headers::to_upstream(headers, &ours, exchange.websocket, &mut put);
+    let head = &exchange.head;
+    request::request_line(out, head.verb(), &head.target());
+    let mut put = |name: &str, value: &[u8]| request::field(out, name, value);
+    match head {
+        RequestHead::Parts(parts) => {
+            let nominated = headers::nominated_by_client(&parts.headers);
+            let websocket = exchange.websocket;
+            headers::to_upstream(&parts.headers, &nominated, &ours, websocket, &mut put);
+        }
+        RequestHead::Plain(plain) => headers::to_upstream(plain, &[], &ours, false, &mut put),
+    }
     if worker.rules.lookups.for_headers {
         worker.table.get(exchange.identity.client, |entry| {
             headers::add_lookup(entry.lookup.as_deref(), &mut put);
@@ -102,7 +110,7 @@ fn write_head(exchange: &Exchange, encoder: Encoder, out: &mut Vec<u8>) {
 fn pass_interim(exchange: &Exchange, mut head: ResponseHead) {
     exchange.worker.counters.response(head.status);
     exchange.downstream.renew_upstream();
-    if exchange.head.version != Version::HTTP_11 || head.status == StatusCode::CONTINUE {
+    if exchange.head.version() != Version::HTTP_11 || head.status == StatusCode::CONTINUE {
         return;
     }
     headers::to_downstream(&mut head.headers, false);
@@ -129,12 +137,17 @@ fn pass_on(
         tracing::warn!("the application switched protocols unasked");
         return fail(exchange, Failure::BadGateway);
     }
-    // A body of known length has no trailers.
-    let may_have_trailers = body.remaining().is_none();
+    // A body of known length has no trailers, and a plain request asks for none.
+    let may_have_trailers = body.remaining().is_none() && head.text.is_none();
     let trailers = may_have_trailers.then(|| TrailerFilter::of_answer(&head.headers));
-    let mut head = parts(head);
-    headers::to_downstream(&mut head.headers, switched);
-    exchange.note_response(&head, Action::Passed);
+    let (mut head, text) = parts(head);
+    if text.is_none() {
+        headers::to_downstream(&mut head.headers, switched);
+    }
+    exchange.note_response(&head, text.as_ref(), Action::Passed);
+    if let Some(text) = text {
+        exchange.downstream.put_head(text);
+    }
     let always = exchange.worker.rate_limit_headers == RateLimitHeaders::Always;
     if always && exchange.decision.counted {
         exchange.add_rate_limit_fields(&mut head.headers);
@@ -166,15 +179,17 @@ fn pass_on(
     Response::from_parts(head, ResponseBody::Upstream(body))
 }
 
-/// The head as hyper writes it to the client.
-fn parts(received: ResponseHead) -> http::response::Parts {
+/// The head as hyper writes it to the client; without it, its text is written as it is.
+fn parts(received: ResponseHead) -> (http::response::Parts, Option<HeadText>) {
     let (mut head, ()) = Response::new(()).into_parts();
     head.status = received.status;
     head.headers = received.headers;
-    if let Some(Ok(reason)) = received.reason.map(ReasonPhrase::try_from) {
+    // It stands in the text too.
+    let reason = received.reason.filter(|_| received.text.is_none());
+    if let Some(Ok(reason)) = reason.map(ReasonPhrase::try_from) {
         head.extensions.insert(reason);
     }
-    head
+    (head, received.text)
 }
 
 /// The application gave no response: ours.

@@ -18,15 +18,7 @@ pub(super) fn each(
     let shared = Bytes::copy_from_slice(text);
     let start = text.as_ptr().addr();
     for field in fields {
-        let name_at = field.name.as_ptr().addr() - start;
-        // `httparse` also ends a line at LF alone.
-        let line_begins = name_at == 0
-            || text
-                .get(..name_at)
-                .is_some_and(|before| before.ends_with(b"\r\n"));
-        if !line_begins {
-            return Err(Malformed::LineEnd);
-        }
+        check_begin(text, field)?;
         let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| Malformed::Field)?;
         let value_at = field.value.as_ptr().addr() - start;
         // In range: the value is a slice of `text`, and `shared` is as long.
@@ -35,6 +27,17 @@ pub(super) fn each(
         take(name, value)?;
     }
     Ok(())
+}
+
+/// Checks that the line before this one, or the text before the first, ends as lines do: `httparse`
+/// also ends one at LF alone.
+pub(super) fn check_begin(text: &[u8], field: &httparse::Header<'_>) -> Result<(), Malformed> {
+    let at = field.name.as_ptr().addr() - text.as_ptr().addr();
+    let before = text.get(..at).unwrap_or_default();
+    if at == 0 || before.ends_with(b"\r\n") {
+        return Ok(());
+    }
+    Err(Malformed::LineEnd)
 }
 
 /// What `httparse` says of lines that it cannot read.

@@ -1,11 +1,10 @@
 //! Requests as bytes: the head, line by line, and the body in its framing (RFC 9112 §3, §7.1).
 //!
-//! Names, values, methods and targets come in the types of `http`, which hold no byte that could
-//! end a line.
+//! Names, values, methods and targets were parsed: they hold no byte that could end a line.
 
 use std::io::Write as _;
 
-use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use http::{HeaderMap, HeaderName, Method};
 
 /// Starts a head. `target` is what stands between method and version.
 pub fn request_line(out: &mut Vec<u8>, method: &Method, target: &str) {
@@ -16,11 +15,14 @@ pub fn request_line(out: &mut Vec<u8>, method: &Method, target: &str) {
     out.extend_from_slice(b" HTTP/1.1\r\n");
 }
 
-/// Writes one field.
-pub fn field(out: &mut Vec<u8>, name: &HeaderName, value: &HeaderValue) {
-    let (name, value) = (name.as_str().as_bytes(), value.as_bytes());
+/// Writes one field, its name in small letters.
+pub fn field(out: &mut Vec<u8>, name: &str, value: &[u8]) {
     out.reserve(name.len() + value.len() + 4);
-    out.extend_from_slice(name);
+    let begin = out.len();
+    out.extend_from_slice(name.as_bytes());
+    if let Some(name) = out.get_mut(begin..) {
+        name.make_ascii_lowercase();
+    }
     out.extend_from_slice(b": ");
     out.extend_from_slice(value);
     out.extend_from_slice(b"\r\n");
@@ -55,8 +57,8 @@ impl Encoder {
         match self {
             Self::Empty | Self::End => {}
             Self::Exact(length) => {
-                // A Vec takes whatever is written.
-                let _ = write!(out, "content-length: {length}\r\n");
+                let mut digits = itoa::Buffer::new();
+                field(out, "content-length", digits.format(length).as_bytes());
             }
             Self::Chunked => out.extend_from_slice(b"transfer-encoding: chunked\r\n"),
         }
@@ -105,7 +107,7 @@ impl Encoder {
                 out.extend_from_slice(b"0\r\n");
                 for (name, value) in trailers.into_iter().flatten() {
                     if passes(name) {
-                        field(out, name, value);
+                        field(out, name.as_str(), value.as_bytes());
                     }
                 }
                 end_of_fields(out);

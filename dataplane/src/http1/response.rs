@@ -2,9 +2,9 @@
 //! §9.3).
 
 use std::mem::MaybeUninit;
+use std::ops::Range;
 
 use bytes::Bytes;
-use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Version};
 
 use super::fields;
@@ -19,8 +19,11 @@ pub struct ResponseHead {
     /// HTTP/1.1 or HTTP/1.0.
     pub version: Version,
     /// Its fields, but for a `Connection` that says no more than [`Self::keep_alive`].
-    /// `Content-Length` is there in plain digits without leading zeros.
+    /// `Content-Length` is there in plain digits without leading zeros. Empty where there is
+    /// [`Self::text`].
     pub headers: HeaderMap,
+    /// The head as it goes on, where that was asked for and can be.
+    pub text: Option<HeadText>,
     /// The reason phrase, where it is not the usual one of the status. Empty if it had other bytes
     /// than ASCII.
     pub reason: Option<Bytes>,
@@ -41,9 +44,28 @@ impl ResponseHead {
         out.extend_from_slice(reason.unwrap_or_else(|| usual().as_bytes()));
         out.extend_from_slice(b"\r\n");
         for (name, value) in &self.headers {
-            field(out, name, value);
+            field(out, name.as_str(), value.as_bytes());
         }
         end_of_fields(out);
+    }
+}
+
+/// The head of a final answer as it goes on, and never was a map of fields.
+#[derive(Debug)]
+pub struct HeadText {
+    /// The status line and the fields but for those of one hop. `Content-Length` is there in the
+    /// answer to HEAD alone: who frames the body writes it. There is no empty line.
+    pub text: Vec<u8>,
+    /// Whether `Date` is among them.
+    pub has_date: bool,
+    noted: [Option<Range<usize>>; 3],
+}
+
+impl HeadText {
+    /// The values of `Content-Type`, `Cache-Control` and `Location`, each the first of its name.
+    pub fn noted(&self) -> [Option<&[u8]>; 3] {
+        let value = |at: &Option<Range<usize>>| self.text.get(at.clone()?);
+        self.noted.each_ref().map(value)
     }
 }
 
@@ -63,6 +85,8 @@ pub enum BodyLength {
 /// Reads heads of answers to one request from the bytes at hand.
 #[derive(Clone, Debug, Default)]
 pub struct HeadReader {
+    /// Final heads are wanted as text where that can be.
+    as_text: bool,
     /// Bytes that were at hand when they were parsed last and were no whole head.
     parsed: usize,
     /// Bytes that were looked through for the end of a head.
@@ -71,6 +95,14 @@ pub struct HeadReader {
 }
 
 impl HeadReader {
+    /// One that gives final heads as [`HeadText`] where they can be that.
+    pub fn of_text() -> Self {
+        Self {
+            as_text: true,
+            ..Self::default()
+        }
+    }
+
     /// The head at the front of `bytes` and its length in bytes, or none while it is not there as a
     /// whole. `bytes` grows from call to call until there is one; after an interim answer they are
     /// what follows it.
@@ -85,7 +117,7 @@ impl HeadReader {
         if !self.is_worth_a_try(bytes) {
             return Ok(None);
         }
-        let parsed = parse(bytes, method)?;
+        let parsed = parse(bytes, method, self.as_text)?;
         let Some((head, length)) = parsed else {
             self.parsed = bytes.len();
             return Ok(None);
@@ -115,7 +147,12 @@ impl HeadReader {
     }
 }
 
-fn parse(bytes: &[u8], method: &Method) -> Result<Option<(ResponseHead, usize)>, Malformed> {
+// long: one form of a head after the other, with all that is checked before
+fn parse(
+    bytes: &[u8],
+    method: &Method,
+    as_text: bool,
+) -> Result<Option<(ResponseHead, usize)>, Malformed> {
     // `httparse` skips empty lines here, which a peer could take for the end of something.
     if !matches!(bytes.first(), None | Some(b'H')) {
         return Err(Malformed::StatusLine);
@@ -143,29 +180,107 @@ fn parse(bytes: &[u8], method: &Method) -> Result<Option<(ResponseHead, usize)>,
         Some(1) => Version::HTTP_11,
         _ => Version::HTTP_10,
     };
-    let reason = parsed
-        .reason
-        .filter(|reason| Some(*reason) != status.canonical_reason())
-        .map(|reason| Bytes::copy_from_slice(reason.as_bytes()));
-
-    let mut headers = HeaderMap::with_capacity(parsed.headers.len());
-    let mut said = Said::default();
-    fields::each(text, parsed.headers, |name, value| {
-        if let Some(value) = said.note(&name, value)? {
-            headers.append(name, value);
-        }
-        Ok(())
-    })?;
-    let (length_of_body, keep_alive) = said.framing(status, version, method)?;
+    let reason = parsed.reason.unwrap_or_default();
     let head = ResponseHead {
         status,
         version,
-        headers,
-        reason,
-        length: length_of_body,
-        keep_alive,
+        headers: HeaderMap::new(),
+        text: None,
+        reason: (Some(reason) != status.canonical_reason())
+            .then(|| Bytes::copy_from_slice(reason.as_bytes())),
+        length: BodyLength::Empty,
+        keep_alive: false,
     };
+    if as_text && !status.is_informational() {
+        let mut said = Said::default();
+        if let Some(written) =
+            write_text(text, parsed.headers, &mut said, (status, reason, method))?
+        {
+            let text = Some(written);
+            let head = said.framed(ResponseHead { text, ..head }, method)?;
+            return Ok(Some((head, length)));
+        }
+    }
+    let mut headers = HeaderMap::with_capacity(parsed.headers.len());
+    let mut said = Said::default();
+    fields::each(text, parsed.headers, |name, value| {
+        let value = match said.note(name.as_str(), value.as_bytes())? {
+            Note::Length(length) if value.as_bytes().starts_with(b"0") => HeaderValue::from(length),
+            Note::Kept => return Ok(()),
+            Note::Length(_) | Note::Goes | Note::Hop | Note::Names => value,
+        };
+        headers.append(name, value);
+        Ok(())
+    })?;
+    let head = said.framed(ResponseHead { headers, ..head }, method)?;
     Ok(Some((head, length)))
+}
+
+/// Writes a final head as it goes on; none where `Connection` names fields, which needs a map.
+fn write_text(
+    text: &[u8],
+    lines: &[httparse::Header<'_>],
+    said: &mut Said,
+    (status, reason, method): (StatusCode, &str, &Method),
+) -> Result<Option<HeadText>, Malformed> {
+    // What is added behind it fits too.
+    let mut out = Vec::with_capacity(text.len() + 512);
+    for part in ["HTTP/1.1 ", status.as_str(), " ", reason, "\r\n"] {
+        out.extend_from_slice(part.as_bytes());
+    }
+    let (mut has_date, mut noted) = (false, [None, None, None]);
+    for line in lines {
+        fields::check_begin(text, line)?;
+        let name = line.name;
+        match said.note(name, line.value)? {
+            Note::Goes => field(&mut out, name, line.value),
+            Note::Length(length) if *method == Method::HEAD => {
+                field(
+                    &mut out,
+                    name,
+                    itoa::Buffer::new().format(length).as_bytes(),
+                );
+            }
+            Note::Length(_) | Note::Hop | Note::Kept => continue,
+            Note::Names => return Ok(None),
+        }
+        let (place, expected) = match name.len() {
+            4 => {
+                has_date |= name.eq_ignore_ascii_case("date");
+                continue;
+            }
+            12 => (0, "content-type"),
+            13 => (1, "cache-control"),
+            8 => (2, "location"),
+            _ => continue,
+        };
+        let end = out.len() - 2;
+        if let Some(noted) = noted.get_mut(place)
+            && noted.is_none()
+            && name.eq_ignore_ascii_case(expected)
+        {
+            *noted = Some(end - line.value.len()..end);
+        }
+    }
+    Ok(Some(HeadText {
+        text: out,
+        has_date,
+        noted,
+    }))
+}
+
+/// What a field is to who passes the head on.
+enum Note {
+    /// It goes on.
+    Goes,
+    /// `Content-Length`
+    Length(u64),
+    /// It is of one hop.
+    Hop,
+    /// A `Connection` that says no more than what was noted.
+    Kept,
+    /// A `Connection` that says more.
+    Names,
 }
 
 /// What the fields say of the body's length and of the connection, noted while they are read.
@@ -178,41 +293,61 @@ struct Said {
 }
 
 impl Said {
-    /// Notes what a field says; gives its value back as it is to stand in the head, if it is to.
-    fn note(
-        &mut self,
-        name: &http::HeaderName,
-        value: HeaderValue,
-    ) -> Result<Option<HeaderValue>, Malformed> {
-        if *name == CONTENT_LENGTH {
-            let length = decimal(value.as_bytes()).ok_or(Malformed::ContentLength)?;
-            // Equal ones are no better: a reader that joins them has a list.
-            if self.content_length.replace(length).is_some() {
-                return Err(Malformed::ContentLength);
-            }
-            if value.len() > 1 && value.as_bytes().starts_with(b"0") {
-                return Ok(Some(HeaderValue::from(length)));
-            }
-        } else if *name == TRANSFER_ENCODING {
-            let is_chunked = value.as_bytes().eq_ignore_ascii_case(b"chunked");
-            if !is_chunked || std::mem::replace(&mut self.chunked, true) {
-                return Err(Malformed::TransferEncoding);
-            }
-        } else if *name == CONNECTION {
-            let mut says_more = false;
-            for token in value.as_bytes().split(|byte| *byte == b',') {
-                let token = token.trim_ascii();
-                if token.eq_ignore_ascii_case(b"keep-alive") {
-                    self.keep_alive = true;
-                } else if token.eq_ignore_ascii_case(b"close") {
-                    self.close = true;
-                } else {
-                    says_more = true;
+    /// Notes what a field says.
+    fn note(&mut self, name: &str, value: &[u8]) -> Result<Note, Malformed> {
+        let is = |expected: &str| name.eq_ignore_ascii_case(expected);
+        let first = name.as_bytes().first().copied().unwrap_or_default();
+        // The length and the first letter tell most names apart at once.
+        let is_hop = match (name.len(), first | 0x20) {
+            (14, b'c') if is("content-length") => {
+                let length = decimal(value).ok_or(Malformed::ContentLength)?;
+                // Equal ones are no better: a reader that joins them has a list.
+                if self.content_length.replace(length).is_some() {
+                    return Err(Malformed::ContentLength);
                 }
+                return Ok(Note::Length(length));
             }
-            return Ok(says_more.then_some(value));
+            (17, b't') if is("transfer-encoding") => {
+                let is_chunked = value.eq_ignore_ascii_case(b"chunked");
+                if !is_chunked || std::mem::replace(&mut self.chunked, true) {
+                    return Err(Malformed::TransferEncoding);
+                }
+                true
+            }
+            (10, b'c') if is("connection") => return Ok(self.note_connection(value)),
+            (2, b't') => is("te"),
+            (7, b'u') => is("upgrade"),
+            (10, b'k') => is("keep-alive"),
+            (16, b'p') => is("proxy-connection"),
+            (18, b'p') => is("proxy-authenticate"),
+            (19, b'p') => is("proxy-authorization"),
+            _ => false,
+        };
+        Ok(if is_hop { Note::Hop } else { Note::Goes })
+    }
+
+    fn note_connection(&mut self, value: &[u8]) -> Note {
+        let mut says_more = false;
+        for token in value.split(|byte| *byte == b',') {
+            let token = token.trim_ascii();
+            if token.eq_ignore_ascii_case(b"keep-alive") {
+                self.keep_alive = true;
+            } else if token.eq_ignore_ascii_case(b"close") {
+                self.close = true;
+            } else {
+                says_more = true;
+            }
         }
-        Ok(Some(value))
+        if says_more { Note::Names } else { Note::Kept }
+    }
+
+    fn framed(&self, head: ResponseHead, method: &Method) -> Result<ResponseHead, Malformed> {
+        let (length, keep_alive) = self.framing(head.status, head.version, method)?;
+        Ok(ResponseHead {
+            length,
+            keep_alive,
+            ..head
+        })
     }
 
     /// RFC 9112 §6.3, and §9.3 for the connection.

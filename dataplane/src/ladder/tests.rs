@@ -4,7 +4,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use weir_shared::ban::Cause;
 use weir_shared::lookup::Lookup;
-use weir_shared::rules::{Limit, Matcher, Quota, RuleSet, Traps};
+use weir_shared::rules::{Host, Limit, Matcher, Quota, RuleSet, Traps};
 use weir_shared::settings::{Countries, OnLimit, Percents};
 use weir_shared::snapshot::{BanIndex, BanSpan};
 use weir_shared::table::ClientTable;
@@ -48,7 +48,7 @@ fn asked(path: &str, last: u8, length: Option<u64>) -> Asked<'_> {
         asking: Asking {
             path,
             method: &Method::GET,
-            headers: &NO_FIELDS,
+            host: Host::Among(&NO_FIELDS),
         },
         client: Client::of(address),
         address,

@@ -69,6 +69,8 @@ pub struct Outgoing<'a, H, I> {
     pub body: RequestBody,
     /// Whether it may be sent again after it was written.
     pub repeatable: bool,
+    /// Whether the head of the response is wanted as text, where it can be that.
+    pub as_text: bool,
 }
 
 /// Sends a request to the application and waits for the head of its response.
@@ -90,6 +92,7 @@ pub async fn send<H: Fn(&mut Vec<u8>), I: Fn(ResponseHead)>(
         encoder,
         body,
         repeatable,
+        as_text,
     } = outgoing;
     let with_head = |body| {
         let mut text = pool.buffers.take_text();
@@ -112,7 +115,7 @@ pub async fn send<H: Fn(&mut Vec<u8>), I: Fn(ResponseHead)>(
         let mut attempt = Attempt {
             stream,
             sending,
-            receiver: HeadReceiver::default(),
+            receiver: HeadReceiver::new(as_text),
             closed: false,
             written_ns: None,
         };
@@ -140,8 +143,8 @@ fn unreachable(error: ConnectError) -> Failure {
 
 /// Whether a request may be sent again after it was written: it has no body and is idempotent
 /// (RFC 9110 §9.2.2).
-pub fn is_repeatable(method: &Method, body: &Incoming) -> bool {
-    body.is_end_stream() && method.is_idempotent()
+pub fn is_repeatable(method: &Method, body: Option<&Incoming>) -> bool {
+    body.is_none_or(Incoming::is_end_stream) && method.is_idempotent()
 }
 
 /// Why an attempt brought no response.

@@ -19,7 +19,7 @@ use crate::keepalive::tcp_keepalive;
 use crate::listener::of_any_kind;
 
 /// Idle connections a worker keeps at most.
-const MAX_IDLE: usize = 256;
+const MAX_IDLE: usize = 1024;
 
 /// Why no connection was made.
 #[derive(Debug, thiserror::Error)]

@@ -47,6 +47,18 @@ pub struct HeadReceiver {
 }
 
 impl HeadReceiver {
+    /// One that gives the head as text where it can be that, or as a map.
+    pub fn new(as_text: bool) -> Self {
+        let reader = match as_text {
+            true => HeadReader::of_text(),
+            false => HeadReader::default(),
+        };
+        Self {
+            reader,
+            ..Self::default()
+        }
+    }
+
     /// The head of the final response, and what was read behind it. Those of interim ones go to
     /// `interim` before.
     pub fn poll(

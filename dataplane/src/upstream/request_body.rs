@@ -65,15 +65,15 @@ impl RequestBody {
     /// The body of a request. `trailers` is asked where it can have some. `is_plain` says
     /// that the connection goes on behind it as it was, and nobody waits to be asked for it.
     pub fn new(
-        incoming: Incoming,
+        incoming: Option<Incoming>,
         downstream: &Rc<Downstream>,
         limit: Option<u64>,
         trailers: impl FnOnce() -> TrailerFilter,
         is_plain: impl FnOnce() -> bool,
     ) -> Self {
-        if incoming.is_end_stream() {
+        let Some(incoming) = incoming.filter(|incoming| !incoming.is_end_stream()) else {
             return Self::Empty;
-        }
+        };
         downstream.upload.set_unread(true);
         let length = incoming.size_hint().exact();
         // A stream of HTTP/2 is in frames, and may have trailers, whether its length is known or
@@ -99,9 +99,10 @@ impl RequestBody {
     }
 
     /// How the body is framed, and announced among these fields: as the client did (FORWARD-4).
-    pub fn framing(&self, headers: &HeaderMap) -> Encoder {
+    pub fn framing(&self, headers: Option<&HeaderMap>) -> Encoder {
+        let has_length = |headers: &HeaderMap| headers.contains_key(CONTENT_LENGTH);
         match self {
-            Self::Empty if headers.contains_key(CONTENT_LENGTH) => Encoder::Exact(0),
+            Self::Empty if headers.is_some_and(has_length) => Encoder::Exact(0),
             Self::Empty => Encoder::Empty,
             Self::Streaming(body) => match body.incoming.size_hint().exact() {
                 Some(length) => Encoder::Exact(length),

@@ -7,7 +7,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
-use http::{HeaderMap, Method, Request};
+use http::header::{CACHE_CONTROL, CONNECTION, CONTENT_TYPE, DATE, LOCATION};
+use http::{HeaderMap, HeaderValue, Method, Request};
 use http_body_util::Empty;
 use hyper::body::{Body, Incoming};
 use hyper::client::conn::http1;
@@ -108,7 +109,9 @@ fn read_head<'a>(
     let mut reader = HeadReader::default();
     let mut interim = Vec::new();
     loop {
-        if let Some((head, length)) = reader.read(buffer, method).map_err(malformed)? {
+        let read = reader.read(buffer, method);
+        assert_same_as_text(buffer, method, &read);
+        if let Some((head, length)) = read.map_err(malformed)? {
             buffer.drain(..length);
             if !head.status.is_informational() || head.status == 101 {
                 return Ok((head, interim));
@@ -122,6 +125,71 @@ fn read_head<'a>(
             None => return Err(NoAnswer::Incomplete),
         }
     }
+}
+
+/// A head that is read as text says what it says as a map: of the body, of the connection, and to
+/// who gets its fields, but for those of one hop.
+// long: a flat list of what must agree
+fn assert_same_as_text(
+    bytes: &[u8],
+    method: &Method,
+    as_map: &Result<Option<(ResponseHead, usize)>, Malformed>,
+) {
+    let as_text = HeadReader::of_text().read(bytes, method);
+    let (head, length, text, length_of_text) = match (as_map, as_text) {
+        // What was counted before, or is not looked at yet, is not known here.
+        (Err(Malformed::TooManyInterim) | Ok(None), _) => return,
+        (Err(fault), Err(same)) => return assert_eq!(*fault, same),
+        (Ok(Some((head, length))), Ok(Some((text, same)))) => (head, *length, text, same),
+        (as_map, as_text) => panic!("{as_map:?}, as text {as_text:?}"),
+    };
+    let told = |head: &ResponseHead| (head.status, head.version, head.length, head.keep_alive);
+    assert_eq!((told(head), length), (told(&text), length_of_text));
+    let Some(text) = text.text else {
+        let says_more = head.headers.contains_key(CONNECTION);
+        return assert!(says_more || head.status.is_informational(), "{head:?}");
+    };
+    let hops = "connection keep-alive proxy-connection proxy-authenticate proxy-authorization te \
+                transfer-encoding upgrade";
+    let stays = |name: &str| {
+        hops.split(' ').any(|hop| hop == name)
+            || (name == "content-length" && *method != Method::HEAD)
+    };
+    let mut wanted: Vec<Vec<u8>> = (head.headers.iter())
+        .filter(|(name, _)| !stays(name.as_str()))
+        .map(|(name, value)| [name.as_str().as_bytes(), b": ", value.as_bytes()].concat())
+        .collect();
+    let mut lines = text.text.split(|byte| *byte == b'\n').map(|line| {
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        line.to_vec()
+    });
+    let status = lines.next().unwrap();
+    let reason = head.reason.as_deref();
+    let usual = head
+        .status
+        .canonical_reason()
+        .unwrap_or_default()
+        .as_bytes();
+    let status_line = [
+        b"HTTP/1.1 ",
+        head.status.as_str().as_bytes(),
+        b" ",
+        reason.unwrap_or(usual),
+    ];
+    assert_eq!(status, status_line.concat());
+    let mut found: Vec<Vec<u8>> = lines.collect();
+    assert_eq!(
+        found.pop().as_deref(),
+        Some(&b""[..]),
+        "every line is ended"
+    );
+    wanted.sort();
+    found.sort();
+    assert_eq!(found, wanted);
+    assert_eq!(text.has_date, head.headers.contains_key(DATE));
+    let of_map = [CONTENT_TYPE, CACHE_CONTROL, LOCATION]
+        .map(|name| head.headers.get(name).map(HeaderValue::as_bytes));
+    assert_eq!(text.noted(), of_map);
 }
 
 const fn malformed(fault: Malformed) -> NoAnswer {

@@ -1,7 +1,7 @@
 //! Which requests a limit or a jail counts (RULE-2, RULE-4).
 
 use http::header::HOST;
-use http::{HeaderMap, Method};
+use http::{HeaderMap, HeaderValue, Method};
 
 use crate::path::covers;
 
@@ -12,8 +12,27 @@ pub struct Asking<'a> {
     pub path: &'a str,
     /// The method.
     pub method: &'a Method,
-    /// Where the `Host` field is, with whatever else the client sent.
-    pub headers: &'a HeaderMap,
+    /// Where the `Host` field is.
+    pub host: Host<'a>,
+}
+
+/// The `Host` of a request.
+#[derive(Clone, Copy, Debug)]
+pub enum Host<'a> {
+    /// Among these fields; looked for only where a rule asks.
+    Among(&'a HeaderMap),
+    /// This, if it is there.
+    Is(Option<&'a [u8]>),
+}
+
+impl<'a> Host<'a> {
+    fn sent(self) -> Option<&'a str> {
+        let sent = match self {
+            Self::Among(fields) => fields.get(HOST).map(HeaderValue::as_bytes),
+            Self::Is(sent) => sent,
+        };
+        sent.and_then(|sent| std::str::from_utf8(sent).ok())
+    }
 }
 
 /// What a request must be like. What is absent matches every request.
@@ -59,7 +78,7 @@ impl Matcher {
         by_path
             && (self.methods.is_empty() || self.methods.contains(asking.method))
             && self.host.as_ref().is_none_or(|host| {
-                let sent = asking.headers.get(HOST).and_then(|sent| sent.to_str().ok());
+                let sent = asking.host.sent();
                 sent.is_some_and(|sent| host_name(sent).eq_ignore_ascii_case(host))
             })
     }

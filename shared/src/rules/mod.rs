@@ -14,7 +14,7 @@ use std::sync::Arc;
 use http::StatusCode;
 
 pub use list::{ListHit, NetList};
-pub use matcher::{Asking, Matcher};
+pub use matcher::{Asking, Host, Matcher};
 pub use rule::{Rule, RuleKind};
 pub use traps::Traps;
 

@@ -65,7 +65,7 @@ fn limits_match_path_method_and_host() {
         let asking = Asking {
             path,
             method: &method,
-            headers: &headers,
+            host: Host::Among(&headers),
         };
         let limits = rules.matched(&asking).limits.iter();
         limits.map(|limit| limit.rule.name.clone()).collect()
@@ -116,7 +116,7 @@ fn a_host_can_be_an_address() {
         let asking = Asking {
             path: "/",
             method: &Method::GET,
-            headers: &headers,
+            host: Host::Among(&headers),
         };
         assert_eq!(!rules.matched(&asking).limits.is_empty(), matches, "{host}");
     }
@@ -181,7 +181,7 @@ fn jails_match_status_and_path() {
         let asking = Asking {
             path,
             method: &Method::GET,
-            headers: &HeaderMap::new(),
+            host: Host::Is(None),
         };
         let status = StatusCode::from_u16(status).unwrap();
         let found: Vec<_> = rules
@@ -244,7 +244,7 @@ proptest! {
         });
         let set = with_limits(limits.collect());
         let headers = HeaderMap::new();
-        let asking = Asking { path: &path, method: &Method::GET, headers: &headers };
+        let asking = Asking { path: &path, method: &Method::GET, host: Host::Among(&headers) };
         let found: Vec<String> = set.matched(&asking).limits.iter().map(|limit| limit.rule.name.clone()).collect();
         let twin: Vec<String> = rules.iter().enumerate().filter(|(_, (rule, exact))| {
             let rule = plain(rule);

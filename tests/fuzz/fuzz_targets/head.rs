@@ -38,7 +38,9 @@ fuzz_target!(|bytes: &[u8]| {
             request_id: None,
         };
         assert_eq!(found, alone);
-        ForgottenProxy::default().note(peer, &head.headers, 0);
+        for line in head.headers.get_all("x-forwarded-for") {
+            ForgottenProxy::default().note(peer, line.as_bytes(), 0);
+        }
         return;
     }
     if found.scheme == "https" {

@@ -7,8 +7,8 @@ use std::collections::HashSet;
 use http::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING};
 use libfuzzer_sys::fuzz_target;
 use weir_dataplane::fuzzing::headers::{
-    ClientField, ProxyFields, asks_for_websocket, check_framing, check_host, check_target, origin_form,
-    to_downstream, to_upstream,
+    ClientField, ProxyFields, asks_for_websocket, check_framing, check_host, check_target,
+    nominated_by_client, origin_form, to_downstream, to_upstream,
 };
 
 const HOP_BY_HOP: [&str; 8] = [
@@ -62,8 +62,10 @@ fuzz_target!(|bytes: &[u8]| {
     };
     let client = &head.headers;
     let mut sent = HeaderMap::new();
-    to_upstream(client, &ours, websocket, |name, value| {
-        sent.append(name, value.clone());
+    let nominated = nominated_by_client(client);
+    to_upstream(client, &nominated, &ours, websocket, |name, value| {
+        let name = HeaderName::try_from(name).expect("a name of the client's, or ours");
+        sent.append(name, HeaderValue::from_bytes(value).expect("so is its value"));
     });
 
     let target = origin_form(&head.method, &head.uri);

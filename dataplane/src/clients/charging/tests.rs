@@ -199,7 +199,7 @@ fn all(set: &RuleSet) -> rules::Limits<'_> {
     set.matched(&Asking {
         path: "/",
         method: &http::Method::GET,
-        headers: &http::HeaderMap::new(),
+        host: weir_shared::rules::Host::Is(None),
     })
     .limits
 }

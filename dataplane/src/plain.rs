@@ -3,7 +3,7 @@
 
 use std::mem::MaybeUninit;
 
-use http::{HeaderName, Version};
+use http::{HeaderName, Method, Version};
 use httparse::{Header, Status};
 
 use crate::head::{Fields, Head};
@@ -20,6 +20,7 @@ pub struct Plain<'a> {
     path: &'a str,
     query: Option<&'a str>,
     fields: &'a [Header<'a>],
+    host: &'a [u8],
     /// `Connection: close`
     pub closes: bool,
 }
@@ -59,7 +60,7 @@ impl<'a> Plain<'a> {
             Some(at) => (target.get(..at).unwrap_or_default(), target.get(at + 1..)),
             None => (target, None),
         };
-        let Some(closes) = connection(request.headers) else {
+        let Some((host, closes)) = connection(request.headers) else {
             return Parsed::Unusual;
         };
         let head = Self {
@@ -67,6 +68,7 @@ impl<'a> Plain<'a> {
             path,
             query,
             fields: request.headers,
+            host,
             closes,
         };
         Parsed::Whole(head, length)
@@ -102,9 +104,10 @@ fn is_plain_target(target: &[u8]) -> bool {
     target.first() == Some(&b'/') && target.iter().all(is_plain)
 }
 
-/// Whether the client asks to close the connection; none where a field makes the request unusual:
-/// it has a body or may have one, asks for another protocol, or does not name one host.
-fn connection(fields: &[Header<'_>]) -> Option<bool> {
+/// The host, and whether the client asks to close the connection; none where a field makes the
+/// request unusual: it has a body or may have one, asks for another protocol, or does not name one
+/// host.
+fn connection<'a>(fields: &[Header<'a>]) -> Option<(&'a [u8], bool)> {
     let (mut host, mut connection) = (None, None);
     for field in fields {
         let only = match field.name.len() {
@@ -125,14 +128,129 @@ fn connection(fields: &[Header<'_>]) -> Option<bool> {
             return None;
         }
     }
-    if !is_host(host?) {
-        return None;
-    }
+    let host = host.filter(|host| is_host(host))?;
     match connection {
-        None => Some(false),
-        Some(value) if value.eq_ignore_ascii_case(b"keep-alive") => Some(false),
-        Some(value) if value.eq_ignore_ascii_case(b"close") => Some(true),
+        None => Some((host, false)),
+        Some(value) if value.eq_ignore_ascii_case(b"keep-alive") => Some((host, false)),
+        Some(value) if value.eq_ignore_ascii_case(b"close") => Some((host, true)),
         Some(_) => None,
+    }
+}
+
+/// A plain request's head with a text of its own: what of it outlives the buffer that it was read
+/// into.
+#[derive(Debug)]
+pub struct PlainHead {
+    text: Box<str>,
+    method: Method,
+    /// Where the target stands.
+    target: Place,
+    /// Bytes of the target that are its path.
+    path: usize,
+    fields: Vec<(Place, Place)>,
+    host: Place,
+}
+
+/// A part of a head's text.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    begin: u16,
+    end: u16,
+}
+
+impl Place {
+    /// Where a part of `text` stands in it.
+    fn of(part: &[u8], text: &str) -> Option<Self> {
+        let begin = part.as_ptr().addr().checked_sub(text.as_ptr().addr())?;
+        Some(Self {
+            begin: u16::try_from(begin).ok()?,
+            end: u16::try_from(begin + part.len()).ok()?,
+        })
+    }
+
+    fn text(self, text: &str) -> &str {
+        let part = usize::from(self.begin)..usize::from(self.end);
+        text.get(part).unwrap_or_default()
+    }
+}
+
+impl PlainHead {
+    /// The head that was found at the front of `bytes`, of this length; none where it is too long
+    /// for this, or no UTF-8.
+    pub fn of(plain: &Plain<'_>, bytes: &[u8], length: usize) -> Option<Self> {
+        let text = std::str::from_utf8(bytes.get(..length)?).ok()?;
+        let path = Place::of(plain.path.as_bytes(), text)?;
+        let query = plain.query.map_or(0, |query| query.len() + 1);
+        let target = Place {
+            end: path.end.checked_add(u16::try_from(query).ok()?)?,
+            ..path
+        };
+        let mut fields = Vec::with_capacity(plain.fields.len());
+        for field in plain.fields {
+            let name = Place::of(field.name.as_bytes(), text)?;
+            fields.push((name, Place::of(field.value, text)?));
+        }
+        Some(Self {
+            method: Method::from_bytes(plain.method.as_bytes()).ok()?,
+            target,
+            path: plain.path.len(),
+            host: Place::of(plain.host, text)?,
+            fields,
+            text: text.into(),
+        })
+    }
+
+    /// Its method.
+    pub const fn verb(&self) -> &Method {
+        &self.method
+    }
+
+    /// Its `Host`.
+    pub fn host(&self) -> &[u8] {
+        self.host.text(&self.text).as_bytes()
+    }
+
+    /// Its target: path and query.
+    pub fn target(&self) -> &str {
+        self.target.text(&self.text)
+    }
+}
+
+impl Head for PlainHead {
+    fn method(&self) -> &str {
+        self.method.as_str()
+    }
+
+    fn path(&self) -> &str {
+        self.target().get(..self.path).unwrap_or_default()
+    }
+
+    fn query(&self) -> Option<&str> {
+        self.target().get(self.path + 1..)
+    }
+
+    fn version(&self) -> Version {
+        Version::HTTP_11
+    }
+}
+
+impl Fields for PlainHead {
+    fn values_of(&self, name: &HeaderName) -> impl DoubleEndedIterator<Item = &[u8]> {
+        let name = name.as_str();
+        let places = self.fields.iter();
+        let named = places.filter(move |(place, _)| {
+            let length = usize::from(place.end.wrapping_sub(place.begin));
+            length == name.len() && place.text(&self.text).eq_ignore_ascii_case(name)
+        });
+        named.map(|(_, value)| value.text(&self.text).as_bytes())
+    }
+
+    fn fields(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        let places = self.fields.iter();
+        places.map(|(name, value)| {
+            let value = value.text(&self.text).as_bytes();
+            (name.text(&self.text), value)
+        })
     }
 }
 

@@ -1,0 +1,172 @@
+//! Requests that are plain, as most are, from the first byte to the last without hyper: its map of
+//! fields and its two halves cost more than all checks.
+//!
+//! Which request is plain stands in `plain.rs`: HTTP/1.1, no body, nothing asked of the connection
+//! but to keep or to close it. Every other one goes to hyper with the bytes that were read, and so
+//! does a head that does not come in one piece. The connection is in plain text.
+
+mod answer;
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::mem::MaybeUninit;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http::Method;
+use hyper::rt::Write as _;
+use tokio::io::ReadBuf;
+
+use self::answer::Answer;
+use crate::downstream::socket::Socket;
+use crate::downstream::{Downstream, Ending};
+use crate::forward::tunnel::TunnelSlot;
+use crate::plain::{self, Parsed, Plain, PlainHead};
+use crate::request;
+use crate::worker::Current;
+
+/// So much is read at once: what hyper reads, so that it loses nothing where it has to go on.
+const READ: usize = 8 * 1024;
+
+/// What becomes of the connection.
+pub enum Next {
+    /// Nothing is under way: the next request is awaited, of which this was read.
+    Rest(Bytes),
+    /// hyper goes on, with what was read already.
+    Ordinary(Bytes),
+    /// It ended, or ends here.
+    Over,
+    /// It is cut.
+    Cut(Ending),
+}
+
+/// Why it goes no further here.
+enum Stop {
+    Rest,
+    Ordinary,
+    Over,
+    Cut(Ending),
+}
+
+/// Answers plain requests, until the connection is idle for a while, or another has to go on with
+/// it. `early` was read already.
+pub async fn serve(current: &Current, downstream: &Rc<Downstream>, early: Bytes) -> Next {
+    if !early.is_empty() {
+        downstream.note_read();
+    }
+    downstream.allow_moving();
+    let held = RefCell::new(early.into());
+    let stop = {
+        let mut talking = pin!(talk(current, downstream, &held));
+        poll_fn(|cx| {
+            downstream.note_waker(cx);
+            if let Some(stop) = interruption(current, downstream) {
+                return Poll::Ready(stop);
+            }
+            // A bug of ours costs its connection, not the worker and all that it serves.
+            match catch_unwind(AssertUnwindSafe(|| talking.as_mut().poll(cx))) {
+                Ok(Poll::Pending) if downstream.has_gone(cx) => {
+                    Poll::Ready(Stop::Cut(Ending::Abort))
+                }
+                Ok(polled) => polled,
+                Err(_) => Poll::Ready(Stop::Cut(Ending::Panicked)),
+            }
+        })
+        .await
+        // What is left of a request is dropped here, which finishes it as aborted.
+    };
+    match stop {
+        Stop::Rest => Next::Rest(held.into_inner().into()),
+        Stop::Ordinary => Next::Ordinary(held.into_inner().into()),
+        Stop::Over => Next::Over,
+        Stop::Cut(ending) => Next::Cut(ending),
+    }
+}
+
+/// Why the connection is to be left, if it is. In a drain hyper tells the client that it ends; what
+/// is under way is answered here, and says so too.
+fn interruption(current: &Current, downstream: &Downstream) -> Option<Stop> {
+    let leaves = match downstream.ending() {
+        Ending::No => {
+            let has_ended = || downstream.can_rest() && current.worker().has_handed_over();
+            downstream.rests() || downstream.is_refused_and_answered() || has_ended()
+        }
+        Ending::Drain => downstream.is_idle(),
+        cut => return Some(Stop::Cut(cut)),
+    };
+    leaves.then_some(Stop::Rest)
+}
+
+/// Answers one request after the other.
+async fn talk(current: &Current, downstream: &Rc<Downstream>, held: &RefCell<Vec<u8>>) -> Stop {
+    let mut socket = Socket::new(Rc::clone(downstream), Bytes::new());
+    let tunnel = TunnelSlot::default();
+    loop {
+        let (head, asks_to_close) = match poll_fn(|cx| read(current, downstream, held, cx)).await {
+            Ok(read) => read,
+            Err(stop) => return stop,
+        };
+        let worker = current.worker();
+        downstream.take_settings(&worker.in_force);
+        let is_head = *head.verb() == Method::HEAD;
+        let mut serving = pin!(request::serve_plain(&worker, downstream, &tunnel, head));
+        let served = poll_fn(|cx| {
+            let polled = serving.as_mut().poll(cx);
+            if polled.is_pending() && !downstream.interim.is_empty() {
+                // An error is found again by the answer.
+                let _ = Pin::new(&mut socket).poll_flush(cx);
+            }
+            polled
+        });
+        let Ok(response) = served.await else {
+            return Stop::Over;
+        };
+        let (text, now_ms) = (downstream.take_head(), worker.clock.wall_ms());
+        let mut answer = worker.date.with(now_ms, |date| {
+            Answer::new(response, text, is_head, asks_to_close, date)
+        });
+        let written = poll_fn(|cx| answer.poll(&mut socket, cx)).await;
+        if written.is_err() || answer.closes {
+            return Stop::Over;
+        }
+    }
+}
+
+/// The next request's head, and whether it asks to close the connection.
+fn read(
+    current: &Current,
+    downstream: &Downstream,
+    held: &RefCell<Vec<u8>>,
+    cx: &mut Context<'_>,
+) -> Poll<Result<(PlainHead, bool), Stop>> {
+    let mut held = held.borrow_mut();
+    if !held.is_empty() {
+        let bytes = std::mem::take(&mut *held);
+        return Poll::Ready(take(&bytes, &mut held));
+    }
+    current.worker().with_read_buffer(|buffer| {
+        let mut buffer = ReadBuf::new(buffer.get_mut(..READ).unwrap_or_default());
+        let read = ready!(downstream.poll_read(cx, &mut buffer));
+        if read.is_err() || buffer.filled().is_empty() {
+            return Poll::Ready(Err(Stop::Over));
+        }
+        Poll::Ready(take(buffer.filled(), &mut held))
+    })
+}
+
+/// The head that these bytes begin with; what follows it is held, and all of it where it is for
+/// hyper.
+fn take(bytes: &[u8], held: &mut Vec<u8>) -> Result<(PlainHead, bool), Stop> {
+    let mut fields = [const { MaybeUninit::uninit() }; plain::MAX_FIELDS];
+    if let Parsed::Whole(head, length) = Plain::parse(bytes, &mut fields)
+        && let Some(own) = PlainHead::of(&head, bytes, length)
+    {
+        held.extend_from_slice(bytes.get(length..).unwrap_or_default());
+        return Ok((own, head.closes));
+    }
+    held.extend_from_slice(bytes);
+    Err(Stop::Ordinary)
+}
