@@ -14,6 +14,7 @@
 pub mod config;
 pub mod load;
 pub mod meter;
+pub mod paced;
 pub mod program;
 pub mod statistics;
 pub mod tls;

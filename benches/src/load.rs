@@ -27,6 +27,35 @@ function request()
 end
 "#;
 
+/// The same for other numbers of clients, up to 4,000,000 of them.
+macro_rules! clients {
+    ($count:literal) => {
+        concat!(
+            "local requests, at, count = {}, 0, ",
+            $count,
+            r#"
+function init(arguments)
+  for number = 0, count - 1 do
+    wrk.headers['X-Forwarded-For'] =
+      string.format('100.%d.%d.%d', 64 + number / 65536, number / 256 % 256, number % 256)
+    requests[number] = wrk.format()
+  end
+end
+function request()
+  at = (at + 1) % count
+  return requests[at]
+end
+"#
+        )
+    };
+}
+
+/// 100 clients in turn.
+pub const FEW_CLIENTS: &str = clients!("100");
+
+/// 1,000,000 clients in turn: 50 times as many as weir keeps.
+pub const MANY_CLIENTS: &str = clients!("1000000");
+
 /// Who makes the load.
 pub struct Load<'a> {
     /// Where wrk is.

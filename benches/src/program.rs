@@ -150,10 +150,19 @@ impl Programs {
     /// A command that runs `program` on `core` alone. taskset becomes the program, so the process
     /// is the program's.
     pub fn pinned(&self, core: usize, program: &Path) -> Result<Command> {
+        self.pinned_to(&[core], program)
+    }
+
+    /// The same on several cores.
+    ///
+    /// # Errors
+    /// There is no taskset.
+    pub fn pinned_to(&self, cores: &[usize], program: &Path) -> Result<Command> {
+        let cores: Vec<String> = cores.iter().map(usize::to_string).collect();
         let taskset = self.taskset.as_deref().context("taskset is missing")?;
         let mut command = Command::new(taskset);
         command
-            .args(["-c", &core.to_string()])
+            .args(["-c", &cores.join(",")])
             .arg(program)
             .stdin(Stdio::null());
         Ok(command)
@@ -231,7 +240,20 @@ impl Running {
         settings: Vec<(&'static str, String)>,
         directory: TempDir,
     ) -> Result<Self> {
-        let mut command = programs.pinned(PROXY_CORE, programs.of(Kind::Weir)?)?;
+        Self::weir_on(&[PROXY_CORE], programs, settings, directory)
+    }
+
+    /// The same on these cores.
+    ///
+    /// # Errors
+    /// There is no taskset, or weir does not start.
+    pub fn weir_on(
+        cores: &[usize],
+        programs: &Programs,
+        settings: Vec<(&'static str, String)>,
+        directory: TempDir,
+    ) -> Result<Self> {
+        let mut command = programs.pinned_to(cores, programs.of(Kind::Weir)?)?;
         command.env_clear().envs(settings);
         Self::start_weir(command, directory)
     }

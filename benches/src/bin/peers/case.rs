@@ -1,6 +1,6 @@
 //! What is measured. How each proxy is brought into a case stands in `config.rs`.
 
-use weir_benches::load::CLIENTS;
+use weir_benches::load::{CLIENTS, FEW_CLIENTS, MANY_CLIENTS};
 use weir_benches::tls::Key;
 
 /// One row of the comparison.
@@ -17,18 +17,43 @@ pub(crate) struct Case {
     /// Whether the denied client is named by a trusted proxy, the generator; otherwise the
     /// generator is the client itself.
     pub(crate) named: bool,
-    /// Connections of the generator at most: a netblock that is denied may have eight (CONN-3).
-    pub(crate) connections: usize,
-    /// Whether 10,000 /24 netblocks, the generator's not among them, are banned too.
-    pub(crate) bans: bool,
-    /// Whether a trusted `X-Forwarded-For` names 20,000 clients in turn.
+    /// Connections of the generator.
+    pub(crate) connections: Connections,
+    /// How many /24 netblocks, the generator's not among them, are banned too.
+    pub(crate) bans: usize,
+    /// Whether a trusted `X-Forwarded-For` names many clients in turn.
     pub(crate) clients: bool,
+    /// Whether weir has two workers, on both cores, beside the load. It is measured alone: what
+    /// counts is its cost of a request beside that with one worker.
+    pub(crate) two_workers: bool,
     /// Whether bodies are large: each peer has the buffers that its manual advises for them.
     pub(crate) large: bool,
     /// What wrk sends, as a Lua script; empty for its plain GET.
     pub(crate) script: &'static str,
     /// Whether clients speak TLS.
     pub(crate) tls: Option<Tls>,
+}
+
+/// How many connections the generator has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Connections {
+    /// As many as asked for.
+    Asked,
+    /// At most this many: a netblock that is denied may have eight (CONN-3).
+    AtMost(usize),
+    /// This many.
+    Exactly(usize),
+}
+
+impl Connections {
+    /// How many they are where so many were asked for.
+    pub(crate) fn of(self, asked: usize) -> usize {
+        match self {
+            Self::Asked => asked,
+            Self::AtMost(most) => asked.min(most),
+            Self::Exactly(number) => number,
+        }
+    }
 }
 
 /// TLS between client and proxy.
@@ -61,9 +86,10 @@ const PLAIN: Case = Case {
     log: false,
     refuse: false,
     named: false,
-    connections: usize::MAX,
-    bans: false,
+    connections: Connections::Asked,
+    bans: 0,
     clients: false,
+    two_workers: false,
     large: false,
     script: "",
     tls: None,
@@ -78,7 +104,7 @@ const NAMED: Case = Case {
 };
 
 /// Every case, in the order of the table.
-pub(crate) static CASES: [Case; 18] = [
+pub(crate) static CASES: [Case; 24] = [
     Case {
         name: "pass",
         ..PLAIN
@@ -100,13 +126,13 @@ pub(crate) static CASES: [Case; 18] = [
     Case {
         name: "refuse",
         refuse: true,
-        connections: 8,
+        connections: Connections::AtMost(8),
         ..PLAIN
     },
     Case {
         name: "refuse+log",
         refuse: true,
-        connections: 8,
+        connections: Connections::AtMost(8),
         log: true,
         ..PLAIN
     },
@@ -141,13 +167,47 @@ pub(crate) static CASES: [Case; 18] = [
     },
     Case {
         name: "bans",
-        bans: true,
+        bans: 10_000,
+        ..PLAIN
+    },
+    Case {
+        name: "bans+100000",
+        bans: 100_000,
         ..PLAIN
     },
     Case {
         name: "bans+refuse",
-        bans: true,
+        bans: 10_000,
         ..NAMED
+    },
+    Case {
+        name: "clients+100",
+        clients: true,
+        script: FEW_CLIENTS,
+        ..PLAIN
+    },
+    Case {
+        name: "clients+1000000",
+        clients: true,
+        script: MANY_CLIENTS,
+        ..PLAIN
+    },
+    Case {
+        name: "clients+bans",
+        clients: true,
+        script: CLIENTS,
+        bans: 10_000,
+        ..PLAIN
+    },
+    Case {
+        name: "busy",
+        connections: Connections::Exactly(1000),
+        ..PLAIN
+    },
+    Case {
+        name: "workers",
+        two_workers: true,
+        ..PLAIN
     },
     Case {
         name: "tls",
@@ -187,6 +247,15 @@ pub(crate) static CASES: [Case; 18] = [
     },
 ];
 
+/// For `--steady`, which no table of costs has: 20,000 clients, 10,000 bans.
+pub(crate) static STEADY: Case = Case {
+    name: "steady",
+    clients: true,
+    script: CLIENTS,
+    bans: 10_000,
+    ..PLAIN
+};
+
 impl Case {
     /// Whether `X-Forwarded-For` names the client.
     pub(crate) fn is_forwarded(&self) -> bool {
@@ -223,6 +292,12 @@ impl Case {
             "download" => "1 MiB answer",
             "upload" => "100 kB upload",
             "bans" => "pass, 10,000 bans",
+            "bans+100000" => "pass, 100,000 bans",
+            "clients+100" => "100 clients in turn",
+            "clients+1000000" => "1,000,000 clients in turn",
+            "clients+bans" => "20,000 clients in turn, 10,000 bans",
+            "busy" => "pass, 1,000 connections",
+            "workers" => "pass, two workers",
             "bans+refuse" => "refuse named by a trusted proxy, 10,000 bans",
             "tls" => "pass over TLS",
             "tls+download" => "1 MiB answer over TLS",
@@ -235,8 +310,15 @@ impl Case {
 }
 
 /// The netblocks of [`Case::bans`].
-pub(crate) fn banned_netblocks() -> impl Iterator<Item = String> {
-    (0..10_000).map(|number| format!("10.{}.{}.0/24", number / 256, number % 256))
+pub(crate) fn banned_netblocks(count: usize) -> impl Iterator<Item = String> {
+    (0..count).map(|number| {
+        // 10.40.0.0 and above are clients.
+        let (first, number) = match number.checked_sub(10_000) {
+            None => (10, number),
+            Some(number) => (11 + number / 65_536, number % 65_536),
+        };
+        format!("{first}.{}.{}.0/24", number / 256, number % 256)
+    })
 }
 
 /// A head of the size a browser sends: about 1.2 kB in 17 fields.
@@ -266,13 +348,13 @@ mod tests {
 
     #[test]
     fn the_preloaded_bans_are_distinct_and_spare_the_clients() {
-        let blocks: std::collections::HashSet<_> = banned_netblocks().collect();
-        assert_eq!(blocks.len(), 10_000);
-        assert!(
-            blocks
+        let blocks: std::collections::HashSet<_> = banned_netblocks(100_000).collect();
+        assert_eq!(blocks.len(), 100_000);
+        assert!(blocks.iter().all(|block| {
+            ["10.200.", "100.", "127."]
                 .iter()
-                .all(|block| !block.starts_with("10.200.") && !block.starts_with("127."))
-        );
+                .all(|client| !block.starts_with(client))
+        }));
     }
 
     #[test]

@@ -17,6 +17,9 @@ use weir_benches::tls::Pair;
 
 use crate::case::{Case, banned_netblocks};
 
+/// `WAF_METRICS_TOKEN`, where the metrics are asked for.
+pub(crate) const TOKEN: &str = "benchmark";
+
 /// nginx as the proxy.
 // long: one configuration, part by part
 pub(crate) fn nginx_proxy(
@@ -45,16 +48,14 @@ pub(crate) fn nginx_proxy(
         http.push_str("set_real_ip_from 127.0.0.0/8;\nreal_ip_header X-Forwarded-For;\n");
     }
     let mut refusal = "";
-    if case.refuse || case.bans {
+    if case.refuse || case.bans > 0 {
         refusal = "if ($denied) { return 429; }";
         http.push_str("geo $denied {\n  default 0;\n");
         if let Some(denied) = case.denied() {
             let _ = writeln!(http, "  {denied} 1;");
         }
-        if case.bans {
-            for block in banned_netblocks() {
-                let _ = writeln!(http, "  {block} 1;");
-            }
+        for block in banned_netblocks(case.bans) {
+            let _ = writeln!(http, "  {block} 1;");
         }
         http.push_str("}\n");
     }
@@ -64,10 +65,12 @@ pub(crate) fn nginx_proxy(
         ""
     };
     let (ssl, certificate) = nginx_tls(pair);
+    // As many as weir keeps.
+    let pool = 1024;
     let _ = write!(
         http,
         "limit_req_zone $binary_remote_addr zone=clients:10m rate=1000000r/s;\n\
-         upstream application {{ server {application}; keepalive 256; keepalive_requests 1000000000; }}\n\
+         upstream application {{ server {application}; keepalive {pool}; keepalive_requests 1000000000; }}\n\
          server {{\n  listen 127.0.0.1:{port} {ssl}backlog=4096;\n{certificate}  location / {{\n    {refusal}\n    \
          limit_req zone=clients burst=1000000 nodelay;\n    limit_req_status 429;\n    \
          proxy_pass http://application;\n    proxy_http_version 1.1;\n    proxy_set_header Connection \"\";\n    \
@@ -133,7 +136,7 @@ pub(crate) fn haproxy(
     if case.is_forwarded() {
         text.push_str("  http-request set-src hdr(X-Forwarded-For)\n");
     }
-    if case.refuse || case.bans {
+    if case.refuse || case.bans > 0 {
         let _ = writeln!(
             text,
             "  http-request deny deny_status 429 if {{ src -f {}/denied.lst }}",
@@ -153,8 +156,7 @@ pub(crate) fn haproxy(
 /// The list of HAProxy's `deny`.
 pub(crate) fn denied_list(case: &Case) -> String {
     let own = case.denied().map(str::to_owned);
-    let bans = case.bans.then(banned_netblocks).into_iter().flatten();
-    let blocks: Vec<String> = own.into_iter().chain(bans).collect();
+    let blocks: Vec<String> = own.into_iter().chain(banned_netblocks(case.bans)).collect();
     blocks.join("\n") + "\n"
 }
 
@@ -174,6 +176,17 @@ pub(crate) fn weir(
     if case.log {
         settings.push(("WAF_LOG_REQUESTS", "all".to_owned()));
     }
+    if case.bans > 10_000 {
+        settings.push(("WAF_MAX_BANS", case.bans.to_string()));
+    }
+    if case.name == "steady" {
+        settings.push(("WAF_METRICS_TOKEN", TOKEN.to_owned()));
+        // All of its state, each second.
+        settings.push(("WAF_STATE_COUNTER_INTERVAL", "1s".to_owned()));
+    }
+    if case.two_workers {
+        settings.push(("WAF_WORKERS", "2".to_owned()));
+    }
     if case.is_forwarded() {
         settings.push(("WAF_TRUSTED_PROXIES", "127.0.0.0/8".to_owned()));
     }
@@ -183,12 +196,9 @@ pub(crate) fn weir(
 /// `bans.json` of weir.
 pub(crate) fn bans_json(case: &Case) -> String {
     let own = case.denied().map(str::to_owned);
-    let others = match (case.bans, &own) {
-        (false, _) => 0,
-        (true, None) => 10_000,
-        (true, Some(_)) => 9_999,
-    };
-    let blocks = banned_netblocks().take(others);
+    // The ledger is full, and no fuller.
+    let others = case.bans.saturating_sub(usize::from(own.is_some()));
+    let blocks = banned_netblocks(others);
     let bans: Vec<serde_json::Value> = own
         .into_iter()
         .chain(blocks)

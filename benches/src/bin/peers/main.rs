@@ -32,6 +32,7 @@ mod config;
 mod measure;
 mod proxy;
 mod report;
+mod steady;
 
 use case::{CASES, Case};
 use report::{Figures, Row};
@@ -55,6 +56,10 @@ struct Arguments {
     /// Proxies, separated by commas: weir, nginx, haproxy
     #[arg(long, value_delimiter = ',')]
     proxies: Vec<String>,
+    /// Instead of the cases, the delays at a fixed rate: 60 % of what nginx answers at most, while
+    /// weir is asked for its metrics and writes its state once a second
+    #[arg(long)]
+    steady: bool,
     /// Skip the short run under strace that counts system calls
     #[arg(long)]
     no_strace: bool,
@@ -100,6 +105,10 @@ fn compare(arguments: &Arguments) -> Result<String> {
         directory: directory.path(),
     };
 
+    if arguments.steady {
+        let (time, rounds) = (Duration::from_secs(arguments.seconds), arguments.rounds);
+        return steady::compare(&programs, &kinds, application.address, &load, time, rounds);
+    }
     let mut rows = Vec::new();
     for case in cases {
         let mut rounds: Vec<(Kind, Vec<Figures>)> =
@@ -108,6 +117,9 @@ fn compare(arguments: &Arguments) -> Result<String> {
             // Who comes first meets another machine than who comes last.
             rounds.rotate_left(usize::from(round > 1));
             for (kind, figures) in &mut rounds {
+                if case.two_workers && *kind != Kind::Weir {
+                    continue;
+                }
                 eprintln!(
                     "peers: {} through {}, round {round} of {}",
                     case.name,
@@ -130,6 +142,7 @@ fn compare(arguments: &Arguments) -> Result<String> {
         rows.extend(
             rounds
                 .into_iter()
+                .filter(|(_, figures)| !figures.is_empty())
                 .map(|(kind, figures)| Row::new(case, kind, &figures)),
         );
     }

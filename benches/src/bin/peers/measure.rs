@@ -43,7 +43,7 @@ pub(crate) fn measure(
             // What the end of a run cut off is logged, and not counted; one request was made by
             // hand.
             let requests = warm.requests + counted.requests;
-            let uncounted = 2 * load.connections as u64 + 1;
+            let uncounted = 2 * case.connections.of(load.connections) as u64 + 1;
             let lines = logged_lines(&proxy.log)?;
             Log {
                 lost: requests.saturating_sub(lines),
@@ -57,7 +57,7 @@ pub(crate) fn measure(
 
 fn run(load: &Load, proxy: &Running, case: &Case, time: Duration) -> Result<Counted> {
     let load = Load {
-        connections: load.connections.min(case.connections),
+        connections: case.connections.of(load.connections),
         ..*load
     };
     let (address, path) = (proxy.address, case.path);

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use anyhow::{Context, Result};
-use weir_benches::program::{Kind, PROXY_CORE, Programs, Running, free_port};
+use weir_benches::program::{Kind, LOAD_CORE, PROXY_CORE, Programs, Running, free_port};
 use weir_benches::tls::Pair;
 
 use crate::case::Case;
@@ -26,14 +26,15 @@ pub(crate) fn start(
     match kind {
         Kind::Weir => {
             std::fs::create_dir(path.join("state"))?;
-            if case.bans || case.refuse {
+            if case.bans > 0 || case.refuse {
                 std::fs::write(path.join("state/bans.json"), config::bans_json(case))?;
             }
-            Running::weir(
-                programs,
-                config::weir(&path, application, case, pair),
-                directory,
-            )
+            let settings = config::weir(&path, application, case, pair);
+            let cores: &[usize] = match case.two_workers {
+                true => &[PROXY_CORE, LOAD_CORE],
+                false => &[PROXY_CORE],
+            };
+            Running::weir_on(cores, programs, settings, directory)
         }
         Kind::Nginx => {
             let port = free_port()?;
