@@ -56,8 +56,8 @@ async def application(ready):
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
     listener.bind(("127.0.0.1", 0))
-    listener.listen(4096)
-    server = await asyncio.start_server(serve, sock=listener, limit=65_536)
+    # asyncio listens once more, with a queue of 100 where it is not told.
+    server = await asyncio.start_server(serve, sock=listener, limit=65_536, backlog=4096)
     ready(listener.getsockname()[1])
     await server.serve_forever()
 

@@ -8,8 +8,8 @@ use serde_json::json;
 use crate::support::application::{After, Application};
 use crate::support::raw_client::{Connection, Response, get, request};
 use crate::support::transport::{self, Transport};
-use crate::support::wait_for;
 use crate::support::weir::{ADMIN_TOKEN, METRICS_TOKEN, Weir};
+use crate::support::{wait_for, wait_until};
 
 /// Nobody is a trusted proxy: every peer is a client, and loopback has many.
 const NO_PROXY: (&str, &str) = ("WAF_TRUSTED_PROXIES", "192.0.2.1");
@@ -600,6 +600,32 @@ fn an_idle_connection_gives_its_memory_back() {
         drop(idle());
         costs_less_than(most, kind, &weir, idle);
     }
+}
+
+/// CONN-1: what connections held is given back once they are closed, though nothing else happens.
+#[test]
+fn closed_connections_give_their_memory_back() {
+    const COUNT: usize = 300;
+    let application = Application::ok();
+    let patient = ("WAF_HEADER_TIMEOUT", "60s");
+    let weir = Weir::start(&application, &[ONE_WORKER, UNLIMITED, patient]);
+    weir.send(&get("/", &[]));
+    let long = "x".repeat(1_000);
+    let mut head = "GET / HTTP/1.1\r\nHost: a\r\n".to_owned();
+    for number in 0..30 {
+        head.push_str(&format!("X-{number}: {long}\r\n"));
+    }
+    let before = resident_kib(&weir);
+    let unfinished = || {
+        let mut connection = Connection::open(weir.address());
+        connection.send(head.as_bytes());
+        connection
+    };
+    let held: Vec<_> = std::iter::repeat_with(unfinished).take(COUNT).collect();
+    let grown = || resident_kib(&weir).saturating_sub(before);
+    wait_until("the heads to be read", || grown() > COUNT * 35);
+    drop(held);
+    wait_until("the memory to be given back", || grown() < COUNT * 15);
 }
 
 /// CONN-9: a body of one-byte chunks is ended before it costs what a large upload does.

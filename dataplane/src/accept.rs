@@ -24,6 +24,7 @@ use crate::bind::Listening;
 use crate::connection;
 use crate::connection_limits::{ConnectionLimits, Peer};
 use crate::downstream::{Arrival, Downstream, Ending};
+use crate::give_back::GiveBack;
 use crate::listener::{Accepted, Listener};
 use crate::proxy_protocol::{Header, Named, NoHeader};
 use crate::unnamed::Unnamed;
@@ -78,6 +79,9 @@ pub struct Acceptor {
     /// new is found before another does: while every connection is busy, refusing one costs little.
     looked: Cell<Option<usize>>,
     ticks: Cell<u32>,
+    /// Connections that have ended.
+    ended: Cell<usize>,
+    give_back: GiveBack,
     /// Connections whose proxy has not said yet who connected to it.
     unnamed: Unnamed,
 }
@@ -93,6 +97,8 @@ impl Acceptor {
             idle: RefCell::default(),
             looked: Cell::new(None),
             ticks: Cell::new(0),
+            ended: Cell::default(),
+            give_back: GiveBack::default(),
             unnamed: Unnamed::default(),
         })
     }
@@ -306,6 +312,7 @@ impl Acceptor {
         self.ticks.set(ticks);
         let ask_for_tunnels = ticks.is_multiple_of(TUNNEL_TICKS);
         let mut idle_since = u64::MAX;
+        let before = self.open.borrow().len();
         self.open.borrow_mut().retain(|connection| {
             let Some(connection) = connection.upgrade() else {
                 return false;
@@ -321,6 +328,10 @@ impl Acceptor {
             }
             true
         });
+        let ended = before - self.open.borrow().len();
+        self.ended.set(self.ended.get().wrapping_add(ended));
+        let begun = self.limits.idle_begun(self.index);
+        self.give_back.tick(self.ended.get().wrapping_add(begun));
         let timeouts = worker.in_force.timeouts;
         worker.http2.sweep(timeouts, worker.clock.mono_ns());
         self.looked.set(None);

@@ -55,6 +55,7 @@ mod explain;
 mod foreign;
 mod forgotten_proxy;
 mod forward;
+mod give_back;
 mod handshake;
 mod handshakes;
 pub mod head;
