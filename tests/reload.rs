@@ -618,10 +618,12 @@ const CASES: &[Case] = &[
         probe: |weir| {
             let mut connection = Connection::open(weir.address());
             connection.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0");
-            let answered = connection.bytes(9).is_ok();
-            if answered { "HTTP/2" } else { "closed" }.to_owned()
+            // Where HTTP/2 is not spoken it is a bad request.
+            let answer = connection.bytes(9);
+            let is_http2 = answer.is_ok_and(|answer| !answer.starts_with(b"HTTP/1.1"));
+            if is_http2 { "HTTP/2" } else { "HTTP/1.1" }.to_owned()
         },
-        seen: ["closed", "HTTP/2"],
+        seen: ["HTTP/1.1", "HTTP/2"],
     },
     Case {
         theme: "Logs",
