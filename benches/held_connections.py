@@ -2,12 +2,13 @@
 """What a held connection costs: resident memory of the proxy, as growth divided by connections.
 
     benches/held_connections.py target/release/weir [--count 1000] [--workers 1,2]
-        [--proxy weir,nginx,haproxy] [--kinds idle,upload] [--tls]
+        [--proxy weir,nginx,haproxy] [--kinds idle,upload] [--tls] [--h2]
 
 A thousand connections of a kind are held for five seconds (CONN-1); then all of them are closed, and
 five seconds later the growth that is left is read. Loopback only; ends by itself. nginx and HAProxy
 are started with the timeouts and buffers of their own defaults, where installed. With --tls every
-connection has made a handshake (TLS 1.3, a certificate of ECDSA P-256 by openssl).
+connection has made a handshake (TLS 1.3, a certificate of ECDSA P-256 by openssl). With --h2 as well
+HTTP/2 is spoken, and the kinds are `nothing` (SETTINGS and no more) and `idle`.
 """
 
 import argparse
@@ -25,6 +26,10 @@ import asyncio
 KINDS = ["nothing", "idle", "idle-head", "idle-upload", "idle-download", "head", "reader", "upload"]
 BIG = 20_000_000
 HEAD = 31_000
+# HTTP/2: what a client begins with (RFC 9113 §3.4), and GET / of https://a on stream 1 (RFC 7541).
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0"
+FIRST = b"\0\0\x06\x01\x05\0\0\0\x01\x82\x87\x84\x41\x01a"
+SETTINGS_ACK = b"\0\0\0\x04\x01\0\0\0\0"
 
 
 async def application(ready):
@@ -129,7 +134,8 @@ def start(args, proxy, workers, upstream, directory):
             environment[name] = value
         process = subprocess.Popen([args.binary], env=environment, **output)
     elif proxy == "nginx":
-        tls = f"ssl; ssl_certificate {cert}; ssl_certificate_key {key}" if args.tls else ""
+        h2 = " http2" if args.h2 else ""
+        tls = f"ssl{h2}; ssl_certificate {cert}; ssl_certificate_key {key}" if args.tls else ""
         (directory / "nginx.conf").write_text(
             f"""
             daemon off; master_process off; pid {directory}/pid; error_log {directory}/error.log crit;
@@ -146,7 +152,8 @@ def start(args, proxy, workers, upstream, directory):
         )
         process = subprocess.Popen(["nginx", "-c", directory / "nginx.conf"], **output)
     else:
-        tls = f" ssl crt {both}" if args.tls else ""
+        h2 = " alpn h2" if args.h2 else ""
+        tls = f" ssl crt {both}{h2}" if args.tls else ""
         (directory / "haproxy.cfg").write_text(
             f"global\n maxconn 5000\n nbthread {workers}\n"
             "defaults\n mode http\n timeout client 120s\n timeout server 120s\n timeout connect 5s\n"
@@ -183,10 +190,39 @@ def read_answer(connection):
         body = body[:0] + bytes(len(body) + len(part))
 
 
+def frames(connection):
+    """The frames that come: kind, flags, stream."""
+    data = b""
+    while True:
+        while len(data) < 9 or len(data) < 9 + int.from_bytes(data[:3], "big"):
+            part = connection.recv(65_536)
+            if not part:
+                raise SystemExit("the connection ended")
+            data += part
+        length = int.from_bytes(data[:3], "big")
+        yield data[3], data[4], int.from_bytes(data[5:9], "big")
+        data = data[9 + length :]
+
+
+def begin_http2(connection, asks):
+    """Sends the preface, and a request if `asks`; waits until the proxy has taken the settings, and answered."""
+    connection.sendall(PREFACE + SETTINGS_ACK + (FIRST if asks else b""))
+    waits = {"settings", "answer"} if asks else {"settings"}
+    for kind, flags, stream in frames(connection):
+        if kind == 4 and flags & 1:
+            waits.discard("settings")
+        if kind in (0, 1) and stream == 1 and flags & 1:
+            waits.discard("answer")
+        if not waits:
+            return
+
+
 def hold(args, kind, count, port):
     held = []
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    if args.h2:
+        context.set_alpn_protocols(["h2"])
     for number in range(count):
         connection = socket.socket()
         if number % 100 == 99:
@@ -199,6 +235,10 @@ def hold(args, kind, count, port):
         if args.tls:
             connection = context.wrap_socket(connection, server_hostname="localhost")
         held.append(connection)
+        if args.h2:
+            begin_http2(connection, kind == "idle")
+    if args.h2:
+        return held
     plain = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
     large = b"GET / HTTP/1.1\r\nHost: a\r\n" + b"".join(
         b"X-%d: %s\r\n" % (number, b"x" * 990) for number in range(HEAD // 1000)
@@ -246,8 +286,11 @@ def main():
     parser.add_argument("--workers", default="1")
     parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument("--tls", action="store_true")
+    parser.add_argument("--h2", action="store_true")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
     args = parser.parse_args()
+    if args.h2 and (not args.tls or not {*args.kinds.split(",")} <= {"nothing", "idle"}):
+        parser.error("--h2 takes --tls and --kinds nothing,idle")
     _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
     upstream = start_application()

@@ -140,6 +140,51 @@ impl Load<'_> {
     }
 }
 
+/// Requests that h2load has under way on one connection.
+const STREAMS: &str = "10";
+
+impl Load<'_> {
+    /// Runs h2load, which speaks HTTP/2 over TLS, for a time in whole seconds.
+    ///
+    /// # Errors No h2load, no figures, or figures of wrong answers.
+    pub fn run_http2(&self, url: &str, time: Duration) -> Result<Counted> {
+        let mut command = self.programs.pinned(LOAD_CORE, self.programs.h2load()?)?;
+        let output = command
+            .args(["-t", "1", "-c", &self.connections.to_string()])
+            .args(["-m", STREAMS, "-D", &time.as_secs().to_string()])
+            .arg(url)
+            .output()
+            .context("h2load cannot be started")?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let counted = counted_http2(&text, time).with_context(|| {
+            let said = String::from_utf8_lossy(&output.stderr);
+            format!("h2load gave no figures: {}{}", said.trim(), text.trim())
+        })?;
+        counted.sound(false)
+    }
+}
+
+/// The lines of h2load, which knows no quantiles. It counts for exactly the time that it is given.
+fn counted_http2(text: &str, time: Duration) -> Option<Counted> {
+    let number = |line: &str, what: &str| -> Option<u64> {
+        let line = text.lines().find_map(|found| found.strip_prefix(line))?;
+        let mut parts = line.split(", ").map(str::trim);
+        parts.find_map(|part| part.strip_suffix(what)?.trim().parse().ok())
+    };
+    if !text.contains("\nApplication protocol: h2\n") {
+        return None;
+    }
+    Some(Counted {
+        requests: number("requests:", "succeeded")?,
+        microseconds: u64::try_from(time.as_micros()).ok()?,
+        p50_microseconds: f64::NAN,
+        p99_microseconds: f64::NAN,
+        longest_microseconds: f64::NAN,
+        refused: number("status codes:", "4xx")? + number("status codes:", "5xx")?,
+        broken: number("requests:", "errored")? + number("requests:", "timeout")?,
+    })
+}
+
 /// The line of [`REPORT`].
 fn counted(text: &str) -> Option<Counted> {
     let line = text
@@ -203,6 +248,19 @@ mod tests {
         assert_eq!(counted(text), Some(COUNTED));
         assert_eq!(counted("unable to connect"), None);
         assert_eq!(counted("counted 1000 x"), None);
+    }
+
+    #[test]
+    fn the_lines_of_h2load_are_read() {
+        let text = "Application protocol: h2\n\nfinished in 2.00s, 500.00 req/s, 1MB/s\n\
+            requests: 1000 total, 1010 started, 1000 done, 1000 succeeded, 0 failed, 1 errored, 2 timeout\n\
+            status codes: 990 2xx, 0 3xx, 4 4xx, 5 5xx\n";
+        let text = format!("begin\n{text}");
+        let counted = counted_http2(&text, Duration::from_secs(2)).unwrap();
+        assert_eq!((counted.requests, counted.microseconds), (1000, 2_000_000));
+        assert_eq!((counted.refused, counted.broken), (9, 3));
+        let other = text.replace(": h2", ": http/1.1");
+        assert_eq!(counted_http2(&other, Duration::from_secs(2)), None);
     }
 
     #[test]

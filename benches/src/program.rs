@@ -57,6 +57,7 @@ pub struct Programs {
     nginx: Option<PathBuf>,
     haproxy: Option<PathBuf>,
     wrk: Option<PathBuf>,
+    h2load: Option<PathBuf>,
     taskset: Option<PathBuf>,
     /// Where strace is.
     pub strace: Option<PathBuf>,
@@ -70,6 +71,7 @@ impl Programs {
             nginx: on_path("nginx"),
             haproxy: on_path("haproxy"),
             wrk: on_path("wrk"),
+            h2load: on_path("h2load"),
             taskset: on_path("taskset"),
             strace: on_path("strace"),
         }
@@ -81,6 +83,12 @@ impl Programs {
         let mut sentences = Vec::new();
         let debian = [
             (&self.wrk, "wrk", "wrk", "the load generator"),
+            (
+                &self.h2load,
+                "h2load",
+                "nghttp2-client",
+                "the load generator of HTTP/2",
+            ),
             (
                 &self.taskset,
                 "taskset",
@@ -145,6 +153,11 @@ impl Programs {
     /// The load generator.
     pub fn wrk(&self) -> Result<&Path> {
         self.wrk.as_deref().context("wrk is missing")
+    }
+
+    /// The load generator of HTTP/2.
+    pub fn h2load(&self) -> Result<&Path> {
+        self.h2load.as_deref().context("h2load is missing")
     }
 
     /// A command that runs `program` on `core` alone. taskset becomes the program, so the process
@@ -397,6 +410,7 @@ mod tests {
             nginx: None,
             haproxy: None,
             wrk: None,
+            h2load: None,
             taskset: None,
             strace: None,
         };

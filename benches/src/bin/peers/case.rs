@@ -61,6 +61,8 @@ impl Connections {
 pub(crate) struct Tls {
     pub(crate) key: Key,
     pub(crate) handshakes: Handshakes,
+    /// Whether HTTP/2 is spoken over it, on kept connections.
+    pub(crate) http2: bool,
 }
 
 /// How often a handshake is made.
@@ -78,6 +80,13 @@ pub(crate) enum Handshakes {
 const KEPT: Tls = Tls {
     key: Key::Ecdsa,
     handshakes: Handshakes::Once,
+    http2: false,
+};
+
+/// HTTP/2 over it, ten streams a connection.
+const HTTP2: Tls = Tls {
+    http2: true,
+    ..KEPT
 };
 
 const PLAIN: Case = Case {
@@ -104,7 +113,7 @@ const NAMED: Case = Case {
 };
 
 /// Every case, in the order of the table.
-pub(crate) static CASES: [Case; 24] = [
+pub(crate) static CASES: [Case; 27] = [
     Case {
         name: "pass",
         ..PLAIN
@@ -242,7 +251,29 @@ pub(crate) static CASES: [Case; 24] = [
         tls: Some(Tls {
             key: Key::Rsa,
             handshakes: Handshakes::Full,
+            ..KEPT
         }),
+        ..PLAIN
+    },
+    Case {
+        name: "h2",
+        connections: Connections::AtMost(16),
+        tls: Some(HTTP2),
+        ..PLAIN
+    },
+    Case {
+        name: "h2+log",
+        connections: Connections::AtMost(16),
+        log: true,
+        tls: Some(HTTP2),
+        ..PLAIN
+    },
+    Case {
+        name: "h2+download",
+        path: "/1m",
+        connections: Connections::AtMost(4),
+        large: true,
+        tls: Some(HTTP2),
         ..PLAIN
     },
 ];
@@ -304,8 +335,16 @@ impl Case {
             "tls+full" => "full handshake each request, ECDSA P-256",
             "tls+resumed" => "resumed handshake each request",
             "tls+full+rsa" => "full handshake each request, RSA-2048",
+            "h2" => "pass over HTTP/2, ten streams a connection",
+            "h2+log" => "pass over HTTP/2, log on",
+            "h2+download" => "1 MiB answer over HTTP/2",
             other => other,
         }
+    }
+
+    /// Whether clients speak HTTP/2.
+    pub(crate) fn is_http2(&self) -> bool {
+        self.tls.is_some_and(|tls| tls.http2)
     }
 }
 

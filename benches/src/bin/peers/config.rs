@@ -65,13 +65,14 @@ pub(crate) fn nginx_proxy(
         ""
     };
     let (ssl, certificate) = nginx_tls(pair);
+    let http2 = if case.is_http2() { "http2 " } else { "" };
     // As many as weir keeps.
     let pool = 1024;
     let _ = write!(
         http,
         "limit_req_zone $binary_remote_addr zone=clients:10m rate=1000000r/s;\n\
          upstream application {{ server {application}; keepalive {pool}; keepalive_requests 1000000000; }}\n\
-         server {{\n  listen 127.0.0.1:{port} {ssl}backlog=4096;\n{certificate}  location / {{\n    {refusal}\n    \
+         server {{\n  listen 127.0.0.1:{port} {ssl}{http2}backlog=4096;\n{certificate}  location / {{\n    {refusal}\n    \
          limit_req zone=clients burst=1000000 nodelay;\n    limit_req_status 429;\n    \
          proxy_pass http://application;\n    proxy_http_version 1.1;\n    proxy_set_header Connection \"\";\n    \
          proxy_set_header Host $http_host;\n    proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;\n    \
@@ -118,7 +119,9 @@ pub(crate) fn haproxy(
          frontend proxy\n",
     );
     let (ssl, scheme) = pair.map_or((String::new(), "http"), |pair| {
-        (format!(" ssl crt {}", pair.both.display()), "https")
+        let alpn = if case.is_http2() { " alpn h2" } else { "" };
+        let ssl = format!(" ssl crt {}{alpn}", pair.both.display());
+        (ssl, "https")
     });
     let _ = writeln!(text, "  bind 127.0.0.1:{port} backlog 4096{ssl}");
     if case.log {

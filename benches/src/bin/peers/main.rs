@@ -88,7 +88,7 @@ fn compare(arguments: &Arguments) -> Result<String> {
     }
     let cases = chosen_cases(&arguments.cases)?;
     let programs = Programs::find(&arguments.weir);
-    for missing in programs.missing(&["wrk", "taskset", "nginx", "haproxy", "strace"]) {
+    for missing in programs.missing(&["wrk", "h2load", "taskset", "nginx", "haproxy", "strace"]) {
         eprintln!("peers: {missing}");
     }
     let kinds = chosen_kinds(&arguments.proxies, &programs)?;

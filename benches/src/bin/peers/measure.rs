@@ -43,7 +43,9 @@ pub(crate) fn measure(
             // What the end of a run cut off is logged, and not counted; one request was made by
             // hand.
             let requests = warm.requests + counted.requests;
-            let uncounted = 2 * case.connections.of(load.connections) as u64 + 1;
+            let streams = if case.is_http2() { 10 } else { 1 };
+            let connections = case.connections.of(load.connections) as u64;
+            let uncounted = 2 * connections * streams + 1;
             let lines = logged_lines(&proxy.log)?;
             Log {
                 lost: requests.saturating_sub(lines),
@@ -61,6 +63,9 @@ fn run(load: &Load, proxy: &Running, case: &Case, time: Duration) -> Result<Coun
         ..*load
     };
     let (address, path) = (proxy.address, case.path);
+    if case.is_http2() {
+        return load.run_http2(&format!("https://{address}{path}"), time);
+    }
     match case.tls.map(|tls| tls.handshakes) {
         None => load.run(address, path, case.script, case.refuse, time),
         Some(Handshakes::Once) => {

@@ -89,6 +89,8 @@ pub(crate) fn table(rows: &[Row]) -> String {
         let figures = row.figures;
         let ratio = (row.kind == Kind::Weir).then(|| row.ratio(rows)).flatten();
         let saturated = |number| (figures.utilisation >= SATURATED).then_some(number);
+        // h2load knows none.
+        let p99 = saturated(figures.p99_milliseconds).filter(|p99| p99.is_finite());
         text.push_str(&format!(
             "| {} | {} | {:.1} ({:.1}–{:.1}) | {} | {:.2} | {} | {} | {} | {:.1} |\n",
             row.case.title(),
@@ -99,7 +101,7 @@ pub(crate) fn table(rows: &[Row]) -> String {
             shown(ratio, 2),
             figures.utilisation,
             shown(saturated(figures.requests_per_second), 0),
-            shown(saturated(figures.p99_milliseconds), 1),
+            shown(p99, 1),
             shown(figures.system_calls, 2),
             figures.memory_mebibytes,
         ));
