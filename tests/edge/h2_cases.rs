@@ -12,6 +12,7 @@ use crate::support::frames::{
     PUSH_PROMISE, REFUSED_STREAM, RST_STREAM, Reaction, SETTINGS, STREAM_CLOSED, WHOLE,
     WINDOW_UPDATE, block, frame, get, request,
 };
+use crate::support::wait_until;
 use crate::support::weir::Weir;
 
 /// How a case is to be taken.
@@ -744,6 +745,104 @@ fn a_large_head_is_431() {
         .map(|got| got.target)
         .collect();
     assert_eq!(targets, ["/pieces"]);
-    let errors = "waf_connection_errors_total{kind=\"head_too_large\"}";
-    assert!(weir.metric(errors).is_some_and(|count| count >= 1.0));
+    wait_until("both to be counted", || {
+        errors(&weir, "head_too_large") == 2
+    });
+}
+
+fn errors(weir: &Weir, kind: &str) -> u64 {
+    let series = format!("waf_connection_errors_total{{kind=\"{kind}\"}}");
+    weir.metric(&series).expect("a count") as u64
+}
+
+/// METRIC, EDGE-3: heads that the library refuses by itself are counted, each once, as those of
+/// HTTP/1.1 are; not what was a request, or may come again.
+#[test]
+fn what_the_library_refuses_is_counted() {
+    let application = Application::start(|exchange| {
+        if exchange.request.target == "/held" {
+            exchange.wait_for_close();
+            return After::Close;
+        }
+        exchange.read_body();
+        exchange.answer(200, &[], b"");
+        After::KeepAlive
+    });
+    let weir = Weir::start(&application, &[ON]);
+    let mut frames = Frames::open(weir.address());
+    let head = |fields: &[(&str, &[u8])]| frame(HEADERS, WHOLE, 1, &block(fields));
+    let mut bare = head(&[(":method", b"GET"), (":scheme", b"http")]);
+    bare[8] = 3;
+    let body = frame(DATA, END_STREAM, 5, b"hello");
+    let large = [b'x'; 16_000];
+    let large = get("/large", &[("a", &large), ("b", &large), ("c", &large)]);
+    for (stream, sent, reaction) in [
+        (
+            1,
+            frame(HEADERS, WHOLE, 1, &get("/x", &[("connection", b"close")])),
+            Reaction::Reset(PROTOCOL_ERROR),
+        ),
+        (3, bare, Reaction::Status(400)),
+        (
+            5,
+            [
+                frame(
+                    HEADERS,
+                    END_HEADERS,
+                    5,
+                    &request("POST", "/x", &[("te", b"x")]),
+                ),
+                body,
+            ]
+            .concat(),
+            Reaction::Reset(PROTOCOL_ERROR),
+        ),
+        (
+            7,
+            [
+                frame(HEADERS, END_STREAM, 7, &large[..16_000]),
+                frame(CONTINUATION, 0, 7, &large[16_000..32_000]),
+                frame(CONTINUATION, END_HEADERS, 7, &large[32_000..]),
+            ]
+            .concat(),
+            Reaction::Status(431),
+        ),
+        (9, whole(9), Reaction::Status(200)),
+        (
+            11,
+            [
+                frame(
+                    HEADERS,
+                    END_HEADERS,
+                    11,
+                    &request("POST", "/body", &[("content-length", b"5")]),
+                ),
+                frame(DATA, END_STREAM, 11, b"abc"),
+            ]
+            .concat(),
+            Reaction::Reset(PROTOCOL_ERROR),
+        ),
+    ] {
+        frames.send(&sent);
+        assert_eq!(frames.reaction(stream), reaction, "stream {stream}");
+    }
+    for stream in (13..).step_by(2).take(129) {
+        frames.send(&frame(HEADERS, WHOLE, stream, &get("/held", &[])));
+    }
+    assert_eq!(
+        frames.reaction(13 + 2 * 128),
+        Reaction::Reset(REFUSED_STREAM)
+    );
+    let counted = || {
+        (
+            errors(&weir, "bad_request"),
+            errors(&weir, "head_too_large"),
+        )
+    };
+    wait_until("what was refused to be counted", || counted().0 >= 3);
+    drop(frames);
+    wait_until("the end of the connection", || {
+        weir.metric("waf_connections") == Some(1.0)
+    });
+    assert_eq!(counted(), (3, 1));
 }

@@ -27,8 +27,8 @@ pub const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Kinds of frames (RFC 9113 §6).
 const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const RST_STREAM: u8 = 3;
+pub const HEADERS: u8 = 1;
+pub const RST_STREAM: u8 = 3;
 const SETTINGS: u8 = 4;
 const PING: u8 = 6;
 const GOAWAY: u8 = 7;
@@ -36,7 +36,7 @@ const WINDOW_UPDATE: u8 = 8;
 const CONTINUATION: u8 = 9;
 
 /// Flags of frames.
-const END_STREAM: u8 = 0x1;
+pub const END_STREAM: u8 = 0x1;
 const END_HEADERS: u8 = 0x4;
 const PADDED: u8 = 0x8;
 
@@ -125,16 +125,71 @@ fn cost(kind: u8, flags: u8, length: u32) -> u32 {
     }
 }
 
+/// What the header of a frame says (RFC 9113 §4.1).
+#[derive(Clone, Copy, Debug)]
+pub struct Frame {
+    /// What it is.
+    pub kind: u8,
+    /// Its flags.
+    pub flags: u8,
+    /// Bytes of its payload.
+    pub length: u32,
+    /// Its stream; 0 is the connection.
+    pub stream: u32,
+}
+
+/// The header of a frame, as far as it has come.
+#[derive(Debug, Default)]
+pub struct FrameHeader {
+    bytes: [u8; 9],
+    filled: usize,
+}
+
+impl FrameHeader {
+    /// A new one, of which nothing has come.
+    const fn new() -> Self {
+        Self {
+            bytes: [0; 9],
+            filled: 0,
+        }
+    }
+
+    /// Reads on in it: what it says once it is whole, and what follows it.
+    pub fn read<'a>(&mut self, bytes: &'a [u8]) -> (Option<Frame>, &'a [u8]) {
+        let wanted = self.bytes.len() - self.filled;
+        let (part, rest) = bytes.split_at_checked(wanted).unwrap_or((bytes, &[]));
+        let places = self.bytes.get_mut(self.filled..).unwrap_or_default();
+        for (place, byte) in places.iter_mut().zip(part) {
+            *place = *byte;
+        }
+        self.filled += part.len();
+        if self.filled < self.bytes.len() {
+            return (None, rest);
+        }
+        self.filled = 0;
+        let [high, middle, low, kind, flags, stream @ ..] = self.bytes;
+        let frame = Frame {
+            kind,
+            flags,
+            length: u32::from_be_bytes([0, high, middle, low]),
+            stream: u32::from_be_bytes(stream) & (u32::MAX >> 1),
+        };
+        (Some(frame), rest)
+    }
+}
+
 /// Reads the headers of the frames that a client sends.
 #[derive(Debug)]
 pub struct Scanner {
     preface_left: usize,
     /// SETTINGS have come.
     has_settings: bool,
-    header: [u8; 9],
-    /// So much of the header has come.
-    filled: usize,
+    header: FrameHeader,
     payload_left: u32,
+    /// The head that is coming opens a stream.
+    opens: bool,
+    /// Heads that have come whole, each of a stream of its own.
+    heads: u64,
     /// The frame whose payload is coming ends a head.
     ends_head: bool,
     /// Since when a head has been coming, if one is.
@@ -148,9 +203,10 @@ impl Scanner {
         Self {
             preface_left: PREFACE.len(),
             has_settings: false,
-            header: [0; 9],
-            filled: 0,
+            header: FrameHeader::new(),
             payload_left: 0,
+            opens: false,
+            heads: 0,
             ends_head: false,
             head_since: None,
             last_stream: 0,
@@ -160,6 +216,11 @@ impl Scanner {
     /// Since when a head has been coming, if one is.
     pub const fn head_since(&self) -> Option<u64> {
         self.head_since
+    }
+
+    /// Heads that have come whole, each of a stream of its own.
+    pub const fn heads(&self) -> u64 {
+        self.heads
     }
 
     /// The last stream that the client has opened.
@@ -184,25 +245,22 @@ impl Scanner {
                 self.end_frame();
                 continue;
             }
-            let Some((byte, rest)) = bytes.split_first() else {
-                break;
-            };
+            let (frame, rest) = self.header.read(bytes);
             bytes = rest;
-            if let Some(place) = self.header.get_mut(self.filled) {
-                *place = *byte;
-            }
-            self.filled += 1;
-            if self.filled == self.header.len() {
-                self.filled = 0;
-                self.begin_frame(budget, now_ns)?;
+            if let Some(frame) = frame {
+                self.begin_frame(frame, budget, now_ns)?;
             }
         }
         Ok(())
     }
 
-    fn begin_frame(&mut self, budget: &Budget, now_ns: u64) -> Result<(), Fault> {
-        let [high, middle, low, kind, flags, stream @ ..] = self.header;
-        let length = u32::from_be_bytes([0, high, middle, low]);
+    fn begin_frame(&mut self, frame: Frame, budget: &Budget, now_ns: u64) -> Result<(), Fault> {
+        let Frame {
+            kind,
+            flags,
+            length,
+            stream,
+        } = frame;
         self.payload_left = length;
         self.ends_head = false;
         self.has_settings |= kind == SETTINGS;
@@ -214,7 +272,7 @@ impl Scanner {
             self.ends_head = flags & END_HEADERS != 0;
         }
         if kind == HEADERS {
-            let stream = u32::from_be_bytes(stream) & (u32::MAX >> 1);
+            self.opens = stream > self.last_stream;
             self.last_stream = self.last_stream.max(stream);
         }
         self.end_frame();
@@ -222,9 +280,10 @@ impl Scanner {
     }
 
     /// The payload has come, if there is none left of it.
-    const fn end_frame(&mut self) {
+    fn end_frame(&mut self) {
         if self.payload_left == 0 && self.ends_head {
             self.head_since = None;
+            self.heads += u64::from(std::mem::take(&mut self.opens));
         }
     }
 }

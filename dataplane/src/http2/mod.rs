@@ -6,11 +6,13 @@
 //! - `service`: one stream; `head`: its head; `body`: its answer.
 //! - `streams`: those of a connection, for the worker's tick.
 //! - `socket`: the bytes between the library and the socket; `flood`: the frames in them.
+//! - `refused`: what the library refuses by itself.
 
 mod body;
 mod flood;
 mod head;
 pub mod preface;
+mod refused;
 mod service;
 mod socket;
 pub mod streams;
@@ -148,6 +150,13 @@ async fn drive(
             return Poll::Ready(Ended::Quiet);
         }
         match catch_unwind(AssertUnwindSafe(|| Pin::new(&mut connection).poll(cx))) {
+            Ok(Poll::Pending) => {
+                // Behind the last word it takes no notice of what comes.
+                if ends_since.is_none() {
+                    streams.count_refused(counters);
+                }
+                Poll::Pending
+            }
             Ok(polled) => polled.map(Ended::Over),
             Err(_) => Poll::Ready(Ended::Cut(Ending::Panicked)),
         }

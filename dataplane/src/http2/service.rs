@@ -40,11 +40,15 @@ pub fn serve(
     let worker = current.worker();
     let in_force = &worker.in_force;
     streams.connection.take_settings(in_force);
+    streams.refused.take();
     let opened = streams.open(in_force.timeouts, head::size(request.headers()));
     if let Some(stream) = &opened {
         stream.downstream.take_settings(in_force);
         // The library starts the task of the stream right behind this.
         streams.next.set(Some(Rc::clone(stream)));
+    }
+    if opened.is_none() {
+        streams.refused.give_back();
     }
     async move {
         // It may come again when others have ended.

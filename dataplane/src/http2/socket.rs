@@ -90,6 +90,12 @@ impl Write for Socket {
         this.streams.is_flushed.set(false);
         let written = ready!(Pin::new(&mut this.inner).poll_write_vectored(cx, bufs))?;
         this.streams.budget.carried(written as u64);
+        let mut left = written;
+        for buf in bufs {
+            let (sent, _) = buf.split_at_checked(left).unwrap_or((buf, &[]));
+            this.streams.refused.sent(sent);
+            left -= sent.len();
+        }
         Poll::Ready(Ok(written))
     }
 

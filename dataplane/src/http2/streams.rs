@@ -6,6 +6,8 @@ use std::rc::{Rc, Weak};
 use std::task::{Context, Waker};
 
 use super::flood::{Budget, Fault, Scanner};
+use super::refused::Heads;
+use crate::counters::Counters;
 use crate::downstream::deadlines::Timeouts;
 use crate::downstream::{Downstream, Ending};
 
@@ -56,6 +58,8 @@ pub struct Streams {
     pub next: Cell<Option<Rc<Stream>>>,
     /// What the client may still spend.
     pub budget: Budget,
+    /// What became of the heads that it has sent.
+    pub refused: Heads,
     /// The frames that it sends.
     scanner: RefCell<Scanner>,
     fault: Cell<Option<Fault>>,
@@ -76,6 +80,7 @@ impl Streams {
             heads: Cell::new(0),
             next: Cell::new(None),
             budget: Budget::new(now_ns),
+            refused: Heads::default(),
             scanner: RefCell::new(Scanner::new()),
             fault: Cell::new(None),
             closes: Cell::new(false),
@@ -132,6 +137,15 @@ impl Streams {
     /// The last stream that the client has opened.
     pub fn last_stream(&self) -> u32 {
         self.scanner.borrow().last_stream()
+    }
+
+    /// Counts the heads that the library has refused by itself. Called while it waits: it has
+    /// looked at all that came, unless it is kept from saying something.
+    pub fn count_refused(&self, counters: &Counters) {
+        if self.is_flushed.get() {
+            let came = self.scanner.borrow().heads();
+            self.refused.count(came, counters);
+        }
     }
 
     /// No further stream is to be opened.
