@@ -4,16 +4,19 @@ use std::fs::{self, File};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use serde_json::{Value, json};
 
-use crate::support::application::Application;
+use crate::support::application::{After, Application};
+use crate::support::http2::{self, Http2};
 use crate::support::raw_client::{Connection, Response, exchange, get, request};
+use crate::support::tls::{Pair, shared_pair};
+use crate::support::transport::{self, Transport};
 use crate::support::wait_until;
 use crate::support::weir::{ADMIN_TOKEN, StateDir, milliseconds, state_dir};
 
@@ -31,21 +34,23 @@ struct Service {
 impl Service {
     #[track_caller]
     fn start(program: &str, application: &Application) -> Self {
-        Self::start_on(program, application, None)
+        Self::start_on(program, application, "", &[])
     }
 
-    /// The same, listening at one more place.
+    /// The same, listening at one more place, with these settings.
     #[track_caller]
-    fn start_on(program: &str, application: &Application, place: Option<&str>) -> Self {
+    fn start_on(
+        program: &str,
+        application: &Application,
+        place: &str,
+        settings: &[(&str, &str)],
+    ) -> Self {
         let state = state_dir();
         let log = state.path().join("said.log");
         let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
         let first = Command::new(program)
             .env_clear()
-            .env(
-                "WAF_LISTEN",
-                format!("{address},{}", place.unwrap_or_default()),
-            )
+            .env("WAF_LISTEN", format!("{address},{place}"))
             .env("WAF_UPSTREAM", format!("http://{}", application.address()))
             .env("WAF_STATE_DIR", state.path())
             .env("WAF_LOOKUP_SOURCE", "off")
@@ -55,6 +60,7 @@ impl Service {
             .env("WAF_RATE_LIMIT_PER_MINUTE", "off")
             .env("WAF_RATE_LIMIT_PER_HOUR", "off")
             .env("WAF_RATE_LIMIT_PER_DAY", "off")
+            .envs(settings.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(File::create(&log).expect("a file"))
@@ -182,6 +188,14 @@ pub(crate) struct Traffic {
 impl Traffic {
     #[track_caller]
     pub(crate) fn start(address: SocketAddr) -> Self {
+        Self::of(address, generate)
+    }
+
+    #[track_caller]
+    fn of(
+        address: SocketAddr,
+        generate: fn(SocketAddr, usize, &AtomicBool) -> (u64, Duration),
+    ) -> Self {
         let stopping = Arc::new(AtomicBool::new(false));
         let threads = (0..GENERATORS).map(|number| {
             let stopping = Arc::clone(&stopping);
@@ -234,6 +248,36 @@ fn generate(address: SocketAddr, number: usize, stopping: &AtomicBool) -> (u64, 
     (count, longest)
 }
 
+/// The same over HTTP/2, eight streams at once: what was asked is answered, whenever the connection
+/// ends.
+#[track_caller]
+fn generate_over_http2(
+    address: SocketAddr,
+    number: usize,
+    stopping: &AtomicBool,
+) -> (u64, Duration) {
+    const STREAMS: usize = 8;
+    let client = format!("10.2.{number}.1");
+    let request = http2::get("/", &[("x-forwarded-for", &client)]);
+    let (mut count, mut longest) = (0, Duration::ZERO);
+    let mut connection = None;
+    while !stopping.load(Ordering::SeqCst) {
+        let began = Instant::now();
+        let mut open = connection.take().unwrap_or_else(|| Http2::open(address));
+        let answers = open.ask_at_once(&request, STREAMS);
+        if answers.len() == STREAMS {
+            connection = Some(open);
+        }
+        for answer in answers {
+            let answer = answer.unwrap_or_else(|error| panic!("request {count}: {error}"));
+            assert_eq!(answer.status, 200, "request {count} of {client}");
+            count += 1;
+        }
+        longest = longest.max(began.elapsed());
+    }
+    (count, longest)
+}
+
 /// RESTART-1: under load from four generators no connection is refused, no request fails, and no
 /// ban and no count that was made before is lost.
 #[track_caller]
@@ -281,6 +325,50 @@ fn a_hand_over_loses_nothing() {
 #[ignore = "long; .ci/run runs it"]
 fn fifty_hand_overs_lose_nothing() {
     hand_overs(50);
+}
+
+/// RESTART-1, EDGE-2, EDGE-3: nor over HTTP/2, whose streams that run are answered, nor over TLS.
+#[test]
+fn a_hand_over_loses_nothing_over_http2_and_tls() {
+    let (release, wait) = mpsc::channel();
+    let wait = Mutex::new(wait);
+    let application = Application::start(move |exchange| {
+        if exchange.request.target == "/held" {
+            exchange.send(b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\nhalf");
+            let _ = wait.lock().expect("the channel").recv();
+            exchange.send(b"half");
+        } else {
+            exchange.answer(200, &[], b"fine");
+        }
+        After::KeepAlive
+    });
+    let over_tls = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let mut settings = vec![("WAF_H2C", "on")];
+    let files = Pair::settings(&[shared_pair()]);
+    settings.extend(files.iter().map(|(name, value)| (*name, &**value)));
+    let program = env!("CARGO_BIN_EXE_weir");
+    let place = format!("https://{over_tls}");
+    let service = Service::start_on(program, &application, &place, &settings);
+    transport::note(over_tls, Transport::Tls);
+    let tls = Traffic::start(over_tls);
+    let streams = Traffic::of(service.address, generate_over_http2);
+    for _ in 0..3 {
+        let mut held = Http2::open(service.address);
+        let open = held.begin(http2::get("/held", &[]), true);
+        let (_, mut body) = held.head(open.response).expect("a head").into_parts();
+        service.hand_over();
+        release.send(()).expect("the application waits");
+        assert_eq!(held.rest(&mut body), b"halfhalf");
+    }
+    for (name, traffic) in [("TLS", tls), ("HTTP/2", streams)] {
+        let (requests, longest) = traffic.finish();
+        println!(
+            "{requests} requests over {name}, longest wait {:.0} ms",
+            milliseconds(longest)
+        );
+        assert!(requests > 3, "{name}");
+    }
+    transport::forget(over_tls);
 }
 
 /// RESTART-1: what lies at the program's place and does not start changes nothing: the old process
@@ -346,7 +434,7 @@ fn a_unix_socket_is_handed_over() {
     let directory = state_dir();
     let socket = directory.path().join("in.sock");
     let place = format!("unix:{}", socket.display());
-    let service = Service::start_on(env!("CARGO_BIN_EXE_weir"), &application, Some(&place));
+    let service = Service::start_on(env!("CARGO_BIN_EXE_weir"), &application, &place, &[]);
     let ask = || {
         let mut connection = Connection::open_unix(&socket);
         connection.send(&get("/", &[("X-Forwarded-For", "203.0.113.1")]));

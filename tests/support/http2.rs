@@ -87,6 +87,30 @@ impl Http2 {
         Open { response, body }
     }
 
+    /// Asks for so many at once, on as many streams as the other side takes: fewer, where it ends
+    /// the connection.
+    pub(crate) fn ask_at_once(
+        &mut self,
+        request: &Request<()>,
+        count: usize,
+    ) -> Vec<Result<Answer, h2::Error>> {
+        let mut open = Vec::new();
+        for _ in 0..count {
+            let (runtime, requests) = (&self.runtime, &mut self.requests);
+            let ready = std::future::poll_fn(|cx| requests.poll_ready(cx));
+            let ready = runtime.block_on(async { timeout(PATIENCE, ready).await });
+            if ready.expect("in time").is_err() {
+                break;
+            }
+            match requests.send_request(request.clone(), true) {
+                Ok((response, _)) => open.push(response),
+                Err(_) => break,
+            }
+        }
+        let answers = open.into_iter().map(|response| self.whole(response));
+        answers.collect()
+    }
+
     /// The head of a response, or what the stream ended with.
     #[track_caller]
     pub(crate) fn head(&self, response: ResponseFuture) -> Result<Response<RecvStream>, h2::Error> {
@@ -94,6 +118,22 @@ impl Http2 {
             .runtime
             .block_on(async { timeout(PATIENCE, response).await });
         head.expect("a head in time")
+    }
+
+    /// The rest of a body.
+    #[track_caller]
+    pub(crate) fn rest(&self, body: &mut RecvStream) -> Vec<u8> {
+        let all = async {
+            let mut read = Vec::new();
+            while let Some(piece) = body.data().await {
+                read.extend_from_slice(&piece.expect("a piece"));
+            }
+            read
+        };
+        let all = self
+            .runtime
+            .block_on(async { timeout(PATIENCE, all).await });
+        all.expect("a body in time")
     }
 
     /// All of a response.
