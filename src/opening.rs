@@ -103,22 +103,13 @@ pub fn listeners(settings: &Settings) -> Result<Opened, String> {
     })
 }
 
-/// The certificates, where TLS is spoken.
+/// The certificates.
 ///
 /// # Errors
 /// One sentence an operator can act on.
-pub fn certificates(
-    settings: &Settings,
-    bound: &Bound,
-) -> Result<Option<Arc<Certificates>>, String> {
-    let certificates = Certificates::open(&settings.edge).map_err(|error| error.to_string())?;
-    if certificates.is_none() && bound.places().iter().any(|listen| listen.tls) {
-        return Err(
-            "a listening socket named https was passed and WAF_TLS_CERT is not set: expected a certificate and its key (WAF_TLS_KEY)"
-                .to_owned(),
-        );
-    }
-    Ok(certificates)
+pub fn certificates(settings: &Settings, bound: &Bound) -> Result<Arc<Certificates>, String> {
+    let are_needed = bound.places().iter().any(|listen| listen.tls);
+    Certificates::open(&settings.edge, are_needed)
 }
 
 /// The settings, with the connections that the system allows (CONN-4), which is told where they are

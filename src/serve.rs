@@ -22,7 +22,6 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::bounded;
-use weir_controlplane::certificates::Certificates;
 use weir_controlplane::control::{Listeners, Server};
 use weir_controlplane::lookup::{LookupFiles, Lookups};
 use weir_controlplane::process::{Asking, Reply};
@@ -147,7 +146,7 @@ impl Service {
             admin,
             predecessor,
         } = opening::listeners(&settings).map_err(StartError::Unfit)?;
-        let redirect_to = bound.https_port().filter(|_| settings.edge.redirect_http);
+        let https_port = bound.https_port();
         let places: Vec<String> = bound.places().iter().map(Listen::to_string).collect();
         let page =
             PageFile::open(settings.bans.refusal_page.as_deref()).map_err(|error| unfit(&error))?;
@@ -189,12 +188,12 @@ impl Service {
             events: Arc::clone(&events),
             process,
         };
-        let certificates_part = certificates.as_ref().map(Certificates::part);
+        let certificates_part = certificates.part();
         let wiring = shared.wiring(
             breaks,
             files,
             start,
-            (lookups, rules, certificates.clone()),
+            (lookups, rules, Arc::clone(&certificates)),
             feeds,
             about,
         );
@@ -214,8 +213,8 @@ impl Service {
                 breaks: breaks_up,
                 records: Some(records),
                 finished: Some(finished_up),
-                redirect_to,
-                tls: certificates.map(|certificates| certificates.config()),
+                https_port,
+                tls: Some(certificates.config()),
                 handover: handle.handover(),
                 ask,
                 spared: shared.spared,
@@ -223,7 +222,7 @@ impl Service {
         )?;
         let mut parts = handle.parts();
         parts.extend([log.part(), page.part(), process_log::part(), plane.part()]);
-        parts.extend(certificates_part);
+        parts.push(certificates_part);
         let service = Self {
             reloader: Reloader::new(sources, loaded, settings, parts),
             program,

@@ -76,7 +76,7 @@ impl Shared {
         breaks: Receiver<LimitExceeded>,
         files: StateFiles,
         start: StartState,
-        (lookups, rules, certificates): (Lookups, LiveRules, Option<Arc<Certificates>>),
+        (lookups, rules, certificates): (Lookups, LiveRules, Arc<Certificates>),
         feeds: Feeds,
         about: About,
     ) -> Wiring {
@@ -102,7 +102,7 @@ impl Shared {
             files,
             start,
             lookups,
-            certificates,
+            certificates: Some(certificates),
             rules,
             feeds,
             about,

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, bounded};
+use crossbeam_channel::{Receiver, Sender, bounded};
 
 use crate::state::stat::Stat;
 use crate::state::watch::{POLL, Watch};
@@ -20,6 +20,7 @@ const TICK: Duration = Duration::from_millis(200);
 pub(crate) struct FileWatch {
     paths: Vec<PathBuf>,
     watching: Watching,
+    wake: Sender<()>,
     woken: Receiver<()>,
     /// Events come for as long as it is held.
     _watch: Watch,
@@ -32,19 +33,32 @@ impl FileWatch {
         Self {
             paths: paths.to_vec(),
             watching: Watching::new(stamps(paths)),
+            wake: wake.clone(),
             woken,
             _watch: Watch::start(directories(paths), what, wake),
         }
     }
 
+    /// Has it look at once.
+    pub(crate) fn waker(&self) -> Sender<()> {
+        self.wake.clone()
+    }
+
     /// Waits until the files have changed and lie still.
     pub(crate) fn wait_for_change(&mut self) {
-        loop {
+        self.wait_while(|| true);
+    }
+
+    /// The same for as long as they are wanted; false where they no longer are, which is found out
+    /// at the next look.
+    pub(crate) fn wait_while(&mut self, are_wanted: impl Fn() -> bool) -> bool {
+        while are_wanted() {
             wait(&self.woken, self.watching.pause());
             if self.has_changed() {
-                return;
+                return true;
             }
         }
+        false
     }
 
     /// Whether the files have changed since this was last true, and lie still.

@@ -62,7 +62,7 @@ pub struct Wiring {
     pub start: StartState,
     /// The lookups; what lookups.json held is theirs already.
     pub lookups: Lookups,
-    /// The certificates, where TLS is spoken.
+    /// The certificates of TLS.
     pub certificates: Option<Arc<Certificates>>,
     /// What rules.json and its lists say; the first of it is in the snapshot already.
     pub rules: LiveRules,

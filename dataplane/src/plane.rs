@@ -254,7 +254,7 @@ mod tests {
             records: None,
             finished: None,
             tls: None,
-            redirect_to: None,
+            https_port: None,
             handover,
             ask,
             spared: Arc::default(),

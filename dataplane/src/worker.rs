@@ -57,10 +57,10 @@ pub struct Parts {
     pub records: Option<Records>,
     /// Channel for finished requests; none where nobody takes them.
     pub finished: Option<Sender<Vec<Finished>>>,
-    /// The certificates, where TLS is spoken.
+    /// The certificates; none where no TLS can be spoken.
     pub tls: Option<Arc<ArcSwap<ServerConfig>>>,
-    /// The port of https that plain requests are sent to, with `WAF_REDIRECT_HTTP`.
-    pub redirect_to: Option<u16>,
+    /// The first port of https, where plain requests are sent to with `WAF_REDIRECT_HTTP`.
+    pub https_port: Option<u16>,
     /// Answers requests under `/_waf/`.
     pub handover: Handover,
     /// Looks clients up; called only while lookups are on.
@@ -102,7 +102,7 @@ struct Own {
     snapshots: Arc<ArcSwap<Snapshot>>,
     stopped: watch::Receiver<Stop>,
     has_handed_over: Rc<Cell<bool>>,
-    redirect_to: Option<u16>,
+    https_port: Option<u16>,
     handshakes: Rc<Handshakes>,
     http2: Rc<Http2Connections>,
 }
@@ -140,7 +140,7 @@ impl Current {
             snapshots: Arc::clone(&parts.snapshots),
             stopped,
             has_handed_over: Rc::default(),
-            redirect_to: parts.redirect_to,
+            https_port: parts.https_port,
             handshakes: Rc::new(Handshakes::new(parts.tls.clone())),
             http2: Rc::default(),
         };
@@ -262,7 +262,7 @@ impl Worker {
             request_ids: RequestIds::new(),
             last_refusal: LastDocument::default(),
             date: HttpDate::default(),
-            redirect_to: own.redirect_to,
+            redirect_to: own.https_port.filter(|_| settings.edge.redirect_http),
             handshakes: own.handshakes,
             http2: own.http2,
             read_buffer: RefCell::default(),

@@ -46,6 +46,12 @@ impl Edge {
         all.extend(files.iter().map(|(name, value)| (*name, &**value)));
         all.extend_from_slice(settings);
         let weir = Weir::start_at(application.address(), &state, &all);
+        Self::of(weir, state)
+    }
+
+    /// Of a service that listens at a plain place, then at one of TLS.
+    #[track_caller]
+    fn of(weir: Weir, state: StateDir) -> Self {
         let places = weir.places();
         let tls = places[1].strip_prefix("https://").expect("a place of TLS");
         Self {
@@ -212,6 +218,56 @@ fn certificates_are_replaced_while_it_runs() {
     stopping.store(true, Ordering::SeqCst);
     traffic.join().expect("no handshake failed");
     assert!(served.load(Ordering::SeqCst) > 10);
+}
+
+/// EDGE-2, RELOAD-2: a reload takes other certificates, which are watched from then on, and whether
+/// plain requests are sent to https; what cannot be used leaves everything as it was.
+#[test]
+fn a_reload_takes_other_certificates() {
+    let application = Application::ok();
+    let state = state_dir();
+    let [one, two] = ["one", "two"].map(|stem| Pair::write(state.path(), stem, &["a.test"]));
+    let file = state.path().join("weir.env");
+    let lines = |pairs: &[&Pair], more: &str| {
+        let [cert, key] = Pair::settings(pairs).map(|(name, value)| format!("{name}={value}\n"));
+        fs::write(&file, cert + &key + more).expect("writes");
+    };
+    lines(&[&one], "");
+    let settings = [
+        ("WAF_LISTEN", "127.0.0.1:0,https://127.0.0.1:0"),
+        ("WAF_SETTINGS_FILE", file.to_str().expect("a path")),
+    ];
+    let weir = Weir::start_at(application.address(), &state, &settings);
+    let edge = Edge::of(weir, state);
+    let reload = || edge.weir.control("POST", "/v1/reload", None);
+    let plain = || exchange(edge.plain, &get("/", &[])).status;
+    let first = edge.certificate_for("a.test");
+    assert_eq!(plain(), 200);
+    lines(&[&two], "WAF_REDIRECT_HTTP=on\n");
+    reload().expect(200);
+    let second = edge.certificate_for("a.test");
+    assert_ne!(first, second);
+    assert_eq!(plain(), 308);
+    let missing = Pair {
+        cert: edge.state.path().join("missing.pem"),
+        key: two.key.clone(),
+    };
+    lines(&[&one, &missing], "");
+    let refused = reload();
+    assert_ne!(refused.status, 200);
+    assert!(refused.text().contains("missing.pem"), "{}", refused.text());
+    fs::write(&file, "").expect("writes");
+    assert_ne!(reload().status, 200, "none is left");
+    assert_eq!(edge.certificate_for("a.test"), second);
+    assert_eq!(plain(), 308);
+    Pair::write(edge.state.path(), "two", &["a.test"]);
+    wait_until("the file that changed", || {
+        edge.certificate_for("a.test") != second
+    });
+    lines(&[&one], "");
+    reload().expect(200);
+    assert_eq!(edge.certificate_for("a.test"), first);
+    assert_eq!(plain(), 200);
 }
 
 /// EDGE-2: a certificate that ends within fourteen days, or has ended, raises an alert.

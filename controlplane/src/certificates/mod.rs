@@ -6,13 +6,12 @@ mod choice;
 mod provider;
 
 use std::collections::HashMap;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
-use crossbeam_channel::{Receiver, Sender, bounded};
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use rustls::ServerConfig;
 use rustls::server::ProducesTickets;
 use rustls::version::{TLS12, TLS13};
@@ -36,65 +35,87 @@ const DAY_MS: u64 = 86_400_000;
 /// The TLS settings as each new connection takes them.
 pub type TlsConfig = Arc<ArcSwap<ServerConfig>>;
 
+/// The files of the certificates, each with that of its key.
+type Files = Arc<[(PathBuf, PathBuf)]>;
+
 /// What was read and can be served with.
 struct Judged {
     /// Its place among all that were read: one that began to be read later has a higher number.
     number: u64,
+    files: Files,
+    /// The watch on files that are not watched yet.
+    watch: Option<FileWatch>,
     ends: Vec<End>,
     config: ServerConfig,
 }
 
+/// What is in use.
+struct InUse {
+    number: u64,
+    files: Files,
+    /// Has the watch look at once, which ends where others are in use.
+    wake: Option<Sender<()>>,
+}
+
 /// The certificates in use.
 pub struct Certificates {
-    paths: Vec<(PathBuf, PathBuf)>,
     tickets: Arc<dyn ProducesTickets>,
     config: TlsConfig,
     ends: ArcSwap<Vec<End>>,
     /// The number of the next that is read, by the watch or a reload.
     next: AtomicU64,
-    /// The number of what is in use.
-    in_use: Mutex<u64>,
+    in_use: Mutex<InUse>,
+    /// Whether TLS is spoken somewhere.
+    are_needed: bool,
+    /// Files that are to be watched, in place of those before.
+    watches: Sender<(Files, FileWatch)>,
     faults: Sender<FileFault>,
     told: Receiver<FileFault>,
 }
 
 impl Certificates {
-    /// Reads the certificates, which are watched from then on; none where no file is named.
+    /// Reads the certificates, which are watched from then on. `are_needed` where TLS is spoken:
+    /// then there is one at least.
     ///
     /// # Errors
-    /// [`CertificateError`] names the first that cannot be used.
-    pub fn open(edge: &EdgeSettings) -> Result<Option<Arc<Self>>, CertificateError> {
-        let paths: Vec<(PathBuf, PathBuf)> = pairs(edge);
-        let Some((first, _)) = paths.first() else {
-            return Ok(None);
-        };
-        // Before they are read: a change right after that must not be missed.
-        let all: Vec<PathBuf> = paths
-            .iter()
-            .flat_map(|(cert, key)| [cert, key])
-            .cloned()
-            .collect();
-        let watch = FileWatch::start(&all, "the certificates");
-        let first = first.clone();
-        let failed =
-            |error: &dyn std::fmt::Display| CertificateError::of(&first, error.to_string());
-        let tickets = provider::ticketer().map_err(|error| failed(&error))?;
-        let chains = read(&paths)?;
+    /// One sentence an operator can act on.
+    pub fn open(edge: &EdgeSettings, are_needed: bool) -> Result<Arc<Self>, String> {
+        let files: Files = pairs(edge).into();
+        let tickets = provider::ticketer().map_err(|error| error.to_string())?;
+        let empty = config(Vec::new(), &tickets).map_err(|error| error.to_string())?;
         let (faults, told) = bounded(MAX_FAULTS);
+        let (watches, watched) = unbounded();
+        let none = Files::from([]);
         let this = Arc::new(Self {
-            ends: ArcSwap::from_pointee(ends(&chains)),
-            config: Arc::new(ArcSwap::from_pointee(
-                config(chains, &tickets).map_err(|error| failed(&error))?,
-            )),
-            paths,
+            ends: ArcSwap::default(),
+            config: Arc::new(ArcSwap::from_pointee(empty)),
             tickets,
             next: AtomicU64::new(1),
-            in_use: Mutex::default(),
+            in_use: Mutex::new(InUse {
+                number: 0,
+                files: none,
+                wake: None,
+            }),
+            are_needed,
+            watches,
             faults,
             told,
         });
-        start(Arc::clone(&this), watch).map_err(|error| failed(&error))?;
-        Ok(Some(this))
+        let judged = this.judge_all(files)?;
+        this.take(judged);
+        let watching = Arc::clone(&this);
+        weir_shared::threads::spawn("weir-certs", move || watching.watch(&watched))
+            .map_err(|error| error.to_string())?;
+        Ok(this)
+    }
+
+    /// Reads the files again on each change, until others are in use.
+    fn watch(&self, watched: &Receiver<(Files, FileWatch)>) {
+        for (files, mut watch) in watched {
+            while watch.wait_while(|| Arc::ptr_eq(&files, &self.files())) {
+                self.read_again(&files);
+            }
+        }
     }
 
     /// What new connections are served with.
@@ -102,54 +123,100 @@ impl Certificates {
         Arc::clone(&self.config)
     }
 
-    /// Reads the files again; new handshakes have the new certificates. With a fault the last good
-    /// ones stay in use.
-    ///
-    /// # Errors
-    /// [`CertificateError`] names the first that cannot be used.
-    pub fn reload(&self) -> Result<(), CertificateError> {
-        self.take(self.judge()?);
-        Ok(())
-    }
-
-    /// Its part of a reload (RELOAD-2).
+    /// Its part of a reload (RELOAD-2): the files may be others.
     pub fn part(self: &Arc<Self>) -> Part {
         let this = Arc::clone(self);
-        Box::new(move |_| {
-            let judged = this.judge().map_err(|error| vec![error.to_string()])?;
+        Box::new(move |reloaded| {
+            let named = pairs(&reloaded.settings.edge);
+            let held = this.files();
+            // The same files keep their watch.
+            let files = if *held == *named { held } else { named.into() };
+            let judged = this.judge_all(files).map_err(|error| vec![error])?;
             let this = Arc::clone(&this);
             Ok(Box::new(move || this.take(judged)) as Take)
         })
     }
 
-    fn judge(&self) -> Result<Judged, CertificateError> {
+    /// Judges files that the settings name.
+    fn judge_all(&self, files: Files) -> Result<Judged, String> {
+        if files.is_empty() && self.are_needed {
+            return Err(
+                "a listening socket named https was passed and WAF_TLS_CERT is not set: expected a certificate and its key (WAF_TLS_KEY)"
+                    .to_owned(),
+            );
+        }
+        // Before they are read: a change right after that must not be missed.
+        let is_new = !files.is_empty() && !Arc::ptr_eq(&files, &self.files());
+        let watch = is_new.then(|| {
+            let all = files.iter().flat_map(|(cert, key)| [cert, key]);
+            let all: Vec<PathBuf> = all.cloned().collect();
+            FileWatch::start(&all, "the certificates")
+        });
+        let judged = self.judge(files).map_err(|error| error.to_string())?;
+        Ok(Judged { watch, ..judged })
+    }
+
+    fn judge(&self, files: Files) -> Result<Judged, CertificateError> {
         let number = self.next.fetch_add(1, Ordering::SeqCst);
-        let chains = read(&self.paths)?;
+        let chains = read(&files)?;
         let ends = ends(&chains);
         let config = config(chains, &self.tickets);
         let failed = |error: rustls::Error| CertificateError::of(Path::new(""), error.to_string());
         Ok(Judged {
             number,
+            files,
+            watch: None,
             ends,
             config: config.map_err(failed)?,
         })
     }
 
     /// Takes it into use, unless something newer is: the watch and a reload read without waiting
-    /// for each other.
+    /// for each other. Other files are a reload's, which are newer than what any watch has read.
     fn take(&self, judged: Judged) {
-        // A number is whole whatever happened to who held it.
-        let mut in_use = self.in_use.lock().unwrap_or_else(PoisonError::into_inner);
-        if judged.number > *in_use {
-            *in_use = judged.number;
-            self.ends.store(Arc::new(judged.ends));
-            self.config.store(Arc::new(judged.config));
+        let mut in_use = self.in_use();
+        let is_same = Arc::ptr_eq(&judged.files, &in_use.files);
+        let is_reload = judged.watch.is_some() || judged.files.is_empty();
+        if !(is_reload || is_same && judged.number > in_use.number) {
+            return;
+        }
+        self.ends.store(Arc::new(judged.ends));
+        self.config.store(Arc::new(judged.config));
+        in_use.number = judged.number;
+        if !is_same {
+            let before = in_use.wake.take();
+            in_use.wake = judged.watch.as_ref().map(FileWatch::waker);
+            in_use.files = Arc::clone(&judged.files);
+            if let Some(watch) = judged.watch {
+                // The other end lives as long as this.
+                let _ = self.watches.send((judged.files, watch));
+            }
+            // It looks at what is in use, which nobody else may hold then.
+            drop(in_use);
+            if let Some(wake) = before {
+                // Full: it looks anyhow.
+                let _ = wake.try_send(());
+            }
         }
     }
 
-    fn read_again(&self) {
-        match self.reload() {
-            Ok(()) => tracing::info!("the certificates were read again"),
+    fn in_use(&self) -> MutexGuard<'_, InUse> {
+        // It is whole whatever happened to who held it.
+        self.in_use.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn files(&self) -> Files {
+        Arc::clone(&self.in_use().files)
+    }
+
+    /// Reads these files again; new handshakes have the new certificates. With a fault the last
+    /// good ones stay in use.
+    fn read_again(&self, files: &Files) {
+        match self.judge(Arc::clone(files)) {
+            Ok(judged) => {
+                self.take(judged);
+                tracing::info!("the certificates were read again");
+            }
             Err(error) => {
                 tracing::warn!("{error}; what was read before stays in use");
                 let file = error.file.clone();
@@ -172,16 +239,6 @@ pub fn check(edge: &EdgeSettings) -> Result<(), CertificateError> {
 fn pairs(edge: &EdgeSettings) -> Vec<(PathBuf, PathBuf)> {
     let keys = edge.keys.iter().cloned();
     edge.certificates.iter().cloned().zip(keys).collect()
-}
-
-fn start(certificates: Arc<Certificates>, mut watch: FileWatch) -> io::Result<()> {
-    weir_shared::threads::spawn("weir-certs", move || {
-        loop {
-            watch.wait_for_change();
-            certificates.read_again();
-        }
-    })
-    .map(drop)
 }
 
 fn read(paths: &[(PathBuf, PathBuf)]) -> Result<Vec<Chain>, CertificateError> {
@@ -293,21 +350,31 @@ mod tests {
             keys: vec![directory.path().join("key")],
             ..EdgeSettings::default()
         };
-        let held = Certificates::open(&settings).unwrap().unwrap();
+        let held = Certificates::open(&settings, true).unwrap();
         let names = || -> Vec<String> {
             let ends = held.ends.load();
             ends.iter().map(|end| end.name.clone()).collect()
         };
-        let before = held.judge().unwrap();
+        let files = held.files();
+        let judge = || held.judge(Arc::clone(&files)).unwrap();
+        let before = judge();
         write(directory.path(), "b.test");
-        let after = held.judge().unwrap();
+        let after = judge();
         held.take(after);
         assert_eq!(names(), ["b.test"]);
         held.take(before);
         assert_eq!(names(), ["b.test"]);
-        write(directory.path(), "c.test");
-        held.reload().unwrap();
+        // Other files are a reload's, whatever the watch on those before reads meanwhile.
+        let other = tempfile::tempdir().unwrap();
+        write(other.path(), "c.test");
+        let named = Files::from([(other.path().join("cert"), other.path().join("key"))]);
+        let reload = held.judge_all(named).unwrap();
+        held.take(judge());
+        held.take(reload);
         assert_eq!(names(), ["c.test"]);
+        held.take(judge());
+        assert_eq!(names(), ["c.test"]);
+        assert!(held.judge_all(Files::from([])).is_err());
     }
 
     /// EDGE-2: fourteen days before its end a certificate is told of, once a day, until another is

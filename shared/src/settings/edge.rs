@@ -32,7 +32,7 @@ pub(super) fn rows() -> Vec<Row<EdgeSettings>> {
             |edge: &mut EdgeSettings| &mut edge.certificates,
             "Certificate chains in PEM, a list; the one is used that has the name a client asks for, else the first. Read again on a change.",
         )
-        .restart(),
+        .live(),
         row(
             "WAF_TLS_KEY",
             "",
@@ -40,7 +40,7 @@ pub(super) fn rows() -> Vec<Row<EdgeSettings>> {
             |edge: &mut EdgeSettings| &mut edge.keys,
             "The private keys of the certificates in PEM, as many and in the same order.",
         )
-        .restart(),
+        .live(),
         row(
             "WAF_REDIRECT_HTTP",
             "off",
@@ -48,7 +48,7 @@ pub(super) fn rows() -> Vec<Row<EdgeSettings>> {
             |edge: &mut EdgeSettings| &mut edge.redirect_http,
             "Plain requests that pass the checks are sent to https with 308; health is answered.",
         )
-        .restart(),
+        .live(),
         row(
             "WAF_H2C",
             "off",
