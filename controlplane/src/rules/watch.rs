@@ -2,6 +2,7 @@
 //! are looked at a few times a second, which sees a rename, a write in place and a link that was
 //! turned elsewhere alike, on any file system.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -54,7 +55,10 @@ fn read_files(
     let mut seen = stamps(std::iter::once(&path));
     let bytes = match list_file::bytes(&path) {
         Ok(bytes) => Ok(Some(bytes)),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        // Below a file there is nothing either: its owner tells what is wrong with the directory.
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            Ok(None)
+        }
         Err(error) => Err(Fault::unreadable(&error)),
     };
     let read = bytes.and_then(|bytes| {
