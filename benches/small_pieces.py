@@ -115,7 +115,7 @@ def main():
     parser.add_argument("--proxy", default="weir", choices=["weir", "nginx", "haproxy"])
     parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()
-    args.set = []
+    args.set, args.tls, args.h2 = [], False, False
     upstream = start_application()
     with tempfile.TemporaryDirectory() as directory:
         process, port = held_connections.start(args, args.proxy, 1, upstream, pathlib.Path(directory))
