@@ -12,9 +12,8 @@ fuzz_target!(|bytes: &[u8]| {
     let [choice, cut, answer @ ..] = bytes else {
         return;
     };
-    let method = [Method::GET, Method::HEAD, Method::POST, Method::CONNECT]
-        [usize::from(choice & 3)]
-    .clone();
+    let method =
+        [Method::GET, Method::HEAD, Method::POST, Method::CONNECT][usize::from(choice & 3)].clone();
     let closed = choice & 4 != 0;
     oracle::compare(answer, &method, closed);
     if answer.is_empty() {

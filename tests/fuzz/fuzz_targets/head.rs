@@ -26,7 +26,15 @@ fuzz_target!(|bytes: &[u8]| {
         1 => FORWARDED,
         _ => HeaderName::from_static("cf-connecting-ip"),
     };
-    let found = identify(peer, is_trusted, "http", &trusted, &header, &head.headers, Seen::of(&head.headers));
+    let found = identify(
+        peer,
+        is_trusted,
+        "http",
+        &trusted,
+        &header,
+        &head.headers,
+        Seen::of(&head.headers),
+    );
 
     assert_eq!(found.client, Client::of(found.address));
     assert_eq!(found.address, fold(found.address));
@@ -68,7 +76,15 @@ fuzz_target!(|bytes: &[u8]| {
             for (name, value) in &head.headers {
                 headers.append(name, value.clone());
             }
-            let again = identify(peer, true, "http", &trusted, &header, &headers, Seen::of(&headers));
+            let again = identify(
+                peer,
+                true,
+                "http",
+                &trusted,
+                &header,
+                &headers,
+                Seen::of(&headers),
+            );
             assert_eq!(again.address, found.address, "{forged}");
         }
     }

@@ -57,9 +57,19 @@ fuzz_target!(|bytes: &[u8]| {
     let mut combined = SETTINGS.clone();
     combined.log.format = LogFormat::Combined;
     let combined = lines(&combined, &batch);
-    assert!(combined.iter().all(|byte| (b' '..=b'~').contains(byte) || *byte == b'\n'));
-    assert_eq!(combined.iter().filter(|byte| **byte == b'\n').count(), told.len());
-    assert_eq!(combined.iter().filter(|byte| **byte == b'"').count(), 6 * told.len());
+    assert!(
+        combined
+            .iter()
+            .all(|byte| (b' '..=b'~').contains(byte) || *byte == b'\n')
+    );
+    assert_eq!(
+        combined.iter().filter(|byte| **byte == b'\n').count(),
+        told.len()
+    );
+    assert_eq!(
+        combined.iter().filter(|byte| **byte == b'"').count(),
+        6 * told.len()
+    );
     let written = lines(&SETTINGS, &batch);
     let written = std::str::from_utf8(&written).expect("a line is UTF-8");
     assert_eq!(written.matches('\n').count(), told.len());
@@ -189,10 +199,12 @@ fn record(bytes: &mut Bytes, batch: &mut Batch) -> (Record, Vec<(&'static str, O
         country,
         asn,
         as_name,
-        counts: counts.map(|[minute, hour, day, minute_bytes, hour_bytes, day_bytes]| Counts {
-            requests: [minute, hour, day].into(),
-            bytes: [minute_bytes, hour_bytes, day_bytes].into(),
-        }),
+        counts: counts.map(
+            |[minute, hour, day, minute_bytes, hour_bytes, day_bytes]| Counts {
+                requests: [minute, hour, day].into(),
+                bytes: [minute_bytes, hour_bytes, day_bytes].into(),
+            },
+        ),
         request_bytes: requested,
         response_bytes: answered,
         total_us: bytes.number(),

@@ -20,10 +20,16 @@ fuzz_target!(|bytes: &[u8]| {
         for now_ms in MOMENTS {
             match rules.read(bytes, now_ms) {
                 Ok(names) => {
-                    let value: Value = serde_json::from_slice(bytes).expect("what is taken is JSON");
+                    let value: Value =
+                        serde_json::from_slice(bytes).expect("what is taken is JSON");
                     assert_eq!(value["version"].as_f64(), Some(1.0));
                     let again = serde_json::to_vec_pretty(&value).expect("JSON is written");
-                    assert_eq!(rules.read(&again, now_ms), Ok(names), "{}", weir_fuzz::text(&again));
+                    assert_eq!(
+                        rules.read(&again, now_ms),
+                        Ok(names),
+                        "{}",
+                        weir_fuzz::text(&again)
+                    );
                 }
                 Err(fault) => weir_fuzz::is_fault(&fault, bytes),
             }

@@ -47,7 +47,10 @@ fuzz_target!(|bytes: &[u8]| {
         Ok(loaded) => loaded.warnings,
         Err(refused) => told(refused),
     };
-    assert!(again == sentences || has_twice(&text), "{sentences:?} {again:?}");
+    assert!(
+        again == sentences || has_twice(&text),
+        "{sentences:?} {again:?}"
+    );
 });
 
 fn told(refused: Refused) -> Vec<String> {

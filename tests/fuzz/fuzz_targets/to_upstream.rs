@@ -62,11 +62,19 @@ fuzz_target!(|bytes: &[u8]| {
     };
     let client = &head.headers;
     let mut sent = HeaderMap::new();
-    let nominated = nominated_by_client(client);
-    to_upstream(client, &nominated, &ours, websocket, |name, value| {
-        let name = HeaderName::try_from(name).expect("a name of the client's, or ours");
-        sent.append(name, HeaderValue::from_bytes(value).expect("so is its value"));
-    });
+    to_upstream(
+        client,
+        &nominated_by_client(client),
+        &ours,
+        websocket,
+        |name, value| {
+            let name = HeaderName::try_from(name).expect("a name of the client's, or ours");
+            sent.append(
+                name,
+                HeaderValue::from_bytes(value).expect("so is its value"),
+            );
+        },
+    );
 
     let target = origin_form(&head.method, &head.uri);
     if head.method != http::Method::CONNECT {
