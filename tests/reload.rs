@@ -722,13 +722,17 @@ fn reloads(rounds: u64) {
             .expect(429);
     }
     let (requests, longest) = traffic.finish();
-    let mut counted = 0;
-    for number in 0..GENERATORS {
-        let target = format!("/v1/clients/10.1.{number}.1");
-        let client = weir.control("GET", &target, None).expect(200).json();
-        counted += client["client"]["passed"].as_u64().expect("a number");
-    }
-    assert_eq!(counted, requests);
+    let counted = || {
+        let each = (0..GENERATORS).map(|number| {
+            let target = format!("/v1/clients/10.1.{number}.1");
+            let client = weir.control("GET", &target, None).expect(200).json();
+            client["client"]["passed"].as_u64().expect("a number")
+        });
+        each.sum::<u64>()
+    };
+    // A request is counted when its answer has been written, a moment after the client has it.
+    wait_until("each request is counted", || counted() >= requests);
+    assert_eq!(counted(), requests);
     println!(
         "{rounds} reloads, {requests} requests, longest wait {:.0} ms",
         milliseconds(longest)
