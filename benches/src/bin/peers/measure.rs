@@ -19,6 +19,9 @@ use crate::report::{Figures, Log};
 /// Longer than nginx keeps lines back (`flush=1s`).
 const LOG_FLUSH: Duration = Duration::from_millis(1500);
 
+/// By then the proxy has noticed that the connections of a run are closed.
+const SETTLE: Duration = Duration::from_millis(300);
+
 /// The proxy's figures around a run of the load.
 pub(crate) fn measure(
     load: &Load,
@@ -87,6 +90,8 @@ pub(crate) fn system_calls(load: &Load, proxy: &Running, case: &Case) -> Result<
     let Some(strace) = &load.programs.strace else {
         return Ok(None);
     };
+    // The connections of the run before end first: with them a banned peer would have too many.
+    std::thread::sleep(SETTLE);
     let file = load.directory.join("strace.out");
     let mut command = load.programs.pinned(LOAD_CORE, strace)?;
     command
