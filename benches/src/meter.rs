@@ -6,16 +6,49 @@ use std::sync::OnceLock;
 
 use anyhow::{Context, Result, bail};
 
-/// User and system time of a process and of all that descend from it, in seconds.
-pub fn cpu_seconds(process: u32) -> Result<f64> {
-    let mut ticks = 0;
+/// CPU time, in seconds.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct CpuSeconds {
+    /// In the process itself.
+    pub user: f64,
+    /// In the kernel.
+    pub system: f64,
+}
+
+impl CpuSeconds {
+    /// User and system time.
+    pub fn total(self) -> f64 {
+        self.user + self.system
+    }
+}
+
+impl std::ops::Sub for CpuSeconds {
+    type Output = Self;
+
+    fn sub(self, before: Self) -> Self {
+        Self {
+            user: self.user - before.user,
+            system: self.system - before.system,
+        }
+    }
+}
+
+/// The time of a process and of all that descend from it.
+pub fn cpu_seconds(process: u32) -> Result<CpuSeconds> {
+    let (mut user, mut system) = (0, 0);
     for process in tree(process) {
         // A child may be gone by now; its time is then in its parent's.
         let stat = fs::read_to_string(format!("/proc/{process}/stat"));
-        ticks += stat.ok().as_deref().and_then(stat_ticks).unwrap_or(0);
+        let ticks = stat.ok().as_deref().and_then(stat_ticks);
+        user += ticks.map_or(0, |(user, _)| user);
+        system += ticks.map_or(0, |(_, system)| system);
     }
-    (ticks > 0)
-        .then(|| ticks as f64 / ticks_per_second())
+    let seconds = |ticks: u64| ticks as f64 / ticks_per_second();
+    (user + system > 0)
+        .then(|| CpuSeconds {
+            user: seconds(user),
+            system: seconds(system),
+        })
         .with_context(|| format!("process {process} has ended or used no CPU time"))
 }
 
@@ -38,8 +71,8 @@ fn tree(process: u32) -> Vec<u32> {
     found
 }
 
-/// `utime`, `stime`, `cutime` and `cstime` of `/proc/<pid>/stat` (proc_pid_stat(5)), together.
-fn stat_ticks(stat: &str) -> Option<u64> {
+/// `utime` and `cutime`, `stime` and `cstime` of `/proc/<pid>/stat` (proc_pid_stat(5)).
+fn stat_ticks(stat: &str) -> Option<(u64, u64)> {
     // The name in parentheses may hold anything; what follows the last parenthesis begins with
     // field 3.
     let (_, fields) = stat.rsplit_once(") ")?;
@@ -49,7 +82,10 @@ fn stat_ticks(stat: &str) -> Option<u64> {
         .take(4)
         .map_while(|field| field.parse().ok())
         .collect();
-    (times.len() == 4).then(|| times.iter().sum())
+    let [user, system, children_user, children_system] = times[..] else {
+        return None;
+    };
+    Some((user + children_user, system + children_system))
 }
 
 fn ticks_per_second() -> f64 {
@@ -137,7 +173,7 @@ mod tests {
     #[test]
     fn times_are_found_behind_any_name() {
         let stat = "4711 (a) b (c) S 1 2 3 4 5 6 7 8 9 10 100 20 3 4 20 0 1 0 99";
-        assert_eq!(stat_ticks(stat), Some(127));
+        assert_eq!(stat_ticks(stat), Some((103, 24)));
         assert_eq!(stat_ticks("4711 (a) S 1 2"), None);
     }
 
@@ -149,7 +185,7 @@ mod tests {
         while cpu_seconds(std::process::id()).is_err() {
             number = std::hint::black_box(number + 1);
         }
-        assert!(cpu_seconds(std::process::id()).unwrap() > 0.0);
+        assert!(cpu_seconds(std::process::id()).unwrap().total() > 0.0);
         assert!(memory_mebibytes(std::process::id()).unwrap() > 0.5);
         assert!(tree(std::process::id()).contains(&std::process::id()));
     }

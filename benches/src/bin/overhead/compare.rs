@@ -58,7 +58,7 @@ impl Bench<'_> {
             run(time)?
         };
         let worker = meter::thread_nanoseconds(process, WORKERS)? - worker;
-        let cpu = meter::cpu_seconds(process)? - cpu;
+        let cpu = (meter::cpu_seconds(process)? - cpu).total();
 
         let page = metrics(weir.address)?;
         if let Some(series) = feature.proof

@@ -36,8 +36,9 @@ pub(crate) fn measure(
     let counted = run(load, proxy, case, time)?;
     let cpu = meter::cpu_seconds(process)? - before;
     Ok(Figures {
-        cpu_microseconds: cpu * 1e6 / counted.requests as f64,
-        utilisation: cpu * 1e6 / counted.microseconds as f64,
+        cpu_microseconds: cpu.total() * 1e6 / counted.requests as f64,
+        user_microseconds: cpu.user * 1e6 / counted.requests as f64,
+        utilisation: cpu.total() * 1e6 / counted.microseconds as f64,
         requests_per_second: counted.requests as f64 * 1e6 / counted.microseconds as f64,
         p99_milliseconds: counted.p99_microseconds / 1e3,
         memory_mebibytes: meter::memory_mebibytes(process)?,

@@ -9,6 +9,8 @@ use crate::case::Case;
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Figures {
     pub(crate) cpu_microseconds: f64,
+    /// Of it in the process itself; the rest is the kernel's.
+    pub(crate) user_microseconds: f64,
     /// The part of its core that the proxy used.
     pub(crate) utilisation: f64,
     pub(crate) requests_per_second: f64,
@@ -51,6 +53,7 @@ impl Row {
             spread: spread(&cpu),
             figures: Figures {
                 cpu_microseconds: of(|figures| figures.cpu_microseconds),
+                user_microseconds: of(|figures| figures.user_microseconds),
                 utilisation: of(|figures| figures.utilisation),
                 requests_per_second: of(|figures| figures.requests_per_second),
                 p99_milliseconds: of(|figures| figures.p99_milliseconds),
@@ -79,8 +82,8 @@ impl Row {
 /// The table in Markdown.
 pub(crate) fn table(rows: &[Row]) -> String {
     let mut text = String::from(
-        "| Case | Proxy | CPU µs a request (least–most) | ÷ better peer | Core used | Requests a second | p99 ms | System calls a request | Memory MiB |\n\
-         |---|---|--:|--:|--:|--:|--:|--:|--:|\n",
+        "| Case | Proxy | CPU µs a request (least–most) | of it user | ÷ better peer | Core used | Requests a second | p99 ms | System calls a request | Memory MiB |\n\
+         |---|---|--:|--:|--:|--:|--:|--:|--:|--:|\n",
     );
     let shown = |number: Option<f64>, digits: usize| {
         number.map_or("–".to_owned(), |number| format!("{number:.digits$}"))
@@ -92,12 +95,13 @@ pub(crate) fn table(rows: &[Row]) -> String {
         // h2load knows none.
         let p99 = saturated(figures.p99_milliseconds).filter(|p99| p99.is_finite());
         text.push_str(&format!(
-            "| {} | {} | {:.1} ({:.1}–{:.1}) | {} | {:.2} | {} | {} | {} | {:.1} |\n",
+            "| {} | {} | {:.1} ({:.1}–{:.1}) | {:.1} | {} | {:.2} | {} | {} | {} | {:.1} |\n",
             row.case.title(),
             row.kind.name(),
             figures.cpu_microseconds,
             row.spread.0,
             row.spread.1,
+            figures.user_microseconds,
             shown(ratio, 2),
             figures.utilisation,
             shown(saturated(figures.requests_per_second), 0),
@@ -143,6 +147,7 @@ mod tests {
     fn figures(cpu_microseconds: f64) -> Figures {
         Figures {
             cpu_microseconds,
+            user_microseconds: cpu_microseconds / 4.0,
             utilisation: 0.99,
             requests_per_second: 1000.0,
             p99_milliseconds: 1.0,
@@ -193,12 +198,12 @@ mod tests {
         let table = table(&rows);
         assert!(
             table.contains(
-                "| pass | weir | 9.0 (8.0–50.0) | 0.90 | 0.99 | 1000 | 1.0 | – | 10.0 |\n"
+                "| pass | weir | 9.0 (8.0–50.0) | 2.2 | 0.90 | 0.99 | 1000 | 1.0 | – | 10.0 |\n"
             ),
             "{table}"
         );
         assert!(
-            table.contains("| pass | nginx | 12.0 (12.0–12.0) | – |"),
+            table.contains("| pass | nginx | 12.0 (12.0–12.0) | 3.0 | – |"),
             "{table}"
         );
     }
