@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
+use http::HeaderValue;
 use weir_shared::clock::{Clock, Now};
 use weir_shared::units::http_date;
 
@@ -74,19 +75,38 @@ impl CoarseClock {
     }
 }
 
-/// The value of `Date`, made once a second.
-#[derive(Default)]
-pub struct HttpDate(RefCell<(u64, String)>);
+/// The value of `Date`, made once a second: as text, and as the value of a field.
+pub struct HttpDate(RefCell<(u64, String, HeaderValue)>);
+
+impl Default for HttpDate {
+    fn default() -> Self {
+        let none = (0, String::new(), HeaderValue::from_static(""));
+        Self(RefCell::new(none))
+    }
+}
 
 impl HttpDate {
     /// Hands the date of this moment to `read`.
     pub fn with<R>(&self, wall_ms: u64, read: impl FnOnce(&str) -> R) -> R {
+        self.of_second(wall_ms, |text, _| read(text))
+    }
+
+    /// The date of this moment.
+    pub fn value(&self, wall_ms: u64) -> HeaderValue {
+        self.of_second(wall_ms, |_, value| value.clone())
+    }
+
+    fn of_second<R>(&self, wall_ms: u64, read: impl FnOnce(&str, &HeaderValue) -> R) -> R {
         let mut held = self.0.borrow_mut();
         let second = wall_ms / 1000;
         if held.0 != second {
-            *held = (second, http_date(wall_ms));
+            let text = http_date(wall_ms);
+            // A date is visible ASCII: the fallback is never taken.
+            let value = HeaderValue::try_from(&*text);
+            let value = value.unwrap_or(HeaderValue::from_static(""));
+            *held = (second, text, value);
         }
-        read(&held.1)
+        read(&held.1, &held.2)
     }
 }
 

@@ -14,6 +14,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use weir_shared::totals::ConnectionError;
 
+use crate::client_body::ClientBody;
 use crate::downstream::inbound::Framing;
 use crate::downstream::socket::Socket;
 use crate::downstream::{Downstream, Ending};
@@ -184,7 +185,7 @@ async fn serve_requests(
         let worker = current.worker();
         downstream.take_settings(&worker.in_force);
         downstream.note_framing(framing(&request));
-        request::serve(&worker, downstream, &tunnel, request)
+        request::serve(&worker, downstream, &tunnel, request.map(ClientBody::Http1))
     });
     let socket = Socket::new(Rc::clone(downstream), early);
     downstream.allow_moving();

@@ -24,7 +24,8 @@
 //! - `ladder`: every check, in order, pure. `clients`: the client table.
 //! - `explain` and `replay`: the ladder on a request that is not made, and on those of a log.
 //! - `upstream`: a request is sent to the application, and sent again where that is safe.
-//! - `downstream`: the client's socket, its deadlines, the state of its upload.
+//! - `downstream`: the client's socket, its deadlines, the state of its upload. `client_body`: the
+//!   body of a request, over whichever HTTP it comes.
 //! - `pipe`: bodies that go from socket to socket inside the system.
 //! - `head`: a head as those read it who only look. `seen`: which fields it has.
 //! - `request_head`: the head of a request that is answered, of whichever kind.
@@ -43,6 +44,7 @@
 
 mod accept;
 mod bind;
+mod client_body;
 pub mod clients;
 mod clock;
 mod connection;

@@ -9,10 +9,11 @@ use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONTENT_LENGTH};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use http_body_util::Full;
-use hyper::body::{Body as _, Incoming};
+use hyper::body::Body as _;
 use weir_shared::handover::{Body, OwnRequest, OwnResponse, Step};
 use weir_shared::verdict::{Action, History};
 
+use crate::client_body::ClientBody;
 use crate::downstream::Downstream;
 use crate::downstream::discard::discard_body;
 use crate::exchange::Exchange;
@@ -23,7 +24,7 @@ use crate::problem;
 /// Answers a request under `/_waf/`.
 pub async fn answer(
     mut exchange: Box<Exchange>,
-    mut body: Option<Incoming>,
+    mut body: Option<ClientBody>,
 ) -> Response<Full<Bytes>> {
     let OwnResponse {
         status,
@@ -37,7 +38,7 @@ pub async fn answer(
     exchange.respond(problem::own(status, headers, content), action, left_unread)
 }
 
-async fn ask_control_plane(exchange: &Exchange, body: &mut Option<Incoming>) -> OwnResponse {
+async fn ask_control_plane(exchange: &Exchange, body: &mut Option<ClientBody>) -> OwnResponse {
     let request = |content| OwnRequest {
         method: exchange.head.verb().clone(),
         path: exchange.head.path().to_owned(),
@@ -98,7 +99,7 @@ fn unavailable() -> OwnResponse {
 }
 
 /// Reads a body, bounded; a client that stalls is cut by its time-out.
-async fn read_body(body: &mut Incoming, limit: usize, downstream: &Downstream) -> Body {
+async fn read_body(body: &mut ClientBody, limit: usize, downstream: &Downstream) -> Body {
     let mut content = Vec::new();
     loop {
         let frame = poll_fn(|cx| {

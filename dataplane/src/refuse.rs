@@ -5,11 +5,11 @@ use bytes::Bytes;
 use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use http_body_util::Full;
-use hyper::body::Incoming;
 use weir_shared::settings::{BanResponse, RateLimitHeaders};
 use weir_shared::units::{in_words, retry_after_seconds};
 use weir_shared::verdict::Action;
 
+use crate::client_body::ClientBody;
 use crate::downstream::Downstream;
 use crate::downstream::discard::discard_body;
 use crate::exchange::Exchange;
@@ -34,7 +34,7 @@ pub struct Dropped;
 /// [`Dropped`] where `WAF_BAN_RESPONSE` or `WAF_DENY_RESPONSE` says so.
 pub async fn refuse(
     exchange: Box<Exchange>,
-    body: Option<Incoming>,
+    body: Option<ClientBody>,
     refusal: Refusal,
 ) -> Result<Response<Full<Bytes>>, Dropped> {
     let left_unread = discard_body(body, exchange.head.map()).await;
@@ -248,7 +248,7 @@ fn answer_to_client(worker: &Worker, refusal: &Refusal, now_ms: u64) -> (BanResp
 /// Answers 405.
 pub async fn method_not_allowed(
     exchange: Box<Exchange>,
-    body: Option<Incoming>,
+    body: Option<ClientBody>,
 ) -> Response<Full<Bytes>> {
     let left_unread = discard_body(body, exchange.head.map()).await;
     let response = problem::method_not_allowed(&exchange.request_id);

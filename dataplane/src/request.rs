@@ -9,12 +9,13 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::Full;
-use hyper::body::{Body as _, Incoming};
+use hyper::body::Body as _;
 use weir_shared::client::Client;
 use weir_shared::clock::Now;
 use weir_shared::path;
 use weir_shared::totals::ConnectionError;
 
+use crate::client_body::ClientBody;
 use crate::downstream::{Downstream, Ending};
 use crate::exchange::Exchange;
 use crate::exchange::refused::Refused;
@@ -41,7 +42,7 @@ pub fn serve<'a>(
     worker: &Rc<Worker>,
     downstream: &'a Rc<Downstream>,
     tunnel: &'a TunnelSlot,
-    request: Request<Incoming>,
+    request: Request<ClientBody>,
 ) -> impl Future<Output = Result<Response<ResponseBody>, Dropped>> + use<'a> {
     let received = receive(worker, downstream, request);
     answer(downstream, tunnel, received)
@@ -102,7 +103,7 @@ fn last_if_told(
 /// A request whose head was read.
 enum Received {
     /// The ladder has decided.
-    Exchange(Box<Exchange>, Option<Incoming>),
+    Exchange(Box<Exchange>, Option<ClientBody>),
     /// It is answered already, or closed unanswered.
     Answered(Result<Response<Full<Bytes>>, Dropped>),
 }
@@ -112,7 +113,7 @@ enum Received {
 fn receive(
     worker: &Rc<Worker>,
     downstream: &Rc<Downstream>,
-    request: Request<Incoming>,
+    request: Request<ClientBody>,
 ) -> Received {
     downstream.begin_request();
     let now = worker.clock.now();
@@ -159,7 +160,7 @@ fn decide(
     worker: &Rc<Worker>,
     downstream: &Rc<Downstream>,
     head: RequestHead,
-    body: Option<Incoming>,
+    body: Option<ClientBody>,
     seen: Seen,
     now: Now,
 ) -> Received {
@@ -178,7 +179,7 @@ fn decide(
         downstream.note_let_in();
     }
     if let Some(refusal) = of_client
-        && body.as_ref().is_none_or(Incoming::is_end_stream)
+        && body.as_ref().is_none_or(ClientBody::is_end_stream)
     {
         // The most frequent refusal: it is answered before anything is built for an answer.
         let refused = Refused {

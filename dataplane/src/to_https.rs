@@ -4,9 +4,9 @@ use bytes::Bytes;
 use http::header::{HOST, LOCATION};
 use http::{HeaderValue, Response, StatusCode};
 use http_body_util::Full;
-use hyper::body::Incoming;
 use weir_shared::verdict::Action;
 
+use crate::client_body::ClientBody;
 use crate::downstream::discard::discard_body;
 use crate::exchange::Exchange;
 use crate::head::Fields as _;
@@ -18,7 +18,7 @@ const USUAL: u16 = 443;
 /// Answers 308 with the same target over https, at this port; 400 to a request without a host.
 pub async fn redirect(
     exchange: Box<Exchange>,
-    body: Option<Incoming>,
+    body: Option<ClientBody>,
     port: u16,
 ) -> Response<Full<Bytes>> {
     let left_unread = discard_body(body, exchange.head.map()).await;

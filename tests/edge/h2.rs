@@ -3,8 +3,12 @@
 use http::HeaderMap;
 use serde_json::json;
 
+use crate::support::PATIENCE;
 use crate::support::application::{After, Application};
-use crate::support::frames::{self, END_HEADERS, Frames, HEADERS, Reaction, WHOLE, frame};
+use crate::support::frames::{
+    self, CANCEL, DATA, END_HEADERS, END_STREAM, Frames, HEADERS, NO_ERROR, RST_STREAM, Reaction,
+    WHOLE, frame,
+};
 use crate::support::http2::{Http2, get, request};
 use crate::support::raw_client;
 use crate::support::tls::{self, Pair};
@@ -258,4 +262,175 @@ fn a_stream_that_waits_stops_no_other() {
     frames.send(&frame(HEADERS, WHOLE, 201, &frames::get("/quick", &[])));
     assert_eq!(frames.reaction(201), Reaction::Status(200));
     assert_eq!(frames.body(201), (b"quick".to_vec(), true));
+}
+
+/// FORWARD-6, EDGE-3: what the application says before its answer reaches the client before it, but
+/// for a 100; a client that waits to be asked for its body is asked by us, and only where somebody
+/// takes it.
+#[test]
+fn interim_answers_come_first() {
+    let application = Application::start(|exchange| {
+        exchange.read_body();
+        exchange.send(
+            b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 102 Processing\r\n\r\n\
+              HTTP/1.1 103 Early Hints\r\nLink: </a>\r\nKeep-Alive: timeout=5\r\n\r\n",
+        );
+        exchange.answer(200, &[], b"done");
+        After::KeepAlive
+    });
+    let weir = Weir::start(&application, &[ON, ("WAF_DENY_NETS", "192.0.2.66")]);
+    let mut frames = Frames::open(weir.address());
+    let post = |more: &[(&str, &[u8])]| frames::request("POST", "/post", more);
+    frames.send(&frame(HEADERS, WHOLE, 1, &frames::get("/get", &[])));
+    for status in [102, 103, 200] {
+        assert_eq!(frames.reaction(1), Reaction::Status(status));
+    }
+    assert_eq!(frames.body(1), (b"done".to_vec(), true));
+
+    let expects: (&str, &[u8]) = ("expect", b"100-Continue");
+    frames.send(&frame(HEADERS, END_HEADERS, 3, &post(&[expects])));
+    assert_eq!(frames.reaction(3), Reaction::Status(100));
+    frames.send(&frame(DATA, END_STREAM, 3, b"body"));
+    for status in [102, 103, 200] {
+        assert_eq!(frames.reaction(3), Reaction::Status(status));
+    }
+    assert_eq!(application.request("/post").body, b"body");
+    // It does not wait: it is not asked.
+    let unasked = [
+        frame(HEADERS, END_HEADERS, 5, &post(&[expects])),
+        frame(DATA, END_STREAM, 5, b"body"),
+    ];
+    frames.send(&unasked.concat());
+    assert_eq!(frames.reaction(5), Reaction::Status(102));
+    // Nobody takes it.
+    let denied = post(&[expects, ("x-forwarded-for", b"192.0.2.66")]);
+    frames.send(&frame(HEADERS, END_HEADERS, 7, &denied));
+    assert_eq!(frames.reaction(7), Reaction::Status(429));
+    assert_eq!(weir.metric("waf_responses_total{class=\"1xx\"}"), Some(9.0));
+}
+
+/// FORWARD-6, CONN-1: of the interim answers before one answer a client gets 16 KiB; it has the
+/// answer behind them.
+#[test]
+fn interim_answers_are_bounded() {
+    let application = Application::start(|exchange| {
+        let link = "a".repeat(2_000);
+        for _ in 0..20 {
+            exchange.send(format!("HTTP/1.1 103 Hints\r\nLink: <{link}>\r\n\r\n").as_bytes());
+        }
+        exchange.answer(200, &[], b"done");
+        After::KeepAlive
+    });
+    let weir = Weir::start(&application, &[ON]);
+    let mut frames = Frames::open(weir.address());
+    frames.send(&frame(HEADERS, WHOLE, 1, &frames::get("/", &[])));
+    for _ in 0..8 {
+        assert_eq!(frames.reaction(1), Reaction::Status(103));
+    }
+    assert_eq!(frames.reaction(1), Reaction::Status(200));
+    assert_eq!(frames.body(1), (b"done".to_vec(), true));
+}
+
+/// EDGE-3: CONNECT is answered as over HTTP/1.1, whatever it says of a body, and costs no other
+/// stream.
+#[test]
+fn connect_costs_no_other_stream() {
+    let application = Application::ok();
+    let weir = Weir::start(&application, &[ON]);
+    let mut frames = Frames::open(weir.address());
+    for (stream, length) in [(1, &b"0"[..]), (3, b"5")] {
+        let head = frames::block(&[
+            (":method", b"CONNECT"),
+            (":authority", b"a.test:443"),
+            ("content-length", length),
+        ]);
+        frames.send(&frame(HEADERS, END_HEADERS, stream, &head));
+        assert_eq!(frames.reaction(stream), Reaction::Status(405));
+    }
+    frames.send(&frame(HEADERS, WHOLE, 5, &frames::get("/5", &[])));
+    assert_eq!(frames.reaction(5), Reaction::Status(200));
+    assert_eq!(frames.body(5), (b"hello /5".to_vec(), true));
+}
+
+/// EDGE-3, FORWARD-4: an upload whose stream is reset is not whole, whatever the reason is.
+#[test]
+fn a_cut_upload_is_never_whole() {
+    let (told, wait) = std::sync::mpsc::channel();
+    let told = std::sync::Mutex::new(told);
+    let application = Application::start(move |exchange| {
+        let tell = |it| told.lock().expect("a channel").send(it).expect("heard");
+        tell(exchange.read_some());
+        tell(exchange.read_body());
+        After::Close
+    });
+    let weir = Weir::start(&application, &[ON]);
+    let mut frames = Frames::open(weir.address());
+    for (stream, reason) in [(1, NO_ERROR), (3, CANCEL)] {
+        let path = format!("/{stream}");
+        let head = frames::request("POST", &path, &[]);
+        frames.send(&frame(HEADERS, END_HEADERS, stream, &head));
+        frames.send(&frame(DATA, 0, stream, b"half"));
+        assert_eq!(wait.recv_timeout(PATIENCE), Ok(true), "the first half");
+        frames.send(&frame(RST_STREAM, 0, stream, &reason.to_be_bytes()));
+        assert_eq!(wait.recv_timeout(PATIENCE), Ok(false), "{reason}");
+        assert_eq!(weir.line_of(&path)["action"], "client_aborted");
+    }
+}
+
+/// EDGE-3, CONN-5: large answers on several streams over TLS come whole and are counted so, and of
+/// one whose client takes no more of it, what it took is counted.
+#[test]
+fn large_answers_come_whole_over_tls() {
+    const SIZE: usize = 1_500_000;
+    let content = |path: &str| -> Vec<u8> {
+        let seed = path.len();
+        (0..SIZE)
+            .map(|at| u8::try_from((at / 7 + seed) % 251).expect("a byte"))
+            .collect()
+    };
+    let application = Application::start(move |exchange| {
+        let body = content(&exchange.request.target);
+        exchange.answer(200, &[], &body);
+        After::KeepAlive
+    });
+    let files = Pair::settings(&[tls::shared_pair()]);
+    let mut settings = vec![
+        ("WAF_LISTEN", "https://127.0.0.1:0"),
+        ("WAF_MIN_RATE", "off"),
+    ];
+    settings.push(("WAF_SEND_TIMEOUT", "1s"));
+    settings.extend(files.iter().map(|(name, value)| (*name, &**value)));
+    let weir = Weir::start(&application, &settings);
+    let mut frames = Frames::open_tls(weir.address());
+    let paths = ["/a", "/ab", "/abc", "/abcd"];
+    for (stream, path) in (1..).step_by(2).zip(paths) {
+        frames.send(&frame(HEADERS, WHOLE, stream, &frames::get(path, &[])));
+    }
+    let mut bodies = vec![Vec::new(); paths.len()];
+    let mut open = paths.len();
+    while open > 0 {
+        let next = frames.next_of_streams().expect("a frame");
+        if next.kind != frames::DATA {
+            continue;
+        }
+        open -= usize::from(next.flags & END_STREAM != 0);
+        bodies[next.stream as usize / 2].extend_from_slice(&next.payload);
+        let room = u32::try_from(next.payload.len())
+            .expect("fits")
+            .to_be_bytes();
+        for stream in [0, next.stream] {
+            frames.send(&frame(frames::WINDOW_UPDATE, 0, stream, &room));
+        }
+    }
+    for (path, body) in paths.iter().zip(&bodies) {
+        assert!(*body == content(path), "{path}");
+        assert_eq!(weir.line_of(path)["bytes"]["response"], SIZE);
+    }
+    // Its window is left as it is: 65,535 bytes.
+    frames.send(&frame(HEADERS, WHOLE, 9, &frames::get("/left", &[])));
+    assert_eq!(frames.reaction(9), Reaction::Status(200));
+    assert_eq!(frames.reaction(9), Reaction::Reset(CANCEL));
+    let line = weir.line_of("/left");
+    assert_eq!(line["action"], "client_aborted");
+    assert_eq!(line["bytes"]["response"], 65_535);
 }

@@ -7,7 +7,9 @@ use std::task::Poll;
 use bytes::Bytes;
 use http::HeaderMap;
 use http::header::EXPECT;
-use hyper::body::{Body as _, Incoming};
+use hyper::body::Body as _;
+
+use crate::client_body::ClientBody;
 
 /// Of an unread body, this much is taken at once so that a refused request need not cost its
 /// connection.
@@ -16,7 +18,7 @@ const MAX_DISCARDED: usize = 64 * 1024;
 /// Takes what has already come of a body that nobody will read, so that a small one does not cost
 /// the connection; true if something is left of it. A client that waits for a 100 is not asked for
 /// its body.
-pub async fn discard_body(body: Option<Incoming>, headers: Option<&HeaderMap>) -> bool {
+pub async fn discard_body(body: Option<ClientBody>, headers: Option<&HeaderMap>) -> bool {
     let Some(mut body) = body.filter(|body| !body.is_end_stream()) else {
         return false;
     };

@@ -1,14 +1,17 @@
 //! Interim responses (1xx) on their way to the client. hyper's server writes none itself, so they
-//! are written where it has nothing of its own to write.
+//! are written where it has nothing of its own to write. Those to a stream of HTTP/2 are held for
+//! the task of the stream, which sends them.
 
 use std::cell::RefCell;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use http::{HeaderName, HeaderValue, Response};
 use hyper::rt::Write;
 
-/// Interim responses that wait, bytes at most; more are dropped: they are hints.
+/// Interim responses that wait, bytes at most, and all of those to one stream; more are dropped:
+/// they are hints.
 const MAX_WAITING: usize = 16 * 1024;
 
 /// Interim responses that wait to be written.
@@ -20,6 +23,10 @@ struct Waiting {
     bytes: Vec<u8>,
     /// So much of them was written.
     at: usize,
+    /// Those to a stream.
+    heads: Vec<Response<()>>,
+    /// Bytes of all that there were to it.
+    heads_size: usize,
 }
 
 impl Interim {
@@ -31,6 +38,21 @@ impl Interim {
         if bytes.len() > MAX_WAITING {
             bytes.truncate(before);
         }
+    }
+
+    /// Puts one behind those to a stream, if it fits.
+    pub fn put_head(&self, head: Response<()>) {
+        let mut waiting = self.0.borrow_mut();
+        let size = waiting.heads_size + size(&head);
+        if size <= MAX_WAITING {
+            waiting.heads_size = size;
+            waiting.heads.push(head);
+        }
+    }
+
+    /// Takes those to a stream.
+    pub fn take_heads(&self) -> Vec<Response<()>> {
+        std::mem::take(&mut self.0.borrow_mut().heads)
     }
 
     /// Whether none waits.
@@ -45,7 +67,7 @@ impl Interim {
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
         let mut waiting = self.0.borrow_mut();
-        let Waiting { bytes, at } = &mut *waiting;
+        let Waiting { bytes, at, .. } = &mut *waiting;
         while let Some(rest @ [_, ..]) = bytes.get(*at..) {
             let written = ready!(Pin::new(&mut *io).poll_write(cx, rest))?;
             if written == 0 {
@@ -76,4 +98,15 @@ impl Interim {
         drop(waiting);
         self.poll_write(io, cx)
     }
+}
+
+/// What one takes, about.
+fn size(head: &Response<()>) -> usize {
+    let of = |(name, value): (&HeaderName, &HeaderValue)| name.as_str().len() + value.len();
+    // A status is a frame of its own, and a field has some bytes besides.
+    head.headers()
+        .iter()
+        .map(|field| of(field) + 4)
+        .sum::<usize>()
+        + 16
 }

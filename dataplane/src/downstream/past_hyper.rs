@@ -9,10 +9,10 @@ use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use hyper::body::Incoming;
 use tokio::io::ReadBuf;
 
 use super::Downstream;
+use crate::client_body::ClientBody;
 use crate::pipe::Pipe;
 
 /// A body that may be read past hyper.
@@ -54,7 +54,7 @@ impl Direct {
     }
 
     /// Keeps hyper's half of a body that has ended until the response is written.
-    pub fn park(&self, incoming: Incoming) {
+    pub fn park(&self, incoming: ClientBody) {
         self.downstream.reader.park(incoming);
     }
 

@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 
-use hyper::body::Incoming;
+use crate::client_body::ClientBody;
 
 /// Who reads it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -22,7 +22,7 @@ pub struct Reader {
     who: Cell<Who>,
     /// hyper's half of a body that was read to its end past it. Dropped before the response is
     /// written, it would have hyper close the connection.
-    parked: RefCell<Option<Incoming>>,
+    parked: RefCell<Option<ClientBody>>,
 }
 
 impl Reader {
@@ -60,7 +60,7 @@ impl Reader {
     }
 
     /// Keeps hyper's half of a body that has ended until the response is written.
-    pub fn park(&self, incoming: Incoming) {
+    pub fn park(&self, incoming: ClientBody) {
         *self.parked.borrow_mut() = Some(incoming);
     }
 

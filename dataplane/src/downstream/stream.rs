@@ -1,7 +1,7 @@
 //! A stream of HTTP/2: one request, as the client's connection is to a request of HTTP/1.1. It has
 //! deadlines, an upload and an ending of its own, and no socket.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -10,6 +10,7 @@ use tokio::io::ReadBuf;
 
 use super::deadlines::Timeouts;
 use super::io::Io;
+use super::tls::Session;
 use super::{Arrival, CERTAIN, Downstream};
 
 impl Downstream {
@@ -65,6 +66,24 @@ impl Downstream {
     /// Little is to be read at a time: much waits for the client already.
     pub fn set_reads_little(&self, little: bool) {
         self.reads_little.set(little);
+    }
+
+    /// What is written from now on is gathered, where it is to be encrypted: many frames go out in
+    /// one system call. True if it is.
+    pub fn begin_gathering(&self) -> bool {
+        let mut io = self.io.borrow_mut();
+        let session = io.inner_mut().tls().map(|(session, _)| session);
+        session.map(Session::begin_gathering).is_some()
+    }
+
+    /// Encrypts what there is room for, which [`Self::poll_flush`] writes.
+    ///
+    /// # Errors
+    /// The connection is not encrypted, or has ended.
+    pub fn gather(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+        let mut io = self.io.borrow_mut();
+        let (session, _) = io.inner_mut().tls().ok_or(io::ErrorKind::NotConnected)?;
+        session.gather(bufs)
     }
 
     /// Reads what is there, which need not be a request, nor a part of one.

@@ -13,6 +13,8 @@ use tokio::net::TcpStream;
 
 /// What rustls holds encrypted at most before a write waits (CONN-1).
 const MAX_UNSENT: usize = 32 * 1024;
+/// The same where it is gathered: what one system call writes of many frames.
+const MAX_GATHERED: usize = 64 * 1024;
 /// Content of a record at most (RFC 8446 §5.1).
 const RECORD: usize = 16 * 1024;
 
@@ -216,6 +218,19 @@ impl Session {
         }
         self.untold = on_its_way;
         Poll::Ready(Ok(taken))
+    }
+
+    /// Encrypts what there is room for, which [`Self::poll_flush`] writes.
+    ///
+    /// # Errors
+    /// The session has ended.
+    pub fn gather(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.connection.writer().write_vectored(bufs)
+    }
+
+    /// From now on what is written is gathered.
+    pub fn begin_gathering(&mut self) {
+        self.connection.set_buffer_limit(Some(MAX_GATHERED));
     }
 
     /// Content of the records that the socket has not taken whole. All but the last are full.

@@ -105,6 +105,29 @@ impl Piece {
     pub const fn is_counted(&self) -> bool {
         self.delivery.is_some()
     }
+
+    /// Takes so much off it, to be counted by what is returned; by nothing, if it is not counted.
+    pub fn advance_untold(&mut self, count: usize) -> Option<Untold> {
+        self.content.advance(count);
+        let delivery = Rc::clone(self.delivery.as_ref()?);
+        Some(Untold {
+            delivery,
+            bytes: count as u64,
+        })
+    }
+}
+
+/// Content that is on its way to the socket. Dropped, it did not get there.
+pub struct Untold {
+    delivery: Rc<Delivery>,
+    bytes: u64,
+}
+
+impl Untold {
+    /// The socket has it.
+    pub fn tell(self) {
+        self.delivery.wrote(self.bytes);
+    }
 }
 
 impl Buf for Piece {

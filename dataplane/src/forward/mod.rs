@@ -8,7 +8,6 @@ pub mod tunnel;
 
 use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, UPGRADE};
 use http::{HeaderMap, Response, StatusCode, Version};
-use hyper::body::Incoming;
 use hyper::ext::ReasonPhrase;
 use weir_shared::settings::RateLimitHeaders;
 use weir_shared::totals::ConnectionError;
@@ -16,6 +15,7 @@ use weir_shared::verdict::Action;
 
 use self::response_body::{ResponseBody, UpstreamBody};
 use self::tunnel::{Tunnel, TunnelSlot};
+use crate::client_body::ClientBody;
 use crate::exchange::Exchange;
 use crate::head::{Fields as _, Head as _};
 use crate::headers::{self, ProxyFields};
@@ -30,7 +30,7 @@ use crate::upstream::{self, Failure, Outgoing, Received};
 /// Forwards a request. A 101 that was asked for leaves a tunnel in the slot.
 pub async fn forward(
     mut exchange: Box<Exchange>,
-    body: Option<Incoming>,
+    body: Option<ClientBody>,
     tunnel: &TunnelSlot,
 ) -> Response<ResponseBody> {
     exchange.forwarded = true;
@@ -104,18 +104,25 @@ fn write_head(exchange: &Exchange, encoder: Encoder, out: &mut Vec<u8>) {
     request::end_of_fields(out);
 }
 
-/// Passes an interim response on (FORWARD-6): not to HTTP/1.0, which knows none, nor over HTTP/2,
-/// where the library has no way to send one; and no 100: the client gets its own when its body is
-/// asked for.
+/// Passes an interim response on (FORWARD-6): not to HTTP/1.0, which knows none; and no 100: the
+/// client gets its own when its body is asked for.
 fn pass_interim(exchange: &Exchange, mut head: ResponseHead) {
     exchange.worker.counters.response(head.status);
     exchange.downstream.renew_upstream();
-    if exchange.head.version() != Version::HTTP_11 || head.status == StatusCode::CONTINUE {
+    let is_known = exchange.head.version() >= Version::HTTP_11;
+    if !is_known || head.status == StatusCode::CONTINUE {
         return;
     }
     headers::to_downstream(&mut head.headers, false);
     head.headers.remove(CONTENT_LENGTH);
-    exchange.downstream.interim.put(|out| head.write(out));
+    let downstream = &exchange.downstream;
+    if downstream.is_stream() {
+        let mut interim = Response::new(());
+        *interim.status_mut() = head.status;
+        *interim.headers_mut() = head.headers;
+        return downstream.interim.put_head(interim);
+    }
+    downstream.interim.put(|out| head.write(out));
 }
 
 /// The application's response as the client gets it.

@@ -1,43 +1,45 @@
 //! One client connection that speaks HTTP/2, from its preface to its close (EDGE-3). The protocol
-//! is hyper's and h2's; each stream is one request like any other, through the whole ladder, and
-//! what goes on to the application is HTTP/1.1.
+//! is h2's; each stream is one request like any other, through the whole ladder, and what goes on
+//! to the application is HTTP/1.1.
 //!
 //! - `preface`: whether HTTP/2 is spoken on a plain place.
 //! - `service`: one stream; `head`: its head; `body`: its answer.
 //! - `streams`: those of a connection, for the worker's tick.
-//! - `socket`: the bytes between the library and the socket; `flood`: the frames in them.
+//! - `socket`: the bytes between the library and the socket; `flood`: the frames in them; `output`:
+//!   what is written, and gathered.
 //! - `refused`: what the library refuses by itself.
 
 mod body;
 mod flood;
 mod head;
+mod output;
 pub mod preface;
 mod refused;
 mod service;
 mod socket;
 pub mod streams;
 
-use std::error::Error as _;
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use h2::Reason;
-use hyper::server::conn::http2;
-use hyper::service::service_fn;
+use h2::server::{self, Connection, Handshake, SendResponse};
+use h2::{Reason, RecvStream};
+use http::Request;
 use weir_shared::totals::ConnectionError;
 
+use self::body::Queued;
 use self::flood::Fault;
-use self::service::Tasks;
+use self::output::Output;
 use self::socket::Socket;
 use self::streams::Streams;
 use crate::counters::Counters;
 use crate::downstream::{Downstream, Ending};
-use crate::linger::{linger, write_rest};
+use crate::linger::linger;
 use crate::worker::{Current, MAX_HEAD};
 
 /// Streams that a client may have open at once.
@@ -46,8 +48,8 @@ const MAX_STREAMS: u32 = 128;
 /// does not take is held until then.
 const STREAM_WINDOW: u32 = 64 * 1024;
 const CONNECTION_WINDOW: u32 = 1024 * 1024;
-/// Bytes of an answer that the library takes for one stream before it waits for the client.
-const MAX_SEND_BUFFER: usize = 64 * 1024;
+/// Bytes of a frame that a client may send: the least that there can be.
+const MAX_FRAME: u32 = 16 * 1024;
 /// Streams that a client may have given up before they were looked at, and those that the library
 /// may refuse; more is a flood.
 const MAX_GIVEN_UP: usize = 64;
@@ -59,17 +61,18 @@ const LAST_WORD_NS: u64 = 1_000_000_000;
 pub async fn serve(current: Rc<Current>, downstream: Rc<Downstream>, early: Bytes) {
     let (streams, counters) = {
         let worker = current.worker();
-        let streams = Streams::new(Rc::clone(&downstream), worker.clock.mono_ns());
+        let streams = Streams::new(downstream, worker.clock.mono_ns());
         worker.http2.add(&streams);
         (streams, Arc::clone(&worker.counters))
     };
-    let ended = drive(&current, &streams, &counters, early).await;
+    let output = Output::new(&streams);
+    let ended = drive(&current, &streams, &output, early).await;
     streams.finish(match ended {
         Ended::Cut(ending) => ending,
         Ended::Over(_) | Ended::Quiet => Ending::Abort,
     });
     match ended {
-        Ended::Over(Ok(())) => write_rest(&downstream).await,
+        Ended::Over(Ok(())) => output.write_rest().await,
         Ended::Over(Err(error)) => {
             if let Some(fault) = streams.fault() {
                 let (kind, reason) = match fault {
@@ -77,26 +80,28 @@ pub async fn serve(current: Rc<Current>, downstream: Rc<Downstream>, early: Byte
                     Fault::NoSettings => (ConnectionError::BadRequest, Reason::PROTOCOL_ERROR),
                 };
                 counters.connection_error(kind);
-                return last_word(&streams, Some(reason), true).await;
+                return last_word(&streams, &output, Some(reason), true).await;
             }
             // It has said so itself.
             let kind = kind_of(&error);
             if let Some(kind) = kind {
                 counters.connection_error(kind);
             }
-            write_rest(&downstream).await;
-            last_word(&streams, None, kind.is_some()).await;
+            output.write_rest().await;
+            last_word(&streams, &output, None, kind.is_some()).await;
         }
         Ended::Quiet => {}
         Ended::Cut(ending) => {
             let (reason, lingers) = cut(&counters, ending);
-            last_word(&streams, reason, lingers).await;
+            last_word(&streams, &output, reason, lingers).await;
         }
     }
 }
 
 /// Says why a connection ends, and waits until the client has read it.
-async fn last_word(streams: &Streams, reason: Option<Reason>, lingers: bool) {
+async fn last_word(streams: &Streams, output: &Output, reason: Option<Reason>, lingers: bool) {
+    // What it does not take now may be lost: the connection ends.
+    let _ = poll_fn(|cx| Poll::Ready(output.poll_flush(cx))).await;
     // Else it would stand in the middle of a frame.
     if let Some(reason) = reason.filter(|_| streams.is_flushed.get()) {
         let frame = flood::goaway(streams.last_stream(), reason);
@@ -110,7 +115,7 @@ async fn last_word(streams: &Streams, reason: Option<Reason>, lingers: bool) {
 /// Why a connection does not go on.
 enum Ended {
     /// The library has ended it.
-    Over(Result<(), hyper::Error>),
+    Over(Result<(), h2::Error>),
     /// It is cut.
     Cut(Ending),
     /// It was to end, and nothing is under way.
@@ -120,18 +125,15 @@ enum Ended {
 async fn drive(
     current: &Rc<Current>,
     streams: &Rc<Streams>,
-    counters: &Arc<Counters>,
+    output: &Rc<Output>,
     early: Bytes,
 ) -> Ended {
     let downstream = &streams.connection;
     let clock = Rc::clone(&current.worker().clock);
-    let tasks = Tasks {
-        streams: Rc::clone(streams),
-        counters: Arc::clone(counters),
-    };
-    let service = service_fn(|request| service::serve(current, streams, request));
-    let socket = Socket::new(Rc::clone(streams), Rc::clone(&clock), early);
-    let mut connection = builder(tasks).serve_connection(socket, service);
+    let counters = Arc::clone(&current.worker().counters);
+    let (ours, clock_of) = (Rc::clone(streams), Rc::clone(&clock));
+    let socket = Socket::new(ours, Rc::clone(output), clock_of, early);
+    let mut protocol = Protocol::Begins(builder().handshake(socket));
     let mut ends_since = None;
     poll_fn(|cx| {
         downstream.note_waker(cx);
@@ -143,17 +145,24 @@ async fn drive(
             ending == Ending::Drain || streams.closes() || current.worker().has_handed_over();
         if ends && ends_since.is_none() {
             ends_since = Some(clock.mono_ns());
-            Pin::new(&mut connection).graceful_shutdown();
+            protocol.end();
         }
         let is_late = |since: u64| clock.mono_ns().saturating_sub(since) >= LAST_WORD_NS;
         if ends_since.is_some_and(is_late) && streams.is_idle() {
             return Poll::Ready(Ended::Quiet);
         }
-        match catch_unwind(AssertUnwindSafe(|| Pin::new(&mut connection).poll(cx))) {
+        let begin = |request, sink| service::begin(current, streams, output, request, sink);
+        match catch_unwind(AssertUnwindSafe(|| {
+            protocol.poll(cx, ends_since.is_some(), begin)
+        })) {
             Ok(Poll::Pending) => {
+                if let Poll::Ready(Err(_)) = output.poll_flush(cx) {
+                    return Poll::Ready(Ended::Cut(Ending::Abort));
+                }
+                streams.settle();
                 // Behind the last word it takes no notice of what comes.
                 if ends_since.is_none() {
-                    streams.count_refused(counters);
+                    streams.count_refused(&counters);
                 }
                 Poll::Pending
             }
@@ -164,22 +173,62 @@ async fn drive(
     .await
 }
 
-fn builder(tasks: Tasks) -> http2::Builder<Tasks> {
-    let mut builder = http2::Builder::new(tasks);
+/// The library's side of a connection.
+enum Protocol {
+    /// The client's preface is awaited.
+    Begins(Handshake<Socket, Queued>),
+    /// Streams are.
+    Open(Connection<Socket, Queued>),
+}
+
+impl Protocol {
+    /// Tells the client that no further stream is taken, if it can be told yet.
+    fn end(&mut self) {
+        if let Self::Open(connection) = self {
+            connection.graceful_shutdown();
+        }
+    }
+
+    /// Goes on with what there is, and hands over each request that has come.
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        ends: bool,
+        mut begin: impl FnMut(Request<RecvStream>, SendResponse<Queued>),
+    ) -> Poll<Result<(), h2::Error>> {
+        loop {
+            match self {
+                Self::Begins(handshake) => {
+                    let connection = ready!(Pin::new(handshake).poll(cx))?;
+                    *self = Self::Open(connection);
+                    if ends {
+                        self.end();
+                    }
+                }
+                Self::Open(connection) => match ready!(connection.poll_accept(cx)).transpose()? {
+                    Some((request, sink)) => begin(request, sink),
+                    None => return Poll::Ready(Ok(())),
+                },
+            }
+        }
+    }
+}
+
+fn builder() -> server::Builder {
+    let mut builder = server::Builder::new();
     builder
         .max_concurrent_streams(MAX_STREAMS)
-        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_frame_size(MAX_FRAME)
         .max_header_list_size(MAX_HEAD as u32)
-        .max_send_buf_size(MAX_SEND_BUFFER)
         .max_pending_accept_reset_streams(MAX_GIVEN_UP)
-        .max_local_error_reset_streams(MAX_REFUSED);
+        .max_local_error_reset_streams(Some(MAX_REFUSED));
     builder
 }
 
 /// What is counted where the library has ended a connection; nothing where the client has.
-fn kind_of(error: &hyper::Error) -> Option<ConnectionError> {
-    let error = error.source()?.downcast_ref::<h2::Error>()?;
+fn kind_of(error: &h2::Error) -> Option<ConnectionError> {
     error.is_library().then(|| {
         if error.reason() == Some(Reason::ENHANCE_YOUR_CALM) {
             ConnectionError::H2Flood

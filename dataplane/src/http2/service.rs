@@ -1,6 +1,7 @@
 //! One stream of HTTP/2 as a request like any other: its head made one of HTTP/1.1, its end
-//! noticed, its answer put into the stream.
+//! noticed, its answer put into the stream. A task each.
 
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
@@ -8,54 +9,119 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 
-use h2::Reason;
-use http::header::{CONNECTION, CONTENT_LENGTH};
+use h2::server::SendResponse;
+use h2::{Reason, RecvStream};
+use http::header::{CONNECTION, CONTENT_LENGTH, DATE, EXPECT};
+use http::request::Parts;
 use http::{HeaderValue, Method, Request, Response, StatusCode};
-use hyper::body::{Body as _, Incoming};
-use hyper::rt::Executor;
+use hyper::body::Body as _;
 use weir_shared::client::Client;
 use weir_shared::totals::ConnectionError;
 
-use super::body::StreamBody;
+use super::body::{Pump, Queued};
 use super::head::{self, BadHead};
+use super::output::Output;
 use super::streams::{Stream, Streams};
-use crate::counters::Counters;
+use crate::client_body::{ClientBody, StreamBody};
 use crate::downstream::Ending;
 use crate::forward::response_body::ResponseBody;
 use crate::forward::tunnel::TunnelSlot;
+use crate::headers::number;
 use crate::identity::X_REQUEST_ID;
 use crate::refuse::Dropped;
 use crate::worker::{Current, Worker};
 use crate::{problem, request};
 
-/// Answers the request of one stream.
-///
-/// # Errors
-/// What the stream is reset with.
-pub fn serve(
+/// Begins with the request of a stream, in a task of its own.
+pub fn begin(
     current: &Current,
     streams: &Rc<Streams>,
-    request: Request<Incoming>,
-) -> impl Future<Output = Result<Response<StreamBody>, h2::Error>> + use<> {
+    output: &Rc<Output>,
+    request: Request<RecvStream>,
+    mut sink: SendResponse<Queued>,
+) {
     let worker = current.worker();
     let in_force = &worker.in_force;
     streams.connection.take_settings(in_force);
     streams.refused.take();
-    let opened = streams.open(in_force.timeouts, head::size(request.headers()));
-    if let Some(stream) = &opened {
-        stream.downstream.take_settings(in_force);
-        // The library starts the task of the stream right behind this.
-        streams.next.set(Some(Rc::clone(stream)));
-    }
-    if opened.is_none() {
+    let Some(stream) = streams.open(in_force.timeouts, head::size(request.headers())) else {
         streams.refused.give_back();
-    }
-    async move {
         // It may come again when others have ended.
-        let stream = opened.ok_or(Reason::REFUSED_STREAM)?;
-        let response = answer(&worker, &stream, request).await?;
-        stream.has_response.set(true);
-        Ok(response.map(|body| StreamBody::new(body, stream)))
+        return sink.send_reset(Reason::REFUSED_STREAM);
+    };
+    stream.downstream.take_settings(in_force);
+    let output = Rc::clone(output);
+    tokio::task::spawn_local(run(worker, stream, output, request, sink));
+}
+
+/// Runs the task of a stream until it ends, or is to end. What is dropped is reset.
+async fn run(
+    worker: Rc<Worker>,
+    stream: Rc<Stream>,
+    output: Rc<Output>,
+    request: Request<RecvStream>,
+    sink: SendResponse<Queued>,
+) {
+    let counters = Arc::clone(&worker.counters);
+    {
+        let mut task = pin!(talk(worker, &stream, output, request, sink));
+        poll_fn(|cx| {
+            stream.downstream.note_waker(cx);
+            if stream.is_cut() {
+                let is_too_slow = |ending| ending == Ending::TooSlow;
+                let connection = stream.streams().connection.ending();
+                if is_too_slow(stream.downstream.ending()) && !is_too_slow(connection) {
+                    counters.connection_error(ConnectionError::TooSlow);
+                }
+                return Poll::Ready(());
+            }
+            // A bug of ours costs its stream, not the worker and all that it serves.
+            catch_unwind(AssertUnwindSafe(|| task.as_mut().poll(cx))).unwrap_or_else(|_| {
+                counters.connection_error(ConnectionError::Panic);
+                Poll::Ready(())
+            })
+        })
+        .await;
+    }
+    stream.has_task.set(false);
+}
+
+async fn talk(
+    worker: Rc<Worker>,
+    stream: &Rc<Stream>,
+    output: Rc<Output>,
+    request: Request<RecvStream>,
+    mut sink: SendResponse<Queued>,
+) {
+    let (mut head, received) = request.into_parts();
+    let is_head = head.method == Method::HEAD;
+    let response = match head::to_http1(&mut head) {
+        Err(bad) => refuse_head(&worker, bad),
+        Ok(()) => match answer(&worker, stream, head, received, &mut sink).await {
+            Ok(response) => response,
+            Err(reason) => return sink.send_reset(reason),
+        },
+    };
+    let (mut head, body) = finish(&worker, stream, response, is_head).into_parts();
+    let fields = &mut head.headers;
+    let date = || worker.date.value(worker.clock.wall_ms());
+    fields.entry(DATE).or_insert_with(date);
+    let is_bare = body.is_end_stream();
+    if !is_bare && let Some(length) = body.size_hint().exact() {
+        let length = || HeaderValue::from(length);
+        fields.entry(CONTENT_LENGTH).or_insert_with(length);
+    }
+    stream.has_response.set(true);
+    if is_bare {
+        stream.end();
+    }
+    let Ok(pipe) = sink.send_response(Response::from_parts(head, ()), is_bare) else {
+        return sink.send_reset(Reason::INTERNAL_ERROR);
+    };
+    drop(sink);
+    if !is_bare {
+        let mut pump = Pump::new(body, pipe, Rc::clone(stream), output);
+        poll_fn(|cx| pump.poll(cx)).await;
     }
 }
 
@@ -65,53 +131,39 @@ enum Answered {
     Cut(Ending),
     /// By a bug of ours.
     Panicked,
+    /// The client has given it up.
+    GivenUp,
 }
 
+/// Answers a request.
+///
+/// # Errors
+/// What the stream is reset with.
 async fn answer(
     worker: &Rc<Worker>,
     stream: &Stream,
-    request: Request<Incoming>,
-) -> Result<Response<ResponseBody>, h2::Error> {
+    head: Parts,
+    received: RecvStream,
+    sink: &mut SendResponse<Queued>,
+) -> Result<Response<ResponseBody>, Reason> {
     let downstream = &stream.downstream;
-    let (mut head, body) = request.into_parts();
-    let is_head = head.method == Method::HEAD;
-    if let Err(bad) = head::to_http1(&mut head) {
-        return Ok(refuse_head(worker, bad));
-    }
-    let request = Request::from_parts(head, body);
-    let answered = {
-        let tunnel = TunnelSlot::default();
-        let serving = async { request::serve(worker, downstream, &tunnel, request).await };
-        let mut serving = pin!(serving);
-        poll_fn(|cx| {
-            let ending = downstream.ending();
-            if ending.is_cut() {
-                return Poll::Ready(Answered::Cut(ending));
-            }
-            downstream.set_reads_little(stream.streams().is_crowded());
-            // A bug of ours costs its stream, not the worker and all that it serves.
-            match catch_unwind(AssertUnwindSafe(|| serving.as_mut().poll(cx))) {
-                Ok(polled) => polled.map(Answered::Said),
-                Err(_) => Poll::Ready(Answered::Panicked),
-            }
-        })
-        .await
-        // The request is dropped here, and has said its id.
-    };
-    let status = match answered {
-        Answered::Said(Ok(response)) => return Ok(finish(worker, stream, response, is_head)),
+    let status = match work(worker, stream, head, received, sink).await {
+        Answered::Said(Ok(response)) => {
+            send_interim(stream, sink);
+            return Ok(response);
+        }
         Answered::Said(Err(Dropped)) => {
             // A trusted peer speaks for others, whose streams go on.
             if !downstream.trusted() {
                 stream.streams().connection.finish(Ending::Abort);
             }
-            return Err(Reason::CANCEL.into());
+            return Err(Reason::CANCEL);
         }
         Answered::Cut(Ending::TooSlow) => {
             worker.counters.connection_error(ConnectionError::TooSlow);
             StatusCode::REQUEST_TIMEOUT
         }
-        Answered::Cut(_) => return Err(Reason::CANCEL.into()),
+        Answered::Cut(_) | Answered::GivenUp => return Err(Reason::CANCEL),
         Answered::Panicked => {
             worker.counters.connection_error(ConnectionError::Panic);
             StatusCode::INTERNAL_SERVER_ERROR
@@ -124,6 +176,70 @@ async fn answer(
         response.headers_mut().insert(X_REQUEST_ID, id.clone());
     }
     Ok(response)
+}
+
+/// Works on a request, which has said its id where it ends before its time.
+async fn work(
+    worker: &Rc<Worker>,
+    stream: &Stream,
+    head: Parts,
+    received: RecvStream,
+    sink: &mut SendResponse<Queued>,
+) -> Answered {
+    let downstream = &stream.downstream;
+    let (body, asks) = body(&head, received);
+    let request = Request::from_parts(head, body);
+    let tunnel = TunnelSlot::default();
+    let serving = async { request::serve(worker, downstream, &tunnel, request).await };
+    let mut serving = pin!(serving);
+    poll_fn(|cx| {
+        let ending = downstream.ending();
+        if ending.is_cut() {
+            return Poll::Ready(Answered::Cut(ending));
+        }
+        downstream.set_reads_little(stream.streams().is_crowded());
+        match catch_unwind(AssertUnwindSafe(|| serving.as_mut().poll(cx))) {
+            Ok(Poll::Ready(said)) => Poll::Ready(Answered::Said(said)),
+            Ok(Poll::Pending) => {
+                if asks.as_ref().is_some_and(|asks| asks.take()) {
+                    ask_for_body(sink);
+                }
+                send_interim(stream, sink);
+                sink.poll_reset(cx).map(|_| Answered::GivenUp)
+            }
+            Err(_) => Poll::Ready(Answered::Panicked),
+        }
+    })
+    .await
+}
+
+/// The body of a request; and, where the client waits until it is asked for it, what is set then.
+fn body(head: &Parts, received: RecvStream) -> (ClientBody, Option<Rc<Cell<bool>>>) {
+    if received.is_end_stream() {
+        return (ClientBody::Empty, None);
+    }
+    let length = head.headers.get(CONTENT_LENGTH).and_then(number);
+    let expected = head.headers.get(EXPECT).map(HeaderValue::as_bytes);
+    let waits = expected.is_some_and(|value| value.eq_ignore_ascii_case(b"100-continue"));
+    let asks = waits.then(Rc::default);
+    let body = StreamBody::new(received, length, asks.clone());
+    (ClientBody::Http2(Box::new(body)), asks)
+}
+
+/// Asks for a body whose client waits for that.
+fn ask_for_body(sink: &mut SendResponse<Queued>) {
+    let mut head = Response::new(());
+    *head.status_mut() = StatusCode::CONTINUE;
+    // An error is that the stream has ended.
+    let _ = sink.send_informational(head);
+}
+
+/// Sends what the application says before its response (FORWARD-6). An error is that the stream has
+/// ended, or that a field cannot be sent: it is a hint.
+fn send_interim(stream: &Stream, sink: &mut SendResponse<Queued>) {
+    for head in stream.downstream.interim.take_heads() {
+        let _ = sink.send_informational(head);
+    }
 }
 
 /// Answers what is no request (TELL-1).
@@ -163,46 +279,4 @@ fn finish(
         streams.close();
     }
     response
-}
-
-/// Has the tasks of the streams of one connection run on this thread.
-#[derive(Clone)]
-pub struct Tasks {
-    /// The streams.
-    pub streams: Rc<Streams>,
-    /// For what goes wrong.
-    pub counters: Arc<Counters>,
-}
-
-impl<F: Future<Output = ()> + 'static> Executor<F> for Tasks {
-    fn execute(&self, task: F) {
-        let stream = self.streams.next.take();
-        tokio::task::spawn_local(run(task, stream, Arc::clone(&self.counters)));
-    }
-}
-
-/// Runs the task of a stream until it ends, or is to end. What is dropped is reset.
-async fn run(task: impl Future<Output = ()>, stream: Option<Rc<Stream>>, counters: Arc<Counters>) {
-    let mut task = pin!(task);
-    poll_fn(|cx| {
-        if let Some(stream) = &stream {
-            stream.downstream.note_waker(cx);
-            if stream.is_cut() {
-                let is_too_slow = |ending| ending == Ending::TooSlow;
-                let connection = stream.streams().connection.ending();
-                if is_too_slow(stream.downstream.ending()) && !is_too_slow(connection) {
-                    counters.connection_error(ConnectionError::TooSlow);
-                }
-                return Poll::Ready(());
-            }
-        }
-        catch_unwind(AssertUnwindSafe(|| task.as_mut().poll(cx))).unwrap_or_else(|_| {
-            counters.connection_error(ConnectionError::Panic);
-            Poll::Ready(())
-        })
-    })
-    .await;
-    if let Some(stream) = stream {
-        stream.has_task.set(false);
-    }
 }

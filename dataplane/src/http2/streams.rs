@@ -11,9 +11,12 @@ use crate::counters::Counters;
 use crate::downstream::deadlines::Timeouts;
 use crate::downstream::{Downstream, Ending};
 
-/// Bytes of answers that may wait for a client in the library's hands. Beyond it little is read for
-/// each stream at a time, and nothing more while that waits (CONN-1).
+/// Bytes of answers that may wait for a client in the library's hands (CONN-1). Beyond it nothing
+/// more is read for a stream while some of it can be written; and where the client has no room for
+/// any of it, little at a time, for streams of which nothing waits.
 const CROWDED: usize = 256 * 1024;
+/// Bytes of one answer in the library's hands with which the next piece of it is read.
+const LOW: usize = 32 * 1024;
 /// Bytes of heads of requests that are under way, as their client counts them (CONN-1).
 const MAX_HEADS: usize = 512 * 1024;
 /// Of streams that wait for their client at once, each may be so many times slower than the least
@@ -52,10 +55,10 @@ pub struct Streams {
     count: Cell<usize>,
     /// Bytes of answers in the library's hands.
     queued: Cell<usize>,
+    /// Too much is, and nothing of it can be written: the client has no room for it.
+    is_stuck: Cell<bool>,
     /// Bytes of heads of those that are open.
     heads: Cell<usize>,
-    /// The stream whose task the library starts next.
-    pub next: Cell<Option<Rc<Stream>>>,
     /// What the client may still spend.
     pub budget: Budget,
     /// What became of the heads that it has sent.
@@ -77,8 +80,8 @@ impl Streams {
             open: RefCell::default(),
             count: Cell::new(0),
             queued: Cell::new(0),
+            is_stuck: Cell::new(false),
             heads: Cell::new(0),
-            next: Cell::new(None),
             budget: Budget::new(now_ns),
             refused: Heads::default(),
             scanner: RefCell::new(Scanner::new()),
@@ -171,6 +174,18 @@ impl Streams {
         self.queued.get() >= CROWDED
     }
 
+    /// Whether much waits for the client that it has no room for.
+    pub const fn is_stuck(&self) -> bool {
+        self.is_stuck.get()
+    }
+
+    /// The library has written all that it can: what it still has, the client has no room for.
+    pub fn settle(&self) {
+        if self.is_crowded() && self.is_flushed.get() && !self.is_stuck.replace(true) {
+            self.wake_waiting();
+        }
+    }
+
     /// Looks at the deadlines of every stream.
     fn sweep(&self, timeouts: Timeouts, now_ns: u64) {
         let head_since = self.scanner.borrow().head_since();
@@ -233,7 +248,9 @@ impl Stream {
 
     /// Whether a body has to wait; its task is woken once it has not.
     pub fn must_wait(&self, cx: &Context<'_>) -> bool {
-        let must = self.queued.get() > 0 && self.streams.is_crowded();
+        let queued = self.queued.get();
+        let is_kept = || queued > 0 || !self.streams.is_stuck();
+        let must = queued > LOW || self.streams.is_crowded() && is_kept();
         if must {
             *self.waits.borrow_mut() = Some(cx.waker().clone());
         }
@@ -272,13 +289,15 @@ impl Stream {
         if is_written {
             self.taken.set(self.taken.get() + bytes as u64);
         }
-        let was_crowded = self.streams.is_crowded();
+        let streams = &self.streams;
+        let was_crowded = streams.is_crowded();
         self.queued.set(self.queued.get().saturating_sub(bytes));
-        let queued = self.streams.queued.get().saturating_sub(bytes);
-        self.streams.queued.set(queued);
-        if was_crowded && !self.streams.is_crowded() {
-            self.streams.wake_waiting();
-        } else if self.queued.get() == 0 {
+        let queued = streams.queued.get().saturating_sub(bytes);
+        streams.queued.set(queued);
+        if was_crowded && !streams.is_crowded() {
+            streams.is_stuck.set(false);
+            streams.wake_waiting();
+        } else if self.queued.get() == 0 || !was_crowded && self.queued.get() <= LOW {
             self.wake();
         }
     }

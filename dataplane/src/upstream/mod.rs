@@ -16,13 +16,14 @@ use std::task::{Context, Poll};
 
 use bytes::BytesMut;
 use http::Method;
-use hyper::body::{Body as _, Incoming};
+use hyper::body::Body as _;
 use tokio::net::TcpStream;
 
 use self::pool::{ConnectError, Pool};
 use self::receiving::{BodyReceiver, Broken, HeadReceiver};
 use self::request_body::RequestBody;
 use self::sending::{NotSent, Sending};
+use crate::client_body::ClientBody;
 use crate::downstream::Downstream;
 use crate::downstream::upload::BodyFault;
 use crate::http1::request::Encoder;
@@ -143,8 +144,8 @@ fn unreachable(error: ConnectError) -> Failure {
 
 /// Whether a request may be sent again after it was written: it has no body and is idempotent
 /// (RFC 9110 §9.2.2).
-pub fn is_repeatable(method: &Method, body: Option<&Incoming>) -> bool {
-    body.is_none_or(Incoming::is_end_stream) && method.is_idempotent()
+pub fn is_repeatable(method: &Method, body: Option<&ClientBody>) -> bool {
+    body.is_none_or(ClientBody::is_end_stream) && method.is_idempotent()
 }
 
 /// Why an attempt brought no response.

@@ -7,8 +7,9 @@ use std::task::{Context, Poll};
 use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 use http::header::CONTENT_LENGTH;
-use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::body::{Body, Frame, SizeHint};
 
+use crate::client_body::{BrokenOff, ClientBody};
 use crate::downstream::Downstream;
 use crate::downstream::past_hyper::Direct;
 use crate::http1::request::Encoder;
@@ -32,7 +33,7 @@ pub enum BodyError {
     Framing,
     /// The client broke off.
     #[error("the body broke off: {0}")]
-    Client(#[from] hyper::Error),
+    Client(#[from] BrokenOff),
     /// The client's connection ended.
     #[error("the body broke off")]
     Gone,
@@ -49,8 +50,8 @@ pub enum RequestBody {
 
 /// A body that is read from the client as the application takes it.
 pub struct Streaming {
-    /// The client's body as hyper reads it.
-    incoming: Incoming,
+    /// The body as the client sends it.
+    incoming: ClientBody,
     /// The connection it comes over: time-out, count, faults.
     downstream: Rc<Downstream>,
     /// `WAF_MAX_BODY_SIZE`, where passing it ends the request.
@@ -65,7 +66,7 @@ impl RequestBody {
     /// The body of a request. `trailers` is asked where it can have some. `is_plain` says
     /// that the connection goes on behind it as it was, and nobody waits to be asked for it.
     pub fn new(
-        incoming: Option<Incoming>,
+        incoming: Option<ClientBody>,
         downstream: &Rc<Downstream>,
         limit: Option<u64>,
         trailers: impl FnOnce() -> TrailerFilter,
