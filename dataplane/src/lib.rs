@@ -26,7 +26,8 @@
 //! - `upstream`: a request is sent to the application, and sent again where that is safe.
 //! - `downstream`: the client's socket, its deadlines, the state of its upload. `client_body`: the
 //!   body of a request, over whichever HTTP it comes.
-//! - `pipe`: bodies that go from socket to socket inside the system.
+//! - `pipe`: bodies that go from socket to socket inside the system. `together`: bytes that go
+//!   with what follows them.
 //! - `head`: a head as those read it who only look. `seen`: which fields it has.
 //! - `request_head`: the head of a request that is answered, of whichever kind.
 //! - `headers`, `trailers`, `problem`, `negotiation`, `rate_limit`, `events`, `counters`,
@@ -87,6 +88,7 @@ mod request_head;
 mod request_id;
 pub mod seen;
 mod to_https;
+mod together;
 mod trailers;
 mod unnamed;
 mod upstream;

@@ -9,6 +9,7 @@
 //! there.
 
 use std::future::poll_fn;
+use std::io;
 use std::mem::MaybeUninit;
 use std::task::{Context, Poll, ready};
 
@@ -51,6 +52,8 @@ struct Held {
     /// What was read and is not answered: a head that is not complete, or what follows an answer
     /// that is not written yet.
     read: Vec<u8>,
+    /// It was waited for a request here.
+    has_waited: bool,
     /// A whole head may be among it.
     may_be_whole: bool,
     /// What is left to write of an answer.
@@ -61,7 +64,7 @@ struct Held {
 
 /// How far one look at the connection came.
 enum Step {
-    /// All that was read is answered.
+    /// The next request is awaited elsewhere.
     Idle,
     /// More has to be read.
     More,
@@ -87,20 +90,24 @@ impl Held {
         if ending.is_cut() {
             return Poll::Ready(Next::Cut(ending));
         }
+        let worker = current.worker();
         loop {
             if !ready!(self.poll_send(downstream, cx)) {
+                downstream.shutdown_write();
                 return Poll::Ready(Next::Over);
             }
             // In a drain hyper tells the client that the connection ends.
-            let step = if ending == Ending::Drain {
-                Step::Ordinary
-            } else {
-                let worker = current.worker();
-                worker.with_read_buffer(|buffer| self.step(&worker, downstream, buffer, cx))
+            let step = match ending {
+                _ if self.leaves(&worker, ending) => Step::Idle,
+                Ending::Drain => Step::Ordinary,
+                _ => worker.with_read_buffer(|buffer| self.step(&worker, downstream, buffer, cx)),
             };
             return Poll::Ready(match step {
                 Step::More | Step::Unsent => continue,
-                Step::Wait => return Poll::Pending,
+                Step::Wait => {
+                    self.has_waited = true;
+                    return Poll::Pending;
+                }
                 Step::Idle => Next::Idle,
                 Step::Ordinary => Next::Ordinary(std::mem::take(&mut self.read).into()),
                 Step::Over => Next::Over,
@@ -108,15 +115,35 @@ impl Held {
         }
     }
 
+    /// Whether the connection is not to wait any longer for its next request here.
+    fn leaves(&self, worker: &Worker, ending: Ending) -> bool {
+        let told = ending == Ending::Drain || worker.has_handed_over();
+        told && self.has_waited && self.read.is_empty()
+    }
+
     /// Writes what is left of an answer; false if the connection is over then.
     fn poll_send(&mut self, downstream: &Downstream, cx: &mut Context<'_>) -> Poll<bool> {
         while !self.unsent.is_empty() {
-            match ready!(downstream.poll_write(cx, &self.unsent)) {
+            match ready!(self.poll_write(downstream, &self.unsent, cx)) {
                 Err(_) | Ok(0) => return Poll::Ready(false),
                 Ok(written) => drop(self.unsent.drain(..written.min(self.unsent.len()))),
             }
         }
+        self.unsent = Vec::new();
         Poll::Ready(!self.closes)
+    }
+
+    /// Writes a part of an answer; the last one goes together with the FIN that is right behind it.
+    fn poll_write(
+        &self,
+        downstream: &Downstream,
+        bytes: &[u8],
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
+        if self.closes {
+            return downstream.poll_write_last(cx, bytes);
+        }
+        downstream.poll_write(cx, bytes)
     }
 
     /// Reads what there is, behind what is held, and answers the requests in it.
@@ -136,7 +163,6 @@ impl Held {
             }
             let held = self.read.len();
             match downstream.poll_read(cx, &mut buffer) {
-                Poll::Pending if held == 0 => return Step::Idle,
                 Poll::Pending => return Step::Wait,
                 Poll::Ready(Ok(())) if buffer.filled().len() > held => {}
                 Poll::Ready(_) => return Step::Over,
@@ -145,7 +171,7 @@ impl Held {
         let mut rest = buffer.filled();
         let step = loop {
             if rest.is_empty() {
-                break Step::Idle;
+                break Step::More;
             }
             let mut fields = [const { MaybeUninit::uninit() }; plain::MAX_FIELDS];
             let (head, length) = match Plain::parse(rest, &mut fields) {
@@ -160,7 +186,7 @@ impl Held {
             };
             rest = rest.get(length..).unwrap_or_default();
             self.closes |= answer.closes;
-            let written = match downstream.poll_write(cx, &answer.bytes) {
+            let written = match self.poll_write(downstream, &answer.bytes, cx) {
                 Poll::Ready(Ok(written)) => written,
                 Poll::Ready(Err(_)) => break Step::Over,
                 Poll::Pending => 0,
@@ -173,8 +199,8 @@ impl Held {
                 break Step::Unsent;
             }
         };
-        self.read.clear();
-        self.read.extend_from_slice(rest);
+        // What is not needed is given back: the connection may be idle from now on (CONN-1).
+        self.read = rest.to_vec();
         step
     }
 }

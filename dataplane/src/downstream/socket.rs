@@ -14,7 +14,7 @@ use super::Downstream;
 use super::inbound::Inbound;
 use super::io::Io;
 use super::tls::Session;
-use crate::pipe;
+use crate::{pipe, together};
 
 /// The beginning of the interim response that hyper writes itself.
 const CONTINUE: &[u8] = b"HTTP/1.1 100 ";
@@ -50,6 +50,19 @@ impl Socket {
             return Bytes::copy_from_slice(taken);
         }
         [taken, left].concat().into()
+    }
+
+    /// Writes the end of the last response of a connection, which goes together with the FIN that
+    /// is sent next.
+    pub fn poll_write_last(
+        &mut self,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        if self.downstream.interim.is_empty() && !self.downstream.retries.get() {
+            return self.downstream.poll_write_last(cx, bytes);
+        }
+        Pin::new(self).poll_write(cx, bytes)
     }
 
     /// The connection becomes a tunnel.
@@ -175,6 +188,22 @@ impl Downstream {
         let outcome = tokio::io::AsyncWrite::poll_write(Pin::new(io.inner_mut()), cx, bytes);
         let sent = take_sent(&mut io);
         self.note_write(&outcome, bytes, sent);
+        outcome
+    }
+
+    /// The same of what the FIN follows at once: together with it, on a plain connection.
+    pub fn poll_write_last(&self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let outcome = {
+            let io = self.io.borrow();
+            match io.inner().socket().filter(|_| !io.inner().is_tls()) {
+                Some(socket) => together::poll_write(socket, bytes, cx),
+                None => {
+                    drop(io);
+                    return self.poll_write(cx, bytes);
+                }
+            }
+        };
+        self.note_write(&outcome, bytes, None);
         outcome
     }
 

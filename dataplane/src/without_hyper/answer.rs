@@ -177,6 +177,8 @@ impl Answer {
             let text = self.text.get(self.at..).unwrap_or_default();
             let written = match &self.piece {
                 None if text.is_empty() => break,
+                // The connection's FIN is right behind it.
+                None if self.ended && self.closes => ready!(socket.poll_write_last(cx, text))?,
                 None => ready!(Pin::new(&mut *socket).poll_write(cx, text))?,
                 Some(piece) => {
                     let parts = [text, piece.chunk(), self.behind].map(IoSlice::new);

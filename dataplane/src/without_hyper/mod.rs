@@ -129,6 +129,9 @@ async fn talk(current: &Current, downstream: &Rc<Downstream>, held: &RefCell<Vec
             Answer::new(response, text, is_head, asks_to_close, date)
         });
         let written = poll_fn(|cx| answer.poll(&mut socket, cx)).await;
+        if written.is_ok() && answer.closes {
+            downstream.shutdown_write();
+        }
         if written.is_err() || answer.closes {
             return Stop::Over;
         }
