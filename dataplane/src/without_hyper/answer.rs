@@ -35,8 +35,10 @@ pub struct Answer {
     text: Vec<u8>,
     /// So much of `text` was written.
     at: usize,
-    /// A piece of the body, which stands behind `text`.
+    /// A piece of the body, which stands behind `text`, or in it.
     piece: Option<Piece>,
+    /// Where it ends in `text`, if it was copied there.
+    copied: Option<usize>,
     /// What stands behind the piece.
     behind: &'static [u8],
     /// The body has ended, and all of it is in `text` and `piece`.
@@ -109,6 +111,7 @@ impl Answer {
             text,
             at: 0,
             piece: None,
+            copied: None,
             behind: b"",
             ended: !has_body,
             closes,
@@ -153,8 +156,11 @@ impl Answer {
             .encoder
             .begin_piece(&mut self.text, length)
             .map_err(|_| Broken)?;
-        if length < SMALL && !piece.is_counted() && !pipe::is_placeholder(piece.chunk()) {
+        if length < SMALL && !pipe::is_placeholder(piece.chunk()) {
             self.text.extend_from_slice(piece.chunk());
+            if piece.is_counted() && length > 0 {
+                (self.piece, self.copied) = (Some(piece), Some(self.text.len()));
+            }
             self.text.extend_from_slice(behind);
         } else if length > 0 {
             (self.piece, self.behind) = (Some(piece), behind);
@@ -175,7 +181,7 @@ impl Answer {
     fn poll_write(&mut self, socket: &mut Socket, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             let text = self.text.get(self.at..).unwrap_or_default();
-            let written = match &self.piece {
+            let written = match self.piece.as_ref().filter(|_| self.copied.is_none()) {
                 None if text.is_empty() => break,
                 // The connection's FIN is right behind it.
                 None if self.ended && self.closes => ready!(socket.poll_write_last(cx, text))?,
@@ -200,6 +206,15 @@ impl Answer {
         self.at += of_text;
         let mut left = written - of_text;
         let Some(piece) = &mut self.piece else { return };
+        if let Some(end) = self.copied {
+            // What is not written yet of the piece is what its end lies behind.
+            let unwritten = end.saturating_sub(self.at);
+            piece.advance(piece.remaining().saturating_sub(unwritten));
+            if !piece.has_remaining() {
+                (self.piece, self.copied) = (None, None);
+            }
+            return;
+        }
         let of_piece = left.min(piece.remaining());
         piece.advance(of_piece);
         left -= of_piece;
