@@ -8,8 +8,8 @@ use weir_shared::settings::Settings;
 /// What is neither a connection nor a worker's: state files, logs, the control and what it answers,
 /// databases, the lookups that are asked at once.
 const RESERVE: u64 = 160;
-/// The event queue and its waker; and the pipes for large bodies, of two files each.
-const FILES_PER_WORKER: u64 = 2 + 2 * weir_dataplane::PIPES_PER_WORKER as u64;
+/// The event queue, its waker and the heartbeat; and the pipes for large bodies, of two files each.
+const FILES_PER_WORKER: u64 = 3 + 2 * weir_dataplane::PIPES_PER_WORKER as u64;
 /// A worker's listening socket at one place, and the same for the process that takes over.
 const FILES_PER_LISTENER: u64 = 2;
 /// A client's connection, and the one to the application.
@@ -57,12 +57,12 @@ mod tests {
             workers: 2,
             ..Settings::default()
         };
-        assert_eq!(connections_within(1024, &settings), Some(364));
+        assert_eq!(connections_within(1024, &settings), Some(363));
         assert_eq!(connections_within(u64::MAX, &settings), None);
-        assert_eq!(connections_within(20_296, &settings), None);
-        assert_eq!(connections_within(20_295, &settings), Some(9_999));
+        assert_eq!(connections_within(20_298, &settings), None);
+        assert_eq!(connections_within(20_297, &settings), Some(9_999));
         assert_eq!(connections_within(3, &settings), Some(1));
-        settings.connections.max = 364;
+        settings.connections.max = 363;
         assert_eq!(connections_within(1024, &settings), None);
     }
 
@@ -78,8 +78,8 @@ mod tests {
         settings
             .listen
             .extend([place.clone(), place].into_iter().flatten());
-        assert_eq!(connections_within(1024, &settings), Some(364 - 4));
+        assert_eq!(connections_within(1024, &settings), Some(363 - 4));
         settings.edge.proxy_protocol = true;
-        assert_eq!(connections_within(1024, &settings), Some(364 - 4 - 128));
+        assert_eq!(connections_within(1024, &settings), Some(363 - 4 - 128));
     }
 }

@@ -27,6 +27,7 @@ use crate::downstream::{Arrival, Downstream, Ending};
 use crate::give_back::GiveBack;
 use crate::listener::{Accepted, Listener};
 use crate::proxy_protocol::{Header, Named, NoHeader};
+use crate::ticking::Ticking;
 use crate::unnamed::Unnamed;
 use crate::worker::{Current, Stop, Worker};
 
@@ -294,10 +295,9 @@ impl Acceptor {
         // A panic in here would end this task alone, and every deadline of the worker with it.
         let _alive = Alive::new("the tick of a worker");
         let pulse = Pulse::new("a worker");
-        let mut interval = tokio::time::interval(TICK);
-        interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut ticking = Ticking::every(TICK);
         loop {
-            interval.tick().await;
+            ticking.tick().await;
             pulse.beat();
             let worker = self.current.worker();
             worker.clock.tick();

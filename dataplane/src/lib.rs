@@ -12,6 +12,7 @@
 //! - `proxy_protocol`: what a proxy says of a connection before its first byte.
 //! - `accept`: one worker's loop: it accepts, ticks and drains. `connection_limits`: how many.
 //! - `connection`: one client connection, its time-outs and its end.
+//! - `ticking`: its heartbeat.
 //! - `linger`: its end, where an answer is not to be lost by it.
 //! - `handshake`, `handshakes`: those of TLS. `foreign`: bytes of other protocols.
 //! - `http2`: a connection that speaks HTTP/2, each stream of which is a request.
@@ -87,6 +88,7 @@ mod request;
 mod request_head;
 mod request_id;
 pub mod seen;
+mod ticking;
 mod to_https;
 mod together;
 mod trailers;
