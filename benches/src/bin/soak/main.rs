@@ -6,11 +6,11 @@
 //! memory than at the beginning. Loopback only; ends by itself.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
@@ -28,15 +28,18 @@ use trouble::{Done, Trouble};
 
 /// Part of the requests that come before the first look at memory.
 const WARM_UP: i64 = 10;
-/// So many at least where memory is judged: the table of 20,000 clients is full by then, and a copy
-/// of it was written to clients.json.
+/// So many at least where memory is judged: the table of 20,000 clients is full by then.
 const WARM: i64 = 300_000;
+/// Then more of them, piece by piece, until so many copies have been written: the second replaces
+/// the first, which is held to compare with.
+const COPIES: u32 = 2;
+const PIECE: i64 = 20_000;
 /// How long everything may calm down before a look at memory: longer than idle connections live.
 const CALM: Duration = Duration::from_secs(8);
 /// How often it is looked how far a run is.
 const LOOK: Duration = Duration::from_millis(250);
 /// Memory that may be there more at the end: it moves by the copy of the clients that is written,
-/// some 5 MiB, and the run itself makes bans and 1,000 alerts.
+/// some 5 MiB, and the run goes on to make bans.
 const MEMORY_KIB: u64 = 6 * 1024;
 /// With fewer requests the first look comes before every client has been seen once, and memory is
 /// printed but not judged.
@@ -64,6 +67,13 @@ struct Arguments {
     /// The binary of weir
     #[arg(default_value = "target/release/weir")]
     weir: PathBuf,
+}
+
+impl Arguments {
+    /// Whether the memory at the end decides.
+    const fn is_judged(&self) -> bool {
+        self.requests >= JUDGED
+    }
 }
 
 fn main() -> ExitCode {
@@ -97,16 +107,17 @@ fn soak(arguments: &Arguments) -> Result<bool> {
     let load =
         |requests: i64, seed: u64| runtime.block_on(clients(&service, requests, arguments, seed));
 
-    let judged = arguments.requests >= JUDGED;
-    let least = if judged { WARM } else { 0 };
-    let warm_up = least.max(arguments.requests / WARM_UP);
-    let mut seen = load(warm_up, arguments.seed)?;
+    let trouble = |done| Trouble::start(service.address, &service.state, switch.clone(), done);
+    // With trouble too: what a first edit, ban or outage makes once is no growth.
+    let first = trouble(Done::default());
+    let warm_part = warm_up(arguments, &service.state, &load);
+    let done = first.stop()?;
+    let (mut seen, sent) = warm_part?;
     std::thread::sleep(CALM);
     let before = service.process().held()?;
-    let trouble = Trouble::start(service.address, &service.state, switch.clone());
-    let rest = arguments.requests - warm_up;
-    let main_part = load(rest, arguments.seed + 1);
-    let done = trouble.stop()?;
+    let second = trouble(done);
+    let main_part = load(arguments.requests - sent, arguments.seed + 1);
+    let done = second.stop()?;
     seen += main_part?;
     std::thread::sleep(CALM);
     let after = service.process().held()?;
@@ -119,7 +130,7 @@ fn soak(arguments: &Arguments) -> Result<bool> {
     );
     let mut report = Report::default();
     compare(&mut report, &service, &seen, &done, &switch)?;
-    held(&mut report, before, after, judged);
+    held(&mut report, before, after, arguments.is_judged());
     bans(&mut report, &service, &done)?;
     let log = service.stop()?;
     let lines = log.iter().filter(|(action, _)| *action != "(no request)");
@@ -131,6 +142,51 @@ fn soak(arguments: &Arguments) -> Result<bool> {
         expected,
     );
     Ok(report.holds)
+}
+
+/// What comes before the first look at memory, and how many requests it was.
+fn warm_up(
+    arguments: &Arguments,
+    state: &Path,
+    load: &impl Fn(i64, u64) -> Result<Seen>,
+) -> Result<(Seen, i64)> {
+    let judged = arguments.is_judged();
+    let least = if judged { WARM } else { 0 };
+    let mut sent = least.max(arguments.requests / WARM_UP);
+    let mut seen = load(sent, arguments.seed)?;
+    let mut copies = Copies::of(state);
+    while judged && sent < arguments.requests / 2 && copies.count() < COPIES {
+        sent += PIECE;
+        seen += load(PIECE, arguments.seed + sent.unsigned_abs())?;
+    }
+    Ok((seen, sent))
+}
+
+/// How often clients.json has been written since this looked first.
+struct Copies {
+    path: PathBuf,
+    last: Option<SystemTime>,
+    count: u32,
+}
+
+impl Copies {
+    fn of(state: &Path) -> Self {
+        let path = state.join("clients.json");
+        let last = modified(&path);
+        let count = 0;
+        Self { path, last, count }
+    }
+
+    fn count(&mut self) -> u32 {
+        let last = modified(&self.path);
+        self.count += u32::from(last != self.last);
+        self.last = last;
+        self.count
+    }
+}
+
+fn modified(path: &Path) -> Option<SystemTime> {
+    std::fs::metadata(path).ok()?.modified().ok()
 }
 
 async fn clients(

@@ -32,15 +32,16 @@ pub(crate) struct Done {
     pub(crate) asked: u64,
     /// Netblocks that were banned, by either way, and not lifted.
     pub(crate) banned: Vec<String>,
-    /// How often the application was away.
-    pub(crate) outages: u64,
+    /// How often the application was away: once a round.
+    pub(crate) outages: u32,
 }
 
 impl Trouble {
-    pub(crate) fn start(address: SocketAddr, state: &Path, switch: Switch) -> Self {
+    /// Goes on behind what was `done` before.
+    pub(crate) fn start(address: SocketAddr, state: &Path, switch: Switch, done: Done) -> Self {
         let stopping = Arc::new(AtomicBool::new(false));
         let (stop, file) = (Arc::clone(&stopping), state.join("bans.json"));
-        let thread = std::thread::spawn(move || trouble(address, &file, &switch, &stop));
+        let thread = std::thread::spawn(move || trouble(address, &file, &switch, &stop, done));
         Self { stopping, thread }
     }
 
@@ -56,9 +57,9 @@ fn trouble(
     file: &PathBuf,
     switch: &Switch,
     stop: &AtomicBool,
+    mut done: Done,
 ) -> Result<Done> {
-    let mut done = Done::default();
-    for round in 0_u32.. {
+    for round in done.outages.. {
         if stop.load(Ordering::SeqCst) {
             break;
         }
