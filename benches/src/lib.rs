@@ -16,5 +16,6 @@ pub mod load;
 pub mod meter;
 pub mod paced;
 pub mod program;
+pub mod state;
 pub mod statistics;
 pub mod tls;

@@ -10,12 +10,12 @@ use rustix::thread::{CpuSet, Pid, sched_setaffinity};
 use tempfile::TempDir;
 use weir_benches::load::{Load, WARM_UP};
 use weir_benches::program::{LOAD_CORE, Programs, Running};
+use weir_benches::state::{self, FILES};
 use weir_benches::{config, meter};
 
 use crate::ask::{TOKEN, metric, metrics};
 use crate::feature::{Feature, Places};
 use crate::report::Figures;
-use crate::state::{self, FILES};
 
 /// The threads that requests are served on.
 const WORKERS: &str = "weir-worker-";

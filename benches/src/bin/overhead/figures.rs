@@ -8,12 +8,12 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use weir_benches::load::{CLIENTS, WARM_UP};
 use weir_benches::meter;
 use weir_benches::program::Running;
+use weir_benches::state::FILES;
 use weir_benches::statistics::{median, spread};
 
 use crate::ask::{ask, connect, metric, metrics};
 use crate::compare::Bench;
 use crate::report::Figure;
-use crate::state::FILES;
 
 /// How often a start is timed.
 const STARTS: usize = 7;

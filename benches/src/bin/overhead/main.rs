@@ -27,6 +27,7 @@ use anyhow::{Context, Result, bail};
 use clap::Parser;
 use weir_benches::load::Load;
 use weir_benches::program::{Programs, Running};
+use weir_benches::state;
 
 mod ask;
 mod compare;
@@ -35,7 +36,6 @@ mod feature;
 mod figures;
 mod ledger;
 mod report;
-mod state;
 
 use compare::Bench;
 use feature::{FEATURES, Feature, Places};
@@ -104,7 +104,7 @@ fn measure(arguments: &Arguments) -> Result<String> {
         .context("no temporary directory can be made")?;
     database::write(directory.path())?;
     let full_state = directory.path().join("full");
-    state::write(&full_state)?;
+    state::write(&full_state, state::BANS)?;
     let application = Running::application(&programs, directory.path())?;
     let bench = Bench {
         programs: &programs,

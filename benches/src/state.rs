@@ -1,5 +1,5 @@
-//! Full state files: 20,000 clients, those of [`weir_benches::load::CLIENTS`], each with a lookup
-//! and a counter, and 10,000 bans that none of them is under.
+//! Full state files: 20,000 clients, those of [`crate::load::CLIENTS`], each with a lookup and a
+//! counter, and as many bans as are wanted that none of them is under.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -9,18 +9,22 @@ use serde_json::{Value, json};
 use weir_shared::lookup::Lookup;
 use weir_shared::units::Time;
 
-/// As many clients, lookups and counters as weir keeps, and bans as it keeps by default.
+/// As many clients, lookups and counters as weir keeps.
 const CLIENTS: usize = 20_000;
-const BANS: usize = 10_000;
+/// As many bans as it keeps by default.
+pub const BANS: usize = 10_000;
 
 /// The names of the files.
-pub(crate) const FILES: [&str; 4] = ["bans.json", "clients.json", "lookups.json", "alerts.json"];
+pub const FILES: [&str; 4] = ["bans.json", "clients.json", "lookups.json", "alerts.json"];
 
-/// Writes the four files into `directory`, which is made.
-pub(crate) fn write(directory: &Path) -> Result<()> {
+/// Writes the four files into `directory`, which is made, with so many bans.
+///
+/// # Errors
+/// The directory is there, or the disk is full.
+pub fn write(directory: &Path, bans: usize) -> Result<()> {
     std::fs::create_dir(directory)?;
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
-    let contents = contents(Time(u64::try_from(now.as_millis())?));
+    let contents = contents(Time(u64::try_from(now.as_millis())?), bans);
     for (name, content) in FILES.iter().zip(contents) {
         let text = serde_json::to_string_pretty(&content)?;
         std::fs::write(directory.join(name), text)
@@ -30,7 +34,10 @@ pub(crate) fn write(directory: &Path) -> Result<()> {
 }
 
 /// Makes a state directory with some of the files of another.
-pub(crate) fn copy(from: &Path, to: &Path, files: &[&str]) -> Result<()> {
+///
+/// # Errors
+/// The directory is there, or a file is not.
+pub fn copy(from: &Path, to: &Path, files: &[&str]) -> Result<()> {
     std::fs::create_dir(to)?;
     for file in files {
         std::fs::copy(from.join(file), to.join(file))
@@ -40,7 +47,7 @@ pub(crate) fn copy(from: &Path, to: &Path, files: &[&str]) -> Result<()> {
 }
 
 /// In the order of [`FILES`].
-fn contents(now: Time) -> [Value; 4] {
+fn contents(now: Time, bans: usize) -> [Value; 4] {
     let window = |current: u64| json!({"start": now, "current": current, "previous": 2 * current});
     let of_scope = |current| json!({"minute": window(current), "hour": window(10 * current)});
     let of_client = |current| json!({"minute": window(current), "hour": window(10 * current), "day": window(100 * current)});
@@ -61,7 +68,7 @@ fn contents(now: Time) -> [Value; 4] {
         |number| json!({"scope": "client", "of": client(number), "requests": of_scope(3), "bytes": of_scope(3000)}),
     );
     let expires = now.plus(Duration::from_secs(86_400));
-    let bans = numbered(BANS, |number| {
+    let bans = numbered(bans, |number| {
         json!({"netblock": banned(number), "client": banned(number), "ban_started": now, "ban_expires": expires,
             "cause": "rate_limit", "reason": "more than 1000 requests per minute",
             "notes": {"request": {"method": "GET", "host": "example.org", "path": "/a", "user_agent": "x", "request_id": "y"},
@@ -85,8 +92,9 @@ fn client(number: usize) -> String {
 }
 
 /// Address of a client, and its netblock.
-fn banned(number: usize) -> String {
-    format!("100.{}.{}.1", 64 + number / 256, number % 256)
+pub fn banned(number: usize) -> String {
+    let place = number / 256;
+    format!("{}.{}.{}.1", 100 + place / 256, place % 256, number % 256)
 }
 
 fn lookup(number: usize) -> Lookup {
@@ -103,7 +111,7 @@ mod tests {
 
     #[test]
     fn the_files_are_full_and_no_entry_stands_there_twice() {
-        let [bans, clients, lookups, alerts] = contents(Time(1_800_000_000_000));
+        let [bans, clients, lookups, alerts] = contents(Time(1_800_000_000_000), BANS);
         for (file, list, member, count) in [
             (bans, "bans", "netblock", BANS),
             (clients, "clients", "client", CLIENTS),
