@@ -31,6 +31,7 @@ mod sockets;
 mod sources;
 mod successor;
 mod systemd;
+mod upgrade;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

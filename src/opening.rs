@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use weir_controlplane::certificates::Certificates;
 use weir_controlplane::check::check;
-use weir_controlplane::{StartState, StateFiles};
+use weir_controlplane::{KnownFiles, StartState, StateFiles};
 use weir_dataplane::{Bound, Passed};
 use weir_shared::clock::Clock;
 use weir_shared::settings::Settings;
@@ -33,18 +33,20 @@ pub fn state_files(
     predecessor: Option<Predecessor>,
 ) -> Result<(StateFiles, StartState), String> {
     let mut patience = Duration::ZERO;
+    let mut known = KnownFiles::default();
     if let Some(predecessor) = predecessor {
         // All that can be known before the other process gives anything away.
         let found = check(settings, clock);
         if !found.faults.is_empty() {
             return Err(found.faults.join("; "));
         }
+        known = found.files;
         predecessor.take_over()?;
         patience = LOCK_WAIT;
     }
     let deadline = Instant::now() + patience;
     loop {
-        match StateFiles::open(&settings.state.dir, clock.clone()) {
+        match StateFiles::open(&settings.state.dir, clock.clone(), &mut known) {
             Ok(opened) => return Ok(opened),
             Err(error) if Instant::now() >= deadline => {
                 return Err(error.to_string());

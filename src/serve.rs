@@ -40,8 +40,9 @@ use crate::shared::Shared;
 use crate::signals::{Event, Signals};
 use crate::sockets::Sockets;
 use crate::sources::Sources;
-use crate::successor::{Progress, Successor};
+use crate::successor::Successor;
 use crate::systemd::Supervisor;
+use crate::upgrade::{Outcome, Upgrade};
 
 /// Breaks that may wait for the control plane. More at once are answered 429 and counted (LIMIT-6).
 const MAX_BREAKS: usize = 4096;
@@ -260,18 +261,18 @@ impl Service {
 
     /// Serves until a stop is asked for, a thread ends, or another process is ready to take over.
     fn run(&mut self, signals: &mut Signals, supervisor: &mut Supervisor) -> End {
-        let mut successor: Option<Successor> = None;
+        let mut upgrade: Option<Upgrade> = None;
         loop {
-            let look = successor.is_some().then(|| Instant::now() + STOP_LOOK);
+            let look = upgrade.is_some().then(|| Instant::now() + STOP_LOOK);
             let event = match look.into_iter().chain(supervisor.next_call()).min() {
                 None => Some(signals.next()),
                 Some(due) => signals.next_until(due),
             };
             match event {
                 None => supervisor.call(),
-                Some(Event::Stop | Event::StopNow) => break abandon(successor, End::Stop(None)),
+                Some(Event::Stop | Event::StopNow) => break abandon(upgrade, End::Stop(None)),
                 Some(Event::ThreadEnded(ended)) => {
-                    break abandon(successor, End::Stop(Some(ended)));
+                    break abandon(upgrade, End::Stop(Some(ended)));
                 }
                 Some(Event::Reload(asked)) => {
                     supervisor.reloading();
@@ -286,8 +287,8 @@ impl Service {
                     }
                 }
                 Some(Event::Reopen) => self.log.reopen(),
-                Some(Event::HandOver(asked)) if successor.is_none() => {
-                    successor = self.successor(asked);
+                Some(Event::HandOver(asked)) if upgrade.is_none() => {
+                    upgrade = Some(Upgrade::begin(&self.control, asked));
                 }
                 Some(Event::HandOver(asked)) => {
                     let why = "a hand-over has begun already";
@@ -297,20 +298,12 @@ impl Service {
                     }
                 }
             }
-            let progress = successor.as_mut().map(Successor::progress);
-            let Some(mut next) = successor.take() else {
-                continue;
-            };
-            match progress {
-                Some(Progress::Failed(how)) => {
-                    tracing::error!("the new process is not ready, this one goes on: {how}");
-                    next.answer(Err(how));
+            if let Some(begun) = upgrade.take() {
+                match begun.step(&self.control, |asked| self.successor(asked)) {
+                    Outcome::Going(begun) => upgrade = Some(begun),
+                    Outcome::Failed => {}
+                    Outcome::Ready(successor) => break End::HandOver(successor),
                 }
-                Some(Progress::Ready) => {
-                    next.answer(Ok(next.id()));
-                    break End::HandOver(next);
-                }
-                Some(Progress::Starting) | None => successor = Some(next),
             }
         }
     }
@@ -457,9 +450,9 @@ fn whole(ended: bool) -> Result<(), StartError> {
 }
 
 /// A process that was to take over is not wanted any more.
-fn abandon(successor: Option<Successor>, end: End) -> End {
-    if let Some(mut successor) = successor {
-        successor.abandon();
+fn abandon(upgrade: Option<Upgrade>, end: End) -> End {
+    if let Some(upgrade) = upgrade {
+        upgrade.abandon();
     }
     end
 }

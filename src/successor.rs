@@ -2,10 +2,12 @@
 //!
 //! ```text
 //!   this process                              its successor
-//!     starts it, passes the sockets  ──────►  reads settings, opens what it may
+//!     writes the state, starts it,
+//!     passes the sockets             ──────►  reads settings and state, opens what it may
 //!                                    ◄──────  "ready"
-//!     accepts no more, writes the state,
-//!     gives up its lock              ──────►  reads the state, accepts
+//!     writes the state once more
+//!     accepts no more, writes what
+//!     changed, gives up its lock     ──────►  reads what changed, accepts
 //!     ends its connections, and itself
 //! ```
 //!

@@ -8,27 +8,32 @@ use std::path::Path;
 use rustix::fs::{Access, access};
 use weir_shared::clock::{Clock, Now};
 use weir_shared::settings::Settings;
+use weir_shared::units::Time;
 
 use crate::admin::token::admin_token;
+use crate::bans::document::BansFile;
 use crate::bans::ledger::{Ledger, Rules};
 use crate::certificates;
 use crate::control::occupied;
+use crate::files::KnownFiles;
 use crate::lookup;
-use crate::offline::{Offline, read_bans};
 use crate::rules;
 use crate::state::StateError;
+use crate::state::document::Document as _;
 use crate::wiring::ControlError;
 
 /// The name of the lock in the state directory.
 const LOCK: &str = "weir.lock";
 
 /// What a check found.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Found {
     /// What would stop a start, one sentence each.
     pub faults: Vec<String>,
     /// Whether a service holds the state directory.
     pub is_held: bool,
+    /// The state files that fit, for a start that follows.
+    pub files: KnownFiles,
 }
 
 /// Looks at everything that the control plane opens at a start.
@@ -40,9 +45,10 @@ pub fn check(settings: &Settings, clock: &Clock) -> Found {
         Ok(is_held) => found.is_held = is_held,
         Err(error) => found.faults.push(error.to_string()),
     }
-    let files = Offline { dir, now }.faults();
-    found.faults.extend(files.iter().map(ToString::to_string));
-    found.faults.extend(too_many_bans(settings, now));
+    let (files, faults) = KnownFiles::read(dir);
+    found.faults.extend(faults.iter().map(ToString::to_string));
+    found.faults.extend(too_many_bans(settings, &files, now));
+    found.files = files;
     let token = admin_token(&settings.endpoints.admin_token).err();
     found.faults.extend(token.map(|error| error.to_string()));
     let lookup = lookup::check(&settings.lookup, clock).err();
@@ -99,8 +105,8 @@ fn writable(path: &Path) -> io::Result<()> {
 }
 
 /// bans.json may hold more than `WAF_MAX_BANS` allows.
-fn too_many_bans(settings: &Settings, now: Now) -> Option<String> {
-    let bans = read_bans(&settings.state.dir.join("bans.json"), now).ok()?;
+fn too_many_bans(settings: &Settings, files: &KnownFiles, now: Now) -> Option<String> {
+    let bans = BansFile::complete(files.bans().to_vec(), &[], Time(now.wall_ms));
     let rules = Rules::from(settings);
     let held = Ledger::new(rules, bans, now.wall_ms).err()?;
     let max_bans = rules.max_bans;

@@ -413,7 +413,7 @@ impl Control {
     }
 
     /// What a file is to hold.
-    fn content(&mut self, which: Which) -> Content {
+    pub(crate) fn content(&mut self, which: Which) -> Content {
         match which {
             Which::Bans => Content::Bans(self.bans.ledger().all()),
             Which::Clients => {

@@ -23,6 +23,7 @@ use crate::clients::ClientsFile;
 use crate::lookup::LookupRow;
 use crate::lookup::document::LookupsFile;
 use crate::state::document::{Document, Row};
+use crate::state::known::Known;
 use crate::state::{
     Edit, FileCounts, Saved, StateDir, StateError, StateFile, StateThread, WriteFault,
 };
@@ -56,21 +57,64 @@ pub struct StartState {
     pub alerts: Vec<AlertsEntry>,
 }
 
+/// The files as they were read before they were one's own (RESTART-1).
+#[derive(Default)]
+pub struct KnownFiles {
+    bans: Option<Known<BansFile>>,
+    clients: Option<Known<ClientsFile>>,
+    lookups: Option<Known<LookupsFile>>,
+    alerts: Option<Known<AlertsFile>>,
+}
+
+impl KnownFiles {
+    /// Reads what is there and fits; nothing is locked. With one fault for each file that a start
+    /// would refuse.
+    pub fn read(dir: &Path) -> (Self, Vec<StateError>) {
+        fn kept<D: Document>(dir: &Path, faults: &mut Vec<StateError>) -> Option<Known<D>> {
+            let read = Known::read(dir);
+            read.unwrap_or_else(|fault| {
+                faults.push(fault);
+                None
+            })
+        }
+        let mut faults = Vec::new();
+        let files = Self {
+            bans: kept(dir, &mut faults),
+            clients: kept(dir, &mut faults),
+            lookups: kept(dir, &mut faults),
+            alerts: kept(dir, &mut faults),
+        };
+        (files, faults)
+    }
+
+    /// The bans.
+    pub(crate) fn bans(&self) -> &[Arc<Ban>] {
+        self.bans.as_ref().map_or(&[], Known::entries)
+    }
+}
+
 impl StateFiles {
-    /// Locks the directory, reads and checks every file, starts the thread and the watch.
+    /// Locks the directory, reads and checks every file, starts the thread and the watch. What is
+    /// known of a file is taken once the directory is locked, and not read again if it stands so
+    /// still.
     ///
     /// # Errors
     /// [`StateError`], one sentence an operator can act on (STATE-6).
-    pub fn open(dir: &Path, clock: Clock) -> Result<(Self, StartState), StateError> {
+    pub fn open(
+        dir: &Path,
+        clock: Clock,
+        known: &mut KnownFiles,
+    ) -> Result<(Self, StartState), StateError> {
         let dir = StateDir::open(dir, clock)?;
+        let known = std::mem::take(known);
         // clients.json, when full, is as large as the others together: two threads halve the wait
         // for the first answer.
         let (clients, others) = std::thread::scope(|scope| {
-            let clients = scope.spawn(|| dir.read::<ClientsFile>());
+            let clients = scope.spawn(|| dir.read::<ClientsFile>(known.clients));
             let others = (|| {
-                let bans = dir.read::<BansFile>()?;
-                let lookups = dir.read::<LookupsFile>()?;
-                Ok::<_, StateError>((bans, lookups, dir.read::<AlertsFile>()?))
+                let bans = dir.read::<BansFile>(known.bans)?;
+                let lookups = dir.read::<LookupsFile>(known.lookups)?;
+                Ok::<_, StateError>((bans, lookups, dir.read::<AlertsFile>(known.alerts)?))
             })();
             (clients.join(), others)
         });

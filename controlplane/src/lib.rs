@@ -93,7 +93,8 @@ pub mod fuzzing {
 pub use admin::settings::settings_json;
 pub use control_loop::{Control, THREAD as CONTROL_THREAD};
 pub use events::{DECISIONS_A_SECOND, Events};
-pub use files::{StartState, StateFiles};
+pub use files::{KnownFiles, StartState, StateFiles};
+pub use reload::Saving;
 pub use rules::{LiveRules, RulesError};
 pub use state::StateError;
 pub use wiring::{About, ControlError, ControlHandle, Feeds, Wiring};

@@ -1,5 +1,5 @@
-//! The state files without a service: what commands show while none runs (CONTROL-3), and what a
-//! check finds in them (CONTROL-4). Nothing is locked and nothing is written.
+//! The state files without a service: what commands show while none runs (CONTROL-3). Nothing is
+//! locked and nothing is written.
 
 use std::fs;
 use std::io;
@@ -15,7 +15,6 @@ use crate::alert::document::{AlertsEntry, AlertsFile};
 use crate::bans::document::BansFile;
 use crate::bans::ledger::oldest_first;
 use crate::clients::{ClientsFile, client_json};
-use crate::lookup::document::LookupsFile;
 use crate::state::document::Document;
 use crate::state::{StateError, text};
 
@@ -62,17 +61,6 @@ impl Offline<'_> {
         Ok(json!({"held": clients.len(), "clients": clients}))
     }
 
-    /// What is wrong with the files: one fault for each that a start would refuse.
-    pub fn faults(self) -> Vec<StateError> {
-        let faults = [
-            self.read::<BansFile>().err(),
-            self.read::<ClientsFile>().err(),
-            self.read::<LookupsFile>().err(),
-            self.read::<AlertsFile>().err(),
-        ];
-        faults.into_iter().flatten().collect()
-    }
-
     fn read<D: Document>(self) -> Result<Vec<D::Entry>, StateError> {
         read_file::<D>(&self.dir.join(D::FILE), self.now)
     }
@@ -107,6 +95,7 @@ fn read_file<D: Document>(path: &Path, now: Now) -> Result<Vec<D::Entry>, StateE
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::files::KnownFiles;
     use crate::testing::NOW;
 
     const THEN: Now = Now {
@@ -126,7 +115,7 @@ mod tests {
         assert_eq!(offline.bans().unwrap(), json!({"bans": []}));
         assert_eq!(offline.clients().unwrap()["held"], 0);
         assert_eq!(offline.alerts().unwrap(), json!({"alerts": []}));
-        assert!(offline.faults().is_empty());
+        assert!(KnownFiles::read(dir.path()).1.is_empty());
         let path = dir.path().join("bans.json");
         let ban = r#"{"netblock":"203.0.113.7/24","ban_expires":"permanent"}"#;
         fs::write(&path, format!(r#"{{"version":1,"bans":[{ban}]}}"#)).unwrap();
@@ -134,7 +123,7 @@ mod tests {
         assert_eq!(bans["bans"][0]["netblock"], "203.0.113.0/24");
         assert_eq!(read_bans(&path, THEN).unwrap().len(), 1);
         fs::write(&path, "{\"version\":1,\n\"bans\":[7]}").unwrap();
-        let faults = offline.faults();
+        let (_, faults) = KnownFiles::read(dir.path());
         assert_eq!(faults.len(), 1);
         let fault = faults[0].to_string();
         assert!(

@@ -6,10 +6,12 @@ use crossbeam_channel::Sender;
 use weir_shared::reload::Reloaded;
 use weir_shared::settings::Settings;
 
-/// One of the two steps of a reload.
+/// What is to be done.
 pub(crate) enum Order {
     /// Whether these settings can be taken; a sentence where not.
     Judge(Arc<Settings>, Sender<Result<(), String>>),
     /// Take them; told once they hold.
     Take(Reloaded, Sender<()>),
+    /// Write every state file; told of each whether it is on disk.
+    Save(Sender<bool>),
 }

@@ -14,7 +14,7 @@ use super::*;
 use crate::admin::requests::{MAX_LISTED_A_TURN, MAX_LISTINGS};
 use crate::alert::document::{AlertsEntry, AlertsKey};
 use crate::bans::MAX_BATCH;
-use crate::files::{MAX_WAITING, StartState, StateFiles};
+use crate::files::{KnownFiles, MAX_WAITING, StartState, StateFiles};
 use crate::lookup::{LookupFiles, LookupRow};
 use crate::rules::LiveRules;
 use crate::testing::{
@@ -599,7 +599,8 @@ fn the_loop_and_the_files_agree_about_bans_json() {
     let file = dir.path().join("bans.json");
     let clock = Clock::system();
     let snapshots = Arc::new(ArcSwap::from_pointee(Snapshot::default()));
-    let (files, start) = StateFiles::open(dir.path(), clock.clone()).unwrap();
+    let (files, start) =
+        StateFiles::open(dir.path(), clock.clone(), &mut KnownFiles::default()).unwrap();
     let rig = Rig::new(settings());
     let (_breaks, breaks) = bounded(1);
     let table = Arc::clone(&rig.table) as Arc<dyn ClientTable>;
@@ -654,6 +655,16 @@ fn the_loop_and_the_files_agree_about_bans_json() {
     while is_banned() {
         assert!(std::time::Instant::now() < deadline);
         std::thread::yield_now();
+    }
+    // RESTART-1: every file is written because the process asks for it, while the loop goes on.
+    assert!(!dir.path().join("clients.json").exists());
+    let saving = rig.handle.save();
+    while !saving.is_over() {
+        assert!(std::time::Instant::now() < deadline);
+        std::thread::yield_now();
+    }
+    for which in Which::ALL {
+        assert!(dir.path().join(which.name()).exists(), "{}", which.name());
     }
     rig.handle.stop();
     running.join().unwrap();

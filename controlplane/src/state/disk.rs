@@ -16,6 +16,7 @@ use super::document::Document;
 use super::error::StateError;
 use super::file::{Counters, Edit, Job, Saved, Shared, StateFile, WriteFault};
 use super::kept_base::KeptBase;
+use super::known::{self, Found, Known};
 use super::stat::{Hash, Seen, Stat};
 use super::store::Store;
 use super::text::{self, Content, Envelope};
@@ -105,10 +106,12 @@ pub(super) struct Outage {
 }
 
 impl<D: Document> DiskFile<D> {
-    /// Reads the file at start (STATE-6). Also gives the owner's side, and what was read.
+    /// Reads the file at start (STATE-6), with the help of what is known of it. Also gives the
+    /// owner's side, and what was read.
     pub(super) fn open(
         store: &Store,
         wake: &Sender<()>,
+        known: Option<Known<D>>,
         now: Time,
     ) -> Result<(Self, StateFile<D>), StateError> {
         let Start {
@@ -116,7 +119,7 @@ impl<D: Document> DiskFile<D> {
             envelope,
             on_disk,
             job,
-        } = Start::<D>::read(store, now)?;
+        } = Start::<D>::read(store, known, now)?;
         let (edits_out, edits) = bounded(EDITS);
         let shared = Arc::new(Shared {
             queued: Mutex::new(None),
@@ -195,15 +198,13 @@ struct Start<D: Document> {
 }
 
 impl<D: Document> Start<D> {
-    fn read(store: &Store, now: Time) -> Result<Self, StateError> {
-        let path = store.path(D::FILE);
+    fn read(store: &Store, known: Option<Known<D>>, now: Time) -> Result<Self, StateError> {
         let failed = |error| StateError::Read {
-            path: path.clone(),
+            path: store.path(D::FILE),
             error,
         };
         store.recover(D::FILE).map_err(failed)?;
-        let read = store.read(D::FILE).map_err(failed)?;
-        let Some((bytes, seen)) = read else {
+        let Some(found) = known::find::<D>(store, known)? else {
             store.forget_base(D::FILE).map_err(failed)?;
             return Ok(Self {
                 base: Base::new(Vec::new(), None),
@@ -212,12 +213,16 @@ impl<D: Document> Start<D> {
                 job: None,
             });
         };
+        let Found {
+            content,
+            seen,
+            kept,
+        } = found;
         let Content {
             entries,
             envelope,
             written,
-        } = text::parse::<D>(&bytes).map_err(|fault| StateError::DoesNotFit { path, fault })?;
-        let kept = D::KEEPS_BASE.then(|| store.kept_base(D::FILE)).flatten();
+        } = content;
         let (base, job) = match kept {
             None => (Base::new(D::complete(entries, &[], now), written), None),
             Some(kept) if kept.hash == seen.hash => {

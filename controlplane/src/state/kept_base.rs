@@ -13,7 +13,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -69,31 +69,6 @@ impl Store {
         Ok(())
     }
 
-    /// The base, if there is one and it is whole.
-    pub(super) fn kept_base<K: DeserializeOwned>(&self, name: &str) -> Option<KeptBase<K>> {
-        let path = self.base_path(name);
-        // Opening a pipe that somebody put there would block for ever.
-        if !fs::metadata(&path).is_ok_and(|found| found.is_file()) {
-            return None;
-        }
-        let read = File::open(&path).and_then(|mut file| content(&mut file));
-        let base = match read {
-            Ok((bytes, _)) => split(bytes),
-            Err(error) => {
-                tracing::warn!(file = name, "{} cannot be read: {error}", path.display());
-                return None;
-            }
-        };
-        if base.is_none() {
-            tracing::warn!(
-                file = name,
-                "{} is damaged and is not used: the state file counts as it stands",
-                path.display()
-            );
-        }
-        base
-    }
-
     /// Removes the base: the file was taken out.
     pub(super) fn forget_base(&self, name: &str) -> io::Result<()> {
         match fs::remove_file(self.base_path(name)) {
@@ -103,8 +78,37 @@ impl Store {
     }
 
     fn base_path(&self, name: &str) -> PathBuf {
-        self.path(&format!(".{name}.base"))
+        path(&self.dir, name)
     }
+}
+
+/// Where the base of a file lies.
+pub(super) fn path(dir: &Path, name: &str) -> PathBuf {
+    dir.join(format!(".{name}.base"))
+}
+
+/// The base of the file of this name, if there is one and it is whole.
+pub(super) fn read<K: DeserializeOwned>(path: &Path, name: &str) -> Option<KeptBase<K>> {
+    // Opening a pipe that somebody put there would block for ever.
+    if !fs::metadata(path).is_ok_and(|found| found.is_file()) {
+        return None;
+    }
+    let read = File::open(path).and_then(|mut file| content(&mut file));
+    let base = match read {
+        Ok((bytes, _)) => split(bytes),
+        Err(error) => {
+            tracing::warn!(file = name, "{} cannot be read: {error}", path.display());
+            return None;
+        }
+    };
+    if base.is_none() {
+        tracing::warn!(
+            file = name,
+            "{} is damaged and is not used: the state file counts as it stands",
+            path.display()
+        );
+    }
+    base
 }
 
 /// Takes the document and its history apart; none if they do not belong together.

@@ -26,6 +26,7 @@ mod error;
 pub(crate) mod fault;
 mod file;
 mod kept_base;
+pub(crate) mod known;
 mod look;
 pub(crate) mod schema;
 pub(crate) mod stat;
@@ -43,6 +44,7 @@ pub(crate) use file::{Job, TestFile};
 
 use disk::{AnyFile, Common, DiskFile};
 use document::Document;
+use known::Known;
 use store::Store;
 use watch::{POLL, TICK, Watch};
 
@@ -99,13 +101,16 @@ impl StateDir {
         }
     }
 
-    /// Reads and checks a file.
+    /// Reads and checks a file, with the help of what is known of it.
     ///
     /// # Errors
     /// [`StateError`], with path, line, column and JSON pointer where there is one (STATE-6).
-    pub(crate) fn read<D: Document>(&self) -> Result<Opened<D>, StateError> {
+    pub(crate) fn read<D: Document>(
+        &self,
+        known: Option<Known<D>>,
+    ) -> Result<Opened<D>, StateError> {
         let now = Time(self.clock.now().wall_ms);
-        let (disk, file) = DiskFile::<D>::open(&self.store, &self.wake, now)?;
+        let (disk, file) = DiskFile::<D>::open(&self.store, &self.wake, known, now)?;
         Ok(Opened {
             file,
             entries: disk.entries().to_vec(),

@@ -44,10 +44,10 @@ fn setup_with(watch: fn(&Path, Sender<()>) -> Watch) -> Setup {
     let store = Store::open(dir.path()).unwrap();
     let faults = Arc::clone(&store.faults);
     let state = StateDir::of(store, Clock::manual(NOW).0);
-    let (bans, held, first) = state.read().unwrap().split();
-    let (clients, _, second) = state.read().unwrap().split();
-    let (lookups, _, third) = state.read().unwrap().split();
-    let (alerts, _, fourth) = state.read().unwrap().split();
+    let (bans, held, first) = state.read(None).unwrap().split();
+    let (clients, _, second) = state.read(None).unwrap().split();
+    let (lookups, _, third) = state.read(None).unwrap().split();
+    let (alerts, _, fourth) = state.read(None).unwrap().split();
     assert!(held.is_empty());
     let files = vec![first, second, third, fourth];
     Setup {
@@ -423,8 +423,8 @@ fn a_stop_writes_what_is_queued() {
     fs::write(&file, r#"{"$schema":"x","version":1,"bans":[{"netblock":"203.0.1.0/24","ban_expires":"permanent","ticket":"OPS-1"}]}"#).unwrap();
     let open = || {
         let state = StateDir::open(dir.path(), Clock::manual(NOW).0).unwrap();
-        let (file, held, first) = state.read::<BansFile>().unwrap().split();
-        let (clients, _, second) = state.read::<ClientsFile>().unwrap().split();
+        let (file, held, first) = state.read::<BansFile>(None).unwrap().split();
+        let (clients, _, second) = state.read::<ClientsFile>(None).unwrap().split();
         (
             file,
             clients,
@@ -452,7 +452,7 @@ fn a_bad_file_stops_the_start() {
     let file = dir.path().join("clients.json");
     fs::write(&file, "{\"version\":1,\n\"clients\":[{}]}").unwrap();
     let state = StateDir::open(dir.path(), Clock::system()).unwrap();
-    let error = state.read::<ClientsFile>().err().unwrap();
+    let error = state.read::<ClientsFile>(None).err().unwrap();
     assert_eq!(
         error.to_string(),
         format!(
@@ -590,7 +590,7 @@ fn a_kill_at_any_step_leaves_a_base_that_fits() {
                 fs::write(dir.path().join("bans.json"), &copy).unwrap();
             }
             let state = StateDir::open(dir.path(), Clock::manual(NOW).0).unwrap();
-            let (_file, mut held, _) = state.read::<BansFile>().unwrap().split();
+            let (_file, mut held, _) = state.read::<BansFile>(None).unwrap().split();
             BansFile::sort(&mut held);
             let old = [ban(1), ban(2)];
             let new = [ban(1), ban(2), ban(3)];
@@ -633,7 +633,7 @@ fn a_damaged_base_is_not_used() {
         fs::write(dir.path().join("bans.json"), &copy).unwrap();
         fs::write(&base, base_is).unwrap();
         let state = StateDir::open(dir.path(), Clock::manual(NOW).0).unwrap();
-        let (_file, held, _) = state.read::<BansFile>().unwrap().split();
+        let (_file, held, _) = state.read::<BansFile>(None).unwrap().split();
         held.len()
     };
     assert_eq!(held(&whole), 2);

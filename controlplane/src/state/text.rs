@@ -10,10 +10,12 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::io::{self, Write};
 use std::marker::PhantomData;
+use std::ops::Range;
 
 use serde::de::{DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
 use serde::ser::SerializeMap;
 use serde::{Deserializer, Serialize, Serializer};
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use serde_path_to_error::{Deserializer as Tracked, Track};
 use weir_shared::units::Time;
@@ -52,6 +54,7 @@ pub(crate) fn parse<D: Document>(bytes: &[u8]) -> Result<Content<D>, Fault> {
     let whole = || Whole::<D> {
         schema,
         refused: &refused,
+        noting: None,
         of: PhantomData,
     };
     let mut json = serde_json::Deserializer::from_slice(bytes);
@@ -69,6 +72,35 @@ pub(crate) fn parse<D: Document>(bytes: &[u8]) -> Result<Content<D>, Fault> {
         let message = json::sentence(&error);
         Fault::new(error.line(), error.column(), &pointer, &message)
     })
+}
+
+/// The same, where each entry stands besides. An entry whose text is `known` is taken for it and
+/// not judged again.
+pub(crate) fn parse_noting<D: Document>(
+    bytes: &[u8],
+    known: impl Fn(&[u8]) -> Option<D::Entry>,
+) -> Result<(Content<D>, Vec<Range<usize>>), Fault> {
+    let places = RefCell::new(Vec::new());
+    let read = D::schema().as_ref().ok().and_then(|schema| {
+        let whole = Whole::<D> {
+            schema,
+            refused: &RefCell::new(None),
+            noting: Some(Noting {
+                known: &known,
+                begin: bytes.as_ptr().addr(),
+                places: &places,
+            }),
+            of: PhantomData,
+        };
+        let mut json = serde_json::Deserializer::from_slice(bytes);
+        let content = whole.deserialize(&mut json).ok()?;
+        json.end().ok().map(|()| content)
+    });
+    match read {
+        Some(content) => Ok((content, places.into_inner())),
+        // Rare: a second reading tells what is wrong.
+        None => parse(bytes).map(|content| (content, Vec::new())),
+    }
 }
 
 /// Writes a whole file, pretty-printed, with a newline at its end.
@@ -158,14 +190,32 @@ impl<D: Document> Serialize for Listed<'_, D> {
 }
 
 /// The reading of a whole file.
-struct Whole<'a, D> {
+struct Whole<'a, D: Document> {
     schema: &'a FileSchema,
     /// Pointer and message of what was refused for another reason than that it is no JSON.
     refused: &'a RefCell<Option<(String, String)>>,
+    noting: Option<Noting<'a, D>>,
     of: PhantomData<D>,
 }
 
-impl<D> Whole<'_, D> {
+/// What is noted of the texts of entries.
+struct Noting<'a, D: Document> {
+    known: &'a dyn Fn(&[u8]) -> Option<D::Entry>,
+    /// Address of the first byte of the file.
+    begin: usize,
+    places: &'a RefCell<Vec<Range<usize>>>,
+}
+
+impl<D: Document> Noting<'_, D> {
+    /// Notes where this text stands, and gives the entry that it is known for.
+    fn note(&self, text: &str) -> Option<D::Entry> {
+        let begin = text.as_ptr().addr().saturating_sub(self.begin);
+        self.places.borrow_mut().push(begin..begin + text.len());
+        (self.known)(text.as_bytes())
+    }
+}
+
+impl<D: Document> Whole<'_, D> {
     /// Ends the reading. The text of the error is never seen.
     fn refuse<E: serde::de::Error>(&self, pointer: String, message: String) -> E {
         self.refused.replace(Some((pointer, message)));
@@ -229,8 +279,12 @@ impl<'de, D: Document> Visitor<'de> for Whole<'_, D> {
         }
         // In the order of the lists, whatever the order of the members.
         let place = |entry: &D::Entry| lists::<D>().position(|list| list == D::list(entry));
-        if !D::MORE.is_empty() {
+        if !D::MORE.is_empty() && !entries.is_sorted_by_key(place) {
             entries.sort_by_key(place);
+            if let Some(noting) = &self.noting {
+                // They are in another order.
+                noting.places.borrow_mut().clear();
+            }
         }
         let Value::Object(envelope) = envelope else {
             return Err(A::Error::custom("no object"));
@@ -273,8 +327,12 @@ impl<'de, D: Document> Visitor<'de> for Entries<'_, D> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
         let mut index = 0_usize;
-        while let Some(Strict(value)) = list.next_element()? {
-            let entry = understand::<D>(self.list, value)
+        while let Some(next) = self.next(&mut list)? {
+            let understood = match next {
+                Next::Known(entry) => Ok(entry),
+                Next::Value(value) => understand::<D>(self.list, value),
+            };
+            let entry = understood
                 .and_then(|entry| match D::check(&entry, self.seen) {
                     Ok(()) => Ok(entry),
                     Err(message) => Err((String::new(), message)),
@@ -287,6 +345,31 @@ impl<'de, D: Document> Visitor<'de> for Entries<'_, D> {
             index += 1;
         }
         Ok(())
+    }
+}
+
+/// What comes next in a list.
+enum Next<D: Document> {
+    /// An entry whose text is known.
+    Known(D::Entry),
+    /// One to be judged.
+    Value(Value),
+}
+
+impl<D: Document> Entries<'_, D> {
+    fn next<'de, A: SeqAccess<'de>>(&self, list: &mut A) -> Result<Option<Next<D>>, A::Error> {
+        let Some(noting) = &self.whole.noting else {
+            let next = list.next_element::<Strict>()?;
+            return Ok(next.map(|Strict(value)| Next::Value(value)));
+        };
+        let Some(text) = list.next_element::<&RawValue>()? else {
+            return Ok(None);
+        };
+        if let Some(entry) = noting.note(text.get()) {
+            return Ok(Some(Next::Known(entry)));
+        }
+        let Strict(value) = serde_json::from_str(text.get()).map_err(A::Error::custom)?;
+        Ok(Some(Next::Value(value)))
     }
 }
 
