@@ -628,6 +628,59 @@ fn closed_connections_give_their_memory_back() {
     wait_until("the memory to be given back", || grown() < COUNT * 15);
 }
 
+/// CONN-1: an upload that the application does not read ends once its client has certainly gone,
+/// though nothing is read from it: it has reset the connection, or ended its side with less sent
+/// than it had announced.
+#[test]
+fn an_upload_whose_client_has_gone_ends() {
+    const SIZED: &[u8] = b"Content-Length: 100000000\r\n\r\n";
+    let (release, wait) = std::sync::mpsc::channel::<()>();
+    let wait = std::sync::Mutex::new(wait);
+    let application = Application::start(move |_| {
+        // Until the test ends.
+        let _ = wait.lock().expect("the channel").recv();
+        After::Close
+    });
+    let _release = release;
+    let weir = Weir::start(
+        &application,
+        &[
+            ONE_WORKER,
+            ("WAF_UPSTREAM_TIMEOUT", "5m"),
+            ("WAF_BODY_TIMEOUT", "5m"),
+        ],
+    );
+    let begin = |target: &str, rest: &[u8]| {
+        let mut connection = Connection::open(weir.address());
+        connection.send(format!("POST {target} HTTP/1.1\r\nHost: a\r\n").as_bytes());
+        connection.send(rest);
+        connection
+    };
+    let chunked = b"Transfer-Encoding: chunked\r\n\r\n5F5E100\r\n";
+    for (target, rest) in [("/sized", SIZED), ("/chunked", &chunked[..])] {
+        let mut connection = begin(target, rest);
+        connection.send_until_full(Duration::from_millis(100));
+        connection.reset();
+        assert_eq!(weir.line_of(target)["action"], "client_aborted", "{target}");
+    }
+    if transport::asked_for() == Transport::Tls {
+        return;
+    }
+    let mut connection = begin("/ended", SIZED);
+    let is_unread = |connection: &Connection| {
+        let began = std::time::Instant::now();
+        while connection.has_unread() && began.elapsed() < Duration::from_millis(300) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        connection.has_unread()
+    };
+    while !is_unread(&connection) {
+        connection.send(&[b'x'; 65_536]);
+    }
+    connection.finish_sending();
+    assert_eq!(weir.line_of("/ended")["action"], "client_aborted");
+}
+
 /// CONN-9: a body of one-byte chunks is ended before it costs what a large upload does.
 #[test]
 fn a_body_that_is_mostly_framing_is_ended() {

@@ -151,6 +151,13 @@ impl Connection {
         self.stream.wait_until_read();
     }
 
+    /// Whether bytes that were sent wait at the other end.
+    pub(crate) fn has_unread(&self) -> bool {
+        let own = self.stream.tcp().local_addr().expect("an address");
+        let ends = ends_toward(own.port());
+        ends.iter().any(|(_, unread)| *unread > 0)
+    }
+
     /// Ends our sending side.
     pub(crate) fn finish_sending(&mut self) {
         self.stream.finish_sending();
@@ -427,17 +434,27 @@ pub(crate) fn wait_until_read(stream: &TcpStream) {
 #[track_caller]
 pub(crate) fn wait_until_port_is_read(port: u16) {
     let unread = || {
-        let table = std::fs::read_to_string("/proc/net/tcp").expect("the connections");
-        // Of each: number, own address, the other's, state, what waits to be sent and read.
-        table.lines().skip(1).find_map(|line| {
-            let words: Vec<&str> = line.split_whitespace().collect();
-            let (_, other) = words.get(2)?.rsplit_once(':')?;
-            let is_other_end = u16::from_str_radix(other, 16) == Ok(port);
-            let (_, unread) = words.get(4)?.split_once(':')?;
-            is_other_end.then(|| u32::from_str_radix(unread, 16).expect("a number"))
-        })
+        let ends = ends_toward(port).into_iter();
+        ends.map(|(_, unread)| unread).next()
     };
     wait_until("the other end to read", || unread() == Some(0));
+}
+
+/// The ends of connections whose other end has this port: the state of each (01: established), and
+/// the bytes that wait there to be read.
+#[track_caller]
+pub(crate) fn ends_toward(port: u16) -> Vec<(String, u32)> {
+    let table = std::fs::read_to_string("/proc/net/tcp").expect("the connections");
+    // Of each: number, own address, the other's, state, what waits to be sent and read.
+    let end = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let (_, other) = words.get(2)?.rsplit_once(':')?;
+        let is_toward = u16::from_str_radix(other, 16) == Ok(port);
+        let (_, unread) = words.get(4)?.split_once(':')?;
+        let unread = u32::from_str_radix(unread, 16).expect("a number");
+        is_toward.then(|| (words[3].to_owned(), unread))
+    };
+    table.lines().skip(1).filter_map(end).collect()
 }
 
 /// A well-formed request; the `Host` is `example.org` unless one is given, and a body gets its

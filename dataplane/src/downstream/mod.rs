@@ -3,6 +3,7 @@
 mod arrival;
 pub mod deadlines;
 pub mod discard;
+mod gone;
 mod handshaking;
 pub mod inbound;
 pub mod interim;
@@ -439,6 +440,7 @@ impl Downstream {
     pub fn sweep(&self) {
         let now_ns = self.clock.mono_ns();
         match self.deadlines.sweep(now_ns) {
+            None if self.has_broken_off() => self.finish(Ending::Abort),
             None if self.deadlines.is_retry_due(now_ns) => {
                 self.retries.set(true);
                 self.wake();

@@ -21,10 +21,15 @@ pub enum BodyFault {
 const FREE_FRAMING: u64 = 64 * 1024;
 const MAX_FRAMING: u64 = 4;
 
+/// Bytes of a body that a connection holds at most (CONN-1).
+const MAX_HELD: u64 = 64 * 1024;
+
 /// The body of the current request, or what the client sent through a tunnel.
 #[derive(Debug, Default)]
 pub struct Upload {
     bytes: Cell<u64>,
+    /// Bytes that were announced; none where that is not known.
+    announced: Cell<u64>,
     /// Bytes that its chunks were framed by.
     framing: Cell<u64>,
     fault: Cell<BodyFault>,
@@ -35,6 +40,7 @@ impl Upload {
     /// Begins anew, for the next request.
     pub fn reset(&self) {
         self.bytes.set(0);
+        self.announced.set(0);
         self.framing.set(0);
         self.fault.set(BodyFault::None);
         self.unread.set(false);
@@ -43,6 +49,18 @@ impl Upload {
     /// Bytes that came so far.
     pub const fn bytes(&self) -> u64 {
         self.bytes.get()
+    }
+
+    /// So many bytes are to come.
+    pub fn announce(&self, bytes: u64) {
+        self.announced.set(bytes);
+    }
+
+    /// Whether these bytes, the last of the client, are not the rest of what was announced. As much
+    /// as a connection may hold was read, maybe, and is not counted yet.
+    pub const fn lacks(&self, last: u64) -> bool {
+        let come = self.bytes.get().saturating_add(last);
+        self.announced.get() > come.saturating_add(MAX_HELD)
     }
 
     /// Counts bytes, if they do not pass the limit; false, and nothing counted, if they do.
@@ -110,6 +128,20 @@ mod tests {
         assert_eq!((upload.bytes(), upload.fault()), (100, BodyFault::TooLarge));
         assert!(upload.take(1, None));
         assert_eq!(upload.bytes(), 101);
+    }
+
+    /// CONN-1: a body of which less came than was announced is known to be broken off, unless the
+    /// rest may be held, or nothing was announced.
+    #[test]
+    fn a_body_that_ended_early_is_known() {
+        let upload = Upload::default();
+        assert!(!upload.lacks(0));
+        upload.announce(200_000);
+        assert!(upload.take(100_000, None));
+        assert!(upload.lacks(100_000 - MAX_HELD - 1));
+        assert!(!upload.lacks(100_000 - MAX_HELD));
+        upload.reset();
+        assert!(!upload.lacks(0));
     }
 
     /// CONN-9: chunks of one byte are ended, those of two are not; nor are few.

@@ -77,6 +77,7 @@ impl RequestBody {
         };
         downstream.upload.set_unread(true);
         let length = incoming.size_hint().exact();
+        downstream.upload.announce(length.unwrap_or(0));
         // A stream of HTTP/2 is in frames, and may have trailers, whether its length is known or
         // not.
         let is_framed = length.is_none() || downstream.is_stream();
