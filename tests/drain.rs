@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use std::os::unix::process::ExitStatusExt;
 
+use serde_json::json;
+
 use crate::support::application::{After, Application};
 use crate::support::raw_client::{Connection, Ended, get};
 use crate::support::wait_until;
@@ -111,6 +113,50 @@ fn the_drain_is_bounded() {
     );
     let clients = weir.state_file("clients.json").expect("clients.json");
     assert!(clients.to_string().contains("203.0.113.7"));
+}
+
+/// ALIVE-3: a head that is half read at a stop, or that comes together with it, may still come to
+/// its end, but `WAF_SHUTDOWN_TIMEOUT` ends it, however long `WAF_HEADER_TIMEOUT` is; whether its
+/// peer is refused or not.
+#[test]
+fn half_a_head_waits_no_longer_than_the_stop() {
+    let application = Application::ok();
+    let bans = json!([{"netblock": "127.0.0.2/32", "ban_expires": "2099-01-01T00:00:00Z"}]);
+    let settings = [
+        ("WAF_TRUSTED_PROXIES", ""),
+        ("WAF_BAN_IPV4_PREFIX", "32"),
+        ("WAF_HEADER_TIMEOUT", "5m"),
+        ("WAF_SHUTDOWN_TIMEOUT", "300ms"),
+        ("WAF_WORKERS", "1"),
+    ];
+    for together in [false, true] {
+        let mut weir = Weir::start_with_bans(&application, &bans, &settings);
+        let used = |peer: &str, status| {
+            let mut connection = Connection::open_from(weir.address(), peer);
+            connection.send(&get("/a", &[]));
+            connection.response().expect(status);
+            connection
+        };
+        let new = Connection::open_from(weir.address(), "127.0.0.3");
+        let mut held = [new, used("127.0.0.3", 200), used("127.0.0.2", 429)];
+        if together {
+            weir.signal("STOP");
+        }
+        for connection in &mut held {
+            connection.send(b"GET /half HTTP/1.1\r\nHo");
+            if !together {
+                connection.wait_until_read();
+            }
+        }
+        weir.signal("TERM");
+        if together {
+            weir.signal("CONT");
+        }
+        for (number, connection) in held.iter_mut().enumerate() {
+            assert!(connection.ends(), "{number}, together: {together}");
+        }
+        assert!(weir.wait().success());
+    }
 }
 
 /// SIGINT, as Ctrl-C sends it, drains too.
