@@ -43,6 +43,8 @@ pub fn run() -> ExitCode {
             ("WAF_RATE_LIMIT_PER_MINUTE", REQUESTS_PER_MINUTE.to_string()),
             ("WAF_BAN_FIRST", "1m".to_owned()),
             ("WAF_WORKERS", "1".to_owned()),
+            // Far fewer than any system has open files for: no newcomer is warned of that.
+            ("WAF_MAX_CONNECTIONS", "100".to_owned()),
             // The demo sends nobody's address anywhere.
             ("WAF_LOOKUP_SOURCE", "off".to_owned()),
         ]
