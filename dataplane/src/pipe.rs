@@ -22,8 +22,6 @@ pub const SIZE: usize = 64 * 1024;
 pub const MAX_OPEN: usize = 32;
 /// Empty pipes that are kept.
 const MAX_IDLE: usize = 8;
-/// Where so much came at once, more of the body is taken to be right behind it.
-const MUCH: usize = SIZE / 2;
 
 /// Stands for what is in a pipe. Its own bytes are never written.
 static PLACEHOLDER: [u8; SIZE] = [0; SIZE];
@@ -84,7 +82,6 @@ impl Pipes {
         Some(Pipe {
             ends: Some(ends),
             held: 0,
-            goes_on: false,
             home: Rc::clone(home),
         })
     }
@@ -117,8 +114,6 @@ pub struct Pipe {
     ends: Option<Ends>,
     /// Bytes in it.
     held: usize,
-    /// More is to follow what is in it, and soon.
-    goes_on: bool,
     home: Rc<Home>,
 }
 
@@ -128,8 +123,8 @@ impl Pipe {
         self.held == 0
     }
 
-    /// Moves what there is into it, at most so many bytes, those that are left of a body; zero is
-    /// the end of the stream. To be called while it is empty.
+    /// Moves what there is into it, at most so many bytes; zero is the end of the stream. To be
+    /// called while it is empty.
     pub fn poll_fill(
         &mut self,
         stream: &TcpStream,
@@ -142,7 +137,7 @@ impl Pipe {
         let moved = loop {
             ready!(stream.poll_read_ready(cx))?;
             let moved = stream.try_io(Interest::READABLE, || {
-                move_bytes(stream, write, at_most.min(SIZE), SpliceFlags::empty())
+                move_bytes(stream, write, at_most.min(SIZE))
             });
             match moved {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -150,7 +145,6 @@ impl Pipe {
             }
         };
         self.held += moved;
-        self.goes_on = moved < at_most && moved >= MUCH;
         Poll::Ready(Ok(moved))
     }
 
@@ -172,21 +166,13 @@ impl Pipe {
 
     /// Moves at most so many bytes out of it at once, whatever the runtime knows of the socket.
     ///
-    /// Where more is to follow, the system is told: the end of the piece, which fills no segment,
-    /// waits for it, 200 ms at most, and does not go by itself.
-    ///
     /// # Errors
     /// [`io::ErrorKind::WouldBlock`] where there is no room.
     pub fn drain(&mut self, stream: &TcpStream, at_most: usize) -> io::Result<usize> {
         let Some(Ends { read, .. }) = &self.ends else {
             return Err(io::ErrorKind::BrokenPipe.into());
         };
-        let more = if self.goes_on {
-            SpliceFlags::MORE
-        } else {
-            SpliceFlags::empty()
-        };
-        let moved = move_bytes(read, stream, at_most.min(self.held), more)?;
+        let moved = move_bytes(read, stream, at_most.min(self.held))?;
         self.held = self.held.saturating_sub(moved);
         Ok(moved)
     }
@@ -203,13 +189,8 @@ impl Drop for Pipe {
     }
 }
 
-fn move_bytes(
-    from: impl AsFd,
-    to: impl AsFd,
-    at_most: usize,
-    more: SpliceFlags,
-) -> io::Result<usize> {
-    let flags = SpliceFlags::NONBLOCK | SpliceFlags::MOVE | more;
+fn move_bytes(from: impl AsFd, to: impl AsFd, at_most: usize) -> io::Result<usize> {
+    let flags = SpliceFlags::NONBLOCK | SpliceFlags::MOVE;
     loop {
         match splice(&from, None, &to, None, at_most, flags) {
             Err(rustix::io::Errno::INTR) => {}
@@ -288,27 +269,6 @@ mod tests {
                 }
             }
             assert!(moved / moves >= SIZE / 4, "{moves} moves for {moved} bytes");
-        });
-    }
-
-    /// The system is told that more follows where much came at once and is not the end of a body.
-    #[test]
-    fn what_goes_on_is_told() {
-        block_on(async {
-            let ((mut sender, from), pipes) = (connection().await, Pipes::default());
-            for (sent, left, goes_on) in [
-                (MUCH, MUCH + 1, true),
-                (MUCH, MUCH, false),
-                (MUCH - 1, MUCH + 1, false),
-            ] {
-                sender.write_all(&vec![b'x'; sent]).await.unwrap();
-                let mut pipe = pipes.take().unwrap();
-                let peeked = |came: usize| came >= sent;
-                let mut scratch = vec![0; sent];
-                while !peeked(from.peek(&mut scratch).await.unwrap()) {}
-                let moved = poll_fn(|cx| pipe.poll_fill(&from, left, cx)).await;
-                assert_eq!((moved.unwrap(), pipe.goes_on), (sent, goes_on));
-            }
         });
     }
 

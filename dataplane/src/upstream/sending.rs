@@ -14,7 +14,6 @@ use super::buffers::Buffers;
 use super::request_body::{Moved, RequestBody};
 use crate::http1::request::Encoder;
 use crate::pipe::{self, Pipe};
-use crate::together;
 
 /// Pieces of a body smaller than this are copied and gathered; larger ones are written from where
 /// they are.
@@ -233,9 +232,7 @@ impl Sending {
             let moved = self.pipe.as_mut().filter(|_| text.is_empty());
             let written = if let Some(pipe) = moved {
                 ready!(pipe.poll_drain(stream, self.piece.len(), cx))?
-            } else if self.pipe.is_some() {
-                ready!(together::poll_write(stream, text, cx))?
-            } else if self.piece.is_empty() && self.behind.is_empty() {
+            } else if self.pipe.is_some() || (self.piece.is_empty() && self.behind.is_empty()) {
                 ready!(Pin::new(&mut *stream).poll_write(cx, text))?
             } else {
                 let parts = [text, &self.piece, self.behind].map(IoSlice::new);
