@@ -51,7 +51,8 @@ pub fn begin(
     };
     stream.downstream.take_settings(in_force);
     let output = Rc::clone(output);
-    tokio::task::spawn_local(run(worker, stream, output, request, sink));
+    // Boxed: the runtime moves a task twice before it runs.
+    tokio::task::spawn_local(Box::pin(run(worker, stream, output, request, sink)));
 }
 
 /// Runs the task of a stream until it ends, or is to end. What is dropped is reset.
@@ -106,6 +107,10 @@ async fn talk(
     let fields = &mut head.headers;
     let date = || worker.date.value(worker.clock.wall_ms());
     fields.entry(DATE).or_insert_with(date);
+    if let Some(id) = fields.get_mut(&X_REQUEST_ID) {
+        // No two are alike: none is worth a place in the table of fields that both sides keep.
+        id.set_sensitive(true);
+    }
     let is_bare = body.is_end_stream();
     if !is_bare && let Some(length) = body.size_hint().exact() {
         let length = || HeaderValue::from(length);
