@@ -38,7 +38,8 @@ fuzz_target!(|bytes: &[u8]| {
             for (pointer, detail) in faults {
                 assert!(!detail.is_empty());
                 // Of members that are given twice serde_json knows the last alone.
-                let stands = body.pointer(&pointer).is_some() || detail.contains("duplicate member");
+                let stands =
+                    body.pointer(&pointer).is_some() || detail.contains("duplicate member");
                 let parent = pointer.rsplit_once('/').map(|(parent, _)| parent);
                 let missing = parent.is_some_and(|parent| body.pointer(parent).is_some());
                 assert!(stands || missing, "{pointer}: {detail}");
