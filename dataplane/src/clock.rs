@@ -15,28 +15,26 @@ use weir_shared::units::http_date;
 pub struct CoarseClock {
     clock: Clock,
     mono_ns: Cell<u64>,
-    /// Wall clock minus monotonic clock, milliseconds; wraps, as the sum wraps back.
-    offset_ms: Cell<u64>,
+    /// Both clocks on the last tick.
+    read: Cell<Now>,
 }
 
 impl CoarseClock {
     /// A clock that was just read.
     pub fn new(clock: Clock) -> Rc<Self> {
-        let coarse = Self {
+        let now = clock.now();
+        Rc::new(Self {
             clock,
-            mono_ns: Cell::new(0),
-            offset_ms: Cell::new(0),
-        };
-        coarse.tick();
-        Rc::new(coarse)
+            mono_ns: Cell::new(now.mono_ns),
+            read: Cell::new(now),
+        })
     }
 
     /// Reads both clocks anew. Called on every tick of the worker.
     pub fn tick(&self) {
         let now = self.clock.now();
         self.mono_ns.set(now.mono_ns);
-        self.offset_ms
-            .set(now.wall_ms.wrapping_sub(now.mono_ns / 1_000_000));
+        self.read.set(now);
     }
 
     /// Now.
@@ -46,7 +44,7 @@ impl CoarseClock {
                 let mono_ns = nanos(start.elapsed());
                 self.mono_ns.set(mono_ns);
                 Now {
-                    wall_ms: self.offset_ms.get().wrapping_add(mono_ns / 1_000_000),
+                    wall_ms: carried_ms(self.read.get(), mono_ns),
                     mono_ns,
                 }
             }
@@ -65,14 +63,20 @@ impl CoarseClock {
 
     /// The wall clock at the same moment, milliseconds since 1970.
     pub fn wall_ms(&self) -> u64 {
-        let mono_ms = self.mono_ns.get() / 1_000_000;
-        self.offset_ms.get().wrapping_add(mono_ms)
+        carried_ms(self.read.get(), self.mono_ns.get())
     }
 
     /// Microseconds since `start`, read anew.
     pub fn since_us(&self, start: Now) -> u64 {
         self.now().mono_ns.saturating_sub(start.mono_ns) / 1000
     }
+}
+
+/// The wall clock when the monotonic one is `mono_ns`, carried forward from a reading of both. Up
+/// to two milliseconds late, and never early: no ban ends before its time (BAN-7).
+const fn carried_ms(read: Now, mono_ns: u64) -> u64 {
+    let passed_ns = mono_ns.saturating_sub(read.mono_ns);
+    read.wall_ms.saturating_add(passed_ns / 1_000_000)
 }
 
 /// The value of `Date`, made once a second: as text, and as the value of a field.
@@ -113,4 +117,30 @@ impl HttpDate {
 /// A duration as the deadlines count.
 pub fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// BAN-7: wherever within their milliseconds the two clocks were read, the wall clock carried
+    /// forward is never ahead of the real one, and less than two milliseconds behind.
+    #[test]
+    fn the_wall_clock_carried_forward_is_never_early() {
+        const START_US: u64 = 1_795_276_800_000_000;
+        for (wall, mono, passed) in (0..20)
+            .flat_map(|wall| (0..20).map(move |mono| (wall, mono)))
+            .flat_map(|(wall, mono)| (0..60).map(move |passed| (wall, mono, passed)))
+        {
+            let (wall_us, mono_us, passed_us) = (START_US + wall * 100, mono * 100, passed * 100);
+            let read = Now {
+                wall_ms: wall_us / 1000,
+                mono_ns: mono_us * 1000,
+            };
+            let carried_us = carried_ms(read, (mono_us + passed_us) * 1000) * 1000;
+            let exact_us = wall_us + passed_us;
+            assert!(carried_us <= exact_us, "{wall} {mono} {passed}");
+            assert!(carried_us + 2_000 > exact_us, "{wall} {mono} {passed}");
+        }
+    }
 }
