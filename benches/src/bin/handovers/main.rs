@@ -84,6 +84,9 @@ fn measure(arguments: &Arguments) -> Result<()> {
     }
     let ended = traffic.finish()?;
     let bans = service.bans()?;
+    if bans < arguments.bans + arguments.rounds {
+        bail!("bans are lost");
+    }
     println!(
         "{} bans, 20,000 clients, lookups and counters, {} netblocks; {} hand-overs, {} generators",
         arguments.bans, arguments.netblocks, arguments.rounds, arguments.generators
@@ -101,9 +104,6 @@ fn measure(arguments: &Arguments) -> Result<()> {
         "from the signal until the new process serves: median {:.0} ms",
         median(takes)
     );
-    if bans < arguments.bans + arguments.rounds {
-        bail!("bans are lost");
-    }
     if ended.failed > 0 {
         bail!("requests have failed");
     }
