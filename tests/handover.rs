@@ -327,6 +327,42 @@ fn fifty_hand_overs_lose_nothing() {
     hand_overs(50);
 }
 
+/// RESTART-1: a connection whose last answer began before the hand-over, and did not say that it
+/// is the last, is left the time for one more request; an idle one ends after it.
+#[test]
+fn an_answer_that_had_begun_is_followed_by_one_more() {
+    let (release, wait) = mpsc::channel();
+    let wait = Mutex::new(wait);
+    let application = Application::start(move |exchange| {
+        exchange.send(b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\nhalf");
+        if exchange.request.target == "/held" {
+            let _ = wait.lock().expect("the channel").recv();
+        }
+        exchange.send(b"half");
+        After::KeepAlive
+    });
+    let service = Service::start(env!("CARGO_BIN_EXE_weir"), &application);
+    let old = service.process();
+    let mut idle = Connection::open(service.address);
+    idle.send(&get("/", &[]));
+    idle.response().expect(200);
+    let mut running = Connection::open(service.address);
+    running.send(&get("/held", &[]));
+    assert_eq!(running.head().expect("its head").header("connection"), None);
+    service.hand_over();
+    // Longer than an idle connection is left.
+    assert!(idle.ends());
+    release.send(()).expect("the application waits");
+    assert_eq!(running.bytes(8).expect("all of it"), b"halfhalf");
+    // Some ticks of its worker.
+    std::thread::sleep(Duration::from_millis(300));
+    running.send(&get("/", &[]));
+    let last = running.response();
+    assert_eq!(last.header("connection"), Some("close"));
+    assert_eq!(last.body, b"halfhalf");
+    wait_until("the old process has ended", || !is_running(old));
+}
+
 /// RESTART-1, EDGE-2, EDGE-3: nor over HTTP/2, whose streams that run are answered, nor over TLS.
 #[test]
 fn a_hand_over_loses_nothing_over_http2_and_tls() {

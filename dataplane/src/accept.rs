@@ -10,7 +10,7 @@ use std::pin::{Pin, pin};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tokio::sync::watch;
@@ -136,7 +136,7 @@ impl Acceptor {
             })
             .await;
         }
-        if self.current.worker().hands_over() {
+        if self.current.worker().has_handed_over() {
             self.hand_over(&mut stopped).await;
         }
         self.drain(&mut stopped).await;
@@ -238,6 +238,9 @@ impl Acceptor {
         let downstream = Downstream::new(stream, arrival, slot, clock, timeouts);
         if bounded.is_some_and(|peer| peer.is_refused) {
             downstream.note_refused();
+        }
+        if worker.has_handed_over() {
+            downstream.end_with_next();
         }
         self.open.borrow_mut().push(Rc::downgrade(&downstream));
         let current = Rc::clone(&self.current);
@@ -345,15 +348,27 @@ impl Acceptor {
         }
     }
 
-    /// Leaves connections the time for one more request, which their client may have under way
-    /// (RESTART-1).
+    /// Lets each connection end with the answer that says so. Until it has come, one that is idle is
+    /// left the time for one more request, which its client may have under way (RESTART-1).
     async fn hand_over(&self, stopped: &mut watch::Receiver<Stop>) {
-        self.finish_all(Ending::Drain, |connection| {
-            connection.idle_since().is_none()
-        });
-        let told = stopped.wait_for(|stop| *stop != Stop::HandOver);
-        // Late, or told to be quicker: both lead on.
-        let _ = tokio::time::timeout(LAST_USE, told).await;
+        for connection in self.open.borrow().iter().filter_map(Weak::upgrade) {
+            connection.end_with_next();
+        }
+        let began = Instant::now();
+        while began.elapsed() < LAST_USE || self.has_connections() {
+            let told = stopped.wait_for(|stop| *stop != Stop::HandOver);
+            if tokio::time::timeout(TICK, told).await.is_ok() {
+                return;
+            }
+            if began.elapsed() >= LAST_USE {
+                let last_use_ns = u64::try_from(LAST_USE.as_nanos()).unwrap_or(u64::MAX);
+                let now_ns = self.current.worker().clock.mono_ns();
+                self.finish_all(Ending::Drain, |connection| {
+                    let since = connection.idle_since();
+                    since.is_some_and(|since| now_ns.saturating_sub(since) >= last_use_ns)
+                });
+            }
+        }
     }
 
     /// Lets the connections end; ends them once the service is told to abort.

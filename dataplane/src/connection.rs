@@ -79,7 +79,7 @@ async fn serve_http1(current: Rc<Current>, downstream: Rc<Downstream>, mut early
     while std::mem::take(&mut is_new) || !early.is_empty() || is_used_again(&downstream).await {
         downstream.note_probed();
         let worker = current.worker();
-        if worker.has_handed_over() {
+        if downstream.ends_with_next() {
             downstream.finish(Ending::Drain);
         }
         if early.is_empty() && downstream.is_refused() {
@@ -121,7 +121,7 @@ async fn serve_http1(current: Rc<Current>, downstream: Rc<Downstream>, mut early
 /// Whether a new connection may be read from before anything is known of it.
 fn is_plain_and_stays(worker: &Worker, downstream: &Downstream) -> bool {
     let is_plain = !downstream.is_tls() && !worker.in_force.settings.edge.h2c;
-    is_plain && downstream.ending() == Ending::No && !worker.has_handed_over()
+    is_plain && downstream.ending() == Ending::No && !downstream.ends_with_next()
 }
 
 /// Waits until the client sends something; false if the connection ends before it does.
@@ -149,8 +149,8 @@ enum Outcome {
 
 /// Why hyper is not to go on with a connection, if it is not. After a hand-over it lets go of each
 /// that is idle: the next request is the last, which is decided before hyper has it.
-fn interruption(worker: &Worker, downstream: &Downstream) -> Option<Outcome> {
-    let has_ended = || worker.has_handed_over() && downstream.can_rest();
+fn interruption(downstream: &Downstream) -> Option<Outcome> {
+    let has_ended = || downstream.ends_with_next() && downstream.can_rest();
     match downstream.ending() {
         Ending::No => {
             let lets_go = downstream.rests() || downstream.is_refused_and_answered() || has_ended();
@@ -194,7 +194,7 @@ async fn serve_requests(
     let mut draining = false;
     let outcome = poll_fn(|cx| {
         downstream.note_waker(cx);
-        if let Some(outcome) = interruption(worker, downstream) {
+        if let Some(outcome) = interruption(downstream) {
             return Poll::Ready(outcome);
         }
         if !draining && is_to_drain(downstream, cx) {

@@ -98,7 +98,7 @@ impl Held {
             }
             // In a drain hyper tells the client that the connection ends.
             let step = match ending {
-                _ if self.leaves(&worker, ending) => Step::Idle,
+                _ if self.leaves(downstream, ending) => Step::Idle,
                 Ending::Drain => Step::Ordinary,
                 _ => worker.with_read_buffer(|buffer| self.step(&worker, downstream, buffer, cx)),
             };
@@ -116,8 +116,8 @@ impl Held {
     }
 
     /// Whether the connection is not to wait any longer for its next request here.
-    fn leaves(&self, worker: &Worker, ending: Ending) -> bool {
-        let told = ending == Ending::Drain || worker.has_handed_over();
+    fn leaves(&self, downstream: &Downstream, ending: Ending) -> bool {
+        let told = ending == Ending::Drain || downstream.ends_with_next();
         told && self.has_waited && self.read.is_empty()
     }
 

@@ -93,8 +93,8 @@ fn last_if_told(
     downstream: &Downstream,
     mut response: Response<ResponseBody>,
 ) -> Response<ResponseBody> {
-    if downstream.ending() == Ending::Drain && response.status() != StatusCode::SWITCHING_PROTOCOLS
-    {
+    let is_last = downstream.ending() == Ending::Drain || downstream.ends_with_next();
+    if is_last && response.status() != StatusCode::SWITCHING_PROTOCOLS {
         problem::close(&mut response);
     }
     response

@@ -1,7 +1,7 @@
 //! What the requests of one thread share: the rules, the client table, the upstream connections,
 //! the counters, the clock. It knows nothing of connections and nothing of a single request.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -101,7 +101,6 @@ struct Own {
     ask: Ask,
     snapshots: Arc<ArcSwap<Snapshot>>,
     stopped: watch::Receiver<Stop>,
-    has_handed_over: Rc<Cell<bool>>,
     https_port: Option<u16>,
     handshakes: Rc<Handshakes>,
     http2: Rc<Http2Connections>,
@@ -139,7 +138,6 @@ impl Current {
             ask: Arc::clone(&parts.ask),
             snapshots: Arc::clone(&parts.snapshots),
             stopped,
-            has_handed_over: Rc::default(),
             https_port: parts.https_port,
             handshakes: Rc::new(Handshakes::new(parts.tls.clone())),
             http2: Rc::default(),
@@ -228,7 +226,6 @@ pub struct Worker {
     ask: Ask,
     snapshots: RefCell<Cache<Arc<ArcSwap<Snapshot>>, Arc<Snapshot>>>,
     stopped: watch::Receiver<Stop>,
-    has_handed_over: Rc<Cell<bool>>,
 }
 
 impl Worker {
@@ -269,7 +266,6 @@ impl Worker {
             ask: own.ask,
             snapshots: RefCell::new(Cache::new(own.snapshots)),
             stopped: own.stopped,
-            has_handed_over: own.has_handed_over,
         })
     }
 
@@ -293,17 +289,9 @@ impl Worker {
         }
     }
 
-    /// Whether the stop is a hand-over; each request that is begun from now on is then the last of
-    /// its connection.
-    pub fn hands_over(&self) -> bool {
-        let hands_over = *self.stopped.borrow() == Stop::HandOver;
-        self.has_handed_over.set(hands_over);
-        hands_over
-    }
-
     /// Whether another process accepts connections now.
     pub fn has_handed_over(&self) -> bool {
-        self.has_handed_over.get()
+        *self.stopped.borrow() == Stop::HandOver
     }
 
     /// Asks the ladder; again where the snapshot was older than the client's last reset (LIMIT-6).

@@ -132,6 +132,8 @@ pub struct Downstream {
     /// Whether bytes of a response to the current request were written.
     answering: Cell<bool>,
     ending: Cell<Ending>,
+    /// Its next answer is the last.
+    ends_with_next: Cell<bool>,
     /// It was found out whether the connection can be read from.
     probed: Cell<bool>,
     /// hyper holds the connection, with buffers of its own.
@@ -216,6 +218,7 @@ impl Downstream {
             written: Cell::new(0),
             answering: Cell::new(false),
             ending: Cell::new(Ending::No),
+            ends_with_next: Cell::new(false),
             probed: Cell::new(false),
             in_use: Cell::new(false),
             retries: Cell::new(false),
@@ -464,6 +467,17 @@ impl Downstream {
             self.ending.set(ending);
             self.wake();
         }
+    }
+
+    /// Its next answer is the last, and says so, unless it was written already (RESTART-1).
+    pub fn end_with_next(&self) {
+        self.ends_with_next.set(true);
+        self.wake();
+    }
+
+    /// Whether the next answer is its last.
+    pub const fn ends_with_next(&self) -> bool {
+        self.ends_with_next.get()
     }
 
     /// How the connection is to end.

@@ -142,7 +142,7 @@ async fn drive(
             return Poll::Ready(Ended::Cut(ending));
         }
         let ends =
-            ending == Ending::Drain || streams.closes() || current.worker().has_handed_over();
+            ending == Ending::Drain || streams.closes() || downstream.ends_with_next();
         if ends && ends_since.is_none() {
             ends_since = Some(clock.mono_ns());
             protocol.end();

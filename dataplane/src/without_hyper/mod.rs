@@ -63,7 +63,7 @@ pub async fn serve(current: &Current, downstream: &Rc<Downstream>, early: Bytes)
         let mut talking = pin!(talk(current, downstream, &held));
         poll_fn(|cx| {
             downstream.note_waker(cx);
-            if let Some(stop) = interruption(current, downstream) {
+            if let Some(stop) = interruption(downstream) {
                 return Poll::Ready(stop);
             }
             // A bug of ours costs its connection, not the worker and all that it serves.
@@ -88,10 +88,10 @@ pub async fn serve(current: &Current, downstream: &Rc<Downstream>, early: Bytes)
 
 /// Why the connection is to be left, if it is. In a drain hyper tells the client that it ends; what
 /// is under way is answered here, and says so too.
-fn interruption(current: &Current, downstream: &Downstream) -> Option<Stop> {
+fn interruption(downstream: &Downstream) -> Option<Stop> {
     let leaves = match downstream.ending() {
         Ending::No => {
-            let has_ended = || downstream.can_rest() && current.worker().has_handed_over();
+            let has_ended = || downstream.can_rest() && downstream.ends_with_next();
             downstream.rests() || downstream.is_refused_and_answered() || has_ended()
         }
         Ending::Drain => downstream.is_idle(),
