@@ -9,7 +9,7 @@ use serde_json::Value;
 use weir_controlplane::fuzzing::Bodies;
 use weir_shared::netblock::Netblock;
 
-static BODIES: LazyLock<Bodies> = LazyLock::new(|| Bodies::new(weir_fuzz::trusted()));
+static BODIES: LazyLock<Bodies> = LazyLock::new(|| Bodies::new(weir_fuzz::trusted().clone()));
 
 fuzz_target!(|bytes: &[u8]| {
     let body = serde_json::from_slice::<Value>(bytes);

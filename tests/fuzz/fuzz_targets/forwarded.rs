@@ -58,7 +58,7 @@ fn walk(header: &HeaderName, lines: &[&[u8]]) -> IpAddr {
         weir_fuzz::peer(1),
         true,
         "http",
-        &weir_fuzz::trusted(),
+        weir_fuzz::trusted(),
         header,
         &headers,
         Seen::of(&headers),

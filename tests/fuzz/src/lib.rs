@@ -1,6 +1,7 @@
 //! What several targets share.
 
 use std::net::IpAddr;
+use std::sync::LazyLock;
 
 use http::header::{CONTENT_LENGTH, HeaderName, HeaderValue, TRANSFER_ENCODING};
 use http::request::Parts;
@@ -9,11 +10,14 @@ use serde_json::Value;
 use weir_shared::netblock::NetSet;
 
 /// The networks that are trusted in every target.
-pub fn trusted() -> NetSet {
-    ["10.0.0.0/8", "fd00::/8"]
-        .iter()
-        .map(|text| text.parse().expect("a netblock"))
-        .collect()
+pub fn trusted() -> &'static NetSet {
+    static TRUSTED: LazyLock<NetSet> = LazyLock::new(|| {
+        ["10.0.0.0/8", "fd00::/8"]
+            .iter()
+            .map(|text| text.parse().expect("a netblock"))
+            .collect()
+    });
+    &TRUSTED
 }
 
 /// A peer, as a byte chooses it: half of them are trusted.
