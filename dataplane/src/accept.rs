@@ -348,8 +348,8 @@ impl Acceptor {
         }
     }
 
-    /// Lets each connection end with the answer that says so. Until it has come, one that is idle is
-    /// left the time for one more request, which its client may have under way (RESTART-1).
+    /// Lets each connection end with the answer that says so. Until it has come, one that is idle
+    /// is left the time for one more request, which its client may have under way (RESTART-1).
     async fn hand_over(&self, stopped: &mut watch::Receiver<Stop>) {
         for connection in self.open.borrow().iter().filter_map(Weak::upgrade) {
             connection.end_with_next();

@@ -469,7 +469,7 @@ impl Downstream {
         }
     }
 
-    /// Its next answer is the last, and says so, unless it was written already (RESTART-1).
+    /// Its next answer is the last, and says so (RESTART-1).
     pub fn end_with_next(&self) {
         self.ends_with_next.set(true);
         self.wake();
@@ -488,9 +488,7 @@ impl Downstream {
     /// Notes whom the sweeper wakes. The task of a connection never changes.
     pub fn note_waker(&self, cx: &Context<'_>) {
         let mut waker = self.waker.borrow_mut();
-        if waker.is_none() {
-            *waker = Some(cx.waker().clone());
-        }
+        waker.get_or_insert_with(|| cx.waker().clone());
     }
 
     fn wake(&self) {
