@@ -10,7 +10,7 @@ use std::pin::{Pin, pin};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::watch;
@@ -36,7 +36,7 @@ const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 /// How often a worker looks at its deadlines, sends its log records and reads the wall clock anew.
 const TICK: Duration = Duration::from_millis(50);
 /// How long an idle connection may be used once more after a hand-over.
-const LAST_USE: Duration = Duration::from_secs(3);
+const LAST_USE_NS: u64 = 3_000_000_000;
 /// How long accepting rests after `accept` failed, above all because no descriptor was left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -354,20 +354,19 @@ impl Acceptor {
         for connection in self.open.borrow().iter().filter_map(Weak::upgrade) {
             connection.end_with_next();
         }
-        let began = Instant::now();
-        while began.elapsed() < LAST_USE || self.has_connections() {
+        let clock = Rc::clone(&self.current.worker().clock);
+        let began = clock.mono_ns();
+        let is_late = |since: u64| clock.mono_ns().saturating_sub(since) >= LAST_USE_NS;
+        while !is_late(began) || self.has_connections() {
             let told = stopped.wait_for(|stop| *stop != Stop::HandOver);
             if tokio::time::timeout(TICK, told).await.is_ok() {
                 return;
             }
-            if began.elapsed() >= LAST_USE {
-                let last_use_ns = u64::try_from(LAST_USE.as_nanos()).unwrap_or(u64::MAX);
-                let now_ns = self.current.worker().clock.mono_ns();
-                self.finish_all(Ending::Drain, |connection| {
-                    let since = connection.idle_since();
-                    since.is_some_and(|since| now_ns.saturating_sub(since) >= last_use_ns)
-                });
-            }
+            self.finish_all(Ending::Drain, |connection| {
+                connection
+                    .idle_since()
+                    .is_some_and(|since| is_late(since.max(began)))
+            });
         }
     }
 
