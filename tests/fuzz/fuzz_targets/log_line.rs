@@ -24,6 +24,12 @@ static SETTINGS: LazyLock<Settings> = LazyLock::new(|| {
     load(settings).expect("sound settings").settings
 });
 
+static COMBINED: LazyLock<Settings> = LazyLock::new(|| {
+    let mut combined = SETTINGS.clone();
+    combined.log.format = LogFormat::Combined;
+    combined
+});
+
 /// The texts of a record, as they are named in a line.
 const TEXTS: [&str; 15] = [
     "request_id",
@@ -54,9 +60,7 @@ fuzz_target!(|bytes: &[u8]| {
             record
         });
     }
-    let mut combined = SETTINGS.clone();
-    combined.log.format = LogFormat::Combined;
-    let combined = lines(&combined, &batch);
+    let combined = lines(&COMBINED, &batch);
     assert!(
         combined
             .iter()
