@@ -1,5 +1,6 @@
 //! The state files as an administrator meets them (STATE): written, edited by hand, broken, locked.
 
+use std::collections::HashMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::fs::PermissionsExt;
@@ -8,10 +9,10 @@ use std::time::Instant;
 use serde_json::{Value, json};
 
 use crate::support::application::Application;
-use crate::support::wait_for;
 use crate::support::weir::{
     EXEMPT, ONE_PER_HOUR, Weir, from_now, milliseconds, ms, now_ms, pretty, state_dir, write_bans,
 };
+use crate::support::{wait_for, wait_until};
 
 /// STATE-1: after a ban bans.json is written; the file is versioned, private and readable by
 /// people.
@@ -67,6 +68,36 @@ fn counters_are_written_at_intervals_and_at_a_stop() {
     let clients = quiet.state_file("clients.json").expect("clients.json");
     let clients = clients["clients"].as_array().expect("a list");
     assert!(clients.iter().any(|row| row["client"] == "198.51.100.1"));
+}
+
+/// STATE-2: the thread that writes gives way to those that serve, where processors are scarce.
+#[test]
+fn a_write_gives_way_to_requests() {
+    let application = Application::ok();
+    let weir = Weir::start(&application, &[("WAF_WORKERS", "2")]);
+    let niceness = || {
+        let threads = fs::read_dir(format!("/proc/{}/task", weir.pid())).expect("the threads");
+        let one = |thread: fs::DirEntry| {
+            let stat = fs::read_to_string(thread.path().join("stat")).ok()?;
+            let (before, after) = stat.rsplit_once(") ")?;
+            // The nineteenth field, of which two stand before the bracket (proc_pid_stat(5)).
+            let nice = after.split(' ').nth(16)?.parse::<i32>().ok()?;
+            Some((before.split_once('(')?.1.to_owned(), nice))
+        };
+        threads
+            .filter_map(|thread| one(thread.ok()?))
+            .collect::<HashMap<_, _>>()
+    };
+    let before = niceness()["weir-control"];
+    let after = (before + 5).min(19);
+    wait_until("it gives way", || {
+        niceness().get("weir-state") == Some(&after)
+    });
+    let niceness = niceness();
+    assert!(niceness.contains_key("weir-worker-1"), "{niceness:?}");
+    for (name, nice) in niceness {
+        assert!(nice == before || name == "weir-state", "{name} has {nice}");
+    }
 }
 
 /// STATE-1: counters outlive a restart, so a limit cannot be dodged by one.
