@@ -301,6 +301,10 @@ const ANSWERS: &[(&str, Expected)] = &[
         "connection: closed\r\ncontent-length: 0\r\n\r\n",
         Ok((b"", true)),
     ),
+    (
+        "connection: keep-alive\r\nn: x\r\nconnection: y\r\ncontent-length: 0\r\n\r\n",
+        Ok((b"", true)),
+    ),
 ];
 
 /// Whole answers, with the method that was asked.
