@@ -62,8 +62,8 @@ pub(crate) struct StateDir {
 }
 
 /// How far the thread gives way to those that serve: to write 20,000 clients takes longer than a
-/// request should wait. It gets a quarter of a processor that others want whole, so that an edit is
-/// still in force within a second.
+/// request should wait. It is left a quarter of a processor that another wants whole: edits and
+/// acknowledged bans wait for it too.
 const NICE: i32 = 5;
 
 /// A file that was read at the start.
