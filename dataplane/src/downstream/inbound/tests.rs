@@ -227,3 +227,35 @@ proptest! {
         prop_assert!(client.read(room).is_none());
     }
 }
+
+/// CONN-1: what was read before hyper asked is given back once hyper has it, also where it is no
+/// whole head.
+#[test]
+fn what_hyper_has_is_not_held_beside_it() {
+    struct Early(std::sync::Arc<()>);
+    impl AsRef<[u8]> for Early {
+        fn as_ref(&self) -> &[u8] {
+            b"GET / HTTP/1.1\r\nA: b\r\nC: d"
+        }
+    }
+    let held = std::sync::Arc::new(());
+    let early = Early(std::sync::Arc::clone(&held));
+    let mut client = Client::new([]);
+    client.inbound = Inbound::new(Bytes::from_owner(early));
+    let first = client
+        .read(16)
+        .expect("something was there")
+        .expect("well framed");
+    assert_eq!(first, b"GET / HTTP/1.1\r\n");
+    assert_eq!(std::sync::Arc::strong_count(&held), 2, "some of it is left");
+    let rest = client
+        .read(100)
+        .expect("something was there")
+        .expect("well framed");
+    assert_eq!(rest, b"A: b\r\nC: d");
+    assert_eq!(
+        std::sync::Arc::strong_count(&held),
+        1,
+        "all of it is with hyper"
+    );
+}
