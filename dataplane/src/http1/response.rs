@@ -327,17 +327,19 @@ impl Said {
     }
 
     fn note_connection(&mut self, value: &[u8]) -> Note {
-        let mut says_more = false;
+        let (mut says_more, mut keep_alive) = (false, false);
         for token in value.split(|byte| *byte == b',') {
             let token = token.trim_ascii();
             if token.eq_ignore_ascii_case(b"keep-alive") {
-                self.keep_alive = true;
+                keep_alive = true;
             } else if token.eq_ignore_ascii_case(b"close") {
                 self.close = true;
             } else {
                 says_more = true;
             }
         }
+        // Beside bytes that no token has (RFC 9110 §5.6.2) it is not sure to be meant.
+        self.keep_alive |= keep_alive && (!says_more || value.is_ascii());
         if says_more { Note::Names } else { Note::Kept }
     }
 

@@ -321,6 +321,11 @@ const WHOLE: &[(&str, &str, Expected)] = &[
     ),
     (
         "GET",
+        "HTTP/1.0 200 OK\r\nconnection: keep-alive, \u{e4}\r\ncontent-length: 0\r\n\r\n",
+        Ok((b"", false)),
+    ),
+    (
+        "GET",
         "HTTP/1.0 200 OK\r\nconnection: keep-alive, close\r\ncontent-length: 0\r\n\r\n",
         Ok((b"", false)),
     ),
