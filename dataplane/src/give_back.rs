@@ -22,6 +22,8 @@ pub struct GiveBack {
     seen: Cell<usize>,
     /// Ticks until the allocator is made to look.
     left: Cell<u32>,
+    /// Something happened since it looked last. That may be too young for the next look.
+    again: Cell<bool>,
 }
 
 impl Default for GiveBack {
@@ -29,6 +31,7 @@ impl Default for GiveBack {
         Self {
             seen: Cell::new(0),
             left: Cell::new(EVERY),
+            again: Cell::new(false),
         }
     }
 }
@@ -39,11 +42,13 @@ impl GiveBack {
     pub fn tick(&self, happened: usize) -> bool {
         let freed = self.seen.replace(happened) != happened;
         let left = self.left.get().min(if freed { WAIT } else { EVERY });
+        self.again.set(self.again.get() || freed);
         let looks = left == 0;
         if looks {
             drop(black_box(Vec::<u8>::with_capacity(OWN_PAGE)));
         }
-        self.left.set(left.checked_sub(1).unwrap_or(EVERY));
+        let next = || if self.again.take() { WAIT } else { EVERY };
+        self.left.set(left.checked_sub(1).unwrap_or_else(next));
         looks
     }
 }
@@ -52,20 +57,36 @@ impl GiveBack {
 mod tests {
     use super::*;
 
+    /// How often it looks in so many ticks, after what had happened by then.
+    fn looks(give_back: &GiveBack, happened: usize, ticks: u32) -> usize {
+        let looked = (0..ticks).filter(|_| give_back.tick(happened));
+        looked.count()
+    }
+
     /// CONN-1: the allocator is made to look soon after something was freed, however long that
     /// goes on, and now and then in any case.
     #[test]
     fn it_looks_soon_after_something_was_freed() {
         let give_back = GiveBack::default();
-        let looks = |happened, ticks| {
-            let looked = (0..ticks).filter(|_| give_back.tick(happened));
-            looked.count()
-        };
-        assert_eq!(looks(0, 1_010), 10);
-        assert_eq!(looks(1, WAIT), 0);
-        assert_eq!(looks(1, 1), 1);
+        assert_eq!(looks(&give_back, 0, 1_010), 10);
+        assert_eq!(looks(&give_back, 1, WAIT), 0);
+        assert_eq!(looks(&give_back, 1, 1), 1);
         let busy = (2..1_002).filter(|happened| give_back.tick(*happened));
         assert_eq!(busy.count(), 40);
-        assert_eq!(looks(1_001, 1_010), 10);
+        assert_eq!(looks(&give_back, 1_001, 1_010), 10);
+    }
+
+    /// CONN-1: a look that comes too early for what was freed last, since it was due for another
+    /// reason, is followed by one that does not.
+    #[test]
+    fn a_look_that_was_due_anyhow_is_followed_by_another() {
+        for before in 0..2 * EVERY {
+            let give_back = GiveBack::default();
+            looks(&give_back, 0, before);
+            give_back.tick(1);
+            looks(&give_back, 1, WAIT - 1);
+            // So much later it may give back what was freed then.
+            assert!(looks(&give_back, 1, WAIT + 2) >= 1, "{before}");
+        }
     }
 }
