@@ -30,8 +30,11 @@ mod line;
 
 use line::{Form, number};
 
-/// How often the channel is looked into.
+/// How often the channel is looked into while nothing comes.
 const TICK: Duration = Duration::from_millis(20);
+/// The same while lines come. What a worker has filled is in the processor's cache still, and fewer
+/// batches go round, which leave more of it to the worker.
+const BUSY_TICK: Duration = Duration::from_millis(5);
 /// How often a write is tried again that failed.
 const RETRY: Duration = Duration::from_secs(1);
 /// Lines are gathered up to this size before a write.
@@ -97,6 +100,7 @@ impl RequestLog {
             pending: Vec::with_capacity(CHUNK_BYTES + (CHUNK_BYTES >> 2)),
             written: 0,
             failing: false,
+            busy: false,
             next: Arc::clone(&next),
             _ending: ending,
         };
@@ -207,6 +211,8 @@ struct Writer {
     /// Bytes of `pending` that are written.
     written: usize,
     failing: bool,
+    /// Something came since the look before.
+    busy: bool,
     next: Arc<Mutex<Option<Next>>>,
     _ending: Sender<()>,
 }
@@ -217,7 +223,7 @@ impl Writer {
             if self.orders.is_empty() && (self.failing || self.is_idle()) {
                 // Not the channel's own wait: it gives way to other threads several times before it
                 // sleeps.
-                std::thread::park_timeout(if self.failing { RETRY } else { TICK });
+                std::thread::park_timeout(self.wait());
             }
             let order = self.orders.try_recv();
             let next = lock(&self.next).take();
@@ -235,6 +241,14 @@ impl Writer {
         }
     }
 
+    const fn wait(&self) -> Duration {
+        match (self.failing, self.busy) {
+            (true, _) => RETRY,
+            (false, true) => BUSY_TICK,
+            (false, false) => TICK,
+        }
+    }
+
     fn is_idle(&self) -> bool {
         self.records.is_empty() && self.lines.is_empty()
     }
@@ -242,7 +256,9 @@ impl Writer {
     /// Writes what waits in the channels at this moment, and no more: in an overload that fills
     /// them as fast as they are emptied, rotation and the line about lost lines must still come.
     fn drain(&mut self) {
-        for _ in 0..self.lines.len() + self.records.len() {
+        let waiting = self.lines.len() + self.records.len();
+        self.busy = waiting > 0;
+        for _ in 0..waiting {
             // What cannot be written stays; the channels fill, and what does not fit into them is
             // counted by its sender.
             if self.pending.len() >= CHUNK_BYTES && !self.write() {

@@ -438,6 +438,7 @@ fn a_turn_ends_in_an_overload() {
         pending: Vec::new(),
         written: 0,
         failing: false,
+        busy: false,
         next: Arc::default(),
         _ending: bounded(0).0,
     };
@@ -510,6 +511,39 @@ fn losses_are_logged_once() {
     assert_eq!(lost, [3, 2]);
 }
 
+/// LOG: while lines come the channels are looked into more often than while none do.
+#[test]
+fn lines_that_come_are_looked_for_more_often() {
+    let dir = tempfile::tempdir().unwrap();
+    let (send, records) = bounded(2);
+    let mut writer = Writer {
+        form: Form::new(&settings(None)),
+        format: LogFormat::Json,
+        records,
+        spare: spares(),
+        lines: never(),
+        orders: never(),
+        lost: none_lost(),
+        events: Arc::default(),
+        lost_logged: 0,
+        target: Target::open(Some(dir.path().join("log"))).unwrap(),
+        pending: Vec::new(),
+        written: 0,
+        failing: false,
+        busy: false,
+        next: Arc::default(),
+        _ending: bounded(0).0,
+    };
+    assert_eq!(writer.wait(), TICK);
+    send.send(batch(1, "/")).unwrap();
+    writer.drain();
+    assert_eq!(writer.wait(), BUSY_TICK);
+    writer.drain();
+    assert_eq!(writer.wait(), TICK);
+    writer.failing = true;
+    assert_eq!(writer.wait(), RETRY);
+}
+
 /// LOG: a reader that stalls blocks neither the sender nor the stop; what it takes later are whole
 /// lines.
 #[test]
@@ -535,6 +569,7 @@ fn a_stalled_reader_blocks_nobody() {
         pending: Vec::new(),
         written: 0,
         failing: false,
+        busy: false,
         next: Arc::default(),
         _ending: ending,
     };
