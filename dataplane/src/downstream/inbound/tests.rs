@@ -1,4 +1,5 @@
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use hyper::rt::ReadBuf as HyperBuf;
 use proptest::prelude::*;
@@ -232,14 +233,14 @@ proptest! {
 /// whole head.
 #[test]
 fn what_hyper_has_is_not_held_beside_it() {
-    struct Early(std::sync::Arc<()>);
+    struct Early(Arc<[u8]>);
     impl AsRef<[u8]> for Early {
         fn as_ref(&self) -> &[u8] {
-            b"GET / HTTP/1.1\r\nA: b\r\nC: d"
+            &self.0
         }
     }
-    let held = std::sync::Arc::new(());
-    let early = Early(std::sync::Arc::clone(&held));
+    let held: Arc<[u8]> = (*b"GET / HTTP/1.1\r\nA: b\r\nC: d").into();
+    let early = Early(Arc::clone(&held));
     let mut client = Client::new([]);
     client.inbound = Inbound::new(Bytes::from_owner(early));
     let first = client
@@ -247,15 +248,11 @@ fn what_hyper_has_is_not_held_beside_it() {
         .expect("something was there")
         .expect("well framed");
     assert_eq!(first, b"GET / HTTP/1.1\r\n");
-    assert_eq!(std::sync::Arc::strong_count(&held), 2, "some of it is left");
+    assert_eq!(Arc::strong_count(&held), 2, "some of it is left");
     let rest = client
         .read(100)
         .expect("something was there")
         .expect("well framed");
     assert_eq!(rest, b"A: b\r\nC: d");
-    assert_eq!(
-        std::sync::Arc::strong_count(&held),
-        1,
-        "all of it is with hyper"
-    );
+    assert_eq!(Arc::strong_count(&held), 1, "all of it is with hyper");
 }
