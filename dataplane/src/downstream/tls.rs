@@ -196,6 +196,10 @@ impl Session {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
+        if self.untold > 0 {
+            // These bytes were encrypted beside others already.
+            return self.poll_write_counted(stream, cx, &[IoSlice::new(buf)]);
+        }
         ready!(self.poll_flush(stream, cx))?;
         let taken = self.encrypt(&[IoSlice::new(buf)])?;
         match self.poll_flush(stream, cx) {
@@ -448,5 +452,95 @@ mod tests {
             assert!(cut.len() >= whole.min(MAX_GATHERED), "{lengths:?}");
             assert!(bytes.starts_with(&cut), "{lengths:?}");
         }
+    }
+
+    /// A session that is established, its socket, and a client that reads all there is once it is
+    /// told to.
+    fn established() -> (Session, std::net::TcpStream, impl FnOnce() -> Vec<u8>) {
+        let made = rcgen::generate_simple_self_signed(["a.example".to_owned()]).unwrap();
+        let key = rustls::pki_types::PrivateKeyDer::try_from(made.signing_key.serialize_der());
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![made.cert.der().clone()], key.unwrap())
+            .unwrap();
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(made.cert.der().clone()).unwrap();
+        let client = rustls::ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        socket2::SockRef::from(&listener)
+            .set_send_buffer_size(4096)
+            .unwrap();
+        let address = listener.local_addr().unwrap();
+        let (go, told) = std::sync::mpsc::channel();
+        let reader = std::thread::spawn(move || {
+            let socket = std::net::TcpStream::connect(address).unwrap();
+            let name = "a.example".try_into().unwrap();
+            let connection = rustls::ClientConnection::new(Arc::new(client), name).unwrap();
+            let mut stream = rustls::StreamOwned::new(connection, socket);
+            stream.conn.complete_io(&mut stream.sock).unwrap();
+            told.recv().unwrap();
+            let mut all = Vec::new();
+            stream.read_to_end(&mut all).unwrap();
+            all
+        });
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut session = Session::new(Arc::new(config), Bytes::new()).unwrap();
+        while session.connection.is_handshaking() {
+            session.connection.complete_io(&mut stream).unwrap();
+        }
+        stream.set_nonblocking(true).unwrap();
+        let read = move || {
+            go.send(()).unwrap();
+            reader.join().unwrap()
+        };
+        (session, stream, read)
+    }
+
+    /// CONN-5: what was encrypted beside something else, and waits for the socket, is not encrypted
+    /// again where it comes alone.
+    #[test]
+    fn what_is_on_its_way_is_not_encrypted_again() {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_io().build().unwrap();
+        let content: Vec<u8> = (0..251).cycle().take(8_000_000).collect();
+        let (mut session, stream, read) = established();
+        let (all, given) = runtime.block_on(async {
+            let mut stream = TcpStream::from_std(stream).unwrap();
+            let mut given = 0;
+            std::future::poll_fn(|cx| {
+                while session.untold == 0 || given == 0 {
+                    let (first, second) = content[given..given + 32_000].split_at(20_000);
+                    let two = [first, second].map(IoSlice::new);
+                    match session.poll_write_counted(&mut stream, cx, &two) {
+                        Poll::Ready(taken) => given += taken.unwrap(),
+                        Poll::Pending => break,
+                    }
+                }
+                Poll::Ready(())
+            })
+            .await;
+            let end = given + session.untold;
+            assert!(end > given, "something waits for the socket");
+            let reading = std::thread::spawn(read);
+            while given < end {
+                let rest = &content[given..end];
+                let write = |cx: &mut Context<'_>| session.poll_write(&mut stream, cx, rest);
+                given += std::future::poll_fn(write).await.unwrap();
+            }
+            let flush = |cx: &mut Context<'_>| session.poll_flush(&mut stream, cx);
+            std::future::poll_fn(flush).await.unwrap();
+            session.close(&stream);
+            drop(stream);
+            (reading.join().unwrap(), given)
+        });
+        assert_eq!(all.len(), given);
+        assert!(content.starts_with(&all));
     }
 }
