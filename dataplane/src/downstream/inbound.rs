@@ -123,11 +123,12 @@ impl Inbound {
             let bytes = bytes.filled_mut();
             let goes_on = !matches!(self.at, At::Chunked(_));
             let taken = self.take(bytes, upload)?;
-            if held > 0 && taken == self.raw.len() {
-                // What is used up would be kept with the head that it began.
-                self.raw = Bytes::new();
-            } else if held > 0 {
+            if held > 0 {
                 self.raw.advance(taken);
+                if self.raw.is_empty() {
+                    // Its memory would be kept for as long as the head that it began.
+                    self.raw = Bytes::new();
+                }
             } else if let Some(behind @ [_, ..]) = bytes.get(taken..) {
                 self.raw = Bytes::copy_from_slice(behind);
             }
