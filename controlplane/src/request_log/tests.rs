@@ -412,6 +412,28 @@ fn a_rotated_log_loses_nothing() {
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o007, 0);
 }
 
+/// A writer that nobody gives orders.
+fn writer(records: Receiver<Batch>, target: Target) -> Writer {
+    Writer {
+        form: Form::new(&settings(None)),
+        format: LogFormat::Json,
+        records,
+        spare: spares(),
+        lines: never(),
+        orders: never(),
+        lost: none_lost(),
+        events: Arc::default(),
+        lost_logged: 0,
+        target,
+        pending: Vec::new(),
+        written: 0,
+        failing: false,
+        busy: false,
+        next: Arc::default(),
+        _ending: bounded(0).0,
+    }
+}
+
 /// LOG: a turn ends though the channel is filled as fast as it is emptied (here each batch that is
 /// given back arrives again), so that an order to open the file again and the line about lost lines
 /// come through an overload.
@@ -425,22 +447,8 @@ fn a_turn_ends_in_an_overload() {
     }
     let arriving = records.clone();
     let mut writer = Writer {
-        form: Form::new(&settings(None)),
-        format: LogFormat::Json,
-        records,
         spare: send,
-        lines: never(),
-        orders: never(),
-        lost: none_lost(),
-        events: Arc::default(),
-        lost_logged: 0,
-        target: Target::open(Some(path.clone())).unwrap(),
-        pending: Vec::new(),
-        written: 0,
-        failing: false,
-        busy: false,
-        next: Arc::default(),
-        _ending: bounded(0).0,
+        ..writer(records, Target::open(Some(path.clone())).unwrap())
     };
     let turn = std::thread::spawn(move || writer.drain());
     let began = Instant::now();
@@ -516,24 +524,8 @@ fn losses_are_logged_once() {
 fn lines_that_come_are_looked_for_more_often() {
     let dir = tempfile::tempdir().unwrap();
     let (send, records) = bounded(2);
-    let mut writer = Writer {
-        form: Form::new(&settings(None)),
-        format: LogFormat::Json,
-        records,
-        spare: spares(),
-        lines: never(),
-        orders: never(),
-        lost: none_lost(),
-        events: Arc::default(),
-        lost_logged: 0,
-        target: Target::open(Some(dir.path().join("log"))).unwrap(),
-        pending: Vec::new(),
-        written: 0,
-        failing: false,
-        busy: false,
-        next: Arc::default(),
-        _ending: bounded(0).0,
-    };
+    let target = Target::open(Some(dir.path().join("log"))).unwrap();
+    let mut writer = writer(records, target);
     assert_eq!(writer.wait(), TICK);
     send.send(batch(1, "/")).unwrap();
     writer.drain();
@@ -548,30 +540,18 @@ fn lines_that_come_are_looked_for_more_often() {
 /// lines.
 #[test]
 fn a_stalled_reader_blocks_nobody() {
-    let (mut reader, writer) = io::pipe().unwrap();
+    let (mut reader, end) = io::pipe().unwrap();
     let (send, receive) = bounded(4);
     let (control, orders) = bounded(8);
     let (ending, ended) = bounded(0);
+    let target = Target {
+        file: File::from(std::os::fd::OwnedFd::from(end)),
+        path: None,
+    };
     let thread = Writer {
-        form: Form::new(&settings(None)),
-        format: LogFormat::Json,
-        records: receive,
-        spare: spares(),
-        lines: never(),
         orders,
-        lost: none_lost(),
-        events: Arc::default(),
-        lost_logged: 0,
-        target: Target {
-            file: File::from(std::os::fd::OwnedFd::from(writer)),
-            path: None,
-        },
-        pending: Vec::new(),
-        written: 0,
-        failing: false,
-        busy: false,
-        next: Arc::default(),
         _ending: ending,
+        ..writer(receive, target)
     };
     let thread = std::thread::spawn(move || thread.run()).thread().clone();
     let log = RequestLog {
