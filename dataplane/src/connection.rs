@@ -90,7 +90,7 @@ async fn serve_http1(current: Rc<Current>, downstream: Rc<Downstream>, mut early
                 Next::Cut(ending) => return Box::pin(cut(&worker, &downstream, ending)).await,
             }
         }
-        if !uploads && !downstream.is_tls() && downstream.ending() == Ending::No {
+        if !uploads && downstream.ending() == Ending::No {
             downstream.set_in_use(true);
             // Boxed: an idle connection is not to hold its size.
             let answering = without_hyper::serve(&current, &downstream, early);

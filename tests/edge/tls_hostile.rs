@@ -169,6 +169,43 @@ fn an_end_without_its_word_is_no_end_of_a_body() {
     assert_eq!(edge.connection_errors("tls"), 0.0);
 }
 
+/// EDGE-2: a client that says that nothing follows has left, as one that closes has: what it asked
+/// for is given up. The word is a record, which the socket has to read for as long as the request
+/// is answered.
+#[test]
+fn the_word_that_nothing_follows_ends_what_was_asked_for() {
+    let application = Application::start(|exchange| {
+        exchange.read_body();
+        exchange.record();
+        exchange.wait_for_close();
+        After::Close
+    });
+    let edge = Edge::start(&application, &[]);
+    let upload = vec![b'x'; 200_000];
+    for (version, path, body) in [
+        (&TLS12, "/a", None),
+        (&TLS13, "/b", None),
+        (&TLS12, "/c", Some(&upload[..])),
+        (&TLS13, "/d", Some(&upload[..])),
+    ] {
+        let before = application.closed_connections();
+        let config = client(&[version], &[]);
+        let mut secured = connect(edge.tls, "a.test", &config).expect("TLS");
+        let method = if body.is_some() { "POST" } else { "GET" };
+        secured
+            .write_all(&request(method, path, &[], body))
+            .expect("sends");
+        application.request(path);
+        secured.conn.send_close_notify();
+        secured.flush().expect("sends");
+        wait_until("the end upstream", || {
+            application.closed_connections() > before
+        });
+        let line = edge.weir.line_of(path);
+        assert_eq!(line["action"], "client_aborted", "{line}");
+    }
+}
+
 /// What comes until the end.
 fn answer(secured: &mut Secured) -> Vec<u8> {
     let mut answer = Vec::new();

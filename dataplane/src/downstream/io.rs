@@ -73,16 +73,19 @@ impl Io {
         }
     }
 
-    /// Waits until something has come, without trust in what the runtime takes for readable.
-    pub fn poll_used(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    /// Waits until something has come, without trust in what the runtime takes for readable: true
+    /// if it is something to read, false if it is the end.
+    pub fn poll_peek(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
         match (&mut self.stream, &mut self.tls) {
-            (None, _) => Poll::Ready(()),
+            (None, _) => Poll::Ready(false),
             (Some(stream), None) => {
                 let mut byte = [0];
                 let peeked = stream.poll_peek(cx, &mut ReadBuf::new(&mut byte));
-                peeked.map(|_| ())
+                peeked.map(|peeked| matches!(peeked, Ok(1..)))
             }
-            (Some(stream), Some(session)) => session.poll_readable(stream, cx),
+            (Some(stream), Some(session)) => session
+                .poll_readable(stream, cx)
+                .map(|()| session.has_content()),
         }
     }
 
@@ -151,6 +154,7 @@ impl AsyncWrite for Io {
         }
     }
 
+    /// Over TLS only what the socket took is told as written; see [`Session::poll_write_counted`].
     fn poll_write_vectored(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -161,8 +165,11 @@ impl AsyncWrite for Io {
             return Poll::Ready(Err(no_socket()));
         };
         match &mut this.tls {
-            None => Pin::new(stream).poll_write_vectored(cx, bufs),
             Some(session) => session.poll_write_counted(stream, cx, bufs),
+            None => match bufs {
+                [only] => Pin::new(stream).poll_write(cx, only),
+                _ => Pin::new(stream).poll_write_vectored(cx, bufs),
+            },
         }
     }
 

@@ -102,7 +102,7 @@ impl Downstream {
     /// Whether the client has closed the connection behind a body that was read past hyper, which
     /// would see it otherwise.
     pub fn has_left(&self, cx: &mut Context<'_>) -> bool {
-        self.reader.has_parked() && matches!(self.poll_peek(cx), Poll::Ready(Ok(0) | Err(_)))
+        self.reader.has_parked() && self.poll_peek(cx) == Poll::Ready(false)
     }
 
     /// Whether the client has closed the connection while its request, which has no body, is being
@@ -113,20 +113,16 @@ impl Downstream {
         }
         match self.poll_peek(cx) {
             Poll::Pending => false,
-            Poll::Ready(Ok(0) | Err(_)) => true,
-            Poll::Ready(Ok(_)) => {
+            Poll::Ready(false) => true,
+            Poll::Ready(true) => {
                 self.sent_more.set(true);
                 false
             }
         }
     }
 
-    /// Looks at what there is to be read: how much, one byte at most.
-    fn poll_peek(&self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        let io = self.io.borrow();
-        let Some(socket) = io.inner().socket() else {
-            return Poll::Ready(Ok(0));
-        };
-        socket.poll_peek(cx, &mut ReadBuf::new(&mut [0]))
+    /// Waits until something has come: true if it is something to read, false if it is the end.
+    fn poll_peek(&self, cx: &mut Context<'_>) -> Poll<bool> {
+        self.io.borrow_mut().inner_mut().poll_peek(cx)
     }
 }

@@ -59,15 +59,44 @@ impl Socket {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        if self.downstream.interim.is_empty() && !self.downstream.retries.get() {
+        let waits = !self.downstream.interim.is_empty() || self.downstream.retries.get();
+        if !waits && !self.downstream.is_tls() {
             return self.downstream.poll_write_last(cx, bytes);
         }
-        Pin::new(self).poll_write(cx, bytes)
+        Pin::new(self).poll_write_vectored(cx, &[IoSlice::new(bytes)])
     }
 
     /// The connection becomes a tunnel.
     pub fn begin_tunnel(&mut self) {
         self.inbound.begin_tunnel();
+    }
+
+    /// Writes what the socket takes. Over TLS all that was encrypted is told as written, or, where
+    /// it `counts`, what the socket took of it; whoever waits then comes again with the same bytes.
+    fn poll_write_as(
+        &self,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+        counts: bool,
+    ) -> Poll<io::Result<usize>> {
+        let mut io = self.downstream.io.borrow_mut();
+        let (bufs, moved) = before_placeholder(bufs);
+        let outcome = match self.downstream.interim.poll_end(&mut *io, cx) {
+            Poll::Ready(Ok(())) if moved > 0 => self.downstream.poll_drain(&io, moved, cx),
+            Poll::Ready(Ok(())) => match self.downstream.retry(&mut io, bufs) {
+                Some(written) => Poll::Ready(Ok(written)),
+                None => match bufs {
+                    [only] if !counts => Pin::new(&mut *io).poll_write(cx, only),
+                    _ => Pin::new(&mut *io).poll_write_vectored(cx, bufs),
+                },
+            },
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            Poll::Pending => Poll::Pending,
+        };
+        let first = bufs.first().map_or(&[][..], |buf| buf);
+        let sent = take_sent(&mut io);
+        self.downstream.note_write(&outcome, first, sent);
+        outcome
     }
 }
 
@@ -100,37 +129,22 @@ impl Read for Socket {
 }
 
 impl Write for Socket {
+    /// For bytes of a tunnel, in whose middle something else may be to be written.
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.poll_write_vectored(cx, &[IoSlice::new(buf)])
+        self.poll_write_as(cx, &[IoSlice::new(buf)], false)
     }
 
+    /// For bytes of a response (CONN-5).
     fn poll_write_vectored(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let mut io = self.downstream.io.borrow_mut();
-        let (bufs, moved) = before_placeholder(bufs);
-        let outcome = match self.downstream.interim.poll_end(&mut *io, cx) {
-            Poll::Ready(Ok(())) if moved > 0 => self.downstream.poll_drain(&io, moved, cx),
-            Poll::Ready(Ok(())) => match self.downstream.retry(&mut io, bufs) {
-                Some(written) => Poll::Ready(Ok(written)),
-                None => match bufs {
-                    [only] => Pin::new(&mut *io).poll_write(cx, only),
-                    _ => Pin::new(&mut *io).poll_write_vectored(cx, bufs),
-                },
-            },
-            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
-            Poll::Pending => Poll::Pending,
-        };
-        let first = bufs.first().map_or(&[][..], |buf| buf);
-        let sent = take_sent(&mut io);
-        self.downstream.note_write(&outcome, first, sent);
-        outcome
+        self.poll_write_as(cx, bufs, true)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -261,7 +275,8 @@ impl Downstream {
         if self.probed.replace(true) {
             return self.poll_readable(cx);
         }
-        self.io.borrow_mut().inner_mut().poll_used(cx)
+        let peeked = self.io.borrow_mut().inner_mut().poll_peek(cx);
+        peeked.map(|_| ())
     }
 
     /// It was tried to read from the connection: whether it is readable is known from now on.

@@ -185,7 +185,10 @@ impl Answer {
                 None if text.is_empty() => break,
                 // The connection's FIN is right behind it.
                 None if self.ended && self.closes => ready!(socket.poll_write_last(cx, text))?,
-                None => ready!(Pin::new(&mut *socket).poll_write(cx, text))?,
+                None => {
+                    let parts = [IoSlice::new(text)];
+                    ready!(Pin::new(&mut *socket).poll_write_vectored(cx, &parts))?
+                }
                 Some(piece) => {
                     let parts = [text, piece.chunk(), self.behind].map(IoSlice::new);
                     ready!(Pin::new(&mut *socket).poll_write_vectored(cx, &parts))?

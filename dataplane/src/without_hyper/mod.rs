@@ -3,7 +3,7 @@
 //!
 //! Which request is plain stands in `plain.rs`: HTTP/1.1, no body, nothing asked of the connection
 //! but to keep or to close it. Every other one goes to hyper with the bytes that were read, and so
-//! does a head that does not come in one piece. The connection is in plain text.
+//! does a head that does not come in one piece.
 
 mod answer;
 
