@@ -428,6 +428,23 @@ fn a_connection_that_was_never_used_is_closed_silently() {
     });
 }
 
+/// CONN-8: the beginning of a head that came with the request before it is one that takes too long,
+/// too; the connection is not idle with it.
+#[test]
+fn a_head_that_begins_behind_another_is_timed() {
+    let application = Application::ok();
+    let settings = [
+        ("WAF_HEADER_TIMEOUT", "200ms"),
+        ("WAF_KEEPALIVE_TIMEOUT", "60s"),
+    ];
+    let weir = Weir::start(&application, &settings);
+    let mut connection = Connection::open(weir.address());
+    connection.send(&[&get("/", &[])[..], b"GET /second HTTP/1.1\r\nHo"].concat());
+    assert_eq!(connection.response().status, 200);
+    assert_eq!(connection.response().status, 408);
+    assert!(connection.ends());
+}
+
 /// CONN-6: the system asks both sides whether they are still there.
 #[test]
 fn both_sides_have_tcp_keep_alive() {

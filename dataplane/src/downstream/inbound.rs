@@ -15,6 +15,7 @@ use tokio::io::ReadBuf;
 
 use super::upload::Upload;
 use crate::http1::body::Decoder;
+use crate::http1::head_end::HeadEnd;
 use crate::http1::request::Encoder;
 
 /// So much is read at once.
@@ -43,7 +44,7 @@ pub struct Inbound {
 }
 
 enum At {
-    Head(Scan),
+    Head(HeadEnd),
     /// hyper has a head, and is to say what follows.
     BehindHead,
     /// In a body of which so many bytes are to come.
@@ -53,22 +54,11 @@ enum At {
     Tunnel,
 }
 
-/// How far a head has come.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Scan {
-    /// Only empty lines came, which a server leaves out (RFC 9112 §2.2).
-    Before,
-    InLine,
-    AfterLf,
-    /// Behind the CR at the beginning of a line.
-    AfterCr,
-}
-
 impl Inbound {
     /// Before a head. `raw` was read already.
-    pub const fn new(raw: Bytes) -> Self {
+    pub fn new(raw: Bytes) -> Self {
         Self {
-            at: At::Head(Scan::Before),
+            at: At::Head(HeadEnd::default()),
             raw,
             framed: Vec::new(),
             given: 0,
@@ -79,7 +69,7 @@ impl Inbound {
     pub fn begin_body(&mut self, framing: Framing) {
         debug_assert!(matches!(self.at, At::BehindHead), "nothing came behind it");
         self.at = match framing {
-            Framing::Empty => At::Head(Scan::Before),
+            Framing::Empty => At::Head(HeadEnd::default()),
             Framing::Sized(length) => At::Sized(length),
             Framing::Chunked => At::Chunked(Box::new(Decoder::chunked())),
         };
@@ -161,7 +151,7 @@ impl Inbound {
     fn take(&mut self, bytes: &mut [u8], upload: &Upload) -> io::Result<usize> {
         match &mut self.at {
             At::Head(scan) => {
-                let end = scan.end(bytes);
+                let end = scan.find(bytes);
                 if end.is_some() {
                     self.at = At::BehindHead;
                 }
@@ -176,7 +166,7 @@ impl Inbound {
                     usize::try_from(*left).map_or(bytes.len(), |left| left.min(bytes.len()));
                 *left -= taken as u64;
                 if *left == 0 {
-                    self.at = At::Head(Scan::Before);
+                    self.at = At::Head(HeadEnd::default());
                 }
                 Ok(taken)
             }
@@ -195,38 +185,11 @@ impl Inbound {
                 if decoder.is_end() {
                     let trailers = decoder.take_trailers();
                     let _ = encoder.end(&mut self.framed, trailers.as_ref(), |_| true);
-                    self.at = At::Head(Scan::Before);
+                    self.at = At::Head(HeadEnd::default());
                 }
                 Ok(decoded.consumed)
             }
             At::Tunnel => Ok(bytes.len()),
-        }
-    }
-}
-
-impl Scan {
-    /// Where a head ends in what comes next of it: behind the first empty line, whatever its lines
-    /// end with. hyper sees no end before that.
-    fn end(&mut self, bytes: &[u8]) -> Option<usize> {
-        let mut at = 0;
-        loop {
-            let rest = bytes.get(at..)?;
-            match (*self, *rest.first()?) {
-                (Self::Before, b'\r' | b'\n') => at += 1,
-                (Self::AfterLf | Self::AfterCr, b'\n') => {
-                    *self = Self::Before;
-                    return Some(at + 1);
-                }
-                (Self::AfterLf, b'\r') => {
-                    *self = Self::AfterCr;
-                    at += 1;
-                }
-                _ => {
-                    *self = Self::InLine;
-                    at += memchr::memchr(b'\n', rest)? + 1;
-                    *self = Self::AfterLf;
-                }
-            }
         }
     }
 }

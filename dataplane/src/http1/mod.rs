@@ -1,4 +1,5 @@
-//! HTTP/1.1 as bytes: heads and bodies of answers read, heads and bodies of requests written.
+//! HTTP/1.1 as bytes: heads and bodies of answers read, heads and bodies of requests written;
+//! and where the head of a request ends.
 //!
 //! Nothing here knows a socket, a runtime or a time-out; whoever moves the bytes calls it. It is
 //! strict: bytes that two readers could take for two different messages are an error, and the
@@ -7,6 +8,7 @@
 
 pub mod body;
 mod fields;
+pub mod head_end;
 pub mod malformed;
 pub mod request;
 pub mod response;

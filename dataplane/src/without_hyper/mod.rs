@@ -2,34 +2,29 @@
 //! fields and its two halves cost more than all checks.
 //!
 //! Which request is plain stands in `plain.rs`: HTTP/1.1, no body, nothing asked of the connection
-//! but to keep or to close it. Every other one goes to hyper with the bytes that were read, and so
-//! does a head that does not come in one piece.
+//! but to keep or to close it. Every other one goes to hyper with the bytes that were read.
 
 mod answer;
+mod reading;
 
 use std::cell::RefCell;
 use std::future::poll_fn;
-use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::Method;
 use hyper::rt::Write as _;
-use tokio::io::ReadBuf;
 
 use self::answer::Answer;
+use self::reading::{Read, Received};
 use crate::downstream::socket::Socket;
 use crate::downstream::{Downstream, Ending};
 use crate::forward::tunnel::TunnelSlot;
-use crate::plain::{self, Parsed, Plain, PlainHead};
 use crate::request;
 use crate::worker::Current;
-
-/// So much is read at once: what hyper reads, so that it loses nothing where it has to go on.
-const READ: usize = 8 * 1024;
 
 /// What becomes of the connection.
 pub enum Next {
@@ -54,13 +49,10 @@ enum Stop {
 /// Answers plain requests, until the connection is idle for a while, or another has to go on with
 /// it. `early` was read already.
 pub async fn serve(current: &Current, downstream: &Rc<Downstream>, early: Bytes) -> Next {
-    if !early.is_empty() {
-        downstream.note_read();
-    }
     downstream.allow_moving();
-    let held = RefCell::new(early.into());
+    let received = RefCell::new(Received::new(early));
     let stop = {
-        let mut talking = pin!(talk(current, downstream, &held));
+        let mut talking = pin!(talk(current, downstream, &received));
         poll_fn(|cx| {
             downstream.note_waker(cx);
             if let Some(stop) = interruption(downstream) {
@@ -79,8 +71,8 @@ pub async fn serve(current: &Current, downstream: &Rc<Downstream>, early: Bytes)
         // What is left of a request is dropped here, which finishes it as aborted.
     };
     match stop {
-        Stop::Rest => Next::Rest(held.into_inner().into()),
-        Stop::Ordinary => Next::Ordinary(held.into_inner().into()),
+        Stop::Rest => Next::Rest(received.into_inner().into_bytes()),
+        Stop::Ordinary => Next::Ordinary(received.into_inner().into_bytes()),
         Stop::Over => Next::Over,
         Stop::Cut(ending) => Next::Cut(ending),
     }
@@ -101,13 +93,19 @@ fn interruption(downstream: &Downstream) -> Option<Stop> {
 }
 
 /// Answers one request after the other.
-async fn talk(current: &Current, downstream: &Rc<Downstream>, held: &RefCell<Vec<u8>>) -> Stop {
+async fn talk(
+    current: &Current,
+    downstream: &Rc<Downstream>,
+    received: &RefCell<Received>,
+) -> Stop {
     let mut socket = Socket::new(Rc::clone(downstream), Bytes::new());
     let tunnel = TunnelSlot::default();
     loop {
-        let (head, asks_to_close) = match poll_fn(|cx| read(current, downstream, held, cx)).await {
-            Ok(read) => read,
-            Err(stop) => return stop,
+        let read = |cx: &mut Context<'_>| received.borrow_mut().poll(current, downstream, cx);
+        let (head, asks_to_close) = match poll_fn(read).await {
+            Read::Plain(head, asks_to_close) => (head, asks_to_close),
+            Read::Other => return Stop::Ordinary,
+            Read::End => return Stop::Over,
         };
         let worker = current.worker();
         downstream.take_settings(&worker.in_force);
@@ -136,40 +134,4 @@ async fn talk(current: &Current, downstream: &Rc<Downstream>, held: &RefCell<Vec
             return Stop::Over;
         }
     }
-}
-
-/// The next request's head, and whether it asks to close the connection.
-fn read(
-    current: &Current,
-    downstream: &Downstream,
-    held: &RefCell<Vec<u8>>,
-    cx: &mut Context<'_>,
-) -> Poll<Result<(PlainHead, bool), Stop>> {
-    let mut held = held.borrow_mut();
-    if !held.is_empty() {
-        let bytes = std::mem::take(&mut *held);
-        return Poll::Ready(take(&bytes, &mut held));
-    }
-    current.worker().with_read_buffer(|buffer| {
-        let mut buffer = ReadBuf::new(buffer.get_mut(..READ).unwrap_or_default());
-        let read = ready!(downstream.poll_read(cx, &mut buffer));
-        if read.is_err() || buffer.filled().is_empty() {
-            return Poll::Ready(Err(Stop::Over));
-        }
-        Poll::Ready(take(buffer.filled(), &mut held))
-    })
-}
-
-/// The head that these bytes begin with; what follows it is held, and all of it where it is for
-/// hyper.
-fn take(bytes: &[u8], held: &mut Vec<u8>) -> Result<(PlainHead, bool), Stop> {
-    let mut fields = [const { MaybeUninit::uninit() }; plain::MAX_FIELDS];
-    if let Parsed::Whole(head, length) = Plain::parse(bytes, &mut fields)
-        && let Some(own) = PlainHead::of(&head, bytes, length)
-    {
-        held.extend_from_slice(bytes.get(length..).unwrap_or_default());
-        return Ok((own, head.closes));
-    }
-    held.extend_from_slice(bytes);
-    Err(Stop::Ordinary)
 }

@@ -82,7 +82,7 @@ fn a_head_ends_with_its_first_empty_line() {
             );
             client.inbound.begin_body(Framing::Chunked);
             assert_eq!(client.read_all(8192).last(), Some(&b'\n'));
-            assert!(matches!(client.inbound.at, At::Head(Scan::Before)));
+            assert!(matches!(client.inbound.at, At::Head(HeadEnd::Before)));
         }
     }
 }
