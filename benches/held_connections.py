@@ -269,7 +269,7 @@ def hold(args, kind, count, port):
             for connection in held:
                 try:
                     moved += connection.send(bytes(65_536))
-                except BlockingIOError:
+                except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
                     pass
                 except OSError as error:
                     raise SystemExit(f"an upload was cut: {error}")

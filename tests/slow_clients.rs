@@ -1,14 +1,13 @@
 //! The least rate of a client, by the default window of 30 s: who is cut, and who is not (CONN-7).
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::thread::{JoinHandle, sleep, spawn};
 use std::time::Duration;
 
 use serde_json::Value;
 
 use crate::support::application::{After, Application};
-use crate::support::raw_client::{Connection, Response, get};
+use crate::support::raw_client::{Connection, Response, get, request};
 use crate::support::weir::Weir;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -92,17 +91,13 @@ fn slow_reader(address: SocketAddr) -> JoinHandle<usize> {
 }
 
 /// Sends a body as fast as it is taken.
-fn fast_upload(address: SocketAddr) -> JoinHandle<String> {
+fn fast_upload(address: SocketAddr) -> JoinHandle<Response> {
     spawn(move || {
-        let mut stream = TcpStream::connect(address).expect("connects");
-        let head = format!(
-            "POST /late HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: {UPLOAD}\r\n\r\n"
-        );
-        stream.write_all(head.as_bytes()).expect("sends");
-        stream.write_all(&vec![b'x'; UPLOAD]).expect("sends");
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("an answer");
-        answer
+        let mut connection = Connection::open(address);
+        connection.set_patience(SECOND * 120);
+        let upload = vec![b'x'; UPLOAD];
+        connection.send(&request("POST", "/late", &[], Some(&upload)));
+        connection.response()
     })
 }
 
@@ -156,7 +151,7 @@ fn who_is_slower_than_the_least_rate_is_cut() {
     assert_eq!(steady.join().expect("no panic"), LARGE);
     assert_eq!(ended(&weir, "/steady").0, "passed");
     let late = late.join().expect("no panic");
-    assert!(late.starts_with("HTTP/1.1 200 "), "{late}");
+    assert_eq!(late.status, 200);
     assert_eq!(ended(&weir, "/trickle").0, "passed");
     socket.send(b"still there");
     assert_eq!(socket.bytes(11).expect("an echo"), b"still there");

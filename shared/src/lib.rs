@@ -26,6 +26,7 @@ pub mod refusal_page;
 pub mod rules;
 pub mod settings;
 pub mod threads;
+pub mod tls_record;
 pub mod units;
 pub mod verdict;
 pub mod window;

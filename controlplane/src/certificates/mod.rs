@@ -17,6 +17,7 @@ use rustls::server::ProducesTickets;
 use rustls::version::{TLS12, TLS13};
 use weir_shared::reload::{Part, Take};
 use weir_shared::settings::EdgeSettings;
+use weir_shared::tls_record;
 use weir_shared::units::Time;
 
 use self::chain::Chain;
@@ -264,6 +265,7 @@ fn config(
         .with_no_client_auth()
         .with_cert_resolver(Arc::new(Choice::of(chains)));
     config.ticketer = Arc::clone(tickets);
+    config.max_fragment_size = Some(tls_record::FRAGMENT);
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(config)
 }

@@ -202,8 +202,14 @@ impl Deadlines {
             self.write
                 .set(now_ns.saturating_add(self.timeouts.get().send_ns));
             self.retry.set(now_ns.saturating_add(RETRY_NS));
-            self.reading.wait(now_ns);
+            self.reading.wait_again(now_ns);
         }
+    }
+
+    /// The system has no room, and what it takes from now on the client has taken: its pace is
+    /// looked at. Before that, what it takes fills its own buffers, which are megabytes.
+    pub fn has_no_room(&self, now_ns: u64) {
+        self.reading.wait(now_ns);
     }
 
     /// Whether a write that waits is to be tried again, which is said once.
@@ -492,6 +498,7 @@ mod tests {
         passes_after(&deadlines, 601 * SECOND - 1, Missed::TooSlow);
         let deadlines = paced();
         deadlines.await_write(0);
+        deadlines.has_no_room(0);
         deadlines.wrote(20 * SECOND, 1);
         assert_eq!(deadlines.sweep(600 * SECOND), None);
         deadlines.await_write(600 * SECOND);
@@ -504,12 +511,14 @@ mod tests {
     fn a_response_that_is_read_too_slowly_ends() {
         let deadlines = paced();
         deadlines.await_write(0);
+        deadlines.has_no_room(0);
         deadlines.end_request(SECOND);
         deadlines.begin_request();
         passes_after(&deadlines, 30 * SECOND - 1, Missed::TooSlow);
         let deadlines = paced();
         for now in 0..10 {
             deadlines.await_write(now * 29 * SECOND);
+            deadlines.has_no_room(now * 29 * SECOND);
             assert_eq!(deadlines.sweep((now + 1) * 29 * SECOND), None);
             deadlines.wrote((now + 1) * 29 * SECOND, 16_000);
         }
@@ -518,6 +527,20 @@ mod tests {
         deadlines.await_write(0);
         deadlines.await_body(0);
         passes_after(&deadlines, 40 * SECOND - 1, Missed::Client);
+    }
+
+    /// CONN-7: what the system takes into its own buffers, however late it says that it has room,
+    /// is no reason to wait longer for a client that reads nothing.
+    #[test]
+    fn what_the_system_takes_is_not_read() {
+        let deadlines = paced();
+        for now in 0..100 {
+            deadlines.await_write(now * SECOND);
+            deadlines.wrote(now * SECOND + SECOND / 2, 1 << 20);
+        }
+        deadlines.await_write(100 * SECOND);
+        deadlines.has_no_room(101 * SECOND);
+        passes_after(&deadlines, 131 * SECOND - 1, Missed::TooSlow);
     }
 
     /// CONN-7: a write that waits is tried again once a second, and only while it waits.

@@ -140,9 +140,6 @@ pub struct Downstream {
     in_use: Cell<bool>,
     /// A write that waits is to be tried again until there is no room.
     retries: Cell<bool>,
-    /// It was, for the current response. What was taken until then was still on its way to the
-    /// client when the write began to wait, and says nothing of its pace.
-    settled: Cell<bool>,
     /// It was found idle meanwhile.
     rests: Cell<bool>,
     /// The client sent something behind the request that is being answered.
@@ -158,7 +155,7 @@ pub struct Downstream {
     head: RefCell<Option<HeadText>>,
     /// Little is to be read of the application's body at a time.
     reads_little: Cell<bool>,
-    /// The body waits for the pipe to be empty.
+    /// The body waits for the pipe to be empty, or for what is encrypted to be taken.
     wants_room: Cell<bool>,
     /// Whose WebSocket it is, once it is one.
     tunnel_of: Cell<Option<(Client, IpAddr)>>,
@@ -222,7 +219,6 @@ impl Downstream {
             probed: Cell::new(false),
             in_use: Cell::new(false),
             retries: Cell::new(false),
-            settled: Cell::new(false),
             rests: Cell::new(false),
             sent_more: Cell::new(false),
             refused: Cell::new(0),
@@ -261,7 +257,6 @@ impl Downstream {
         self.slot.set_idle(false);
         self.deadlines.begin_request();
         self.upload.reset();
-        self.settled.set(false);
         self.answering.set(false);
         self.sent_more.set(false);
         drop(self.take_head());

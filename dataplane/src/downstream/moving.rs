@@ -25,6 +25,22 @@ impl Downstream {
         must
     }
 
+    /// Whether an encrypted connection is to take what it has before it gets more: what waits there
+    /// is held twice, as it came and encrypted (CONN-1). If so, its task is woken once some of it
+    /// was taken.
+    pub fn must_take(&self) -> bool {
+        let must = self.is_tls() && self.is_write_waiting();
+        self.wants_room.set(must);
+        must
+    }
+
+    /// There is room again: wakes the task where that is waited for.
+    pub(super) fn has_room(&self) {
+        if self.wants_room.take() {
+            self.wake();
+        }
+    }
+
     /// Has these bytes written in the place of their placeholder, which hyper is given next.
     pub fn put_pipe(&self, pipe: Pipe) {
         *self.pipe.borrow_mut() = Some(pipe);

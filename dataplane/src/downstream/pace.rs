@@ -53,6 +53,13 @@ impl Pace {
         }
     }
 
+    /// The same where it was waited for before.
+    pub fn wait_again(&self, now_ns: u64) {
+        if self.begun.get() {
+            self.wait(now_ns);
+        }
+    }
+
     /// The client is not waited for any more.
     pub fn pause(&self, now_ns: u64) {
         self.waited.set(self.waited_ns(now_ns));

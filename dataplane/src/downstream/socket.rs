@@ -8,12 +8,10 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
 
 use super::Downstream;
 use super::inbound::Inbound;
 use super::io::Io;
-use super::tls::Session;
 use crate::{pipe, together};
 
 /// The beginning of the interim response that hyper writes itself.
@@ -83,7 +81,7 @@ impl Socket {
         let (bufs, moved) = before_placeholder(bufs);
         let outcome = match self.downstream.interim.poll_end(&mut *io, cx) {
             Poll::Ready(Ok(())) if moved > 0 => self.downstream.poll_drain(&io, moved, cx),
-            Poll::Ready(Ok(())) => match self.downstream.retry(&mut io, bufs) {
+            Poll::Ready(Ok(())) => match self.downstream.retry(&mut io, bufs, counts) {
                 Some(written) => Poll::Ready(Ok(written)),
                 None => match bufs {
                     [only] if !counts => Pin::new(&mut *io).poll_write(cx, only),
@@ -165,10 +163,11 @@ impl Write for Socket {
                 .downstream
                 .deadlines
                 .await_write(self.downstream.clock.mono_ns()),
-            Poll::Ready(_) => self
-                .downstream
-                .deadlines
-                .wrote(self.downstream.clock.mono_ns(), 0),
+            Poll::Ready(_) => {
+                let now_ns = self.downstream.clock.mono_ns();
+                self.downstream.deadlines.wrote(now_ns, 0);
+                self.downstream.has_room();
+            }
         }
         drop(io);
         ready!(outcome)?;
@@ -230,15 +229,20 @@ impl Downstream {
         if !session.has_unsent() {
             return Poll::Ready(Ok(()));
         }
-        if self.retries.take() {
-            self.push(session, stream);
-        }
-        let outcome = session.poll_flush(stream, cx);
+        let outcome = if self.retries.get() && session.push(stream).is_ready() {
+            Poll::Ready(Ok(()))
+        } else {
+            session.poll_flush(stream, cx)
+        };
         let (sent, now_ns) = (session.take_sent() as u64, self.clock.mono_ns());
         if sent > 0 || outcome.is_ready() {
-            self.deadlines.wrote(now_ns, self.of_pace(sent));
+            self.deadlines.wrote(now_ns, sent);
+            self.has_room();
         }
         if outcome.is_pending() {
+            if self.retries.get() {
+                self.tried(None);
+            }
             self.deadlines.await_write(now_ns);
         }
         outcome
@@ -296,28 +300,32 @@ impl Downstream {
     }
 
     /// Writes past the runtime's readiness, where the sweeper wants a try; none where there is no
-    /// room.
-    fn retry(&self, io: &mut TokioIo<Io>, bufs: &[IoSlice<'_>]) -> Option<usize> {
+    /// room. Over TLS what is not counted is encrypted behind it.
+    fn retry(&self, io: &mut TokioIo<Io>, bufs: &[IoSlice<'_>], counts: bool) -> Option<usize> {
         if !self.retries.get() {
             return None;
         }
-        if let Some((session, stream)) = io.inner_mut().tls() {
-            self.push(session, stream);
-            self.retries.set(false);
-            return None;
-        }
         // An error is found again by the write that follows.
-        let written = socket2::SockRef::from(io.inner().socket()?).send_vectored(bufs);
+        let written = match io.inner_mut().tls() {
+            Some((session, stream)) if !counts => {
+                let _ = session.push(stream);
+                self.retries.set(false);
+                return None;
+            }
+            Some((session, stream)) => {
+                let pushed = session.push_counted(stream, bufs);
+                let sent = session.take_sent();
+                if sent > 0 {
+                    self.deadlines.wrote(self.clock.mono_ns(), sent as u64);
+                }
+                match pushed {
+                    Poll::Ready(written) => written,
+                    Poll::Pending => Ok(0),
+                }
+            }
+            None => socket2::SockRef::from(io.inner().socket()?).send_vectored(bufs),
+        };
         self.tried(written.ok())
-    }
-
-    /// Writes what TLS holds past the runtime's readiness. The first time its bytes say nothing of
-    /// the client's pace.
-    fn push(&self, session: &mut Session, stream: &TcpStream) {
-        session.push(stream);
-        if !self.settled.replace(true) && session.take_sent() > 0 {
-            self.deadlines.wrote(self.clock.mono_ns(), 0);
-        }
     }
 
     /// Writes what was moved in the place of a placeholder. The empty pipe is given back.
@@ -346,9 +354,7 @@ impl Downstream {
         };
         if pipe.is_empty() {
             *slot = None;
-            if self.wants_room.take() {
-                self.wake();
-            }
+            self.has_room();
         }
         Poll::Ready(Ok(written))
     }
@@ -358,7 +364,7 @@ impl Downstream {
         let written = written.filter(|written| *written > 0);
         if written.is_none() {
             self.retries.set(false);
-            self.settled.set(true);
+            self.deadlines.has_no_room(self.clock.mono_ns());
         }
         written
     }
@@ -370,7 +376,7 @@ impl Downstream {
         match outcome {
             Poll::Pending => {
                 if let Some(sent @ 1..) = sent {
-                    self.deadlines.wrote(now_ns, self.of_pace(sent as u64));
+                    self.deadlines.wrote(now_ns, sent as u64);
                 }
                 self.deadlines.await_write(now_ns);
             }
@@ -381,15 +387,12 @@ impl Downstream {
                     self.answering.set(!first.starts_with(CONTINUE));
                 }
                 let moved = sent.map_or(taken, |sent| sent as u64);
-                self.deadlines.wrote(now_ns, self.of_pace(moved));
+                self.deadlines.wrote(now_ns, moved);
+                if sent.is_some() {
+                    self.has_room();
+                }
             }
         }
-    }
-
-    /// What of so many bytes says something of the client's pace.
-    fn of_pace(&self, bytes: u64) -> u64 {
-        let is_late = self.retries.get() && !self.settled.get();
-        if is_late { 0 } else { bytes }
     }
 }
 

@@ -55,7 +55,9 @@ impl Downstream {
 
     /// Notes that the client does not take what there is.
     pub fn await_taking(&self) {
-        self.deadlines.await_write(self.clock.mono_ns());
+        let now_ns = self.clock.mono_ns();
+        self.deadlines.await_write(now_ns);
+        self.deadlines.has_no_room(now_ns);
     }
 
     /// Whether little is to be read of the application's body at a time.

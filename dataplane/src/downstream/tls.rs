@@ -10,17 +10,20 @@ use bytes::{Buf as _, Bytes};
 use rustls::{HandshakeKind, ServerConfig, ServerConnection};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use weir_shared::tls_record;
 
-/// What rustls holds encrypted at most before a write waits (CONN-1).
-const MAX_UNSENT: usize = 32 * 1024;
+/// What rustls holds encrypted at most before a write waits (CONN-1): two records.
+const MAX_UNSENT: usize = 2 * RECORD;
 /// The same where it is gathered: what one system call writes of many frames.
-const MAX_GATHERED: usize = 64 * 1024;
-/// Content of a record at most (RFC 8446 §5.1).
-const RECORD: usize = 16 * 1024;
+const MAX_GATHERED: usize = 4 * RECORD;
+/// Content of a record at most.
+const RECORD: usize = tls_record::CONTENT;
 /// rustls copies what it encrypts, and glibc copies more than 2,112 bytes by one instruction
 /// (`rep movsb`) where the processor has a fast one. Those of AMD need several times as long for it
 /// where the two places lie unluckily to each other. Smaller pieces are copied by vectors.
 const PIECE: usize = 2 * 1024;
+/// rustls reads so much at once, and keeps room for it.
+const LARGE: usize = 4 * 1024;
 /// Pieces that are encrypted at once: more than [`MAX_GATHERED`] has.
 const PIECES: usize = 40;
 
@@ -132,6 +135,11 @@ impl Session {
             Err(error) => return Poll::Ready(Err(error)),
         }
         let processed = self.connection.process_new_packets();
+        if matches!(&processed, Ok(state) if state.plaintext_bytes_to_read() > LARGE) {
+            // rustls gives back the room of what came, which is decrypted now, where it looks for
+            // more (CONN-1).
+            let _ = self.connection.read_tls(&mut Nothing);
+        }
         // Alerts, tickets, answers to new keys: what is not taken now is written with what follows.
         let _ = self.poll_flush(stream, cx);
         match processed {
@@ -219,11 +227,28 @@ impl Session {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let mut flushed = self.poll_flush(stream, cx)?;
+        self.count(bufs, |session| session.poll_flush(stream, cx))
+    }
+
+    /// The same past the runtime's readiness: pending where the socket has no room.
+    pub fn push_counted(
+        &mut self,
+        stream: &TcpStream,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.count(bufs, |session| session.push(stream).map(Ok))
+    }
+
+    fn count(
+        &mut self,
+        bufs: &[IoSlice<'_>],
+        mut flush: impl FnMut(&mut Self) -> Poll<io::Result<()>>,
+    ) -> Poll<io::Result<usize>> {
+        let mut flushed = flush(self)?;
         if self.untold == 0 {
             ready!(flushed);
             self.untold = self.encrypt(bufs)?;
-            flushed = self.poll_flush(stream, cx)?;
+            flushed = flush(self)?;
         }
         let on_its_way = self.on_its_way();
         let taken = self.untold.saturating_sub(on_its_way);
@@ -289,8 +314,9 @@ impl Session {
         Poll::Ready(Ok(()))
     }
 
-    /// Writes past the runtime's readiness.
-    pub fn push(&mut self, stream: &TcpStream) {
+    /// Writes all that was encrypted, past the runtime's readiness: pending where the socket has no
+    /// room.
+    pub fn push(&mut self, stream: &TcpStream) -> Poll<()> {
         while self.connection.wants_write() {
             let mut pushing = Pushing {
                 stream,
@@ -298,15 +324,17 @@ impl Session {
             };
             match self.connection.write_tls(&mut pushing) {
                 Ok(count @ 1..) => self.sent += count,
-                Ok(_) | Err(_) => return,
+                // An error is found again by the write that follows.
+                Ok(_) | Err(_) => return Poll::Pending,
             }
         }
+        Poll::Ready(())
     }
 
     /// Writes what the socket takes at once; the rest is given up.
     pub fn write_at_once(&mut self, stream: &TcpStream, bytes: &[u8]) {
         let _ = self.connection.writer().write(bytes);
-        self.push(stream);
+        let _ = self.push(stream);
     }
 
     /// Says that nothing follows. A handshake that was not done ends in silence, and so does a
@@ -316,7 +344,7 @@ impl Session {
             return;
         }
         self.connection.send_close_notify();
-        self.push(stream);
+        let _ = self.push(stream);
     }
 }
 
@@ -340,6 +368,15 @@ impl Read for Source<'_, '_> {
             Poll::Ready(read) => read.map(|()| buf.filled().len()),
             Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
         }
+    }
+}
+
+/// A socket that has nothing now.
+struct Nothing;
+
+impl Read for Nothing {
+    fn read(&mut self, _buf: &mut [u8]) -> io::Result<usize> {
+        Err(io::ErrorKind::WouldBlock.into())
     }
 }
 
@@ -464,12 +501,13 @@ mod tests {
         let made = rcgen::generate_simple_self_signed(["a.example".to_owned()]).unwrap();
         let key = rustls::pki_types::PrivateKeyDer::try_from(made.signing_key.serialize_der());
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = ServerConfig::builder_with_provider(Arc::clone(&provider))
+        let mut config = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
             .unwrap()
             .with_no_client_auth()
             .with_single_cert(vec![made.cert.der().clone()], key.unwrap())
             .unwrap();
+        config.max_fragment_size = Some(tls_record::FRAGMENT);
         let mut roots = rustls::RootCertStore::empty();
         roots.add(made.cert.der().clone()).unwrap();
         let client = rustls::ClientConfig::builder_with_provider(provider)

@@ -144,8 +144,8 @@ impl Body for UpstreamBody {
             return Poll::Ready(None);
         };
         let (pool, downstream) = (&exchange.worker.pool, &exchange.downstream);
-        // hyper writes what is in the pipe first, and is woken then.
-        if receiver.is_plain() && downstream.must_drain() {
+        // hyper writes what it has first, and is woken then.
+        if receiver.is_plain() && downstream.must_drain() || downstream.must_take() {
             return Poll::Pending;
         }
         let Poll::Ready(next) = poll_next(receiver, exchange, cx) else {

@@ -82,7 +82,7 @@ impl RequestBody {
         // not.
         let is_framed = length.is_none() || downstream.is_stream();
         let direct = length
-            .filter(|length| *length >= WORTH_IT && downstream.can_move() && is_plain())
+            .filter(|length| *length >= WORTH_IT && !downstream.is_stream() && is_plain())
             .map(|length| Direct::new(downstream, length));
         Self::Streaming(Box::new(Streaming {
             incoming,
@@ -131,6 +131,11 @@ impl RequestBody {
             return false;
         };
         body.direct.as_ref().is_some_and(Direct::is_ready)
+    }
+
+    /// Whether what is read past hyper can be moved into a pipe: it is not encrypted.
+    pub fn can_move(&self) -> bool {
+        matches!(self, Self::Streaming(body) if body.downstream.can_move())
     }
 
     /// The next piece of a body that is read past hyper, moved into this pipe, if there is one.

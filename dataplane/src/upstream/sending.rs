@@ -164,7 +164,8 @@ impl Sending {
     /// Takes what is there of a body that is read past hyper.
     fn fill_directly(&mut self, buffers: &Buffers, cx: &mut Context<'_>) -> Result<(), NotSent> {
         self.put_gathered(buffers)?;
-        let mut pipe = buffers.pipes.take();
+        let can_move = self.body.can_move();
+        let mut pipe = can_move.then(|| buffers.pipes.take()).flatten();
         let polled = self.body.poll_direct(pipe.as_mut(), cx);
         let piece = match polled {
             Poll::Pending => return Ok(()),
