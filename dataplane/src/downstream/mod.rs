@@ -155,7 +155,7 @@ pub struct Downstream {
     head: RefCell<Option<HeadText>>,
     /// Little is to be read of the application's body at a time.
     reads_little: Cell<bool>,
-    /// The body waits for the pipe to be empty, or for what is encrypted to be taken.
+    /// The body waits for what there is of it to be written.
     wants_room: Cell<bool>,
     /// Whose WebSocket it is, once it is one.
     tunnel_of: Cell<Option<(Client, IpAddr)>>,

@@ -5,6 +5,9 @@ use super::Downstream;
 use crate::http1::response::HeadText;
 use crate::pipe::Pipe;
 
+/// Pieces of a body that are smaller than this together are written together.
+const LITTLE: u64 = 4 * 1024;
+
 impl Downstream {
     /// From now on bytes of a response may be moved to the socket inside the system. True only of a
     /// connection that carries one response at a time, as it is: not over TLS.
@@ -17,28 +20,25 @@ impl Downstream {
         self.moves.get()
     }
 
-    /// Whether bytes that were moved are still to be written. If so, the connection's task is woken
-    /// once they are.
-    pub fn must_drain(&self) -> bool {
-        let must = self.pipe.borrow().is_some();
+    /// Whether hyper is to write what it has of a body before it gets more (CONN-1): bytes that
+    /// were moved, or so many that were read. If so, the connection's task is woken once it wrote
+    /// some.
+    pub fn must_write_first(&self, unwritten: u64) -> bool {
+        let must = self.has_moved() || unwritten >= LITTLE && !self.is_stream();
         self.wants_room.set(must);
         must
     }
 
-    /// Whether an encrypted connection is to take what it has before it gets more: what waits there
-    /// is held twice, as it came and encrypted (CONN-1). If so, its task is woken once some of it
-    /// was taken.
-    pub fn must_take(&self) -> bool {
-        let must = self.is_tls() && self.is_write_waiting();
-        self.wants_room.set(must);
-        must
-    }
-
-    /// There is room again: wakes the task where that is waited for.
-    pub(super) fn has_room(&self) {
-        if self.wants_room.take() {
+    /// Some was written: wakes the task where that is waited for.
+    pub(super) fn wake_for_more(&self) {
+        if self.wants_room.get() && !self.has_moved() {
+            self.wants_room.set(false);
             self.wake();
         }
+    }
+
+    fn has_moved(&self) -> bool {
+        self.pipe.borrow().is_some()
     }
 
     /// Has these bytes written in the place of their placeholder, which hyper is given next.

@@ -163,11 +163,10 @@ impl Write for Socket {
                 .downstream
                 .deadlines
                 .await_write(self.downstream.clock.mono_ns()),
-            Poll::Ready(_) => {
-                let now_ns = self.downstream.clock.mono_ns();
-                self.downstream.deadlines.wrote(now_ns, 0);
-                self.downstream.has_room();
-            }
+            Poll::Ready(_) => self
+                .downstream
+                .deadlines
+                .wrote(self.downstream.clock.mono_ns(), 0),
         }
         drop(io);
         ready!(outcome)?;
@@ -237,7 +236,6 @@ impl Downstream {
         let (sent, now_ns) = (session.take_sent() as u64, self.clock.mono_ns());
         if sent > 0 || outcome.is_ready() {
             self.deadlines.wrote(now_ns, sent);
-            self.has_room();
         }
         if outcome.is_pending() {
             if self.retries.get() {
@@ -354,7 +352,6 @@ impl Downstream {
         };
         if pipe.is_empty() {
             *slot = None;
-            self.has_room();
         }
         Poll::Ready(Ok(written))
     }
@@ -388,9 +385,7 @@ impl Downstream {
                 }
                 let moved = sent.map_or(taken, |sent| sent as u64);
                 self.deadlines.wrote(now_ns, moved);
-                if sent.is_some() {
-                    self.has_room();
-                }
+                self.wake_for_more();
             }
         }
     }

@@ -527,9 +527,10 @@ mod tests {
             let connection = rustls::ClientConnection::new(Arc::new(client), name).unwrap();
             let mut stream = rustls::StreamOwned::new(connection, socket);
             stream.conn.complete_io(&mut stream.sock).unwrap();
-            told.recv().unwrap();
             let mut all = Vec::new();
-            stream.read_to_end(&mut all).unwrap();
+            if told.recv().is_ok() {
+                stream.read_to_end(&mut all).unwrap();
+            }
             all
         });
         let (mut stream, _) = listener.accept().unwrap();
@@ -543,6 +544,49 @@ mod tests {
             reader.join().unwrap()
         };
         (session, stream, read)
+    }
+
+    /// CONN-1: a block of an answer, and what is written before it, are two records, and each fits
+    /// into 16 KiB of memory; no more is encrypted before the socket takes it.
+    #[test]
+    fn a_block_is_two_records() {
+        let (mut session, _stream, read) = established();
+        let block = vec![b'x'; crate::upstream::buffers::SIZE];
+        let bufs = [&[b'h'; 4 * 1024][..], &block, &block].map(IoSlice::new);
+        let tickets = session.connection.wants_write();
+        assert!(!tickets, "they are written with the handshake");
+        let taken = session.encrypt(&bufs).unwrap();
+        assert_eq!(taken, 4 * 1024 + block.len());
+        assert_eq!(session.encrypt(&bufs).unwrap(), 0, "it is full");
+        let mut records = Records::default();
+        while session.connection.wants_write() {
+            session.connection.write_tls(&mut records).unwrap();
+        }
+        assert!(
+            records.0.iter().all(|length| *length <= 16 * 1024),
+            "{records:?}"
+        );
+        assert_eq!(records.0.len(), 2, "{records:?}");
+        drop(read);
+    }
+
+    /// The lengths of the records that are written.
+    #[derive(Debug, Default)]
+    struct Records(Vec<usize>);
+
+    impl Write for Records {
+        fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+            self.write_vectored(&[IoSlice::new(buf)])
+        }
+
+        fn write_vectored(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+            self.0.extend(bufs.iter().map(|buf| buf.len()));
+            Ok(bufs.iter().map(|buf| buf.len()).sum())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
     }
 
     /// CONN-5: what was encrypted beside something else, and waits for the socket, is not encrypted

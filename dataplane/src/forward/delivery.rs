@@ -64,6 +64,11 @@ impl Delivery {
         }
     }
 
+    /// Content that was given, and not written yet.
+    pub fn unwritten(&self) -> u64 {
+        self.given.get().saturating_sub(self.written.get())
+    }
+
     fn wrote(&self, bytes: u64) {
         self.written.set(self.written.get() + bytes);
     }

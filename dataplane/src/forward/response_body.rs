@@ -144,8 +144,7 @@ impl Body for UpstreamBody {
             return Poll::Ready(None);
         };
         let (pool, downstream) = (&exchange.worker.pool, &exchange.downstream);
-        // hyper writes what it has first, and is woken then.
-        if receiver.is_plain() && downstream.must_drain() || downstream.must_take() {
+        if downstream.must_write_first(delivery.unwritten()) {
             return Poll::Pending;
         }
         let Poll::Ready(next) = poll_next(receiver, exchange, cx) else {
