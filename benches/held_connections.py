@@ -23,7 +23,7 @@ import threading
 import time
 import asyncio
 
-KINDS = ["nothing", "idle", "idle-head", "idle-upload", "idle-download", "head", "reader", "upload"]
+KINDS = ["nothing", "idle", "idle-head", "idle-upload", "idle-download", "head", "reader", "upload", "chunked"]
 BIG = 20_000_000
 HEAD = 31_000
 # HTTP/2: what a client begins with (RFC 9113 §3.4), and GET / of https://a on stream 1 (RFC 7541).
@@ -228,7 +228,7 @@ def hold(args, kind, count, port):
         if number % 100 == 99:
             # The listener's queue is not to overflow.
             time.sleep(0.01)
-        if kind in ("reader", "upload"):
+        if kind in ("reader", "upload", "chunked"):
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
         connection.connect(("127.0.0.1", port))
@@ -251,6 +251,7 @@ def hold(args, kind, count, port):
         "head": large,
         "reader": b"GET /big HTTP/1.1\r\nHost: a\r\n\r\n",
         "upload": b"POST /stall HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % BIG,
+        "chunked": b"POST /stall HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n" % BIG,
     }.get(kind, b"")
     # A batch at a time, so that all of them are under way at once and none waits for the application.
     for begin in range(0, count, 100):
@@ -260,7 +261,7 @@ def hold(args, kind, count, port):
         if kind.startswith("idle"):
             for connection in batch:
                 read_answer(connection)
-    if kind == "upload":
+    if kind in ("upload", "chunked"):
         for connection in held:
             connection.setblocking(False)
         quiet = 0

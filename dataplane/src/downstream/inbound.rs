@@ -18,8 +18,9 @@ use crate::http1::body::Decoder;
 use crate::http1::head_end::HeadEnd;
 use crate::http1::request::Encoder;
 
-/// So much is read at once.
-const AT_ONCE: usize = 16 * 1024;
+/// So much is read at once. A read of 16 KiB would have hyper ask for 32 next, and keep room for
+/// them (CONN-1).
+const AT_ONCE: usize = 16 * 1024 - 64;
 
 /// How the body of a request is framed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -137,11 +138,8 @@ impl Inbound {
         self.given += fits;
         if self.given == self.framed.len() {
             self.given = 0;
-            if matches!(self.at, At::Chunked(_)) {
-                self.framed.clear();
-            } else {
-                self.framed = Vec::new();
-            }
+            // hyper has it now, and the next chunks may be long in coming (CONN-1).
+            self.framed = Vec::new();
         }
         fits > 0
     }

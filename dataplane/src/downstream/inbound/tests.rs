@@ -104,6 +104,18 @@ fn small_chunks_go_on_as_one() {
     assert!(!client.upload.framing_fits());
 }
 
+/// CONN-1: what hyper has of a chunked body is not held beside it, however long the next chunk is
+/// in coming.
+#[test]
+fn chunks_that_hyper_has_are_not_held() {
+    let chunk = [b"2000\r\n", &[b'a'; 0x2000][..], b"\r\n"].concat();
+    let mut client = Client::new([b"POST / HTTP/1.1\r\n\r\n".to_vec(), chunk.clone()]);
+    client.read_all(8192);
+    client.inbound.begin_body(Framing::Chunked);
+    assert_eq!(client.read_all(32 * 1024), chunk);
+    assert_eq!(client.inbound.framed.capacity(), 0);
+}
+
 /// What is not framed as RFC 9112 §7.1 says is no body, and nothing of it comes twice.
 #[test]
 fn wrong_chunks_are_an_error() {
