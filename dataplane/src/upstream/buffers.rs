@@ -18,8 +18,7 @@ use weir_shared::tls_record;
 use crate::pipe::Pipes;
 
 /// A buffer, bytes: with 4 KiB that are written before it, two records of TLS. Encrypted they are
-/// held besides, until the client's socket takes them: together 64 KiB (CONN-1). hyper holds more
-/// than one before it stops asking, but not two where they are encrypted.
+/// held besides, until the client's socket takes them: together 64 KiB (CONN-1).
 pub const SIZE: usize = 2 * tls_record::CONTENT - 4 * 1024;
 /// What is read where much waits for the client already.
 const LITTLE: usize = 4 * 1024;
