@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::support::application::{After, Application};
 use crate::support::raw_client::{Connection, Response, get, request};
+use crate::support::wait_until;
 use crate::support::weir::Weir;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -157,4 +158,22 @@ fn who_is_slower_than_the_least_rate_is_cut() {
     assert_eq!(socket.bytes(11).expect("an echo"), b"still there");
     let errors = weir.metric("waf_connection_errors_total{kind=\"too_slow\"}");
     assert_eq!(errors, Some(3.0));
+}
+
+/// CONN-7: who is refused whatever it asks for, and reads nothing of that, is cut as well.
+#[test]
+#[ignore = "long; .ci/run runs it"]
+fn who_reads_no_refusal_is_cut() {
+    let denied = [
+        ("WAF_TRUSTED_PROXIES", ""),
+        ("WAF_DENY_NETS", "127.0.0.2/32"),
+    ];
+    let weir = Weir::start(&Application::ok(), &denied);
+    let mut connection = Connection::open_from(weir.address(), "127.0.0.2");
+    connection.send(&get("/", &[]));
+    assert_eq!(connection.response().status, 429);
+    // More answers than the system holds: for some time, nothing more is taken.
+    connection.send_what_is_taken(&get("/", &[]).repeat(200_000));
+    let errors = || weir.metric("waf_connection_errors_total{kind=\"too_slow\"}");
+    wait_until("the cut", || errors() == Some(1.0));
 }

@@ -440,7 +440,10 @@ impl Downstream {
         match self.deadlines.sweep(now_ns) {
             None if self.has_broken_off() => self.finish(Ending::Abort),
             None if self.deadlines.is_retry_due(now_ns) => {
-                self.retries.set(true);
+                if self.retries.replace(true) {
+                    // Who writes does not try: the system has told that there is no room.
+                    self.deadlines.has_no_room(now_ns);
+                }
                 self.wake();
             }
             None if self.in_use.get() && self.is_at_rest() => {
