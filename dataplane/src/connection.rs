@@ -27,8 +27,7 @@ use crate::refused_peer::{self, Next};
 use crate::worker::{Current, MAX_HEAD, Worker};
 use crate::{http2, request, without_hyper};
 
-/// What hyper holds for one direction of a connection before it waits (CONN-1). It holds a frame
-/// of the other connection besides.
+/// What hyper holds of a request before it waits (CONN-1). Of an answer it gets a piece at a time.
 const MAX_BUFFER: usize = 32 * 1024;
 
 const REQUEST_TIMEOUT: &str =
