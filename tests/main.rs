@@ -37,6 +37,7 @@ mod metrics;
 mod nginx_application;
 mod observe;
 mod packages;
+mod pipelines;
 mod prometheus;
 mod refusals;
 mod refused_peer;

@@ -76,6 +76,11 @@ async fn serve_http1(current: Rc<Current>, downstream: Rc<Downstream>, mut early
     // Of a new connection it is tried to read at once: mostly its first request is there.
     let mut is_new = is_plain_and_stays(&current.worker(), &downstream);
     while std::mem::take(&mut is_new) || !early.is_empty() || is_used_again(&downstream).await {
+        if !early.is_empty() {
+            // A request is under way, or whoever gets these bytes could take the connection for an
+            // idle one and give them back, without an end (CONN-15).
+            downstream.note_read();
+        }
         downstream.note_probed();
         let worker = current.worker();
         if downstream.ends_with_next() {
