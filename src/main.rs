@@ -20,6 +20,7 @@ use commands::lists::List;
 use commands::{bans, dashboard, explain, lists, look, process, replay, top};
 
 mod commands;
+mod hangs;
 mod open_files;
 mod opening;
 mod process_log;

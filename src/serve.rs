@@ -31,8 +31,9 @@ use weir_controlplane::{About, CONTROL_THREAD, Control, ControlHandle, Events, F
 use weir_dataplane::{DataPlane, Parts, Stop};
 use weir_shared::clock::Clock;
 use weir_shared::settings::{Listen, Loaded};
-use weir_shared::threads;
+use weir_shared::threads::{self, How};
 
+use crate::hangs;
 use crate::opening;
 use crate::process_log;
 use crate::reload::Reloader;
@@ -53,8 +54,10 @@ const MAX_FINISHED: usize = 256;
 const MAX_LINES: usize = 1024;
 /// How often a stop looks whether the workers have ended.
 const STOP_LOOK: Duration = Duration::from_millis(20);
-/// How long the rest may take once a thread has ended that was not to end.
-const LAST_WAIT: Duration = Duration::from_secs(20);
+/// How long a worker may take to end what it holds once it was told to abort.
+const LAST_TURNS: Duration = Duration::from_secs(5);
+/// How long the rest of a stop may take once the workers have ended, or will not.
+const LAST_WAIT: Duration = Duration::from_secs(30);
 /// A fault inside (`EX_SOFTWARE` of sysexits), which a supervisor answers with a new start
 /// (ALIVE-2).
 pub const EXIT_SOFTWARE: u8 = 70;
@@ -92,6 +95,7 @@ pub fn serve(
     signals: &mut Signals,
     announce: Announce,
 ) -> Result<(), StartError> {
+    hangs::watch(EXIT_SOFTWARE)?;
     let mut service = Service::start(sources, loaded, signals.asking())?;
     if let Announce::With(print) = announce {
         print(&service.address());
@@ -347,10 +351,11 @@ impl Service {
             tracing::error!("the new process has ended, and nobody accepts any more: {error}");
         }
         end_connections(&self.plane, shutdown, signals);
-        let workers_ended = self.plane.join();
+        let workers_ended = join(self.plane);
+        end_in_any_case();
         self.log.stop();
         told?;
-        whole(workers_ended && control_ended)
+        workers_ended.and(whole(control_ended))
     }
 
     /// Ends everything, the data plane first: what it counted is final then, and the last write of
@@ -361,31 +366,24 @@ impl Service {
         ended: Option<threads::Ended>,
     ) -> Result<(), StartError> {
         let ended = ended.map(|ended| {
-            let how = if ended.panicked {
-                "ended by a panic"
-            } else {
-                "returned"
-            };
-            tracing::error!(
-                "the thread {} {how}: the state files are written and the service ends",
-                ended.name
-            );
+            tracing::error!("the thread {ended}: the state files are written and the service ends");
             end_in_any_case();
-            format!("{} {how}", ended.name)
+            ended.to_string()
         });
         if ended.is_some() {
             self.plane.stop(Stop::Abort);
         } else {
             self.drain(signals);
         }
-        let workers_ended = self.plane.join();
+        let workers_ended = join(self.plane);
+        end_in_any_case();
         self.operators.stop();
         self.control.stop();
         let control_ended = self.control_thread.join().is_ok();
         self.log.stop();
         match ended {
             Some(ended) => Err(StartError::ThreadEnded(ended)),
-            None => whole(workers_ended && control_ended),
+            None => workers_ended.and(whole(control_ended)),
         }
     }
 
@@ -443,9 +441,24 @@ fn end_connections(plane: &DataPlane, timeout: Duration, signals: &mut Signals) 
     }
 }
 
+/// Waits for the workers of a stop, which have been told to abort by now. One that hangs does not
+/// keep the others' state from its files (ALIVE-7).
+fn join(plane: DataPlane) -> Result<(), StartError> {
+    plane.join(LAST_TURNS).map_err(|how| match how {
+        How::Hangs => {
+            tracing::error!("a worker hangs: the service ends without it");
+            StartError::ThreadEnded("a worker hangs".to_owned())
+        }
+        How::Panicked | How::Returned => panicked(),
+    })
+}
+
+fn panicked() -> StartError {
+    StartError::ThreadEnded("it panicked in the stop".to_owned())
+}
+
 /// The end of a stop in which every thread ended as it should, or not.
 fn whole(ended: bool) -> Result<(), StartError> {
-    let panicked = || StartError::ThreadEnded("it panicked in the stop".to_owned());
     ended.then_some(()).ok_or_else(panicked)
 }
 
@@ -457,7 +470,7 @@ fn abandon(upgrade: Option<Upgrade>, end: End) -> End {
     end
 }
 
-/// What waits for a thread that has ended must not keep the process half alive.
+/// What waits for a thread that has ended, or hangs, must not keep the process half alive.
 fn end_in_any_case() {
     let last = std::thread::Builder::new().name("weir-last-wait".to_owned());
     let _ = last.spawn(|| {

@@ -28,7 +28,7 @@ use weir_shared::reload::Reloaded;
 use weir_shared::settings::Settings;
 use weir_shared::spared::Spared;
 use weir_shared::table::ClientTable;
-use weir_shared::threads::{self, Ended};
+use weir_shared::threads::{self, Ended, How};
 use weir_shared::totals::Totals;
 
 use crate::admin::answers::Page;
@@ -124,7 +124,7 @@ impl Control {
     /// Runs until `ControlHandle::stop`, on a thread of its own that has the name [`THREAD`].
     pub fn run(mut self) {
         let mut panics: Vec<u64> = Vec::new();
-        let pulse = Pulse::new("the control loop");
+        let pulse = Pulse::of_this_thread();
         loop {
             pulse.beat();
             match catch_unwind(AssertUnwindSafe(|| self.turn(TICK))) {
@@ -143,7 +143,7 @@ impl Control {
                         // At once: what is written now may wait for a slow disk.
                         threads::tell(Ended {
                             name: THREAD.to_owned(),
-                            panicked: true,
+                            how: How::Panicked,
                         });
                         break;
                     }

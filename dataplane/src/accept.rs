@@ -297,7 +297,7 @@ impl Acceptor {
     async fn tick(self: Rc<Self>) {
         // A panic in here would end this task alone, and every deadline of the worker with it.
         let _alive = Alive::new("the tick of a worker");
-        let pulse = Pulse::new("a worker");
+        let pulse = Pulse::of_this_thread();
         let mut ticking = Ticking::every(TICK);
         loop {
             ticking.tick().await;

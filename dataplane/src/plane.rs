@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tokio::runtime::LocalOptions;
@@ -10,7 +11,7 @@ use tokio::sync::watch;
 use weir_shared::reload::{Part, Take};
 use weir_shared::settings::Settings;
 use weir_shared::spared::Spared;
-use weir_shared::threads::spawn;
+use weir_shared::threads::{How, spawn};
 use weir_shared::totals::{OriginCounts, Totals};
 
 use crate::accept::Acceptor;
@@ -21,6 +22,9 @@ use crate::counters::WorkerCounters;
 use crate::forgotten_proxy::ForgottenProxy;
 use crate::in_force::InForce;
 use crate::worker::{Current, Parts, Stop};
+
+/// How often the end of the workers is looked for.
+const JOIN_LOOK: Duration = Duration::from_millis(5);
 
 /// The counters of all workers and the client table: what the metrics read.
 #[derive(Clone)]
@@ -190,8 +194,20 @@ impl DataPlane {
         self.threads.iter().all(JoinHandle::is_finished)
     }
 
-    /// Waits for the workers; false if one of them panicked.
-    pub fn join(self) -> bool {
+    /// Waits for the workers, for `at_most` in all.
+    ///
+    /// # Errors
+    /// One of them panicked, or hangs.
+    pub fn join(self, at_most: Duration) -> Result<(), How> {
+        let mut waited = Duration::ZERO;
+        while !self.is_finished() {
+            if waited >= at_most {
+                // What it holds is given back by the end of the process.
+                return Err(How::Hangs);
+            }
+            std::thread::sleep(JOIN_LOOK);
+            waited += JOIN_LOOK;
+        }
         // Every thread is waited for, also behind one that panicked.
         let panicked = self
             .threads
@@ -199,7 +215,10 @@ impl DataPlane {
             .map(JoinHandle::join)
             .filter(Result::is_err)
             .count();
-        panicked == 0
+        if panicked > 0 {
+            return Err(How::Panicked);
+        }
+        Ok(())
     }
 }
 
@@ -207,7 +226,6 @@ impl DataPlane {
 mod tests {
     use std::io::{Read, Write};
     use std::net::SocketAddr;
-    use std::time::Duration;
 
     use weir_shared::clock::Clock;
     use weir_shared::handover::Handover;
@@ -215,6 +233,8 @@ mod tests {
     use weir_shared::totals::ConnectionError;
 
     use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(20);
 
     fn plane(handover: Handover) -> (DataPlane, SocketAddr, Counting) {
         let ask: Ask = Arc::new(|_, _| LookupStarted::NotNow { again_ns: u64::MAX });
@@ -283,7 +303,7 @@ mod tests {
         let totals = counting.totals();
         assert_eq!(totals.connection_errors[ConnectionError::Panic.index()], 1);
         plane.stop(Stop::Drain);
-        assert!(plane.join());
+        assert_eq!(plane.join(PATIENCE), Ok(()));
     }
 
     /// EDGE-3: a bug in one stream is one 500 and a count; the other streams of its connection go
@@ -317,7 +337,7 @@ mod tests {
         let totals = counting.totals();
         assert_eq!(totals.connection_errors[ConnectionError::Panic.index()], 1);
         plane.stop(Stop::Drain);
-        assert!(plane.join());
+        assert_eq!(plane.join(PATIENCE), Ok(()));
     }
 
     /// LOOKUP-3: a request waits for a lookup that never ends no longer than `WAF_LOOKUP_TIMEOUT`,
@@ -347,7 +367,7 @@ mod tests {
         assert_eq!(asked.len(), 1);
         assert!(asked[0].is_some(), "the first one waited");
         plane.stop(Stop::Drain);
-        assert!(plane.join());
+        assert_eq!(plane.join(PATIENCE), Ok(()));
     }
 
     /// An answer that never comes is a 503, not a request that hangs.
@@ -356,6 +376,6 @@ mod tests {
         let (plane, address, _) = plane(Arc::new(|_, _| weir_shared::handover::Step::Later));
         assert!(get(address, "/_waf/bans").starts_with("HTTP/1.1 503 "));
         plane.stop(Stop::Drain);
-        assert!(plane.join());
+        assert_eq!(plane.join(PATIENCE), Ok(()));
     }
 }

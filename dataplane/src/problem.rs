@@ -7,6 +7,7 @@ use bytes::Bytes;
 use http::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use http_body_util::Full;
+use weir_shared::health::Health;
 
 /// A response that is written whole.
 pub type Own = Response<Full<Bytes>>;
@@ -140,13 +141,9 @@ pub fn method_not_allowed(request_id: &HeaderValue) -> Own {
 }
 
 /// The health check (CHECK-1).
-pub fn health(draining: bool) -> Own {
-    let (status, body): (_, &'static [u8]) = if draining {
-        (StatusCode::SERVICE_UNAVAILABLE, br#"{"status":"draining"}"#)
-    } else {
-        (StatusCode::OK, br#"{"status":"pass"}"#)
-    };
-    response(status, HEALTH_JSON, Bytes::from_static(body))
+pub fn health(health: Health) -> Own {
+    let body = Bytes::from_static(health.json().as_bytes());
+    response(health.status(), HEALTH_JSON, body)
 }
 
 /// A response of the control plane.

@@ -12,6 +12,7 @@ use http_body_util::Full;
 use hyper::body::Body as _;
 use weir_shared::client::Client;
 use weir_shared::clock::Now;
+use weir_shared::health::Health;
 use weir_shared::path;
 use weir_shared::totals::ConnectionError;
 
@@ -234,7 +235,7 @@ fn identity(worker: &Worker, downstream: &Downstream, head: &impl Fields, seen: 
 
 /// The health check: an untrusted peer is answered, but is not to hold connections by it (CONN-3).
 fn health(worker: &Worker, downstream: &Downstream, head: &impl Fields) -> Response<Full<Bytes>> {
-    let mut response = problem::health(worker.is_draining());
+    let mut response = problem::health(Health::now(worker.is_draining()));
     let given = downstream.trusted().then(|| request_id(head)).flatten();
     let id = worker.request_ids.given_or_next(given.as_ref());
     response.headers_mut().insert(X_REQUEST_ID, id);

@@ -35,6 +35,7 @@ pub mod window;
 pub mod event;
 pub mod explain;
 pub mod handover;
+pub mod health;
 pub mod record;
 pub mod reload;
 pub mod snapshot;

@@ -1,46 +1,82 @@
-//! Which loops of the service still come round: what a supervisor's watchdog is told (RESTART-2).
+//! Which loops of the service still come round (ALIVE-7).
 //!
 //! A thread that has ended is noticed by [`crate::threads`]. One that hangs has not ended; its
-//! pulse stands still.
+//! pulse stands still. Loops are counted in looks, not in time: a process that was stopped, or a
+//! machine that was, has missed looks and beats alike.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+/// So many looks in a row without a beat, and a loop hangs: health fails.
+pub const HANGS: u32 = 5;
 
 /// A process has one set of loops, as it has one watchdog.
 static LOOPS: Mutex<Vec<Loop>> = Mutex::new(Vec::new());
+/// Whether one of them hung at the last look.
+static HANGING: AtomicBool = AtomicBool::new(false);
 
 struct Loop {
+    /// The name of its thread.
     name: String,
     beats: Weak<AtomicU64>,
     /// What it stood at when it was last looked at.
     seen: u64,
+    /// Looks in a row that found it so.
+    still: u32,
 }
 
 /// Held by a loop that comes round at least once a second. A loop that has ended is not asked of
 /// any more.
-pub struct Pulse(Arc<AtomicU64>);
+pub struct Pulse {
+    beats: Arc<AtomicU64>,
+    #[cfg(debug_assertions)]
+    hang: Option<std::path::PathBuf>,
+}
 
 impl Pulse {
-    /// Of a loop with this name.
-    pub fn new(name: impl Into<String>) -> Self {
+    /// Of a loop of this thread.
+    pub fn of_this_thread() -> Self {
         let beats = Arc::new(AtomicU64::new(1));
+        let name = std::thread::current()
+            .name()
+            .unwrap_or("a thread")
+            .to_owned();
+        #[cfg(debug_assertions)]
+        let hang = test_hook::file_of(&name);
         let mut loops = LOOPS.lock().unwrap_or_else(PoisonError::into_inner);
         loops.push(Loop {
-            name: name.into(),
+            name,
             beats: Arc::downgrade(&beats),
             seen: 0,
+            still: 0,
         });
-        Self(beats)
+        Self {
+            beats,
+            #[cfg(debug_assertions)]
+            hang,
+        }
     }
 
     /// The loop has come round.
     pub fn beat(&self) {
-        self.0.store(self.0.load(Relaxed).wrapping_add(1), Relaxed);
+        #[cfg(debug_assertions)]
+        test_hook::hang_while(self.hang.as_deref());
+        self.beats
+            .store(self.beats.load(Relaxed).wrapping_add(1), Relaxed);
     }
 }
 
-/// The loops that have not come round since this was last asked.
-pub fn still() -> Vec<String> {
+/// A loop that did not come round between two looks.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Still {
+    /// The name of its thread.
+    pub name: String,
+    /// Looks in a row that found it so.
+    pub looks: u32,
+}
+
+/// Looks at every loop, once a second; gives those that have not come round since the last look.
+pub fn look() -> Vec<Still> {
     let mut loops = LOOPS.lock().unwrap_or_else(PoisonError::into_inner);
     let mut still = Vec::new();
     loops.retain_mut(|each| {
@@ -48,28 +84,75 @@ pub fn still() -> Vec<String> {
             return false;
         };
         let now = beats.load(Relaxed);
-        if now == each.seen {
-            still.push(each.name.clone());
-        }
+        each.still = if now == each.seen { each.still + 1 } else { 0 };
         each.seen = now;
+        if each.still > 0 {
+            still.push(Still {
+                name: each.name.clone(),
+                looks: each.still,
+            });
+        }
         true
     });
+    HANGING.store(still.iter().any(|each| each.looks >= HANGS), Relaxed);
     still
+}
+
+/// Whether a loop hung at the last look: the service is not healthy.
+pub fn hangs() -> bool {
+    HANGING.load(Relaxed)
+}
+
+/// A test can have a loop hang: `WEIR_TEST_HANG=<thread>:<file>` has the thread of this name stand
+/// still in its loop while the file exists. Not in a release build.
+#[cfg(debug_assertions)]
+mod test_hook {
+    use std::path::{Path, PathBuf};
+    use std::time::Duration;
+
+    pub(super) fn file_of(thread: &str) -> Option<PathBuf> {
+        let asked = std::env::var("WEIR_TEST_HANG").ok()?;
+        let (name, file) = asked.split_once(':')?;
+        (name == thread).then(|| file.into())
+    }
+
+    pub(super) fn hang_while(file: Option<&Path>) {
+        while file.is_some_and(Path::exists) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// RESTART-2: a loop that hangs is named, one that has ended is not.
+    /// ALIVE-7: a loop that hangs is named, with for how long; one that has ended is not.
     #[test]
     fn a_loop_that_hangs_is_named() {
-        let (goes_on, hangs, ends) = (Pulse::new("a"), Pulse::new("b"), Pulse::new("c"));
-        assert_eq!(still(), [""; 0], "each has just begun");
+        let named = |name: &str| {
+            let make = std::thread::Builder::new().name(name.to_owned());
+            make.spawn(Pulse::of_this_thread).unwrap().join().unwrap()
+        };
+        let still = |name: &str, looks| Still {
+            name: name.to_owned(),
+            looks,
+        };
+        let (goes_on, hung, ends) = (named("a"), named("b"), named("c"));
+        assert_eq!(look(), [], "each has just begun");
         goes_on.beat();
         drop(ends);
-        assert_eq!(still(), ["b"]);
-        hangs.beat();
-        assert_eq!(still(), ["a"]);
+        assert_eq!(look(), [still("b", 1)]);
+        for looks in 2..HANGS {
+            goes_on.beat();
+            assert_eq!(look(), [still("b", looks)]);
+            assert!(!hangs());
+        }
+        goes_on.beat();
+        assert_eq!(look(), [still("b", HANGS)]);
+        assert!(hangs());
+        hung.beat();
+        assert_eq!(look(), [still("a", 1)]);
+        assert!(!hangs());
     }
 }

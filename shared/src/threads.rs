@@ -13,8 +13,30 @@ use std::thread::JoinHandle;
 pub struct Ended {
     /// Its name.
     pub name: String,
-    /// Whether by a panic.
-    pub panicked: bool,
+    /// How.
+    pub how: How,
+}
+
+/// How a thread has ended, or as good as ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum How {
+    /// It returned.
+    Returned,
+    /// It panicked.
+    Panicked,
+    /// It is there, and does nothing any more (ALIVE-7).
+    Hangs,
+}
+
+impl std::fmt::Display for Ended {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let how = match self.how {
+            How::Returned => "returned",
+            How::Panicked => "ended by a panic",
+            How::Hangs => "hangs",
+        };
+        write!(f, "{} {how}", self.name)
+    }
 }
 
 type Watcher = Box<dyn Fn(Ended) + Send + Sync>;
@@ -40,9 +62,14 @@ impl Alive {
 
 impl Drop for Alive {
     fn drop(&mut self) {
+        let how = if std::thread::panicking() {
+            How::Panicked
+        } else {
+            How::Returned
+        };
         tell(Ended {
             name: std::mem::take(&mut self.0),
-            panicked: std::thread::panicking(),
+            how,
         });
     }
 }
@@ -109,15 +136,15 @@ mod tests {
     fn an_end_is_told() {
         let (told, ends) = mpsc::channel();
         watch(move |ended| told.send(ended).unwrap());
-        let end = |name: &str, panicked| Ended {
+        let end = |name: &str, how| Ended {
             name: name.to_owned(),
-            panicked,
+            how,
         };
         assert_eq!(spawn("returns", || 7).unwrap().join().unwrap(), 7);
-        assert_eq!(ends.recv().unwrap(), end("returns", false));
+        assert_eq!(ends.recv().unwrap(), end("returns", How::Returned));
         assert!(spawn("panics", || panic!("a bug")).unwrap().join().is_err());
-        assert_eq!(ends.recv().unwrap(), end("panics", true));
+        assert_eq!(ends.recv().unwrap(), end("panics", How::Panicked));
         drop(Alive::new("task"));
-        assert_eq!(ends.recv().unwrap(), end("task", false));
+        assert_eq!(ends.recv().unwrap(), end("task", How::Returned));
     }
 }

@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 use weir_shared::ban::Cause;
 use weir_shared::clock::Now;
 use weir_shared::handover::OwnResponse;
+use weir_shared::health::Health;
 use weir_shared::reload::Reloaded;
 use weir_shared::settings::Upstream;
 use weir_shared::snapshot::Snapshot;
@@ -44,13 +45,14 @@ pub(crate) struct Status {
 
 /// `GET /v1/health`, in the words of `/_waf/health`.
 pub(crate) fn health(stopping: bool) -> OwnResponse {
-    let (status, word) = if stopping {
-        (StatusCode::SERVICE_UNAVAILABLE, "draining")
-    } else {
-        (StatusCode::OK, "pass")
-    };
-    let body = format!("{{\"status\":\"{word}\"}}\n").into();
-    any_answer(status, "application/health+json", body, Action::Answered)
+    let health = Health::now(stopping);
+    let body = format!("{}\n", health.json()).into();
+    any_answer(
+        health.status(),
+        "application/health+json",
+        body,
+        Action::Answered,
+    )
 }
 
 /// `GET /v1/alerts`: the newest, oldest first, as alerts.json has them.

@@ -577,7 +577,7 @@ fn a_loop_that_panics_again_and_again_writes_the_files_and_ends() {
     std::thread::scope(|scope| {
         let running = scope.spawn(|| control.run());
         let ended = ends.iter().find(|ended| ended.name == THREAD).unwrap();
-        assert!(ended.panicked);
+        assert_eq!(ended.how, threads::How::Panicked);
         let job = next_saved(&disk.bans);
         assert_eq!(job.entries.len(), MAX_PANICS);
         assert!(!running.is_finished());

@@ -1,0 +1,44 @@
+//! What a health check says, on each door alike (CHECK-1, ALIVE-4, ALIVE-7).
+
+use http::StatusCode;
+
+use crate::pulse;
+
+/// Whether the service is fit to be sent requests.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Health {
+    /// It serves.
+    Pass,
+    /// It is on its way to its end.
+    Draining,
+    /// One of its loops hangs.
+    Fail,
+}
+
+impl Health {
+    /// Of this moment.
+    pub fn now(stopping: bool) -> Self {
+        match stopping {
+            _ if pulse::hangs() => Self::Fail,
+            true => Self::Draining,
+            false => Self::Pass,
+        }
+    }
+
+    /// 200 or 503
+    pub const fn status(self) -> StatusCode {
+        match self {
+            Self::Pass => StatusCode::OK,
+            Self::Draining | Self::Fail => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+
+    /// The body of the answer, `application/health+json`.
+    pub const fn json(self) -> &'static str {
+        match self {
+            Self::Pass => r#"{"status":"pass"}"#,
+            Self::Draining => r#"{"status":"draining"}"#,
+            Self::Fail => r#"{"status":"fail"}"#,
+        }
+    }
+}
