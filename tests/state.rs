@@ -339,8 +339,8 @@ fn a_stale_copy_forgets_nothing() {
     assert_eq!(client["client"]["passed"], 3);
 }
 
-/// STATE: members that nobody here knows are kept at every level of each file, also where memory
-/// changes what they stand beside, and where an edit changes them.
+/// STATE, TELL-4: members that nobody here knows are kept at every level of each file, also where
+/// memory changes what they stand beside, and where an edit changes them; the log names that edit.
 #[test]
 fn unknown_members_survive_at_every_level() {
     let (now, later) = (from_now(-1), from_now(3600));
@@ -406,7 +406,6 @@ fn unknown_members_survive_at_every_level() {
     let mut edited = weir.state_file("clients.json").expect("clients.json");
     edited["clients"][0]["requests"]["hour"]["x"] = json!("changed");
     fs::write(weir.state_path("clients.json"), pretty(&edited)).expect("writes");
-    // TELL-4
     let uid = fs::metadata(weir.state_path("clients.json")).map(|file| file.uid());
     let uid = format!("\"uid\":{}", uid.expect("the file"));
     let client = edited["clients"][0]["client"].as_str().expect("a client");

@@ -6,6 +6,7 @@ use std::sync::LazyLock;
 use http::header::{CONTENT_LENGTH, HeaderName, HeaderValue, TRANSFER_ENCODING};
 use http::request::Parts;
 use http::{Request, Version};
+#[cfg(feature = "files")]
 use serde_json::Value;
 use weir_shared::netblock::NetSet;
 

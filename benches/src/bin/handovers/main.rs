@@ -4,7 +4,7 @@
 //! Four generators ask one request after the other. Before each hand-over a ban is made and
 //! acknowledged, and a client asks three times; afterwards every ban of the run must refuse, and
 //! the three requests must be counted. What is told: requests, those that failed, the longest wait
-//! of each hand-over. Loopback only; ends by itself.
+//! of each hand-over, which is a failure beyond a second. Loopback only; ends by itself.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -23,6 +23,8 @@ mod traffic;
 use service::Service;
 use traffic::Traffic;
 
+/// How long a request may wait for a hand-over.
+const LONGEST_MS: f64 = 1000.0;
 /// Clients of a run that are no generators, and room for those that ask for the answers here.
 const OTHERS: usize = 10;
 
@@ -106,6 +108,9 @@ fn measure(arguments: &Arguments) -> Result<()> {
     );
     if ended.failed > 0 {
         bail!("requests have failed");
+    }
+    if longest > LONGEST_MS {
+        bail!("a request waited for more than a second");
     }
     Ok(())
 }

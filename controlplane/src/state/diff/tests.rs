@@ -341,7 +341,7 @@ proptest! {
     }
 }
 
-/// STATE-3: the log says what an edit did.
+/// STATE-3, TELL-4: the log says what an edit did.
 #[test]
 fn an_edit_is_summed_up() {
     let ban = |number: u64| {
@@ -366,7 +366,7 @@ fn an_edit_is_summed_up() {
     .chain(["7.0/24 added", "1.0/24 removed"])
     .map(|rest| format!("203.0.{rest}"))
     .collect();
-    assert_eq!(diff.named(), named.join(", "), "TELL-4");
+    assert_eq!(diff.named(), named.join(", "));
     assert_eq!(
         base.take(theirs, Some(Time(NOW))).summary(),
         "no entry changed"

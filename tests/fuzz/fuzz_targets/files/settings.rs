@@ -1,7 +1,8 @@
-//! The environment: every problem names a setting, and what a token or a misspelt name holds is shown nowhere (SETTING-1).
+//! The environment: every problem names a setting, and what a token or a misspelt name holds is
+//! shown nowhere (SETTING-1).
 //!
-//! A line is `NAME=value`; without an equals sign its first byte chooses the setting. A `?` in front of all lets an
-//! unknown name in.
+//! A line is `NAME=value`; without an equals sign its first byte chooses the setting. A `?` in
+//! front of all lets an unknown name in.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! Any bytes to the strict parser: no panic, nothing accepted that serde_json reads otherwise, nothing
-//! refused without a reason, and a canonical form that reads back (SCHEMA-5, SCHEMA-6).
+//! Any bytes to the strict parser: no panic, nothing accepted that serde_json reads otherwise,
+//! nothing refused without a reason, and a canonical form that reads back (SCHEMA-5, SCHEMA-6).
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

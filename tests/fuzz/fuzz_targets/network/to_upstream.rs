@@ -1,5 +1,6 @@
-//! A request's head on its way to the application, and the same fields on the way back: what is of one hop, forged or a
-//! twin never arrives, ours arrives once, and everything else arrives as it was (CLIENT-4..6, RFC 9110 §7.6.1).
+//! A request's head on its way to the application, and the same fields on the way back: what is of
+//! one hop, forged or a twin never arrives, ours arrives once, and everything else arrives as it
+//! was (CLIENT-4..6, RFC 9110 §7.6.1).
 #![no_main]
 
 use std::collections::HashSet;

@@ -1,5 +1,5 @@
-//! `X-Forwarded-For` and `Forwarded` lines: the walk agrees with a naive twin, and whatever a client wrote, the entry
-//! that the trusted proxy added to it is the client (CLIENT-3, CLIENT-4).
+//! `X-Forwarded-For` and `Forwarded` lines: the walk agrees with a naive twin, and whatever a
+//! client wrote, the entry that the trusted proxy added to it is the client (CLIENT-3, CLIENT-4).
 #![no_main]
 
 use std::net::{IpAddr, Ipv4Addr};

@@ -1,5 +1,6 @@
-//! Any bytes as the body of `POST /_waf/bans`: what is taken says what is to be banned, why and for how long, and each
-//! fault points at something that stands in the body or is missing from it (ADMIN-2).
+//! Any bytes as the body of `POST /_waf/bans`: what is taken says what is to be banned, why and for
+//! how long, and each fault points at something that stands in the body or is missing from it
+//! (ADMIN-2).
 #![no_main]
 
 use std::sync::LazyLock;

@@ -5,7 +5,7 @@
 use http::Method;
 use libfuzzer_sys::fuzz_target;
 
-#[path = "../../../dataplane/tests/http1/oracle.rs"]
+#[path = "../../../../dataplane/tests/http1/oracle.rs"]
 mod oracle;
 
 fuzz_target!(|bytes: &[u8]| {

@@ -1,5 +1,6 @@
-//! A path: its normal form is the RFC's and stays as it is; no reading of a path that is forwarded stands in `/_waf`, and
-//! no reading of an exempt one climbs out of its prefix (CHECK-1, section 13, item 3).
+//! A path: its normal form is the RFC's and stays as it is; no reading of a path that is forwarded
+//! stands in `/_waf`, and no reading of an exempt one climbs out of its prefix (CHECK-1, section
+//! 13, item 3).
 #![no_main]
 
 use std::borrow::Cow;

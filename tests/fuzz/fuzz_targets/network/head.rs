@@ -1,5 +1,5 @@
-//! A request's head, and who its client is (CLIENT-1..4): a peer nobody trusts is its own client, and what a client
-//! writes in front of the chain of its proxies changes nothing.
+//! A request's head, and who its client is (CLIENT-1..4): a peer nobody trusts is its own client,
+//! and what a client writes in front of the chain of its proxies changes nothing.
 #![no_main]
 
 use http::header::FORWARDED;

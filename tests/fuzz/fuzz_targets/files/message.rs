@@ -1,5 +1,6 @@
-//! A chat message as a server takes it: parsed, judged, canonicalised, signed and verified. The canonical form is the
-//! same message with the same verdict, and its signature holds for it alone (SCHEMA-5..7).
+//! A chat message as a server takes it: parsed, judged, canonicalised, signed and verified. The
+//! canonical form is the same message with the same verdict, and its signature holds for it alone
+//! (SCHEMA-5..7).
 #![no_main]
 
 use std::sync::LazyLock;
@@ -48,7 +49,8 @@ fuzz_target!(|bytes: &[u8]| {
     }
 });
 
-/// Whether two values are the same, numbers as doubles (RFC 8785 §3.2.2.3) and members in any order.
+/// Whether two values are the same, numbers as doubles (RFC 8785 §3.2.2.3) and members in any
+/// order.
 fn same(one: &Value, other: &Value) -> bool {
     match (one, other) {
         (Value::Number(one), Value::Number(other)) => one.as_f64() == other.as_f64(),

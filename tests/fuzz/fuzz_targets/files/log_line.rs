@@ -1,5 +1,5 @@
-//! Records of any bytes as lines of the request log: each is one line of JSON, without a control character in it, and
-//! says what the record holds (LOG-2).
+//! Records of any bytes as lines of the request log: each is one line of JSON, without a control
+//! character in it, and says what the record holds (LOG-2).
 #![no_main]
 
 use std::sync::LazyLock;
