@@ -4,12 +4,13 @@
 use std::io::{PipeReader, PipeWriter, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 
 use crate::support::application::{After, Application};
+use crate::support::process::Process;
 use crate::support::raw_client::{Connection, exchange, get, request};
 use crate::support::weir::{ADMIN_TOKEN, ONE_PER_HOUR, StateDir, Weir, state_dir};
 use crate::support::{wait_for, wait_until};
@@ -18,16 +19,6 @@ use crate::support::{wait_for, wait_until};
 fn nobody() -> SocketAddr {
     let free = TcpListener::bind("127.0.0.1:0").expect("a port");
     free.local_addr().expect("its address")
-}
-
-/// A process that is ended with the test.
-struct Ends(Child);
-
-impl Drop for Ends {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 /// The binary with a plain environment: no harness reads what it says.
@@ -48,14 +39,9 @@ fn settings(command: &mut Command, address: SocketAddr, upstream: SocketAddr, st
         .stdout(Stdio::null());
 }
 
-fn send(child: &Child, signal: Signal) {
-    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    kill_process(pid.expect("a process"), signal).expect("it is there");
-}
-
 /// The service with a standard error that is full and that nobody reads.
 struct Unread {
-    child: Ends,
+    process: Process,
     address: SocketAddr,
     _state: StateDir,
     /// Held open, never read.
@@ -66,14 +52,14 @@ impl Unread {
     fn start(upstream: SocketAddr, settings: &[(&str, &str)]) -> Self {
         let (pipe, standard_error) = full_pipe();
         let (address, state) = (nobody(), state_dir());
-        let child = command(address, upstream, &state)
-            .envs(settings.iter().copied())
-            .stderr(standard_error)
-            .spawn()
-            .expect("the binary runs");
+        let process = Process::start(
+            command(address, upstream, &state)
+                .envs(settings.iter().copied())
+                .stderr(standard_error),
+        );
         wait_for("the listener", || TcpStream::connect(address).ok());
         Self {
-            child: Ends(child),
+            process,
             address,
             _state: state,
             _pipe: pipe,
@@ -81,8 +67,7 @@ impl Unread {
     }
 
     fn wait(&mut self) -> Option<i32> {
-        let child = &mut self.child.0;
-        wait_for("the end", || child.try_wait().expect("its state")).code()
+        self.process.wait().code()
     }
 }
 
@@ -117,7 +102,7 @@ fn a_standard_error_that_nobody_reads_stops_nothing() {
         }
     });
     assert_eq!(exchange(address, &get("/_waf/health", &[])).status, 200);
-    send(&weir.child.0, Signal::TERM);
+    weir.process.signal(Signal::TERM);
     assert_eq!(weir.wait(), Some(0));
 }
 
@@ -263,25 +248,24 @@ fn signals_are_handled_from_the_first_moment() {
     let pipe = state.path().join("token");
     let made = Command::new("mkfifo").arg(&pipe).status();
     assert!(made.expect("mkfifo runs").success());
-    let child = command(address, nobody(), &state)
-        .env("WAF_ADMIN_TOKEN_FILE", &pipe)
-        .stderr(Stdio::null())
-        .spawn();
-    let mut child = Ends(child.expect("the binary runs"));
+    let mut process = Process::start(
+        command(address, nobody(), &state)
+            .env("WAF_ADMIN_TOKEN_FILE", &pipe)
+            .stderr(Stdio::null()),
+    );
     // Opening waits for the reader: from here on the start is on its way.
     let mut token = std::fs::OpenOptions::new()
         .write(true)
         .open(&pipe)
         .expect("it opens");
     for signal in [Signal::USR1, Signal::USR2, Signal::TERM] {
-        send(&child.0, signal);
+        process.signal(signal);
     }
     token
         .write_all(b"a-token-of-enough-letters")
         .expect("it is read");
     drop(token);
-    let status = wait_for("the end", || child.0.try_wait().expect("its state"));
-    assert_eq!(status.code(), Some(0));
+    assert_eq!(process.wait().code(), Some(0));
 }
 
 /// ALIVE-3: a second SIGTERM within a second is the same one: the running answer is whole.
@@ -351,15 +335,14 @@ fn open_files_are_never_short() {
     let log = state.path().join("stderr");
     let mut shell = Command::new("sh");
     settings(&mut shell, address, application.address(), &state);
-    let child = shell
+    shell
         .args(["-c", "ulimit -Sn 256 && ulimit -Hn 1024 && exec \"$0\""])
         .arg(env!("CARGO_BIN_EXE_weir"))
         .env("WAF_WORKERS", "2")
         .env("WAF_TRUSTED_PROXIES", "127.0.0.0/8")
         .env("WAF_ADMIN_TOKEN", ADMIN_TOKEN)
-        .stderr(std::fs::File::create(&log).expect("a file"))
-        .spawn();
-    let weir = Ends(child.expect("a shell"));
+        .stderr(std::fs::File::create(&log).expect("a file"));
+    let weir = Process::start(&mut shell);
     wait_for("the listener", || TcpStream::connect(address).ok());
     // The process log has a thread of its own, which may be behind the listener.
     wait_until("the warning", || {
@@ -367,7 +350,7 @@ fn open_files_are_never_short() {
         text.contains("WAF_MAX_CONNECTIONS=10000 needs more open files than the 1024")
             && text.contains("363 connections are the bound")
     });
-    let limits = std::fs::read_to_string(format!("/proc/{}/limits", weir.0.id()));
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", weir.id()));
     let limits = limits.expect("its limits");
     let open_files = limits
         .lines()
@@ -389,7 +372,7 @@ fn open_files_are_never_short() {
         }
     }
     assert!(held.len() >= 340, "{}", held.len());
-    let files = std::fs::read_dir(format!("/proc/{}/fd", weir.0.id())).expect("its files");
+    let files = std::fs::read_dir(format!("/proc/{}/fd", weir.id())).expect("its files");
     assert!(files.count() <= 1024 - 64);
     let mut admin = admin.expect("a connection");
     let bearer = format!("Bearer {ADMIN_TOKEN}");

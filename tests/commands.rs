@@ -676,7 +676,11 @@ fn a_check_beside_the_service_and_its_warnings() {
         "the settings are fine: a start would find no fault\n"
     );
     let off = [("WAF_ADMIN_TOKEN", ""), ("WAF_METRICS_TOKEN", "")];
-    let other = [("WAF_TRUSTED_PROXIES", ""), ("WAF_ALLOW_NETS", "")];
+    let other = [
+        ("WAF_TRUSTED_PROXIES", ""),
+        ("WAF_ALLOW_NETS", ""),
+        ("WAF_SHUTDOWN_TIMEOUT", ""),
+    ];
     let started = [&settings[..], &off, &other].concat();
     let _weir = Weir::start_at(application.address(), &state, &started);
     let beside = check(state.path(), &settings, &[]).ends(0, "");

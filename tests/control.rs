@@ -277,13 +277,14 @@ fn the_socket_comes_and_goes() {
         "{refused:?}"
     );
     let other = state.path().join("elsewhere");
-    let weir = Weir::start_at(
+    let mut weir = Weir::start_at(
         application.address(),
         &state,
         &[("WAF_CONTROL_SOCKET", other.to_str().expect("a path"))],
     );
     assert!(other.exists());
-    drop(weir);
+    // A stop would remove it.
+    weir.kill();
     fs::remove_file(&other).expect("removes it");
     fs::write(&other, "a note").expect("writes");
     let refused = Weir::refuse(

@@ -3,17 +3,19 @@
 use std::fs::{self, File};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::support::application::{After, Application};
+use crate::support::command::{Ran, run};
 use crate::support::http2::{self, Http2};
+use crate::support::process::{Process, end, is_running};
 use crate::support::raw_client::{Connection, Response, exchange, get, request};
 use crate::support::tls::{Pair, shared_pair};
 use crate::support::transport::{self, Transport};
@@ -25,7 +27,7 @@ pub(crate) const GENERATORS: usize = 4;
 
 /// A service whose process changes.
 struct Service {
-    first: Child,
+    first: Process,
     address: SocketAddr,
     state: StateDir,
     log: PathBuf,
@@ -47,10 +49,10 @@ impl Service {
     ) -> Self {
         let state = state_dir();
         let log = state.path().join("said.log");
-        let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
-        let first = Command::new(program)
+        let mut command = Command::new(program);
+        command
             .env_clear()
-            .env("WAF_LISTEN", format!("{address},{place}"))
+            .env("WAF_LISTEN", format!("127.0.0.1:0,{place}"))
             .env("WAF_UPSTREAM", format!("http://{}", application.address()))
             .env("WAF_STATE_DIR", state.path())
             .env("WAF_LOOKUP_SOURCE", "off")
@@ -63,17 +65,24 @@ impl Service {
             .envs(settings.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(File::create(&log).expect("a file"))
-            .spawn()
-            .expect("the binary runs");
-        let service = Self {
-            first,
-            address,
+            .stderr(File::create(&log).expect("a file"));
+        let mut service = Self {
+            first: Process::start(&mut command),
+            address: SocketAddr::from(([0; 4], 0)),
             state,
             log,
         };
         service.wait_for("listening", 1);
+        service.address = service.places()[0].parse().expect("an address");
         service
+    }
+
+    /// Every place where it listens.
+    #[track_caller]
+    fn places(&self) -> Vec<String> {
+        let line = self.said("listening").remove(0);
+        let places = line["listen"].as_str().expect("a list").split(',');
+        places.map(str::to_owned).collect()
     }
 
     /// What all processes have said with this beginning.
@@ -147,35 +156,28 @@ impl Service {
 impl Drop for Service {
     fn drop(&mut self) {
         let last = self.process();
-        let _ = kill_process(last, Signal::TERM);
-        let until = Instant::now() + Duration::from_secs(20);
-        while is_running(last) && Instant::now() < until {
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        let rested = if std::thread::panicking() {
+            Ok(())
+        } else if last == self.first.pid() {
+            self.first.end()
+        } else {
+            let ended = end(last);
+            ended.and(self.first.end())
+        };
         let _ = kill_process(last, Signal::KILL);
-        let _ = self.first.kill();
-        let _ = self.first.wait();
-        if std::thread::panicking() {
+        self.first.kill();
+        if std::thread::panicking() || rested.is_err() {
             let log = fs::read_to_string(&self.log).unwrap_or_default();
             eprintln!("what the processes said:\n{log}");
-        } else {
+        }
+        if !std::thread::panicking() {
+            rested.unwrap_or_else(|fault| panic!("{fault}"));
             for word in ["panicked", "error"] {
                 let bad = self.said(word);
                 assert!(bad.is_empty(), "{bad:?}");
             }
         }
     }
-}
-
-/// Whether a process is there and has not ended: one that nobody waits for is there for ever.
-pub(crate) fn is_running(pid: Pid) -> bool {
-    let status = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
-    test_kill_process(pid).is_ok() && status.is_ok_and(|text| !text.contains(") Z "))
-}
-
-fn free_port() -> u16 {
-    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    free.local_addr().expect("its address").port()
 }
 
 /// Clients that ask one request after the other, on connections that they keep as long as they may;
@@ -378,13 +380,15 @@ fn a_hand_over_loses_nothing_over_http2_and_tls() {
         }
         After::KeepAlive
     });
-    let over_tls = SocketAddr::from(([127, 0, 0, 1], free_port()));
     let mut settings = vec![("WAF_H2C", "on")];
     let files = Pair::settings(&[shared_pair()]);
     settings.extend(files.iter().map(|(name, value)| (*name, &**value)));
     let program = env!("CARGO_BIN_EXE_weir");
-    let place = format!("https://{over_tls}");
-    let service = Service::start_on(program, &application, &place, &settings);
+    let place = "https://127.0.0.1:0";
+    let service = Service::start_on(program, &application, place, &settings);
+    let places = service.places();
+    let over_tls = places[1].strip_prefix("https://").expect("https");
+    let over_tls = over_tls.parse().expect("an address");
     transport::note(over_tls, Transport::Tls);
     let tls = Traffic::start(over_tls);
     let streams = Traffic::of(service.address, generate_over_http2);
@@ -496,22 +500,14 @@ fn a_unix_socket_is_handed_over() {
 fn an_upgrade_is_answered() {
     let application = Application::ok();
     let service = Service::start(env!("CARGO_BIN_EXE_weir"), &application);
-    let upgrade = || {
-        let ran = Command::new(env!("CARGO_BIN_EXE_weir"))
-            .args(["upgrade", "--json"])
-            .env_clear()
-            .env("WAF_STATE_DIR", service.state.path())
-            .stdin(Stdio::null())
-            .output()
-            .expect("the binary runs");
-        let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8");
-        (ran.status.code(), text(ran.stdout), text(ran.stderr))
-    };
+    let upgrade = || run(service.state.path(), &["upgrade", "--json"]);
     let traffic = Traffic::start(service.address);
     let rules = service.state.path().join("rules.json");
     fs::write(&rules, "{\"version\":1,\"deny\":[{}]}").expect("writes");
-    let (code, _, said) = upgrade();
-    assert_eq!(code, Some(1), "{said}");
+    let Ran {
+        code, err: said, ..
+    } = upgrade();
+    assert_eq!(code, 1, "{said}");
     assert!(
         said.starts_with("weir: this process goes on: ") && said.contains("does not fit"),
         "{said}"
@@ -520,8 +516,8 @@ fn an_upgrade_is_answered() {
     service.get("192.0.2.1").expect(200);
     fs::remove_file(&rules).expect("removes");
     let before = service.process();
-    let (code, out, said) = upgrade();
-    assert_eq!((code, said.as_str()), (Some(0), ""));
+    let Ran { code, out, err } = upgrade();
+    assert_eq!((code, err.as_str()), (0, ""));
     let told: Value = serde_json::from_str(&out).expect("JSON");
     service.wait_for("listening", 2);
     assert_ne!(service.process(), before);

@@ -4,9 +4,11 @@
 //! What is left to the other files: everything about the service. These tests only show that the
 //! two ends see what they must, so that a red test elsewhere speaks of the service.
 
+use std::process::Command;
 use std::time::Duration;
 
 use crate::support::application::{After, Application};
+use crate::support::process::{Process, end_within};
 use crate::support::raw_client::{Connection, Ended, exchange, get, request, try_exchange};
 use crate::support::wait_until;
 
@@ -120,4 +122,27 @@ fn a_client_can_come_from_any_loopback_address() {
     assert_eq!(connection.response().text(), "hello /from");
     assert_eq!(connection.rest(Duration::from_millis(20)), b"");
     assert!(!connection.has_leftovers());
+}
+
+/// What a test's process is asked for at its end.
+#[test]
+fn a_process_that_works_or_stays_is_a_fault() {
+    let ended = |script: &str| {
+        // The shell is that far once its child is there.
+        let mut shell = Process::start(Command::new("sh").args(["-c", script]));
+        let children = format!("/proc/{0}/task/{0}/children", shell.id());
+        wait_until("its child", || {
+            std::fs::read_to_string(&children).is_ok_and(|text| !text.is_empty())
+        });
+        let ended = end_within(Duration::from_millis(300), shell.pid(), || {
+            shell.try_wait().is_some()
+        });
+        shell.kill();
+        ended.err().unwrap_or_default()
+    };
+    assert_eq!(ended("sleep 0.5 & wait"), "");
+    let busy = ended("sleep 0.5 & while :; do :; done");
+    assert!(busy.contains("it is not at rest: sh worked "), "{busy}");
+    let stays = ended("trap '' TERM; sleep 0.5 & while :; do wait; sleep 0.1; done");
+    assert_eq!(stays, "SIGTERM did not end it within 300ms");
 }

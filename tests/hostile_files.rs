@@ -112,7 +112,8 @@ fn start_with(file: &str, text: &Text) {
         &[("WAF_LISTEN", "127.0.0.1:0")],
     );
     match (started, expected) {
-        (Ok(_), Judged::Taken | Judged::Either) => {}
+        // A stop would write it.
+        (Ok(mut weir), Judged::Taken | Judged::Either) => weir.kill(),
         (Ok(weir), Judged::Refused) => panic!("{file}, {name} was taken: {:?}", weir.process_log()),
         (Err(refused), Judged::Refused | Judged::Either) => {
             let stderr = &refused.stderr;

@@ -12,6 +12,7 @@ use weir_shared::settings::{Taken, table};
 use crate::control::{file, validator};
 use crate::handover::{GENERATORS, Traffic};
 use crate::support::application::{After, Application};
+use crate::support::command::{Ran, run};
 use crate::support::geo::Geo;
 use crate::support::raw_client::{Connection, Response, get, request};
 use crate::support::weir::{ADMIN, ADMIN_TOKEN, METRICS_TOKEN, Weir, milliseconds, state_dir};
@@ -205,15 +206,8 @@ fn a_reload_is_asked_for_in_three_ways() {
     weir.wait_for_process_log(&["changed: WAF_DENY_NETS (unset) -> 203.0.113.0/24"]);
     weir.get("/", "203.0.113.7").expect(429);
     let run = |arguments: &[&str]| {
-        let ran = Command::new(env!("CARGO_BIN_EXE_weir"))
-            .args(arguments)
-            .env_clear()
-            .env("WAF_STATE_DIR", weir.state_path(""))
-            .stdin(Stdio::null())
-            .output()
-            .expect("the binary runs");
-        let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8");
-        (ran.status.code(), text(ran.stdout), text(ran.stderr))
+        let Ran { code, out, err } = run(&weir.state_path(""), arguments);
+        (Some(code), out, err)
     };
     write(
         &service.file,

@@ -7,22 +7,22 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use rustix::net::sockopt::set_socket_passcred;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::handover::is_running;
 use crate::support::application::Application;
+use crate::support::process::{Process, end, is_running};
 use crate::support::raw_client::{Connection, exchange, get};
 use crate::support::weir::{StateDir, state_dir};
 use crate::support::{wait_for, wait_until};
 
 /// A service under a supervisor.
 struct Supervised {
-    child: Child,
+    process: Process,
     /// Where it listens.
     address: SocketAddr,
     told: UnixDatagram,
@@ -44,7 +44,8 @@ impl Supervised {
             .expect("a time-out");
         let taken = self::listener();
         let passed = OwnedFd::from(listener.try_clone().expect("a second descriptor"));
-        let child = Command::new("/bin/sh")
+        let mut command = Command::new("/bin/sh");
+        command
             .args(["-c", "exec 3<&0 0</dev/null; LISTEN_PID=$$ exec \"$0\""])
             .arg(env!("CARGO_BIN_EXE_weir"))
             .env_clear()
@@ -62,11 +63,9 @@ impl Supervised {
             .envs(settings.iter().copied())
             .stdin(Stdio::from(passed))
             .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("the binary runs");
+            .stderr(Stdio::null());
         Self {
-            child,
+            process: Process::start(&mut command),
             address: listener.local_addr().expect("its address"),
             told,
             socket,
@@ -120,25 +119,28 @@ impl Supervised {
 
     #[track_caller]
     fn signal(&self, signal: Signal) {
-        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
-        kill_process(pid.expect("a process"), signal).expect("it is there");
+        self.process.signal(signal);
     }
 
     /// Waits until it has ended well.
     #[track_caller]
     fn ends(&mut self) {
-        let status = wait_for("the end", || self.child.try_wait().expect("a child"));
+        let status = self.process.wait();
         assert!(status.success(), "{status}");
     }
 }
 
 impl Drop for Supervised {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        // And a successor, which is nobody's child once the first has ended.
-        for process in told_by_environment(&self.socket) {
+        // A successor is nobody's child once the first has ended.
+        let first = self.process.pid();
+        let others = told_by_environment(&self.socket).into_iter();
+        for process in others.filter(|process| *process != first) {
+            let ended = end(process);
             let _ = kill_process(process, Signal::KILL);
+            if !std::thread::panicking() {
+                ended.unwrap_or_else(|fault| panic!("{fault}"));
+            }
         }
     }
 }
@@ -167,7 +169,7 @@ fn listener() -> TcpListener {
 fn the_supervisor_is_told() {
     let (application, listener) = (Application::ok(), listener());
     let mut service = Supervised::start(&application, &listener, &[("WAF_WORKERS", "2")]);
-    let ready = format!("MAINPID={}\nREADY=1", service.child.id());
+    let ready = format!("MAINPID={}\nREADY=1", service.process.id());
     assert_eq!(service.told().trim_end(), ready);
     exchange(service.address, &get("/", &[])).expect(200);
     service.signal(Signal::HUP);
@@ -190,7 +192,7 @@ fn a_hand_over_changes_the_main_process() {
     let (application, listener) = (Application::ok(), listener());
     let settings = [("WAF_WORKERS", "1"), ("WATCHDOG_USEC", "2000000")];
     let mut service = Supervised::start(&application, &listener, &settings);
-    let old = service.child.id();
+    let old = service.process.id();
     let mut main = old;
     service.believes(&mut main, |_, told| told.contains("READY=1"));
     assert_eq!(main, old);
@@ -211,7 +213,7 @@ fn a_hand_over_changes_the_main_process() {
 fn what_a_test_leaves_behind_ends_with_it() {
     let (application, listener) = (Application::ok(), listener());
     let service = Supervised::start(&application, &listener, &[("WAF_WORKERS", "1")]);
-    let old = service.child.id();
+    let old = service.process.id();
     let mut main = old;
     service.believes(&mut main, |_, told| told.contains("READY=1"));
     service.signal(Signal::USR2);

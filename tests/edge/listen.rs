@@ -7,13 +7,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
 
 use crate::support::application::Application;
+use crate::support::process::Process;
 use crate::support::raw_client::{Connection, Response, exchange, get};
-use crate::support::wait_until;
 use crate::support::weir::{ADMIN_TOKEN, EXEMPT, ONE_PER_HOUR, StateDir, Weir, state_dir};
 
 #[track_caller]
@@ -201,15 +201,17 @@ fn relay(path: &Path, to: SocketAddr) {
     });
 }
 
-/// A service with passed sockets and its end.
-struct Activated(Child);
-
-impl Activated {
-    /// Passes the sockets under these names.
-    #[track_caller]
-    fn start(application: &Application, state: &Path, sockets: [OwnedFd; 3], names: &str) -> Self {
-        let [first, second, third] = sockets;
-        let child = Command::new("/bin/sh")
+/// A service that is passed sockets under these names.
+#[track_caller]
+fn activated(
+    application: &Application,
+    state: &Path,
+    sockets: [OwnedFd; 3],
+    names: &str,
+) -> Process {
+    let [first, second, third] = sockets;
+    Process::start(
+        Command::new("/bin/sh")
             .args(["-c", "exec 3<&0 4<&1 5<&2 0</dev/null 1>/dev/null 2>/dev/null; LISTEN_PID=$$ exec \"$0\""])
             .arg(env!("CARGO_BIN_EXE_weir"))
             .env_clear()
@@ -222,18 +224,8 @@ impl Activated {
             .env("WAF_WORKERS", "2")
             .stdin(Stdio::from(first))
             .stdout(Stdio::from(second))
-            .stderr(Stdio::from(third))
-            .spawn()
-            .expect("the binary runs");
-        Self(child)
-    }
-}
-
-impl Drop for Activated {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+            .stderr(Stdio::from(third)),
+    )
 }
 
 /// RESTART-2: several sockets are passed, of TCP and Unix, and one for operators; a socket file
@@ -248,7 +240,7 @@ fn sockets_of_every_kind_are_passed() {
     let unix = UnixListener::bind(&path).expect("a socket");
     let twice = |socket: &dyn AsFd| socket.as_fd().try_clone_to_owned().expect("twice");
     let sockets = [twice(&plain), twice(&admin), twice(&unix)];
-    let mut service = Activated::start(&application, state.path(), sockets, "http:admin:local");
+    let mut service = activated(&application, state.path(), sockets, "http:admin:local");
     exchange(plain.local_addr().expect("an address"), &get("/", &[])).expect(200);
     ask(&path, &[]).expect(200);
     let token = format!("Bearer {ADMIN_TOKEN}");
@@ -257,13 +249,8 @@ fn sockets_of_every_kind_are_passed() {
     let status = exchange(admin.local_addr().expect("an address"), ask.as_bytes());
     let listen = &status.expect(200).json()["listen"];
     assert_eq!(listen.as_array().map(Vec::len), Some(2), "{listen}");
-    let pid = i32::try_from(service.0.id())
-        .ok()
-        .and_then(rustix::process::Pid::from_raw);
-    rustix::process::kill_process(pid.expect("a process"), Signal::TERM).expect("it is there");
-    wait_until("the end", || {
-        service.0.try_wait().expect("a child").is_some()
-    });
+    service.signal(Signal::TERM);
+    service.wait();
     assert!(path.exists());
     let mut waiting = UnixStream::connect(&path).expect("the supervisor's socket");
     waiting.set_nonblocking(true).expect("an option");

@@ -12,6 +12,7 @@ pub(crate) mod command;
 pub(crate) mod frames;
 pub(crate) mod geo;
 pub(crate) mod http2;
+pub(crate) mod process;
 pub(crate) mod raw_client;
 pub(crate) mod tls;
 pub(crate) mod traffic;

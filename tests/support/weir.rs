@@ -4,22 +4,24 @@
 //! says otherwise. Admin requests come from [`ADMIN`], which is on the allow list, so that watching
 //! a limit does not break one.
 //!
-//! When a [`Weir`] is dropped, its two logs are checked: every line of both is JSON (of `demo`,
-//! which prints for people, only the process log), and no thread has panicked. A failing test shows
-//! the settings, both logs and the state files.
+//! When a [`Weir`] is dropped, its process is at rest and ends by SIGTERM ([`super::process`]), and
+//! its two logs are checked: every line of both is JSON (of `demo`, which prints for people, only
+//! the process log), and no thread has panicked. A failing test shows the settings, both logs and
+//! the state files.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::Value;
 
 use super::application::Application;
+use super::process::Process;
 use super::raw_client::{self, Response};
 use super::tls;
 use super::transport::{self, Transport};
@@ -37,24 +39,17 @@ pub(crate) const EXEMPT: (&str, &str) = ("WAF_EXEMPT_PATHS", "/exempt");
 
 /// A running service.
 pub(crate) struct Weir {
-    child: Child,
+    process: Process,
     address: SocketAddr,
     /// The command and its environment, for messages.
     started_with: String,
     output: Lines,
     log: Lines,
     state: StateDir,
-    ended: Ended,
+    /// By [`Weir::kill`]: the last line may be cut.
+    was_killed: bool,
     /// Whether its standard output is its request log.
     logs_to_output: bool,
-}
-
-/// Whether the process has ended, and how.
-#[derive(Clone, Copy, PartialEq)]
-enum Ended {
-    No,
-    ByItself,
-    Killed,
 }
 
 /// A start that was refused.
@@ -169,6 +164,8 @@ impl Weir {
             .env("WAF_ALLOW_NETS", ADMIN)
             .env("WAF_ADMIN_TOKEN", ADMIN_TOKEN)
             .env("WAF_METRICS_TOKEN", METRICS_TOKEN)
+            // What a test leaves unanswered at its end must not hold it up.
+            .env("WAF_SHUTDOWN_TIMEOUT", "1s")
             // No test may ask a service on the net.
             .env("WAF_LOOKUP_SOURCE", "off")
             .stdin(Stdio::null())
@@ -195,26 +192,26 @@ impl Weir {
             .map(|(name, value)| format!("  {name}={value}"))
             .collect();
         let started_with = format!("weir {arguments:?} with\n{}", environment.join("\n"));
-        let mut child = command.spawn().expect("the binary runs");
-        let output = gather(child.stdout.take().expect("stdout"));
-        let log = gather(child.stderr.take().expect("stderr"));
+        let mut process = Process::start(&mut command);
+        let output = gather(process.child().stdout.take().expect("stdout"));
+        let log = gather(process.child().stderr.take().expect("stderr"));
         let address = wait_for_within(3 * PATIENCE, "the line that says listening", || {
             let listening = first(&log, |line| line["message"] == "listening");
             if let Some(line) = listening {
                 let address = line["address"].as_str().expect("the address");
                 return Some(Ok(tcp_address(address, speaks_http2)));
             }
-            child.try_wait().expect("its state").map(Err)
+            process.try_wait().map(Err)
         });
         match address {
             Ok(address) => Ok(Self {
-                child,
+                process,
                 address,
                 started_with,
                 output,
                 log,
                 state: Arc::clone(state),
-                ended: Ended::No,
+                was_killed: false,
                 logs_to_output: arguments != ["demo"],
             }),
             Err(status) => Err(Refused {
@@ -240,7 +237,7 @@ impl Weir {
     }
 
     pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
+        self.process.id()
     }
 
     /// A GET from a client, on a connection of its own.
@@ -460,12 +457,7 @@ impl Weir {
     /// Waits for the process to end.
     #[track_caller]
     pub(crate) fn wait(&mut self) -> ExitStatus {
-        let child = &mut self.child;
-        let status = wait_for("the end of the process", || {
-            child.try_wait().expect("its state")
-        });
-        self.ended = Ended::ByItself;
-        status
+        self.process.wait()
     }
 
     /// SIGTERM, and the end in good order.
@@ -483,21 +475,22 @@ impl Weir {
 
     /// Ends the process as a power cut would.
     pub(crate) fn kill(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        self.ended = Ended::Killed;
+        self.process.kill();
+        self.was_killed = true;
     }
 }
 
 impl Drop for Weir {
     fn drop(&mut self) {
-        if self.ended == Ended::No {
-            self.kill();
-        }
         transport::forget(self.address);
         if std::thread::panicking() {
+            self.process.kill();
             self.show();
             return;
+        }
+        if let Err(fault) = self.process.end() {
+            self.show();
+            panic!("{fault}");
         }
         // Nobody else has the other ends of the pipes: both threads meet their end at once.
         for lines in [&self.output, &self.log] {
@@ -518,7 +511,7 @@ impl Weir {
     fn check_lines(&self, name: &str, lines: &Lines) {
         let lines = lines.lock().expect("the lines");
         let stray = lines.iter().find(|line| {
-            let cut = self.ended == Ended::Killed && !line.whole;
+            let cut = self.was_killed && !line.whole;
             !cut && line.value.is_none()
         });
         if let Some(stray) = stray {

@@ -1,0 +1,202 @@
+//! A process of the service, and what must hold of each at its end.
+//!
+//! When a [`Process`] is dropped, the test's clients are gone as a rule. Then it is at rest: none of
+//! its threads works any more. And SIGTERM ends it in time and in good order. A test in which one
+//! of these is not so ends its process itself: [`Process::kill`].
+
+use std::fmt::Write as _;
+use std::fs;
+use std::process::{Child, Command, ExitStatus};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+
+use super::{PATIENCE, wait_for};
+
+/// How long a process is watched. Every test pays for it.
+const WATCHED: Duration = Duration::from_millis(20);
+/// Of that time, the processor time of a process at rest is less than one part in so many.
+const PART: u32 = 5;
+
+/// A process of the service, which is ended with the test.
+pub(crate) struct Process {
+    child: Child,
+    status: Option<ExitStatus>,
+}
+
+impl Process {
+    #[track_caller]
+    pub(crate) fn start(command: &mut Command) -> Self {
+        Self {
+            child: command.spawn().expect("the binary runs"),
+            status: None,
+        }
+    }
+
+    pub(crate) fn child(&mut self) -> &mut Child {
+        &mut self.child
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    #[track_caller]
+    pub(crate) fn pid(&self) -> Pid {
+        let id = i32::try_from(self.id()).ok();
+        id.and_then(Pid::from_raw).expect("a process")
+    }
+
+    #[track_caller]
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(self.pid(), signal).expect("it is there");
+    }
+
+    /// How it ended, if it has.
+    #[track_caller]
+    pub(crate) fn try_wait(&mut self) -> Option<ExitStatus> {
+        self.status = self.child.try_wait().expect("its state");
+        self.status
+    }
+
+    /// Waits for its end.
+    #[track_caller]
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        wait_for("the end of the process", || self.try_wait())
+    }
+
+    /// Ends it as a power cut would.
+    pub(crate) fn kill(&mut self) {
+        let _ = self.child.kill();
+        self.status = self.child.wait().ok();
+    }
+
+    /// Ends it, if it runs: it is at rest, and SIGTERM is enough.
+    ///
+    /// # Errors
+    /// A sentence that says what did not hold; it has ended all the same.
+    pub(crate) fn end(&mut self) -> Result<(), String> {
+        if self.status.is_some() || self.try_wait().is_some() {
+            return Ok(());
+        }
+        let ended = end_within(PATIENCE, self.pid(), || self.try_wait().is_some());
+        match self.status {
+            None => self.kill(),
+            Some(status) if status.success() => {}
+            Some(status) => return ended.and(Err(format!("SIGTERM ended it with {status}"))),
+        }
+        ended
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.kill();
+        } else if let Err(fault) = self.end() {
+            panic!("{fault}");
+        }
+    }
+}
+
+/// Ends a process that may be no child of ours: it is at rest, and SIGTERM ends it in time.
+///
+/// # Errors
+/// A sentence that says what did not hold.
+pub(crate) fn end(pid: Pid) -> Result<(), String> {
+    end_within(PATIENCE, pid, || !is_running(pid))
+}
+
+/// The same with another patience, for a process whose end is seen otherwise.
+pub(crate) fn end_within(
+    patience: Duration,
+    pid: Pid,
+    mut has_ended: impl FnMut() -> bool,
+) -> Result<(), String> {
+    let rests = comes_to_rest(pid, patience);
+    // It may end by itself meanwhile.
+    let _ = kill_process(pid, Signal::TERM);
+    let deadline = Instant::now() + patience;
+    while !has_ended() {
+        if Instant::now() > deadline {
+            let said = format!("SIGTERM did not end it within {patience:?}");
+            return rests.and(Err(said));
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    rests
+}
+
+/// Whether a process is there and has not ended: one that nobody waits for is there for ever.
+pub(crate) fn is_running(pid: Pid) -> bool {
+    let status = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
+    test_kill_process(pid).is_ok() && status.is_ok_and(|text| !text.contains(") Z "))
+}
+
+/// A thread at one moment.
+struct Thread {
+    id: String,
+    name: String,
+    /// It runs, or waits for a processor.
+    is_runnable: bool,
+    worked: Duration,
+}
+
+impl Thread {
+    /// How long it worked since an earlier look.
+    fn since(&self, earlier: &[Self]) -> Duration {
+        let before = earlier.iter().find(|before| before.id == self.id);
+        let before = before.map_or(Duration::ZERO, |before| before.worked);
+        self.worked.saturating_sub(before)
+    }
+}
+
+/// Waits until a process is at rest: a busy machine comes late to what is still to be done.
+///
+/// # Errors
+/// A sentence with the threads that still work.
+fn comes_to_rest(pid: Pid, patience: Duration) -> Result<(), String> {
+    let (began, first) = (Instant::now(), threads(pid));
+    let mut before = threads(pid);
+    let mut looked = Instant::now();
+    loop {
+        std::thread::sleep(WATCHED);
+        let (after, watched) = (threads(pid), looked.elapsed());
+        let worked: Duration = after.iter().map(|thread| thread.since(&before)).sum();
+        if worked <= watched / PART && !after.iter().any(|thread| thread.is_runnable) {
+            return Ok(());
+        }
+        if began.elapsed() > patience {
+            let mut fault = format!("{patience:?} after the last client it is not at rest:");
+            for thread in &after {
+                let worked = thread.since(&first);
+                if worked > WATCHED {
+                    let _ = write!(fault, " {} worked {worked:?}", thread.name);
+                }
+            }
+            return Err(fault);
+        }
+        (before, looked) = (after, Instant::now());
+    }
+}
+
+/// The threads of a process; none once it has ended.
+fn threads(pid: Pid) -> Vec<Thread> {
+    let folder = fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero()));
+    let entries = folder.into_iter().flatten().flatten();
+    // One that ends meanwhile is not at work.
+    entries.filter_map(|entry| thread(&entry.path())).collect()
+}
+
+fn thread(folder: &std::path::Path) -> Option<Thread> {
+    let stat = fs::read_to_string(folder.join("stat")).ok()?;
+    let (name, rest) = stat.split_once('(')?.1.rsplit_once(')')?;
+    // Nanoseconds on a processor, and two more numbers.
+    let times = fs::read_to_string(folder.join("schedstat")).ok()?;
+    Some(Thread {
+        id: folder.file_name()?.to_str()?.to_owned(),
+        name: name.to_owned(),
+        is_runnable: rest.trim_start().starts_with('R'),
+        worked: Duration::from_nanos(times.split(' ').next()?.parse().ok()?),
+    })
+}
