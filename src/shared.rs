@@ -124,6 +124,7 @@ impl Shared {
         let records = Records {
             batches: records_up,
             emptied: spare,
+            refused: Arc::default(),
         };
         Ok((log, records))
     }

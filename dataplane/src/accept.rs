@@ -140,7 +140,8 @@ impl Acceptor {
             self.hand_over(&mut stopped).await;
         }
         self.drain(&mut stopped).await;
-        self.current.worker().events.flush();
+        let worker = self.current.worker();
+        worker.events.flush_last(worker.clock.now());
     }
 
     async fn accept(self: Rc<Self>, listener: Listener) {
@@ -306,7 +307,7 @@ impl Acceptor {
             worker.clock.tick();
             self.sweep(&worker);
             worker.pool.sweep();
-            worker.events.flush();
+            worker.events.flush(worker.clock.now());
         }
     }
 

@@ -40,6 +40,7 @@ pub struct Counters {
     handshakes: [AtomicU64; Handshake::ALL.len()],
     breaks_dropped: AtomicU64,
     records_dropped: AtomicU64,
+    records_left_out: AtomicU64,
     finished_dropped: AtomicU64,
 }
 
@@ -126,11 +127,13 @@ impl Counters {
     }
 
     /// Log records found their channel full.
-    pub fn records_dropped(&self, count: usize) {
-        bump(
-            Some(&self.records_dropped),
-            u64::try_from(count).unwrap_or(u64::MAX),
-        );
+    pub fn records_dropped(&self, count: u64) {
+        bump(Some(&self.records_dropped), count);
+    }
+
+    /// A refused request has no log record (LOG-6).
+    pub fn record_left_out(&self) {
+        bump(Some(&self.records_left_out), 1);
     }
 
     /// Finished requests found their channel full.
@@ -157,6 +160,7 @@ impl Counters {
         totals.connections += self.connections.load(Relaxed);
         totals.breaks_dropped += self.breaks_dropped.load(Relaxed);
         totals.records_dropped += self.records_dropped.load(Relaxed);
+        totals.records_left_out += self.records_left_out.load(Relaxed);
         totals.finished_dropped += self.finished_dropped.load(Relaxed);
     }
 }

@@ -10,12 +10,16 @@ use std::sync::{Arc, Mutex, TryLockError};
 
 use crossbeam_channel::{Receiver, Sender};
 use http::HeaderName;
+use weir_shared::clock::Now;
 use weir_shared::event::{Finished, LimitExceeded};
 use weir_shared::lookup::Origin;
+use weir_shared::netblock::Netblock;
 use weir_shared::record::{Batch, Record};
 use weir_shared::totals::OriginCounts;
+use weir_shared::verdict::Action;
 
 use crate::counters::{Counters, WorkerCounters};
+use crate::refused_lines::RefusedLines;
 
 /// Finished requests that travel together; they are small.
 const FINISHED_BATCH: usize = 256;
@@ -27,6 +31,17 @@ pub struct Records {
     pub batches: Sender<Batch>,
     /// Batches that the writer has emptied; a new one is made where there is none.
     pub emptied: Receiver<Batch>,
+    /// The lines of the refused, all workers together.
+    pub refused: Arc<RefusedLines>,
+}
+
+impl Records {
+    /// Whether the queue is so full that its rest is left to the lines of clients who are not
+    /// refused: half of it (LOG-6).
+    fn is_half_full(&self) -> bool {
+        let most = self.batches.capacity().unwrap_or(usize::MAX);
+        self.batches.len() >= most.div_ceil(2)
+    }
 }
 
 /// One worker's way up.
@@ -74,7 +89,33 @@ impl Events {
     /// Gathers the record that `fill` makes; sends the batch once it is full. `names` are the
     /// header fields that are logged, the same for a whole batch: a reload may change them.
     pub fn record(&self, names: &Arc<[HeaderName]>, fill: impl FnOnce(&mut Batch) -> Record) {
+        if let Some(records) = &self.records {
+            self.gather(records, names, |batch| batch.add(fill));
+        }
+    }
+
+    /// The same of a refused client (LOG-6): beyond `rate` lines a second of its netblock it is
+    /// counted in place of that; and where others need the queue, lost.
+    pub fn record_refused(
+        &self,
+        names: &Arc<[HeaderName]>,
+        (netblock, action): (Netblock, Action),
+        (rate, now): (Option<u32>, Now),
+        fill: impl FnOnce(&mut Batch) -> Record,
+    ) {
         let Some(records) = &self.records else { return };
+        if let Some(rate) = rate
+            && !records.refused.is_logged(netblock, action, rate, now)
+        {
+            return self.counters.record_left_out();
+        }
+        if records.is_half_full() {
+            return self.counters.records_dropped(1);
+        }
+        self.gather(records, names, |batch| batch.add_refused(fill));
+    }
+
+    fn gather(&self, records: &Records, names: &Arc<[HeaderName]>, add: impl FnOnce(&mut Batch)) {
         let mut gathered = self.gathered_records.borrow_mut();
         if !gathered.is_of(names) {
             if !gathered.is_empty() {
@@ -82,7 +123,7 @@ impl Events {
             }
             gathered.set_names(names);
         }
-        gathered.add(fill);
+        add(&mut gathered);
         if gathered.is_full() {
             self.send(records, &mut gathered);
         }
@@ -107,7 +148,27 @@ impl Events {
 
     /// Sends what was gathered. Called on every tick of the worker, so that a line is never long in
     /// coming.
-    pub fn flush(&self) {
+    pub fn flush(&self, now: Now) {
+        if let Some(records) = &self.records {
+            let mut gathered = self.gathered_records.borrow_mut();
+            records
+                .refused
+                .tell(now, |left| gathered.add_left_out(left));
+        }
+        self.flush_gathered();
+    }
+
+    /// The same at the end of the worker.
+    pub fn flush_last(&self, now: Now) {
+        if let Some(records) = &self.records {
+            let mut gathered = self.gathered_records.borrow_mut();
+            let tell = |left| gathered.add_left_out(left);
+            records.refused.tell_all(now, tell);
+        }
+        self.flush_gathered();
+    }
+
+    fn flush_gathered(&self) {
         self.flush_records();
         self.flush_finished();
         self.flush_origins();
@@ -125,7 +186,7 @@ impl Events {
             Ok(()) => records.emptied.try_recv().unwrap_or_default(),
             Err(refused) => {
                 let mut batch = refused.into_inner();
-                self.counters.records_dropped(batch.len());
+                self.counters.records_dropped(batch.requests());
                 batch.clear();
                 batch
             }
@@ -169,7 +230,12 @@ mod tests {
     use weir_shared::lookup::Lookup;
     use weir_shared::record::Text;
     use weir_shared::totals::Totals;
-    use weir_shared::verdict::{Action, Group, LimitKind};
+    use weir_shared::verdict::{Group, LimitKind};
+
+    const NOW: Now = Now {
+        wall_ms: 0,
+        mono_ns: 7_000_000_000,
+    };
 
     fn events(
         breaks: Sender<LimitExceeded>,
@@ -266,15 +332,16 @@ mod tests {
         events.records = Some(Records {
             batches: full,
             emptied: spare,
+            refused: Arc::default(),
         });
         events.record(&names, record);
         assert!(up.is_empty(), "not before the tick");
-        events.flush();
-        events.flush();
+        events.flush(NOW);
+        events.flush(NOW);
         events.record(&names, record);
-        events.flush();
+        events.flush(NOW);
         let mut first = up.try_recv().unwrap();
-        assert_eq!(first.len(), 1);
+        assert_eq!(first.requests(), 1);
         assert!(up.is_empty(), "the second found the channel full");
         first.clear();
         back.send(first).unwrap();
@@ -297,6 +364,60 @@ mod tests {
         assert_eq!(totals.records_dropped, 1);
     }
 
+    /// LOG-6: refused clients have so many lines a second, the rest is counted, and half of the
+    /// queue; nothing is in neither.
+    #[test]
+    fn refused_clients_leave_room_for_others() {
+        let (full, up) = crossbeam_channel::bounded(4);
+        let counters = Arc::new(Counters::default());
+        let mut events = events(crossbeam_channel::bounded(1).0, None, &counters).0;
+        let (_, spare) = crossbeam_channel::bounded(1);
+        events.records = Some(Records {
+            batches: full,
+            emptied: spare,
+            refused: Arc::default(),
+        });
+        let names = Arc::from([]);
+        let of = ("192.0.2.0/24".parse().unwrap(), Action::Banned);
+        events.flush(NOW);
+        for _ in 0..7 {
+            events.record_refused(&names, of, (Some(5), NOW), record);
+        }
+        events.flush(NOW);
+        let next = Now {
+            mono_ns: NOW.mono_ns + 1_000_000_000,
+            ..NOW
+        };
+        events.flush(next);
+        let (first, second) = (up.try_recv().unwrap(), up.try_recv().unwrap());
+        assert_eq!(first.requests(), 5);
+        assert_eq!((second.left_out()[0].count, second.requests()), (2, 2));
+        // Two of four batches wait: the rest is for others.
+        for _ in 0..2 {
+            events.record(&names, record);
+            events.flush(next);
+        }
+        events.record_refused(&names, of, (None, next), record);
+        events.flush(next);
+        assert_eq!(up.len(), 2);
+        for _ in 0..2 {
+            events.record(&names, record);
+            events.flush(next);
+        }
+        assert_eq!(up.len(), 4);
+        // A number that finds no room is as many lost lines.
+        for _ in 0..8 {
+            events.record_refused(&names, of, (Some(5), next), record);
+        }
+        events.flush_last(next);
+        let mut totals = Totals::default();
+        counters.fold_into(&mut totals);
+        assert_eq!(
+            (totals.records_left_out, totals.records_dropped),
+            (5, 1 + 5 + 3)
+        );
+    }
+
     fn finished(last: u8) -> Finished {
         Finished {
             address: [203, 0, 113, last].into(),
@@ -316,13 +437,13 @@ mod tests {
             events.finished(finished(last));
         }
         assert!(down.is_empty(), "not before the tick");
-        events.flush();
-        events.flush();
+        events.flush(NOW);
+        events.flush(NOW);
         for last in 0..=255 {
             events.finished(finished(last));
         }
         events.finished(finished(1));
-        events.flush();
+        events.flush(NOW);
         assert_eq!(down.try_recv().unwrap(), [0, 1, 2].map(finished));
         assert!(down.is_empty());
         let mut totals = Totals::default();
@@ -345,11 +466,11 @@ mod tests {
         events.origin(Origin::of(&lookup));
         {
             let held = origins.lock().unwrap();
-            events.flush();
+            events.flush(NOW);
             assert!(held.is_empty());
         }
         events.origin(Origin::of(&lookup));
-        events.flush();
+        events.flush(NOW);
         assert_eq!(origins.lock().unwrap().countries[&lookup.country()], 2);
     }
 }

@@ -13,6 +13,8 @@ pub struct Accounting {
     pub bytes_count: BytesCount,
     /// `WAF_LOG_REQUESTS`
     pub log_requests: LogRequests,
+    /// `WAF_LOG_REFUSED_RATE`
+    pub log_refused_rate: Option<u32>,
     /// `WAF_MAX_BODY_SIZE`
     pub max_body_size: Option<u64>,
 }
@@ -60,6 +62,7 @@ impl Accounting {
             observe: settings.observe,
             bytes_count: settings.limits.bytes_count,
             log_requests: settings.log.requests,
+            log_refused_rate: settings.log.refused_rate,
             max_body_size: settings.limits.max_body_size,
         }
     }
@@ -117,6 +120,7 @@ mod tests {
         observe: false,
         bytes_count: BytesCount::Both,
         log_requests: LogRequests::All,
+        log_refused_rate: None,
         max_body_size: Some(100),
     };
     const OBSERVE: Accounting = Accounting {

@@ -61,5 +61,9 @@ pub(crate) static PROXY: &[(&str, &str)] = &[
         "proxy/request-log",
         include_str!("../proxy/request-log.schema.json"),
     ),
+    (
+        "proxy/requests-left-out",
+        include_str!("../proxy/requests-left-out.schema.json"),
+    ),
     ("proxy/rules", include_str!("../proxy/rules.schema.json")),
 ];

@@ -24,6 +24,8 @@ const BATCH_TEXT_BYTES: usize = 32 << 10;
 
 /// A text is kept up to this length (TELL-2).
 const MAX_TEXT_BYTES: usize = 4 << 10;
+/// A text of a request whose client is refused without end is kept up to this length (LOG-6).
+const MAX_REFUSED_TEXT_BYTES: usize = 1 << 10;
 
 /// Everything the request log line may name. Absent members are `None` or [`Text::NONE`]; texts are
 /// as the client or the application sent them.
@@ -115,6 +117,20 @@ pub struct Record {
     pub first_byte_us: Option<u64>,
 }
 
+/// Requests that were refused and have no line of their own in the log (LOG-6).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LeftOut {
+    /// When they were counted together, milliseconds since 1970.
+    pub at_ms: u64,
+    /// The netblock of their clients, as a ban would cover it; none where several netblocks are
+    /// counted together.
+    pub netblock: Option<Netblock>,
+    /// How they ended.
+    pub action: Action,
+    /// How many they are.
+    pub count: u64,
+}
+
 /// Where a text lies in its batch.
 #[derive(Clone, Copy, Debug)]
 pub struct Text {
@@ -154,6 +170,10 @@ pub struct Batch {
     records: Vec<(Record, Kept)>,
     /// Whether a text of the record that is being added was cut.
     truncated: bool,
+    /// The record that is being added is one of a refused client.
+    is_refused: bool,
+    /// Requests without a record.
+    left_out: Vec<LeftOut>,
     /// The texts of all records, one behind the other.
     texts: Vec<u8>,
     /// The logged header fields of all records: which of [`logged_headers`], and the value.
@@ -170,11 +190,33 @@ impl Batch {
         self.records.push((record, Kept { texts, truncated }));
     }
 
+    /// The same of a client that is refused without end: of each text 1 KiB is kept (LOG-6).
+    pub fn add_refused(&mut self, fill: impl FnOnce(&mut Self) -> Record) {
+        self.is_refused = true;
+        self.add(fill);
+        self.is_refused = false;
+    }
+
+    /// Adds the number of requests that have no record.
+    pub fn add_left_out(&mut self, left_out: LeftOut) {
+        self.left_out.push(left_out);
+    }
+
+    /// The requests that have no record.
+    pub fn left_out(&self) -> &[LeftOut] {
+        &self.left_out
+    }
+
     /// Copies a text in, 4 KiB of it at most: a client is not to fill the log with one line.
     pub fn keep(&mut self, text: Option<&(impl AsRef<[u8]> + ?Sized)>) -> Text {
         let Some(text) = text else { return Text::NONE };
         let (start, mut text) = (self.texts.len(), text.as_ref());
-        if let Some(cut) = cut(text) {
+        let max = if self.is_refused {
+            MAX_REFUSED_TEXT_BYTES
+        } else {
+            MAX_TEXT_BYTES
+        };
+        if let Some(cut) = cut(text, max) {
             (text, self.truncated) = (cut, true);
         }
         self.texts.extend_from_slice(text);
@@ -245,24 +287,26 @@ impl Batch {
             .unwrap_or_default()
     }
 
-    /// How many records there are.
-    pub fn len(&self) -> usize {
-        self.records.len()
+    /// How many requests it tells of: those with a record, and those that were left out.
+    pub fn requests(&self) -> u64 {
+        let left_out: u64 = self.left_out.iter().map(|left_out| left_out.count).sum();
+        left_out.saturating_add(self.records.len() as u64)
     }
 
-    /// Whether there are none.
+    /// Whether it tells of none.
     pub fn is_empty(&self) -> bool {
-        self.records.is_empty()
+        self.records.is_empty() && self.left_out.is_empty()
     }
 
     /// Whether it is time to send it.
     pub fn is_full(&self) -> bool {
-        self.len() >= BATCH_RECORDS || self.texts.len() >= BATCH_TEXT_BYTES
+        self.records.len() >= BATCH_RECORDS || self.texts.len() >= BATCH_TEXT_BYTES
     }
 
     /// Empties it for its next use. It keeps its memory, but no more than ordinary requests need.
     pub fn clear(&mut self) {
         self.records.clear();
+        self.left_out.clear();
         self.texts.clear();
         self.texts.shrink_to(2 * BATCH_TEXT_BYTES);
         self.headers.clear();
@@ -271,8 +315,8 @@ impl Batch {
 }
 
 /// What is kept of a text that is too long: no half of a character at its end.
-fn cut(text: &[u8]) -> Option<&[u8]> {
-    let (kept, rest) = text.split_at_checked(MAX_TEXT_BYTES)?;
+fn cut(text: &[u8], max: usize) -> Option<&[u8]> {
+    let (kept, rest) = text.split_at_checked(max)?;
     let first = rest.first()?;
     let is_inside = |byte: &u8| byte & 0xc0 == 0x80;
     if !is_inside(first) {
@@ -345,6 +389,84 @@ mod tests {
         let no_text = vec![0x80; MAX_TEXT_BYTES + 1];
         assert_eq!(kept(&no_text), (Some(vec![0x80; MAX_TEXT_BYTES]), true));
         // One record's is not the next one's: shown by the log's own tests.
+    }
+
+    /// LOG-6: of a refused client's texts 1 KiB is kept, and the next record has its own bound; what
+    /// has no record is counted with the batch.
+    #[test]
+    fn a_refused_clients_texts_are_short() {
+        let mut batch = Batch::default();
+        let kept = std::cell::Cell::new(Vec::new());
+        let keep = |batch: &mut Batch| {
+            let text = batch.keep(Some("a".repeat(MAX_TEXT_BYTES).as_str()));
+            let mut lengths = kept.take();
+            lengths.push(batch.text(text).map_or(0, <[u8]>::len));
+            kept.set(lengths);
+            record()
+        };
+        batch.add_refused(keep);
+        batch.add(keep);
+        assert_eq!(kept.take(), [MAX_REFUSED_TEXT_BYTES, MAX_TEXT_BYTES]);
+        assert!(batch.records().map(|(.., cut)| cut).eq([true, false]));
+        let left_out = LeftOut {
+            at_ms: 7,
+            netblock: None,
+            action: Action::Banned,
+            count: 40,
+        };
+        batch.add_left_out(left_out);
+        assert_eq!((batch.requests(), batch.left_out()), (42, &[left_out][..]));
+        batch.clear();
+        assert!(batch.is_empty() && batch.left_out().is_empty());
+        batch.add_left_out(left_out);
+        assert!(!batch.is_empty());
+    }
+
+    fn record() -> Record {
+        Record {
+            at_ms: 0,
+            request_id: Text::NONE,
+            client: Client::V4(1),
+            address: [203, 0, 113, 7].into(),
+            group: Group::Default,
+            forwarded_for: Text::NONE,
+            scheme: "http",
+            method: Text::NONE,
+            host: Text::NONE,
+            path: Text::NONE,
+            query: Text::NONE,
+            version: Version::HTTP_11,
+            user_agent: Text::NONE,
+            referer: Text::NONE,
+            content_type: Text::NONE,
+            content_length: None,
+            headers: Headers { start: 0, end: 0 },
+            has_authorization: false,
+            has_cookie: false,
+            websocket: false,
+            status: None,
+            response_content_type: Text::NONE,
+            cache_control: Text::NONE,
+            location: Text::NONE,
+            action: Action::Passed,
+            enforced: true,
+            ban: None,
+            limit_hit: None,
+            rule: None,
+            list: None,
+            limit_percent: None,
+            bytes_percent: None,
+            country: Text::NONE,
+            asn: Text::NONE,
+            as_name: Text::NONE,
+            counts: None,
+            request_bytes: 0,
+            response_bytes: 0,
+            total_us: 0,
+            lookup_wait_us: None,
+            connect_us: None,
+            first_byte_us: None,
+        }
     }
 
     /// LOG: hostile heads fill a batch early, and an emptied one keeps no more memory than ordinary

@@ -231,6 +231,8 @@ pub struct Totals {
     pub breaks_dropped: u64,
     /// Log records that found their channel full.
     pub records_dropped: u64,
+    /// Refused requests that have no log record of their own (LOG-6).
+    pub records_left_out: u64,
     /// Lines of the process log that found its queue full, because nobody read standard error.
     pub process_log_lines_dropped: u64,
     /// Finished requests that found their channel full, for the anomaly counters.

@@ -111,6 +111,28 @@ impl Action {
         }
     }
 
+    /// Whether the log bounds the lines of requests that end so (LOG-6): a client that is refused
+    /// for who it is, or again for what it did before, can be refused without end, and each refusal
+    /// costs it a few bytes.
+    pub const fn is_bounded_in_log(self) -> bool {
+        match self {
+            Self::DeniedNet
+            | Self::DeniedCountry
+            | Self::Banned
+            | Self::RateLimited
+            | Self::Trapped => true,
+            // The body that is too large was announced or sent, and its connection is closed.
+            Self::BodyTooLarge
+            | Self::Passed
+            | Self::UpstreamError
+            | Self::ClientAborted
+            | Self::TooSlow
+            | Self::Answered
+            | Self::Unauthorized
+            | Self::NotFound => false,
+        }
+    }
+
     /// What an enforced request adds to its client's history (CHECK-4). Answers of the metrics
     /// endpoint are [`History::Neither`] although their action is [`Action::Answered`]; who answers
     /// says so.

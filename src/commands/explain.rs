@@ -124,7 +124,9 @@ fn found(place: &Place, id: &str) -> Result<Asked, Failure> {
             });
         }
     }
-    let sentence = format!("no ban and no line of {log} names the request {id:?}");
+    let sentence = format!(
+        "no ban and no line of {log} names the request {id:?}; of refused requests beyond WAF_LOG_REFUSED_RATE the log holds the number alone"
+    );
     Err(Failure::new(EXIT_USAGE, sentence))
 }
 

@@ -133,10 +133,11 @@ impl Minute {
         };
         match event["event"].as_str() {
             Some("request") => {}
-            Some("left_out") => {
-                let count = event["requests"].as_u64().unwrap_or(0);
-                let lost = event["lines_lost"].as_u64().unwrap_or(0);
-                self.left_out.push_back((at_ms, count.saturating_add(lost)));
+            Some("left_out" | "requests_left_out") => {
+                let number = |member: &str| event[member].as_u64().unwrap_or(0);
+                let counts = ["requests", "lines_lost", "count"].map(number);
+                let all = counts.into_iter().fold(0, u64::saturating_add);
+                self.left_out.push_back((at_ms, all));
                 return self.forget(at_ms);
             }
             _ => return,
@@ -225,6 +226,9 @@ mod tests {
             b"{\"event\":\"left_out\",\"requests\":7,\"lines_lost\":1}\n",
             100,
         );
+        // LOG-6
+        let of_netblock = b"{\"event\":\"requests_left_out\",\"action\":\"banned\",\"count\":20}\n";
+        minute.take(of_netblock, 100);
         for (path, status, action) in [
             ("/b", 200, "passed"),
             ("/a", 502, "upstream_error"),
@@ -257,7 +261,7 @@ mod tests {
                 ("/c", 1, 0, 0, 200)
             ]
         );
-        assert_eq!((report.requests, report.left_out), (4, 8));
+        assert_eq!((report.requests, report.left_out), (4, 28));
         assert_eq!(minute.report(61_000), Report::default());
 
         // CONTROL-2: why there are none is told until there are some.

@@ -2,6 +2,7 @@
 
 mod ends;
 mod lines;
+mod refused;
 mod writer;
 
 use crate::support::application::{After, Application};

@@ -223,6 +223,11 @@ pub(super) static METRICS: &[Metric] = &[
         Counter(|facts| facts.totals.records_dropped),
     ),
     row(
+        "waf_log_lines_left_out_total",
+        "Refused requests without a line of their own, because their netblock had WAF_LOG_REFUSED_RATE of them in that second.",
+        Counter(|facts| facts.totals.records_left_out),
+    ),
+    row(
         "waf_process_log_lines_dropped_total",
         "Process log lines lost because standard error was not read.",
         Counter(|facts| facts.totals.process_log_lines_dropped),

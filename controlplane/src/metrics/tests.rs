@@ -26,6 +26,7 @@ fn facts() -> Facts {
         breaks_dropped: 4,
         finished_dropped: 28,
         records_dropped: 5,
+        records_left_out: 61,
         process_log_lines_dropped: 29,
         clients: 6,
         clients_evicted: 7,
@@ -161,6 +162,7 @@ waf_limit_hits_total{kind="minute"} 0
 waf_limit_hits_total{kind="minute_bytes"} 0
 waf_limit_hits_total{kind="second"} 0
 waf_log_lines_dropped_total 5
+waf_log_lines_left_out_total 61
 waf_lookup_file_errors_total 26
 waf_lookup_file_read_timestamp_seconds 1795276800.5
 waf_lookups_total{outcome="error"} 24

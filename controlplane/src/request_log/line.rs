@@ -70,6 +70,26 @@ impl Form {
         }
     }
 
+    /// One line for each number of requests that have none of their own (LOG-6).
+    pub(super) fn left_out(&mut self, batch: &Batch, out: &mut Vec<u8>) {
+        for left_out in batch.left_out() {
+            out.extend_from_slice(b"{\"time\":\"");
+            self.stamp.write(left_out.at_ms, out);
+            out.extend_from_slice(b"\",\"event\":\"requests_left_out\"");
+            out.extend_from_slice(&self.instance);
+            if let Some(of) = left_out.netblock {
+                out.extend_from_slice(b",\"netblock\":\"");
+                netblock(of, out);
+                out.push(b'"');
+            }
+            out.extend_from_slice(b",\"action\":\"");
+            out.extend_from_slice(left_out.action.name().as_bytes());
+            out.extend_from_slice(b"\",\"count\":");
+            number(left_out.count, out);
+            out.extend_from_slice(b"}\n");
+        }
+    }
+
     /// A reload may have brought other header fields to log: a batch says which it holds.
     fn take_names(&mut self, names: Option<&Arc<[HeaderName]>>) {
         let is_held = |names: &&Arc<[HeaderName]>| {

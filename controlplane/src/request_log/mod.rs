@@ -289,6 +289,7 @@ impl Writer {
             LogFormat::Combined => {
                 if self.events.is_heard() {
                     self.form.lines(batch, &mut json);
+                    self.form.left_out(batch, &mut json);
                 }
                 &json
             }
@@ -371,12 +372,14 @@ impl Writer {
     }
 }
 
-/// The lines of a batch, in the form that `WAF_LOG_FORMAT` names.
+/// The lines of a batch, in the form that `WAF_LOG_FORMAT` names; what is no request is JSON in
+/// both.
 fn write_lines(form: &mut Form, format: LogFormat, batch: &Batch, out: &mut Vec<u8>) {
     match format {
         LogFormat::Json => form.lines(batch, out),
         LogFormat::Combined => combined::lines(batch, out),
     }
+    form.left_out(batch, out);
 }
 
 /// Entry point for the fuzz targets: the lines of a batch.

@@ -351,7 +351,7 @@ impl Exchange {
         let who = (&self.identity, &self.decision);
         count(&self.worker, who, &outcome, total_us, bytes, of_client);
         if outcome.logged {
-            self.log(&outcome);
+            self.log(&outcome, ended);
         }
         self.release_connection();
     }
@@ -428,7 +428,7 @@ impl Exchange {
         origin
     }
 
-    fn log(&self, outcome: &Outcome) {
+    fn log(&self, outcome: &Outcome, now: Now) {
         let ended = Ended {
             started_ms: self.started.wall_ms,
             head: &self.head,
@@ -444,9 +444,7 @@ impl Exchange {
             response_bytes: self.response_bytes,
             durations: self.durations,
         };
-        let worker = &self.worker;
-        let names = &worker.in_force.logged_headers;
-        (worker.events).record(names, |batch| ended.record(names, batch));
+        ended.send(&self.worker, now);
     }
 }
 

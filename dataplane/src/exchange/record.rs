@@ -1,7 +1,9 @@
 //! A request as the log is told of it: copied, because nothing of a request outlives it.
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use weir_shared::clock::Now;
 use weir_shared::lookup::Lookup;
+use weir_shared::netblock::Netblock;
 use weir_shared::record::{Batch, Record};
 use weir_shared::verdict::LimitHit;
 
@@ -11,6 +13,7 @@ use crate::http1::response::HeadText;
 use crate::identity::Identity;
 use crate::ladder::Decision;
 use crate::outcome::Outcome;
+use crate::worker::Worker;
 
 /// The parts of a response's head that are logged.
 #[derive(Default)]
@@ -109,9 +112,25 @@ pub struct Ended<'a, H> {
 }
 
 impl<H: Head> Ended<'_, H> {
+    /// Sends its record to the log. Those of clients that are refused without end are bounded
+    /// (LOG-6).
+    pub fn send(&self, worker: &Worker, now: Now) {
+        let names = &worker.in_force.logged_headers;
+        let fill = |batch: &mut Batch| self.record(names, batch);
+        let action = self.outcome.action;
+        if self.outcome.enforced && action.is_bounded_in_log() {
+            let netblock = Netblock::of(self.identity.client, worker.rules.ban_prefixes);
+            let within = (worker.accounting.log_refused_rate, now);
+            let events = &worker.events;
+            events.record_refused(names, (netblock, action), within, fill);
+        } else {
+            worker.events.record(names, fill);
+        }
+    }
+
     /// The record of the log, its texts kept in the batch.
     // long: a flat list of the record's members
-    pub fn record(&self, logged_headers: &[HeaderName], batch: &mut Batch) -> Record {
+    fn record(&self, logged_headers: &[HeaderName], batch: &mut Batch) -> Record {
         let fields = Noted::of(self.head);
         let logged_headers = logged_headers.iter().enumerate();
         let lookup = self.lookup;

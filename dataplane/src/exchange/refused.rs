@@ -114,8 +114,6 @@ impl<H: Head> Refused<'_, H> {
                 ..Durations::default()
             },
         };
-        let worker = self.worker;
-        let names = &worker.in_force.logged_headers;
-        (worker.events).record(names, |batch| ended.record(names, batch));
+        ended.send(self.worker, self.started);
     }
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use http::{HeaderName, header};
 
-use super::kind::{Kind, each_entry, file, parse_header_name, word};
+use super::kind::{Kind, each_entry, file, parse_header_name, whole, word};
 use super::row::{Row, row};
 
 /// The request log and the process log.
@@ -14,6 +14,8 @@ pub struct LogSettings {
     pub instance_name: Option<String>,
     /// `WAF_LOG_REQUESTS`
     pub requests: LogRequests,
+    /// `WAF_LOG_REFUSED_RATE`: lines a second; none is `off`
+    pub refused_rate: Option<u32>,
     /// `WAF_LOG_FORMAT`
     pub format: LogFormat,
     /// `WAF_LOG_FILE`; none is standard output
@@ -74,6 +76,14 @@ pub(super) fn rows() -> Vec<Row<LogSettings>> {
         )
         .live()
         .essential(),
+        row(
+            "WAF_LOG_REFUSED_RATE",
+            "1000",
+            whole(1..=1_000_000).or_off(),
+            |log: &mut LogSettings| &mut log.refused_rate,
+            "Lines a second for refused requests of one netblock; the others of that second are counted in one line.",
+        )
+        .live(),
         row(
             "WAF_LOG_FORMAT",
             "json",

@@ -31,6 +31,8 @@ pub enum Line {
     Request(Box<Request>),
     /// Something else that the log holds, such as an alert.
     Other,
+    /// So many requests that have no line of their own (LOG-6).
+    LeftOut(u64),
 }
 
 /// Why a line cannot be read.
@@ -46,9 +48,13 @@ impl Format {
         }
     }
 
-    /// The format in which this line can be read.
+    /// The format in which this line can be read. What weir notes between the requests is the same
+    /// in all of its formats: [`note`].
     pub fn of(line: &[u8]) -> Option<Self> {
-        let reads = |format: &Self| format.read(line).is_ok();
+        let reads = |format: &Self| match format {
+            Self::Weir => matches!(weir(line), Ok(Line::Request(_))),
+            Self::Combined | Self::Haproxy => format.read(line).is_ok(),
+        };
         [Self::Weir, Self::Combined, Self::Haproxy]
             .into_iter()
             .find(reads)
@@ -62,6 +68,16 @@ impl Format {
             Self::Haproxy => haproxy(&String::from_utf8_lossy(line)),
         }
     }
+}
+
+/// A line that weir writes between the requests, whatever their format: an alert, or a number of
+/// requests without a line.
+pub fn note(line: &[u8]) -> Option<Line> {
+    if !line.starts_with(b"{") {
+        return None;
+    }
+    let is_note = |line: &Line| !matches!(line, Line::Request(_));
+    weir(line).ok().filter(is_note)
 }
 
 /// The members of a request's line that matter here.
@@ -95,6 +111,8 @@ struct Ours<'a> {
     as_name: Option<Cow<'a, str>>,
     bytes: Option<Bytes>,
     timings: Option<Timings>,
+    /// Of a line that stands for several requests.
+    count: Option<u64>,
 }
 
 #[derive(Deserialize)]
@@ -111,8 +129,10 @@ struct Timings {
 fn weir(line: &[u8]) -> Result<Line, Unreadable> {
     let ours: Ours =
         serde_json::from_slice(line).map_err(|_| "no line of a request log in JSON")?;
-    if ours.event != "request" {
-        return Ok(Line::Other);
+    match &*ours.event {
+        "request" => {}
+        "requests_left_out" => return Ok(Line::LeftOut(ours.count.unwrap_or(0))),
+        _ => return Ok(Line::Other),
     }
     let at_ms = ours.time.as_deref().and_then(stamp::rfc3339);
     let address = ours.address.and_then(|text| text.parse().ok());

@@ -23,7 +23,7 @@ mod tally;
 mod trial;
 
 use self::engine::{Engine, Refusals};
-use self::format::{Format, Line};
+use self::format::{Format, Line, Unreadable};
 use self::input::{Input, Next};
 use self::progress::Progress;
 use self::report::{File, Reading, TOLD};
@@ -183,6 +183,10 @@ impl Lines<'_> {
             self.unreadable("it is longer than 1 MiB");
             return Ok(());
         };
+        let is_ours = self.format == Some(Format::Weir);
+        if let Some(note) = (!is_ours).then(|| format::note(line)).flatten() {
+            return self.take_line(Ok(note));
+        }
         if self.format.is_none() && self.number <= LOOKS {
             self.format = Format::of(line);
             if let Some(file) = self.reading.files.last_mut() {
@@ -193,13 +197,22 @@ impl Lines<'_> {
             self.unreadable("in none of the formats weir, combined and haproxy");
             return Ok(());
         };
-        match format.read(line) {
+        self.take_line(format.read(line))
+    }
+
+    fn take_line(&mut self, line: Result<Line, Unreadable>) -> Result<(), Failure> {
+        match line {
             Ok(Line::Request(mut request)) => {
                 request.number = self.number;
                 let taken = self.engine.take(request);
                 taken.map_err(|error| unwritten(self.given, &error))?;
             }
             Ok(Line::Other) => self.reading.other += 1,
+            Ok(Line::LeftOut(count)) => {
+                self.reading.other += 1;
+                let left_out = self.reading.left_out.saturating_add(count);
+                self.reading.left_out = left_out;
+            }
             Err(why) => self.unreadable(why),
         }
         Ok(())

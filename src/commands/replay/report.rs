@@ -24,6 +24,8 @@ pub struct Reading {
     pub lines: u64,
     /// Lines of something else than a request.
     pub other: u64,
+    /// Requests that the log only counts (LOG-6).
+    pub left_out: u64,
     pub unreadable: u64,
     /// The first of them: file, number, why.
     pub told: Vec<(String, u64, &'static str)>,
@@ -62,6 +64,7 @@ pub fn document(reading: &Reading, from: &str, engine: &Engine, most: usize) -> 
             "read": reading.lines,
             "requests": engine.requests,
             "other": reading.other,
+            "left_out": reading.left_out,
             "unreadable": reading.unreadable,
             "first_unreadable": unreadable.map(|(file, line, why)| json!({"file": file, "line": line, "why": why})).collect::<Vec<_>>(),
         },
@@ -131,6 +134,12 @@ pub fn in_words(document: &Value) -> String {
         if lines[count] != 0 {
             text.push_str(&format!("{} lines {what}\n", lines[count]));
         }
+    }
+    if lines["left_out"] != 0 {
+        text.push_str(&format!(
+            "{} refused requests are only counted in the log (LOG-6), and not judged\n",
+            lines["left_out"]
+        ));
     }
     if let Some(refused) = document["refused_in_log"].as_u64() {
         text.push_str(&format!(

@@ -43,6 +43,22 @@ fn our_own_log_is_read() {
     ));
 }
 
+/// LOG-6, CONTROL-6: what weir notes between the requests is read in every format, and decides none.
+#[test]
+fn notes_between_the_requests_are_read_in_every_format() {
+    let left_out = br#"{"time":"2026-11-21T16:00:00.007Z","event":"requests_left_out","netblock":"198.51.100.0/24","action":"banned","count":61000}"#;
+    for line in [&left_out[..], br#"{"event":"alert"}"#] {
+        assert!(Format::of(line).is_none());
+        assert!(Format::Weir.read(line).is_ok());
+    }
+    assert!(matches!(note(left_out), Some(Line::LeftOut(61_000))));
+    assert!(matches!(note(br#"{"event":"alert"}"#), Some(Line::Other)));
+    assert!(note(b"{}").is_none());
+    assert!(
+        note(br#"203.0.113.7 - - [21/Nov/2026:16:00:00 +0000] "GET / HTTP/1.1" 200 1"#).is_none()
+    );
+}
+
 /// CONTROL-6: a line of nginx's combined format, which `WAF_LOG_FORMAT=combined` writes too.
 #[test]
 fn the_combined_format_is_read() {
