@@ -71,16 +71,38 @@ impl Direct {
         outcome
     }
 
-    /// Reads what there is into `buffer`; nothing is the end of the connection.
+    /// Reads what there is into `buffer`, as long as there is room and more is ready: over TLS each
+    /// record is read by itself, and may hold one byte (CONN-9). Nothing is the end of the
+    /// connection.
     pub fn poll_read(&self, buffer: &mut [u8], cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let at_most = self.at_most(buffer.len());
         let mut read = ReadBuf::new(buffer.get_mut(..at_most).unwrap_or_default());
-        let outcome = self.downstream.poll_read(cx, &mut read);
-        outcome.map_ok(|()| read.filled().len())
+        gather(&mut read, |read| self.downstream.poll_read(cx, read))
     }
 
     fn at_most(&self, length: usize) -> usize {
         usize::try_from(self.left).map_or(length, |left| left.min(length))
+    }
+}
+
+/// Reads as long as there is room and more is ready: how much came. An error or the end behind
+/// something is found again by the next read.
+fn gather(
+    read: &mut ReadBuf<'_>,
+    mut more: impl FnMut(&mut ReadBuf<'_>) -> Poll<io::Result<()>>,
+) -> Poll<io::Result<usize>> {
+    loop {
+        let before = read.filled().len();
+        match more(read) {
+            Poll::Ready(Ok(())) => {}
+            Poll::Ready(Err(error)) if before == 0 => return Poll::Ready(Err(error)),
+            Poll::Pending if before == 0 => return Poll::Pending,
+            Poll::Ready(Err(_)) | Poll::Pending => return Poll::Ready(Ok(before)),
+        }
+        let length = read.filled().len();
+        if length == before || read.remaining() == 0 {
+            return Poll::Ready(Ok(length));
+        }
     }
 }
 
@@ -124,5 +146,52 @@ impl Downstream {
     /// Waits until something has come: true if it is something to read, false if it is the end.
     fn poll_peek(&self, cx: &mut Context<'_>) -> Poll<bool> {
         self.io.borrow_mut().inner_mut().poll_peek(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a read brings in turn; an empty piece is the end.
+    fn gathered(room: usize, pieces: &[Poll<io::Result<&str>>]) -> (Poll<Option<String>>, usize) {
+        let (mut buffer, mut looks) = (vec![0; room], 0);
+        let mut read = ReadBuf::new(&mut buffer);
+        let outcome = gather(&mut read, |read| {
+            let piece = pieces.get(looks).expect("it does not look again");
+            looks += 1;
+            match piece {
+                Poll::Pending => Poll::Pending,
+                Poll::Ready(Err(error)) => Poll::Ready(Err(error.kind().into())),
+                Poll::Ready(Ok(piece)) => {
+                    let fits = piece.len().min(read.remaining());
+                    read.put_slice(&piece.as_bytes()[..fits]);
+                    Poll::Ready(Ok(()))
+                }
+            }
+        });
+        let text = |length| String::from_utf8(buffer[..length].to_vec()).unwrap();
+        (outcome.map(|read| read.ok().map(text)), looks)
+    }
+
+    /// CONN-9: small pieces are one read while more is ready and there is room; what is no piece
+    /// keeps nothing back.
+    #[test]
+    fn small_pieces_are_one_read() {
+        let piece = |text| Poll::Ready(Ok(text));
+        let failed = || Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
+        let read = |text: &str| Poll::Ready(Some(text.to_owned()));
+        for (pieces, expected) in [
+            (vec![piece("a"), piece("b"), Poll::Pending], (read("ab"), 3)),
+            (vec![piece("a"), piece("bcd")], (read("abcd"), 2)),
+            (vec![piece("abcdef")], (read("abcd"), 1)),
+            (vec![piece("a"), piece("")], (read("a"), 2)),
+            (vec![piece("a"), failed()], (read("a"), 2)),
+            (vec![piece("")], (read(""), 1)),
+            (vec![failed()], (Poll::Ready(None), 1)),
+            (vec![Poll::Pending], (Poll::Pending, 1)),
+        ] {
+            assert_eq!(gathered(4, &pieces), expected, "{pieces:?}");
+        }
     }
 }
