@@ -47,6 +47,7 @@ mod replay;
 mod rules;
 mod schemas;
 mod settings_start;
+mod slots;
 mod slow_clients;
 mod state;
 mod support;

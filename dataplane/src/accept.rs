@@ -2,7 +2,6 @@
 //! drains them when the service stops.
 
 use std::cell::{Cell, RefCell};
-use std::cmp::Reverse;
 use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
@@ -22,7 +21,8 @@ use weir_shared::totals::ConnectionError;
 
 use crate::bind::Listening;
 use crate::connection;
-use crate::connection_limits::{ConnectionLimits, Peer};
+use crate::connection_limits::{ConnectionLimits, Peer, Rank};
+use crate::downstream::giving_way::Candidates;
 use crate::downstream::{Arrival, Downstream, Ending};
 use crate::give_back::GiveBack;
 use crate::listener::{Accepted, Listener};
@@ -46,6 +46,15 @@ const TUNNEL_TICKS: u32 = 10;
 /// A connection of another worker gives way only where it has been idle for so much longer than one
 /// of this worker: what it told is as old as its last tick.
 const TOLD_LATE_NS: u64 = 2 * 50_000_000;
+/// What a worker told of the size of a netblock is as old: an eighth more or less is the same.
+fn goes_behind(own: Rank, other: Rank) -> bool {
+    let slack = own.size.max(other.size) / 8 + 1;
+    if own.size.abs_diff(other.size) > slack {
+        return own.size < other.size;
+    }
+    own.since_ns > other.since_ns.saturating_add(TOLD_LATE_NS)
+}
+
 /// Whether the system lacks descriptors or memory, which time may mend. Every other error of
 /// `accept` is one connection's that was gone before it was accepted, or was refused by a filter
 /// (CONN-4).
@@ -73,9 +82,8 @@ pub struct Acceptor {
     limits: Arc<ConnectionLimits>,
     /// Those that are open, and a few that have ended since the last tick.
     open: RefCell<Vec<Weak<Downstream>>>,
-    /// Those that were idle when room was last looked for, each with the time since when; the one
-    /// that is idle longest is last.
-    idle: RefCell<Vec<(u64, Weak<Downstream>)>>,
+    /// Those that could give way when room was last looked for.
+    idle: RefCell<Candidates>,
     /// How often one had begun to be idle when they were looked for since the last tick. Nothing
     /// new is found before another does: while every connection is busy, refusing one costs little.
     looked: Cell<Option<usize>>,
@@ -219,6 +227,11 @@ impl Acceptor {
         let peer = peer.unwrap_or(LOCAL);
         let trusted = local || worker.trusted_proxies.contains(peer);
         let bounded = (!trusted).then(|| bounded(&worker, peer));
+        if let Some(peer) = &bounded
+            && !self.limits.is_within_rate(peer, worker.clock.mono_ns())
+        {
+            return worker.counters.connection_error(ConnectionError::Banned);
+        }
         let make_room = || self.make_room();
         let slot =
             match self
@@ -248,49 +261,41 @@ impl Acceptor {
         tokio::task::spawn_local(connection::serve(current, downstream, early));
     }
 
-    /// Closes the connection that is idle longest, for another to take its place; false if none is
-    /// idle (CONN-2).
+    /// Closes the connection that goes first, for another to take its place; false if none may be
+    /// closed (CONN-2).
     fn make_room(&self) -> bool {
-        let own = self.idle_longest();
-        let own_since = own.as_ref().map_or(u64::MAX, |(since, _)| *since);
+        let own = self.first_idle();
         let elsewhere = self.limits.idle_elsewhere(self.index);
-        let (other, other_since) = elsewhere.unwrap_or((self.index, u64::MAX));
-        match own {
-            Some((_, connection)) if own_since <= other_since.saturating_add(TOLD_LATE_NS) => {
+        match (own, elsewhere) {
+            (None, None) => return false,
+            (Some((rank, connection)), Some((_, other))) if goes_behind(rank, other) => {
+                self.idle.borrow_mut().put_back(rank, &connection);
+            }
+            (Some((_, connection)), _) => {
                 connection.finish(Ending::Idle);
+                return true;
             }
-            _ if elsewhere.is_none() => return false,
-            own => {
-                self.limits.want_closed(other, 1);
-                let own = own.map(|(since, connection)| (since, Rc::downgrade(&connection)));
-                self.idle.borrow_mut().extend(own);
-            }
+            (None, Some(_)) => {}
+        }
+        if let Some((other, _)) = elsewhere {
+            self.limits.want_closed(other, 1);
         }
         true
     }
 
-    /// Takes the connection that is idle longest from those that are idle.
-    fn idle_longest(&self) -> Option<(u64, Rc<Downstream>)> {
+    /// Takes the connection that goes first from those that may give way.
+    fn first_idle(&self) -> Option<(Rank, Rc<Downstream>)> {
         let mut idle = self.idle.borrow_mut();
         loop {
-            while let Some((since, connection)) = idle.pop() {
-                // It may have been used meanwhile, or be gone.
-                let still = |connection: &Rc<Downstream>| connection.idle_since() == Some(since);
-                if let Some(connection) = connection.upgrade().filter(still) {
-                    return Some((since, connection));
-                }
+            let first = idle.next();
+            if first.is_some() {
+                return first;
             }
             let begun = Some(self.limits.idle_begun(self.index));
             if self.looked.replace(begun) == begun {
                 return None;
             }
-            let open = self.open.borrow();
-            let since = |connection: &Weak<Downstream>| connection.upgrade()?.idle_since();
-            idle.extend(
-                open.iter()
-                    .filter_map(|open| Some((since(open)?, Weak::clone(open)))),
-            );
-            idle.sort_unstable_by_key(|(since, _)| Reverse(*since));
+            idle.look(&self.open.borrow());
         }
     }
 
@@ -315,7 +320,9 @@ impl Acceptor {
         let ticks = self.ticks.get().wrapping_add(1);
         self.ticks.set(ticks);
         let ask_for_tunnels = ticks.is_multiple_of(TUNNEL_TICKS);
-        let mut idle_since = u64::MAX;
+        // Nobody asks for more than that there is one, while there are places.
+        let is_full = self.limits.is_full();
+        let mut first = Rank::NOBODY;
         let before = self.open.borrow().len();
         self.open.borrow_mut().retain(|connection| {
             let Some(connection) = connection.upgrade() else {
@@ -327,8 +334,9 @@ impl Acceptor {
             {
                 connection.finish(Ending::Refused);
             }
-            if let Some(since) = connection.idle_since() {
-                idle_since = idle_since.min(since);
+            connection.tell_whether_it_gives_way();
+            if let Some(rank) = connection.rank(is_full) {
+                first = first.max(rank);
             }
             true
         });
@@ -339,9 +347,9 @@ impl Acceptor {
         let timeouts = worker.in_force.timeouts;
         worker.http2.sweep(timeouts, worker.clock.mono_ns());
         self.looked.set(None);
-        let wanted = self.limits.tell_idle(self.index, idle_since);
+        let wanted = self.limits.tell_idle(self.index, first);
         for left in (0..wanted).rev() {
-            let Some((_, connection)) = self.idle_longest() else {
+            let Some((_, connection)) = self.first_idle() else {
                 // Those that are idle next.
                 return self.limits.want_closed(self.index, left + 1);
             };

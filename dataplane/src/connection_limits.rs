@@ -1,7 +1,8 @@
 //! The bounds on connections, across workers: in all, of a client, of a netblock, and of a netblock
-//! that is banned (CONN-2, CONN-3).
+//! that is banned, at a time and a second (CONN-2, CONN-3, CONN-16).
 
 use std::cell::Cell;
+use std::cmp::Ordering;
 use std::hash::Hash;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -14,9 +15,41 @@ use weir_shared::settings::ConnectionSettings;
 use weir_shared::totals::ConnectionError;
 
 use crate::counters::Counters;
+use crate::refused_rate::RefusedRate;
 
 /// Connections of a netblock whose peers are banned or denied (CONN-3).
 const MAX_REFUSED: usize = 8;
+
+/// Who goes first: the connection of the larger netblock, and of one netblock the older one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Rank {
+    /// Connections of its netblock; 0 for trusted proxies, which go last.
+    pub size: usize,
+    /// Since when it may give way, on the monotonic clock.
+    pub since_ns: u64,
+}
+
+impl Rank {
+    /// Where nobody may give way: behind every other.
+    pub const NOBODY: Self = Self {
+        size: 0,
+        since_ns: u64::MAX,
+    };
+}
+
+/// The greatest goes first.
+impl Ord for Rank {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let by_size = self.size.cmp(&other.size);
+        by_size.then(other.since_ns.cmp(&self.since_ns))
+    }
+}
+
+impl PartialOrd for Rank {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
 
 type Counts<K> = DashMap<K, usize, RandomState>;
 
@@ -33,14 +66,18 @@ pub struct ConnectionLimits {
     max_per_client: AtomicUsize,
     /// `WAF_MAX_CONNECTIONS_PER_NETBLOCK`
     max_per_netblock: AtomicUsize,
+    /// New connections of the refused.
+    refused_rate: RefusedRate,
     idle: Vec<IdleConnections>,
 }
 
 /// What a worker tells the others of its idle connections. It alone writes all but the last.
 struct IdleConnections {
-    /// Since when the one that is idle longest has been, as of the last tick; `u64::MAX` where none
+    /// Since when the one that goes first has been idle, as of the last tick; `u64::MAX` where none
     /// was.
     since_ns: AtomicU64,
+    /// Connections of its netblock.
+    size: AtomicUsize,
     /// How many there are.
     count: AtomicUsize,
     /// How often one began to be idle; wraps.
@@ -71,6 +108,7 @@ impl ConnectionLimits {
     pub fn new(settings: &ConnectionSettings, workers: usize) -> Self {
         let nothing_idle = || IdleConnections {
             since_ns: AtomicU64::new(u64::MAX),
+            size: AtomicUsize::new(0),
             count: AtomicUsize::new(0),
             begun: AtomicUsize::new(0),
             wanted: AtomicUsize::new(0),
@@ -82,6 +120,7 @@ impl ConnectionLimits {
             max: AtomicUsize::new(settings.max),
             max_per_client: AtomicUsize::new(settings.max_per_client),
             max_per_netblock: AtomicUsize::new(settings.max_per_netblock),
+            refused_rate: RefusedRate::new(),
             idle: (0..workers).map(|_| nothing_idle()).collect(),
         }
     }
@@ -140,23 +179,38 @@ impl ConnectionLimits {
         Ok(slot)
     }
 
-    /// A worker tells since when the one of its connections that is idle longest has been. Says how
-    /// many of them the others want closed.
-    pub fn tell_idle(&self, worker: usize, since_ns: u64) -> usize {
+    /// Whether every slot is taken.
+    pub fn is_full(&self) -> bool {
+        self.open.load(Relaxed) >= self.max.load(Relaxed)
+    }
+
+    /// Whether this peer opens no more connections than the refused may; it is counted then.
+    pub fn is_within_rate(&self, peer: &Peer, now_ns: u64) -> bool {
+        !peer.is_refused || self.refused_rate.takes(peer.netblock, now_ns)
+    }
+
+    /// A worker tells which of its connections goes first. Says how many of them the others want
+    /// closed.
+    pub fn tell_idle(&self, worker: usize, first: Rank) -> usize {
         let Some(own) = self.idle.get(worker) else {
             return 0;
         };
-        own.since_ns.store(since_ns, Relaxed);
+        own.since_ns.store(first.since_ns, Relaxed);
+        own.size.store(first.size, Relaxed);
         own.wanted.swap(0, Relaxed)
     }
 
-    /// The other worker that has the connection that is idle longest, and since when it has been.
-    pub fn idle_elsewhere(&self, worker: usize) -> Option<(usize, u64)> {
+    /// The other worker that has the connection that goes first, and which that is.
+    pub fn idle_elsewhere(&self, worker: usize) -> Option<(usize, Rank)> {
         let others = self.idle.iter().enumerate();
+        let rank = |idle: &IdleConnections| Rank {
+            size: idle.size.load(Relaxed),
+            since_ns: idle.since_ns.load(Relaxed),
+        };
         others
             .filter(|(index, idle)| *index != worker && idle.has_one())
-            .map(|(index, idle)| (index, idle.since_ns.load(Relaxed)))
-            .min_by_key(|(_, since)| *since)
+            .map(|(index, idle)| (index, rank(idle)))
+            .max_by_key(|(_, rank)| *rank)
     }
 
     /// How often a connection of the worker began to be idle.
@@ -213,6 +267,12 @@ impl ConnectionSlot {
             worker: usize::MAX,
             is_idle: Cell::new(false),
         }
+    }
+
+    /// How many connections its netblock has; 0 for a trusted proxy, which has none.
+    pub fn netblock_size(&self) -> usize {
+        let count = |netblock| Some(*self.limits.by_netblock.get(&netblock)?);
+        self.netblock.get().and_then(count).unwrap_or(0)
     }
 
     /// Whether nothing is under way on the connection. Called on the thread of its worker.
@@ -349,16 +409,52 @@ mod tests {
 
         assert_eq!(limits.idle_elsewhere(0), None);
         second.set_idle(true);
-        assert_eq!(limits.tell_idle(1, 70), 0);
-        assert_eq!(limits.idle_elsewhere(0), Some((1, 70)));
+        let rank = |size, since_ns| Rank { size, since_ns };
+        assert_eq!(limits.tell_idle(1, rank(3, 70)), 0);
+        assert_eq!(limits.idle_elsewhere(0), Some((1, rank(3, 70))));
         assert_eq!(limits.idle_elsewhere(1), None);
         limits.want_closed(1, 1);
         assert_eq!(limits.idle_elsewhere(0), None, "it has no other");
-        assert_eq!(limits.tell_idle(1, u64::MAX), 1);
-        assert_eq!(limits.tell_idle(1, u64::MAX), 0);
+        assert_eq!(limits.tell_idle(1, Rank::NOBODY), 1);
+        assert_eq!(limits.tell_idle(1, Rank::NOBODY), 0);
         assert!(limits.idle_elsewhere(0).is_some());
         drop(second);
         assert_eq!(limits.idle_elsewhere(0), None);
+    }
+
+    /// CONN-16: the larger netblock goes first, of one the older connection, and nobody last.
+    #[test]
+    fn the_oldest_of_the_largest_netblock_goes_first() {
+        let rank = |size, since_ns| Rank { size, since_ns };
+        let mut ranks = [
+            Rank::NOBODY,
+            rank(0, 3),
+            rank(2, 50),
+            rank(9, 70),
+            rank(2, 40),
+            rank(9, 60),
+        ];
+        ranks.sort_by(|a, b| b.cmp(a));
+        let order = [(9, 60), (9, 70), (2, 40), (2, 50), (0, 3)];
+        assert_eq!(ranks[..5], order.map(|(size, since)| rank(size, since)));
+        assert_eq!(ranks[5], Rank::NOBODY);
+    }
+
+    /// CONN-16: the size of a netblock is that of all workers; a trusted proxy has none, and nobody
+    /// but the refused has a rate.
+    #[test]
+    fn a_slot_knows_the_size_of_its_netblock() {
+        let (limits, counters) = (limits(2, 9), Arc::default());
+        let enter = |worker, peer| limits.enter(worker, peer, &counters, || false).unwrap();
+        let (one, other) = (peer(1, false), peer(2, true));
+        let slots = [enter(0, Some(&one)), enter(1, Some(&other))];
+        assert!(slots.iter().all(|slot| slot.netblock_size() == 2));
+        assert!(limits.is_full());
+        drop(slots);
+        assert!(!limits.is_full());
+        assert_eq!(enter(0, None).netblock_size(), 0);
+        let passed = |peer: &Peer| (0..100).filter(|_| limits.is_within_rate(peer, 0)).count();
+        assert_eq!((passed(&one), passed(&other)), (100, 40));
     }
 
     /// METRIC: a panic in whatever holds the slot leaves no connection counted that is gone.

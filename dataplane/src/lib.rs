@@ -84,6 +84,7 @@ mod rate_limit;
 mod refuse;
 mod refused_lines;
 mod refused_peer;
+mod refused_rate;
 pub mod replay;
 mod request;
 mod request_head;

@@ -22,9 +22,15 @@ pub fn bad_request() -> Own {
     no_request(StatusCode::BAD_REQUEST)
 }
 
+/// Marks the answer to what was no request, among the extensions of the response.
+#[derive(Clone, Copy, Debug)]
+pub struct NoRequest;
+
 /// For what was no request: it has no id (TELL-1).
 pub fn no_request(status: StatusCode) -> Own {
-    response(status, PROBLEM_JSON, document(status, None, None).into())
+    let mut response = response(status, PROBLEM_JSON, document(status, None, None).into());
+    response.extensions_mut().insert(NoRequest);
+    response
 }
 
 /// A problem document (RFC 9457) that says no more than the status and the request's id.

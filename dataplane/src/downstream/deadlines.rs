@@ -26,6 +26,10 @@ pub struct Timeouts {
 /// How long a connection may be idle at most after a refusal or a health check (CONN-3).
 const SHORT_IDLE_NS: u64 = 5_000_000_000;
 
+/// From so long on a head that is not finished counts as idle (CONN-16): who has something to ask
+/// has mostly asked it by then, and a head costs nothing to leave unfinished.
+const SLOW_HEAD_NS: u64 = 1_000_000_000;
+
 /// How often a write that waits is tried again: the system says that there is room where a third
 /// of its buffer is free, which a slow reader may need minutes for.
 const RETRY_NS: u64 = 1_000_000_000;
@@ -71,7 +75,7 @@ pub struct Deadlines {
     phase: Cell<Phase>,
     /// When the phase must have ended.
     phase_end: Cell<u64>,
-    /// Since when it is idle, if it is.
+    /// Since when it is idle, if it is; or since when its head has been coming.
     idle_since: Cell<u64>,
     /// It may be idle for a short time only after this response.
     short: Cell<bool>,
@@ -165,6 +169,15 @@ impl Deadlines {
         (is_idle && self.write.get() == NEVER).then_some(self.idle_since.get())
     }
 
+    /// Since when the connection may be closed for another, if it may: it is idle, or a head has
+    /// been coming for a second (CONN-16).
+    pub fn gives_way_since(&self, now_ns: u64) -> Option<u64> {
+        let since = self.idle_since.get();
+        let is_slow = now_ns.saturating_sub(since) >= SLOW_HEAD_NS;
+        let is_slow_head = self.phase.get() == Phase::Head && is_slow;
+        self.idle_since().or_else(|| is_slow_head.then_some(since))
+    }
+
     /// The response has ended: the next request is awaited.
     pub fn end_request(&self, now_ns: u64) {
         self.phase.set(Phase::Idle);
@@ -187,11 +200,15 @@ impl Deadlines {
         match self.phase.get() {
             Phase::Idle => {
                 self.phase.set(Phase::Head);
+                self.idle_since.set(now_ns);
                 let end = now_ns.saturating_add(self.timeouts.get().head_ns);
                 self.phase_end.set(end);
             }
             // The first head is timed from the accept on.
-            Phase::Unused => self.phase.set(Phase::Head),
+            Phase::Unused => {
+                self.phase.set(Phase::Head);
+                self.idle_since.set(now_ns);
+            }
             Phase::Head | Phase::Busy => {}
         }
     }
@@ -366,6 +383,33 @@ mod tests {
         passes_after(&deadlines, 109, Missed::Next);
         deadlines.client_sent(105);
         assert_eq!(deadlines.idle_since(), None);
+    }
+
+    /// CONN-16: a head that has been coming for a second gives way, however slowly it goes on; one
+    /// that was finished does not, and the next one has a second of its own.
+    #[test]
+    fn a_head_that_is_not_finished_gives_way() {
+        let endless = Timeouts {
+            head_ns: NEVER,
+            idle_ns: NEVER,
+            ..TIMEOUTS
+        };
+        let deadlines = Deadlines::new(endless, 100);
+        assert_eq!(deadlines.gives_way_since(100), Some(100));
+        for next in [0, 7 * SLOW_HEAD_NS] {
+            let begun = 200 + next;
+            let at = |after: u64| deadlines.gives_way_since(begun + after);
+            deadlines.client_sent(begun);
+            deadlines.client_sent(begun + SLOW_HEAD_NS - 1);
+            assert_eq!(at(SLOW_HEAD_NS - 1), None);
+            assert_eq!(at(SLOW_HEAD_NS), Some(begun));
+            assert_eq!(deadlines.idle_since(), None, "hyper does not let it go");
+            deadlines.begin_request();
+            assert_eq!(at(2 * SLOW_HEAD_NS), None);
+            deadlines.end_request(begun + 2 * SLOW_HEAD_NS);
+            let idle = Some(begun + 2 * SLOW_HEAD_NS);
+            assert_eq!(at(2 * SLOW_HEAD_NS), idle);
+        }
     }
 
     /// CONN-5: the time to be idle begins with the last byte that was written.

@@ -3,6 +3,7 @@
 mod arrival;
 pub mod deadlines;
 pub mod discard;
+pub mod giving_way;
 mod gone;
 mod handshaking;
 pub mod inbound;
@@ -279,8 +280,11 @@ impl Downstream {
 
     /// Since when nothing has been under way, if nothing is.
     pub fn idle_since(&self) -> Option<u64> {
-        let is_open = self.ending.get() == Ending::No;
-        self.deadlines.idle_since().filter(|_| is_open)
+        self.deadlines.idle_since().filter(|_| self.is_open())
+    }
+
+    fn is_open(&self) -> bool {
+        self.ending.get() == Ending::No
     }
 
     /// The client is refused whatever it asks for.

@@ -293,8 +293,8 @@ impl Downstream {
 
     /// Notes that the client sent something.
     pub fn note_read(&self) {
-        self.slot.set_idle(false);
         self.deadlines.client_sent(self.clock.mono_ns());
+        self.tell_whether_it_gives_way();
     }
 
     /// Writes past the runtime's readiness, where the sweeper wants a try; none where there is no

@@ -69,7 +69,7 @@ pub async fn serve(current: Rc<Current>, downstream: Rc<Downstream>, early: Byte
     let ended = drive(&current, &streams, &output, early).await;
     streams.finish(match ended {
         Ended::Cut(ending) => ending,
-        Ended::Over(_) | Ended::Quiet => Ending::Abort,
+        Ended::Over(_) | Ended::Quiet | Ended::Worthless => Ending::Abort,
     });
     match ended {
         Ended::Over(Ok(())) => output.write_rest().await,
@@ -91,6 +91,11 @@ pub async fn serve(current: Rc<Current>, downstream: Rc<Downstream>, early: Byte
             last_word(&streams, &output, None, kind.is_some()).await;
         }
         Ended::Quiet => {}
+        Ended::Worthless => {
+            counters.connection_error(ConnectionError::H2Flood);
+            let reason = Some(Reason::ENHANCE_YOUR_CALM);
+            last_word(&streams, &output, reason, true).await;
+        }
         Ended::Cut(ending) => {
             let (reason, lingers) = cut(&counters, ending);
             last_word(&streams, &output, reason, lingers).await;
@@ -120,6 +125,8 @@ enum Ended {
     Cut(Ending),
     /// It was to end, and nothing is under way.
     Quiet,
+    /// Too much of what came over it was no request, or asked for nothing (CONN-16).
+    Worthless,
 }
 
 async fn drive(
@@ -162,6 +169,9 @@ async fn drive(
                 // Behind the last word it takes no notice of what comes.
                 if ends_since.is_none() {
                     streams.count_refused(&counters);
+                }
+                if streams.is_worthless() {
+                    return Poll::Ready(Ended::Worthless);
                 }
                 Poll::Pending
             }

@@ -40,6 +40,12 @@ impl Heads {
         self.given_back.set(self.given_back.get() + 1);
     }
 
+    /// How many the library has refused, as far as they were counted.
+    pub fn refused(&self) -> u64 {
+        let (malformed, large) = self.told.get();
+        malformed + large
+    }
+
     /// Looks at what was sent to the client.
     pub fn sent(&self, mut bytes: &[u8]) {
         let mut sent = self.sent.borrow_mut();
@@ -167,5 +173,6 @@ mod tests {
         assert_eq!(counted(5), (1, 1));
         heads.sent(&frame(HEADERS, END_STREAM | 4, &[0xbe]));
         assert_eq!(counted(7), (2, 2));
+        assert_eq!(heads.refused(), 4);
     }
 }

@@ -28,6 +28,7 @@ use crate::forward::response_body::ResponseBody;
 use crate::forward::tunnel::TunnelSlot;
 use crate::headers::number;
 use crate::identity::X_REQUEST_ID;
+use crate::ladder::is_health_check;
 use crate::refuse::Dropped;
 use crate::worker::{Current, Worker};
 use crate::{problem, request};
@@ -96,6 +97,7 @@ async fn talk(
 ) {
     let (mut head, received) = request.into_parts();
     let is_head = head.method == Method::HEAD;
+    let is_check = is_health_check(&head.method, head.uri.path());
     let response = match head::to_http1(&mut head) {
         Err(bad) => refuse_head(&worker, bad),
         Ok(()) => match answer(&worker, stream, head, received, &mut sink).await {
@@ -103,6 +105,7 @@ async fn talk(
             Err(reason) => return sink.send_reset(reason),
         },
     };
+    note_worth(&worker, stream, &response, is_check);
     let (mut head, body) = finish(&worker, stream, response, is_head).into_parts();
     let fields = &mut head.headers;
     let date = || worker.date.value(worker.clock.wall_ms());
@@ -258,6 +261,21 @@ fn refuse_head(worker: &Worker, bad: BadHead) -> Response<ResponseBody> {
     };
     worker.counters.connection_error(kind);
     problem::no_request(status).map(ResponseBody::Own)
+}
+
+/// Notes where the answer is worth nothing to anybody: a client is not to keep a connection busy with
+/// what is neither counted nor logged (CONN-16).
+fn note_worth(worker: &Worker, stream: &Stream, response: &Response<ResponseBody>, is_check: bool) {
+    let is_bad = response.extensions().get::<problem::NoRequest>().is_some();
+    if is_bad || is_check {
+        stream.earns_nothing();
+    }
+    let peer = stream.downstream.peer;
+    if is_bad {
+        stream.streams().note_bad_head();
+    } else if is_check && worker.refuses(Client::of(peer), peer) {
+        stream.streams().note_refused_check();
+    }
 }
 
 /// A response as a stream has it: nothing is said of the connection, and none of HEAD has a body.

@@ -22,6 +22,9 @@ const MAX_HEADS: usize = 512 * 1024;
 /// Of streams that wait for their client at once, each may be so many times slower than the least
 /// rate: they share the client's line (CONN-7).
 const SHARES: u64 = 16;
+/// Bad heads after which a connection ends, and health checks of a peer that is refused (CONN-16).
+/// Over HTTP/1.1 one bad head costs the connection; here it would cost the streams beside it.
+const MAX_WORTHLESS: u64 = 10;
 
 /// All connections of a worker that speak HTTP/2.
 #[derive(Default)]
@@ -63,6 +66,10 @@ pub struct Streams {
     pub budget: Budget,
     /// What became of the heads that it has sent.
     pub refused: Heads,
+    /// Heads that were answered as no request.
+    bad_heads: Cell<u64>,
+    /// Health checks of a peer that is refused.
+    refused_checks: Cell<u64>,
     /// The frames that it sends.
     scanner: RefCell<Scanner>,
     fault: Cell<Option<Fault>>,
@@ -84,6 +91,8 @@ impl Streams {
             heads: Cell::new(0),
             budget: Budget::new(now_ns),
             refused: Heads::default(),
+            bad_heads: Cell::new(0),
+            refused_checks: Cell::new(0),
             scanner: RefCell::new(Scanner::new()),
             fault: Cell::new(None),
             closes: Cell::new(false),
@@ -149,6 +158,24 @@ impl Streams {
             let came = self.scanner.borrow().heads();
             self.refused.count(came, counters);
         }
+    }
+
+    /// A head was answered as no request.
+    pub fn note_bad_head(&self) {
+        self.bad_heads.set(self.bad_heads.get() + 1);
+    }
+
+    /// A peer that is refused has asked for health.
+    pub fn note_refused_check(&self) {
+        self.refused_checks.set(self.refused_checks.get() + 1);
+    }
+
+    /// Whether the connection ends for what it was used for (CONN-16). A trusted peer speaks for
+    /// others, whose streams go on.
+    pub fn is_worthless(&self) -> bool {
+        let bad_heads = self.bad_heads.get() + self.refused.refused();
+        let is_over = bad_heads.max(self.refused_checks.get()) >= MAX_WORTHLESS;
+        is_over && !self.connection.trusted()
     }
 
     /// No further stream is to be opened.
@@ -230,7 +257,7 @@ pub struct Stream {
     taken: Cell<u64>,
     /// The library has the head of its response.
     pub has_response: Cell<bool>,
-    /// All of the response was given out.
+    /// All of the response was given out, or gives its client nothing to spend.
     is_given: Cell<bool>,
     /// The response says why the request was cut.
     pub is_last_word: Cell<bool>,
@@ -269,6 +296,11 @@ impl Stream {
     /// Whether its response is to be broken off.
     pub fn is_cut(&self) -> bool {
         self.has_response.get() && !self.is_last_word.get() && self.downstream.ending().is_cut()
+    }
+
+    /// Its answer gives its client nothing to spend: it carries nothing (CONN-16).
+    pub fn earns_nothing(&self) {
+        self.is_given.set(true);
     }
 
     /// All of the response was given out.

@@ -50,7 +50,7 @@ pub(super) fn connection_rows() -> Vec<Row<ConnectionSettings>> {
             "10000",
             whole(1..=1_000_000),
             |connections: &mut ConnectionSettings| &mut connections.max,
-            "Connections in all; a further one takes the place of the one idle longest, or is closed and counted.",
+            "Connections in all; a further one takes the place of an idle one (the oldest of the netblock with the most connections), or is closed and counted.",
         ).live(),
         row(
             "WAF_MAX_CONNECTIONS_PER_CLIENT",

@@ -1,0 +1,226 @@
+//! Who takes places, handshakes and connections and gives nothing for them (CONN-16): unfinished
+//! heads, netblocks that are refused, heads and health checks over HTTP/2 that are worth nothing.
+
+use std::time::Duration;
+
+use crate::support::application::{After, Application};
+use crate::support::frames::{
+    ENHANCE_YOUR_CALM, Frames, HEADERS, PROTOCOL_ERROR, Reaction, WHOLE, frame, get as head,
+};
+use crate::support::raw_client::{Connection, get};
+use crate::support::weir::{METRICS_TOKEN, Weir};
+use crate::support::{wait_for, wait_until};
+
+/// Nobody is a trusted proxy: every peer is a client, and loopback has many.
+const NO_PROXY: (&str, &str) = ("WAF_TRUSTED_PROXIES", "192.0.2.1");
+const ONE_WORKER: (&str, &str) = ("WAF_WORKERS", "1");
+const PATIENT: (&str, &str) = ("WAF_HEADER_TIMEOUT", "10m");
+const H2: (&str, &str) = ("WAF_H2C", "on");
+/// A head without its end.
+const UNFINISHED: &[u8] = b"GET /late HTTP/1.1\r\nHost: a\r\nX-Never: ";
+
+/// After this each head that was begun before is a second old, as of the last tick.
+const A_SECOND_OLD: Duration = Duration::from_millis(1_200);
+
+/// A head that is not finished.
+fn unfinished(weir: &Weir, source: &str) -> Connection {
+    let mut connection = Connection::open_from(weir.address(), source);
+    connection.send(UNFINISHED);
+    connection
+}
+
+/// A connection of a visitor who is answered; none where it finds no place.
+fn visitor(weir: &Weir, source: &str) -> Option<Connection> {
+    let mut connection = Connection::open_from(weir.address(), source);
+    connection.send_what_is_taken(&get("/", &[]));
+    connection.try_response(false).ok().map(|_| connection)
+}
+
+/// CONN-16: heads that have been coming for a second give way, the oldest of the netblock with the
+/// most connections first: who has few loses none, neither a connection nor a slow head.
+#[test]
+fn unfinished_heads_give_way() {
+    let application = Application::ok();
+    let bound = ("WAF_MAX_CONNECTIONS", "8");
+    let weir = Weir::start(&application, &[NO_PROXY, ONE_WORKER, PATIENT, bound]);
+    // The slow one is older than all of the others.
+    let mut slow = unfinished(&weir, "127.0.8.1");
+    std::thread::sleep(Duration::from_millis(120));
+    let mut held: Vec<_> = (1..=7)
+        .map(|last| {
+            let connection = unfinished(&weir, &format!("127.0.9.{last}"));
+            // The worker's clock is read on its tick: a later one is younger.
+            std::thread::sleep(Duration::from_millis(120));
+            connection
+        })
+        .collect();
+    std::thread::sleep(A_SECOND_OLD);
+    let mut visitors: Vec<_> = (0..5)
+        .map(|number| visitor(&weir, &format!("127.0.1{number}.1")).expect("a place"))
+        .collect();
+    for (index, connection) in held.iter_mut().enumerate().take(5) {
+        assert!(connection.ends(), "{index} is older than those that stay");
+    }
+    for connection in visitors.iter_mut().chain(&mut held[5..]).chain([&mut slow]) {
+        // The visitors' next head, or the end of one.
+        connection.send(b"\r\n\r\n");
+        connection.send_what_is_taken(&get("/", &[]));
+        assert!(connection.try_response(false).is_ok());
+    }
+}
+
+/// CONN-16: the same where another worker has the heads.
+#[test]
+fn unfinished_heads_of_other_workers_give_way() {
+    let application = Application::ok();
+    let settings = [("WAF_WORKERS", "4"), ("WAF_MAX_CONNECTIONS", "8"), PATIENT];
+    let weir = Weir::start(&application, &[&[NO_PROXY][..], &settings].concat());
+    let mut held: Vec<_> = (1..=8)
+        .map(|last| unfinished(&weir, &format!("127.0.9.{last}")))
+        .collect();
+    std::thread::sleep(A_SECOND_OLD);
+    let visitors: Vec<_> = (0..6)
+        .map(|number| {
+            let source = format!("127.0.1{number}.1");
+            let connection = wait_for("a place", || visitor(&weir, &source));
+            // Another worker closes what it was asked to on its next tick.
+            std::thread::sleep(Duration::from_millis(120));
+            connection
+        })
+        .collect();
+    for connection in &mut held {
+        connection.set_patience(Duration::from_millis(100));
+    }
+    wait_until("the places of six heads", || {
+        let ended = held.iter_mut().map(Connection::ends);
+        ended.filter(|ended| *ended).count() >= 6
+    });
+    drop(visitors);
+}
+
+/// CONN-16: a netblock that is refused opens so many connections a second; those beyond are closed
+/// at once and counted, and nobody else's are.
+#[test]
+fn a_refused_netblock_opens_connections_at_a_rate() {
+    let application = Application::ok();
+    let deny = ("WAF_DENY_NETS", "127.0.7.0/24");
+    let weir = Weir::start(&application, &[NO_PROXY, deny]);
+    let (mut answered, mut closed) = (0, 0);
+    wait_until("one is closed", || {
+        match visitor(&weir, "127.0.7.7") {
+            Some(_) => answered += 1,
+            None => closed += 1,
+        }
+        closed > 0
+    });
+    assert!(answered >= 40, "{answered} were answered");
+    for _ in 0..100 {
+        assert!(visitor(&weir, "127.0.6.1").is_some(), "nobody refuses it");
+    }
+    wait_for("its next one", || visitor(&weir, "127.0.7.8"));
+    let bearer = format!("Bearer {METRICS_TOKEN}");
+    let mut asking = Connection::open_from(weir.address(), "127.0.6.1");
+    asking.send(&get("/_waf/metrics", &[("Authorization", &bearer)]));
+    let page = asking.response().text();
+    let counted = page.lines().find_map(|line| {
+        let count = line.strip_prefix("waf_connection_errors_total{kind=\"banned\"} ")?;
+        count.parse::<u64>().ok()
+    });
+    assert!(counted >= Some(1), "{counted:?}");
+}
+
+fn ask(frames: &mut Frames, number: u32, block: &[u8]) -> Reaction {
+    let stream = 2 * number + 1;
+    frames.send(&frame(HEADERS, WHOLE, stream, block));
+    frames.reaction(stream)
+}
+
+const FLOODS: &str = "waf_connection_errors_total{kind=\"h2_flood\"}";
+
+/// CONN-16: ten heads that are no requests end a connection, whoever refuses them; what was asked
+/// for before is answered.
+#[test]
+fn ten_bad_heads_end_a_connection() {
+    let application = Application::ok();
+    let weir = Weir::start(&application, &[("WAF_TRUSTED_PROXIES", ""), H2]);
+    // By us, and by the library.
+    let blanks = head("/bad", &[("x", b"a ")]);
+    let hop_by_hop = head("/bad", &[("connection", b"close")]);
+    for (index, (bad, said)) in [
+        (blanks, Reaction::Status(400)),
+        (hop_by_hop, Reaction::Reset(PROTOCOL_ERROR)),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut frames = Frames::open(weir.address());
+        for number in 0..10 {
+            assert_eq!(ask(&mut frames, 2 * number, &bad), said, "{number}");
+            if number < 9 {
+                let fine = ask(&mut frames, 2 * number + 1, &head("/fine", &[]));
+                assert_eq!(fine, Reaction::Status(200), "{number}");
+            }
+        }
+        assert_eq!(frames.end(), Reaction::Goaway(ENHANCE_YOUR_CALM));
+        let count = (index + 1) as f64;
+        wait_until("the count", || weir.metric(FLOODS) == Some(count));
+    }
+    assert!(
+        application
+            .requests()
+            .iter()
+            .all(|got| got.target == "/fine")
+    );
+}
+
+/// CONN-16: a trusted peer speaks for others, whose streams go on.
+#[test]
+fn bad_heads_of_a_trusted_peer_end_nothing() {
+    let application = Application::ok();
+    let weir = Weir::start(&application, &[H2]);
+    let mut frames = Frames::open(weir.address());
+    for number in 0..30 {
+        let bad = ask(&mut frames, number, &head("/bad", &[("x", b"a ")]));
+        assert_eq!(bad, Reaction::Status(400));
+    }
+    let fine = ask(&mut frames, 30, &head("/fine", &[]));
+    assert_eq!(fine, Reaction::Status(200));
+}
+
+/// CONN-16: ten health checks of a peer that is refused end its connection; those of others do not.
+#[test]
+fn ten_health_checks_of_the_refused_end_a_connection() {
+    let application = Application::ok();
+    for (deny, ends) in [("127.0.0.1", true), ("198.51.100.1", false)] {
+        let untrusted = ("WAF_TRUSTED_PROXIES", "");
+        let weir = Weir::start(&application, &[untrusted, H2, ("WAF_DENY_NETS", deny)]);
+        let mut frames = Frames::open(weir.address());
+        let check = head("/_waf/health", &[]);
+        for number in 0..10 {
+            assert_eq!(ask(&mut frames, number, &check), Reaction::Status(200));
+        }
+        if ends {
+            assert_eq!(frames.end(), Reaction::Goaway(ENHANCE_YOUR_CALM));
+        } else {
+            assert_eq!(ask(&mut frames, 10, &check), Reaction::Status(200));
+        }
+    }
+}
+
+/// CONN-16, EDGE-3: health checks without end are a flood: their answers give nothing back.
+#[test]
+fn health_checks_without_end_are_a_flood() {
+    let application = Application::ok();
+    let weir = Weir::start(&application, &[("WAF_TRUSTED_PROXIES", ""), H2]);
+    let mut frames = Frames::open(weir.address());
+    let check = head("/_waf/health", &[]);
+    let mut number = 0;
+    while number < 40_000 && frames.try_send(&frame(HEADERS, WHOLE, 2 * number + 1, &check)) {
+        number += 1;
+        if number % 50 == 0 && frames.reaction(2 * number - 1) != Reaction::Status(200) {
+            break;
+        }
+    }
+    assert!(number < 40_000, "nothing ended it");
+    wait_until("the count", || weir.metric(FLOODS) == Some(1.0));
+}
