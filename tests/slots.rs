@@ -224,3 +224,53 @@ fn health_checks_without_end_are_a_flood() {
     assert!(number < 40_000, "nothing ended it");
     wait_until("the count", || weir.metric(FLOODS) == Some(1.0));
 }
+
+/// RULE-5: 256 requests of a client are under way by default, however many connections of HTTP/2
+/// they come over; those beyond are refused without a ban.
+#[test]
+fn streams_of_a_client_are_bounded() {
+    let application = Application::start(|exchange| {
+        exchange.wait_for_close();
+        After::Close
+    });
+    let weir = Weir::start(&application, &[H2]);
+    let block = head("/held", &[("x-forwarded-for", b"203.0.113.7")]);
+    let mut connections: Vec<_> = (0..3).map(|_| Frames::open(weir.address())).collect();
+    for frames in &mut connections {
+        for number in 0..100 {
+            let stream = 2 * number + 1;
+            frames.send(&frame(HEADERS, WHOLE, stream, &block));
+        }
+    }
+    let concurrent = "waf_limit_hits_total{kind=\"concurrent\"}";
+    wait_until("those beyond", || weir.metric(concurrent) == Some(44.0));
+    wait_until("the others", || application.requests().len() == 256);
+    assert!(weir.bans().is_empty());
+}
+
+/// RULE-5: requests that a trusted proxy forwards count for the client that it names; one that names
+/// nobody is not bound.
+#[test]
+fn a_trusted_proxy_is_not_bound() {
+    let application = Application::start(|exchange| {
+        if exchange.request.target == "/held" {
+            exchange.wait_for_close();
+            return After::Close;
+        }
+        exchange.answer(200, &[], b"");
+        After::KeepAlive
+    });
+    let weir = Weir::start(&application, &[("WAF_MAX_REQUESTS_PER_CLIENT", "1")]);
+    let of = |client: &str| get("/held", &[("X-Forwarded-For", client)]);
+    let held: Vec<_> = [of("203.0.113.7"), of("203.0.113.8"), get("/held", &[])]
+        .map(|bytes| {
+            let mut connection = Connection::open(weir.address());
+            connection.send(&bytes);
+            connection
+        })
+        .into();
+    wait_until("three", || application.requests().len() == 3);
+    weir.get("/more", "203.0.113.7").expect(429);
+    weir.send(&get("/more", &[])).expect(200);
+    drop(held);
+}

@@ -103,6 +103,7 @@ fn ask(address: IpAddr) -> Asked<'static> {
         address,
         content_length: None,
         may_wait: true,
+        is_proxy: false,
     }
 }
 

@@ -68,6 +68,8 @@ pub fn explain(
             address,
             content_length: None,
             may_wait,
+            // Of one that is, nothing is under way.
+            is_proxy: false,
         };
         decide(rules, snapshot, &table.copy_of(client), &asked, now).ok()
     };

@@ -36,6 +36,8 @@ pub struct Identity {
     pub scheme: &'static str,
     /// The id a trusted proxy gave.
     pub request_id: Option<HeaderValue>,
+    /// The client is a trusted proxy itself: it names no other.
+    pub is_proxy: bool,
 }
 
 impl Identity {
@@ -46,6 +48,7 @@ impl Identity {
             address: peer,
             scheme,
             request_id: None,
+            is_proxy: false,
         }
     }
 }
@@ -64,7 +67,7 @@ pub fn identify(
         return Identity::of_peer(peer, scheme);
     }
     let lines = head.values_of(client_header).rev();
-    let address = if *client_header == FORWARDED {
+    let (address, is_proxy) = if *client_header == FORWARDED {
         let elements = lines.flat_map(|line| rsplit_unquoted(line, b','));
         walk(peer, trusted, elements.map(forwarded_for))
     } else {
@@ -83,6 +86,7 @@ pub fn identify(
             .flatten()
             .map_or(scheme, is_https),
         request_id: seen.request_id.then(|| request_id(head)).flatten(),
+        is_proxy,
     }
 }
 
@@ -125,17 +129,21 @@ fn ends_escaping(before: &[u8]) -> bool {
 
 /// Walks a chain from the nearest entry: trusted addresses are skipped, the first untrusted one is
 /// the client; if all are trusted, the farthest is. What is no address ends the walk, and the last
-/// good one stands (CLIENT-3).
-fn walk<'a>(peer: IpAddr, trusted: &NetSet, entries: impl Iterator<Item = &'a [u8]>) -> IpAddr {
+/// good one stands (CLIENT-3). True where that is a trusted one.
+fn walk<'a>(
+    peer: IpAddr,
+    trusted: &NetSet,
+    entries: impl Iterator<Item = &'a [u8]>,
+) -> (IpAddr, bool) {
     let mut last_good = peer;
     for entry in entries.take(MAX_ENTRIES) {
         let Some(address) = address(entry) else { break };
         last_good = address;
         if !trusted.contains(address) {
-            break;
+            return (address, false);
         }
     }
-    last_good
+    (last_good, true)
 }
 
 /// Reads an address; a port, brackets and a zone are taken off.
@@ -278,6 +286,25 @@ mod tests {
         .to_string()
     }
 
+    /// RULE-5: a trusted proxy that names nobody, or proxies alone, is the client itself.
+    #[test]
+    fn a_proxy_that_names_nobody_is_told() {
+        let peer = "10.0.0.1".parse().unwrap();
+        let is_proxy = |line: &str| {
+            let lines = headers(&[("x-forwarded-for", line)]);
+            identify(peer, true, "http", &trusted(), &X_FORWARDED_FOR, &lines).is_proxy
+        };
+        for (line, expected) in [
+            ("203.0.113.7", false),
+            ("203.0.113.7, 10.0.0.2", false),
+            ("10.0.0.2", true),
+            ("203.0.113.7, unknown, 10.0.0.2", true),
+            ("", true),
+        ] {
+            assert_eq!(is_proxy(line), expected, "{line}");
+        }
+    }
+
     proptest! {
         /// CLIENT-3: the short way for plain IPv4 addresses reads what the long one does.
         #[test]
@@ -305,7 +332,8 @@ mod tests {
                 client: Client::of(peer),
                 address: peer,
                 scheme: "http",
-                request_id: None
+                request_id: None,
+                is_proxy: false,
             }
         );
     }

@@ -107,8 +107,9 @@ impl Charging {
         let mut banned = None;
         if self.on_limit == OnLimit::Ban {
             banned = entry.charge_request(limits, now.wall_ms).map(Refused::from);
-            if *self == Self::default() && rules.is_empty() {
-                return banned;
+            // Mostly nothing else is bounded but what is under way.
+            if self.bucket.is_none() && rules.is_empty() {
+                return banned.or_else(|| self.concurrent(entry).map(Refused::from));
             }
         }
         for Limit { rule, quotas, .. } in rules.iter().filter(bans) {
@@ -197,7 +198,7 @@ impl Charging {
     }
 
     /// A request passes the ladder. True if it counts as under way, until [`Entry::end_request`].
-    pub fn begin(&self, entry: &mut Entry) -> bool {
+    pub const fn begin(&self, entry: &mut Entry) -> bool {
         let counts = self.max_under_way.is_some();
         if counts {
             entry.begin_request();

@@ -188,7 +188,7 @@ proptest! {
                     prop_assert_eq!((table.row(client), table.len()), before);
                     let no_fields = HeaderMap::new();
                     let asking = Asking { path, method: &Method::POST, host: Host::Among(&no_fields) };
-                    let asked = Asked { asking, client, address, content_length: None, may_wait: true };
+                    let asked = Asked { asking, client, address, content_length: None, may_wait: true, is_proxy: false };
                     let decision = decide(&rules, &snapshot, &table, &asked, now);
                     let Ok(decision) = decision else {
                         prop_assert!(explained.is_none());

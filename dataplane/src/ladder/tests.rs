@@ -54,6 +54,7 @@ fn asked(path: &str, last: u8, length: Option<u64>) -> Asked<'_> {
         address,
         content_length: length,
         may_wait: true,
+        is_proxy: false,
     }
 }
 

@@ -128,10 +128,10 @@ pub(super) fn rows() -> Vec<Row<LimitSettings>> {
         ).live(),
         row(
             "WAF_MAX_REQUESTS_PER_CLIENT",
-            "off",
+            "256",
             a_second().or_off(),
             |limits: &mut LimitSettings| &mut limits.max_under_way,
-            "Requests of a client under way at the same time, WebSockets included; more are answered 429 without a ban.",
+            "Requests of a client under way at the same time, streams of HTTP/2 and WebSockets included; more are answered 429 without a ban. Trusted proxies that name no client are not bound by it.",
         ).live(),
         row(
             "WAF_BYTES_COUNT",

@@ -44,6 +44,7 @@ fuzz_target!(|bytes: &[u8]| {
             address: peer,
             scheme: "http",
             request_id: None,
+            is_proxy: false,
         };
         assert_eq!(found, alone);
         for line in head.headers.get_all("x-forwarded-for") {
