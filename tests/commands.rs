@@ -850,13 +850,20 @@ fn commands_ask_the_admin_listener() {
             1,
             "the token is missing or wrong",
         ),
-        (&own, &["allow", "203.0.113.7"], 2, "run this there"),
         (&own, &["status", "--socket", "x"], 2, "cannot be used with"),
     ] {
         let ran = ask(settings, arguments);
         assert_eq!(ran.code, code, "{arguments:?}: {}", ran.err);
         assert!(ran.err.contains(told), "{arguments:?}: {}", ran.err);
     }
+    // CONTROL-8: the service writes its file, so a list is changed from elsewhere, too.
+    let allowed = ask(&own, &["allow", "203.0.113.7"]);
+    assert_eq!(
+        allowed.out, "allowed 203.0.113.7/32: in force\n",
+        "{}",
+        allowed.err
+    );
+    assert!(weir.state_path("rules.json").exists());
     let nobody = state_dir();
     let ran = ran(command(nobody.path(), &["bans", "--admin", "127.0.0.1:1"])
         .envs(own)

@@ -201,6 +201,34 @@ fn the_document_describes_what_is_served() {
     let lifted = ask("DELETE", "/v1/bans/{subject}", "/v1/bans/203.0.113.9", None);
     assert_eq!(lifted["lifted"].as_array().map(Vec::len), Some(1));
     ask("DELETE", "/v1/bans/{subject}", "/v1/bans/nobody", None);
+    let lists = "/v1/lists";
+    let entry =
+        r#"{"list":"deny","netblock":"192.0.2.9","until":"2999-01-01T00:00:00Z","comment":"r"}"#;
+    let listed = ask("POST", lists, lists, Some(entry));
+    assert_eq!(
+        (&listed["changed"], &listed["in_force"]),
+        (&json!(true), &json!(true))
+    );
+    ask("POST", lists, lists, Some("no JSON"));
+    ask(
+        "POST",
+        lists,
+        lists,
+        Some(r#"{"list":"deny","netblock":"::/0"}"#),
+    );
+    ask("POST", lists, lists, Some(&"x".repeat(70_000)));
+    ask("GET", lists, lists, None);
+    let unlist = "/v1/lists/{list}/{netblock}";
+    let out = ask("DELETE", unlist, "/v1/lists/deny/192.0.2.9%2F32", None);
+    assert_eq!(
+        (&out["removed"], &out["changed"]),
+        (&json!(true), &json!(true))
+    );
+    let out = ask("DELETE", unlist, "/v1/lists/deny/192.0.2.9", None);
+    assert_eq!(out["changed"], false);
+    ask("DELETE", unlist, "/v1/lists/deny/nobody", None);
+    ask("DELETE", unlist, "/v1/lists/ban/192.0.2.9", None);
+    ask("GET", unlist, "/v1/lists/deny/192.0.2.9", None);
     let alerts = ask("GET", "/v1/alerts", "/v1/alerts", None);
     assert_eq!(alerts["alerts"][0]["kind"], "ban");
     let reloaded = ask("POST", "/v1/reload", "/v1/reload", None);

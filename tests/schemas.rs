@@ -16,12 +16,13 @@ use crate::support::raw_client::{Connection, get, request, try_exchange};
 use crate::support::weir::{Weir, pretty, state_dir};
 use crate::support::{wait_for, wait_until};
 
-const FILES: [&str; 8] = [
+const FILES: [&str; 9] = [
     "bans",
     "clients",
     "lookups",
     "alerts",
     "ban-order",
+    "list-entry",
     "replay",
     "request-log",
     "rules",

@@ -231,7 +231,12 @@ impl Control {
     fn take_rules(&mut self, now: Now) {
         while let Some(found) = self.rules.next() {
             match found {
-                Found::Taken { rules, .. } => self.bans.publish_rules(rules),
+                Found::Taken { rules, told, .. } => {
+                    self.bans.publish_rules(rules);
+                    if let Some(told) = told {
+                        told();
+                    }
+                }
                 Found::Fault { file, error } => {
                     self.detection.alerts.file_error(&file, &error, now.wall_ms);
                 }

@@ -90,6 +90,11 @@ pub mod fuzzing {
     }
 }
 
+/// Changes of the lists of rules.json (CONTROL-8).
+pub mod lists {
+    pub use crate::rules::{Change, Changed, Entry, List, NotChanged, change_file};
+}
+
 pub use admin::settings::settings_json;
 pub use control_loop::{Control, THREAD as CONTROL_THREAD};
 pub use events::{DECISIONS_A_SECOND, Events};

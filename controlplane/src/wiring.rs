@@ -208,8 +208,15 @@ impl Control {
         let (stopping, stop) = bounded(1);
         let (orders, ordered) = bounded(2);
         let not_banned = Arc::clone(&spared);
-        let router = Router::new(&reloaded, admin_token, not_banned, about.process, queue);
         let (asked, reading) = (lookups.clone(), live_rules.orders());
+        let router = Router::new(
+            &reloaded,
+            admin_token,
+            not_banned,
+            reading.clone(),
+            about.process,
+            queue,
+        );
         let answers = Answers::start(service).map_err(ControlError::Thread)?;
         let mut detection = Detection::new(&settings, finished, lines, start.alerts, now);
         detection.certificates = Watched::new(certificates);

@@ -16,6 +16,7 @@ use weir_controlplane::offline::Offline;
 use weir_shared::settings::{self, Settings};
 
 use super::common::{EXIT_CONFIG, EXIT_NO, EXIT_UNAVAILABLE, EXIT_USAGE, Failure, now};
+use super::trust::{self, Believed};
 pub use super::wire::Answer;
 use super::wire::{Broken, Service};
 use crate::sources::Sources;
@@ -26,6 +27,9 @@ const PATIENCE: Duration = Duration::from_secs(150);
 
 /// The state directory of the packaged service, for a shell that knows nothing of the settings.
 const PACKAGED: &str = "/var/lib/weir";
+
+/// The setting of the rules file.
+pub const RULES_FILE: &str = "WAF_RULES_FILE";
 
 /// The settings of the admin token.
 const TOKEN: &str = "WAF_ADMIN_TOKEN";
@@ -70,7 +74,14 @@ impl Place {
         let names = ["WAF_STATE_DIR", "STATE_DIRECTORY", "WAF_CONTROL_SOCKET"];
         let refused = |refused| Failure::of_settings(&refused);
         let mut told = Sources::of_process().some(&names).map_err(refused)?;
-        if told.is_empty() && !Path::new("state").exists() {
+        // Somebody else's ./state is none: anybody may have made it (CONTROL-7).
+        let beside = Path::new("state");
+        if told.is_empty() && !trust::is_own(beside) {
+            if beside.exists() {
+                eprintln!(
+                    "weir: ./state is not yours: {PACKAGED} is taken for the state directory"
+                );
+            }
             told.push(("WAF_STATE_DIR".to_owned(), PACKAGED.to_owned()));
         }
         // Required, and of no consequence here.
@@ -83,9 +94,14 @@ impl Place {
                 bearer: bearer()?,
             }),
             None => {
-                let socket = asking.socket.clone();
-                let socket = socket.or_else(|| loaded.settings.control_socket());
-                socket.map(Service::Socket)
+                let named = asking.socket.as_ref().map(|path| {
+                    let believed = Believed::owner_of(trust::parent(path));
+                    Service::Socket(path.clone(), believed)
+                });
+                named.or_else(|| {
+                    let believed = Believed::owner_of(&state.dir);
+                    Some(Service::Socket(loaded.settings.control_socket()?, believed))
+                })
             }
         };
         Ok(Self {
@@ -95,63 +111,29 @@ impl Place {
         })
     }
 
-    /// The control socket, if that is what is asked.
-    fn socket(&self) -> Option<&Path> {
-        match &self.service {
-            Some(Service::Socket(path)) => Some(path),
-            Some(Service::Admin { .. }) | None => None,
-        }
-    }
-
     /// The state directory, unless another service was named than that of the settings.
     fn files(&self) -> Option<&Path> {
         (self.has_files && self.dir.is_dir()).then_some(&*self.dir)
     }
 
-    /// Where rules.json is: as the service says, or as the environment does where none runs.
-    pub fn rules_file(&self) -> Result<PathBuf, Failure> {
-        let name = "WAF_RULES_FILE";
-        if matches!(self.service, Some(Service::Admin { .. })) {
-            let sentence =
-                "rules.json is a file beside the service: run this there, without --admin";
-            return Err(Failure::new(EXIT_USAGE, sentence));
+    /// A file that the caller's own settings name, for the service that they name.
+    pub fn named_file(&self, name: &str) -> Result<Option<PathBuf>, Failure> {
+        if !self.has_files {
+            return Ok(None);
         }
-        let told = match self.ask(Method::GET, "/v1/settings", None)? {
-            Asked::Answered(answer) => {
-                let settings = answer.good()?;
-                let settings = settings["settings"].as_array().into_iter().flatten();
-                let mut named = settings.filter(|one| one["name"] == name);
-                let value = named.next().and_then(|one| one["value"].as_str());
-                value.map(PathBuf::from)
-            }
-            Asked::NoService(failure) if !self.has_files => return Err(failure),
-            Asked::NoService(_) => {
-                let set = Sources::of_process().some(&[name]);
-                let set = set.map_err(|refused| Failure::of_settings(&refused))?;
-                set.into_iter()
-                    .next()
-                    .map(|(_, value)| PathBuf::from(value))
-            }
-        };
-        match told {
-            Some(file) if file.is_relative() && self.socket().is_some_and(Path::exists) => {
-                let sentence = format!(
-                    "{name}={} is relative to where the service runs: edit it there",
-                    file.display()
-                );
-                Err(Failure::new(EXIT_CONFIG, sentence))
-            }
-            Some(file) => Ok(file),
-            None => {
-                let beside = self.socket().and_then(Path::parent);
-                let dir = if self.has_files {
-                    Some(&*self.dir)
-                } else {
-                    beside
-                };
-                Ok(dir.unwrap_or(Path::new("")).join("rules.json"))
-            }
-        }
+        let set = Sources::of_process().some(&[name]);
+        let set = set.map_err(|refused| Failure::of_settings(&refused))?;
+        Ok(set
+            .into_iter()
+            .next()
+            .map(|(_, value)| PathBuf::from(value)))
+    }
+
+    /// Where rules.json is, as far as the caller's own settings say: no service is believed in this
+    /// (CONTROL-7). None where another service was named than that of the settings.
+    pub fn rules_file(&self) -> Result<Option<PathBuf>, Failure> {
+        let named = self.named_file(RULES_FILE)?;
+        Ok(named.or_else(|| self.has_files.then(|| self.dir.join("rules.json"))))
     }
 
     /// Asks the service.
@@ -173,6 +155,7 @@ impl Place {
             Ok(Ok(answer)) => Ok(Asked::Answered(answer)),
             Ok(Err(Broken::Connect(error))) => Ok(Asked::NoService(no_service(service, &error))),
             Ok(Err(Broken::Later(why) | Broken::Refused(why))) => Err(unavailable(service, &why)),
+            Ok(Err(Broken::Doubted(why))) => Err(Failure::new(EXIT_UNAVAILABLE, why)),
             Err(_) => Err(unavailable(service, "it took too long")),
         }
     }
@@ -186,7 +169,7 @@ impl Place {
         listened.map_err(|broken| match broken {
             Broken::Connect(error) => no_service(service, &error),
             Broken::Later(why) => unavailable(service, &why),
-            Broken::Refused(why) => Failure::new(EXIT_UNAVAILABLE, why),
+            Broken::Refused(why) | Broken::Doubted(why) => Failure::new(EXIT_UNAVAILABLE, why),
         })
     }
 
@@ -258,10 +241,10 @@ fn runtime(service: &Service) -> Result<tokio::runtime::Runtime, Failure> {
 
 fn no_service(service: &Service, error: &io::Error) -> Failure {
     let sentence = match (service, error.kind()) {
-        (Service::Socket(_), io::ErrorKind::PermissionDenied) => format!(
+        (Service::Socket(..), io::ErrorKind::PermissionDenied) => format!(
             "{service} is open to the user of the service and to root: run the command as one of them"
         ),
-        (Service::Socket(_), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
+        (Service::Socket(..), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
             format!(
                 "no service answers at {service}; is it running, and is WAF_STATE_DIR its directory? --socket names another"
             )

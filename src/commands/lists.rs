@@ -1,38 +1,26 @@
-//! `weir allow` and `weir deny`: a member more, or less, in a list of rules.json, which the service
-//! takes in within a second (RULE-1).
+//! `weir allow` and `weir deny`: a member more, or less, in a list of rules.json. The service
+//! changes it, and answers once that is in force; where none runs the command does, in the same way
+//! (CONTROL-8).
 #![expect(
     clippy::indexing_slicing,
     reason = "a member that a JSON document does not have reads as null"
 )]
 
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, chown};
-use std::path::Path;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::Args;
-use http::Method;
-use serde_json::{Map, Value, json};
+use http::{Method, StatusCode};
+use serde_json::{Value, json};
+pub use weir_controlplane::lists::List;
+use weir_controlplane::lists::{Change, Entry, NotChanged, change_file};
 use weir_shared::netblock::{Netblock, NotANetblock};
 use weir_shared::units::{DURATION_FORM, Time, parse_duration};
 
-use super::ask::{Asked, Asking, Place};
+use super::ask::{Asked, Asking, Place, RULES_FILE};
 use super::common::{
     EXIT_CONFIG, EXIT_NO, EXIT_USAGE, Failure, finish, now, out, percent_encoded, print_json,
 };
-
-/// How often the service is asked whether it has taken the change in, and how long in between.
-const LOOKS: usize = 30;
-const PAUSE: Duration = Duration::from_millis(100);
-
-/// Which list.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum List {
-    Allow,
-    Deny,
-}
+use super::text::cell;
 
 /// A member of a list.
 #[derive(Args, Debug)]
@@ -48,57 +36,34 @@ pub struct Member {
     /// Take it out of the list
     #[arg(long)]
     remove: bool,
+    /// Even if it covers everything, or a trusted proxy is denied
+    #[arg(long, conflicts_with = "remove")]
+    force: bool,
     #[command(flatten)]
     asking: Asking,
 }
 
-impl List {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Allow => "allow",
-            Self::Deny => "deny",
-        }
-    }
-}
-
-/// Changes the list, and waits until the service has taken it in.
+/// Changes the list, and waits until that is in force.
 pub fn run(list: List, given: &Member) -> ExitCode {
-    finish(change(list, given))
-}
-
-fn change(list: List, given: &Member) -> Result<ExitCode, Failure> {
-    let netblock = netblock(&given.netblock)?;
-    let until = given.duration.as_deref().map(until).transpose()?;
-    let place = Place::of(&given.asking)?;
-    let file = place.rules_file()?;
-    let added = (!given.remove).then(|| member(netblock, until, given.comment.as_deref()));
-    if !set(&file, list, netblock, added)? {
-        out(&format!(
-            "{netblock} is not in the list {:?} of {}\n",
-            list.name(),
-            file.display()
-        ));
-        return Ok(ExitCode::from(EXIT_NO));
-    }
-    let in_force = in_force(&place, list, netblock, !given.remove)?;
-    let told = json!({
-        "list": list.name(),
-        "netblock": netblock,
-        "until": until,
-        "removed": given.remove,
-        "file": file,
-        "in_force": in_force,
-    });
-    if given.asking.json {
-        print_json(&told)?;
-    } else {
-        out(&in_words(list, given.remove, netblock, until, in_force));
-    }
-    Ok(ExitCode::from(if in_force == Some(false) {
-        EXIT_NO
-    } else {
-        0
-    }))
+    finish((|| {
+        let until = given.duration.as_deref().map(until).transpose()?;
+        let change = Change {
+            list,
+            netblock: netblock(&given.netblock)?,
+            entry: (!given.remove).then(|| Entry {
+                until,
+                comment: given.comment.clone(),
+            }),
+        };
+        let told = changed(&Place::of(&given.asking)?, &change, given.force)?;
+        if given.asking.json {
+            print_json(&told)?;
+        } else {
+            out(&format!("{}\n", in_words(&change, &told)));
+        }
+        let code = if told["changed"] == true { 0 } else { EXIT_NO };
+        Ok(ExitCode::from(code))
+    })())
 }
 
 /// One more member, and what became of it, in words.
@@ -109,12 +74,16 @@ pub fn add(
     until: Option<Time>,
     comment: &str,
 ) -> Result<String, Failure> {
-    let netblock = netblock(subject)?;
-    let added = member(netblock, until, Some(comment));
-    set(&place.rules_file()?, list, netblock, Some(added))?;
-    let in_force = in_force(place, list, netblock, true)?;
-    let told = in_words(list, false, netblock, until, in_force);
-    Ok(told.trim_end().to_owned())
+    let change = Change {
+        list,
+        netblock: netblock(subject)?,
+        entry: Some(Entry {
+            until,
+            comment: Some(comment.to_owned()),
+        }),
+    };
+    let told = changed(place, &change, false)?;
+    Ok(in_words(&change, &told))
 }
 
 /// The end of a time that begins now.
@@ -129,136 +98,136 @@ fn netblock(text: &str) -> Result<Netblock, Failure> {
     text.parse().map_err(wrong)
 }
 
-/// Takes every entry of exactly this netblock out of the list and puts the new one in. Says whether
-/// there was anything to do.
-fn set(file: &Path, list: List, netblock: Netblock, added: Option<Value>) -> Result<bool, Failure> {
-    let mut rules = read(file)?;
-    let removed = take_out(&mut rules, list, netblock);
-    match added {
-        Some(member) => put(&mut rules, list, member),
-        None if removed == 0 => return Ok(false),
-        None => {}
-    }
-    let unwritten = |error| {
-        let sentence = format!("{} cannot be written: {error}", file.display());
-        Failure::new(EXIT_CONFIG, sentence)
+/// Has the list changed; what became of it, as `ListChanged` of the OpenAPI document.
+fn changed(place: &Place, change: &Change, force: bool) -> Result<Value, Failure> {
+    let answer = match ask(place, change, force)? {
+        Asked::Answered(answer) => answer,
+        Asked::NoService(nobody) => return by_hand(place, change, force, nobody),
     };
-    write(file, &rules).map_err(unwritten)?;
-    Ok(true)
-}
-
-fn in_words(
-    list: List,
-    removed: bool,
-    netblock: Netblock,
-    until: Option<Time>,
-    in_force: Option<bool>,
-) -> String {
-    let done = match (removed, list) {
-        (true, _) => format!("took {netblock} out of the list {:?}", list.name()),
-        (false, List::Allow) => format!("allowed {netblock}"),
-        (false, List::Deny) => format!("denied {netblock}"),
-    };
-    let end = until.map_or(String::new(), |until| format!(" until {until}"));
-    let force = match in_force {
-        Some(true) => "in force",
-        Some(false) => "written, and not in force: weir explain and weir alerts say why",
-        None => "written; no service runs",
-    };
-    format!("{done}{end}: {force}\n")
-}
-
-/// The whole file; an empty one where there is none.
-fn read(file: &Path) -> Result<Map<String, Value>, Failure> {
-    let wrong = |why: String| Failure::new(EXIT_CONFIG, format!("{} {why}", file.display()));
-    let text = match fs::read_to_string(file) {
-        Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Ok(Map::from_iter([("version".to_owned(), json!(1))]));
-        }
-        Err(error) => return Err(wrong(format!("cannot be read: {error}"))),
-    };
-    match serde_json::from_str(&text) {
-        Ok(Value::Object(rules)) => Ok(rules),
-        Ok(_) => Err(wrong("is no JSON object: mend it first".to_owned())),
-        Err(error) => Err(wrong(format!("is no JSON: {error}; mend it first"))),
-    }
-}
-
-/// Takes every entry of exactly this netblock out, and says how many there were.
-fn take_out(rules: &mut Map<String, Value>, list: List, netblock: Netblock) -> usize {
-    let Some(Value::Array(members)) = rules.get_mut(list.name()) else {
-        return 0;
-    };
-    let before = members.len();
-    members.retain(|member| {
-        let held = member["netblock"].as_str().map(str::parse::<Netblock>);
-        !matches!(held, Some(Ok(held)) if held == netblock)
-    });
-    before - members.len()
-}
-
-fn member(netblock: Netblock, until: Option<Time>, comment: Option<&str>) -> Value {
-    let mut member = Map::new();
-    member.insert("netblock".to_owned(), json!(netblock));
-    member.extend(until.map(|until| ("until".to_owned(), json!(until))));
-    member.extend(comment.map(|comment| ("comment".to_owned(), json!(comment))));
-    Value::Object(member)
-}
-
-fn put(rules: &mut Map<String, Value>, list: List, member: Value) {
-    let members = rules.entry(list.name()).or_insert_with(|| json!([]));
-    if let Value::Array(members) = members {
-        members.push(member);
-    }
-}
-
-/// Writes a new file in the place of the old one, with its owner and mode, or those of the
-/// directory's owner: the service must be able to read it.
-fn write(file: &Path, rules: &Map<String, Value>) -> io::Result<()> {
-    let mut text = serde_json::to_string_pretty(rules)?;
-    text.push('\n');
-    let old = fs::metadata(file);
-    let dir = file.parent().unwrap_or(Path::new(""));
-    let new = dir.join(".rules.json.tmp");
-    let _ = fs::remove_file(&new);
-    let mode = old.as_ref().map_or(0o640, MetadataExt::mode) & 0o777;
-    let mut written = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(mode)
-        .open(&new)?;
-    written.write_all(text.as_bytes())?;
-    written.sync_all()?;
-    let owner = old.or_else(|_| new.parent().map_or(fs::metadata("."), fs::metadata))?;
-    let own = written.metadata()?;
-    if (own.uid(), own.gid()) != (owner.uid(), owner.gid()) {
-        chown(&new, Some(owner.uid()), Some(owner.gid()))?;
-    }
-    fs::rename(&new, file)
-}
-
-/// Whether the service has taken the change in: its checks say so. None where no service runs.
-fn in_force(
-    place: &Place,
-    list: List,
-    netblock: Netblock,
-    listed: bool,
-) -> Result<Option<bool>, Failure> {
-    let address = netblock.net().network().to_string();
-    let target = format!("/v1/explain?address={}", percent_encoded(&address));
-    for _ in 0..LOOKS {
-        match place.ask(Method::GET, &target, None)? {
-            Asked::NoService(_) => return Ok(None),
-            Asked::Answered(answer) => {
-                let explained = answer.good()?;
-                let held = explained["list"]["name"] == list.name();
-                if held == listed {
-                    return Ok(Some(true));
-                }
+    // A service that may not write its rules file (below /etc, under the unit of the package): who
+    // names it in his own settings may, and the service takes the very same change in.
+    let answer = match place.named_file(RULES_FILE)? {
+        Some(file) if answer.status == StatusCode::INTERNAL_SERVER_ERROR => {
+            change_file(&file, change, now()).map_err(|why| failure(&why))?;
+            match ask(place, change, force)? {
+                Asked::Answered(answer) => answer,
+                Asked::NoService(nobody) => return Err(nobody),
             }
         }
-        std::thread::sleep(PAUSE);
+        _ => answer,
+    };
+    let status = answer.status;
+    let mut told = answer.good().map_err(|failure| match status {
+        StatusCode::CONFLICT | StatusCode::INTERNAL_SERVER_ERROR => {
+            Failure::new(EXIT_CONFIG, failure.sentence)
+        }
+        StatusCode::UNPROCESSABLE_ENTITY => with_flag(failure),
+        _ => failure,
+    })?;
+    told["decides"] = decides(place, change)?;
+    Ok(told)
+}
+
+fn ask(place: &Place, change: &Change, force: bool) -> Result<Asked, Failure> {
+    let list = change.list.name();
+    let Some(entry) = &change.entry else {
+        let netblock = percent_encoded(&change.netblock.to_string());
+        let target = format!("/v1/lists/{list}/{netblock}");
+        return place.ask(Method::DELETE, &target, None);
+    };
+    let mut body = json!({"list": list, "netblock": change.netblock, "force": force});
+    if let Some(until) = entry.until {
+        body["until"] = json!(until);
     }
-    Ok(Some(false))
+    if let Some(comment) = &entry.comment {
+        body["comment"] = json!(comment);
+    }
+    place.ask(Method::POST, "/v1/lists", Some(&body))
+}
+
+/// Where no service runs. None of its locks and comparisons is left out: another command may do the
+/// same, and a person may save the file.
+fn by_hand(place: &Place, change: &Change, force: bool, nobody: Failure) -> Result<Value, Failure> {
+    let Some(file) = place.rules_file()? else {
+        return Err(nobody);
+    };
+    if let Some(why) = change.too_wide().filter(|_| !force) {
+        return Err(Failure::new(
+            EXIT_USAGE,
+            format!("{why}: --force if that is meant"),
+        ));
+    }
+    let done = change_file(&file, change, now()).map_err(|why| failure(&why))?;
+    Ok(json!({
+        "list": change.list.name(),
+        "netblock": change.netblock,
+        "until": change.entry.as_ref().and_then(|entry| entry.until),
+        "removed": change.entry.is_none(),
+        "changed": done.changed,
+        "ended": done.ended,
+        "file": done.file,
+        "in_force": null,
+        "decides": null,
+    }))
+}
+
+fn failure(why: &NotChanged) -> Failure {
+    Failure::new(EXIT_CONFIG, why.to_string())
+}
+
+/// The member of the API has a flag of the same name here.
+fn with_flag(failure: Failure) -> Failure {
+    let sentence = failure.sentence.replace(
+        "\"force\": true would be needed",
+        "--force if that is meant",
+    );
+    Failure::new(failure.status, sentence)
+}
+
+/// The member of a list that decides now for the first address: another than the changed one where
+/// that lies inside of it, or where the other list comes first.
+fn decides(place: &Place, change: &Change) -> Result<Value, Failure> {
+    let address = percent_encoded(&change.first_address().to_string());
+    let target = format!("/v1/explain?address={address}");
+    match place.ask(Method::GET, &target, None)? {
+        Asked::Answered(answer) if answer.status.is_success() => Ok(answer.body["list"].clone()),
+        Asked::Answered(_) | Asked::NoService(_) => Ok(Value::Null),
+    }
+}
+
+fn in_words(change: &Change, told: &Value) -> String {
+    let (netblock, list) = (change.netblock, change.list.name());
+    if told["changed"] != true {
+        return format!(
+            "{netblock} is not in the list {list:?} of {}",
+            cell(&told["file"])
+        );
+    }
+    let done = match (&change.entry, change.list) {
+        (None, _) => format!("took {netblock} out of the list {list:?}"),
+        (Some(_), List::Allow) => format!("allowed {netblock}"),
+        (Some(_), List::Deny) => format!("denied {netblock}"),
+    };
+    let end = change.entry.as_ref().and_then(|entry| entry.until);
+    let end = end.map_or(String::new(), |until| format!(" until {until}"));
+    let force = match told["in_force"] == true {
+        true => "in force",
+        false => "written; no service runs",
+    };
+    let decides = &told["decides"];
+    let other = match decides["netblock"].as_str() {
+        // Taken out, and inside of another; put in, and the other list comes first.
+        Some(other) if change.entry.is_none() || decides["name"] != list => {
+            let does = match decides["name"] == "allow" {
+                true => "lets it through",
+                false => "refuses it",
+            };
+            format!(
+                "; {other} of {} {does} all the same",
+                cell(&decides["source"])
+            )
+        }
+        _ => String::new(),
+    };
+    format!("{done}{end}: {force}{other}")
 }

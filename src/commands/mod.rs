@@ -25,6 +25,7 @@ pub mod process;
 pub mod replay;
 mod text;
 pub mod top;
+mod trust;
 mod wire;
 
 use common::EXIT_CONFIG;

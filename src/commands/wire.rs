@@ -15,13 +15,15 @@ use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 
+use super::trust::Believed;
+
 /// A line of a stream that is longer than this is left out.
 const LINE: usize = 64 << 10;
 
 /// Where a service answers.
 pub enum Service {
-    /// The control socket.
-    Socket(PathBuf),
+    /// The control socket, and whose it may be.
+    Socket(PathBuf, Believed),
     /// The admin listener.
     Admin {
         /// Host and port.
@@ -45,12 +47,14 @@ pub enum Broken {
     Later(String),
     /// The service says no, in its own words.
     Refused(String),
+    /// Somebody is there who is not believed.
+    Doubted(String),
 }
 
 impl fmt::Display for Service {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Socket(path) => write!(formatter, "{}", path.display()),
+            Self::Socket(path, _) => write!(formatter, "{}", path.display()),
             Self::Admin { address, .. } => formatter.write_str(address),
         }
     }
@@ -113,8 +117,12 @@ impl Service {
     ) -> Result<Response<Incoming>, Broken> {
         let request = Request::builder().method(method).uri(target);
         match self {
-            Self::Socket(path) => {
+            Self::Socket(path, believed) => {
                 let stream = UnixStream::connect(path).await.map_err(Broken::Connect)?;
+                let process = stream.peer_cred().map_err(later)?.uid();
+                if let Some(doubt) = believed.doubt(path, process) {
+                    return Err(Broken::Doubted(doubt));
+                }
                 send_on(stream, request.header(HOST, "localhost"), body).await
             }
             Self::Admin { address, bearer } => {

@@ -1,8 +1,7 @@
 //! Bodies of `POST /_waf/bans` and the answers about bans. What a ban then does is the ledger's.
 
-use std::marker::PhantomData;
 use std::net::IpAddr;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use http::header::LOCATION;
@@ -10,7 +9,7 @@ use http::{HeaderValue, StatusCode};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use weir_schema::{CatalogError, Schema, Violation};
+use weir_schema::Schema;
 use weir_shared::ban::Ban;
 use weir_shared::client::{Client, fold};
 use weir_shared::handover::OwnResponse;
@@ -21,8 +20,9 @@ use weir_shared::units::{DURATION_FORM, parse_duration};
 use crate::bans::document::BanKey;
 use crate::bans::ledger::{Ledger, Order, oldest_first};
 use crate::bans::too_wide::too_wide;
-use crate::json::{self, Strict};
+use crate::json;
 
+use super::body::BodyReader;
 use super::door::Door;
 use super::problem::{Fault, Problem, json as json_answer};
 
@@ -31,8 +31,7 @@ const SCHEMA: &str = include_str!("../../../schema/proxy/ban-order.schema.json")
 
 /// What judges a body.
 pub(crate) struct OrderReader {
-    /// Compiled for the first body.
-    schema: LazyLock<Result<Schema, CatalogError>>,
+    body: BodyReader,
     spared: Arc<Spared>,
     prefixes: ArcSwap<PrefixLengths>,
 }
@@ -51,7 +50,7 @@ struct Written {
 impl OrderReader {
     pub(crate) fn new(spared: Arc<Spared>, prefixes: PrefixLengths) -> Self {
         Self {
-            schema: LazyLock::new(|| Schema::parse(SCHEMA)),
+            body: BodyReader::new(|| Schema::parse(SCHEMA)),
             spared,
             prefixes: ArcSwap::from_pointee(prefixes),
         }
@@ -68,30 +67,7 @@ impl OrderReader {
     /// # Errors
     /// 400 where it is not JSON, 422 where it does not fit.
     pub(crate) fn read(&self, body: &[u8], asker: Option<Client>) -> Result<Order, Problem> {
-        let Strict(body) = json::explain(PhantomData, body).map_err(|refused| {
-            match serde_json::from_slice::<Value>(body) {
-                Err(error) => Problem::BadRequest(format!("the body is not JSON: {error}")),
-                Ok(_) => one_fault(refused.pointer, json::sentence(&refused.error)),
-            }
-        })?;
-        // That ours compiles is tested.
-        let schema = self.schema.as_ref().map_err(|error| {
-            one_fault(
-                String::new(),
-                format!("the schema of a ban is wrong: {error}"),
-            )
-        })?;
-        if let Err(violations) = schema.validate(&body) {
-            let fault = |violation: Violation| Fault {
-                pointer: violation.instance_path,
-                detail: violation.sentence.trim_end_matches('.').to_owned(),
-            };
-            return Err(Problem::DoesNotFit(
-                violations.into_iter().map(fault).collect(),
-            ));
-        }
-        let written = serde_json::from_value(body)
-            .map_err(|error| one_fault(String::new(), error.to_string()))?;
+        let written = self.body.read(body)?;
         self.order(written, asker)
     }
 
@@ -148,13 +124,14 @@ impl OrderReader {
     }
 }
 
-fn one_fault(pointer: String, detail: String) -> Problem {
-    Problem::DoesNotFit(vec![Fault { pointer, detail }])
-}
-
 /// A netblock as it is given, widened to what a ban can refuse. IPv4-mapped ones are turned away:
 /// whoever writes one may mean the IPv4 netblock or the IPv6 one, and a ban must not guess.
 pub(crate) fn netblock(text: &str) -> Result<Netblock, String> {
+    listed_netblock(text).map(Netblock::widened_to_clients)
+}
+
+/// The same as a list has it, where an address may be narrower than a client.
+pub(crate) fn listed_netblock(text: &str) -> Result<Netblock, String> {
     let netblock: Netblock = text
         .parse()
         .map_err(|error: weir_shared::netblock::NotANetblock| error.to_string())?;
@@ -166,7 +143,7 @@ pub(crate) fn netblock(text: &str) -> Result<Netblock, String> {
         Ok(address) if fold(address) != address => Err(format!(
             "{text:?} is IPv4-mapped: write the IPv4 netblock instead"
         )),
-        _ => Ok(netblock.widened_to_clients()),
+        _ => Ok(netblock),
     }
 }
 

@@ -10,13 +10,12 @@
 //! ours and is 404, so that no rule of a cache or of a proxy in front can be walked around
 //! (CHECK-1). `HEAD` is no method of these routes.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use crossbeam_channel::{Sender, TrySendError};
-use http::{HeaderValue, Method};
+use http::Method;
 use percent_encoding::percent_decode_str;
 use weir_shared::client::Client;
 use weir_shared::explain::Question;
@@ -29,23 +28,29 @@ use weir_shared::spared::Spared;
 use crate::bans::Subject;
 use crate::bans::ledger::Order;
 use crate::process::Asking;
+use crate::rules::{Change, RulesOrders};
 
 use bans::{Filter, OrderReader};
-use clients::{Most, Sort};
+use clients::Most;
 use door::Door;
 use groups::By;
+use lists::ListReader;
 use problem::{Problem, of_metrics};
 use process::ProcessRoute;
+use query::{by, client_of, filter, most, question};
 use token::{Token, admin_token};
 
 pub(crate) mod answers;
 pub(crate) mod bans;
+mod body;
 pub(crate) mod clients;
 pub(crate) mod door;
 pub(crate) mod explain;
 pub(crate) mod groups;
+mod lists;
 pub(crate) mod problem;
 pub(crate) mod process;
+mod query;
 pub(crate) mod requests;
 pub(crate) mod settings;
 pub(crate) mod status;
@@ -60,6 +65,9 @@ pub(crate) struct Router {
     metrics_token: ArcSwapOption<Token>,
     admin_token: ArcSwapOption<Token>,
     orders: OrderReader,
+    lists: ListReader,
+    /// The thread of rules.json.
+    rules: RulesOrders,
     /// The answer of `/v1/settings`.
     listing: ArcSwap<Arc<[Listed]>>,
     /// Reloads and upgrades.
@@ -110,6 +118,7 @@ enum Routed {
     Answer(OwnResponse),
     ReadBody,
     Ask(Ask),
+    Change(Change),
     Process(ProcessRoute),
 }
 
@@ -118,6 +127,7 @@ impl Router {
         reloaded: &Reloaded,
         admin_token: Option<Token>,
         spared: Arc<Spared>,
+        rules: RulesOrders,
         process: Asking,
         queue: Sender<Request>,
     ) -> Self {
@@ -125,7 +135,9 @@ impl Router {
         Self {
             metrics_token: ArcSwapOption::new(metrics_token(settings).map(Arc::new)),
             admin_token: ArcSwapOption::new(admin_token.map(Arc::new)),
+            lists: ListReader::new(Arc::clone(&spared)),
             orders: OrderReader::new(spared, settings.bans.prefixes),
+            rules,
             listing: ArcSwap::from_pointee(Arc::clone(&reloaded.listing)),
             process,
             stopping: AtomicBool::new(false),
@@ -183,6 +195,13 @@ impl Router {
                     true => Step::Later,
                     false => Step::Done(busy),
                 };
+            }
+            Routed::Change(change) => {
+                let (asked, id) = (change.clone(), request.request_id);
+                self.rules.change(change, move |changed| {
+                    respond(lists::answer(&asked, changed, &id));
+                });
+                return Step::Later;
             }
             Routed::Ask(ask) => ask,
         };
@@ -275,6 +294,8 @@ impl Router {
             "settings" => Ok(Routed::Answer(settings::answer(&self.listing.load()))),
             "reload" => return Some(self.process(door, request, ProcessRoute::Reload)),
             "upgrade" => return Some(self.process(door, request, ProcessRoute::Upgrade)),
+            "lists" => return Some(self.lists(door, request)),
+            rest if rest.starts_with("lists/") => return Some(self.unlist(door, request, rest)),
             "status" => Ok(Routed::Ask(Ask::Status)),
             "alerts" => Ok(Routed::Ask(Ask::Alerts)),
             "explain" => question(query).map(|asked| Routed::Ask(Ask::Explain(asked))),
@@ -300,23 +321,36 @@ impl Router {
         }
     }
 
+    /// A member of a list more.
+    fn lists(&self, door: Door, request: &OwnRequest) -> Result<Routed, Problem> {
+        self.admit(door, request)?;
+        match request.method {
+            Method::POST => with_body(request, MAX_BODY, |body| {
+                self.lists.read(body).map(Routed::Change)
+            }),
+            _ => Err(Problem::MethodNotAllowed { allow: "POST" }),
+        }
+    }
+
+    /// A member of a list less.
+    fn unlist(&self, door: Door, request: &OwnRequest, rest: &str) -> Result<Routed, Problem> {
+        let change = lists::removal(rest.trim_start_matches("lists/"));
+        self.admit(door, request)?;
+        match request.method {
+            Method::DELETE => change.map(Routed::Change),
+            _ => Err(Problem::MethodNotAllowed { allow: "DELETE" }),
+        }
+    }
+
     fn bans(&self, door: Door, request: &OwnRequest) -> Result<Routed, Problem> {
         self.admit(door, request)?;
         match request.method {
             Method::GET => filter(request.query.as_deref().unwrap_or_default())
                 .map(|filter| Routed::Ask(Ask::List(filter))),
-            Method::POST => match &request.body {
-                None => Ok(Routed::ReadBody),
-                Some(Body::TooLarge) => Err(Problem::TooLarge { limit: MAX_BODY }),
-                // The limit is asked of the data plane; it is not left to it alone.
-                Some(Body::Whole(body)) if body.len() > MAX_BODY => {
-                    Err(Problem::TooLarge { limit: MAX_BODY })
-                }
-                Some(Body::Whole(body)) => self
-                    .orders
-                    .read(body, request.client)
-                    .map(|order| Routed::Ask(Ask::Ban(order))),
-            },
+            Method::POST => with_body(request, MAX_BODY, |body| {
+                let order = self.orders.read(body, request.client);
+                order.map(|order| Routed::Ask(Ask::Ban(order)))
+            }),
             _ => Err(Problem::MethodNotAllowed { allow: "GET, POST" }),
         }
     }
@@ -356,6 +390,20 @@ fn allow(token: &ArcSwapOption<Token>, request: &OwnRequest) -> Result<(), Probl
     }
 }
 
+/// The body, of so many bytes at most, once it is there.
+fn with_body(
+    request: &OwnRequest,
+    limit: usize,
+    read: impl FnOnce(&[u8]) -> Result<Routed, Problem>,
+) -> Result<Routed, Problem> {
+    match &request.body {
+        None => Ok(Routed::ReadBody),
+        // The limit is asked of whoever reads; it is not left to him alone.
+        Some(Body::Whole(body)) if body.len() <= limit => read(body),
+        Some(Body::TooLarge | Body::Whole(_)) => Err(Problem::TooLarge { limit }),
+    }
+}
+
 fn only_get(request: &OwnRequest) -> Result<(), Problem> {
     match request.method {
         Method::GET => Ok(()),
@@ -371,127 +419,6 @@ fn subject_of(text: &str) -> Result<Subject, Problem> {
     }
     let netblock = bans::netblock(&decoded);
     netblock.map(Subject::Netblock).map_err(Problem::BadRequest)
-}
-
-/// The client of an address in a path or a query, percent-encoded or not.
-fn client_of(text: &str) -> Result<Client, Problem> {
-    let wrong = |text: &str| {
-        Problem::BadRequest(format!(
-            "{text:?} is not an address: expected one IPv4 or IPv6 address, no netblock and no zone"
-        ))
-    };
-    let decoded = percent_decode_str(text)
-        .decode_utf8()
-        .map_err(|_| wrong(text))?;
-    decoded
-        .parse::<IpAddr>()
-        .map(Client::of)
-        .map_err(|_| wrong(&decoded))
-}
-
-/// Reads the query of `GET /_waf/bans`. Parameters of other names are left aside, as everywhere on
-/// the web.
-fn filter(query: &str) -> Result<Filter, Problem> {
-    let mut filter = Filter::default();
-    for pair in query.split('&') {
-        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        let twice = match name {
-            "active" => {
-                let active = match value {
-                    "true" => true,
-                    "false" => false,
-                    _ => {
-                        return Err(Problem::BadRequest(format!(
-                            "active={value:?} is not understood: expected true or false"
-                        )));
-                    }
-                };
-                filter.active.replace(active).is_some()
-            }
-            "ip" => filter.client.replace(client_of(value)?).is_some(),
-            _ => false,
-        };
-        if twice {
-            return Err(Problem::BadRequest(format!("{name} is given twice")));
-        }
-    }
-    Ok(filter)
-}
-
-/// Reads the query of `GET /v1/explain`.
-fn question(query: &str) -> Result<Question, Problem> {
-    let (mut address, mut method, mut path) = (None, Method::GET, "/".to_owned());
-    let mut host = None;
-    for pair in query.split('&') {
-        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        let value = percent_decode_str(value).decode_utf8_lossy();
-        let wrong = |expected: &str| {
-            Problem::BadRequest(format!("{name}={value:?} is not understood: {expected}"))
-        };
-        match name {
-            "address" => {
-                let parsed = value.parse::<IpAddr>();
-                address = Some(parsed.map_err(|_| wrong("expected one IPv4 or IPv6 address"))?);
-            }
-            "method" => {
-                method = Method::from_bytes(value.as_bytes())
-                    .map_err(|_| wrong("expected a method such as GET"))?;
-            }
-            "host" => {
-                let given = HeaderValue::from_str(&value);
-                host = Some(given.map_err(|_| wrong("expected the name of a host"))?);
-            }
-            "path" if value.starts_with('/') => path = value.into_owned(),
-            "path" => return Err(wrong("expected a path that begins with /")),
-            _ => {}
-        }
-    }
-    let address = address.ok_or_else(|| Problem::BadRequest("address is missing".to_owned()))?;
-    Ok(Question {
-        address,
-        method,
-        path,
-        host,
-    })
-}
-
-/// Reads how `GET /v1/groups` groups.
-fn by(query: &str) -> Result<By, Problem> {
-    let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
-    let mut named = pairs.filter(|(name, _)| *name == "by");
-    let value = named.next().map_or("", |(_, value)| value);
-    By::named(value).ok_or_else(|| {
-        Problem::BadRequest(format!(
-            "by={value:?} is not understood: expected netblock, asn or country"
-        ))
-    })
-}
-
-/// Reads the query of `GET /v1/clients` and of `/v1/groups`.
-fn most(query: &str) -> Result<Most, Problem> {
-    let mut most = Most::default();
-    for pair in query.split('&') {
-        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        match name {
-            "sort" => {
-                most.sort = Sort::named(value).ok_or_else(|| {
-                    Problem::BadRequest(format!(
-                        "sort={value:?} is not understood: expected requests, bytes, refused or last_seen"
-                    ))
-                })?;
-            }
-            "limit" => {
-                let limit = value.parse().ok().filter(|limit| *limit > 0);
-                most.limit = limit.ok_or_else(|| {
-                    Problem::BadRequest(format!(
-                        "limit={value:?} is not understood: expected a whole number from 1"
-                    ))
-                })?;
-            }
-            _ => {}
-        }
-    }
-    Ok(most)
 }
 
 #[cfg(test)]

@@ -36,6 +36,10 @@ pub(crate) enum Problem {
     },
     /// The body is JSON and does not fit: 422.
     DoesNotFit(Vec<Fault>),
+    /// A file that is to be changed does not fit: 409.
+    Unfit(String),
+    /// A file could not be changed: 500.
+    NotWritten(String),
     /// A reload is refused, fault by fault: 422.
     NotReloaded(Vec<String>),
     /// No process takes over: 500.
@@ -92,6 +96,8 @@ impl Problem {
             | Self::TooLarge { .. }
             | Self::DoesNotFit(_)
             | Self::Misdirected
+            | Self::Unfit(_)
+            | Self::NotWritten(_)
             | Self::NotReloaded(_)
             | Self::NotUpgraded(_)
             | Self::TooManyListeners { .. }
@@ -163,6 +169,8 @@ impl Problem {
                     many => format!("the body has {many} faults"),
                 },
             ),
+            Self::Unfit(detail) => (StatusCode::CONFLICT, detail.clone()),
+            Self::NotWritten(detail) => (StatusCode::INTERNAL_SERVER_ERROR, detail.clone()),
             Self::NotReloaded(faults) => (
                 StatusCode::UNPROCESSABLE_ENTITY,
                 format!("nothing is changed: {}", faults.join("; ")),

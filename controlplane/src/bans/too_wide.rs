@@ -21,16 +21,8 @@ pub(crate) fn too_wide(
     spared: &Spared,
     asker: Option<Client>,
 ) -> Option<String> {
-    let net = netblock.net();
-    let (widest, family) = match net {
-        IpNet::V4(_) => (WIDEST_V4, "IPv4"),
-        IpNet::V6(_) => (WIDEST_V6, "IPv6"),
-    };
-    if net.prefix_len() == 0 {
-        return Some(format!("{netblock} covers every address"));
-    }
-    if net.prefix_len() < widest {
-        return Some(format!("{netblock} is wider than an {family} /{widest}"));
+    if let Some(wide) = width(netblock) {
+        return Some(wide);
     }
     match spared.covered_by(netblock) {
         Some(Covered::TrustedProxy(proxy)) => {
@@ -47,6 +39,19 @@ pub(crate) fn too_wide(
     asker
         .filter(|asker| netblock.covers_client(*asker))
         .map(|_| format!("{netblock} covers the client that sends this request"))
+}
+
+/// Why this netblock is too wide to be meant, whomever it covers; none if it is not.
+pub(crate) fn width(netblock: Netblock) -> Option<String> {
+    let net = netblock.net();
+    let (widest, family) = match net {
+        IpNet::V4(_) => (WIDEST_V4, "IPv4"),
+        IpNet::V6(_) => (WIDEST_V6, "IPv6"),
+    };
+    if net.prefix_len() == 0 {
+        return Some(format!("{netblock} covers every address"));
+    }
+    (net.prefix_len() < widest).then(|| format!("{netblock} is wider than an {family} /{widest}"))
 }
 
 /// The bans that an edit brings into force although they need force and lack `"force": true`, each

@@ -12,6 +12,8 @@ pub(crate) enum Found {
         rules: Arc<RuleSet>,
         /// For an edit, and not because an entry has ended.
         is_edit: bool,
+        /// To be called once they hold, where somebody waits for that.
+        told: Option<Box<dyn FnOnce() + Send>>,
     },
     /// An edit that does not fit: the last good one stays.
     Fault {

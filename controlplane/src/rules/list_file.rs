@@ -11,7 +11,7 @@ use weir_shared::netblock::Netblock;
 /// The name of the file where `WAF_RULES_FILE` is not set, and of the file in metrics.
 pub(crate) const FILE: &str = "rules.json";
 /// 100,000 netblocks with a comment each are a tenth of this.
-const MAX_BYTES: u64 = 64 << 20;
+pub(super) const MAX_BYTES: u64 = 64 << 20;
 /// Lines that are no netblock, told by their numbers.
 const MAX_TOLD: usize = 5;
 

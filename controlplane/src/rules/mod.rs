@@ -1,11 +1,12 @@
 //! rules.json and its lists: read at the start, watched while the service runs, judged, compiled
 //! and handed to the control loop, which publishes them with the bans (RULE).
 //!
-//! A thread of its own looks at the files; it is the only one that reads them, and nobody writes
-//! them here. `document.rs` says what the file may hold, `list_file.rs` what a list may,
-//! `compile.rs` makes the rules of both, `watch.rs` finds what was saved.
+//! A thread of its own looks at the files; it is the only one that reads them, and the only one
+//! that writes, where a command asks for a change of a list. `document.rs` says what the file may
+//! hold, `list_file.rs` what a list may, `compile.rs` makes the rules of both, `watch.rs` finds what
+//! was saved, `change.rs` changes a list, `swap.rs` replaces the file.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,12 +16,15 @@ use weir_shared::reload::{Part, Take};
 use weir_shared::rules::{Rule, RuleSet};
 use weir_shared::settings::Settings;
 
+mod change;
 mod compile;
 mod document;
 mod found;
 mod list_file;
+mod swap;
 mod watch;
 
+pub use change::{Change, Changed, Entry, List, NotChanged};
 use compile::Compiler;
 pub(crate) use found::Found;
 pub(crate) use list_file::FILE;
@@ -28,6 +32,8 @@ use watch::{Order, Watching};
 
 /// What the thread found and the loop has not taken yet; the thread waits for room.
 const WAITING: usize = 4;
+/// Steps of reloads, and changes, that may wait for the thread; one more change is 503.
+const ORDERS: usize = 64;
 /// How long the thread may take to read the files.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -89,6 +95,18 @@ pub(crate) struct RulesOrders {
 }
 
 impl RulesOrders {
+    /// Has a list changed. Once that is in force, or is not to be, `told` is called; where too many
+    /// changes wait it is dropped.
+    pub(crate) fn change(
+        &self,
+        change: Change,
+        told: impl FnOnce(Result<Changed, NotChanged>) + Send + 'static,
+    ) {
+        if let Some(orders) = &self.orders {
+            let _ = orders.try_send(Order::Change(change, Box::new(told)));
+        }
+    }
+
     /// The part of a reload: rules.json and its lists are read again.
     pub(crate) fn part(&self) -> Part {
         let asked = self.clone();
@@ -122,6 +140,14 @@ pub(crate) fn read(settings: &Settings, now: Now) -> Result<Arc<RuleSet>, RulesE
         Ok(read) => Ok(read.rules),
         Err(fault) => Err(RulesError::DoesNotFit { path, fault }),
     }
+}
+
+/// Changes a list of a file that no service watches (CONTROL-8).
+///
+/// # Errors
+/// [`NotChanged`]; the file is as it was.
+pub fn change_file(path: &Path, asked: &Change, now: Now) -> Result<Changed, NotChanged> {
+    change::change(&Compiler::new(path), path, asked, now.wall_ms)
 }
 
 /// Entry point for the fuzz targets.
@@ -180,7 +206,7 @@ impl LiveRules {
         let current = Arc::clone(&read.rules);
         read.log(&path);
         let (found_out, found) = bounded(WAITING);
-        let (orders, ordered) = bounded(2);
+        let (orders, ordered) = bounded(ORDERS);
         let orders = RulesOrders {
             orders: Some(orders),
             path: path.clone(),
@@ -224,7 +250,7 @@ impl LiveRules {
             }
         };
         match &found {
-            Found::Taken { rules, is_edit } => {
+            Found::Taken { rules, is_edit, .. } => {
                 self.current = Arc::clone(rules);
                 self.edits_taken += u64::from(*is_edit);
             }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use weir_shared::clock::Clock;
 
+use super::change::{self, Change, Changed, NotChanged};
 use super::compile::{Compiled, Compiler, Read};
 use super::found::Found;
 use super::list_file;
@@ -76,12 +77,17 @@ fn read_files(
     (seen, read)
 }
 
-/// A step of a reload.
+/// Called once with what became of a change.
+pub(super) type Told = Box<dyn FnOnce(Result<Changed, NotChanged>) + Send>;
+
+/// A step of a reload, or a change.
 pub(super) enum Order {
     /// Read the files and judge them; a fault is told.
     Read(Sender<Result<(), Fault>>),
     /// Take what was read.
     Take,
+    /// Change the file. It is told once that is in force.
+    Change(Change, Told),
 }
 
 /// The thread's own.
@@ -154,8 +160,38 @@ impl Watching {
                     self.known = known;
                     self.changed = None;
                     self.held.log(&self.path);
-                    self.tell_rules(true);
+                    self.tell_rules(true, None);
                 }
+            }
+            Order::Change(change, told) => self.change(&change, told, now_ms),
+        }
+    }
+
+    /// Changes the file, and takes in what then lies there.
+    fn change(&mut self, change: &Change, told: Told, now_ms: u64) {
+        let changed = match change::change(&self.compiler, &self.path, change, now_ms) {
+            Ok(changed) => changed,
+            Err(why) => return told(Err(why)),
+        };
+        if !changed.changed {
+            return told(Ok(changed));
+        }
+        let (known, read) = read(&mut self.compiler, &self.path, &[], now_ms);
+        match read {
+            Ok(held) => {
+                self.held = held;
+                self.known = known;
+                self.changed = None;
+                tracing::info!(
+                    file = %self.path.display(), list = change.list.name(), netblock = %change.netblock,
+                    removed = change.entry.is_none(), ended = changed.ended, "a list is changed"
+                );
+                self.tell_rules(true, Some(Box::new(move || told(Ok(changed)))));
+            }
+            // Saved by somebody else in this moment: the looks at the file will tell of it.
+            Err(fault) => {
+                let path = self.path.clone();
+                told(Err(NotChanged::DoesNotFit { path, fault }));
             }
         }
     }
@@ -178,7 +214,7 @@ impl Watching {
             let read = std::mem::take(&mut self.held.read);
             self.held = self.compiler.compile(read, now_ms);
             tracing::info!(file = %self.path.display(), "an entry of the rules has ended");
-            self.tell_rules(false);
+            self.tell_rules(false, None);
         }
     }
 
@@ -208,7 +244,7 @@ impl Watching {
                 self.changed = None;
                 tracing::info!(file = %self.path.display(), "edit of the rules taken in");
                 self.held.log(&self.path);
-                self.tell_rules(true);
+                self.tell_rules(true, None);
             }
             Err(fault) if still >= SETTLE_BAD => {
                 self.known = known;
@@ -229,9 +265,13 @@ impl Watching {
         }
     }
 
-    fn tell_rules(&self, is_edit: bool) {
+    fn tell_rules(&self, is_edit: bool, told: Option<Box<dyn FnOnce() + Send>>) {
         let rules = Arc::clone(&self.held.rules);
-        self.tell(Found::Taken { rules, is_edit });
+        self.tell(Found::Taken {
+            rules,
+            is_edit,
+            told,
+        });
     }
 
     /// Waits for room; without a control loop the process is about to end.

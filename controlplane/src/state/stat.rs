@@ -42,7 +42,7 @@ impl Stat {
         Some(Self::of(&fs::metadata(path).ok()?))
     }
 
-    pub(super) fn of(found: &fs::Metadata) -> Self {
+    pub(crate) fn of(found: &fs::Metadata) -> Self {
         let nanoseconds =
             |seconds: i64, rest: i64| i128::from(seconds) * 1_000_000_000 + i128::from(rest);
         Self {
@@ -69,7 +69,7 @@ impl Stat {
     }
 
     /// The same file with the same content, renames aside.
-    pub(super) fn same_content(&self, other: &Self) -> bool {
+    pub(crate) fn same_content(&self, other: &Self) -> bool {
         (self.device, self.inode, self.size, self.modified_ns)
             == (other.device, other.inode, other.size, other.modified_ns)
     }

@@ -1,0 +1,71 @@
+//! Whom a command believes (CONTROL-7): who may do more than the service, such as root, must not be
+//! led to other files by a socket that anybody may have made.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::process::geteuid;
+
+/// Users whose socket is believed: root, who runs the command, and the owner of the directory that
+/// was named.
+pub struct Believed {
+    /// The directory that was named, and its owner; none where it is not there.
+    named: (PathBuf, Option<u32>),
+}
+
+impl Believed {
+    /// The owner of this directory is.
+    pub fn owner_of(dir: &Path) -> Self {
+        let owner = fs::metadata(dir).map(|found| found.uid()).ok();
+        Self {
+            named: (dir.to_owned(), owner),
+        }
+    }
+
+    fn is(&self, uid: u32) -> bool {
+        uid == 0 || uid == own_uid() || Some(uid) == self.named.1
+    }
+
+    /// Why the process behind this socket, of this user, is not believed; none if it is.
+    pub fn doubt(&self, socket: &Path, process: u32) -> Option<String> {
+        let whose = |place: &Path| fs::metadata(place).map(|found| found.uid()).ok();
+        let link = fs::symlink_metadata(socket).map(|found| found.uid()).ok();
+        let real = fs::canonicalize(socket).ok();
+        let parts = [
+            ("its process", Some(process)),
+            ("its name", link),
+            ("its directory", whose(parent(socket))),
+            ("its directory", real.and_then(|real| whose(parent(&real)))),
+        ];
+        // What is gone meanwhile cannot be judged.
+        let wrong = |(_, owner): &(&str, Option<u32>)| owner.is_none_or(|uid| !self.is(uid));
+        let (part, owner) = parts.into_iter().find(wrong)?;
+        let owner = owner.map_or("nobody".to_owned(), |uid| format!("uid {uid}"));
+        let (dir, named) = (self.named.0.display(), self.named.1);
+        let named = named.map_or(String::new(), |uid| format!(", uid {uid}"));
+        Some(format!(
+            "the control socket {} is not believed: {part} belongs to {owner}; expected root, yourself or the owner of {dir}{named}: run the command as that user, or name the directory of the service with WAF_STATE_DIR",
+            socket.display()
+        ))
+    }
+}
+
+/// Whether a directory, and a link that leads to it, belong to who runs the command.
+pub fn is_own(dir: &Path) -> bool {
+    let is_own = |found: std::io::Result<fs::Metadata>| found.is_ok_and(|it| it.uid() == own_uid());
+    is_own(fs::symlink_metadata(dir)) && is_own(fs::metadata(dir))
+}
+
+/// Who runs the command.
+pub fn own_uid() -> u32 {
+    geteuid().as_raw()
+}
+
+/// The directory that a file lies in.
+pub fn parent(file: &Path) -> &Path {
+    match file.parent() {
+        Some(dir) if !dir.as_os_str().is_empty() => dir,
+        _ => Path::new("."),
+    }
+}
