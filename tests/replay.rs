@@ -90,8 +90,8 @@ fn drive(weir: &Weir) {
             _ => format!("192.0.2.{}", host * 16),
         };
         let target = match random / 64 % 120 {
-            0 => "/.env".to_owned(),
-            1..=25 => "/login".to_owned(),
+            0 => ["/.env", "/.ENV;x"][step % 2].to_owned(),
+            1..=25 => ["/login", "/LOGIN;a=b", "/x/..;/login", "/login%2F2fa"][step % 4].to_owned(),
             26..=35 => "/guess/404".to_owned(),
             36..=45 => "/static/a".to_owned(),
             46..=50 => "/bytes/900".to_owned(),

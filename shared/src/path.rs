@@ -9,6 +9,7 @@
 //! RFC 3986; where an application might read a path in another way, it is not exempt. [`is_own`]
 //! asks what *any* application could make of the path (decoding twice, `\` as a slash, `;` as
 //! parameters, slashes merged), because a path under `/_waf/` must never arrive there (CHECK-1).
+//! The rules that restrict ask the same of their own paths (`rules/spelling.rs`, RULE-7).
 
 use std::borrow::Cow;
 
@@ -80,7 +81,7 @@ pub fn is_exempt(path: &str, prefixes: &[String]) -> bool {
 }
 
 /// Whether a prefix without a slash at its end covers a path by whole segments.
-pub(crate) fn covers(prefix: &str, path: &str) -> bool {
+fn covers(prefix: &str, path: &str) -> bool {
     path.strip_prefix(prefix)
         .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
@@ -113,35 +114,18 @@ fn may_climb(path: &str) -> bool {
 /// dot segments resolved (RFC 3986 §6.2.2). Borrowed if it is in that form already. Paths that do
 /// not begin with a slash (`*`) stay as they are.
 pub fn normalise(path: &str) -> Cow<'_, str> {
-    if !path.starts_with('/') || is_normal::<false>(path.as_bytes()) {
+    if !path.starts_with('/') || is_normal(path.as_bytes()) {
         return Cow::Borrowed(path);
     }
     Cow::Owned(without_dot_segments(&decoded_unreserved(path)))
 }
 
-/// The form in which rules.json's paths are compared: [`normalise`] of the path with repeated
-/// slashes taken for one (RULE-2, RULE-3). Borrowed if it is in that form already.
-pub fn rule_form(path: &str) -> Cow<'_, str> {
-    if !path.starts_with('/') || is_normal::<true>(path.as_bytes()) {
-        return Cow::Borrowed(path);
-    }
-    let mut merged = String::with_capacity(path.len());
-    for character in path.chars() {
-        if character != '/' || !merged.ends_with('/') {
-            merged.push(character);
-        }
-    }
-    Cow::Owned(without_dot_segments(&decoded_unreserved(&merged)))
-}
-
-/// One scan that finds whatever [`normalise`] would change; with `MERGE` whatever [`rule_form`]
-/// would.
-fn is_normal<const MERGE: bool>(bytes: &[u8]) -> bool {
+/// One scan that finds whatever [`normalise`] would change.
+fn is_normal(bytes: &[u8]) -> bool {
     let mut rest = bytes;
     loop {
         match rest {
             [] => return true,
-            [b'/', b'/', ..] if MERGE => return false,
             [b'/', b'.'] | [b'/', b'.', b'.'] => return false,
             [b'/', b'.', b'/', ..] | [b'/', b'.', b'.', b'/', ..] => return false,
             [b'%', high, low, ..] if escape(*high, *low).is_some() => {
@@ -215,7 +199,7 @@ fn escape(high: u8, low: u8) -> Option<u8> {
 }
 
 /// The bytes after decoding twice, each with whether it stood there literally.
-fn loosely(bytes: &[u8]) -> impl Iterator<Item = (u8, bool)> {
+pub(crate) fn loosely(bytes: &[u8]) -> impl Iterator<Item = (u8, bool)> {
     Decoded(Decoded(bytes.iter().map(|byte| (*byte, true))))
 }
 

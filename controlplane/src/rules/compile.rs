@@ -8,7 +8,7 @@ use std::sync::Arc;
 use http::{Method, StatusCode};
 use weir_shared::netblock::Netblock;
 use weir_shared::rules::{
-    Jail, Limit, MAX_NETBLOCKS, Matcher, NetList, Quota, Rule, RuleKind, RuleSet, Traps,
+    Case, Jail, Limit, MAX_NETBLOCKS, Matcher, NetList, Quota, Rule, RuleKind, RuleSet, Traps,
 };
 use weir_shared::settings::OnLimit;
 use weir_shared::units::Time;
@@ -121,7 +121,8 @@ impl Compiler {
         let mut traps = Traps::default();
         for trap in &file.traps {
             if made.holds(trap.until) {
-                traps.add(made.rule(RuleKind::Trap, &trap.name), &trap.paths);
+                let rule = made.rule(RuleKind::Trap, &trap.name);
+                traps.add_with_case(rule, case(trap.exact_case), &trap.paths);
             }
         }
         let mut limits = Vec::new();
@@ -266,6 +267,10 @@ impl Compiled {
     }
 }
 
+const fn case(exact: bool) -> Case {
+    if exact { Case::Exact } else { Case::Folded }
+}
+
 fn matcher(which: &Which) -> Matcher {
     let path = which.path.as_deref().map(|path| (path, which.exact));
     // The schema has seen to it that each is a method.
@@ -273,7 +278,7 @@ fn matcher(which: &Which) -> Matcher {
         .methods
         .iter()
         .filter_map(|method| Method::from_bytes(method.as_bytes()).ok());
-    Matcher::new(path, methods.collect(), which.host.as_deref())
+    Matcher::new(path, methods.collect(), which.host.as_deref()).with_case(case(which.exact_case))
 }
 
 fn quotas(quotas: &Quotas) -> Vec<Quota> {

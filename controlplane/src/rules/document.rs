@@ -10,7 +10,7 @@ use serde_path_to_error::{Deserializer as Tracked, Track};
 use weir_schema::{CatalogError, Schema, Violation};
 use weir_shared::netblock::Netblock;
 use weir_shared::path;
-use weir_shared::rules::{MAX_NAMES, MAX_TRAP_PATHS};
+use weir_shared::rules::{MAX_NAMES, MAX_TRAP_PATHS, is_root};
 use weir_shared::units::Time;
 
 use crate::json::{self, Strict};
@@ -52,6 +52,7 @@ pub(super) struct Quotas {
 pub(super) struct Which {
     pub(super) path: Option<String>,
     pub(super) exact: bool,
+    pub(super) exact_case: bool,
     pub(super) methods: Vec<String>,
     pub(super) host: Option<String>,
 }
@@ -81,6 +82,8 @@ pub(super) struct Limit {
 pub(super) struct Trap {
     pub(super) name: String,
     pub(super) paths: Vec<String>,
+    #[serde(default)]
+    pub(super) exact_case: bool,
     pub(super) until: Option<Time>,
 }
 
@@ -228,6 +231,10 @@ fn paths(file: &RulesFile) -> Result<(), (String, String)> {
                 let message = "\"exact\" needs a path".to_owned();
                 return Err((format!("/{list}/{index}/exact"), message));
             }
+            None if which.exact_case => {
+                let message = "\"exact_case\" needs a path".to_owned();
+                return Err((format!("/{list}/{index}/exact_case"), message));
+            }
             None => {}
         }
     }
@@ -259,7 +266,7 @@ fn plain(path: &str) -> Result<(), String> {
 }
 
 fn trap_path(path: &str) -> Result<(), String> {
-    if path::rule_form(path) == "/" {
+    if is_root(path) {
         return Err("a trap at / would ban every client".to_owned());
     }
     if path::is_own(path) {

@@ -15,13 +15,15 @@ use super::*;
 
 const START: u64 = 1_795_276_800_000;
 const COUNTRIES: [&str; 3] = ["DE", "FR", "US"];
-const PATHS: [&str; 6] = [
+const PATHS: [&str; 8] = [
     "/",
     "/static/a",
     "/_waf/bans",
     "/_waf/health",
     "/login",
+    "/LOGIN;a=b",
     "/.env",
+    "/x/..;/.env",
 ];
 
 /// What rules.json may say: a trap, and limits of a path that refuse or ban.

@@ -3,7 +3,8 @@
 use http::header::HOST;
 use http::{HeaderMap, HeaderValue, Method};
 
-use crate::path::covers;
+use super::paths::Reach;
+use super::spelling::Case;
 
 /// What a rule is asked about.
 #[derive(Clone, Copy, Debug)]
@@ -38,64 +39,59 @@ impl<'a> Host<'a> {
 /// What a request must be like. What is absent matches every request.
 #[derive(Clone, Debug, Default)]
 pub struct Matcher {
-    path: Option<PathMatch>,
+    path: Option<RulePath>,
     methods: Vec<Method>,
     host: Option<String>,
 }
 
+/// The path of a rule, as written.
 #[derive(Clone, Debug)]
-enum PathMatch {
-    /// By whole segments; without a slash at its end.
-    Prefix(String),
-    /// The whole path.
-    Exact(String),
+pub(super) struct RulePath {
+    pub(super) path: String,
+    pub(super) case: Case,
+    pub(super) reach: Reach,
 }
 
 impl Matcher {
     /// A matcher; `path` with whether it is the whole path. Any method where there is none.
     pub fn new(path: Option<(&str, bool)>, methods: Vec<Method>, host: Option<&str>) -> Self {
         Self {
-            path: path.map(|(path, exact)| {
-                let path = crate::path::rule_form(path).into_owned();
-                if exact {
-                    PathMatch::Exact(path)
-                } else {
-                    PathMatch::Prefix(path.trim_end_matches('/').to_owned())
-                }
+            path: path.map(|(path, exact)| RulePath {
+                path: path.to_owned(),
+                case: Case::default(),
+                reach: if exact { Reach::Itself } else { Reach::Below },
             }),
             methods,
             host: host.map(|host| host_name(host).to_ascii_lowercase()),
         }
     }
 
-    /// Whether it matches a request with this path in [`crate::path::rule_form`].
-    pub fn matches(&self, path: &str, asking: &Asking<'_>) -> bool {
-        let by_path = match &self.path {
-            None => true,
-            Some(PathMatch::Exact(whole)) => whole == path,
-            Some(PathMatch::Prefix(prefix)) => covers(prefix, path),
+    /// The same, where the case of letters in the path counts or not.
+    #[must_use]
+    pub fn with_case(mut self, case: Case) -> Self {
+        if let Some(path) = &mut self.path {
+            path.case = case;
+        }
+        self
+    }
+
+    /// Its path; the tree of all paths is asked about it (`paths.rs`).
+    pub(super) const fn path(&self) -> Option<&RulePath> {
+        self.path.as_ref()
+    }
+
+    /// Whether it matches a request whose path it matches. Applications read methods in any case.
+    pub(super) fn matches(&self, asking: &Asking<'_>) -> bool {
+        let is_asked = |method: &Method| {
+            let asked = asking.method;
+            method == asked || method.as_str().eq_ignore_ascii_case(asked.as_str())
         };
-        by_path
-            && (self.methods.is_empty() || self.methods.contains(asking.method))
+        (self.methods.is_empty() || self.methods.iter().any(is_asked))
             && self.host.as_ref().is_none_or(|host| {
                 let sent = asking.host.sent();
                 sent.is_some_and(|sent| host_name(sent).eq_ignore_ascii_case(host))
             })
     }
-
-    /// The [`letter`] of every path that it can match; none where that is any.
-    pub fn letter(&self) -> Option<u8> {
-        match self.path.as_ref()? {
-            PathMatch::Exact(path) => Some(letter(path)),
-            PathMatch::Prefix(prefix) if prefix.is_empty() => None,
-            PathMatch::Prefix(prefix) => Some(letter(prefix)),
-        }
-    }
-}
-
-/// The first letter behind the slash of a path; of the path `/` the slash.
-pub fn letter(path: &str) -> u8 {
-    path.as_bytes().get(1).copied().unwrap_or(b'/')
 }
 
 /// A host without its port and without the dot of the root.

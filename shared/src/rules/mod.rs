@@ -6,8 +6,9 @@
 
 mod list;
 mod matcher;
+mod paths;
 mod rule;
-mod traps;
+mod spelling;
 
 use std::sync::Arc;
 
@@ -15,10 +16,10 @@ use http::StatusCode;
 
 pub use list::{ListHit, NetList};
 pub use matcher::{Asking, Host, Matcher};
+use paths::{Marks, Paths, Reach};
 pub use rule::{Rule, RuleKind};
-pub use traps::Traps;
+pub use spelling::Case;
 
-use crate::path;
 use crate::settings::OnLimit;
 use crate::window::RuleSpan;
 
@@ -66,6 +67,43 @@ pub struct Jail {
     pub quotas: Vec<Quota>,
 }
 
+/// The traps, in the order of the file (RULE-3).
+#[derive(Clone, Debug, Default)]
+pub struct Traps {
+    rules: Vec<Arc<Rule>>,
+    paths: Paths,
+}
+
+impl Traps {
+    /// Adds a trap: its paths, and everything below each of them. A path that was there before
+    /// stays with the trap that had it first.
+    pub fn add(&mut self, rule: Arc<Rule>, paths: impl IntoIterator<Item = impl AsRef<str>>) {
+        self.add_with_case(rule, Case::Folded, paths);
+    }
+
+    /// The same, where the case of letters counts or not.
+    pub fn add_with_case(
+        &mut self,
+        rule: Arc<Rule>,
+        case: Case,
+        paths: impl IntoIterator<Item = impl AsRef<str>>,
+    ) {
+        let marks = Marks {
+            trap: u32::try_from(self.rules.len()).ok(),
+            ..Marks::default()
+        };
+        self.rules.push(rule);
+        for path in paths {
+            self.paths.add(path.as_ref(), case, Reach::Below, marks);
+        }
+    }
+}
+
+/// Whether a rule's path is `/`, however it is written.
+pub fn is_root(path: &str) -> bool {
+    spelling::of_rule(path, Case::Folded).is_empty()
+}
+
 /// Everything that rules.json and its lists say.
 #[derive(Clone, Debug, Default)]
 pub struct RuleSet {
@@ -73,15 +111,16 @@ pub struct RuleSet {
     pub allow: NetList,
     /// Clients that are refused at step 4 (RULE-1).
     pub deny: NetList,
-    /// Paths that ban who asks for them (RULE-3).
-    pub traps: Traps,
+    /// Rules whose paths ban who asks for them (RULE-3).
+    traps: Vec<Arc<Rule>>,
     /// Further limits, at most [`MAX_LIMITS`].
     limits: Vec<Limit>,
-    /// The limits that the first letter behind the slash of a path leaves, a bit each: most
-    /// requests match none, and are told so by one look.
-    limits_by_letter: Option<Box<[u16; 256]>>,
     /// At most [`MAX_LIMITS`].
     jails: Vec<Jail>,
+    /// The paths of all three.
+    paths: Paths,
+    /// The limits and the jails without a path.
+    anywhere: Marks,
 }
 
 /// The rules that a request matches.
@@ -128,26 +167,41 @@ impl RuleSet {
     ) -> Self {
         limits.truncate(MAX_LIMITS);
         jails.truncate(MAX_LIMITS);
-        let mut by_letter = Box::new([0u16; 256]);
-        for (index, limit) in limits.iter().enumerate() {
-            match limit.matcher.letter() {
-                Some(letter) => {
-                    if let Some(chosen) = by_letter.get_mut(usize::from(letter)) {
-                        *chosen |= 1 << index;
-                    }
-                }
-                None => by_letter
-                    .iter_mut()
-                    .for_each(|chosen| *chosen |= 1 << index),
+        let Traps {
+            rules: traps,
+            mut paths,
+        } = traps;
+        let mut anywhere = Marks::default();
+        let of_limits = limits.iter().enumerate().map(|(index, limit)| {
+            let limits = 1 << index;
+            let marks = Marks {
+                limits,
+                ..Marks::default()
+            };
+            (&limit.matcher, marks)
+        });
+        let of_jails = jails.iter().enumerate().map(|(index, jail)| {
+            let jails = 1 << index;
+            let marks = Marks {
+                jails,
+                ..Marks::default()
+            };
+            (&jail.matcher, marks)
+        });
+        for (matcher, marks) in of_limits.chain(of_jails) {
+            match matcher.path() {
+                Some(of) => paths.add(&of.path, of.case, of.reach, marks),
+                None => anywhere.add(marks),
             }
         }
         Self {
             allow,
             deny,
             traps,
-            limits_by_letter: (!limits.is_empty()).then_some(by_letter),
             limits,
             jails,
+            paths,
+            anywhere,
         }
     }
 
@@ -157,31 +211,23 @@ impl RuleSet {
         if self.traps.is_empty() && self.limits.is_empty() {
             return Matched::default();
         }
-        let path = path::rule_form(asking.path);
-        Matched {
-            trap: self.traps.find(&path),
-            limits: self.limits_of(&path, asking),
-        }
-    }
-
-    fn limits_of<'a>(&'a self, path: &str, asking: &Asking<'_>) -> Limits<'a> {
-        let Some(by_letter) = &self.limits_by_letter else {
-            return Limits::default();
-        };
-        let letter = matcher::letter(path);
-        let left = by_letter.get(usize::from(letter)).copied().unwrap_or(0);
-        let all = Limits {
-            all: &self.limits,
-            chosen: left,
-        };
+        let found = self.paths.find(asking.path);
+        let left = found.limits | self.anywhere.limits;
         let mut chosen = 0;
         if left != 0 {
             for (index, limit) in self.limits.iter().enumerate() {
-                let matches = left >> index & 1 == 1 && limit.matcher.matches(path, asking);
+                let matches = left >> index & 1 == 1 && limit.matcher.matches(asking);
                 chosen |= u16::from(matches) << index;
             }
         }
-        Limits { chosen, ..all }
+        let trap = found.trap.and_then(|trap| usize::try_from(trap).ok());
+        Matched {
+            trap: trap.and_then(|trap| self.traps.get(trap)),
+            limits: Limits {
+                all: &self.limits,
+                chosen,
+            },
+        }
     }
 
     /// The jails that count an answer of the application.
@@ -190,13 +236,16 @@ impl RuleSet {
         status: StatusCode,
         asking: &'a Asking<'_>,
     ) -> impl Iterator<Item = &'a Jail> {
-        let of_status = move |jail: &&Jail| jail.statuses.contains(&status);
         // Worked out once, and only where a jail counts such answers.
-        let path = std::cell::OnceCell::new();
-        self.jails.iter().filter(of_status).filter(move |jail| {
-            let path = path.get_or_init(|| path::rule_form(asking.path));
-            jail.matcher.matches(path, asking)
-        })
+        let found = std::cell::OnceCell::new();
+        let matches = move |(index, jail): &(usize, &Jail)| {
+            let find = || self.paths.find(asking.path).jails | self.anywhere.jails;
+            jail.statuses.contains(&status)
+                && found.get_or_init(find) >> index & 1 == 1
+                && jail.matcher.matches(asking)
+        };
+        let jails = self.jails.iter().enumerate();
+        jails.filter(matches).map(|(_, jail)| jail)
     }
 
     /// Every rule and every list, for the metrics.
@@ -204,7 +253,7 @@ impl RuleSet {
         let limits = self.limits.iter().map(|limit| &limit.rule);
         let jails = self.jails.iter().map(|jail| &jail.rule);
         let lists = self.allow.sources().chain(self.deny.sources());
-        lists.chain(limits).chain(self.traps.rules()).chain(jails)
+        lists.chain(limits).chain(&self.traps).chain(jails)
     }
 }
 

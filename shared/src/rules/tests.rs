@@ -44,7 +44,7 @@ fn hosts(host: &str) -> HeaderMap {
 }
 
 /// RULE-2: a path is a prefix of whole segments, or exact, after everything in it is resolved;
-/// methods as they are written, the host without its port and in any case.
+/// the host without its port and in any case.
 #[test]
 fn limits_match_path_method_and_host() {
     let rules = with_limits(vec![
@@ -83,7 +83,6 @@ fn limits_match_path_method_and_host() {
             "{path}"
         );
     }
-    assert_eq!(matched(Method::POST, "/login/", "a"), ["login"]);
     assert_eq!(matched(Method::POST, "/login//2fa", "a"), ["login"]);
     assert_eq!(matched(Method::GET, "/login", "a"), ["exact"]);
     assert_eq!(matched(Method::POST, "/loginx", "a"), [""; 0]);
@@ -122,30 +121,220 @@ fn a_host_can_be_an_address() {
     }
 }
 
-/// RULE-3: a path is exact, and with a slash at its end the folder itself and everything below.
+fn get(path: &str) -> Asking<'_> {
+    Asking {
+        path,
+        method: &Method::GET,
+        host: Host::Is(None),
+    }
+}
+
+fn with_traps(traps: Traps) -> RuleSet {
+    let (allow, deny) = (NetList::default(), NetList::default());
+    RuleSet::new(allow, deny, traps, vec![], vec![])
+}
+
+/// RULE-3, RULE-7: a trap is its paths and everything below them, a file's path among them; the
+/// outermost decides.
 #[test]
-fn traps_are_paths_and_folders() {
-    let traps = traps(&[
+fn a_trap_covers_what_is_below() {
+    let rules = with_traps(traps(&[
         ("one", &["/.env", "/.git/", "/a/b/"]),
-        ("two", &["/.env", "/a"]),
-    ]);
+        ("two", &["/.env", "/a/b/c", "/x.php"]),
+    ]));
     for (path, expected) in [
         ("/.env", Some("one")),
-        ("/.env/", None),
+        ("/.env/", Some("one")),
         ("/.envx", None),
         ("/.git", Some("one")),
         ("/.git/", Some("one")),
         ("/.git/config", Some("one")),
         ("/.github", None),
-        ("/a", Some("two")),
+        ("/a", None),
         ("/a/b", Some("one")),
-        ("/a/c", None),
+        ("/a/b/c", Some("one")),
+        ("/x.php/y", Some("two")),
         ("/", None),
         ("*", None),
     ] {
-        let found = traps.find(path).map(|rule| rule.name.as_str());
-        assert_eq!(found, expected, "{path}");
+        let found = rules.matched(&get(path)).trap;
+        assert_eq!(found.map(|rule| rule.name.as_str()), expected, "{path}");
     }
+}
+
+/// RULE-7: what an application could take for the path of a rule is the path of the rule.
+#[test]
+fn a_rule_matches_every_spelling() {
+    let whole =
+        |name: &str, path: &str| limit(name, Matcher::new(Some((path, true)), vec![], None));
+    let below =
+        |name: &str, path: &str| limit(name, Matcher::new(Some((path, false)), vec![], None));
+    let rules = with_limits(vec![
+        below("login", "/login"),
+        whole("whole", "/login"),
+        below("at", "/admin@old"),
+        below("café", "/café"),
+        below("git", "/.git/config"),
+        whole("root", "/"),
+        below("strange", "/..;/manager"),
+    ]);
+    let names = |path: &str| -> Vec<String> {
+        let limits = rules.matched(&get(path)).limits.iter();
+        limits.map(|limit| limit.rule.name.clone()).collect()
+    };
+    for path in [
+        "/login",
+        "/Login",
+        "/LOGIN",
+        "/login;a=b",
+        "/login/",
+        "/login%2F",
+        "/login%2f",
+        "/login%20",
+        "/login%09",
+        "/login.",
+        "/login%2e",
+        "/login..%20",
+        "/%6Cogin",
+        "/%256cogin",
+        "/lo%67in;x=y/",
+        "/x/..;/login",
+        "/x/..;a/login",
+        "/x/%2e%2e/login",
+        "/x/%252e%252e%2flogin",
+        "/x%2f..%2flogin",
+        "/x/..%20/login",
+        "/./login",
+        "//login",
+        "/%5clogin",
+        "/x%5c..%5clogin",
+        "/;a=b/login",
+        "/login%3fx=y",
+        "/login%23x",
+        "/login%00.html",
+        "/login%3bx=y",
+        "/login;%2fx",
+        "/a//../login",
+        "/a%2fb/../login",
+    ] {
+        assert_eq!(names(path), ["login", "whole"], "{path}");
+    }
+    for path in [
+        "/login/x",
+        "/login/../x",
+        "/LOGIN%2Fx",
+        "/login;x/y",
+        "/x/..;/login/y",
+    ] {
+        assert_eq!(names(path), ["login"], "{path}");
+    }
+    for path in [
+        "/admin@old",
+        "/admin%40old",
+        "/admin%40OLD/x",
+        "/admin%2540old",
+    ] {
+        assert_eq!(names(path), ["at"], "{path}");
+    }
+    for path in ["/café", "/caf%C3%A9", "/caf%c3%a9/x", "/CAF%C3%89"] {
+        assert_eq!(names(path), ["café"], "{path}");
+    }
+    for path in [
+        "/.git/config",
+        "/.git%2fconfig",
+        "/.GIT/Config",
+        "/%5c.git%5cconfig",
+        "/.git./config",
+    ] {
+        assert_eq!(names(path), ["git"], "{path}");
+    }
+    for path in ["/", "//", "/.", "/%2e", "/;x", "/%20"] {
+        assert_eq!(names(path), ["root"], "{path}");
+    }
+    assert_eq!(names("/..;/manager/html"), ["strange"]);
+    for path in [
+        "/loginx",
+        "/login-x",
+        "/x/login",
+        "/log",
+        "/lo/gin",
+        "/login%252520",
+        "/caf",
+        "/x;/login",
+    ] {
+        assert_eq!(names(path), [""; 0], "{path}");
+    }
+}
+
+/// RULE-7: who minds the case says so; everything else is read as loosely as without it.
+#[test]
+fn exact_case_minds_the_case_alone() {
+    let of = |path, whole| Matcher::new(Some((path, whole)), vec![], None).with_case(Case::Exact);
+    let mut paths = Traps::default();
+    paths.add_with_case(rule(RuleKind::Trap, "trap"), Case::Exact, ["/WEB-INF"]);
+    let (allow, deny) = (NetList::default(), NetList::default());
+    let limits = vec![
+        limit("below", of("/API", false)),
+        limit("whole", of("/API", true)),
+    ];
+    let rules = RuleSet::new(allow, deny, paths, limits, vec![]);
+    let limits = |path: &str| rules.matched(&get(path)).limits.iter().count();
+    assert_eq!(
+        ["/API", "/API;x", "/x/..;/API", "/%41PI%20"].map(limits),
+        [2; 4]
+    );
+    assert_eq!(["/API/x", "/API%2fx"].map(limits), [1; 2]);
+    assert_eq!(["/api", "/Api", "/api;x", "/%61PI"].map(limits), [0; 4]);
+    assert!(rules.matched(&get("/WEB-INF/web.xml")).trap.is_some());
+    assert!(rules.matched(&get("/web-inf/web.xml")).trap.is_none());
+}
+
+/// RULE-7: methods are compared in capital letters.
+#[test]
+fn methods_match_in_any_case() {
+    let rules = with_limits(vec![
+        limit("post", Matcher::new(None, vec![Method::POST], None)),
+        limit(
+            "purge",
+            Matcher::new(None, vec![Method::from_bytes(b"purge").unwrap()], None),
+        ),
+    ]);
+    for (method, expected) in [
+        ("POST", 1),
+        ("post", 1),
+        ("PoSt", 1),
+        ("PURGE", 1),
+        ("GET", 0),
+        ("POSTS", 0),
+    ] {
+        let method = Method::from_bytes(method.as_bytes()).unwrap();
+        let asking = Asking {
+            method: &method,
+            ..get("/")
+        };
+        assert_eq!(
+            rules.matched(&asking).limits.iter().count(),
+            expected,
+            "{method}"
+        );
+    }
+}
+
+/// RULE-7: a path that would take too many looks is taken for one that every rule matches; one that
+/// is only long, or only climbs, is not.
+#[test]
+fn a_path_takes_a_bounded_number_of_looks() {
+    let names: Vec<String> = (0..2000).map(|number| format!("/d{number}/x")).collect();
+    let mut all = Traps::default();
+    all.add(rule(RuleKind::Trap, "many"), &names);
+    let rules = with_traps(all);
+    let trapped = |path: &str| rules.matched(&get(path)).trap.is_some();
+    let climbing: String = (0..2000).map(|number| format!("/d{number}/..;")).collect();
+    assert!(trapped(&climbing));
+    assert!(!trapped(&"/..".repeat(5000)));
+    assert!(!trapped(&"/A%20b".repeat(5000)));
+    assert!(!trapped(&format!("{}/d1", "/..".repeat(1000))));
+    assert!(trapped(&format!("{}/d1/x", "/..".repeat(1000))));
 }
 
 /// RULE-4: jails are chosen by status first, then as limits are.
@@ -197,73 +386,204 @@ fn path_of(pieces: &'static [&'static str]) -> impl Strategy<Value = String> {
         .prop_map(|pieces| format!("/{}", pieces.concat()))
 }
 
-/// The naive twin of a path's form: decoded, then segment by segment.
-fn plain(path: &str) -> String {
-    let decoded = path
-        .replace("%61", "a")
-        .replace("%2E", ".")
-        .replace("%2e", ".");
-    let mut kept: Vec<&str> = Vec::new();
-    let segments: Vec<&str> = decoded.split('/').skip(1).collect();
-    for segment in &segments {
-        match *segment {
-            "" | "." => {}
+/// One of the ways in which an application may read a path: a bit for each of its habits.
+#[derive(Clone, Copy, Debug)]
+struct Habits {
+    decodings: u32,
+    backslash: bool,
+    cuts_parameters: bool,
+    trims: bool,
+    merges: bool,
+    resolves: bool,
+    resolves_first: bool,
+    folds: bool,
+    ends_at_mark: bool,
+    is_of_a_rule: bool,
+}
+
+impl Habits {
+    fn all() -> impl Iterator<Item = Self> {
+        (0..3 << 8).map(|bits: u32| {
+            let has = |bit: u32| bits >> bit & 1 == 1;
+            Self {
+                decodings: bits >> 8,
+                backslash: has(0),
+                cuts_parameters: has(1),
+                trims: has(2),
+                merges: has(3),
+                resolves: has(4),
+                resolves_first: has(5),
+                folds: has(6),
+                ends_at_mark: has(7),
+                is_of_a_rule: false,
+            }
+        })
+    }
+
+    /// The segments of a path; one that is empty at the end is none.
+    fn read(self, path: &str) -> Vec<String> {
+        let mut text = path.to_owned();
+        if self.resolves_first {
+            text = format!("/{}", resolved(text.split('/').skip(1)).join("/"));
+        }
+        for _ in 0..self.decodings {
+            text = decoded(&text);
+        }
+        if self.ends_at_mark {
+            text.truncate(text.find(['?', '#']).unwrap_or(text.len()));
+        }
+        if self.backslash {
+            text = text.replace('\\', "/");
+        }
+        if self.folds {
+            text = text.to_lowercase();
+        }
+        let cut = |segment: &str| -> String {
+            let mut segment = segment;
+            if self.cuts_parameters {
+                segment = segment.split(';').next().unwrap();
+            }
+            if self.trims && segment != "." && segment != ".." {
+                let trimmed = segment.trim_end_matches(['.', ' ']);
+                // Nobody writes a rule for a segment that is nothing.
+                if !(trimmed.is_empty() && self.is_of_a_rule) {
+                    segment = trimmed;
+                }
+            }
+            segment.to_owned()
+        };
+        let mut segments: Vec<String> = text.split('/').skip(1).map(cut).collect();
+        if self.merges {
+            segments.retain(|segment| !segment.is_empty());
+        }
+        if self.resolves {
+            segments = resolved(segments.iter().map(String::as_str));
+        }
+        if segments.last().is_some_and(String::is_empty) {
+            segments.pop();
+        }
+        segments
+    }
+}
+
+fn resolved<'a>(segments: impl Iterator<Item = &'a str>) -> Vec<String> {
+    let mut kept: Vec<String> = Vec::new();
+    for segment in segments {
+        match segment {
+            "." => {}
             ".." => drop(kept.pop()),
-            _ => kept.push(segment),
+            _ => kept.push(segment.to_owned()),
         }
     }
-    let last = segments.last().copied().unwrap_or_default();
-    let slash = matches!(last, "" | "." | "..") && !kept.is_empty();
-    format!("/{}{}", kept.join("/"), if slash { "/" } else { "" })
+    kept
+}
+
+fn decoded(text: &str) -> String {
+    let (bytes, mut at, mut out) = (text.as_bytes(), 0, Vec::new());
+    while at < bytes.len() {
+        let code = text.get(at + 1..at + 3).filter(|_| bytes[at] == b'%');
+        match code.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
+            Some(byte) if byte.is_ascii() => {
+                out.push(byte);
+                at += 3;
+            }
+            _ => {
+                out.push(bytes[at]);
+                at += 1;
+            }
+        }
+    }
+    String::from_utf8(out).unwrap()
 }
 
 const PIECES: &[&str] = &[
-    "/", "/", "/", "a", "b", "ab", ".", "..", "%61", "%2e", "%2E",
+    "/", "/", "/", "/", "a", "b", "ab", "A", ".", "..", "..", "%61", "%2561", "%2e", "%2E%2e",
+    "%252e", "%2f", "%252F", "\\", "%5c", ";", "%3b", ";x", "%20", "%2520", "%3f", "%23", "%",
 ];
+const PLAIN_PIECES: &[&str] = &["/", "/", "a", "b", "ab", ".a", "-"];
+
+/// The limits of these paths, whole or with what is below, that match a path.
+fn found(rules: &[(String, bool)], path: &str) -> Vec<usize> {
+    let limits = rules.iter().enumerate().map(|(index, (path, whole))| {
+        limit(
+            &index.to_string(),
+            Matcher::new(Some((path, *whole)), vec![], None),
+        )
+    });
+    let set = with_limits(limits.collect());
+    let limits = set.matched(&get(path)).limits.iter();
+    limits
+        .map(|limit| limit.rule.name.parse().unwrap())
+        .collect()
+}
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(4000))]
+    #![proptest_config(ProptestConfig::with_cases(8000))]
 
-    /// RULE-2, RULE-3: the form in which paths are compared agrees with a naive twin.
+    /// RULE-7: whatever an application makes of a path: if that is what it makes of a rule's path,
+    /// or lies below it, the rule matches; traps and limits alike.
     #[test]
-    fn the_form_of_a_path_agrees_with_its_naive_twin(path in path_of(PIECES)) {
-        prop_assert_eq!(path::rule_form(&path), plain(&path), "{}", path);
-    }
-
-    /// RULE-2, RULE-3: prefixes, exact paths and folders agree with a comparison of whole lists of
-    /// segments.
-    #[test]
-    fn paths_agree_with_their_naive_twin(
-        rules in prop::collection::vec((path_of(&["/", "a", "b", "ab"]), any::<bool>()), 1..6),
+    fn no_reading_of_a_path_gets_past_a_rule(
+        rules in prop::collection::vec((path_of(&["/", "/", "a", "b", "ab", "A", "%61", "%2f", ";x", "a.", ".b"]), any::<bool>()), 1..5),
         path in path_of(PIECES),
     ) {
-        let plain_path = plain(&path);
-        let segments = |path: &str| -> Vec<String> { path.trim_end_matches('/').split('/').map(str::to_owned).collect() };
-        let limits = rules.iter().enumerate().map(|(index, (path, exact))| {
-            limit(&index.to_string(), Matcher::new(Some((path, *exact)), vec![], None))
-        });
-        let set = with_limits(limits.collect());
-        let headers = HeaderMap::new();
-        let asking = Asking { path: &path, method: &Method::GET, host: Host::Among(&headers) };
-        let found: Vec<String> = set.matched(&asking).limits.iter().map(|limit| limit.rule.name.clone()).collect();
-        let twin: Vec<String> = rules.iter().enumerate().filter(|(_, (rule, exact))| {
-            let rule = plain(rule);
-            if *exact { rule == plain_path } else { segments(&plain_path).starts_with(&segments(&rule)) }
-        }).map(|(index, _)| index.to_string()).collect();
-        prop_assert_eq!(found, twin);
-
-        let mut traps = Traps::default();
-        for (index, (path, _)) in rules.iter().enumerate() {
-            traps.add(rule(RuleKind::Trap, &index.to_string()), [path]);
-        }
-        let caught = rules.iter().any(|(rule, _)| {
-            let rule = plain(rule);
-            match rule.strip_suffix('/') {
-                Some(folder) => segments(&plain_path).starts_with(&segments(folder)),
-                None => rule == plain_path,
+        let found = found(&rules, &path);
+        for habits in Habits::all() {
+            let read = habits.read(&path);
+            for (index, (rule, whole)) in rules.iter().enumerate() {
+                // Nobody cuts the parameters off a rule that names them.
+                let rule_habits = Habits { is_of_a_rule: true, cuts_parameters: false, resolves: true, merges: true, ..habits };
+                let rule_read = rule_habits.read(rule);
+                let matches = if *whole { rule_read == read } else { read.starts_with(&rule_read) };
+                prop_assert!(!matches || found.contains(&index), "{} is {} as {:?}", path, rule, habits);
             }
-        });
-        prop_assert_eq!(traps.find(&path::rule_form(&path)).is_some(), caught);
+        }
+        let mut traps = Traps::default();
+        traps.add(rule(RuleKind::Trap, "trap"), rules.iter().map(|(path, _)| path));
+        let below: Vec<_> = rules.iter().map(|(path, _)| (path.clone(), false)).collect();
+        let trapped = with_traps(traps).matched(&get(&path)).trap.is_some();
+        prop_assert_eq!(trapped, !self::found(&below, &path).is_empty());
+    }
+
+    /// RULE-2, RULE-3: of a path that has one reading alone, a rule matches exactly what a
+    /// comparison of whole lists of segments says.
+    #[test]
+    fn a_plain_path_is_matched_exactly(
+        rules in prop::collection::vec((path_of(PLAIN_PIECES), any::<bool>()), 1..6),
+        path in path_of(PLAIN_PIECES),
+    ) {
+        let segments = |path: &str| -> Vec<String> {
+            path.split('/').filter(|segment| !segment.is_empty()).map(str::to_owned).collect()
+        };
+        let read = segments(&path);
+        let twin: Vec<usize> = rules.iter().enumerate().filter(|(_, (rule, whole))| {
+            let rule = segments(rule);
+            if *whole { rule == read } else { read.starts_with(&rule) }
+        }).map(|(index, _)| index).collect();
+        prop_assert_eq!(found(&rules, &path), twin);
+    }
+
+    /// RULE-7: a path is walked down at once exactly if that is what the careful walk finds.
+    #[test]
+    fn the_short_way_and_the_long_way_agree(
+        rules in prop::collection::vec((path_of(PLAIN_PIECES), any::<bool>()), 1..6),
+        path in path_of(PIECES),
+    ) {
+        let mut paths = Paths::default();
+        for (index, (rule, whole)) in rules.iter().enumerate() {
+            let reach = if *whole { Reach::Itself } else { Reach::Below };
+            paths.add(rule, Case::Folded, reach, Marks { limits: 1 << index, ..Marks::default() });
+        }
+        if spelling::is_plain(&path) {
+            prop_assert_eq!(paths.find(&path), paths.find_loosely(&path));
+        }
+    }
+
+    /// RULE-7: no text panics, as a rule or as a request.
+    #[test]
+    fn no_path_panics(rule_path in "/\\PC*", path in "/\\PC*") {
+        let _ = (found(&[(rule_path.clone(), true)], &path), is_root(&rule_path));
+        prop_assert_eq!(found(&[(rule_path.clone(), false)], &rule_path), [0]);
     }
 }
 
