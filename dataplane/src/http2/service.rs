@@ -95,6 +95,10 @@ async fn talk(
     request: Request<RecvStream>,
     mut sink: SendResponse<Queued>,
 ) {
+    if stream.streams().is_worthless() {
+        // It ends once the tasks of its streams have run.
+        return sink.send_reset(Reason::ENHANCE_YOUR_CALM);
+    }
     let (mut head, received) = request.into_parts();
     let is_head = head.method == Method::HEAD;
     let is_check = is_health_check(&head.method, head.uri.path());
