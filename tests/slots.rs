@@ -248,8 +248,8 @@ fn streams_of_a_client_are_bounded() {
     assert!(weir.bans().is_empty());
 }
 
-/// RULE-5: requests that a trusted proxy forwards count for the client that it names; one that names
-/// nobody is not bound.
+/// RULE-5: requests that a trusted proxy forwards count for the client that it names; a proxy that
+/// names nobody is not bound.
 #[test]
 fn a_trusted_proxy_is_not_bound() {
     let application = Application::start(|exchange| {

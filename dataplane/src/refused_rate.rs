@@ -53,8 +53,8 @@ impl RefusedRate {
 mod tests {
     use super::*;
 
-    /// CONN-16: forty at once, then twenty a second; another netblock has its own, and the number of
-    /// buckets bounds all of them together.
+    /// CONN-16: forty at once, then twenty a second; another netblock has its own, and the number
+    /// of buckets bounds all of them together.
     #[test]
     fn a_refused_netblock_opens_twenty_a_second() {
         let rate = RefusedRate::new();

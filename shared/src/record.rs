@@ -391,8 +391,8 @@ mod tests {
         // One record's is not the next one's: shown by the log's own tests.
     }
 
-    /// LOG-6: of a refused client's texts 1 KiB is kept, and the next record has its own bound; what
-    /// has no record is counted with the batch.
+    /// LOG-6: of a refused client's texts 1 KiB is kept, and the next record has its own bound;
+    /// requests without a record are counted with the batch.
     #[test]
     fn a_refused_clients_texts_are_short() {
         let mut batch = Batch::default();

@@ -6,7 +6,7 @@ use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 use std::rc::{Rc, Weak};
 
-use super::Downstream;
+use super::{Downstream, Ending};
 use crate::connection_limits::Rank;
 
 impl Downstream {
@@ -22,6 +22,11 @@ impl Downstream {
         let since_ns = self.gives_way_since()?;
         let size = if sized { self.slot.netblock_size() } else { 0 };
         Some(Rank { size, since_ns })
+    }
+
+    /// Whether nobody has asked it to end.
+    pub fn is_open(&self) -> bool {
+        self.ending.get() == Ending::No
     }
 
     /// Tells others whether it may.

@@ -283,10 +283,6 @@ impl Downstream {
         self.deadlines.idle_since().filter(|_| self.is_open())
     }
 
-    fn is_open(&self) -> bool {
-        self.ending.get() == Ending::No
-    }
-
     /// The client is refused whatever it asks for.
     pub fn note_refused(&self) {
         self.refused.set(self.refused.get().saturating_add(1));

@@ -267,8 +267,8 @@ fn refuse_head(worker: &Worker, bad: BadHead) -> Response<ResponseBody> {
     problem::no_request(status).map(ResponseBody::Own)
 }
 
-/// Notes where the answer is worth nothing to anybody: a client is not to keep a connection busy with
-/// what is neither counted nor logged (CONN-16).
+/// Notes an answer that is neither counted nor logged: it gives its client nothing, and a client
+/// that asks for nothing else loses its connection (CONN-16).
 fn note_worth(worker: &Worker, stream: &Stream, response: &Response<ResponseBody>, is_check: bool) {
     let is_bad = response.extensions().get::<problem::NoRequest>().is_some();
     if is_bad || is_check {

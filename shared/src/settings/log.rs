@@ -53,6 +53,7 @@ const NEVER_LOGGED: [&str; 3] = ["Authorization", "Cookie", "Set-Cookie"];
 /// A name that stands in every line has to be short.
 const MAX_INSTANCE_NAME: usize = 128;
 
+// long: a flat list of rows
 pub(super) fn rows() -> Vec<Row<LogSettings>> {
     vec![
         row(

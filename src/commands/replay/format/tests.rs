@@ -43,7 +43,7 @@ fn our_own_log_is_read() {
     ));
 }
 
-/// LOG-6, CONTROL-6: what weir notes between the requests is read in every format, and decides none.
+/// LOG-6, CONTROL-6: notes between the requests are read in every format, and decide none.
 #[test]
 fn notes_between_the_requests_are_read_in_every_format() {
     let left_out = br#"{"time":"2026-11-21T16:00:00.007Z","event":"requests_left_out","netblock":"198.51.100.0/24","action":"banned","count":61000}"#;
