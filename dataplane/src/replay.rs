@@ -243,8 +243,20 @@ impl Replay {
         }
     }
 
-    /// Ends a request that passed: its bytes and its answer are charged.
-    pub fn end(&self, decided: &Decided, past: &Past<'_>, end: &End, now: Now) {
+    /// The application answers a request that passed: the jails that count it are charged (RULE-9).
+    pub fn answer(&self, decided: &Decided, past: &Past<'_>, end: &End, now: Now) {
+        let charges = |decision: &Decision| {
+            decision.verdict == Verdict::Forward && decision.counted && decided.refusal.is_none()
+        };
+        if let Some(status) = end.status
+            && decided.decision.as_ref().is_some_and(charges)
+        {
+            self.charge_jails(decided, past, status, now);
+        }
+    }
+
+    /// Ends a request that passed: its bytes are charged.
+    pub fn end(&self, decided: &Decided, end: &End, now: Now) {
         let Some(decision) = &decided.decision else {
             return;
         };
@@ -285,9 +297,6 @@ impl Replay {
         if let Some(exceeded) = exceeded {
             let can_ban = self.can_ban(decided.client);
             self.exceed(decided, &exceeded, can_ban, decision);
-        }
-        if let (Some(status), Some(_)) = (end.status, outcome.charged_bytes) {
-            self.charge_jails(decided, past, status, now);
         }
     }
 

@@ -4,7 +4,9 @@
 use serde_json::{Value, json};
 
 use super::{ban_of, hits, start, statuses};
-use crate::support::application::Application;
+use crate::support::application::{After, Application};
+use crate::support::frames::{self, Frames, HEADERS, Reaction, WHOLE, frame};
+use crate::support::raw_client::{Connection, get};
 
 const TRAPS: &str =
     r#"{"version":1,"traps":[{"name":"scanner","paths":["/.env","/wp-login.php","/.git/"]}]}"#;
@@ -149,4 +151,84 @@ fn our_own_answers_fill_no_jail() {
         weir.get(path, "203.0.113.7").expect(expected);
     }
     assert_eq!(weir.bans(), Vec::<Value>::new());
+}
+
+const GUESSES: &str =
+    r#"{"version":1,"jails":[{"name":"auth","path":"/login","statuses":[401],"per_day":10}]}"#;
+
+/// Answers 401 and holds back the end of the answer until weir goes.
+fn never_ending() -> Application {
+    Application::start(|exchange| {
+        exchange.read_body();
+        exchange.send(b"HTTP/1.1 401 X\r\nContent-Length: 100000\r\n\r\nx");
+        exchange.wait_for_close();
+        After::Close
+    })
+}
+
+/// RULE-9: whoever has read a status has guessed: answers that do not end fill a jail as others do,
+/// and each counts once.
+#[test]
+fn a_held_answer_fills_a_jail() {
+    let application = never_ending();
+    let (weir, _state) = start(&application, GUESSES, &[]);
+    let fields = [("X-Forwarded-For", "203.0.113.7")];
+    let ask = || {
+        let mut connection = Connection::open(weir.address());
+        connection.send(&get("/login", &fields));
+        let status = connection.head().expect("an answer").status;
+        (connection, status)
+    };
+    let mut held = Vec::new();
+    for guess in 1..=11 {
+        assert_eq!(weir.bans(), Vec::<Value>::new(), "before guess {guess}");
+        let (connection, status) = ask();
+        assert_eq!(status, 401);
+        held.push(connection);
+    }
+    assert_eq!(ban_of(&weir, "jail")["netblock"], "203.0.113.0/24");
+    for _ in 11..250 {
+        assert_eq!(ask().1, 429);
+    }
+    assert_eq!(application.requests().len(), 11);
+    drop(held);
+    assert_eq!(weir.lines_of("/login", 250).len(), 250);
+    assert_eq!(hits(&weir, "auth", "jail"), Some(1.0));
+    assert_eq!(weir.bans().len(), 1);
+}
+
+/// RULE-9: the same over HTTP/2, whose streams a client may hold by the hundred with one window.
+#[test]
+fn held_streams_fill_a_jail() {
+    let application = Application::start(|exchange| {
+        exchange.read_body();
+        exchange.answer(401, &[], b"wrong");
+        After::KeepAlive
+    });
+    let (weir, _state) = start(&application, GUESSES, &[("WAF_H2C", "on")]);
+    let fields: [(&str, &[u8]); 1] = [("x-forwarded-for", b"203.0.113.7")];
+    let head = frames::get("/login", &fields);
+    let mut guesses = 0;
+    let mut held = Vec::new();
+    for _ in 0..7 {
+        // No byte of a body may come.
+        let mut connection = Frames::open_with(weir.address(), &[(4, 0)]);
+        for stream in (1..256).step_by(2) {
+            if guesses == 11 {
+                ban_of(&weir, "jail");
+            }
+            connection.send(&frame(HEADERS, WHOLE, stream, &head));
+            guesses += 1;
+            match connection.reaction(stream) {
+                Reaction::Status(status) => {
+                    assert_eq!(status, if guesses <= 11 { 401 } else { 429 })
+                }
+                // One connection has only so many refusals.
+                Reaction::Goaway(_) | Reaction::Closed if guesses > 12 => break,
+                other => panic!("{other:?} to guess {guesses}"),
+            }
+        }
+        held.push(connection);
+    }
+    assert_eq!(application.requests().len(), 11);
 }

@@ -70,8 +70,6 @@ pub struct Exchange {
     /// The entry in the client's history, where the action does not decide it.
     pub history: Option<History>,
     limit_hit: Option<LimitHit>,
-    /// Of the application's response.
-    application_status: Option<StatusCode>,
     response: ResponseNote,
     /// Body or WebSocket bytes that came from the client, once the connection serves this request
     /// no longer.
@@ -112,7 +110,6 @@ impl Exchange {
             ban_not_possible: false,
             history: None,
             limit_hit: None,
-            application_status: None,
             response: ResponseNote::default(),
             request_bytes: Cell::new(None),
             response_bytes: 0,
@@ -207,15 +204,20 @@ impl Exchange {
         }
     }
 
-    /// Charges the jails that count the application's answer (RULE-4), as bytes are charged:
-    /// nothing is cut short.
-    fn charge_jails(&mut self, status: StatusCode, ended: Now) {
+    /// Charges the jails that count the application's answer (RULE-4): nothing is cut short. The
+    /// status is enough (RULE-9): whoever reads it has what it guessed for, and may hold the rest of
+    /// the answer for as long as it likes.
+    fn charge_jails(&mut self, status: StatusCode, now: Now) {
+        // In observe mode what enforce mode would have refused is not charged (CHECK-3).
+        if !self.decision.counted || self.shadow_action.is_some() {
+            return;
+        }
         let (worker, client) = (Rc::clone(&self.worker), self.identity.client);
         let mut jailed = None;
         let can_ban = worker.with_snapshot(|snapshot| {
             for jail in snapshot.rules.jails(status, &ladder::asking(&self.head)) {
-                let exceeded = worker.table.update(client, ended, |entry| {
-                    entry.charge_rule(&jail.rule, &jail.quotas, ended.wall_ms)
+                let exceeded = worker.table.update(client, now, |entry| {
+                    entry.charge_rule(&jail.rule, &jail.quotas, now.wall_ms)
                 });
                 if let Some(exceeded) = exceeded {
                     jailed.get_or_insert((exceeded, Arc::clone(&jail.rule)));
@@ -254,7 +256,7 @@ impl Exchange {
         worker.accounting.max_body_size.filter(|_| applies)
     }
 
-    /// Notes that the application's response has begun.
+    /// Notes that the application's response has begun, and charges the jails that count it.
     /// `written_ns` is when the request had been written, on the monotonic clock: nothing but the
     /// application is waited for from then on (FORWARD-7).
     pub fn note_first_byte(
@@ -263,14 +265,14 @@ impl Exchange {
         written_ns: Option<u64>,
         status: StatusCode,
     ) {
-        let now_ns = self.worker.clock.now().mono_ns;
-        let waited_ns = written_ns.map_or(0, |written| now_ns.saturating_sub(written));
-        let first_byte_us = now_ns.saturating_sub(self.started.mono_ns) / 1000;
+        let now = self.worker.clock.now();
+        let waited_ns = written_ns.map_or(0, |written| now.mono_ns.saturating_sub(written));
+        let first_byte_us = now.mono_ns.saturating_sub(self.started.mono_ns) / 1000;
         self.durations.connect = connect_us;
         self.durations.first_byte = Some(first_byte_us);
-        self.application_status = Some(status);
         self.worker.counters.upstream(waited_ns / 1000);
         self.worker.counters.response(status);
+        self.charge_jails(status, now);
     }
 
     /// Notes the head of the response for the log, if a request that ends with `action` is logged.
@@ -418,12 +420,6 @@ impl Exchange {
                 ladder::can_ban(&worker.rules, snapshot, self.identity.client)
             });
             self.limit_exceeded(&exceeded, can_ban);
-        }
-        if let Some(status) = self
-            .application_status
-            .filter(|_| outcome.charged_bytes.is_some())
-        {
-            self.charge_jails(status, ended);
         }
         origin
     }

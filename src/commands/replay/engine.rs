@@ -62,10 +62,11 @@ struct At<T> {
     is: T,
 }
 
-/// A request that was judged and ends later.
+/// A request that was judged and is answered, or ends, later.
 struct UnderWay {
     request: Box<Request>,
     decided: Vec<Decided>,
+    is_answered: bool,
 }
 
 impl Engine {
@@ -125,31 +126,55 @@ impl Engine {
         self.count(&request, &decided);
         self.write(&request, &decided)?;
         if request.took_ms == 0 {
+            self.answer(&request, &decided, now_ms);
             self.end(&request, &decided, now_ms);
             return Ok(());
         }
-        let order = (request.at_ms.saturating_add(request.took_ms), order.1);
-        let is = UnderWay { request, decided };
+        let order = (request.answered_ms(), order.1);
+        let is = UnderWay {
+            request,
+            decided,
+            is_answered: false,
+        };
         self.under_way.push(Reverse(At { order, is }));
-        if self.under_way.len() > WINDOW {
-            self.end_first();
+        while self.under_way.len() > WINDOW {
+            self.go_on();
         }
         Ok(())
     }
 
-    /// Ends all that ended until this moment.
+    /// Answers and ends all that was answered and ended until this moment.
     fn end_until(&mut self, at_ms: u64) {
         let is_over = |first: &Reverse<At<UnderWay>>| first.0.order.0 <= at_ms;
         while self.under_way.peek().is_some_and(is_over) {
-            self.end_first();
+            self.go_on();
         }
     }
 
-    fn end_first(&mut self) {
-        if let Some(Reverse(At { order, is: first })) = self.under_way.pop() {
-            // In its time, also where a later one was judged already: windows take either.
-            let at_ms = order.0.max(self.now_ms);
-            self.end(&first.request, &first.decided, at_ms);
+    /// The next answer or end of one under way.
+    fn go_on(&mut self) {
+        let Some(Reverse(At {
+            order,
+            is: mut first,
+        })) = self.under_way.pop()
+        else {
+            return;
+        };
+        // In its time, also where a later one was judged already: windows take either.
+        let at_ms = order.0.max(self.now_ms);
+        if first.is_answered {
+            return self.end(&first.request, &first.decided, at_ms);
+        }
+        self.answer(&first.request, &first.decided, at_ms);
+        first.is_answered = true;
+        let end_ms = first.request.at_ms.saturating_add(first.request.took_ms);
+        let order = (end_ms, order.1);
+        self.under_way.push(Reverse(At { order, is: first }));
+    }
+
+    fn answer(&mut self, request: &Request, decided: &[Decided], now_ms: u64) {
+        for (trial, decided) in self.trials.iter_mut().zip(decided) {
+            trial.answer(request, decided, now_ms);
         }
     }
 

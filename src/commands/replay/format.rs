@@ -124,6 +124,7 @@ struct Bytes {
 #[derive(Deserialize)]
 struct Timings {
     total: f64,
+    first_byte: Option<f64>,
 }
 
 fn weir(line: &[u8]) -> Result<Line, Unreadable> {
@@ -147,9 +148,11 @@ fn weir(line: &[u8]) -> Result<Line, Unreadable> {
     request.content_length = ours.content_length;
     let host = ours.host.and_then(|host| HeaderValue::from_str(&host).ok());
     request.headers.extend(host.map(|host| (HOST, host)));
-    let took = ours.timings.map_or(0.0, |timings| timings.total);
+    let took = ours.timings.as_ref().map_or(0.0, |timings| timings.total);
     // Saturates, and what is no number is 0.
     request.took_ms = took as u64;
+    let first_byte = ours.timings.and_then(|timings| timings.first_byte);
+    request.first_byte_ms = first_byte.map(|first_byte| first_byte as u64);
     request.end.websocket = ours.websocket;
     if let Some(Bytes {
         request: up,

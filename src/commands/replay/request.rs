@@ -19,6 +19,8 @@ pub struct Request {
     pub at_ms: u64,
     /// How long it took.
     pub took_ms: u64,
+    /// How long the application took to answer, where the log says so.
+    pub first_byte_ms: Option<u64>,
     pub address: IpAddr,
     pub method: Method,
     /// Without the query.
@@ -42,6 +44,7 @@ impl Request {
             number: 0,
             at_ms,
             took_ms: 0,
+            first_byte_ms: None,
             address,
             method,
             path: path_of(target),
@@ -52,6 +55,12 @@ impl Request {
             id: None,
             was_refused: None,
         }
+    }
+
+    /// When the application answered, milliseconds since 1970: at the end where nothing is known.
+    pub fn answered_ms(&self) -> u64 {
+        let took_ms = self.took_ms.min(self.first_byte_ms.unwrap_or(u64::MAX));
+        self.at_ms.saturating_add(took_ms)
     }
 
     /// As the checks are asked about it.

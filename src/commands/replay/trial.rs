@@ -113,10 +113,17 @@ impl Trial {
         decided
     }
 
+    /// The application answers a request.
+    pub fn answer(&mut self, request: &Request, decided: &Decided, now_ms: u64) {
+        let now = moment(now_ms);
+        (self.replay).answer(decided, &request.past(), &request.end, now);
+        self.turn(now);
+    }
+
     /// Ends a request.
     pub fn end(&mut self, request: &Request, decided: &Decided, now_ms: u64) {
         let now = moment(now_ms);
-        self.replay.end(decided, &request.past(), &request.end, now);
+        self.replay.end(decided, &request.end, now);
         self.turn(now);
     }
 
