@@ -331,6 +331,52 @@ fn the_client_table_holds_20000() {
     assert!((10.0..=12.0).contains(&evicted), "{evicted}");
 }
 
+/// LIMIT-9: neither refused clients nor those of one /48 push the counts of another client out of
+/// the table, however many they are.
+#[test]
+fn one_network_does_not_take_the_table() {
+    let application = Application::ok();
+    let settings = [
+        ("WAF_LOG_REQUESTS", "off"),
+        ("WAF_RATE_LIMIT_PER_DAY", "7"),
+        ("WAF_DENY_NETS", "2001:db8:d::/48,2001:db8:e::/48"),
+    ];
+    let weir = Weir::start(&application, &settings);
+    let ask = |weir: &Weir| weir.get("/a", "203.0.113.7").status;
+    for _ in 0..3 {
+        assert_eq!(ask(&weir), 200);
+    }
+    let clients = || weir.metric("waf_clients").expect("waf_clients");
+    // Answered by the service: what counts here is the table, not the application.
+    let mut connection = Connection::open(weir.address());
+    let mut flood = |network: &str, status: u16| {
+        for start in (0..20_240).step_by(115) {
+            let mut batch = Vec::new();
+            for n in start..start + 115 {
+                let client = format!("2001:db8:{network}:{n:x}::1");
+                batch.extend(get("/_waf/x", &[("X-Forwarded-For", &client)]));
+            }
+            connection.send(&batch);
+            for _ in 0..115 {
+                connection.response().expect(status);
+            }
+        }
+    };
+    flood("d", 429);
+    flood("e", 429);
+    assert!(clients() <= 3.0, "{}", clients());
+    for _ in 0..2 {
+        assert_eq!(ask(&weir), 200);
+    }
+    flood("f", 404);
+    flood("a", 404);
+    flood("f", 404);
+    for _ in 0..2 {
+        assert_eq!(ask(&weir), 200);
+    }
+    assert_eq!(ask(&weir), 429);
+}
+
 /// LIMIT-8: the answer that breaks a limit says how long the ban lasts, and names the quota.
 #[test]
 fn limit_answers_say_when_and_how_much() {

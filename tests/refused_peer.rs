@@ -326,7 +326,7 @@ fn a_connection_outlives_a_ban() {
     assert_eq!(connection.response().expect(200).text(), "hello /pieces");
 }
 
-/// METRIC, CHECK-4: requests, bytes, history and connections are counted.
+/// METRIC, CHECK-4, LIMIT-9: requests, bytes, history and connections are counted.
 #[test]
 fn everything_is_counted() {
     let application = Application::ok();
@@ -346,14 +346,23 @@ fn everything_is_counted() {
         |action: &str| format!("waf_requests_total{{action=\"{action}\",mode=\"enforce\"}}");
     assert_eq!(weir.metric(&series("banned")), Some(4.0));
     assert_eq!(weir.metric(&series("denied_net")), Some(1.0));
-    let client = weir
-        .admin("GET", &format!("/_waf/clients/{PEER}"), None)
-        .expect(200)
-        .json();
-    assert_eq!(
-        (&client["client"]["refused"], &client["client"]["passed"]),
-        (&json!(4), &json!(0))
-    );
+    // LIMIT-9: who is kept has a history; who is refused alone is not kept for it.
+    let client = |address: &str| {
+        let target = format!("/_waf/clients/{address}");
+        weir.admin("GET", &target, None).expect(200).json()["client"].clone()
+    };
+    assert_eq!(client(PEER), Value::Null);
+    let mut kept = Connection::open_from(weir.address(), "127.0.0.4");
+    kept.send(&get("/passed", &[]));
+    kept.response().expect(200);
+    weir.ban("client", "127.0.0.4", "1h");
+    let mut kept = Connection::open_from(weir.address(), "127.0.0.4");
+    for _ in 0..3 {
+        kept.send(&get("/kept", &[]));
+        kept.response().expect(429);
+    }
+    let kept = client("127.0.0.4");
+    assert_eq!((&kept["refused"], &kept["passed"]), (&json!(3), &json!(1)));
     let lines = weir.lines_of("/counted", 4);
     let logged: u64 = lines
         .iter()

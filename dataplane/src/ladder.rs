@@ -194,6 +194,11 @@ impl Decision {
             _ => None,
         }
     }
+
+    /// Whether it refuses the client, whatever is asked for.
+    pub const fn refuses_client(&self) -> bool {
+        matches!(self.verdict, Verdict::Refuse(refusal) if refusal.is_of_the_client())
+    }
 }
 
 /// The way in which a request is answered.

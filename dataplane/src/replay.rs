@@ -208,7 +208,8 @@ impl Replay {
         if decision.counted {
             self.table.update(decided.client, decided.at, refused);
         } else {
-            self.table.touch(decided.client, decided.at, refused);
+            // Not admitted where it is not kept; a trap's client is (LIMIT-9).
+            self.table.seen(decided.client, decided.at, refused);
         }
     }
 

@@ -5,12 +5,11 @@
 //! dashmap guard held across an `.await` would deadlock.
 //!
 //! Which client was seen longest ago is found without a list that every request would have to
-//! touch. Each entry has the time it was last seen; the admission keeps a short queue of the
-//! oldest, taken in one pass over the table. An entry that was seen since has another time than the
-//! queue holds, and is skipped: whatever is not in the queue is younger than all of it. One pass
-//! serves [`CANDIDATES`] evictions, so an eviction costs a constant number of visits.
+//! touch. Each entry has the time it was last seen; the admission (`admission.rs`) keeps a short
+//! queue of the oldest, taken in one pass over the table. An entry that was seen since has another
+//! time than the queue holds, and is skipped: whatever is not in the queue is younger than all of
+//! it. One pass serves [`CANDIDATES`] evictions, so an eviction costs a constant number of visits.
 
-use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -21,11 +20,12 @@ use weir_shared::client::Client;
 use weir_shared::clock::Now;
 use weir_shared::lookup::Lookup;
 use weir_shared::netblock::Netblock;
-use weir_shared::rules::{MAX_NAMES, Rule};
+use weir_shared::rules::MAX_NAMES;
 use weir_shared::table::{ClientRow, ClientTable, MAX_CLIENTS, MAX_RULE_COUNTS, RuleCount};
 use weir_shared::units::Time;
 use weir_shared::window::Span;
 
+use super::admission::{Admission, Network};
 use super::bucket::BucketSize;
 use super::entry::Entry;
 
@@ -59,34 +59,6 @@ pub struct Table {
     evicted: AtomicU64,
 }
 
-/// Who may come in, and who goes first.
-#[derive(Default)]
-struct Admission {
-    /// The oldest clients at the time of the last pass, oldest first, with the time they were last
-    /// seen then.
-    oldest: VecDeque<(u64, Client)>,
-    /// Clients put in from a file so far.
-    from_file: u64,
-    /// Rules of which clients from a file have counts: each once, however many have.
-    rules_of_file: Vec<Arc<Rule>>,
-}
-
-impl Admission {
-    /// Notes a client that came in older than others. Who is not in the queue is taken for younger
-    /// than all who are: an older one would be passed over until the next pass.
-    fn note_old(&mut self, seen_ns: u64, client: Client) {
-        let old = (seen_ns, client);
-        let at = self.oldest.partition_point(|held| *held < old);
-        if at < self.oldest.len() {
-            self.oldest.insert(at, old);
-        }
-        // Those that were forgotten stay in the queue: it is bounded all the same.
-        if self.oldest.len() > MAX_CLIENTS {
-            self.oldest.clear();
-        }
-    }
-}
-
 impl Default for Table {
     fn default() -> Self {
         Self::with_capacity(MAX_CLIENTS)
@@ -102,7 +74,7 @@ impl Table {
                 RandomState::new(),
                 SHARDS,
             ),
-            admission: Mutex::default(),
+            admission: Mutex::new(Admission::new(capacity.max(1))),
             capacity: capacity.max(1),
             bucket: ArcSwapOption::empty(),
             len: AtomicU64::new(0),
@@ -139,6 +111,20 @@ impl Table {
         drop(admission);
         mark_seen(&mut entry, now);
         work(&mut entry)
+    }
+
+    /// Marks a client as seen now if it is kept, and hands its entry to `work`: nobody is admitted
+    /// (LIMIT-9).
+    pub fn seen<R>(
+        &self,
+        client: Client,
+        now: Now,
+        work: impl FnOnce(&mut Entry) -> R,
+    ) -> Option<R> {
+        self.get(client, |entry| {
+            mark_seen(entry, now);
+            work(entry)
+        })
     }
 
     /// Hands the entry of a client to `work` if it is kept. It does not count as seen.
@@ -187,6 +173,7 @@ impl Table {
             self.evict(admission);
         }
         self.map.insert(client, entry);
+        admission.note_in(client);
         self.len.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -194,14 +181,18 @@ impl Table {
         usize::try_from(self.len.load(Ordering::Relaxed)).unwrap_or(usize::MAX)
     }
 
-    /// Drops the client that was seen longest ago.
+    /// Drops the client that was seen longest ago: of the network that has more than its share, of
+    /// all where none has (LIMIT-9).
     fn evict(&self, admission: &mut Admission) {
+        let mut of = admission.over_share();
         loop {
-            let Some((seen_ns, client)) = admission.oldest.pop_front() else {
-                self.find_oldest(admission);
-                if admission.oldest.is_empty() {
+            let queue = admission.queue(of);
+            let Some((seen_ns, client)) = queue.pop_front() else {
+                let oldest = self.find_oldest(of);
+                if oldest.is_empty() && of.take().is_none() {
                     return; // The table is empty: nothing to drop.
                 }
+                *queue = oldest.into();
                 continue;
             };
             if self
@@ -209,6 +200,7 @@ impl Table {
                 .remove_if(&client, |_, entry| entry.seen_ns == seen_ns)
                 .is_some()
             {
+                admission.note_out(client);
                 self.len.fetch_sub(1, Ordering::Relaxed);
                 self.evicted.fetch_add(1, Ordering::Relaxed);
                 return;
@@ -216,11 +208,13 @@ impl Table {
         }
     }
 
-    /// One pass over the table for the oldest clients.
-    fn find_oldest(&self, admission: &mut Admission) {
+    /// One pass over the table for the oldest clients, of a network or of all, oldest first.
+    fn find_oldest(&self, of: Option<Network>) -> Vec<(u64, Client)> {
+        let is_of = |client: &Client| of.is_none_or(|of| Network::of(*client) == of);
         let mut all: Vec<(u64, Client)> = self
             .map
             .iter()
+            .filter(|entry| is_of(entry.key()))
             .map(|entry| (entry.value().seen_ns, *entry.key()))
             .collect();
         let wanted = CANDIDATES.min(all.len());
@@ -229,7 +223,7 @@ impl Table {
             all.truncate(wanted);
         }
         all.sort_unstable();
-        admission.oldest = all.into();
+        all
     }
 }
 
@@ -349,8 +343,9 @@ impl ClientTable for Table {
     }
 
     fn forget(&self, client: Client) {
-        let _admission = self.admission();
+        let mut admission = self.admission();
         if self.map.remove(&client).is_some() {
+            admission.note_out(client);
             self.len.fetch_sub(1, Ordering::Relaxed);
         }
     }
@@ -409,7 +404,7 @@ fn nth_after(first: Client, offset: u64) -> Client {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use std::collections::HashSet;
+    use std::collections::{HashMap, HashSet, VecDeque};
     use weir_shared::verdict::Limits;
 
     fn at(step: u64) -> Now {
@@ -429,9 +424,27 @@ mod tests {
         fn seen(&mut self, client: Client) {
             self.list.retain(|kept| *kept != client);
             if self.list.len() == self.capacity {
-                self.list.remove(0);
+                let first = self.first_to_go();
+                self.list.remove(first);
             }
             self.list.push(client);
+        }
+
+        /// LIMIT-9: the oldest of the network with most clients, if that is more than a quarter.
+        fn first_to_go(&self) -> usize {
+            let mut counts: HashMap<Network, usize> = HashMap::new();
+            for client in &self.list {
+                *counts.entry(Network::of(*client)).or_default() += 1;
+            }
+            let (network, count) = counts
+                .into_iter()
+                .max_by_key(|(network, count)| (*count, *network))
+                .unwrap();
+            if count * 4 <= self.capacity {
+                return 0;
+            }
+            let is_of = |client: &Client| Network::of(*client) == network;
+            self.list.iter().position(is_of).unwrap()
         }
     }
 
@@ -449,6 +462,69 @@ mod tests {
                 prop_assert_eq!(table.len() as usize, twin.list.len());
             }
         }
+
+        /// LIMIT-9: the same with clients of many networks, some of them with many clients, clients
+        /// that are forgotten, and refused ones, who admit nobody.
+        #[test]
+        fn networks_agree_with_the_naive_twin(
+            visits in prop::collection::vec((0u8..20, 0u32..12, 0u8..20), 1..900),
+            capacity in 4usize..50,
+        ) {
+            let table = Table::with_capacity(capacity);
+            let mut twin = Twin { list: Vec::new(), capacity };
+            for (step, (network, host, does)) in visits.into_iter().enumerate() {
+                let client = client_of(network, host);
+                let now = at(step as u64);
+                match does {
+                    0 => {
+                        table.forget(client);
+                        twin.list.retain(|kept| *kept != client);
+                    }
+                    1..4 => {
+                        let seen = table.seen(client, now, |_| ());
+                        prop_assert_eq!(seen.is_some(), twin.list.contains(&client));
+                        if seen.is_some() {
+                            twin.seen(client);
+                        }
+                    }
+                    _ => {
+                        table.touch(client, now, |_| ());
+                        twin.seen(client);
+                    }
+                }
+                let kept: Vec<Client> = table.rows().into_iter().map(|row| row.client).collect();
+                prop_assert_eq!(&kept, &twin.list);
+                table.admission().check(&twin.list);
+            }
+        }
+    }
+
+    /// Of a few networks, IPv4 and IPv6; the first of them come most often.
+    fn client_of(network: u8, host: u32) -> Client {
+        match network {
+            0..6 => Client::V4(0x0a00_0000 + host),
+            6..11 => Client::V6(0x2001_0db8_0000_0000 + u64::from(host)),
+            11..15 => Client::V4(0x0a01_0000 + host),
+            _ => Client::V4(u32::from(network) << 16 | host % 2),
+        }
+    }
+
+    /// LIMIT-9: a /48 that comes with more clients than the table has room for drops its own ones
+    /// once it has a quarter of the table; the clients that were there before stay.
+    #[test]
+    fn a_flood_of_one_network_drops_its_own() {
+        let table = Table::default();
+        let others = 3 * MAX_CLIENTS as u32 / 4 - 1;
+        for other in 0..others {
+            table.touch(Client::V4(other << 12), at(u64::from(other)), |_| ());
+        }
+        for flood in 0..60_000 {
+            let client = Client::V6(0x2001_0db8_0007_0000 | flood);
+            table.touch(client, at(1_000_000 + flood), |_| ());
+        }
+        let evicted = |other: &u32| table.row(Client::V4(other << 12)).is_none();
+        assert_eq!((0..others).filter(evicted).count(), 0);
+        assert_eq!(table.len(), MAX_CLIENTS as u64);
     }
 
     /// LIMIT-7: 50,000 new clients with some old ones coming back: never more than 20,000 kept,
@@ -457,7 +533,7 @@ mod tests {
     fn fifty_thousand_new_clients_never_pass_the_bound() {
         let table = Table::default();
         // The twin in constant time: last visit by client, and the visits in order.
-        let mut last_visit = std::collections::HashMap::new();
+        let mut last_visit = HashMap::new();
         let mut order: VecDeque<(u64, Client)> = VecDeque::new();
         let mut step = 0;
         for new in 0..50_000u32 {

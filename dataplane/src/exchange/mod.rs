@@ -382,6 +382,7 @@ impl Exchange {
         } = self;
         let watched = worker.counts_origins && worker.reports_finished;
         let wants_lookup = outcome.logged || watched;
+        let refuses_client = outcome.enforced && decision.refuses_client();
         let counts = &mut decision.counts;
         let mut origin = Origin::default();
         let work = |entry: &mut Entry| {
@@ -410,6 +411,10 @@ impl Exchange {
         };
         let exceeded = if decision.counted {
             worker.table.update(identity.client, ended, work)
+        } else if refuses_client {
+            // Who is not kept is not admitted by being refused (LIMIT-9).
+            let seen = worker.table.seen(identity.client, self.decided, work);
+            seen.flatten()
         } else {
             worker.table.touch(identity.client, self.decided, work)
         };

@@ -69,7 +69,9 @@ impl<H: Head> Refused<'_, H> {
             let lookup = entry.lookup.clone().filter(|_| wants_lookup);
             (entry.origin(), lookup)
         };
-        let (origin, lookup) = worker.table.touch(identity.client, self.started, note);
+        // Who is not kept is not admitted by being refused (LIMIT-9).
+        let noted = worker.table.seen(identity.client, self.started, note);
+        let (origin, lookup) = noted.unwrap_or_default();
         let of_client = (origin, lookup.as_ref());
         let bytes = (0, response_bytes);
         let who = (*identity, &self.decision);
