@@ -29,9 +29,9 @@ pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4";
 /// The metrics endpoint's recorder.
 pub(crate) struct Metrics {
     recorder: PrometheusRecorder,
-    /// When the machine started, seconds since 1970. Read once: the file that tells it lists every
-    /// interrupt.
-    boot_seconds: Option<u64>,
+    /// When the machine started, seconds since 1970. Read once: where the wall clock is set later,
+    /// the start of the process must not seem to move.
+    boot_seconds: f64,
 }
 
 impl Metrics {
@@ -66,7 +66,7 @@ impl Metrics {
 
     /// What the system says of the process now.
     pub(crate) fn process(&self) -> Option<Process> {
-        Process::read(self.boot_seconds?)
+        Process::read(self.boot_seconds)
     }
 
     /// The text for Prometheus: in the order of the names, so that two scrapes can be compared by

@@ -1,4 +1,7 @@
-//! What the operating system says of this process, from `/proc`.
+//! What the operating system says of this process (METRIC-3), from `/proc/self` alone: a hardened
+//! unit hides the rest of `/proc`.
+
+use rustix::time::{ClockId, clock_gettime};
 
 /// Exact up to 2⁵³, which no fact here reaches.
 #[expect(
@@ -21,18 +24,23 @@ pub(crate) struct Process {
     pub(super) start_seconds: f64,
 }
 
-/// Boot time from `/proc/stat`, if readable.
-pub(super) fn boot_seconds() -> Option<u64> {
-    let system = std::fs::read_to_string("/proc/stat").ok()?;
-    let boot = system
-        .lines()
-        .find_map(|line| line.strip_prefix("btime "))?;
-    boot.trim().parse().ok()
+/// When the machine started, seconds since 1970: now, less what it has been up, as the kernel
+/// itself makes `btime` of `/proc/stat`.
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "seconds since 1970 and nanoseconds of a second stay far below 2⁵³"
+)]
+pub(super) fn boot_seconds() -> f64 {
+    let read = |clock| {
+        let time = clock_gettime(clock);
+        time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+    };
+    read(ClockId::Realtime) - read(ClockId::Boottime)
 }
 
 impl Process {
     /// Reads `/proc/self`; nothing where there is none.
-    pub(super) fn read(boot_seconds: u64) -> Option<Self> {
+    pub(super) fn read(boot_seconds: f64) -> Option<Self> {
         let file = |name: &str| std::fs::read_to_string(format!("/proc/self/{name}")).ok();
         let open_fds = std::fs::read_dir("/proc/self/fd").ok()?.count() as u64;
         Self::parse(
@@ -49,7 +57,7 @@ impl Process {
         stat: &str,
         status: &str,
         limits: &str,
-        boot_seconds: u64,
+        boot_seconds: f64,
         open_fds: u64,
     ) -> Option<Self> {
         // proc_pid_stat(5): times are in USER_HZ, which is 100 on every architecture that Linux
@@ -76,7 +84,7 @@ impl Process {
             open_fds,
             max_fds: soft_limit.parse().unwrap_or(f64::INFINITY),
             threads: field(20)?,
-            start_seconds: float(boot_seconds) + float(field(22)?) / TICKS_A_SECOND,
+            start_seconds: boot_seconds + float(field(22)?) / TICKS_A_SECOND,
         })
     }
 }
