@@ -403,7 +403,7 @@ impl Control {
             bans_made: ledger.made(),
             bans_dropped: ledger.dropped(),
             untrusted_forwarders: self.spared.forwarder_count(),
-            certificates: self.detection.certificates.ends(),
+            certificates: self.detection.certificates.validities(),
             state: self.files.counts(),
             lookups: self.lookups.facts(),
             rules: self.rules.facts(),

@@ -47,7 +47,7 @@ pub enum AlertKind {
     StateError,
     /// An edit of bans.json bans everyone, a proxy, or very much (ALIVE-5).
     Edit,
-    /// A certificate ends within 14 days (EDGE-2).
+    /// A certificate has less than a third of its life left, and less than 14 days (EDGE-2).
     Certificate,
 }
 

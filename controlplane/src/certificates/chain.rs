@@ -11,13 +11,15 @@ use rustls::sign::CertifiedKey;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-/// When a certificate ends.
+/// How long a certificate is valid.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct End {
+pub struct Validity {
     /// Its first name, or its file.
     pub name: String,
-    /// Milliseconds since 1970.
-    pub at_ms: u64,
+    /// When it begins, milliseconds since 1970.
+    pub begins_ms: u64,
+    /// When it ends, milliseconds since 1970.
+    pub ends_ms: u64,
 }
 
 /// Bytes of a file at most.
@@ -44,7 +46,7 @@ pub(super) struct Chain {
     pub(super) key: Arc<CertifiedKey>,
     /// The names it is for, in small letters; a wildcard as it is written.
     pub(super) names: Vec<String>,
-    pub(super) end: End,
+    pub(super) validity: Validity,
 }
 
 impl Chain {
@@ -61,11 +63,12 @@ impl Chain {
         let Some(leaf) = chain.first() else {
             return Err(failed("holds no certificate; expected PEM".to_owned()));
         };
-        let (names, at_ms) = names_and_end(leaf).map_err(failed)?;
+        let (names, [begins_ms, ends_ms]) = names_and_validity(leaf).map_err(failed)?;
         let name = names.first().cloned();
-        let end = End {
+        let validity = Validity {
             name: name.unwrap_or_else(|| cert.display().to_string()),
-            at_ms,
+            begins_ms,
+            ends_ms,
         };
         let secret = PrivateKeyDer::from_pem_slice(&bytes(key)?).map_err(|error| {
             CertificateError::of(key, format!("holds no private key in PEM: {error}"))
@@ -80,7 +83,7 @@ impl Chain {
         Ok(Self {
             key: Arc::new(certified),
             names,
-            end,
+            validity,
         })
     }
 }
@@ -96,8 +99,8 @@ fn bytes(path: &Path) -> Result<Vec<u8>, CertificateError> {
     Ok(bytes)
 }
 
-/// The DNS names of a certificate, and when it ends.
-fn names_and_end(leaf: &CertificateDer<'_>) -> Result<(Vec<String>, u64), String> {
+/// The DNS names of a certificate, and when it begins and ends.
+fn names_and_validity(leaf: &CertificateDer<'_>) -> Result<(Vec<String>, [u64; 2]), String> {
     let (_, certificate) = X509Certificate::from_der(leaf)
         .map_err(|error| format!("holds no certificate of X.509: {error}"))?;
     let mut names = Vec::new();
@@ -109,7 +112,10 @@ fn names_and_end(leaf: &CertificateDer<'_>) -> Result<(Vec<String>, u64), String
             }
         }
     }
-    let end = certificate.validity().not_after.timestamp();
-    let end = u64::try_from(end).unwrap_or(0);
-    Ok((names, end.saturating_mul(1000)))
+    let validity = certificate.validity();
+    let both = [validity.not_before, validity.not_after].map(|time| {
+        let seconds = u64::try_from(time.timestamp()).unwrap_or(0);
+        seconds.saturating_mul(1000)
+    });
+    Ok((names, both))
 }

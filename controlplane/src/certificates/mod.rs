@@ -21,7 +21,7 @@ use weir_shared::tls_record;
 use weir_shared::units::Time;
 
 use self::chain::Chain;
-pub use self::chain::{CertificateError, End};
+pub use self::chain::{CertificateError, Validity};
 use self::choice::Choice;
 use crate::alert::Alerts;
 use crate::file_watch::FileWatch;
@@ -29,7 +29,8 @@ use crate::lookup::FileFault;
 
 /// Faults that may wait for the control loop; the newest of more are dropped, as the older say.
 const MAX_FAULTS: usize = 16;
-/// An alert is raised so long before a certificate ends, and again each day.
+/// An alert is raised a third of its life before a certificate ends, at most so long before, and
+/// again each day.
 const WARN_BEFORE_MS: u64 = 14 * DAY_MS;
 const DAY_MS: u64 = 86_400_000;
 
@@ -46,7 +47,7 @@ struct Judged {
     files: Files,
     /// The watch on files that are not watched yet.
     watch: Option<FileWatch>,
-    ends: Vec<End>,
+    validities: Vec<Validity>,
     config: ServerConfig,
 }
 
@@ -62,7 +63,7 @@ struct InUse {
 pub struct Certificates {
     tickets: Arc<dyn ProducesTickets>,
     config: TlsConfig,
-    ends: ArcSwap<Vec<End>>,
+    validities: ArcSwap<Vec<Validity>>,
     /// The number of the next that is read, by the watch or a reload.
     next: AtomicU64,
     in_use: Mutex<InUse>,
@@ -88,7 +89,7 @@ impl Certificates {
         let (watches, watched) = unbounded();
         let none = Files::from([]);
         let this = Arc::new(Self {
-            ends: ArcSwap::default(),
+            validities: ArcSwap::default(),
             config: Arc::new(ArcSwap::from_pointee(empty)),
             tickets,
             next: AtomicU64::new(1),
@@ -134,7 +135,10 @@ impl Certificates {
             let files = if *held == *named { held } else { named.into() };
             let judged = this.judge_all(files).map_err(|error| vec![error])?;
             let this = Arc::clone(&this);
-            Ok(Box::new(move || this.take(judged)) as Take)
+            Ok(Box::new(move || {
+                this.take(judged);
+                Ok(())
+            }) as Take)
         })
     }
 
@@ -160,14 +164,14 @@ impl Certificates {
     fn judge(&self, files: Files) -> Result<Judged, CertificateError> {
         let number = self.next.fetch_add(1, Ordering::SeqCst);
         let chains = read(&files)?;
-        let ends = ends(&chains);
+        let validities = validities(&chains);
         let config = config(chains, &self.tickets);
         let failed = |error: rustls::Error| CertificateError::of(Path::new(""), error.to_string());
         Ok(Judged {
             number,
             files,
             watch: None,
-            ends,
+            validities,
             config: config.map_err(failed)?,
         })
     }
@@ -181,7 +185,7 @@ impl Certificates {
         if !(is_reload || is_same && judged.number > in_use.number) {
             return;
         }
-        self.ends.store(Arc::new(judged.ends));
+        self.validities.store(Arc::new(judged.validities));
         self.config.store(Arc::new(judged.config));
         in_use.number = judged.number;
         if !is_same {
@@ -249,8 +253,17 @@ fn read(paths: &[(PathBuf, PathBuf)]) -> Result<Vec<Chain>, CertificateError> {
         .collect()
 }
 
-fn ends(chains: &[Chain]) -> Vec<End> {
-    chains.iter().map(|chain| chain.end.clone()).collect()
+fn validities(chains: &[Chain]) -> Vec<Validity> {
+    let validities = chains.iter().map(|chain| chain.validity.clone());
+    validities.collect()
+}
+
+/// From when on the end of a certificate is told: one of 90 days 14 days before, one of six days two
+/// days before.
+fn warned_from_ms(validity: &Validity) -> u64 {
+    let life = validity.ends_ms.saturating_sub(validity.begins_ms);
+    let before = WARN_BEFORE_MS.min(life / 3);
+    validity.ends_ms.saturating_sub(before)
 }
 
 /// TLS 1.2 and 1.3, no older; tickets that every worker, and each generation of certificates, can
@@ -287,10 +300,11 @@ impl Watched {
         }
     }
 
-    /// When each ends.
-    pub(crate) fn ends(&self) -> Vec<End> {
-        let ends = self.certificates.as_ref().map(|held| held.ends.load());
-        ends.map_or_else(Vec::new, |ends| ends.to_vec())
+    /// How long each is valid.
+    pub(crate) fn validities(&self) -> Vec<Validity> {
+        let held = self.certificates.as_ref();
+        let validities = held.map(|held| held.validities.load());
+        validities.map_or_else(Vec::new, |validities| validities.to_vec())
     }
 
     /// Raises alerts: of files that cannot be read again, of certificates that end soon.
@@ -301,26 +315,26 @@ impl Watched {
         for FileFault { file, error } in certificates.told.try_iter() {
             alerts.file_error(&file, &error, now_ms);
         }
-        for end in self.due(&certificates.ends.load(), now_ms) {
-            tracing::warn!(name = %end.name, expires = %Time(end.at_ms), "a certificate ends soon");
-            alerts.certificate(&end.name, Time(end.at_ms), now_ms);
+        for validity in self.due(&certificates.validities.load(), now_ms) {
+            let (name, expires) = (&validity.name, Time(validity.ends_ms));
+            tracing::warn!(name = %name, expires = %expires, "a certificate ends soon");
+            alerts.certificate(name, expires, now_ms);
         }
     }
 
     /// Those that are to be told now.
-    fn due(&mut self, ends: &[End], now_ms: u64) -> Vec<End> {
-        let key = |end: &End| (end.name.clone(), end.at_ms);
-        let stands = |told: &(String, u64)| ends.iter().any(|end| key(end) == *told);
+    fn due(&mut self, validities: &[Validity], now_ms: u64) -> Vec<Validity> {
+        let key = |validity: &Validity| (validity.name.clone(), validity.ends_ms);
+        let stands = |told: &(String, u64)| validities.iter().any(|one| key(one) == *told);
         self.told.retain(|told, _| stands(told));
-        let near = ends
-            .iter()
-            .filter(|end| end.at_ms.saturating_sub(WARN_BEFORE_MS) <= now_ms);
+        let near = validities.iter();
+        let near = near.filter(|validity| warned_from_ms(validity) <= now_ms);
         let mut due = Vec::new();
-        for end in near {
-            let last = self.told.get(&key(end));
+        for validity in near {
+            let last = self.told.get(&key(validity));
             if last.is_none_or(|last| now_ms.saturating_sub(*last) >= DAY_MS) {
-                self.told.insert(key(end), now_ms);
-                due.push(end.clone());
+                self.told.insert(key(validity), now_ms);
+                due.push(validity.clone());
             }
         }
         due
@@ -354,8 +368,8 @@ mod tests {
         };
         let held = Certificates::open(&settings, true).unwrap();
         let names = || -> Vec<String> {
-            let ends = held.ends.load();
-            ends.iter().map(|end| end.name.clone()).collect()
+            let validities = held.validities.load();
+            validities.iter().map(|one| one.name.clone()).collect()
         };
         let files = held.files();
         let judge = || held.judge(Arc::clone(&files)).unwrap();
@@ -379,23 +393,37 @@ mod tests {
         assert!(held.judge_all(Files::from([])).is_err());
     }
 
-    /// EDGE-2: fourteen days before its end a certificate is told of, once a day, until another is
-    /// in its place.
+    /// EDGE-2: a third of its life before its end, at most fourteen days, a certificate is told of,
+    /// once a day, until another is in its place.
     #[test]
-    fn an_end_is_told_from_fourteen_days_before() {
-        let mut watch = Watched::default();
-        let end = |at_ms| End {
+    fn an_end_is_told_from_a_third_of_the_life_on() {
+        let of = |life_ms: u64, ends_ms: u64| Validity {
             name: "a.test".to_owned(),
-            at_ms,
+            begins_ms: ends_ms - life_ms,
+            ends_ms,
         };
-        let mut due = |ends: &[End], now_ms| watch.due(ends, now_ms).len();
+        const HOUR_MS: u64 = DAY_MS / 24;
+        for (life, before) in [
+            (365 * DAY_MS, 14 * DAY_MS),
+            (90 * DAY_MS, 14 * DAY_MS),
+            (42 * DAY_MS, 14 * DAY_MS),
+            (6 * DAY_MS, 2 * DAY_MS),
+            (DAY_MS, 8 * HOUR_MS),
+        ] {
+            let mut watch = Watched::default();
+            let certificates = [of(life, END)];
+            assert_eq!(watch.due(&certificates, END - before - 1), [], "{life}");
+            assert_eq!(watch.due(&certificates, END - before), certificates);
+        }
+        let mut watch = Watched::default();
+        let year = |ends_ms| [of(365 * DAY_MS, ends_ms)];
+        let mut due = |certificates: [Validity; 1], now_ms| watch.due(&certificates, now_ms).len();
         let first = END - WARN_BEFORE_MS;
-        assert_eq!(due(&[end(END)], first - 1), 0);
-        assert_eq!(due(&[end(END)], first), 1);
-        assert_eq!(due(&[end(END)], first + DAY_MS - 1), 0);
-        assert_eq!(due(&[end(END)], first + DAY_MS), 1);
-        assert_eq!(due(&[end(2 * END)], first + 2 * DAY_MS), 0);
-        assert_eq!(due(&[end(END)], first + 2 * DAY_MS), 1);
-        assert_eq!(due(&[end(END)], END + 10 * DAY_MS), 1);
+        assert_eq!(due(year(END), first), 1);
+        assert_eq!(due(year(END), first + DAY_MS - 1), 0);
+        assert_eq!(due(year(END), first + DAY_MS), 1);
+        assert_eq!(due(year(2 * END), first + 2 * DAY_MS), 0);
+        assert_eq!(due(year(END), first + 2 * DAY_MS), 1);
+        assert_eq!(due(year(END), END + 10 * DAY_MS), 1);
     }
 }

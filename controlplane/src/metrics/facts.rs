@@ -6,7 +6,7 @@ use weir_shared::ban::Cause;
 use weir_shared::totals::Totals;
 
 use crate::alert::AlertKind;
-use crate::certificates::End;
+use crate::certificates::Validity;
 use crate::lookup::LookupFacts;
 use crate::rules::RulesFacts;
 use crate::state::FileCounts;
@@ -37,8 +37,8 @@ pub(crate) struct Facts {
     pub(crate) state: [FileCounts; 4],
     /// From the lookups.
     pub(crate) lookups: LookupFacts,
-    /// When each certificate ends.
-    pub(crate) certificates: Vec<End>,
+    /// How long each certificate is valid.
+    pub(crate) certificates: Vec<Validity>,
     /// From rules.json.
     pub(crate) rules: RulesFacts,
 }

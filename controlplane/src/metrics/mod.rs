@@ -52,7 +52,7 @@ impl Metrics {
                     gauge(&recorder, metric.name, [("version", version)], 1.0);
                 }
                 Values::CounterOfSome(..)
-                | Values::CertificateEnds(_)
+                | Values::CertificateTime(_)
                 | Values::RuleHits(_)
                 | Values::Durations(_)
                 | Values::ProcessCounter(_) => {}
@@ -105,11 +105,11 @@ impl Metrics {
                 Values::RuleHits(of) => {
                     blocks.push(block(name, help, "counter", rule_hits(of(facts))));
                 }
-                Values::CertificateEnds(of) if of(facts).is_empty() => {}
-                Values::CertificateEnds(of) => {
-                    let ends = of(facts).iter();
-                    let ends = ends.map(|end| (label("name", &end.name), end.at_ms / 1000));
-                    blocks.push(block(name, help, "gauge", ends));
+                Values::CertificateTime(_) if facts.certificates.is_empty() => {}
+                Values::CertificateTime(of) => {
+                    let times = facts.certificates.iter();
+                    let times = times.map(|one| (label("name", &one.name), of(one) / 1000));
+                    blocks.push(block(name, help, "gauge", times));
                 }
                 Values::Durations(of) => blocks.push(histogram_block(name, help, of(facts))),
                 Values::ProcessCounter(of) => {

@@ -11,7 +11,7 @@ use weir_shared::verdict::{Action, LimitHit};
 use super::facts::Facts;
 use super::process::{Process, float};
 use crate::alert::AlertKind;
-use crate::certificates::End;
+use crate::certificates::Validity;
 use crate::lookup::Outcome;
 use crate::rules;
 
@@ -41,8 +41,8 @@ pub(super) enum Values {
     CounterOfSome(&'static str, fn(&Facts) -> &BTreeMap<String, u64>),
     /// Hits of the rules that are in force (RULE-6).
     RuleHits(fn(&Facts) -> &[Arc<Rule>]),
-    /// When each certificate ends.
-    CertificateEnds(fn(&Facts) -> &[End]),
+    /// A moment of each certificate, milliseconds since 1970.
+    CertificateTime(fn(&Validity) -> u64),
     /// A gauge.
     Gauge(fn(&Facts) -> f64),
     /// Always 1, with the version as its label.
@@ -56,7 +56,7 @@ pub(super) enum Values {
 }
 
 use Values::{
-    CertificateEnds, Counter, CounterBy, CounterByTwo, CounterOfSome, Durations, Gauge,
+    CertificateTime, Counter, CounterBy, CounterByTwo, CounterOfSome, Durations, Gauge,
     ProcessCounter, ProcessGauge, RuleHits, Version,
 };
 
@@ -275,7 +275,12 @@ pub(super) static METRICS: &[Metric] = &[
     row(
         "waf_tls_certificate_expiry_timestamp_seconds",
         "When each certificate ends, in seconds since 1970.",
-        CertificateEnds(|facts| &facts.certificates),
+        CertificateTime(|validity| validity.ends_ms),
+    ),
+    row(
+        "waf_tls_certificate_start_timestamp_seconds",
+        "When each certificate begins, in seconds since 1970.",
+        CertificateTime(|validity| validity.begins_ms),
     ),
     row(
         "waf_build_info",

@@ -6,7 +6,7 @@ use weir_shared::totals::{ConnectionError, Totals};
 use weir_shared::verdict::{Action, LimitKind};
 
 use super::*;
-use crate::certificates::End;
+use crate::certificates::Validity;
 use crate::lookup::LookupFacts;
 use crate::rules::RulesFacts;
 use crate::state::FileCounts;
@@ -69,9 +69,10 @@ fn facts() -> Facts {
             file_read_ms: 1_795_276_800_500,
             file_errors: 26,
         },
-        certificates: vec![End {
+        certificates: vec![Validity {
             name: "a.test".to_owned(),
-            at_ms: 1_795_276_800_500,
+            begins_ms: 1_787_500_800_000,
+            ends_ms: 1_795_276_800_500,
         }],
         rules: RulesFacts {
             edits_taken: 30,
@@ -224,6 +225,7 @@ waf_state_writes_total{file="clients.json",outcome="ok"} 12
 waf_state_writes_total{file="lookups.json",outcome="error"} 1
 waf_state_writes_total{file="lookups.json",outcome="ok"} 13
 waf_tls_certificate_expiry_timestamp_seconds{name="a.test"} 1795276800
+waf_tls_certificate_start_timestamp_seconds{name="a.test"} 1787500800
 waf_tls_handshakes_total{outcome="aborted"} 0
 waf_tls_handshakes_total{outcome="failed"} 0
 waf_tls_handshakes_total{outcome="full"} 41
