@@ -26,6 +26,8 @@ pub(crate) mod document;
 
 /// The most alerts that alerts.json holds. Not a setting.
 pub(crate) const MAX_ALERTS: usize = 1000;
+/// An alert that is ahead of the clock by so much was raised while the clock was wrong.
+const AHEAD_MS: u64 = 1000;
 /// The most scopes that a summary names; the rest is their number.
 const MAX_SCOPES: usize = 100;
 
@@ -218,6 +220,7 @@ impl Alerts {
 
     /// Tells the number of alerts that the last minute held back. Called at every turn of the loop.
     pub(crate) fn turn(&mut self, now_ms: u64) {
+        self.bring_back(now_ms);
         for kind in AlertKind::ALL {
             let rest = self
                 .notices
@@ -291,15 +294,36 @@ impl Alerts {
         if self.lines.try_send(line).is_err() {
             self.lines_dropped += 1;
         }
-        // Two in one millisecond, or a clock set back: the file needs a name for each, in their
-        // order.
-        let after_last = self.recent.back().map_or(0, |last| last.time.0 + 1);
+        self.bring_back(now_ms);
+        let time = self.free_time(now_ms);
         self.recent.push_back(Arc::new(Alert {
-            time: Time(now_ms.max(after_last)),
+            time,
             kind,
             members,
         }));
         self.bound();
+    }
+
+    /// The file needs a name for each alert, in their order, also where two are raised in one
+    /// millisecond or the clock was set back a little.
+    fn free_time(&self, now_ms: u64) -> Time {
+        let after_last = self.recent.back().map_or(0, |last| last.time.0 + 1);
+        Time(now_ms.max(after_last))
+    }
+
+    /// What was raised while the clock stood ahead was raised before now: it does not stay a year
+    /// ahead once the clock is right again (STATE-11).
+    fn bring_back(&mut self, now_ms: u64) {
+        let is_past = |alert: &Arc<Alert>| alert.time.0 < now_ms.saturating_add(AHEAD_MS);
+        if self.recent.back().is_none_or(is_past) {
+            return;
+        }
+        let past = self.recent.partition_point(is_past);
+        for alert in self.recent.split_off(past) {
+            let time = self.free_time(now_ms);
+            let alert = Arc::unwrap_or_clone(alert);
+            self.recent.push_back(Arc::new(Alert { time, ..alert }));
+        }
     }
 
     fn bound(&mut self) {
@@ -453,16 +477,38 @@ mod tests {
         assert_eq!(alerts.raised()[0], 107_000);
     }
 
-    /// ALERT-4: alerts of one millisecond, and of a clock set back, have names of their own, in
-    /// their order.
+    /// ALERT-4: alerts of one millisecond, and of a clock set back a little, have names of their own,
+    /// in their order.
     #[test]
     fn each_alert_has_a_name_of_its_own() {
         let (mut alerts, _written) = alerts();
-        for at in [NOW, NOW, NOW - 5000, NOW + 1000] {
+        for at in [NOW, NOW, NOW - 500, NOW + 1000] {
             alerts.state_error("bans.json", "full", at);
         }
         let times: Vec<u64> = alerts.recent().map(|alert| alert.time.0 - NOW).collect();
         assert_eq!(times, [0, 1, 2, 1000]);
+    }
+
+    /// STATE-11: a clock that jumped a year forward and back leaves no alert a year ahead; their
+    /// order stays, and new ones have the time that it is.
+    #[test]
+    fn no_alert_stays_a_year_ahead() {
+        const YEAR: u64 = 365 * 24 * 60 * MINUTE;
+        let (mut alerts, _written) = alerts();
+        for (file, at) in [("a", NOW), ("b", NOW + YEAR), ("c", NOW + YEAR)] {
+            alerts.state_error(file, "full", at);
+        }
+        let kept = |alerts: &Alerts| -> Vec<(Value, u64)> {
+            let recent = alerts.recent();
+            let kept = recent.map(|alert| (alert.members["file"].clone(), alert.time.0 - NOW));
+            kept.collect()
+        };
+        alerts.turn(NOW + YEAR);
+        assert_eq!(kept(&alerts)[2], (json!("c"), YEAR + 1));
+        alerts.turn(NOW + 10);
+        alerts.state_error("d", "full", NOW + 20);
+        let expected = [("a", 0), ("b", 10), ("c", 11), ("d", 20)];
+        assert_eq!(kept(&alerts), expected.map(|(file, at)| (json!(file), at)));
     }
 
     /// ALERT-4: a log that takes no line is counted and waited for by nobody.

@@ -41,6 +41,8 @@ pub(super) struct Compiled {
     pub(super) rules: Arc<RuleSet>,
     /// When the next entry ends, milliseconds since 1970.
     pub(super) ends_ms: Option<u64>,
+    /// When the last of those that have ended did: before that moment one of them holds again.
+    pub(super) ended_ms: Option<u64>,
 }
 
 impl Compiler {
@@ -114,6 +116,7 @@ impl Compiler {
             kept: Known::new(),
             now_ms,
             ends_ms: None,
+            ended_ms: None,
         };
         let file = &read.file;
         let allow = made.list(RuleKind::Allow, &file.allow, &read.lists);
@@ -151,12 +154,18 @@ impl Compiler {
                 });
             }
         }
-        let Making { kept, ends_ms, .. } = made;
+        let Making {
+            kept,
+            ends_ms,
+            ended_ms,
+            ..
+        } = made;
         self.known = kept;
         Compiled {
             rules: Arc::new(RuleSet::new(allow, deny, traps, limits, jails)),
             read,
             ends_ms,
+            ended_ms,
         }
     }
 }
@@ -167,10 +176,12 @@ struct Making<'a> {
     kept: Known,
     now_ms: u64,
     ends_ms: Option<u64>,
+    ended_ms: Option<u64>,
 }
 
 impl Making<'_> {
-    /// Whether an entry has not ended; if it will, its end is one to wake at.
+    /// Whether an entry has not ended; if it will, its end is one to wake at; if it has, a clock
+    /// that is set back may bring it back.
     fn holds(&mut self, until: Option<Time>) -> bool {
         let Some(Time(until)) = until else {
             return true;
@@ -178,6 +189,8 @@ impl Making<'_> {
         let holds = until > self.now_ms;
         if holds {
             self.ends_ms = Some(self.ends_ms.map_or(until, |end| end.min(until)));
+        } else {
+            self.ended_ms = self.ended_ms.max(Some(until));
         }
         holds
     }

@@ -210,10 +210,16 @@ impl Watching {
         } else {
             self.look_at_change(current, now, now_ms);
         }
-        if self.held.ends_ms.is_some_and(|end| end <= now_ms) {
+        let has_ended = self.held.ends_ms.is_some_and(|end| end <= now_ms);
+        let holds_again = self.held.ended_ms.is_some_and(|end| end > now_ms);
+        if has_ended || holds_again {
             let read = std::mem::take(&mut self.held.read);
             self.held = self.compiler.compile(read, now_ms);
-            tracing::info!(file = %self.path.display(), "an entry of the rules has ended");
+            let told = match has_ended {
+                true => "an entry of the rules has ended",
+                false => "the clock was set back: an entry of the rules holds again",
+            };
+            tracing::info!(file = %self.path.display(), "{told}");
             self.tell_rules(false, None);
         }
     }

@@ -168,3 +168,21 @@ fn a_rule_outlives_an_edit() {
     assert_eq!(same, b);
     assert_eq!((&*c.0, c.1), ("c", 0));
 }
+
+/// STATE-11: a clock that jumped forward and back leaves no entry ended that has not: what was
+/// allowed for an hour is allowed again.
+#[test]
+fn a_clock_that_is_set_back_brings_an_entry_back() {
+    let until = Time(START + 3_600_000);
+    let text = format!(r#"{{"version":1,"allow":[{{"netblock":"192.0.2.1","until":"{until}"}}]}}"#);
+    let mut place = Place::with(&text, &[]);
+    assert_eq!(place.pass(100), NOTHING);
+    let right = place.now_ms;
+    place.now_ms += 365 * 86_400_000;
+    assert_eq!(place.pass(100), ["0 allowed, 0 denied"]);
+    place.now_ms = right;
+    assert_eq!(place.pass(100), ["1 allowed, 0 denied"]);
+    assert_eq!(place.pass(1000), NOTHING, "told once");
+    place.now_ms = until.0;
+    assert_eq!(place.pass(100), ["0 allowed, 0 denied"]);
+}
