@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::process::ExitCode;
+use std::sync::LazyLock;
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
@@ -62,12 +63,28 @@ pub fn print_json(document: &Value) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// This moment.
+/// This moment. Monotonic time counts from the first time that it is asked for.
 pub fn now() -> Now {
-    Clock::system().now()
+    static CLOCK: LazyLock<Clock> = LazyLock::new(Clock::system);
+    CLOCK.now()
 }
 
 /// A text as one segment of a path.
 pub fn percent_encoded(text: &str) -> String {
     utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// CONTROL-3: the time of two calls can be compared, or "the last minute" never ends.
+    #[test]
+    fn monotonic_time_goes_on_between_two_calls() {
+        let pause = std::time::Duration::from_millis(3);
+        let first = now().mono_ns;
+        std::thread::sleep(pause);
+        let second = now().mono_ns;
+        assert!(second - first >= 3_000_000, "{first} {second}");
+    }
 }
