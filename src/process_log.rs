@@ -64,6 +64,7 @@ pub fn part() -> Part {
             set_level(level);
             // What is not logged at all is decided once for each place that logs.
             tracing::callsite::rebuild_interest_cache();
+            Ok(())
         }) as Take)
     })
 }

@@ -85,11 +85,11 @@ impl Reloader {
         if reloaded.settings.observe {
             takes.reverse();
         }
-        for take in takes {
-            take();
-        }
+        let late = takes.into_iter().filter_map(|take| take().err());
+        let late: Vec<String> = late.collect();
         self.settings = reloaded.settings;
-        let warnings = held.warnings.clone();
+        let mut warnings = held.warnings.clone();
+        warnings.extend(late);
         self.held = held;
         Ok(Report { changes, warnings })
     }

@@ -50,7 +50,8 @@ impl PageFile {
             thread: Arc::default(),
         };
         let new = prepare(&opened.page, &opened.thread, file)?;
-        new();
+        // A page waits for nobody.
+        let _ = new();
         Ok(opened)
     }
 
@@ -92,6 +93,7 @@ fn prepare(
             // The thread takes each at once, but for a moment in which it reads a page.
             let _ = thread.send(watch);
         }
+        Ok(())
     }))
 }
 

@@ -34,21 +34,25 @@ impl ControlHandle {
 /// What the control loop owns: bans, anomalies, files.
 fn of_loop(orders: Sender<Order>) -> Part {
     Box::new(move |new| {
-        let late = || vec!["the control loop does not answer: try again".to_owned()];
+        let late = || "the control loop does not answer: try again".to_owned();
         let (told, judged) = bounded(1);
         let order = Order::Judge(Arc::clone(&new.settings), told);
-        orders.send_timeout(order, PATIENCE).map_err(|_| late())?;
-        let judged = judged.recv_timeout(PATIENCE).map_err(|_| late())?;
+        let sent = orders.send_timeout(order, PATIENCE);
+        sent.map_err(|_| vec![late()])?;
+        let judged = judged.recv_timeout(PATIENCE);
+        let judged = judged.map_err(|_| vec![late()])?;
         judged.map_err(|fault| vec![fault])?;
         let (orders, new) = (orders.clone(), new.clone());
         Ok(Box::new(move || {
             let (told, done) = bounded(1);
-            if orders
-                .send_timeout(Order::Take(new, told), PATIENCE)
-                .is_ok()
-            {
-                let _ = done.recv_timeout(PATIENCE);
-            }
+            let sent = orders.send_timeout(Order::Take(new, told), PATIENCE);
+            let taken = sent.is_ok() && done.recv_timeout(PATIENCE).is_ok();
+            taken.then_some(()).ok_or_else(|| {
+                format!(
+                    "bans, alerts and state files may still go by the old settings: {}",
+                    late()
+                )
+            })
         }) as Take)
     })
 }
@@ -126,5 +130,46 @@ impl Control {
         self.origins.set_shown(settings.endpoints.metrics_top_n);
         self.reloaded.store(Arc::new(new));
         self.settings = settings;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::settings;
+
+    /// RELOAD-2: a loop that takes the settings is believed; one that does not come to it is told of
+    /// in the answer of the reload, wherever it stops.
+    #[test]
+    fn a_loop_that_does_not_take_the_settings_is_told() {
+        let new = Reloaded {
+            settings: Arc::new(settings()),
+            listing: Arc::from([]),
+            warnings: Arc::from([]),
+        };
+        for (stops_at, is_taken) in [("nothing", true), ("taking", false), ("orders", false)] {
+            let (orders, ordered) = bounded::<Order>(2);
+            let stand_in = std::thread::spawn(move || {
+                while let Ok(order) = ordered.recv() {
+                    match order {
+                        Order::Judge(_, told) => told.send(Ok(())).unwrap(),
+                        Order::Take(_, told) if stops_at == "nothing" => told.send(()).unwrap(),
+                        Order::Take(..) | Order::Save(_) => {}
+                    }
+                    if stops_at == "orders" {
+                        return;
+                    }
+                }
+            });
+            let take = of_loop(orders)(&new).unwrap_or_else(|faults| panic!("{faults:?}"));
+            if stops_at == "orders" {
+                stand_in.join().unwrap();
+            }
+            let told = take();
+            assert_eq!(told.is_ok(), is_taken, "{stops_at}: {told:?}");
+            if let Err(told) = told {
+                assert!(told.contains("the old settings"), "{told}");
+            }
+        }
     }
 }

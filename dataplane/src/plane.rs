@@ -179,7 +179,10 @@ impl DataPlane {
         let taking = self.taking.clone();
         Box::new(move |new| {
             let (taking, settings) = (taking.clone(), Arc::clone(&new.settings));
-            Ok(Box::new(move || taking.take(settings)) as Take)
+            Ok(Box::new(move || {
+                taking.take(settings);
+                Ok(())
+            }) as Take)
         })
     }
 

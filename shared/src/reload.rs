@@ -16,8 +16,9 @@ pub struct Reloaded {
     pub warnings: Arc<[String]>,
 }
 
-/// Takes what was judged. It cannot fail, and waits for no disk.
-pub type Take = Box<dyn FnOnce() + Send>;
+/// Takes what was judged. It cannot fail, and waits for no disk; but whoever is to take it may not
+/// come to it in time: the error is one sentence about what goes on as before, and until when.
+pub type Take = Box<dyn FnOnce() -> Result<(), String> + Send>;
 
 /// A part of the service: judges what is to hold, reads its files again, and changes nothing before
 /// its [`Take`] is called. Where it is refused, each fault is one sentence.

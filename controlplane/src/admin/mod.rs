@@ -157,6 +157,7 @@ impl Router {
                 router.metrics_token.store(metrics_token.map(Arc::new));
                 router.admin_token.store(admin_token.map(Arc::new));
                 router.orders.set_prefixes(new.settings.bans.prefixes);
+                Ok(())
                 router.listing.store(Arc::new(new.listing));
             }) as Take)
         })

@@ -166,7 +166,7 @@ impl Lookups {
 
     fn prepare(&self, settings: &LookupSettings) -> Result<Take, LookupError> {
         Ok(match &self.source {
-            Source::Off(_) => Box::new(|| {}),
+            Source::Off(_) => Box::new(|| Ok(())),
             Source::File(databases, _) => {
                 let read = databases.read()?;
                 let (databases, table) = (Arc::clone(databases), Arc::clone(&self.table));
@@ -174,12 +174,16 @@ impl Lookups {
                 Box::new(move || {
                     databases.put(read, &clock);
                     renew(&databases, &*table);
+                    Ok(())
                 })
             }
             Source::Service(service) => {
                 let (asking, ttl) = (Asking::of(settings)?, settings.ttl);
                 let service = Arc::clone(service);
-                Box::new(move || service.take(asking, ttl))
+                Box::new(move || {
+                    service.take(asking, ttl);
+                    Ok(())
+                })
             }
         })
     }

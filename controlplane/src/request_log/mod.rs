@@ -139,6 +139,7 @@ impl RequestLog {
             Ok(Box::new(move || {
                 *lock(&next) = Some(order);
                 thread.unpark();
+                Ok(())
             }) as Take)
         })
     }

@@ -112,17 +112,23 @@ impl RulesOrders {
         let asked = self.clone();
         Box::new(move |_| {
             let Some(orders) = asked.orders.clone() else {
-                return Ok(Box::new(|| {}) as Take);
+                return Ok(Box::new(|| Ok(())) as Take);
             };
-            let late = || vec!["the thread of the rules does not answer: try again".to_owned()];
+            let late = || "the thread of the rules does not answer: try again".to_owned();
             let (told, read) = bounded(1);
             let order = Order::Read(told);
-            orders.send_timeout(order, PATIENCE).map_err(|_| late())?;
-            let read = read.recv_timeout(PATIENCE).map_err(|_| late())?;
+            orders
+                .send_timeout(order, PATIENCE)
+                .map_err(|_| vec![late()])?;
+            let read = read.recv_timeout(PATIENCE).map_err(|_| vec![late()])?;
             let path = asked.path.clone();
+            let file = path.clone();
             read.map_err(|fault| vec![RulesError::DoesNotFit { path, fault }.to_string()])?;
             Ok(Box::new(move || {
-                let _ = orders.send_timeout(Order::Take, PATIENCE);
+                let sent = orders.send_timeout(Order::Take, PATIENCE);
+                sent.map_err(|_| {
+                    format!("{}: what was in force stays so: {}", file.display(), late())
+                })
             }) as Take)
         })
     }
