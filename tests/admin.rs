@@ -88,35 +88,32 @@ fn observe_mode_opens_nothing() {
     assert!(application.requests().is_empty());
 }
 
-/// ADMIN-1: the token file is read at start and again on SIGHUP; its last line end is no part of
-/// the token.
+/// ADMIN-1, METRIC-3: the token files are read at start and again on SIGHUP; a last line end is no
+/// part of the token.
 #[test]
-fn the_token_can_lie_in_a_file() {
+fn each_token_can_lie_in_a_file() {
     let application = Application::ok();
-    let directory = tempfile::tempdir().expect("a directory");
-    let path = directory.path().join("token");
-    std::fs::write(&path, "from-the-file\n").expect("writes");
-    let weir = Weir::start(
-        &application,
-        &[
-            ("WAF_ADMIN_TOKEN", ""),
-            ("WAF_ADMIN_TOKEN_FILE", path.to_str().expect("a path")),
-        ],
-    );
-    let status = |token: &str| {
-        ask(
-            &weir,
-            "/_waf/bans",
-            &[("Authorization", &format!("Bearer {token}"))],
-        )
-        .status
-    };
-    assert_eq!(status("from-the-file"), 200);
-    assert_eq!(status("another"), 401);
-    std::fs::write(&path, "another\n").expect("writes");
-    weir.signal("HUP");
-    wait_until("the new token", || status("another") == 200);
-    assert_eq!(status("from-the-file"), 401);
+    for (setting, path) in [
+        ("WAF_ADMIN_TOKEN", "/_waf/bans"),
+        ("WAF_METRICS_TOKEN", "/_waf/metrics"),
+    ] {
+        let directory = tempfile::tempdir().expect("a directory");
+        let file = directory.path().join("token");
+        std::fs::write(&file, "from-the-file\n").expect("writes");
+        let named = format!("{setting}_FILE");
+        let file_name = file.to_str().expect("a path");
+        let weir = Weir::start(&application, &[(setting, ""), (&*named, file_name)]);
+        let status = |token: &str| {
+            let bearer = format!("Bearer {token}");
+            ask(&weir, path, &[("Authorization", &*bearer)]).status
+        };
+        assert_eq!(status("from-the-file"), 200, "{setting}");
+        assert_eq!(status("another"), 401);
+        std::fs::write(&file, "another\n").expect("writes");
+        weir.signal("HUP");
+        wait_until("the new token", || status("another") == 200);
+        assert_eq!(status("from-the-file"), 401);
+    }
 }
 
 /// ADMIN: the list of bans, whole, active, and of an address.

@@ -108,3 +108,59 @@ fn the_man_page_and_the_completions_have_every_command() {
         }
     }
 }
+
+/// The commands of docs/operating.md that install the service, with the binary of this build.
+fn commands_of_the_document() -> String {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let document = fs::read_to_string(root.join("docs/operating.md")).expect("the document");
+    let block = document
+        .split("```")
+        .find(|block| block.starts_with("sh\n") && block.contains("systemctl enable --now weir"));
+    let block = block.expect("a block of commands");
+    let commands = block.strip_prefix("sh\n").expect("its lines");
+    let built = "target/release/weir";
+    assert!(commands.contains(built), "{commands}");
+    commands.replace(built, env!("CARGO_BIN_EXE_weir"))
+}
+
+/// METRIC-3, RESTART-3: installed by the commands of docs/operating.md, the service starts under
+/// its unit, in the sandbox of a real systemd; a reload takes a changed weir.env, and each
+/// `process_*` series is there.
+#[test]
+#[ignore = "boots systemd in a throw-away copy of the machine: wants root, systemd and curl"]
+fn every_process_series_is_there_under_the_unit() {
+    let commands = commands_of_the_document();
+    let script = format!(
+        "trap 'journalctl --no-pager --unit weir >&2' ERR
+        {commands}
+        echo WAF_METRICS_TOKEN=metrics-token-77b1 >>/etc/weir/weir.env
+        systemctl reload weir
+        curl -sS --fail -H 'Authorization: Bearer metrics-token-77b1' http://127.0.0.1/_waf/metrics
+        systemctl stop weir
+        systemctl show --property Result weir"
+    );
+    let ran = Command::new(".ci/under-systemd")
+        .args(["bash", "-Eeuc", &script])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .expect("it runs");
+    let (out, err) = (ran.stdout, ran.stderr);
+    let page = String::from_utf8_lossy(&out);
+    let err = String::from_utf8_lossy(&err);
+    assert!(ran.status.success(), "{page}{err}");
+    assert!(page.contains("Result=success"), "{page}");
+    let series = page.lines().filter(|line| line.starts_with("process_"));
+    let names: Vec<&str> = series.filter_map(|line| line.split(' ').next()).collect();
+    assert_eq!(
+        names,
+        [
+            "process_cpu_seconds_total",
+            "process_max_fds",
+            "process_open_fds",
+            "process_resident_memory_bytes",
+            "process_start_time_seconds",
+            "process_threads",
+            "process_virtual_memory_bytes",
+        ]
+    );
+}

@@ -97,34 +97,32 @@ fn an_upstream_is_needed() {
     assert!(refused.stderr.contains("WAF_UPSTREAM"), "{refused:?}");
 }
 
-/// SETTING-2: both tokens set contradict each other; their values are never shown.
+/// SETTING-2, METRIC-3: both forms of a token contradict each other; their values are never shown. A
+/// file that is not there stops the start too.
 #[test]
-fn both_tokens_stop_the_start() {
+fn both_forms_of_a_token_stop_the_start() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("token");
     std::fs::write(&path, "SECRET-FILE").expect("writes");
-    let refused = Weir::refuse(
-        &state_dir(),
-        &[
-            ("WAF_ADMIN_TOKEN", "SECRET-VALUE"),
-            ("WAF_ADMIN_TOKEN_FILE", path.to_str().expect("a path")),
-        ],
-    );
-    assert_eq!(refused.code, Some(78));
-    assert!(
-        refused.stderr.contains("WAF_ADMIN_TOKEN_FILE"),
-        "{refused:?}"
-    );
-    assert!(!refused.stderr.contains("SECRET-"), "{refused:?}");
-    let missing = Weir::refuse(
-        &state_dir(),
-        &[
-            ("WAF_ADMIN_TOKEN", ""),
-            ("WAF_ADMIN_TOKEN_FILE", "/nonexistent/token"),
-        ],
-    );
-    assert_eq!(missing.code, Some(78));
-    assert!(missing.stderr.contains("/nonexistent/token"), "{missing:?}");
+    for (setting, file) in [
+        ("WAF_ADMIN_TOKEN", "WAF_ADMIN_TOKEN_FILE"),
+        ("WAF_METRICS_TOKEN", "WAF_METRICS_TOKEN_FILE"),
+    ] {
+        let both = [
+            (setting, "SECRET-VALUE"),
+            (file, path.to_str().expect("a path")),
+        ];
+        let refused = Weir::refuse(&state_dir(), &both);
+        assert_eq!(refused.code, Some(78));
+        let told = format!("{setting} too: expected only one of them");
+        assert!(refused.stderr.contains(&told), "{refused:?}");
+        assert!(!refused.stderr.contains("SECRET-"), "{refused:?}");
+        let missing = [(setting, ""), (file, "/nonexistent/token")];
+        let missing = Weir::refuse(&state_dir(), &missing);
+        assert_eq!(missing.code, Some(78));
+        let told = format!("{file}: /nonexistent/token cannot be read");
+        assert!(missing.stderr.contains(&told), "{missing:?}");
+    }
 }
 
 /// SETTING-2: an address that somebody has, or that is not ours, cannot be listened on.

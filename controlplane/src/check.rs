@@ -10,7 +10,7 @@ use weir_shared::clock::{Clock, Now};
 use weir_shared::settings::Settings;
 use weir_shared::units::Time;
 
-use crate::admin::token::admin_token;
+use crate::admin::token::{TokenErrors, Tokens};
 use crate::bans::document::BansFile;
 use crate::bans::ledger::{Ledger, Rules};
 use crate::certificates;
@@ -49,8 +49,10 @@ pub fn check(settings: &Settings, clock: &Clock) -> Found {
     found.faults.extend(faults.iter().map(ToString::to_string));
     found.faults.extend(too_many_bans(settings, &files, now));
     found.files = files;
-    let token = admin_token(&settings.endpoints.admin_token).err();
-    found.faults.extend(token.map(|error| error.to_string()));
+    let tokens = Tokens::read(&settings.endpoints).err();
+    found
+        .faults
+        .extend(tokens.iter().flat_map(TokenErrors::sentences));
     let lookup = lookup::check(&settings.lookup, clock).err();
     found.faults.extend(lookup.map(|error| error.to_string()));
     let certificates = certificates::check(&settings.edge).err();

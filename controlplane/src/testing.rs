@@ -17,7 +17,7 @@ use weir_shared::explain::{Explain, Explanation, Outcome};
 use weir_shared::handover::{Body, OwnRequest, OwnResponse, Step};
 use weir_shared::lookup::Lookup;
 use weir_shared::netblock::{Netblock, PrefixLengths};
-use weir_shared::settings::{AdminToken, LookupSettings, Secret, Settings};
+use weir_shared::settings::{LookupSettings, Secret, Settings, TokenSource};
 use weir_shared::snapshot::Snapshot;
 use weir_shared::spared::Spared;
 use weir_shared::table::{ClientRow, ClientTable};
@@ -54,8 +54,8 @@ pub(crate) fn settings_with(change: impl FnOnce(&mut Settings)) -> Settings {
         lookup: LookupSettings::default(),
         ..Settings::default()
     };
-    settings.endpoints.metrics_token = Some(Secret::new("metrics-token".to_owned()));
-    settings.endpoints.admin_token = AdminToken::Value(Secret::new("admin-token".to_owned()));
+    settings.endpoints.metrics_token = TokenSource::Value(Secret::new("metrics-token".to_owned()));
+    settings.endpoints.admin_token = TokenSource::Value(Secret::new("admin-token".to_owned()));
     change(&mut settings);
     settings
 }

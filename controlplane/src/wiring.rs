@@ -20,7 +20,7 @@ use crate::admin::Router;
 use crate::admin::answers::Answers;
 use crate::admin::requests::Requests;
 use crate::admin::status::Service;
-use crate::admin::token::{TokenError, admin_token};
+use crate::admin::token::{TokenErrors, Tokens};
 use crate::alert::detection::Detection;
 use crate::bans::Bans;
 use crate::bans::ledger::Rules;
@@ -101,9 +101,9 @@ pub struct Feeds {
 /// Why the control plane cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    /// The token file.
+    /// The token files.
     #[error(transparent)]
-    Token(#[from] TokenError),
+    Token(#[from] TokenErrors),
     /// bans.json holds more than may be dropped.
     #[error(
         "bans.json holds {held} active bans made by an administrator or permanent, WAF_MAX_BANS is {max_bans}: raise the \
@@ -199,7 +199,7 @@ impl Control {
             held,
             max_bans: rules.max_bans,
         })?;
-        let admin_token = admin_token(&settings.endpoints.admin_token)?;
+        let tokens = Tokens::read(&settings.endpoints)?;
         for row in start.clients {
             table.put(row);
         }
@@ -211,7 +211,7 @@ impl Control {
         let (asked, reading) = (lookups.clone(), live_rules.orders());
         let router = Router::new(
             &reloaded,
-            admin_token,
+            tokens,
             not_banned,
             reading.clone(),
             about.process,

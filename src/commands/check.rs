@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use weir_controlplane::check::check;
 use weir_dataplane::can_be_bound;
 use weir_shared::clock::Clock;
-use weir_shared::settings::{self, AdminToken, CountryList, Listen, Loaded, Settings, Upstream};
+use weir_shared::settings::{self, CountryList, Listen, Loaded, Settings, TokenSource, Upstream};
 
 use super::ask::{Asked, Asking, Place};
 use super::common::{EXIT_CONFIG, Failure, finish, out, print_json};
@@ -175,7 +175,7 @@ fn differences(service: &Value, listing: &[settings::Listed]) -> Vec<String> {
 fn warnings(settings: &Settings) -> Vec<String> {
     let mut warnings = Vec::new();
     let endpoints = &settings.endpoints;
-    let token = endpoints.admin_token != AdminToken::Unset;
+    let token = endpoints.admin_token != TokenSource::Unset;
     if token && settings.lists.allow_nets.is_empty() && settings.control_socket().is_none() {
         warnings.push(
             "an admin token is set, and neither WAF_ALLOW_NETS nor a control socket: once your own address is banned, no ban can be lifted over the endpoints".to_owned(),

@@ -22,7 +22,7 @@ use weir_shared::explain::Question;
 use weir_shared::handover::{Body, Handover, OwnRequest, OwnResponse, Respond, Step};
 use weir_shared::path::own_path_exact;
 use weir_shared::reload::{Part, Reloaded, Take};
-use weir_shared::settings::{Listed, Settings};
+use weir_shared::settings::Listed;
 use weir_shared::spared::Spared;
 
 use crate::bans::Subject;
@@ -38,7 +38,7 @@ use lists::ListReader;
 use problem::{Problem, of_metrics};
 use process::ProcessRoute;
 use query::{by, client_of, filter, most, question};
-use token::{Token, admin_token};
+use token::{Token, Tokens};
 
 pub(crate) mod answers;
 pub(crate) mod bans;
@@ -125,7 +125,7 @@ enum Routed {
 impl Router {
     pub(crate) fn new(
         reloaded: &Reloaded,
-        admin_token: Option<Token>,
+        tokens: Tokens,
         spared: Arc<Spared>,
         rules: RulesOrders,
         process: Asking,
@@ -133,8 +133,8 @@ impl Router {
     ) -> Self {
         let settings = &reloaded.settings;
         Self {
-            metrics_token: ArcSwapOption::new(metrics_token(settings).map(Arc::new)),
-            admin_token: ArcSwapOption::new(admin_token.map(Arc::new)),
+            metrics_token: ArcSwapOption::new(tokens.metrics.map(Arc::new)),
+            admin_token: ArcSwapOption::new(tokens.admin.map(Arc::new)),
             lists: ListReader::new(Arc::clone(&spared)),
             orders: OrderReader::new(spared, settings.bans.prefixes),
             rules,
@@ -149,16 +149,15 @@ impl Router {
     pub(crate) fn part(self: &Arc<Self>) -> Part {
         let router = Arc::clone(self);
         Box::new(move |new| {
-            let read = admin_token(&new.settings.endpoints.admin_token);
-            let admin_token = read.map_err(|error| vec![error.to_string()])?;
+            let tokens = Tokens::read(&new.settings.endpoints);
+            let tokens = tokens.map_err(|faults| faults.sentences())?;
             let (router, new) = (Arc::clone(&router), new.clone());
             Ok(Box::new(move || {
-                let metrics_token = metrics_token(&new.settings);
-                router.metrics_token.store(metrics_token.map(Arc::new));
-                router.admin_token.store(admin_token.map(Arc::new));
+                router.metrics_token.store(tokens.metrics.map(Arc::new));
+                router.admin_token.store(tokens.admin.map(Arc::new));
                 router.orders.set_prefixes(new.settings.bans.prefixes);
-                Ok(())
                 router.listing.store(Arc::new(new.listing));
+                Ok(())
             }) as Take)
         })
     }
@@ -375,10 +374,6 @@ impl Router {
             _ => Err(Problem::MethodNotAllowed { allow: "GET" }),
         }
     }
-}
-
-fn metrics_token(settings: &Settings) -> Option<Token> {
-    settings.endpoints.metrics_token.as_ref().map(Token::of)
 }
 
 /// Lets a request with the right token through. No token set: the endpoint does not exist

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use http::HeaderValue;
 use serde_json::{Value, json};
-use weir_shared::settings::AdminToken;
+use weir_shared::settings::TokenSource;
 use weir_shared::verdict::{Action, History};
 
 use super::*;
@@ -313,8 +313,8 @@ fn every_wrong_request_has_its_answer() {
 #[test]
 fn without_a_token_set_there_is_nothing() {
     let mut rig = Rig::new(settings_with(|settings| {
-        settings.endpoints.metrics_token = None;
-        settings.endpoints.admin_token = AdminToken::Unset;
+        settings.endpoints.metrics_token = TokenSource::Unset;
+        settings.endpoints.admin_token = TokenSource::Unset;
     }));
     for (method, path, token) in [
         ("GET", "/_waf/bans", Some(ADMIN)),
@@ -753,7 +753,8 @@ fn a_reload_changes_the_token_in_use() {
     let path = dir.path().join("token");
     std::fs::write(&path, "admin-token").unwrap();
     let mut rig = Rig::new(settings_with(|settings| {
-        settings.endpoints.admin_token = AdminToken::File(path.clone());
+        settings.endpoints.admin_token = TokenSource::File(path.clone());
+        settings.endpoints.metrics_token = TokenSource::File(path.clone());
     }));
     assert_eq!(rig.get("/_waf/bans").status, 200);
     std::fs::write(&path, "other-token").unwrap();
@@ -765,8 +766,10 @@ fn a_reload_changes_the_token_in_use() {
     std::fs::write(&path, "").unwrap();
     assert!(tokens(&new).is_err());
     assert_eq!(rig.get("/_waf/bans").status, 401);
-    let other = with(Some("Bearer other-token"), request("GET", "/_waf/bans", ""));
-    assert_eq!(rig.ask(other).status, 200);
+    for path in ["/_waf/bans", "/_waf/metrics"] {
+        let other = with(Some("Bearer other-token"), request("GET", path, ""));
+        assert_eq!(rig.ask(other).status, 200, "{path}");
+    }
 }
 
 /// A ban that the answer tells of refuses from that moment on, whatever its length.

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use http::HeaderValue;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
-use weir_shared::settings::{AdminToken, Secret};
+use weir_shared::settings::{EndpointSettings, Secret, TokenSource};
 
 /// The most bytes of a token file that are read: a path that names something else must not fill the
 /// memory.
@@ -24,8 +24,10 @@ pub(crate) struct Token([u8; 32]);
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
     /// It cannot be read.
-    #[error("WAF_ADMIN_TOKEN_FILE: {path} cannot be read: {source}")]
+    #[error("{setting}: {path} cannot be read: {source}")]
     Read {
+        /// Which setting names it.
+        setting: &'static str,
         /// The file.
         path: PathBuf,
         /// Why.
@@ -33,12 +35,26 @@ pub enum TokenError {
     },
     /// It holds nothing that could be a token.
     #[error(
-        "WAF_ADMIN_TOKEN_FILE: {path} must hold one token of visible ASCII characters without blanks, at most 4096 bytes"
+        "{setting}: {path} must hold one token of visible ASCII characters without blanks, at most 4096 bytes"
     )]
     Unusable {
+        /// Which setting names it.
+        setting: &'static str,
         /// The file.
         path: PathBuf,
     },
+}
+
+/// Every token file that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", self.sentences().join("; "))]
+pub struct TokenErrors(Vec<TokenError>);
+
+impl TokenErrors {
+    /// One sentence each.
+    pub(crate) fn sentences(&self) -> Vec<String> {
+        self.0.iter().map(ToString::to_string).collect()
+    }
 }
 
 impl Token {
@@ -61,20 +77,41 @@ impl Token {
     }
 }
 
-/// The admin token of the settings; its file is read. None is set in none of them.
-///
-/// # Errors
-/// The token file cannot be used.
-pub(crate) fn admin_token(setting: &AdminToken) -> Result<Option<Token>, TokenError> {
-    Ok(match setting {
-        AdminToken::Unset => None,
-        AdminToken::Value(secret) => Some(Token::of(secret)),
-        AdminToken::File(path) => Some(read(path)?),
+/// The tokens of the settings; their files are read. None where neither setting is set.
+pub(crate) struct Tokens {
+    pub(crate) metrics: Option<Token>,
+    pub(crate) admin: Option<Token>,
+}
+
+impl Tokens {
+    /// Reads both.
+    ///
+    /// # Errors
+    /// Each token file that cannot be used.
+    pub(crate) fn read(endpoints: &EndpointSettings) -> Result<Self, TokenErrors> {
+        let metrics = token("WAF_METRICS_TOKEN_FILE", &endpoints.metrics_token);
+        let admin = token("WAF_ADMIN_TOKEN_FILE", &endpoints.admin_token);
+        match (metrics, admin) {
+            (Ok(metrics), Ok(admin)) => Ok(Self { metrics, admin }),
+            (metrics, admin) => {
+                let faults = [metrics.err(), admin.err()].into_iter().flatten();
+                Err(TokenErrors(faults.collect()))
+            }
+        }
+    }
+}
+
+fn token(setting: &'static str, source: &TokenSource) -> Result<Option<Token>, TokenError> {
+    Ok(match source {
+        TokenSource::Unset => None,
+        TokenSource::Value(secret) => Some(Token::of(secret)),
+        TokenSource::File(path) => Some(read(setting, path)?),
     })
 }
 
-fn read(path: &Path) -> Result<Token, TokenError> {
+fn read(setting: &'static str, path: &Path) -> Result<Token, TokenError> {
     let failed = |source| TokenError::Read {
+        setting,
         path: path.to_owned(),
         source,
     };
@@ -90,6 +127,7 @@ fn read(path: &Path) -> Result<Token, TokenError> {
         || !token.iter().all(u8::is_ascii_graphic)
     {
         return Err(TokenError::Unusable {
+            setting,
             path: path.to_owned(),
         });
     }
@@ -136,25 +174,44 @@ mod tests {
         assert!(!Token::of(&Secret::new("secret".to_owned())).is_in(None));
     }
 
-    /// ADMIN-1: what a token file may hold; a file that cannot be used is told.
+    /// ADMIN-1, METRIC-3: what a token file may hold; each that cannot be used is told, with the
+    /// setting that names it.
     #[test]
     fn a_token_file_holds_one_token() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("token");
-        let read = || admin_token(&AdminToken::File(path.clone()));
-        let missing = read().err().unwrap().to_string();
-        assert!(
-            missing.starts_with("WAF_ADMIN_TOKEN_FILE: ") && missing.contains("cannot be read"),
-            "{missing}"
-        );
+        let mut endpoints = EndpointSettings {
+            metrics_token: TokenSource::File(path.clone()),
+            admin_token: TokenSource::File(path.clone()),
+            ..EndpointSettings::default()
+        };
+        let faults = |endpoints: &EndpointSettings| -> Vec<String> {
+            Tokens::read(endpoints).err().unwrap().sentences()
+        };
+        let both = |endpoints: &EndpointSettings, sentence: &str| {
+            let told = faults(endpoints);
+            assert_eq!(told.len(), 2, "{told:?}");
+            for (fault, name) in told
+                .iter()
+                .zip(["WAF_METRICS_TOKEN_FILE", "WAF_ADMIN_TOKEN_FILE"])
+            {
+                let expected = format!("{name}: {} {sentence}", path.display());
+                assert!(fault.starts_with(&expected), "{fault}");
+            }
+        };
+        both(&endpoints, "cannot be read");
         for unusable in ["", "\n", "two words", "zwölf", &"x".repeat(5000)] {
             std::fs::write(&path, unusable).unwrap();
-            let error = read().err().unwrap().to_string();
-            assert!(error.contains("must hold one token"), "{error}");
+            both(&endpoints, "must hold one token");
         }
         std::fs::write(&path, "first\n").unwrap();
         let field = HeaderValue::from_static("Bearer first");
-        assert!(read().unwrap().unwrap().is_in(Some(&field)));
-        assert!(admin_token(&AdminToken::Unset).unwrap().is_none());
+        let tokens = Tokens::read(&endpoints).unwrap_or_else(|faults| panic!("{faults:?}"));
+        for token in [tokens.metrics, tokens.admin] {
+            assert!(token.unwrap().is_in(Some(&field)));
+        }
+        endpoints.admin_token = TokenSource::Unset;
+        let tokens = Tokens::read(&endpoints).unwrap_or_else(|faults| panic!("{faults:?}"));
+        assert!(tokens.admin.is_none());
     }
 }

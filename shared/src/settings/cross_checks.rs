@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::endpoints::{AdminToken, ControlSocket};
+use super::endpoints::{ControlSocket, TokenSource};
 use super::listen::{Listen, Place, reaches};
 use super::lookup::{CountryList, LookupSource};
 use super::table::{Settings, all};
@@ -23,6 +23,7 @@ impl CrossChecks<'_> {
             self.upstream_missing(),
             self.upstream_is_the_service(settings),
             self.first_ban_permanent(settings),
+            self.both_set("WAF_METRICS_TOKEN_FILE", "WAF_METRICS_TOKEN"),
             self.both_set("WAF_ADMIN_TOKEN_FILE", "WAF_ADMIN_TOKEN"),
             self.both_set("WAF_DENY_COUNTRIES", "WAF_ALLOW_COUNTRIES"),
             self.db_path(settings),
@@ -50,9 +51,9 @@ impl CrossChecks<'_> {
             );
         }
         let endpoints = &settings.endpoints;
-        if endpoints.admin_listen.is_some() && endpoints.admin_token == AdminToken::Unset {
+        if endpoints.admin_listen.is_some() && endpoints.admin_token == TokenSource::Unset {
             warnings.push(
-                "WAF_ADMIN_LISTEN is set and no admin token: its requests are answered 404, but for /metrics with WAF_METRICS_TOKEN"
+                "WAF_ADMIN_LISTEN is set and no admin token: its requests are answered 404, but for /metrics with a metrics token"
                     .to_owned(),
             );
         }

@@ -11,12 +11,12 @@ use super::row::{Row, row};
 /// The ways in for operators.
 #[derive(Clone, Debug, Default)]
 pub struct EndpointSettings {
-    /// `WAF_METRICS_TOKEN`
-    pub metrics_token: Option<Secret>,
+    /// `WAF_METRICS_TOKEN` or `WAF_METRICS_TOKEN_FILE`
+    pub metrics_token: TokenSource,
     /// `WAF_METRICS_TOP_N`
     pub metrics_top_n: usize,
     /// `WAF_ADMIN_TOKEN` or `WAF_ADMIN_TOKEN_FILE`
-    pub admin_token: AdminToken,
+    pub admin_token: TokenSource,
     /// `WAF_CONTROL_SOCKET`
     pub control_socket: ControlSocket,
     /// `WAF_ADMIN_LISTEN`
@@ -42,15 +42,15 @@ impl ControlSocket {
     pub const LONGEST: usize = LONGEST_SOCKET_PATH;
 }
 
-/// Where the admin token comes from.
+/// Where a token comes from.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub enum AdminToken {
-    /// Neither setting: the endpoints answer 404 (ADMIN-1).
+pub enum TokenSource {
+    /// Neither setting: its endpoints answer 404 (ADMIN-1).
     #[default]
     Unset,
-    /// `WAF_ADMIN_TOKEN`
+    /// The setting itself.
     Value(Secret),
-    /// `WAF_ADMIN_TOKEN_FILE`; read at start and again on SIGHUP.
+    /// A file, which is read at the start and by each reload.
     File(PathBuf),
 }
 
@@ -90,11 +90,18 @@ pub(super) fn rows() -> Vec<Row<EndpointSettings>> {
         row(
             "WAF_METRICS_TOKEN",
             "",
-            token().map(Some),
+            token().map(TokenSource::Value),
             |endpoints: &mut EndpointSettings| &mut endpoints.metrics_token,
             "Token of `/_waf/metrics`; unset: 404.",
         ).live()
-        .secret()
+        .secret(),
+        row(
+            "WAF_METRICS_TOKEN_FILE",
+            "",
+            token_file(),
+            |endpoints: &mut EndpointSettings| &mut endpoints.metrics_token,
+            "A file that holds the token of the metrics; read again on SIGHUP.",
+        ).live()
         .essential(),
         row(
             "WAF_METRICS_TOP_N",
@@ -106,7 +113,7 @@ pub(super) fn rows() -> Vec<Row<EndpointSettings>> {
         row(
             "WAF_ADMIN_TOKEN",
             "",
-            token().map(AdminToken::Value),
+            token().map(TokenSource::Value),
             |endpoints: &mut EndpointSettings| &mut endpoints.admin_token,
             "Token of the admin endpoints; unset: 404.",
         ).live()
@@ -114,9 +121,7 @@ pub(super) fn rows() -> Vec<Row<EndpointSettings>> {
         row(
             "WAF_ADMIN_TOKEN_FILE",
             "",
-            Kind::new("a file", |text| {
-                Ok::<_, &str>(AdminToken::File(PathBuf::from(text)))
-            }),
+            token_file(),
             |endpoints: &mut EndpointSettings| &mut endpoints.admin_token,
             "A file that holds the token of the admin endpoints; read again on SIGHUP.",
         ).live()
@@ -144,6 +149,13 @@ fn control_socket() -> Kind<ControlSocket> {
         "off" => Ok(ControlSocket::Off),
         _ if text.ends_with('/') => Err("is a directory"),
         _ => Ok(ControlSocket::Path(PathBuf::from(text))),
+    })
+}
+
+/// A file that holds a token.
+fn token_file() -> Kind<TokenSource> {
+    Kind::new("a file", |text| {
+        Ok::<_, &str>(TokenSource::File(PathBuf::from(text)))
     })
 }
 

@@ -41,7 +41,7 @@ pub use clients::{IdentitySettings, ListSettings};
 pub use connections::{ConnectionSettings, TimeoutSettings};
 pub use docs::{readme_block, settings_page};
 pub use edge::EdgeSettings;
-pub use endpoints::{AdminToken, ControlSocket, EndpointSettings, Secret};
+pub use endpoints::{ControlSocket, EndpointSettings, Secret, TokenSource};
 pub use file::{MAX_FILE_BYTES, SettingsFile};
 pub use limits::{BytesCount, LimitSettings, OnLimit, RateLimitHeaders};
 pub use listen::{Listen, Place};

@@ -109,8 +109,8 @@ fn every_default() {
     assert_eq!(settings.state.dir, PathBuf::from("./state"));
     assert_eq!(settings.state.write_delay, seconds(1));
     assert_eq!(settings.state.counter_interval, seconds(60));
-    assert_eq!(settings.endpoints.metrics_token, None);
-    assert_eq!(settings.endpoints.admin_token, AdminToken::Unset);
+    assert_eq!(settings.endpoints.metrics_token, TokenSource::Unset);
+    assert_eq!(settings.endpoints.admin_token, TokenSource::Unset);
     assert_eq!(settings.log.instance_name, None);
     assert_eq!(settings.log.requests, LogRequests::All);
     assert_eq!(settings.log.file, None);
@@ -289,9 +289,11 @@ fn every_value_arrives() {
     assert_eq!(settings.state.dir, PathBuf::from("/s"));
     assert_eq!(settings.state.write_delay, seconds(0));
     assert_eq!(settings.state.counter_interval, seconds(6));
-    assert_eq!(settings.endpoints.metrics_token.unwrap().bytes(), b"m");
     assert!(
-        matches!(settings.endpoints.admin_token, AdminToken::Value(token) if token.bytes() == b"a")
+        matches!(settings.endpoints.metrics_token, TokenSource::Value(token) if token.bytes() == b"m")
+    );
+    assert!(
+        matches!(settings.endpoints.admin_token, TokenSource::Value(token) if token.bytes() == b"a")
     );
     assert_eq!(settings.log.instance_name.as_deref(), Some("eins"));
     assert_eq!(settings.log.requests, LogRequests::Refused);
@@ -508,7 +510,7 @@ fn an_admin_listener_without_a_token_is_a_warning() {
     assert_eq!(
         warnings(&[("WAF_ADMIN_LISTEN", "127.0.0.1:9180")]),
         [
-            "WAF_ADMIN_LISTEN is set and no admin token: its requests are answered 404, but for /metrics with WAF_METRICS_TOKEN"
+            "WAF_ADMIN_LISTEN is set and no admin token: its requests are answered 404, but for /metrics with a metrics token"
         ]
     );
 }
@@ -519,6 +521,7 @@ fn the_malformed_settings_are_complete() {
     // Any text is a path, and tokens have a test of their own.
     let free = [
         "WAF_STATE_DIR",
+        "WAF_METRICS_TOKEN_FILE",
         "WAF_ADMIN_TOKEN_FILE",
         "WAF_LOOKUP_CA_FILE",
         "WAF_INSTANCE_NAME",
@@ -554,6 +557,8 @@ fn all_problems_are_reported_together() {
             ("WAF_DENY_NETS", "x,fe80::1%a"),
             ("WAF_BAN_FACTOR", "0"),
             ("WAF_LISTEN", "x"),
+            ("WAF_METRICS_TOKEN", "geheimnis"),
+            ("WAF_METRICS_TOKEN_FILE", "/m"),
             ("WAF_ADMIN_TOKEN", "geheimnis"),
             ("WAF_ADMIN_TOKEN_FILE", "/t"),
             ("WAF_BAN_FIRST", "8d"),
@@ -565,6 +570,7 @@ fn all_problems_are_reported_together() {
             "WAF_BAN_FACTOR=\"0\" is out of range: expected a whole number from 1 to 1000".to_owned(),
             "WAF_UPSTREAM is not set: expected http://host:port, the address of the application".to_owned(),
             "WAF_BAN_FIRST=\"8d\" is longer than WAF_BAN_PERMANENT_AFTER=\"7d\": expected a first ban that is not permanent".to_owned(),
+            "WAF_METRICS_TOKEN_FILE=\"/m\" is set and WAF_METRICS_TOKEN too: expected only one of them".to_owned(),
             "WAF_ADMIN_TOKEN_FILE=\"/t\" is set and WAF_ADMIN_TOKEN too: expected only one of them".to_owned(),
         ]
     );
