@@ -165,7 +165,8 @@ fn interruption(downstream: &Downstream) -> Option<Outcome> {
     }
 }
 
-fn builder() -> http1::Builder {
+/// hyper, with the bounds of the service.
+pub fn builder() -> http1::Builder {
     let mut builder = http1::Builder::new();
     builder
         // Our own sweeper cuts slow heads; hyper's timer would cost a sleep a request.
@@ -252,7 +253,7 @@ async fn serve_requests(
 }
 
 /// Which body follows the head of a request, as hyper has read it.
-fn framing(request: &Request<Incoming>) -> Framing {
+pub fn framing(request: &Request<Incoming>) -> Framing {
     let body = request.body();
     match body.size_hint().exact() {
         _ if body.is_end_stream() => Framing::Empty,

@@ -46,6 +46,8 @@
 
 mod accept;
 mod bind;
+#[cfg(any(test, fuzzing))]
+mod by_hyper;
 mod client_body;
 pub mod clients;
 mod clock;
@@ -103,6 +105,19 @@ mod worker;
 #[cfg(fuzzing)]
 pub mod fuzzing {
     pub use crate::forgotten_proxy::ForgottenProxy;
+    pub use crate::head::{Fields, Head};
+    pub mod by_hyper {
+        pub use crate::by_hyper::{Connection, Message, Through, read};
+    }
+    pub mod http2 {
+        pub use crate::http2::flood::{Budget, Fault, PREFACE, Scanner};
+    }
+    pub mod plain {
+        pub use crate::plain::{MAX_FIELDS, Parsed, Plain, PlainHead};
+    }
+    pub mod tls {
+        pub use crate::downstream::tls::{Advanced, Session};
+    }
     pub mod proxy_protocol {
         pub use crate::proxy_protocol::{Parsed, parse};
     }

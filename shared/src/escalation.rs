@@ -107,7 +107,19 @@ mod tests {
         /// BAN-1 against a naive twin that walks the rule in seconds as `i128`.
         #[test]
         fn escalation_agrees_with_its_naive_twin(first in 1u64..1_000_000, factor in 1u32..10, window in 0u64..1_000_000, permanent in 1u64..10_000_000,
-                                                 last in prop::option::of((0u64..2_000_000, 1u64..1_000_000)), now in 0u64..3_000_000) {
+                                                 last in prop::option::of((0u64..2_000_000, 1u64..1_000_000)), now in 0u64..3_000_000,
+                                                 (edge, past) in (0u8..4, -1i64..=1)) {
+            // Half of the cases lie at a bound: of the length, or of the window.
+            let beside = |bound: u64| bound.saturating_add_signed(past).max(1);
+            let permanent = match (edge, last) {
+                (0, Some((_, length))) => beside(length * u64::from(factor)),
+                (0, None) => beside(first),
+                _ => permanent,
+            };
+            let now = match (edge, last) {
+                (1, Some((end, _))) => beside(end + window),
+                _ => now,
+            };
             let seconds = Duration::from_secs;
             let policy = Policy { first: seconds(first), factor, repeat_window: seconds(window), permanent_after: seconds(permanent) };
             let twin = {

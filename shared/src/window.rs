@@ -323,7 +323,11 @@ mod tests {
                     events.push((now, *amount));
                     let twin = naive(&events, span.ms(), now);
                     prop_assert_eq!(window.scaled(span, now), twin);
-                    prop_assert_eq!(window.is_over(span, now, limit), twin > u128::from(limit) * u128::from(span.ms()));
+                    // Any limit, and those that the estimate meets or just misses.
+                    let met = u64::try_from(twin / u128::from(span.ms())).unwrap();
+                    for limit in [limit, met.saturating_sub(1), met, met + 1] {
+                        prop_assert_eq!(window.is_over(span, now, limit), twin > u128::from(limit) * u128::from(span.ms()));
+                    }
                     prop_assert_eq!(u128::from(window.estimate(span, now)), twin / u128::from(span.ms()));
                 }
             }

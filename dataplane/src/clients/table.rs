@@ -505,7 +505,7 @@ mod tests {
             0..6 => Client::V4(0x0a00_0000 + host),
             6..11 => Client::V6(0x2001_0db8_0000_0000 + u64::from(host)),
             11..15 => Client::V4(0x0a01_0000 + host),
-            _ => Client::V4(u32::from(network) << 16 | host % 2),
+            _ => Client::V4((u32::from(network) << 16) | (host % 2)),
         }
     }
 

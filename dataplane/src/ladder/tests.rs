@@ -1,4 +1,4 @@
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use proptest::prelude::*;
@@ -188,6 +188,8 @@ struct Twin {
     /// Requests that a rule has counted, by client: those that passed, and all.
     passed: HashMap<u8, Vec<u64>>,
     limited: HashMap<u8, Vec<u64>>,
+    /// Who has offended already.
+    offenders: HashSet<u8>,
 }
 
 /// Whether the estimate is over.
@@ -231,7 +233,8 @@ impl Twin {
         let plain = path.replace("//", "/");
         let inside = |folder: &str| plain == folder || plain.starts_with(&format!("{folder}/"));
         if inside("/trap") {
-            return "trapped";
+            let first = self.offenders.insert(last);
+            return if first { "trapped, first" } else { "trapped" };
         }
         let banned = if self.can_ban {
             "rate_limited, ban"
@@ -247,6 +250,7 @@ impl Twin {
             over |= is_over(limited, 60_000, 3, now);
         }
         if over {
+            self.offenders.insert(last);
             return banned;
         }
         if inside("/limited") && get {
@@ -262,6 +266,13 @@ impl Twin {
         }
         passed
     }
+}
+
+/// A decision that is the same whatever the client asks for, if it is one.
+fn of_the_client(decision: &Decision) -> Option<Decision> {
+    let refused =
+        matches!(decision.verdict, Verdict::Refuse(refusal) if refusal.is_of_the_client());
+    refused.then(|| decision.clone())
 }
 
 /// What happens around the ladder with lookups on.
@@ -358,7 +369,10 @@ proptest! {
                 Event::Request(path, last, may_wait) => {
                     let asked = Asked { may_wait, ..asked(path, last, None) };
                     let time = Now { wall_ms: START / 86_400_000 * 86_400_000 + now * 1000, mono_ns: now * 1_000_000_000 };
+                    let who = (asked.client, asked.address);
+                    let whatever = refuses(&rules, &snapshot, &table, who, time.wall_ms);
                     let found = decide(&rules, &snapshot, &table, &asked, time).unwrap();
+                    prop_assert_eq!(whatever, of_the_client(&found));
                     let known = &mut twin[usize::from(last)];
                     let denied = lists && matches!(known.answer, Some(None | Some("DE")));
                     let exempt = path == "/static";
@@ -396,8 +410,9 @@ proptest! {
 }
 
 proptest! {
-    /// CHECK: the ladder agrees with its naive twin over any sequence of requests, clients, bans
-    /// and times.
+    /// CHECK: the ladder agrees with its naive twin over any sequence of requests,
+    /// clients, bans and times; and who is refused without a look at the request is who is refused
+    /// with one.
     #[test]
     fn the_ladder_agrees_with_its_naive_twin(
         bans in prop::collection::hash_map(0u8..24, START..START + 400_000, 0..4),
@@ -415,7 +430,7 @@ proptest! {
         }
         let index: Vec<(u8, u64)> = blocks.iter().map(|(block, end)| (*block, *end)).collect();
         let snapshot = Snapshot { rules: Arc::new(rule_set()), ..snapshot(&index, can_ban) };
-        let mut twin = Twin { bans: blocks, can_ban, seen: HashMap::new(), passed: HashMap::new(), limited: HashMap::new() };
+        let mut twin = Twin { bans: blocks, can_ban, seen: HashMap::new(), passed: HashMap::new(), limited: HashMap::new(), offenders: HashSet::new() };
         let mut now = 0;
         for (path, get, last, length, step) in requests {
             now += step;
@@ -425,7 +440,12 @@ proptest! {
             let told = if is_health_check(&method, path) {
                 "health"
             } else {
-                match decide(&rules(), &snapshot, &table, &asked, at(now)).unwrap().verdict {
+                let who = (asked.client, asked.address);
+                let whatever = refuses(&rules(), &snapshot, &table, who, START + now);
+                let decision = decide(&rules(), &snapshot, &table, &asked, at(now)).unwrap();
+                prop_assert_eq!(whatever, of_the_client(&decision));
+                match decision.verdict {
+                    Verdict::Refuse(Refusal::Trapped { first: true, .. }) => "trapped, first",
                     Verdict::Own => "own",
                     Verdict::Forward => "forward",
                     Verdict::Refuse(Refusal::RateLimited { ban: Some(_), .. }) => "rate_limited, ban",

@@ -235,6 +235,32 @@ fn an_edit_in_the_last_moment_is_never_replaced() {
     assert_eq!(text(dir.path()), "edit");
 }
 
+/// STATE-4: while an edit of the last moment is put back, somebody saves once more: the later save
+/// stands.
+#[test]
+fn a_save_while_an_edit_is_put_back_stands() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let _ = put(&store, "old", None).unwrap();
+    let known = seen(&store).unwrap();
+    let staged = store.stage("x.json", |out| out.write_all(b"new")).unwrap();
+    let target = dir.path().join("x.json");
+    let save = |text: &'static str| {
+        let (beside, target) = (dir.path().join(text), target.clone());
+        move || {
+            fs::write(&beside, text).unwrap();
+            fs::rename(&beside, &target).unwrap();
+        }
+    };
+    // The edit comes between the look and the swap, the later save between the swap and its undoing.
+    save("edit")();
+    renameat_with(CWD, &staged.path, CWD, &target, RenameFlags::EXCHANGE).unwrap();
+    assert!(!store.is_expected(&staged.path, &known).unwrap());
+    store.faults.meanwhile(Step::SwapBack, save("later"));
+    store.swap_back(&staged, &target).unwrap();
+    assert_eq!(text(dir.path()), "later");
+}
+
 /// STATE-5: bad files are kept, the newest as `.bad`, at most ten.
 #[test]
 fn at_most_ten_bad_files_are_kept() {

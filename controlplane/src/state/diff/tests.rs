@@ -379,3 +379,56 @@ fn an_edit_is_summed_up() {
         "6 kept as they are newer than the edited copy"
     );
 }
+
+fn netblock_ban(text: &str) -> Arc<Ban> {
+    let ban = serde_json::json!({
+        "netblock": text, "ban_started": Time(1), "ban_expires": "permanent",
+    });
+    Arc::new(serde_json::from_value(ban).unwrap())
+}
+
+/// STATE-4: an entry that is put back into a copy without it is added again; one that the copy had
+/// before it was dropped stays away. The moment of the copy is all that tells them apart.
+#[test]
+fn what_was_dropped_is_added_by_a_copy_without_it_alone() {
+    let ban = netblock_ban("203.0.113.0/24");
+    let mut base: Base<BansFile> = Base::new(vec![Arc::clone(&ban)], Some(Time(NOW)));
+    base.wrote(Vec::new(), Time(NOW + 1));
+    let older = base.take(vec![Arc::clone(&ban)], Some(Time(NOW)));
+    assert_eq!((older.changes.len(), older.kept), (0, 1));
+    let newest = base.take(vec![ban], Some(Time(NOW + 1)));
+    assert_eq!(newest.summary(), "1 added");
+}
+
+/// STATE-4: between two writes the newest copy may be edited twice, and the second edit sees the
+/// first. What the edit of an older copy added, an editor of the newest has not seen.
+#[test]
+fn two_edits_of_the_newest_copy_follow_each_other() {
+    let ban = netblock_ban("203.0.113.0/24");
+    for (moment, told) in [(NOW, "1 removed"), (NOW - 1, "1 kept as")] {
+        let mut base: Base<BansFile> = Base::new(Vec::new(), Some(Time(NOW)));
+        base.take(vec![Arc::clone(&ban)], Some(Time(moment)));
+        let second = base.take(Vec::new(), Some(Time(NOW))).summary();
+        assert!(second.starts_with(told), "{second}");
+    }
+}
+
+/// STATE-4: an entry that was dropped, added and dropped again is remembered by its second drop;
+/// the first goes with the oldest.
+#[test]
+fn what_was_dropped_twice_is_remembered_by_the_later_drop() {
+    let twice = netblock_ban("203.0.113.0/24");
+    let mut base: Base<BansFile> = Base::new(vec![Arc::clone(&twice)], Some(Time(NOW)));
+    base.wrote(Vec::new(), Time(NOW + 1));
+    base.wrote(vec![Arc::clone(&twice)], Time(NOW + 2));
+    base.wrote(Vec::new(), Time(NOW + 3));
+    let others = (0..u32::try_from(MAX_DROPPED).unwrap() - 1).map(|number| {
+        let address = std::net::Ipv4Addr::from((10 << 24) + number);
+        netblock_ban(&format!("{address}/32"))
+    });
+    base.wrote(others.collect(), Time(NOW + 4));
+    base.wrote(Vec::new(), Time(NOW + 5));
+    assert_eq!(base.dropped.order.len(), MAX_DROPPED);
+    let edit = base.take(vec![twice], Some(Time(NOW + 2)));
+    assert_eq!((edit.changes.len(), edit.kept), (0, 1));
+}

@@ -250,6 +250,45 @@ proptest! {
     }
 }
 
+proptest! {
+    /// LIMIT-2, RULE-2: each limit that bans counts every request, also one that another limit has
+    /// refused: the first of them that is over bans, those of the settings before those of the
+    /// rules. A twin sums every request for each of them.
+    #[test]
+    fn banning_limits_count_beside_each_other(
+        minute in 1u64..6, first in (1u64..4, 1u64..12), second in (1u64..4, 1u64..12),
+        steps in prop::collection::vec(prop_oneof![0u64..300, 0u64..40_000, 0u64..2_000_000], 1..60),
+    ) {
+        let windows = |(second, hour)| [(RuleSpan::Second, second), (RuleSpan::Hour, hour)];
+        let banning = |quotas| windows(quotas).map(|(span, limit)| Quota { span, limit }).into();
+        let set = rule_set(&[
+            ("first", OnLimit::Ban, banning(first)),
+            ("second", OnLimit::Ban, banning(second)),
+        ]);
+        let limits = limits(Some(minute), None, None);
+        let (mut entry, mut twin) = (Entry::new(0, START), Twin::default());
+        let mut now = 0;
+        for step in steps {
+            now += step;
+            let time = at(now);
+            let charging = Charging::default();
+            let refused = charging.charge(&mut entry, &limits, all(&set), time);
+            twin.passed.push((time.wall_ms, 0));
+            let over = |length, limit| twin.is_over(length, limit, time.wall_ms, 0, |_| 1);
+            let is_over = |(second, hour)| over(1000, second) || over(3_600_000, hour);
+            let told = if over(60_000, minute) {
+                Some("settings")
+            } else if is_over(first) {
+                Some("first")
+            } else {
+                is_over(second).then_some("second")
+            };
+            let name = |refused: Refused<'_>| refused.rule.map_or("settings".to_owned(), |rule| rule.name.clone());
+            prop_assert_eq!(refused.map(name), told.map(str::to_owned));
+        }
+    }
+}
+
 /// RULE-2: a client has memory for a rule only while the rule has counted something of it.
 #[test]
 fn counts_are_given_back_when_they_are_past() {
