@@ -198,14 +198,17 @@ fn bans_are_made_and_lifted() {
     run(&["bans", "check", name, "--json"])
         .ends(0, "")
         .json("FileChecked");
-    let again = run(&[&["bans", "import", name, "--json"], &terms[..]].concat()).ends(0, "");
+    // CONTROL-9: what was exported stands again, as it was.
+    let again = run(&["bans", "import", name, "--json"])
+        .ends(0, "")
+        .json("Imported");
     assert_eq!(
-        again.json("Imported")["banned"].as_array().map(Vec::len),
-        Some(2)
+        (&again["imported"], &again["new"]),
+        (&Value::from(2), &Value::from(0))
     );
     run(&["bans", "lift", "198.51.100.7"]);
-    let imported = run(&[&["bans", "import", name], &terms[..]].concat()).ends(0, "");
-    assert_eq!(imported.out, "banned 2 netblocks, 0 faults\n");
+    let imported = run(&["bans", "import", name]).ends(0, "");
+    assert_eq!(imported.out, "imported 2 bans, 0 of them new\n");
     weir.get("/a", "198.51.100.7").expect(429);
 
     std::fs::write(&copy, exported.replace("198.51.100.0/24", "nowhere")).expect("writes");
@@ -226,13 +229,16 @@ fn bans_are_made_and_lifted() {
     let import = ran(import.wait_with_output().expect("ends"));
     assert_eq!(
         (import.code, import.out.as_str()),
-        (1, "banned 2 netblocks, 1 faults\n")
+        (1, "nothing is imported: 1 fault\n")
     );
     assert!(
-        import.err.starts_with("weir: -: line 4: \"nowhere\": "),
+        import
+            .err
+            .starts_with("weir: -: line 4: \"nowhere\" is not a netblock"),
         "{}",
         import.err
     );
+    weir.get("/a", "192.0.2.130").expect(200);
 }
 
 /// CONTROL-3: where no service runs, the files are read; what needs a service ends with 69 and says
@@ -543,6 +549,30 @@ fn a_refusal_is_explained() {
             .contains("GET /once from 198.51.100.7"),
         "{}",
         by_log.out
+    );
+    // CONTROL-5: the service knows its last refusals, wherever its log goes.
+    weir.get("/denied", "192.0.2.7").expect(429);
+    let refused = crate::support::wait_for("the refusal", || {
+        let text = std::fs::read_to_string(&log).expect("the log");
+        text.lines()
+            .find(|line| line.contains("/denied"))
+            .map(str::to_owned)
+    });
+    let refused: Value = serde_json::from_str(&refused).expect("JSON");
+    let id = refused["request_id"].as_str().expect("an id");
+    std::fs::write(&log, "").expect("empties it");
+    let by_ring = run(&["--request", id]).ends(1, "");
+    assert!(
+        by_ring
+            .line(" request")
+            .contains("GET /denied from 192.0.2.7"),
+        "{}",
+        by_ring.out
+    );
+    assert!(
+        by_ring.line(" then").starts_with("then denied_net at 20"),
+        "{}",
+        by_ring.out
     );
     for (arguments, word) in [
         (&["--request", "nobody"][..], "names the request \"nobody\""),

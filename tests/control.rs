@@ -201,6 +201,45 @@ fn the_document_describes_what_is_served() {
     let lifted = ask("DELETE", "/v1/bans/{subject}", "/v1/bans/203.0.113.9", None);
     assert_eq!(lifted["lifted"].as_array().map(Vec::len), Some(1));
     ask("DELETE", "/v1/bans/{subject}", "/v1/bans/nobody", None);
+    let import = "/v1/bans/import";
+    let imported = ask(
+        "POST",
+        import,
+        import,
+        Some(&bans.to_string().replace("{\"bans", "{\"version\":1,\"bans")),
+    );
+    assert_eq!(
+        (&imported["imported"], &imported["new"]),
+        (&json!(1), &json!(0))
+    );
+    let of_list = "/v1/bans/import?duration=2h&reason=why%20not";
+    let imported = ask("POST", import, of_list, Some("192.0.2.64/26 # one\n"));
+    assert_eq!(
+        (&imported["imported"], &imported["new"]),
+        (&json!(1), &json!(1))
+    );
+    ask("POST", import, import, Some("192.0.2.64/26"));
+    ask("POST", import, "/v1/bans/import?forse=true", Some("{}"));
+    ask("POST", import, of_list, Some("nowhere"));
+    ask("POST", import, import, Some("{}"));
+    ask("GET", import, import, None);
+    let id = bans["bans"][0]["notes"]["request"]["request_id"]
+        .as_str()
+        .expect("an id");
+    let target = format!("/v1/explain?request={id}");
+    let explained = crate::support::wait_for("the refusal", || {
+        let explained = ask("GET", "/v1/explain", &target, None);
+        explained["request"].is_object().then_some(explained)
+    });
+    assert_eq!(explained["request"]["action"], "rate_limited");
+    assert_eq!(explained["address"], "203.0.113.7");
+    ask("GET", "/v1/explain", "/v1/explain?request=nobody", None);
+    ask(
+        "GET",
+        "/v1/explain",
+        "/v1/explain?request=nobody&path=%2F",
+        None,
+    );
     let lists = "/v1/lists";
     let entry =
         r#"{"list":"deny","netblock":"192.0.2.9","until":"2999-01-01T00:00:00Z","comment":"r"}"#;

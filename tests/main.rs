@@ -29,6 +29,7 @@ mod hangs;
 mod harness;
 mod hostile_files;
 mod identity;
+mod imports;
 mod ladder;
 mod large_bodies;
 mod limits;

@@ -258,3 +258,40 @@ fn a_link_is_followed_for_its_owner() {
     );
     assert_eq!(fs::metadata(&victim).expect("it").uid(), 0);
 }
+
+/// CONTROL-7, CONTROL-5: the log that a service of another user names is searched only where it lies
+/// in his state directory, and never through a link; the caller's own settings may name any.
+#[test]
+#[ignore = "needs root, to be another user"]
+fn a_log_is_read_where_it_may_be() {
+    let victims = state_dir();
+    let line = "{\"request_id\":\"one\",\"address\":\"192.0.2.1\",\"method\":\"GET\",\"path\":\"/seen\"}\n";
+    let elsewhere = victims.path().join("weir.log");
+    fs::write(&elsewhere, line).expect("writes");
+    let explain = |state: &StateDir, named: Option<&Path>| {
+        let mut command = command(state.path(), &["explain", "--request", "one"]);
+        if let Some(named) = named {
+            command.env("WAF_LOG_FILE", named);
+        }
+        ran(command.output().expect("the binary runs"))
+    };
+    let state = of_other();
+    let _false = false_service(&state.path().join("weir.sock"), &elsewhere);
+    let refused = explain(&state, None);
+    assert_eq!(refused.code, 2, "{}", refused.out);
+    let told = "is only the word of the service: name it with WAF_LOG_FILE";
+    assert!(refused.err.contains(told), "{}", refused.err);
+    assert_eq!(explain(&state, Some(&elsewhere)).code, 0);
+
+    let state = of_other();
+    let inside = state.path().join("weir.log");
+    let _false = false_service(&state.path().join("weir.sock"), &inside);
+    symlink(&elsewhere, &inside).expect("a link");
+    let refused = explain(&state, None);
+    assert_eq!(refused.code, 2, "{}", refused.out);
+    assert!(refused.err.contains("cannot be read: "), "{}", refused.err);
+    fs::remove_file(&inside).expect("removes it");
+    fs::write(&inside, line).expect("writes");
+    let found = explain(&state, None);
+    assert_eq!(found.code, 0, "{}", found.err);
+}

@@ -38,28 +38,23 @@ use crate::admin::requests::Requests;
 use crate::admin::status::{self, Status};
 use crate::admin::{Ask, Request, clients, explain};
 use crate::alert::detection::Detection;
-use crate::bans::document::BansFile;
 use crate::bans::ledger::Full;
-use crate::bans::{Bans, MAX_NOTES_A_TURN, too_wide};
-use crate::clients::ClientsFile;
+use crate::bans::{Bans, MAX_NOTES_A_TURN};
+use crate::events::Events;
 use crate::files::{AnyEdit, Content, Files, Which};
-use crate::lookup::document::LookupsFile;
 use crate::lookup::{FileFault, Lookups};
 use crate::metrics::Facts;
 use crate::order::Order;
 use crate::origins::Origins;
 use crate::recent::Recent;
 use crate::rules::{Found, LiveRules};
-use crate::state::{Change, WriteFault};
+use crate::state::WriteFault;
 
 /// The longest the loop sleeps: how late a write may be, or the word that bans can be made again.
 const TICK: Duration = Duration::from_millis(100);
 
 /// The most admin requests that are answered before exceeded limits are looked at again.
 const MAX_ADMIN_A_TURN: usize = 4;
-
-/// Entries of an edit of which a warning tells that they cover too much.
-const MAX_WIDE_TOLD: usize = 10;
 
 /// How long a stop waits for the last writes.
 const STOP_WAIT: Duration = Duration::from_secs(10);
@@ -100,6 +95,8 @@ pub struct Control {
     pub(crate) requests: Requests,
     /// Runs the data plane's ladder without a charge.
     pub(crate) explain: Explain,
+    /// The last refusals.
+    pub(crate) events: Arc<Events>,
     /// Folds the data plane's counters, for the metrics.
     pub(crate) totals: Arc<dyn Fn() -> Totals + Send + Sync>,
     /// Requests by country and AS number, for the metrics.
@@ -259,54 +256,6 @@ impl Control {
         self.files.save(content, Vec::new());
     }
 
-    fn take_edit(&mut self, edit: &AnyEdit, now: Now) {
-        match edit {
-            AnyEdit::Bans(edit) => self.edit_bans(&edit.changes, now),
-            AnyEdit::Clients(edit) => self.edit_clients(&edit.changes),
-            AnyEdit::Lookups(edit) => self.edit_lookups(&edit.changes),
-            AnyEdit::Alerts(edit) => self.detection.edit(&edit.changes),
-        }
-    }
-
-    fn edit_bans(&mut self, changes: &[Change<BansFile>], now: Now) {
-        self.bans.edit(changes, now);
-        let mut wide = 0_usize;
-        for (ban, why) in too_wide::of_edit(changes, &self.spared, now.wall_ms) {
-            wide += 1;
-            if wide <= MAX_WIDE_TOLD {
-                tracing::warn!(
-                    "the edited bans.json is taken, but {why}: if that is meant, give the entry \"force\": true"
-                );
-            }
-            self.detection.alerts.edit(ban, &why, now.wall_ms);
-        }
-        if wide > MAX_WIDE_TOLD {
-            tracing::warn!("{} further entries of it are as wide", wide - MAX_WIDE_TOLD);
-        }
-    }
-
-    fn edit_clients(&self, changes: &[Change<ClientsFile>]) {
-        for change in changes {
-            match change {
-                Change::Remove(client) => self.table.forget(*client),
-                Change::Put { after, .. } => self.table.put(after.row.clone()),
-            }
-        }
-    }
-
-    fn edit_lookups(&mut self, changes: &[Change<LookupsFile>]) {
-        self.lookups.edit(changes);
-        if self.lookups.uses_rows() {
-            // Each is asked about again with its next request, and the answer is the edited one.
-            for change in changes {
-                self.table.forget_lookup(match change {
-                    Change::Remove(client) => *client,
-                    Change::Put { after, .. } => after.row.client,
-                });
-            }
-        }
-    }
-
     /// Answers a bounded number of admin requests. Those that changed the bans are returned.
     fn answer_requests(&mut self, now: Now) -> Vec<(Respond, Pending)> {
         let mut changes = Vec::new();
@@ -356,11 +305,23 @@ impl Control {
                 let clients = Page::Clients(by, most, now.wall_ms);
                 self.requests.write(clients, &request_id, respond);
             }
-            Ask::Explain(question) => {
-                let explained = (self.explain)(&question);
+            Ask::Explain(asked) => {
                 let (ledger, observe) = (self.bans.ledger(), self.settings.observe);
-                respond(explain::answer(&question, &explained, ledger, observe, now));
+                let Some((question, seen)) = asked.found(self.events.refusals(), ledger) else {
+                    respond(Problem::UnknownRequest.answer(&request_id));
+                    return None;
+                };
+                let explained = (self.explain)(&question);
+                let asked = (&question, seen.as_ref());
+                respond(explain::answer(asked, &explained, ledger, observe, now));
             }
+            Ask::Import(batch) => match self.bans.import(*batch, now) {
+                Ok(imported) => return Some((respond, Pending::imported(imported))),
+                Err(Full) => {
+                    let max_bans = self.settings.bans.max;
+                    respond(Problem::Full { max_bans }.answer(&request_id));
+                }
+            },
             Ask::Alerts => respond(status::alerts(self.detection.alerts.recent())),
             Ask::List(filter) => self.requests.list(filter, request_id, respond),
             Ask::Client(client) => {

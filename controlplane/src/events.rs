@@ -11,6 +11,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use bytes::Bytes;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
+use crate::refusals::Refusals;
+
 /// Those who may listen at the same time.
 const MAX_LISTENERS: usize = 8;
 /// Lines that may wait for one listener.
@@ -27,6 +29,8 @@ pub struct Events {
     listeners: Mutex<Vec<Listener>>,
     /// Lines lost by all listeners so far.
     lost: AtomicU64,
+    /// The last refusals, for those who ask later.
+    refusals: Refusals,
 }
 
 struct Listener {
@@ -69,6 +73,11 @@ impl Events {
         // Relaxed: a line more or less at the beginning matters to nobody.
         self.heard.store(true, Ordering::Relaxed);
         Ok(receiver)
+    }
+
+    /// The last refusals.
+    pub(crate) const fn refusals(&self) -> &Refusals {
+        &self.refusals
     }
 
     /// An alert, with its line break.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use crossbeam_channel::{Receiver, Sender, unbounded};
-use http::{HeaderValue, Method};
+use http::{HeaderValue, Method, Version};
 use serde_json::Value;
 use weir_shared::ban::{Ban, RequestNote};
 use weir_shared::client::Client;
@@ -17,13 +17,14 @@ use weir_shared::explain::{Explain, Explanation, Outcome};
 use weir_shared::handover::{Body, OwnRequest, OwnResponse, Step};
 use weir_shared::lookup::Lookup;
 use weir_shared::netblock::{Netblock, PrefixLengths};
+use weir_shared::record::{Batch, Record, Text};
 use weir_shared::settings::{LookupSettings, Secret, Settings, TokenSource};
 use weir_shared::snapshot::Snapshot;
 use weir_shared::spared::Spared;
 use weir_shared::table::{ClientRow, ClientTable};
 use weir_shared::totals::{OriginCounts, Totals};
 use weir_shared::units::Time;
-use weir_shared::verdict::{Group, LimitKind};
+use weir_shared::verdict::{Action, Group, LimitKind};
 use weir_shared::window::{PerSpan, Span};
 
 use crate::alert::document::{AlertsEntry, AlertsFile};
@@ -542,4 +543,52 @@ pub(crate) fn row(client: &str) -> ClientRow {
 
 pub(crate) fn body(answer: &OwnResponse) -> Value {
     serde_json::from_slice(&answer.body).unwrap()
+}
+
+/// A request with nothing known beyond what every request has.
+pub(crate) fn bare_record(batch: &mut Batch, path: &str) -> Record {
+    Record {
+        at_ms: 1_795_276_800_007,
+        request_id: batch.keep(Some("r1")),
+        client: "203.0.113.7".parse().unwrap(),
+        address: "203.0.113.7".parse().unwrap(),
+        group: Group::Default,
+        forwarded_for: Text::NONE,
+        scheme: "http",
+        method: batch.keep(Some("GET")),
+        host: Text::NONE,
+        path: batch.keep(Some(path)),
+        query: Text::NONE,
+        version: Version::HTTP_11,
+        user_agent: Text::NONE,
+        referer: Text::NONE,
+        content_type: Text::NONE,
+        content_length: None,
+        headers: batch.keep_headers(std::iter::empty::<(usize, &[u8])>()),
+        has_authorization: false,
+        has_cookie: false,
+        websocket: false,
+        status: None,
+        response_content_type: Text::NONE,
+        cache_control: Text::NONE,
+        location: Text::NONE,
+        action: Action::Passed,
+        enforced: true,
+        ban: None,
+        limit_hit: None,
+        rule: None,
+        list: None,
+        limit_percent: None,
+        bytes_percent: None,
+        country: Text::NONE,
+        asn: Text::NONE,
+        as_name: Text::NONE,
+        counts: None,
+        request_bytes: 0,
+        response_bytes: 0,
+        total_us: 1000,
+        lookup_wait_us: None,
+        connect_us: None,
+        first_byte_us: None,
+    }
 }

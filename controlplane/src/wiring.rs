@@ -191,6 +191,7 @@ impl Control {
             events: about.events,
             started: now,
         };
+        let events = Arc::clone(&service.events);
         let not_banned = Arc::clone(&spared);
         let bans = Bans::new(
             rules, start.bans, breaks, clients, snapshots, not_banned, now,
@@ -231,6 +232,7 @@ impl Control {
             table,
             requests: Requests::new(requests, answers),
             explain,
+            events,
             totals,
             origins: Origins::new(feeds.origins, settings.endpoints.metrics_top_n),
             recent: Recent::default(),

@@ -129,6 +129,22 @@ impl Place {
             .map(|(_, value)| PathBuf::from(value)))
     }
 
+    /// Whether paths that the service answers may be read (CONTROL-7): it is root's or the caller's
+    /// own, and could read them as well. Over the admin listener they are those of another machine.
+    pub fn believes_paths(&self) -> bool {
+        match &self.service {
+            Some(Service::Socket(_, believed)) => believed.is_own(),
+            Some(Service::Admin { .. }) | None => false,
+        }
+    }
+
+    /// Whether a file lies in the state directory itself.
+    pub fn has_in_dir(&self, file: &Path) -> bool {
+        let real = |dir: &Path| dir.canonicalize().ok();
+        let dir = file.parent().and_then(real);
+        self.has_files && dir.is_some() && dir == real(&self.dir)
+    }
+
     /// Where rules.json is, as far as the caller's own settings say: no service is believed in this
     /// (CONTROL-7). None where another service was named than that of the settings.
     pub fn rules_file(&self) -> Result<Option<PathBuf>, Failure> {
@@ -143,6 +159,12 @@ impl Place {
         target: &str,
         body: Option<&Value>,
     ) -> Result<Asked, Failure> {
+        let body = body.map(Value::to_string).unwrap_or_default();
+        self.send(method, target, body.into_bytes())
+    }
+
+    /// Asks the service, with a body as it is.
+    pub fn send(&self, method: Method, target: &str, body: Vec<u8>) -> Result<Asked, Failure> {
         let Some(service) = &self.service else {
             let sentence = "WAF_CONTROL_SOCKET is off: no service can be asked";
             return Ok(Asked::NoService(Failure::new(EXIT_UNAVAILABLE, sentence)));

@@ -4,18 +4,22 @@
     reason = "a member that a JSON document does not have reads as null"
 )]
 
-use std::fs;
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use http::Method;
+use http::{Method, StatusCode};
 use serde_json::{Map, Value, json};
 use weir_controlplane::offline::{self, Offline};
 
 use super::ask::{Answer, Asked, Asking, Place};
 use super::common::{EXIT_NO, EXIT_USAGE, Failure, finish, now, out, percent_encoded, print_json};
 use super::text::{Table, cell, time, until};
+
+/// The most bytes of an import, as the service has it.
+const MAX_IMPORT: u64 = 128 << 20;
 
 /// The commands about bans.
 #[derive(Subcommand, Debug)]
@@ -26,10 +30,10 @@ pub enum Command {
     Add(Add),
     /// Lift every ban that covers an address, or those of exactly one netblock
     Lift(Lift),
-    /// Ban every netblock of a file: one a line, or a bans.json; - is standard input
+    /// Take in what export wrote, or ban every netblock of a list; with a fault nothing is taken
     Import(Import),
     /// Write the active bans as a bans.json to standard output
-    Export(Asking),
+    Export(Export),
     /// Say what is wrong with a bans.json
     Check(Check),
 }
@@ -80,10 +84,26 @@ pub struct Lift {
 
 #[derive(Args, Debug)]
 pub struct Import {
-    /// The file
+    /// The file: what export wrote, or one address or netblock a line; - is standard input
     file: PathBuf,
+    /// How long, of a plain list: a time such as 2h, or permanent
+    #[arg(long = "for", value_name = "TIME")]
+    duration: Option<String>,
+    /// Why, of a plain list
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+    /// Even if something covers everything or a trusted proxy
+    #[arg(long)]
+    force: bool,
     #[command(flatten)]
-    terms: Terms,
+    asking: Asking,
+}
+
+#[derive(Args, Debug)]
+pub struct Export {
+    /// Those that ended or were lifted, too: the next ban of their netblocks lasts longer
+    #[arg(long)]
+    all: bool,
     #[command(flatten)]
     asking: Asking,
 }
@@ -108,7 +128,7 @@ pub fn run(command: Option<Command>, asking: Asking) -> ExitCode {
         Some(Command::Add(given)) => add(&given),
         Some(Command::Lift(given)) => lift(&given),
         Some(Command::Import(given)) => import(&given),
-        Some(Command::Export(asking)) => export(&asking),
+        Some(Command::Export(given)) => export(&given),
         Some(Command::Check(given)) => check(&given),
     })
 }
@@ -310,65 +330,123 @@ fn which(subject: &str) -> String {
     }
 }
 
+/// One request and one write, judged whole: with a fault nothing is banned.
 fn import(given: &Import) -> Result<ExitCode, Failure> {
-    let place = Place::of(&given.asking)?;
-    let netblocks = netblocks(&given.file)?;
-    let (mut made, mut faults) = (Vec::new(), Vec::new());
-    for (line, netblock) in netblocks {
-        match order(&place, &netblock, &given.terms)?.good() {
-            Ok(ban) => made.push(ban),
-            Err(failure) => faults.push(format!(
-                "{}: line {line}: {netblock:?}: {}",
-                given.file.display(),
-                failure.sentence
-            )),
+    let body = content(&given.file)?;
+    let target = format!("/v1/bans/import{}", terms(given, &body)?);
+    let answer = match Place::of(&given.asking)?.send(Method::POST, &target, body)? {
+        Asked::Answered(answer) => answer,
+        Asked::NoService(nobody) => return Err(nobody),
+    };
+    let faults: Vec<String> = faults_of(&answer);
+    if faults.is_empty() {
+        let imported = answer.good()?;
+        if given.asking.json {
+            return print_json(&imported);
         }
-    }
-    let netblocks: Vec<&Value> = made.iter().map(|ban| &ban["netblock"]).collect();
-    if given.asking.json {
-        print_json(&json!({"banned": netblocks, "faults": faults}))?;
-    } else {
-        for fault in &faults {
-            eprintln!("weir: {fault}");
-        }
+        let [all, new, dropped] =
+            ["imported", "new", "dropped"].map(|name| imported[name].as_u64());
+        let (all, new) = (all.unwrap_or(0), new.unwrap_or(0));
+        let dropped = match dropped {
+            Some(1..) => format!(", {} dropped for them", imported["dropped"]),
+            _ => String::new(),
+        };
+        let late = if imported["persisted"] == false {
+            ", not on disk yet"
+        } else {
+            ""
+        };
+        let word = if all == 1 { "ban" } else { "bans" };
         out(&format!(
-            "banned {} netblocks, {} faults\n",
-            made.len(),
-            faults.len()
+            "imported {all} {word}, {new} of them new{dropped}{late}\n"
         ));
+        return Ok(ExitCode::SUCCESS);
     }
-    Ok(ExitCode::from(if faults.is_empty() { 0 } else { EXIT_NO }))
-}
-
-/// The netblocks of a file with their lines: those of a bans.json that are active, or one a line,
-/// with comments behind `#` and `;`.
-fn netblocks(file: &PathBuf) -> Result<Vec<(usize, String)>, Failure> {
-    let unread = |error: &dyn std::fmt::Display| {
-        Failure::new(
-            EXIT_USAGE,
-            format!("{} cannot be read: {error}", file.display()),
-        )
-    };
-    let text = if file.as_os_str() == "-" {
-        std::io::read_to_string(std::io::stdin()).map_err(|error| unread(&error))?
+    for fault in &faults {
+        eprintln!("weir: {}: {fault}", given.file.display());
+    }
+    if given.asking.json {
+        print_json(&json!({"imported": 0, "new": 0, "dropped": 0, "faults": faults}))?;
     } else {
-        fs::read_to_string(file).map_err(|error| unread(&error))?
-    };
-    if text.trim_start().starts_with('{') {
-        let now = now();
-        let bans = offline::read_bans(file, now).map_err(|error| unread(&error))?;
-        let active = bans.iter().filter(|ban| ban.is_active(now.wall_ms));
-        return Ok(active.map(|ban| (1, ban.netblock.to_string())).collect());
+        let word = if faults.len() == 1 { "fault" } else { "faults" };
+        out(&format!("nothing is imported: {} {word}\n", faults.len()));
     }
-    let lines = text.lines().zip(1..).filter_map(|(line, number)| {
-        let netblock = line.split(['#', ';']).next()?.trim();
-        (!netblock.is_empty()).then(|| (number, netblock.to_owned()))
-    });
-    Ok(lines.collect())
+    Ok(ExitCode::from(EXIT_NO))
 }
 
-fn export(asking: &Asking) -> Result<ExitCode, Failure> {
-    let bans = held(asking, true, None)?;
+/// The query of an import: what is said of each netblock of a plain list.
+fn terms(given: &Import, body: &[u8]) -> Result<String, Failure> {
+    let is_document = body.trim_ascii_start().starts_with(b"{");
+    let usage = |sentence| Err(Failure::new(EXIT_USAGE, sentence));
+    let mut parts = match (&given.duration, &given.reason) {
+        (None, None) if is_document => Vec::new(),
+        (Some(duration), Some(reason)) if !is_document => vec![
+            format!("duration={}", percent_encoded(duration)),
+            format!("reason={}", percent_encoded(reason)),
+        ],
+        _ if is_document => {
+            return usage(
+                "--for and --reason are for a plain list: a bans.json says both of each ban",
+            );
+        }
+        _ => {
+            return usage(
+                "a plain list of netblocks needs --for and --reason; a bans.json begins with {",
+            );
+        }
+    };
+    if given.force {
+        parts.push("force=true".to_owned());
+    }
+    Ok(match parts.is_empty() {
+        true => String::new(),
+        false => format!("?{}", parts.join("&")),
+    })
+}
+
+/// What is wrong with the body, fault by fault.
+fn faults_of(answer: &Answer) -> Vec<String> {
+    if answer.status != StatusCode::UNPROCESSABLE_ENTITY {
+        return Vec::new();
+    }
+    let errors = answer.body["errors"].as_array().into_iter().flatten();
+    let sentence = |fault: &Value| {
+        let detail = fault["detail"].as_str().unwrap_or_default();
+        let detail = detail.replace(
+            "\"force\": true would be needed",
+            "--force if that is meant",
+        );
+        match fault["pointer"].as_str().unwrap_or_default() {
+            "" => detail,
+            pointer => format!("{pointer}: {detail}"),
+        }
+    };
+    errors.map(sentence).collect()
+}
+
+/// The whole of a file, or of standard input.
+fn content(file: &Path) -> Result<Vec<u8>, Failure> {
+    let read = |source: &mut dyn Read| {
+        let mut bytes = Vec::new();
+        source.take(MAX_IMPORT + 1).read_to_end(&mut bytes)?;
+        match bytes.len() as u64 > MAX_IMPORT {
+            true => Err(io::Error::other(format!(
+                "it is larger than {} MiB",
+                MAX_IMPORT >> 20
+            ))),
+            false => Ok(bytes),
+        }
+    };
+    let read = match file.as_os_str() == "-" {
+        true => read(&mut io::stdin().lock()),
+        false => File::open(file).and_then(|mut file| read(&mut file)),
+    };
+    let unread = |error| format!("{} cannot be read: {error}", file.display());
+    read.map_err(|error| Failure::new(EXIT_USAGE, unread(error)))
+}
+
+fn export(given: &Export) -> Result<ExitCode, Failure> {
+    let bans = held(&given.asking, !given.all, None)?;
     print_json(&json!({"version": 1, "bans": bans}))
 }
 

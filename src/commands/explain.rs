@@ -5,17 +5,17 @@
     reason = "a member that a JSON document does not have reads as null"
 )]
 
-use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use http::Method;
+use http::{Method, StatusCode};
 use serde_json::Value;
 
-use super::ask::{Asking, Place};
+use super::ask::{Answer, Asking, Place};
 use super::common::{EXIT_NO, EXIT_USAGE, Failure, finish, now, out, percent_encoded, print_json};
+use super::log_search::{self, LogFile};
 use super::text::{cell, span, until};
 
 /// What is asked.
@@ -52,24 +52,18 @@ struct Asked {
 pub fn run(given: &Explain) -> ExitCode {
     finish((|| {
         let place = Place::of(&given.asking)?;
-        let asked = match (&given.request, &given.address) {
-            (Some(id), _) => found(&place, id)?,
-            (None, address) => Asked {
-                address: address.clone().unwrap_or_default(),
-                method: given.method.clone(),
-                path: given.path.clone(),
-                host: given.host.clone(),
-            },
+        let answer = match (&given.request, &given.address) {
+            (Some(id), _) => by_id(&place, id)?,
+            (None, address) => explained(
+                &place,
+                &Asked {
+                    address: address.clone().unwrap_or_default(),
+                    method: given.method.clone(),
+                    path: given.path.clone(),
+                    host: given.host.clone(),
+                },
+            )?,
         };
-        let host = asked.host.as_deref().map(percent_encoded);
-        let host = host.map_or(String::new(), |host| format!("&host={host}"));
-        let target = format!(
-            "/v1/explain?address={}&method={}&path={}{host}",
-            percent_encoded(&asked.address),
-            percent_encoded(&asked.method),
-            percent_encoded(&asked.path)
-        );
-        let answer = place.expect(Method::GET, &target, None)?.good()?;
         if given.asking.json {
             print_json(&answer)?;
         } else {
@@ -80,54 +74,84 @@ pub fn run(given: &Explain) -> ExitCode {
     })())
 }
 
-/// The request of this id: one that led to a ban, or one of the request log.
-fn found(place: &Place, id: &str) -> Result<Asked, Failure> {
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let bans = place.expect(Method::GET, "/v1/bans", None)?.good()?;
-    for ban in bans["bans"].as_array().into_iter().flatten() {
-        let request = &ban["notes"]["request"];
-        if request["request_id"] == id {
-            return Ok(Asked {
-                // An IPv6 client is a /64: its first address stands for it.
-                address: text(&ban["client"]).trim_end_matches("/64").to_owned(),
-                method: text(&request["method"]),
-                path: text(&request["path"]),
-                host: request["host"].as_str().map(str::to_owned),
-            });
-        }
-    }
-    let settings = place.expect(Method::GET, "/v1/settings", None)?.good()?;
-    let settings = settings["settings"].as_array().into_iter().flatten();
-    let log = settings
-        .into_iter()
-        .find(|one| one["name"] == "WAF_LOG_FILE");
-    let Some(log) = log.and_then(|log| log["value"].as_str()) else {
-        let sentence = format!(
-            "no ban names the request {id:?}, and the request log is no file (WAF_LOG_FILE): give its address instead"
-        );
-        return Err(Failure::new(EXIT_USAGE, sentence));
-    };
-    let unread =
-        |error: std::io::Error| Failure::new(EXIT_USAGE, format!("{log} cannot be read: {error}"));
-    let wanted = format!("\"request_id\":{}", serde_json::Value::from(id));
-    for line in BufReader::new(File::open(log).map_err(unread)?).lines() {
-        let line = line.map_err(unread)?;
-        if !line.contains(&wanted) {
-            continue;
-        }
-        if let Ok(line) = serde_json::from_str::<Value>(&line) {
-            return Ok(Asked {
-                address: text(&line["address"]),
-                method: text(&line["method"]),
-                path: text(&line["path"]),
-                host: line["host"].as_str().map(str::to_owned),
-            });
-        }
-    }
-    let sentence = format!(
-        "no ban and no line of {log} names the request {id:?}; of refused requests beyond WAF_LOG_REFUSED_RATE the log holds the number alone"
+fn explained(place: &Place, asked: &Asked) -> Result<Value, Failure> {
+    let host = asked.host.as_deref().map(percent_encoded);
+    let host = host.map_or(String::new(), |host| format!("&host={host}"));
+    let target = format!(
+        "/v1/explain?address={}&method={}&path={}{host}",
+        percent_encoded(&asked.address),
+        percent_encoded(&asked.method),
+        percent_encoded(&asked.path)
     );
-    Err(Failure::new(EXIT_USAGE, sentence))
+    place.expect(Method::GET, &target, None)?.good()
+}
+
+/// The explanation of the request with this id: the service knows the last refusals and those that
+/// led to a ban, its log file has older ones.
+fn by_id(place: &Place, id: &str) -> Result<Value, Failure> {
+    let target = format!("/v1/explain?request={}", percent_encoded(id));
+    let answer = place.expect(Method::GET, &target, None)?;
+    if answer.status != StatusCode::NOT_FOUND {
+        return answer.good();
+    }
+    let nowhere = |why: &str| {
+        let sentence = format!(
+            "none of the last refusals and no ban names the request {id:?}, {why}: give its address instead"
+        );
+        Failure::new(EXIT_USAGE, sentence)
+    };
+    let log = log_file(place).map_err(|why| nowhere(&why))?;
+    let path = log.path.display();
+    let unread = |error| Failure::new(EXIT_USAGE, format!("{path} cannot be read: {error}"));
+    let line = log
+        .open()
+        .and_then(|mut file| log_search::newest(&mut file, id))
+        .map_err(unread)?;
+    let Some(line) = line else {
+        return Err(nowhere(&format!(
+            "and neither does a line of {path} (of refused requests beyond WAF_LOG_REFUSED_RATE it holds the number alone)"
+        )));
+    };
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    explained(
+        place,
+        &Asked {
+            address: text(&line["address"]),
+            method: text(&line["method"]),
+            path: text(&line["path"]),
+            host: line["host"].as_str().map(str::to_owned),
+        },
+    )
+}
+
+/// Where the request log is: as the caller's own settings say; or as the service says, if that is
+/// believed in it, or if it lies in the state directory (CONTROL-7).
+fn log_file(place: &Place) -> Result<LogFile, String> {
+    let name = "WAF_LOG_FILE";
+    let told = |failure: Failure| failure.sentence;
+    if let Some(path) = place.named_file(name).map_err(told)? {
+        return Ok(LogFile {
+            path,
+            follows: true,
+        });
+    }
+    let settings = place
+        .expect(Method::GET, "/v1/settings", None)
+        .and_then(Answer::good);
+    let settings = settings.map_err(told)?;
+    let settings = settings["settings"].as_array().into_iter().flatten();
+    let log = settings.into_iter().find(|one| one["name"] == name);
+    let Some(path) = log.and_then(|log| log["value"].as_str()).map(PathBuf::from) else {
+        return Err(format!("and the request log is no file ({name})"));
+    };
+    let follows = place.believes_paths();
+    if follows || place.has_in_dir(&path) {
+        return Ok(LogFile { path, follows });
+    }
+    Err(format!(
+        "and {} is only the word of the service: name it with {name} to search it",
+        path.display()
+    ))
 }
 
 /// The answer, for people.
@@ -151,6 +175,16 @@ pub fn in_words(answer: &Value) -> String {
             cell(&answer["netblock"])
         ),
     );
+    let then = &answer["request"];
+    if !then.is_null() {
+        let passed = if then["enforced"] == false {
+            ", let through in observe mode"
+        } else {
+            ""
+        };
+        let (action, time) = (cell(&then["action"]), cell(&then["time"]));
+        line("then", format!("{action} at {time}{passed}"));
+    }
     let list = &answer["list"];
     let of = format!("{} of {}", cell(&list["netblock"]), cell(&list["source"]));
     line(

@@ -19,6 +19,7 @@ pub mod demo;
 mod ended;
 pub mod explain;
 pub mod lists;
+mod log_search;
 pub mod look;
 mod paths;
 pub mod process;

@@ -27,6 +27,11 @@ impl Believed {
         uid == 0 || uid == own_uid() || Some(uid) == self.named.1
     }
 
+    /// Whether only root and who runs the command are.
+    pub fn is_own(&self) -> bool {
+        matches!(self.named.1, Some(uid) if uid == 0 || uid == own_uid())
+    }
+
     /// Why the process behind this socket, of this user, is not believed; none if it is.
     pub fn doubt(&self, socket: &Path, process: u32) -> Option<String> {
         let whose = |place: &Path| fs::metadata(place).map(|found| found.uid()).ok();

@@ -66,9 +66,8 @@ impl Service {
         &self,
         method: Method,
         target: &str,
-        body: Option<&Value>,
+        body: Vec<u8>,
     ) -> Result<Answer, Broken> {
-        let body = body.map(Value::to_string).unwrap_or_default();
         let response = self.send(method, target, body).await?;
         let status = response.status();
         let body = response.into_body().collect().await;
@@ -84,7 +83,7 @@ impl Service {
         target: &str,
         mut take: impl FnMut(&[u8]) -> bool,
     ) -> Result<(), Broken> {
-        let response = self.send(Method::GET, target, String::new()).await?;
+        let response = self.send(Method::GET, target, Vec::new()).await?;
         if !response.status().is_success() {
             return Err(Broken::Refused(refused(response).await?));
         }
@@ -113,7 +112,7 @@ impl Service {
         &self,
         method: Method,
         target: &str,
-        body: String,
+        body: Vec<u8>,
     ) -> Result<Response<Incoming>, Broken> {
         let request = Request::builder().method(method).uri(target);
         match self {
@@ -150,7 +149,7 @@ async fn refused(response: Response<Incoming>) -> Result<String, Broken> {
 async fn send_on(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     request: http::request::Builder,
-    body: String,
+    body: Vec<u8>,
 ) -> Result<Response<Incoming>, Broken> {
     let handshake = http1::handshake(TokioIo::new(stream)).await;
     let (mut sender, connection) = handshake.map_err(later)?;

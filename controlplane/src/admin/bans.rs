@@ -18,6 +18,7 @@ use weir_shared::spared::Spared;
 use weir_shared::units::{DURATION_FORM, parse_duration};
 
 use crate::bans::document::BanKey;
+use crate::bans::ledger::import::Imported;
 use crate::bans::ledger::{Ledger, Order, oldest_first};
 use crate::bans::too_wide::too_wide;
 use crate::json;
@@ -54,6 +55,11 @@ impl OrderReader {
             spared,
             prefixes: ArcSwap::from_pointee(prefixes),
         }
+    }
+
+    /// Who is not banned without force.
+    pub(crate) fn spared(&self) -> &Spared {
+        &self.spared
     }
 
     /// A client's netblock is this wide from now on.
@@ -148,7 +154,7 @@ pub(crate) fn listed_netblock(text: &str) -> Result<Netblock, String> {
 }
 
 /// None is permanent.
-fn duration(text: &str) -> Result<Option<std::time::Duration>, String> {
+pub(super) fn duration(text: &str) -> Result<Option<std::time::Duration>, String> {
     if text == "permanent" {
         return Ok(None);
     }
@@ -248,6 +254,18 @@ impl Pending {
             status: StatusCode::CREATED,
             location: HeaderValue::try_from(format!("{}bans?ip={address}", door.prefix())).ok(),
             body: match serde_json::to_value(ban) {
+                Ok(Value::Object(members)) => members,
+                _ => Map::new(),
+            },
+        }
+    }
+
+    /// Of `POST /v1/bans/import`: how many.
+    pub(crate) fn imported(imported: Imported) -> Self {
+        Self {
+            status: StatusCode::OK,
+            location: None,
+            body: match serde_json::to_value(imported) {
                 Ok(Value::Object(members)) => members,
                 _ => Map::new(),
             },

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use http::StatusCode;
+use http::{Method, StatusCode};
 use serde_json::{Map, Value, json};
 use weir_shared::ban::{Ban, Expiry};
 use weir_shared::clock::Now;
@@ -14,12 +14,61 @@ use weir_shared::verdict::{Action, AppliedPercent};
 use weir_shared::window::PerSpan;
 
 use crate::bans::ledger::Ledger;
+use crate::refusals::{Refusal, Refusals};
 
 use super::problem::json as json_answer;
 
+/// What is to be explained.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Asked {
+    /// A request that is not made.
+    Question(Question),
+    /// One that was refused, by its id.
+    Request(String),
+}
+
+impl Asked {
+    /// The request, and the refusal of it that is remembered: one of the last, or one that a ban
+    /// names.
+    pub(crate) fn found(
+        self,
+        refusals: &Refusals,
+        ledger: &Ledger,
+    ) -> Option<(Question, Option<(String, Refusal)>)> {
+        let id = match self {
+            Self::Question(question) => return Some((question, None)),
+            Self::Request(id) => id,
+        };
+        match refusals.find(&id) {
+            Some(refusal) => Some((refusal.question.clone(), Some((id, refusal)))),
+            None => {
+                let mut bans = ledger.after(None);
+                let asked = bans.find_map(|(_, ban)| asked_for(ban, &id));
+                asked.map(|question| (question, None))
+            }
+        }
+    }
+}
+
+/// The request with this id, if the ban was made for it.
+fn asked_for(ban: &Ban, id: &str) -> Option<Question> {
+    let request = &ban.notes.as_ref()?.request.as_ref()?.known;
+    if request.request_id.as_deref() != Some(id) {
+        return None;
+    }
+    let method = request.method.as_deref().unwrap_or("GET");
+    let path = request.path.as_deref().unwrap_or("/");
+    Some(Question {
+        address: ban.client?.first_address(),
+        method: Method::from_bytes(method.as_bytes()).ok()?,
+        path: path.to_owned(),
+        host: (request.host.as_ref()).and_then(|host| host.parse().ok()),
+    })
+}
+
 /// The answer: the explanation, the bans that refuse the client, and how to undo it.
 pub(crate) fn answer(
-    question: &Question,
+    (question, seen): (&Question, Option<&(String, Refusal)>),
     explained: &Explanation,
     ledger: &Ledger,
     observe: bool,
@@ -29,6 +78,15 @@ pub(crate) fn answer(
     let bans: Vec<Arc<Ban>> = bans.filter(|ban| ban.is_active(now.wall_ms)).collect();
     let mut members = Map::new();
     let mut member = |name: &str, value: Value| members.insert(name.to_owned(), value);
+    member(
+        "request",
+        json!(seen.map(|(id, refusal)| json!({
+            "request_id": id,
+            "time": refusal.at,
+            "action": refusal.action.name(),
+            "enforced": refusal.enforced,
+        }))),
+    );
     member("address", json!(question.address));
     member("method", json!(question.method.as_str()));
     member("path", json!(question.path));

@@ -18,7 +18,6 @@ use crossbeam_channel::{Sender, TrySendError};
 use http::Method;
 use percent_encoding::percent_decode_str;
 use weir_shared::client::Client;
-use weir_shared::explain::Question;
 use weir_shared::handover::{Body, Handover, OwnRequest, OwnResponse, Respond, Step};
 use weir_shared::path::own_path_exact;
 use weir_shared::reload::{Part, Reloaded, Take};
@@ -27,13 +26,16 @@ use weir_shared::spared::Spared;
 
 use crate::bans::Subject;
 use crate::bans::ledger::Order;
+use crate::bans::ledger::import::Batch;
 use crate::process::Asking;
 use crate::rules::{Change, RulesOrders};
 
 use bans::{Filter, OrderReader};
 use clients::Most;
 use door::Door;
+use explain::Asked;
 use groups::By;
+use import::MAX_IMPORT;
 use lists::ListReader;
 use problem::{Problem, of_metrics};
 use process::ProcessRoute;
@@ -47,6 +49,7 @@ pub(crate) mod clients;
 pub(crate) mod door;
 pub(crate) mod explain;
 pub(crate) mod groups;
+mod import;
 mod lists;
 pub(crate) mod problem;
 pub(crate) mod process;
@@ -56,8 +59,8 @@ pub(crate) mod settings;
 pub(crate) mod status;
 pub(crate) mod token;
 
-/// The most bytes of a POST body that are read.
-const MAX_BODY: usize = 64 * 1024;
+/// The most bytes of a POST body that are read, but of an import.
+pub(crate) const MAX_BODY: usize = 64 * 1024;
 
 /// What is known of the routes without the control loop.
 pub(crate) struct Router {
@@ -91,7 +94,7 @@ pub(crate) struct Request {
 }
 
 /// What the control loop can be asked.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Ask {
     /// `GET metrics`
     Metrics,
@@ -110,13 +113,15 @@ pub(crate) enum Ask {
     /// `GET alerts`; not on the public port
     Alerts,
     /// `GET explain`; not on the public port
-    Explain(Question),
+    Explain(Asked),
+    /// `POST bans/import`; not on the public port
+    Import(Box<Batch>),
 }
 
 /// What follows from a request alone.
 enum Routed {
     Answer(OwnResponse),
-    ReadBody,
+    ReadBody(usize),
     Ask(Ask),
     Change(Change),
     Process(ProcessRoute),
@@ -187,7 +192,7 @@ impl Router {
     pub(crate) fn step(&self, door: Door, request: OwnRequest, respond: Respond) -> Step {
         let ask = match self.route(door, &request) {
             Routed::Answer(answer) => return Step::Done(answer),
-            Routed::ReadBody => return Step::ReadBody { limit: MAX_BODY },
+            Routed::ReadBody(limit) => return Step::ReadBody { limit },
             Routed::Process(route) => {
                 let busy = Problem::Busy.answer(&request.request_id);
                 let order = route.order(request.request_id, respond);
@@ -224,7 +229,8 @@ impl Router {
                     | Ask::Clients(..)
                     | Ask::Status
                     | Ask::Alerts
-                    | Ask::Explain(_) => busy,
+                    | Ask::Explain(_)
+                    | Ask::Import(_) => busy,
                 })
             }
         }
@@ -294,6 +300,7 @@ impl Router {
             "settings" => Ok(Routed::Answer(settings::answer(&self.listing.load()))),
             "reload" => return Some(self.process(door, request, ProcessRoute::Reload)),
             "upgrade" => return Some(self.process(door, request, ProcessRoute::Upgrade)),
+            "bans/import" => return Some(self.import(door, request, query)),
             "lists" => return Some(self.lists(door, request)),
             rest if rest.starts_with("lists/") => return Some(self.unlist(door, request, rest)),
             "status" => Ok(Routed::Ask(Ask::Status)),
@@ -317,6 +324,18 @@ impl Router {
         self.admit(door, request)?;
         match request.method {
             Method::POST => Ok(Routed::Process(route)),
+            _ => Err(Problem::MethodNotAllowed { allow: "POST" }),
+        }
+    }
+
+    /// Many bans.
+    fn import(&self, door: Door, request: &OwnRequest, query: &str) -> Result<Routed, Problem> {
+        self.admit(door, request)?;
+        match request.method {
+            Method::POST => with_body(request, MAX_IMPORT, |body| {
+                let batch = import::read(query, body, self.orders.spared())?;
+                Ok(Routed::Ask(Ask::Import(Box::new(batch))))
+            }),
             _ => Err(Problem::MethodNotAllowed { allow: "POST" }),
         }
     }
@@ -393,7 +412,7 @@ fn with_body(
     read: impl FnOnce(&[u8]) -> Result<Routed, Problem>,
 ) -> Result<Routed, Problem> {
     match &request.body {
-        None => Ok(Routed::ReadBody),
+        None => Ok(Routed::ReadBody(limit)),
         // The limit is asked of whoever reads; it is not left to him alone.
         Some(Body::Whole(body)) if body.len() <= limit => read(body),
         Some(Body::TooLarge | Body::Whole(_)) => Err(Problem::TooLarge { limit }),

@@ -8,6 +8,8 @@ use serde::Serialize;
 use weir_shared::handover::OwnResponse;
 use weir_shared::verdict::{Action, History};
 
+use crate::refusals::KEPT;
+
 /// What is wrong with a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Problem {
@@ -17,6 +19,8 @@ pub(crate) enum Problem {
     Unauthorized,
     /// Nothing of that name here: 404.
     NotFound,
+    /// No refusal of a request with this id is remembered: 404.
+    UnknownRequest,
     /// The name is right, the method is not: 405.
     MethodNotAllowed {
         /// The `Allow` field.
@@ -89,7 +93,7 @@ impl Problem {
         };
         let action = match self {
             Self::Unauthorized => Action::Unauthorized,
-            Self::NotFound => Action::NotFound,
+            Self::NotFound | Self::UnknownRequest => Action::NotFound,
             Self::BadRequest(_)
             | Self::MethodNotAllowed { .. }
             | Self::Full { .. }
@@ -147,6 +151,10 @@ impl Problem {
                 "the token is missing or wrong: Authorization: Bearer <token> is needed".to_owned(),
             ),
             Self::NotFound => (StatusCode::NOT_FOUND, "there is nothing here".to_owned()),
+            Self::UnknownRequest => (
+                StatusCode::NOT_FOUND,
+                format!("none of the last {KEPT} refusals and no ban names this request"),
+            ),
             Self::MethodNotAllowed { allow } => (
                 StatusCode::METHOD_NOT_ALLOWED,
                 format!("this method is not allowed here: {allow} is"),

@@ -9,6 +9,7 @@ use weir_shared::explain::Question;
 
 use super::bans::Filter;
 use super::clients::{Most, Sort};
+use super::explain::Asked;
 use super::groups::By;
 use super::problem::Problem;
 
@@ -58,7 +59,8 @@ pub(super) fn filter(query: &str) -> Result<Filter, Problem> {
 }
 
 /// Reads the query of `GET /v1/explain`.
-pub(super) fn question(query: &str) -> Result<Question, Problem> {
+pub(super) fn question(query: &str) -> Result<Asked, Problem> {
+    let mut request = None;
     let (mut address, mut method, mut path) = (None, Method::GET, "/".to_owned());
     let mut host = None;
     for pair in query.split('&') {
@@ -80,18 +82,27 @@ pub(super) fn question(query: &str) -> Result<Question, Problem> {
                 let given = HeaderValue::from_str(&value);
                 host = Some(given.map_err(|_| wrong("expected the name of a host"))?);
             }
+            "request" => request = Some(value.into_owned()),
             "path" if value.starts_with('/') => path = value.into_owned(),
             "path" => return Err(wrong("expected a path that begins with /")),
             _ => {}
         }
     }
+    match request {
+        Some(_) if query.contains('&') => {
+            let alone = "request is given alone: address, path, method and host are its own";
+            return Err(Problem::BadRequest(alone.to_owned()));
+        }
+        Some(id) => return Ok(Asked::Request(id)),
+        None => {}
+    }
     let address = address.ok_or_else(|| Problem::BadRequest("address is missing".to_owned()))?;
-    Ok(Question {
+    Ok(Asked::Question(Question {
         address,
         method,
         path,
         host,
-    })
+    }))
 }
 
 /// Reads how `GET /v1/groups` groups.

@@ -23,6 +23,8 @@ use super::document::{BanKey, BansFile, merge};
 use super::drop_order::DropOrder;
 use crate::state::Change;
 
+pub(crate) mod import;
+
 /// A break that waited longer than this, or lies ahead of the clock, is banned from the moment it
 /// is seen: the clock was moved, or the loop stood still, and a ban that is half over protects
 /// nobody.
@@ -228,6 +230,10 @@ impl Ledger {
     /// [`Full`], which becomes 409.
     pub(crate) fn add(&mut self, order: Order, now_ms: u64) -> Result<Arc<Ban>, Full> {
         self.make_room(now_ms)?;
+        Ok(self.put_order(order, now_ms))
+    }
+
+    fn put_order(&mut self, order: Order, now_ms: u64) -> Arc<Ban> {
         let key = self.free_key(order.netblock, now_ms);
         let ban = Arc::new(Ban {
             netblock: order.netblock,
@@ -245,7 +251,7 @@ impl Ledger {
         });
         self.count_made(ban.cause);
         self.insert(key, Arc::clone(&ban));
-        Ok(ban)
+        ban
     }
 
     /// Lifts every active ban that covers the client, observed ones too; gives them as they are

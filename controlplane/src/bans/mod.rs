@@ -23,6 +23,7 @@ use weir_shared::table::ClientTable;
 use crate::line_limit::LineLimit;
 use crate::state::Change;
 use document::{BanKey, BansFile};
+use ledger::import::{Batch, Imported};
 use ledger::{BanOutcome, Full, Ledger, Order, Rules};
 use publish::Publisher;
 
@@ -289,6 +290,23 @@ impl Bans {
             log_ban(&ban);
         }
         Ok(ban)
+    }
+
+    /// Takes many bans in, all or none. In force with the next [`Bans::publish`], as with
+    /// [`Bans::add`].
+    ///
+    /// # Errors
+    /// As [`Ledger::import`].
+    pub(crate) fn import(&mut self, batch: Batch, now: Now) -> Result<Imported, Full> {
+        let imported = self.ledger.import(batch, now.wall_ms)?;
+        self.log_drops();
+        tracing::warn!(
+            bans = imported.imported,
+            new = imported.new,
+            dropped = imported.dropped,
+            "bans imported"
+        );
+        Ok(imported)
     }
 
     /// Lifts every active ban that is meant and returns them. In force with the next

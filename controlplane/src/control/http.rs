@@ -18,19 +18,21 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::Semaphore;
 use tokio::sync::mpsc::Receiver;
 use tokio::time::timeout;
 use weir_shared::handover::{Body, OwnRequest, OwnResponse, Step};
 
-use crate::admin::Router;
 use crate::admin::door::Door;
 use crate::admin::problem::Problem;
+use crate::admin::{MAX_BODY, Router};
 use crate::events::{Events, TooMany};
 
 /// Until the head of the request is there.
 const HEAD: Duration = Duration::from_secs(10);
-/// Until its body is there.
+/// Until its body is there; a long one.
 const BODY: Duration = Duration::from_secs(10);
+const LONG_BODY: Duration = Duration::from_secs(60);
 /// Until everything is answered and read; a stream of events has no end.
 const WHOLE: Duration = Duration::from_secs(300);
 /// How long a stop waits for those that are to be answered, and how often it looks.
@@ -44,6 +46,8 @@ pub(super) struct Shared {
     router: Arc<Router>,
     pub(super) events: Arc<Events>,
     requests: AtomicU64,
+    /// Long bodies are read and judged one after the other: each takes memory.
+    long_bodies: Semaphore,
     /// Connections that are to be answered; a stream of events counts no more once it has begun.
     answering: AtomicUsize,
 }
@@ -54,6 +58,7 @@ impl Shared {
             router,
             events,
             requests: AtomicU64::new(0),
+            long_bodies: Semaphore::new(1),
             answering: AtomicUsize::new(0),
         }
     }
@@ -147,6 +152,7 @@ async fn answer(
         }
     }
     let mut body = Some(body);
+    let mut alone = None;
     loop {
         let (sender, receiver) = tokio::sync::oneshot::channel();
         let respond = Box::new(move |answer| {
@@ -155,7 +161,16 @@ async fn answer(
         });
         let busy = |id: &str| Problem::Busy.answer(id);
         let id = own.request_id.clone();
-        match shared.router.step(door, own.clone(), respond) {
+        let step = match &alone {
+            None => shared.router.step(door, own.clone(), respond),
+            // It takes seconds to judge, and others are answered meanwhile.
+            Some(_) => {
+                let (router, own) = (Arc::clone(&shared.router), own.clone());
+                let judged = tokio::task::spawn_blocking(move || router.step(door, own, respond));
+                judged.await.unwrap_or_else(|_| Step::Done(busy(&id)))
+            }
+        };
+        match step {
             Step::Done(answer) => return whole(answer),
             Step::Later => return whole(receiver.await.unwrap_or_else(|_| busy(&id))),
             Step::ReadBody { limit } => {
@@ -163,10 +178,16 @@ async fn answer(
                 let Some(body) = body.take() else {
                     return whole(busy(&id));
                 };
-                match timeout(BODY, read(body, limit)).await {
+                let patience = if limit > MAX_BODY {
+                    alone = shared.long_bodies.acquire().await.ok();
+                    LONG_BODY
+                } else {
+                    BODY
+                };
+                match timeout(patience, read(body, limit)).await {
                     Ok(content) => own.body = Some(content),
                     Err(_) => {
-                        let late = format!("the body did not come within {} s", BODY.as_secs());
+                        let late = format!("the body did not come within {} s", patience.as_secs());
                         return whole(Problem::BadRequest(late).answer(&id));
                     }
                 }

@@ -17,6 +17,7 @@ use crate::bans::MAX_BATCH;
 use crate::files::{KnownFiles, MAX_WAITING, StartState, StateFiles};
 use crate::lookup::{LookupFiles, LookupRow};
 use crate::rules::LiveRules;
+use crate::state::Change;
 use crate::testing::{
     NOW, Rig, Touch, body, broken, next_saved, put, put_ban, request, row, settings, settings_with,
 };

@@ -282,6 +282,7 @@ impl Writer {
 
     /// The lines of a batch. Who listens to events gets JSON, whatever form the log has.
     fn write_lines(&mut self, batch: &Batch) {
+        self.events.refusals().take(batch);
         let from = self.pending.len();
         write_lines(&mut self.form, self.format, batch, &mut self.pending);
         let mut json = Vec::new();

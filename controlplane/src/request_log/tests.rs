@@ -4,11 +4,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use crossbeam_channel::never;
-use http::{HeaderName, HeaderValue, StatusCode, Version};
+use http::{HeaderName, HeaderValue, StatusCode};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use weir_shared::ban::{Cause, Expiry};
-use weir_shared::record::{Record, Text};
+use weir_shared::record::Record;
 use weir_shared::rules::RuleKind;
 use weir_shared::settings::{LogRequests, WatchNet};
 use weir_shared::snapshot::ActiveBan;
@@ -17,6 +17,7 @@ use weir_shared::verdict::{Action, AppliedPercent, Counts, Group, LimitHit, Limi
 
 use super::line::{Stamp, address, escaped, milliseconds};
 use super::*;
+use crate::testing::bare_record as bare;
 
 fn settings(log_file: Option<PathBuf>) -> Settings {
     let mut settings = Settings::default();
@@ -26,54 +27,6 @@ fn settings(log_file: Option<PathBuf>) -> Settings {
         .map(HeaderName::from_static)
         .to_vec();
     settings
-}
-
-/// A request with nothing known beyond what every request has.
-fn bare(batch: &mut Batch, path: &str) -> Record {
-    Record {
-        at_ms: 1_795_276_800_007,
-        request_id: batch.keep(Some("r1")),
-        client: "203.0.113.7".parse().unwrap(),
-        address: "203.0.113.7".parse().unwrap(),
-        group: Group::Default,
-        forwarded_for: Text::NONE,
-        scheme: "http",
-        method: batch.keep(Some("GET")),
-        host: Text::NONE,
-        path: batch.keep(Some(path)),
-        query: Text::NONE,
-        version: Version::HTTP_11,
-        user_agent: Text::NONE,
-        referer: Text::NONE,
-        content_type: Text::NONE,
-        content_length: None,
-        headers: batch.keep_headers(std::iter::empty::<(usize, &[u8])>()),
-        has_authorization: false,
-        has_cookie: false,
-        websocket: false,
-        status: None,
-        response_content_type: Text::NONE,
-        cache_control: Text::NONE,
-        location: Text::NONE,
-        action: Action::Passed,
-        enforced: true,
-        ban: None,
-        limit_hit: None,
-        rule: None,
-        list: None,
-        limit_percent: None,
-        bytes_percent: None,
-        country: Text::NONE,
-        asn: Text::NONE,
-        as_name: Text::NONE,
-        counts: None,
-        request_bytes: 0,
-        response_bytes: 0,
-        total_us: 1000,
-        lookup_wait_us: None,
-        connect_us: None,
-        first_byte_us: None,
-    }
 }
 
 fn full(batch: &mut Batch) -> Record {

@@ -19,7 +19,10 @@ pub enum Case {
     Exact,
 }
 
-#[expect(clippy::indexing_slicing, reason = "a byte is within 256, at compile time")]
+#[expect(
+    clippy::indexing_slicing,
+    reason = "a byte is within 256, at compile time"
+)]
 /// Bytes that every reading takes as they stand.
 const PLAIN: [bool; 256] = {
     let mut plain = [false; 256];

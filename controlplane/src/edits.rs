@@ -1,0 +1,65 @@
+//! What an edit of a state file means for its owners, on the control loop (STATE-3).
+
+use weir_shared::clock::Now;
+
+use crate::bans::document::BansFile;
+use crate::bans::too_wide;
+use crate::clients::ClientsFile;
+use crate::control_loop::Control;
+use crate::files::AnyEdit;
+use crate::lookup::document::LookupsFile;
+use crate::state::Change;
+
+/// Entries of an edit of which a warning tells that they cover too much.
+const MAX_WIDE_TOLD: usize = 10;
+
+impl Control {
+    /// Brings an edit into force.
+    pub(crate) fn take_edit(&mut self, edit: &AnyEdit, now: Now) {
+        match edit {
+            AnyEdit::Bans(edit) => self.edit_bans(&edit.changes, now),
+            AnyEdit::Clients(edit) => self.edit_clients(&edit.changes),
+            AnyEdit::Lookups(edit) => self.edit_lookups(&edit.changes),
+            AnyEdit::Alerts(edit) => self.detection.edit(&edit.changes),
+        }
+    }
+
+    fn edit_bans(&mut self, changes: &[Change<BansFile>], now: Now) {
+        self.bans.edit(changes, now);
+        let mut wide = 0_usize;
+        for (ban, why) in too_wide::of_edit(changes, &self.spared, now.wall_ms) {
+            wide += 1;
+            if wide <= MAX_WIDE_TOLD {
+                tracing::warn!(
+                    "the edited bans.json is taken, but {why}: if that is meant, give the entry \"force\": true"
+                );
+            }
+            self.detection.alerts.edit(ban, &why, now.wall_ms);
+        }
+        if wide > MAX_WIDE_TOLD {
+            tracing::warn!("{} further entries of it are as wide", wide - MAX_WIDE_TOLD);
+        }
+    }
+
+    fn edit_clients(&self, changes: &[Change<ClientsFile>]) {
+        for change in changes {
+            match change {
+                Change::Remove(client) => self.table.forget(*client),
+                Change::Put { after, .. } => self.table.put(after.row.clone()),
+            }
+        }
+    }
+
+    fn edit_lookups(&mut self, changes: &[Change<LookupsFile>]) {
+        self.lookups.edit(changes);
+        if self.lookups.uses_rows() {
+            // Each is asked about again with its next request, and the answer is the edited one.
+            for change in changes {
+                self.table.forget_lookup(match change {
+                    Change::Remove(client) => *client,
+                    Change::Put { after, .. } => after.row.client,
+                });
+            }
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! The last refusals by the ids of their requests, wherever the request log goes (CONTROL-5): a
+//! visitor names the id that the answer showed, and `weir explain --request` finds it here.
+//!
+//! The thread of the request log takes in what it writes. Slots are used over and over, so that a
+//! flood of refusals costs no memory but that of [`KEPT`] of them, some 6 MiB at most.
+
+use std::net::IpAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use http::{HeaderValue, Method};
+use weir_shared::explain::Question;
+use weir_shared::record::{Batch, Record};
+use weir_shared::units::Time;
+use weir_shared::verdict::Action;
+
+/// Refusals that are kept.
+pub(crate) const KEPT: usize = 4096;
+/// Bytes of a text that are kept: enough to be judged once more.
+const MAX_TEXT: usize = 1024;
+
+/// The last refusals.
+#[derive(Default)]
+pub(crate) struct Refusals {
+    ring: Mutex<Ring>,
+}
+
+#[derive(Default)]
+struct Ring {
+    slots: Vec<Slot>,
+    /// Where the next one goes; behind the last one it is the first again.
+    next: usize,
+}
+
+struct Slot {
+    at_ms: u64,
+    address: IpAddr,
+    action: Action,
+    enforced: bool,
+    /// Id, method, path and host, one behind the other.
+    texts: Vec<u8>,
+    /// Where each of them ends.
+    ends: [usize; 4],
+}
+
+/// A refusal that was found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Refusal {
+    /// What was asked for; a long path is cut.
+    pub(crate) question: Question,
+    /// When.
+    pub(crate) at: Time,
+    /// What became of it.
+    pub(crate) action: Action,
+    /// False where observe mode let it through.
+    pub(crate) enforced: bool,
+}
+
+impl Refusals {
+    /// Takes the refusals among these records in.
+    pub(crate) fn take(&self, batch: &Batch) {
+        let mut held = None;
+        for (record, ..) in batch.records() {
+            if record.action.is_refusal() {
+                held.get_or_insert_with(|| self.ring()).take(batch, record);
+            }
+        }
+    }
+
+    /// The newest refusal of a request with this id.
+    pub(crate) fn find(&self, id: &str) -> Option<Refusal> {
+        let ring = self.ring();
+        let (newer, older) = ring.slots.split_at_checked(ring.next)?;
+        let mut newest_first = newer.iter().rev().chain(older.iter().rev());
+        newest_first
+            .find(|slot| slot.text(0) == id.as_bytes())?
+            .refusal()
+    }
+
+    fn ring(&self) -> MutexGuard<'_, Ring> {
+        // Nothing panics while it is held.
+        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Ring {
+    fn take(&mut self, batch: &Batch, record: &Record) {
+        if self.slots.len() < KEPT {
+            self.slots.push(Slot::of(record));
+        }
+        let at = self.next % KEPT;
+        self.next = at + 1;
+        if let Some(slot) = self.slots.get_mut(at) {
+            let texts = std::mem::take(&mut slot.texts);
+            *slot = Slot {
+                texts,
+                ..Slot::of(record)
+            };
+            slot.fill(batch, record);
+        }
+    }
+}
+
+impl Slot {
+    const fn of(record: &Record) -> Self {
+        Self {
+            at_ms: record.at_ms,
+            address: record.address,
+            action: record.action,
+            enforced: record.enforced,
+            texts: Vec::new(),
+            ends: [0; 4],
+        }
+    }
+
+    fn fill(&mut self, batch: &Batch, record: &Record) {
+        self.texts.clear();
+        let texts = [record.request_id, record.method, record.path, record.host];
+        for (end, text) in self.ends.iter_mut().zip(texts) {
+            let text = batch.text(text).unwrap_or_default();
+            let kept = text.get(..MAX_TEXT).unwrap_or(text);
+            self.texts.extend_from_slice(kept);
+            *end = self.texts.len();
+        }
+    }
+
+    fn text(&self, which: usize) -> &[u8] {
+        let before = which
+            .checked_sub(1)
+            .and_then(|before| self.ends.get(before));
+        let start = before.copied().unwrap_or(0);
+        let end = self.ends.get(which).copied().unwrap_or(0);
+        self.texts.get(start..end).unwrap_or_default()
+    }
+
+    fn refusal(&self) -> Option<Refusal> {
+        let host = self.text(3);
+        Some(Refusal {
+            question: Question {
+                address: self.address,
+                method: Method::from_bytes(self.text(1)).ok()?,
+                path: String::from_utf8_lossy(self.text(2)).into_owned(),
+                host: Some(host)
+                    .filter(|host| !host.is_empty())
+                    .and_then(|host| HeaderValue::from_bytes(host).ok()),
+            },
+            at: Time(self.at_ms),
+            action: self.action,
+            enforced: self.enforced,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_shared::client::Client;
+    use weir_shared::record::Text;
+
+    use super::*;
+    use crate::testing::bare_record;
+
+    fn refused(refusals: &Refusals, ids: std::ops::Range<usize>, path: &str) {
+        let mut batch = Batch::default();
+        for id in ids {
+            batch.add(|batch| Record {
+                request_id: batch.keep(Some(&format!("id-{id}"))),
+                method: batch.keep(Some("POST")),
+                path: batch.keep(Some(path)),
+                host: if id % 2 == 0 {
+                    batch.keep(Some("a.example"))
+                } else {
+                    Text::NONE
+                },
+                action: Action::Banned,
+                address: [203, 0, 113, 7].into(),
+                client: Client::V4(0),
+                ..bare_record(batch, "/")
+            });
+        }
+        refusals.take(&batch);
+    }
+
+    /// CONTROL-5: the last 4,096 refusals are found by their ids, the newest of equal ones; those
+    /// before them, and what was not refused, are not.
+    #[test]
+    fn the_last_refusals_are_found() {
+        let refusals = Refusals::default();
+        assert_eq!(refusals.find("id-0"), None);
+        refused(&refusals, 0..3, "/a");
+        let found = refusals.find("id-1").unwrap();
+        assert_eq!(
+            (found.question.path.as_str(), found.action),
+            ("/a", Action::Banned)
+        );
+        assert_eq!(found.question.method, Method::POST);
+        assert_eq!(found.question.host, None);
+        assert_eq!(
+            refusals.find("id-2").unwrap().question.host.unwrap(),
+            "a.example"
+        );
+        refused(&refusals, 3..KEPT, "/b");
+        assert!(refusals.find("id-0").is_some());
+        refused(&refusals, KEPT..KEPT + 2, "/c");
+        assert_eq!((refusals.find("id-0"), refusals.find("id-1")), (None, None));
+        for id in 2..KEPT + 2 {
+            assert!(refusals.find(&format!("id-{id}")).is_some(), "{id}");
+        }
+        refused(&refusals, 50..51, "/newer");
+        assert_eq!(refusals.find("id-50").unwrap().question.path, "/newer");
+        let mut batch = Batch::default();
+        batch.add(|batch| Record {
+            request_id: batch.keep(Some("passed")),
+            ..bare_record(batch, "/")
+        });
+        refusals.take(&batch);
+        assert_eq!(refusals.find("passed"), None);
+        assert_eq!(refusals.ring().slots.len(), KEPT);
+    }
+
+    /// CONTROL-5: what a client writes takes no more than its place.
+    #[test]
+    fn texts_are_bounded() {
+        let refusals = Refusals::default();
+        let path = format!("/{}", "é".repeat(3000));
+        for _ in 0..3 {
+            refused(&refusals, 0..KEPT, &path);
+        }
+        let ring = refusals.ring();
+        let bytes: usize = ring.slots.iter().map(|slot| slot.texts.capacity()).sum();
+        assert!(bytes < 8 << 20, "{bytes}");
+        drop(ring);
+        assert!(
+            refusals
+                .find("id-7")
+                .unwrap()
+                .question
+                .path
+                .starts_with("/éé")
+        );
+    }
+}

@@ -1,0 +1,231 @@
+//! `weir bans export` and `weir bans import` (CONTROL-9): what one service exports another holds once
+//! it took it in; many bans are one request and one write, judged whole.
+
+use std::fs;
+use std::process::Stdio;
+
+use serde_json::{Value, json};
+
+use crate::support::application::Application;
+use crate::support::command::{Ran, command, fed, ran, run};
+use crate::support::wait_until;
+use crate::support::weir::{ONE_PER_HOUR, Weir, from_now, state_dir};
+
+/// A command that reads this from standard input.
+#[track_caller]
+fn run_with(weir: &Weir, arguments: &[&str], input: &[u8]) -> Ran {
+    ran(fed(&mut command(&weir.state_path(""), arguments), input))
+}
+
+/// Every ban that a service holds.
+#[track_caller]
+fn ledger(weir: &Weir) -> Vec<Value> {
+    let exported = run(&weir.state_path(""), &["bans", "export", "--all"]);
+    assert_eq!(exported.code, 0, "{}", exported.err);
+    let exported: Value = serde_json::from_str(&exported.out).expect("JSON");
+    exported["bans"].as_array().expect("a list").clone()
+}
+
+/// CONTROL-9: `export | import -` into a fresh service makes the same ledger, with ends, reasons,
+/// causes, notes, `observed` and members that nobody knows, by one write; once more changes nothing.
+#[test]
+fn what_is_exported_is_imported() {
+    let application = Application::ok();
+    let bans = json!([
+        {"netblock": "192.0.2.0/24", "ban_started": from_now(-900), "ban_expires": from_now(-300), "cause": "trap"},
+        {"netblock": "192.0.2.0/24", "ban_started": from_now(-200), "ban_expires": from_now(9000), "cause": "jail",
+         "reason": "a jail", "notes": {"rule": {"name": "login", "kind": "jail", "window": "minute"}}},
+        {"netblock": "192.0.3.0/24", "ban_started": from_now(-100), "ban_expires": "permanent", "observed": true,
+         "cause": "rate_limit", "client": "192.0.3.9", "ticket": {"id": 7}},
+        {"netblock": "2001:db8::/48", "ban_started": from_now(-50), "ban_expires": from_now(9000),
+         "lifted": from_now(-10), "cause": "admin", "reason": "é"},
+    ]);
+    let from = Weir::start_with_bans(&application, &bans, &[ONE_PER_HOUR]);
+    from.break_limit("203.0.113.7");
+    from.ban("client", "198.51.100.7", "2h");
+    let exported = run(&from.state_path(""), &["bans", "export", "--all"]).out;
+    let held = ledger(&from);
+    assert_eq!(held.len(), 6);
+
+    let into = Weir::start(&application, &[]);
+    let writes = into.writes("bans.json", "ok");
+    let imported = run_with(&into, &["bans", "import", "-"], exported.as_bytes());
+    assert_eq!(
+        (imported.code, imported.out.as_str()),
+        (0, "imported 6 bans, 6 of them new\n"),
+        "{}",
+        imported.err
+    );
+    assert_eq!(into.writes("bans.json", "ok"), writes + 1.0);
+    assert_eq!(ledger(&into), held);
+    into.get("/a", "203.0.113.9").expect(429);
+    into.get("/a", "192.0.2.9").expect(429);
+    // Observed ones and lifted ones refuse nobody.
+    into.get("/a", "192.0.3.9").expect(200);
+    into.get("/a", "2001:db8::9").expect(200);
+    let again = run_with(&into, &["bans", "import", "-"], exported.as_bytes());
+    assert_eq!(
+        again.out, "imported 6 bans, 0 of them new\n",
+        "{}",
+        again.err
+    );
+    assert_eq!(ledger(&into), held);
+    let active = run(&from.state_path(""), &["bans", "export"]).out;
+    let active: Value = serde_json::from_str(&active).expect("JSON");
+    assert_eq!(active["bans"].as_array().map(Vec::len), Some(4));
+    let mut restarted = into;
+    restarted.stop();
+    let read = restarted.state_file("bans.json").expect("bans.json");
+    assert_eq!(read["bans"].as_array().expect("a list"), &held);
+}
+
+/// CONTROL-9: with one fault nothing is taken, and each is named with its line or its pointer; what
+/// does not go together is a wrong call.
+#[test]
+fn an_import_is_judged_whole() {
+    let application = Application::ok();
+    let weir = Weir::start(&application, &[("WAF_MAX_BANS", "20")]);
+    let terms = ["--for", "2h", "--reason", "a list"];
+    let ban =
+        |netblock: &str| format!("{{\"netblock\":\"{netblock}\",\"ban_expires\":\"permanent\"}}");
+    let document = |bans: &[String]| format!("{{\"version\":1,\n\"bans\":[{}]}}", bans.join(",\n"));
+    let list = |input: &str| {
+        run_with(
+            &weir,
+            &[&["bans", "import", "-"], &terms[..]].concat(),
+            input.as_bytes(),
+        )
+    };
+    let file = |input: &str| run_with(&weir, &["bans", "import", "-"], input.as_bytes());
+    let faulty = list("# ours\n192.0.2.1\nnowhere\n0.0.0.0/0\n127.0.0.1\n\n::ffff:1.2.3.4\n");
+    assert_eq!(
+        (faulty.code, faulty.out.as_str()),
+        (1, "nothing is imported: 4 faults\n")
+    );
+    for told in [
+        "weir: -: line 3: \"nowhere\" is not a netblock",
+        "weir: -: line 4: 0.0.0.0/0 covers every address: --force if that is meant",
+        "weir: -: line 5: 127.0.0.1/32 covers 127.0.0.0/8 of WAF_TRUSTED_PROXIES",
+        "weir: -: line 7: \"::ffff:1.2.3.4\" is IPv4-mapped",
+    ] {
+        assert!(faulty.err.contains(told), "{told}: {}", faulty.err);
+    }
+    let faulty = file(&document(&[
+        ban("192.0.2.0/24"),
+        ban("::/0"),
+        ban("10.0.0.0/7"),
+    ]));
+    assert_eq!(
+        (faulty.code, faulty.out.as_str()),
+        (1, "nothing is imported: 2 faults\n")
+    );
+    for told in [
+        "/bans/1/netblock: line 3: ::/0 covers every address",
+        "/bans/2/netblock: line 4: ",
+    ] {
+        assert!(faulty.err.contains(told), "{told}: {}", faulty.err);
+    }
+    let faulty = file(&document(&[
+        ban("192.0.2.0/24"),
+        "{\"netblock\":7}".to_owned(),
+    ]));
+    assert_eq!(faulty.code, 1, "{}", faulty.err);
+    assert!(faulty.err.contains("/bans/1"), "{}", faulty.err);
+    assert!(faulty.err.contains("line 3, column "), "{}", faulty.err);
+    let many: Vec<String> = (0..21)
+        .map(|number| ban(&format!("192.0.{number}.0/24")))
+        .collect();
+    let full = file(&document(&many));
+    assert_eq!((full.code, full.out.as_str()), (1, ""), "{}", full.err);
+    assert!(full.err.contains("WAF_MAX_BANS"), "{}", full.err);
+    for (arguments, input, told) in [
+        (
+            &["bans", "import", "-"][..],
+            "192.0.2.1",
+            "needs --for and --reason",
+        ),
+        (
+            &[&["bans", "import", "-"], &terms[..]].concat(),
+            "{}",
+            "are for a plain list",
+        ),
+        (
+            &["bans", "import", "-", "--for", "2", "--reason", "r"],
+            "192.0.2.1",
+            "duration: ",
+        ),
+        (
+            &["bans", "import", "/nowhere"],
+            "",
+            "/nowhere cannot be read",
+        ),
+    ] {
+        let wrong = run_with(&weir, arguments, input.as_bytes());
+        assert_eq!(wrong.code, 2, "{arguments:?}: {}", wrong.err);
+        assert!(wrong.err.contains(told), "{arguments:?}: {}", wrong.err);
+    }
+    assert_eq!(ledger(&weir), [Value::Null; 0], "nothing was taken");
+    let forced = run_with(
+        &weir,
+        &["bans", "import", "-", "--force"],
+        document(&[ban("8.0.0.0/7")]).as_bytes(),
+    );
+    assert_eq!(
+        forced.out, "imported 1 ban, 1 of them new\n",
+        "{}",
+        forced.err
+    );
+    let listed = list("192.0.2.1\n192.0.2.1 ; again\n2001:db8::/32\n");
+    assert_eq!(
+        listed.out, "imported 2 bans, 2 of them new\n",
+        "{}",
+        listed.err
+    );
+    assert!(
+        ledger(&weir)
+            .iter()
+            .any(|ban| ban["reason"] == "a list" && ban["cause"] == "admin")
+    );
+}
+
+/// CONTROL-9: ten thousand lines are one write, and others are answered meanwhile; in observe mode
+/// they are observed, as every ban that is made there.
+#[test]
+fn a_long_list_is_one_write() {
+    let application = Application::ok();
+    let state = state_dir();
+    let weir = Weir::start_at(application.address(), &state, &[("WAF_MODE", "observe")]);
+    let lines: String = (0..10_000)
+        .map(|n| format!("10.{}.{}.0/24\n", n / 250, n % 250))
+        .collect();
+    let path = state.path().join("list.txt");
+    fs::write(&path, &lines).expect("writes");
+    let name = path.to_str().expect("a path");
+    let writes = weir.writes("bans.json", "ok");
+    let mut import = command(
+        state.path(),
+        &[
+            "bans",
+            "import",
+            name,
+            "--for",
+            "permanent",
+            "--reason",
+            "r",
+            "--json",
+        ],
+    );
+    let mut import = import
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the binary runs");
+    weir.control("GET", "/v1/health", None).expect(200);
+    assert!(import.wait().expect("its end").success());
+    assert_eq!(weir.writes("bans.json", "ok"), writes + 1.0);
+    let bans = weir.bans();
+    assert_eq!(bans.len(), 10_000);
+    assert!(bans.iter().all(|ban| ban["observed"] == true));
+    wait_until("the line of the import", || {
+        weir.process_log_text().contains("bans imported")
+    });
+}
