@@ -1,5 +1,5 @@
-//! `weir bans export` and `weir bans import` (CONTROL-9): what one service exports another holds once
-//! it took it in; many bans are one request and one write, judged whole.
+//! `weir bans export` and `weir bans import` (CONTROL-9): what one service exports another holds
+//! once it took it in; many bans are one request and one write, judged whole.
 
 use std::fs;
 use std::process::Stdio;
@@ -27,7 +27,8 @@ fn ledger(weir: &Weir) -> Vec<Value> {
 }
 
 /// CONTROL-9: `export | import -` into a fresh service makes the same ledger, with ends, reasons,
-/// causes, notes, `observed` and members that nobody knows, by one write; once more changes nothing.
+/// causes, notes, `observed` and members that nobody knows, by one write; once more changes
+/// nothing.
 #[test]
 fn what_is_exported_is_imported() {
     let application = Application::ok();

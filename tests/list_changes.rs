@@ -1,5 +1,5 @@
-//! `weir allow` and `weir deny` (CONTROL-8): the service changes rules.json as one compare and swap,
-//! a command does where none runs, and nobody's edit is lost.
+//! `weir allow` and `weir deny` (CONTROL-8): the service changes rules.json as one compare and
+//! swap, a command does where none runs, and nobody's edit is lost.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -218,8 +218,8 @@ fn a_narrow_entry_inside_a_wide_one() {
     weir.get("/a", "198.51.100.9").expect(200);
 }
 
-/// CONTROL-8, ALIVE-5: what would refuse or let through nearly everybody, or refuse a trusted proxy,
-/// needs `--force`, with a service and without.
+/// CONTROL-8, ALIVE-5: what would refuse or let through nearly everybody, or refuse a trusted
+/// proxy, needs `--force`, with a service and without.
 #[test]
 fn too_wide_needs_force() {
     let application = Application::ok();
@@ -267,8 +267,8 @@ fn too_wide_needs_force() {
     wide(false);
 }
 
-/// CONTROL-8: a file that does not fit is left alone, with the place of the fault; once it is mended
-/// the command works. Over the admin listener it is the same.
+/// CONTROL-8: a file that does not fit is left alone, with the place of the fault; once it is
+/// mended the command works.
 #[test]
 fn a_faulty_file_is_left_alone() {
     let application = Application::ok();

@@ -112,6 +112,9 @@ fn a_false_socket_is_not_believed() {
         &run(victims.path(), &["health", "--socket", socket]),
         &whole,
     );
+    let his = of_other();
+    let own = run(his.path(), &["health", "--socket", socket]);
+    assert_eq!(own.out, "pass\n", "{}", own.err);
     assert!(!named.exists());
 
     // `./state` of somebody else is none.
@@ -259,8 +262,8 @@ fn a_link_is_followed_for_its_owner() {
     assert_eq!(fs::metadata(&victim).expect("it").uid(), 0);
 }
 
-/// CONTROL-7, CONTROL-5: the log that a service of another user names is searched only where it lies
-/// in his state directory, and never through a link; the caller's own settings may name any.
+/// CONTROL-7, CONTROL-5: the log that a service of another user names is searched only where it
+/// lies in his state directory, and never through a link; the caller's own settings may name any.
 #[test]
 #[ignore = "needs root, to be another user"]
 fn a_log_is_read_where_it_may_be() {

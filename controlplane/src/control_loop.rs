@@ -22,7 +22,7 @@ use arc_swap::ArcSwap;
 use crossbeam_channel::{Receiver, Select, TryRecvError};
 use weir_shared::clock::{Clock, Now};
 use weir_shared::explain::Explain;
-use weir_shared::handover::Respond;
+use weir_shared::handover::{OwnResponse, Respond};
 use weir_shared::pulse::Pulse;
 use weir_shared::reload::Reloaded;
 use weir_shared::settings::Settings;
@@ -33,6 +33,7 @@ use weir_shared::totals::Totals;
 
 use crate::admin::answers::Page;
 use crate::admin::bans::Pending;
+use crate::admin::explain::Asked;
 use crate::admin::problem::Problem;
 use crate::admin::requests::Requests;
 use crate::admin::status::{self, Status};
@@ -305,16 +306,7 @@ impl Control {
                 let clients = Page::Clients(by, most, now.wall_ms);
                 self.requests.write(clients, &request_id, respond);
             }
-            Ask::Explain(asked) => {
-                let (ledger, observe) = (self.bans.ledger(), self.settings.observe);
-                let Some((question, seen)) = asked.found(self.events.refusals(), ledger) else {
-                    respond(Problem::UnknownRequest.answer(&request_id));
-                    return None;
-                };
-                let explained = (self.explain)(&question);
-                let asked = (&question, seen.as_ref());
-                respond(explain::answer(asked, &explained, ledger, observe, now));
-            }
+            Ask::Explain(asked) => respond(self.explain(asked, &request_id, now)),
             Ask::Import(batch) => match self.bans.import(*batch, now) {
                 Ok(imported) => return Some((respond, Pending::imported(imported))),
                 Err(Full) => {
@@ -348,6 +340,15 @@ impl Control {
             }
         }
         None
+    }
+
+    fn explain(&self, asked: Asked, request_id: &str, now: Now) -> OwnResponse {
+        let (ledger, observe) = (self.bans.ledger(), self.settings.observe);
+        let Some((question, seen)) = asked.found(self.events.refusals(), ledger) else {
+            return Problem::UnknownRequest.answer(request_id);
+        };
+        let explained = (self.explain)(&question);
+        explain::answer((&question, seen.as_ref()), &explained, ledger, observe, now)
     }
 
     fn facts(&mut self, now: Now) -> Facts {

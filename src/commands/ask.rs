@@ -95,11 +95,11 @@ impl Place {
             }),
             None => {
                 let named = asking.socket.as_ref().map(|path| {
-                    let believed = Believed::owner_of(trust::parent(path));
+                    let believed = Believed::owners_of(&[trust::parent(path), &state.dir]);
                     Service::Socket(path.clone(), believed)
                 });
                 named.or_else(|| {
-                    let believed = Believed::owner_of(&state.dir);
+                    let believed = Believed::owners_of(&[&state.dir]);
                     Some(Service::Socket(loaded.settings.control_socket()?, believed))
                 })
             }

@@ -7,29 +7,32 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::geteuid;
 
-/// Users whose socket is believed: root, who runs the command, and the owner of the directory that
-/// was named.
+/// Users whose socket is believed: root, who runs the command, and the owners of the directories
+/// that were named.
 pub struct Believed {
-    /// The directory that was named, and its owner; none where it is not there.
-    named: (PathBuf, Option<u32>),
+    /// Each directory that is there, with its owner.
+    named: Vec<(PathBuf, u32)>,
 }
 
 impl Believed {
-    /// The owner of this directory is.
-    pub fn owner_of(dir: &Path) -> Self {
-        let owner = fs::metadata(dir).map(|found| found.uid()).ok();
+    /// The owners of these directories are.
+    pub fn owners_of(dirs: &[&Path]) -> Self {
+        let owned = |dir: &&Path| {
+            let found = fs::metadata(dir).ok()?;
+            Some((dir.to_path_buf(), found.uid()))
+        };
         Self {
-            named: (dir.to_owned(), owner),
+            named: dirs.iter().filter_map(owned).collect(),
         }
     }
 
     fn is(&self, uid: u32) -> bool {
-        uid == 0 || uid == own_uid() || Some(uid) == self.named.1
+        is_own_or_root(uid) || self.named.iter().any(|(_, owner)| *owner == uid)
     }
 
     /// Whether only root and who runs the command are.
     pub fn is_own(&self) -> bool {
-        matches!(self.named.1, Some(uid) if uid == 0 || uid == own_uid())
+        (self.named.iter()).all(|(_, owner)| is_own_or_root(*owner))
     }
 
     /// Why the process behind this socket, of this user, is not believed; none if it is.
@@ -47,10 +50,11 @@ impl Believed {
         let wrong = |(_, owner): &(&str, Option<u32>)| owner.is_none_or(|uid| !self.is(uid));
         let (part, owner) = parts.into_iter().find(wrong)?;
         let owner = owner.map_or("nobody".to_owned(), |uid| format!("uid {uid}"));
-        let (dir, named) = (self.named.0.display(), self.named.1);
-        let named = named.map_or(String::new(), |uid| format!(", uid {uid}"));
+        let named = self.named.iter();
+        let named = named.map(|(dir, uid)| format!(", the owner of {} (uid {uid})", dir.display()));
+        let named: String = named.collect();
         Some(format!(
-            "the control socket {} is not believed: {part} belongs to {owner}; expected root, yourself or the owner of {dir}{named}: run the command as that user, or name the directory of the service with WAF_STATE_DIR",
+            "the control socket {} is not believed: {part} belongs to {owner}; expected root, yourself{named}: run the command as that user, or name the state directory of the service with WAF_STATE_DIR",
             socket.display()
         ))
     }
@@ -62,8 +66,12 @@ pub fn is_own(dir: &Path) -> bool {
     is_own(fs::symlink_metadata(dir)) && is_own(fs::metadata(dir))
 }
 
+fn is_own_or_root(uid: u32) -> bool {
+    uid == 0 || uid == own_uid()
+}
+
 /// Who runs the command.
-pub fn own_uid() -> u32 {
+fn own_uid() -> u32 {
     geteuid().as_raw()
 }
 

@@ -78,15 +78,7 @@ pub(crate) fn answer(
     let bans: Vec<Arc<Ban>> = bans.filter(|ban| ban.is_active(now.wall_ms)).collect();
     let mut members = Map::new();
     let mut member = |name: &str, value: Value| members.insert(name.to_owned(), value);
-    member(
-        "request",
-        json!(seen.map(|(id, refusal)| json!({
-            "request_id": id,
-            "time": refusal.at,
-            "action": refusal.action.name(),
-            "enforced": refusal.enforced,
-        }))),
-    );
+    member("request", json!(seen.map(remembered)));
     member("address", json!(question.address));
     member("method", json!(question.method.as_str()));
     member("path", json!(question.path));
@@ -128,6 +120,15 @@ pub(crate) fn answer(
     member("bans", json!(bans));
     member("undo", json!(undo(question, explained)));
     json_answer(StatusCode::OK, &members)
+}
+
+fn remembered((id, refusal): &(String, Refusal)) -> Value {
+    json!({
+        "request_id": id,
+        "time": refusal.at,
+        "action": refusal.action.name(),
+        "enforced": refusal.enforced,
+    })
 }
 
 fn outcome(outcome: &Outcome, now: Now) -> Value {

@@ -183,3 +183,90 @@ fn shortened(text: &str) -> String {
         cut.to_owned()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const TERMS: &str = "duration=2h&reason=a%20list";
+
+    fn spared() -> Spared {
+        Spared::new(["10.1.0.0/16".parse().unwrap()].into_iter().collect())
+    }
+
+    fn line() -> impl Strategy<Value = &'static str> {
+        prop::sample::select(vec![
+            "192.0.2.1",
+            " 192.0.2.0/24 # c",
+            "; c",
+            "",
+            "::1/128",
+            "2001:db8::/32 ; c",
+            "0.0.0.0/0",
+            "10.1.2.3",
+            "::ffff:192.0.2.1",
+            "nowhere",
+            "1.2.3.4/33",
+            "192.0.2.1-9",
+            "\u{feff}",
+        ])
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(1000))]
+
+        /// CONTROL-9: whatever bytes come, they are judged: bans, or at least one fault.
+        #[test]
+        fn any_bytes_are_judged(body in prop::collection::vec(any::<u8>(), 0..200), brace in any::<bool>()) {
+            let body = if brace { [b"{".as_slice(), &body].concat() } else { body };
+            let query = if body.trim_ascii_start().starts_with(b"{") { "" } else { TERMS };
+            match read(query, &body, &spared()) {
+                Ok(_) => {}
+                Err(Problem::DoesNotFit(faults)) => prop_assert!(!faults.is_empty()),
+                Err(other) => prop_assert!(false, "{:?}", other),
+            }
+        }
+
+        /// CONTROL-9: a list is taken whole or not at all, and each bad line is named once: as when
+        /// each line is judged by itself.
+        #[test]
+        fn a_list_is_judged_line_by_line(lines in prop::collection::vec(line(), 0..30)) {
+            let alone = |line: &str| read(TERMS, line.as_bytes(), &spared());
+            let bad: Vec<usize> = (lines.iter().zip(1..))
+                .filter(|(line, _)| alone(line).is_err())
+                .map(|(_, number)| number)
+                .collect();
+            match read(TERMS, lines.join("\n").as_bytes(), &spared()) {
+                Ok(Batch::Orders(orders)) => {
+                    prop_assert!(bad.is_empty() || lines.iter().any(|line| *line == "\u{feff}"));
+                    for order in &orders {
+                        prop_assert_eq!(&order.reason, "a list");
+                    }
+                }
+                Err(Problem::DoesNotFit(faults)) => {
+                    let told: Vec<String> = faults.into_iter().map(|fault| fault.detail).collect();
+                    prop_assert!(bad.len() <= told.len());
+                    for number in bad {
+                        let line = format!("line {number}: ");
+                        prop_assert_eq!(told.iter().filter(|told| told.starts_with(&line)).count(), 1);
+                    }
+                }
+                other => prop_assert!(false, "{:?}", other),
+            }
+        }
+    }
+
+    /// CONTROL-9: faults are told up to a bound, and how many more there are.
+    #[test]
+    fn faults_are_bounded() {
+        let body = format!("nowhere {}\n", "x".repeat(9000)).repeat(150);
+        let Err(Problem::DoesNotFit(faults)) = read(TERMS, body.as_bytes(), &spared()) else {
+            panic!("it is taken");
+        };
+        assert_eq!(faults.len(), MAX_TOLD + 1);
+        assert!(faults.iter().all(|fault| fault.detail.len() < 400));
+        assert_eq!(faults[MAX_TOLD].detail, "50 further faults");
+    }
+}

@@ -143,6 +143,7 @@ impl Problem {
         }
     }
 
+    // long: a flat list of the problems
     fn told(&self) -> (StatusCode, String) {
         match self {
             Self::BadRequest(detail) => (StatusCode::BAD_REQUEST, detail.clone()),

@@ -325,8 +325,7 @@ impl Ledger {
         self.bans.len() < self.rules.max_bans || self.order.first(now_ms).is_some()
     }
 
-    /// Every ban, in no order that anybody may rely on: the thread that writes them puts them in
-    /// order.
+    /// Every ban, in no order that anybody may rely on: the thread that writes them sorts them.
     pub(crate) fn all(&self) -> Vec<Arc<Ban>> {
         #[cfg(test)]
         self.gathered.set(self.gathered.get() + 1);

@@ -134,7 +134,7 @@ async fn answer(
     if door == Door::Admin && !names_this_machine(&head) {
         return whole(Problem::Misdirected.answer(&id));
     }
-    let mut own = own_request(&head, id);
+    let own = own_request(&head, id);
     match shared.router.asks_for_events(door, &own) {
         None => {}
         Some(Err(problem)) => return whole(problem.answer(&own.request_id)),
@@ -151,6 +151,19 @@ async fn answer(
             };
         }
     }
+    whole(answer_whole(shared, door, own, body).await)
+}
+
+/// Asks the routes, with the body where they want it. A long one is judged on a thread of its own,
+/// since it takes seconds and others are answered meanwhile; one at a time.
+async fn answer_whole(
+    shared: &Shared,
+    door: Door,
+    mut own: OwnRequest,
+    body: Incoming,
+) -> OwnResponse {
+    let id = own.request_id.clone();
+    let busy = || Problem::Busy.answer(&id);
     let mut body = Some(body);
     let mut alone = None;
     loop {
@@ -159,38 +172,34 @@ async fn answer(
             // Whoever asked may have gone.
             let _ = sender.send(answer);
         });
-        let busy = |id: &str| Problem::Busy.answer(id);
-        let id = own.request_id.clone();
         let step = match &alone {
             None => shared.router.step(door, own.clone(), respond),
-            // It takes seconds to judge, and others are answered meanwhile.
             Some(_) => {
                 let (router, own) = (Arc::clone(&shared.router), own.clone());
                 let judged = tokio::task::spawn_blocking(move || router.step(door, own, respond));
-                judged.await.unwrap_or_else(|_| Step::Done(busy(&id)))
+                judged.await.unwrap_or_else(|_| Step::Done(busy()))
             }
         };
-        match step {
-            Step::Done(answer) => return whole(answer),
-            Step::Later => return whole(receiver.await.unwrap_or_else(|_| busy(&id))),
-            Step::ReadBody { limit } => {
-                // Asked once at most.
-                let Some(body) = body.take() else {
-                    return whole(busy(&id));
-                };
-                let patience = if limit > MAX_BODY {
-                    alone = shared.long_bodies.acquire().await.ok();
-                    LONG_BODY
-                } else {
-                    BODY
-                };
-                match timeout(patience, read(body, limit)).await {
-                    Ok(content) => own.body = Some(content),
-                    Err(_) => {
-                        let late = format!("the body did not come within {} s", patience.as_secs());
-                        return whole(Problem::BadRequest(late).answer(&id));
-                    }
-                }
+        let limit = match step {
+            Step::Done(answer) => return answer,
+            Step::Later => return receiver.await.unwrap_or_else(|_| busy()),
+            Step::ReadBody { limit } => limit,
+        };
+        // Asked once at most.
+        let Some(body) = body.take() else {
+            return busy();
+        };
+        let mut patience = BODY;
+        if limit > MAX_BODY {
+            alone = shared.long_bodies.acquire().await.ok();
+            patience = LONG_BODY;
+        }
+        match timeout(patience, read(body, limit)).await {
+            Ok(content) => own.body = Some(content),
+            Err(_) => {
+                let seconds = patience.as_secs();
+                let late = format!("the body did not come within {seconds} s");
+                return Problem::BadRequest(late).answer(&id);
             }
         }
     }

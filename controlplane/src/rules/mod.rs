@@ -3,8 +3,8 @@
 //!
 //! A thread of its own looks at the files; it is the only one that reads them, and the only one
 //! that writes, where a command asks for a change of a list. `document.rs` says what the file may
-//! hold, `list_file.rs` what a list may, `compile.rs` makes the rules of both, `watch.rs` finds what
-//! was saved, `change.rs` changes a list, `swap.rs` replaces the file.
+//! hold, `list_file.rs` what a list may, `compile.rs` makes the rules of both, `watch.rs` finds
+//! what was saved, `change.rs` changes a list, `swap.rs` replaces the file.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -2,8 +2,8 @@
 //!
 //! Everything here goes by descriptors (CONTROL-7): the directory is opened once, and files in it
 //! are opened, made, given their owner and renamed relative to it. So whoever owns the directory
-//! cannot lead a writer who may do more, such as root, to a file elsewhere. A link is followed where
-//! it belongs to root or to the writer, and where it leads to a directory of its own owner.
+//! cannot lead a writer who may do more, such as root, to a file elsewhere. A link is followed
+//! where it belongs to root or to the writer, and where it leads to a directory of its own owner.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;

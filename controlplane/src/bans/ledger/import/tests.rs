@@ -39,8 +39,8 @@ fn held(ledger: &Ledger) -> Vec<Arc<Ban>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// CONTROL-9: what one ledger holds is what another holds once it took it in, whatever it is and
-    /// however often; and an import that does not fit changes nothing.
+    /// CONTROL-9: what one ledger holds is what another holds once it took it in, whatever it is
+    /// and however often; and an import that does not fit changes nothing.
     #[test]
     fn an_import_is_the_same_ledger(
         bans in prop::collection::vec((0..6_u8, 0..4_u64, -50..50_i64, 0..3_usize, any::<bool>()), 0..12),
