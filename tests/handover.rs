@@ -467,6 +467,26 @@ fn a_successor_reads_its_rules_while_the_old_process_serves() {
     service.get("198.51.100.7").expect(429);
 }
 
+/// RULE-10: a successor that cannot read a list takes the last good one, which the process before
+/// has kept.
+#[test]
+fn a_successor_has_the_last_good_list() {
+    let application = Application::ok();
+    let service = Service::start(env!("CARGO_BIN_EXE_weir"), &application);
+    let list = service.state.path().join("drop.txt");
+    fs::write(&list, "198.51.100.0/24\n").expect("writes");
+    let rules = r#"{"version":1,"deny":[{"file":"drop.txt"}]}"#;
+    fs::write(service.state.path().join("rules.json"), rules).expect("writes");
+    service.wait_for("edit of the rules taken in", 1);
+    let kept =
+        || fs::read_dir(service.state.path().join("lists")).is_ok_and(|all| all.count() == 1);
+    wait_until("the kept list", kept);
+    fs::write(&list, "<html>not found</html>\n").expect("writes");
+    service.hand_over();
+    service.get("198.51.100.7").expect(429);
+    service.get("192.0.2.1").expect(200);
+}
+
 /// EDGE-1: a Unix socket is handed over with its file, which goes with the last process.
 #[test]
 fn a_unix_socket_is_handed_over() {

@@ -30,6 +30,8 @@ const LOCK: &str = "weir.lock";
 pub struct Found {
     /// What would stop a start, one sentence each.
     pub faults: Vec<String>,
+    /// What a start would go on without, one sentence each.
+    pub warnings: Vec<String>,
     /// Whether a service holds the state directory.
     pub is_held: bool,
     /// The state files that fit, for a start that follows.
@@ -58,8 +60,10 @@ pub fn check(settings: &Settings, clock: &Clock) -> Found {
     let certificates = certificates::check(&settings.edge).err();
     let told = certificates.map(|error| error.to_string());
     found.faults.extend(told);
-    let rules = rules::read(settings, now).err();
-    found.faults.extend(rules.map(|error| error.to_string()));
+    match rules::read(settings, now) {
+        Ok((_, bad_lists)) => found.warnings.extend(bad_lists),
+        Err(error) => found.faults.push(error.to_string()),
+    }
     found.faults.extend(log_file(settings));
     if !found.is_held {
         let socket = settings.control_socket().and_then(occupied);

@@ -22,13 +22,15 @@ pub use crate::rules::RulesError;
 pub struct Escalation {
     bans: Bans,
     exceeded: Receiver<LimitExceeded>,
+    /// Lists that cannot be used, a sentence each.
+    pub bad_lists: Vec<String>,
 }
 
 impl Escalation {
     /// Without a ban, and with the rules of rules.json as they are now.
     ///
     /// # Errors
-    /// Where rules.json or a list of it cannot be used.
+    /// Where rules.json cannot be used.
     pub fn new(
         settings: &Settings,
         exceeded: Receiver<LimitExceeded>,
@@ -37,7 +39,7 @@ impl Escalation {
         spared: Arc<Spared>,
         (now, start): (Now, Now),
     ) -> Result<Self, RulesError> {
-        let rules = rules::read(settings, now)?;
+        let (rules, bad_lists) = rules::read(settings, now)?;
         let held = Vec::new();
         let of_settings = Rules::from(settings);
         let taken = exceeded.clone();
@@ -48,7 +50,11 @@ impl Escalation {
         )]
         let mut bans = bans.expect("no ban is held");
         bans.publish_rules(rules);
-        Ok(Self { bans, exceeded })
+        Ok(Self {
+            bans,
+            exceeded,
+            bad_lists,
+        })
     }
 
     /// Makes bans of what was reported. They are in force when it returns.

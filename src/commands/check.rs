@@ -78,7 +78,7 @@ fn judge(loaded: Loaded, asking: &Asking) -> Result<Findings, Failure> {
     let checked = check(settings, &Clock::system());
     let mut found = Findings {
         faults: checked.faults,
-        warnings: loaded.warnings,
+        warnings: [loaded.warnings, checked.warnings].concat(),
         notes: Vec::new(),
     };
     let running = if checked.is_held {

@@ -5,6 +5,7 @@ use serde_json::json;
 
 use super::{hits, save, start, wait_for_edits};
 use crate::support::application::Application;
+use crate::support::command::run;
 use crate::support::wait_until;
 use crate::support::weir::{EXEMPT, Weir, from_now, state_dir};
 
@@ -140,4 +141,60 @@ fn a_denied_client_still_has_the_health_check() {
     weir.wait_for_process_log(&["deny has 0.0.0.0/0, which is every client"]);
     weir.get("/_waf/health", "203.0.113.7").expect(200);
     weir.get("/a", "203.0.113.7").expect(429);
+}
+
+/// RULE-10: a list that a download has spoiled does not keep the service down: neither while it
+/// runs, nor at a reload, nor over a restart. The last good one holds, with a line and
+/// an alert, and the rest of rules.json is taken.
+#[test]
+fn a_spoiled_list_stops_nothing() {
+    let application = Application::ok();
+    let state = state_dir();
+    let rules = |limit: u32| {
+        format!(
+            r#"{{"version":1,"deny":[{{"file":"drop.txt"}},{{"file":"never.txt"}}],
+            "limits":[{{"name":"all","per_day":{limit},"on_limit":"refuse"}}]}}"#
+        )
+    };
+    std::fs::write(state.path().join("drop.txt"), "203.0.113.0/24\n").unwrap();
+    std::fs::write(state.path().join("rules.json"), rules(1)).unwrap();
+    let mut weir = Weir::start_at(application.address(), &state, &[]);
+    weir.wait_for_process_log(&["never.txt cannot be read", "nothing of it is in force"]);
+    let alerts = |weir: &Weir, list: &str| {
+        let lines = weir.log_lines();
+        let of_list = |line: &&serde_json::Value| {
+            line["kind"] == "file_error" && line.to_string().contains(list)
+        };
+        lines.iter().filter(of_list).count()
+    };
+    wait_until("the alert", || alerts(&weir, "never.txt") == 1);
+    weir.get("/a", "203.0.113.7").expect(429);
+    save(state.path(), "drop.txt", "");
+    weir.wait_for_process_log(&["drop.txt has no netblock", "its last good 1 netblocks stay"]);
+    wait_until("the alert", || alerts(&weir, "drop.txt") == 1);
+    weir.get("/a", "203.0.113.7").expect(429);
+
+    save(state.path(), "rules.json", &rules(2));
+    weir.control("POST", "/v1/reload", None).expect(200);
+    for expected in [200, 200, 429] {
+        weir.get("/a", "198.51.100.7").expect(expected);
+    }
+    weir.get("/a", "203.0.113.7").expect(429);
+
+    weir.stop();
+    std::fs::remove_file(state.path().join("drop.txt")).unwrap();
+    let weir = Weir::start_at(application.address(), &state, &[]);
+    weir.wait_for_process_log(&["drop.txt cannot be read", "its last good 1 netblocks stay"]);
+    weir.get("/a", "203.0.113.7").expect(429);
+    weir.get("/a", "192.0.2.9").expect(200);
+    let checked = run(state.path(), &["check"]);
+    assert!(
+        checked.err.contains("drop.txt cannot be read"),
+        "{}",
+        checked.err
+    );
+    save(state.path(), "drop.txt", "203.0.113.0/25\n");
+    wait_until("the mended list", || {
+        weir.get("/a", "203.0.113.200").status == 200
+    });
 }

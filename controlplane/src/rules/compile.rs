@@ -1,7 +1,8 @@
 //! Makes the rules that the data plane reads of rules.json and its lists, at a moment: what has
 //! ended by then has no effect, and when the next entry ends is told (RULE).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -15,6 +16,7 @@ use weir_shared::units::Time;
 use weir_shared::window::RuleSpan;
 
 use super::document::{self, Member, Quotas, Reader, RulesFile, Which};
+use super::kept::KeptLists;
 use super::list_file::{self, FILE, ListText, list_path};
 use crate::state::fault::Fault;
 
@@ -26,13 +28,28 @@ pub(super) struct Compiler {
     reader: Reader,
     path: PathBuf,
     known: Known,
+    /// Lists as they were last read whole, by name.
+    good: HashMap<String, Arc<ListText>>,
+    /// The same on disk (RULE-10).
+    kept: KeptLists,
 }
 
 /// The files as they were read together.
 #[derive(Default)]
 pub(super) struct Read {
     file: RulesFile,
-    lists: HashMap<String, ListText>,
+    lists: HashMap<String, Arc<ListText>>,
+    /// Lists that cannot be used.
+    bad: Vec<BadList>,
+}
+
+/// A list that cannot be used as it is (RULE-10).
+pub(super) struct BadList {
+    /// As rules.json names it.
+    name: String,
+    pub(super) path: PathBuf,
+    /// The whole sentence, with what holds in its place.
+    pub(super) error: String,
 }
 
 /// What was read, compiled for a moment.
@@ -46,11 +63,13 @@ pub(super) struct Compiled {
 }
 
 impl Compiler {
-    pub(super) fn new(path: &Path) -> Self {
+    pub(super) fn new(path: &Path, state_dir: &Path) -> Self {
         Self {
             reader: Reader::new(),
             path: path.to_owned(),
             known: Known::new(),
+            good: HashMap::new(),
+            kept: KeptLists::new(state_dir),
         }
     }
 
@@ -66,47 +85,69 @@ impl Compiler {
         names.map(|name| list_path(&self.path, name)).collect()
     }
 
-    /// Reads the lists that rules.json names.
+    /// Reads the lists that rules.json names. One that cannot be used is told, and its last good
+    /// content stands in for it (RULE-10).
     pub(super) fn read_lists(&self, bytes: &[u8], file: RulesFile) -> Result<Read, Fault> {
         let mut read = Read {
             file,
-            lists: HashMap::new(),
+            ..Read::default()
         };
-        let mut netblocks = 0;
-        for (list, members) in [("allow", &read.file.allow), ("deny", &read.file.deny)] {
-            for (index, member) in members.iter().enumerate() {
-                let fault = |message: &str| {
-                    let end = if member.file.is_some() { "/file" } else { "" };
-                    document::at(bytes, &format!("/{list}/{index}{end}"), message)
-                };
-                netblocks += match &member.file {
-                    None => 1,
-                    Some(name) => {
-                        let text = self.list(name).map_err(|message| fault(&message))?;
-                        let count = text.netblocks.len();
-                        read.lists.insert(name.clone(), text);
-                        count
+        let mut room = MAX_NETBLOCKS;
+        let both = [("allow", &read.file.allow), ("deny", &read.file.deny)];
+        for (list, members) in both {
+            for (index, _) in own(members) {
+                room = room.checked_sub(1).ok_or_else(|| {
+                    let message = format!("expected at most {MAX_NETBLOCKS} netblocks");
+                    document::at(bytes, &format!("/{list}/{index}"), &message)
+                })?;
+            }
+        }
+        for (_, members) in both {
+            for name in members.iter().filter_map(|member| member.file.as_ref()) {
+                let path = list_path(&self.path, name);
+                let text = match list(&path, room) {
+                    Ok(text) => Arc::new(text),
+                    Err(error) => {
+                        let held = self.last_good(name, &path).filter(|text| text.fits(room));
+                        let what_holds = match &held {
+                            Some(text) => {
+                                format!("its last good {} netblocks stay", text.netblocks.len())
+                            }
+                            None => "nothing of it is in force".to_owned(),
+                        };
+                        read.bad.push(BadList {
+                            name: name.clone(),
+                            error: format!("the list {} {error}: {what_holds}", path.display()),
+                            path,
+                        });
+                        held.unwrap_or_default()
                     }
                 };
-                if netblocks > MAX_NETBLOCKS {
-                    let message =
-                        format!("expected at most {MAX_NETBLOCKS} netblocks in all lists");
-                    return Err(fault(&message));
-                }
+                room = room.saturating_sub(text.netblocks.len());
+                read.lists.insert(name.clone(), text);
             }
         }
         Ok(read)
     }
 
-    fn list(&self, name: &str) -> Result<ListText, String> {
-        let path = list_path(&self.path, name);
-        let bytes = list_file::bytes(&path)
-            .map_err(|error| format!("the list {} cannot be read: {error}", path.display()))?;
-        let text = list_file::parse(&bytes);
-        if text.netblocks.is_empty() {
-            return Err(format!("the list {} has no netblock", path.display()));
-        }
-        Ok(text)
+    fn last_good(&self, name: &str, path: &Path) -> Option<Arc<ListText>> {
+        let held = self.good.get(name).map(Arc::clone);
+        held.or_else(|| {
+            let netblocks = self.kept.read(path)?;
+            Some(Arc::new(ListText {
+                netblocks,
+                ..ListText::default()
+            }))
+        })
+    }
+
+    /// Keeps the lists that were read whole for a start that cannot read them (RULE-10).
+    pub(super) fn keep(&self, read: &Read) -> io::Result<()> {
+        let is_bad = |name: &String| read.bad.iter().any(|bad| bad.name == *name);
+        let fresh = read.lists.iter().filter(|(name, _)| !is_bad(name));
+        let fresh = fresh.map(|(name, text)| (list_path(&self.path, name), &*text.netblocks));
+        let named: HashSet<PathBuf> = self.list_paths(&read.file).into_iter().collect();
+        self.kept.keep(fresh, &named)
     }
 
     /// The rules that hold at a moment.
@@ -161,6 +202,8 @@ impl Compiler {
             ..
         } = made;
         self.known = kept;
+        self.good.clone_from(&read.lists);
+        self.good.retain(|_, text| !text.netblocks.is_empty());
         Compiled {
             rules: Arc::new(RuleSet::new(allow, deny, traps, limits, jails)),
             read,
@@ -212,7 +255,7 @@ impl Making<'_> {
         &mut self,
         kind: RuleKind,
         members: &[Member],
-        lists: &HashMap<String, ListText>,
+        lists: &HashMap<String, Arc<ListText>>,
     ) -> NetList {
         let mut all: Vec<(Netblock, Arc<Rule>)> = Vec::new();
         for member in members {
@@ -239,7 +282,34 @@ impl Making<'_> {
     }
 }
 
+/// The members that are a netblock, with their places.
+fn own(members: &[Member]) -> impl Iterator<Item = (usize, Netblock)> {
+    let members = members.iter().enumerate();
+    members.filter_map(|(index, member)| Some((index, member.netblock?)))
+}
+
+/// Reads a list that is to have at most so many netblocks. An error is the end of a sentence.
+fn list(path: &Path, room: usize) -> Result<ListText, String> {
+    let bytes = list_file::bytes(path).map_err(|error| format!("cannot be read ({error})"))?;
+    let text = list_file::parse(&bytes);
+    if text.netblocks.is_empty() {
+        return Err("has no netblock".to_owned());
+    }
+    if !text.fits(room) {
+        let count = text.netblocks.len();
+        return Err(format!(
+            "has {count} netblocks, and {MAX_NETBLOCKS} are the most of all lists together"
+        ));
+    }
+    Ok(text)
+}
+
 impl Compiled {
+    /// Lists that cannot be used.
+    pub(super) fn bad_lists(&self) -> &[BadList] {
+        &self.read.bad
+    }
+
     /// Says what is in force, and what of the lists could not be read.
     pub(super) fn log(&self, path: &Path) {
         let file = &self.read.file;
@@ -251,6 +321,9 @@ impl Compiled {
                 file = %path.display(),
                 "rules in force: {allow} netblocks allowed, {deny} denied, {limits} limits, {trap_paths} trap paths, {jails} jails"
             );
+        }
+        for bad in &self.read.bad {
+            tracing::error!(file = %bad.path.display(), "{}", bad.error);
         }
         for (name, list) in &self.read.lists {
             if list.skipped > 0 {

@@ -15,7 +15,7 @@ pub(crate) enum Found {
         /// To be called once they hold, where somebody waits for that.
         told: Option<Box<dyn FnOnce() + Send>>,
     },
-    /// An edit that does not fit: the last good one stays.
+    /// An edit, or a list, that does not fit: the last good one stays.
     Fault {
         /// Its path.
         file: String,

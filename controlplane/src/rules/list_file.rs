@@ -25,6 +25,13 @@ pub(super) struct ListText {
     pub(super) first_skipped: Vec<usize>,
 }
 
+impl ListText {
+    /// Whether it has at most so many netblocks.
+    pub(super) fn fits(&self, room: usize) -> bool {
+        self.netblocks.len() <= room
+    }
+}
+
 /// The bytes of a file of ours, if it is one: a pipe would be waited for.
 pub(super) fn bytes(path: &Path) -> io::Result<Vec<u8>> {
     let flags = rustix::fs::OFlags::NONBLOCK.bits();

@@ -20,6 +20,7 @@ mod change;
 mod compile;
 mod document;
 mod found;
+mod kept;
 mod list_file;
 mod swap;
 mod watch;
@@ -40,7 +41,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Why the rules cannot be used at the start.
 #[derive(Debug, thiserror::Error)]
 pub enum RulesError {
-    /// The file or a list of it cannot be used.
+    /// The file cannot be used.
     #[error("rules file {} does not fit: {fault}; mend it or move it away", path.display())]
     DoesNotFit {
         /// The file.
@@ -134,16 +135,23 @@ impl RulesOrders {
     }
 }
 
-/// What rules.json and its lists say now, without a start (CONTROL-4, CONTROL-6).
+/// What rules.json and its lists say now, without a start (CONTROL-4, CONTROL-6), with a sentence
+/// for each list that cannot be used (RULE-10).
 ///
 /// # Errors
 /// As [`LiveRules::start`].
-pub(crate) fn read(settings: &Settings, now: Now) -> Result<Arc<RuleSet>, RulesError> {
+pub(crate) fn read(
+    settings: &Settings,
+    now: Now,
+) -> Result<(Arc<RuleSet>, Vec<String>), RulesError> {
     let path = path_of(settings);
-    let mut compiler = Compiler::new(&path);
+    let mut compiler = Compiler::new(&path, &settings.state.dir);
     let (_, read) = watch::read(&mut compiler, &path, &[], now.wall_ms);
     match read {
-        Ok(read) => Ok(read.rules),
+        Ok(read) => {
+            let bad = read.bad_lists().iter().map(|bad| bad.error.clone());
+            Ok((Arc::clone(&read.rules), bad.collect()))
+        }
         Err(fault) => Err(RulesError::DoesNotFit { path, fault }),
     }
 }
@@ -169,7 +177,10 @@ pub mod fuzzing {
     impl Rules {
         /// With no file.
         pub fn new() -> Self {
-            Self(Compiler::new(Path::new("/nowhere/rules.json")))
+            Self(Compiler::new(
+                Path::new("/nowhere/rules.json"),
+                Path::new("/nowhere"),
+            ))
         }
 
         /// The kinds and names of all rules that hold at a moment; the fault where the file does
@@ -202,7 +213,7 @@ impl LiveRules {
     /// [`RulesError`], one sentence an operator can act on.
     pub fn start(settings: &Settings, clock: Clock) -> Result<Self, RulesError> {
         let path = path_of(settings);
-        let mut compiler = Compiler::new(&path);
+        let mut compiler = Compiler::new(&path, &settings.state.dir);
         let now = clock.now();
         let (stamps, read) = watch::read(&mut compiler, &path, &[], now.wall_ms);
         let read = read.map_err(|fault| RulesError::DoesNotFit {
@@ -211,7 +222,12 @@ impl LiveRules {
         })?;
         let current = Arc::clone(&read.rules);
         read.log(&path);
-        let (found_out, found) = bounded(WAITING);
+        let faults: Vec<Found> = watch::bad_lists(&read).collect();
+        let (found_out, found) = bounded(WAITING.max(faults.len()));
+        for fault in faults {
+            // It has room for all of them.
+            let _ = found_out.try_send(fault);
+        }
         let (orders, ordered) = bounded(ORDERS);
         let orders = RulesOrders {
             orders: Some(orders),

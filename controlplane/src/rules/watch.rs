@@ -80,6 +80,14 @@ fn read_files(
 /// Called once with what became of a change.
 pub(super) type Told = Box<dyn FnOnce(Result<Changed, NotChanged>) + Send>;
 
+/// What is told of lists that cannot be used (RULE-10).
+pub(super) fn bad_lists(held: &Compiled) -> impl Iterator<Item = Found> {
+    held.bad_lists().iter().map(|bad| Found::Fault {
+        file: bad.path.display().to_string(),
+        error: bad.error.clone(),
+    })
+}
+
 /// A step of a reload, or a change.
 pub(super) enum Order {
     /// Read the files and judge them; a fault is told.
@@ -102,6 +110,8 @@ pub(super) struct Watching {
     held: Compiled,
     /// What a reload has read and not taken yet.
     read: Option<(Stamps, Read)>,
+    /// The lists in force are not kept on disk yet (RULE-10).
+    to_be_kept: bool,
     found: Sender<Found>,
     orders: Receiver<Order>,
 }
@@ -122,6 +132,7 @@ impl Watching {
             changed: None,
             held,
             read: None,
+            to_be_kept: true,
             found,
             orders,
         }
@@ -141,7 +152,24 @@ impl Watching {
                 Err(RecvTimeoutError::Disconnected) => std::thread::sleep(pause),
             }
             self.look(Instant::now(), clock.now().wall_ms);
+            self.keep_lists();
         }
+    }
+
+    /// Keeps the lists in force for a start that cannot read them (RULE-10): once the state
+    /// directory is there, and once for each edit.
+    fn keep_lists(&mut self) {
+        if !self.to_be_kept {
+            return;
+        }
+        match self.compiler.keep(&self.held.read) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return,
+            Err(error) => tracing::warn!(
+                "the lists of the rules cannot be kept in the state directory: {error}; a start that cannot read a list goes without it"
+            ),
+            Ok(()) => {}
+        }
+        self.to_be_kept = false;
     }
 
     fn obey(&mut self, order: Order, now_ms: u64) {
@@ -158,9 +186,7 @@ impl Watching {
                 if known != self.known {
                     self.held = self.compiler.compile(read, now_ms);
                     self.known = known;
-                    self.changed = None;
-                    self.held.log(&self.path);
-                    self.tell_rules(true, None);
+                    self.taken(None);
                 }
             }
             Order::Change(change, told) => self.change(&change, told, now_ms),
@@ -181,18 +207,28 @@ impl Watching {
             Ok(held) => {
                 self.held = held;
                 self.known = known;
-                self.changed = None;
                 tracing::info!(
                     file = %self.path.display(), list = change.list.name(), netblock = %change.netblock,
                     removed = change.entry.is_none(), ended = changed.ended, "a list is changed"
                 );
-                self.tell_rules(true, Some(Box::new(move || told(Ok(changed)))));
+                self.taken(Some(Box::new(move || told(Ok(changed)))));
             }
             // Saved by somebody else in this moment: the looks at the file will tell of it.
             Err(fault) => {
                 let path = self.path.clone();
                 told(Err(NotChanged::DoesNotFit { path, fault }));
             }
+        }
+    }
+
+    /// What is held was read anew.
+    fn taken(&mut self, told: Option<Box<dyn FnOnce() + Send>>) {
+        self.changed = None;
+        self.to_be_kept = true;
+        self.held.log(&self.path);
+        self.tell_rules(true, told);
+        for fault in bad_lists(&self.held) {
+            self.tell(fault);
         }
     }
 
@@ -244,13 +280,13 @@ impl Watching {
             .collect();
         let (known, read) = read(&mut self.compiler, &self.path, &before, now_ms);
         match read {
+            // Somebody may still be writing a list.
+            Ok(held) if still < SETTLE_BAD && !held.bad_lists().is_empty() => {}
             Ok(held) => {
                 self.held = held;
                 self.known = known;
-                self.changed = None;
                 tracing::info!(file = %self.path.display(), "edit of the rules taken in");
-                self.held.log(&self.path);
-                self.tell_rules(true, None);
+                self.taken(None);
             }
             Err(fault) if still >= SETTLE_BAD => {
                 self.known = known;

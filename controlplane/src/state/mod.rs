@@ -41,6 +41,7 @@ pub(crate) use file::{Edit, Saved, StateFile};
 pub use file::{FileCounts, WriteFault};
 #[cfg(test)]
 pub(crate) use file::{Job, TestFile};
+pub(crate) use store::create;
 
 use disk::{AnyFile, Common, DiskFile};
 use document::Document;

@@ -214,7 +214,7 @@ fn claim(path: &Path) -> Result<(File, (u64, u64)), StateError> {
 }
 
 /// A new file that nobody else can read: state holds addresses of visitors.
-pub(super) fn create(path: &Path) -> io::Result<File> {
+pub(crate) fn create(path: &Path) -> io::Result<File> {
     OpenOptions::new()
         .write(true)
         .create_new(true)

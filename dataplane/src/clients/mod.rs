@@ -1,5 +1,5 @@
-//! The clients: which are kept (`table.rs`, `admission.rs`), what is kept of each (`entry.rs`), what
-//! a lookup changes for one (`terms.rs`), and how its windows are charged (`limits.rs`).
+//! The clients: which are kept (`table.rs`, `admission.rs`), what is kept of each (`entry.rs`),
+//! what a lookup changes for one (`terms.rs`), and how its windows are charged (`limits.rs`).
 
 mod admission;
 mod bucket;

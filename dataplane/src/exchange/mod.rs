@@ -205,8 +205,8 @@ impl Exchange {
     }
 
     /// Charges the jails that count the application's answer (RULE-4): nothing is cut short. The
-    /// status is enough (RULE-9): whoever reads it has what it guessed for, and may hold the rest of
-    /// the answer for as long as it likes.
+    /// status is enough (RULE-9): whoever reads it has what it guessed for, and may hold the rest
+    /// of the answer for as long as it likes.
     fn charge_jails(&mut self, status: StatusCode, now: Now) {
         // In observe mode what enforce mode would have refused is not charged (CHECK-3).
         if !self.decision.counted || self.shadow_action.is_some() {

@@ -80,6 +80,9 @@ impl Trial {
             (clock.now(), moment(0)),
         )
         .map_err(|error| unfit(&error))?;
+        for bad in &escalation.bad_lists {
+            eprintln!("weir: warning: {bad}");
+        }
         Ok(Self {
             set,
             refused: [0; Action::ALL.len()],

@@ -25,7 +25,7 @@ impl Place {
         }
         let path = dir.path().join("rules.json");
         fs::write(&path, file).unwrap();
-        let mut compiler = Compiler::new(&path);
+        let mut compiler = Compiler::new(&path, dir.path());
         let (stamps, read) = read(&mut compiler, &path, &[], START);
         let (found_out, found) = unbounded();
         let held = read.unwrap();
@@ -51,6 +51,7 @@ impl Place {
     fn pass(&mut self, ms: u64) -> Vec<String> {
         for _ in 0..=ms / 25 {
             self.watching.look(self.now, self.now_ms);
+            self.watching.keep_lists();
             self.now += TICK;
             self.now_ms += 25;
         }
@@ -81,10 +82,12 @@ fn edits_are_taken_in() {
     assert_eq!(place.pass(100), NOTHING, "somebody may still be writing");
     assert_eq!(place.pass(100), ["0 allowed, 2 denied"]);
     place.write("rules.json", r#"{"version":1,"allow":[{"netblock":"192.0.2.7"}],"deny":[{"file":"other.txt"},{"file":"drop.txt"}]}"#);
-    let fault = place.pass(600);
+    let told = place.pass(600);
+    assert_eq!(told[0], "1 allowed, 2 denied");
     assert!(
-        fault[0].contains("/deny/0/file") && fault[0].contains("other.txt"),
-        "{fault:?}"
+        told[1].contains("other.txt cannot be read")
+            && told[1].ends_with("nothing of it is in force"),
+        "{told:?}"
     );
     // The list that was missing is looked for.
     place.write("other.txt", "198.51.100.0/24\n");
@@ -112,21 +115,86 @@ fn a_fault_leaves_what_is_in_force() {
     assert_eq!(place.pass(1000), NOTHING);
 }
 
-/// RULE-1: a list that has no netblock any more, or that is gone, is a fault; the last good one
-/// holds.
+/// RULE-10: a list that has no netblock any more, that is too long, or that is gone, is told, and
+/// the last good one holds; the rest of an edit is taken.
 #[test]
-fn a_list_without_a_netblock_is_a_fault() {
+fn a_bad_list_leaves_the_last_good_one() {
     let file = r#"{"version":1,"deny":[{"file":"drop.txt"}]}"#;
-    let mut place = Place::with(file, &[("drop.txt", "192.0.2.1\n")]);
+    let mut place = Place::with(file, &[("drop.txt", "192.0.2.1\n192.0.2.2\n")]);
     place.write("drop.txt", "<html>404</html>\n");
-    let fault = place.pass(600);
-    assert!(fault[0].contains("has no netblock"), "{fault:?}");
+    assert_eq!(place.pass(400), NOTHING, "somebody may still be writing");
+    let told = place.pass(200);
+    assert_eq!(told[0], "0 allowed, 2 denied");
+    assert!(
+        told[1].ends_with("drop.txt has no netblock: its last good 2 netblocks stay"),
+        "{told:?}"
+    );
     fs::remove_file(place.dir.path().join("drop.txt")).unwrap();
-    let fault = place.pass(600);
-    assert!(fault[0].contains("cannot be read"), "{fault:?}");
-    assert_eq!(place.watching.held.rules.deny.len(), 1);
-    place.write("drop.txt", "192.0.2.1\n192.0.2.9\n");
-    assert_eq!(place.pass(200), ["0 allowed, 2 denied"]);
+    let told = place.pass(600);
+    assert!(told[1].contains("cannot be read"), "{told:?}");
+    let lines: Vec<String> = (0..100_001u32)
+        .map(|n| std::net::Ipv4Addr::from(n).to_string())
+        .collect();
+    place.write("drop.txt", &lines.join("\n"));
+    let told = place.pass(600);
+    assert!(
+        told[1].contains("has 100001 netblocks, and 100000 are the most"),
+        "{told:?}"
+    );
+    place.write(
+        "rules.json",
+        r#"{"version":1,"allow":[{"netblock":"192.0.2.7"}],"deny":[{"file":"drop.txt"}]}"#,
+    );
+    let told = place.pass(600);
+    assert_eq!((&*told[0], told.len()), ("1 allowed, 2 denied", 2));
+    assert_eq!(place.pass(1000), NOTHING, "told once");
+    place.write("drop.txt", "192.0.2.1\n192.0.2.9\n192.0.2.10\n");
+    assert_eq!(place.pass(200), ["1 allowed, 3 denied"]);
+}
+
+/// RULE-10: what was read of a list is kept for the next process, as long as rules.json names the
+/// list; a damaged copy is none.
+#[test]
+fn the_last_good_list_outlives_the_process() {
+    let file = r#"{"version":1,"deny":[{"file":"drop.txt"},{"netblock":"192.0.2.100"}]}"#;
+    let mut place = Place::with(file, &[("drop.txt", "192.0.2.1\n2001:db8::/32\n")]);
+    place.pass(0);
+    fs::remove_file(place.dir.path().join("drop.txt")).unwrap();
+    let path = place.dir.path().join("rules.json");
+    let denied = |path: &Path| {
+        let mut next = Compiler::new(path, path.parent().unwrap());
+        let held = read(&mut next, path, &[], START).1.unwrap();
+        (held.rules.deny.len(), held.bad_lists().len())
+    };
+    assert_eq!(denied(&path), (3, 1));
+    let kept: Vec<_> = fs::read_dir(place.dir.path().join("lists"))
+        .unwrap()
+        .collect();
+    assert_eq!(kept.len(), 1);
+    let kept = kept[0].as_ref().unwrap().path();
+    fs::write(&kept, "\0\0").unwrap();
+    assert_eq!(denied(&path), (1, 1));
+    place.write("rules.json", r#"{"version":1}"#);
+    place.pass(300);
+    assert!(!kept.exists());
+}
+
+/// RULE-10: what is wrong in rules.json itself is a fault as before.
+#[test]
+fn too_many_netblocks_in_the_file_are_a_fault() {
+    let members: Vec<String> = (0..100_001u32)
+        .map(|n| format!(r#"{{"netblock":"{}"}}"#, std::net::Ipv4Addr::from(n)))
+        .collect();
+    let mut place = Place::with(r#"{"version":1}"#, &[]);
+    place.write(
+        "rules.json",
+        &format!(r#"{{"version":1,"deny":[{}]}}"#, members.join(",")),
+    );
+    let told = place.pass(600);
+    assert!(
+        told.len() == 1 && told[0].contains("/deny/100000"),
+        "{told:?}"
+    );
 }
 
 /// RULE-1: an entry that ends has no effect from its time on, and the next end is waited for.

@@ -1,0 +1,108 @@
+//! The last good content of each list file, in the state directory (RULE-10).
+//!
+//! Lists come from elsewhere, and a download that failed at night must not keep the service down
+//! after a restart. What was read of a list is kept as `lists/<hash>.txt`, where the hash is that
+//! of the list's path. The files are a copy: whoever removes them loses nothing while the lists
+//! themselves can be read.
+
+use std::collections::HashSet;
+use std::fmt::Write as _;
+use std::fs::{self, DirBuilder};
+use std::io::{self, Write as _};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+use weir_shared::netblock::Netblock;
+
+use super::list_file;
+use crate::state::create;
+
+/// The folder in the state directory.
+const FOLDER: &str = "lists";
+const SUFFIX: &str = ".txt";
+
+/// Where they are kept.
+#[derive(Clone, Debug)]
+pub(super) struct KeptLists(PathBuf);
+
+impl KeptLists {
+    pub(super) fn new(state_dir: &Path) -> Self {
+        Self(state_dir.join(FOLDER))
+    }
+
+    /// What was kept of the list at this path; none where nothing was.
+    pub(super) fn read(&self, list: &Path) -> Option<Vec<Netblock>> {
+        let bytes = list_file::bytes(&self.0.join(name(list))).ok()?;
+        let netblocks = list_file::parse(&bytes).netblocks;
+        (!netblocks.is_empty()).then_some(netblocks)
+    }
+
+    /// Keeps these lists and no others. What is kept already is not written again.
+    pub(super) fn keep<'a>(
+        &self,
+        fresh: impl Iterator<Item = (PathBuf, &'a [Netblock])>,
+        named: &HashSet<PathBuf>,
+    ) -> io::Result<()> {
+        for (list, netblocks) in fresh {
+            match DirBuilder::new().mode(0o700).create(&self.0) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+                Ok(()) | Err(_) => {}
+            }
+            self.write(&list, netblocks)?;
+        }
+        self.forget_others(named);
+        Ok(())
+    }
+
+    fn write(&self, list: &Path, netblocks: &[Netblock]) -> io::Result<()> {
+        let mut text = format!("# what weir last read of {}\n", list.display());
+        for netblock in netblocks {
+            let _ = writeln!(text, "{netblock}");
+        }
+        let name = name(list);
+        let path = self.0.join(&name);
+        if list_file::bytes(&path).is_ok_and(|held| held == text.as_bytes()) {
+            return Ok(());
+        }
+        let new = self.0.join(format!(".{name}.tmp"));
+        let _ = fs::remove_file(&new);
+        let mut file = create(&new)?;
+        let written = file
+            .write_all(text.as_bytes())
+            .and_then(|()| file.sync_all())
+            .and_then(|()| fs::rename(&new, &path));
+        if written.is_err() {
+            let _ = fs::remove_file(&new);
+        }
+        written
+    }
+
+    /// Removes what was kept of lists that rules.json names no longer. A copy that cannot be
+    /// removed does no harm.
+    fn forget_others(&self, named: &HashSet<PathBuf>) {
+        let names: HashSet<String> = named.iter().map(|list| name(list)).collect();
+        for entry in fs::read_dir(&self.0).into_iter().flatten().flatten() {
+            let held = entry.file_name();
+            let is_other = |held: &str| is_ours(held) && !names.contains(held);
+            if held.to_str().is_some_and(is_other) {
+                let _ = fs::remove_file(entry.path());
+            }
+        }
+    }
+}
+
+/// The name under which a list is kept.
+fn name(list: &Path) -> String {
+    let hash = Sha256::digest(list.as_os_str().as_encoded_bytes());
+    let mut name = String::new();
+    for byte in hash {
+        let _ = write!(name, "{byte:02x}");
+    }
+    name + SUFFIX
+}
+
+fn is_ours(name: &str) -> bool {
+    let hash = name.strip_suffix(SUFFIX);
+    hash.is_some_and(|hash| hash.len() == 64 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()))
+}
