@@ -189,15 +189,16 @@ mod tests {
         assert_eq!(logged(1, Action::DeniedNet, 5_100), 0);
         assert_eq!(logged(2, Action::Banned, 5_200), 10);
         assert_eq!(told(&lines, at(5_999)), [], "the second is not over");
-        // The next second has its own lines, told or not.
+        // The next second has its own lines, told or not; a clock that is a tick behind has none.
         assert_eq!(logged(1, Action::Banned, 6_000), 10);
+        assert_eq!(logged(1, Action::Banned, 5_950), 0);
         let mut all = told(&lines, at(6_050));
         all.sort_by_key(|(netblock, action, _)| (*netblock, action.index()));
         let one = Some(netblock(1));
         let two = (Some(netblock(2)), Action::Banned, 5);
         assert_eq!(
             all,
-            [(one, Action::DeniedNet, 15), (one, Action::Banned, 10), two]
+            [(one, Action::DeniedNet, 15), (one, Action::Banned, 25), two]
         );
         assert_eq!(told(&lines, at(6_100)), [], "told once");
         assert_eq!(told(&lines, at(7_000)), []);
@@ -242,9 +243,13 @@ mod tests {
             20_000 - logged as u64
         );
         // Nobody of them is kept in the next second.
+        let again = (0..20_000)
+            .filter(|number| lines.is_logged(netblock(*number), Action::Banned, 1, at(2_000)));
+        assert_eq!(again.count(), logged);
+        told(&lines, at(3_000));
         for _ in 0..2 {
             for number in 0..SHARDS * 8 {
-                assert!(lines.is_logged(netblock(number), Action::Banned, 2, at(2_000)));
+                assert!(lines.is_logged(netblock(number), Action::Banned, 2, at(4_000)));
             }
         }
     }
