@@ -1,14 +1,5 @@
 //! The wiring: settings, channels, threads, shutdown. The only place where both planes are named.
-//!
-//! ```text
-//!   clients ──► weir-worker-0 ─┐  breaks (bounded)           ┌─► weir-control ──► weir-state ──► the four state files
-//!   clients ──► weir-worker-1 ─┼─ finished (bounded batches) ─┘    │        │
-//!                  ▲           │                                   │ alert lines (bounded)
-//!                  │           └─ records (bounded batches, emptied ones come back) ──► weir-log ──► stdout
-//!                  └──────────────── snapshots (arc-swap) ──────────────────┘
-//!   rules.json and its lists ──► weir-rules ──► weir-control
-//!   workers ask about new clients ──► weir-lookup (bounded queue) or files in memory ──► client table
-//! ```
+//! docs/architecture.md draws the threads and channels.
 #![expect(
     clippy::disallowed_methods,
     reason = "the process itself, at the edge: no test turns its clock"

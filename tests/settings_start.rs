@@ -97,8 +97,8 @@ fn an_upstream_is_needed() {
     assert!(refused.stderr.contains("WAF_UPSTREAM"), "{refused:?}");
 }
 
-/// SETTING-2, METRIC-3: both forms of a token contradict each other; their values are never shown. A
-/// file that is not there stops the start too.
+/// SETTING-2, METRIC-3: both forms of a token contradict each other; their values are never shown.
+/// A file that is not there stops the start too.
 #[test]
 fn both_forms_of_a_token_stop_the_start() {
     let directory = tempfile::tempdir().expect("a directory");

@@ -138,8 +138,8 @@ mod tests {
     use super::*;
     use crate::testing::settings;
 
-    /// RELOAD-2: a loop that takes the settings is believed; one that does not come to it is told of
-    /// in the answer of the reload, wherever it stops.
+    /// RELOAD-2: a loop that takes the settings is believed; one that does not come to it is told
+    /// of in the answer of the reload, wherever it stops.
     #[test]
     fn a_loop_that_does_not_take_the_settings_is_told() {
         let new = Reloaded {

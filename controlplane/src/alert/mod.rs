@@ -477,8 +477,8 @@ mod tests {
         assert_eq!(alerts.raised()[0], 107_000);
     }
 
-    /// ALERT-4: alerts of one millisecond, and of a clock set back a little, have names of their own,
-    /// in their order.
+    /// ALERT-4: alerts of one millisecond, and of a clock set back a little, have names of their
+    /// own, in their order.
     #[test]
     fn each_alert_has_a_name_of_its_own() {
         let (mut alerts, _written) = alerts();

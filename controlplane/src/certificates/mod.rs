@@ -258,8 +258,8 @@ fn validities(chains: &[Chain]) -> Vec<Validity> {
     validities.collect()
 }
 
-/// From when on the end of a certificate is told: one of 90 days 14 days before, one of six days two
-/// days before.
+/// From when on the end of a certificate is told: 14 days before for one of 90 days, two days
+/// before for one of six.
 fn warned_from_ms(validity: &Validity) -> u64 {
     let life = validity.ends_ms.saturating_sub(validity.begins_ms);
     let before = WARN_BEFORE_MS.min(life / 3);
