@@ -35,7 +35,14 @@ pub(crate) fn validator(document: &Value, schema: &Value) -> Validator {
     }
     let mut components = document["components"].clone();
     close(&mut components["schemas"]);
-    let others = ["bans", "clients", "alerts", "request-log", "ban-order"];
+    let others = [
+        "bans",
+        "clients",
+        "alerts",
+        "request-log",
+        "requests-left-out",
+        "ban-order",
+    ];
     let others: serde_json::Map<_, _> = others
         .iter()
         .map(|name| ((*name).to_owned(), file(&format!("{name}.schema.json"))))

@@ -442,6 +442,26 @@ fn head_bombs_are_refused() {
     );
 }
 
+/// CHECK-6: who is told 400 or 431 sees it, though more is on its way: the connection lingers instead
+/// of being reset.
+#[test]
+fn a_refused_head_is_seen_by_who_still_sends() {
+    let application = Application::ok();
+    let weir = Weir::start(&application, &[]);
+    let large = format!("GET / HTTP/1.1\r\nHost: a\r\nX: {}", "x".repeat(70_000));
+    for (head, statuses) in [("nonsense\r\n\r\n", [400, 400]), (&large, [400, 431])] {
+        let mut connection = Connection::open(weir.address());
+        connection.send_what_is_taken(head.as_bytes());
+        let answer = connection.response();
+        assert!(statuses.contains(&answer.status), "{answer:?}");
+        // A reset would refuse the next bytes.
+        for _ in 0..4 {
+            connection.send(&[b'x'; 10_000]);
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+    }
+}
+
 /// CHECK-6: what cannot be parsed is counted as a connection error and not as a request.
 #[test]
 fn what_cannot_be_parsed_is_no_request() {

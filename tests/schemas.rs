@@ -25,6 +25,7 @@ const FILES: [&str; 9] = [
     "list-entry",
     "replay",
     "request-log",
+    "requests-left-out",
     "rules",
 ];
 

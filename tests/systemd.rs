@@ -46,7 +46,10 @@ impl Supervised {
         let passed = OwnedFd::from(listener.try_clone().expect("a second descriptor"));
         let mut command = Command::new("/bin/sh");
         command
-            .args(["-c", "exec 3<&0 0</dev/null; LISTEN_PID=$$ exec \"$0\""])
+            .args([
+                "-c",
+                "exec 3<&0 0</dev/null; LISTEN_PID=$$ WATCHDOG_PID=$$ exec \"$0\"",
+            ])
             .arg(env!("CARGO_BIN_EXE_weir"))
             .env_clear()
             .env("LISTEN_FDS", "1")

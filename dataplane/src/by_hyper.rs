@@ -5,13 +5,14 @@ use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
 use std::future::{Future as _, poll_fn};
 use std::io;
+use std::mem::MaybeUninit;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 
 use bytes::Bytes;
 use http::request::Parts;
-use http::{HeaderMap, Request, Response};
+use http::{HeaderMap, Request, Response, Version};
 use http_body_util::Empty;
 use hyper::body::{Body as _, Incoming};
 use hyper::rt::{Read, ReadBufCursor, Write};
@@ -21,6 +22,8 @@ use tokio::io::ReadBuf;
 use crate::connection;
 use crate::downstream::inbound::Inbound;
 use crate::downstream::upload::Upload;
+use crate::head::{Fields as _, Head as _};
+use crate::plain::{MAX_FIELDS, Parsed, Plain};
 
 /// Polls without anything read, handed over or written, after which hyper is taken to wait: it
 /// comes back to some things by waking itself.
@@ -130,6 +133,53 @@ async fn take(request: Request<Incoming>, found: &RefCell<Connection>) {
             },
         }
     }
+}
+
+/// What is answered before hyper, hyper takes for the same request: nothing is told to the
+/// application that hyper would have refused, or would have told otherwise.
+///
+/// # Errors
+/// A sentence with both.
+pub fn compare_plain(bytes: &[u8]) -> Result<(), String> {
+    let mut space = [const { MaybeUninit::uninit() }; MAX_FIELDS];
+    let Parsed::Whole(plain, length) = Plain::parse(bytes, &mut space) else {
+        return Ok(());
+    };
+    let theirs = read(
+        bytes.get(..length).unwrap_or_default(),
+        &[],
+        Through::Nothing,
+    );
+    let [Message { head, content, .. }] = theirs.messages.as_slice() else {
+        return Err(format!("hyper reads {:?}", theirs.messages));
+    };
+    let mut fields: Vec<_> = (plain.fields())
+        .map(|(name, value)| (name.to_ascii_lowercase(), value.trim_ascii().to_vec()))
+        .collect();
+    let mut same: Vec<_> = (head.headers.iter())
+        .map(|(name, value)| (name.to_string(), value.as_bytes().trim_ascii().to_vec()))
+        .collect();
+    fields.sort();
+    same.sort();
+    let query = plain.query().map(|query| format!("?{query}"));
+    let target = format!("{}{}", plain.path(), query.unwrap_or_default());
+    let closes = theirs
+        .written
+        .windows(17)
+        .any(|part| part == b"connection: close");
+    let ours = (
+        plain.method(),
+        &*target,
+        fields,
+        plain.closes,
+        Version::HTTP_11,
+    );
+    let said = head.uri.to_string();
+    let hyper = (head.method.as_str(), &*said, same, closes, head.version);
+    if ours != hyper || !content.is_empty() {
+        return Err(format!("{ours:?}, but hyper {hyper:?}"));
+    }
+    Ok(())
 }
 
 /// The client's side of the connection.

@@ -107,7 +107,7 @@ pub mod fuzzing {
     pub use crate::forgotten_proxy::ForgottenProxy;
     pub use crate::head::{Fields, Head};
     pub mod by_hyper {
-        pub use crate::by_hyper::{Connection, Message, Through, read};
+        pub use crate::by_hyper::{Connection, Message, Through, compare_plain, read};
     }
     pub mod http2 {
         pub use crate::http2::flood::{Budget, Fault, PREFACE, Scanner};

@@ -10,7 +10,7 @@
 //! - `refused`: what the library refuses by itself.
 
 mod body;
-mod flood;
+pub mod flood;
 mod head;
 mod output;
 pub mod preface;
