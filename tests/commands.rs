@@ -10,8 +10,9 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 
 use crate::control::{file, validator};
-use crate::support::application::Application;
+use crate::support::application::{After, Application};
 use crate::support::command::{Ran, command, ran, run};
+use crate::support::raw_client::get;
 use crate::support::transport;
 use crate::support::weir::{ADMIN_TOKEN, ONE_PER_HOUR, Weir, state_dir};
 
@@ -591,6 +592,80 @@ fn a_refusal_is_explained() {
     assert_eq!(run(&["198.51.100.7", "--socket", "/nowhere"]).code, 69);
 }
 
+/// CONTROL-5, RULE-8, ALIVE-5: what a request for the page of another site would meet, what a jail
+/// has counted, and what each ban would cover.
+#[test]
+fn what_another_site_asks_for_is_explained() {
+    let application = Application::start(|exchange| {
+        exchange.read_body();
+        exchange.answer(401, &[], b"");
+        After::KeepAlive
+    });
+    let state = state_dir();
+    let rules = r#"{"version":1,"limits":[{"name":"api","path":"/login","per_day":9}],
+        "traps":[{"name":"scanner","paths":["/.env"]}],
+        "jails":[{"name":"auth","path":"/login","statuses":[401],"per_day":2}]}"#;
+    std::fs::write(state.path().join("rules.json"), rules).expect("writes");
+    let settings = [("WAF_TRUSTED_PROXIES", "127.0.0.0/8,198.51.100.1")];
+    let weir = Weir::start_at(application.address(), &state, &settings);
+    let run = |arguments: &[&str]| run(state.path(), &[&["explain"], arguments].concat());
+    let trap = run(&["203.0.113.7", "--path", "/.env"]).ends(1, "");
+    assert!(
+        trap.out.contains("trapped, the ban ends in"),
+        "{}",
+        trap.out
+    );
+    let picture = run(&["203.0.113.7", "--path", "/.env", "--other-site"]).ends(1, "");
+    assert!(
+        picture.out.starts_with("REFUSED now: trapped\n"),
+        "{}",
+        picture.out
+    );
+    let login = ["203.0.113.7", "--path", "/login"];
+    let free = run(&login).ends(0, "");
+    assert_eq!(
+        free.line(" jail"),
+        "jail auth: day 0/2 would ban 203.0.113.7/32"
+    );
+    assert_eq!(
+        free.line(" rule limit"),
+        "rule limit api: day 0/9 would ban 203.0.113.0/24"
+    );
+    for _ in 0..2 {
+        weir.send(&get(
+            "/login",
+            &[
+                ("X-Forwarded-For", "203.0.113.7"),
+                ("Sec-Fetch-Site", "cross-site"),
+            ],
+        ));
+    }
+    weir.lines_of("/login", 2);
+    let full = run(&[&login[..], &["--other-site"]].concat()).ends(1, "");
+    assert!(
+        full.out
+            .starts_with("REFUSED now: rate_limited (limit: day)\n"),
+        "{}",
+        full.out
+    );
+    assert!(full.line(" jail").contains("day 2/2"), "{}", full.out);
+    assert!(
+        full.line(" jail").ends_with("would ban nobody"),
+        "{}",
+        full.out
+    );
+    // Beside a proxy, alone.
+    let beside = run(&["198.51.100.7", "--path", "/login"]).ends(0, "");
+    assert_eq!(
+        beside.line(" rule limit"),
+        "rule limit api: day 0/9 would ban 198.51.100.7/32"
+    );
+    let json = run(&["198.51.100.7", "--json"])
+        .ends(0, "")
+        .json("Explanation");
+    assert_eq!(json["netblock"], "198.51.100.7/32");
+}
+
 /// `weir check` with a whole environment.
 fn check(state: &Path, settings: &[(&str, &str)], arguments: &[&str]) -> Ran {
     let mut command = command(state, &[&["check"], arguments].concat());
@@ -751,6 +826,10 @@ fn a_check_beside_the_service_and_its_warnings() {
     assert_eq!(warned.code, 0, "{}{}", warned.out, warned.err);
     let warned = warned.json("Checked");
     let warnings = warned["warnings"].to_string();
+    assert!(
+        !warnings.contains("0.0.0.0/0, which is wider"),
+        "one warning is enough"
+    );
     for word in [
         "refuses nobody",
         "WAF_TRUSTED_PROXIES has",
@@ -761,6 +840,31 @@ fn a_check_beside_the_service_and_its_warnings() {
     ] {
         assert!(warnings.contains(word), "{word}: {warned:#}");
     }
+}
+
+/// CONTROL-4, CLIENT-3: trusted nets that may hold clients beside the proxies are warned of.
+#[test]
+fn a_check_warns_of_wide_trust() {
+    let application = Application::ok();
+    let upstream = format!("http://{}", application.address());
+    let warned = |nets: &str| {
+        let settings = [("WAF_UPSTREAM", &*upstream), ("WAF_TRUSTED_PROXIES", nets)];
+        let state = state_dir();
+        let checked = check(state.path(), &settings, &[]);
+        assert_eq!(checked.code, 0, "{}", checked.err);
+        let lines = checked.err.lines();
+        lines
+            .filter(|line| line.contains("which is wider than a /24"))
+            .count()
+    };
+    assert_eq!(
+        warned("192.0.2.0/24,198.51.100.1,2001:db8::/48,127.0.0.0/8,::1"),
+        0
+    );
+    assert_eq!(
+        warned("10.0.0.0/8,192.0.2.0/23,2001:db8::/47,192.0.2.0/24"),
+        3
+    );
 }
 
 /// CONTROL-3, RULE-1: an address is allowed for a time and a netblock denied, both in force when

@@ -2,8 +2,8 @@
 
 use crate::support::application::Application;
 use crate::support::raw_client::{Connection, get};
-use crate::support::transport;
-use crate::support::weir::{METRICS_TOKEN, Weir};
+use crate::support::weir::{METRICS_TOKEN, Weir, state_dir};
+use crate::support::{transport, wait_until};
 
 /// The client and the address that the log gives a request with these field lines.
 #[track_caller]
@@ -145,6 +145,84 @@ fn no_more_than_64_entries_are_read() {
     assert_eq!(client("/63-trusted", 63), "203.0.113.7");
     assert_eq!(client("/64-trusted", 64), "10.0.0.64");
     assert_eq!(client("/100-trusted", 100), "10.0.0.64");
+}
+
+/// CLIENT-8: of a number of proxies the peer is the nearest, whoever it is, and the client is the
+/// entry of this number from the end, whatever stands before it; where there are fewer the peer is
+/// the client. A client whose own address is that of a proxy can name nobody else.
+#[test]
+fn proxies_can_be_counted() {
+    let rules = r#"{"version":1,"traps":[{"name":"scanner","paths":["/.env"]}]}"#;
+    for (hops, chain, client) in [
+        ("1", "192.0.2.66, 203.0.113.7", "203.0.113.7"),
+        ("2", "192.0.2.66, 203.0.113.7, 10.0.0.2", "203.0.113.7"),
+        ("3", "203.0.113.7, 10.0.0.2", "127.0.1.5"),
+        ("2", "203.0.113.7, nonsense, 10.0.0.2", "127.0.1.5"),
+        ("2", "203.0.113.7", "127.0.1.5"),
+        ("1", "203.0.113.7, 10.0.0.5", "10.0.0.5"),
+    ] {
+        let (application, state) = (Application::ok(), state_dir());
+        std::fs::write(state.path().join("rules.json"), rules).expect("writes");
+        let settings = [("WAF_TRUSTED_PROXIES", ""), ("WAF_TRUSTED_HOPS", hops)];
+        let weir = Weir::start_at(application.address(), &state, &settings);
+        let mut peer = Connection::open_from(weir.address(), "127.0.1.5");
+        peer.send(&get("/counted", &[("X-Forwarded-For", chain)]));
+        peer.response().expect(200);
+        assert_eq!(
+            weir.line_of("/counted")["client"],
+            client,
+            "{hops}: {chain}"
+        );
+        // Its own deeds are the client's, alone; those of the proxy ban nobody.
+        peer.send(&get("/.env", &[("X-Forwarded-For", chain)]));
+        peer.response().expect(429);
+        let bans = || weir.control("GET", "/v1/bans", None).expect(200).json()["bans"].clone();
+        if client == "127.0.1.5" {
+            peer.send(&get("/again", &[("X-Forwarded-For", chain)]));
+            peer.response().expect(200);
+            assert_eq!(bans(), serde_json::json!([]), "{hops}: {chain}");
+        } else {
+            wait_until("the ban", || {
+                bans()[0]["netblock"] == format!("{client}/32")
+            });
+        }
+        let seen = application.request("/counted");
+        let expected = format!("{chain}, 127.0.1.5");
+        assert_eq!(seen.header("x-forwarded-for"), Some(&*expected));
+    }
+    let both = [
+        ("WAF_TRUSTED_PROXIES", "10.0.0.0/8"),
+        ("WAF_TRUSTED_HOPS", "1"),
+    ];
+    let refused = Weir::refuse(&state_dir(), &both);
+    assert_eq!(refused.code, Some(78));
+    assert!(
+        refused
+            .stderr
+            .contains("WAF_TRUSTED_HOPS=\"1\" is set and WAF_TRUSTED_PROXIES"),
+        "{}",
+        refused.stderr
+    );
+}
+
+/// CLIENT-3, ALIVE-5: where proxies are known by wide nets, a client whose own address lies in them
+/// is believed on whom it names: what `weir check` warns of. Without naming anybody it is banned by
+/// its own deeds, alone.
+#[test]
+fn a_client_in_the_nets_of_a_cdn() {
+    let state = state_dir();
+    let rules = r#"{"version":1,"traps":[{"name":"scanner","paths":["/.env"]}]}"#;
+    std::fs::write(state.path().join("rules.json"), rules).expect("writes");
+    let application = Application::ok();
+    let settings = [("WAF_TRUSTED_PROXIES", "127.0.0.0/8,10.0.0.0/8")];
+    let weir = Weir::start_at(application.address(), &state, &settings);
+    weir.get("/named", "192.0.2.66, 10.0.0.5").expect(200);
+    assert_eq!(weir.line_of("/named")["client"], "192.0.2.66");
+    weir.get("/.env", "10.0.0.5").expect(429);
+    wait_until("the ban", || weir.bans().len() == 1);
+    assert_eq!(weir.bans()[0]["netblock"], "10.0.0.5/32");
+    weir.get("/", "10.0.0.5").expect(429);
+    weir.get("/", "10.0.0.6").expect(200);
 }
 
 /// CLIENT-4: `Forwarded` of RFC 7239.

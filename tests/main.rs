@@ -52,6 +52,7 @@ mod schemas;
 mod settings_start;
 mod slots;
 mod slow_clients;
+mod spared;
 mod state;
 mod support;
 mod systemd;

@@ -104,12 +104,9 @@ fn drive(weir: &Weir) {
             "GET"
         };
         let body = (method == "POST").then_some(&*body);
-        weir.send(&request(
-            method,
-            &target,
-            &[("X-Forwarded-For", &client)],
-            body,
-        ));
+        let site = ["cross-site", "same-origin", "none"][random as usize / 8192 % 3];
+        let fields = [("X-Forwarded-For", &*client), ("Sec-Fetch-Site", site)];
+        weir.send(&request(method, &target, &fields, body));
         wait_for("the line", || {
             (weir.request_log().len() > step).then_some(())
         });
@@ -118,8 +115,9 @@ fn drive(weir: &Weir) {
     }
 }
 
-/// CONTROL-6: a replay of the service's own log under the same settings refuses what the service
-/// refused: the same requests for the same reasons, and as many bans are made.
+/// CONTROL-6, RULE-8: a replay of the service's own log under the same settings refuses what the
+/// service refused: the same requests for the same reasons, those that pages of other sites asked
+/// for among them, and as many bans are made.
 #[test]
 fn a_replay_refuses_what_the_service_refused() {
     let application = application();

@@ -16,7 +16,7 @@ use crate::support::raw_client::{Connection, get, request, try_exchange};
 use crate::support::weir::{Weir, pretty, state_dir};
 use crate::support::{wait_for, wait_until};
 
-const FILES: [&str; 9] = [
+const FILES: [&str; 10] = [
     "bans",
     "clients",
     "lookups",

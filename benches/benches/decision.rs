@@ -12,14 +12,14 @@ use http::{HeaderMap, Method, StatusCode};
 use weir_dataplane::clients::charging::Charging;
 use weir_dataplane::clients::table::Table;
 use weir_dataplane::clients::terms::LookupRules;
+use weir_dataplane::identity::Who;
 use weir_dataplane::ladder::{Asked, Lookups, Rules, decide};
-use weir_shared::ban::Cause;
-use weir_shared::client::Client;
+use weir_shared::ban::{Cause, Scope};
 use weir_shared::clock::Now;
 use weir_shared::escalation::Policy;
 use weir_shared::netblock::{Netblock, PrefixLengths};
 use weir_shared::rules::{
-    Asking, Host, Jail, Limit, Matcher, NetList, Quota, Rule, RuleKind, RuleSet, Traps,
+    Asking, Host, Jail, Limit, Matcher, NetList, Quota, Rule, RuleKind, RuleSet, Trap, Traps,
 };
 use weir_shared::settings::{LookupSettings, OnLimit};
 use weir_shared::snapshot::{BanIndex, BanSpan, Snapshot};
@@ -99,8 +99,8 @@ fn ask(address: IpAddr) -> Asked<'static> {
             method: &Method::GET,
             host: Host::Among(&NO_FIELDS),
         },
-        client: Client::of(address),
-        address,
+        who: Who::client(address),
+        other_site: false,
         content_length: None,
         may_wait: true,
         is_proxy: false,
@@ -166,10 +166,13 @@ fn rule_set(matching: bool) -> RuleSet {
         matcher: Matcher::new(Some((&path(number), false)), vec![], None),
         statuses: vec![StatusCode::NOT_FOUND],
         quotas: vec![quota(60)],
+        scope: Scope::Client,
     });
     let mut traps = Traps::default();
     let paths = (0..10_000).map(|number| format!("/trap-{number}/x.php"));
-    traps.add(rule(RuleKind::Trap, "scanner".to_owned()), paths);
+    let rule = rule(RuleKind::Trap, "scanner".to_owned());
+    let scope = Scope::Client;
+    traps.add(Trap { rule, scope }, paths);
     // Neither of them covers a client of the bench.
     let netblocks = |first: u32| {
         (0..50_000u32).map(move |n| {

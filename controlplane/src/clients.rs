@@ -9,7 +9,7 @@ use serde_json::Value;
 use weir_shared::client::Client;
 use weir_shared::lookup::Lookup;
 use weir_shared::rules::{Rule, RuleKind};
-use weir_shared::table::{ClientRow, MAX_CLIENTS, RuleCount};
+use weir_shared::table::{ClientRow, MAX_CLIENTS, OtherSites, RuleCount};
 use weir_shared::units::{Count, Time};
 use weir_shared::window::{PerSpan, RuleSpan, Span, Window};
 
@@ -85,6 +85,34 @@ struct Form {
     bytes: Windows,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     rules: Vec<CountOfRule>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    other_sites: Option<PartOfWindows>,
+}
+
+/// What other sites asked for of what the windows have counted (RULE-8).
+#[derive(Serialize, Deserialize)]
+struct PartOfWindows {
+    #[serde(default)]
+    requests: Windows,
+    #[serde(default)]
+    bytes: Windows,
+}
+
+impl PartOfWindows {
+    /// None where it is nothing.
+    fn of(part: &OtherSites) -> Option<Self> {
+        (*part != OtherSites::default()).then(|| Self {
+            requests: Windows::of(&part.requests),
+            bytes: Windows::of(&part.bytes),
+        })
+    }
+
+    fn part(self) -> OtherSites {
+        OtherSites {
+            requests: self.requests.windows(),
+            bytes: self.bytes.windows(),
+        }
+    }
 }
 
 /// What one window of one rule has counted.
@@ -95,6 +123,8 @@ struct CountOfRule {
     window: RuleSpan,
     #[serde(flatten)]
     buckets: Buckets,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    other_sites: Option<Buckets>,
 }
 
 impl CountOfRule {
@@ -104,6 +134,8 @@ impl CountOfRule {
             kind: count.rule.kind,
             window: count.span,
             buckets: Buckets::of(&count.window),
+            other_sites: (count.other_sites != Window::default())
+                .then(|| Buckets::of(&count.other_sites)),
         }
     }
 
@@ -112,6 +144,7 @@ impl CountOfRule {
             rule: Arc::new(Rule::new(self.kind, self.rule)),
             span: self.window,
             window: self.buckets.window(self.window),
+            other_sites: self.other_sites.unwrap_or_default().window(self.window),
         }
     }
 }
@@ -138,6 +171,7 @@ impl Form {
             requests: Windows::of(&row.requests),
             bytes: Windows::of(&row.bytes),
             rules: row.rules.iter().map(CountOfRule::of).collect(),
+            other_sites: PartOfWindows::of(&row.other_sites),
         }
     }
 }
@@ -162,6 +196,10 @@ impl<'de> Deserialize<'de> for Entry {
                 requests: form.requests.windows(),
                 bytes: form.bytes.windows(),
                 rules: form.rules.into_iter().map(CountOfRule::count).collect(),
+                other_sites: form
+                    .other_sites
+                    .map(PartOfWindows::part)
+                    .unwrap_or_default(),
             },
             unknown: None,
         })
@@ -218,6 +256,7 @@ mod tests {
             .into(),
             bytes: PerSpan::default(),
             rules: Vec::new(),
+            other_sites: OtherSites::default(),
         }
     }
 
@@ -253,6 +292,7 @@ mod tests {
                 current: 3,
                 previous: 1,
             },
+            other_sites: Window::default(),
         };
         row.rules = vec![
             count(RuleKind::Limit, "login", RuleSpan::Second),
@@ -271,6 +311,30 @@ mod tests {
         wrong["rules"][0]["kind"] = json!("trap");
         let fault = testing::read::<ClientsFile>("clients", &wrong).unwrap_err();
         assert!(fault.to_string().contains("limit"), "{fault}");
+    }
+
+    /// RULE-8: what other sites asked for is written beside what was counted, and read back.
+    #[test]
+    fn what_other_sites_asked_for_has_one_form() {
+        let mut row = row("203.0.113.7");
+        let window = Window {
+            start_ms: 1_795_276_800_000,
+            current: 2,
+            previous: 1,
+        };
+        row.other_sites.requests.hour = window;
+        row.rules = vec![RuleCount {
+            rule: Arc::new(Rule::new(RuleKind::Jail, "auth".to_owned())),
+            span: RuleSpan::Hour,
+            window,
+            other_sites: window,
+        }];
+        let form = client_json(&row);
+        let buckets = json!({"start":"2026-11-21T16:00:00Z","current":2,"previous":1});
+        assert_eq!(form["other_sites"]["requests"]["hour"], buckets);
+        assert_eq!(form["rules"][0]["other_sites"], buckets);
+        let read = testing::read::<ClientsFile>("clients", &form).unwrap();
+        assert_eq!((read.row, read.unknown), (row, None));
     }
 
     /// STATE: members of an entry that nobody here knows stay with their client when memory writes

@@ -36,6 +36,7 @@ struct Slot {
     address: IpAddr,
     action: Action,
     enforced: bool,
+    other_site: bool,
     /// Id, method, path and host, one behind the other.
     texts: Vec<u8>,
     /// Where each of them ends.
@@ -107,6 +108,7 @@ impl Slot {
             address: record.address,
             action: record.action,
             enforced: record.enforced,
+            other_site: record.other_site,
             texts: Vec::new(),
             ends: [0; 4],
         }
@@ -142,6 +144,7 @@ impl Slot {
                 host: Some(host)
                     .filter(|host| !host.is_empty())
                     .and_then(|host| HeaderValue::from_bytes(host).ok()),
+                other_site: self.other_site,
             },
             at: Time(self.at_ms),
             action: self.action,

@@ -196,6 +196,7 @@ pub(crate) fn nothing_to_explain() -> Explain {
             bytes_percent: None,
             next_ban: None,
             rule_limits: Vec::new(),
+            jails: Vec::new(),
         }
     })
 }
@@ -538,6 +539,7 @@ pub(crate) fn row(client: &str) -> ClientRow {
         requests: Default::default(),
         bytes: Default::default(),
         rules: Vec::new(),
+        other_sites: weir_shared::table::OtherSites::default(),
     }
 }
 
@@ -553,6 +555,7 @@ pub(crate) fn bare_record(batch: &mut Batch, path: &str) -> Record {
         client: "203.0.113.7".parse().unwrap(),
         address: "203.0.113.7".parse().unwrap(),
         group: Group::Default,
+        other_site: false,
         forwarded_for: Text::NONE,
         scheme: "http",
         method: batch.keep(Some("GET")),

@@ -13,9 +13,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::watch;
-use weir_shared::client::Client;
 use weir_shared::netblock::Netblock;
 use weir_shared::pulse::Pulse;
+use weir_shared::settings::LocalIs;
 use weir_shared::threads::Alive;
 use weir_shared::totals::ConnectionError;
 
@@ -23,10 +23,11 @@ use crate::bind::Listening;
 use crate::connection;
 use crate::connection_limits::{ConnectionLimits, Peer, Rank};
 use crate::downstream::giving_way::Candidates;
-use crate::downstream::{Arrival, Downstream, Ending};
+use crate::downstream::{Arrival, Downstream, Ending, PeerIs};
 use crate::give_back::GiveBack;
+use crate::identity::{Identity, Sender};
 use crate::listener::{Accepted, Listener};
-use crate::proxy_protocol::{Header, Named, NoHeader};
+use crate::proxy_protocol::{Header, Named, NoHeader, Source};
 use crate::ticking::Ticking;
 use crate::unnamed::Unnamed;
 use crate::worker::{Current, Stop, Worker};
@@ -65,12 +66,12 @@ fn is_shortage(error: &io::Error) -> bool {
 }
 
 /// What an untrusted peer is bounded by.
-fn bounded(worker: &Worker, address: IpAddr) -> Peer {
-    let client = Client::of(address);
+fn bounded(worker: &Worker, sender: Sender) -> Peer {
+    let who = Identity::of_peer(sender).who();
     Peer {
-        client,
-        netblock: Netblock::of(client, worker.rules.ban_prefixes),
-        is_refused: worker.refuses(client, address),
+        client: who.client,
+        netblock: Netblock::of(who.client, worker.rules.ban_prefixes),
+        is_refused: worker.refuses(who),
     }
 }
 
@@ -175,10 +176,11 @@ impl Acceptor {
     /// who connected to it (EDGE-4).
     fn begin(self: &Rc<Self>, accepted: Accepted, tls: bool) {
         let worker = self.current.worker();
-        let is_trusted = |peer| worker.trusted_proxies.contains(peer);
-        let speaks = worker.in_force.settings.edge.proxy_protocol;
-        if !speaks || !accepted.peer.is_none_or(is_trusted) {
-            return self.admit(accepted, tls, Bytes::new());
+        let settings = &worker.in_force.settings;
+        let is_trusted = |peer| settings.identity.trusts(peer);
+        if !settings.edge.proxy_protocol || !accepted.peer.is_none_or(is_trusted) {
+            let peer = Named::peer(Bytes::new());
+            return self.admit(accepted, tls, peer);
         }
         // A header is mostly there by now: whoever sent one does not count as waiting.
         let mut header = Header::default();
@@ -205,10 +207,7 @@ impl Acceptor {
     /// Admits a connection by its header.
     fn admit_named(&self, accepted: Accepted, tls: bool, read: Result<Named, NoHeader>) {
         match read {
-            Ok(Named { source, early }) => {
-                let peer = source.or(accepted.peer);
-                self.admit(Accepted { peer, ..accepted }, tls, early);
-            }
+            Ok(named) => self.admit(accepted, tls, named),
             Err(NoHeader::Silent) => {}
             Err(NoHeader::Malformed) => {
                 let kind = ConnectionError::ProxyProtocol;
@@ -217,16 +216,26 @@ impl Acceptor {
         }
     }
 
-    /// Starts serving a connection, of which `early` was read already, or closes it at once where a
-    /// bound is reached.
-    fn admit(&self, accepted: Accepted, tls: bool, early: Bytes) {
+    /// Starts serving a connection, or closes it at once where a bound is reached.
+    fn admit(&self, accepted: Accepted, tls: bool, named: Named) {
         let Accepted { stream, peer } = accepted;
         let worker = self.current.worker();
-        // Whoever may write to a Unix socket is a trusted proxy of this machine (EDGE-1).
-        let local = peer.is_none();
-        let peer = peer.unwrap_or(LOCAL);
-        let trusted = local || worker.trusted_proxies.contains(peer);
-        let bounded = (!trusted).then(|| bounded(&worker, peer));
+        let believed = worker.in_force.settings.edge.proxy_protocol_local == LocalIs::Trusted;
+        let (peer, peer_is) = match (named.who, peer) {
+            (Source::Client(client), _) => (client, PeerIs::Anybody),
+            (Source::ProxyItself, peer) if !believed => {
+                (peer.unwrap_or(LOCAL), PeerIs::ProxyItself)
+            }
+            (Source::Peer | Source::ProxyItself, Some(peer)) => (peer, PeerIs::Anybody),
+            (Source::Peer | Source::ProxyItself, None) => (LOCAL, PeerIs::Local),
+        };
+        let arrival = Arrival {
+            peer,
+            peer_is,
+            trusted: peer_is.trusted(peer, &worker.in_force.settings.identity),
+            scheme: if tls { "https" } else { "http" },
+        };
+        let bounded = (!arrival.trusted).then(|| bounded(&worker, arrival.sender()));
         if let Some(peer) = &bounded
             && !self.limits.is_within_rate(peer, worker.clock.mono_ns())
         {
@@ -242,12 +251,6 @@ impl Acceptor {
                 Err(kind) => return worker.counters.connection_error(kind),
             };
         let clock = Rc::clone(&worker.clock);
-        let arrival = Arrival {
-            peer,
-            local,
-            trusted,
-            scheme: if tls { "https" } else { "http" },
-        };
         let timeouts = worker.in_force.timeouts;
         let downstream = Downstream::new(stream, arrival, slot, clock, timeouts);
         if bounded.is_some_and(|peer| peer.is_refused) {
@@ -258,7 +261,7 @@ impl Acceptor {
         }
         self.open.borrow_mut().push(Rc::downgrade(&downstream));
         let current = Rc::clone(&self.current);
-        tokio::task::spawn_local(connection::serve(current, downstream, early));
+        tokio::task::spawn_local(connection::serve(current, downstream, named.early));
     }
 
     /// Closes the connection that goes first, for another to take its place; false if none may be
@@ -329,8 +332,8 @@ impl Acceptor {
                 return false;
             };
             connection.sweep();
-            if let Some((client, address)) = connection.tunnel_of().filter(|_| ask_for_tunnels)
-                && worker.refuses(client, address)
+            if let Some(who) = connection.tunnel_of().filter(|_| ask_for_tunnels)
+                && worker.refuses(who)
             {
                 connection.finish(Ending::Refused);
             }

@@ -8,20 +8,24 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use http::HeaderMap;
 use http::header::HOST;
-use weir_shared::client::{Client, fold};
+use weir_shared::ban::{Cause, Scope};
+use weir_shared::client::fold;
 use weir_shared::clock::{Clock, Now};
 use weir_shared::explain::{Explain, Explanation, Outcome, Question, RuleUsage, Usage};
 use weir_shared::netblock::Netblock;
 use weir_shared::path;
-use weir_shared::rules::{Asking, Host, Limit};
+use weir_shared::rules::{Asking, Host, Jail, Limit, Quota, Rule};
+use weir_shared::settings::OnLimit;
 use weir_shared::snapshot::Snapshot;
 use weir_shared::window::{PerSpan, Window};
 
 use crate::clients::entry::Entry;
 use crate::clients::table::Table;
+use crate::identity::Who;
 use crate::in_force::InForce;
 use crate::ladder::{
-    Asked, Decision, Refusal, Rules, Verdict, can_ban, decide, expiry_of_next_ban, is_health_check,
+    Asked, Decision, Refusal, Rules, Verdict, ban_target, decide, expiry_of_next_ban,
+    is_health_check,
 };
 
 /// The function that the control plane calls.
@@ -54,7 +58,8 @@ pub fn explain(
     now: Now,
 ) -> Option<Explanation> {
     let address = fold(question.address);
-    let client = Client::of(address);
+    let who = Who::client(address);
+    let client = who.client;
     let mut headers = HeaderMap::new();
     headers.extend(question.host.clone().map(|host| (HOST, host)));
     let ask = |snapshot: &Snapshot, may_wait| {
@@ -64,8 +69,8 @@ pub fn explain(
                 method: &question.method,
                 host: Host::Among(&headers),
             },
-            client,
-            address,
+            who,
+            other_site: question.other_site,
             content_length: None,
             may_wait,
             // Of one that is, nothing is under way.
@@ -97,9 +102,19 @@ pub fn explain(
     // What lowers the limits is told by the decision that counts.
     let mut counting = [Some(&decision), otherwise.as_ref()].into_iter().flatten();
     let counting = counting.rfind(|decision| decision.counted);
+    let ban_target = |cause, scope| {
+        let bans = !question.other_site;
+        bans.then(|| ban_target(rules, snapshot, who, cause, scope))
+            .flatten()
+    };
+    let by_limits = ban_target(Cause::RateLimit, Scope::Netblock);
+    let (rule_limits, jails) = match exempt || health {
+        true => Default::default(),
+        false => rules_of(snapshot, &asking, held.as_ref(), ban_target, now),
+    };
     Some(Explanation {
         client,
-        netblock: Netblock::of(client, rules.ban_prefixes),
+        netblock: by_limits.unwrap_or_else(|| Netblock::of(client, rules.ban_prefixes)),
         outcome: match health {
             true => Outcome::Health,
             false => outcome(&decision),
@@ -109,33 +124,31 @@ pub fn explain(
         list: decision.list.clone(),
         rule: decision.rule.clone(),
         counted: decision.counted && !health,
-        rule_limits: match exempt || health {
-            true => Vec::new(),
-            false => rule_limits(snapshot, &asking, held.as_ref(), now),
-        },
+        rule_limits,
+        jails,
         lookup: held.and_then(|entry| entry.lookup),
         requests: usages(&requests, &limits.requests, now.wall_ms),
         bytes: usages(&bytes, &limits.bytes, now.wall_ms),
         limit_percent: counting.and_then(|decision| decision.limit_percent),
         bytes_percent: counting.and_then(|decision| decision.bytes_percent),
-        next_ban: can_ban(rules, snapshot, client)
-            .then(|| expiry_of_next_ban(rules, snapshot, client, now)),
+        next_ban: by_limits.map(|target| expiry_of_next_ban(rules, snapshot, target, now)),
     })
 }
 
-/// The limits of rules.json that a request matches, and what a client has used of them.
-fn rule_limits(
+/// The limits and the jails of rules.json that a request matches, and what a client has used of
+/// them.
+fn rules_of(
     snapshot: &Snapshot,
     asking: &Asking<'_>,
     held: Option<&Entry>,
+    ban_target: impl Fn(Cause, Scope) -> Option<Netblock>,
     now: Now,
-) -> Vec<RuleUsage> {
-    let matched = snapshot.rules.matched(asking);
-    let usage = |limit: &Limit| RuleUsage {
-        rule: Arc::clone(&limit.rule),
-        windows: (limit.quotas.iter())
+) -> (Vec<RuleUsage>, Vec<RuleUsage>) {
+    let usage = |rule: &Arc<Rule>, quotas: &[Quota], would_ban| RuleUsage {
+        rule: Arc::clone(rule),
+        windows: (quotas.iter())
             .map(|quota| {
-                let window = held.map(|entry| entry.rule_window(&limit.rule, quota.span));
+                let window = held.map(|entry| entry.rule_window(rule, quota.span));
                 let window = window.unwrap_or_default();
                 let usage = Usage {
                     used: window.estimate(quota.span, now.wall_ms),
@@ -145,8 +158,23 @@ fn rule_limits(
                 (quota.span, usage)
             })
             .collect(),
+        would_ban,
     };
-    matched.limits.iter().map(usage).collect()
+    let limit = |limit: &Limit| {
+        let bans = limit.on_limit == OnLimit::Ban;
+        let would_ban = bans.then(|| ban_target(Cause::RuleLimit, Scope::Netblock));
+        usage(&limit.rule, &limit.quotas, would_ban.flatten())
+    };
+    let jail = |jail: &Jail| {
+        let would_ban = ban_target(Cause::Jail, jail.scope);
+        usage(&jail.rule, &jail.quotas, would_ban)
+    };
+    let limits = snapshot.rules.matched(asking).limits;
+    let jails = snapshot.rules.jails_where(asking, |_| true);
+    (
+        limits.iter().map(limit).collect(),
+        jails.map(jail).collect(),
+    )
 }
 
 fn without_bans(snapshot: &Snapshot) -> Snapshot {

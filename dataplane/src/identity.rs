@@ -1,4 +1,4 @@
-//! Who the client is (CLIENT-2 to CLIENT-4): the peer, or whom a trusted peer names.
+//! Who the client is (CLIENT-2 to CLIENT-4, CLIENT-8): the peer, or whom a trusted peer names.
 //!
 //! Only reads. What becomes of the headers on their way to the application is `forward/headers.rs`.
 
@@ -8,6 +8,7 @@ use http::header::FORWARDED;
 use http::{HeaderName, HeaderValue};
 use weir_shared::client::{Client, fold};
 use weir_shared::netblock::NetSet;
+use weir_shared::settings::IdentitySettings;
 
 use crate::head::Fields;
 use crate::seen::Seen;
@@ -25,6 +26,42 @@ const MAX_ENTRIES: usize = 64;
 /// A request id of a trusted proxy is taken up to this length.
 const MAX_REQUEST_ID: usize = 128;
 
+/// The peer that sent a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Sender {
+    /// Its address.
+    pub peer: IpAddr,
+    /// What it says of clients is believed.
+    pub trusted: bool,
+    /// It is a trusted proxy, whether it is believed on this connection or not (EDGE-4).
+    pub is_proxy: bool,
+    /// `http` or `https`
+    pub scheme: &'static str,
+}
+
+/// Who is refused or banned, where that is decided.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Who {
+    /// The client, to which limits and bans are charged.
+    pub client: Client,
+    /// The full address.
+    pub address: IpAddr,
+    /// It is a trusted proxy that names nobody else: no ban that the service makes by itself covers
+    /// or refuses it (ALIVE-5).
+    pub is_proxy: bool,
+}
+
+impl Who {
+    /// A client that is no proxy.
+    pub fn client(address: IpAddr) -> Self {
+        Self {
+            client: Client::of(address),
+            address,
+            is_proxy: false,
+        }
+    }
+}
+
 /// The sender of a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Identity {
@@ -32,46 +69,60 @@ pub struct Identity {
     pub client: Client,
     /// The full address.
     pub address: IpAddr,
+    /// The client is a trusted proxy that names nobody else.
+    pub is_proxy: bool,
+    /// The browser says that the page of another site had it ask (RULE-8).
+    pub other_site: bool,
     /// `http` or `https`
     pub scheme: &'static str,
     /// The id a trusted proxy gave.
     pub request_id: Option<HeaderValue>,
-    /// The client is a trusted proxy itself: it names no other.
-    pub is_proxy: bool,
 }
 
 impl Identity {
     /// A peer that speaks for itself.
-    pub fn of_peer(peer: IpAddr, scheme: &'static str) -> Self {
+    pub fn of_peer(sender: Sender) -> Self {
         Self {
-            client: Client::of(peer),
-            address: peer,
-            scheme,
+            client: Client::of(sender.peer),
+            address: sender.peer,
+            is_proxy: sender.is_proxy,
+            other_site: false,
+            scheme: sender.scheme,
             request_id: None,
-            is_proxy: false,
+        }
+    }
+
+    /// Who is refused or banned.
+    pub const fn who(&self) -> Who {
+        Who {
+            client: self.client,
+            address: self.address,
+            is_proxy: self.is_proxy,
         }
     }
 }
 
-/// Identifies the client of a request that came over a connection of this scheme from `peer`.
+/// Identifies the client of a request.
 pub fn identify(
-    peer: IpAddr,
-    trusted_peer: bool,
-    scheme: &'static str,
-    trusted: &NetSet,
-    client_header: &HeaderName,
+    sender: Sender,
+    settings: &IdentitySettings,
     head: &impl Fields,
     seen: Seen,
 ) -> Identity {
-    if !trusted_peer {
-        return Identity::of_peer(peer, scheme);
+    let other_site = seen.other_site;
+    if !sender.trusted {
+        return Identity {
+            other_site,
+            ..Identity::of_peer(sender)
+        };
     }
-    let lines = head.values_of(client_header).rev();
-    let (address, is_proxy) = if *client_header == FORWARDED {
+    let (peer, scheme) = (sender.peer, sender.scheme);
+    let lines = head.values_of(&settings.header).rev();
+    let address = if settings.header == FORWARDED {
         let elements = lines.flat_map(|line| rsplit_unquoted(line, b','));
-        walk(peer, trusted, elements.map(forwarded_for))
+        named(peer, settings, elements.map(forwarded_for))
     } else {
-        walk(peer, trusted, lines.flat_map(entries))
+        named(peer, settings, lines.flat_map(entries))
     };
     let is_https = |value: &[u8]| {
         let https = value.trim_ascii().eq_ignore_ascii_case(b"https");
@@ -80,13 +131,14 @@ pub fn identify(
     Identity {
         client: Client::of(address),
         address,
+        is_proxy: sender.is_proxy && address == peer,
+        other_site,
         scheme: seen
             .forwarded_proto
             .then(|| head.values_of(&X_FORWARDED_PROTO).next())
             .flatten()
             .map_or(scheme, is_https),
         request_id: seen.request_id.then(|| request_id(head)).flatten(),
-        is_proxy,
     }
 }
 
@@ -127,23 +179,36 @@ fn ends_escaping(before: &[u8]) -> bool {
     backslashes.count() % 2 == 1
 }
 
+/// The client that a chain names, from the nearest entry.
+fn named<'a>(
+    peer: IpAddr,
+    settings: &IdentitySettings,
+    mut entries: impl Iterator<Item = &'a [u8]>,
+) -> IpAddr {
+    match settings.trusted_hops {
+        // So many proxies, the peer among them, wrote the nearest entries: the farthest of these is
+        // the client. Where there are fewer, or it is not an address, the peer is (CLIENT-8).
+        Some(hops) => {
+            let entry = entries.nth(usize::from(hops).saturating_sub(1));
+            entry.and_then(address).unwrap_or(peer)
+        }
+        None => walk(peer, &settings.trusted_proxies, entries),
+    }
+}
+
 /// Walks a chain from the nearest entry: trusted addresses are skipped, the first untrusted one is
 /// the client; if all are trusted, the farthest is. What is no address ends the walk, and the last
-/// good one stands (CLIENT-3). True where that is a trusted one.
-fn walk<'a>(
-    peer: IpAddr,
-    trusted: &NetSet,
-    entries: impl Iterator<Item = &'a [u8]>,
-) -> (IpAddr, bool) {
+/// good one stands (CLIENT-3).
+fn walk<'a>(peer: IpAddr, trusted: &NetSet, entries: impl Iterator<Item = &'a [u8]>) -> IpAddr {
     let mut last_good = peer;
     for entry in entries.take(MAX_ENTRIES) {
         let Some(address) = address(entry) else { break };
         last_good = address;
         if !trusted.contains(address) {
-            return (address, false);
+            break;
         }
     }
-    (last_good, true)
+    last_good
 }
 
 /// Reads an address; a port, brackets and a zone are taken off.
@@ -242,16 +307,18 @@ mod tests {
         client_header: &HeaderName,
         headers: &HeaderMap,
     ) -> Identity {
-        let seen = Seen::of(headers);
-        super::identify(
+        let settings = IdentitySettings {
+            trusted_proxies: trusted.clone(),
+            header: client_header.clone(),
+            trusted_hops: None,
+        };
+        let sender = Sender {
             peer,
-            trusted_peer,
+            trusted: trusted_peer,
+            is_proxy: trusted_peer,
             scheme,
-            trusted,
-            client_header,
-            headers,
-            seen,
-        )
+        };
+        super::identify(sender, &settings, headers, Seen::of(headers))
     }
 
     fn headers(lines: &[(&str, &str)]) -> HeaderMap {
@@ -286,7 +353,7 @@ mod tests {
         .to_string()
     }
 
-    /// RULE-5: a trusted proxy that names nobody, or proxies alone, is the client itself.
+    /// RULE-5: a trusted proxy that names nobody is the client itself.
     #[test]
     fn a_proxy_that_names_nobody_is_told() {
         let peer = "10.0.0.1".parse().unwrap();
@@ -297,8 +364,8 @@ mod tests {
         for (line, expected) in [
             ("203.0.113.7", false),
             ("203.0.113.7, 10.0.0.2", false),
-            ("10.0.0.2", true),
-            ("203.0.113.7, unknown, 10.0.0.2", true),
+            ("10.0.0.2", false),
+            ("unknown", true),
             ("", true),
         ] {
             assert_eq!(is_proxy(line), expected, "{line}");
@@ -331,9 +398,10 @@ mod tests {
             Identity {
                 client: Client::of(peer),
                 address: peer,
-                scheme: "http",
-                request_id: None,
                 is_proxy: false,
+                other_site: false,
+                scheme: "http",
+                request_id: None
             }
         );
     }
@@ -434,6 +502,62 @@ mod tests {
         };
         assert_eq!(with("forwarded"), "2001:db8::1");
         assert_eq!(with("cf-connecting-ip"), "203.0.113.7");
+    }
+
+    /// CLIENT-8: the client is the entry of this number from the end, whatever it says, and the
+    /// peer where there are fewer entries or that one is no address.
+    #[test]
+    fn hops_count_the_entries_from_the_end() {
+        let client = |hops: u8, header: &str, lines: &[&str]| {
+            let header = HeaderName::try_from(header).unwrap();
+            let mut map = HeaderMap::new();
+            for line in lines {
+                map.append(header.clone(), HeaderValue::from_str(line).unwrap());
+            }
+            let settings = IdentitySettings {
+                trusted_proxies: NetSet::default(),
+                header,
+                trusted_hops: Some(hops),
+            };
+            let sender = Sender {
+                peer: "198.51.100.1".parse().unwrap(),
+                trusted: true,
+                is_proxy: true,
+                scheme: "http",
+            };
+            let found = super::identify(sender, &settings, &map, Seen::of(&map));
+            assert_eq!(found.is_proxy, found.address == sender.peer);
+            found.address.to_string()
+        };
+        let x = "x-forwarded-for";
+        assert_eq!(client(1, x, &["192.0.2.66, 203.0.113.7"]), "203.0.113.7");
+        assert_eq!(client(2, x, &["192.0.2.66, 203.0.113.7"]), "192.0.2.66");
+        assert_eq!(
+            client(2, x, &["192.0.2.66", "203.0.113.7, 10.0.0.2"]),
+            "203.0.113.7"
+        );
+        assert_eq!(client(3, x, &["192.0.2.66, 203.0.113.7"]), "198.51.100.1");
+        assert_eq!(client(1, x, &[]), "198.51.100.1");
+        assert_eq!(client(2, x, &["203.0.113.7, , 10.0.0.2"]), "198.51.100.1");
+        assert_eq!(client(2, x, &["203.0.113.7, x, 10.0.0.2"]), "198.51.100.1");
+        assert_eq!(client(1, x, &["203.0.113.7:4711"]), "203.0.113.7");
+        let forwarded = [r#"for=192.0.2.66, for="[2001:db8::1]:80";proto=https, for=10.0.0.4"#];
+        assert_eq!(client(2, "forwarded", &forwarded), "2001:db8::1");
+        assert_eq!(
+            client(1, "cf-connecting-ip", &["203.0.113.7"]),
+            "203.0.113.7"
+        );
+    }
+
+    /// RULE-8: what browsers say of a page of another site is seen, and nothing else.
+    #[test]
+    fn another_site_is_seen() {
+        let says = |value: &str| Seen::of(&headers(&[("sec-fetch-site", value)])).other_site;
+        assert!(says("cross-site") && says("same-site"));
+        for value in ["same-origin", "none", "", "cross-site2", "Cross-Site"] {
+            assert!(!says(value), "{value}");
+        }
+        assert!(!Seen::of(&headers(&[("content-length", "same-site")])).other_site);
     }
 
     proptest! {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use http::Method;
 use http::header::CONTENT_LENGTH;
-use weir_shared::ban::Expiry;
+use weir_shared::ban::{Cause, Expiry, Scope};
 use weir_shared::client::Client;
 use weir_shared::clock::Now;
 use weir_shared::escalation::{Policy, next_expiry};
@@ -18,15 +18,15 @@ use weir_shared::rules::{Asking, ListHit, Matched, NetList, Rule, RuleKind};
 use weir_shared::settings::{CountryList, LookupSettings, LookupSource, Settings};
 use weir_shared::snapshot::{ActiveBan, Snapshot};
 use weir_shared::spared::Spared;
-use weir_shared::verdict::{Action, AppliedPercent, Counts, Group};
+use weir_shared::verdict::{AppliedPercent, Counts, Group};
 
-use crate::clients::charging::{Charging, Refused};
-use crate::clients::entry::Exceeded;
+use crate::clients::charging::{Charging, Counted, Refused};
 use crate::clients::table::Table;
 use crate::clients::terms::{LookupRules, Terms};
 use crate::head::Head as _;
 use crate::headers;
-use crate::identity::Identity;
+use crate::identity::{Identity, Who};
+pub use crate::refusal::Refusal;
 use crate::request_head::RequestHead;
 
 /// The settings that the ladder needs. A request has the same ones from its head to its end
@@ -122,10 +122,10 @@ fn setting(kind: RuleKind, name: &str, nets: &NetSet) -> NetList {
 pub struct Asked<'a> {
     /// Its path, its method and its fields, as written.
     pub asking: Asking<'a>,
-    /// The client, to which limits and bans are charged (`identity.rs`).
-    pub client: Client,
-    /// The client's full address.
-    pub address: IpAddr,
+    /// Who asks (`identity.rs`).
+    pub who: Who,
+    /// The browser says that the page of another site had it ask: no ban follows (RULE-8).
+    pub other_site: bool,
     /// `Content-Length`, if there is one.
     pub content_length: Option<u64>,
     /// Whether it may still wait for its lookup; once it has waited, an answer that is not there is
@@ -143,8 +143,8 @@ impl<'a> Asked<'a> {
         let content_length = head.map().and_then(|fields| fields.get(CONTENT_LENGTH));
         Self {
             asking: asking(head),
-            client: identity.client,
-            address: identity.address,
+            who: identity.who(),
+            other_site: identity.other_site,
             content_length: content_length.and_then(headers::number),
             may_wait,
             is_proxy: identity.is_proxy,
@@ -220,65 +220,6 @@ pub enum Verdict {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StaleSnapshot;
 
-/// Why a request is refused.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Refusal {
-    /// `WAF_DENY_NETS`
-    DeniedNet,
-    /// `WAF_ALLOW_COUNTRIES` or `WAF_DENY_COUNTRIES`
-    DeniedCountry,
-    /// An active ban.
-    Banned(ActiveBan),
-    /// An exceeded limit.
-    RateLimited {
-        /// Which.
-        exceeded: Exceeded,
-        /// The end of the ban that follows; none where no ban can be made.
-        ban: Option<Expiry>,
-    },
-    /// A path of a trap (RULE-3).
-    Trapped {
-        /// Whether nobody was told of an offence of this client yet.
-        first: bool,
-        /// The end of the ban that follows; none where no ban can be made.
-        ban: Option<Expiry>,
-    },
-    /// `Content-Length` over `WAF_MAX_BODY_SIZE`.
-    BodyTooLarge,
-}
-
-impl Refusal {
-    /// Whether it stands for whatever the client asks for.
-    pub const fn is_of_the_client(self) -> bool {
-        match self {
-            Self::DeniedNet | Self::DeniedCountry | Self::Banned(_) => true,
-            Self::RateLimited { .. } | Self::Trapped { .. } | Self::BodyTooLarge => false,
-        }
-    }
-
-    /// Whether it is a matter of time (TELL-1).
-    pub const fn waits(self) -> bool {
-        match self {
-            Self::Banned(_) | Self::RateLimited { .. } => true,
-            Self::DeniedNet | Self::DeniedCountry | Self::Trapped { .. } | Self::BodyTooLarge => {
-                false
-            }
-        }
-    }
-
-    /// The action that the log, the metrics and the history are told.
-    pub const fn action(self) -> Action {
-        match self {
-            Self::DeniedNet => Action::DeniedNet,
-            Self::DeniedCountry => Action::DeniedCountry,
-            Self::Banned(_) => Action::Banned,
-            Self::RateLimited { .. } => Action::RateLimited,
-            Self::Trapped { .. } => Action::Trapped,
-            Self::BodyTooLarge => Action::BodyTooLarge,
-        }
-    }
-}
-
 /// Whether a request is the health check (CHECK-1): no check, no count, no log line.
 pub fn is_health_check(method: &Method, path: &str) -> bool {
     path == "/_waf/health" && (method == Method::GET || method == Method::HEAD)
@@ -301,11 +242,11 @@ pub fn decide(
     let passed = if own { Verdict::Own } else { Verdict::Forward };
 
     // 3. Allow lists skip steps 4 to 11.
-    if let Some(hit) = listed(&rules.allow_nets, &snapshot.rules.allow, asked.address) {
+    let who = asked.who;
+    if let Some(hit) = listed(&rules.allow_nets, &snapshot.rules.allow, who.address) {
         return Ok(by_list(Group::Allow, passed, hit));
     }
     // 4 to 6. Who is refused whatever is asked for.
-    let who = (asked.client, asked.address);
     if let Some(decision) = refused_client(rules, snapshot, table, who, now.wall_ms) {
         return Ok(decision);
     }
@@ -320,7 +261,7 @@ pub fn decide(
         snapshot.rules.matched(&asked.asking)
     };
     // One visit to the client's entry for all that follows.
-    table.touch(asked.client, now, |entry| {
+    table.touch(who.client, now, |entry| {
         if entry.is_reset_after(snapshot.generation) {
             return Err(StaleSnapshot);
         }
@@ -340,12 +281,19 @@ pub fn decide(
             return decided(not_counted(Group::Default, passed));
         }
         // Traps, before the count (RULE-3).
-        let next_ban = || expiry_of_next_ban(rules, snapshot, asked.client, now);
+        let next_ban = |cause, scope| {
+            let target = ban_target(rules, snapshot, who, cause, scope)?;
+            Some(expiry_of_next_ban(rules, snapshot, target, now))
+        };
         if let Some(trap) = matched.trap {
-            let first = entry.is_first_offence();
-            let ban = can_ban(rules, snapshot, asked.client).then(next_ban);
-            let refused = Verdict::Refuse(Refusal::Trapped { first, ban });
-            return decided(by_rule(not_counted(Group::Default, refused), Some(trap)));
+            let bans = (!asked.other_site).then_some(trap.scope);
+            let refused = Verdict::Refuse(Refusal::Trapped {
+                bans,
+                first: bans.is_some() && entry.is_first_offence(),
+                ban: bans.and_then(|scope| next_ban(Cause::Trap, scope)),
+            });
+            let refused = not_counted(Group::Default, refused);
+            return decided(by_rule(refused, Some(&trap.rule)));
         }
         let terms = entry.terms(&rules.terms);
         let applied = Decision {
@@ -357,12 +305,19 @@ pub fn decide(
         let limits = terms.map_or(rules.terms.plain_limits, |terms| terms.limits);
         let charging = &rules.charging;
         // 10. The request is counted against its limits.
-        let refused = charging.charge(entry, &limits, matched.limits, now);
+        let counted = Counted {
+            limits: matched.limits,
+            jails: Some((&snapshot.rules, asked.asking)),
+            other_site: asked.other_site,
+        };
+        let refused = charging.charge(entry, &limits, counted, now);
         let counts = rules.wants_counts.then(|| entry.counts(now.wall_ms));
         let applied = Decision { counts, ..applied };
         if let Some(Refused { exceeded, rule }) = refused {
-            let can_ban = exceeded.bans && can_ban(rules, snapshot, asked.client);
-            let ban = can_ban.then(next_ban);
+            let ban = exceeded
+                .bans
+                .then(|| next_ban(Cause::RateLimit, Scope::Netblock));
+            let ban = ban.flatten();
             let verdict = Verdict::Refuse(Refusal::RateLimited { exceeded, ban });
             return decided(by_rule(Decision { verdict, ..applied }, rule));
         }
@@ -386,11 +341,22 @@ fn listed(setting: &NetList, rules: &NetList, address: IpAddr) -> Option<ListHit
     of_setting.or_else(|| rules.find(address))
 }
 
-/// Whether a ban of the client's netblock can follow: there is room for one (BAN-5), and it would
-/// cover nobody who is spared (ALIVE-5).
-pub fn can_ban(rules: &Rules, snapshot: &Snapshot, client: Client) -> bool {
-    let netblock = Netblock::of(client, rules.ban_prefixes);
-    snapshot.can_ban && rules.spared.covered_by(netblock).is_none()
+/// What a ban covers that can follow: there is room for one (BAN-5), and the client is not spared
+/// (ALIVE-5). The control plane will come to the same: both ask the same function.
+pub fn ban_target(
+    rules: &Rules,
+    snapshot: &Snapshot,
+    who: Who,
+    cause: Cause,
+    scope: Scope,
+) -> Option<Netblock> {
+    let can_ban = snapshot.can_ban && !who.is_proxy;
+    let target = || {
+        rules
+            .spared
+            .target(who.client, cause, scope, rules.ban_prefixes)
+    };
+    can_ban.then(target).flatten()
 }
 
 /// Steps 4 to 6: the decision on a client who is not on an allow list, where it does not depend on
@@ -399,20 +365,24 @@ fn refused_client(
     rules: &Rules,
     snapshot: &Snapshot,
     table: &Table,
-    (client, address): (Client, IpAddr),
+    who: Who,
     now_ms: u64,
 ) -> Option<Decision> {
     // 4. Deny lists.
-    if let Some(hit) = listed(&rules.deny_nets, &snapshot.rules.deny, address) {
+    if let Some(hit) = listed(&rules.deny_nets, &snapshot.rules.deny, who.address) {
         let refused = Verdict::Refuse(Refusal::DeniedNet);
         return Some(by_list(Group::Deny, refused, hit));
     }
     // 5. Country lists, where the lookup is already known.
-    if rules.lookups.for_lists && is_known_and_denied(rules, table, client) {
+    if rules.lookups.for_lists && is_known_and_denied(rules, table, who.client) {
         return Some(not_counted(Group::Default, DENIED_COUNTRY));
     }
     // 6. The ban ledger: every active ban that covers the client.
-    let ban = snapshot.bans.active(client, now_ms)?;
+    let ban = match who.is_proxy {
+        false => snapshot.bans.active(who.client, now_ms)?,
+        // Whoever can have himself named by its address would stop the proxy (ALIVE-5).
+        true => snapshot.bans.active_by_hand(who.client, now_ms)?,
+    };
     let refused = Verdict::Refuse(Refusal::Banned(ban));
     Some(not_counted(Group::Default, refused))
 }
@@ -423,11 +393,10 @@ pub fn refuses(
     rules: &Rules,
     snapshot: &Snapshot,
     table: &Table,
-    who: (Client, IpAddr),
+    who: Who,
     now_ms: u64,
 ) -> Option<Decision> {
-    let (_, address) = who;
-    if rules.allow_nets.contains(address) || snapshot.rules.allow.contains(address) {
+    if rules.allow_nets.contains(who.address) || snapshot.rules.allow.contains(who.address) {
         return None;
     }
     refused_client(rules, snapshot, table, who, now_ms)
@@ -483,8 +452,12 @@ fn is_too_large(rules: &Rules, asked: &Asked<'_>) -> bool {
 
 /// The control plane will come to the same end: both ask the same function the same question
 /// (BAN-1).
-pub fn expiry_of_next_ban(rules: &Rules, snapshot: &Snapshot, client: Client, now: Now) -> Expiry {
-    let netblock = Netblock::of(client, rules.ban_prefixes);
+pub fn expiry_of_next_ban(
+    rules: &Rules,
+    snapshot: &Snapshot,
+    netblock: Netblock,
+    now: Now,
+) -> Expiry {
     next_expiry(
         &rules.ban_policy,
         snapshot.bans.last_ended(netblock, now.wall_ms),

@@ -22,7 +22,8 @@
 //! - `refuse`, `own`, `to_https`, `forward`: the ways in which a request is answered.
 //! - `exchange`: one request until it is charged, counted and logged. `outcome`: the pure part.
 //! - `worker`: what the requests of one thread share.
-//! - `ladder`: every check, in order, pure. `clients`: the client table.
+//! - `ladder`: every check, in order, pure. `refusal`: what it refuses for. `clients`: the client
+//!   table.
 //! - `explain` and `replay`: the ladder on a request that is not made, and on those of a log.
 //! - `upstream`: a request is sent to the application, and sent again where that is safe.
 //! - `downstream`: the client's socket, its deadlines, the state of its upload. `client_body`: the
@@ -83,6 +84,7 @@ mod plane;
 mod problem;
 mod proxy_protocol;
 mod rate_limit;
+mod refusal;
 mod refuse;
 mod refused_lines;
 mod refused_peer;

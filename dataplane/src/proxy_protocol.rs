@@ -29,7 +29,7 @@ pub enum Parsed {
     Partial,
     /// A header of this length.
     Header {
-        /// Who connected; none where it is the connection's own peer.
+        /// Who connected; none where the proxy speaks for itself, or does not know.
         source: Option<IpAddr>,
         /// Bytes of the header.
         length: usize,
@@ -196,13 +196,32 @@ pub enum NoHeader {
     Malformed,
 }
 
-/// What the header of a connection says.
+/// Who connected.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Source {
+    /// The connection's own peer: it sent no header.
+    Peer,
+    /// The connection's own peer: its header says so (LOCAL), or names nobody (UNKNOWN).
+    ProxyItself,
+    /// The client that the header names.
+    Client(IpAddr),
+}
+
+/// What the beginning of a connection says of it.
 #[derive(Debug)]
 pub struct Named {
-    /// Who connected; none where it is the connection's own peer.
-    pub source: Option<IpAddr>,
-    /// What came behind the header.
+    /// Who connected.
+    pub who: Source,
+    /// What was read behind it.
     pub early: Bytes,
+}
+
+impl Named {
+    /// A connection without a header.
+    pub const fn peer(early: Bytes) -> Self {
+        let who = Source::Peer;
+        Self { who, early }
+    }
 }
 
 /// The header of a connection as it comes in.
@@ -255,7 +274,8 @@ impl Header {
             Parsed::Partial => None,
             Parsed::Header { source, length } => {
                 let early = Bytes::from(std::mem::take(&mut self.read)).slice(length..);
-                Some(Ok(Named { source, early }))
+                let who = source.map_or(Source::ProxyItself, Source::Client);
+                Some(Ok(Named { who, early }))
             }
             Parsed::Malformed => Some(Err(NoHeader::Malformed)),
         }

@@ -232,6 +232,10 @@ fn answer(exchange: &Exchange, refusal: &Refusal) -> (BanResponse, Option<u64>) 
             BanResponse::Status(StatusCode::TOO_MANY_REQUESTS),
             exceeded.fits_in_ms,
         ),
+        // Nobody is to be shut out by the page of another site, neither is his connection closed.
+        Refusal::Trapped { bans: None, .. } => {
+            (BanResponse::Status(StatusCode::TOO_MANY_REQUESTS), None)
+        }
         Refusal::BodyTooLarge => (BanResponse::Status(StatusCode::PAYLOAD_TOO_LARGE), None),
         of_client => answer_to_client(worker, of_client, now_ms),
     }

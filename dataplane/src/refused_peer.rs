@@ -18,7 +18,7 @@ use tokio::io::ReadBuf;
 
 use crate::downstream::{Downstream, Ending};
 use crate::exchange::refused::Refused;
-use crate::identity::{Identity, identify};
+use crate::identity::{Identity, Sender, identify};
 use crate::plain::{self, Parsed, Plain};
 use crate::refuse::{Dropped, refuse_client};
 use crate::seen::Seen;
@@ -223,16 +223,13 @@ fn answer(
     downstream.take_settings(&worker.in_force);
     let now = worker.clock.now();
     let identity = identity(worker, downstream, head);
-    let (client, address) = (identity.client, identity.address);
-    let Some((decision, refusal)) = worker.refusal(client, address, now.wall_ms) else {
+    let Some((decision, refusal)) = worker.refusal(identity.who(), now.wall_ms) else {
         downstream.note_let_in();
         return None;
     };
     downstream.begin_request();
-    if !downstream.trusted()
-        && let Some(line) = head.last_forwarded_for()
-    {
-        let peer = downstream.peer;
+    let Sender { peer, is_proxy, .. } = downstream.sender();
+    if !is_proxy && let Some(line) = head.last_forwarded_for() {
         worker.forgotten_proxy.note(peer, line, now.wall_ms);
     }
     let refused = Refused {
@@ -264,10 +261,10 @@ fn answer(
 
 /// Whom the request comes from.
 fn identity(worker: &Worker, downstream: &Downstream, head: &Plain<'_>) -> Identity {
-    let (peer, scheme) = (downstream.peer, downstream.scheme);
-    if !downstream.trusted() {
-        return Identity::of_peer(peer, scheme);
+    let sender = downstream.sender();
+    if !sender.trusted {
+        return Identity::of_peer(sender);
     }
-    let (trusted, name) = (&worker.trusted_proxies, &worker.client_ip_header);
-    identify(peer, true, scheme, trusted, name, head, Seen::of(head))
+    let settings = &worker.in_force.settings.identity;
+    identify(sender, settings, head, Seen::of(head))
 }

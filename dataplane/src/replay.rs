@@ -11,7 +11,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use crossbeam_channel::Sender;
 use http::{HeaderMap, Method, StatusCode};
-use weir_shared::ban::RequestNote;
+use weir_shared::ban::{Cause, RequestNote, Scope};
 use weir_shared::client::{Client, fold};
 use weir_shared::clock::Now;
 use weir_shared::event::{LimitExceeded, Offence};
@@ -25,6 +25,7 @@ use weir_shared::verdict::{Action, History, LimitHit};
 use crate::clients::entry::{Entry, Exceeded};
 use crate::clients::table::Table;
 use crate::exchange::limit_break;
+use crate::identity::Who;
 use crate::ladder::{self, Asked, Decision, Refusal, Rules, Verdict};
 use crate::outcome::{Accounting, AtEnd};
 
@@ -41,6 +42,8 @@ pub struct Past<'a> {
     pub headers: &'a HeaderMap,
     /// The length of its body, announced or counted.
     pub content_length: Option<u64>,
+    /// The page of another site asked for it (RULE-8), where the log says so.
+    pub other_site: bool,
 }
 
 /// How a request of a log ended.
@@ -62,7 +65,9 @@ pub struct Decided {
     /// The refusal, if it is refused.
     pub refusal: Option<Action>,
     limit_hit: Option<LimitHit>,
-    client: Client,
+    who: Who,
+    /// The page of another site asked for it (RULE-8).
+    other_site: bool,
     at: Now,
     /// None for the health check, which nothing counts.
     decision: Option<Decision>,
@@ -116,19 +121,19 @@ impl Replay {
         lookup: impl Fn(Client) -> LookupStarted,
         now: Now,
     ) -> Decided {
-        let address = fold(past.address);
-        let client = Client::of(address);
+        let who = Who::client(fold(past.address));
         let mut decided = Decided {
             refusal: None,
             limit_hit: None,
-            client,
+            who,
+            other_site: past.other_site,
             at: now,
             decision: None,
         };
         if ladder::is_health_check(past.method, past.path) {
             return decided;
         }
-        let decision = self.ladder(past, (client, address), lookup, now);
+        let decision = self.ladder(past, who, lookup, now);
         if let Verdict::Refuse(refusal) = decision.verdict {
             self.refuse(&mut decided, refusal, &decision);
         }
@@ -139,7 +144,7 @@ impl Replay {
     fn ladder(
         &self,
         past: &Past<'_>,
-        (client, address): (Client, IpAddr),
+        who: Who,
         lookup: impl Fn(Client) -> LookupStarted,
         now: Now,
     ) -> Decision {
@@ -147,8 +152,8 @@ impl Replay {
         loop {
             let asked = Asked {
                 asking: asking(past),
-                client,
-                address,
+                who,
+                other_site: past.other_site,
                 content_length: past.content_length,
                 may_wait,
                 // A log does not say that its client was one.
@@ -158,7 +163,7 @@ impl Replay {
             let decided = ladder::decide(&self.rules, &snapshot, &self.table, &asked, now);
             let Ok(decision) = decided else { continue };
             if decision.ask || decision.verdict == Verdict::AwaitLookup {
-                self.attach(client, lookup(client), now);
+                self.attach(who.client, lookup(who.client), now);
             }
             if decision.verdict != Verdict::AwaitLookup {
                 return decision;
@@ -190,12 +195,15 @@ impl Replay {
                 decided.limit_hit = Some(exceeded.limit);
                 self.exceed(decided, &exceeded, ban.is_some(), decision);
             }
-            Refusal::Trapped { first: true, ban } => {
-                let rule = decision.rule.clone();
-                let offence = rule.map(|rule| Offence::Rule { rule, quota: None });
+            Refusal::Trapped {
+                bans: Some(scope),
+                first: true,
+                ban,
+            } => {
+                let offence = limit_break::trapped(decision.rule.as_ref(), scope);
                 self.offend(decided, offence, ban.is_some());
             }
-            Refusal::Trapped { first: false, .. }
+            Refusal::Trapped { .. }
             | Refusal::DeniedNet
             | Refusal::DeniedCountry
             | Refusal::Banned(_)
@@ -206,10 +214,10 @@ impl Replay {
             History::Passed | History::Neither => {}
         };
         if decision.counted {
-            self.table.update(decided.client, decided.at, refused);
+            self.table.update(decided.who.client, decided.at, refused);
         } else {
             // Not admitted where it is not kept; a trap's client is (LIMIT-9).
-            self.table.seen(decided.client, decided.at, refused);
+            self.table.seen(decided.who.client, decided.at, refused);
         }
     }
 
@@ -231,7 +239,7 @@ impl Replay {
         let reported = can_ban
             && offence.is_some_and(|offence| {
                 let report = LimitExceeded {
-                    client: decided.client,
+                    client: decided.who.client,
                     offence,
                     at_ms: decided.at.wall_ms,
                     request: RequestNote::default(),
@@ -240,7 +248,7 @@ impl Replay {
             });
         if !reported {
             self.table
-                .update(decided.client, decided.at, Entry::release);
+                .update(decided.who.client, decided.at, Entry::release);
         }
     }
 
@@ -288,15 +296,15 @@ impl Replay {
             let bytes = outcome.charged_bytes?;
             let (limits, wall_ms) = (entry.limits(&self.rules.terms), now.wall_ms);
             let charging = &self.rules.charging;
-            charging.charge_bytes(entry, &limits, wall_ms, bytes)
+            charging.charge_bytes(entry, &limits, wall_ms, bytes, decided.other_site)
         };
         let exceeded = if decision.counted {
-            self.table.update(decided.client, now, work)
+            self.table.update(decided.who.client, now, work)
         } else {
-            self.table.touch(decided.client, decided.at, work)
+            self.table.touch(decided.who.client, decided.at, work)
         };
         if let Some(exceeded) = exceeded {
-            let can_ban = self.can_ban(decided.client);
+            let can_ban = self.can_ban(decided.who, Cause::ByteLimit, Scope::Netblock);
             self.exceed(decided, &exceeded, can_ban, decision);
         }
     }
@@ -305,21 +313,23 @@ impl Replay {
         let snapshot = self.snapshots.load();
         let mut jailed = None;
         for jail in snapshot.rules.jails(status, &asking(past)) {
-            let exceeded = self.table.update(decided.client, now, |entry| {
-                entry.charge_rule(&jail.rule, &jail.quotas, now.wall_ms)
+            let exceeded = self.table.update(decided.who.client, now, |entry| {
+                entry.charge_rule(&jail.rule, &jail.quotas, now.wall_ms, past.other_site)
             });
-            if let Some(exceeded) = exceeded {
-                jailed.get_or_insert((exceeded, Arc::clone(&jail.rule)));
+            if let Some(exceeded) = exceeded.filter(|exceeded| exceeded.bans) {
+                jailed.get_or_insert((exceeded, Arc::clone(&jail.rule), jail.scope));
             }
         }
-        if let Some((exceeded, rule)) = jailed.filter(|(exceeded, _)| exceeded.first) {
-            let offence = limit_break::offence(&exceeded, 100, Some(&rule));
-            self.offend(decided, offence, self.can_ban(decided.client));
+        if let Some((exceeded, rule, scope)) = jailed.filter(|(exceeded, ..)| exceeded.first) {
+            let offence = limit_break::jailed(&exceeded, &rule, scope);
+            let can_ban = self.can_ban(decided.who, Cause::Jail, scope);
+            self.offend(decided, offence, can_ban);
         }
     }
 
-    fn can_ban(&self, client: Client) -> bool {
-        ladder::can_ban(&self.rules, &self.snapshots.load(), client)
+    fn can_ban(&self, who: Who, cause: Cause, scope: Scope) -> bool {
+        let snapshot = self.snapshots.load();
+        ladder::ban_target(&self.rules, &snapshot, who, cause, scope).is_some()
     }
 }
 

@@ -10,7 +10,6 @@ use http::request::Parts;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Body as _;
-use weir_shared::client::Client;
 use weir_shared::clock::Now;
 use weir_shared::health::Health;
 use weir_shared::path;
@@ -25,7 +24,7 @@ use crate::forward::response_body::ResponseBody;
 use crate::forward::tunnel::TunnelSlot;
 use crate::head::{Fields, Head as _};
 use crate::headers::BadHead;
-use crate::identity::{Identity, X_FORWARDED_FOR, X_REQUEST_ID, identify, request_id};
+use crate::identity::{Identity, Sender, X_FORWARDED_FOR, X_REQUEST_ID, identify, request_id};
 use crate::ladder::{Asked, Decision, Refusal, Verdict, is_health_check};
 use crate::plain::PlainHead;
 use crate::refuse::{Dropped, method_not_allowed, refuse, refuse_client};
@@ -222,15 +221,8 @@ fn check(head: &mut Parts, seen: Seen) -> Result<(), BadHead> {
 }
 
 fn identity(worker: &Worker, downstream: &Downstream, head: &impl Fields, seen: Seen) -> Identity {
-    identify(
-        downstream.peer,
-        downstream.trusted(),
-        downstream.scheme,
-        &worker.trusted_proxies,
-        &worker.client_ip_header,
-        head,
-        seen,
-    )
+    let settings = &worker.in_force.settings.identity;
+    identify(downstream.sender(), settings, head, seen)
 }
 
 /// The health check: an untrusted peer is answered, but is not to hold connections by it (CONN-3).
@@ -241,8 +233,8 @@ fn health(worker: &Worker, downstream: &Downstream, head: &impl Fields) -> Respo
     response.headers_mut().insert(X_REQUEST_ID, id);
     downstream.shorten_idle();
     downstream.end_request();
-    let peer = downstream.peer;
-    if worker.refuses(Client::of(peer), peer) && downstream.slot.gives_way_to_ban() {
+    let who = Identity::of_peer(downstream.sender()).who();
+    if worker.refuses(who) && downstream.slot.gives_way_to_ban() {
         problem::close(&mut response);
     }
     response
@@ -296,10 +288,8 @@ fn next_step(exchange: &mut Exchange) -> Step {
 
 /// CLIENT-7, where there is an `X-Forwarded-For`.
 fn warn_of_forgotten_proxy(worker: &Worker, downstream: &Downstream, head: &impl Fields, now: Now) {
-    let peer = downstream.peer;
-    if !downstream.trusted()
-        && let Some(line) = head.values_of(&X_FORWARDED_FOR).next_back()
-    {
+    let Sender { peer, is_proxy, .. } = downstream.sender();
+    if !is_proxy && let Some(line) = head.values_of(&X_FORWARDED_FOR).next_back() {
         worker.forgotten_proxy.note(peer, line, now.wall_ms);
     }
 }

@@ -16,18 +16,24 @@ pub struct Seen {
     pub forwarded_proto: bool,
     /// `X-Request-ID`
     pub request_id: bool,
+    /// `Sec-Fetch-Site` with the value of a request that the page of another site had a browser
+    /// make, be it a site of the same owner (Fetch Metadata, section 2.4).
+    pub other_site: bool,
 }
 
 impl Seen {
     /// Looks at the names once.
     pub fn of(head: &impl Fields) -> Self {
         let mut seen = Self::default();
-        for (name, _) in head.fields() {
+        for (name, value) in head.fields() {
             // The length tells most names apart at once.
             let is = |expected: &str| name.eq_ignore_ascii_case(expected);
             match name.len() {
                 7 => seen.upgrade |= is("upgrade"),
                 12 => seen.request_id |= is("x-request-id"),
+                14 if is("sec-fetch-site") => {
+                    seen.other_site |= matches!(value, b"cross-site" | b"same-site");
+                }
                 15 => seen.forwarded_for |= is("x-forwarded-for"),
                 17 => {
                     seen.transfer_encoding |= is("transfer-encoding");

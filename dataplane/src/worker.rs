@@ -2,22 +2,21 @@
 //! the counters, the clock. It knows nothing of connections and nothing of a single request.
 
 use std::cell::RefCell;
-use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, Cache};
 use crossbeam_channel::Sender;
-use http::{HeaderName, HeaderValue};
+use http::HeaderValue;
 use rustls::ServerConfig;
 use tokio::sync::watch;
+use weir_shared::ban::{Cause, Scope};
 use weir_shared::client::Client;
 use weir_shared::clock::{Clock, Now};
 use weir_shared::event::{Finished, LimitExceeded};
 use weir_shared::handover::Handover;
 use weir_shared::lookup::{Ask, LookupStarted, OnLookup};
-use weir_shared::netblock::NetSet;
 use weir_shared::refusal_page::RefusalPage;
 use weir_shared::settings::{BanResponse, LookupSource, RateLimitHeaders, Upstream};
 use weir_shared::snapshot::Snapshot;
@@ -32,6 +31,7 @@ use crate::forgotten_proxy::ForgottenProxy;
 use crate::handshakes::Handshakes;
 use crate::headers::ClientField;
 use crate::http2::streams::Http2Connections;
+use crate::identity::Who;
 use crate::in_force::InForce;
 use crate::ladder::{self, Asked, Decision, Refusal, Rules, Verdict};
 use crate::outcome::Accounting;
@@ -171,11 +171,7 @@ pub struct Worker {
     pub rules: Arc<Rules>,
     /// The settings that decide how a request is counted and logged.
     pub accounting: Accounting,
-    /// `WAF_TRUSTED_PROXIES`
-    pub trusted_proxies: NetSet,
-    /// `WAF_CLIENT_IP_HEADER`
-    pub client_ip_header: HeaderName,
-    /// The same, as fields are compared with it.
+    /// `WAF_CLIENT_IP_HEADER`, as fields are compared with it.
     pub client_field: ClientField,
     /// `WAF_BAN_RESPONSE`
     pub ban_response: BanResponse,
@@ -237,8 +233,6 @@ impl Worker {
             in_force: Arc::clone(in_force),
             rules: Arc::clone(&in_force.rules),
             accounting: Accounting::of(settings),
-            trusted_proxies: settings.identity.trusted_proxies.clone(),
-            client_ip_header: settings.identity.header.clone(),
             client_field: ClientField::new(&settings.identity.header),
             ban_response,
             deny_response: settings.bans.deny_response.unwrap_or(ban_response),
@@ -304,29 +298,23 @@ impl Worker {
             });
             let Ok(decision) = decided else { continue };
             if decision.ask && decision.verdict != Verdict::AwaitLookup {
-                self.look_up(asked.client, None);
+                self.look_up(asked.who.client, None);
             }
             return decision;
         }
     }
 
     /// Whether a client is banned or denied, in enforce mode, as of the last tick.
-    pub fn refuses(&self, client: Client, address: IpAddr) -> bool {
+    pub fn refuses(&self, who: Who) -> bool {
         let now_ms = self.clock.wall_ms();
-        self.refusal(client, address, now_ms).is_some()
+        self.refusal(who, now_ms).is_some()
     }
 
     /// The decision on a client who is banned or denied, in enforce mode: on whatever is asked for.
-    pub fn refusal(
-        &self,
-        client: Client,
-        address: IpAddr,
-        now_ms: u64,
-    ) -> Option<(Decision, Refusal)> {
+    pub fn refusal(&self, who: Who, now_ms: u64) -> Option<(Decision, Refusal)> {
         if self.accounting.observe {
             return None;
         }
-        let who = (client, address);
         let decision = self.with_snapshot(|snapshot| {
             ladder::refuses(&self.rules, snapshot, &self.table, who, now_ms)
         })?;
@@ -334,6 +322,13 @@ impl Worker {
             Verdict::Refuse(refusal) => Some((decision, refusal)),
             _ => None,
         }
+    }
+
+    /// Whether a ban can follow now from what a client did, which may be long after the decision on
+    /// its request.
+    pub fn can_ban(&self, who: Who, cause: Cause, scope: Scope) -> bool {
+        let target = |snapshot: &_| ladder::ban_target(&self.rules, snapshot, who, cause, scope);
+        self.with_snapshot(target).is_some()
     }
 
     /// Asks about a client; an answer that is there at once is attached at once. True if one is

@@ -139,6 +139,14 @@ impl Cause {
         }
     }
 
+    /// Whether a limit was exceeded: of requests, of bytes, or of a rule (ALIVE-5).
+    pub const fn is_of_a_limit(self) -> bool {
+        match self {
+            Self::RateLimit | Self::ByteLimit | Self::RuleLimit => true,
+            Self::Trap | Self::Jail | Self::Admin | Self::Edit => false,
+        }
+    }
+
     /// Whether the service made the ban by itself; only such bans may be dropped while active
     /// (BAN-5).
     pub const fn is_automatic(self) -> bool {
@@ -147,6 +155,17 @@ impl Cause {
             Self::Admin | Self::Edit => false,
         }
     }
+}
+
+/// What a ban that the service makes by itself covers (RULE-8).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Scope {
+    /// The client alone: one IPv4 address, or one IPv6 /64.
+    #[default]
+    Client,
+    /// The client's netblock: `WAF_BAN_IPV4_PREFIX`, `WAF_BAN_IPV6_PREFIX`.
+    Netblock,
 }
 
 /// One ban. Members that this version does not know are kept in `unknown` and written back.

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::ban::{Cause, RequestNote};
+use crate::ban::{Cause, RequestNote, Scope};
 use crate::client::Client;
 use crate::lookup::Lookup;
 use crate::rules::{Quota, Rule, RuleKind};
@@ -22,7 +22,7 @@ pub struct Finished {
     pub bytes: u64,
 }
 
-/// What a client did that bans its netblock.
+/// What a client did that bans it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Offence {
     /// It exceeded one of the six limits.
@@ -40,6 +40,8 @@ pub enum Offence {
         rule: Arc<Rule>,
         /// The window that it exceeded; a trap has none.
         quota: Option<Quota>,
+        /// What the ban covers: of a limit the netblock, of a trap or a jail what the rule says.
+        scope: Scope,
     },
 }
 
@@ -58,6 +60,14 @@ impl Offence {
         }
     }
 
+    /// What the ban that follows covers, unless that is spared (ALIVE-5).
+    pub const fn scope(&self) -> Scope {
+        match self {
+            Self::Limit { .. } => Scope::Netblock,
+            Self::Rule { scope, .. } => *scope,
+        }
+    }
+
     /// The same in a sentence, for the ban's reason.
     pub fn reason(&self) -> String {
         match self {
@@ -69,7 +79,7 @@ impl Offence {
                 };
                 format!("more than {value} {what} per {}", kind.span().name())
             }
-            Self::Rule { rule, quota } => match quota {
+            Self::Rule { rule, quota, .. } => match quota {
                 None => format!("a path of the trap {}", rule.name),
                 Some(Quota { span, limit }) => {
                     let what = match rule.kind {

@@ -25,6 +25,8 @@ pub struct Question {
     pub path: String,
     /// Its `Host`, if any.
     pub host: Option<HeaderValue>,
+    /// Whether the page of another site would have the browser ask (RULE-8).
+    pub other_site: bool,
 }
 
 /// What would become of it, and why.
@@ -32,7 +34,8 @@ pub struct Question {
 pub struct Explanation {
     /// The client that it would be charged to.
     pub client: Client,
-    /// What a ban of the client would cover.
+    /// What a ban of the client for a limit would cover; where limits do not ban it (ALIVE-5), its
+    /// netblock.
     pub netblock: Netblock,
     /// What would become of it.
     pub outcome: Outcome,
@@ -55,11 +58,13 @@ pub struct Explanation {
     pub bytes: PerSpan<Usage>,
     /// The limits of rules.json that it matches, before it.
     pub rule_limits: Vec<RuleUsage>,
+    /// The jails of rules.json that may count the answer, before it.
+    pub jails: Vec<RuleUsage>,
     /// What lowers the request limits.
     pub limit_percent: Option<AppliedPercent>,
     /// What lowers the byte limits.
     pub bytes_percent: Option<AppliedPercent>,
-    /// When a ban would end that is made now; none where none can be made.
+    /// When a ban for a limit would end that is made now; none where none can be made.
     pub next_ban: Option<Expiry>,
 }
 
@@ -74,13 +79,15 @@ pub struct Usage {
     pub fits_in_ms: Option<u64>,
 }
 
-/// How much of a limit of rules.json is used (RULE-2).
+/// How much of a limit or a jail of rules.json is used (RULE-2, RULE-4).
 #[derive(Clone, PartialEq, Debug)]
 pub struct RuleUsage {
     /// The rule.
     pub rule: Arc<Rule>,
     /// Each of its windows.
     pub windows: Vec<(RuleSpan, Usage)>,
+    /// What its ban would cover; none where it would make none.
+    pub would_ban: Option<Netblock>,
 }
 
 /// What would become of a request. In observe mode a refusal is only noted.

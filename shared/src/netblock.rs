@@ -43,6 +43,11 @@ impl Netblock {
         Self::masked(client.first_address(), length)
     }
 
+    /// The client alone: its address (/32), or its /64.
+    pub fn alone(client: Client) -> Self {
+        Self::of(client, PrefixLengths { v4: 32, v6: 64 })
+    }
+
     /// `address` masked to `length` bits. A length beyond the address's own means the address
     /// alone.
     pub fn masked(address: IpAddr, length: u8) -> Self {
@@ -56,6 +61,15 @@ impl Netblock {
     /// The prefix itself.
     pub fn net(self) -> IpNet {
         self.0
+    }
+
+    /// Whether it is wider than a prefix of this length.
+    pub fn is_wider_than(self, lengths: PrefixLengths) -> bool {
+        let length = match self.0 {
+            IpNet::V4(_) => lengths.v4,
+            IpNet::V6(_) => lengths.v6,
+        };
+        self.0.prefix_len() < length
     }
 
     /// Whether the address lies inside.
@@ -80,11 +94,7 @@ impl Netblock {
 
     /// Whether the netblock covers the client whole.
     pub fn covers_client(self, client: Client) -> bool {
-        let whole = match client {
-            Client::V4(_) => Self::masked(client.first_address(), 32),
-            Client::V6(_) => Self::masked(client.first_address(), 64),
-        };
-        self.covers(whole)
+        self.covers(Self::alone(client))
     }
 }
 

@@ -41,6 +41,8 @@ pub struct Record {
     pub address: IpAddr,
     /// Which list the client stands on.
     pub group: Group,
+    /// The browser says that the page of another site had it ask (RULE-8).
+    pub other_site: bool,
     /// `X-Forwarded-For` as it arrived, whether believed or not.
     pub forwarded_for: Text,
     /// `http` or `https`, as the trusted proxy said.

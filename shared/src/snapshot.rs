@@ -66,17 +66,32 @@ impl BanIndex {
     /// Of the active bans that cover the client the one that ends last. Bans that are past at
     /// `now_ms` do not count, whatever was published (BAN-7).
     pub fn active(&self, client: Client, now_ms: u64) -> Option<ActiveBan> {
+        self.active_of(client, now_ms, |_| true)
+    }
+
+    /// The same of those that the service did not make by itself.
+    pub fn active_by_hand(&self, client: Client, now_ms: u64) -> Option<ActiveBan> {
+        self.active_of(client, now_ms, |cause| !cause.is_automatic())
+    }
+
+    fn active_of(
+        &self,
+        client: Client,
+        now_ms: u64,
+        counts: impl Fn(Cause) -> bool,
+    ) -> Option<ActiveBan> {
+        let counts = |span: &BanSpan| counts(span.cause);
         let length = match client {
             Client::V4(_) => 32,
             Client::V6(_) => 64,
         };
         let (net, span) = match IpNet::new_assert(client.first_address(), length) {
             IpNet::V4(v4) => {
-                let (net, span) = last_to_end(&self.v4, v4, Ipv4Net::supernet)?;
+                let (net, span) = last_to_end(&self.v4, v4, Ipv4Net::supernet, counts)?;
                 (IpNet::V4(net), span)
             }
             IpNet::V6(v6) => {
-                let (net, span) = last_to_end(&self.v6, v6, Ipv6Net::supernet)?;
+                let (net, span) = last_to_end(&self.v6, v6, Ipv6Net::supernet, counts)?;
                 (IpNet::V6(net), span)
             }
         };
@@ -132,18 +147,20 @@ impl BanIndex {
     }
 }
 
-/// Of all spans whose netblock holds `address` the one that ends last; of equal ones the narrowest.
+/// Of all spans that count and whose netblock holds `address` the one that ends last; of equal ones
+/// the narrowest.
 /// It goes from the narrowest to the widest without memory: most clients are in none, and those
 /// that are refused are mostly in one.
 fn last_to_end<P: Prefix + Copy>(
     spans: &PrefixMap<P, BanSpan>,
     address: P,
     wider: impl Fn(&P) -> Option<P>,
+    counts: impl Fn(&BanSpan) -> bool,
 ) -> Option<(P, BanSpan)> {
     let mut last: Option<(P, BanSpan)> = None;
     let mut inside = Some(address);
     while let Some((net, span)) = inside.and_then(|net| spans.get_lpm(&net)) {
-        if last.is_none_or(|(_, known)| span.end_ms > known.end_ms) {
+        if counts(span) && last.is_none_or(|(_, known)| span.end_ms > known.end_ms) {
             last = Some((net, *span));
         }
         inside = wider(&net);

@@ -1,10 +1,13 @@
-//! Whom no ban that the service makes by itself covers (ALIVE-5): trusted proxies, since everybody
-//! behind one would be banned with it, and peers that look like a forgotten one (CLIENT-7).
+//! Who is spared by the bans that the service makes by itself (ALIVE-5): trusted proxies, since
+//! everybody behind one would be banned with it, and peers that look like a forgotten one
+//! (CLIENT-7), which are banned for what they do, but not for the sum of what they forward.
 
 use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::netblock::{NetSet, Netblock};
+use crate::ban::{Cause, Scope};
+use crate::client::Client;
+use crate::netblock::{NetSet, Netblock, PrefixLengths};
 
 /// How long a peer is spared after it was seen forwarding for many clients.
 const HOUR_MS: u64 = 3_600_000;
@@ -58,11 +61,15 @@ impl Spared {
     /// An untrusted peer forwards for many clients: it is spared for an hour from now.
     pub fn spare(&self, peer: IpAddr, now_ms: u64) {
         let until_ms = now_ms.saturating_add(HOUR_MS);
+        let client = Client::of(peer);
         let mut forwarders = self.forwarders();
-        forwarders.retain(|(held, _)| *held != peer);
-        if forwarders.len() < MAX_FORWARDERS {
-            forwarders.push((peer, until_ms));
+        forwarders.retain(|(held, _)| Client::of(*held) != client);
+        // The one that was noticed longest ago gives way: whoever has many addresses could keep the
+        // places, and a load balancer is noticed anew each minute.
+        if forwarders.len() >= MAX_FORWARDERS {
+            forwarders.remove(0);
         }
+        forwarders.push((peer, until_ms));
     }
 
     /// Ends the hours that are over. Called in every turn of the control loop.
@@ -75,19 +82,46 @@ impl Spared {
         self.forwarders().len()
     }
 
+    /// What a ban covers that the service makes of this client by itself; none where it makes none.
+    /// Both planes ask it.
+    ///
+    /// A netblock that covers somebody spared is not banned: the client alone is. A peer that
+    /// forwards for many is not banned by limits: they add up what many did, and refuse it until it
+    /// fits. Traps and jails ban it: nothing but its own word says that it forwards. A client in a
+    /// trusted net is one that a proxy named; the proxy itself is spared by who asks here.
+    pub fn target(
+        &self,
+        client: Client,
+        cause: Cause,
+        scope: Scope,
+        prefixes: PrefixLengths,
+    ) -> Option<Netblock> {
+        let alone = Netblock::alone(client);
+        if cause.is_of_a_limit() && self.forwarder_in(alone).is_some() {
+            return None;
+        }
+        let netblock = match scope {
+            Scope::Client => alone,
+            Scope::Netblock => Netblock::of(client, prefixes),
+        };
+        let is_free = netblock == alone || self.covered_by(netblock).is_none();
+        Some(if is_free { netblock } else { alone })
+    }
+
     /// What of those spared a ban of this netblock would cover, if anything.
     pub fn covered_by(&self, netblock: Netblock) -> Option<Covered> {
         let proxy = (self.trusted().blocks().iter())
             .copied()
             .chain(self.always)
             .find(|proxy| netblock.covers(*proxy) || proxy.covers(netblock));
-        proxy.map(Covered::TrustedProxy).or_else(|| {
-            let forwarders = self.forwarders();
-            let mut covered = forwarders.iter().map(|(peer, _)| *peer);
-            covered
-                .find(|peer| netblock.contains(*peer))
-                .map(Covered::Forwarder)
-        })
+        let proxy = proxy.map(Covered::TrustedProxy);
+        proxy.or_else(|| self.forwarder_in(netblock).map(Covered::Forwarder))
+    }
+
+    fn forwarder_in(&self, netblock: Netblock) -> Option<IpAddr> {
+        let forwarders = self.forwarders();
+        let mut peers = forwarders.iter().map(|(peer, _)| *peer);
+        peers.find(|peer| netblock.contains(*peer))
     }
 
     fn trusted(&self) -> MutexGuard<'_, NetSet> {
@@ -148,5 +182,66 @@ mod tests {
             spared.spare(IpAddr::from([203, 0, 113, last]), NOW);
         }
         assert_eq!(spared.forwarder_count(), MAX_FORWARDERS);
+        let last = "203.0.113.255".parse().unwrap();
+        let covered = Some(Covered::Forwarder(last));
+        assert_eq!(spared.covered_by(block("203.0.113.255/32")), covered);
+        assert_eq!(spared.covered_by(block("203.0.113.0/32")), None);
+    }
+
+    /// ALIVE-5: one IPv6 client is one forwarder, however many addresses it sends from.
+    #[test]
+    fn a_64_is_one_forwarder() {
+        let spared = Spared::default();
+        for last in 1..=9 {
+            spared.spare(IpAddr::from([0x2001, 0xdb8, 0, 1, 0, 0, 0, last]), NOW);
+        }
+        assert_eq!(spared.forwarder_count(), 1);
+    }
+
+    const ALL: [Cause; 5] = [
+        Cause::RateLimit,
+        Cause::ByteLimit,
+        Cause::RuleLimit,
+        Cause::Trap,
+        Cause::Jail,
+    ];
+
+    /// ALIVE-5: whom a ban covers, by cause and by what stands in the netblock.
+    #[test]
+    fn the_client_alone_is_banned_beside_somebody_spared() {
+        let spared = Spared::new(
+            ["192.0.2.1/32", "10.0.0.0/8"]
+                .map(block)
+                .into_iter()
+                .collect(),
+        );
+        spared.spare("198.51.100.1".parse().unwrap(), NOW);
+        let target = |client: &str, cause, scope| {
+            let client = client.parse().unwrap();
+            let target = spared.target(client, cause, scope, PrefixLengths::default());
+            target.map(|netblock| netblock.to_string())
+        };
+        for cause in ALL {
+            let of = |client: &str, scope| target(client, cause, scope).unwrap_or_default();
+            for (client, netblock) in [
+                ("203.0.113.7", "203.0.113.0/24"),
+                ("192.0.2.7", "192.0.2.7/32"),
+                ("10.1.2.3", "10.1.2.3/32"),
+                ("198.51.100.7", "198.51.100.7/32"),
+                ("2001:db8:1:2::7", "2001:db8:1::/56"),
+            ] {
+                assert_eq!(of(client, Scope::Netblock), netblock, "{cause:?}");
+            }
+            assert_eq!(of("203.0.113.7", Scope::Client), "203.0.113.7/32");
+            assert_eq!(of("2001:db8:1:2::7", Scope::Client), "2001:db8:1:2::/64");
+            for scope in [Scope::Client, Scope::Netblock] {
+                let expected = if cause.is_of_a_limit() {
+                    ""
+                } else {
+                    "198.51.100.1/32"
+                };
+                assert_eq!(of("198.51.100.1", scope), expected, "{cause:?}");
+            }
+        }
     }
 }

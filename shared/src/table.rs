@@ -34,6 +34,18 @@ pub struct ClientRow {
     pub bytes: PerSpan<Window>,
     /// What rules have counted; most clients have none.
     pub rules: Vec<RuleCount>,
+    /// What of `requests` and `bytes` other sites asked for.
+    pub other_sites: OtherSites,
+}
+
+/// What pages of other sites made the browser of a client ask for, of what the windows of the
+/// client have counted: no ban follows from it (RULE-8).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct OtherSites {
+    /// Requests.
+    pub requests: PerSpan<Window>,
+    /// Bytes of their bodies and answers.
+    pub bytes: PerSpan<Window>,
 }
 
 /// The most windows of rules that are kept of one client: four of each limit and each jail.
@@ -48,6 +60,8 @@ pub struct RuleCount {
     pub span: RuleSpan,
     /// What was counted.
     pub window: Window,
+    /// What of it other sites asked for (RULE-8).
+    pub other_sites: Window,
 }
 
 /// What the control plane may do with the table. Every call takes a shard's lock for the time of

@@ -186,6 +186,19 @@ impl Window {
         self.current = self.current.saturating_add(amount);
     }
 
+    /// What is left of it at `now` without what `part` has counted of it.
+    #[must_use]
+    pub fn without(mut self, mut part: Self, span: impl Length, now_ms: u64) -> Self {
+        self.roll(span, now_ms);
+        // A clock that was set back a little leaves this one ahead of `now`.
+        part.roll(span, now_ms.max(self.start_ms));
+        Self {
+            start_ms: self.start_ms,
+            current: self.current.saturating_sub(part.current),
+            previous: self.previous.saturating_sub(part.previous),
+        }
+    }
+
     /// Whether the estimate at `now` is greater than `limit`. Call it after [`Window::roll`] or
     /// [`Window::add`].
     pub fn is_over(&self, span: impl Length, now_ms: u64, limit: u64) -> bool {

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use weir_controlplane::check::check;
 use weir_dataplane::can_be_bound;
 use weir_shared::clock::Clock;
+use weir_shared::netblock::{Netblock, PrefixLengths};
 use weir_shared::settings::{self, CountryList, Listen, Loaded, Settings, TokenSource, Upstream};
 
 use super::ask::{Asked, Asking, Place};
@@ -19,6 +20,9 @@ use crate::sources::Sources;
 
 /// How long the application may take to accept a connection.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The widest nets of proxies that are not warned of.
+const WIDEST_TRUST: PrefixLengths = PrefixLengths { v4: 24, v6: 48 };
 
 /// What was found.
 #[derive(Default)]
@@ -187,6 +191,7 @@ fn warnings(settings: &Settings) -> Vec<String> {
             "a country list asks a lookup service about each new client, whose first request waits for it; WAF_LOOKUP_SOURCE=file asks nobody".to_owned(),
         );
     }
+    warnings.extend(wide_trust(settings));
     if settings.observe {
         warnings.push("WAF_MODE=observe refuses nobody".to_owned());
     }
@@ -197,6 +202,23 @@ fn warnings(settings: &Settings) -> Vec<String> {
         ));
     }
     warnings
+}
+
+/// Trusted nets that are wide enough to hold clients besides the proxies: such a client names
+/// whomever it likes (CLIENT-3). No client has a loopback address.
+fn wide_trust(settings: &Settings) -> impl Iterator<Item = String> {
+    let nets = settings.identity.trusted_proxies.blocks().iter();
+    // Of all addresses the settings warn themselves.
+    let is_told = |net: &&Netblock| net.net().prefix_len() == 0;
+    let is_loopback = |net: &&Netblock| net.net().network().is_loopback();
+    let wide = nets
+        .filter(move |net| net.is_wider_than(WIDEST_TRUST) && !is_told(net) && !is_loopback(net));
+    wide.map(|net| {
+        format!(
+            "WAF_TRUSTED_PROXIES has {net}, which is wider than a /24 (IPv6: /48): a client whose own address lies in it can name any other client in {}; list the proxies alone, or count them with WAF_TRUSTED_HOPS",
+            settings.identity.header
+        )
+    })
 }
 
 /// Whether the application accepts a connection, at one of its addresses.

@@ -33,6 +33,9 @@ pub struct Explain {
     /// Its host, for rules that name one
     #[arg(long, conflicts_with = "request")]
     host: Option<String>,
+    /// As a browser asks for the page of another site (Sec-Fetch-Site)
+    #[arg(long, conflicts_with = "request")]
+    other_site: bool,
     /// A request of the log or of a ban, by its id, instead of an address
     #[arg(long, value_name = "ID")]
     request: Option<String>,
@@ -46,6 +49,7 @@ struct Asked {
     method: String,
     path: String,
     host: Option<String>,
+    other_site: bool,
 }
 
 /// Exit status 1 where it would be refused.
@@ -61,6 +65,7 @@ pub fn run(given: &Explain) -> ExitCode {
                     method: given.method.clone(),
                     path: given.path.clone(),
                     host: given.host.clone(),
+                    other_site: given.other_site,
                 },
             )?,
         };
@@ -78,10 +83,11 @@ fn explained(place: &Place, asked: &Asked) -> Result<Value, Failure> {
     let host = asked.host.as_deref().map(percent_encoded);
     let host = host.map_or(String::new(), |host| format!("&host={host}"));
     let target = format!(
-        "/v1/explain?address={}&method={}&path={}{host}",
+        "/v1/explain?address={}&method={}&path={}&other_site={}{host}",
         percent_encoded(&asked.address),
         percent_encoded(&asked.method),
-        percent_encoded(&asked.path)
+        percent_encoded(&asked.path),
+        asked.other_site
     );
     place.expect(Method::GET, &target, None)?.good()
 }
@@ -120,6 +126,7 @@ fn by_id(place: &Place, id: &str) -> Result<Value, Failure> {
             method: text(&line["method"]),
             path: text(&line["path"]),
             host: line["host"].as_str().map(str::to_owned),
+            other_site: line["other_site"] == true,
         },
     )
 }
@@ -223,8 +230,10 @@ pub fn in_words(answer: &Value) -> String {
         line(name, windows(&answer[name], &answer[percent]));
     }
     for limit in answer["rule_limits"].as_array().into_iter().flatten() {
-        let used = rule_windows(&limit["windows"]);
-        line("rule limit", format!("{}: {used}", cell(&limit["name"])));
+        line("rule limit", rule_in_words(limit));
+    }
+    for jail in answer["jails"].as_array().into_iter().flatten() {
+        line("jail", rule_in_words(jail));
     }
     line(
         "next ban",
@@ -282,6 +291,15 @@ fn ban_in_words(ban: &Value, now_ms: u64) -> String {
         until(&ban["ban_expires"], now_ms),
         cell(&ban["reason"])
     )
+}
+
+/// `login: minute 3/5   hour 3/30   would ban 203.0.113.0/24`
+fn rule_in_words(rule: &Value) -> String {
+    let (name, used) = (cell(&rule["name"]), rule_windows(&rule["windows"]));
+    match rule["would_ban"].as_str() {
+        Some(netblock) => format!("{name}: {used}   would ban {netblock}"),
+        None => format!("{name}: {used}   would ban nobody"),
+    }
 }
 
 /// `minute 3/5   hour 3/30`

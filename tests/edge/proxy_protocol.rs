@@ -74,30 +74,37 @@ fn to_the_end(address: SocketAddr, bytes: &[u8]) -> Vec<u8> {
 }
 
 /// EDGE-4: the address of the header is the peer: its forwarding header counts only if it is
-/// trusted itself, its limits and bans are its own, for each request of the connection.
+/// trusted itself, its limits and bans are its own, for each request of the connection. Where the
+/// header names nobody, the connection is the proxy's own and not believed, unless a setting says
+/// so.
 #[test]
 fn the_address_of_the_header_is_the_peer() {
     if transport::is_left_out_over_tls("the header stands before the handshake") {
         return;
     }
+    for (local, of_itself) in [(None, "127.0.0.1"), (Some("trusted"), "198.51.100.1")] {
+        its_address_is_the_peer(local, of_itself);
+    }
+}
+
+#[track_caller]
+fn its_address_is_the_peer(local: Option<&str>, of_itself: &str) {
     let application = Application::ok();
-    let settings = [
+    let mut settings = vec![
         ON,
         ("WAF_TRUSTED_PROXIES", "127.0.0.0/8,10.0.0.0/8"),
         ("WAF_DENY_NETS", "203.0.113.9"),
     ];
+    settings.extend(local.map(|local| ("WAF_PROXY_PROTOCOL_LOCAL", local)));
     let weir = Weir::start(&application, &settings);
     let forwarded = [("X-Forwarded-For", "198.51.100.1")];
     for (path, header, client) in [
         ("/v1", version_1("203.0.113.7"), "203.0.113.7"),
         ("/v2", version_2([203, 0, 113, 8]), "203.0.113.8"),
         ("/trusted", version_2([10, 0, 0, 1]), "198.51.100.1"),
-        ("/unknown", b"PROXY UNKNOWN\r\n".to_vec(), "198.51.100.1"),
-        (
-            "/local",
-            b"\r\n\r\n\0\r\nQUIT\n\x20\x00\x00\x00".to_vec(),
-            "198.51.100.1",
-        ),
+        ("/unknown", b"PROXY UNKNOWN\r\n".to_vec(), of_itself),
+        ("/local", parts_of_version_2(0x20, 0, b""), of_itself),
+        ("/unspecified", parts_of_version_2(0x21, 0, b""), of_itself),
     ] {
         let mut connection = Connection::open(weir.address());
         // In pieces: whatever comes behind the header in one of them is read too.
@@ -110,9 +117,54 @@ fn the_address_of_the_header_is_the_peer() {
         connection.response().expect(200);
         assert_eq!(weir.line_of(path)["client"], client, "{path}");
         assert_eq!(weir.line_of(&second)["client"], client, "{path}");
+        let seen = application.request(path);
+        let believed = client == "198.51.100.1";
+        let peer = if path == "/trusted" {
+            "10.0.0.1"
+        } else {
+            "127.0.0.1"
+        };
+        let chain = if believed {
+            format!("198.51.100.1, {peer}")
+        } else {
+            client.to_owned()
+        };
+        assert_eq!(seen.header("x-forwarded-for"), Some(&*chain), "{path}");
     }
     let denied = [version_1("203.0.113.9"), get("/denied", &[])].concat();
     exchange(weir.address(), &denied).expect(429);
+}
+
+/// EDGE-4, ALIVE-5: a proxy that names nobody is limited as any other client, and not banned: its
+/// health checks would end with it, and those whose address it does know.
+#[test]
+fn a_proxy_that_names_nobody_is_not_banned() {
+    if transport::is_left_out_over_tls("the header stands before the handshake") {
+        return;
+    }
+    let application = Application::ok();
+    let state = state_dir();
+    let rules = r#"{"version":1,"traps":[{"name":"scanner","paths":["/.env"]}]}"#;
+    std::fs::write(state.path().join("rules.json"), rules).expect("writes");
+    let settings = [ON, ("WAF_RATE_LIMIT_PER_DAY", "3")];
+    let weir = Weir::start_at(application.address(), &state, &settings);
+    let unknown = |path: &str, client: &str| {
+        let request = get(path, &[("X-Forwarded-For", client)]);
+        exchange(
+            weir.address(),
+            &[&b"PROXY UNKNOWN\r\n"[..], &request].concat(),
+        )
+    };
+    unknown("/.env", "198.51.100.1").expect(429);
+    for status in [200, 200, 200, 429, 429] {
+        unknown("/", "198.51.100.1").expect(status);
+    }
+    // Whatever it says of clients: they are not told apart.
+    unknown("/", "198.51.100.2").expect(429);
+    let named = [version_1("203.0.113.7"), get("/named", &[])].concat();
+    exchange(weir.address(), &named).expect(200);
+    let bans = weir.control("GET", "/v1/bans", None).expect(200).json();
+    assert_eq!(bans["bans"], serde_json::json!([]));
 }
 
 /// EDGE-4: a trusted peer without a header, or with a malformed one, is closed without an answer

@@ -11,8 +11,8 @@ use crate::support::raw_client::{Connection, get};
 const TRAPS: &str =
     r#"{"version":1,"traps":[{"name":"scanner","paths":["/.env","/wp-login.php","/.git/"]}]}"#;
 
-/// RULE-3: a trap is never forwarded, however it is written, and bans the netblock. In observe mode
-/// it is forwarded, and the same is told.
+/// RULE-3, RULE-8: a trap is never forwarded, however it is written, and bans the client. In
+/// observe mode it is forwarded, and the same is told.
 #[test]
 fn a_trap_bans() {
     for mode in ["enforce", "observe"] {
@@ -50,7 +50,7 @@ fn a_trap_bans() {
         }
         weir.get("/static/.env", "192.0.2.1").expect(200);
         let ban = ban_of(&weir, "trap");
-        assert!(ban["netblock"].as_str().unwrap().ends_with("/24"), "{ban}");
+        assert!(ban["netblock"].as_str().unwrap().ends_with("/32"), "{ban}");
         assert_eq!(ban["reason"], "a path of the trap scanner");
         assert_eq!(
             ban["notes"]["rule"],
@@ -58,10 +58,11 @@ fn a_trap_bans() {
         );
         crate::support::wait_until("every ban", || weir.bans().len() == paths.len());
         assert_eq!(hits(&weir, "scanner", "trap"), Some(5.0));
-        weir.get("/next", "203.0.0.9");
+        weir.get("/next", "203.0.0.7");
         assert_eq!(weir.line_of("/next")["action"], "banned");
+        weir.get("/beside", "203.0.0.9").expect(200);
         let forwarded = application.requests().len();
-        assert_eq!(forwarded, if mode == "enforce" { 4 } else { 10 });
+        assert_eq!(forwarded, if mode == "enforce" { 5 } else { 11 });
     }
 }
 
@@ -86,8 +87,9 @@ fn a_trap_escalates() {
     assert_eq!(lengths, [100, 300]);
 }
 
-/// RULE-4: too many answers of a status ban; nothing is cut short, and the request that was one too
-/// many has its answer. Paths, and answers with other statuses, do not count.
+/// RULE-4, RULE-8: too many answers of a status ban the client; nothing is cut short, and the
+/// request that was one too many has its answer. Paths, and answers with other statuses, do not
+/// count.
 #[test]
 fn a_jail_bans() {
     for mode in ["enforce", "observe"] {
@@ -122,8 +124,9 @@ fn a_jail_bans() {
             json!({"name": "not-found", "kind": "jail", "window": "day"})
         );
         assert_eq!(ban["observed"], mode == "observe");
-        weir.get("/after", "203.0.113.8")
+        weir.get("/after", "203.0.113.7")
             .expect(if mode == "enforce" { 429 } else { 200 });
+        weir.get("/beside", "203.0.113.8").expect(200);
         for path in ["/login/401", "/login/x/403", "/y/../login/401"] {
             weir.get(path, "198.51.100.7");
         }

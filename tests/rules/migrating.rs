@@ -210,7 +210,8 @@ fn fail2ban_botsearch(block: &Block) {
             .expect(404);
     }
     assert_eq!(causes(&weir, 2), ["trap", "jail"]);
-    weir.get("/200", "198.51.100.8").expect(429);
+    weir.get("/200", "198.51.100.7").expect(429);
+    weir.get("/200", "198.51.100.8").expect(200);
 }
 
 fn fail2ban_limit_req(block: &Block) {

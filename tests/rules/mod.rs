@@ -15,6 +15,7 @@ mod limits;
 mod limits_without_bans;
 mod lists;
 mod migrating;
+mod other_sites;
 mod spelling;
 
 /// A service with this rules.json, and the directory that it lies in.

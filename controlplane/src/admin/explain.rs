@@ -63,6 +63,8 @@ fn asked_for(ban: &Ban, id: &str) -> Option<Question> {
         method: Method::from_bytes(method.as_bytes()).ok()?,
         path: path.to_owned(),
         host: (request.host.as_ref()).and_then(|host| host.parse().ok()),
+        // Of another site it would not have led to a ban.
+        other_site: false,
     })
 }
 
@@ -82,6 +84,7 @@ pub(crate) fn answer(
     member("address", json!(question.address));
     member("method", json!(question.method.as_str()));
     member("path", json!(question.path));
+    member("other_site", json!(question.other_site));
     member("client", json!(explained.client));
     member("netblock", json!(explained.netblock));
     member("observe", json!(observe));
@@ -109,11 +112,8 @@ pub(crate) fn answer(
     member("lookup", json!(explained.lookup));
     member("requests", usages(&explained.requests));
     member("bytes", usages(&explained.bytes));
-    let rule_limits = explained.rule_limits.iter();
-    member(
-        "rule_limits",
-        json!(rule_limits.map(rule_usage).collect::<Vec<_>>()),
-    );
+    member("rule_limits", rule_usages(&explained.rule_limits));
+    member("jails", rule_usages(&explained.jails));
     member("limit_percent", percent(explained.limit_percent));
     member("bytes_percent", percent(explained.bytes_percent));
     member("next_ban_expires", json!(explained.next_ban));
@@ -168,12 +168,16 @@ fn usage(usage: &Usage) -> Value {
     })
 }
 
+fn rule_usages(rules: &[RuleUsage]) -> Value {
+    rules.iter().map(rule_usage).collect()
+}
+
 fn rule_usage(of: &RuleUsage) -> Value {
     let windows = of.windows.iter();
     let windows: Map<String, Value> = windows
         .map(|(span, used)| (span.name().to_owned(), usage(used)))
         .collect();
-    json!({"name": of.rule.name, "windows": windows})
+    json!({"name": of.rule.name, "windows": windows, "would_ban": of.would_ban})
 }
 
 fn percent(applied: Option<AppliedPercent>) -> Value {

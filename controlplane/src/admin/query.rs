@@ -62,7 +62,7 @@ pub(super) fn filter(query: &str) -> Result<Filter, Problem> {
 pub(super) fn question(query: &str) -> Result<Asked, Problem> {
     let mut request = None;
     let (mut address, mut method, mut path) = (None, Method::GET, "/".to_owned());
-    let mut host = None;
+    let (mut host, mut other_site) = (None, false);
     for pair in query.split('&') {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         let value = percent_decode_str(value).decode_utf8_lossy();
@@ -81,6 +81,9 @@ pub(super) fn question(query: &str) -> Result<Asked, Problem> {
             "host" => {
                 let given = HeaderValue::from_str(&value);
                 host = Some(given.map_err(|_| wrong("expected the name of a host"))?);
+            }
+            "other_site" => {
+                other_site = value.parse().map_err(|_| wrong("expected true or false"))?;
             }
             "request" => request = Some(value.into_owned()),
             "path" if value.starts_with('/') => path = value.into_owned(),
@@ -102,6 +105,7 @@ pub(super) fn question(query: &str) -> Result<Asked, Problem> {
         method,
         path,
         host,
+        other_site,
     }))
 }
 

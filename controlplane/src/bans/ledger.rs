@@ -178,14 +178,18 @@ impl Ledger {
         self.dropped > before
     }
 
-    /// Bans the netblock of a client that broke a limit, unless it is banned already (BAN-1,
-    /// BAN-2).
-    pub(crate) fn ban_for(&mut self, exceeded: &LimitExceeded, now_ms: u64) -> BanOutcome {
+    /// Bans the netblock of a client that broke a limit, or the client alone, unless that is banned
+    /// already (BAN-1, BAN-2).
+    pub(crate) fn ban_for(
+        &mut self,
+        exceeded: &LimitExceeded,
+        netblock: Netblock,
+        now_ms: u64,
+    ) -> BanOutcome {
         let at_ms = match now_ms.checked_sub(exceeded.at_ms) {
             Some(late) if late <= LATE_MS => exceeded.at_ms,
             _ => now_ms,
         };
-        let netblock = Netblock::of(exceeded.client, self.rules.prefixes);
         if let Some(span) = self.index.span(netblock)
             && span.end_ms > at_ms
         {

@@ -175,10 +175,11 @@ impl Bans {
 
     fn ban_for(&mut self, exceeded: &LimitExceeded, now: Now) -> BanOutcome {
         // A worker asks the same; a peer may have been noticed since.
-        let netblock = Netblock::of(exceeded.client, self.rules.prefixes);
-        match self.spared.covered_by(netblock) {
-            Some(_) => BanOutcome::Spared,
-            None => self.ledger.ban_for(exceeded, now.wall_ms),
+        let (cause, scope) = (exceeded.offence.cause(), exceeded.offence.scope());
+        let prefixes = self.rules.prefixes;
+        match self.spared.target(exceeded.client, cause, scope, prefixes) {
+            None => BanOutcome::Spared,
+            Some(target) => self.ledger.ban_for(exceeded, target, now.wall_ms),
         }
     }
 
@@ -226,7 +227,7 @@ impl Bans {
             self.in_hand.push(client);
             // A ban that was dropped meanwhile needs none.
             if self.ledger.ban(key).is_some() {
-                let notes = self.notes(exceeded, crowded, now);
+                let notes = self.notes(exceeded, key.netblock, crowded, now);
                 self.ledger.note(key, notes);
             }
             self.table.reset(client, self.publisher.generation());
@@ -239,15 +240,14 @@ impl Bans {
 
     /// The circumstances of a ban (BAN-4). The client is not reset yet, so its own requests are
     /// among those counted.
-    fn notes(&self, exceeded: LimitExceeded, crowded: bool, now: Now) -> Notes {
-        let netblock = Netblock::of(exceeded.client, self.rules.prefixes);
+    fn notes(&self, exceeded: LimitExceeded, netblock: Netblock, crowded: bool, now: Now) -> Notes {
         let (limit, rule) = match &exceeded.offence {
             Offence::Limit {
                 kind,
                 value,
                 percent,
             } => (Some((*kind, *value, *percent)), None),
-            Offence::Rule { rule, quota } => (None, Some((rule, *quota))),
+            Offence::Rule { rule, quota, .. } => (None, Some((rule, *quota))),
         };
         let quota = rule.and_then(|(_, quota)| quota);
         // A trap has no window, and what a second holds is gone before it could be counted.

@@ -89,7 +89,7 @@ proptest! {
             let kind = if bytes { LimitKind::DayBytes } else { LimitKind::Minute };
             let offence = Offence::Limit { kind, value, percent: percent % 101 };
             let exceeded = LimitExceeded { client, offence, at_ms: now, request };
-            let _ = ledger.ban_for(&exceeded, now);
+            let _ = ledger.ban_by_limit(&exceeded, now);
         }
         for (client, length, duration, reason) in orders {
             let netblock = Netblock::masked(client.first_address(), length).widened_to_clients();
@@ -119,6 +119,7 @@ proptest! {
                 requests: [window; 3].into(),
                 bytes: [window; 3].into(),
                 rules: Vec::new(),
+                other_sites: weir_shared::table::OtherSites::default(),
             })
         });
         reread::<ClientsFile>(rows.collect())?;

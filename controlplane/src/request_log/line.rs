@@ -146,6 +146,9 @@ impl Form {
         line.flag(b",\"has_authorization\":", record.has_authorization);
         line.flag(b",\"has_cookie\":", record.has_cookie);
         line.flag(b",\"websocket\":", record.websocket);
+        if record.other_site {
+            line.raw(b",\"other_site\":true");
+        }
         if let Some(status) = record.status {
             line.number(b",\"status\":", status.as_u16().into());
         }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use http::{Method, StatusCode};
 use weir_shared::netblock::Netblock;
 use weir_shared::rules::{
-    Case, Jail, Limit, MAX_NETBLOCKS, Matcher, NetList, Quota, Rule, RuleKind, RuleSet, Traps,
+    Case, Jail, Limit, MAX_NETBLOCKS, Matcher, NetList, Quota, Rule, RuleKind, RuleSet, Trap, Traps,
 };
 use weir_shared::settings::OnLimit;
 use weir_shared::units::Time;
@@ -166,7 +166,8 @@ impl Compiler {
         for trap in &file.traps {
             if made.holds(trap.until) {
                 let rule = made.rule(RuleKind::Trap, &trap.name);
-                traps.add_with_case(rule, case(trap.exact_case), &trap.paths);
+                let scope = trap.ban;
+                traps.add_with_case(Trap { rule, scope }, case(trap.exact_case), &trap.paths);
             }
         }
         let mut limits = Vec::new();
@@ -192,6 +193,7 @@ impl Compiler {
                     matcher: matcher(&jail.which),
                     statuses: jail.statuses.iter().filter_map(status).collect(),
                     quotas: quotas(&jail.quotas),
+                    scope: jail.ban,
                 });
             }
         }

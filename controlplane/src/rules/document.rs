@@ -8,6 +8,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_path_to_error::{Deserializer as Tracked, Track};
 use weir_schema::{CatalogError, Schema, Violation};
+use weir_shared::ban::Scope;
 use weir_shared::netblock::Netblock;
 use weir_shared::path;
 use weir_shared::rules::{MAX_NAMES, MAX_TRAP_PATHS, is_root};
@@ -84,6 +85,8 @@ pub(super) struct Trap {
     pub(super) paths: Vec<String>,
     #[serde(default)]
     pub(super) exact_case: bool,
+    #[serde(default)]
+    pub(super) ban: Scope,
     pub(super) until: Option<Time>,
 }
 
@@ -95,6 +98,8 @@ pub(super) struct Jail {
     pub(super) statuses: Vec<u16>,
     #[serde(flatten)]
     pub(super) quotas: Quotas,
+    #[serde(default)]
+    pub(super) ban: Scope,
     pub(super) until: Option<Time>,
 }
 

@@ -161,7 +161,9 @@ pub(crate) fn read(
 /// # Errors
 /// [`NotChanged`]; the file is as it was.
 pub fn change_file(path: &Path, asked: &Change, now: Now) -> Result<Changed, NotChanged> {
-    change::change(&Compiler::new(path), path, asked, now.wall_ms)
+    // Lists are judged as they lie there: none that was good before stands in.
+    let beside = path.parent().unwrap_or(Path::new(""));
+    change::change(&Compiler::new(path, beside), path, asked, now.wall_ms)
 }
 
 /// Entry point for the fuzz targets.

@@ -491,6 +491,7 @@ fn clients_are_edited_too() {
         requests: Default::default(),
         bytes: Default::default(),
         rules: Vec::new(),
+        other_sites: weir_shared::table::OtherSites::default(),
     };
     let (told, outcome) = bounded(1);
     let saved = Saved::new(move |ok| told.send(ok).unwrap());
@@ -734,6 +735,7 @@ fn a_stale_copy_rolls_no_counter_back() {
             requests: Default::default(),
             bytes: Default::default(),
             rules: Vec::new(),
+            other_sites: weir_shared::table::OtherSites::default(),
         })
     };
     let save = |rows: Vec<_>, revision| {

@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use weir_shared::clock::Now;
-use weir_shared::rules::{self, Limit, Rule};
+use weir_shared::rules::{self, Asking, Jail, Limit, Rule, RuleSet};
 use weir_shared::settings::{LimitSettings, OnLimit};
 use weir_shared::verdict::{LimitHit, LimitKind, Limits};
 use weir_shared::window::Span;
@@ -29,6 +29,17 @@ pub struct Charging {
     pub bucket: Option<BucketSize>,
     /// `WAF_MAX_REQUESTS_PER_CLIENT`
     pub max_under_way: Option<u32>,
+}
+
+/// What of a request decides which limits count it, and what follows.
+#[derive(Clone, Copy, Default)]
+pub struct Counted<'a> {
+    /// The limits of rules.json that it matches, which come after the six.
+    pub limits: rules::Limits<'a>,
+    /// Where the jails are that may count its answer.
+    pub jails: Option<(&'a RuleSet, Asking<'a>)>,
+    /// The page of another site asked for it: no ban follows (RULE-8).
+    pub other_site: bool,
 }
 
 /// A limit that refuses a request.
@@ -95,31 +106,37 @@ impl Charging {
         }
     }
 
-    /// Charges one request; gives the limit that refuses it. `rules` are those of rules.json that
-    /// it matches, which come after the six.
+    /// Charges one request; gives the limit that refuses it, one that bans first.
     pub fn charge<'a>(
         &self,
         entry: &mut Entry,
         limits: &Limits,
-        rules: rules::Limits<'a>,
+        counted: Counted<'a>,
         now: Now,
     ) -> Option<Refused<'a>> {
-        let mut banned = None;
+        let (rules, other_site) = (counted.limits, counted.other_site);
+        let mut over: Option<Refused<'a>> = None;
         if self.on_limit == OnLimit::Ban {
-            banned = entry.charge_request(limits, now.wall_ms).map(Refused::from);
+            let exceeded = entry.charge_request(limits, now.wall_ms, other_site);
+            over = exceeded.map(Refused::from);
+            let is_held_back = entry.may_be_over_bytes() || entry.is_known_to_jails();
             // Mostly nothing else is bounded but what is under way.
-            if self.bucket.is_none() && rules.is_empty() {
-                return banned.or_else(|| self.concurrent(entry).map(Refused::from));
+            if self.bucket.is_none() && rules.is_empty() && !is_held_back {
+                return over.or_else(|| self.concurrent(entry).map(Refused::from));
             }
         }
         for Limit { rule, quotas, .. } in rules.iter().filter(bans) {
-            let exceeded = entry.charge_rule(rule, quotas, now.wall_ms);
-            banned = banned.or(exceeded.map(|exceeded| Refused::by(rule, exceeded)));
+            let exceeded = entry.charge_rule(rule, quotas, now.wall_ms, other_site);
+            if let Some(exceeded) = exceeded
+                && over.is_none_or(|over| exceeded.bans && !over.exceeded.bans)
+            {
+                over = Some(Refused::by(rule, exceeded));
+            }
         }
-        if banned.is_some() {
-            return banned;
+        if over.is_some() {
+            return over;
         }
-        let refused = self.refused(entry, limits, rules, now);
+        let refused = self.refused(entry, limits, counted, now);
         if refused.is_none() {
             self.take(entry, rules, now);
         }
@@ -130,20 +147,22 @@ impl Charging {
     /// time until all of them have.
     fn refused<'a>(
         &self,
-        entry: &Entry,
+        entry: &mut Entry,
         limits: &Limits,
-        rules: rules::Limits<'a>,
+        counted: Counted<'a>,
         now: Now,
     ) -> Option<Refused<'a>> {
         let windows = match self.on_limit {
-            OnLimit::Ban => [None; 6],
+            OnLimit::Ban => full_bytes(entry, limits, now),
             OnLimit::Refuse => LimitKind::ALL.map(|kind| full_window(entry, limits, kind, now)),
         };
+        let entry = &*entry;
         let of_client = [self.concurrent(entry), self.second(entry, now)];
         let of_client = of_client.into_iter().chain(windows).flatten();
-        let of_rules = rules.iter().filter(|limit| !bans(limit));
+        let of_rules = counted.limits.iter().filter(|limit| !bans(limit));
         let of_rules = of_rules.flat_map(|limit| full_quotas(entry, limit, now));
-        let all = of_client.map(Refused::from).chain(of_rules);
+        let of_jails = full_jail(entry, counted, now);
+        let all = of_client.map(Refused::from).chain(of_rules).chain(of_jails);
         all.reduce(|first, next| {
             let waits = first.exceeded.fits_in_ms.zip(next.exceeded.fits_in_ms);
             let fits_in_ms = waits.map(|(wait, other)| wait.max(other));
@@ -214,9 +233,10 @@ impl Charging {
         limits: &Limits,
         wall_ms: u64,
         bytes: u64,
+        other_site: bool,
     ) -> Option<Exceeded> {
         match self.on_limit {
-            OnLimit::Ban => entry.charge_bytes(limits, wall_ms, bytes),
+            OnLimit::Ban => entry.charge_bytes(limits, wall_ms, bytes, other_site),
             OnLimit::Refuse => {
                 for span in Span::ALL {
                     entry.bytes.get_mut(span).add(span, wall_ms, bytes);
@@ -225,6 +245,32 @@ impl Charging {
             }
         }
     }
+}
+
+/// The windows of bytes that are over where limits ban: of a client that was not banned for it.
+fn full_bytes(entry: &mut Entry, limits: &Limits, now: Now) -> [Option<Exceeded>; 6] {
+    if !entry.may_be_over_bytes() {
+        return [None; 6];
+    }
+    let of_kind = |kind: LimitKind| {
+        let full = kind
+            .counts_bytes()
+            .then(|| full_window(entry, limits, kind, now));
+        full.flatten()
+    };
+    let over = LimitKind::ALL.map(of_kind);
+    entry.set_over_bytes(over.iter().any(Option::is_some));
+    over
+}
+
+/// The first jail that has no room for the answer to a request, and would not ban for it.
+fn full_jail<'a>(entry: &Entry, counted: Counted<'a>, now: Now) -> Option<Refused<'a>> {
+    let (rules, asking) = counted.jails.filter(|_| entry.is_known_to_jails())?;
+    let full = |jail: &Jail| entry.full_jail(jail, now.wall_ms, counted.other_site);
+    let jail = rules
+        .jails_where(&asking, |jail| full(jail).is_some())
+        .next()?;
+    full(jail).map(|exceeded| Refused::by(&jail.rule, exceeded))
 }
 
 /// A window of requests without room for one more, or one of bytes that is over its limit: what a

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use weir_shared::clock::Now;
 use weir_shared::lookup::{AsNumber, Country, Lookup, Origin};
-use weir_shared::rules::{Quota, Rule};
-use weir_shared::table::RuleCount;
+use weir_shared::rules::{Jail, Quota, Rule, RuleKind};
+use weir_shared::table::{OtherSites, RuleCount};
 use weir_shared::verdict::{Counts, LimitHit, LimitKind, Limits};
 use weir_shared::window::{PerSpan, RuleSpan, Window};
 
 use super::bucket::{Bucket, BucketSize};
+use super::further::Further;
 use super::limits;
 use super::terms::{LookupRules, Meaning, Terms};
 
@@ -54,51 +55,16 @@ pub struct Entry {
     /// The generation of the snapshot whose ban reset the windows. A request that decides under an
     /// older one has not seen that ban and starts over (LIMIT-6).
     reset_generation: u64,
-    /// An exceeded limit was reported and the control plane has not answered yet; it is not
-    /// reported twice.
-    reported: bool,
+    /// [`REPORTED`], [`BYTES_OVER`]: as two `bool`s they would make each entry eight bytes longer.
+    notes: u8,
 }
 
-/// What is kept of a client that has any of it: most have not, and pay a pointer.
-#[derive(Clone, Debug, Default)]
-pub struct Further {
-    /// What is left of its bucket (RULE-5); none while it is full.
-    pub bucket: Option<Bucket>,
-    /// What rules have counted: at most one for each window of each rule.
-    counts: Vec<RuleCount>,
-}
-
-/// Whether a count is of this window of this rule.
-fn is_of(count: &RuleCount, rule: &Rule, span: RuleSpan) -> bool {
-    count.span == span && (std::ptr::eq(&*count.rule, rule) || *count.rule == *rule)
-}
-
-impl Further {
-    /// Whether nothing is kept.
-    const fn is_empty(&self) -> bool {
-        self.bucket.is_none() && self.counts.is_empty()
-    }
-
-    fn find(&self, rule: &Rule, span: RuleSpan) -> Option<&RuleCount> {
-        let mut counts = self.counts.iter();
-        counts.find(|count| is_of(count, rule, span))
-    }
-
-    /// The window of a rule, made where nothing was counted yet.
-    fn window(&mut self, rule: &Arc<Rule>, span: RuleSpan) -> &mut Window {
-        let of_rule = |count: &RuleCount| is_of(count, rule, span);
-        let at = self.counts.iter().position(of_rule).unwrap_or_else(|| {
-            self.counts.push(RuleCount {
-                rule: Arc::clone(rule),
-                span,
-                window: Window::default(),
-            });
-            self.counts.len() - 1
-        });
-        #[expect(clippy::indexing_slicing, reason = "found there, or just put there")]
-        &mut self.counts[at].window
-    }
-}
+/// An exceeded limit was reported and the control plane has not answered yet; it is not reported
+/// twice.
+const REPORTED: u8 = 1;
+/// A byte limit was exceeded, and may be still. Where no ban followed, requests are refused until
+/// they fit.
+const BYTES_OVER: u8 = 2;
 
 impl Entry {
     /// A client that is seen for the first time.
@@ -120,7 +86,7 @@ impl Entry {
             under_way: 0,
             in_flight: false,
             reset_generation: 0,
-            reported: false,
+            notes: 0,
         }
     }
 
@@ -132,21 +98,82 @@ impl Entry {
 
     /// Charges one request (LIMIT-1, LIMIT-2); names the shortest window that is over. Every window
     /// counts, also one whose limit is off: the counts outlive a change of settings.
-    pub fn charge_request(&mut self, limits: &Limits, wall_ms: u64) -> Option<Exceeded> {
-        let (span, limit) = limits::charge(&mut self.requests, &limits.requests, wall_ms, 1)?;
+    ///
+    /// A ban follows only where the client's own requests are over the limit, and this is one of
+    /// them: what another site asks for bans nobody (RULE-8).
+    pub fn charge_request(
+        &mut self,
+        limits: &Limits,
+        wall_ms: u64,
+        other_site: bool,
+    ) -> Option<Exceeded> {
+        if other_site {
+            let part = &mut self.other_sites_mut().requests;
+            limits::charge(part, &PerSpan::default(), wall_ms, 1);
+        }
+        let over = limits::charge(&mut self.requests, &limits.requests, wall_ms, 1)?;
+        let part = self.other_sites().map(|part| &part.requests);
+        let own = limits::own_break(over, &self.requests, part, &limits.requests, wall_ms);
+        let own = own.filter(|_| !other_site);
+        let (span, limit) = own.unwrap_or(over);
         let window = self.requests.get(span);
         let fits_in_ms = window.fits_in(span, wall_ms, limit, 1);
-        Some(self.exceeded(
-            LimitHit::Window(LimitKind::requests(span)),
-            limit,
-            fits_in_ms,
-        ))
+        let hit = LimitHit::Window(LimitKind::requests(span));
+        Some(self.exceeded(hit, limit, fits_in_ms, own.is_some()))
     }
 
-    /// Charges the bytes of one request whose answer has ended (LIMIT-5).
-    pub fn charge_bytes(&mut self, limits: &Limits, wall_ms: u64, bytes: u64) -> Option<Exceeded> {
-        let (span, limit) = limits::charge(&mut self.bytes, &limits.bytes, wall_ms, bytes)?;
-        Some(self.exceeded(LimitHit::Window(LimitKind::bytes(span)), limit, None))
+    /// Charges the bytes of one request whose answer has ended (LIMIT-5); as for requests.
+    pub fn charge_bytes(
+        &mut self,
+        limits: &Limits,
+        wall_ms: u64,
+        bytes: u64,
+        other_site: bool,
+    ) -> Option<Exceeded> {
+        if other_site {
+            let part = &mut self.other_sites_mut().bytes;
+            limits::charge(part, &PerSpan::default(), wall_ms, bytes);
+        }
+        let over = limits::charge(&mut self.bytes, &limits.bytes, wall_ms, bytes)?;
+        self.set_over_bytes(true);
+        let part = self.other_sites().map(|part| &part.bytes);
+        let own = limits::own_break(over, &self.bytes, part, &limits.bytes, wall_ms);
+        let own = own.filter(|_| !other_site);
+        let (span, limit) = own.unwrap_or(over);
+        let hit = LimitHit::Window(LimitKind::bytes(span));
+        Some(self.exceeded(hit, limit, None, own.is_some()))
+    }
+
+    /// What of the windows other sites asked for, if any.
+    pub fn other_sites(&self) -> Option<&OtherSites> {
+        self.further.as_ref()?.other_sites.as_deref()
+    }
+
+    fn other_sites_mut(&mut self) -> &mut OtherSites {
+        self.further().other_sites.get_or_insert_default()
+    }
+
+    /// Puts in what other sites asked for, in place of what is held.
+    pub fn set_other_sites(&mut self, part: OtherSites) {
+        if part != OtherSites::default() {
+            *self.other_sites_mut() = part;
+        } else if let Some(further) = &mut self.further {
+            further.other_sites = None;
+        }
+    }
+
+    /// Whether a byte limit may be exceeded without a ban.
+    pub const fn may_be_over_bytes(&self) -> bool {
+        self.notes & BYTES_OVER != 0
+    }
+
+    /// A byte limit may be exceeded, or is known not to be.
+    pub const fn set_over_bytes(&mut self, over: bool) {
+        self.notes = if over {
+            self.notes | BYTES_OVER
+        } else {
+            self.notes & !BYTES_OVER
+        };
     }
 
     /// The country and the AS number in the lookup's answer.
@@ -189,30 +216,77 @@ impl Entry {
         self.under_way = self.under_way.saturating_sub(1);
     }
 
-    /// Charges a rule that bans one more; gives the shortest of its windows that is over.
+    /// Charges a rule that bans one more; gives the shortest of its windows that is over, one that
+    /// bans first: as for requests.
     pub fn charge_rule(
         &mut self,
         rule: &Arc<Rule>,
         quotas: &[Quota],
         wall_ms: u64,
+        other_site: bool,
     ) -> Option<Exceeded> {
-        let mut over = None;
+        let (mut over, mut bans) = (None, false);
         for Quota { span, limit } in quotas.iter().copied() {
-            let window = self.further().window(rule, span);
+            let RuleCount {
+                window,
+                other_sites,
+                ..
+            } = self.further().count(rule, span);
             window.add(span, wall_ms, 1);
-            if over.is_none() && window.is_over(span, wall_ms, limit) {
+            if other_site {
+                other_sites.add(span, wall_ms, 1);
+            }
+            if bans || !window.is_over(span, wall_ms, limit) {
+                continue;
+            }
+            let own = window.without(*other_sites, span, wall_ms);
+            bans = !other_site && own.is_over(span, wall_ms, limit);
+            if bans || over.is_none() {
                 over = Some((span, limit, window.fits_in(span, wall_ms, limit, 1)));
             }
         }
         let (span, limit, fits_in_ms) = over?;
-        Some(self.exceeded(LimitHit::Rule(span), limit, fits_in_ms))
+        Some(self.exceeded(LimitHit::Rule(span), limit, fits_in_ms, bans))
+    }
+
+    /// Whether jails have counted answers to the client.
+    pub fn is_known_to_jails(&self) -> bool {
+        let mut counts = self.rule_counts().iter();
+        counts.any(|count| count.rule.kind == RuleKind::Jail)
+    }
+
+    /// The window of a jail for whose sake a request is refused that the jail may count (RULE-8): a
+    /// further answer would be too many, and no ban would follow from it. The answer to the
+    /// client's own request that would be the first too many bans.
+    pub fn full_jail(&self, jail: &Jail, wall_ms: u64, other_site: bool) -> Option<Exceeded> {
+        jail.quotas.iter().find_map(|Quota { span, limit }| {
+            let (span, limit) = (*span, *limit);
+            let further = self.further.as_ref()?;
+            let count = further.find(&jail.rule, span)?;
+            let is_over = |mut window: Window, more| {
+                window.add(span, wall_ms, more);
+                window.is_over(span, wall_ms, limit)
+            };
+            if !is_over(count.window, 1) {
+                return None;
+            }
+            let own = count.window.without(count.other_sites, span, wall_ms);
+            let would_ban = !other_site && is_over(own, 1) && !is_over(own, 0);
+            (!would_ban).then(|| Exceeded {
+                limit: LimitHit::Rule(span),
+                value: limit,
+                bans: false,
+                first: false,
+                fits_in_ms: count.window.fits_in(span, wall_ms, limit, 1),
+            })
+        })
     }
 
     /// Counts one more for a rule that only refuses.
     pub fn add_to_rule(&mut self, rule: &Arc<Rule>, quotas: &[Quota], wall_ms: u64) {
         for quota in quotas {
-            let window = self.further().window(rule, quota.span);
-            window.add(quota.span, wall_ms, 1);
+            let count = self.further().count(rule, quota.span);
+            count.window.add(quota.span, wall_ms, 1);
         }
     }
 
@@ -237,7 +311,9 @@ impl Entry {
 
     /// Notes that a ban is to follow; true if nobody was told of it yet.
     pub const fn is_first_offence(&mut self) -> bool {
-        !std::mem::replace(&mut self.reported, true)
+        let is_first = self.notes & REPORTED == 0;
+        self.notes |= REPORTED;
+        is_first
     }
 
     /// Gives back what says nothing any more: a bucket that is full again, windows that are past.
@@ -247,10 +323,7 @@ impl Entry {
                 size.is_some_and(|size| !bucket.at(size, now.mono_ns).is_full(size))
             };
             further.bucket = further.bucket.filter(missing);
-            further.counts.retain_mut(|count| {
-                count.window.roll(count.span, now.wall_ms);
-                count.window.current > 0 || count.window.previous > 0
-            });
+            further.forget_past(now.wall_ms);
             if further.is_empty() {
                 self.further = None;
             }
@@ -338,10 +411,11 @@ impl Entry {
         self.requests = PerSpan::default();
         self.bytes = PerSpan::default();
         self.reset_generation = self.reset_generation.max(generation);
-        self.reported = false;
+        self.notes = 0;
         if let Some(further) = &mut self.further {
             further.bucket = None;
             further.counts = Vec::new();
+            further.other_sites = None;
             if further.is_empty() {
                 self.further = None;
             }
@@ -351,16 +425,23 @@ impl Entry {
     /// No ban follows the exceeded limit that was reported: the next one is reported again
     /// (LIMIT-6).
     pub const fn release(&mut self) {
-        self.reported = false;
+        self.notes &= !REPORTED;
     }
 
-    /// Notes an exceeded limit; the first since the last reset or release is to be reported.
-    const fn exceeded(&mut self, limit: LimitHit, value: u64, fits_in_ms: Option<u64>) -> Exceeded {
+    /// Notes an exceeded limit; the first that bans since the last reset or release is to be
+    /// reported.
+    const fn exceeded(
+        &mut self,
+        limit: LimitHit,
+        value: u64,
+        fits_in_ms: Option<u64>,
+        bans: bool,
+    ) -> Exceeded {
         Exceeded {
             limit,
             value,
-            bans: true,
-            first: self.is_first_offence(),
+            bans,
+            first: bans && self.is_first_offence(),
             fits_in_ms,
         }
     }
@@ -405,13 +486,13 @@ mod tests {
     #[test]
     fn the_shortest_broken_window_is_named() {
         let mut entry = Entry::new(0, NOW);
-        assert_eq!(entry.charge_request(&limits(1, 1), NOW), None);
-        let exceeded = entry.charge_request(&limits(1, 1), NOW).unwrap();
+        assert_eq!(entry.charge_request(&limits(1, 1), NOW, false), None);
+        let exceeded = entry.charge_request(&limits(1, 1), NOW, false).unwrap();
         let minute = LimitHit::Window(LimitKind::Minute);
         assert_eq!((exceeded.limit, exceeded.value), (minute, 1));
         let mut entry = Entry::new(0, NOW);
-        entry.charge_request(&limits(5, 1), NOW);
-        let exceeded = entry.charge_request(&limits(5, 1), NOW).unwrap();
+        entry.charge_request(&limits(5, 1), NOW, false);
+        let exceeded = entry.charge_request(&limits(5, 1), NOW, false).unwrap();
         assert_eq!(exceeded.limit, LimitHit::Window(LimitKind::Hour));
     }
 
@@ -420,7 +501,7 @@ mod tests {
     fn a_refused_request_counts() {
         let mut entry = Entry::new(0, NOW);
         for _ in 0..5 {
-            entry.charge_request(&limits(1, 100), NOW);
+            entry.charge_request(&limits(1, 100), NOW, false);
         }
         assert_eq!(entry.counts(NOW).requests, [5, 5, 5].into());
     }
@@ -430,12 +511,12 @@ mod tests {
     fn a_break_is_reported_once() {
         let mut entry = Entry::new(0, NOW);
         let first = |exceeded: Option<Exceeded>| exceeded.unwrap().first;
-        entry.charge_request(&limits(1, 100), NOW);
-        assert!(first(entry.charge_request(&limits(1, 100), NOW)));
-        assert!(!first(entry.charge_request(&limits(1, 100), NOW)));
+        entry.charge_request(&limits(1, 100), NOW, false);
+        assert!(first(entry.charge_request(&limits(1, 100), NOW, false)));
+        assert!(!first(entry.charge_request(&limits(1, 100), NOW, false)));
         entry.reset(4);
-        assert_eq!(entry.charge_request(&limits(1, 100), NOW), None);
-        assert!(first(entry.charge_request(&limits(1, 100), NOW)));
+        assert_eq!(entry.charge_request(&limits(1, 100), NOW, false), None);
+        assert!(first(entry.charge_request(&limits(1, 100), NOW, false)));
     }
 
     /// LIMIT-6: a request that has not seen the ban decides anew.
@@ -468,8 +549,8 @@ mod tests {
     #[test]
     fn bytes_over_the_limit_break_it() {
         let mut entry = Entry::new(0, NOW);
-        assert_eq!(entry.charge_bytes(&limits(9, 9), NOW, 1000), None);
-        let exceeded = entry.charge_bytes(&limits(9, 9), NOW, 1).unwrap();
+        assert_eq!(entry.charge_bytes(&limits(9, 9), NOW, 1000, false), None);
+        let exceeded = entry.charge_bytes(&limits(9, 9), NOW, 1, false).unwrap();
         assert_eq!(
             (exceeded.limit, exceeded.value, exceeded.first),
             (LimitHit::Window(LimitKind::MinuteBytes), 1000, true)

@@ -24,6 +24,25 @@ pub fn charge(
     over
 }
 
+/// Of windows of which one is `over`, the shortest that is over without a part of what they have
+/// counted, and its limit.
+pub fn own_break(
+    over: (Span, u64),
+    windows: &PerSpan<Window>,
+    part: Option<&PerSpan<Window>>,
+    limits: &PerSpan<Option<u64>>,
+    wall_ms: u64,
+) -> Option<(Span, u64)> {
+    let Some(part) = part else {
+        return Some(over);
+    };
+    Span::ALL.into_iter().find_map(|span| {
+        let limit = (*limits.get(span))?;
+        let own = windows.get(span).without(*part.get(span), span, wall_ms);
+        own.is_over(span, wall_ms, limit).then_some((span, limit))
+    })
+}
+
 /// The estimates of the three windows, rounded down.
 pub fn estimates(windows: &PerSpan<Window>, wall_ms: u64) -> PerSpan<u64> {
     windows.map(|span, window| window.estimate(span, wall_ms))

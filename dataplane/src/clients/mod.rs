@@ -5,6 +5,7 @@ mod admission;
 mod bucket;
 pub mod charging;
 pub mod entry;
+mod further;
 mod limits;
 pub mod table;
 pub mod terms;

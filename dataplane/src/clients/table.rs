@@ -23,7 +23,7 @@ use weir_shared::netblock::Netblock;
 use weir_shared::rules::MAX_NAMES;
 use weir_shared::table::{ClientRow, ClientTable, MAX_CLIENTS, MAX_RULE_COUNTS, RuleCount};
 use weir_shared::units::Time;
-use weir_shared::window::Span;
+use weir_shared::window::{PerSpan, Span};
 
 use super::admission::{Admission, Network};
 use super::bucket::BucketSize;
@@ -253,6 +253,7 @@ fn row(client: Client, entry: &Entry) -> ClientRow {
         requests: entry.requests,
         bytes: entry.bytes,
         rules: entry.rule_counts().to_vec(),
+        other_sites: entry.other_sites().copied().unwrap_or_default(),
     }
 }
 
@@ -324,6 +325,8 @@ impl ClientTable for Table {
             entry.requests = row.requests;
             entry.bytes = row.bytes;
             entry.set_rule_counts(counts.clone());
+            entry.set_other_sites(row.other_sites);
+            entry.set_over_bytes(row.bytes != PerSpan::default());
             // How old this answer is the file does not say: it holds, and is asked for again.
             match &row.lookup {
                 Some(lookup) => entry.attach(Arc::clone(lookup), 0),
@@ -598,7 +601,7 @@ mod tests {
             "2001:db8:0:2::1",
         ] {
             table.touch(Client::of(address.parse().unwrap()), now, |entry| {
-                entry.charge_request(&Limits::default(), now.wall_ms);
+                entry.charge_request(&Limits::default(), now.wall_ms, false);
             });
         }
         let sum = |block: &str| {

@@ -12,6 +12,7 @@ mod io;
 mod moving;
 mod pace;
 pub mod past_hyper;
+mod peer;
 mod reader;
 pub mod socket;
 mod stream;
@@ -27,10 +28,9 @@ use std::time::Duration;
 use http::HeaderValue;
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
-use weir_shared::client::Client;
 
-pub use self::arrival::Arrival;
 use self::arrival::written;
+pub use self::arrival::{Arrival, PeerIs};
 use self::deadlines::{Deadlines, Missed, Timeouts};
 use self::inbound::Framing;
 use self::interim::Interim;
@@ -40,7 +40,7 @@ use self::upload::Upload;
 use crate::clock::{CoarseClock, nanos};
 use crate::connection_limits::ConnectionSlot;
 use crate::http1::response::HeadText;
-use crate::in_force::InForce;
+use crate::identity::Who;
 use crate::pipe::Pipe;
 
 /// Why a connection is to end.
@@ -101,9 +101,9 @@ pub struct Downstream {
     io: RefCell<TokioIo<Io>>,
     /// The address of the peer, folded to IPv4 where it stands for an IPv4 address.
     pub peer: IpAddr,
-    /// It came over a Unix socket, which is trusted whatever the settings are.
-    local: bool,
-    /// Whether the peer lies in `WAF_TRUSTED_PROXIES`, or came over a Unix socket.
+    /// What the peer is, as far as the connection itself tells.
+    peer_is: PeerIs,
+    /// Whether what the peer says of clients is believed.
     trusted: Cell<bool>,
     /// [`crate::in_force::InForce::id`] of the settings that its current request has.
     settings: Cell<u64>,
@@ -159,7 +159,7 @@ pub struct Downstream {
     /// The body waits for what there is of it to be written.
     wants_room: Cell<bool>,
     /// Whose WebSocket it is, once it is one.
-    tunnel_of: Cell<Option<(Client, IpAddr)>>,
+    tunnel_of: Cell<Option<Who>>,
     /// The id of the request that was cut.
     cut_request: OnceCell<HeaderValue>,
     waker: RefCell<Option<Waker>>,
@@ -192,14 +192,14 @@ impl Downstream {
     ) -> Self {
         let Arrival {
             peer,
-            local,
+            peer_is,
             trusted,
             scheme,
         } = arrival;
         Self {
             io: RefCell::new(TokioIo::new(io)),
             peer,
-            local,
+            peer_is,
             trusted: Cell::new(trusted),
             settings: Cell::new(0),
             scheme,
@@ -231,20 +231,6 @@ impl Downstream {
             tunnel_of: Cell::new(None),
             cut_request: OnceCell::new(),
             waker: RefCell::new(None),
-        }
-    }
-
-    /// Whether the peer lies in `WAF_TRUSTED_PROXIES`, or came over a Unix socket.
-    pub const fn trusted(&self) -> bool {
-        self.trusted.get()
-    }
-
-    /// The next request has these settings.
-    pub fn take_settings(&self, settings: &InForce) {
-        if self.settings.replace(settings.id) != settings.id {
-            let trusted = &settings.settings.identity.trusted_proxies;
-            self.trusted.set(self.local || trusted.contains(self.peer));
-            self.deadlines.set_timeouts(settings.timeouts);
         }
     }
 
@@ -339,13 +325,13 @@ impl Downstream {
     }
 
     /// The connection is a tunnel from now on, and whose.
-    pub fn begin_tunnel(&self, client: Client, address: IpAddr) {
-        self.tunnel_of.set(Some((client, address)));
+    pub fn begin_tunnel(&self, who: Who) {
+        self.tunnel_of.set(Some(who));
         self.deadlines.begin_tunnel();
     }
 
     /// Whose WebSocket it is, if it is one.
-    pub fn tunnel_of(&self) -> Option<(Client, IpAddr)> {
+    pub fn tunnel_of(&self) -> Option<Who> {
         self.tunnel_of.get()
     }
 

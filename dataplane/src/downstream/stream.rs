@@ -11,17 +11,12 @@ use tokio::io::ReadBuf;
 use super::deadlines::Timeouts;
 use super::io::Io;
 use super::tls::Session;
-use super::{Arrival, CERTAIN, Downstream};
+use super::{CERTAIN, Downstream};
 
 impl Downstream {
     /// A stream of this connection.
     pub fn new_stream(&self, timeouts: Timeouts) -> Rc<Self> {
-        let arrival = Arrival {
-            peer: self.peer,
-            local: self.local,
-            trusted: self.trusted(),
-            scheme: self.scheme,
-        };
+        let arrival = self.arrival();
         let (peer, slot) = (self.peer_value.clone(), self.slot.of_stream());
         let clock = Rc::clone(&self.clock);
         let stream = Self::over(Io::none(), arrival, peer, slot, clock, timeouts);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use http::header::{HOST, USER_AGENT};
 use http::{HeaderName, HeaderValue};
-use weir_shared::ban::RequestNote;
+use weir_shared::ban::{RequestNote, Scope};
 use weir_shared::client::Client;
 use weir_shared::event::{LimitExceeded, Offence};
 use weir_shared::rules::{Quota, Rule};
@@ -16,6 +16,23 @@ use crate::head::Head;
 /// Bytes of each text of a request that a ban's notes keep (TELL-3): with 100,000 bans a client
 /// could otherwise fill memory, and bans.json beyond what a start reads.
 const MAX_NOTE: usize = 256;
+
+/// The offence of who asked for a path of a trap.
+pub fn trapped(trap: Option<&Arc<Rule>>, scope: Scope) -> Option<Offence> {
+    trap.map(|trap| Offence::Rule {
+        rule: Arc::clone(trap),
+        quota: None,
+        scope,
+    })
+}
+
+/// The offence of who filled a jail.
+pub fn jailed(exceeded: &Exceeded, jail: &Arc<Rule>, scope: Scope) -> Option<Offence> {
+    match offence(exceeded, 100, Some(jail))? {
+        Offence::Rule { rule, quota, .. } => Some(Offence::Rule { rule, quota, scope }),
+        limit @ Offence::Limit { .. } => Some(limit),
+    }
+}
 
 /// The offence of an exceeded limit, after the percentage that was applied; none where the limit
 /// only refuses.
@@ -30,6 +47,7 @@ pub fn offence(exceeded: &Exceeded, percent: u8, rule: Option<&Arc<Rule>>) -> Op
         (LimitHit::Rule(span), Some(rule)) => Some(Offence::Rule {
             rule: Arc::clone(rule),
             quota: Some(Quota { span, limit: value }),
+            scope: Scope::Netblock,
         }),
         (LimitHit::Rule(_) | LimitHit::Second | LimitHit::Concurrent, _) => None,
     }

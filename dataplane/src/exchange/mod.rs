@@ -17,6 +17,7 @@ use http::response::Parts;
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Body as _;
+use weir_shared::ban::{Cause, Scope};
 use weir_shared::clock::Now;
 use weir_shared::event::{Finished, Offence};
 use weir_shared::lookup::{Lookup, Origin};
@@ -159,12 +160,15 @@ impl Exchange {
     pub fn report(&mut self, refusal: &Refusal) {
         match refusal {
             Refusal::RateLimited { exceeded, ban } => self.limit_exceeded(exceeded, ban.is_some()),
-            Refusal::Trapped { first: true, ban } => {
-                let rule = self.decision.rule.clone();
-                let offence = rule.map(|rule| Offence::Rule { rule, quota: None });
+            Refusal::Trapped {
+                bans: Some(scope),
+                first: true,
+                ban,
+            } => {
+                let offence = limit_break::trapped(self.decision.rule.as_ref(), *scope);
                 self.offend(offence, ban.is_some());
             }
-            Refusal::Trapped { first: false, .. }
+            Refusal::Trapped { .. }
             | Refusal::DeniedNet
             | Refusal::DeniedCountry
             | Refusal::Banned { .. }
@@ -213,22 +217,23 @@ impl Exchange {
             return;
         }
         let (worker, client) = (Rc::clone(&self.worker), self.identity.client);
+        let other_site = self.identity.other_site;
         let mut jailed = None;
-        let can_ban = worker.with_snapshot(|snapshot| {
+        worker.with_snapshot(|snapshot| {
             for jail in snapshot.rules.jails(status, &ladder::asking(&self.head)) {
                 let exceeded = worker.table.update(client, now, |entry| {
-                    entry.charge_rule(&jail.rule, &jail.quotas, now.wall_ms)
+                    entry.charge_rule(&jail.rule, &jail.quotas, now.wall_ms, other_site)
                 });
-                if let Some(exceeded) = exceeded {
-                    jailed.get_or_insert((exceeded, Arc::clone(&jail.rule)));
+                if let Some(exceeded) = exceeded.filter(|exceeded| exceeded.bans) {
+                    jailed.get_or_insert((exceeded, Arc::clone(&jail.rule), jail.scope));
                 }
             }
-            jailed.is_some() && ladder::can_ban(&worker.rules, snapshot, client)
         });
-        if let Some((exceeded, rule)) = jailed {
-            let offence = limit_break::offence(&exceeded, 100, Some(&rule));
+        if let Some((exceeded, rule, scope)) = jailed {
+            let offence = limit_break::jailed(&exceeded, &rule, scope);
             self.decision.rule = Some(rule);
             if exceeded.first {
+                let can_ban = self.worker.can_ban(self.identity.who(), Cause::Jail, scope);
                 self.offend(offence, can_ban);
             }
         }
@@ -401,7 +406,8 @@ impl Exchange {
             let exceeded = outcome.charged_bytes.and_then(|bytes| {
                 let rules = &worker.rules;
                 let (limits, wall_ms) = (entry.limits(&rules.terms), ended.wall_ms);
-                rules.charging.charge_bytes(entry, &limits, wall_ms, bytes)
+                let other_site = identity.other_site;
+                (rules.charging).charge_bytes(entry, &limits, wall_ms, bytes, other_site)
             });
             if let Some(counts) = counts {
                 // The requests as the ladder saw them, the bytes with those of this request (LOG).
@@ -419,11 +425,8 @@ impl Exchange {
             worker.table.touch(identity.client, self.decided, work)
         };
         if let Some(exceeded) = exceeded {
-            // A second snapshot: the bytes are charged now, which may be long after the decision.
-            let worker = &self.worker;
-            let can_ban = worker.with_snapshot(|snapshot| {
-                ladder::can_ban(&worker.rules, snapshot, self.identity.client)
-            });
+            let who = self.identity.who();
+            let can_ban = (self.worker).can_ban(who, Cause::ByteLimit, Scope::Netblock);
             self.limit_exceeded(&exceeded, can_ban);
         }
         origin

@@ -140,6 +140,7 @@ impl<H: Head> Ended<'_, H> {
             client: self.identity.client,
             address: self.identity.address,
             group: self.decision.group,
+            other_site: self.identity.other_site,
             forwarded_for: batch.keep(fields.forwarded_for),
             scheme: self.identity.scheme,
             method: batch.keep(Some(self.head.method())),

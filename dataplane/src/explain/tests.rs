@@ -1,11 +1,11 @@
 use std::net::IpAddr;
 
-use http::Method;
+use http::{Method, StatusCode};
 use proptest::prelude::*;
-use weir_shared::ban::Cause;
+use weir_shared::client::Client;
 use weir_shared::lookup::Lookup;
-use weir_shared::rules::{Limit, Matcher, NetList, Quota, Rule, RuleKind, RuleSet, Traps};
-use weir_shared::settings::{Countries, CountryList, LookupSource, OnLimit, Settings};
+use weir_shared::rules::{Matcher, NetList, RuleKind, RuleSet, Trap, Traps};
+use weir_shared::settings::{Countries, CountryList, LookupSource, Settings};
 use weir_shared::snapshot::{BanIndex, BanSpan};
 use weir_shared::table::ClientTable;
 use weir_shared::verdict::LimitHit;
@@ -33,7 +33,9 @@ fn rule_set() -> impl Strategy<Value = RuleSet> {
         let mut all = Traps::default();
         if traps {
             let trap = Rule::new(RuleKind::Trap, "trap".to_owned());
-            all.add(Arc::new(trap), ["/.env"]);
+            let rule = Arc::new(trap);
+            let scope = Scope::Client;
+            all.add(Trap { rule, scope }, ["/.env"]);
         }
         let limits = limits.into_iter().enumerate();
         let limits = limits.map(|(index, (limit, bans, everywhere))| Limit {
@@ -53,7 +55,16 @@ fn rule_set() -> impl Strategy<Value = RuleSet> {
             NetList::default(),
             all,
             limits.collect(),
-            Vec::new(),
+            vec![Jail {
+                rule: Arc::new(Rule::new(RuleKind::Jail, "jail".to_owned())),
+                matcher: Matcher::new(Some(("/login", false)), Vec::new(), None),
+                statuses: vec![StatusCode::UNAUTHORIZED],
+                quotas: vec![Quota {
+                    span: RuleSpan::Minute,
+                    limit: 2,
+                }],
+                scope: Scope::Client,
+            }],
         )
     })
 }
@@ -114,8 +125,9 @@ fn settings() -> impl Strategy<Value = Settings> {
 /// What may happen to the client of this number.
 #[derive(Clone, Debug)]
 enum Event {
-    /// It asks for one of the paths, so many milliseconds later.
-    Asks(usize, u64),
+    /// It asks for one of the paths, so many milliseconds later, by itself or for the page of
+    /// another site.
+    Asks(usize, u64, bool),
     /// Its netblock is banned for so long, or its bans are gone.
     Ban(Option<u64>),
     /// Its lookup answers, with a country or without.
@@ -126,7 +138,8 @@ enum Event {
 
 fn event() -> impl Strategy<Value = (u8, Event)> {
     let event = prop_oneof![
-        8 => (0..PATHS.len(), prop_oneof![Just(0), 0u64..90_000]).prop_map(|(path, ms)| Event::Asks(path, ms)),
+        8 => (0..PATHS.len(), prop_oneof![Just(0), 0u64..90_000], any::<bool>())
+            .prop_map(|(path, ms, other_site)| Event::Asks(path, ms, other_site)),
         1 => prop::option::of(0u64..90_000).prop_map(Event::Ban),
         1 => (0usize..4).prop_map(Event::Answer),
         1 => Just(Event::Reset),
@@ -180,17 +193,18 @@ proptest! {
                     snapshot.generation += 1;
                     table.reset(client, snapshot.generation);
                 }
-                Event::Asks(path, later_ms) => {
+                Event::Asks(path, later_ms, other_site) => {
                     now.wall_ms += later_ms;
                     now.mono_ns += later_ms * 1_000_000;
                     let path = PATHS[path];
-                    let question = Question { address, method: Method::POST, path: path.to_owned(), host: None };
+                    let question = Question { address, method: Method::POST, path: path.to_owned(), host: None, other_site };
                     let before = (table.row(client), table.len());
                     let explained = explain(&rules, &snapshot, &table, &question, now);
                     prop_assert_eq!((table.row(client), table.len()), before);
                     let no_fields = HeaderMap::new();
                     let asking = Asking { path, method: &Method::POST, host: Host::Among(&no_fields) };
-                    let asked = Asked { asking, client, address, content_length: None, may_wait: true, is_proxy: false };
+                    let who = Who::client(address);
+                    let asked = Asked { asking, who, other_site, content_length: None, may_wait: true };
                     let decision = decide(&rules, &snapshot, &table, &asked, now);
                     let Ok(decision) = decision else {
                         prop_assert!(explained.is_none());
@@ -219,7 +233,8 @@ proptest! {
                     prop_assert_eq!(rule(&explained.rule), rule(&decision.rule));
                     // The limit that refuses is one of those that are told, and is full.
                     if let (Outcome::Refuse { limit: Some(LimitHit::Rule(span)), .. }, Some(by)) = (explained.outcome, &decision.rule) {
-                        let mut told = explained.rule_limits.iter().filter(|told| told.rule.name == by.name);
+                        let told = explained.rule_limits.iter().chain(&explained.jails);
+                        let mut told = told.filter(|told| told.rule.name == by.name);
                         let (_, usage) = told.next().expect("it is told").windows[0];
                         prop_assert_eq!(span, RuleSpan::Minute);
                         prop_assert!(usage.fits_in_ms.is_none_or(|ms| ms > 0), "{:?}", usage);
@@ -229,6 +244,13 @@ proptest! {
                     if decision.counted {
                         prop_assert_eq!(explained.limit_percent, decision.limit_percent);
                         prop_assert_eq!(explained.bytes_percent, decision.bytes_percent);
+                    }
+                    if decision.verdict == Verdict::Forward {
+                        for jail in snapshot.rules.jails(StatusCode::UNAUTHORIZED, &asking) {
+                            table.update(client, now, |entry| {
+                                entry.charge_rule(&jail.rule, &jail.quotas, now.wall_ms, other_site)
+                            });
+                        }
                     }
                     if decision.under_way {
                         table.update(client, now, |entry| entry.end_request());
@@ -257,6 +279,7 @@ fn the_health_check_is_explained() {
             method,
             path: "/_waf/health".to_owned(),
             host: None,
+            other_site: false,
         };
         let explained = explain(&rules, &Snapshot::default(), &table, &question, now);
         action_of(explained.unwrap().outcome)

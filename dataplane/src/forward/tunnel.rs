@@ -50,7 +50,7 @@ pub async fn run(downstream: &Rc<Downstream>, mut socket: Socket, early: Bytes, 
         mut exchange,
         idle_timeout,
     } = tunnel;
-    downstream.begin_tunnel(exchange.identity.client, exchange.identity.address);
+    downstream.begin_tunnel(exchange.identity.who());
     downstream.tunnel_carried(idle_timeout);
     let (upstream, early_upstream) = upstream.into_parts();
 

@@ -15,7 +15,6 @@ use http::header::{CONNECTION, CONTENT_LENGTH, DATE, EXPECT};
 use http::request::Parts;
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use hyper::body::Body as _;
-use weir_shared::client::Client;
 use weir_shared::totals::ConnectionError;
 
 use super::body::{Pump, Queued};
@@ -27,7 +26,7 @@ use crate::downstream::Ending;
 use crate::forward::response_body::ResponseBody;
 use crate::forward::tunnel::TunnelSlot;
 use crate::headers::number;
-use crate::identity::X_REQUEST_ID;
+use crate::identity::{Identity, X_REQUEST_ID};
 use crate::ladder::is_health_check;
 use crate::refuse::Dropped;
 use crate::worker::{Current, Worker};
@@ -274,10 +273,9 @@ fn note_worth(worker: &Worker, stream: &Stream, response: &Response<ResponseBody
     if is_bad || is_check {
         stream.earns_nothing();
     }
-    let peer = stream.downstream.peer;
     if is_bad {
         stream.streams().note_bad_head();
-    } else if is_check && worker.refuses(Client::of(peer), peer) {
+    } else if is_check && worker.refuses(Identity::of_peer(stream.downstream.sender()).who()) {
         stream.streams().note_refused_check();
     }
 }
@@ -297,12 +295,9 @@ fn finish(
         *response.body_mut() = ResponseBody::empty();
     }
     let (downstream, streams) = (&stream.downstream, stream.streams());
-    let peer = downstream.peer;
+    let who = Identity::of_peer(downstream.sender()).who();
     // Behind a refusal, or a health check (CONN-3).
-    if downstream.is_short()
-        && worker.refuses(Client::of(peer), peer)
-        && streams.connection.slot.gives_way_to_ban()
-    {
+    if downstream.is_short() && worker.refuses(who) && streams.connection.slot.gives_way_to_ban() {
         streams.close();
     }
     response

@@ -2,9 +2,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use weir_shared::ban::Cause;
 use weir_shared::lookup::Lookup;
-use weir_shared::rules::{Host, Limit, Matcher, Quota, RuleSet, Traps};
+use weir_shared::rules::{Host, Limit, Matcher, Quota, RuleSet, Trap, Traps};
 use weir_shared::settings::{Countries, OnLimit, Percents};
 use weir_shared::snapshot::{BanIndex, BanSpan};
 use weir_shared::table::ClientTable;
@@ -50,8 +49,8 @@ fn asked(path: &str, last: u8, length: Option<u64>) -> Asked<'_> {
             method: &Method::GET,
             host: Host::Among(&NO_FIELDS),
         },
-        client: Client::of(address),
-        address,
+        who: Who::client(address),
+        other_site: false,
         content_length: length,
         may_wait: true,
         is_proxy: false,
@@ -166,8 +165,9 @@ fn rule_set() -> RuleSet {
         on_limit,
     };
     let mut traps = Traps::default();
-    let trap = Rule::new(RuleKind::Trap, "trap".to_owned());
-    traps.add(Arc::new(trap), ["/trap/"]);
+    let rule = Arc::new(Rule::new(RuleKind::Trap, "trap".to_owned()));
+    let scope = Scope::Client;
+    traps.add(Trap { rule, scope }, ["/trap/"]);
     RuleSet::new(
         net_list(RuleKind::Allow, "10.0.0.12/31"),
         net_list(RuleKind::Deny, "10.0.0.12/30"),

@@ -20,6 +20,7 @@ use paths::{Marks, Paths, Reach};
 pub use rule::{Rule, RuleKind};
 pub use spelling::Case;
 
+use crate::ban::Scope;
 use crate::settings::OnLimit;
 use crate::window::RuleSpan;
 
@@ -65,34 +66,45 @@ pub struct Jail {
     pub statuses: Vec<StatusCode>,
     /// At least one, shortest first.
     pub quotas: Vec<Quota>,
+    /// What its bans cover (RULE-8).
+    pub scope: Scope,
 }
 
 /// The traps, in the order of the file (RULE-3).
 #[derive(Clone, Debug, Default)]
 pub struct Traps {
-    rules: Vec<Arc<Rule>>,
+    traps: Vec<Trap>,
     paths: Paths,
+}
+
+/// One trap.
+#[derive(Clone, Debug)]
+pub struct Trap {
+    /// Its name.
+    pub rule: Arc<Rule>,
+    /// What its bans cover (RULE-8).
+    pub scope: Scope,
 }
 
 impl Traps {
     /// Adds a trap: its paths, and everything below each of them. A path that was there before
     /// stays with the trap that had it first.
-    pub fn add(&mut self, rule: Arc<Rule>, paths: impl IntoIterator<Item = impl AsRef<str>>) {
-        self.add_with_case(rule, Case::Folded, paths);
+    pub fn add(&mut self, trap: Trap, paths: impl IntoIterator<Item = impl AsRef<str>>) {
+        self.add_with_case(trap, Case::Folded, paths);
     }
 
     /// The same, where the case of letters counts or not.
     pub fn add_with_case(
         &mut self,
-        rule: Arc<Rule>,
+        trap: Trap,
         case: Case,
         paths: impl IntoIterator<Item = impl AsRef<str>>,
     ) {
         let marks = Marks {
-            trap: u32::try_from(self.rules.len()).ok(),
+            trap: u32::try_from(self.traps.len()).ok(),
             ..Marks::default()
         };
-        self.rules.push(rule);
+        self.traps.push(trap);
         for path in paths {
             self.paths.add(path.as_ref(), case, Reach::Below, marks);
         }
@@ -112,7 +124,7 @@ pub struct RuleSet {
     /// Clients that are refused at step 4 (RULE-1).
     pub deny: NetList,
     /// Rules whose paths ban who asks for them (RULE-3).
-    traps: Vec<Arc<Rule>>,
+    traps: Vec<Trap>,
     /// Further limits, at most [`MAX_LIMITS`].
     limits: Vec<Limit>,
     /// At most [`MAX_LIMITS`].
@@ -127,7 +139,7 @@ pub struct RuleSet {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Matched<'a> {
     /// The trap that it fell into.
-    pub trap: Option<&'a Arc<Rule>>,
+    pub trap: Option<&'a Trap>,
     /// The limits that count it.
     pub limits: Limits<'a>,
 }
@@ -167,10 +179,7 @@ impl RuleSet {
     ) -> Self {
         limits.truncate(MAX_LIMITS);
         jails.truncate(MAX_LIMITS);
-        let Traps {
-            rules: traps,
-            mut paths,
-        } = traps;
+        let Traps { traps, mut paths } = traps;
         let mut anywhere = Marks::default();
         let of_limits = limits.iter().enumerate().map(|(index, limit)| {
             let limits = 1 << index;
@@ -234,13 +243,22 @@ impl RuleSet {
     pub fn jails<'a>(
         &'a self,
         status: StatusCode,
-        asking: &'a Asking<'_>,
+        asking: &Asking<'_>,
     ) -> impl Iterator<Item = &'a Jail> {
-        // Worked out once, and only where a jail counts such answers.
+        self.jails_where(asking, move |jail| jail.statuses.contains(&status))
+    }
+
+    /// The jails of a choice that may count the answer to a request. The choice is asked first.
+    pub fn jails_where<'a>(
+        &'a self,
+        asking: &Asking<'_>,
+        choice: impl Fn(&Jail) -> bool,
+    ) -> impl Iterator<Item = &'a Jail> {
+        // Worked out once, and only where a jail is chosen.
         let found = std::cell::OnceCell::new();
         let matches = move |(index, jail): &(usize, &Jail)| {
             let find = || self.paths.find(asking.path).jails | self.anywhere.jails;
-            jail.statuses.contains(&status)
+            choice(jail)
                 && found.get_or_init(find) >> index & 1 == 1
                 && jail.matcher.matches(asking)
         };
@@ -253,7 +271,8 @@ impl RuleSet {
         let limits = self.limits.iter().map(|limit| &limit.rule);
         let jails = self.jails.iter().map(|jail| &jail.rule);
         let lists = self.allow.sources().chain(self.deny.sources());
-        lists.chain(limits).chain(&self.traps).chain(jails)
+        let traps = self.traps.iter().map(|trap| &trap.rule);
+        lists.chain(limits).chain(traps).chain(jails)
     }
 }
 

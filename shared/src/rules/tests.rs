@@ -31,10 +31,17 @@ fn with_limits(limits: Vec<Limit>) -> RuleSet {
     )
 }
 
+fn trap(name: &str) -> Trap {
+    Trap {
+        rule: rule(RuleKind::Trap, name),
+        scope: Scope::Client,
+    }
+}
+
 fn traps(traps: &[(&str, &[&str])]) -> Traps {
     let mut found = Traps::default();
     for (name, paths) in traps {
-        found.add(rule(RuleKind::Trap, name), *paths);
+        found.add(trap(name), *paths);
     }
     found
 }
@@ -158,7 +165,11 @@ fn a_trap_covers_what_is_below() {
         ("*", None),
     ] {
         let found = rules.matched(&get(path)).trap;
-        assert_eq!(found.map(|rule| rule.name.as_str()), expected, "{path}");
+        assert_eq!(
+            found.map(|trap| trap.rule.name.as_str()),
+            expected,
+            "{path}"
+        );
     }
 }
 
@@ -348,6 +359,7 @@ fn jails_match_status_and_path() {
             .map(|status| StatusCode::from_u16(*status).unwrap())
             .collect(),
         quotas: vec![],
+        scope: Scope::Client,
     };
     let jails = vec![
         jail("all", None, &[404]),

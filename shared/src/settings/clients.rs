@@ -1,8 +1,10 @@
 //! Who a client is, and which netblocks and paths are treated apart.
 
+use std::net::IpAddr;
+
 use http::HeaderName;
 
-use super::kind::{Fault, Kind, each_entry, nets, parse_header_name};
+use super::kind::{Fault, Kind, each_entry, nets, parse_header_name, whole};
 use super::row::{Row, row};
 use crate::netblock::NetSet;
 use crate::path::normalise;
@@ -14,6 +16,15 @@ pub struct IdentitySettings {
     pub trusted_proxies: NetSet,
     /// `WAF_CLIENT_IP_HEADER`
     pub header: HeaderName,
+    /// `WAF_TRUSTED_HOPS`, instead of the former.
+    pub trusted_hops: Option<u8>,
+}
+
+impl IdentitySettings {
+    /// Whether what this peer says of clients is believed (CLIENT-2, CLIENT-8).
+    pub fn trusts(&self, peer: IpAddr) -> bool {
+        self.trusted_hops.is_some() || self.trusted_proxies.contains(peer)
+    }
 }
 
 impl Default for IdentitySettings {
@@ -21,6 +32,7 @@ impl Default for IdentitySettings {
         Self {
             trusted_proxies: NetSet::default(),
             header: HeaderName::from_static("x-forwarded-for"),
+            trusted_hops: None,
         }
     }
 }
@@ -47,6 +59,14 @@ pub(super) fn identity_rows() -> Vec<Row<IdentitySettings>> {
         )
         .live()
         .essential(),
+        row(
+            "WAF_TRUSTED_HOPS",
+            "off",
+            whole(1..=64).or_off(),
+            |identity: &mut IdentitySettings| &mut identity.trusted_hops,
+            "Instead of WAF_TRUSTED_PROXIES: so many proxies stand in front, the peer is the nearest, and the client is the entry of this number from the end. Every peer is believed: weir has to be reachable through the proxies alone.",
+        )
+        .live(),
         row(
             "WAF_CLIENT_IP_HEADER",
             "X-Forwarded-For",

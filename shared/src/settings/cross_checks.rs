@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use super::edge::LocalIs;
 use super::endpoints::{ControlSocket, TokenSource};
 use super::listen::{Listen, Place, reaches};
 use super::lookup::{CountryList, LookupSource};
@@ -26,6 +27,7 @@ impl CrossChecks<'_> {
             self.both_set("WAF_METRICS_TOKEN_FILE", "WAF_METRICS_TOKEN"),
             self.both_set("WAF_ADMIN_TOKEN_FILE", "WAF_ADMIN_TOKEN"),
             self.both_set("WAF_DENY_COUNTRIES", "WAF_ALLOW_COUNTRIES"),
+            self.two_forms_of_trust(settings),
             self.db_path(settings),
             self.url_missing(settings),
             self.control_socket_too_long(settings),
@@ -65,11 +67,18 @@ impl CrossChecks<'_> {
             );
         }
         let unix = |listen: &Listen| matches!(listen.place, Place::Unix(_));
-        let has_proxies =
-            !settings.identity.trusted_proxies.is_empty() || settings.listen.iter().any(unix);
+        let identity = &settings.identity;
+        let has_proxies = !identity.trusted_proxies.is_empty()
+            || identity.trusted_hops.is_some()
+            || settings.listen.iter().any(unix);
         if settings.edge.proxy_protocol && !has_proxies {
             warnings.push(
                 "WAF_PROXY_PROTOCOL=\"on\" does nothing: WAF_TRUSTED_PROXIES is not set, and the header of another peer is not read".to_owned(),
+            );
+        }
+        if settings.edge.proxy_protocol_local == LocalIs::Trusted && !settings.edge.proxy_protocol {
+            warnings.push(
+                "WAF_PROXY_PROTOCOL_LOCAL does nothing: WAF_PROXY_PROTOCOL is off".to_owned(),
             );
         }
         if self.are_sound(&["WAF_LOOKUP_SOURCE"]) {
@@ -204,6 +213,15 @@ impl CrossChecks<'_> {
         self.written
             .contains_key(other)
             .then(|| format!("{name}={value:?} is set and {other} too: expected only one of them"))
+    }
+
+    /// Proxies are known by their addresses or by their number (CLIENT-8).
+    fn two_forms_of_trust(&self, settings: &Settings) -> Option<String> {
+        let hops = settings.identity.trusted_hops?;
+        let proxies = self.written.get("WAF_TRUSTED_PROXIES")?;
+        Some(format!(
+            "WAF_TRUSTED_HOPS=\"{hops}\" is set and WAF_TRUSTED_PROXIES={proxies:?} too: expected only one of them"
+        ))
     }
 
     /// A path needs `file`, and `file` a path (SETTING-2).

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::kind::{Kind, boolean, entries};
+use super::kind::{Kind, boolean, entries, word};
 use super::row::{Row, row};
 
 /// What is spoken where the service listens.
@@ -14,10 +14,22 @@ pub struct EdgeSettings {
     pub keys: Vec<PathBuf>,
     /// `WAF_PROXY_PROTOCOL`
     pub proxy_protocol: bool,
+    /// `WAF_PROXY_PROTOCOL_LOCAL`
+    pub proxy_protocol_local: LocalIs,
     /// `WAF_REDIRECT_HTTP`
     pub redirect_http: bool,
     /// `WAF_H2C`
     pub h2c: bool,
+}
+
+/// `WAF_PROXY_PROTOCOL_LOCAL`: a connection whose PROXY header names no client (EDGE-4).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum LocalIs {
+    /// The proxy's own, and it is not believed on what it says of clients.
+    #[default]
+    Peer,
+    /// The proxy's own, and it is believed.
+    Trusted,
 }
 
 /// Certificates at most: each handshake may look at the name of each.
@@ -65,6 +77,14 @@ pub(super) fn rows() -> Vec<Row<EdgeSettings>> {
             "Trusted proxies begin each connection with a header of the PROXY protocol, version 1 or 2.",
         )
         .restart(),
+        row(
+            "WAF_PROXY_PROTOCOL_LOCAL",
+            "peer",
+            word([("peer", LocalIs::Peer), ("trusted", LocalIs::Trusted)]),
+            |edge: &mut EdgeSettings| &mut edge.proxy_protocol_local,
+            "A connection whose PROXY header names no client (UNKNOWN, LOCAL) is the proxy's own: `peer` does not believe its forwarding headers, `trusted` does.",
+        )
+        .live(),
     ]
 }
 

@@ -40,7 +40,7 @@ pub use change::Change;
 pub use clients::{IdentitySettings, ListSettings};
 pub use connections::{ConnectionSettings, TimeoutSettings};
 pub use docs::{readme_block, settings_page};
-pub use edge::EdgeSettings;
+pub use edge::{EdgeSettings, LocalIs};
 pub use endpoints::{ControlSocket, EndpointSettings, Secret, TokenSource};
 pub use file::{MAX_FILE_BYTES, SettingsFile};
 pub use limits::{BytesCount, LimitSettings, OnLimit, RateLimitHeaders};

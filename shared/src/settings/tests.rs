@@ -698,6 +698,22 @@ fn settings_that_need_lookups_stop_the_start_without_them() {
         ]),
         ["WAF_DENY_COUNTRIES=\"FR\" is set and WAF_ALLOW_COUNTRIES too: expected only one of them"]
     );
+    // CLIENT-8
+    let hops = ("WAF_TRUSTED_HOPS", "2");
+    assert_eq!(
+        problems(&[UPSTREAM, ("WAF_TRUSTED_PROXIES", "10.0.0.1"), hops]),
+        [
+            "WAF_TRUSTED_HOPS=\"2\" is set and WAF_TRUSTED_PROXIES=\"10.0.0.1\" too: expected only one of them"
+        ]
+    );
+    let fine = [UPSTREAM, ("WAF_TRUSTED_PROXIES", ""), hops];
+    assert_eq!(problems(&fine), [""; 0]);
+    let fine = [
+        UPSTREAM,
+        ("WAF_TRUSTED_PROXIES", "10.0.0.1"),
+        ("WAF_TRUSTED_HOPS", "off"),
+    ];
+    assert_eq!(problems(&fine), [""; 0]);
     assert_eq!(
         warnings(&[
             off,

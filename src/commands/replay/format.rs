@@ -100,6 +100,8 @@ struct Ours<'a> {
     content_length: Option<u64>,
     #[serde(default)]
     websocket: bool,
+    #[serde(default)]
+    other_site: bool,
     status: Option<u16>,
     #[serde(borrow)]
     action: Option<Cow<'a, str>>,
@@ -154,6 +156,7 @@ fn weir(line: &[u8]) -> Result<Line, Unreadable> {
     let first_byte = ours.timings.and_then(|timings| timings.first_byte);
     request.first_byte_ms = first_byte.map(|first_byte| first_byte as u64);
     request.end.websocket = ours.websocket;
+    request.other_site = ours.other_site;
     if let Some(Bytes {
         request: up,
         response: down,

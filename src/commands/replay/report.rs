@@ -9,6 +9,7 @@ use weir_shared::units::Time;
 use weir_shared::verdict::Action;
 
 use super::engine::Engine;
+use super::format::Format;
 use super::tally::{Counted, Tally};
 use super::trial::Trial;
 use crate::commands::text::{Table, cell, percent, time};
@@ -145,6 +146,13 @@ pub fn in_words(document: &Value) -> String {
         text.push_str(&format!(
             "{refused} were refused when the log was written\n"
         ));
+    }
+    let files = document["files"].as_array().into_iter().flatten();
+    let mut formats = files.filter_map(|file| file["format"].as_str());
+    if formats.any(|format| format != Format::Weir.name()) {
+        text.push_str(
+            "Only weir's own log says what pages of other sites asked for (Sec-Fetch-Site): all else counts as the clients' own\n",
+        );
     }
     text.push('\n');
     text.push_str(&of_trials(document));

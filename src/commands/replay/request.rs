@@ -28,6 +28,8 @@ pub struct Request {
     /// `Host`, where the log has it.
     pub headers: HeaderMap,
     pub content_length: Option<u64>,
+    /// The log says that the page of another site asked for it.
+    pub other_site: bool,
     pub end: End,
     /// What the log says of its client.
     pub lookup: Option<Arc<Lookup>>,
@@ -50,6 +52,7 @@ impl Request {
             path: path_of(target),
             headers: HeaderMap::new(),
             content_length: None,
+            other_site: false,
             end: End::default(),
             lookup: None,
             id: None,
@@ -72,6 +75,7 @@ impl Request {
             path: &self.path,
             headers: &self.headers,
             content_length: self.content_length.max(counted),
+            other_site: self.other_site,
         }
     }
 

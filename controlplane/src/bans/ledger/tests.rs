@@ -7,6 +7,14 @@ use weir_shared::verdict::LimitKind;
 
 use super::*;
 
+impl Ledger {
+    /// Bans as a limit does that nobody is spared by: the netblock.
+    pub(crate) fn ban_by_limit(&mut self, exceeded: &LimitExceeded, now_ms: u64) -> BanOutcome {
+        let netblock = Netblock::of(exceeded.client, self.rules.prefixes);
+        self.ban_for(exceeded, netblock, now_ms)
+    }
+}
+
 const HOUR: u64 = 3_600_000;
 const NOW: u64 = 1_795_276_800_000;
 
@@ -52,7 +60,7 @@ fn order(netblock: &str, duration: Option<u64>) -> Order {
 /// Breaks at `at_ms` and gives the ban that was made.
 fn banned(ledger: &mut Ledger, text: &str, at_ms: u64) -> Arc<Ban> {
     let broken = broken(client(text), LimitKind::Minute, at_ms);
-    match ledger.ban_for(&broken, at_ms) {
+    match ledger.ban_by_limit(&broken, at_ms) {
         BanOutcome::Banned(key) => Arc::clone(ledger.ban(key).unwrap()),
         other => panic!("{other:?}"),
     }
@@ -119,7 +127,10 @@ fn an_active_ban_stops_automatic_ones_only() {
     let mut ledger = ledger(10);
     banned(&mut ledger, "203.0.113.7", NOW);
     let again = broken(client("203.0.113.8"), LimitKind::Hour, NOW + HOUR - 1);
-    assert_eq!(ledger.ban_for(&again, NOW + HOUR - 1), BanOutcome::Already);
+    assert_eq!(
+        ledger.ban_by_limit(&again, NOW + HOUR - 1),
+        BanOutcome::Already
+    );
     let admin = ledger
         .add(order("203.0.113.0/24", Some(HOUR)), NOW)
         .unwrap();
@@ -142,7 +153,7 @@ fn the_reason_names_the_limit() {
         },
         ..broken(client("2001:db8::1"), LimitKind::HourBytes, NOW)
     };
-    ledger.ban_for(&bytes, NOW);
+    ledger.ban_by_limit(&bytes, NOW);
     banned(&mut ledger, "203.0.113.7", NOW);
     let told: Vec<_> = ledger
         .all()
@@ -177,7 +188,7 @@ fn a_ban_begins_at_the_break_unless_the_clock_moved() {
         ("192.0.2.7", NOW + 1, NOW),
     ] {
         let broken = broken(client(text), LimitKind::Day, at_ms);
-        let BanOutcome::Banned(key) = ledger.ban_for(&broken, NOW) else {
+        let BanOutcome::Banned(key) = ledger.ban_by_limit(&broken, NOW) else {
             panic!("{text}")
         };
         assert_eq!(key.ban_started, Time(begins), "{text}");
@@ -221,7 +232,7 @@ fn the_ledger_drops_in_the_order_of_the_rule() {
     assert!(!ledger.can_ban(now + 9));
     assert_eq!(ledger.add(order("10.9.0.0/24", None), now + 9), Err(Full));
     let more = broken(client("10.9.0.1"), LimitKind::Minute, now + 9);
-    assert_eq!(ledger.ban_for(&more, now + 9), BanOutcome::Full);
+    assert_eq!(ledger.ban_by_limit(&more, now + 9), BanOutcome::Full);
     assert_eq!(ledger.all().len(), 5);
     assert!(ledger.can_ban(NOW + 9 * HOUR));
 }
@@ -242,7 +253,7 @@ fn observed_bans_count_in_observe_mode_only() {
         let by_admin = watching.add(order("10.0.0.0/8", None), NOW).unwrap();
         assert!(by_admin.observed);
         let again = broken(client("203.0.113.7"), LimitKind::Minute, NOW + 5);
-        let outcome = ledger.ban_for(&again, NOW + 5);
+        let outcome = ledger.ban_by_limit(&again, NOW + 5);
         assert_eq!(outcome == BanOutcome::Already, observe);
         let mut later = Ledger::new(rules(10, observe), vec![Arc::new(made)], NOW).unwrap();
         let next = banned(&mut later, "203.0.113.7", NOW + HOUR);
@@ -272,7 +283,7 @@ fn other_rules_drop_what_no_longer_fits() {
     assert!(!ledger.take_rules(rules(2, false), NOW + 2));
     assert_eq!((ledger.all().len(), ledger.dropped()), (3, 2));
     let more = broken(client("203.0.113.7"), LimitKind::Minute, NOW + 3);
-    assert_eq!(ledger.ban_for(&more, NOW + 3), BanOutcome::Full);
+    assert_eq!(ledger.ban_by_limit(&more, NOW + 3), BanOutcome::Full);
     let single = PrefixLengths { v4: 32, v6: 64 };
     let wider = Rules {
         prefixes: single,
@@ -600,7 +611,7 @@ proptest! {
             match op {
                 Op::Break(who, limit) => {
                     let broken = broken(clients[who], limit, now);
-                    let outcome = match ledger.ban_for(&broken, now) {
+                    let outcome = match ledger.ban_by_limit(&broken, now) {
                         BanOutcome::Banned(_) => "banned",
                         BanOutcome::Already => "already",
                         BanOutcome::Full => "full",

@@ -1,5 +1,5 @@
 use proptest::prelude::*;
-use weir_shared::rules::{Asking, Matcher, NetList, Quota, RuleKind, RuleSet, Traps};
+use weir_shared::rules::{Matcher, NetList, Quota, RuleKind, Traps};
 use weir_shared::window::{PerSpan, RuleSpan};
 
 use super::*;
@@ -7,7 +7,7 @@ use super::*;
 impl Charging {
     /// Without rules.
     fn plain(&self, entry: &mut Entry, limits: &Limits, now: Now) -> Option<Exceeded> {
-        let refused = self.charge(entry, limits, rules::Limits::default(), now);
+        let refused = self.charge(entry, limits, Counted::default(), now);
         refused.map(|refused| refused.exceeded)
     }
 }
@@ -99,7 +99,7 @@ proptest! {
             prop_assert_eq!(found.map(|exceeded| exceeded.limit.name()), told);
             let Some(exceeded) = found else {
                 twin.passed.push((time.wall_ms, bytes));
-                REFUSE.charge_bytes(&mut entry, &limits, time.wall_ms, bytes);
+                REFUSE.charge_bytes(&mut entry, &limits, time.wall_ms, bytes, false);
                 continue;
             };
             prop_assert!(!exceeded.bans && !exceeded.first);
@@ -195,13 +195,142 @@ fn rule_set(limits: &[(&str, OnLimit, Vec<Quota>)]) -> RuleSet {
 }
 
 /// All limits of a set: none of them has a matcher.
-fn all(set: &RuleSet) -> rules::Limits<'_> {
-    set.matched(&Asking {
-        path: "/",
-        method: &http::Method::GET,
-        host: weir_shared::rules::Host::Is(None),
-    })
-    .limits
+fn all(set: &RuleSet) -> Counted<'_> {
+    Counted {
+        limits: set.matched(&ANY).limits,
+        jails: Some((set, ANY)),
+        other_site: false,
+    }
+}
+
+const ANY: Asking<'static> = Asking {
+    path: "/",
+    method: &http::Method::GET,
+    host: weir_shared::rules::Host::Is(None),
+};
+
+/// Whether the estimate of those times at `now` is over a limit, with `more` at that moment.
+fn is_over(times: &[u64], length: u64, limit: u64, now: u64, more: u64) -> bool {
+    let twin = Twin {
+        passed: times.iter().map(|at| (*at, 0)).collect(),
+    };
+    twin.is_over(length, limit, now, more, |_| 1)
+}
+
+proptest! {
+    /// RULE-8: whatever comes from pages of other sites and from the client itself, in any order: a
+    /// limit refuses by what both asked for, and bans only for a request of the client's own that
+    /// is too many among those alone. A jail lets as many answers through as it allows, and one
+    /// more only to ban for it. With a twin that remembers every request.
+    #[test]
+    fn other_sites_ban_nobody(
+        minute in 1u64..6, hour in 1u64..12, per_minute in 1u64..6, jail in 1u64..6,
+        steps in prop::collection::vec((prop_oneof![0u64..300, 0u64..5_000, 0u64..100_000], any::<bool>(), any::<bool>()), 1..80),
+    ) {
+        let of_minute = |limit| vec![Quota { span: RuleSpan::Minute, limit }];
+        let jails = vec![Jail {
+            rule: Arc::new(Rule::new(RuleKind::Jail, "jail".to_owned())),
+            matcher: Matcher::default(),
+            statuses: vec![http::StatusCode::UNAUTHORIZED],
+            quotas: of_minute(jail),
+            scope: weir_shared::ban::Scope::Client,
+        }];
+        let limit = Limit {
+            rule: Arc::new(Rule::new(RuleKind::Limit, "limit".to_owned())),
+            matcher: Matcher::default(),
+            quotas: of_minute(per_minute),
+            on_limit: OnLimit::Ban,
+        };
+        let (allow, deny) = (NetList::default(), NetList::default());
+        let set = RuleSet::new(allow, deny, Traps::default(), vec![limit], jails);
+        let charging = Charging::default();
+        let limits = limits(Some(minute), Some(hour), None);
+        let mut entry = Entry::new(0, START);
+        // Requests of all, and the client's own; answers that the jail counts likewise.
+        let (mut all_asked, mut own_asked) = (Vec::new(), Vec::new());
+        let (mut all_wrong, mut own_wrong) = (Vec::<u64>::new(), Vec::<u64>::new());
+        let mut now = 0;
+        for (step, other_site, wrong) in steps {
+            now += step;
+            let time = at(now);
+            let at_ms = time.wall_ms;
+            let counted = Counted { other_site, ..all(&set) };
+            let refused = charging.charge(&mut entry, &limits, counted, time);
+            all_asked.push(at_ms);
+            if !other_site {
+                own_asked.push(at_ms);
+            }
+            let over = |times: &[u64]| {
+                is_over(times, 60_000, minute.min(per_minute), at_ms, 0) || is_over(times, 3_600_000, hour, at_ms, 0)
+            };
+            let full = is_over(&all_wrong, 60_000, jail, at_ms, 1);
+            let would_ban = !other_site && is_over(&own_wrong, 60_000, jail, at_ms, 1)
+                && !is_over(&own_wrong, 60_000, jail, at_ms, 0);
+            let told = if over(&all_asked) {
+                Some(if !other_site && over(&own_asked) { "ban" } else { "refuse" })
+            } else if full && !would_ban {
+                Some("jail")
+            } else {
+                None
+            };
+            let found = refused.map(|refused| {
+                let of_jail = refused.rule.is_some_and(|rule| rule.kind == RuleKind::Jail);
+                match refused.exceeded {
+                    Exceeded { bans: true, .. } => "ban",
+                    _ if of_jail => "jail",
+                    _ => "refuse",
+                }
+            });
+            prop_assert_eq!(found, told);
+            if let Some(refused) = refused {
+                prop_assert!(refused.exceeded.bans || !refused.exceeded.first);
+                continue;
+            }
+            if wrong {
+                all_wrong.push(at_ms);
+                if !other_site {
+                    own_wrong.push(at_ms);
+                }
+                let jail = set.jails(http::StatusCode::UNAUTHORIZED, &ANY).next().unwrap();
+                let exceeded = entry.charge_rule(&jail.rule, &jail.quotas, at_ms, other_site);
+                prop_assert_eq!(exceeded.is_some_and(|exceeded| exceeded.bans), would_ban);
+            }
+        }
+    }
+
+    /// RULE-8, LIMIT-5: the same for bytes, which are known when an answer has ended: over a limit
+    /// nothing passes until they fit, whoever asked for them.
+    #[test]
+    fn bytes_of_other_sites_ban_nobody(
+        limit in 1u64..400,
+        steps in prop::collection::vec((prop_oneof![0u64..300, 0u64..100_000], any::<bool>(), 0u64..200), 1..60),
+    ) {
+        let (charging, limits) = (Charging::default(), limits(None, None, Some(limit)));
+        let mut entry = Entry::new(0, START);
+        let (mut all, mut own) = (Twin::default(), Twin::default());
+        let mut now = 0;
+        for (step, other_site, bytes) in steps {
+            now += step;
+            let time = at(now);
+            let is_over = |twin: &Twin| twin.is_over(60_000, limit, time.wall_ms, 0, |(_, bytes)| *bytes);
+            let counted = Counted { other_site, ..Counted::default() };
+            let refused = charging.charge(&mut entry, &limits, counted, time);
+            prop_assert_eq!(refused.is_some(), is_over(&all));
+            if let Some(refused) = refused {
+                prop_assert!(!refused.exceeded.bans);
+                prop_assert_eq!(refused.exceeded.limit.name(), "minute_bytes");
+                continue;
+            }
+            all.passed.push((time.wall_ms, bytes));
+            if !other_site {
+                own.passed.push((time.wall_ms, bytes));
+            }
+            let exceeded = charging.charge_bytes(&mut entry, &limits, time.wall_ms, bytes, other_site);
+            let is_over = |twin: &Twin| twin.is_over(60_000, limit, time.wall_ms, 0, |(_, bytes)| *bytes);
+            prop_assert_eq!(exceeded.is_some(), is_over(&all));
+            prop_assert_eq!(exceeded.is_some_and(|exceeded| exceeded.bans), !other_site && is_over(&own));
+        }
+    }
 }
 
 proptest! {
