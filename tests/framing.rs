@@ -442,8 +442,8 @@ fn head_bombs_are_refused() {
     );
 }
 
-/// CHECK-6: who is told 400 or 431 sees it, though more is on its way: the connection lingers instead
-/// of being reset.
+/// CHECK-6: who is told 400 or 431 sees it, though more is on its way: the connection lingers
+/// instead of being reset.
 #[test]
 fn a_refused_head_is_seen_by_who_still_sends() {
     let application = Application::ok();

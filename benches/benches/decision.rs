@@ -103,7 +103,6 @@ fn ask(address: IpAddr) -> Asked<'static> {
         other_site: false,
         content_length: None,
         may_wait: true,
-        is_proxy: false,
     }
 }
 

@@ -73,8 +73,6 @@ pub fn explain(
             other_site: question.other_site,
             content_length: None,
             may_wait,
-            // Of one that is, nothing is under way.
-            is_proxy: false,
         };
         decide(rules, snapshot, &table.copy_of(client), &asked, now).ok()
     };

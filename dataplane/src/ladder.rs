@@ -131,9 +131,6 @@ pub struct Asked<'a> {
     /// Whether it may still wait for its lookup; once it has waited, an answer that is not there is
     /// unknown.
     pub may_wait: bool,
-    /// The client is a trusted proxy that names no other: it stands for many, and any number of its
-    /// requests may be under way (RULE-5).
-    pub is_proxy: bool,
 }
 
 impl<'a> Asked<'a> {
@@ -147,7 +144,6 @@ impl<'a> Asked<'a> {
             other_site: identity.other_site,
             content_length: content_length.and_then(headers::number),
             may_wait,
-            is_proxy: identity.is_proxy,
         }
     }
 }
@@ -327,7 +323,7 @@ pub fn decide(
             return decided(Decision { verdict, ..applied });
         }
         // 12. Ours, 13. the application's.
-        let under_way = !asked.is_proxy && charging.begin(entry);
+        let under_way = !asked.who.is_proxy && charging.begin(entry);
         decided(Decision {
             under_way,
             ..applied

@@ -156,8 +156,6 @@ impl Replay {
                 other_site: past.other_site,
                 content_length: past.content_length,
                 may_wait,
-                // A log does not say that its client was one.
-                is_proxy: false,
             };
             let snapshot = self.snapshots.load();
             let decided = ladder::decide(&self.rules, &snapshot, &self.table, &asked, now);

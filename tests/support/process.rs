@@ -1,8 +1,8 @@
 //! A process of the service, and what must hold of each at its end.
 //!
-//! When a [`Process`] is dropped, the test's clients are gone as a rule. Then it is at rest: none of
-//! its threads works any more. And SIGTERM ends it in time and in good order. A test in which one
-//! of these is not so ends its process itself: [`Process::kill`].
+//! When a [`Process`] is dropped, the test's clients are gone as a rule. Then it is at rest: none
+//! of its threads works any more. And SIGTERM ends it in time and in good order. A test in which
+//! one of these is not so ends its process itself: [`Process::kill`].
 
 use std::fmt::Write as _;
 use std::fs;

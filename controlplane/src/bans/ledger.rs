@@ -6,7 +6,6 @@
 //! the control loop.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,6 +23,7 @@ use super::drop_order::DropOrder;
 use crate::state::Change;
 
 pub(crate) mod import;
+mod lookups;
 
 /// A break that waited longer than this, or lies ahead of the clock, is banned from the moment it
 /// is seen: the clock was moved, or the loop stood still, and a ban that is half over protects
@@ -327,38 +327,6 @@ impl Ledger {
     /// Whether a further ban can be made (BAN-5).
     pub(crate) fn can_ban(&self, now_ms: u64) -> bool {
         self.bans.len() < self.rules.max_bans || self.order.first(now_ms).is_some()
-    }
-
-    /// Every ban, in no order that anybody may rely on: the thread that writes them sorts them.
-    pub(crate) fn all(&self) -> Vec<Arc<Ban>> {
-        #[cfg(test)]
-        self.gathered.set(self.gathered.get() + 1);
-        self.bans.values().cloned().collect()
-    }
-
-    /// Every ban whose netblock covers the client, whether it still refuses or not, oldest first.
-    pub(crate) fn covering(&self, client: Client) -> Vec<Arc<Ban>> {
-        let covers = |ban: &&Arc<Ban>| ban.netblock.covers_client(client);
-        oldest_first(self.bans.values().filter(covers).cloned().collect())
-    }
-
-    /// Every ban behind this one, by key: for those who look at them piece by piece.
-    pub(crate) fn after(&self, key: Option<BanKey>) -> impl Iterator<Item = (&BanKey, &Arc<Ban>)> {
-        let from = key.map_or(Bound::Unbounded, Bound::Excluded);
-        self.bans.range((from, Bound::Unbounded))
-    }
-
-    /// One ban.
-    pub(crate) fn ban(&self, key: BanKey) -> Option<&Arc<Ban>> {
-        self.bans.get(&key)
-    }
-
-    /// How many bans refuse at this moment, or would in observe mode.
-    pub(crate) fn active(&self, now_ms: u64) -> usize {
-        self.bans
-            .values()
-            .filter(|ban| ban.is_active(now_ms) && self.matters(ban))
-            .count()
     }
 
     /// Bans made since the start, by position in [`Cause::ALL`].

@@ -170,33 +170,8 @@ impl Compiler {
                 traps.add_with_case(Trap { rule, scope }, case(trap.exact_case), &trap.paths);
             }
         }
-        let mut limits = Vec::new();
-        for limit in &file.limits {
-            if made.holds(limit.until) {
-                limits.push(Limit {
-                    rule: made.rule(RuleKind::Limit, &limit.name),
-                    matcher: matcher(&limit.which),
-                    quotas: quotas(&limit.quotas),
-                    on_limit: match limit.on_limit {
-                        document::OnLimit::Ban => OnLimit::Ban,
-                        document::OnLimit::Refuse => OnLimit::Refuse,
-                    },
-                });
-            }
-        }
-        let mut jails = Vec::new();
-        for jail in &file.jails {
-            let status = |status: &u16| StatusCode::from_u16(*status).ok();
-            if made.holds(jail.until) {
-                jails.push(Jail {
-                    rule: made.rule(RuleKind::Jail, &jail.name),
-                    matcher: matcher(&jail.which),
-                    statuses: jail.statuses.iter().filter_map(status).collect(),
-                    quotas: quotas(&jail.quotas),
-                    scope: jail.ban,
-                });
-            }
-        }
+        let limits = made.limits(file);
+        let jails = made.jails(file);
         let Making {
             kept,
             ends_ms,
@@ -225,6 +200,43 @@ struct Making<'a> {
 }
 
 impl Making<'_> {
+    /// The limits that hold.
+    fn limits(&mut self, file: &RulesFile) -> Vec<Limit> {
+        let mut limits = Vec::new();
+        for limit in &file.limits {
+            if self.holds(limit.until) {
+                limits.push(Limit {
+                    rule: self.rule(RuleKind::Limit, &limit.name),
+                    matcher: matcher(&limit.which),
+                    quotas: quotas(&limit.quotas),
+                    on_limit: match limit.on_limit {
+                        document::OnLimit::Ban => OnLimit::Ban,
+                        document::OnLimit::Refuse => OnLimit::Refuse,
+                    },
+                });
+            }
+        }
+        limits
+    }
+
+    /// The jails that hold.
+    fn jails(&mut self, file: &RulesFile) -> Vec<Jail> {
+        let mut jails = Vec::new();
+        for jail in &file.jails {
+            let status = |status: &u16| StatusCode::from_u16(*status).ok();
+            if self.holds(jail.until) {
+                jails.push(Jail {
+                    rule: self.rule(RuleKind::Jail, &jail.name),
+                    matcher: matcher(&jail.which),
+                    statuses: jail.statuses.iter().filter_map(status).collect(),
+                    quotas: quotas(&jail.quotas),
+                    scope: jail.ban,
+                });
+            }
+        }
+        jails
+    }
+
     /// Whether an entry has not ended; if it will, its end is one to wake at; if it has, a clock
     /// that is set back may bring it back.
     fn holds(&mut self, until: Option<Time>) -> bool {

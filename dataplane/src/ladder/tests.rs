@@ -53,7 +53,6 @@ fn asked(path: &str, last: u8, length: Option<u64>) -> Asked<'_> {
         other_site: false,
         content_length: length,
         may_wait: true,
-        is_proxy: false,
     }
 }
 
@@ -369,7 +368,7 @@ proptest! {
                 Event::Request(path, last, may_wait) => {
                     let asked = Asked { may_wait, ..asked(path, last, None) };
                     let time = Now { wall_ms: START / 86_400_000 * 86_400_000 + now * 1000, mono_ns: now * 1_000_000_000 };
-                    let who = (asked.client, asked.address);
+                    let who = asked.who;
                     let whatever = refuses(&rules, &snapshot, &table, who, time.wall_ms);
                     let found = decide(&rules, &snapshot, &table, &asked, time).unwrap();
                     prop_assert_eq!(whatever, of_the_client(&found));
@@ -440,7 +439,7 @@ proptest! {
             let told = if is_health_check(&method, path) {
                 "health"
             } else {
-                let who = (asked.client, asked.address);
+                let who = asked.who;
                 let whatever = refuses(&rules(), &snapshot, &table, who, START + now);
                 let decision = decide(&rules(), &snapshot, &table, &asked, at(now)).unwrap();
                 prop_assert_eq!(whatever, of_the_client(&decision));

@@ -252,7 +252,8 @@ fn a_save_while_an_edit_is_put_back_stands() {
             fs::rename(&beside, &target).unwrap();
         }
     };
-    // The edit comes between the look and the swap, the later save between the swap and its undoing.
+    // The edit comes between the look and the swap, the later save between the swap and its
+    // undoing.
     save("edit")();
     renameat_with(CWD, &staged.path, CWD, &target, RenameFlags::EXCHANGE).unwrap();
     assert!(!store.is_expected(&staged.path, &known).unwrap());
