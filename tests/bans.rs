@@ -262,8 +262,8 @@ fn a_lapsed_narrow_ban_does_not_hide_a_wide_one() {
     assert!((7190..=7200).contains(&seconds), "{seconds}");
 }
 
-/// BAN-5: ended and lifted entries go first, then the automatic one that ends soonest; admin and
-/// permanent ones stay.
+/// BAN-5, BAN-9: ended and lifted entries go first, then the automatic one that ends soonest, then
+/// automatic permanent ones; admin ones stay.
 #[test]
 fn a_full_ledger_drops_in_order() {
     let application = Application::ok();
@@ -292,7 +292,10 @@ fn a_full_ledger_drops_in_order() {
     weir.ban("netblock", "10.4.0.0/24", "1h");
     weir.ban("netblock", "10.5.0.0/24", "1h");
     assert_eq!(held(), ["10.2.0.0/24", "10.4.0.0/24", "10.5.0.0/24"]);
-    let body = json!({"netblock": "10.6.0.0/24", "duration": "1h", "reason": "full"});
+    assert_eq!(weir.get("/a", "10.2.0.1").status, 429, "kept");
+    weir.ban("netblock", "10.6.0.0/24", "permanent");
+    assert_eq!(held(), ["10.4.0.0/24", "10.5.0.0/24", "10.6.0.0/24"]);
+    let body = json!({"netblock": "10.7.0.0/24", "duration": "1h", "reason": "full"});
     let full = weir.admin("POST", "/_waf/bans", Some(&body.to_string()));
     assert_eq!(full.status, 409);
     assert_eq!(
@@ -300,8 +303,8 @@ fn a_full_ledger_drops_in_order() {
         Some("application/problem+json")
     );
     assert_eq!(weir.get("/a", "203.0.113.8").status, 200, "dropped");
-    assert_eq!(weir.get("/a", "10.2.0.1").status, 429, "kept");
-    assert_eq!(weir.metric("waf_bans_dropped_total"), Some(4.0));
+    assert_eq!(weir.get("/a", "10.2.0.1").status, 200, "dropped");
+    assert_eq!(weir.metric("waf_bans_dropped_total"), Some(5.0));
 }
 
 /// BAN-6: the same answer serves bans, breaks and deny nets.

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::{hits, save, start, wait_for_edits};
 use crate::support::application::Application;
-use crate::support::command::run;
+use crate::support::command::{command, ran};
 use crate::support::wait_until;
 use crate::support::weir::{EXEMPT, Weir, from_now, state_dir};
 
@@ -187,7 +187,10 @@ fn a_spoiled_list_stops_nothing() {
     weir.wait_for_process_log(&["drop.txt cannot be read", "its last good 1 netblocks stay"]);
     weir.get("/a", "203.0.113.7").expect(429);
     weir.get("/a", "192.0.2.9").expect(200);
-    let checked = run(state.path(), &["check"]);
+    let check = command(state.path(), &["check"])
+        .env("WAF_UPSTREAM", "http://127.0.0.1:1")
+        .output();
+    let checked = ran(check.expect("the binary runs"));
     assert!(
         checked.err.contains("drop.txt cannot be read"),
         "{}",

@@ -1,4 +1,4 @@
-//! Which ban goes when the ledger is full (BAN-5).
+//! Which ban goes when the ledger is full (BAN-5, BAN-9).
 
 use std::collections::BTreeSet;
 
@@ -6,21 +6,23 @@ use weir_shared::ban::{Ban, Expiry};
 
 use super::document::BanKey;
 
-/// Who may be dropped, by end: [`DropOrder::first`] is the rule of BAN-5. Ties go to the lower
-/// netblock.
+/// Who may be dropped, by end: [`DropOrder::first`] is the rule of BAN-5 and BAN-9. Ties go to the
+/// lower netblock.
 #[derive(Default)]
 pub(crate) struct DropOrder {
     /// Lifted ones, by the moment they stopped refusing.
     lifted: BTreeSet<(u64, BanKey)>,
     /// Automatic ones that are not permanent.
     automatic: BTreeSet<(u64, BanKey)>,
+    /// Automatic ones that are permanent, by their beginning.
+    permanent: BTreeSet<(u64, BanKey)>,
     /// Others that are not permanent: droppable only once they ended.
     kept: BTreeSet<(u64, BanKey)>,
 }
 
 impl DropOrder {
     /// The next to go: the ended or lifted one with the oldest end, else the automatic one that
-    /// ends soonest.
+    /// ends soonest, else the oldest automatic one that is permanent.
     pub(crate) fn first(&self, now_ms: u64) -> Option<BanKey> {
         let ended = |set: &BTreeSet<(u64, BanKey)>| {
             set.first().filter(|(end_ms, _)| *end_ms <= now_ms).copied()
@@ -34,6 +36,7 @@ impl DropOrder {
             .flatten()
             .min()
             .or_else(|| self.automatic.first().copied())
+            .or_else(|| self.permanent.first().copied())
             .map(|(_, key)| key)
     }
 
@@ -49,11 +52,15 @@ impl DropOrder {
         }
     }
 
-    /// Where a ban stands; nowhere if it is permanent.
+    /// Where a ban stands; nowhere if somebody made it permanent.
     fn place(&mut self, ban: &Ban) -> Option<(&mut BTreeSet<(u64, BanKey)>, u64)> {
         let end_ms = ban.ban_expires.end_ms();
         match (ban.lifted, ban.ban_expires) {
             (Some(lifted), _) => Some((&mut self.lifted, lifted.0.min(end_ms))),
+            (None, Expiry::Permanent) if ban.cause.is_automatic() => {
+                let started_ms = ban.ban_started.map_or(0, |started| started.0);
+                Some((&mut self.permanent, started_ms))
+            }
             (None, Expiry::Permanent) => None,
             (None, Expiry::At(_)) if ban.cause.is_automatic() => {
                 Some((&mut self.automatic, end_ms))

@@ -237,6 +237,42 @@ fn the_ledger_drops_in_the_order_of_the_rule() {
     assert!(ledger.can_ban(NOW + 9 * HOUR));
 }
 
+/// BAN-9: of a ledger without a ban that ends the oldest automatic permanent one goes, for an
+/// automatic ban and for an admin's; what people made permanent never does.
+#[test]
+fn automatic_permanent_bans_go_last() {
+    let of = |netblock: &str, started: u64, cause: &str| {
+        let text = format!(
+            r#"{{"netblock":"{netblock}","ban_started":"{}","ban_expires":"permanent","cause":"{cause}"}}"#,
+            Time(NOW - started)
+        );
+        Arc::new(serde_json::from_str::<Ban>(&text).unwrap())
+    };
+    let held = vec![
+        of("10.0.0.0/24", 9 * HOUR, "admin"),
+        of("10.1.0.0/24", 9 * HOUR, "edit"),
+        of("10.2.0.0/24", 2 * HOUR, "trap"),
+        of("10.3.0.0/24", 3 * HOUR, "rate_limit"),
+    ];
+    let mut ledger = Ledger::new(rules(5, false), held, NOW).unwrap();
+    banned(&mut ledger, "10.4.0.1", NOW);
+    let mut dropped = Vec::new();
+    for number in 5..8 {
+        assert!(ledger.can_ban(NOW));
+        let netblock = format!("10.{number}.0.0/24");
+        ledger.add(order(&netblock, None), NOW).unwrap();
+        dropped.extend(
+            ledger
+                .take_drops()
+                .iter()
+                .map(|ban| ban.netblock.to_string()),
+        );
+    }
+    assert_eq!(dropped, ["10.4.0.0/24", "10.3.0.0/24", "10.2.0.0/24"]);
+    assert!(!ledger.can_ban(NOW));
+    assert_eq!(ledger.add(order("10.9.0.0/24", None), NOW), Err(Full));
+}
+
 /// CHECK-3: in enforce mode an observed ban neither refuses, nor stands in the way of a ban, nor
 /// escalates.
 #[test]
