@@ -2,7 +2,7 @@
 //! fields, byte for byte.
 
 use crate::support::application::{After, Application, Received};
-use crate::support::raw_client::{Connection, Response, get};
+use crate::support::raw_client::{self, Connection, Response, get};
 use crate::support::weir::{ADMIN_TOKEN, Weir};
 
 /// Nobody is a trusted proxy: every peer is a client.
@@ -128,6 +128,90 @@ fn the_client_header_of_an_untrusted_peer_stays_here() {
     assert_eq!(weir.send(&get("/trusted", &from_proxy)).status, 200);
     let received = application.request("/trusted");
     assert_eq!(received.header("cf-connecting-ip"), Some("203.0.113.7"));
+}
+
+/// FORWARD-8: fields in which CDNs name the client, and rewritten targets, do not come through from
+/// an untrusted peer, whatever marks stand for their dashes; nor do such twins of the fields that
+/// were protected before. A trusted peer's pass, and the list is a setting.
+#[test]
+fn fields_that_name_the_client_or_a_target_stay_here() {
+    let names = [
+        "CF-Connecting-IP",
+        "True-Client-IP",
+        "Client-IP",
+        "Fastly-Client-IP",
+        "X-Client-IP",
+        "X-Original-URL",
+        "X-Rewrite-URL",
+    ];
+    let twins = [
+        "X.Forwarded.For",
+        "X!Real!IP",
+        "X~Forwarded_Host",
+        "X|Request|ID",
+        "Content.Length",
+    ];
+    let marked = |name: &str, mark: &str| name.replace('-', mark);
+    let mut fields: Vec<(String, &str)> =
+        vec![("X-Own".to_owned(), "1"), ("X-Client-IPs".to_owned(), "1")];
+    for name in names {
+        fields.extend(["-", "_", ".", "~"].map(|mark| (marked(name, mark), "1")));
+    }
+    let of_cdns = fields.len();
+    fields.extend(twins.map(|name| (name.to_owned(), "1")));
+    let fields: Vec<(&str, &str)> = fields
+        .iter()
+        .map(|(name, value)| (&**name, *value))
+        .collect();
+    let application = Application::ok();
+    let came = |path: &str| -> Vec<String> {
+        let headers = application.request(path).headers;
+        let marked = headers.into_iter().filter(|(_, value)| value == "1");
+        marked.map(|(name, _)| name.to_ascii_lowercase()).collect()
+    };
+    let weir = Weir::start(&application, &[NO_PROXY]);
+    weir.send(&get("/untrusted", &fields)).expect(200);
+    assert_eq!(came("/untrusted"), ["x-own", "x-client-ips"]);
+    let with_body = raw_client::request("POST", "/posted", &fields, Some(b"body"));
+    weir.send(&with_body).expect(200);
+    assert_eq!(came("/posted"), ["x-own", "x-client-ips"]);
+
+    let weir = Weir::start(&application, &[]);
+    weir.send(&get("/trusted", &fields)).expect(200);
+    assert_eq!(came("/trusted").len(), of_cdns);
+
+    let setting = |value| ("WAF_STRIP_REQUEST_HEADERS", value);
+    let weir = Weir::start(&application, &[NO_PROXY, setting("off")]);
+    weir.send(&get("/off", &fields)).expect(200);
+    assert_eq!(came("/off").len(), of_cdns);
+    let weir = Weir::start(&application, &[NO_PROXY, setting("X-Own")]);
+    weir.send(&get("/own", &fields)).expect(200);
+    assert_eq!(came("/own").len(), of_cdns - 1);
+}
+
+/// FORWARD-8: ids do not tell how many requests came between them, not even those of the health
+/// check, which nobody counts.
+#[test]
+fn request_ids_do_not_count() {
+    let application = Application::ok();
+    let weir = Weir::start(&application, &[("WAF_WORKERS", "1")]);
+    let ids: Vec<(String, u64)> = (0..20)
+        .map(|_| {
+            let answer = weir.get("/_waf/health", "203.0.113.7").expect(200);
+            let id = answer.header("x-request-id").expect("an id").to_owned();
+            let (worker, number) = id.split_once('-').expect("a dash");
+            (
+                worker.to_owned(),
+                u64::from_str_radix(number, 16).expect("hex"),
+            )
+        })
+        .collect();
+    let steps: std::collections::HashSet<u64> = ids
+        .windows(2)
+        .map(|pair| pair[1].1.wrapping_sub(pair[0].1))
+        .collect();
+    assert!(ids.iter().all(|(worker, _)| *worker == ids[0].0));
+    assert_eq!(steps.len(), 19, "{ids:?}");
 }
 
 /// FORWARD-2: what stands behind an element without `for` was written by somebody else (CLIENT-3).

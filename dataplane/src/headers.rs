@@ -4,6 +4,7 @@
 //! that no client can have ours stripped. Trailer fields: `trailers.rs`.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use http::header::{
     CONNECTION, CONTENT_LENGTH, FORWARDED, HOST, HeaderName, PROXY_AUTHENTICATE,
@@ -32,8 +33,8 @@ pub struct ProxyFields<'a> {
     pub peer: &'a HeaderValue,
     /// Whether the peer's forwarding fields are believed.
     pub trusted: bool,
-    /// The field that names the client: passed on from trusted peers only.
-    pub client_field: &'a ClientField,
+    /// Fields that are passed on from trusted peers only.
+    pub stripped: &'a Stripped,
     /// `http` or `https`
     pub scheme: &'static str,
     /// `X-Request-ID`
@@ -42,29 +43,36 @@ pub struct ProxyFields<'a> {
     pub upstream_host: &'a HeaderValue,
 }
 
-/// The field that `WAF_CLIENT_IP_HEADER` names.
-pub struct ClientField {
-    /// Its name with dashes for underscores, as other fields are compared with it.
-    dashed: HeaderName,
+/// Fields that no untrusted peer passes on (FORWARD-2, FORWARD-8): those that
+/// `WAF_STRIP_REQUEST_HEADERS` and `WAF_CLIENT_IP_HEADER` name.
+#[derive(Clone, Debug)]
+pub struct Stripped {
+    /// A bit for each length of a name: most fields of a request are none by it.
+    lengths: u64,
+    /// As [`read_as`] gives them.
+    names: Arc<[String]>,
 }
 
-impl ClientField {
-    /// The field of this name.
-    pub fn new(name: &HeaderName) -> Self {
-        let dashed = name.as_str().replace('_', "-");
+impl Stripped {
+    /// The fields of these names.
+    pub fn new<'a>(names: impl IntoIterator<Item = &'a HeaderName>) -> Self {
+        let names = names.into_iter();
+        let names: Arc<[String]> = names.map(|name| read_as(name.as_str())).collect();
         Self {
-            dashed: HeaderName::try_from(dashed).unwrap_or_else(|_| name.clone()),
+            lengths: names.iter().fold(0, |all, name| all | length_bit(name)),
+            names,
         }
     }
 
-    /// The name with dashes for underscores.
-    pub const fn dashed(&self) -> &HeaderName {
-        &self.dashed
+    /// Whether a field is one of them to some application.
+    pub fn has(&self, name: &str) -> bool {
+        self.lengths & length_bit(name) != 0 && self.names.iter().any(|each| is_read_as(name, each))
     }
+}
 
-    fn is(&self, name: &str) -> bool {
-        is_read_as(name, self.dashed.as_str())
-    }
+const fn length_bit(name: &str) -> u64 {
+    let length = name.len();
+    1 << (if length < 63 { length } else { 63 })
 }
 
 /// Why a request cannot be forwarded as it is: 400.
@@ -243,11 +251,11 @@ pub fn to_upstream(
             }
             Kind::Removed => false,
             Kind::ForwardedProto | Kind::ForwardedHost | Kind::Forwarding => {
-                ours.trusted && !name.contains('_')
+                ours.trusted && is_plainly_spelt(name)
             }
         };
         if !passes
-            || (!ours.trusted && ours.client_field.is(name))
+            || (!ours.trusted && ours.stripped.has(name))
             || nominated.iter().any(|each| each.as_str() == name)
         {
             continue;
@@ -307,8 +315,8 @@ pub fn add_lookup(lookup: Option<&Lookup>, mut put: impl FnMut(&str, &[u8])) {
     }
 }
 
-/// What a field of the client is to who forwards it. To an application that takes underscores for
-/// dashes a name with them is the same.
+/// What a field of the client is to who forwards it. To an application that reads other marks as
+/// dashes (CGI makes underscores of all of them) a name with them is the same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
     /// Nothing special.
@@ -449,12 +457,28 @@ pub fn is_forwarding(name: &str) -> bool {
     name.starts_with("x-forwarded") || name == FORWARDED.as_str() || name == X_REAL_IP.as_str()
 }
 
-/// Whether a name is this one to an application that takes underscores for dashes.
+/// Whether a name is this one, which has small letters, digits and dashes alone, to an application
+/// that reads every other mark as a dash (FORWARD-8).
 fn is_read_as(name: &str, dashed: &str) -> bool {
     let is_same = |(byte, dashed): (u8, u8)| {
-        byte.to_ascii_lowercase() == dashed || (byte == b'_' && dashed == b'-')
+        byte.to_ascii_lowercase() == dashed || (dashed == b'-' && !byte.is_ascii_alphanumeric())
     };
     name.len() == dashed.len() && name.bytes().zip(dashed.bytes()).all(is_same)
+}
+
+/// A name as such an application reads it.
+pub fn read_as(name: &str) -> String {
+    let read = |letter: char| match letter {
+        letter if letter.is_ascii_alphanumeric() => letter.to_ascii_lowercase(),
+        _ => '-',
+    };
+    name.chars().map(read).collect()
+}
+
+/// Whether a name has no other marks than dashes.
+fn is_plainly_spelt(name: &str) -> bool {
+    name.bytes()
+        .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
 }
 
 /// Whether a name is that of a forwarding field which begins with an x to such an application.
@@ -505,6 +529,12 @@ mod tests {
         }
     }
 
+    fn stripped() -> Stripped {
+        let settings = weir_shared::settings::Settings::default();
+        let identity = &settings.identity;
+        Stripped::new(identity.strip.iter().chain([&identity.header]))
+    }
+
     fn sent(lines: &[(&str, &str)], trusted: bool) -> HeaderMap {
         sent_as(lines, trusted, false)
     }
@@ -523,7 +553,7 @@ mod tests {
             &ProxyFields {
                 peer: &peer,
                 trusted,
-                client_field: &ClientField::new(&X_FORWARDED_FOR),
+                stripped: &stripped(),
                 scheme: "http",
                 request_id: &request_id,
                 upstream_host: &upstream_host,
@@ -572,8 +602,8 @@ mod tests {
         );
     }
 
-    /// CLIENT-5: an untrusted peer's forwarding fields are replaced, never passed on; nor are twins
-    /// with underscores.
+    /// CLIENT-5, FORWARD-8: an untrusted peer's forwarding fields are replaced, never passed on, nor
+    /// are fields in which CDNs name the client; nor twins with other marks.
     #[test]
     fn forged_fields_never_arrive() {
         let map = sent(
@@ -591,6 +621,9 @@ mod tests {
                 ("x-client-country", "DE"),
                 ("x_client_country", "DE"),
                 ("transfer_encoding", "chunked"),
+                ("x.forwarded.for", "203.0.113.7"),
+                ("true-client-ip", "203.0.113.7"),
+                ("x!original.url", "/admin"),
                 ("x_own", "kept"),
             ],
             false,
@@ -611,19 +644,25 @@ mod tests {
             "x-client-country",
             "x_client_country",
             "transfer_encoding",
+            "x.forwarded.for",
+            "true-client-ip",
+            "x!original.url",
         ] {
             assert!(!map.contains_key(gone), "{gone}");
         }
     }
 
-    /// CLIENT-5: each spelling of a protected name is dropped, and what is spelt nearly so is not.
+    /// CLIENT-5, FORWARD-8: each spelling of a protected name is dropped, and what is spelt nearly so
+    /// is not.
     #[test]
     fn every_spelling_of_a_name_is_known() {
         let naive = |name: &str, trusted: bool| {
-            let dashed = name.replace('_', "-");
-            let forwarding = dashed.starts_with("x-forwarded")
-                || ["forwarded", "x-real-ip", "cf-connecting-ip"].contains(&dashed.as_str());
-            let is_alias = name.contains('_') && dashed != "cf-connecting-ip";
+            let dashed = name.replace(['_', '.', '!'], "-");
+            let stripped = ["cf-connecting-ip", "x-original-url"].contains(&dashed.as_str());
+            let forwarding = stripped
+                || dashed.starts_with("x-forwarded")
+                || ["forwarded", "x-real-ip"].contains(&dashed.as_str());
+            let is_alias = name.contains(['_', '.', '!']) && !stripped;
             let exact = HeaderName::try_from(name).unwrap();
             is_hop_by_hop(&exact)
                 || exact == http::header::EXPECT
@@ -631,11 +670,9 @@ mod tests {
                 || ["x-client-asn", "x-client-country"].contains(&&*dashed)
                 || (forwarding && (!trusted || is_alias))
         };
-        let (peer, field) = (
-            HeaderValue::from_static("a"),
-            HeaderName::from_static("cf-connecting-ip"),
-        );
-        let client_field = ClientField::new(&field);
+        let peer = HeaderValue::from_static("a");
+        let fields = ["cf-connecting-ip", "x-original-url"].map(HeaderName::from_static);
+        let stripped = Stripped::new(&fields);
         for known in [
             "connection",
             "keep-alive",
@@ -656,20 +693,22 @@ mod tests {
             "forwarded",
             "x-real-ip",
             "cf-connecting-ip",
+            "x-original-url",
             "x-forwarde",
             "x-real-i",
             "accept",
             "dnt",
         ] {
-            let dashes = known.bytes().filter(|byte| *byte == b'-').count();
-            for spelling in 0..1_u32 << dashes {
-                let mut at = 0;
-                let respelt = known.bytes().map(|byte| {
-                    let turns = byte == b'-' && {
-                        at += 1;
-                        spelling & (1 << (at - 1)) != 0
-                    };
-                    char::from(if turns { b'_' } else { byte })
+            let dashes = known.matches('-').count() as u32;
+            for spelling in 0..4_u32.pow(dashes) {
+                let mut left = spelling;
+                let respelt = known.chars().map(|letter| match letter {
+                    '-' => {
+                        let mark = ['-', '_', '.', '!'][left as usize % 4];
+                        left /= 4;
+                        mark
+                    }
+                    letter => letter,
                 });
                 let respelt: String = respelt.collect();
                 for name in [
@@ -681,7 +720,7 @@ mod tests {
                         let ours = ProxyFields {
                             peer: &peer,
                             trusted,
-                            client_field: &client_field,
+                            stripped: &stripped,
                             scheme: "http",
                             request_id: &peer,
                             upstream_host: &peer,

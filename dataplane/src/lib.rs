@@ -125,7 +125,7 @@ pub mod fuzzing {
     }
     pub mod headers {
         pub use crate::headers::{
-            ClientField, ProxyFields, asks_for_websocket, check_framing, check_host, check_target,
+            ProxyFields, Stripped, asks_for_websocket, check_framing, check_host, check_target,
             nominated_by_client, origin_form, to_downstream, to_upstream,
         };
     }

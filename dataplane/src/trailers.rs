@@ -10,8 +10,8 @@ use http::{HeaderMap, HeaderValue};
 use hyper::body::Frame;
 
 use crate::headers::{
-    ClientField, X_CLIENT_ASN, X_CLIENT_COUNTRY, is_forwarding, is_hop_by_hop, naming_tokens,
-    nominated,
+    Stripped, X_CLIENT_ASN, X_CLIENT_COUNTRY, is_forwarding, is_hop_by_hop, naming_tokens,
+    nominated, read_as,
 };
 use crate::identity::X_REQUEST_ID;
 
@@ -19,16 +19,16 @@ use crate::identity::X_REQUEST_ID;
 pub struct TrailerFilter {
     /// The lines of `Connection` that name fields.
     connection: Vec<HeaderValue>,
-    /// In an answer the field that names the client means nothing.
-    client_field: Option<HeaderName>,
+    /// In an answer the fields that name the client mean nothing.
+    stripped: Option<Stripped>,
 }
 
 impl TrailerFilter {
     /// For a request with these fields.
-    pub fn of_request(headers: &HeaderMap, client_field: &ClientField) -> Self {
+    pub fn of_request(headers: &HeaderMap, stripped: &Stripped) -> Self {
         Self {
             connection: nominating_lines(headers),
-            client_field: Some(client_field.dashed().clone()),
+            stripped: Some(stripped.clone()),
         }
     }
 
@@ -36,7 +36,7 @@ impl TrailerFilter {
     pub fn of_answer(headers: &HeaderMap) -> Self {
         Self {
             connection: nominating_lines(headers),
-            client_field: None,
+            stripped: None,
         }
     }
 
@@ -50,7 +50,7 @@ impl TrailerFilter {
     /// Removes what does not go on.
     pub fn apply(&self, trailers: &mut HeaderMap) {
         let dashed = |name: &HeaderName| {
-            HeaderName::try_from(name.as_str().replace('_', "-")).unwrap_or_else(|_| name.clone())
+            HeaderName::try_from(read_as(name.as_str())).unwrap_or_else(|_| name.clone())
         };
         let names: Vec<(HeaderName, HeaderName)> = trailers
             .keys()
@@ -60,9 +60,11 @@ impl TrailerFilter {
             .connection
             .iter()
             .map(|line| {
-                line.as_bytes()
-                    .iter()
-                    .map(|byte| if *byte == b'_' { b'-' } else { *byte })
+                line.as_bytes().iter().map(|byte| match byte {
+                    b',' | b' ' | b'\t' => *byte,
+                    byte if byte.is_ascii_alphanumeric() => *byte,
+                    _ => b'-',
+                })
             })
             .map(Iterator::collect)
             .collect();
@@ -81,7 +83,7 @@ impl TrailerFilter {
     fn stops(&self, name: &HeaderName) -> bool {
         is_hop_by_hop(name)
             || is_forwarding(name.as_str())
-            || self.client_field.as_ref() == Some(name)
+            || (self.stripped.as_ref()).is_some_and(|stripped| stripped.has(name.as_str()))
             || [
                 // Ours.
                 X_CLIENT_ASN,

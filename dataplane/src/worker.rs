@@ -29,7 +29,7 @@ use crate::counters::{Counters, WorkerCounters};
 use crate::events::{Events, Records};
 use crate::forgotten_proxy::ForgottenProxy;
 use crate::handshakes::Handshakes;
-use crate::headers::ClientField;
+use crate::headers::Stripped;
 use crate::http2::streams::Http2Connections;
 use crate::identity::Who;
 use crate::in_force::InForce;
@@ -171,8 +171,8 @@ pub struct Worker {
     pub rules: Arc<Rules>,
     /// The settings that decide how a request is counted and logged.
     pub accounting: Accounting,
-    /// `WAF_CLIENT_IP_HEADER`, as fields are compared with it.
-    pub client_field: ClientField,
+    /// The fields that are taken from untrusted peers, as fields are compared with them.
+    pub stripped: Stripped,
     /// `WAF_BAN_RESPONSE`
     pub ban_response: BanResponse,
     /// `WAF_DENY_RESPONSE`
@@ -233,7 +233,9 @@ impl Worker {
             in_force: Arc::clone(in_force),
             rules: Arc::clone(&in_force.rules),
             accounting: Accounting::of(settings),
-            client_field: ClientField::new(&settings.identity.header),
+            stripped: Stripped::new(
+                (settings.identity.strip.iter()).chain([&settings.identity.header]),
+            ),
             ban_response,
             deny_response: settings.bans.deny_response.unwrap_or(ban_response),
             refusal_page: own.refusal_page,

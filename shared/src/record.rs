@@ -431,6 +431,7 @@ mod tests {
             client: Client::V4(1),
             address: [203, 0, 113, 7].into(),
             group: Group::Default,
+            other_site: false,
             forwarded_for: Text::NONE,
             scheme: "http",
             method: Text::NONE,

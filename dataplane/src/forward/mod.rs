@@ -40,7 +40,7 @@ pub async fn forward(
     let trailers = || {
         let none = HeaderMap::new();
         let headers = exchange.head.map().unwrap_or(&none);
-        TrailerFilter::of_request(headers, &exchange.worker.client_field)
+        TrailerFilter::of_request(headers, &exchange.worker.stripped)
     };
     let is_plain = || is_plain(&exchange.head);
     let body = RequestBody::new(body, &exchange.downstream, limit, trailers, is_plain);
@@ -79,7 +79,7 @@ fn write_head(exchange: &Exchange, encoder: Encoder, out: &mut Vec<u8>) {
     let ours = ProxyFields {
         peer: &exchange.downstream.peer_value,
         trusted: exchange.downstream.trusted(),
-        client_field: &worker.client_field,
+        stripped: &worker.stripped,
         scheme: exchange.identity.scheme,
         request_id: &exchange.request_id,
         upstream_host: &worker.upstream_host,

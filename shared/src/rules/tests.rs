@@ -282,7 +282,7 @@ fn a_rule_matches_every_spelling() {
 fn exact_case_minds_the_case_alone() {
     let of = |path, whole| Matcher::new(Some((path, whole)), vec![], None).with_case(Case::Exact);
     let mut paths = Traps::default();
-    paths.add_with_case(rule(RuleKind::Trap, "trap"), Case::Exact, ["/WEB-INF"]);
+    paths.add_with_case(trap("trap"), Case::Exact, ["/WEB-INF"]);
     let (allow, deny) = (NetList::default(), NetList::default());
     let limits = vec![
         limit("below", of("/API", false)),
@@ -337,7 +337,7 @@ fn methods_match_in_any_case() {
 fn a_path_takes_a_bounded_number_of_looks() {
     let names: Vec<String> = (0..2000).map(|number| format!("/d{number}/x")).collect();
     let mut all = Traps::default();
-    all.add(rule(RuleKind::Trap, "many"), &names);
+    all.add(trap("many"), &names);
     let rules = with_traps(all);
     let trapped = |path: &str| rules.matched(&get(path)).trap.is_some();
     let climbing: String = (0..2000).map(|number| format!("/d{number}/..;")).collect();
@@ -551,7 +551,7 @@ proptest! {
             }
         }
         let mut traps = Traps::default();
-        traps.add(rule(RuleKind::Trap, "trap"), rules.iter().map(|(path, _)| path));
+        traps.add(trap("trap"), rules.iter().map(|(path, _)| path));
         let below: Vec<_> = rules.iter().map(|(path, _)| (path.clone(), false)).collect();
         let trapped = with_traps(traps).matched(&get(&path)).trap.is_some();
         prop_assert_eq!(trapped, !self::found(&below, &path).is_empty());

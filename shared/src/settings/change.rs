@@ -56,8 +56,7 @@ impl Loaded {
                 written.take_from(&self.written, &setting.name);
             }
             if old_text != new_text {
-                let shown =
-                    |text: Option<&str>| text.filter(|_| !setting.secret).map(str::to_owned);
+                let shown = |text: Option<&str>| text.and_then(|text| setting.shown(text));
                 changes.push(Change {
                     name: &setting.name,
                     old: shown(old_text),

@@ -3,11 +3,16 @@
 use std::net::IpAddr;
 
 use http::HeaderName;
+use http::header::HOST;
 
 use super::kind::{Fault, Kind, each_entry, nets, parse_header_name, whole};
 use super::row::{Row, row};
 use crate::netblock::NetSet;
 use crate::path::normalise;
+
+/// Names in `WAF_STRIP_REQUEST_HEADERS` at most: each field of a request is compared with those of
+/// its length.
+const MAX_STRIPPED: usize = 64;
 
 /// Who a client is.
 #[derive(Clone, Debug)]
@@ -16,6 +21,8 @@ pub struct IdentitySettings {
     pub trusted_proxies: NetSet,
     /// `WAF_CLIENT_IP_HEADER`
     pub header: HeaderName,
+    /// `WAF_STRIP_REQUEST_HEADERS`
+    pub strip: Vec<HeaderName>,
     /// `WAF_TRUSTED_HOPS`, instead of the former.
     pub trusted_hops: Option<u8>,
 }
@@ -33,6 +40,7 @@ impl Default for IdentitySettings {
             trusted_proxies: NetSet::default(),
             header: HeaderName::from_static("x-forwarded-for"),
             trusted_hops: None,
+            strip: Vec::new(),
         }
     }
 }
@@ -75,6 +83,14 @@ pub(super) fn identity_rows() -> Vec<Row<IdentitySettings>> {
             "The header in which trusted proxies name the client.",
         )
         .live(),
+        row(
+            "WAF_STRIP_REQUEST_HEADERS",
+            "CF-Connecting-IP,True-Client-IP,Client-IP,Fastly-Client-IP,X-Client-IP,X-Original-URL,X-Rewrite-URL",
+            stripped(),
+            |identity: &mut IdentitySettings| &mut identity.strip,
+            "Further headers that are taken from requests of untrusted peers.",
+        )
+        .live(),
     ]
 }
 
@@ -113,6 +129,33 @@ fn header_name() -> Kind<HeaderName> {
     Kind::new(
         "a header name such as X-Forwarded-For, Forwarded or X-Real-IP",
         |text| parse_header_name(text).ok_or("is not a header name"),
+    )
+}
+
+fn stripped() -> Kind<Vec<HeaderName>> {
+    Kind::new(
+        format!("a list of at most {MAX_STRIPPED} header names other than Host, or off"),
+        |text| {
+            let mut names = Vec::new();
+            if text == "off" {
+                return Ok(names);
+            }
+            each_entry(text, |entry| {
+                let wrong = || format!("has {entry:?}, which is not a header name");
+                let name = parse_header_name(entry).ok_or_else(wrong)?;
+                if name == HOST {
+                    return Err(format!("has {entry:?}, which every request needs"));
+                }
+                if !names.contains(&name) {
+                    names.push(name);
+                }
+                Ok(())
+            })?;
+            match names.len() {
+                count if count > MAX_STRIPPED => Err(Fault::from(format!("has {count} names"))),
+                _ => Ok(names),
+            }
+        },
     )
 }
 

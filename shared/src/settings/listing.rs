@@ -37,7 +37,7 @@ pub(super) fn of(written: &Written, settings: &Settings) -> Vec<Listed> {
         Listed {
             name: setting.name.clone(),
             theme,
-            value: shown.filter(|_| !setting.secret),
+            value: shown.and_then(|value| setting.shown(&value)),
             unset: setting.unset,
             origin: written.origin(&setting.name),
             secret: setting.secret,

@@ -114,10 +114,9 @@ fn state_dir(written: &BTreeMap<String, String>) -> PathBuf {
 
 fn problem(setting: &Setting<Settings>, value: &str, predicate: &str) -> String {
     let Setting { name, expected, .. } = setting;
-    if setting.secret {
-        format!("{name} (its value is not shown) {predicate}: expected {expected}")
-    } else {
-        format!("{name}={value:?} {predicate}: expected {expected}")
+    match setting.shown(value) {
+        None => format!("{name} (its value is not shown) {predicate}: expected {expected}"),
+        Some(shown) => format!("{name}={shown:?} {predicate}: expected {expected}"),
     }
 }
 

@@ -95,6 +95,11 @@ impl LookupUrl {
         let (Some(scheme), Some(authority)) = (uri.scheme_str(), uri.authority()) else {
             return Err(wrong);
         };
+        // The library takes any text for a port.
+        let has_port = authority.as_str().len() > authority.host().len();
+        if has_port && authority.port_u16().is_none() {
+            return Err(wrong);
+        }
         let origin = format!("{scheme}://{authority}");
         // The address belongs behind the host: before it, every visitor would be a host of its own.
         if authority.as_str().contains('@')
@@ -250,7 +255,7 @@ fn source_rows() -> Vec<Row<LookupSettings>> {
             url(),
             |lookup: &mut LookupSettings| &mut lookup.url,
             "The service to ask; with geojs, another host that speaks as it does.",
-        ).live(),
+        ).masked(without_secrets).live(),
         row(
             "WAF_LOOKUP_JSON_COUNTRY",
             "/country_code",
@@ -364,6 +369,23 @@ fn country_rows() -> Vec<Row<LookupSettings>> {
             "The same for clients without a country, whatever their AS number.",
         ).live(),
     ]
+}
+
+/// A URL without what may be a key: what stands before an `@`, and the query. It need not be a URL:
+/// a wrong one is told, too.
+fn without_secrets(text: &str) -> String {
+    let (place, query) = match text.find(['?', '#']) {
+        Some(at) => (text.get(..at), "?***"),
+        None => (Some(text), ""),
+    };
+    let place = place.unwrap_or_default();
+    match place.rsplit_once('@') {
+        Some((before, host)) => {
+            let scheme = before.find("://").and_then(|at| before.get(..at + 3));
+            format!("{}***@{host}{query}", scheme.unwrap_or_default())
+        }
+        None => format!("{place}{query}"),
+    }
 }
 
 fn url() -> Kind<LookupUrl> {

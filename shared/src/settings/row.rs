@@ -32,6 +32,8 @@ pub struct Setting<G> {
     pub expected: String,
     /// Whether the value is a token, which no message may show (LOG-1).
     pub secret: bool,
+    /// Hides the parts of the value that may be secrets, where there are any.
+    masked: Option<fn(&str) -> String>,
     /// When a change of it counts; a test fails on a row that does not say so.
     pub taken: Option<Taken>,
     read: Read<G>,
@@ -102,6 +104,7 @@ pub(super) fn family<G>(
             unset: "–",
             expected,
             secret: false,
+            masked: None,
             taken: None,
             read,
         })
@@ -149,6 +152,14 @@ impl<G: 'static> Row<G> {
         self
     }
 
+    /// Its value may hold secrets, which this hides.
+    pub(super) fn masked(mut self, mask: fn(&str) -> String) -> Self {
+        for setting in &mut self.settings {
+            setting.masked = Some(mask);
+        }
+        self
+    }
+
     /// A reload takes a change in.
     pub(super) fn live(self) -> Self {
         self.taken(Taken::Live)
@@ -182,6 +193,7 @@ impl<G: 'static> Row<G> {
             unset: setting.unset,
             expected: setting.expected,
             secret: setting.secret,
+            masked: setting.masked,
             taken: setting.taken,
             read: Box::new(move |whole: &mut W, text: &str, remarks: &mut Remarks| {
                 (setting.read)(group(whole), text, remarks)
@@ -197,6 +209,17 @@ impl<G: 'static> Row<G> {
 }
 
 impl<G> Setting<G> {
+    /// A value as it may be shown (LOG-1, FORWARD-8); none if it is a token.
+    pub(super) fn shown(&self, value: &str) -> Option<String> {
+        if self.secret {
+            return None;
+        }
+        Some(
+            self.masked
+                .map_or_else(|| value.to_owned(), |mask| mask(value)),
+        )
+    }
+
     /// Reads a value into its field. Where it is wrong the field stays as it was.
     pub(super) fn read(
         &self,

@@ -136,6 +136,7 @@ fn every_value_arrives() {
         ("WAF_WORKERS", "7"),
         ("WAF_TRUSTED_PROXIES", "10.0.0.0/8"),
         ("WAF_CLIENT_IP_HEADER", "Forwarded"),
+        ("WAF_STRIP_REQUEST_HEADERS", "off"),
         ("WAF_ALLOW_NETS", "192.0.2.1, ,2001:db8::/32"),
         ("WAF_DENY_NETS", "::ffff:198.51.100.7/120"),
         ("WAF_EXEMPT_PATHS", "/static/, /%61/../b/%7e , /caf%c3%a9,/"),
@@ -323,10 +324,11 @@ fn every_malformed_setting_has_its_message() {
         if name != "WAF_UPSTREAM" {
             pairs.push(UPSTREAM);
         }
+        let shown = setting.shown(value).expect("no token");
         assert_eq!(
             problems(&pairs),
             [format!(
-                "{name}={value:?} {wrong}: expected {}",
+                "{name}={shown:?} {wrong}: expected {}",
                 setting.expected
             )]
         );
@@ -530,6 +532,55 @@ fn the_malformed_settings_are_complete() {
         let name = setting.name.as_str();
         let listed = malformed().any(|(listed, ..)| listed == name);
         assert!(free.contains(&name) || setting.secret || listed, "{name}");
+    }
+}
+
+/// FORWARD-8, LOG-1: what may be a key in the URL of lookups is in no message and no list, of a good
+/// URL or a bad one.
+#[test]
+fn keys_in_the_url_of_lookups_are_not_shown() {
+    let set = |url: &'static str| {
+        let all = [
+            UPSTREAM,
+            ("WAF_LOOKUP_SOURCE", "url"),
+            ("WAF_LOOKUP_URL", url),
+        ];
+        load(all.map(|(name, value)| (name.to_owned(), value.to_owned())))
+    };
+    let good = set("https://geo.example/{ip}?key=s3cret").expect("a URL");
+    let other = set("https://geo.example/{ip}?key=s3cret-2").expect("a URL");
+    let listed = good.listing.iter().find(|one| one.name == "WAF_LOOKUP_URL");
+    let listed = listed.and_then(|one| one.value.as_deref());
+    assert_eq!(listed, Some("https://geo.example/{ip}?***"));
+    let (_, changes) = good.reloaded(&other).expect("a reload");
+    let told: Vec<String> = changes.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        told,
+        ["WAF_LOOKUP_URL https://geo.example/{ip}?*** -> https://geo.example/{ip}?***"]
+    );
+    for (bad, shown) in [
+        (
+            "https://geo.example/?key=s3cret",
+            "https://geo.example/?***",
+        ),
+        (
+            "https://user:s3cret@geo.example/{ip}",
+            "https://***@geo.example/{ip}",
+        ),
+        (
+            "https://user:s3/cret@geo.example/{ip}#s3cret",
+            "https://***@geo.example/{ip}?***",
+        ),
+        ("user:s3cret@geo.example/{ip}", "***@geo.example/{ip}"),
+        ("s3cret@", "***@"),
+    ] {
+        let refused = set(bad).expect_err(bad);
+        let told = refused.problems.join("\n");
+        assert!(
+            told.starts_with(&format!("WAF_LOOKUP_URL={shown:?} ")),
+            "{told}"
+        );
+        assert!(!told.contains("s3"), "{told}");
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use weir_shared::ban::Ban;
 use weir_shared::client::Client;
 
-use super::Ledger;
+use super::{Ledger, oldest_first};
 use crate::bans::document::BanKey;
 
 impl Ledger {

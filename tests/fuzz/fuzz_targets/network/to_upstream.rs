@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use http::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING};
 use libfuzzer_sys::fuzz_target;
 use weir_dataplane::fuzzing::headers::{
-    ClientField, ProxyFields, asks_for_websocket, check_framing, check_host, check_target,
+    ProxyFields, Stripped, asks_for_websocket, check_framing, check_host, check_target,
     nominated_by_client, origin_form, to_downstream, to_upstream,
 };
 
@@ -52,11 +52,11 @@ fuzz_target!(|bytes: &[u8]| {
         HeaderValue::from_static("id-1"),
         HeaderValue::from_static("upstream:80"),
     );
-    let client_field = ClientField::new(&HeaderName::from_static("x-forwarded-for"));
+    let stripped = Stripped::new(&[HeaderName::from_static("x-forwarded-for")]);
     let ours = ProxyFields {
         peer: &peer,
         trusted,
-        client_field: &client_field,
+        stripped: &stripped,
         scheme: "http",
         request_id: &id,
         upstream_host: &upstream,
