@@ -468,11 +468,8 @@ fn is_read_as(name: &str, dashed: &str) -> bool {
 
 /// A name as such an application reads it.
 pub fn read_as(name: &str) -> String {
-    let read = |letter: char| match letter {
-        letter if letter.is_ascii_alphanumeric() => letter.to_ascii_lowercase(),
-        _ => '-',
-    };
-    name.chars().map(read).collect()
+    let is_mark = |letter: char| !letter.is_ascii_alphanumeric();
+    name.to_ascii_lowercase().replace(is_mark, "-")
 }
 
 /// Whether a name has no other marks than dashes.
@@ -602,8 +599,8 @@ mod tests {
         );
     }
 
-    /// CLIENT-5, FORWARD-8: an untrusted peer's forwarding fields are replaced, never passed on, nor
-    /// are fields in which CDNs name the client; nor twins with other marks.
+    /// CLIENT-5, FORWARD-8: an untrusted peer's forwarding fields are replaced, never passed on,
+    /// nor are fields in which CDNs name the client; nor twins with other marks.
     #[test]
     fn forged_fields_never_arrive() {
         let map = sent(
@@ -652,8 +649,8 @@ mod tests {
         }
     }
 
-    /// CLIENT-5, FORWARD-8: each spelling of a protected name is dropped, and what is spelt nearly so
-    /// is not.
+    /// CLIENT-5, FORWARD-8: each spelling of a protected name is dropped, and what is spelt nearly
+    /// so is not.
     #[test]
     fn every_spelling_of_a_name_is_known() {
         let naive = |name: &str, trusted: bool| {

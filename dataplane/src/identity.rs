@@ -311,6 +311,7 @@ mod tests {
             trusted_proxies: trusted.clone(),
             header: client_header.clone(),
             trusted_hops: None,
+            strip: Vec::new(),
         };
         let sender = Sender {
             peer,
@@ -518,6 +519,7 @@ mod tests {
                 trusted_proxies: NetSet::default(),
                 header,
                 trusted_hops: Some(hops),
+                strip: Vec::new(),
             };
             let sender = Sender {
                 peer: "198.51.100.1".parse().unwrap(),

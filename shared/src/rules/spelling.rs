@@ -24,6 +24,7 @@ pub enum Case {
     reason = "a byte is within 256, at compile time"
 )]
 /// Bytes that every reading takes as they stand.
+#[expect(clippy::indexing_slicing, reason = "a byte below 127")]
 const PLAIN: [bool; 256] = {
     let mut plain = [false; 256];
     let mut byte = 0x21;

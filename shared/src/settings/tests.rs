@@ -535,8 +535,8 @@ fn the_malformed_settings_are_complete() {
     }
 }
 
-/// FORWARD-8, LOG-1: what may be a key in the URL of lookups is in no message and no list, of a good
-/// URL or a bad one.
+/// FORWARD-8, LOG-1: what may be a key in the URL of lookups is in no message and no list, of a
+/// good URL or a bad one.
 #[test]
 fn keys_in_the_url_of_lookups_are_not_shown() {
     let set = |url: &'static str| {

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::text;
+use crate::text::text;
 
 /// A state file: what is taken is written so that it is read back as it was, with as many entries;
 /// what is not is a fault of one line that lies inside (STATE-5, STATE-6).

@@ -2,16 +2,21 @@
 
 #[cfg(feature = "files")]
 mod files;
+mod text;
 
 use std::net::IpAddr;
 use std::sync::LazyLock;
 
+use http::HeaderName;
 use http::request::Parts;
 use weir_dataplane::fuzzing::by_hyper::{Through, read};
+use weir_dataplane::identity::Sender;
 use weir_shared::netblock::NetSet;
+use weir_shared::settings::IdentitySettings;
 
 #[cfg(feature = "files")]
 pub use files::{is_fault, state};
+pub use text::text;
 
 /// The networks that are trusted in every target.
 pub fn trusted() -> &'static NetSet {
@@ -32,6 +37,23 @@ pub fn peer(choice: u8) -> IpAddr {
         .expect("an address")
 }
 
+/// A peer as it sends requests, and the settings by which its client is found.
+pub fn sender(peer: IpAddr, trusted: bool, header: &HeaderName) -> (Sender, IdentitySettings) {
+    let sender = Sender {
+        peer,
+        trusted,
+        is_proxy: trusted,
+        scheme: "http",
+    };
+    let settings = IdentitySettings {
+        trusted_proxies: self::trusted().clone(),
+        header: header.clone(),
+        strip: Vec::new(),
+        trusted_hops: None,
+    };
+    (sender, settings)
+}
+
 /// A request's head as hyper's server reads it for the service; none where it refuses it. The empty
 /// line at the end is added.
 pub fn head(bytes: &[u8]) -> Option<Parts> {
@@ -49,9 +71,4 @@ pub fn cuts(choice: &[u8], length: usize) -> Vec<usize> {
         at
     });
     ends.take_while(|end| *end < length).collect()
-}
-
-/// For the message of an assertion.
-pub fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
 }

@@ -54,16 +54,8 @@ fn walk(header: &HeaderName, lines: &[&[u8]]) -> IpAddr {
     for line in lines {
         headers.append(header, HeaderValue::from_bytes(line).expect("it was one"));
     }
-    identify(
-        weir_fuzz::peer(1),
-        true,
-        "http",
-        weir_fuzz::trusted(),
-        header,
-        &headers,
-        Seen::of(&headers),
-    )
-    .address
+    let (sender, settings) = weir_fuzz::sender(weir_fuzz::peer(1), true, header);
+    identify(sender, &settings, &headers, Seen::of(&headers)).address
 }
 
 /// The rule as it stands: all lines as one list, read from its end.

@@ -26,25 +26,18 @@ fuzz_target!(|bytes: &[u8]| {
         1 => FORWARDED,
         _ => HeaderName::from_static("cf-connecting-ip"),
     };
-    let found = identify(
-        peer,
-        is_trusted,
-        "http",
-        trusted,
-        &header,
-        &head.headers,
-        Seen::of(&head.headers),
-    );
+    let (sender, settings) = weir_fuzz::sender(peer, is_trusted, &header);
+    let seen = Seen::of(&head.headers);
+    let found = identify(sender, &settings, &head.headers, seen);
 
+    assert_eq!(found.is_proxy, is_trusted && found.address == peer);
+    assert_eq!(found.other_site, seen.other_site);
     assert_eq!(found.client, Client::of(found.address));
     assert_eq!(found.address, fold(found.address));
     if !is_trusted {
         let alone = Identity {
-            client: Client::of(peer),
-            address: peer,
-            scheme: "http",
-            request_id: None,
-            is_proxy: false,
+            other_site: seen.other_site,
+            ..Identity::of_peer(sender)
         };
         assert_eq!(found, alone);
         for line in head.headers.get_all("x-forwarded-for") {
@@ -77,15 +70,7 @@ fuzz_target!(|bytes: &[u8]| {
             for (name, value) in &head.headers {
                 headers.append(name, value.clone());
             }
-            let again = identify(
-                peer,
-                true,
-                "http",
-                trusted,
-                &header,
-                &headers,
-                Seen::of(&headers),
-            );
+            let again = identify(sender, &settings, &headers, Seen::of(&headers));
             assert_eq!(again.address, found.address, "{forged}");
         }
     }
