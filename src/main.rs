@@ -19,13 +19,18 @@ use commands::ask::Asking;
 use commands::lists::List;
 use commands::{bans, dashboard, explain, lists, look, process, replay, top};
 
+mod channel;
 mod commands;
+mod fault;
 mod hangs;
 mod open_files;
 mod opening;
+mod predecessor;
+mod prepared;
 mod process_log;
 mod reload;
 mod serve;
+mod service;
 mod shared;
 mod signals;
 mod sockets;

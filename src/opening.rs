@@ -1,67 +1,28 @@
 //! What a start opens: listeners, state files, as many files as the connections need.
-#![expect(
-    clippy::disallowed_methods,
-    reason = "the process itself, at the edge: no test turns its clock"
-)]
 
 use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
+use weir_controlplane::KnownFiles;
 use weir_controlplane::certificates::Certificates;
 use weir_controlplane::check::check;
-use weir_controlplane::{KnownFiles, StartState, StateFiles};
+use weir_controlplane::control::PassedOn;
 use weir_dataplane::{Bound, Passed};
 use weir_shared::clock::Clock;
 use weir_shared::settings::Settings;
 
+use crate::channel::Kind;
 use crate::open_files;
-use crate::successor::{Kind, Predecessor};
+use crate::predecessor::Predecessor;
 use crate::systemd::{self, PassedIn};
-
-/// How long the state files may stay locked after the process before has said that they are free.
-const LOCK_WAIT: Duration = Duration::from_secs(5);
-
-/// Opens the state files: once the process before has given up their lock, where there is one.
-///
-/// # Errors
-/// One sentence an operator can act on.
-pub fn state_files(
-    settings: &Settings,
-    clock: &Clock,
-    predecessor: Option<Predecessor>,
-) -> Result<(StateFiles, StartState), String> {
-    let mut patience = Duration::ZERO;
-    let mut known = KnownFiles::default();
-    if let Some(predecessor) = predecessor {
-        // All that can be known before the other process gives anything away.
-        let found = check(settings, clock);
-        if !found.faults.is_empty() {
-            return Err(found.faults.join("; "));
-        }
-        known = found.files;
-        predecessor.take_over()?;
-        patience = LOCK_WAIT;
-    }
-    let deadline = Instant::now() + patience;
-    loop {
-        match StateFiles::open(&settings.state.dir, clock.clone(), &mut known) {
-            Ok(opened) => return Ok(opened),
-            Err(error) if Instant::now() >= deadline => {
-                return Err(error.to_string());
-            }
-            Err(_) => std::thread::sleep(Duration::from_millis(2)),
-        }
-    }
-}
 
 /// What is listened on, and whom it was taken over from.
 pub struct Opened {
     /// The listeners of the service.
     pub bound: Bound,
-    /// The admin listener, where a supervisor passed it.
-    pub admin: Option<TcpListener>,
+    /// Those of operators that were passed.
+    pub operators: PassedOn,
     /// The process before.
     pub predecessor: Option<Predecessor>,
 }
@@ -74,21 +35,25 @@ pub struct Opened {
 pub fn listeners(settings: &Settings) -> Result<Opened, String> {
     let workers = settings.workers;
     if let Some((predecessor, sockets)) = Predecessor::of_environment()? {
-        let mut admin = None;
+        let mut operators = PassedOn::default();
         let mut service = Vec::new();
         for (kind, socket) in sockets {
             match kind {
-                Kind::Admin => admin = Some(TcpListener::from(socket)),
+                Kind::Control => operators.socket = Some(socket),
+                Kind::Admin | Kind::GivenAdmin => {
+                    operators.admin = Some(TcpListener::from(socket));
+                    operators.admin_is_given = kind == Kind::GivenAdmin;
+                }
                 Kind::Plain | Kind::Tls => service.push(Passed {
                     socket,
                     tls: kind == Kind::Tls,
                 }),
             }
         }
-        let bound = Bound::passed(service, workers, true).map_err(|error| error.to_string())?;
+        let bound = Bound::passed(service, workers).map_err(|error| error.to_string())?;
         return Ok(Opened {
             bound,
-            admin,
+            operators,
             predecessor: Some(predecessor),
         });
     }
@@ -96,13 +61,30 @@ pub fn listeners(settings: &Settings) -> Result<Opened, String> {
     let bound = if service.is_empty() {
         Bound::new(settings).map_err(|error| error.to_string())
     } else {
-        Bound::passed(service, workers, false).map_err(|error| error.to_string())
+        Bound::passed(service, workers).map_err(|error| error.to_string())
     };
     Ok(Opened {
         bound: bound?,
-        admin,
+        operators: PassedOn {
+            admin_is_given: admin.is_some(),
+            admin,
+            socket: None,
+        },
         predecessor: None,
     })
+}
+
+/// The state files as a process reads them that is to take over, while they are another's; and all
+/// else that a start would find wrong.
+///
+/// # Errors
+/// Every fault, in one line.
+pub fn known_files(settings: &Settings, clock: &Clock) -> Result<KnownFiles, String> {
+    let found = check(settings, clock);
+    if !found.faults.is_empty() {
+        return Err(found.faults.join("; "));
+    }
+    Ok(found.files)
 }
 
 /// The certificates.

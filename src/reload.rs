@@ -2,7 +2,7 @@
 //! not at all (RELOAD-2, RELOAD-3).
 //!
 //! The settings are judged first, as at a start; then each part of the service judges what is its
-//! own: a new one is a [`Part`] in the list that `serve.rs` makes. Only when nobody has found a
+//! own: a new one is a [`Part`] in the list that `prepared.rs` makes. Only when nobody has found a
 //! fault, each takes what it has judged.
 
 use std::sync::Arc;

@@ -1,35 +1,26 @@
 //! The listening sockets as the process holds them beside its workers: for a successor, and until
 //! the files of Unix sockets are to be removed.
 
-use std::io;
-use std::net::TcpListener;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use weir_dataplane::{Bound, Listening, SocketFile};
+use weir_shared::settings::Place;
 
-use crate::successor::Kind;
+use crate::channel::Kind;
 
-/// The listening sockets. Dropping them removes the files of Unix sockets.
+/// The listening sockets of the service. Dropping them removes the files of Unix sockets.
 #[derive(Default)]
 pub struct Sockets {
     service: Vec<Listening>,
     files: Vec<SocketFile>,
-    /// The admin listener, where a supervisor passed it: nobody could bind it a second time.
-    admin: Option<TcpListener>,
 }
 
 impl Sockets {
-    /// Those of the service, and the admin listener that was passed.
-    ///
-    /// # Errors
-    /// The system has no file descriptor left.
-    pub fn of(bound: &mut Bound, admin: Option<&TcpListener>) -> io::Result<Self> {
+    /// Those that were bound or passed. The files of those that were passed are left to whoever
+    /// passed them.
+    pub fn of(bound: &mut Bound) -> Self {
         let (service, files) = bound.take_sockets();
-        Ok(Self {
-            service,
-            files,
-            admin: admin.map(TcpListener::try_clone).transpose()?,
-        })
+        Self { service, files }
     }
 
     /// Each with what is spoken there.
@@ -42,8 +33,20 @@ impl Sockets {
             };
             (kind, listening.socket.as_fd())
         });
-        let admin = self.admin.iter().map(|admin| (Kind::Admin, admin.as_fd()));
-        service.chain(admin).collect()
+        service.collect()
+    }
+
+    /// The files are this process's from now on.
+    pub fn adopt(&mut self) {
+        let paths = self
+            .service
+            .iter()
+            .filter_map(|listening| match &listening.listen.place {
+                Place::Unix(path) => Some(path),
+                Place::Tcp(_) => None,
+            });
+        self.files
+            .extend(paths.filter_map(|path| SocketFile::of(path).ok()));
     }
 
     /// Another process serves them from now on.

@@ -1,8 +1,9 @@
-//! From the wish for a hand-over until the other process may take over (RESTART-1).
+//! A hand-over on the side of the old process, from the wish until the new one serves (RESTART-1,
+//! RESTART-4).
 //!
-//! The state files are written twice while requests are served: before the other process is
-//! started, so that it reads the newest, and once it is ready, so that next to nothing is left to
-//! write when nobody accepts any more.
+//! Nothing of this process is given up before: a step that fails, of either process, ends the new
+//! one, and this one goes on with all that it has. The state files are written twice while requests
+//! are served and bans are made, so that next to nothing is left to write while bans wait.
 #![expect(
     clippy::disallowed_methods,
     reason = "the process itself, at the edge: no test turns its clock"
@@ -10,20 +11,20 @@
 
 use std::time::{Duration, Instant};
 
-use weir_controlplane::process::Reply;
-use weir_controlplane::{ControlHandle, Saving};
+use weir_controlplane::{ControlHandle, Giving, Saving};
 
-use crate::successor::{Progress, Successor};
+use crate::fault::{self, Step};
+use crate::successor::{Asked, Progress, Successor};
 
-/// How long a hand-over waits for a write: with a disk that hangs, it goes on without.
+/// How long a write may take; one that is later refuses the hand-over.
 const SAVE_WAIT: Duration = Duration::from_secs(20);
-
-/// Who asked for a hand-over, and waits for the answer.
-type Asked = Option<Reply<Result<u32, String>>>;
+/// How long a hand-over may take in all: less than whoever asked for it waits.
+const WHOLE: Duration = Duration::from_secs(140);
 
 /// A hand-over that has begun.
 pub struct Upgrade {
     stage: Stage,
+    until: Instant,
 }
 
 enum Stage {
@@ -33,6 +34,10 @@ enum Stage {
     Starting(Successor),
     /// It is ready, and the state files are written once more.
     SavingAgain(Write, Successor),
+    /// They are written a last time, and given away.
+    Giving(Giving, Successor),
+    /// The other process has them.
+    TakingOver(Giving, Successor),
 }
 
 /// A write of the state files.
@@ -49,9 +54,18 @@ impl Write {
         }
     }
 
-    fn is_over(&self) -> bool {
-        self.saving.is_over() || Instant::now() >= self.until
+    /// Whether they are on disk; none while they are written.
+    fn outcome(&mut self) -> Option<Result<(), String>> {
+        let outcome = self.saving.outcome().or_else(|| {
+            let is_late = Instant::now() >= self.until;
+            is_late.then(|| Err(format!("it took longer than {} s", SAVE_WAIT.as_secs())))
+        });
+        outcome.map(|written| written.map_err(not_written))
     }
+}
+
+fn not_written(why: String) -> String {
+    format!("the state was not written: {why}")
 }
 
 /// What comes of a look at it.
@@ -60,8 +74,24 @@ pub enum Outcome {
     Going(Upgrade),
     /// It has failed, and whoever asked for it is told.
     Failed,
-    /// The other process may take over.
-    Ready(Successor),
+    /// The other process serves.
+    Taken(Taken),
+}
+
+/// The service is another process's: nothing of this one is needed any more.
+pub struct Taken {
+    pub successor: Successor,
+    /// The state.
+    pub giving: Giving,
+}
+
+/// A step that failed.
+struct Failed {
+    why: String,
+    /// None before it was started.
+    successor: Result<Successor, Asked>,
+    /// Where the state was given away, or was about to be.
+    giving: Option<Giving>,
 }
 
 impl Upgrade {
@@ -69,51 +99,182 @@ impl Upgrade {
     pub fn begin(control: &ControlHandle, asked: Asked) -> Self {
         Self {
             stage: Stage::Saving(Write::begin(control), asked),
+            until: Instant::now() + WHOLE,
         }
+    }
+
+    /// Whether the state is given away: nothing else can be asked of the control loop.
+    pub const fn gives(&self) -> bool {
+        matches!(self.stage, Stage::Giving(..) | Stage::TakingOver(..))
     }
 
     /// Goes on as far as it can without waiting. `start` starts the other process.
     pub fn step(
         self,
         control: &ControlHandle,
-        start: impl FnOnce(Asked) -> Option<Successor>,
+        start: impl FnOnce() -> Result<Successor, String>,
     ) -> Outcome {
-        let stage = match self.stage {
-            Stage::Saving(write, asked) if write.is_over() => match start(asked) {
-                Some(successor) => Stage::Starting(successor),
-                None => return Outcome::Failed,
-            },
-            stage @ Stage::Saving(..) => stage,
-            Stage::Starting(mut successor) => match successor.progress() {
-                Progress::Starting => Stage::Starting(successor),
-                Progress::Ready => Stage::SavingAgain(Write::begin(control), successor),
-                Progress::Failed(how) => return failed(&mut successor, how),
-            },
-            Stage::SavingAgain(write, mut successor) => match successor.progress() {
-                Progress::Failed(how) => return failed(&mut successor, how),
-                Progress::Starting | Progress::Ready if write.is_over() => {
-                    successor.answer(Ok(successor.id()));
-                    return Outcome::Ready(successor);
-                }
-                Progress::Starting | Progress::Ready => Stage::SavingAgain(write, successor),
+        let until = self.until;
+        let stepped = match self.stage {
+            Stage::Saving(write, asked) => saving(write, asked, start),
+            Stage::Starting(successor) => starting(successor, control),
+            Stage::SavingAgain(write, successor) => saving_again(write, successor, control),
+            Stage::Giving(giving, successor) => giving_away(giving, successor),
+            Stage::TakingOver(giving, mut successor) => match successor.progress(false) {
+                Progress::Serving => return Outcome::Taken(Taken { successor, giving }),
+                Progress::Going => Ok(Stage::TakingOver(giving, successor)),
+                Progress::Ready => Err(Failed::of(out_of_turn(), successor, Some(giving))),
+                Progress::Failed(why) => Err(Failed::of(why, successor, Some(giving))),
             },
         };
-        Outcome::Going(Self { stage })
+        match stepped {
+            Ok(stage) if Instant::now() < until => Outcome::Going(Self { stage, until }),
+            Ok(stage) => {
+                let why = format!("it took longer than {} s", WHOLE.as_secs());
+                stage.fail(why).end()
+            }
+            Err(failed) => failed.end(),
+        }
     }
 
-    /// The other process is not wanted any more.
+    /// This process is to end: the other one is not wanted any more, and the state is this one's.
     pub fn abandon(self) {
-        match self.stage {
-            Stage::Saving(..) => {}
-            Stage::Starting(mut successor) | Stage::SavingAgain(_, mut successor) => {
-                successor.abandon();
+        let Failed {
+            why,
+            successor,
+            giving,
+        } = self.stage.fail("this process stops".to_owned());
+        let asked = successor.and_then(|it| it.end(false));
+        drop(giving);
+        if let Err(Some(reply)) = asked {
+            reply(Err(why));
+        }
+    }
+}
+
+impl Stage {
+    fn fail(self, why: String) -> Failed {
+        match self {
+            Self::Saving(_, asked) => Failed {
+                why,
+                successor: Err(asked),
+                giving: None,
+            },
+            Self::Starting(successor) | Self::SavingAgain(_, successor) => {
+                Failed::of(why, successor, None)
+            }
+            Self::Giving(giving, successor) | Self::TakingOver(giving, successor) => {
+                Failed::of(why, successor, Some(giving))
             }
         }
     }
 }
 
-fn failed(successor: &mut Successor, how: String) -> Outcome {
-    tracing::error!("the new process is not ready, this one goes on: {how}");
-    successor.answer(Err(how));
-    Outcome::Failed
+impl Failed {
+    const fn of(why: String, successor: Successor, giving: Option<Giving>) -> Self {
+        Self {
+            why,
+            successor: Ok(successor),
+            giving,
+        }
+    }
+
+    /// Ends the other process, then takes the state back.
+    fn end(self) -> Outcome {
+        let Self {
+            why,
+            successor,
+            giving,
+        } = self;
+        let may_serve = giving.is_some();
+        let asked = match (successor.and_then(|it| it.end(may_serve)), giving) {
+            // It came to it in the last moment.
+            (Ok(successor), Some(giving)) => return Outcome::Taken(Taken { successor, giving }),
+            (Ok(_), None) => None,
+            (Err(asked), giving) => {
+                drop(giving);
+                asked
+            }
+        };
+        tracing::error!("the new process does not take over, this one goes on: {why}");
+        if let Some(reply) = asked {
+            reply(Err(why));
+        }
+        Outcome::Failed
+    }
+}
+
+fn out_of_turn() -> String {
+    "it is ready out of turn".to_owned()
+}
+
+/// The state is written; then the other process is started.
+fn saving(
+    mut write: Write,
+    asked: Asked,
+    start: impl FnOnce() -> Result<Successor, String>,
+) -> Result<Stage, Failed> {
+    let outcome = match write.outcome() {
+        None => return Ok(Stage::Saving(write, asked)),
+        Some(outcome) => outcome,
+    };
+    let started = (fault::at(Step::Save).and(outcome))
+        .and_then(|()| fault::at(Step::Start))
+        .and_then(|()| start());
+    match started {
+        Ok(successor) => Ok(Stage::Starting(successor.asked_by(asked))),
+        Err(why) => Err(Failed {
+            why,
+            successor: Err(asked),
+            giving: None,
+        }),
+    }
+}
+
+/// It starts; once it is ready, the state is written again.
+fn starting(mut successor: Successor, control: &ControlHandle) -> Result<Stage, Failed> {
+    match successor.progress(false) {
+        Progress::Going => Ok(Stage::Starting(successor)),
+        Progress::Ready => Ok(Stage::SavingAgain(Write::begin(control), successor)),
+        Progress::Serving => Err(Failed::of(out_of_turn(), successor, None)),
+        Progress::Failed(why) => Err(Failed::of(why, successor, None)),
+    }
+}
+
+/// The state is written again; then it is given away.
+fn saving_again(
+    mut write: Write,
+    mut successor: Successor,
+    control: &ControlHandle,
+) -> Result<Stage, Failed> {
+    if let Progress::Failed(why) = successor.progress(true) {
+        return Err(Failed::of(why, successor, None));
+    }
+    let Some(outcome) = write.outcome() else {
+        return Ok(Stage::SavingAgain(write, successor));
+    };
+    let written = fault::at(Step::SaveAgain).and(outcome);
+    match written.and_then(|()| fault::at(Step::Give)) {
+        Ok(()) => Ok(Stage::Giving(control.give(), successor)),
+        Err(why) => Err(Failed::of(why, successor, None)),
+    }
+}
+
+/// The state is given away; then the other process is told.
+fn giving_away(giving: Giving, mut successor: Successor) -> Result<Stage, Failed> {
+    if let Progress::Failed(why) = successor.progress(true) {
+        return Err(Failed::of(why, successor, Some(giving)));
+    }
+    let Some(given) = giving.outcome() else {
+        return Ok(Stage::Giving(giving, successor));
+    };
+    let told = given.map_err(not_written).and_then(|lock| {
+        fault::at(Step::Go)?;
+        let gone = |error| format!("it has ended: {error}");
+        successor.give(&lock).map_err(gone)
+    });
+    match told {
+        Ok(()) => Ok(Stage::TakingOver(giving, successor)),
+        Err(why) => Err(Failed::of(why, successor, Some(giving))),
+    }
 }

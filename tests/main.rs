@@ -25,6 +25,7 @@ mod forwarding;
 mod framing;
 mod full_files;
 mod handover;
+mod handover_faults;
 mod hangs;
 mod harness;
 mod hostile_files;

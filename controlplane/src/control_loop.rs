@@ -43,6 +43,7 @@ use crate::bans::ledger::Full;
 use crate::bans::{Bans, MAX_NOTES_A_TURN};
 use crate::events::Events;
 use crate::files::{AnyEdit, Content, Files, Which};
+use crate::giving::Give;
 use crate::lookup::{FileFault, Lookups};
 use crate::metrics::Facts;
 use crate::order::Order;
@@ -51,14 +52,13 @@ use crate::recent::Recent;
 use crate::rules::{Found, LiveRules};
 use crate::state::WriteFault;
 
+mod ending;
+
 /// The longest the loop sleeps: how late a write may be, or the word that bans can be made again.
 const TICK: Duration = Duration::from_millis(100);
 
 /// The most admin requests that are answered before exceeded limits are looked at again.
 const MAX_ADMIN_A_TURN: usize = 4;
-
-/// How long a stop waits for the last writes.
-const STOP_WAIT: Duration = Duration::from_secs(10);
 
 /// This many panics within [`PANIC_SPAN_NS`] end the service.
 const MAX_PANICS: usize = 5;
@@ -106,6 +106,8 @@ pub struct Control {
     pub(crate) recent: Recent,
     /// Receives the signal to stop from the handle.
     pub(crate) stop: Receiver<Stop>,
+    /// The state files are to be given away, after this turn.
+    pub(crate) giving: Option<Give>,
 }
 
 /// SIGTERM, after the last request.
@@ -116,6 +118,8 @@ pub(crate) struct Stop;
 pub(crate) enum Flow {
     Go,
     Stop,
+    /// The state files are another process's.
+    Leave,
 }
 
 impl Control {
@@ -125,9 +129,14 @@ impl Control {
         let pulse = Pulse::of_this_thread();
         loop {
             pulse.beat();
-            match catch_unwind(AssertUnwindSafe(|| self.turn(TICK))) {
+            let turn = || match self.turn(TICK) {
+                Flow::Go => self.give_away(&pulse),
+                flow => flow,
+            };
+            match catch_unwind(AssertUnwindSafe(turn)) {
                 Ok(Flow::Go) => {}
                 Ok(Flow::Stop) => break,
+                Ok(Flow::Leave) => return,
                 Err(_) => {
                     let now_ns = self.clock.now().mono_ns;
                     panics.retain(|at| now_ns.saturating_sub(*at) < PANIC_SPAN_NS);
@@ -396,6 +405,7 @@ impl Control {
     fn recover(&mut self) {
         let now = self.clock.now();
         tracing::error!("the control loop panicked: it goes on from its bans; please report this");
+        self.files.resume();
         self.bans.recover(now);
         self.files.bans_stale(now);
         while let Some(edit) = self.files.interrupted() {
@@ -409,59 +419,6 @@ impl Control {
             }
             self.edit_taken(&edit);
         }
-    }
-
-    /// Takes in what still waits and writes everything a last time. A panic costs what it
-    /// interrupted, and no more: every file is still written.
-    fn finish(mut self) {
-        let now = self.clock.now();
-        if catch_unwind(AssertUnwindSafe(|| self.take_rest(now))).is_err() {
-            // What a second panic leaves undone is written as it stands.
-            let _ = catch_unwind(AssertUnwindSafe(|| self.recover()));
-        }
-        for which in Which::ALL {
-            let save = || {
-                let content = self.content(which);
-                self.files.save_last(content);
-            };
-            if catch_unwind(AssertUnwindSafe(save)).is_err() {
-                tracing::error!("{} was not written at the stop, by a bug", which.name());
-            }
-        }
-        let deadline = crossbeam_channel::after(STOP_WAIT);
-        while !self.files.all_saved() {
-            let mut select = Select::new();
-            let late = select.recv(&deadline);
-            self.files.select(&mut select);
-            let ready = select.ready();
-            drop(select);
-            self.files.take_outcomes();
-            // What an editor saved in the last moment is in the last write too.
-            let edits = catch_unwind(AssertUnwindSafe(|| self.take_edits(now)));
-            if ready == late || edits.is_err() {
-                tracing::error!(
-                    "the state files were not written within {} s: the stop waits no longer",
-                    STOP_WAIT.as_secs()
-                );
-                self.files.abandon();
-                return;
-            }
-        }
-    }
-
-    /// Everything that was reported before the stop.
-    fn take_rest(&mut self, now: Now) {
-        while self.bans.has_more() {
-            self.make_bans(now);
-        }
-        self.note_bans(usize::MAX, now);
-        loop {
-            self.detection.count(now);
-            if !self.detection.has_more() {
-                break;
-            }
-        }
-        self.take_edits(now);
     }
 }
 

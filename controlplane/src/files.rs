@@ -5,6 +5,8 @@
 //! What an edit means is left to its owner, how files are read and written to `state/`.
 
 use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +27,8 @@ use crate::lookup::document::LookupsFile;
 use crate::state::document::{Document, Row};
 use crate::state::known::Known;
 use crate::state::{
-    Edit, FileCounts, Saved, StateDir, StateError, StateFile, StateThread, WriteFault,
+    Edit, Failure, FileCounts, Saved, StateDir, StateError, StateFile, StateLock, StateThread,
+    WriteFault,
 };
 
 /// How long an answer waits for the disk before it says `"persisted": false`.
@@ -94,19 +97,17 @@ impl KnownFiles {
 }
 
 impl StateFiles {
-    /// Locks the directory, reads and checks every file, starts the thread and the watch. What is
-    /// known of a file is taken once the directory is locked, and not read again if it stands so
-    /// still.
+    /// Reads and checks every file of the directory of this lock, starts the thread and the watch.
+    /// What is known of a file is not read again if it stands so still.
     ///
     /// # Errors
     /// [`StateError`], one sentence an operator can act on (STATE-6).
     pub fn open(
-        dir: &Path,
+        lock: StateLock,
         clock: Clock,
-        known: &mut KnownFiles,
+        known: KnownFiles,
     ) -> Result<(Self, StartState), StateError> {
-        let dir = StateDir::open(dir, clock)?;
-        let known = std::mem::take(known);
+        let dir = StateDir::open(lock, clock)?;
         // clients.json, when full, is as large as the others together: two threads halve the wait
         // for the first answer.
         let (clients, others) = std::thread::scope(|scope| {
@@ -423,6 +424,27 @@ impl Files {
                 waiting.answer(false);
             }
         }
+    }
+
+    /// Why the last write of this file failed, where it did.
+    pub(crate) fn failure(&self, which: Which) -> Failure {
+        match which {
+            Which::Bans => self.disk.bans.failure(),
+            Which::Clients => self.disk.clients.failure(),
+            Which::Lookups => self.disk.lookups.failure(),
+            Which::Alerts => self.disk.alerts.failure(),
+        }
+    }
+
+    /// Has the thread touch no file from when the lock comes back, until [`Files::resume`]
+    /// (RESTART-4). If this is dropped instead, nothing more is written.
+    pub(crate) fn hold(&mut self) -> Receiver<io::Result<OwnedFd>> {
+        self.disk.thread.hold()
+    }
+
+    /// The thread goes on, if it was held.
+    pub(crate) fn resume(&mut self) {
+        self.disk.thread.resume();
     }
 
     /// Ends without waiting for the thread, which waits for the disk.

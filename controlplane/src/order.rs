@@ -6,6 +6,8 @@ use crossbeam_channel::Sender;
 use weir_shared::reload::Reloaded;
 use weir_shared::settings::Settings;
 
+use crate::giving::{Give, Written};
+
 /// What is to be done.
 pub(crate) enum Order {
     /// Whether these settings can be taken; a sentence where not.
@@ -13,5 +15,7 @@ pub(crate) enum Order {
     /// Take them; told once they hold.
     Take(Reloaded, Sender<()>),
     /// Write every state file; told of each whether it is on disk.
-    Save(Sender<bool>),
+    Save(Sender<Written>),
+    /// Write them a last time, and give them away.
+    Give(Give),
 }

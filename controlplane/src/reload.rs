@@ -5,15 +5,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
+use crossbeam_channel::{Sender, bounded};
 use weir_shared::clock::Now;
 use weir_shared::reload::{Part, Reloaded, Take};
 use weir_shared::settings::Settings;
 
 use crate::control_loop::Control;
-use crate::files::Which;
 use crate::order::Order;
-use crate::state::Saved;
 use crate::wiring::{ControlError, ControlHandle};
 
 /// How long the loop may take for either step: it waits for nobody, but may have much to do.
@@ -57,33 +55,6 @@ fn of_loop(orders: Sender<Order>) -> Part {
     })
 }
 
-/// The writes of the state files that were asked for.
-pub struct Saving(Receiver<bool>);
-
-impl Saving {
-    /// Whether each has come to its end, on disk or not.
-    pub fn is_over(&self) -> bool {
-        loop {
-            match self.0.try_recv() {
-                Ok(_) => {}
-                Err(TryRecvError::Empty) => return false,
-                Err(TryRecvError::Disconnected) => return true,
-            }
-        }
-    }
-}
-
-impl ControlHandle {
-    /// Writes every state file while the service goes on, so that a stop that follows has little
-    /// left to write (RESTART-1).
-    pub fn save(&self) -> Saving {
-        let (told, outcomes) = bounded(Which::ALL.len());
-        // A loop that does not come to it has more to do than to save.
-        let _ = self.orders.try_send(Order::Save(told));
-        Saving(outcomes)
-    }
-}
-
 impl Control {
     /// Does what the process asked for.
     pub(crate) fn take_orders(&mut self, now: Now) {
@@ -97,18 +68,8 @@ impl Control {
                     let _ = told.send(());
                 }
                 Order::Save(told) => self.save_all(&told),
+                Order::Give(give) => self.giving = Some(give),
             }
-        }
-    }
-
-    fn save_all(&mut self, told: &Sender<bool>) {
-        for which in Which::ALL {
-            let told = told.clone();
-            let saved = Saved::new(move |persisted| {
-                let _ = told.try_send(persisted);
-            });
-            let content = self.content(which);
-            self.files.save(content, vec![saved]);
         }
     }
 

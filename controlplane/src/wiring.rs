@@ -28,6 +28,7 @@ use crate::certificates::{Certificates, Watched};
 use crate::control_loop::{Control, Stop};
 use crate::events::Events;
 use crate::files::{Files, StartState, StateFiles};
+use crate::giving::{Giving, Saving};
 use crate::lookup::Lookups;
 use crate::order::Order;
 use crate::origins::Origins;
@@ -141,6 +142,22 @@ impl ControlHandle {
         self.router.announce_stop();
     }
 
+    /// Writes every state file while the service goes on, so that a hand-over that follows has
+    /// little left to write (RESTART-1).
+    pub fn save(&self) -> Saving {
+        let (told, saving) = Saving::new();
+        // Full: the order is dropped, and the outcome says so.
+        let _ = self.orders.try_send(Order::Save(told));
+        saving
+    }
+
+    /// Writes every state file a last time and gives them away (RESTART-4).
+    pub fn give(&self) -> Giving {
+        let (give, giving) = Giving::new();
+        let _ = self.orders.try_send(Order::Give(give));
+        giving
+    }
+
     /// Ends [`Control::run`] after a last write of every state file. Call it once the data plane
     /// has stopped; requests that still wait for an answer are dropped.
     pub fn stop(&self) {
@@ -240,6 +257,7 @@ impl Control {
             reloaded: told,
             orders: ordered,
             stop,
+            giving: None,
         };
         let handle = ControlHandle {
             router: Arc::new(router),

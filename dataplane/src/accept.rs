@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use weir_shared::netblock::Netblock;
 use weir_shared::pulse::Pulse;
 use weir_shared::settings::LocalIs;
-use weir_shared::threads::Alive;
+use weir_shared::threads::{self, Alive};
 use weir_shared::totals::ConnectionError;
 
 use crate::bind::Listening;
@@ -113,17 +113,25 @@ impl Acceptor {
         })
     }
 
-    /// Accepts until told to stop, then waits for the connections to end.
+    /// Says when it is ready, waits until it is to begin, and accepts until told to stop; then
+    /// waits for the connections to end.
     pub async fn run(
         self: Rc<Self>,
         listening: Vec<Listening>,
         mut stopped: watch::Receiver<Stop>,
+        ready: impl FnOnce(io::Result<()>),
     ) {
         let listeners: io::Result<Vec<_>> = listening.into_iter().map(Listener::new).collect();
         let listeners = match listeners {
             Ok(listeners) => listeners,
-            Err(error) => return tracing::error!(%error, "a worker cannot listen"),
+            Err(error) => return ready(Err(error)),
         };
+        ready(Ok(()));
+        if (stopped.wait_for(|stop| *stop != Stop::NotBegun).await).is_err() {
+            // The start has failed.
+            return;
+        }
+        threads::at_work();
         tokio::task::spawn_local(Rc::clone(&self).tick());
         {
             // Dropping `accepting` closes the listeners.

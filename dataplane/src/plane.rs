@@ -1,7 +1,7 @@
 //! The data plane from outside: its threads are started, stopped and joined here.
 
 use std::io;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use weir_shared::reload::{Part, Take};
 use weir_shared::settings::Settings;
 use weir_shared::spared::Spared;
-use weir_shared::threads::{How, spawn};
+use weir_shared::threads::{How, spawn_starting};
 use weir_shared::totals::{OriginCounts, Totals};
 
 use crate::accept::Acceptor;
@@ -25,6 +25,8 @@ use crate::worker::{Current, Parts, Stop};
 
 /// How often the end of the workers is looked for.
 const JOIN_LOOK: Duration = Duration::from_millis(5);
+/// How long a worker may take to make its runtime.
+const START_WAIT: Duration = Duration::from_secs(10);
 
 /// The counters of all workers and the client table: what the metrics read.
 #[derive(Clone)]
@@ -84,6 +86,7 @@ impl Shared {
         listening: Vec<Listening>,
         counters: WorkerCounters,
         stopped: watch::Receiver<Stop>,
+        ready: impl FnOnce(io::Result<()>),
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread()
             // So many tasks run before the system is asked again what has come, if there are as
@@ -94,14 +97,14 @@ impl Shared {
             .build_local(LocalOptions::default());
         let runtime = match runtime {
             Ok(runtime) => runtime,
-            Err(error) => return tracing::error!(%error, "a worker has no runtime"),
+            Err(error) => return ready(Err(error)),
         };
         runtime.block_on(async {
             let forgotten_proxy = Arc::clone(&self.forgotten_proxy);
             let current = Current::new(&self.parts, counters, forgotten_proxy, stopped.clone());
             let limits = Arc::clone(&self.limits);
             let acceptor = Acceptor::new(index, current, limits);
-            acceptor.run(listening, stopped).await;
+            acceptor.run(listening, stopped, ready).await;
         });
     }
 }
@@ -136,12 +139,13 @@ impl Taking {
 }
 
 impl DataPlane {
-    /// Starts one thread for each worker.
+    /// Starts one thread for each worker. When it returns, each has everything that it needs and
+    /// waits for [`DataPlane::begin`].
     ///
     /// # Errors
     /// What the system said when a thread or its runtime could not be made.
     pub fn start(bound: Bound, parts: Parts) -> io::Result<Self> {
-        let (stop, stopped) = watch::channel(Stop::No);
+        let (stop, stopped) = watch::channel(Stop::NotBegun);
         let in_force = Arc::clone(&parts.in_force);
         let settings = Arc::clone(&in_force.load().settings);
         let workers = settings.workers;
@@ -152,13 +156,20 @@ impl DataPlane {
             forgotten_proxy: Arc::new(ForgottenProxy::new(Arc::clone(&parts.spared))),
             parts,
         });
+        let (told, ready) = mpsc::channel();
         let mut threads = Vec::new();
         for (index, (listening, counters)) in bound.into_workers().enumerate() {
             let (shared, stopped) = (Arc::clone(&shared), stopped.clone());
+            let told = told.clone();
+            let ready = move |is_ready| drop(told.send(is_ready));
             let name = format!("weir-worker-{index}");
-            threads.push(spawn(name, move || {
-                shared.run(index, listening, counters, stopped);
+            threads.push(spawn_starting(name, move || {
+                shared.run(index, listening, counters, stopped, ready);
             })?);
+        }
+        for _ in &threads {
+            let is_ready = ready.recv_timeout(START_WAIT);
+            is_ready.map_err(|_| io::Error::other("a worker does not begin"))??;
         }
         let plane = Self {
             threads,
@@ -172,6 +183,11 @@ impl DataPlane {
         };
         plane.taking.take(settings);
         Ok(plane)
+    }
+
+    /// From now on connections are accepted.
+    pub fn begin(&self) {
+        self.stop(Stop::No);
     }
 
     /// The part of a reload.
@@ -282,7 +298,9 @@ mod tests {
             ask,
             spared: Arc::default(),
         };
-        (DataPlane::start(bound, parts).unwrap(), address, counting)
+        let plane = DataPlane::start(bound, parts).unwrap();
+        plane.begin();
+        (plane, address, counting)
     }
 
     fn get(address: SocketAddr, path: &str) -> String {

@@ -72,6 +72,8 @@ pub struct Parts {
 /// How the data plane is to stop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stop {
+    /// It has not begun: everything is ready, and nothing is accepted (RESTART-4).
+    NotBegun,
     /// It runs.
     No,
     /// Everything is served; health says that the service is going (ALIVE-4).
@@ -280,7 +282,7 @@ impl Worker {
     /// Whether the service is stopping.
     pub fn is_draining(&self) -> bool {
         match *self.stopped.borrow() {
-            Stop::No | Stop::HandOver => false,
+            Stop::NotBegun | Stop::No | Stop::HandOver => false,
             Stop::Announce | Stop::Drain | Stop::Abort => true,
         }
     }

@@ -90,14 +90,33 @@ pub fn spawn<T: Send + 'static>(
     name: impl Into<String>,
     body: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<JoinHandle<T>> {
+    spawn_starting(name, move || {
+        at_work();
+        body()
+    })
+}
+
+/// The same for a thread that somebody waits for until it is ready: it says itself when it is
+/// [`at_work`].
+///
+/// # Errors
+/// The system refused it.
+pub fn spawn_starting<T: Send + 'static>(
+    name: impl Into<String>,
+    body: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<JoinHandle<T>> {
     let name = name.into();
     let alive = Alive::new(name.clone());
     std::thread::Builder::new().name(name).spawn(move || {
         let _alive = alive;
-        #[cfg(debug_assertions)]
-        test_hook::end_if_asked();
         body()
     })
+}
+
+/// The start of this thread is behind it; a test may have it end here.
+pub fn at_work() {
+    #[cfg(debug_assertions)]
+    test_hook::end_if_asked();
 }
 
 /// A test can have a thread end: `WEIR_TEST_END_THREAD=<thread>:<file>` has the thread of this name

@@ -4,11 +4,12 @@ use std::process::ExitCode;
 
 use weir_shared::settings::{Loaded, Refused};
 
+use crate::predecessor;
 use crate::process_log;
-use crate::serve::{self, StartError};
+use crate::serve;
+use crate::service::{EXIT_SOFTWARE, StartError};
 use crate::signals::Signals;
 use crate::sources::Sources;
-use crate::successor;
 
 pub mod ask;
 pub mod bans;
@@ -78,12 +79,12 @@ pub fn run(sources: Sources, loaded: Loaded, announce: serve::Announce) -> ExitC
         tracing::error!("{error}");
     }
     if let Err(error) = &ended {
-        successor::tell_failure(&error.to_string());
+        predecessor::tell_failure(&error.to_string());
     }
     log.finish();
     match ended {
         Ok(()) => ExitCode::SUCCESS,
-        Err(StartError::ThreadEnded(_)) => ExitCode::from(serve::EXIT_SOFTWARE),
+        Err(StartError::ThreadEnded(_)) => ExitCode::from(EXIT_SOFTWARE),
         Err(error @ StartError::Unfit(_)) => {
             eprintln!("weir: {error}");
             ExitCode::from(EXIT_CONFIG)
@@ -99,7 +100,7 @@ fn refuse(refused: &Refused) -> ExitCode {
     for problem in &refused.problems {
         eprintln!("weir: {problem}");
     }
-    successor::tell_failure(&refused.problems.join("; "));
+    predecessor::tell_failure(&refused.problems.join("; "));
     for warning in &refused.warnings {
         eprintln!("weir: warning: {warning}");
     }

@@ -55,6 +55,8 @@ pub(crate) enum Problem {
     },
     /// The control plane is behind or stopping: 503.
     Busy,
+    /// Another process takes over at this moment: 503 (RESTART-4).
+    HandingOver,
 }
 
 /// One fault of a body.
@@ -105,7 +107,8 @@ impl Problem {
             | Self::NotReloaded(_)
             | Self::NotUpgraded(_)
             | Self::TooManyListeners { .. }
-            | Self::Busy => Action::Answered,
+            | Self::Busy
+            | Self::HandingOver => Action::Answered,
         };
         let mut answer = answer(
             status,
@@ -122,7 +125,7 @@ impl Problem {
                 let allow = HeaderValue::from_static(allow);
                 answer.headers.insert(ALLOW, allow);
             }
-            Self::TooManyListeners { .. } | Self::Busy => {
+            Self::TooManyListeners { .. } | Self::Busy | Self::HandingOver => {
                 let seconds = HeaderValue::from_static("1");
                 answer.headers.insert(RETRY_AFTER, seconds);
             }
@@ -202,6 +205,10 @@ impl Problem {
             Self::Busy => (
                 StatusCode::SERVICE_UNAVAILABLE,
                 "too many requests of this kind are waiting: try again".to_owned(),
+            ),
+            Self::HandingOver => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "a hand-over to another process is under way: try again".to_owned(),
             ),
         }
     }

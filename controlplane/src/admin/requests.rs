@@ -6,10 +6,10 @@ use std::collections::VecDeque;
 use crossbeam_channel::{Receiver, Select, TryRecvError, never};
 use weir_shared::handover::Respond;
 
-use super::Request;
 use super::answers::{Answers, Page};
 use super::bans::{Filter, Listing};
-use super::problem::Problem;
+use super::problem::{Problem, of_metrics};
+use super::{Ask, Request};
 use crate::bans::ledger::Ledger;
 
 /// The most bans that are looked at for lists before the loop looks at exceeded limits again: a
@@ -53,6 +53,17 @@ impl Requests {
                 self.queue = never();
                 None
             }
+        }
+    }
+
+    /// Answers those that wait that another process takes over (RESTART-4).
+    pub(crate) fn refuse(&mut self) {
+        while let Some(request) = self.next() {
+            let answer = Problem::HandingOver.answer(&request.request_id);
+            (request.respond)(match request.ask {
+                Ask::Metrics => of_metrics(answer),
+                _ => answer,
+            });
         }
     }
 

@@ -6,8 +6,10 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -55,29 +57,49 @@ pub enum ListenError {
     },
 }
 
+/// Listening sockets of operators that pass from one process to another.
+#[derive(Default)]
+pub struct PassedOn {
+    /// The control socket.
+    pub socket: Option<OwnedFd>,
+    /// The admin listener.
+    pub admin: Option<TcpListener>,
+    /// It stands for that of the setting, whatever the setting is: a supervisor passed it
+    /// (RESTART-2).
+    pub admin_is_given: bool,
+}
+
 /// What was bound; nothing is answered yet.
 pub struct Listeners {
     socket: Option<Socket>,
     admin: Option<TcpListener>,
+    admin_is_given: bool,
+    /// A socket that was passed and is not asked for: its file goes once this process serves.
+    unused: Option<Socket>,
 }
 
 impl Listeners {
-    /// Binds what the settings ask for; an admin listener that a supervisor `passed` stands for
-    /// that of the setting (RESTART-2). The state directory is locked before: a socket in it that
-    /// nobody serves is a leftover.
+    /// Takes what was `passed` and fits the settings, and binds the rest. The state directory is
+    /// locked before, by this process or the one that passed: a socket in it that nobody serves is
+    /// a leftover.
     ///
     /// # Errors
     /// [`ListenError`], one sentence an operator can act on.
-    pub fn bind(settings: &Settings, passed: Option<TcpListener>) -> Result<Self, ListenError> {
-        let socket = settings.control_socket().map(Socket::claim).transpose()?;
-        let bind = |address| {
-            let bound = TcpListener::bind(address);
-            bound.map_err(|error| ListenError::Admin { address, error })
+    pub fn bind(settings: &Settings, passed: PassedOn) -> Result<Self, ListenError> {
+        let PassedOn {
+            socket,
+            admin,
+            admin_is_given,
+        } = passed;
+        let passed = socket.and_then(Socket::passed);
+        let (socket, unused) = match (settings.control_socket(), passed) {
+            (Some(path), Some(passed)) if passed.is_at(&path) => (Some(passed), None),
+            (path, passed) => (path.map(Socket::claim).transpose()?, passed),
         };
-        let bound = || settings.endpoints.admin_listen.map(bind).transpose();
-        let admin = match passed {
+        let wanted = settings.endpoints.admin_listen;
+        let admin = match admin.filter(|admin| admin_is_given || is_at(admin, wanted)) {
             Some(passed) => Some(passed),
-            None => bound()?,
+            None => wanted.map(bind_admin).transpose()?,
         };
         if let Some(admin) = &admin {
             admin
@@ -87,7 +109,12 @@ impl Listeners {
                     error,
                 })?;
         }
-        Ok(Self { socket, admin })
+        Ok(Self {
+            socket,
+            admin,
+            admin_is_given,
+            unused,
+        })
     }
 
     /// Where they are, for the log.
@@ -99,45 +126,147 @@ impl Listeners {
         )
     }
 
-    /// Starts the thread, where there is anything to listen on.
+    /// Starts the thread, where there is anything to listen on. It answers nothing before
+    /// [`Server::open`].
     ///
     /// # Errors
     /// The system refused it.
     pub fn start(self, control: &ControlHandle, events: Arc<Events>) -> io::Result<Server> {
         let (stop, stopped) = oneshot::channel();
+        let (open, opened) = oneshot::channel();
+        let kept = Arc::new(Mutex::new(Kept::of(&self)?));
+        let mut server = Server {
+            stop,
+            open: Some(open),
+            kept: Arc::clone(&kept),
+            unused: self.unused,
+            thread: None,
+        };
         if self.socket.is_none() && self.admin.is_none() {
-            return Ok(Server { stop, thread: None });
+            return Ok(server);
         }
         let shared = Arc::new(Shared::new(Arc::clone(&control.router), events));
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
+        let (socket, admin) = (self.socket, self.admin);
         let thread = threads::spawn(THREAD, move || {
-            let (socket, admin) = (Arc::clone(&shared), Arc::clone(&shared));
-            let last = Arc::clone(&shared);
-            runtime.spawn(watched(serve_socket(self.socket, socket)));
-            runtime.spawn(watched(serve_admin(self.admin, admin)));
-            runtime.spawn(watched(tell_what_was_missed(shared)));
             runtime.block_on(async {
+                // An error is a start that failed.
+                if opened.await.is_err() {
+                    return;
+                }
+                let last = Arc::clone(&shared);
+                tokio::spawn(watched(serve_socket(socket, kept, Arc::clone(&shared))));
+                tokio::spawn(watched(serve_admin(admin, Arc::clone(&shared))));
+                tokio::spawn(watched(tell_what_was_missed(shared)));
                 // An error is a handle that is gone, and the stop all the same.
                 let _ = stopped.await;
                 last.all_answered().await;
             });
         })?;
-        Ok(Server {
-            stop,
-            thread: Some(thread),
+        server.thread = Some(thread);
+        Ok(server)
+    }
+}
+
+fn bind_admin(address: SocketAddr) -> Result<TcpListener, ListenError> {
+    TcpListener::bind(address).map_err(|error| ListenError::Admin { address, error })
+}
+
+/// Whether a listener that was passed is the one of the setting. A port that the system chose is
+/// kept.
+fn is_at(admin: &TcpListener, wanted: Option<SocketAddr>) -> bool {
+    let there = admin.local_addr();
+    there.is_ok_and(|there| {
+        wanted.is_some_and(|wanted| {
+            wanted.ip() == there.ip() && [0, there.port()].contains(&wanted.port())
+        })
+    })
+}
+
+/// The sockets as they are at this moment, for a process that takes over.
+struct Kept {
+    socket: Option<OwnedFd>,
+    /// Whether the file of the socket goes with it.
+    is_own: Arc<AtomicBool>,
+    admin: Option<TcpListener>,
+    admin_is_given: bool,
+}
+
+impl Kept {
+    fn of(listeners: &Listeners) -> io::Result<Self> {
+        let socket = listeners.socket.as_ref();
+        let is_own = socket.map(|socket| Arc::clone(&socket.is_own));
+        Ok(Self {
+            socket: socket.map(Socket::share).transpose()?,
+            is_own: is_own.unwrap_or_default(),
+            admin: (listeners.admin.as_ref())
+                .map(TcpListener::try_clone)
+                .transpose()?,
+            admin_is_given: listeners.admin_is_given,
         })
     }
+
+    /// The file was gone, and this is the socket now.
+    fn renew(&mut self, socket: &Socket) {
+        self.socket = socket.share().ok();
+        self.is_own = Arc::clone(&socket.is_own);
+    }
+}
+
+fn lock(kept: &Mutex<Kept>) -> MutexGuard<'_, Kept> {
+    // Nothing panics while it is held.
+    kept.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The thread.
 pub struct Server {
     stop: oneshot::Sender<()>,
+    open: Option<oneshot::Sender<()>>,
+    kept: Arc<Mutex<Kept>>,
+    unused: Option<Socket>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Server {
+    /// From now on the sockets are this process's, and operators are answered.
+    pub fn open(&mut self) {
+        lock(&self.kept).is_own.store(true, Ordering::Relaxed);
+        if let Some(unused) = self.unused.take() {
+            unused.is_own.store(true, Ordering::Relaxed);
+        }
+        if let Some(open) = self.open.take() {
+            let _ = open.send(());
+        }
+    }
+
+    /// The sockets, for a process that is to take over.
+    ///
+    /// # Errors
+    /// The system has no file descriptor left.
+    pub fn pass_on(&self) -> io::Result<PassedOn> {
+        let kept = lock(&self.kept);
+        let socket = kept.socket.as_ref().map(OwnedFd::try_clone).transpose()?;
+        let admin = kept
+            .admin
+            .as_ref()
+            .map(TcpListener::try_clone)
+            .transpose()?;
+        Ok(PassedOn {
+            socket,
+            admin,
+            admin_is_given: kept.admin_is_given,
+        })
+    }
+
+    /// Ends the connections and the thread, and leaves the sockets to the process that has taken
+    /// over.
+    pub fn leave(self) {
+        lock(&self.kept).is_own.store(false, Ordering::Relaxed);
+        self.stop();
+    }
+
     /// Ends the connections and the thread, and removes the socket.
     pub fn stop(self) {
         let _ = self.stop.send(());
@@ -153,7 +282,7 @@ async fn watched(task: impl Future<Output = ()>) {
     task.await;
 }
 
-async fn serve_socket(socket: Option<Socket>, shared: Arc<Shared>) {
+async fn serve_socket(socket: Option<Socket>, kept: Arc<Mutex<Kept>>, shared: Arc<Shared>) {
     let Some(mut socket) = socket else {
         return std::future::pending().await;
     };
@@ -187,6 +316,7 @@ async fn serve_socket(socket: Option<Socket>, shared: Arc<Shared>) {
         match Socket::claim(socket.path.clone()) {
             Ok(again) => {
                 tracing::warn!("the control socket was gone and is made anew");
+                lock(&kept).renew(&again);
                 socket = again;
             }
             // Not even the directory is there, or another took the place: looked at again.

@@ -3,17 +3,25 @@
 
 use std::fs::{self, Permissions};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A socket that is bound. Dropping it removes its file.
+/// A socket that is bound. Dropping it removes its file, unless that is another process's.
 pub(super) struct Socket {
     pub(super) path: PathBuf,
     listener: UnixListener,
     /// Device and inode of the file: what another made there meanwhile is not removed.
-    identity: (u64, u64),
+    identity: Identity,
+    /// Whether the file goes with it; shared with who gives the socket to another process.
+    pub(super) is_own: Arc<AtomicBool>,
 }
+
+/// Device and inode.
+type Identity = (u64, u64);
 
 /// Why the control socket cannot be made.
 #[derive(Debug, thiserror::Error)]
@@ -65,14 +73,39 @@ impl Socket {
                 path,
                 listener,
                 identity,
+                is_own: Arc::new(AtomicBool::new(true)),
             }),
             Err(error) => Err(SocketError::System { path, error }),
         }
     }
 
-    /// Whether the file is still ours.
+    /// The socket that another process passed, which serves it until it gives it up: until
+    /// [`Socket::is_own`] is set, the file stays that one's. None where its file is gone.
+    pub(super) fn passed(listener: OwnedFd) -> Option<Self> {
+        let listener = UnixListener::from(listener);
+        let path = listener.local_addr().ok()?.as_pathname()?.to_owned();
+        listener.set_nonblocking(true).ok()?;
+        Some(Self {
+            identity: identity(&path).ok()?,
+            path,
+            listener,
+            is_own: Arc::default(),
+        })
+    }
+
+    /// Whether its file is the one at this path.
+    pub(super) fn is_at(&self, path: &PathBuf) -> bool {
+        identity(path).is_ok_and(|there| there == self.identity)
+    }
+
+    /// The same socket, for a process that takes over.
+    pub(super) fn share(&self) -> io::Result<OwnedFd> {
+        self.listener.try_clone().map(OwnedFd::from)
+    }
+
+    /// Whether the file is still that of this socket.
     pub(super) fn is_there(&self) -> bool {
-        identity(&self.path).is_ok_and(|there| there == self.identity)
+        self.is_at(&self.path)
     }
 
     /// The socket as the runtime serves it.
@@ -83,7 +116,7 @@ impl Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        if self.is_there() {
+        if self.is_own.load(Ordering::Relaxed) && self.is_there() {
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -98,7 +131,7 @@ pub(crate) fn occupied(path: PathBuf) -> Option<SocketError> {
     }
 }
 
-fn bind(path: &PathBuf) -> io::Result<(UnixListener, (u64, u64))> {
+fn bind(path: &PathBuf) -> io::Result<(UnixListener, Identity)> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         Ok(()) | Err(_) => {}
@@ -110,7 +143,7 @@ fn bind(path: &PathBuf) -> io::Result<(UnixListener, (u64, u64))> {
     Ok((listener, identity(path)?))
 }
 
-fn identity(path: &PathBuf) -> io::Result<(u64, u64)> {
+fn identity(path: &PathBuf) -> io::Result<Identity> {
     let found = fs::symlink_metadata(path)?;
     Ok((found.dev(), found.ino()))
 }
@@ -149,5 +182,26 @@ mod tests {
         fs::remove_file(&path).unwrap();
         drop(Socket::claim(path.clone()).unwrap());
         assert!(!path.exists());
+    }
+
+    /// RESTART-4: a socket that is passed keeps its file where it is not taken, and the file goes
+    /// with it where it is; one without a file is none.
+    #[test]
+    fn a_passed_socket_leaves_its_file_until_it_is_taken() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("weir.sock");
+        let old = Socket::claim(path.clone()).unwrap();
+        let passed = Socket::passed(old.share().unwrap()).unwrap();
+        assert!(passed.is_at(&path));
+        drop(passed);
+        assert!(old.is_there());
+        let new = Socket::passed(old.share().unwrap()).unwrap();
+        old.is_own.store(false, Ordering::Relaxed);
+        new.is_own.store(true, Ordering::Relaxed);
+        drop(old);
+        assert!(UnixStream::connect(&path).is_ok());
+        let last = new.share().unwrap();
+        drop(new);
+        assert!(!path.exists() && Socket::passed(last).is_none());
     }
 }

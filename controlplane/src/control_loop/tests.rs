@@ -17,7 +17,7 @@ use crate::bans::MAX_BATCH;
 use crate::files::{KnownFiles, MAX_WAITING, StartState, StateFiles};
 use crate::lookup::{LookupFiles, LookupRow};
 use crate::rules::LiveRules;
-use crate::state::Change;
+use crate::state::{Change, StateLock};
 use crate::testing::{
     NOW, Rig, Touch, body, broken, next_saved, put, put_ban, request, row, settings, settings_with,
 };
@@ -600,8 +600,8 @@ fn the_loop_and_the_files_agree_about_bans_json() {
     let file = dir.path().join("bans.json");
     let clock = Clock::system();
     let snapshots = Arc::new(ArcSwap::from_pointee(Snapshot::default()));
-    let (files, start) =
-        StateFiles::open(dir.path(), clock.clone(), &mut KnownFiles::default()).unwrap();
+    let lock = StateLock::claim(dir.path()).unwrap();
+    let (files, start) = StateFiles::open(lock, clock.clone(), KnownFiles::default()).unwrap();
     let rig = Rig::new(settings());
     let (_breaks, breaks) = bounded(1);
     let table = Arc::clone(&rig.table) as Arc<dyn ClientTable>;

@@ -14,7 +14,7 @@ use weir_shared::units::Time;
 use super::diff::Base;
 use super::document::Document;
 use super::error::StateError;
-use super::file::{Counters, Edit, Job, Saved, Shared, StateFile, WriteFault};
+use super::file::{Counters, Edit, Failure, Job, Saved, Shared, StateFile, WriteFault};
 use super::kept_base::KeptBase;
 use super::known::{self, Found, Known};
 use super::stat::{Hash, Seen, Stat};
@@ -124,6 +124,7 @@ impl<D: Document> DiskFile<D> {
         let shared = Arc::new(Shared {
             queued: Mutex::new(None),
             counters: Counters::default(),
+            failure: Failure::default(),
         });
         let file = StateFile {
             edits,

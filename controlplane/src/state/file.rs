@@ -29,6 +29,23 @@ pub(super) struct Shared<D: Document> {
     /// At most one document: a newer one replaces the one that still waits.
     pub(super) queued: Mutex<Option<Job<D>>>,
     pub(super) counters: Counters,
+    pub(super) failure: Failure,
+}
+
+/// Why the last write of a file failed; none where it did not.
+#[derive(Clone, Default)]
+pub(crate) struct Failure(Arc<Mutex<Option<String>>>);
+
+impl Failure {
+    pub(super) fn set(&self, why: Option<String>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = why;
+    }
+
+    /// The sentence of the system.
+    pub(crate) fn get(&self) -> Option<String> {
+        let held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        held.clone()
+    }
 }
 
 /// An edit that was found on disk.
@@ -144,6 +161,11 @@ impl<D: Document> StateFile<D> {
         let _ = self.wake.try_send(());
     }
 
+    /// Why its last write failed.
+    pub(crate) fn failure(&self) -> Failure {
+        self.shared.failure.clone()
+    }
+
     /// What was written and taken in so far.
     pub(crate) fn counts(&self) -> FileCounts {
         // Relaxed throughout: each is a count of its own that only has to add up.
@@ -173,6 +195,7 @@ impl<D: Document> TestFile<D> {
         let shared = Arc::new(Shared {
             queued: Mutex::new(None),
             counters: Counters::default(),
+            failure: Failure::default(),
         });
         let file = StateFile {
             edits,

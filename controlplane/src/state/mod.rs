@@ -6,6 +6,8 @@
 //! and `write.rs` what the thread does with a file, `diff.rs` what an edit is when an editor had an
 //! older copy open, `commit.rs` how bytes reach the disk whole.
 
+use std::io;
+use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
@@ -27,6 +29,7 @@ pub(crate) mod fault;
 mod file;
 mod kept_base;
 pub(crate) mod known;
+mod lock;
 mod look;
 pub(crate) mod schema;
 pub(crate) mod stat;
@@ -37,10 +40,11 @@ mod write;
 
 pub(crate) use diff::Change;
 pub use error::StateError;
-pub(crate) use file::{Edit, Saved, StateFile};
+pub(crate) use file::{Edit, Failure, Saved, StateFile};
 pub use file::{FileCounts, WriteFault};
 #[cfg(test)]
 pub(crate) use file::{Job, TestFile};
+pub use lock::StateLock;
 pub(crate) use store::create;
 
 use disk::{AnyFile, Common, DiskFile};
@@ -85,16 +89,27 @@ pub(crate) struct StateThread {
     faults: Receiver<WriteFault>,
     stop: Arc<AtomicBool>,
     wake: Sender<()>,
+    holds: Sender<Hold>,
+    /// Whom a thread that is held waits for.
+    held: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
+/// That the thread is to touch no file any more (RESTART-4).
+struct Hold {
+    /// The lock, once it touches none.
+    held: Sender<io::Result<OwnedFd>>,
+    /// Until this comes; without it, the thread ends.
+    resume: Receiver<()>,
+}
+
 impl StateDir {
-    /// Locks the directory and checks that it can be written.
+    /// The directory of this lock, once it was checked that it can be written.
     ///
     /// # Errors
     /// [`StateError`] (STATE-6).
-    pub(crate) fn open(dir: &Path, clock: Clock) -> Result<Self, StateError> {
-        Ok(Self::of(Store::open(dir)?, clock))
+    pub(crate) fn open(lock: StateLock, clock: Clock) -> Result<Self, StateError> {
+        Ok(Self::of(Store::open(lock)?, clock))
     }
 
     fn of(store: Store, clock: Clock) -> Self {
@@ -140,6 +155,7 @@ impl StateDir {
     ) -> Result<StateThread, StateError> {
         let (faults_out, faults) = bounded(FAULTS);
         let stop = Arc::new(AtomicBool::new(false));
+        let (holds, held) = bounded(1);
         let mut files = files.into_iter().map(|Registered(file)| file);
         let thread = Thread {
             watch: watch(&self.store.path(""), self.wake.clone()),
@@ -153,6 +169,7 @@ impl StateDir {
             },
             stop: Arc::clone(&stop),
             woken: self.woken,
+            holds: held,
         };
         let thread = weir_shared::threads::spawn("weir-state", move || thread.run())
             .map_err(StateError::Thread)?;
@@ -160,6 +177,8 @@ impl StateDir {
             faults,
             stop,
             wake: self.wake,
+            holds,
+            held: None,
             thread: Some(thread),
         })
     }
@@ -178,6 +197,26 @@ impl StateThread {
         &self.faults
     }
 
+    /// Has the thread touch no file from the moment on in which the lock comes back, until
+    /// [`StateThread::resume`]. What is queued then waits. If this is dropped instead, the thread
+    /// ends and has touched nothing.
+    pub(crate) fn hold(&mut self) -> Receiver<io::Result<OwnedFd>> {
+        let (told, held) = bounded(1);
+        let (resumed, resume) = bounded(1);
+        // Not taken where the thread has ended: the receiver is closed then, which says so.
+        let _ = self.holds.try_send(Hold { held: told, resume });
+        let _ = self.wake.try_send(());
+        self.held = Some(resumed);
+        held
+    }
+
+    /// The thread goes on, whether it was held already or is still to be.
+    pub(crate) fn resume(&mut self) {
+        if let Some(held) = self.held.take() {
+            let _ = held.try_send(());
+        }
+    }
+
     /// A thread that is none: the test plays it.
     #[cfg(test)]
     pub(crate) fn without_disk() -> (Self, Sender<WriteFault>) {
@@ -186,6 +225,8 @@ impl StateThread {
             faults,
             stop: Arc::default(),
             wake: bounded(1).0,
+            holds: bounded(1).0,
+            held: None,
             thread: None,
         };
         (thread, faults_out)
@@ -194,6 +235,8 @@ impl StateThread {
 
 impl Drop for StateThread {
     fn drop(&mut self) {
+        // One that is held ends as it is: the files are another process's.
+        self.held = None;
         // Release: the thread sees what was queued before.
         self.stop.store(true, Ordering::Release);
         // Full means that the thread is to wake already.
@@ -214,6 +257,7 @@ struct Thread {
     watch: Watch,
     stop: Arc<AtomicBool>,
     woken: Receiver<()>,
+    holds: Receiver<Hold>,
 }
 
 impl Thread {
@@ -226,6 +270,13 @@ impl Thread {
         let _ = rustix::process::nice(NICE);
         let mut stop_at = None;
         loop {
+            if let Ok(hold) = self.holds.try_recv() {
+                // Whoever asked may have given it up.
+                let _ = hold.held.send(self.common.store.share_lock());
+                if hold.resume.recv().is_err() {
+                    return;
+                }
+            }
             self.common.stopping = self.stop.load(Ordering::Acquire);
             if self.common.stopping && stop_at.is_none() {
                 stop_at = Some(Instant::now() + STOP_WAIT);
@@ -252,7 +303,7 @@ impl Thread {
     }
 
     /// Sees to it that the directory is there.
-    fn reach(&mut self) -> std::io::Result<()> {
+    fn reach(&mut self) -> io::Result<()> {
         if self.common.store.ensure_dir()? {
             tracing::warn!("the state directory was gone and is made anew");
             self.watch.again(&self.common.store.path(""));

@@ -3,25 +3,23 @@
 //! [`super::look`] and [`super::write`]; how a new file takes the place of the old one is in
 //! [`super::commit`].
 
-use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
 use super::error::StateError;
+use super::lock::StateLock;
 use super::stat::{MAX_BYTES, Seen, Stat, content};
 
-/// The lock file: two services on one directory would overwrite each other (STATE-6).
-const LOCK: &str = "weir.lock";
 /// The directory, locked.
 pub(super) struct Store {
     pub(super) dir: PathBuf,
     /// Held for as long as the service runs.
-    lock: File,
-    /// Device and inode: a directory that was removed and made again is another one.
-    identity: (u64, u64),
+    lock: StateLock,
     #[cfg(test)]
     pub(super) faults: std::sync::Arc<faults::Faults>,
 }
@@ -53,23 +51,22 @@ pub(super) enum Step {
 }
 
 impl Store {
-    /// Makes the directory if it is missing, locks it and checks that it can be written (STATE-6).
-    pub(super) fn open(dir: &Path) -> Result<Self, StateError> {
-        let (lock, identity) = claim(dir)?;
+    /// The directory of this lock, once it was checked that it can be written (STATE-6).
+    pub(super) fn open(lock: StateLock) -> Result<Self, StateError> {
+        let dir = lock.dir.clone();
+        let probe = dir.join(".weir-probe.tmp");
         let store = Self {
-            dir: dir.to_owned(),
+            dir,
             lock,
-            identity,
             #[cfg(test)]
             faults: std::sync::Arc::default(),
         };
-        let probe = dir.join(".weir-probe.tmp");
         let _ = fs::remove_file(&probe);
         create(&probe)
             .and_then(|mut file| file.write_all(b"1"))
             .and_then(|()| fs::remove_file(&probe))
             .map_err(|error| StateError::Unwritable {
-                dir: dir.to_owned(),
+                dir: store.dir.clone(),
                 error,
             })?;
         Ok(store)
@@ -79,14 +76,17 @@ impl Store {
     /// than before.
     pub(super) fn ensure_dir(&mut self) -> io::Result<bool> {
         match fs::metadata(&self.dir) {
-            Ok(found) if (found.dev(), found.ino()) == self.identity => return Ok(false),
+            Ok(found) if (found.dev(), found.ino()) == self.lock.identity => return Ok(false),
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             Ok(_) | Err(_) => {}
         }
-        let (lock, identity) = claim(&self.dir).map_err(io::Error::other)?;
-        self.lock = lock;
-        self.identity = identity;
+        self.lock = StateLock::claim(&self.dir).map_err(io::Error::other)?;
         Ok(true)
+    }
+
+    /// The lock, for another process.
+    pub(super) fn share_lock(&self) -> io::Result<OwnedFd> {
+        self.lock.share()
     }
 
     pub(super) fn path(&self, name: &str) -> PathBuf {
@@ -182,34 +182,6 @@ impl Store {
     #[cfg(test)]
     pub(super) fn crashed(&self) -> bool {
         self.faults.crashed()
-    }
-}
-
-/// Makes and locks the directory.
-fn claim(path: &Path) -> Result<(File, (u64, u64)), StateError> {
-    let dir = path.to_owned();
-    let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
-    if let Err(error) = made {
-        return Err(StateError::Make { dir, error });
-    }
-    let opened = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(path.join(LOCK));
-    let lock = match opened {
-        Ok(lock) => lock,
-        Err(error) => return Err(StateError::Unwritable { dir, error }),
-    };
-    match lock.try_lock() {
-        Ok(()) => {}
-        Err(TryLockError::WouldBlock) => return Err(StateError::InUse { dir, lock: LOCK }),
-        Err(TryLockError::Error(error)) => return Err(StateError::Lock { dir, error }),
-    }
-    match fs::metadata(path) {
-        Ok(found) => Ok((lock, (found.dev(), found.ino()))),
-        Err(error) => Err(StateError::Unreadable { dir, error }),
     }
 }
 

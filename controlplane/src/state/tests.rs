@@ -41,7 +41,7 @@ fn setup() -> Setup {
 
 fn setup_with(watch: fn(&Path, Sender<()>) -> Watch) -> Setup {
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::open(dir.path()).unwrap();
+    let store = Store::open(StateLock::claim(dir.path()).unwrap()).unwrap();
     let faults = Arc::clone(&store.faults);
     let state = StateDir::of(store, Clock::manual(NOW).0);
     let (bans, held, first) = state.read(None).unwrap().split();
@@ -388,7 +388,7 @@ fn a_removed_directory_is_made_again() {
     assert!(setup.save(&[ban(1), ban(2)], 0));
     assert_eq!(setup.counts().edits_taken, 0);
     // The lock and the watch moved along.
-    assert!(Store::open(setup.dir.path()).is_err());
+    assert!(StateLock::claim(setup.dir.path()).is_err());
     fs::write(setup.file(), text(&[ban(1)])).unwrap();
     assert_eq!(setup.edit().2, [BanKey::of(&ban(2))]);
 }
@@ -422,7 +422,8 @@ fn a_stop_writes_what_is_queued() {
     let file = dir.path().join("bans.json");
     fs::write(&file, r#"{"$schema":"x","version":1,"bans":[{"netblock":"203.0.1.0/24","ban_expires":"permanent","ticket":"OPS-1"}]}"#).unwrap();
     let open = || {
-        let state = StateDir::open(dir.path(), Clock::manual(NOW).0).unwrap();
+        let state =
+            StateDir::open(StateLock::claim(dir.path()).unwrap(), Clock::manual(NOW).0).unwrap();
         let (file, held, first) = state.read::<BansFile>(None).unwrap().split();
         let (clients, _, second) = state.read::<ClientsFile>(None).unwrap().split();
         (
@@ -451,7 +452,7 @@ fn a_bad_file_stops_the_start() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("clients.json");
     fs::write(&file, "{\"version\":1,\n\"clients\":[{}]}").unwrap();
-    let state = StateDir::open(dir.path(), Clock::system()).unwrap();
+    let state = StateDir::open(StateLock::claim(dir.path()).unwrap(), Clock::system()).unwrap();
     let error = state.read::<ClientsFile>(None).err().unwrap();
     assert_eq!(
         error.to_string(),
@@ -590,7 +591,8 @@ fn a_kill_at_any_step_leaves_a_base_that_fits() {
             if stale {
                 fs::write(dir.path().join("bans.json"), &copy).unwrap();
             }
-            let state = StateDir::open(dir.path(), Clock::manual(NOW).0).unwrap();
+            let state = StateDir::open(StateLock::claim(dir.path()).unwrap(), Clock::manual(NOW).0)
+                .unwrap();
             let (_file, mut held, _) = state.read::<BansFile>(None).unwrap().split();
             BansFile::sort(&mut held);
             let old = [ban(1), ban(2)];
@@ -633,7 +635,8 @@ fn a_damaged_base_is_not_used() {
     let held = |base_is: &[u8]| {
         fs::write(dir.path().join("bans.json"), &copy).unwrap();
         fs::write(&base, base_is).unwrap();
-        let state = StateDir::open(dir.path(), Clock::manual(NOW).0).unwrap();
+        let state =
+            StateDir::open(StateLock::claim(dir.path()).unwrap(), Clock::manual(NOW).0).unwrap();
         let (_file, held, _) = state.read::<BansFile>(None).unwrap().split();
         held.len()
     };
@@ -768,4 +771,42 @@ fn a_panic_is_a_write_that_failed() {
     assert_eq!(fault.file, "bans.json");
     assert!(setup.save(&[ban(1)], 0));
     assert_eq!(setup.on_disk(), ["203.0.1.0/24"]);
+}
+
+/// RESTART-4: a thread that is held touches no file: it neither writes nor takes an edit in, until
+/// it is resumed; one that is dropped then ends as it is, and its lock goes with the last holder.
+#[test]
+fn a_thread_that_is_held_touches_nothing() {
+    let mut setup = setup();
+    assert!(setup.save(&[ban(1)], 0));
+    let hold = |setup: &mut Setup| {
+        let held = setup.thread.hold().recv_timeout(DEADLINE);
+        held.expect("it answers").expect("a descriptor")
+    };
+    let lock = hold(&mut setup);
+    let saved = setup.send(&[ban(1), ban(2)], 0);
+    fs::write(setup.file(), text(&[ban(1), ban(3)])).unwrap();
+    // Several times what it takes otherwise.
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(saved.is_empty() && setup.bans.edits().is_empty());
+    setup.thread.resume();
+    assert_eq!(setup.edit().1, [ban(3).netblock]);
+    assert!(setup.save(&[ban(1), ban(2), ban(3)], 1));
+    assert!(saved.recv_timeout(DEADLINE).unwrap());
+
+    // Given up before it has come to it: it goes on.
+    drop(setup.thread.hold());
+    setup.thread.resume();
+    assert!(setup.save(&[ban(1), ban(2)], 1));
+
+    drop(hold(&mut setup));
+    let _unsaved = setup.send(&[ban(1)], 1);
+    let Setup { dir, thread, .. } = setup;
+    drop(thread);
+    let left = fs::read_to_string(dir.path().join("bans.json")).unwrap();
+    assert!(left.contains("203.0.2.0/24"), "{left}");
+    let of = |lock| StateLock::passed(dir.path(), lock);
+    assert!(StateLock::claim(dir.path()).is_err(), "it was passed");
+    drop(of(lock).unwrap());
+    assert!(StateLock::claim(dir.path()).is_ok());
 }

@@ -115,6 +115,7 @@ impl<D: Document> DiskFile<D> {
     }
 
     fn succeed(&mut self) {
+        self.shared.failure.set(None);
         if self.outage.take().is_some() {
             tracing::info!(file = D::FILE, "the state file is written again");
         }
@@ -126,6 +127,8 @@ impl<D: Document> DiskFile<D> {
     /// The document stays queued; those who wait are told at the first failure (STATE-2, STATE-7).
     fn fail(&mut self, common: &Common, now: Instant, error: &io::Error) -> Duration {
         count(&self.shared.counters.writes_error);
+        // Before those who wait are told.
+        self.shared.failure.set(Some(error.to_string()));
         if let Some(job) = &mut self.job {
             job.saved.drain(..).for_each(|saved| saved.tell(false));
         }

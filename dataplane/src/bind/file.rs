@@ -20,11 +20,11 @@ pub struct SocketFile {
 }
 
 impl SocketFile {
-    /// The file at this path.
+    /// The file at this path, which from now on belongs to this process.
     ///
     /// # Errors
     /// There is none.
-    pub(super) fn of(path: &Path) -> io::Result<Self> {
+    pub fn of(path: &Path) -> io::Result<Self> {
         Ok(Self {
             identity: identity(path)?,
             path: path.to_owned(),

@@ -40,8 +40,6 @@ pub struct Bound {
     /// The sockets, each once: for the process that takes over.
     sockets: Vec<Listening>,
     files: Vec<SocketFile>,
-    /// The files of the sockets that were passed are to be removed at the end.
-    adopts_files: bool,
 }
 
 /// Why a place could not be bound.
@@ -126,15 +124,11 @@ impl Bound {
 
     /// Takes sockets that listen already, of a supervisor (RESTART-2) or of the process before
     /// (RESTART-1). Where there are fewer for a place than workers, they are shared. The files of
-    /// Unix sockets are adopted, or left to a supervisor.
+    /// Unix sockets are left to whoever passed them.
     ///
     /// # Errors
     /// One sentence: they cannot be used.
-    pub fn passed(
-        passed: Vec<Passed>,
-        workers: usize,
-        adopts_files: bool,
-    ) -> Result<Self, PassedError> {
+    pub fn passed(passed: Vec<Passed>, workers: usize) -> Result<Self, PassedError> {
         if passed.is_empty() {
             return Err(PassedError::None);
         }
@@ -160,7 +154,6 @@ impl Bound {
             }
             bound.share(sockets, listen)?;
         }
-        bound.adopts_files = adopts_files;
         Ok(bound)
     }
 
@@ -171,7 +164,6 @@ impl Bound {
             places: Vec::new(),
             sockets: Vec::new(),
             files: Vec::new(),
-            adopts_files: false,
         }
     }
 
@@ -207,20 +199,11 @@ impl Bound {
         Ok(())
     }
 
-    /// The listening sockets, for the process that takes over, and the files of those that have
-    /// one, which are removed when they are dropped. Called once the process before has given its
-    /// own up.
+    /// The listening sockets, for the process that takes over, and the files of those that were
+    /// bound here, which are removed when they are dropped.
     pub fn take_sockets(&mut self) -> (Vec<Listening>, Vec<SocketFile>) {
         let sockets = std::mem::take(&mut self.sockets);
-        let mut files = std::mem::take(&mut self.files);
-        if self.adopts_files {
-            let paths = self.places.iter().filter_map(|listen| match &listen.place {
-                Place::Unix(path) => Some(path),
-                Place::Tcp(_) => None,
-            });
-            files.extend(paths.filter_map(|path| SocketFile::of(path).ok()));
-        }
-        (sockets, files)
+        (sockets, std::mem::take(&mut self.files))
     }
 
     /// Every place, with the port that the system chose where none was given.

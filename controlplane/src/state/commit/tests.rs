@@ -1,6 +1,7 @@
 use std::os::unix::fs::PermissionsExt;
 
 use super::*;
+use crate::state::StateLock;
 
 fn put(store: &Store, text: &str, expected: Option<&Seen>) -> io::Result<Commit> {
     let staged = store.stage("x.json", |out| out.write_all(text.as_bytes()))?;
@@ -41,7 +42,7 @@ fn leftovers(dir: &Path) -> Vec<String> {
 fn a_kill_at_any_step_leaves_a_whole_file() {
     for step in STEPS {
         let dir = tempfile::tempdir().unwrap();
-        let store = Store::open(dir.path()).unwrap();
+        let store = Store::open(StateLock::claim(dir.path()).unwrap()).unwrap();
         assert!(matches!(put(&store, "old", None), Ok(Commit::Done { .. })));
         store.faults.die(step);
         assert!(put(&store, "new", seen(&store).as_ref()).is_err());
@@ -49,7 +50,7 @@ fn a_kill_at_any_step_leaves_a_whole_file() {
         let swapped = matches!(step, Step::Look | Step::Remove | Step::SyncDir);
         let expected = if swapped { "new" } else { "old" };
         assert_eq!(text(dir.path()), expected, "{step:?}");
-        let store = Store::open(dir.path()).unwrap();
+        let store = Store::open(StateLock::claim(dir.path()).unwrap()).unwrap();
         store.recover("x.json").unwrap();
         assert_eq!(text(dir.path()), expected, "{step:?}");
         let again = put(&store, "newer", seen(&store).as_ref());
@@ -74,7 +75,7 @@ fn a_kill_after_the_swap_loses_no_edit() {
     };
     for step in [Step::Swap, Step::Look, Step::SwapBack, Step::Remove] {
         let dir = dir();
-        let store = Store::open(dir.path()).unwrap();
+        let store = Store::open(StateLock::claim(dir.path()).unwrap()).unwrap();
         let _ = put(&store, "old", None).unwrap();
         store.faults.meanwhile(Step::Swap, save(dir.path(), "edit"));
         store.faults.die(step);
@@ -86,21 +87,21 @@ fn a_kill_after_the_swap_loses_no_edit() {
             if swapped { "new" } else { "edit" },
             "{step:?}"
         );
-        let store = Store::open(dir.path()).unwrap();
+        let store = Store::open(StateLock::claim(dir.path()).unwrap()).unwrap();
         store.recover("x.json").unwrap();
         assert_eq!(text(dir.path()), "edit", "{step:?}");
         assert_eq!(leftovers(dir.path()), [""; 0], "{step:?}");
     }
     for step in [Step::Look, Step::SwapBack] {
         let dir = dir();
-        let store = Store::open(dir.path()).unwrap();
+        let store = Store::open(StateLock::claim(dir.path()).unwrap()).unwrap();
         let _ = put(&store, "old", None).unwrap();
         store.faults.meanwhile(Step::Swap, save(dir.path(), "edit"));
         store.faults.die(step);
         assert!(put(&store, "new", seen(&store).as_ref()).is_err());
         drop(store);
         save(dir.path(), "later")();
-        let store = Store::open(dir.path()).unwrap();
+        let store = Store::open(StateLock::claim(dir.path()).unwrap()).unwrap();
         store.recover("x.json").unwrap();
         assert_eq!(text(dir.path()), "later", "{step:?}");
         let bad = fs::read_to_string(dir.path().join("x.json.bad"));
@@ -114,7 +115,7 @@ fn a_kill_after_the_swap_loses_no_edit() {
         Step::SyncDir,
     ] {
         let dir = dir();
-        let store = Store::open(dir.path()).unwrap();
+        let store = Store::open(StateLock::claim(dir.path()).unwrap()).unwrap();
         fs::write(dir.path().join("x.json"), "bad").unwrap();
         store.faults.die(step);
         let staged = store.stage("x.json", |out| out.write_all(b"good")).unwrap();
@@ -125,7 +126,7 @@ fn a_kill_after_the_swap_loses_no_edit() {
                 .is_err()
         );
         drop(store);
-        let store = Store::open(dir.path()).unwrap();
+        let store = Store::open(StateLock::claim(dir.path()).unwrap()).unwrap();
         store.recover("x.json").unwrap();
         let bad =
             ["x.json", "x.json.bad"].map(|name| fs::read_to_string(dir.path().join(name)).ok());
@@ -140,7 +141,7 @@ fn a_kill_after_the_swap_loses_no_edit() {
 #[test]
 fn a_kill_leaves_a_bad_file_by_its_second_name() {
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::open(dir.path()).unwrap();
+    let store = Store::open(StateLock::claim(dir.path()).unwrap()).unwrap();
     fs::write(dir.path().join("x.json"), "bad").unwrap();
     fs::hard_link(dir.path().join("x.json"), store.linked("x.json")).unwrap();
     store.recover("x.json").unwrap();
@@ -161,7 +162,7 @@ fn a_kill_leaves_a_bad_file_by_its_second_name() {
 fn a_failure_at_any_step_leaves_a_whole_file_and_nothing_else() {
     for step in STEPS {
         let dir = tempfile::tempdir().unwrap();
-        let store = Store::open(dir.path()).unwrap();
+        let store = Store::open(StateLock::claim(dir.path()).unwrap()).unwrap();
         let _ = put(&store, "old", None).unwrap();
         store.faults.fail(step, 28);
         let error = put(&store, "new", seen(&store).as_ref()).err().unwrap();
@@ -183,7 +184,7 @@ fn a_failure_at_any_step_leaves_a_whole_file_and_nothing_else() {
 #[test]
 fn an_edit_in_the_last_moment_is_never_replaced() {
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::open(dir.path()).unwrap();
+    let store = Store::open(StateLock::claim(dir.path()).unwrap()).unwrap();
     let _ = put(&store, "old", None).unwrap();
     let known = seen(&store).unwrap();
     let staged = store.stage("x.json", |out| out.write_all(b"new")).unwrap();
@@ -266,7 +267,7 @@ fn a_save_while_an_edit_is_put_back_stands() {
 #[test]
 fn at_most_ten_bad_files_are_kept() {
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::open(dir.path()).unwrap();
+    let store = Store::open(StateLock::claim(dir.path()).unwrap()).unwrap();
     for number in 0..12 {
         fs::write(dir.path().join("x.json"), format!("bad {number}")).unwrap();
         let staged = store.stage("x.json", |out| out.write_all(b"good")).unwrap();
@@ -287,12 +288,12 @@ fn at_most_ten_bad_files_are_kept() {
 fn one_service_owns_the_directory() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path().join("deep/state");
-    let store = Store::open(&dir).unwrap();
+    let store = StateLock::claim(&dir).and_then(Store::open).unwrap();
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(&dir), 0o700);
     let _ = put(&store, "x", None).unwrap();
     assert_eq!(mode(&dir.join("x.json")), 0o600);
-    let error = Store::open(&dir).err().unwrap();
+    let error = StateLock::claim(&dir).err().unwrap();
     assert_eq!(
         error.to_string(),
         format!(
@@ -301,13 +302,15 @@ fn one_service_owns_the_directory() {
         )
     );
     drop(store);
-    assert!(Store::open(&dir).is_ok());
+    assert!(StateLock::claim(&dir).and_then(Store::open).is_ok());
 }
 
 /// STATE-6: a directory that cannot be written stops the start.
 #[test]
 fn a_directory_that_cannot_be_written_stops_the_start() {
-    let error = Store::open(Path::new("/dev/null/state")).err().unwrap();
+    let error = StateLock::claim(Path::new("/dev/null/state"))
+        .err()
+        .unwrap();
     let error = error.to_string();
     assert!(
         error.starts_with("state directory /dev/null/state cannot be made: "),

@@ -7,7 +7,7 @@ use weir_shared::clock::Clock;
 
 use super::*;
 use crate::bans::document::BansFile;
-use crate::state::StateDir;
+use crate::state::{StateDir, StateLock};
 
 fn write(dir: &Path, bans: &Value) {
     let text = serde_json::to_vec_pretty(&json!({"version": 1, "bans": bans})).unwrap();
@@ -24,7 +24,7 @@ fn known(dir: &Path) -> Known<BansFile> {
 
 /// The netblocks that a start finds, or its fault.
 fn found(dir: &Path, known: Option<Known<BansFile>>) -> Result<Vec<String>, String> {
-    let dir = StateDir::open(dir, Clock::system()).unwrap();
+    let dir = StateDir::open(StateLock::claim(dir).unwrap(), Clock::system()).unwrap();
     let (_, bans, _) = dir.read(known).map_err(|error| error.to_string())?.split();
     Ok(bans.iter().map(|ban| ban.netblock.to_string()).collect())
 }

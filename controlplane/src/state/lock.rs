@@ -1,0 +1,130 @@
+//! The lock of the state directory: two services on one directory would overwrite each other
+//! (STATE-6).
+//!
+//! It belongs to the open file (flock(2)), not to the process: a descriptor that is passed to
+//! another process is the same lock, and both hold it until both have closed it (RESTART-4).
+
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use super::error::StateError;
+
+/// The lock file.
+const LOCK: &str = "weir.lock";
+
+/// Device and inode.
+type Identity = (u64, u64);
+
+/// A state directory that is there, and its lock, held until this is dropped.
+pub struct StateLock {
+    pub(super) dir: PathBuf,
+    file: File,
+    /// A directory that was removed and made again is another one.
+    pub(super) identity: Identity,
+}
+
+impl StateLock {
+    /// Makes the directory if it is missing, and locks it.
+    ///
+    /// # Errors
+    /// [`StateError`] (STATE-6); [`StateError::InUse`] where another service holds it.
+    pub fn claim(dir: &Path) -> Result<Self, StateError> {
+        let file = open(dir)?;
+        match file.try_lock() {
+            Ok(()) => Self::of(dir, file),
+            Err(TryLockError::WouldBlock) => {
+                let dir = dir.to_owned();
+                Err(StateError::InUse { dir, lock: LOCK })
+            }
+            Err(TryLockError::Error(error)) => {
+                let dir = dir.to_owned();
+                Err(StateError::Lock { dir, error })
+            }
+        }
+    }
+
+    /// Takes the lock that another process passed. One of another directory is of no use here: then
+    /// this one is locked.
+    ///
+    /// # Errors
+    /// As [`StateLock::claim`].
+    pub fn passed(dir: &Path, lock: OwnedFd) -> Result<Self, StateError> {
+        let lock = File::from(lock);
+        let found = open(dir)?;
+        let is_same = matches!(
+            (identity(found.metadata()), identity(lock.metadata())),
+            (Ok(found), Ok(passed)) if found == passed
+        );
+        if is_same {
+            return Self::of(dir, lock);
+        }
+        Self::claim(dir)
+    }
+
+    fn of(dir: &Path, file: File) -> Result<Self, StateError> {
+        match identity(fs::metadata(dir)) {
+            Ok(identity) => Ok(Self {
+                dir: dir.to_owned(),
+                file,
+                identity,
+            }),
+            Err(error) => Err(StateError::Unreadable {
+                dir: dir.to_owned(),
+                error,
+            }),
+        }
+    }
+
+    /// The same lock, for another process.
+    pub(super) fn share(&self) -> io::Result<OwnedFd> {
+        self.file.try_clone().map(OwnedFd::from)
+    }
+}
+
+fn identity(found: io::Result<fs::Metadata>) -> io::Result<Identity> {
+    found.map(|found| (found.dev(), found.ino()))
+}
+
+/// Makes the directory and opens the lock file.
+fn open(path: &Path) -> Result<File, StateError> {
+    let dir = path.to_owned();
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
+    if let Err(error) = made {
+        return Err(StateError::Make { dir, error });
+    }
+    let opened = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path.join(LOCK));
+    opened.map_err(|error| StateError::Unwritable { dir, error })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// RESTART-4: a lock that is passed is held by both until both have let it go; that of another
+    /// directory locks this one, or finds it in use.
+    #[test]
+    fn a_passed_lock_is_held_by_both() {
+        let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let in_use = |dir: &Path| matches!(StateLock::claim(dir), Err(StateError::InUse { .. }));
+        let old = StateLock::claim(dir.path()).unwrap();
+        let new = StateLock::passed(dir.path(), old.share().unwrap()).unwrap();
+        assert!(in_use(dir.path()));
+        drop(old);
+        assert!(in_use(dir.path()));
+
+        let elsewhere = StateLock::passed(other.path(), new.share().unwrap()).unwrap();
+        assert!(in_use(other.path()));
+        let foreign = StateLock::passed(other.path(), new.share().unwrap());
+        assert!(matches!(foreign, Err(StateError::InUse { .. })));
+        drop((new, elsewhere));
+        assert!(!in_use(dir.path()) && !in_use(other.path()));
+    }
+}

@@ -1,0 +1,127 @@
+//! The steps of a hand-over by name, and a test's way to have one of them fail (RESTART-4).
+//!
+//! `WEIR_TEST_FAULT` names a file that holds `<side>:<step>:<how>`, such as `new:workers:kill`: the
+//! step of this name fails, hangs, exits or is killed while the file says so. Not in a release
+//! build.
+
+use std::time::Duration;
+
+/// A step of a hand-over: those of the old process, then those of the new one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// The state files are written.
+    Save,
+    /// The new process is started.
+    Start,
+    /// The state files are written once more.
+    SaveAgain,
+    /// The state is given away.
+    Give,
+    /// The new process is told so.
+    Go,
+    /// It serves.
+    Taken,
+    /// Its listeners are taken.
+    Listen,
+    /// Files are read: page, certificates, rules, databases, state files.
+    Files,
+    /// The listeners of operators are taken or bound, and the log is opened.
+    Operators,
+    /// It says that it is ready.
+    Ready,
+    /// It takes the lock and reads the state.
+    State,
+    /// The control loop is made.
+    Control,
+    /// The workers are started.
+    Workers,
+    /// Everything is ready, and it is about to serve.
+    Serve,
+}
+
+/// How long one process waits for a word of the other.
+pub fn silence() -> Duration {
+    const SILENCE: Duration = Duration::from_secs(30);
+    hook::patience().unwrap_or(SILENCE)
+}
+
+#[cfg(not(debug_assertions))]
+mod hook {
+    use std::time::Duration;
+
+    pub(super) const fn patience() -> Option<Duration> {
+        None
+    }
+}
+
+/// The step is about to be done.
+///
+/// # Errors
+/// A test has it fail.
+#[cfg(not(debug_assertions))]
+#[expect(clippy::unnecessary_wraps, reason = "its twin lets tests have it fail")]
+pub const fn at(_: Step) -> Result<(), String> {
+    Ok(())
+}
+
+#[cfg(debug_assertions)]
+pub use hook::at;
+
+#[cfg(debug_assertions)]
+mod hook {
+    use std::time::Duration;
+
+    use rustix::process::{Signal, getpid, kill_process};
+
+    use super::{Step, silence};
+
+    impl Step {
+        /// `<side>:<step>`
+        const fn name(self) -> &'static str {
+            match self {
+                Self::Save => "old:save",
+                Self::Start => "old:start",
+                Self::SaveAgain => "old:save-again",
+                Self::Give => "old:give",
+                Self::Go => "old:go",
+                Self::Taken => "old:taken",
+                Self::Listen => "new:listen",
+                Self::Files => "new:files",
+                Self::Operators => "new:operators",
+                Self::Ready => "new:ready",
+                Self::State => "new:state",
+                Self::Control => "new:control",
+                Self::Workers => "new:workers",
+                Self::Serve => "new:serve",
+            }
+        }
+    }
+
+    /// A test need not wait for half a minute: `WEIR_TEST_SILENCE_MS`.
+    pub(super) fn patience() -> Option<Duration> {
+        let asked = std::env::var("WEIR_TEST_SILENCE_MS").ok()?;
+        asked.parse().ok().map(Duration::from_millis)
+    }
+
+    /// The step is about to be done.
+    ///
+    /// # Errors
+    /// A test has it fail.
+    pub fn at(step: Step) -> Result<(), String> {
+        let asked = std::env::var_os("WEIR_TEST_FAULT").and_then(|file| std::fs::read(file).ok());
+        let asked = String::from_utf8(asked.unwrap_or_default()).unwrap_or_default();
+        let how = asked.trim().strip_prefix(step.name());
+        match how.and_then(|rest| rest.strip_prefix(':')) {
+            Some("fail") => return Err(format!("a test has the step {} fail", step.name())),
+            Some("exit") => std::process::exit(3),
+            Some("kill") => {
+                let _ = kill_process(getpid(), Signal::KILL);
+            }
+            // The new process: for longer than it is waited for. The old one: for less.
+            Some("hang") if step.name().starts_with("new") => std::thread::sleep(silence() * 3),
+            Some("hang") => std::thread::sleep(silence() * 3 / 2),
+            Some(_) | None => {}
+        }
+        Ok(())
+    }
+}

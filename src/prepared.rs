@@ -1,0 +1,286 @@
+//! A start, from top to bottom (RESTART-4):
+//!
+//! 1. [`Prepared::open`]: all that needs no state. Where another process serves, it is told then
+//!    that this one is ready.
+//! 2. [`Prepared::take_over`]: the state, and everything that runs. It is there and waits.
+//! 3. [`Parked::serve`], the point of no return: nothing in it can fail, and from there on this
+//!    process is the service.
+//!
+//! What fails before leaves a process that served serving, and is told to it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crossbeam_channel::{Sender, bounded};
+use weir_controlplane::certificates::Certificates;
+use weir_controlplane::control::{Listeners, PassedOn};
+use weir_controlplane::lookup::{LookupFiles, Lookups};
+use weir_controlplane::process::Asking;
+use weir_controlplane::refusal_page::PageFile;
+use weir_controlplane::request_log::RequestLog;
+use weir_controlplane::{
+    About, CONTROL_THREAD, Control, Events, Feeds, KnownFiles, LiveRules, StateFiles, StateLock,
+};
+use weir_dataplane::{Bound, DataPlane, Parts, Records};
+use weir_shared::clock::Clock;
+use weir_shared::settings::{Listen, Loaded, Settings};
+use weir_shared::threads;
+
+use crate::fault::{self, Step};
+use crate::opening::{self, Opened};
+use crate::predecessor::Predecessor;
+use crate::process_log;
+use crate::reload::Reloader;
+use crate::service::{Service, StartError};
+use crate::shared::Shared;
+use crate::sockets::Sockets;
+use crate::sources::Sources;
+
+/// Breaks that may wait for the control plane. More at once are answered 429 and counted (LIMIT-6).
+const MAX_BREAKS: usize = 4096;
+/// Batches of finished requests that may wait for the control plane; a worker sends at most 256
+/// requests in one.
+const MAX_FINISHED: usize = 256;
+/// Alert lines that may wait for the writer: what all kinds may have in a few minutes.
+const MAX_LINES: usize = 1024;
+
+/// Everything that needs no state.
+pub struct Prepared {
+    sources: Sources,
+    loaded: Loaded,
+    settings: Arc<Settings>,
+    predecessor: Option<Predecessor>,
+    /// None where another process holds it.
+    lock: Option<StateLock>,
+    known: KnownFiles,
+    bound: Bound,
+    operators: Operators,
+    page: PageFile,
+    certificates: Arc<Certificates>,
+    rules: LiveRules,
+    databases: LookupFiles,
+    shared: Shared,
+    lines: Sender<Vec<u8>>,
+    events: Arc<Events>,
+    log: RequestLog,
+    records: Records,
+}
+
+/// The listeners of operators.
+enum Operators {
+    Bound(Listeners),
+    /// A process of the first version keeps its own until it has given up its state.
+    Later(PassedOn),
+}
+
+/// A step is about to be done: the process before is told, where there is one.
+fn step(predecessor: Option<&Predecessor>, step: Step) -> Result<(), StartError> {
+    if let Some(predecessor) = predecessor {
+        fault::at(step).map_err(StartError::Unfit)?;
+        predecessor.say_step();
+    }
+    Ok(())
+}
+
+fn unfit(error: &dyn std::fmt::Display) -> StartError {
+    StartError::Unfit(error.to_string())
+}
+
+impl Prepared {
+    /// Opens everything that needs no state; what another process holds is read and judged.
+    ///
+    /// # Errors
+    /// [`StartError`]: what cannot be opened, in a sentence.
+    // long: a flat list of the steps
+    pub fn open(sources: Sources, loaded: Loaded) -> Result<Self, StartError> {
+        let settings = Arc::new(opening::within_open_files(loaded.settings.clone(), None)?);
+        let clock = Clock::system();
+        let Opened {
+            bound,
+            operators: passed,
+            predecessor,
+        } = opening::listeners(&settings).map_err(StartError::Unfit)?;
+        let before = predecessor.as_ref();
+        step(before, Step::Listen)?;
+
+        step(before, Step::Files)?;
+        let page =
+            PageFile::open(settings.bans.refusal_page.as_deref()).map_err(|error| unfit(&error))?;
+        let certificates = opening::certificates(&settings, &bound).map_err(StartError::Unfit)?;
+        let rules = LiveRules::start(&settings, clock.clone()).map_err(|error| unfit(&error))?;
+        let databases =
+            LookupFiles::open(&settings.lookup, &clock).map_err(|error| unfit(&error))?;
+        let dir = &settings.state.dir;
+        let (lock, known) = match before {
+            None => {
+                let lock = StateLock::claim(dir).map_err(|error| unfit(&error))?;
+                (Some(lock), KnownFiles::default())
+            }
+            Some(_) => {
+                let known = opening::known_files(&settings, &clock).map_err(StartError::Unfit)?;
+                (None, known)
+            }
+        };
+
+        step(before, Step::Operators)?;
+        let operators = if before.is_some_and(Predecessor::is_older) {
+            Operators::Later(passed)
+        } else {
+            Operators::Bound(Listeners::bind(&settings, passed).map_err(|error| unfit(&error))?)
+        };
+        let shared = Shared::new(&settings, clock, &bound, &rules);
+        let (lines, alert_lines) = bounded(MAX_LINES);
+        let events = Arc::<Events>::default();
+        let (log, records) =
+            (shared.start_log(alert_lines, Arc::clone(&events))).map_err(StartError::Unfit)?;
+        Ok(Self {
+            sources,
+            loaded,
+            settings,
+            predecessor,
+            lock,
+            known,
+            bound,
+            operators,
+            page,
+            certificates,
+            rules,
+            databases,
+            shared,
+            lines,
+            events,
+            log,
+            records,
+        })
+    }
+
+    /// Takes the state, and makes and starts everything that serves. `process` takes what operators
+    /// ask of the process as a whole.
+    ///
+    /// # Errors
+    /// [`StartError`]: the state, or a thread.
+    // long: a flat list of the steps
+    pub fn take_over(mut self, process: Asking) -> Result<Parked, StartError> {
+        let before = self.predecessor.as_ref();
+        step(before, Step::Ready)?;
+        let dir = &self.settings.state.dir;
+        let lock = match (self.lock, before) {
+            (Some(lock), _) => lock,
+            (None, Some(before)) => before.take_lock(dir).map_err(StartError::Unfit)?,
+            (None, None) => StateLock::claim(dir).map_err(|error| unfit(&error))?,
+        };
+        let listeners = match self.operators {
+            Operators::Bound(listeners) => listeners,
+            Operators::Later(passed) => {
+                Listeners::bind(&self.settings, passed).map_err(|error| unfit(&error))?
+            }
+        };
+        let (control_socket, admin) = listeners.places();
+
+        step(before, Step::State)?;
+        let (files, mut start) = StateFiles::open(lock, self.shared.clock.clone(), self.known)
+            .map_err(|error| unfit(&error))?;
+
+        step(before, Step::Control)?;
+        let kept = std::mem::take(&mut start.lookups);
+        let clients = self.shared.clients();
+        let (settings, clock) = (&self.settings, &self.shared.clock);
+        let lookups = Lookups::start(settings, clock, &clients, self.databases, kept)
+            .map_err(|error| unfit(&error))?;
+        let ask = lookups.asking();
+        let (breaks_up, breaks) = bounded(MAX_BREAKS);
+        let (finished_up, finished) = bounded(MAX_FINISHED);
+        let feeds = Feeds {
+            finished,
+            origins: {
+                let counting = self.shared.counting.clone();
+                Arc::new(move || counting.take_origins())
+            },
+            lines: self.lines,
+        };
+        let places: Vec<String> = self.bound.places().iter().map(Listen::to_string).collect();
+        let about = About {
+            version: env!("CARGO_PKG_VERSION"),
+            places: places.clone(),
+            listing: self.loaded.listing.clone(),
+            warnings: self.loaded.warnings.clone(),
+            events: Arc::clone(&self.events),
+            process,
+        };
+        let certificates = self.certificates;
+        let made_from = (lookups, self.rules, Arc::clone(&certificates));
+        let wiring = (self.shared).wiring(breaks, files, start, made_from, feeds, about);
+        let (control, handle) = Control::new(wiring).map_err(|error| unfit(&error))?;
+
+        step(before, Step::Workers)?;
+        let operators = listeners.start(&handle, self.events)?;
+        let sockets = Sockets::of(&mut self.bound);
+        let https_port = self.bound.https_port();
+        let plane = DataPlane::start(
+            self.bound,
+            Parts {
+                in_force: self.shared.in_force,
+                clock: self.shared.clock,
+                table: self.shared.table,
+                snapshots: self.shared.snapshots,
+                refusal_page: self.page.page(),
+                breaks: breaks_up,
+                records: Some(self.records),
+                finished: Some(finished_up),
+                https_port,
+                tls: Some(certificates.config()),
+                handover: handle.handover(),
+                ask,
+                spared: self.shared.spared,
+            },
+        )?;
+
+        step(before, Step::Serve)?;
+        let mut parts = handle.parts();
+        parts.extend([self.log.part(), self.page.part(), process_log::part()]);
+        parts.extend([plane.part(), certificates.part()]);
+        // Last: what fails before it leaves no thread that writes the state.
+        let control_thread = threads::spawn(CONTROL_THREAD, move || control.run())?;
+        let service = Service {
+            reloader: Reloader::new(self.sources, self.loaded, self.settings, parts),
+            program: std::env::current_exe().ok(),
+            places,
+            sockets,
+            plane,
+            control: handle,
+            control_thread,
+            operators,
+            log: self.log,
+        };
+        Ok(Parked {
+            service,
+            predecessor: self.predecessor,
+            control_socket,
+            admin,
+        })
+    }
+}
+
+/// Everything that serves, and waits for the word.
+pub struct Parked {
+    service: Service,
+    predecessor: Option<Predecessor>,
+    /// Where operators ask.
+    control_socket: Option<PathBuf>,
+    admin: Option<std::net::SocketAddr>,
+}
+
+impl Parked {
+    /// The point of no return: accepts, and says so to the process before, which goes then. Nothing
+    /// here can fail.
+    pub fn serve(mut self) -> Service {
+        self.service.plane.begin();
+        self.service.operators.open();
+        if let Some(predecessor) = self.predecessor {
+            self.service.sockets.adopt();
+            predecessor.say_serving();
+        }
+        self.service.say_listening(self.control_socket, self.admin);
+        self.service
+    }
+}

@@ -1,0 +1,339 @@
+//! Everything that runs, from when it serves until it has ended.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "the process itself, at the edge: no test turns its clock"
+)]
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use weir_controlplane::ControlHandle;
+use weir_controlplane::control::Server;
+use weir_controlplane::process::{Reply, Report};
+use weir_controlplane::request_log::RequestLog;
+use weir_dataplane::{DataPlane, Stop};
+use weir_shared::threads::{self, How};
+
+use crate::channel::Kind;
+use crate::fault::{self, Step};
+use crate::reload::Reloader;
+use crate::signals::{Event, Signals};
+use crate::sockets::Sockets;
+use crate::successor::Successor;
+use crate::systemd::Supervisor;
+use crate::upgrade::{Outcome, Taken, Upgrade};
+
+/// How often a stop looks whether the workers have ended.
+const STOP_LOOK: Duration = Duration::from_millis(20);
+/// How long a worker may take to end what it holds once it was told to abort.
+const LAST_TURNS: Duration = Duration::from_secs(5);
+/// How long the rest of a stop may take once the workers have ended, or will not.
+const LAST_WAIT: Duration = Duration::from_secs(30);
+/// A fault inside (`EX_SOFTWARE` of sysexits), which a supervisor answers with a new start
+/// (ALIVE-2).
+pub const EXIT_SOFTWARE: u8 = 70;
+
+/// Why the service did not start, or did not end well.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// Something an operator must mend: exit status 78.
+    #[error("{0}")]
+    Unfit(String),
+    /// The system refused a thread.
+    #[error("the system refused a thread: {0}")]
+    System(#[from] io::Error),
+    /// A thread ended that was not to end, or panicked in the stop: exit status 70.
+    #[error("a thread has ended and the service with it: {0}")]
+    ThreadEnded(String),
+}
+
+/// Why the service does not go on.
+pub enum End {
+    /// By a signal, or because a thread has ended that was not to end.
+    Stop(Option<threads::Ended>),
+    /// Another process serves.
+    HandOver(Taken),
+}
+
+/// Everything that runs.
+pub struct Service {
+    pub reloader: Reloader,
+    /// This program, as it was started: what lies there now is the next. None without `/proc`.
+    pub program: Option<PathBuf>,
+    /// Where it listens.
+    pub places: Vec<String>,
+    /// The listening sockets, for a successor.
+    pub sockets: Sockets,
+    pub plane: DataPlane,
+    pub control: ControlHandle,
+    pub control_thread: JoinHandle<()>,
+    pub operators: Server,
+    pub log: RequestLog,
+}
+
+impl Service {
+    /// The first place.
+    pub fn address(&self) -> String {
+        self.places.first().cloned().unwrap_or_default()
+    }
+
+    /// The line of the process log that says so.
+    pub fn say_listening(&self, control_socket: Option<PathBuf>, admin: Option<SocketAddr>) {
+        let settings = self.reloader.settings();
+        tracing::info!(
+            address = %self.address(),
+            listen = %self.places.join(","),
+            upstream = %settings.upstream,
+            mode = if settings.observe { "observe" } else { "enforce" },
+            workers = settings.workers,
+            version = env!("CARGO_PKG_VERSION"),
+            control_socket = control_socket.as_deref().map(|path| tracing::field::display(path.display())),
+            admin = admin.map(tracing::field::display),
+            "listening"
+        );
+    }
+
+    /// Serves until a stop is asked for, a thread ends, or another process serves.
+    pub fn run(&mut self, signals: &mut Signals, supervisor: &mut Supervisor) -> End {
+        let mut upgrade: Option<Upgrade> = None;
+        loop {
+            let look = upgrade.is_some().then(|| Instant::now() + STOP_LOOK);
+            let event = match look.into_iter().chain(supervisor.next_call()).min() {
+                None => Some(signals.next()),
+                Some(due) => signals.next_until(due),
+            };
+            match event {
+                None => supervisor.call(),
+                Some(Event::Stop | Event::StopNow) => break abandon(upgrade, End::Stop(None)),
+                Some(Event::ThreadEnded(ended)) => {
+                    break abandon(upgrade, End::Stop(Some(ended)));
+                }
+                Some(Event::Reload(asked)) => {
+                    self.reload(asked, upgrade.as_ref(), supervisor);
+                }
+                Some(Event::Reopen) => self.log.reopen(),
+                Some(Event::HandOver(asked)) if upgrade.is_none() => {
+                    upgrade = Some(Upgrade::begin(&self.control, asked));
+                }
+                Some(Event::HandOver(asked)) => {
+                    let why = "a hand-over has begun already";
+                    tracing::warn!("{why}");
+                    if let Some(reply) = asked {
+                        reply(Err(why.to_owned()));
+                    }
+                }
+            }
+            if let Some(begun) = upgrade.take() {
+                match begun.step(&self.control, || self.successor()) {
+                    Outcome::Going(begun) => upgrade = Some(begun),
+                    Outcome::Failed => {}
+                    Outcome::Taken(taken) => break End::HandOver(taken),
+                }
+            }
+        }
+    }
+
+    fn reload(
+        &mut self,
+        asked: Option<Reply<Result<Report, Vec<String>>>>,
+        upgrade: Option<&Upgrade>,
+        supervisor: &Supervisor,
+    ) {
+        let ended = if upgrade.is_some_and(Upgrade::gives) {
+            let why = "a hand-over to another process is under way: try again";
+            tracing::warn!("the reload is refused, nothing is changed: {why}");
+            Err(vec![why.to_owned()])
+        } else {
+            supervisor.reloading();
+            let ended = self.reloader.reload();
+            supervisor.ready();
+            ended
+        };
+        // Whoever moved the log away must not have to wait until a fault is mended.
+        if ended.is_err() {
+            self.log.reopen();
+        }
+        if let Some(reply) = asked {
+            reply(ended);
+        }
+    }
+
+    /// Starts the process that is to take over.
+    fn successor(&self) -> Result<Successor, String> {
+        let program =
+            (self.program.as_ref()).ok_or("where this program lies is not known without /proc")?;
+        let failed = |error| format!("{} cannot be started: {error}", program.display());
+        let operators = self.operators.pass_on().map_err(failed)?;
+        let mut sockets = self.sockets.each();
+        sockets.extend(
+            operators
+                .socket
+                .iter()
+                .map(|it| (Kind::Control, it.as_fd())),
+        );
+        let admin = match operators.admin_is_given {
+            true => Kind::GivenAdmin,
+            false => Kind::Admin,
+        };
+        sockets.extend(operators.admin.iter().map(|it| (admin, it.as_fd())));
+        let successor = Successor::start(program, &sockets).map_err(failed)?;
+        let (process, program) = (successor.id(), program.display());
+        tracing::info!(process, %program, "a new process is started");
+        Ok(successor)
+    }
+
+    /// Another process serves: ends what this one still answers, and nothing else, for the state
+    /// and all connections to come are the other's (RESTART-1).
+    pub fn hand_over(
+        self,
+        signals: &mut Signals,
+        supervisor: &Supervisor,
+        taken: Taken,
+    ) -> Result<(), StartError> {
+        let Taken {
+            mut successor,
+            giving,
+        } = taken;
+        tracing::info!(process = successor.id(), "handing over");
+        let shutdown = self.reloader.settings().timeouts.shutdown;
+        self.plane.stop(Stop::HandOver);
+        supervisor.handed_over(successor.id());
+        successor.say_told();
+        successor.answer(Ok(successor.id()));
+        // A test has this process end here; nothing can fail.
+        let _ = fault::at(Step::Taken);
+        self.operators.leave();
+        self.sockets.give_away();
+        giving.leave();
+        let control_ended = self.control_thread.join().is_ok();
+        end_connections(&self.plane, shutdown, signals);
+        let workers_ended = join(self.plane);
+        end_in_any_case();
+        self.log.stop();
+        workers_ended.and(whole(control_ended))
+    }
+
+    /// Ends everything, the data plane first: what it counted is final then, and the last write of
+    /// the state files holds all of it.
+    pub fn end(
+        mut self,
+        signals: &mut Signals,
+        ended: Option<threads::Ended>,
+    ) -> Result<(), StartError> {
+        let ended = ended.map(|ended| {
+            tracing::error!("the thread {ended}: the state files are written and the service ends");
+            end_in_any_case();
+            ended.to_string()
+        });
+        if ended.is_some() {
+            self.plane.stop(Stop::Abort);
+        } else {
+            self.drain(signals);
+        }
+        let workers_ended = join(self.plane);
+        end_in_any_case();
+        self.operators.stop();
+        self.control.stop();
+        let control_ended = self.control_thread.join().is_ok();
+        self.log.stop();
+        match ended {
+            Some(ended) => Err(StartError::ThreadEnded(ended)),
+            None => workers_ended.and(whole(control_ended)),
+        }
+    }
+
+    /// Serves on while health says that the service is going, so that a load balancer sends nothing
+    /// more before the listeners close (ALIVE-4). False if the stop is to be at once.
+    fn announce_stop(&self, signals: &mut Signals) -> bool {
+        let delay = self.reloader.settings().timeouts.shutdown_delay;
+        if delay.is_zero() {
+            return true;
+        }
+        tracing::info!(
+            delay_seconds = delay.as_secs_f64(),
+            "stopping: health answers 503, requests are served"
+        );
+        self.control.announce_stop();
+        self.plane.stop(Stop::Announce);
+        let deadline = Instant::now() + delay;
+        while let Some(event) = signals.next_until(deadline) {
+            match event {
+                // What ended now is found by the stop that comes in any case.
+                Event::StopNow | Event::ThreadEnded(_) => return false,
+                Event::Stop | Event::Reload(_) | Event::HandOver(_) => {}
+                Event::Reopen => self.log.reopen(),
+            }
+        }
+        true
+    }
+
+    /// Closes the listeners, lets running answers end, and cuts what is left after the time-out or
+    /// a second signal.
+    fn drain(&mut self, signals: &mut Signals) {
+        if !self.announce_stop(signals) {
+            return self.plane.stop(Stop::Abort);
+        }
+        let timeout = self.reloader.settings().timeouts.shutdown;
+        tracing::info!(timeout_seconds = timeout.as_secs_f64(), "draining");
+        self.control.announce_stop();
+        self.sockets = Sockets::default();
+        self.plane.stop(Stop::Drain);
+        end_connections(&self.plane, timeout, signals);
+    }
+}
+
+/// Lets running answers end, and cuts what is left after the time-out or a second signal.
+fn end_connections(plane: &DataPlane, timeout: Duration, signals: &mut Signals) {
+    let deadline = Instant::now() + timeout;
+    while !plane.is_finished() {
+        let look = Instant::now() + STOP_LOOK;
+        let stop_now = matches!(signals.next_until(look), Some(Event::StopNow));
+        if stop_now || Instant::now() >= deadline {
+            tracing::warn!("ending the connections that are left");
+            plane.stop(Stop::Abort);
+            return;
+        }
+    }
+}
+
+/// Waits for the workers of a stop, which have been told to abort by now. One that hangs does not
+/// keep the others' state from its files (ALIVE-7).
+fn join(plane: DataPlane) -> Result<(), StartError> {
+    plane.join(LAST_TURNS).map_err(|how| match how {
+        How::Hangs => {
+            tracing::error!("a worker hangs: the service ends without it");
+            StartError::ThreadEnded("a worker hangs".to_owned())
+        }
+        How::Panicked | How::Returned => panicked(),
+    })
+}
+
+fn panicked() -> StartError {
+    StartError::ThreadEnded("it panicked in the stop".to_owned())
+}
+
+/// The end of a stop in which every thread ended as it should, or not.
+fn whole(ended: bool) -> Result<(), StartError> {
+    ended.then_some(()).ok_or_else(panicked)
+}
+
+/// A process that was to take over is not wanted any more.
+fn abandon(upgrade: Option<Upgrade>, end: End) -> End {
+    if let Some(upgrade) = upgrade {
+        upgrade.abandon();
+    }
+    end
+}
+
+/// What waits for a thread that has ended, or hangs, must not keep the process half alive.
+fn end_in_any_case() {
+    let last = std::thread::Builder::new().name("weir-last-wait".to_owned());
+    let _ = last.spawn(|| {
+        std::thread::sleep(LAST_WAIT);
+        std::process::exit(EXIT_SOFTWARE.into());
+    });
+}

@@ -1,0 +1,706 @@
+//! A hand-over that fails, hangs or is killed at each of its steps leaves a service that serves
+//! (RESTART-4).
+
+use std::collections::HashSet;
+use std::fs::{self, File};
+use std::io::{IoSlice, Read, Write};
+use std::mem::MaybeUninit;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+use crate::handover::is_running;
+use crate::support::application::Application;
+use crate::support::command::{self, Ran};
+use crate::support::raw_client::{Connection, Response, exchange, get, request, try_exchange};
+use crate::support::weir::{ADMIN_TOKEN, StateDir, state_dir};
+use crate::support::{wait_for_within, wait_until};
+
+/// How long one process waits for a word of the other: short, and long enough for a start.
+const SILENCE_MS: &str = "4000";
+/// What takes a few of them.
+const LONG: Duration = Duration::from_secs(60);
+/// The steps of the new process.
+const NEW: [&str; 8] = [
+    "listen",
+    "files",
+    "operators",
+    "ready",
+    "state",
+    "control",
+    "workers",
+    "serve",
+];
+/// Those of the old one, before the new one serves.
+const OLD: [&str; 5] = ["save", "start", "save-again", "give", "go"];
+
+/// A service whose process changes, or is made to fail.
+struct Service {
+    first: Child,
+    address: SocketAddr,
+    state: StateDir,
+    /// What all its processes say.
+    log: PathBuf,
+    /// Holds the step that is to fail.
+    fault: PathBuf,
+    settings: PathBuf,
+    /// Bans that were acknowledged.
+    bans: u16,
+}
+
+impl Service {
+    #[track_caller]
+    fn start(application: &Application) -> Self {
+        let program = Path::new(env!("CARGO_BIN_EXE_weir"));
+        Self::start_at(program, application, state_dir(), "")
+    }
+
+    /// The same with this program, on this state, with these lines of its settings file.
+    #[track_caller]
+    fn start_at(
+        program: &Path,
+        application: &Application,
+        state: StateDir,
+        settings: &str,
+    ) -> Self {
+        let place = |name: &str| state.path().join(name);
+        let (log, fault, file) = (place("said.log"), place("fault"), place("settings"));
+        fs::write(&file, settings).expect("writes");
+        let address = free_address();
+        let first = Command::new(program)
+            .env_clear()
+            .env("WAF_SETTINGS_FILE", &file)
+            .env("WAF_LISTEN", address.to_string())
+            .env("WAF_UPSTREAM", format!("http://{}", application.address()))
+            .env("WAF_STATE_DIR", state.path())
+            .env("WAF_LOOKUP_SOURCE", "off")
+            .env("WAF_TRUSTED_PROXIES", "127.0.0.1")
+            .env("WAF_ADMIN_TOKEN", ADMIN_TOKEN)
+            .env("WAF_WORKERS", "2")
+            .env("WAF_RATE_LIMIT_PER_MINUTE", "off")
+            .env("WAF_RATE_LIMIT_PER_HOUR", "off")
+            .env("WAF_RATE_LIMIT_PER_DAY", "off")
+            .env("WEIR_TEST_FAULT", &fault)
+            .env("WEIR_TEST_SILENCE_MS", SILENCE_MS)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(
+                File::options()
+                    .append(true)
+                    .create(true)
+                    .open(&log)
+                    .expect("a file"),
+            )
+            .spawn()
+            .expect("the binary runs");
+        let service = Self {
+            first,
+            address,
+            state,
+            log,
+            fault,
+            settings: file,
+            bans: 0,
+        };
+        service.wait_for_answer();
+        service
+    }
+
+    /// Each line that a process said with this beginning.
+    #[track_caller]
+    fn said(&self, beginning: &str) -> Vec<Value> {
+        let text = fs::read_to_string(&self.log).expect("the log");
+        let lines = text
+            .lines()
+            .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let named = |line: &Value| {
+            let message = line["message"].as_str();
+            message.is_some_and(|text| text.starts_with(beginning))
+        };
+        lines.filter(named).collect()
+    }
+
+    /// Every process that there was.
+    #[track_caller]
+    fn processes(&self) -> Vec<Pid> {
+        let started = self.said("a new process is started");
+        let started = started.iter().map(|line| line["process"].as_i64());
+        let all = [Some(i64::from(self.first.id()))]
+            .into_iter()
+            .chain(started);
+        let pid = |id: Option<i64>| Pid::from_raw(i32::try_from(id?).ok()?);
+        all.map(|id| pid(id).expect("a process")).collect()
+    }
+
+    /// The process that serves, as the log tells.
+    #[track_caller]
+    fn serving(&self) -> Pid {
+        let handed = self.said("handing over");
+        let last = handed.last().and_then(|line| line["process"].as_i64());
+        let id = last.unwrap_or_else(|| i64::from(self.first.id()));
+        Pid::from_raw(i32::try_from(id).expect("a number")).expect("a process")
+    }
+
+    fn fail_at(&self, side: &str, step: &str, how: &str) {
+        fs::write(&self.fault, format!("{side}:{step}:{how}")).expect("writes");
+    }
+
+    fn fail_no_more(&self) {
+        let _ = fs::remove_file(&self.fault);
+    }
+
+    #[track_caller]
+    fn wait_for_answer(&self) {
+        let ask = get(
+            "/",
+            &[("X-Forwarded-For", "192.0.2.1"), ("Connection", "close")],
+        );
+        wait_for_within(LONG, "an answer", || {
+            let mut connection = Connection::try_open(self.address)?;
+            connection.send_what_is_taken(&ask);
+            let answer = connection.try_response(false).ok()?;
+            (answer.status == 200).then_some(())
+        });
+    }
+
+    fn upgrade(&self) -> Ran {
+        command::run(self.state.path(), &["upgrade", "--json"])
+    }
+
+    /// A hand-over that nothing disturbs.
+    #[track_caller]
+    fn upgrade_well(&self) {
+        let before = self.serving();
+        let ran = self.upgrade();
+        assert_eq!((ran.code, ran.err.as_str()), (0, ""));
+        let told: Value = serde_json::from_str(&ran.out).expect("JSON");
+        let process = i64::from(self.serving().as_raw_nonzero().get());
+        assert_eq!(told, json!({ "process": process }));
+        assert_ne!(self.serving(), before);
+    }
+
+    /// A ban that is acknowledged.
+    #[track_caller]
+    fn ban(&mut self) {
+        let answer = self.post_ban().expect(201).json();
+        assert_eq!(answer.get("persisted"), None, "{answer}");
+    }
+
+    #[track_caller]
+    fn post_ban(&mut self) -> Response {
+        let netblock = banned(self.bans);
+        self.bans += 1;
+        let order = json!({"netblock": netblock, "duration": "permanent", "reason": "r"});
+        let token = format!("Bearer {ADMIN_TOKEN}");
+        let fields = [
+            ("Authorization", &*token),
+            ("X-Forwarded-For", "192.0.2.250"),
+            ("Connection", "close"),
+        ];
+        let order = order.to_string();
+        let order = request("POST", "/_waf/bans", &fields, Some(order.as_bytes()));
+        exchange(self.address, &order)
+    }
+
+    /// Every ban that was acknowledged is in force, one process holds the lock, operators are
+    /// answered, and a further ban is taken in.
+    #[track_caller]
+    fn is_whole(&mut self) {
+        for number in 0..self.bans {
+            let client = banned(number);
+            let ask = get(
+                "/",
+                &[("X-Forwarded-For", &client), ("Connection", "close")],
+            );
+            exchange(self.address, &ask).expect(429);
+        }
+        let lock = File::open(self.state.path().join("weir.lock")).expect("the lock");
+        assert!(lock.try_lock().is_err(), "nobody holds the lock");
+        let ran = command::run(self.state.path(), &["bans", "--json"]);
+        assert_eq!(ran.code, 0, "{}", ran.err);
+        self.ban();
+    }
+
+    /// The process serves that served, and no other is left.
+    #[track_caller]
+    fn goes_on(&self, serving: Pid, earlier: &[Pid]) {
+        assert_eq!(self.serving(), serving);
+        for pid in self.processes() {
+            if pid != serving && !earlier.contains(&pid) {
+                wait_until("the end of the new process", || !is_running(pid));
+            }
+        }
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        let pids: HashSet<Pid> = self.processes().into_iter().collect();
+        for pid in &pids {
+            let _ = kill_process(*pid, Signal::KILL);
+        }
+        let _ = self.first.wait();
+        let log = fs::read_to_string(&self.log).unwrap_or_default();
+        if std::thread::panicking() {
+            eprintln!("what the processes said:\n{log}");
+        } else {
+            assert!(!log.contains("panicked"), "{log}");
+        }
+    }
+}
+
+fn banned(number: u16) -> String {
+    format!("198.51.{}.{}", number / 256, number % 256)
+}
+
+fn free_address() -> SocketAddr {
+    let free = TcpListener::bind("127.0.0.1:0").expect("a port");
+    free.local_addr().expect("its address")
+}
+
+/// Clients that ask on a fresh connection each time; each answer must be 200.
+struct Asking {
+    stopping: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<u64>>,
+}
+
+impl Asking {
+    fn start(address: SocketAddr, asked: Vec<u8>) -> Self {
+        let stopping = Arc::new(AtomicBool::new(false));
+        let ask = move |stopping: Arc<AtomicBool>, asked: Vec<u8>| {
+            let mut count = 0;
+            while !stopping.load(Ordering::SeqCst) {
+                let answer = try_exchange(address, &asked)
+                    .unwrap_or_else(|ended| panic!("request {count}: {ended:?}"));
+                assert_eq!(answer.status, 200, "request {count}");
+                count += 1;
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            count
+        };
+        let threads = (0..2).map(|_| {
+            let (stopping, asked) = (Arc::clone(&stopping), asked.clone());
+            std::thread::spawn(move || ask(stopping, asked))
+        });
+        Self {
+            threads: threads.collect(),
+            stopping,
+        }
+    }
+
+    /// Of the service.
+    fn service(service: &Service) -> Self {
+        let fields = [("X-Forwarded-For", "10.1.1.1"), ("Connection", "close")];
+        Self::start(service.address, get("/", &fields))
+    }
+
+    #[track_caller]
+    fn finish(self) {
+        self.stopping.store(true, Ordering::SeqCst);
+        for thread in self.threads {
+            assert!(thread.join().expect("every request is answered") > 0);
+        }
+    }
+}
+
+/// RESTART-4: the new process fails in this way at each of its steps: the old one goes on with all
+/// that it has and says why, and the next upgrade succeeds.
+#[track_caller]
+fn the_new_process(how: &str, sentence: &str) {
+    let application = Application::ok();
+    let mut service = Service::start(&application);
+    let asking = Asking::service(&service);
+    for step in NEW {
+        println!("new:{step}:{how}");
+        service.ban();
+        let (serving, earlier) = (service.serving(), service.processes());
+        service.fail_at("new", step, how);
+        let ran = service.upgrade();
+        assert_eq!(ran.code, 1, "{}", ran.err);
+        assert!(ran.err.contains("this process goes on: "), "{}", ran.err);
+        assert!(ran.err.contains(sentence), "{}", ran.err);
+        service.goes_on(serving, &earlier);
+        service.is_whole();
+        service.fail_no_more();
+        service.upgrade_well();
+        service.is_whole();
+    }
+    asking.finish();
+}
+
+/// RESTART-4: see [`the_new_process`].
+#[test]
+fn a_new_process_that_fails_changes_nothing() {
+    the_new_process("fail", "a test has the step new:");
+}
+
+/// RESTART-4: see [`the_new_process`].
+#[test]
+fn a_new_process_that_exits_changes_nothing() {
+    the_new_process("exit", "it ended with exit status: 3");
+}
+
+/// RESTART-4: see [`the_new_process`].
+#[test]
+fn a_new_process_that_is_killed_changes_nothing() {
+    the_new_process("kill", "it ended with signal: 9");
+}
+
+/// RESTART-4: see [`the_new_process`].
+#[test]
+fn a_new_process_that_hangs_changes_nothing() {
+    the_new_process("hang", "it has said nothing for 4s");
+}
+
+/// RESTART-4: a step of the old process that fails ends the new one, and the old one goes on; one
+/// that hangs is waited for.
+#[test]
+fn an_old_process_that_fails_or_hangs_goes_on() {
+    let application = Application::ok();
+    let mut service = Service::start(&application);
+    let asking = Asking::service(&service);
+    for step in OLD {
+        for how in ["fail", "hang"] {
+            println!("old:{step}:{how}");
+            service.ban();
+            let (serving, earlier) = (service.serving(), service.processes());
+            service.fail_at("old", step, how);
+            let ran = service.upgrade();
+            service.fail_no_more();
+            if how == "fail" {
+                let sentence = format!("this process goes on: a test has the step old:{step} fail");
+                assert_eq!(ran.code, 1, "{}", ran.err);
+                assert!(ran.err.contains(&sentence), "{}", ran.err);
+                service.goes_on(serving, &earlier);
+            } else {
+                assert_eq!(ran.code, 0, "{}", ran.err);
+                assert_ne!(service.serving(), serving);
+            }
+            service.is_whole();
+            service.upgrade_well();
+            service.is_whole();
+        }
+    }
+    asking.finish();
+}
+
+/// RESTART-4: an old process that ends in the middle leaves a new one that is ready as the service,
+/// with every ban; before there is one, the next start has them.
+#[track_caller]
+fn the_old_process_ends(how: &str) {
+    let application = Application::ok();
+    for step in OLD.into_iter().chain(["taken"]) {
+        println!("old:{step}:{how}");
+        let mut service = Service::start(&application);
+        service.ban();
+        service.fail_at("old", step, how);
+        let ran = service.upgrade();
+        // The answer may be on its way when the process ends, once the other one serves.
+        let codes: &[i32] = if step == "taken" { &[0, 69] } else { &[69] };
+        assert!(codes.contains(&ran.code), "{}: {}", ran.code, ran.err);
+        service.fail_no_more();
+        let old = service.processes()[0];
+        wait_until("the end of the old process", || !is_running(old));
+        if ["save", "start"].contains(&step) {
+            assert_eq!(service.processes().len(), 1);
+            let (state, bans) = (Arc::clone(&service.state), service.bans);
+            drop(service);
+            let program = Path::new(env!("CARGO_BIN_EXE_weir"));
+            service = Service::start_at(program, &application, state, "");
+            service.bans = bans;
+        }
+        service.wait_for_answer();
+        service.is_whole();
+        let started = service.said("a new process is started").len();
+        assert_eq!(service.upgrade().code, 0);
+        // The log of the one that was killed does not say who serves.
+        let now = service.said("a new process is started").pop();
+        assert_eq!(service.said("a new process is started").len(), started + 1);
+        let handed = service.said("handing over").pop().expect("a hand-over");
+        assert_eq!(handed["process"], now.expect("a process")["process"]);
+        service.is_whole();
+    }
+}
+
+/// RESTART-4: see [`the_old_process_ends`].
+#[test]
+fn an_old_process_that_exits_leaves_a_service() {
+    the_old_process_ends("exit");
+}
+
+/// RESTART-4: see [`the_old_process_ends`].
+#[test]
+fn an_old_process_that_is_killed_leaves_a_service() {
+    the_old_process_ends("kill");
+}
+
+/// RESTART-4: a full disk refuses the upgrade: bans that are in memory alone are in force all
+/// along, and once the disk has room the upgrade hands them over.
+#[test]
+fn a_full_disk_refuses_the_upgrade() {
+    let application = Application::ok();
+    let mut service = Service::start(&application);
+    let asking = Asking::service(&service);
+    service.ban();
+    let limit = |limit: &str| {
+        let pid = service.first.id().to_string();
+        let ran = Command::new("prlimit")
+            .args(["--pid", &pid, &format!("--fsize={limit}")])
+            .status();
+        assert!(ran.expect("prlimit runs").success());
+    };
+    limit("0:unlimited");
+    let answer = service.post_ban().expect(201).json();
+    assert_eq!(answer["persisted"], false, "{answer}");
+    let ran = service.upgrade();
+    assert_eq!(ran.code, 1, "{}", ran.err);
+    let sentence = "this process goes on: the state was not written: bans.json: File too large";
+    assert!(ran.err.contains(sentence), "{}", ran.err);
+    let pid = service.first.id().to_string();
+    let ran = Command::new("prlimit")
+        .args(["--pid", &pid, "--fsize=unlimited:unlimited"])
+        .status();
+    assert!(ran.expect("prlimit runs").success());
+    service.upgrade_well();
+    service.is_whole();
+    asking.finish();
+}
+
+/// RESTART-4: settings that gain an admin listener on a port in use, or a control socket where
+/// there is no directory, are found before the old process gives anything up.
+#[test]
+fn settings_that_cannot_be_listened_on_change_nothing() {
+    let application = Application::ok();
+    let mut service = Service::start(&application);
+    let asking = Asking::service(&service);
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let busy = taken.local_addr().expect("its address");
+    for (settings, sentence) in [
+        (
+            format!("WAF_ADMIN_LISTEN={busy}\n"),
+            format!("WAF_ADMIN_LISTEN: {busy} cannot be bound: "),
+        ),
+        (
+            "WAF_CONTROL_SOCKET=/nonexistent/weir.sock\n".to_owned(),
+            "WAF_CONTROL_SOCKET: /nonexistent/weir.sock cannot be made: ".to_owned(),
+        ),
+    ] {
+        service.ban();
+        let (serving, earlier) = (service.serving(), service.processes());
+        fs::write(&service.settings, settings).expect("writes");
+        let ran = service.upgrade();
+        assert_eq!(ran.code, 1, "{}", ran.err);
+        assert!(ran.err.contains(&sentence), "{}", ran.err);
+        service.goes_on(serving, &earlier);
+        service.is_whole();
+    }
+    fs::write(&service.settings, "").expect("writes");
+    service.upgrade_well();
+    service.is_whole();
+    asking.finish();
+}
+
+/// RESTART-4: a program that sleeps for ever is ended after a while, and so is one of an older
+/// version, which is ready without a word before; the upgrade behind it begins anew.
+#[test]
+fn a_program_that_says_nothing_is_ended() {
+    let application = Application::ok();
+    let directory = state_dir();
+    let program = directory.path().join("weir");
+    fs::copy(env!("CARGO_BIN_EXE_weir"), &program).expect("a copy");
+    let mut service = Service::start_at(&program, &application, state_dir(), "");
+    let asking = Asking::service(&service);
+    let replace = |content: &[u8]| {
+        let beside = directory.path().join("next");
+        fs::copy("/bin/sh", &beside).expect("a program's mode");
+        fs::write(&beside, content).expect("writes");
+        fs::rename(&beside, &program).expect("replaces");
+    };
+    for (content, sentence) in [
+        (
+            &b"#!/bin/sh\nexec sleep 600\n"[..],
+            "it has said nothing for 4s",
+        ),
+        (
+            b"#!/bin/sh\nprintf r >&0\nexec sleep 600\n",
+            "the program is of an older version",
+        ),
+    ] {
+        replace(content);
+        let (serving, earlier) = (service.serving(), service.processes());
+        let ran = service.upgrade();
+        assert_eq!(ran.code, 1, "{}", ran.err);
+        assert!(ran.err.contains(sentence), "{}", ran.err);
+        service.goes_on(serving, &earlier);
+        service.is_whole();
+    }
+    replace(&fs::read(env!("CARGO_BIN_EXE_weir")).expect("the binary"));
+    service.upgrade_well();
+    service.is_whole();
+    asking.finish();
+}
+
+/// RESTART-4: a stop in the middle of a hand-over ends the new process first, and every ban is
+/// written.
+#[test]
+fn a_stop_in_the_middle_writes_the_state() {
+    let application = Application::ok();
+    let mut service = Service::start(&application);
+    service.ban();
+    service.fail_at("new", "state", "hang");
+    let old = service.serving();
+    kill_process(old, Signal::USR2).expect("it is there");
+    wait_until("the state is given away", || {
+        !service
+            .said("the state files are written and given away")
+            .is_empty()
+    });
+    kill_process(old, Signal::TERM).expect("it is there");
+    let status = service.first.wait().expect("its end");
+    assert_eq!(status.code(), Some(0));
+    for pid in service.processes() {
+        wait_until("the end of both", || !is_running(pid));
+    }
+    service.fail_no_more();
+    let (state, bans) = (Arc::clone(&service.state), service.bans);
+    drop(service);
+    let program = Path::new(env!("CARGO_BIN_EXE_weir"));
+    service = Service::start_at(program, &application, state, "");
+    service.bans = bans;
+    service.is_whole();
+}
+
+/// RESTART-4: what operators ask while the state is given away is 503 and says when to try again;
+/// health is answered, and so is what was asked before.
+#[test]
+fn operators_are_told_of_the_hand_over() {
+    let application = Application::ok();
+    let mut service = Service::start(&application);
+    service.fail_at("new", "state", "hang");
+    kill_process(service.serving(), Signal::USR2).expect("it is there");
+    wait_until("the state is given away", || {
+        !service
+            .said("the state files are written and given away")
+            .is_empty()
+    });
+    let refused = service.post_ban().expect(503);
+    service.bans = 0;
+    assert_eq!(refused.header("retry-after"), Some("1"));
+    assert!(
+        refused
+            .text()
+            .contains("a hand-over to another process is under way")
+    );
+    let ran = command::run(service.state.path(), &["health"]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    let ran = command::run(service.state.path(), &["reload"]);
+    assert_eq!(ran.code, 78, "{}", ran.err);
+    assert!(
+        ran.err
+            .contains("a hand-over to another process is under way")
+    );
+    service.fail_no_more();
+    wait_until("it goes on", || {
+        !service
+            .said("the new process does not take over")
+            .is_empty()
+    });
+    service.is_whole();
+}
+
+/// RESTART-4: the listeners of operators are handed over, too: no connection to them is refused.
+#[test]
+fn operators_are_answered_all_along() {
+    let application = Application::ok();
+    let admin = free_address();
+    let settings = format!("WAF_ADMIN_LISTEN={admin}\n");
+    let program = Path::new(env!("CARGO_BIN_EXE_weir"));
+    let mut service = Service::start_at(program, &application, state_dir(), &settings);
+    let token = format!("Bearer {ADMIN_TOKEN}");
+    let fields = [("Host", "localhost"), ("Authorization", &*token)];
+    let asked = format!(
+        "GET /v1/health HTTP/1.1\r\n{}\r\n",
+        fields
+            .map(|(name, value)| format!("{name}: {value}\r\n"))
+            .concat()
+    );
+    let asking = Asking::start(admin, asked.into_bytes());
+    for _ in 0..3 {
+        service.upgrade_well();
+        service.is_whole();
+    }
+    asking.finish();
+    // The file of the socket stays through all of it, and goes with the last process.
+    let socket = service.state.path().join("weir.sock");
+    let last = service.serving();
+    for pid in service.processes() {
+        let ended = || pid == last || !is_running(pid);
+        wait_for_within(LONG, "the end of those before", || ended().then_some(()));
+    }
+    assert!(UnixStream::connect(&socket).is_ok());
+    kill_process(last, Signal::TERM).expect("it is there");
+    wait_until("the end of the last", || !is_running(last));
+    assert!(!socket.exists());
+}
+
+/// RESTART-4: a process of the first version gives up its lock and its own listeners before it says
+/// so, and knows no other word: this one takes over from it as that one did.
+#[test]
+fn a_process_of_the_first_version_is_taken_over_from() {
+    let application = Application::ok();
+    let state = state_dir();
+    let lock = File::create(state.path().join("weir.lock")).expect("a file");
+    lock.lock().expect("nobody has it");
+    let control = state.path().join("weir.sock");
+    let old_control = std::os::unix::net::UnixListener::bind(&control).expect("a socket");
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("its address");
+    let (mut ours, theirs) = UnixStream::pair().expect("a channel");
+    let passed = [listener.as_fd()];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut rights = SendAncillaryBuffer::new(&mut space);
+    assert!(rights.push(SendAncillaryMessage::ScmRights(&passed)));
+    let words = [IoSlice::new(b"p")];
+    sendmsg(&ours, &words, &mut rights, SendFlags::empty()).expect("it is sent");
+    let mut new = Command::new(env!("CARGO_BIN_EXE_weir"))
+        .env_clear()
+        .env("WEIR_SUCCESSOR", "1")
+        .env("WAF_UPSTREAM", format!("http://{}", application.address()))
+        .env("WAF_STATE_DIR", state.path())
+        .env("WAF_LOOKUP_SOURCE", "off")
+        .env("WAF_WORKERS", "2")
+        .stdin(Stdio::from(OwnedFd::from(theirs)))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the binary runs");
+    let mut word = [0];
+    ours.read_exact(&mut word).expect("a word");
+    assert_eq!(&word, b"r", "the first and only word");
+    drop((lock, old_control));
+    fs::remove_file(&control).expect("it is there");
+    ours.write_all(b"g").expect("it listens");
+    exchange(address, &get("/", &[("Connection", "close")])).expect(200);
+    wait_until("the control socket", || {
+        UnixStream::connect(&control).is_ok()
+    });
+    let lock = File::open(state.path().join("weir.lock")).expect("the lock");
+    assert!(lock.try_lock().is_err());
+    new.kill().expect("it runs");
+    new.wait().expect("its end");
+    assert_eq!(
+        ours.read(&mut word).expect("the end"),
+        0,
+        "it said nothing more"
+    );
+}
