@@ -19,7 +19,7 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::handover::is_running;
+use crate::support::process::is_running;
 use crate::support::application::Application;
 use crate::support::command::{self, Ran};
 use crate::support::raw_client::{Connection, Response, exchange, get, request, try_exchange};
@@ -80,7 +80,10 @@ impl Service {
         let first = Command::new(program)
             .env_clear()
             .env("WAF_SETTINGS_FILE", &file)
-            .env("WAF_LISTEN", address.to_string())
+            .env(
+                "WAF_LISTEN",
+                format!("{address},unix:{}", place("in.sock").display()),
+            )
             .env("WAF_UPSTREAM", format!("http://{}", application.address()))
             .env("WAF_STATE_DIR", state.path())
             .env("WAF_LOOKUP_SOURCE", "off")
@@ -226,6 +229,7 @@ impl Service {
         }
         let lock = File::open(self.state.path().join("weir.lock")).expect("the lock");
         assert!(lock.try_lock().is_err(), "nobody holds the lock");
+        UnixStream::connect(self.state.path().join("in.sock")).expect("its Unix socket");
         let ran = command::run(self.state.path(), &["bans", "--json"]);
         assert_eq!(ran.code, 0, "{}", ran.err);
         self.ban();
@@ -471,6 +475,45 @@ fn a_full_disk_refuses_the_upgrade() {
         .args(["--pid", &pid, "--fsize=unlimited:unlimited"])
         .status();
     assert!(ran.expect("prlimit runs").success());
+    service.upgrade_well();
+    service.is_whole();
+    asking.finish();
+}
+
+/// RESTART-4: a write that does not come to its end refuses the upgrade; here an editor holds it up,
+/// who has saved half of a file again and again.
+#[test]
+fn a_write_that_takes_too_long_refuses_the_upgrade() {
+    let application = Application::ok();
+    let mut service = Service::start(&application);
+    let asking = Asking::service(&service);
+    service.ban();
+    let (file, serving) = (service.state.path().join("bans.json"), service.serving());
+    let whole = fs::read(&file).expect("the file");
+    let is_edited = Arc::new(AtomicBool::new(true));
+    let editor = std::thread::spawn({
+        let (is_edited, file) = (Arc::clone(&is_edited), file.clone());
+        move || {
+            for count in 0.. {
+                if !is_edited.load(Ordering::SeqCst) {
+                    return;
+                }
+                fs::write(&file, " ".repeat(count % 100 + 1)).expect("writes");
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        }
+    });
+    wait_until("half a file", || {
+        fs::read(&file).is_ok_and(|bytes| bytes != whole)
+    });
+    let ran = service.upgrade();
+    is_edited.store(false, Ordering::SeqCst);
+    editor.join().expect("it writes");
+    fs::write(&file, whole).expect("writes");
+    assert_eq!(ran.code, 1, "{}", ran.err);
+    let sentence = "this process goes on: the state was not written: it took longer than 4s";
+    assert!(ran.err.contains(sentence), "{}", ran.err);
+    service.goes_on(serving, &[]);
     service.upgrade_well();
     service.is_whole();
     asking.finish();

@@ -115,7 +115,7 @@ mod tests {
                     match order {
                         Order::Judge(_, told) => told.send(Ok(())).unwrap(),
                         Order::Take(_, told) if stops_at == "nothing" => told.send(()).unwrap(),
-                        Order::Take(..) | Order::Save(_) => {}
+                        Order::Take(..) | Order::Save(_) | Order::Give(_) => {}
                     }
                     if stops_at == "orders" {
                         return;

@@ -659,11 +659,15 @@ fn the_loop_and_the_files_agree_about_bans_json() {
     }
     // RESTART-1: every file is written because the process asks for it, while the loop goes on.
     assert!(!dir.path().join("clients.json").exists());
-    let saving = rig.handle.save();
-    while !saving.is_over() {
+    let mut saving = rig.handle.save();
+    let saved = loop {
         assert!(std::time::Instant::now() < deadline);
-        std::thread::yield_now();
-    }
+        match saving.outcome() {
+            Some(saved) => break saved,
+            None => std::thread::yield_now(),
+        }
+    };
+    assert_eq!(saved, Ok(()));
     for which in Which::ALL {
         assert!(dir.path().join(which.name()).exists(), "{}", which.name());
     }

@@ -241,7 +241,7 @@ fn an_edit_in_the_last_moment_is_never_replaced() {
 #[test]
 fn a_save_while_an_edit_is_put_back_stands() {
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::open(dir.path()).unwrap();
+    let store = Store::open(StateLock::claim(dir.path()).unwrap()).unwrap();
     let _ = put(&store, "old", None).unwrap();
     let known = seen(&store).unwrap();
     let staged = store.stage("x.json", |out| out.write_all(b"new")).unwrap();
