@@ -19,10 +19,6 @@ pub enum Case {
     Exact,
 }
 
-#[expect(
-    clippy::indexing_slicing,
-    reason = "a byte is within 256, at compile time"
-)]
 /// Bytes that every reading takes as they stand.
 #[expect(clippy::indexing_slicing, reason = "a byte below 127")]
 const PLAIN: [bool; 256] = {

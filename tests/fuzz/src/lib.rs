@@ -2,7 +2,6 @@
 
 #[cfg(feature = "files")]
 mod files;
-mod text;
 
 use std::net::IpAddr;
 use std::sync::LazyLock;
@@ -16,7 +15,6 @@ use weir_shared::settings::IdentitySettings;
 
 #[cfg(feature = "files")]
 pub use files::{is_fault, state};
-pub use text::text;
 
 /// The networks that are trusted in every target.
 pub fn trusted() -> &'static NetSet {
@@ -71,4 +69,9 @@ pub fn cuts(choice: &[u8], length: usize) -> Vec<usize> {
         at
     });
     ends.take_while(|end| *end < length).collect()
+}
+
+/// For the message of an assertion.
+pub fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
 }
