@@ -2,6 +2,10 @@
 //!
 //! It may end at any moment. One that ended before this process serves has given up its lock with
 //! its end: this one then takes the state as it lies on disk, and is the service.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "the process itself, at the edge: no test turns its clock"
+)]
 
 use std::io;
 use std::os::fd::OwnedFd;

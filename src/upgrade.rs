@@ -147,7 +147,7 @@ impl Upgrade {
             why,
             successor,
             giving,
-        } = self.stage.fail("this process stops".to_owned());
+        } = *self.stage.fail("this process stops".to_owned());
         let asked = successor.and_then(|it| it.end(false));
         drop(giving);
         if let Err(Some(reply)) = asked {
@@ -157,13 +157,9 @@ impl Upgrade {
 }
 
 impl Stage {
-    fn fail(self, why: String) -> Failed {
+    fn fail(self, why: String) -> Box<Failed> {
         match self {
-            Self::Saving(_, asked) => Failed {
-                why,
-                successor: Err(asked),
-                giving: None,
-            },
+            Self::Saving(_, asked) => Failed::unstarted(why, asked),
             Self::Starting(successor) | Self::SavingAgain(_, successor) => {
                 Failed::of(why, successor, None)
             }
@@ -175,12 +171,20 @@ impl Stage {
 }
 
 impl Failed {
-    const fn of(why: String, successor: Successor, giving: Option<Giving>) -> Self {
-        Self {
+    fn of(why: String, successor: Successor, giving: Option<Giving>) -> Box<Self> {
+        Box::new(Self {
             why,
             successor: Ok(successor),
             giving,
-        }
+        })
+    }
+
+    fn unstarted(why: String, asked: Asked) -> Box<Self> {
+        Box::new(Self {
+            why,
+            successor: Err(asked),
+            giving: None,
+        })
     }
 
     /// Ends the other process, then takes the state back.
@@ -217,7 +221,7 @@ fn saving(
     mut write: Write,
     asked: Asked,
     start: impl FnOnce() -> Result<Successor, String>,
-) -> Result<Stage, Failed> {
+) -> Result<Stage, Box<Failed>> {
     let outcome = match write.outcome() {
         None => return Ok(Stage::Saving(write, asked)),
         Some(outcome) => outcome,
@@ -227,16 +231,12 @@ fn saving(
         .and_then(|()| start());
     match started {
         Ok(successor) => Ok(Stage::Starting(successor.asked_by(asked))),
-        Err(why) => Err(Failed {
-            why,
-            successor: Err(asked),
-            giving: None,
-        }),
+        Err(why) => Err(Failed::unstarted(why, asked)),
     }
 }
 
 /// It starts; once it is ready, the state is written again.
-fn starting(mut successor: Successor, control: &ControlHandle) -> Result<Stage, Failed> {
+fn starting(mut successor: Successor, control: &ControlHandle) -> Result<Stage, Box<Failed>> {
     match successor.progress(false) {
         Progress::Going => Ok(Stage::Starting(successor)),
         Progress::Ready => Ok(Stage::SavingAgain(Write::begin(control), successor)),
@@ -250,7 +250,7 @@ fn saving_again(
     mut write: Write,
     mut successor: Successor,
     control: &ControlHandle,
-) -> Result<Stage, Failed> {
+) -> Result<Stage, Box<Failed>> {
     if let Progress::Failed(why) = successor.progress(true) {
         return Err(Failed::of(why, successor, None));
     }
@@ -265,7 +265,7 @@ fn saving_again(
 }
 
 /// The state is given away; then the other process is told.
-fn giving_away(giving: Giving, mut successor: Successor) -> Result<Stage, Failed> {
+fn giving_away(giving: Giving, mut successor: Successor) -> Result<Stage, Box<Failed>> {
     if let Progress::Failed(why) = successor.progress(true) {
         return Err(Failed::of(why, successor, Some(giving)));
     }

@@ -480,8 +480,8 @@ fn a_full_disk_refuses_the_upgrade() {
     asking.finish();
 }
 
-/// RESTART-4: a write that does not come to its end refuses the upgrade; here an editor holds it up,
-/// who has saved half of a file again and again.
+/// RESTART-4: a write that does not come to its end refuses the upgrade; here an editor holds it
+/// up, who saves half of a file again and again.
 #[test]
 fn a_write_that_takes_too_long_refuses_the_upgrade() {
     let application = Application::ok();

@@ -53,6 +53,10 @@ pub(crate) static PROXY: &[(&str, &str)] = &[
         include_str!("../proxy/clients.schema.json"),
     ),
     (
+        "proxy/list-entry",
+        include_str!("../proxy/list-entry.schema.json"),
+    ),
+    (
         "proxy/lookups",
         include_str!("../proxy/lookups.schema.json"),
     ),

@@ -189,7 +189,7 @@ fn a_held_answer_fills_a_jail() {
         assert_eq!(status, 401);
         held.push(connection);
     }
-    assert_eq!(ban_of(&weir, "jail")["netblock"], "203.0.113.0/24");
+    assert_eq!(ban_of(&weir, "jail")["netblock"], "203.0.113.7/32");
     for _ in 11..250 {
         assert_eq!(ask().1, 429);
     }

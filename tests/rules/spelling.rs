@@ -123,7 +123,7 @@ fn a_jail_cannot_be_spelled_past() {
         ));
         assert_eq!(answer.status, 401, "{path}");
     }
-    assert_eq!(ban_of(&weir, "jail")["netblock"], "203.0.113.0/24");
+    assert_eq!(ban_of(&weir, "jail")["netblock"], "203.0.113.7/32");
 }
 
 /// RULE-7, CHECK-5: an exempt path lets in, and stays as strict as it was.

@@ -671,6 +671,33 @@ fn the_loop_and_the_files_agree_about_bans_json() {
     for which in Which::ALL {
         assert!(dir.path().join(which.name()).exists(), "{}", which.name());
     }
+    // RESTART-4: once the files are given away, what needs the loop is 503; the lock is held by
+    // whoever has it. They are taken back where nobody keeps them.
+    let giving = rig.handle.give();
+    let lock = loop {
+        assert!(std::time::Instant::now() < deadline);
+        match giving.outcome() {
+            Some(lock) => break lock.unwrap(),
+            None => std::thread::yield_now(),
+        }
+    };
+    let list = || {
+        let answer = rig.hand(request("GET", "/_waf/bans", ""));
+        answer.recv_timeout(wait).unwrap()
+    };
+    let refused = list();
+    assert_eq!(
+        (
+            refused.status.as_u16(),
+            refused.headers["retry-after"].as_bytes()
+        ),
+        (503, &b"1"[..])
+    );
+    assert!(StateLock::passed(dir.path(), lock).is_ok());
+    drop(giving);
+    while list().status != 200 {
+        assert!(std::time::Instant::now() < deadline);
+    }
     rig.handle.stop();
     running.join().unwrap();
     assert_eq!(on_disk()["bans"][0]["lifted"], answer["ban_started"]);

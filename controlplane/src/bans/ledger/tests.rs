@@ -532,6 +532,11 @@ impl Twin {
                 {
                     (1, end)
                 }
+                (None, Expiry::Permanent)
+                    if matches!(ban.cause, Cause::RateLimit | Cause::ByteLimit) =>
+                {
+                    (2, ban.ban_started.unwrap().0)
+                }
                 _ => continue,
             };
             let rank = (class, end, ban.netblock, ban.ban_started.unwrap());
