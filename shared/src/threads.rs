@@ -90,10 +90,7 @@ pub fn spawn<T: Send + 'static>(
     name: impl Into<String>,
     body: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<JoinHandle<T>> {
-    spawn_starting(name, move || {
-        at_work();
-        body()
-    })
+    start(name.into(), true, body)
 }
 
 /// The same for a thread that somebody waits for until it is ready: it says itself when it is
@@ -105,10 +102,20 @@ pub fn spawn_starting<T: Send + 'static>(
     name: impl Into<String>,
     body: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<JoinHandle<T>> {
-    let name = name.into();
+    start(name.into(), false, body)
+}
+
+fn start<T: Send + 'static>(
+    name: String,
+    is_at_work: bool,
+    body: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<JoinHandle<T>> {
     let alive = Alive::new(name.clone());
     std::thread::Builder::new().name(name).spawn(move || {
         let _alive = alive;
+        if is_at_work {
+            at_work();
+        }
         body()
     })
 }
