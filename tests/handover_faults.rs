@@ -19,9 +19,9 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::support::process::is_running;
 use crate::support::application::Application;
 use crate::support::command::{self, Ran};
+use crate::support::process::is_running;
 use crate::support::raw_client::{Connection, Response, exchange, get, request, try_exchange};
 use crate::support::weir::{ADMIN_TOKEN, StateDir, state_dir};
 use crate::support::{wait_for_within, wait_until};
@@ -187,8 +187,11 @@ impl Service {
         let ran = self.upgrade();
         assert_eq!((ran.code, ran.err.as_str()), (0, ""));
         let told: Value = serde_json::from_str(&ran.out).expect("JSON");
-        let process = i64::from(self.serving().as_raw_nonzero().get());
-        assert_eq!(told, json!({ "process": process }));
+        // The process log has a queue of its own: its line may come behind the answer.
+        wait_until("the process that the answer names", || {
+            let process = i64::from(self.serving().as_raw_nonzero().get());
+            told == json!({ "process": process })
+        });
         assert_ne!(self.serving(), before);
     }
 
