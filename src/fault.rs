@@ -1,8 +1,9 @@
 //! The steps of a hand-over by name, and a test's way to have one of them fail (RESTART-4).
 //!
 //! `WEIR_TEST_FAULT` names a file that holds `<side>:<step>:<how>`, such as `new:workers:kill`: the
-//! step of this name fails, hangs, exits or is killed while the file says so. Not in a release
-//! build.
+//! step of this name fails, hangs, exits or is killed while the file says so. Where it hangs, the
+//! file says for how many milliseconds the other process waits: `new:workers:hang:4000`. Not in a
+//! release build.
 
 use std::time::Duration;
 
@@ -97,10 +98,18 @@ mod hook {
         }
     }
 
-    /// A test need not wait for half a minute: `WEIR_TEST_SILENCE_MS`.
+    /// What a test asks for.
+    fn asked() -> String {
+        let asked = std::env::var_os("WEIR_TEST_FAULT").and_then(|file| std::fs::read(file).ok());
+        String::from_utf8(asked.unwrap_or_default()).unwrap_or_default()
+    }
+
+    /// A test need not wait for half a minute: what its file says, or `WEIR_TEST_SILENCE_MS`.
     pub(super) fn patience() -> Option<Duration> {
-        let asked = std::env::var("WEIR_TEST_SILENCE_MS").ok()?;
-        asked.parse().ok().map(Duration::from_millis)
+        let asked = asked();
+        let of_file = asked.trim().split(':').nth(3).map(str::to_owned);
+        let milliseconds = of_file.or_else(|| std::env::var("WEIR_TEST_SILENCE_MS").ok())?;
+        milliseconds.parse().ok().map(Duration::from_millis)
     }
 
     /// The step is about to be done.
@@ -108,10 +117,10 @@ mod hook {
     /// # Errors
     /// A test has it fail.
     pub fn at(step: Step) -> Result<(), String> {
-        let asked = std::env::var_os("WEIR_TEST_FAULT").and_then(|file| std::fs::read(file).ok());
-        let asked = String::from_utf8(asked.unwrap_or_default()).unwrap_or_default();
+        let asked = asked();
         let how = asked.trim().strip_prefix(step.name());
-        match how.and_then(|rest| rest.strip_prefix(':')) {
+        let how = how.and_then(|rest| rest.strip_prefix(':'));
+        match how.and_then(|how| how.split(':').next()) {
             Some("fail") => return Err(format!("a test has the step {} fail", step.name())),
             Some("exit") => std::process::exit(3),
             Some("kill") => {

@@ -17,7 +17,9 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 use commands::ask::Asking;
 use commands::lists::List;
-use commands::{bans, dashboard, explain, lists, look, process, replay, top};
+use commands::{
+    bans, dashboard, demo, explain, feeds, fleet, lists, look, man, process, replay, top,
+};
 
 mod channel;
 mod commands;
@@ -29,6 +31,7 @@ mod predecessor;
 mod prepared;
 mod process_log;
 mod reload;
+mod reloading;
 mod serve;
 mod service;
 mod shared;
@@ -37,6 +40,7 @@ mod sockets;
 mod sources;
 mod successor;
 mod systemd;
+mod test_clock;
 mod upgrade;
 
 #[global_allocator]
@@ -52,7 +56,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 #[derive(Parser)]
 #[command(name = "weir", version, about)]
 struct Arguments {
-    /// A file of settings, `NAME=value` a line; a name in the environment wins over it
+    /// A file of settings, `NAME=value` a line; its lines win over the environment
     #[arg(long, global = true, value_name = "FILE")]
     settings: Option<PathBuf>,
     #[command(subcommand)]
@@ -77,7 +81,7 @@ enum Command {
         #[command(subcommand)]
         command: Option<bans::Command>,
         #[command(flatten)]
-        asking: Asking,
+        list: bans::List,
     },
     /// Say what the checks would do with a request now, and why: exit status 1 if it is refused
     Explain(explain::Explain),
@@ -85,12 +89,24 @@ enum Command {
     Allow(lists::Member),
     /// Refuse an address or a netblock (rules.json)
     Deny(lists::Member),
+    /// Print crawlers that can prove who they are, ready to be pasted into rules.json
+    Crawlers,
+    /// Show the lists that are fetched from elsewhere (feeds of rules.json), fetch and accept one
+    #[command(args_conflicts_with_subcommands = true)]
+    Feeds {
+        #[command(subcommand)]
+        command: Option<feeds::Command>,
+        #[command(flatten)]
+        asking: Asking,
+    },
     /// List clients
     Clients(look::Clients),
     /// Show one client and the bans that cover it
     Client(look::One),
     /// List the newest alerts
     Alerts(Asking),
+    /// Show the instances of the fleet: exit status 1 if they do not all hold the same
+    Fleet(Asking),
     /// Watch a running service on a terminal
     Top(top::Top),
     /// Serve a page about a running service, on loopback
@@ -103,15 +119,15 @@ enum Command {
     Upgrade(Asking),
     /// Say what these settings would have refused of the requests of a log
     Replay(replay::Replay),
-    /// Serve a small application inside, with low limits, on loopback
-    Demo,
+    /// Serve a small application inside, with low limits and visitors of its own, on loopback
+    Demo(demo::Demo),
     /// Write the completions of a shell to standard output
     Completions {
         /// Which
         shell: clap_complete::Shell,
     },
-    /// Write the man page to standard output
-    Man,
+    /// Write the man page of weir, or of a command, to standard output
+    Man(man::Man),
 }
 
 fn main() -> ExitCode {
@@ -123,22 +139,25 @@ fn main() -> ExitCode {
         Some(Command::Status(asking)) => look::status(&asking),
         Some(Command::Health(asking)) => look::health(&asking),
         Some(Command::Settings(asking)) => look::settings(&asking),
-        Some(Command::Bans { command, asking }) => bans::run(command, asking),
+        Some(Command::Bans { command, list }) => bans::run(command, list),
         Some(Command::Explain(given)) => explain::run(&given),
         Some(Command::Allow(given)) => lists::run(List::Allow, &given),
         Some(Command::Deny(given)) => lists::run(List::Deny, &given),
+        Some(Command::Crawlers) => commands::crawlers::run(),
+        Some(Command::Feeds { command, asking }) => feeds::run(command, &asking),
         Some(Command::Clients(given)) => look::clients(&given),
         Some(Command::Client(given)) => look::client(&given),
         Some(Command::Alerts(asking)) => look::alerts(&asking),
+        Some(Command::Fleet(asking)) => fleet::run(&asking),
         Some(Command::Top(given)) => top::run(&given),
         Some(Command::Dashboard(given)) => dashboard::run(&given),
         Some(Command::Reload(asking)) => process::reload(&asking),
         Some(Command::Upgrade(asking)) => process::upgrade(&asking),
         Some(Command::Replay(given)) => replay::run(&given),
-        Some(Command::Demo) => commands::demo::run(),
+        Some(Command::Demo(given)) => demo::run(&given),
         Some(Command::Completions { shell }) => {
             commands::completions(shell, &mut Arguments::command())
         }
-        Some(Command::Man) => commands::man(Arguments::command()),
+        Some(Command::Man(given)) => man::run(Arguments::command(), &given),
     }
 }

@@ -1,9 +1,10 @@
-//! The limit of open files, and how many connections it allows (CONN-4).
+//! The limit of open files, and how many connections and requests at the application it allows
+//! (CONN-4, CONN-12).
 
 use std::io;
 
 use rustix::process::{Resource, getrlimit, setrlimit};
-use weir_shared::settings::Settings;
+use weir_shared::settings::{ConnectionSettings, Settings};
 
 /// What is neither a connection nor a worker's: state files, logs, the control and what it answers,
 /// databases, the lookups that are asked at once.
@@ -12,7 +13,7 @@ const RESERVE: u64 = 160;
 const FILES_PER_WORKER: u64 = 3 + 2 * weir_dataplane::PIPES_PER_WORKER as u64;
 /// A worker's listening socket at one place, and the same for the process that takes over.
 const FILES_PER_LISTENER: u64 = 2;
-/// A client's connection, and the one to the application.
+/// A client's connection, and where it becomes a WebSocket the one to the application.
 const FILES_PER_CONNECTION: u64 = 2;
 
 /// Raises the soft limit of open files to the hard one, and says what it is now.
@@ -29,9 +30,46 @@ pub fn raise_limit() -> io::Result<u64> {
     Ok(limit.maximum.unwrap_or(u64::MAX))
 }
 
-/// How many connections `limit` open files allow, where that is fewer than the setting.
-pub fn connections_within(limit: u64, settings: &Settings) -> Option<usize> {
-    let workers = u64::try_from(settings.workers).unwrap_or(u64::MAX);
+/// The bounds that the open files allow.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Bounds {
+    /// Connections.
+    pub connections: usize,
+    /// Requests at the application.
+    pub upstream: usize,
+    /// Idle connections to the application.
+    pub idle_upstream: usize,
+}
+
+impl Bounds {
+    /// What is told where the settings want more.
+    pub fn sentence(self, limit: u64, wanted: &ConnectionSettings) -> String {
+        format!(
+            "WAF_MAX_CONNECTIONS={} and WAF_MAX_UPSTREAM={} need more open files than the {limit} \
+             that are allowed (LimitNOFILE=, ulimit -n): {} connections and {} requests at the \
+             application are the bounds",
+            wanted.max, wanted.max_upstream, self.connections, self.upstream
+        )
+    }
+
+    /// Those that were set for want of open files, if they were.
+    pub fn told(settings: &Settings) -> Option<Self> {
+        let connections = &settings.connections;
+        Some(Self {
+            connections: connections.max,
+            upstream: connections.max_upstream,
+            idle_upstream: connections.idle_upstream?,
+        })
+    }
+}
+
+/// What `limit` open files allow, where that is less than the settings (CONN-4, CONN-12).
+///
+/// A request at the application has a connection of its own, of HTTP/2 many over one connection of
+/// a client. They have two fifths of the files, and what the clients' connections do not need; a
+/// quarter as many of their connections are kept idle.
+pub fn bounds_within(limit: u64, settings: &Settings) -> Option<Bounds> {
+    let workers = number(settings.workers);
     let places = settings.listen.len() as u64;
     // A connection of a trusted proxy counts once its header is there (EDGE-4).
     let unnamed = if settings.edge.proxy_protocol {
@@ -41,29 +79,83 @@ pub fn connections_within(limit: u64, settings: &Settings) -> Option<usize> {
     };
     let of_a_worker = FILES_PER_WORKER + FILES_PER_LISTENER.saturating_mul(places) + unnamed;
     let others = RESERVE.saturating_add(workers.saturating_mul(of_a_worker));
-    let allowed = limit.saturating_sub(others) / FILES_PER_CONNECTION;
-    let allowed = usize::try_from(allowed).unwrap_or(usize::MAX).max(1);
-    (allowed < settings.connections.max).then_some(allowed)
+    let free = limit.saturating_sub(others);
+    let max = number(settings.connections.max);
+    let max_upstream = number(settings.connections.max_upstream);
+    let of_clients = max.saturating_mul(FILES_PER_CONNECTION);
+    if of_clients.saturating_add(max_upstream.saturating_mul(2)) <= free {
+        return None;
+    }
+    let left = free.saturating_sub(of_clients) / 5 * 4;
+    let upstream = max_upstream.min(left.max(free / 5 * 2)).max(1);
+    let idle = (upstream / 4).max(1);
+    let connections = free.saturating_sub(upstream + idle) / FILES_PER_CONNECTION;
+    let size = |number| usize::try_from(number).unwrap_or(usize::MAX);
+    Some(Bounds {
+        connections: size(connections.min(max).max(1)),
+        upstream: size(upstream),
+        idle_upstream: size(idle),
+    })
+}
+
+fn number(size: usize) -> u64 {
+    u64::try_from(size).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// CONN-4: two files a connection, with a reserve for everything else.
+    fn bounds(connections: usize, upstream: usize, idle_upstream: usize) -> Option<Bounds> {
+        Some(Bounds {
+            connections,
+            upstream,
+            idle_upstream,
+        })
+    }
+
+    /// CONN-4, CONN-12: two files a connection, one for each request at the application and for
+    /// each idle connection to it, with a reserve for everything else.
     #[test]
     fn open_files_bound_the_connections() {
         let mut settings = Settings {
             workers: 2,
             ..Settings::default()
         };
-        assert_eq!(connections_within(1024, &settings), Some(363));
-        assert_eq!(connections_within(u64::MAX, &settings), None);
-        assert_eq!(connections_within(20_298, &settings), None);
-        assert_eq!(connections_within(20_297, &settings), Some(9_999));
-        assert_eq!(connections_within(3, &settings), Some(1));
-        settings.connections.max = 363;
-        assert_eq!(connections_within(1024, &settings), None);
+        assert_eq!(bounds_within(1024, &settings), bounds(182, 290, 72));
+        assert_eq!(bounds_within(u64::MAX, &settings), None);
+        assert_eq!(bounds_within(21_322, &settings), None);
+        assert_eq!(bounds_within(21_321, &settings), bounds(10_000, 512, 128));
+        assert_eq!(bounds_within(20_298, &settings), bounds(9_680, 512, 128));
+        assert_eq!(bounds_within(3, &settings), bounds(1, 1, 1));
+        // Few connections leave their files to the requests.
+        settings.connections.max = 100;
+        assert_eq!(bounds_within(1024, &settings), bounds(100, 420, 105));
+        settings.connections.max_upstream = 10;
+        assert_eq!(bounds_within(1024, &settings), None);
+    }
+
+    /// CONN-12: the bounds never need more files than there are.
+    #[test]
+    fn the_bounds_fit_into_the_open_files() {
+        let mut settings = Settings {
+            workers: 2,
+            ..Settings::default()
+        };
+        for limit in (320..22_000).step_by(37) {
+            for max in [1, 100, 363, 10_000] {
+                for max_upstream in [1, 100, 512, 5_000] {
+                    settings.connections.max = max;
+                    settings.connections.max_upstream = max_upstream;
+                    let Some(found) = bounds_within(limit, &settings) else {
+                        continue;
+                    };
+                    let files = 2 * found.connections + found.upstream + found.idle_upstream;
+                    assert!(files as u64 + 298 <= limit, "{limit}: {found:?}");
+                    assert!(found.upstream <= max_upstream && found.connections <= max);
+                }
+            }
+        }
     }
 
     /// CONN-4, EDGE-1, EDGE-4: each worker has a socket at every place, and holds connections whose
@@ -78,8 +170,9 @@ mod tests {
         settings
             .listen
             .extend([place.clone(), place].into_iter().flatten());
-        assert_eq!(connections_within(1024, &settings), Some(363 - 4));
+        // Eight files less, of 726; and 256 less.
+        assert_eq!(bounds_within(1024, &settings), bounds(180, 286, 71));
         settings.edge.proxy_protocol = true;
-        assert_eq!(connections_within(1024, &settings), Some(363 - 4 - 128));
+        assert_eq!(bounds_within(1024, &settings), bounds(116, 184, 46));
     }
 }

@@ -4,16 +4,16 @@ use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
 
-use weir_controlplane::KnownFiles;
 use weir_controlplane::certificates::Certificates;
 use weir_controlplane::check::check;
 use weir_controlplane::control::PassedOn;
+use weir_controlplane::{FileThread, KnownFiles};
 use weir_dataplane::{Bound, Passed};
 use weir_shared::clock::Clock;
 use weir_shared::settings::Settings;
 
 use crate::channel::Kind;
-use crate::open_files;
+use crate::open_files::{self, Bounds};
 use crate::predecessor::Predecessor;
 use crate::systemd::{self, PassedIn};
 
@@ -91,27 +91,39 @@ pub fn known_files(settings: &Settings, clock: &Clock) -> Result<KnownFiles, Str
 ///
 /// # Errors
 /// One sentence an operator can act on.
-pub fn certificates(settings: &Settings, bound: &Bound) -> Result<Arc<Certificates>, String> {
+pub fn certificates(
+    settings: &Settings,
+    bound: &Bound,
+    looks: &FileThread,
+) -> Result<Arc<Certificates>, String> {
     let are_needed = bound.places().iter().any(|listen| listen.tls);
-    Certificates::open(&settings.edge, are_needed)
+    Certificates::open(&settings.edge, are_needed, looks)
 }
 
-/// The settings, with the connections that the system allows (CONN-4), which is told where they are
-/// fewer than `told` already.
+/// The settings, with the bounds that the open files allow (CONN-4, CONN-12), which are told where
+/// they are others than `told` already.
 ///
 /// # Errors
 /// The system refused to raise the limit.
-pub fn within_open_files(mut settings: Settings, told: Option<usize>) -> io::Result<Settings> {
+pub fn within_open_files(mut settings: Settings, told: Option<Bounds>) -> io::Result<Settings> {
     let limit = open_files::raise_limit()?;
-    if let Some(fewer) = open_files::connections_within(limit, &settings) {
-        if told != Some(fewer) {
-            tracing::warn!(
-                "WAF_MAX_CONNECTIONS={} needs more open files than the {limit} that are allowed \
-             (LimitNOFILE=, ulimit -n): {fewer} connections are the bound",
-                settings.connections.max
-            );
-        }
-        settings.connections.max = fewer;
+    let Some(bounds) = open_files::bounds_within(limit, &settings) else {
+        return Ok(settings);
+    };
+    let connections = &mut settings.connections;
+    if told != Some(bounds) {
+        tracing::warn!("{}", bounds.sentence(limit, connections));
     }
+    // As by default, one client has half of the places at most.
+    if bounds.upstream < connections.max_upstream {
+        let half = u32::try_from(bounds.upstream / 2)
+            .unwrap_or(u32::MAX)
+            .max(1);
+        let of_client = &mut settings.limits.max_under_way;
+        *of_client = of_client.map(|most| most.min(half));
+    }
+    connections.max = bounds.connections;
+    connections.max_upstream = bounds.upstream;
+    connections.idle_upstream = Some(bounds.idle_upstream);
     Ok(settings)
 }

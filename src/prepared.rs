@@ -14,15 +14,17 @@ use std::sync::Arc;
 use crossbeam_channel::{Sender, bounded};
 use weir_controlplane::certificates::Certificates;
 use weir_controlplane::control::{Listeners, PassedOn};
+use weir_controlplane::crawlers::CrawlerNames;
+use weir_controlplane::fleet;
 use weir_controlplane::lookup::{LookupFiles, Lookups};
 use weir_controlplane::process::Asking;
 use weir_controlplane::refusal_page::PageFile;
 use weir_controlplane::request_log::RequestLog;
 use weir_controlplane::{
-    About, CONTROL_THREAD, Control, Events, Feeds, KnownFiles, LiveRules, StateFiles, StateLock,
+    About, CONTROL_THREAD, Control, Events, Feeds, FileThread, KnownFiles, LiveRules, StateFiles,
+    StateLock,
 };
 use weir_dataplane::{Bound, DataPlane, Parts, Records};
-use weir_shared::clock::Clock;
 use weir_shared::settings::{Listen, Loaded, Settings};
 use weir_shared::threads;
 
@@ -31,10 +33,12 @@ use crate::opening::{self, Opened};
 use crate::predecessor::Predecessor;
 use crate::process_log;
 use crate::reload::Reloader;
+use crate::reloading::Reloads;
 use crate::service::{Service, StartError};
 use crate::shared::Shared;
 use crate::sockets::Sockets;
 use crate::sources::Sources;
+use crate::test_clock;
 
 /// Breaks that may wait for the control plane. More at once are answered 429 and counted (LIMIT-6).
 const MAX_BREAKS: usize = 4096;
@@ -55,10 +59,12 @@ pub struct Prepared {
     known: KnownFiles,
     bound: Bound,
     operators: Operators,
+    looks: FileThread,
     page: PageFile,
     certificates: Arc<Certificates>,
     rules: LiveRules,
     databases: LookupFiles,
+    fleet: Option<fleet::Ready>,
     shared: Shared,
     lines: Sender<Vec<u8>>,
     events: Arc<Events>,
@@ -94,7 +100,7 @@ impl Prepared {
     // long: a flat list of the steps
     pub fn open(sources: Sources, loaded: Loaded) -> Result<Self, StartError> {
         let settings = Arc::new(opening::within_open_files(loaded.settings.clone(), None)?);
-        let clock = Clock::system();
+        let clock = test_clock::clock();
         let Opened {
             bound,
             operators: passed,
@@ -104,12 +110,15 @@ impl Prepared {
         step(before, Step::Listen)?;
 
         step(before, Step::Files)?;
-        let page =
-            PageFile::open(settings.bans.refusal_page.as_deref()).map_err(|error| unfit(&error))?;
-        let certificates = opening::certificates(&settings, &bound).map_err(StartError::Unfit)?;
-        let rules = LiveRules::start(&settings, clock.clone()).map_err(|error| unfit(&error))?;
+        let looks = FileThread::start(clock.clone())?;
+        let page = PageFile::open(settings.bans.refusal_page.as_deref(), &looks)
+            .map_err(|error| unfit(&error))?;
+        let certificates =
+            opening::certificates(&settings, &bound, &looks).map_err(StartError::Unfit)?;
+        let rules = LiveRules::start(&settings, &clock, &looks).map_err(|error| unfit(&error))?;
         let databases =
             LookupFiles::open(&settings.lookup, &clock).map_err(|error| unfit(&error))?;
+        let fleet = fleet::Ready::read(&settings.fleet).map_err(StartError::Unfit)?;
         let dir = &settings.state.dir;
         let (lock, known) = match before {
             None => {
@@ -142,10 +151,12 @@ impl Prepared {
             known,
             bound,
             operators,
+            looks,
             page,
             certificates,
             rules,
             databases,
+            fleet,
             shared,
             lines,
             events,
@@ -178,16 +189,25 @@ impl Prepared {
         let (control_socket, admin) = listeners.places();
 
         step(before, Step::State)?;
-        let (files, mut start) = StateFiles::open(lock, self.shared.clock.clone(), self.known)
-            .map_err(|error| unfit(&error))?;
+        let (files, mut start) =
+            StateFiles::open(lock, self.shared.clock.clone(), self.known, &self.looks)
+                .map_err(|error| unfit(&error))?;
 
         step(before, Step::Control)?;
+        start.fleet = self.fleet;
         let kept = std::mem::take(&mut start.lookups);
         let clients = self.shared.clients();
         let (settings, clock) = (&self.settings, &self.shared.clock);
-        let lookups = Lookups::start(settings, clock, &clients, self.databases, kept)
-            .map_err(|error| unfit(&error))?;
+        let lookups = Lookups::start(
+            settings,
+            clock,
+            &clients,
+            (self.databases, &self.looks),
+            kept,
+        )
+        .map_err(|error| unfit(&error))?;
         let ask = lookups.asking();
+        let names = CrawlerNames::new(settings, clock.clone(), Arc::clone(&clients));
         let (breaks_up, breaks) = bounded(MAX_BREAKS);
         let (finished_up, finished) = bounded(MAX_FINISHED);
         let feeds = Feeds {
@@ -231,7 +251,9 @@ impl Prepared {
                 tls: Some(certificates.config()),
                 handover: handle.handover(),
                 ask,
+                ask_names: names.asking(),
                 spared: self.shared.spared,
+                upstream: self.shared.upstream,
             },
         )?;
 
@@ -242,7 +264,12 @@ impl Prepared {
         // Last: what fails before it leaves no thread that writes the state.
         let control_thread = threads::spawn(CONTROL_THREAD, move || control.run())?;
         let service = Service {
-            reloader: Reloader::new(self.sources, self.loaded, self.settings, parts),
+            reloads: Reloads::new(Reloader::new(
+                self.sources,
+                self.loaded,
+                self.settings,
+                parts,
+            )),
             program: std::env::current_exe().ok(),
             places,
             sockets,

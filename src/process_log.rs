@@ -96,6 +96,7 @@ pub fn start(level: &str) -> io::Result<ProcessLog> {
         repeats: Arc::clone(&repeats),
         // Its own descriptor: a write that blocks must not hold the lock of the standard library's.
         target: File::from(io::stderr().as_fd().try_clone_to_owned()?),
+        is_journal: is_journal(),
         lost_told: 0,
         _ending: ending,
     };
@@ -165,6 +166,8 @@ struct LogWriter {
     stopped: Receiver<()>,
     repeats: Arc<Repeats>,
     target: File,
+    /// Whether that is systemd's journal, which reads a priority before each line.
+    is_journal: bool,
     /// Lost lines that were told already.
     lost_told: u64,
     /// Dropped at the end, which is how the end is known.
@@ -196,6 +199,14 @@ impl LogWriter {
     }
 
     fn write(&mut self, line: &[u8]) {
+        let prefixed;
+        let line = match self.is_journal {
+            true => {
+                prefixed = [priority(line), line].concat();
+                &prefixed
+            }
+            false => line,
+        };
         // Where standard error is closed there is nobody to tell.
         if self.target.write_all(line).is_err() {
             LOST.fetch_add(1, Ordering::Relaxed);
@@ -218,6 +229,26 @@ impl LogWriter {
         for (level, fields) in self.repeats.take_due(after) {
             self.write(&render(level, &fields));
         }
+    }
+}
+
+/// Whether standard error is what `JOURNAL_STREAM` names, device and inode (systemd.exec(5)).
+fn is_journal() -> bool {
+    let named = std::env::var("JOURNAL_STREAM").unwrap_or_default();
+    let stream = rustix::fs::fstat(io::stderr());
+    stream.is_ok_and(|stream| named == format!("{}:{}", stream.st_dev, stream.st_ino))
+}
+
+/// The priority of a line by its level, as sd-daemon(3) has it: `journalctl -p warning` finds what
+/// is a warning. systemd takes it off again (`SyslogLevelPrefix=`).
+fn priority(line: &[u8]) -> &'static [u8] {
+    const LEVEL: &[u8] = b"\"level\":\"";
+    let level = line.windows(LEVEL.len()).position(|part| part == LEVEL);
+    match level.and_then(|at| line.get(at + LEVEL.len())) {
+        Some(b'E') => b"<3>",
+        Some(b'W') => b"<4>",
+        Some(b'D' | b'T') => b"<7>",
+        _ => b"<6>",
     }
 }
 

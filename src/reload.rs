@@ -6,11 +6,13 @@
 //! fault, each takes what it has judged.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use weir_controlplane::process::Report;
 use weir_shared::reload::{Part, Reloaded};
 use weir_shared::settings::{Change, Loaded, Refused, Settings, Taken};
 
+use crate::open_files::Bounds;
 use crate::opening;
 use crate::sources::Sources;
 
@@ -36,8 +38,8 @@ impl Reloader {
     }
 
     /// The settings in force.
-    pub fn settings(&self) -> &Settings {
-        &self.settings
+    pub fn settings(&self) -> Arc<Settings> {
+        Arc::clone(&self.settings)
     }
 
     /// Reads everything again and takes it, or nothing; the log tells what has changed, or why
@@ -45,24 +47,20 @@ impl Reloader {
     ///
     /// # Errors
     /// Every fault, one sentence each.
-    pub fn reload(&mut self) -> Result<Report, Vec<String>> {
-        let ended = self.try_reload();
+    pub fn reload(&mut self, turn: &Turn) -> Result<Report, Vec<String>> {
+        let ended = self.try_reload(turn);
         match &ended {
             Ok(report) => tell(report),
-            Err(faults) => {
-                for fault in faults {
-                    tracing::error!("the reload is refused, nothing is changed: {fault}");
-                }
-            }
+            Err(faults) => tell_faults(faults),
         }
         ended
     }
 
-    fn try_reload(&mut self) -> Result<Report, Vec<String>> {
+    fn try_reload(&mut self, turn: &Turn) -> Result<Report, Vec<String>> {
         let problems = |refused: Refused| refused.problems;
         let new = self.sources.load().map_err(problems)?;
         let (held, changes) = self.held.reloaded(&new).map_err(problems)?;
-        let told = Some(self.settings.connections.max);
+        let told = Bounds::told(&self.settings);
         let settings = opening::within_open_files(held.settings.clone(), told)
             .map_err(|error| vec![error.to_string()])?;
         let reloaded = Reloaded {
@@ -77,7 +75,8 @@ impl Reloader {
                 Err(found) => faults.extend(found),
             }
         }
-        if !faults.is_empty() {
+        // Whoever asked was told of a reload that was given up.
+        if !faults.is_empty() || !turn.take() {
             return Err(faults);
         }
         // The ledger publishes observed bans in observe mode: nobody is to be refused by one in
@@ -92,6 +91,39 @@ impl Reloader {
         warnings.extend(late);
         self.held = held;
         Ok(Report { changes, warnings })
+    }
+}
+
+/// Whose turn it is: the reload's, to take what it has judged, or of whoever waits, to give it up.
+/// Only one of the two comes to it.
+#[derive(Default)]
+pub struct Turn(AtomicU8);
+
+const JUDGING: u8 = 0;
+const TAKING: u8 = 1;
+const GIVEN_UP: u8 = 2;
+
+impl Turn {
+    fn take(&self) -> bool {
+        self.end(TAKING)
+    }
+
+    /// True if nothing of the reload is taken, now or later.
+    pub fn give_up(&self) -> bool {
+        self.end(GIVEN_UP)
+    }
+
+    fn end(&self, how: u8) -> bool {
+        // Nothing else hangs on it: what is taken goes by other ways.
+        let ended = (self.0).compare_exchange(JUDGING, how, Ordering::Relaxed, Ordering::Relaxed);
+        ended.is_ok()
+    }
+}
+
+/// Tells why nothing is changed.
+pub fn tell_faults(faults: &[String]) {
+    for fault in faults {
+        tracing::error!("the reload is refused, nothing is changed: {fault}");
     }
 }
 

@@ -4,6 +4,7 @@
     reason = "the process itself, at the edge: no test turns its clock"
 )]
 
+use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -13,14 +14,13 @@ use std::time::{Duration, Instant};
 
 use weir_controlplane::ControlHandle;
 use weir_controlplane::control::Server;
-use weir_controlplane::process::{Reply, Report};
 use weir_controlplane::request_log::RequestLog;
 use weir_dataplane::{DataPlane, Stop};
 use weir_shared::threads::{self, How};
 
 use crate::channel::Kind;
 use crate::fault::{self, Step};
-use crate::reload::Reloader;
+use crate::reloading::{Asked, Outcome as Reloaded, Reloads};
 use crate::signals::{Event, Signals};
 use crate::sockets::Sockets;
 use crate::successor::Successor;
@@ -29,6 +29,8 @@ use crate::upgrade::{Outcome, Taken, Upgrade};
 
 /// How often a stop looks whether the workers have ended.
 const STOP_LOOK: Duration = Duration::from_millis(20);
+/// Reloads and hand-overs that may wait for a reload.
+const MAX_WAITING: usize = 8;
 /// How long a worker may take to end what it holds once it was told to abort.
 const LAST_TURNS: Duration = Duration::from_secs(5);
 /// How long the rest of a stop may take once the workers have ended, or will not.
@@ -61,7 +63,7 @@ pub enum End {
 
 /// Everything that runs.
 pub struct Service {
-    pub reloader: Reloader,
+    pub reloads: Reloads,
     /// This program, as it was started: what lies there now is the next. None without `/proc`.
     pub program: Option<PathBuf>,
     /// Where it listens.
@@ -83,7 +85,7 @@ impl Service {
 
     /// The line of the process log that says so.
     pub fn say_listening(&self, control_socket: Option<PathBuf>, admin: Option<SocketAddr>) {
-        let settings = self.reloader.settings();
+        let settings = self.reloads.settings();
         tracing::info!(
             address = %self.address(),
             listen = %self.places.join(","),
@@ -100,14 +102,26 @@ impl Service {
     /// Serves until a stop is asked for, a thread ends, or another process serves.
     pub fn run(&mut self, signals: &mut Signals, supervisor: &mut Supervisor) -> End {
         let mut upgrade: Option<Upgrade> = None;
+        // What came while a reload was under way: it is done in order.
+        let mut waiting = VecDeque::new();
         loop {
             let look = upgrade.is_some().then(|| Instant::now() + STOP_LOOK);
-            let event = match look.into_iter().chain(supervisor.next_call()).min() {
+            let looks = [look, self.reloads.next_look(), supervisor.next_call()];
+            let event = match looks.into_iter().flatten().min() {
+                _ if !waiting.is_empty() && !self.reloads.is_under_way() => waiting.pop_front(),
                 None => Some(signals.next()),
                 Some(due) => signals.next_until(due),
             };
+            if let Some((asked, outcome)) = self.reloads.outcome() {
+                self.reloaded(asked, outcome, supervisor);
+            }
             match event {
                 None => supervisor.call(),
+                Some(event @ (Event::Reload(_) | Event::HandOver(_)))
+                    if self.reloads.is_under_way() && waiting.len() < MAX_WAITING =>
+                {
+                    waiting.push_back(event);
+                }
                 Some(Event::Stop | Event::StopNow) => break abandon(upgrade, End::Stop(None)),
                 Some(Event::ThreadEnded(ended)) => {
                     break abandon(upgrade, End::Stop(Some(ended)));
@@ -127,7 +141,9 @@ impl Service {
                     }
                 }
             }
-            if let Some(begun) = upgrade.take() {
+            if !self.reloads.is_under_way()
+                && let Some(begun) = upgrade.take()
+            {
                 match begun.step(&self.control, || self.successor()) {
                     Outcome::Going(begun) => upgrade = Some(begun),
                     Outcome::Failed => {}
@@ -137,28 +153,30 @@ impl Service {
         }
     }
 
-    fn reload(
-        &mut self,
-        asked: Option<Reply<Result<Report, Vec<String>>>>,
-        upgrade: Option<&Upgrade>,
-        supervisor: &Supervisor,
-    ) {
-        let ended = if upgrade.is_some_and(Upgrade::gives) {
+    /// Begins a reload, on a thread of its own (RELOAD-4).
+    fn reload(&mut self, asked: Asked, upgrade: Option<&Upgrade>, supervisor: &Supervisor) {
+        supervisor.reloading();
+        let begun = if upgrade.is_some_and(Upgrade::gives) {
             let why = "a hand-over to another process is under way: try again";
             tracing::warn!("the reload is refused, nothing is changed: {why}");
-            Err(vec![why.to_owned()])
+            Err((asked, Err(vec![why.to_owned()])))
         } else {
-            supervisor.reloading();
-            let ended = self.reloader.reload();
-            supervisor.ready();
-            ended
+            self.reloads.begin(asked)
         };
+        if let Err((asked, refused)) = begun {
+            self.reloaded(asked, refused, supervisor);
+        }
+    }
+
+    /// A reload has ended, in one way or the other.
+    fn reloaded(&self, asked: Asked, outcome: Reloaded, supervisor: &Supervisor) {
+        supervisor.ready();
         // Whoever moved the log away must not have to wait until a fault is mended.
-        if ended.is_err() {
+        if outcome.is_err() {
             self.log.reopen();
         }
         if let Some(reply) = asked {
-            reply(ended);
+            reply(outcome);
         }
     }
 
@@ -189,7 +207,7 @@ impl Service {
     /// Another process serves: ends what this one still answers, and nothing else, for the state
     /// and all connections to come are the other's (RESTART-1).
     pub fn hand_over(
-        self,
+        mut self,
         signals: &mut Signals,
         supervisor: &Supervisor,
         taken: Taken,
@@ -199,14 +217,16 @@ impl Service {
             giving,
         } = taken;
         tracing::info!(process = successor.id(), "handing over");
-        let shutdown = self.reloader.settings().timeouts.shutdown;
+        let shutdown = self.reloads.settings().timeouts.shutdown;
         self.plane.stop(Stop::HandOver);
         supervisor.handed_over(successor.id());
         successor.say_told();
+        // Before the answer: who asks next is to reach the process that can answer.
+        self.operators.leave();
         successor.answer(Ok(successor.id()));
         // A test has this process end here; nothing can fail.
         let _ = fault::at(Step::Taken);
-        self.operators.leave();
+        self.operators.stop();
         self.sockets.give_away();
         giving.leave();
         let control_ended = self.control_thread.join().is_ok();
@@ -249,7 +269,7 @@ impl Service {
     /// Serves on while health says that the service is going, so that a load balancer sends nothing
     /// more before the listeners close (ALIVE-4). False if the stop is to be at once.
     fn announce_stop(&self, signals: &mut Signals) -> bool {
-        let delay = self.reloader.settings().timeouts.shutdown_delay;
+        let delay = self.reloads.settings().timeouts.shutdown_delay;
         if delay.is_zero() {
             return true;
         }
@@ -277,7 +297,7 @@ impl Service {
         if !self.announce_stop(signals) {
             return self.plane.stop(Stop::Abort);
         }
-        let timeout = self.reloader.settings().timeouts.shutdown;
+        let timeout = self.reloads.settings().timeouts.shutdown;
         tracing::info!(timeout_seconds = timeout.as_secs_f64(), "draining");
         self.control.announce_stop();
         self.sockets = Sockets::default();

@@ -10,7 +10,7 @@ use weir_controlplane::lookup::Lookups;
 use weir_controlplane::request_log::RequestLog;
 use weir_controlplane::{About, Events, Feeds, LiveRules, StartState, StateFiles, Wiring};
 use weir_dataplane::clients::table::Table;
-use weir_dataplane::{Bound, Counting, InForce, Records, explaining};
+use weir_dataplane::{Bound, Counting, InForce, Records, UpstreamBound, explaining};
 use weir_shared::clock::Clock;
 use weir_shared::event::LimitExceeded;
 use weir_shared::netblock::Netblock;
@@ -37,6 +37,8 @@ pub struct Shared {
     pub in_force: Arc<ArcSwap<InForce>>,
     pub counting: Counting,
     pub spared: Arc<Spared>,
+    /// The bound on requests at the application.
+    pub upstream: Arc<UpstreamBound>,
 }
 
 /// Whom the service does not ban by itself: the trusted proxies, and who comes over a Unix socket
@@ -51,7 +53,8 @@ impl Shared {
     pub fn new(settings: &Arc<Settings>, clock: Clock, bound: &Bound, rules: &LiveRules) -> Self {
         let table = Arc::new(Table::default());
         let spared = Arc::new(spared(settings, bound));
-        let in_force = InForce::new(Arc::clone(settings), Arc::clone(&spared));
+        let upstream = Arc::new(UpstreamBound::new(&settings.connections));
+        let in_force = InForce::new(Arc::clone(settings), Arc::clone(&spared), None);
         Self {
             settings: Arc::clone(settings),
             clock,
@@ -59,10 +62,11 @@ impl Shared {
                 rules: rules.current(),
                 ..Snapshot::default()
             })),
-            counting: Counting::of(bound, Arc::clone(&table)),
+            counting: Counting::of(bound, Arc::clone(&table), Arc::clone(&upstream)),
             in_force: Arc::new(ArcSwap::from_pointee(in_force)),
             spared,
             table,
+            upstream,
         }
     }
 

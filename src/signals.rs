@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal as Number;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
-use weir_controlplane::process::{Asking, Order, Reply, Report};
+use weir_controlplane::process::{Asking, ProcessCommand, Reply, Report};
 use weir_shared::threads::{self, Ended};
 
 /// A second signal to stop within this time is the same one: `timeout` and some supervisors send it
@@ -57,7 +57,7 @@ pub enum Event {
 pub struct Signals {
     runtime: tokio::runtime::Runtime,
     streams: Streams,
-    order: mpsc::Sender<Order>,
+    order: mpsc::Sender<ProcessCommand>,
     stop_at: Option<Instant>,
 }
 
@@ -69,7 +69,7 @@ struct Streams {
     hand_over: Signal,
     ignored: Vec<(&'static str, Signal)>,
     ends: mpsc::Receiver<Ended>,
-    orders: mpsc::Receiver<Order>,
+    orders: mpsc::Receiver<ProcessCommand>,
 }
 
 enum Heard {
@@ -188,8 +188,8 @@ impl Streams {
         }
         if let Poll::Ready(Some(order)) = self.orders.poll_recv(cx) {
             return Poll::Ready(Heard::Event(match order {
-                Order::Reload(reply) => Event::Reload(Some(reply)),
-                Order::Upgrade(reply) => Event::HandOver(Some(reply)),
+                ProcessCommand::Reload(reply) => Event::Reload(Some(reply)),
+                ProcessCommand::Upgrade(reply) => Event::HandOver(Some(reply)),
             }));
         }
         for (name, stream) in &mut self.ignored {

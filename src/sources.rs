@@ -2,11 +2,10 @@
 //! names (RELOAD-1). The environment does not change while it runs; the file is read anew each
 //! time.
 
-use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+use weir_controlplane::guarded;
 use weir_shared::settings::{Loaded, MAX_FILE_BYTES, Refused, SettingsFile, load_with};
 
 /// The setting that names the file.
@@ -15,12 +14,18 @@ const NAME: &str = "WAF_SETTINGS_FILE";
 /// `--settings`
 static FILE: OnceLock<PathBuf> = OnceLock::new();
 
-/// Notes `--settings FILE`, which stands above `WAF_SETTINGS_FILE`.
+/// Notes `--settings FILE`, which stands above `WAF_SETTINGS_FILE`, and whose lines stand above the
+/// environment: it was named for this very command.
 pub fn set_file(file: Option<PathBuf>) {
     if let Some(file) = file {
         // There is one command line.
         let _ = FILE.set(file);
     }
+}
+
+/// `--settings FILE`, as it was given.
+pub fn named_file() -> Option<&'static Path> {
+    FILE.get().map(PathBuf::as_path)
 }
 
 /// The environment and the place of the file.
@@ -69,8 +74,14 @@ impl Sources {
         let owned = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
         let of_file = file.iter().flat_map(SettingsFile::variables).map(owned);
         let mut found: Vec<(String, String)> = Vec::new();
-        // The environment last: it wins.
-        for (name, value) in of_file.chain(self.environment.iter().cloned()) {
+        let of_environment = self.environment.iter().cloned();
+        // The one that wins last.
+        let mut both: Vec<(String, String)> = of_file.chain(of_environment).collect();
+        if file.as_ref().is_some_and(|file| file.wins) {
+            let of_file = file.iter().flat_map(SettingsFile::variables).map(owned);
+            both.extend(of_file);
+        }
+        for (name, value) in both {
             if names.contains(&name.as_str()) && !value.trim().is_empty() {
                 found.retain(|(held, _)| *held != name);
                 found.push((name, value));
@@ -87,23 +98,14 @@ impl Sources {
         let Some(path) = &self.file else {
             return Ok(None);
         };
-        let text = bytes(path)
-            .map_err(|error| refused(vec![format!("{NAME}: {} {error}", path.display())]))?;
-        SettingsFile::parse(path, &text).map(Some).map_err(refused)
+        let text = guarded::read(path, MAX_FILE_BYTES).map_err(|error| {
+            let sentence = format!("{NAME}: {} cannot be read: {error}", path.display());
+            refused(vec![sentence])
+        })?;
+        let mut file = SettingsFile::parse(path, &text).map_err(refused)?;
+        file.wins = FILE.get().is_some();
+        Ok(Some(file))
     }
-}
-
-fn bytes(path: &Path) -> Result<Vec<u8>, String> {
-    let mut text = Vec::new();
-    File::open(path)
-        .and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_end(&mut text))
-        .map_err(|error| format!("cannot be read: {error}"))?;
-    if text.len() as u64 > MAX_FILE_BYTES {
-        return Err(format!(
-            "is too large: expected at most {MAX_FILE_BYTES} bytes"
-        ));
-    }
-    Ok(text)
 }
 
 /// The environment; names and values that are not UTF-8 are shown with replacement characters, and

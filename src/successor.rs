@@ -160,8 +160,9 @@ impl Successor {
                     .read_to_end(&mut sentence)
             });
         match read {
-            Ok(count) if count > 0 => String::from_utf8_lossy(&sentence).into_owned(),
-            _ => self.how_it_ended(),
+            // It may take longer to end than the sentence, which is whole by then.
+            _ if !sentence.is_empty() => String::from_utf8_lossy(&sentence).into_owned(),
+            Ok(_) | Err(_) => self.how_it_ended(),
         }
     }
 

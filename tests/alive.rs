@@ -139,8 +139,6 @@ fn end_thread(file: &Path) {
     std::fs::write(file, "now").expect("it can be written");
 }
 
-const DATABASE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/country.mmdb");
-
 /// ALIVE-2: whichever thread ends, the service says which, and ends with 70 so that a supervisor
 /// starts it anew.
 #[test]
@@ -155,8 +153,7 @@ fn a_thread_that_ends_takes_the_service_with_it() {
             "weir-answers",
             "weir-operator",
             "weir-lookup",
-            "weir-lookup-file",
-            "weir-page",
+            "weir-files",
             "weir-process-log",
         ] {
             let application = &application;
@@ -164,23 +161,12 @@ fn a_thread_that_ends_takes_the_service_with_it() {
                 let directory = tempfile::tempdir().expect("a directory");
                 let file = directory.path().join("now");
                 let hook = format!("{thread}:{}", file.display());
-                let page = directory.path().join("page.html");
-                std::fs::write(&page, "refused").expect("it can be written");
-                let source = if thread == "weir-lookup-file" {
-                    "file"
-                } else {
-                    "url"
-                };
                 let mut settings = vec![
                     ("WAF_WORKERS", "2"),
-                    ("WAF_LOOKUP_SOURCE", source),
-                    ("WAF_REFUSAL_PAGE", page.to_str().expect("a path")),
+                    ("WAF_LOOKUP_SOURCE", "url"),
+                    ("WAF_LOOKUP_URL", "http://127.0.0.1:9/{ip}"),
                     ("WEIR_TEST_END_THREAD", hook.as_str()),
                 ];
-                settings.push(match source {
-                    "file" => ("WAF_LOOKUP_DB_PATH", DATABASE),
-                    _ => ("WAF_LOOKUP_URL", "http://127.0.0.1:9/{ip}"),
-                });
                 if thread == "weir-process-log" {
                     // It says nothing, not even where it listens.
                     let mut weir = Unread::start(application.address(), &settings);
@@ -241,30 +227,27 @@ fn signals_that_nobody_means_are_ignored() {
 }
 
 /// ALIVE-3: a signal that comes in the middle of the start is handled when the start is done. The
-/// token file is a pipe here, which holds the start until something is written.
+/// token file hangs here, which holds the start.
 #[test]
 fn signals_are_handled_from_the_first_moment() {
     let (state, address) = (state_dir(), nobody());
-    let pipe = state.path().join("token");
-    let made = Command::new("mkfifo").arg(&pipe).status();
-    assert!(made.expect("mkfifo runs").success());
+    let token = state.path().join("token");
+    std::fs::write(&token, "a-token-of-enough-letters").expect("writes");
+    let hangs = state.path().join("hangs");
+    std::fs::write(&hangs, token.to_str().expect("a path")).expect("writes");
     let mut process = Process::start(
         command(address, nobody(), &state)
-            .env("WAF_ADMIN_TOKEN_FILE", &pipe)
+            .env("WAF_ADMIN_TOKEN_FILE", &token)
+            .env("WEIR_TEST_HANGING_FILE", &hangs)
             .stderr(Stdio::null()),
     );
-    // Opening waits for the reader: from here on the start is on its way.
-    let mut token = std::fs::OpenOptions::new()
-        .write(true)
-        .open(&pipe)
-        .expect("it opens");
+    wait_until("the start is on its way", || {
+        hangs.with_extension("reached").exists()
+    });
     for signal in [Signal::USR1, Signal::USR2, Signal::TERM] {
         process.signal(signal);
     }
-    token
-        .write_all(b"a-token-of-enough-letters")
-        .expect("it is read");
-    drop(token);
+    std::fs::remove_file(&hangs).expect("removes");
     assert_eq!(process.wait().code(), Some(0));
 }
 
@@ -347,8 +330,8 @@ fn open_files_are_never_short() {
     // The process log has a thread of its own, which may be behind the listener.
     wait_until("the warning", || {
         let text = std::fs::read_to_string(&log).expect("the log");
-        text.contains("WAF_MAX_CONNECTIONS=10000 needs more open files than the 1024")
-            && text.contains("363 connections are the bound")
+        text.contains("WAF_MAX_CONNECTIONS=10000 and WAF_MAX_UPSTREAM=512 need more open files")
+            && text.contains("182 connections and 290 requests at the application are the bounds")
     });
     let limits = std::fs::read_to_string(format!("/proc/{}/limits", weir.id()));
     let limits = limits.expect("its limits");
@@ -365,13 +348,13 @@ fn open_files_are_never_short() {
         let mut connection = Connection::open(address);
         connection.send_what_is_taken(&get("/a", &[("X-Forwarded-For", "203.0.113.7")]));
         let served = connection.try_response(false).is_ok();
-        if number == 340 {
+        if number == 500 {
             admin = Some(connection);
         } else if served {
             held.push(connection);
         }
     }
-    assert!(held.len() >= 340, "{}", held.len());
+    assert!(held.len() >= 160, "{}", held.len());
     let files = std::fs::read_dir(format!("/proc/{}/fd", weir.id())).expect("its files");
     assert!(files.count() <= 1024 - 64);
     let mut admin = admin.expect("a connection");
@@ -391,9 +374,9 @@ fn open_files_are_never_short() {
     let mut control = Connection::open_unix(&state.path().join("weir.sock"));
     control.send(&get("/v1/status", &[]));
     let status = control.response().expect(200).json();
-    assert_eq!(status["connections"]["max"], 363);
+    assert_eq!(status["connections"]["max"], 182);
     assert!(
-        status["connections"]["open"].as_u64() >= Some(340),
+        status["connections"]["open"].as_u64() >= Some(160),
         "{status}"
     );
     let text = std::fs::read_to_string(&log).expect("the log");

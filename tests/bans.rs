@@ -402,7 +402,7 @@ fn start_with_many_bans(application: &Application, bans: u32) -> Weir {
         })
         .collect();
     let settings = [
-        ("WAF_MAX_BANS", "1000000"),
+        ("WAF_MAX_BANS", "200000"),
         ("WAF_RATE_LIMIT_PER_HOUR", "100000"),
         ("WAF_RATE_LIMIT_PER_MINUTE", "100000"),
         ("WAF_RATE_LIMIT_PER_DAY", "100000"),

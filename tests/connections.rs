@@ -9,7 +9,7 @@ use crate::support::application::{After, Application};
 use crate::support::raw_client::{Connection, Response, get, request};
 use crate::support::transport::{self, Transport};
 use crate::support::weir::{ADMIN_TOKEN, METRICS_TOKEN, Weir};
-use crate::support::{wait_for, wait_until};
+use crate::support::{GATHERED, wait_for, wait_until};
 
 /// Nobody is a trusted proxy: every peer is a client, and loopback has many.
 const NO_PROXY: (&str, &str) = ("WAF_TRUSTED_PROXIES", "192.0.2.1");
@@ -302,6 +302,45 @@ fn a_slow_reader_gets_the_whole_answer() {
         assert_eq!(line["action"], "passed");
         assert_eq!(line["bytes"]["response"], SIZE);
     }
+}
+
+/// CONN-14: who asks to close, and then sends more, has its whole answer: the service reads what
+/// comes, since a close with bytes unread would reset what the client has not read yet.
+#[test]
+fn an_answer_is_whole_behind_a_client_that_sends_more() {
+    const SIZE: usize = 2_000_000;
+    let application = large();
+    let weir = Weir::start(&application, &[]);
+    let path = format!("/{SIZE}");
+    let mut client = Connection::open_with_small_buffer(weir.address());
+    client.send(&get(&path, &[("Connection", "close")]));
+    assert_eq!(client.head().expect("a head").status, 200);
+    // Read as little as lets the system take all of it: the line tells that it has.
+    let mut left = SIZE;
+    let is_written = || {
+        let is_of_it = |line: &serde_json::Value| line["path"] == *path;
+        (0..50).any(|_| {
+            std::thread::sleep(Duration::from_millis(10));
+            weir.request_log().iter().any(is_of_it)
+        })
+    };
+    while !is_written() {
+        left -= client.bytes(100_000).expect("a part of it").len();
+        assert!(left > 100_000, "all of it was read before it was written");
+    }
+    client.send(b"GET /nobody HTTP/1.1\r\nHost: a\r\n\r\n");
+    let rest = client.bytes(left).map(|bytes| bytes.len());
+    assert!(
+        matches!(rest, Ok(length) if length == left),
+        "{rest:?} of {left}"
+    );
+    assert!(client.ends());
+    assert!(
+        application
+            .requests()
+            .iter()
+            .all(|seen| seen.target != "/nobody")
+    );
 }
 
 /// CONN-5: what the client never took is not counted, and the log says that it went away.
@@ -761,12 +800,14 @@ fn small_pieces_of_a_body_are_gathered() {
     const END: &[u8] = b"0\r\n\r\n";
     let (tell, told) = std::sync::mpsc::sync_channel(1);
     let application = Application::start(move |exchange| {
-        let mut body = Vec::new();
+        let (mut body, mut answered) = (Vec::new(), false);
         while !body.ends_with(END) {
             body.extend(exchange.read_raw().expect("the body"));
-            // The first piece has come by itself: the client waits for this.
-            if body == b"1\r\na\r\n" {
+            // What came first goes on at once: the client waits for this.
+            if !answered && body.ends_with(b"a\r\n") {
+                answered = true;
                 exchange.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n");
+                body.clear();
             }
         }
         tell.send(chunks(&body)).expect("is awaited");
@@ -776,9 +817,10 @@ fn small_pieces_of_a_body_are_gathered() {
     });
     let weir = Weir::start(&application, &[]);
     let mut connection = Connection::open(weir.address());
-    connection.send(
-        b"POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n",
-    );
+    let first = format!("{GATHERED:x}\r\n{}\r\n", "x".repeat(GATHERED));
+    let head =
+        "POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n";
+    connection.send(format!("{head}{first}1\r\na\r\n").as_bytes());
     assert_eq!(connection.head().expect("a head").status, 200);
     assert_eq!(connection.one_chunk().expect("a chunk"), b"a");
     connection.send(&b"1\r\na\r\n".repeat(COUNT));

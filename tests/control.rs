@@ -7,9 +7,13 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 
 use jsonschema::Validator;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use weir_shared::api;
 
 use crate::support::application::Application;
+use crate::support::engine::Engine;
 use crate::support::raw_client::{Connection, Response, exchange, get, request};
 use crate::support::weir::{ADMIN_TOKEN, METRICS_TOKEN, ONE_PER_HOUR, Weir, state_dir};
 use crate::support::{wait_for, wait_until};
@@ -109,6 +113,13 @@ impl Compared {
     }
 }
 
+/// The type of the commands has every member of the answer, and no other.
+#[track_caller]
+fn same<T: Serialize + DeserializeOwned>(answer: &Value) {
+    let read: T = serde_json::from_value(answer.clone()).expect("it fits");
+    assert_eq!(serde_json::to_value(read).expect("JSON"), *answer);
+}
+
 /// CONTROL-2: every operation of the OpenAPI document is served, and every answer is as described.
 #[test]
 fn the_document_describes_what_is_served() {
@@ -140,6 +151,7 @@ fn the_document_describes_what_is_served() {
     );
     let settings = ask("GET", "/v1/settings", "/v1/settings", None);
     assert!(!settings.to_string().contains(ADMIN_TOKEN), "{settings}");
+    same::<api::settings::SettingList>(&settings);
     let limit = settings["settings"].as_array().expect("a list").iter();
     let limit: Vec<_> = limit.filter(|one| one["name"] == ONE_PER_HOUR.0).collect();
     assert_eq!(limit[0]["value"], "1");
@@ -174,6 +186,12 @@ fn the_document_describes_what_is_served() {
     assert_eq!(groups["groups"][0]["group"], Value::Null);
     ask("GET", "/v1/groups", "/v1/groups?by=asn", None);
     ask("GET", "/v1/groups", "/v1/groups", None);
+    let history = ask("GET", "/v1/history", "/v1/history", None);
+    assert_eq!(
+        history["requests"].as_array().map(Vec::is_empty),
+        Some(false)
+    );
+    ask("GET", "/v1/history", "/v1/history?minutes=0", None);
     let one = "/v1/clients/{address}";
     let client = ask("GET", one, "/v1/clients/203.0.113.7", None);
     assert_eq!(client["bans"].as_array().map(Vec::len), Some(1));
@@ -275,20 +293,51 @@ fn the_document_describes_what_is_served() {
     ask("DELETE", unlist, "/v1/lists/deny/nobody", None);
     ask("DELETE", unlist, "/v1/lists/ban/192.0.2.9", None);
     ask("GET", unlist, "/v1/lists/deny/192.0.2.9", None);
+    let feeds = ask("GET", "/v1/feeds", "/v1/feeds", None);
+    assert_eq!(feeds["feeds"], json!([]));
+    let fetch = "/v1/feeds/{name}/fetch";
+    let accept = "/v1/feeds/{name}/accept";
+    ask("POST", fetch, "/v1/feeds/nobody/fetch", None);
+    ask("GET", fetch, "/v1/feeds/nobody/fetch", None);
+    ask("POST", accept, "/v1/feeds/nobody/accept", None);
     let alerts = ask("GET", "/v1/alerts", "/v1/alerts", None);
     assert_eq!(alerts["alerts"][0]["kind"], "ban");
     let reloaded = ask("POST", "/v1/reload", "/v1/reload", None);
+    same::<api::process::Reloaded>(&reloaded);
     assert_eq!(reloaded["taken"], json!([]));
     ask("GET", "/v1/reload", "/v1/reload", None);
     ask("GET", "/v1/upgrade", "/v1/upgrade", None);
     let events = "/v1/events";
-    for target in ["/v1/clients", "/v1/alerts", events] {
+    let stream = "/v1/bans/stream";
+    ask("GET", stream, "/v1/bans/stream?cursor=x", None);
+    for target in ["/v1/clients", "/v1/alerts", events, stream] {
         let answer = weir.control("POST", target, Some("x"));
         compared.fits("GET", target, &answer);
         assert_eq!(answer.header("allow"), Some("GET"));
     }
-    // Shown where a hand-over is.
-    for (path, method) in [(events, "get"), ("/v1/upgrade", "post")] {
+    // Of a fleet whose engine is away; that of others is in tests/fleet.rs.
+    let none = weir.control("GET", "/v1/fleet", None).expect(404);
+    compared.fits("GET", "/v1/fleet", &none);
+    let engine = Engine::away();
+    let (place, key) = (engine.place(), engine.key_file().display().to_string());
+    let fleet = [
+        ("WAF_FLEET", place.as_str()),
+        ("WAF_FLEET_KEY_FILE", key.as_str()),
+    ];
+    let of_fleet = Weir::start(&application, &fleet);
+    let answer = of_fleet.control("GET", "/v1/fleet", None);
+    compared.fits("GET", "/v1/fleet", &answer);
+    let answer = of_fleet.control("POST", "/v1/bans", Some(order));
+    let made = compared.fits("POST", "/v1/bans", &answer);
+    assert_eq!(made["fleet"], json!({"queued": true}));
+    // Shown where a hand-over is, and where there are feeds.
+    for (path, method) in [
+        (events, "get"),
+        (stream, "get"),
+        ("/v1/upgrade", "post"),
+        (fetch, "post"),
+        (accept, "post"),
+    ] {
         compared
             .seen
             .insert((path.to_owned(), method.to_owned(), "200".to_owned()));
@@ -438,15 +487,82 @@ fn it_stands_outside_the_checks() {
     weir.control("GET", "/_waf/bans", None).expect(404);
 }
 
-/// CONTROL-1: connections that say nothing are ended and bounded: those behind them are answered.
+/// CONTROL-1, CONTROL-10: connections that say nothing are bounded, and the oldest give their
+/// places to those that come, at both doors: whoever asks waits for none of them. Those that keep
+/// their places may still ask.
 #[test]
 fn silent_connections_give_way() {
+    const SILENT: usize = 40;
+    let application = Application::ok();
+    let weir = Weir::start(&application, &[("WAF_ADMIN_LISTEN", "127.0.0.1:0")]);
+    let log = weir.wait_for_process_log(&["listening"]);
+    let address = log["admin"].as_str().expect("an address");
+    let address = address.parse().expect("an address");
+    let path = weir.state_path("weir.sock");
+    let health = get("/v1/health", &[("Host", "localhost")]);
+    let metrics = format!("Bearer {METRICS_TOKEN}");
+    let metrics = get(
+        "/metrics",
+        &[("Host", "localhost"), ("Authorization", &metrics)],
+    );
+    type Door<'a> = (&'a dyn Fn() -> Connection, &'a [u8], u16);
+    let doors: [Door<'_>; 2] = [
+        (&|| Connection::open_unix(&path), &health, 200),
+        (&|| Connection::open(address), &metrics, 200),
+    ];
+    for (open, question, status) in doors {
+        let mut silent: Vec<Connection> = (0..SILENT).map(|_| open()).collect();
+        let mut asking = open();
+        asking.send(question);
+        assert_eq!(asking.response().status, status);
+        // Sixteen have a place, the one that has asked among them.
+        let mut kept = silent.split_off(SILENT - 15);
+        assert!(silent.iter_mut().all(Connection::ends));
+        for connection in &mut kept {
+            connection.send(question);
+            assert_eq!(connection.response().status, status);
+        }
+    }
+}
+
+/// CONTROL-10: a name that a query does not know is 400, with what is known and what was meant;
+/// nothing is left aside without a word.
+#[test]
+fn unknown_names_of_a_query_are_told() {
     let application = Application::ok();
     let weir = Weir::start(&application, &[]);
-    let path = weir.state_path("weir.sock");
-    let mut silent: Vec<_> = (0..20).map(|_| Connection::open_unix(&path)).collect();
-    weir.control("GET", "/v1/health", None).expect(200);
-    assert!(silent.iter_mut().take(16).all(Connection::ends));
+    for (method, target, told) in [
+        (
+            "GET",
+            "/v1/bans?activ=false",
+            "\"activ\" is not known: expected active, ip",
+        ),
+        ("GET", "/v1/bans?activ=false", "; did you mean active?"),
+        ("GET", "/v1/clients?sortt=bytes", "did you mean sort?"),
+        ("GET", "/v1/groups?by=asn&limits=3", "did you mean limit?"),
+        (
+            "GET",
+            "/v1/explain?adress=203.0.113.7",
+            "did you mean address?",
+        ),
+        (
+            "GET",
+            "/v1/status?x=1",
+            "\"x\" is not known: expected no query",
+        ),
+        ("GET", "/v1/clients/203.0.113.7?x=1", "expected no query"),
+        ("DELETE", "/v1/bans/203.0.113.7?force", "expected no query"),
+        ("POST", "/v1/reload?now", "expected no query"),
+    ] {
+        let answer = weir.control(method, target, None).expect(400).json();
+        let detail = answer["detail"].as_str().expect("a detail");
+        assert!(detail.contains(told), "{target}: {detail}");
+    }
+    assert!(!weir.process_log_text().contains("reloaded"));
+    // On the public port as well.
+    weir.admin("GET", "/_waf/bans?activ=false", None)
+        .expect(400);
+    weir.admin("GET", "/_waf/bans?", None).expect(200);
 }
 
 /// CONTROL-1: over TCP, the admin token opens everything but `/metrics`, which has its own; another
@@ -530,6 +646,100 @@ fn events_come_as_they_happen() {
             let line = serde_json::from_str(line).expect("JSON");
             assert!(event.is_valid(&line), "{line}");
         }
+    }
+}
+
+/// CONTROL-10: a list has the cursor from which the stream of changes goes on: what was made,
+/// lifted, edited and forgotten since comes, complete and in order, also in pages. A cursor of
+/// another process, or of one before, is told to list again.
+#[test]
+fn a_list_and_its_stream_are_the_whole_ledger() {
+    let application = Application::ok();
+    let state = state_dir();
+    let mut weir = Weir::start_at(application.address(), &state, &[ONE_PER_HOUR]);
+    for number in 0..5 {
+        weir.ban("netblock", &format!("10.0.{number}.0/24"), "1h");
+    }
+    let list = |weir: &Weir, query: &str| {
+        let answer = weir.control("GET", &format!("/v1/bans?{query}"), None);
+        answer.expect(200).json()
+    };
+    let first = list(&weir, "limit=2");
+    let mut ledger: Vec<Value> = first["bans"].as_array().expect("a list").clone();
+    let mut next = first["next"].clone();
+    while let Some(after) = next.as_str() {
+        let page = list(&weir, &format!("limit=2&after={after}"));
+        ledger.extend(page["bans"].as_array().expect("a list").clone());
+        next = page["next"].clone();
+    }
+    assert_eq!(ledger.len(), 5);
+
+    let document = file("openapi.json");
+    let content = &document["paths"]["/v1/bans/stream"]["get"]["responses"]["200"]["content"];
+    let fits = validator(&document, &content["application/x-ndjson"]["schema"]);
+    let follow = |weir: &Weir, cursor: &Value| {
+        let mut connection = Connection::open_unix(&weir.state_path("weir.sock"));
+        let cursor = cursor.as_str().expect("a cursor");
+        connection.send(&get(&format!("/v1/bans/stream?cursor={cursor}"), &[]));
+        assert_eq!(connection.head().expect("a head").status, 200);
+        connection
+    };
+    weir.admin("DELETE", "/_waf/bans/10.0.1.7", None)
+        .expect(200);
+    let mut stream = follow(&weir, &first["cursor"]);
+    weir.break_limit("203.0.113.7");
+    let mut edited = weir.wait_for_bans("all six", |bans| bans.len() == 6);
+    let bans = edited["bans"].as_array_mut().expect("a list");
+    bans.retain(|ban| ban["netblock"] != "10.0.2.0/24");
+    bans[0]["reason"] = json!("edited");
+    fs::write(weir.state_path("bans.json"), edited.to_string()).expect("writes");
+    let name = |of: &Value| (of["netblock"].clone(), of["ban_started"].clone());
+    let mut told = Vec::new();
+    while !told.contains(&json!("edited")) {
+        let chunk = stream.one_chunk().expect("a line");
+        for line in String::from_utf8(chunk).expect("UTF-8").lines() {
+            let line: Value = serde_json::from_str(line).expect("JSON");
+            assert!(fits.is_valid(&line), "{line}");
+            ledger.retain(|ban| name(ban) != name(&line));
+            ledger.extend(line.get("ban").cloned());
+            told.push(line["event"].clone());
+        }
+    }
+    for event in ["lifted", "made", "forgotten", "edited"] {
+        assert!(told.contains(&json!(event)), "{told:?}");
+    }
+    let sorted = |mut bans: Vec<Value>| {
+        bans.sort_by_key(|ban| ban["netblock"].to_string());
+        bans
+    };
+    let held = list(&weir, "active=true")["bans"]
+        .as_array()
+        .expect("it")
+        .len();
+    assert_eq!(held, 4);
+    // The newest of them, for those who look each second.
+    let newest = list(&weir, "active=true&newest=2");
+    let all = list(&weir, "active=true");
+    let all = all["bans"].as_array().expect("it");
+    assert_eq!(newest["bans"].as_array().expect("it"), &all[2..]);
+    assert_eq!(newest["next"], Value::Null);
+    assert_eq!(sorted(ledger), sorted(weir.bans()));
+
+    weir.stop();
+    let weir = Weir::start_at(application.address(), &state, &[]);
+    let mut stream = follow(&weir, &first["cursor"]);
+    let chunk = stream.one_chunk().expect("a line");
+    assert_eq!(chunk, b"{\"event\":\"list_again\"}\n");
+    for wrong in [
+        "limit=0",
+        "limit=x",
+        "after=10.0.0.0/24",
+        "limit=1&limit=2",
+        "newest=0",
+        "newest=1&limit=1",
+    ] {
+        let answer = weir.control("GET", &format!("/v1/bans?{wrong}"), None);
+        assert_eq!(answer.status, 400, "{wrong}");
     }
 }
 

@@ -98,6 +98,7 @@ fn the_page_asks_the_service() {
     for (file, kind) in [
         ("", "text/html"),
         ("style.css", "text/css"),
+        ("plots.js", "text/javascript"),
         ("app.js", "text/javascript"),
     ] {
         let answer = dashboard.ask("GET", &format!("{}{file}", dashboard.path), &[], "");
@@ -133,6 +134,8 @@ fn the_page_asks_the_service() {
         dashboard.own("GET", "api/alerts", "").expect(200).json()["alerts"][0]["kind"],
         "ban"
     );
+    let history = dashboard.own("GET", "api/history?minutes=5", "");
+    assert!(history.expect(200).json()["times"].is_array());
     let clients = dashboard
         .own("GET", "api/clients?sort=refused&limit=1", "")
         .expect(200);
@@ -261,6 +264,13 @@ struct Browser {
 impl Browser {
     #[track_caller]
     fn start(scheme: &str) -> Self {
+        Self::of_size(scheme, (1100, 1260), false)
+    }
+
+    /// A window, or the screen of a phone.
+    #[track_caller]
+    fn of_size(scheme: &str, (width, height): (u32, u32), is_phone: bool) -> Self {
+        let window = format!("--window-size={width},{height}");
         let mut driver = Command::new("chromedriver")
             .arg("--port=0")
             .stdout(Stdio::piped())
@@ -280,12 +290,18 @@ impl Browser {
         };
         let mut arguments = vec!["--headless=new", "--no-sandbox", "--disable-gpu"];
         arguments.extend([
-            "--window-size=1000,620",
+            window.as_str(),
             "--hide-scrollbars",
             "--disable-dev-shm-usage",
         ]);
         arguments.extend((scheme == "dark").then_some("--blink-settings=preferredColorScheme=0"));
-        let options = json!({"goog:chromeOptions": {"args": arguments}});
+        let mut options = json!({"args": arguments});
+        if is_phone {
+            let metrics =
+                json!({"width": width, "height": height, "pixelRatio": 2, "mobile": true});
+            options["mobileEmulation"] = json!({"deviceMetrics": metrics});
+        }
+        let options = json!({"goog:chromeOptions": options});
         let wanted = json!({"capabilities": {"alwaysMatch": options}});
         let session = browser.command("POST", "/session", &wanted);
         let id = session["sessionId"].as_str().expect("a session");
@@ -354,6 +370,37 @@ impl Browser {
     }
 }
 
+/// What a service has written of the last hour when it stopped: ten minutes of an attack in it.
+fn an_attack_of_ten_minutes() -> String {
+    let actions = weir_shared::verdict::Action::ALL.map(weir_shared::verdict::Action::name);
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let now = now.expect("after 1970").as_secs() / 60;
+    let minutes: Vec<Value> = (1..60)
+        .map(|before| {
+            let at = now - (60 - before);
+            let passed = 880 + at * 7919 % 120;
+            let attack: u64 = if (40..50).contains(&before) { 1800 } else { 0 };
+            let banned = attack.saturating_sub(45_u64.abs_diff(before) * 300);
+            let count = |action: &str| match action {
+                "passed" => passed,
+                "banned" => banned,
+                "rate_limited" => banned / 40,
+                "trapped" => banned / 15,
+                _ => 0,
+            };
+            let bans = before.clamp(40, 48) - 40;
+            let p99 = if attack > 0 { 100_000 } else { 50_000 };
+            json!({
+                "at": at, "requests": actions.map(count), "responses": [0, passed, 0, 0, attack / 300],
+                "p50_us": 5_000, "p99_us": p99, "bans_active": 3 + bans,
+                "bans_made": u64::from((40..48).contains(&before)),
+                "request_bytes": passed * 90, "response_bytes": passed * 14_000,
+            })
+        })
+        .collect();
+    json!({"version": 1, "actions": actions, "minutes": minutes}).to_string()
+}
+
 impl Drop for Browser {
     fn drop(&mut self) {
         if !self.session.is_empty() && !std::thread::panicking() {
@@ -371,8 +418,15 @@ impl Drop for Browser {
 fn a_person_works_with_the_page() {
     const ENTER: &str = "\u{e007}";
     let application = Application::ok();
-    let weir = Weir::start(
-        &application,
+    let state = state_dir();
+    std::fs::write(
+        state.path().join("history.json"),
+        an_attack_of_ten_minutes(),
+    )
+    .expect("writes");
+    let weir = Weir::start_at(
+        application.address(),
+        &state,
         &[ONE_PER_HOUR, ("WAF_TRUSTED_PROXIES", "127.0.0.0/8")],
     );
     for client in ["198.51.100.23", "192.0.2.81", "2001:db8:5:1::7"] {
@@ -383,6 +437,27 @@ fn a_person_works_with_the_page() {
     let browser = Browser::start("light");
     browser.command("POST", "/url", &json!({"url": dashboard.url()}));
     browser.shows("203.0.113.7");
+    // Pictures over time, of what the process before has left and of what is counted now.
+    browser.shows("Requests a minute");
+    wait_for("five plots and bars", || {
+        let plots = browser.script("return document.querySelectorAll('figure svg').length");
+        let bars = browser.script("return document.querySelector('#bars-clients').innerText");
+        let bars = bars.as_str().unwrap_or_default();
+        let are_there = |client: &&str| bars.contains(*client);
+        let clients = [
+            "198.51.100.23",
+            "192.0.2.81",
+            "2001:db8:5:1::",
+            "203.0.113.7",
+        ];
+        println!("{plots} plots, bars of {bars:?}");
+        (plots == 5 && clients.iter().all(are_there)).then_some(())
+    });
+    let fills = "return document.querySelectorAll('#plot-refusals rect.bad').length";
+    assert!(
+        browser.script(fills).as_u64() >= Some(10),
+        "an attack is drawn"
+    );
     browser.picture("dashboard-light.png");
     // The search, then the first button of the only row that is left.
     browser.press("/203.");
@@ -437,7 +512,47 @@ fn a_person_works_with_the_page() {
     dark.shows("203.0.113.7");
     let ground = dark.script("return getComputedStyle(document.body).backgroundColor");
     assert_eq!(ground, "rgb(21, 24, 26)");
+    dark.shows("Active bans");
+    wait_for("five plots", || {
+        let plots = dark.script("return document.querySelectorAll('figure svg').length");
+        (plots == 5).then_some(())
+    });
     dark.picture("dashboard-dark.png");
     drop(dark);
+
+    // On a phone nothing is to the right of the screen; a ban asks for how long and why.
+    let phone = Browser::of_size("light", (390, 844), true);
+    phone.command("POST", "/url", &json!({"url": dashboard.url()}));
+    phone.shows("198.51.100.23");
+    wait_for("five plots", || {
+        let plots = phone.script("return document.querySelectorAll('figure svg').length");
+        (plots == 5).then_some(())
+    });
+    let width = phone.script("return document.documentElement.scrollWidth");
+    assert!(width.as_u64() <= Some(390), "{width}");
+    phone.picture("dashboard-phone.png");
+    phone.script(
+        "[...document.querySelectorAll('td button')].find((one) => \
+         one.getAttribute('aria-label') === 'Ban: 198.51.100.23').click()",
+    );
+    phone.shows("Ban the netblock of 198.51.100.23?");
+    phone.script("document.getElementById('for').value = '24h'");
+    phone.script("document.getElementById('why').value = 'a slow scan'");
+    phone.script("document.getElementById('yes').click()");
+    phone.shows("is banned (24h)");
+    let bans = weir.bans();
+    let made = bans.iter().find(|ban| ban["netblock"] == "198.51.100.0/24");
+    assert_eq!(made.expect("the ban")["reason"], "a slow scan");
+    drop(phone);
+
+    // In observe mode a banner says that nobody is refused.
+    let observed = Weir::start(&application, &[ONE_PER_HOUR, ("WAF_MODE", "observe")]);
+    let watching = Dashboard::start(&observed.state_path(""));
+    let browser = Browser::start("light");
+    browser.command("POST", "/url", &json!({"url": watching.url()}));
+    browser.shows("Observe mode: nobody is refused.");
+    browser.shows("would refuse, 5 min");
+    drop(browser);
+    watching.stop();
     dashboard.stop();
 }

@@ -1,6 +1,7 @@
 //! `weir demo`: one command, three `curl` lines, and each shows what it says.
 
-use std::process::Command;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
 
 use crate::support::raw_client::{exchange, request};
 use crate::support::wait_for;
@@ -9,7 +10,7 @@ use crate::support::weir::{Weir, state_dir};
 /// The demo with nothing set: empty is unset, and it stands on its own settings and a free port.
 fn demo() -> Weir {
     Weir::try_start(
-        &["demo"],
+        &["demo", "--quiet"],
         ([127, 0, 0, 1], 9).into(),
         &state_dir(),
         &[
@@ -44,7 +45,8 @@ fn the_demo_serves_with_nothing_set() {
     let weir = demo();
     assert!(weir.address().ip().is_loopback());
     let log = weir.process_log_text();
-    assert!(!log.contains("visitors' addresses"), "{log}");
+    // Whom it asks about visitors is itself.
+    assert!(!log.contains("geojs"), "{log}");
     let commands = commands(&weir);
     for command in &commands {
         let address = format!("http://{}/", weir.address());
@@ -120,4 +122,40 @@ fn the_three_lines_show_what_they_say() {
         "{}",
         shown[2]
     );
+}
+
+/// CONTROL-3: the demo opens with the address of its page; its own visitors come from several
+/// countries, and among them are some that are banned for a trap, a limit and a jail. Each request
+/// is one short line.
+#[test]
+fn the_demo_has_visitors_of_its_own() {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_weir"))
+        .args(["demo"])
+        .env_clear()
+        .env("WAF_LISTEN", "127.0.0.1:0")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the binary runs");
+    let output = BufReader::new(child.stdout.take().expect("piped"));
+    let mut lines = output.lines().map_while(Result::ok);
+    let page = lines.find(|line| line.starts_with("  http://127.0.0.1:"));
+    assert!(page.is_some(), "the address of the page");
+    let mut wanted = vec![
+        " 429 trapped",
+        " 429 rate_limited",
+        " 429 banned",
+        " 401 ",
+        " 200 ",
+    ];
+    for line in lines {
+        wanted.retain(|word| !(line.clone() + " ").contains(word));
+        if wanted.is_empty() {
+            break;
+        }
+    }
+    assert!(wanted.is_empty(), "{wanted:?}");
+    child.kill().expect("it runs");
+    child.wait().expect("it ends");
 }

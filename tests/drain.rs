@@ -31,6 +31,25 @@ fn held() -> (Application, mpsc::Sender<()>) {
     (application, release)
 }
 
+/// CONN-14: the first request of a connection that was just accepted is answered at a stop as well.
+#[test]
+fn who_was_just_accepted_is_answered() {
+    let (application, _release) = held();
+    // One worker: what was accepted before a request that is answered, was accepted before it.
+    let mut weir = Weir::start(&application, &[("WAF_WORKERS", "1")]);
+    let mut accepted = Connection::open(weir.address());
+    weir.get("/read", "203.0.113.7").expect(200);
+    weir.signal("TERM");
+    wait_until("closed listeners", || {
+        TcpStream::connect(weir.address()).is_err()
+    });
+    accepted.send(&get("/first", &[]));
+    let answer = accepted.response().expect(200);
+    assert_eq!(answer.header("connection"), Some("close"));
+    assert!(accepted.ends());
+    assert_eq!(weir.wait().code(), Some(0), "{}", weir.process_log_text());
+}
+
 /// SIGTERM: listeners close, the health check says draining, running answers end, state is written,
 /// exit 0.
 #[test]
@@ -73,6 +92,35 @@ fn sigterm_drains() {
     assert!(clients.to_string().contains("203.0.113.7"));
     assert!(weir.state_file("bans.json").is_some());
     assert_eq!(weir.line_of("/held")["status"], 200, "the log is complete");
+}
+
+/// CONN-14: a client that sent more than is answered meets an end of the connection behind the last
+/// answer of a drain, not a reset.
+#[test]
+fn what_was_sent_behind_the_last_answer_resets_nothing() {
+    let (application, release) = held();
+    let mut weir = Weir::start(&application, &[("WAF_WORKERS", "1")]);
+    let mut running = Connection::open(weir.address());
+    running.send(&get("/held", &[]));
+    // More than the service reads ahead.
+    running.send(&get("/behind", &[]).repeat(4_000));
+    assert_eq!(running.head().expect("its head").status, 200);
+    weir.signal("TERM");
+    wait_until("closed listeners", || {
+        TcpStream::connect(weir.address()).is_err()
+    });
+    release.send(()).expect("released");
+    assert_eq!(running.bytes(8).expect("all of it"), b"halfhalf");
+    // What it has read of the next one is answered.
+    let end = loop {
+        match running.try_response(false) {
+            Ok(answer) => assert_eq!(answer.header("connection"), Some("close")),
+            Err(end) => break end,
+        }
+    };
+    assert!(matches!(end, Ended::Closed), "{end:?}");
+    drop(running);
+    assert_eq!(weir.wait().code(), Some(0), "{}", weir.process_log_text());
 }
 
 /// A second SIGTERM ends without waiting for answers, with the state written or not.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::support::application::{After, Application};
 use crate::support::raw_client::{Connection, Ended, ends_toward, get, request, try_exchange};
 use crate::support::weir::Weir;
-use crate::support::{wait_for, wait_until};
+use crate::support::{GATHERED, wait_for, wait_until};
 
 const ONE_WORKER: &[(&str, &str)] = &[("WAF_WORKERS", "1"), ("WAF_UPSTREAM_TIMEOUT", "5s")];
 
@@ -274,7 +274,8 @@ fn an_answer_to_half_an_upload_arrives() {
         });
         let weir = Weir::start(&application, ONE_WORKER);
         let mut client = Connection::open(weir.address());
-        client.send(b"POST /up HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\nbeginning");
+        client.send(b"POST /up HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n");
+        client.send(&vec![b'x'; GATHERED]);
         let answer = client.response();
         assert_eq!((answer.status, &answer.body[..]), (200, &b"early"[..]));
         wait_for("the close", || {

@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 
 use crate::support::application::Application;
 use crate::support::traffic::{Traffic, quantile};
-use crate::support::wait_until;
 use crate::support::weir::{StateDir, Weir, from_now, milliseconds, pretty, state_dir_on_disk};
+use crate::support::{PATIENCE, wait_for_within};
 
 const CLIENTS: usize = 20_000;
 const BANS: usize = 10_000;
@@ -20,6 +20,12 @@ const LOOKUPS: usize = 20_000;
 const COUNTERS: usize = 20_000;
 /// How many requests are made in each case, at least.
 const REQUESTS: f64 = 2_000.0;
+
+/// Waits for what takes a second on an idle machine: each write is one of 19 MB.
+#[track_caller]
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    wait_for_within(3 * PATIENCE, what, || is_so().then_some(()));
+}
 
 /// STATE: full files are read at the start; everything in them is in force with the first answer.
 #[test]

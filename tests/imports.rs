@@ -148,7 +148,7 @@ fn an_import_is_judged_whole() {
         (
             &[&["bans", "import", "-"], &terms[..]].concat(),
             "{}",
-            "are for a plain list",
+            "are for a list of netblocks",
         ),
         (
             &["bans", "import", "-", "--for", "2", "--reason", "r"],
@@ -186,6 +186,56 @@ fn an_import_is_judged_whole() {
         ledger(&weir)
             .iter()
             .any(|ban| ban["reason"] == "a list" && ban["cause"] == "admin")
+    );
+}
+
+/// CONTROL-9, FEED-2: an import takes a list as it is published, JSON and JSON lines too; a
+/// netblock that is too wide, or JSON that is cut, is told with its place, and nothing is taken.
+#[test]
+fn a_published_list_is_imported_as_it_is() {
+    let application = Application::ok();
+    let weir = Weir::start(&application, &[]);
+    let list = |input: &[u8]| {
+        let terms = ["bans", "import", "-", "--for", "2h", "--reason", "a list"];
+        run_with(&weir, &terms, input)
+    };
+    for (input, told) in [
+        (
+            "{\"prefixes\":[{\"ipv4Prefix\":\"192.0.2.0/24\"},{\"ipv4Prefix\":\"0.0.0.0/0\"}]}",
+            "weir: -: /prefixes/1/ipv4Prefix: 0.0.0.0/0 covers every address: --force",
+        ),
+        (
+            "{\"cidr\":\"192.0.2.0/24\"}\n{\"cidr\":\"10.0.0.0/7\"}\n",
+            "weir: -: line 2, at \"/cidr\": 10.0.0.0/7 is wider than an IPv4 /8",
+        ),
+        (
+            "{\"cidr\":\"192.0.2.0/24\"}\n{\"cidr\":\"198.51",
+            "weir: -: /cidr: line 2, column 15: EOF while parsing a string",
+        ),
+    ] {
+        let faulty = list(input.as_bytes());
+        assert_eq!(
+            (faulty.code, faulty.out.as_str()),
+            (1, "nothing is imported: 1 fault\n")
+        );
+        assert!(faulty.err.contains(told), "{told}: {}", faulty.err);
+    }
+    assert_eq!(ledger(&weir), [Value::Null; 0], "nothing was taken");
+    let published = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/lists");
+    for (name, imported) in [
+        ("spamhaus.json", "imported 3 bans, 3 of them new\n"),
+        // One netblock is there for two services.
+        ("aws.json", "imported 2 bans, 2 of them new\n"),
+    ] {
+        let file = std::fs::read(format!("{published}/{name}")).unwrap();
+        let listed = list(&file);
+        assert_eq!(listed.out, imported, "{name}: {}", listed.err);
+    }
+    let ranges = list(b"203.0.113.6 - 203.0.113.9\n");
+    assert_eq!(
+        ranges.out, "imported 2 bans, 2 of them new\n",
+        "{}",
+        ranges.err
     );
 }
 
@@ -229,4 +279,52 @@ fn a_long_list_is_one_write() {
     wait_until("the line of the import", || {
         weir.process_log_text().contains("bans imported")
     });
+}
+
+/// ALIVE-7, CONTROL-9: 60,000 entries of one netblock and one start are taken in, each as a ban of
+/// its own, and the service goes on; the same file once more changes nothing, and a start reads
+/// what was written.
+#[test]
+fn many_entries_of_one_start_hang_nothing() {
+    const MANY: usize = 60_000;
+    let application = Application::ok();
+    let settings = [("WAF_MAX_BANS", "200000")];
+    let weir = Weir::start(&application, &settings);
+    let entry = r#"{"netblock":"192.0.2.0/24","ban_started":"2026-01-01T00:00:00Z","ban_expires":"permanent"}"#;
+    let bans = format!("{entry},").repeat(MANY);
+    let document = format!(
+        "{{\"version\":1,\"bans\":[{}]}}",
+        bans.trim_end_matches(',')
+    );
+    for new in [MANY, 0] {
+        let imported = run_with(&weir, &["bans", "import", "-"], document.as_bytes());
+        let told = format!("imported {MANY} bans, {new} of them new\n");
+        assert_eq!(imported.out, told, "{}", imported.err);
+        weir.control("GET", "/v1/health", None).expect(200);
+    }
+    assert_eq!(ledger(&weir).len(), MANY);
+    let mut weir = weir;
+    weir.stop();
+    let read = weir.state_file("bans.json").expect("bans.json");
+    let starts: std::collections::HashSet<&str> = (read["bans"].as_array().expect("a list").iter())
+        .filter_map(|ban| ban["ban_started"].as_str())
+        .collect();
+    assert_eq!(starts.len(), MANY);
+}
+
+/// CONTROL-9: a bans.json by hand, with a netblock and start that comes twice and an entry without
+/// a start, is imported twice, and the second time changes nothing.
+#[test]
+fn a_second_import_changes_nothing() {
+    let application = Application::ok();
+    let weir = Weir::start(&application, &[]);
+    let dated = json!({"netblock": "192.0.2.0/24", "ban_started": from_now(-60), "ban_expires": from_now(9000)});
+    let bare = json!({"netblock": "192.0.2.0/24", "ban_expires": "permanent", "reason": "ours"});
+    let document = json!({"version": 1, "bans": [dated, dated, bare, bare]}).to_string();
+    let import = || run_with(&weir, &["bans", "import", "-"], document.as_bytes()).out;
+    assert_eq!(import(), "imported 4 bans, 4 of them new\n");
+    let held = ledger(&weir);
+    assert_eq!(held.len(), 4);
+    assert_eq!(import(), "imported 4 bans, 0 of them new\n");
+    assert_eq!(ledger(&weir), held);
 }

@@ -2,14 +2,11 @@
 //! (CONN-15): each kind, 1 to 40 of them in one write, and mixed. Behind each pipeline another
 //! client is answered by the same worker, and at the end the process is at rest and stops.
 
-use std::time::Duration;
-
 use serde_json::json;
 
 use crate::support::application::Application;
 use crate::support::raw_client::{Connection, Ended, get, request};
 use crate::support::tls::{Pair, shared_pair};
-use crate::support::wait_until;
 use crate::support::weir::Weir;
 
 /// As many requests as one pipeline has at most: more than hyper answers in one turn (16), and more
@@ -129,28 +126,8 @@ fn all_leave_others_served(weir: &mut Weir, who: Who, network: &str) {
         let answer = answer.unwrap_or_else(|ended| panic!("behind {kinds:?}: {ended:?}"));
         assert_eq!(answer.status, 200, "behind {kinds:?}");
     }
-    wait_until("a process at rest", || is_at_rest(weir));
+    weir.wait_for_rest();
     weir.stop();
-}
-
-/// Whether the process uses no processor time for a while, in ticks of 10 ms.
-fn is_at_rest(weir: &Weir) -> bool {
-    let ticks = || {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", weir.pid()));
-        let stat = stat.expect("the process runs");
-        let (_, behind) = stat.rsplit_once(')').expect("a name");
-        let field = |at: usize| {
-            behind
-                .split_whitespace()
-                .nth(at)
-                .expect("a field")
-                .to_owned()
-        };
-        (field(11), field(12))
-    };
-    let before = ticks();
-    std::thread::sleep(Duration::from_millis(200));
-    before == ticks()
 }
 
 const ALLOW_MANY: [(&str, &str); 3] = [
@@ -251,6 +228,6 @@ fn a_client_that_is_caught_stops_no_worker() {
         }
         weir.get("/other", "192.0.2.1").expect(200);
     }
-    wait_until("a process at rest", || is_at_rest(&weir));
+    weir.wait_for_rest();
     weir.stop();
 }

@@ -407,7 +407,8 @@ fn answers_that_nobody_reads_do_not_pile_up() {
     );
 }
 
-/// ALIVE-4: a stop ends such a connection at once, as it does every one that is not being answered.
+/// ALIVE-3: a stop ends such a connection at once where it is idle, and one with half a head within
+/// `WAF_SHUTDOWN_TIMEOUT`, as it does every other.
 #[test]
 fn a_stop_ends_the_connection() {
     let application = Application::ok();

@@ -16,7 +16,7 @@ use crate::support::command::{Ran, run};
 use crate::support::geo::Geo;
 use crate::support::raw_client::{Connection, Response, get, request};
 use crate::support::weir::{ADMIN, ADMIN_TOKEN, METRICS_TOKEN, Weir, milliseconds, state_dir};
-use crate::support::{wait_for, wait_until};
+use crate::support::{GATHERED, wait_for, wait_until};
 
 /// RELOAD-1: `weir --settings FILE` reads settings from lines of a file; a name in the environment
 /// wins and is told; the settings say where each comes from.
@@ -31,8 +31,9 @@ fn settings_come_from_a_file() {
     )
     .expect("writes");
     let path = file.to_str().expect("a path");
-    let arguments = ["--settings", path];
-    let weir = Weir::try_start(&arguments, application.address(), &state, &[]).expect("it starts");
+    // A file that the command line names wins over the environment: tests/operator.rs.
+    let settings = [("WAF_SETTINGS_FILE", path)];
+    let weir = Weir::try_start(&[], application.address(), &state, &settings).expect("it starts");
     weir.break_limit("203.0.113.7");
     let told = format!(
         "WAF_ADMIN_TOKEN is set in the environment, which counts, and in settings file {path}, line 3"
@@ -327,12 +328,14 @@ fn a_fault_does_not_keep_the_old_log_open() {
 #[test]
 fn a_request_keeps_its_settings() {
     let application = Application::ok();
-    let service = Reloading::start(&application, "WAF_MAX_BODY_SIZE=1000\n");
+    let service = Reloading::start(&application, "WAF_MAX_BODY_SIZE=100000\n");
     let weir = &service.weir;
     let head = |client: &str| {
         format!(
             "POST / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: {client}\r\nTransfer-Encoding: chunked\r\n\r\n\
-             a\r\n0123456789\r\n"
+             {:x}\r\n{}\r\n",
+            GATHERED,
+            "x".repeat(GATHERED)
         )
     };
     let rest = "a\r\n0123456789\r\n0\r\n\r\n";

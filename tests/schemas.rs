@@ -14,9 +14,9 @@ use crate::support::application::{After, Application};
 use crate::support::geo::Geo;
 use crate::support::raw_client::{Connection, get, request, try_exchange};
 use crate::support::weir::{Weir, pretty, state_dir};
-use crate::support::{wait_for, wait_until};
+use crate::support::{GATHERED, wait_for, wait_until};
 
-const FILES: [&str; 10] = [
+const FILES: [&str; 11] = [
     "bans",
     "clients",
     "lookups",
@@ -27,6 +27,7 @@ const FILES: [&str; 10] = [
     "request-log",
     "requests-left-out",
     "rules",
+    "shared",
 ];
 
 /// STATE-8: each file is a schema of draft 2020-12, with a title and a description at every member,
@@ -92,7 +93,7 @@ fn what_the_service_writes_fits() {
     let settings = [
         ("WAF_RATE_LIMIT_PER_HOUR", "3"),
         ("WAF_BYTES_LIMIT_PER_DAY", "1000"),
-        ("WAF_MAX_BODY_SIZE", "2000"),
+        ("WAF_MAX_BODY_SIZE", "40000"),
         ("WAF_DENY_NETS", "198.51.100.0/24"),
         ("WAF_INSTANCE_NAME", "edge-1"),
         ("WAF_LOG_REQUEST_HEADERS", "Accept, X-Odd"),
@@ -131,7 +132,7 @@ fn what_the_service_writes_fits() {
     };
     // A byte limit broken, and bodies that are too large.
     assert_eq!(
-        [post("192.0.2.1", 1100), post("192.0.3.1", 3000)],
+        [post("192.0.2.1", 1100), post("192.0.3.1", 40_001)],
         [302, 413]
     );
     weir.get("/denied", "198.51.100.1");
@@ -149,7 +150,8 @@ fn what_the_service_writes_fits() {
         &get("/cut", &[("X-Forwarded-For", "192.0.7.1")]),
     );
     let mut gone = Connection::open(weir.address());
-    gone.send(b"POST /gone HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\nX-Forwarded-For: 192.0.8.1\r\n\r\nabc");
+    gone.send(b"POST /gone HTTP/1.1\r\nHost: a\r\nContent-Length: 39999\r\nX-Forwarded-For: 192.0.8.1\r\n\r\n");
+    gone.send(&vec![b'x'; GATHERED]);
     wait_until("it at the application", || {
         application
             .requests()
@@ -269,6 +271,33 @@ fn what_follows_from_a_lookup_fits() {
         "{lines:#?}"
     );
     for line in &lines {
+        fits(&closed("request-log", "#"), "a log line", line);
+    }
+}
+
+/// STATE-8, MATCH-3, MATCH-5: the lines of what a denial and a list of AS numbers refuse.
+#[test]
+fn lines_of_denials_fit() {
+    let application = Application::ok();
+    let geo = Geo::saying(r#"{"country_code":"DE","asn":64496,"organization_name":"Example"}"#);
+    let settings = geo.settings(&[("WAF_DENY_ASNS", "AS64496")]);
+    let settings: Vec<(&str, &str)> = (settings.iter())
+        .map(|(name, value)| (*name, &**value))
+        .collect();
+    let state = state_dir();
+    let rules = r#"{"version":1,"denials":[{"name":"off","match":{"paths":["/off"]}}]}"#;
+    fs::write(state.path().join("rules.json"), rules).expect("writes");
+    let mut weir = Weir::start_at(application.address(), &state, &settings);
+    weir.get("/a", "81.2.69.7");
+    // A private address has no AS number.
+    weir.get("/off", "192.168.0.7");
+    let action_of = |path: &str| weir.line_of(path)["action"].clone();
+    assert_eq!(
+        [action_of("/a"), action_of("/off")],
+        ["denied_asn", "denied_rule"]
+    );
+    weir.stop();
+    for line in &weir.request_log() {
         fits(&closed("request-log", "#"), "a log line", line);
     }
 }
@@ -428,7 +457,7 @@ fn closed(name: &str, reference: &str) -> Validator {
 }
 
 #[track_caller]
-fn fits(schema: &Validator, what: &str, document: &Value) {
+pub(crate) fn fits(schema: &Validator, what: &str, document: &Value) {
     let faults: Vec<_> = schema
         .iter_errors(document)
         .map(|error| format!("{}: {error}", error.instance_path()))

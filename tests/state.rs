@@ -4,8 +4,10 @@ use std::collections::HashMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::time::Instant;
 
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use serde_json::{Value, json};
 
 use crate::support::application::Application;
@@ -131,8 +133,7 @@ fn an_acknowledged_ban_survives_a_kill() {
             weir.ban("netblock", &format!("10.{round}.{n}.0/24"), "1h");
         }
         weir.kill();
-        let file = weir.state_file("bans.json").expect("bans.json");
-        assert_eq!(file["bans"].as_array().map(Vec::len), Some((round + 1) * 3));
+        assert_eq!(weir.bans_on_disk().len(), (round + 1) * 3);
     }
 }
 
@@ -569,4 +570,134 @@ fn two_services_do_not_share_a_directory() {
     weir.kill();
     let next = Weir::start_at(application.address(), &state, &[]);
     assert_eq!(next.bans().len(), 1);
+}
+
+/// STATE-11: a bans.json that is removed while the service runs takes nothing out: it is written
+/// again, an alert says so, and who was banned stays banned; an empty list takes all out.
+#[test]
+fn a_removed_file_is_written_again() {
+    let application = Application::ok();
+    let weir = Weir::start(&application, &[EXEMPT]);
+    weir.ban("netblock", "203.0.113.0/24", "1h");
+    let path = weir.state_path("bans.json");
+    fs::remove_file(&path).expect("removes");
+    let alert = wait_for("the alert", || {
+        let alerts = weir.control("GET", "/v1/alerts", None).json();
+        let mut alerts = alerts["alerts"].as_array()?.iter();
+        alerts.find(|alert| alert["kind"] == "state_error").cloned()
+    });
+    let told = alert.to_string();
+    assert!(
+        told.contains("it was removed while the service runs"),
+        "{told}"
+    );
+    weir.wait_for_bans("the ban on disk", |bans| bans.len() == 1);
+    assert_eq!(weir.get("/exempt", "203.0.113.7").status, 429);
+    let empty = json!({"version": 1, "bans": []});
+    fs::write(&path, pretty(&empty)).expect("writes");
+    weir.wait_until_served("203.0.113.7");
+    assert_eq!(weir.bans().len(), 0);
+}
+
+/// STATE-11: a pipe, a directory or a link to a device in the place of bans.json takes nothing out:
+/// it is set aside, the file is written again, an alert says so, and what is banned meanwhile is
+/// still banned after a stop and a start.
+#[test]
+fn what_is_no_file_is_set_aside() {
+    let application = Application::ok();
+    let state = state_dir();
+    let mut weir = Weir::start_at(application.address(), &state, &[EXEMPT]);
+    weir.ban("netblock", "203.0.113.0/24", "1h");
+    let path = weir.state_path("bans.json");
+    let put: [fn(&Path); 3] = [
+        |path| mknodat(CWD, path, FileType::Fifo, Mode::from(0o666), 0).expect("a pipe"),
+        |path| fs::create_dir(path).expect("a directory"),
+        |path| std::os::unix::fs::symlink("/dev/zero", path).expect("a link"),
+    ];
+    for (number, put) in put.into_iter().enumerate() {
+        fs::remove_file(&path).expect("removes");
+        put(&path);
+        weir.ban("netblock", &format!("198.51.{number}.0/24"), "1h");
+        let is_file = || fs::symlink_metadata(&path).is_ok_and(|found| found.is_file());
+        wait_until("the file is written again", is_file);
+        weir.wait_for_bans("the bans on disk", |bans| bans.len() == 2 + number);
+    }
+    let aside = |name: &str| fs::symlink_metadata(weir.state_path(name)).expect(name);
+    assert!(aside("bans.json.directory").is_dir());
+    assert!(aside("bans.json.bad").is_symlink());
+    assert!(!aside("bans.json.bad.1").is_file());
+    let alerts = weir.control("GET", "/v1/alerts", None).json().to_string();
+    assert!(alerts.contains("no regular file"), "{alerts}");
+    // Put there in the last moment.
+    fs::remove_file(&path).expect("removes");
+    fs::create_dir(weir.state_path("bans.json")).expect("a directory");
+    fs::remove_dir(weir.state_path("bans.json.directory")).expect("removes");
+    weir.stop();
+    let next = Weir::start_at(application.address(), &state, &[EXEMPT]);
+    assert_eq!(next.bans().len(), 4);
+    assert_eq!(next.get("/exempt", "203.0.113.7").status, 429);
+}
+
+/// BAN-4: an ended entry that says not when it began has no length; the next ban is a first one.
+#[test]
+fn an_ended_entry_without_a_beginning_has_no_length() {
+    let application = Application::ok();
+    let state = state_dir();
+    let ended = json!([{"netblock": "203.0.113.0/24", "ban_expires": from_now(-60)}]);
+    write_bans(state.path(), &ended);
+    let weir = Weir::start_at(application.address(), &state, &[ONE_PER_HOUR]);
+    let ban = weir.break_limit("203.0.113.7");
+    let length_ms = ms(&ban["ban_expires"]) - ms(&ban["ban_started"]);
+    assert_eq!(length_ms, 3_600_000, "{ban}");
+}
+
+/// STATE-11: a stop leaves each file in which nothing but its time would change, whoever wrote it
+/// last; a ban with a cause of a later version does not stop the start, refuses, and is written as
+/// it was.
+#[test]
+fn a_stop_leaves_what_has_not_changed_and_causes_that_are_not_known() {
+    let application = Application::ok();
+    let state = state_dir();
+    let files = ["bans.json", "clients.json", "lookups.json", "alerts.json"];
+    let mut weir = Weir::start_at(application.address(), &state, &[EXEMPT]);
+    weir.ban("netblock", "203.0.113.0/24", "1h");
+    weir.get("/exempt", "198.51.100.1");
+    weir.stop();
+    let path = weir.state_path("bans.json");
+    let text = fs::read_to_string(&path).expect("it");
+    let text = text.replace("\"cause\": \"admin\"", "\"cause\": \"vote_of_peers\"");
+    fs::write(&path, &text).expect("writes");
+
+    let mut weir = Weir::start_at(application.address(), &state, &[EXEMPT]);
+    assert_eq!(weir.bans()[0]["cause"], "vote_of_peers");
+    assert_eq!(weir.get("/exempt", "203.0.113.7").status, 429);
+    weir.ban("netblock", "198.18.0.0/24", "1h");
+    weir.stop();
+    let bans = weir.state_file("bans.json").expect("bans.json");
+    let causes: Vec<&Value> = bans["bans"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|ban| &ban["cause"])
+        .collect();
+    assert!(causes.contains(&&json!("vote_of_peers")), "{causes:?}");
+
+    let seen = || {
+        files.map(|file| {
+            let found = fs::metadata(state.path().join(file)).ok()?;
+            Some((
+                found.ino(),
+                found.mtime(),
+                found.mtime_nsec(),
+                found.ctime_nsec(),
+            ))
+        })
+    };
+    let before = seen();
+    assert!(before.iter().flatten().count() >= 2, "{before:?}");
+    for _ in 0..2 {
+        let mut weir = Weir::start_at(application.address(), &state, &[EXEMPT]);
+        weir.stop();
+        assert_eq!(seen(), before);
+    }
 }

@@ -8,6 +8,8 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rustix::net::sockopt::set_socket_passcred;
@@ -256,6 +258,53 @@ fn a_restart_behind_a_passed_socket_refuses_no_connection() {
     waiting.send(&get("/second", &[]));
     let _second = Supervised::start(&application, &listener, &[]);
     waiting.response().expect(200);
+}
+
+/// CONN-14, RESTART-2: over stops and starts with a passed socket, while clients ask on fresh
+/// connections, each of them is answered.
+#[test]
+fn stops_and_starts_close_no_connection_unanswered() {
+    const CLIENTS: usize = 4;
+    let (application, listener) = (Application::ok(), listener());
+    let settings = [
+        ("WAF_WORKERS", "2"),
+        ("WAF_RATE_LIMIT_PER_MINUTE", "off"),
+        ("WAF_RATE_LIMIT_PER_HOUR", "off"),
+        ("WAF_RATE_LIMIT_PER_DAY", "off"),
+    ];
+    let address = listener.local_addr().expect("its address");
+    let asked = Arc::new(AtomicUsize::new(0));
+    let stopping = Arc::new(AtomicBool::new(false));
+    let clients: Vec<_> = (0..CLIENTS)
+        .map(|_| {
+            let (asked, stopping) = (Arc::clone(&asked), Arc::clone(&stopping));
+            std::thread::spawn(move || {
+                let ask = get("/", &[("Connection", "close")]);
+                while !stopping.load(Ordering::SeqCst) {
+                    let number = asked.fetch_add(1, Ordering::SeqCst);
+                    let mut connection = Connection::open(address);
+                    // So that a stop finds connections on which nothing was sent yet.
+                    std::thread::sleep(Duration::from_millis(3));
+                    connection.send_what_is_taken(&ask);
+                    let answer = (connection.try_response(false))
+                        .unwrap_or_else(|ended| panic!("request {number}: {ended:?}"));
+                    assert_eq!(answer.status, 200, "request {number}");
+                }
+            })
+        })
+        .collect();
+    for _ in 0..10 {
+        let mut service = Supervised::start(&application, &listener, &settings);
+        let before = asked.load(Ordering::SeqCst);
+        wait_until("requests", || asked.load(Ordering::SeqCst) >= before + 100);
+        service.signal(Signal::TERM);
+        service.ends();
+    }
+    let _last = Supervised::start(&application, &listener, &settings);
+    stopping.store(true, Ordering::SeqCst);
+    for client in clients {
+        client.join().expect("each request is answered");
+    }
 }
 
 /// RESTART-2: what is no listening socket stops the start with one sentence.

@@ -6,10 +6,10 @@ use crate::support::application::{After, Application};
 use crate::support::raw_client::{Connection, Ended, request};
 use crate::support::transport::{self, Transport};
 use crate::support::weir::Weir;
-use crate::support::{wait_for, wait_until};
+use crate::support::{GATHERED, wait_for, wait_until};
 
-/// Neither side is buffered whole: the application answers the first chunk before the client sends
-/// the last.
+/// Neither side is buffered whole: behind the beginning of a body, which is gathered (CONN-13), the
+/// application answers each piece before the client sends the next.
 #[test]
 fn bodies_stream_in_both_directions() {
     let application = Application::start(|exchange| {
@@ -35,14 +35,18 @@ fn bodies_stream_in_both_directions() {
     let weir = Weir::start(&application, &[]);
     for head in [
         "POST /chunked HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n",
-        "POST /sized HTTP/1.1\r\nHost: a\r\nContent-Length: 15\r\n\r\n",
+        &format!(
+            "POST /sized HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n",
+            GATHERED + 10
+        ),
     ] {
         let chunked = head.contains("chunked");
         let mut connection = Connection::open(weir.address());
         connection.send(head.as_bytes());
-        for (number, piece) in ["first", "again", "third"].into_iter().enumerate() {
+        let first = "f".repeat(GATHERED);
+        for (number, piece) in [&*first, "again", "third"].into_iter().enumerate() {
             let bytes = if chunked {
-                format!("5\r\n{piece}\r\n")
+                format!("{:x}\r\n{piece}\r\n", piece.len())
             } else {
                 piece.to_owned()
             };
@@ -165,7 +169,8 @@ fn a_refused_expectation_gets_no_100() {
     assert!(application.requests().is_empty());
 }
 
-/// The application refuses an expected body: its answer arrives although the body was never sent.
+/// CONN-13: a client that waits is asked for its body before the application has the request; the
+/// application can refuse it all the same.
 #[test]
 fn the_application_can_refuse_an_expectation() {
     let application = Application::start(|exchange| {
@@ -176,6 +181,9 @@ fn the_application_can_refuse_an_expectation() {
     let mut connection = Connection::open(weir.address());
     connection
         .send(b"POST /up HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n");
+    assert_eq!(connection.head().expect("an interim head").status, 100);
+    assert!(application.requests().is_empty());
+    connection.send(b"body");
     connection.response().expect(417);
 }
 
@@ -347,12 +355,18 @@ fn slow_senders_are_let_go() {
 fn a_broken_upload_never_looks_whole() {
     let application = Application::ok();
     let weir = Weir::start(&application, &[]);
+    let (length, part) = (GATHERED + 10, "x".repeat(GATHERED));
     for (path, head) in [
-        ("/sized", "Content-Length: 10\r\n\r\nabc"),
-        ("/chunked", "Transfer-Encoding: chunked\r\n\r\n5\r\nabc"),
+        ("/sized", format!("Content-Length: {length}")),
+        (
+            "/chunked",
+            format!("Transfer-Encoding: chunked\r\n\r\n{length:x}"),
+        ),
     ] {
         let mut connection = Connection::open(weir.address());
-        connection.send(format!("POST {path} HTTP/1.1\r\nHost: a\r\n{head}").as_bytes());
+        let end = if path == "/sized" { "\r\n\r\n" } else { "\r\n" };
+        let begun = format!("POST {path} HTTP/1.1\r\nHost: a\r\n{head}{end}{part}");
+        connection.send(begun.as_bytes());
         wait_until("its head upstream", || {
             application
                 .requests()

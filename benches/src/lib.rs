@@ -1,6 +1,5 @@
-//! Benchmarks of weir, and what they share. The whole proxy beside its peers is `src/bin/peers`,
-//! weir without and with each of its own features `src/bin/overhead`; measurements of single parts
-//! belong into `benches/`.
+//! Benchmarks of weir, and what they share. The programs are `src/bin/bench` and `src/bin/soak`;
+//! measurements of single parts belong into `benches/`.
 #![cfg_attr(
     test,
     allow(
@@ -11,6 +10,7 @@
     )
 )]
 
+pub mod ask;
 pub mod config;
 pub mod load;
 pub mod meter;

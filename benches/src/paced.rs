@@ -1,18 +1,15 @@
 //! A load of a fixed rate, which a proxy that is slow for a moment does not slow down: each answer
 //! is timed from when its request was due.
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use rustix::thread::{CpuSet, sched_setaffinity, set_current_timer_slack};
 
+use crate::ask;
 use crate::program::LOAD_CORE;
-
-/// Far longer than any answer takes, and no wait for ever.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Requests at a fixed rate.
 #[derive(Clone, Copy, Debug)]
@@ -68,51 +65,20 @@ impl Paced {
         sched_setaffinity(None, &core).context("the load cannot be kept on its core")?;
         // A sleep ends when it should, and not up to 50 µs later. Without it figures are larger.
         let _ = set_current_timer_slack(NonZeroU64::new(1));
-        let mut stream = TcpStream::connect(address)?;
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        let mut stream = ask::connect(address)?;
         let request = format!("GET / HTTP/1.1\r\nHost: {address}\r\n\r\n");
         let step = Duration::from_secs_f64(f64::from(self.connections) / self.rate);
         let mut due = begin + step.mul_f64(f64::from(number) / f64::from(self.connections));
-        let (mut delays, mut answer) = (Vec::new(), [0; 4096]);
+        let mut delays = Vec::new();
         while due < begin + self.time {
             std::thread::sleep(due.saturating_duration_since(Instant::now()));
-            stream.write_all(request.as_bytes())?;
-            read_answer(&mut stream, &mut answer)?;
+            ask::on(&mut stream, request.as_bytes())?.expect(200)?;
             let delay = due.elapsed().as_micros();
             delays.push(u32::try_from(delay).unwrap_or(u32::MAX));
             due += step;
         }
         Ok(delays)
     }
-}
-
-/// Reads a small answer to its end.
-fn read_answer(stream: &mut TcpStream, buffer: &mut [u8]) -> Result<()> {
-    let mut length = 0;
-    loop {
-        let read = stream.read(buffer.get_mut(length..).unwrap_or_default())?;
-        length += read;
-        let text = buffer.get(..length).unwrap_or_default();
-        if read == 0 || !text.starts_with(b"HTTP/1.1 200 ") {
-            bail!("the answer is {:?}", String::from_utf8_lossy(text));
-        }
-        if is_whole(text) {
-            return Ok(());
-        }
-    }
-}
-
-/// Whether a head and the body that it announces are there.
-fn is_whole(text: &[u8]) -> bool {
-    let text = String::from_utf8_lossy(text).to_ascii_lowercase();
-    let Some((head, body)) = text.split_once("\r\n\r\n") else {
-        return false;
-    };
-    let announced = head
-        .lines()
-        .find_map(|line| line.strip_prefix("content-length:"));
-    announced.is_some_and(|length| length.trim().parse() == Ok(body.len()))
 }
 
 impl Delays {
@@ -134,13 +100,6 @@ impl Delays {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_answer_is_read_to_its_end() {
-        assert!(is_whole(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nab"));
-        assert!(!is_whole(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\na"));
-        assert!(!is_whole(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n"));
-    }
 
     #[test]
     fn delays_are_ranked() {

@@ -1,15 +1,16 @@
 //! The programs: where they are, how they are started, and that they are ended again.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal};
+use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::config;
@@ -230,6 +231,8 @@ pub struct Running {
     pub log: PathBuf,
     /// Its files, removed after it.
     files: Option<TempDir>,
+    /// The lines of its standard error, of weir.
+    said: Arc<Mutex<Vec<String>>>,
 }
 
 impl Running {
@@ -267,7 +270,7 @@ impl Running {
         directory: TempDir,
     ) -> Result<Self> {
         let mut command = programs.pinned_to(cores, programs.of(Kind::Weir)?)?;
-        command.env_clear().envs(settings);
+        command.env_clear().envs(settings).stdout(Stdio::null());
         Self::start_weir(command, directory)
     }
 
@@ -309,67 +312,69 @@ impl Running {
                 .find(|file| file.exists())
                 .unwrap_or_default(),
             files: directory,
+            said: Arc::default(),
         })
     }
 
     /// Starts weir and waits until it announces its address on standard error.
-    fn start_weir(mut command: Command, directory: TempDir) -> Result<Self> {
+    ///
+    /// # Errors
+    /// It does not start.
+    pub fn start_weir(mut command: Command, directory: TempDir) -> Result<Self> {
         let log = directory.path().join("access.log");
-        command.stdout(Stdio::null()).stderr(Stdio::piped());
+        command.stdin(Stdio::null()).stderr(Stdio::piped());
         let began = Instant::now();
         let mut process = Owned(command.spawn().context("it cannot be started")?);
         let stderr = process.0.stderr.take().context("no standard error")?;
-        let (sender, receiver) = mpsc::channel();
-        // The thread reads on until weir ends: a full pipe would stop it.
-        std::thread::spawn(move || follow(stderr, &sender));
-        let address = receiver
-            .recv_timeout(START)
-            .map_err(|_| anyhow!("it does not announce its address after {START:?}"))?
-            .map_err(|said| anyhow!("it ended before it listened: {}", said.trim()))?;
-        Ok(Self {
+        let said = Arc::<Mutex<Vec<String>>>::default();
+        let gathered = Arc::clone(&said);
+        // The thread reads on until weir ends, and those that take over: a full pipe would stop it.
+        std::thread::spawn(move || {
+            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                if let Ok(mut gathered) = gathered.lock() {
+                    gathered.push(line);
+                }
+            }
+        });
+        let mut weir = Self {
             process,
             began,
-            address,
+            address: SocketAddr::from(([127, 0, 0, 1], 0)),
             log,
             files: Some(directory),
-        })
+            said,
+        };
+        loop {
+            let lines = weir.said("listening");
+            if let Some(address) = lines.first().and_then(announced_address) {
+                weir.address = address;
+                return Ok(weir);
+            }
+            if weir.process.0.try_wait()?.is_some() || began.elapsed() > START {
+                let said = weir.said.lock().map(|said| said.join("\n"));
+                bail!("it did not listen: {}", said.unwrap_or_default());
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// What weir, and who took over from it, has said with this message.
+    pub fn said(&self, message: &str) -> Vec<Value> {
+        let Ok(said) = self.said.lock() else {
+            return Vec::new();
+        };
+        let lines = said
+            .iter()
+            .filter_map(|line| serde_json::from_str(line).ok());
+        let named = |line: &Value| line.get("message").and_then(Value::as_str) == Some(message);
+        lines.filter(named).collect()
     }
 }
 
-/// Sends the address once it is announced, or everything that was said if it never is.
-fn follow(stderr: impl Read, sender: &mpsc::Sender<Result<SocketAddr, String>>) {
-    let (mut said, mut announced) = (String::new(), false);
-    for line in BufReader::new(stderr).lines().map_while(Result::ok) {
-        if announced {
-            continue;
-        }
-        if let Some(address) = announced_address(&line) {
-            announced = true;
-            // Nobody waits any more if the start took too long.
-            let _ = sender.send(Ok(address));
-        }
-        said.push_str(&line);
-        said.push('\n');
-    }
-    if !announced {
-        let _ = sender.send(Err(said));
-    }
-}
-
-/// The address of a line with `"message":"listening"` and `"address":"IP:PORT"`, flat or below
-/// `fields`; `https://` before it is left out.
-fn announced_address(line: &str) -> Option<SocketAddr> {
-    let line: serde_json::Value = serde_json::from_str(line).ok()?;
-    [Some(&line), line.get("fields")]
-        .into_iter()
-        .flatten()
-        .filter(|members| {
-            members.get("message").and_then(|text| text.as_str()) == Some("listening")
-        })
-        .find_map(|members| {
-            let place = members.get("address")?.as_str()?;
-            place.trim_start_matches("https://").parse().ok()
-        })
+/// The address of the line that says listening; `https://` before it is left out.
+fn announced_address(line: &Value) -> Option<SocketAddr> {
+    let place = line.get("address")?.as_str()?;
+    place.trim_start_matches("https://").parse().ok()
 }
 
 /// A port of loopback that was free a moment ago.
@@ -383,23 +388,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_announcement_is_found_flat_and_nested() {
+    fn the_announcement_is_found() {
         let address = "127.0.0.1:4711".parse().ok();
-        for line in [
-            r#"{"level":"INFO","message":"listening","address":"127.0.0.1:4711"}"#,
-            r#"{"fields":{"message":"listening","address":"127.0.0.1:4711"}}"#,
-            r#"{"message":"listening","address":"https://127.0.0.1:4711"}"#,
-        ] {
-            assert_eq!(announced_address(line), address);
+        for place in ["127.0.0.1:4711", "https://127.0.0.1:4711"] {
+            let line = serde_json::json!({"message": "listening", "address": place});
+            assert_eq!(announced_address(&line), address);
         }
-        for line in [
-            "listening",
-            "{}",
-            r#"{"message":"listening"}"#,
-            r#"{"message":"x","address":"127.0.0.1:1"}"#,
-        ] {
-            assert_eq!(announced_address(line), None);
-        }
+        assert_eq!(announced_address(&serde_json::json!({})), None);
     }
 
     #[test]

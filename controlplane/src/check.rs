@@ -1,21 +1,26 @@
 //! What a start would find in files and directories, without starting and without writing
 //! (CONTROL-4).
 
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, TryLockError};
 use std::io;
 use std::path::Path;
 
 use rustix::fs::{Access, access};
 use weir_shared::clock::{Clock, Now};
+use weir_shared::rules::RuleSet;
 use weir_shared::settings::Settings;
 use weir_shared::units::Time;
 
 use crate::admin::token::{TokenErrors, Tokens};
 use crate::bans::document::BansFile;
-use crate::bans::ledger::{Ledger, Rules};
+use crate::bans::ledger::{Ledger, LedgerSettings};
 use crate::certificates;
 use crate::control::occupied;
+use crate::crawlers::warnings;
+use crate::feeds;
 use crate::files::KnownFiles;
+use crate::fleet::Ready;
+use crate::guarded;
 use crate::lookup;
 use crate::rules;
 use crate::state::StateError;
@@ -60,11 +65,17 @@ pub fn check(settings: &Settings, clock: &Clock) -> Found {
     let certificates = certificates::check(&settings.edge).err();
     let told = certificates.map(|error| error.to_string());
     found.faults.extend(told);
+    found.faults.extend(feeds::handle::check(settings).err());
     match rules::read(settings, now) {
-        Ok((_, bad_lists)) => found.warnings.extend(bad_lists),
+        Ok((rules, bad_lists)) => {
+            found.warnings.extend(bad_lists);
+            found.warnings.extend(unfilled_jails(settings, &rules));
+            found.warnings.extend(warnings::of(&rules, settings));
+        }
         Err(error) => found.faults.push(error.to_string()),
     }
     found.faults.extend(log_file(settings));
+    found.faults.extend(Ready::read(&settings.fleet).err());
     if !found.is_held {
         let socket = settings.control_socket().and_then(occupied);
         found.faults.extend(socket.map(|error| error.to_string()));
@@ -72,9 +83,22 @@ pub fn check(settings: &Settings, clock: &Clock) -> Found {
     found
 }
 
+/// Jails that count only what the application says they should, where nobody listens to it (APP-2).
+fn unfilled_jails(settings: &Settings, rules: &RuleSet) -> Vec<String> {
+    let listens = settings.identity.application_field.is_some();
+    let unfilled = (rules.every_jail()).filter(|jail| !listens && jail.statuses.is_empty());
+    let told = unfilled.map(|jail| {
+        format!(
+            "the jail {} has no statuses and WAF_APPLICATION_FIELD is off: it counts nothing",
+            jail.rule.name
+        )
+    });
+    told.collect()
+}
+
 /// Whether a service holds the lock of the directory; an error where it could not be used.
 fn directory(dir: &Path) -> Result<bool, StateError> {
-    let held = match File::open(dir.join(LOCK)) {
+    let held = match guarded::open(&dir.join(LOCK)) {
         // Dropped at once.
         Ok(lock) => matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock)),
         Err(_) => false,
@@ -113,7 +137,7 @@ fn writable(path: &Path) -> io::Result<()> {
 /// bans.json may hold more than `WAF_MAX_BANS` allows.
 fn too_many_bans(settings: &Settings, files: &KnownFiles, now: Now) -> Option<String> {
     let bans = BansFile::complete(files.bans().to_vec(), &[], Time(now.wall_ms));
-    let rules = Rules::from(settings);
+    let rules = LedgerSettings::from(settings);
     let held = Ledger::new(rules, bans, now.wall_ms).err()?;
     let max_bans = rules.max_bans;
     Some(ControlError::TooManyBans { held, max_bans }.to_string())

@@ -54,8 +54,8 @@ impl Document for ClientsFile {
     }
 
     fn complete(mut entries: Vec<Entry>, _: &[Entry], _: Time) -> Vec<Entry> {
-        // The order of the file is the order of sight; a hand that changed the order is taken at
-        // its times.
+        // Entries are in the order in which clients were last seen. If an edit moved them, their
+        // times decide, not their places.
         let what = ("clients", "least recently seen");
         drop_over::<Self, _>(&mut entries, MAX_CLIENTS, what, |entry| entry.row.last_seen);
         entries
@@ -87,6 +87,8 @@ struct Form {
     rules: Vec<CountOfRule>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     other_sites: Option<PartOfWindows>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    first_passed: Option<Time>,
 }
 
 /// What other sites asked for of what the windows have counted (RULE-8).
@@ -172,6 +174,7 @@ impl Form {
             bytes: Windows::of(&row.bytes),
             rules: row.rules.iter().map(CountOfRule::of).collect(),
             other_sites: PartOfWindows::of(&row.other_sites),
+            first_passed: row.first_passed,
         }
     }
 }
@@ -200,6 +203,7 @@ impl<'de> Deserialize<'de> for Entry {
                     .other_sites
                     .map(PartOfWindows::part)
                     .unwrap_or_default(),
+                first_passed: form.first_passed,
             },
             unknown: None,
         })
@@ -257,6 +261,7 @@ mod tests {
             bytes: PerSpan::default(),
             rules: Vec::new(),
             other_sites: OtherSites::default(),
+            first_passed: None,
         }
     }
 

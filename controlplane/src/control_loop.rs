@@ -22,7 +22,7 @@ use arc_swap::ArcSwap;
 use crossbeam_channel::{Receiver, Select, TryRecvError};
 use weir_shared::clock::{Clock, Now};
 use weir_shared::explain::Explain;
-use weir_shared::handover::{OwnResponse, Respond};
+use weir_shared::handover::Respond;
 use weir_shared::pulse::Pulse;
 use weir_shared::reload::Reloaded;
 use weir_shared::settings::Settings;
@@ -33,26 +33,34 @@ use weir_shared::totals::Totals;
 
 use crate::admin::answers::Page;
 use crate::admin::bans::Pending;
-use crate::admin::explain::Asked;
+use crate::admin::clients::Held;
+use crate::admin::explain::{Asked, Explained};
 use crate::admin::problem::Problem;
 use crate::admin::requests::Requests;
-use crate::admin::status::{self, Status};
-use crate::admin::{Ask, Request, clients, explain};
+use crate::admin::status::Status;
+use crate::admin::{Ask, Request};
 use crate::alert::detection::Detection;
 use crate::bans::ledger::Full;
 use crate::bans::{Bans, MAX_NOTES_A_TURN};
+use crate::crawlers::falls::Falls;
 use crate::events::Events;
 use crate::files::{AnyEdit, Content, Files, Which};
+use crate::fleet::Fleet;
 use crate::giving::Give;
+use crate::history::History;
 use crate::lookup::{FileFault, Lookups};
 use crate::metrics::Facts;
-use crate::order::Order;
+use crate::order::LoopCommand;
 use crate::origins::Origins;
 use crate::recent::Recent;
 use crate::rules::{Found, LiveRules};
+use crate::shared_state::SharedState;
 use crate::state::WriteFault;
 
 mod ending;
+mod fleet;
+mod minutes;
+mod sparing;
 
 /// The longest the loop sleeps: how late a write may be, or the word that bans can be made again.
 const TICK: Duration = Duration::from_millis(100);
@@ -77,7 +85,7 @@ pub struct Control {
     /// What the status tells of them, on another thread.
     pub(crate) reloaded: Arc<ArcSwap<Reloaded>>,
     /// Steps of a reload.
-    pub(crate) orders: Receiver<Order>,
+    pub(crate) orders: Receiver<LoopCommand>,
     /// Every ban, and what leads to one.
     pub(crate) bans: Bans,
     /// Who is not banned by the service itself (ALIVE-5).
@@ -88,6 +96,8 @@ pub struct Control {
     pub(crate) lookups: Lookups,
     /// rules.json; its thread reads it.
     pub(crate) rules: LiveRules,
+    /// Verified crawlers in traps and jails.
+    pub(crate) falls: Falls,
     /// The state files; their thread reads and writes them.
     pub(crate) files: Files,
     /// The data plane's clients, for clients.json and the admin answer.
@@ -98,12 +108,18 @@ pub struct Control {
     pub(crate) explain: Explain,
     /// The last refusals.
     pub(crate) events: Arc<Events>,
+    /// The fleet that this is an instance of.
+    pub(crate) fleet: Option<Fleet>,
     /// Folds the data plane's counters, for the metrics.
     pub(crate) totals: Arc<dyn Fn() -> Totals + Send + Sync>,
     /// Requests by country and AS number, for the metrics.
     pub(crate) origins: Origins,
     /// What they were within the last minutes, for the status.
     pub(crate) recent: Recent,
+    /// The same a minute, for a day.
+    pub(crate) history: History,
+    /// What clients share and who is known, over a restart.
+    pub(crate) shared: SharedState,
     /// Receives the signal to stop from the handle.
     pub(crate) stop: Receiver<Stop>,
     /// The state files are to be given away, after this turn.
@@ -164,21 +180,25 @@ impl Control {
     pub(crate) fn turn(&mut self, wait: Duration) -> Flow {
         self.wait(wait);
         let now = self.clock.now();
-        self.spared.end(now.wall_ms);
+        self.turn_spared(now);
         self.make_bans(now);
         self.note_bans(self.bans.notes_a_turn(), now);
         self.detection.count(now);
+        self.share(now);
         self.recent.turn(now, &*self.totals);
+        self.count_minute(now);
         self.take_edits(now);
         self.take_faults(now);
         self.take_rules(now);
         self.take_orders(now);
-        self.files.take_outcomes();
+        self.files.take_outcomes(now);
+        self.hear_fleet(now);
         let changes = self.answer_requests(now);
         // One publication serves all the bans that were made and lifted, and nobody is answered
         // before it. Room may also have come by a ban that ended (BAN-7).
         self.bans.publish(now);
         self.answer_saved(changes, now);
+        self.turn_fleet(now);
         (self.requests).go_on_listing(self.bans.ledger(), now.wall_ms);
         let flow = match self.stop.try_recv() {
             // Without a handle nobody could ask for a stop any more.
@@ -202,14 +222,13 @@ impl Control {
         let has_more =
             self.detection.has_more() || self.bans.has_unnoted() || self.requests.is_listing();
         let wait = if has_more { Duration::ZERO } else { wait };
+        let wait = self.select_fleet(&mut select, wait);
         let _ = select.ready_timeout(wait);
     }
 
     /// Makes bans of exceeded limits.
     fn make_bans(&mut self, now: Now) {
-        if self.bans.take(now) {
-            self.files.bans_stale(now);
-        }
+        self.bans.take(now);
     }
 
     /// Gathers the circumstances of up to so many bans: an alert tells of them.
@@ -219,7 +238,6 @@ impl Control {
                 break;
             };
             self.detection.alerts.ban(&ban, now.wall_ms);
-            self.files.bans_stale(now);
         }
     }
 
@@ -229,7 +247,7 @@ impl Control {
         for FileFault { file, error } in self.lookups.file_faults() {
             self.detection.alerts.file_error(&file, &error, now.wall_ms);
         }
-        while let Ok(WriteFault { file, error }) = self.files.faults().try_recv() {
+        while let Some(WriteFault { file, error }) = self.files.next_fault() {
             self.detection.alerts.state_error(file, &error, now.wall_ms);
         }
     }
@@ -239,6 +257,7 @@ impl Control {
         while let Some(found) = self.rules.next() {
             match found {
                 Found::Taken { rules, told, .. } => {
+                    self.spared.set_crawler_ranges(rules.crawler_ranges());
                     self.bans.publish_rules(rules);
                     if let Some(told) = told {
                         told();
@@ -246,6 +265,9 @@ impl Control {
                 }
                 Found::Fault { file, error } => {
                     self.detection.alerts.file_error(&file, &error, now.wall_ms);
+                }
+                Found::FeedError { feed, error } => {
+                    self.detection.alerts.feed_error(&feed, &error, now.wall_ms);
                 }
             }
         }
@@ -256,14 +278,14 @@ impl Control {
     fn take_edits(&mut self, now: Now) {
         while let Some(edit) = self.files.next_edit() {
             self.take_edit(&edit, now);
-            self.edit_taken(&edit);
+            self.edit_taken(&edit, now);
         }
     }
 
-    fn edit_taken(&mut self, edit: &AnyEdit) {
+    fn edit_taken(&mut self, edit: &AnyEdit, now: Now) {
         let which = self.files.taken(edit);
-        let content = self.content(which);
-        self.files.save(content, Vec::new());
+        let content = self.content(which, now);
+        self.files.save_edited(content, now);
     }
 
     /// Answers a bounded number of admin requests. Those that changed the bans are returned.
@@ -281,10 +303,16 @@ impl Control {
         changes
     }
 
-    /// Answers changes of the bans once bans.json is on disk, or when that failed or took too long
+    /// Answers changes of the bans once they are on disk, or when that failed or took too long
     /// (STATE-2).
-    fn answer_saved(&mut self, changes: Vec<(Respond, Pending)>, now: Now) {
-        if !changes.is_empty() {
+    fn answer_saved(&mut self, mut changes: Vec<(Respond, Pending)>, now: Now) {
+        self.offer_changes(now);
+        self.await_fleet(&mut changes);
+        if changes.is_empty() && !self.files.has_unrecorded() {
+            return;
+        }
+        let held = self.bans.ledger().len();
+        if let Err(changes) = self.files.record(changes, held, now) {
             // Once a turn: with 100,000 bans this is a millisecond.
             let bans = self.bans.ledger().all();
             self.files.answer_saved(bans, changes, now);
@@ -293,6 +321,7 @@ impl Control {
 
     /// Answers a request. What changed the bans is returned instead: its answer waits until they
     /// are published and saved.
+    // long: one arm for each question
     fn answer(&mut self, request: Request, now: Now) -> Option<(Respond, Pending)> {
         let Request {
             ask,
@@ -305,44 +334,55 @@ impl Control {
                 let facts = Page::Metrics(Box::new(self.facts(now)));
                 self.requests.write(facts, &request_id, respond);
             }
+            Ask::Fleet => self.tell_fleet(&request_id, respond, now),
             Ask::Status => {
                 let facts = self.facts(now);
                 let since = self.recent.since(now, facts.totals);
                 let status = Page::Status(Box::new(Status { facts, since, now }));
                 self.requests.write(status, &request_id, respond);
             }
+            Ask::History(most) => {
+                let last = self.history.last(most, now, &self.counted(now));
+                self.requests
+                    .write(Page::History(last), &request_id, respond);
+            }
             Ask::Clients(by, most) => {
                 let clients = Page::Clients(by, most, now.wall_ms);
                 self.requests.write(clients, &request_id, respond);
             }
-            Ask::Explain(asked) => respond(self.explain(asked, &request_id, now)),
+            Ask::Explain(asked) => {
+                let page = self.explain(asked, now).ok_or(Problem::UnknownRequest);
+                self.write(page, &request_id, respond);
+            }
             Ask::Import(batch) => match self.bans.import(*batch, now) {
                 Ok(imported) => return Some((respond, Pending::imported(imported))),
-                Err(Full) => {
-                    let max_bans = self.settings.bans.max;
-                    respond(Problem::Full { max_bans }.answer(&request_id));
-                }
+                Err(Full) => respond(self.full().answer(&request_id)),
             },
-            Ask::Alerts => respond(status::alerts(self.detection.alerts.recent())),
-            Ask::List(filter) => self.requests.list(filter, request_id, respond),
+            Ask::Alerts => {
+                let alerts = self.detection.alerts.recent().cloned().collect();
+                (self.requests).write(Page::Alerts(alerts), &request_id, respond);
+            }
+            Ask::List(filter) => {
+                let cursor = self.events.bans().cursor();
+                self.requests.list(filter, cursor, request_id, respond);
+            }
             Ask::Client(client) => {
-                let ledger = self.bans.ledger();
-                respond(clients::answer(client, &*self.table, ledger, &request_id));
+                let held = Held::of(client, &*self.table, self.bans.ledger());
+                let page = held.map(|held| Page::Client(Box::new(held)));
+                self.write(page.ok_or(Problem::NotFound), &request_id, respond);
             }
             Ask::Ban(order) => match self.bans.add(order, now) {
                 Ok(ban) => {
                     self.detection.alerts.ban(&ban, now.wall_ms);
                     return Some((respond, Pending::made(&ban, door)));
                 }
-                Err(Full) => {
-                    let max_bans = self.settings.bans.max;
-                    respond(Problem::Full { max_bans }.answer(&request_id));
-                }
+                Err(Full) => respond(self.full().answer(&request_id)),
             },
             Ask::Lift(subject) => {
                 let lifted = self.bans.lift(subject, now);
+                let is_told = self.lift_in_fleet(subject, now);
                 let pending = Pending::lifted(&lifted);
-                if !lifted.is_empty() {
+                if !lifted.is_empty() || is_told {
                     return Some((respond, pending));
                 }
                 respond(pending.answer(true));
@@ -351,13 +391,32 @@ impl Control {
         None
     }
 
-    fn explain(&self, asked: Asked, request_id: &str, now: Now) -> OwnResponse {
-        let (ledger, observe) = (self.bans.ledger(), self.settings.observe);
-        let Some((question, seen)) = asked.found(self.events.refusals(), ledger) else {
-            return Problem::UnknownRequest.answer(request_id);
-        };
-        let explained = (self.explain)(&question);
-        explain::answer((&question, seen.as_ref()), &explained, ledger, observe, now)
+    fn full(&self) -> Problem {
+        let max_bans = self.settings.bans.max;
+        Problem::Full { max_bans }
+    }
+
+    /// Has a page written, or the problem instead.
+    fn write(&self, page: Result<Page, Problem>, request_id: &str, respond: Respond) {
+        match page {
+            Ok(page) => self.requests.write(page, request_id, respond),
+            Err(problem) => respond(problem.answer(request_id)),
+        }
+    }
+
+    /// None where the request is not known.
+    fn explain(&self, asked: Asked, now: Now) -> Option<Page> {
+        let ledger = self.bans.ledger();
+        let (question, seen) = asked.found(self.events.refusals(), ledger)?;
+        let explanation = (self.explain)(&question);
+        Some(Page::Explain(Box::new(Explained {
+            bans: ledger.covering(explanation.client),
+            question,
+            seen,
+            explanation,
+            observe: self.settings.observe,
+            now,
+        })))
     }
 
     fn facts(&mut self, now: Now) -> Facts {
@@ -377,21 +436,31 @@ impl Control {
             certificates: self.detection.certificates.validities(),
             state: self.files.counts(),
             lookups: self.lookups.facts(),
+            shared: self.table.shared_use(now.wall_ms),
+            known: self.table.known_len(),
             rules: self.rules.facts(),
+            fleet: self.fleet.as_ref().map(|fleet| fleet.facts(now)),
+            feeds: self.rules.feeds().facts(now.wall_ms),
         }
     }
 
     fn save_due(&mut self, now: Now) {
-        for which in self.files.due(now) {
-            let content = self.content(*which);
-            self.files.save(content, Vec::new());
+        let held = self.bans.ledger().len();
+        for which in self.files.due(held, now) {
+            let content = self.content(*which, now);
+            self.files.save(content, Vec::new(), now);
         }
+        self.files.record_due(held, now);
     }
 
     /// What a file is to hold.
-    pub(crate) fn content(&mut self, which: Which) -> Content {
+    pub(crate) fn content(&mut self, which: Which, now: Now) -> Content {
         match which {
-            Which::Bans => Content::Bans(self.bans.ledger().all()),
+            Which::Bans => {
+                // The document has them: they need no line of the journal.
+                self.offer_changes(now);
+                Content::Bans(self.bans.ledger().all())
+            }
             Which::Clients => {
                 self.table.forget_idle(self.clock.now());
                 Content::Clients(self.table.rows())
@@ -407,7 +476,9 @@ impl Control {
         tracing::error!("the control loop panicked: it goes on from its bans; please report this");
         self.files.resume();
         self.bans.recover(now);
-        self.files.bans_stale(now);
+        self.files.bans_unsure(now);
+        self.events.bans().lose();
+        self.recover_fleet(now);
         while let Some(edit) = self.files.interrupted() {
             // Half of it may be in force, and again does no harm.
             let again = catch_unwind(AssertUnwindSafe(|| self.take_edit(&edit, now)));
@@ -417,7 +488,7 @@ impl Control {
                 );
                 self.bans.recover(now);
             }
-            self.edit_taken(&edit);
+            self.edit_taken(&edit, now);
         }
     }
 }

@@ -5,12 +5,13 @@
 //! listener; of the requests, each gets the first [`DECISIONS_A_SECOND`] of a second. A listener
 //! that does not keep up loses lines. How many were left out and lost is told once a second.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
+use crate::bans::feed::Feed;
 use crate::refusals::Refusals;
 
 /// Those who may listen at the same time.
@@ -31,6 +32,8 @@ pub struct Events {
     lost: AtomicU64,
     /// The last refusals, for those who ask later.
     refusals: Refusals,
+    /// Changes of the bans.
+    bans: Arc<Feed>,
 }
 
 struct Listener {
@@ -73,6 +76,11 @@ impl Events {
         // Relaxed: a line more or less at the beginning matters to nobody.
         self.heard.store(true, Ordering::Relaxed);
         Ok(receiver)
+    }
+
+    /// Changes of the bans.
+    pub(crate) const fn bans(&self) -> &Arc<Feed> {
+        &self.bans
     }
 
     /// The last refusals.

@@ -1,19 +1,17 @@
-//! The four state files: opened together at the start, and what the control loop says to them: when
-//! each is due, which edits it has taken in, and who waits until bans.json is on disk (STATE-1,
-//! STATE-2).
+//! The state files, as the control loop sees them: when each is due, which edits it has taken in,
+//! and who waits until a change of the bans is on disk (STATE-1, STATE-2, STATE-10).
 //!
 //! What an edit means is left to its owner, how files are read and written to `state/`.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Select, Sender, bounded};
 use weir_shared::ban::Ban;
-use weir_shared::clock::{Clock, Now};
+use weir_shared::clock::Now;
 use weir_shared::handover::Respond;
 use weir_shared::settings::Settings;
 use weir_shared::table::ClientRow;
@@ -21,15 +19,27 @@ use weir_shared::table::ClientRow;
 use crate::admin::bans::Pending;
 use crate::alert::document::{AlertsEntry, AlertsFile};
 use crate::bans::document::BansFile;
+use crate::bans::journal::BanLine;
+use crate::bans::ledger::changes::LedgerChange;
 use crate::clients::ClientsFile;
 use crate::lookup::LookupRow;
 use crate::lookup::document::LookupsFile;
 use crate::state::document::{Document, Row};
-use crate::state::known::Known;
-use crate::state::{
-    Edit, Failure, FileCounts, Saved, StateDir, StateError, StateFile, StateLock, StateThread,
-    WriteFault,
-};
+use crate::state::journal::{JOURNAL, Lost};
+use crate::state::{Edit, Failure, FileCounts, Saved, WriteFault};
+
+mod opening;
+mod unsaved;
+
+#[cfg(fuzzing)]
+pub use opening::reread;
+pub use opening::{JournalStart, KnownFiles, StartState, StateFiles};
+
+use unsaved::Unsaved;
+
+/// A journal that has grown so long is closed until a document lets it be emptied. It is emptied
+/// with nearly every document: only while lines come all the time one of them is behind it.
+const MAX_JOURNAL: u64 = 16 << 20;
 
 /// How long an answer waits for the disk before it says `"persisted": false`.
 const PERSIST_WAIT_NS: u64 = 5_000_000_000;
@@ -37,115 +47,6 @@ const PERSIST_WAIT_NS: u64 = 5_000_000_000;
 /// The most answers that wait for the disk: with one that hangs, further ones do not wait at all.
 /// What failed is tried again by the thread of the files, which keeps the newest document.
 pub(crate) const MAX_WAITING: usize = 256;
-
-/// The four files, open.
-pub struct StateFiles {
-    pub(crate) bans: StateFile<BansFile>,
-    pub(crate) clients: StateFile<ClientsFile>,
-    pub(crate) lookups: StateFile<LookupsFile>,
-    pub(crate) alerts: StateFile<AlertsFile>,
-    pub(crate) thread: StateThread,
-}
-
-/// What was read at start.
-#[derive(Debug, Default)]
-pub struct StartState {
-    /// bans.json
-    pub bans: Vec<Arc<Ban>>,
-    /// clients.json
-    pub clients: Vec<ClientRow>,
-    /// lookups.json
-    pub lookups: Vec<LookupRow>,
-    /// alerts.json
-    pub alerts: Vec<AlertsEntry>,
-}
-
-/// The files as they were read before they were one's own (RESTART-1).
-#[derive(Default)]
-pub struct KnownFiles {
-    bans: Option<Known<BansFile>>,
-    clients: Option<Known<ClientsFile>>,
-    lookups: Option<Known<LookupsFile>>,
-    alerts: Option<Known<AlertsFile>>,
-}
-
-impl KnownFiles {
-    /// Reads what is there and fits; nothing is locked. With one fault for each file that a start
-    /// would refuse.
-    pub fn read(dir: &Path) -> (Self, Vec<StateError>) {
-        fn kept<D: Document>(dir: &Path, faults: &mut Vec<StateError>) -> Option<Known<D>> {
-            let read = Known::read(dir);
-            read.unwrap_or_else(|fault| {
-                faults.push(fault);
-                None
-            })
-        }
-        let mut faults = Vec::new();
-        let files = Self {
-            bans: kept(dir, &mut faults),
-            clients: kept(dir, &mut faults),
-            lookups: kept(dir, &mut faults),
-            alerts: kept(dir, &mut faults),
-        };
-        (files, faults)
-    }
-
-    /// The bans.
-    pub(crate) fn bans(&self) -> &[Arc<Ban>] {
-        self.bans.as_ref().map_or(&[], Known::entries)
-    }
-}
-
-impl StateFiles {
-    /// Reads and checks every file of the directory of this lock, starts the thread and the watch.
-    /// What is known of a file is not read again if it stands so still.
-    ///
-    /// # Errors
-    /// [`StateError`], one sentence an operator can act on (STATE-6).
-    pub fn open(
-        lock: StateLock,
-        clock: Clock,
-        known: KnownFiles,
-    ) -> Result<(Self, StartState), StateError> {
-        let dir = StateDir::open(lock, clock)?;
-        // clients.json, when full, is as large as the others together: two threads halve the wait
-        // for the first answer.
-        let (clients, others) = std::thread::scope(|scope| {
-            let clients = scope.spawn(|| dir.read::<ClientsFile>(known.clients));
-            let others = (|| {
-                let bans = dir.read::<BansFile>(known.bans)?;
-                let lookups = dir.read::<LookupsFile>(known.lookups)?;
-                Ok::<_, StateError>((bans, lookups, dir.read::<AlertsFile>(known.alerts)?))
-            })();
-            (clients.join(), others)
-        });
-        let (bans, lookups, alerts) = others?;
-        let file = ClientsFile::FILE;
-        let clients = clients.unwrap_or(Err(StateError::Panicked { file }))?;
-        let (bans, read_bans, first) = bans.split();
-        let (clients, read_clients, second) = clients.split();
-        let (lookups, read_lookups, third) = lookups.split();
-        let (alerts, read_alerts, fourth) = alerts.split();
-        let start = StartState {
-            bans: read_bans,
-            clients: rows(read_clients),
-            lookups: rows(read_lookups),
-            alerts: rows(read_alerts),
-        };
-        let files = Self {
-            bans,
-            clients,
-            lookups,
-            alerts,
-            thread: dir.start(vec![first, second, third, fourth])?,
-        };
-        Ok((files, start))
-    }
-}
-
-fn rows<T>(entries: Vec<Row<T>>) -> Vec<T> {
-    entries.into_iter().map(|entry| entry.row).collect()
-}
 
 fn entries<T>(rows: Vec<T>) -> Vec<Row<T>> {
     rows.into_iter().map(Row::from).collect()
@@ -198,20 +99,22 @@ pub(crate) struct Files {
     revisions: [u64; Which::ALL.len()],
     /// Edits that are being taken in: after a panic they are tried once more.
     in_hand: VecDeque<Arc<AnyEdit>>,
-    /// `WAF_STATE_WRITE_DELAY`
-    delay_ns: u64,
     /// `WAF_STATE_COUNTER_INTERVAL`
     interval_ns: u64,
-    /// When bans.json is to be written because it lacks something, on the monotonic clock.
-    bans_due_ns: Option<u64>,
+    /// What is in no file yet.
+    unsaved: Unsaved,
     /// When all files were saved last, on the monotonic clock.
     all_saved_ns: u64,
     /// Who waits for the outcome of a write, until told. At most [`MAX_WAITING`], and one a file at
     /// a stop.
     waiting: HashMap<u64, Option<Waiting>>,
+    /// Those of them whose line was lost: they wait for a document instead.
+    unrecorded: Vec<Waiting>,
     next: u64,
     outcomes: Sender<(u64, bool)>,
     saved: Receiver<(u64, bool)>,
+    /// The journal cannot be written.
+    journal_fault: Option<WriteFault>,
 }
 
 /// An answer that waits for the disk.
@@ -220,11 +123,13 @@ struct Waiting {
     pending: Pending,
     /// Until when, on the monotonic clock.
     deadline_ns: u64,
+    /// For a line of the journal.
+    in_journal: bool,
 }
 
 impl Waiting {
     fn answer(self, persisted: bool) {
-        (self.respond)(self.pending.answer(persisted));
+        self.pending.answer_to(self.respond, persisted);
     }
 }
 
@@ -249,26 +154,33 @@ impl AnyEdit {
 }
 
 impl Files {
-    pub(crate) fn new(disk: StateFiles, settings: &Settings, now: Now) -> Self {
+    pub(crate) fn new(
+        disk: StateFiles,
+        journal: JournalStart,
+        settings: &Settings,
+        now: Now,
+    ) -> Self {
         let (outcomes, saved) = bounded(MAX_WAITING + Which::ALL.len());
+        let delay_ns = nanos(settings.state.write_delay);
         Self {
             disk,
             revisions: [0; Which::ALL.len()],
             in_hand: VecDeque::new(),
-            delay_ns: nanos(settings.state.write_delay),
             interval_ns: nanos(settings.state.counter_interval),
-            bans_due_ns: None,
+            unsaved: Unsaved::new(journal, delay_ns, now.mono_ns),
             all_saved_ns: now.mono_ns,
             waiting: HashMap::new(),
+            unrecorded: Vec::new(),
             next: 0,
             outcomes,
             saved,
+            journal_fault: None,
         }
     }
 
     /// When files are due from now on.
     pub(crate) fn take_settings(&mut self, settings: &Settings) {
-        self.delay_ns = nanos(settings.state.write_delay);
+        self.unsaved.set_delay(nanos(settings.state.write_delay));
         self.interval_ns = nanos(settings.state.counter_interval);
     }
 
@@ -309,33 +221,38 @@ impl Files {
         self.in_hand.front().cloned()
     }
 
-    /// Files that cannot be written.
-    pub(crate) fn faults(&self) -> &Receiver<WriteFault> {
-        self.disk.thread.faults()
+    /// The next file that cannot be written.
+    pub(crate) fn next_fault(&mut self) -> Option<WriteFault> {
+        let fault = self.disk.thread.faults().try_recv().ok();
+        fault.or_else(|| self.journal_fault.take())
     }
 
-    pub(crate) fn counts(&self) -> [FileCounts; Which::ALL.len()] {
+    pub(crate) fn counts(&self) -> [FileCounts; Which::ALL.len() + 1] {
         [
             self.disk.bans.counts(),
             self.disk.clients.counts(),
             self.disk.lookups.counts(),
             self.disk.alerts.counts(),
+            self.disk.journal.counts(),
         ]
     }
 
-    /// bans.json lacks something: it is due `WAF_STATE_WRITE_DELAY` after the first change
-    /// (STATE-1).
-    pub(crate) fn bans_stale(&mut self, now: Now) {
-        let due_ns = now.mono_ns.saturating_add(self.delay_ns);
-        self.bans_due_ns.get_or_insert(due_ns);
+    /// The bans changed.
+    pub(crate) fn note(&mut self, changes: Vec<LedgerChange>, now: Now) {
+        self.unsaved.note(changes, now.mono_ns);
     }
 
-    /// The files that are due at this moment.
-    pub(crate) fn due(&mut self, now: Now) -> &'static [Which] {
+    /// What was noted of the bans may lack something: all of them are written.
+    pub(crate) fn bans_unsure(&mut self, now: Now) {
+        self.unsaved.close(now.mono_ns);
+    }
+
+    /// The files that are due at this moment, where so many bans are held.
+    pub(crate) fn due(&mut self, held: usize, now: Now) -> &'static [Which] {
         if now.mono_ns.saturating_sub(self.all_saved_ns) >= self.interval_ns {
             self.all_saved_ns = now.mono_ns;
             &Which::ALL
-        } else if self.bans_due_ns.is_some_and(|due_ns| due_ns <= now.mono_ns) {
+        } else if self.unsaved.document_is_due(held, now.mono_ns) {
             &[Which::Bans]
         } else {
             &[]
@@ -344,17 +261,70 @@ impl Files {
 
     /// Sends a document. Only where someone waits for it is its outcome asked for: the thread then
     /// tries at once, and with its own pauses otherwise (STATE-7).
-    pub(crate) fn save(&mut self, content: Content, saved: Vec<Saved>) {
+    pub(crate) fn save(&mut self, content: Content, saved: Vec<Saved>, now: Now) {
         let [bans_revision, clients, lookups, alerts] = self.revisions;
         match content {
             Content::Bans(bans) => {
-                self.bans_due_ns = None;
-                self.disk.bans.save(bans, bans_revision, saved);
+                let stand = self.unsaved.send_document(now.mono_ns);
+                self.disk.bans.save_at(stand, bans, bans_revision, saved);
             }
             Content::Clients(rows) => self.disk.clients.save(entries(rows), clients, saved),
             Content::Lookups(rows) => self.disk.lookups.save(entries(rows), lookups, saved),
             Content::Alerts(rows) => self.disk.alerts.save(entries(rows), alerts, saved),
         }
+    }
+
+    /// Sends a document that holds an edit which was taken in.
+    pub(crate) fn save_edited(&mut self, content: Content, now: Now) {
+        let is_of_bans = matches!(content, Content::Bans(_));
+        self.save(content, Vec::new(), now);
+        if is_of_bans {
+            self.unsaved.close_behind();
+        }
+    }
+
+    /// Writes what changed into the journal, where changes of so many held bans are due there.
+    pub(crate) fn record_due(&mut self, held: usize, now: Now) {
+        if self.unsaved.line_is_due(now.mono_ns)
+            && let Some(line) = self.unsaved.take_line(held)
+        {
+            self.write_line(line, Vec::new(), now);
+        }
+    }
+
+    /// Writes what changed into the journal, and answers once it is on disk (STATE-2, STATE-10).
+    ///
+    /// # Errors
+    /// The answers, where they must wait for a document.
+    pub(crate) fn record(
+        &mut self,
+        changes: Vec<(Respond, Pending)>,
+        held: usize,
+        now: Now,
+    ) -> Result<(), Vec<(Respond, Pending)>> {
+        if !self.unrecorded.is_empty() {
+            return Err(changes);
+        }
+        let Some(line) = self.unsaved.take_line(held) else {
+            return Err(changes);
+        };
+        let saved = self.wait_for(changes, true, now);
+        self.write_line(line, saved, now);
+        Ok(())
+    }
+
+    fn write_line(&mut self, line: BanLine, saved: Vec<Saved>, now: Now) {
+        // Too far behind: those who wait are told so when their places are dropped.
+        if self.disk.journal.write(line, saved).is_err() {
+            self.unsaved.close(now.mono_ns);
+        } else if self.disk.journal.bytes() > MAX_JOURNAL {
+            self.unsaved.close_once(now.mono_ns);
+        }
+    }
+
+    /// Whether answers wait for a document that was not sent yet.
+    pub(crate) fn has_unrecorded(&self) -> bool {
+        !self.unrecorded.is_empty()
     }
 
     /// Sends bans.json and answers once it is on disk, or when that failed or took too long
@@ -365,25 +335,40 @@ impl Files {
         changes: Vec<(Respond, Pending)>,
         now: Now,
     ) {
+        let mut saved = self.wait_for(changes, false, now);
+        for waiting in std::mem::take(&mut self.unrecorded) {
+            saved.push(self.awaited(Some(waiting)));
+        }
+        self.save(Content::Bans(bans), saved, now);
+    }
+
+    /// Places for those who wait; further ones than may are answered at once.
+    fn wait_for(
+        &mut self,
+        changes: Vec<(Respond, Pending)>,
+        in_journal: bool,
+        now: Now,
+    ) -> Vec<Saved> {
         let mut saved = Vec::new();
         for (respond, pending) in changes {
             if self.waiting.len() >= MAX_WAITING {
-                respond(pending.answer(false));
+                pending.answer_to(respond, false);
             } else {
                 saved.push(self.awaited(Some(Waiting {
                     respond,
                     pending,
                     deadline_ns: now.mono_ns.saturating_add(PERSIST_WAIT_NS),
+                    in_journal,
                 })));
             }
         }
-        self.save(Content::Bans(bans), saved);
+        saved
     }
 
     /// Sends a document whose outcome is waited for by [`Files::all_saved`].
-    pub(crate) fn save_last(&mut self, content: Content) {
+    pub(crate) fn save_last(&mut self, content: Content, now: Now) {
         let saved = self.awaited(None);
-        self.save(content, vec![saved]);
+        self.save(content, vec![saved], now);
     }
 
     /// Whether nothing is waited for any more.
@@ -403,12 +388,34 @@ impl Files {
         })
     }
 
-    /// Answers those whose write has an outcome.
-    pub(crate) fn take_outcomes(&mut self) {
-        while let Ok((number, persisted)) = self.saved.try_recv() {
-            if let Some(Some(waiting)) = self.waiting.remove(&number) {
-                waiting.answer(persisted);
+    /// Answers those whose write has an outcome. Those whose line was lost wait for a document.
+    pub(crate) fn take_outcomes(&mut self, now: Now) {
+        self.take_durable();
+        if let Some(lost) = self.disk.journal.take_lost() {
+            self.unsaved.close(now.mono_ns);
+            if let Lost::Failed(error) = lost {
+                let file = JOURNAL;
+                self.journal_fault = Some(WriteFault { file, error });
             }
+        }
+        while let Ok((number, persisted)) = self.saved.try_recv() {
+            match self.waiting.remove(&number) {
+                Some(Some(waiting)) if waiting.in_journal && !persisted => {
+                    self.unrecorded.push(Waiting {
+                        in_journal: false,
+                        ..waiting
+                    });
+                }
+                Some(Some(waiting)) => waiting.answer(persisted),
+                Some(None) | None => {}
+            }
+        }
+    }
+
+    /// Lets the journal be emptied as far as the document on disk holds it.
+    fn take_durable(&mut self) {
+        if let Some(number) = self.unsaved.is_durable(self.disk.bans.durable()) {
+            self.disk.journal.held(number);
         }
     }
 
@@ -418,7 +425,7 @@ impl Files {
             let late = |waiting: &mut Waiting| waiting.deadline_ns <= now.mono_ns;
             if let Some(waiting) = waiting.take_if(late) {
                 tracing::warn!(
-                    "bans.json was not on disk within {} s: the answer says so, the write goes on",
+                    "a ban was not on disk within {} s: the answer says so, the write goes on",
                     PERSIST_WAIT_NS / 1_000_000_000
                 );
                 waiting.answer(false);
@@ -442,6 +449,16 @@ impl Files {
         self.disk.thread.hold()
     }
 
+    /// The journal is emptied, as far as it may be. Tells once its thread touches it no more.
+    pub(crate) fn settle(&mut self) -> Receiver<bool> {
+        self.take_durable();
+        let (told, settled) = bounded(1);
+        self.disk.journal.settle(Saved::new(move |is_settled| {
+            let _ = told.try_send(is_settled);
+        }));
+        settled
+    }
+
     /// The thread goes on, if it was held.
     pub(crate) fn resume(&mut self) {
         self.disk.thread.resume();
@@ -457,30 +474,6 @@ impl Files {
 impl Files {
     pub(crate) fn waiting(&self) -> usize {
         self.waiting.len()
-    }
-}
-
-/// Entry point for the fuzz targets: a file of this name as it is read at start, and written again.
-#[cfg(fuzzing)]
-pub fn reread(file: &str, bytes: &[u8]) -> Result<Vec<u8>, String> {
-    use weir_shared::units::Time;
-
-    use crate::state::text;
-
-    fn of<D: Document>(bytes: &[u8]) -> Result<Vec<u8>, String> {
-        let content = text::parse::<D>(bytes).map_err(|fault| fault.to_string())?;
-        let mut entries = D::complete(content.entries, &[], Time(1_795_276_800_000));
-        D::sort(&mut entries);
-        let mut out = Vec::new();
-        text::write::<D>(&mut out, &entries, &content.envelope).map_err(|e| e.to_string())?;
-        Ok(out)
-    }
-
-    match file {
-        "bans.json" => of::<BansFile>(bytes),
-        "clients.json" => of::<ClientsFile>(bytes),
-        "lookups.json" => of::<LookupsFile>(bytes),
-        _ => of::<AlertsFile>(bytes),
     }
 }
 

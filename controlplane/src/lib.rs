@@ -24,18 +24,24 @@ pub mod check;
 mod clients;
 pub mod control;
 mod control_loop;
+pub mod crawlers;
 mod edits;
 mod events;
-mod file_watch;
+mod feeds;
 mod files;
+pub mod fleet;
 mod giving;
+pub mod guarded;
+mod history;
 mod json;
 mod line_limit;
 pub mod lookup;
 mod metrics;
+mod netblock_list;
 pub mod offline;
 mod order;
 mod origins;
+mod outgoing;
 pub mod process;
 mod recent;
 pub mod refusal_page;
@@ -44,10 +50,12 @@ mod reload;
 pub mod replay;
 pub mod request_log;
 mod rules;
+mod shared_state;
 mod state;
 #[cfg(test)]
 mod testing;
 mod top;
+mod watching;
 mod wiring;
 
 /// Entry points for the fuzz targets.
@@ -55,14 +63,21 @@ mod wiring;
 pub mod fuzzing {
     use std::sync::Arc;
 
-    use weir_shared::netblock::{NetSet, PrefixLengths};
+    use weir_shared::netblock::{NetSet, Netblock, PrefixLengths};
     use weir_shared::spared::Spared;
 
     use crate::admin::bans::OrderReader;
     use crate::admin::problem::Problem;
+    use crate::netblock_list::{self, MAX_LISTED};
 
     pub use crate::files::reread;
     pub use crate::rules::fuzzing::Rules;
+
+    /// The netblocks of a list, with how many of its lines are none; why it cannot be used.
+    pub fn list(bytes: &[u8]) -> Result<(Vec<Netblock>, usize), String> {
+        let list = netblock_list::parse(bytes, MAX_LISTED).map_err(|why| why.to_string())?;
+        Ok((list.netblocks, list.skipped))
+    }
 
     /// What judges the body of `POST /_waf/bans`.
     pub struct Bodies(OrderReader);
@@ -98,11 +113,11 @@ pub mod lists {
     pub use crate::rules::{Change, Changed, Entry, List, NotChanged, change_file};
 }
 
-pub use admin::settings::settings_json;
 pub use control_loop::{Control, THREAD as CONTROL_THREAD};
 pub use events::{DECISIONS_A_SECOND, Events};
 pub use files::{KnownFiles, StartState, StateFiles};
 pub use giving::{Giving, Saving};
 pub use rules::{LiveRules, RulesError};
 pub use state::{StateError, StateLock};
+pub use watching::FileThread;
 pub use wiring::{About, ControlError, ControlHandle, Feeds, Wiring};

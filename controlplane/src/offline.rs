@@ -1,7 +1,6 @@
 //! The state files without a service: what commands show while none runs (CONTROL-3). Nothing is
 //! locked and nothing is written.
 
-use std::fs;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -9,14 +8,20 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use weir_shared::ban::Ban;
 use weir_shared::clock::Now;
+use weir_shared::netblock::NetSet;
+use weir_shared::spared::Spared;
 use weir_shared::units::Time;
 
+use crate::admin::import;
 use crate::alert::document::{AlertsEntry, AlertsFile};
 use crate::bans::document::BansFile;
+use crate::bans::journal::{BanLine, replay};
 use crate::bans::ledger::oldest_first;
 use crate::clients::{ClientsFile, client_json};
+use crate::guarded;
 use crate::state::document::Document;
-use crate::state::{StateError, text};
+use crate::state::stat::MAX_BYTES;
+use crate::state::{Standing, StateError, journal, text};
 
 /// The files of a state directory. A file that is not there is an empty one.
 #[derive(Clone, Copy)]
@@ -28,12 +33,14 @@ pub struct Offline<'a> {
 }
 
 impl Offline<'_> {
-    /// As `GET /v1/bans` answers.
+    /// As `GET /v1/bans` answers, with what a kill left in the journal.
     ///
     /// # Errors
     /// [`StateError`], with the place in the file.
     pub fn bans(self) -> Result<Value, StateError> {
-        let bans: Vec<Arc<Ban>> = self.read::<BansFile>()?;
+        let standing = Standing::found::<BansFile>(self.dir);
+        let lines: Vec<BanLine> = journal::look(self.dir, standing)?;
+        let bans = replay(self.read::<BansFile>()?, lines, None);
         Ok(json!({"bans": oldest_first(bans)}))
     }
 
@@ -66,6 +73,20 @@ impl Offline<'_> {
     }
 }
 
+/// Judges a file that is to be imported, a bans.json or a list of netblocks (CONTROL-9), with these
+/// trusted proxies: how many bans it has.
+///
+/// # Errors
+/// Every fault, one sentence each.
+pub fn check_import(body: &[u8], trusted: NetSet) -> Result<usize, Vec<String>> {
+    import::check(body, &Spared::new(trusted))
+}
+
+/// Whether a file that is to be imported is a bans.json, and not a list of netblocks.
+pub fn is_bans_file(body: &[u8]) -> bool {
+    import::is_bans_file(body)
+}
+
 /// Reads a file in the form of bans.json, wherever it lies.
 ///
 /// # Errors
@@ -75,7 +96,7 @@ pub fn read_bans(path: &Path, now: Now) -> Result<Vec<Arc<Ban>>, StateError> {
 }
 
 fn read_file<D: Document>(path: &Path, now: Now) -> Result<Vec<D::Entry>, StateError> {
-    let bytes = match fs::read(path) {
+    let bytes = match guarded::read(path, MAX_BYTES) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => {
             let path = path.to_owned();
@@ -94,6 +115,8 @@ fn read_file<D: Document>(path: &Path, now: Now) -> Result<Vec<D::Entry>, StateE
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
     use crate::files::KnownFiles;
     use crate::testing::NOW;
@@ -122,6 +145,13 @@ mod tests {
         let bans = offline.bans().unwrap();
         assert_eq!(bans["bans"][0]["netblock"], "203.0.113.0/24");
         assert_eq!(read_bans(&path, THEN).unwrap().len(), 1);
+        let lifted = r#"{"netblock":"203.0.113.0/24","ban_started":"2026-11-21T16:00:00Z","ban_expires":"permanent"}"#;
+        let line = format!("{{\"number\":1,\"put\":[{lifted}]}}\n{{\"torn");
+        fs::write(dir.path().join("bans.journal"), &line).unwrap();
+        let bans = offline.bans().unwrap();
+        assert_eq!(bans["bans"][0]["ban_started"], "2026-11-21T16:00:00Z");
+        let left = fs::read_to_string(dir.path().join("bans.journal")).unwrap();
+        assert_eq!(left, line, "who only looks changes nothing");
         fs::write(&path, "{\"version\":1,\n\"bans\":[7]}").unwrap();
         let (_, faults) = KnownFiles::read(dir.path());
         assert_eq!(faults.len(), 1);

@@ -9,7 +9,7 @@ use weir_shared::settings::Settings;
 use crate::giving::{Give, Written};
 
 /// What is to be done.
-pub(crate) enum Order {
+pub(crate) enum LoopCommand {
     /// Whether these settings can be taken; a sentence where not.
     Judge(Arc<Settings>, Sender<Result<(), String>>),
     /// Take them; told once they hold.

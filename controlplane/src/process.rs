@@ -8,7 +8,7 @@ use weir_shared::settings::Change;
 pub type Reply<T> = Box<dyn FnOnce(T) + Send>;
 
 /// One request.
-pub enum Order {
+pub enum ProcessCommand {
     /// `POST /v1/reload`: what changed, or every fault.
     Reload(Reply<Result<Report, Vec<String>>>),
     /// `POST /v1/upgrade`: the number of the process that takes over, or why none does.
@@ -16,7 +16,7 @@ pub enum Order {
 }
 
 /// Hands a request over; false if the process is behind. Never blocks.
-pub type Asking = Arc<dyn Fn(Order) -> bool + Send + Sync>;
+pub type Asking = Arc<dyn Fn(ProcessCommand) -> bool + Send + Sync>;
 
 /// A reload that was taken.
 #[derive(Clone, Debug, Default)]

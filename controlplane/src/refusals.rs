@@ -7,9 +7,11 @@
 use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use http::header::{HOST, USER_AGENT};
 use http::{HeaderValue, Method};
 use weir_shared::explain::Question;
 use weir_shared::record::{Batch, Record};
+use weir_shared::rules::{Remembered, Told};
 use weir_shared::units::Time;
 use weir_shared::verdict::Action;
 
@@ -37,10 +39,10 @@ struct Slot {
     action: Action,
     enforced: bool,
     other_site: bool,
-    /// Id, method, path and host, one behind the other.
+    /// Id, method, path, host, query and user agent, one behind the other.
     texts: Vec<u8>,
     /// Where each of them ends.
-    ends: [usize; 4],
+    ends: [usize; 6],
 }
 
 /// A refusal that was found.
@@ -110,13 +112,20 @@ impl Slot {
             enforced: record.enforced,
             other_site: record.other_site,
             texts: Vec::new(),
-            ends: [0; 4],
+            ends: [0; 6],
         }
     }
 
     fn fill(&mut self, batch: &Batch, record: &Record) {
         self.texts.clear();
-        let texts = [record.request_id, record.method, record.path, record.host];
+        let texts = [
+            record.request_id,
+            record.method,
+            record.path,
+            record.host,
+            record.query,
+            record.user_agent,
+        ];
         for (end, text) in self.ends.iter_mut().zip(texts) {
             let text = batch.text(text).unwrap_or_default();
             let kept = text.get(..MAX_TEXT).unwrap_or(text);
@@ -135,15 +144,23 @@ impl Slot {
     }
 
     fn refusal(&self) -> Option<Refusal> {
-        let host = self.text(3);
+        // What was not sent and what was empty is the same here.
+        let told = |which| Some(self.text(which)).filter(|text| !text.is_empty());
+        let fields = [(HOST, 3), (USER_AGENT, 5)].into_iter();
+        let fields = fields
+            .filter_map(|(name, which)| Some((name, HeaderValue::from_bytes(told(which)?).ok()?)));
+        let query = told(4).map(|query| String::from_utf8_lossy(query).into_owned());
+        let sent = Remembered {
+            fields: fields.collect(),
+            query: Told::Known(query),
+            known: Some(&["host", "user-agent"]),
+        };
         Some(Refusal {
             question: Question {
                 address: self.address,
                 method: Method::from_bytes(self.text(1)).ok()?,
                 path: String::from_utf8_lossy(self.text(2)).into_owned(),
-                host: Some(host)
-                    .filter(|host| !host.is_empty())
-                    .and_then(|host| HeaderValue::from_bytes(host).ok()),
+                sent,
                 other_site: self.other_site,
             },
             at: Time(self.at_ms),
@@ -195,9 +212,9 @@ mod tests {
             ("/a", Action::Banned)
         );
         assert_eq!(found.question.method, Method::POST);
-        assert_eq!(found.question.host, None);
+        assert_eq!(found.question.sent.fields.get(HOST), None);
         assert_eq!(
-            refusals.find("id-2").unwrap().question.host.unwrap(),
+            refusals.find("id-2").unwrap().question.sent.fields[HOST],
             "a.example"
         );
         refused(&refusals, 3..KEPT, "/b");

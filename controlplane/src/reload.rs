@@ -1,6 +1,6 @@
-//! The control plane's parts of a reload (RELOAD-2): tokens, lookups, rules, and what the control
-//! loop owns. Files are read on the thread of the caller or of their owner; the loop waits for no
-//! disk.
+//! The control plane's parts of a reload (RELOAD-2): tokens, lookups, rules, feeds, and what the
+//! control loop owns. Files are read on the thread of the caller or of their owner; the loop waits
+//! for no disk.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use weir_shared::reload::{Part, Reloaded, Take};
 use weir_shared::settings::Settings;
 
 use crate::control_loop::Control;
-use crate::order::Order;
+use crate::order::LoopCommand;
 use crate::wiring::{ControlError, ControlHandle};
 
 /// How long the loop may take for either step: it waits for nobody, but may have much to do.
@@ -24,17 +24,18 @@ impl ControlHandle {
             self.router.part(),
             self.lookups.part(),
             self.rules.part(),
+            self.feeds.part(),
             of_loop(self.orders.clone()),
         ]
     }
 }
 
 /// What the control loop owns: bans, anomalies, files.
-fn of_loop(orders: Sender<Order>) -> Part {
+fn of_loop(orders: Sender<LoopCommand>) -> Part {
     Box::new(move |new| {
         let late = || "the control loop does not answer: try again".to_owned();
         let (told, judged) = bounded(1);
-        let order = Order::Judge(Arc::clone(&new.settings), told);
+        let order = LoopCommand::Judge(Arc::clone(&new.settings), told);
         let sent = orders.send_timeout(order, PATIENCE);
         sent.map_err(|_| vec![late()])?;
         let judged = judged.recv_timeout(PATIENCE);
@@ -43,7 +44,7 @@ fn of_loop(orders: Sender<Order>) -> Part {
         let (orders, new) = (orders.clone(), new.clone());
         Ok(Box::new(move || {
             let (told, done) = bounded(1);
-            let sent = orders.send_timeout(Order::Take(new, told), PATIENCE);
+            let sent = orders.send_timeout(LoopCommand::Take(new, told), PATIENCE);
             let taken = sent.is_ok() && done.recv_timeout(PATIENCE).is_ok();
             taken.then_some(()).ok_or_else(|| {
                 format!(
@@ -60,15 +61,15 @@ impl Control {
     pub(crate) fn take_orders(&mut self, now: Now) {
         while let Ok(order) = self.orders.try_recv() {
             match order {
-                Order::Judge(settings, told) => {
+                LoopCommand::Judge(settings, told) => {
                     let _ = told.send(self.judge(&settings, now));
                 }
-                Order::Take(new, told) => {
+                LoopCommand::Take(new, told) => {
                     self.take_settings(new, now);
                     let _ = told.send(());
                 }
-                Order::Save(told) => self.save_all(&told),
-                Order::Give(give) => self.giving = Some(give),
+                LoopCommand::Save(told) => self.save_all(&told, now),
+                LoopCommand::Give(give) => self.giving = Some(give),
             }
         }
     }
@@ -83,12 +84,13 @@ impl Control {
     /// by the new settings.
     fn take_settings(&mut self, new: Reloaded, now: Now) {
         let settings = Arc::clone(&new.settings);
-        if self.bans.take_settings((&*settings).into(), now) {
-            self.files.bans_stale(now);
-        }
+        self.bans.take_settings((&*settings).into(), now);
         self.detection.take_settings(&settings);
         self.files.take_settings(&settings);
         self.origins.set_shown(settings.endpoints.metrics_top_n);
+        if let Some(fleet) = &mut self.fleet {
+            fleet.take_settings(&new.listing);
+        }
         self.reloaded.store(Arc::new(new));
         self.settings = settings;
     }
@@ -109,13 +111,15 @@ mod tests {
             warnings: Arc::from([]),
         };
         for (stops_at, is_taken) in [("nothing", true), ("taking", false), ("orders", false)] {
-            let (orders, ordered) = bounded::<Order>(2);
+            let (orders, ordered) = bounded::<LoopCommand>(2);
             let stand_in = std::thread::spawn(move || {
                 while let Ok(order) = ordered.recv() {
                     match order {
-                        Order::Judge(_, told) => told.send(Ok(())).unwrap(),
-                        Order::Take(_, told) if stops_at == "nothing" => told.send(()).unwrap(),
-                        Order::Take(..) | Order::Save(_) | Order::Give(_) => {}
+                        LoopCommand::Judge(_, told) => told.send(Ok(())).unwrap(),
+                        LoopCommand::Take(_, told) if stops_at == "nothing" => {
+                            told.send(()).unwrap()
+                        }
+                        LoopCommand::Take(..) | LoopCommand::Save(_) | LoopCommand::Give(_) => {}
                     }
                     if stops_at == "orders" {
                         return;

@@ -14,7 +14,7 @@ use weir_shared::spared::Spared;
 use weir_shared::table::ClientTable;
 
 use crate::bans::Bans;
-use crate::bans::ledger::Rules;
+use crate::bans::ledger::LedgerSettings;
 use crate::rules;
 pub use crate::rules::RulesError;
 
@@ -40,8 +40,9 @@ impl Escalation {
         (now, start): (Now, Now),
     ) -> Result<Self, RulesError> {
         let (rules, bad_lists) = rules::read(settings, now)?;
+        spared.set_crawler_ranges(rules.crawler_ranges());
         let held = Vec::new();
-        let of_settings = Rules::from(settings);
+        let of_settings = LedgerSettings::from(settings);
         let taken = exceeded.clone();
         let bans = Bans::new(of_settings, held, taken, table, snapshots, spared, start);
         #[expect(

@@ -1,6 +1,7 @@
 //! A control loop with everything around it in memory, for the tests: turned by hand, on a clock
 //! that stands still.
 
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -17,18 +18,21 @@ use weir_shared::explain::{Explain, Explanation, Outcome};
 use weir_shared::handover::{Body, OwnRequest, OwnResponse, Step};
 use weir_shared::lookup::Lookup;
 use weir_shared::netblock::{Netblock, PrefixLengths};
+use weir_shared::proof::NamesAnswer;
 use weir_shared::record::{Batch, Record, Text};
 use weir_shared::settings::{LookupSettings, Secret, Settings, TokenSource};
 use weir_shared::snapshot::Snapshot;
 use weir_shared::spared::Spared;
-use weir_shared::table::{ClientRow, ClientTable};
+use weir_shared::table::{
+    ClientRow, ClientTable, KnownRow, SharedCountsUse, SharedRefusal, SharedRow,
+};
 use weir_shared::totals::{OriginCounts, Totals};
 use weir_shared::units::Time;
 use weir_shared::verdict::{Action, Group, LimitKind};
 use weir_shared::window::{PerSpan, Span};
 
 use crate::alert::document::{AlertsEntry, AlertsFile};
-use crate::bans::document::BansFile;
+use crate::bans::document::{BanKey, BansFile};
 use crate::clients::ClientsFile;
 use crate::control_loop::Control;
 use crate::files::{StartState, StateFiles};
@@ -36,7 +40,9 @@ use crate::lookup::document::LookupsFile;
 use crate::lookup::{LookupFiles, Lookups};
 use crate::rules::LiveRules;
 use crate::state::document::{Document, Row};
+use crate::state::journal::TestJournal;
 use crate::state::{Change, Job, StateThread, TestFile, WriteFault};
+use crate::watching::FileThread;
 use crate::wiring::{About, ControlError, ControlHandle, Feeds, Wiring};
 
 /// 2026-11-21T16:00:00Z
@@ -76,10 +82,18 @@ pub(crate) enum Touch {
 pub(crate) struct Table {
     pub(crate) rows: Mutex<Vec<ClientRow>>,
     pub(crate) touches: Mutex<Vec<Touch>>,
+    /// What it was told of the names of addresses.
+    pub(crate) names: Mutex<Vec<(IpAddr, NamesAnswer)>>,
     /// Counting the requests of this client's netblock panics, as a bug would.
     pub(crate) panics_for: Mutex<Option<Client>>,
     /// Or those of every netblock.
     pub(crate) always_panics: Mutex<bool>,
+    /// Shared limits that refuse.
+    pub(crate) refusals: Mutex<Vec<SharedRefusal>>,
+    /// Counts that clients share.
+    pub(crate) shared: Mutex<Vec<SharedRow>>,
+    /// Known clients.
+    pub(crate) known: Mutex<Vec<KnownRow>>,
     snapshots: Arc<ArcSwap<Snapshot>>,
     clock: Clock,
 }
@@ -89,8 +103,12 @@ impl Table {
         Self {
             rows: Mutex::default(),
             touches: Mutex::default(),
+            names: Mutex::default(),
             panics_for: Mutex::default(),
             always_panics: Mutex::default(),
+            refusals: Mutex::default(),
+            shared: Mutex::default(),
+            known: Mutex::default(),
             snapshots,
             clock,
         }
@@ -126,6 +144,34 @@ impl ClientTable for Table {
 
     fn forget_idle(&self, _: Now) {}
 
+    fn shared_use(&self, _: u64) -> SharedCountsUse {
+        SharedCountsUse::default()
+    }
+
+    fn take_shared_refusals(&self) -> Vec<SharedRefusal> {
+        std::mem::take(&mut *self.refusals.lock().unwrap())
+    }
+
+    fn shared_rows(&self) -> Vec<SharedRow> {
+        self.shared.lock().unwrap().clone()
+    }
+
+    fn put_shared(&self, row: SharedRow) {
+        self.shared.lock().unwrap().push(row);
+    }
+
+    fn known_rows(&self) -> Vec<KnownRow> {
+        self.known.lock().unwrap().clone()
+    }
+
+    fn put_known(&self, row: KnownRow) {
+        self.known.lock().unwrap().push(row);
+    }
+
+    fn known_len(&self) -> u64 {
+        self.known.lock().unwrap().len() as u64
+    }
+
     fn put(&self, row: ClientRow) {
         let mut rows = self.rows.lock().unwrap();
         rows.retain(|held| held.client != row.client);
@@ -149,6 +195,10 @@ impl ClientTable for Table {
     fn ask_again(&self, client: Client, again_ns: u64) {
         let touch = Touch::AskAgain(client, again_ns);
         self.touches.lock().unwrap().push(touch);
+    }
+
+    fn names(&self, address: IpAddr, answer: NamesAnswer) {
+        self.names.lock().unwrap().push((address, answer));
     }
 
     fn forget_lookup(&self, client: Client) {
@@ -187,14 +237,18 @@ pub(crate) fn nothing_to_explain() -> Explain {
             otherwise: None,
             group: Group::Default,
             list: None,
+            list_since_ms: None,
             rule: None,
             counted: true,
+            known: false,
+            trusted: false,
             lookup: None,
             requests: PerSpan::default(),
             bytes: PerSpan::default(),
             limit_percent: None,
             bytes_percent: None,
             next_ban: None,
+            claim: None,
             rule_limits: Vec::new(),
             jails: Vec::new(),
         }
@@ -213,6 +267,7 @@ pub(crate) struct TestDisk {
     pub(crate) clients: TestFile<ClientsFile>,
     pub(crate) lookups: TestFile<LookupsFile>,
     pub(crate) alerts: TestFile<AlertsFile>,
+    pub(crate) journal: TestJournal<Arc<Ban>, BanKey>,
 }
 
 impl TestDisk {
@@ -221,6 +276,7 @@ impl TestDisk {
         let (clients, clients_file) = TestFile::pair();
         let (lookups, lookups_file) = TestFile::pair();
         let (alerts, alerts_file) = TestFile::pair();
+        let (journal, journal_file) = TestJournal::pair();
         let (thread, faults) = StateThread::without_disk();
         let files = StateFiles {
             bans: bans_file,
@@ -228,12 +284,14 @@ impl TestDisk {
             lookups: lookups_file,
             alerts: alerts_file,
             thread,
+            journal: journal_file,
         };
         let disk = Self {
             bans,
             clients,
             lookups,
             alerts,
+            journal,
         };
         (disk, files, faults)
     }
@@ -340,7 +398,14 @@ impl Rig {
         let clients = Arc::clone(&table) as Arc<dyn ClientTable>;
         let spared = Arc::new(Spared::new(settings.identity.trusted_proxies.clone()));
         let read = LookupFiles::open(&settings.lookup, &clock).unwrap();
-        let lookups = Lookups::start(&settings, &clock, &clients, read, Vec::new()).unwrap();
+        let lookups = Lookups::start(
+            &settings,
+            &clock,
+            &clients,
+            (read, &FileThread::default()),
+            Vec::new(),
+        )
+        .unwrap();
         let (control, handle) = Control::new(Wiring {
             settings: Arc::new(settings),
             clock,
@@ -540,6 +605,7 @@ pub(crate) fn row(client: &str) -> ClientRow {
         bytes: Default::default(),
         rules: Vec::new(),
         other_sites: weir_shared::table::OtherSites::default(),
+        first_passed: None,
     }
 }
 
@@ -579,6 +645,9 @@ pub(crate) fn bare_record(batch: &mut Batch, path: &str) -> Record {
         enforced: true,
         ban: None,
         limit_hit: None,
+        shared: None,
+        application: Text::NONE,
+        crawler: None,
         rule: None,
         list: None,
         limit_percent: None,

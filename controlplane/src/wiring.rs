@@ -23,18 +23,23 @@ use crate::admin::status::Service;
 use crate::admin::token::{TokenErrors, Tokens};
 use crate::alert::detection::Detection;
 use crate::bans::Bans;
-use crate::bans::ledger::Rules;
+use crate::bans::ledger::LedgerSettings;
 use crate::certificates::{Certificates, Watched};
 use crate::control_loop::{Control, Stop};
+use crate::crawlers::falls::Falls;
 use crate::events::Events;
+use crate::feeds::handle::FeedsHandle;
 use crate::files::{Files, StartState, StateFiles};
+use crate::fleet::{AtStart, Fleet};
 use crate::giving::{Giving, Saving};
+use crate::history::History;
 use crate::lookup::Lookups;
-use crate::order::Order;
+use crate::order::LoopCommand;
 use crate::origins::Origins;
 use crate::process::Asking;
 use crate::recent::Recent;
 use crate::rules::{LiveRules, RulesOrders};
+use crate::shared_state::SharedState;
 
 /// Admin requests that may wait for the loop; one more is 503.
 const ADMIN_QUEUE: usize = 64;
@@ -119,6 +124,9 @@ pub enum ControlError {
     /// The system refused a thread.
     #[error("the thread of the answers cannot be started: {0}")]
     Thread(std::io::Error),
+    /// The same, for a thread of the fleet.
+    #[error("the fleet cannot be begun: {0}")]
+    Fleet(std::io::Error),
 }
 
 /// Steers the loop from other threads.
@@ -127,7 +135,8 @@ pub struct ControlHandle {
     pub(crate) router: Arc<Router>,
     pub(crate) lookups: Lookups,
     pub(crate) rules: RulesOrders,
-    pub(crate) orders: Sender<Order>,
+    pub(crate) feeds: FeedsHandle,
+    pub(crate) orders: Sender<LoopCommand>,
     stop: Sender<Stop>,
 }
 
@@ -147,14 +156,14 @@ impl ControlHandle {
     pub fn save(&self) -> Saving {
         let (told, saving) = Saving::new();
         // Full: the order is dropped, and the outcome says so.
-        let _ = self.orders.try_send(Order::Save(told));
+        let _ = self.orders.try_send(LoopCommand::Save(told));
         saving
     }
 
     /// Writes every state file a last time and gives them away (RESTART-4).
     pub fn give(&self) -> Giving {
         let (give, giving) = Giving::new();
-        let _ = self.orders.try_send(Order::Give(give));
+        let _ = self.orders.try_send(LoopCommand::Give(give));
         giving
     }
 
@@ -191,7 +200,7 @@ impl Control {
             about,
         } = wiring;
         let now = clock.now();
-        let rules = Rules::from(&*settings);
+        let rules = LedgerSettings::from(&*settings);
         let clients = Arc::clone(&table);
         let reloaded = Reloaded {
             settings: Arc::clone(&settings),
@@ -209,14 +218,35 @@ impl Control {
             started: now,
         };
         let events = Arc::clone(&service.events);
+        events.bans().begin(now.wall_ms);
+        spared.set_crawler_ranges(live_rules.current().crawler_ranges());
         let not_banned = Arc::clone(&spared);
-        let bans = Bans::new(
+        let at_start = AtStart {
+            bans: &start.bans,
+            edited: &start.edited,
+            removed: &start.removed,
+        };
+        let dir = &settings.state.dir;
+        let begin = |ready| Fleet::start(ready, &at_start, dir, about.version, &clock);
+        let fleet = start.fleet.map(begin).transpose();
+        let (fleet, effects) = fleet.map_err(ControlError::Fleet)?.unzip();
+        let mut bans = Bans::new(
             rules, start.bans, breaks, clients, snapshots, not_banned, now,
         )
         .map_err(|held| ControlError::TooManyBans {
             held,
             max_bans: rules.max_bans,
         })?;
+        let fleet = fleet.map(|mut fleet| {
+            fleet.take_settings(&reloaded.listing);
+            for effect in effects.into_iter().flatten() {
+                if !bans.take_in(effect.key, effect.ban, now) {
+                    fleet.dropped(effect.key);
+                }
+            }
+            bans.publish(now);
+            fleet
+        });
         let tokens = Tokens::read(&settings.endpoints)?;
         for row in start.clients {
             table.put(row);
@@ -227,17 +257,19 @@ impl Control {
         let (orders, ordered) = bounded(2);
         let not_banned = Arc::clone(&spared);
         let (asked, reading) = (lookups.clone(), live_rules.orders());
+        let fetching = live_rules.feeds();
         let router = Router::new(
             &reloaded,
             tokens,
             not_banned,
-            reading.clone(),
+            (reading.clone(), fetching.clone()),
             about.process,
             queue,
         );
         let answers = Answers::start(service).map_err(ControlError::Thread)?;
         let mut detection = Detection::new(&settings, finished, lines, start.alerts, now);
         detection.certificates = Watched::new(certificates);
+        let shared = SharedState::start(&settings.state.dir, &*table, &live_rules.current(), now);
         let control = Self {
             clock,
             bans,
@@ -245,24 +277,30 @@ impl Control {
             detection,
             lookups,
             rules: live_rules,
-            files: Files::new(files, &settings, now),
+            falls: Falls::default(),
+            files: Files::new(files, start.journal, &settings, now),
             table,
             requests: Requests::new(requests, answers),
             explain,
+            fleet,
             events,
             totals,
             origins: Origins::new(feeds.origins, settings.endpoints.metrics_top_n),
             recent: Recent::default(),
+            history: History::start(&settings.state.dir, now),
+            shared,
             settings,
             reloaded: told,
             orders: ordered,
             stop,
             giving: None,
         };
+        fetching.begin();
         let handle = ControlHandle {
             router: Arc::new(router),
             lookups: asked,
             rules: reading,
+            feeds: fetching,
             orders,
             stop: stopping,
         };

@@ -6,27 +6,25 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use http::HeaderMap;
-use http::header::HOST;
 use weir_shared::ban::{Cause, Scope};
-use weir_shared::client::fold;
+use weir_shared::client::{Client, fold};
 use weir_shared::clock::{Clock, Now};
 use weir_shared::explain::{Explain, Explanation, Outcome, Question, RuleUsage, Usage};
 use weir_shared::netblock::Netblock;
 use weir_shared::path;
-use weir_shared::rules::{Asking, Host, Jail, Limit, Quota, Rule};
+use weir_shared::rules::{Asking, Claim, Jail, Limit, Quota, Rule};
 use weir_shared::settings::OnLimit;
 use weir_shared::snapshot::Snapshot;
 use weir_shared::window::{PerSpan, Window};
 
 use crate::clients::entry::Entry;
 use crate::clients::table::Table;
-use crate::identity::Who;
-use crate::in_force::InForce;
-use crate::ladder::{
+use crate::request::identity::Who;
+use crate::request::ladder::{
     Asked, Decision, Refusal, Rules, Verdict, ban_target, decide, expiry_of_next_ban,
     is_health_check,
 };
+use crate::worker::settings::InForce;
 
 /// The function that the control plane calls.
 pub fn explaining(
@@ -60,14 +58,13 @@ pub fn explain(
     let address = fold(question.address);
     let who = Who::client(address);
     let client = who.client;
-    let mut headers = HeaderMap::new();
-    headers.extend(question.host.clone().map(|host| (HOST, host)));
     let ask = |snapshot: &Snapshot, may_wait| {
         let asked = Asked {
             asking: Asking {
                 path: &question.path,
                 method: &question.method,
-                host: Host::Among(&headers),
+                address,
+                sent: &question.sent,
             },
             who,
             other_site: question.other_site,
@@ -86,7 +83,8 @@ pub fn explain(
     let asking = Asking {
         path: &question.path,
         method: &question.method,
-        host: Host::Among(&headers),
+        address,
+        sent: &question.sent,
     };
     let health = is_health_check(&question.method, &question.path);
     let mut held = table.get(client, |entry| entry.clone());
@@ -100,15 +98,18 @@ pub fn explain(
     // What lowers the limits is told by the decision that counts.
     let mut counting = [Some(&decision), otherwise.as_ref()].into_iter().flatten();
     let counting = counting.rfind(|decision| decision.counted);
+    let claim = [Some(&decision), otherwise.as_ref()].into_iter().flatten();
+    let claim = claim.rev().find_map(|one| one.claims.claim.as_ref());
+    let is_crawler = claim.is_some_and(|claim| claim.verified().is_some());
     let ban_target = |cause, scope| {
-        let bans = !question.other_site;
+        let bans = !question.other_site && !is_crawler;
         bans.then(|| ban_target(rules, snapshot, who, cause, scope))
             .flatten()
     };
     let by_limits = ban_target(Cause::RateLimit, Scope::Netblock);
     let (rule_limits, jails) = match exempt || health {
         true => Default::default(),
-        false => rules_of(snapshot, &asking, held.as_ref(), ban_target, now),
+        false => rules_of(snapshot, &asking, (held.as_ref(), claim), ban_target, now),
     };
     Some(Explanation {
         client,
@@ -120,8 +121,15 @@ pub fn explain(
         otherwise: otherwise.as_ref().filter(|_| !health).map(outcome),
         group: decision.group,
         list: decision.list.clone(),
+        list_since_ms: decision.list.as_ref().and_then(|hit| {
+            let feed = snapshot.rules.feeds.get(&hit.source.name)?;
+            feed.taken_ms()
+        }),
         rule: decision.rule.clone(),
+        claim: claim.cloned(),
         counted: decision.counted && !health,
+        known: known(snapshot, table, client, now),
+        trusted: table.known().trusts(client, now),
         rule_limits,
         jails,
         lookup: held.and_then(|entry| entry.lookup),
@@ -133,12 +141,21 @@ pub fn explain(
     })
 }
 
+/// Whether a client is known to a limit (SHARE-4).
+fn known(snapshot: &Snapshot, table: &Table, client: Client, now: Now) -> bool {
+    snapshot.rules.remembers_after().is_some_and(|after| {
+        let standing = table.get(client, |entry| entry.standing());
+        standing.is_some_and(|standing| standing.is_known(after, now.wall_ms))
+            || table.known().knows(client, after, now.wall_ms)
+    })
+}
+
 /// The limits and the jails of rules.json that a request matches, and what a client has used of
 /// them.
 fn rules_of(
     snapshot: &Snapshot,
     asking: &Asking<'_>,
-    held: Option<&Entry>,
+    (held, claim): (Option<&Entry>, Option<&Claim>),
     ban_target: impl Fn(Cause, Scope) -> Option<Netblock>,
     now: Now,
 ) -> (Vec<RuleUsage>, Vec<RuleUsage>) {
@@ -167,8 +184,13 @@ fn rules_of(
         let would_ban = ban_target(Cause::Jail, jail.scope);
         usage(&jail.rule, &jail.quotas, would_ban)
     };
-    let limits = snapshot.rules.matched(asking).limits;
-    let jails = snapshot.rules.jails_where(asking, |_| true);
+    let origin = held.map(Entry::origin).unwrap_or_default();
+    let matched = snapshot.rules.matched(asking).of_client(|| origin, claim);
+    if matched.exempt().is_some() || matched.denial().is_some() {
+        return Default::default();
+    }
+    let limits = matched.limits;
+    let jails = (snapshot.rules).jails_where(asking, origin, claim, |_| true);
     (
         limits.iter().map(limit).collect(),
         jails.map(jail).collect(),
@@ -193,7 +215,11 @@ fn outcome(decision: &Decision) -> Outcome {
         Refusal::Banned(ban) => (None, Some(ban.expires)),
         Refusal::RateLimited { exceeded, ban } => (Some(exceeded.limit), ban),
         Refusal::Trapped { ban, .. } => (None, ban),
-        Refusal::DeniedNet | Refusal::DeniedCountry | Refusal::BodyTooLarge => (None, None),
+        Refusal::DeniedNet
+        | Refusal::DeniedCountry
+        | Refusal::DeniedAsn
+        | Refusal::DeniedRule(_)
+        | Refusal::BodyTooLarge => (None, None),
     };
     Outcome::Refuse {
         action: refusal.action(),

@@ -5,29 +5,32 @@
 //! other end makes the bans. What is left out is what a log does not hold: connections, bodies,
 //! answers.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use crossbeam_channel::Sender;
-use http::{HeaderMap, Method, StatusCode};
+use http::{Method, StatusCode};
 use weir_shared::ban::{Cause, RequestNote, Scope};
 use weir_shared::client::{Client, fold};
 use weir_shared::clock::Now;
 use weir_shared::event::{LimitExceeded, Offence};
 use weir_shared::lookup::{Lookup, LookupStarted};
-use weir_shared::rules::{Asking, Host};
+use weir_shared::rules::{Asking, Sent};
 use weir_shared::settings::Settings;
 use weir_shared::snapshot::Snapshot;
 use weir_shared::spared::Spared;
-use weir_shared::verdict::{Action, History, LimitHit};
+use weir_shared::verdict::{Action, Group, History, LimitHit};
 
+use crate::clients::answered::{Answered, Jailed};
 use crate::clients::entry::{Entry, Exceeded};
+use crate::clients::known::Standing;
 use crate::clients::table::Table;
-use crate::exchange::limit_break;
-use crate::identity::Who;
-use crate::ladder::{self, Asked, Decision, Refusal, Rules, Verdict};
-use crate::outcome::{Accounting, AtEnd};
+use crate::request::application::{self, Said, Voice};
+use crate::request::identity::Who;
+use crate::request::ladder::{self, Asked, Decision, Refusal, Rules, Verdict};
+use crate::request::outcome::{self, Accounting, AtEnd};
 
 /// A request of a log, as far as the checks ask about it.
 #[derive(Clone, Copy, Debug)]
@@ -38,12 +41,14 @@ pub struct Past<'a> {
     pub method: &'a Method,
     /// Its path as written, without the query.
     pub path: &'a str,
-    /// Its `Host` field, if the log has it.
-    pub headers: &'a HeaderMap,
+    /// Its host, its query and its fields, as far as the log has them.
+    pub sent: &'a dyn Sent,
     /// The length of its body, announced or counted.
     pub content_length: Option<u64>,
     /// The page of another site asked for it (RULE-8), where the log says so.
     pub other_site: bool,
+    /// What the application said of the client in its answer (APP), where the log says so.
+    pub application: Option<&'a str>,
 }
 
 /// How a request of a log ended.
@@ -91,6 +96,8 @@ pub struct Replay {
     table: Arc<Table>,
     snapshots: Arc<ArcSwap<Snapshot>>,
     exceeded: Sender<LimitExceeded>,
+    /// None where the application's words are not asked for.
+    voice: Option<Voice>,
 }
 
 impl Replay {
@@ -110,7 +117,15 @@ impl Replay {
             table,
             snapshots,
             exceeded,
+            voice: (settings.identity.application_field.as_ref()).map(|_| Voice::default()),
         }
+    }
+
+    /// The fields that the rules ask for.
+    pub fn fields_asked_for(&self) -> BTreeSet<String> {
+        let snapshot = self.snapshots.load();
+        let fields = snapshot.rules.fields_asked_for();
+        fields.map(str::to_owned).collect()
     }
 
     /// Asks the ladder. `lookup` is asked about a client that nothing is known of yet, where a
@@ -163,6 +178,9 @@ impl Replay {
             if decision.ask || decision.verdict == Verdict::AwaitLookup {
                 self.attach(who.client, lookup(who.client), now);
             }
+            if decision.claims.notes {
+                (self.rules.spared).spare_crawler(who.client, now.wall_ms);
+            }
             if decision.verdict != Verdict::AwaitLookup {
                 return decision;
             }
@@ -198,25 +216,39 @@ impl Replay {
                 first: true,
                 ban,
             } => {
-                let offence = limit_break::trapped(decision.rule.as_ref(), scope);
+                let offence = outcome::trapped(decision.rule.as_ref(), scope);
                 self.offend(decided, offence, ban.is_some());
             }
             Refusal::Trapped { .. }
             | Refusal::DeniedNet
             | Refusal::DeniedCountry
+            | Refusal::DeniedAsn
+            | Refusal::DeniedRule(_)
             | Refusal::Banned(_)
             | Refusal::BodyTooLarge => {}
         }
-        let refused = |entry: &mut Entry| match refusal.action().history() {
-            History::Refused => entry.refused += 1,
-            History::Passed | History::Neither => {}
+        if refusal.action().history() != History::Refused {
+            return;
+        }
+        let refused = |entry: &mut Entry| {
+            entry.refused += 1;
+            entry.standing()
         };
-        if decision.counted {
-            self.table.update(decided.who.client, decided.at, refused);
+        let (client, at) = (decided.who.client, decided.at);
+        let standing = if decision.counted {
+            Some(self.table.update(client, at, refused))
         } else {
             // Not admitted where it is not kept; a trap's client is (LIMIT-9).
-            self.table.seen(decided.who.client, decided.at, refused);
-        }
+            self.table.seen(client, at, refused)
+        };
+        self.note_known(client, (false, standing.unwrap_or_default()), at);
+    }
+
+    fn note_known(&self, client: Client, (passed, standing): (bool, Standing), now: Now) {
+        let after = self.snapshots.load().rules.remembers_after();
+        self.table
+            .known()
+            .note(client, passed, standing, after, now);
     }
 
     fn exceed(&self, decided: &Decided, exceeded: &Exceeded, can_ban: bool, decision: &Decision) {
@@ -228,7 +260,7 @@ impl Replay {
             _ => decision.limit_percent,
         };
         let percent = percent.map_or(100, |applied| applied.percent);
-        let offence = limit_break::offence(exceeded, percent, decision.rule.as_ref());
+        let offence = outcome::offence(exceeded, percent, decision.rule.as_ref());
         self.offend(decided, offence, can_ban);
     }
 
@@ -250,15 +282,36 @@ impl Replay {
         }
     }
 
-    /// The application answers a request that passed: the jails that count it are charged (RULE-9).
+    /// The application answers a request that passed: the jails that count it are charged (RULE-9),
+    /// and what it says of the client holds (APP).
     pub fn answer(&self, decided: &Decided, past: &Past<'_>, end: &End, now: Now) {
-        let charges = |decision: &Decision| {
-            decision.verdict == Verdict::Forward && decision.counted && decided.refusal.is_none()
+        let forwarded = |decision: &&Decision| decision.verdict == Verdict::Forward;
+        let decision = decided.decision.as_ref().filter(forwarded);
+        let (Some(decision), Some(status), None) = (decision, end.status, decided.refusal) else {
+            return;
         };
-        if let Some(status) = end.status
-            && decided.decision.as_ref().is_some_and(charges)
+        let said = (past.application.filter(|_| decision.group != Group::Allow))
+            .zip(self.voice.as_ref())
+            .and_then(|(text, _)| application::read([text.as_bytes()].into_iter()).ok()?);
+        let status = decision.counted.then_some(status);
+        self.charge_jails(decided, past, status, said.as_ref(), now);
+        if let Some(said) = said {
+            self.obey(decided, &said, now);
+        }
+    }
+
+    fn obey(&self, decided: &Decided, said: &Said, now: Now) {
+        let client = decided.who.client;
+        if let Some(duration) = said.trust {
+            self.table.known().trust(client, duration, now);
+        }
+        if let Some(asked) = said.ban
+            && self.table.update(client, now, Entry::is_first_offence)
         {
-            self.charge_jails(decided, past, status, now);
+            let can_ban = self.can_ban(decided.who, Cause::Application, Scope::Netblock);
+            let voice = self.voice.as_ref();
+            let is_within = can_ban && voice.is_some_and(|voice| voice.may_ban(now.wall_ms));
+            self.offend(decided, Some(Offence::Application(asked)), is_within);
         }
     }
 
@@ -286,14 +339,19 @@ impl Replay {
             request_bytes: end.request_bytes,
             response_bytes: end.response_bytes,
         });
+        let mut standing = Standing::default();
         let work = |entry: &mut Entry| {
-            entry.passed += 1;
+            entry.note_passed(decided.at.wall_ms, false);
+            standing = entry.standing();
             if decision.under_way {
                 entry.end_request();
             }
             let bytes = outcome.charged_bytes?;
             let (limits, wall_ms) = (entry.limits(&self.rules.terms), now.wall_ms);
-            let charging = &self.rules.charging;
+            let charging = match decision.claims.verified() {
+                Some(_) => self.rules.charging.without_bans(),
+                None => self.rules.charging,
+            };
             charging.charge_bytes(entry, &limits, wall_ms, bytes, decided.other_site)
         };
         let exceeded = if decision.counted {
@@ -301,25 +359,41 @@ impl Replay {
         } else {
             self.table.touch(decided.who.client, decided.at, work)
         };
+        self.note_known(decided.who.client, (true, standing), now);
         if let Some(exceeded) = exceeded {
             let can_ban = self.can_ban(decided.who, Cause::ByteLimit, Scope::Netblock);
             self.exceed(decided, &exceeded, can_ban, decision);
         }
     }
 
-    fn charge_jails(&self, decided: &Decided, past: &Past<'_>, status: StatusCode, now: Now) {
-        let snapshot = self.snapshots.load();
-        let mut jailed = None;
-        for jail in snapshot.rules.jails(status, &asking(past)) {
-            let exceeded = self.table.update(decided.who.client, now, |entry| {
-                entry.charge_rule(&jail.rule, &jail.quotas, now.wall_ms, past.other_site)
-            });
-            if let Some(exceeded) = exceeded.filter(|exceeded| exceeded.bans) {
-                jailed.get_or_insert((exceeded, Arc::clone(&jail.rule), jail.scope));
-            }
-        }
-        if let Some((exceeded, rule, scope)) = jailed.filter(|(exceeded, ..)| exceeded.first) {
-            let offence = limit_break::jailed(&exceeded, &rule, scope);
+    fn charge_jails(
+        &self,
+        decided: &Decided,
+        past: &Past<'_>,
+        status: Option<StatusCode>,
+        said: Option<&Said>,
+        now: Now,
+    ) {
+        let claim = decided.decision.as_ref();
+        let claim = claim.and_then(|decision| decision.claims.claim.as_ref());
+        let is_crawler = claim.is_some_and(|claim| claim.verified().is_some());
+        let answered = Answered {
+            client: decided.who.client,
+            asking: asking(past),
+            status,
+            named: said.map(Said::counts),
+            claim,
+            other_site: past.other_site || is_crawler,
+            now,
+        };
+        let jailed = answered.charge_jails(&self.table, &self.snapshots.load().rules, |_| ());
+        if let Some(Jailed {
+            exceeded,
+            rule,
+            scope,
+        }) = jailed.filter(|jailed| jailed.exceeded.first)
+        {
+            let offence = outcome::jailed(&exceeded, &rule, scope);
             let can_ban = self.can_ban(decided.who, Cause::Jail, scope);
             self.offend(decided, offence, can_ban);
         }
@@ -335,6 +409,7 @@ fn asking<'a>(past: &Past<'a>) -> Asking<'a> {
     Asking {
         path: past.path,
         method: past.method,
-        host: Host::Among(past.headers),
+        address: past.address,
+        sent: past.sent,
     }
 }

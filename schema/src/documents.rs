@@ -70,4 +70,5 @@ pub(crate) static PROXY: &[(&str, &str)] = &[
         include_str!("../proxy/requests-left-out.schema.json"),
     ),
     ("proxy/rules", include_str!("../proxy/rules.schema.json")),
+    ("proxy/shared", include_str!("../proxy/shared.schema.json")),
 ];

@@ -2,11 +2,12 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
+use crate::ban_origin::{BanOrigin, DecidedBy};
 use crate::client::Client;
 use crate::lookup::Lookup;
 use crate::netblock::Netblock;
@@ -95,8 +96,7 @@ impl<'de> Deserialize<'de> for Expiry {
 }
 
 /// Who or what made a ban; also the label of `waf_bans_total`.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Cause {
     /// A request window was broken.
     RateLimit,
@@ -112,11 +112,15 @@ pub enum Cause {
     Trap,
     /// A jail of rules.json counted too many answers (RULE-4).
     Jail,
+    /// The application said so in its answer (APP-3).
+    Application,
+    /// One that this version does not know: it is kept (STATE-11).
+    Other(OtherCause),
 }
 
 impl Cause {
-    /// Every cause, in the order of the metrics.
-    pub const ALL: [Self; 7] = [
+    /// Every cause that is known, in the order of the metrics.
+    pub const ALL: [Self; 8] = [
         Self::RateLimit,
         Self::ByteLimit,
         Self::Admin,
@@ -124,10 +128,11 @@ impl Cause {
         Self::RuleLimit,
         Self::Trap,
         Self::Jail,
+        Self::Application,
     ];
 
     /// As written in bans and metrics.
-    pub const fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::RateLimit => "rate_limit",
             Self::ByteLimit => "byte_limit",
@@ -136,24 +141,78 @@ impl Cause {
             Self::RuleLimit => "rule_limit",
             Self::Trap => "trap",
             Self::Jail => "jail",
+            Self::Application => "application",
+            Self::Other(other) => other.name(),
         }
     }
 
-    /// Whether a limit was exceeded: of requests, of bytes, or of a rule (ALIVE-5).
+    /// Who decides for this cause, where a ban does not say it.
+    const fn decided_by(self) -> DecidedBy {
+        match self {
+            Self::RateLimit
+            | Self::ByteLimit
+            | Self::RuleLimit
+            | Self::Trap
+            | Self::Jail
+            | Self::Application => DecidedBy::Service,
+            // What people do is known.
+            Self::Other(_) => DecidedBy::Service,
+            Self::Admin => DecidedBy::Admin,
+            Self::Edit => DecidedBy::File,
+        }
+    }
+
+    /// Whether a limit was exceeded: of requests, of bytes, or of a rule (ALIVE-5). The
+    /// application's word counts as one: it speaks of one of the many that somebody may forward
+    /// for.
     pub const fn is_of_a_limit(self) -> bool {
         match self {
-            Self::RateLimit | Self::ByteLimit | Self::RuleLimit => true,
-            Self::Trap | Self::Jail | Self::Admin | Self::Edit => false,
+            Self::RateLimit | Self::ByteLimit | Self::RuleLimit | Self::Application => true,
+            Self::Trap | Self::Jail | Self::Admin | Self::Edit | Self::Other(_) => false,
         }
     }
+}
 
-    /// Whether the service made the ban by itself; only such bans may be dropped while active
-    /// (BAN-5).
-    pub const fn is_automatic(self) -> bool {
-        match self {
-            Self::RateLimit | Self::ByteLimit | Self::RuleLimit | Self::Trap | Self::Jail => true,
-            Self::Admin | Self::Edit => false,
+impl Serialize for Cause {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
+
+impl<'de> Deserialize<'de> for Cause {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let known = Self::ALL.into_iter().find(|cause| cause.name() == text);
+        let other = || OtherCause::named(&text).map(Self::Other);
+        (known.or_else(other)).ok_or_else(|| {
+            let expected = "a cause of a ban: small letters and _, and at most 64 of them unknown";
+            serde::de::Error::custom(format!("{text:?} is not valid: expected {expected}"))
+        })
+    }
+}
+
+/// The name of a cause that this version does not know, such as a later one writes. Each is noted
+/// once in a process.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct OtherCause(u8);
+
+static OTHER_CAUSES: [OnceLock<Box<str>>; 64] = [const { OnceLock::new() }; 64];
+
+impl OtherCause {
+    fn named(name: &str) -> Option<Self> {
+        let is_word = |byte: u8| byte.is_ascii_lowercase() || byte == b'_';
+        if name.is_empty() || name.len() > 64 || !name.bytes().all(is_word) {
+            return None;
         }
+        // The first place that is free, or has this name already.
+        let place =
+            (OTHER_CAUSES.iter()).position(|held| &**held.get_or_init(|| name.into()) == name);
+        place.and_then(|place| u8::try_from(place).ok()).map(Self)
+    }
+
+    fn name(self) -> &'static str {
+        let held = OTHER_CAUSES.get(usize::from(self.0));
+        held.and_then(OnceLock::get).map_or("", |name| name)
     }
 }
 
@@ -181,9 +240,12 @@ pub struct Ban {
     pub ban_started: Option<Time>,
     /// When it ends.
     pub ban_expires: Expiry,
-    /// Who made it.
+    /// What led to it.
     #[serde(default = "Ban::edited")]
     pub cause: Cause,
+    /// Where it comes from; an entry without it comes from where its cause says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<BanOrigin>,
     /// Why, in a sentence.
     #[serde(default)]
     pub reason: String,
@@ -204,6 +266,11 @@ pub struct Ban {
 impl Ban {
     fn edited() -> Cause {
         Cause::Edit
+    }
+
+    /// Where the ban comes from.
+    pub fn origin(&self) -> BanOrigin {
+        (self.origin).unwrap_or(BanOrigin::here(self.cause.decided_by()))
     }
 
     /// Whether the ban refuses at `now_ms`, leaving aside [`Ban::observed`].

@@ -42,11 +42,44 @@ pub struct Ended {
     pub length_ms: u64,
 }
 
+/// How long the application wants a ban to last (APP-3).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AskedBan {
+    /// It said `ban`: as long as for a broken limit.
+    pub plain: bool,
+    /// The longest of its `ban=DURATION`.
+    pub duration: Option<Duration>,
+}
+
+/// When a ban that the application asks for ends. One that it gives a duration lasts so long; where
+/// a ban of the netblock ended lately, at least as long as escalation says.
+pub fn asked_expiry(policy: &Policy, last: Option<Ended>, now_ms: u64, asked: AskedBan) -> Expiry {
+    let escalated = next_expiry(policy, last, now_ms);
+    let Some(duration) = asked.duration else {
+        return escalated;
+    };
+    let given = Expiry::At(Time(now_ms).plus(duration));
+    if asked.plain || last.is_some_and(|last| is_recent(policy, last, now_ms)) {
+        given.max(escalated)
+    } else {
+        given
+    }
+}
+
+/// Whether a ban that ended makes the next one longer. An entry by hand may have no length: it
+/// ended before it was read, and says not when it began.
+fn is_recent(policy: &Policy, last: Ended, now_ms: u64) -> bool {
+    last.length_ms > 0 && now_ms.saturating_sub(last.end_ms) <= millis(policy.repeat_window)
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
 /// When a ban that is made now ends, given the ban of the netblock that ended last.
 pub fn next_expiry(policy: &Policy, last: Option<Ended>, now_ms: u64) -> Expiry {
-    let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     let length = match last {
-        Some(last) if now_ms.saturating_sub(last.end_ms) <= millis(policy.repeat_window) => {
+        Some(last) if is_recent(policy, last, now_ms) => {
             last.length_ms.saturating_mul(u64::from(policy.factor))
         }
         _ => millis(policy.first),
@@ -64,6 +97,33 @@ mod tests {
 
     const HOUR: u64 = 3_600_000;
     const NOW: u64 = 1_795_276_800_000;
+
+    /// APP-3: a duration that the application gives holds, at least as long as escalation says
+    /// where a ban ended lately, or where it says `ban` too; without one it is a broken limit's.
+    #[test]
+    fn the_application_gives_a_duration() {
+        let policy = Policy::default();
+        let asked = |plain, hours: Option<u64>, last_hours: Option<u64>| {
+            let duration = hours.map(|hours| Duration::from_secs(3600 * hours));
+            let last = last_hours.map(|hours| Ended {
+                end_ms: NOW - HOUR,
+                length_ms: hours * HOUR,
+            });
+            match asked_expiry(&policy, last, NOW, AskedBan { plain, duration }) {
+                Expiry::At(Time(end_ms)) => Some((end_ms - NOW) / HOUR),
+                Expiry::Permanent => None,
+            }
+        };
+        assert_eq!(asked(true, None, None), Some(1));
+        assert_eq!(asked(true, None, Some(1)), Some(3));
+        assert_eq!(asked(false, Some(0), None), Some(0));
+        assert_eq!(asked(true, Some(0), None), Some(1));
+        assert_eq!(asked(true, Some(5), None), Some(5));
+        assert_eq!(asked(false, Some(2), Some(1)), Some(3));
+        assert_eq!(asked(false, Some(4), Some(1)), Some(4));
+        assert_eq!(asked(false, Some(4), Some(100)), None);
+        assert_eq!(asked(false, Some(1000), None), Some(1000));
+    }
 
     /// BAN-1: with the defaults 1h, 3h, 9h, 27h, 81h, permanent.
     #[test]
@@ -107,7 +167,7 @@ mod tests {
         /// BAN-1 against a naive twin that walks the rule in seconds as `i128`.
         #[test]
         fn escalation_agrees_with_its_naive_twin(first in 1u64..1_000_000, factor in 1u32..10, window in 0u64..1_000_000, permanent in 1u64..10_000_000,
-                                                 last in prop::option::of((0u64..2_000_000, 1u64..1_000_000)), now in 0u64..3_000_000,
+                                                 last in prop::option::of((0u64..2_000_000, prop_oneof![1 => Just(0), 9 => 1u64..1_000_000])), now in 0u64..3_000_000,
                                                  (edge, past) in (0u8..4, -1i64..=1)) {
             // Half of the cases lie at a bound: of the length, or of the window.
             let beside = |bound: u64| bound.saturating_add_signed(past).max(1);
@@ -125,7 +185,7 @@ mod tests {
             let twin = {
                 let (now, window) = (i128::from(now), i128::from(window));
                 let length = match last {
-                    Some((end, length)) if now - i128::from(end) <= window => i128::from(length) * i128::from(factor),
+                    Some((end, length)) if length != 0 && now - i128::from(end) <= window => i128::from(length) * i128::from(factor),
                     _ => i128::from(first),
                 };
                 (length <= i128::from(permanent)).then_some(now + length)

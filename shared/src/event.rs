@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::ban::{Cause, RequestNote, Scope};
 use crate::client::Client;
+use crate::escalation::AskedBan;
 use crate::lookup::Lookup;
 use crate::rules::{Quota, Rule, RuleKind};
 use crate::verdict::LimitKind;
@@ -43,6 +44,8 @@ pub enum Offence {
         /// What the ban covers: of a limit the netblock, of a trap or a jail what the rule says.
         scope: Scope,
     },
+    /// The application said that it is to be banned (APP-3).
+    Application(AskedBan),
 }
 
 impl Offence {
@@ -51,11 +54,17 @@ impl Offence {
         match self {
             Self::Limit { kind, .. } if kind.counts_bytes() => Cause::ByteLimit,
             Self::Limit { .. } => Cause::RateLimit,
+            Self::Application(_) => Cause::Application,
             Self::Rule { rule, .. } => match rule.kind {
                 RuleKind::Trap => Cause::Trap,
                 RuleKind::Jail => Cause::Jail,
                 // Lists ban nobody.
-                RuleKind::Limit | RuleKind::Allow | RuleKind::Deny => Cause::RuleLimit,
+                RuleKind::Limit
+                | RuleKind::Denial
+                | RuleKind::Exempt
+                | RuleKind::Crawler
+                | RuleKind::Allow
+                | RuleKind::Deny => Cause::RuleLimit,
             },
         }
     }
@@ -63,7 +72,7 @@ impl Offence {
     /// What the ban that follows covers, unless that is spared (ALIVE-5).
     pub const fn scope(&self) -> Scope {
         match self {
-            Self::Limit { .. } => Scope::Netblock,
+            Self::Limit { .. } | Self::Application(_) => Scope::Netblock,
             Self::Rule { scope, .. } => *scope,
         }
     }
@@ -79,6 +88,7 @@ impl Offence {
                 };
                 format!("more than {value} {what} per {}", kind.span().name())
             }
+            Self::Application(_) => "the application said so".to_owned(),
             Self::Rule { rule, quota, .. } => match quota {
                 None => format!("a path of the trap {}", rule.name),
                 Some(Quota { span, limit }) => {

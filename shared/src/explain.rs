@@ -4,13 +4,13 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use http::{HeaderValue, Method};
+use http::Method;
 
 use crate::ban::Expiry;
 use crate::client::Client;
 use crate::lookup::Lookup;
 use crate::netblock::Netblock;
-use crate::rules::{ListHit, Rule};
+use crate::rules::{Claim, ListHit, Remembered, Rule};
 use crate::verdict::{Action, AppliedPercent, Group, LimitHit};
 use crate::window::{PerSpan, RuleSpan};
 
@@ -23,8 +23,8 @@ pub struct Question {
     pub method: Method,
     /// The path, as a request has it.
     pub path: String,
-    /// Its `Host`, if any.
-    pub host: Option<HeaderValue>,
+    /// Its `Host`, its query and its fields, as far as they are known.
+    pub sent: Remembered,
     /// Whether the page of another site would have the browser ask (RULE-8).
     pub other_site: bool,
 }
@@ -46,10 +46,20 @@ pub struct Explanation {
     pub group: Group,
     /// The member of the list that decides, if one does.
     pub list: Option<ListHit>,
+    /// When the version of the feed was taken that the list is, milliseconds since 1970; none where
+    /// it is no feed.
+    pub list_since_ms: Option<u64>,
     /// The rule that decides, if one does.
     pub rule: Option<Arc<Rule>>,
+    /// The crawler that it says it is (CRAWL-2).
+    pub claim: Option<Claim>,
     /// Whether the limits would count it.
     pub counted: bool,
+    /// Whether the client is remembered as known, or known by its history (SHARE-4), after the
+    /// shortest time that a limit asks for.
+    pub known: bool,
+    /// Whether the application trusts the client now (APP-4).
+    pub trusted: bool,
     /// What is known of the client; none where no lookup has answered.
     pub lookup: Option<Arc<Lookup>>,
     /// The request windows before it.

@@ -13,7 +13,9 @@
 )]
 
 // The words that both planes and the commands use.
+pub mod api;
 pub mod ban;
+pub mod ban_origin;
 pub mod client;
 pub mod clock;
 pub mod escalation;
@@ -21,10 +23,12 @@ pub mod lookup;
 pub mod netblock;
 pub mod origin;
 pub mod path;
+pub mod proof;
 pub mod pulse;
 pub mod refusal_page;
 pub mod rules;
 pub mod settings;
+pub mod spans;
 pub mod threads;
 pub mod tls_record;
 pub mod units;

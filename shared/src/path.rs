@@ -76,8 +76,40 @@ pub fn is_exempt(path: &str, prefixes: &[String]) -> bool {
     if prefixes.is_empty() {
         return false;
     }
-    let normal = normalise(path);
-    prefixes.iter().any(|prefix| covers(prefix, &normal)) && !may_climb(path)
+    Strictly::read(path).is_below(prefixes)
+}
+
+/// A request's path as what lets in reads it: once, for any number of rules.
+#[derive(Debug)]
+pub struct Strictly<'a> {
+    path: &'a str,
+    normal: Cow<'a, str>,
+}
+
+impl<'a> Strictly<'a> {
+    /// Reads a path as written.
+    pub fn read(path: &'a str) -> Self {
+        Self {
+            path,
+            normal: normalise(path),
+        }
+    }
+
+    /// Whether one of the prefixes covers it ([`is_exempt`]).
+    pub fn is_below(&self, prefixes: &[String]) -> bool {
+        prefixes.iter().any(|prefix| covers(prefix, &self.normal)) && !may_climb(self.path)
+    }
+
+    /// Whether it is one of these paths, with a slash at its end or without.
+    pub fn is_one_of(&self, paths: &[String]) -> bool {
+        let stem = self.normal.strip_suffix('/').unwrap_or(&self.normal);
+        paths.iter().any(|path| path == stem) && !may_climb(self.path)
+    }
+}
+
+/// A path of a rule as a prefix for [`is_exempt`]: normalised, without a slash at its end.
+pub fn prefix(path: &str) -> String {
+    normalise(path).trim_end_matches('/').to_owned()
 }
 
 /// Whether a prefix without a slash at its end covers a path by whole segments.

@@ -12,7 +12,7 @@ use http::{HeaderName, StatusCode, Version};
 
 use crate::client::Client;
 use crate::netblock::Netblock;
-use crate::rules::RuleKind;
+use crate::rules::{ClaimState, Purpose, RuleKind, SharedKey};
 use crate::snapshot::ActiveBan;
 use crate::verdict::{Action, AppliedPercent, Counts, Group, LimitHit};
 
@@ -91,6 +91,12 @@ pub struct Record {
     pub limit_hit: Option<LimitHit>,
     /// The rule that refused or banned: its name and its kind (RULE).
     pub rule: Option<(Text, RuleKind)>,
+    /// Which count of the rule, where clients share it (SHARE-8).
+    pub shared: Option<SharedKey>,
+    /// What the application said of the client in its answer (APP-5).
+    pub application: Text,
+    /// The crawler that it says it is, what that is for, and whether it is (CRAWL-7).
+    pub crawler: Option<(Text, Purpose, ClaimState)>,
     /// The member of a list that let the client through or refused it, and the list.
     pub list: Option<(Netblock, Text)>,
     /// The percentage of request limits and the setting it came from, where one was applied.
@@ -455,6 +461,9 @@ mod tests {
             enforced: true,
             ban: None,
             limit_hit: None,
+            shared: None,
+            application: Text::NONE,
+            crawler: None,
             rule: None,
             list: None,
             limit_percent: None,

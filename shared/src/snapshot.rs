@@ -38,8 +38,10 @@ pub struct BanSpan {
     pub end_ms: u64,
     /// Length in milliseconds.
     pub length_ms: u64,
-    /// Who or what made it.
+    /// What led to it.
     pub cause: Cause,
+    /// Whether a service made it by itself.
+    pub is_automatic: bool,
 }
 
 /// The ban that refuses a client: of those that cover it the one that ends last. Small and without
@@ -56,10 +58,122 @@ pub struct ActiveBan {
 
 /// Bans by prefix. All prefixes that cover a client are asked: the longest alone would let a lapsed
 /// narrow ban hide an active wide one.
+///
+/// A copy shares everything with the original but what is changed afterwards: the ledger publishes
+/// one at every change, and with 100,000 bans a whole copy would take milliseconds.
 #[derive(Clone, Default)]
 pub struct BanIndex {
-    v4: PrefixMap<Ipv4Net, BanSpan>,
-    v6: PrefixMap<Ipv6Net, BanSpan>,
+    v4: Shards<Ipv4Net>,
+    v6: Shards<Ipv6Net>,
+}
+
+/// Spans of one family, in maps by the first bits of the prefix. Of those that are as wide as a
+/// client's netblock mostly is, or narrower, each shard has a few hundred where there are 100,000;
+/// wider ones, of which there are few, have a map of their own.
+#[derive(Clone)]
+struct Shards<P> {
+    wide: Option<Arc<PrefixMap<P, BanSpan>>>,
+    /// None are empty. No shards at all until there is a span.
+    narrow: Vec<Option<Arc<PrefixMap<P, BanSpan>>>>,
+}
+
+/// The shards of a family, as a power of two.
+const SHARD_BITS: u32 = 9;
+
+/// A prefix of this family.
+trait Sharded: Prefix + Copy {
+    /// The first bits, by which it has its shard; none where it is wider than these.
+    fn first_bits(self) -> Option<u64>;
+
+    /// Its shard; none among the wide ones.
+    fn shard(self) -> Option<usize> {
+        // Fibonacci hashing: neighbours, of which lists are full, are spread.
+        let spread = self.first_bits()?.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        usize::try_from(spread >> (u64::BITS - SHARD_BITS)).ok()
+    }
+}
+
+impl Sharded for Ipv4Net {
+    fn first_bits(self) -> Option<u64> {
+        (self.prefix_len() >= 24).then(|| u64::from(self.addr().to_bits() >> 8))
+    }
+}
+
+impl Sharded for Ipv6Net {
+    fn first_bits(self) -> Option<u64> {
+        let bits = self.addr().to_bits() >> 80;
+        (self.prefix_len() >= 48).then(|| u64::try_from(bits).unwrap_or(0))
+    }
+}
+
+impl<P> Default for Shards<P> {
+    fn default() -> Self {
+        Self {
+            wide: None,
+            narrow: Vec::new(),
+        }
+    }
+}
+
+impl<P: Sharded> Shards<P> {
+    fn of(&self, net: P) -> Option<&PrefixMap<P, BanSpan>> {
+        let spans = match net.shard() {
+            Some(shard) => self.narrow.get(shard)?,
+            None => &self.wide,
+        };
+        spans.as_deref()
+    }
+
+    fn get(&self, net: P) -> Option<BanSpan> {
+        self.of(net)?.get(&net).copied()
+    }
+
+    fn set(&mut self, net: P, span: Option<BanSpan>) {
+        let held = match net.shard() {
+            Some(shard) => {
+                if self.narrow.is_empty() {
+                    self.narrow.resize(1 << SHARD_BITS, None);
+                }
+                let Some(held) = self.narrow.get_mut(shard) else {
+                    return;
+                };
+                held
+            }
+            None => &mut self.wide,
+        };
+        let spans = Arc::make_mut(held.get_or_insert_default());
+        match span {
+            Some(span) => drop(spans.insert(net, span)),
+            None => drop(spans.remove(&net)),
+        }
+        if spans.is_empty() {
+            *held = None;
+        }
+    }
+
+    fn len(&self) -> usize {
+        let all = self.narrow.iter().chain([&self.wide]).flatten();
+        all.map(|spans| spans.len()).sum()
+    }
+
+    /// Of all spans that count and whose netblock holds `address` the one that ends last; of equal
+    /// ones the narrowest.
+    fn last_to_end(
+        &self,
+        address: P,
+        wider: impl Fn(&P) -> Option<P>,
+        counts: impl Fn(&BanSpan) -> bool,
+    ) -> Option<(P, BanSpan)> {
+        let narrow = self.of(address);
+        let wide = self.wide.as_deref();
+        // Each of the narrow ones is narrower than each of the wide ones.
+        [narrow, wide]
+            .into_iter()
+            .flatten()
+            .fold(None, |last, spans| {
+                last_to_end(spans, address, &wider, &counts, last)
+            })
+    }
 }
 
 impl BanIndex {
@@ -71,27 +185,28 @@ impl BanIndex {
 
     /// The same of those that the service did not make by itself.
     pub fn active_by_hand(&self, client: Client, now_ms: u64) -> Option<ActiveBan> {
-        self.active_of(client, now_ms, |cause| !cause.is_automatic())
+        self.active_of(client, now_ms, |span| !span.is_automatic)
     }
 
     fn active_of(
         &self,
         client: Client,
         now_ms: u64,
-        counts: impl Fn(Cause) -> bool,
+        counts: impl Fn(&BanSpan) -> bool,
     ) -> Option<ActiveBan> {
-        let counts = |span: &BanSpan| counts(span.cause);
         let length = match client {
             Client::V4(_) => 32,
             Client::V6(_) => 64,
         };
         let (net, span) = match IpNet::new_assert(client.first_address(), length) {
             IpNet::V4(v4) => {
-                let (net, span) = last_to_end(&self.v4, v4, Ipv4Net::supernet, counts)?;
+                let last = self.v4.last_to_end(v4, Ipv4Net::supernet, counts);
+                let (net, span) = last?;
                 (IpNet::V4(net), span)
             }
             IpNet::V6(v6) => {
-                let (net, span) = last_to_end(&self.v6, v6, Ipv6Net::supernet, counts)?;
+                let last = self.v6.last_to_end(v6, Ipv6Net::supernet, counts);
+                let (net, span) = last?;
                 (IpNet::V6(net), span)
             }
         };
@@ -121,18 +236,16 @@ impl BanIndex {
     /// What is held for exactly this netblock.
     pub fn span(&self, netblock: Netblock) -> Option<BanSpan> {
         match netblock.net() {
-            IpNet::V4(v4) => self.v4.get(&v4).copied(),
-            IpNet::V6(v6) => self.v6.get(&v6).copied(),
+            IpNet::V4(v4) => self.v4.get(v4),
+            IpNet::V6(v6) => self.v6.get(v6),
         }
     }
 
     /// Sets or removes what is held for exactly this netblock.
     pub fn set(&mut self, netblock: Netblock, span: Option<BanSpan>) {
-        match (netblock.net(), span) {
-            (IpNet::V4(v4), Some(span)) => drop(self.v4.insert(v4, span)),
-            (IpNet::V6(v6), Some(span)) => drop(self.v6.insert(v6, span)),
-            (IpNet::V4(v4), None) => drop(self.v4.remove(&v4)),
-            (IpNet::V6(v6), None) => drop(self.v6.remove(&v6)),
+        match netblock.net() {
+            IpNet::V4(v4) => self.v4.set(v4, span),
+            IpNet::V6(v6) => self.v6.set(v6, span),
         }
     }
 
@@ -143,12 +256,11 @@ impl BanIndex {
 
     /// Whether nothing is held.
     pub fn is_empty(&self) -> bool {
-        self.v4.is_empty() && self.v6.is_empty()
+        self.len() == 0
     }
 }
 
-/// Of all spans that count and whose netblock holds `address` the one that ends last; of equal ones
-/// the narrowest.
+/// The same in one map, where `last` is known already.
 /// It goes from the narrowest to the widest without memory: most clients are in none, and those
 /// that are refused are mostly in one.
 fn last_to_end<P: Prefix + Copy>(
@@ -156,8 +268,8 @@ fn last_to_end<P: Prefix + Copy>(
     address: P,
     wider: impl Fn(&P) -> Option<P>,
     counts: impl Fn(&BanSpan) -> bool,
+    mut last: Option<(P, BanSpan)>,
 ) -> Option<(P, BanSpan)> {
-    let mut last: Option<(P, BanSpan)> = None;
     let mut inside = Some(address);
     while let Some((net, span)) = inside.and_then(|net| spans.get_lpm(&net)) {
         if counts(span) && last.is_none_or(|(_, known)| span.end_ms > known.end_ms) {
@@ -184,6 +296,7 @@ mod tests {
             end_ms,
             length_ms: 1,
             cause: Cause::Admin,
+            is_automatic: false,
         })
     }
 
@@ -203,17 +316,43 @@ mod tests {
         assert_eq!(index.active_until(client, 5), Some(10));
     }
 
+    /// BAN-8: what is published does not change when the ledger goes on, and a change copies what
+    /// is near it alone.
+    #[test]
+    fn a_copy_shares_what_does_not_change() {
+        let mut index = BanIndex::default();
+        for number in 0..200u8 {
+            index.set(block(&format!("10.{number}.0.0/24")), until(10));
+        }
+        let published = index.clone();
+        index.set(block("10.7.0.0/24"), None);
+        index.set(block("10.8.0.0/24"), until(20));
+        index.set(block("192.0.0.0/8"), until(5));
+        let span = |index: &BanIndex, text: &str| index.span(block(text)).map(|span| span.end_ms);
+        assert_eq!(span(&published, "10.7.0.0/24"), Some(10));
+        assert_eq!(span(&published, "10.8.0.0/24"), Some(10));
+        assert_eq!((published.len(), index.len()), (200, 200));
+        assert_eq!(span(&index, "10.7.0.0/24"), None);
+        let shards = published.v4.narrow.iter().zip(&index.v4.narrow);
+        let copied = shards.filter(|(before, after)| match (before, after) {
+            (Some(before), Some(after)) => !Arc::ptr_eq(before, after),
+            (before, after) => before.is_some() || after.is_some(),
+        });
+        assert!((1..=2).contains(&copied.count()));
+        assert!(published.v6.narrow.is_empty());
+    }
+
     proptest! {
         /// The index answers as a walk over all bans does, IPv4 and IPv6.
         #[test]
-        fn the_index_agrees_with_its_list(bans in prop::collection::vec((0u32..4096, 16u8..=32, any::<bool>(), 0u64..100), 0..40), probes in prop::collection::vec((0u32..4096, any::<bool>()), 20), now in 0u64..100) {
+        fn the_index_agrees_with_its_list(bans in prop::collection::vec((0u32..4096, 16u8..=32, any::<bool>(), 0u64..100), 0..40), wider in 0u8..9, probes in prop::collection::vec((0u32..4096, any::<bool>()), 20), now in 0u64..100) {
             let address = |bits: u32, six: bool| -> IpAddr {
                 if six { IpAddr::V6((u128::from(0x2001_0db8_0000_0000u64 | u64::from(bits)) << 64).into()) } else { IpAddr::V4((0xcb00_0000 | bits).into()) }
             };
             let mut index = BanIndex::default();
             let mut list: Vec<(Netblock, u64)> = Vec::new();
             for (bits, length, six, end) in bans {
-                let netblock = Netblock::masked(address(bits, six), if six { length * 2 } else { length });
+                let netblock = Netblock::masked(address(bits, six), if six { length * 2 - wider } else { length - wider });
                 list.retain(|(held, _)| *held != netblock);
                 list.push((netblock, end));
                 index.set(netblock, until(end));

@@ -1,13 +1,18 @@
 //! Who is spared by the bans that the service makes by itself (ALIVE-5): trusted proxies, since
-//! everybody behind one would be banned with it, and peers that look like a forgotten one
-//! (CLIENT-7), which are banned for what they do, but not for the sum of what they forward.
+//! everybody behind one would be banned with it, peers that look like a forgotten one (CLIENT-7),
+//! which are banned for what they do, but not for the sum of what they forward, and verified
+//! crawlers (CRAWL-4).
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ipnet::IpNet;
 
 use crate::ban::{Cause, Scope};
 use crate::client::Client;
 use crate::netblock::{NetSet, Netblock, PrefixLengths};
+use crate::spans::Spans;
 
 /// How long a peer is spared after it was seen forwarding for many clients.
 const HOUR_MS: u64 = 3_600_000;
@@ -15,8 +20,18 @@ const HOUR_MS: u64 = 3_600_000;
 /// Forwarders that are spared at once, as many as the data plane watches.
 const MAX_FORWARDERS: usize = 64;
 
-/// Trusted proxies, and untrusted peers that forward for many clients. Both planes ask it where a
-/// limit was exceeded, which is rare: a lock serves.
+/// How long a crawler is spared after it was verified: its last day, and the hour in which it is
+/// not noted again.
+const CRAWLER_MS: u64 = 25 * HOUR_MS;
+
+/// How often those whose day is over are taken out.
+const SWEEP_MS: u64 = 60_000;
+
+/// Clients of verified crawlers that are spared at once.
+const MAX_CRAWLER_CLIENTS: usize = 20_000;
+
+/// Trusted proxies, untrusted peers that forward for many clients, and verified crawlers. Both
+/// planes ask it where a limit was exceeded, which is rare: a lock serves.
 #[derive(Debug, Default)]
 pub struct Spared {
     /// `WAF_TRUSTED_PROXIES`
@@ -25,6 +40,18 @@ pub struct Spared {
     always: Option<Netblock>,
     /// With the time at which the hour of each ends. At most [`MAX_FORWARDERS`].
     forwarders: Mutex<Vec<(IpAddr, u64)>>,
+    crawlers: Mutex<Crawlers>,
+}
+
+/// Clients of verified crawlers.
+#[derive(Debug, Default)]
+struct Crawlers {
+    /// With the time at which the day of each ends. At most [`MAX_CRAWLER_CLIENTS`].
+    until: BTreeMap<Client, u64>,
+    /// When those whose day was over were last taken out.
+    swept_ms: u64,
+    /// Ranges that feeds name.
+    ranges: Arc<Spans>,
 }
 
 /// What a netblock covers that is spared.
@@ -43,6 +70,7 @@ impl Spared {
             trusted: Mutex::new(trusted),
             always: None,
             forwarders: Mutex::default(),
+            crawlers: Mutex::default(),
         }
     }
 
@@ -72,9 +100,43 @@ impl Spared {
         forwarders.push((peer, until_ms));
     }
 
-    /// Ends the hours that are over. Called in every turn of the control loop.
+    /// A client was verified as a crawler: it is spared for a day from now (CRAWL-4).
+    pub fn spare_crawler(&self, client: Client, now_ms: u64) {
+        let crawlers = &mut self.crawlers().until;
+        if crawlers.len() >= MAX_CRAWLER_CLIENTS && !crawlers.contains_key(&client) {
+            // As many addresses no operator has: this is hardly ever looked for.
+            let first = crawlers.iter().min_by_key(|(_, until)| **until);
+            if let Some(first) = first.map(|(held, _)| *held) {
+                crawlers.remove(&first);
+            }
+        }
+        crawlers.insert(client, now_ms.saturating_add(CRAWLER_MS));
+    }
+
+    /// Ends the hours and days that are over. Called in every turn of the control loop.
     pub fn end(&self, now_ms: u64) {
         self.forwarders().retain(|(_, until)| *until > now_ms);
+        let mut crawlers = self.crawlers();
+        if now_ms.abs_diff(crawlers.swept_ms) >= SWEEP_MS {
+            crawlers.swept_ms = now_ms;
+            crawlers.until.retain(|_, until| *until > now_ms);
+        }
+    }
+
+    /// The ranges that feeds name of crawlers, from now on: who breaks a limit there and is none is
+    /// banned alone (CRAWL-4).
+    pub fn set_crawler_ranges(&self, ranges: &Arc<Spans>) {
+        self.crawlers().ranges = Arc::clone(ranges);
+    }
+
+    /// Whether a verified crawler of the last day is in a netblock.
+    fn has_crawler(&self, netblock: Netblock) -> bool {
+        let (first, last) = match netblock.net() {
+            IpNet::V4(net) => (net.network().into(), net.broadcast().into()),
+            IpNet::V6(net) => (net.network().into(), net.broadcast().into()),
+        };
+        let clients = Client::of(first)..=Client::of(last);
+        self.crawlers().until.range(clients).next().is_some()
     }
 
     /// Forwarders that are spared now.
@@ -85,7 +147,8 @@ impl Spared {
     /// What a ban covers that the service makes of this client by itself; none where it makes none.
     /// Both planes ask it.
     ///
-    /// A netblock that covers somebody spared is not banned: the client alone is. A peer that
+    /// A client that was a verified crawler within the last day is not banned (CRAWL-4). A netblock
+    /// that covers somebody spared is not banned: the client alone is. A peer that
     /// forwards for many is not banned by limits: they add up what many did, and refuse it until it
     /// fits. Traps and jails ban it: nothing but its own word says that it forwards. A client in a
     /// trusted net is one that a proxy named; the proxy itself is spared by who asks here.
@@ -97,6 +160,9 @@ impl Spared {
         prefixes: PrefixLengths,
     ) -> Option<Netblock> {
         let alone = Netblock::alone(client);
+        if self.has_crawler(alone) {
+            return None;
+        }
         if cause.is_of_a_limit() && self.forwarder_in(alone).is_some() {
             return None;
         }
@@ -104,7 +170,10 @@ impl Spared {
             Scope::Client => alone,
             Scope::Netblock => Netblock::of(client, prefixes),
         };
-        let is_free = netblock == alone || self.covered_by(netblock).is_none();
+        let is_free = netblock == alone
+            || (self.covered_by(netblock).is_none()
+                && !self.has_crawler(netblock)
+                && !self.crawlers().ranges.meet(netblock));
         Some(if is_free { netblock } else { alone })
     }
 
@@ -122,6 +191,11 @@ impl Spared {
         let forwarders = self.forwarders();
         let mut peers = forwarders.iter().map(|(peer, _)| *peer);
         peers.find(|peer| netblock.contains(*peer))
+    }
+
+    fn crawlers(&self) -> MutexGuard<'_, Crawlers> {
+        // As with the forwarders.
+        self.crawlers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn trusted(&self) -> MutexGuard<'_, NetSet> {
@@ -196,6 +270,66 @@ mod tests {
             spared.spare(IpAddr::from([0x2001, 0xdb8, 0, 1, 0, 0, 0, last]), NOW);
         }
         assert_eq!(spared.forwarder_count(), 1);
+    }
+
+    /// CRAWL-4: who was a verified crawler within the last day is not banned, and beside it the
+    /// client alone is; a day later both are as everybody.
+    #[test]
+    fn a_verified_crawler_is_spared_for_a_day() {
+        let spared = Spared::default();
+        let target = |client: &str| {
+            let client = client.parse().unwrap();
+            let target = spared.target(client, Cause::Jail, Scope::Netblock, Default::default());
+            target.map(|netblock| netblock.to_string())
+        };
+        for client in ["203.0.113.7", "2001:db8:1:2::7"] {
+            spared.spare_crawler(client.parse().unwrap(), NOW);
+        }
+        spared.end(NOW + 24 * HOUR_MS);
+        assert_eq!(target("203.0.113.7"), None);
+        assert_eq!(target("2001:db8:1:2::8"), None);
+        assert_eq!(target("203.0.113.8"), Some("203.0.113.8/32".to_owned()));
+        let beside = Some("2001:db8:1:3::/64".to_owned());
+        assert_eq!(target("2001:db8:1:3::7"), beside);
+        let other = Some("203.0.112.0/24".to_owned());
+        assert_eq!(target("203.0.112.7"), other);
+        spared.end(NOW + 25 * HOUR_MS);
+        let whole = Some("203.0.113.0/24".to_owned());
+        assert_eq!(target("203.0.113.7"), whole);
+    }
+
+    /// CRAWL-4: a ban beside a range of a feed, or inside of one, is of the client alone.
+    #[test]
+    fn ranges_of_crawlers_are_spared() {
+        let spared = Spared::default();
+        let ranges: Spans = ["203.0.113.64/27", "2001:db8::/32"]
+            .map(block)
+            .into_iter()
+            .collect();
+        spared.set_crawler_ranges(&Arc::new(ranges));
+        for (client, expected) in [
+            ("203.0.113.7", "203.0.113.7/32"),
+            ("203.0.113.70", "203.0.113.70/32"),
+            ("203.0.112.7", "203.0.112.0/24"),
+            ("2001:db8:1:2::7", "2001:db8:1:2::/64"),
+            ("2001:db9:1:2::7", "2001:db9:1::/56"),
+        ] {
+            let of = client.parse().unwrap();
+            let target = spared.target(of, Cause::RateLimit, Scope::Netblock, Default::default());
+            assert_eq!(target, Some(block(expected)), "{client}");
+        }
+    }
+
+    /// CRAWL-4: no more than 20,000 are spared; the one that was verified longest ago goes.
+    #[test]
+    fn spared_crawlers_are_bounded() {
+        let spared = Spared::default();
+        for number in 0..=20_000 {
+            spared.spare_crawler(Client::V4(number), NOW + u64::from(number));
+        }
+        let held = &spared.crawlers().until;
+        assert_eq!(held.len(), MAX_CRAWLER_CLIENTS);
+        assert!(!held.contains_key(&Client::V4(0)));
     }
 
     const ALL: [Cause; 5] = [

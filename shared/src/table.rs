@@ -1,17 +1,33 @@
 //! The client table's face toward the control plane.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::client::Client;
 use crate::clock::Now;
 use crate::lookup::Lookup;
 use crate::netblock::Netblock;
-use crate::rules::{MAX_LIMITS, Rule};
+use crate::proof::NamesAnswer;
+use crate::rules::{MAX_LIMITS, Quota, Rule, SharedKey};
 use crate::units::Time;
 use crate::window::{PerSpan, RuleSpan, Span, Window};
 
 /// The most clients that are kept (LIMIT-7). Not a setting.
 pub const MAX_CLIENTS: usize = 20_000;
+
+/// The most clients that are remembered as known (SHARE-4). Not a setting.
+pub const MAX_KNOWN: usize = 200_000;
+
+/// A client that is remembered as known (SHARE-4).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct KnownRow {
+    /// Who.
+    pub client: Client,
+    /// Its first request that passed, to the minute.
+    pub since: Time,
+    /// How many more of its requests passed than were refused, as far as that is remembered.
+    pub lead: u64,
+}
 
 /// One client as it stands in the table, copied out.
 #[derive(Clone, PartialEq, Debug)]
@@ -36,6 +52,8 @@ pub struct ClientRow {
     pub rules: Vec<RuleCount>,
     /// What of `requests` and `bytes` other sites asked for.
     pub other_sites: OtherSites,
+    /// The first request that passed, where that was not the first of all (SHARE-4).
+    pub first_passed: Option<Time>,
 }
 
 /// What pages of other sites made the browser of a client ask for, of what the windows of the
@@ -62,6 +80,71 @@ pub struct RuleCount {
     pub window: Window,
     /// What of it other sites asked for (RULE-8).
     pub other_sites: Window,
+}
+
+/// What the counts stand at that clients share (SHARE-8).
+#[derive(Clone, Debug, Default)]
+pub struct SharedCountsUse {
+    /// Keys that are kept.
+    pub keys: u64,
+    /// Keys that gave way to others, since the start.
+    pub evicted: u64,
+    /// The limits that have counts.
+    pub rules: Vec<SharedUse>,
+}
+
+/// How full the counts of a shared limit are.
+#[derive(Clone, Debug)]
+pub struct SharedUse {
+    /// The limit.
+    pub rule: Arc<Rule>,
+    /// The estimate of its fullest key, by the limit: 1 is full.
+    pub ratio: f64,
+    /// Its keys.
+    pub keys: u64,
+}
+
+/// What one window of a count has counted that clients share.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SharedWindow {
+    /// Which of its windows.
+    pub span: RuleSpan,
+    /// The limit that held last.
+    pub limit: u64,
+    /// What was counted.
+    pub window: Window,
+    /// What of it other sites asked for (RULE-8).
+    pub other_sites: Window,
+}
+
+/// A count that clients share, for a restart (SHARE-8).
+#[derive(Clone, PartialEq, Debug)]
+pub struct SharedRow {
+    /// The limit.
+    pub rule: Arc<Rule>,
+    /// Which of its counts.
+    pub key: SharedKey,
+    /// It is the second one, of known clients (SHARE-4).
+    pub is_second: bool,
+    /// At least one.
+    pub windows: Vec<SharedWindow>,
+}
+
+/// A shared limit refuses, for the first time in a minute (SHARE-8).
+#[derive(Clone, Debug)]
+pub struct SharedRefusal {
+    /// The limit.
+    pub rule: Arc<Rule>,
+    /// Which of its counts.
+    pub key: SharedKey,
+    /// The window that is full.
+    pub quota: Quota,
+    /// What it has counted.
+    pub estimate: u64,
+    /// About how many clients asked lately.
+    pub clients: u64,
+    /// When, milliseconds since 1970.
+    pub at_ms: u64,
 }
 
 /// What the control plane may do with the table. Every call takes a shard's lock for the time of
@@ -98,8 +181,34 @@ pub trait ClientTable: Send + Sync {
     /// until then (LOOKUP-3).
     fn ask_again(&self, client: Client, again_ns: u64);
 
+    /// Attaches the names of an address to its client, if that is still kept (CRAWL-3).
+    fn names(&self, address: IpAddr, answer: NamesAnswer);
+
     /// Takes a lookup's answer away from a client; its next request asks again.
     fn forget_lookup(&self, client: Client);
+
+    /// What the counts stand at that clients share. Holds their lock for a pass over all keys.
+    fn shared_use(&self, now_ms: u64) -> SharedCountsUse;
+
+    /// Shared limits that began to refuse since this was last asked; cheap where there is none.
+    fn take_shared_refusals(&self) -> Vec<SharedRefusal>;
+
+    /// The counts that clients share, those seen longest ago first. The values of fields are left
+    /// out: nobody else has the key of their hash.
+    fn shared_rows(&self) -> Vec<SharedRow>;
+
+    /// Puts such a count in, in place of what is held.
+    fn put_shared(&self, row: SharedRow);
+
+    /// The clients that are remembered as known, the one seen longest ago first. Locks one shard at
+    /// a time.
+    fn known_rows(&self) -> Vec<KnownRow>;
+
+    /// Puts one in, in place of what is held.
+    fn put_known(&self, row: KnownRow);
+
+    /// How many are remembered.
+    fn known_len(&self) -> u64;
 
     /// The estimate of requests of all clients of the netblock in the window of `span`, at
     /// `now_ms`.

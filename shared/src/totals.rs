@@ -148,6 +148,48 @@ impl Handshake {
     }
 }
 
+/// What the application said of a client: `word` of `waf_application_total` (APP-5).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ApplicationWord {
+    /// `count=NAME`
+    Count,
+    /// `ban`, `ban=DURATION`
+    Ban,
+    /// A ban that was not made: there were too many in that second.
+    BanLeftOut,
+    /// `trust=DURATION`
+    Trust,
+    /// A field that was not understood.
+    Ignored,
+}
+
+impl ApplicationWord {
+    /// Every word, in the order of the metrics.
+    pub const ALL: [Self; 5] = [
+        Self::Count,
+        Self::Ban,
+        Self::BanLeftOut,
+        Self::Trust,
+        Self::Ignored,
+    ];
+
+    /// The label.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Count => "count",
+            Self::Ban => "ban",
+            Self::BanLeftOut => "ban_left_out",
+            Self::Trust => "trust",
+            Self::Ignored => "ignored",
+        }
+    }
+
+    /// Position in [`ApplicationWord::ALL`].
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+}
+
 /// Requests by key: counted at every request, so by a quick hash.
 pub type Counts<K> = HashMap<K, u64, RandomState>;
 
@@ -227,6 +269,8 @@ pub struct Totals {
     pub connection_errors: [u64; ConnectionError::ALL.len()],
     /// By outcome, as [`Handshake::ALL`].
     pub handshakes: [u64; Handshake::ALL.len()],
+    /// By [`ApplicationWord::index`].
+    pub application: [u64; ApplicationWord::ALL.len()],
     /// Breaks that found their channel full.
     pub breaks_dropped: u64,
     /// Log records that found their channel full.
@@ -237,6 +281,10 @@ pub struct Totals {
     pub process_log_lines_dropped: u64,
     /// Finished requests that found their channel full, for the anomaly counters.
     pub finished_dropped: u64,
+    /// Requests at the application now.
+    pub upstream: u64,
+    /// Requests that wait for their turn at the application now.
+    pub upstream_waiting: u64,
     /// Clients in the table now.
     pub clients: u64,
     /// Clients dropped for the bound.

@@ -28,6 +28,10 @@ pub enum Action {
     DeniedNet,
     /// A country list refuses the client.
     DeniedCountry,
+    /// `WAF_DENY_ASNS` refuses the client.
+    DeniedAsn,
+    /// An entry of `denials` refuses the request (MATCH-3).
+    DeniedRule,
     /// An active ban covers the client.
     Banned,
     /// The request broke a limit.
@@ -36,6 +40,8 @@ pub enum Action {
     BodyTooLarge,
     /// The path is a trap (RULE-3).
     Trapped,
+    /// `WAF_MAX_UPSTREAM` requests were at the application, and no place came free: 503.
+    Overloaded,
 }
 
 /// What a request adds to its client's history (CHECK-4).
@@ -51,7 +57,7 @@ pub enum History {
 
 impl Action {
     /// Every action, in the order of the metrics.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 16] = [
         Self::Passed,
         Self::UpstreamError,
         Self::ClientAborted,
@@ -61,10 +67,13 @@ impl Action {
         Self::NotFound,
         Self::DeniedNet,
         Self::DeniedCountry,
+        Self::DeniedAsn,
+        Self::DeniedRule,
         Self::Banned,
         Self::RateLimited,
         Self::BodyTooLarge,
         Self::Trapped,
+        Self::Overloaded,
     ];
 
     /// The `action` of the log and of `waf_requests_total`.
@@ -79,10 +88,13 @@ impl Action {
             Self::NotFound => "not_found",
             Self::DeniedNet => "denied_net",
             Self::DeniedCountry => "denied_country",
+            Self::DeniedAsn => "denied_asn",
+            Self::DeniedRule => "denied_rule",
             Self::Banned => "banned",
             Self::RateLimited => "rate_limited",
             Self::BodyTooLarge => "body_too_large",
             Self::Trapped => "trapped",
+            Self::Overloaded => "overloaded",
         }
     }
 
@@ -97,6 +109,8 @@ impl Action {
         match self {
             Self::DeniedNet
             | Self::DeniedCountry
+            | Self::DeniedAsn
+            | Self::DeniedRule
             | Self::Banned
             | Self::RateLimited
             | Self::BodyTooLarge
@@ -107,7 +121,8 @@ impl Action {
             | Self::TooSlow
             | Self::Answered
             | Self::Unauthorized
-            | Self::NotFound => false,
+            | Self::NotFound
+            | Self::Overloaded => false,
         }
     }
 
@@ -118,6 +133,8 @@ impl Action {
         match self {
             Self::DeniedNet
             | Self::DeniedCountry
+            | Self::DeniedAsn
+            | Self::DeniedRule
             | Self::Banned
             | Self::RateLimited
             | Self::Trapped => true,
@@ -129,7 +146,8 @@ impl Action {
             | Self::TooSlow
             | Self::Answered
             | Self::Unauthorized
-            | Self::NotFound => false,
+            | Self::NotFound
+            | Self::Overloaded => false,
         }
     }
 
@@ -146,11 +164,14 @@ impl Action {
             Self::Unauthorized
             | Self::DeniedNet
             | Self::DeniedCountry
+            | Self::DeniedAsn
+            | Self::DeniedRule
             | Self::Banned
             | Self::RateLimited
             | Self::BodyTooLarge
             | Self::Trapped => History::Refused,
-            Self::NotFound => History::Neither,
+            // Whoever meets a full house has done nothing.
+            Self::NotFound | Self::Overloaded => History::Neither,
         }
     }
 }
@@ -361,10 +382,11 @@ mod tests {
         }
     }
 
-    /// CHECK-4: 401 counts as refused, 404 as neither.
+    /// CHECK-4: 401 counts as refused, 404 and an overload as neither.
     #[test]
     fn history_counts_401_as_refused_and_404_as_neither() {
         assert_eq!(Action::Unauthorized.history(), History::Refused);
         assert_eq!(Action::NotFound.history(), History::Neither);
+        assert_eq!(Action::Overloaded.history(), History::Neither);
     }
 }

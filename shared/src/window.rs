@@ -61,6 +61,9 @@ pub enum RuleSpan {
 }
 
 impl RuleSpan {
+    /// Each of them, the shortest first.
+    pub const ALL: [Self; 4] = [Self::Second, Self::Minute, Self::Hour, Self::Day];
+
     /// `second`, `minute`, `hour`, `day`.
     pub fn name(self) -> &'static str {
         self.of_clients().map_or("second", Span::name)

@@ -10,16 +10,19 @@ use std::time::Duration;
 
 use clap::Args;
 use http::{HeaderValue, Method, StatusCode};
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use weir_controlplane::StateError;
+use weir_controlplane::guarded;
 use weir_controlplane::offline::Offline;
 use weir_shared::settings::{self, Settings};
 
 use super::common::{EXIT_CONFIG, EXIT_NO, EXIT_UNAVAILABLE, EXIT_USAGE, Failure, now};
+use super::text::quoted;
 use super::trust::{self, Believed};
 pub use super::wire::Answer;
 use super::wire::{Broken, Service};
-use crate::sources::Sources;
+use crate::sources::{self, Sources};
 
 /// How long an answer may take: five seconds for the disk, a list of 100,000 bans, or the start of
 /// the process that takes over.
@@ -34,6 +37,10 @@ pub const RULES_FILE: &str = "WAF_RULES_FILE";
 /// The settings of the admin token.
 const TOKEN: &str = "WAF_ADMIN_TOKEN";
 const TOKEN_FILE: &str = "WAF_ADMIN_TOKEN_FILE";
+/// With this one a command only asks.
+const READ_TOKEN_FILE: &str = "WAF_ADMIN_READ_TOKEN_FILE";
+/// As much as the service reads of it.
+const MAX_TOKEN_BYTES: u64 = 4096;
 
 /// Whom a command asks, and how it answers.
 #[derive(Args, Clone, Debug)]
@@ -50,8 +57,28 @@ pub struct Asking {
     pub json: bool,
 }
 
+impl Asking {
+    /// The flags that name the service, as they are written behind a command that is printed
+    /// (CONTROL-5): where this one found it, the next one finds it, too.
+    fn flags(&self) -> String {
+        let mut flags = String::new();
+        if let Some(file) = sources::named_file() {
+            flags.push_str(&format!(" --settings {}", quoted(&file.to_string_lossy())));
+        }
+        if let Some(socket) = &self.socket {
+            flags.push_str(&format!(" --socket {}", quoted(&socket.to_string_lossy())));
+        }
+        if let Some(admin) = &self.admin {
+            flags.push_str(&format!(" --admin {}", quoted(admin)));
+        }
+        flags
+    }
+}
+
 /// Where a service is, as far as the environment tells.
 pub struct Place {
+    /// The flags that named it, with a blank before each.
+    pub flags: String,
     /// None where `WAF_CONTROL_SOCKET=off`.
     service: Option<Service>,
     /// Where its files are.
@@ -105,6 +132,7 @@ impl Place {
             }
         };
         Ok(Self {
+            flags: asking.flags(),
             dir: state.dir.clone(),
             has_files: asking.socket.is_none() && asking.admin.is_none(),
             service,
@@ -227,30 +255,66 @@ impl Place {
     }
 }
 
+/// What a good answer says.
+pub fn typed<T: DeserializeOwned>(body: Value) -> Result<T, Failure> {
+    serde_json::from_value(body).map_err(|error| {
+        let sentence = format!("the service's answer is not as expected: {error}");
+        Failure::new(EXIT_UNAVAILABLE, sentence)
+    })
+}
+
 impl Answer {
     /// The body of a good answer; otherwise what the problem document says.
     pub fn good(self) -> Result<Value, Failure> {
         if self.status.is_success() {
             return Ok(self.body);
         }
+        let faults = self.body["errors"]
+            .as_array()
+            .is_some_and(|errors| !errors.is_empty());
         let mut sentence = match self.body["detail"].as_str() {
-            Some(detail) => detail.to_owned(),
+            // The faults themselves follow.
+            Some(_) if faults => String::new(),
+            Some(detail) => words(detail),
             None => format!("the service answered {}", self.status),
         };
         for fault in self.body["errors"].as_array().into_iter().flatten() {
             let pointer = fault["pointer"].as_str().unwrap_or_default();
-            let detail = fault["detail"].as_str().unwrap_or_default();
-            sentence.push_str(&format!(
-                "\nweir: {}: {detail}",
-                pointer.trim_start_matches('/')
-            ));
+            let detail = words(fault["detail"].as_str().unwrap_or_default());
+            sentence.push_str(&match pointer.trim_start_matches('/') {
+                "" => format!("\nweir: {detail}"),
+                member => format!("\nweir: {}: {detail}", flag_of(member)),
+            });
         }
+        let sentence = sentence.trim_start_matches("\nweir: ").to_owned();
         let status = match self.status {
             StatusCode::SERVICE_UNAVAILABLE => EXIT_UNAVAILABLE,
             StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY => EXIT_USAGE,
             _ => EXIT_NO,
         };
         Err(Failure { sentence, status })
+    }
+}
+
+/// What the API says, in words of the command line: `"force": true` is `--force` here.
+pub fn words(detail: &str) -> String {
+    let detail = detail.replace(
+        "\"force\": true would be needed",
+        "--force if that is meant",
+    );
+    match detail.strip_prefix("The value does not fit. Expected: ") {
+        Some(expected) => format!("expected: {expected}"),
+        None => detail,
+    }
+}
+
+/// The argument that a member of a body was given as.
+fn flag_of(member: &str) -> &str {
+    match member {
+        "duration" => "--for",
+        "reason" => "--reason",
+        "comment" => "--comment",
+        other => other,
     }
 }
 
@@ -281,19 +345,28 @@ fn unavailable(service: &Service, why: &str) -> Failure {
     Failure::new(EXIT_UNAVAILABLE, sentence)
 }
 
+fn token_of(file: &str) -> io::Result<String> {
+    let bytes = guarded::read(Path::new(file), MAX_TOKEN_BYTES)?;
+    String::from_utf8(bytes).map_err(io::Error::other)
+}
+
 /// `Authorization` of the admin listener, from the token of the settings.
 fn bearer() -> Result<HeaderValue, Failure> {
     let config = |sentence: String| Failure::new(EXIT_CONFIG, sentence);
     let told = Sources::of_process().some(&[TOKEN, TOKEN_FILE]);
-    let told = told.map_err(|refused| Failure::of_settings(&refused))?;
+    let mut told = told.map_err(|refused| Failure::of_settings(&refused))?;
+    if told.is_empty() {
+        let read = Sources::of_process().some(&[READ_TOKEN_FILE]);
+        told = read.map_err(|refused| Failure::of_settings(&refused))?;
+    }
     let token = match told.as_slice() {
         [] => {
             return Err(config(format!(
                 "--admin needs the admin token: {TOKEN} or {TOKEN_FILE}"
             )));
         }
-        [(name, file)] if name == TOKEN_FILE => std::fs::read_to_string(file)
-            .map_err(|error| config(format!("{TOKEN_FILE}: {file} cannot be read: {error}")))?,
+        [(name, file)] if name != TOKEN => token_of(file)
+            .map_err(|error| config(format!("{name}: {file} cannot be read: {error}")))?,
         [(_, token)] => token.clone(),
         _ => return Err(config(format!("{TOKEN} and {TOKEN_FILE}: expected one"))),
     };

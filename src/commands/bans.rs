@@ -1,41 +1,39 @@
-//! `weir bans`: list, add, lift, import, export, check.
+//! `weir bans`: list, add, lift, export; import and check are in `bans/import.rs`.
 #![expect(
     clippy::indexing_slicing,
     reason = "a member that a JSON document does not have reads as null"
 )]
 
-use std::fs::File;
-use std::io::{self, Read};
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use http::{Method, StatusCode};
-use serde_json::{Map, Value, json};
-use weir_controlplane::offline::{self, Offline};
+use http::Method;
+use serde_json::{Value, json};
+use weir_controlplane::offline::Offline;
+use weir_shared::netblock::Netblock;
 
 use super::ask::{Answer, Asked, Asking, Place};
 use super::common::{EXIT_NO, EXIT_USAGE, Failure, finish, now, out, percent_encoded, print_json};
+use super::lists;
 use super::text::{Table, cell, time, until};
 
-/// The most bytes of an import, as the service has it.
-const MAX_IMPORT: u64 = 128 << 20;
+mod import;
 
 /// The commands about bans.
 #[derive(Subcommand, Debug)]
 pub enum Command {
     /// List bans: those that refuse now
     List(List),
-    /// Ban a netblock
+    /// Ban a netblock, or make a ban that was made by hand last longer
     Add(Add),
     /// Lift every ban that covers an address, or those of exactly one netblock
     Lift(Lift),
     /// Take in what export wrote, or ban every netblock of a list; with a fault nothing is taken
-    Import(Import),
+    Import(import::Import),
     /// Write the active bans as a bans.json to standard output
     Export(Export),
-    /// Say what is wrong with a bans.json
-    Check(Check),
+    /// Say what is wrong with a file that is to be imported
+    Check(import::Check),
 }
 
 #[derive(Args, Debug)]
@@ -63,12 +61,12 @@ pub struct Add {
 /// What is said of every ban that is made by hand.
 #[derive(Args, Debug)]
 pub struct Terms {
-    /// How long: a time such as 2h, or permanent
+    /// How long: a time such as 2h, or permanent; without it WAF_BAN_FIRST of the service
     #[arg(long = "for", value_name = "TIME")]
-    duration: String,
-    /// Why, for the record
+    duration: Option<String>,
+    /// Why, for the record; without it "by hand"
     #[arg(long, value_name = "TEXT")]
-    reason: String,
+    reason: Option<String>,
     /// Even if it covers everything or a trusted proxy
     #[arg(long)]
     force: bool,
@@ -83,23 +81,6 @@ pub struct Lift {
 }
 
 #[derive(Args, Debug)]
-pub struct Import {
-    /// The file: what export wrote, or one address or netblock a line; - is standard input
-    file: PathBuf,
-    /// How long, of a plain list: a time such as 2h, or permanent
-    #[arg(long = "for", value_name = "TIME")]
-    duration: Option<String>,
-    /// Why, of a plain list
-    #[arg(long, value_name = "TEXT")]
-    reason: Option<String>,
-    /// Even if something covers everything or a trusted proxy
-    #[arg(long)]
-    force: bool,
-    #[command(flatten)]
-    asking: Asking,
-}
-
-#[derive(Args, Debug)]
 pub struct Export {
     /// Those that ended or were lifted, too: the next ban of their netblocks lasts longer
     #[arg(long)]
@@ -108,28 +89,16 @@ pub struct Export {
     asking: Asking,
 }
 
-#[derive(Args, Debug)]
-pub struct Check {
-    /// The file; without it that of the state directory
-    file: Option<PathBuf>,
-    #[command(flatten)]
-    asking: Asking,
-}
-
 /// Runs one of them; without a name, the list.
-pub fn run(command: Option<Command>, asking: Asking) -> ExitCode {
+pub fn run(command: Option<Command>, plain: List) -> ExitCode {
     finish(match command {
-        None => list(&List {
-            asking,
-            all: false,
-            covering: None,
-        }),
+        None => list(&plain),
         Some(Command::List(given)) => list(&given),
         Some(Command::Add(given)) => add(&given),
         Some(Command::Lift(given)) => lift(&given),
-        Some(Command::Import(given)) => import(&given),
+        Some(Command::Import(given)) => import::import(&given),
         Some(Command::Export(given)) => export(&given),
-        Some(Command::Check(given)) => check(&given),
+        Some(Command::Check(given)) => import::check(&given),
     })
 }
 
@@ -260,22 +229,103 @@ fn list_of(mut answer: Value) -> Vec<Value> {
 
 fn add(given: &Add) -> Result<ExitCode, Failure> {
     let place = Place::of(&given.asking)?;
-    let ban = order(&place, &given.netblock, &given.terms)?.good()?;
+    let duration = match &given.terms.duration {
+        Some(duration) => duration.clone(),
+        None => first_length(&place)?,
+    };
+    let (done, ban) = match standing(&place, &given.netblock, &duration)? {
+        Some((ban, end)) => extended(&place, ban, end, &given.terms)?,
+        None => (
+            "banned",
+            order(&place, &given.netblock, &duration, &given.terms)?.good()?,
+        ),
+    };
     if given.asking.json {
         return print_json(&ban);
     }
-    out(&format!("banned {}\n", in_words(&ban)));
+    out(&format!("{done} {}\n", in_words(&ban)));
     Ok(ExitCode::SUCCESS)
 }
 
-fn order(place: &Place, netblock: &str, terms: &Terms) -> Result<Answer, Failure> {
-    let force = terms.force.then_some(true);
-    let mut order = Map::new();
-    order.insert("netblock".to_owned(), json!(netblock));
-    order.insert("duration".to_owned(), json!(terms.duration));
-    order.insert("reason".to_owned(), json!(terms.reason));
-    order.extend(force.map(|force| ("force".to_owned(), json!(force))));
-    place.expect(Method::POST, "/v1/bans", Some(&order.into()))
+fn order(place: &Place, netblock: &str, duration: &str, terms: &Terms) -> Result<Answer, Failure> {
+    let reason = terms.reason.as_deref().unwrap_or("by hand");
+    let mut order = json!({"netblock": netblock, "duration": duration, "reason": reason});
+    if terms.force {
+        order["force"] = json!(true);
+    }
+    place.expect(Method::POST, "/v1/bans", Some(&order))
+}
+
+/// The ban of exactly this netblock that was made by hand and refuses now, and the end that is
+/// asked for. None where there is none, and where the service is to say what is wrong with the
+/// call.
+fn standing(
+    place: &Place,
+    netblock: &str,
+    duration: &str,
+) -> Result<Option<(Value, Value)>, Failure> {
+    let Ok(netblock) = netblock.parse::<Netblock>() else {
+        return Ok(None);
+    };
+    let end = match (duration, lists::until(duration)) {
+        ("permanent", _) => json!("permanent"),
+        (_, Ok(until)) => json!(until),
+        (_, Err(_)) => return Ok(None),
+    };
+    let netblock = netblock.widened_to_clients();
+    let address = percent_encoded(&netblock.net().network().to_string());
+    let target = format!("/v1/bans?active=true&ip={address}");
+    let bans = list_of(place.expect(Method::GET, &target, None)?.good()?);
+    let is_it = |ban: &&Value| {
+        ban["netblock"] == json!(netblock) && ban["cause"] == "admin" && ban["observed"] != true
+    };
+    let last = |ban: &&Value| time(&ban["ban_expires"]).unwrap_or(u64::MAX);
+    let ban = bans.iter().filter(is_it).max_by_key(last);
+    Ok(ban.map(|ban| (ban.clone(), end)))
+}
+
+/// The same ban with a later end, and the reason that is given, if one is. One that lasts longer
+/// keeps its end.
+fn extended(
+    place: &Place,
+    mut ban: Value,
+    end: Value,
+    terms: &Terms,
+) -> Result<(&'static str, Value), Failure> {
+    let last = |end: &Value| time(end).unwrap_or(u64::MAX);
+    let is_later = last(&end) > last(&ban["ban_expires"]);
+    if is_later {
+        ban["ban_expires"] = end;
+    }
+    match &terms.reason {
+        Some(reason) => ban["reason"] = json!(reason),
+        None if !is_later => return Ok(("already banned for longer:", ban)),
+        None => {}
+    }
+    let target = format!("/v1/bans/import?force={}", terms.force);
+    let document = json!({"version": 1, "bans": [ban]});
+    place
+        .expect(Method::POST, &target, Some(&document))?
+        .good()?;
+    let done = if is_later {
+        "extended"
+    } else {
+        "already banned for longer:"
+    };
+    Ok((done, ban))
+}
+
+/// `WAF_BAN_FIRST` of the service.
+fn first_length(place: &Place) -> Result<String, Failure> {
+    const NAME: &str = "WAF_BAN_FIRST";
+    let settings = place.expect(Method::GET, "/v1/settings", None)?.good()?;
+    let settings = settings["settings"].as_array().into_iter().flatten();
+    let first = settings.into_iter().find(|one| one["name"] == NAME);
+    let value = first.and_then(|one| one["value"].as_str());
+    let why = format!("the service does not say what its {NAME} is: give --for");
+    value
+        .map(str::to_owned)
+        .ok_or_else(|| Failure::new(EXIT_USAGE, why))
 }
 
 /// `203.0.113.0/24 (41 min)`, with a word on what is not on disk.
@@ -330,151 +380,7 @@ fn which(subject: &str) -> String {
     }
 }
 
-/// One request and one write, judged whole: with a fault nothing is banned.
-fn import(given: &Import) -> Result<ExitCode, Failure> {
-    let body = content(&given.file)?;
-    let target = format!("/v1/bans/import{}", terms(given, &body)?);
-    let answer = match Place::of(&given.asking)?.send(Method::POST, &target, body)? {
-        Asked::Answered(answer) => answer,
-        Asked::NoService(nobody) => return Err(nobody),
-    };
-    let faults: Vec<String> = faults_of(&answer);
-    if faults.is_empty() {
-        let imported = answer.good()?;
-        if given.asking.json {
-            return print_json(&imported);
-        }
-        let [all, new, dropped] =
-            ["imported", "new", "dropped"].map(|name| imported[name].as_u64());
-        let (all, new) = (all.unwrap_or(0), new.unwrap_or(0));
-        let dropped = match dropped {
-            Some(1..) => format!(", {} dropped for them", imported["dropped"]),
-            _ => String::new(),
-        };
-        let late = if imported["persisted"] == false {
-            ", not on disk yet"
-        } else {
-            ""
-        };
-        let word = if all == 1 { "ban" } else { "bans" };
-        out(&format!(
-            "imported {all} {word}, {new} of them new{dropped}{late}\n"
-        ));
-        return Ok(ExitCode::SUCCESS);
-    }
-    for fault in &faults {
-        eprintln!("weir: {}: {fault}", given.file.display());
-    }
-    if given.asking.json {
-        print_json(&json!({"imported": 0, "new": 0, "dropped": 0, "faults": faults}))?;
-    } else {
-        let word = if faults.len() == 1 { "fault" } else { "faults" };
-        out(&format!("nothing is imported: {} {word}\n", faults.len()));
-    }
-    Ok(ExitCode::from(EXIT_NO))
-}
-
-/// The query of an import: what is said of each netblock of a plain list.
-fn terms(given: &Import, body: &[u8]) -> Result<String, Failure> {
-    let is_document = body.trim_ascii_start().starts_with(b"{");
-    let usage = |sentence| Err(Failure::new(EXIT_USAGE, sentence));
-    let mut parts = match (&given.duration, &given.reason) {
-        (None, None) if is_document => Vec::new(),
-        (Some(duration), Some(reason)) if !is_document => vec![
-            format!("duration={}", percent_encoded(duration)),
-            format!("reason={}", percent_encoded(reason)),
-        ],
-        _ if is_document => {
-            return usage(
-                "--for and --reason are for a plain list: a bans.json says both of each ban",
-            );
-        }
-        _ => {
-            return usage(
-                "a plain list of netblocks needs --for and --reason; a bans.json begins with {",
-            );
-        }
-    };
-    if given.force {
-        parts.push("force=true".to_owned());
-    }
-    Ok(match parts.is_empty() {
-        true => String::new(),
-        false => format!("?{}", parts.join("&")),
-    })
-}
-
-/// What is wrong with the body, fault by fault.
-fn faults_of(answer: &Answer) -> Vec<String> {
-    if answer.status != StatusCode::UNPROCESSABLE_ENTITY {
-        return Vec::new();
-    }
-    let errors = answer.body["errors"].as_array().into_iter().flatten();
-    let sentence = |fault: &Value| {
-        let detail = fault["detail"].as_str().unwrap_or_default();
-        let detail = detail.replace(
-            "\"force\": true would be needed",
-            "--force if that is meant",
-        );
-        match fault["pointer"].as_str().unwrap_or_default() {
-            "" => detail,
-            pointer => format!("{pointer}: {detail}"),
-        }
-    };
-    errors.map(sentence).collect()
-}
-
-/// The whole of a file, or of standard input.
-fn content(file: &Path) -> Result<Vec<u8>, Failure> {
-    let read = |source: &mut dyn Read| {
-        let mut bytes = Vec::new();
-        source.take(MAX_IMPORT + 1).read_to_end(&mut bytes)?;
-        match bytes.len() as u64 > MAX_IMPORT {
-            true => Err(io::Error::other(format!(
-                "it is larger than {} MiB",
-                MAX_IMPORT >> 20
-            ))),
-            false => Ok(bytes),
-        }
-    };
-    let read = match file.as_os_str() == "-" {
-        true => read(&mut io::stdin().lock()),
-        false => File::open(file).and_then(|mut file| read(&mut file)),
-    };
-    let unread = |error| format!("{} cannot be read: {error}", file.display());
-    read.map_err(|error| Failure::new(EXIT_USAGE, unread(error)))
-}
-
 fn export(given: &Export) -> Result<ExitCode, Failure> {
     let bans = held(&given.asking, !given.all, None)?;
     print_json(&json!({"version": 1, "bans": bans}))
-}
-
-fn check(given: &Check) -> Result<ExitCode, Failure> {
-    let path = match &given.file {
-        Some(file) => file.clone(),
-        None => Place::of(&given.asking)?.dir.join("bans.json"),
-    };
-    if !path.is_file() {
-        let sentence = format!("{} is no file", path.display());
-        return Err(Failure::new(EXIT_USAGE, sentence));
-    }
-    let read = offline::read_bans(&path, now());
-    if given.asking.json {
-        let fault = read.as_ref().err().map(ToString::to_string);
-        print_json(&json!({"file": path, "fault": fault}))?;
-    }
-    match read {
-        Ok(bans) if !given.asking.json => {
-            out(&format!(
-                "{}: {} bans, no faults\n",
-                path.display(),
-                bans.len()
-            ));
-            Ok(ExitCode::SUCCESS)
-        }
-        Ok(_) => Ok(ExitCode::SUCCESS),
-        Err(_) if given.asking.json => Ok(ExitCode::from(EXIT_NO)),
-        Err(fault) => Err(Failure::new(EXIT_NO, fault.to_string())),
-    }
 }

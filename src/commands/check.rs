@@ -16,6 +16,7 @@ use weir_shared::settings::{self, CountryList, Listen, Loaded, Settings, TokenSo
 
 use super::ask::{Asked, Asking, Place};
 use super::common::{EXIT_CONFIG, Failure, finish, out, print_json};
+use crate::open_files;
 use crate::sources::Sources;
 
 /// How long the application may take to accept a connection.
@@ -154,7 +155,21 @@ fn value_of<'a>(service: &'a Value, name: &str) -> &'a Value {
 
 fn is_same(service: &Value, name: &str, listing: &[settings::Listed]) -> bool {
     let here = listing.iter().find(|listed| listed.name == name);
-    here.is_some_and(|here| *value_of(service, name) == json!(here.value))
+    let there = value_of(service, name);
+    here.is_some_and(|here| *there == json!(here.value) || is_same_file(here, there))
+}
+
+/// Two names of one file, such as a relative one here.
+fn is_same_file(here: &settings::Listed, there: &Value) -> bool {
+    let place = |path: &str| std::fs::canonicalize(path).ok();
+    let here_at = here
+        .value
+        .as_deref()
+        .filter(|_| here.name == "WAF_SETTINGS_FILE");
+    match (here_at.and_then(place), there.as_str().and_then(place)) {
+        (Some(here), Some(there)) => here == there,
+        _ => false,
+    }
 }
 
 /// Settings that a restart would change.
@@ -192,6 +207,7 @@ fn warnings(settings: &Settings) -> Vec<String> {
         );
     }
     warnings.extend(wide_trust(settings));
+    warnings.extend(few_open_files(settings));
     if settings.observe {
         warnings.push("WAF_MODE=observe refuses nobody".to_owned());
     }
@@ -202,6 +218,13 @@ fn warnings(settings: &Settings) -> Vec<String> {
         ));
     }
     warnings
+}
+
+/// As a start tells it (CONN-4), from this shell: the service may be started with other limits.
+fn few_open_files(settings: &Settings) -> Option<String> {
+    let limit = open_files::raise_limit().ok()?;
+    let bounds = open_files::bounds_within(limit, settings)?;
+    Some(bounds.sentence(limit, &settings.connections))
 }
 
 /// Trusted nets that are wide enough to hold clients besides the proxies: such a client names

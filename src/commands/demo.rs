@@ -8,26 +8,45 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use http::{Request, Response};
+use clap::Args;
+use http::{Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 
+use super::ask::Asking;
 use super::common::EXIT_CONFIG;
+use super::dashboard::Open;
 use super::refuse;
 use crate::serve::Announce;
 use crate::sources::{Sources, environment};
+
+mod traffic;
+
+/// What is served.
+#[derive(Args, Debug)]
+pub struct Demo {
+    /// Without visitors of its own: nothing happens but what you do
+    #[arg(long)]
+    quiet: bool,
+}
+
+/// What the visitors of the demo run into, beside its limit.
+const RULES: &str = r#"{"version": 1,
+ "traps": [{"name": "scanner", "paths": ["/.env", "/.git/", "/wp-login.php"]}],
+ "jails": [{"name": "guesses", "path": "/login", "statuses": [401], "per_minute": 3}]}
+"#;
 
 /// Requests a minute that the demo allows.
 const REQUESTS_PER_MINUTE: u32 = 10;
 
 /// Runs the demo until Ctrl-C.
-pub fn run() -> ExitCode {
+pub fn run(given: &Demo) -> ExitCode {
     let state = match tempfile::Builder::new().prefix("weir-demo-").tempdir() {
         Ok(state) => state,
         Err(error) => return failed(&format!("no directory for the demo's state: {error}")),
@@ -36,6 +55,10 @@ pub fn run() -> ExitCode {
         Ok(address) => address,
         Err(error) => return failed(&format!("the demo's application cannot start: {error}")),
     };
+    let log = state.path().join("requests.log");
+    if let Err(error) = std::fs::write(state.path().join("rules.json"), RULES) {
+        return failed(&format!("the demo's rules cannot be written: {error}"));
+    }
     let mut variables: BTreeMap<String, String> = BTreeMap::from(
         [
             ("WAF_UPSTREAM", format!("http://{application}")),
@@ -45,8 +68,18 @@ pub fn run() -> ExitCode {
             ("WAF_WORKERS", "1".to_owned()),
             // Far fewer than any system has open files for: no newcomer is warned of that.
             ("WAF_MAX_CONNECTIONS", "100".to_owned()),
-            // The demo sends nobody's address anywhere.
-            ("WAF_LOOKUP_SOURCE", "off".to_owned()),
+            // The demo sends nobody's address anywhere: its own application says which country the
+            // visitors are of that it invents.
+            ("WAF_LOOKUP_SOURCE", "url".to_owned()),
+            (
+                "WAF_LOOKUP_URL",
+                format!("http://{application}/lookup/{{ip}}"),
+            ),
+            ("WAF_LOOKUP_JSON_COUNTRY", "/country".to_owned()),
+            ("WAF_LOOKUP_JSON_ASN", "/asn".to_owned()),
+            ("WAF_LOOKUP_JSON_AS_NAME", "/name".to_owned()),
+            ("WAF_TRUSTED_PROXIES", traffic::PROXY.to_string()),
+            ("WAF_LOG_FILE", log.display().to_string()),
         ]
         .map(|(name, value)| (name.to_owned(), value)),
     );
@@ -56,7 +89,8 @@ pub fn run() -> ExitCode {
     match sources.load() {
         Ok(loaded) => {
             let socket = loaded.settings.control_socket();
-            let print = move |address: &str| print_lines(address, socket.as_deref());
+            let is_quiet = given.quiet;
+            let print = move |address: &str| begin(address, socket, log, is_quiet);
             super::run(sources, loaded, Announce::With(Box::new(print)))
         }
         Err(refused) => refuse(&refused),
@@ -68,11 +102,44 @@ fn failed(why: &str) -> ExitCode {
     ExitCode::from(EXIT_CONFIG)
 }
 
+/// Once it serves: the page, what to try, the requests as short lines, and visitors.
+fn begin(address: &str, socket: Option<PathBuf>, log: PathBuf, is_quiet: bool) {
+    print_lines(
+        address,
+        socket.as_deref(),
+        page(socket.as_deref()).as_deref(),
+    );
+    traffic::tell(log);
+    if !is_quiet {
+        traffic::start(address);
+    }
+}
+
+/// Serves the dashboard on a thread of its own; its address.
+fn page(socket: Option<&Path>) -> Option<String> {
+    let asking = Asking {
+        socket: Some(socket?.to_owned()),
+        admin: None,
+        json: false,
+    };
+    let open = Open::at(0, &asking).ok()?;
+    let url = open.url.clone();
+    let thread = std::thread::Builder::new().name("demo-dashboard".to_owned());
+    // It ends with the process.
+    let begun = thread.spawn(move || open.serve().map_err(|failure| failure.tell()));
+    begun.ok().map(|_| url)
+}
+
 /// Lines to try, in this order.
-fn print_lines(address: &str, socket: Option<&Path>) {
+fn print_lines(address: &str, socket: Option<&Path>, page: Option<&str>) {
     let more = REQUESTS_PER_MINUTE + 2;
+    let page = page.map_or(String::new(), |url| {
+        format!("\nIn a browser, with plots:\n  {url}\n")
+    });
     println!(
-        "weir demo: {REQUESTS_PER_MINUTE} requests a minute are allowed. Try these in another terminal.
+        "weir demo: {REQUESTS_PER_MINUTE} requests a minute are allowed.
+{page}
+Try these in another terminal.
 
 A pass, 200:
   curl -i http://{address}/
@@ -101,9 +168,9 @@ Why, and an end to it:
   {weir} explain 127.0.0.1 --socket {socket}
   {weir} bans lift 127.0.0.1 --socket {socket}
 
-All of it in a browser, or on this terminal:
-  {weir} dashboard --socket {socket}
+All of it in a terminal, or the page again:
   {weir} top --socket {socket}
+  {weir} dashboard --socket {socket}
 "
     )
 }
@@ -143,10 +210,20 @@ async fn serve_application(listener: std::net::TcpListener) -> io::Result<()> {
 async fn hello(
     request: Request<Incoming>,
 ) -> Result<Response<Full<Bytes>>, std::convert::Infallible> {
+    let path = request.uri().path();
+    if let Some(address) = path.strip_prefix("/lookup/") {
+        return Ok(Response::new(Full::new(Bytes::from(traffic::origin(
+            address,
+        )))));
+    }
     let text = format!(
         "hello from the application: {} {}\n",
         request.method(),
         request.uri()
     );
-    Ok(Response::new(Full::new(Bytes::from(text))))
+    let mut response = Response::new(Full::new(Bytes::from(text)));
+    if request.method() == Method::POST && path == "/login" {
+        *response.status_mut() = StatusCode::UNAUTHORIZED;
+    }
+    Ok(response)
 }

@@ -16,7 +16,7 @@ use serde_json::Value;
 use super::ask::{Answer, Asking, Place};
 use super::common::{EXIT_NO, EXIT_USAGE, Failure, finish, now, out, percent_encoded, print_json};
 use super::log_search::{self, LogFile};
-use super::text::{cell, span, until};
+use super::text::{bytes, cell, span, until};
 
 /// What is asked.
 #[derive(Args, Debug)]
@@ -33,6 +33,12 @@ pub struct Explain {
     /// Its host, for rules that name one
     #[arg(long, conflicts_with = "request")]
     host: Option<String>,
+    /// Its query, for rules that ask for one
+    #[arg(long, conflicts_with = "request")]
+    query: Option<String>,
+    /// A field of it, for rules that ask for one: name:value (repeatable)
+    #[arg(long = "field", value_name = "NAME:VALUE", conflicts_with = "request")]
+    fields: Vec<String>,
     /// As a browser asks for the page of another site (Sec-Fetch-Site)
     #[arg(long, conflicts_with = "request")]
     other_site: bool,
@@ -49,6 +55,10 @@ struct Asked {
     method: String,
     path: String,
     host: Option<String>,
+    query: Option<String>,
+    fields: Vec<String>,
+    /// More than these fields may have been sent.
+    partly: bool,
     other_site: bool,
 }
 
@@ -65,6 +75,9 @@ pub fn run(given: &Explain) -> ExitCode {
                     method: given.method.clone(),
                     path: given.path.clone(),
                     host: given.host.clone(),
+                    query: given.query.clone(),
+                    fields: given.fields.clone(),
+                    partly: false,
                     other_site: given.other_site,
                 },
             )?,
@@ -72,7 +85,7 @@ pub fn run(given: &Explain) -> ExitCode {
         if given.asking.json {
             print_json(&answer)?;
         } else {
-            out(&in_words(&answer));
+            out(&in_words(&answer, &place.flags));
         }
         let refused = answer["now"]["result"] == "refused";
         Ok(ExitCode::from(if refused { EXIT_NO } else { 0 }))
@@ -80,10 +93,16 @@ pub fn run(given: &Explain) -> ExitCode {
 }
 
 fn explained(place: &Place, asked: &Asked) -> Result<Value, Failure> {
-    let host = asked.host.as_deref().map(percent_encoded);
-    let host = host.map_or(String::new(), |host| format!("&host={host}"));
+    let named = [("host", &asked.host), ("query", &asked.query)].into_iter();
+    let named = named.filter_map(|(name, value)| Some((name, value.as_ref()?)));
+    let fields = asked.fields.iter().map(|field| ("field", field));
+    let further: String = named
+        .chain(fields)
+        .map(|(name, value)| format!("&{name}={}", percent_encoded(value)))
+        .collect();
+    let partly = if asked.partly { "&partly=true" } else { "" };
     let target = format!(
-        "/v1/explain?address={}&method={}&path={}&other_site={}{host}",
+        "/v1/explain?address={}&method={}&path={}&other_site={}{further}{partly}",
         percent_encoded(&asked.address),
         percent_encoded(&asked.method),
         percent_encoded(&asked.path),
@@ -126,6 +145,12 @@ fn by_id(place: &Place, id: &str) -> Result<Value, Failure> {
             method: text(&line["method"]),
             path: text(&line["path"]),
             host: line["host"].as_str().map(str::to_owned),
+            query: line["query"].as_str().map(str::to_owned),
+            fields: [("user-agent", "user_agent"), ("referer", "referer")]
+                .into_iter()
+                .filter_map(|(name, member)| Some(format!("{name}:{}", line[member].as_str()?)))
+                .collect(),
+            partly: true,
             other_site: line["other_site"] == true,
         },
     )
@@ -161,9 +186,9 @@ fn log_file(place: &Place) -> Result<LogFile, String> {
     ))
 }
 
-/// The answer, for people.
+/// The answer, for people. `flags` name the service in what is printed to be typed.
 // long: a flat list of lines
-pub fn in_words(answer: &Value) -> String {
+pub fn in_words(answer: &Value, flags: &str) -> String {
     let now_ms = now().wall_ms;
     let observe = match answer["observe"] == true && answer["now"]["result"] == "refused" {
         true => " (observe mode: it would pass all the same)",
@@ -193,7 +218,12 @@ pub fn in_words(answer: &Value) -> String {
         line("then", format!("{action} at {time}{passed}"));
     }
     let list = &answer["list"];
-    let of = format!("{} of {}", cell(&list["netblock"]), cell(&list["source"]));
+    let since = match list["since"].as_str() {
+        Some(_) => format!(", a feed, taken {}", cell(&list["since"])),
+        None => String::new(),
+    };
+    let source = cell(&list["source"]);
+    let of = format!("{} of {source}{since}", cell(&list["netblock"]));
     line(
         "lists",
         match list["name"].as_str() {
@@ -206,6 +236,12 @@ pub fn in_words(answer: &Value) -> String {
     if !rule.is_null() {
         let (kind, name) = (cell(&rule["kind"]), cell(&rule["name"]));
         line("rule", format!("{kind} {name} of rules.json"));
+    }
+    let crawler = &answer["crawler"];
+    if !crawler.is_null() {
+        let (name, purpose) = (cell(&crawler["name"]), cell(&crawler["purpose"]));
+        let state = cell(&crawler["state"]);
+        line("crawler", format!("{name} ({purpose}), {state}"));
     }
     let lookup = &answer["lookup"];
     line(
@@ -220,15 +256,34 @@ pub fn in_words(answer: &Value) -> String {
             ),
         },
     );
+    if answer["trusted"] == true {
+        line(
+            "application",
+            "trusts the client: outside limits that clients share".to_owned(),
+        );
+    }
+    if answer["known"] == true {
+        line(
+            "known",
+            "it came back: a second count in limits that clients share".to_owned(),
+        );
+    }
     for ban in answer["bans"].as_array().into_iter().flatten() {
         line("ban", ban_in_words(ban, now_ms));
     }
     if !answer["otherwise"].is_null() {
         line("without it", headline(&answer["otherwise"], now_ms));
     }
-    for (name, percent) in [("requests", "limit_percent"), ("bytes", "bytes_percent")] {
-        line(name, windows(&answer[name], &answer[percent]));
-    }
+    line(
+        "requests",
+        windows(&answer["requests"], &answer["limit_percent"], &|n| {
+            n.to_string()
+        }),
+    );
+    line(
+        "bytes",
+        windows(&answer["bytes"], &answer["bytes_percent"], &bytes),
+    );
     for limit in answer["rule_limits"].as_array().into_iter().flatten() {
         line("rule limit", rule_in_words(limit));
     }
@@ -243,7 +298,9 @@ pub fn in_words(answer: &Value) -> String {
         },
     );
     for undo in answer["undo"].as_array().into_iter().flatten() {
-        line("undo", undo.as_str().unwrap_or_default().to_owned());
+        let undo = undo.as_str().unwrap_or_default();
+        let flags = if undo.starts_with("weir ") { flags } else { "" };
+        line("undo", format!("{undo}{flags}"));
     }
     lines.join("\n") + "\n"
 }
@@ -306,12 +363,14 @@ fn rule_in_words(rule: &Value) -> String {
 fn rule_windows(windows: &Value) -> String {
     let names = ["second", "minute", "hour", "day"].into_iter();
     let set = names.filter(|name| windows[*name].is_object());
-    let each: Vec<String> = set.map(|name| window(windows, name)).collect();
+    let each: Vec<String> = set
+        .map(|name| window(windows, name, &|n| n.to_string()))
+        .collect();
     each.join("   ")
 }
 
 /// `minute 12/1000 (room in 41 s)`
-fn window(windows: &Value, name: &str) -> String {
+fn window(windows: &Value, name: &str, number: &dyn Fn(u64) -> String) -> String {
     let window = &windows[name];
     let wait = match window["fits_in_seconds"].as_u64() {
         Some(seconds) if seconds > 0 => {
@@ -319,15 +378,16 @@ fn window(windows: &Value, name: &str) -> String {
         }
         _ => String::new(),
     };
+    let used = number(window["used"].as_u64().unwrap_or(0));
     match window["limit"].as_u64() {
-        Some(limit) => format!("{name} {}/{limit}{wait}", window["used"]),
-        None => format!("{name} {}, no limit", window["used"]),
+        Some(limit) => format!("{name} {used}/{}{wait}", number(limit)),
+        None => format!("{name} {used}, no limit"),
     }
 }
 
 /// `minute 12/1000   hour 6120/10000   day 9020, no limit   at 50 % (WAF_…)`
-fn windows(windows: &Value, percent: &Value) -> String {
-    let one = |name| window(windows, name);
+fn windows(windows: &Value, percent: &Value, number: &dyn Fn(u64) -> String) -> String {
+    let one = |name| window(windows, name, number);
     let mut text = ["minute", "hour", "day"].map(one).join("   ");
     if let Some(value) = percent["percent"].as_u64() {
         text.push_str(&format!("   at {value} % ({})", cell(&percent["setting"])));

@@ -121,7 +121,6 @@ fn changed(place: &Place, change: &Change, force: bool) -> Result<Value, Failure
         StatusCode::CONFLICT | StatusCode::INTERNAL_SERVER_ERROR => {
             Failure::new(EXIT_CONFIG, failure.sentence)
         }
-        StatusCode::UNPROCESSABLE_ENTITY => with_flag(failure),
         _ => failure,
     })?;
     told["decides"] = decides(place, change)?;
@@ -173,15 +172,6 @@ fn by_hand(place: &Place, change: &Change, force: bool, nobody: Failure) -> Resu
 
 fn failure(why: &NotChanged) -> Failure {
     Failure::new(EXIT_CONFIG, why.to_string())
-}
-
-/// The member of the API has a flag of the same name here.
-fn with_flag(failure: Failure) -> Failure {
-    let sentence = failure.sentence.replace(
-        "\"force\": true would be needed",
-        "--force if that is meant",
-    );
-    Failure::new(failure.status, sentence)
 }
 
 /// The member of a list that decides now for the first address: another than the changed one where

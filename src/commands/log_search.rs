@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use serde_json::Value;
+use weir_controlplane::guarded;
 
 use super::trust::parent;
 
@@ -35,10 +36,8 @@ impl LogFile {
             openat(dir, name, flags | OFlags::NOFOLLOW, Mode::empty())?
         };
         let file = File::from(opened);
-        match file.metadata()?.is_file() {
-            true => Ok(file),
-            false => Err(io::Error::other("it is not a file")),
-        }
+        guarded::is_regular(&file)?;
+        Ok(file)
     }
 }
 

@@ -11,14 +11,14 @@ use clap::{Args, ValueEnum};
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
 use weir_controlplane::offline::Offline;
-use weir_controlplane::settings_json;
+use weir_shared::api::settings::SettingList;
 use weir_shared::client::Client;
 use weir_shared::verdict::{Action, History};
 
-use super::ask::{Asked, Asking, Place};
+use super::ask::{Asked, Asking, Place, typed};
 use super::bans::{covers, is_active};
 use super::common::{EXIT_NO, EXIT_USAGE, Failure, finish, now, out, percent_encoded, print_json};
-use super::text::{Table, cell, percent, since, span, time, until};
+use super::text::{Table, cell, count, percent, since, span, time, until};
 use crate::sources::Sources;
 
 /// Whether it is an action that counts as refused.
@@ -100,7 +100,7 @@ fn status_text(status: &Value) -> String {
         listen,
         cell(&status["upstream"]),
     )];
-    lines.extend(recent_lines(&status["recent"]));
+    lines.extend(recent_lines(&status["recent"], status["mode"] == "observe"));
     lines.push(format!(
         "bans     {} active of at most {}   made since the start: {}",
         bans["active"],
@@ -130,8 +130,14 @@ fn status_text(status: &Value) -> String {
     lines.join("\n") + "\n"
 }
 
+/// What became of those that the checks would stop: in observe mode they passed all the same.
+pub const fn refused(observe: bool) -> &'static str {
+    if observe { "would refuse" } else { "refused" }
+}
+
 /// The last minutes: the requests, and the application.
-fn recent_lines(recent: &Value) -> [String; 2] {
+fn recent_lines(recent: &Value, observe: bool) -> [String; 2] {
+    let refused = refused(observe);
     let (seconds, requests) = (number(&recent["seconds"]), number(&recent["requests"]));
     let tenths = requests.saturating_mul(10) / seconds.max(1);
     let refusals = recent["actions"].as_object().into_iter().flatten();
@@ -152,7 +158,7 @@ fn recent_lines(recent: &Value) -> [String; 2] {
     };
     [
         format!(
-            "{:<8} {}.{} requests/s   passed {}   refused {}{refusals}",
+            "{:<8} {}.{} requests/s   passed {}   {refused} {}{refusals}",
             span(Duration::from_secs(seconds)),
             tenths / 10,
             tenths % 10,
@@ -190,32 +196,32 @@ pub fn settings(asking: &Asking) -> ExitCode {
                 eprintln!("weir: no service runs: these are the settings of this environment");
                 let loaded = Sources::of_process().load();
                 let loaded = loaded.map_err(|refused| Failure::of_settings(&refused))?;
-                settings_json(&loaded.listing)
+                json!(SettingList::from(&*loaded.listing))
             }
         };
         if asking.json {
             return print_json(&settings);
         }
-        let mut group = Value::Null;
+        let SettingList { settings } = typed(settings)?;
+        let mut group = None;
         let mut table = Table::new(&["SETTING", "VALUE", "FROM"], &[]);
-        for one in settings["settings"].as_array().into_iter().flatten() {
-            if one["group"] != group {
-                group = one["group"].clone();
+        for one in settings {
+            if group.as_ref() != Some(&one.group) {
                 table.row([String::new()]);
-                table.row([cell(&group)]);
+                table.row([cell(&json!(one.group))]);
+                group = Some(one.group);
             }
-            let set = one["origin"] != "default";
-            let value = match (&one["value"], one["secret"] == true && set) {
-                (_, true) => "(not shown)".to_owned(),
-                (Value::String(value), _) => cell(&json!(value)),
-                _ => cell(&one["unset"]),
+            let is_set = one.origin != "default";
+            let value = match one.value.or(one.unset) {
+                _ if one.secret && is_set => "(not shown)".to_owned(),
+                value => cell(&json!(value)),
             };
-            let origin = if set {
-                cell(&one["origin"])
+            let origin = if is_set {
+                cell(&json!(one.origin))
             } else {
                 String::new()
             };
-            table.row([cell(&one["name"]), value, origin]);
+            table.row([cell(&json!(one.name)), value, origin]);
         }
         out(&table.text());
         Ok(ExitCode::SUCCESS)
@@ -295,7 +301,8 @@ fn clients_text(answer: &Value) -> String {
         ]);
     }
     let shown = list.map_or(0, Vec::len);
-    format!("{}{shown} of {} clients\n", table.text(), answer["held"])
+    let held = count(number(&answer["held"]), "client");
+    format!("{}{shown} of {held}\n", table.text())
 }
 
 /// `weir client ADDRESS`
@@ -435,8 +442,17 @@ pub fn alerts(asking: &Asking) -> ExitCode {
                 let members = names.iter().map(|name| &alert[*name]);
                 members.into_iter().find(|value| !value.is_null()).cloned()
             };
-            let of = first(&["netblock", "of", "file", "scope", "hour"]);
-            let what = first(&["reason", "error", "threshold", "held_back"]);
+            let of = first(&[
+                "netblock", "of", "file", "feed", "name", "scope", "hour", "what",
+            ]);
+            let what = first(&[
+                "reason",
+                "error",
+                "expires",
+                "threshold",
+                "held_back",
+                "detail",
+            ]);
             table.row([
                 cell(&alert["time"]),
                 cell(&alert["kind"]),

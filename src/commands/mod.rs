@@ -15,13 +15,17 @@ pub mod ask;
 pub mod bans;
 pub mod check;
 mod common;
+pub mod crawlers;
 pub mod dashboard;
 pub mod demo;
 mod ended;
 pub mod explain;
+pub mod feeds;
+pub mod fleet;
 pub mod lists;
 mod log_search;
 pub mod look;
+pub mod man;
 mod paths;
 pub mod process;
 pub mod replay;
@@ -45,15 +49,6 @@ pub fn serve() -> ExitCode {
 pub fn completions(shell: clap_complete::Shell, command: &mut clap::Command) -> ExitCode {
     let mut text = Vec::new();
     clap_complete::generate(shell, command, "weir", &mut text);
-    common::out(&String::from_utf8_lossy(&text));
-    ExitCode::SUCCESS
-}
-
-/// `weir man`: every command on one page.
-pub fn man(command: clap::Command) -> ExitCode {
-    let mut text = Vec::new();
-    // Writing to memory cannot fail.
-    let _ = clap_mangen::Man::new(command).render(&mut text);
     common::out(&String::from_utf8_lossy(&text));
     ExitCode::SUCCESS
 }

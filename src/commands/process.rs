@@ -8,9 +8,9 @@
 use std::process::ExitCode;
 
 use http::{Method, StatusCode};
-use serde_json::Value;
+use weir_shared::api::process::{Reloaded, SettingChange, Upgraded};
 
-use super::ask::{Asking, Place};
+use super::ask::{Asking, Place, typed};
 use super::common::{EXIT_CONFIG, Failure, finish, out, print_json};
 
 /// `weir reload`: status 78 where the settings have a fault, and nothing is changed.
@@ -29,8 +29,9 @@ pub fn reload(asking: &Asking) -> ExitCode {
         if asking.json {
             return print_json(&reloaded);
         }
+        let reloaded: Reloaded = typed(reloaded)?;
         out(&told(&reloaded));
-        for warning in texts(&reloaded["warnings"]) {
+        for warning in &reloaded.warnings {
             eprintln!("weir: warning: {warning}");
         }
         Ok(ExitCode::SUCCESS)
@@ -45,29 +46,22 @@ pub fn upgrade(asking: &Asking) -> ExitCode {
         if asking.json {
             return print_json(&upgraded);
         }
-        out(&format!("process {} takes over\n", upgraded["process"]));
+        let Upgraded { process } = typed(upgraded)?;
+        out(&format!("process {process} takes over\n"));
         Ok(ExitCode::SUCCESS)
     })())
 }
 
-fn texts(list: &Value) -> impl Iterator<Item = &str> {
-    list.as_array()
-        .into_iter()
-        .flatten()
-        .filter_map(Value::as_str)
-}
-
-fn told(reloaded: &Value) -> String {
-    let changes = |list: &str| {
-        let changes = reloaded[list].as_array().into_iter().flatten();
-        let text = |change: &Value| change["text"].as_str().unwrap_or_default().to_owned();
-        changes.map(text).collect::<Vec<_>>()
+fn told(reloaded: &Reloaded) -> String {
+    let texts = |changes: &[SettingChange]| {
+        let texts = changes.iter().map(|change| change.text.clone());
+        texts.collect::<Vec<_>>()
     };
-    let (taken, restart) = (changes("taken"), changes("restart"));
-    let mut lines = taken.clone();
-    if taken.is_empty() {
+    let mut lines = texts(&reloaded.taken);
+    if lines.is_empty() {
         lines.push("no setting has changed; files are read again".to_owned());
     }
+    let restart = texts(&reloaded.restart);
     lines.extend(
         restart
             .iter()
@@ -78,19 +72,27 @@ fn told(reloaded: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     /// RELOAD-2: each change is a line, and those that need a restart say so.
     #[test]
     fn changes_are_told_one_a_line() {
-        let change = |text: &str| json!({"text": text});
-        let both = json!({"taken": [change("A 1 -> 2")], "restart": [change("B 3 -> 4")]});
+        let change = |text: &str| SettingChange {
+            name: "A".to_owned(),
+            old: None,
+            new: None,
+            secret: false,
+            text: text.to_owned(),
+        };
+        let of = |taken, restart| Reloaded {
+            taken,
+            restart,
+            warnings: Vec::new(),
+        };
+        let both = of(vec![change("A 1 -> 2")], vec![change("B 3 -> 4")]);
         assert_eq!(told(&both), "A 1 -> 2\nB 3 -> 4  (needs a restart)\n");
-        let none = json!({"taken": [], "restart": []});
         assert_eq!(
-            told(&none),
+            told(&of(Vec::new(), Vec::new())),
             "no setting has changed; files are read again\n"
         );
     }

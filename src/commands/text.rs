@@ -126,6 +126,42 @@ pub fn time(value: &Value) -> Option<u64> {
     value.as_str()?.parse::<Time>().ok().map(|time| time.0)
 }
 
+/// `1 ban`, `2 bans`.
+pub fn count(number: u64, one: &str) -> String {
+    match number {
+        1 => format!("1 {one}"),
+        _ => format!("{number} {one}s"),
+    }
+}
+
+/// Bytes in the largest unit that leaves at least one: `34 B`, `1.5 MiB`, `10 GiB`.
+pub fn bytes(number: u64) -> String {
+    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
+    let mut unit = "B";
+    let (mut whole, mut tenth) = (number, 0);
+    for larger in UNITS {
+        if whole < 1024 {
+            break;
+        }
+        tenth = whole % 1024 * 10 / 1024;
+        whole /= 1024;
+        unit = larger;
+    }
+    match tenth {
+        0 => format!("{whole} {unit}"),
+        _ => format!("{whole}.{tenth} {unit}"),
+    }
+}
+
+/// A text as a shell takes it as one word.
+pub fn quoted(text: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-:@%+=,".contains(c);
+    match !text.is_empty() && text.chars().all(plain) {
+        true => text.to_owned(),
+        false => format!("'{}'", text.replace('\'', "'\\''")),
+    }
+}
+
 /// `98.1 %`; a dash of nothing.
 pub fn percent(part: u64, whole: u64) -> String {
     if whole == 0 {
@@ -156,6 +192,48 @@ mod tests {
         assert_eq!(cell(&json!("a\u{1b}[31mb\n\u{202e}c")), "a�[31mb��c");
         assert_eq!(cell(&json!("x".repeat(70))).chars().count(), 60);
         assert_eq!(cell(&Value::Null), "–");
+    }
+
+    /// CONTROL-3: one is told as one; bytes in a unit that people read.
+    #[test]
+    fn numbers_are_told_as_people_say_them() {
+        assert_eq!(
+            [0, 1, 2].map(|n| count(n, "ban")),
+            ["0 bans", "1 ban", "2 bans"]
+        );
+        let of = [
+            0,
+            34,
+            1023,
+            1024,
+            1536,
+            10 << 30,
+            (10 << 30) + (1 << 29),
+            u64::MAX,
+        ];
+        assert_eq!(
+            of.map(bytes),
+            [
+                "0 B",
+                "34 B",
+                "1023 B",
+                "1 KiB",
+                "1.5 KiB",
+                "10 GiB",
+                "10.5 GiB",
+                "16383.9 PiB"
+            ]
+        );
+    }
+
+    /// CONTROL-5: what is to be pasted into a shell is one word there.
+    #[test]
+    fn words_for_a_shell_are_quoted() {
+        let of = ["/var/lib/weir/weir.sock", "a b", "it's", ""];
+        assert_eq!(
+            of.map(quoted),
+            ["/var/lib/weir/weir.sock", "'a b'", "'it'\\''s'", "''"]
+        );
     }
 
     /// CONTROL-3: two units at most.

@@ -3,7 +3,6 @@
 use http::HeaderMap;
 use serde_json::json;
 
-use crate::support::PATIENCE;
 use crate::support::application::{After, Application};
 use crate::support::frames::{
     self, CANCEL, DATA, END_HEADERS, END_STREAM, Frames, HEADERS, NO_ERROR, RST_STREAM, Reaction,
@@ -13,6 +12,7 @@ use crate::support::http2::{Http2, get, request};
 use crate::support::raw_client;
 use crate::support::tls::{self, Pair};
 use crate::support::weir::{EXEMPT, ONE_PER_HOUR, Weir};
+use crate::support::{GATHERED, PATIENCE};
 
 /// HTTP/2 on plain places.
 pub(super) const ON: (&str, &str) = ("WAF_H2C", "on");
@@ -369,7 +369,9 @@ fn a_cut_upload_is_never_whole() {
         let path = format!("/{stream}");
         let head = frames::request("POST", &path, &[]);
         frames.send(&frame(HEADERS, END_HEADERS, stream, &head));
-        frames.send(&frame(DATA, 0, stream, b"half"));
+        for piece in vec![b'x'; GATHERED].chunks(16 * 1024) {
+            frames.send(&frame(DATA, 0, stream, piece));
+        }
         assert_eq!(wait.recv_timeout(PATIENCE), Ok(true), "the first half");
         frames.send(&frame(RST_STREAM, 0, stream, &reason.to_be_bytes()));
         assert_eq!(wait.recv_timeout(PATIENCE), Ok(false), "{reason}");

@@ -5,6 +5,7 @@ mod h2_cases;
 mod h2_clients;
 mod h2_connections;
 mod h2_floods;
+mod h2_memory;
 mod listen;
 mod proxy_protocol;
 mod tls;

@@ -8,8 +8,8 @@ use super::misbehaving;
 use crate::support::application::{After, Application};
 use crate::support::raw_client::{Connection, get, request, try_exchange};
 use crate::support::transport::{self, Transport};
-use crate::support::wait_until;
 use crate::support::weir::Weir;
+use crate::support::{GATHERED, wait_until};
 
 /// How a client behaves.
 #[derive(Clone, Copy, PartialEq)]
@@ -134,7 +134,11 @@ fn every_way_to_end_is_exactly_one_line() {
         ),
         (
             "/upload",
-            raw("POST /upload HTTP/1.1\nHost: a\nContent-Length: 9\n\nabc"),
+            [
+                raw("POST /upload HTTP/1.1\nHost: a\nContent-Length: 39999\n\n"),
+                vec![b'x'; GATHERED],
+            ]
+            .concat(),
             Resets,
             "client_aborted",
         ),
@@ -174,15 +178,17 @@ fn every_way_to_end_is_exactly_one_line() {
         ("/banned", from("203.0.113.7", "/banned"), Well, "banned"),
         (
             "/large",
-            request("POST", "/large", &[], Some(&[b'x'; 11])),
+            request("POST", "/large", &[], Some(&[b'x'; 40_001])),
             Well,
             "body_too_large",
         ),
         (
             "/grows",
-            raw(
-                "POST /grows HTTP/1.1\nHost: a\nTransfer-Encoding: chunked\n\nb\n12345678901\n0\n\n",
-            ),
+            raw(&format!(
+                "POST /grows HTTP/1.1\nHost: a\nTransfer-Encoding: chunked\n\n{:x}\n{}\n0\n\n",
+                40_001,
+                "x".repeat(40_001),
+            )),
             Well,
             "body_too_large",
         ),
@@ -197,7 +203,7 @@ fn every_way_to_end_is_exactly_one_line() {
         &[
             ("WAF_DENY_NETS", "198.51.100.0/24"),
             ("WAF_EXEMPT_PATHS", "/static"),
-            ("WAF_MAX_BODY_SIZE", "10"),
+            ("WAF_MAX_BODY_SIZE", "40000"),
             ("WAF_UPSTREAM_TIMEOUT", "1s"),
         ],
     );

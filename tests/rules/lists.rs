@@ -131,12 +131,84 @@ fn lists_change_while_the_service_runs() {
     weir.wait_for_process_log(&["an entry of the rules has ended"]);
 }
 
+/// FEED-2, RULE-10: rules.json names lists as they are published, JSON and JSON lines beside texts;
+/// `weir check` takes them, the log names list and netblock. A download that is cut is told with
+/// its place, and the last good list holds.
+#[test]
+fn published_lists_are_named_as_they_are() {
+    let application = Application::ok();
+    let state = state_dir();
+    let published = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/lists");
+    for name in ["google.json", "spamhaus.json"] {
+        let there = format!("{published}/{name}");
+        std::fs::copy(there, state.path().join(name)).unwrap();
+    }
+    std::fs::write(
+        state.path().join("rules.json"),
+        r#"{"version":1,"allow":[{"file":"google.json"}],"deny":[{"file":"spamhaus.json"}]}"#,
+    )
+    .unwrap();
+    let check = || {
+        let mut check = command(state.path(), &["check"]);
+        let check = check.env("WAF_UPSTREAM", "http://127.0.0.1:1").output();
+        ran(check.expect("the binary runs"))
+    };
+    let checked = check();
+    assert_eq!(checked.code, 0, "{}", checked.err);
+    let weir = Weir::start_at(application.address(), &state, &[]);
+    for (client, path, status, action, netblock, source) in [
+        (
+            "192.0.2.33",
+            "/google",
+            200,
+            "passed",
+            "192.0.2.32/27",
+            "google.json",
+        ),
+        (
+            "192.0.2.77",
+            "/spamhaus",
+            429,
+            "denied_net",
+            "192.0.2.0/24",
+            "spamhaus.json",
+        ),
+        (
+            "203.0.113.7",
+            "/last",
+            429,
+            "denied_net",
+            "203.0.113.0/24",
+            "spamhaus.json",
+        ),
+    ] {
+        weir.get(path, client).expect(status);
+        let line = weir.line_of(path);
+        assert_eq!(line["action"], action, "{path}");
+        assert_eq!(
+            line["list"],
+            json!({"netblock": netblock, "source": source})
+        );
+    }
+    let cut = "{\"cidr\":\"192.0.2.0/24\"}\n{\"cidr\":\"198.51.10";
+    save(state.path(), "spamhaus.json", cut);
+    let place = "spamhaus.json has a fault in line 2, column 18, at \\\"/cidr\\\"";
+    weir.wait_for_process_log(&[place, "its last good 3 netblocks stay"]);
+    weir.get("/cut", "203.0.113.7").expect(429);
+    let checked = check();
+    assert!(
+        checked.err.contains("spamhaus.json has a fault in line 2"),
+        "{}",
+        checked.err
+    );
+}
+
 /// CONN-6: whom rules.json denies has its WebSockets and its connections treated as a banned one;
 /// the health check stays for everybody.
 #[test]
 fn a_denied_client_still_has_the_health_check() {
     let application = Application::ok();
-    let rules = r#"{"version":1,"deny":[{"netblock":"0.0.0.0/0"}]}"#;
+    let rules = r#"{"version":1,"deny":[{"netblock":"0.0.0.0/0","force":true}]}"#;
     let (weir, _state) = start(&application, rules, &[]);
     weir.wait_for_process_log(&["deny has 0.0.0.0/0, which is every client"]);
     weir.get("/_waf/health", "203.0.113.7").expect(200);

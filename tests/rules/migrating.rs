@@ -41,20 +41,25 @@ fn blocks() -> BTreeMap<String, Block> {
 type Case = fn(&Block);
 
 /// Every case with its name.
-const CASES: [(&str, Case); 14] = [
+const CASES: [(&str, Case); 19] = [
     ("anubis", anubis),
     ("anubis-exempt", anubis_exempt),
+    ("cloudflare", cloudflare),
     ("crowdsec", crowdsec),
     ("fail2ban-auth", fail2ban_auth),
     ("fail2ban-botsearch", fail2ban_botsearch),
+    ("fail2ban-failregex", fail2ban_failregex),
+    ("fail2ban-failregex-field", fail2ban_failregex_field),
     ("fail2ban-limit-req", fail2ban_limit_req),
     ("haproxy-bytes", haproxy_bytes),
     ("haproxy-errors", haproxy_errors),
     ("haproxy-rates", haproxy_rates),
+    ("haproxy-shared", haproxy_shared),
     ("nginx-deny", nginx_deny),
     ("nginx-deny-403", nginx_deny_403),
     ("nginx-limit-conn", nginx_limit_conn),
     ("nginx-limit-req", nginx_limit_req),
+    ("nginx-limit-req-all", nginx_limit_req_all),
     ("nginx-limit-req-location", nginx_limit_req_location),
 ];
 
@@ -146,6 +151,22 @@ fn nginx_limit_req_location(block: &Block) {
     assert_eq!(weir.bans(), Vec::<Value>::new());
 }
 
+fn nginx_limit_req_all(block: &Block) {
+    let application = Application::ok();
+    let (weir, _state) = with(block, &application, &[]);
+    let mut connection = Connection::open(weir.address());
+    let mut ask = |number: u32| {
+        let client = format!("203.{}.{}.7", number / 250, number % 250);
+        connection.send(&get("/search", &[("X-Forwarded-For", &client)]));
+        connection.response().status
+    };
+    // A new minute may begin meanwhile.
+    let passed = (0..1_300).filter(|number| ask(*number) == 200).count();
+    assert!((600..=1_200).contains(&passed), "{passed}");
+    weir.get("/other", "203.0.113.8").expect(200);
+    assert_eq!(weir.bans(), Vec::<Value>::new());
+}
+
 fn nginx_limit_conn(block: &Block) {
     let (tell, told) = mpsc::channel::<()>();
     let told = std::sync::Mutex::new(told);
@@ -214,6 +235,36 @@ fn fail2ban_botsearch(block: &Block) {
     weir.get("/200", "198.51.100.8").expect(200);
 }
 
+/// Says that a login failed, with 200.
+fn failing() -> Application {
+    Application::start(|exchange| {
+        exchange.read_body();
+        exchange.answer(200, &[("X-Waf", "count=login")], b"wrong");
+        After::KeepAlive
+    })
+}
+
+fn fail2ban_failregex(block: &Block) {
+    let application = failing();
+    let state = state_dir();
+    std::fs::write(state.path().join("rules.json"), &block.1).expect("writes rules.json");
+    let field = [("WAF_APPLICATION_FIELD", "X-Waf")];
+    let weir = Weir::start_at(application.address(), &state, &field);
+    for _ in 0..6 {
+        let answer = weir.get("/login", "203.0.113.7").expect(200);
+        assert_eq!(answer.header("x-waf"), None);
+    }
+    assert_eq!(causes(&weir, 1), ["jail"]);
+    weir.get("/login", "203.0.113.7").expect(429);
+}
+
+fn fail2ban_failregex_field(block: &Block) {
+    let application = failing();
+    let (weir, _state) = with(block, &application, &[]);
+    let answer = weir.get("/login", "203.0.113.7").expect(200);
+    assert_eq!(answer.header("x-waf"), None);
+}
+
 fn fail2ban_limit_req(block: &Block) {
     let application = Application::ok();
     let (weir, _state) = with(block, &application, &[]);
@@ -237,6 +288,28 @@ fn haproxy_rates(block: &Block) {
         "{passed} in {seconds} s"
     );
     assert_eq!(weir.bans(), Vec::<Value>::new());
+}
+
+fn haproxy_shared(block: &Block) {
+    let application = Application::ok();
+    let state = state_dir();
+    std::fs::write(state.path().join("rules.json"), &block.1).expect("writes rules.json");
+    let database = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/lite.mmdb");
+    let settings = [
+        ("WAF_LOOKUP_SOURCE", "file"),
+        ("WAF_LOOKUP_DB_PATH", database),
+    ];
+    let weir = Weir::start_at(application.address(), &state, &settings);
+    let mut connection = Connection::open(weir.address());
+    let mut ask = |number: u32, key: &str| {
+        let client = format!("203.0.{}.7", number % 250);
+        let fields = [("X-Forwarded-For", client.as_str()), ("X-Api-Key", key)];
+        connection.send(&get("/api", &fields));
+        connection.response().status
+    };
+    let passed = (0..300).filter(|number| ask(*number, "one") == 200).count();
+    assert!((120..=240).contains(&passed), "{passed}");
+    assert_eq!(ask(0, "two"), 200);
 }
 
 fn haproxy_errors(block: &Block) {
@@ -298,6 +371,19 @@ fn anubis_exempt(block: &Block) {
     );
     weir.get("/a", "203.0.113.7").expect(200);
     assert!(weir.line_of("/a").get("counts").is_some());
+}
+
+fn cloudflare(block: &Block) {
+    let application = Application::ok();
+    let (weir, _state) = with(block, &application, &[]);
+    weir.get("/search?facet=1", "203.0.113.7").expect(403);
+    weir.get("/search?q=1", "203.0.113.7").expect(200);
+    weir.get("/static/a?facet=1", "203.0.113.7").expect(200);
+    let passed = (0..100)
+        .filter(|_| weir.get("/api", "203.0.113.7").status == 200)
+        .count();
+    assert!((30..=60).contains(&passed), "{passed}");
+    assert_eq!(weir.bans(), Vec::<Value>::new());
 }
 
 fn crowdsec(block: &Block) {

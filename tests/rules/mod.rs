@@ -9,13 +9,17 @@ use crate::support::raw_client::{Response, request};
 use crate::support::wait_until;
 use crate::support::weir::{StateDir, Weir, state_dir};
 
+mod application;
 mod edits;
 mod jails_and_traps;
+mod known;
 mod limits;
 mod limits_without_bans;
 mod lists;
+mod matching;
 mod migrating;
 mod other_sites;
+mod shared;
 mod spelling;
 
 /// A service with this rules.json, and the directory that it lies in.

@@ -9,6 +9,9 @@ use std::time::{Duration, Instant};
 
 pub(crate) mod application;
 pub(crate) mod command;
+pub(crate) mod covering;
+pub(crate) mod dns;
+pub(crate) mod engine;
 pub(crate) mod frames;
 pub(crate) mod geo;
 pub(crate) mod http2;
@@ -22,6 +25,9 @@ pub(crate) mod weir;
 
 /// How long anything that must happen may take before a test calls it missing.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// So much of a body is gathered before the application has any of it (CONN-13).
+pub(crate) const GATHERED: usize = 32 * 1024;
 
 /// Asks until the answer is there.
 ///

@@ -17,6 +17,11 @@ use super::{PATIENCE, wait_for};
 const WATCHED: Duration = Duration::from_millis(20);
 /// Of that time, the processor time of a process at rest is less than one part in so many.
 const PART: u32 = 5;
+/// Where others leave it no processor, its threads are found waiting for one at every look: then it
+/// is watched for longer, and its processor time is less than one part in so many. Whoever works
+/// without an end gets more, unless a hundred others do so beside it.
+const WATCHED_LONG: Duration = Duration::from_secs(1);
+const PART_LONG: u32 = 50;
 
 /// A process of the service, which is ended with the test.
 pub(crate) struct Process {
@@ -155,16 +160,27 @@ impl Thread {
 ///
 /// # Errors
 /// A sentence with the threads that still work.
-fn comes_to_rest(pid: Pid, patience: Duration) -> Result<(), String> {
+pub(crate) fn comes_to_rest(pid: Pid, patience: Duration) -> Result<(), String> {
     let (began, first) = (Instant::now(), threads(pid));
     let mut before = threads(pid);
     let mut looked = Instant::now();
+    let (mut long_before, mut long_looked) = (threads(pid), Instant::now());
     loop {
         std::thread::sleep(WATCHED);
         let (after, watched) = (threads(pid), looked.elapsed());
-        let worked: Duration = after.iter().map(|thread| thread.since(&before)).sum();
-        if worked <= watched / PART && !after.iter().any(|thread| thread.is_runnable) {
+        let worked = |before: &[Thread]| -> Duration {
+            after.iter().map(|thread| thread.since(before)).sum()
+        };
+        let is_waiting = after.iter().any(|thread| thread.is_runnable);
+        if worked(&before) <= watched / PART && !is_waiting {
             return Ok(());
+        }
+        let watched = long_looked.elapsed();
+        if watched >= WATCHED_LONG {
+            if worked(&long_before) <= watched / PART_LONG {
+                return Ok(());
+            }
+            (long_before, long_looked) = (threads(pid), Instant::now());
         }
         if began.elapsed() > patience {
             let mut fault = format!("{patience:?} after the last client it is not at rest:");

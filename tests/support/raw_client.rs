@@ -17,6 +17,8 @@ use super::{PATIENCE, wait_until};
 pub(crate) struct Connection {
     stream: Stream,
     held: Vec<u8>,
+    /// Answers of HTTP/1.0 are taken too.
+    takes_http_1_0: bool,
 }
 
 /// One answer, whole.
@@ -70,6 +72,7 @@ impl Connection {
         Self {
             stream: Stream::Plain(stream),
             held: Vec::new(),
+            takes_http_1_0: false,
         }
     }
 
@@ -113,7 +116,13 @@ impl Connection {
         Self {
             stream: Stream::over(stream),
             held: Vec::new(),
+            takes_http_1_0: false,
         }
+    }
+
+    /// Takes answers of HTTP/1.0 too, for who has asked so.
+    pub(crate) fn take_http_1_0(&mut self) {
+        self.takes_http_1_0 = true;
     }
 
     /// Sends the bytes, all of them.
@@ -134,6 +143,14 @@ impl Connection {
     /// Sends as much as the other side takes: it may answer and close before the last byte.
     pub(crate) fn send_what_is_taken(&mut self, bytes: &[u8]) {
         let _ = self.stream.write_all(bytes);
+    }
+
+    /// Reads what has come, and waits for nothing: whoever sends much must not wait for a side that
+    /// waits for it to read.
+    pub(crate) fn read_what_came(&mut self) {
+        let _ = self.stream.tcp().set_nonblocking(true);
+        while self.fill().is_ok() {}
+        let _ = self.stream.tcp().set_nonblocking(false);
     }
 
     /// Sends until nothing has been taken for this long.
@@ -272,7 +289,7 @@ impl Connection {
             }
         };
         let head: Vec<u8> = self.held.drain(..end + 4).collect();
-        parse_head(&head[..end]).map_err(Ended::Malformed)
+        parse_head(&head[..end], self.takes_http_1_0).map_err(Ended::Malformed)
     }
 
     /// The next chunk of a chunked body; empty at its end, trailers unread.
@@ -515,12 +532,14 @@ pub(crate) fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {
         .position(|window| window == needle)
 }
 
-fn parse_head(head: &[u8]) -> Result<Response, String> {
+fn parse_head(head: &[u8], takes_http_1_0: bool) -> Result<Response, String> {
     let text = std::str::from_utf8(head).map_err(|error| error.to_string())?;
     let mut lines = text.split("\r\n");
     let status_line = lines.next().unwrap_or_default();
+    let old = || takes_http_1_0.then(|| status_line.strip_prefix("HTTP/1.0 "));
     let status = status_line
         .strip_prefix("HTTP/1.1 ")
+        .or_else(|| old().flatten())
         .and_then(|rest| rest.get(..3))
         .and_then(|code| code.parse().ok())
         .ok_or_else(|| format!("status line {status_line:?}"))?;

@@ -16,12 +16,12 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 use super::application::Application;
-use super::process::Process;
+use super::process::{self, Process};
 use super::raw_client::{self, Response};
 use super::tls;
 use super::transport::{self, Transport};
@@ -212,7 +212,7 @@ impl Weir {
                 log,
                 state: Arc::clone(state),
                 was_killed: false,
-                logs_to_output: arguments != ["demo"],
+                logs_to_output: !arguments.contains(&"demo"),
             }),
             Err(status) => Err(Refused {
                 code: status.code(),
@@ -434,6 +434,32 @@ impl Weir {
         Some(serde_json::from_str(&text).unwrap_or_else(|error| panic!("{file}: {error}: {text}")))
     }
 
+    /// The bans that a start would find, by their netblocks: bans.json, and what its journal says
+    /// since (STATE-10). Of a netblock that was banned more than once the last.
+    #[track_caller]
+    pub(crate) fn bans_on_disk(&self) -> BTreeMap<String, Value> {
+        let name = |ban: &Value| ban["netblock"].as_str().expect("a netblock").to_owned();
+        // The journal first: what leaves it meanwhile is in the document by then.
+        let journal = std::fs::read_to_string(self.state_path("bans.journal"));
+        let document = self.state_file("bans.json");
+        let listed = document.iter().flat_map(|file| file["bans"].as_array());
+        let mut held: BTreeMap<_, _> = listed
+            .flatten()
+            .map(|ban| (name(ban), ban.clone()))
+            .collect();
+        for line in journal.unwrap_or_default().lines() {
+            let Ok(line) = serde_json::from_str::<Value>(line) else {
+                break;
+            };
+            for key in line["remove"].as_array().into_iter().flatten() {
+                held.remove(&name(key));
+            }
+            let put = line["put"].as_array().into_iter().flatten();
+            held.extend(put.map(|ban| (name(ban), ban.clone())));
+        }
+        held
+    }
+
     /// Waits until bans.json holds what is asked.
     #[track_caller]
     pub(crate) fn wait_for_bans(&self, what: &str, holds: impl Fn(&[Value]) -> bool) -> Value {
@@ -460,6 +486,13 @@ impl Weir {
         self.process.wait()
     }
 
+    /// Waits until none of its threads works any more.
+    #[track_caller]
+    pub(crate) fn wait_for_rest(&self) {
+        let rests = process::comes_to_rest(self.process.pid(), PATIENCE);
+        rests.unwrap_or_else(|fault| panic!("{fault}"));
+    }
+
     /// SIGTERM, and the end in good order.
     #[track_caller]
     pub(crate) fn stop(&mut self) {
@@ -471,6 +504,12 @@ impl Weir {
             "{}",
             self.process_log_text()
         );
+        // What it wrote may still be in the pipes. A successor that writes to them holds them open.
+        let deadline = Instant::now() + Duration::from_secs(1);
+        let all = [&self.output, &self.log];
+        while !all.into_iter().all(is_gathered) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(2));
+        }
     }
 
     /// Ends the process as a power cut would.
@@ -609,10 +648,15 @@ fn gather(stream: impl Read + Send + 'static) -> Lines {
     lines
 }
 
-/// Waits until the thread that gathers met the end of the pipe and let go of the lines.
+/// Whether the thread that gathers met the end of the pipe and let go of the lines.
+fn is_gathered(lines: &Lines) -> bool {
+    Arc::strong_count(lines) == 1
+}
+
+/// Waits until they are.
 #[track_caller]
 fn wait_until_gathered(lines: &Lines) {
-    wait_until("the end of the output", || Arc::strong_count(lines) == 1);
+    wait_until("the end of the output", || is_gathered(lines));
 }
 
 #[track_caller]

@@ -11,14 +11,16 @@ use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use http::StatusCode;
-use weir_shared::ban::Ban;
 use weir_shared::handover::{OwnResponse, Respond};
 use weir_shared::verdict::Action;
 
+use crate::alert::Alert;
+use crate::history::{self, Last};
 use crate::metrics::{CONTENT_TYPE, Facts, Metrics};
 
-use super::bans;
-use super::clients::{self, Most};
+use super::bans::{self, Listed};
+use super::clients::{self, Held, Most};
+use super::explain::{self, Explained};
 use super::groups::{self, By};
 use super::problem::{self, Problem, of_metrics};
 use super::status::{self, Service, Status};
@@ -39,12 +41,20 @@ struct Answer {
 
 /// What an answer is written from.
 pub(crate) enum Page {
-    /// `GET /_waf/bans`, in any order.
-    Bans(Vec<Arc<Ban>>),
+    /// `GET /_waf/bans`
+    Bans(Listed),
     /// `GET /_waf/metrics`
     Metrics(Box<Facts>),
     /// `GET /v1/status`
     Status(Box<Status>),
+    /// `GET /v1/history`
+    History(Last),
+    /// `GET /v1/alerts`
+    Alerts(Vec<Arc<Alert>>),
+    /// `GET clients/<address>`
+    Client(Box<Held>),
+    /// `GET /v1/explain`
+    Explain(Box<Explained>),
     /// `GET /v1/clients` or `/v1/groups`, at this time in milliseconds since 1970
     Clients(Option<By>, Most, u64),
 }
@@ -70,7 +80,13 @@ impl Answers {
         {
             let busy = Problem::Busy.answer(request_id);
             (answer.respond)(match answer.page {
-                Page::Bans(_) | Page::Status(_) | Page::Clients(..) => busy,
+                Page::Bans(_)
+                | Page::Status(_)
+                | Page::History(_)
+                | Page::Clients(..)
+                | Page::Alerts(_)
+                | Page::Client(_)
+                | Page::Explain(_) => busy,
                 Page::Metrics(_) => of_metrics(busy),
             });
         }
@@ -91,6 +107,10 @@ fn write(page: Page, metrics: &Metrics, service: &Service) -> OwnResponse {
     match page {
         Page::Bans(bans) => bans::list(bans),
         Page::Status(status) => status::answer(&status, service),
+        Page::History(last) => history::answer(&last),
+        Page::Alerts(alerts) => status::alerts(&alerts),
+        Page::Client(held) => clients::answer(&held),
+        Page::Explain(explained) => explain::answer(&explained),
         Page::Clients(None, most, now_ms) => clients::list(most, service, now_ms),
         Page::Clients(Some(by), most, now_ms) => groups::list(by, most, service, now_ms),
         Page::Metrics(facts) => {
@@ -118,7 +138,7 @@ mod tests {
     fn answers_that_wait_are_bounded_and_a_panic_costs_one() {
         let answers = Answers::start(Service::of_test()).unwrap();
         let (send, receive) = unbounded();
-        let none = || Page::Bans(Vec::new());
+        let none = || Page::Bans(Listed::default());
         let respond = || {
             let send = send.clone();
             Box::new(move |answer: OwnResponse| send.send(answer.status).unwrap()) as Respond

@@ -1,5 +1,6 @@
 //! Bodies of `POST /_waf/bans` and the answers about bans. What a ban then does is the ledger's.
 
+use std::cmp::Reverse;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -12,14 +13,15 @@ use serde_json::{Map, Value};
 use weir_schema::Schema;
 use weir_shared::ban::Ban;
 use weir_shared::client::{Client, fold};
-use weir_shared::handover::OwnResponse;
+use weir_shared::handover::{OwnResponse, Respond};
 use weir_shared::netblock::{Netblock, PrefixLengths};
 use weir_shared::spared::Spared;
 use weir_shared::units::{DURATION_FORM, parse_duration};
 
 use crate::bans::document::BanKey;
+use crate::bans::feed::Cursor;
 use crate::bans::ledger::import::Imported;
-use crate::bans::ledger::{Ledger, Order, oldest_first};
+use crate::bans::ledger::{AdminBan, Ledger, oldest_first};
 use crate::bans::too_wide::too_wide;
 use crate::json;
 
@@ -72,12 +74,12 @@ impl OrderReader {
     ///
     /// # Errors
     /// 400 where it is not JSON, 422 where it does not fit.
-    pub(crate) fn read(&self, body: &[u8], asker: Option<Client>) -> Result<Order, Problem> {
+    pub(crate) fn read(&self, body: &[u8], asker: Option<Client>) -> Result<AdminBan, Problem> {
         let written = self.body.read(body)?;
         self.order(written, asker)
     }
 
-    fn order(&self, written: Written, asker: Option<Client>) -> Result<Order, Problem> {
+    fn order(&self, written: Written, asker: Option<Client>) -> Result<AdminBan, Problem> {
         let mut faults = Vec::new();
         let mut fault = |member: &str, detail: String| {
             faults.push(Fault {
@@ -119,7 +121,7 @@ impl OrderReader {
             }
         };
         match scope {
-            Some((netblock, client, _)) if faults.is_empty() => Ok(Order {
+            Some((netblock, client, _)) if faults.is_empty() => Ok(AdminBan {
                 netblock,
                 client,
                 duration,
@@ -141,6 +143,11 @@ pub(crate) fn listed_netblock(text: &str) -> Result<Netblock, String> {
     let netblock: Netblock = text
         .parse()
         .map_err(|error: weir_shared::netblock::NotANetblock| error.to_string())?;
+    not_mapped(text).map(|()| netblock)
+}
+
+/// Whether a netblock is written as what it is, and not as IPv4-mapped IPv6.
+pub(super) fn not_mapped(text: &str) -> Result<(), String> {
     let address = text
         .parse::<IpNet>()
         .map(|net| net.addr())
@@ -149,7 +156,7 @@ pub(crate) fn listed_netblock(text: &str) -> Result<Netblock, String> {
         Ok(address) if fold(address) != address => Err(format!(
             "{text:?} is IPv4-mapped: write the IPv4 netblock instead"
         )),
-        _ => Ok(netblock),
+        _ => Ok(()),
     }
 }
 
@@ -170,6 +177,21 @@ pub(crate) struct Filter {
     pub(crate) active: Option<bool>,
     /// `?ip=`: those that cover this client.
     pub(crate) client: Option<Client>,
+    /// `?limit=`: so many at most.
+    pub(crate) limit: Option<usize>,
+    /// `?newest=`: so many at most, those that began last.
+    pub(crate) newest: Option<usize>,
+    /// `?after=`: those behind this one.
+    pub(crate) after: Option<BanKey>,
+}
+
+/// What `?after=` takes: the last ban of the page before, as its answer names it in `next`.
+pub(super) fn key_of(text: &str) -> Option<BanKey> {
+    let (netblock, rest) = text.split_once('@')?;
+    let (started, origin) = rest.split_once('@')?;
+    let netblock = netblock.parse().ok()?;
+    let started_ms = started.parse().ok()?;
+    Some(BanKey::new(netblock, started_ms, origin.parse().ok()?))
 }
 
 impl Filter {
@@ -189,52 +211,95 @@ pub(crate) struct Listing {
     filter: Filter,
     /// The last one that was looked at.
     after: Option<BanKey>,
-    found: Vec<Arc<Ban>>,
+    listed: Listed,
+}
+
+/// The bans of a list, by key.
+#[derive(Default)]
+pub(crate) struct Listed {
+    bans: Vec<Arc<Ban>>,
+    /// The last of them, where there may be more.
+    next: Option<BanKey>,
+    /// Where the stream of changes goes on from what was listed.
+    cursor: Option<Cursor>,
 }
 
 impl Listing {
-    pub(crate) fn new(filter: Filter) -> Self {
+    pub(crate) fn new(filter: Filter, cursor: Cursor) -> Self {
         Self {
             filter,
-            after: None,
-            found: Vec::new(),
+            after: filter.after,
+            listed: Listed {
+                bans: Vec::new(),
+                next: None,
+                cursor: Some(cursor),
+            },
         }
     }
 
     /// Looks at up to so many further bans and tells at how many: fewer once it looked at all of
-    /// them.
+    /// them, or found as many as were asked for.
     pub(crate) fn look_at(&mut self, most: usize, ledger: &Ledger, now_ms: u64) -> usize {
         let mut looked = 0;
         for (key, ban) in ledger.after(self.after).take(most) {
+            if self.filter.limit == Some(self.listed.bans.len()) {
+                self.listed.next = self.after;
+                break;
+            }
             looked += 1;
             self.after = Some(*key);
             if self.filter.lets(ban, now_ms) {
-                self.found.push(Arc::clone(ban));
+                self.listed.bans.push(Arc::clone(ban));
+            }
+            if let Some(newest) = self.filter.newest
+                && self.listed.bans.len() >= newest.saturating_mul(2)
+            {
+                self.keep_newest(newest);
             }
         }
         looked
     }
 
+    /// Drops all but so many: the last ones in the order of the answer, also of those that began in
+    /// one millisecond.
+    fn keep_newest(&mut self, newest: usize) {
+        let bans = &mut self.listed.bans;
+        bans.sort_by_key(|ban| Reverse((ban.ban_started, BanKey::of(ban))));
+        bans.truncate(newest);
+    }
+
     /// What was found so far, by key.
     #[cfg(test)]
     pub(crate) fn found(&self) -> &[Arc<Ban>] {
-        &self.found
+        &self.listed.bans
     }
 
-    /// What was found, by key.
-    pub(crate) fn into_found(self) -> Vec<Arc<Ban>> {
-        self.found
+    pub(crate) fn into_listed(mut self) -> Listed {
+        if let Some(newest) = self.filter.newest {
+            self.keep_newest(newest);
+        }
+        self.listed
     }
 }
 
 /// The answer to `GET /_waf/bans`.
-pub(crate) fn list(bans: Vec<Arc<Ban>>) -> OwnResponse {
+pub(crate) fn list(listed: Listed) -> OwnResponse {
     #[derive(Serialize)]
     struct Document {
         bans: Vec<Arc<Ban>>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        next: Option<String>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        cursor: Option<String>,
     }
-    let bans = oldest_first(bans);
-    json_answer(StatusCode::OK, &Document { bans })
+    let next =
+        (listed.next).map(|key| format!("{}@{}@{}", key.netblock, key.ban_started.0, key.origin));
+    let document = Document {
+        bans: oldest_first(listed.bans),
+        next,
+        cursor: listed.cursor.map(|cursor| cursor.to_string()),
+    };
+    json_answer(StatusCode::OK, &document)
 }
 
 /// An answer that waits for bans.json to be on disk (STATE-2).
@@ -242,7 +307,12 @@ pub(crate) struct Pending {
     status: StatusCode,
     location: Option<HeaderValue>,
     body: Map<String, Value>,
+    /// Who has it once it is on disk, or is not: it waits for something else, too.
+    next: Option<Next>,
 }
+
+/// Takes what waits for the disk no longer.
+type Next = Box<dyn FnOnce(Respond, Pending, bool) + Send>;
 
 impl Pending {
     /// Of `POST /_waf/bans`: the ban.
@@ -257,6 +327,7 @@ impl Pending {
                 Ok(Value::Object(members)) => members,
                 _ => Map::new(),
             },
+            next: None,
         }
     }
 
@@ -269,6 +340,7 @@ impl Pending {
                 Ok(Value::Object(members)) => members,
                 _ => Map::new(),
             },
+            next: None,
         }
     }
 
@@ -279,6 +351,25 @@ impl Pending {
             status: StatusCode::OK,
             location: None,
             body: Map::from_iter([("lifted".to_owned(), lifted)]),
+            next: None,
+        }
+    }
+
+    /// Has it wait for something else, once it has waited for the disk.
+    pub(crate) fn then(&mut self, next: impl FnOnce(Respond, Self, bool) + Send + 'static) {
+        self.next = Some(Box::new(next));
+    }
+
+    /// A member more.
+    pub(crate) fn insert(&mut self, name: &str, value: Value) {
+        self.body.insert(name.to_owned(), value);
+    }
+
+    /// Answers, or has it wait for what it waits for besides.
+    pub(crate) fn answer_to(mut self, respond: Respond, persisted: bool) {
+        match self.next.take() {
+            Some(next) => next(respond, self, persisted),
+            None => respond(self.answer(persisted)),
         }
     }
 
@@ -342,7 +433,7 @@ mod tests {
         OrderReader::new(spared, PrefixLengths::default())
     });
 
-    fn judged(body: &[u8]) -> Result<Order, Problem> {
+    fn judged(body: &[u8]) -> Result<AdminBan, Problem> {
         READER.read(body, None)
     }
 

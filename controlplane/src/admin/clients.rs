@@ -5,7 +5,6 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 
 use http::StatusCode;
-use serde::Serialize;
 use serde_json::{Value, json};
 use weir_shared::ban::{Ban, Expiry};
 use weir_shared::client::Client;
@@ -16,7 +15,7 @@ use weir_shared::window::Span;
 use crate::bans::ledger::Ledger;
 use crate::clients::client_json;
 
-use super::problem::{Problem, json as json_answer};
+use super::problem::json as json_answer;
 use super::status::Service;
 
 /// Which clients are listed.
@@ -70,27 +69,31 @@ impl Sort {
     }
 }
 
-/// The client and every ban that covers it, whether it still refuses or not; 404 where neither is
-/// known.
-pub(crate) fn answer(
-    client: Client,
-    table: &dyn ClientTable,
-    ledger: &Ledger,
-    request_id: &str,
-) -> OwnResponse {
-    #[derive(Serialize)]
-    struct Document {
-        client: Option<Value>,
-        bans: Vec<Arc<Ban>>,
+/// What is known of a client.
+pub(crate) struct Held {
+    client: Option<ClientRow>,
+    /// Every ban that covers it, whether it still refuses or not.
+    bans: Vec<Arc<Ban>>,
+}
+
+impl Held {
+    /// None where nothing is known.
+    pub(crate) fn of(client: Client, table: &dyn ClientTable, ledger: &Ledger) -> Option<Self> {
+        let held = Self {
+            client: table.row(client),
+            bans: ledger.covering(client),
+        };
+        (held.client.is_some() || !held.bans.is_empty()).then_some(held)
     }
-    let document = Document {
-        client: table.row(client).map(|row| client_json(&row)),
-        bans: ledger.covering(client),
-    };
-    if document.client.is_none() && document.bans.is_empty() {
-        return Problem::NotFound.answer(request_id);
-    }
-    json_answer(StatusCode::OK, &document)
+}
+
+/// The client and its bans.
+pub(crate) fn answer(held: &Held) -> OwnResponse {
+    let client = held.client.as_ref().map(client_json);
+    json_answer(
+        StatusCode::OK,
+        &json!({"client": client, "bans": held.bans}),
+    )
 }
 
 /// The clients with most of what is asked for, in the form of clients.json, each with the end of

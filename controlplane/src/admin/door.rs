@@ -1,6 +1,10 @@
 //! The ways in.
 
+use http::Method;
+use weir_shared::handover::OwnRequest;
 use weir_shared::path::OWN_PREFIX;
+
+use super::problem::Problem;
 
 /// Where a request came in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -20,5 +24,13 @@ impl Door {
             Self::Public => OWN_PREFIX,
             Self::Admin | Self::Socket => "/v1/",
         }
+    }
+}
+
+/// Refuses what is no GET.
+pub(super) fn only_get(request: &OwnRequest) -> Result<(), Problem> {
+    match request.method {
+        Method::GET => Ok(()),
+        _ => Err(Problem::MethodNotAllowed { allow: "GET" }),
     }
 }

@@ -3,12 +3,14 @@
 
 use std::sync::Arc;
 
+use http::header::HOST;
 use http::{Method, StatusCode};
 use serde_json::{Map, Value, json};
 use weir_shared::ban::{Ban, Expiry};
 use weir_shared::clock::Now;
 use weir_shared::explain::{Explanation, Outcome, Question, RuleUsage, Usage};
 use weir_shared::handover::OwnResponse;
+use weir_shared::rules::{Claim, Remembered, Told};
 use weir_shared::units::Time;
 use weir_shared::verdict::{Action, AppliedPercent};
 use weir_shared::window::PerSpan;
@@ -62,22 +64,43 @@ fn asked_for(ban: &Ban, id: &str) -> Option<Question> {
         address: ban.client?.first_address(),
         method: Method::from_bytes(method.as_bytes()).ok()?,
         path: path.to_owned(),
-        host: (request.host.as_ref()).and_then(|host| host.parse().ok()),
+        sent: Remembered {
+            fields: (request.host.iter())
+                .filter_map(|host| Some((HOST, host.parse().ok()?)))
+                .collect(),
+            query: Told::Unknown,
+            known: Some(&["host"]),
+        },
         // Of another site it would not have led to a ban.
         other_site: false,
     })
 }
 
+/// What an explanation is written from.
+pub(crate) struct Explained {
+    pub(crate) question: Question,
+    /// The refusal that is remembered, with the id of its request.
+    pub(crate) seen: Option<(String, Refusal)>,
+    pub(crate) explanation: Explanation,
+    /// The bans that cover the client.
+    pub(crate) bans: Vec<Arc<Ban>>,
+    pub(crate) observe: bool,
+    pub(crate) now: Now,
+}
+
 /// The answer: the explanation, the bans that refuse the client, and how to undo it.
-pub(crate) fn answer(
-    (question, seen): (&Question, Option<&(String, Refusal)>),
-    explained: &Explanation,
-    ledger: &Ledger,
-    observe: bool,
-    now: Now,
-) -> OwnResponse {
-    let bans = ledger.covering(explained.client).into_iter();
-    let bans: Vec<Arc<Ban>> = bans.filter(|ban| ban.is_active(now.wall_ms)).collect();
+pub(crate) fn answer(asked: &Explained) -> OwnResponse {
+    let Explained {
+        question,
+        seen,
+        explanation: explained,
+        bans,
+        observe,
+        now,
+    } = asked;
+    let (seen, now) = (seen.as_ref(), *now);
+    let bans = bans.iter().filter(|ban| ban.is_active(now.wall_ms));
+    let bans: Vec<&Arc<Ban>> = bans.collect();
     let mut members = Map::new();
     let mut member = |name: &str, value: Value| members.insert(name.to_owned(), value);
     member("request", json!(seen.map(remembered)));
@@ -101,6 +124,7 @@ pub(crate) fn answer(
             "name": explained.group.name(),
             "netblock": list.netblock,
             "source": list.source.name,
+            "since": explained.list_since_ms.map(Time),
         }))),
     );
     let rule = explained.rule.as_ref();
@@ -108,7 +132,10 @@ pub(crate) fn answer(
         "rule",
         json!(rule.map(|rule| json!({"name": rule.name, "kind": rule.kind.name()}))),
     );
+    member("crawler", json!(explained.claim.as_ref().map(claim)));
     member("counted", json!(explained.counted));
+    member("known", json!(explained.known));
+    member("trusted", json!(explained.trusted));
     member("lookup", json!(explained.lookup));
     member("requests", usages(&explained.requests));
     member("bytes", usages(&explained.bytes));
@@ -120,6 +147,14 @@ pub(crate) fn answer(
     member("bans", json!(bans));
     member("undo", json!(undo(question, explained)));
     json_answer(StatusCode::OK, &members)
+}
+
+fn claim(claim: &Claim) -> Value {
+    json!({
+        "name": claim.crawler.rule.name,
+        "purpose": claim.crawler.purpose.name(),
+        "state": claim.state.name(),
+    })
 }
 
 fn remembered((id, refusal): &(String, Refusal)) -> Value {
@@ -200,11 +235,18 @@ fn undo(question: &Question, explained: &Explanation) -> Vec<String> {
         (Action::DeniedNet, Some(list)) if list.source.name == "rules.json" => {
             format!("weir deny {} --remove", list.netblock)
         }
+        // What a feed lists is its publisher's.
+        (Action::DeniedNet, Some(_)) if explained.list_since_ms.is_some() => return vec![allow],
         (Action::DeniedNet, Some(list)) => {
             format!("take {} out of {}", list.netblock, list.source.name)
         }
         (Action::DeniedCountry, _) => {
             "change WAF_ALLOW_COUNTRIES or WAF_DENY_COUNTRIES and reload".to_owned()
+        }
+        (Action::DeniedAsn, _) => "change WAF_DENY_ASNS and reload".to_owned(),
+        (Action::DeniedRule, _) => {
+            let rule = explained.rule.as_ref().map_or("", |rule| &rule.name);
+            format!("change the denial {rule:?} of rules.json")
         }
         _ => return vec![allow],
     };

@@ -1,24 +1,30 @@
 //! `POST /v1/bans/import`: many bans in one request and one write (CONTROL-9). The body is a
-//! bans.json, as `weir bans export` writes one, or a plain list of netblocks, one a line, for which
-//! the query says how long and why. It is judged whole: with one fault nothing is taken.
+//! bans.json, as `weir bans export` writes one, or a list of netblocks in any form in which lists
+//! are published (FEED-2), for which the query says how long and why. It is judged whole: with one
+//! fault nothing is taken.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::sync::Arc;
 
+use http::StatusCode;
 use percent_encoding::percent_decode_str;
+use serde::de::{Deserializer as _, IgnoredAny, MapAccess, Visitor};
 use weir_shared::ban::Ban;
+use weir_shared::handover::OwnResponse;
 use weir_shared::netblock::Netblock;
 use weir_shared::spared::Spared;
 
 use crate::bans::document::BansFile;
-use crate::bans::ledger::Order;
+use crate::bans::ledger::AdminBan;
 use crate::bans::ledger::import::Batch;
 use crate::bans::too_wide::too_wide;
 use crate::json;
+use crate::netblock_list::{self, Found, MAX_LISTED, Unusable};
 use crate::state::text;
 
-use super::bans::{duration, netblock};
-use super::problem::{Fault, Problem};
+use super::bans::{duration, not_mapped};
+use super::problem::{Fault, Problem, json as json_answer};
 
 /// The most bytes of a body: 100,000 bans with all their notes.
 pub(crate) const MAX_IMPORT: usize = 128 << 20;
@@ -33,6 +39,15 @@ struct Terms {
     duration: Option<String>,
     reason: Option<String>,
     force: bool,
+    dry_run: bool,
+}
+
+/// What is to become of a body that has no fault.
+#[derive(Debug)]
+pub(crate) enum Judged {
+    Take(Batch),
+    /// Nothing: so many bans would be taken.
+    WouldTake(usize),
 }
 
 /// The faults of a body.
@@ -69,17 +84,56 @@ impl Faults {
 ///
 /// # Errors
 /// 400 for the query, 422 with every fault of the body, each with its line or its JSON pointer.
-pub(crate) fn read(query: &str, body: &[u8], spared: &Spared) -> Result<Batch, Problem> {
+pub(crate) fn read(query: &str, body: &[u8], spared: &Spared) -> Result<Judged, Problem> {
     let terms = terms(query)?;
-    if body.trim_ascii_start().starts_with(b"{") {
+    let dry_run = terms.dry_run;
+    let batch = batch(terms, body, spared)?;
+    Ok(match dry_run {
+        true => Judged::WouldTake(batch.len()),
+        false => Judged::Take(batch),
+    })
+}
+
+/// The answer to a dry run.
+pub(crate) fn would_take(count: usize) -> OwnResponse {
+    json_answer(
+        StatusCode::OK,
+        &serde_json::json!({"dry_run": true, "would_import": count}),
+    )
+}
+
+/// What is wrong with a file that is to be imported, without a service (CONTROL-3): its bans, or
+/// every fault.
+pub(crate) fn check(body: &[u8], spared: &Spared) -> Result<usize, Vec<String>> {
+    let is_document = is_bans_file(body);
+    let terms = Terms {
+        duration: (!is_document).then(|| "1h".to_owned()),
+        reason: (!is_document).then(|| "a check".to_owned()),
+        ..Terms::default()
+    };
+    let faults = match batch(terms, body, spared) {
+        Ok(batch) => return Ok(batch.len()),
+        Err(Problem::DoesNotFit(faults)) => faults,
+        Err(_) => Vec::new(),
+    };
+    let sentence = |fault: Fault| match &*fault.pointer {
+        "" => fault.detail,
+        pointer => format!("{pointer}: {}", fault.detail),
+    };
+    Err(faults.into_iter().map(sentence).collect())
+}
+
+fn batch(terms: Terms, body: &[u8], spared: &Spared) -> Result<Batch, Problem> {
+    if is_bans_file(body) {
         if terms.duration.is_some() || terms.reason.is_some() {
-            let sentence = "duration and reason are for a plain list: a bans.json has its own";
+            let sentence =
+                "duration and reason are for a list of netblocks: a bans.json has its own";
             return Err(Problem::BadRequest(sentence.to_owned()));
         }
         return document(body, terms.force, spared);
     }
     let (Some(length), Some(reason)) = (&terms.duration, terms.reason) else {
-        let sentence = "a plain list needs how long and why: ?duration=2h&reason=TEXT; a bans.json begins with {";
+        let sentence = "a list of netblocks needs how long and why: ?duration=2h&reason=TEXT; a bans.json has them in it";
         return Err(Problem::BadRequest(sentence.to_owned()));
     };
     let length = duration(length).map_err(|why| Problem::BadRequest(format!("duration: {why}")))?;
@@ -88,7 +142,7 @@ pub(crate) fn read(query: &str, body: &[u8], spared: &Spared) -> Result<Batch, P
         return Err(Problem::BadRequest(sentence));
     }
     let netblocks = list(body, terms.force, spared)?.into_iter();
-    let order = |netblock| Order {
+    let order = |netblock| AdminBan {
         netblock,
         client: None,
         duration: length,
@@ -106,9 +160,10 @@ fn terms(query: &str) -> Result<Terms, Problem> {
             ("duration", _) => terms.duration = Some(value),
             ("reason", _) => terms.reason = Some(value),
             ("force", "true" | "false") => terms.force = value == "true",
+            ("dry_run", "true" | "false") => terms.dry_run = value == "true",
             _ => {
                 return Err(Problem::BadRequest(format!(
-                    "{name}={value:?} is not understood: expected duration, reason, or force=true"
+                    "{name}={value:?} is not valid: expected duration, reason, force=true or dry_run=true"
                 )));
             }
         }
@@ -148,29 +203,87 @@ fn document(body: &[u8], force: bool, spared: &Spared) -> Result<Batch, Problem>
     faults.judge(Batch::Bans(bans))
 }
 
-/// The netblocks of a plain list, each once; comments stand behind `#` and `;`.
+/// Whether a body is a bans.json, and not a list of netblocks in JSON: by its members, since both
+/// begin alike. One without any is taken for it.
+pub(crate) fn is_bans_file(body: &[u8]) -> bool {
+    struct Members<'a>(&'a mut bool);
+
+    impl<'de> Visitor<'de> for Members<'_> {
+        type Value = ();
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an object")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+            let mut is_empty = true;
+            while let Some(name) = map.next_key::<String>()? {
+                if matches!(&*name, "version" | "bans") {
+                    *self.0 = true;
+                    return Ok(());
+                }
+                is_empty = false;
+                map.next_value::<IgnoredAny>()?;
+            }
+            *self.0 = is_empty;
+            Ok(())
+        }
+    }
+
+    let mut is_bans = false;
+    let mut json = serde_json::Deserializer::from_slice(body);
+    // What is wrong with it is told by whoever reads it whole.
+    let _ = json.deserialize_map(Members(&mut is_bans));
+    is_bans
+}
+
+/// The netblocks of a list, each once.
 fn list(body: &[u8], force: bool, spared: &Spared) -> Result<BTreeSet<Netblock>, Problem> {
     let mut faults = Faults::default();
     let mut netblocks = BTreeSet::new();
-    let text = String::from_utf8_lossy(body);
-    let text = text.trim_start_matches('\u{feff}');
-    for (line, number) in text.lines().zip(1..) {
-        let written = line.split(['#', ';']).next().unwrap_or_default().trim();
-        if written.is_empty() {
-            continue;
-        }
-        let judged = netblock(written).and_then(|netblock| {
-            match too_wide(netblock, spared, None).filter(|_| !force) {
-                Some(why) => Err(format!("{why}: \"force\": true would be needed")),
-                None => Ok(netblock),
+    let read = netblock_list::each(body, MAX_LISTED, &mut |found| match judged(
+        &found, force, spared,
+    ) {
+        Ok(netblock) => drop(netblocks.insert(netblock)),
+        Err(why) => {
+            let (pointer, why) = (found.pointer, shortened(&why));
+            match found.line {
+                None => faults.add(pointer.to_owned(), why),
+                Some(number) if pointer.is_empty() => {
+                    faults.add(String::new(), format!("line {number}: {why}"));
+                }
+                Some(number) => {
+                    let detail = format!("line {number}, at \"{pointer}\": {why}");
+                    faults.add(String::new(), shortened(&detail));
+                }
             }
-        });
-        match judged {
-            Ok(netblock) => drop(netblocks.insert(netblock)),
-            Err(why) => faults.add(String::new(), format!("line {number}: {}", shortened(&why))),
+        }
+    });
+    match read {
+        Ok(()) => {}
+        Err(Unusable::NotJson(fault)) => {
+            let (line, column) = (fault.line, fault.column);
+            let detail = format!("line {line}, column {column}: {}", fault.message);
+            faults.add(fault.pointer, detail);
+        }
+        Err(Unusable::TooMany(most)) => {
+            faults.add(String::new(), format!("expected at most {most} netblocks"));
         }
     }
     faults.judge(netblocks)
+}
+
+/// What was found in a list, as a ban has it.
+fn judged(found: &Found<'_>, force: bool, spared: &Spared) -> Result<Netblock, String> {
+    let Some(netblock) = found.netblock else {
+        return Err(netblock_list::expected(found.text));
+    };
+    not_mapped(found.text)?;
+    let netblock = netblock.widened_to_clients();
+    match too_wide(netblock, spared, None).filter(|_| !force) {
+        Some(why) => Err(format!("{why}: \"force\": true would be needed")),
+        None => Ok(netblock),
+    }
 }
 
 /// A line may be a megabyte long.
@@ -220,8 +333,8 @@ mod tests {
         /// CONTROL-9: whatever bytes come, they are judged: bans, or at least one fault.
         #[test]
         fn any_bytes_are_judged(body in prop::collection::vec(any::<u8>(), 0..200), brace in any::<bool>()) {
-            let body = if brace { [b"{".as_slice(), &body].concat() } else { body };
-            let query = if body.trim_ascii_start().starts_with(b"{") { "" } else { TERMS };
+            let body = if brace { [b"{\"bans\":".as_slice(), &body].concat() } else { body };
+            let query = if is_bans_file(&body) { "" } else { TERMS };
             match read(query, &body, &spared()) {
                 Ok(_) => {}
                 Err(Problem::DoesNotFit(faults)) => prop_assert!(!faults.is_empty()),
@@ -239,7 +352,7 @@ mod tests {
                 .map(|(_, number)| number)
                 .collect();
             match read(TERMS, lines.join("\n").as_bytes(), &spared()) {
-                Ok(Batch::Orders(orders)) => {
+                Ok(Judged::Take(Batch::Orders(orders))) => {
                     prop_assert!(bad.is_empty());
                     for order in &orders {
                         prop_assert_eq!(&order.reason, "a list");

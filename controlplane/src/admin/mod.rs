@@ -16,7 +16,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use arc_swap::{ArcSwap, ArcSwapOption};
 use crossbeam_channel::{Sender, TrySendError};
 use http::Method;
-use percent_encoding::percent_decode_str;
 use weir_shared::client::Client;
 use weir_shared::handover::{Body, Handover, OwnRequest, OwnResponse, Respond, Step};
 use weir_shared::path::own_path_exact;
@@ -25,21 +24,24 @@ use weir_shared::settings::Listed;
 use weir_shared::spared::Spared;
 
 use crate::bans::Subject;
-use crate::bans::ledger::Order;
+use crate::bans::feed::Cursor;
+use crate::bans::ledger::AdminBan;
 use crate::bans::ledger::import::Batch;
+use crate::feeds::handle::FeedsHandle;
 use crate::process::Asking;
 use crate::rules::{Change, RulesOrders};
 
 use bans::{Filter, OrderReader};
 use clients::Most;
-use door::Door;
+use door::{Door, only_get};
 use explain::Asked;
+use feeds::FeedRoute;
 use groups::By;
-use import::MAX_IMPORT;
+use import::{Judged, MAX_IMPORT};
 use lists::ListReader;
 use problem::{Problem, of_metrics};
 use process::ProcessRoute;
-use query::{by, client_of, filter, most, question};
+use query::{by, client_of, cursor, filter, minutes, most, only, question, subject_of};
 use token::{Token, Tokens};
 
 pub(crate) mod answers;
@@ -48,8 +50,9 @@ mod body;
 pub(crate) mod clients;
 pub(crate) mod door;
 pub(crate) mod explain;
+mod feeds;
 pub(crate) mod groups;
-mod import;
+pub(crate) mod import;
 mod lists;
 pub(crate) mod problem;
 pub(crate) mod process;
@@ -67,10 +70,12 @@ pub(crate) struct Router {
     /// A reload may replace them while requests read them.
     metrics_token: ArcSwapOption<Token>,
     admin_token: ArcSwapOption<Token>,
+    read_token: ArcSwapOption<Token>,
     orders: OrderReader,
     lists: ListReader,
-    /// The thread of rules.json.
+    /// The thread of rules.json, and that of its feeds.
     rules: RulesOrders,
+    feeds: FeedsHandle,
     /// The answer of `/v1/settings`.
     listing: ArcSwap<Arc<[Listed]>>,
     /// Reloads and upgrades.
@@ -101,7 +106,7 @@ pub(crate) enum Ask {
     /// `GET bans`
     List(Filter),
     /// `POST bans`
-    Ban(Order),
+    Ban(AdminBan),
     /// `DELETE bans/<address>`; not on the public port, `DELETE bans/<netblock>`
     Lift(Subject),
     /// `GET clients/<address>`
@@ -110,12 +115,24 @@ pub(crate) enum Ask {
     Clients(Option<By>, Most),
     /// `GET status`; not on the public port
     Status,
+    /// `GET history`, at most so many minutes; not on the public port
+    History(usize),
     /// `GET alerts`; not on the public port
     Alerts,
+    /// `GET fleet`; not on the public port
+    Fleet,
     /// `GET explain`; not on the public port
     Explain(Asked),
     /// `POST bans/import`; not on the public port
     Import(Box<Batch>),
+}
+
+/// An answer without an end.
+pub(crate) enum Streamed {
+    /// `GET events`
+    Events,
+    /// `GET bans/stream`, from a cursor on or from now
+    Bans(Option<Cursor>),
 }
 
 /// What follows from a request alone.
@@ -124,6 +141,7 @@ enum Routed {
     ReadBody(usize),
     Ask(Ask),
     Change(Change),
+    Feed(FeedRoute),
     Process(ProcessRoute),
 }
 
@@ -132,7 +150,7 @@ impl Router {
         reloaded: &Reloaded,
         tokens: Tokens,
         spared: Arc<Spared>,
-        rules: RulesOrders,
+        (rules, feeds): (RulesOrders, FeedsHandle),
         process: Asking,
         queue: Sender<Request>,
     ) -> Self {
@@ -140,9 +158,11 @@ impl Router {
         Self {
             metrics_token: ArcSwapOption::new(tokens.metrics.map(Arc::new)),
             admin_token: ArcSwapOption::new(tokens.admin.map(Arc::new)),
+            read_token: ArcSwapOption::new(tokens.read.map(Arc::new)),
             lists: ListReader::new(Arc::clone(&spared)),
             orders: OrderReader::new(spared, settings.bans.prefixes),
             rules,
+            feeds,
             listing: ArcSwap::from_pointee(Arc::clone(&reloaded.listing)),
             process,
             stopping: AtomicBool::new(false),
@@ -160,6 +180,7 @@ impl Router {
             Ok(Box::new(move || {
                 router.metrics_token.store(tokens.metrics.map(Arc::new));
                 router.admin_token.store(tokens.admin.map(Arc::new));
+                router.read_token.store(tokens.read.map(Arc::new));
                 router.orders.set_prefixes(new.settings.bans.prefixes);
                 router.listing.store(Arc::new(new.listing));
                 Ok(())
@@ -178,14 +199,21 @@ impl Router {
         self.stopping.store(true, Ordering::Relaxed);
     }
 
-    /// Whether a request is for the stream of events, and if it may have it.
-    pub(crate) fn asks_for_events(
+    /// Whether a request is for a stream, and if it may have it.
+    pub(crate) fn asks_for_stream(
         &self,
         door: Door,
         request: &OwnRequest,
-    ) -> Option<Result<(), Problem>> {
-        let asks = door != Door::Public && request.path == "/v1/events";
-        asks.then(|| self.admit(door, request).and_then(|()| only_get(request)))
+    ) -> Option<Result<Streamed, Problem>> {
+        let query = request.query.as_deref().unwrap_or_default();
+        let asked = match request.path.as_str() {
+            _ if door == Door::Public => return None,
+            "/v1/events" => Ok(Streamed::Events),
+            "/v1/bans/stream" => cursor(query).map(Streamed::Bans),
+            _ => return None,
+        };
+        let admitted = self.admit(door, request).and_then(|()| only_get(request));
+        Some(admitted.and(asked))
     }
 
     /// Takes a request in; what the data plane's [`Handover`] does, for any door.
@@ -201,6 +229,7 @@ impl Router {
                     false => Step::Done(busy),
                 };
             }
+            Routed::Feed(route) => return route.answer(&self.feeds, request.request_id, respond),
             Routed::Change(change) => {
                 let (asked, id) = (change.clone(), request.request_id);
                 self.rules.change(change, move |changed| {
@@ -228,7 +257,9 @@ impl Router {
                     | Ask::Client(_)
                     | Ask::Clients(..)
                     | Ask::Status
+                    | Ask::History(_)
                     | Ask::Alerts
+                    | Ask::Fleet
                     | Ask::Explain(_)
                     | Ask::Import(_) => busy,
                 })
@@ -267,10 +298,16 @@ impl Router {
         }
     }
 
-    /// Lets a request with the admin token in, and whoever may use the socket.
+    /// Lets a request with the admin token in, and whoever may use the socket; at the admin
+    /// listener a question with the token for reading, too.
     fn admit(&self, door: Door, request: &OwnRequest) -> Result<(), Problem> {
         match door {
             Door::Socket => Ok(()),
+            Door::Admin
+                if request.method == Method::GET && allow(&self.read_token, request).is_ok() =>
+            {
+                Ok(())
+            }
             Door::Public | Door::Admin => allow(&self.admin_token, request),
         }
     }
@@ -302,17 +339,39 @@ impl Router {
             "upgrade" => return Some(self.process(door, request, ProcessRoute::Upgrade)),
             "bans/import" => return Some(self.import(door, request, query)),
             "lists" => return Some(self.lists(door, request)),
+            rest if rest == "feeds" || rest.starts_with("feeds/") => {
+                return Some(self.of_feeds(door, request, rest));
+            }
             rest if rest.starts_with("lists/") => return Some(self.unlist(door, request, rest)),
             "status" => Ok(Routed::Ask(Ask::Status)),
+            "history" => minutes(query).map(|most| Routed::Ask(Ask::History(most))),
             "alerts" => Ok(Routed::Ask(Ask::Alerts)),
+            "fleet" => Ok(Routed::Ask(Ask::Fleet)),
             "explain" => question(query).map(|asked| Routed::Ask(Ask::Explain(asked))),
             "clients" => most(query).map(|most| Routed::Ask(Ask::Clients(None, most))),
             "groups" => by(query)
                 .and_then(|by| most(query).map(|most| Routed::Ask(Ask::Clients(Some(by), most)))),
             _ => return None,
         };
+        let names: &[&str] = match rest {
+            "explain" => &[
+                "address",
+                "method",
+                "path",
+                "host",
+                "query",
+                "field",
+                "partly",
+                "other_site",
+                "request",
+            ],
+            "clients" => &["sort", "limit"],
+            "history" => &["minutes"],
+            "groups" => &["by", "sort", "limit"],
+            _ => &[],
+        };
         let admitted = self.admit(door, request).and_then(|()| only_get(request));
-        Some(admitted.and(ask))
+        Some(admitted.and_then(|()| only(request, names)).and(ask))
     }
 
     fn process(
@@ -322,6 +381,7 @@ impl Router {
         route: ProcessRoute,
     ) -> Result<Routed, Problem> {
         self.admit(door, request)?;
+        only(request, &[])?;
         match request.method {
             Method::POST => Ok(Routed::Process(route)),
             _ => Err(Problem::MethodNotAllowed { allow: "POST" }),
@@ -333,8 +393,11 @@ impl Router {
         self.admit(door, request)?;
         match request.method {
             Method::POST => with_body(request, MAX_IMPORT, |body| {
-                let batch = import::read(query, body, self.orders.spared())?;
-                Ok(Routed::Ask(Ask::Import(Box::new(batch))))
+                let judged = import::read(query, body, self.orders.spared())?;
+                Ok(match judged {
+                    Judged::Take(batch) => Routed::Ask(Ask::Import(Box::new(batch))),
+                    Judged::WouldTake(count) => Routed::Answer(import::would_take(count)),
+                })
             }),
             _ => Err(Problem::MethodNotAllowed { allow: "POST" }),
         }
@@ -343,6 +406,7 @@ impl Router {
     /// A member of a list more.
     fn lists(&self, door: Door, request: &OwnRequest) -> Result<Routed, Problem> {
         self.admit(door, request)?;
+        only(request, &[])?;
         match request.method {
             Method::POST => with_body(request, MAX_BODY, |body| {
                 self.lists.read(body).map(Routed::Change)
@@ -355,18 +419,29 @@ impl Router {
     fn unlist(&self, door: Door, request: &OwnRequest, rest: &str) -> Result<Routed, Problem> {
         let change = lists::removal(rest.trim_start_matches("lists/"));
         self.admit(door, request)?;
+        only(request, &[])?;
         match request.method {
             Method::DELETE => change.map(Routed::Change),
             _ => Err(Problem::MethodNotAllowed { allow: "DELETE" }),
         }
     }
 
+    fn of_feeds(&self, door: Door, request: &OwnRequest, rest: &str) -> Result<Routed, Problem> {
+        self.admit(door, request)?;
+        only(request, &[])?;
+        FeedRoute::read(&request.method, rest).map(Routed::Feed)
+    }
+
     fn bans(&self, door: Door, request: &OwnRequest) -> Result<Routed, Problem> {
         self.admit(door, request)?;
         match request.method {
-            Method::GET => filter(request.query.as_deref().unwrap_or_default())
-                .map(|filter| Routed::Ask(Ask::List(filter))),
+            Method::GET => {
+                only(request, &["active", "ip", "limit", "after", "newest"])?;
+                let filter = filter(request.query.as_deref().unwrap_or_default())?;
+                Ok(Routed::Ask(Ask::List(filter)))
+            }
             Method::POST => with_body(request, MAX_BODY, |body| {
+                only(request, &[])?;
                 let order = self.orders.read(body, request.client);
                 order.map(|order| Routed::Ask(Ask::Ban(order)))
             }),
@@ -383,6 +458,7 @@ impl Router {
             return Err(Problem::NotFound);
         }
         self.admit(door, request)?;
+        only(request, &[])?;
         match (list, &request.method) {
             ("bans", &Method::DELETE) if door == Door::Public => {
                 client_of(address).map(|client| Ask::Lift(Subject::Client(client)))
@@ -417,23 +493,6 @@ fn with_body(
         Some(Body::Whole(body)) if body.len() <= limit => read(body),
         Some(Body::TooLarge | Body::Whole(_)) => Err(Problem::TooLarge { limit }),
     }
-}
-
-fn only_get(request: &OwnRequest) -> Result<(), Problem> {
-    match request.method {
-        Method::GET => Ok(()),
-        _ => Err(Problem::MethodNotAllowed { allow: "GET" }),
-    }
-}
-
-/// What is to be lifted: the bans that cover an address, or those of exactly one netblock.
-fn subject_of(text: &str) -> Result<Subject, Problem> {
-    let decoded = percent_decode_str(text).decode_utf8_lossy();
-    if !decoded.contains('/') {
-        return client_of(text).map(Subject::Client);
-    }
-    let netblock = bans::netblock(&decoded);
-    netblock.map(Subject::Netblock).map_err(Problem::BadRequest)
 }
 
 #[cfg(test)]

@@ -21,6 +21,8 @@ pub(crate) enum Problem {
     NotFound,
     /// No refusal of a request with this id is remembered: 404.
     UnknownRequest,
+    /// There is no fleet: 404.
+    NoFleet,
     /// The name is right, the method is not: 405.
     MethodNotAllowed {
         /// The `Allow` field.
@@ -95,7 +97,7 @@ impl Problem {
         };
         let action = match self {
             Self::Unauthorized => Action::Unauthorized,
-            Self::NotFound | Self::UnknownRequest => Action::NotFound,
+            Self::NotFound | Self::UnknownRequest | Self::NoFleet => Action::NotFound,
             Self::BadRequest(_)
             | Self::MethodNotAllowed { .. }
             | Self::Full { .. }
@@ -158,6 +160,10 @@ impl Problem {
             Self::UnknownRequest => (
                 StatusCode::NOT_FOUND,
                 format!("none of the last {KEPT} refusals and no ban names this request"),
+            ),
+            Self::NoFleet => (
+                StatusCode::NOT_FOUND,
+                "this instance is of no fleet: WAF_FLEET is off".to_owned(),
             ),
             Self::MethodNotAllowed { allow } => (
                 StatusCode::METHOD_NOT_ALLOWED,

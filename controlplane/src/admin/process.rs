@@ -2,12 +2,11 @@
 //! RESTART-1).
 
 use http::StatusCode;
-use serde_json::{Value, json};
-use weir_shared::handover::{OwnResponse, Respond};
-use weir_shared::settings::{Change, Taken};
+use weir_shared::api::process::{Reloaded, Upgraded};
+use weir_shared::handover::Respond;
 
 use super::problem::{Problem, json as json_answer};
-use crate::process::{Order, Report};
+use crate::process::ProcessCommand;
 
 /// Which of the two.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,44 +17,23 @@ pub(crate) enum ProcessRoute {
 
 impl ProcessRoute {
     /// What the process is asked, and how its answer is told.
-    pub(crate) fn order(self, request_id: String, respond: Respond) -> Order {
+    pub(crate) fn order(self, request_id: String, respond: Respond) -> ProcessCommand {
         match self {
-            Self::Reload => Order::Reload(Box::new(move |ended| {
+            Self::Reload => ProcessCommand::Reload(Box::new(move |ended| {
                 respond(match ended {
-                    Ok(report) => reloaded(&report),
+                    Ok(report) => {
+                        let told = Reloaded::of(&report.changes, &report.warnings);
+                        json_answer(StatusCode::OK, &told)
+                    }
                     Err(faults) => Problem::NotReloaded(faults).answer(&request_id),
                 });
             })),
-            Self::Upgrade => Order::Upgrade(Box::new(move |ended| {
+            Self::Upgrade => ProcessCommand::Upgrade(Box::new(move |ended| {
                 respond(match ended {
-                    Ok(process) => json_answer(StatusCode::OK, &json!({"process": process})),
+                    Ok(process) => json_answer(StatusCode::OK, &Upgraded { process }),
                     Err(why) => Problem::NotUpgraded(why).answer(&request_id),
                 });
             })),
         }
     }
-}
-
-fn reloaded(report: &Report) -> OwnResponse {
-    let of = |taken| {
-        let changes = report.changes.iter();
-        let changes = changes.filter(|change| change.taken == taken);
-        changes.map(change).collect::<Vec<_>>()
-    };
-    let document = json!({
-        "taken": of(Taken::Live),
-        "restart": of(Taken::Restart),
-        "warnings": report.warnings,
-    });
-    json_answer(StatusCode::OK, &document)
-}
-
-fn change(change: &Change) -> Value {
-    json!({
-        "name": change.name,
-        "old": change.old,
-        "new": change.new,
-        "secret": change.secret,
-        "text": change.to_string(),
-    })
 }

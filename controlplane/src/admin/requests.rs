@@ -10,6 +10,7 @@ use super::answers::{Answers, Page};
 use super::bans::{Filter, Listing};
 use super::problem::{Problem, of_metrics};
 use super::{Ask, Request};
+use crate::bans::feed::Cursor;
 use crate::bans::ledger::Ledger;
 
 /// The most bans that are looked at for lists before the loop looks at exceeded limits again: a
@@ -68,11 +69,17 @@ impl Requests {
     }
 
     /// Begins a list of bans.
-    pub(crate) fn list(&mut self, filter: Filter, request_id: String, respond: Respond) {
+    pub(crate) fn list(
+        &mut self,
+        filter: Filter,
+        cursor: Cursor,
+        request_id: String,
+        respond: Respond,
+    ) {
         if self.listings.len() >= MAX_LISTINGS {
             respond(Problem::Busy.answer(&request_id));
         } else {
-            let listing = Listing::new(filter);
+            let listing = Listing::new(filter, cursor);
             self.listings.push_back((listing, request_id, respond));
         }
     }
@@ -93,7 +100,7 @@ impl Requests {
                 self.listings.push_front((listing, request_id, respond));
                 return;
             }
-            let bans = Page::Bans(listing.into_found());
+            let bans = Page::Bans(listing.into_listed());
             self.answers.write(bans, &request_id, respond);
         }
     }

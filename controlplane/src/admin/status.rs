@@ -12,13 +12,15 @@ use weir_shared::health::Health;
 use weir_shared::reload::Reloaded;
 use weir_shared::settings::Upstream;
 use weir_shared::snapshot::Snapshot;
-use weir_shared::table::{ClientTable, MAX_CLIENTS};
-use weir_shared::totals::{DURATION_BOUNDS_US, Histogram, RESPONSE_CLASSES, Totals};
+use weir_shared::table::{ClientRow, ClientTable, MAX_CLIENTS, SharedUse};
+use weir_shared::totals::{Histogram, RESPONSE_CLASSES, Totals};
 use weir_shared::units::Time;
 use weir_shared::verdict::{Action, History};
+use weir_shared::window::Span;
 
 use crate::alert::Alert;
 use crate::events::Events;
+use crate::history::quantile_us;
 use crate::lookup::Outcome;
 use crate::metrics::Facts;
 use crate::recent::Since;
@@ -56,8 +58,7 @@ pub(crate) fn health(stopping: bool) -> OwnResponse {
 }
 
 /// `GET /v1/alerts`: the newest, oldest first, as alerts.json has them.
-pub(crate) fn alerts<'a>(recent: impl Iterator<Item = &'a Arc<Alert>>) -> OwnResponse {
-    let alerts: Vec<&Arc<Alert>> = recent.collect();
+pub(crate) fn alerts(alerts: &[Arc<Alert>]) -> OwnResponse {
     json_answer(StatusCode::OK, &json!({"alerts": alerts}))
 }
 
@@ -67,6 +68,8 @@ pub(crate) fn answer(status: &Status, service: &Service) -> OwnResponse {
     let totals = &facts.totals;
     let reloaded = service.reloaded.load();
     let settings = &reloaded.settings;
+    let crowd = one_for_all(&service.table.rows(), now.wall_ms);
+    let warnings: Vec<&String> = reloaded.warnings.iter().chain(&crowd).collect();
     let uptime_ns = now.mono_ns.saturating_sub(service.started.mono_ns);
     let document = json!({
         "version": service.version,
@@ -93,6 +96,8 @@ pub(crate) fn answer(status: &Status, service: &Service) -> OwnResponse {
             "open": totals.connections,
             "max": settings.connections.max,
         },
+        "shared_limits": facts.shared.rules.iter().map(shared).collect::<Vec<_>>(),
+        "known_clients": facts.known,
         "lookups": named(Outcome::ALL.map(Outcome::name), facts.lookups.outcomes),
         "dropped": {
             "exceeded_limits": totals.breaks_dropped,
@@ -102,9 +107,35 @@ pub(crate) fn answer(status: &Status, service: &Service) -> OwnResponse {
             "alert_lines": facts.alert_lines_dropped,
             "event_lines": service.events.lost(),
         },
-        "warnings": &*reloaded.warnings,
+        "warnings": warnings,
     });
     json_answer(StatusCode::OK, &document)
+}
+
+/// How full a limit is that clients share: its fullest count, 1 is full.
+fn shared(of: &SharedUse) -> Value {
+    let used = (of.ratio * 1000.0).round() / 1000.0;
+    json!({"rule": of.rule.name, "used": used, "keys": of.keys, "hits": of.rule.hits()})
+}
+
+/// The fewest requests of an hour by which it can be told who all of them are of.
+const CROWD: u64 = 1000;
+
+/// A client that nearly all requests of the last hour are of: a proxy, or what a container engine
+/// forwards by, rather than one visitor.
+fn one_for_all(rows: &[ClientRow], now_ms: u64) -> Option<String> {
+    let hour = |row: &ClientRow| row.requests.hour.estimate(Span::Hour, now_ms);
+    let all: u64 = rows.iter().map(hour).sum();
+    let first = rows.iter().max_by_key(|row| hour(row))?;
+    let share = hour(first).saturating_mul(100) / all.max(1);
+    let client = first.client;
+    (all >= CROWD && share >= 95).then(|| {
+        format!(
+            "{share} % of the requests of the last hour are of {client}: where that is a proxy, or what a container \
+             engine forwards by, all visitors are limited and banned as one; WAF_TRUSTED_PROXIES, or host \
+             networking, tells them apart"
+        )
+    })
 }
 
 /// The application, as its setting is written.
@@ -192,16 +223,8 @@ fn less(now: &Totals, then: &Totals) -> Totals {
 /// The bound that 99 of 100 answers of the application stayed within; none without answers, or
 /// where they took longer than the last bound.
 fn p99_seconds(histogram: &Histogram) -> Option<f64> {
-    let count: u64 = histogram.buckets.iter().sum();
-    let mut seen = 0;
-    let bounds = DURATION_BOUNDS_US.into_iter().zip(histogram.buckets);
-    for (bound_us, bucket) in bounds {
-        seen += bucket;
-        if count > 0 && seen.saturating_mul(100) >= count.saturating_mul(99) {
-            return Some(std::time::Duration::from_micros(bound_us).as_secs_f64());
-        }
-    }
-    None
+    let bound = quantile_us(histogram, 99).filter(|bound| *bound < u64::MAX);
+    bound.map(|bound_us| std::time::Duration::from_micros(bound_us).as_secs_f64())
 }
 
 #[cfg(test)]

@@ -306,7 +306,7 @@ fn every_wrong_request_has_its_answer() {
     };
     check_problem(&rig.ask(too_large), 413, "65536 bytes");
     assert!(rig.control.turn(std::time::Duration::ZERO) == crate::control_loop::Flow::Go);
-    assert_eq!(body(&rig.get("/_waf/bans")), json!({"bans": []}));
+    assert_eq!(body(&rig.get("/_waf/bans"))["bans"], json!([]));
 }
 
 /// ADMIN-1: with no token set the endpoints do not exist, whatever is asked.
@@ -478,7 +478,7 @@ fn every_fault_of_a_body_is_told_with_its_pointer() {
         }
     }
     assert!(rig.disk.is_idle());
-    assert_eq!(body(&rig.get("/_waf/bans")), json!({"bans": []}));
+    assert_eq!(body(&rig.get("/_waf/bans"))["bans"], json!([]));
 }
 
 /// BAN-3, ADMIN-2: what a POST bans, and its answer.
@@ -552,12 +552,12 @@ fn a_ban_is_made_as_it_was_asked_for() {
         );
         let ban = json!({
             "netblock": netblock, "client": client, "ban_started": "2026-11-21T16:00:00Z",
-            "ban_expires": "2026-11-21T17:30:00Z", "cause": "admin", "reason": longest, "lifted": null,
+            "ban_expires": "2026-11-21T17:30:00Z", "cause": "admin", "origin": "admin", "reason": longest, "lifted": null,
             "observed": false
         });
         assert_eq!(body(&answer), ban);
         // The location leads to the ban.
-        assert_eq!(body(&rig.get(&location)), json!({"bans": [ban]}));
+        assert_eq!(body(&rig.get(&location))["bans"], json!([ban]));
     }
 }
 
@@ -645,10 +645,6 @@ fn bans_are_listed_as_asked() {
     for (query, expected) in [
         ("", vec!["203.0.113.0/24", "203.0.0.0/16", "10.0.0.0/8"]),
         ("?", vec!["203.0.113.0/24", "203.0.0.0/16", "10.0.0.0/8"]),
-        (
-            "?other=1",
-            vec!["203.0.113.0/24", "203.0.0.0/16", "10.0.0.0/8"],
-        ),
         ("?active=true", vec!["203.0.0.0/16", "10.0.0.0/8"]),
         ("?active=false", vec!["203.0.113.0/24"]),
         ("?ip=203.0.113.7", vec!["203.0.113.0/24", "203.0.0.0/16"]),
@@ -661,7 +657,8 @@ fn bans_are_listed_as_asked() {
     ] {
         let answer = rig.get(&format!("/_waf/bans{query}"));
         let document = body(&answer);
-        assert_eq!(document.as_object().unwrap().len(), 1, "no version");
+        let members: Vec<_> = document.as_object().unwrap().keys().collect();
+        assert_eq!(members, ["bans", "cursor"], "no version");
         let netblocks: Vec<_> = document["bans"]
             .as_array()
             .unwrap()
@@ -670,6 +667,7 @@ fn bans_are_listed_as_asked() {
             .collect();
         assert_eq!(netblocks, expected, "{query}");
     }
+    assert_eq!(rig.get("/_waf/bans?other=1").status, 400);
 }
 
 /// ADMIN-4: the client as clients.json holds it, with its bans; 404 where neither is known.

@@ -3,14 +3,14 @@
 //! Only the SHA-256 digests are kept and compared, in constant time, so that neither the length of
 //! a token nor the place of the first wrong byte shows in the time an answer takes.
 
-use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use http::HeaderValue;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use weir_shared::settings::{EndpointSettings, Secret, TokenSource};
+
+use crate::guarded;
 
 /// The most bytes of a token file that are read: a path that names something else must not fill the
 /// memory.
@@ -81,21 +81,28 @@ impl Token {
 pub(crate) struct Tokens {
     pub(crate) metrics: Option<Token>,
     pub(crate) admin: Option<Token>,
+    /// Of the admin listener, for questions alone.
+    pub(crate) read: Option<Token>,
 }
 
 impl Tokens {
-    /// Reads both.
+    /// Reads all.
     ///
     /// # Errors
     /// Each token file that cannot be used.
     pub(crate) fn read(endpoints: &EndpointSettings) -> Result<Self, TokenErrors> {
         let metrics = token("WAF_METRICS_TOKEN_FILE", &endpoints.metrics_token);
         let admin = token("WAF_ADMIN_TOKEN_FILE", &endpoints.admin_token);
-        match (metrics, admin) {
-            (Ok(metrics), Ok(admin)) => Ok(Self { metrics, admin }),
-            (metrics, admin) => {
-                let faults = [metrics.err(), admin.err()].into_iter().flatten();
-                Err(TokenErrors(faults.collect()))
+        let read = token("WAF_ADMIN_READ_TOKEN_FILE", &endpoints.read_token);
+        match (metrics, admin, read) {
+            (Ok(metrics), Ok(admin), Ok(read)) => Ok(Self {
+                metrics,
+                admin,
+                read,
+            }),
+            (metrics, admin, read) => {
+                let faults = [metrics.err(), admin.err(), read.err()];
+                Err(TokenErrors(faults.into_iter().flatten().collect()))
             }
         }
     }
@@ -115,17 +122,9 @@ fn read(setting: &'static str, path: &Path) -> Result<Token, TokenError> {
         path: path.to_owned(),
         source,
     };
-    let mut bytes = Vec::new();
-    File::open(path)
-        .map_err(failed)?
-        .take(MAX_FILE_BYTES + 1)
-        .read_to_end(&mut bytes)
-        .map_err(failed)?;
+    let bytes = guarded::read(path, MAX_FILE_BYTES).map_err(failed)?;
     let token = bytes.trim_ascii();
-    if token.is_empty()
-        || bytes.len() as u64 > MAX_FILE_BYTES
-        || !token.iter().all(u8::is_ascii_graphic)
-    {
+    if token.is_empty() || !token.iter().all(u8::is_ascii_graphic) {
         return Err(TokenError::Unusable {
             setting,
             path: path.to_owned(),
@@ -200,10 +199,12 @@ mod tests {
             }
         };
         both(&endpoints, "cannot be read");
-        for unusable in ["", "\n", "two words", "zwölf", &"x".repeat(5000)] {
+        for unusable in ["", "\n", "two words", "zwölf"] {
             std::fs::write(&path, unusable).unwrap();
             both(&endpoints, "must hold one token");
         }
+        std::fs::write(&path, "x".repeat(5000)).unwrap();
+        both(&endpoints, "cannot be read: it is larger than 4 KiB");
         std::fs::write(&path, "first\n").unwrap();
         let field = HeaderValue::from_static("Bearer first");
         let tokens = Tokens::read(&endpoints).unwrap_or_else(|faults| panic!("{faults:?}"));

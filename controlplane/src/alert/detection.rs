@@ -5,9 +5,11 @@ use crossbeam_channel::{Receiver, Sender, TryRecvError, never};
 use weir_shared::clock::Now;
 use weir_shared::event::Finished;
 use weir_shared::settings::Settings;
+use weir_shared::table::SharedRefusal;
 
 use super::Alerts;
 use super::document::{AlertsEntry, AlertsFile, AlertsKey};
+use super::shared_cooldowns::SharedCooldowns;
 use crate::anomaly::Anomalies;
 use crate::certificates::Watched;
 use crate::state::Change;
@@ -22,6 +24,8 @@ pub(crate) struct Detection {
     pub(crate) alerts: Alerts,
     /// Certificates that end, or cannot be read again.
     pub(crate) certificates: Watched,
+    /// Cooldowns of shared limits.
+    shared: SharedCooldowns,
     /// Counters, cooldowns and thresholds.
     anomalies: Anomalies,
     /// Finished requests in batches; the data plane bounds the channel and drops what finds it
@@ -43,6 +47,7 @@ impl Detection {
         let mut detection = Self {
             alerts: Alerts::new(lines),
             certificates: Watched::default(),
+            shared: SharedCooldowns::new(settings.anomalies.cooldown),
             anomalies: Anomalies::new(settings, now.wall_ms),
             finished,
             more: false,
@@ -56,6 +61,16 @@ impl Detection {
     /// Counts against these thresholds from now on.
     pub(crate) fn take_settings(&mut self, settings: &Settings) {
         self.anomalies.take_settings(settings);
+        self.shared.set_length(settings.anomalies.cooldown);
+    }
+
+    /// Shared limits began to refuse: an alert for each key that is in no cooldown.
+    pub(crate) fn shared_limits(&mut self, refusals: &[SharedRefusal], now: Now) {
+        for refusal in refusals {
+            if let Some(ends) = self.shared.begin(&refusal.rule, refusal.key, now.wall_ms) {
+                self.alerts.shared_limit(refusal, ends, now.wall_ms);
+            }
+        }
     }
 
     /// Counts finished requests, a bounded number of them.

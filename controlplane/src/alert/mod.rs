@@ -13,6 +13,8 @@ use crossbeam_channel::Sender;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use weir_shared::ban::Ban;
+use weir_shared::rules::{Crawler, Fallen};
+use weir_shared::table::SharedRefusal;
 use weir_shared::units::Time;
 
 use crate::anomaly::cooldown::Summary;
@@ -23,6 +25,7 @@ use crate::state::document::Document as _;
 
 pub(crate) mod detection;
 pub(crate) mod document;
+mod shared_cooldowns;
 
 /// The most alerts that alerts.json holds. Not a setting.
 pub(crate) const MAX_ALERTS: usize = 1000;
@@ -51,11 +54,19 @@ pub enum AlertKind {
     Edit,
     /// A certificate has less than a third of its life left, and less than 14 days (EDGE-2).
     Certificate,
+    /// A limit that clients share began to refuse (SHARE-8).
+    SharedLimit,
+    /// Something is wrong with the fleet (FLEET).
+    Fleet,
+    /// A verified crawler fell into a trap or a jail (CRAWL-4).
+    Crawler,
+    /// A version of a feed is not taken (FEED-5).
+    FeedError,
 }
 
 impl AlertKind {
     /// Every kind, in the order of the metrics.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 12] = [
         Self::Anomaly,
         Self::AnomalySummary,
         Self::Watch,
@@ -64,6 +75,10 @@ impl AlertKind {
         Self::StateError,
         Self::Edit,
         Self::Certificate,
+        Self::SharedLimit,
+        Self::Fleet,
+        Self::Crawler,
+        Self::FeedError,
     ];
 
     /// As written in lines, alerts.json and metrics.
@@ -77,6 +92,10 @@ impl AlertKind {
             Self::StateError => "state_error",
             Self::Edit => "edit",
             Self::Certificate => "certificate",
+            Self::SharedLimit => "shared_limit",
+            Self::Fleet => "fleet",
+            Self::Crawler => "crawler",
+            Self::FeedError => "feed_error",
         }
     }
 }
@@ -199,9 +218,72 @@ impl Alerts {
         });
     }
 
+    /// A limit that clients share began to refuse (SHARE-8).
+    pub(crate) fn shared_limit(
+        &mut self,
+        refusal: &SharedRefusal,
+        cooldown_ends: Time,
+        now_ms: u64,
+    ) {
+        self.raise(AlertKind::SharedLimit, now_ms, || {
+            let SharedRefusal {
+                rule,
+                key,
+                quota,
+                estimate,
+                clients,
+                ..
+            } = refusal;
+            let mut members = Map::new();
+            members.insert("rule".to_owned(), json!(rule.name));
+            members.insert("per".to_owned(), json!(key.per()));
+            members.insert("key".to_owned(), json!(key.to_string()));
+            members.insert("window".to_owned(), json!(quota.span.name()));
+            members.insert("limit".to_owned(), json!(quota.limit));
+            members.insert("count".to_owned(), json!(estimate));
+            members.insert("clients".to_owned(), json!(clients));
+            members.insert("cooldown_ends".to_owned(), json!(cooldown_ends));
+            members
+        });
+    }
+
+    /// Something is wrong with the fleet: which of a few things, and a sentence.
+    pub(crate) fn fleet(&mut self, what: &str, detail: &str, now_ms: u64) {
+        self.raise(AlertKind::Fleet, now_ms, || {
+            let mut members = Map::new();
+            members.insert("what".to_owned(), json!(what));
+            members.insert("detail".to_owned(), json!(detail));
+            members
+        });
+    }
+
+    /// A verified crawler fell into a trap or a jail; nobody is banned for it.
+    pub(crate) fn crawler(&mut self, crawler: &Crawler, fallen: &Fallen, now_ms: u64) {
+        self.raise(AlertKind::Crawler, now_ms, || {
+            let rule = &fallen.rule;
+            let mut members = Map::new();
+            members.insert("name".to_owned(), json!(crawler.rule.name));
+            members.insert("purpose".to_owned(), json!(crawler.purpose.name()));
+            members.insert("client".to_owned(), json!(fallen.client));
+            members.insert("rule".to_owned(), json!(rule.name));
+            members.insert("rule_kind".to_owned(), json!(rule.kind.name()));
+            members
+        });
+    }
+
     /// A replacement of a file cannot be used; the old content stays in use.
     pub(crate) fn file_error(&mut self, file: &str, error: &str, now_ms: u64) {
         self.raise(AlertKind::FileError, now_ms, || error_members(file, error));
+    }
+
+    /// A version of a feed is not taken; the one before stays (FEED-5).
+    pub(crate) fn feed_error(&mut self, feed: &str, error: &str, now_ms: u64) {
+        self.raise(AlertKind::FeedError, now_ms, || {
+            let mut members = Map::new();
+            members.insert("feed".to_owned(), json!(feed));
+            members.insert("error".to_owned(), json!(error));
+            members
+        });
     }
 
     /// A state file cannot be written (STATE-7).
@@ -374,6 +456,9 @@ fn error_members(file: &str, error: &str) -> Map<String, Value> {
 #[cfg(test)]
 mod tests {
     use crossbeam_channel::{Receiver, unbounded};
+    use weir_shared::lookup::AsNumber;
+    use weir_shared::rules::{Purpose, Quota, Rule, RuleKind, SharedKey, Verify};
+    use weir_shared::window::RuleSpan;
 
     use super::*;
     use crate::testing::NOW;
@@ -427,9 +512,37 @@ mod tests {
         .unwrap();
         alerts.ban(&ban, NOW);
         alerts.file_error("/db.mmdb", "it is cut off", NOW);
+        alerts.feed_error("drop", "it has no entry", NOW);
         alerts.state_error("bans.json", "No space left on device", NOW);
         alerts.edit(&ban, "it covers everyone", NOW);
         alerts.certificate("a.test", Time(NOW), NOW);
+        let rule = Rule::new(RuleKind::Limit, "search".to_owned());
+        let refusal = SharedRefusal {
+            rule: Arc::new(rule),
+            key: SharedKey::Asn(AsNumber::new(64_496)),
+            quota: Quota {
+                span: RuleSpan::Minute,
+                limit: 600,
+            },
+            estimate: 601,
+            clients: 590,
+            at_ms: NOW,
+        };
+        alerts.shared_limit(&refusal, Time(NOW), NOW);
+        alerts.fleet("alone", "it is away", NOW);
+        let crawler = Crawler {
+            rule: Arc::new(Rule::new(RuleKind::Crawler, "googlebot".to_owned())),
+            purpose: Purpose::Search,
+            user_agent: Vec::new(),
+            verify: Verify::Dns(Vec::new()),
+            quotas: Vec::new(),
+            counts: Arc::default(),
+        };
+        let fallen = Fallen {
+            rule: Arc::new(Rule::new(RuleKind::Jail, "gone".to_owned())),
+            client: "203.0.113.7".parse().unwrap(),
+        };
+        alerts.crawler(&crawler, &fallen, NOW);
         let time = r#"{"time":"2026-11-21T16:00:00Z","event":"alert","#;
         assert_eq!(
             lines(&written),
@@ -439,13 +552,17 @@ mod tests {
                 r#""kind":"anomaly_summary","hour":"2026-11-21T16:00:00Z","held_back":6,"scopes":[{"scope":"asn","of":"AS64496","held_back":{"requests_per_minute":3,"bytes_per_hour":1}}]}"#,
                 r#""kind":"ban","netblock":"203.0.113.0/24","client":"203.0.113.7","ban_started":"2026-11-21T16:00:00Z","ban_expires":"permanent","cause":"byte_limit","reason":"more than 10 bytes per day","observed":false,"limit":"day_bytes","limit_value":10,"limit_percent":50,"netblock_requests":9,"lookup":{"country":"DE","asn":"AS64496","as_name":"Example"}}"#,
                 r#""kind":"file_error","file":"/db.mmdb","error":"it is cut off"}"#,
+                r#""kind":"feed_error","feed":"drop","error":"it has no entry"}"#,
                 r#""kind":"state_error","file":"bans.json","error":"No space left on device"}"#,
                 r#""kind":"edit","file":"bans.json","error":"it covers everyone","netblock":"203.0.113.0/24"}"#,
                 r#""kind":"certificate","name":"a.test","expires":"2026-11-21T16:00:00Z"}"#,
+                r#""kind":"shared_limit","rule":"search","per":"asn","key":"AS64496","window":"minute","limit":600,"count":601,"clients":590,"cooldown_ends":"2026-11-21T16:00:00Z"}"#,
+                r#""kind":"fleet","what":"alone","detail":"it is away"}"#,
+                r#""kind":"crawler","name":"googlebot","purpose":"search","client":"203.0.113.7","rule":"gone","rule_kind":"jail"}"#,
             ]
             .map(|rest| format!("{time}{rest}"))
         );
-        assert_eq!(alerts.raised(), [1; 8]);
+        assert_eq!(alerts.raised(), [1; 12]);
     }
 
     /// ALERT-4: of 100,000 alerts in a minute 60 have a line, the rest is one line with the number;
@@ -458,7 +575,7 @@ mod tests {
         }
         alerts.state_error("bans.json", "full", NOW + 50_001);
         assert_eq!(lines(&written).len(), 61);
-        assert_eq!(alerts.raised(), [100_000, 0, 0, 0, 0, 1, 0, 0]);
+        assert_eq!(alerts.raised(), [100_000, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0]);
         alerts.turn(NOW + MINUTE - 1);
         assert!(written.is_empty());
         alerts.turn(NOW + MINUTE);

@@ -8,9 +8,11 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer};
 use weir_shared::ban::Ban;
+use weir_shared::ban_origin::BanOrigin;
 use weir_shared::netblock::Netblock;
 use weir_shared::units::Time;
 
+use super::starts::Starts;
 use crate::state::document::{self, Document, Entry};
 use crate::state::schema::LazySchema;
 
@@ -22,11 +24,13 @@ pub(crate) struct BansFile;
 #[derive(
     Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, serde::Serialize, Deserialize,
 )]
-pub(crate) struct BanKey {
+pub struct BanKey {
     /// Its netblock.
     pub(crate) netblock: Netblock,
     /// When it was made; always filled in once an entry was read.
     pub(crate) ban_started: Time,
+    /// Where it comes from: what two instances make in one millisecond are two bans.
+    pub(crate) origin: BanOrigin,
 }
 
 /// As the log names a ban.
@@ -37,12 +41,21 @@ impl fmt::Display for BanKey {
 }
 
 impl BanKey {
+    pub(crate) const fn new(netblock: Netblock, started_ms: u64, origin: BanOrigin) -> Self {
+        Self {
+            netblock,
+            ban_started: Time(started_ms),
+            origin,
+        }
+    }
+
     /// The name of a ban. A ban of which nobody knows when it was made counts as made in 1970; none
     /// is left like that once it was read or made.
     pub(crate) fn of(ban: &Ban) -> Self {
         Self {
             netblock: ban.netblock,
             ban_started: ban.ban_started.unwrap_or_default(),
+            origin: ban.origin(),
         }
     }
 }
@@ -58,6 +71,7 @@ impl Document for BansFile {
     type Key = BanKey;
 
     const KEEPS_BASE: bool = true;
+    const REMOVED_IS_NO_EDIT: bool = true;
 
     fn schema() -> &'static LazySchema {
         static SCHEMA: LazySchema = document::schema::<BansFile>();
@@ -79,7 +93,7 @@ impl Document for BansFile {
     }
 
     fn complete(mut bans: Vec<Arc<Ban>>, base: &[Arc<Ban>], now: Time) -> Vec<Arc<Ban>> {
-        let mut taken: HashSet<BanKey> = HashSet::with_capacity(bans.len());
+        let mut starts = Starts::with_capacity(bans.len());
         let mut open = Vec::new();
         for (place, entry) in bans.iter_mut().enumerate() {
             let widened = entry.netblock.widened_to_clients();
@@ -88,7 +102,8 @@ impl Document for BansFile {
             }
             // The first entry of a key keeps it; those without one, and repeated ones, look for
             // theirs afterwards.
-            if entry.ban_started.is_none() || !taken.insert(BanKey::of(entry)) {
+            let is_first = |start: Time| starts.take((entry.netblock, entry.origin()), start.0);
+            if !entry.ban_started.is_some_and(is_first) {
                 open.push(place);
             }
         }
@@ -100,7 +115,7 @@ impl Document for BansFile {
         let mut given: HashMap<(Netblock, u64), Vec<Time>> = HashMap::new();
         for ban in base.iter().rev() {
             if let Some(start) = ban.ban_started
-                && !taken.contains(&BanKey::of(ban))
+                && !starts.is_taken((ban.netblock, ban.origin()), start.0)
             {
                 given
                     .entry((ban.netblock, ban.ban_expires.end_ms()))
@@ -112,20 +127,13 @@ impl Document for BansFile {
             let Some(entry) = bans.get_mut(place) else {
                 continue;
             };
-            let mut key = BanKey {
-                netblock: entry.netblock,
-                ban_started: match entry.ban_started {
-                    Some(start) => start,
-                    None => given
-                        .get_mut(&(entry.netblock, entry.ban_expires.end_ms()))
-                        .and_then(Vec::pop)
-                        .unwrap_or(now),
-                },
-            };
-            while !taken.insert(key) {
-                key.ban_started.0 += 1;
-            }
-            Arc::make_mut(entry).ban_started = Some(key.ban_started);
+            let from = entry.ban_started.unwrap_or_else(|| {
+                let given = given.get_mut(&(entry.netblock, entry.ban_expires.end_ms()));
+                given.and_then(Vec::pop).unwrap_or(now)
+            });
+            let whose = (entry.netblock, entry.origin());
+            let start = starts.take_free(whose, from.0, |_| false);
+            Arc::make_mut(entry).ban_started = Some(Time(start));
         }
         bans
     }
@@ -148,7 +156,7 @@ impl Document for BansFile {
     }
 
     fn sort(bans: &mut [Arc<Ban>]) {
-        bans.sort_by_key(|ban| (ban.ban_started, ban.netblock));
+        bans.sort_by_key(|ban| (ban.ban_started, BanKey::of(ban)));
     }
 }
 
@@ -203,6 +211,56 @@ mod tests {
         };
         let bans = BansFile::complete(vec![dated(7), dated(7), dated(8), dated(7)], &[], Time(1));
         assert_eq!(starts(&bans), [7, 9, 8, 10]);
+    }
+
+    /// ALIVE-7, STATE-4: many entries of one netblock and one start are made distinct, with one and
+    /// without one: nobody waits for it at a start or an edit.
+    #[test]
+    fn many_entries_of_one_start_are_made_distinct() {
+        const MANY: u64 = 60_000;
+        let bare = ban(r#"{"netblock":"203.0.113.0/24","ban_expires":"permanent"}"#);
+        let mut dated = Ban::clone(&bare);
+        dated.ban_started = Some(Time(7));
+        let entries = |ban: &Arc<Ban>| vec![Arc::clone(ban); 60_000];
+        let from = |first: u64| (first..first + MANY).collect::<Vec<_>>();
+        let bans = BansFile::complete(entries(&Arc::new(dated)), &[], Time(1));
+        assert_eq!(starts(&bans), from(7));
+        let first = BansFile::complete(entries(&bare), &[], Time(9));
+        assert_eq!(starts(&first), from(9));
+        let again = BansFile::complete(entries(&bare), &first, Time(50));
+        assert_eq!(starts(&again), from(9));
+    }
+
+    /// STATE-4: what is made distinct gets the starts that trying one millisecond after the other
+    /// finds.
+    #[test]
+    fn distinct_starts_are_those_of_a_naive_search() {
+        let run = |starts: Vec<Option<u64>>| {
+            let bare = ban(r#"{"netblock":"203.0.113.0/24","ban_expires":"permanent"}"#);
+            let entry = |start: &Option<u64>| {
+                let mut ban = Ban::clone(&bare);
+                ban.ban_started = start.map(Time);
+                Arc::new(ban)
+            };
+            let completed = BansFile::complete(starts.iter().map(entry).collect(), &[], Time(3));
+            let mut naive = starts.clone();
+            let mut taken = HashSet::new();
+            let first: Vec<bool> = (starts.iter())
+                .map(|start| start.is_some_and(|start| taken.insert(start)))
+                .collect();
+            for (start, is_first) in naive.iter_mut().zip(first) {
+                let mut free = start.unwrap_or(3);
+                while !is_first && !taken.insert(free) {
+                    free += 1;
+                }
+                *start = Some(free);
+            }
+            let naive: Vec<u64> = naive.into_iter().flatten().collect();
+            assert_eq!(self::starts(&completed), naive, "{starts:?}");
+        };
+        proptest::proptest!(|(starts in proptest::collection::vec(proptest::option::of(0..9_u64), 0..20))| {
+            run(starts);
+        });
     }
 
     /// BAN-4: a netblock read back is masked, and never narrower than a client.

@@ -57,12 +57,12 @@ impl DropOrder {
         let end_ms = ban.ban_expires.end_ms();
         match (ban.lifted, ban.ban_expires) {
             (Some(lifted), _) => Some((&mut self.lifted, lifted.0.min(end_ms))),
-            (None, Expiry::Permanent) if ban.cause.is_automatic() => {
+            (None, Expiry::Permanent) if ban.origin().is_automatic() => {
                 let started_ms = ban.ban_started.map_or(0, |started| started.0);
                 Some((&mut self.permanent, started_ms))
             }
             (None, Expiry::Permanent) => None,
-            (None, Expiry::At(_)) if ban.cause.is_automatic() => {
+            (None, Expiry::At(_)) if ban.origin().is_automatic() => {
                 Some((&mut self.automatic, end_ms))
             }
             (None, Expiry::At(_)) => Some((&mut self.kept, end_ms)),

@@ -10,9 +10,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use weir_shared::ban::{Ban, Cause, Expiry, Notes, Unknown};
+use weir_shared::ban_origin::{BanOrigin, DecidedBy};
 use weir_shared::client::Client;
-use weir_shared::escalation::{Policy, next_expiry};
-use weir_shared::event::LimitExceeded;
+use weir_shared::escalation::{Ended, Policy, asked_expiry, next_expiry};
+use weir_shared::event::{LimitExceeded, Offence};
 use weir_shared::netblock::{Netblock, PrefixLengths};
 use weir_shared::settings::Settings;
 use weir_shared::snapshot::{BanIndex, BanSpan};
@@ -22,8 +23,12 @@ use super::document::{BanKey, BansFile, merge};
 use super::drop_order::DropOrder;
 use crate::state::Change;
 
+pub(crate) mod changes;
+mod from_fleet;
 pub(crate) mod import;
 mod lookups;
+
+use changes::{Changed, Happened, LedgerChange};
 
 /// A break that waited longer than this, or lies ahead of the clock, is banned from the moment it
 /// is seen: the clock was moved, or the loop stood still, and a ban that is half over protects
@@ -32,8 +37,8 @@ const LATE_MS: u64 = 5_000;
 
 /// Every ban held.
 pub(crate) struct Ledger {
-    rules: Rules,
-    /// At most [`Rules::max_bans`].
+    settings: LedgerSettings,
+    /// At most [`LedgerSettings::max_bans`].
     bans: BTreeMap<BanKey, Arc<Ban>>,
     /// Who may be dropped, in three orders. None of them depends on the time, so no step is needed
     /// when a ban ends, and a clock that is set back cannot leave a ban in the wrong one.
@@ -57,11 +62,13 @@ pub(crate) struct Ledger {
     dropped: u64,
     /// Those of them that are still to be logged.
     fresh_drops: Vec<Arc<Ban>>,
+    /// Bans that changed since this was last asked.
+    changed: Changed,
 }
 
 /// The settings that the ledger obeys.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Rules {
+pub(crate) struct LedgerSettings {
     /// How long bans last.
     pub(crate) policy: Policy,
     /// What the netblock of a client is.
@@ -73,7 +80,7 @@ pub(crate) struct Rules {
     pub(crate) observe: bool,
 }
 
-impl From<&Settings> for Rules {
+impl From<&Settings> for LedgerSettings {
     fn from(settings: &Settings) -> Self {
         Self {
             policy: settings.bans.policy,
@@ -99,7 +106,7 @@ pub(crate) enum BanOutcome {
 
 /// A ban that an administrator asked for, checked.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Order {
+pub(crate) struct AdminBan {
     /// What is banned.
     pub(crate) netblock: Netblock,
     /// Whom the administrator named, if a client.
@@ -121,9 +128,13 @@ impl Ledger {
     /// How many bans there are that may not be dropped, if that is more than `WAF_MAX_BANS`:
     /// neither the bound nor an administrator's ban is given up for the other, the operator
     /// decides.
-    pub(crate) fn new(rules: Rules, bans: Vec<Arc<Ban>>, now_ms: u64) -> Result<Self, usize> {
+    pub(crate) fn new(
+        settings: LedgerSettings,
+        bans: Vec<Arc<Ban>>,
+        now_ms: u64,
+    ) -> Result<Self, usize> {
         let mut ledger = Self {
-            rules,
+            settings,
             bans: BTreeMap::new(),
             order: DropOrder::default(),
             index: BanIndex::default(),
@@ -136,46 +147,45 @@ impl Ledger {
             made: [0; Cause::ALL.len()],
             dropped: 0,
             fresh_drops: Vec::new(),
+            changed: Changed::default(),
         };
         ledger.indexed_once(|ledger| {
             for ban in bans {
                 let (key, ban) = keyed(ban, now_ms);
-                ledger.insert(key, ban);
+                ledger.hold(key, ban);
             }
         });
-        while ledger.bans.len() > rules.max_bans {
+        while ledger.bans.len() > settings.max_bans {
             ledger.drop_one(now_ms).map_err(|Full| ledger.bans.len())?;
         }
         Ok(ledger)
     }
 
-    /// Whether all that may not be dropped would fit under these rules.
+    /// Whether all that may not be dropped would fit under these settings.
     ///
     /// # Errors
     /// As [`Ledger::new`].
-    pub(crate) fn fit(&self, rules: Rules, now_ms: u64) -> Result<(), usize> {
-        if self.bans.len() <= rules.max_bans {
+    pub(crate) fn fit(&self, settings: LedgerSettings, now_ms: u64) -> Result<(), usize> {
+        if self.bans.len() <= settings.max_bans {
             return Ok(());
         }
-        Self::new(rules, self.bans.values().cloned().collect(), now_ms).map(drop)
+        Self::new(settings, self.bans.values().cloned().collect(), now_ms).map(drop)
     }
 
-    /// Obeys these rules from now on: bans that no longer fit are dropped, and with another mode
-    /// other bans matter (CHECK-3). Returns whether any was dropped.
-    pub(crate) fn take_rules(&mut self, rules: Rules, now_ms: u64) -> bool {
-        let before = self.dropped;
-        let other_mode = rules.observe != self.rules.observe;
-        self.rules = rules;
+    /// Obeys these settings from now on: bans that no longer fit are dropped, and with another mode
+    /// other bans matter (CHECK-3).
+    pub(crate) fn take_settings(&mut self, settings: LedgerSettings, now_ms: u64) {
+        let other_mode = settings.observe != self.settings.observe;
+        self.settings = settings;
         if other_mode {
             self.rebuild();
         }
-        while self.bans.len() > rules.max_bans {
+        while self.bans.len() > settings.max_bans {
             // An administrator may have made more meanwhile: they stay.
             if self.drop_one(now_ms).is_err() {
                 break;
             }
         }
-        self.dropped > before
     }
 
     /// Bans the netblock of a client that broke a limit, or the client alone, unless that is banned
@@ -200,22 +210,32 @@ impl Ledger {
         if self.make_room(now_ms).is_err() {
             return BanOutcome::Full;
         }
-        let key = self.free_key(netblock, at_ms);
+        let origin = BanOrigin::here(DecidedBy::Service);
+        let key = self.free_key(netblock, at_ms, origin);
         let ban = Ban {
             netblock,
             client: Some(exceeded.client),
             ban_started: Some(key.ban_started),
-            ban_expires: next_expiry(&self.rules.policy, last, key.ban_started.0),
+            ban_expires: self.expiry_of(&exceeded.offence, last, key.ban_started.0),
             cause: exceeded.offence.cause(),
+            origin: Some(origin),
             reason: exceeded.offence.reason(),
             lifted: None,
-            observed: self.rules.observe,
+            observed: self.settings.observe,
             notes: None,
             unknown: Unknown::default(),
         };
         self.count_made(ban.cause);
-        self.insert(key, Arc::new(ban));
+        self.insert(key, Arc::new(ban), Happened::Made);
         BanOutcome::Banned(key)
+    }
+
+    fn expiry_of(&self, offence: &Offence, last: Option<Ended>, start_ms: u64) -> Expiry {
+        let policy = &self.settings.policy;
+        match offence {
+            Offence::Application(asked) => asked_expiry(policy, last, start_ms, *asked),
+            Offence::Limit { .. } | Offence::Rule { .. } => next_expiry(policy, last, start_ms),
+        }
     }
 
     /// Adds the circumstances to a ban. They are gathered after the ban was published: counting a
@@ -224,6 +244,7 @@ impl Ledger {
     pub(crate) fn note(&mut self, key: BanKey, notes: Notes) {
         if let Some(ban) = self.bans.get_mut(&key) {
             Arc::make_mut(ban).notes = Some(notes);
+            self.changed.note(key, Happened::Noted);
         }
     }
 
@@ -232,13 +253,14 @@ impl Ledger {
     ///
     /// # Errors
     /// [`Full`], which becomes 409.
-    pub(crate) fn add(&mut self, order: Order, now_ms: u64) -> Result<Arc<Ban>, Full> {
+    pub(crate) fn add(&mut self, order: AdminBan, now_ms: u64) -> Result<Arc<Ban>, Full> {
         self.make_room(now_ms)?;
         Ok(self.put_order(order, now_ms))
     }
 
-    fn put_order(&mut self, order: Order, now_ms: u64) -> Arc<Ban> {
-        let key = self.free_key(order.netblock, now_ms);
+    fn put_order(&mut self, order: AdminBan, now_ms: u64) -> Arc<Ban> {
+        let origin = BanOrigin::here(DecidedBy::Admin);
+        let key = self.free_key(order.netblock, now_ms, origin);
         let ban = Arc::new(Ban {
             netblock: order.netblock,
             client: order.client,
@@ -247,14 +269,15 @@ impl Ledger {
                 Expiry::At(key.ban_started.plus(length))
             }),
             cause: Cause::Admin,
+            origin: Some(origin),
             reason: order.reason,
             lifted: None,
-            observed: self.rules.observe,
+            observed: self.settings.observe,
             notes: None,
             unknown: Unknown::default(),
         });
         self.count_made(ban.cause);
-        self.insert(key, Arc::clone(&ban));
+        self.insert(key, Arc::clone(&ban), Happened::Made);
         ban
     }
 
@@ -282,7 +305,7 @@ impl Ledger {
             .collect();
         self.indexed_once(|ledger| {
             for (key, ban) in &lifted {
-                ledger.insert(*key, Arc::clone(ban));
+                ledger.insert(*key, Arc::clone(ban), Happened::Lifted);
             }
         });
         oldest_first(lifted.into_iter().map(|(_, ban)| ban).collect())
@@ -298,7 +321,7 @@ impl Ledger {
     fn edit_bans(&mut self, changes: &[Change<BansFile>], now_ms: u64) -> usize {
         for change in changes {
             if let Change::Remove(key) = change {
-                self.remove(*key);
+                self.remove(*key, Happened::Forgotten);
             }
         }
         let mut refused = 0;
@@ -307,6 +330,7 @@ impl Ledger {
                 continue;
             };
             let (key, mut ban) = keyed(Arc::clone(after), now_ms);
+            let mut happened = Happened::Edited;
             if let Some(held) = self.bans.get(&key) {
                 if let Some(before) = before {
                     ban = merge(before, held, &ban);
@@ -318,30 +342,31 @@ impl Ledger {
                 continue;
             } else {
                 self.count_made(Cause::Edit);
+                happened = Happened::Made;
             }
-            self.insert(key, ban);
+            self.insert(key, ban, happened);
         }
         refused
     }
 
     /// Whether a further ban can be made (BAN-5).
     pub(crate) fn can_ban(&self, now_ms: u64) -> bool {
-        self.bans.len() < self.rules.max_bans || self.order.first(now_ms).is_some()
-    }
-
-    /// Bans made since the start, by position in [`Cause::ALL`].
-    pub(crate) fn made(&self) -> [u64; Cause::ALL.len()] {
-        self.made
-    }
-
-    /// Bans dropped for the bound since the start.
-    pub(crate) fn dropped(&self) -> u64 {
-        self.dropped
+        self.bans.len() < self.settings.max_bans || self.order.first(now_ms).is_some()
     }
 
     /// The bans that were dropped since this was last asked, for the log.
     pub(crate) fn take_drops(&mut self) -> Vec<Arc<Ban>> {
         std::mem::take(&mut self.fresh_drops)
+    }
+
+    /// Every change since this was last asked, by key.
+    pub(crate) fn take_changes(&mut self) -> Vec<LedgerChange> {
+        let change = |(key, happened)| LedgerChange {
+            key,
+            happened,
+            ban: self.bans.get(&key).cloned(),
+        };
+        self.changed.take().map(change).collect()
     }
 
     /// A copy of the index, if it changed since this was last asked.
@@ -357,7 +382,7 @@ impl Ledger {
         let bans = std::mem::take(&mut self.bans);
         self.indexed_once(|ledger| {
             for (key, ban) in bans {
-                ledger.insert(key, ban);
+                ledger.hold(key, ban);
             }
         });
     }
@@ -374,11 +399,16 @@ impl Ledger {
 
     /// Whether the ban counts in this mode (CHECK-3).
     fn matters(&self, ban: &Ban) -> bool {
-        self.rules.observe || !ban.observed
+        self.settings.observe || !ban.observed
     }
 
     /// Puts a ban in, in place of the one with the same key.
-    fn insert(&mut self, key: BanKey, ban: Arc<Ban>) {
+    fn insert(&mut self, key: BanKey, ban: Arc<Ban>, happened: Happened) {
+        self.changed.note(key, happened);
+        self.hold(key, ban);
+    }
+
+    fn hold(&mut self, key: BanKey, ban: Arc<Ban>) {
         if let Some(old) = self.bans.insert(key, Arc::clone(&ban)) {
             self.order.remove(key, &old);
         }
@@ -386,8 +416,9 @@ impl Ledger {
         self.index_again(key.netblock);
     }
 
-    fn remove(&mut self, key: BanKey) -> Option<Arc<Ban>> {
+    fn remove(&mut self, key: BanKey, happened: Happened) -> Option<Arc<Ban>> {
         let ban = self.bans.remove(&key)?;
+        self.changed.note(key, happened);
         self.order.remove(key, &ban);
         self.index_again(key.netblock);
         Some(ban)
@@ -398,13 +429,8 @@ impl Ledger {
             touched.insert(netblock);
             return;
         }
-        let all_of_it = BanKey {
-            netblock,
-            ban_started: Time(0),
-        }..=BanKey {
-            netblock,
-            ban_started: Time(u64::MAX),
-        };
+        let (first, last) = BanOrigin::RANGE;
+        let all_of_it = BanKey::new(netblock, 0, first)..=BanKey::new(netblock, u64::MAX, last);
         #[cfg(test)]
         {
             self.looks += self.bans.range(all_of_it.clone()).count();
@@ -418,6 +444,7 @@ impl Ledger {
                 end_ms: ban.ban_expires.end_ms(),
                 length_ms: ban.length_ms(),
                 cause: ban.cause,
+                is_automatic: ban.origin().is_automatic(),
             })
             .max_by_key(|span| (span.end_ms, span.length_ms));
         if self.index.span(netblock) != span {
@@ -428,7 +455,7 @@ impl Ledger {
 
     /// Drops until one more fits.
     fn make_room(&mut self, now_ms: u64) -> Result<(), Full> {
-        while self.bans.len() >= self.rules.max_bans {
+        while self.bans.len() >= self.settings.max_bans {
             self.drop_one(now_ms)?;
         }
         Ok(())
@@ -436,18 +463,16 @@ impl Ledger {
 
     fn drop_one(&mut self, now_ms: u64) -> Result<(), Full> {
         let key = self.order.first(now_ms).ok_or(Full)?;
-        let ban = self.remove(key).ok_or(Full)?;
+        let ban = self.remove(key, Happened::Dropped).ok_or(Full)?;
         self.dropped += 1;
         self.fresh_drops.push(ban);
         Ok(())
     }
 
-    /// The key of a ban that is made now: no two bans of a netblock begin in the same millisecond.
-    fn free_key(&self, netblock: Netblock, at_ms: u64) -> BanKey {
-        let mut key = BanKey {
-            netblock,
-            ban_started: Time(at_ms),
-        };
+    /// The key of a ban that is made now: no two bans of a netblock and an origin begin in the same
+    /// millisecond.
+    fn free_key(&self, netblock: Netblock, at_ms: u64, origin: BanOrigin) -> BanKey {
+        let mut key = BanKey::new(netblock, at_ms, origin);
         while self.bans.contains_key(&key) {
             key.ban_started.0 += 1;
         }
@@ -466,21 +491,15 @@ impl Ledger {
 /// A ban with its key. The reading of the file fills in `ban_started` when it reads an entry;
 /// should one come without, it begins now.
 fn keyed(mut ban: Arc<Ban>, now_ms: u64) -> (BanKey, Arc<Ban>) {
-    let ban_started = ban.ban_started.unwrap_or_else(|| {
-        let now = Time(now_ms);
-        Arc::make_mut(&mut ban).ban_started = Some(now);
-        now
-    });
-    let key = BanKey {
-        netblock: ban.netblock,
-        ban_started,
-    };
-    (key, ban)
+    if ban.ban_started.is_none() {
+        Arc::make_mut(&mut ban).ban_started = Some(Time(now_ms));
+    }
+    (BanKey::of(&ban), ban)
 }
 
 /// The order of bans.json and of answers.
 pub(crate) fn oldest_first(mut bans: Vec<Arc<Ban>>) -> Vec<Arc<Ban>> {
-    bans.sort_by_key(|ban| (ban.ban_started, ban.netblock));
+    bans.sort_by_key(|ban| (ban.ban_started, BanKey::of(ban)));
     bans
 }
 

@@ -23,14 +23,18 @@ use weir_shared::table::ClientTable;
 use crate::line_limit::LineLimit;
 use crate::state::Change;
 use document::{BanKey, BansFile};
+use ledger::changes::LedgerChange;
 use ledger::import::{Batch, Imported};
-use ledger::{BanOutcome, Full, Ledger, Order, Rules};
+use ledger::{AdminBan, BanOutcome, Full, Ledger, LedgerSettings};
 use publish::Publisher;
 
 pub(crate) mod document;
 mod drop_order;
+pub(crate) mod feed;
+pub(crate) mod journal;
 pub(crate) mod ledger;
 pub(crate) mod publish;
+mod starts;
 pub(crate) mod too_wide;
 
 /// The most exceeded limits that are made into bans before they are published: a flood of them must
@@ -48,7 +52,7 @@ const MAX_UNNOTED: usize = 4096;
 
 /// Which bans are meant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Subject {
+pub enum Subject {
     /// All that cover this client.
     Client(Client),
     /// Those of exactly this netblock.
@@ -58,7 +62,7 @@ pub(crate) enum Subject {
 /// Every ban, and what leads to one.
 pub(crate) struct Bans {
     /// The settings that bans obey.
-    rules: Rules,
+    settings: LedgerSettings,
     /// The bans themselves, at most `WAF_MAX_BANS`.
     ledger: Ledger,
     /// Hands them to the data plane.
@@ -87,7 +91,7 @@ impl Bans {
     /// # Errors
     /// As [`Ledger::new`].
     pub(crate) fn new(
-        rules: Rules,
+        settings: LedgerSettings,
         held: Vec<Arc<Ban>>,
         exceeded: Receiver<LimitExceeded>,
         table: Arc<dyn ClientTable>,
@@ -95,9 +99,9 @@ impl Bans {
         spared: Arc<Spared>,
         now: Now,
     ) -> Result<Self, usize> {
-        let mut ledger = Ledger::new(rules, held, now.wall_ms)?;
+        let mut ledger = Ledger::new(settings, held, now.wall_ms)?;
         Ok(Self {
-            rules,
+            settings,
             publisher: Publisher::new(snapshots, &mut ledger, now.wall_ms),
             ledger,
             exceeded,
@@ -110,22 +114,25 @@ impl Bans {
         })
     }
 
-    /// Whether the bans that are held would fit under these rules.
+    /// Whether the bans that are held would fit under these settings.
     ///
     /// # Errors
     /// As [`Ledger::new`].
-    pub(crate) fn fit(&self, rules: Rules, now: Now) -> Result<(), usize> {
-        self.ledger.fit(rules, now.wall_ms)
+    pub(crate) fn fit(&self, settings: LedgerSettings, now: Now) -> Result<(), usize> {
+        self.ledger.fit(settings, now.wall_ms)
     }
 
-    /// Obeys these rules from now on, and publishes what that changes. Returns whether bans were
-    /// dropped.
-    pub(crate) fn take_settings(&mut self, rules: Rules, now: Now) -> bool {
-        self.rules = rules;
-        let dropped = self.ledger.take_rules(rules, now.wall_ms);
+    /// Obeys these settings from now on, and publishes what that changes.
+    pub(crate) fn take_settings(&mut self, settings: LedgerSettings, now: Now) {
+        self.settings = settings;
+        self.ledger.take_settings(settings, now.wall_ms);
         self.publish(now);
         self.log_drops();
-        dropped
+    }
+
+    /// What changed since this was last asked.
+    pub(crate) fn take_changes(&mut self) -> Vec<LedgerChange> {
+        self.ledger.take_changes()
     }
 
     /// Every ban, to be read.
@@ -139,11 +146,11 @@ impl Bans {
     }
 
     /// Makes bans of exceeded limits, publishes them in one go, and only then resets the clients
-    /// (LIMIT-6). Returns whether a ban was made.
-    pub(crate) fn take(&mut self, now: Now) -> bool {
+    /// (LIMIT-6).
+    pub(crate) fn take(&mut self, now: Now) {
         let batch = self.next_batch();
         if batch.is_empty() {
-            return false;
+            return;
         }
         self.in_hand = batch.iter().map(|exceeded| exceeded.client).collect();
         let outcomes: Vec<BanOutcome> = batch
@@ -152,7 +159,6 @@ impl Bans {
             .collect();
         self.publish(now);
         let generation = self.publisher.generation();
-        let mut made = false;
         for (exceeded, outcome) in batch.into_iter().zip(outcomes) {
             match outcome {
                 BanOutcome::Banned(key) => {
@@ -162,7 +168,6 @@ impl Bans {
                         log_ban(ban);
                     }
                     self.unnoted.push_back((exceeded, key));
-                    made = true;
                 }
                 BanOutcome::Already => self.table.reset(exceeded.client, generation),
                 BanOutcome::Full | BanOutcome::Spared => self.table.release(exceeded.client),
@@ -170,13 +175,12 @@ impl Bans {
         }
         self.in_hand.clear();
         self.log_drops();
-        made
     }
 
     fn ban_for(&mut self, exceeded: &LimitExceeded, now: Now) -> BanOutcome {
         // A worker asks the same; a peer may have been noticed since.
         let (cause, scope) = (exceeded.offence.cause(), exceeded.offence.scope());
-        let prefixes = self.rules.prefixes;
+        let prefixes = self.settings.prefixes;
         match self.spared.target(exceeded.client, cause, scope, prefixes) {
             None => BanOutcome::Spared,
             Some(target) => self.ledger.ban_for(exceeded, target, now.wall_ms),
@@ -248,6 +252,7 @@ impl Bans {
                 percent,
             } => (Some((*kind, *value, *percent)), None),
             Offence::Rule { rule, quota, .. } => (None, Some((rule, *quota))),
+            Offence::Application(_) => (None, None),
         };
         let quota = rule.and_then(|(_, quota)| quota);
         // A trap has no window, and what a second holds is gone before it could be counted.
@@ -283,7 +288,7 @@ impl Bans {
     ///
     /// # Errors
     /// As [`Ledger::add`].
-    pub(crate) fn add(&mut self, order: Order, now: Now) -> Result<Arc<Ban>, Full> {
+    pub(crate) fn add(&mut self, order: AdminBan, now: Now) -> Result<Arc<Ban>, Full> {
         let ban = self.ledger.add(order, now.wall_ms)?;
         self.log_drops();
         if self.made_lines.allow() {
@@ -334,10 +339,27 @@ impl Bans {
             tracing::warn!(
                 "{refused} entries of the edited bans.json did not fit: none of the {} bans that WAF_MAX_BANS \
                  allows may be dropped",
-                self.rules.max_bans
+                self.settings.max_bans
             );
         }
         self.log_drops();
+    }
+
+    /// Holds what the fleet has under this key, or nothing (FLEET-11). False where there is no
+    /// place for it. In force with the next [`Bans::publish`].
+    pub(crate) fn take_in(&mut self, key: BanKey, ban: Option<Arc<Ban>>, now: Now) -> bool {
+        if let Some(ban) = &ban
+            && self.ledger.ban(key).is_none()
+            && ban.is_active(now.wall_ms)
+            && self.made_lines.allow()
+        {
+            tracing::warn!(
+                netblock = %ban.netblock, ban_expires = %ban.ban_expires, cause = ban.cause.name(),
+                reason = ban.reason, origin = %ban.origin(), observed = ban.observed,
+                "ban of another instance"
+            );
+        }
+        self.ledger.take_in(key, ban, now.wall_ms)
     }
 
     /// Publishes what changed, if anything did. Called in every turn.

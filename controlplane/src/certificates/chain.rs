@@ -1,7 +1,5 @@
 //! One certificate with its chain and its key, read from two PEM files and judged.
 
-use std::fs::File;
-use std::io::Read as _;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -10,6 +8,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
+
+use crate::guarded;
 
 /// How long a certificate is valid.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -89,14 +89,8 @@ impl Chain {
 }
 
 fn bytes(path: &Path) -> Result<Vec<u8>, CertificateError> {
-    let mut bytes = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut bytes));
-    let failed = |fault: String| CertificateError::of(path, fault);
-    read.map_err(|error| failed(format!("cannot be read: {error}")))?;
-    if bytes.len() as u64 > MAX_BYTES {
-        return Err(failed("is longer than 1 MiB".to_owned()));
-    }
-    Ok(bytes)
+    guarded::read(path, MAX_BYTES)
+        .map_err(|error| CertificateError::of(path, format!("cannot be read: {error}")))
 }
 
 /// The DNS names of a certificate, and when it begins and ends.

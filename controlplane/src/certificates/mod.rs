@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
-use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+use crossbeam_channel::{Receiver, Sender, bounded};
 use rustls::ServerConfig;
 use rustls::server::ProducesTickets;
 use rustls::version::{TLS12, TLS13};
@@ -24,8 +24,9 @@ use self::chain::Chain;
 pub use self::chain::{CertificateError, Validity};
 use self::choice::Choice;
 use crate::alert::Alerts;
-use crate::file_watch::FileWatch;
 use crate::lookup::FileFault;
+use crate::watching::file::{FileWatch, Stamps, stamps};
+use crate::watching::{FileThread, Subject};
 
 /// Faults that may wait for the control loop; the newest of more are dropped, as the older say.
 const MAX_FAULTS: usize = 16;
@@ -45,8 +46,8 @@ struct Judged {
     /// Its place among all that were read: one that began to be read later has a higher number.
     number: u64,
     files: Files,
-    /// The watch on files that are not watched yet.
-    watch: Option<FileWatch>,
+    /// Files that are not looked at yet, as they were before they were read.
+    unwatched: Option<Stamps>,
     validities: Vec<Validity>,
     config: ServerConfig,
 }
@@ -55,8 +56,6 @@ struct Judged {
 struct InUse {
     number: u64,
     files: Files,
-    /// Has the watch look at once, which ends where others are in use.
-    wake: Option<Sender<()>>,
 }
 
 /// The certificates in use.
@@ -69,8 +68,7 @@ pub struct Certificates {
     in_use: Mutex<InUse>,
     /// Whether TLS is spoken somewhere.
     are_needed: bool,
-    /// Files that are to be watched, in place of those before.
-    watches: Sender<(Files, FileWatch)>,
+    looks: FileThread,
     faults: Sender<FileFault>,
     told: Receiver<FileFault>,
 }
@@ -81,12 +79,15 @@ impl Certificates {
     ///
     /// # Errors
     /// One sentence an operator can act on.
-    pub fn open(edge: &EdgeSettings, are_needed: bool) -> Result<Arc<Self>, String> {
+    pub fn open(
+        edge: &EdgeSettings,
+        are_needed: bool,
+        looks: &FileThread,
+    ) -> Result<Arc<Self>, String> {
         let files: Files = pairs(edge).into();
         let tickets = provider::ticketer().map_err(|error| error.to_string())?;
         let empty = config(Vec::new(), &tickets).map_err(|error| error.to_string())?;
         let (faults, told) = bounded(MAX_FAULTS);
-        let (watches, watched) = unbounded();
         let none = Files::from([]);
         let this = Arc::new(Self {
             validities: ArcSwap::default(),
@@ -96,28 +97,15 @@ impl Certificates {
             in_use: Mutex::new(InUse {
                 number: 0,
                 files: none,
-                wake: None,
             }),
             are_needed,
-            watches,
+            looks: looks.clone(),
             faults,
             told,
         });
         let judged = this.judge_all(files)?;
-        this.take(judged);
-        let watching = Arc::clone(&this);
-        weir_shared::threads::spawn("weir-certs", move || watching.watch(&watched))
-            .map_err(|error| error.to_string())?;
+        this.take_all(judged);
         Ok(this)
-    }
-
-    /// Reads the files again on each change, until others are in use.
-    fn watch(&self, watched: &Receiver<(Files, FileWatch)>) {
-        for (files, mut watch) in watched {
-            while watch.wait_while(|| Arc::ptr_eq(&files, &self.files())) {
-                self.read_again(&files);
-            }
-        }
     }
 
     /// What new connections are served with.
@@ -136,7 +124,7 @@ impl Certificates {
             let judged = this.judge_all(files).map_err(|error| vec![error])?;
             let this = Arc::clone(&this);
             Ok(Box::new(move || {
-                this.take(judged);
+                this.take_all(judged);
                 Ok(())
             }) as Take)
         })
@@ -152,13 +140,28 @@ impl Certificates {
         }
         // Before they are read: a change right after that must not be missed.
         let is_new = !files.is_empty() && !Arc::ptr_eq(&files, &self.files());
-        let watch = is_new.then(|| {
-            let all = files.iter().flat_map(|(cert, key)| [cert, key]);
-            let all: Vec<PathBuf> = all.cloned().collect();
-            FileWatch::start(&all, "the certificates")
-        });
+        let all = files.iter().flat_map(|(cert, key)| [cert, key]);
+        let unwatched = is_new.then(|| stamps(all));
         let judged = self.judge(files).map_err(|error| error.to_string())?;
-        Ok(Judged { watch, ..judged })
+        Ok(Judged {
+            unwatched,
+            ..judged
+        })
+    }
+
+    /// Takes into use what the settings name, and has it looked at.
+    fn take_all(self: &Arc<Self>, mut judged: Judged) {
+        let (unwatched, files) = (judged.unwatched.take(), Arc::clone(&judged.files));
+        if files.is_empty() {
+            self.looks.forget(Subject::Certificates);
+        }
+        let is_reload = unwatched.is_some() || files.is_empty();
+        self.take(judged, is_reload);
+        if let Some(known) = unwatched {
+            let this = Arc::clone(self);
+            let watch = FileWatch::new(known, move || this.read_again(&files));
+            self.looks.watch(Subject::Certificates, watch);
+        }
     }
 
     fn judge(&self, files: Files) -> Result<Judged, CertificateError> {
@@ -170,7 +173,7 @@ impl Certificates {
         Ok(Judged {
             number,
             files,
-            watch: None,
+            unwatched: None,
             validities,
             config: config.map_err(failed)?,
         })
@@ -178,31 +181,16 @@ impl Certificates {
 
     /// Takes it into use, unless something newer is: the watch and a reload read without waiting
     /// for each other. Other files are a reload's, which are newer than what any watch has read.
-    fn take(&self, judged: Judged) {
+    fn take(&self, judged: Judged, are_others: bool) {
         let mut in_use = self.in_use();
         let is_same = Arc::ptr_eq(&judged.files, &in_use.files);
-        let is_reload = judged.watch.is_some() || judged.files.is_empty();
-        if !(is_reload || is_same && judged.number > in_use.number) {
+        if !(are_others || is_same && judged.number > in_use.number) {
             return;
         }
         self.validities.store(Arc::new(judged.validities));
         self.config.store(Arc::new(judged.config));
         in_use.number = judged.number;
-        if !is_same {
-            let before = in_use.wake.take();
-            in_use.wake = judged.watch.as_ref().map(FileWatch::waker);
-            in_use.files = Arc::clone(&judged.files);
-            if let Some(watch) = judged.watch {
-                // The other end lives as long as this.
-                let _ = self.watches.send((judged.files, watch));
-            }
-            // It looks at what is in use, which nobody else may hold then.
-            drop(in_use);
-            if let Some(wake) = before {
-                // Full: it looks anyhow.
-                let _ = wake.try_send(());
-            }
-        }
+        in_use.files = judged.files;
     }
 
     fn in_use(&self) -> MutexGuard<'_, InUse> {
@@ -219,7 +207,7 @@ impl Certificates {
     fn read_again(&self, files: &Files) {
         match self.judge(Arc::clone(files)) {
             Ok(judged) => {
-                self.take(judged);
+                self.take(judged, false);
                 tracing::info!("the certificates were read again");
             }
             Err(error) => {
@@ -366,7 +354,7 @@ mod tests {
             keys: vec![directory.path().join("key")],
             ..EdgeSettings::default()
         };
-        let held = Certificates::open(&settings, true).unwrap();
+        let held = Certificates::open(&settings, true, &FileThread::default()).unwrap();
         let names = || -> Vec<String> {
             let validities = held.validities.load();
             validities.iter().map(|one| one.name.clone()).collect()
@@ -376,19 +364,19 @@ mod tests {
         let before = judge();
         write(directory.path(), "b.test");
         let after = judge();
-        held.take(after);
+        held.take(after, false);
         assert_eq!(names(), ["b.test"]);
-        held.take(before);
+        held.take(before, false);
         assert_eq!(names(), ["b.test"]);
         // Other files are a reload's, whatever the watch on those before reads meanwhile.
         let other = tempfile::tempdir().unwrap();
         write(other.path(), "c.test");
         let named = Files::from([(other.path().join("cert"), other.path().join("key"))]);
         let reload = held.judge_all(named).unwrap();
-        held.take(judge());
-        held.take(reload);
+        held.take(judge(), false);
+        held.take_all(reload);
         assert_eq!(names(), ["c.test"]);
-        held.take(judge());
+        held.take(judge(), false);
         assert_eq!(names(), ["c.test"]);
         assert!(held.judge_all(Files::from([])).is_err());
     }

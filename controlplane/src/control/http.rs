@@ -25,8 +25,11 @@ use weir_shared::handover::{Body, OwnRequest, OwnResponse, Step};
 
 use crate::admin::door::Door;
 use crate::admin::problem::Problem;
-use crate::admin::{MAX_BODY, Router};
+use crate::admin::{MAX_BODY, Router, Streamed};
+use crate::bans::feed::TooManyFollow;
 use crate::events::{Events, TooMany};
+
+use super::places::Place;
 
 /// Until the head of the request is there.
 const HEAD: Duration = Duration::from_secs(10);
@@ -77,7 +80,7 @@ impl Shared {
 
 type Answer = Response<Either<Full<Bytes>, Stream>>;
 
-/// A stream of events.
+/// Lines, as they come.
 struct Stream(Receiver<Bytes>);
 
 impl hyper::body::Body for Stream {
@@ -93,14 +96,14 @@ impl hyper::body::Body for Stream {
 }
 
 /// Serves one connection to its end.
-pub(super) async fn serve<S>(stream: S, shared: Arc<Shared>, door: Door)
+pub(super) async fn serve<S>(stream: S, shared: Arc<Shared>, door: Door, place: &Place)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let streams = Arc::new(AtomicBool::new(false));
-    shared.answering.fetch_add(1, Ordering::Relaxed);
-    let counted = Arc::clone(&shared);
+    let _counted = Answering::new(Arc::clone(&shared), Arc::clone(&streams));
     let service = service_fn(|request| {
+        place.has_asked();
         let (shared, streams) = (Arc::clone(&shared), Arc::clone(&streams));
         async move { Ok::<_, Infallible>(answer(&shared, door, request, &streams).await) }
     });
@@ -116,8 +119,27 @@ where
     if late && streams.load(Ordering::Relaxed) {
         let _ = connection.await;
     }
-    if !streams.load(Ordering::Relaxed) {
-        counted.answering.fetch_sub(1, Ordering::Relaxed);
+}
+
+/// That a connection is to be answered, until it ends or gives way.
+struct Answering {
+    shared: Arc<Shared>,
+    /// Whether it is a stream, which counts no more.
+    streams: Arc<AtomicBool>,
+}
+
+impl Answering {
+    fn new(shared: Arc<Shared>, streams: Arc<AtomicBool>) -> Self {
+        shared.answering.fetch_add(1, Ordering::Relaxed);
+        Self { shared, streams }
+    }
+}
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        if !self.streams.load(Ordering::Relaxed) {
+            self.shared.answering.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 }
 
@@ -135,21 +157,23 @@ async fn answer(
         return whole(Problem::Misdirected.answer(&id));
     }
     let own = own_request(&head, id);
-    match shared.router.asks_for_events(door, &own) {
-        None => {}
-        Some(Err(problem)) => return whole(problem.answer(&own.request_id)),
-        Some(Ok(())) => {
-            return match shared.events.listen() {
-                Ok(lines) => {
-                    streams.store(true, Ordering::Relaxed);
-                    shared.answering.fetch_sub(1, Ordering::Relaxed);
-                    stream(lines)
-                }
-                Err(TooMany { most }) => {
-                    whole(Problem::TooManyListeners { most }.answer(&own.request_id))
-                }
-            };
-        }
+    if let Some(asked) = shared.router.asks_for_stream(door, &own) {
+        let lines = asked.and_then(|asked| match asked {
+            Streamed::Events => (shared.events.listen())
+                .map_err(|TooMany { most }| Problem::TooManyListeners { most }),
+            Streamed::Bans(after) => {
+                let followed = Arc::clone(shared.events.bans()).follow(after);
+                followed.map_err(|TooManyFollow { most }| Problem::TooManyListeners { most })
+            }
+        });
+        return match lines {
+            Ok(lines) => {
+                streams.store(true, Ordering::Relaxed);
+                shared.answering.fetch_sub(1, Ordering::Relaxed);
+                stream(lines)
+            }
+            Err(problem) => whole(problem.answer(&own.request_id)),
+        };
     }
     whole(answer_whole(shared, door, own, body).await)
 }

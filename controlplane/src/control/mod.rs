@@ -4,17 +4,20 @@
 //! data plane is taken, and its requests pass no check and no limit. The routes are those of
 //! `admin/`; `http.rs` carries one connection, `socket.rs` the file of the socket.
 
+use std::future::poll_fn;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::task::Poll;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 use weir_shared::settings::Settings;
 use weir_shared::threads;
@@ -24,9 +27,11 @@ use crate::events::Events;
 use crate::wiring::ControlHandle;
 
 mod http;
+mod places;
 mod socket;
 
 use http::Shared;
+use places::Places;
 pub use socket::SocketError;
 pub(crate) use socket::occupied;
 use socket::{Socket, may_speak};
@@ -40,6 +45,8 @@ const THREAD: &str = "weir-operator";
 const PAUSE: Duration = Duration::from_millis(100);
 /// How often the file of the socket is looked for, and listeners are told what they missed.
 const SECOND: Duration = Duration::from_secs(1);
+/// How long a process that has handed over waits until it accepts no more.
+const CLOSING: Duration = Duration::from_secs(1);
 
 /// Why there is no way in.
 #[derive(Debug, thiserror::Error)]
@@ -134,10 +141,14 @@ impl Listeners {
     pub fn start(self, control: &ControlHandle, events: Arc<Events>) -> io::Result<Server> {
         let (stop, stopped) = oneshot::channel();
         let (open, opened) = oneshot::channel();
+        let (accepting, accepts) = watch::channel(());
+        let (has_closed, closed) = mpsc::channel();
         let kept = Arc::new(Mutex::new(Kept::of(&self)?));
         let mut server = Server {
             stop,
             open: Some(open),
+            accepting: Some(accepting),
+            closed,
             kept: Arc::clone(&kept),
             unused: self.unused,
             thread: None,
@@ -157,8 +168,13 @@ impl Listeners {
                     return;
                 }
                 let last = Arc::clone(&shared);
-                tokio::spawn(watched(serve_socket(socket, kept, Arc::clone(&shared))));
-                tokio::spawn(watched(serve_admin(admin, Arc::clone(&shared))));
+                let doors = Doors {
+                    shared: Arc::clone(&shared),
+                    accepts,
+                    _has_closed: has_closed,
+                };
+                tokio::spawn(watched(serve_socket(socket, kept, doors.clone())));
+                tokio::spawn(watched(serve_admin(admin, doors)));
                 tokio::spawn(watched(tell_what_was_missed(shared)));
                 // An error is a handle that is gone, and the stop all the same.
                 let _ = stopped.await;
@@ -224,6 +240,10 @@ fn lock(kept: &Mutex<Kept>) -> MutexGuard<'_, Kept> {
 pub struct Server {
     stop: oneshot::Sender<()>,
     open: Option<oneshot::Sender<()>>,
+    /// Dropped to accept no more.
+    accepting: Option<watch::Sender<()>>,
+    /// Disconnected once nothing is accepted any more.
+    closed: mpsc::Receiver<()>,
     kept: Arc<Mutex<Kept>>,
     unused: Option<Socket>,
     thread: Option<JoinHandle<()>>,
@@ -260,14 +280,16 @@ impl Server {
         })
     }
 
-    /// Ends the connections and the thread, and leaves the sockets to the process that has taken
-    /// over.
-    pub fn leave(self) {
+    /// Leaves the sockets to the process that has taken over: what comes from now on is accepted
+    /// there. Connections that were accepted are answered until [`Self::stop`].
+    pub fn leave(&mut self) {
         lock(&self.kept).is_own.store(false, Ordering::Relaxed);
-        self.stop();
+        drop(self.accepting.take());
+        // An error is that the thread has closed its listeners, or that it is late.
+        let _ = self.closed.recv_timeout(CLOSING);
     }
 
-    /// Ends the connections and the thread, and removes the socket.
+    /// Ends the connections and the thread, and removes the socket unless another process has it.
     pub fn stop(self) {
         let _ = self.stop.send(());
         if let Some(thread) = self.thread {
@@ -276,29 +298,59 @@ impl Server {
     }
 }
 
-/// The end of one of the tasks is as that of the thread (ALIVE-2).
+/// A panic of one of the tasks is as that of the thread (ALIVE-2). A task that has nothing to do
+/// any more has dropped what it held, and is no fault.
 async fn watched(task: impl Future<Output = ()>) {
     let _alive = threads::Alive::new(THREAD);
     task.await;
+    std::future::pending().await
 }
 
-async fn serve_socket(socket: Option<Socket>, kept: Arc<Mutex<Kept>>, shared: Arc<Shared>) {
+/// What both listeners have.
+#[derive(Clone)]
+struct Doors {
+    shared: Arc<Shared>,
+    /// Its other end is gone once nothing more is accepted.
+    accepts: watch::Receiver<()>,
+    /// Tells by its drop that the listener is closed.
+    _has_closed: mpsc::Sender<()>,
+}
+
+impl Doors {
+    /// The next connection; none where nothing more is accepted.
+    async fn accept<T>(&mut self, accepted: impl Future<Output = T>) -> Option<T> {
+        let mut accepted = pin!(accepted);
+        let mut closes = pin!(self.accepts.changed());
+        poll_fn(|cx| {
+            if closes.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(None);
+            }
+            accepted.as_mut().poll(cx).map(Some)
+        })
+        .await
+    }
+}
+
+async fn serve_socket(socket: Option<Socket>, kept: Arc<Mutex<Kept>>, mut doors: Doors) {
     let Some(mut socket) = socket else {
-        return std::future::pending().await;
+        return;
     };
-    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let places = Arc::new(Places::new(MAX_CONNECTIONS));
     let own_uid = rustix::process::geteuid();
     loop {
         let listener = match socket.listener() {
             Ok(listener) => listener,
             Err(error) => {
                 tracing::error!("the control socket cannot be served: {error}");
-                return std::future::pending().await;
+                return;
             }
         };
         // Until the file is gone: somebody removed it, or the whole directory.
         loop {
-            match timeout(SECOND, listener.accept()).await {
+            let Some(accepted) = doors.accept(timeout(SECOND, listener.accept())).await else {
+                return;
+            };
+            match accepted {
                 Err(_) if socket.is_there() => {}
                 Err(_) => break,
                 Ok(Ok((stream, _))) => {
@@ -307,7 +359,7 @@ async fn serve_socket(socket: Option<Socket>, kept: Arc<Mutex<Kept>>, shared: Ar
                         tracing::warn!("the control socket was asked by another user: refused");
                         continue;
                     }
-                    serve(stream, &places, &shared, Door::Socket).await;
+                    serve(stream, &places, &doors.shared, Door::Socket).await;
                 }
                 Ok(Err(error)) => pause(&error).await,
             }
@@ -325,21 +377,21 @@ async fn serve_socket(socket: Option<Socket>, kept: Arc<Mutex<Kept>>, shared: Ar
     }
 }
 
-async fn serve_admin(listener: Option<TcpListener>, shared: Arc<Shared>) {
+async fn serve_admin(listener: Option<TcpListener>, mut doors: Doors) {
     let Some(listener) = listener else {
-        return std::future::pending().await;
+        return;
     };
     let listener = match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => listener,
         Err(error) => {
             tracing::error!("the admin listener cannot be served: {error}");
-            return std::future::pending().await;
+            return;
         }
     };
-    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    loop {
-        match listener.accept().await {
-            Ok((stream, _)) => serve(stream, &places, &shared, Door::Admin).await,
+    let places = Arc::new(Places::new(MAX_CONNECTIONS));
+    while let Some(accepted) = doors.accept(listener.accept()).await {
+        match accepted {
+            Ok((stream, _)) => serve(stream, &places, &doors.shared, Door::Admin).await,
             Err(error) => pause(&error).await,
         }
     }
@@ -347,18 +399,21 @@ async fn serve_admin(listener: Option<TcpListener>, shared: Arc<Shared>) {
 
 /// Waits for a place, then serves the connection on a task of its own: a panic in it costs no more
 /// than it.
-async fn serve<S>(stream: S, places: &Arc<Semaphore>, shared: &Arc<Shared>, door: Door)
+async fn serve<S>(stream: S, places: &Arc<Places>, shared: &Arc<Shared>, door: Door)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    // Never closed.
-    let Ok(place) = Arc::clone(places).acquire_owned().await else {
-        return;
-    };
+    let place = places.take().await;
     let shared = Arc::clone(shared);
     tokio::spawn(async move {
-        http::serve(stream, shared, door).await;
-        drop(place);
+        let mut served = pin!(http::serve(stream, shared, door, &place));
+        let mut gives_way = pin!(place.gives_way());
+        let ends = poll_fn(|cx| {
+            let ends =
+                served.as_mut().poll(cx).is_ready() || gives_way.as_mut().poll(cx).is_ready();
+            if ends { Poll::Ready(()) } else { Poll::Pending }
+        });
+        ends.await;
     });
 }
 

@@ -27,23 +27,34 @@ impl Control {
             // What a second panic leaves undone is written as it stands.
             let _ = catch_unwind(AssertUnwindSafe(|| self.recover()));
         }
+        if catch_unwind(AssertUnwindSafe(|| self.leave_fleet(|| {}))).is_err() {
+            tracing::error!("the fleet was not told of everything at the stop, by a bug");
+        }
+        let keep = || {
+            self.history.keep(now, &self.counted(now));
+            self.shared.keep(&self.table);
+        };
+        if catch_unwind(AssertUnwindSafe(keep)).is_err() {
+            tracing::error!("what was counted a minute is not kept, by a bug");
+        }
         for which in Which::ALL {
             let save = || {
-                let content = self.content(which);
-                self.files.save_last(content);
+                let content = self.content(which, now);
+                self.files.save_last(content, now);
             };
             if catch_unwind(AssertUnwindSafe(save)).is_err() {
                 tracing::error!("{} was not written at the stop, by a bug", which.name());
             }
         }
         let deadline = after(LAST_WRITES);
-        while !self.files.all_saved() {
+        while !self.files.all_saved() || !self.is_fleet_at_rest(now) {
             let mut select = Select::new();
             let late = select.recv(&deadline);
             self.files.select(&mut select);
+            self.select_fleet(&mut select, LOOK);
             let ready = select.ready();
             drop(select);
-            self.files.take_outcomes();
+            self.files.take_outcomes(now);
             // What an editor saved in the last moment is in the last write too.
             let edits = catch_unwind(AssertUnwindSafe(|| self.take_edits(now)));
             if ready == late || edits.is_err() {
@@ -54,6 +65,14 @@ impl Control {
                 self.files.abandon();
                 return;
             }
+        }
+        // A journal that hangs is held by bans.json: nothing in it is missed.
+        let settled = self.files.settle();
+        let mut select = Select::new();
+        let late = select.recv(&deadline);
+        select.recv(&settled);
+        if select.ready() == late {
+            self.files.abandon();
         }
     }
 
@@ -78,17 +97,22 @@ impl Control {
         let Some(Give { given, left }) = self.giving.take() else {
             return Flow::Go;
         };
+        // The next process fetches.
+        let feeds = self.rules.feeds();
+        feeds.stand_still(true);
         let lock = self.write_and_hold(&left, pulse);
         let is_given = lock.is_ok();
         if given.send(lock).is_ok() && is_given && self.stand_still(&left, pulse) {
             return Flow::Leave;
         }
+        feeds.stand_still(false);
         self.files.resume();
+        self.rejoin_fleet();
         Flow::Go
     }
 
     /// Sends every document to its file; of each it is told what became of it.
-    pub(crate) fn save_all(&mut self, told: &Sender<Written>) {
+    pub(crate) fn save_all(&mut self, told: &Sender<Written>, now: Now) {
         for which in Which::ALL {
             let told = told.clone();
             let failure = self.files.failure(which);
@@ -99,8 +123,8 @@ impl Control {
                 };
                 let _ = told.try_send(persisted.then_some(()).ok_or_else(why));
             });
-            let content = self.content(which);
-            self.files.save(content, vec![saved]);
+            let content = self.content(which, now);
+            self.files.save(content, vec![saved], now);
         }
     }
 
@@ -121,8 +145,11 @@ impl Control {
         }
         self.take_rest(now);
         self.bans.publish(now);
+        self.leave_fleet(|| pulse.beat());
+        self.history.keep(now, &self.counted(now));
+        self.shared.keep(&self.table);
         let (told, mut saving) = Saving::new();
-        self.save_all(&told);
+        self.save_all(&told, now);
         drop(told);
         loop {
             self.look_after(pulse);
@@ -130,6 +157,17 @@ impl Control {
                 Some(outcome) => break outcome?,
                 None => is_late()?,
             }
+        }
+        while !self.is_fleet_at_rest(now) {
+            self.look_after(pulse);
+            is_late()?;
+            std::thread::sleep(LOOK);
+        }
+        // Its thread touches the journal no more: the next process writes to it.
+        let settled = self.files.settle();
+        while settled.recv_timeout(LOOK).is_err() {
+            self.look_after(pulse);
+            is_late()?;
         }
         let held = self.files.hold();
         let lock = loop {
@@ -153,7 +191,7 @@ impl Control {
         pulse.beat();
         let now = self.clock.now();
         self.requests.refuse();
-        self.files.take_outcomes();
+        self.files.take_outcomes(now);
         self.files.give_up(now);
         self.take_edits(now);
     }

@@ -14,13 +14,15 @@ use super::*;
 use crate::admin::requests::{MAX_LISTED_A_TURN, MAX_LISTINGS};
 use crate::alert::document::{AlertsEntry, AlertsKey};
 use crate::bans::MAX_BATCH;
-use crate::files::{KnownFiles, MAX_WAITING, StartState, StateFiles};
+use crate::files::{JournalStart, KnownFiles, MAX_WAITING, StartState, StateFiles};
 use crate::lookup::{LookupFiles, LookupRow};
 use crate::rules::LiveRules;
+use crate::state::journal::Lost;
 use crate::state::{Change, StateLock};
 use crate::testing::{
     NOW, Rig, Touch, body, broken, next_saved, put, put_ban, request, row, settings, settings_with,
 };
+use crate::watching::FileThread;
 use crate::wiring::{Feeds, Wiring};
 
 const HOUR: u64 = 3_600_000;
@@ -131,14 +133,15 @@ fn a_ban_carries_its_notes() {
     rig.exceed_limit("203.0.113.7");
     let listed = rig.get("/_waf/bans");
     assert_eq!(
-        body(&listed),
-        serde_json::json!({"bans": [{
+        body(&listed)["bans"],
+        serde_json::json!([{
             "netblock": "203.0.113.0/24", "client": "203.0.113.7",
             "ban_started": "2026-11-21T16:00:00Z", "ban_expires": "2026-11-21T17:00:00Z",
-            "cause": "rate_limit", "reason": "more than 1000 requests per minute", "lifted": null, "observed": false,
+            "cause": "rate_limit", "origin": "service", "reason": "more than 1000 requests per minute", "lifted": null,
+            "observed": false,
             "notes": {"request": {"path": "/a"}, "netblock_requests": 1043, "limit": "minute", "limit_value": 1000,
                       "limit_percent": 100, "lookup": {"country": "DE"}}
-        }]})
+        }])
     );
 }
 
@@ -200,6 +203,24 @@ fn breaks_are_banned_between_the_pieces_of_a_list() {
     let netblocks: std::collections::HashSet<_> = listed.iter().map(|ban| ban.1).collect();
     assert_eq!(netblocks.len(), listed.len());
     assert!(listed.is_sorted_by_key(|ban| ban.0));
+}
+
+/// ADMIN: the newest bans are the last of the list, also where all began in one millisecond.
+#[test]
+fn the_newest_are_the_last_of_the_list() {
+    let mut rig = Rig::with_bans(settings_with(|_| {}), many_bans(20))
+        .ok()
+        .unwrap();
+    let mut list = |query: &str| {
+        let target = format!("/_waf/bans?active=true{query}");
+        let answer = rig.hand(request("GET", &target, ""));
+        rig.turn();
+        let answer = answer.recv_timeout(Duration::from_secs(20)).unwrap();
+        body(&answer)["bans"].as_array().unwrap().clone()
+    };
+    let all = list("");
+    assert_eq!(all.len(), 20);
+    assert_eq!(list("&newest=3"), all[17..]);
 }
 
 /// ADMIN: lists under way are bounded; one more is answered 503, and each of the others is
@@ -324,6 +345,148 @@ fn a_hanging_disk_holds_a_bounded_number_of_answers() {
     rig.turn();
     assert!(answers.iter().all(|answer| !answer.is_empty()));
     assert_eq!(rig.control.files.waiting(), 0);
+}
+
+/// A rig whose journal is open.
+fn with_journal(number: u64) -> Rig {
+    let journal = JournalStart {
+        number,
+        is_open: true,
+        is_stale: false,
+    };
+    let start = StartState {
+        journal,
+        ..StartState::default()
+    };
+    Rig::with_state(settings(), start).ok().unwrap()
+}
+
+const ORDER: &str = r#"{"client":"203.0.113.7","duration":"2h","reason":"r"}"#;
+
+/// STATE-10, STATE-2: an admin ban is answered once its line is on disk, with no document; the
+/// document follows, and then the journal may be emptied.
+#[test]
+fn an_admin_ban_costs_a_line() {
+    let mut rig = with_journal(3);
+    let answer = rig.hand(request("POST", "/_waf/bans", ORDER));
+    rig.turn();
+    assert!(answer.is_empty() && rig.disk.bans.take().is_none());
+    let (line, saved) = rig.disk.journal.take().pop().unwrap();
+    assert_eq!((line.number, line.put.len(), line.remove.len()), (4, 1, 0));
+    saved.into_iter().for_each(|saved| saved.tell(true));
+    rig.turn();
+    let told = body(&answer.try_recv().unwrap());
+    assert_eq!(
+        (told["netblock"].as_str(), told.get("persisted")),
+        (Some("203.0.113.0/24"), None)
+    );
+    rig.clock.advance_ms(1000);
+    rig.turn();
+    let job = rig.disk.bans.take().unwrap();
+    assert_eq!((job.entries.len(), job.stand.journal), (1, 4));
+    assert!(rig.disk.journal.take().is_empty());
+    rig.turn();
+    assert_eq!(rig.disk.journal.held(), None);
+    rig.disk.bans.wrote(job.stand);
+    rig.turn();
+    assert_eq!(rig.disk.journal.held(), Some(4));
+
+    // Nobody waits for what the service bans by itself: it is written within the delay, with few
+    // bans as a document.
+    rig.exceed_limit("198.51.100.7");
+    assert!(rig.disk.is_idle() && rig.disk.journal.take().is_empty());
+    rig.clock.advance_ms(1000);
+    rig.turn();
+    let job = rig.disk.bans.take().unwrap();
+    assert_eq!((job.entries.len(), job.stand.journal), (2, 4));
+    assert!(rig.disk.journal.take().is_empty());
+}
+
+/// STATE-10, STATE-7: an answer whose line was lost waits for the document instead, which is sent
+/// at once; where that fails too, the answer says so. The fault of the journal is an alert.
+#[test]
+fn a_lost_line_is_a_document() {
+    for is_written in [true, false] {
+        let mut rig = with_journal(0);
+        let answer = rig.hand(request("POST", "/_waf/bans", ORDER));
+        rig.turn();
+        rig.alerts();
+        rig.disk.journal.lose(Lost::Failed("EIO".to_owned()));
+        drop(rig.disk.journal.take());
+        rig.turn();
+        assert!(answer.is_empty());
+        let job = rig.disk.bans.take().unwrap();
+        assert_eq!((job.entries.len(), job.saved.len()), (1, 1));
+        // Until it is on disk everything goes the same way.
+        let further = rig.hand(request("POST", "/_waf/bans", ORDER));
+        rig.turn();
+        assert!(rig.disk.journal.take().is_empty());
+        let next = rig.disk.bans.take().unwrap();
+        assert_eq!(next.entries.len(), 2);
+        if is_written {
+            rig.disk.bans.wrote(next.stand);
+        }
+        for saved in job.saved.into_iter().chain(next.saved) {
+            saved.tell(is_written);
+        }
+        rig.turn();
+        for answer in [answer, further] {
+            let told = body(&answer.try_recv().unwrap());
+            assert_eq!(told.get("persisted").is_none(), is_written);
+        }
+        let alerts = rig.alerts();
+        let told = alerts.iter().find(|alert| alert["kind"] == "state_error");
+        assert_eq!(told.unwrap()["file"], "bans.journal");
+        rig.hand(request("DELETE", "/_waf/bans/203.0.113.7", ""));
+        rig.turn();
+        assert_eq!(rig.disk.journal.take().len(), usize::from(is_written));
+    }
+}
+
+/// STATE-10, STATE-4: behind an edit that was taken in, no line is written before a document holds
+/// the edit: a start would take the line for an older one.
+#[test]
+fn no_line_is_written_behind_an_edit_without_its_document() {
+    let mut rig = with_journal(0);
+    let added: Ban =
+        serde_json::from_str(r#"{"netblock":"10.0.0.0/24","ban_expires":"permanent"}"#).unwrap();
+    rig.disk.bans.edit(vec![put_ban(added)]);
+    rig.turn();
+    let edited = rig.disk.bans.take().unwrap();
+    let answer = rig.hand(request("DELETE", "/_waf/bans/10.0.0.7", ""));
+    rig.turn();
+    assert!(rig.disk.journal.take().is_empty());
+    let job = rig.disk.bans.take().unwrap();
+    assert_eq!((job.revision, job.entries[0].lifted.is_some()), (1, true));
+    rig.disk.bans.wrote(edited.stand);
+    job.saved.into_iter().for_each(|saved| saved.tell(true));
+    rig.turn();
+    assert_eq!(answer.try_recv().unwrap().status, 200);
+    rig.hand(request("POST", "/_waf/bans", ORDER));
+    rig.turn();
+    assert_eq!(rig.disk.journal.take().len(), 1);
+}
+
+/// STATE-10: a journal that has grown long is closed until a document has emptied it; a disk that
+/// takes no further line is one that hangs.
+#[test]
+fn a_long_journal_is_closed() {
+    let mut rig = with_journal(0);
+    rig.disk.journal.grow(1 << 30);
+    rig.hand(request("POST", "/_waf/bans", ORDER));
+    rig.turn();
+    assert_eq!(rig.disk.journal.take().len(), 1);
+    let job = rig.disk.bans.take().unwrap();
+    rig.hand(request("POST", "/_waf/bans", ORDER));
+    rig.turn();
+    assert!(rig.disk.journal.take().is_empty());
+    rig.disk.journal.grow(0);
+    rig.disk.bans.wrote(job.stand);
+    rig.turn();
+    assert_eq!(rig.disk.journal.held(), Some(1));
+    rig.hand(request("POST", "/_waf/bans", ORDER));
+    rig.turn();
+    assert_eq!(rig.disk.journal.take().len(), 1);
 }
 
 /// STATE-3: an edit is in force once it was taken in, and documents from then on say that they hold
@@ -601,12 +764,14 @@ fn the_loop_and_the_files_agree_about_bans_json() {
     let clock = Clock::system();
     let snapshots = Arc::new(ArcSwap::from_pointee(Snapshot::default()));
     let lock = StateLock::claim(dir.path()).unwrap();
-    let (files, start) = StateFiles::open(lock, clock.clone(), KnownFiles::default()).unwrap();
+    let looks = FileThread::start(clock.clone()).unwrap();
+    let (files, start) =
+        StateFiles::open(lock, clock.clone(), KnownFiles::default(), &looks).unwrap();
     let rig = Rig::new(settings());
     let (_breaks, breaks) = bounded(1);
     let table = Arc::clone(&rig.table) as Arc<dyn ClientTable>;
     let read = LookupFiles::open(&settings().lookup, &clock).unwrap();
-    let lookups = Lookups::start(&settings(), &clock, &table, read, Vec::new()).unwrap();
+    let lookups = Lookups::start(&settings(), &clock, &table, (read, &looks), Vec::new()).unwrap();
     let (control, handle) = Control::new(Wiring {
         settings: Arc::new(settings()),
         clock: clock.clone(),

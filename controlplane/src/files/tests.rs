@@ -12,7 +12,7 @@ use weir_shared::verdict::LimitKind;
 use weir_shared::window::Window;
 
 use super::*;
-use crate::bans::ledger::{Ledger, Order, Rules};
+use crate::bans::ledger::{AdminBan, Ledger, LedgerSettings};
 use crate::state::text;
 use crate::state::text::parse;
 use crate::testing::NOW;
@@ -83,7 +83,7 @@ proptest! {
         first in any::<Duration>(), factor in any::<u32>(), now in prop_oneof![Just(NOW), any::<u64>()], observe in any::<bool>(),
     ) {
         let policy = Policy { first, factor, ..Policy::default() };
-        let rules = Rules { policy, prefixes: PrefixLengths::default(), max_bans: 15, observe };
+        let rules = LedgerSettings { policy, prefixes: PrefixLengths::default(), max_bans: 15, observe };
         let mut ledger = Ledger::new(rules, Vec::new(), now).unwrap();
         for (client, request, value, percent, bytes) in exceeded {
             let kind = if bytes { LimitKind::DayBytes } else { LimitKind::Minute };
@@ -93,7 +93,7 @@ proptest! {
         }
         for (client, length, duration, reason) in orders {
             let netblock = Netblock::masked(client.first_address(), length).widened_to_clients();
-            let _ = ledger.add(Order { netblock, client: Some(client), duration, reason }, now);
+            let _ = ledger.add(AdminBan { netblock, client: Some(client), duration, reason }, now);
         }
         let clients: Vec<Client> = ledger.all().iter().filter_map(|ban| ban.client).collect();
         if let Some(client) = clients.first() {
@@ -120,6 +120,7 @@ proptest! {
                 bytes: [window; 3].into(),
                 rules: Vec::new(),
                 other_sites: weir_shared::table::OtherSites::default(),
+                first_passed: None,
             })
         });
         reread::<ClientsFile>(rows.collect())?;

@@ -19,7 +19,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 
 /// Keeps requests from waiting for a service that does not answer.
 #[derive(Debug, Default)]
-pub(super) struct Breaker {
+pub(crate) struct Breaker {
     /// In a row.
     failures: u32,
     state: State,
@@ -37,7 +37,7 @@ enum State {
 
 /// Whether a lookup may be made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Gate {
+pub(crate) enum Gate {
     /// Yes.
     Go,
     /// Yes, this one alone; no request should wait for it.
@@ -47,8 +47,8 @@ pub(super) enum Gate {
 }
 
 impl Breaker {
-    /// Asks for leave to make a lookup.
-    pub(super) fn ask(&mut self, now_ns: u64) -> Gate {
+    /// Whether a lookup may be made now; counts it if so.
+    pub(crate) fn ask(&mut self, now_ns: u64) -> Gate {
         match self.state {
             State::Closed => Gate::Go,
             State::Open(until_ns) if now_ns < until_ns => Gate::Shut(until_ns),
@@ -63,22 +63,22 @@ impl Breaker {
     }
 
     /// Until when lookups that wait their turn are not to be made; none while they may be.
-    pub(super) fn shut_until(&self, now_ns: u64) -> Option<u64> {
+    pub(crate) fn shut_until(&self, now_ns: u64) -> Option<u64> {
         match self.state {
             State::Open(until_ns) if now_ns < until_ns => Some(until_ns),
             State::Open(_) | State::Closed | State::Probing(_) => None,
         }
     }
 
-    /// The service answered. Tells whether the breaker was open.
-    pub(super) fn succeed(&mut self) -> bool {
+    /// The service answered. Returns true if the breaker was open.
+    pub(crate) fn succeed(&mut self) -> bool {
         let was_open = self.state != State::Closed;
         *self = Self::default();
         was_open
     }
 
-    /// The service failed. Tells whether the breaker opens by it.
-    pub(super) fn fail(&mut self, now_ns: u64) -> bool {
+    /// The service failed. Returns true if the breaker opens by it.
+    pub(crate) fn fail(&mut self, now_ns: u64) -> bool {
         self.failures = self.failures.saturating_add(1);
         let opens = match self.state {
             State::Closed => self.failures >= FAILURES,
@@ -92,9 +92,9 @@ impl Breaker {
         opens
     }
 
-    /// The service itself says when it wants to be asked again (`Retry-After`). Tells whether the
+    /// The service itself says when it wants to be asked again (`Retry-After`). True if the
     /// breaker opens by it.
-    pub(super) fn pause(&mut self, until_ns: u64) -> bool {
+    pub(crate) fn pause(&mut self, until_ns: u64) -> bool {
         self.failures = self.failures.saturating_add(1);
         let was_open = matches!(self.state, State::Open(_));
         self.state = match self.state {
@@ -108,7 +108,7 @@ impl Breaker {
 /// When each client whose lookup failed may be asked about again. At most as many as there are
 /// clients.
 #[derive(Debug, Default)]
-pub(super) struct BackOff {
+pub(crate) struct BackOff {
     waits: HashMap<Client, Wait>,
 }
 
@@ -120,13 +120,13 @@ struct Wait {
 
 impl BackOff {
     /// Until when the client is not to be asked about; none if it may be.
-    pub(super) fn until(&self, client: Client, now_ns: u64) -> Option<u64> {
+    pub(crate) fn until(&self, client: Client, now_ns: u64) -> Option<u64> {
         let wait = self.waits.get(&client)?;
         (now_ns < wait.until_ns).then_some(wait.until_ns)
     }
 
     /// A lookup of the client failed; returns when it may be asked about again.
-    pub(super) fn fail(&mut self, client: Client, now_ns: u64) -> u64 {
+    pub(crate) fn fail(&mut self, client: Client, now_ns: u64) -> u64 {
         let tries = self.waits.get(&client).map_or(0, |wait| wait.tries);
         let factor = 1u64.checked_shl(tries).unwrap_or(u64::MAX);
         let wait_ns = BACK_OFF_FIRST_NS
@@ -146,7 +146,7 @@ impl BackOff {
     }
 
     /// The client was answered for.
-    pub(super) fn succeed(&mut self, client: Client) {
+    pub(crate) fn succeed(&mut self, client: Client) {
         self.waits.remove(&client);
     }
 }

@@ -21,7 +21,7 @@ const PIECES: usize = 7;
 
 /// Questions about each network.
 #[derive(Default)]
-pub(super) struct Budget {
+pub(crate) struct Budget {
     spent: HashMap<Netblock, Spent>,
     /// When those that are over were last swept out.
     swept: u64,
@@ -37,13 +37,13 @@ struct Spent {
 }
 
 /// The network of a client.
-pub(super) fn network(client: Client) -> Netblock {
+pub(crate) fn network(client: Client) -> Netblock {
     Netblock::of(client, NETWORKS)
 }
 
 impl Budget {
     /// Until when no further question about the client's network is asked; none if one may be now.
-    pub(super) fn spent_until(&self, client: Client, now_ns: u64) -> Option<u64> {
+    pub(crate) fn spent_until(&self, client: Client, now_ns: u64) -> Option<u64> {
         let most = match client {
             Client::V4(_) => MOST_V4,
             Client::V6(_) => MOST_V6,
@@ -67,7 +67,7 @@ impl Budget {
     }
 
     /// A question about the client is asked.
-    pub(super) fn spend(&mut self, client: Client, now_ns: u64) {
+    pub(crate) fn spend(&mut self, client: Client, now_ns: u64) {
         let piece = now_ns / PIECE_NS;
         let network = network(client);
         if self.spent.len() >= MAX_NETWORKS && !self.spent.contains_key(&network) {

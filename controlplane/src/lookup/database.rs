@@ -2,8 +2,6 @@
 //! hold. Never mapped: a file that is cut short under a map ends the process.
 
 use std::collections::HashSet;
-use std::fs::File;
-use std::io::Read;
 use std::net::IpAddr;
 use std::panic::catch_unwind;
 use std::path::Path;
@@ -17,6 +15,7 @@ use weir_shared::lookup::{AsNumber, Country};
 
 #[cfg(fuzzing)]
 use super::answer;
+use crate::guarded;
 
 /// Larger files are refused: they are held in memory. Complete country and AS databases have a few
 /// dozen MiB.
@@ -36,14 +35,6 @@ pub enum FileError {
         path: String,
         /// What the system said.
         source: std::io::Error,
-    },
-    /// It is larger than memory should hold.
-    #[error("the lookup database {path} has {bytes} bytes: at most {MAX_BYTES} are allowed")]
-    TooLarge {
-        /// Which.
-        path: String,
-        /// Its size.
-        bytes: u64,
     },
     /// It is no database, or a damaged one.
     #[error("the lookup database {path} is damaged or no MaxMind DB file: {fault}")]
@@ -67,7 +58,6 @@ impl FileError {
     pub(super) fn path(&self) -> &str {
         match self {
             Self::Unreadable { path, .. }
-            | Self::TooLarge { path, .. }
             | Self::Damaged { path, .. }
             | Self::OfOtherThings { path } => path,
         }
@@ -81,24 +71,7 @@ impl Database {
             path: shown(),
             source,
         };
-        let file = File::open(path).map_err(unreadable)?;
-        let meta = file.metadata().map_err(unreadable)?;
-        if meta.is_dir() {
-            return Err(unreadable(std::io::ErrorKind::IsADirectory.into()));
-        }
-        let bytes = meta.len();
-        if bytes > MAX_BYTES {
-            return Err(FileError::TooLarge {
-                path: shown(),
-                bytes,
-            });
-        }
-        let mut content = Vec::with_capacity(usize::try_from(bytes).unwrap_or(0));
-        // A file that grows while it is read is no longer the one that was asked for; the bound
-        // holds all the same.
-        file.take(MAX_BYTES)
-            .read_to_end(&mut content)
-            .map_err(unreadable)?;
+        let content = guarded::read(path, MAX_BYTES).map_err(unreadable)?;
         // The file is not ours and neither is its parser: a panic is one more fault of the file.
         let checked = catch_unwind(|| Self::check(content));
         let checked = checked.unwrap_or_else(|_| Err(Some("reading it panicked".to_owned())));

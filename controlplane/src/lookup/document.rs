@@ -1,6 +1,6 @@
 //! lookups.json: `{"version":1,"lookups":[…]}`, by client. An entry is a client, what is known of
-//! it, and when it was answered; the answer of a hand stands like that of a service. An answer that
-//! was edited by hand stands whole as edited.
+//! it, and when it was answered. An answer that a person wrote into the file counts like one of the
+//! service, whole as it was edited.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

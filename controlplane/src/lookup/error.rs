@@ -3,6 +3,16 @@
 use std::io;
 
 use super::database::FileError;
+use crate::outgoing::RootsError;
+
+impl From<RootsError> for LookupError {
+    fn from(error: RootsError) -> Self {
+        match error {
+            RootsError::CaFile { path, fault } => Self::CaFile { path, fault },
+            RootsError::Tls(why) => Self::Tls(why),
+        }
+    }
+}
 
 /// Why lookups cannot start.
 #[derive(Debug, thiserror::Error)]

@@ -20,7 +20,6 @@ use weir_shared::lookup::Lookup;
 
 use super::answer;
 use super::database::{Database, FileError, Record};
-use crate::file_watch::FileWatch;
 
 /// Replacements that may wait to be told: one every few seconds at most.
 const FAULTS: usize = 16;
@@ -132,7 +131,7 @@ impl Databases {
     }
 
     /// Reads the files anew. A failure leaves what is in use.
-    fn replace(&self, clock: &Clock) -> bool {
+    pub(super) fn replace(&self, clock: &Clock) -> bool {
         match self.read() {
             Ok(new) => {
                 self.put(new, clock);
@@ -152,26 +151,6 @@ impl Databases {
                 false
             }
         }
-    }
-
-    /// Watches the files on a thread of its own, for as long as the process lives. `replaced` is
-    /// called after each successful reading.
-    pub(super) fn watch(
-        self: &Arc<Self>,
-        mut watch: FileWatch,
-        clock: Clock,
-        replaced: impl Fn() + Send + 'static,
-    ) -> std::io::Result<()> {
-        let databases = Arc::clone(self);
-        weir_shared::threads::spawn("weir-lookup-file", move || {
-            loop {
-                watch.wait_for_change();
-                if databases.replace(&clock) {
-                    replaced();
-                }
-            }
-        })
-        .map(drop)
     }
 }
 

@@ -17,12 +17,13 @@ use weir_shared::reload::{Part, Take};
 use weir_shared::settings::{LookupSettings, LookupSource, Settings};
 use weir_shared::table::ClientTable;
 
-use crate::file_watch::FileWatch;
 use crate::state::Change;
+use crate::watching::file::{FileWatch, Stamps, stamps};
+use crate::watching::{FileThread, Subject};
 
 mod answer;
-mod breaker;
-mod budget;
+pub(crate) mod breaker;
+pub(crate) mod budget;
 mod cache;
 mod database;
 pub(crate) mod document;
@@ -78,7 +79,7 @@ pub(crate) struct LookupFacts {
 
 /// The database files, read; nothing where another source is asked. To be opened before
 /// [`Lookups::start`], which needs what lookups.json held.
-pub struct LookupFiles(Option<(Databases, FileWatch)>);
+pub struct LookupFiles(Option<(Databases, Stamps)>);
 
 impl LookupFiles {
     /// Reads and checks them.
@@ -89,8 +90,8 @@ impl LookupFiles {
         let databases = match settings.source {
             LookupSource::File => {
                 // First: a change right after the reading must not be missed.
-                let watch = FileWatch::start(&settings.db_paths, "the lookup databases");
-                Some((Databases::open(&settings.db_paths, clock)?, watch))
+                let known = stamps(&settings.db_paths);
+                Some((Databases::open(&settings.db_paths, clock)?, known))
             }
             LookupSource::Off | LookupSource::Geojs | LookupSource::Url => None,
         };
@@ -107,7 +108,7 @@ pub(crate) fn check(settings: &LookupSettings, clock: &Clock) -> Result<(), Look
         LookupSource::Off => {}
         LookupSource::File => drop(Databases::open(&settings.db_paths, clock)?),
         LookupSource::Geojs | LookupSource::Url => {
-            drop(service::tls(settings.ca_file.as_deref())?);
+            drop(crate::outgoing::tls(settings.ca_file.as_deref())?);
         }
     }
     Ok(())
@@ -124,18 +125,22 @@ impl Lookups {
         settings: &Settings,
         clock: &Clock,
         table: &Arc<dyn ClientTable>,
-        LookupFiles(files): LookupFiles,
+        (LookupFiles(files), looks): (LookupFiles, &FileThread),
         rows: Vec<LookupRow>,
     ) -> Result<Self, LookupError> {
         let lookup = &settings.lookup;
         let counts = Arc::new(Counts::default());
         let source = match (files, lookup.source) {
-            (Some((databases, watch)), _) => {
+            (Some((databases, known)), _) => {
                 let databases = Arc::new(databases);
-                let (renewed, table) = (Arc::clone(&databases), Arc::clone(table));
-                databases
-                    .watch(watch, clock.clone(), move || renew(&renewed, &*table))
-                    .map_err(LookupError::Thread)?;
+                let (replaced, table) = (Arc::clone(&databases), Arc::clone(table));
+                let clock = clock.clone();
+                let watch = FileWatch::new(known, move || {
+                    if replaced.replace(&clock) {
+                        renew(&replaced, &*table);
+                    }
+                });
+                looks.watch(Subject::Databases, watch);
                 Source::File(databases, Arc::new(rows))
             }
             (None, LookupSource::Off | LookupSource::File) => Source::Off(Arc::new(rows)),
@@ -350,7 +355,14 @@ mod tests {
         settings.lookup.db_paths = vec![format!("{fixtures}lite.mmdb").into()];
         let (clock, _) = Clock::manual(0);
         let files = LookupFiles::open(&settings.lookup, &clock).unwrap();
-        let lookups = Lookups::start(&settings, &clock, &table, files, Vec::new()).unwrap();
+        let lookups = Lookups::start(
+            &settings,
+            &clock,
+            &table,
+            (files, &FileThread::default()),
+            Vec::new(),
+        )
+        .unwrap();
         let Source::File(databases, _) = &lookups.source else {
             panic!("the source is a file");
         };

@@ -6,23 +6,18 @@
 //! ask at all is `breaker.rs`, what is known already `cache.rs`.
 
 use std::collections::HashMap;
-use std::io;
-use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use http::header::{ACCEPT, RETRY_AFTER, USER_AGENT};
-use http::{HeaderMap, Request, StatusCode};
+use http::header::{ACCEPT, USER_AGENT};
+use http::{Request, StatusCode};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::Client as HttpClient;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
-use rustls::{ClientConfig, RootCertStore};
 use tokio::sync::{Semaphore, mpsc};
 use weir_shared::client::Client;
 use weir_shared::clock::{Clock, Now};
@@ -37,6 +32,7 @@ use super::budget::Budget;
 use super::cache::{Cache, LookupRow};
 use super::error::LookupError;
 use super::outcome::{Counts, Outcome};
+use crate::outgoing::{chain, retry_after, tls};
 
 /// The most questions under way at once.
 const MAX_IN_FLIGHT: usize = 64;
@@ -420,31 +416,6 @@ fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// An error with its causes: hyper's own says only that it is one.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
-}
-
-/// `Retry-After` in seconds or as a date (RFC 9110 §10.2.3).
-fn retry_after(headers: &HeaderMap, now_ms: u64) -> Option<Duration> {
-    let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
-    let seconds = if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
-        text.parse().unwrap_or(u64::MAX)
-    } else {
-        let date = jiff::fmt::rfc2822::parse(text).ok()?;
-        let date_ms = u64::try_from(date.timestamp().as_millisecond()).ok()?;
-        date_ms.saturating_sub(now_ms).div_ceil(1000)
-    };
-    Some(Duration::from_secs(seconds))
-}
-
 /// The client that asks.
 fn http_client(
     settings: &LookupSettings,
@@ -464,33 +435,6 @@ fn http_client(
         .pool_idle_timeout(IDLE)
         .pool_timer(TokioTimer::new())
         .build(connector))
-}
-
-/// One provider, named: two in one build would panic at run time if it were left to be found.
-pub(super) fn tls(ca_file: Option<&Path>) -> Result<ClientConfig, LookupError> {
-    let mut roots = RootCertStore::empty();
-    roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
-    if let Some(path) = ca_file {
-        let wrong = |fault: String| LookupError::CaFile {
-            path: path.display().to_string(),
-            fault,
-        };
-        let pem = std::fs::read(path).map_err(|error: io::Error| wrong(error.to_string()))?;
-        let before = roots.len();
-        for certificate in CertificateDer::pem_slice_iter(&pem) {
-            let certificate = certificate.map_err(|error| wrong(error.to_string()))?;
-            roots
-                .add(certificate)
-                .map_err(|error| wrong(error.to_string()))?;
-        }
-        if roots.len() == before {
-            return Err(wrong("it holds no PEM certificate".to_owned()));
-        }
-    }
-    ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .map_err(|error| LookupError::Tls(error.to_string()))
-        .map(|builder| builder.with_root_certificates(roots).with_no_client_auth())
 }
 
 #[cfg(test)]

@@ -3,10 +3,13 @@
 use std::collections::BTreeMap;
 
 use weir_shared::ban::Cause;
+use weir_shared::table::SharedCountsUse;
 use weir_shared::totals::Totals;
 
 use crate::alert::AlertKind;
 use crate::certificates::Validity;
+use crate::feeds::facts::FeedFacts;
+use crate::fleet::facts::FleetFacts;
 use crate::lookup::LookupFacts;
 use crate::rules::RulesFacts;
 use crate::state::FileCounts;
@@ -34,11 +37,19 @@ pub(crate) struct Facts {
     /// Requests by AS number, by label.
     pub(crate) asns: BTreeMap<String, u64>,
     /// Of the state files.
-    pub(crate) state: [FileCounts; 4],
+    pub(crate) state: [FileCounts; 5],
     /// From the lookups.
     pub(crate) lookups: LookupFacts,
     /// How long each certificate is valid.
     pub(crate) certificates: Vec<Validity>,
+    /// Of the counts that clients share.
+    pub(crate) shared: SharedCountsUse,
+    /// Clients that are remembered as known.
+    pub(crate) known: u64,
     /// From rules.json.
     pub(crate) rules: RulesFacts,
+    /// Of the fleet, where there is one.
+    pub(crate) fleet: Option<FleetFacts>,
+    /// Of each feed, by name.
+    pub(crate) feeds: Vec<FeedFacts>,
 }

@@ -11,8 +11,11 @@ use std::sync::Arc;
 
 use metrics::{Key, KeyName, Label, Level, Metadata, Recorder};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusRecorder};
-use weir_shared::rules::Rule;
+use weir_shared::rules::{Crawler, Rule};
 use weir_shared::totals::{DURATION_BOUNDS_US, Histogram};
+
+use crate::feeds::facts::FeedFacts;
+use crate::feeds::kept::Outcome;
 
 mod facts;
 mod process;
@@ -54,6 +57,12 @@ impl Metrics {
                 Values::CounterOfSome(..)
                 | Values::CertificateTime(_)
                 | Values::RuleHits(_)
+                | Values::CrawlerRequests(_)
+                | Values::SharedUse(_)
+                | Values::FleetGauge(_)
+                | Values::FleetCounter(..)
+                | Values::FeedGauge(_)
+                | Values::FeedFetches(_)
                 | Values::Durations(_)
                 | Values::ProcessCounter(_) => {}
             }
@@ -105,11 +114,47 @@ impl Metrics {
                 Values::RuleHits(of) => {
                     blocks.push(block(name, help, "counter", rule_hits(of(facts))));
                 }
+                Values::CrawlerRequests(of) => {
+                    let requests = of(facts).iter().flat_map(|one| crawler_requests(one));
+                    blocks.push(block(name, help, "counter", requests));
+                }
+                Values::SharedUse(of) => {
+                    let ratios = of(facts).iter();
+                    let ratios = ratios.map(|one| (label("rule", &one.rule.name), one.ratio));
+                    let mut ratios: Vec<(String, f64)> = ratios.collect();
+                    ratios.sort_by(|(one, _), (other, _)| one.cmp(other));
+                    blocks.push(block(name, help, "gauge", ratios));
+                }
+                Values::FeedGauge(_) | Values::FeedFetches(_) if facts.feeds.is_empty() => {}
+                Values::FeedGauge(of) => {
+                    let values = facts.feeds.iter();
+                    let values =
+                        values.filter_map(|feed| Some((label("feed", &feed.name), of(feed)?)));
+                    blocks.push(block(name, help, "gauge", values));
+                }
+                Values::FeedFetches(of) => {
+                    blocks.push(block(name, help, "counter", feed_fetches(&facts.feeds, of)));
+                }
                 Values::CertificateTime(_) if facts.certificates.is_empty() => {}
                 Values::CertificateTime(of) => {
                     let times = facts.certificates.iter();
                     let times = times.map(|one| (label("name", &one.name), of(one) / 1000));
                     blocks.push(block(name, help, "gauge", times));
+                }
+                Values::FleetGauge(of) => {
+                    let value = facts.fleet.as_ref().map(|fleet| (String::new(), of(fleet)));
+                    blocks.extend(value.map(|value| block(name, help, "gauge", [value])));
+                }
+                Values::FleetCounter(labels, of) => {
+                    blocks.extend(facts.fleet.as_ref().map(|fleet| {
+                        let counts = of(fleet).into_iter().map(|(value, count)| {
+                            (
+                                labels.map_or_else(String::new, |name| label(name, value)),
+                                count,
+                            )
+                        });
+                        block(name, help, "counter", counts)
+                    }));
                 }
                 Values::Durations(of) => blocks.push(histogram_block(name, help, of(facts))),
                 Values::ProcessCounter(of) => {
@@ -208,6 +253,30 @@ fn rule_hits(rules: &[Arc<Rule>]) -> impl Iterator<Item = (String, u64)> {
             rule.kind.name()
         );
         (labels, rule.hits())
+    })
+}
+
+/// Requests of who claims to be a crawler.
+fn crawler_requests(crawler: &Crawler) -> impl Iterator<Item = (String, u64)> {
+    let name = label("crawler", &crawler.rule.name);
+    let requests = crawler.counts.requests();
+    requests.map(move |(state, outcome, count)| {
+        let labels = format!("{name},state=\"{}\",outcome=\"{outcome}\"", state.name());
+        (labels, count)
+    })
+}
+
+/// Fetches of feeds, by feed and outcome.
+fn feed_fetches(
+    feeds: &[FeedFacts],
+    of: fn(&FeedFacts) -> &[u64; Outcome::ALL.len()],
+) -> impl Iterator<Item = (String, u64)> {
+    feeds.iter().flat_map(move |feed| {
+        let outcomes = Outcome::ALL.into_iter().zip(of(feed));
+        outcomes.map(|(outcome, count)| {
+            let feed = label("feed", &feed.name);
+            (format!("{feed},outcome=\"{}\"", outcome.name()), *count)
+        })
     })
 }
 

@@ -4,16 +4,24 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use weir_shared::ban::Cause;
-use weir_shared::rules::Rule;
-use weir_shared::totals::{ConnectionError, Handshake, Histogram, RESPONSE_CLASSES};
+use weir_shared::rules::{Crawler, Rule};
+use weir_shared::table::SharedUse;
+use weir_shared::totals::{
+    ApplicationWord, ConnectionError, Handshake, Histogram, RESPONSE_CLASSES,
+};
 use weir_shared::verdict::{Action, LimitHit};
 
 use super::facts::Facts;
 use super::process::{Process, float};
 use crate::alert::AlertKind;
 use crate::certificates::Validity;
+use crate::feeds::facts::FeedFacts;
+use crate::feeds::kept::Outcome as FeedOutcome;
+use crate::fleet::event::Rejected;
+use crate::fleet::facts::FleetFacts;
 use crate::lookup::Outcome;
 use crate::rules;
+use crate::state::journal::JOURNAL;
 
 /// One metric.
 pub(super) struct Metric {
@@ -41,12 +49,24 @@ pub(super) enum Values {
     CounterOfSome(&'static str, fn(&Facts) -> &BTreeMap<String, u64>),
     /// Hits of the rules that are in force (RULE-6).
     RuleHits(fn(&Facts) -> &[Arc<Rule>]),
+    /// Requests of who claims to be a crawler (CRAWL-7).
+    CrawlerRequests(fn(&Facts) -> &[Arc<Crawler>]),
+    /// How full the counts of shared limits are (SHARE-8).
+    SharedUse(fn(&Facts) -> &[SharedUse]),
+    /// A gauge of each feed; no series where there is nothing to tell.
+    FeedGauge(fn(&FeedFacts) -> Option<f64>),
+    /// Fetches of each feed, by their outcome.
+    FeedFetches(fn(&FeedFacts) -> &[u64; FeedOutcome::ALL.len()]),
     /// A moment of each certificate, milliseconds since 1970.
     CertificateTime(fn(&Validity) -> u64),
     /// A gauge.
     Gauge(fn(&Facts) -> f64),
     /// Always 1, with the version as its label.
     Version,
+    /// A gauge of the fleet: there is none without one.
+    FleetGauge(fn(&FleetFacts) -> f64),
+    /// A counter of the fleet, by a label or without one.
+    FleetCounter(Option<&'static str>, fn(&FleetFacts) -> ByLabel),
     /// A histogram of durations in seconds.
     Durations(fn(&Facts) -> &Histogram),
     /// A gauge of the process.
@@ -56,8 +76,9 @@ pub(super) enum Values {
 }
 
 use Values::{
-    CertificateTime, Counter, CounterBy, CounterByTwo, CounterOfSome, Durations, Gauge,
-    ProcessCounter, ProcessGauge, RuleHits, Version,
+    CertificateTime, Counter, CounterBy, CounterByTwo, CounterOfSome, CrawlerRequests, Durations,
+    FeedFetches, FeedGauge, FleetCounter, FleetGauge, Gauge, ProcessCounter, ProcessGauge,
+    RuleHits, SharedUse as SharedRatios, Version,
 };
 
 const fn row(name: &'static str, help: &'static str, values: Values) -> Metric {
@@ -79,7 +100,8 @@ fn requests(facts: &Facts) -> ByTwoLabels {
 
 /// Edits of the state files and of rules.json, by file and outcome.
 fn edits(facts: &Facts) -> ByTwoLabels {
-    let state = facts.state.iter();
+    // Nobody edits the journal.
+    let state = facts.state.iter().filter(|of| of.file != JOURNAL);
     let state = state.map(|of| (of.file, of.edits_taken, of.edits_bad));
     let rules = (rules::FILE, facts.rules.edits_taken, facts.rules.edits_bad);
     state
@@ -134,6 +156,16 @@ pub(super) static METRICS: &[Metric] = &[
         Durations(|facts| &facts.totals.upstream_duration),
     ),
     row(
+        "waf_upstream_requests",
+        "Requests at the application now.",
+        Gauge(|facts| float(facts.totals.upstream)),
+    ),
+    row(
+        "waf_upstream_waiting",
+        "Requests that wait for their turn at the application now.",
+        Gauge(|facts| float(facts.totals.upstream_waiting)),
+    ),
+    row(
         "waf_requests_by_country_total",
         "Requests by the country of their client, those with most requests; the rest is other.",
         CounterOfSome("country", |facts| &facts.countries),
@@ -155,6 +187,19 @@ pub(super) static METRICS: &[Metric] = &[
         "waf_rule_hits_total",
         "Requests that a rule or a list of rules.json refused, banned or let through.",
         RuleHits(|facts| &facts.rules.rules),
+    ),
+    row(
+        "waf_application_total",
+        "Words of the application in WAF_APPLICATION_FIELD; of ignored its fields that were not understood, of ban_left_out the bans that were too many in a second.",
+        CounterBy("word", |facts| {
+            let words = ApplicationWord::ALL.into_iter().map(ApplicationWord::name);
+            words.zip(facts.totals.application).collect()
+        }),
+    ),
+    row(
+        "waf_crawler_requests_total",
+        "Requests that say that they are a crawler of rules.json, by whether they are, and by outcome.",
+        CrawlerRequests(|facts| &facts.rules.crawlers),
     ),
     row(
         "waf_bans_active",
@@ -190,6 +235,26 @@ pub(super) static METRICS: &[Metric] = &[
         Counter(|facts| facts.totals.clients_evicted),
     ),
     row(
+        "waf_shared_use_ratio",
+        "The fullest count of a limit that clients share, by its limit: 1 is full.",
+        SharedRatios(|facts| &facts.shared.rules),
+    ),
+    row(
+        "waf_shared_keys",
+        "Counts of limits that clients share, held now.",
+        Gauge(|facts| float(facts.shared.keys)),
+    ),
+    row(
+        "waf_shared_keys_evicted_total",
+        "Counts of limits that clients share, dropped because there were too many.",
+        Counter(|facts| facts.shared.evicted),
+    ),
+    row(
+        "waf_known_clients",
+        "Clients that are remembered as known, or are trusted by the application.",
+        Gauge(|facts| float(facts.known)),
+    ),
+    row(
         "waf_state_edits_total",
         "Edits of state files, taken in or set aside as bad.",
         CounterByTwo(["file", "outcome"], edits),
@@ -216,6 +281,21 @@ pub(super) static METRICS: &[Metric] = &[
         "waf_lookup_file_errors_total",
         "Replacements of lookup database files that could not be used.",
         Counter(|facts| facts.lookups.file_errors),
+    ),
+    row(
+        "waf_feed_entries",
+        "Entries of each feed that hold.",
+        FeedGauge(|feed| Some(float(u64::try_from(feed.entries).unwrap_or(u64::MAX)))),
+    ),
+    row(
+        "waf_feed_age_seconds",
+        "How long ago the version of each feed that holds was fetched or confirmed; none without one.",
+        FeedGauge(|feed| feed.age_ms.map(|age_ms| float(age_ms) / 1000.0)),
+    ),
+    row(
+        "waf_feed_fetches_total",
+        "Fetches of each feed, by outcome.",
+        FeedFetches(|feed| &feed.fetches),
     ),
     row(
         "waf_log_lines_dropped_total",
@@ -281,6 +361,62 @@ pub(super) static METRICS: &[Metric] = &[
         "waf_tls_certificate_start_timestamp_seconds",
         "When each certificate begins, in seconds since 1970.",
         CertificateTime(|validity| validity.begins_ms),
+    ),
+    row(
+        "waf_fleet_connected",
+        "Whether the engine of the fleet answers.",
+        FleetGauge(|fleet| float(fleet.connected.into())),
+    ),
+    row(
+        "waf_fleet_instances",
+        "Instances of the fleet that live, this one included.",
+        FleetGauge(|fleet| float(fleet.instances)),
+    ),
+    row(
+        "waf_fleet_in_step",
+        "Whether all instances of the fleet hold the same bans.",
+        FleetGauge(|fleet| float(fleet.in_step.into())),
+    ),
+    row(
+        "waf_fleet_outbox",
+        "Events of this instance that wait for the engine of the fleet.",
+        FleetGauge(|fleet| float(fleet.waiting)),
+    ),
+    row(
+        "waf_fleet_events_total",
+        "Events that the engine of the fleet has taken, and events that came from there.",
+        FleetCounter(Some("direction"), |fleet| {
+            let [sent, received] = fleet.events;
+            vec![("sent", sent), ("received", received)]
+        }),
+    ),
+    row(
+        "waf_fleet_rejected_total",
+        "Entries of the engine of the fleet that were refused, by reason.",
+        FleetCounter(Some("reason"), |fleet| {
+            let reasons = Rejected::ALL.into_iter().map(Rejected::name);
+            reasons.zip(fleet.rejected).collect()
+        }),
+    ),
+    row(
+        "waf_fleet_resyncs_total",
+        "How often the log of the fleet was read from its beginning.",
+        FleetCounter(None, |fleet| vec![("", fleet.resyncs)]),
+    ),
+    row(
+        "waf_fleet_clock_offset_seconds",
+        "How far the clock is ahead of that of the engine of the fleet, in seconds.",
+        FleetGauge(|fleet| fleet.clock_seconds),
+    ),
+    row(
+        "waf_fleet_round_trip_seconds",
+        "The last round trip to the engine of the fleet, in seconds.",
+        FleetGauge(|fleet| fleet.round_trip_seconds),
+    ),
+    row(
+        "waf_fleet_settings_differ",
+        "Settings that should be the same in the whole fleet and differ at another instance.",
+        FleetGauge(|fleet| float(fleet.settings_differ)),
     ),
     row(
         "waf_build_info",

@@ -1,12 +1,14 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use weir_shared::rules::{Rule, RuleKind};
+use weir_shared::rules::{Claim, ClaimState, Crawler, Purpose, Rule, RuleKind, Verify};
+use weir_shared::table::{SharedCountsUse, SharedUse};
 use weir_shared::totals::{ConnectionError, Totals};
 use weir_shared::verdict::{Action, LimitKind};
 
 use super::*;
 use crate::certificates::Validity;
+use crate::feeds::facts::FeedFacts;
 use crate::lookup::LookupFacts;
 use crate::rules::RulesFacts;
 use crate::state::FileCounts;
@@ -16,6 +18,24 @@ fn hit(kind: RuleKind, name: &str) -> Arc<Rule> {
     let rule = Rule::new(kind, name.to_owned());
     rule.hit();
     Arc::new(rule)
+}
+
+/// A crawler that somebody said he is, and was refused.
+fn crawler() -> Arc<Crawler> {
+    let crawler = Arc::new(Crawler {
+        rule: hit(RuleKind::Crawler, "googlebot"),
+        purpose: Purpose::Search,
+        user_agent: Vec::new(),
+        verify: Verify::Dns(Vec::new()),
+        quotas: Vec::new(),
+        counts: Arc::default(),
+    });
+    let claim = Claim {
+        crawler: Arc::clone(&crawler),
+        state: ClaimState::Fake,
+    };
+    claim.count(true);
+    crawler
 }
 
 fn facts() -> Facts {
@@ -28,6 +48,8 @@ fn facts() -> Facts {
         records_dropped: 5,
         records_left_out: 61,
         process_log_lines_dropped: 29,
+        upstream: 51,
+        upstream_waiting: 52,
         clients: 6,
         clients_evicted: 7,
         ..Totals::default()
@@ -37,6 +59,7 @@ fn facts() -> Facts {
     totals.limit_hits[LimitKind::HourBytes.index()] = 1;
     totals.connection_errors[ConnectionError::Panic.index()] = 8;
     totals.handshakes[0] = 41;
+    totals.application = [71, 72, 73, 74, 75];
     totals.request_duration.buckets[0] = 2;
     totals.request_duration.buckets[14] = 1;
     totals.request_duration.sum_us = 61_000_250;
@@ -51,10 +74,10 @@ fn facts() -> Facts {
         totals,
         observe: false,
         bans_active: 9,
-        bans_made: [1, 2, 3, 4, 5, 6, 7],
+        bans_made: [1, 2, 3, 4, 5, 6, 7, 8],
         bans_dropped: 5,
         untrusted_forwarders: 31,
-        alerts: [21, 22, 23, 24, 25, 26, 30, 32],
+        alerts: [21, 22, 23, 24, 25, 26, 30, 32, 33, 34, 35, 36],
         alert_lines_dropped: 27,
         countries: BTreeMap::from([("DE".to_owned(), 3), ("other".to_owned(), 4)]),
         asns: BTreeMap::new(),
@@ -63,6 +86,7 @@ fn facts() -> Facts {
             file("clients.json", 12),
             file("lookups.json", 13),
             file("alerts.json", 14),
+            file("bans.journal", 15),
         ],
         lookups: LookupFacts {
             outcomes: [21, 22, 23, 24, 25],
@@ -74,6 +98,17 @@ fn facts() -> Facts {
             begins_ms: 1_787_500_800_000,
             ends_ms: 1_795_276_800_500,
         }],
+        known: 76,
+        shared: SharedCountsUse {
+            keys: 33,
+            evicted: 34,
+            rules: vec![SharedUse {
+                rule: hit(RuleKind::Limit, "search"),
+                ratio: 0.5,
+                keys: 3,
+            }],
+        },
+        fleet: None,
         rules: RulesFacts {
             edits_taken: 30,
             edits_bad: 31,
@@ -81,7 +116,22 @@ fn facts() -> Facts {
                 hit(RuleKind::Limit, "login"),
                 hit(RuleKind::Deny, "a\"b.txt"),
             ],
+            crawlers: vec![crawler()],
         },
+        feeds: vec![
+            FeedFacts {
+                name: "drop".to_owned(),
+                entries: 36,
+                age_ms: Some(37_500),
+                fetches: [38, 39, 40, 41],
+            },
+            FeedFacts {
+                name: "none".to_owned(),
+                entries: 0,
+                age_ms: None,
+                fetches: [0, 0, 0, 42],
+            },
+        ],
     }
 }
 
@@ -118,13 +168,23 @@ waf_alerts_total{kind="anomaly"} 21
 waf_alerts_total{kind="anomaly_summary"} 22
 waf_alerts_total{kind="ban"} 24
 waf_alerts_total{kind="certificate"} 32
+waf_alerts_total{kind="crawler"} 35
 waf_alerts_total{kind="edit"} 30
+waf_alerts_total{kind="feed_error"} 36
 waf_alerts_total{kind="file_error"} 25
+waf_alerts_total{kind="fleet"} 34
+waf_alerts_total{kind="shared_limit"} 33
 waf_alerts_total{kind="state_error"} 26
 waf_alerts_total{kind="watch"} 23
+waf_application_total{word="ban"} 72
+waf_application_total{word="ban_left_out"} 73
+waf_application_total{word="count"} 71
+waf_application_total{word="ignored"} 75
+waf_application_total{word="trust"} 74
 waf_bans_active 9
 waf_bans_dropped_total 5
 waf_bans_total{cause="admin"} 3
+waf_bans_total{cause="application"} 8
 waf_bans_total{cause="byte_limit"} 2
 waf_bans_total{cause="edit"} 4
 waf_bans_total{cause="jail"} 7
@@ -151,9 +211,27 @@ waf_connection_errors_total{kind="too_many_client"} 0
 waf_connection_errors_total{kind="too_many_netblock"} 0
 waf_connection_errors_total{kind="too_slow"} 0
 waf_connections 3
+waf_crawler_requests_total{crawler="googlebot",state="verified",outcome="passed"} 0
+waf_crawler_requests_total{crawler="googlebot",state="verified",outcome="refused"} 0
+waf_crawler_requests_total{crawler="googlebot",state="fake",outcome="passed"} 0
+waf_crawler_requests_total{crawler="googlebot",state="fake",outcome="refused"} 1
+waf_crawler_requests_total{crawler="googlebot",state="unproven",outcome="passed"} 0
+waf_crawler_requests_total{crawler="googlebot",state="unproven",outcome="refused"} 0
 waf_events_dropped_total{kind="alert"} 27
 waf_events_dropped_total{kind="break"} 4
 waf_events_dropped_total{kind="request"} 28
+waf_feed_age_seconds{feed="drop"} 37.5
+waf_feed_entries{feed="drop"} 36
+waf_feed_entries{feed="none"} 0
+waf_feed_fetches_total{feed="drop",outcome="taken"} 38
+waf_feed_fetches_total{feed="drop",outcome="unchanged"} 39
+waf_feed_fetches_total{feed="drop",outcome="refused"} 40
+waf_feed_fetches_total{feed="drop",outcome="failed"} 41
+waf_feed_fetches_total{feed="none",outcome="taken"} 0
+waf_feed_fetches_total{feed="none",outcome="unchanged"} 0
+waf_feed_fetches_total{feed="none",outcome="refused"} 0
+waf_feed_fetches_total{feed="none",outcome="failed"} 42
+waf_known_clients 76
 waf_limit_hits_total{kind="concurrent"} 0
 waf_limit_hits_total{kind="day"} 0
 waf_limit_hits_total{kind="day_bytes"} 0
@@ -206,7 +284,10 @@ waf_rule_hits_total{rule="login",kind="limit"} 1
     assert!(rest.starts_with(expected), "{rest}");
     let rest = rest.strip_prefix(expected).unwrap();
     assert!(rest.starts_with(
-        r#"waf_state_edits_total{file="alerts.json",outcome="bad"} 3
+        r#"waf_shared_keys 33
+waf_shared_keys_evicted_total 34
+waf_shared_use_ratio{rule="search"} 0.5
+waf_state_edits_total{file="alerts.json",outcome="bad"} 3
 waf_state_edits_total{file="alerts.json",outcome="taken"} 2
 waf_state_edits_total{file="bans.json",outcome="bad"} 3
 waf_state_edits_total{file="bans.json",outcome="taken"} 2
@@ -218,6 +299,8 @@ waf_state_edits_total{file="rules.json",outcome="bad"} 31
 waf_state_edits_total{file="rules.json",outcome="taken"} 30
 waf_state_writes_total{file="alerts.json",outcome="error"} 1
 waf_state_writes_total{file="alerts.json",outcome="ok"} 14
+waf_state_writes_total{file="bans.journal",outcome="error"} 1
+waf_state_writes_total{file="bans.journal",outcome="ok"} 15
 waf_state_writes_total{file="bans.json",outcome="error"} 1
 waf_state_writes_total{file="bans.json",outcome="ok"} 11
 waf_state_writes_total{file="clients.json",outcome="error"} 1
@@ -235,11 +318,12 @@ waf_untrusted_forwarders 31
 waf_upstream_duration_seconds_bucket{le="0.0005"} 0
 "#
     ));
-    assert!(
-        rest.ends_with(
-            "waf_upstream_duration_seconds_sum 0\nwaf_upstream_duration_seconds_count 0"
-        )
-    );
+    assert!(rest.ends_with(
+        r#"waf_upstream_duration_seconds_sum 0
+waf_upstream_duration_seconds_count 0
+waf_upstream_requests 51
+waf_upstream_waiting 52"#
+    ));
     assert_eq!(requests.len(), 2 * Action::ALL.len());
     for line in [
         r#"waf_requests_total{action="passed",mode="enforce"} 10"#,

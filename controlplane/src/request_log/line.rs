@@ -181,6 +181,21 @@ impl Form {
             line.name(b",\"kind\":\"", kind.name());
             line.raw(b"}");
         }
+        if let Some(key) = record.shared {
+            // Words, netblocks, numbers and hashes: nothing in them needs an escape.
+            let per = key.per();
+            drop(write!(
+                line.out,
+                ",\"shared\":{{\"per\":\"{per}\",\"key\":\"{key}\"}}"
+            ));
+        }
+        line.text(b",\"application\":\"", record.application);
+        if let Some((name, purpose, state)) = record.crawler {
+            line.text(b",\"crawler\":{\"name\":\"", name);
+            line.name(b",\"purpose\":\"", purpose.name());
+            line.name(b",\"state\":\"", state.name());
+            line.raw(b"}");
+        }
         if let Some((member, source)) = record.list {
             line.raw(b",\"list\":{\"netblock\":\"");
             netblock(member, line.out);

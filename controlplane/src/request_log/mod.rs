@@ -9,11 +9,10 @@
 //! costs each sender a lock and a wake-up on the request path. Emptied batches go back to the
 //! workers.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::Thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -24,6 +23,7 @@ use weir_shared::reload::{Part, Take};
 use weir_shared::settings::{LogFormat, Settings};
 
 use crate::events::Events;
+use crate::guarded;
 
 mod combined;
 mod line;
@@ -168,7 +168,7 @@ struct Target {
 impl Target {
     fn open(path: Option<PathBuf>) -> Result<Self, String> {
         let file = match &path {
-            Some(path) => append(path).map_err(|error| {
+            Some(path) => guarded::append(path, 0o640).map_err(|error| {
                 format!(
                     "WAF_LOG_FILE {} cannot be opened: {error}; make it writable or unset WAF_LOG_FILE",
                     path.display()
@@ -184,14 +184,6 @@ impl Target {
         };
         Ok(Self { file, path })
     }
-}
-
-fn append(path: &Path) -> io::Result<File> {
-    OpenOptions::new()
-        .append(true)
-        .create(true)
-        .mode(0o640)
-        .open(path)
 }
 
 /// The thread.

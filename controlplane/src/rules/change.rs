@@ -227,6 +227,10 @@ fn retain(rules: &mut Map<String, Value>, list: List, keep: impl Fn(&Value) -> b
 fn member(netblock: Netblock, entry: &Entry) -> Value {
     let mut member = Map::new();
     member.insert("netblock".to_owned(), json!(netblock));
+    // Whoever asked was asked whether that is meant.
+    if netblock.net().prefix_len() == 0 {
+        member.insert("force".to_owned(), json!(true));
+    }
     let (until, comment) = (entry.until, entry.comment.as_ref());
     member.extend(until.map(|until| ("until".to_owned(), json!(until))));
     member.extend(comment.map(|comment| ("comment".to_owned(), json!(comment))));

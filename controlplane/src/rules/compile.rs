@@ -6,32 +6,41 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use http::{Method, StatusCode};
-use weir_shared::netblock::Netblock;
+use weir_shared::netblock::{NetSet, Netblock};
 use weir_shared::rules::{
-    Case, Jail, Limit, MAX_NETBLOCKS, Matcher, NetList, Quota, Rule, RuleKind, RuleSet, Trap, Traps,
+    Crawler, CrawlerCounts, Feed, MAX_LITERALS, MAX_NETBLOCKS, Parts, RuleKind, RuleSet, Trap,
+    Traps,
 };
-use weir_shared::settings::OnLimit;
-use weir_shared::units::Time;
-use weir_shared::window::RuleSpan;
+use weir_shared::settings::{LookupSource, Settings};
 
-use super::document::{self, Member, Quotas, Reader, RulesFile, Which};
+use super::agent_file;
+use super::choosing::AgentFiles;
+use super::document::{self, Member, Reader, RulesFile};
+use super::fed::{self, Fed, Held};
 use super::kept::KeptLists;
-use super::list_file::{self, FILE, ListText, list_path};
+use super::list_file::{self, list_path};
+use super::making::{Counted, Known, Making, case};
+use crate::feeds::kept::Offered;
+use crate::feeds::wanted::{Use, Wanted};
+use crate::netblock_list::{self, ListText, Unusable};
 use crate::state::fault::Fault;
-
-/// Names that stay known over edits, so that counts and hits go on.
-type Known = HashMap<(RuleKind, String), Arc<Rule>>;
 
 /// Reads and compiles; keeps which rule is which over edits.
 pub(super) struct Compiler {
     reader: Reader,
     path: PathBuf,
     known: Known,
+    counted: Counted,
     /// Lists as they were last read whole, by name.
     good: HashMap<String, Arc<ListText>>,
+    /// Files of literals as they were last read whole.
+    good_agents: AgentFiles,
     /// The same on disk (RULE-10).
     kept: KeptLists,
+    /// What holds of feeds (FEED-4).
+    fed: Fed,
+    /// Whether clients are looked up (MATCH-5).
+    lookups: bool,
 }
 
 /// The files as they were read together.
@@ -39,6 +48,9 @@ pub(super) struct Compiler {
 pub(super) struct Read {
     file: RulesFile,
     lists: HashMap<String, Arc<ListText>>,
+    agents: AgentFiles,
+    /// In the order of the file.
+    feeds: Vec<Held>,
     /// Lists that cannot be used.
     bad: Vec<BadList>,
 }
@@ -68,20 +80,46 @@ impl Compiler {
             reader: Reader::new(),
             path: path.to_owned(),
             known: Known::new(),
+            counted: Counted::new(),
             good: HashMap::new(),
+            good_agents: AgentFiles::new(),
             kept: KeptLists::new(state_dir),
+            fed: Fed::new(state_dir, NetSet::default()),
+            lookups: true,
+        }
+    }
+
+    /// For a service with these settings.
+    pub(super) fn of(settings: &Settings, path: &Path) -> Self {
+        Self {
+            lookups: settings.lookup.source != LookupSource::Off,
+            fed: Fed::new(
+                &settings.state.dir,
+                settings.identity.trusted_proxies.clone(),
+            ),
+            ..Self::new(path, &settings.state.dir)
         }
     }
 
     /// Reads rules.json itself; where it is not there, nothing holds.
     pub(super) fn read(&self, bytes: Option<&[u8]>) -> Result<RulesFile, Fault> {
-        bytes.map_or_else(|| Ok(RulesFile::default()), |bytes| self.reader.read(bytes))
+        let Some(bytes) = bytes else {
+            return Ok(RulesFile::default());
+        };
+        let file = self.reader.read(bytes)?;
+        match file.without_lookups() {
+            Some((pointer, message)) if !self.lookups => {
+                Err(document::at(bytes, &pointer, &message))
+            }
+            _ => Ok(file),
+        }
     }
 
     /// The paths of the lists that it names.
     pub(super) fn list_paths(&self, file: &RulesFile) -> Vec<PathBuf> {
         let members = file.allow.iter().chain(&file.deny);
         let names = members.filter_map(|member| member.file.as_deref());
+        let names = names.chain(agent_files(file));
         names.map(|name| list_path(&self.path, name)).collect()
     }
 
@@ -92,7 +130,8 @@ impl Compiler {
             file,
             ..Read::default()
         };
-        let mut room = MAX_NETBLOCKS;
+        // What holds of feeds has its place already.
+        let mut room = MAX_NETBLOCKS.saturating_sub(self.fed.count(&read.file.feeds));
         let both = [("allow", &read.file.allow), ("deny", &read.file.deny)];
         for (list, members) in both {
             for (index, _) in own(members) {
@@ -103,9 +142,12 @@ impl Compiler {
             }
         }
         for (_, members) in both {
-            for name in members.iter().filter_map(|member| member.file.as_ref()) {
+            let named = members
+                .iter()
+                .filter_map(|member| Some((member.file.as_ref()?, member.force)));
+            for (name, force) in named {
                 let path = list_path(&self.path, name);
-                let text = match list(&path, room) {
+                let text = match list(&path, room).and_then(|text| for_all(text, force)) {
                     Ok(text) => Arc::new(text),
                     Err(error) => {
                         let held = self.last_good(name, &path).filter(|text| text.fits(room));
@@ -127,7 +169,72 @@ impl Compiler {
                 read.lists.insert(name.clone(), text);
             }
         }
+        for wanted in &read.file.feeds {
+            let held = self.fed.held(wanted).cloned().unwrap_or_else(|| {
+                let held = self.fed.read(wanted, room);
+                room = room.saturating_sub(held.feed.list.len());
+                held
+            });
+            read.feeds.push(held);
+        }
+        self.read_agents(&mut read);
         Ok(read)
+    }
+
+    /// What was read a while ago, with the versions of feeds that hold by now.
+    pub(super) fn with_feeds(&self, mut read: Read) -> Read {
+        for (wanted, place) in read.file.feeds.iter().zip(&mut read.feeds) {
+            if let Some(held) = self.fed.held(wanted) {
+                *place = held.clone();
+            }
+        }
+        read
+    }
+
+    /// Puts a version of a feed into what was read. An error is the end of a sentence: why it
+    /// cannot be taken.
+    pub(super) fn put_feed(read: &mut Read, offered: Offered) -> Result<(), String> {
+        let members = read.file.allow.iter().chain(&read.file.deny);
+        let own = members.filter(|member| member.netblock.is_some()).count();
+        let listed: usize = read.lists.values().map(|text| text.netblocks.len()).sum();
+        let room = MAX_NETBLOCKS.saturating_sub(own + listed);
+        fed::put(&mut read.feeds, offered, room)
+    }
+
+    /// Reads the files of literals. One that cannot be used is told, as a list is.
+    fn read_agents(&self, read: &mut Read) {
+        let of_crawlers = read.file.crawlers.iter().map(|one| one.user_agent.len());
+        let of_matches = read.file.matches().map(|(_, one)| one.literals());
+        let own: usize = of_matches.chain(of_crawlers).sum();
+        let mut room = MAX_LITERALS.saturating_sub(own);
+        for name in agent_files(&read.file) {
+            if read.agents.contains_key(name) {
+                continue;
+            }
+            let path = list_path(&self.path, name);
+            let agents = match agent_file::read(&path, room) {
+                Ok(agents) => Arc::new(agents),
+                Err(error) => {
+                    let held = self.good_agents.get(name).map(Arc::clone);
+                    let held = held.or_else(|| self.kept.read_agents(&path).map(Arc::new));
+                    let held = held.filter(|agents| agents.literals.len() <= room);
+                    let what_holds = match &held {
+                        Some(agents) => {
+                            format!("its last good {} lines stay", agents.literals.len())
+                        }
+                        None => "nothing of it is in force".to_owned(),
+                    };
+                    read.bad.push(BadList {
+                        name: name.to_owned(),
+                        error: format!("the file {} {error}: {what_holds}", path.display()),
+                        path,
+                    });
+                    held.unwrap_or_default()
+                }
+            };
+            room = room.saturating_sub(agents.literals.len());
+            read.agents.insert(name.to_owned(), agents);
+        }
     }
 
     fn last_good(&self, name: &str, path: &Path) -> Option<Arc<ListText>> {
@@ -145,23 +252,36 @@ impl Compiler {
     pub(super) fn keep(&self, read: &Read) -> io::Result<()> {
         let is_bad = |name: &String| read.bad.iter().any(|bad| bad.name == *name);
         let fresh = read.lists.iter().filter(|(name, _)| !is_bad(name));
-        let fresh = fresh.map(|(name, text)| (list_path(&self.path, name), &*text.netblocks));
+        let of = |name: &String| list_path(&self.path, name);
+        let fresh = fresh.map(|(name, text)| (of(name), text.netblocks.iter()));
+        self.kept.keep(fresh)?;
+        let fresh = read.agents.iter().filter(|(name, _)| !is_bad(name));
+        let fresh = fresh.map(|(name, agents)| (of(name), agents.literals.iter()));
+        self.kept.keep(fresh)?;
         let named: HashSet<PathBuf> = self.list_paths(&read.file).into_iter().collect();
-        self.kept.keep(fresh, &named)
+        self.kept.forget_others(&named);
+        Ok(())
     }
 
     /// The rules that hold at a moment.
+    // long: a flat list of the parts
     pub(super) fn compile(&mut self, read: Read, now_ms: u64) -> Compiled {
+        let feeds = fed::feeds(&read.feeds);
         let mut made = Making {
             known: &self.known,
+            agents: &read.agents,
+            feeds: &feeds,
             kept: Known::new(),
+            counted: &self.counted,
             now_ms,
             ends_ms: None,
             ended_ms: None,
         };
         let file = &read.file;
-        let allow = made.list(RuleKind::Allow, &file.allow, &read.lists);
-        let deny = made.list(RuleKind::Deny, &file.deny, &read.lists);
+        let allow = (RuleKind::Allow, Use::Allow);
+        let allow = made.list(allow, &file.allow, &read.lists, &file.feeds);
+        let deny = (RuleKind::Deny, Use::Deny);
+        let deny = made.list(deny, &file.deny, &read.lists, &file.feeds);
         let mut traps = Traps::default();
         for trap in &file.traps {
             if made.holds(trap.until) {
@@ -172,6 +292,9 @@ impl Compiler {
         }
         let limits = made.limits(file);
         let jails = made.jails(file);
+        let denials = made.denials(file);
+        let exempt = made.exempt(file);
+        let crawlers = made.crawlers(file);
         let Making {
             kept,
             ends_ms,
@@ -179,10 +302,25 @@ impl Compiler {
             ..
         } = made;
         self.known = kept;
+        self.counted = crawlers.iter().map(counted).collect();
         self.good.clone_from(&read.lists);
         self.good.retain(|_, text| !text.netblocks.is_empty());
+        self.good_agents.clone_from(&read.agents);
+        (self.good_agents).retain(|_, agents| !agents.literals.is_empty());
+        self.fed.hold(&read.feeds);
+        let parts = Parts {
+            allow,
+            deny,
+            traps,
+            limits,
+            jails,
+            denials,
+            exempt,
+            feeds,
+            crawlers,
+        };
         Compiled {
-            rules: Arc::new(RuleSet::new(allow, deny, traps, limits, jails)),
+            rules: Arc::new(RuleSet::of(parts)),
             read,
             ends_ms,
             ended_ms,
@@ -190,110 +328,9 @@ impl Compiler {
     }
 }
 
-/// One compilation.
-struct Making<'a> {
-    known: &'a Known,
-    kept: Known,
-    now_ms: u64,
-    ends_ms: Option<u64>,
-    ended_ms: Option<u64>,
-}
-
-impl Making<'_> {
-    /// The limits that hold.
-    fn limits(&mut self, file: &RulesFile) -> Vec<Limit> {
-        let mut limits = Vec::new();
-        for limit in &file.limits {
-            if self.holds(limit.until) {
-                limits.push(Limit {
-                    rule: self.rule(RuleKind::Limit, &limit.name),
-                    matcher: matcher(&limit.which),
-                    quotas: quotas(&limit.quotas),
-                    on_limit: match limit.on_limit {
-                        document::OnLimit::Ban => OnLimit::Ban,
-                        document::OnLimit::Refuse => OnLimit::Refuse,
-                    },
-                });
-            }
-        }
-        limits
-    }
-
-    /// The jails that hold.
-    fn jails(&mut self, file: &RulesFile) -> Vec<Jail> {
-        let mut jails = Vec::new();
-        for jail in &file.jails {
-            let status = |status: &u16| StatusCode::from_u16(*status).ok();
-            if self.holds(jail.until) {
-                jails.push(Jail {
-                    rule: self.rule(RuleKind::Jail, &jail.name),
-                    matcher: matcher(&jail.which),
-                    statuses: jail.statuses.iter().filter_map(status).collect(),
-                    quotas: quotas(&jail.quotas),
-                    scope: jail.ban,
-                });
-            }
-        }
-        jails
-    }
-
-    /// Whether an entry has not ended; if it will, its end is one to wake at; if it has, a clock
-    /// that is set back may bring it back.
-    fn holds(&mut self, until: Option<Time>) -> bool {
-        let Some(Time(until)) = until else {
-            return true;
-        };
-        let holds = until > self.now_ms;
-        if holds {
-            self.ends_ms = Some(self.ends_ms.map_or(until, |end| end.min(until)));
-        } else {
-            self.ended_ms = self.ended_ms.max(Some(until));
-        }
-        holds
-    }
-
-    /// The rule of this name: the one that was there before, if it was.
-    fn rule(&mut self, kind: RuleKind, name: &str) -> Arc<Rule> {
-        let key = (kind, name.to_owned());
-        if let Some(rule) = self.kept.get(&key).or_else(|| self.known.get(&key)) {
-            let rule = Arc::clone(rule);
-            self.kept.insert(key, Arc::clone(&rule));
-            return rule;
-        }
-        let rule = Arc::new(Rule::new(kind, name.to_owned()));
-        self.kept.insert(key, Arc::clone(&rule));
-        rule
-    }
-
-    fn list(
-        &mut self,
-        kind: RuleKind,
-        members: &[Member],
-        lists: &HashMap<String, Arc<ListText>>,
-    ) -> NetList {
-        let mut all: Vec<(Netblock, Arc<Rule>)> = Vec::new();
-        for member in members {
-            if !self.holds(member.until) {
-                continue;
-            }
-            if let Some(netblock) = member.netblock {
-                all.push((netblock, self.rule(kind, FILE)));
-            }
-            if let Some((name, text)) = member
-                .file
-                .as_ref()
-                .and_then(|name| lists.get_key_value(name))
-            {
-                let rule = self.rule(kind, name);
-                all.extend(
-                    text.netblocks
-                        .iter()
-                        .map(|netblock| (*netblock, Arc::clone(&rule))),
-                );
-            }
-        }
-        NetList::new(all)
-    }
+/// What was counted of a crawler, by its name.
+fn counted(crawler: &Arc<Crawler>) -> (String, Arc<CrawlerCounts>) {
+    (crawler.rule.name.clone(), Arc::clone(&crawler.counts))
 }
 
 /// The members that are a netblock, with their places.
@@ -305,17 +342,27 @@ fn own(members: &[Member]) -> impl Iterator<Item = (usize, Netblock)> {
 /// Reads a list that is to have at most so many netblocks. An error is the end of a sentence.
 fn list(path: &Path, room: usize) -> Result<ListText, String> {
     let bytes = list_file::bytes(path).map_err(|error| format!("cannot be read ({error})"))?;
-    let text = list_file::parse(&bytes);
+    let text = netblock_list::parse(&bytes, room).map_err(|why| match why {
+        Unusable::NotJson(fault) => format!("has a fault in {fault}"),
+        Unusable::TooMany(_) => format!(
+            "has more than {room} netblocks, and {MAX_NETBLOCKS} are the most of all lists together"
+        ),
+    })?;
     if text.netblocks.is_empty() {
-        return Err("has no netblock".to_owned());
-    }
-    if !text.fits(room) {
-        let count = text.netblocks.len();
-        return Err(format!(
-            "has {count} netblocks, and {MAX_NETBLOCKS} are the most of all lists together"
-        ));
+        return Err("has no netblock, and a text, JSON or JSON lines with some is expected".into());
     }
     Ok(text)
+}
+
+/// A list that covers every client is a slip, unless rules.json says that it is meant (ALIVE-5).
+fn for_all(text: ListText, force: bool) -> Result<ListText, String> {
+    let is_all = |netblock: &&Netblock| netblock.net().prefix_len() == 0;
+    match text.netblocks.iter().find(is_all) {
+        Some(netblock) if !force => Err(format!(
+            "has {netblock}, which is every client, and no \"force\": true beside its name"
+        )),
+        _ => Ok(text),
+    }
 }
 
 impl Compiled {
@@ -324,20 +371,37 @@ impl Compiled {
         &self.read.bad
     }
 
+    /// The feeds of rules.json, each with the version that holds.
+    pub(super) fn feeds(&self) -> Vec<(Wanted, Arc<Feed>)> {
+        let held = self.read.feeds.iter().map(|held| Arc::clone(&held.feed));
+        self.read.file.feeds.iter().cloned().zip(held).collect()
+    }
+
     /// Says what is in force, and what of the lists could not be read.
     pub(super) fn log(&self, path: &Path) {
         let file = &self.read.file;
         let (allow, deny) = (self.rules.allow.len(), self.rules.deny.len());
         let trap_paths: usize = file.traps.iter().map(|trap| trap.paths.len()).sum();
         let (limits, jails) = (file.limits.len(), file.jails.len());
-        if allow + deny + trap_paths + limits + jails > 0 {
+        let (denials, exempt) = (file.denials.len(), file.exempt.len());
+        let crawlers = file.crawlers.len();
+        if allow + deny + trap_paths + limits + jails + denials + exempt + crawlers > 0 {
             tracing::info!(
                 file = %path.display(),
-                "rules in force: {allow} netblocks allowed, {deny} denied, {limits} limits, {trap_paths} trap paths, {jails} jails"
+                "rules in force: {allow} netblocks allowed, {deny} denied, {limits} limits, {trap_paths} trap paths, {jails} jails, {denials} denials, {exempt} exempt entries, {crawlers} crawlers"
             );
         }
         for bad in &self.read.bad {
             tracing::error!(file = %bad.path.display(), "{}", bad.error);
+        }
+        for feed in self.rules.feeds.iter() {
+            if feed.taken_ms().is_none() {
+                tracing::warn!(
+                    feed = feed.name,
+                    "the feed {:?} has no copy and is empty until it is fetched",
+                    feed.name
+                );
+            }
         }
         for (name, list) in &self.read.lists {
             if list.skipped > 0 {
@@ -367,28 +431,8 @@ impl Compiled {
     }
 }
 
-const fn case(exact: bool) -> Case {
-    if exact { Case::Exact } else { Case::Folded }
-}
-
-fn matcher(which: &Which) -> Matcher {
-    let path = which.path.as_deref().map(|path| (path, which.exact));
-    // The schema has seen to it that each is a method.
-    let methods = which
-        .methods
-        .iter()
-        .filter_map(|method| Method::from_bytes(method.as_bytes()).ok());
-    Matcher::new(path, methods.collect(), which.host.as_deref()).with_case(case(which.exact_case))
-}
-
-fn quotas(quotas: &Quotas) -> Vec<Quota> {
-    [
-        (RuleSpan::Second, quotas.per_second),
-        (RuleSpan::Minute, quotas.per_minute),
-        (RuleSpan::Hour, quotas.per_hour),
-        (RuleSpan::Day, quotas.per_day),
-    ]
-    .into_iter()
-    .filter_map(|(span, limit)| limit.map(|limit| Quota { span, limit }))
-    .collect()
+/// The names of files of literals.
+fn agent_files(file: &RulesFile) -> impl Iterator<Item = &str> {
+    let matches = file.matches();
+    matches.filter_map(|(_, matching)| matching.user_agent_file.as_deref())
 }

@@ -8,99 +8,102 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_path_to_error::{Deserializer as Tracked, Track};
 use weir_schema::{CatalogError, Schema, Violation};
-use weir_shared::ban::Scope;
-use weir_shared::netblock::Netblock;
 use weir_shared::path;
-use weir_shared::rules::{MAX_NAMES, MAX_TRAP_PATHS, is_root};
-use weir_shared::units::Time;
+use weir_shared::rules::{CrawlerWord, MAX_LITERALS, MAX_NAMES, MAX_TRAP_PATHS, is_root};
 
+use super::choosing::Match;
+use super::list_file::FILE;
 use crate::json::{self, Strict};
 use crate::state::fault::Fault;
+pub(super) use entries::{
+    Answer, FieldName, Member, OnLimit, Per, Quotas, RulesFile, Verify, Which, Word,
+};
+
+mod entries;
+
+/// Faults that are told.
+const MAX_TOLD: usize = 10;
+
+/// Every member that an object of the file may have, for whoever misspelt one.
+const MEMBERS: [&str; 35] = [
+    "allow",
+    "ban",
+    "comment",
+    "crawlers",
+    "deny",
+    "dns",
+    "every",
+    "exact",
+    "exact_case",
+    "feeds",
+    "field",
+    "file",
+    "force",
+    "host",
+    "jails",
+    "limits",
+    "list",
+    "methods",
+    "name",
+    "netblock",
+    "on_limit",
+    "path",
+    "paths",
+    "per",
+    "per_day",
+    "per_hour",
+    "per_minute",
+    "per_second",
+    "purpose",
+    "spare_known",
+    "statuses",
+    "url",
+    "use",
+    "user_agent",
+    "verify",
+];
 
 const SCHEMA: &str = include_str!("../../../schema/proxy/rules.schema.json");
 
-/// The whole file.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-pub(super) struct RulesFile {
-    pub(super) allow: Vec<Member>,
-    pub(super) deny: Vec<Member>,
-    pub(super) limits: Vec<Limit>,
-    pub(super) traps: Vec<Trap>,
-    pub(super) jails: Vec<Jail>,
-}
+impl RulesFile {
+    /// Every `match`, with the pointer to it.
+    pub(super) fn matches(&self) -> impl Iterator<Item = (String, &Match)> {
+        let limits = self.limits.iter().map(|limit| limit.matching.as_ref());
+        let jails = self.jails.iter().map(|jail| jail.matching.as_ref());
+        let denials = self.denials.iter().map(|denial| Some(&denial.matching));
+        let exempt = self.exempt.iter().map(|exempt| Some(&exempt.matching));
+        let all = (limits.enumerate().map(|one| ("limits", one)))
+            .chain(jails.enumerate().map(|one| ("jails", one)))
+            .chain(denials.enumerate().map(|one| ("denials", one)))
+            .chain(exempt.enumerate().map(|one| ("exempt", one)));
+        all.filter_map(|(list, (index, matching))| {
+            Some((format!("/{list}/{index}/match"), matching?))
+        })
+    }
 
-/// A netblock, or a file of them: the schema sees to it that it is one of the two.
-#[derive(Debug, Deserialize)]
-pub(super) struct Member {
-    pub(super) netblock: Option<Netblock>,
-    pub(super) file: Option<String>,
-    pub(super) until: Option<Time>,
-}
-
-/// Windows, each with the most that fit.
-#[derive(Debug, Default, Deserialize)]
-pub(super) struct Quotas {
-    pub(super) per_second: Option<u64>,
-    pub(super) per_minute: Option<u64>,
-    pub(super) per_hour: Option<u64>,
-    pub(super) per_day: Option<u64>,
-}
-
-/// Which requests.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-pub(super) struct Which {
-    pub(super) path: Option<String>,
-    pub(super) exact: bool,
-    pub(super) exact_case: bool,
-    pub(super) methods: Vec<String>,
-    pub(super) host: Option<String>,
-}
-
-/// `on_limit`
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum OnLimit {
-    #[default]
-    Ban,
-    Refuse,
-}
-
-#[derive(Debug, Deserialize)]
-pub(super) struct Limit {
-    pub(super) name: String,
-    #[serde(flatten)]
-    pub(super) which: Which,
-    #[serde(flatten)]
-    pub(super) quotas: Quotas,
-    #[serde(default)]
-    pub(super) on_limit: OnLimit,
-    pub(super) until: Option<Time>,
-}
-
-#[derive(Debug, Deserialize)]
-pub(super) struct Trap {
-    pub(super) name: String,
-    pub(super) paths: Vec<String>,
-    #[serde(default)]
-    pub(super) exact_case: bool,
-    #[serde(default)]
-    pub(super) ban: Scope,
-    pub(super) until: Option<Time>,
-}
-
-#[derive(Debug, Deserialize)]
-pub(super) struct Jail {
-    pub(super) name: String,
-    #[serde(flatten)]
-    pub(super) which: Which,
-    pub(super) statuses: Vec<u16>,
-    #[serde(flatten)]
-    pub(super) quotas: Quotas,
-    #[serde(default)]
-    pub(super) ban: Scope,
-    pub(super) until: Option<Time>,
+    /// A fault of rules that ask where a client comes from, where nobody is looked up (MATCH-5).
+    pub(super) fn without_lookups(&self) -> Option<(String, String)> {
+        let of_matches = self.matches().find_map(|(pointer, matching)| {
+            let member = matching.needs_lookups()?;
+            Some((format!("{pointer}/{member}"), member))
+        });
+        let mut limits = self.limits.iter().enumerate();
+        let of_limits = || {
+            limits.find_map(|(index, limit)| {
+                let word = match limit.per {
+                    Per::Asn => "asn",
+                    Per::Country => "country",
+                    Per::Client | Per::Netblock | Per::All | Per::Field(_) => return None,
+                };
+                Some((format!("/limits/{index}/per"), word))
+            })
+        };
+        let (pointer, member) = of_matches.or_else(of_limits)?;
+        let message = format!(
+            "{member:?} needs lookups and WAF_LOOKUP_SOURCE=\"off\": expected geojs, url or file with it"
+        );
+        Some((pointer, message))
+    }
 }
 
 /// Reads and judges a whole file.
@@ -123,56 +126,99 @@ impl Reader {
                 let message = json::sentence(error);
                 Fault::new(error.line(), error.column(), &refused.pointer, &message)
             })?;
-        self.understand(&value)
-            .map_err(|(pointer, message)| at(bytes, &pointer, &message))
+        self.understand(&value).map_err(|faults| {
+            let further = faults.len().saturating_sub(MAX_TOLD);
+            let faults = faults.into_iter().take(MAX_TOLD);
+            let mut faults = faults.map(|(pointer, message)| at(bytes, &pointer, &message));
+            // There is one: a file without a fault is none.
+            let mut first = faults
+                .next()
+                .unwrap_or_else(|| at(bytes, "", "it does not fit"));
+            first.further = faults.collect();
+            if further > 0 {
+                let told = format!("{further} further faults");
+                first.further.push(at(bytes, "", &told));
+            }
+            first
+        })
     }
 
-    /// The file, or pointer and message of what does not fit. Where the schema and the reader of
-    /// values refuse the same, the reader has the better words.
-    fn understand(&self, value: &Value) -> Result<RulesFile, (String, String)> {
+    /// The file, or pointer and message of everything that does not fit. Where the schema and the
+    /// reader of values refuse the same, the reader has the better words.
+    fn understand(&self, value: &Value) -> Result<RulesFile, Vec<(String, String)>> {
         // That ours compiles is tested.
         let schema = self.schema.as_ref().map_err(|error| {
             let message = format!("the schema of rules.json is wrong: {error}");
-            (String::new(), message)
+            vec![(String::new(), message)]
         })?;
         let violations = schema.validate(value).err().unwrap_or_default();
         if let Some(version) = value.get("version")
             && version.as_f64() != Some(1.0)
         {
             let message = format!("unknown version {version}: 1 is known");
-            return Err(("/version".to_owned(), message));
+            return Err(vec![("/version".to_owned(), message)]);
         }
         let mut track = Track::new();
         let read = RulesFile::deserialize(Tracked::new(value, &mut track));
         let inside = json::pointer(&track.path());
-        let first = violations.into_iter().next();
-        match (first, read) {
-            (None, Ok(file)) => judge(&file).map(|()| file),
-            (Some(fault), Err(error)) if inside == fault.instance_path => {
-                Err((inside, json::sentence(&error)))
-            }
-            (None, Err(error)) => Err((inside, json::sentence(&error))),
-            (Some(fault), _) => {
-                let sentence = fault.sentence.trim_end_matches('.').to_owned();
-                Err((place(value, &fault), sentence))
+        match (violations.is_empty(), read) {
+            (true, Ok(file)) => match judge(&file) {
+                faults if faults.is_empty() => Ok(file),
+                faults => Err(faults),
+            },
+            (true, Err(error)) => Err(vec![(inside, json::sentence(&error))]),
+            (false, read) => {
+                let reader = read.err().map(|error| (inside, json::sentence(&error)));
+                let told = |fault| told(value, fault, reader.as_ref());
+                Err(violations.iter().flat_map(told).collect())
             }
         }
     }
 }
 
-/// What a violation is about: of a member that nobody knows the member, not the object around it.
-fn place(value: &Value, fault: &Violation) -> String {
+/// What one violation says: of members that nobody knows one fault each, at the member and not at
+/// the object around it, with the member that may be meant.
+fn told(
+    value: &Value,
+    fault: &Violation,
+    reader: Option<&(String, String)>,
+) -> Vec<(String, String)> {
+    if let Some(better) = reader.filter(|(inside, _)| *inside == fault.instance_path) {
+        return vec![better.clone()];
+    }
     let object = value
         .pointer(&fault.instance_path)
         .and_then(Value::as_object);
     let is_named = |name: &&String| fault.sentence.contains(&format!("'{name}'"));
-    let unknown = object.and_then(|members| members.keys().find(is_named));
-    match unknown {
-        Some(name) if fault.keyword == "additionalProperties" => {
-            format!("{}{}", fault.instance_path, json::member(name))
-        }
-        _ => fault.instance_path.clone(),
+    let unknown = object
+        .into_iter()
+        .flat_map(|members| members.keys().filter(is_named));
+    let unknown: Vec<(String, String)> = match &*fault.keyword {
+        "additionalProperties" => unknown
+            .map(|name| {
+                (
+                    format!("{}{}", fault.instance_path, json::member(name)),
+                    no_member(name),
+                )
+            })
+            .collect(),
+        _ => Vec::new(),
+    };
+    if !unknown.is_empty() {
+        return unknown;
     }
+    let sentence = fault.sentence.trim_end_matches('.').to_owned();
+    vec![(fault.instance_path.clone(), sentence)]
+}
+
+/// `"pth" is no member here; did you mean "path"?`
+fn no_member(name: &str) -> String {
+    let near = MEMBERS
+        .iter()
+        .map(|member| (strsim::osa_distance(member, name), member));
+    let meant = near.min().filter(|(distance, _)| *distance <= 3);
+    let meant = meant.map(|(_, member)| format!("; did you mean {member:?}?"));
+    format!("{name:?} is no member here{}", meant.unwrap_or_default())
 }
 
 /// A fault of what a pointer names.
@@ -182,14 +228,97 @@ pub(super) fn at(bytes: &[u8], pointer: &str, message: &str) -> Fault {
 }
 
 /// What the schema cannot say.
-fn judge(file: &RulesFile) -> Result<(), (String, String)> {
-    names(file)?;
-    paths(file)?;
+fn judge(file: &RulesFile) -> Vec<(String, String)> {
+    let judged = [
+        names(file),
+        feeds(file),
+        paths(file),
+        matches(file),
+        members(file),
+        shared(file),
+        crawlers(file),
+    ]
+    .into_iter();
+    judged.filter_map(Result::err).collect()
+}
+
+fn members(file: &RulesFile) -> Result<(), (String, String)> {
     for (list, members) in [("allow", &file.allow), ("deny", &file.deny)] {
         for (index, member) in members.iter().enumerate() {
             if member.file.as_ref().is_some_and(|name| name.contains('\0')) {
                 let message = "expected the name of a file".to_owned();
                 return Err((format!("/{list}/{index}/file"), message));
+            }
+            let everyone = member
+                .netblock
+                .filter(|netblock| netblock.net().prefix_len() == 0);
+            if let Some(netblock) = everyone.filter(|_| !member.force) {
+                let message =
+                    format!("{netblock} is every client: \"force\": true if that is meant");
+                return Err((format!("/{list}/{index}/netblock"), message));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Nobody in particular breaks a limit of all clients, of an AS number, a country or a field
+/// (SHARE-2).
+fn shared(file: &RulesFile) -> Result<(), (String, String)> {
+    for (index, limit) in file.limits.iter().enumerate() {
+        let bans_somebody = matches!(limit.per, Per::Client | Per::Netblock);
+        if limit.follows() == OnLimit::Ban && !bans_somebody {
+            let message = "nobody in particular breaks this limit: expected \"refuse\"".to_owned();
+            return Err((format!("/limits/{index}/on_limit"), message));
+        }
+        let spares = limit.spare_known.is_some_and(|spared| spared.0.is_some());
+        let fault = match (spares, &limit.per, limit.follows()) {
+            (true, Per::Client, _) => {
+                "known clients have a second count where clients share one: expected another \"per\" than \"client\""
+            }
+            (true, _, OnLimit::Ban) => {
+                "a limit that bans spares nobody: expected \"on_limit\": \"refuse\""
+            }
+            (false, ..) | (true, _, OnLimit::Refuse) => continue,
+        };
+        return Err((format!("/limits/{index}/spare_known"), fault.to_owned()));
+    }
+    Ok(())
+}
+
+/// Crawlers, and who asks for one (CRAWL-1, CRAWL-5).
+fn crawlers(file: &RulesFile) -> Result<(), (String, String)> {
+    let mut seen = HashSet::new();
+    for (index, crawler) in file.crawlers.iter().enumerate() {
+        let name = &crawler.name;
+        let pointer = |member: &str| format!("/crawlers/{index}/{member}");
+        if !seen.insert(name) {
+            let message = format!("two crawlers are named {name:?}");
+            return Err((pointer("name"), message));
+        }
+        if !matches!(CrawlerWord::of(name), CrawlerWord::Name(_)) {
+            let message = format!("{name:?} is a word of \"match\": expected another name");
+            return Err((pointer("name"), message));
+        }
+        if let Verify::Feed(feed) = &crawler.verify
+            && !file.feeds.iter().any(|held| held.name == *feed)
+        {
+            let message = format!("no feed is named {feed:?}");
+            return Err((pointer("verify"), message));
+        }
+    }
+    for (pointer, matching) in file.matches() {
+        for (index, word) in matching.crawler_words().iter().enumerate() {
+            let is_known = match CrawlerWord::of(word) {
+                CrawlerWord::State(_) | CrawlerWord::Purpose(_) => true,
+                CrawlerWord::Name(name) => seen.contains(&name),
+            };
+            if !is_known {
+                let pointer = matching.crawler_pointer(&pointer, index);
+                let message = format!(
+                    "no crawler is named {word:?}: expected a name, verified, fake, unproven, or a purpose"
+                );
+                return Err((pointer, message));
             }
         }
     }
@@ -200,36 +329,62 @@ fn names(file: &RulesFile) -> Result<(), (String, String)> {
     let limits = file.limits.iter().map(|limit| &limit.name);
     let traps = file.traps.iter().map(|trap| &trap.name);
     let jails = file.jails.iter().map(|jail| &jail.name);
+    let denials = file.denials.iter().map(|denial| &denial.name);
+    let exempt = file.exempt.iter().map(|exempt| &exempt.name);
     let all = [
         ("limits", limits.collect::<Vec<_>>()),
         ("traps", traps.collect()),
         ("jails", jails.collect()),
+        // The schema bounds how many there are of these.
+        ("denials", denials.collect()),
+        ("exempt", exempt.collect()),
     ];
     let mut seen = HashSet::new();
     for (list, names) in all {
+        let is_bounded = matches!(list, "limits" | "traps" | "jails");
         for (index, name) in names.into_iter().enumerate() {
             let pointer = format!("/{list}/{index}/name");
             if !seen.insert(name) {
-                return Err((pointer, format!("the name {name:?} stands there twice")));
+                return Err((pointer, format!("two rules are named {name:?}")));
             }
-            if seen.len() > MAX_NAMES {
-                return Err((
-                    pointer,
-                    format!("expected at most {MAX_NAMES} names in all"),
-                ));
+            if is_bounded && seen.len() > MAX_NAMES {
+                let message = format!("expected at most {MAX_NAMES} names in all");
+                return Err((pointer, message));
             }
         }
     }
     Ok(())
 }
 
+/// Feeds, and the lists in files, are what the log and the metrics call lists by.
+fn feeds(file: &RulesFile) -> Result<(), (String, String)> {
+    let members = file.allow.iter().chain(&file.deny);
+    let mut seen: HashSet<&str> = members
+        .filter_map(|member| member.file.as_deref())
+        .collect();
+    seen.insert(FILE);
+    for (index, feed) in file.feeds.iter().enumerate() {
+        if !seen.insert(&feed.name) {
+            let message = format!("two lists are named {:?}", feed.name);
+            return Err((format!("/feeds/{index}/name"), message));
+        }
+    }
+    Ok(())
+}
+
 fn paths(file: &RulesFile) -> Result<(), (String, String)> {
-    let limits = file.limits.iter().map(|limit| ("limits", &limit.which));
-    let jails = file.jails.iter().map(|jail| ("jails", &jail.which));
+    let limits = file.limits.iter();
+    let limits = limits.map(|limit| ("limits", &limit.which, limit.matching.is_some()));
+    let jails = file.jails.iter();
+    let jails = jails.map(|jail| ("jails", &jail.which, jail.matching.is_some()));
     let mut before = ("", 0);
-    for (list, which) in limits.chain(jails) {
+    for (list, which, has_match) in limits.chain(jails) {
         let index = if before.0 == list { before.1 + 1 } else { 0 };
         before = (list, index);
+        if let Some(member) = which.named().filter(|_| has_match) {
+            let message = format!("{member:?} stands beside \"match\": expected it inside");
+            return Err((format!("/{list}/{index}/{member}"), message));
+        }
         match &which.path {
             Some(path) => plain(path).map_err(|why| (format!("/{list}/{index}/path"), why))?,
             None if which.exact => {
@@ -254,6 +409,35 @@ fn paths(file: &RulesFile) -> Result<(), (String, String)> {
                 let why = format!("expected at most {MAX_TRAP_PATHS} trap paths in all");
                 return Err(fault(why));
             }
+        }
+    }
+    Ok(())
+}
+
+/// What a schema cannot say of what `match` holds.
+fn matches(file: &RulesFile) -> Result<(), (String, String)> {
+    let of_crawlers = file.crawlers.iter().map(|one| one.user_agent.len());
+    let mut literals: usize = of_crawlers.sum();
+    for (pointer, matching) in file.matches() {
+        let judged = matching.judge(plain).and_then(|()| {
+            let is_exempt = pointer.starts_with("/exempt/");
+            if is_exempt {
+                matching.judge_exempt()
+            } else {
+                Ok(())
+            }
+        });
+        judged.map_err(|(inside, why)| (format!("{pointer}{inside}"), why))?;
+        if let Some(list) = &matching.list
+            && !file.feeds.iter().any(|feed| feed.name == *list)
+        {
+            let why = format!("no feed is named {list:?}");
+            return Err((format!("{pointer}/list"), why));
+        }
+        literals += matching.literals();
+        if literals > MAX_LITERALS {
+            let why = format!("expected at most {MAX_LITERALS} literals in all");
+            return Err((pointer, why));
         }
     }
     Ok(())

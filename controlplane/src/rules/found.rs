@@ -15,6 +15,13 @@ pub(crate) enum Found {
         /// To be called once they hold, where somebody waits for that.
         told: Option<Box<dyn FnOnce() + Send>>,
     },
+    /// A version of a feed is not taken (FEED-5).
+    FeedError {
+        /// The feed's name.
+        feed: String,
+        /// The whole sentence.
+        error: String,
+    },
     /// An edit, or a list, that does not fit: the last good one stays.
     Fault {
         /// Its path.

@@ -6,16 +6,19 @@
 //! themselves can be read.
 
 use std::collections::HashSet;
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 use std::fs::{self, DirBuilder};
 use std::io::{self, Write as _};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
+use data_encoding::HEXLOWER;
 use sha2::{Digest, Sha256};
 use weir_shared::netblock::Netblock;
 
+use super::agent_file::{self, Agents};
 use super::list_file;
+use crate::netblock_list::{self, MAX_LISTED};
 use crate::state::create;
 
 /// The folder in the state directory.
@@ -33,32 +36,41 @@ impl KeptLists {
 
     /// What was kept of the list at this path; none where nothing was.
     pub(super) fn read(&self, list: &Path) -> Option<Vec<Netblock>> {
-        let bytes = list_file::bytes(&self.0.join(name(list))).ok()?;
-        let netblocks = list_file::parse(&bytes).netblocks;
+        let netblocks = netblock_list::parse(&self.bytes(list)?, MAX_LISTED)
+            .ok()?
+            .netblocks;
         (!netblocks.is_empty()).then_some(netblocks)
     }
 
-    /// Keeps these lists and no others. What is kept already is not written again.
-    pub(super) fn keep<'a>(
+    /// The same of a file of literals.
+    pub(super) fn read_agents(&self, file: &Path) -> Option<Agents> {
+        let agents = agent_file::parse(&self.bytes(file)?).ok()?;
+        (!agents.literals.is_empty()).then_some(agents)
+    }
+
+    fn bytes(&self, list: &Path) -> Option<Vec<u8>> {
+        list_file::bytes(&self.0.join(name(list))).ok()
+    }
+
+    /// Keeps these lists. What is kept already is not written again.
+    pub(super) fn keep<L: Display>(
         &self,
-        fresh: impl Iterator<Item = (PathBuf, &'a [Netblock])>,
-        named: &HashSet<PathBuf>,
+        fresh: impl Iterator<Item = (PathBuf, impl Iterator<Item = L>)>,
     ) -> io::Result<()> {
-        for (list, netblocks) in fresh {
+        for (list, lines) in fresh {
             match DirBuilder::new().mode(0o700).create(&self.0) {
                 Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
                 Ok(()) | Err(_) => {}
             }
-            self.write(&list, netblocks)?;
+            self.write(&list, lines)?;
         }
-        self.forget_others(named);
         Ok(())
     }
 
-    fn write(&self, list: &Path, netblocks: &[Netblock]) -> io::Result<()> {
+    fn write(&self, list: &Path, lines: impl Iterator<Item = impl Display>) -> io::Result<()> {
         let mut text = format!("# what weir last read of {}\n", list.display());
-        for netblock in netblocks {
-            let _ = writeln!(text, "{netblock}");
+        for line in lines {
+            let _ = writeln!(text, "{line}");
         }
         let name = name(list);
         let path = self.0.join(&name);
@@ -80,7 +92,7 @@ impl KeptLists {
 
     /// Removes what was kept of lists that rules.json names no longer. A copy that cannot be
     /// removed does no harm.
-    fn forget_others(&self, named: &HashSet<PathBuf>) {
+    pub(super) fn forget_others(&self, named: &HashSet<PathBuf>) {
         let names: HashSet<String> = named.iter().map(|list| name(list)).collect();
         for entry in fs::read_dir(&self.0).into_iter().flatten().flatten() {
             let held = entry.file_name();
@@ -95,11 +107,7 @@ impl KeptLists {
 /// The name under which a list is kept.
 fn name(list: &Path) -> String {
     let hash = Sha256::digest(list.as_os_str().as_encoded_bytes());
-    let mut name = String::new();
-    for byte in hash {
-        let _ = write!(name, "{byte:02x}");
-    }
-    name + SUFFIX
+    HEXLOWER.encode(&hash) + SUFFIX
 }
 
 fn is_ours(name: &str) -> bool {

@@ -1,10 +1,10 @@
 //! rules.json and its lists: read at the start, watched while the service runs, judged, compiled
 //! and handed to the control loop, which publishes them with the bans (RULE).
 //!
-//! A thread of its own looks at the files; it is the only one that reads them, and the only one
-//! that writes, where a command asks for a change of a list. `document.rs` says what the file may
-//! hold, `list_file.rs` what a list may, `compile.rs` makes the rules of both, `watch.rs` finds
-//! what was saved, `change.rs` changes a list, `swap.rs` replaces the file.
+//! The thread `weir-files` (`watching/`) alone reads them, and it alone writes, where a command
+//! asks for a change of a list. `document.rs` says what the file may hold, `list_file.rs` what a
+//! list may, `compile.rs` makes the rules of both, `watch.rs` finds what was saved, `change.rs`
+//! changes a list, `swap.rs` replaces the file.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,15 +13,19 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Select, Sender, bounded, never};
 use weir_shared::clock::{Clock, Now};
 use weir_shared::reload::{Part, Take};
-use weir_shared::rules::{Rule, RuleSet};
+use weir_shared::rules::{Crawler, Rule, RuleSet};
 use weir_shared::settings::Settings;
 
+mod agent_file;
 mod change;
+mod choosing;
 mod compile;
 mod document;
+mod fed;
 mod found;
 mod kept;
 mod list_file;
+mod making;
 mod swap;
 mod watch;
 
@@ -29,7 +33,11 @@ pub use change::{Change, Changed, Entry, List, NotChanged};
 use compile::Compiler;
 pub(crate) use found::Found;
 pub(crate) use list_file::FILE;
-use watch::{Order, Watching};
+use watch::{WatchCommand, Watching};
+
+use crate::feeds::handle::FeedsHandle;
+use crate::feeds::said::Outlets;
+use crate::watching::{FileThread, Subject};
 
 /// What the thread found and the loop has not taken yet; the thread waits for room.
 const WAITING: usize = 4;
@@ -49,9 +57,9 @@ pub enum RulesError {
         /// Where and why.
         fault: crate::state::fault::Fault,
     },
-    /// The system refused the thread.
-    #[error("the thread of the rules cannot be started: {0}")]
-    Thread(std::io::Error),
+    /// The roots for feeds cannot be used.
+    #[error("{0}")]
+    Roots(String),
 }
 
 /// For the metrics.
@@ -63,6 +71,8 @@ pub(crate) struct RulesFacts {
     pub(crate) edits_bad: u64,
     /// Every rule and list that is in force.
     pub(crate) rules: Vec<Arc<Rule>>,
+    /// Every crawler that is in force.
+    pub(crate) crawlers: Vec<Arc<Crawler>>,
 }
 
 /// The loop's side.
@@ -70,6 +80,7 @@ pub struct LiveRules {
     current: Arc<RuleSet>,
     found: Receiver<Found>,
     orders: RulesOrders,
+    feeds: FeedsHandle,
     edits_taken: u64,
     edits_bad: u64,
 }
@@ -81,6 +92,7 @@ impl Default for LiveRules {
             current: Arc::default(),
             found: never(),
             orders: RulesOrders::default(),
+            feeds: FeedsHandle::default(),
             edits_taken: 0,
             edits_bad: 0,
         }
@@ -91,7 +103,7 @@ impl Default for LiveRules {
 #[derive(Clone, Default)]
 pub(crate) struct RulesOrders {
     /// None without a thread.
-    orders: Option<Sender<Order>>,
+    orders: Option<(Sender<WatchCommand>, FileThread)>,
     path: PathBuf,
 }
 
@@ -103,8 +115,34 @@ impl RulesOrders {
         change: Change,
         told: impl FnOnce(Result<Changed, NotChanged>) + Send + 'static,
     ) {
-        if let Some(orders) = &self.orders {
-            let _ = orders.try_send(Order::Change(change, Box::new(told)));
+        if let Some((orders, looks)) = &self.orders {
+            let _ = orders.try_send(WatchCommand::Change(change, Box::new(told)));
+            looks.wake();
+        }
+    }
+
+    /// Where the thread of the feeds brings its versions, and its faults.
+    fn outlets(&self, found: Sender<Found>) -> Outlets {
+        let rules = self.clone();
+        Outlets {
+            offer: Box::new(move |offered| {
+                let late = |_| "the thread that looks at files does not answer".to_owned();
+                let Some((orders, looks)) = &rules.orders else {
+                    return Err("nobody reads rules.json".to_owned());
+                };
+                let (told, taken) = bounded(1);
+                let order = WatchCommand::Feed(offered, told);
+                let sent = orders.send_timeout(order, PATIENCE).map_err(drop);
+                sent.map_err(late)?;
+                looks.wake();
+                let taken = taken.recv_timeout(PATIENCE).map_err(drop);
+                taken.map_err(late)?
+            }),
+            alert: Box::new(move |feed, error| {
+                let (feed, error) = (feed.to_owned(), error.to_owned());
+                // A loop that stands still, or has ended, raises no alerts; the log has it.
+                let _ = found.send_timeout(Found::FeedError { feed, error }, PATIENCE);
+            }),
         }
     }
 
@@ -112,21 +150,23 @@ impl RulesOrders {
     pub(crate) fn part(&self) -> Part {
         let asked = self.clone();
         Box::new(move |_| {
-            let Some(orders) = asked.orders.clone() else {
+            let Some((orders, looks)) = asked.orders.clone() else {
                 return Ok(Box::new(|| Ok(())) as Take);
             };
-            let late = || "the thread of the rules does not answer: try again".to_owned();
+            let late = || "the thread that looks at files does not answer: try again".to_owned();
             let (told, read) = bounded(1);
-            let order = Order::Read(told);
+            let order = WatchCommand::Read(told);
             orders
                 .send_timeout(order, PATIENCE)
                 .map_err(|_| vec![late()])?;
+            looks.wake();
             let read = read.recv_timeout(PATIENCE).map_err(|_| vec![late()])?;
             let path = asked.path.clone();
             let file = path.clone();
             read.map_err(|fault| vec![RulesError::DoesNotFit { path, fault }.to_string()])?;
             Ok(Box::new(move || {
-                let sent = orders.send_timeout(Order::Take, PATIENCE);
+                let sent = orders.send_timeout(WatchCommand::Take, PATIENCE);
+                looks.wake();
                 sent.map_err(|_| {
                     format!("{}: what was in force stays so: {}", file.display(), late())
                 })
@@ -145,7 +185,7 @@ pub(crate) fn read(
     now: Now,
 ) -> Result<(Arc<RuleSet>, Vec<String>), RulesError> {
     let path = path_of(settings);
-    let mut compiler = Compiler::new(&path, &settings.state.dir);
+    let mut compiler = Compiler::of(settings, &path);
     let (_, read) = watch::read(&mut compiler, &path, &[], now.wall_ms);
     match read {
         Ok(read) => {
@@ -209,13 +249,18 @@ fn path_of(settings: &Settings) -> PathBuf {
 }
 
 impl LiveRules {
-    /// Reads rules.json and its lists, and starts the thread that looks for changes.
+    /// Reads rules.json and its lists, and has them looked at.
     ///
     /// # Errors
     /// [`RulesError`], one sentence an operator can act on.
-    pub fn start(settings: &Settings, clock: Clock) -> Result<Self, RulesError> {
+    pub fn start(
+        settings: &Settings,
+        clock: &Clock,
+        looks: &FileThread,
+    ) -> Result<Self, RulesError> {
+        crate::feeds::handle::check(settings).map_err(RulesError::Roots)?;
         let path = path_of(settings);
-        let mut compiler = Compiler::new(&path, &settings.state.dir);
+        let mut compiler = Compiler::of(settings, &path);
         let now = clock.now();
         let (stamps, read) = watch::read(&mut compiler, &path, &[], now.wall_ms);
         let read = read.map_err(|fault| RulesError::DoesNotFit {
@@ -232,16 +277,19 @@ impl LiveRules {
         }
         let (orders, ordered) = bounded(ORDERS);
         let orders = RulesOrders {
-            orders: Some(orders),
+            orders: Some((orders, looks.clone())),
             path: path.clone(),
         };
-        let watching = Watching::new(compiler, path, stamps, read, found_out, ordered);
-        weir_shared::threads::spawn("weir-rules", move || watching.run(&clock))
-            .map_err(RulesError::Thread)?;
+        let outlets = orders.outlets(found_out.clone());
+        let feeds = FeedsHandle::new(settings, clock.clone(), outlets);
+        let channels = (found_out, ordered);
+        let watching = Watching::new(compiler, path, stamps, read, feeds.clone(), channels);
+        looks.watch(Subject::Rules, watching);
         Ok(Self {
             current,
             found,
             orders,
+            feeds,
             edits_taken: 0,
             edits_bad: 0,
         })
@@ -250,6 +298,11 @@ impl LiveRules {
     /// How a reload asks for them.
     pub(crate) fn orders(&self) -> RulesOrders {
         self.orders.clone()
+    }
+
+    /// How others speak to the thread of the feeds.
+    pub(crate) fn feeds(&self) -> FeedsHandle {
+        self.feeds.clone()
     }
 
     /// The rules that hold.
@@ -278,6 +331,7 @@ impl LiveRules {
                 self.current = Arc::clone(rules);
                 self.edits_taken += u64::from(*is_edit);
             }
+            Found::FeedError { .. } => {}
             Found::Fault { .. } => self.edits_bad += 1,
         }
         Some(found)
@@ -288,6 +342,7 @@ impl LiveRules {
             edits_taken: self.edits_taken,
             edits_bad: self.edits_bad,
             rules: self.current.rules().cloned().collect(),
+            crawlers: self.current.crawlers().cloned().collect(),
         }
     }
 }

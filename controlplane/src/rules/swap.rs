@@ -7,7 +7,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -23,6 +23,7 @@ use rustix::process::geteuid;
 use sha2::{Digest, Sha256};
 
 use super::list_file::MAX_BYTES;
+use crate::guarded;
 use crate::state::stat::Stat;
 
 /// Links that are followed one after the other; the system follows 40.
@@ -285,10 +286,8 @@ impl Place {
     fn open(&self, name: &OsStr) -> io::Result<File> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = File::from(openat(&self.dir, name, flags, Mode::empty())?);
-        match file.metadata()?.is_file() {
-            true => Ok(file),
-            false => Err(io::Error::other("it is not a file")),
-        }
+        guarded::is_regular(&file)?;
+        Ok(file)
     }
 
     /// `.rules.json` and an end.
@@ -317,12 +316,7 @@ fn open_dir(at: impl std::os::fd::AsFd, file: &Path) -> io::Result<OwnedFd> {
 
 fn held(mut file: File) -> io::Result<Held> {
     let found = file.metadata()?;
-    let mut bytes = Vec::new();
-    (&mut file).take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > MAX_BYTES {
-        let most = MAX_BYTES >> 20;
-        return Err(io::Error::other(format!("it is larger than {most} MiB")));
-    }
+    let bytes = guarded::whole(&mut file, MAX_BYTES)?;
     Ok(Held {
         bytes,
         stat: Stat::of(&found),

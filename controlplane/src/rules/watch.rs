@@ -1,25 +1,25 @@
-//! Finds that rules.json or one of its lists was saved, by any editor: the files are few, so they
-//! are looked at a few times a second, which sees a rename, a write in place and a link that was
-//! turned elsewhere alike, on any file system.
+//! Finds that rules.json or one of its lists was saved, by any editor, and takes it in once it
+//! lies still.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
-use weir_shared::clock::Clock;
+use crossbeam_channel::{Receiver, Sender};
 
 use super::change::{self, Change, Changed, NotChanged};
 use super::compile::{Compiled, Compiler, Read};
 use super::found::Found;
 use super::list_file;
+use crate::feeds::handle::FeedsHandle;
+use crate::feeds::kept::Offered;
 use crate::state::fault::Fault;
-use crate::state::stat::Stat;
+use crate::watching::file::{Stamps, stamps};
+use crate::watching::settling::Settling;
+use crate::watching::{POLL, Watched};
 
-/// How often the files are looked at.
-const POLL: Duration = Duration::from_millis(200);
-/// How often while something is not settled.
+/// How often they are looked at while something is not settled.
 const TICK: Duration = Duration::from_millis(25);
 /// An edit that fits is taken in after the files have lain still for this long.
 const SETTLE: Duration = Duration::from_millis(120);
@@ -27,15 +27,9 @@ const SETTLE: Duration = Duration::from_millis(120);
 /// back.
 const SETTLE_BAD: Duration = Duration::from_millis(500);
 
-/// The files that are looked at, each as it was: rules.json first, then its lists.
-type Stamps = Vec<(PathBuf, Option<Stat>)>;
-
-fn stamps<'a>(paths: impl Iterator<Item = &'a PathBuf>) -> Stamps {
-    paths.map(|path| (path.clone(), Stat::at(path))).collect()
-}
-
-/// Reads rules.json and its lists. The stamps are from before the reading: what changes meanwhile
-/// is seen at the next look. With a fault the lists that were looked at before stay among them.
+/// Reads rules.json and its lists. The stamps, rules.json's first, are from before the reading:
+/// what changes meanwhile is seen at the next look. With a fault the lists that were looked at
+/// before stay among them.
 pub(super) fn read(
     compiler: &mut Compiler,
     path: &Path,
@@ -89,31 +83,32 @@ pub(super) fn bad_lists(held: &Compiled) -> impl Iterator<Item = Found> {
 }
 
 /// A step of a reload, or a change.
-pub(super) enum Order {
+pub(super) enum WatchCommand {
     /// Read the files and judge them; a fault is told.
     Read(Sender<Result<(), Fault>>),
     /// Take what was read.
     Take,
     /// Change the file. It is told once that is in force.
     Change(Change, Told),
+    /// Take a version of a feed, or tell why not.
+    Feed(Offered, Sender<Result<(), String>>),
 }
 
 /// The thread's own.
 pub(super) struct Watching {
     compiler: Compiler,
     path: PathBuf,
-    /// The state that was read, or tried, last.
-    known: Stamps,
-    /// The latest other state, and since when.
-    changed: Option<(Stamps, Instant)>,
+    settling: Settling<Stamps>,
     /// What is in force.
     held: Compiled,
     /// What a reload has read and not taken yet.
     read: Option<(Stamps, Read)>,
     /// The lists in force are not kept on disk yet (RULE-10).
     to_be_kept: bool,
+    /// Who fetches.
+    feeds: FeedsHandle,
     found: Sender<Found>,
-    orders: Receiver<Order>,
+    orders: Receiver<WatchCommand>,
 }
 
 impl Watching {
@@ -122,37 +117,20 @@ impl Watching {
         path: PathBuf,
         known: Stamps,
         held: Compiled,
-        found: Sender<Found>,
-        orders: Receiver<Order>,
+        feeds: FeedsHandle,
+        (found, orders): (Sender<Found>, Receiver<WatchCommand>),
     ) -> Self {
+        feeds.want(held.feeds());
         Self {
+            feeds,
             compiler,
             path,
-            known,
-            changed: None,
+            settling: Settling::new(known),
             held,
             read: None,
             to_be_kept: true,
             found,
             orders,
-        }
-    }
-
-    /// Looks for changes for as long as the process lives.
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "a thread of its own, at the edge"
-    )]
-    pub(super) fn run(mut self, clock: &Clock) {
-        loop {
-            let pause = self.pause(clock.now().wall_ms);
-            match self.orders.recv_timeout(pause) {
-                Ok(order) => self.obey(order, clock.now().wall_ms),
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => std::thread::sleep(pause),
-            }
-            self.look(Instant::now(), clock.now().wall_ms);
-            self.keep_lists();
         }
     }
 
@@ -172,24 +150,33 @@ impl Watching {
         self.to_be_kept = false;
     }
 
-    fn obey(&mut self, order: Order, now_ms: u64) {
+    fn obey(&mut self, order: WatchCommand, now_ms: u64) {
         match order {
-            Order::Read(told) => {
+            WatchCommand::Read(told) => {
                 let (stamps, read) = read_files(&self.compiler, &self.path, &[]);
                 let read = read.map(|read| self.read = Some((stamps, read)));
                 let _ = told.send(read);
             }
-            Order::Take => {
+            WatchCommand::Take => {
                 let Some((known, read)) = self.read.take() else {
                     return;
                 };
-                if known != self.known {
+                if known != *self.settling.known() {
+                    let read = self.compiler.with_feeds(read);
                     self.held = self.compiler.compile(read, now_ms);
-                    self.known = known;
+                    self.settling.take(known);
                     self.taken(None);
                 }
             }
-            Order::Change(change, told) => self.change(&change, told, now_ms),
+            WatchCommand::Change(change, told) => self.change(&change, told, now_ms),
+            WatchCommand::Feed(offered, told) => {
+                let taken = Compiler::put_feed(&mut self.held.read, offered);
+                if taken.is_ok() {
+                    self.compile_again(now_ms);
+                    self.tell_rules(false, None);
+                }
+                let _ = told.send(taken);
+            }
         }
     }
 
@@ -206,7 +193,7 @@ impl Watching {
         match read {
             Ok(held) => {
                 self.held = held;
-                self.known = known;
+                self.settling.take(known);
                 tracing::info!(
                     file = %self.path.display(), list = change.list.name(), netblock = %change.netblock,
                     removed = change.entry.is_none(), ended = changed.ended, "a list is changed"
@@ -223,9 +210,9 @@ impl Watching {
 
     /// What is held was read anew.
     fn taken(&mut self, told: Option<Box<dyn FnOnce() + Send>>) {
-        self.changed = None;
         self.to_be_kept = true;
         self.held.log(&self.path);
+        self.feeds.want(self.held.feeds());
         self.tell_rules(true, told);
         for fault in bad_lists(&self.held) {
             self.tell(fault);
@@ -233,24 +220,25 @@ impl Watching {
     }
 
     fn pause(&self, now_ms: u64) -> Duration {
-        let pause = if self.changed.is_some() { TICK } else { POLL };
+        let pause = if self.settling.is_settled() {
+            POLL
+        } else {
+            TICK
+        };
         let until_end = self.held.ends_ms.map(|end| end.saturating_sub(now_ms));
         until_end.map_or(pause, |end| pause.min(Duration::from_millis(end)))
     }
 
     /// One look at the files and at the clock.
-    fn look(&mut self, now: Instant, now_ms: u64) {
-        let current = stamps(self.known.iter().map(|(path, _)| path));
-        if current == self.known {
-            self.changed = None;
-        } else {
-            self.look_at_change(current, now, now_ms);
+    fn look_once(&mut self, now: Instant, now_ms: u64) {
+        let current = stamps(self.settling.known().iter().map(|(path, _)| path));
+        if let Some(still) = self.settling.look(current.clone(), now) {
+            self.look_at_change(&current, still, now_ms);
         }
         let has_ended = self.held.ends_ms.is_some_and(|end| end <= now_ms);
         let holds_again = self.held.ended_ms.is_some_and(|end| end > now_ms);
         if has_ended || holds_again {
-            let read = std::mem::take(&mut self.held.read);
-            self.held = self.compiler.compile(read, now_ms);
+            self.compile_again(now_ms);
             let told = match has_ended {
                 true => "an entry of the rules has ended",
                 false => "the clock was set back: an entry of the rules holds again",
@@ -260,15 +248,14 @@ impl Watching {
         }
     }
 
-    fn look_at_change(&mut self, current: Stamps, now: Instant, now_ms: u64) {
-        let since = match &self.changed {
-            Some((seen, since)) if *seen == current => *since,
-            _ => {
-                self.changed = Some((current, now));
-                return;
-            }
-        };
-        let still = now.saturating_duration_since(since);
+    /// The same files, and what else holds of them now.
+    fn compile_again(&mut self, now_ms: u64) {
+        let read = std::mem::take(&mut self.held.read);
+        self.held = self.compiler.compile(read, now_ms);
+    }
+
+    /// They are not as they are known, and lie so since a while.
+    fn look_at_change(&mut self, current: &Stamps, still: Duration, now_ms: u64) {
         let is_gone = current.first().is_some_and(|(_, stamp)| stamp.is_none());
         if still < SETTLE || (is_gone && still < SETTLE_BAD) {
             return;
@@ -284,13 +271,12 @@ impl Watching {
             Ok(held) if still < SETTLE_BAD && !held.bad_lists().is_empty() => {}
             Ok(held) => {
                 self.held = held;
-                self.known = known;
+                self.settling.take(known);
                 tracing::info!(file = %self.path.display(), "edit of the rules taken in");
                 self.taken(None);
             }
             Err(fault) if still >= SETTLE_BAD => {
-                self.known = known;
-                self.changed = None;
+                self.settling.take(known);
                 tracing::error!(
                     file = %self.path.display(),
                     line = fault.line,
@@ -319,6 +305,22 @@ impl Watching {
     /// Waits for room; without a control loop the process is about to end.
     fn tell(&self, found: Found) {
         let _ = self.found.send(found);
+    }
+}
+
+impl Watched for Watching {
+    fn files(&self) -> Vec<PathBuf> {
+        let known = self.settling.known().iter();
+        known.map(|(path, _)| path.clone()).collect()
+    }
+
+    fn look(&mut self, now: Instant, now_ms: u64) -> Duration {
+        while let Ok(order) = self.orders.try_recv() {
+            self.obey(order, now_ms);
+        }
+        self.look_once(now, now_ms);
+        self.keep_lists();
+        self.pause(now_ms)
     }
 }
 

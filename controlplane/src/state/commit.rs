@@ -11,9 +11,10 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use data_encoding::HEXLOWER;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
-use super::stat::{Hash, Seen, Stat, content};
+use super::stat::{Seen, Stat, content};
 use super::store::{Staged, Step, Store};
 
 /// Files set aside that are kept for each state file: `.bad`, `.bad.1` … `.bad.9` (STATE-5).
@@ -245,6 +246,20 @@ impl Store {
         Ok(found)
     }
 
+    /// Moves away what lies in the place of a file and is none. Returns under which name. A
+    /// directory has a name of its own, and is never replaced: it may hold anything.
+    pub(super) fn set_aside(&self, name: &str) -> io::Result<String> {
+        let path = self.path(name);
+        if fs::symlink_metadata(&path)?.is_dir() {
+            let aside = format!("{name}.directory");
+            let place = self.dir.join(&aside);
+            renameat_with(CWD, &path, CWD, &place, RenameFlags::NOREPLACE)?;
+            return Ok(aside);
+        }
+        self.rotate(name, &path)?;
+        Ok(format!("{name}.bad"))
+    }
+
     /// Moves a bad file into the row of those set aside: the newest is `.bad`, the eleventh is
     /// dropped.
     fn rotate(&self, name: &str, bad: &Path) -> io::Result<()> {
@@ -294,7 +309,7 @@ const ASIDE: &str = "aside";
 impl Leftover {
     fn new(dir: &Path, name: &str, set_aside: bool, old: &Seen, new: &Seen) -> Self {
         let kind = if set_aside { ASIDE } else { SWAP };
-        let (old, new) = (hex(&old.hash), hex(&new.hash));
+        let (old, new) = (HEXLOWER.encode(&old.hash), HEXLOWER.encode(&new.hash));
         Self {
             path: dir.join(format!(".{name}.{kind}.{old}.{new}")),
             set_aside,
@@ -313,11 +328,7 @@ fn hash_of(path: &Path) -> String {
             .and_then(|mut file| content(&mut file))
             .ok()
     });
-    hex(&read.flatten().map_or([0; 32], |(_, seen)| seen.hash))
-}
-
-fn hex(hash: &Hash) -> String {
-    hash.iter().map(|byte| format!("{byte:02x}")).collect()
+    HEXLOWER.encode(&read.flatten().map_or([0; 32], |(_, seen)| seen.hash))
 }
 
 #[cfg(test)]

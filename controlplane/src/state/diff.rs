@@ -117,6 +117,10 @@ pub(super) struct History<K> {
     ages: Vec<(usize, u64, u64)>,
     /// The newest of those that were dropped, at most [`MAX_DROPPED_KEPT`].
     dropped: Vec<(K, u64)>,
+    /// The last line of the journal that they hold (STATE-10); none in what a version without a
+    /// journal has written.
+    #[serde(default)]
+    pub(super) journal: Option<u64>,
 }
 
 impl<D: Document> Base<D> {
@@ -314,6 +318,7 @@ impl<D: Document> Base<D> {
             read_at_start: self.read_at_start.0,
             ages: ages.collect(),
             dropped,
+            journal: None,
         }
     }
 

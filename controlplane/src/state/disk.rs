@@ -4,6 +4,7 @@
 //! stays queued and the thread goes on. Time is an argument.
 
 use std::fs::File;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -11,11 +12,12 @@ use crossbeam_channel::{Sender, bounded};
 use weir_shared::clock::Clock;
 use weir_shared::units::Time;
 
-use super::diff::Base;
+use super::diff::{Base, Change};
 use super::document::Document;
 use super::error::StateError;
 use super::file::{Counters, Edit, Failure, Job, Saved, Shared, StateFile, WriteFault};
-use super::kept_base::KeptBase;
+use super::journal::{self, Standing};
+use super::kept_base::{self, KeptBase};
 use super::known::{self, Found, Known};
 use super::stat::{Hash, Seen, Stat};
 use super::store::Store;
@@ -66,6 +68,8 @@ pub(super) struct DiskFile<D: Document> {
     /// The file is as a write of the base would leave it. If not, the next document is written
     /// though no entry changed.
     pub(super) clean: bool,
+    /// The file is as the start found it: whether it is clean was not looked at yet.
+    pub(super) as_found: bool,
     /// The file was read within the grain of its own time stamp: a change right after would look
     /// like none.
     pub(super) racy: bool,
@@ -81,6 +85,8 @@ pub(super) struct DiskFile<D: Document> {
     pub(super) outage: Option<Outage>,
     /// A read that failed was reported.
     pub(super) unread: bool,
+    /// The last line of the journal that the file holds.
+    pub(super) journal: u64,
 }
 
 pub(super) struct Attempt<D: Document> {
@@ -113,18 +119,19 @@ impl<D: Document> DiskFile<D> {
         wake: &Sender<()>,
         known: Option<Known<D>>,
         now: Time,
-    ) -> Result<(Self, StateFile<D>), StateError> {
+    ) -> Result<(Self, StateFile<D>, Read<D>), StateError> {
         let Start {
             base,
             envelope,
             on_disk,
-            job,
+            read,
         } = Start::<D>::read(store, known, now)?;
         let (edits_out, edits) = bounded(EDITS);
         let shared = Arc::new(Shared {
             queued: Mutex::new(None),
             counters: Counters::default(),
             failure: Failure::default(),
+            durable: Mutex::default(),
         });
         let file = StateFile {
             edits,
@@ -139,23 +146,24 @@ impl<D: Document> DiskFile<D> {
             shared,
             on_disk,
             // A hand may have left out what was completed, or a version before this one has written
-            // it.
+            // it: the first write finds out.
             clean: false,
+            as_found: true,
             racy: false,
             bad: None,
             still: Stillness::default(),
             attempt: None,
             displaced: None,
-            job,
+            job: None,
             waiting: Vec::new(),
             outage: None,
             unread: false,
+            journal: match read.journal {
+                Standing::After(number) => number,
+                Standing::Nothing | Standing::Every => 0,
+            },
         };
-        Ok((disk, file))
-    }
-
-    pub(super) fn entries(&self) -> &[D::Entry] {
-        self.base.entries()
+        Ok((disk, file, read))
     }
 
     /// Takes the document that the owner sent, if there is one and it holds every edit.
@@ -189,13 +197,42 @@ impl<D: Document> DiskFile<D> {
     }
 }
 
+/// What a start finds of a file.
+pub(crate) struct Read<D: Document> {
+    /// What was last written, or what is in the file where nobody knows that.
+    pub(crate) entries: Vec<D::Entry>,
+    /// What somebody has done to the file since, in the last moment before a kill or while no
+    /// service ran. None, if the copy was merely older than the file.
+    pub(crate) edit: Option<Vec<Change<D>>>,
+    /// Which lines of the journal came behind the entries, and before the edit.
+    pub(crate) journal: Standing,
+}
+
+impl Standing {
+    /// By what is known of the file that was last written.
+    pub(super) fn of<K>(kept: Option<&KeptBase<K>>) -> Self {
+        match kept.map(|kept| kept.history.journal) {
+            None => Self::Every,
+            Some(None) => Self::Nothing,
+            Some(Some(number)) => Self::After(number),
+        }
+    }
+
+    /// The same for somebody who only looks.
+    pub(crate) fn found<D: Document>(dir: &Path) -> Self {
+        if !dir.join(D::FILE).exists() {
+            return Self::Nothing;
+        }
+        Self::of(kept_base::read::<D::Key>(&kept_base::path(dir, D::FILE), D::FILE).as_ref())
+    }
+}
+
 /// A file as it was found at the start.
 struct Start<D: Document> {
     base: Base<D>,
     envelope: Envelope,
     on_disk: Option<Seen>,
-    /// To be written at once: an edit was taken in.
-    job: Option<Job<D>>,
+    read: Read<D>,
 }
 
 impl<D: Document> Start<D> {
@@ -206,12 +243,20 @@ impl<D: Document> Start<D> {
         };
         store.recover(D::FILE).map_err(failed)?;
         let Some(found) = known::find::<D>(store, known)? else {
+            // The journal goes first: without a base all of it would count.
+            if D::KEEPS_BASE {
+                journal::forget(&store.dir).map_err(failed)?;
+            }
             store.forget_base(D::FILE).map_err(failed)?;
             return Ok(Self {
                 base: Base::new(Vec::new(), None),
                 envelope: Envelope::new::<D>(),
                 on_disk: None,
-                job: None,
+                read: Read {
+                    entries: Vec::new(),
+                    edit: None,
+                    journal: Standing::Nothing,
+                },
             });
         };
         let Found {
@@ -224,60 +269,67 @@ impl<D: Document> Start<D> {
             envelope,
             written,
         } = content;
-        let (base, job) = match kept {
-            None => (Base::new(D::complete(entries, &[], now), written), None),
+        let journal = Standing::of(kept.as_ref());
+        let as_it_stands = |entries| (Base::new(D::complete(entries, &[], now), written), None);
+        let (base, edited) = match kept {
+            None => as_it_stands(entries),
             Some(kept) if kept.hash == seen.hash => {
                 (Base::remembered(entries, written, kept.history), None)
             }
-            Some(kept) => take_edit((entries, written), kept, &seen, now),
+            Some(kept) => match last_written(kept, written) {
+                Some(base) => (base, Some(entries)),
+                None => as_it_stands(entries),
+            },
         };
-        Ok(Self {
+        let mut start = Self {
+            read: Read {
+                entries: base.entries().to_vec(),
+                edit: None,
+                journal,
+            },
             base,
             envelope,
             on_disk: Some(seen),
-            job,
-        })
+        };
+        if let Some(found) = edited {
+            start.take_edit(found, written, &seen, now);
+        }
+        Ok(start)
+    }
+
+    /// The file is not the one that was last written: it was edited while the service did not run,
+    /// or in the last moment before it was killed. The edit is taken as a running service takes it;
+    /// a document that holds it must follow.
+    fn take_edit(&mut self, found: Vec<D::Entry>, read: Option<Time>, seen: &Seen, now: Time) {
+        let diff = self.base.take_found(found, read, now);
+        tracing::info!(
+            file = D::FILE,
+            uid = seen.stat.uid,
+            entries = diff.named(),
+            "edit from before the start taken in: {}",
+            diff.summary()
+        );
+        if !diff.is_empty() {
+            self.read.edit = Some(diff.changes);
+        }
     }
 }
 
-/// The file is not the one that was last written: it was edited while the service did not run, or
-/// in the last moment before it was killed. The edit is taken as a running service takes it, and
-/// followed by a document that holds it.
-fn take_edit<D: Document>(
-    (found, read): (Vec<D::Entry>, Option<Time>),
-    kept: KeptBase<D::Key>,
-    seen: &Seen,
-    now: Time,
-) -> (Base<D>, Option<Job<D>>) {
-    let base = match text::parse::<D>(&kept.document) {
-        Ok(base) => base,
+/// What was last written of the file; none where that is not understood.
+fn last_written<D: Document>(kept: KeptBase<D::Key>, read: Option<Time>) -> Option<Base<D>> {
+    match text::parse::<D>(&kept.document) {
+        Ok(base) => {
+            // A version before this one writes the file without its base, and says so with its
+            // stamp.
+            let written = base.written.max(read);
+            Some(Base::remembered(base.entries, written, kept.history))
+        }
         Err(fault) => {
             tracing::warn!(
                 file = D::FILE,
                 "what was last written of the state file is not understood ({fault}): the file counts as it stands"
             );
-            return (Base::new(D::complete(found, &[], now), read), None);
+            None
         }
-    };
-    // A version before this one writes the file without its base, and says so with its stamp.
-    let written = base.written.max(read);
-    let mut base = Base::remembered(base.entries, written, kept.history);
-    let diff = base.take_found(found, read, now);
-    tracing::info!(
-        file = D::FILE,
-        uid = seen.stat.uid,
-        entries = diff.named(),
-        "edit from before the start taken in: {}",
-        diff.summary()
-    );
-    let job = (!diff.is_empty()).then(|| {
-        let mut entries = base.entries().to_vec();
-        D::sort(&mut entries);
-        Job {
-            entries,
-            revision: 0,
-            saved: Vec::new(),
-        }
-    });
-    (base, job)
+    }
 }

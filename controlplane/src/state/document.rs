@@ -84,6 +84,9 @@ pub(crate) trait Document: Sized + 'static {
     /// the last minute anyway.
     const KEEPS_BASE: bool = false;
 
+    /// Whether a file that is gone while the service runs takes nothing out of memory (STATE-11).
+    const REMOVED_IS_NO_EDIT: bool = false;
+
     /// Its JSON Schema, compiled once in a process: one that takes over compiles it while the one
     /// before still serves (RESTART-1).
     fn schema() -> &'static LazySchema;

@@ -1,5 +1,6 @@
 //! Why an edited file is not taken: what does not fit, and where (STATE-5, STATE-6).
 
+use std::fmt;
 use std::io;
 
 /// The most characters of a fault's message and of its pointer.
@@ -7,17 +8,18 @@ const MAX_QUOTE: usize = 300;
 
 /// Why a file cannot be taken.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("line {line}, column {column}, at \"{pointer}\": {message}")]
 pub struct Fault {
     pub(crate) line: usize,
     pub(crate) column: usize,
     /// JSON Pointer (RFC 6901); empty for the whole document.
     pub(crate) pointer: String,
     pub(crate) message: String,
+    /// Further faults of the same file, where the reader finds more than one.
+    pub(crate) further: Vec<Fault>,
 }
 
 impl Fault {
-    /// Nobody may read the file.
+    /// The file cannot be read: there is no place in it.
     pub(crate) fn unreadable(error: &io::Error) -> Self {
         Self::new(0, 0, "", &error.to_string())
     }
@@ -29,7 +31,28 @@ impl Fault {
             column,
             pointer: shortened(pointer),
             message: shortened(message),
+            further: Vec::new(),
         }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            line,
+            column,
+            pointer,
+            message,
+            further,
+        } = self;
+        match line {
+            0 => write!(f, "it cannot be read: {message}"),
+            _ => write!(
+                f,
+                "line {line}, column {column}, at \"{pointer}\": {message}"
+            ),
+        }?;
+        further.iter().try_for_each(|fault| write!(f, "; {fault}"))
     }
 }
 

@@ -30,6 +30,17 @@ pub(super) struct Shared<D: Document> {
     pub(super) queued: Mutex<Option<Job<D>>>,
     pub(super) counters: Counters,
     pub(super) failure: Failure,
+    /// Of the newest document that is on disk.
+    pub(super) durable: Mutex<Stand>,
+}
+
+/// What a document holds besides the edits that were seen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Stand {
+    /// Counts the documents of a process, from 1.
+    pub(crate) document: u64,
+    /// Every line of the journal up to this number (STATE-10). 0 where there is no journal.
+    pub(crate) journal: u64,
 }
 
 /// Why the last write of a file failed; none where it did not.
@@ -61,6 +72,7 @@ pub(crate) struct Edit<D: Document> {
 pub(crate) struct Job<D: Document> {
     pub(crate) entries: Vec<D::Entry>,
     pub(crate) revision: u64,
+    pub(crate) stand: Stand,
     pub(crate) saved: Vec<Saved>,
 }
 
@@ -145,9 +157,21 @@ impl<D: Document> StateFile<D> {
     /// Queues a document that holds all edits up to `revision`; returns at once. One that is still
     /// queued when a newer one arrives is replaced by it, and both are told the outcome.
     pub(crate) fn save(&self, entries: Vec<D::Entry>, revision: u64, saved: Vec<Saved>) {
+        self.save_at(Stand::default(), entries, revision, saved);
+    }
+
+    /// The same of a document that holds so much of the journal.
+    pub(crate) fn save_at(
+        &self,
+        stand: Stand,
+        entries: Vec<D::Entry>,
+        revision: u64,
+        saved: Vec<Saved>,
+    ) {
         let mut job = Job {
             entries,
             revision,
+            stand,
             saved,
         };
         {
@@ -159,6 +183,11 @@ impl<D: Document> StateFile<D> {
         }
         // Full means that the thread is to wake already.
         let _ = self.wake.try_send(());
+    }
+
+    /// What the newest document on disk holds.
+    pub(crate) fn durable(&self) -> Stand {
+        *self.shared.durable()
     }
 
     /// Why its last write failed.
@@ -196,6 +225,7 @@ impl<D: Document> TestFile<D> {
             queued: Mutex::new(None),
             counters: Counters::default(),
             failure: Failure::default(),
+            durable: Mutex::default(),
         });
         let file = StateFile {
             edits,
@@ -215,6 +245,11 @@ impl<D: Document> TestFile<D> {
         self.shared.queued().take()
     }
 
+    /// A document with this stand is on disk.
+    pub(crate) fn wrote(&self, stand: Stand) {
+        *self.shared.durable() = stand;
+    }
+
     /// An edit was found.
     pub(crate) fn edit(&self, changes: Vec<Change<D>>) -> u64 {
         let revision = self.revision.get() + 1;
@@ -225,6 +260,10 @@ impl<D: Document> TestFile<D> {
 }
 
 impl<D: Document> Shared<D> {
+    pub(super) fn durable(&self) -> MutexGuard<'_, Stand> {
+        self.durable.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(super) fn queued(&self) -> MutexGuard<'_, Option<Job<D>>> {
         // Nothing can panic while it is held; if it ever does, the queue is still a queue.
         self.queued.lock().unwrap_or_else(PoisonError::into_inner)

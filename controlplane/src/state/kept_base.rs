@@ -22,6 +22,7 @@ use sha2::{Digest, Sha256};
 use super::diff::History;
 use super::stat::{Hash, content};
 use super::store::{Staged, Step, Store, Unfinished, create};
+use crate::guarded;
 
 /// A base as it was read.
 pub(super) struct KeptBase<K> {
@@ -89,13 +90,10 @@ pub(super) fn path(dir: &Path, name: &str) -> PathBuf {
 
 /// The base of the file of this name, if there is one and it is whole.
 pub(super) fn read<K: DeserializeOwned>(path: &Path, name: &str) -> Option<KeptBase<K>> {
-    // Opening a pipe that somebody put there would block for ever.
-    if !fs::metadata(path).is_ok_and(|found| found.is_file()) {
-        return None;
-    }
-    let read = File::open(path).and_then(|mut file| content(&mut file));
+    let read = guarded::open(path).and_then(|mut file| content(&mut file));
     let base = match read {
         Ok((bytes, _)) => split(bytes),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
         Err(error) => {
             tracing::warn!(file = name, "{} cannot be read: {error}", path.display());
             return None;

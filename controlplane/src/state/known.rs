@@ -6,7 +6,6 @@
 //! whoever reads must look again once the directory is its own.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::path::Path;
@@ -17,6 +16,7 @@ use super::kept_base::{self, KeptBase};
 use super::stat::{Seen, Stat, content};
 use super::store::Store;
 use super::text::{self, Content};
+use crate::guarded;
 
 /// A file that was read.
 pub(crate) struct Known<D: Document> {
@@ -143,14 +143,7 @@ pub(super) fn find<D: Document>(
 
 /// The whole content of a file; none where there is none.
 fn read(path: &Path) -> io::Result<Option<(Vec<u8>, Seen)>> {
-    // Opening a pipe that somebody put there would block for ever.
-    match std::fs::metadata(path) {
-        Ok(found) if found.is_file() => {}
-        Ok(_) => return Err(io::Error::other("it is not a regular file")),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error),
-    }
-    match File::open(path) {
+    match guarded::open(path) {
         Ok(mut file) => content(&mut file).map(Some),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),

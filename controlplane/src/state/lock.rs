@@ -11,6 +11,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::error::StateError;
+use crate::guarded;
 
 /// The lock file.
 const LOCK: &str = "weir.lock";
@@ -95,13 +96,13 @@ fn open(path: &Path) -> Result<File, StateError> {
     if let Err(error) = made {
         return Err(StateError::Make { dir, error });
     }
-    let opened = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(path.join(LOCK));
-    opened.map_err(|error| StateError::Unwritable { dir, error })
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(false).mode(0o600);
+    let opened = guarded::open_with(&mut options, &path.join(LOCK));
+    opened.map_err(|error| {
+        let error = io::Error::new(error.kind(), format!("{LOCK}: {error}"));
+        StateError::Unwritable { dir, error }
+    })
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use weir_shared::units::Time;
 use super::disk::{Common, DiskFile};
 use super::document::Document;
 use super::fault::Fault;
-use super::file::{Edit, count};
+use super::file::{Edit, Job, Stand, WriteFault, count};
 use super::stat::{Digester, Hash, Seen};
 use super::text;
 use super::watch::{POLL, SETTLE, SETTLE_ASIDE, SETTLE_BAD, SETTLE_GONE, TICK};
@@ -23,6 +23,20 @@ pub(super) enum Observed {
     Unsettled,
     /// The file does not fit. `settled` once it may be set aside.
     Bad { seen: Seen, settled: bool },
+}
+
+/// What is said of a file that was removed.
+fn removed(list: &str) -> String {
+    format!(
+        "it was removed while the service runs, which takes nothing out, and is written again; save it with \"{list}\": [] to take all out"
+    )
+}
+
+/// What is said of a directory, a pipe or a device in the place of a file.
+fn displaced(aside: &str) -> String {
+    format!(
+        "what lay in its place is no regular file, is kept as {aside} and takes nothing out; it is written again"
+    )
 }
 
 impl<D: Document> DiskFile<D> {
@@ -64,9 +78,18 @@ impl<D: Document> DiskFile<D> {
             if still < SETTLE_GONE || full {
                 return Ok(Observed::Unsettled);
             }
+            if D::REMOVED_IS_NO_EDIT {
+                self.put_back(common, &removed(D::LIST));
+                return Ok(Observed::Same);
+            }
             self.take_file(common, Vec::new(), None, None);
             return Ok(Observed::Taken);
         };
+        if !stat.is_file && (still >= SETTLE_ASIDE || common.stopping) {
+            let aside = common.store.set_aside(D::FILE)?;
+            self.put_back(common, &displaced(&aside));
+            return Ok(Observed::Same);
+        }
         if let Some(seen) = self.bad
             && seen.stat == stat
         {
@@ -89,6 +112,32 @@ impl<D: Document> DiskFile<D> {
         }
     }
 
+    /// The file is gone, and takes nothing with it (STATE-11): it is to be written again.
+    fn put_back(&mut self, common: &Common, error: &str) {
+        self.on_disk = None;
+        self.clean = false;
+        self.racy = false;
+        self.bad = None;
+        self.still.settle();
+        if self.job.is_none() {
+            let mut entries = self.base.entries().to_vec();
+            D::sort(&mut entries);
+            self.job = Some(Job {
+                entries,
+                revision: self.revision,
+                stand: Stand {
+                    document: 0,
+                    journal: self.journal,
+                },
+                saved: Vec::new(),
+            });
+        }
+        tracing::error!(file = D::FILE, "the state file: {error}");
+        // Full: so many are waiting to be reported already.
+        let (file, error) = (D::FILE, error.to_owned());
+        let _ = common.faults.try_send(WriteFault { file, error });
+    }
+
     /// What the file as it was just read is: ours, an edit, or nothing that fits.
     fn judge(&mut self, common: &Common, bytes: &[u8], seen: Seen, still: Duration) -> Observed {
         if let Some(known) = &mut self.on_disk
@@ -109,6 +158,7 @@ impl<D: Document> DiskFile<D> {
             self.on_disk = Some(seen);
             // It stands, but nobody knows whether it would after a power cut.
             self.clean = false;
+            self.as_found = false;
             self.still.settle();
             return Observed::Same;
         }
@@ -151,6 +201,7 @@ impl<D: Document> DiskFile<D> {
         let owner = seen.map(|seen| seen.stat.uid);
         self.take(common, entries, written, owner);
         self.on_disk = seen;
+        self.as_found = false;
         // The service would have written the same: no need to, and no editor is warned.
         self.clean = match (seen, written) {
             (Some(seen), Some(written)) => self.hash_at(written) == Some(seen.hash),
@@ -195,6 +246,15 @@ impl<D: Document> DiskFile<D> {
             revision: self.revision,
             changes: diff.changes,
         });
+    }
+
+    /// Whether a write of the base would change nothing of the file but its time (STATE-11).
+    pub(super) fn is_clean(&mut self) -> bool {
+        if std::mem::take(&mut self.as_found) && !self.clean {
+            let (found, written) = (self.on_disk, self.base.written());
+            self.clean = found.is_some_and(|seen| self.hash_at(written) == Some(seen.hash));
+        }
+        self.clean
     }
 
     /// What a file of the base, of that moment, would hash to.

@@ -9,13 +9,14 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use weir_shared::clock::Clock;
 use weir_shared::units::Time;
 
@@ -27,6 +28,7 @@ pub(crate) mod document;
 mod error;
 pub(crate) mod fault;
 mod file;
+pub(crate) mod journal;
 mod kept_base;
 pub(crate) mod known;
 mod lock;
@@ -35,23 +37,28 @@ pub(crate) mod schema;
 pub(crate) mod stat;
 mod store;
 pub(crate) mod text;
-pub(crate) mod watch;
+mod watch;
 mod write;
 
 pub(crate) use diff::Change;
+pub(crate) use disk::Read;
 pub use error::StateError;
-pub(crate) use file::{Edit, Failure, Saved, StateFile};
+pub(crate) use file::{Edit, Failure, Saved, Stand, StateFile};
 pub use file::{FileCounts, WriteFault};
 #[cfg(test)]
 pub(crate) use file::{Job, TestFile};
+pub(crate) use journal::Standing;
 pub use lock::StateLock;
 pub(crate) use store::create;
 
 use disk::{AnyFile, Common, DiskFile};
 use document::Document;
+use journal::Journal;
 use known::Known;
 use store::Store;
-use watch::{POLL, TICK, Watch};
+use watch::{Directory, POLL, TICK};
+
+use crate::watching::{FileThread, Subject};
 
 /// Failing writes that wait to be reported: a few files, each reported once an outage.
 const FAULTS: usize = 16;
@@ -75,8 +82,8 @@ const NICE: i32 = 5;
 pub(crate) struct Opened<D: Document> {
     /// Its owner's side.
     pub(crate) file: StateFile<D>,
-    /// What it held.
-    pub(crate) entries: Vec<D::Entry>,
+    /// What was found.
+    read: Read<D>,
     disk: DiskFile<D>,
 }
 
@@ -131,34 +138,51 @@ impl StateDir {
         known: Option<Known<D>>,
     ) -> Result<Opened<D>, StateError> {
         let now = Time(self.clock.now().wall_ms);
-        let (disk, file) = DiskFile::<D>::open(&self.store, &self.wake, known, now)?;
-        Ok(Opened {
-            file,
-            entries: disk.entries().to_vec(),
-            disk,
-        })
+        let (disk, file, read) = DiskFile::<D>::open(&self.store, &self.wake, known, now)?;
+        Ok(Opened { file, read, disk })
     }
 
-    /// Starts the thread and the watch. The first file is the one that answers wait for: it never
-    /// waits for the others.
+    /// Reads the journal and starts its thread.
+    ///
+    /// # Errors
+    /// [`StateError`]
+    pub(crate) fn journal<E, K>(
+        &self,
+        standing: Standing,
+    ) -> Result<journal::Opened<E, K>, StateError>
+    where
+        E: Serialize + DeserializeOwned + Send + 'static,
+        K: Serialize + DeserializeOwned + Send + 'static,
+    {
+        let found = journal::read(&self.store.dir, standing)?;
+        let tail = journal::Tail::new(
+            &self.store.dir,
+            &found,
+            #[cfg(test)]
+            Arc::clone(&self.store.faults),
+        );
+        let journal = Journal::start(tail)?;
+        Ok(journal::Opened { journal, found })
+    }
+
+    /// Starts the thread, which is woken by what happens in the directory. The first file is the
+    /// one that answers wait for: it never waits for the others.
     ///
     /// # Errors
     /// [`StateError::Thread`]
-    pub(crate) fn start(self, files: Vec<Registered>) -> Result<StateThread, StateError> {
-        self.start_with(files, Watch::of_state)
-    }
-
-    fn start_with(
+    pub(crate) fn start(
         self,
         files: Vec<Registered>,
-        watch: fn(&Path, Sender<()>) -> Watch,
+        looks: &FileThread,
     ) -> Result<StateThread, StateError> {
+        let directory = Directory::new(&self.store.path(""), self.wake.clone());
+        looks.watch(Subject::State, directory);
         let (faults_out, faults) = bounded(FAULTS);
         let stop = Arc::new(AtomicBool::new(false));
         let (holds, held) = bounded(1);
         let mut files = files.into_iter().map(|Registered(file)| file);
         let thread = Thread {
-            watch: watch(&self.store.path(""), self.wake.clone()),
+            looks: looks.clone(),
             first: files.next(),
             others: files.collect(),
             common: Common {
@@ -186,8 +210,8 @@ impl StateDir {
 
 impl<D: Document> Opened<D> {
     /// The parts: the owner's side, what was read, and the file for the thread.
-    pub(crate) fn split(self) -> (StateFile<D>, Vec<D::Entry>, Registered) {
-        (self.file, self.entries, Registered(Box::new(self.disk)))
+    pub(crate) fn split(self) -> (StateFile<D>, Read<D>, Registered) {
+        (self.file, self.read, Registered(Box::new(self.disk)))
     }
 }
 
@@ -254,7 +278,7 @@ struct Thread {
     common: Common,
     first: Option<Box<dyn AnyFile>>,
     others: Vec<Box<dyn AnyFile>>,
-    watch: Watch,
+    looks: FileThread,
     stop: Arc<AtomicBool>,
     woken: Receiver<()>,
     holds: Receiver<Hold>,
@@ -306,7 +330,8 @@ impl Thread {
     fn reach(&mut self) -> io::Result<()> {
         if self.common.store.ensure_dir()? {
             tracing::warn!("the state directory was gone and is made anew");
-            self.watch.again(&self.common.store.path(""));
+            // The old watch went with the old directory.
+            self.looks.wake();
             self.files().for_each(|file| file.rebuild());
         }
         Ok(())

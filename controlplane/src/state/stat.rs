@@ -8,9 +8,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use sha2::{Digest, Sha256};
 
+use crate::guarded;
+
 /// No state file comes near this; what is larger is a mistake, and reading it would take the memory
 /// of the service. What could not be read again is not written either (TELL-3).
-pub(super) const MAX_BYTES: u64 = if cfg!(test) { 4 << 20 } else { 256 << 20 };
+pub(crate) const MAX_BYTES: u64 = if cfg!(test) { 4 << 20 } else { 256 << 20 };
 /// Far above the grain of any file system's time stamps.
 const GRAIN_NS: i128 = 120_000_000;
 
@@ -27,6 +29,8 @@ pub(crate) struct Stat {
     pub(crate) size: u64,
     pub(crate) modified_ns: i128,
     pub(crate) changed_ns: i128,
+    /// It is a regular file.
+    pub(crate) is_file: bool,
 }
 
 /// A file's content as it was last read or written.
@@ -39,7 +43,7 @@ pub(super) struct Seen {
 impl Stat {
     /// The file at a path, links followed; none while there is none.
     pub(crate) fn at(path: &Path) -> Option<Self> {
-        Some(Self::of(&fs::metadata(path).ok()?))
+        Some(Self::of(&guarded::look(path).ok()?))
     }
 
     pub(crate) fn of(found: &fs::Metadata) -> Self {
@@ -52,6 +56,7 @@ impl Stat {
             size: found.size(),
             modified_ns: nanoseconds(found.mtime(), found.mtime_nsec()),
             changed_ns: nanoseconds(found.ctime(), found.ctime_nsec()),
+            is_file: found.is_file(),
         }
     }
 

@@ -14,6 +14,7 @@ use sha2::{Digest, Sha256};
 use super::error::StateError;
 use super::lock::StateLock;
 use super::stat::{MAX_BYTES, Seen, Stat, content};
+use crate::guarded;
 
 /// The directory, locked.
 pub(super) struct Store {
@@ -48,6 +49,9 @@ pub(super) enum Step {
     SwapBack,
     Remove,
     SyncDir,
+    Append,
+    SyncJournal,
+    EmptyJournal,
 }
 
 impl Store {
@@ -95,9 +99,8 @@ impl Store {
 
     /// The file as it stands now; none where there is no file.
     pub(super) fn stat(&self, name: &str) -> io::Result<Option<Stat>> {
-        match fs::metadata(self.path(name)) {
-            Ok(found) if found.is_file() => Ok(Some(Stat::of(&found))),
-            Ok(_) => Err(io::Error::other("it is not a regular file")),
+        match guarded::look(&self.path(name)) {
+            Ok(found) => Ok(Some(Stat::of(&found))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
@@ -105,11 +108,7 @@ impl Store {
 
     /// The whole content.
     pub(super) fn read(&self, name: &str) -> io::Result<Option<(Vec<u8>, Seen)>> {
-        // The stat comes first: opening a pipe that somebody put there would block for ever.
-        if self.stat(name)?.is_none() {
-            return Ok(None);
-        }
-        match File::open(self.path(name)) {
+        match guarded::open(&self.path(name)) {
             Ok(mut file) => content(&mut file).map(Some),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
@@ -321,7 +320,7 @@ pub(super) mod faults {
             *self.meanwhile.lock().unwrap() = Some((step, Box::new(act)));
         }
 
-        pub(super) fn step(&self, step: Step) -> io::Result<()> {
+        pub(in crate::state) fn step(&self, step: Step) -> io::Result<()> {
             let due = self
                 .meanwhile
                 .lock()

@@ -21,6 +21,7 @@ use crate::alert::document::AlertsFile;
 use crate::bans::document::{BanKey, BansFile};
 use crate::clients::ClientsFile;
 use crate::lookup::document::LookupsFile;
+use crate::watching::FileThread;
 
 /// Generous, for a machine that does other things too; the figures are measured elsewhere.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -36,10 +37,10 @@ struct Setup {
 }
 
 fn setup() -> Setup {
-    setup_with(Watch::of_state)
+    setup_with(&FileThread::start(Clock::system()).unwrap())
 }
 
-fn setup_with(watch: fn(&Path, Sender<()>) -> Watch) -> Setup {
+fn setup_with(looks: &FileThread) -> Setup {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(StateLock::claim(dir.path()).unwrap()).unwrap();
     let faults = Arc::clone(&store.faults);
@@ -48,7 +49,7 @@ fn setup_with(watch: fn(&Path, Sender<()>) -> Watch) -> Setup {
     let (clients, _, second) = state.read(None).unwrap().split();
     let (lookups, _, third) = state.read(None).unwrap().split();
     let (alerts, _, fourth) = state.read(None).unwrap().split();
-    assert!(held.is_empty());
+    assert!(held.entries.is_empty());
     let files = vec![first, second, third, fourth];
     Setup {
         dir,
@@ -56,7 +57,7 @@ fn setup_with(watch: fn(&Path, Sender<()>) -> Watch) -> Setup {
         clients: Arc::new(clients),
         lookups: Arc::new(lookups),
         alerts: Arc::new(alerts),
-        thread: state.start_with(files, watch).unwrap(),
+        thread: state.start(files, looks).unwrap(),
         faults,
     }
 }
@@ -74,6 +75,11 @@ fn ban(number: u8) -> Arc<Ban> {
 
 fn text(bans: &[Arc<Ban>]) -> String {
     serde_json::to_string_pretty(&json!({"version": 1, "bans": bans})).unwrap()
+}
+
+/// The bans that a start finds.
+fn found(read: Read<BansFile>) -> Vec<Arc<Ban>> {
+    crate::bans::journal::replay(read.entries, Vec::new(), read.edit.as_deref())
 }
 
 fn until(what: &str, mut done: impl FnMut() -> bool) {
@@ -196,7 +202,7 @@ fn every_way_of_saving_is_seen() {
 /// STATE-3: where no events come the poll finds the edit.
 #[test]
 fn an_edit_is_seen_without_events() {
-    let setup = setup_with(|_, _| Watch::blind());
+    let setup = setup_with(&FileThread::default());
     assert!(setup.save(&[ban(1)], 0));
     fs::write(setup.file(), text(&[ban(1), ban(2)])).unwrap();
     assert_eq!(setup.edit().1, [ban(2).netblock]);
@@ -230,8 +236,8 @@ fn a_write_waits_for_half_an_edit() {
     assert_eq!(setup.counts().edits_bad, 0);
 }
 
-/// STATE-3: entries taken out are removed, and a deleted file is all of them taken out; a touch is
-/// no edit.
+/// STATE-3, STATE-11: entries taken out are removed; a touch is no edit, and a file that is gone
+/// takes nothing out and is written again, with an alert; an empty list takes all out.
 #[test]
 fn what_is_taken_out_is_removed() {
     let setup = setup();
@@ -239,7 +245,17 @@ fn what_is_taken_out_is_removed() {
     fs::write(setup.file(), fs::read(setup.file()).unwrap()).unwrap();
     fs::write(setup.file(), text(&[ban(1), ban(3)])).unwrap();
     assert_eq!(setup.edit(), (1, vec![], vec![BanKey::of(&ban(2))]));
+    // The owner answers with what it holds now.
+    assert!(setup.save(&[ban(1), ban(3)], 1));
     fs::remove_file(setup.file()).unwrap();
+    let told = setup.thread.faults().recv_timeout(DEADLINE).unwrap();
+    assert!(told.file == "bans.json" && told.error.starts_with("it was removed"));
+    let start = Instant::now();
+    while !setup.file().exists() && start.elapsed() < DEADLINE {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(setup.on_disk(), ["203.0.1.0/24", "203.0.3.0/24"]);
+    fs::write(setup.file(), text(&[])).unwrap();
     assert_eq!(
         setup.edit(),
         (2, vec![], vec![BanKey::of(&ban(1)), BanKey::of(&ban(3))])
@@ -424,13 +440,16 @@ fn a_stop_writes_what_is_queued() {
     let open = || {
         let state =
             StateDir::open(StateLock::claim(dir.path()).unwrap(), Clock::manual(NOW).0).unwrap();
-        let (file, held, first) = state.read::<BansFile>(None).unwrap().split();
+        let (file, read, first) = state.read::<BansFile>(None).unwrap().split();
+        let held = found(read);
         let (clients, _, second) = state.read::<ClientsFile>(None).unwrap().split();
         (
             file,
             clients,
             held,
-            state.start(vec![first, second]).unwrap(),
+            state
+                .start(vec![first, second], &FileThread::default())
+                .unwrap(),
         )
     };
     let (bans, clients, held, thread) = open();
@@ -493,6 +512,7 @@ fn clients_are_edited_too() {
         bytes: Default::default(),
         rules: Vec::new(),
         other_sites: weir_shared::table::OtherSites::default(),
+        first_passed: None,
     };
     let (told, outcome) = bounded(1);
     let saved = Saved::new(move |ok| told.send(ok).unwrap());
@@ -593,7 +613,8 @@ fn a_kill_at_any_step_leaves_a_base_that_fits() {
             }
             let state = StateDir::open(StateLock::claim(dir.path()).unwrap(), Clock::manual(NOW).0)
                 .unwrap();
-            let (_file, mut held, _) = state.read::<BansFile>(None).unwrap().split();
+            let (_file, read, _) = state.read::<BansFile>(None).unwrap().split();
+            let mut held = found(read);
             BansFile::sort(&mut held);
             let old = [ban(1), ban(2)];
             let new = [ban(1), ban(2), ban(3)];
@@ -637,8 +658,8 @@ fn a_damaged_base_is_not_used() {
         fs::write(&base, base_is).unwrap();
         let state =
             StateDir::open(StateLock::claim(dir.path()).unwrap(), Clock::manual(NOW).0).unwrap();
-        let (_file, held, _) = state.read::<BansFile>(None).unwrap().split();
-        held.len()
+        let (_file, read, _) = state.read::<BansFile>(None).unwrap().split();
+        found(read).len()
     };
     assert_eq!(held(&whole), 2);
     let mut other = whole.clone();
@@ -739,6 +760,7 @@ fn a_stale_copy_rolls_no_counter_back() {
             bytes: Default::default(),
             rules: Vec::new(),
             other_sites: weir_shared::table::OtherSites::default(),
+            first_passed: None,
         })
     };
     let save = |rows: Vec<_>, revision| {

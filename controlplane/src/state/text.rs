@@ -375,9 +375,8 @@ impl<D: Document> Entries<'_, D> {
 
 /// The entry that a value is, or pointer and message of why it is none.
 ///
-/// The schema judges. It cannot say everything (that two entries have one name, that `1::2::3` is
-/// no address), so the reader has its say as well, and where both refuse the same it has the better
-/// words.
+/// The schema is checked first, then serde, since a schema cannot say everything (that two entries
+/// have one name, that `1::2::3` is no address). If both refuse, serde's message is shown.
 fn understand<D: Document>(list: &List, value: Value) -> Result<D::Entry, (String, String)> {
     let fault = list.judge(&value);
     if fault.is_none()
@@ -395,7 +394,7 @@ fn understand<D: Document>(list: &List, value: Value) -> Result<D::Entry, (Strin
         }
         (None, Err(error)) => (inside, json::sentence(&error)),
         (Some(fault), _) => (fault.instance_path, sentence(&fault.sentence)),
-        (None, Ok(_)) => (String::new(), "it is not understood".to_owned()),
+        (None, Ok(_)) => (String::new(), "it is not valid".to_owned()),
     })
 }
 

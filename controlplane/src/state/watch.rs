@@ -1,20 +1,20 @@
-//! Seeing that somebody saved a state file (STATE-3): a watch on the directory, because editors
-//! save by rename, and the time a file must lie still before it is judged. Where no events come the
-//! slow poll finds the edit.
+//! Seeing that somebody saved a state file (STATE-3): the thread is woken by what happens in the
+//! directory, because editors save by rename, and a file must lie still before it is judged. Where
+//! no events come the slow poll finds the edit.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Sender;
-use notify::event::{AccessKind, AccessMode};
-use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 
 use super::stat::Stat;
+use crate::watching::{Watched, settling};
 
-/// What the warning calls them.
-const STATE_FILES: &str = "state files";
-/// How often files are looked at without any event.
-pub(crate) const POLL: Duration = Duration::from_secs(2);
+pub(super) use crate::watching::POLL;
+
+/// How long a state file has been lying still.
+pub(super) type Stillness = settling::Stillness<Option<Stat>>;
+
 /// How often while something is not settled.
 pub(super) const TICK: Duration = Duration::from_millis(25);
 /// A file that fits is taken in after it has not changed for this long.
@@ -31,95 +31,34 @@ pub(super) const SETTLE_ASIDE: Duration = Duration::from_secs(1);
 /// after.
 pub(super) const LINGER: Duration = Duration::from_secs(2);
 
-/// The watch on directories.
-pub(crate) struct Watch {
-    /// None where the system refused; the poll goes on.
-    watcher: Option<RecommendedWatcher>,
+/// The directory as it is watched; the files in it are looked at by their own thread.
+pub(super) struct Directory {
+    /// A file in it.
+    file: PathBuf,
+    wake: Sender<()>,
 }
 
-impl Watch {
-    /// Wakes a thread at every event that can mean a save in one of these directories. `what`
-    /// names what is looked for in the warning that no events come.
-    pub(crate) fn start<'a>(
-        directories: impl IntoIterator<Item = &'a Path>,
-        what: &str,
-        wake: Sender<()>,
-    ) -> Self {
-        let handler = move |event: notify::Result<notify::Event>| {
-            let counts = match event {
-                // Our own reads are no news; what a writer closed is.
-                Ok(event) => match event.kind {
-                    EventKind::Access(AccessKind::Close(AccessMode::Write)) => true,
-                    EventKind::Access(_) => false,
-                    _ => true,
-                },
-                // An overflow: something happened, nobody knows what.
-                Err(_) => true,
-            };
-            if counts {
-                // Full means that the thread is to wake already.
-                let _ = wake.try_send(());
-            }
-        };
-        let watcher = notify::recommended_watcher(handler).and_then(|mut watcher| {
-            for directory in directories {
-                watcher.watch(directory, RecursiveMode::NonRecursive)?;
-            }
-            Ok(watcher)
-        });
+impl Directory {
+    /// Wakes the thread at what happens in the directory.
+    pub(super) fn new(directory: &Path, wake: Sender<()>) -> Self {
         Self {
-            watcher: watcher.inspect_err(|error| warn_of_poll(what, error)).ok(),
-        }
-    }
-
-    /// Watches the directory of the state files.
-    pub(super) fn of_state(dir: &Path, wake: Sender<()>) -> Self {
-        Self::start([dir], STATE_FILES, wake)
-    }
-
-    /// No events at all, as on some network file systems.
-    #[cfg(test)]
-    pub(super) fn blind() -> Self {
-        Self { watcher: None }
-    }
-
-    /// Watches a directory that was made anew.
-    pub(super) fn again(&mut self, dir: &Path) {
-        if let Some(watcher) = &mut self.watcher {
-            // The old watch went with the old directory.
-            let _ = watcher.unwatch(dir);
-            if let Err(error) = watcher.watch(dir, RecursiveMode::NonRecursive) {
-                warn_of_poll(STATE_FILES, &error);
-            }
+            file: directory.join("bans.json"),
+            wake,
         }
     }
 }
 
-fn warn_of_poll(what: &str, error: &notify::Error) {
-    tracing::warn!(
-        "edits of {what} are looked for every {} seconds only: {error}",
-        POLL.as_secs()
-    );
-}
-
-/// How long a file has been lying still.
-#[derive(Default)]
-pub(super) struct Stillness(Option<(Option<Stat>, Instant)>);
-
-impl Stillness {
-    /// Time since the file was first seen as it is now.
-    pub(super) fn of(&mut self, stat: Option<Stat>, now: Instant) -> Duration {
-        match self.0 {
-            Some((held, since)) if held == stat => now.saturating_duration_since(since),
-            _ => {
-                self.0 = Some((stat, now));
-                Duration::ZERO
-            }
-        }
+impl Watched for Directory {
+    fn files(&self) -> Vec<PathBuf> {
+        vec![self.file.clone()]
     }
 
-    /// The file is what is known.
-    pub(super) fn settle(&mut self) {
-        self.0 = None;
+    fn look(&mut self, _: Instant, _: u64) -> Duration {
+        POLL
+    }
+
+    fn event(&mut self) {
+        // Full means that the thread is to wake already.
+        let _ = self.wake.try_send(());
     }
 }

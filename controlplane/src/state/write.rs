@@ -9,7 +9,7 @@ use weir_shared::units::Time;
 use super::commit::Commit;
 use super::disk::{AnyFile, Attempt, Common, DiskFile, Displaced, Outage};
 use super::document::Document;
-use super::file::{Job, WriteFault, count};
+use super::file::{Job, Stand, WriteFault, count};
 use super::look::Observed;
 use super::stat::{self, Seen};
 use super::text;
@@ -31,6 +31,7 @@ enum Wrote {
 
 impl<D: Document> DiskFile<D> {
     /// Writes the queued document.
+    // long: one round of compare and swap, each step with its way out
     fn write(&mut self, common: &Common, now: Instant) -> io::Result<Wrote> {
         for _ in 0..ROUNDS {
             let bad = match self.look(common, now, true)? {
@@ -46,16 +47,24 @@ impl<D: Document> DiskFile<D> {
             let Some(job) = &self.job else {
                 return Ok(Wrote::NotYet);
             };
-            if bad.is_none() && self.clean && job.entries == self.base.entries() {
+            // Lines of the journal that the file does not hold by name count as a change: without
+            // them nobody could tell that it holds them.
+            let is_named = job.stand.journal == self.journal;
+            let is_same = bad.is_none() && is_named && job.entries == self.base.entries();
+            if is_same && self.is_clean() {
                 return Ok(Wrote::Yes);
             }
+            let Some(job) = &self.job else {
+                return Ok(Wrote::NotYet);
+            };
             let at = self.base.next_write(Time(common.clock.now().wall_ms));
             self.envelope.stamp(at);
             let staged = common.store.stage(D::FILE, |out| {
                 text::write::<D>(out, &job.entries, &self.envelope)
             })?;
             if D::KEEPS_BASE {
-                let history = self.base.history(&job.entries, at);
+                let mut history = self.base.history(&job.entries, at);
+                history.journal = Some(job.stand.journal);
                 common.store.keep_base(D::FILE, &staged, history)?;
             }
             let hash = staged.hash();
@@ -92,6 +101,7 @@ impl<D: Document> DiskFile<D> {
     fn wrote(&mut self, seen: Seen, at: Time, now: Instant, displaced: Option<File>) {
         let before = self.base.written();
         if let Some(job) = &mut self.job {
+            self.journal = job.stand.journal;
             // Moved: 20,000 clients need not be held twice.
             self.base.wrote(std::mem::take(&mut job.entries), at);
         }
@@ -120,6 +130,12 @@ impl<D: Document> DiskFile<D> {
             tracing::info!(file = D::FILE, "the state file is written again");
         }
         if let Some(job) = self.job.take() {
+            // Before those who wait are told.
+            let mut durable = self.shared.durable();
+            if job.stand.document > durable.document {
+                *durable = job.stand;
+            }
+            drop(durable);
             job.saved.into_iter().for_each(|saved| saved.tell(true));
         }
     }
@@ -230,6 +246,10 @@ impl<D: Document> AnyFile for DiskFile<D> {
             self.job = Some(Job {
                 entries,
                 revision: self.revision,
+                stand: Stand {
+                    document: 0,
+                    journal: self.journal,
+                },
                 saved: Vec::new(),
             });
         }

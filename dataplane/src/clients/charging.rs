@@ -9,13 +9,14 @@
 use std::sync::Arc;
 
 use weir_shared::clock::Now;
-use weir_shared::rules::{self, Asking, Jail, Limit, Rule, RuleSet};
+use weir_shared::rules::{self, Asking, Crawler, Jail, Limit, Per, Rule, RuleSet, SharedKey};
 use weir_shared::settings::{LimitSettings, OnLimit};
 use weir_shared::verdict::{LimitHit, LimitKind, Limits};
 use weir_shared::window::Span;
 
-use super::bucket::{Bucket, BucketSize};
-use super::entry::{Entry, Exceeded};
+use crate::clients::entry::{Entry, Exceeded};
+use crate::clients::limits::{Bucket, BucketSize};
+use crate::clients::shared_counts::{Full, Sharing};
 
 /// A request under way ends nobody knows when: the shortest time that `Retry-After` can name.
 const SOON_MS: u64 = 1000;
@@ -40,6 +41,10 @@ pub struct Counted<'a> {
     pub jails: Option<(&'a RuleSet, Asking<'a>)>,
     /// The page of another site asked for it: no ban follows (RULE-8).
     pub other_site: bool,
+    /// The client is this crawler: nothing that it does bans it (CRAWL-4).
+    pub crawler: Option<&'a Arc<Crawler>>,
+    /// What it is to the counts that clients share; none where no limit has any.
+    pub sharing: Option<Sharing<'a>>,
 }
 
 /// A limit that refuses a request.
@@ -49,6 +54,8 @@ pub struct Refused<'a> {
     pub exceeded: Exceeded,
     /// The rule, if it is one of rules.json.
     pub rule: Option<&'a Arc<Rule>>,
+    /// Which of its counts, if clients share it.
+    pub shared: Option<SharedKey>,
 }
 
 impl From<Exceeded> for Refused<'_> {
@@ -57,6 +64,7 @@ impl From<Exceeded> for Refused<'_> {
         Self {
             exceeded,
             rule: None,
+            shared: None,
         }
     }
 }
@@ -66,13 +74,29 @@ impl<'a> Refused<'a> {
         Self {
             exceeded,
             rule: Some(rule),
+            shared: None,
+        }
+    }
+
+    /// By a count that clients share.
+    fn together(entry: &mut Entry, full: Full<'a>) -> Self {
+        let limit = LimitHit::Rule(full.quota.span);
+        let exceeded = entry.exceeded(limit, full.quota.limit, full.fits_in_ms, full.bans);
+        Self {
+            shared: Some(full.key),
+            ..Self::by(full.rule, exceeded)
         }
     }
 }
 
-/// Whether a limit of rules.json bans.
+/// Whether a limit of rules.json counts each client by itself, and bans.
 fn bans(limit: &&Limit) -> bool {
-    limit.on_limit == OnLimit::Ban
+    limit.on_limit == OnLimit::Ban && limit.per == Per::Client
+}
+
+/// Whether it counts each client by itself, and only refuses: a verified crawler each of these.
+fn refuses(limit: &Limit, is_crawler: bool) -> bool {
+    (limit.on_limit == OnLimit::Refuse || is_crawler) && limit.per == Per::Client
 }
 
 /// The windows of a rule without room for one more.
@@ -114,6 +138,11 @@ impl Charging {
         counted: Counted<'a>,
         now: Now,
     ) -> Option<Refused<'a>> {
+        if let Some(crawler) = counted.crawler {
+            return self
+                .without_bans()
+                .charge_crawler(entry, limits, counted, crawler, now);
+        }
         let (rules, other_site) = (counted.limits, counted.other_site);
         let mut over: Option<Refused<'a>> = None;
         if self.on_limit == OnLimit::Ban {
@@ -133,14 +162,67 @@ impl Charging {
                 over = Some(Refused::by(rule, exceeded));
             }
         }
+        let origin = entry.origin();
+        let sharing = (counted.sharing.as_ref()).filter(|sharing| !sharing.is_trusted(now));
+        if let Some(sharing) = sharing
+            && let Some(full) = sharing.charge_bans(rules.iter(), origin, other_site, now)
+            && over.is_none_or(|over| full.bans && !over.exceeded.bans)
+        {
+            over = Some(Refused::together(entry, full));
+        }
         if over.is_some() {
             return over;
         }
-        let refused = self.refused(entry, limits, counted, now);
-        if refused.is_none() {
-            self.take(entry, rules, now);
+        if let Some(refused) = self.refused(entry, limits, counted, now) {
+            return Some(refused);
         }
-        refused
+        // The last of all: what they count is counted for everybody.
+        if let Some(sharing) = sharing
+            && let Some(full) = sharing.take(rules.iter(), (origin, entry.standing()), now)
+        {
+            return Some(Refused::together(entry, full));
+        }
+        self.take(entry, counted, now);
+        None
+    }
+
+    /// The same where no limit of the settings bans.
+    #[must_use]
+    pub const fn without_bans(self) -> Self {
+        Self {
+            on_limit: OnLimit::Refuse,
+            ..self
+        }
+    }
+
+    /// Charges one request of a verified crawler. What it shares with others does not count it
+    /// (SHARE-3), and jails count it without refusing it.
+    fn charge_crawler<'a>(
+        &self,
+        entry: &mut Entry,
+        limits: &Limits,
+        counted: Counted<'a>,
+        crawler: &'a Arc<Crawler>,
+        now: Now,
+    ) -> Option<Refused<'a>> {
+        let counted = Counted {
+            jails: None,
+            ..counted
+        };
+        if let Some(refused) = self.refused(entry, limits, counted, now) {
+            return Some(refused);
+        }
+        let sharing = counted.sharing.as_ref();
+        let full = sharing.and_then(|sharing| sharing.take_crawler(crawler, now));
+        if let Some(full) = full {
+            let shared = None;
+            return Some(Refused {
+                shared,
+                ..Refused::together(entry, full)
+            });
+        }
+        self.take(entry, counted, now);
+        None
     }
 
     /// The first of the limits that only refuse which has no room for one more request, with the
@@ -159,7 +241,9 @@ impl Charging {
         let entry = &*entry;
         let of_client = [self.concurrent(entry), self.second(entry, now)];
         let of_client = of_client.into_iter().chain(windows).flatten();
-        let of_rules = counted.limits.iter().filter(|limit| !bans(limit));
+        let is_crawler = counted.crawler.is_some();
+        let of_rules = counted.limits.iter();
+        let of_rules = of_rules.filter(|limit| refuses(limit, is_crawler));
         let of_rules = of_rules.flat_map(|limit| full_quotas(entry, limit, now));
         let of_jails = full_jail(entry, counted, now);
         let all = of_client.map(Refused::from).chain(of_rules).chain(of_jails);
@@ -198,7 +282,7 @@ impl Charging {
     }
 
     /// Counts a request that passes.
-    fn take(&self, entry: &mut Entry, rules: rules::Limits<'_>, now: Now) {
+    fn take(&self, entry: &mut Entry, counted: Counted<'_>, now: Now) {
         if let Some(size) = self.bucket {
             let bucket = entry.bucket().map_or_else(
                 || Bucket::full(size, now.mono_ns),
@@ -211,7 +295,9 @@ impl Charging {
                 entry.requests.get_mut(span).add(span, now.wall_ms, 1);
             }
         }
-        for limit in rules.iter().filter(|limit| !bans(limit)) {
+        let is_crawler = counted.crawler.is_some();
+        let rules = counted.limits.iter();
+        for limit in rules.filter(|limit| refuses(limit, is_crawler)) {
             entry.add_to_rule(&limit.rule, &limit.quotas, now.wall_ms);
         }
     }
@@ -268,7 +354,7 @@ fn full_jail<'a>(entry: &Entry, counted: Counted<'a>, now: Now) -> Option<Refuse
     let (rules, asking) = counted.jails.filter(|_| entry.is_known_to_jails())?;
     let full = |jail: &Jail| entry.full_jail(jail, now.wall_ms, counted.other_site);
     let jail = rules
-        .jails_where(&asking, |jail| full(jail).is_some())
+        .jails_where(&asking, entry.origin(), None, |jail| full(jail).is_some())
         .next()?;
     full(jail).map(|exceeded| Refused::by(&jail.rule, exceeded))
 }

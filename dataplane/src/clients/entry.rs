@@ -9,10 +9,11 @@ use weir_shared::table::{OtherSites, RuleCount};
 use weir_shared::verdict::{Counts, LimitHit, LimitKind, Limits};
 use weir_shared::window::{PerSpan, RuleSpan, Window};
 
-use super::bucket::{Bucket, BucketSize};
-use super::further::Further;
-use super::limits;
-use super::terms::{LookupRules, Meaning, Terms};
+use crate::clients::known::Standing;
+use crate::clients::limits::{self, Bucket, BucketSize};
+use crate::clients::terms::{Further, LookupRules, Meaning, Terms};
+
+mod crawling;
 
 /// A lookup that was asked for and has not ended after this long is lost, nanoseconds: it is asked
 /// for again. Far beyond what a lookup takes, queue included.
@@ -176,6 +177,42 @@ impl Entry {
         };
     }
 
+    /// A request that came at this time passed. Where `would_be_refused`, enforce mode would not
+    /// have let it (SHARE-4).
+    pub fn note_passed(&mut self, at_ms: u64, would_be_refused: bool) {
+        if would_be_refused {
+            self.further().would_be_refused += 1;
+        } else if self.standing().passed == 0 && self.first_seen_ms != at_ms {
+            self.further().first_passed_ms = Some(at_ms);
+        }
+        self.passed += 1;
+    }
+
+    /// What its history says of it (SHARE-4).
+    pub fn standing(&self) -> Standing {
+        let further = self.further.as_ref();
+        let would_be_refused = further.map_or(0, |further| further.would_be_refused);
+        let passed = self.passed.saturating_sub(would_be_refused);
+        let first_passed_ms = further.and_then(|further| further.first_passed_ms);
+        Standing {
+            since_ms: (passed > 0).then(|| first_passed_ms.unwrap_or(self.first_seen_ms)),
+            passed,
+            refused: self.refused.saturating_add(would_be_refused),
+        }
+    }
+
+    /// When the first of its requests passed, where that was not the first of all.
+    pub fn first_passed_ms(&self) -> Option<u64> {
+        self.further.as_ref()?.first_passed_ms
+    }
+
+    /// Puts that in, in place of what is held.
+    pub fn set_first_passed(&mut self, at_ms: Option<u64>) {
+        if at_ms.is_some() || self.further.is_some() {
+            self.further().first_passed_ms = at_ms;
+        }
+    }
+
     /// The country and the AS number in the lookup's answer.
     pub const fn origin(&self) -> Origin {
         Origin {
@@ -323,7 +360,7 @@ impl Entry {
                 size.is_some_and(|size| !bucket.at(size, now.mono_ns).is_full(size))
             };
             further.bucket = further.bucket.filter(missing);
-            further.forget_past(now.wall_ms);
+            further.forget_past(now);
             if further.is_empty() {
                 self.further = None;
             }
@@ -430,7 +467,7 @@ impl Entry {
 
     /// Notes an exceeded limit; the first that bans since the last reset or release is to be
     /// reported.
-    const fn exceeded(
+    pub(super) const fn exceeded(
         &mut self,
         limit: LimitHit,
         value: u64,
@@ -480,6 +517,32 @@ mod tests {
     #[test]
     fn a_client_takes_240_bytes() {
         assert_eq!(size_of::<Entry>(), 240);
+    }
+
+    /// SHARE-4: since when requests of a client passed: its first of all, or a later one; in
+    /// observe mode what enforce mode would have let pass.
+    #[test]
+    fn a_client_is_known_since_its_first_request_that_passed() {
+        let mut entry = Entry::new(0, NOW);
+        assert_eq!(entry.standing(), Standing::default());
+        entry.note_passed(NOW, false);
+        entry.note_passed(NOW + 5, false);
+        let standing = |since_ms, passed, refused| Standing {
+            since_ms,
+            passed,
+            refused,
+        };
+        assert_eq!(entry.standing(), standing(Some(NOW), 2, 0));
+        assert!(!entry.has_further());
+        let mut entry = Entry::new(0, NOW);
+        entry.refused += 1;
+        entry.note_passed(NOW + 1, true);
+        assert_eq!(entry.standing(), standing(None, 0, 2));
+        entry.note_passed(NOW + 2, false);
+        entry.note_passed(NOW + 3, false);
+        entry.note_passed(NOW + 4, false);
+        assert_eq!(entry.standing(), standing(Some(NOW + 2), 3, 2));
+        assert_eq!(entry.passed, 4);
     }
 
     /// LIMIT-1: the shortest exceeded window is named.

@@ -1,11 +1,15 @@
 //! The clients: which are kept (`table.rs`, `admission.rs`), what is kept of each (`entry.rs`),
-//! what a lookup changes for one (`terms.rs`), and how its windows are charged (`limits.rs`).
+//! what a lookup changes for one (`terms.rs`), how its windows are charged (`limits.rs`), what an
+//! answer of the application means for one (`answered.rs`), what clients count together
+//! (`shared_counts.rs`), and which of them are known (`known.rs`).
 
-mod admission;
-mod bucket;
+pub mod admission;
+pub mod answered;
 pub mod charging;
 pub mod entry;
-mod further;
-mod limits;
+pub mod known;
+pub mod limits;
+pub mod names;
+pub mod shared_counts;
 pub mod table;
 pub mod terms;

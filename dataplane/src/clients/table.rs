@@ -10,6 +10,7 @@
 //! time than the queue holds, and is skipped: whatever is not in the queue is younger than all of
 //! it. One pass serves [`CANDIDATES`] evictions, so an eviction costs a constant number of visits.
 
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -19,15 +20,21 @@ use dashmap::DashMap;
 use weir_shared::client::Client;
 use weir_shared::clock::Now;
 use weir_shared::lookup::Lookup;
-use weir_shared::netblock::Netblock;
-use weir_shared::rules::MAX_NAMES;
-use weir_shared::table::{ClientRow, ClientTable, MAX_CLIENTS, MAX_RULE_COUNTS, RuleCount};
+use weir_shared::netblock::{Netblock, PrefixLengths};
+use weir_shared::proof::NamesAnswer;
+use weir_shared::rules::{MAX_NAMES, Sent};
+use weir_shared::table::{
+    ClientRow, ClientTable, KnownRow, MAX_CLIENTS, MAX_RULE_COUNTS, RuleCount, SharedCountsUse,
+    SharedRefusal, SharedRow,
+};
 use weir_shared::units::Time;
 use weir_shared::window::{PerSpan, Span};
 
-use super::admission::{Admission, Network};
-use super::bucket::BucketSize;
-use super::entry::Entry;
+use crate::clients::admission::{Admission, Network};
+use crate::clients::entry::Entry;
+use crate::clients::known::KnownClients;
+use crate::clients::limits::BucketSize;
+use crate::clients::shared_counts::{SharedCounts, Sharing};
 
 /// How many of the oldest clients one pass over the table finds. A fifth of the table: five visits
 /// an eviction.
@@ -53,6 +60,12 @@ pub struct Table {
     capacity: usize,
     /// The size of the clients' buckets: one that is full again is given back.
     bucket: ArcSwapOption<BucketSize>,
+    /// What clients count together; a copy that is only asked has those of its original.
+    shared: Arc<SharedCounts>,
+    /// Who is known; a copy that is only asked has those of its original.
+    known: Arc<KnownClients>,
+    /// It is a copy: nothing is counted in what it shares with its original.
+    only_asks: bool,
     /// Written under the admission lock; read by metrics, where a moment's delay does not matter
     /// (relaxed).
     len: AtomicU64,
@@ -77,6 +90,9 @@ impl Table {
             admission: Mutex::new(Admission::new(capacity.max(1))),
             capacity: capacity.max(1),
             bucket: ArcSwapOption::empty(),
+            shared: Arc::default(),
+            known: Arc::default(),
+            only_asks: false,
             len: AtomicU64::new(0),
             evicted: AtomicU64::new(0),
         }
@@ -90,12 +106,39 @@ impl Table {
     /// A table with a copy of this client alone, if it is kept: what is asked of the copy changes
     /// nothing here (CONTROL-5).
     pub fn copy_of(&self, client: Client) -> Self {
-        let copy = Self::with_capacity(1);
+        let copy = Self {
+            shared: Arc::clone(&self.shared),
+            known: Arc::clone(&self.known),
+            only_asks: true,
+            ..Self::with_capacity(1)
+        };
         if let Some(entry) = self.get(client, |entry| entry.clone()) {
             copy.map.insert(client, entry);
             copy.len.store(1, Ordering::Relaxed);
         }
         copy
+    }
+
+    /// What a request of a client, with these fields, is to the counts that clients share.
+    pub fn sharing<'a>(
+        &'a self,
+        client: Client,
+        prefixes: PrefixLengths,
+        sent: &'a dyn Sent,
+    ) -> Sharing<'a> {
+        Sharing {
+            counts: &self.shared,
+            known: &self.known,
+            client,
+            prefixes,
+            sent,
+            only_asks: self.only_asks,
+        }
+    }
+
+    /// Who is known, and whom the application trusts.
+    pub fn known(&self) -> &KnownClients {
+        &self.known
     }
 
     /// Marks the client as seen now, admitting it if it is new, and hands its entry to `work`.
@@ -254,6 +297,7 @@ fn row(client: Client, entry: &Entry) -> ClientRow {
         bytes: entry.bytes,
         rules: entry.rule_counts().to_vec(),
         other_sites: entry.other_sites().copied().unwrap_or_default(),
+        first_passed: entry.first_passed_ms().map(Time),
     }
 }
 
@@ -287,6 +331,7 @@ impl Table {
 impl ClientTable for Table {
     fn reset(&self, client: Client, generation: u64) {
         self.get(client, |entry| entry.reset(generation));
+        self.shared.forget_netblock_of(client);
     }
 
     fn release(&self, client: Client) {
@@ -326,6 +371,7 @@ impl ClientTable for Table {
             entry.bytes = row.bytes;
             entry.set_rule_counts(counts.clone());
             entry.set_other_sites(row.other_sites);
+            entry.set_first_passed(row.first_passed.map(|at| at.0));
             entry.set_over_bytes(row.bytes != PerSpan::default());
             // How old this answer is the file does not say: it holds, and is asked for again.
             match &row.lookup {
@@ -361,11 +407,45 @@ impl ClientTable for Table {
         self.get(client, |entry| entry.ask_again(again_ns));
     }
 
+    fn names(&self, address: IpAddr, answer: NamesAnswer) {
+        self.get(Client::of(address), |entry| {
+            entry.set_names(address, answer);
+        });
+    }
+
     fn forget_lookup(&self, client: Client) {
         self.get(client, |entry| {
             entry.forget_lookup();
             entry.ask_again(0);
         });
+    }
+
+    fn shared_use(&self, now_ms: u64) -> SharedCountsUse {
+        self.shared.usage(now_ms)
+    }
+
+    fn take_shared_refusals(&self) -> Vec<SharedRefusal> {
+        self.shared.take_refusals()
+    }
+
+    fn shared_rows(&self) -> Vec<SharedRow> {
+        self.shared.rows()
+    }
+
+    fn put_shared(&self, row: SharedRow) {
+        self.shared.put(&row);
+    }
+
+    fn known_rows(&self) -> Vec<KnownRow> {
+        self.known.rows()
+    }
+
+    fn put_known(&self, row: KnownRow) {
+        self.known.put(row);
+    }
+
+    fn known_len(&self) -> u64 {
+        self.known.count()
     }
 
     fn netblock_requests(&self, netblock: Netblock, span: Span, now_ms: u64) -> u64 {

@@ -1,28 +1,41 @@
-//! What a lookup's answer means for its client: whether a country list refuses it, and its limits
-//! after percentages (CHECK-2, LIMIT-4). Worked out once for each answer and each reload; most
-//! requests only read it.
+//! What lookups and percentages make of the limits of a client, and the state that few clients
+//! have.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use weir_shared::lookup::Lookup;
-use weir_shared::settings::{Countries, CountryList, LookupSettings, Percents, Settings};
+use weir_shared::clock::Now;
+use weir_shared::lookup::{Lookup, Origin};
+use weir_shared::rules::Rule;
+use weir_shared::settings::{Asns, Countries, CountryList, LookupSettings, Percents, Settings};
+use weir_shared::table::{OtherSites, RuleCount};
 use weir_shared::verdict::{AppliedPercent, Limits};
+use weir_shared::window::{RuleSpan, Span, Window};
 
-use super::limits::lowered;
+use crate::clients::limits::{Bucket, lowered};
+use crate::clients::names::{KnownNames, Noted};
 
 /// What holds for a client whose lookup changes anything.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Terms {
-    /// A country list refuses it.
-    pub denied: bool,
+    /// A list refuses it.
+    pub denied: Option<Denied>,
     /// Its limits.
     pub limits: Limits,
     /// What lowered its request limits, if a setting names it.
     pub limit_percent: Option<AppliedPercent>,
     /// The same for its byte limits.
     pub bytes_percent: Option<AppliedPercent>,
+}
+
+/// Which list refuses a client for where it comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Denied {
+    /// `WAF_ALLOW_COUNTRIES` or `WAF_DENY_COUNTRIES`
+    Country,
+    /// `WAF_DENY_ASNS`
+    Asn,
 }
 
 /// What an answer means under some rules.
@@ -52,6 +65,7 @@ pub struct LookupRules {
     /// `WAF_RATE_LIMIT_*`, `WAF_BYTES_LIMIT_*`: the limits of a client that no percentage lowers.
     pub plain_limits: Limits,
     countries: CountryList,
+    deny_asns: Asns,
     percents: Percents,
     /// For clients that no lookup has answered for.
     unanswered: Option<Terms>,
@@ -88,14 +102,15 @@ impl LookupRules {
             nothing: Arc::new(nothing),
             plain_limits: limits,
             countries: lookup.countries.clone(),
+            deny_asns: lookup.deny_asns.clone(),
             percents: lookup.percents.clone(),
             unanswered: None,
         };
         // A lookup that failed never refuses (LOOKUP-3), but for the allow list, which asks for a
         // country.
         let denied = match &rules.countries {
-            CountryList::Allow(countries) => !countries.unknown,
-            CountryList::Deny(_) | CountryList::None => false,
+            CountryList::Allow(countries) if !countries.unknown => Some(Denied::Country),
+            CountryList::Allow(_) | CountryList::Deny(_) | CountryList::None => None,
         };
         rules.unanswered = rules.with_percents(&Lookup::default(), denied);
         rules
@@ -114,15 +129,17 @@ impl LookupRules {
 
     /// The same; none where it changes nothing.
     fn terms(&self, lookup: &Lookup) -> Option<Terms> {
-        let holds = |countries: &Countries| {
-            lookup.country().map_or(countries.unknown, |country| {
-                countries.codes.contains(&country)
-            })
-        };
+        let holds = |countries: &Countries| countries.cover(lookup.country());
         let denied = match &self.countries {
             CountryList::None => false,
             CountryList::Allow(countries) => !holds(countries),
             CountryList::Deny(countries) => holds(countries),
+        };
+        let denied = if denied {
+            Some(Denied::Country)
+        } else {
+            let denied = self.deny_asns.cover(Origin::of(lookup).asn);
+            denied.then_some(Denied::Asn)
         };
         self.with_percents(lookup, denied)
     }
@@ -132,9 +149,9 @@ impl LookupRules {
         self.unanswered.as_ref()
     }
 
-    fn with_percents(&self, lookup: &Lookup, denied: bool) -> Option<Terms> {
+    fn with_percents(&self, lookup: &Lookup, denied: Option<Denied>) -> Option<Terms> {
         let [limit_percent, bytes_percent] = percents(&self.percents, lookup);
-        if !denied && limit_percent.is_none() && bytes_percent.is_none() {
+        if denied.is_none() && limit_percent.is_none() && bytes_percent.is_none() {
             return None;
         }
         Some(Terms {
@@ -184,6 +201,93 @@ fn lowest(first: Option<AppliedPercent>, second: Option<AppliedPercent>) -> Opti
         .into_iter()
         .flatten()
         .min_by_key(|applied| applied.percent)
+}
+
+/// What is kept of a client that has any of it: most have not, and pay a pointer.
+#[derive(Clone, Debug, Default)]
+pub struct Further {
+    /// What is left of its bucket (RULE-5); none while it is full.
+    pub bucket: Option<Bucket>,
+    /// What rules have counted: at most one for each window of each rule.
+    pub counts: Vec<RuleCount>,
+    /// What of the client's windows other sites asked for (RULE-8); none where it is nothing.
+    pub other_sites: Option<Box<OtherSites>>,
+    /// When the first of its requests passed, wall clock, where that was not the first of all.
+    pub first_passed_ms: Option<u64>,
+    /// In observe mode, requests that passed and would have been refused, where that matters.
+    pub would_be_refused: u64,
+    /// What is known of the names of its address; none where it never claimed to be a crawler.
+    pub names: Option<Box<KnownNames>>,
+    /// When it was noted as a verified crawler.
+    pub noted: Option<Box<Noted>>,
+}
+
+/// Whether a count is of this window of this rule.
+fn is_of(count: &RuleCount, rule: &Rule, span: RuleSpan) -> bool {
+    count.span == span && (std::ptr::eq(&*count.rule, rule) || *count.rule == *rule)
+}
+
+const fn has_counted(window: &Window) -> bool {
+    window.current > 0 || window.previous > 0
+}
+
+impl Further {
+    /// Whether nothing is kept.
+    pub const fn is_empty(&self) -> bool {
+        self.bucket.is_none()
+            && self.counts.is_empty()
+            && self.other_sites.is_none()
+            && self.first_passed_ms.is_none()
+            && self.would_be_refused == 0
+            && self.names.is_none()
+            && self.noted.is_none()
+    }
+
+    /// Gives back windows that are past, and what holds no longer.
+    pub fn forget_past(&mut self, now: Now) {
+        let wall_ms = now.wall_ms;
+        self.names.take_if(|names| names.is_past(now.mono_ns));
+        self.noted.take_if(|noted| !noted.is_fresh(now.mono_ns));
+        self.counts.retain_mut(|count| {
+            count.window.roll(count.span, wall_ms);
+            count.other_sites.roll(count.span, wall_ms);
+            has_counted(&count.window)
+        });
+        let is_past = |part: &mut Box<OtherSites>| {
+            let mut counted = false;
+            for span in Span::ALL {
+                for windows in [&mut part.requests, &mut part.bytes] {
+                    let window = windows.get_mut(span);
+                    window.roll(span, wall_ms);
+                    counted |= has_counted(window);
+                }
+            }
+            !counted
+        };
+        self.other_sites.take_if(|part| is_past(part));
+    }
+
+    /// The count of a window of a rule, if anything was counted.
+    pub fn find(&self, rule: &Rule, span: RuleSpan) -> Option<&RuleCount> {
+        let mut counts = self.counts.iter();
+        counts.find(|count| is_of(count, rule, span))
+    }
+
+    /// The count of a window of a rule, made where nothing was counted yet.
+    pub fn count(&mut self, rule: &Arc<Rule>, span: RuleSpan) -> &mut RuleCount {
+        let of_rule = |count: &RuleCount| is_of(count, rule, span);
+        let at = self.counts.iter().position(of_rule).unwrap_or_else(|| {
+            self.counts.push(RuleCount {
+                rule: Arc::clone(rule),
+                span,
+                window: Window::default(),
+                other_sites: Window::default(),
+            });
+            self.counts.len() - 1
+        });
+        #[expect(clippy::indexing_slicing, reason = "found there, or just put there")]
+        &mut self.counts[at]
+    }
 }
 
 #[cfg(test)]
@@ -264,8 +368,14 @@ mod tests {
             ),
         ] {
             let rules = rules(list.clone(), no_percents());
-            let denies = |lookup| rules.terms(lookup).is_some_and(|terms| terms.denied);
-            let unanswered = rules.unanswered().is_some_and(|terms| terms.denied);
+            let denies = |lookup| {
+                rules
+                    .terms(lookup)
+                    .is_some_and(|terms| terms.denied.is_some())
+            };
+            let unanswered = rules
+                .unanswered()
+                .is_some_and(|terms| terms.denied.is_some());
             assert_eq!(
                 [denies(&de), denies(&fr), denies(&unknown), unanswered],
                 expected,

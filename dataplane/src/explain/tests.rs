@@ -1,17 +1,17 @@
 use std::net::IpAddr;
 
-use http::{Method, StatusCode};
+use http::{HeaderMap, Method, StatusCode};
 use proptest::prelude::*;
 use weir_shared::client::Client;
 use weir_shared::lookup::Lookup;
-use weir_shared::rules::{Matcher, NetList, RuleKind, RuleSet, Trap, Traps};
+use weir_shared::rules::{Matcher, NetList, Remembered, RuleKind, RuleSet, Trap, Traps};
 use weir_shared::settings::{Countries, CountryList, LookupSource, Settings};
 use weir_shared::snapshot::{BanIndex, BanSpan};
 use weir_shared::table::ClientTable;
 use weir_shared::verdict::LimitHit;
 use weir_shared::window::RuleSpan;
 
-use super::*;
+use crate::explain::*;
 
 const START: u64 = 1_795_276_800_000;
 const COUNTRIES: [&str; 3] = ["DE", "FR", "US"];
@@ -49,6 +49,8 @@ fn rule_set() -> impl Strategy<Value = RuleSet> {
                 true => OnLimit::Ban,
                 false => OnLimit::Refuse,
             },
+            per: weir_shared::rules::Per::Client,
+            spare_known: None,
         });
         RuleSet::new(
             NetList::default(),
@@ -180,7 +182,7 @@ proptest! {
             let client = Client::of(address);
             match event {
                 Event::Ban(end) => {
-                    let span = end.map(|ms| BanSpan { end_ms: now.wall_ms + ms, length_ms: ms, cause: Cause::Admin });
+                    let span = end.map(|ms| BanSpan { end_ms: now.wall_ms + ms, length_ms: ms, cause: Cause::Admin, is_automatic: false });
                     bans.set(Netblock::of(client, rules.ban_prefixes), span);
                     snapshot.bans = Arc::new(bans.clone());
                 }
@@ -197,12 +199,12 @@ proptest! {
                     now.wall_ms += later_ms;
                     now.mono_ns += later_ms * 1_000_000;
                     let path = PATHS[path];
-                    let question = Question { address, method: Method::POST, path: path.to_owned(), host: None, other_site };
+                    let question = Question { address, method: Method::POST, path: path.to_owned(), sent: Remembered::default(), other_site };
                     let before = (table.row(client), table.len());
                     let explained = explain(&rules, &snapshot, &table, &question, now);
                     prop_assert_eq!((table.row(client), table.len()), before);
                     let no_fields = HeaderMap::new();
-                    let asking = Asking { path, method: &Method::POST, host: Host::Among(&no_fields) };
+                    let asking = Asking { path, method: &Method::POST, address, sent: &no_fields };
                     let who = Who::client(address);
                     let asked = Asked { asking, who, other_site, content_length: None, may_wait: true };
                     let decision = decide(&rules, &snapshot, &table, &asked, now);
@@ -246,7 +248,7 @@ proptest! {
                         prop_assert_eq!(explained.bytes_percent, decision.bytes_percent);
                     }
                     if decision.verdict == Verdict::Forward {
-                        for jail in snapshot.rules.jails(StatusCode::UNAUTHORIZED, &asking) {
+                        for jail in snapshot.rules.jails(StatusCode::UNAUTHORIZED, &asking, || None, None) {
                             table.update(client, now, |entry| {
                                 entry.charge_rule(&jail.rule, &jail.quotas, now.wall_ms, other_site)
                             });
@@ -278,7 +280,7 @@ fn the_health_check_is_explained() {
             address: IpAddr::from([10, 0, 0, 1]),
             method,
             path: "/_waf/health".to_owned(),
-            host: None,
+            sent: Remembered::default(),
             other_site: false,
         };
         let explained = explain(&rules, &Snapshot::default(), &table, &question, now);

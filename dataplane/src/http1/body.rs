@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use http::HeaderMap;
 
-use super::fields;
-use super::malformed::{MAX_EXTENSIONS, MAX_FIELDS, MAX_TRAILERS, Malformed};
-use super::response::{BodyLength, ResponseHead};
+use crate::http1::malformed::{self, MAX_EXTENSIONS, MAX_FIELDS, MAX_TRAILERS, Malformed};
+use crate::http1::response::{BodyLength, ResponseHead};
+use crate::message::RequestLength;
 
 /// Takes a body out of its framing, as the bytes come.
 #[derive(Debug)]
@@ -65,9 +65,14 @@ impl Decoder {
         Self::of(head.length, head.keep_alive)
     }
 
-    /// For a chunked body of a request.
-    pub const fn chunked() -> Self {
-        Self::of(BodyLength::Chunked, true)
+    /// For the body of a request, whose head said this of it.
+    pub const fn of_request(length: RequestLength) -> Self {
+        let length = match length {
+            RequestLength::Empty => BodyLength::Empty,
+            RequestLength::Exact(length) => BodyLength::Exact(length),
+            RequestLength::Chunked => BodyLength::Chunked,
+        };
+        Self::of(length, true)
     }
 
     const fn of(length: BodyLength, keep_alive: bool) -> Self {
@@ -263,12 +268,12 @@ impl Decoder {
         let lines = std::mem::take(lines);
         let mut parsed = [httparse::EMPTY_HEADER; MAX_FIELDS];
         let httparse::Status::Complete((_, parsed)) =
-            httparse::parse_headers(&lines, &mut parsed).map_err(fields::fault)?
+            httparse::parse_headers(&lines, &mut parsed).map_err(malformed::fault)?
         else {
             return Err(Malformed::Field);
         };
         let mut trailers = HeaderMap::with_capacity(parsed.len());
-        fields::each(&lines, parsed, |name, value| {
+        malformed::each(&lines, parsed, |name, value| {
             trailers.append(name, value);
             Ok(())
         })?;

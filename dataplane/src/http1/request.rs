@@ -21,11 +21,40 @@ pub fn field(out: &mut Vec<u8>, name: &str, value: &[u8]) {
     let begin = out.len();
     out.extend_from_slice(name.as_bytes());
     if let Some(name) = out.get_mut(begin..) {
-        name.make_ascii_lowercase();
+        make_small(name);
     }
     out.extend_from_slice(b": ");
     out.extend_from_slice(value);
     out.extend_from_slice(b"\r\n");
+}
+
+/// Makes letters small, eight bytes at a time; the last eight once more where the length is no
+/// multiple of eight. The library's loop goes byte by byte in what is as short as a name.
+fn make_small(name: &mut [u8]) {
+    if name.len() < WORD {
+        return name.make_ascii_lowercase();
+    }
+    let (words, _) = name.as_chunks_mut::<WORD>();
+    for word in words {
+        *word = small(*word);
+    }
+    if let Some(last) = name.last_chunk_mut::<WORD>() {
+        *last = small(*last);
+    }
+}
+
+const WORD: usize = 8;
+
+/// The same of eight bytes: the high bit of each byte tells whether it is a large letter.
+const fn small(word: [u8; WORD]) -> [u8; WORD] {
+    const EACH: u64 = u64::from_ne_bytes([1; WORD]);
+    let word = u64::from_ne_bytes(word);
+    // No sum of seven bits and at most 63 leaves its byte.
+    let low = word & (EACH * 0x7f);
+    let from_a = low + EACH * (0x80 - b'A' as u64);
+    let behind_z = low + EACH * (0x7f - b'Z' as u64);
+    let is_large = (from_a ^ behind_z) & !word & (EACH * 0x80);
+    (word | is_large >> 2).to_ne_bytes()
 }
 
 /// Ends a head, or trailers.
@@ -38,7 +67,7 @@ pub fn end_of_fields(out: &mut Vec<u8>) {
 #[error("the body is not as long as its head says")]
 pub struct WrongLength;
 
-/// How the body of a request is framed.
+/// How a body is framed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Encoder {
     /// There is none, and nothing is said of it.
@@ -47,6 +76,8 @@ pub enum Encoder {
     Exact(u64),
     /// In chunks.
     Chunked,
+    /// The end of the connection is its own, in a response of HTTP/1.0.
+    UntilClose,
     /// All of it was written.
     End,
 }
@@ -55,7 +86,7 @@ impl Encoder {
     /// The field that announces the body, where there is one.
     pub fn announce(self, out: &mut Vec<u8>) {
         match self {
-            Self::Empty | Self::End => {}
+            Self::Empty | Self::UntilClose | Self::End => {}
             Self::Exact(length) => {
                 let mut digits = itoa::Buffer::new();
                 field(out, "content-length", digits.format(length).as_bytes());
@@ -76,6 +107,7 @@ impl Encoder {
     ) -> Result<&'static [u8], WrongLength> {
         match self {
             _ if length == 0 => Ok(b""),
+            Self::UntilClose => Ok(b""),
             Self::Empty | Self::End => Err(WrongLength),
             Self::Exact(left) => {
                 *left = left.checked_sub(length as u64).ok_or(WrongLength)?;
@@ -101,7 +133,7 @@ impl Encoder {
         passes: impl Fn(&HeaderName) -> bool,
     ) -> Result<(), WrongLength> {
         match std::mem::replace(self, Self::End) {
-            Self::Empty | Self::Exact(0) | Self::End => Ok(()),
+            Self::Empty | Self::Exact(0) | Self::UntilClose | Self::End => Ok(()),
             Self::Exact(_) => Err(WrongLength),
             Self::Chunked => {
                 out.extend_from_slice(b"0\r\n");
@@ -119,5 +151,24 @@ impl Encoder {
     /// Whether all of the body was written.
     pub const fn is_end(self) -> bool {
         matches!(self, Self::Empty | Self::Exact(0) | Self::End)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Names are written in small letters, whatever byte stands at whatever place in them.
+    #[test]
+    fn letters_are_made_small() {
+        for (length, at) in (0..20).flat_map(|length| (0..length).map(move |at| (length, at))) {
+            for byte in 0..=u8::MAX {
+                let mut name = vec![b'X'; length];
+                name[at] = byte;
+                let expected = name.to_ascii_lowercase();
+                make_small(&mut name);
+                assert_eq!(name, expected, "{length} {at}");
+            }
+        }
     }
 }

@@ -2,14 +2,11 @@
 //! §9.3).
 
 use std::mem::MaybeUninit;
-use std::ops::Range;
 
-use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Version};
 
-use super::fields;
-use super::malformed::{MAX_FIELDS, MAX_HEAD, MAX_INTERIM, Malformed};
-use super::request::{end_of_fields, field};
+use crate::http1::malformed::{self, MAX_FIELDS, MAX_HEAD, MAX_INTERIM, Malformed};
+use crate::http1::request::{end_of_fields, field};
 
 /// The head of an answer.
 #[derive(Debug)]
@@ -26,7 +23,7 @@ pub struct ResponseHead {
     pub text: Option<HeadText>,
     /// The reason phrase, where it is not the usual one of the status. Empty if it had other bytes
     /// than ASCII.
-    pub reason: Option<Bytes>,
+    pub reason: Option<Box<[u8]>>,
     /// How long the body is.
     pub length: BodyLength,
     /// Whether another request may follow on the connection, once the body has ended as it should.
@@ -58,14 +55,18 @@ pub struct HeadText {
     pub text: Vec<u8>,
     /// Whether `Date` is among them.
     pub has_date: bool,
-    noted: [Option<Range<usize>>; 3],
+    /// Where those values begin and end; nowhere at the front.
+    noted: [(u16, u16); 3],
 }
 
 impl HeadText {
     /// The values of `Content-Type`, `Cache-Control` and `Location`, each the first of its name.
     pub fn noted(&self) -> [Option<&[u8]>; 3] {
-        let value = |at: &Option<Range<usize>>| self.text.get(at.clone()?);
-        self.noted.each_ref().map(value)
+        let value = |(begin, end): (u16, u16)| {
+            let value = self.text.get(usize::from(begin)..usize::from(end));
+            value.filter(|_| begin > 0)
+        };
+        self.noted.map(value)
     }
 }
 
@@ -168,7 +169,7 @@ fn parse(
         Ok(httparse::Status::Complete(length)) if length <= MAX_HEAD => length,
         Ok(httparse::Status::Partial) if bytes.len() < MAX_HEAD => return Ok(None),
         Ok(_) => return Err(Malformed::HeadTooLarge),
-        Err(error) => return Err(fields::fault(error)),
+        Err(error) => return Err(malformed::fault(error)),
     };
     let text = bytes.get(..length).unwrap_or(bytes);
     if !text.ends_with(b"\r\n\r\n") {
@@ -181,13 +182,12 @@ fn parse(
         _ => Version::HTTP_10,
     };
     let reason = parsed.reason.unwrap_or_default();
-    let head = ResponseHead {
+    let mut head = ResponseHead {
         status,
         version,
         headers: HeaderMap::new(),
         text: None,
-        reason: (Some(reason) != status.canonical_reason())
-            .then(|| Bytes::copy_from_slice(reason.as_bytes())),
+        reason: (Some(reason) != status.canonical_reason()).then(|| Box::from(reason.as_bytes())),
         length: BodyLength::Empty,
         keep_alive: false,
     };
@@ -196,14 +196,14 @@ fn parse(
         if let Some(written) =
             write_text(text, parsed.headers, &mut said, (status, reason, method))?
         {
-            let text = Some(written);
-            let head = said.framed(ResponseHead { text, ..head }, method)?;
+            head.text = Some(written);
+            said.frame(&mut head, method)?;
             return Ok(Some((head, length)));
         }
     }
     let mut headers = HeaderMap::with_capacity(parsed.headers.len());
     let mut said = Said::default();
-    fields::each(text, parsed.headers, |name, value| {
+    malformed::each(text, parsed.headers, |name, value| {
         let value = match said.note(name.as_str(), value.as_bytes())? {
             Note::Length(length) if value.as_bytes().starts_with(b"0") => HeaderValue::from(length),
             Note::Kept => return Ok(()),
@@ -212,7 +212,8 @@ fn parse(
         headers.append(name, value);
         Ok(())
     })?;
-    let head = said.framed(ResponseHead { headers, ..head }, method)?;
+    head.headers = headers;
+    said.frame(&mut head, method)?;
     Ok(Some((head, length)))
 }
 
@@ -228,9 +229,9 @@ fn write_text(
     for part in ["HTTP/1.1 ", status.as_str(), " ", reason, "\r\n"] {
         out.extend_from_slice(part.as_bytes());
     }
-    let (mut has_date, mut noted) = (false, [None, None, None]);
+    let (mut has_date, mut noted) = (false, [(0, 0); 3]);
     for line in lines {
-        fields::check_begin(text, line)?;
+        malformed::check_begin(text, line)?;
         let name = line.name;
         match said.note(name, line.value)? {
             Note::Goes => field(&mut out, name, line.value),
@@ -256,10 +257,12 @@ fn write_text(
         };
         let end = out.len() - 2;
         if let Some(noted) = noted.get_mut(place)
-            && noted.is_none()
+            && noted.0 == 0
             && name.eq_ignore_ascii_case(expected)
+            // No head within its bound is longer.
+            && let (Ok(begin), Ok(end)) = ((end - line.value.len()).try_into(), end.try_into())
         {
-            *noted = Some(end - line.value.len()..end);
+            *noted = (begin, end);
         }
     }
     Ok(Some(HeadText {
@@ -343,13 +346,9 @@ impl Said {
         if says_more { Note::Names } else { Note::Kept }
     }
 
-    fn framed(&self, head: ResponseHead, method: &Method) -> Result<ResponseHead, Malformed> {
-        let (length, keep_alive) = self.framing(head.status, head.version, method)?;
-        Ok(ResponseHead {
-            length,
-            keep_alive,
-            ..head
-        })
+    fn frame(&self, head: &mut ResponseHead, method: &Method) -> Result<(), Malformed> {
+        (head.length, head.keep_alive) = self.framing(head.status, head.version, method)?;
+        Ok(())
     }
 
     /// RFC 9112 §6.3, and §9.3 for the connection.

@@ -1,25 +1,12 @@
-//! One client connection that speaks HTTP/2, from its preface to its close (EDGE-3). The protocol
-//! is h2's; each stream is one request like any other, through the whole ladder, and what goes on
-//! to the application is HTTP/1.1.
-//!
-//! - `preface`: whether HTTP/2 is spoken on a plain place.
-//! - `service`: one stream; `head`: its head; `body`: its answer.
-//! - `streams`: those of a connection, for the worker's tick.
-//! - `socket`: the bytes between the library and the socket; `flood`: the frames in them; `output`:
-//!   what is written, and gathered.
-//! - `refused`: what the library refuses by itself.
+//! A connection that speaks HTTP/2: its socket, its streams, its end. Each stream is a request.
 
-mod body;
+pub mod body;
 pub mod flood;
-mod head;
-mod output;
-pub mod preface;
-mod refused;
-mod service;
-mod socket;
+pub mod service;
 pub mod streams;
 
 use std::future::poll_fn;
+use std::io::{self, IoSlice};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -30,17 +17,18 @@ use bytes::Bytes;
 use h2::server::{self, Connection, Handshake, SendResponse};
 use h2::{Reason, RecvStream};
 use http::Request;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use weir_shared::totals::ConnectionError;
 
-use self::body::Queued;
-use self::flood::Fault;
-use self::output::Output;
-use self::socket::Socket;
-use self::streams::Streams;
-use crate::counters::Counters;
-use crate::downstream::{Downstream, Ending};
-use crate::linger::linger;
-use crate::worker::{Current, MAX_HEAD};
+use crate::conn::close::linger;
+use crate::conn::{Downstream, Ending};
+use crate::http1::request_head::MAX_HEAD;
+use crate::http2::body::{Output, Queued};
+use crate::http2::flood::Fault;
+use crate::http2::streams::Streams;
+use crate::worker::Current;
+use crate::worker::clock::CoarseClock;
+use crate::worker::counters::Counters;
 
 /// Streams that a client may have open at once.
 const MAX_STREAMS: u32 = 128;
@@ -260,4 +248,107 @@ fn cut(counters: &Counters, ending: Ending) -> (Option<Reason>, bool) {
     };
     counters.connection_error(kind);
     (Some(reason), true)
+}
+
+/// The library's half of a client connection.
+pub struct Socket {
+    streams: Rc<Streams>,
+    output: Rc<Output>,
+    clock: Rc<CoarseClock>,
+    /// What was read before the library had the connection.
+    early: Bytes,
+}
+
+impl Socket {
+    /// The half of the connection of these streams, of which `early` was read already.
+    pub fn new(
+        streams: Rc<Streams>,
+        output: Rc<Output>,
+        clock: Rc<CoarseClock>,
+        early: Bytes,
+    ) -> Self {
+        Self {
+            streams,
+            output,
+            clock,
+            early,
+        }
+    }
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let before = buf.filled().len();
+        if this.early.is_empty() {
+            ready!(this.streams.connection.poll_read_frames(cx, buf))?;
+        } else {
+            let fits = this.early.len().min(buf.remaining());
+            buf.put_slice(&this.early.split_to(fits));
+        }
+        let read = buf.filled().get(before..).unwrap_or_default();
+        let scanned = this.streams.scan(read, this.clock.mono_ns());
+        Poll::Ready(scanned.map_err(|_| io::Error::other("frames that end the connection")))
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_write_vectored(cx, &[IoSlice::new(buf)])
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let Self {
+            streams, output, ..
+        } = self.get_mut();
+        output.begin();
+        let written = if output.gathers {
+            ready!(output.poll_gather(cx, bufs))?
+        } else {
+            ready!(streams.connection.poll_write(cx, bufs))?
+        };
+        streams.budget.carried(written as u64);
+        let mut left = written;
+        for buf in bufs {
+            let (sent, _) = buf.split_at_checked(left).unwrap_or((buf, &[]));
+            streams.refused.sent(sent);
+            left -= sent.len();
+        }
+        Poll::Ready(Ok(written))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    /// The library asks for it behind each large frame. What is gathered is written once it has
+    /// nothing more to say: by who serves the connection.
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Self {
+            streams, output, ..
+        } = self.get_mut();
+        output.end_frame();
+        if !output.gathers {
+            ready!(streams.connection.poll_flush(cx))?;
+            streams.is_flushed.set(true);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Left to who serves the connection.
+    fn poll_shutdown(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
 }

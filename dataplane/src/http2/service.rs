@@ -1,7 +1,5 @@
-//! One stream of HTTP/2 as a request like any other: its head made one of HTTP/1.1, its end
-//! noticed, its answer put into the stream. A task each.
+//! One stream of HTTP/2: its head, its request, its response.
 
-use std::cell::Cell;
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
@@ -11,26 +9,24 @@ use std::task::Poll;
 
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream};
-use http::header::{CONNECTION, CONTENT_LENGTH, DATE, EXPECT};
+use http::header::{CONNECTION, CONTENT_LENGTH, COOKIE, DATE, HOST};
 use http::request::Parts;
-use http::{HeaderValue, Method, Request, Response, StatusCode};
-use hyper::body::Body as _;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use weir_shared::totals::ConnectionError;
 
-use super::body::{Pump, Queued};
-use super::head::{self, BadHead};
-use super::output::Output;
-use super::streams::{Stream, Streams};
-use crate::client_body::{ClientBody, StreamBody};
-use crate::downstream::Ending;
-use crate::forward::response_body::ResponseBody;
-use crate::forward::tunnel::TunnelSlot;
-use crate::headers::number;
-use crate::identity::{Identity, X_REQUEST_ID};
-use crate::ladder::is_health_check;
-use crate::refuse::Dropped;
+use crate::conn::{Downstream, Ending};
+use crate::http2::body::{Output, Pump, Queued};
+use crate::http2::streams::{Stream, Streams};
+use crate::message::fields::{is_host, number};
+use crate::message::head::RequestHead;
+use crate::message::{Head as _, RequestLength};
+use crate::relay::delivery::ResponseBody;
+use crate::request::client_body::{ClientBody, StreamBody};
+use crate::request::identity::{Identity, X_REQUEST_ID};
+use crate::request::ladder::is_health_check;
+use crate::request::refuse::Dropped;
+use crate::request::{self, Judged, judge, problem};
 use crate::worker::{Current, Worker};
-use crate::{problem, request};
 
 /// Begins with the request of a stream, in a task of its own.
 pub fn begin(
@@ -44,7 +40,7 @@ pub fn begin(
     let in_force = &worker.in_force;
     streams.connection.take_settings(in_force);
     streams.refused.take();
-    let Some(stream) = streams.open(in_force.timeouts, head::size(request.headers())) else {
+    let Some(stream) = streams.open(in_force.timeouts, size(request.headers())) else {
         streams.refused.give_back();
         // It may come again when others have ended.
         return sink.send_reset(Reason::REFUSED_STREAM);
@@ -101,7 +97,7 @@ async fn talk(
     let (mut head, received) = request.into_parts();
     let is_head = head.method == Method::HEAD;
     let is_check = is_health_check(&head.method, head.uri.path());
-    let response = match head::to_http1(&mut head) {
+    let response = match to_http1(&mut head) {
         Err(bad) => refuse_head(&worker, bad),
         Ok(()) => match answer(&worker, stream, head, received, &mut sink).await {
             Ok(response) => response,
@@ -117,8 +113,8 @@ async fn talk(
         // No two are alike: none is worth a place in the table of fields that both sides keep.
         id.set_sensitive(true);
     }
-    let is_bare = body.is_end_stream();
-    if !is_bare && let Some(length) = body.size_hint().exact() {
+    let is_bare = body.is_end();
+    if !is_bare && let Some(length) = body.length() {
         let length = || HeaderValue::from(length);
         fields.entry(CONTENT_LENGTH).or_insert_with(length);
     }
@@ -198,11 +194,7 @@ async fn work(
     sink: &mut SendResponse<Queued>,
 ) -> Answered {
     let downstream = &stream.downstream;
-    let (body, asks) = body(&head, received);
-    let request = Request::from_parts(head, body);
-    let tunnel = TunnelSlot::default();
-    let serving = async { request::serve(worker, downstream, &tunnel, request).await };
-    let mut serving = pin!(serving);
+    let mut serving = pin!(serve(worker, downstream, head, received));
     poll_fn(|cx| {
         let ending = downstream.ending();
         if ending.is_cut() {
@@ -212,7 +204,7 @@ async fn work(
         match catch_unwind(AssertUnwindSafe(|| serving.as_mut().poll(cx))) {
             Ok(Poll::Ready(said)) => Poll::Ready(Answered::Said(said)),
             Ok(Poll::Pending) => {
-                if asks.as_ref().is_some_and(|asks| asks.take()) {
+                if downstream.interim.take_asking() {
                     ask_for_body(sink);
                 }
                 send_interim(stream, sink);
@@ -224,17 +216,42 @@ async fn work(
     .await
 }
 
-/// The body of a request; and, where the client waits until it is asked for it, what is set then.
-fn body(head: &Parts, received: RecvStream) -> (ClientBody, Option<Rc<Cell<bool>>>) {
-    if received.is_end_stream() {
-        return (ClientBody::Empty, None);
+/// The way of a request: judged by its head, and answered.
+async fn serve(
+    worker: &Rc<Worker>,
+    downstream: &Rc<Downstream>,
+    head: Parts,
+    received: RecvStream,
+) -> Result<Response<ResponseBody>, Dropped> {
+    let length = length(&head, &received);
+    let Some(head) = RequestHead::of_parts(&head, length) else {
+        return Ok(refuse_head(worker, BadHead::TooManyFields));
+    };
+    let exchange = match judge(worker, downstream, head, Some) {
+        Judged::Goes(exchange) => exchange,
+        Judged::Refused(said, id) => return Ok(said.into_response(&id).map(ResponseBody::Own)),
+        Judged::Health(response) => return Ok(response.map(ResponseBody::Own)),
+        Judged::Dropped => return Err(Dropped),
+    };
+    let body = if received.is_end_stream() {
+        ClientBody::Empty
+    } else {
+        let waits = exchange.head.known().expects_continue;
+        let waits = waits.then(|| Rc::clone(downstream));
+        ClientBody::Http2(Box::new(StreamBody::new(received, waits)))
+    };
+    let reply = request::answer(exchange, body).await?;
+    Ok(Response::from_parts(reply.head, reply.body))
+}
+
+/// How long the body of a request is, which the library has checked against what is announced.
+fn length(head: &Parts, received: &RecvStream) -> RequestLength {
+    let announced = head.headers.get(CONTENT_LENGTH).and_then(number);
+    match announced {
+        Some(length) => RequestLength::Exact(length),
+        None if received.is_end_stream() => RequestLength::Empty,
+        None => RequestLength::Chunked,
     }
-    let length = head.headers.get(CONTENT_LENGTH).and_then(number);
-    let expected = head.headers.get(EXPECT).map(HeaderValue::as_bytes);
-    let waits = expected.is_some_and(|value| value.eq_ignore_ascii_case(b"100-continue"));
-    let asks = waits.then(Rc::default);
-    let body = StreamBody::new(received, length, asks.clone());
-    (ClientBody::Http2(Box::new(body)), asks)
 }
 
 /// Asks for a body whose client waits for that.
@@ -289,7 +306,7 @@ fn finish(
 ) -> Response<ResponseBody> {
     response.headers_mut().remove(CONNECTION);
     if is_head && let ResponseBody::Own(body) = response.body() {
-        let length = HeaderValue::from(body.size_hint().lower());
+        let length = HeaderValue::from(body.len() as u64);
         let headers = response.headers_mut();
         headers.entry(CONTENT_LENGTH).or_insert(length);
         *response.body_mut() = ResponseBody::empty();
@@ -301,4 +318,190 @@ fn finish(
         streams.close();
     }
     response
+}
+
+/// Fields of a head at most, as over HTTP/1.1 (CONN-1).
+const MAX_FIELDS: usize = 100;
+/// What a field costs besides its name and value, as the size of a head is counted (RFC 9113
+/// §6.5.2).
+const FIELD_COST: usize = 32;
+
+/// Why a request is not taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BadHead {
+    /// It is malformed (RFC 9113 §8.1.1): 400.
+    Malformed,
+    /// It has more than 100 fields: 431.
+    TooManyFields,
+}
+
+/// The size of a head's fields, as a client counts it.
+pub fn size(headers: &HeaderMap) -> usize {
+    let of = |(name, value): (&http::HeaderName, &HeaderValue)| {
+        name.as_str().len() + value.len() + FIELD_COST
+    };
+    headers.iter().map(of).sum()
+}
+
+/// Makes a head one of HTTP/1.1, but for its version.
+///
+/// # Errors
+/// [`BadHead`] where the request is not taken.
+pub fn to_http1(head: &mut Parts) -> Result<(), BadHead> {
+    if !head.headers.values().all(is_trimmed) {
+        return Err(BadHead::Malformed);
+    }
+    join_cookies(&mut head.headers)?;
+    if head.headers.len() > MAX_FIELDS {
+        return Err(BadHead::TooManyFields);
+    }
+    let mut lengths = head.headers.get_all(CONTENT_LENGTH).iter();
+    if lengths.next().is_some() && lengths.next().is_some() {
+        return Err(BadHead::Malformed);
+    }
+    set_host(head)?;
+    if !names_one_host(&head.headers) {
+        return Err(BadHead::Malformed);
+    }
+    if head.method == Method::CONNECT {
+        return Ok(());
+    }
+    let Some(target) = head.uri.path_and_query().cloned() else {
+        return Err(BadHead::Malformed);
+    };
+    let is_star = target == "*" && head.method == Method::OPTIONS;
+    if !target.as_str().starts_with('/') && !is_star {
+        return Err(BadHead::Malformed);
+    }
+    head.uri = Uri::from(target);
+    Ok(())
+}
+
+/// Whether there is exactly one `Host`, and it can be one.
+fn names_one_host(headers: &HeaderMap) -> bool {
+    let mut hosts = headers.get_all(HOST).iter();
+    let is_one = hosts.next().is_some_and(|host| is_host(host.as_bytes()));
+    is_one && hosts.next().is_none()
+}
+
+/// A value neither begins nor ends with a blank (RFC 9113 §8.2.1).
+fn is_trimmed(value: &HeaderValue) -> bool {
+    let is_blank = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
+    let bytes = value.as_bytes();
+    !is_blank(bytes.first()) && !is_blank(bytes.last())
+}
+
+/// One `Cookie` field of its pieces (RFC 9113 §8.2.3).
+fn join_cookies(headers: &mut HeaderMap) -> Result<(), BadHead> {
+    let mut pieces = headers.get_all(COOKIE).iter();
+    let (Some(first), Some(second)) = (pieces.next(), pieces.next()) else {
+        return Ok(());
+    };
+    let mut joined = first.as_bytes().to_vec();
+    for piece in std::iter::once(second).chain(pieces) {
+        joined.extend_from_slice(b"; ");
+        joined.extend_from_slice(piece.as_bytes());
+    }
+    let joined = HeaderValue::from_maybe_shared(bytes::Bytes::from(joined));
+    headers.insert(COOKIE, joined.map_err(|_| BadHead::Malformed)?);
+    Ok(())
+}
+
+/// `:authority` becomes `Host`, which may only say the same (RFC 9113 §8.3.1).
+fn set_host(head: &mut Parts) -> Result<(), BadHead> {
+    let Some(authority) = head.uri.authority() else {
+        return Ok(());
+    };
+    let is_http = head.uri.scheme_str().is_none_or(|scheme| {
+        scheme.eq_ignore_ascii_case("http") || scheme.eq_ignore_ascii_case("https")
+    });
+    // Who asks is no part of an authority here, and a host is not empty.
+    let names_a_host = !authority.as_str().contains('@') && !authority.host().is_empty();
+    let mut hosts = head.headers.get_all(HOST).iter();
+    let is_same = |host: &HeaderValue| {
+        let host = host.as_bytes();
+        host.eq_ignore_ascii_case(authority.as_str().as_bytes())
+    };
+    let agrees = hosts.next().is_none_or(is_same) && hosts.next().is_none();
+    if !is_http || !names_a_host || !agrees {
+        return Err(BadHead::Malformed);
+    }
+    let host = HeaderValue::from_str(authority.as_str()).map_err(|_| BadHead::Malformed)?;
+    head.headers.insert(HOST, host);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{Request, Version};
+
+    use super::*;
+
+    fn head(method: &str, uri: &str, fields: &[(&str, &str)]) -> Parts {
+        let mut request = Request::builder()
+            .method(method)
+            .uri(uri)
+            .version(Version::HTTP_2);
+        for (name, value) in fields {
+            // As bytes: the library takes blanks at the ends, as that of HTTP/2 does.
+            request = request.header(*name, HeaderValue::from_bytes(value.as_bytes()).unwrap());
+        }
+        request.body(()).unwrap().into_parts().0
+    }
+
+    fn made(method: &str, uri: &str, fields: &[(&str, &str)]) -> Result<Parts, BadHead> {
+        let mut head = head(method, uri, fields);
+        to_http1(&mut head).map(|()| head)
+    }
+
+    /// EDGE-3: target, `Host` and `Cookie` are as HTTP/1.1 has them.
+    #[test]
+    fn a_head_becomes_one_of_http1() {
+        let cookies = [
+            ("cookie", "a=1"),
+            ("x", "y"),
+            ("cookie", "b=2"),
+            ("cookie", "c"),
+        ];
+        let head = made("GET", "https://a.test:8443/p?q=1", &cookies).unwrap();
+        assert_eq!(head.uri, "/p?q=1");
+        assert_eq!(head.headers[HOST], "a.test:8443");
+        let cookies: Vec<_> = head.headers.get_all(COOKIE).iter().collect();
+        assert_eq!(cookies, ["a=1; b=2; c"]);
+        let options = made("OPTIONS", "https://a.test/", &[]).unwrap();
+        assert_eq!(options.uri, "/");
+        let same = made("GET", "http://A.test/", &[("host", "a.TEST")]).unwrap();
+        assert_eq!(same.headers.get_all(HOST).iter().count(), 1);
+        let without = made("GET", "/p", &[("host", "a.test")]).unwrap();
+        assert_eq!(
+            (&without.uri, &without.headers[HOST]),
+            (&Uri::from_static("/p"), &HeaderValue::from_static("a.test"))
+        );
+    }
+
+    /// EDGE-3: what RFC 9113 §8 forbids and the library lets through is refused.
+    #[test]
+    fn what_is_malformed_is_refused() {
+        let refused = |uri, fields: &[(&str, &str)]| made("GET", uri, fields).unwrap_err();
+        for (uri, fields) in [
+            ("http://a.test/", &[("host", "b.test")][..]),
+            ("http://a.test/", &[("host", "a.test"), ("host", "a.test")]),
+            ("http://a.test/", &[("host", "a.test"), ("host", "b.test")]),
+            ("http://me@a.test/", &[]),
+            ("ftp://a.test/", &[]),
+            ("http://a.test/", &[("x", " y")]),
+            ("http://a.test/", &[("x", "y\t")]),
+            (
+                "http://a.test/",
+                &[("content-length", "1"), ("content-length", "2")],
+            ),
+            ("a.test", &[]),
+        ] {
+            assert_eq!(refused(uri, fields), BadHead::Malformed, "{uri} {fields:?}");
+        }
+        let many: Vec<_> = (0..101).map(|_| ("x", "y")).collect();
+        assert_eq!(refused("http://a.test/", &many), BadHead::TooManyFields);
+        let pieces: Vec<_> = (0..500).map(|_| ("cookie", "y")).collect();
+        assert!(made("GET", "http://a.test/", &pieces).is_ok());
+    }
 }

@@ -5,11 +5,10 @@ use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 use std::task::{Context, Waker};
 
-use super::flood::{Budget, Fault, Scanner};
-use super::refused::Heads;
-use crate::counters::Counters;
-use crate::downstream::deadlines::Timeouts;
-use crate::downstream::{Downstream, Ending};
+use crate::conn::deadlines::Timeouts;
+use crate::conn::{Downstream, Ending};
+use crate::http2::flood::{Budget, Fault, Heads, Scanner};
+use crate::worker::counters::Counters;
 
 /// Bytes of answers that may wait for a client in the library's hands (CONN-1). Beyond it nothing
 /// more is read for a stream while some of it can be written; and where the client has no room for
@@ -194,6 +193,11 @@ impl Streams {
         for stream in open.iter().filter_map(Weak::upgrade) {
             stream.downstream.finish(ending);
         }
+    }
+
+    /// Whether some of an answer waits for the client.
+    pub const fn has_queued(&self) -> bool {
+        self.queued.get() > 0
     }
 
     /// Whether much waits for the client already.

@@ -5,29 +5,28 @@
 //! request ever waits for another task to be scheduled, and while a connection is idle nothing
 //! polls it.
 
-pub mod buffers;
+pub mod bound;
 pub mod pool;
 pub mod receiving;
 pub mod request_body;
-mod sending;
+pub mod sending;
 
 use std::future::poll_fn;
 use std::task::{Context, Poll};
 
 use bytes::BytesMut;
 use http::Method;
-use hyper::body::Body as _;
 use tokio::net::TcpStream;
 
-use self::pool::{ConnectError, Pool};
-use self::receiving::{BodyReceiver, Broken, HeadReceiver};
-use self::request_body::RequestBody;
-use self::sending::{NotSent, Sending};
-use crate::client_body::ClientBody;
-use crate::downstream::Downstream;
-use crate::downstream::upload::BodyFault;
+use crate::conn::Downstream;
+use crate::conn::inbound::BodyFault;
 use crate::http1::request::Encoder;
 use crate::http1::response::ResponseHead;
+use crate::upstream::bound::UpstreamSlot;
+use crate::upstream::pool::{ConnectError, Pool};
+use crate::upstream::receiving::{BodyReceiver, Broken, HeadReceiver};
+use crate::upstream::request_body::RequestBody;
+use crate::upstream::sending::{NotSent, Sending};
 
 /// Why the application gave no response.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,6 +41,8 @@ pub enum Failure {
     ClientAborted,
     /// The chunks of the client's body are mostly framing: 400.
     Framing,
+    /// No place at the application came free in time (CONN-12): 503.
+    Overloaded,
 }
 
 /// The application's response: its head, and the body still to come.
@@ -68,16 +69,17 @@ pub struct Outgoing<'a, H, I> {
     pub encoder: Encoder,
     /// The body.
     pub body: RequestBody,
-    /// Whether it may be sent again after it was written.
-    pub repeatable: bool,
     /// Whether the head of the response is wanted as text, where it can be that.
     pub as_text: bool,
 }
 
 /// Sends a request to the application and waits for the head of its response.
 ///
+/// A connection is taken once the beginning of the body is there, or all of it (CONN-13).
+///
 /// It is sent a second time only if nothing of it was written, or if it is repeatable and the
-/// connection was a pooled one that ended without a response (RFC 9110 §9.2.2).
+/// connection was a pooled one that ended without a response: it has no body and its method is
+/// idempotent (RFC 9110 §9.2.2).
 ///
 /// # Errors
 /// [`Failure`] says what the client is told.
@@ -91,14 +93,22 @@ pub async fn send<H: Fn(&mut Vec<u8>), I: Fn(ResponseHead)>(
         head,
         interim,
         encoder,
-        body,
-        repeatable,
+        mut body,
         as_text,
     } = outgoing;
+    let repeatable = body.is_end() && method.is_idempotent();
+    if !body.is_end() {
+        Box::pin(gather(&mut body, downstream)).await?;
+    }
     let with_head = |body| {
         let mut text = pool.buffers.take_text();
         head(&mut text);
         Sending::new(text, encoder, body)
+    };
+    let slot = match UpstreamSlot::take(&pool.bound) {
+        Some(slot) => slot,
+        // Rare, and large for what it holds while it waits.
+        None => Box::pin(wait_for_slot(pool)).await?,
     };
     let mut sending = with_head(body);
     let mut fresh = false;
@@ -106,11 +116,7 @@ pub async fn send<H: Fn(&mut Vec<u8>), I: Fn(ResponseHead)>(
         let pooled = if fresh { None } else { pool.take(repeatable) };
         let (stream, connect_us) = match pooled {
             Some(stream) => (stream, None),
-            // Rare, and large for what it holds while it waits.
-            None => Box::pin(pool.connect())
-                .await
-                .map(|(stream, us)| (stream, Some(us)))
-                .map_err(unreachable)?,
+            None => Box::pin(connect(pool)).await?,
         };
         downstream.await_upstream(pool.answer_timeout());
         let mut attempt = Attempt {
@@ -124,7 +130,7 @@ pub async fn send<H: Fn(&mut Vec<u8>), I: Fn(ResponseHead)>(
         downstream.got_upstream();
         let was_pooled = connect_us.is_none();
         match outcome {
-            Ok((head, early)) => return attempt.received(head, early, connect_us),
+            Ok((head, early)) => return attempt.received(slot, head, early, connect_us),
             Err(NoResponse::Failed(failure)) => return Err(failure),
             // A pooled connection that closed under us: any other will do, a new one at the latest.
             Err(NoResponse::Unsent) if was_pooled => sending = attempt.sending,
@@ -137,15 +143,27 @@ pub async fn send<H: Fn(&mut Vec<u8>), I: Fn(ResponseHead)>(
     }
 }
 
+/// Waits for the beginning of a body (CONN-13).
+async fn gather(body: &mut RequestBody, downstream: &Downstream) -> Result<(), Failure> {
+    let gathered = body.gather().await;
+    gathered.map_err(|_| body_failure(downstream))
+}
+
+/// Waits for a slot.
+async fn wait_for_slot(pool: &Pool) -> Result<UpstreamSlot, Failure> {
+    let slot = UpstreamSlot::wait(&pool.bound, pool.queue).await;
+    slot.map_err(|_| Failure::Overloaded)
+}
+
+/// Makes a connection.
+async fn connect(pool: &Pool) -> Result<(TcpStream, Option<u64>), Failure> {
+    let (stream, connect_us) = pool.connect().await.map_err(unreachable)?;
+    Ok((stream, Some(connect_us)))
+}
+
 fn unreachable(error: ConnectError) -> Failure {
     tracing::warn!(%error, "the application cannot be reached");
     Failure::BadGateway
-}
-
-/// Whether a request may be sent again after it was written: it has no body and is idempotent
-/// (RFC 9110 §9.2.2).
-pub fn is_repeatable(method: &Method, body: Option<&ClientBody>) -> bool {
-    body.is_none_or(ClientBody::is_end_stream) && method.is_idempotent()
 }
 
 /// Why an attempt brought no response.
@@ -204,13 +222,14 @@ impl Attempt {
 
     fn received(
         self,
+        slot: UpstreamSlot,
         head: ResponseHead,
         early: BytesMut,
         connect_us: Option<u64>,
     ) -> Result<Received, Failure> {
         let rest = self.written_ns.is_none().then(|| Box::new(self.sending));
-        let body =
-            BodyReceiver::new(self.stream, &head, early, rest).map_err(|_| Failure::BadGateway)?;
+        let body = BodyReceiver::new((self.stream, slot), &head, early, rest)
+            .map_err(|_| Failure::BadGateway)?;
         Ok(Received {
             head,
             body,

@@ -1,25 +1,24 @@
-//! Upstream connections of one worker: made, and kept while idle.
-//!
-//! Nothing polls an idle connection, and it has no buffer. It is looked at before it is used: one
-//! that the application has closed, or has said something on, is not.
+//! Connections to the application, and its addresses: the idle connections are used again, a name
+//! is resolved every few seconds (FORWARD-9).
 
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::mem::MaybeUninit;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::rc::Rc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use socket2::SockRef;
 use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::watch;
 use weir_shared::settings::{Settings, Upstream};
 
-use super::buffers::Buffers;
-use crate::clock::{CoarseClock, nanos};
-use crate::keepalive::tcp_keepalive;
-use crate::listener::of_any_kind;
-
-/// Idle connections a worker keeps at most.
-const MAX_IDLE: usize = 1024;
+use crate::conn::buffers::Buffers;
+use crate::conn::transport::tcp_keepalive;
+use crate::upstream::bound::LocalBound;
+use crate::worker::clock::{CoarseClock, nanos};
+use crate::worker::listeners::of_any_kind;
 
 /// Why no connection was made.
 #[derive(Debug, thiserror::Error)]
@@ -58,23 +57,45 @@ pub struct Pool {
     /// The worker's clock.
     pub clock: Rc<CoarseClock>,
     upstream: Upstream,
+    /// The name in it, if it is one.
+    name: Option<Arc<Name>>,
     connect_timeout: Duration,
     answer_timeout: Duration,
     keep_ns: u64,
+    /// Idle connections that are kept at most.
+    max_idle: usize,
+    /// The bound on requests at the application, shared by all workers.
+    pub bound: Rc<LocalBound>,
+    /// `WAF_UPSTREAM_QUEUE`
+    pub queue: Duration,
 }
 
 impl Pool {
     /// An empty pool.
-    pub fn new(settings: &Settings, clock: Rc<CoarseClock>) -> Self {
+    pub fn new(
+        settings: &Settings,
+        name: Option<Arc<Name>>,
+        clock: Rc<CoarseClock>,
+        bound: Rc<LocalBound>,
+    ) -> Self {
+        let connections = &settings.connections;
+        let idle = connections
+            .idle_upstream
+            .unwrap_or(connections.max_upstream);
         Self {
             idle: RefCell::default(),
             retired: Cell::new(false),
             buffers: Buffers::new(),
             clock,
             upstream: settings.upstream.clone(),
+            name,
             connect_timeout: settings.timeouts.upstream_connect,
             answer_timeout: settings.timeouts.upstream,
             keep_ns: nanos(settings.timeouts.upstream_keepalive),
+            // They count as open files (CONN-4), so each worker has its share of them.
+            max_idle: (idle / settings.workers.max(1)).max(1),
+            bound,
+            queue: connections.upstream_queue,
         }
     }
 
@@ -112,7 +133,7 @@ impl Pool {
     /// Keeps a connection that can take another request.
     pub fn keep(&self, stream: TcpStream) {
         let mut idle = self.idle.borrow_mut();
-        if self.keep_ns > 0 && !self.retired.get() && idle.len() < MAX_IDLE {
+        if self.keep_ns > 0 && !self.retired.get() && idle.len() < self.max_idle {
             let since_ns = self.clock.mono_ns();
             idle.push(Idle { stream, since_ns });
         }
@@ -129,7 +150,7 @@ impl Pool {
             source,
         };
         let started = self.clock.now();
-        let stream = tokio::time::timeout(self.connect_timeout, connect(&self.upstream))
+        let stream = tokio::time::timeout(self.connect_timeout, self.connect_once())
             .await
             .map_err(|_| ConnectError::TooSlow {
                 upstream: name(),
@@ -137,6 +158,25 @@ impl Pool {
             })?
             .map_err(refused)?;
         Ok((stream, self.clock.since_us(started)))
+    }
+
+    /// Connects; one over a Unix socket is of the same type, as those of clients are.
+    async fn connect_once(&self) -> io::Result<TcpStream> {
+        let stream = match (&self.upstream, &self.name) {
+            (Upstream::Unix(path), _) => {
+                return of_any_kind(UnixStream::connect(path).await?.into_std()?.into());
+            }
+            (Upstream::Tcp { .. }, Some(name)) => {
+                TcpStream::connect(&*name.addresses().await?).await?
+            }
+            // An address: nobody is asked.
+            (Upstream::Tcp { host, port }, None) => {
+                TcpStream::connect((host.as_str(), *port)).await?
+            }
+        };
+        stream.set_nodelay(true)?;
+        SockRef::from(&stream).set_tcp_keepalive(&tcp_keepalive())?;
+        Ok(stream)
     }
 
     /// Drops what has been idle for too long. Called on the worker's tick.
@@ -153,19 +193,6 @@ impl Pool {
     }
 }
 
-/// Connects; one over a Unix socket is of the same type, as those of clients are.
-async fn connect(upstream: &Upstream) -> io::Result<TcpStream> {
-    match upstream {
-        Upstream::Tcp { host, port } => {
-            let stream = TcpStream::connect((host.as_str(), *port)).await?;
-            stream.set_nodelay(true)?;
-            SockRef::from(&stream).set_tcp_keepalive(&tcp_keepalive())?;
-            Ok(stream)
-        }
-        Upstream::Unix(path) => of_any_kind(UnixStream::connect(path).await?.into_std()?.into()),
-    }
-}
-
 /// Whether nothing is known to have come: no byte, no end, no reset.
 fn is_quiet_so_far(stream: &TcpStream) -> bool {
     would_block(stream.try_read(&mut [0]))
@@ -178,4 +205,253 @@ fn is_quiet(stream: &TcpStream) -> bool {
 
 fn would_block(read: io::Result<usize>) -> bool {
     read.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+}
+
+const THREAD: &str = "weir-resolver";
+
+/// How long is waited between two questions.
+#[derive(Clone, Copy)]
+struct Pauses {
+    answered: Duration,
+    failed: Duration,
+}
+
+const PAUSES: Pauses = Pauses {
+    answered: Duration::from_secs(3),
+    failed: Duration::from_secs(1),
+};
+
+/// What a name resolves to, as far as that is known.
+#[derive(Clone, Debug)]
+enum Known {
+    /// The first question is not answered.
+    NotYet,
+    /// No question was answered with an address so far; the last error.
+    Nothing(io::ErrorKind, Arc<str>),
+    /// The addresses of the last good answer, in its order.
+    Addresses(Arc<[SocketAddr]>),
+}
+
+/// The name of an application. Its thread ends once nobody holds it.
+#[derive(Debug)]
+pub struct Name {
+    host: String,
+    port: u16,
+    known: watch::Sender<Known>,
+}
+
+impl Name {
+    /// The name in a setting; none where the setting is an address or a path. The one from before a
+    /// reload stays where it is the same.
+    pub fn of(upstream: &Upstream, before: Option<&Arc<Self>>) -> Option<Arc<Self>> {
+        let Upstream::Tcp { host, port } = upstream else {
+            return None;
+        };
+        if host.parse::<IpAddr>().is_ok() {
+            return None;
+        }
+        let same = before.filter(|before| before.host == *host && before.port == *port);
+        let start = || {
+            let resolve = |host: &str, port| Ok((host, port).to_socket_addrs()?.collect());
+            Self::start(host.clone(), *port, PAUSES, resolve)
+        };
+        Some(same.map_or_else(start, Arc::clone))
+    }
+
+    fn start(
+        host: String,
+        port: u16,
+        pauses: Pauses,
+        resolve: impl Fn(&str, u16) -> io::Result<Vec<SocketAddr>> + Send + 'static,
+    ) -> Arc<Self> {
+        let name = Arc::new(Self {
+            host,
+            port,
+            known: watch::Sender::new(Known::NotYet),
+        });
+        let held = Arc::downgrade(&name);
+        // Its end is told to nobody: it ends after a reload, and without it the addresses stay.
+        let thread = std::thread::Builder::new().name(THREAD.to_owned());
+        if let Err(error) = thread.spawn(move || ask_again(&held, pauses, resolve)) {
+            name.take(Err(error));
+        }
+        name
+    }
+
+    /// The addresses, in the order in which they are to be tried. The first answer is waited for.
+    ///
+    /// # Errors
+    /// The name has not resolved since the start.
+    pub async fn addresses(&self) -> io::Result<Arc<[SocketAddr]>> {
+        let mut known = self.known.subscribe();
+        let is_known = |known: &Known| !matches!(known, Known::NotYet);
+        let known = known.wait_for(is_known).await.map_err(io::Error::other)?;
+        match &*known {
+            Known::Addresses(addresses) => Ok(Arc::clone(addresses)),
+            Known::Nothing(kind, error) => Err(io::Error::new(*kind, &**error)),
+            Known::NotYet => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+
+    /// Takes in an answer; false if it has no address. The addresses before it stay then.
+    fn take(&self, answer: io::Result<Vec<SocketAddr>>) -> bool {
+        let no_address = || io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+        let answer = match answer {
+            Ok(addresses) if addresses.is_empty() => Err(no_address()),
+            answer => answer,
+        };
+        match answer {
+            Ok(addresses) => {
+                let known = Known::Addresses(addresses.into());
+                self.known.send_replace(known);
+                true
+            }
+            Err(error) => {
+                self.known.send_if_modified(|known| {
+                    let has_none = !matches!(known, Known::Addresses(_));
+                    if has_none {
+                        *known = Known::Nothing(error.kind(), error.to_string().into());
+                    }
+                    has_none
+                });
+                false
+            }
+        }
+    }
+}
+
+/// Asks again and again, until nobody holds the name.
+fn ask_again(
+    name: &Weak<Name>,
+    pauses: Pauses,
+    resolve: impl Fn(&str, u16) -> io::Result<Vec<SocketAddr>>,
+) {
+    let mut failed = false;
+    while let Some(held) = name.upgrade() {
+        let answer = resolve(&held.host, held.port);
+        let error = answer.as_ref().err().map(ToString::to_string);
+        let is_good = held.take(answer);
+        if !is_good && !failed {
+            let (host, error) = (&held.host, error.unwrap_or_default());
+            tracing::warn!("the application's name {host} does not resolve: {error}");
+        }
+        failed = !is_good;
+        drop(held);
+        let pause = if failed {
+            pauses.failed
+        } else {
+            pauses.answered
+        };
+        std::thread::sleep(pause);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::sync::mpsc::{Receiver, Sender, channel};
+
+    use super::*;
+
+    const AT_ONCE: Pauses = Pauses {
+        answered: Duration::ZERO,
+        failed: Duration::ZERO,
+    };
+
+    type Answer = io::Result<Vec<SocketAddr>>;
+
+    fn address(last: u8) -> SocketAddr {
+        ([192, 0, 2, last], 80).into()
+    }
+
+    /// A name whose questions are answered by the test: each is told, and hangs until its answer
+    /// comes.
+    fn asked() -> (Arc<Name>, Receiver<()>, Sender<Answer>) {
+        let (told, questions) = channel();
+        let (answers, answer) = channel();
+        let answer = Mutex::new(answer);
+        let resolve = move |host: &str, port: u16| {
+            assert_eq!((host, port), ("a.test", 80));
+            // The test may have seen enough.
+            let _ = told.send(());
+            let answer = answer.lock().unwrap().recv();
+            answer.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+        };
+        let name = Name::start("a.test".to_owned(), 80, AT_ONCE, resolve);
+        (name, questions, answers)
+    }
+
+    fn addresses(name: &Name) -> io::Result<Vec<SocketAddr>> {
+        let runtime = tokio::runtime::Builder::new_current_thread().build();
+        let known = runtime.unwrap().block_on(name.addresses());
+        known.map(|known| known.to_vec())
+    }
+
+    /// A change of address is followed; a resolver that hangs is asked nothing more, and the
+    /// addresses before stay, as they do where it has no answer.
+    #[test]
+    fn the_last_good_answer_holds() {
+        let (name, questions, answers) = asked();
+        let answer = |answer: Answer| {
+            answers.send(answer).unwrap();
+            // The next question: the answer was taken in.
+            questions.recv().unwrap();
+        };
+        questions.recv().unwrap();
+        answer(Ok(vec![address(1), address(2)]));
+        assert_eq!(addresses(&name).unwrap(), [address(1), address(2)]);
+        answer(Ok(vec![address(3)]));
+        assert_eq!(addresses(&name).unwrap(), [address(3)]);
+        answer(Err(io::ErrorKind::TimedOut.into()));
+        answer(Ok(Vec::new()));
+        for _ in 0..100 {
+            assert_eq!(addresses(&name).unwrap(), [address(3)]);
+        }
+        assert!(questions.try_recv().is_err(), "one question at a time");
+    }
+
+    /// A name that does not resolve is an error until it does.
+    #[test]
+    fn a_name_that_does_not_resolve_is_an_error_until_it_does() {
+        let (name, questions, answers) = asked();
+        questions.recv().unwrap();
+        answers.send(Err(io::ErrorKind::NotFound.into())).unwrap();
+        assert_eq!(
+            addresses(&name).unwrap_err().kind(),
+            io::ErrorKind::NotFound
+        );
+        questions.recv().unwrap();
+        answers.send(Ok(vec![address(1)])).unwrap();
+        questions.recv().unwrap();
+        assert_eq!(addresses(&name).unwrap(), [address(1)]);
+    }
+
+    /// The first answer is waited for.
+    #[test]
+    fn the_first_answer_is_waited_for() {
+        let (name, questions, answers) = asked();
+        questions.recv().unwrap();
+        let waiting = Arc::clone(&name);
+        let waiting = std::thread::spawn(move || addresses(&waiting).unwrap());
+        answers.send(Ok(vec![address(1)])).unwrap();
+        assert_eq!(waiting.join().unwrap(), [address(1)]);
+    }
+
+    /// The thread ends with the last who holds the name; a reload that keeps the name keeps it.
+    #[test]
+    fn the_thread_ends_with_its_name() {
+        let (name, questions, answers) = asked();
+        let upstream = |host: &str| Upstream::Tcp {
+            host: host.to_owned(),
+            port: 80,
+        };
+        let kept = Name::of(&upstream("a.test"), Some(&name)).unwrap();
+        assert!(Arc::ptr_eq(&kept, &name));
+        assert!(Name::of(&upstream("192.0.2.1"), Some(&name)).is_none());
+        assert!(Name::of(&upstream("::1"), Some(&name)).is_none());
+        questions.recv().unwrap();
+        drop((kept, name));
+        answers.send(Ok(vec![address(1)])).unwrap();
+        assert!(questions.recv().is_err(), "the thread has ended");
+    }
 }

@@ -7,12 +7,12 @@ use bytes::{Buf as _, Bytes, BytesMut};
 use http::{HeaderMap, Method};
 use tokio::net::TcpStream;
 
-use super::buffers::Buffers;
-use super::sending::{NotSent, Sending};
+use crate::conn::buffers::{Buffers, Pipe};
 use crate::http1::body::Decoder;
 use crate::http1::malformed::Malformed;
 use crate::http1::response::{HeadReader, ResponseHead};
-use crate::pipe::Pipe;
+use crate::upstream::bound::UpstreamSlot;
+use crate::upstream::sending::{NotSent, Sending};
 
 /// What is left of a body is moved inside the system if it is at least so much: what two system
 /// calls of it cost is then less than a copy.
@@ -71,6 +71,8 @@ impl HeadReceiver {
         cx: &mut Context<'_>,
     ) -> Poll<Result<(ResponseHead, BytesMut), Broken>> {
         loop {
+            // What is held was copied before, and is added to.
+            let is_own = !self.held.is_empty();
             let mut bytes = if std::mem::take(&mut self.is_new) {
                 std::mem::take(&mut self.held)
             } else {
@@ -84,7 +86,11 @@ impl HeadReceiver {
             let Some((head, length)) = self.reader.read(&bytes, method)? else {
                 // A copy: the beginning of a head that is not going on must not hold the worker's
                 // buffer.
-                self.held = BytesMut::from(&*bytes);
+                self.held = if is_own {
+                    bytes
+                } else {
+                    BytesMut::from(&*bytes)
+                };
                 continue;
             };
             bytes.advance(length);
@@ -129,6 +135,8 @@ pub enum Piece {
 /// Reads the body of a response, while what is left of the request is still being sent.
 pub struct BodyReceiver {
     stream: TcpStream,
+    /// Held for as long as the connection is (CONN-12).
+    slot: UpstreamSlot,
     decoder: Decoder,
     /// What was read with the head.
     early: BytesMut,
@@ -139,13 +147,14 @@ pub struct BodyReceiver {
 impl BodyReceiver {
     /// For the body behind this head.
     pub fn new(
-        stream: TcpStream,
+        (stream, slot): (TcpStream, UpstreamSlot),
         head: &ResponseHead,
         early: BytesMut,
         sending: Option<Box<Sending>>,
     ) -> Result<Self, Malformed> {
         let mut receiver = Self {
             stream,
+            slot,
             decoder: Decoder::new(head),
             early,
             sending,
@@ -185,8 +194,10 @@ impl BodyReceiver {
         (is_sent && self.decoder.is_reusable()).then_some(self.stream)
     }
 
-    /// The connection and what was read behind the head, after a 101.
+    /// The connection and what was read behind the head, after a 101. Its slot is given back: a
+    /// WebSocket is no longer a request.
     pub fn into_parts(self) -> (TcpStream, Bytes) {
+        drop(self.slot);
         (self.stream, self.early.freeze())
     }
 

@@ -1,25 +1,26 @@
-//! The client's body on its way to the application: counted, bounded, timed, never held whole.
+//! The client's body on its way to the application: gathered, counted, bounded, timed, never held
+//! whole where it is large.
 
-use std::pin::Pin;
+use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
-use http::header::CONTENT_LENGTH;
-use hyper::body::{Body, Frame, SizeHint};
 
-use crate::client_body::{BrokenOff, ClientBody};
-use crate::downstream::Downstream;
-use crate::downstream::past_hyper::Direct;
+use crate::conn::Downstream;
+use crate::conn::buffers::{self, Pipe, Pipes};
 use crate::http1::request::Encoder;
-use crate::pipe::{self, Pipe};
-use crate::trailers::TrailerFilter;
+use crate::message::RequestLength;
+use crate::message::trailers::TrailerFilter;
+use crate::request::client_body::{self, BrokenOff, ClientBody};
 
-/// A body of this length is read past hyper: a new connection of hyper costs less than it saves.
-const WORTH_IT: u64 = 32 * 1024;
-/// Where there is no pipe, so much is read at once.
-const READ: usize = 16 * 1024;
+/// What is left of a body is moved inside the system if it is at least so much: what the calls for
+/// it cost is then less than a copy.
+const WORTH_MOVING: u64 = 32 * 1024;
+/// So much of a body is gathered before a connection to the application is taken (CONN-13): what
+/// one direction of a connection may hold (CONN-1), but for the head.
+const GATHERED: usize = 32 * 1024;
 
 /// A body that cannot go on; the connection it was written to is closed, so that nobody takes it
 /// for whole.
@@ -39,6 +40,25 @@ pub enum BodyError {
     Gone,
 }
 
+/// A piece of a body.
+pub enum Piece {
+    /// Content.
+    Data(Bytes),
+    /// Content that was moved into a pipe.
+    Moved(Pipe),
+    /// The fields behind the content; the last piece.
+    Trailers(HeaderMap),
+}
+
+impl From<client_body::Piece> for Piece {
+    fn from(piece: client_body::Piece) -> Self {
+        match piece {
+            client_body::Piece::Data(data) => Self::Data(data),
+            client_body::Piece::Trailers(trailers) => Self::Trailers(trailers),
+        }
+    }
+}
+
 /// A client's body on its way to the application.
 pub enum RequestBody {
     /// None.
@@ -52,45 +72,95 @@ pub enum RequestBody {
 pub struct Streaming {
     /// The body as the client sends it.
     incoming: ClientBody,
+    /// What was gathered of it.
+    gathered: Gathered,
     /// The connection it comes over: time-out, count, faults.
     downstream: Rc<Downstream>,
     /// `WAF_MAX_BODY_SIZE`, where passing it ends the request.
     limit: Option<u64>,
+    /// Bytes that are still to be taken of it, where its length was said.
+    left: Option<u64>,
     /// Which trailer fields go on; none where there can be none.
     trailers: Option<TrailerFilter>,
-    /// A body of known length that may be read past hyper.
-    direct: Option<Direct>,
+}
+
+/// The beginning of a body. Its content is one piece: a byte that came by itself would cost a
+/// hundred, and a piece of a larger buffer would hold that (CONN-1).
+#[derive(Default)]
+struct Gathered {
+    content: BytesMut,
+    trailers: Option<HeaderMap>,
+}
+
+impl Gathered {
+    fn add(&mut self, piece: client_body::Piece) {
+        match piece {
+            // The first is not copied where nobody else holds it.
+            client_body::Piece::Data(data) if self.content.is_empty() => self.content = data.into(),
+            client_body::Piece::Data(data) => self.content.extend_from_slice(&data),
+            client_body::Piece::Trailers(trailers) => self.trailers = Some(trailers),
+        }
+    }
+
+    /// What comes next of it.
+    fn take(&mut self) -> Option<client_body::Piece> {
+        if !self.content.is_empty() {
+            let content = std::mem::take(&mut self.content).freeze();
+            return Some(client_body::Piece::Data(content));
+        }
+        self.trailers.take().map(client_body::Piece::Trailers)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.content.is_empty() && self.trailers.is_none()
+    }
 }
 
 impl RequestBody {
-    /// The body of a request. `trailers` is asked where it can have some. `is_plain` says
-    /// that the connection goes on behind it as it was, and nobody waits to be asked for it.
+    /// A body of this length. `trailers` is asked where it can have some.
     pub fn new(
-        incoming: Option<ClientBody>,
+        incoming: ClientBody,
+        length: RequestLength,
         downstream: &Rc<Downstream>,
         limit: Option<u64>,
         trailers: impl FnOnce() -> TrailerFilter,
-        is_plain: impl FnOnce() -> bool,
     ) -> Self {
-        let Some(incoming) = incoming.filter(|incoming| !incoming.is_end_stream()) else {
+        if incoming.is_end() {
             return Self::Empty;
-        };
+        }
+        let left = length.announced();
         downstream.upload.set_unread(true);
-        let length = incoming.size_hint().exact();
-        downstream.upload.announce(length.unwrap_or(0));
+        downstream.upload.announce(left.unwrap_or(0));
         // A stream of HTTP/2 is in frames, and may have trailers, whether its length is known or
         // not.
-        let is_framed = length.is_none() || downstream.is_stream();
-        let direct = length
-            .filter(|length| *length >= WORTH_IT && !downstream.is_stream() && is_plain())
-            .map(|length| Direct::new(downstream, length));
+        let is_framed = left.is_none() || downstream.is_stream();
         Self::Streaming(Box::new(Streaming {
             incoming,
+            gathered: Gathered::default(),
             downstream: Rc::clone(downstream),
             limit,
+            left,
             trailers: is_framed.then(trailers),
-            direct,
         }))
+    }
+
+    /// Waits for the beginning of the body, or for all of it where it is short: a client that sends
+    /// slowly holds no connection of the application meanwhile (CONN-13).
+    ///
+    /// # Errors
+    /// The body does not go on.
+    pub async fn gather(&mut self) -> Result<(), BodyError> {
+        let Self::Streaming(body) = self else {
+            return Ok(());
+        };
+        while body.gathered.content.len() < GATHERED && !body.incoming.is_end() {
+            let next = poll_fn(|cx| body.poll_read(cx)).await;
+            let Some(piece) = next.transpose()? else {
+                break;
+            };
+            body.gathered.add(piece);
+        }
+        Ok(())
     }
 
     /// The application takes nothing: the client is not waited for meanwhile (CONN-7).
@@ -100,106 +170,123 @@ impl RequestBody {
         }
     }
 
-    /// How the body is framed, and announced among these fields: as the client did (FORWARD-4).
-    pub fn framing(&self, headers: Option<&HeaderMap>) -> Encoder {
-        let has_length = |headers: &HeaderMap| headers.contains_key(CONTENT_LENGTH);
-        match self {
-            Self::Empty if headers.is_some_and(has_length) => Encoder::Exact(0),
-            Self::Empty => Encoder::Empty,
-            Self::Streaming(body) => match body.incoming.size_hint().exact() {
-                Some(length) => Encoder::Exact(length),
-                None => Encoder::Chunked,
-            },
+    /// How the body is framed, and announced among the fields: as the client did (FORWARD-4).
+    pub const fn framing(&self, length: RequestLength) -> Encoder {
+        match (self, length) {
+            (_, RequestLength::Exact(length)) => Encoder::Exact(length),
+            (Self::Empty, _) => Encoder::Empty,
+            (Self::Streaming(_), _) => Encoder::Chunked,
         }
     }
-}
 
-/// What the client sent of a body that is read past hyper.
-pub enum Moved {
-    /// So much was moved into the pipe.
-    Bytes(usize),
-    /// This was read, as there is no pipe.
-    Read(Bytes),
-    /// Nothing: the system does not do it.
-    Unable,
-}
-
-impl RequestBody {
-    /// Whether what comes next is read past hyper.
-    pub fn is_direct(&self) -> bool {
-        let Self::Streaming(body) = self else {
-            return false;
-        };
-        body.direct.as_ref().is_some_and(Direct::is_ready)
+    /// Whether all of it was given out.
+    pub fn is_end(&self) -> bool {
+        match self {
+            Self::Empty => true,
+            Self::Streaming(body) => body.gathered.is_empty() && body.incoming.is_end(),
+        }
     }
 
-    /// Whether what is read past hyper can be moved into a pipe: it is not encrypted.
-    pub fn can_move(&self) -> bool {
-        matches!(self, Self::Streaming(body) if body.downstream.can_move())
-    }
-
-    /// The next piece of a body that is read past hyper, moved into this pipe, if there is one.
-    pub fn poll_direct(
+    /// The next piece; none behind the end.
+    pub fn poll(
         &mut self,
-        pipe: Option<&mut Pipe>,
+        pipes: &Pipes,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<Moved, BodyError>> {
+    ) -> Poll<Option<Result<Piece, BodyError>>> {
         let Self::Streaming(body) = self else {
-            return Poll::Ready(Err(BodyError::Gone));
+            return Poll::Ready(None);
         };
-        let Streaming {
-            downstream,
-            limit,
-            direct: Some(direct),
-            ..
-        } = &mut **body
-        else {
-            return Poll::Ready(Err(BodyError::Gone));
+        if let Some(piece) = body.gathered.take() {
+            return Poll::Ready(Some(Ok(piece.into())));
+        }
+        if body.is_worth_moving()
+            && let Some(pipe) = pipes.take()
+            && let Some(moved) = body.poll_move(pipe, pipes, cx)
+        {
+            return moved.map(Some);
+        }
+        let read = body.poll_read(cx);
+        read.map(|next| next.map(|piece| piece.map(Piece::from)))
+    }
+}
+
+impl Streaming {
+    fn is_worth_moving(&self) -> bool {
+        self.left.is_some_and(|left| left >= WORTH_MOVING) && self.downstream.can_move_body()
+    }
+
+    /// Moves the next piece into a pipe; none where the system does not do it.
+    fn poll_move(
+        &mut self,
+        mut pipe: Pipe,
+        pipes: &Pipes,
+        cx: &mut Context<'_>,
+    ) -> Option<Poll<Result<Piece, BodyError>>> {
+        let Poll::Ready(moved) = self.downstream.poll_move_body(&mut pipe, cx) else {
+            self.downstream.await_body();
+            return Some(Poll::Pending);
         };
-        let polled = match pipe {
-            Some(pipe) => direct.poll_move(pipe, cx).map_ok(Moved::Bytes),
-            None => {
-                let mut buffer = BytesMut::zeroed(READ);
-                let read = direct.poll_read(&mut buffer, cx);
-                read.map_ok(|read| Moved::Read(buffer.split_to(read).freeze()))
-            }
-        };
-        let Poll::Ready(moved) = polled else {
-            downstream.await_body();
+        if moved.as_ref().is_err_and(buffers::is_unable) {
+            pipes.give_up();
+            return None;
+        }
+        let moved = moved.unwrap_or(0);
+        let counted = self.count(moved, moved > 0);
+        Some(Poll::Ready(counted.map(|()| Piece::Moved(pipe))))
+    }
+
+    fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<client_body::Piece, BodyError>>> {
+        let Poll::Ready(next) = self.incoming.poll(cx) else {
+            self.downstream.await_body();
             return Poll::Pending;
         };
-        if moved.as_ref().is_err_and(pipe::is_unable) {
-            return Poll::Ready(Ok(Moved::Unable));
-        }
-        let length = match &moved {
-            Ok(Moved::Bytes(length)) => *length,
-            Ok(Moved::Read(read)) => read.len(),
-            Ok(Moved::Unable) | Err(_) => 0,
+        let came = match &next {
+            Some(Ok(client_body::Piece::Data(data))) => data.len(),
+            _ => 0,
         };
-        downstream.got_body(length);
-        downstream.renew_upstream();
-        let (Ok(moved), 1..) = (moved, length) else {
-            downstream.upload.broke_off();
-            return Poll::Ready(Err(BodyError::Gone));
-        };
-        if !downstream.upload.take(length, *limit) {
-            return Poll::Ready(Err(BodyError::TooLarge));
+        if came > 0 && self.downstream.is_stream() {
+            self.downstream.upload.add_framing(as_chunk(came));
         }
-        direct.took(length);
-        if direct.is_end() {
-            downstream.upload.set_unread(false);
-            self.end_direct();
-        }
-        Poll::Ready(Ok(moved))
+        let counted = self.count(came, !matches!(next, Some(Err(_))));
+        Poll::Ready(match (next, counted) {
+            (Some(Err(error)), _) => Some(Err(error.into())),
+            (_, Err(error)) => Some(Err(error)),
+            (None, _) => None,
+            (Some(Ok(mut piece)), _) => {
+                if let (client_body::Piece::Trailers(trailers), Some(filter)) =
+                    (&mut piece, &self.trailers)
+                {
+                    filter.apply(trailers);
+                }
+                Some(Ok(piece))
+            }
+        })
     }
 
-    /// The whole body came.
-    fn end_direct(&mut self) {
-        if let Self::Streaming(body) = std::mem::replace(self, Self::Empty)
-            && let Some(direct) = &body.direct
-        {
-            direct.park(body.incoming);
+    /// So many bytes more came, or the end; or the client has broken off.
+    fn count(&mut self, came: usize, goes_on: bool) -> Result<(), BodyError> {
+        let downstream = &self.downstream;
+        downstream.got_body(came);
+        // The application has its whole time again once the client has moved.
+        downstream.renew_upstream();
+        if !goes_on {
+            downstream.upload.broke_off();
+            return Err(BodyError::Gone);
         }
+        if !downstream.upload.take(came, self.limit) {
+            return Err(BodyError::TooLarge);
+        }
+        if self.trailers.is_some() && !downstream.upload.framing_fits() {
+            return Err(BodyError::Framing);
+        }
+        self.left = self.left.map(|left| left.saturating_sub(came as u64));
+        if self.incoming.is_end() {
+            downstream.upload.set_unread(false);
+        }
+        Ok(())
     }
 }
 
@@ -210,80 +297,41 @@ fn as_chunk(size: usize) -> usize {
         + 4
 }
 
-impl Body for RequestBody {
-    type Data = Bytes;
-    type Error = BodyError;
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let Self::Streaming(body) = self.get_mut() else {
-            return Poll::Ready(None);
+    /// CONN-13, CONN-1: what is gathered byte by byte costs no more than what comes at once, and
+    /// comes out as one piece, before its trailers.
+    #[test]
+    fn small_pieces_are_gathered_as_one() {
+        let mut gathered = Gathered::default();
+        let all = Bytes::from(vec![b'x'; GATHERED - 1]);
+        for at in 0..all.len() {
+            gathered.add(client_body::Piece::Data(all.slice(at..=at)));
+        }
+        gathered.add(client_body::Piece::Data(all.clone()));
+        gathered.add(client_body::Piece::Trailers(HeaderMap::new()));
+        assert!(gathered.content.capacity() <= 2 * GATHERED);
+        let Some(client_body::Piece::Data(content)) = gathered.take() else {
+            panic!("the content");
         };
-        let Streaming {
-            incoming,
-            downstream,
-            limit,
-            trailers,
-            direct,
-        } = &mut **body;
-        let Poll::Ready(next) = Pin::new(&mut *incoming).poll_frame(cx) else {
-            downstream.await_body();
-            return Poll::Pending;
-        };
-        let came = next
-            .as_ref()
-            .and_then(|frame| frame.as_ref().ok()?.data_ref());
-        downstream.got_body(came.map_or(0, Bytes::len));
-        // The application has its whole time again once the client has moved.
-        downstream.renew_upstream();
-        let mut frame = match next {
-            None => {
-                downstream.upload.set_unread(false);
-                return Poll::Ready(None);
-            }
-            Some(Err(error)) => {
-                downstream.upload.broke_off();
-                return Poll::Ready(Some(Err(error.into())));
-            }
-            Some(Ok(frame)) => frame,
-        };
-        if let Some(filter) = trailers {
-            filter.apply_to_frame(&mut frame);
-        }
-        if let Some(data) = frame.data_ref()
-            && !downstream.upload.take(data.len(), *limit)
-        {
-            return Poll::Ready(Some(Err(BodyError::TooLarge)));
-        }
-        if let Some(data) = frame.data_ref().filter(|_| downstream.is_stream()) {
-            downstream.upload.add_framing(as_chunk(data.len()));
-        }
-        if trailers.is_some() && !downstream.upload.framing_fits() {
-            return Poll::Ready(Some(Err(BodyError::Framing)));
-        }
-        if let Some(data) = frame.data_ref() {
-            *direct = direct.take().and_then(|direct| direct.after(data.len()));
-        }
-        // hyper does not ask again after the last byte of a sized body.
-        if incoming.is_end_stream() {
-            downstream.upload.set_unread(false);
-        }
-        Poll::Ready(Some(Ok(frame)))
+        assert_eq!(content.len(), 2 * all.len());
+        assert!(!gathered.is_empty());
+        assert!(matches!(
+            gathered.take(),
+            Some(client_body::Piece::Trailers(_))
+        ));
+        assert!(gathered.is_empty() && gathered.take().is_none());
     }
 
-    fn is_end_stream(&self) -> bool {
-        match self {
-            Self::Empty => true,
-            Self::Streaming(body) => body.incoming.is_end_stream(),
-        }
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match self {
-            Self::Empty => SizeHint::with_exact(0),
-            Self::Streaming(body) => body.incoming.size_hint(),
-        }
+    /// What came at once is not copied.
+    #[test]
+    fn the_first_piece_is_not_copied() {
+        let mut gathered = Gathered::default();
+        let first = vec![b'x'; GATHERED];
+        let place = first.as_ptr();
+        gathered.add(client_body::Piece::Data(first.into()));
+        assert_eq!(gathered.content.as_ptr(), place);
     }
 }

@@ -6,14 +6,12 @@ use std::task::{Context, Poll, ready};
 
 use bytes::{Buf as _, Bytes};
 use http::HeaderMap;
-use hyper::body::{Body as _, Frame};
 use tokio::io::AsyncWrite as _;
 use tokio::net::TcpStream;
 
-use super::buffers::Buffers;
-use super::request_body::{Moved, RequestBody};
+use crate::conn::buffers::{Buffers, Pipe};
 use crate::http1::request::Encoder;
-use crate::pipe::{self, Pipe};
+use crate::upstream::request_body::{Piece, RequestBody};
 
 /// Pieces of a body smaller than this are copied and gathered; larger ones are written from where
 /// they are.
@@ -21,15 +19,10 @@ const SMALL: usize = 4 * 1024;
 /// So much is gathered while more is ready (CONN-9).
 const GATHERED: usize = 16 * 1024;
 
-/// So many polls that bring nothing are waited for behind one that brought a small piece. hyper
-/// hands over one chunk each time it reads, and while a response is on its way it asks for more of
-/// it a second time without reading.
-const EMPTY_POLLS: u8 = 2;
-
 /// Why a request was not sent as a whole.
 #[derive(Debug)]
 pub enum NotSent {
-    /// The client's body broke off, or was too large: [`crate::downstream`] knows which.
+    /// The client's body broke off, or was too large: [`crate::conn`] knows which.
     Body,
     /// The application does not take it.
     Closed,
@@ -43,16 +36,14 @@ pub struct Sending {
     text: Vec<u8>,
     /// So much of `text` was written.
     at: usize,
-    /// A large piece, which stands behind `text`, or the placeholder of one that is in the pipe.
+    /// A large piece, which stands behind `text`.
     piece: Bytes,
-    /// The pipe with the piece, if it is in one.
+    /// A large piece that is in a pipe, and stands there too.
     pipe: Option<Pipe>,
     /// What stands behind the piece.
     behind: &'static [u8],
     /// Small pieces that are not in the text yet.
     gathered: Vec<u8>,
-    /// Polls that may yet bring nothing before they go on.
-    empty_polls: u8,
     trailers: Option<Box<HeaderMap>>,
     /// Whether anything was written to this connection.
     begun: bool,
@@ -70,7 +61,6 @@ impl Sending {
             pipe: None,
             behind: b"",
             gathered: Vec::new(),
-            empty_polls: 0,
             trailers: None,
             begun: false,
         }
@@ -89,13 +79,9 @@ impl Sending {
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), NotSent>> {
         loop {
-            let has_room = self.piece.is_empty() && self.behind.is_empty();
-            if self.encoder != Encoder::End
-                && has_room
-                && self.text.len() < GATHERED
-                && self.fill(buffers, cx)?
-            {
-                return Poll::Pending;
+            let has_room = self.piece.is_empty() && self.pipe.is_none() && self.behind.is_empty();
+            if self.encoder != Encoder::End && has_room && self.text.len() < GATHERED {
+                self.fill(buffers, cx)?;
             }
             if self.is_written() {
                 return match self.encoder {
@@ -117,73 +103,46 @@ impl Sending {
     }
 
     fn is_written(&self) -> bool {
-        self.at == self.text.len() && self.piece.is_empty() && self.behind.is_empty()
+        self.at == self.text.len()
+            && self.piece.is_empty()
+            && self.pipe.is_none()
+            && self.behind.is_empty()
     }
 
-    /// Takes what is ready of the body; true while more of it is likely to be ready soon.
-    ///
-    /// Small pieces are kept for as long as polls bring more, and go on together (CONN-9).
-    fn fill(&mut self, buffers: &Buffers, cx: &mut Context<'_>) -> Result<bool, NotSent> {
+    /// Takes what is ready of the body. Small pieces go on together (CONN-9).
+    fn fill(&mut self, buffers: &Buffers, cx: &mut Context<'_>) -> Result<(), NotSent> {
         if matches!(self.body, RequestBody::Empty) {
-            return self.end().map(|()| false);
-        }
-        if self.body.is_direct() {
-            return self.fill_directly(buffers, cx).map(|()| false);
+            return self.end();
         }
         let (mut large, mut ended) = (None, false);
         while large.is_none() && !ended && self.gathered.len() < GATHERED {
-            match Pin::new(&mut self.body).poll_frame(cx) {
-                Poll::Pending if self.empty_polls > 0 && !self.gathered.is_empty() => {
-                    self.empty_polls -= 1;
-                    cx.waker().wake_by_ref();
-                    return Ok(true);
-                }
+            match self.body.poll(&buffers.pipes, cx) {
                 Poll::Pending => break,
                 Poll::Ready(None) => ended = true,
                 Poll::Ready(Some(Err(_))) => return Err(NotSent::Body),
-                Poll::Ready(Some(Ok(frame))) => {
-                    self.empty_polls = EMPTY_POLLS;
-                    large = self.take(frame, buffers);
-                    ended = self.body.is_end_stream();
+                Poll::Ready(Some(Ok(piece))) => {
+                    large = self.take(piece, buffers);
+                    ended = self.body.is_end();
                 }
             }
         }
         self.put_gathered(buffers)?;
-        if let Some(piece) = large {
-            self.behind = self
-                .encoder
-                .begin_piece(&mut self.text, piece.len())
-                .map_err(|_| NotSent::Body)?;
-            self.piece = piece;
-        } else if ended {
-            self.end()?;
-        }
-        Ok(false)
-    }
-
-    /// Takes what is there of a body that is read past hyper.
-    fn fill_directly(&mut self, buffers: &Buffers, cx: &mut Context<'_>) -> Result<(), NotSent> {
-        self.put_gathered(buffers)?;
-        let can_move = self.body.can_move();
-        let mut pipe = can_move.then(|| buffers.pipes.take()).flatten();
-        let polled = self.body.poll_direct(pipe.as_mut(), cx);
-        let piece = match polled {
-            Poll::Pending => return Ok(()),
-            Poll::Ready(Err(_)) => return Err(NotSent::Body),
-            Poll::Ready(Ok(Moved::Unable)) => {
-                buffers.pipes.give_up();
-                return self.fill_directly(buffers, cx);
-            }
-            Poll::Ready(Ok(Moved::Read(read))) => read,
-            Poll::Ready(Ok(Moved::Bytes(length))) => {
-                self.pipe = pipe;
-                pipe::placeholder(length)
-            }
+        let length = match &large {
+            Some(Piece::Data(data)) => data.len(),
+            Some(Piece::Moved(pipe)) => pipe.held(),
+            Some(Piece::Trailers(_)) | None => 0,
         };
-        let behind = self.encoder.begin_piece(&mut self.text, piece.len());
+        let behind = self.encoder.begin_piece(&mut self.text, length);
         self.behind = behind.map_err(|_| NotSent::Body)?;
-        self.piece = piece;
-        if self.body.is_end_stream() {
+        match large {
+            Some(Piece::Data(data)) => self.piece = data,
+            Some(Piece::Moved(pipe)) => self.pipe = Some(pipe),
+            // What ends a chunked body stands behind the piece, and is written with the next turn.
+            Some(Piece::Trailers(_)) | None if ended => self.end()?,
+            Some(Piece::Trailers(_)) | None => {}
+        }
+        // Of a body of known length nothing stands behind the last piece.
+        if ended && self.encoder.is_end() {
             self.end()?;
         }
         Ok(())
@@ -204,17 +163,17 @@ impl Sending {
         Ok(())
     }
 
-    /// Takes a frame of the body: gives it back if it is a large piece.
-    fn take(&mut self, frame: Frame<Bytes>, buffers: &Buffers) -> Option<Bytes> {
-        match frame.into_data() {
-            Ok(piece) if piece.len() >= SMALL => return Some(piece),
-            Ok(piece) => {
+    /// Takes a piece of the body: gives it back if it is a large one.
+    fn take(&mut self, piece: Piece, buffers: &Buffers) -> Option<Piece> {
+        match piece {
+            Piece::Data(data) if data.len() < SMALL => {
                 if self.gathered.is_empty() {
                     self.gathered = buffers.take_text();
                 }
-                self.gathered.extend_from_slice(&piece);
+                self.gathered.extend_from_slice(&data);
             }
-            Err(frame) => self.trailers = frame.into_trailers().ok().map(Box::new),
+            Piece::Trailers(trailers) => self.trailers = Some(Box::new(trailers)),
+            large => return Some(large),
         }
         None
     }
@@ -232,7 +191,16 @@ impl Sending {
             let text = self.text.get(self.at..).unwrap_or_default();
             let moved = self.pipe.as_mut().filter(|_| text.is_empty());
             let written = if let Some(pipe) = moved {
-                ready!(pipe.poll_drain(stream, self.piece.len(), cx))?
+                let drained = ready!(pipe.poll_drain(stream, usize::MAX, cx))?;
+                if pipe.is_empty() {
+                    // It is kept for the next body.
+                    self.pipe = None;
+                }
+                self.begun |= drained > 0;
+                match drained {
+                    0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                    _ => continue,
+                }
             } else if self.pipe.is_some() || (self.piece.is_empty() && self.behind.is_empty()) {
                 ready!(Pin::new(&mut *stream).poll_write(cx, text))?
             } else {
@@ -256,10 +224,6 @@ impl Sending {
         let left = written - of_text;
         let of_piece = left.min(self.piece.len());
         self.piece.advance(of_piece);
-        if self.piece.is_empty() {
-            // An empty pipe is kept for the next body.
-            self.pipe = None;
-        }
         self.behind = self.behind.get(left - of_piece..).unwrap_or_default();
     }
 }

@@ -1,5 +1,5 @@
-//! The HTTP/1.1 codec by itself: a table of answers, every way to split each of them, and hyper's
-//! client beside it.
+//! The HTTP/1.1 codec by itself: tables of answers and of requests, every way to cut them,
+//! and hyper beside it.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -7,6 +7,10 @@
     clippy::indexing_slicing
 )]
 
+mod agreement;
 mod answers;
 mod oracle;
 mod requests;
+mod requests_in;
+mod requests_read;
+mod server;

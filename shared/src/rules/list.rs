@@ -92,6 +92,14 @@ impl NetList {
         Self::new(netblocks.into_iter().map(member))
     }
 
+    /// A list whose members come from nowhere that has a name here: it finds netblocks alone.
+    pub fn unnamed(netblocks: impl IntoIterator<Item = Netblock>) -> Self {
+        Self {
+            sources: Vec::new(),
+            ..Self::of(RuleKind::Deny, "", netblocks)
+        }
+    }
+
     /// Whether the list has no member.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
@@ -114,6 +122,17 @@ impl NetList {
             netblock: *netblock,
             source: Arc::clone(self.sources.get(usize::from(*source))?),
         })
+    }
+
+    /// The netblock of the narrowest member that covers the address.
+    pub fn netblock(&self, address: IpAddr) -> Option<Netblock> {
+        let (netblock, _) = self.entries.get(self.entry(address)?)?;
+        Some(*netblock)
+    }
+
+    /// The members' netblocks, as they were given.
+    pub fn netblocks(&self) -> impl Iterator<Item = Netblock> {
+        self.entries.iter().map(|(netblock, _)| *netblock)
     }
 
     fn entry(&self, address: IpAddr) -> Option<usize> {

@@ -1,47 +1,28 @@
-//! Which requests a limit or a jail counts (RULE-2, RULE-4).
+//! Which requests a rule means (MATCH-1, RULE-2, RULE-4).
 
-use http::header::HOST;
-use http::{HeaderMap, HeaderValue, Method};
+use std::cell::OnceCell;
+use std::sync::Arc;
 
+use http::header::USER_AGENT;
+use http::{HeaderName, Method};
+
+use super::crawler::{Claim, CrawlerWord};
+use super::feed::Feed;
+use super::literals::{Condition, Found, Gathering, Literals};
 use super::paths::Reach;
+use super::sent::{Asking, Told};
 use super::spelling::Case;
-
-/// What a rule is asked about.
-#[derive(Clone, Copy, Debug)]
-pub struct Asking<'a> {
-    /// The path as the client wrote it.
-    pub path: &'a str,
-    /// The method.
-    pub method: &'a Method,
-    /// Where the `Host` field is.
-    pub host: Host<'a>,
-}
-
-/// The `Host` of a request.
-#[derive(Clone, Copy, Debug)]
-pub enum Host<'a> {
-    /// Among these fields; looked for only where a rule asks.
-    Among(&'a HeaderMap),
-    /// This, if it is there.
-    Is(Option<&'a [u8]>),
-}
-
-impl<'a> Host<'a> {
-    fn sent(self) -> Option<&'a str> {
-        let sent = match self {
-            Self::Among(fields) => fields.get(HOST).map(HeaderValue::as_bytes),
-            Self::Is(sent) => sent,
-        };
-        sent.and_then(|sent| std::str::from_utf8(sent).ok())
-    }
-}
+use crate::lookup::Origin;
+use crate::path::loosely;
+use crate::settings::{Asns, Countries};
 
 /// What a request must be like. What is absent matches every request.
 #[derive(Clone, Debug, Default)]
 pub struct Matcher {
-    path: Option<RulePath>,
+    paths: Vec<RulePath>,
     methods: Vec<Method>,
     host: Option<String>,
+    more: Option<Box<More>>,
 }
 
 /// The path of a rule, as written.
@@ -52,46 +33,275 @@ pub(super) struct RulePath {
     pub(super) reach: Reach,
 }
 
+/// What few rules ask for. What is absent matches every request.
+#[derive(Clone, Debug, Default)]
+pub struct Further {
+    /// Of each of these sets one literal is in the `User-Agent`, in any case.
+    pub user_agent: Vec<Vec<String>>,
+    /// All of these hold.
+    pub fields: Vec<FieldRule>,
+    /// What the query is like.
+    pub query: Option<QueryRule>,
+    /// The client's country is one of these.
+    pub countries: Option<Countries>,
+    /// Its AS is.
+    pub asns: Option<Asns>,
+    /// An entry of this feed covers its address.
+    pub list: Option<Arc<Feed>>,
+    /// It claims to be a crawler, and one of these is meant; every client where there is none.
+    pub crawler: Vec<CrawlerWord>,
+}
+
+/// What a field is like.
+#[derive(Clone, Debug)]
+pub struct FieldRule {
+    /// Its name.
+    pub name: HeaderName,
+    /// What it is like.
+    pub is: FieldIs,
+}
+
+/// What a field is like.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum FieldIs {
+    /// Not sent.
+    Absent,
+    /// Sent, empty or not.
+    Present,
+    /// One of its lines has this literal, in any case.
+    Has(String),
+}
+
+/// What a query is like.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum QueryRule {
+    /// Not there, or empty.
+    Absent,
+    /// There.
+    Present,
+    /// One of these names is in it.
+    Names(Vec<String>),
+}
+
+/// The same, with its literals in the automaton.
+#[derive(Clone, Debug)]
+struct More {
+    further: Further,
+    /// Of each set of `user_agent`.
+    agents: Vec<Condition>,
+    /// Of each field that is to have a literal.
+    fields: Vec<Option<Condition>>,
+}
+
+/// What the automaton says of a request, worked out once, and only where somebody asks.
+#[derive(Debug)]
+pub(super) struct Looking<'r> {
+    literals: &'r Literals,
+    found: OnceCell<Found>,
+}
+
+impl<'r> Looking<'r> {
+    pub(super) const fn new(literals: &'r Literals) -> Self {
+        Self {
+            literals,
+            found: OnceCell::new(),
+        }
+    }
+
+    /// Whether a request fulfils a condition.
+    pub(super) fn has(&self, asking: &Asking<'_>, condition: Condition) -> bool {
+        let found = self.found.get_or_init(|| self.literals.find(asking));
+        found.has(condition)
+    }
+}
+
 impl Matcher {
     /// A matcher; `path` with whether it is the whole path. Any method where there is none.
     pub fn new(path: Option<(&str, bool)>, methods: Vec<Method>, host: Option<&str>) -> Self {
+        let (path, exact) = path.unzip();
+        Self::of_paths(path, exact.unwrap_or(false), methods, host)
+    }
+
+    /// The same with several paths, of which one is to match.
+    pub fn of_paths<'p>(
+        paths: impl IntoIterator<Item = &'p str>,
+        exact: bool,
+        methods: Vec<Method>,
+        host: Option<&str>,
+    ) -> Self {
+        let paths = paths.into_iter().map(|path| RulePath {
+            path: path.to_owned(),
+            case: Case::default(),
+            reach: if exact { Reach::Itself } else { Reach::Below },
+        });
         Self {
-            path: path.map(|(path, exact)| RulePath {
-                path: path.to_owned(),
-                case: Case::default(),
-                reach: if exact { Reach::Itself } else { Reach::Below },
-            }),
+            paths: paths.collect(),
             methods,
             host: host.map(|host| host_name(host).to_ascii_lowercase()),
+            more: None,
         }
     }
 
     /// The same, where the case of letters in the path counts or not.
     #[must_use]
     pub fn with_case(mut self, case: Case) -> Self {
-        if let Some(path) = &mut self.path {
+        for path in &mut self.paths {
             path.case = case;
         }
         self
     }
 
-    /// Its path; the tree of all paths is asked about it (`paths.rs`).
-    pub(super) const fn path(&self) -> Option<&RulePath> {
-        self.path.as_ref()
+    /// The same, for requests that are like this as well.
+    #[must_use]
+    pub fn with(mut self, further: Further) -> Self {
+        self.more = Some(Box::new(More {
+            further,
+            agents: Vec::new(),
+            fields: Vec::new(),
+        }));
+        self
     }
 
-    /// Whether it matches a request whose path it matches. Applications read methods in any case.
-    pub(super) fn matches(&self, asking: &Asking<'_>) -> bool {
+    /// Its paths; the tree of all paths is asked about them (`paths.rs`).
+    pub(super) fn paths(&self) -> &[RulePath] {
+        &self.paths
+    }
+
+    /// Puts its literals among those of all rules.
+    pub(super) fn gather(&mut self, all: &mut Gathering) {
+        let Some(more) = &mut self.more else {
+            return;
+        };
+        let sets = more.further.user_agent.iter();
+        more.agents = sets
+            .map(|set| all.add(&USER_AGENT, set.iter().map(String::as_str)))
+            .collect();
+        let of_field = |field: &FieldRule| match &field.is {
+            FieldIs::Has(literal) => Some(all.add(&field.name, std::iter::once(literal.as_str()))),
+            FieldIs::Absent | FieldIs::Present => None,
+        };
+        more.fields = more.further.fields.iter().map(of_field).collect();
+    }
+
+    /// Whether it matches a request whose path it matches, whoever sent it. Applications read
+    /// methods in any case.
+    pub(super) fn matches(&self, asking: &Asking<'_>, looking: &Looking<'_>) -> bool {
         let is_asked = |method: &Method| {
             let asked = asking.method;
             method == asked || method.as_str().eq_ignore_ascii_case(asked.as_str())
         };
         (self.methods.is_empty() || self.methods.iter().any(is_asked))
             && self.host.as_ref().is_none_or(|host| {
-                let sent = asking.host.sent();
+                let sent = asking.sent.host_sent();
+                let sent = sent.and_then(|sent| std::str::from_utf8(sent).ok());
                 sent.is_some_and(|sent| host_name(sent).eq_ignore_ascii_case(host))
             })
+            && (self.more.as_ref()).is_none_or(|more| more.matches(asking, looking))
     }
+
+    /// The fields that it asks for.
+    pub(super) fn fields_asked_for(&self) -> impl Iterator<Item = &str> {
+        let further = self.more.as_ref().map(|more| &more.further);
+        let agents = further.filter(|further| !further.user_agent.is_empty());
+        let fields = further.into_iter().flat_map(|further| &further.fields);
+        let fields = fields.map(|field| field.name.as_str());
+        fields.chain(agents.map(|_| "user-agent"))
+    }
+
+    /// Whether it depends on who the client is.
+    pub(super) fn asks_client(&self) -> bool {
+        (self.more.as_deref()).is_some_and(|More { further, .. }| {
+            further.countries.is_some() || further.asns.is_some() || !further.crawler.is_empty()
+        })
+    }
+
+    /// Whether it matches a client from there that claims this.
+    pub(super) fn matches_client(&self, origin: Origin, claim: Option<&Claim>) -> bool {
+        let Some(More { further, .. }) = self.more.as_deref() else {
+            return true;
+        };
+        let (countries, asns) = (&further.countries, &further.asns);
+        let is_meant = |word: &CrawlerWord| claim.is_some_and(|claim| word.matches(claim));
+        (countries.as_ref()).is_none_or(|countries| countries.cover(origin.country))
+            && asns.as_ref().is_none_or(|asns| asns.cover(origin.asn))
+            && (further.crawler.is_empty() || further.crawler.iter().any(is_meant))
+    }
+
+    /// What `match.crawler` says.
+    pub fn crawler_words(&self) -> &[CrawlerWord] {
+        (self.more.as_ref()).map_or(&[], |more| &more.further.crawler)
+    }
+}
+
+impl More {
+    fn matches(&self, asking: &Asking<'_>, looking: &Looking<'_>) -> bool {
+        let Further { query, list, .. } = &self.further;
+        (list.as_ref()).is_none_or(|feed| feed.contains(asking.address))
+            && query.as_ref().is_none_or(|query| query.matches(asking))
+            && (self.further.fields.iter().zip(&self.fields))
+                .all(|(field, condition)| field.matches(asking, *condition, looking))
+            && (self.agents.iter()).all(|agents| looking.has(asking, *agents))
+    }
+}
+
+impl FieldRule {
+    fn matches(
+        &self,
+        asking: &Asking<'_>,
+        condition: Option<Condition>,
+        looking: &Looking<'_>,
+    ) -> bool {
+        let is_there = || {
+            let mut is_there = false;
+            match asking.sent.each_line(&self.name, &mut |_| is_there = true) {
+                Told::Known(()) => Some(is_there),
+                Told::Unknown => None,
+            }
+        };
+        match self.is {
+            FieldIs::Absent => is_there() == Some(false),
+            FieldIs::Present => is_there() == Some(true),
+            FieldIs::Has(_) => condition.is_some_and(|one| looking.has(asking, one)),
+        }
+    }
+}
+
+impl QueryRule {
+    fn matches(&self, asking: &Asking<'_>) -> bool {
+        let Told::Known(query) = asking.sent.query_sent() else {
+            return false;
+        };
+        let query = query.unwrap_or_default();
+        match self {
+            Self::Absent => query.is_empty(),
+            Self::Present => !query.is_empty(),
+            Self::Names(names) => query
+                .split('&')
+                .any(|pair| names.iter().any(|name| is_named(pair, name))),
+        }
+    }
+}
+
+/// Whether a member of a query has this name, decoded as forms are, or twice; `facet[]` and
+/// `facet[0]` are called `facet` too.
+fn is_named(pair: &str, name: &str) -> bool {
+    let written = pair.split('=').next().unwrap_or_default();
+    let is = |written: &[u8]| written == name.as_bytes() || stem(written) == name.as_bytes();
+    if !written.bytes().any(|byte| matches!(byte, b'%' | b'+')) {
+        return is(written.as_bytes());
+    }
+    let letter = |(byte, literal)| match byte {
+        b'+' if literal => b' ',
+        byte => byte,
+    };
+    let decoded: Vec<u8> = loosely(written.as_bytes()).map(letter).collect();
+    is(&decoded)
+}
+
+/// A name without what stands in brackets behind it.
+fn stem(name: &[u8]) -> &[u8] {
+    let end = name.iter().position(|byte| *byte == b'[');
+    end.and_then(|end| name.get(..end)).unwrap_or(name)
 }
 
 /// A host without its port and without the dot of the root.
@@ -103,3 +313,6 @@ fn host_name(host: &str) -> &str {
     };
     name.strip_suffix('.').unwrap_or(name)
 }
+
+#[cfg(test)]
+mod tests;

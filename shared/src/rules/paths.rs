@@ -18,12 +18,13 @@ const MAX_NODES: usize = 32;
 /// The most looks into the tree for one path. Only a path full of `..` needs more than a few dozen.
 const MAX_LOOKS: usize = 1024;
 
-/// The rules that a path matches: the number of a trap, and a bit for each limit and each jail.
+/// The rules that a path matches: the number of a trap, and a bit for each limit, jail and denial.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Marks {
     pub(super) trap: Option<u32>,
     pub(super) limits: u16,
     pub(super) jails: u16,
+    pub(super) denials: u64,
 }
 
 impl Marks {
@@ -32,7 +33,39 @@ impl Marks {
         trap: Some(0),
         limits: u16::MAX,
         jails: u16::MAX,
+        denials: u64::MAX,
     };
+
+    const NONE: Self = Self {
+        trap: None,
+        limits: 0,
+        jails: 0,
+        denials: 0,
+    };
+
+    /// Of a limit: one of 16.
+    pub(super) const fn limit(number: usize) -> Self {
+        Self {
+            limits: 1 << number,
+            ..Self::NONE
+        }
+    }
+
+    /// Of a jail: one of 16.
+    pub(super) const fn jail(number: usize) -> Self {
+        Self {
+            jails: 1 << number,
+            ..Self::NONE
+        }
+    }
+
+    /// Of a denial: one of 64.
+    pub(super) const fn denial(number: usize) -> Self {
+        Self {
+            denials: 1 << number,
+            ..Self::NONE
+        }
+    }
 
     /// Adds others. The first trap stays.
     pub(super) const fn add(&mut self, other: Self) {
@@ -41,6 +74,7 @@ impl Marks {
         }
         self.limits |= other.limits;
         self.jails |= other.jails;
+        self.denials |= other.denials;
     }
 }
 

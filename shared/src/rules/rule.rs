@@ -14,6 +14,12 @@ pub enum RuleKind {
     Trap,
     /// An entry of `jails`.
     Jail,
+    /// An entry of `denials`.
+    Denial,
+    /// An entry of `exempt`.
+    Exempt,
+    /// An entry of `crawlers`: its own limits.
+    Crawler,
     /// A list of `allow`: rules.json itself, or a file.
     Allow,
     /// A list of `deny`.
@@ -27,6 +33,9 @@ impl RuleKind {
             Self::Limit => "limit",
             Self::Trap => "trap",
             Self::Jail => "jail",
+            Self::Denial => "denial",
+            Self::Exempt => "exempt",
+            Self::Crawler => "crawler",
             Self::Allow => "allow",
             Self::Deny => "deny",
         }

@@ -1,9 +1,19 @@
+use std::sync::Arc;
+
 use http::header::HOST;
-use http::{HeaderMap, HeaderValue, Method};
+use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use proptest::prelude::*;
 
+use super::paths::{Marks, Paths, Reach};
 use super::*;
+use crate::ban::Scope;
 use crate::netblock::Netblock;
+use crate::settings::OnLimit;
+use crate::window::RuleSpan;
+
+/// Who asks, where that makes no difference.
+pub(super) const ANYBODY: std::net::IpAddr =
+    std::net::IpAddr::V4(std::net::Ipv4Addr::new(203, 0, 113, 7));
 
 fn rule(kind: RuleKind, name: &str) -> Arc<Rule> {
     Arc::new(Rule::new(kind, name.to_owned()))
@@ -18,6 +28,8 @@ fn limit(name: &str, matcher: Matcher) -> Limit {
             limit: 1,
         }],
         on_limit: OnLimit::Ban,
+        per: super::entries::Per::Client,
+        spare_known: None,
     }
 }
 
@@ -72,7 +84,8 @@ fn limits_match_path_method_and_host() {
         let asking = Asking {
             path,
             method: &method,
-            host: Host::Among(&headers),
+            address: ANYBODY,
+            sent: &headers,
         };
         let limits = rules.matched(&asking).limits.iter();
         limits.map(|limit| limit.rule.name.clone()).collect()
@@ -122,7 +135,8 @@ fn a_host_can_be_an_address() {
         let asking = Asking {
             path: "/",
             method: &Method::GET,
-            host: Host::Among(&headers),
+            address: ANYBODY,
+            sent: &headers,
         };
         assert_eq!(!rules.matched(&asking).limits.is_empty(), matches, "{host}");
     }
@@ -132,7 +146,8 @@ fn get(path: &str) -> Asking<'_> {
     Asking {
         path,
         method: &Method::GET,
-        host: Host::Is(None),
+        address: ANYBODY,
+        sent: &(),
     }
 }
 
@@ -382,11 +397,12 @@ fn jails_match_status_and_path() {
         let asking = Asking {
             path,
             method: &Method::GET,
-            host: Host::Is(None),
+            address: ANYBODY,
+            sent: &(),
         };
         let status = StatusCode::from_u16(status).unwrap();
         let found: Vec<_> = rules
-            .jails(status, &asking)
+            .jails(status, &asking, || None, None)
             .map(|jail| &jail.rule.name)
             .collect();
         assert_eq!(found, expected, "{status} {path}");
@@ -690,4 +706,79 @@ fn a_list_of_100_000_agrees_with_its_naive_twin() {
         covered += usize::from(twin.is_some());
     }
     assert!(covered > 200, "{covered}");
+}
+
+/// CRAWL-2: who claims to be several crawlers is what is proven, then what may yet be; without a
+/// claim nobody is anything.
+#[test]
+fn of_several_claims_the_best_counts() {
+    let crawler = |name: &str, verify| {
+        Arc::new(Crawler {
+            rule: rule(RuleKind::Crawler, name),
+            purpose: Purpose::Search,
+            user_agent: vec![format!("{name}bot")],
+            verify,
+            quotas: vec![],
+            counts: Arc::default(),
+        })
+    };
+    let now_ms = 1_795_276_800_000;
+    let feed = |netblock: &str| {
+        let netblocks = [netblock.parse().unwrap()];
+        Verify::Feed(Arc::new(Feed::new("feed", netblocks, now_ms, now_ms)))
+    };
+    let set = RuleSet::of(Parts {
+        crawlers: vec![
+            crawler("elsewhere", feed("198.51.100.0/24")),
+            crawler("named", Verify::Dns(vec![".named.example".to_owned()])),
+            crawler("listed", feed("203.0.113.0/24")),
+        ],
+        ..Parts::default()
+    });
+    let ours: [Box<str>; 1] = ["a.named.example".into()];
+    let claim = |agent: &'static str, names: Option<&[Box<str>]>| {
+        let sent: http::HeaderMap = [(http::header::USER_AGENT, agent.parse().unwrap())]
+            .into_iter()
+            .collect();
+        let matched = set.matched(&Asking {
+            sent: &sent,
+            ..get("/")
+        });
+        let claim = matched.claim(Evidence {
+            address: "203.0.113.7".parse().unwrap(),
+            names,
+            now_ms,
+        });
+        let asks = matched.asks_names().is_some();
+        let of = |claim: Claim| (claim.crawler.rule.name.clone(), claim.state);
+        (claim.map(of), asks)
+    };
+    use ClaimState::{Fake, Unproven, Verified};
+    for (agent, names, expected, asks) in [
+        ("curl", None, None, false),
+        ("ListedBot/1", None, Some(("listed", Verified)), false),
+        ("elsewherebot", None, Some(("elsewhere", Fake)), false),
+        (
+            "elsewherebot namedbot",
+            None,
+            Some(("named", Unproven)),
+            true,
+        ),
+        (
+            "elsewherebot namedbot",
+            Some(&[][..]),
+            Some(("elsewhere", Fake)),
+            true,
+        ),
+        (
+            "elsewherebot namedbot",
+            Some(&ours[..]),
+            Some(("named", Verified)),
+            true,
+        ),
+        ("namedbot listedbot", None, Some(("listed", Verified)), true),
+    ] {
+        let expected = expected.map(|(name, state): (&str, _)| (name.to_owned(), state));
+        assert_eq!(claim(agent, names), (expected, asks), "{agent}");
+    }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
-use super::kind::{Kind, parse_whole};
+use super::kind::{Fault, Kind, each_entry, parse_whole};
 use crate::client::fold;
 
 /// The application.
@@ -135,4 +135,26 @@ pub(super) fn reaches(listen: SocketAddr, host: &str, port: u16) -> bool {
         (IpAddr::V6(any), to) if any.is_unspecified() => to.is_loopback(),
         (listen, to) => listen == *to,
     })
+}
+
+/// The port of DNS.
+const DNS_PORT: u16 = 53;
+
+/// Servers that are asked for names.
+pub(super) fn name_servers() -> Kind<Vec<SocketAddr>> {
+    Kind::new(
+        "a list of addresses such as 192.0.2.53,[2001:db8::53]:5353",
+        |text| {
+            let mut servers = Vec::new();
+            each_entry(text, |entry| {
+                let with_port = entry.parse::<SocketAddr>().ok();
+                let alone = || entry.parse::<IpAddr>().ok();
+                let server = with_port.or_else(|| Some((alone()?, DNS_PORT).into()));
+                let wrong = || format!("has {entry:?}, which is not an address");
+                servers.push(server.ok_or_else(wrong)?);
+                Ok(())
+            })?;
+            Ok::<_, Fault>(servers)
+        },
+    )
 }

@@ -114,9 +114,9 @@ pub(super) fn rows() -> Vec<Row<BanSettings>> {
         row(
             "WAF_MAX_BANS",
             "10000",
-            whole(1..=1_000_000),
+            whole(1..=200_000),
             |bans: &mut BanSettings| &mut bans.max,
-            "Bans held, ended and lifted ones included.",
+            "Bans held, ended and lifted ones included; bans.json has room for as many.",
         ).live(),
     ]
 }

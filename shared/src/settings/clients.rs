@@ -3,12 +3,15 @@
 use std::net::IpAddr;
 
 use http::HeaderName;
-use http::header::HOST;
+use http::header::{
+    CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, DATE, HOST, LOCATION, SET_COOKIE,
+    TE, TRAILER, TRANSFER_ENCODING, UPGRADE, WWW_AUTHENTICATE,
+};
 
 use super::kind::{Fault, Kind, each_entry, nets, parse_header_name, whole};
 use super::row::{Row, row};
 use crate::netblock::NetSet;
-use crate::path::normalise;
+use crate::path;
 
 /// Names in `WAF_STRIP_REQUEST_HEADERS` at most: each field of a request is compared with those of
 /// its length.
@@ -25,6 +28,8 @@ pub struct IdentitySettings {
     pub strip: Vec<HeaderName>,
     /// `WAF_TRUSTED_HOPS`, instead of the former.
     pub trusted_hops: Option<u8>,
+    /// `WAF_APPLICATION_FIELD`
+    pub application_field: Option<HeaderName>,
 }
 
 impl IdentitySettings {
@@ -40,6 +45,7 @@ impl Default for IdentitySettings {
             trusted_proxies: NetSet::default(),
             header: HeaderName::from_static("x-forwarded-for"),
             trusted_hops: None,
+            application_field: None,
             strip: Vec::new(),
         }
     }
@@ -91,6 +97,14 @@ pub(super) fn identity_rows() -> Vec<Row<IdentitySettings>> {
             "Further headers that are taken from requests of untrusted peers.",
         )
         .live(),
+        row(
+            "WAF_APPLICATION_FIELD",
+            "off",
+            application_field().or_off(),
+            |identity: &mut IdentitySettings| &mut identity.application_field,
+            "A field of the application's answers in which it says what becomes of the client: count=NAME, ban, ban=DURATION, trust=DURATION. It reaches no client. Leave it off where users of the application can set its header fields.",
+        )
+        .live(),
     ]
 }
 
@@ -110,7 +124,7 @@ pub(super) fn list_rows() -> Vec<Row<ListSettings>> {
             "",
             nets("every client from there is refused"),
             |lists: &mut ListSettings| &mut lists.deny_nets,
-            "Clients that are refused with WAF_BAN_RESPONSE.",
+            "Clients that are refused with WAF_DENY_RESPONSE.",
         )
         .live()
         .essential(),
@@ -129,6 +143,35 @@ fn header_name() -> Kind<HeaderName> {
     Kind::new(
         "a header name such as X-Forwarded-For, Forwarded or X-Real-IP",
         |text| parse_header_name(text).ok_or("is not a header name"),
+    )
+}
+
+/// Fields that frame an answer or that clients need: they cannot be kept from them.
+const OF_EVERY_ANSWER: [HeaderName; 12] = [
+    CONNECTION,
+    CONTENT_ENCODING,
+    CONTENT_LENGTH,
+    CONTENT_TYPE,
+    DATE,
+    LOCATION,
+    SET_COOKIE,
+    TE,
+    TRAILER,
+    TRANSFER_ENCODING,
+    UPGRADE,
+    WWW_AUTHENTICATE,
+];
+
+fn application_field() -> Kind<HeaderName> {
+    Kind::new(
+        "a header name such as X-Waf that answers have for nothing else",
+        |text| {
+            let name = parse_header_name(text).ok_or("is not a header name")?;
+            if OF_EVERY_ANSWER.contains(&name) {
+                return Err("is a field that clients need");
+            }
+            Ok(name)
+        },
     )
 }
 
@@ -180,5 +223,5 @@ fn path_prefix(text: &str) -> Option<String> {
     if !text.starts_with('/') || text.contains(strange) {
         return None;
     }
-    Some(normalise(text).trim_end_matches('/').to_owned())
+    Some(path::prefix(text))
 }

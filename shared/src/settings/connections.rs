@@ -14,6 +14,12 @@ pub struct ConnectionSettings {
     pub max_per_client: usize,
     /// `WAF_MAX_CONNECTIONS_PER_NETBLOCK`
     pub max_per_netblock: usize,
+    /// `WAF_MAX_UPSTREAM`: requests at the application
+    pub max_upstream: usize,
+    /// Idle connections to the application; none is as many as `WAF_MAX_UPSTREAM`.
+    pub idle_upstream: Option<usize>,
+    /// `WAF_UPSTREAM_QUEUE`: how long a request waits for its turn
+    pub upstream_queue: Duration,
 }
 
 /// How long is waited for what.
@@ -65,6 +71,20 @@ pub(super) fn connection_rows() -> Vec<Row<ConnectionSettings>> {
             whole(1..=1_000_000),
             |connections: &mut ConnectionSettings| &mut connections.max_per_netblock,
             "The same for the netblock that a ban of the client would cover; 8 while it is banned or denied.",
+        ).live(),
+        row(
+            "WAF_MAX_UPSTREAM",
+            "512",
+            whole(1..=1_000_000),
+            |connections: &mut ConnectionSettings| &mut connections.max_upstream,
+            "Requests at the application at the same time; more wait for their turn.",
+        ).live(),
+        row(
+            "WAF_UPSTREAM_QUEUE",
+            "1s",
+            timeout_or_zero(),
+            |connections: &mut ConnectionSettings| &mut connections.upstream_queue,
+            "How long a request waits for its turn, and 1,000 requests at most; then 503.",
         ).live(),
     ]
 }

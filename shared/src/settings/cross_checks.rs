@@ -35,6 +35,15 @@ impl CrossChecks<'_> {
         let mut problems: Vec<String> = checks.into_iter().flatten().collect();
         problems.extend(self.needs_lookups(settings));
         problems.extend(self.certificates(settings));
+        let names = [
+            "WAF_FLEET",
+            "WAF_FLEET_KEY_FILE",
+            "WAF_FLEET_CERT",
+            "WAF_FLEET_CERT_KEY",
+        ];
+        if self.are_sound(&names) {
+            problems.extend(settings.fleet.problems());
+        }
         problems
     }
 
@@ -84,7 +93,27 @@ impl CrossChecks<'_> {
         if self.are_sound(&["WAF_LOOKUP_SOURCE"]) {
             warnings.extend(self.idle_lookup_settings(settings));
         }
+        warnings.extend(self.places_of_one_client(settings));
+        warnings.extend(settings.fleet.warning());
         warnings
+    }
+
+    /// One client that can have every place at the application (CONN-12).
+    fn places_of_one_client(&self, settings: &Settings) -> Option<String> {
+        let (of_client, of_all) = ("WAF_MAX_REQUESTS_PER_CLIENT", "WAF_MAX_UPSTREAM");
+        let places = settings.connections.max_upstream;
+        let most = settings
+            .limits
+            .max_under_way
+            .and_then(|most| usize::try_from(most).ok());
+        let has_all =
+            most.is_none_or(|most| most >= places) && self.are_sound(&[of_client, of_all]);
+        has_all.then(|| {
+            format!(
+                "{of_client}={:?} lets one client have every place at the application: {of_all} is {places}",
+                self.value(of_client)
+            )
+        })
     }
 
     /// Settings that do nothing with this source of lookups.
@@ -263,6 +292,9 @@ impl CrossChecks<'_> {
             CountryList::None => {}
             CountryList::Allow(_) => names.push("WAF_ALLOW_COUNTRIES"),
             CountryList::Deny(_) => names.push("WAF_DENY_COUNTRIES"),
+        }
+        if !settings.lookup.deny_asns.is_empty() {
+            names.push("WAF_DENY_ASNS");
         }
         if settings.anomalies.asn.is_on() {
             let names_of_all = all().map(|setting| setting.name.as_str());

@@ -8,7 +8,7 @@ const PAGE: &str = "# Settings
 
 Every setting is an environment variable, or a line of the file that `WAF_SETTINGS_FILE` names. All problems are told together at the start, each with the
 setting, its value and what is expected; `weir check` tells them without starting. An empty value is
-an unset one, and a name that begins with `WAF_` and is none is warned about.
+an unset one. weir warns about unknown names that begin with `WAF_`.
 
 - **Durations** need a unit: `500ms`, `90s`, `1h30m`, `7d`.
 - **Sizes** are bytes, or `K`, `M`, `G`, `T` (also `KiB` and so on) for powers of 1024; `KB`, `MB` and

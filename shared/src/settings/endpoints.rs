@@ -17,6 +17,8 @@ pub struct EndpointSettings {
     pub metrics_top_n: usize,
     /// `WAF_ADMIN_TOKEN` or `WAF_ADMIN_TOKEN_FILE`
     pub admin_token: TokenSource,
+    /// `WAF_ADMIN_READ_TOKEN_FILE`
+    pub read_token: TokenSource,
     /// `WAF_CONTROL_SOCKET`
     pub control_socket: ControlSocket,
     /// `WAF_ADMIN_LISTEN`
@@ -85,6 +87,7 @@ impl std::fmt::Debug for Secret {
     }
 }
 
+// long: a flat list of rows
 pub(super) fn rows() -> Vec<Row<EndpointSettings>> {
     vec![
         row(
@@ -126,6 +129,13 @@ pub(super) fn rows() -> Vec<Row<EndpointSettings>> {
             "A file that holds the token of the admin endpoints; read again on SIGHUP.",
         ).live()
         .essential(),
+        row(
+            "WAF_ADMIN_READ_TOKEN_FILE",
+            "",
+            token_file(),
+            |endpoints: &mut EndpointSettings| &mut endpoints.read_token,
+            "A file that holds a token with which the admin listener may be read and nothing changed, for a team.",
+        ).live(),
         row(
             "WAF_CONTROL_SOCKET",
             "",

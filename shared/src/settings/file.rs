@@ -14,6 +14,8 @@ pub struct SettingsFile {
     pub path: PathBuf,
     pub(super) assignments: Vec<Assignment>,
     pub(super) warnings: Vec<String>,
+    /// Named on the command line: it stands above the environment (RELOAD-1).
+    pub wins: bool,
 }
 
 /// One `NAME=value`.
@@ -75,6 +77,7 @@ impl SettingsFile {
                 path,
                 assignments,
                 warnings,
+                wins: false,
             })
         } else {
             Err(faults)

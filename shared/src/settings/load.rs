@@ -4,6 +4,7 @@
 //! Reads no files and asks nobody, but for the number of cores. Whether the address can be bound,
 //! the directory written and the token file read is found out by those who use them.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -127,14 +128,34 @@ fn unknown_names(written: &BTreeMap<String, String>) -> Vec<String> {
     written
         .keys()
         .filter(|name| all().all(|known| known.name != **name))
-        .filter_map(|name| Some((name, meant(name)?)))
+        .map(|name| (name, meant(name)))
+        .filter(|(name, meant)| meant.is_some() || name.starts_with("WAF_"))
         .map(|(name, meant)| {
             format!(
-                "{}: unknown setting, ignored; did you mean {meant}?",
-                name.escape_debug()
+                "{}: unknown setting, ignored{}",
+                name.escape_debug(),
+                meant.map_or(String::new(), |meant| format!("; did you mean {meant}?"))
             )
         })
         .collect()
+}
+
+fn distance(known: &str, unknown: &str) -> usize {
+    strsim::osa_distance(known, unknown)
+}
+
+/// How many letters of the words of an unknown name, behind `WAF_`, are words of a known one:
+/// `WAF_RATELIMIT` is `WAF_RATE_LIMIT_PER_MINUTE` rather than `WAF_ON_LIMIT`.
+fn words_shared(known: &str, unknown: &str) -> usize {
+    let words = |name: &str| name.trim_start_matches("WAF_").replace('_', "");
+    let (known, unknown) = (words(known), words(unknown));
+    let same = known
+        .bytes()
+        .zip(unknown.bytes())
+        .take_while(|(one, other)| one == other);
+    let same = same.count();
+    // A beginning of two letters is none.
+    if same * 2 > unknown.len() { same } else { 0 }
 }
 
 /// The setting whose name is nearest to an unknown one. What does not begin with `WAF_` is not ours
@@ -143,7 +164,13 @@ fn meant(unknown: &str) -> Option<&'static str> {
     if unknown.starts_with("WAF_") {
         return all()
             .map(|known| known.name.as_str())
-            .min_by_key(|known| strsim::osa_distance(known, unknown));
+            .max_by_key(|known| {
+                (
+                    words_shared(known, unknown),
+                    Reverse(distance(known, unknown)),
+                )
+            })
+            .filter(|known| words_shared(known, unknown) > 0 || distance(known, unknown) <= 3);
     }
     let capitals = unknown.to_ascii_uppercase();
     let tail = capitals

@@ -1,13 +1,15 @@
 //! The settings of lookups, country lists and percentages.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use http::Uri;
 
+use super::address;
 use super::kind::{Fault, Kind, boolean, each_entry, parse_whole, timeout, whole, word};
+use super::places::{Asns, Countries, asns, countries};
 use super::row::{Row, row};
 use crate::lookup::{AsNumber, Country};
 
@@ -39,8 +41,12 @@ pub struct LookupSettings {
     pub add_headers: bool,
     /// `WAF_ALLOW_COUNTRIES` or `WAF_DENY_COUNTRIES`
     pub countries: CountryList,
+    /// `WAF_DENY_ASNS` (MATCH-5)
+    pub deny_asns: Asns,
     /// The five percentages.
     pub percents: Percents,
+    /// `WAF_NAME_SERVERS`; none are those of the system (CRAWL-3)
+    pub name_servers: Vec<SocketAddr>,
 }
 
 /// `WAF_LOOKUP_SOURCE`
@@ -143,15 +149,6 @@ pub enum CountryList {
     Deny(Countries),
 }
 
-/// Countries, and whether clients without one are among them.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Countries {
-    /// The codes.
-    pub codes: BTreeSet<Country>,
-    /// The word `unknown`.
-    pub unknown: bool,
-}
-
 /// The percentages of limits (LIMIT-4).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Percents {
@@ -215,6 +212,7 @@ impl Default for LookupSettings {
             ttl: Duration::from_secs(7 * 86_400),
             add_headers: false,
             countries: CountryList::None,
+            deny_asns: Asns::default(),
             percents: Percents {
                 asn: BTreeMap::new(),
                 country: BTreeMap::new(),
@@ -222,6 +220,7 @@ impl Default for LookupSettings {
                 country_bytes: BTreeMap::new(),
                 unknown: 100,
             },
+            name_servers: Vec::new(),
         }
     }
 }
@@ -229,6 +228,7 @@ impl Default for LookupSettings {
 pub(super) fn rows() -> Vec<Row<LookupSettings>> {
     let mut rows = source_rows();
     rows.extend(country_rows());
+    rows.push(name_servers_row());
     rows
 }
 
@@ -331,7 +331,14 @@ fn country_rows() -> Vec<Row<LookupSettings>> {
             "",
             countries().map(CountryList::Deny),
             |lookup: &mut LookupSettings| &mut lookup.countries,
-            "Clients of these countries are refused with WAF_BAN_RESPONSE.",
+            "Clients of these countries are refused with WAF_DENY_RESPONSE.",
+        ).live(),
+        row(
+            "WAF_DENY_ASNS",
+            "",
+            asns(),
+            |lookup: &mut LookupSettings| &mut lookup.deny_asns,
+            "Clients of these AS numbers are refused as WAF_DENY_COUNTRIES refuses; unknown stands for those without one.",
         ).live(),
         row(
             "WAF_ASN_LIMIT_PERCENT",
@@ -392,26 +399,6 @@ fn url() -> Kind<LookupUrl> {
     Kind::new(
         "an https:// URL, or http:// to a loopback address, with {ip} once in its path or query",
         LookupUrl::parse,
-    )
-}
-
-/// A list of country codes and the word `unknown`.
-fn countries() -> Kind<Countries> {
-    Kind::new(
-        "a list of two-letter country codes and the word unknown, such as DE,AT,unknown",
-        |text| {
-            let mut countries = Countries::default();
-            each_entry(text, |entry| {
-                if entry == "unknown" {
-                    countries.unknown = true;
-                } else {
-                    let wrong = |_| format!("has {entry:?}, which is not a country code");
-                    countries.codes.insert(entry.parse().map_err(wrong)?);
-                }
-                Ok(())
-            })?;
-            Ok::<_, Fault>(countries)
-        },
     )
 }
 
@@ -495,4 +482,16 @@ fn db_paths() -> Kind<Vec<PathBuf>> {
             Ok::<_, Fault>(paths)
         },
     )
+}
+
+fn name_servers_row() -> Row<LookupSettings> {
+    row(
+        "WAF_NAME_SERVERS",
+        "",
+        address::name_servers(),
+        |lookup: &mut LookupSettings| &mut lookup.name_servers,
+        "DNS servers that are asked for the names of crawlers, a list of addresses, each with its port where that is not 53.",
+    )
+    .restart()
+    .unset("those of `/etc/resolv.conf`")
 }

@@ -13,6 +13,8 @@ pub struct StateSettings {
     pub dir: PathBuf,
     /// `WAF_RULES_FILE`; none is `rules.json` in the directory
     pub rules_file: Option<PathBuf>,
+    /// `WAF_FEED_CA_FILE`
+    pub feed_ca_file: Option<PathBuf>,
     /// `WAF_STATE_WRITE_DELAY`
     pub write_delay: Duration,
     /// `WAF_STATE_COUNTER_INTERVAL`
@@ -41,11 +43,20 @@ pub(super) fn rows() -> Vec<Row<StateSettings>> {
         .restart()
         .unset("`rules.json` in the state directory"),
         row(
+            "WAF_FEED_CA_FILE",
+            "",
+            file(),
+            |state: &mut StateSettings| &mut state.feed_ca_file,
+            "PEM certificates that are trusted besides Mozilla's roots, for feeds of rules.json.",
+        )
+        .live()
+        .unset("Mozilla's roots"),
+        row(
             "WAF_STATE_WRITE_DELAY",
             "1s",
             timeout_or_zero(),
             |state: &mut StateSettings| &mut state.write_delay,
-            "From a ban to the write of bans.json.",
+            "From a ban to its write; bans.json itself is written every five such delays at most.",
         )
         .live(),
         row(

@@ -11,6 +11,7 @@ use super::clients::{self, IdentitySettings, ListSettings};
 use super::connections::{self, ConnectionSettings, TimeoutSettings};
 use super::edge::{self, EdgeSettings};
 use super::endpoints::{self, ControlSocket, EndpointSettings};
+use super::fleet::{self, FleetSettings};
 use super::kind::{file, whole, word};
 use super::limits::{self, LimitSettings};
 use super::listen::{self, Listen};
@@ -58,6 +59,8 @@ pub struct Settings {
     pub anomalies: Anomalies,
     /// The request log and the process log.
     pub log: LogSettings,
+    /// `WAF_FLEET*`
+    pub fleet: FleetSettings,
 }
 
 impl Default for Settings {
@@ -110,6 +113,7 @@ impl Settings {
             endpoints: EndpointSettings::default(),
             anomalies: Anomalies::default(),
             log: LogSettings::default(),
+            fleet: FleetSettings::default(),
         }
     }
 }
@@ -157,6 +161,7 @@ pub fn table() -> &'static [Theme] {
             ),
             theme("Alerts", |all| &mut all.anomalies, anomalies::rows()),
             theme("Logs", |all| &mut all.log, log::rows()),
+            theme("Fleet", |all| &mut all.fleet, fleet::rows()),
         ]
     });
     &TABLE
@@ -184,7 +189,7 @@ fn service_rows() -> Vec<Row<Settings>> {
             "",
             file(),
             |all: &mut Settings| &mut all.file,
-            "A file of `NAME=value` lines, as systemd's EnvironmentFile has them; a name in the environment wins over it. `--settings FILE` is the same.",
+            "A file of `NAME=value` lines, as systemd's EnvironmentFile has them; a name in the environment wins over it. A file that `--settings FILE` names wins over the environment.",
         ).restart(),
         row(
             "WAF_LISTEN",

@@ -517,6 +517,27 @@ fn an_admin_listener_without_a_token_is_a_warning() {
     );
 }
 
+/// CONN-12: a client that can have every place at the application is a warning; by default it has
+/// half of them.
+#[test]
+fn a_client_that_can_have_every_place_is_a_warning() {
+    let (of_client, of_all) = ("WAF_MAX_REQUESTS_PER_CLIENT", "WAF_MAX_UPSTREAM");
+    assert_eq!(warnings(&[(of_all, "257")]), [""; 0]);
+    assert_eq!(
+        warnings(&[(of_all, "256")]),
+        [
+            "WAF_MAX_REQUESTS_PER_CLIENT=\"256\" lets one client have every place at the application: WAF_MAX_UPSTREAM is 256"
+        ]
+    );
+    assert_eq!(
+        warnings(&[(of_client, "off")]),
+        [
+            "WAF_MAX_REQUESTS_PER_CLIENT=\"off\" lets one client have every place at the application: WAF_MAX_UPSTREAM is 512"
+        ]
+    );
+    assert_eq!(warnings(&[(of_client, "8"), (of_all, "9")]), [""; 0]);
+}
+
 /// SETTING-1: no setting that can be malformed is missing from the list.
 #[test]
 fn the_malformed_settings_are_complete() {
@@ -525,6 +546,7 @@ fn the_malformed_settings_are_complete() {
         "WAF_STATE_DIR",
         "WAF_METRICS_TOKEN_FILE",
         "WAF_ADMIN_TOKEN_FILE",
+        "WAF_ADMIN_READ_TOKEN_FILE",
         "WAF_LOOKUP_CA_FILE",
         "WAF_INSTANCE_NAME",
     ];
@@ -944,7 +966,7 @@ fn unknown_names_are_warnings() {
             ("PATH", "/bin"),
         ]),
         [
-            "WAF_\\u{1b}[2J\\n: unknown setting, ignored; did you mean WAF_H2C?",
+            "WAF_\\u{1b}[2J\\n: unknown setting, ignored",
             "WAF_BANFIRST: unknown setting, ignored; did you mean WAF_BAN_FIRST?",
             "WAF_RATE_LIMIT_PER_MINUT: unknown setting, ignored; did you mean WAF_RATE_LIMIT_PER_MINUTE?",
         ]
@@ -1036,6 +1058,15 @@ fn the_environment_wins_over_the_file() {
     assert_eq!(origin("WAF_MODE"), Some(Origin::Environment));
     assert_eq!(origin("WAF_BAN_FIRST"), Some(Origin::File));
     assert_eq!(origin("WAF_WORKERS"), Some(Origin::Default));
+    // As systemd reads it: nothing behind a value is a comment.
+    let text = "WAF_STATE_DIR=/var/lib/weir\t# state\n";
+    let loaded = load_with(environment.clone(), Some(&file(text))).unwrap();
+    assert_eq!(
+        loaded.warnings,
+        [
+            "WAF_STATE_DIR is all of \"/var/lib/weir\\t# state\" (settings file /etc/weir.env, line 1): a comment needs a line of its own"
+        ]
+    );
     let text = "\nWAF_BAN_FACTOR=0\nWAF_BAN_FIRST=8d\n";
     let refused = load_with(environment, Some(&file(text))).unwrap_err();
     assert_eq!(

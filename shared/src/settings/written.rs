@@ -76,16 +76,29 @@ impl Written {
         }
         for (name, (value, line)) in of_file {
             let at = place(&file.path, line);
+            if [" #", "\t#"].iter().any(|begin| value.contains(begin)) {
+                warnings.push(format!(
+                    "{name} is all of {value:?} ({at}): a comment needs a line of its own"
+                ));
+            }
             if name == FILE_NAME {
                 warnings.push(format!("{name} is ignored in the file itself ({at})"));
-            } else if written.values.contains_key(&name) {
+                continue;
+            }
+            let in_environment = written.values.contains_key(&name);
+            if in_environment && !file.wins {
                 warnings.push(format!(
                     "{name} is set in the environment, which counts, and in {at}"
                 ));
-            } else {
-                written.values.insert(name.clone(), value);
-                written.lines.insert(name, line);
+                continue;
             }
+            if in_environment {
+                warnings.push(format!(
+                    "{name} is set in {at}, which counts, and in the environment"
+                ));
+            }
+            written.values.insert(name.clone(), value);
+            written.lines.insert(name, line);
         }
         written.file = Some(file.path.clone());
         (written, warnings)

@@ -18,6 +18,7 @@ use crate::commands::paths::Paths;
 
 const PAGE: &str = include_str!("page/index.html");
 const STYLE: &str = include_str!("page/style.css");
+const PLOTS: &str = include_str!("page/plots.js");
 const SCRIPT: &str = include_str!("page/app.js");
 
 /// No script and no style but those files, nothing from elsewhere, in no frame.
@@ -76,6 +77,7 @@ impl Door {
             let file = match path {
                 "" => Wanted::File(PAGE, "text/html; charset=utf-8"),
                 "style.css" => Wanted::File(STYLE, "text/css; charset=utf-8"),
+                "plots.js" => Wanted::File(PLOTS, "text/javascript; charset=utf-8"),
                 "app.js" => Wanted::File(SCRIPT, "text/javascript; charset=utf-8"),
                 _ => return Err(nothing),
             };
@@ -96,7 +98,7 @@ impl Door {
         match (&head.method, path) {
             (&Method::GET, "explain") => Ok(Wanted::Explain(target)),
             (&Method::GET, "paths") => Ok(Wanted::Paths),
-            (&Method::GET, "status" | "clients" | "groups" | "bans" | "alerts")
+            (&Method::GET, "status" | "history" | "clients" | "groups" | "bans" | "alerts")
             | (&Method::POST, "bans") => Ok(Wanted::Service(head.method.clone(), target)),
             (&Method::DELETE, path) if path.starts_with("bans/") => {
                 Ok(Wanted::Service(Method::DELETE, target))
@@ -127,7 +129,7 @@ pub fn of_service(asker: &Asker, wanted: &Wanted, body: &[u8]) -> Response<Full<
         Ok(Asked::Answered(Answer { status, body })) => {
             let body = match wanted {
                 Wanted::Explain(_) if status.is_success() => {
-                    json!({"text": explain::in_words(&body), "explanation": body})
+                    json!({"text": explain::in_words(&body, &place.flags), "explanation": body})
                 }
                 _ => body,
             };

@@ -51,21 +51,8 @@ pub fn run(given: &Dashboard) -> ExitCode {
 }
 
 fn serve(given: &Dashboard) -> Result<ExitCode, Failure> {
-    let place = Place::of(&given.asking)?;
-    // A service that does not answer is told before anybody opens the page.
-    place.expect(Method::GET, "/v1/health", None)?;
-    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, given.port));
-    let bound = TcpListener::bind(address);
-    let bound = bound
-        .map_err(|error| Failure::new(EXIT_USAGE, format!("{address} cannot be bound: {error}")))?;
-    let system = |error: std::io::Error| Failure::new(1, format!("the system refused: {error}"));
-    let ends = ended::by(&[SignalKind::interrupt(), SignalKind::terminate()]).map_err(system)?;
-    let port = bound.local_addr().map_err(system)?.port();
-    let door = Door {
-        prefix: format!("/{}/", secret()?),
-        port,
-    };
-    let url = format!("http://127.0.0.1:{port}{}", door.prefix);
+    let open = Open::at(given.port, &given.asking)?;
+    let url = &open.url;
     if given.asking.json {
         out(&format!("{}\n", json!({"url": url})));
     } else {
@@ -73,20 +60,61 @@ fn serve(given: &Dashboard) -> Result<ExitCode, Failure> {
             "{url}\nWho has this address can change bans. Ctrl-C ends it.\n"
         ));
     }
-    bound.set_nonblocking(true).map_err(system)?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(system)?;
-    let asker = Asker {
-        place: Arc::new(place),
-        paths: Arc::default(),
-    };
-    let shared = Arc::new((door, asker));
-    runtime
-        .block_on(accept(bound, &shared, &ends))
-        .map_err(system)?;
+    open.serve()?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// A page that has an address, and is not served yet.
+pub struct Open {
+    pub url: String,
+    bound: TcpListener,
+    ends: Arc<AtomicBool>,
+    shared: Arc<(Door, Asker)>,
+}
+
+fn system(error: std::io::Error) -> Failure {
+    Failure::new(1, format!("the system refused: {error}"))
+}
+
+impl Open {
+    /// On this port of loopback, about the service that is asked; 0 is any port.
+    pub fn at(port: u16, asking: &Asking) -> Result<Self, Failure> {
+        let place = Place::of(asking)?;
+        // A service that does not answer is told before anybody opens the page.
+        place.expect(Method::GET, "/v1/health", None)?;
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let taken = |error| format!("{address} cannot be bound: {error}");
+        let bound = TcpListener::bind(address);
+        let bound = bound.map_err(|error| Failure::new(EXIT_USAGE, taken(error)))?;
+        let kinds = [SignalKind::interrupt(), SignalKind::terminate()];
+        let ends = ended::by(&kinds).map_err(system)?;
+        let port = bound.local_addr().map_err(system)?.port();
+        let door = Door {
+            prefix: format!("/{}/", secret()?),
+            port,
+        };
+        bound.set_nonblocking(true).map_err(system)?;
+        let asker = Asker {
+            place: Arc::new(place),
+            paths: Arc::default(),
+        };
+        Ok(Self {
+            url: format!("http://127.0.0.1:{port}{}", door.prefix),
+            bound,
+            ends,
+            shared: Arc::new((door, asker)),
+        })
+    }
+
+    /// Until SIGINT or SIGTERM.
+    pub fn serve(self) -> Result<(), Failure> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(system)?;
+        let served = accept(self.bound, &self.shared, &self.ends);
+        runtime.block_on(served).map_err(system)
+    }
 }
 
 /// 128 bits that no other page can guess.

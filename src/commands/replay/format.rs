@@ -5,10 +5,11 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use clap::ValueEnum;
-use http::header::HOST;
+use http::header::{HOST, REFERER, USER_AGENT};
 use http::{HeaderValue, Method};
 use serde::Deserialize;
 use weir_shared::lookup::Lookup;
+use weir_shared::rules::Told;
 use weir_shared::verdict::Action;
 
 use super::request::Request;
@@ -45,6 +46,16 @@ impl Format {
             Self::Weir => "weir",
             Self::Combined => "combined",
             Self::Haproxy => "haproxy",
+        }
+    }
+
+    /// The fields that its lines hold. The common format, without the last two, is taken for the
+    /// combined one here.
+    pub const fn fields(self) -> &'static [&'static str] {
+        match self {
+            Self::Weir => &["host", "referer", "user-agent"],
+            Self::Combined => &["referer", "user-agent"],
+            Self::Haproxy => &[],
         }
     }
 
@@ -97,11 +108,19 @@ struct Ours<'a> {
     path: Option<Cow<'a, str>>,
     #[serde(borrow)]
     host: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    query: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    referer: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    user_agent: Option<Cow<'a, str>>,
     content_length: Option<u64>,
     #[serde(default)]
     websocket: bool,
     #[serde(default)]
     other_site: bool,
+    #[serde(borrow)]
+    application: Option<Cow<'a, str>>,
     status: Option<u16>,
     #[serde(borrow)]
     action: Option<Cow<'a, str>>,
@@ -148,8 +167,17 @@ fn weir(line: &[u8]) -> Result<Line, Unreadable> {
     let mut request = Request::new(at_ms, address, method, &path);
     request.id = ours.request_id.map(Cow::into_owned);
     request.content_length = ours.content_length;
-    let host = ours.host.and_then(|host| HeaderValue::from_str(&host).ok());
-    request.headers.extend(host.map(|host| (HOST, host)));
+    let fields = [
+        (HOST, ours.host),
+        (REFERER, ours.referer),
+        (USER_AGENT, ours.user_agent),
+    ];
+    for (name, value) in fields {
+        let value = value.and_then(|value| HeaderValue::from_str(&value).ok());
+        request.sent.fields.extend(value.map(|value| (name, value)));
+    }
+    request.sent.known = Some(Format::Weir.fields());
+    request.sent.query = Told::Known(ours.query.map(Cow::into_owned));
     let took = ours.timings.as_ref().map_or(0.0, |timings| timings.total);
     // Saturates, and what is no number is 0.
     request.took_ms = took as u64;
@@ -157,6 +185,7 @@ fn weir(line: &[u8]) -> Result<Line, Unreadable> {
     request.first_byte_ms = first_byte.map(|first_byte| first_byte as u64);
     request.end.websocket = ours.websocket;
     request.other_site = ours.other_site;
+    request.application = ours.application.map(Cow::into_owned);
     if let Some(Bytes {
         request: up,
         response: down,
@@ -203,6 +232,17 @@ fn combined(line: &str) -> Result<Line, Unreadable> {
     let mut request = Request::new(at_ms, address, method, &unescaped(target));
     request.end.response_bytes = bytes;
     request.answered(status);
+    // The common format ends before them.
+    let rest: String = numbers.map(|word| format!("{word} ")).collect();
+    let mut quoted = rest.split('"').skip(1).step_by(2);
+    if let (Some(referer), Some(agent)) = (quoted.next(), quoted.next()) {
+        for (name, value) in [(REFERER, referer), (USER_AGENT, agent)] {
+            let value = HeaderValue::from_bytes(unescaped(value).as_bytes());
+            let value = value.ok().filter(|value| value != "-");
+            request.sent.fields.extend(value.map(|value| (name, value)));
+        }
+        request.sent.known = Some(Format::Combined.fields());
+    }
     Ok(Line::Request(Box::new(request)))
 }
 

@@ -2,6 +2,7 @@
 //! checks and the bans are the service's own, in a table and a ledger of their own; no file of the
 //! service is written.
 
+use std::collections::BTreeSet;
 use std::fs::File as OpenFile;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -99,6 +100,9 @@ fn replay(given: &Replay) -> Result<ExitCode, Failure> {
         let sentence = "no request can be read: expected our own log, nginx's combined format or HAProxy's HTTP format; --format names it";
         return Err(Failure::new(EXIT_USAGE, sentence));
     }
+    for told in unheld(&engine.trials, &reading) {
+        eprintln!("weir: {told}");
+    }
     let document = report::document(&reading, from, &engine, given.top.into());
     if given.asking.json {
         print_json(&document)?;
@@ -109,6 +113,30 @@ fn replay(given: &Replay) -> Result<ExitCode, Failure> {
         true => EXIT_INTERRUPTED,
         false => 0,
     }))
+}
+
+/// What the rules ask for and a log does not hold: it matches nothing (MATCH-1).
+fn unheld(trials: &[Trial], reading: &Reading) -> Vec<String> {
+    let is_read = |format: &Format| {
+        let mut files = reading.files.iter();
+        files.any(|file| file.format == Some(format.name()))
+    };
+    let formats = [Format::Weir, Format::Combined, Format::Haproxy];
+    let formats = formats.into_iter().filter(is_read);
+    let asked: BTreeSet<String> = trials.iter().flat_map(Trial::fields_asked_for).collect();
+    let mut told = Vec::new();
+    for format in formats {
+        let is_held = |name: &&String| !format.fields().contains(&name.as_str());
+        let names: Vec<&str> = asked.iter().filter(is_held).map(String::as_str).collect();
+        if !names.is_empty() {
+            told.push(format!(
+                "rules ask for {}, which a log of the format {} does not hold: there they match nothing",
+                names.join(", "),
+                format.name()
+            ));
+        }
+    }
+    told
 }
 
 /// The settings on trial.

@@ -3,9 +3,10 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use http::{HeaderMap, Method, StatusCode};
+use http::{Method, StatusCode};
 use weir_dataplane::replay::{End, Past};
 use weir_shared::lookup::Lookup;
+use weir_shared::rules::{Remembered, Told};
 
 /// Bytes of a path that are kept, as in the request log.
 const MAX_PATH: usize = 4096;
@@ -25,12 +26,14 @@ pub struct Request {
     pub method: Method,
     /// Without the query.
     pub path: String,
-    /// `Host`, where the log has it.
-    pub headers: HeaderMap,
+    /// Its host, its query and its fields, as far as the log has them.
+    pub sent: Remembered,
     pub content_length: Option<u64>,
     /// The log says that the page of another site asked for it.
     pub other_site: bool,
     pub end: End,
+    /// What the application said of the client, where the log says so.
+    pub application: Option<String>,
     /// What the log says of its client.
     pub lookup: Option<Arc<Lookup>>,
     /// Its id, where the log has one.
@@ -50,10 +53,15 @@ impl Request {
             address,
             method,
             path: path_of(target),
-            headers: HeaderMap::new(),
+            sent: Remembered {
+                query: Told::Known(query_of(target)),
+                known: Some(&[]),
+                ..Remembered::default()
+            },
             content_length: None,
             other_site: false,
             end: End::default(),
+            application: None,
             lookup: None,
             id: None,
             was_refused: None,
@@ -73,9 +81,10 @@ impl Request {
             address: self.address,
             method: &self.method,
             path: &self.path,
-            headers: &self.headers,
+            sent: &self.sent,
             content_length: self.content_length.max(counted),
             other_site: self.other_site,
+            application: self.application.as_deref(),
         }
     }
 
@@ -83,6 +92,14 @@ impl Request {
     pub fn answered(&mut self, status: u16) {
         self.end.status = StatusCode::from_u16(status).ok();
     }
+}
+
+/// What follows the `?` of a target.
+fn query_of(target: &str) -> Option<String> {
+    let target = target.split('#').next().unwrap_or_default();
+    let (_, query) = target.split_once('?')?;
+    let end = query.floor_char_boundary(MAX_PATH);
+    query.get(..end).map(str::to_owned)
 }
 
 /// The path of a target: without the query, and without the scheme and the host of a whole URL.

@@ -1,10 +1,12 @@
 //! Settings on trial: the data plane's checks and the control plane's escalation, wired as the
 //! service wires them, with the time of the log.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use crossbeam_channel::bounded;
+use weir_controlplane::FileThread;
 use weir_controlplane::lookup::{LookupFiles, Lookups};
 use weir_controlplane::replay::Escalation;
 use weir_dataplane::clients::table::Table;
@@ -63,7 +65,8 @@ impl Trial {
         let ask = match settings.lookup.source {
             LookupSource::File => {
                 let lookups = LookupFiles::open(&settings.lookup, &clock).and_then(|files| {
-                    Lookups::start(settings, &clock, &clients, files, Vec::new())
+                    let unwatched = FileThread::default();
+                    Lookups::start(settings, &clock, &clients, (files, &unwatched), Vec::new())
                 });
                 Some(lookups.map_err(|error| unfit(&error))?.asking())
             }
@@ -96,6 +99,11 @@ impl Trial {
     /// Bans made so far.
     pub fn bans(&self) -> u64 {
         self.escalation.made()
+    }
+
+    /// The fields that its rules ask for.
+    pub fn fields_asked_for(&self) -> BTreeSet<String> {
+        self.replay.fields_asked_for()
     }
 
     /// Judges a request; a ban that follows is in force for the next.

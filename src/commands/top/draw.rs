@@ -10,6 +10,7 @@ use ratatui::widgets::{Block, Clear, Paragraph, Row, Table, TableState, Wrap};
 use serde_json::Value;
 
 use super::screen::{Over, Pane, Screen};
+use crate::commands::look::refused;
 use crate::commands::text::{cell, percent, span};
 
 const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
@@ -23,7 +24,7 @@ const SMALL: u16 = 12;
 const SPACING: u16 = 2;
 
 const HELP: &str = "\
-1 to 7, Tab    the lists
+1 to 8, Tab    the lists
 up down j k    choose; Page Up, Page Down, Home, End
 s              sort: requests, bytes, refused, last seen
 /              search; Esc ends the search
@@ -40,7 +41,7 @@ requests a second, the others are unseen; FAILED: 500 and above.";
 /// Draws everything.
 pub fn draw(frame: &mut Frame, screen: &Screen) {
     let area = frame.area();
-    let head = if area.height < SMALL { 1 } else { 4 };
+    let head = if area.height < SMALL { 1 } else { 5 };
     let parts = Layout::vertical([
         Constraint::Length(head),
         Constraint::Length(1),
@@ -89,6 +90,7 @@ fn head_lines(screen: &Screen) -> Vec<Line<'static>> {
         .collect();
     let observe = status["mode"] == "observe";
     let mode_style = if observe { WARNING } else { BOLD };
+    let refused = refused(observe);
     vec![
         Line::from(vec![
             Span::styled(format!("weir {}  ", cell(&status["version"])), BOLD),
@@ -101,7 +103,7 @@ fn head_lines(screen: &Screen) -> Vec<Line<'static>> {
             )),
         ]),
         Line::from(format!(
-            "{now} requests/s now, {} in {}   passed {}   refused {}",
+            "{now} requests/s now, {} in {}   passed {}   {refused} {}",
             tenths(mean),
             span(seconds),
             percent(number(&recent["passed"]), requests),
@@ -120,7 +122,74 @@ fn head_lines(screen: &Screen) -> Vec<Line<'static>> {
             connections["open"],
             connections["max"],
         )),
+        application_line(recent, &look.history, refused),
     ]
+}
+
+/// How the application does, and what the last minutes were like: `app p99 50 ms, 5xx 0.0 %`.
+fn application_line(recent: &Value, history: &Value, refused: &str) -> Line<'static> {
+    let upstream = &recent["upstream"];
+    let responses = &upstream["responses"];
+    let counts = responses.as_object().into_iter().flatten();
+    let answers: u64 = counts.map(|(_, count)| number(count)).sum();
+    let errors = responses.get("5xx").map_or(0, number);
+    let p99 = upstream["p99_seconds"].as_f64();
+    let p99 = p99.map_or("–".to_owned(), |seconds| {
+        format!("{} ms", seconds * 1000.0)
+    });
+    let style = if errors * 100 > answers {
+        WARNING
+    } else {
+        Style::new()
+    };
+    let mut spans = vec![
+        Span::raw(format!("app p99 {p99}, ")),
+        Span::styled(format!("5xx {}", percent(errors, answers)), style),
+    ];
+    for (name, words) in [("passed", "passed"), ("refused", refused)] {
+        let counts = history[name].as_array().into_iter().flatten();
+        let counts: Vec<u64> = counts.map(number).collect();
+        if !counts.is_empty() {
+            spans.push(Span::raw(format!("   {words} {}", sparkline(&counts))));
+        }
+    }
+    Line::from(spans)
+}
+
+/// A bar a minute, as high as its share of the highest; what is not nothing is seen.
+fn sparkline(counts: &[u64]) -> String {
+    const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    let most = counts.iter().copied().max().unwrap_or(0).max(1);
+    let bar = |count: &u64| {
+        let step = usize::try_from(u128::from(*count) * 7 / u128::from(most)).unwrap_or(7);
+        match *count {
+            0 => ' ',
+            _ => BARS.get(step).copied().unwrap_or('█'),
+        }
+    };
+    counts.iter().map(bar).collect()
+}
+
+/// Columns that go first where there is no room for all, so that BAN stays.
+const DROPPED: [&str; 3] = ["SEEN", "AS", "CC"];
+
+/// The columns that fit, by their places.
+fn fitting(headings: &[&str], widths: &[u16], room: u16) -> Vec<usize> {
+    let mut kept: Vec<usize> = (0..headings.len()).collect();
+    for name in DROPPED {
+        let wide = |at: &usize| {
+            widths
+                .get(*at)
+                .map_or(0, |width| usize::from(width + SPACING))
+        };
+        let all: usize = kept.iter().map(wide).sum();
+        if all <= usize::from(room + SPACING) {
+            break;
+        }
+        // The first column of a list is what it is about.
+        kept.retain(|at| *at == 0 || headings.get(*at) != Some(&name));
+    }
+    kept
 }
 
 fn tab_line(screen: &Screen) -> Line<'static> {
@@ -130,28 +199,37 @@ fn tab_line(screen: &Screen) -> Line<'static> {
         } else {
             Style::new()
         };
-        Span::styled(format!(" {name} "), style)
+        Span::styled(format!("{name} "), style)
     };
     let mut spans: Vec<_> = Pane::ALL.map(|(pane, name)| tab(pane, name)).into();
     if !screen.search.is_empty() || screen.over == Over::Search {
-        spans.push(Span::styled(format!("  /{}", screen.search), WARNING));
+        spans.push(Span::styled(format!(" /{}", screen.search), WARNING));
     } else if screen.pane.is_sorted() {
-        spans.push(Span::raw(format!("  by {}", screen.sort.name())));
+        spans.push(Span::raw(format!(" by {}", screen.sort.name())));
     } else if let Some(left_out) = screen.left_out() {
-        spans.push(Span::raw(format!("  {left_out} unseen")));
+        spans.push(Span::raw(format!(" {left_out} unseen")));
     }
     Line::from(spans)
 }
 
 fn draw_list(frame: &mut Frame, area: Rect, screen: &Screen) {
-    let rows = screen.rows();
-    let headings = screen.headings();
+    let mut rows = screen.rows();
+    let mut headings = screen.headings().to_vec();
     let width_of = |(column, heading): (usize, &&str)| {
         let cells = rows.iter().filter_map(|row| row.get(column));
         let widest = cells.map(|cell| cell.chars().count()).max().unwrap_or(0);
         let width = widest.max(heading.chars().count()).min(40);
         u16::try_from(width).unwrap_or(40)
     };
+    let widths: Vec<u16> = headings.iter().enumerate().map(width_of).collect();
+    let kept = fitting(&headings, &widths, area.width);
+    let pick = |row: &Vec<String>| kept.iter().filter_map(|at| row.get(*at).cloned()).collect();
+    rows = rows.iter().map(pick).collect();
+    headings = kept
+        .iter()
+        .filter_map(|at| headings.get(*at).copied())
+        .collect();
+    let widths = kept.iter().filter_map(|at| widths.get(*at).copied());
     let mut left = area.width;
     // Columns that begin outside are left out, and what is too much is cut from the last.
     let begins_inside = |width: &u16| {
@@ -159,7 +237,6 @@ fn draw_list(frame: &mut Frame, area: Rect, screen: &Screen) {
         left = left.saturating_sub(width + SPACING);
         inside
     };
-    let widths = headings.iter().enumerate().map(width_of);
     let widths: Vec<u16> = widths.take_while(begins_inside).collect();
     let last = widths.len().saturating_sub(1);
     let constraint = |(column, width)| match column == last {

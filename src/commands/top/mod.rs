@@ -21,7 +21,7 @@ mod screen;
 mod source;
 
 use self::screen::Screen;
-use self::source::{Asker, By, Order, Source, Wanted};
+use self::source::{Asker, By, Command, Source, Wanted};
 use super::ask::{Asking, Place};
 use super::common::{EXIT_USAGE, Failure, finish, print_json};
 use super::ended;
@@ -54,7 +54,10 @@ fn show(given: &Top) -> Result<ExitCode, Failure> {
         return Err(Failure::new(EXIT_USAGE, sentence));
     }
     // A service that does not answer is told before the screen is taken.
-    let first = asker.look(Wanted::default())?;
+    let first = asker.look(Wanted {
+        bans: given.asking.json,
+        ..Wanted::default()
+    })?;
     if given.asking.json {
         let groups = |by| asker.groups(by, Wanted::default().sort.name());
         return print_json(&json!({
@@ -111,7 +114,7 @@ fn turn(
         }
         let changes = matches!(
             order,
-            Some(Order::Ban(_) | Order::BanNetblock(_) | Order::Lift(_) | Order::Allow(_))
+            Some(Command::Ban(_) | Command::BanNetblock(_) | Command::Lift(_) | Command::Allow(_))
         );
         if let Some(order) = order {
             // The thread ends with this one.
@@ -119,7 +122,7 @@ fn turn(
         }
         if changes || Instant::now() >= next {
             next = Instant::now() + interval;
-            let _ = source.orders.send(Order::Look(screen.wanted()));
+            let _ = source.orders.send(Command::Look(screen.wanted()));
         }
         while let Ok(report) = source.reports.try_recv() {
             screen.take(report);

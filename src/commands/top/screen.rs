@@ -8,7 +8,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use serde_json::Value;
 
 use super::source::{
-    ALLOW_FOR, BAN_FOR, By, Groups, Look, Order, Report, Sort, Wanted, address_of,
+    ALLOW_FOR, BAN_FOR, By, Command, Groups, Look, Report, Sort, Wanted, address_of,
 };
 use crate::commands::bans::{cause, end};
 use crate::commands::paths::Row;
@@ -25,11 +25,12 @@ pub enum Pane {
     Paths,
     Bans,
     Alerts,
+    Shared,
 }
 
 impl Pane {
     /// In the order of their keys, with their names.
-    pub const ALL: [(Self, &str); 7] = [
+    pub const ALL: [(Self, &str); 8] = [
         (Self::Clients, "1 Clients"),
         (Self::Netblocks, "2 Nets"),
         (Self::Ases, "3 AS"),
@@ -37,6 +38,7 @@ impl Pane {
         (Self::Paths, "5 Paths"),
         (Self::Bans, "6 Bans"),
         (Self::Alerts, "7 Alerts"),
+        (Self::Shared, "8 Shared"),
     ];
 
     /// What is to be added up for it.
@@ -46,7 +48,7 @@ impl Pane {
             Self::Ases => Some(By::Asn),
             Self::Countries => Some(By::Country),
             Self::Paths => Some(By::Path),
-            Self::Clients | Self::Bans | Self::Alerts => None,
+            Self::Clients | Self::Bans | Self::Alerts | Self::Shared => None,
         }
     }
 
@@ -54,7 +56,7 @@ impl Pane {
     pub const fn is_sorted(self) -> bool {
         match self {
             Self::Clients | Self::Netblocks | Self::Ases | Self::Countries => true,
-            Self::Paths | Self::Bans | Self::Alerts => false,
+            Self::Paths | Self::Bans | Self::Alerts | Self::Shared => false,
         }
     }
 
@@ -81,7 +83,7 @@ pub enum Over {
     /// An explanation, or what went wrong.
     Text(String),
     /// What is about to be done, and in words.
-    Confirm(Order, String),
+    Confirm(Command, String),
     /// The text that is searched for is being written.
     Search,
 }
@@ -123,6 +125,7 @@ impl Screen {
             Pane::Paths => &["PATH", "REQUESTS", "REFUSED", "FAILED", "LAST"],
             Pane::Bans => &["NETBLOCK", "ENDS IN", "CAUSE", "CLIENT", "HITS", "REASON"],
             Pane::Alerts => &["TIME", "KIND", "OF", "WHAT"],
+            Pane::Shared => &["LIMIT", "FULLEST", "KEYS", "REFUSED"],
         }
     }
 
@@ -139,6 +142,7 @@ impl Screen {
             (Pane::Clients, _) => of(&look.clients["clients"], &|one| client_row(one, now_ms)),
             (Pane::Bans, _) => of(&look.bans["bans"], &|one| ban_row(one, now_ms)),
             (Pane::Alerts, _) => of(&look.alerts["alerts"], &alert_row),
+            (Pane::Shared, _) => of(&look.status["shared_limits"], &shared_row),
             (pane, Some(Groups::Clients(by, groups))) if pane.by() == Some(*by) => {
                 of(&groups["groups"], &|one| group_row(one, *by, now_ms))
             }
@@ -179,6 +183,7 @@ impl Screen {
         Wanted {
             sort: self.sort,
             by: self.pane.by(),
+            bans: matches!(self.pane, Pane::Bans),
         }
     }
 
@@ -217,7 +222,7 @@ impl Screen {
     }
 
     /// Obeys a key; gives what the source is to be asked.
-    pub fn key(&mut self, key: KeyEvent) -> Option<Order> {
+    pub fn key(&mut self, key: KeyEvent) -> Option<Command> {
         let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
         if is_control && key.code == KeyCode::Char('c') {
             self.quits = true;
@@ -255,13 +260,13 @@ impl Screen {
         self.chosen = 0;
     }
 
-    fn plain_key(&mut self, code: KeyCode) -> Option<Order> {
+    fn plain_key(&mut self, code: KeyCode) -> Option<Command> {
         match code {
             KeyCode::Char('q') => self.quits = true,
             KeyCode::Char('?' | 'h') => self.over = Over::Help,
             KeyCode::Char('/') => self.over = Over::Search,
             KeyCode::Esc => self.search.clear(),
-            KeyCode::Char(key @ '1'..='7') => {
+            KeyCode::Char(key @ '1'..='8') => {
                 return self.show(Pane::of_key(key).unwrap_or(self.pane));
             }
             KeyCode::Tab => return self.show(self.pane.next()),
@@ -273,7 +278,7 @@ impl Screen {
             KeyCode::End => self.go(isize::MAX),
             KeyCode::Char('s') if self.pane.is_sorted() => {
                 self.sort = self.sort.next();
-                return Some(Order::Look(self.wanted()));
+                return Some(Command::Look(self.wanted()));
             }
             KeyCode::Enter => return self.explain(),
             KeyCode::Char('b') => self.ask_ban(),
@@ -285,10 +290,11 @@ impl Screen {
     }
 
     /// What a pane adds up is asked for at once.
-    fn show(&mut self, pane: Pane) -> Option<Order> {
+    fn show(&mut self, pane: Pane) -> Option<Command> {
         self.pane = pane;
         self.chosen = 0;
-        pane.by().map(|_| Order::Look(self.wanted()))
+        let is_asked_for = pane.by().is_some() || pane == Pane::Bans;
+        is_asked_for.then(|| Command::Look(self.wanted()))
     }
 
     fn go(&mut self, by: isize) {
@@ -296,15 +302,15 @@ impl Screen {
         self.chosen = self.chosen.saturating_add_signed(by).min(last);
     }
 
-    fn explain(&mut self) -> Option<Order> {
+    fn explain(&mut self) -> Option<Command> {
         let subject = self.chosen_subject()?;
         match self.pane {
-            Pane::Clients => Some(Order::Explain(subject)),
+            Pane::Clients => Some(Command::Explain(subject)),
             // The first address of the netblock stands for it.
             Pane::Bans | Pane::Netblocks => {
-                Some(Order::Explain(subject.split('/').next()?.to_owned()))
+                Some(Command::Explain(subject.split('/').next()?.to_owned()))
             }
-            Pane::Ases | Pane::Countries | Pane::Paths | Pane::Alerts => None,
+            Pane::Ases | Pane::Countries | Pane::Paths | Pane::Alerts | Pane::Shared => None,
         }
     }
 
@@ -312,13 +318,13 @@ impl Screen {
         match (self.pane, self.chosen_subject()) {
             (Pane::Clients, Some(client)) => {
                 let words = format!("Ban the netblock of {client} for {BAN_FOR}?");
-                self.over = Over::Confirm(Order::Ban(client), words);
+                self.over = Over::Confirm(Command::Ban(client), words);
             }
             (Pane::Netblocks, Some(netblock)) => {
                 let clients = self.chosen_cell(1).unwrap_or_default();
                 let words =
                     format!("Ban {netblock} for {BAN_FOR}? Clients known of it: {clients}.");
-                self.over = Over::Confirm(Order::BanNetblock(netblock), words);
+                self.over = Over::Confirm(Command::BanNetblock(netblock), words);
             }
             _ => self.note = "a client or a netblock is chosen for a ban: 1, 2".to_owned(),
         }
@@ -329,7 +335,7 @@ impl Screen {
         match (self.pane, subject) {
             (Pane::Clients | Pane::Netblocks | Pane::Bans, Some(subject)) => {
                 let words = format!("Let {subject} pass every check for {ALLOW_FOR} (rules.json)?");
-                self.over = Over::Confirm(Order::Allow(subject), words);
+                self.over = Over::Confirm(Command::Allow(subject), words);
             }
             _ => self.note = "a client or a netblock is chosen to be allowed: 1, 2".to_owned(),
         }
@@ -342,14 +348,14 @@ impl Screen {
         match self.pane {
             Pane::Clients => {
                 let words = format!("Lift every ban that covers {subject}?");
-                let order = Order::Lift(address_of(&subject).to_owned());
+                let order = Command::Lift(address_of(&subject).to_owned());
                 self.over = Over::Confirm(order, words);
             }
             Pane::Bans | Pane::Netblocks => {
                 let words = format!("Lift the bans of exactly {subject}?");
-                self.over = Over::Confirm(Order::Lift(subject), words);
+                self.over = Over::Confirm(Command::Lift(subject), words);
             }
-            Pane::Ases | Pane::Countries | Pane::Paths | Pane::Alerts => {}
+            Pane::Ases | Pane::Countries | Pane::Paths | Pane::Alerts | Pane::Shared => {}
         }
     }
 }
@@ -421,7 +427,18 @@ fn alert_row(alert: &Value) -> Vec<String> {
     vec![
         cell(&alert["time"]),
         cell(&alert["kind"]),
-        first(&["netblock", "of", "file", "scope", "hour"]),
-        first(&["reason", "error", "threshold", "held_back"]),
+        first(&["netblock", "of", "file", "scope", "hour", "key"]),
+        first(&["reason", "error", "threshold", "held_back", "rule"]),
+    ]
+}
+
+/// A limit that clients share.
+fn shared_row(of: &Value) -> Vec<String> {
+    let used = of["used"].as_f64().unwrap_or(0.0);
+    vec![
+        cell(&of["rule"]),
+        format!("{:.1} %", used * 100.0),
+        cell(&of["keys"]),
+        cell(&of["hits"]),
     ]
 }

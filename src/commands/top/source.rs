@@ -12,8 +12,11 @@ use crate::commands::explain;
 use crate::commands::lists::{self, List};
 use crate::commands::paths::{Paths, Report as PathsReport};
 
-/// How many clients, and how many groups of them, are asked for.
+/// How many clients, groups of them, and bans are asked for.
 const MOST: u32 = 500;
+
+/// How many minutes are drawn.
+const MINUTES: u32 = 20;
 
 /// By what clients are sorted, as the service names it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -68,11 +71,13 @@ impl By {
     }
 }
 
-/// What is to be looked at beside the clients, the bans and the alerts, and by what it is sorted.
+/// What is to be looked at beside the status, the clients and the alerts, and by what it is sorted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Wanted {
     pub sort: Sort,
     pub by: Option<By>,
+    /// The newest bans.
+    pub bans: bool,
 }
 
 /// Clients added up.
@@ -88,8 +93,11 @@ pub enum Groups {
 pub struct Look {
     pub status: Value,
     pub clients: Value,
+    /// Null where nobody asked for them.
     pub bans: Value,
     pub alerts: Value,
+    /// The last minutes; null of a service that has none.
+    pub history: Value,
     /// None where nobody asked for them.
     pub groups: Option<Groups>,
     pub now_ms: u64,
@@ -97,7 +105,7 @@ pub struct Look {
 
 /// What the thread is asked.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Order {
+pub enum Command {
     Look(Wanted),
     /// Why a client is, or would be, refused.
     Explain(String),
@@ -124,7 +132,7 @@ pub enum Report {
 
 /// The thread, seen from the screen.
 pub struct Source {
-    pub orders: Sender<Order>,
+    pub orders: Sender<Command>,
     pub reports: Receiver<Report>,
 }
 
@@ -152,7 +160,7 @@ impl Asker {
     }
 
     /// Asks for everything once.
-    pub fn look(&self, Wanted { sort, by }: Wanted) -> Result<Look, Failure> {
+    pub fn look(&self, Wanted { sort, by, bans }: Wanted) -> Result<Look, Failure> {
         let sort = sort.name();
         let groups = match by {
             None => None,
@@ -162,8 +170,14 @@ impl Asker {
         Ok(Look {
             status: self.get("/v1/status")?,
             clients: self.get(&format!("/v1/clients?sort={sort}&limit={MOST}"))?,
-            bans: self.get("/v1/bans?active=true")?,
+            bans: match bans {
+                true => self.get(&format!("/v1/bans?active=true&newest={MOST}"))?,
+                false => Value::Null,
+            },
             alerts: self.get("/v1/alerts")?,
+            history: self
+                .get(&format!("/v1/history?minutes={MINUTES}"))
+                .unwrap_or_default(),
             groups,
             now_ms: now().wall_ms,
         })
@@ -195,23 +209,23 @@ impl Source {
     }
 }
 
-fn obey(asker: &Asker, order: &Order) -> Result<Report, Failure> {
+fn obey(asker: &Asker, order: &Command) -> Result<Report, Failure> {
     let place = &asker.place;
     match order {
-        Order::Look(wanted) => asker.look(*wanted).map(|look| Report::Look(Box::new(look))),
-        Order::Explain(client) => {
+        Command::Look(wanted) => asker.look(*wanted).map(|look| Report::Look(Box::new(look))),
+        Command::Explain(client) => {
             let address = percent_encoded(address_of(client));
             let answer = asker.get(&format!("/v1/explain?address={address}"))?;
-            Ok(Report::Explained(explain::in_words(&answer)))
+            Ok(Report::Explained(explain::in_words(&answer, &place.flags)))
         }
-        Order::Ban(client) => ban(place, "client", address_of(client)),
-        Order::BanNetblock(netblock) => ban(place, "netblock", netblock),
-        Order::Lift(subject) => {
+        Command::Ban(client) => ban(place, "client", address_of(client)),
+        Command::BanNetblock(netblock) => ban(place, "netblock", netblock),
+        Command::Lift(subject) => {
             let target = format!("/v1/bans/{}", percent_encoded(subject));
             place.expect(Method::DELETE, &target, None)?.good()?;
             Ok(Report::Done(format!("no ban of {subject} is left")))
         }
-        Order::Allow(subject) => {
+        Command::Allow(subject) => {
             let until = lists::until(ALLOW_FOR)?;
             let told = lists::add(place, List::Allow, subject, Some(until), "weir top")?;
             Ok(Report::Done(told))

@@ -2,13 +2,14 @@
 
 #[cfg(feature = "files")]
 mod files;
+#[path = "../../../dataplane/tests/http1/server.rs"]
+pub mod server;
 
 use std::net::IpAddr;
 use std::sync::LazyLock;
 
 use http::HeaderName;
 use http::request::Parts;
-use weir_dataplane::fuzzing::by_hyper::{Through, read};
 use weir_dataplane::identity::Sender;
 use weir_shared::netblock::NetSet;
 use weir_shared::settings::IdentitySettings;
@@ -48,15 +49,16 @@ pub fn sender(peer: IpAddr, trusted: bool, header: &HeaderName) -> (Sender, Iden
         header: header.clone(),
         strip: Vec::new(),
         trusted_hops: None,
+        application_field: None,
     };
     (sender, settings)
 }
 
-/// A request's head as hyper's server reads it for the service; none where it refuses it. The empty
-/// line at the end is added.
+/// A request's head as hyper's server reads it; none where it refuses it. The empty line at the end
+/// is added.
 pub fn head(bytes: &[u8]) -> Option<Parts> {
     let text = [bytes, b"\r\n\r\n"].concat();
-    let mut messages = read(&text, &[], Through::Nothing).messages.into_iter();
+    let mut messages = server::read(&text, &[]).messages.into_iter();
     messages.next().map(|message| message.head)
 }
 

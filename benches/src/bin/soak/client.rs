@@ -15,7 +15,7 @@ use crate::message::{ADMIN_TOKEN, METRICS_TOKEN, Received, head, receive};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// One way to use the proxy, and how often among 1000 requests.
-const KINDS: [(Kind, u32); 23] = [
+const KINDS: [(Kind, u32); 24] = [
     (Kind::Plain("/"), 480),
     (Kind::Plain("/chunked"), 80),
     (Kind::Plain("/large"), 20),
@@ -29,7 +29,8 @@ const KINDS: [(Kind, u32); 23] = [
     (Kind::PostChunked, 40),
     (Kind::Pipelined, 20),
     (Kind::NewConnection, 20),
-    (Kind::Banned, 70),
+    (Kind::Banned, 68),
+    (Kind::BannedPipeline, 2),
     (Kind::Greedy, 60),
     (Kind::EndlessAborted, 5),
     (Kind::UploadAborted, 5),
@@ -53,6 +54,8 @@ enum Kind {
     NewConnection,
     /// Of a client in a banned netblock.
     Banned,
+    /// Of such a client, many requests with bodies in one write: more than a turn of a library has.
+    BannedPipeline,
     /// Of one of a few clients that ask far too often.
     Greedy,
     /// The client goes away in the middle of an endless answer.
@@ -216,6 +219,7 @@ impl Client {
                 self.seen.banned += 1;
                 Ok(())
             }
+            Kind::BannedPipeline => self.banned_pipeline().await,
             Kind::Greedy => {
                 let who = format!("198.18.{}.1", self.chance.u8(..20));
                 self.send(&get("/", &who, "")).await?;
@@ -333,6 +337,36 @@ impl Client {
             Received::Whole(message) if message.target == status => Ok(()),
             other => bail!("{status} was expected, and this came: {other:?}"),
         }
+    }
+
+    /// 17 requests and more, each with a body: refused one by one, or up to where the service says
+    /// that the connection ends.
+    async fn banned_pipeline(&mut self) -> Result<()> {
+        let head = format!(
+            "POST /post HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 203.0.113.{}\r\n",
+            self.chance.u8(..)
+        );
+        let body = "x".repeat(self.chance.usize(1..2000));
+        let sized = format!("{head}Content-Length: {}\r\n\r\n{body}", body.len());
+        let chunked = format!("{head}Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n");
+        let count = self.chance.usize(17..50);
+        let requests = (0..count).map(|_| {
+            if self.chance.bool() {
+                &*sized
+            } else {
+                &*chunked
+            }
+        });
+        let bytes: String = requests.collect();
+        self.send(&bytes).await?;
+        for _ in 0..count {
+            self.expect("429").await?;
+            self.seen.banned += 1;
+            if self.connection.is_none() {
+                break;
+            }
+        }
+        Ok(())
     }
 
     async fn abort_answer(&mut self) -> Result<()> {

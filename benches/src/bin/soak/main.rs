@@ -23,7 +23,7 @@ mod trouble;
 
 use application::Switch;
 use client::{Client, Seen};
-use service::{Held, Process, Service};
+use service::{Held, Process, Service, operator};
 use trouble::{Done, Trouble};
 
 /// Part of the requests that come before the first look at memory.
@@ -41,6 +41,8 @@ const LOOK: Duration = Duration::from_millis(250);
 /// Memory that may be there more at the end: it moves by the copy of the clients that is written,
 /// some 5 MiB, and the run goes on to make bans.
 const MEMORY_KIB: u64 = 6 * 1024;
+/// Processor time of a second in which nobody asks, in milliseconds: state files are written.
+const AT_REST_MS: u64 = 200;
 /// With fewer requests the first look comes before every client has been seen once, and memory is
 /// printed but not judged.
 const JUDGED: i64 = 1_000_000;
@@ -94,12 +96,7 @@ fn soak(arguments: &Arguments) -> Result<bool> {
     let directory = tempfile::Builder::new().prefix("weir-soak-").tempdir()?;
     let switch = Switch::default();
     let application = application::start(switch.clone())?;
-    let service = Service::start(
-        &arguments.weir,
-        application,
-        directory.path(),
-        arguments.workers,
-    )?;
+    let service = Service::start(&arguments.weir, application, directory, arguments.workers)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -131,6 +128,11 @@ fn soak(arguments: &Arguments) -> Result<bool> {
     let mut report = Report::default();
     compare(&mut report, &service, &seen, &done, &switch)?;
     held(&mut report, before, after, arguments.is_judged());
+    report.at_most(
+        "processor at rest, ms a second",
+        service.busy_ms()?,
+        AT_REST_MS,
+    );
     bans(&mut report, &service, &done)?;
     let log = service.stop()?;
     let lines = log.iter().filter(|(action, _)| *action != "(no request)");
@@ -377,10 +379,8 @@ fn held(report: &mut Report, before: Held, after: Held, judged: bool) {
 
 /// Every ban that was acknowledged or saved is there.
 fn bans(report: &mut Report, service: &Service, done: &Done) -> Result<()> {
-    let (status, text) = service.ask("GET", "/_waf/bans?active=true", "")?;
-    if status != 200 {
-        bail!("the bans were answered {status}");
-    }
+    let answer = operator(service.address, "GET /_waf/bans?active=true", "")?;
+    let text = answer.expect(200)?.body;
     let there = done.banned.iter().filter(|netblock| {
         text.contains(&format!("\"{netblock}\""))
             || text.contains(&format!("\"{}\"", netblock.trim_end_matches("/32")))

@@ -2,25 +2,27 @@
 //! for what it holds of the system.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use weir_benches::program::{Owned, free_port};
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+use weir_benches::program::Running;
+use weir_benches::{ask, meter};
 
 use crate::message::{ADMIN_TOKEN, METRICS_TOKEN};
 
-/// How long the service may take to start, and to end.
+/// How long the service may take to end.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The service.
 pub(crate) struct Service {
-    process: Owned,
+    running: Running,
     pub(crate) address: SocketAddr,
     pub(crate) state: PathBuf,
     log: JoinHandle<BTreeMap<String, u64>>,
@@ -64,72 +66,71 @@ impl Service {
     pub(crate) fn start(
         weir: &Path,
         application: SocketAddr,
-        directory: &Path,
+        directory: TempDir,
         workers: usize,
     ) -> Result<Self> {
-        let address = SocketAddr::from(([127, 0, 0, 1], free_port()?));
-        let state = directory.join("state");
+        let state = directory.path().join("state");
         std::fs::create_dir(&state)?;
         let banned = serde_json::json!({"version": 1, "bans": [{"netblock": "203.0.113.0/24", "ban_expires": "permanent"}]});
         std::fs::write(state.join("bans.json"), banned.to_string())?;
-        let said = directory.join("said.log");
-        let mut child = Command::new(weir)
+        let mut command = Command::new(weir);
+        command
             .env_clear()
             .envs([
-                ("WAF_LISTEN", address.to_string()),
-                ("WAF_UPSTREAM", format!("http://{application}")),
-                ("WAF_STATE_DIR", state.display().to_string()),
-                ("WAF_WORKERS", workers.to_string()),
-                ("WAF_LOOKUP_SOURCE", "off".to_owned()),
-                ("WAF_TRUSTED_PROXIES", "127.0.0.1".to_owned()),
-                ("WAF_METRICS_TOKEN", METRICS_TOKEN.to_owned()),
-                ("WAF_ADMIN_TOKEN", ADMIN_TOKEN.to_owned()),
-                ("WAF_RATE_LIMIT_PER_MINUTE", "1500".to_owned()),
-                ("WAF_RATE_LIMIT_PER_HOUR", "off".to_owned()),
-                ("WAF_RATE_LIMIT_PER_DAY", "off".to_owned()),
-                ("WAF_BAN_FIRST", "5s".to_owned()),
-                ("WAF_BAN_MAX", "20s".to_owned()),
-                ("WAF_STATE_WRITE_INTERVAL", "5s".to_owned()),
+                ("WAF_LISTEN", "127.0.0.1:0"),
+                ("WAF_UPSTREAM", &format!("http://{application}")),
+                ("WAF_STATE_DIR", &state.display().to_string()),
+                ("WAF_WORKERS", &workers.to_string()),
+                ("WAF_LOOKUP_SOURCE", "off"),
+                ("WAF_TRUSTED_PROXIES", "127.0.0.1"),
+                ("WAF_METRICS_TOKEN", METRICS_TOKEN),
+                ("WAF_ADMIN_TOKEN", ADMIN_TOKEN),
+                ("WAF_RATE_LIMIT_PER_MINUTE", "1500"),
+                ("WAF_RATE_LIMIT_PER_HOUR", "off"),
+                ("WAF_RATE_LIMIT_PER_DAY", "off"),
+                ("WAF_BAN_FIRST", "5s"),
+                ("WAF_BAN_MAX", "20s"),
+                ("WAF_STATE_WRITE_INTERVAL", "5s"),
             ])
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(File::create(&said)?)
-            .spawn()
-            .context("the service cannot be started")?;
-        let lines = child.stdout.take().context("no standard output")?;
-        let log = std::thread::spawn(move || count(lines));
-        let mut process = Owned(child);
-        let began = Instant::now();
-        while TcpStream::connect(address).is_err() {
-            if process.0.try_wait()?.is_some() || began.elapsed() > PATIENCE {
-                bail!("it did not start: {}", std::fs::read_to_string(&said)?);
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
+            .stdout(Stdio::piped());
+        let mut running = Running::start_weir(command, directory)?;
+        let lines = running
+            .process
+            .0
+            .stdout
+            .take()
+            .context("no standard output")?;
         Ok(Self {
-            process,
-            address,
+            address: running.address,
+            running,
             state,
-            log,
+            log: std::thread::spawn(move || count(lines)),
         })
     }
 
     /// The process, to be looked at.
     pub(crate) fn process(&self) -> Process {
-        Process(PathBuf::from(format!("/proc/{}", self.process.0.id())))
+        Process(PathBuf::from(format!(
+            "/proc/{}",
+            self.running.process.0.id()
+        )))
     }
 
-    /// One request of the operator, on a connection of its own.
-    pub(crate) fn ask(&self, method: &str, path: &str, body: &str) -> Result<(u16, String)> {
-        ask(self.address, method, path, body)
+    /// Processor time of a second, in milliseconds; of a few, the least.
+    pub(crate) fn busy_ms(&self) -> Result<u64> {
+        let used = || meter::cpu_seconds(self.running.process.0.id()).map(meter::CpuSeconds::total);
+        let mut least = f64::INFINITY;
+        for _ in 0..3 {
+            let before = used()?;
+            std::thread::sleep(Duration::from_secs(1));
+            least = least.min(used()? - before);
+        }
+        Ok((least * 1000.0) as u64)
     }
 
     /// The series of the metrics, with their labels as they are written.
     pub(crate) fn metrics(&self) -> Result<BTreeMap<String, f64>> {
-        let (status, text) = self.ask("GET", "/_waf/metrics", "")?;
-        if status != 200 {
-            bail!("the metrics answered {status}");
-        }
+        let text = ask::metrics(self.address, METRICS_TOKEN)?;
         let series = |line: &str| {
             let (name, value) = line.rsplit_once(' ')?;
             Some((name.to_owned(), value.parse().ok()?))
@@ -140,47 +141,24 @@ impl Service {
 
     /// Ends it by SIGTERM; the lines of its log by action.
     pub(crate) fn stop(mut self) -> Result<BTreeMap<String, u64>> {
-        let pid = i32::try_from(self.process.0.id())?;
-        let pid = rustix::process::Pid::from_raw(pid).context("a process id")?;
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM)?;
+        let process = &mut self.running.process.0;
+        let pid = Pid::from_raw(i32::try_from(process.id())?).context("a process id")?;
+        kill_process(pid, Signal::TERM)?;
         let began = Instant::now();
-        while self.process.0.try_wait()?.is_none() {
+        while process.try_wait()?.is_none() {
             if began.elapsed() > PATIENCE {
                 bail!("it did not end within {PATIENCE:?} of SIGTERM");
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        self.log
-            .join()
-            .map_err(|_| anyhow::anyhow!("the reader of the log panicked"))
+        let log = self.log.join();
+        log.map_err(|_| anyhow::anyhow!("the reader of the log panicked"))
     }
 }
 
-/// One request of the operator to this address.
-pub(crate) fn ask(
-    address: SocketAddr,
-    method: &str,
-    path: &str,
-    body: &str,
-) -> Result<(u16, String)> {
-    let token = if path.ends_with("/metrics") {
-        METRICS_TOKEN
-    } else {
-        ADMIN_TOKEN
-    };
-    let mut stream = TcpStream::connect(address)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    write!(
-        stream,
-        "{method} {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\nX-Forwarded-For: 192.0.2.1\r\n\
-         Authorization: Bearer {token}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
-        body.len()
-    )?;
-    let mut text = String::new();
-    stream.read_to_string(&mut text)?;
-    let (head, body) = text.split_once("\r\n\r\n").context("no whole head")?;
-    let status = head.split(' ').nth(1).context("no status")?;
-    Ok((status.parse()?, body.to_owned()))
+/// One request of the operator.
+pub(crate) fn operator(address: SocketAddr, line: &str, body: &str) -> Result<ask::Answer> {
+    ask::operator(address, ADMIN_TOKEN, line, body)
 }
 
 /// Counts the lines of requests by their action.

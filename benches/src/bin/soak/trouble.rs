@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use crate::application::Switch;
-use crate::service::ask;
+use crate::service::operator;
 
 /// Between two troubles.
 const PAUSE: Duration = Duration::from_secs(2);
@@ -66,17 +66,12 @@ fn trouble(
         let block = |second: u32| format!("100.{second}.{}.{}/32", round / 250 % 250, round % 250);
         // By the endpoint; every other one is lifted again.
         let order = json!({"netblock": block(64), "duration": "permanent", "reason": "soak"});
-        let (status, answer) = ask(address, "POST", "/_waf/bans", &order.to_string())?;
-        if status != 201 {
-            bail!("a ban was answered {status}: {answer}");
-        }
+        operator(address, "POST /_waf/bans", &order.to_string())?.expect(201)?;
         done.asked += 1;
         if round % 2 == 0 {
-            let path = format!("/_waf/bans/{}", block(64).trim_end_matches("/32"));
-            let (status, answer) = ask(address, "DELETE", &path, "")?;
-            if status != 200 {
-                bail!("a lift was answered {status}: {answer}");
-            }
+            let whom = block(64);
+            let line = format!("DELETE /_waf/bans/{}", whom.trim_end_matches("/32"));
+            operator(address, &line, "")?.expect(200)?;
             done.asked += 1;
         } else {
             done.banned.push(block(64));

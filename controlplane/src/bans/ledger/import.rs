@@ -1,25 +1,27 @@
 //! Many bans that the ledger takes in together, all or none (CONTROL-9).
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use serde::Serialize;
 use weir_shared::ban::{Ban, Cause};
 
-use super::{BanKey, Full, Ledger, Order};
+use super::{AdminBan, BanKey, Full, Happened, Ledger};
+use places::give_starts;
+
+mod places;
 
 /// Bans that are taken in together, checked.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Batch {
     /// As bans.json has them.
     Bans(Vec<Arc<Ban>>),
-    /// Of a plain list of netblocks.
-    Orders(Vec<Order>),
+    /// Of a list of netblocks.
+    Orders(Vec<AdminBan>),
 }
 
 impl Batch {
     /// How many.
-    const fn len(&self) -> usize {
+    pub(crate) const fn len(&self) -> usize {
         match self {
             Self::Bans(bans) => bans.len(),
             Self::Orders(orders) => orders.len(),
@@ -47,11 +49,12 @@ impl Ledger {
     /// [`Full`]: they do not fit beside what may not be dropped, and the ledger is as it was.
     pub(crate) fn import(&mut self, batch: Batch, now_ms: u64) -> Result<Imported, Full> {
         let (imported, held) = (batch.len(), self.bans.len());
-        let most = self.rules.max_bans;
+        let most = self.settings.max_bans;
         if imported > most {
             return Err(Full);
         }
-        let before = (held + imported > most).then(|| (self.bans.clone(), self.made));
+        let before =
+            (held + imported > most).then(|| (self.bans.clone(), self.made, self.changed.clone()));
         let (dropped, told) = (self.dropped, self.fresh_drops.len());
         self.indexed_once(|ledger| ledger.take_batch(batch, now_ms));
         let new = self.bans.len().saturating_sub(held);
@@ -61,8 +64,9 @@ impl Ledger {
             }
             Ok::<_, Full>(())
         });
-        if let (Err(Full), Some((bans, made))) = (fits, before) {
-            (self.bans, self.made, self.dropped) = (bans, made, dropped);
+        if let (Err(Full), Some((bans, made, changed))) = (fits, before) {
+            (self.bans, self.made, self.changed) = (bans, made, changed);
+            self.dropped = dropped;
             self.fresh_drops.truncate(told);
             self.rebuild();
             return Err(Full);
@@ -75,7 +79,7 @@ impl Ledger {
     }
 
     fn take_batch(&mut self, batch: Batch, now_ms: u64) {
-        let bans = match batch {
+        let mut bans = match batch {
             Batch::Bans(bans) => bans,
             Batch::Orders(orders) => {
                 for order in orders {
@@ -84,21 +88,16 @@ impl Ledger {
                 return;
             }
         };
-        let mut taken = HashSet::with_capacity(bans.len());
-        for mut ban in bans {
-            let mut key = BanKey::of(&ban);
-            // Written by hand: one without a start begins now, and two alike are two.
-            if ban.ban_started.is_none() || taken.contains(&key) {
-                let at_ms = ban.ban_started.map_or(now_ms, |start| start.0);
-                key = self.free_key(ban.netblock, at_ms);
-                Arc::make_mut(&mut ban).ban_started = Some(key.ban_started);
-            }
-            taken.insert(key);
+        give_starts(&mut bans, &self.bans, now_ms);
+        for ban in bans {
+            let key = BanKey::of(&ban);
+            let mut happened = Happened::Edited;
             if !self.bans.contains_key(&key) {
                 // Whoever made it once, here an administrator did.
                 self.count_made(Cause::Admin);
+                happened = Happened::Made;
             }
-            self.insert(key, ban);
+            self.insert(key, ban, happened);
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
-use weir_shared::ban::Ban;
+use weir_shared::ban::{Ban, Cause};
 use weir_shared::client::Client;
 
 use super::{Ledger, oldest_first};
@@ -15,6 +15,21 @@ impl Ledger {
         #[cfg(test)]
         self.gathered.set(self.gathered.get() + 1);
         self.bans.values().cloned().collect()
+    }
+
+    /// Bans made since the start, by position in [`Cause::ALL`].
+    pub(crate) fn made(&self) -> [u64; Cause::ALL.len()] {
+        self.made
+    }
+
+    /// Bans dropped for the bound since the start.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    /// How many are held.
+    pub(crate) fn len(&self) -> usize {
+        self.bans.len()
     }
 
     /// Every ban whose netblock covers the client, whether it still refuses or not, oldest first.

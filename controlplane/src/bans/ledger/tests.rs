@@ -10,7 +10,7 @@ use super::*;
 impl Ledger {
     /// Bans as a limit does that nobody is spared by: the netblock.
     pub(crate) fn ban_by_limit(&mut self, exceeded: &LimitExceeded, now_ms: u64) -> BanOutcome {
-        let netblock = Netblock::of(exceeded.client, self.rules.prefixes);
+        let netblock = Netblock::of(exceeded.client, self.settings.prefixes);
         self.ban_for(exceeded, netblock, now_ms)
     }
 }
@@ -18,8 +18,8 @@ impl Ledger {
 const HOUR: u64 = 3_600_000;
 const NOW: u64 = 1_795_276_800_000;
 
-fn rules(max_bans: usize, observe: bool) -> Rules {
-    Rules {
+fn rules(max_bans: usize, observe: bool) -> LedgerSettings {
+    LedgerSettings {
         policy: Policy::default(),
         prefixes: PrefixLengths::default(),
         max_bans,
@@ -48,8 +48,8 @@ fn broken(client: Client, limit: LimitKind, at_ms: u64) -> LimitExceeded {
     }
 }
 
-fn order(netblock: &str, duration: Option<u64>) -> Order {
-    Order {
+fn order(netblock: &str, duration: Option<u64>) -> AdminBan {
+    AdminBan {
         netblock: netblock.parse().unwrap(),
         client: None,
         duration: duration.map(Duration::from_millis),
@@ -131,14 +131,17 @@ fn an_active_ban_stops_automatic_ones_only() {
         ledger.ban_by_limit(&again, NOW + HOUR - 1),
         BanOutcome::Already
     );
-    let admin = ledger
-        .add(order("203.0.113.0/24", Some(HOUR)), NOW)
-        .unwrap();
-    assert_eq!(
-        (admin.ban_started, admin.length_ms()),
-        (Some(Time(NOW + 1)), HOUR)
-    );
-    assert_eq!(ledger.active(NOW), 2);
+    // Two of one origin do not begin in the same millisecond.
+    for start in [NOW, NOW + 1] {
+        let admin = ledger
+            .add(order("203.0.113.0/24", Some(HOUR)), NOW)
+            .unwrap();
+        assert_eq!(
+            (admin.ban_started, admin.length_ms()),
+            (Some(Time(start)), HOUR)
+        );
+    }
+    assert_eq!(ledger.active(NOW), 3);
 }
 
 /// BAN-4: cause and reason name the limit that was broken.
@@ -311,21 +314,23 @@ fn other_rules_drop_what_no_longer_fits() {
         let bans = ledger.take_drops();
         bans.iter().map(|ban| ban.netblock.to_string()).collect()
     };
-    assert!(!ledger.take_rules(rules(5, false), NOW + 2));
-    assert!(ledger.take_rules(rules(4, false), NOW + 2));
+    ledger.take_settings(rules(5, false), NOW + 2);
+    assert_eq!(ledger.dropped(), 0);
+    ledger.take_settings(rules(4, false), NOW + 2);
+    assert_eq!(ledger.dropped(), 1);
     assert_eq!(dropped(&mut ledger), ["192.0.2.0/24"]);
-    assert!(ledger.take_rules(rules(2, false), NOW + 2));
+    ledger.take_settings(rules(2, false), NOW + 2);
     assert_eq!(dropped(&mut ledger), ["198.51.100.0/24"]);
-    assert!(!ledger.take_rules(rules(2, false), NOW + 2));
+    ledger.take_settings(rules(2, false), NOW + 2);
     assert_eq!((ledger.all().len(), ledger.dropped()), (3, 2));
     let more = broken(client("203.0.113.7"), LimitKind::Minute, NOW + 3);
     assert_eq!(ledger.ban_by_limit(&more, NOW + 3), BanOutcome::Full);
     let single = PrefixLengths { v4: 32, v6: 64 };
-    let wider = Rules {
+    let wider = LedgerSettings {
         prefixes: single,
         ..rules(10, false)
     };
-    assert!(!ledger.take_rules(wider, NOW + 3));
+    ledger.take_settings(wider, NOW + 3);
     let made = banned(&mut ledger, "203.0.113.7", NOW + 4);
     assert_eq!(made.netblock.to_string(), "203.0.113.7/32");
 }
@@ -342,7 +347,7 @@ fn another_mode_is_published() {
     banned(&mut ledger, "203.0.113.7", NOW);
     assert!(refused(&mut ledger));
     for observe in [false, true] {
-        ledger.take_rules(rules(10, observe), NOW);
+        ledger.take_settings(rules(10, observe), NOW);
         assert_eq!(refused(&mut ledger), observe);
     }
 }
@@ -414,6 +419,7 @@ fn edit_of_all(bans: u32, netblocks: u32) -> (Ledger, Vec<Change<BansFile>>) {
         ban_started: Some(Time(NOW + u64::from(number))),
         ban_expires: Expiry::Permanent,
         cause: Cause::Edit,
+        origin: None,
         reason: "more than 1000 requests per minute".to_owned(),
         lifted: None,
         observed: false,
@@ -499,7 +505,7 @@ fn netblocks() -> Vec<Netblock> {
 
 /// The rules of section 5 over a plain list, with no thought for speed.
 struct Twin {
-    rules: Rules,
+    settings: LedgerSettings,
     bans: Vec<Ban>,
     made: [u64; Cause::ALL.len()],
     dropped: u64,
@@ -507,7 +513,7 @@ struct Twin {
 
 impl Twin {
     fn counting(&self) -> impl Iterator<Item = &Ban> {
-        let all = self.rules.observe;
+        let all = self.settings.observe;
         self.bans
             .iter()
             .filter(move |ban| ban.lifted.is_none() && (all || !ban.observed))
@@ -521,7 +527,8 @@ impl Twin {
     }
 
     fn next_to_go(&self, now: u64) -> Option<usize> {
-        let mut best: Option<((u8, u64, Netblock, Time), usize)> = None;
+        #[expect(clippy::type_complexity, reason = "a rank, and where it stands")]
+        let mut best: Option<((u8, u64, Netblock, Time, BanOrigin), usize)> = None;
         for (position, ban) in self.bans.iter().enumerate() {
             let end = ban.ban_expires.end_ms();
             let (class, end) = match (ban.lifted, ban.ban_expires) {
@@ -539,7 +546,8 @@ impl Twin {
                 }
                 _ => continue,
             };
-            let rank = (class, end, ban.netblock, ban.ban_started.unwrap());
+            let started = ban.ban_started.unwrap();
+            let rank = (class, end, ban.netblock, started, ban.origin());
             if best.as_ref().is_none_or(|(least, _)| rank < *least) {
                 best = Some((rank, position));
             }
@@ -548,7 +556,7 @@ impl Twin {
     }
 
     fn room(&mut self, now: u64) -> bool {
-        while self.bans.len() >= self.rules.max_bans {
+        while self.bans.len() >= self.settings.max_bans {
             let Some(position) = self.next_to_go(now) else {
                 return false;
             };
@@ -558,17 +566,16 @@ impl Twin {
         true
     }
 
-    fn start(&self, netblock: Netblock, now: u64) -> u64 {
+    fn start(&self, netblock: Netblock, now: u64, by: DecidedBy) -> u64 {
         let taken = |ms: u64| {
-            self.bans
-                .iter()
-                .any(|ban| ban.netblock == netblock && ban.ban_started == Some(Time(ms)))
+            let key = BanKey::new(netblock, ms, BanOrigin::here(by));
+            self.bans.iter().any(|ban| BanKey::of(ban) == key)
         };
         (now..).find(|ms| !taken(*ms)).unwrap()
     }
 
     fn ban_for(&mut self, broken: &LimitExceeded, now: u64) -> &'static str {
-        let netblock = Netblock::of(broken.client, self.rules.prefixes);
+        let netblock = Netblock::of(broken.client, self.settings.prefixes);
         let last = self.last(netblock);
         if last.is_some_and(|(end, _)| end > now) {
             return "already";
@@ -576,7 +583,7 @@ impl Twin {
         if !self.room(now) {
             return "full";
         }
-        let start = self.start(netblock, now);
+        let start = self.start(netblock, now, DecidedBy::Service);
         let length = match last {
             Some((end, length)) if start - end <= 24 * HOUR => length.saturating_mul(3),
             _ => HOUR,
@@ -600,13 +607,14 @@ impl Twin {
             } else {
                 Cause::RateLimit
             },
+            origin: Some(BanOrigin::here(DecidedBy::Service)),
             reason: format!(
                 "more than {value} {} per {}",
                 if bytes { "bytes" } else { "requests" },
                 kind.span().name()
             ),
             lifted: None,
-            observed: self.rules.observe,
+            observed: self.settings.observe,
             notes: None,
             unknown: Unknown::default(),
         });
@@ -645,7 +653,7 @@ proptest! {
         let (clients, netblocks) = (clients(), netblocks());
         let rules = rules(max_bans, observe);
         let mut ledger = Ledger::new(rules, Vec::new(), NOW).unwrap();
-        let mut twin = Twin { rules, bans: Vec::new(), made: [0; Cause::ALL.len()], dropped: 0 };
+        let mut twin = Twin { settings: rules, bans: Vec::new(), made: [0; Cause::ALL.len()], dropped: 0 };
         let mut published = ledger.take_index().unwrap();
         let mut now = NOW;
         for op in ops {
@@ -666,7 +674,7 @@ proptest! {
                     let room = twin.room(now);
                     prop_assert_eq!(made.is_ok(), room);
                     if let Ok(made) = made {
-                        let start = twin.start(netblock, now);
+                        let start = twin.start(netblock, now, DecidedBy::Admin);
                         let expires = length.map_or(Expiry::Permanent, |length| Expiry::At(Time(start + length)));
                         prop_assert_eq!((made.ban_started, made.ban_expires, made.observed), (Some(Time(start)), expires, observe));
                         twin.made[2] += 1;
@@ -694,6 +702,7 @@ proptest! {
                             ban_started: Some(Time(start)),
                             ban_expires: length.map_or(Expiry::Permanent, |length| Expiry::At(Time(start + length))),
                             cause: if *automatic { Cause::RateLimit } else { Cause::Edit },
+                            origin: None,
                             reason: String::new(),
                             lifted: lifted.map(|after| Time(start + after)),
                             observed: *observed,
@@ -705,7 +714,7 @@ proptest! {
                     let refused = ledger.edit(&changes, now);
                     let mut expected = 0;
                     for ban in put {
-                        let same = |held: &&mut Ban| held.netblock == ban.netblock && held.ban_started == ban.ban_started;
+                        let same = |held: &&mut Ban| BanKey::of(held) == BanKey::of(&ban);
                         if let Some(held) = twin.bans.iter_mut().find(same) {
                             *held = ban;
                         } else if twin.room(now) {
@@ -729,7 +738,7 @@ proptest! {
             let held = oldest_first(ledger.all());
             let held: Vec<Ban> = held.iter().map(|ban| Ban::clone(ban)).collect();
             let mut expected = twin.bans.clone();
-            expected.sort_by_key(|ban| (ban.ban_started, ban.netblock));
+            expected.sort_by_key(|ban| (ban.ban_started, BanKey::of(ban)));
             prop_assert_eq!(&held, &expected);
             prop_assert!(held.len() <= max_bans);
             prop_assert_eq!((ledger.made(), ledger.dropped()), (twin.made, twin.dropped));

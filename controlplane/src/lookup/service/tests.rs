@@ -3,6 +3,8 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
+use http::HeaderMap;
+use http::header::RETRY_AFTER;
 use weir_shared::clock::ManualClock;
 use weir_shared::settings::LookupSource;
 
@@ -362,7 +364,7 @@ fn only_the_address_leaves() {
 fn roots_that_cannot_be_used_are_told() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("ca.pem");
-    let fault = || tls(Some(&file)).err().unwrap().to_string();
+    let fault = || LookupError::from(tls(Some(&file)).err().unwrap()).to_string();
     let begin = format!(
         "WAF_LOOKUP_CA_FILE={:?} cannot be used: ",
         file.display().to_string()

@@ -11,6 +11,50 @@ fn message(text: &str) -> (String, String) {
     (pointer, message)
 }
 
+/// RULE-1, CONTROL-4: all faults are told at once, up to a bound, and what may be meant.
+#[test]
+fn all_faults_are_told() {
+    let text = r#"{"version":1,"limits":[{"name":"l","pth":"/x","per_minut":5}],"traps":[{"name":"t","paths":[]}],"deny":[{"netblock":"nowhere"}]}"#;
+    let fault = Reader::new().read(text.as_bytes()).expect_err(text);
+    let told = fault.to_string();
+    for word in [
+        "at \"/limits/0/pth\": \"pth\" is no member here; did you mean \"path\"?",
+        "at \"/limits/0/per_minut\": \"per_minut\" is no member here; did you mean \"per_minute\"?",
+        "at \"/traps/0/paths\": ",
+        "at \"/deny/0/netblock\": ",
+    ] {
+        assert!(told.contains(word), "{word}: {told}");
+    }
+    let many = r#"{"netblock":"nowhere"},"#.repeat(50);
+    let text = format!(r#"{{"version":1,"deny":[{}]}}"#, many.trim_end_matches(','));
+    let fault = Reader::new().read(text.as_bytes()).expect_err(&text);
+    assert_eq!(fault.further.len(), MAX_TOLD);
+    assert!(fault.to_string().ends_with("40 further faults"), "{fault}");
+}
+
+/// ALIVE-5, RULE-1: what covers every client is a slip unless it says that it is meant.
+#[test]
+fn every_client_wants_force() {
+    for list in ["allow", "deny"] {
+        for netblock in ["0.0.0.0/0", "::/0"] {
+            let entry = |more: &str| {
+                format!(r#"{{"version":1,"{list}":[{{"netblock":"{netblock}"{more}}}]}}"#)
+            };
+            let (pointer, told) = message(&entry(""));
+            assert_eq!(pointer, format!("/{list}/0/netblock"));
+            assert!(
+                told.ends_with("is every client: \"force\": true if that is meant"),
+                "{told}"
+            );
+            assert!(
+                Reader::new()
+                    .read(entry(r#","force":true"#).as_bytes())
+                    .is_ok()
+            );
+        }
+    }
+}
+
 /// The example of the rules' document.
 const EXAMPLE: &str = r#"{"version":1,
  "allow":[{"netblock":"192.0.2.0/24","comment":"office"},{"netblock":"203.0.113.7","until":"2026-12-01T00:00:00Z"},{"file":"monitors.txt"}],
@@ -151,4 +195,71 @@ fn what_a_file_holds_is_bounded() {
     };
     assert!(Reader::new().read(names(63).as_bytes()).is_ok());
     assert_eq!(message(&names(64)).0, "/jails/0/name");
+}
+
+/// FEED-1: what does not fit of feeds, and of a rule that names one, is told with its place.
+#[test]
+fn feeds_are_judged() {
+    let drop = r#"{"name":"drop","url":"https://lists.example/drop","every":"12h","use":"deny"}"#;
+    let file = |feeds: &str, more: &str| format!("{{\"version\":1,\n\"feeds\":[{feeds}]{more}}}");
+    let read = Reader::new().read(file(drop, "").as_bytes()).unwrap();
+    assert_eq!(read.feeds.len(), 1);
+    let names = r#","denials":[{"name":"a","match":{"list":"drop"}}]"#;
+    assert!(Reader::new().read(file(drop, names).as_bytes()).is_ok());
+    let exempt = r#","exempt":[{"name":"a","match":{"list":"drop","user_agent":["bot"]}}]"#;
+    assert!(Reader::new().read(file(drop, exempt).as_bytes()).is_ok());
+    let feed = |members: &str| file(&format!("{{{members}}}"), "");
+    for (text, place, told) in [
+        (
+            file("", names),
+            "/denials/0/match/list",
+            "no feed is named \"drop\"",
+        ),
+        (
+            file(&format!("{drop},{drop}"), ""),
+            "/feeds/1/name",
+            "two lists are named",
+        ),
+        (
+            file(drop, r#","deny":[{"file":"drop"}]"#),
+            "/feeds/0/name",
+            "two lists are named",
+        ),
+        (feed(r#""name":"a""#), "/feeds/0", "url"),
+        (
+            feed(r#""name":"a.b","url":"https://a.example/""#),
+            "/feeds/0/name",
+            "",
+        ),
+        (
+            feed(r#""name":"a","url":"http://a.example/""#),
+            "/feeds/0/url",
+            "plain http to another machine: expected an https:// URL",
+        ),
+        (
+            feed(r#""name":"a","url":"https://a.example/","every":"5m""#),
+            "/feeds/0/every",
+            "is not from 10m to 30d",
+        ),
+        (
+            feed(r#""name":"a","url":"https://a.example/","use":"ban""#),
+            "/feeds/0/use",
+            "",
+        ),
+        (
+            feed(r#""name":"a","url":"https://a.example/","evry":"1h""#),
+            "/feeds/0/evry",
+            "did you mean \"every\"?",
+        ),
+    ] {
+        let (line, _, pointer, message) = fault(&text);
+        assert_eq!((line, &*pointer), (2, place), "{text}: {message}");
+        assert!(message.contains(told), "{text}: {message}");
+    }
+    let many = |count| {
+        let feed = |n| format!(r#"{{"name":"f{n}","url":"https://lists.example/{n}"}}"#);
+        (0..count).map(feed).collect::<Vec<_>>().join(",")
+    };
+    assert!(Reader::new().read(file(&many(32), "").as_bytes()).is_ok());
+    assert_eq!(message(&file(&many(33), "")).0, "/feeds");
 }

@@ -29,7 +29,14 @@ impl Place {
         let (stamps, read) = read(&mut compiler, &path, &[], START);
         let (found_out, found) = unbounded();
         let held = read.unwrap();
-        let watching = Watching::new(compiler, path, stamps, held, found_out, never());
+        let watching = Watching::new(
+            compiler,
+            path,
+            stamps,
+            held,
+            FeedsHandle::default(),
+            (found_out, never()),
+        );
         let now = Instant::now();
         Self {
             dir,
@@ -51,7 +58,6 @@ impl Place {
     fn pass(&mut self, ms: u64) -> Vec<String> {
         for _ in 0..=ms / 25 {
             self.watching.look(self.now, self.now_ms);
-            self.watching.keep_lists();
             self.now += TICK;
             self.now_ms += 25;
         }
@@ -61,7 +67,7 @@ impl Place {
                 Found::Taken { rules, .. } => {
                     format!("{} allowed, {} denied", rules.allow.len(), rules.deny.len())
                 }
-                Found::Fault { error, .. } => error,
+                Found::Fault { error, .. } | Found::FeedError { error, .. } => error,
             })
             .collect()
     }
@@ -126,7 +132,9 @@ fn a_bad_list_leaves_the_last_good_one() {
     let told = place.pass(200);
     assert_eq!(told[0], "0 allowed, 2 denied");
     assert!(
-        told[1].ends_with("drop.txt has no netblock: its last good 2 netblocks stay"),
+        told[1].ends_with(
+            "drop.txt has no netblock, and a text, JSON or JSON lines with some is expected: its last good 2 netblocks stay"
+        ),
         "{told:?}"
     );
     fs::remove_file(place.dir.path().join("drop.txt")).unwrap();
@@ -138,7 +146,7 @@ fn a_bad_list_leaves_the_last_good_one() {
     place.write("drop.txt", &lines.join("\n"));
     let told = place.pass(600);
     assert!(
-        told[1].contains("has 100001 netblocks, and 100000 are the most"),
+        told[1].contains("has more than 100000 netblocks, and 100000 are the most"),
         "{told:?}"
     );
     place.write(

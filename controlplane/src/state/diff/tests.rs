@@ -8,7 +8,7 @@ use weir_shared::netblock::PrefixLengths;
 
 use super::*;
 use crate::bans::document::{BanKey, BansFile};
-use crate::bans::ledger::{Ledger, Order, Rules};
+use crate::bans::ledger::{AdminBan, Ledger, LedgerSettings};
 
 const NOW: u64 = 1_795_276_800_000;
 
@@ -79,8 +79,8 @@ struct World {
     stamped: bool,
 }
 
-fn rules() -> Rules {
-    Rules {
+fn rules() -> LedgerSettings {
+    LedgerSettings {
         policy: Policy::default(),
         prefixes: PrefixLengths::default(),
         max_bans: 10_000,
@@ -219,7 +219,7 @@ fn run(ops: Vec<Op>, stamped: bool) -> Result<(), TestCaseError> {
         let pick = |copy: &[Arc<Ban>], index: usize| index.checked_rem(copy.len());
         match (op, &mut editor) {
             (Op::Ban(net), _) => {
-                let order = Order {
+                let order = AdminBan {
                     netblock: netblock(net),
                     client: None,
                     duration: None,
@@ -411,6 +411,27 @@ fn two_edits_of_the_newest_copy_follow_each_other() {
         let second = base.take(Vec::new(), Some(Time(NOW))).summary();
         assert!(second.starts_with(told), "{second}");
     }
+}
+
+/// STATE-4: a lift by an edit is not undone by an edit of an older copy, whose editor has not seen
+/// it; what that one wrote otherwise holds.
+#[test]
+fn a_lift_by_an_edit_stands_before_an_older_copy() {
+    let ban = netblock_ban("203.0.113.0/24");
+    let mut base: Base<BansFile> = Base::new(vec![Arc::clone(&ban)], Some(Time(NOW)));
+    base.wrote(vec![Arc::clone(&ban)], Time(NOW + 1));
+    let (mut lifted, mut older) = (Ban::clone(&ban), Ban::clone(&ban));
+    lifted.lifted = Some(Time(NOW + 2));
+    older.reason = "older".to_owned();
+    let newest = base.take(vec![Arc::new(lifted)], Some(Time(NOW + 1)));
+    assert_eq!(newest.summary(), "1 lifted");
+    let edit = base.take(vec![Arc::new(older)], Some(Time(NOW)));
+    assert_eq!((edit.changes.len(), edit.kept), (1, 1));
+    let held = &base.entries()[0];
+    assert_eq!(
+        (held.lifted, held.reason.as_str()),
+        (Some(Time(NOW + 2)), "older")
+    );
 }
 
 /// STATE-4: an entry that was dropped, added and dropped again is remembered by its second drop;

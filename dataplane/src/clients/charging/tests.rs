@@ -2,7 +2,7 @@ use proptest::prelude::*;
 use weir_shared::rules::{Matcher, NetList, Quota, RuleKind, Traps};
 use weir_shared::window::{PerSpan, RuleSpan};
 
-use super::*;
+use crate::clients::charging::*;
 
 impl Charging {
     /// Without rules.
@@ -189,6 +189,8 @@ fn rule_set(limits: &[(&str, OnLimit, Vec<Quota>)]) -> RuleSet {
         matcher: Matcher::default(),
         quotas: quotas.clone(),
         on_limit: *on_limit,
+        per: Per::Client,
+        spare_known: None,
     });
     let (allow, deny) = (NetList::default(), NetList::default());
     RuleSet::new(allow, deny, Traps::default(), limits.collect(), Vec::new())
@@ -200,13 +202,16 @@ fn all(set: &RuleSet) -> Counted<'_> {
         limits: set.matched(&ANY).limits,
         jails: Some((set, ANY)),
         other_site: false,
+        crawler: None,
+        sharing: None,
     }
 }
 
 const ANY: Asking<'static> = Asking {
     path: "/",
     method: &http::Method::GET,
-    host: weir_shared::rules::Host::Is(None),
+    address: std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST),
+    sent: &(),
 };
 
 /// Whether the estimate of those times at `now` is over a limit, with `more` at that moment.
@@ -240,6 +245,8 @@ proptest! {
             matcher: Matcher::default(),
             quotas: of_minute(per_minute),
             on_limit: OnLimit::Ban,
+            per: Per::Client,
+            spare_known: None,
         };
         let (allow, deny) = (NetList::default(), NetList::default());
         let set = RuleSet::new(allow, deny, Traps::default(), vec![limit], jails);
@@ -291,7 +298,7 @@ proptest! {
                 if !other_site {
                     own_wrong.push(at_ms);
                 }
-                let jail = set.jails(http::StatusCode::UNAUTHORIZED, &ANY).next().unwrap();
+                let jail = set.jails(http::StatusCode::UNAUTHORIZED, &ANY, || None, None).next().unwrap();
                 let exceeded = entry.charge_rule(&jail.rule, &jail.quotas, at_ms, other_site);
                 prop_assert_eq!(exceeded.is_some_and(|exceeded| exceeded.bans), would_ban);
             }

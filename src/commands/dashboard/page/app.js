@@ -6,6 +6,7 @@ const EVERY_MS = 2000;
 let list = "clients";
 let before = null;
 let held = {};
+let observes = false;
 
 async function ask(path, options = {}) {
   const headers = { "X-Weir-Dashboard": "1", ...(options.headers || {}) };
@@ -42,24 +43,27 @@ const until = (time) => (!time ? "–" : time === "permanent" ? time : span(Math
 const since = (time) => (time ? span(Math.max(0, (Date.now() - Date.parse(time)) / 1000)) + " ago" : "–");
 
 function showStatus(status) {
+  observes = status.mode === "observe";
+  $("observe").hidden = !observes;
   $("head").textContent = `${status.version}  ${status.mode}  up ${span(status.uptime_seconds)}  ` +
     `${status.address} to ${status.upstream}`;
   const now = Date.now();
   const rate = before ? ((status.total.requests - before.requests) * 1000 / (now - before.at)).toFixed(1) : "–";
   before = { requests: status.total.requests, at: now };
   const recent = status.recent;
+  const app = recent.upstream;
+  const answers = Object.values(app.responses).reduce((sum, count) => sum + count, 0);
   const tiles = [
     [rate, "requests/s now"],
-    [(recent.requests / Math.max(1, recent.seconds)).toFixed(1), "requests/s in " + span(recent.seconds)],
-    [share(recent.passed, recent.requests), "passed"],
-    [share(recent.refused, recent.requests), "refused"],
-    [`${status.bans.active}/${status.bans.max}`, "bans"],
-    [`${status.clients.held}/${status.clients.max}`, "clients"],
-    [`${status.connections.open}/${status.connections.max}`, "connections"],
+    [(recent.requests / Math.max(1, recent.seconds)).toFixed(1), "requests/s, 5 min"],
+    [share(recent.passed, recent.requests), "passed, 5 min"],
+    [share(recent.refused, recent.requests), (observes ? "would refuse" : "refused") + ", 5 min"],
+    [status.bans.active, `active bans (of ${status.bans.max})`],
+    [status.clients.held, "clients known"],
+    [status.connections.open, "connections"],
+    [app.p99_seconds === null ? "–" : short(app.p99_seconds * 1000) + " ms", "application p99"],
+    [share(app.responses["5xx"] || 0, answers), "its errors (5xx)"],
   ];
-  for (const [name, count] of Object.entries(recent.actions)) {
-    if (name !== "passed" && count) tiles.push([count, name]);
-  }
   $("tiles").replaceChildren(...tiles.map(([value, name]) => {
     const tile = element("li");
     tile.append(element("b", value), element("span", name));
@@ -79,8 +83,8 @@ const group = (by, heading) => ({
     ...(by === "asn" ? [dash(one.name)] : [])],
   buttons: (one) => (by === "netblock" ? [
     ["Explain", () => explain(one.group.split("/")[0])],
-    ["Ban 1 h", () => sure(`Ban ${one.group} for 1 h? Clients known of it: ${one.clients}.`,
-      () => ban({ netblock: one.group }, one.group))],
+    ...(one.banned ? [] : [["Ban", () => askBan(`Ban ${one.group}? Clients known of it: ${one.clients}.`,
+      { netblock: one.group }, one.group)]]),
     ...(one.banned ? [["Lift", () => sure(`Lift the bans of exactly ${one.group}?`, () => lift(one.group))]] : []),
   ] : []),
 });
@@ -94,8 +98,8 @@ const lists = {
       dash(one.lookup && one.lookup.country), dash(one.lookup && one.lookup.asn), until(one.ban_expires)],
     buttons: (one) => [
       ["Explain", () => explain(address(one.client))],
-      ["Ban 1 h", () => sure(`Ban the netblock of ${one.client} for 1 h?`, 
-        () => ban({ client: address(one.client) }, `the netblock of ${one.client}`))],
+      ...(one.ban_expires ? [] : [["Ban", () => askBan(`Ban the netblock of ${one.client}?`,
+        { client: address(one.client) }, `the netblock of ${one.client}`)]]),
       ...(one.ban_expires ? [["Lift", () => sure(`Lift every ban that covers ${one.client}?`, () => lift(address(one.client)))]] : []),
     ],
   },
@@ -117,7 +121,10 @@ const lists = {
   },
   bans: {
     wide: 5,
-    ask: () => ask("bans?active=true").then((answer) => answer.bans.reverse()),
+    ask: () => ask("bans?active=true&newest=500").then((answer) => {
+      lists.bans.about = answer.bans.length < 500 ? "" : "The newest 500; weir bans lists all.";
+      return answer.bans.reverse();
+    }),
     headings: ["Netblock", "Ends in", "Cause", "Client", "Hits", "Reason", ""],
     numbers: [4],
     cells: (one) => [one.netblock, until(one.ban_expires) + (one.observed ? " (observe)" : ""), one.cause,
@@ -132,8 +139,16 @@ const lists = {
     ask: () => ask("alerts").then((answer) => answer.alerts.reverse()),
     headings: ["Time", "Kind", "Of", "What"],
     numbers: [],
-    cells: (one) => [one.time, one.kind, dash(one.netblock || one.of || one.file || one.scope || one.hour),
-      dash(one.reason || one.error || one.threshold || one.held_back)],
+    cells: (one) => [one.time, one.kind, dash(one.netblock || one.of || one.file || one.name || one.scope || one.hour || one.key),
+      dash(one.reason || one.error || one.expires || one.threshold || one.held_back || one.rule)],
+    buttons: () => [],
+  },
+  shared: {
+    wide: 0,
+    ask: () => ask("status").then((answer) => answer.shared_limits),
+    headings: ["Limit", "Fullest", "Keys", "Refused"],
+    numbers: [1, 2, 3],
+    cells: (one) => [one.rule, (one.used * 100).toFixed(1) + " %", one.keys, one.hits],
     buttons: () => [],
   },
 };
@@ -152,7 +167,10 @@ function showList() {
     if (!cells.some((cell) => String(cell).toLowerCase().includes(wanted))) continue;
     const row = element("tr");
     cells.forEach((cell, at) => {
-      row.append(element("td", cell, form.numbers.includes(at) ? "number" : at === form.wide ? "wide" : ""));
+      const made = element("td", cell, form.numbers.includes(at) ? "number" : at === form.wide ? "wide" : "");
+      // On a phone a row is a card, and each cell tells its heading.
+      made.dataset.label = form.headings[at];
+      row.append(made);
     });
     const buttons = form.buttons(one);
     if (buttons.length) {
@@ -181,6 +199,7 @@ function open(title, text, act) {
   $("question").textContent = title;
   $("text").textContent = text;
   $("yes").hidden = !act;
+  $("terms").hidden = true;
   $("no").textContent = act ? "No" : "Close";
   $("yes").onclick = async () => {
     $("dialog").close();
@@ -201,11 +220,20 @@ async function did(what, work) {
   await look();
 }
 
-const ban = (whom, words) => did(`${words} is banned for 1 h`, () => ask("bans", {
-  method: "POST",
-  headers: { "Content-Type": "application/json" },
-  body: JSON.stringify({ ...whom, duration: "1h", reason: "weir dashboard" }),
-}));
+// Asks for how long and why first.
+function askBan(question, whom, words) {
+  open(question, "", () => {
+    const duration = $("for").value;
+    const reason = $("why").value.trim() || "weir dashboard";
+    return did(`${words} is banned (${duration})`, () => ask("bans", {
+      method: "POST",
+      headers: { "Content-Type": "application/json" },
+      body: JSON.stringify({ ...whom, duration, reason }),
+    }));
+  });
+  $("terms").hidden = false;
+  $("for").focus();
+}
 const lift = (subject) => did(`no ban of ${subject} is left`,
   () => ask("bans/" + encodeURIComponent(subject), { method: "DELETE" }));
 
@@ -241,6 +269,80 @@ async function look() {
   if (again) await look();
 }
 
+// Pictures, less often: a minute has one value.
+const PICTURES_MS = 10000;
+const BARS = 6;
+let minutes = 60;
+
+// The reasons for a refusal, in the order in which they stand upon each other, in words.
+const REASONS = [
+  ["banned", "banned", "bad"], ["rate_limited", "over a limit", "warn"], ["trapped", "trap", "third"],
+  ["denied_net", "deny list", "fourth"], ["denied_country", "country", "fifth"],
+  ["denied_asn", "AS", "fifth"], ["denied_rule", "denial", "fourth"],
+  ["overloaded", "too busy", "quiet"], ["body_too_large", "body too large", "mark"],
+];
+
+function showHistory(history) {
+  // Where nothing was counted there is no value: a gap of the service is none of the traffic.
+  const { times, actions } = history;
+  if (!times.length) return;
+  const none = times.map(() => 0);
+  const refused = observes ? "would refuse" : "refused";
+  const say = (what, unit) => (most) => `${what} from ${clock(times[0])}, at most ${short(most)}${unit}`;
+  plot($("plot-requests"), times, [
+    { name: "passed", kind: "area", style: "good", values: history.passed },
+    { name: refused, kind: "area", style: "bad", values: history.refused },
+  ], "", say("Requests a minute", ""));
+  $("refusals-title").textContent = observes ? "Would refuse, by reason" : "Refused, by reason";
+  const reasons = REASONS.filter(([name]) => actions[name]).map(([name, words, style]) => (
+    { name: words, kind: "bar", style, values: actions[name] }));
+  plot($("plot-refusals"), times, reasons.length ? reasons
+    : [{ name: refused, kind: "bar", style: "bad", values: none }], "", say("Refusals a minute", ""));
+  const milliseconds = (values) => values.map((value) => (value === null ? null : value * 1000));
+  plot($("plot-times"), times, [
+    { name: "p50", kind: "line", style: "mark", values: milliseconds(history.p50_seconds) },
+    { name: "p99", kind: "line", style: "warn", values: milliseconds(history.p99_seconds) },
+  ], " ms", say("Time of the application", " ms"));
+  plot($("plot-errors"), times, [
+    { name: "5xx", kind: "bar", style: "bad", values: history.responses["5xx"] || none },
+  ], "", say("Errors of the application a minute", ""));
+  plot($("plot-bans"), times, [
+    { name: "active", kind: "line", style: "mark", values: history.bans_active },
+    { name: "made", kind: "mark", style: "bad", values: history.bans_made },
+  ], "", say("Active bans", ""));
+}
+
+async function showPictures() {
+  const group = (by) => ask(`groups?by=${by}&limit=${BARS}&sort=requests`).then((answer) => answer.groups);
+  try {
+    const [history, countries, ases, netblocks, clients, paths] = await Promise.all([
+      ask("history?minutes=" + minutes), group("country"), group("asn"), group("netblock"),
+      ask(`clients?limit=${BARS}&sort=requests`), ask("paths"),
+    ]);
+    showHistory(history);
+    const rows = (groups, name) => groups.filter((one) => one.requests)
+      .map((one) => [name(one), one.passed, one.refused]);
+    bars($("bars-country"), rows(countries, (one) => dash(one.group)));
+    bars($("bars-asn"), rows(ases, (one) => [one.group, one.name].filter(Boolean).join(" ") || "–"));
+    bars($("bars-netblock"), rows(netblocks, (one) => one.group));
+    bars($("bars-clients"), clients.clients.map((one) => [one.client, one.passed, one.refused]));
+    bars($("bars-paths"), paths.paths.slice(0, BARS).map((one) => [one.path, one.requests - one.refused, one.refused]));
+  } catch (error) {
+    // look() tells what is wrong with the service.
+    $("pictures").dataset.problem = error.message;
+  }
+}
+
+for (const button of document.querySelectorAll(".ranges button")) {
+  button.addEventListener("click", () => {
+    minutes = Number(button.dataset.minutes);
+    for (const other of document.querySelectorAll(".ranges button")) {
+      other.setAttribute("aria-pressed", String(other === button));
+    }
+    showPictures();
+  });
+}
+
 function choose(name) {
   list = name;
   for (const tab of Object.keys(lists)) $("tab-" + tab).setAttribute("aria-selected", String(tab === name));
@@ -263,9 +365,10 @@ document.addEventListener("keydown", (event) => {
   } else if (!writes && event.key === "/") {
     event.preventDefault();
     $("search").focus();
-  } else if (!writes && /^[1-7]$/.test(event.key)) {
+  } else if (!writes && /^[1-8]$/.test(event.key)) {
     choose(Object.keys(lists)[Number(event.key) - 1]);
   }
 });
-look();
+look().then(showPictures);
 setInterval(look, EVERY_MS);
+setInterval(showPictures, PICTURES_MS);

@@ -18,7 +18,7 @@ fn our_own_log_is_read() {
     assert_eq!(request.took_ms, 41);
     assert_eq!(request.address.to_string(), "2001:db8::7");
     assert_eq!((request.method.as_str(), &*request.path), ("POST", "/a\"b"));
-    assert_eq!(request.headers[HOST], "shop.example");
+    assert_eq!(request.sent.fields[HOST], "shop.example");
     assert_eq!(request.past().content_length, Some(12));
     let end = (request.end.request_bytes, request.end.response_bytes);
     assert_eq!(end, (12, 345));

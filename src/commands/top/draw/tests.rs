@@ -4,7 +4,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use serde_json::json;
 
 use super::super::source;
-use super::super::source::{By, Groups, Look, Order, Sort, Wanted};
+use super::super::source::{By, Command, Groups, Look, Sort, Wanted};
 use super::*;
 use crate::commands::paths::{Report, Row};
 
@@ -37,11 +37,13 @@ fn look(requests: u64, now_ms: u64) -> source::Report {
             "recent": {
                 "seconds": 300, "requests": 63_720, "passed": 62_509, "refused": 1_211,
                 "actions": {"passed": 62_509, "banned": 1_147, "rate_limited": 48, "denied_net": 16},
+                "upstream": {"p99_seconds": 0.05, "responses": {"2xx": 62_301, "5xx": 12}},
             },
             "total": {"requests": requests},
             "bans": {"active": 3, "max": 10_000},
             "clients": {"held": 8912, "max": 20_000},
             "connections": {"open": 120, "max": 10_000},
+            "shared_limits": [{"rule": "search", "used": 0.873, "keys": 1, "hits": 1020}],
         }),
         clients: json!({"held": 8912, "clients": [
             client("203.0.113.7", "DE", "AS64496", [9_020, 7_960, 1_060], json!("2026-11-21T16:41:00Z")),
@@ -57,6 +59,10 @@ fn look(requests: u64, now_ms: u64) -> source::Report {
         alerts: json!({"alerts": [
             {"time": "2026-11-21T15:41:00Z", "kind": "ban", "netblock": "203.0.113.0/24", "reason": "more than 1000 requests per minute"},
         ]}),
+        history: json!({
+            "passed": [9_000, 9_400, 11_000, 12_600, 12_100, 12_500, 12_509],
+            "refused": [0, 0, 0, 12, 640, 580, 3],
+        }),
         groups: None,
         now_ms,
     }))
@@ -112,9 +118,10 @@ fn screen() -> Screen {
 fn groups_are_shown_and_netblocks_banned() {
     let mut screen = screen();
     let wanted = |by| {
-        Order::Look(Wanted {
+        Command::Look(Wanted {
             sort: Sort::Requests,
             by: Some(by),
+            bans: false,
         })
     };
     assert_eq!(press(&mut screen, "3"), Some(wanted(By::Asn)));
@@ -125,12 +132,12 @@ fn groups_are_shown_and_netblocks_banned() {
     let netblock = || "203.0.113.0/24".to_owned();
     assert_eq!(
         press(&mut screen, "by"),
-        Some(Order::BanNetblock(netblock()))
+        Some(Command::BanNetblock(netblock()))
     );
-    assert_eq!(press(&mut screen, "uy"), Some(Order::Lift(netblock())));
-    assert_eq!(press(&mut screen, "ay"), Some(Order::Allow(netblock())));
+    assert_eq!(press(&mut screen, "uy"), Some(Command::Lift(netblock())));
+    assert_eq!(press(&mut screen, "ay"), Some(Command::Allow(netblock())));
     let first = "203.0.113.0".to_owned();
-    assert_eq!(press(&mut screen, "\n"), Some(Order::Explain(first)));
+    assert_eq!(press(&mut screen, "\n"), Some(Command::Explain(first)));
     for (key, by, rows) in [
         ("3", By::Asn, groups(By::Asn)),
         ("5", By::Path, some_paths()),
@@ -142,14 +149,14 @@ fn groups_are_shown_and_netblocks_banned() {
             assert_eq!(press(&mut screen, keys), None, "{key} {keys}");
         }
     }
-    // All seven, in a circle.
-    for _ in 0..7 {
+    // All eight, in a circle.
+    for _ in 0..8 {
         press(&mut screen, "\t");
     }
     assert_eq!(screen.pane, Pane::Paths);
 }
 
-fn press(screen: &mut Screen, keys: &str) -> Option<Order> {
+fn press(screen: &mut Screen, keys: &str) -> Option<Command> {
     let mut order = None;
     for key in keys.chars() {
         let code = match key {
@@ -212,6 +219,37 @@ fn the_documented_screens_are_what_is_drawn() {
     assert_eq!(std::fs::read_to_string(path).unwrap(), shown);
 }
 
+/// CONTROL-3: at 60 columns it is still seen who is banned; the application and the last minutes
+/// stand in the head.
+#[test]
+fn bans_are_seen_on_a_narrow_terminal() {
+    let narrow = drawn(&screen(), 60, 20);
+    let heading = narrow.lines().find(|line| line.starts_with("CLIENT"));
+    assert!(
+        heading.is_some_and(|line| line.ends_with("BAN")),
+        "{narrow}"
+    );
+    assert!(
+        narrow.contains("41 min") && !narrow.contains("SEEN"),
+        "{narrow}"
+    );
+    let wide = drawn(&screen(), 100, 20);
+    assert!(wide.contains("SEEN") && wide.contains("AS64496"), "{wide}");
+    let told = "app p99 50 ms, 5xx 0.0 %   passed ▅▆▇██▇█   refused    ▁█▇▁";
+    assert!(
+        wide.lines()
+            .any(|line| line.len() > 20 && line.starts_with("app p99 50 ms, 5xx 0.0 %")),
+        "{wide}"
+    );
+    assert!(
+        told.contains(&sparkline(&[0, 0, 0, 12, 640, 580, 3])),
+        "{wide}"
+    );
+    let mut observed = screen();
+    observed.look.as_mut().unwrap().status["mode"] = json!("observe");
+    assert!(drawn(&observed, 100, 20).contains("would refuse 1.9 %"));
+}
+
 /// CONTROL-3: no size is too small, whatever is shown, and nothing that a client sent steers the
 /// terminal.
 #[test]
@@ -238,33 +276,34 @@ fn keys_do_what_the_help_says() {
     let by_bytes = Wanted {
         sort: Sort::Bytes,
         by: None,
+        bans: false,
     };
-    assert_eq!(press(&mut screen, "s"), Some(Order::Look(by_bytes)));
+    assert_eq!(press(&mut screen, "s"), Some(Command::Look(by_bytes)));
     assert_eq!(
         press(&mut screen, "\n"),
-        Some(Order::Explain("203.0.113.7".to_owned()))
+        Some(Command::Explain("203.0.113.7".to_owned()))
     );
     assert_eq!(press(&mut screen, "vbn"), None);
     assert_eq!(
         press(&mut screen, "by"),
-        Some(Order::Ban("198.51.100.23".to_owned()))
+        Some(Command::Ban("198.51.100.23".to_owned()))
     );
     assert_eq!(
         press(&mut screen, "vuy"),
-        Some(Order::Lift("2001:db8:5:1::".to_owned()))
+        Some(Command::Lift("2001:db8:5:1::".to_owned()))
     );
     press(&mut screen, "/as64502\n");
     assert_eq!(screen.rows().len(), 1);
     assert_eq!(
         press(&mut screen, "\n"),
-        Some(Order::Explain("192.0.2.81".to_owned()))
+        Some(Command::Explain("192.0.2.81".to_owned()))
     );
     press(&mut screen, "\x1b");
     assert_eq!(screen.rows().len(), 4);
     // The newest ban is the first.
     assert_eq!(
         press(&mut screen, "6uy"),
-        Some(Order::Lift("203.0.113.0/24".to_owned()))
+        Some(Command::Lift("203.0.113.0/24".to_owned()))
     );
     assert_eq!(press(&mut screen, "by"), None);
     press(&mut screen, "/none\n");

@@ -198,6 +198,7 @@ fn record(bytes: &mut Bytes, batch: &mut Batch) -> (Record, Vec<(&'static str, O
         enforced: flag(6),
         ban: None,
         limit_hit: flag(7).then_some(LimitHit::ALL[0]),
+        shared: None,
         rule: None,
         list: None,
         limit_percent: None,

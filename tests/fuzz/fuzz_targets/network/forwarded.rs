@@ -8,7 +8,7 @@ use http::header::FORWARDED;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use libfuzzer_sys::fuzz_target;
 use weir_dataplane::identity::{X_FORWARDED_FOR, identify};
-use weir_dataplane::seen::Seen;
+use weir_dataplane::message::Known;
 
 const ADDED: IpAddr = IpAddr::V4(Ipv4Addr::new(203, 0, 113, 7));
 
@@ -55,7 +55,7 @@ fn walk(header: &HeaderName, lines: &[&[u8]]) -> IpAddr {
         headers.append(header, HeaderValue::from_bytes(line).expect("it was one"));
     }
     let (sender, settings) = weir_fuzz::sender(weir_fuzz::peer(1), true, header);
-    identify(sender, &settings, &headers, Seen::of(&headers)).address
+    identify(sender, &settings, &headers, Known::of(&headers)).address
 }
 
 /// The rule as it stands: all lines as one list, read from its end.

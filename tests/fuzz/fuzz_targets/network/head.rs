@@ -9,7 +9,7 @@ use weir_dataplane::fuzzing::ForgottenProxy;
 use weir_dataplane::identity::{
     Identity, X_FORWARDED_FOR, X_FORWARDED_PROTO, X_REQUEST_ID, identify,
 };
-use weir_dataplane::seen::Seen;
+use weir_dataplane::message::Known;
 use weir_shared::client::{Client, fold};
 
 fuzz_target!(|bytes: &[u8]| {
@@ -27,7 +27,7 @@ fuzz_target!(|bytes: &[u8]| {
         _ => HeaderName::from_static("cf-connecting-ip"),
     };
     let (sender, settings) = weir_fuzz::sender(peer, is_trusted, &header);
-    let seen = Seen::of(&head.headers);
+    let seen = Known::of(&head.headers);
     let found = identify(sender, &settings, &head.headers, seen);
 
     assert_eq!(found.is_proxy, is_trusted && found.address == peer);
@@ -70,7 +70,7 @@ fuzz_target!(|bytes: &[u8]| {
             for (name, value) in &head.headers {
                 headers.append(name, value.clone());
             }
-            let again = identify(sender, &settings, &headers, Seen::of(&headers));
+            let again = identify(sender, &settings, &headers, Known::of(&headers));
             assert_eq!(again.address, found.address, "{forged}");
         }
     }

@@ -4,13 +4,16 @@
 #![no_main]
 
 use std::collections::HashSet;
+use std::mem::MaybeUninit;
 
 use http::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING};
 use libfuzzer_sys::fuzz_target;
+use weir_dataplane::fuzzing::RequestHead;
 use weir_dataplane::fuzzing::headers::{
-    ProxyFields, Stripped, asks_for_websocket, check_framing, check_host, check_target,
-    nominated_by_client, origin_form, to_downstream, to_upstream,
+    ProxyFields, Stripped, asks_for_websocket, nominated_by_client, to_downstream, to_upstream,
 };
+use weir_dataplane::http1::request_head::{MAX_FIELDS, Parsed, ReadHead};
+use weir_dataplane::message::{Fields as _, Head as _};
 
 const HOP_BY_HOP: [&str; 8] = [
     "connection",
@@ -30,23 +33,19 @@ fuzz_target!(|bytes: &[u8]| {
     let Some((choice, text)) = bytes.split_first() else {
         return;
     };
-    let Some(mut head) = weir_fuzz::head(text) else {
+    let text = [text, b"\r\n\r\n"].concat();
+    let mut space = [const { MaybeUninit::uninit() }; MAX_FIELDS];
+    let Parsed::Whole(read, length) = ReadHead::parse(&text, &mut space) else {
         return;
     };
+    let head = RequestHead::of(&read, &text[..length]).expect("a head is not too large");
+    assert_eq!(
+        (head.method(), head.path(), head.query(), head.host()),
+        (read.method(), read.path(), read.query(), read.host())
+    );
     let peer = weir_fuzz::peer(*choice);
     let trusted = weir_fuzz::trusted().contains(peer);
-    let coded = head.headers.contains_key(TRANSFER_ENCODING);
-    if check_framing(&head.headers).is_err() {
-        assert!(coded);
-        return;
-    }
-    if check_target(&head.method, &head.uri).is_err() {
-        return;
-    }
-    if check_host(&head.uri, head.version, &mut head.headers).is_err() {
-        return;
-    }
-    let websocket = asks_for_websocket(&head.method, head.version, &head.headers);
+    let websocket = asks_for_websocket(&head);
     let (peer, id, upstream) = (
         HeaderValue::try_from(peer.to_string()).expect("an address"),
         HeaderValue::from_static("id-1"),
@@ -61,11 +60,11 @@ fuzz_target!(|bytes: &[u8]| {
         request_id: &id,
         upstream_host: &upstream,
     };
-    let client = &head.headers;
+    let client = &map(&head);
     let mut sent = HeaderMap::new();
     to_upstream(
-        client,
-        &nominated_by_client(client),
+        &head,
+        &nominated_by_client(&head),
         &ours,
         websocket,
         |name, value| {
@@ -77,8 +76,8 @@ fuzz_target!(|bytes: &[u8]| {
         },
     );
 
-    let target = origin_form(&head.method, &head.uri);
-    if head.method != http::Method::CONNECT {
+    let target = head.target();
+    if head.method() != http::Method::CONNECT {
         assert!(target.starts_with('/') || target == "*", "{target}");
     }
     // Who frames the body says how; the message is for one host.
@@ -168,6 +167,19 @@ fuzz_target!(|bytes: &[u8]| {
         }
     }
 });
+
+/// The fields of a head as a map.
+fn map(head: &RequestHead) -> HeaderMap {
+    let field = |(name, value): (&str, &[u8])| {
+        let name = HeaderName::try_from(name).expect("a name");
+        (name, HeaderValue::from_bytes(value).expect("a value"))
+    };
+    let mut map = HeaderMap::new();
+    for (name, value) in head.fields().map(field) {
+        map.append(name, value);
+    }
+    map
+}
 
 fn all<'a>(headers: &'a HeaderMap, name: &str) -> Vec<&'a HeaderValue> {
     headers.get_all(name).iter().collect()

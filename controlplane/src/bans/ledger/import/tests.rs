@@ -3,13 +3,13 @@ use serde_json::json;
 use weir_shared::netblock::PrefixLengths;
 use weir_shared::units::Time;
 
-use super::super::{Policy, Rules};
+use super::super::{LedgerSettings, Policy};
 use super::*;
 
 const NOW: u64 = 1_795_276_800_000;
 
 fn ledger(max_bans: usize, bans: Vec<Arc<Ban>>) -> Ledger {
-    let rules = Rules {
+    let rules = LedgerSettings {
         policy: Policy::default(),
         prefixes: PrefixLengths::default(),
         max_bans,
@@ -68,7 +68,7 @@ proptest! {
             .map(|(net, started, lasts, number)| ban(&format!("10.0.{net}.0/24"), *started, *lasts, cause(*number)))
             .take(most)
             .collect();
-        let Ok(mut small) = Ledger::new(Rules { max_bans: most, ..into.rules }, others, NOW) else {
+        let Ok(mut small) = Ledger::new(LedgerSettings { max_bans: most, ..into.settings }, others, NOW) else {
             return Ok(());
         };
         let before = (held(&small), small.made(), small.dropped());
@@ -86,6 +86,120 @@ proptest! {
                 prop_assert!(small.take_drops().is_empty());
             }
         }
+    }
+}
+
+/// Gives entries their starts by trying one millisecond after the other.
+fn naive_starts(bans: &[Arc<Ban>], held: &[Arc<Ban>], now_ms: u64) -> Vec<u64> {
+    let said = |ban: &Ban| {
+        let mut ban = Ban::clone(ban);
+        (ban.ban_started, ban.lifted, ban.notes) = (None, None, None);
+        ban.origin = Some(ban.origin());
+        ban
+    };
+    let holds = |key: BanKey| held.iter().find(|ban| BanKey::of(ban) == key);
+    let mut taken = Vec::new();
+    let mut starts = vec![None; bans.len()];
+    for (ban, start) in bans.iter().zip(&mut starts) {
+        if ban.ban_started.is_some() && !taken.contains(&BanKey::of(ban)) {
+            *start = ban.ban_started;
+            taken.push(BanKey::of(ban));
+        }
+    }
+    for has_start in [true, false] {
+        for (ban, start) in bans.iter().zip(&mut starts) {
+            if start.is_some() || ban.ban_started.is_some() != has_start {
+                continue;
+            }
+            let alike = held.iter().map(|held| (BanKey::of(held), held));
+            let alike = alike.filter(|(key, held)| said(held) == said(ban) && !taken.contains(key));
+            let mut key = BanKey::of(ban);
+            if !has_start {
+                key.ban_started = Time(now_ms);
+                if let Some((like, _)) = alike.min_by_key(|(key, _)| key.ban_started) {
+                    key = like;
+                }
+            }
+            let is_free = |key: BanKey| match holds(key) {
+                Some(held) => said(held) == said(ban),
+                None => true,
+            };
+            while taken.contains(&key) || !is_free(key) {
+                key.ban_started.0 += 1;
+            }
+            *start = Some(key.ban_started);
+            taken.push(key);
+        }
+    }
+    starts.into_iter().map(|start| start.unwrap().0).collect()
+}
+
+/// A document by hand: few netblocks, causes and starts, some of them left out.
+fn by_hand() -> impl Strategy<Value = Vec<Arc<Ban>>> {
+    let entry = (0..2_u8, prop::option::of(0..6_u64), 0..2_i64, 0..3_usize);
+    let made = |(net, started, lasts, number): (u8, Option<u64>, i64, usize)| {
+        let cause = ["admin", "trap", "edit"][number];
+        let netblock = format!("10.0.{net}.0/24");
+        let mut ban = Ban::clone(&ban(&netblock, started.unwrap_or(0), 50 + lasts, cause));
+        ban.ban_started = ban.ban_started.filter(|_| started.is_some());
+        Arc::new(ban)
+    };
+    prop::collection::vec(entry.prop_map(made), 0..12)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(600))]
+
+    /// CONTROL-9: whatever was imported before, each entry of a document by hand goes where a naive
+    /// search puts it, none takes the place of another, and the same document once more changes
+    /// nothing, also later and where all of it was lifted.
+    #[test]
+    fn a_second_import_changes_nothing(
+        before in by_hand(),
+        document in by_hand(),
+        later in 0..9_u64,
+        lifts in any::<bool>(),
+    ) {
+        let mut into = ledger(100, Vec::new());
+        into.import(Batch::Bans(before), NOW).unwrap();
+        let stood = held(&into);
+        let expected = naive_starts(&document, &stood, NOW);
+        let imported = into.import(Batch::Bans(document.clone()), NOW).unwrap();
+        prop_assert_eq!(stood.len() + imported.new, held(&into).len());
+        for (ban, start) in document.iter().zip(expected) {
+            let mut ban = Ban::clone(ban);
+            ban.ban_started = Some(Time(start));
+            prop_assert!(held(&into).iter().any(|held| **held == ban));
+        }
+        let once = held(&into);
+        if lifts {
+            for net in 0..2 {
+                into.lift_netblock(format!("10.0.{net}.0/24").parse().unwrap(), NOW + later);
+            }
+        }
+        let again = into.import(Batch::Bans(document.clone()), NOW + later).unwrap();
+        prop_assert_eq!((again.imported, again.new), (document.len(), 0));
+        if !lifts {
+            prop_assert_eq!(held(&into), once);
+        }
+    }
+}
+
+/// ALIVE-7, CONTROL-9: many entries of one netblock and one start are taken in, and once more; the
+/// control loop does nothing else meanwhile. So are many without a start.
+#[test]
+fn many_entries_of_one_start_are_taken_in() {
+    const MANY: usize = 60_000;
+    let dated = ban("203.0.113.0/24", 5000, 9000, "edit");
+    let mut bare = Ban::clone(&dated);
+    bare.ban_started = None;
+    for entry in [dated, Arc::new(bare)] {
+        let mut into = ledger(2 * MANY, Vec::new());
+        for (later, new) in [(0, MANY), (1, 0)] {
+            let imported = into.import(Batch::Bans(vec![Arc::clone(&entry); MANY]), NOW + later);
+            assert_eq!(imported.unwrap().new, new);
+        }
+        assert_eq!(into.after(None).count(), MANY);
     }
 }
 

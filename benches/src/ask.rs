@@ -1,0 +1,173 @@
+//! Asks a server by hand: a request on a connection, and its answer.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+/// Far longer than any answer takes, and no wait for ever.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// An answer, whole.
+#[derive(Debug, Default)]
+pub struct Answer {
+    /// Its status.
+    pub status: u16,
+    /// Its head, in small letters.
+    pub head: String,
+    /// Its content.
+    pub body: String,
+}
+
+impl Answer {
+    /// Itself, with this status.
+    ///
+    /// # Errors
+    /// It has another one.
+    pub fn expect(self, status: u16) -> Result<Self> {
+        if self.status != status {
+            bail!("{status} is expected, and the answer is {self:?}");
+        }
+        Ok(self)
+    }
+
+    /// What came, if it is a whole answer; `has_ended`: nothing more comes.
+    fn of(bytes: &[u8], has_ended: bool) -> Option<Self> {
+        let text = String::from_utf8_lossy(bytes);
+        let (head, body) = text.split_once("\r\n\r\n")?;
+        let head = head.to_ascii_lowercase();
+        let status = head.strip_prefix("http/1.1 ")?.get(..3)?.parse().ok()?;
+        let length = head
+            .lines()
+            .find_map(|line| line.strip_prefix("content-length:"));
+        let body = match length.map(|length| length.trim().parse::<usize>()) {
+            Some(Ok(length)) if body.len() == length => body.to_owned(),
+            None if head.contains("\r\ntransfer-encoding:") => joined(body, has_ended)?,
+            None if has_ended => body.to_owned(),
+            _ => return None,
+        };
+        Some(Self { status, head, body })
+    }
+}
+
+/// The content of a chunked body; none where it is not whole.
+fn joined(mut body: &str, has_ended: bool) -> Option<String> {
+    let mut whole = String::new();
+    while let Some((size, rest)) = body.split_once("\r\n") {
+        match usize::from_str_radix(size, 16).ok()? {
+            0 => return (has_ended || rest == "\r\n").then_some(whole),
+            size => whole.push_str(rest.get(..size)?),
+        }
+        body = rest.get(usize::from_str_radix(size, 16).ok()? + 2..)?;
+    }
+    None
+}
+
+/// A connection.
+///
+/// # Errors
+/// Nobody listens.
+pub fn connect(address: SocketAddr) -> Result<TcpStream> {
+    let stream = TcpStream::connect(address).context("no connection")?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    Ok(stream)
+}
+
+/// One request on a connection that stays open.
+///
+/// # Errors
+/// The connection ends, or time-outs.
+pub fn on(stream: &mut TcpStream, request: &[u8]) -> Result<Answer> {
+    stream.write_all(request)?;
+    let (mut buffer, mut length) = (vec![0; 8192], 0);
+    loop {
+        if length == buffer.len() {
+            buffer.resize(2 * length, 0);
+        }
+        let read = stream.read(buffer.get_mut(length..).unwrap_or_default())?;
+        length += read;
+        let came = buffer.get(..length).unwrap_or_default();
+        match Answer::of(came, read == 0) {
+            Some(answer) => return Ok(answer),
+            None if read == 0 => bail!("no answer: {:?}", String::from_utf8_lossy(came)),
+            None => {}
+        }
+    }
+}
+
+/// One request on a connection of its own, with these lines of fields besides.
+///
+/// # Errors
+/// No answer.
+pub fn once(address: SocketAddr, line: &str, fields: &str, body: &str) -> Result<Answer> {
+    let length = body.len();
+    let request = format!(
+        "{line} HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: {length}\r\n{fields}\r\n{body}"
+    );
+    on(&mut connect(address)?, request.as_bytes())
+}
+
+/// The same of the operator of a service, who has this token.
+///
+/// # Errors
+/// No answer.
+pub fn operator(address: SocketAddr, token: &str, line: &str, body: &str) -> Result<Answer> {
+    let fields = format!(
+        "Authorization: Bearer {token}\r\nX-Forwarded-For: 192.0.2.254\r\nContent-Type: application/json\r\n"
+    );
+    once(address, line, &fields, body)
+}
+
+/// The metrics.
+///
+/// # Errors
+/// No answer, or a refusal.
+pub fn metrics(address: SocketAddr, token: &str) -> Result<String> {
+    Ok(operator(address, token, "GET /_waf/metrics", "")?
+        .expect(200)?
+        .body)
+}
+
+/// One sample, named as on the page.
+///
+/// # Errors
+/// The page does not have it.
+pub fn metric(page: &str, series: &str) -> Result<f64> {
+    let value = page.lines().find_map(|line| {
+        let (name, value) = line.trim_end().rsplit_once(' ')?;
+        (name == series).then(|| value.parse().ok())?
+    });
+    value.with_context(|| format!("the metrics have no {series}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_read_to_its_end() {
+        let whole = |text: &str| Answer::of(text.as_bytes(), false).map(|answer| answer.body);
+        let ab = Some("ab".to_owned());
+        assert_eq!(whole("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nab"), ab);
+        assert_eq!(whole("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\na"), None);
+        assert_eq!(whole("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n"), None);
+        let chunked =
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n1\r\nb\r\n0\r\n";
+        assert_eq!(whole(chunked), None);
+        assert_eq!(whole(&format!("{chunked}\r\n")), ab);
+    }
+
+    #[test]
+    fn a_sample_is_found_by_its_whole_name() {
+        let page =
+            "# TYPE waf_x counter\nwaf_x{file=\"a b\",outcome=\"ok\"} 3\nwaf_xy 4\nwaf_x 5\n";
+        assert_eq!(
+            metric(page, "waf_x{file=\"a b\",outcome=\"ok\"}").unwrap(),
+            3.0
+        );
+        assert_eq!(metric(page, "waf_x").unwrap(), 5.0);
+        assert!(metric(page, "waf_z").is_err());
+    }
+}

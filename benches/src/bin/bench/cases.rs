@@ -1,0 +1,519 @@
+//! What is measured, as data: cases of every proxy, and features of weir without and with each.
+//! How each proxy is brought into a case stands in `proxies.rs`.
+
+use weir_benches::load::{CLIENTS, FEW_CLIENTS, MANY_CLIENTS};
+use weir_benches::tls::Key;
+
+/// Settings of weir.
+pub(crate) type Settings = &'static [(&'static str, &'static str)];
+
+/// One way to use a proxy.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Case {
+    /// As the command line names it, and as the table does.
+    pub(crate) name: &'static str,
+    pub(crate) title: &'static str,
+    /// What wrk asks for, and what it sends, as a Lua script; empty for its plain GET.
+    pub(crate) path: &'static str,
+    pub(crate) script: &'static str,
+    /// The status every answer must have: a figure of wrong answers is worth nothing.
+    pub(crate) status: u16,
+    /// Connections of the generator, at least and at most.
+    pub(crate) connections: (usize, usize),
+    /// Whether the proxy writes its request log, as JSON, into a file.
+    pub(crate) log: bool,
+    /// The netblock that is denied, if one is.
+    pub(crate) denied: Option<&'static str>,
+    /// How many /24 netblocks, the generator's not among them, are banned too.
+    pub(crate) bans: usize,
+    /// Whether a trusted `X-Forwarded-For` names the client.
+    pub(crate) is_forwarded: bool,
+    /// Whether weir has two workers, on both cores, beside the load. It is measured alone: what
+    /// counts is its cost of a request beside that with one worker.
+    pub(crate) two_workers: bool,
+    /// Whether bodies are large: each peer has the buffers that its manual advises for them.
+    pub(crate) large: bool,
+    /// Whether clients speak TLS.
+    pub(crate) tls: Option<Tls>,
+}
+
+/// TLS 1.3 between client and proxy.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tls {
+    pub(crate) key: Key,
+    pub(crate) handshakes: Handshakes,
+    /// Whether HTTP/2 is spoken over it, on kept connections, ten streams each.
+    pub(crate) http2: bool,
+}
+
+/// How often a handshake is made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Handshakes {
+    /// Connections are kept.
+    Once,
+    /// Each request has a connection and a full handshake.
+    Full,
+    /// Each request has a connection, which goes on with a session.
+    Resumed,
+}
+
+const fn case(name: &'static str, title: &'static str) -> Case {
+    Case {
+        name,
+        title,
+        path: "/",
+        script: "",
+        status: 200,
+        connections: (0, usize::MAX),
+        log: false,
+        denied: None,
+        bans: 0,
+        is_forwarded: false,
+        two_workers: false,
+        large: false,
+        tls: None,
+    }
+}
+
+impl Case {
+    const fn log(mut self) -> Self {
+        self.log = true;
+        self
+    }
+
+    const fn large(mut self, path: &'static str) -> Self {
+        self.large = true;
+        self.path = path;
+        self
+    }
+
+    const fn post(mut self, script: &'static str) -> Self {
+        self.path = "/upload";
+        self.script = script;
+        self
+    }
+
+    const fn sends(mut self, script: &'static str) -> Self {
+        self.script = script;
+        self
+    }
+
+    /// Clients that a trusted proxy names.
+    const fn clients(mut self, script: &'static str) -> Self {
+        self.is_forwarded = true;
+        self.script = script;
+        self
+    }
+
+    const fn bans(mut self, bans: usize) -> Self {
+        self.bans = bans;
+        self
+    }
+
+    /// The generator itself is denied: its netblock may have eight connections (CONN-3).
+    const fn refuse(mut self) -> Self {
+        self.denied = Some("127.0.0.1/32");
+        self.status = 429;
+        self.at_most(8)
+    }
+
+    /// A denied client behind a trusted proxy.
+    const fn named(mut self) -> Self {
+        self.denied = Some("203.0.113.0/24");
+        self.status = 429;
+        self.clients("wrk.headers['X-Forwarded-For'] = '203.0.113.7'\n")
+    }
+
+    const fn at_most(mut self, connections: usize) -> Self {
+        self.connections = (0, connections);
+        self
+    }
+
+    const fn tls(mut self, key: Key, handshakes: Handshakes) -> Self {
+        let http2 = false;
+        self.tls = Some(Tls {
+            key,
+            handshakes,
+            http2,
+        });
+        self
+    }
+
+    const fn http2(mut self, connections: usize) -> Self {
+        let (key, handshakes, http2) = (Key::Ecdsa, Handshakes::Once, true);
+        self.tls = Some(Tls {
+            key,
+            handshakes,
+            http2,
+        });
+        self.at_most(connections)
+    }
+}
+
+/// A script for a POST of so many bytes.
+macro_rules! body {
+    ($count:literal) => {
+        concat!(
+            "wrk.method = 'POST'\nwrk.body = string.rep('x', ",
+            $count,
+            ")\n"
+        )
+    };
+}
+
+/// One for so many chunks of so many bytes, which wrk cannot make by itself.
+macro_rules! chunks {
+    ($count:literal, $size:literal) => {
+        concat!(
+            "local text = 'POST /upload HTTP/1.1\\r\\nHost: a\\r\\nTransfer-Encoding: chunked\\r\\n\\r\\n'\n",
+            "text = text .. string.rep(string.format('%x\\r\\n', ", $size, ") .. string.rep('x', ", $size,
+            ") .. '\\r\\n', ", $count, ") .. '0\\r\\n\\r\\n'\n",
+            "function request() return text end\n"
+        )
+    };
+}
+/// Every case, in the order of the table.
+#[rustfmt::skip]
+pub(crate) static CASES: [Case; 33] = [
+    case("pass", "pass"),
+    case("pass+log", "pass, log on").log(),
+    case("named", "refuse named by a trusted proxy").named(),
+    case("named+log", "refuse named by a trusted proxy, log on").named().log(),
+    case("refuse", "refuse of a banned peer itself").refuse(),
+    case("refuse+log", "refuse of a banned peer itself, log on").refuse().log(),
+    case("browser", "browser-size heads").sends(BROWSER),
+    case("clients", "20,000 clients in turn").clients(CLIENTS),
+    case("connect", "new connection each request").sends("wrk.headers['Connection'] = 'close'\n"),
+    case("download", "1 MiB answer").large("/1m"),
+    case("post", "POST of 100 bytes").post(body!("100")),
+    case("post+chunked", "POST of 100 bytes, chunked").post(chunks!("1", "100")),
+    case("post+8k", "POST of 8 KiB").post(body!("8192")),
+    case("upload", "100 kB upload").large("/upload").sends(body!("100000")),
+    // Processor time by pieces of a body (CONN-9).
+    case("pieces", "2 MB in chunks of 16 KiB").large("/upload").sends(chunks!("122", "16384")),
+    case("pieces+100", "2 MB in chunks of 100 bytes").large("/upload").sends(chunks!("20000", "100")),
+    case("pieces+2", "150,000 chunks of two bytes").large("/upload").sends(chunks!("150000", "2")),
+    case("bans", "pass, 10,000 bans").bans(10_000),
+    case("bans+100000", "pass, 100,000 bans").bans(100_000),
+    case("bans+refuse", "refuse named by a trusted proxy, 10,000 bans").named().bans(10_000),
+    case("clients+100", "100 clients in turn").clients(FEW_CLIENTS),
+    case("clients+1000000", "1,000,000 clients in turn").clients(MANY_CLIENTS),
+    STEADY,
+    Case { connections: (1000, 1000), ..case("busy", "pass, 1,000 connections") },
+    Case { two_workers: true, ..case("workers", "pass, two workers") },
+    case("tls", "pass over TLS").tls(Key::Ecdsa, Handshakes::Once),
+    case("tls+download", "1 MiB answer over TLS").large("/1m").tls(Key::Ecdsa, Handshakes::Once),
+    case("tls+full", "full handshake each request, ECDSA P-256").tls(Key::Ecdsa, Handshakes::Full),
+    case("tls+resumed", "resumed handshake each request").tls(Key::Ecdsa, Handshakes::Resumed),
+    case("tls+full+rsa", "full handshake each request, RSA-2048").tls(Key::Rsa, Handshakes::Full),
+    case("h2", "pass over HTTP/2, ten streams a connection").http2(16),
+    case("h2+log", "pass over HTTP/2, log on").http2(16).log(),
+    case("h2+download", "1 MiB answer over HTTP/2").large("/1m").http2(4),
+];
+
+/// That of `steady`: 20,000 clients, 10,000 bans.
+pub(crate) const STEADY: Case = case("clients+bans", "20,000 clients in turn, 10,000 bans")
+    .clients(CLIENTS)
+    .bans(10_000);
+
+impl Case {
+    /// How many connections the generator has where so many were asked for.
+    pub(crate) fn connections(&self, asked: usize) -> usize {
+        asked.clamp(self.connections.0, self.connections.1)
+    }
+
+    /// Whether clients speak HTTP/2.
+    pub(crate) fn is_http2(&self) -> bool {
+        self.tls.is_some_and(|tls| tls.http2)
+    }
+}
+
+/// The netblocks of [`Case::bans`].
+pub(crate) fn banned_netblocks(count: usize) -> impl Iterator<Item = String> {
+    (0..count).map(|number| {
+        // 10.40.0.0 and above are clients.
+        let (first, number) = match number.checked_sub(10_000) {
+            None => (10, number),
+            Some(number) => (11 + number / 65_536, number % 65_536),
+        };
+        format!("{first}.{}.{}.0/24", number / 256, number % 256)
+    })
+}
+
+/// A head of the size a browser sends: about 1.2 kB in 17 fields.
+const BROWSER: &str = r#"
+wrk.headers['User-Agent'] = 'Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/131.0.0.0 Safari/537.36'
+wrk.headers['Accept'] = 'text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,image/apng,*/*;q=0.8,application/signed-exchange;v=b3;q=0.7'
+wrk.headers['Accept-Encoding'] = 'gzip, deflate, br, zstd'
+wrk.headers['Accept-Language'] = 'de-DE,de;q=0.9,en-US;q=0.8,en;q=0.7'
+wrk.headers['Cache-Control'] = 'max-age=0'
+wrk.headers['Cookie'] = '_ga=GA1.2.1234567890.1700000000; _gid=GA1.2.987654321.1700000000; session=' .. string.rep('0123456789abcdef', 16) .. '; theme=dark; consent=all'
+wrk.headers['DNT'] = '1'
+wrk.headers['Priority'] = 'u=0, i'
+wrk.headers['Referer'] = 'https://www.example.org/catalogue/shoes/running?page=3&sort=price&colour=blue'
+wrk.headers['Sec-Ch-Ua'] = '"Chromium";v="131", "Not_A Brand";v="24", "Google Chrome";v="131"'
+wrk.headers['Sec-Ch-Ua-Mobile'] = '?0'
+wrk.headers['Sec-Ch-Ua-Platform'] = '"Linux"'
+wrk.headers['Sec-Fetch-Dest'] = 'document'
+wrk.headers['Sec-Fetch-Mode'] = 'navigate'
+wrk.headers['Sec-Fetch-Site'] = 'same-origin'
+wrk.headers['Sec-Fetch-User'] = '?1'
+wrk.headers['Upgrade-Insecure-Requests'] = '1'
+"#;
+
+/// Two ways to run weir that differ in one feature.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Feature {
+    pub(crate) name: &'static str,
+    pub(crate) title: &'static str,
+    script: &'static str,
+    /// Whether all four state files are full at the start.
+    pub(crate) full: bool,
+    /// Whether weir's files lie in memory: the figure is to be that of weir, not of the disk.
+    pub(crate) in_memory: bool,
+    /// Whether the worker has its core for itself, and every other thread of weir is on the core of
+    /// the load. It tells whether a worker waits for another thread, or only shares its core with
+    /// it.
+    pub(crate) apart: bool,
+    /// Whether the metrics are asked for once a second, with the feature.
+    pub(crate) scrape: bool,
+    /// How long a round lasts and how many there are at most, where the feature needs another time
+    /// than asked for.
+    pub(crate) long: Option<(u64, usize)>,
+    /// Settings that are the same without and with it, and others.
+    both: Settings,
+    without: Settings,
+    with: Settings,
+    /// A series of the metrics that is 0 without the feature and more with it: proof that it ran.
+    pub(crate) proof: Option<&'static str>,
+}
+
+/// What stands in settings for what only a run knows: `{databases}`, and `{service}`, an address.
+#[derive(Debug)]
+pub(crate) struct Places {
+    pub(crate) databases: String,
+    pub(crate) service: String,
+}
+
+const PLAIN: Feature = Feature {
+    name: "",
+    title: "",
+    script: CLIENTS,
+    full: false,
+    in_memory: false,
+    apart: false,
+    scrape: false,
+    long: None,
+    both: &[],
+    without: &[],
+    with: &[],
+    proof: None,
+};
+
+/// Lookups in database files.
+const FILE: &[(&str, &str)] = &[
+    ("WAF_LOOKUP_SOURCE", "file"),
+    (
+        "WAF_LOOKUP_DB_PATH",
+        "{databases}/country.mmdb,{databases}/asn.mmdb",
+    ),
+];
+
+const NEVER: &[(&str, &str)] = &[("WAF_STATE_COUNTER_INTERVAL", "1h")];
+const COUNTERS_ON: &[(&str, &str)] = &[("WAF_ANOMALY_CLIENT_REQUESTS_PER_HOUR", "1000000000000")];
+
+const WRITES: Feature = Feature {
+    name: "state-writes",
+    full: true,
+    both: COUNTERS_ON,
+    without: NEVER,
+    with: &[("WAF_STATE_COUNTER_INTERVAL", "1s")],
+    proof: Some("waf_state_writes_total{file=\"clients.json\",outcome=\"ok\"}"),
+    ..PLAIN
+};
+
+const LOOKUPS: Feature = Feature {
+    name: "file-lookups",
+    script: FRESH,
+    with: FILE,
+    proof: Some("waf_lookups_total{outcome=\"known\"}"),
+    ..PLAIN
+};
+
+/// Every feature, in the order of the table.
+pub(crate) static FEATURES: [Feature; 9] = [
+    Feature {
+        name: "scrape",
+        title: "metrics asked for once a second, full state",
+        full: true,
+        scrape: true,
+        ..PLAIN
+    },
+    Feature {
+        title: "full state written once a minute",
+        with: &[("WAF_STATE_COUNTER_INTERVAL", "60s")],
+        // A round holds one write.
+        long: Some((60, 2)),
+        ..WRITES
+    },
+    Feature {
+        title: "full state written each second",
+        ..WRITES
+    },
+    Feature {
+        title: "full state written each second, worker alone on its core",
+        apart: true,
+        ..WRITES
+    },
+    Feature {
+        title: "database files, 20,000 clients: looked up once each, known afterwards",
+        ..LOOKUPS
+    },
+    Feature {
+        title: "database files, each request a fresh client: a lookup each",
+        script: ENDLESS,
+        ..LOOKUPS
+    },
+    Feature {
+        name: "silent-lookups",
+        // By the defaults five questions fail in the warm-up, so what is measured is nearly all
+        // with the breaker open: nobody is asked.
+        title: "lookup service that never answers, breaker open, 20,000 fresh clients",
+        script: FRESH,
+        with: &[
+            ("WAF_LOOKUP_SOURCE", "url"),
+            ("WAF_LOOKUP_URL", "http://{service}/{ip}"),
+        ],
+        proof: Some("waf_lookups_total{outcome=\"timeout\"}"),
+        ..PLAIN
+    },
+    Feature {
+        name: "anomalies",
+        // More scopes than counters are kept: nearly each request puts one out.
+        title: "every anomaly threshold set, 20,000 clients in as many netblocks",
+        script: FRESH,
+        // Thresholds of AS numbers need lookups.
+        both: FILE,
+        with: &[
+            ("WAF_ANOMALY_CLIENT_REQUESTS_PER_MINUTE", "1000000000000"),
+            ("WAF_ANOMALY_CLIENT_REQUESTS_PER_HOUR", "1000000000000"),
+            ("WAF_ANOMALY_CLIENT_BYTES_PER_MINUTE", "1000T"),
+            ("WAF_ANOMALY_CLIENT_BYTES_PER_HOUR", "1000T"),
+            ("WAF_ANOMALY_NET_REQUESTS_PER_MINUTE", "1000000000000"),
+            ("WAF_ANOMALY_NET_REQUESTS_PER_HOUR", "1000000000000"),
+            ("WAF_ANOMALY_NET_BYTES_PER_MINUTE", "1000T"),
+            ("WAF_ANOMALY_NET_BYTES_PER_HOUR", "1000T"),
+            ("WAF_ANOMALY_ASN_REQUESTS_PER_MINUTE", "1000000000000"),
+            ("WAF_ANOMALY_ASN_REQUESTS_PER_HOUR", "1000000000000"),
+            ("WAF_ANOMALY_ASN_BYTES_PER_MINUTE", "1000T"),
+            ("WAF_ANOMALY_ASN_BYTES_PER_HOUR", "1000T"),
+            ("WAF_ANOMALY_TOTAL_REQUESTS_PER_MINUTE", "1000000000000"),
+            ("WAF_ANOMALY_TOTAL_REQUESTS_PER_HOUR", "1000000000000"),
+            ("WAF_ANOMALY_TOTAL_BYTES_PER_MINUTE", "1000T"),
+            ("WAF_ANOMALY_TOTAL_BYTES_PER_HOUR", "1000T"),
+        ],
+        ..PLAIN
+    },
+    Feature {
+        name: "log",
+        title: "request log of every request, in memory",
+        in_memory: true,
+        with: &[("WAF_LOG_REQUESTS", "all")],
+        ..PLAIN
+    },
+];
+
+impl Feature {
+    /// What wrk sends.
+    pub(crate) fn script(&self) -> String {
+        self.script.replace("{address}", ADDRESS)
+    }
+
+    /// Its settings, besides those of every run.
+    pub(crate) fn settings(&self, with: bool, places: &Places) -> Vec<(&'static str, String)> {
+        let own = if with { self.with } else { self.without };
+        let settings = self.both.iter().chain(own).map(|(name, value)| {
+            let value = value.replace("{databases}", &places.databases);
+            (*name, value.replace("{service}", &places.service))
+        });
+        settings.collect()
+    }
+}
+
+/// The addresses of 64.0.0.0/6 by number, in an order that leaps from network to network, as
+/// visitors come; the step is odd, so that it meets them all. The lookup databases know them, and
+/// they are public: private ones are never looked up.
+const ADDRESS: &str = r#"
+math.randomseed(os.time())
+local first = math.random(0, 2^26 - 1)
+local function address(number)
+  local n = (first + number * 2654435) % 2^26
+  return string.format('%d.%d.%d.%d', 64 + math.floor(n / 2^24), math.floor(n / 2^16) % 256, math.floor(n / 2^8) % 256, n % 256)
+end
+"#;
+
+/// 20,000 clients in turn that were not there in an earlier run of the same process. The requests
+/// are made beforehand, so that the generator's own work stays small.
+const FRESH: &str = r#"{address}
+local requests, at = {}, 0
+function init(arguments)
+  for number = 0, 19999 do
+    wrk.headers['X-Forwarded-For'] = address(number)
+    requests[number] = wrk.format()
+  end
+end
+function request()
+  at = (at + 1) % 20000
+  return requests[at]
+end
+"#;
+
+/// Each request is of a client of its own, for 67 million of them.
+const ENDLESS: &str = r#"{address}
+local head, tail, at = '', '', 0
+function init(arguments)
+  wrk.headers['X-Forwarded-For'] = 'CLIENT'
+  head, tail = string.match(wrk.format(), '^(.*)CLIENT(.*)$')
+end
+function request()
+  at = at + 1
+  return head .. address(at) .. tail
+end
+"#;
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn the_preloaded_bans_are_distinct_and_spare_the_clients() {
+        let blocks: HashSet<_> = banned_netblocks(100_000).collect();
+        assert_eq!(blocks.len(), 100_000);
+        let clients = ["10.200.", "100.", "127."];
+        assert!(
+            blocks
+                .iter()
+                .all(|block| clients.iter().all(|client| !block.starts_with(client)))
+        );
+    }
+
+    #[test]
+    fn every_row_has_its_own_title_and_each_feature_differs_from_going_without() {
+        let cases: HashSet<_> = CASES.iter().map(|case| (case.name, case.title)).collect();
+        let titles: HashSet<_> = FEATURES.iter().map(|feature| feature.title).collect();
+        assert_eq!((cases.len(), titles.len()), (CASES.len(), FEATURES.len()));
+        let (databases, service) = ("/there".to_owned(), "127.0.0.1:9".to_owned());
+        let places = Places { databases, service };
+        for feature in &FEATURES {
+            let [without, with] = [false, true].map(|with| feature.settings(with, &places));
+            assert!(feature.scrape || without != with, "{}", feature.title);
+            assert!(
+                with.iter()
+                    .all(|(_, value)| !value.replace("{ip}", "").contains('{'))
+            );
+            assert!(!feature.script().contains("{address}"));
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Rounds of weir without a feature and with it.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use rustix::thread::{CpuSet, Pid, sched_setaffinity};
+use weir_benches::ask::{metric, metrics};
+use weir_benches::load::{Load, WARM_UP};
+use weir_benches::program::{LOAD_CORE, Programs, Running};
+use weir_benches::state::{self, FILES};
+use weir_benches::{config, meter};
+
+use crate::cases::{Feature, Places};
+use crate::measure::{Figures, WORKERS, around, beside};
+use crate::proxies::TOKEN;
+use crate::table::OfFeature;
+
+/// What weir counts as lost where it would have to wait otherwise.
+const LOSSES: [&str; 2] = [
+    "waf_log_lines_dropped_total",
+    "waf_events_dropped_total{kind=\"request\"}",
+];
+
+/// What every round needs.
+pub(crate) struct Bench<'a> {
+    pub(crate) programs: &'a Programs,
+    pub(crate) load: Load<'a>,
+    pub(crate) application: SocketAddr,
+    pub(crate) places: Places,
+    /// A state directory with four full files.
+    pub(crate) full_state: PathBuf,
+}
+
+/// Where this program is, and what is to disturb no worker.
+pub(crate) fn load_core() -> CpuSet {
+    let mut set = CpuSet::new();
+    set.set(LOAD_CORE);
+    set
+}
+
+impl Bench<'_> {
+    /// All rounds of a feature.
+    pub(crate) fn feature(
+        &self,
+        feature: &'static Feature,
+        time: Duration,
+        most: usize,
+    ) -> Result<OfFeature> {
+        let (time, most) = feature.long.map_or((time, most), |(seconds, rounds)| {
+            (Duration::from_secs(seconds), most.min(rounds))
+        });
+        let (mut without, mut with) = (Vec::new(), Vec::new());
+        for round in 1..=most {
+            for has in [round % 2 == 0, round % 2 == 1] {
+                let (how, row) = if has {
+                    ("with", &mut with)
+                } else {
+                    ("without", &mut without)
+                };
+                eprintln!("bench: {}, {how}, round {round} of {most}", feature.title);
+                row.push(self.round(feature, has, time).with_context(|| how)?);
+            }
+        }
+        Ok(OfFeature {
+            feature,
+            without,
+            with,
+        })
+    }
+
+    fn round(&self, feature: &Feature, with: bool, time: Duration) -> Result<Figures> {
+        let settings = feature.settings(with, &self.places);
+        // In memory on Linux, or else where all temporary files are.
+        let memory = Path::new("/dev/shm");
+        let memory = (feature.in_memory && memory.is_dir()).then_some(memory);
+        let files: &[&str] = if feature.full { &FILES } else { &[] };
+        let weir = self.weir(settings, files, memory)?;
+        let script = feature.script();
+        let run = |time| self.load.run(weir.address, "/", &script, false, time);
+        run(WARM_UP)?;
+        if feature.apart {
+            set_apart(weir.process.0.id());
+        }
+        let page = || metrics(weir.address, TOKEN);
+        let (mut figures, _) = around(&weir, || match feature.scrape && with {
+            true => beside(|| page().map(drop), || run(time)),
+            false => run(time),
+        })?;
+        let page = page()?;
+        if let Some(series) = feature.proof
+            && (metric(&page, series)? > 0.0) != with
+        {
+            bail!("{series} tells that the feature ran without being asked for, or did not run");
+        }
+        for series in LOSSES {
+            figures.lost += metric(&page, series)?;
+        }
+        Ok(figures)
+    }
+
+    /// Starts weir with these settings on top of those of every run, and these files of the full
+    /// state.
+    pub(crate) fn weir(
+        &self,
+        settings: Vec<(&'static str, String)>,
+        files: &[&str],
+        directory: Option<&Path>,
+    ) -> Result<Running> {
+        let mut builder = tempfile::Builder::new();
+        let builder = builder.prefix("weir-overhead-");
+        let directory = match directory {
+            Some(directory) => builder.tempdir_in(directory),
+            None => builder.tempdir(),
+        }?;
+        state::copy(&self.full_state, &directory.path().join("state"), files)?;
+        let mut all = config::weir(directory.path(), self.application);
+        all.push(("WAF_TRUSTED_PROXIES", "127.0.0.0/8".to_owned()));
+        all.push(("WAF_METRICS_TOKEN", TOKEN.to_owned()));
+        all.extend(settings);
+        Running::weir(self.programs, all, directory)
+    }
+}
+
+/// Every thread but the worker's goes to the core of the load; those that they start later follow
+/// them.
+fn set_apart(process: u32) {
+    for (thread, name) in meter::threads(process) {
+        if !name.starts_with(WORKERS) {
+            // One that has just ended needs no core.
+            let _ = sched_setaffinity(Pid::from_raw(thread), &load_core());
+        }
+    }
+}

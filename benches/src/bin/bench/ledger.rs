@@ -1,0 +1,146 @@
+//! Figures of the ban ledger: how soon a new ban is seen by the neighbours (BAN-8), and how long an
+//! edit of a large bans.json keeps the control loop from answering.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+use weir_benches::ask::{self, connect, metric, metrics};
+use weir_benches::program::Running;
+use weir_benches::statistics::{median, spread};
+
+use crate::features::Bench;
+use crate::proxies::TOKEN;
+use crate::table::Figure;
+
+/// How many bans are made and watched.
+const NEW_BANS: usize = 50;
+/// Longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// From the end of the answer that breaks a limit to the refusal of another client of the netblock,
+/// beside 10,000 active bans.
+pub(crate) fn new_bans(bench: &Bench) -> Result<Vec<Figure>> {
+    let settings = vec![
+        ("WAF_BYTES_LIMIT_PER_HOUR", "1000".to_owned()),
+        ("WAF_BYTES_COUNT", "request".to_owned()),
+        ("WAF_MAX_BANS", "1000000".to_owned()),
+    ];
+    let weir = bench.weir(settings, &["bans.json"], None)?;
+    let mut times = Vec::new();
+    for number in 0..NEW_BANS {
+        let net = format!("203.0.{number}");
+        let mut neighbour = connect(weir.address)?;
+        let poll = request("GET", &format!("{net}.200"), "");
+        ask::on(&mut neighbour, &poll)?.expect(200)?;
+        let breaks = request("POST", &format!("{net}.7"), &"x".repeat(1001));
+        ask::on(&mut connect(weir.address)?, &breaks)?;
+        let broken = Instant::now();
+        while ask::on(&mut neighbour, &poll)?.status != 429 {
+            if broken.elapsed() > PATIENCE {
+                bail!("the neighbour of {net}.7 is not refused");
+            }
+        }
+        times.push(broken.elapsed().as_secs_f64() * 1000.0);
+    }
+    let (_, longest) = spread(&times);
+    Ok(vec![Figure {
+        title: "a new ban among 10,000 seen by a neighbour, BAN-8 (median, longest of 50)",
+        value: format!("{:.1} ms, {longest:.1} ms", median(times)),
+        at_most: "50 ms",
+    }])
+}
+
+fn request(method: &str, client: &str, body: &str) -> Vec<u8> {
+    let length = body.len();
+    format!("{method} / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: {client}\r\nContent-Length: {length}\r\n\r\n{body}")
+        .into_bytes()
+}
+
+/// The longest answer of the control loop while an edit is taken in: the metrics page is asked for
+/// again and again, and the loop gathers it.
+pub(crate) fn edits(bench: &Bench) -> Result<Vec<Figure>> {
+    let mut figures = Vec::new();
+    for (title, bans, at_most) in [
+        (
+            "longest answer of the control loop during an edit of 10,000 bans (and without)",
+            10_000,
+            "20 ms",
+        ),
+        ("the same of 100,000 bans", 100_000, "200 ms"),
+    ] {
+        let settings = vec![
+            ("WAF_MAX_BANS", "1000000".to_owned()),
+            ("WAF_STATE_COUNTER_INTERVAL", "1h".to_owned()),
+        ];
+        let weir = bench.weir(settings, &[], None)?;
+        let path = weir
+            .directory()
+            .context("weir has a directory")?
+            .join("state/bans.json");
+        edit(&weir, &path, &document(bans, 0))?;
+        let quiet = longest(weir.address, |asked| Ok(asked < 200))?;
+        // Every entry stays, each with another end.
+        let during = edit(&weir, &path, &document(bans, 1))?;
+        figures.push(Figure {
+            title,
+            value: format!("{during:.1} ms ({quiet:.1} ms)"),
+            at_most,
+        });
+    }
+    Ok(figures)
+}
+
+/// Saves the file as an editor does, and asks until it is taken: the longest answer in
+/// milliseconds.
+fn edit(weir: &Running, path: &Path, document: &Value) -> Result<f64> {
+    const TAKEN: &str = "waf_state_edits_total{file=\"bans.json\",outcome=\"taken\"}";
+    let before = metric(&metrics(weir.address, TOKEN)?, TAKEN)?;
+    let aside = path.with_extension("new");
+    std::fs::write(&aside, serde_json::to_string_pretty(document)?)?;
+    std::fs::rename(&aside, path)?;
+    let began = Instant::now();
+    // It counts as taken before the control loop has it: the answers after that are those it
+    // delays.
+    let mut after = 0;
+    longest(weir.address, |_| {
+        if began.elapsed() > PATIENCE {
+            bail!("the edit is not taken");
+        }
+        after += usize::from(after > 0 || metric(&metrics(weir.address, TOKEN)?, TAKEN)? != before);
+        Ok(after < 200)
+    })
+}
+
+/// The longest time that the metrics took, asked for as long as `goes_on` says.
+fn longest(address: SocketAddr, mut goes_on: impl FnMut(usize) -> Result<bool>) -> Result<f64> {
+    let (mut longest, mut asked) = (0.0_f64, 0);
+    loop {
+        let began = Instant::now();
+        metrics(address, TOKEN)?;
+        longest = longest.max(began.elapsed().as_secs_f64() * 1000.0);
+        asked += 1;
+        if !goes_on(asked)? {
+            return Ok(longest);
+        }
+    }
+}
+
+/// A bans.json of so many bans for a day and some hours.
+fn document(bans: u32, hours: u64) -> Value {
+    let now = std::time::SystemTime::now();
+    let now = now
+        .duration_since(std::time::SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
+    let expires = now + Duration::from_secs(86_400 + 3_600 * hours);
+    let expires = weir_shared::units::Time(u64::try_from(expires.as_millis()).unwrap_or(u64::MAX));
+    let bans: Vec<Value> = (0..bans)
+        .map(|number| {
+            let netblock = std::net::Ipv4Addr::from((100 << 24) + (number << 4));
+            json!({"netblock": format!("{netblock}/28"), "ban_expires": expires, "cause": "edit"})
+        })
+        .collect();
+    json!({"version": 1, "bans": bans})
+}

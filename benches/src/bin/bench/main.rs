@@ -1,0 +1,84 @@
+//! What weir costs, and what it costs others: `cargo run --release -p weir-benches --bin bench --
+//! peers|overhead|neighbours|handovers`.
+//!
+//! Absolute figures move with the machine, so what is compared takes turns, and every figure that
+//! matters is a ratio. Core 0 belongs to the proxy under test, the whole process; core 1 to the
+//! load generator (wrk), the application (nginx) and this program.
+//!
+//! It installs nothing, listens on loopback only, keeps its files in temporary directories, and
+//! ends only processes that it started.
+#![cfg_attr(
+    test,
+    allow(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::indexing_slicing
+    )
+)]
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use weir_benches::program::Programs;
+
+mod cases;
+mod database;
+mod features;
+mod figures;
+mod handovers;
+mod ledger;
+mod measure;
+mod neighbours;
+mod overhead;
+mod peers;
+mod proxies;
+mod run;
+mod slow;
+mod table;
+mod traffic;
+
+/// Measures weir, and prints tables.
+#[derive(Parser)]
+#[command(name = "bench")]
+struct Arguments {
+    #[command(subcommand)]
+    what: What,
+    /// The binary of weir
+    #[arg(long, global = true, default_value = "target/release/weir")]
+    weir: PathBuf,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// weir beside nginx and HAProxy
+    Peers(peers::Arguments),
+    /// weir without and with each of its features
+    Overhead(overhead::Arguments),
+    /// Good traffic alone and beside slow connections
+    Neighbours(neighbours::Arguments),
+    /// Hand-overs under load with full state files; status 1 where a request waits over a second
+    Handovers(handovers::Arguments),
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let programs = Programs::find(&arguments.weir);
+    let told = match &arguments.what {
+        What::Peers(of) => peers::compare(of, &programs),
+        What::Overhead(of) => overhead::compare(of, &programs),
+        What::Neighbours(of) => neighbours::compare(of, &programs),
+        What::Handovers(of) => handovers::compare(of, &programs),
+    };
+    match told {
+        Ok(text) => {
+            println!("{text}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! One measurement of a proxy under load, and what it comes to.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use weir_benches::load::{Counted, Load, WARM_UP};
+use weir_benches::program::{LOAD_CORE, Owned, Running};
+use weir_benches::statistics::median;
+use weir_benches::{ask, meter, tls};
+
+use crate::cases::{Case, Handshakes};
+
+/// Longer than nginx keeps lines back (`flush=1s`).
+const LOG_FLUSH: Duration = Duration::from_millis(1500);
+/// By then the proxy has noticed that the connections of a run are closed.
+const SETTLE: Duration = Duration::from_millis(300);
+/// The threads of weir that requests are served on.
+pub(crate) const WORKERS: &str = "weir-worker-";
+
+/// What one round gives.
+#[derive(Clone, Copy, PartialEq, Default, Debug)]
+pub(crate) struct Figures {
+    /// Of the whole process, a request; of it in the process itself; and of weir's workers.
+    pub(crate) cpu_us: f64,
+    pub(crate) user_us: f64,
+    pub(crate) worker_us: f64,
+    /// The part of its core that the proxy used.
+    pub(crate) utilisation: f64,
+    pub(crate) per_second: f64,
+    pub(crate) p50_ms: f64,
+    pub(crate) p99_ms: f64,
+    pub(crate) longest_ms: f64,
+    pub(crate) memory_mib: f64,
+    pub(crate) calls: Option<f64>,
+    /// Requests without a line in the log, where there is one: who loses lines is not cheaper; and
+    /// lines without a request: something else was measured as well.
+    pub(crate) lost: f64,
+    pub(crate) surplus: f64,
+}
+
+/// The median of a member.
+pub(crate) fn middle(rounds: &[Figures], member: impl Fn(&Figures) -> f64) -> f64 {
+    median(rounds.iter().map(member).collect())
+}
+
+/// The proxy's figures around a run of the load.
+pub(crate) fn around(
+    proxy: &Running,
+    run: impl FnOnce() -> Result<Counted>,
+) -> Result<(Figures, Counted)> {
+    let process = proxy.process.0.id();
+    // Peers have no such threads.
+    let worker = || meter::thread_nanoseconds(process, WORKERS).unwrap_or(0);
+    let (cpu, of_worker) = (meter::cpu_seconds(process)?, worker());
+    let counted = run()?;
+    let of_worker = worker().saturating_sub(of_worker);
+    let cpu = meter::cpu_seconds(process)? - cpu;
+    let (requests, us) = (counted.requests as f64, counted.microseconds as f64);
+    let figures = Figures {
+        cpu_us: cpu.total() * 1e6 / requests,
+        user_us: cpu.user * 1e6 / requests,
+        worker_us: of_worker as f64 / 1e3 / requests,
+        utilisation: cpu.total() * 1e6 / us,
+        per_second: requests * 1e6 / us,
+        p50_ms: counted.p50_microseconds / 1e3,
+        p99_ms: counted.p99_microseconds / 1e3,
+        longest_ms: counted.longest_microseconds / 1e3,
+        memory_mib: meter::memory_mebibytes(process)?,
+        ..Figures::default()
+    };
+    Ok((figures, counted))
+}
+
+/// A proxy in a case, for this time.
+pub(crate) fn measure(
+    load: &Load,
+    proxy: &Running,
+    case: &Case,
+    time: Duration,
+) -> Result<Figures> {
+    check_answer(proxy, case)?;
+    let warm = run(load, proxy, case, WARM_UP)?;
+    let (mut figures, counted) = around(proxy, || run(load, proxy, case, time))?;
+    if case.log {
+        // What the end of a run cut off is logged, and not counted; one request was made by hand.
+        let requests = (warm.requests + counted.requests) as f64;
+        let streams = if case.is_http2() { 10 } else { 1 };
+        let uncounted = 2 * case.connections(load.connections) * streams + 1;
+        let lines = logged_lines(&proxy.log)? as f64;
+        figures.lost = (requests - lines).max(0.0);
+        figures.surplus = (lines - requests - uncounted as f64).max(0.0);
+    }
+    Ok(figures)
+}
+
+fn run(load: &Load, proxy: &Running, case: &Case, time: Duration) -> Result<Counted> {
+    let connections = case.connections(load.connections);
+    let load = Load {
+        connections,
+        ..*load
+    };
+    let scheme = if case.tls.is_some() { "https" } else { "http" };
+    let url = format!("{scheme}://{}{}", proxy.address, case.path);
+    match case.tls.map(|tls| tls.handshakes) {
+        _ if case.is_http2() => load.run_http2(&url, time),
+        None | Some(Handshakes::Once) => load.run_at(&url, case.script, case.status >= 400, time),
+        Some(kind) => {
+            let handshakes = tls::Handshakes::new(kind == Handshakes::Resumed)?;
+            handshakes.run(proxy.address, case.path, connections.min(16), time)
+        }
+    }
+}
+
+/// System calls a request, in a short run of its own; none without strace or without the right to
+/// trace.
+pub(crate) fn system_calls(load: &Load, proxy: &Running, case: &Case) -> Result<Option<f64>> {
+    let Some(strace) = &load.programs.strace else {
+        return Ok(None);
+    };
+    // The connections of the run before end first: with them a banned peer would have too many.
+    std::thread::sleep(SETTLE);
+    let file = load.directory.join("strace.out");
+    let mut command = load.programs.pinned(LOAD_CORE, strace)?;
+    command
+        .args(["-c", "-f", "-q", "-o"])
+        .arg(&file)
+        .args(["-p", &proxy.process.0.id().to_string()])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    let mut tracer = Owned(command.spawn()?);
+    let begin = Instant::now();
+    while !meter::is_traced(proxy.process.0.id()) {
+        if tracer.0.try_wait()?.is_some() || begin.elapsed() > WARM_UP {
+            return Ok(None);
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let counted = run(load, proxy, case, WARM_UP)?;
+    // strace writes its table when it is interrupted; killed it would write nothing.
+    let tracer_id = tracer.0.id().to_string();
+    if !Command::new("kill")
+        .args(["-INT", &tracer_id])
+        .status()?
+        .success()
+    {
+        return Ok(None);
+    }
+    tracer.0.wait()?;
+    let calls = meter::total_calls(&std::fs::read_to_string(&file)?);
+    Ok(calls.map(|calls| calls as f64 / counted.requests as f64))
+}
+
+/// How many lines the log has once every buffer had the time to be written.
+fn logged_lines(log: &Path) -> Result<u64> {
+    std::thread::sleep(LOG_FLUSH);
+    let mut file = File::open(log).with_context(|| format!("no log at {}", log.display()))?;
+    let (mut lines, mut buffer) = (0, vec![0; 1 << 16]);
+    loop {
+        let length = file.read(&mut buffer)?;
+        let Some(read) = buffer.get(..length).filter(|read| !read.is_empty()) else {
+            return Ok(lines);
+        };
+        lines += read.iter().filter(|byte| **byte == b'\n').count() as u64;
+    }
+}
+
+/// Asks once, by hand: the status must be the case's.
+fn check_answer(proxy: &Running, case: &Case) -> Result<()> {
+    let client = match case.denied {
+        Some("203.0.113.0/24") => "203.0.113.7",
+        _ => "10.200.0.1",
+    };
+    let fields = format!("X-Forwarded-For: {client}\r\n");
+    let line = format!("GET {}", case.path);
+    if case.tls.is_none() {
+        return ask::once(proxy.address, &line, &fields, "")?
+            .expect(case.status)
+            .map(drop);
+    }
+    let request = format!("{line} HTTP/1.1\r\nHost: a\r\n{fields}Connection: close\r\n\r\n");
+    let (answer, _) = tls::Handshakes::new(false)?.ask(proxy.address, request.as_bytes())?;
+    if !answer.starts_with(format!("HTTP/1.1 {} ", case.status).as_bytes()) {
+        bail!("the answer is {:?}", String::from_utf8_lossy(&answer));
+    }
+    Ok(())
+}
+
+/// Does something once a second, first after half a second, on a thread of its own while `work`
+/// lasts.
+pub(crate) fn beside<T>(
+    often: impl Fn() -> Result<()> + Send,
+    work: impl FnOnce() -> Result<T>,
+) -> Result<T> {
+    std::thread::scope(|scope| {
+        let (done, waits) = channel::<()>();
+        let beside = scope.spawn(move || {
+            let mut pause = Duration::from_millis(500);
+            while let Err(RecvTimeoutError::Timeout) = waits.recv_timeout(pause) {
+                often()?;
+                pause = Duration::from_secs(1);
+            }
+            Ok(())
+        });
+        let result = work();
+        drop(done);
+        match beside.join() {
+            Ok(outcome) => outcome.and(result),
+            Err(_) => bail!("what was to be done beside the load ended in a panic"),
+        }
+    })
+}

@@ -1,0 +1,105 @@
+//! What weir's own features cost: weir without each of them and with it, in turn, the order
+//! changing from round to round, so that what drifts on the machine falls on both.
+
+use std::net::{SocketAddr, TcpListener};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use rustix::thread::sched_setaffinity;
+use weir_benches::load::Load;
+use weir_benches::program::{Programs, Running};
+use weir_benches::state;
+
+use crate::cases::{FEATURES, Places};
+use crate::features::{Bench, load_core};
+use crate::run::{Rounds, directory};
+use crate::table::{self, Figure};
+use crate::{database, figures, ledger};
+
+/// Measures weir without and with each of its features.
+#[derive(Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    rounds: Rounds,
+    /// What to measure, separated by commas: scrape, state-writes, file-lookups, silent-lookups,
+    /// anomalies, log, start, memory, bans, edits; all of it if not given. A state write once a
+    /// minute takes 60 seconds whatever is said, and at most 2 rounds
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<String>,
+}
+
+/// Measures figures that stand for themselves.
+type Measure = fn(&Bench) -> Result<Vec<Figure>>;
+
+/// Those, as `--only` names them.
+const FIGURES: [(&str, Measure); 4] = [
+    ("start", figures::start),
+    ("memory", figures::memory),
+    ("bans", ledger::new_bans),
+    ("edits", ledger::edits),
+];
+
+/// The tables.
+pub(crate) fn compare(arguments: &Arguments, programs: &Programs) -> Result<String> {
+    check_names(&arguments.only)?;
+    let (time, rounds) = arguments.rounds.checked()?;
+    let missing = programs.missing(&["wrk", "taskset", "nginx"]);
+    if !missing.is_empty() {
+        bail!("{}", missing.join("\nbench: "));
+    }
+    sched_setaffinity(None, &load_core()).context("no core for this program")?;
+    let directory = directory()?;
+    database::write(directory.path())?;
+    let full_state = directory.path().join("full");
+    state::write(&full_state, state::BANS)?;
+    let application = Running::application(programs, directory.path())?;
+    let bench = Bench {
+        programs,
+        load: Load {
+            programs,
+            connections: arguments.rounds.connections,
+            directory: directory.path(),
+        },
+        application: application.address,
+        places: Places {
+            databases: directory.path().display().to_string(),
+            service: silent_service()?.to_string(),
+        },
+        full_state,
+    };
+    let chosen =
+        |name: &str| arguments.only.is_empty() || arguments.only.iter().any(|only| only == name);
+    let (mut rows, mut figures) = (Vec::new(), Vec::new());
+    for feature in FEATURES.iter().filter(|feature| chosen(feature.name)) {
+        let row = bench.feature(feature, time, rounds);
+        rows.push(row.with_context(|| feature.title)?);
+    }
+    for (name, measure) in FIGURES.iter().filter(|(name, _)| chosen(name)) {
+        eprintln!("bench: {name}");
+        figures.extend(measure(&bench).with_context(|| *name)?);
+    }
+    let tables = [
+        (!rows.is_empty()).then(|| table::features(&rows)),
+        (!figures.is_empty()).then(|| table::figures(&figures)),
+    ];
+    Ok(tables.into_iter().flatten().collect::<Vec<_>>().join("\n"))
+}
+
+fn check_names(names: &[String]) -> Result<()> {
+    let mut known: Vec<&str> = FEATURES.iter().map(|feature| feature.name).collect();
+    known.extend(FIGURES.map(|(name, _)| name));
+    known.dedup();
+    match names.iter().find(|name| !known.contains(&name.as_str())) {
+        Some(name) => bail!("{name:?} cannot be measured: {} can", known.join(", ")),
+        None => Ok(()),
+    }
+}
+
+/// A service that takes connections and never answers.
+fn silent_service() -> Result<SocketAddr> {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).context("no free port on loopback")?;
+    let address = listener.local_addr()?;
+    // The breaker keeps the connections few; they are held until the program ends.
+    std::thread::spawn(move || listener.incoming().collect::<Vec<_>>());
+    Ok(address)
+}

@@ -1,0 +1,111 @@
+//! `GET /v1/feeds`, `POST /v1/feeds/<name>/fetch` and `/accept`: the lists from elsewhere (FEED-8).
+//! The thread of the feeds does what is asked.
+
+use std::collections::BTreeMap;
+
+use http::{Method, StatusCode};
+use serde_json::{Value, json};
+use weir_shared::handover::{OwnResponse, Respond, Step};
+use weir_shared::units::Time;
+
+use super::problem::{Problem, json as json_answer};
+use crate::feeds::handle::FeedsHandle;
+use crate::feeds::kept::{NotAccepted, Outcome, Report};
+use crate::feeds::wanted::Use;
+
+/// What is asked.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum FeedRoute {
+    /// What there is to tell of all of them.
+    List,
+    /// Fetch this one now.
+    Fetch(String),
+    /// Take the version of this one that was not taken.
+    Accept(String),
+}
+
+impl FeedRoute {
+    /// Reads a method, and what is behind `/v1/` of a target.
+    pub(crate) fn read(method: &Method, rest: &str) -> Result<Self, Problem> {
+        if rest == "feeds" {
+            return match *method {
+                Method::GET => Ok(Self::List),
+                _ => Err(Problem::MethodNotAllowed { allow: "GET" }),
+            };
+        }
+        let one = rest
+            .strip_prefix("feeds/")
+            .and_then(|rest| rest.split_once('/'));
+        let route = match one {
+            Some((name, "fetch")) => Self::Fetch(name.to_owned()),
+            Some((name, "accept")) => Self::Accept(name.to_owned()),
+            _ => return Err(Problem::NotFound),
+        };
+        match *method {
+            Method::POST => Ok(route),
+            _ => Err(Problem::MethodNotAllowed { allow: "POST" }),
+        }
+    }
+
+    /// Does what is asked.
+    pub(crate) fn answer(self, feeds: &FeedsHandle, id: String, respond: Respond) -> Step {
+        let (name, asked) = match self {
+            Self::List => return Step::Done(list(&feeds.reports())),
+            Self::Fetch(name) => {
+                let asked = feeds.fetch(&name);
+                (name, asked.map(|is_there| (is_there, Some(()))))
+            }
+            Self::Accept(name) => {
+                let (of, request_id) = (name.clone(), id.clone());
+                let asked = feeds.accept(&name, move |accepted| {
+                    respond(answer_accepted(&of, accepted, &request_id));
+                });
+                (name, asked.map(|is_there| (is_there, None)))
+            }
+        };
+        match asked {
+            None => Step::Done(Problem::Busy.answer(&id)),
+            Some((false, _)) => Step::Done(Problem::NotFound.answer(&id)),
+            Some((true, None)) => Step::Later,
+            Some((true, Some(()))) => {
+                let told = json!({"name": name});
+                Step::Done(json_answer(StatusCode::ACCEPTED, &told))
+            }
+        }
+    }
+}
+
+fn answer_accepted(
+    name: &str,
+    accepted: Result<usize, NotAccepted>,
+    request_id: &str,
+) -> OwnResponse {
+    match accepted {
+        Ok(entries) => json_answer(StatusCode::OK, &json!({"name": name, "entries": entries})),
+        Err(NotAccepted::Unknown) => Problem::NotFound.answer(request_id),
+        Err(why @ (NotAccepted::Nothing | NotAccepted::Unfit(_))) => {
+            Problem::Unfit(format!("the feed {name:?}: {why}")).answer(request_id)
+        }
+    }
+}
+
+fn list(reports: &BTreeMap<String, Report>) -> OwnResponse {
+    let feeds: Vec<Value> = reports
+        .iter()
+        .map(|(name, report)| one(name, report))
+        .collect();
+    json_answer(StatusCode::OK, &json!({"feeds": feeds}))
+}
+
+fn one(name: &str, report: &Report) -> Value {
+    json!({
+        "name": name,
+        "use": report.used.map(Use::name),
+        "entries": report.feed.list.len(),
+        "taken": report.feed.taken_ms().map(Time),
+        "checked": report.checked.or(report.feed.confirmed_ms().map(Time)),
+        "outcome": report.outcome.map(Outcome::name),
+        "error": report.error,
+        "next": report.next,
+    })
+}

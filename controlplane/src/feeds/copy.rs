@@ -1,0 +1,286 @@
+//! The last good copy of each feed, as `feeds/NAME` in the state directory (FEED-4).
+//!
+//! It is a list of netblocks as every other, so that other programs may read it; its first line, a
+//! comment, says in JSON where it came from and when. A copy of another URL than the feed's is not
+//! its copy, and one that is not whole is none.
+
+use std::fmt::Write as _;
+use std::fs::{self, DirBuilder};
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use data_encoding::HEXLOWER;
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+use weir_shared::netblock::Netblock;
+use weir_shared::units::Time;
+
+use super::wanted::Wanted;
+use crate::guarded;
+use crate::netblock_list::{self, MAX_LISTED};
+use crate::state::create;
+
+/// The folder in the state directory.
+const FOLDER: &str = "feeds";
+/// Behind the name of a feed, the version that was not taken (FEED-5). Names of feeds have no dot.
+const REFUSED: &str = ".refused";
+/// The first line of a copy is shorter.
+const MAX_HEAD: u64 = 16 << 10;
+/// What the first line begins with.
+const MARK: &str = "# weir feed ";
+/// A copy has at most as many entries as a list may have, each of at most 44 bytes.
+const MAX_BYTES: u64 = 64 << 20;
+
+/// What the first line says.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Head {
+    /// Where it was fetched.
+    pub(crate) url: String,
+    /// When this version was taken.
+    pub(crate) taken: Time,
+    /// When its publisher last said that this is the version.
+    pub(crate) confirmed: Time,
+    /// `ETag` of the answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) etag: Option<String>,
+    /// `Last-Modified` of the answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) last_modified: Option<String>,
+    /// SHA-256 of the netblocks, to tell a version that was published again.
+    #[serde(default)]
+    pub(crate) digest: String,
+    /// How many netblocks follow.
+    pub(crate) entries: usize,
+}
+
+/// A copy.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Copy {
+    /// Where it is from.
+    pub(crate) head: Head,
+    /// What the publisher lists, nothing left out.
+    pub(crate) netblocks: Vec<Netblock>,
+}
+
+/// Where they are kept.
+#[derive(Clone, Debug)]
+pub(crate) struct Copies(PathBuf);
+
+impl Copies {
+    pub(crate) fn new(state_dir: &Path) -> Self {
+        Self(state_dir.join(FOLDER))
+    }
+
+    /// The copy of this feed; none where there is no whole one of its URL.
+    pub(crate) fn read(&self, wanted: &Wanted) -> Option<Copy> {
+        let bytes = guarded::read(&self.path(&wanted.name), MAX_BYTES).ok()?;
+        let copy = parse(&bytes)?;
+        (copy.head.url == wanted.url.uri().to_string()).then_some(copy)
+    }
+
+    /// The first line of it alone.
+    pub(crate) fn head(&self, wanted: &Wanted) -> Option<Head> {
+        let file = guarded::open(&self.path(&wanted.name)).ok()?;
+        let mut line = String::new();
+        BufReader::new(file.take(MAX_HEAD))
+            .read_line(&mut line)
+            .ok()?;
+        let head = head_of(line.trim_end().as_bytes())?;
+        (head.url == wanted.url.uri().to_string()).then_some(head)
+    }
+
+    /// The version that was not taken, if it is this feed's.
+    pub(crate) fn refused(&self, wanted: &Wanted) -> Option<Copy> {
+        let bytes = guarded::read(&self.path(&refused(&wanted.name)), MAX_BYTES).ok()?;
+        let copy = parse(&bytes)?;
+        (copy.head.url == wanted.url.uri().to_string()).then_some(copy)
+    }
+
+    /// Keeps the version that was not taken, for whoever accepts it.
+    pub(crate) fn refuse(&self, name: &str, copy: &Copy) -> io::Result<()> {
+        self.write(&refused(name), copy)
+    }
+
+    /// There is none any more.
+    pub(crate) fn forget_refused(&self, name: &str) {
+        let _ = fs::remove_file(self.path(&refused(name)));
+    }
+
+    /// The version that is kept was confirmed: another first line.
+    pub(crate) fn confirm(&self, name: &str, head: &Head) -> io::Result<()> {
+        let bytes = guarded::read(&self.path(name), MAX_BYTES)?;
+        let rest = bytes.iter().position(|byte| *byte == b'\n');
+        let rest = rest.and_then(|end| bytes.get(end..)).unwrap_or_default();
+        self.write_bytes(name, &[first_line(head)?.as_bytes(), rest].concat())
+    }
+
+    /// Removes what was kept of feeds that rules.json names no longer. What cannot be removed does
+    /// no harm.
+    pub(crate) fn forget_others(&self, is_named: impl Fn(&str) -> bool) {
+        for entry in fs::read_dir(&self.0).into_iter().flatten().flatten() {
+            let held = entry.file_name();
+            let is_other = |held: &str| {
+                let name = held.strip_suffix(REFUSED).unwrap_or(held);
+                let is_ours = |byte: u8| byte.is_ascii_alphanumeric() || b"_-".contains(&byte);
+                name.bytes().all(is_ours) && !is_named(name)
+            };
+            if held.to_str().is_some_and(is_other) {
+                let _ = fs::remove_file(entry.path());
+            }
+        }
+    }
+
+    /// Keeps a copy in the place of the one before.
+    pub(crate) fn write(&self, name: &str, copy: &Copy) -> io::Result<()> {
+        self.write_bytes(name, text(copy)?.as_bytes())
+    }
+
+    fn write_bytes(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
+        match DirBuilder::new().mode(0o700).create(&self.0) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
+        let new = self.0.join(format!(".{name}.tmp"));
+        let _ = fs::remove_file(&new);
+        let mut file = create(&new)?;
+        let written = file
+            .write_all(bytes)
+            .and_then(|()| file.sync_all())
+            .and_then(|()| fs::rename(&new, self.path(name)));
+        if written.is_err() {
+            let _ = fs::remove_file(&new);
+        }
+        written
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+fn refused(name: &str) -> String {
+    format!("{name}{REFUSED}")
+}
+
+/// SHA-256 of netblocks in their order.
+pub(crate) fn digest(netblocks: &[Netblock]) -> String {
+    let mut digest = Sha256::new();
+    for netblock in netblocks {
+        match netblock.net() {
+            IpNet::V4(net) => digest.update(net.addr().octets()),
+            IpNet::V6(net) => digest.update(net.addr().octets()),
+        }
+        digest.update([netblock.net().prefix_len()]);
+    }
+    HEXLOWER.encode(&digest.finalize())
+}
+
+fn first_line(head: &Head) -> io::Result<String> {
+    Ok(format!("{MARK}{}", serde_json::to_string(head)?))
+}
+
+fn head_of(line: &[u8]) -> Option<Head> {
+    serde_json::from_slice(line.strip_prefix(MARK.as_bytes())?).ok()
+}
+
+/// A copy as it is written.
+fn text(copy: &Copy) -> io::Result<String> {
+    let mut text = first_line(&copy.head)?;
+    text.push('\n');
+    for netblock in &copy.netblocks {
+        let _ = writeln!(text, "{netblock}");
+    }
+    Ok(text)
+}
+
+fn parse(bytes: &[u8]) -> Option<Copy> {
+    // A line that is cut could be another netblock.
+    let bytes = bytes.strip_suffix(b"\n")?;
+    let first = bytes.split(|byte| *byte == b'\n').next()?;
+    let head = head_of(first)?;
+    let list = netblock_list::parse(bytes, MAX_LISTED).ok()?;
+    let is_whole = list.skipped == 0 && list.netblocks.len() == head.entries;
+    is_whole.then_some(Copy {
+        head,
+        netblocks: list.netblocks,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wanted(url: &str) -> Wanted {
+        Wanted {
+            name: "drop".to_owned(),
+            url: url.to_owned().try_into().unwrap(),
+            every: Default::default(),
+            used: None,
+        }
+    }
+
+    /// FEED-4: a copy is read as it was written, by its feed alone; of one that was cut at any
+    /// byte, or changed, nothing is used.
+    #[test]
+    fn a_copy_is_whole_or_none() {
+        let directory = tempfile::tempdir().unwrap();
+        let copies = Copies::new(directory.path());
+        let url = "https://lists.example/drop?key=%22a%22";
+        let copy = Copy {
+            head: Head {
+                url: url.to_owned(),
+                taken: Time(1_795_276_800_000),
+                confirmed: Time(1_795_276_900_000),
+                etag: Some("W/\"a # b\"".to_owned()),
+                last_modified: None,
+                digest: String::new(),
+                entries: 3,
+            },
+            netblocks: ["192.0.2.0/24", "2001:db8::/32", "198.51.100.7"]
+                .map(|text| text.parse().unwrap())
+                .into(),
+        };
+        assert_eq!(copies.read(&wanted(url)), None);
+        copies.write("drop", &copy).unwrap();
+        assert_eq!(copies.read(&wanted(url)).as_ref(), Some(&copy));
+        let other = wanted("https://lists.example/drop");
+        assert_eq!((copies.read(&other), copies.head(&other)), (None, None));
+        assert_eq!(copies.head(&wanted(url)).as_ref(), Some(&copy.head));
+        let confirmed = Head {
+            confirmed: Time(1_795_277_000_000),
+            ..copy.head.clone()
+        };
+        copies.confirm("drop", &confirmed).unwrap();
+        let read = copies.read(&wanted(url)).unwrap();
+        assert_eq!(
+            (read.head, read.netblocks),
+            (confirmed, copy.netblocks.clone())
+        );
+        assert_eq!(copies.refused(&wanted(url)), None);
+        copies.refuse("drop", &copy).unwrap();
+        assert_eq!(copies.refused(&wanted(url)).as_ref(), Some(&copy));
+        copies.forget_others(|name| name == "drop");
+        copies.forget_refused("drop");
+        assert_eq!(copies.refused(&wanted(url)), None);
+        let text = text(&copy).unwrap();
+        for end in 0..text.len() {
+            assert_eq!(parse(&text.as_bytes()[..end]), None, "cut at {end}");
+        }
+        assert_eq!(
+            parse(text.replace("198.51.100.7/32\n", "").as_bytes()),
+            None
+        );
+        let mode = |path: &Path| {
+            use std::os::unix::fs::PermissionsExt as _;
+            fs::metadata(path).unwrap().permissions().mode() & 0o777
+        };
+        assert_eq!(mode(&copies.0), 0o700);
+        assert_eq!(mode(&copies.path("drop")), 0o600);
+        assert_eq!(fs::read_dir(&copies.0).unwrap().count(), 1);
+        copies.refuse("drop", &copy).unwrap();
+        copies.forget_others(|_| false);
+        assert_eq!(fs::read_dir(&copies.0).unwrap().count(), 0);
+    }
+}

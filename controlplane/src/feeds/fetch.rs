@@ -1,0 +1,223 @@
+//! One fetch of a feed (FEED-3): conditional, bounded in time and size, without a redirect to where
+//! the service alone can reach.
+
+use std::future::Future;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{
+    ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, ETAG, HeaderMap, HeaderName, HeaderValue,
+    IF_MODIFIED_SINCE, IF_NONE_MATCH, LAST_MODIFIED, LOCATION, USER_AGENT,
+};
+use http::{Request, Response, StatusCode};
+use http_body_util::{BodyExt, Empty};
+use hyper::body::Incoming;
+use hyper_util::client::legacy::Client as HttpClient;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use rustls::ClientConfig;
+
+use super::location::follow;
+use super::resolve::{Reach, Resolver};
+use super::wanted::FeedUrl;
+use crate::outgoing::{chain, retry_after};
+
+/// The longest that a fetch may take, redirects included.
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+/// The largest list.
+pub(super) const MAX_BYTES: usize = 64 << 20;
+/// Redirects that are followed, one after the other.
+const MAX_REDIRECTS: usize = 5;
+/// The longest `ETag` and `Last-Modified` that are kept.
+const MAX_VALIDATOR: usize = 1024;
+
+/// What a publisher calls a version by.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Validators {
+    pub(super) etag: Option<String>,
+    pub(super) last_modified: Option<String>,
+}
+
+/// What came.
+#[derive(PartialEq, Eq, Debug)]
+pub(super) enum Fetched {
+    /// The version that the validators name is the current one.
+    Unchanged,
+    /// Another one.
+    Body(Vec<u8>, Validators),
+}
+
+/// Why nothing came.
+#[derive(PartialEq, Eq, Debug, thiserror::Error)]
+pub(super) enum Failure {
+    #[error("nothing whole within {} s", PATIENCE.as_secs())]
+    TimedOut,
+    #[error("the connection failed: {0}")]
+    Connection(String),
+    #[error("the answer has status {status}")]
+    Status {
+        status: StatusCode,
+        /// `Retry-After`
+        pause: Option<Duration>,
+    },
+    #[error("it redirects to {0:?}, {1}")]
+    Redirect(String, String),
+    #[error("it redirects more than {MAX_REDIRECTS} times")]
+    Redirects,
+    #[error("it is larger than {} MiB", MAX_BYTES >> 20)]
+    TooLarge,
+    #[error("it was broken off: {0}")]
+    Broken(String),
+    #[error("it is encoded as {0:?}, which was not asked for")]
+    Encoded(String),
+}
+
+impl Failure {
+    /// How long the publisher asks to be left alone.
+    pub(super) const fn pause(&self) -> Option<Duration> {
+        match self {
+            Self::Status { pause, .. } => *pause,
+            _ => None,
+        }
+    }
+}
+
+/// Fetches a feed. What the validators name is there already.
+pub(super) async fn fetch(
+    tls: &ClientConfig,
+    url: &FeedUrl,
+    validators: &Validators,
+    now_ms: u64,
+) -> Result<Fetched, Failure> {
+    let reach = match url.is_loopback() {
+        true => Reach::Loopback,
+        false => Reach::Public,
+    };
+    let way = Way { tls, reach, now_ms };
+    within(PATIENCE, way.fetch(url.clone(), validators)).await
+}
+
+async fn within(
+    patience: Duration,
+    fetching: impl Future<Output = Result<Fetched, Failure>>,
+) -> Result<Fetched, Failure> {
+    let fetched = tokio::time::timeout(patience, fetching).await;
+    fetched.unwrap_or(Err(Failure::TimedOut))
+}
+
+/// How a feed is asked for.
+struct Way<'a> {
+    tls: &'a ClientConfig,
+    reach: Reach,
+    now_ms: u64,
+}
+
+impl Way<'_> {
+    async fn fetch(&self, mut url: FeedUrl, validators: &Validators) -> Result<Fetched, Failure> {
+        for _ in 0..=MAX_REDIRECTS {
+            let response = ask(self, &url, validators).await?;
+            let status = response.status();
+            let headers = response.headers();
+            let location = headers.get(LOCATION).map(shown);
+            match (status.as_u16(), location) {
+                (200, _) => {
+                    let named = named(headers);
+                    return Ok(Fetched::Body(body(response).await?, named));
+                }
+                (304, _) if *validators != Validators::default() => return Ok(Fetched::Unchanged),
+                (301 | 302 | 303 | 307 | 308, Some(location)) => {
+                    url = follow(&url, &location, self.reach)
+                        .map_err(|why| Failure::Redirect(location, why))?;
+                }
+                _ => {
+                    let pause = retry_after(headers, self.now_ms);
+                    return Err(Failure::Status { status, pause });
+                }
+            }
+        }
+        Err(Failure::Redirects)
+    }
+}
+
+async fn ask(
+    way: &Way<'_>,
+    url: &FeedUrl,
+    validators: &Validators,
+) -> Result<Response<Incoming>, Failure> {
+    let failed = |error: &dyn std::error::Error| Failure::Connection(chain(error));
+    let mut connector = HttpConnector::new_with_resolver(Resolver::new(way.reach));
+    connector.enforce_http(false);
+    connector.set_connect_timeout(Some(PATIENCE));
+    let connector = hyper_rustls::HttpsConnectorBuilder::new()
+        .with_tls_config(way.tls.clone())
+        .https_or_http()
+        .enable_http1()
+        .wrap_connector(connector);
+    let client = HttpClient::builder(TokioExecutor::new())
+        .pool_max_idle_per_host(0)
+        .build(connector);
+    let mut request = Request::get(url.uri())
+        .header(USER_AGENT, "weir")
+        .header(ACCEPT_ENCODING, "identity");
+    for (name, value) in [
+        (IF_NONE_MATCH, &validators.etag),
+        (IF_MODIFIED_SINCE, &validators.last_modified),
+    ] {
+        if let Some(value) = value {
+            request = request.header(name, value.as_str());
+        }
+    }
+    let request = request.body(Empty::<Bytes>::new());
+    let request = request.map_err(|error| failed(&error))?;
+    client
+        .request(request)
+        .await
+        .map_err(|error| failed(&error))
+}
+
+/// The whole body.
+async fn body(response: Response<Incoming>) -> Result<Vec<u8>, Failure> {
+    let headers = response.headers();
+    let encoding = headers.get(CONTENT_ENCODING).map(shown);
+    if let Some(encoding) = encoding.filter(|name| !name.eq_ignore_ascii_case("identity")) {
+        return Err(Failure::Encoded(encoding));
+    }
+    let announced = headers.get(CONTENT_LENGTH).map(shown);
+    let announced = announced
+        .and_then(|length| length.parse().ok())
+        .unwrap_or(0);
+    if announced > MAX_BYTES {
+        return Err(Failure::TooLarge);
+    }
+    let mut whole = Vec::new();
+    let mut body = response.into_body();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| Failure::Broken(chain(&error)))?;
+        let Ok(data) = frame.into_data() else {
+            continue;
+        };
+        if whole.len() + data.len() > MAX_BYTES {
+            return Err(Failure::TooLarge);
+        }
+        whole.extend_from_slice(&data);
+    }
+    Ok(whole)
+}
+
+fn named(headers: &HeaderMap) -> Validators {
+    let of = |name: HeaderName| {
+        let value = headers.get(name)?.to_str().ok()?;
+        (value.len() <= MAX_VALIDATOR).then(|| value.to_owned())
+    };
+    Validators {
+        etag: of(ETAG),
+        last_modified: of(LAST_MODIFIED),
+    }
+}
+
+fn shown(value: &HeaderValue) -> String {
+    String::from_utf8_lossy(value.as_bytes()).into_owned()
+}
+
+#[cfg(test)]
+mod tests;

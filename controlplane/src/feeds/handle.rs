@@ -1,0 +1,139 @@
+//! How the rest of the service speaks to the thread `weir-feeds`: which feeds there are, what
+//! operators ask of one, what is told of them, and the part of a reload. Nobody waits for it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use weir_shared::clock::Clock;
+use weir_shared::reload::{Part, Take};
+use weir_shared::rules::Feed;
+use weir_shared::settings::Settings;
+
+use super::facts::FeedFacts;
+use super::kept::{NotAccepted, Report};
+use super::said::{Order, Outer, Outlets, Said, Shared};
+use super::thread::{self, Feeding};
+use super::wanted::Wanted;
+use crate::outgoing::{RootsError, tls};
+
+/// Asked by operators at once; one more is told that it is too much.
+const MAX_ORDERS: usize = 64;
+
+/// How others speak to the thread. The default is none: there are no feeds.
+#[derive(Clone, Default)]
+pub(crate) struct FeedsHandle(Option<Arc<Shared>>);
+
+impl FeedsHandle {
+    /// Nothing runs yet.
+    pub(crate) fn new(settings: &Settings, clock: Clock, outlets: Outlets) -> Self {
+        Self(Some(Arc::new(Shared::new(settings, clock, outlets))))
+    }
+
+    /// These are the feeds of rules.json now. The first of them starts the thread.
+    pub(crate) fn want(&self, wanted: Vec<(Wanted, Arc<Feed>)>) {
+        self.say(|said| said.wanted = Some(wanted));
+    }
+
+    /// The service has its state: feeds are fetched from now on.
+    pub(crate) fn begin(&self) {
+        self.say(|said| said.may_run = true);
+    }
+
+    /// The state is given away, or was taken back: nothing is fetched meanwhile.
+    pub(crate) fn stand_still(&self, stands_still: bool) {
+        self.say(|said| said.stands_still = stands_still);
+    }
+
+    /// Has a feed fetched now. Whether there is such a feed; none where too much was asked.
+    pub(crate) fn fetch(&self, name: &str) -> Option<bool> {
+        self.order(name, Order::Fetch)
+    }
+
+    /// Has the version of a feed taken that was not. `told` is called where there is such a feed.
+    pub(crate) fn accept(
+        &self,
+        name: &str,
+        told: impl FnOnce(Result<usize, NotAccepted>) + Send + 'static,
+    ) -> Option<bool> {
+        self.order(name, |name| Order::Accept(name, Box::new(told)))
+    }
+
+    fn order(&self, name: &str, order: impl FnOnce(String) -> Order) -> Option<bool> {
+        let Some(shared) = &self.0 else {
+            return Some(false);
+        };
+        if !shared.reports().contains_key(name) {
+            return Some(false);
+        }
+        let mut said = shared.said();
+        let has_room = said.orders.len() < MAX_ORDERS;
+        if has_room {
+            said.orders.push(order(name.to_owned()));
+        }
+        drop(said);
+        shared.wake.notify_one();
+        has_room.then_some(true)
+    }
+
+    /// What is told of each feed, by name.
+    pub(crate) fn reports(&self) -> BTreeMap<String, Report> {
+        let shared = self.0.as_ref();
+        shared
+            .map(|shared| shared.reports().clone())
+            .unwrap_or_default()
+    }
+
+    /// The same for the metrics.
+    pub(crate) fn facts(&self, now_ms: u64) -> Vec<FeedFacts> {
+        let reports = self.reports().into_iter();
+        let facts = reports.map(|(name, report)| FeedFacts::of(name, &report, now_ms));
+        facts.collect()
+    }
+
+    /// The part of a reload: the file of roots is judged, and feeds that are too old are fetched.
+    pub(crate) fn part(&self) -> Part {
+        let handle = self.clone();
+        Box::new(move |new| {
+            check(&new.settings).map_err(|fault| vec![fault])?;
+            let (handle, outer) = (handle.clone(), Outer::from(&*new.settings));
+            Ok(Box::new(move || {
+                if let Some(shared) = &handle.0 {
+                    shared.outer.store(Arc::new(outer));
+                }
+                handle.say(|said| said.reloaded = true);
+                Ok(())
+            }) as Take)
+        })
+    }
+
+    fn say(&self, say: impl FnOnce(&mut Said)) {
+        let Some(shared) = &self.0 else { return };
+        let mut said = shared.said();
+        say(&mut said);
+        let has_feeds = said.wanted.as_ref().is_some_and(|all| !all.is_empty());
+        if said.may_run && !said.is_running && has_feeds {
+            said.is_running = true;
+            drop(said);
+            let feeding = Feeding::new(Arc::clone(shared));
+            if let Err(error) = thread::start(feeding) {
+                tracing::error!("the thread of the feeds cannot be started: {error}");
+                shared.said().is_running = false;
+            }
+        }
+        shared.wake.notify_one();
+    }
+}
+
+/// What a start would find in the file of roots.
+///
+/// # Errors
+/// A sentence: it cannot be used.
+pub(crate) fn check(settings: &Settings) -> Result<(), String> {
+    match tls(settings.state.feed_ca_file.as_deref()) {
+        Ok(_) => Ok(()),
+        Err(RootsError::CaFile { path, fault }) => {
+            Err(format!("WAF_FEED_CA_FILE={path:?} cannot be used: {fault}"))
+        }
+        Err(error @ RootsError::Tls(_)) => Err(error.to_string()),
+    }
+}

@@ -1,0 +1,21 @@
+//! Lists from elsewhere (FEED).
+//!
+//! Which feeds there are is said by rules.json (`wanted.rs`), which versions hold by the thread
+//! that reads it (`rules/fed.rs`). The thread `weir-feeds` fetches (`thread.rs`, `fetch.rs`), when
+//! it is time (`due.rs`), judges what came (`judge.rs`) and offers it to the rules; it alone writes
+//! the copies (`copy.rs`). `kept.rs` is what it knows of one feed, `handle.rs` how others speak to
+//! it, `said.rs` what lies between.
+
+pub(crate) mod copy;
+mod due;
+pub(crate) mod facts;
+mod fetch;
+pub(crate) mod handle;
+pub(crate) mod judge;
+pub(crate) mod kept;
+mod location;
+pub(crate) mod own;
+mod resolve;
+pub(crate) mod said;
+mod thread;
+pub(crate) mod wanted;

@@ -1,0 +1,197 @@
+//! An entry of `feeds` of rules.json: where a list comes from, how often it is fetched, and what it
+//! is for (FEED-1).
+
+use std::fmt;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use http::Uri;
+use http::uri::Scheme;
+use serde::Deserialize;
+use weir_shared::units::{DURATION_FORM, parse_duration};
+
+/// How often a feed may be fetched.
+const EVERY: std::ops::RangeInclusive<Duration> =
+    Duration::from_secs(600)..=Duration::from_secs(30 * 86_400);
+
+/// One feed, as rules.json names it.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+pub(crate) struct Wanted {
+    /// Its name.
+    pub(crate) name: String,
+    /// Where it is fetched.
+    pub(crate) url: FeedUrl,
+    /// How often.
+    #[serde(default)]
+    pub(crate) every: Every,
+    /// What being on it means; none where it is only a name for other rules.
+    #[serde(rename = "use")]
+    pub(crate) used: Option<Use>,
+}
+
+/// What being on a feed means.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Use {
+    /// As an entry of `deny`.
+    Deny,
+    /// As an entry of `allow`.
+    Allow,
+}
+
+impl Use {
+    /// As rules.json writes it.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Deny => "deny",
+            Self::Allow => "allow",
+        }
+    }
+}
+
+/// `every`: the time from one fetch to the next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(try_from = "String")]
+pub(crate) struct Every(pub(crate) Duration);
+
+impl Default for Every {
+    fn default() -> Self {
+        Self(Duration::from_secs(86_400))
+    }
+}
+
+impl TryFrom<String> for Every {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let every = parse_duration(&text).map_err(|why| format!("{why}: {DURATION_FORM}"))?;
+        if !EVERY.contains(&every) {
+            return Err(format!("{text:?} is not from 10m to 30d"));
+        }
+        Ok(Self(every))
+    }
+}
+
+/// Where a feed is fetched: over HTTPS, or in plain from this machine.
+#[derive(Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub(crate) struct FeedUrl(Uri);
+
+impl TryFrom<String> for FeedUrl {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let wrong = |why: &str| format!("{why}: expected an https:// URL, or http:// of loopback");
+        let uri: Uri = (text.parse()).map_err(|_| wrong(&format!("{text:?} is not a URL")))?;
+        Self::of(uri).map_err(wrong)
+    }
+}
+
+impl FeedUrl {
+    /// A URL, if feeds may be fetched there. An error is the beginning of a sentence.
+    pub(crate) fn of(uri: Uri) -> Result<Self, &'static str> {
+        let is_https = match uri.scheme() {
+            Some(scheme) if *scheme == Scheme::HTTPS => true,
+            Some(scheme) if *scheme == Scheme::HTTP => false,
+            _ => return Err("its scheme is neither https nor http"),
+        };
+        let Some(authority) = uri.authority().filter(|place| !place.host().is_empty()) else {
+            return Err("it has no host");
+        };
+        if authority.as_str().contains('@') {
+            return Err("it has a name or a password, which are not sent");
+        }
+        let url = Self(uri);
+        if !is_https && !url.is_loopback() {
+            return Err("it is plain http to another machine");
+        }
+        Ok(url)
+    }
+
+    /// The URL itself.
+    pub(crate) const fn uri(&self) -> &Uri {
+        &self.0
+    }
+
+    /// Its host, an IPv6 address without brackets.
+    pub(crate) fn host(&self) -> &str {
+        let host = self.0.host().unwrap_or_default();
+        let inside = host
+            .strip_prefix('[')
+            .and_then(|host| host.strip_suffix(']'));
+        inside.unwrap_or(host)
+    }
+
+    /// Whether its host is this machine by its very name.
+    pub(crate) fn is_loopback(&self) -> bool {
+        let host = self.host();
+        let is_it = |address: IpAddr| address.is_loopback();
+        host.eq_ignore_ascii_case("localhost") || host.parse().is_ok_and(is_it)
+    }
+}
+
+/// Without what follows a `?`: publishers give keys there.
+impl fmt::Display for FeedUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = self.0.scheme_str().unwrap_or_default();
+        let place = self.0.authority().map_or("", |place| place.as_str());
+        write!(f, "{scheme}://{place}{}", self.0.path())
+    }
+}
+
+impl fmt::Debug for FeedUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// FEED-1: a feed comes over HTTPS, and in plain from loopback alone; `every` has its bounds.
+    #[test]
+    fn what_a_feed_may_be() {
+        let url = |text: &str| FeedUrl::try_from(text.to_owned());
+        for (text, is_loopback) in [
+            ("https://lists.example/drop_v4.json?key=secret", false),
+            ("https://127.0.0.1:8443/drop", true),
+            ("http://127.7.7.7/drop", true),
+            ("http://[::1]:80/drop", true),
+            ("http://LocalHost/drop", true),
+        ] {
+            assert_eq!(
+                url(text).map(|url| url.is_loopback()),
+                Ok(is_loopback),
+                "{text}"
+            );
+        }
+        let named = url("https://lists.example:444/drop?key=secret").unwrap();
+        assert_eq!(named.to_string(), "https://lists.example:444/drop");
+        for (text, why) in [
+            ("http://lists.example/drop", "plain http"),
+            ("http://192.168.0.1/drop", "plain http"),
+            ("http://127.0.0.1.example/drop", "plain http"),
+            ("ftp://lists.example/drop", "scheme"),
+            ("/etc/passwd", "scheme"),
+            (
+                "https://me:secret@lists.example/drop",
+                "a name or a password",
+            ),
+            ("https://", "is not a URL"),
+            ("two words", "is not a URL"),
+        ] {
+            let told = url(text).unwrap_err();
+            assert!(
+                told.contains(why) && told.contains("expected an https://"),
+                "{told}"
+            );
+        }
+        let every = |text: &str| Every::try_from(text.to_owned());
+        assert_eq!(every("12h"), Ok(Every(Duration::from_secs(43_200))));
+        assert!(every("10m").is_ok() && every("30d").is_ok());
+        for text in ["9m59s", "30d1s", "0s", "", "often"] {
+            assert!(every(text).is_err(), "{text}");
+        }
+    }
+}

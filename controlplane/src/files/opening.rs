@@ -1,0 +1,194 @@
+//! The four state files and the journal of the bans, opened together at the start.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use weir_shared::ban::Ban;
+use weir_shared::clock::Clock;
+use weir_shared::table::ClientRow;
+
+use crate::alert::document::{AlertsEntry, AlertsFile};
+use crate::bans::document::{BanKey, BansFile};
+use crate::bans::journal::{BanJournal, replay};
+use crate::clients::ClientsFile;
+use crate::fleet::Ready;
+use crate::lookup::LookupRow;
+use crate::lookup::document::LookupsFile;
+use crate::state::document::{Document, Row};
+use crate::state::journal::Opened;
+use crate::state::known::Known;
+use crate::state::{Change, Standing, StateDir, StateError, StateFile, StateLock, StateThread};
+use crate::watching::FileThread;
+
+/// The four files, open.
+pub struct StateFiles {
+    pub(crate) bans: StateFile<BansFile>,
+    pub(crate) clients: StateFile<ClientsFile>,
+    pub(crate) lookups: StateFile<LookupsFile>,
+    pub(crate) alerts: StateFile<AlertsFile>,
+    pub(crate) thread: StateThread,
+    pub(crate) journal: BanJournal,
+}
+
+/// What was read at start.
+#[derive(Debug, Default)]
+pub struct StartState {
+    /// bans.json
+    pub bans: Vec<Arc<Ban>>,
+    /// clients.json
+    pub clients: Vec<ClientRow>,
+    /// lookups.json
+    pub lookups: Vec<LookupRow>,
+    /// alerts.json
+    pub alerts: Vec<AlertsEntry>,
+    /// How the journal of the bans goes on.
+    pub journal: JournalStart,
+    /// Bans that an edit changed or added while no service ran.
+    pub(crate) edited: Vec<BanKey>,
+    /// Bans that it took out.
+    pub(crate) removed: Vec<BanKey>,
+    /// The fleet, where there is one; nothing of it was asked yet.
+    pub fleet: Option<Ready>,
+}
+
+/// How the journal goes on after a start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct JournalStart {
+    /// Its last line.
+    pub(crate) number: u64,
+    /// A line that is added would be read by the next start: what it stands behind is on disk, and
+    /// says so.
+    pub(crate) is_open: bool,
+    /// bans.json lacks something.
+    pub(crate) is_stale: bool,
+}
+
+/// The files as they were read before they were one's own (RESTART-1).
+#[derive(Default)]
+pub struct KnownFiles {
+    bans: Option<Known<BansFile>>,
+    clients: Option<Known<ClientsFile>>,
+    lookups: Option<Known<LookupsFile>>,
+    alerts: Option<Known<AlertsFile>>,
+}
+
+impl KnownFiles {
+    /// Reads what is there and fits; nothing is locked. With one fault for each file that a start
+    /// would refuse.
+    pub fn read(dir: &Path) -> (Self, Vec<StateError>) {
+        fn kept<D: Document>(dir: &Path, faults: &mut Vec<StateError>) -> Option<Known<D>> {
+            let read = Known::read(dir);
+            read.unwrap_or_else(|fault| {
+                faults.push(fault);
+                None
+            })
+        }
+        let mut faults = Vec::new();
+        let files = Self {
+            bans: kept(dir, &mut faults),
+            clients: kept(dir, &mut faults),
+            lookups: kept(dir, &mut faults),
+            alerts: kept(dir, &mut faults),
+        };
+        (files, faults)
+    }
+
+    /// The bans.
+    pub(crate) fn bans(&self) -> &[Arc<Ban>] {
+        self.bans.as_ref().map_or(&[], Known::entries)
+    }
+}
+
+impl StateFiles {
+    /// Reads and checks every file of the directory of this lock, starts the thread and the watch.
+    /// What is known of a file is not read again if it stands so still.
+    ///
+    /// # Errors
+    /// [`StateError`], one sentence an operator can act on (STATE-6).
+    pub fn open(
+        lock: StateLock,
+        clock: Clock,
+        known: KnownFiles,
+        looks: &FileThread,
+    ) -> Result<(Self, StartState), StateError> {
+        let dir = StateDir::open(lock, clock)?;
+        // clients.json, when full, is as large as the others together: two threads halve the wait
+        // for the first answer.
+        let (clients, others) = std::thread::scope(|scope| {
+            let clients = scope.spawn(|| dir.read::<ClientsFile>(known.clients));
+            let others = (|| {
+                let bans = dir.read::<BansFile>(known.bans)?;
+                let lookups = dir.read::<LookupsFile>(known.lookups)?;
+                Ok::<_, StateError>((bans, lookups, dir.read::<AlertsFile>(known.alerts)?))
+            })();
+            (clients.join(), others)
+        });
+        let (bans, lookups, alerts) = others?;
+        let file = ClientsFile::FILE;
+        let clients = clients.unwrap_or(Err(StateError::Panicked { file }))?;
+        let (bans, read_bans, first) = bans.split();
+        let (clients, read_clients, second) = clients.split();
+        let (lookups, read_lookups, third) = lookups.split();
+        let (alerts, read_alerts, fourth) = alerts.split();
+        let Opened { journal, found } = dir.journal(read_bans.journal)?;
+        let is_edited = read_bans.edit.is_some();
+        let (mut edited, mut removed) = (Vec::new(), Vec::new());
+        for change in read_bans.edit.as_deref().unwrap_or_default() {
+            match change {
+                Change::Remove(key) => removed.push(*key),
+                Change::Put { after, .. } => edited.push(BanKey::of(after)),
+            }
+        }
+        let start = StartState {
+            journal: JournalStart {
+                number: found.last,
+                is_open: matches!(read_bans.journal, Standing::After(_)) && !is_edited,
+                is_stale: is_edited || !found.lines.is_empty(),
+            },
+            bans: replay(read_bans.entries, found.lines, read_bans.edit.as_deref()),
+            clients: rows(read_clients.entries),
+            lookups: rows(read_lookups.entries),
+            alerts: rows(read_alerts.entries),
+            edited,
+            removed,
+            fleet: None,
+        };
+        let files = Self {
+            bans,
+            clients,
+            lookups,
+            alerts,
+            thread: dir.start(vec![first, second, third, fourth], looks)?,
+            journal,
+        };
+        Ok((files, start))
+    }
+}
+
+fn rows<T>(entries: Vec<Row<T>>) -> Vec<T> {
+    entries.into_iter().map(|entry| entry.row).collect()
+}
+
+/// Entry point for the fuzz targets: a file of this name as it is read at start, and written again.
+#[cfg(fuzzing)]
+pub fn reread(file: &str, bytes: &[u8]) -> Result<Vec<u8>, String> {
+    use weir_shared::units::Time;
+
+    use crate::state::text;
+
+    fn of<D: Document>(bytes: &[u8]) -> Result<Vec<u8>, String> {
+        let content = text::parse::<D>(bytes).map_err(|fault| fault.to_string())?;
+        let mut entries = D::complete(content.entries, &[], Time(1_795_276_800_000));
+        D::sort(&mut entries);
+        let mut out = Vec::new();
+        text::write::<D>(&mut out, &entries, &content.envelope).map_err(|e| e.to_string())?;
+        Ok(out)
+    }
+
+    match file {
+        "bans.json" => of::<BansFile>(bytes),
+        "clients.json" => of::<ClientsFile>(bytes),
+        "lookups.json" => of::<LookupsFile>(bytes),
+        _ => of::<AlertsFile>(bytes),
+    }
+}

@@ -1,0 +1,134 @@
+//! A build without the feature `fleet`: there is no instance of one, and the setting is a fault.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossbeam_channel::Select;
+use weir_shared::ban::Ban;
+use weir_shared::clock::{Clock, Now};
+use weir_shared::settings::{FleetSettings, Listed};
+
+use super::facts::FleetFacts;
+use super::replica::Effect;
+use crate::admin::bans::Pending;
+use crate::bans::Subject;
+use crate::bans::document::BanKey;
+use crate::bans::ledger::changes::LedgerChange;
+
+/// None can be had.
+#[derive(Debug)]
+pub enum Ready {}
+
+impl Ready {
+    /// Nothing, where there is no fleet.
+    ///
+    /// # Errors
+    /// There is one.
+    pub fn read(settings: &FleetSettings) -> Result<Option<Self>, String> {
+        match settings.engine {
+            None => Ok(None),
+            Some(_) => Err(
+                "WAF_FLEET is set, and this weir was built without the feature fleet: expected a build with it"
+                    .to_owned(),
+            ),
+        }
+    }
+}
+
+/// What the bans were at the start.
+pub(crate) struct AtStart<'a> {
+    pub(crate) bans: &'a [Arc<Ban>],
+    pub(crate) edited: &'a [BanKey],
+    pub(crate) removed: &'a [BanKey],
+}
+
+/// What the loop is to tell of.
+pub(crate) struct Told {
+    pub(crate) what: &'static str,
+    pub(crate) detail: String,
+}
+
+/// None can be had.
+pub(crate) enum Fleet {}
+
+impl Fleet {
+    pub(crate) fn start(
+        ready: Ready,
+        at_start: &AtStart<'_>,
+        _: &Path,
+        _: &'static str,
+        _: &Clock,
+    ) -> std::io::Result<(Self, Vec<Effect>)> {
+        let _ = (at_start.bans, at_start.edited, at_start.removed);
+        match ready {}
+    }
+
+    pub(crate) fn take_settings(&mut self, _: &[Listed]) {
+        match *self {}
+    }
+
+    pub(crate) fn select<'a>(&'a self, _: &mut Select<'a>) {
+        match *self {}
+    }
+
+    pub(crate) fn wait(&self, _: Duration) -> Duration {
+        match *self {}
+    }
+
+    pub(crate) fn hear(&mut self, _: Now) -> Vec<Effect> {
+        match *self {}
+    }
+
+    pub(crate) fn follow(&mut self, _: &[LedgerChange], _: Now) -> Vec<Effect> {
+        match *self {}
+    }
+
+    pub(crate) fn lift(&mut self, _: Subject, _: Now) -> Vec<Effect> {
+        match *self {}
+    }
+
+    pub(crate) fn dropped(&mut self, _: BanKey) {
+        match *self {}
+    }
+
+    pub(crate) fn recover<'a>(
+        &mut self,
+        _: impl Iterator<Item = (&'a BanKey, &'a Arc<Ban>)>,
+        _: Now,
+    ) -> Vec<Effect> {
+        match *self {}
+    }
+
+    pub(crate) fn await_others(&self, _: &mut Pending) {
+        match *self {}
+    }
+
+    pub(crate) fn turn(&mut self, _: Now) -> Vec<Told> {
+        match *self {}
+    }
+
+    pub(crate) fn has_more(&self, _: Now) -> bool {
+        match *self {}
+    }
+
+    pub(crate) fn rest(&mut self, _: Now) {
+        match *self {}
+    }
+
+    pub(crate) fn is_at_rest(&mut self, _: Now) -> bool {
+        match *self {}
+    }
+
+    pub(crate) fn work(&mut self, _: Now) {
+        match *self {}
+    }
+
+    pub(crate) fn told(&self, _: Now) -> serde_json::Value {
+        match *self {}
+    }
+
+    pub(crate) fn facts(&self, _: Now) -> FleetFacts {
+        match *self {}
+    }
+}

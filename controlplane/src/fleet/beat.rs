@@ -1,0 +1,69 @@
+//! What an instance says of itself, each second.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::engine::Cursor;
+use super::event::Rejected;
+use super::stamp::Origin;
+
+/// The most settings of a beat, and the longest name and value that are read.
+const MAX_SETTINGS: usize = 128;
+const MAX_TEXT: usize = 512;
+
+/// What it says. A member that is not known is passed over (FLEET-31).
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct Beat {
+    /// Its version.
+    pub(super) version: String,
+    /// Up to where it has taken in the log, as `MS-COUNT`.
+    pub(super) cursor: String,
+    /// Whether it has read all of the log, and nothing of its own waits.
+    pub(super) in_step: bool,
+    /// Events that it has to send.
+    pub(super) waiting: u64,
+    /// What it holds, as a number.
+    pub(super) digest: String,
+    /// Bans that it holds.
+    pub(super) bans: u64,
+    /// Whether it has dropped any for want of a place: its digest says nothing then.
+    pub(super) dropped: bool,
+    /// How far its clock is ahead of the engine's.
+    pub(super) clock_ms: i64,
+    /// Settings that should be the same everywhere.
+    #[serde(default)]
+    pub(super) settings: BTreeMap<String, String>,
+}
+
+/// An instance that has shown itself.
+pub(super) struct Seen {
+    /// Who.
+    pub(super) origin: Origin,
+    /// How long ago.
+    pub(super) age_ms: u64,
+    /// What it says; why that cannot be read.
+    pub(super) beat: Result<Beat, Rejected>,
+}
+
+impl Beat {
+    /// Reads one.
+    ///
+    /// # Errors
+    /// [`Rejected::Schema`], [`Rejected::Size`]
+    pub(super) fn read(bytes: &[u8]) -> Result<Self, Rejected> {
+        let beat: Self = serde_json::from_slice(bytes).map_err(|_| Rejected::Schema)?;
+        let fits = |text: &String| text.len() <= MAX_TEXT;
+        let texts = [&beat.version, &beat.cursor, &beat.digest];
+        let settings = beat.settings.iter().flat_map(|(name, value)| [name, value]);
+        if beat.settings.len() > MAX_SETTINGS || !texts.into_iter().chain(settings).all(fits) {
+            return Err(Rejected::Size);
+        }
+        Ok(beat)
+    }
+
+    /// Up to where it has taken in the log.
+    pub(super) fn cursor(&self) -> Cursor {
+        self.cursor.parse().unwrap_or_default()
+    }
+}

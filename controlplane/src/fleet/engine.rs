@@ -1,0 +1,135 @@
+//! What a fleet asks of its engine: the one trait that the link and the simulator implement.
+//!
+//! The engine is a meeting place, and never the record: whatever it loses, the instances have.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::stamp::Origin;
+
+/// A place in the log: the id of an entry of the stream.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Cursor {
+    /// Milliseconds of the engine's clock.
+    pub ms: u64,
+    /// Which one of that millisecond.
+    pub count: u64,
+}
+
+impl fmt::Display for Cursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.ms, self.count)
+    }
+}
+
+impl FromStr for Cursor {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = |text: &str| text.parse::<u64>().ok();
+        let cursor = text.split_once('-').and_then(|(ms, count)| {
+            let (ms, count) = (number(ms)?, number(count)?);
+            Some(Self { ms, count })
+        });
+        cursor.ok_or_else(|| format!("{text:?} is no place in a log: expected MS-COUNT"))
+    }
+}
+
+/// What the engine says first.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Welcome {
+    /// Another one where the engine was emptied meanwhile.
+    pub generation: u128,
+    /// The number of the last batch of this origin in the log; 0 where there is none.
+    pub last: u64,
+    /// The batch that the log has at the cursor, if it has one there.
+    pub at_cursor: Option<Logged>,
+    /// Whether nothing was ever cut off the beginning of the log.
+    pub is_whole: bool,
+    /// The engine's clock.
+    pub time_ms: u64,
+}
+
+/// A batch as it stands in the log.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Logged {
+    /// Where.
+    pub at: Cursor,
+    /// Whose.
+    pub origin: Origin,
+    /// Which one of its.
+    pub seq: u64,
+    /// The events.
+    pub sealed: Vec<u8>,
+}
+
+/// A snapshot: up to where it holds the log, and its chunks.
+pub type Snapshot = (Cursor, Vec<Vec<u8>>);
+
+/// Another instance, as it has shown itself last.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Beat {
+    /// Who.
+    pub origin: Origin,
+    /// How long ago, by the engine's clock.
+    pub age_ms: u64,
+    /// What it says of itself.
+    pub sealed: Vec<u8>,
+}
+
+/// Why the engine gave no answer, in a sentence. What became of the question is not known.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Fault(pub String);
+
+/// The engine, as one instance sees it. Every call ends within a bounded time, and may be repeated.
+pub trait Engine {
+    /// Finds the fleet, or founds it with this generation.
+    ///
+    /// # Errors
+    /// [`Fault`], as with all others.
+    fn hello(&mut self, me: &Origin, cursor: Cursor, found: u128) -> Result<Welcome, Fault>;
+
+    /// Adds a batch to the log, if it is the one behind the last of this origin. Returns the number
+    /// of the last one now.
+    ///
+    /// # Errors
+    /// [`Fault`]
+    fn append(&mut self, me: &Origin, seq: u64, sealed: &[u8]) -> Result<u64, Fault>;
+
+    /// Up to so many batches behind this place.
+    ///
+    /// # Errors
+    /// [`Fault`]
+    fn read_after(&mut self, cursor: Cursor, most: usize) -> Result<Vec<Logged>, Fault>;
+
+    /// The snapshot, if there is one.
+    ///
+    /// # Errors
+    /// [`Fault`]
+    fn snapshot_get(&mut self) -> Result<Option<Snapshot>, Fault>;
+
+    /// Puts a snapshot in place of the one before. What of the log lies before that one may go.
+    ///
+    /// # Errors
+    /// [`Fault`]
+    fn snapshot_put(&mut self, upto: Cursor, chunks: &[Vec<u8>]) -> Result<(), Fault>;
+
+    /// Shows that this instance lives. Returns the engine's clock.
+    ///
+    /// # Errors
+    /// [`Fault`]
+    fn beat(&mut self, me: &Origin, sealed: &[u8]) -> Result<u64, Fault>;
+
+    /// This instance goes.
+    ///
+    /// # Errors
+    /// [`Fault`]
+    fn leave(&mut self, me: &Origin) -> Result<(), Fault>;
+
+    /// Every instance that has shown itself of late, this one included.
+    ///
+    /// # Errors
+    /// [`Fault`]
+    fn members(&mut self) -> Result<Vec<Beat>, Fault>;
+}

@@ -1,0 +1,103 @@
+//! What goes through the log of a fleet: entries and lifts, several in one batch, as JSON.
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use super::entry::Entry;
+use super::lift::LiftRecord;
+use super::stamp::Stamp;
+
+/// The most events of one batch.
+pub const MAX_EVENTS: usize = 256;
+/// The most bytes of one batch, before it is sealed.
+pub const MAX_BATCH: usize = 60 * 1024;
+
+/// One change, as a value that is joined.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Event {
+    /// A ban as it is now.
+    Entry(Box<Entry>),
+    /// A lift.
+    Lift(LiftRecord),
+}
+
+impl Event {
+    /// Every stamp it has.
+    pub fn stamps(&self) -> Box<dyn Iterator<Item = &Stamp> + '_> {
+        match self {
+            Self::Entry(entry) => Box::new(entry.stamps()),
+            Self::Lift(lift) => Box::new([&lift.stamp].into_iter()),
+        }
+    }
+}
+
+/// Why something that came from the engine is not taken in; also the label of the metric.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Rejected {
+    /// It does not open with the fleet key.
+    Seal,
+    /// It is none of the forms that are known.
+    Schema,
+    /// It is longer than anything that is sent.
+    Size,
+    /// Its stamp lies too far ahead.
+    Clock,
+}
+
+impl Rejected {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Seal, Self::Schema, Self::Size, Self::Clock];
+
+    /// As written in metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Seal => "seal",
+            Self::Schema => "schema",
+            Self::Size => "size",
+            Self::Clock => "clock",
+        }
+    }
+}
+
+/// Reads a batch. What is no event that is known stands as such in its place: the others of the
+/// batch are taken in all the same (FLEET-24, FLEET-31).
+///
+/// # Errors
+/// [`Rejected`], where it is no batch at all.
+pub fn read(bytes: &[u8]) -> Result<Vec<Result<Event, Rejected>>, Rejected> {
+    if bytes.len() > MAX_BATCH {
+        return Err(Rejected::Size);
+    }
+    let events: Vec<&RawValue> = serde_json::from_slice(bytes).map_err(|_| Rejected::Schema)?;
+    if events.len() > MAX_EVENTS {
+        return Err(Rejected::Size);
+    }
+    let event = |text: &RawValue| match serde_json::from_str(text.get()) {
+        Ok(Event::Entry(entry)) if entry.check().is_err() => Err(Rejected::Schema),
+        Ok(event) => Ok(event),
+        Err(_) => Err(Rejected::Schema),
+    };
+    Ok(events.into_iter().map(event).collect())
+}
+
+/// Writes a batch: as many of the events as fit, at least one. Returns how many there are in it.
+pub fn write(events: impl Iterator<Item = Event>) -> (Vec<u8>, usize) {
+    let (mut bytes, mut count) = (vec![b'['], 0);
+    for event in events.take(MAX_EVENTS) {
+        let Ok(text) = serde_json::to_vec(&event) else {
+            count += 1;
+            continue;
+        };
+        if bytes.len() + text.len() + 2 > MAX_BATCH && count > 0 {
+            break;
+        }
+        if bytes.len() > 1 {
+            bytes.push(b',');
+        }
+        bytes.extend(text);
+        count += 1;
+    }
+    bytes.push(b']');
+    (bytes, count)
+}

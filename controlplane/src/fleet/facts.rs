@@ -1,0 +1,28 @@
+//! The numbers of a fleet, for the metrics.
+
+use super::event::Rejected;
+
+/// As one instance has them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct FleetFacts {
+    /// Whether the engine answers.
+    pub(crate) connected: bool,
+    /// Instances that live, this one included.
+    pub(crate) instances: u64,
+    /// Whether all hold the same.
+    pub(crate) in_step: bool,
+    /// Events that wait to be sent.
+    pub(crate) waiting: u64,
+    /// Events sent, and received.
+    pub(crate) events: [u64; 2],
+    /// Entries that were refused, by [`Rejected::ALL`].
+    pub(crate) rejected: [u64; Rejected::ALL.len()],
+    /// How often the log was read from its beginning.
+    pub(crate) resyncs: u64,
+    /// How far the clock is ahead of the engine's, in seconds.
+    pub(crate) clock_seconds: f64,
+    /// The last round trip, in seconds.
+    pub(crate) round_trip_seconds: f64,
+    /// Settings that differ at other instances.
+    pub(crate) settings_differ: u64,
+}

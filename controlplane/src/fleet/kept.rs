@@ -1,0 +1,211 @@
+//! fleet.json: what an instance knows of its fleet beyond bans.json (FLEET-15). It is the
+//! service's own, and not for hands. A thread of its own writes it, whole and in one step.
+
+use std::collections::VecDeque;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Select, Sender, TryRecvError, bounded, never};
+use serde::{Deserialize, Serialize};
+use weir_shared::threads;
+
+use super::event::Event;
+use super::replica::Kept;
+use super::stamp::Stamp;
+use crate::bans::document::BanKey;
+use crate::guarded;
+
+/// Its name in the state directory.
+pub(super) const FILE: &str = "fleet.json";
+const NEW: &str = ".fleet.json.new";
+/// The largest that is read.
+const MAX_FILE: u64 = 512 << 20;
+/// Between two writes of what only others have changed.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Between two tries after a fault.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// The form of the file.
+#[derive(Serialize, Deserialize)]
+struct Form {
+    version: u32,
+    fleet: String,
+    instance: String,
+    #[serde(default)]
+    events: Vec<Event>,
+    #[serde(default)]
+    made: Vec<(BanKey, Stamp)>,
+}
+
+/// What a file held.
+pub(super) struct Found {
+    /// The name that the instance had.
+    pub(super) instance: String,
+    pub(super) kept: Kept,
+}
+
+/// Reads the file, where it is of this fleet.
+///
+/// # Errors
+/// Why it cannot be used.
+pub(super) fn read(dir: &Path, fleet: &str) -> Result<Option<Found>, String> {
+    let bytes = match guarded::read(&dir.join(FILE), MAX_FILE) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error.to_string()),
+    };
+    let form: Form = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
+    if form.version != 1 {
+        return Err(format!(
+            "it has version {}, this weir knows 1",
+            form.version
+        ));
+    }
+    if form.fleet != fleet {
+        return Err(format!("it is of the fleet {:?}", form.fleet));
+    }
+    Ok(Some(Found {
+        instance: form.instance,
+        kept: Kept {
+            events: form.events,
+            made: form.made,
+        },
+    }))
+}
+
+/// The file as it is to be.
+pub(super) fn write(fleet: &str, instance: &str, kept: Kept) -> Vec<u8> {
+    let form = Form {
+        version: 1,
+        fleet: fleet.to_owned(),
+        instance: instance.to_owned(),
+        events: kept.events,
+        made: kept.made,
+    };
+    // Nothing in it has no form as JSON.
+    serde_json::to_vec(&form).unwrap_or_default()
+}
+
+/// When the file is written, and up to which change it holds.
+pub(super) struct Keeper {
+    jobs: Sender<Vec<u8>>,
+    outcomes: Receiver<Result<(), String>>,
+    /// The changes that are being written: two at most, at a stop.
+    under_way: VecDeque<u64>,
+    written: u64,
+    next_ns: u64,
+    /// Up to which change somebody waits for it.
+    awaited: u64,
+    fault: Option<String>,
+}
+
+impl Keeper {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// The system refused it.
+    pub(super) fn start(dir: PathBuf) -> io::Result<Self> {
+        let (jobs, waiting) = bounded::<Vec<u8>>(1);
+        let (told, outcomes) = bounded(2);
+        threads::spawn("weir-fleet-file", move || {
+            for bytes in waiting {
+                let written = put(&dir, &bytes).map_err(|error| error.to_string());
+                if told.send(written).is_err() {
+                    return;
+                }
+            }
+        })?;
+        Ok(Self {
+            jobs,
+            outcomes,
+            under_way: VecDeque::new(),
+            written: 0,
+            next_ns: 0,
+            awaited: 0,
+            fault: None,
+        })
+    }
+
+    /// What the loop wakes for.
+    pub(super) fn select<'a>(&'a self, select: &mut Select<'a>) {
+        select.recv(&self.outcomes);
+    }
+
+    /// This change is to be on disk soon: somebody waits for it, or it was made here.
+    pub(super) fn hurry(&mut self, change: u64) {
+        self.awaited = self.awaited.max(change);
+    }
+
+    /// Whether this change is on disk.
+    pub(super) fn holds(&self, change: u64) -> bool {
+        self.written >= change
+    }
+
+    /// Whether the file is to be written now, where this is the last change.
+    pub(super) fn is_due(&self, change: u64, now_ns: u64) -> bool {
+        let urgent = self.awaited > self.written && self.fault.is_none();
+        self.under_way.is_empty() && change > self.written && (urgent || now_ns >= self.next_ns)
+    }
+
+    /// Has it written.
+    pub(super) fn write(&mut self, change: u64, bytes: Vec<u8>, now_ns: u64) {
+        if self.jobs.try_send(bytes).is_ok() {
+            self.under_way.push_back(change);
+        }
+        self.next_ns = now_ns.saturating_add(nanos(PAUSE));
+    }
+
+    /// What became of the last write; a fault is told once.
+    pub(super) fn turn(&mut self, now_ns: u64) -> Option<String> {
+        match self.outcomes.try_recv() {
+            Ok(Ok(())) => {
+                self.written = self.under_way.pop_front().unwrap_or(self.written);
+                self.fault = None;
+                None
+            }
+            Ok(Err(fault)) => {
+                self.under_way.pop_front();
+                self.next_ns = now_ns.saturating_add(nanos(AGAIN));
+                let is_new = self.fault.as_ref() != Some(&fault);
+                self.fault = Some(fault.clone());
+                is_new.then_some(fault)
+            }
+            Err(TryRecvError::Empty) => None,
+            // A channel whose other end is gone is always ready.
+            Err(TryRecvError::Disconnected) => {
+                self.outcomes = never();
+                None
+            }
+        }
+    }
+
+    /// Whether the thread writes at this moment.
+    pub(super) fn is_writing(&self) -> bool {
+        !self.under_way.is_empty()
+    }
+}
+
+fn put(dir: &Path, bytes: &[u8]) -> io::Result<()> {
+    let (new, file) = (dir.join(NEW), dir.join(FILE));
+    match fs::remove_file(&new) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut options = OpenOptions::new();
+    let mut out = options
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&new)?;
+    out.write_all(bytes)?;
+    out.sync_all()?;
+    fs::rename(&new, &file)?;
+    File::open(dir)?.sync_all()
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,57 @@
+//! A lift as a fleet holds it: a record that is kept, so that a ban which arrives later is lifted
+//! as well (FLEET-13).
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use weir_shared::client::Client;
+use weir_shared::netblock::Netblock;
+use weir_shared::units::Time;
+
+use super::stamp::Stamp;
+use crate::bans::Subject;
+
+/// Whose bans were lifted, and when.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct LiftRecord {
+    /// Every ban that it covers, and that was made before, is lifted.
+    pub stamp: Stamp,
+    /// What `lifted` of those bans says.
+    pub at: Time,
+    /// All bans that cover this client.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    client: Option<Client>,
+    /// All bans of exactly this netblock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    netblock: Option<Netblock>,
+    /// Of a newer version: kept and passed on (FLEET-31).
+    #[serde(flatten)]
+    unknown: Map<String, Value>,
+}
+
+impl LiftRecord {
+    /// A lift that was just made.
+    pub fn new(subject: Subject, stamp: Stamp, at: Time) -> Self {
+        let (client, netblock) = match subject {
+            Subject::Client(client) => (Some(client), None),
+            Subject::Netblock(netblock) => (None, Some(netblock)),
+        };
+        Self {
+            stamp,
+            at,
+            client,
+            netblock,
+            unknown: Map::new(),
+        }
+    }
+
+    /// As it is written.
+    pub fn text(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
+    /// Whether bans of this netblock are meant.
+    pub fn covers(&self, netblock: Netblock) -> bool {
+        self.netblock == Some(netblock)
+            || (self.client).is_some_and(|client| netblock.covers_client(client))
+    }
+}

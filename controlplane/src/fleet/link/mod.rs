@@ -1,0 +1,466 @@
+//! The link to a Valkey or Redis: the only file that names the crate `redis` (FLEET-2).
+//!
+//! One connection, used by one thread, on which every question has a time-out. After a fault the
+//! connection is dropped: whoever asks opens another when its pause is over. What was sent may have
+//! been obeyed, and may be sent again.
+
+use std::time::Duration;
+
+use redis::{
+    Client, ClientTlsConfig, Cmd, Connection, ConnectionAddr, ErrorKind, IntoConnectionInfo,
+    RedisConnectionInfo, RedisError, ServerErrorKind, TlsCertificates, Value,
+};
+use weir_shared::settings::EnginePlace;
+
+use super::engine::{Beat, Cursor, Engine, Fault, Logged, Snapshot, Welcome};
+use super::stamp::Origin;
+
+/// How long an answer may take.
+const TIMEOUT: Duration = Duration::from_secs(1);
+/// The most batches that are read at once: a megabyte.
+const MOST_READ: usize = 16;
+/// The most instances of a fleet.
+pub const MAX_INSTANCES: usize = 1024;
+/// The most chunks of a snapshot, and the most bytes of all of them.
+const MAX_CHUNKS: usize = 16_384;
+const MAX_SNAPSHOT: usize = 512 << 20;
+/// A snapshot that nobody renews goes after a week.
+const SNAPSHOT_SECONDS: u64 = 7 * 86_400;
+/// The log may grow to so many batches before it is cut whatever is in it.
+const MAX_LOG: u64 = 200_000;
+
+const HELLO: &str = include_str!("hello.lua");
+const APPEND: &str = include_str!("append.lua");
+const BEAT: &str = include_str!("beat.lua");
+
+/// What the link is opened with.
+#[derive(Clone)]
+pub struct Access {
+    /// Where.
+    pub place: EnginePlace,
+    /// The name of the fleet.
+    pub fleet: String,
+    /// The engine's user, and its password.
+    pub user: Option<String>,
+    /// The same.
+    pub password: Option<String>,
+    /// Certificates (PEM) that sign that of the engine; none are those of the system.
+    pub roots: Option<Vec<u8>>,
+    /// The certificate that is shown to the engine, and its key (PEM).
+    pub identity: Option<(Vec<u8>, Vec<u8>)>,
+    /// How long a read waits for something to come; zero does not wait.
+    pub wait: Duration,
+}
+
+impl Access {
+    /// The client of the crate; nothing is asked yet.
+    fn client(&self) -> Result<Client, Fault> {
+        let address = match &self.place {
+            EnginePlace::Tcp {
+                host,
+                port,
+                tls: false,
+            } => ConnectionAddr::Tcp(host.clone(), *port),
+            EnginePlace::Tcp {
+                host,
+                port,
+                tls: true,
+            } => ConnectionAddr::TcpTls {
+                host: host.clone(),
+                port: *port,
+                insecure: false,
+                tls_params: None,
+            },
+            EnginePlace::Unix(path) => ConnectionAddr::Unix(path.clone()),
+        };
+        let is_tls = matches!(address, ConnectionAddr::TcpTls { .. });
+        // CLIENT SETINFO is unknown before 7.2, and no ACL needs to allow it.
+        let mut login = RedisConnectionInfo::default().set_skip_set_lib_name();
+        if let Some(user) = &self.user {
+            login = login.set_username(user);
+        }
+        if let Some(password) = &self.password {
+            login = login.set_password(password);
+        }
+        let info = address
+            .into_connection_info()
+            .map_err(fault)?
+            .set_redis_settings(login);
+        if !is_tls {
+            return Client::open(info).map_err(fault);
+        }
+        let identity = (self.identity.clone()).map(|(client_cert, client_key)| ClientTlsConfig {
+            client_cert,
+            client_key,
+        });
+        let certificates = TlsCertificates {
+            client_tls: identity,
+            root_cert: self.roots.clone(),
+        };
+        Client::build_with_tls(info, certificates).map_err(fault)
+    }
+
+    /// Whether the certificates can be read.
+    ///
+    /// # Errors
+    /// [`Fault`]
+    pub fn check(&self) -> Result<(), Fault> {
+        self.client().map(drop)
+    }
+}
+
+/// An open link.
+pub struct Link {
+    connection: Connection,
+    fleet: String,
+    wait: Duration,
+}
+
+/// A script, and what it is called by.
+struct Script {
+    text: &'static str,
+    keys: Vec<String>,
+    arguments: Vec<Vec<u8>>,
+}
+
+impl Link {
+    /// Opens a link.
+    ///
+    /// # Errors
+    /// [`Fault`]
+    pub fn open(access: &Access) -> Result<Self, Fault> {
+        let client = access.client()?;
+        let connection = client.get_connection_with_timeout(TIMEOUT).map_err(fault)?;
+        connection
+            .set_read_timeout(Some(TIMEOUT + access.wait))
+            .map_err(fault)?;
+        connection.set_write_timeout(Some(TIMEOUT)).map_err(fault)?;
+        Ok(Self {
+            connection,
+            fleet: access.fleet.clone(),
+            wait: access.wait,
+        })
+    }
+
+    fn key(&self, name: &str) -> String {
+        format!("weir:{{{}}}:{name}", self.fleet)
+    }
+
+    fn ask(&mut self, command: &Cmd) -> Result<Value, Fault> {
+        command.query(&mut self.connection).map_err(fault)
+    }
+
+    fn run(&mut self, script: &Script) -> Result<Value, Fault> {
+        let sha = sha1(script.text);
+        let mut command = redis::cmd("EVALSHA");
+        command.arg(&sha).arg(script.keys.len());
+        for key in &script.keys {
+            command.arg(key);
+        }
+        for argument in &script.arguments {
+            command.arg(argument);
+        }
+        match command.query(&mut self.connection) {
+            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
+                self.ask(redis::cmd("SCRIPT").arg("LOAD").arg(script.text))?;
+                self.ask(&command)
+            }
+            answer => answer.map_err(fault),
+        }
+    }
+}
+
+impl Engine for Link {
+    fn hello(&mut self, me: &Origin, cursor: Cursor, found: u128) -> Result<Welcome, Fault> {
+        let answer = self.run(&Script {
+            text: HELLO,
+            keys: vec![self.key("meta"), self.key("log"), self.key("seq")],
+            arguments: vec![
+                me.as_str().into(),
+                format!("{found:032x}").into_bytes(),
+                cursor.to_string().into_bytes(),
+            ],
+        })?;
+        let parts = array(answer)?;
+        let [format, rest @ ..] = parts.as_slice() else {
+            return Err(strange());
+        };
+        let format = text(format)?;
+        if format != "1" {
+            return Err(Fault(format!(
+                "the fleet there has format {format}, this one knows 1"
+            )));
+        }
+        let [generation, last, at_cursor, is_whole, time] = rest else {
+            return Err(strange());
+        };
+        Ok(Welcome {
+            generation: u128::from_str_radix(&text(generation)?, 16).map_err(|_| strange())?,
+            last: number(last)?,
+            at_cursor: (array(at_cursor.clone())?.into_iter().next())
+                .map(logged)
+                .transpose()?,
+            is_whole: number(is_whole)? == 1,
+            time_ms: number(time)?,
+        })
+    }
+
+    fn append(&mut self, me: &Origin, seq: u64, sealed: &[u8]) -> Result<u64, Fault> {
+        let answer = self.run(&Script {
+            text: APPEND,
+            keys: vec![self.key("log"), self.key("seq")],
+            arguments: vec![
+                me.as_str().into(),
+                seq.to_string().into_bytes(),
+                sealed.to_vec(),
+            ],
+        })?;
+        number(&answer)
+    }
+
+    fn read_after(&mut self, cursor: Cursor, most: usize) -> Result<Vec<Logged>, Fault> {
+        let mut command = redis::cmd("XREAD");
+        command.arg("COUNT").arg(most.min(MOST_READ));
+        if !self.wait.is_zero() {
+            command
+                .arg("BLOCK")
+                .arg(self.wait.as_millis().max(1).to_string());
+        }
+        command
+            .arg("STREAMS")
+            .arg(self.key("log"))
+            .arg(cursor.to_string());
+        let streams = match self.ask(&command)? {
+            Value::Nil => return Ok(Vec::new()),
+            answer => array(answer)?,
+        };
+        let Some(stream) = streams.into_iter().next() else {
+            return Ok(Vec::new());
+        };
+        let stream = array(stream)?;
+        let [_, entries] = <[Value; 2]>::try_from(stream).map_err(|_| strange())?;
+        array(entries)?.into_iter().map(logged).collect()
+    }
+
+    fn snapshot_get(&mut self) -> Result<Option<Snapshot>, Fault> {
+        let Some((id, count, upto)) = self.pointer()? else {
+            return Ok(None);
+        };
+        let (mut chunks, mut bytes) = (Vec::new(), 0);
+        for place in 0..count {
+            let key = self.key(&format!("snap:{id}:{place}"));
+            // It may go while it is read: without it the log has the rest.
+            let Value::BulkString(chunk) = self.ask(redis::cmd("GET").arg(key))? else {
+                return Ok(None);
+            };
+            bytes += chunk.len();
+            if bytes > MAX_SNAPSHOT {
+                return Err(Fault(
+                    "the snapshot there is larger than 512 MiB".to_owned(),
+                ));
+            }
+            chunks.push(chunk);
+        }
+        Ok(Some((upto, chunks)))
+    }
+
+    fn snapshot_put(&mut self, upto: Cursor, chunks: &[Vec<u8>]) -> Result<(), Fault> {
+        let before = self.pointer()?;
+        let id = upto.to_string();
+        for (place, chunk) in chunks.iter().take(MAX_CHUNKS).enumerate() {
+            let key = self.key(&format!("snap:{id}:{place}"));
+            self.ask(
+                redis::cmd("SET")
+                    .arg(key)
+                    .arg(chunk)
+                    .arg("EX")
+                    .arg(SNAPSHOT_SECONDS),
+            )?;
+        }
+        let pointer = format!("{id} {}", chunks.len().min(MAX_CHUNKS));
+        let key = self.key("snap");
+        self.ask(
+            redis::cmd("SET")
+                .arg(key)
+                .arg(pointer)
+                .arg("EX")
+                .arg(SNAPSHOT_SECONDS),
+        )?;
+        let Some((old, count, old_upto)) = before.filter(|(old, ..)| *old != id) else {
+            return Ok(());
+        };
+        // What lies before the last snapshot but one goes: who reads it now can end.
+        let meta = self.key("meta");
+        self.ask(
+            redis::cmd("HSET")
+                .arg(meta)
+                .arg("trimmed")
+                .arg(old_upto.to_string()),
+        )?;
+        let log = self.key("log");
+        self.ask(
+            redis::cmd("XTRIM")
+                .arg(&log)
+                .arg("MINID")
+                .arg("~")
+                .arg(old_upto.to_string()),
+        )?;
+        self.ask(
+            redis::cmd("XTRIM")
+                .arg(&log)
+                .arg("MAXLEN")
+                .arg("~")
+                .arg(MAX_LOG),
+        )?;
+        for place in 0..count {
+            let key = self.key(&format!("snap:{old}:{place}"));
+            self.ask(redis::cmd("DEL").arg(key))?;
+        }
+        Ok(())
+    }
+
+    fn beat(&mut self, me: &Origin, sealed: &[u8]) -> Result<u64, Fault> {
+        let answer = self.run(&Script {
+            text: BEAT,
+            keys: vec![self.key("alive"), self.key("m"), self.key("seq")],
+            arguments: vec![me.as_str().into(), sealed.to_vec()],
+        })?;
+        number(&answer)
+    }
+
+    fn leave(&mut self, me: &Origin) -> Result<(), Fault> {
+        let (alive, beats) = (self.key("alive"), self.key("m"));
+        self.ask(redis::cmd("ZREM").arg(alive).arg(me.as_str()))?;
+        self.ask(redis::cmd("HDEL").arg(beats).arg(me.as_str()))
+            .map(drop)
+    }
+
+    fn members(&mut self) -> Result<Vec<Beat>, Fault> {
+        let time = array(self.ask(&redis::cmd("TIME"))?)?;
+        let [seconds, micros] = time.as_slice() else {
+            return Err(strange());
+        };
+        let now_ms = number(seconds)?.saturating_mul(1000) + number(micros)? / 1000;
+        let mut command = redis::cmd("ZREVRANGEBYSCORE");
+        command
+            .arg(self.key("alive"))
+            .arg("+inf")
+            .arg("-inf")
+            .arg("WITHSCORES");
+        command.arg("LIMIT").arg(0).arg(MAX_INSTANCES);
+        let alive = array(self.ask(&command)?)?;
+        let mut beats = Vec::new();
+        for pair in alive.chunks_exact(2) {
+            let [origin, at] = pair else { continue };
+            // Somebody else's, or of a version that writes names otherwise.
+            let Ok(origin) = text(origin)?.parse::<Origin>() else {
+                continue;
+            };
+            let key = self.key("m");
+            if let Value::BulkString(sealed) =
+                self.ask(redis::cmd("HGET").arg(key).arg(origin.as_str()))?
+            {
+                let age_ms = now_ms.saturating_sub(number(at)?);
+                beats.push(Beat {
+                    origin,
+                    age_ms,
+                    sealed,
+                });
+            }
+        }
+        Ok(beats)
+    }
+}
+
+impl Link {
+    /// The snapshot: its id, how many chunks it has, and up to where it holds the log.
+    fn pointer(&mut self) -> Result<Option<(String, usize, Cursor)>, Fault> {
+        let key = self.key("snap");
+        let pointer = match self.ask(redis::cmd("GET").arg(key))? {
+            Value::Nil => return Ok(None),
+            pointer => text(&pointer)?,
+        };
+        let (id, count) = pointer.split_once(' ').ok_or_else(strange)?;
+        let count = count.parse().ok().filter(|count| *count <= MAX_CHUNKS);
+        let (count, upto) = count.zip(id.parse().ok()).ok_or_else(strange)?;
+        Ok(Some((id.to_owned(), count, upto)))
+    }
+}
+
+fn fault(error: RedisError) -> Fault {
+    if error.is_timeout() {
+        return Fault(format!("no answer within {} s", TIMEOUT.as_secs()));
+    }
+    Fault(error.to_string())
+}
+
+fn strange() -> Fault {
+    Fault("the engine gave an answer of another form than that asked for".to_owned())
+}
+
+fn array(value: Value) -> Result<Vec<Value>, Fault> {
+    match value {
+        Value::Array(parts) => Ok(parts),
+        _ => Err(strange()),
+    }
+}
+
+fn text(value: &Value) -> Result<String, Fault> {
+    match value {
+        Value::BulkString(bytes) => String::from_utf8(bytes.clone()).map_err(|_| strange()),
+        Value::SimpleString(text) => Ok(text.clone()),
+        Value::Okay => Ok("OK".to_owned()),
+        _ => Err(strange()),
+    }
+}
+
+fn number(value: &Value) -> Result<u64, Fault> {
+    match value {
+        Value::Int(number) => u64::try_from(*number).map_err(|_| strange()),
+        other => text(other)?.parse().map_err(|_| strange()),
+    }
+}
+
+/// An entry of the stream: its id and its fields.
+fn logged(entry: Value) -> Result<Logged, Fault> {
+    let [at, fields] = <[Value; 2]>::try_from(array(entry)?).map_err(|_| strange())?;
+    let at: Cursor = text(&at)?.parse().map_err(|_| strange())?;
+    let fields = match fields {
+        Value::Array(fields) => fields,
+        _ => Vec::new(),
+    };
+    // What somebody else wrote there has a place, and opens with no key.
+    let mut logged = Logged {
+        at,
+        origin: nobody()?,
+        seq: 0,
+        sealed: Vec::new(),
+    };
+    for pair in fields.chunks_exact(2) {
+        let [name, value] = pair else { continue };
+        match (text(name)?.as_str(), value) {
+            ("o", value) => {
+                if let Ok(origin) = text(value)?.parse() {
+                    logged.origin = origin;
+                }
+            }
+            ("n", value) => logged.seq = number(value).unwrap_or(0),
+            ("e", Value::BulkString(sealed)) => logged.sealed.clone_from(sealed),
+            _ => {}
+        }
+    }
+    Ok(logged)
+}
+
+fn nobody() -> Result<Origin, Fault> {
+    Origin::new("-", 0).ok_or_else(strange)
+}
+
+/// What a script is called by.
+fn sha1(text: &str) -> String {
+    let digest = ring::digest::digest(&ring::digest::SHA1_FOR_LEGACY_USE_ONLY, text.as_bytes());
+    data_encoding::HEXLOWER.encode(digest.as_ref())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,362 @@
+//! The link with a real engine, which the test starts in a folder of its own and ends.
+
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+
+use tempfile::TempDir;
+use weir_shared::ban::Ban;
+
+use super::*;
+use crate::bans::document::BanKey;
+use crate::bans::ledger::changes::{Happened, LedgerChange};
+use crate::fleet::core::Core;
+use crate::fleet::event;
+use crate::fleet::seal::{FleetKey, Kind};
+
+/// A running engine.
+struct Server {
+    dir: TempDir,
+    port: u16,
+    process: Child,
+}
+
+impl Server {
+    fn start(extra: &[&str]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let free = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = free.local_addr().unwrap().port();
+        drop(free);
+        let process = Self::spawn(&dir, port, extra);
+        Self { dir, port, process }
+    }
+
+    /// Starts it, and reads its log until it takes connections.
+    fn spawn(dir: &TempDir, port: u16, extra: &[&str]) -> Child {
+        let mut process = Command::new("redis-server")
+            .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
+            .args(["--save", "", "--appendonly", "no"])
+            .arg("--dir")
+            .arg(dir.path())
+            .args(extra)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let log = BufReader::new(process.stdout.take().unwrap());
+        let mut lines = log.lines().map_while(Result::ok);
+        assert!(lines.any(|line| line.contains("Ready to accept connections")));
+        process
+    }
+
+    fn access(&self) -> Access {
+        Access {
+            place: format!("valkey://127.0.0.1:{}", self.port).parse().unwrap(),
+            fleet: "test".to_owned(),
+            user: None,
+            password: None,
+            roots: None,
+            identity: None,
+            wait: Duration::ZERO,
+        }
+    }
+
+    fn link(&self) -> Link {
+        Link::open(&self.access()).unwrap()
+    }
+
+    /// It is killed, and started again with nothing.
+    fn restart_empty(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+        self.process = Self::spawn(&self.dir, self.port, &[]);
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn origin(name: &str) -> Origin {
+    Origin::new(name, 7).unwrap()
+}
+
+const BEGINNING: Cursor = Cursor { ms: 0, count: 0 };
+
+/// FLEET-15, FLEET-23: the log takes each batch once, in order, and tells where it is; what it lost
+/// is seen by its answer.
+#[test]
+#[ignore = "needs redis-server"]
+fn the_log_takes_each_batch_once() {
+    let mut server = Server::start(&[]);
+    let mut link = server.link();
+    let (a, b) = (origin("a"), origin("b"));
+    let first = link.hello(&a, BEGINNING, 1).unwrap();
+    assert_eq!(
+        (
+            first.generation,
+            first.last,
+            first.at_cursor,
+            first.is_whole
+        ),
+        (1, 0, None, true)
+    );
+    assert_eq!(link.hello(&b, BEGINNING, 2).unwrap().generation, 1);
+    assert_eq!(link.append(&a, 1, b"one").unwrap(), 1);
+    assert_eq!(
+        link.append(&a, 1, b"one").unwrap(),
+        1,
+        "it was taken already"
+    );
+    assert_eq!(link.append(&a, 3, b"three").unwrap(), 1, "a gap");
+    assert_eq!(link.append(&b, 1, b"other").unwrap(), 1);
+    assert_eq!(link.append(&a, 2, &[0, 255, 13, 10]).unwrap(), 2);
+    let read = link.read_after(BEGINNING, 256).unwrap();
+    let told: Vec<_> = read
+        .iter()
+        .map(|l| (l.origin.name(), l.seq, l.sealed.as_slice()))
+        .collect();
+    assert_eq!(
+        told,
+        [
+            ("a", 1, &b"one"[..]),
+            ("b", 1, b"other"),
+            ("a", 2, &[0, 255, 13, 10])
+        ]
+    );
+    let last = read.last().unwrap().at;
+    assert!(link.read_after(last, 256).unwrap().is_empty());
+    let known = link.hello(&a, last, 3).unwrap();
+    assert_eq!(known.at_cursor.as_ref(), read.last());
+    server.restart_empty();
+    assert!(link.append(&a, 3, b"three").is_err());
+    let mut link = server.link();
+    let again = link.hello(&a, last, 4).unwrap();
+    assert_eq!(
+        (again.generation, again.last, again.at_cursor),
+        (4, 0, None)
+    );
+}
+
+/// FLEET-6, FLEET-28: a key of another type is no fault for ever: it is put right.
+#[test]
+#[ignore = "needs redis-server"]
+fn keys_of_another_type_are_put_right() {
+    let server = Server::start(&[]);
+    let mut link = server.link();
+    for name in ["meta", "log", "seq", "alive", "m"] {
+        let key = link.key(name);
+        link.ask(redis::cmd("SET").arg(key).arg("nonsense"))
+            .unwrap();
+    }
+    let me = origin("a");
+    assert_eq!(link.hello(&me, BEGINNING, 5).unwrap().generation, 5);
+    assert_eq!(link.append(&me, 1, b"x").unwrap(), 1);
+    link.beat(&me, b"alive").unwrap();
+    let members = link.members().unwrap();
+    assert_eq!(members.len(), 1);
+    assert_eq!(
+        (members[0].origin.clone(), members[0].sealed.as_slice()),
+        (me, &b"alive"[..])
+    );
+}
+
+/// FLEET-2: an engine that is refused, or hangs, is a fault within its time-out, in a sentence.
+#[test]
+#[ignore = "needs redis-server"]
+fn an_engine_that_does_not_answer_is_a_fault() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = silent.local_addr().unwrap().port();
+    let server = Server::start(&["--requirepass", "secret"]);
+    let mut access = server.access();
+    let error = Link::open(&access).and_then(|mut link| link.hello(&origin("a"), BEGINNING, 1));
+    assert!(error.unwrap_err().0.contains("uthentic"));
+    access.password = Some("wrong".to_owned());
+    assert!(Link::open(&access).is_err());
+    access.place = format!("valkey://127.0.0.1:{port}").parse().unwrap();
+    let hung = Link::open(&access).and_then(|mut link| link.hello(&origin("a"), BEGINNING, 1));
+    assert!(hung.is_err());
+    drop(silent);
+    assert!(Link::open(&access).is_err());
+}
+
+/// FLEET-26: the shipped rules of the engine's user let everything through that the link says, and
+/// nothing else.
+#[test]
+#[ignore = "needs redis-server"]
+fn the_shipped_acl_is_enough_and_gives_no_more() {
+    let shipped = include_str!("../../../deploy/fleet.acl");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("users.acl");
+    let with_password = shipped.replace("#PASSWORD", ">secret");
+    let rules: String = with_password
+        .lines()
+        .filter(|line| line.starts_with("user "))
+        .map(|line| format!("{line}\n"))
+        .collect();
+    std::fs::write(
+        &file,
+        format!("user default on nopass ~* &* +@all\n{rules}"),
+    )
+    .unwrap();
+    let server = Server::start(&["--aclfile", file.to_str().unwrap()]);
+    let mut access = server.access();
+    (access.user, access.password) = (Some("weir".to_owned()), Some("secret".to_owned()));
+    let mut link = Link::open(&access).unwrap();
+    let me = origin("a");
+    link.hello(&me, BEGINNING, 1).unwrap();
+    link.append(&me, 1, b"x").unwrap();
+    link.read_after(BEGINNING, 9).unwrap();
+    for upto in [1, 2] {
+        let upto = Cursor { ms: upto, count: 0 };
+        link.snapshot_put(upto, &[b"chunk".to_vec()]).unwrap();
+    }
+    assert_eq!(link.snapshot_get().unwrap().unwrap().1, [b"chunk"]);
+    link.beat(&me, b"alive").unwrap();
+    assert_eq!(link.members().unwrap().len(), 1);
+    for refused in [
+        &["CONFIG", "GET", "requirepass"][..],
+        &["EVAL", "return 1", "0"],
+        &["KEYS", "*"],
+        &["FLUSHALL"],
+        &["ACL", "LIST"],
+        &["GET", "other"],
+        &["SUBSCRIBE", "x"],
+    ] {
+        let mut command = redis::cmd(refused[0]);
+        for argument in &refused[1..] {
+            command.arg(argument);
+        }
+        let error = link.ask(&command).unwrap_err().0;
+        assert!(
+            error.to_lowercase().contains("perm"),
+            "{refused:?}: {error}"
+        );
+    }
+}
+
+/// FLEET-11, FLEET-15, FLEET-25: two cores over a real engine: what one makes the other has, sealed
+/// on the way; the engine emptied, they bring back what it lost.
+#[test]
+#[ignore = "needs redis-server"]
+fn two_cores_meet_over_a_real_engine() {
+    let key = FleetKey::parse("test", b"0123456789abcdef0123456789abcdef").unwrap();
+    let mut server = Server::start(&[]);
+    let ban: Ban = serde_json::from_str(
+        r#"{"netblock":"203.0.113.0/24","ban_started":"2026-11-21T16:00:00Z","ban_expires":"permanent","reason":"said so"}"#,
+    )
+    .unwrap();
+    let (mut a, _) = Core::new(origin("a"), &[Arc::new(ban)]);
+    let (mut b, _) = Core::new(origin("b"), &[]);
+    let turn = |core: &mut Core, link: &mut Link, hello: bool| {
+        let now = 1_795_276_800_000;
+        let me = core.origin().clone();
+        if hello {
+            core.welcome(link.hello(&me, core.cursor(), 9).unwrap());
+        }
+        loop {
+            let read = link.read_after(core.cursor(), 256).unwrap();
+            if read.is_empty() {
+                break;
+            }
+            for logged in read {
+                let who = logged.origin.as_str();
+                let opened = key.open(Kind::Log, who, logged.seq, &logged.sealed);
+                core.take(opened.and_then(|bytes| event::read(&bytes)), now);
+                core.has_read(logged);
+            }
+        }
+        core.at_the_end();
+        while let Some(batch) = core.next_batch() {
+            let sealed = key
+                .seal(Kind::Log, me.as_str(), batch.seq, &batch.bytes)
+                .unwrap();
+            assert!(!sealed.windows(11).any(|window| window == b"203.0.113.0"));
+            let last = link.append(&me, batch.seq, &sealed).unwrap();
+            core.appended(batch.seq, last);
+        }
+    };
+    let mut link = server.link();
+    turn(&mut a, &mut link, true);
+    turn(&mut b, &mut link, true);
+    assert_eq!(b.replica().bans().count(), 1);
+    assert_eq!(a.replica().digest(0), b.replica().digest(0));
+    server.restart_empty();
+    let mut link = server.link();
+    turn(&mut b, &mut link, true);
+    let (mut c, _) = Core::new(origin("c"), &[]);
+    turn(&mut c, &mut link, true);
+    assert_eq!(c.replica().digest(0), b.replica().digest(0));
+    let forged = key.seal(Kind::Log, "x", 1, b"[]").unwrap();
+    link.append(&origin("x"), 1, &forged).unwrap();
+    turn(&mut c, &mut link, false);
+    assert_eq!(c.counts().rejected[0], 1);
+}
+
+/// FLEET-11: a thousand bans, one after the other, each read at another instance while it blocks;
+/// how long they took is printed.
+#[test]
+#[ignore = "needs redis-server"]
+fn a_thousand_bans_arrive() {
+    const BANS: usize = 1000;
+    let key = Arc::new(FleetKey::parse("test", b"0123456789abcdef0123456789abcdef").unwrap());
+    let server = Server::start(&[]);
+    let mut access = server.access();
+    let mut link = Link::open(&access).unwrap();
+    let now = 1_795_276_800_000;
+    let (mut a, _) = Core::new(origin("a"), &[]);
+    let me = origin("a");
+    a.welcome(link.hello(&me, BEGINNING, 1).unwrap());
+    a.at_the_end();
+    access.wait = Duration::from_millis(500);
+    let mut reading = Link::open(&access).unwrap();
+    let (told, arrived) = crossbeam_channel::bounded(BANS);
+    let opening = Arc::clone(&key);
+    let reader = std::thread::spawn(move || {
+        let (mut b, _) = Core::new(origin("b"), &[]);
+        while b.replica().len() < BANS {
+            for logged in reading.read_after(b.cursor(), 256).unwrap() {
+                let who = logged.origin.as_str();
+                let opened = opening.open(Kind::Log, who, logged.seq, &logged.sealed);
+                b.take(opened.and_then(|bytes| event::read(&bytes)), now);
+                b.has_read(logged);
+                told.send(()).unwrap();
+            }
+        }
+        b.replica().digest(0)
+    });
+    let mut took: Vec<Duration> = (0..BANS)
+        .map(|number| {
+            let text = format!(
+                r#"{{"netblock":"10.{}.{}.0/24","ban_started":"2026-11-21T16:00:00Z","ban_expires":"permanent"}}"#,
+                number / 256,
+                number % 256
+            );
+            let ban: Ban = serde_json::from_str(&text).unwrap();
+            let change = LedgerChange {
+                key: BanKey::of(&ban),
+                happened: Happened::Made,
+                ban: Some(Arc::new(ban)),
+            };
+            let begun = std::time::Instant::now();
+            a.follow(&[change], now);
+            let batch = a.next_batch().unwrap();
+            let sealed = key.seal(Kind::Log, me.as_str(), batch.seq, &batch.bytes).unwrap();
+            let last = link.append(&me, batch.seq, &sealed).unwrap();
+            a.appended(batch.seq, last);
+            arrived.recv().unwrap();
+            begun.elapsed()
+        })
+        .collect();
+    assert_eq!(reader.join().unwrap(), a.replica().digest(0));
+    took.sort_unstable();
+    println!(
+        "of {BANS}: p50 {:?}, p99 {:?}, most {:?}",
+        took[BANS / 2],
+        took[BANS * 99 / 100],
+        took[BANS - 1]
+    );
+}

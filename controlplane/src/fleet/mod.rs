@@ -1,0 +1,69 @@
+//! Several instances of weir that act as one (FLEET).
+//!
+//! The pure part: `stamp.rs` (which change is the later one), `entry.rs` and `lift.rs` (a ban and a
+//! lift that are joined), `event.rs` (how they are written), `replica.rs` (what one instance knows,
+//! and what its ledger is to hold), `core.rs` (what it sends and reads). `engine.rs` is what is
+//! asked of the engine. `simulator/` has fleets in one thread, with an engine that fails in every
+//! way, and checks after each history that nothing was lost and all are alike.
+//!
+//! The service's part: `ready.rs` (key and certificates), `starting.rs`, `part.rs` (what the
+//! control loop does in each turn), `standing.rs` (whether the engine answers), `thread.rs` (the
+//! thread that speaks with it), `words.rs` (what loop and thread say to each other), `kept.rs`
+//! (fleet.json), `names.rs` (bans as the fleet names them), `beat.rs`, `others.rs` and `same.rs`
+//! (the other instances), `waits.rs` (answers that wait for them), `view.rs` and `facts.rs` (what
+//! is told). A build without the feature `fleet` has `absent.rs` instead.
+
+#[cfg(not(feature = "fleet"))]
+mod absent;
+#[cfg(feature = "fleet")]
+mod beat;
+pub mod core;
+mod digest;
+pub mod engine;
+pub mod entry;
+pub mod event;
+pub(crate) mod facts;
+#[cfg(feature = "fleet")]
+mod kept;
+pub mod lift;
+#[cfg(feature = "fleet")]
+pub mod link;
+#[cfg(feature = "fleet")]
+mod names;
+#[cfg(feature = "fleet")]
+mod others;
+#[cfg(feature = "fleet")]
+mod part;
+#[cfg(feature = "fleet")]
+mod ready;
+pub mod replica;
+#[cfg(feature = "fleet")]
+mod same;
+#[cfg(feature = "fleet")]
+pub mod seal;
+#[cfg(test)]
+mod simulator;
+pub mod stamp;
+#[cfg(feature = "fleet")]
+mod standing;
+#[cfg(feature = "fleet")]
+mod starting;
+#[cfg(feature = "fleet")]
+mod thread;
+#[cfg(feature = "fleet")]
+mod view;
+#[cfg(feature = "fleet")]
+mod waits;
+#[cfg(feature = "fleet")]
+mod words;
+
+#[cfg(not(feature = "fleet"))]
+pub use absent::Ready;
+#[cfg(not(feature = "fleet"))]
+pub(crate) use absent::{AtStart, Fleet};
+#[cfg(feature = "fleet")]
+pub(crate) use part::Fleet;
+#[cfg(feature = "fleet")]
+pub use ready::Ready;
+#[cfg(feature = "fleet")]
+pub(crate) use starting::AtStart;

@@ -1,0 +1,182 @@
+//! The other instances of a fleet, as they have shown themselves, and whether they hold the same
+//! (FLEET-16, FLEET-21).
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::beat::{Beat, Seen};
+use super::engine::Cursor;
+use super::event::Rejected;
+use super::stamp::Origin;
+
+/// Who has not shown itself for so long has gone.
+const GONE_MS: u64 = 10_000;
+/// Who has gone for so long is not named any more.
+const FORGOTTEN_MS: u64 = 600_000;
+/// So long two instances may differ: changes are under way.
+const PATIENCE_NS: u64 = 5_000_000_000;
+
+/// What is compared with the others.
+pub(super) struct Mine<'a> {
+    pub(super) me: &'a Origin,
+    pub(super) beat: &'a Beat,
+    pub(super) now_ns: u64,
+}
+
+/// An instance.
+struct Other {
+    age_ms: u64,
+    beat: Result<Beat, Rejected>,
+    /// Since when it does not hold what this instance does.
+    differs_since_ns: Option<u64>,
+}
+
+/// All of them, by name.
+#[derive(Default)]
+pub(super) struct Others(BTreeMap<String, Other>);
+
+impl Others {
+    /// Takes in who has shown itself. Of several boots of one name the last to be seen counts.
+    pub(super) fn take(&mut self, seen: Vec<Seen>, mine: &Mine<'_>) {
+        let mut before = std::mem::take(&mut self.0);
+        for Seen {
+            origin,
+            age_ms,
+            beat,
+        } in seen
+        {
+            let name = origin.name().to_owned();
+            let known = self.0.get(&name);
+            if name == mine.me.name()
+                || age_ms > FORGOTTEN_MS
+                || known.is_some_and(|known| known.age_ms <= age_ms)
+            {
+                continue;
+            }
+            let same = beat.as_ref().is_ok_and(|beat| {
+                beat.in_step
+                    && (beat.digest == mine.beat.digest || beat.dropped || mine.beat.dropped)
+            });
+            let since = before
+                .remove(&name)
+                .and_then(|other| other.differs_since_ns);
+            let differs_since_ns = (!same).then_some(since.unwrap_or(mine.now_ns));
+            self.0.insert(
+                name,
+                Other {
+                    age_ms,
+                    beat,
+                    differs_since_ns,
+                },
+            );
+        }
+    }
+
+    /// Nobody is known any more.
+    pub(super) fn forget(&mut self) {
+        self.0.clear();
+    }
+
+    /// How many live, without this one.
+    pub(super) fn live(&self) -> usize {
+        self.0
+            .values()
+            .filter(|other| other.age_ms <= GONE_MS)
+            .count()
+    }
+
+    /// Those that live and have taken in the log up to this place, and those that have not.
+    pub(super) fn reached(&self, place: Cursor) -> (Vec<&str>, Vec<&str>) {
+        let live = self.0.iter().filter(|(_, other)| other.age_ms <= GONE_MS);
+        let reached =
+            |other: &Other| (other.beat.as_ref()).is_ok_and(|beat| beat.cursor() >= place);
+        let mut found = (Vec::new(), Vec::new());
+        for (name, other) in live {
+            let list = if reached(other) {
+                &mut found.0
+            } else {
+                &mut found.1
+            };
+            list.push(name.as_str());
+        }
+        found
+    }
+
+    /// Whether all hold the same; one that has gone holds who knows what.
+    pub(super) fn are_in_step(&self, now_ns: u64) -> bool {
+        self.0.values().all(|other| {
+            other.age_ms <= GONE_MS
+                && other.beat.is_ok()
+                && differs_ns(other, now_ns).is_none_or(|ns| ns < PATIENCE_NS)
+        })
+    }
+
+    /// Who holds something else for at least so long.
+    pub(super) fn differing(&self, least_ns: u64, now_ns: u64) -> Option<&str> {
+        let differs = |other: &Other| differs_ns(other, now_ns).is_some_and(|ns| ns >= least_ns);
+        let mut live = self.0.iter().filter(|(_, other)| other.age_ms <= GONE_MS);
+        let found = live.find(|(_, other)| differs(other));
+        found.map(|(name, _)| name.as_str())
+    }
+
+    /// How many settings differ at other instances.
+    pub(super) fn settings_differ(&self, mine: &Beat) -> usize {
+        self.0
+            .values()
+            .map(|other| differing(other, mine).len())
+            .sum()
+    }
+
+    /// As they are told.
+    pub(super) fn told(&self, mine: &Beat, now_ns: u64) -> Vec<Value> {
+        let told = |(name, other): (&String, &Other)| {
+            let state = match &other.beat {
+                _ if other.age_ms > GONE_MS => "gone",
+                Err(Rejected::Seal) => "other_key",
+                Err(_) => "unknown",
+                Ok(beat) if beat.in_step => "live",
+                Ok(_) => "joining",
+            };
+            let settings = differing(other, mine)
+                .into_iter()
+                .map(|(name, here, there)| json!({ "name": name, "here": here, "there": there }));
+            let in_step =
+                other.beat.is_ok() && differs_ns(other, now_ns).is_none_or(|ns| ns < PATIENCE_NS);
+            let mut told = json!({
+                "name": name,
+                "self": false,
+                "state": state,
+                "lag_ms": other.age_ms,
+                "in_step": in_step && other.age_ms <= GONE_MS,
+                "settings": settings.collect::<Vec<_>>(),
+            });
+            if let (Ok(beat), Value::Object(told)) = (&other.beat, &mut told) {
+                told.insert("waiting".to_owned(), json!(beat.waiting));
+                told.insert("clock_ms".to_owned(), json!(beat.clock_ms));
+                told.insert("version".to_owned(), json!(beat.version));
+                told.insert("bans".to_owned(), json!(beat.bans));
+            }
+            told
+        };
+        self.0.iter().map(told).collect()
+    }
+}
+
+fn differs_ns(other: &Other, now_ns: u64) -> Option<u64> {
+    other
+        .differs_since_ns
+        .map(|since| now_ns.saturating_sub(since))
+}
+
+/// The settings that differ: name, here, there.
+fn differing<'a>(other: &'a Other, mine: &'a Beat) -> Vec<(&'a str, &'a str, &'a str)> {
+    let Ok(beat) = &other.beat else {
+        return Vec::new();
+    };
+    let differs = |(name, here): (&'a String, &'a String)| {
+        let there = beat.settings.get(name)?;
+        (there != here).then_some((name.as_str(), here.as_str(), there.as_str()))
+    };
+    mine.settings.iter().filter_map(differs).collect()
+}

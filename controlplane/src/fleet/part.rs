@@ -1,0 +1,484 @@
+//! The control loop's part of a fleet: the core with all it knows, what is done about it in each
+//! turn, and what is told of it. Only the loop changes it, as it alone changes the ledger: so what
+//! others say and what happens here meet in one order. Nothing here waits.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Select, Sender, TryRecvError, never};
+use weir_shared::ban::Ban;
+use weir_shared::ban_origin::Instance;
+use weir_shared::clock::Now;
+use weir_shared::settings::Listed;
+
+use super::beat::{Beat, Seen};
+use super::core::Core;
+use super::engine::{Cursor, Logged};
+use super::event::Rejected;
+use super::kept::{self, Keeper};
+use super::names::{change_in_fleet, here, in_fleet, key_in_fleet};
+use super::others::{Mine, Others};
+use super::replica::Effect;
+use super::same::same_everywhere;
+use super::standing::Standing;
+use super::waits::{Reach, Waits};
+use super::words::{Opened, Order, Said};
+use crate::admin::bans::Pending;
+use crate::bans::Subject;
+use crate::bans::document::BanKey;
+use crate::bans::ledger::changes::{Happened, LedgerChange};
+
+/// What is heard in one turn: a batch has 256 events at most.
+const MOST_HEARD: usize = 4;
+/// Between two beats, and where somebody waits for one.
+const BEAT_NS: u64 = 1_000_000_000;
+const SOON_NS: u64 = 50_000_000;
+/// So long two instances may hold different bans (FLEET-16).
+const MEND_NS: u64 = 60_000_000_000;
+/// How often what is too old is forgotten.
+const FORGET_NS: u64 = 60_000_000_000;
+
+/// What the loop is to tell of.
+pub(crate) struct Told {
+    /// What has happened, as an alert names it.
+    pub(crate) what: &'static str,
+    /// A sentence.
+    pub(crate) detail: String,
+}
+
+/// One instance of a fleet.
+pub(crate) struct Fleet {
+    pub(super) fleet: String,
+    pub(super) engine: String,
+    pub(super) me: Instance,
+    pub(super) version: &'static str,
+    pub(super) core: Core,
+    pub(super) inbox: Receiver<Said>,
+    pub(super) orders: Sender<Order>,
+    pub(super) standing: Standing,
+    /// The number of what is being read.
+    pub(super) reading: u64,
+    /// The resyncs that were ordered.
+    pub(super) resyncs: u64,
+    /// The newest own batch that was read back, and where it is.
+    pub(super) own: Option<(u64, Cursor)>,
+    /// How far the own clock is ahead of the engine's.
+    pub(super) clock_ms: i64,
+    pub(super) round_trip_ns: u64,
+    pub(super) others: Others,
+    /// The bans that found no place here.
+    pub(super) has_dropped: bool,
+    pub(super) settings: BTreeMap<String, String>,
+    pub(super) last_beat_ns: u64,
+    pub(super) is_beating: bool,
+    pub(super) hurries: bool,
+    pub(super) kept: Keeper,
+    /// Changes that fleet.json is to hold.
+    pub(super) changes: u64,
+    pub(super) waits: Waits,
+    pub(super) forgot_ns: u64,
+    pub(super) mended_ns: u64,
+    pub(super) rejected: u64,
+    pub(super) rests: bool,
+}
+
+impl Fleet {
+    /// The settings that hold from now on.
+    pub(crate) fn take_settings(&mut self, listing: &[Listed]) {
+        self.settings = same_everywhere(listing);
+    }
+
+    /// What the loop wakes for.
+    pub(crate) fn select<'a>(&'a self, select: &mut Select<'a>) {
+        select.recv(&self.inbox);
+        self.kept.select(select);
+        self.waits.select(select);
+    }
+
+    /// How long the loop may sleep.
+    pub(crate) fn wait(&self, wait: Duration) -> Duration {
+        if self.hurries || self.waits.is_waiting() {
+            wait.min(Duration::from_nanos(SOON_NS / 2))
+        } else {
+            wait
+        }
+    }
+
+    /// Hears what the thread says. Tells what the ledger is to do.
+    pub(crate) fn hear(&mut self, now: Now) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        for _ in 0..MOST_HEARD {
+            match self.inbox.try_recv() {
+                Ok(said) => effects.extend(self.take(said, now)),
+                Err(TryRecvError::Empty) => break,
+                // A channel whose other end is gone is always ready.
+                Err(TryRecvError::Disconnected) => {
+                    self.inbox = never();
+                    break;
+                }
+            }
+        }
+        effects
+            .into_iter()
+            .map(|effect| here(self.me, effect))
+            .collect()
+    }
+
+    fn take(&mut self, said: Said, now: Now) -> Vec<Effect> {
+        let now_ms = self.fleet_ms(now);
+        match said {
+            Said::Open => {
+                let cursor = self.core.cursor();
+                self.order(Order::Hello { cursor });
+            }
+            Said::Welcome {
+                welcome,
+                round_trip_ns,
+            } => {
+                self.note_clock(welcome.time_ms, round_trip_ns, now);
+                self.standing.open(now);
+                self.is_beating = false;
+                self.last_beat_ns = 0;
+                self.core.welcome(welcome);
+                self.read_on();
+            }
+            Said::Chunk { reading, events } if reading == self.reading => {
+                return self.core.take(events, now_ms);
+            }
+            Said::SnapshotRead { reading, upto } if reading == self.reading => {
+                self.core.has_read_snapshot(upto);
+            }
+            Said::Read {
+                reading,
+                batch,
+                events,
+            } if reading == self.reading => return self.take_batch(batch, events, now_ms),
+            Said::AtEnd { reading } if reading == self.reading => self.core.at_the_end(),
+            // What was read before the log was begun anew.
+            Said::Chunk { .. }
+            | Said::SnapshotRead { .. }
+            | Said::Read { .. }
+            | Said::AtEnd { .. } => {}
+            Said::Appended { seq, last } => self.core.appended(seq, last),
+            Said::Beaten {
+                time_ms,
+                round_trip_ns,
+                others,
+            } => {
+                self.note_clock(time_ms, round_trip_ns, now);
+                self.take_beats(others, now);
+            }
+            Said::Away(why) => self.closed(why, now),
+        }
+        Vec::new()
+    }
+
+    fn take_batch(&mut self, batch: Logged, events: Opened, now_ms: u64) -> Vec<Effect> {
+        if batch.origin == *self.core.origin() {
+            self.own = Some((batch.seq, batch.at));
+        } else {
+            // Somebody may wait until it is in force here.
+            self.hurries = true;
+        }
+        let effects = self.core.take(events, now_ms);
+        self.core.has_read(batch);
+        effects
+    }
+
+    fn take_beats(&mut self, others: Vec<Seen>, now: Now) {
+        self.is_beating = false;
+        for seen in &others {
+            if let Err(rejected) = seen.beat {
+                self.core.reject(rejected);
+            }
+        }
+        let beat = self.beat(now);
+        let mine = Mine {
+            me: self.core.origin(),
+            beat: &beat,
+            now_ns: now.mono_ns,
+        };
+        self.others.take(others, &mine);
+    }
+
+    /// The time of the fleet: that of the engine.
+    fn fleet_ms(&self, now: Now) -> u64 {
+        now.wall_ms.saturating_add_signed(-self.clock_ms)
+    }
+
+    fn note_clock(&mut self, time_ms: u64, round_trip_ns: u64, now: Now) {
+        self.round_trip_ns = round_trip_ns;
+        let middle_ms = now.wall_ms.saturating_sub(round_trip_ns / 2_000_000);
+        let ahead = i128::from(middle_ms) - i128::from(time_ms);
+        self.clock_ms = i64::try_from(ahead).unwrap_or(0);
+    }
+
+    fn closed(&mut self, why: String, now: Now) {
+        self.is_beating = false;
+        self.standing.close(why, now);
+    }
+
+    /// Since when no engine has answered, where that is a while, and why.
+    pub(super) fn alone(&self, now: Now) -> Option<(u64, &str)> {
+        self.standing.alone(now)
+    }
+
+    /// Whether the engine answers.
+    pub(super) fn is_linked(&self, now: Now) -> bool {
+        self.standing.is_open() && self.alone(now).is_none() && !self.rests
+    }
+
+    /// Has the log read from where the core is, where it was begun anew.
+    fn read_on(&mut self) {
+        self.reading += 1;
+        self.resyncs = self.core.counts().resyncs;
+        self.own = None;
+        self.order(Order::ReadFrom {
+            reading: self.reading,
+            cursor: self.core.cursor(),
+            snapshot: self.core.wants_snapshot(),
+        });
+    }
+
+    fn order(&mut self, order: Order) {
+        // Of each kind one is under way at most, so that there is room.
+        if self.orders.try_send(order).is_err() {
+            tracing::error!("the thread weir-fleet takes no orders; please report this");
+        }
+    }
+
+    /// The ledger has changed. Tells what it is to do besides.
+    pub(crate) fn follow(&mut self, changes: &[LedgerChange], now: Now) -> Vec<Effect> {
+        let in_fleet: Vec<LedgerChange> = (changes.iter())
+            .map(|change| change_in_fleet(self.me, change))
+            .collect();
+        let now_ms = self.fleet_ms(now);
+        let before = self.core.replica().kept_changes();
+        let effects = self.core.follow(&in_fleet, now_ms);
+        if self.core.replica().kept_changes() != before {
+            self.kept.hurry(self.change());
+        }
+        effects
+            .into_iter()
+            .map(|effect| here(self.me, effect))
+            .collect()
+    }
+
+    /// Somebody lifts here. The ledger has done so already.
+    pub(crate) fn lift(&mut self, subject: Subject, now: Now) -> Vec<Effect> {
+        let now_ms = self.fleet_ms(now);
+        let effects = self.core.lift(subject, now_ms);
+        self.kept.hurry(self.change());
+        effects
+            .into_iter()
+            .map(|effect| here(self.me, effect))
+            .collect()
+    }
+
+    /// The ledger has no place for a ban of another instance.
+    pub(crate) fn dropped(&mut self, key: BanKey) {
+        self.has_dropped = true;
+        self.core.dropped(key_in_fleet(self.me, key));
+    }
+
+    /// After a panic: what the ledger holds is followed anew.
+    pub(crate) fn recover<'a>(
+        &mut self,
+        bans: impl Iterator<Item = (&'a BanKey, &'a Arc<Ban>)>,
+        now: Now,
+    ) -> Vec<Effect> {
+        let mut gone: BTreeSet<BanKey> = self.core.replica().bans().map(|(key, _)| *key).collect();
+        let mut changes = Vec::new();
+        for (key, ban) in bans {
+            let in_fleet = in_fleet(self.me, ban);
+            let named = key_in_fleet(self.me, *key);
+            gone.remove(&named);
+            if self.core.replica().held(named) != Some(&in_fleet) {
+                changes.push(LedgerChange {
+                    key: *key,
+                    happened: Happened::Edited,
+                    ban: Some(Arc::clone(ban)),
+                });
+            }
+        }
+        for key in gone {
+            self.core.dropped(key);
+        }
+        self.follow(&changes, now)
+    }
+
+    /// This answer tells where its change is in force.
+    pub(crate) fn await_others(&self, pending: &mut Pending) {
+        self.waits.follow(pending, self.change());
+    }
+
+    /// The change that fleet.json is to hold now.
+    fn change(&self) -> u64 {
+        self.changes + self.core.replica().kept_changes()
+    }
+
+    /// Sends what is to be sent, and answers those who have waited. Tells what is to be told.
+    pub(crate) fn turn(&mut self, now: Now) -> Vec<Told> {
+        let mut told = Vec::new();
+        if let Some(detail) = self.standing.tell(&self.engine, now) {
+            let what = "alone";
+            told.push(Told { what, detail });
+        }
+        if self.alone(now).is_some() {
+            self.others.forget();
+        }
+        if self.standing.is_open() && !self.rests {
+            if self.core.counts().resyncs != self.resyncs {
+                self.read_on();
+            }
+            if let Some(batch) = self.core.next_batch() {
+                self.order(Order::Append(batch));
+            }
+            if let Some(chunks) = self.core.snapshot() {
+                let upto = self.core.cursor();
+                self.order(Order::Snapshot { upto, chunks });
+            }
+            self.beat_due(now);
+        }
+        if now.mono_ns.saturating_sub(self.forgot_ns) >= FORGET_NS {
+            self.forgot_ns = now.mono_ns;
+            let now_ms = self.fleet_ms(now);
+            self.core.forget_old(now_ms);
+        }
+        if let Some(fault) = self.kept.turn(now.mono_ns) {
+            tracing::error!("{} cannot be written: {fault}", kept::FILE);
+            told.push(Told {
+                what: "file",
+                detail: format!("{} cannot be written: {fault}", kept::FILE),
+            });
+        }
+        told.extend(self.mend(now));
+        let change = self.change();
+        if self.kept.is_due(change, now.mono_ns) && !self.rests {
+            self.keep(now);
+        }
+        let rejected: u64 = self.core.counts().rejected.iter().sum();
+        if rejected > self.rejected {
+            told.push(Told {
+                what: "rejected",
+                detail: format!(
+                    "{} entries of the engine were refused; by reason: {}",
+                    rejected - self.rejected,
+                    self.reasons()
+                ),
+            });
+            self.rejected = rejected;
+        }
+        self.answer(now);
+        told
+    }
+
+    /// Where another instance has held something else for long, both read and send all anew.
+    fn mend(&mut self, now: Now) -> Option<Told> {
+        let is_due = now.mono_ns.saturating_sub(self.mended_ns) >= MEND_NS;
+        let name = self
+            .others
+            .differing(MEND_NS, now.mono_ns)
+            .filter(|_| is_due)?;
+        let detail = format!("{name} has held other bans than this instance for a minute");
+        self.mended_ns = now.mono_ns;
+        self.core.resync();
+        let what = "out_of_step";
+        Some(Told { what, detail })
+    }
+
+    fn keep(&mut self, now: Now) {
+        let bytes = kept::write(&self.fleet, self.me.name(), self.core.replica().kept());
+        self.kept.write(self.change(), bytes, now.mono_ns);
+    }
+
+    fn reasons(&self) -> String {
+        let counts = Rejected::ALL.into_iter().zip(self.core.counts().rejected);
+        let counts = counts.filter(|(_, count)| *count > 0);
+        let counts: Vec<String> = counts
+            .map(|(reason, count)| format!("{} {count}", reason.name()))
+            .collect();
+        counts.join(", ")
+    }
+
+    fn beat_due(&mut self, now: Now) {
+        let pause_ns = match self.hurries || self.waits.is_waiting() {
+            true => SOON_NS,
+            false => BEAT_NS,
+        };
+        let is_due = now.mono_ns.saturating_sub(self.last_beat_ns) >= pause_ns;
+        if self.is_beating || !is_due {
+            return;
+        }
+        let beat = self.beat(now);
+        if let Ok(text) = serde_json::to_vec(&beat) {
+            self.is_beating = true;
+            self.hurries = false;
+            self.last_beat_ns = now.mono_ns;
+            self.order(Order::Beat(text));
+        }
+    }
+
+    /// What this instance says of itself.
+    pub(super) fn beat(&self, now: Now) -> Beat {
+        let replica = self.core.replica();
+        Beat {
+            version: self.version.to_owned(),
+            cursor: self.core.cursor().to_string(),
+            in_step: self.core.is_in_step(),
+            waiting: self.core.waiting() as u64,
+            digest: format!("{:016x}", replica.digest(self.fleet_ms(now))),
+            bans: replica.bans().count() as u64,
+            dropped: self.has_dropped,
+            clock_ms: self.clock_ms,
+            settings: self.settings.clone(),
+        }
+    }
+
+    /// Answers those who have waited enough.
+    fn answer(&mut self, now: Now) {
+        let taken = self.core.is_in_step().then(|| self.core.acked());
+        let reach = Reach {
+            now_ns: now.mono_ns,
+            is_linked: self.is_linked(now),
+            taken,
+            own: self.own,
+            me: self.me.name(),
+        };
+        let (others, kept) = (&self.others, &self.kept);
+        self.waits.turn(
+            &reach,
+            |place| others.reached(place),
+            |change| kept.holds(change),
+        );
+    }
+
+    /// Whether something is still to be sent, to an engine that answers.
+    pub(crate) fn has_more(&self, now: Now) -> bool {
+        self.is_linked(now) && self.core.waiting() > 0
+    }
+
+    /// Says that the instance goes, writes what it knows, and is silent until [`Fleet::work`].
+    pub(crate) fn rest(&mut self, now: Now) {
+        if !self.rests {
+            self.order(Order::Rest);
+            self.keep(now);
+        }
+        self.rests = true;
+    }
+
+    /// Whether nothing is being written any more.
+    pub(crate) fn is_at_rest(&mut self, now: Now) -> bool {
+        let _ = self.kept.turn(now.mono_ns);
+        !self.kept.is_writing()
+    }
+
+    /// Goes on.
+    pub(crate) fn work(&mut self, now: Now) {
+        if std::mem::take(&mut self.rests) {
+            self.closed("it was not asked".to_owned(), now);
+            self.order(Order::Work);
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! What a fleet needs before it begins: its key, password and certificates, read from their files.
+//! A fault in one of them stops a start (FLEET-3); nothing is asked of the engine.
+
+use std::path::Path;
+use std::time::Duration;
+
+use weir_shared::ban_origin::is_instance_name;
+use weir_shared::settings::FleetSettings;
+
+use super::link::Access;
+use super::seal::FleetKey;
+use crate::guarded;
+
+/// How long a read of the log waits for something to come. What is to be sent waits as long.
+const WAIT: Duration = Duration::from_millis(25);
+/// The longest password, and the longest file of certificates.
+const MAX_PASSWORD: u64 = 4096;
+const MAX_CERTIFICATES: u64 = 1 << 20;
+/// The longest name of an instance.
+const MAX_NAME: usize = 64;
+
+/// Everything that was read.
+pub struct Ready {
+    pub(super) access: Access,
+    pub(super) key: FleetKey,
+    pub(super) fleet: String,
+    pub(super) instance: String,
+}
+
+/// Without the password.
+impl std::fmt::Debug for Ready {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (fleet, instance) = (&self.fleet, &self.instance);
+        write!(f, "Ready({instance} of {fleet})")
+    }
+}
+
+impl Ready {
+    /// Reads the files. None where there is no fleet.
+    ///
+    /// # Errors
+    /// One sentence an operator can act on.
+    pub fn read(settings: &FleetSettings) -> Result<Option<Self>, String> {
+        let Some(place) = &settings.engine else {
+            return Ok(None);
+        };
+        let key_file = settings.key_file.as_deref().unwrap_or(Path::new(""));
+        let key = FleetKey::read(&settings.name, key_file)
+            .map_err(|fault| format!("WAF_FLEET_KEY_FILE {fault}"))?;
+        let password = settings
+            .password_file
+            .as_deref()
+            .map(password)
+            .transpose()?;
+        let read = |name: &str, path: &Option<std::path::PathBuf>| {
+            let read = |path: &Path| {
+                let read = guarded::read(path, MAX_CERTIFICATES);
+                read.map_err(|error| format!("{name} {}: {error}", path.display()))
+            };
+            path.as_deref().map(read).transpose()
+        };
+        let certificate = read("WAF_FLEET_CERT", &settings.certificate)?;
+        let access = Access {
+            place: place.clone(),
+            fleet: settings.name.clone(),
+            user: settings.user.clone(),
+            password,
+            roots: read("WAF_FLEET_CA_FILE", &settings.ca_file)?,
+            identity: certificate.zip(read("WAF_FLEET_CERT_KEY", &settings.certificate_key)?),
+            wait: WAIT,
+        };
+        (access.check()).map_err(|fault| format!("the certificates of WAF_FLEET: {fault}"))?;
+        let instance = settings.instance.clone().unwrap_or_else(host_name);
+        Ok(Some(Self {
+            access,
+            key,
+            fleet: settings.name.clone(),
+            instance,
+        }))
+    }
+}
+
+fn password(path: &Path) -> Result<String, String> {
+    let wrong = |what: &str| format!("WAF_FLEET_PASSWORD_FILE {}: {what}", path.display());
+    let bytes = guarded::read(path, MAX_PASSWORD).map_err(|error| wrong(&error.to_string()))?;
+    let text = String::from_utf8(bytes).map_err(|_| wrong("it is not UTF-8"))?;
+    let password = text.trim_end_matches(['\r', '\n']);
+    if password.is_empty() {
+        return Err(wrong("it holds no password"));
+    }
+    Ok(password.to_owned())
+}
+
+/// The host name as the name of an instance.
+fn host_name() -> String {
+    let system = rustix::system::uname();
+    let name = system.nodename().to_string_lossy().to_ascii_lowercase();
+    let fits = |letter: char| is_instance_name(&letter.to_string());
+    let name: String = (name.chars())
+        .map(|letter| if fits(letter) { letter } else { '-' })
+        .take(MAX_NAME)
+        .collect();
+    if name.is_empty() {
+        return "weir".to_owned();
+    }
+    name
+}

@@ -1,0 +1,254 @@
+//! One instance in a simulated fleet: the real ledger, the real core, and a disk.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use weir_shared::ban::{Ban, Expiry, RequestNote};
+use weir_shared::client::Client;
+use weir_shared::escalation::Policy;
+use weir_shared::event::{LimitExceeded, Offence};
+use weir_shared::netblock::{Netblock, PrefixLengths};
+use weir_shared::verdict::LimitKind;
+
+use crate::bans::Subject;
+use crate::bans::document::{BanKey, BansFile};
+use crate::bans::ledger::{AdminBan, BanOutcome, Ledger, LedgerSettings};
+use crate::fleet::core::Core;
+use crate::fleet::engine::{Cursor, Engine, Fault};
+use crate::fleet::event;
+use crate::fleet::replica::{Effect, Replica};
+use crate::fleet::stamp::Origin;
+use crate::state::Change;
+
+/// Batches that are read at once.
+const READ: usize = 7;
+
+pub(super) struct Instance {
+    pub(super) name: String,
+    pub(super) ledger: Ledger,
+    pub(super) core: Core,
+    /// How far its clock is ahead.
+    pub(super) skew_ms: i64,
+    /// Whether it has met the engine since it lost it.
+    is_linked: bool,
+    /// bans.json and what it knew of the fleet, written in one step.
+    disk: Option<(Vec<Arc<Ban>>, Replica)>,
+}
+
+pub(super) fn settings(observe: bool) -> LedgerSettings {
+    LedgerSettings {
+        policy: Policy::default(),
+        prefixes: PrefixLengths::default(),
+        max_bans: 10_000,
+        observe,
+    }
+}
+
+impl Instance {
+    pub(super) fn new(name: &str, nonce: u64, skew_ms: i64, held: Vec<Arc<Ban>>, now: u64) -> Self {
+        let origin = Origin::new(name, u128::from(nonce)).unwrap();
+        let (core, effects) = Core::new(origin, &held);
+        let ledger = Ledger::new(settings(false), held, now).unwrap();
+        let mut instance = Self {
+            name: name.to_owned(),
+            ledger,
+            core,
+            skew_ms,
+            is_linked: false,
+            disk: None,
+        };
+        instance.obey(effects, now);
+        instance
+    }
+
+    pub(super) fn now(&self, at: u64) -> u64 {
+        at.saturating_add_signed(self.skew_ms)
+    }
+
+    /// What the control loop does with the changes of a turn.
+    fn settle(&mut self, now: u64) {
+        let changes = self.ledger.take_changes();
+        let effects = self.core.follow(&changes, now);
+        self.obey(effects, now);
+    }
+
+    /// What the fleet has the ledger do is not told to the fleet again.
+    fn obey(&mut self, effects: Vec<Effect>, now: u64) {
+        for Effect { key, ban } in effects {
+            if !self.ledger.take_in(key, ban, now) {
+                self.core.dropped(key);
+            }
+        }
+        let before = self.core.waiting();
+        let changes = self.ledger.take_changes();
+        let more = self.core.follow(&changes, now);
+        assert!(more.is_empty(), "an echo: {more:?}");
+        assert_eq!(self.core.waiting(), before, "an echo is sent: {changes:?}");
+    }
+
+    pub(super) fn save(&mut self) {
+        self.disk = Some((self.ledger.all(), self.core.replica().clone()));
+    }
+
+    /// It is killed, and starts again from what is on its disk, or from nothing.
+    pub(super) fn restart(&mut self, nonce: u64, at: u64, disk_is_lost: bool) {
+        let now = self.now(at);
+        if disk_is_lost {
+            self.disk = None;
+        }
+        let (held, replica) = match &self.disk {
+            Some((held, replica)) => (held.clone(), Some(replica)),
+            None => (Vec::new(), None),
+        };
+        let origin = Origin::new(&self.name, u128::from(nonce)).unwrap();
+        let core = match replica {
+            Some(replica) => Core::of(replica.restarted(origin)),
+            None => Core::new(origin, &held).0,
+        };
+        let disk = self.disk.take();
+        *self = Self {
+            ledger: Ledger::new(settings(false), held, now).unwrap(),
+            core,
+            is_linked: false,
+            disk,
+            name: std::mem::take(&mut self.name),
+            skew_ms: self.skew_ms,
+        };
+    }
+
+    pub(super) fn breaks(&mut self, client: Client, at: u64) -> Option<BanKey> {
+        let now = self.now(at);
+        let exceeded = LimitExceeded {
+            client,
+            offence: Offence::Limit {
+                kind: LimitKind::Minute,
+                value: 1000,
+                percent: 100,
+            },
+            at_ms: now,
+            request: RequestNote::default(),
+        };
+        let netblock = Netblock::of(client, PrefixLengths::default());
+        let outcome = self.ledger.ban_for(&exceeded, netblock, now);
+        self.settle(now);
+        match outcome {
+            BanOutcome::Banned(key) => Some(key),
+            _ => None,
+        }
+    }
+
+    pub(super) fn bans(&mut self, netblock: Netblock, seconds: u64, at: u64) -> Arc<Ban> {
+        let now = self.now(at);
+        let order = AdminBan {
+            netblock,
+            client: None,
+            duration: Some(Duration::from_secs(seconds)),
+            reason: "said so".to_owned(),
+        };
+        let ban = self.ledger.add(order, now).unwrap();
+        self.settle(now);
+        self.save();
+        ban
+    }
+
+    pub(super) fn lifts(&mut self, subject: Subject, at: u64) -> usize {
+        let now = self.now(at);
+        let lifted = match subject {
+            Subject::Client(client) => self.ledger.lift(client, now),
+            Subject::Netblock(netblock) => self.ledger.lift_netblock(netblock, now),
+        };
+        let effects = self.core.lift(subject, now);
+        self.settle(now);
+        self.obey(effects, now);
+        self.save();
+        lifted.len()
+    }
+
+    /// Somebody edits bans.json.
+    pub(super) fn edits(&mut self, key: BanKey, edit: &Edit, at: u64) {
+        let now = self.now(at);
+        let Some(before) = self.ledger.ban(key).cloned() else {
+            return;
+        };
+        let mut after = Ban::clone(&before);
+        match edit {
+            Edit::Reason(reason) => after.reason.clone_from(reason),
+            Edit::Permanent => after.ban_expires = Expiry::Permanent,
+            Edit::Unlift => after.lifted = None,
+            Edit::TakeOut => {
+                self.ledger.edit(&[Change::<BansFile>::Remove(key)], now);
+                self.settle(now);
+                return self.save();
+            }
+        }
+        let change: Change<BansFile> = Change::Put {
+            before: Some(before),
+            after: Arc::new(after),
+        };
+        self.ledger.edit(&[change], now);
+        self.settle(now);
+        self.save();
+    }
+
+    /// One turn of the link. False where the engine gave no answer.
+    pub(super) fn turn(&mut self, engine: &mut impl Engine, at: u64) -> bool {
+        let turned = self.speak(engine, at);
+        self.is_linked = turned.is_ok();
+        self.is_linked
+    }
+
+    /// The link has ended.
+    pub(super) fn cut(&mut self) {
+        self.is_linked = false;
+    }
+
+    fn speak(&mut self, engine: &mut impl Engine, at: u64) -> Result<(), Fault> {
+        let now = self.now(at);
+        let me = self.core.origin().clone();
+        if !self.is_linked {
+            let found = u128::from(at);
+            self.core
+                .welcome(engine.hello(&me, self.core.cursor(), found)?);
+        }
+        if self.core.wants_snapshot()
+            && let Some((upto, chunks)) = engine.snapshot_get()?
+        {
+            for chunk in chunks {
+                let effects = self.core.take(event::read(&chunk), now);
+                self.obey(effects, now);
+            }
+            self.core.has_read_snapshot(upto);
+        }
+        let read = engine.read_after(self.core.cursor(), READ)?;
+        let count = read.len();
+        for logged in read {
+            let effects = self.core.take(event::read(&logged.sealed), now);
+            self.obey(effects, now);
+            self.core.has_read(logged);
+        }
+        if count < READ {
+            self.core.at_the_end();
+        }
+        if let Some(batch) = self.core.next_batch() {
+            let last = engine.append(&me, batch.seq, &batch.bytes)?;
+            self.core.appended(batch.seq, last);
+        }
+        Ok(())
+    }
+
+    /// The snapshot of this instance goes into the engine.
+    pub(super) fn put_snapshot(&mut self, engine: &mut impl Engine) {
+        if let Some(chunks) = self.core.snapshot() {
+            let upto: Cursor = self.core.cursor();
+            let _ = engine.snapshot_put(upto, &chunks);
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Edit {
+    Reason(String),
+    Permanent,
+    Unlift,
+    TakeOut,
+}

@@ -1,0 +1,128 @@
+//! An engine in memory that fails: the second implementation of [`Engine`].
+
+use std::collections::BTreeMap;
+
+use super::random::Random;
+use crate::fleet::engine::{Beat, Cursor, Engine, Fault, Logged, Snapshot, Welcome};
+use crate::fleet::stamp::Origin;
+
+/// What the engine holds.
+#[derive(Clone, Default)]
+pub(super) struct Store {
+    generation: Option<u128>,
+    log: Vec<Logged>,
+    last: BTreeMap<Origin, u64>,
+    /// Nothing at or before this place is in the log any more.
+    trimmed: Cursor,
+    snapshot: Option<Snapshot>,
+    next: u64,
+}
+
+impl Store {
+    /// The last batches are gone, as after a failover to a replica that was behind.
+    pub(super) fn roll_back(&mut self, batches: usize) {
+        for _ in 0..batches {
+            let Some(lost) = self.log.pop() else { return };
+            self.last.insert(lost.origin, lost.seq - 1);
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.log.len()
+    }
+
+    /// Whether the log has a batch behind this place.
+    pub(super) fn has_behind(&self, cursor: Cursor) -> bool {
+        self.log.iter().any(|logged| logged.at > cursor)
+    }
+}
+
+/// The way of one instance to it.
+pub(super) struct Model<'a> {
+    pub(super) store: &'a mut Store,
+    pub(super) random: &'a mut Random,
+    /// One call in so many fails, and half of those have been obeyed all the same; 0 is none.
+    pub(super) fails: usize,
+    pub(super) now_ms: u64,
+}
+
+impl Model<'_> {
+    fn call<T>(&mut self, obey: impl FnOnce(&mut Store, u64) -> T) -> Result<T, Fault> {
+        let lost = || Fault("no answer within 1 s".to_owned());
+        if self.fails == 0 || !self.random.one_in(self.fails) {
+            return Ok(obey(self.store, self.now_ms));
+        }
+        if self.random.one_in(2) {
+            obey(self.store, self.now_ms);
+        }
+        Err(lost())
+    }
+}
+
+impl Engine for Model<'_> {
+    fn hello(&mut self, me: &Origin, cursor: Cursor, found: u128) -> Result<Welcome, Fault> {
+        self.call(|store, now_ms| Welcome {
+            generation: *store.generation.get_or_insert(found),
+            last: store.last.get(me).copied().unwrap_or(0),
+            at_cursor: store.log.iter().find(|logged| logged.at == cursor).cloned(),
+            is_whole: store.trimmed == Cursor::default(),
+            time_ms: now_ms,
+        })
+    }
+
+    fn append(&mut self, me: &Origin, seq: u64, sealed: &[u8]) -> Result<u64, Fault> {
+        self.call(|store, now_ms| {
+            let last = store.last.get(me).copied().unwrap_or(0);
+            if seq != last + 1 {
+                return last;
+            }
+            store.next += 1;
+            // A master whose clock is behind gives ids that are no smaller than the last one's.
+            let ms = store.log.last().map_or(0, |last| last.at.ms).max(now_ms);
+            let at = Cursor {
+                ms,
+                count: store.next,
+            };
+            store.log.push(Logged {
+                at,
+                origin: me.clone(),
+                seq,
+                sealed: sealed.to_vec(),
+            });
+            store.last.insert(me.clone(), seq);
+            seq
+        })
+    }
+
+    fn read_after(&mut self, cursor: Cursor, most: usize) -> Result<Vec<Logged>, Fault> {
+        self.call(|store, _| {
+            let behind = store.log.iter().filter(|logged| logged.at > cursor);
+            behind.take(most).cloned().collect()
+        })
+    }
+
+    fn snapshot_get(&mut self) -> Result<Option<Snapshot>, Fault> {
+        self.call(|store, _| store.snapshot.clone())
+    }
+
+    fn snapshot_put(&mut self, upto: Cursor, chunks: &[Vec<u8>]) -> Result<(), Fault> {
+        self.call(|store, _| {
+            if let Some((before, _)) = store.snapshot.replace((upto, chunks.to_vec())) {
+                store.log.retain(|logged| logged.at > before);
+                store.trimmed = before;
+            }
+        })
+    }
+
+    fn beat(&mut self, _: &Origin, _: &[u8]) -> Result<u64, Fault> {
+        self.call(|_, _| 0)
+    }
+
+    fn leave(&mut self, _: &Origin) -> Result<(), Fault> {
+        self.call(|_, _| ())
+    }
+
+    fn members(&mut self) -> Result<Vec<Beat>, Fault> {
+        self.call(|_, _| Vec::new())
+    }
+}

@@ -1,0 +1,77 @@
+//! What is told of a fleet: `GET /v1/fleet`, and the numbers of the metrics (FLEET-29).
+
+use serde_json::{Value, json};
+use weir_shared::clock::Now;
+
+use super::facts::FleetFacts;
+use super::part::Fleet;
+
+impl Fleet {
+    /// How it stands, as an operator is told.
+    pub(crate) fn told(&self, now: Now) -> Value {
+        let beat = self.beat(now);
+        let alone = self.alone(now);
+        let state = match (alone, self.is_linked(now)) {
+            (Some(_), _) => "alone",
+            (None, true) if beat.in_step => "live",
+            (None, _) => "joining",
+        };
+        let mut instances = vec![json!({
+            "name": self.me.name(),
+            "self": true,
+            "state": state,
+            "lag_ms": 0,
+            "in_step": beat.in_step,
+            "settings": [],
+            "waiting": beat.waiting,
+            "clock_ms": beat.clock_ms,
+            "version": beat.version,
+            "bans": beat.bans,
+        })];
+        instances.extend(self.others.told(&beat, now.mono_ns));
+        let in_step = state == "live" && self.others.are_in_step(now.mono_ns);
+        let mut told = json!({
+            "fleet": self.fleet,
+            "instance": self.me.name(),
+            "engine": self.engine,
+            "state": state,
+            "in_step": in_step,
+            "waiting": beat.waiting,
+            "round_trip_ms": self.round_trip_ns / 1_000_000,
+            "digest": beat.digest,
+            "instances": instances,
+        });
+        if let (Some((alone_ns, why)), Value::Object(told)) = (alone, &mut told) {
+            told.insert("alone_seconds".to_owned(), json!(alone_ns / 1_000_000_000));
+            told.insert("why".to_owned(), json!(why));
+        }
+        told
+    }
+
+    /// For the metrics.
+    pub(crate) fn facts(&self, now: Now) -> FleetFacts {
+        let (beat, counts) = (self.beat(now), self.core.counts());
+        let connected = self.is_linked(now);
+        FleetFacts {
+            connected,
+            instances: self.others.live() as u64 + 1,
+            in_step: connected && beat.in_step && self.others.are_in_step(now.mono_ns),
+            waiting: beat.waiting,
+            events: [counts.sent, counts.received],
+            rejected: counts.rejected,
+            resyncs: counts.resyncs,
+            clock_seconds: seconds(self.clock_ms.unsigned_abs()).copysign(sign(self.clock_ms)),
+            round_trip_seconds: std::time::Duration::from_nanos(self.round_trip_ns).as_secs_f64(),
+            settings_differ: self.others.settings_differ(&beat) as u64,
+        }
+    }
+}
+
+fn sign(number: i64) -> f64 {
+    if number < 0 { -1.0 } else { 1.0 }
+}
+
+/// Milliseconds as seconds.
+fn seconds(ms: u64) -> f64 {
+    std::time::Duration::from_millis(ms).as_secs_f64()
+}

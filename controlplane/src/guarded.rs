@@ -1,0 +1,266 @@
+//! The one reader of files that others write (RELOAD-4).
+//!
+//! Opening a pipe waits for its other end, a device has no end, and a mistaken path can name a file
+//! of any size. Here the open never waits, what is no regular file is told in a sentence, and no
+//! more is read than the caller has room for. A mount that hangs holds every reader: whoever reads
+//! while the service serves does so on a thread that nobody waits for without a deadline, and
+//! [`being_read`] says where it hangs.
+
+use std::fs::{self, File, FileType, Metadata, OpenOptions};
+use std::io::{self, Read as _};
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+/// Opens a regular file for reading.
+///
+/// # Errors
+/// What the system says, or what lies there instead of a file.
+pub fn open(path: &Path) -> io::Result<File> {
+    open_with(OpenOptions::new().read(true), path)
+}
+
+/// Opens, or makes, a regular file as asked for.
+///
+/// # Errors
+/// As [`open`].
+pub(crate) fn open_with(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
+    let _noted = Noted::new(path);
+    #[cfg(debug_assertions)]
+    test_hook::hang_if_asked(path);
+    let opened = options.custom_flags(flags()).open(path);
+    // A socket cannot be opened, nor a pipe for writing: the error would not say why.
+    let file = opened.map_err(|error| what_lies_there(path).unwrap_or(error))?;
+    is_regular(&file)?;
+    Ok(file)
+}
+
+/// Opens, or makes, a file to append lines to. A pipe or a device will do, if it need not be waited
+/// for.
+///
+/// # Errors
+/// What the system says, or that nobody reads the pipe.
+pub(crate) fn append(path: &Path, mode: u32) -> io::Result<File> {
+    let _noted = Noted::new(path);
+    let mut options = OpenOptions::new();
+    options.append(true).create(true).mode(mode);
+    let opened = options.custom_flags(flags()).open(path);
+    let file = opened.map_err(|error| match Errno::from_io_error(&error) {
+        Some(Errno::NXIO) => io::Error::other("it is a named pipe that nobody reads"),
+        _ => error,
+    })?;
+    // Whoever reads a pipe slowly is waited for, as ever.
+    rustix::fs::fcntl_setfl(&file, OFlags::APPEND)?;
+    Ok(file)
+}
+
+/// The whole content of a regular file of at most so many bytes.
+///
+/// # Errors
+/// As [`open`], or the file is larger.
+pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    let mut file = open(path)?;
+    let _noted = Noted::new(path);
+    whole(&mut file, most)
+}
+
+/// What an open file is, if it is regular.
+///
+/// # Errors
+/// What it is instead.
+pub fn is_regular(file: &File) -> io::Result<Metadata> {
+    let found = file.metadata()?;
+    other_than_file(found.file_type()).map_or(Ok(found), Err)
+}
+
+/// The rest of an open file, of at most so many bytes.
+///
+/// # Errors
+/// What the system says, or the file is larger.
+pub fn whole(file: &mut File, most: u64) -> io::Result<Vec<u8>> {
+    let size = file.metadata()?.len();
+    let mut bytes = Vec::new();
+    if size <= most {
+        bytes.reserve_exact(usize::try_from(size).unwrap_or(0).saturating_add(1));
+        // It may grow meanwhile: the bound holds all the same.
+        file.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
+    }
+    if size > most || bytes.len() as u64 > most {
+        return Err(io::Error::other(format!(
+            "it is larger than {}",
+            size_text(most)
+        )));
+    }
+    Ok(bytes)
+}
+
+/// What lies at a path, links followed.
+///
+/// # Errors
+/// As the system says.
+pub(crate) fn look(path: &Path) -> io::Result<Metadata> {
+    let _noted = Noted::new(path);
+    #[cfg(debug_assertions)]
+    test_hook::hang_if_asked(path);
+    fs::metadata(path)
+}
+
+/// The files that are being opened or read at this moment, by any thread: where a read does not
+/// come to its end, this says of what.
+pub fn being_read() -> Vec<PathBuf> {
+    reading().clone()
+}
+
+/// An open that waits for nobody, and takes no terminal over.
+fn flags() -> i32 {
+    let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
+    i32::try_from(flags.bits()).unwrap_or(0)
+}
+
+fn what_lies_there(path: &Path) -> Option<io::Error> {
+    other_than_file(fs::metadata(path).ok()?.file_type())
+}
+
+fn other_than_file(found: FileType) -> Option<io::Error> {
+    let what = match found {
+        found if found.is_file() => return None,
+        found if found.is_dir() => "a directory",
+        found if found.is_fifo() => "a named pipe",
+        found if found.is_socket() => "a socket",
+        _ => "a device",
+    };
+    Some(io::Error::other(format!(
+        "it is {what}, and a regular file is expected"
+    )))
+}
+
+fn size_text(bytes: u64) -> String {
+    let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
+    let even = |(shift, _): &(u32, &str)| bytes.trailing_zeros() >= *shift && bytes > 0;
+    match units.iter().find(|unit| even(unit)) {
+        Some((shift, unit)) => format!("{} {unit}", bytes >> shift),
+        None => format!("{bytes} bytes"),
+    }
+}
+
+/// At most one for each thread that reads.
+static READING: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+fn reading() -> MutexGuard<'static, Vec<PathBuf>> {
+    // Nothing panics while it is held.
+    READING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// That a file is being read.
+struct Noted<'a>(&'a Path);
+
+impl<'a> Noted<'a> {
+    fn new(path: &'a Path) -> Self {
+        reading().push(path.to_owned());
+        Self(path)
+    }
+}
+
+impl Drop for Noted<'_> {
+    fn drop(&mut self) {
+        let mut reading = reading();
+        if let Some(at) = reading.iter().position(|path| path == self.0) {
+            reading.swap_remove(at);
+        }
+    }
+}
+
+/// A test can have a file stand for one of a mount that hangs: `WEIR_TEST_HANGING_FILE=<file>`
+/// names a file whose text is a path; for as long as it says so, nobody gets past an open of that
+/// path. `<file>.reached` is there once somebody is held. Not in a release build.
+#[cfg(debug_assertions)]
+mod test_hook {
+    use std::os::unix::ffi::OsStrExt as _;
+    use std::path::Path;
+    use std::time::Duration;
+
+    pub(super) fn hang_if_asked(path: &Path) {
+        let Some(asked) = std::env::var_os("WEIR_TEST_HANGING_FILE") else {
+            return;
+        };
+        let hangs = || std::fs::read(&asked).is_ok_and(|text| text == path.as_os_str().as_bytes());
+        if hangs() {
+            let _ = std::fs::write(Path::new(&asked).with_extension("reached"), "");
+        }
+        while hangs() {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use rustix::fs::{CWD, Mode, mknodat};
+
+    use super::*;
+
+    /// RELOAD-4: what is no regular file is told as what it is, at once; a file is read up to its
+    /// bound and no further.
+    #[test]
+    fn only_regular_files_within_their_bound_are_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        mknodat(
+            CWD,
+            at("pipe"),
+            rustix::fs::FileType::Fifo,
+            Mode::from(0o666),
+            0,
+        )
+        .unwrap();
+        let _socket = UnixListener::bind(at("socket")).unwrap();
+        std::os::unix::fs::symlink(at("pipe"), at("link")).unwrap();
+        let told = |path: &Path| read(path, 4).unwrap_err().to_string();
+        for (path, what) in [
+            (at("pipe"), "a named pipe"),
+            (at("link"), "a named pipe"),
+            (at("socket"), "a socket"),
+            (at("."), "a directory"),
+            ("/dev/zero".into(), "a device"),
+        ] {
+            let sentence = format!("it is {what}, and a regular file is expected");
+            assert_eq!(told(&path), sentence);
+        }
+        for (content, is_read) in [("", true), ("1234", true), ("12345", false)] {
+            fs::write(at("file"), content).unwrap();
+            match read(&at("file"), 4) {
+                Ok(bytes) => assert!(is_read && bytes == content.as_bytes()),
+                Err(error) => assert!(!is_read, "{error}"),
+            }
+        }
+        assert_eq!(told(&at("file")), "it is larger than 4 bytes");
+        // A file of /proc has no size.
+        assert_eq!(
+            told(Path::new("/proc/self/status")),
+            "it is larger than 4 bytes"
+        );
+        assert_eq!(
+            read(&at("none"), 4).unwrap_err().kind(),
+            io::ErrorKind::NotFound
+        );
+        assert!(
+            being_read()
+                .iter()
+                .all(|path| !path.starts_with(dir.path()))
+        );
+        let sizes = [
+            (1 << 30, "1 GiB"),
+            (64 << 20, "64 MiB"),
+            (32 << 10, "32 KiB"),
+            (4096, "4 KiB"),
+        ];
+        for (bytes, text) in sizes {
+            assert_eq!(size_text(bytes), text);
+        }
+    }
+}

@@ -1,0 +1,435 @@
+//! What was counted in each minute of the last 24 hours: for pictures over time (CONTROL-11). Once
+//! a minute the control loop folds the counters that it has anyway; a request pays nothing for it.
+//!
+//! A minute is 112 bytes, the whole some 160 KB. A stop and a hand-over write it to `history.json`,
+//! and the next start takes it in; neither waits for a disk that takes longer than a second.
+
+use std::collections::VecDeque;
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, bounded};
+use http::StatusCode;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use weir_shared::clock::Now;
+use weir_shared::handover::OwnResponse;
+use weir_shared::totals::{DURATION_BOUNDS_US, Histogram, RESPONSE_CLASSES, Totals};
+use weir_shared::verdict::{Action, History as Verdict};
+
+use crate::admin::problem::json as json_answer;
+use crate::guarded;
+
+/// Minutes that are kept.
+pub(crate) const KEPT: usize = 24 * 60;
+/// Beside the state files, and none of them: nobody edits it, and without it nothing is lost but
+/// pictures.
+const FILE: &str = "history.json";
+/// The most that is read of it.
+const MAX_BYTES: u64 = 2 << 20;
+/// How long a stop or a hand-over waits for the disk.
+const PATIENCE: Duration = Duration::from_secs(1);
+const MINUTE_MS: u64 = 60_000;
+
+/// What was counted in one minute.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+struct Minute {
+    /// Minutes since 1970.
+    at: u32,
+    requests: [u32; Action::ALL.len()],
+    responses: [u32; RESPONSE_CLASSES.len()],
+    /// Bounds that so many of 100 answers of the application stayed within, microseconds; 0 is
+    /// none, and the largest number one above all bounds.
+    p50_us: u32,
+    p99_us: u32,
+    bans_active: u32,
+    bans_made: u32,
+    request_bytes: u64,
+    response_bytes: u64,
+}
+
+/// The file.
+#[derive(Serialize, Deserialize)]
+struct Written {
+    version: u32,
+    /// The order of the counts: one of another program may be another.
+    actions: Vec<String>,
+    minutes: Vec<Minute>,
+}
+
+/// What is counted since the start, at one moment.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Counted {
+    pub(crate) totals: Totals,
+    pub(crate) bans_active: usize,
+    pub(crate) bans_made: u64,
+}
+
+/// The minutes, oldest first.
+pub(crate) struct History {
+    minutes: VecDeque<Minute>,
+    /// The minute that is not over, and what was counted when it began.
+    open: (u32, Counted),
+    /// Those of the process before, once they are read.
+    before: Option<Receiver<Vec<Minute>>>,
+    path: PathBuf,
+}
+
+impl History {
+    /// Begins, and has what was kept read by a thread of its own: a file may hang with its mount.
+    pub(crate) fn start(state_dir: &Path, now: Now) -> Self {
+        let path = state_dir.join(FILE);
+        let (found, before) = bounded(1);
+        let from = path.clone();
+        let thread = std::thread::Builder::new().name("weir-history".to_owned());
+        // Without it there are no pictures of what was before.
+        let _ = thread.spawn(move || found.send(read(&from)));
+        Self {
+            minutes: VecDeque::new(),
+            open: (minute_of(now), Counted::default()),
+            before: Some(before),
+            path,
+        }
+    }
+
+    /// Closes the minute that is over.
+    pub(crate) fn turn(&mut self, now: Now, counted: impl FnOnce() -> Counted) {
+        self.take_before();
+        let minute = minute_of(now);
+        let (open, then) = self.open;
+        if open == minute {
+            return;
+        }
+        let counted = counted();
+        // A clock that was set back: what seems to come later is gone.
+        while self.minutes.back().is_some_and(|last| last.at >= minute) {
+            self.minutes.pop_back();
+        }
+        if open < minute {
+            add(&mut self.minutes, between(open, &then, &counted));
+        }
+        self.open = (minute, counted);
+        self.forget(minute);
+    }
+
+    fn forget(&mut self, minute: u32) {
+        let oldest = minute.saturating_sub(KEPT as u32);
+        while self.minutes.front().is_some_and(|first| first.at < oldest) {
+            self.minutes.pop_front();
+        }
+    }
+
+    fn take_before(&mut self) {
+        let Some(found) = &self.before else {
+            return;
+        };
+        match found.try_recv() {
+            Ok(before) => {
+                let first = self.minutes.front().map_or(self.open.0, |first| first.at);
+                // The last of them may be the first of this process, too.
+                let is_before = |minute: &Minute| minute.at <= first;
+                let own = std::mem::take(&mut self.minutes);
+                self.minutes = before.into_iter().filter(is_before).collect();
+                for minute in own {
+                    add(&mut self.minutes, minute);
+                }
+                self.before = None;
+            }
+            Err(crossbeam_channel::TryRecvError::Empty) => {}
+            Err(crossbeam_channel::TryRecvError::Disconnected) => self.before = None,
+        }
+    }
+
+    /// The last minutes, that which is not over among them.
+    pub(crate) fn last(&self, most: usize, now: Now, counted: &Counted) -> Last {
+        let (open, then) = &self.open;
+        let open = between(*open, then, counted);
+        let mut rows = self.minutes.clone();
+        add(&mut rows, open);
+        let from = rows.len().saturating_sub(most);
+        Last {
+            minutes: rows.into_iter().skip(from).collect(),
+            now_ms: now.wall_ms,
+        }
+    }
+
+    /// Writes what is kept, for the process that comes next.
+    pub(crate) fn keep(&self, now: Now, counted: &Counted) {
+        let minutes = self.last(KEPT, now, counted).minutes;
+        let path = self.path.clone();
+        let (told, done) = bounded(1);
+        let thread = std::thread::Builder::new().name("weir-history".to_owned());
+        let begun = thread.spawn(move || told.send(write(&path, minutes)));
+        let late = || io::Error::other("it took too long");
+        let written = begun.and_then(|_| done.recv_timeout(PATIENCE).map_err(|_| late())?);
+        if let Err(error) = written {
+            let file = self.path.display();
+            tracing::warn!(%file, %error, "what was counted a minute is not kept");
+        }
+    }
+}
+
+/// Minutes, to be written as an answer on another thread.
+pub(crate) struct Last {
+    minutes: Vec<Minute>,
+    now_ms: u64,
+}
+
+/// Puts a minute behind the others; what two processes counted in one is one.
+fn add(minutes: &mut VecDeque<Minute>, minute: Minute) {
+    match minutes.back_mut() {
+        Some(last) if last.at == minute.at => *last = last.and(minute),
+        _ => minutes.push_back(minute),
+    }
+}
+
+impl Minute {
+    /// With what the next process counted in the same minute. Of the bounds the larger is told.
+    fn and(mut self, other: Self) -> Self {
+        for (count, more) in self.requests.iter_mut().zip(other.requests) {
+            *count = count.saturating_add(more);
+        }
+        for (count, more) in self.responses.iter_mut().zip(other.responses) {
+            *count = count.saturating_add(more);
+        }
+        Self {
+            p50_us: self.p50_us.max(other.p50_us),
+            p99_us: self.p99_us.max(other.p99_us),
+            bans_active: other.bans_active,
+            bans_made: self.bans_made.saturating_add(other.bans_made),
+            request_bytes: self.request_bytes.saturating_add(other.request_bytes),
+            response_bytes: self.response_bytes.saturating_add(other.response_bytes),
+            ..self
+        }
+    }
+}
+
+fn minute_of(now: Now) -> u32 {
+    u32::try_from(now.wall_ms / MINUTE_MS).unwrap_or(u32::MAX)
+}
+
+fn narrow(number: u64) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+fn between(at: u32, then: &Counted, now: &Counted) -> Minute {
+    fn each<const N: usize>(now: [u64; N], then: [u64; N]) -> [u32; N] {
+        let mut then = then.into_iter();
+        now.map(|count| narrow(count.saturating_sub(then.next().unwrap_or(0))))
+    }
+    let (old, new) = (&then.totals, &now.totals);
+    let mut took = Histogram::default();
+    let (before, after) = (&old.upstream_duration, &new.upstream_duration);
+    let pairs = after.buckets.iter().zip(before.buckets);
+    for (bucket, (after, before)) in took.buckets.iter_mut().zip(pairs) {
+        *bucket = after.saturating_sub(before);
+    }
+    let bound = |percent| quantile_us(&took, percent).map_or(0, narrow);
+    Minute {
+        at,
+        requests: each(new.requests, old.requests),
+        responses: each(new.responses, old.responses),
+        p50_us: bound(50),
+        p99_us: bound(99),
+        bans_active: narrow(now.bans_active as u64),
+        bans_made: narrow(now.bans_made.saturating_sub(then.bans_made)),
+        request_bytes: new.request_bytes.saturating_sub(old.request_bytes),
+        response_bytes: new.response_bytes.saturating_sub(old.response_bytes),
+    }
+}
+
+/// The bound that so many of 100 stayed within; none of none, the largest number above all bounds.
+pub(crate) fn quantile_us(histogram: &Histogram, percent: u64) -> Option<u64> {
+    let count: u64 = histogram.buckets.iter().sum();
+    let mut seen = 0;
+    for (bound_us, bucket) in DURATION_BOUNDS_US.into_iter().zip(histogram.buckets) {
+        seen += bucket;
+        if count > 0 && seen.saturating_mul(100) >= count.saturating_mul(percent) {
+            return Some(bound_us);
+        }
+    }
+    (count > 0).then_some(u64::MAX)
+}
+
+fn read(path: &Path) -> Vec<Minute> {
+    let bytes = match guarded::read(path, MAX_BYTES) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Vec::new(),
+        Err(error) => {
+            let file = path.display();
+            tracing::warn!(%file, %error, "what was counted a minute cannot be read");
+            return Vec::new();
+        }
+    };
+    let names = Action::ALL.map(|action| action.name().to_owned());
+    let written: Option<Written> = serde_json::from_slice(&bytes).ok();
+    let written = written.filter(|written| written.version == 1 && written.actions == names);
+    let mut minutes = written.map_or_else(Vec::new, |written| written.minutes);
+    minutes.sort_by_key(|minute| minute.at);
+    minutes.dedup_by_key(|minute| minute.at);
+    minutes
+}
+
+fn write(path: &Path, minutes: Vec<Minute>) -> io::Result<()> {
+    let written = Written {
+        version: 1,
+        actions: Action::ALL.map(|action| action.name().to_owned()).into(),
+        minutes,
+    };
+    let beside = path.with_extension("json.new");
+    let mut options = fs::OpenOptions::new();
+    let options = options.write(true).create(true).truncate(true).mode(0o600);
+    let mut file = options.open(&beside)?;
+    file.write_all(&serde_json::to_vec(&written)?)?;
+    fs::rename(&beside, path)
+}
+
+/// `GET /v1/history`: a list for each thing that is counted, all of one length. `null` is a bound
+/// of no answer.
+pub(crate) fn answer(last: &Last) -> OwnResponse {
+    json_answer(StatusCode::OK, &columns(last))
+}
+
+fn columns(last: &Last) -> Value {
+    let minutes = &last.minutes;
+    let column = |of: &dyn Fn(&Minute) -> u64| -> Value { minutes.iter().map(of).collect() };
+    let seconds = |of: &dyn Fn(&Minute) -> u32| -> Value {
+        let bound = |minute: &Minute| match of(minute) {
+            0 => Value::Null,
+            // Above the last bound: that is all that is known.
+            u32::MAX => json!(60.0),
+            bound => json!(f64::from(bound) / 1e6),
+        };
+        minutes.iter().map(bound).collect()
+    };
+    let of = |verdict: Verdict| {
+        column(&|minute| {
+            let counts = Action::ALL.into_iter().zip(minute.requests);
+            let of = counts.filter(|(action, _)| action.history() == verdict);
+            of.map(|(_, count)| u64::from(count)).sum()
+        })
+    };
+    let named = |names: &[&str], of: &dyn Fn(&Minute) -> Vec<u32>| -> Map<String, Value> {
+        let mut members = Map::new();
+        for (index, name) in names.iter().enumerate() {
+            let count = |minute: &Minute| of(minute).get(index).copied().map_or(0, u64::from);
+            if minutes.iter().any(|minute| count(minute) > 0) {
+                members.insert((*name).to_owned(), column(&count));
+            }
+        }
+        members
+    };
+    json!({
+        "step_seconds": 60,
+        "now": last.now_ms / 1000,
+        "times": column(&|minute| u64::from(minute.at) * 60),
+        "requests": column(&|minute| minute.requests.iter().copied().map(u64::from).sum()),
+        "passed": of(Verdict::Passed),
+        "refused": of(Verdict::Refused),
+        "actions": named(&Action::ALL.map(Action::name), &|minute| minute.requests.to_vec()),
+        "responses": named(&RESPONSE_CLASSES, &|minute| minute.responses.to_vec()),
+        "p50_seconds": seconds(&|minute| minute.p50_us),
+        "p99_seconds": seconds(&|minute| minute.p99_us),
+        "bans_active": column(&|minute| u64::from(minute.bans_active)),
+        "bans_made": column(&|minute| u64::from(minute.bans_made)),
+        "request_bytes": column(&|minute| minute.request_bytes),
+        "response_bytes": column(&|minute| minute.response_bytes),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Now {
+        Now {
+            wall_ms: seconds * 1000,
+            mono_ns: seconds * 1_000_000_000,
+        }
+    }
+
+    fn counted(passed: u64, banned: u64) -> Counted {
+        let mut totals = Totals::default();
+        totals.requests[Action::Passed.index()] = passed;
+        totals.requests[Action::Banned.index()] = banned;
+        totals.upstream_duration.buckets[1] = passed;
+        Counted {
+            totals,
+            bans_active: 2,
+            bans_made: banned / 10,
+        }
+    }
+
+    fn nothing(dir: &Path, seconds: u64) -> History {
+        let mut history = History::start(dir, at(seconds));
+        // The file is not there: its thread has said so once it has ended.
+        while history.before.is_some() {
+            history.take_before();
+        }
+        history
+    }
+
+    /// CONTROL-11: each minute has what came in it; the open one is told as far as it is.
+    #[test]
+    fn a_minute_has_what_came_in_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut history = nothing(dir.path(), 600);
+        history.turn(at(659), || panic!("the minute is not over"));
+        history.turn(at(660), || counted(8, 20));
+        let told = columns(&history.last(KEPT, at(670), &counted(9, 20)));
+        assert_eq!(told["times"], json!([600, 660]));
+        assert_eq!(told["passed"], json!([8, 1]));
+        assert_eq!(told["refused"], json!([20, 0]));
+        assert_eq!(
+            told["actions"],
+            json!({"passed": [8, 1], "banned": [20, 0]})
+        );
+        assert_eq!(told["bans_made"], json!([2, 0]));
+        assert_eq!(told["p99_seconds"], json!([0.001, 0.001]));
+        let one = columns(&history.last(1, at(670), &counted(9, 20)));
+        assert_eq!(one["times"], json!([660]));
+    }
+
+    /// CONTROL-11: 24 hours are kept and no more, in at most 200 KB; a clock that is set back
+    /// leaves nothing of a time to come.
+    #[test]
+    fn a_day_is_kept() {
+        assert!(size_of::<Minute>() * KEPT < 200_000);
+        let dir = tempfile::tempdir().unwrap();
+        let mut history = nothing(dir.path(), 0);
+        for minute in 0..=2000 {
+            history.turn(at(minute * 60), || counted(minute, 0));
+        }
+        assert_eq!(history.minutes.len(), KEPT);
+        history.turn(at(1000 * 60), || counted(2000, 0));
+        assert!(history.minutes.iter().all(|minute| minute.at < 1000));
+        history.turn(at(1001 * 60), || counted(2007, 0));
+        let last = history
+            .minutes
+            .back()
+            .map(|last| (last.at, last.requests[0]));
+        assert_eq!(last, Some((1000, 7)));
+    }
+
+    /// CONTROL-11: the next process has what this one kept, before what it counts itself; a file
+    /// that is none is as none.
+    #[test]
+    fn the_next_process_goes_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut history = nothing(dir.path(), 600);
+        history.turn(at(660), || counted(7, 0));
+        history.keep(at(661), &counted(8, 0));
+        let mut next = History::start(dir.path(), at(720));
+        while next.before.is_some() {
+            next.take_before();
+        }
+        let told = columns(&next.last(KEPT, at(721), &counted(1, 0)));
+        assert_eq!(told["times"], json!([600, 660, 720]));
+        assert_eq!(told["passed"], json!([7, 1, 1]));
+        fs::write(dir.path().join(FILE), "{").unwrap();
+        assert!(read(&dir.path().join(FILE)).is_empty());
+    }
+}

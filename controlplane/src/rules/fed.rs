@@ -1,0 +1,100 @@
+//! The feeds of rules.json as they hold: the version that was taken last, or the last good copy on
+//! disk, where a start finds one (FEED-4).
+
+use std::path::Path;
+use std::sync::Arc;
+
+use weir_shared::netblock::NetSet;
+use weir_shared::rules::{Feed, Feeds, MAX_NETBLOCKS};
+use weir_shared::units::Time;
+
+use crate::feeds::copy::{Copies, Copy};
+use crate::feeds::kept::Offered;
+use crate::feeds::own::guard;
+use crate::feeds::wanted::{FeedUrl, Wanted};
+
+/// The versions that hold, by feed.
+pub(super) struct Fed {
+    copies: Copies,
+    /// What no copy may cover (FEED-5).
+    trusted: NetSet,
+    held: Vec<Held>,
+}
+
+/// One that holds.
+#[derive(Clone)]
+pub(super) struct Held {
+    url: FeedUrl,
+    pub(super) feed: Arc<Feed>,
+}
+
+impl Fed {
+    pub(super) fn new(state_dir: &Path, trusted: NetSet) -> Self {
+        Self {
+            copies: Copies::new(state_dir),
+            trusted,
+            held: Vec::new(),
+        }
+    }
+
+    /// The netblocks of those of these feeds that hold already.
+    pub(super) fn count(&self, wanted: &[Wanted]) -> usize {
+        let held = wanted.iter().filter_map(|wanted| self.held(wanted));
+        held.map(|held| held.feed.list.len()).sum()
+    }
+
+    /// What holds of this feed already.
+    pub(super) fn held(&self, wanted: &Wanted) -> Option<&Held> {
+        let is_it = |held: &&Held| held.feed.name == wanted.name && held.url == wanted.url;
+        self.held.iter().find(is_it)
+    }
+
+    /// The copy of a feed of which nothing holds yet, with at most so many netblocks.
+    pub(super) fn read(&self, wanted: &Wanted, room: usize) -> Held {
+        let copy = self.copies.read(wanted);
+        let copy = copy.filter(|copy| copy.netblocks.len() <= room);
+        let feed = copy.map_or_else(
+            || Feed::none(&wanted.name),
+            |copy| {
+                let Copy { head, netblocks } = copy;
+                let (Time(taken), Time(confirmed)) = (head.taken, head.confirmed);
+                let (hold, _) = guard(&self.trusted).part(netblocks);
+                Feed::new(&wanted.name, hold, taken, confirmed)
+            },
+        );
+        Held {
+            url: wanted.url.clone(),
+            feed: Arc::new(feed),
+        }
+    }
+
+    /// These hold from now on.
+    pub(super) fn hold(&mut self, held: &[Held]) {
+        self.held = held.to_vec();
+    }
+}
+
+/// Puts a version in the place of the one that holds. An error is the end of a sentence: there is
+/// no such feed, or no room for it.
+pub(super) fn put(held: &mut [Held], offered: Offered, room: usize) -> Result<(), String> {
+    let Offered { url, feed } = offered;
+    let others = held.iter().filter(|held| held.feed.name != feed.name);
+    let others: usize = others.map(|held| held.feed.list.len()).sum();
+    let is_it = |held: &&mut Held| held.feed.name == feed.name && held.url == url;
+    let Some(place) = held.iter_mut().find(is_it) else {
+        return Err("rules.json does not name it any more".to_owned());
+    };
+    let count = feed.list.len();
+    if others.saturating_add(count) > room {
+        return Err(format!(
+            "it has {count} entries, and {MAX_NETBLOCKS} are the most of all lists together"
+        ));
+    }
+    place.feed = feed;
+    Ok(())
+}
+
+/// The same for whoever asks them.
+pub(super) fn feeds(held: &[Held]) -> Feeds {
+    held.iter().map(|held| Arc::clone(&held.feed)).collect()
+}

@@ -1,0 +1,446 @@
+//! What limits that clients share have counted, and who is known, over a restart (SHARE-4,
+//! SHARE-8): `shared.json`. Beside the state files, and none of them: with 200,000 known clients a
+//! copy of it in memory, to tell edits from, would be many times what they take there. Nobody edits
+//! it while the service runs; what lies there at a start is judged, and put in or left aside as a
+//! whole.
+//!
+//! A thread of its own gathers and writes, every `WAF_STATE_COUNTER_INTERVAL` and at a stop or a
+//! hand-over, which wait for it a bounded time. Where nothing was ever shared, there is no file.
+
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, TryRecvError, bounded};
+use serde::{Deserialize, Serialize};
+use weir_shared::client::Client;
+use weir_shared::clock::Now;
+use weir_shared::lookup::AsNumber;
+use weir_shared::rules::{Rule, RuleKind, RuleSet, SharedKey};
+use weir_shared::table::{ClientTable, KnownRow, MAX_KNOWN, SharedRow, SharedWindow};
+use weir_shared::units::{Count, Time};
+use weir_shared::window::RuleSpan;
+
+use crate::buckets::Buckets;
+use crate::guarded;
+
+/// The file's name.
+pub(crate) const FILE: &str = "shared.json";
+/// The most that is read of it: it has room for all known clients, and for all counts.
+const MAX_BYTES: u64 = 64 << 20;
+/// How long a start, a stop or a hand-over waits for the disk.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// More than the data plane keeps of counts.
+const MAX_COUNTS: usize = 50_000;
+
+/// The file.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    version: u32,
+    counts: Vec<CountForm>,
+    known: Vec<KnownForm>,
+}
+
+/// One count.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CountForm {
+    rule: String,
+    per: String,
+    key: String,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    known: bool,
+    windows: Vec<WindowForm>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct WindowForm {
+    window: RuleSpan,
+    limit: Count,
+    #[serde(flatten)]
+    buckets: Buckets,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    other_sites: Option<Buckets>,
+}
+
+/// One known client.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct KnownForm {
+    client: Client,
+    since: Time,
+    lead: Count,
+}
+
+impl CountForm {
+    fn of(row: &SharedRow) -> Self {
+        Self {
+            rule: row.rule.name.clone(),
+            per: row.key.per().to_owned(),
+            key: row.key.to_string(),
+            known: row.is_second,
+            windows: row.windows.iter().map(WindowForm::of).collect(),
+        }
+    }
+
+    /// None where the rule is gone, or the key is none.
+    fn row(self, rules: &RuleSet) -> Option<SharedRow> {
+        let is_it = |rule: &&Arc<Rule>| rule.kind == RuleKind::Limit && rule.name == self.rule;
+        Some(SharedRow {
+            rule: Arc::clone(rules.rules().find(is_it)?),
+            key: key(&self.per, &self.key)?,
+            is_second: self.known,
+            windows: self.windows.into_iter().map(WindowForm::window).collect(),
+        })
+    }
+}
+
+/// A key as the log writes it.
+fn key(per: &str, text: &str) -> Option<SharedKey> {
+    let is_unknown = text == "unknown";
+    Some(match per {
+        "netblock" => SharedKey::Netblock(text.parse().ok()?),
+        "asn" if is_unknown => SharedKey::Asn(None),
+        "asn" => SharedKey::Asn(Some(AsNumber::parse_named(text).ok()?.0?)),
+        "country" if is_unknown => SharedKey::Country(None),
+        "country" => SharedKey::Country(Some(text.parse().ok()?)),
+        "all" => SharedKey::All,
+        "field" if text == "absent" => SharedKey::Field(None),
+        _ => return None,
+    })
+}
+
+impl WindowForm {
+    fn of(of: &SharedWindow) -> Self {
+        let other_sites = of.other_sites;
+        Self {
+            window: of.span,
+            limit: Count(of.limit),
+            buckets: Buckets::of(&of.window),
+            other_sites: (other_sites.current > 0 || other_sites.previous > 0)
+                .then(|| Buckets::of(&other_sites)),
+        }
+    }
+
+    fn window(self) -> SharedWindow {
+        SharedWindow {
+            span: self.window,
+            limit: self.limit.0,
+            window: self.buckets.window(self.window),
+            other_sites: self.other_sites.unwrap_or_default().window(self.window),
+        }
+    }
+}
+
+/// The file, as the control loop sees it.
+pub(crate) struct SharedState {
+    path: PathBuf,
+    /// What the process before left, until it is put in.
+    before: Option<Receiver<Option<Written>>>,
+    /// The write that is under way.
+    writing: Option<Receiver<io::Result<()>>>,
+    written_ns: u64,
+    /// Whether the file is there, or was written: one that says nothing is not made.
+    is_there: bool,
+}
+
+impl SharedState {
+    /// Begins, and has what was kept read by a thread of its own: a file may hang with its mount.
+    /// Waits for it, but not for ever.
+    pub(crate) fn start(
+        state_dir: &Path,
+        table: &dyn ClientTable,
+        rules: &RuleSet,
+        now: Now,
+    ) -> Self {
+        let path = state_dir.join(FILE);
+        let (found, before) = bounded(1);
+        let from = path.clone();
+        let thread = std::thread::Builder::new().name("weir-shared".to_owned());
+        // Without it nobody is known yet.
+        let _ = thread.spawn(move || found.send(read(&from)));
+        let mut state = Self {
+            path,
+            before: None,
+            writing: None,
+            written_ns: now.mono_ns,
+            is_there: false,
+        };
+        match before.recv_timeout(PATIENCE) {
+            Ok(written) => state.put(written, table, rules),
+            Err(_) => state.before = Some(before),
+        }
+        state
+    }
+
+    fn put(&mut self, written: Option<Written>, table: &dyn ClientTable, rules: &RuleSet) {
+        let Some(written) = written else { return };
+        self.is_there = true;
+        for count in written.counts.into_iter().take(MAX_COUNTS) {
+            if let Some(row) = count.row(rules) {
+                table.put_shared(row);
+            }
+        }
+        for KnownForm {
+            client,
+            since,
+            lead,
+        } in written.known.into_iter().take(MAX_KNOWN)
+        {
+            let lead = lead.0;
+            table.put_known(KnownRow {
+                client,
+                since,
+                lead,
+            });
+        }
+    }
+
+    /// Writes where it is due, and takes in what a slow disk gives late.
+    pub(crate) fn turn(
+        &mut self,
+        table: &Arc<dyn ClientTable>,
+        rules: &RuleSet,
+        interval: Duration,
+        now: Now,
+    ) {
+        if let Some(found) = &self.before {
+            match found.try_recv() {
+                Ok(written) => {
+                    self.before = None;
+                    self.put(written, &**table, rules);
+                }
+                Err(TryRecvError::Empty) => return,
+                Err(TryRecvError::Disconnected) => self.before = None,
+            }
+        }
+        if let Some(writing) = &self.writing {
+            match writing.try_recv() {
+                Ok(outcome) => {
+                    self.told(&outcome);
+                    self.writing = None;
+                }
+                Err(TryRecvError::Empty) => return,
+                Err(TryRecvError::Disconnected) => self.writing = None,
+            }
+        }
+        let interval_ns = u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX);
+        if now.mono_ns.saturating_sub(self.written_ns) >= interval_ns {
+            self.written_ns = now.mono_ns;
+            self.writing = self.begin(table);
+        }
+    }
+
+    /// Writes what is kept, for the process that comes next.
+    pub(crate) fn keep(&mut self, table: &Arc<dyn ClientTable>) {
+        // What was never read is not written over.
+        if self.before.is_some() {
+            return;
+        }
+        let late = || io::Error::other("it took too long");
+        if let Some(writing) = self.writing.take() {
+            let outcome = writing
+                .recv_timeout(PATIENCE)
+                .unwrap_or_else(|_| Err(late()));
+            if outcome.is_err() {
+                return self.told(&outcome);
+            }
+        }
+        if let Some(writing) = self.begin(table) {
+            let outcome = writing
+                .recv_timeout(PATIENCE)
+                .unwrap_or_else(|_| Err(late()));
+            self.told(&outcome);
+        }
+    }
+
+    fn told(&mut self, outcome: &io::Result<()>) {
+        match outcome {
+            Ok(()) => self.is_there = true,
+            Err(error) => {
+                let file = self.path.display();
+                tracing::warn!(%file, %error, "what clients share and who is known is not kept");
+            }
+        }
+    }
+
+    fn begin(&self, table: &Arc<dyn ClientTable>) -> Option<Receiver<io::Result<()>>> {
+        let (path, table, is_there) = (self.path.clone(), Arc::clone(table), self.is_there);
+        let (told, done) = bounded(1);
+        let thread = std::thread::Builder::new().name("weir-shared".to_owned());
+        let begun = thread.spawn(move || {
+            let written = gathered(&*table);
+            let is_empty = written.counts.is_empty() && written.known.is_empty();
+            let outcome = if is_empty && !is_there {
+                Ok(())
+            } else {
+                write(&path, &written)
+            };
+            told.send(outcome)
+        });
+        begun.ok().map(|_| done)
+    }
+}
+
+fn gathered(table: &dyn ClientTable) -> Written {
+    let known = table.known_rows().into_iter().map(|row| KnownForm {
+        client: row.client,
+        since: row.since,
+        lead: Count(row.lead),
+    });
+    Written {
+        version: 1,
+        counts: table.shared_rows().iter().map(CountForm::of).collect(),
+        known: known.collect(),
+    }
+}
+
+/// What lies there; none where it is nothing that fits, which is told.
+fn read(path: &Path) -> Option<Written> {
+    let bytes = match guarded::read(path, MAX_BYTES) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+        Err(error) => {
+            let file = path.display();
+            tracing::warn!(%file, %error, "what clients share and who is known cannot be read");
+            return None;
+        }
+    };
+    match serde_json::from_slice::<Written>(&bytes) {
+        Ok(written) if written.version == 1 => Some(written),
+        Ok(written) => {
+            let (file, version) = (path.display(), written.version);
+            tracing::warn!(%file, version, "unknown version: 1 is known; nothing of it is in force");
+            None
+        }
+        Err(error) => {
+            let file = path.display();
+            tracing::warn!(%file, %error, "it does not fit: nothing of it is in force");
+            None
+        }
+    }
+}
+
+/// Whole or not at all, whatever happens meanwhile (STATE-2).
+fn write(path: &Path, written: &Written) -> io::Result<()> {
+    let beside = path.with_extension("json.new");
+    let mut options = fs::OpenOptions::new();
+    let options = options.write(true).create(true).truncate(true).mode(0o600);
+    let file = options.open(&beside)?;
+    let mut out = io::BufWriter::new(file);
+    serde_json::to_writer(&mut out, written)?;
+    out.write_all(b"\n")?;
+    out.into_inner()
+        .map_err(io::IntoInnerError::into_error)?
+        .sync_all()?;
+    fs::rename(&beside, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+    use weir_schema::Schema;
+    use weir_shared::window::Window;
+
+    use super::*;
+
+    const NOW: u64 = 1_795_276_800_000;
+
+    fn window(span: RuleSpan, limit: u64) -> SharedWindow {
+        SharedWindow {
+            span,
+            limit,
+            window: Window {
+                start_ms: NOW - NOW % 86_400_000,
+                current: 3,
+                previous: 1,
+            },
+            other_sites: Window::default(),
+        }
+    }
+
+    /// SHARE-4, SHARE-8: what is written fits its schema, and says the same when it is read.
+    #[test]
+    fn what_is_written_is_read_back() {
+        let rule = Arc::new(Rule::new(RuleKind::Limit, "search".to_owned()));
+        let keys = [
+            SharedKey::All,
+            SharedKey::Netblock("203.0.113.0/24".parse().unwrap()),
+            SharedKey::Asn(AsNumber::new(64_496)),
+            SharedKey::Asn(None),
+            SharedKey::Country("DE".parse().ok()),
+            SharedKey::Country(None),
+            SharedKey::Field(None),
+        ];
+        let rows = keys.map(|key| SharedRow {
+            rule: Arc::clone(&rule),
+            key,
+            is_second: key == SharedKey::All,
+            windows: vec![window(RuleSpan::Second, 7), window(RuleSpan::Day, 9)],
+        });
+        let known = ["203.0.113.7", "2001:db8:1:2::/64"].map(|client| KnownForm {
+            client: client.parse().unwrap(),
+            since: Time(NOW),
+            lead: Count(5),
+        });
+        let written = Written {
+            version: 1,
+            counts: rows.iter().map(CountForm::of).collect(),
+            known: known.into(),
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(FILE);
+        write(&path, &written).unwrap();
+        let text: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        let schema = include_str!("../../schema/proxy/shared.schema.json");
+        Schema::parse(schema).unwrap().validate(&text).unwrap();
+        assert_eq!(
+            text["known"][1],
+            json!({"client": "2001:db8:1:2::/64", "since": "2026-11-21T16:00:00Z", "lead": 5})
+        );
+        let read = read(&path).unwrap();
+        assert_eq!(read.known.len(), 2);
+        let rules = RuleSet::of(weir_shared::rules::Parts {
+            limits: vec![weir_shared::rules::Limit {
+                rule: Arc::clone(&rule),
+                matcher: weir_shared::rules::Matcher::default(),
+                quotas: Vec::new(),
+                on_limit: weir_shared::settings::OnLimit::Refuse,
+                per: weir_shared::rules::Per::All,
+                spare_known: None,
+            }],
+            ..weir_shared::rules::Parts::default()
+        });
+        let again: Vec<SharedRow> = read
+            .counts
+            .into_iter()
+            .filter_map(|count| count.row(&rules))
+            .collect();
+        assert_eq!(again, rows);
+    }
+
+    /// SHARE-8: a file that is cut, or none of ours, is as none; a rule that is gone has no count.
+    #[test]
+    fn what_does_not_fit_is_left_aside() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(FILE);
+        assert!(read(&path).is_none());
+        for text in ["", "{", "[]", r#"{"version":2,"counts":[],"known":[]}"#] {
+            fs::write(&path, text).unwrap();
+            assert!(read(&path).is_none(), "{text}");
+        }
+        let text = r#"{"version":1,"counts":[{"rule":"x","per":"all","key":"all","windows":[]}],"known":[]}"#;
+        fs::write(&path, text).unwrap();
+        let counts = read(&path).unwrap().counts.into_iter();
+        assert_eq!(
+            counts
+                .filter_map(|count| count.row(&RuleSet::default()))
+                .count(),
+            0
+        );
+    }
+}

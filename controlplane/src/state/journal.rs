@@ -1,0 +1,326 @@
+//! The journal of a state file (STATE-10): `bans.journal`, one line of JSON for each batch of
+//! changes. What it holds behind the document is as safe as the document, and costs a write of what
+//! changed.
+//!
+//! Lines have numbers. A document says up to which it holds them, in the line of its base
+//! (`kept_base.rs`), so it does not matter when the journal is emptied: a start takes the lines
+//! after that number. The file is not for hands. `journal/file.rs` reads and writes it; here are
+//! its thread and the side of the owner, who decides which change goes where.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+use serde::Serialize;
+#[cfg(test)]
+use serde::de::DeserializeOwned;
+
+use super::error::StateError;
+use super::file::{FileCounts, Saved};
+
+mod file;
+
+pub(crate) use file::{Found, JOURNAL, Line, Lost, Standing, look, read};
+pub(super) use file::{Tail, forget};
+
+/// Changes that may wait for the disk. More are refused: a document holds them then.
+const MAX_WAITING: usize = 16_384;
+
+/// The owner's side.
+pub(crate) struct Journal<E, K> {
+    shared: Arc<Shared<E, K>>,
+    wake: Sender<()>,
+    /// None in tests that play the thread.
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What a start opens.
+pub(crate) struct Opened<E, K> {
+    pub(crate) journal: Journal<E, K>,
+    /// What it held.
+    pub(crate) found: Found<E, K>,
+}
+
+struct Shared<E, K> {
+    queue: Mutex<Queue<E, K>>,
+    lost: Mutex<Option<Lost>>,
+    /// Bytes of the file.
+    bytes: AtomicU64,
+    writes_ok: AtomicU64,
+    writes_error: AtomicU64,
+    stop: AtomicBool,
+}
+
+struct Queue<E, K> {
+    /// With those who wait for them.
+    lines: Vec<(Line<E, K>, Vec<Saved>)>,
+    /// Changes in them, at most [`MAX_WAITING`] and one batch.
+    waiting: usize,
+    /// A document on disk holds all lines up to this one: the file may be emptied.
+    held: Option<u64>,
+    /// Those who wait until everything before is done.
+    settled: Vec<Saved>,
+}
+
+impl<E, K> Default for Queue<E, K> {
+    fn default() -> Self {
+        Self {
+            lines: Vec::new(),
+            waiting: 0,
+            held: None,
+            settled: Vec::new(),
+        }
+    }
+}
+
+impl<E, K> Shared<E, K> {
+    fn queue(&self) -> MutexGuard<'_, Queue<E, K>> {
+        // Nothing can panic while it is held; if it ever does, the queue is still a queue.
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lost(&self) -> MutexGuard<'_, Option<Lost>> {
+        self.lost.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<E: Serialize + Send + 'static, K: Serialize + Send + 'static> Journal<E, K> {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// [`StateError::Thread`]
+    pub(super) fn start(tail: Tail) -> Result<Self, StateError> {
+        let (mut journal, woken) = Self::without_thread();
+        journal.shared.bytes.store(tail.end(), Ordering::Relaxed);
+        let shared = Arc::clone(&journal.shared);
+        let run = move || run(&shared, tail, &woken);
+        let thread =
+            weir_shared::threads::spawn("weir-journal", run).map_err(StateError::Thread)?;
+        journal.thread = Some(thread);
+        Ok(journal)
+    }
+}
+
+impl<E, K> Journal<E, K> {
+    fn without_thread() -> (Self, Receiver<()>) {
+        let (wake, woken) = bounded(1);
+        let shared = Arc::new(Shared {
+            queue: Mutex::default(),
+            lost: Mutex::default(),
+            bytes: AtomicU64::new(0),
+            writes_ok: AtomicU64::new(0),
+            writes_error: AtomicU64::new(0),
+            stop: AtomicBool::new(false),
+        });
+        let thread = None;
+        (
+            Self {
+                shared,
+                wake,
+                thread,
+            },
+            woken,
+        )
+    }
+
+    /// Queues a line; returns at once. Those who wait are told once it is on disk, or that it is
+    /// not.
+    ///
+    /// # Errors
+    /// Those who wait, where the disk is so far behind that nothing more is queued.
+    pub(crate) fn write(&self, line: Line<E, K>, saved: Vec<Saved>) -> Result<(), Vec<Saved>> {
+        let mut queue = self.shared.queue();
+        if queue.waiting >= MAX_WAITING {
+            return Err(saved);
+        }
+        queue.waiting += line.len();
+        queue.lines.push((line, saved));
+        drop(queue);
+        self.wake();
+        Ok(())
+    }
+
+    /// A document on disk holds all lines up to this one.
+    pub(crate) fn held(&self, number: u64) {
+        let mut queue = self.shared.queue();
+        queue.held = queue.held.max(Some(number));
+        drop(queue);
+        self.wake();
+    }
+
+    /// Tells once everything that was queued before is done and the file is not touched any more.
+    pub(crate) fn settle(&self, settled: Saved) {
+        if self.thread.is_none() {
+            return settled.tell(true);
+        }
+        self.shared.queue().settled.push(settled);
+        self.wake();
+    }
+
+    /// Why lines were lost since this was last asked.
+    pub(crate) fn take_lost(&self) -> Option<Lost> {
+        self.shared.lost().take()
+    }
+
+    /// Bytes of the file.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.shared.bytes.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn counts(&self) -> FileCounts {
+        FileCounts {
+            file: JOURNAL,
+            writes_ok: self.shared.writes_ok.load(Ordering::Relaxed),
+            writes_error: self.shared.writes_error.load(Ordering::Relaxed),
+            edits_taken: 0,
+            edits_bad: 0,
+        }
+    }
+
+    fn wake(&self) {
+        // Full means that the thread is to wake already.
+        let _ = self.wake.try_send(());
+    }
+}
+
+impl<E, K> Drop for Journal<E, K> {
+    /// What is queued is written first.
+    fn drop(&mut self) {
+        // Release: the thread sees what was queued before.
+        self.shared.stop.store(true, Ordering::Release);
+        self.wake();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread of {JOURNAL} ended by a panic");
+        }
+    }
+}
+
+fn run<E: Serialize, K: Serialize>(shared: &Shared<E, K>, mut tail: Tail, woken: &Receiver<()>) {
+    let mut is_failing = false;
+    loop {
+        let stops = shared.stop.load(Ordering::Acquire);
+        let mut queue = std::mem::take(&mut *shared.queue());
+        let is_idle = queue.lines.is_empty() && queue.held.is_none() && queue.settled.is_empty();
+        // A bug in here is a write that failed: who waits is told when their places are dropped,
+        // behind the reason.
+        let turn = AssertUnwindSafe(|| turn(shared, &mut tail, &mut queue, &mut is_failing));
+        if catch_unwind(turn).is_err() {
+            let lost = Lost::Failed("its thread panicked; please report this".to_owned());
+            lose(shared, lost, &mut is_failing);
+        }
+        drop(queue);
+        shared.bytes.store(tail.end(), Ordering::Relaxed);
+        if stops && is_idle {
+            return;
+        }
+        if !stops {
+            let _ = woken.recv();
+        }
+    }
+}
+
+/// Says that lines were lost; what the system said, once an outage.
+fn lose<E, K>(shared: &Shared<E, K>, lost: Lost, is_failing: &mut bool) {
+    shared.writes_error.fetch_add(1, Ordering::Relaxed);
+    let told = match lost {
+        Lost::Gone => {
+            tracing::warn!(
+                file = JOURNAL,
+                "the journal is not as it was left: bans.json is written, then the journal anew"
+            );
+            Lost::Gone
+        }
+        Lost::Failed(_) if *is_failing => Lost::Gone,
+        Lost::Failed(error) => {
+            tracing::error!(
+                file = JOURNAL,
+                "the journal cannot be written: {error}; bans.json is written instead"
+            );
+            *is_failing = true;
+            Lost::Failed(error)
+        }
+    };
+    *shared.lost() = Some(told);
+}
+
+/// Writes what is queued, with one sync.
+fn turn<E: Serialize, K: Serialize>(
+    shared: &Shared<E, K>,
+    tail: &mut Tail,
+    queue: &mut Queue<E, K>,
+    is_failing: &mut bool,
+) {
+    if !queue.lines.is_empty() {
+        let lines = queue.lines.iter().map(|(line, _)| (line.number, line));
+        let outcome = tail.append(lines);
+        let is_written = outcome.is_ok();
+        // Before those who wait are told: the owner asks for it then.
+        match outcome {
+            Ok(()) => {
+                shared.writes_ok.fetch_add(1, Ordering::Relaxed);
+                if std::mem::take(is_failing) {
+                    tracing::info!(file = JOURNAL, "the journal is written again");
+                }
+            }
+            Err(lost) => lose(shared, lost, is_failing),
+        }
+        let told = std::mem::take(&mut queue.lines).into_iter();
+        told.flat_map(|(_, saved)| saved)
+            .for_each(|saved| saved.tell(is_written));
+    }
+    if let Some(number) = queue.held {
+        tail.empty(number);
+    }
+    let settled = std::mem::take(&mut queue.settled).into_iter();
+    settled.for_each(|saved| saved.tell(true));
+}
+
+/// The lines after a number, in these bytes.
+#[cfg(test)]
+pub(crate) fn lines<E: DeserializeOwned, K: DeserializeOwned>(
+    bytes: &[u8],
+    after: u64,
+) -> Found<E, K> {
+    file::lines(bytes, after).0
+}
+
+/// The thread's side without a disk: the test plays the thread.
+#[cfg(test)]
+pub(crate) struct TestJournal<E, K>(Arc<Shared<E, K>>);
+
+#[cfg(test)]
+impl<E, K> TestJournal<E, K> {
+    pub(crate) fn pair() -> (Self, Journal<E, K>) {
+        let (journal, _) = Journal::without_thread();
+        (Self(Arc::clone(&journal.shared)), journal)
+    }
+
+    /// The lines that wait, with those who wait for them.
+    pub(crate) fn take(&self) -> Vec<(Line<E, K>, Vec<Saved>)> {
+        let mut queue = self.0.queue();
+        queue.waiting = 0;
+        std::mem::take(&mut queue.lines)
+    }
+
+    /// Up to which line the file may be emptied.
+    pub(crate) fn held(&self) -> Option<u64> {
+        self.0.queue().held
+    }
+
+    /// Lines were lost.
+    pub(crate) fn lose(&self, lost: Lost) {
+        *self.0.lost() = Some(lost);
+    }
+
+    /// The file has so many bytes.
+    pub(crate) fn grow(&self, bytes: u64) {
+        self.0.bytes.store(bytes, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,369 @@
+//! The journal on disk: read once at a start, appended to, emptied.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::state::error::StateError;
+use crate::state::stat::{MAX_BYTES, content};
+use crate::state::store::{Step, create};
+
+/// The file's name.
+pub(crate) const JOURNAL: &str = "bans.journal";
+/// Where a damaged one is kept.
+const BAD: &str = "bans.journal.bad";
+/// The most bytes that are written at once. What is larger goes into a document.
+const MAX_APPEND: usize = 32 << 20;
+
+/// No line that a service wrote has a larger number.
+const LAST_NUMBER: u64 = 1 << 48;
+
+/// A batch of changes.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) struct Line<E, K> {
+    /// Larger than that of the line before.
+    pub(crate) number: u64,
+    /// Entries that were added or changed, as they are now.
+    #[serde(default = "Vec::new", skip_serializing_if = "Vec::is_empty")]
+    pub(crate) put: Vec<E>,
+    /// Entries that are held no more.
+    #[serde(default = "Vec::new", skip_serializing_if = "Vec::is_empty")]
+    pub(crate) remove: Vec<K>,
+}
+
+impl<E, K> Line<E, K> {
+    pub(super) fn len(&self) -> usize {
+        self.put.len() + self.remove.len()
+    }
+}
+
+/// Why lines were lost, until the journal is emptied. A document must hold them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Lost {
+    /// The file is not as it was left: somebody removed it, or wrote to it.
+    Gone,
+    /// What the system said.
+    Failed(String),
+}
+
+/// Lines of the journal that a file does not hold.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Standing {
+    /// None of them: the file was taken out, or a version without a journal has written it.
+    Nothing,
+    /// Those after this number.
+    After(u64),
+    /// Nobody knows what was last written: all of them.
+    Every,
+}
+
+/// What a start finds in the journal.
+pub(crate) struct Found<E, K> {
+    /// Those that the document does not hold, by number.
+    pub(crate) lines: Vec<Line<E, K>>,
+    /// Where whole lines end.
+    pub(crate) end: u64,
+    /// The last number in it.
+    pub(crate) last: u64,
+}
+
+/// Reads the lines that the document does not hold. A torn last line is cut off: it was never
+/// acknowledged. A line that is no line is told and left out.
+///
+/// # Errors
+/// [`StateError::Read`]
+pub(crate) fn read<E: DeserializeOwned, K: DeserializeOwned>(
+    dir: &Path,
+    standing: Standing,
+) -> Result<Found<E, K>, StateError> {
+    let path = dir.join(JOURNAL);
+    let failed = |error| StateError::Read {
+        path: path.clone(),
+        error,
+    };
+    if standing == Standing::Nothing {
+        forget(dir).map_err(failed)?;
+    }
+    let bytes = bytes(&path).map_err(failed)?;
+    let (found, damaged) = lines(&bytes, after(standing));
+    if damaged > 0 {
+        tracing::error!(
+            file = JOURNAL,
+            "{damaged} lines of the journal are damaged and left out; it is kept as {BAD}"
+        );
+        // What is left out may be worth a look; the start does not hang on it.
+        let _ = fs::remove_file(dir.join(BAD));
+        let _ = create(&dir.join(BAD)).and_then(|mut copy| copy.write_all(&bytes));
+    }
+    if found.end < bytes.len() as u64 {
+        tracing::info!(
+            file = JOURNAL,
+            "a line that was cut off by a kill is left out"
+        );
+        let cut = OpenOptions::new().write(true).open(&path);
+        cut.and_then(|file| file.set_len(found.end))
+            .map_err(failed)?;
+    }
+    Ok(found)
+}
+
+/// The lines that the document does not hold, for somebody who only looks.
+///
+/// # Errors
+/// [`StateError::Read`]
+pub(crate) fn look<E: DeserializeOwned, K: DeserializeOwned>(
+    dir: &Path,
+    standing: Standing,
+) -> Result<Vec<Line<E, K>>, StateError> {
+    let path = dir.join(JOURNAL);
+    if standing == Standing::Nothing {
+        return Ok(Vec::new());
+    }
+    let bytes = bytes(&path).map_err(|error| StateError::Read { path, error })?;
+    Ok(lines(&bytes, after(standing)).0.lines)
+}
+
+/// The last line that the document holds.
+const fn after(standing: Standing) -> u64 {
+    match standing {
+        Standing::After(number) => number,
+        Standing::Nothing | Standing::Every => 0,
+    }
+}
+
+/// Removes the journal: it says nothing any more.
+///
+/// # Errors
+/// Those of the system.
+pub(in crate::state) fn forget(dir: &Path) -> io::Result<()> {
+    match fs::remove_file(dir.join(JOURNAL)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// The whole file; nothing where there is none.
+fn bytes(path: &Path) -> io::Result<Vec<u8>> {
+    // Opening a pipe that somebody put there would block for ever.
+    match fs::metadata(path) {
+        Ok(found) if found.is_file() => {}
+        Ok(_) => return Err(io::Error::other("it is not a regular file")),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    }
+    content(&mut File::open(path)?).map(|(bytes, _)| bytes)
+}
+
+/// The lines after a number, and how many are no lines. One whose number is not larger than those
+/// before was written twice.
+pub(super) fn lines<E: DeserializeOwned, K: DeserializeOwned>(
+    bytes: &[u8],
+    after: u64,
+) -> (Found<E, K>, usize) {
+    let whole = bytes.iter().rposition(|byte| *byte == b'\n');
+    let end = whole.map_or(0, |last| last + 1);
+    let mut found = Found {
+        lines: Vec::new(),
+        end: end as u64,
+        last: after,
+    };
+    let mut damaged = 0;
+    for text in bytes
+        .get(..end)
+        .unwrap_or_default()
+        .split(|byte| *byte == b'\n')
+    {
+        if text.is_empty() {
+            continue;
+        }
+        match serde_json::from_slice::<Line<E, K>>(text) {
+            // A number behind it must be left for each line that is still to come.
+            Ok(line) if line.number > LAST_NUMBER => damaged += 1,
+            Ok(line) if line.number > found.last => {
+                found.last = line.number;
+                found.lines.push(line);
+            }
+            Ok(_) => {}
+            Err(_) => damaged += 1,
+        }
+    }
+    (found, damaged)
+}
+
+/// The end of the file, to which lines are appended.
+pub(in crate::state) struct Tail {
+    dir: PathBuf,
+    /// Opened with the first line.
+    file: Option<File>,
+    /// Where the last whole line ends.
+    end: u64,
+    /// Its number.
+    last: u64,
+    /// A write failed, or somebody else wrote: nothing is appended until the file is emptied.
+    is_stale: bool,
+    #[cfg(test)]
+    faults: std::sync::Arc<crate::state::store::faults::Faults>,
+}
+
+impl Tail {
+    pub(in crate::state) fn new<E, K>(
+        dir: &Path,
+        found: &Found<E, K>,
+        #[cfg(test)] faults: std::sync::Arc<crate::state::store::faults::Faults>,
+    ) -> Self {
+        Self {
+            dir: dir.to_owned(),
+            file: None,
+            end: found.end,
+            last: found.last,
+            is_stale: false,
+            #[cfg(test)]
+            faults,
+        }
+    }
+
+    pub(super) fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// Appends these lines, all or none, and syncs them.
+    pub(super) fn append<'a, L: Serialize + 'a>(
+        &mut self,
+        lines: impl Iterator<Item = (u64, &'a L)>,
+    ) -> Result<(), Lost> {
+        if self.is_stale {
+            return Err(Lost::Gone);
+        }
+        let mut bytes = Vec::new();
+        let mut last = self.last;
+        for (number, line) in lines {
+            let written = serde_json::to_writer(&mut bytes, line);
+            written.map_err(|error| Lost::Failed(error.to_string()))?;
+            bytes.push(b'\n');
+            last = number;
+        }
+        // Whatever goes wrong from here on, a document holds them, and what lies there then counts
+        // for nothing.
+        self.is_stale = true;
+        if bytes.len() > MAX_APPEND {
+            return Err(Lost::Failed(format!("{} bytes at once", bytes.len())));
+        }
+        let failed = |error: io::Error| Lost::Failed(error.to_string());
+        if !self.is_as_left().map_err(failed)? {
+            self.file = None;
+            return Err(Lost::Gone);
+        }
+        if let Err(error) = self.write(&bytes) {
+            // A full disk gets its room back.
+            let _ = self.file.as_ref().map(|file| file.set_len(self.end));
+            return Err(failed(error));
+        }
+        self.end += bytes.len() as u64;
+        self.last = last;
+        self.is_stale = false;
+        Ok(())
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.step(Step::Append)?;
+        let Some(mut file) = self.file.as_ref() else {
+            return Err(io::Error::other("it is not open"));
+        };
+        file.write_all(bytes)?;
+        self.step(Step::SyncJournal)?;
+        file.sync_data()
+    }
+
+    /// Whether the file is the one that was left, opened. It is made where it was never there.
+    fn is_as_left(&mut self) -> io::Result<bool> {
+        let path = self.dir.join(JOURNAL);
+        let standing = match fs::symlink_metadata(&path) {
+            Ok(found) => Some(found),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(error),
+        };
+        match (&self.file, standing) {
+            (Some(file), Some(standing)) => {
+                let open = file.metadata()?;
+                Ok((open.dev(), open.ino()) == (standing.dev(), standing.ino())
+                    && open.len() == self.end)
+            }
+            (None, Some(standing)) if standing.is_file() && standing.len() == self.end => {
+                self.file = Some(OpenOptions::new().append(true).open(&path)?);
+                Ok(true)
+            }
+            (None, None) if self.end == 0 => {
+                let made = OpenOptions::new()
+                    .append(true)
+                    .create_new(true)
+                    .mode(0o600)
+                    .open(&path)?;
+                File::open(&self.dir)?.sync_all()?;
+                self.file = Some(made);
+                Ok(true)
+            }
+            (Some(_) | None, _) => Ok(false),
+        }
+    }
+
+    /// Empties the file, where a document on disk holds all lines up to this one and there is no
+    /// later one. A kill before it is on disk costs nothing: their numbers say that they are old.
+    pub(super) fn empty(&mut self, held: u64) {
+        if self.last > held || (self.end == 0 && !self.is_stale) {
+            return;
+        }
+        let path = self.dir.join(JOURNAL);
+        let emptied = self.step(Step::EmptyJournal).and_then(|()| {
+            let mut options = OpenOptions::new();
+            options.write(true).custom_flags(NO_FOLLOW);
+            match options.open(&path) {
+                Ok(file) if file.metadata()?.len() > 0 => {
+                    file.set_len(0)?;
+                    file.sync_data()
+                }
+                Ok(_) => Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+                Err(error) => Err(error),
+            }
+        });
+        match emptied {
+            Ok(()) => {
+                self.file = None;
+                self.end = 0;
+                self.is_stale = false;
+            }
+            Err(error) => tracing::warn!(
+                file = JOURNAL,
+                "the journal cannot be emptied: {error}; its lines count for nothing"
+            ),
+        }
+    }
+
+    #[cfg(not(test))]
+    #[expect(
+        clippy::unused_self,
+        clippy::unnecessary_wraps,
+        reason = "the twin for tests lets the disk fail here"
+    )]
+    fn step(&self, _: Step) -> io::Result<()> {
+        Ok(())
+    }
+
+    #[cfg(test)]
+    fn step(&self, step: Step) -> io::Result<()> {
+        self.faults.step(step)
+    }
+}
+
+/// A link is not followed, and a pipe that somebody put there does not block.
+const NO_FOLLOW: i32 = {
+    let flags = rustix::fs::OFlags::NOFOLLOW.union(rustix::fs::OFlags::NONBLOCK);
+    flags.bits() as i32
+};
+
+/// What is larger than a document may be was not written by this service.
+const _: () = assert!((MAX_APPEND as u64) < MAX_BYTES || cfg!(test));

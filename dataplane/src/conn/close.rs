@@ -1,0 +1,190 @@
+//! How a connection ends: in stages, so that its last answer is not lost (CONN-14); before its
+//! whole upload came, where nobody reads it; or for another connection, where every place is taken
+//! (CONN-2, CONN-16).
+
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::rc::{Rc, Weak};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use tokio::io::{Interest, Ready};
+use tokio::net::TcpStream;
+
+use crate::conn::{Downstream, Ending};
+use crate::worker::limits::Rank;
+
+/// Bytes that a lingering close reads at most.
+const LINGER_BYTES: usize = 1024 * 1024;
+/// How long a lingering close waits for the client's next bytes, or its end.
+const QUIET: Duration = Duration::from_secs(2);
+/// For so long the client's bytes renew that, nanoseconds.
+const LINGER_NS: u64 = 30_000_000_000;
+
+/// Sends FIN, then reads and discards what the client still sends, until it has ended its side too
+/// (CONN-14): closing with bytes unread would make the system send a reset, and the client would
+/// lose the response that it has not read yet.
+///
+/// A connection that lingers is idle: it gives way to others, and ends where it is told to.
+pub async fn linger(downstream: &Downstream) {
+    downstream.shutdown_write();
+    let began = downstream.ending();
+    let mut quiet = pin!(tokio::time::sleep(QUIET));
+    let since_ns = downstream.mono_ns();
+    let mut left = LINGER_BYTES;
+    let mut scratch = [0u8; 8192];
+    poll_fn(|cx| {
+        downstream.note_waker(cx);
+        let ending = downstream.ending();
+        let is_told = ending == Ending::Abort || ending != began && ending.is_cut();
+        if is_told || quiet.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(());
+        }
+        let before = left;
+        while left > 0 {
+            match downstream.discard(&mut scratch) {
+                Some(0) => return Poll::Ready(()),
+                Some(read) => left = left.saturating_sub(read),
+                None if downstream.poll_arrival(cx).is_ready() => {}
+                None if left == before => return Poll::Pending,
+                None => {
+                    // It has sent something: its next bytes have their time from now on.
+                    if downstream.mono_ns().saturating_sub(since_ns) < LINGER_NS {
+                        quiet.set(tokio::time::sleep(QUIET));
+                    }
+                    return quiet.as_mut().poll(cx);
+                }
+            }
+        }
+        Poll::Ready(())
+    })
+    .await;
+}
+
+impl Downstream {
+    /// Since when the connection may be closed for another, if it may.
+    pub fn gives_way_since(&self) -> Option<u64> {
+        let since = self.deadlines.gives_way_since(self.clock.mono_ns());
+        since.filter(|_| self.is_open())
+    }
+
+    /// Its place among those that may, if it is one of them; the size of its netblock is looked up
+    /// where it is `sized`.
+    pub fn rank(&self, sized: bool) -> Option<Rank> {
+        let since_ns = self.gives_way_since()?;
+        let size = if sized { self.slot.netblock_size() } else { 0 };
+        Some(Rank { size, since_ns })
+    }
+
+    /// Whether nobody has asked it to end.
+    pub fn is_open(&self) -> bool {
+        self.ending.get() == Ending::No
+    }
+
+    /// Tells others whether it may.
+    pub fn tell_whether_it_gives_way(&self) {
+        self.slot.set_idle(self.gives_way_since().is_some());
+    }
+}
+
+/// A connection with the rank that it had when it was looked at.
+struct Candidate {
+    rank: Rank,
+    connection: Weak<Downstream>,
+}
+
+impl Ord for Candidate {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.rank.cmp(&other.rank)
+    }
+}
+
+impl PartialOrd for Candidate {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Candidate {
+    fn eq(&self, other: &Self) -> bool {
+        self.rank == other.rank
+    }
+}
+
+impl Eq for Candidate {}
+
+/// Connections of one worker that may give way.
+#[derive(Default)]
+pub struct Candidates(BinaryHeap<Candidate>);
+
+impl Candidates {
+    /// Those of these connections that may, in place of all that were known.
+    pub fn look(&mut self, open: &[Weak<Downstream>]) {
+        let candidate = |connection: &Weak<Downstream>| {
+            let rank = connection.upgrade()?.rank(true)?;
+            let connection = Weak::clone(connection);
+            Some(Candidate { rank, connection })
+        };
+        self.0 = open.iter().filter_map(candidate).collect();
+    }
+
+    /// Takes the one that goes first.
+    pub fn next(&mut self) -> Option<(Rank, Rc<Downstream>)> {
+        while let Some(Candidate { rank, connection }) = self.0.pop() {
+            let Some(held) = connection.upgrade() else {
+                continue;
+            };
+            // It may have been used meanwhile; or others of its netblock are gone, and another
+            // netblock has more now.
+            match held.rank(true) {
+                Some(now) if now.since_ns != rank.since_ns => {}
+                Some(now) if now.size < rank.size => {
+                    let rank = now;
+                    self.0.push(Candidate { rank, connection });
+                }
+                Some(now) => return Some((now, held)),
+                None => {}
+            }
+        }
+        None
+    }
+
+    /// Puts one back that was taken.
+    pub fn put_back(&mut self, rank: Rank, connection: &Rc<Downstream>) {
+        let connection = Rc::downgrade(connection);
+        self.0.push(Candidate { rank, connection });
+    }
+}
+
+impl Downstream {
+    /// Whether the client has certainly gone before its whole body came: it has reset the
+    /// connection, or has ended its side with less sent than it had announced. The end of its side
+    /// alone says nothing: it may have sent all and wait for the response.
+    pub(super) fn has_broken_off(&self) -> bool {
+        if !self.upload.is_unread() {
+            return false;
+        }
+        let io = self.io.borrow();
+        let Some(socket) = io.socket() else {
+            return false;
+        };
+        let ready = readiness(socket);
+        if ready.is_write_closed() {
+            return true;
+        }
+        // Over TLS the bytes are those of records.
+        let can_count = ready.is_read_closed() && !io.is_tls();
+        can_count && rustix::io::ioctl_fionread(socket).is_ok_and(|left| self.upload.lacks(left))
+    }
+}
+
+/// What the runtime was told of a socket, without asking the system.
+fn readiness(socket: &TcpStream) -> Ready {
+    let told = pin!(socket.ready(Interest::READABLE | Interest::WRITABLE));
+    match told.poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(Ok(ready)) => ready,
+        Poll::Ready(Err(_)) | Poll::Pending => Ready::EMPTY,
+    }
+}

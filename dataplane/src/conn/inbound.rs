@@ -1,0 +1,383 @@
+//! What was read of a client and is not taken, and how far the body of the current request has
+//! come.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+
+use bytes::Bytes;
+use http::HeaderMap;
+
+use crate::http1::body::Decoder;
+use crate::http1::malformed::Malformed;
+use crate::http1::request_head::{HeadEnd, MAX_HEAD};
+
+/// Room for a head that is not whole grows by so much, since it may stay so for long (CONN-1).
+const STEP: usize = 4 * 1024;
+
+/// What a client sent, as far as it was read.
+#[derive(Debug, Default)]
+pub struct Inbound(pub(super) RefCell<Held>);
+
+/// What was read and is not taken, and what is left of a body.
+#[derive(Debug, Default)]
+pub struct Held {
+    pub(super) bytes: Vec<u8>,
+    /// So many of them were taken.
+    pub(super) at: usize,
+    /// Where they are the beginning of a head that is not whole, how far it has come.
+    pub(super) begun: Option<HeadEnd>,
+    pub(super) body: Body,
+    /// The client waits until it is asked for the body.
+    pub(super) waits: bool,
+}
+
+/// What is left of the body of the current request.
+#[derive(Debug, Default)]
+pub(super) enum Body {
+    #[default]
+    Ended,
+    Exact(u64),
+    Chunked(Box<Decoder>),
+}
+
+/// What was found in the bytes at hand.
+pub enum Looked<T> {
+    /// The beginning of a head, and no more.
+    Partial,
+    /// This, in so many bytes.
+    Found(T, usize),
+}
+
+/// A piece of a body.
+#[derive(Debug)]
+pub enum Piece {
+    /// Content.
+    Data(Bytes),
+    /// The fields behind the content; the last piece.
+    Trailers(HeaderMap),
+}
+
+/// A body that does not come to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum CutOff {
+    /// The client ended the connection.
+    #[error("the connection ended in the middle of the body")]
+    Ended,
+    /// Its connection broke.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// Its chunks are none.
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
+}
+
+impl Held {
+    pub(super) fn rest(&self) -> &[u8] {
+        self.bytes.get(self.at..).unwrap_or_default()
+    }
+
+    /// Takes so many bytes. What is empty is given back.
+    fn take(&mut self, count: usize) {
+        self.at += count;
+        if self.at >= self.bytes.len() {
+            (self.bytes, self.at) = (Vec::new(), 0);
+        }
+    }
+
+    /// Looks at bytes that came behind nothing; what is not taken of them is held.
+    fn look<T>(&mut self, bytes: &[u8], look: impl FnOnce(&[u8]) -> Looked<T>) -> Option<T> {
+        match look(bytes) {
+            Looked::Found(found, length) => {
+                self.bytes = bytes.get(length..).unwrap_or_default().to_vec();
+                self.at = 0;
+                Some(found)
+            }
+            Looked::Partial => {
+                self.begin(bytes.to_vec());
+                None
+            }
+        }
+    }
+
+    /// These bytes are the beginning of a head.
+    fn begin(&mut self, bytes: Vec<u8>) {
+        let mut end = HeadEnd::default();
+        // A head of which the parser says that it is not whole has no end.
+        end.find(&bytes);
+        (self.bytes, self.at, self.begun) = (bytes, 0, Some(end));
+    }
+
+    /// Looks at what is held, if that was not done yet.
+    pub(super) fn look_at_held<T>(&mut self, look: impl FnOnce(&[u8]) -> Looked<T>) -> Option<T> {
+        if self.begun.is_some() || self.rest().is_empty() {
+            return None;
+        }
+        match look(self.rest()) {
+            Looked::Found(found, length) => {
+                self.take(length);
+                Some(found)
+            }
+            Looked::Partial => {
+                let bytes = self.rest().to_vec();
+                self.begin(bytes);
+                None
+            }
+        }
+    }
+
+    /// Adds bytes to the beginning of a head, and looks at it once it may be whole or is too large.
+    pub(super) fn add<T>(
+        &mut self,
+        bytes: &[u8],
+        look: impl FnOnce(&[u8]) -> Looked<T>,
+    ) -> Option<T> {
+        let Some(begun) = &mut self.begun else {
+            return self.look(bytes, look);
+        };
+        let is_whole = begun.find(bytes).is_some();
+        let length = self.bytes.len() + bytes.len();
+        if self.bytes.capacity() < length {
+            let room = length.next_multiple_of(STEP) - self.bytes.len();
+            self.bytes.reserve_exact(room);
+        }
+        self.bytes.extend_from_slice(bytes);
+        if is_whole || length >= MAX_HEAD {
+            self.begun = None;
+            let bytes = std::mem::take(&mut self.bytes);
+            return self.look(&bytes, look);
+        }
+        None
+    }
+
+    /// The next piece of the body in what is held; none where more has to be read.
+    pub(super) fn next_piece(&mut self, framing: &mut usize) -> Result<Option<Piece>, Malformed> {
+        // What stands behind the body is the next head's.
+        let is_over = match &self.body {
+            Body::Ended => true,
+            Body::Exact(_) => false,
+            Body::Chunked(decoder) => decoder.is_end(),
+        };
+        if is_over || self.rest().is_empty() {
+            return Ok(None);
+        }
+        let at = std::mem::take(&mut self.at);
+        let mut bytes = std::mem::take(&mut self.bytes);
+        bytes.drain(..at);
+        let content = match &mut self.body {
+            Body::Ended => return Ok(None),
+            Body::Exact(left) => {
+                let taken =
+                    usize::try_from(*left).map_or(bytes.len(), |left| left.min(bytes.len()));
+                *left -= taken as u64;
+                self.bytes = bytes.split_off(taken);
+                if *left == 0 {
+                    self.body = Body::Ended;
+                }
+                Bytes::from(bytes)
+            }
+            Body::Chunked(decoder) => {
+                let decoded = decoder.decode(&mut bytes)?;
+                *framing += decoded.consumed - decoded.content.len();
+                self.bytes = bytes.split_off(decoded.consumed);
+                let content = Bytes::from(bytes).slice(decoded.content);
+                if decoder.is_end() && content.is_empty() {
+                    let trailers = decoder.take_trailers();
+                    self.body = Body::Ended;
+                    return Ok(trailers.map(Piece::Trailers));
+                }
+                if decoder.is_end() && !decoder.has_trailers() {
+                    self.body = Body::Ended;
+                }
+                content
+            }
+        };
+        Ok((!content.is_empty()).then_some(Piece::Data(content)))
+    }
+
+    /// The trailers of a body whose content was given out.
+    pub(super) fn take_trailers(&mut self) -> Option<HeaderMap> {
+        let Body::Chunked(decoder) = &mut self.body else {
+            return None;
+        };
+        if !decoder.is_end() {
+            return None;
+        }
+        let trailers = decoder.take_trailers();
+        self.body = Body::Ended;
+        trailers
+    }
+}
+
+/// The reason why a client's body ended too early.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum BodyFault {
+    /// Nothing.
+    #[default]
+    None,
+    /// It passed `WAF_MAX_BODY_SIZE`.
+    TooLarge,
+    /// The client broke it off, or its framing is wrong.
+    Client,
+    /// Its chunks are so small that they are mostly framing.
+    Framing,
+}
+
+/// Framing that a chunked body may have whatever its content is, and how many times its content
+/// beyond that (CONN-9).
+const FREE_FRAMING: u64 = 64 * 1024;
+const MAX_FRAMING: u64 = 4;
+
+/// Bytes of a body that a connection holds at most (CONN-1).
+const MAX_HELD: u64 = 64 * 1024;
+
+/// The body of the current request, or what the client sent through a tunnel.
+#[derive(Debug, Default)]
+pub struct Upload {
+    bytes: Cell<u64>,
+    /// Bytes that were announced; none where that is not known.
+    announced: Cell<u64>,
+    /// Bytes that its chunks were framed by.
+    framing: Cell<u64>,
+    fault: Cell<BodyFault>,
+    unread: Cell<bool>,
+}
+
+impl Upload {
+    /// Begins anew, for the next request.
+    pub fn reset(&self) {
+        self.bytes.set(0);
+        self.announced.set(0);
+        self.framing.set(0);
+        self.fault.set(BodyFault::None);
+        self.unread.set(false);
+    }
+
+    /// Bytes that came so far.
+    pub const fn bytes(&self) -> u64 {
+        self.bytes.get()
+    }
+
+    /// So many bytes are to come.
+    pub fn announce(&self, bytes: u64) {
+        self.announced.set(bytes);
+    }
+
+    /// Whether these bytes, the last of the client, are not the rest of what was announced. As much
+    /// as a connection may hold was read, maybe, and is not counted yet.
+    pub const fn lacks(&self, last: u64) -> bool {
+        let come = self.bytes.get().saturating_add(last);
+        self.announced.get() > come.saturating_add(MAX_HELD)
+    }
+
+    /// Counts bytes, if they do not pass the limit; false, and nothing counted, if they do.
+    pub fn take(&self, bytes: usize, limit: Option<u64>) -> bool {
+        let carried = self.bytes.get().saturating_add(bytes as u64);
+        let fits = limit.is_none_or(|limit| carried <= limit);
+        if fits {
+            self.bytes.set(carried);
+        } else {
+            self.fault.set(BodyFault::TooLarge);
+        }
+        fits
+    }
+
+    /// So many bytes more were framing.
+    pub fn add_framing(&self, bytes: usize) {
+        let framing = self.framing.get().saturating_add(bytes as u64);
+        self.framing.set(framing);
+    }
+
+    /// Whether the framing so far is not too much for what it holds: a small chunk costs what a
+    /// large one does (CONN-9).
+    pub fn framing_fits(&self) -> bool {
+        let allowed = self.bytes.get().saturating_mul(MAX_FRAMING);
+        let fits = self.framing.get().saturating_sub(FREE_FRAMING) <= allowed;
+        if !fits {
+            self.fault.set(BodyFault::Framing);
+        }
+        fits
+    }
+
+    /// The client broke its body off.
+    pub fn broke_off(&self) {
+        self.fault.set(BodyFault::Client);
+    }
+
+    /// The reason why the body ended too early.
+    pub const fn fault(&self) -> BodyFault {
+        self.fault.get()
+    }
+
+    /// Notes whether a part of the body is still to come. A close then lingers, so that the
+    /// response is seen and not a reset.
+    pub fn set_unread(&self, unread: bool) {
+        self.unread.set(unread);
+    }
+
+    /// Whether a part of the body is still to come.
+    pub const fn is_unread(&self) -> bool {
+        self.unread.get()
+    }
+}
+
+#[cfg(test)]
+mod tests;
+
+#[cfg(test)]
+mod upload_tests {
+    use super::*;
+
+    /// LIMIT-5: bytes up to the limit are counted, those that pass it are not.
+    #[test]
+    fn bytes_are_counted_up_to_the_limit() {
+        let upload = Upload::default();
+        assert!(upload.take(60, Some(100)) && upload.take(40, Some(100)));
+        assert_eq!((upload.bytes(), upload.fault()), (100, BodyFault::None));
+        assert!(!upload.take(1, Some(100)));
+        assert_eq!((upload.bytes(), upload.fault()), (100, BodyFault::TooLarge));
+        assert!(upload.take(1, None));
+        assert_eq!(upload.bytes(), 101);
+    }
+
+    /// CONN-1: a body of which less came than was announced is known to be broken off, unless the
+    /// rest may be held, or nothing was announced.
+    #[test]
+    fn a_body_that_ended_early_is_known() {
+        let upload = Upload::default();
+        assert!(!upload.lacks(0));
+        upload.announce(200_000);
+        assert!(upload.take(100_000, None));
+        assert!(upload.lacks(100_000 - MAX_HELD - 1));
+        assert!(!upload.lacks(100_000 - MAX_HELD));
+        upload.reset();
+        assert!(!upload.lacks(0));
+    }
+
+    /// CONN-9: chunks of one byte are ended, those of two are not; nor are few.
+    #[test]
+    fn chunks_that_are_mostly_framing_are_too_many() {
+        let chunks = |size: usize, count: usize| {
+            let upload = Upload::default();
+            (0..count).all(|_| {
+                upload.add_framing(format!("{size:x}").len() + 4);
+                upload.take(size, None) && upload.framing_fits()
+            })
+        };
+        assert!(chunks(1, 60_000));
+        assert!(!chunks(1, 70_000));
+        assert!(chunks(2, 1_000_000));
+        assert!(chunks(65_536, 100));
+    }
+
+    /// Nothing of one request is said of the next.
+    #[test]
+    fn a_request_begins_anew() {
+        let upload = Upload::default();
+        upload.take(1, None);
+        upload.broke_off();
+        upload.set_unread(true);
+        upload.reset();
+        let found = (upload.bytes(), upload.fault(), upload.is_unread());
+        assert_eq!(found, (0, BodyFault::None, false));
+    }
+}

@@ -1,0 +1,265 @@
+//! Heads and bodies as they are read from a client's socket. What belongs to which:
+//! `inbound.rs`.
+
+use std::cell::RefCell;
+use std::io;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use tokio::io::ReadBuf;
+
+use crate::conn::Downstream;
+use crate::conn::buffers::Pipe;
+use crate::conn::inbound::{Body, CutOff, Held, Looked, Piece};
+use crate::http1::body::Decoder;
+use crate::http1::request_head::MAX_HEAD;
+use crate::message::RequestLength;
+
+/// So much of a head is read at once.
+const READ: usize = 8 * 1024;
+thread_local! {
+    /// What a connection of this thread reads into: none has a buffer of its own while it waits.
+    static READ_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Lends the buffer of this thread for as long as `read` runs, which reads from one connection.
+fn with_read_buffer<R>(read: impl FnOnce(&mut [u8]) -> R) -> R {
+    READ_BUFFER.with_borrow_mut(|buffer| {
+        buffer.resize(MAX_HEAD, 0);
+        read(buffer)
+    })
+}
+
+impl Downstream {
+    /// These bytes were read already.
+    pub fn put_back(&self, early: Bytes) {
+        if !early.is_empty() {
+            let mut held = self.inbound.0.borrow_mut();
+            (held.bytes, held.at) = (early.into(), 0);
+        }
+    }
+
+    /// Whether bytes wait that are not taken.
+    pub fn has_unread(&self) -> bool {
+        !self.inbound.0.borrow().rest().is_empty()
+    }
+
+    /// Takes what was read and not taken: it belongs to who speaks another protocol now.
+    pub fn take_unread(&self) -> Bytes {
+        let held = std::mem::take(&mut *self.inbound.0.borrow_mut());
+        let Held { mut bytes, at, .. } = held;
+        Bytes::from(bytes.split_off(at.min(bytes.len())))
+    }
+
+    /// Reads until `look` finds something in the bytes at hand; none at the end of the connection.
+    /// To be called where no body is under way.
+    pub fn poll_head<T>(
+        &self,
+        cx: &mut Context<'_>,
+        mut look: impl FnMut(&[u8]) -> Looked<T>,
+    ) -> Poll<Option<T>> {
+        let mut held = self.inbound.0.borrow_mut();
+        if held.begun.is_none() && !held.rest().is_empty() {
+            self.note_read();
+            if let Some(found) = held.look_at_held(&mut look) {
+                return Poll::Ready(Some(found));
+            }
+        }
+        loop {
+            let found = with_read_buffer(|buffer| {
+                let room = READ.min(MAX_HEAD.saturating_sub(held.bytes.len()).max(1));
+                let mut buffer = ReadBuf::new(buffer.get_mut(..room).unwrap_or_default());
+                let outcome = ready!(self.poll_read(cx, &mut buffer));
+                if outcome.is_err() || buffer.filled().is_empty() {
+                    return Poll::Ready(None);
+                }
+                Poll::Ready(Some(held.add(buffer.filled(), &mut look)))
+            });
+            match ready!(found) {
+                None => return Poll::Ready(None),
+                Some(None) => {}
+                Some(found) => return Poll::Ready(found),
+            }
+        }
+    }
+
+    /// A head was read behind which this body follows. The client `waits` until it is asked for it.
+    pub fn begin_body(&self, length: RequestLength, waits: bool) {
+        let mut held = self.inbound.0.borrow_mut();
+        held.body = match length {
+            RequestLength::Empty | RequestLength::Exact(0) => Body::Ended,
+            RequestLength::Exact(length) => Body::Exact(length),
+            RequestLength::Chunked => {
+                Body::Chunked(Box::new(Decoder::of_request(RequestLength::Chunked)))
+            }
+        };
+        held.waits = waits && !length.is_empty();
+    }
+
+    /// Whether the whole body of the current request was taken.
+    pub fn is_body_taken(&self) -> bool {
+        matches!(self.inbound.0.borrow().body, Body::Ended)
+    }
+
+    /// Whether the client still waits to be asked for its body.
+    pub fn waits_for_continue(&self) -> bool {
+        self.inbound.0.borrow().waits
+    }
+
+    /// What is left of the body, where that is known.
+    pub fn body_left(&self) -> Option<u64> {
+        match self.inbound.0.borrow().body {
+            Body::Ended => Some(0),
+            Body::Exact(left) => Some(left),
+            Body::Chunked(_) => None,
+        }
+    }
+
+    /// The next piece of the body; none behind its end.
+    pub fn poll_body(&self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, CutOff>>> {
+        self.poll_piece(cx).map(Result::transpose)
+    }
+
+    fn poll_piece(&self, cx: &mut Context<'_>) -> Poll<Result<Option<Piece>, CutOff>> {
+        let mut held = self.inbound.0.borrow_mut();
+        loop {
+            let mut framing = 0;
+            let piece = held.next_piece(&mut framing)?;
+            self.upload.add_framing(framing);
+            if piece.is_some() {
+                return Poll::Ready(Ok(piece));
+            }
+            if let Some(trailers) = held.take_trailers() {
+                return Poll::Ready(Ok(Some(Piece::Trailers(trailers))));
+            }
+            let at_most = match held.body {
+                Body::Ended => return Poll::Ready(Ok(None)),
+                Body::Exact(left) => usize::try_from(left).unwrap_or(usize::MAX),
+                Body::Chunked(_) => usize::MAX,
+            };
+            self.ask_for_body(&mut held);
+            held.bytes = ready!(self.poll_gathered(at_most, cx))?;
+            if held.bytes.is_empty() {
+                return Poll::Ready(Err(CutOff::Ended));
+            }
+        }
+    }
+
+    /// Asks for the body where the client waits for that (RFC 9110 §10.1.1): once.
+    fn ask_for_body(&self, held: &mut Held) {
+        if std::mem::take(&mut held.waits) {
+            self.interim.put_continue();
+        }
+    }
+
+    /// Reads what there is, at most so much, as long as more is ready: over TLS each record is read
+    /// by itself, and may hold one byte (CONN-9). Nothing is the end of the connection.
+    fn poll_gathered(&self, at_most: usize, cx: &mut Context<'_>) -> Poll<io::Result<Vec<u8>>> {
+        with_read_buffer(|buffer| {
+            let room = at_most.min(buffer.len());
+            let mut buffer = ReadBuf::new(buffer.get_mut(..room).unwrap_or_default());
+            let read = ready!(gather(&mut buffer, |buffer| self.poll_read(cx, buffer)))?;
+            Poll::Ready(Ok(buffer.filled().get(..read).unwrap_or_default().to_vec()))
+        })
+    }
+
+    /// Whether the next bytes of the body can be moved inside the system: nothing of them was read,
+    /// their number is known, and they are not encrypted.
+    pub fn can_move_body(&self) -> bool {
+        let held = self.inbound.0.borrow();
+        matches!(held.body, Body::Exact(_)) && held.rest().is_empty() && self.can_move()
+    }
+
+    /// Moves what there is of the body into an empty pipe; zero is the end of the connection.
+    pub fn poll_move_body(&self, pipe: &mut Pipe, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let mut held = self.inbound.0.borrow_mut();
+        let Body::Exact(left) = held.body else {
+            return Poll::Ready(Ok(0));
+        };
+        self.ask_for_body(&mut held);
+        let moved = {
+            let io = self.io.borrow();
+            let Some(socket) = io.socket() else {
+                return Poll::Ready(Ok(0));
+            };
+            let at_most = usize::try_from(left).unwrap_or(usize::MAX);
+            ready!(pipe.poll_fill(socket, at_most, cx))?
+        };
+        if moved > 0 {
+            self.note_read();
+        }
+        held.body = match left.saturating_sub(moved as u64) {
+            0 => Body::Ended,
+            left => Body::Exact(left),
+        };
+        Poll::Ready(Ok(moved))
+    }
+}
+
+/// Reads as long as there is room and more is ready: how much came. An error or the end behind
+/// something is found again by the next read.
+fn gather(
+    read: &mut ReadBuf<'_>,
+    mut more: impl FnMut(&mut ReadBuf<'_>) -> Poll<io::Result<()>>,
+) -> Poll<io::Result<usize>> {
+    loop {
+        let before = read.filled().len();
+        match more(read) {
+            Poll::Ready(Ok(())) => {}
+            Poll::Ready(Err(error)) if before == 0 => return Poll::Ready(Err(error)),
+            Poll::Pending if before == 0 => return Poll::Pending,
+            Poll::Ready(Err(_)) | Poll::Pending => return Poll::Ready(Ok(before)),
+        }
+        let length = read.filled().len();
+        if length == before || read.remaining() == 0 {
+            return Poll::Ready(Ok(length));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a read brings in turn; an empty piece is the end.
+    fn gathered(room: usize, pieces: &[Poll<io::Result<&str>>]) -> (Poll<Option<String>>, usize) {
+        let (mut buffer, mut looks) = (vec![0; room], 0);
+        let mut read = ReadBuf::new(&mut buffer);
+        let outcome = gather(&mut read, |read| {
+            let piece = pieces.get(looks).expect("it does not look again");
+            looks += 1;
+            match piece {
+                Poll::Pending => Poll::Pending,
+                Poll::Ready(Err(error)) => Poll::Ready(Err(error.kind().into())),
+                Poll::Ready(Ok(piece)) => {
+                    let fits = piece.len().min(read.remaining());
+                    read.put_slice(&piece.as_bytes()[..fits]);
+                    Poll::Ready(Ok(()))
+                }
+            }
+        });
+        let text = |length| String::from_utf8(buffer[..length].to_vec()).unwrap();
+        (outcome.map(|read| read.ok().map(text)), looks)
+    }
+
+    /// CONN-9: small pieces are one read while more is ready and there is room; what is no piece
+    /// keeps nothing back.
+    #[test]
+    fn small_pieces_are_one_read() {
+        let piece = |text| Poll::Ready(Ok(text));
+        let failed = || Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
+        let read = |text: &str| Poll::Ready(Some(text.to_owned()));
+        for (pieces, expected) in [
+            (vec![piece("a"), piece("b"), Poll::Pending], (read("ab"), 3)),
+            (vec![piece("a"), piece("bcd")], (read("abcd"), 2)),
+            (vec![piece("abcdef")], (read("abcd"), 1)),
+            (vec![piece("a"), piece("")], (read("a"), 2)),
+            (vec![piece("a"), failed()], (read("a"), 2)),
+            (vec![piece("")], (read(""), 1)),
+            (vec![failed()], (Poll::Ready(None), 1)),
+            (vec![Poll::Pending], (Poll::Pending, 1)),
+        ] {
+            assert_eq!(gathered(4, &pieces), expected, "{pieces:?}");
+        }
+    }
+}

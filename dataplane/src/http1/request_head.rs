@@ -1,0 +1,394 @@
+//! The head of a request, read from bytes (RFC 9112 §2.2, §3, §5, §6.3). Pure: no socket, no clock.
+//!
+//! `httparse` reads the lines. This file decides what they say: the target, the host, how long the
+//! body is, whether the connection is kept, and which rare fields are there.
+
+use std::borrow::Cow;
+use std::mem::MaybeUninit;
+
+use http::{HeaderName, Method, Uri, Version};
+use httparse::{Header, Status};
+
+use crate::message::fields::{self, is_host, naming_tokens};
+use crate::message::{Fields, Head, Known, RequestLength, sent_by_head};
+
+/// Fields of a head at most (CONN-1).
+pub const MAX_FIELDS: usize = 100;
+/// Head of a request at most, bytes; larger is 431 (CONN-1).
+pub const MAX_HEAD: usize = 32 * 1024;
+
+/// Room for the fields of a head.
+pub type Space<'a> = [MaybeUninit<Header<'a>>; MAX_FIELDS];
+
+/// Why bytes are not the head of a request that is answered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum BadRequest {
+    /// A line is not one of HTTP/1: 400.
+    #[error("the head is not one of HTTP/1.1")]
+    Syntax,
+    /// More than [`MAX_HEAD`] bytes or [`MAX_FIELDS`] fields: 431.
+    #[error("the head is larger than {MAX_HEAD} bytes, or has more than {MAX_FIELDS} fields")]
+    TooLarge,
+    /// A target in a form that its method does not have (RFC 9112 §3.2): 400.
+    #[error("the target has not the form that its method asks for")]
+    Target,
+    /// HTTP/1.1 without `Host`, or with two, or one that is no authority (RFC 9112 §3.2): 400.
+    #[error("there is not exactly one valid Host")]
+    Host,
+    /// A body that two readers could end at different places (RFC 9112 §6.1, §6.3): a coding other
+    /// than one plain `chunked`, a coding in HTTP/1.0 or beside a length, lengths that differ: 400.
+    #[error("the body is not framed in one plain way")]
+    Framing,
+}
+
+/// What the bytes at hand begin with.
+pub enum Parsed<'a> {
+    /// A head of this length.
+    Whole(ReadHead<'a>, usize),
+    /// The beginning of a head.
+    Partial,
+    /// What is no request, or none that is answered.
+    Bad(BadRequest),
+}
+
+/// The head of a request, in the bytes that it was read into.
+pub struct ReadHead<'a> {
+    method: Method,
+    /// Origin-form, or `*`; empty for CONNECT.
+    target: Cow<'a, str>,
+    /// Bytes of the target that are its path.
+    path: usize,
+    version: Version,
+    fields: &'a [Header<'a>],
+    /// The host of an absolute target, which replaces `Host` (RFC 9112 §3.2.2).
+    authority: Option<Box<str>>,
+    said: Said<'a>,
+}
+
+/// What the fields say, noted while they are read.
+#[derive(Default)]
+struct Said<'a> {
+    known: Known,
+    host: Option<&'a [u8]>,
+    hosts: usize,
+    length: Option<u64>,
+    codings: usize,
+    is_chunked: bool,
+    close: bool,
+    keep_alive: bool,
+}
+
+impl<'a> ReadHead<'a> {
+    /// Reads the head that `bytes` begin with. Empty lines before it are left out (RFC 9112 §2.2).
+    pub fn parse(bytes: &'a [u8], space: &'a mut Space<'a>) -> Parsed<'a> {
+        match Self::read(bytes, space) {
+            Ok(Some((head, length))) => Parsed::Whole(head, length),
+            Ok(None) => Parsed::Partial,
+            Err(bad) => Parsed::Bad(bad),
+        }
+    }
+
+    fn read(
+        bytes: &'a [u8],
+        space: &'a mut Space<'a>,
+    ) -> Result<Option<(Self, usize)>, BadRequest> {
+        // What lies behind the bound does not count, however much was read at once.
+        let bytes = bytes.get(..MAX_HEAD).unwrap_or(bytes);
+        let mut request = httparse::Request::new(&mut []);
+        let length = match request.parse_with_uninit_headers(bytes, space) {
+            Ok(Status::Complete(length)) => length,
+            Ok(Status::Partial) if bytes.len() < MAX_HEAD => return Ok(None),
+            Ok(Status::Partial) | Err(httparse::Error::TooManyHeaders) => {
+                return Err(BadRequest::TooLarge);
+            }
+            Err(_) => return Err(BadRequest::Syntax),
+        };
+        let (Some(method), Some(target)) = (request.method, request.path) else {
+            return Err(BadRequest::Syntax);
+        };
+        let method = Method::from_bytes(method.as_bytes()).map_err(|_| BadRequest::Syntax)?;
+        let version = match request.version {
+            Some(1) => Version::HTTP_11,
+            _ => Version::HTTP_10,
+        };
+        let fields: &'a [Header<'a>] = request.headers;
+        let mut said = Said::default();
+        for field in fields {
+            said.note(field.name, field.value)?;
+        }
+        let Target {
+            text,
+            path,
+            authority,
+        } = Target::of(&method, target)?;
+        said.check(version, authority.is_some())?;
+        let head = Self {
+            method,
+            target: text,
+            path,
+            version,
+            fields,
+            authority,
+            said,
+        };
+        Ok(Some((head, length)))
+    }
+
+    /// Whether the client lets another request follow on the connection (RFC 9112 §9.3).
+    pub fn keeps(&self) -> bool {
+        match self.version {
+            Version::HTTP_11 => !self.said.close,
+            _ => self.said.keep_alive && !self.said.close,
+        }
+    }
+
+    /// The target that the application is asked for: origin-form, or `*`.
+    pub fn target(&self) -> &str {
+        &self.target
+    }
+
+    /// The path's length in it.
+    pub const fn path_length(&self) -> usize {
+        self.path
+    }
+
+    /// Whether the target stands in the bytes as it goes on.
+    pub const fn is_as_written(&self) -> bool {
+        matches!(self.target, Cow::Borrowed(_)) && self.authority.is_none()
+    }
+
+    /// The host that an absolute target names.
+    pub fn authority(&self) -> Option<&str> {
+        self.authority.as_deref()
+    }
+}
+
+impl<'a> Said<'a> {
+    /// Notes what a field says.
+    fn note(&mut self, name: &str, value: &'a [u8]) -> Result<(), BadRequest> {
+        let is = |expected: &str| name.eq_ignore_ascii_case(expected);
+        // The length tells most names apart at once.
+        match name.len() {
+            4 if is("host") => {
+                self.hosts += 1;
+                self.host = Some(value);
+            }
+            10 if is("connection") => self.note_connection(value),
+            14 if is("content-length") => {
+                let length = decimal(value).ok_or(BadRequest::Framing)?;
+                if self.length.replace(length).is_some_and(|one| one != length) {
+                    return Err(BadRequest::Framing);
+                }
+            }
+            17 if is("transfer-encoding") => {
+                self.codings += 1;
+                self.is_chunked = value.eq_ignore_ascii_case(b"chunked");
+            }
+            _ => self.known.note(name, value),
+        }
+        Ok(())
+    }
+
+    fn note_connection(&mut self, value: &[u8]) {
+        if value.eq_ignore_ascii_case(b"keep-alive") {
+            self.keep_alive = true;
+        } else if value.eq_ignore_ascii_case(b"close") {
+            self.close = true;
+        } else {
+            // A line that some readers leave out as a whole may close a connection, not keep it.
+            self.keep_alive |= value.is_ascii() && has_token(value, "keep-alive");
+            self.close |= has_token(value, "close");
+            self.known.names_fields |= naming_tokens(value).next().is_some();
+        }
+    }
+
+    /// Checks the host and the framing.
+    fn check(&self, version: Version, has_authority: bool) -> Result<(), BadRequest> {
+        let host_fits = match self.host {
+            _ if has_authority => true,
+            Some(host) => self.hosts == 1 && is_host(host),
+            None => version < Version::HTTP_11,
+        };
+        if !host_fits {
+            return Err(BadRequest::Host);
+        }
+        let is_framed_once = match self.codings {
+            0 => true,
+            1 => self.is_chunked && self.length.is_none() && version == Version::HTTP_11,
+            _ => false,
+        };
+        is_framed_once.then_some(()).ok_or(BadRequest::Framing)
+    }
+}
+
+/// A number in plain digits (RFC 9110 §8.6) that is less than 2^63: a sum with it cannot overflow.
+fn decimal(value: &[u8]) -> Option<u64> {
+    if value.is_empty() {
+        return None;
+    }
+    let number = value.iter().try_fold(0_u64, |number, byte| {
+        let digit = byte.is_ascii_digit().then(|| u64::from(byte - b'0'))?;
+        number.checked_mul(10)?.checked_add(digit)
+    })?;
+    i64::try_from(number).is_ok().then_some(number)
+}
+
+fn has_token(line: &[u8], token: &str) -> bool {
+    line.split(|byte| *byte == b',')
+        .any(|each| each.trim_ascii().eq_ignore_ascii_case(token.as_bytes()))
+}
+
+/// A target as it goes on.
+struct Target<'a> {
+    text: Cow<'a, str>,
+    path: usize,
+    authority: Option<Box<str>>,
+}
+
+impl<'a> Target<'a> {
+    fn of(method: &Method, target: &'a str) -> Result<Self, BadRequest> {
+        if is_plain(target.as_bytes()) {
+            // A search for a character in ASCII costs more than a look at its bytes.
+            let path = target.bytes().position(|byte| byte == b'?');
+            return Ok(Self {
+                path: path.unwrap_or(target.len()),
+                text: Cow::Borrowed(target),
+                authority: None,
+            });
+        }
+        Self::of_uri(method, target)
+    }
+
+    /// Every other form, and every other byte, as the library reads them.
+    fn of_uri(method: &Method, target: &str) -> Result<Self, BadRequest> {
+        let uri = Uri::try_from(target).map_err(|_| BadRequest::Syntax)?;
+        if !fields::fits_method(&uri, method) {
+            return Err(BadRequest::Target);
+        }
+        let authority = match uri.authority() {
+            None => None,
+            Some(authority) => {
+                // What stands after an `@` alone names the host.
+                let host = authority.as_str().rsplit('@').next().unwrap_or_default();
+                // An empty host is no origin (RFC 9110 §4.2.1).
+                if !is_host(host.as_bytes()) || host.is_empty() || host.starts_with(':') {
+                    return Err(BadRequest::Host);
+                }
+                Some(host.into())
+            }
+        };
+        let is_authority_alone = uri.authority().is_some() && uri.scheme().is_none();
+        let text = match is_authority_alone {
+            true => String::new(),
+            false => fields::origin_form(method, &uri).into_owned(),
+        };
+        Ok(Self {
+            path: text.find('?').unwrap_or(text.len()),
+            text: Cow::Owned(text),
+            authority,
+        })
+    }
+}
+
+/// Whether a target is in origin form, of bytes that no reader of it changes or refuses.
+fn is_plain(target: &[u8]) -> bool {
+    let is_plain = |byte: &u8| {
+        let unusual = matches!(
+            byte,
+            b'"' | b'#' | b'<' | b'>' | b'\\' | b'^' | b'`' | b'{' | b'|' | b'}'
+        );
+        matches!(byte, b'!'..=b'~') && !unusual
+    };
+    target.first() == Some(&b'/') && target.iter().all(is_plain)
+}
+
+sent_by_head!(ReadHead<'_>);
+
+impl Head for ReadHead<'_> {
+    fn method(&self) -> &Method {
+        &self.method
+    }
+
+    fn path(&self) -> &str {
+        self.target.get(..self.path).unwrap_or_default()
+    }
+
+    fn query(&self) -> Option<&str> {
+        self.target.get(self.path + 1..)
+    }
+
+    fn version(&self) -> Version {
+        self.version
+    }
+
+    fn host(&self) -> Option<&[u8]> {
+        let authority = self.authority.as_deref().map(str::as_bytes);
+        authority.or(self.said.host)
+    }
+
+    fn length(&self) -> RequestLength {
+        match self.said.length {
+            _ if self.said.codings > 0 => RequestLength::Chunked,
+            Some(length) => RequestLength::Exact(length),
+            None => RequestLength::Empty,
+        }
+    }
+
+    fn known(&self) -> Known {
+        self.said.known
+    }
+}
+
+impl Fields for ReadHead<'_> {
+    fn values_of(&self, name: &HeaderName) -> impl DoubleEndedIterator<Item = &[u8]> {
+        let name = name.as_str();
+        let fields = self.fields.iter();
+        let named = fields.filter(move |field| field.name.eq_ignore_ascii_case(name));
+        named.map(|field| field.value)
+    }
+
+    fn fields(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        self.fields.iter().map(|field| (field.name, field.value))
+    }
+}
+
+/// How far a head has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum HeadEnd {
+    /// Only empty lines came, which a server leaves out (RFC 9112 §2.2).
+    #[default]
+    Before,
+    /// In the middle of a line.
+    InLine,
+    /// At the beginning of a line.
+    AfterLf,
+    /// Behind the CR at the beginning of a line.
+    AfterCr,
+}
+
+impl HeadEnd {
+    /// Where the head ends in what comes next of it: behind the first empty line, whatever its
+    /// lines end with. No reader sees an end before that.
+    pub fn find(&mut self, bytes: &[u8]) -> Option<usize> {
+        let mut at = 0;
+        loop {
+            let rest = bytes.get(at..)?;
+            match (*self, *rest.first()?) {
+                (Self::Before, b'\r' | b'\n') => at += 1,
+                (Self::AfterLf | Self::AfterCr, b'\n') => {
+                    *self = Self::Before;
+                    return Some(at + 1);
+                }
+                (Self::AfterLf, b'\r') => {
+                    *self = Self::AfterCr;
+                    at += 1;
+                }
+                _ => {
+                    *self = Self::InLine;
+                    at += memchr::memchr(b'\n', rest)? + 1;
+                    *self = Self::AfterLf;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! The requests of one connection of HTTP/1, one after the other: the next head, the response to
+//! it, kept or closed.
+//!
+//! A request's body is the only way to the next head, and every turn of the loop has taken a head
+//! (CONN-15).
+
+use std::future::poll_fn;
+use std::mem::MaybeUninit;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use http::{StatusCode, Version};
+use weir_shared::totals::ConnectionError;
+
+use crate::conn::inbound::Looked;
+use crate::conn::proxy_protocol::{self, Foreign};
+use crate::conn::{Downstream, Ending};
+use crate::http1::answer::{Answer, To};
+use crate::http1::request_head::{BadRequest, MAX_FIELDS, Parsed, ReadHead};
+use crate::message::Head as _;
+use crate::message::head::RequestHead;
+use crate::relay::delivery::Reply;
+use crate::relay::websocket::Tunnel;
+use crate::request::client_body::{ClientBody, discard};
+use crate::request::exchange::Exchange;
+use crate::request::refuse::Dropped;
+use crate::request::{self, Judged, is_last, judge, problem};
+use crate::worker::{Current, Worker};
+
+/// What becomes of the connection.
+pub enum Next {
+    /// Nothing is under way, for a while already: what was held for a request is given back.
+    Rest,
+    /// It ends at once.
+    Over,
+    /// It ends behind its last response, which the client is yet to read.
+    Closes,
+    /// It is cut.
+    Cut(Ending),
+    /// It is a WebSocket.
+    WebSocket(Box<Tunnel>),
+}
+
+/// What was read.
+enum Read {
+    /// A request that is answered.
+    Request(Box<Exchange>, To),
+    /// A request, or what is none, whose response has begun.
+    Answered,
+    /// Nothing that is answered.
+    Stop(Next),
+}
+
+/// Answers requests until the connection is idle for a while, or ends.
+pub async fn serve(current: &Current, downstream: &Rc<Downstream>) -> Next {
+    let mut talking = pin!(talk(current, downstream));
+    poll_fn(|cx| {
+        downstream.note_waker(cx);
+        let ending = downstream.ending();
+        if ending.is_cut() {
+            // What is left of a request is dropped with it, which finishes it as aborted.
+            return Poll::Ready(Next::Cut(ending));
+        }
+        match talking.as_mut().poll(cx) {
+            Poll::Pending if downstream.has_gone(cx) => Poll::Ready(Next::Cut(Ending::Abort)),
+            polled => polled,
+        }
+    })
+    .await
+}
+
+async fn talk(current: &Current, downstream: &Rc<Downstream>) -> Next {
+    let mut answer = Answer::default();
+    loop {
+        #[cfg(any(test, fuzzing))]
+        crate::world::turns::turn();
+        let next = poll_fn(|cx| poll_next(current, downstream, &mut answer, cx)).await;
+        let tunnel = match next {
+            Read::Stop(next) => return next,
+            Read::Answered => None,
+            Read::Request(exchange, to) => {
+                match respond(downstream, exchange, to, &mut answer).await {
+                    Ok(tunnel) => tunnel,
+                    Err(Dropped) => return Next::Over,
+                }
+            }
+        };
+        let sent = poll_fn(|cx| answer.poll(downstream, cx)).await;
+        if sent.is_err() || answer.closes() {
+            return Next::Closes;
+        }
+        if let Some(tunnel) = tunnel {
+            return Next::WebSocket(tunnel);
+        }
+        if !downstream.is_body_taken() {
+            if discard(ClientBody::Http1(Rc::clone(downstream))).await {
+                return Next::Closes;
+            }
+            // What was read began no head: the next request is awaited from now on.
+            downstream.end_request();
+        }
+    }
+}
+
+/// Waits for the response to a request, and begins with it: what the connection becomes behind it,
+/// if it becomes something else.
+///
+/// # Errors
+/// [`Dropped`] where the connection closes unanswered.
+async fn respond(
+    downstream: &Rc<Downstream>,
+    exchange: Box<Exchange>,
+    to: To,
+    answer: &mut Answer,
+) -> Result<Option<Box<Tunnel>>, Dropped> {
+    let worker = Rc::clone(&exchange.worker);
+    let head = &exchange.head;
+    let length = head.length();
+    let waits = head.known().expects_continue && head.version() == Version::HTTP_11;
+    downstream.begin_body(length, waits);
+    let body = match length.is_empty() {
+        true => ClientBody::Empty,
+        false => ClientBody::Http1(Rc::clone(downstream)),
+    };
+    let mut answering = pin!(request::answer(exchange, body));
+    poll_fn(|cx| {
+        let Poll::Ready(reply) = answering.as_mut().poll(cx) else {
+            downstream.poll_interim(cx);
+            return Poll::Pending;
+        };
+        let mut reply = reply?;
+        if is_last(downstream) {
+            reply.close();
+        }
+        let tunnel = reply.tunnel.take();
+        begin(answer, &worker, downstream, reply, to);
+        Poll::Ready(Ok(tunnel))
+    })
+    .await
+}
+
+/// Begins with a response.
+fn begin(answer: &mut Answer, worker: &Worker, downstream: &Downstream, reply: Reply, to: To) {
+    let rest = downstream.interim.take_rest();
+    let now_ms = worker.clock.wall_ms();
+    let begin = |date: &str| answer.begin(reply, to, rest, date);
+    worker.date.with(now_ms, begin);
+}
+
+/// Waits for the next request.
+fn poll_next(
+    current: &Current,
+    downstream: &Rc<Downstream>,
+    answer: &mut Answer,
+    cx: &mut Context<'_>,
+) -> Poll<Read> {
+    let found = downstream.poll_head(cx, |bytes| look(current, downstream, bytes, answer));
+    if let Poll::Ready(read) = found {
+        return Poll::Ready(read.unwrap_or(Read::Stop(Next::Over)));
+    }
+    match downstream.ending() {
+        Ending::Drain if downstream.is_idle() && !downstream.is_unused() => {
+            Poll::Ready(Read::Stop(Next::Over))
+        }
+        Ending::No if downstream.rests() => Poll::Ready(Read::Stop(Next::Rest)),
+        _ => Poll::Pending,
+    }
+}
+
+/// What these bytes begin with, and what follows from it.
+fn look(
+    current: &Current,
+    downstream: &Rc<Downstream>,
+    bytes: &[u8],
+    answer: &mut Answer,
+) -> Looked<Read> {
+    let mut space = [const { MaybeUninit::uninit() }; MAX_FIELDS];
+    let worker = current.worker();
+    let (head, length) = match ReadHead::parse(bytes, &mut space) {
+        Parsed::Whole(head, length) => (head, length),
+        Parsed::Partial => return Looked::Partial,
+        Parsed::Bad(bad) => {
+            let reply = refuse_bytes(&worker, downstream, bytes, bad);
+            begin(answer, &worker, downstream, reply, To::no_request());
+            return Looked::Found(Read::Answered, bytes.len());
+        }
+    };
+    downstream.take_settings(&worker.in_force);
+    let to = To::of(&head, head.keeps() && !is_last(downstream));
+    let own_text =
+        |head: ReadHead<'_>| RequestHead::of(&head, bytes.get(..length).unwrap_or_default());
+    // Who is answered by the head alone may have sent a body all the same, which nobody reads: what
+    // follows is no request.
+    let keeps_unread = to.keeps && head.length().is_empty();
+    let read = match judge(&worker, downstream, head, own_text) {
+        Judged::Goes(exchange) => Read::Request(exchange, to),
+        Judged::Refused(said, id) => {
+            let now_ms = worker.clock.wall_ms();
+            let keeps = keeps_unread && !said.closes;
+            let to = To { keeps, ..to };
+            let refuse = |date: &str| answer.refuse(&said, to, &id, date);
+            worker.date.with(now_ms, refuse);
+            Read::Answered
+        }
+        Judged::Health(response) => {
+            let keeps = keeps_unread;
+            let to = To { keeps, ..to };
+            begin(answer, &worker, downstream, Reply::own(response), to);
+            Read::Answered
+        }
+        Judged::Dropped => Read::Stop(Next::Over),
+    };
+    Looked::Found(read, length)
+}
+
+/// The response to what is no request: counted with the connections (METRIC), and the last one.
+fn refuse_bytes(worker: &Worker, downstream: &Downstream, bytes: &[u8], bad: BadRequest) -> Reply {
+    let (kind, status) = match bad {
+        BadRequest::TooLarge => (
+            ConnectionError::HeadTooLarge,
+            StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+        ),
+        BadRequest::Syntax | BadRequest::Target | BadRequest::Host | BadRequest::Framing => {
+            (ConnectionError::BadRequest, StatusCode::BAD_REQUEST)
+        }
+    };
+    downstream.begin_request();
+    worker.counters.connection_error(kind);
+    warn_of_wrong_protocol(worker, downstream, bytes);
+    Reply::own(problem::no_request(status))
+}
+
+/// Says so where what could not be taken for a request is of another protocol (EDGE-5).
+fn warn_of_wrong_protocol(worker: &Worker, downstream: &Downstream, bytes: &[u8]) {
+    if let Some(foreign @ (Foreign::Tls | Foreign::Proxy)) = Foreign::of(bytes) {
+        let now_ms = worker.clock.wall_ms();
+        proxy_protocol::tell(foreign, downstream.peer, "plain HTTP", now_ms);
+        if foreign == Foreign::Proxy {
+            let kind = ConnectionError::ProxyProtocol;
+            worker.counters.connection_error(kind);
+        }
+    }
+}

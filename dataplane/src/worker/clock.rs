@@ -1,0 +1,215 @@
+//! Time as one worker sees it: its clocks, its heartbeat, and what is done by it with freed
+//! memory.
+
+use std::cell::{Cell, RefCell};
+use std::hint::black_box;
+use std::io;
+use std::rc::Rc;
+use std::time::Duration;
+
+use http::HeaderValue;
+use rustix::io::Errno;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+    timerfd_settime,
+};
+use tokio::io::AsyncReadExt as _;
+use tokio::net::unix::pipe::Receiver;
+use weir_shared::clock::{Clock, Now};
+use weir_shared::units::http_date;
+
+/// The two clocks of one worker. The monotonic clock is read where a request begins, where the
+/// application's response begins, and where the request ends; deadlines use the latest reading. The
+/// wall clock is read on each tick, and carried forward by the monotonic one in between: a clock
+/// that is set is noticed within a tick.
+pub struct CoarseClock {
+    clock: Clock,
+    mono_ns: Cell<u64>,
+    /// Both clocks on the last tick.
+    read: Cell<Now>,
+}
+
+impl CoarseClock {
+    /// A clock that was just read.
+    pub fn new(clock: Clock) -> Rc<Self> {
+        let now = clock.now();
+        Rc::new(Self {
+            clock,
+            mono_ns: Cell::new(now.mono_ns),
+            read: Cell::new(now),
+        })
+    }
+
+    /// Reads both clocks anew. Called on every tick of the worker.
+    pub fn tick(&self) {
+        let now = self.clock.now();
+        self.mono_ns.set(now.mono_ns);
+        self.read.set(now);
+    }
+
+    /// Now.
+    pub fn now(&self) -> Now {
+        match &self.clock {
+            Clock::System(start) => {
+                let mono_ns = nanos(start.elapsed());
+                self.mono_ns.set(mono_ns);
+                Now {
+                    wall_ms: carried_ms(self.read.get(), mono_ns),
+                    mono_ns,
+                }
+            }
+            Clock::Manual(_) => {
+                let now = self.clock.now();
+                self.mono_ns.set(now.mono_ns);
+                now
+            }
+        }
+    }
+
+    /// The monotonic clock when it was last read: at most a tick ago.
+    pub fn mono_ns(&self) -> u64 {
+        self.mono_ns.get()
+    }
+
+    /// The wall clock at the same moment, milliseconds since 1970.
+    pub fn wall_ms(&self) -> u64 {
+        carried_ms(self.read.get(), self.mono_ns.get())
+    }
+
+    /// Microseconds since `start`, read anew.
+    pub fn since_us(&self, start: Now) -> u64 {
+        self.now().mono_ns.saturating_sub(start.mono_ns) / 1000
+    }
+}
+
+/// The wall clock when the monotonic one is `mono_ns`, carried forward from a reading of both. Up
+/// to two milliseconds late, and never early: no ban ends before its time (BAN-7).
+const fn carried_ms(read: Now, mono_ns: u64) -> u64 {
+    let passed_ns = mono_ns.saturating_sub(read.mono_ns);
+    read.wall_ms.saturating_add(passed_ns / 1_000_000)
+}
+
+/// The value of `Date`, made once a second: as text, and as the value of a field.
+pub struct HttpDate(RefCell<(u64, String, HeaderValue)>);
+
+impl Default for HttpDate {
+    fn default() -> Self {
+        let none = (0, String::new(), HeaderValue::from_static(""));
+        Self(RefCell::new(none))
+    }
+}
+
+impl HttpDate {
+    /// Hands the date of this moment to `read`.
+    pub fn with<R>(&self, wall_ms: u64, read: impl FnOnce(&str) -> R) -> R {
+        self.of_second(wall_ms, |text, _| read(text))
+    }
+
+    /// The date of this moment.
+    pub fn value(&self, wall_ms: u64) -> HeaderValue {
+        self.of_second(wall_ms, |_, value| value.clone())
+    }
+
+    fn of_second<R>(&self, wall_ms: u64, read: impl FnOnce(&str, &HeaderValue) -> R) -> R {
+        let mut held = self.0.borrow_mut();
+        let second = wall_ms / 1000;
+        if held.0 != second {
+            let text = http_date(wall_ms);
+            // A date is visible ASCII: the fallback is never taken.
+            let value = HeaderValue::try_from(&*text);
+            let value = value.unwrap_or(HeaderValue::from_static(""));
+            *held = (second, text, value);
+        }
+        read(&held.1, &held.2)
+    }
+}
+
+/// A duration as the deadlines count.
+pub fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// A heartbeat. The type is that of a pipe, which is read in the same way.
+pub struct Ticking(Receiver);
+
+impl Ticking {
+    /// One that beats after each `period`.
+    ///
+    /// # Errors
+    /// The system has no timer to give.
+    pub fn every(period: Duration) -> io::Result<Self> {
+        let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
+        let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
+        let period = Timespec::try_from(period).map_err(|_| Errno::INVAL)?;
+        let beats = Itimerspec {
+            it_interval: period,
+            it_value: period,
+        };
+        timerfd_settime(&timer, TimerfdTimerFlags::empty(), &beats)?;
+        Ok(Self(Receiver::from_owned_fd_unchecked(timer)?))
+    }
+
+    /// The next beat. Those that were missed are one.
+    ///
+    /// # Errors
+    /// That of the system.
+    pub async fn tick(&mut self) -> io::Result<()> {
+        // Eight bytes come; that less came than was asked for says that it was all.
+        self.0.read(&mut [0; 16]).await.map(drop)
+    }
+}
+
+/// Has a page to itself. Nothing is written to it, so that it costs an address and no memory.
+const OWN_PAGE: usize = 1024 * 1024;
+
+/// Has the allocator give memory back that was freed more than a second ago.
+///
+/// The allocator, mimalloc, looks for it only when a thread takes a page or frees one. A worker
+/// whose clients have all gone does neither. So it takes a page of its own and frees it.
+pub fn release_memory() {
+    drop(black_box(Vec::<u8>::with_capacity(OWN_PAGE)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// BAN-7: wherever within their milliseconds the two clocks were read, the wall clock carried
+    /// forward is never ahead of the real one, and less than two milliseconds behind.
+    #[test]
+    fn the_wall_clock_carried_forward_is_never_early() {
+        const START_US: u64 = 1_795_276_800_000_000;
+        for (wall, mono, passed) in (0..20)
+            .flat_map(|wall| (0..20).map(move |mono| (wall, mono)))
+            .flat_map(|(wall, mono)| (0..60).map(move |passed| (wall, mono, passed)))
+        {
+            let (wall_us, mono_us, passed_us) = (START_US + wall * 100, mono * 100, passed * 100);
+            let read = Now {
+                wall_ms: wall_us / 1000,
+                mono_ns: mono_us * 1000,
+            };
+            let carried_us = carried_ms(read, (mono_us + passed_us) * 1000) * 1000;
+            let exact_us = wall_us + passed_us;
+            assert!(carried_us <= exact_us, "{wall} {mono} {passed}");
+            assert!(carried_us + 2_000 > exact_us, "{wall} {mono} {passed}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod ticking_tests {
+    use super::*;
+
+    /// Beats come one after the other, and the timers of the runtime have no part in them.
+    #[test]
+    fn beats_come_by_themselves() {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_io().build().unwrap();
+        runtime.block_on(async {
+            let mut ticking = Ticking::every(Duration::from_millis(2)).unwrap();
+            for _ in 0..5 {
+                ticking.tick().await.unwrap();
+            }
+        });
+    }
+}

@@ -1,0 +1,408 @@
+//! What the requests of one thread share: the rules, the client table, the upstream connections,
+//! the counters, the clock. It knows nothing of connections and nothing of a single request.
+
+pub mod accept;
+pub mod clock;
+pub mod counters;
+pub mod events;
+pub mod limits;
+pub mod listeners;
+pub mod request_id;
+pub mod settings;
+pub mod threads;
+
+use std::cell::RefCell;
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::{ArcSwap, Cache};
+use crossbeam_channel::Sender;
+use http::HeaderValue;
+use rustls::ServerConfig;
+use tokio::sync::watch;
+use weir_shared::ban::{Cause, Scope};
+use weir_shared::client::Client;
+use weir_shared::clock::{Clock, Now};
+use weir_shared::event::{Finished, LimitExceeded};
+use weir_shared::handover::Handover;
+use weir_shared::lookup::{Ask, LookupStarted, OnLookup};
+use weir_shared::proof::AskNames;
+use weir_shared::refusal_page::RefusalPage;
+use weir_shared::settings::{BanResponse, LookupSource, RateLimitHeaders, Upstream};
+use weir_shared::snapshot::Snapshot;
+use weir_shared::spared::Spared;
+use weir_shared::table::ClientTable;
+
+use crate::clients::known::Standing;
+use crate::clients::table::Table;
+use crate::conn::handshake::Handshakes;
+use crate::http2::streams::Http2Connections;
+use crate::message::fields::Stripped;
+use crate::request::identity::{ForgottenProxy, Who};
+use crate::request::ladder::{self, Asked, Decision, Refusal, Rules, Verdict};
+use crate::request::outcome::Accounting;
+use crate::request::problem::LastDocument;
+use crate::upstream::bound::{LocalBound, UpstreamBound};
+use crate::upstream::pool::Pool;
+use crate::worker::clock::{CoarseClock, HttpDate};
+use crate::worker::counters::{Counters, WorkerCounters};
+use crate::worker::events::{Events, Records};
+use crate::worker::request_id::RequestIds;
+use crate::worker::settings::InForce;
+
+/// The parts of the process that the data plane works with.
+pub struct Parts {
+    /// The settings.
+    pub in_force: Arc<ArcSwap<InForce>>,
+    /// Time.
+    pub clock: Clock,
+    /// The client table, shared with the control plane.
+    pub table: Arc<Table>,
+    /// The snapshots that the control plane publishes.
+    pub snapshots: Arc<ArcSwap<Snapshot>>,
+    /// The page of a refusal; the control plane reads its file.
+    pub refusal_page: Arc<ArcSwap<RefusalPage>>,
+    /// Channel for exceeded limits.
+    pub breaks: Sender<LimitExceeded>,
+    /// Channel for log records; none where nobody takes them.
+    pub records: Option<Records>,
+    /// Channel for finished requests; none where nobody takes them.
+    pub finished: Option<Sender<Vec<Finished>>>,
+    /// The certificates; none where no TLS can be spoken.
+    pub tls: Option<Arc<ArcSwap<ServerConfig>>>,
+    /// The first port of https, where plain requests are sent to with `WAF_REDIRECT_HTTP`.
+    pub https_port: Option<u16>,
+    /// Answers requests under `/_waf/`.
+    pub handover: Handover,
+    /// Looks clients up; called only while lookups are on.
+    pub ask: Ask,
+    /// Asks for the names of addresses; called only where a crawler is verified by them.
+    pub ask_names: AskNames,
+    /// Who is not banned by the service itself, shared with the control plane.
+    pub spared: Arc<Spared>,
+    /// The bound on requests at the application.
+    pub upstream: Arc<UpstreamBound>,
+}
+
+/// How the data plane is to stop.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stop {
+    /// It has not begun: everything is ready, and nothing is accepted (RESTART-4).
+    NotBegun,
+    /// It runs.
+    No,
+    /// Everything is served; health says that the service is going (ALIVE-4).
+    Announce,
+    /// The listeners are another process's from now on: nothing more is accepted, each connection
+    /// ends with its next response, and those that stay idle end after a while (RESTART-1).
+    HandOver,
+    /// Listeners close, running responses end.
+    Drain,
+    /// Everything ends now.
+    Abort,
+}
+
+/// What a worker has whatever the settings are.
+#[derive(Clone)]
+struct Own {
+    table: Arc<Table>,
+    counters: Arc<Counters>,
+    events: Rc<Events>,
+    clock: Rc<CoarseClock>,
+    refusal_page: Arc<ArcSwap<RefusalPage>>,
+    handover: Handover,
+    forgotten_proxy: Arc<ForgottenProxy>,
+    ask: Ask,
+    ask_names: AskNames,
+    snapshots: Arc<ArcSwap<Snapshot>>,
+    stopped: watch::Receiver<Stop>,
+    https_port: Option<u16>,
+    handshakes: Rc<Handshakes>,
+    http2: Rc<Http2Connections>,
+    upstream: Rc<LocalBound>,
+}
+
+/// The worker of one thread under the settings of this moment. A request asks for it once, at its
+/// head, and keeps what it got to its end (RELOAD-2).
+pub struct Current {
+    own: Own,
+    in_force: RefCell<Cache<Arc<ArcSwap<InForce>>, Arc<InForce>>>,
+    worker: RefCell<Rc<Worker>>,
+}
+
+impl Current {
+    /// A worker that has done nothing yet.
+    pub fn new(
+        parts: &Parts,
+        counters: WorkerCounters,
+        forgotten_proxy: Arc<ForgottenProxy>,
+        stopped: watch::Receiver<Stop>,
+    ) -> Rc<Self> {
+        let own = Own {
+            table: Arc::clone(&parts.table),
+            counters: Arc::clone(&counters.counters),
+            events: Rc::new(Events::new(
+                parts.breaks.clone(),
+                parts.records.clone(),
+                parts.finished.clone(),
+                counters,
+            )),
+            clock: CoarseClock::new(parts.clock.clone()),
+            refusal_page: Arc::clone(&parts.refusal_page),
+            handover: Arc::clone(&parts.handover),
+            forgotten_proxy,
+            ask: Arc::clone(&parts.ask),
+            ask_names: Arc::clone(&parts.ask_names),
+            snapshots: Arc::clone(&parts.snapshots),
+            stopped,
+            https_port: parts.https_port,
+            handshakes: Rc::new(Handshakes::new(parts.tls.clone())),
+            http2: Rc::default(),
+            upstream: LocalBound::new(&parts.upstream),
+        };
+        Rc::new(Self {
+            worker: RefCell::new(Worker::new(&own, &parts.in_force.load())),
+            in_force: RefCell::new(Cache::new(Arc::clone(&parts.in_force))),
+            own,
+        })
+    }
+
+    /// The worker under the latest settings: one load, and mostly no more.
+    pub fn worker(&self) -> Rc<Worker> {
+        #[cfg(any(test, fuzzing))]
+        crate::world::turns::turn();
+        let mut in_force = self.in_force.borrow_mut();
+        let latest = in_force.load();
+        let mut held = self.worker.borrow_mut();
+        if latest.id != held.in_force.id {
+            let worker = Worker::new(&self.own, latest);
+            worker.pool.replace(&held.pool);
+            *held = worker;
+        }
+        Rc::clone(&held)
+    }
+}
+
+/// Everything that a request of this thread needs, under one set of settings.
+pub struct Worker {
+    /// The settings.
+    pub in_force: Arc<InForce>,
+    /// The ladder's rules.
+    pub rules: Arc<Rules>,
+    /// The settings that decide how a request is counted and logged.
+    pub accounting: Accounting,
+    /// The fields that are taken from untrusted peers, as fields are compared with them.
+    pub stripped: Stripped,
+    /// `WAF_BAN_RESPONSE`
+    pub ban_response: BanResponse,
+    /// `WAF_DENY_RESPONSE`
+    pub deny_response: BanResponse,
+    /// The page of a refusal, for people (TELL-1).
+    pub refusal_page: Arc<ArcSwap<RefusalPage>>,
+    /// `WAF_RATE_LIMIT_HEADERS`
+    pub rate_limit_headers: RateLimitHeaders,
+    /// Whether lookups are on, and requests counted by country and AS number.
+    pub counts_origins: bool,
+    /// Whether an anomaly threshold is set, and finished requests are reported.
+    pub reports_finished: bool,
+    /// `WAF_WEBSOCKET_IDLE_TIMEOUT`
+    pub websocket_idle_timeout: Option<Duration>,
+    /// `WAF_LOOKUP_TIMEOUT`
+    pub lookup_timeout: Duration,
+    /// `Host` for clients that sent none.
+    pub upstream_host: HeaderValue,
+    /// The client table, shared by all workers.
+    pub table: Arc<Table>,
+    /// This worker's counters.
+    pub counters: Arc<Counters>,
+    /// Reports to the control plane.
+    pub events: Rc<Events>,
+    /// This worker's upstream connections.
+    pub pool: Pool,
+    /// Time.
+    pub clock: Rc<CoarseClock>,
+    /// Answers requests under `/_waf/`.
+    pub handover: Handover,
+    /// CLIENT-7, shared by all workers.
+    pub forgotten_proxy: Arc<ForgottenProxy>,
+    /// Request ids.
+    pub request_ids: RequestIds,
+    /// The document of the last refusal.
+    pub last_refusal: LastDocument,
+    /// The date of responses over HTTP/1.
+    pub date: HttpDate,
+    /// The port of https that plain requests are sent to, if they are.
+    pub redirect_to: Option<u16>,
+    /// TLS handshakes.
+    pub handshakes: Rc<Handshakes>,
+    /// The connections that speak HTTP/2.
+    pub http2: Rc<Http2Connections>,
+    ask: Ask,
+    ask_names: AskNames,
+    snapshots: RefCell<Cache<Arc<ArcSwap<Snapshot>>, Arc<Snapshot>>>,
+    stopped: watch::Receiver<Stop>,
+}
+
+impl Worker {
+    fn new(own: &Own, in_force: &Arc<InForce>) -> Rc<Self> {
+        let settings = &in_force.settings;
+        let own = own.clone();
+        let ban_response = settings.bans.response;
+        Rc::new(Self {
+            in_force: Arc::clone(in_force),
+            rules: Arc::clone(&in_force.rules),
+            accounting: Accounting::of(settings),
+            stripped: Stripped::new(
+                (settings.identity.strip.iter()).chain([&settings.identity.header]),
+            ),
+            ban_response,
+            deny_response: settings.bans.deny_response.unwrap_or(ban_response),
+            refusal_page: own.refusal_page,
+            rate_limit_headers: settings.limits.headers,
+            counts_origins: settings.lookup.source != LookupSource::Off,
+            reports_finished: settings.anomalies.is_on(),
+            websocket_idle_timeout: settings.timeouts.websocket_idle,
+            lookup_timeout: settings.lookup.timeout,
+            upstream_host: host(&settings.upstream),
+            table: own.table,
+            counters: own.counters,
+            events: own.events,
+            pool: Pool::new(
+                settings,
+                in_force.application.clone(),
+                Rc::clone(&own.clock),
+                own.upstream,
+            ),
+            clock: own.clock,
+            handover: own.handover,
+            forgotten_proxy: own.forgotten_proxy,
+            request_ids: RequestIds::new(),
+            last_refusal: LastDocument::default(),
+            date: HttpDate::default(),
+            redirect_to: own.https_port.filter(|_| settings.edge.redirect_http),
+            handshakes: own.handshakes,
+            http2: own.http2,
+            ask: own.ask,
+            ask_names: own.ask_names,
+            snapshots: RefCell::new(Cache::new(own.snapshots)),
+            stopped: own.stopped,
+        })
+    }
+
+    /// Reads the latest snapshot: one load, no count of references.
+    pub fn with_snapshot<R>(&self, read: impl FnOnce(&Snapshot) -> R) -> R {
+        read(self.snapshots.borrow_mut().load())
+    }
+
+    /// Whether the service is stopping.
+    pub fn is_draining(&self) -> bool {
+        match *self.stopped.borrow() {
+            Stop::NotBegun | Stop::No | Stop::HandOver => false,
+            Stop::Announce | Stop::Drain | Stop::Abort => true,
+        }
+    }
+
+    /// Whether another process accepts connections now.
+    pub fn has_handed_over(&self) -> bool {
+        *self.stopped.borrow() == Stop::HandOver
+    }
+
+    /// Asks the ladder; again where the snapshot was older than the client's last reset (LIMIT-6).
+    /// Starts the lookup of a client that is to be asked about, unless the request is to wait for
+    /// it.
+    pub fn decide(&self, asked: &Asked<'_>, now: Now) -> Decision {
+        loop {
+            let decided = self.with_snapshot(|snapshot| {
+                let mut decided = ladder::decide(&self.rules, snapshot, &self.table, asked, now);
+                if let Ok(decision) = &mut decided {
+                    decision.remembers_after = snapshot.rules.remembers_after();
+                }
+                decided
+            });
+            let Ok(decision) = decided else { continue };
+            if decision.ask && decision.verdict != Verdict::AwaitLookup {
+                self.look_up(asked.who.client, None);
+            }
+            if decision.claims.asks {
+                self.ask_names(asked.who.address);
+            }
+            if decision.claims.notes {
+                (self.rules.spared).spare_crawler(asked.who.client, now.wall_ms);
+            }
+            return decision;
+        }
+    }
+
+    /// A request of a client has ended (SHARE-4, APP-5). `passed` is what enforce mode says of it,
+    /// and its history what the client table holds.
+    pub fn note_known(
+        &self,
+        client: Client,
+        (passed, standing): (bool, Standing),
+        after: Option<Duration>,
+        now: Now,
+    ) {
+        if after.is_some() || self.in_force.application_field.is_some() {
+            (self.table.known()).note(client, passed, standing, after, now);
+        }
+    }
+
+    /// Whether a client is banned or denied, in enforce mode, as of the last tick.
+    pub fn refuses(&self, who: Who) -> bool {
+        let now_ms = self.clock.wall_ms();
+        self.refusal(who, now_ms).is_some()
+    }
+
+    /// The decision on a client who is banned or denied, in enforce mode: on whatever is asked for.
+    pub fn refusal(&self, who: Who, now_ms: u64) -> Option<(Decision, Refusal)> {
+        if self.accounting.observe {
+            return None;
+        }
+        let decision = self.with_snapshot(|snapshot| {
+            ladder::refuses(&self.rules, snapshot, &self.table, who, now_ms)
+        })?;
+        match decision.verdict {
+            Verdict::Refuse(refusal) => Some((decision, refusal)),
+            _ => None,
+        }
+    }
+
+    /// Whether a ban can follow now from what a client did, which may be long after the decision on
+    /// its request.
+    pub fn can_ban(&self, who: Who, cause: Cause, scope: Scope) -> bool {
+        let target = |snapshot: &_| ladder::ban_target(&self.rules, snapshot, who, cause, scope);
+        self.with_snapshot(target).is_some()
+    }
+
+    /// Asks for the names of an address; an answer that is there at once is attached at once.
+    fn ask_names(&self, address: IpAddr) {
+        let suffixes = self.with_snapshot(|snapshot| Arc::clone(snapshot.rules.suffixes()));
+        if let Some(answer) = (self.ask_names)(address, &suffixes) {
+            self.table.names(address, answer);
+        }
+    }
+
+    /// Asks about a client; an answer that is there at once is attached at once. True if one is
+    /// still to come.
+    pub fn look_up(&self, client: Client, on_lookup: Option<OnLookup>) -> bool {
+        match (self.ask)(client, on_lookup) {
+            LookupStarted::Known { lookup, until_ns } => {
+                self.table.answer(client, lookup, until_ns);
+            }
+            LookupStarted::NotNow { again_ns } => self.table.ask_again(client, again_ns),
+            LookupStarted::Later => return true,
+        }
+        false
+    }
+}
+
+/// The application as a `Host` field names it.
+fn host(upstream: &Upstream) -> HeaderValue {
+    let host = match upstream {
+        Upstream::Tcp { .. } => upstream.to_string(),
+        Upstream::Unix(_) => "localhost".to_owned(),
+    };
+    HeaderValue::try_from(host).unwrap_or_else(|_| HeaderValue::from_static("upstream"))
+}

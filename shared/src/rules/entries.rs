@@ -1,0 +1,189 @@
+//! The entries of rules.json that match requests, one by one.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderName, StatusCode};
+
+use super::matcher::Matcher;
+use super::paths::{Marks, Paths, Reach};
+use super::quota::Quota;
+use super::rule::Rule;
+use super::spelling::{self, Case};
+use crate::ban::Scope;
+use crate::lookup::{AsNumber, Country};
+use crate::netblock::Netblock;
+use crate::settings::{BanResponse, OnLimit};
+
+/// The most `limits`, and the most `jails` (RULE-2, RULE-4).
+pub const MAX_LIMITS: usize = 16;
+/// The most `denials`, and the most `exempt` entries (MATCH-3, MATCH-4).
+pub const MAX_DENIALS: usize = 64;
+/// The most names of limits, traps and jails.
+pub const MAX_NAMES: usize = 64;
+/// The most trap paths in all (RULE-3).
+pub const MAX_TRAP_PATHS: usize = 10_000;
+/// The most netblocks in all lists (RULE-1).
+pub const MAX_NETBLOCKS: usize = 100_000;
+
+/// An entry of `limits` (RULE-2).
+#[derive(Clone, Debug)]
+pub struct Limit {
+    /// Its name.
+    pub rule: Arc<Rule>,
+    /// Which requests it counts.
+    pub matcher: Matcher,
+    /// At least one, shortest first.
+    pub quotas: Vec<Quota>,
+    /// What follows when it is broken.
+    pub on_limit: OnLimit,
+    /// Who is counted together.
+    pub per: Per,
+    /// After this time a client is known, and known clients have a second count; none where nobody
+    /// has one (SHARE-4).
+    pub spare_known: Option<Duration>,
+}
+
+/// Who is counted together by a limit (SHARE-1).
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum Per {
+    /// Each client by itself (RULE-2).
+    #[default]
+    Client,
+    /// The clients of a netblock, as a ban would cover it.
+    Netblock,
+    /// Those of an AS number.
+    Asn,
+    /// Those of a country.
+    Country,
+    /// All of them.
+    All,
+    /// Those that send the same first line of this field.
+    Field(HeaderName),
+}
+
+/// One count of a limit that clients share (SHARE-1).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum SharedKey {
+    /// Of a netblock.
+    Netblock(Netblock),
+    /// Of an AS number; none where it is not known.
+    Asn(Option<AsNumber>),
+    /// Of a country; none where it is not known.
+    Country(Option<Country>),
+    /// Of all clients.
+    All,
+    /// Of a field's value, as a keyed hash of its first 4 KiB; none of requests without the field.
+    Field(Option<u64>),
+}
+
+impl SharedKey {
+    /// `per` of the log.
+    pub const fn per(self) -> &'static str {
+        match self {
+            Self::Netblock(_) => "netblock",
+            Self::Asn(_) => "asn",
+            Self::Country(_) => "country",
+            Self::All => "all",
+            Self::Field(_) => "field",
+        }
+    }
+}
+
+/// `key` of the log.
+impl fmt::Display for SharedKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Netblock(netblock) => netblock.fmt(f),
+            Self::Asn(Some(asn)) => asn.fmt(f),
+            Self::Country(Some(country)) => country.fmt(f),
+            Self::Asn(None) | Self::Country(None) => f.write_str("unknown"),
+            Self::All => f.write_str("all"),
+            Self::Field(Some(hash)) => write!(f, "{hash:016x}"),
+            Self::Field(None) => f.write_str("absent"),
+        }
+    }
+}
+
+/// An entry of `jails` (RULE-4).
+#[derive(Clone, Debug)]
+pub struct Jail {
+    /// Its name.
+    pub rule: Arc<Rule>,
+    /// Which requests it counts.
+    pub matcher: Matcher,
+    /// Which answers of the application; none where it counts only what the application says it
+    /// should (APP-2).
+    pub statuses: Vec<StatusCode>,
+    /// At least one, shortest first.
+    pub quotas: Vec<Quota>,
+    /// What its bans cover (RULE-8).
+    pub scope: Scope,
+}
+
+/// An entry of `denials` (MATCH-3).
+#[derive(Clone, Debug)]
+pub struct Denial {
+    /// Its name.
+    pub rule: Arc<Rule>,
+    /// Which requests it refuses.
+    pub matcher: Matcher,
+    /// What they get; none for `WAF_DENY_RESPONSE`.
+    pub answer: Option<BanResponse>,
+}
+
+/// An entry of `exempt` (MATCH-4).
+#[derive(Clone, Debug)]
+pub struct Exempt {
+    /// Its name.
+    pub rule: Arc<Rule>,
+    /// Which requests it lets through.
+    pub matcher: Matcher,
+}
+
+/// The traps, in the order of the file (RULE-3).
+#[derive(Clone, Debug, Default)]
+pub struct Traps {
+    pub(super) traps: Vec<Trap>,
+    pub(super) paths: Paths,
+}
+
+/// One trap.
+#[derive(Clone, Debug)]
+pub struct Trap {
+    /// Its name.
+    pub rule: Arc<Rule>,
+    /// What its bans cover (RULE-8).
+    pub scope: Scope,
+}
+
+impl Traps {
+    /// Adds a trap: its paths, and everything below each of them. A path that was there before
+    /// stays with the trap that had it first.
+    pub fn add(&mut self, trap: Trap, paths: impl IntoIterator<Item = impl AsRef<str>>) {
+        self.add_with_case(trap, Case::Folded, paths);
+    }
+
+    /// The same, where the case of letters counts or not.
+    pub fn add_with_case(
+        &mut self,
+        trap: Trap,
+        case: Case,
+        paths: impl IntoIterator<Item = impl AsRef<str>>,
+    ) {
+        let marks = Marks {
+            trap: u32::try_from(self.traps.len()).ok(),
+            ..Marks::default()
+        };
+        self.traps.push(trap);
+        for path in paths {
+            self.paths.add(path.as_ref(), case, Reach::Below, marks);
+        }
+    }
+}
+
+/// Whether a rule's path is `/`, however it is written.
+pub fn is_root(path: &str) -> bool {
+    spelling::of_rule(path, Case::Folded).is_empty()
+}

@@ -1,0 +1,131 @@
+//! The literals of all rules as one automaton (MATCH-2): whatever their number, each line of a
+//! field is read once.
+
+use std::collections::HashMap;
+
+use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
+use http::HeaderName;
+
+use super::sent::Asking;
+
+/// The most literals in all, those of files included.
+pub const MAX_LITERALS: usize = 10_000;
+/// The bytes of the shortest: "ai" stands in `mail`.
+pub const MIN_LITERAL: usize = 3;
+/// The bytes of the longest.
+pub const MAX_LITERAL: usize = 256;
+/// Bytes of a line that are looked at.
+const LOOKED_AT: usize = 1024;
+
+/// A set of literals of which one is to be in a line of a field: a number, from 0.
+pub(super) type Condition = u16;
+
+/// Words of [`Found`]: as many bits as there can be conditions, two and eight more for each of 16
+/// limits, 16 jails, 64 denials and 64 exempt entries, and one of each of 64 crawlers.
+const WORDS: usize = ((16 + 16 + 64 + 64) * 10 + 64) / 64;
+
+/// The conditions that a request fulfils.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Found([u64; WORDS]);
+
+impl Found {
+    pub(super) fn has(&self, condition: Condition) -> bool {
+        let word = self.0.get(usize::from(condition / 64));
+        word.is_some_and(|word| word >> (condition % 64) & 1 == 1)
+    }
+
+    fn add(&mut self, condition: Condition) {
+        if let Some(word) = self.0.get_mut(usize::from(condition / 64)) {
+            *word |= 1 << (condition % 64);
+        }
+    }
+}
+
+/// Literals with what they stand for, before they are compiled.
+#[derive(Debug, Default)]
+pub(super) struct Gathering {
+    fields: Vec<HeaderName>,
+    /// By literal in small letters: fields and conditions.
+    literals: HashMap<Vec<u8>, Vec<(usize, Condition)>>,
+    conditions: Condition,
+}
+
+impl Gathering {
+    /// A condition: one of these literals is in a line of this field, in any case.
+    pub(super) fn add<'a>(
+        &mut self,
+        field: &HeaderName,
+        literals: impl Iterator<Item = &'a str>,
+    ) -> Condition {
+        let condition = self.conditions;
+        self.conditions = condition.saturating_add(1);
+        let at = self.fields.iter().position(|held| held == field);
+        let at = at.unwrap_or_else(|| {
+            self.fields.push(field.clone());
+            self.fields.len() - 1
+        });
+        for literal in literals {
+            let literal = literal.to_ascii_lowercase().into_bytes();
+            self.literals
+                .entry(literal)
+                .or_default()
+                .push((at, condition));
+        }
+        condition
+    }
+
+    pub(super) fn compile(self) -> Literals {
+        let mut literals: Vec<_> = self.literals.into_iter().collect();
+        literals.sort_unstable();
+        let (literals, of): (Vec<_>, Vec<_>) = literals.into_iter().unzip();
+        if literals.is_empty() {
+            return Literals::default();
+        }
+        let automaton = AhoCorasick::builder()
+            .match_kind(MatchKind::Standard)
+            .ascii_case_insensitive(true)
+            .kind(Some(AhoCorasickKind::ContiguousNFA))
+            .build(literals);
+        // It fails beyond 2^31 states; the bounds above are far below.
+        let automaton = automaton.ok();
+        Literals {
+            automaton,
+            of,
+            fields: self.fields,
+        }
+    }
+}
+
+/// The automaton.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Literals {
+    automaton: Option<AhoCorasick>,
+    /// Of each literal: the fields that it is looked for in, and what it fulfils there.
+    of: Vec<Vec<(usize, Condition)>>,
+    fields: Vec<HeaderName>,
+}
+
+impl Literals {
+    /// What a request fulfils.
+    #[inline(never)]
+    pub(super) fn find(&self, asking: &Asking<'_>) -> Found {
+        let mut found = Found([0; WORDS]);
+        let Some(automaton) = &self.automaton else {
+            return found;
+        };
+        for (at, field) in self.fields.iter().enumerate() {
+            asking.sent.each_line(field, &mut |line| {
+                let line = line.get(..LOOKED_AT).unwrap_or(line);
+                for hit in automaton.find_overlapping_iter(line) {
+                    let of = self.of.get(hit.pattern().as_usize());
+                    for (field, condition) in of.into_iter().flatten() {
+                        if *field == at {
+                            found.add(*condition);
+                        }
+                    }
+                }
+            });
+        }
+        found
+    }
+}

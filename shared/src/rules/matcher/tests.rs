@@ -1,0 +1,413 @@
+use std::sync::Arc;
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+use proptest::prelude::*;
+
+use super::super::tests::ANYBODY;
+use super::*;
+use crate::origin::AsNumber;
+use crate::rules::{Denial, Exempt, Feed, Parts, Remembered, Rule, RuleKind, RuleSet};
+
+/// A head with these fields.
+fn head(fields: &[(&'static str, &str)], query: Option<&str>) -> Remembered {
+    let mut all = HeaderMap::new();
+    for (name, value) in fields {
+        let value = HeaderValue::from_bytes(value.as_bytes()).unwrap();
+        all.append(HeaderName::from_static(name), value);
+    }
+    Remembered {
+        fields: all,
+        query: Told::Known(query.map(str::to_owned)),
+        known: None,
+    }
+}
+
+fn denials(matchers: impl IntoIterator<Item = Matcher>) -> RuleSet {
+    let denial = |(index, matcher)| Denial {
+        rule: Arc::new(Rule::new(RuleKind::Denial, format!("d{index}"))),
+        matcher,
+        answer: None,
+    };
+    RuleSet::of(Parts {
+        denials: matchers.into_iter().enumerate().map(denial).collect(),
+        ..Parts::default()
+    })
+}
+
+/// The name of the denial that refuses a request to a client from there.
+fn denied(rules: &RuleSet, path: &str, sent: &Remembered, origin: Origin) -> Option<String> {
+    let asking = Asking {
+        path,
+        method: &Method::GET,
+        address: ANYBODY,
+        sent,
+    };
+    let matched = rules.matched(&asking).of_client(|| origin, None);
+    matched.denial().map(|denial| denial.rule.name.clone())
+}
+
+fn anywhere(further: Further) -> Matcher {
+    Matcher::default().with(further)
+}
+
+fn agents(literals: &[&str]) -> Further {
+    Further {
+        user_agent: vec![literals.iter().map(|&literal| literal.to_owned()).collect()],
+        ..Further::default()
+    }
+}
+
+/// MATCH-1, MATCH-2: a literal is found in any case and anywhere in the first 1,024 bytes of one of
+/// the lines of a field, and in no other field.
+#[test]
+fn literals_are_found_in_their_field() {
+    let has = |literal: &str| Further {
+        fields: vec![FieldRule {
+            name: HeaderName::from_static("accept"),
+            is: FieldIs::Has(literal.to_owned()),
+        }],
+        ..Further::default()
+    };
+    let rules = denials([
+        anywhere(agents(&["GPTBot", "claude"])),
+        anywhere(has("html")),
+    ]);
+    let denied = |fields: &[(&'static str, &str)]| {
+        denied(&rules, "/", &head(fields, None), Origin::default())
+    };
+    let late = format!("{}gptbot", "x".repeat(1019));
+    let just = format!("{}gptbot", "x".repeat(1018));
+    for (fields, name) in [
+        (
+            &[("user-agent", "Mozilla/5.0 (gptBOT/1.0)")][..],
+            Some("d0"),
+        ),
+        (
+            &[("user-agent", "x"), ("user-agent", "a Claude b")],
+            Some("d0"),
+        ),
+        (&[("user-agent", &just)], Some("d0")),
+        (&[("user-agent", &late)], None),
+        (&[("user-agent", "text/html")], None),
+        (&[("accept", "GPTBot")], None),
+        (&[("accept", "text/HTML")], Some("d1")),
+        (
+            &[("accept", "text/HTML"), ("user-agent", "GPTBot")],
+            Some("d0"),
+        ),
+        // Two lines are not one.
+        (&[("user-agent", "GPT"), ("user-agent", "Bot")], None),
+        (&[], None),
+    ] {
+        assert_eq!(denied(fields).as_deref(), name, "{fields:?}");
+    }
+}
+
+/// MATCH-1: fields and query: there, not there, or with a name, however it is encoded. What a log
+/// does not hold matches nothing.
+#[test]
+fn fields_and_queries_are_there_or_not() {
+    let field = |is| FieldRule {
+        name: HeaderName::from_static("accept-language"),
+        is,
+    };
+    let with_field = |is| Further {
+        fields: vec![field(is)],
+        ..Further::default()
+    };
+    let with_query = |query| Further {
+        query: Some(query),
+        ..Further::default()
+    };
+    let facet = || QueryRule::Names(vec!["facet".to_owned()]);
+    let one = |further: Further, sent: &Remembered| {
+        let rules = denials([anywhere(further)]);
+        denied(&rules, "/", sent, Origin::default()).is_some()
+    };
+    let without = head(&[], None);
+    let with = head(&[("accept-language", "")], None);
+    assert!(one(with_field(FieldIs::Absent), &without));
+    assert!(!one(with_field(FieldIs::Absent), &with));
+    assert!(one(with_field(FieldIs::Present), &with));
+    assert!(!one(with_field(FieldIs::Present), &without));
+    for (query, absent, names) in [
+        (None, true, false),
+        (Some(""), true, false),
+        (Some("facet"), false, true),
+        (Some("a=b&facet=1"), false, true),
+        (Some("f%61cet=1"), false, true),
+        (Some("f%2561cet=1"), false, true),
+        (Some("facet[]=1&facet[0]=2"), false, true),
+        (Some("facet%5B%5D=1"), false, true),
+        (Some("xfacet=1&q=facet"), false, false),
+        (Some("facets=1"), false, false),
+    ] {
+        let sent = head(&[], query);
+        assert_eq!(
+            one(with_query(QueryRule::Absent), &sent),
+            absent,
+            "{query:?}"
+        );
+        assert_eq!(
+            one(with_query(QueryRule::Present), &sent),
+            !absent,
+            "{query:?}"
+        );
+        assert_eq!(one(with_query(facet()), &sent), names, "{query:?}");
+    }
+    let unknown = Remembered {
+        query: Told::Unknown,
+        known: Some(&[]),
+        ..Remembered::default()
+    };
+    for is in [FieldIs::Absent, FieldIs::Present] {
+        assert!(!one(with_field(is), &unknown));
+    }
+    for query in [QueryRule::Absent, QueryRule::Present, facet()] {
+        assert!(!one(with_query(query), &unknown));
+    }
+}
+
+/// MATCH-3, MATCH-5: the first of the file wins, and a client that nobody looked up matches
+/// `unknown` alone.
+#[test]
+fn where_a_client_comes_from_counts() {
+    let asns = |words: &[&str]| {
+        let mut asns = Asns::default();
+        words.iter().for_each(|word| asns.add(word).unwrap());
+        Further {
+            asns: Some(asns),
+            ..Further::default()
+        }
+    };
+    let countries = Further {
+        countries: Some(Countries {
+            codes: ["DE".parse().unwrap()].into(),
+            unknown: false,
+        }),
+        ..Further::default()
+    };
+    let rules = denials([
+        anywhere(asns(&["AS64496", "64497"])),
+        anywhere(countries),
+        anywhere(asns(&["unknown"])),
+    ]);
+    let from = |country: Option<&str>, asn| {
+        let origin = Origin {
+            country: country.map(|code| code.parse().unwrap()),
+            asn: AsNumber::new(asn),
+        };
+        denied(&rules, "/", &head(&[], None), origin)
+    };
+    assert_eq!(from(Some("DE"), 64_496).as_deref(), Some("d0"));
+    assert_eq!(from(Some("FR"), 64_497).as_deref(), Some("d0"));
+    assert_eq!(from(Some("DE"), 15_169).as_deref(), Some("d1"));
+    assert_eq!(from(Some("FR"), 15_169), None);
+    assert_eq!(from(Some("FR"), 0).as_deref(), Some("d2"));
+    assert_eq!(from(None, 0).as_deref(), Some("d2"));
+    for wrong in ["AS0", "64512", "AS64496 Name", "DE", ""] {
+        assert!(Asns::default().add(wrong).is_err(), "{wrong}");
+    }
+}
+
+/// MATCH-4, RULE-7: what lets in reads a path as it is written; an entry of paths that end with a
+/// slash is their folder and what is below it.
+#[test]
+fn exempt_entries_are_strict() {
+    let exempt = |matcher| {
+        let rule = Arc::new(Rule::new(RuleKind::Exempt, "assets".to_owned()));
+        RuleSet::of(Parts {
+            exempt: vec![Exempt { rule, matcher }],
+            ..Parts::default()
+        })
+    };
+    let below = exempt(Matcher::of_paths(["/static/", "/img"], false, vec![], None));
+    let whole = exempt(Matcher::of_paths(["/robots.txt"], true, vec![], None));
+    for (rules, path, expected) in [
+        (&below, "/static/a.css", true),
+        (&below, "/static", true),
+        (&below, "/x/../img/a", true),
+        (&below, "/staticx", false),
+        (&below, "/Static/a", false),
+        (&below, "/static/..%2fadmin", false),
+        (&below, "/static//../admin", false),
+        (&whole, "/robots.txt", true),
+        (&whole, "/robots.txt/a", false),
+        (&whole, "/robots.txt%2f..", false),
+    ] {
+        let asking = Asking {
+            path,
+            method: &Method::GET,
+            address: ANYBODY,
+            sent: &(),
+        };
+        let is_exempt = rules.matched(&asking).exempt().is_some();
+        assert_eq!(is_exempt, expected, "{path}");
+    }
+}
+
+/// A rule of few words, and what it asks in the plainest way.
+#[derive(Clone, Debug)]
+struct Plain {
+    path: Option<&'static str>,
+    agents: Vec<String>,
+    language: Option<FieldIs>,
+    query: Option<&'static str>,
+    asn: Option<u32>,
+}
+
+impl Plain {
+    fn matcher(&self) -> Matcher {
+        let asns = self.asn.map(|asn| Asns {
+            numbers: AsNumber::new(asn).into_iter().collect(),
+            unknown: false,
+        });
+        let language = self.language.clone().map(|is| FieldRule {
+            name: HeaderName::from_static("accept-language"),
+            is,
+        });
+        let query = self
+            .query
+            .map(|name| QueryRule::Names(vec![name.to_owned()]));
+        let agents = Some(self.agents.clone()).filter(|agents| !agents.is_empty());
+        Matcher::of_paths(self.path, false, vec![], None).with(Further {
+            list: None,
+            user_agent: agents.into_iter().collect(),
+            fields: language.into_iter().collect(),
+            query,
+            countries: None,
+            asns,
+            crawler: Vec::new(),
+        })
+    }
+
+    /// The naive twin.
+    fn matches(&self, path: &str, agent: &str, language: Option<&str>, q: &str, asn: u32) -> bool {
+        let contains = |text: &str, literal: &str| {
+            text.to_ascii_lowercase()
+                .contains(&literal.to_ascii_lowercase())
+        };
+        let below = |rule: &str| path == rule || path.starts_with(&format!("{rule}/"));
+        let field = match (&self.language, language) {
+            (None, _) | (Some(FieldIs::Present), Some(_)) | (Some(FieldIs::Absent), None) => true,
+            (Some(FieldIs::Has(literal)), Some(language)) => contains(language, literal),
+            _ => false,
+        };
+        self.path.is_none_or(below)
+            && (self.agents.is_empty() || self.agents.iter().any(|one| contains(agent, one)))
+            && field
+            && (self.query).is_none_or(|name| {
+                q.split('&')
+                    .any(|pair| pair.split('=').next() == Some(name))
+            })
+            && self.asn.is_none_or(|number| number == asn)
+    }
+}
+
+/// Texts that hold one another.
+fn texts() -> impl Strategy<Value = String> {
+    let pieces = prop::sample::select(&["bot", "Bot", "gpt", "ot/", "tgp", "crawl", " "][..]);
+    prop::collection::vec(pieces, 1..5).prop_map(|pieces| pieces.concat())
+}
+
+fn literals() -> impl Strategy<Value = String> {
+    texts().prop_filter("long enough", |text| text.len() >= 3)
+}
+
+fn plain() -> impl Strategy<Value = Plain> {
+    let is = prop_oneof![
+        Just(FieldIs::Absent),
+        Just(FieldIs::Present),
+        literals().prop_map(FieldIs::Has),
+    ];
+    (
+        prop::option::of(prop::sample::select(&["/a", "/a/b", "/c"][..])),
+        prop::collection::vec(literals(), 0..4),
+        prop::option::of(is),
+        prop::option::of(prop::sample::select(&["q", "facet"][..])),
+        prop::option::of(1..3u32),
+    )
+        .prop_map(|(path, agents, language, query, asn)| Plain {
+            path,
+            agents,
+            language,
+            query,
+            asn,
+        })
+}
+
+proptest! {
+    /// MATCH-1, MATCH-2, MATCH-3: one automaton for the literals of all rules says what each rule
+    /// would say by itself.
+    #[test]
+    fn the_matcher_agrees_with_its_naive_twin(
+        rules in prop::collection::vec(plain(), 0..12),
+        path in prop::sample::select(&["/a", "/a/b/c", "/c", "/d", "/ab"][..]),
+        agent in texts(),
+        language in prop::option::of(texts()),
+        query in prop::sample::select(&["", "q=1", "x=1&facet=2", "qq=1"][..]),
+        asn in 1..4u32,
+    ) {
+        let set = denials(rules.iter().map(Plain::matcher));
+        let mut fields = vec![("user-agent", &*agent)];
+        fields.extend(language.as_deref().map(|language| ("accept-language", language)));
+        let sent = head(&fields, Some(query));
+        let origin = Origin { country: None, asn: AsNumber::new(asn) };
+        let twin = rules
+            .iter()
+            .position(|rule| rule.matches(path, &agent, language.as_deref(), query, asn));
+        prop_assert_eq!(
+            denied(&set, path, &sent, origin),
+            twin.map(|index| format!("d{index}"))
+        );
+    }
+}
+
+/// MATCH-1, FEED-1: `list` holds for whom an entry of the feed covers, beside all other members; a
+/// feed without a version covers nobody.
+#[test]
+fn a_list_covers_who_asks() {
+    let entries = ["192.0.2.0/24", "2001:db8:5::/48", "198.51.100.7"];
+    let entries = entries.map(|text| text.parse().unwrap());
+    let feed = Feed::new("drop", entries, 1_000, 0);
+    assert_eq!(
+        (feed.taken_ms(), feed.confirmed_ms()),
+        (Some(1_000), Some(1_000))
+    );
+    feed.confirm(2_000);
+    assert_eq!(
+        (feed.taken_ms(), feed.confirmed_ms()),
+        (Some(1_000), Some(2_000))
+    );
+    assert_eq!(feed.list.netblocks().collect::<Vec<_>>(), entries);
+    let none = Feed::none("drop");
+    assert_eq!((none.taken_ms(), none.confirmed_ms()), (None, None));
+    let agents = vec![vec!["bot".to_owned()]];
+    let rules = [feed, none].map(|feed| {
+        denials([Matcher::default().with(Further {
+            list: Some(Arc::new(feed)),
+            user_agent: agents.clone(),
+            ..Further::default()
+        })])
+    });
+    let [with, without] = rules;
+    for (address, agent, is_meant) in [
+        ("192.0.2.9", "A Bot", true),
+        ("192.0.2.9", "A browser", false),
+        ("192.0.3.9", "A Bot", false),
+        ("2001:db8:5:6::7", "A Bot", true),
+        ("2001:db8:6::7", "A Bot", false),
+        ("::ffff:198.51.100.7", "A Bot", true),
+    ] {
+        let sent = head(&[("user-agent", agent)], None);
+        let asking = Asking {
+            path: "/",
+            method: &Method::GET,
+            address: address.parse().unwrap(),
+            sent: &sent,
+        };
+        let is_denied = |rules: &RuleSet| rules.matched(&asking).denial().is_some();
+        assert_eq!(is_denied(&with), is_meant, "{address} {agent}");
+        assert!(!is_denied(&without), "{address} {agent}");
+    }
+}

@@ -1,0 +1,122 @@
+//! Netblocks as spans of addresses that do not touch: whether another one meets any of them.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use crate::netblock::Netblock;
+
+/// Spans of addresses.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Spans {
+    v4: Family,
+    v6: Family,
+}
+
+/// First and last addresses, in order; none touches the next.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+struct Family(Vec<(u128, u128)>);
+
+impl Spans {
+    /// Whether a netblock has an address with one of them in common.
+    pub fn meet(&self, netblock: Netblock) -> bool {
+        let (first, last) = ends(netblock);
+        let family = match netblock.net() {
+            IpNet::V4(_) => &self.v4,
+            IpNet::V6(_) => &self.v6,
+        };
+        let begun = family.0.partition_point(|(begin, _)| *begin <= last);
+        let before = begun.checked_sub(1).and_then(|at| family.0.get(at));
+        before.is_some_and(|(_, end)| *end >= first)
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.v4.0.is_empty() && self.v6.0.is_empty()
+    }
+}
+
+impl FromIterator<Netblock> for Spans {
+    fn from_iter<I: IntoIterator<Item = Netblock>>(netblocks: I) -> Self {
+        let mut spans = Self::default();
+        for netblock in netblocks {
+            let family = match netblock.net() {
+                IpNet::V4(_) => &mut spans.v4,
+                IpNet::V6(_) => &mut spans.v6,
+            };
+            family.0.push(ends(netblock));
+        }
+        spans.v4.join();
+        spans.v6.join();
+        spans
+    }
+}
+
+impl Family {
+    /// Puts them in order, and those that touch together.
+    fn join(&mut self) {
+        self.0.sort_unstable();
+        self.0.dedup_by(|(begin, end), (_, before)| {
+            let touches = *begin <= before.saturating_add(1);
+            if touches {
+                *before = (*before).max(*end);
+            }
+            touches
+        });
+        self.0.shrink_to_fit();
+    }
+}
+
+/// The first address and the last one.
+fn ends(netblock: Netblock) -> (u128, u128) {
+    let bits = |address: IpAddr| match address {
+        IpAddr::V4(v4) => u128::from(v4.to_bits()),
+        IpAddr::V6(v6) => v6.to_bits(),
+    };
+    let net = netblock.net();
+    (bits(net.network()), bits(net.broadcast()))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn netblock() -> impl Strategy<Value = Netblock> {
+        (0u32..1 << 12, 18u8..=32, any::<bool>()).prop_map(|(bits, length, six)| {
+            if six {
+                let address = (0x2001_0db8_u128 << 96) | u128::from(bits) << 64;
+                Netblock::masked(IpAddr::V6(address.into()), length * 2)
+            } else {
+                Netblock::masked(IpAddr::V4(bits.into()), length)
+            }
+        })
+    }
+
+    proptest! {
+        /// CRAWL-4: spans meet a netblock exactly where one of the netblocks covers it or is
+        /// covered by it.
+        #[test]
+        fn spans_agree_with_their_list(members in prop::collection::vec(netblock(), 0..40), probes in prop::collection::vec(netblock(), 20)) {
+            let spans: Spans = members.iter().copied().collect();
+            prop_assert_eq!(spans.is_empty(), members.is_empty());
+            for probe in probes {
+                let twin = members.iter().any(|one| one.covers(probe) || probe.covers(*one));
+                prop_assert_eq!(spans.meet(probe), twin, "{}", probe);
+            }
+        }
+    }
+
+    /// What begins with the first address there is, and ends with the last.
+    #[test]
+    fn everything_meets_everything() {
+        let all: Spans = ["0.0.0.0/0", "::/0"]
+            .map(|text| text.parse().unwrap())
+            .into_iter()
+            .collect();
+        for text in ["0.0.0.0/32", "255.255.255.255", "::", "ffff::/16"] {
+            assert!(all.meet(text.parse().unwrap()), "{text}");
+        }
+    }
+}

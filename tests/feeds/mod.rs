@@ -1,0 +1,15 @@
+//! Lists from elsewhere (FEED).
+
+use std::path::Path;
+
+mod fetched;
+mod kept;
+mod publisher;
+
+/// Saves a file as most editors do: a new one in the place of the old one.
+#[track_caller]
+fn save(directory: &Path, name: &str, text: &str) {
+    let new = directory.join(format!(".{name}.new"));
+    std::fs::write(&new, text).expect("writes");
+    std::fs::rename(new, directory.join(name)).expect("renames");
+}

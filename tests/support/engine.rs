@@ -1,0 +1,121 @@
+//! A redis-server of the test's own: on a free port of loopback, in a folder of its own, ended with
+//! the test.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// A fleet key.
+const KEY: &str = "0123456789abcdef0123456789abcdef";
+
+/// A running engine.
+pub(crate) struct Engine {
+    dir: tempfile::TempDir,
+    port: u16,
+    process: Option<Child>,
+}
+
+/// A port of loopback that nobody has.
+#[track_caller]
+pub(crate) fn free_port() -> u16 {
+    let free = TcpListener::bind("127.0.0.1:0").expect("a port");
+    free.local_addr().expect("an address").port()
+}
+
+impl Engine {
+    #[track_caller]
+    pub(crate) fn start() -> Self {
+        let mut engine = Self::away();
+        engine.begin();
+        engine
+    }
+
+    /// One that does not run yet.
+    #[track_caller]
+    pub(crate) fn away() -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let engine = Self {
+            dir,
+            port: free_port(),
+            process: None,
+        };
+        engine.write_key("key", KEY);
+        engine
+    }
+
+    /// Starts it, empty, and reads its log until it takes connections.
+    #[track_caller]
+    pub(crate) fn begin(&mut self) {
+        let mut process = Command::new("redis-server")
+            .args(["--port", &self.port.to_string(), "--bind", "127.0.0.1"])
+            .args(["--save", "", "--appendonly", "no"])
+            .arg("--dir")
+            .arg(self.dir.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("redis-server is installed");
+        let log = BufReader::new(process.stdout.take().expect("its output"));
+        let mut lines = log.lines().map_while(Result::ok);
+        let is_ready = lines.any(|line| line.contains("Ready to accept connections"));
+        self.process = Some(process);
+        assert!(is_ready, "redis-server does not take connections");
+        // What it logs from now on is read, so that it never waits.
+        std::thread::spawn(move || lines.for_each(drop));
+    }
+
+    /// Ends it as a power cut would; it had written nothing.
+    pub(crate) fn kill(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+    }
+
+    pub(crate) fn place(&self) -> String {
+        format!("valkey://127.0.0.1:{}", self.port)
+    }
+
+    /// A key file.
+    #[track_caller]
+    pub(crate) fn write_key(&self, name: &str, key: &str) -> PathBuf {
+        use std::os::unix::fs::PermissionsExt as _;
+        let path = self.dir.path().join(name);
+        std::fs::write(&path, key).expect("writes");
+        let mode = std::fs::Permissions::from_mode(0o640);
+        std::fs::set_permissions(&path, mode).expect("a mode");
+        path
+    }
+
+    /// The key file of the fleet.
+    pub(crate) fn key_file(&self) -> PathBuf {
+        self.dir.path().join("key")
+    }
+
+    /// Asks a command, and gives the answer as it came.
+    #[track_caller]
+    pub(crate) fn ask(&self, words: &[&[u8]]) -> Vec<u8> {
+        let mut connection = TcpStream::connect(("127.0.0.1", self.port)).expect("it runs");
+        let mut question = format!("*{}\r\n", words.len()).into_bytes();
+        for word in words {
+            question.extend(format!("${}\r\n", word.len()).as_bytes());
+            question.extend(*word);
+            question.extend(b"\r\n");
+        }
+        question.extend(b"*1\r\n$4\r\nQUIT\r\n");
+        connection.write_all(&question).expect("it reads");
+        let patience = Some(Duration::from_secs(10));
+        connection.set_read_timeout(patience).expect("a time-out");
+        let mut answer = Vec::new();
+        connection.read_to_end(&mut answer).expect("an answer");
+        answer
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
