@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
@@ -40,13 +41,18 @@ impl Moved {
         ] {
             settings.push((name.to_owned(), "1d".to_owned()));
         }
-        Self {
+        let mut moved = Self {
             weir: start(application, &state, &settings),
             state,
             file,
             ahead_ms: 0,
             settings,
-        }
+        };
+        // From the beginning of a minute on: what a test counts in one is not split in two.
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now_ms = now.expect("after 1970").as_millis() as u64;
+        moved.move_on(60_000 - now_ms % 60_000);
+        moved
     }
 
     fn restart(&mut self, application: &Application) {
