@@ -146,7 +146,7 @@ fn decision(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// 16 limits of which one counts the request, 10,000 trap paths, 16 jails and 100,000 netblocks on
+/// 16 limits of which one counts the request, 10,000 trap paths, 16 jails and 500,000 netblocks on
 /// two lists (RULE-1 to RULE-4).
 fn rule_set(matching: bool) -> RuleSet {
     let quota = |limit| Quota {
@@ -180,7 +180,7 @@ fn rule_set(matching: bool) -> RuleSet {
     traps.add(Trap { rule, scope }, paths);
     // Neither of them covers a client of the bench.
     let netblocks = |first: u32| {
-        (0..50_000u32).map(move |n| {
+        (0..250_000u32).map(move |n| {
             let address = first | n.wrapping_mul(2_654_435_761) >> 6;
             Netblock::masked(IpAddr::V4(address.into()), 24 + (n % 9) as u8)
         })
@@ -202,7 +202,7 @@ fn rules_file(criterion: &mut Criterion) {
     for (name, rules_file) in [
         ("none", RuleSet::default()),
         (
-            "16 limits, 10,000 traps, 16 jails, 100,000 netblocks",
+            "16 limits, 10,000 traps, 16 jails, 500,000 netblocks",
             rule_set(false),
         ),
         ("the same, one limit counts", rule_set(true)),

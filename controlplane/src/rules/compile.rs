@@ -37,6 +37,9 @@ pub(super) struct Compiler {
     good_agents: AgentFiles,
     /// The same on disk (RULE-10).
     kept: KeptLists,
+    /// The lists that this process has put there: those that are still the same are not put there
+    /// again, which takes as long as a rebuild.
+    on_disk: HashMap<String, Arc<ListText>>,
     /// What holds of feeds (FEED-4).
     fed: Fed,
     /// Whether clients are looked up (MATCH-5).
@@ -84,6 +87,7 @@ impl Compiler {
             good: HashMap::new(),
             good_agents: AgentFiles::new(),
             kept: KeptLists::new(state_dir),
+            on_disk: HashMap::new(),
             fed: Fed::new(state_dir, NetSet::default()),
             lookups: true,
         }
@@ -148,7 +152,7 @@ impl Compiler {
             for (name, force) in named {
                 let path = list_path(&self.path, name);
                 let text = match list(&path, room).and_then(|text| for_all(text, force)) {
-                    Ok(text) => Arc::new(text),
+                    Ok(text) => self.as_before(name, text),
                     Err(error) => {
                         let held = self.last_good(name, &path).filter(|text| text.fits(room));
                         let what_holds = match &held {
@@ -237,6 +241,12 @@ impl Compiler {
         }
     }
 
+    /// A list that was read: what is held of it already, if it is the same.
+    fn as_before(&self, name: &str, text: ListText) -> Arc<ListText> {
+        let held = self.good.get(name).filter(|held| ***held == text);
+        held.map_or_else(|| Arc::new(text), Arc::clone)
+    }
+
     fn last_good(&self, name: &str, path: &Path) -> Option<Arc<ListText>> {
         let held = self.good.get(name).map(Arc::clone);
         held.or_else(|| {
@@ -249,9 +259,14 @@ impl Compiler {
     }
 
     /// Keeps the lists that were read whole for a start that cannot read them (RULE-10).
-    pub(super) fn keep(&self, read: &Read) -> io::Result<()> {
+    pub(super) fn keep(&mut self, read: &Read) -> io::Result<()> {
         let is_bad = |name: &String| read.bad.iter().any(|bad| bad.name == *name);
-        let fresh = read.lists.iter().filter(|(name, _)| !is_bad(name));
+        let is_there = |name: &String, text: &Arc<ListText>| {
+            let there = self.on_disk.get(name);
+            there.is_some_and(|there| Arc::ptr_eq(there, text))
+        };
+        let fresh = read.lists.iter();
+        let fresh = fresh.filter(|(name, text)| !is_bad(name) && !is_there(name, text));
         let of = |name: &String| list_path(&self.path, name);
         let fresh = fresh.map(|(name, text)| (of(name), text.netblocks.iter()));
         self.kept.keep(fresh)?;
@@ -260,6 +275,8 @@ impl Compiler {
         self.kept.keep(fresh)?;
         let named: HashSet<PathBuf> = self.list_paths(&read.file).into_iter().collect();
         self.kept.forget_others(&named);
+        self.on_disk.clone_from(&read.lists);
+        self.on_disk.retain(|name, _| !is_bad(name));
         Ok(())
     }
 

@@ -25,7 +25,7 @@ pub const MAX_NAMES: usize = 64;
 /// The most trap paths in all (RULE-3).
 pub const MAX_TRAP_PATHS: usize = 10_000;
 /// The most netblocks in all lists (RULE-1).
-pub const MAX_NETBLOCKS: usize = 100_000;
+pub const MAX_NETBLOCKS: usize = 500_000;
 
 /// An entry of `limits` (RULE-2).
 #[derive(Clone, Debug)]
