@@ -118,7 +118,8 @@ impl Table {
 impl ClientTable for Table {
     /// LIMIT-6, at every reset of every test: what is published already bans the client, in this
     /// very generation.
-    fn reset(&self, client: Client, generation: u64) {
+    fn reset(&self, client: Client, banned: Netblock, generation: u64) {
+        assert!(banned.covers_client(client));
         let snapshot = self.snapshots.load();
         let now_ms = self.clock.now().wall_ms;
         assert_eq!(snapshot.generation, generation);

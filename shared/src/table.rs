@@ -150,10 +150,10 @@ pub struct SharedRefusal {
 /// What the control plane may do with the table. Every call takes a shard's lock for the time of
 /// one entry.
 pub trait ClientTable: Send + Sync {
-    /// Zeroes the client's windows. Requests that still decide under a snapshot older than
-    /// `generation` start over, so none is charged to the fresh counters without having seen the
-    /// ban (LIMIT-6).
-    fn reset(&self, client: Client, generation: u64);
+    /// Zeroes the client's windows, and those of its netblock in limits by netblock if the ban
+    /// covers all of that. Requests that still decide under a snapshot older than `generation`
+    /// start over, so none is charged to the fresh counters without having seen the ban (LIMIT-6).
+    fn reset(&self, client: Client, banned: Netblock, generation: u64);
 
     /// No ban could be made: the next break of this client is reported again (LIMIT-6).
     fn release(&self, client: Client);

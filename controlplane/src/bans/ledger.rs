@@ -96,8 +96,8 @@ impl From<&Settings> for LedgerSettings {
 pub(crate) enum BanOutcome {
     /// A ban was made.
     Banned(BanKey),
-    /// The netblock is banned already (BAN-2).
-    Already,
+    /// The netblock, which was to be banned, is banned already (BAN-2).
+    Already(Netblock),
     /// Every ban held is one that may not be dropped (BAN-5).
     Full,
     /// The ban would cover somebody whom the service does not ban by itself (ALIVE-5).
@@ -203,7 +203,7 @@ impl Ledger {
         if let Some(span) = self.index.span(netblock)
             && span.end_ms > at_ms
         {
-            return BanOutcome::Already;
+            return BanOutcome::Already(netblock);
         }
         // Asked before room is made: the ban that escalation needs may be the one that is dropped.
         let last = self.index.last_ended(netblock, at_ms);

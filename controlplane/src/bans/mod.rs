@@ -169,7 +169,9 @@ impl Bans {
                     }
                     self.unnoted.push_back((exceeded, key));
                 }
-                BanOutcome::Already => self.table.reset(exceeded.client, generation),
+                BanOutcome::Already(banned) => {
+                    self.table.reset(exceeded.client, banned, generation);
+                }
                 BanOutcome::Full | BanOutcome::Spared => self.table.release(exceeded.client),
             }
         }
@@ -234,7 +236,8 @@ impl Bans {
                 let notes = self.notes(exceeded, key.netblock, crowded, now);
                 self.ledger.note(key, notes);
             }
-            self.table.reset(client, self.publisher.generation());
+            let generation = self.publisher.generation();
+            self.table.reset(client, key.netblock, generation);
             self.in_hand.clear();
             if let Some(ban) = self.ledger.ban(key) {
                 return Some(Arc::clone(ban));

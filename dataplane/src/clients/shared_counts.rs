@@ -18,7 +18,7 @@ use weir_shared::rules::{
     Crawler, Limit, MAX_CRAWLERS, MAX_LIMITS, Per, Quota, Rule, Sent, SharedKey, Told,
 };
 use weir_shared::settings::OnLimit;
-use weir_shared::table::{SharedCountsUse, SharedRefusal, SharedRow, SharedUse};
+use weir_shared::table::{SharedCountsUse, SharedRefusal, SharedRow, SharedUse, SharedWindow};
 
 use crate::clients::known::{KnownClients, Standing};
 use count::{Count, earliest, latest};
@@ -131,17 +131,19 @@ impl SharedCounts {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The counts of a netblock were for clients that are banned now: forgets those of its clients
-    /// (LIMIT-6).
-    pub fn forget_netblock_of(&self, client: Client) {
+    /// Forgets what was counted for the netblock of a client if all of it is banned now (LIMIT-6).
+    /// A ban of the client alone leaves the netblock's count: its neighbours go on.
+    pub fn forget_netblock_of(&self, client: Client, banned: Netblock) {
         let mut held = self.held();
         let Held {
             keys, netblocks, ..
         } = &mut *held;
         for (rule, prefixes) in netblocks {
             let netblock = Netblock::of(client, *prefixes);
-            // Limits that ban spare nobody: there is no second count.
-            keys.pop(&(*rule, SharedKey::Netblock(netblock), Which::First));
+            if banned.covers(netblock) {
+                // Limits that ban spare nobody: there is no second count.
+                keys.pop(&(*rule, SharedKey::Netblock(netblock), Which::First));
+            }
         }
     }
 
@@ -323,6 +325,14 @@ impl<'a> Sharing<'a> {
                 }
             }
         })
+    }
+
+    /// What the windows of a limit hold for the request; none where its clients count by
+    /// themselves.
+    pub fn windows(&self, limit: &Limit, origin: Origin) -> Option<Vec<SharedWindow>> {
+        let key = self.key(limit, origin)?;
+        let count = self.counts.held().copy(&limit.rule, key, Which::First);
+        Some(count.windows())
     }
 
     /// Whether the application trusts the client: its requests are outside all shared limits

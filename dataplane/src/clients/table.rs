@@ -329,9 +329,9 @@ impl Table {
 }
 
 impl ClientTable for Table {
-    fn reset(&self, client: Client, generation: u64) {
+    fn reset(&self, client: Client, banned: Netblock, generation: u64) {
         self.get(client, |entry| entry.reset(generation));
-        self.shared.forget_netblock_of(client);
+        self.shared.forget_netblock_of(client, banned);
     }
 
     fn release(&self, client: Client) {

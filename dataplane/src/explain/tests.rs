@@ -193,7 +193,7 @@ proptest! {
                 }
                 Event::Reset => {
                     snapshot.generation += 1;
-                    table.reset(client, snapshot.generation);
+                    table.reset(client, Netblock::alone(client), snapshot.generation);
                 }
                 Event::Asks(path, later_ms, other_site) => {
                     now.wall_ms += later_ms;

@@ -129,7 +129,7 @@ fn an_active_ban_stops_automatic_ones_only() {
     let again = broken(client("203.0.113.8"), LimitKind::Hour, NOW + HOUR - 1);
     assert_eq!(
         ledger.ban_by_limit(&again, NOW + HOUR - 1),
-        BanOutcome::Already
+        BanOutcome::Already("203.0.113.0/24".parse().unwrap())
     );
     // Two of one origin do not begin in the same millisecond.
     for start in [NOW, NOW + 1] {
@@ -293,7 +293,7 @@ fn observed_bans_count_in_observe_mode_only() {
         assert!(by_admin.observed);
         let again = broken(client("203.0.113.7"), LimitKind::Minute, NOW + 5);
         let outcome = ledger.ban_by_limit(&again, NOW + 5);
-        assert_eq!(outcome == BanOutcome::Already, observe);
+        assert_eq!(matches!(outcome, BanOutcome::Already(_)), observe);
         let mut later = Ledger::new(rules(10, observe), vec![Arc::new(made)], NOW).unwrap();
         let next = banned(&mut later, "203.0.113.7", NOW + HOUR);
         assert_eq!(hours(&next), Some(if observe { 3 } else { 1 }));
@@ -662,7 +662,7 @@ proptest! {
                     let broken = broken(clients[who], limit, now);
                     let outcome = match ledger.ban_by_limit(&broken, now) {
                         BanOutcome::Banned(_) => "banned",
-                        BanOutcome::Already => "already",
+                        BanOutcome::Already(_) => "already",
                         BanOutcome::Full => "full",
                         BanOutcome::Spared => "spared, which is not the ledger's to say",
                     };

@@ -278,9 +278,13 @@ fn a_netblock_is_banned_for_its_own_requests() {
     assert_eq!([ask(4, false), ask(5, false)], [Some(false), Some(false)]);
     assert_eq!(ask(6, true), Some(false));
     assert_eq!(ask(7, false), Some(true));
-    // Its clients begin anew once the ban is there (LIMIT-6).
-    counts.forget_netblock_of(client(1));
-    assert_eq!(ask(8, false), None);
+    // A ban of one client says nothing of its neighbours.
+    counts.forget_netblock_of(client(1), Netblock::alone(client(1)));
+    assert_eq!(ask(8, false), Some(true));
+    // All of its clients begin anew once the ban of the netblock is there (LIMIT-6).
+    let netblock = Netblock::of(client(1), PREFIXES);
+    counts.forget_netblock_of(client(1), netblock);
+    assert_eq!(ask(9, false), None);
 }
 
 /// SHARE-7: the refused are told the time until it fits, and up to a quarter more, each another.
