@@ -525,6 +525,31 @@ fn silent_connections_give_way() {
     }
 }
 
+/// CONTROL-10: as many as may follow a stream, of each kind, leave all places to those that ask.
+#[test]
+fn streams_take_no_place() {
+    let application = Application::ok();
+    let weir = Weir::start(&application, &[]);
+    let path = weir.state_path("weir.sock");
+    let follow = |target: &str| {
+        let mut connection = Connection::open_unix(&path);
+        connection.send(&get(target, &[]));
+        assert_eq!(connection.head().expect("a head").status, 200, "{target}");
+        connection
+    };
+    let targets = ["/v1/events", "/v1/bans/stream"];
+    let following: Vec<_> = (0..16).map(|one| follow(targets[one % 2])).collect();
+    for _ in 0..20 {
+        weir.control("GET", "/v1/health", None).expect(200);
+    }
+    // They are followed still.
+    let ban = r#"{"netblock":"203.0.113.0/24","duration":"1h","reason":"x"}"#;
+    weir.control("POST", "/v1/bans", Some(ban)).expect(201);
+    for mut connection in following {
+        assert!(!connection.one_chunk().expect("a line").is_empty());
+    }
+}
+
 /// CONTROL-10: a name that a query does not know is 400, with what is known and what was meant;
 /// nothing is left aside without a word.
 #[test]
@@ -553,6 +578,12 @@ fn unknown_names_of_a_query_are_told() {
         ("GET", "/v1/clients/203.0.113.7?x=1", "expected no query"),
         ("DELETE", "/v1/bans/203.0.113.7?force", "expected no query"),
         ("POST", "/v1/reload?now", "expected no query"),
+        ("GET", "/v1/events?limit=1", "expected no query"),
+        (
+            "GET",
+            "/v1/bans/stream?curser=1",
+            "\"curser\" is not known: expected cursor; did you mean cursor?",
+        ),
     ] {
         let answer = weir.control(method, target, None).expect(400).json();
         let detail = answer["detail"].as_str().expect("a detail");

@@ -436,7 +436,7 @@ impl Control {
             certificates: self.detection.certificates.validities(),
             state: self.files.counts(),
             lookups: self.lookups.facts(),
-            shared: self.table.shared_use(now.wall_ms),
+            shared: self.rules.in_force(self.table.shared_use(now.wall_ms)),
             known: self.table.known_len(),
             rules: self.rules.facts(),
             fleet: self.fleet.as_ref().map(|fleet| fleet.facts(now)),

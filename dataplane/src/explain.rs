@@ -15,9 +15,10 @@ use weir_shared::path;
 use weir_shared::rules::{Asking, Claim, Jail, Limit, Quota, Rule};
 use weir_shared::settings::OnLimit;
 use weir_shared::snapshot::Snapshot;
-use weir_shared::window::{PerSpan, Window};
+use weir_shared::window::{PerSpan, RuleSpan, Window};
 
 use crate::clients::entry::Entry;
+use crate::clients::shared_counts::Sharing;
 use crate::clients::table::Table;
 use crate::request::identity::Who;
 use crate::request::ladder::{
@@ -109,7 +110,11 @@ pub fn explain(
     let by_limits = ban_target(Cause::RateLimit, Scope::Netblock);
     let (rule_limits, jails) = match exempt || health {
         true => Default::default(),
-        false => rules_of(snapshot, &asking, (held.as_ref(), claim), ban_target, now),
+        false => {
+            let sharing = table.sharing(client, rules.ban_prefixes, asking.sent);
+            let of_client = (held.as_ref(), claim, sharing);
+            rules_of(snapshot, &asking, of_client, ban_target, now)
+        }
     };
     Some(Explanation {
         client,
@@ -151,20 +156,26 @@ fn known(snapshot: &Snapshot, table: &Table, client: Client, now: Now) -> bool {
 }
 
 /// The limits and the jails of rules.json that a request matches, and what a client has used of
-/// them.
+/// them, or all who share a limit.
 fn rules_of(
     snapshot: &Snapshot,
     asking: &Asking<'_>,
-    (held, claim): (Option<&Entry>, Option<&Claim>),
+    (held, claim, sharing): (Option<&Entry>, Option<&Claim>, Sharing<'_>),
     ban_target: impl Fn(Cause, Scope) -> Option<Netblock>,
     now: Now,
 ) -> (Vec<RuleUsage>, Vec<RuleUsage>) {
-    let usage = |rule: &Arc<Rule>, quotas: &[Quota], would_ban| RuleUsage {
+    let of_client = |rule: &Arc<Rule>, span| {
+        let window = held.map(|entry| entry.rule_window(rule, span));
+        window.unwrap_or_default()
+    };
+    let usage = |rule: &Arc<Rule>,
+                 quotas: &[Quota],
+                 counted: &dyn Fn(RuleSpan) -> Window,
+                 would_ban| RuleUsage {
         rule: Arc::clone(rule),
         windows: (quotas.iter())
             .map(|quota| {
-                let window = held.map(|entry| entry.rule_window(rule, quota.span));
-                let window = window.unwrap_or_default();
+                let window = counted(quota.span);
                 let usage = Usage {
                     used: window.estimate(quota.span, now.wall_ms),
                     limit: Some(quota.limit),
@@ -175,16 +186,25 @@ fn rules_of(
             .collect(),
         would_ban,
     };
+    let origin = held.map(Entry::origin).unwrap_or_default();
     let limit = |limit: &Limit| {
         let bans = limit.on_limit == OnLimit::Ban;
         let would_ban = bans.then(|| ban_target(Cause::RuleLimit, Scope::Netblock));
-        usage(&limit.rule, &limit.quotas, would_ban.flatten())
+        let shared = sharing.windows(limit, origin);
+        let counted = |span| match &shared {
+            Some(windows) => {
+                let found = windows.iter().find(|of| of.span == span);
+                found.map(|of| of.window).unwrap_or_default()
+            }
+            None => of_client(&limit.rule, span),
+        };
+        usage(&limit.rule, &limit.quotas, &counted, would_ban.flatten())
     };
     let jail = |jail: &Jail| {
         let would_ban = ban_target(Cause::Jail, jail.scope);
-        usage(&jail.rule, &jail.quotas, would_ban)
+        let counted = |span| of_client(&jail.rule, span);
+        usage(&jail.rule, &jail.quotas, &counted, would_ban)
     };
-    let origin = held.map(Entry::origin).unwrap_or_default();
     let matched = snapshot.rules.matched(asking).of_client(|| origin, claim);
     if matched.exempt().is_some() || matched.denial().is_some() {
         return Default::default();

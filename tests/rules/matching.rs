@@ -82,6 +82,25 @@ fn denials_refuse_what_they_match() {
     }
 }
 
+/// LIMIT-9: who is refused by a denial is not admitted to the client table by it; who is kept there
+/// has it in its history.
+#[test]
+fn a_denial_admits_nobody() {
+    let rules = r#"{"version":1,"denials":[{"name":"bots","match":{"user_agent":["GPTBot"]}}]}"#;
+    let application = Application::ok();
+    let (weir, _state) = start(&application, rules, &[]);
+    let bot = [("User-Agent", "GPTBot/1.2")];
+    get(&weir, "/kept", CLIENT, &[]).expect(200);
+    get(&weir, "/refused", CLIENT, &bot).expect(429);
+    for number in 1..=5 {
+        get(&weir, "/other", &format!("198.51.100.{number}"), &bot).expect(429);
+    }
+    let clients = weir.control("GET", "/v1/clients", None).expect(200).json();
+    let clients = clients["clients"].as_array().expect("clients");
+    assert_eq!(clients.len(), 1, "{clients:?}");
+    assert_eq!(clients[0]["refused"], 1, "{clients:?}");
+}
+
 /// MATCH-3: `drop` ends the connection unanswered.
 #[test]
 fn a_denial_may_drop() {

@@ -2,9 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::{ban_of, hits, start};
+use super::{ban_of, hits, save, start};
 use crate::support::application::Application;
 use crate::support::raw_client::request;
+use crate::support::wait_until;
 use crate::support::weir::Weir;
 
 /// A request of a client with a key.
@@ -27,7 +28,7 @@ fn many_that_ask_once_are_limited_together() {
     for mode in ["enforce", "observe"] {
         let application = Application::ok();
         let limits = json!([{"name": "search", "match": {"paths": ["/search"]}, "per": "all", "per_hour": 20}]);
-        let (weir, _state) = start(&application, &rules(&limits), &[("WAF_MODE", mode)]);
+        let (weir, state) = start(&application, &rules(&limits), &[("WAF_MODE", mode)]);
         let ratio = || weir.metric("waf_shared_use_ratio{rule=\"search\"}");
         let answers: Vec<u16> = (0..30)
             .map(|number| ask(&weir, "/search", &format!("203.{number}.113.7"), None))
@@ -42,6 +43,8 @@ fn many_that_ask_once_are_limited_together() {
         );
         let asked = asked.expect(200).json();
         assert_eq!(asked["now"]["action"], "rate_limited", "{asked}");
+        let used = &asked["rule_limits"][0]["windows"]["hour"]["used"];
+        assert_eq!(*used, 20, "{asked}");
         assert_eq!(ask(&weir, "/else", "203.7.113.7", None), 200);
         let refused = weir.get("/search/again", "198.51.100.7");
         let line = weir.line_of("/search/again");
@@ -57,6 +60,9 @@ fn many_that_ask_once_are_limited_together() {
         assert_eq!(hits(&weir, "search", "limit"), Some(11.0));
         assert_eq!(ratio(), Some(1.0));
         assert_eq!(weir.metric("waf_shared_keys"), Some(1.0));
+        // A limit that is gone has no series.
+        save(state.path(), "rules.json", &rules(&json!([])));
+        wait_until("no series", || ratio().is_none());
     }
 }
 

@@ -167,6 +167,11 @@ pub(super) fn duration(text: &str) -> Result<Option<std::time::Duration>, String
     }
     let duration =
         parse_duration(text).map_err(|wrong| format!("{wrong}: {DURATION_FORM}, or permanent"))?;
+    if duration.is_zero() {
+        return Err(format!(
+            "{text:?} would end at once: {DURATION_FORM}, or permanent"
+        ));
+    }
     Ok(Some(duration))
 }
 

@@ -309,6 +309,17 @@ mod tests {
         Spared::new(["10.1.0.0/16".parse().unwrap()].into_iter().collect())
     }
 
+    /// CONTROL-9: a ban that would end at once is a fault, as it is for one ban.
+    #[test]
+    fn a_list_wants_a_length() {
+        for length in ["0s", "0h"] {
+            let query = format!("duration={length}&reason=x");
+            let judged = batch(terms(&query).unwrap(), b"192.0.2.1", &spared());
+            let told = format!("{:?}", judged.err());
+            assert!(told.contains("would end at once"), "{told}");
+        }
+    }
+
     fn line() -> impl Strategy<Value = &'static str> {
         prop::sample::select(vec![
             "192.0.2.1",

@@ -208,8 +208,10 @@ impl Router {
         let query = request.query.as_deref().unwrap_or_default();
         let asked = match request.path.as_str() {
             _ if door == Door::Public => return None,
-            "/v1/events" => Ok(Streamed::Events),
-            "/v1/bans/stream" => cursor(query).map(Streamed::Bans),
+            "/v1/events" => only(request, &[]).map(|()| Streamed::Events),
+            "/v1/bans/stream" => only(request, &["cursor"])
+                .and_then(|()| cursor(query))
+                .map(Streamed::Bans),
             _ => return None,
         };
         let admitted = self.admit(door, request).and_then(|()| only_get(request));

@@ -105,7 +105,7 @@ where
     let service = service_fn(|request| {
         place.has_asked();
         let (shared, streams) = (Arc::clone(&shared), Arc::clone(&streams));
-        async move { Ok::<_, Infallible>(answer(&shared, door, request, &streams).await) }
+        async move { Ok::<_, Infallible>(answer(&shared, door, request, (place, &streams)).await) }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -147,7 +147,7 @@ async fn answer(
     shared: &Shared,
     door: Door,
     request: Request<Incoming>,
-    streams: &AtomicBool,
+    (place, streams): (&Place, &AtomicBool),
 ) -> Answer {
     // Relaxed: a number, and nothing else.
     let number = shared.requests.fetch_add(1, Ordering::Relaxed);
@@ -169,6 +169,7 @@ async fn answer(
         return match lines {
             Ok(lines) => {
                 streams.store(true, Ordering::Relaxed);
+                place.streams();
                 shared.answering.fetch_sub(1, Ordering::Relaxed);
                 stream(lines)
             }

@@ -21,7 +21,7 @@ pub(super) struct Place {
     places: Arc<Places>,
     number: u64,
     gives_way: Arc<Notify>,
-    _permit: Option<OwnedSemaphorePermit>,
+    permit: Mutex<Option<OwnedSemaphorePermit>>,
 }
 
 impl Places {
@@ -53,7 +53,7 @@ impl Places {
             places: Arc::clone(self),
             number,
             gives_way,
-            _permit: permit,
+            permit: Mutex::new(permit),
         }
     }
 
@@ -69,6 +69,12 @@ impl Place {
         self.places
             .silent()
             .retain(|(number, _)| *number != self.number);
+    }
+
+    /// The connection has become a stream, which has a bound of its own: its place is free.
+    pub(super) fn streams(&self) {
+        let permit = &mut *self.permit.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(permit.take());
     }
 
     /// Waits until the place is to be given away.

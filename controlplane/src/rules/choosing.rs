@@ -34,7 +34,7 @@ pub(super) struct Match {
 
 /// A word or a list of words.
 #[derive(Debug, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected a word or a list of words")]
 pub(super) enum Words {
     One(String),
     Some(Vec<String>),
@@ -88,7 +88,10 @@ pub(super) enum Is {
 
 /// `query`
 #[derive(Debug, Deserialize)]
-#[serde(untagged)]
+#[serde(
+    untagged,
+    expecting = "expected \"present\", \"absent\" or a list of names"
+)]
 pub(super) enum Query {
     Is(Is),
     Names(Vec<String>),

@@ -24,45 +24,6 @@ mod entries;
 /// Faults that are told.
 const MAX_TOLD: usize = 10;
 
-/// Every member that an object of the file may have, for whoever misspelt one.
-const MEMBERS: [&str; 35] = [
-    "allow",
-    "ban",
-    "comment",
-    "crawlers",
-    "deny",
-    "dns",
-    "every",
-    "exact",
-    "exact_case",
-    "feeds",
-    "field",
-    "file",
-    "force",
-    "host",
-    "jails",
-    "limits",
-    "list",
-    "methods",
-    "name",
-    "netblock",
-    "on_limit",
-    "path",
-    "paths",
-    "per",
-    "per_day",
-    "per_hour",
-    "per_minute",
-    "per_second",
-    "purpose",
-    "spare_known",
-    "statuses",
-    "url",
-    "use",
-    "user_agent",
-    "verify",
-];
-
 const SCHEMA: &str = include_str!("../../../schema/proxy/rules.schema.json");
 
 impl RulesFile {
@@ -213,12 +174,30 @@ fn told(
 
 /// `"pth" is no member here; did you mean "path"?`
 fn no_member(name: &str) -> String {
-    let near = MEMBERS
-        .iter()
+    // Asked of the schema, which knows every member that an object of the file may have.
+    let schema: Value = serde_json::from_str(SCHEMA).unwrap_or_default();
+    let mut known = Vec::new();
+    known_members(&schema, &mut known);
+    let near = known
+        .into_iter()
         .map(|member| (strsim::osa_distance(member, name), member));
     let meant = near.min().filter(|(distance, _)| *distance <= 3);
     let meant = meant.map(|(_, member)| format!("; did you mean {member:?}?"));
     format!("{name:?} is no member here{}", meant.unwrap_or_default())
+}
+
+/// The members that the objects of a schema may have.
+fn known_members<'a>(schema: &'a Value, known: &mut Vec<&'a str>) {
+    match schema {
+        Value::Object(object) => {
+            if let Some(Value::Object(properties)) = object.get("properties") {
+                known.extend(properties.keys().map(String::as_str));
+            }
+            object.values().for_each(|part| known_members(part, known));
+        }
+        Value::Array(parts) => parts.iter().for_each(|part| known_members(part, known)),
+        _ => {}
+    }
 }
 
 /// A fault of what a pointer names.

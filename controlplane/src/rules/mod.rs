@@ -15,6 +15,7 @@ use weir_shared::clock::{Clock, Now};
 use weir_shared::reload::{Part, Take};
 use weir_shared::rules::{Crawler, Rule, RuleSet};
 use weir_shared::settings::Settings;
+use weir_shared::table::SharedCountsUse;
 
 mod agent_file;
 mod change;
@@ -303,6 +304,16 @@ impl LiveRules {
     /// How others speak to the thread of the feeds.
     pub(crate) fn feeds(&self) -> FeedsHandle {
         self.feeds.clone()
+    }
+
+    /// What limits and crawlers use that these rules still have: counts outlive a limit that is
+    /// taken out, for it may come back.
+    pub(crate) fn in_force(&self, mut used: SharedCountsUse) -> SharedCountsUse {
+        let crawlers = || self.current.crawlers().map(|crawler| &crawler.rule);
+        let all = || self.current.rules().chain(crawlers());
+        used.rules
+            .retain(|of| all().any(|one| Arc::ptr_eq(one, &of.rule)));
+        used
     }
 
     /// The rules that hold.

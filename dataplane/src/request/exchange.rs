@@ -352,7 +352,7 @@ impl Exchange {
         } = self;
         let watched = worker.counts_origins && worker.reports_finished;
         let wants_lookup = outcome.logged || watched;
-        let refuses_client = outcome.enforced && decision.refuses_client();
+        let admits = !(outcome.enforced && decision.admits_nobody());
         let came_ms = self.started.wall_ms;
         // In observe mode, where it matters: what enforce mode would have refused.
         let after = decision.remembers_after;
@@ -392,7 +392,7 @@ impl Exchange {
         };
         let exceeded = if decision.counted {
             worker.table.update(identity.client, ended, work)
-        } else if refuses_client {
+        } else if !admits {
             // Who is not kept is not admitted by being refused (LIMIT-9).
             let seen = worker.table.seen(identity.client, self.decided, work);
             seen.flatten()

@@ -14,7 +14,7 @@ use weir_shared::clock::Now;
 use weir_shared::escalation::{Policy, next_expiry};
 use weir_shared::netblock::{NetSet, Netblock, PrefixLengths};
 use weir_shared::path;
-use weir_shared::rules::{Asking, ListHit, Matched, NetList, Rule, RuleKind, SharedKey};
+use weir_shared::rules::{Asking, Denial, ListHit, Matched, NetList, Rule, RuleKind, SharedKey};
 use weir_shared::settings::Settings;
 use weir_shared::snapshot::{ActiveBan, Snapshot};
 use weir_shared::spared::Spared;
@@ -168,6 +168,11 @@ impl Decision {
         }
     }
 
+    /// Whether a client that is not kept is not admitted to the table by it (LIMIT-9).
+    pub const fn admits_nobody(&self) -> bool {
+        self.refuses_client() || matches!(self.verdict, Verdict::Refuse(Refusal::DeniedRule(_)))
+    }
+
     /// Whether it refuses the client, whatever is asked for.
     pub const fn refuses_client(&self) -> bool {
         matches!(self.verdict, Verdict::Refuse(refusal) if refusal.is_of_the_client())
@@ -233,6 +238,10 @@ pub fn decide(
     } else {
         snapshot.rules.matched(&asked.asking)
     };
+    // Denials that refuse whoever asks admit nobody to the table (MATCH-3, LIMIT-9).
+    if !needed && let Some(denial) = matched.denial_of_anybody() {
+        return Ok(denied(denial));
+    }
     // One visit to the client's entry for all that follows.
     table.touch(who.client, now, |entry| {
         if entry.is_reset_after(snapshot.generation) {
@@ -268,9 +277,7 @@ pub fn decide(
         }
         // Denials (MATCH-3).
         if let Some(denial) = matched.denial() {
-            let refused = Verdict::Refuse(Refusal::DeniedRule(denial.answer));
-            let refused = not_counted(Group::Default, refused);
-            return decided(by_rule(refused, Some(&denial.rule)));
+            return decided(denied(denial));
         }
         // Traps, before the count (RULE-3).
         let next_ban = |cause, scope| {
@@ -451,6 +458,12 @@ fn by_list(group: Group, verdict: Verdict, hit: ListHit) -> Decision {
         list: Some(hit),
         ..not_counted(group, verdict)
     }
+}
+
+/// A denial decided (MATCH-3).
+fn denied(denial: &Denial) -> Decision {
+    let refused = Verdict::Refuse(Refusal::DeniedRule(denial.answer));
+    by_rule(not_counted(Group::Default, refused), Some(&denial.rule))
 }
 
 /// A rule decided, if there is one.

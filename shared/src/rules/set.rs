@@ -477,6 +477,12 @@ impl<'a> Matched<'a> {
         Some(&letting.exempt.rule)
     }
 
+    /// The entry of `denials` that refuses it whoever the client is; none where that may matter.
+    pub fn denial_of_anybody(&self) -> Option<&'a Denial> {
+        let asks_client = self.set?.asks_client || self.has_claims() || self.exempt != 0;
+        (!asks_client).then(|| self.denial()).flatten()
+    }
+
     /// The entry of `denials` that refuses it: the first of the file (MATCH-3).
     pub fn denial(&self) -> Option<&'a Denial> {
         let first = usize::try_from(self.denials.trailing_zeros()).ok()?;

@@ -202,7 +202,7 @@ pub(in crate::rules) struct Denial {
 
 /// What a denial answers: the schema sees to it that a word is `drop`.
 #[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected a status from 400 to 599, or \"drop\"")]
 pub(in crate::rules) enum Answer {
     Status(u16),
     Word(Word),

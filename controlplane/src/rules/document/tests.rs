@@ -25,6 +25,27 @@ fn all_faults_are_told() {
     ] {
         assert!(told.contains(word), "{word}: {told}");
     }
+    // Members of every part of the schema may have been meant.
+    for (text, meant) in [
+        (r#"{"version":1,"denial":[]}"#, "denials"),
+        (
+            r#"{"version":1,"denials":[{"name":"d","match":{},"anser":403}]}"#,
+            "answer",
+        ),
+        (
+            r#"{"version":1,"denials":[{"name":"d","match":{"countrys":["DE"]}}]}"#,
+            "countries",
+        ),
+    ] {
+        let told = Reader::new()
+            .read(text.as_bytes())
+            .expect_err(text)
+            .to_string();
+        assert!(
+            told.contains(&format!("did you mean \"{meant}\"?")),
+            "{told}"
+        );
+    }
     let many = r#"{"netblock":"nowhere"},"#.repeat(50);
     let text = format!(r#"{{"version":1,"deny":[{}]}}"#, many.trim_end_matches(','));
     let fault = Reader::new().read(text.as_bytes()).expect_err(&text);
