@@ -166,9 +166,13 @@ impl RulesOrders {
             let file = path.clone();
             read.map_err(|fault| vec![RulesError::DoesNotFit { path, fault }.to_string()])?;
             Ok(Box::new(move || {
-                let sent = orders.send_timeout(WatchCommand::Take, PATIENCE);
+                let (told, taken) = bounded(1);
+                let told = Box::new(move || told.send(()).unwrap_or_default());
+                let sent = orders.send_timeout(WatchCommand::Take(told), PATIENCE);
                 looks.wake();
-                sent.map_err(|_| {
+                // Before they are in force the reload is not answered.
+                let taken = sent.is_ok() && taken.recv_timeout(PATIENCE).is_ok();
+                taken.then_some(()).ok_or_else(|| {
                     format!("{}: what was in force stays so: {}", file.display(), late())
                 })
             }) as Take)

@@ -86,8 +86,8 @@ pub(super) fn bad_lists(held: &Compiled) -> impl Iterator<Item = Found> {
 pub(super) enum WatchCommand {
     /// Read the files and judge them; a fault is told.
     Read(Sender<Result<(), Fault>>),
-    /// Take what was read.
-    Take,
+    /// Take what was read. It is told once that is in force.
+    Take(Box<dyn FnOnce() + Send>),
     /// Change the file. It is told once that is in force.
     Change(Change, Told),
     /// Take a version of a feed, or tell why not.
@@ -157,17 +157,16 @@ impl Watching {
                 let read = read.map(|read| self.read = Some((stamps, read)));
                 let _ = told.send(read);
             }
-            WatchCommand::Take => {
-                let Some((known, read)) = self.read.take() else {
-                    return;
-                };
-                if known != *self.settling.known() {
+            WatchCommand::Take(told) => match self.read.take() {
+                Some((known, read)) if known != *self.settling.known() => {
                     let read = self.compiler.with_feeds(read);
                     self.held = self.compiler.compile(read, now_ms);
                     self.settling.take(known);
-                    self.taken(None);
+                    self.taken(Some(told));
                 }
-            }
+                // What was taken in a moment ago may still be on its way to the control loop.
+                Some(_) | None => self.tell_rules(false, Some(told)),
+            },
             WatchCommand::Change(change, told) => self.change(&change, told, now_ms),
             WatchCommand::Feed(offered, told) => {
                 let taken = Compiler::put_feed(&mut self.held.read, offered);
