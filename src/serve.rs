@@ -18,8 +18,8 @@ pub enum Announce {
     With(Box<dyn FnOnce(&str)>),
 }
 
-/// Serves until SIGTERM or SIGINT, then drains. SIGHUP reloads (RELOAD-2), SIGUSR1 reopens the log,
-/// SIGUSR2 hands over to a new process (RESTART-1).
+/// Serves until SIGTERM, SIGINT or SIGQUIT, then drains. SIGHUP reloads (RELOAD-2), SIGUSR1 reopens
+/// the log, SIGUSR2 hands over to a new process (RESTART-1).
 ///
 /// # Errors
 /// [`StartError`]: nothing was served, or a thread has ended.

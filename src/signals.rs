@@ -27,7 +27,7 @@ const MAX_ORDERS: usize = 4;
 /// Signals that would end the process, and that nobody means for it. SIGPIPE is not among them: it
 /// is ignored without a word, because every write to a closed pipe brings one. SIGXFSZ comes with a
 /// write past a file-size limit, which is to fail as on a full disk (STATE-7).
-const IGNORED: [(&str, Number); 7] = [
+const IGNORED: [(&str, Number); 8] = [
     ("SIGALRM", Number::ALARM),
     ("SIGVTALRM", Number::VTALARM),
     ("SIGPROF", Number::PROF),
@@ -35,11 +35,12 @@ const IGNORED: [(&str, Number); 7] = [
     ("SIGSTKFLT", Number::STKFLT),
     ("SIGPWR", Number::POWER),
     ("SIGXFSZ", Number::XFSZ),
+    ("SIGXCPU", Number::XCPU),
 ];
 
 /// What happened.
 pub enum Event {
-    /// SIGTERM or SIGINT.
+    /// SIGTERM, SIGINT or SIGQUIT, as nginx is stopped.
     Stop,
     /// The same again, more than a second later.
     StopNow,
@@ -64,6 +65,7 @@ pub struct Signals {
 struct Streams {
     terminate: Signal,
     interrupt: Signal,
+    quit: Signal,
     hangup: Signal,
     reopen: Signal,
     hand_over: Signal,
@@ -101,6 +103,7 @@ impl Signals {
         let streams = Streams {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
+            quit: signal(SignalKind::quit())?,
             hangup: signal(SignalKind::hangup())?,
             reopen: signal(SignalKind::user_defined1())?,
             hand_over: signal(SignalKind::user_defined2())?,
@@ -174,7 +177,9 @@ impl Streams {
         if let Poll::Ready(Some(end)) = self.ends.poll_recv(cx) {
             return Poll::Ready(Heard::Event(Event::ThreadEnded(end)));
         }
-        if self.terminate.poll_recv(cx).is_ready() || self.interrupt.poll_recv(cx).is_ready() {
+        let stops = [&mut self.terminate, &mut self.interrupt, &mut self.quit];
+        let mut stops = stops.into_iter();
+        if stops.any(|stream| stream.poll_recv(cx).is_ready()) {
             return Poll::Ready(Heard::Stop);
         }
         if self.hangup.poll_recv(cx).is_ready() {

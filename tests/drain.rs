@@ -207,16 +207,22 @@ fn half_a_head_waits_no_longer_than_the_stop() {
     }
 }
 
-/// SIGINT, as Ctrl-C sends it, drains too.
+/// ALIVE-3: SIGINT, as Ctrl-C sends it, drains too, and SIGQUIT, as nginx is stopped.
 #[test]
-fn sigint_drains_too() {
+fn sigint_and_sigquit_drain_too() {
     let application = Application::ok();
-    let mut weir = Weir::start(&application, &[]);
-    weir.get("/a", "203.0.113.7").expect(200);
-    weir.signal("INT");
-    let status = weir.wait();
-    assert_eq!((status.code(), status.signal()), (Some(0), None));
-    assert!(weir.state_file("clients.json").is_some());
+    for signal in ["INT", "QUIT"] {
+        let mut weir = Weir::start(&application, &[]);
+        weir.get("/a", "203.0.113.7").expect(200);
+        weir.signal(signal);
+        let status = weir.wait();
+        assert_eq!(
+            (status.code(), status.signal()),
+            (Some(0), None),
+            "{signal}"
+        );
+        assert!(weir.state_file("clients.json").is_some(), "{signal}");
+    }
 }
 
 /// A stop under load: each request is answered whole or not taken at all.
