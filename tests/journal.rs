@@ -225,6 +225,30 @@ fn an_edit_and_the_journal_are_merged() {
     }
 }
 
+/// STATE-2, STATE-10, STATE-11: what is acknowledged behind a document that somebody has removed is
+/// in a new document, not in a journal that a start would leave aside.
+#[test]
+fn a_ban_behind_a_removed_document_outlives_a_kill() {
+    let application = Application::ok();
+    for _ in 0..3 {
+        let state = state_dir();
+        let mut weir = start(&application, &state);
+        weir.ban("netblock", "10.1.0.0/24", "1h");
+        wait_until("lines", || {
+            weir.ban("netblock", "10.2.0.0/24", "1h");
+            !journal(&weir).is_empty()
+        });
+        fs::remove_file(weir.state_path("bans.json")).expect("removes");
+        let answer = weir.ban("netblock", "10.3.0.0/24", "1h");
+        assert_eq!(answer.get("persisted"), None, "{answer}");
+        weir.kill();
+        let weir = start(&application, &state);
+        for client in ["10.1.0.7", "10.2.0.7", "10.3.0.7"] {
+            assert_eq!(weir.get("/exempt", client).status, 429, "{client}");
+        }
+    }
+}
+
 /// STATE-10: a journal that somebody removed, or that cannot be a file, costs no acknowledged ban:
 /// the document holds it.
 #[test]

@@ -230,7 +230,7 @@ fn lose<E, K>(shared: &Shared<E, K>, lost: Lost, is_failing: &mut bool) {
         Lost::Gone => {
             tracing::warn!(
                 file = JOURNAL,
-                "the journal is not as it was left: bans.json is written, then the journal anew"
+                "the journal is not as it was left, or bans.json is gone: bans.json is written, then the journal anew"
             );
             Lost::Gone
         }

@@ -14,6 +14,8 @@ use crate::state::store::{Step, create};
 
 /// The file's name.
 pub(crate) const JOURNAL: &str = "bans.journal";
+/// The document that its lines come behind.
+const DOCUMENT: &str = "bans.json";
 /// Where a damaged one is kept.
 const BAD: &str = "bans.journal.bad";
 /// The most bytes that are written at once. What is larger goes into a document.
@@ -44,7 +46,8 @@ impl<E, K> Line<E, K> {
 /// Why lines were lost, until the journal is emptied. A document must hold them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Lost {
-    /// The file is not as it was left: somebody removed it, or wrote to it.
+    /// The file is not as it was left: somebody removed it, or wrote to it, or removed the
+    /// document.
     Gone,
     /// What the system said.
     Failed(String),
@@ -253,7 +256,9 @@ impl Tail {
             return Err(Lost::Failed(format!("{} bytes at once", bytes.len())));
         }
         let failed = |error: io::Error| Lost::Failed(error.to_string());
-        if !self.is_as_left().map_err(failed)? {
+        // A start takes no line behind a document that is not there (STATE-11).
+        let is_behind = self.dir.join(DOCUMENT).try_exists().map_err(failed)?;
+        if !is_behind || !self.is_as_left().map_err(failed)? {
             self.file = None;
             return Err(Lost::Gone);
         }

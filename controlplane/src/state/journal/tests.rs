@@ -27,6 +27,7 @@ fn line(number: u64, put: &[&str], remove: &[u32]) -> Line<String, u32> {
 
 fn start(dir: &Path, standing: Standing) -> (Text, file::Found<String, u32>, Arc<Faults>) {
     let faults = Arc::<Faults>::default();
+    fs::write(dir.join("bans.json"), "the document").unwrap();
     let found = read(dir, standing).unwrap();
     let tail = Tail::new(dir, &found, Arc::clone(&faults));
     (Journal::start(tail).unwrap(), found, faults)
