@@ -167,9 +167,9 @@ async fn answer(
             }
         });
         return match lines {
+            Ok(_) if !place.streams() => whole(Problem::Busy.answer(&own.request_id)),
             Ok(lines) => {
                 streams.store(true, Ordering::Relaxed);
-                place.streams();
                 shared.answering.fetch_sub(1, Ordering::Relaxed);
                 stream(lines)
             }

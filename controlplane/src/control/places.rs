@@ -11,6 +11,8 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 /// So many places.
 pub(super) struct Places {
     free: Arc<Semaphore>,
+    /// As many for streams, which have no end: they keep nobody from asking.
+    streams: Arc<Semaphore>,
     /// Those that have not asked yet, the oldest first.
     silent: Mutex<VecDeque<(u64, Arc<Notify>)>>,
     next: AtomicU64,
@@ -28,6 +30,7 @@ impl Places {
     pub(super) fn new(count: usize) -> Self {
         Self {
             free: Arc::new(Semaphore::new(count)),
+            streams: Arc::new(Semaphore::new(count)),
             silent: Mutex::default(),
             next: AtomicU64::new(0),
         }
@@ -71,10 +74,15 @@ impl Place {
             .retain(|(number, _)| *number != self.number);
     }
 
-    /// The connection has become a stream, which has a bound of its own: its place is free.
-    pub(super) fn streams(&self) {
-        let permit = &mut *self.permit.lock().unwrap_or_else(PoisonError::into_inner);
-        drop(permit.take());
+    /// The connection is to become a stream: it takes one of their places, until it ends, and gives
+    /// back its own. False where all of them are taken.
+    pub(super) fn streams(&self) -> bool {
+        let Ok(of_streams) = Arc::clone(&self.places.streams).try_acquire_owned() else {
+            return false;
+        };
+        let mut permit = self.permit.lock().unwrap_or_else(PoisonError::into_inner);
+        *permit = Some(of_streams);
+        true
     }
 
     /// Waits until the place is to be given away.
