@@ -6,6 +6,7 @@
 )]
 
 use std::io;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -38,6 +39,10 @@ const IGNORED: [(&str, Number); 8] = [
     ("SIGXCPU", Number::XCPU),
 ];
 
+/// The real-time signals of Linux; those before them the C library keeps to itself. Whoever sends
+/// one takes the service for another program: none of them has a meaning here.
+const REAL_TIME: RangeInclusive<i32> = 34..=64;
+
 /// What happened.
 pub enum Event {
     /// SIGTERM, SIGINT or SIGQUIT, as nginx is stopped.
@@ -69,14 +74,14 @@ struct Streams {
     hangup: Signal,
     reopen: Signal,
     hand_over: Signal,
-    ignored: Vec<(&'static str, Signal)>,
+    ignored: Vec<(String, Signal)>,
     ends: mpsc::Receiver<Ended>,
     orders: mpsc::Receiver<ProcessCommand>,
 }
 
 enum Heard {
     Stop,
-    Ignored(&'static str),
+    Ignored(String),
     Event(Event),
 }
 
@@ -98,7 +103,13 @@ impl Signals {
         let (order, orders) = mpsc::channel(MAX_ORDERS);
         let entered = runtime.enter();
         let ignored = IGNORED.map(|(name, number)| {
-            signal(SignalKind::from_raw(number.as_raw())).map(|stream| (name, stream))
+            let stream = signal(SignalKind::from_raw(number.as_raw()));
+            stream.map(|stream| (name.to_owned(), stream))
+        });
+        // musl keeps the first of them, too, and refuses a handler for it.
+        let real_time = REAL_TIME.filter_map(|number| {
+            let stream = signal(SignalKind::from_raw(number)).ok()?;
+            Some(Ok((format!("real-time signal {number}"), stream)))
         });
         let streams = Streams {
             terminate: signal(SignalKind::terminate())?,
@@ -107,7 +118,7 @@ impl Signals {
             hangup: signal(SignalKind::hangup())?,
             reopen: signal(SignalKind::user_defined1())?,
             hand_over: signal(SignalKind::user_defined2())?,
-            ignored: ignored.into_iter().collect::<io::Result<_>>()?,
+            ignored: (ignored.into_iter().chain(real_time)).collect::<io::Result<_>>()?,
             ends,
             orders,
         };
@@ -199,7 +210,7 @@ impl Streams {
         }
         for (name, stream) in &mut self.ignored {
             if stream.poll_recv(cx).is_ready() {
-                return Poll::Ready(Heard::Ignored(name));
+                return Poll::Ready(Heard::Ignored(name.clone()));
             }
         }
         Poll::Pending

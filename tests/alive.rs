@@ -216,9 +216,14 @@ fn the_state_is_written_when_a_thread_ends() {
 fn signals_that_nobody_means_are_ignored() {
     let application = Application::ok();
     let mut weir = Weir::start(&application, &[]);
-    for name in ["ALRM", "VTALRM", "PROF", "IO", "STKFLT", "PWR"] {
+    for name in ["ALRM", "VTALRM", "PROF", "IO", "STKFLT", "PWR", "XCPU"] {
         weir.signal(name);
         let said = format!("SIG{name} was received and is ignored");
+        weir.wait_for_process_log(&["WARN", &said]);
+    }
+    for number in 34..=64 {
+        weir.signal(&number.to_string());
+        let said = format!("real-time signal {number} was received and is ignored");
         weir.wait_for_process_log(&["WARN", &said]);
     }
     weir.signal("PIPE");
