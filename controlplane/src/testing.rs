@@ -239,6 +239,7 @@ pub(crate) fn nothing_to_explain() -> Explain {
             group: Group::Default,
             list: None,
             list_since_ms: None,
+            exempt: None,
             rule: None,
             counted: true,
             known: false,

@@ -9,10 +9,10 @@ use arc_swap::ArcSwap;
 use weir_shared::ban::{Cause, Scope};
 use weir_shared::client::{Client, fold};
 use weir_shared::clock::{Clock, Now};
-use weir_shared::explain::{Explain, Explanation, Outcome, Question, RuleUsage, Usage};
+use weir_shared::explain::{ExemptBy, Explain, Explanation, Outcome, Question, RuleUsage, Usage};
 use weir_shared::netblock::Netblock;
 use weir_shared::path;
-use weir_shared::rules::{Asking, Claim, Jail, Limit, Quota, Rule};
+use weir_shared::rules::{Asking, Claim, Jail, Limit, Quota, Rule, RuleKind};
 use weir_shared::settings::OnLimit;
 use weir_shared::snapshot::Snapshot;
 use weir_shared::window::{PerSpan, RuleSpan, Window};
@@ -80,7 +80,7 @@ pub fn explain(
         Verdict::AwaitLookup => Some(ask(snapshot, false)?),
         Verdict::Refuse(_) | Verdict::Own | Verdict::Forward => None,
     };
-    let exempt = path::is_exempt(&question.path, &rules.exempt_paths);
+    let by_path = path::exempt_by(&question.path, &rules.exempt_paths);
     let asking = Asking {
         path: &question.path,
         method: &question.method,
@@ -108,7 +108,14 @@ pub fn explain(
             .flatten()
     };
     let by_limits = ban_target(Cause::RateLimit, Scope::Netblock);
-    let (rule_limits, jails) = match exempt || health {
+    let rule = [Some(&decision), otherwise.as_ref()].into_iter().flatten();
+    let by_entry = rule.filter_map(|one| one.rule.as_ref()).find(|rule| {
+        // Where a list lets the client in, no rule is asked.
+        rule.kind == RuleKind::Exempt
+    });
+    let exempt = by_path.map(|path| ExemptBy::Path(path.to_owned()));
+    let exempt = exempt.or_else(|| by_entry.map(|rule| ExemptBy::Entry(Arc::clone(rule))));
+    let (rule_limits, jails) = match by_path.is_some() || health {
         true => Default::default(),
         false => {
             let sharing = table.sharing(client, rules.ban_prefixes, asking.sent);
@@ -131,6 +138,7 @@ pub fn explain(
             feed.taken_ms()
         }),
         rule: decision.rule.clone(),
+        exempt: exempt.filter(|_| !health),
         claim: claim.cloned(),
         counted: decision.counted && !health,
         known: known(snapshot, table, client, now),

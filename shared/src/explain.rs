@@ -51,6 +51,8 @@ pub struct Explanation {
     pub list_since_ms: Option<u64>,
     /// The rule that decides, if one does.
     pub rule: Option<Arc<Rule>>,
+    /// What takes it out of denials, traps and limits, if something does.
+    pub exempt: Option<ExemptBy>,
     /// The crawler that it says it is (CRAWL-2).
     pub claim: Option<Claim>,
     /// Whether the limits would count it.
@@ -76,6 +78,15 @@ pub struct Explanation {
     pub bytes_percent: Option<AppliedPercent>,
     /// When a ban for a limit would end that is made now; none where none can be made.
     pub next_ban: Option<Expiry>,
+}
+
+/// What a request is exempt by (CHECK-5, MATCH-4).
+#[derive(Clone, PartialEq, Debug)]
+pub enum ExemptBy {
+    /// This prefix of `WAF_EXEMPT_PATHS`, as it is kept: `/` is empty.
+    Path(String),
+    /// This entry of `exempt` of rules.json.
+    Entry(Arc<Rule>),
 }
 
 /// How much of a window is used.

@@ -79,6 +79,14 @@ pub fn is_exempt(path: &str, prefixes: &[String]) -> bool {
     Strictly::read(path).is_below(prefixes)
 }
 
+/// The first of the prefixes by which [`is_exempt`] holds.
+pub fn exempt_by<'p>(path: &str, prefixes: &'p [String]) -> Option<&'p str> {
+    let path = Strictly::read(path);
+    let mut prefixes = prefixes.iter().map(std::slice::from_ref);
+    let prefix = prefixes.find(|prefix| path.is_below(prefix))?.first()?;
+    Some(prefix)
+}
+
 /// A request's path as what lets in reads it: once, for any number of rules.
 #[derive(Debug)]
 pub struct Strictly<'a> {

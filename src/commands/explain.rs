@@ -232,8 +232,17 @@ pub fn in_words(answer: &Value, flags: &str) -> String {
             None => "neither allowed nor denied".to_owned(),
         },
     );
+    let exempt = &answer["exempt"];
+    if !exempt.is_null() {
+        let (name, source) = (cell(&exempt["name"]), cell(&exempt["source"]));
+        line(
+            "exempt",
+            format!("by {name} of {source}: no denial, no trap, no limit"),
+        );
+    }
     let rule = &answer["rule"];
-    if !rule.is_null() {
+    // The line above says so already.
+    if !rule.is_null() && rule["kind"] != "exempt" {
         let (kind, name) = (cell(&rule["kind"]), cell(&rule["name"]));
         line("rule", format!("{kind} {name} of rules.json"));
     }

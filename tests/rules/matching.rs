@@ -4,7 +4,7 @@ use std::fs;
 
 use super::{hits, save, start, statuses, wait_for_edits};
 use crate::support::application::Application;
-use crate::support::command::{Ran, command, ran};
+use crate::support::command::{Ran, command, ran, run};
 use crate::support::geo::Geo;
 use crate::support::raw_client::{Ended, Response, request, try_exchange};
 use crate::support::weir::{Weir, state_dir};
@@ -162,6 +162,42 @@ fn exempt_entries_let_through() {
     get(&weir, "/x", CLIENT, &bot).expect(429);
     assert_eq!(weir.line_of("/x")["action"], "denied_rule");
     assert_eq!(hits(&weir, "assets", "exempt"), Some(3.0));
+}
+
+/// CONTROL-5, MATCH-4: `weir explain` names the prefix or the entry of rules.json that a request is
+/// exempt by, also where a ban refuses it first.
+#[test]
+fn what_exempts_a_request_is_named() {
+    let rules = r#"{"version":1,
+        "exempt":[{"name":"assets","match":{"paths":["/static/"],"methods":["GET"]}}]}"#;
+    let application = Application::ok();
+    let settings = [
+        ("WAF_EXEMPT_PATHS", "/media,/public/"),
+        ("WAF_RATE_LIMIT_PER_HOUR", "1"),
+    ];
+    let (weir, _state) = start(&application, rules, &settings);
+    let explained = |path: &str, more: &[&str]| {
+        let arguments = [&["explain", CLIENT, "--path", path], more].concat();
+        run(&weir.state_path(""), &arguments).out
+    };
+    let exempt = |path: &str, more: &[&str]| {
+        let explained = explained(path, more);
+        let mut lines = explained.lines();
+        let line = lines.find_map(|line| line.trim().strip_prefix("exempt"));
+        line.map(|line| line.trim().to_owned())
+    };
+    let by_entry = Some("by assets of rules.json: no denial, no trap, no limit".to_owned());
+    let by_path = Some("by /public of WAF_EXEMPT_PATHS: no denial, no trap, no limit".to_owned());
+    for is_banned in [false, true] {
+        if is_banned {
+            weir.break_limit(CLIENT);
+            assert!(explained("/x", &[]).starts_with("REFUSED now: banned"));
+        }
+        assert_eq!(exempt("/static/a", &[]), by_entry);
+        assert_eq!(exempt("/static/a", &["--method", "POST"]), None);
+        assert_eq!(exempt("/public/a", &[]), by_path);
+        assert_eq!(exempt("/publicity", &[]), None);
+    }
 }
 
 /// MATCH-5: `WAF_DENY_ASNS` refuses as country lists do, without a ban; rules match where a client

@@ -8,7 +8,7 @@ use http::{Method, StatusCode};
 use serde_json::{Map, Value, json};
 use weir_shared::ban::{Ban, Expiry};
 use weir_shared::clock::Now;
-use weir_shared::explain::{Explanation, Outcome, Question, RuleUsage, Usage};
+use weir_shared::explain::{ExemptBy, Explanation, Outcome, Question, RuleUsage, Usage};
 use weir_shared::handover::OwnResponse;
 use weir_shared::rules::{Claim, Remembered, Told};
 use weir_shared::units::Time;
@@ -132,6 +132,7 @@ pub(crate) fn answer(asked: &Explained) -> OwnResponse {
         "rule",
         json!(rule.map(|rule| json!({"name": rule.name, "kind": rule.kind.name()}))),
     );
+    member("exempt", json!(explained.exempt.as_ref().map(exempt_by)));
     member("crawler", json!(explained.claim.as_ref().map(claim)));
     member("counted", json!(explained.counted));
     member("known", json!(explained.known));
@@ -147,6 +148,17 @@ pub(crate) fn answer(asked: &Explained) -> OwnResponse {
     member("bans", json!(bans));
     member("undo", json!(undo(question, explained)));
     json_answer(StatusCode::OK, &members)
+}
+
+fn exempt_by(by: &ExemptBy) -> Value {
+    match by {
+        ExemptBy::Path(path) => {
+            // As it is written: a prefix is kept without its last slash.
+            let path = if path.is_empty() { "/" } else { path };
+            json!({"source": "WAF_EXEMPT_PATHS", "name": path})
+        }
+        ExemptBy::Entry(rule) => json!({"source": "rules.json", "name": rule.name}),
+    }
 }
 
 fn claim(claim: &Claim) -> Value {
