@@ -28,8 +28,10 @@ use super::problem::{Fault, Problem, json as json_answer};
 
 /// The most bytes of a body: 100,000 bans with all their notes.
 pub(crate) const MAX_IMPORT: usize = 128 << 20;
-/// Faults that are told; how many more there are is told, too.
+/// Faults of a list that are told; how many more there are is told, too.
 const MAX_TOLD: usize = 100;
+/// The same of a bans.json: the place of each is searched for in the whole file.
+const MAX_PLACED: usize = 20;
 /// The longest reason, as of a single ban.
 const MAX_REASON: usize = 500;
 
@@ -66,17 +68,21 @@ impl Faults {
         }
     }
 
-    fn judge<T>(mut self, good: T) -> Result<T, Problem> {
+    fn judge<T>(self, good: T) -> Result<T, Problem> {
         if self.told.is_empty() {
             return Ok(good);
         }
+        Err(self.problem())
+    }
+
+    fn problem(mut self) -> Problem {
         if self.further > 0 {
             self.told.push(Fault {
                 pointer: String::new(),
                 detail: format!("{} further faults", self.further),
             });
         }
-        Err(Problem::DoesNotFit(self.told))
+        Problem::DoesNotFit(self.told)
     }
 }
 
@@ -172,35 +178,37 @@ fn terms(query: &str) -> Result<Terms, Problem> {
 }
 
 fn document(body: &[u8], force: bool, spared: &Spared) -> Result<Batch, Problem> {
-    let content = text::parse::<BansFile>(body).map_err(|fault| {
-        let (line, column) = (fault.line, fault.column);
-        Problem::DoesNotFit(vec![Fault {
-            pointer: fault.pointer,
-            detail: format!("line {line}, column {column}: {}", fault.message),
-        }])
+    let judge = |ban: &Arc<Ban>| {
+        let of_entry = ban.unknown.get("force").and_then(|force| force.as_bool());
+        if force || of_entry == Some(true) || ban.lifted.is_some() {
+            return Ok(());
+        }
+        match too_wide(ban.netblock.widened_to_clients(), spared, None) {
+            Some(why) => Err((
+                json::member("netblock"),
+                format!("{why}: \"force\": true would be needed"),
+            )),
+            None => Ok(()),
+        }
+    };
+    let content = text::judged::<BansFile>(body, MAX_PLACED, &judge).map_err(|found| {
+        let mut faults = Faults::default();
+        faults.further = found.further;
+        for fault in found.told {
+            let (line, column) = (fault.line, fault.column);
+            let detail = format!("line {line}, column {column}: {}", fault.message);
+            faults.add(fault.pointer, detail);
+        }
+        faults.problem()
     })?;
-    let mut faults = Faults::default();
     let mut bans: Vec<Arc<Ban>> = content.entries;
-    for (index, ban) in bans.iter_mut().enumerate() {
+    for ban in &mut bans {
         let widened = ban.netblock.widened_to_clients();
         if widened != ban.netblock {
             Arc::make_mut(ban).netblock = widened;
         }
-        let of_entry = ban.unknown.get("force").and_then(|force| force.as_bool());
-        if force || of_entry == Some(true) || ban.lifted.is_some() {
-            continue;
-        }
-        if let Some(why) = too_wide(ban.netblock, spared, None) {
-            let pointer = format!("/bans/{index}{}", json::member("netblock"));
-            let line = match faults.told.len() < MAX_TOLD {
-                true => json::place(body, &pointer).0,
-                false => 0,
-            };
-            let detail = format!("line {line}: {why}: \"force\": true would be needed");
-            faults.add(pointer, detail);
-        }
     }
-    faults.judge(Batch::Bans(bans))
+    Ok(Batch::Bans(bans))
 }
 
 /// Whether a body is a bans.json, and not a list of netblocks in JSON: by its members, since both
@@ -318,6 +326,43 @@ mod tests {
             let told = format!("{:?}", judged.err());
             assert!(told.contains("would end at once"), "{told}");
         }
+    }
+
+    /// CONTROL-9: of a bans.json every entry with a fault is named, each with its line and its
+    /// pointer, up to a bound; what is no JSON behind them, too.
+    #[test]
+    fn every_faulty_entry_is_named() {
+        let told = |text: &str| match read("", text.as_bytes(), &spared()) {
+            Err(Problem::DoesNotFit(faults)) => faults
+                .into_iter()
+                .map(|fault| format!("{} {}", fault.pointer, fault.detail))
+                .collect::<Vec<_>>(),
+            other => panic!("{other:?}"),
+        };
+        let entries = [
+            r#"{"netblock":"nowhere","ban_expires":"permanent"}"#,
+            r#"{"netblock":"192.0.2.0/24","ban_expires":"permanent"}"#,
+            r#"{"netblock":"0.0.0.0/0","ban_expires":"permanent"}"#,
+            r#"{"netblock":"198.51.100.0/24"}"#,
+        ];
+        let text = format!("{{\"version\":1,\"bans\":[\n{}\n]}}", entries.join(",\n"));
+        let faults = told(&text);
+        let begins = [
+            "/bans/0/netblock line 2, column ",
+            "/bans/2/netblock line 4, column ",
+            "/bans/3 line 5, column ",
+        ];
+        assert_eq!(faults.len(), begins.len(), "{faults:?}");
+        for (fault, begin) in faults.iter().zip(begins) {
+            assert!(fault.starts_with(begin), "{fault}");
+        }
+        let cut = told(text.trim_end_matches("}\n]}"));
+        assert_eq!(cut.len(), 3, "{cut:?}");
+        assert!(cut[2].contains("EOF while parsing"), "{cut:?}");
+        let many = vec![entries[0]; MAX_PLACED + 30].join(",");
+        let many = told(&format!("{{\"version\":1,\"bans\":[{many}]}}"));
+        assert_eq!(many.len(), MAX_PLACED + 1);
+        assert_eq!(many[MAX_PLACED], " 30 further faults");
     }
 
     fn line() -> impl Strategy<Value = &'static str> {

@@ -46,14 +46,43 @@ pub(crate) struct Envelope(Map<String, Value>);
 /// Reads a whole file. An entry is read as a value, judged by the file's schema (STATE-8), and only
 /// then understood.
 pub(crate) fn parse<D: Document>(bytes: &[u8]) -> Result<Content<D>, Fault> {
+    judged::<D>(bytes, 1, &|_| Ok(())).map_err(|faults| {
+        let first = faults.told.into_iter().next();
+        first.unwrap_or_else(|| Fault::new(0, 0, "", "it is not valid"))
+    })
+}
+
+/// The faults of a file: at least one.
+pub(crate) struct Faults {
+    /// The first of them.
+    pub(crate) told: Vec<Fault>,
+    /// How many more entries have one.
+    pub(crate) further: usize,
+}
+
+/// What an owner has against an entry that is one: pointer inside of it, and message.
+pub(crate) type Judge<'a, D> = &'a dyn Fn(&<D as Document>::Entry) -> Result<(), (String, String)>;
+
+/// The same, where up to so many faults are told: the reading goes on behind the first, unless only
+/// one is wanted. What is no JSON ends it.
+pub(crate) fn judged<D: Document>(
+    bytes: &[u8],
+    most: usize,
+    judge: Judge<'_, D>,
+) -> Result<Content<D>, Faults> {
     let schema = D::schema().as_ref().map_err(|error| {
         let message = format!("the schema of {} is wrong: {error}", D::FILE);
-        Fault::new(0, 0, "", &message)
+        Faults {
+            told: vec![Fault::new(0, 0, "", &message)],
+            further: 0,
+        }
     })?;
-    let refused = RefCell::new(None);
+    let refused = RefCell::new(Refused::default());
     let whole = || Whole::<D> {
         schema,
         refused: &refused,
+        most,
+        judge: Some(judge),
         noting: None,
         of: PhantomData,
     };
@@ -62,15 +91,20 @@ pub(crate) fn parse<D: Document>(bytes: &[u8]) -> Result<Content<D>, Fault> {
         .deserialize(&mut json)
         .and_then(|content| json.end().map(|()| content));
     read.map_err(|error| {
-        if let Some((pointer, message)) = refused.take() {
+        let Refused { told, further } = refused.take();
+        let at_place = |(pointer, message): (String, String)| {
             let (line, column) = json::place(bytes, &pointer);
-            return Fault::new(line, column, &pointer, &message);
-        }
-        // No JSON, or JSON of another kind: a second reading tells at which member.
-        let pointer = json::explain(whole(), bytes).err();
-        let pointer = pointer.map(|refused| refused.pointer).unwrap_or_default();
+            Fault::new(line, column, &pointer, &message)
+        };
+        let mut told: Vec<Fault> = told.into_iter().map(at_place).collect();
         let message = json::sentence(&error);
-        Fault::new(error.line(), error.column(), &pointer, &message)
+        if told.is_empty() || message != REFUSED {
+            // No JSON, or JSON of another kind: a second reading tells at which member.
+            let pointer = json::explain(whole(), bytes).err();
+            let pointer = pointer.map(|refused| refused.pointer).unwrap_or_default();
+            told.push(Fault::new(error.line(), error.column(), &pointer, &message));
+        }
+        Faults { told, further }
     })
 }
 
@@ -84,7 +118,9 @@ pub(crate) fn parse_noting<D: Document>(
     let read = D::schema().as_ref().ok().and_then(|schema| {
         let whole = Whole::<D> {
             schema,
-            refused: &RefCell::new(None),
+            refused: &RefCell::new(Refused::default()),
+            most: 1,
+            judge: None,
             noting: Some(Noting {
                 known: &known,
                 begin: bytes.as_ptr().addr(),
@@ -192,11 +228,24 @@ impl<D: Document> Serialize for Listed<'_, D> {
 /// The reading of a whole file.
 struct Whole<'a, D: Document> {
     schema: &'a FileSchema,
-    /// Pointer and message of what was refused for another reason than that it is no JSON.
-    refused: &'a RefCell<Option<(String, String)>>,
+    refused: &'a RefCell<Refused>,
+    /// Faults that are told.
+    most: usize,
+    judge: Option<Judge<'a, D>>,
     noting: Option<Noting<'a, D>>,
     of: PhantomData<D>,
 }
+
+/// What was refused for another reason than that it is no JSON.
+#[derive(Default)]
+struct Refused {
+    /// Pointer and message.
+    told: Vec<(String, String)>,
+    further: usize,
+}
+
+/// The text of the error that ends such a reading; nobody sees it.
+const REFUSED: &str = "refused";
 
 /// What is noted of the texts of entries.
 struct Noting<'a, D: Document> {
@@ -216,10 +265,19 @@ impl<D: Document> Noting<'_, D> {
 }
 
 impl<D: Document> Whole<'_, D> {
-    /// Ends the reading. The text of the error is never seen.
+    /// Ends the reading.
     fn refuse<E: serde::de::Error>(&self, pointer: String, message: String) -> E {
-        self.refused.replace(Some((pointer, message)));
-        E::custom("refused")
+        self.note(pointer, message);
+        E::custom(REFUSED)
+    }
+
+    fn note(&self, pointer: String, message: String) {
+        let mut refused = self.refused.borrow_mut();
+        if refused.told.len() < self.most {
+            refused.told.push((pointer, message));
+        } else {
+            refused.further += 1;
+        }
     }
 }
 
@@ -277,6 +335,9 @@ impl<'de, D: Document> Visitor<'de> for Whole<'_, D> {
         if let Some(fault) = self.schema.judge_envelope(&envelope) {
             return Err(self.refuse(fault.instance_path, sentence(&fault.sentence)));
         }
+        if !self.refused.borrow().told.is_empty() {
+            return Err(A::Error::custom(REFUSED));
+        }
         // In the order of the lists, whatever the order of the members.
         let place = |entry: &D::Entry| lists::<D>().position(|list| list == D::list(entry));
         if !D::MORE.is_empty() && !entries.is_sorted_by_key(place) {
@@ -332,16 +393,21 @@ impl<'de, D: Document> Visitor<'de> for Entries<'_, D> {
                 Next::Known(entry) => Ok(entry),
                 Next::Value(value) => understand::<D>(self.list, value),
             };
-            let entry = understood
-                .and_then(|entry| match D::check(&entry, self.seen) {
-                    Ok(()) => Ok(entry),
-                    Err(message) => Err((String::new(), message)),
-                })
-                .map_err(|(inside, message)| {
+            let entry = understood.and_then(|entry| {
+                D::check(&entry, self.seen).map_err(|message| (String::new(), message))?;
+                self.whole.judge.map_or(Ok(()), |judge| judge(&entry))?;
+                Ok(entry)
+            });
+            match entry {
+                Ok(entry) => self.entries.push(entry),
+                Err((inside, message)) => {
                     let pointer = format!("/{}/{index}{inside}", self.list.name);
-                    self.whole.refuse(pointer, message)
-                })?;
-            self.entries.push(entry);
+                    if self.whole.most == 1 {
+                        return Err(self.whole.refuse(pointer, message));
+                    }
+                    self.whole.note(pointer, message);
+                }
+            }
             index += 1;
         }
         Ok(())
