@@ -366,11 +366,11 @@ fn paths(file: &RulesFile) -> Result<(), (String, String)> {
         }
         match &which.path {
             Some(path) => plain(path).map_err(|why| (format!("/{list}/{index}/path"), why))?,
-            None if which.exact => {
+            None if which.is_exact() => {
                 let message = "\"exact\" needs a path".to_owned();
                 return Err((format!("/{list}/{index}/exact"), message));
             }
-            None if which.exact_case => {
+            None if which.minds_case() => {
                 let message = "\"exact_case\" needs a path".to_owned();
                 return Err((format!("/{list}/{index}/exact_case"), message));
             }

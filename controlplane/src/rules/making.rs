@@ -176,9 +176,9 @@ impl Making<'_> {
         if let Some(matching) = matching {
             return matching.matcher(self.agents, self.feeds);
         }
-        let path = which.path.as_deref().map(|path| (path, which.exact));
+        let path = which.path.as_deref().map(|path| (path, which.is_exact()));
         let methods = methods(&which.methods);
-        Matcher::new(path, methods, which.host.as_deref()).with_case(case(which.exact_case))
+        Matcher::new(path, methods, which.host.as_deref()).with_case(case(which.minds_case()))
     }
 
     /// One of the two lists: its members, the lists in files, and the feeds that are used for it.

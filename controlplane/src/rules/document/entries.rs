@@ -54,19 +54,29 @@ pub(in crate::rules) struct Quotas {
 #[serde(default)]
 pub(in crate::rules) struct Which {
     pub(in crate::rules) path: Option<String>,
-    pub(in crate::rules) exact: bool,
-    pub(in crate::rules) exact_case: bool,
+    pub(in crate::rules) exact: Option<bool>,
+    pub(in crate::rules) exact_case: Option<bool>,
     pub(in crate::rules) methods: Vec<String>,
     pub(in crate::rules) host: Option<String>,
 }
 
 impl Which {
+    /// Whether the path is the whole path.
+    pub(in crate::rules) fn is_exact(&self) -> bool {
+        self.exact == Some(true)
+    }
+
+    /// Whether capital and small letters of the path differ.
+    pub(in crate::rules) fn minds_case(&self) -> bool {
+        self.exact_case == Some(true)
+    }
+
     /// A member that is named: beside `match` it would have to be inside.
     pub(super) fn named(&self) -> Option<&'static str> {
         [
             ("path", self.path.is_some()),
-            ("exact", self.exact),
-            ("exact_case", self.exact_case),
+            ("exact", self.exact.is_some()),
+            ("exact_case", self.exact_case.is_some()),
             ("methods", !self.methods.is_empty()),
             ("host", self.host.is_some()),
         ]

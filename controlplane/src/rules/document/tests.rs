@@ -53,6 +53,27 @@ fn all_faults_are_told() {
     assert!(fault.to_string().ends_with("40 further faults"), "{fault}");
 }
 
+/// MATCH-1, RULE-2: what stands beside `match` is a fault, whatever its value.
+#[test]
+fn nothing_stands_beside_match() {
+    for (list, more) in [("limits", ""), ("jails", r#""statuses":[404],"#)] {
+        for member in ["exact", "exact_case"] {
+            for value in [false, true] {
+                let text = format!(
+                    r#"{{"version":1,"{list}":[{{"name":"a",{more}"per_minute":1,"{member}":{value},"match":{{"paths":["/a"]}}}}]}}"#
+                );
+                assert_eq!(
+                    message(&text),
+                    (
+                        format!("/{list}/0/{member}"),
+                        format!("{member:?} stands beside \"match\": expected it inside")
+                    )
+                );
+            }
+        }
+    }
+}
+
 /// ALIVE-5, RULE-1: what covers every client is a slip unless it says that it is meant.
 #[test]
 fn every_client_wants_force() {
