@@ -8,6 +8,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use serde_json::map::{Entry, Map};
 use serde_path_to_error::{Deserializer as Tracked, Path, Segment, Track};
+use weir_schema::Violation;
 
 /// A value in which no member comes twice, at no level.
 pub(crate) struct Strict(pub(crate) Value);
@@ -173,6 +174,12 @@ pub(crate) fn sentence(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let place = format!(" at line {} column {}", error.line(), error.column());
     text.strip_suffix(&place).unwrap_or(&text).to_owned()
+}
+
+/// What a schema says of a member that has to be there and is not.
+pub(crate) fn missing(fault: &Violation) -> Option<String> {
+    let (name, _) = (fault.sentence.strip_prefix('"')?).split_once("\" is a required property")?;
+    (fault.keyword == "required").then(|| format!("expected a member {name:?}"))
 }
 
 /// RFC 6901 §3

@@ -144,7 +144,14 @@ fn told(
     fault: &Violation,
     reader: Option<&(String, String)>,
 ) -> Vec<(String, String)> {
-    if let Some(better) = reader.filter(|(inside, _)| *inside == fault.instance_path) {
+    if let Some(missing) = json::missing(fault) {
+        return vec![(fault.instance_path.clone(), missing)];
+    }
+    // Of a member that is missing the schema tells by itself.
+    let better = reader.filter(|(inside, why)| {
+        *inside == fault.instance_path && !why.starts_with("missing field")
+    });
+    if let Some(better) = better {
         return vec![better.clone()];
     }
     let object = value

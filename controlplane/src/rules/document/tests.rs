@@ -74,6 +74,43 @@ fn nothing_stands_beside_match() {
     }
 }
 
+/// RULE-1: each member that has to be there and is not is told once, in the words of the other
+/// faults.
+#[test]
+fn what_is_missing_is_told_once() {
+    let told = |text: &str| {
+        let fault = Reader::new().read(text.as_bytes()).expect_err(text);
+        fault.to_string()
+    };
+    assert_eq!(
+        told("{\"version\":1,\n\"denials\":[{}]}"),
+        "line 2, column 13, at \"/denials/0\": expected a member \"name\"; \
+         line 2, column 13, at \"/denials/0\": expected a member \"match\""
+    );
+    assert_eq!(
+        told("{\"allow\":[]}"),
+        "line 1, column 12, at \"\": expected a member \"version\""
+    );
+    for (text, members) in [
+        (r#"{"version":1,"limits":[{}]}"#, &["name"][..]),
+        (
+            r#"{"version":1,"crawlers":[{"name":"a"}]}"#,
+            &["purpose", "user_agent", "verify"],
+        ),
+        (
+            r#"{"version":1,"crawlers":[{"name":"a","purpose":"search","user_agent":["bot"],"verify":{}}]}"#,
+            &[],
+        ),
+    ] {
+        let told = told(text);
+        assert!(!told.contains("missing field"), "{told}");
+        for member in members {
+            let words = format!("expected a member {member:?}");
+            assert_eq!(told.matches(&words).count(), 1, "{told}");
+        }
+    }
+}
+
 /// ALIVE-5, RULE-1: what covers every client is a slip unless it says that it is meant.
 #[test]
 fn every_client_wants_force() {
