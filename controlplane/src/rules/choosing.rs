@@ -246,6 +246,9 @@ impl Match {
         for (index, written) in self.paths.iter().enumerate() {
             path(written).map_err(|why| (format!("/paths/{index}"), why))?;
         }
+        if let Some(name) = &self.host {
+            host(name).map_err(|why| ("/host".to_owned(), why))?;
+        }
         for (member, is_set) in [("exact", self.exact), ("exact_case", self.exact_case)] {
             if is_set && self.paths.is_empty() {
                 let message = format!("{member:?} needs \"paths\"");
@@ -285,6 +288,17 @@ impl Field {
         let name = self.name.0.clone();
         Some(FieldRule { name, is })
     }
+}
+
+/// What no host can be: such a rule would match nothing.
+pub(super) fn host(name: &str) -> Result<(), String> {
+    let strange = |c: char| !c.is_ascii_graphic() || matches!(c, '*' | '/' | '?' | '#' | '@' | ',');
+    if name.contains(strange) {
+        return Err(format!(
+            "{name:?} is not a host: expected one name or address as a client sends it, such as www.example.com, without wildcards"
+        ));
+    }
+    Ok(())
 }
 
 /// The schema has seen to it that each is a method.

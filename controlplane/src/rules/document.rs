@@ -11,7 +11,7 @@ use weir_schema::{CatalogError, Schema, Violation};
 use weir_shared::path;
 use weir_shared::rules::{CrawlerWord, MAX_LITERALS, MAX_NAMES, MAX_TRAP_PATHS, is_root};
 
-use super::choosing::Match;
+use super::choosing::{Match, host};
 use super::list_file::FILE;
 use crate::json::{self, Strict};
 use crate::state::fault::Fault;
@@ -370,6 +370,9 @@ fn paths(file: &RulesFile) -> Result<(), (String, String)> {
         if let Some(member) = which.named().filter(|_| has_match) {
             let message = format!("{member:?} stands beside \"match\": expected it inside");
             return Err((format!("/{list}/{index}/{member}"), message));
+        }
+        if let Some(name) = &which.host {
+            host(name).map_err(|why| (format!("/{list}/{index}/host"), why))?;
         }
         match &which.path {
             Some(path) => plain(path).map_err(|why| (format!("/{list}/{index}/path"), why))?,

@@ -275,8 +275,9 @@ impl QueryRule {
         match self {
             Self::Absent => query.is_empty(),
             Self::Present => !query.is_empty(),
+            // Some applications read `;` as `&`.
             Self::Names(names) => query
-                .split('&')
+                .split(['&', ';'])
                 .any(|pair| names.iter().any(|name| is_named(pair, name))),
         }
     }

@@ -53,27 +53,6 @@ fn all_faults_are_told() {
     assert!(fault.to_string().ends_with("40 further faults"), "{fault}");
 }
 
-/// MATCH-1, RULE-2: what stands beside `match` is a fault, whatever its value.
-#[test]
-fn nothing_stands_beside_match() {
-    for (list, more) in [("limits", ""), ("jails", r#""statuses":[404],"#)] {
-        for member in ["exact", "exact_case"] {
-            for value in [false, true] {
-                let text = format!(
-                    r#"{{"version":1,"{list}":[{{"name":"a",{more}"per_minute":1,"{member}":{value},"match":{{"paths":["/a"]}}}}]}}"#
-                );
-                assert_eq!(
-                    message(&text),
-                    (
-                        format!("/{list}/0/{member}"),
-                        format!("{member:?} stands beside \"match\": expected it inside")
-                    )
-                );
-            }
-        }
-    }
-}
-
 /// RULE-1: each member that has to be there and is not is told once, in the words of the other
 /// faults.
 #[test]
@@ -107,6 +86,69 @@ fn what_is_missing_is_told_once() {
         for member in members {
             let words = format!("expected a member {member:?}");
             assert_eq!(told.matches(&words).count(), 1, "{told}");
+        }
+    }
+}
+
+/// MATCH-1, RULE-2: what stands beside `match` is a fault, whatever its value.
+#[test]
+fn nothing_stands_beside_match() {
+    for (list, more) in [("limits", ""), ("jails", r#""statuses":[404],"#)] {
+        for member in ["exact", "exact_case"] {
+            for value in [false, true] {
+                let text = format!(
+                    r#"{{"version":1,"{list}":[{{"name":"a",{more}"per_minute":1,"{member}":{value},"match":{{"paths":["/a"]}}}}]}}"#
+                );
+                assert_eq!(
+                    message(&text),
+                    (
+                        format!("/{list}/0/{member}"),
+                        format!("{member:?} stands beside \"match\": expected it inside")
+                    )
+                );
+            }
+        }
+    }
+}
+
+/// MATCH-1, RULE-2: a host that no request has is a fault: such a rule would match nothing in
+/// silence.
+#[test]
+fn a_host_is_one_that_a_client_sends() {
+    let limit = |host: &str| {
+        format!(r#"{{"version":1,"limits":[{{"name":"a","per_minute":1,"host":"{host}"}}]}}"#)
+    };
+    let denial = |host: &str| {
+        format!(r#"{{"version":1,"denials":[{{"name":"a","match":{{"host":"{host}"}}}}]}}"#)
+    };
+    for host in [
+        "*.x.example",
+        "https://x.example",
+        "x.example/",
+        "a,b",
+        "a b",
+        "müller.example",
+    ] {
+        for (text, place) in [
+            (limit(host), "/limits/0/host"),
+            (denial(host), "/denials/0/match/host"),
+        ] {
+            let told = format!(
+                "{host:?} is not a host: expected one name or address as a client sends it, such as www.example.com, without wildcards"
+            );
+            assert_eq!(message(&text), (place.to_owned(), told));
+        }
+    }
+    for host in [
+        "www.x.example",
+        "X.example.",
+        "x.example:8080",
+        "192.0.2.1",
+        "[2001:db8::1]:80",
+        "a_b",
+    ] {
+        for text in [limit(host), denial(host)] {
+            assert!(Reader::new().read(text.as_bytes()).is_ok(), "{host}");
         }
     }
 }

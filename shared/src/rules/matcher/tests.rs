@@ -135,6 +135,8 @@ fn fields_and_queries_are_there_or_not() {
         (Some(""), true, false),
         (Some("facet"), false, true),
         (Some("a=b&facet=1"), false, true),
+        (Some("a=b;facet=1"), false, true),
+        (Some("a=b;c=facet"), false, false),
         (Some("f%61cet=1"), false, true),
         (Some("f%2561cet=1"), false, true),
         (Some("facet[]=1&facet[0]=2"), false, true),
