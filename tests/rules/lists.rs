@@ -34,7 +34,8 @@ fn lists_join_the_settings() {
             ("WAF_RATE_LIMIT_PER_HOUR", "1"),
         ];
         let weir = Weir::start_at(application.address(), &state, &settings);
-        weir.wait_for_process_log(&["1 lines are no netblocks", "[4]"]);
+        let warned = weir.wait_for_process_log(&["1 lines are no netblocks", "[4]"]);
+        assert_eq!(warned["file"], json!(state.path().join("drop.txt")));
         let refused = if mode == "enforce" { 429 } else { 200 };
         for (client, path, status, action, list) in [
             (
@@ -213,6 +214,31 @@ fn a_denied_client_still_has_the_health_check() {
     weir.wait_for_process_log(&["deny has 0.0.0.0/0, which is every client"]);
     weir.get("/_waf/health", "203.0.113.7").expect(200);
     weir.get("/a", "203.0.113.7").expect(429);
+}
+
+/// ALIVE-5, RULE-1: what covers every client is told of the file that has it.
+#[test]
+fn what_covers_everybody_is_told_of_its_file() {
+    let application = Application::ok();
+    for (rules, list, file) in [
+        (
+            r#"{"version":1,"allow":[{"netblock":"::/0","force":true},{"file":"all.txt"}]}"#,
+            "192.0.2.1\n",
+            "rules.json",
+        ),
+        (
+            r#"{"version":1,"allow":[{"file":"all.txt","force":true}]}"#,
+            "192.0.2.1\n::/0\n",
+            "all.txt",
+        ),
+    ] {
+        let state = state_dir();
+        std::fs::write(state.path().join("rules.json"), rules).unwrap();
+        std::fs::write(state.path().join("all.txt"), list).unwrap();
+        let weir = Weir::start_at(application.address(), &state, &[]);
+        let warned = weir.wait_for_process_log(&["allow has ::/0, which is every client"]);
+        assert_eq!(warned["file"], json!(state.path().join(file)));
+    }
 }
 
 /// RULE-10: a list that a download has spoiled does not keep the service down: neither while it

@@ -423,7 +423,7 @@ impl Compiled {
         for (name, list) in &self.read.lists {
             if list.skipped > 0 {
                 tracing::warn!(
-                    file = name,
+                    file = %list_path(path, name).display(),
                     "{} lines are no netblocks and are skipped, the first of them {:?}",
                     list.skipped,
                     list.first_skipped
@@ -433,16 +433,18 @@ impl Compiled {
         let all = [("allow", &file.allow), ("deny", &file.deny)];
         for (list, members) in all {
             let everything = |netblock: &Netblock| netblock.net().prefix_len() == 0;
-            let own = members.iter().filter_map(|member| member.netblock);
-            let named = members.iter().filter_map(|member| member.file.as_ref());
-            let listed = named.filter_map(|name| self.read.lists.get(name));
-            let mut listed = listed.flat_map(|text| text.netblocks.iter().copied());
-            if let Some(netblock) = own
-                .into_iter()
-                .find(everything)
-                .or_else(|| listed.find(everything))
-            {
-                tracing::warn!(file = %path.display(), "{list} has {netblock}, which is every client");
+            let mut own = members.iter().filter_map(|member| member.netblock);
+            let own = own.find(everything).map(|own| (path.to_owned(), own));
+            let mut named = members.iter().filter_map(|member| member.file.as_ref());
+            let listed = || {
+                named.find_map(|name| {
+                    let netblocks = self.read.lists.get(name)?.netblocks.iter();
+                    let netblock = netblocks.copied().find(everything)?;
+                    Some((list_path(path, name), netblock))
+                })
+            };
+            if let Some((file, netblock)) = own.or_else(listed) {
+                tracing::warn!(file = %file.display(), "{list} has {netblock}, which is every client");
             }
         }
     }
