@@ -3,9 +3,9 @@
 use serde_json::{Value, json};
 
 use crate::support::application::Application;
-use crate::support::raw_client::{Response, get, request};
+use crate::support::raw_client::{Connection, Response, get, request};
 use crate::support::wait_until;
-use crate::support::weir::{ADMIN_TOKEN, METRICS_TOKEN, Weir, ms, now_ms};
+use crate::support::weir::{ADMIN, ADMIN_TOKEN, METRICS_TOKEN, Weir, ms, now_ms};
 
 #[track_caller]
 fn ask(weir: &Weir, target: &str, headers: &[(&str, &str)]) -> Response {
@@ -258,6 +258,56 @@ fn force_allows_a_ban_of_everything() {
         &weir.admin("POST", "/_waf/bans", Some(&zone.to_string())),
         422,
     );
+}
+
+/// ADMIN-2, CONTROL-1, FORWARD-4: a long body is 413 also where none is asked for, nothing is done
+/// for its request, and the connection ends.
+#[test]
+fn a_long_body_that_nobody_asks_for_is_refused() {
+    let application = Application::ok();
+    let weir = Weir::start(&application, &[]);
+    let ban = r#"{"netblock":"198.51.100.0/24","duration":"2h","reason":"x"}"#;
+    weir.control("POST", "/v1/bans", Some(ban)).expect(201);
+    let bearer = format!("Bearer {ADMIN_TOKEN}");
+    let ask = |method: &str, target: &str, length: &str| {
+        let mut fields = vec![("Content-Length", length)];
+        let mut connection = match target.starts_with("/v1/") {
+            true => Connection::open_unix(&weir.state_path("weir.sock")),
+            false => {
+                fields.extend([("Authorization", &*bearer), ("X-Forwarded-For", ADMIN)]);
+                Connection::open(weir.address())
+            }
+        };
+        connection.send(&request(method, target, &fields, None));
+        let answer = connection.response();
+        assert!(length == "0" || connection.ends(), "{method} {target}");
+        answer
+    };
+    for (method, target) in [
+        ("GET", "/v1/status"),
+        ("GET", "/v1/health"),
+        ("GET", "/v1/bans"),
+        ("GET", "/v1/events"),
+        ("GET", "/v1/bans/stream"),
+        ("DELETE", "/v1/bans/198.51.100.7"),
+        ("POST", "/v1/reload"),
+        ("GET", "/_waf/bans"),
+        ("GET", "/_waf/clients/198.51.100.7"),
+        ("DELETE", "/_waf/bans/198.51.100.7"),
+    ] {
+        for length in ["65537", "99999999999"] {
+            assert_problem(&ask(method, target, length), 413);
+        }
+    }
+    assert_eq!(weir.bans().len(), 1);
+    // As is a wrong token, whatever comes with it.
+    let mut connection = Connection::open(weir.address());
+    let fields = [("Content-Length", "99999999999")];
+    connection.send(&request("GET", "/_waf/bans", &fields, None));
+    assert_problem(&connection.response(), 401);
+    for target in ["/v1/bans", "/_waf/bans"] {
+        ask("GET", target, "0").expect(200);
+    }
 }
 
 /// ADMIN: what is no JSON is 400, what is too large is 413.

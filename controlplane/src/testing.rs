@@ -591,6 +591,7 @@ pub(crate) fn request(method: &str, target: &str, body: &str) -> OwnRequest {
         authorization: Some(HeaderValue::from_static(ADMIN)),
         client: None,
         request_id: "id-1".to_owned(),
+        announced: None,
         body: (!body.is_empty()).then(|| Body::Whole(Bytes::copy_from_slice(body.as_bytes()))),
     }
 }

@@ -26,6 +26,8 @@ pub struct OwnRequest {
     pub client: Option<Client>,
     /// The request's id, for problem documents.
     pub request_id: String,
+    /// The bytes of the body, where `Content-Length` says how many it has.
+    pub announced: Option<u64>,
     /// The body, once [`Step::ReadBody`] asked for it.
     pub body: Option<Body>,
 }

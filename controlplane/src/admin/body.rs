@@ -7,6 +7,7 @@ use std::sync::LazyLock;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use weir_schema::{CatalogError, Schema, Violation};
+use weir_shared::handover::OwnRequest;
 
 use crate::json::{self, Strict};
 
@@ -53,6 +54,14 @@ impl BodyReader {
             ));
         }
         serde_json::from_value(body).map_err(|error| one_fault(String::new(), error.to_string()))
+    }
+}
+
+/// Refuses a long body that nobody asks for: nothing is done for such a request.
+pub(super) fn no_long_body(request: &OwnRequest, limit: usize) -> Result<(), Problem> {
+    match request.announced {
+        Some(announced) if announced > limit as u64 => Err(Problem::TooLarge { limit }),
+        _ => Ok(()),
     }
 }
 

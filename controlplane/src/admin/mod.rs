@@ -32,6 +32,7 @@ use crate::process::Asking;
 use crate::rules::{Change, RulesOrders};
 
 use bans::{Filter, OrderReader};
+use body::no_long_body;
 use clients::Most;
 use door::{Door, only_get};
 use explain::Asked;
@@ -42,7 +43,7 @@ use lists::ListReader;
 use problem::{Problem, of_metrics};
 use process::ProcessRoute;
 use query::{by, client_of, cursor, filter, minutes, most, only, question, subject_of};
-use token::{Token, Tokens};
+use token::{Token, Tokens, allow};
 
 pub(crate) mod answers;
 pub(crate) mod bans;
@@ -215,12 +216,21 @@ impl Router {
             _ => return None,
         };
         let admitted = self.admit(door, request).and_then(|()| only_get(request));
-        Some(admitted.and(asked))
+        let read = admitted.and_then(|()| no_long_body(request, MAX_BODY));
+        Some(read.and(asked))
     }
 
     /// Takes a request in; what the data plane's [`Handover`] does, for any door.
     pub(crate) fn step(&self, door: Door, request: OwnRequest, respond: Respond) -> Step {
-        let ask = match self.route(door, &request) {
+        let routed = match self.route(door, &request) {
+            Routed::Answer(answer) if !answer.status.is_success() => return Step::Done(answer),
+            routed => routed,
+        };
+        let is_for_no_body = !matches!(&routed, Routed::ReadBody(_)) && request.body.is_none();
+        if is_for_no_body && let Err(problem) = no_long_body(&request, MAX_BODY) {
+            return Step::Done(problem.answer(&request.request_id));
+        }
+        let ask = match routed {
             Routed::Answer(answer) => return Step::Done(answer),
             Routed::ReadBody(limit) => return Step::ReadBody { limit },
             Routed::Process(route) => {
@@ -470,16 +480,6 @@ impl Router {
             ("bans", _) => Err(Problem::MethodNotAllowed { allow: "DELETE" }),
             _ => Err(Problem::MethodNotAllowed { allow: "GET" }),
         }
-    }
-}
-
-/// Lets a request with the right token through. No token set: the endpoint does not exist
-/// (ADMIN-1).
-fn allow(token: &ArcSwapOption<Token>, request: &OwnRequest) -> Result<(), Problem> {
-    match &*token.load() {
-        None => Err(Problem::NotFound),
-        Some(token) if token.is_in(request.authorization.as_ref()) => Ok(()),
-        Some(_) => Err(Problem::Unauthorized),
     }
 }
 

@@ -5,12 +5,16 @@
 
 use std::path::{Path, PathBuf};
 
+use arc_swap::ArcSwapOption;
 use http::HeaderValue;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
+use weir_shared::handover::OwnRequest;
 use weir_shared::settings::{EndpointSettings, Secret, TokenSource};
 
 use crate::guarded;
+
+use super::problem::Problem;
 
 /// The most bytes of a token file that are read: a path that names something else must not fill the
 /// memory.
@@ -19,6 +23,16 @@ const MAX_FILE_BYTES: u64 = 4096;
 /// The digest of a token.
 #[derive(Clone, Copy)]
 pub(crate) struct Token([u8; 32]);
+
+/// Lets a request with the right token through. No token set: the endpoint does not exist
+/// (ADMIN-1).
+pub(super) fn allow(token: &ArcSwapOption<Token>, request: &OwnRequest) -> Result<(), Problem> {
+    match &*token.load() {
+        None => Err(Problem::NotFound),
+        Some(token) if token.is_in(request.authorization.as_ref()) => Ok(()),
+        Some(_) => Err(Problem::Unauthorized),
+    }
+}
 
 /// A token file that cannot be used.
 #[derive(Debug, thiserror::Error)]

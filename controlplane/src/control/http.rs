@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, HOST};
+use http::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HOST};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body_util::{BodyExt, Either, Full, LengthLimitError, Limited};
@@ -240,6 +240,8 @@ fn own_request(head: &Parts, request_id: String) -> OwnRequest {
         authorization: only.filter(|_| authorizations.next().is_none()).cloned(),
         client: None,
         request_id,
+        announced: (head.headers.get(CONTENT_LENGTH))
+            .and_then(|length| length.to_str().ok()?.parse().ok()),
         body: None,
     }
 }

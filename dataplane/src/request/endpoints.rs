@@ -38,6 +38,7 @@ async fn ask_control_plane(exchange: &Exchange, body: &mut ClientBody) -> OwnRes
         authorization: only_authorization(&exchange.head),
         client: Some(exchange.identity.client),
         request_id: exchange.request_id.to_str().unwrap_or_default().to_owned(),
+        announced: exchange.head.length().announced(),
         body: content,
     };
     let mut content = None;
