@@ -97,7 +97,7 @@ fn what_was_no_request_has_no_id() {
         (&b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n"[..], 400),
         (b"GET / HTTP/1.1\r\n : a\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\nHost:", 408),
-        (long.as_bytes(), 431),
+        (long.as_bytes(), 414),
     ] {
         let mut connection = Connection::open(weir.address());
         connection.send_what_is_taken(bytes);

@@ -14,7 +14,7 @@ use crate::message::{Fields, Head, Known, RequestLength, sent_by_head};
 
 /// Fields of a head at most (CONN-1).
 pub const MAX_FIELDS: usize = 100;
-/// Head of a request at most, bytes; larger is 431 (CONN-1).
+/// Head of a request at most, bytes; larger is 431, or 414 (CONN-1).
 pub const MAX_HEAD: usize = 32 * 1024;
 
 /// Room for the fields of a head.
@@ -29,6 +29,9 @@ pub enum BadRequest {
     /// More than [`MAX_HEAD`] bytes or [`MAX_FIELDS`] fields: 431.
     #[error("the head is larger than {MAX_HEAD} bytes, or has more than {MAX_FIELDS} fields")]
     TooLarge,
+    /// The target does not end within [`MAX_HEAD`] bytes: 414 (RFC 9112 §3).
+    #[error("the target is longer than a head of {MAX_HEAD} bytes leaves room for")]
+    TargetTooLong,
     /// A target in a form that its method does not have (RFC 9112 §3.2): 400.
     #[error("the target has not the form that its method asks for")]
     Target,
@@ -98,6 +101,9 @@ impl<'a> ReadHead<'a> {
         let length = match request.parse_with_uninit_headers(bytes, space) {
             Ok(Status::Complete(length)) => length,
             Ok(Status::Partial) if bytes.len() < MAX_HEAD => return Ok(None),
+            Ok(Status::Partial) if request.method.is_some() && request.path.is_none() => {
+                return Err(BadRequest::TargetTooLong);
+            }
             Ok(Status::Partial) | Err(httparse::Error::TooManyHeaders) => {
                 return Err(BadRequest::TooLarge);
             }

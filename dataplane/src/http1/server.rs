@@ -221,6 +221,7 @@ fn refuse_bytes(worker: &Worker, downstream: &Downstream, bytes: &[u8], bad: Bad
             ConnectionError::HeadTooLarge,
             StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
         ),
+        BadRequest::TargetTooLong => (ConnectionError::HeadTooLarge, StatusCode::URI_TOO_LONG),
         BadRequest::Syntax | BadRequest::Target | BadRequest::Host | BadRequest::Framing => {
             (ConnectionError::BadRequest, StatusCode::BAD_REQUEST)
         }

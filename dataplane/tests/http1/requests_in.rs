@@ -1008,7 +1008,13 @@ fn every_bound_is_exact() {
     check(&"\r\n".repeat(MAX_HEAD / 2 - 1), "");
     check(&"\r\n".repeat(MAX_HEAD / 2), "431 TooLarge");
     let target = |size: usize| format!("GET /{} HTTP/1.1\r\n", "a".repeat(size));
-    check(&target(MAX_HEAD), "431 TooLarge");
+    check(&target(MAX_HEAD), "414 TargetTooLong");
+    check(
+        &("\r\n".to_owned() + &target(MAX_HEAD)),
+        "414 TargetTooLong",
+    );
+    // The target ends, and its line does not.
+    check(&target(MAX_HEAD - 10), "431 TooLarge");
     // What lies behind the bound is not looked at.
     check(
         &(head(MAX_HEAD + 10).replace("y\r\n\r\n", "y\0\r\n\r\n")),

@@ -72,6 +72,7 @@ pub fn read(bytes: &[u8], cuts: &[usize]) -> Connection {
 pub const fn status(fault: BadRequest) -> StatusCode {
     match fault {
         BadRequest::TooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+        BadRequest::TargetTooLong => StatusCode::URI_TOO_LONG,
         _ => StatusCode::BAD_REQUEST,
     }
 }
