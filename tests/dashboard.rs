@@ -424,10 +424,21 @@ fn a_person_works_with_the_page() {
         an_attack_of_ten_minutes(),
     )
     .expect("writes");
+    // Nobody asks about an address of documentation: who says that it is the crawler is unproven.
+    std::fs::write(
+        state.path().join("rules.json"),
+        r#"{"version":1,"crawlers":[{"name":"examplebot","purpose":"search",
+            "user_agent":["ExampleBot"],"verify":{"dns":[".crawl.example"]}}]}"#,
+    )
+    .expect("writes");
     let weir = Weir::start_at(
         application.address(),
         &state,
-        &[ONE_PER_HOUR, ("WAF_TRUSTED_PROXIES", "127.0.0.0/8")],
+        &[
+            ONE_PER_HOUR,
+            ("WAF_TRUSTED_PROXIES", "127.0.0.0/8"),
+            ("WAF_NAME_SERVERS", "127.0.0.1:9"),
+        ],
     );
     for client in ["198.51.100.23", "192.0.2.81", "2001:db8:5:1::7"] {
         weir.get("/", client).expect(200);
@@ -488,6 +499,15 @@ fn a_person_works_with_the_page() {
     assert!(weir.bans().iter().all(|ban| ban["lifted"].is_string()));
     browser.press("7");
     browser.shows("203.0.113.0/24");
+    // Crawlers, by whether they are who they say.
+    let fields = [
+        ("X-Forwarded-For", "192.0.2.99"),
+        ("User-Agent", "ExampleBot/1.0"),
+    ];
+    weir.send(&request("GET", "/", &fields, None)).expect(200);
+    browser.press("9");
+    browser.shows("examplebot");
+    browser.shows("unproven");
     // Clients added up, and what is asked for while the page is open.
     browser.press("2");
     browser.shows("203.0.113.0/24");

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{CRAWLER, GOOGLEBOT, NEIGHBOUR, dns, get, start};
+use super::{CRAWLER, GOOGLEBOT, NEIGHBOUR, counted, dns, get, start, verify};
 use crate::support::application::Application;
 use crate::support::dns::{Dns, Mood};
 use crate::support::wait_until;
@@ -139,4 +139,33 @@ fn a_server_that_cannot_be_reached_is_left_alone() {
         weir.process_log_text()
             .contains("names of crawlers are not answered")
     });
+}
+
+/// CRAWL-7: the status has what the metrics count, by name and state; states of nothing are left
+/// out.
+#[test]
+fn the_status_has_the_counts_of_crawlers() {
+    let (application, dns) = (Application::ok(), dns());
+    let (weir, _state) = start(&application, &dns, json!({}), &[]);
+    let crawlers = || weir.control("GET", "/v1/status", None).json()["crawlers"].clone();
+    assert_eq!(crawlers(), json!([]));
+    verify(&weir, CRAWLER);
+    let of = |outcome: &str| counted(&weir, "verified", outcome);
+    let shown = crawlers();
+    let verified = shown.as_array().expect("a list").iter();
+    let mut verified = verified.filter(|one| one["state"] == "verified");
+    let one = verified.next().expect("it was verified");
+    assert_eq!(one["name"], "googlebot");
+    assert_eq!(one["purpose"], "search");
+    assert_eq!(
+        (one["passed"].as_f64(), one["refused"].as_f64()),
+        (Some(of("passed")), Some(of("refused")))
+    );
+    assert!(one["passed"].as_u64() > Some(0), "{shown}");
+    assert!(verified.next().is_none(), "{shown}");
+    let fakes = shown.as_array().expect("a list").iter();
+    assert!(
+        fakes.into_iter().all(|one| one["state"] != "fake"),
+        "{shown}"
+    );
 }

@@ -10,6 +10,7 @@ use weir_shared::clock::Now;
 use weir_shared::handover::OwnResponse;
 use weir_shared::health::Health;
 use weir_shared::reload::Reloaded;
+use weir_shared::rules::{ClaimState, Crawler};
 use weir_shared::settings::Upstream;
 use weir_shared::snapshot::Snapshot;
 use weir_shared::table::{ClientRow, ClientTable, MAX_CLIENTS, SharedUse};
@@ -97,6 +98,7 @@ pub(crate) fn answer(status: &Status, service: &Service) -> OwnResponse {
             "max": settings.connections.max,
         },
         "shared_limits": facts.shared.rules.iter().map(shared).collect::<Vec<_>>(),
+        "crawlers": facts.rules.crawlers.iter().flat_map(|one| crawler(one)).collect::<Vec<_>>(),
         "known_clients": facts.known,
         "lookups": named(Outcome::ALL.map(Outcome::name), facts.lookups.outcomes),
         "dropped": {
@@ -116,6 +118,28 @@ pub(crate) fn answer(status: &Status, service: &Service) -> OwnResponse {
 fn shared(of: &SharedUse) -> Value {
     let used = (of.ratio * 1000.0).round() / 1000.0;
     json!({"rule": of.rule.name, "used": used, "keys": of.keys, "hits": of.rule.hits()})
+}
+
+/// Requests of who says that it is this crawler, by whether it is; states of nothing are left out
+/// (CRAWL-7).
+fn crawler(crawler: &Crawler) -> impl Iterator<Item = Value> {
+    ClaimState::ALL.into_iter().filter_map(|state| {
+        let of = |outcome| -> u64 {
+            let requests = crawler.counts.requests();
+            let of = requests.filter(|(held, name, _)| (*held, *name) == (state, outcome));
+            of.map(|(.., count)| count).sum()
+        };
+        let (passed, refused) = (of("passed"), of("refused"));
+        (passed + refused > 0).then(|| {
+            json!({
+                "name": crawler.rule.name,
+                "purpose": crawler.purpose.name(),
+                "state": state.name(),
+                "passed": passed,
+                "refused": refused,
+            })
+        })
+    })
 }
 
 /// The fewest requests of an hour by which it can be told who all of them are of.

@@ -24,7 +24,7 @@ const SMALL: u16 = 12;
 const SPACING: u16 = 2;
 
 const HELP: &str = "\
-1 to 8, Tab    the lists
+1 to 9, Tab    the lists
 up down j k    choose; Page Up, Page Down, Home, End
 s              sort: requests, bytes, refused, last seen
 /              search; Esc ends the search

@@ -26,19 +26,21 @@ pub enum Pane {
     Bans,
     Alerts,
     Shared,
+    Crawlers,
 }
 
 impl Pane {
     /// In the order of their keys, with their names.
-    pub const ALL: [(Self, &str); 8] = [
+    pub const ALL: [(Self, &str); 9] = [
         (Self::Clients, "1 Clients"),
         (Self::Netblocks, "2 Nets"),
         (Self::Ases, "3 AS"),
-        (Self::Countries, "4 Countries"),
+        (Self::Countries, "4 CC"),
         (Self::Paths, "5 Paths"),
         (Self::Bans, "6 Bans"),
         (Self::Alerts, "7 Alerts"),
         (Self::Shared, "8 Shared"),
+        (Self::Crawlers, "9 Crawlers"),
     ];
 
     /// What is to be added up for it.
@@ -48,7 +50,7 @@ impl Pane {
             Self::Ases => Some(By::Asn),
             Self::Countries => Some(By::Country),
             Self::Paths => Some(By::Path),
-            Self::Clients | Self::Bans | Self::Alerts | Self::Shared => None,
+            Self::Clients | Self::Bans | Self::Alerts | Self::Shared | Self::Crawlers => None,
         }
     }
 
@@ -56,7 +58,7 @@ impl Pane {
     pub const fn is_sorted(self) -> bool {
         match self {
             Self::Clients | Self::Netblocks | Self::Ases | Self::Countries => true,
-            Self::Paths | Self::Bans | Self::Alerts | Self::Shared => false,
+            Self::Paths | Self::Bans | Self::Alerts | Self::Shared | Self::Crawlers => false,
         }
     }
 
@@ -126,6 +128,7 @@ impl Screen {
             Pane::Bans => &["NETBLOCK", "ENDS IN", "CAUSE", "CLIENT", "HITS", "REASON"],
             Pane::Alerts => &["TIME", "KIND", "OF", "WHAT"],
             Pane::Shared => &["LIMIT", "FULLEST", "KEYS", "REFUSED"],
+            Pane::Crawlers => &["CRAWLER", "PURPOSE", "STATE", "PASSED", "REFUSED"],
         }
     }
 
@@ -143,6 +146,7 @@ impl Screen {
             (Pane::Bans, _) => of(&look.bans["bans"], &|one| ban_row(one, now_ms)),
             (Pane::Alerts, _) => of(&look.alerts["alerts"], &alert_row),
             (Pane::Shared, _) => of(&look.status["shared_limits"], &shared_row),
+            (Pane::Crawlers, _) => of(&look.status["crawlers"], &crawler_row),
             (pane, Some(Groups::Clients(by, groups))) if pane.by() == Some(*by) => {
                 of(&groups["groups"], &|one| group_row(one, *by, now_ms))
             }
@@ -310,7 +314,12 @@ impl Screen {
             Pane::Bans | Pane::Netblocks => {
                 Some(Command::Explain(subject.split('/').next()?.to_owned()))
             }
-            Pane::Ases | Pane::Countries | Pane::Paths | Pane::Alerts | Pane::Shared => None,
+            Pane::Ases
+            | Pane::Countries
+            | Pane::Paths
+            | Pane::Alerts
+            | Pane::Shared
+            | Pane::Crawlers => None,
         }
     }
 
@@ -355,7 +364,12 @@ impl Screen {
                 let words = format!("Lift the bans of exactly {subject}?");
                 self.over = Over::Confirm(Command::Lift(subject), words);
             }
-            Pane::Ases | Pane::Countries | Pane::Paths | Pane::Alerts | Pane::Shared => {}
+            Pane::Ases
+            | Pane::Countries
+            | Pane::Paths
+            | Pane::Alerts
+            | Pane::Shared
+            | Pane::Crawlers => {}
         }
     }
 }
@@ -441,4 +455,9 @@ fn shared_row(of: &Value) -> Vec<String> {
         cell(&of["keys"]),
         cell(&of["hits"]),
     ]
+}
+
+fn crawler_row(of: &Value) -> Vec<String> {
+    let members = ["name", "purpose", "state", "passed", "refused"];
+    members.map(|member| cell(&of[member])).into()
 }

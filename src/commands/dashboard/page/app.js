@@ -151,6 +151,14 @@ const lists = {
     cells: (one) => [one.rule, (one.used * 100).toFixed(1) + " %", one.keys, one.hits],
     buttons: () => [],
   },
+  crawlers: {
+    wide: 0,
+    ask: () => ask("status").then((answer) => answer.crawlers),
+    headings: ["Crawler", "Purpose", "State", "Passed", "Refused"],
+    numbers: [3, 4],
+    cells: (one) => [one.name, one.purpose, one.state, one.passed, one.refused],
+    buttons: () => [],
+  },
 };
 
 function showList() {
@@ -365,7 +373,7 @@ document.addEventListener("keydown", (event) => {
   } else if (!writes && event.key === "/") {
     event.preventDefault();
     $("search").focus();
-  } else if (!writes && /^[1-8]$/.test(event.key)) {
+  } else if (!writes && /^[1-9]$/.test(event.key)) {
     choose(Object.keys(lists)[Number(event.key) - 1]);
   }
 });

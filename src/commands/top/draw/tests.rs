@@ -44,6 +44,10 @@ fn look(requests: u64, now_ms: u64) -> source::Report {
             "clients": {"held": 8912, "max": 20_000},
             "connections": {"open": 120, "max": 10_000},
             "shared_limits": [{"rule": "search", "used": 0.873, "keys": 1, "hits": 1020}],
+            "crawlers": [
+                {"name": "googlebot", "purpose": "search", "state": "verified", "passed": 512, "refused": 0},
+                {"name": "googlebot", "purpose": "search", "state": "fake", "passed": 0, "refused": 77},
+            ],
         }),
         clients: json!({"held": 8912, "clients": [
             client("203.0.113.7", "DE", "AS64496", [9_020, 7_960, 1_060], json!("2026-11-21T16:41:00Z")),
@@ -219,6 +223,30 @@ fn the_documented_screens_are_what_is_drawn() {
     assert_eq!(std::fs::read_to_string(path).unwrap(), shown);
 }
 
+/// CRAWL-7: crawlers by name and state, with what passed and what was refused; nothing is done to
+/// them.
+#[test]
+fn crawlers_are_shown() {
+    let mut screen = screen();
+    assert_eq!(press(&mut screen, "9"), None);
+    let shown = drawn(&screen, 80, 24);
+    let lines: Vec<Vec<&str>> = (shown.lines())
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    for row in [
+        ["CRAWLER", "PURPOSE", "STATE", "PASSED", "REFUSED"],
+        ["googlebot", "search", "verified", "512", "0"],
+        ["googlebot", "search", "fake", "0", "77"],
+    ] {
+        assert!(lines.contains(&row.to_vec()), "{row:?} is not in {shown}");
+    }
+    for keys in ["\n", "b", "u", "a"] {
+        assert_eq!(press(&mut screen, keys), None, "{keys}");
+    }
+    press(&mut screen, "/fake\n");
+    assert_eq!(screen.rows().len(), 1);
+}
+
 /// CONTROL-3: at 60 columns it is still seen who is banned; the application and the last minutes
 /// stand in the head.
 #[test]
@@ -254,7 +282,7 @@ fn bans_are_seen_on_a_narrow_terminal() {
 /// terminal.
 #[test]
 fn no_size_is_too_small() {
-    for keys in ["", "2", "5", "6", "7", "?", "b", "6u", "/abc", "s"] {
+    for keys in ["", "2", "5", "6", "7", "9", "?", "b", "6u", "/abc", "s"] {
         let mut screen = screen();
         press(&mut screen, keys);
         for width in [0, 1, 2, 5, 17, 39, 60, 79, 200] {
