@@ -155,7 +155,7 @@ fn is_named(fault: BadRequest, accepted: &hyper::Message, rest: &[u8]) -> bool {
                 || (uri.authority().is_none() && uri.path() == "*" && *method != Method::OPTIONS)
         }
         BadRequest::Host => !has_one_host(uri, headers, accepted.head.version),
-        BadRequest::Syntax | BadRequest::TooLarge => false,
+        BadRequest::Syntax | BadRequest::TooLarge | BadRequest::TargetTooLong => false,
     }
 }
 
