@@ -22,6 +22,6 @@ mod location;
 pub(crate) mod own;
 mod resolve;
 pub(crate) mod said;
-mod stream;
+pub(crate) mod stream;
 mod thread;
 pub(crate) mod wanted;

@@ -171,12 +171,12 @@ impl Feeding {
                 }
             }
             Order::Accept(name, told) => {
+                let mut streams = self.streams.iter();
+                let is_stream = streams.any(|stream| stream.wanted.name == name);
                 let accepted = match self.named(&name) {
                     Some(kept) => kept.accept(&shared.copies, &*shared),
                     // Of a stream no version waits: what is not taken is asked for again.
-                    None if self.streams.iter().any(|stream| stream.wanted.name == name) => {
-                        Err(NotAccepted::Nothing)
-                    }
+                    None if is_stream => Err(NotAccepted::Nothing),
                     None => Err(NotAccepted::Unknown),
                 };
                 // What is told of it is there before the answer.
