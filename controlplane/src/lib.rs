@@ -73,6 +73,8 @@ pub mod fuzzing {
     pub use crate::files::reread;
     pub use crate::rules::fuzzing::Rules;
 
+    pub use crate::feeds::decisions::fuzzing::decisions;
+
     /// The netblocks of a list, with how many of its lines are none; why it cannot be used.
     pub fn list(bytes: &[u8]) -> Result<(Vec<Netblock>, usize), String> {
         let list = netblock_list::parse(bytes, MAX_LISTED).map_err(|why| why.to_string())?;

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+mod decisions;
 mod fetched;
 mod kept;
 mod publisher;

@@ -101,7 +101,7 @@ fn one(name: &str, report: &Report) -> Value {
     json!({
         "name": name,
         "use": report.used.map(Use::name),
-        "entries": report.feed.list.len(),
+        "entries": report.feed.entries(),
         "taken": report.feed.taken_ms().map(Time),
         "checked": report.checked.or(report.feed.confirmed_ms().map(Time)),
         "outcome": report.outcome.map(Outcome::name),

@@ -17,6 +17,7 @@ use sha2::{Digest as _, Sha256};
 use weir_shared::netblock::Netblock;
 use weir_shared::units::Time;
 
+use super::decisions::Decisions;
 use super::wanted::Wanted;
 use crate::guarded;
 use crate::netblock_list::{self, MAX_LISTED};
@@ -137,6 +138,32 @@ impl Copies {
         self.write_bytes(name, text(copy)?.as_bytes())
     }
 
+    /// The decisions that were kept of this stream (FEED-7); none where there is no whole copy of
+    /// its URL.
+    pub(crate) fn read_decisions(&self, wanted: &Wanted) -> Option<(Head, Decisions)> {
+        let bytes = guarded::read(&self.path(&wanted.name), MAX_BYTES).ok()?;
+        let text = std::str::from_utf8(&bytes).ok()?;
+        let (line, rest) = text
+            .strip_suffix('\n')?
+            .split_once('\n')
+            .unwrap_or((text.trim_end(), ""));
+        let head = head_of(line.as_bytes())?;
+        let decisions = Decisions::of_lines(rest)?;
+        let is_whole = decisions.len() == head.entries;
+        (is_whole && head.url == wanted.url.uri().to_string()).then_some((head, decisions))
+    }
+
+    /// Keeps the decisions of a stream in the place of those before.
+    pub(crate) fn write_decisions(
+        &self,
+        name: &str,
+        head: &Head,
+        decisions: &Decisions,
+    ) -> io::Result<()> {
+        let text = format!("{}\n{}", first_line(head)?, decisions.lines());
+        self.write_bytes(name, text.as_bytes())
+    }
+
     fn write_bytes(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
         match DirBuilder::new().mode(0o700).create(&self.0) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
@@ -218,6 +245,7 @@ mod tests {
             url: url.to_owned().try_into().unwrap(),
             every: Default::default(),
             used: None,
+            crowdsec: None,
         }
     }
 

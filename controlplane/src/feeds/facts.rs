@@ -21,7 +21,7 @@ impl FeedFacts {
         let confirmed_ms = report.feed.confirmed_ms();
         Self {
             name,
-            entries: report.feed.list.len(),
+            entries: report.feed.entries(),
             age_ms: confirmed_ms.map(|at| now_ms.saturating_sub(at)),
             fetches: report.fetches,
         }

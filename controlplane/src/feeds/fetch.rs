@@ -9,7 +9,7 @@ use http::header::{
     ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, ETAG, HeaderMap, HeaderName, HeaderValue,
     IF_MODIFIED_SINCE, IF_NONE_MATCH, LAST_MODIFIED, LOCATION, USER_AGENT,
 };
-use http::{Request, Response, StatusCode};
+use http::{Request, Response, StatusCode, Uri, request};
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
 use hyper_util::client::legacy::Client as HttpClient;
@@ -26,6 +26,8 @@ use crate::outgoing::{chain, retry_after};
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 /// The largest list.
 pub(super) const MAX_BYTES: usize = 64 << 20;
+/// The field with the key of a LAPI.
+const API_KEY: &str = "x-api-key";
 /// Redirects that are followed, one after the other.
 const MAX_REDIRECTS: usize = 5;
 /// The longest `ETag` and `Last-Modified` that are kept.
@@ -97,10 +99,46 @@ pub(super) async fn fetch(
     within(PATIENCE, way.fetch(url.clone(), validators)).await
 }
 
-async fn within(
+/// Asks a LAPI for its decision stream: all decisions at a start, or what has changed since it was
+/// last asked (FEED-7). No redirect is followed: the key is for this place alone.
+pub(super) async fn decisions(
+    tls: &ClientConfig,
+    url: &FeedUrl,
+    key: &HeaderValue,
+    is_start: bool,
+    now_ms: u64,
+) -> Result<Vec<u8>, Failure> {
+    let reach = match url.is_loopback() {
+        true => Reach::Loopback,
+        false => Reach::Public,
+    };
+    let way = Way { tls, reach, now_ms };
+    // Without `dedup=false` the LAPI tells one decision of each value, and of `scopes` it knows
+    // ip and range unless others are named.
+    let target =
+        format!("/v1/decisions/stream?startup={is_start}&dedup=false&scopes=ip,range,as,country");
+    let asking = async {
+        let mut parts = url.uri().clone().into_parts();
+        parts.path_and_query = target.parse().ok();
+        let uri = Uri::from_parts(parts).map_err(|error| Failure::Connection(chain(&error)))?;
+        let request = Request::get(uri)
+            .header(USER_AGENT, concat!("weir/", env!("CARGO_PKG_VERSION")))
+            .header(API_KEY, key);
+        let response = send(&way, request).await?;
+        let status = response.status();
+        if status != StatusCode::OK {
+            let pause = retry_after(response.headers(), now_ms);
+            return Err(Failure::Status { status, pause });
+        }
+        body(response).await
+    };
+    within(PATIENCE, asking).await
+}
+
+async fn within<T>(
     patience: Duration,
-    fetching: impl Future<Output = Result<Fetched, Failure>>,
-) -> Result<Fetched, Failure> {
+    fetching: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
     let fetched = tokio::time::timeout(patience, fetching).await;
     fetched.unwrap_or(Err(Failure::TimedOut))
 }
@@ -144,6 +182,20 @@ async fn ask(
     url: &FeedUrl,
     validators: &Validators,
 ) -> Result<Response<Incoming>, Failure> {
+    let mut request = Request::get(url.uri()).header(USER_AGENT, "weir");
+    for (name, value) in [
+        (IF_NONE_MATCH, &validators.etag),
+        (IF_MODIFIED_SINCE, &validators.last_modified),
+    ] {
+        if let Some(value) = value {
+            request = request.header(name, value.as_str());
+        }
+    }
+    send(way, request).await
+}
+
+/// Sends a request on a connection of its own.
+async fn send(way: &Way<'_>, request: request::Builder) -> Result<Response<Incoming>, Failure> {
     let failed = |error: &dyn std::error::Error| Failure::Connection(chain(error));
     let mut connector = HttpConnector::new_with_resolver(Resolver::new(way.reach));
     connector.enforce_http(false);
@@ -156,17 +208,7 @@ async fn ask(
     let client = HttpClient::builder(TokioExecutor::new())
         .pool_max_idle_per_host(0)
         .build(connector);
-    let mut request = Request::get(url.uri())
-        .header(USER_AGENT, "weir")
-        .header(ACCEPT_ENCODING, "identity");
-    for (name, value) in [
-        (IF_NONE_MATCH, &validators.etag),
-        (IF_MODIFIED_SINCE, &validators.last_modified),
-    ] {
-        if let Some(value) = value {
-            request = request.header(name, value.as_str());
-        }
-    }
+    let request = request.header(ACCEPT_ENCODING, "identity");
     let request = request.body(Empty::<Bytes>::new());
     let request = request.map_err(|error| failed(&error))?;
     client

@@ -460,7 +460,7 @@ fn read(bytes: &[u8]) -> Result<Vec<Netblock>, String> {
     }
 }
 
-fn tell_left_out(name: &str, left_out: &[Netblock]) {
+pub(super) fn tell_left_out(name: &str, left_out: &[Netblock]) {
     if left_out.is_empty() {
         return;
     }

@@ -1,25 +1,38 @@
 //! The thread `weir-feeds`: fetches one feed after the other, each when it is due, and writes the
 //! copies. It is there only where rules.json names a feed.
 
+use std::collections::HashSet;
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::fetch::{Failure, Fetched, fetch};
+use weir_shared::rules::Feed;
+
+use super::fetch::{Failure, Fetched, decisions, fetch};
 use super::judge::Guard;
 use super::kept::{Kept, NotAccepted, Offered, Outside};
 use super::own::guard;
 use super::said::{Order, Said, Shared};
+use super::stream::{self, Stream};
+use super::wanted::Wanted;
 use crate::outgoing::tls;
 
 /// The longest sleep: the wall clock may be set meanwhile.
 const MAX_SLEEP_MS: u64 = 60_000;
 
+/// What is to be asked for now, by its place.
+enum Due {
+    Feed(usize),
+    Stream(usize),
+}
+
 /// The thread's own.
 pub(super) struct Feeding {
     shared: Arc<Shared>,
     feeds: Vec<Kept>,
+    /// Decision streams (FEED-7).
+    streams: Vec<Stream>,
     /// The state is another process's.
     stands_still: bool,
 }
@@ -67,6 +80,7 @@ impl Feeding {
         Self {
             shared,
             feeds: Vec::new(),
+            streams: Vec::new(),
             stands_still: false,
         }
     }
@@ -77,7 +91,8 @@ impl Feeding {
             self.take_in(said);
             self.tell();
             match self.next() {
-                Some(index) => self.fetch(index).await,
+                Some(Due::Feed(index)) => self.fetch(index).await,
+                Some(Due::Stream(index)) => self.ask(index).await,
                 None => self.sleep().await,
             }
         }
@@ -88,20 +103,11 @@ impl Feeding {
         let shared = Arc::clone(&self.shared);
         self.stands_still = said.stands_still;
         if let Some(wanted) = said.wanted {
-            let mut before = std::mem::take(&mut self.feeds);
-            for (wanted, feed) in wanted {
-                let held = before.iter().position(|kept| kept.is(&wanted));
-                let kept = match held.map(|index| before.swap_remove(index)) {
-                    Some(mut kept) => {
-                        kept.want(wanted, feed, &*shared);
-                        kept
-                    }
-                    None => Kept::new(wanted, feed, &shared.copies, &*shared),
-                };
-                self.feeds.push(kept);
-            }
-            let feeds = &self.feeds;
-            let is_named = |name: &str| feeds.iter().any(|kept| kept.wanted.name == name);
+            self.want(wanted);
+            let feeds = self.feeds.iter().map(|kept| &kept.wanted);
+            let streams = self.streams.iter().map(|stream| &stream.wanted);
+            let named: HashSet<&str> = feeds.chain(streams).map(|one| &*one.name).collect();
+            let is_named = |name: &str| named.contains(name);
             if !self.stands_still {
                 shared.copies.forget_others(is_named);
             }
@@ -111,9 +117,44 @@ impl Feeding {
                 kept.guard_anew(&shared.copies, &*shared);
                 kept.event(&*shared);
             }
+            for stream in &mut self.streams {
+                stream.guard_anew(&*shared);
+                stream.event(&*shared);
+            }
         }
         for order in said.orders {
             self.obey(order);
+        }
+    }
+
+    /// These are the feeds now; what is known of those that stay is kept.
+    fn want(&mut self, all: Vec<(Wanted, Arc<Feed>)>) {
+        let shared = Arc::clone(&self.shared);
+        let mut feeds = std::mem::take(&mut self.feeds);
+        let mut streams = std::mem::take(&mut self.streams);
+        for (wanted, feed) in all {
+            if let Some(crowdsec) = wanted.crowdsec.clone() {
+                let held = streams.iter().position(|stream| stream.is(&wanted));
+                let wanted = (wanted, crowdsec);
+                self.streams
+                    .push(match held.map(|index| streams.swap_remove(index)) {
+                        Some(mut stream) => {
+                            stream.want(wanted, feed, &*shared);
+                            stream
+                        }
+                        None => Stream::new(wanted, feed, &shared.copies, &*shared),
+                    });
+                continue;
+            }
+            let held = feeds.iter().position(|kept| kept.is(&wanted));
+            let kept = match held.map(|index| feeds.swap_remove(index)) {
+                Some(mut kept) => {
+                    kept.want(wanted, feed, &*shared);
+                    kept
+                }
+                None => Kept::new(wanted, feed, &shared.copies, &*shared),
+            };
+            self.feeds.push(kept);
         }
     }
 
@@ -124,10 +165,18 @@ impl Feeding {
                 if let Some(kept) = self.named(&name) {
                     kept.ask(&*shared);
                 }
+                let mut streams = self.streams.iter_mut();
+                if let Some(stream) = streams.find(|stream| stream.wanted.name == name) {
+                    stream.ask(&*shared);
+                }
             }
             Order::Accept(name, told) => {
+                let mut streams = self.streams.iter();
+                let is_stream = streams.any(|stream| stream.wanted.name == name);
                 let accepted = match self.named(&name) {
                     Some(kept) => kept.accept(&shared.copies, &*shared),
+                    // Of a stream no version waits: what is not taken is asked for again.
+                    None if is_stream => Err(NotAccepted::Nothing),
                     None => Err(NotAccepted::Unknown),
                 };
                 // What is told of it is there before the answer.
@@ -144,11 +193,13 @@ impl Feeding {
     fn tell(&self) {
         let reports = self.feeds.iter();
         let reports = reports.map(|kept| (kept.wanted.name.clone(), kept.report()));
-        self.shared.tell(reports.collect());
+        let streams = self.streams.iter();
+        let streams = streams.map(|stream| (stream.wanted.name.clone(), stream.report()));
+        self.shared.tell(reports.chain(streams).collect());
     }
 
     /// The feed that is due, if one is: of several the one that is due for longest.
-    fn next(&mut self) -> Option<usize> {
+    fn next(&mut self) -> Option<Due> {
         if self.stands_still {
             return None;
         }
@@ -157,10 +208,40 @@ impl Feeding {
             .iter_mut()
             .for_each(|kept| kept.tell_due(&*shared));
         let now_ms = shared.clock.now().wall_ms;
+        for stream in &mut self.streams {
+            stream.end_due(&*shared);
+        }
         let due = self.feeds.iter().enumerate();
-        due.filter(|(_, kept)| kept.fetch_in_ms(now_ms) == 0)
-            .min_by_key(|(_, kept)| kept.report().next)
-            .map(|(index, _)| index)
+        let due = due
+            .filter(|(_, kept)| kept.fetch_in_ms(now_ms) == 0)
+            .map(|(index, kept)| (Due::Feed(index), kept.report().next));
+        let streams = self.streams.iter().enumerate();
+        let streams = streams
+            .filter(|(_, stream)| stream.fetch_in_ms(now_ms) == 0)
+            .map(|(index, stream)| (Due::Stream(index), stream.report().next));
+        due.chain(streams)
+            .min_by_key(|(_, next)| *next)
+            .map(|(due, _)| due)
+    }
+
+    /// Asks a LAPI. What is said meanwhile waits.
+    async fn ask(&mut self, index: usize) {
+        let shared = Arc::clone(&self.shared);
+        let Some(stream) = self.streams.get_mut(index) else {
+            return;
+        };
+        let now_ms = shared.clock.now().wall_ms;
+        let ca_file = shared.outer.load().ca_file.clone();
+        let ready = tls(ca_file.as_deref())
+            .map_err(|error| format!("WAF_FEED_CA_FILE: {error}"))
+            .and_then(|tls| Ok((tls, stream::key(&stream.crowdsec.key_file)?)));
+        let (tls, key) = match ready {
+            Ok(ready) => ready,
+            Err(why) => return stream.not_asked(why, &*shared),
+        };
+        let is_start = stream.is_start();
+        let fetched = decisions(&tls, &stream.wanted.url, &key, is_start, now_ms).await;
+        stream.settle(fetched, &shared.copies, &*shared);
     }
 
     /// Fetches a feed. What is said meanwhile waits.
@@ -181,7 +262,9 @@ impl Feeding {
     /// Until something is due, or was said.
     async fn sleep(&self) {
         let now_ms = self.shared.clock.now().wall_ms;
+        let streams = self.streams.iter().map(|stream| stream.wait_ms(now_ms));
         let waits = self.feeds.iter().map(|kept| kept.wait_ms(now_ms));
+        let waits = waits.chain(streams);
         let wait_ms = match self.stands_still {
             true => MAX_SLEEP_MS,
             false => waits.min().unwrap_or(MAX_SLEEP_MS).min(MAX_SLEEP_MS),

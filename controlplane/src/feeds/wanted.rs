@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use http::Uri;
@@ -16,17 +17,96 @@ const EVERY: std::ops::RangeInclusive<Duration> =
 
 /// One feed, as rules.json names it.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+#[serde(try_from = "Written")]
 pub(crate) struct Wanted {
     /// Its name.
     pub(crate) name: String,
-    /// Where it is fetched.
+    /// Where it is fetched; of a decision stream the LAPI.
     pub(crate) url: FeedUrl,
-    /// How often.
-    #[serde(default)]
+    /// How often a list is fetched.
     pub(crate) every: Every,
     /// What being on it means; none where it is only a name for other rules.
-    #[serde(rename = "use")]
     pub(crate) used: Option<Use>,
+    /// What a decision stream of CrowdSec has beside (FEED-7); none for a list.
+    pub(crate) crowdsec: Option<CrowdSec>,
+}
+
+/// What is said of a decision stream (FEED-7).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct CrowdSec {
+    /// The file with the API key; beside rules.json where it is relative.
+    pub(crate) key_file: PathBuf,
+    /// What decisions of other types than `ban` do.
+    pub(crate) other: Other,
+}
+
+/// What decisions of other types than `ban` do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Other {
+    /// As a ban.
+    Deny,
+    /// Nothing.
+    #[default]
+    Ignore,
+}
+
+/// The members as they are written.
+#[derive(Deserialize)]
+struct Written {
+    name: String,
+    url: Option<FeedUrl>,
+    every: Option<Every>,
+    #[serde(rename = "use")]
+    used: Option<Use>,
+    crowdsec: Option<FeedUrl>,
+    key_file: Option<PathBuf>,
+    other: Option<Other>,
+}
+
+impl TryFrom<Written> for Wanted {
+    type Error = &'static str;
+
+    fn try_from(written: Written) -> Result<Self, Self::Error> {
+        let Written {
+            name,
+            url,
+            every,
+            used,
+            crowdsec,
+            key_file,
+            other,
+        } = written;
+        match (url, crowdsec, key_file) {
+            (Some(url), None, None) if other.is_none() => Ok(Self {
+                name,
+                url,
+                every: every.unwrap_or_default(),
+                used,
+                crowdsec: None,
+            }),
+            (None, Some(url), Some(key_file)) if every.is_none() && used.is_none() => {
+                if url.uri().query().is_some() || url.uri().path() != "/" {
+                    return Err(
+                        "\"crowdsec\" has a path or a query: expected scheme, host and port",
+                    );
+                }
+                Ok(Self {
+                    name,
+                    url,
+                    every: Every::default(),
+                    used: Some(Use::Deny),
+                    crowdsec: Some(CrowdSec {
+                        key_file,
+                        other: other.unwrap_or_default(),
+                    }),
+                })
+            }
+            _ => Err(
+                "expected \"url\", with \"every\" and \"use\", or \"crowdsec\" and \"key_file\", with \"other\"",
+            ),
+        }
+    }
 }
 
 /// What being on a feed means.

@@ -18,7 +18,7 @@ use super::choosing::AgentFiles;
 use super::document::{self, Member, Reader, RulesFile};
 use super::fed::{self, Fed, Held};
 use super::kept::KeptLists;
-use super::list_file::{self, list_path};
+use super::list_file::{self, beside, list_path};
 use super::making::{Counted, Known, Making, case};
 use crate::feeds::kept::Offered;
 use crate::feeds::wanted::{Use, Wanted};
@@ -176,7 +176,7 @@ impl Compiler {
         for wanted in &read.file.feeds {
             let held = self.fed.held(wanted).cloned().unwrap_or_else(|| {
                 let held = self.fed.read(wanted, room);
-                room = room.saturating_sub(held.feed.list.len());
+                room = room.saturating_sub(held.feed.entries());
                 held
             });
             read.feeds.push(held);
@@ -309,7 +309,10 @@ impl Compiler {
         }
         let limits = made.limits(file);
         let jails = made.jails(file);
-        let denials = made.denials(file);
+        let mut denials = made.denials(file);
+        if self.lookups {
+            denials.extend(made.places(&file.feeds));
+        }
         let exempt = made.exempt(file);
         let crawlers = made.crawlers(file);
         let Making {
@@ -388,10 +391,14 @@ impl Compiled {
         &self.read.bad
     }
 
-    /// The feeds of rules.json, each with the version that holds.
-    pub(super) fn feeds(&self) -> Vec<(Wanted, Arc<Feed>)> {
+    /// The feeds of the rules.json at this path, each with the version that holds.
+    pub(super) fn feeds(&self, path: &Path) -> Vec<(Wanted, Arc<Feed>)> {
         let held = self.read.feeds.iter().map(|held| Arc::clone(&held.feed));
-        self.read.file.feeds.iter().cloned().zip(held).collect()
+        let mut wanted = self.read.file.feeds.clone();
+        for crowdsec in wanted.iter_mut().filter_map(|one| one.crowdsec.as_mut()) {
+            crowdsec.key_file = beside(path, &crowdsec.key_file);
+        }
+        wanted.into_iter().zip(held).collect()
     }
 
     /// Says what is in force, and what of the lists could not be read.

@@ -9,7 +9,9 @@ use serde_json::Value;
 use serde_path_to_error::{Deserializer as Tracked, Track};
 use weir_schema::{CatalogError, Schema, Violation};
 use weir_shared::path;
-use weir_shared::rules::{CrawlerWord, MAX_LITERALS, MAX_NAMES, MAX_TRAP_PATHS, is_root};
+use weir_shared::rules::{
+    CrawlerWord, MAX_DENIALS, MAX_LITERALS, MAX_NAMES, MAX_TRAP_PATHS, is_root,
+};
 
 use super::choosing::{Match, host};
 use super::list_file::FILE;
@@ -349,10 +351,25 @@ fn feeds(file: &RulesFile) -> Result<(), (String, String)> {
         .filter_map(|member| member.file.as_deref())
         .collect();
     seen.insert(FILE);
+    let mut denials = file.denials.len();
     for (index, feed) in file.feeds.iter().enumerate() {
         if !seen.insert(&feed.name) {
             let message = format!("two lists are named {:?}", feed.name);
             return Err((format!("/feeds/{index}/name"), message));
+        }
+        // What it says of autonomous systems and countries is denied by its name (FEED-7).
+        if feed.crowdsec.is_some() {
+            if file.denials.iter().any(|denial| denial.name == feed.name) {
+                let message = format!("a denial is named {:?} too", feed.name);
+                return Err((format!("/feeds/{index}/name"), message));
+            }
+            denials += 2;
+            if denials > MAX_DENIALS {
+                let message = format!(
+                    "expected at most {MAX_DENIALS} denials in all, of which each decision stream is two"
+                );
+                return Err((format!("/feeds/{index}"), message));
+            }
         }
     }
     Ok(())

@@ -40,7 +40,7 @@ impl Fed {
     /// The netblocks of those of these feeds that hold already.
     pub(super) fn count(&self, wanted: &[Wanted]) -> usize {
         let held = wanted.iter().filter_map(|wanted| self.held(wanted));
-        held.map(|held| held.feed.list.len()).sum()
+        held.map(|held| held.feed.entries()).sum()
     }
 
     /// What holds of this feed already.
@@ -51,6 +51,12 @@ impl Fed {
 
     /// The copy of a feed of which nothing holds yet, with at most so many netblocks.
     pub(super) fn read(&self, wanted: &Wanted, room: usize) -> Held {
+        if wanted.crowdsec.is_some() {
+            return Held {
+                url: wanted.url.clone(),
+                feed: Arc::new(self.decisions(wanted, room)),
+            };
+        }
         let copy = self.copies.read(wanted);
         let copy = copy.filter(|copy| copy.netblocks.len() <= room);
         let feed = copy.map_or_else(
@@ -68,6 +74,22 @@ impl Fed {
         }
     }
 
+    /// What was kept of a decision stream (FEED-7). What has ended since is ended by the thread of
+    /// the feeds as soon as it runs.
+    fn decisions(&self, wanted: &Wanted, room: usize) -> Feed {
+        let name = &wanted.name;
+        let Some((head, decisions)) = self.copies.read_decisions(wanted) else {
+            return Feed::none(name);
+        };
+        let listed = decisions.listed();
+        let (Time(taken), Time(confirmed)) = (head.taken, head.confirmed);
+        let feed = listed.feed(name, &guard(&self.trusted), taken, confirmed).0;
+        if feed.entries() > room {
+            return Feed::none(name);
+        }
+        feed
+    }
+
     /// These hold from now on.
     pub(super) fn hold(&mut self, held: &[Held]) {
         self.held = held.to_vec();
@@ -79,12 +101,12 @@ impl Fed {
 pub(super) fn put(held: &mut [Held], offered: Offered, room: usize) -> Result<(), String> {
     let Offered { url, feed } = offered;
     let others = held.iter().filter(|held| held.feed.name != feed.name);
-    let others: usize = others.map(|held| held.feed.list.len()).sum();
+    let others: usize = others.map(|held| held.feed.entries()).sum();
     let is_it = |held: &&mut Held| held.feed.name == feed.name && held.url == url;
     let Some(place) = held.iter_mut().find(is_it) else {
         return Err("rules.json does not name it any more".to_owned());
     };
-    let count = feed.list.len();
+    let count = feed.entries();
     if others.saturating_add(count) > room {
         return Err(format!(
             "it has {count} entries, and {MAX_NETBLOCKS} are the most of all lists together"

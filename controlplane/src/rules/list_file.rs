@@ -15,7 +15,12 @@ pub(super) fn bytes(path: &Path) -> io::Result<Vec<u8>> {
     guarded::read(path, MAX_BYTES)
 }
 
+/// A file beside rules.json where its name is relative.
+pub(super) fn beside(rules_file: &Path, name: &Path) -> PathBuf {
+    rules_file.parent().unwrap_or(Path::new("")).join(name)
+}
+
 /// A list's file: beside rules.json where its name is relative.
 pub(super) fn list_path(rules_file: &Path, name: &str) -> PathBuf {
-    rules_file.parent().unwrap_or(Path::new("")).join(name)
+    beside(rules_file, Path::new(name))
 }

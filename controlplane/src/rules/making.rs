@@ -6,8 +6,8 @@ use std::sync::Arc;
 use http::StatusCode;
 use weir_shared::netblock::Netblock;
 use weir_shared::rules::{
-    Case, Crawler, CrawlerCounts, Denial, Exempt, Feed, Feeds, Jail, Limit, Matcher, NetList, Per,
-    Quota, Rule, RuleKind, Verify,
+    Case, Crawler, CrawlerCounts, Denial, Exempt, Feed, Feeds, Further, Jail, Limit, Matcher,
+    NetList, Per, Quota, Rule, RuleKind, Verify,
 };
 use weir_shared::settings::{BanResponse, OnLimit};
 use weir_shared::units::Time;
@@ -93,6 +93,33 @@ impl Making<'_> {
                         }
                         Answer::Word(Word::Drop) => Some(BanResponse::Drop),
                     }),
+                });
+            }
+        }
+        denials
+    }
+
+    /// What decision streams say of autonomous systems and countries, as denials (FEED-7).
+    pub(super) fn places(&mut self, wanted: &[Wanted]) -> Vec<Denial> {
+        let mut denials = Vec::new();
+        let feeds = self.feeds;
+        for wanted in wanted.iter().filter(|wanted| wanted.crowdsec.is_some()) {
+            let Some(feed) = feeds.get(&wanted.name) else {
+                continue;
+            };
+            let asns = (!feed.asns.is_empty()).then(|| Further {
+                asns: Some(feed.asns.clone()),
+                ..Further::default()
+            });
+            let countries = (!feed.countries.codes.is_empty()).then(|| Further {
+                countries: Some(feed.countries.clone()),
+                ..Further::default()
+            });
+            for further in [asns, countries].into_iter().flatten() {
+                denials.push(Denial {
+                    rule: self.rule(RuleKind::Denial, &wanted.name),
+                    matcher: Matcher::new(None, Vec::new(), None).with(further),
+                    answer: None,
                 });
             }
         }

@@ -195,7 +195,12 @@ pub(crate) fn read(
     match read {
         Ok(read) => {
             let bad = read.bad_lists().iter().map(|bad| bad.error.clone());
-            Ok((Arc::clone(&read.rules), bad.collect()))
+            let feeds = read.feeds(&path).into_iter();
+            let keys = feeds.filter_map(|(wanted, _)| {
+                let key = crate::feeds::stream::key(&wanted.crowdsec?.key_file);
+                Some(format!("the feed {:?}: {}", wanted.name, key.err()?))
+            });
+            Ok((Arc::clone(&read.rules), bad.chain(keys).collect()))
         }
         Err(fault) => Err(RulesError::DoesNotFit { path, fault }),
     }

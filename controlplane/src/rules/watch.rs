@@ -120,7 +120,7 @@ impl Watching {
         feeds: FeedsHandle,
         (found, orders): (Sender<Found>, Receiver<WatchCommand>),
     ) -> Self {
-        feeds.want(held.feeds());
+        feeds.want(held.feeds(&path));
         Self {
             feeds,
             compiler,
@@ -211,7 +211,7 @@ impl Watching {
     fn taken(&mut self, told: Option<Box<dyn FnOnce() + Send>>) {
         self.to_be_kept = true;
         self.held.log(&self.path);
-        self.feeds.want(self.held.feeds());
+        self.feeds.want(self.held.feeds(&self.path));
         self.tell_rules(true, told);
         for fault in bad_lists(&self.held) {
             self.tell(fault);

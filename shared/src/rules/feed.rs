@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::list::NetList;
 use crate::netblock::Netblock;
+use crate::settings::{Asns, Countries};
 
 /// The most feeds (FEED-1).
 pub const MAX_FEEDS: usize = 32;
@@ -18,6 +19,10 @@ pub struct Feed {
     pub name: String,
     /// Its netblocks; none while there is no version of it.
     pub list: NetList,
+    /// Autonomous systems that it lists (FEED-7).
+    pub asns: Asns,
+    /// Countries that it lists (FEED-7).
+    pub countries: Countries,
     /// When this version was taken, in milliseconds since 1970; 0 while there is none.
     taken_ms: u64,
     /// When its publisher last said that this is the version, or it was fetched; 0 while there is
@@ -36,9 +41,23 @@ impl Feed {
         Self {
             name: name.to_owned(),
             list: NetList::unnamed(netblocks),
+            asns: Asns::default(),
+            countries: Countries::default(),
             taken_ms,
             confirmed_ms: AtomicU64::new(confirmed_ms.max(taken_ms)),
         }
+    }
+
+    /// The same version, which lists these autonomous systems and countries beside its netblocks.
+    #[must_use]
+    pub fn with_places(mut self, asns: Asns, countries: Countries) -> Self {
+        (self.asns, self.countries) = (asns, countries);
+        self
+    }
+
+    /// How many entries hold: netblocks, autonomous systems and countries.
+    pub fn entries(&self) -> usize {
+        self.list.len() + self.asns.numbers.len() + self.countries.codes.len()
     }
 
     /// A feed of which no version is there: it covers nobody.

@@ -60,6 +60,7 @@ fn wanted() -> Wanted {
         url: FeedUrl::try_from("http://127.0.0.1:9/list".to_owned()).unwrap(),
         every: super::super::wanted::Every(Duration::from_secs(3600)),
         used: Some(Use::Deny),
+        crowdsec: None,
     }
 }
 

@@ -1,0 +1,425 @@
+//! A decision stream of CrowdSec as the thread `weir-feeds` knows it: when it is asked, and what
+//! follows from an answer (FEED-7).
+
+use std::path::Path;
+use std::sync::Arc;
+
+use http::{HeaderValue, StatusCode};
+use weir_shared::rules::{Feed, MAX_NETBLOCKS};
+use weir_shared::units::Time;
+
+use super::copy::{Copies, Head};
+use super::decisions::{Answer, Decisions, Listed, parse};
+use super::fetch::Failure;
+use super::kept::{Offered, Outcome, Outside, Report, tell_left_out};
+use super::wanted::{CrowdSec, Wanted};
+use crate::guarded;
+
+/// How often it is asked what has changed, and the least time between two versions that ends make.
+const EVERY_MS: u64 = 10_000;
+/// The longest pause after a failure.
+const MAX_PAUSE_MS: u64 = 60_000;
+/// The pause after an answer that says that the key is wrong, or that cannot be taken.
+const REFUSED_PAUSE_MS: u64 = 300_000;
+/// An alert is raised when nothing came for so long.
+const PATIENCE_MS: u64 = 600_000;
+/// How often the copy is written while decisions change.
+const COPY_EVERY_MS: u64 = 300_000;
+/// The longest key.
+const MAX_KEY_BYTES: u64 = 4096;
+
+/// The key of a file, ready to be sent. An error is a sentence, and says nothing of the key.
+pub(crate) fn key(path: &Path) -> Result<HeaderValue, String> {
+    let place = path.display();
+    let bytes = guarded::read(path, MAX_KEY_BYTES)
+        .map_err(|error| format!("the key file {place} cannot be read ({error})"))?;
+    let text = bytes.trim_ascii();
+    if text.is_empty() || !text.iter().all(u8::is_ascii_graphic) {
+        return Err(format!(
+            "the key file {place} has no key: expected one line of ASCII characters without spaces"
+        ));
+    }
+    let mut key = HeaderValue::from_bytes(text)
+        .map_err(|_| format!("the key file {place} has no key that can be sent"))?;
+    key.set_sensitive(true);
+    Ok(key)
+}
+
+/// One stream.
+pub(super) struct Stream {
+    pub(super) wanted: Wanted,
+    pub(super) crowdsec: CrowdSec,
+    report: Report,
+    held: Decisions,
+    /// When the next decision ends.
+    ends_ms: Option<u64>,
+    /// The last answer was taken: the next has what has changed since.
+    begun: bool,
+    next_ms: u64,
+    /// The pause after the last failure; 0 after an answer.
+    pause_ms: u64,
+    /// Since when nothing came.
+    failing_since_ms: Option<u64>,
+    /// It was told that nothing comes, or that it is not taken.
+    alerted: bool,
+    /// Whom the version that holds is about; none where it is to be made anew.
+    offered: Option<Listed>,
+    offered_ms: u64,
+    /// When the copy was written, and whether decisions have changed since.
+    copied_ms: u64,
+    changed: bool,
+}
+
+impl Stream {
+    /// A stream that was not known before, with the version that holds.
+    pub(super) fn new(
+        (wanted, crowdsec): (Wanted, CrowdSec),
+        feed: Arc<Feed>,
+        copies: &Copies,
+        outside: &dyn Outside,
+    ) -> Self {
+        let now_ms = outside.now_ms();
+        let kept = copies.read_decisions(&wanted);
+        let held = kept.map(|(_, decisions)| decisions).unwrap_or_default();
+        Self {
+            report: Report {
+                used: wanted.used,
+                feed,
+                checked: None,
+                outcome: None,
+                error: None,
+                next: Time(now_ms),
+                fetches: [0; Outcome::ALL.len()],
+            },
+            wanted,
+            crowdsec,
+            ends_ms: held.next_end_ms(),
+            held,
+            begun: false,
+            next_ms: now_ms,
+            pause_ms: 0,
+            failing_since_ms: None,
+            alerted: false,
+            offered: None,
+            offered_ms: 0,
+            copied_ms: 0,
+            changed: false,
+        }
+    }
+
+    /// Whether it is this stream, with whichever key.
+    pub(super) fn is(&self, wanted: &Wanted) -> bool {
+        let other = wanted.crowdsec.as_ref().map(|crowdsec| crowdsec.other);
+        (&self.wanted.name, &self.wanted.url) == (&wanted.name, &wanted.url)
+            && other == Some(self.crowdsec.other)
+    }
+
+    /// An edit: another key, perhaps.
+    pub(super) fn want(
+        &mut self,
+        (wanted, crowdsec): (Wanted, CrowdSec),
+        feed: Arc<Feed>,
+        outside: &dyn Outside,
+    ) {
+        if !Arc::ptr_eq(&feed, &self.report.feed) {
+            self.offered = None;
+        }
+        self.report.feed = feed;
+        (self.wanted, self.crowdsec) = (wanted, crowdsec);
+        self.event(outside);
+    }
+
+    /// A reload or an edit: asked now.
+    pub(super) fn event(&mut self, outside: &dyn Outside) {
+        self.next_in(0, outside);
+    }
+
+    /// An operator wants it: all of it anew.
+    pub(super) fn ask(&mut self, outside: &dyn Outside) {
+        self.begun = false;
+        self.next_in(0, outside);
+    }
+
+    /// Other settings: what is left out may be something else.
+    pub(super) fn guard_anew(&mut self, outside: &dyn Outside) {
+        if self.offered.take().is_some()
+            && let Err(why) = self.offer(outside)
+        {
+            tracing::warn!(feed = self.wanted.name, "the feed stays as it is: {why}");
+        }
+    }
+
+    fn next_in(&mut self, pause_ms: u64, outside: &dyn Outside) {
+        self.next_ms = outside.now_ms().saturating_add(pause_ms);
+        self.report.next = Time(self.next_ms);
+    }
+
+    /// How long until it is asked. A clock that was set back is not waited for.
+    pub(super) fn fetch_in_ms(&self, now_ms: u64) -> u64 {
+        match self.next_ms.saturating_sub(now_ms) {
+            wait_ms if wait_ms > REFUSED_PAUSE_MS => 0,
+            wait_ms => wait_ms,
+        }
+    }
+
+    /// How long until there is something to do.
+    pub(super) fn wait_ms(&self, now_ms: u64) -> u64 {
+        let ends = self.ends_ms.map_or(u64::MAX, |ends_ms| {
+            ends_ms
+                .max(self.offered_ms.saturating_add(EVERY_MS))
+                .saturating_sub(now_ms)
+        });
+        ends.min(self.fetch_in_ms(now_ms))
+    }
+
+    /// Whether the next answer is to have everything.
+    pub(super) const fn is_start(&self) -> bool {
+        !self.begun
+    }
+
+    pub(super) fn report(&self) -> Report {
+        self.report.clone()
+    }
+
+    /// Ends what is over, whether the LAPI answers or not.
+    pub(super) fn end_due(&mut self, outside: &dyn Outside) {
+        let now_ms = outside.now_ms();
+        let is_over = self.ends_ms.is_some_and(|ends_ms| ends_ms <= now_ms);
+        if !is_over || now_ms < self.offered_ms.saturating_add(EVERY_MS) {
+            return;
+        }
+        self.held.end(now_ms);
+        self.changed = true;
+        if let Err(why) = self.offer(outside) {
+            self.offered = None;
+            tracing::warn!(feed = self.wanted.name, "the feed stays as it is: {why}");
+        }
+    }
+
+    /// The LAPI has answered, or not.
+    pub(super) fn settle(
+        &mut self,
+        fetched: Result<Vec<u8>, Failure>,
+        copies: &Copies,
+        outside: &dyn Outside,
+    ) {
+        self.report.checked = Some(Time(outside.now_ms()));
+        let answer = fetched
+            .map_err(|failure| {
+                let refused = matches!(
+                    failure,
+                    Failure::Status {
+                        status: StatusCode::FORBIDDEN | StatusCode::UNAUTHORIZED,
+                        ..
+                    }
+                );
+                (failure.to_string(), refused, failure.pause())
+            })
+            .and_then(|bytes| parse(&bytes).map_err(|why| (why, false, None)));
+        let (outcome, error) = match answer {
+            Ok(answer) => self.take_in(&answer, copies, outside),
+            Err((why, true, _)) => {
+                let why = format!("{why}: the key of {} is not accepted", self.key_place());
+                self.refuse(Outcome::Failed, why, outside)
+            }
+            Err((why, false, asked)) => {
+                let asked_ms = asked.map_or(0, |asked| {
+                    u64::try_from(asked.as_millis()).unwrap_or(u64::MAX)
+                });
+                self.fail(why, asked_ms.min(REFUSED_PAUSE_MS), outside)
+            }
+        };
+        self.count(outcome, error);
+    }
+
+    /// It was not even asked.
+    pub(super) fn not_asked(&mut self, why: String, outside: &dyn Outside) {
+        self.report.checked = Some(Time(outside.now_ms()));
+        let (outcome, error) = self.refuse(Outcome::Failed, why, outside);
+        self.count(outcome, error);
+    }
+
+    fn count(&mut self, outcome: Outcome, error: Option<String>) {
+        self.report.outcome = Some(outcome);
+        self.report.error = error;
+        if let Some(count) = self.report.fetches.get_mut(outcome as usize) {
+            *count += 1;
+        }
+    }
+
+    fn key_place(&self) -> String {
+        self.crowdsec.key_file.display().to_string()
+    }
+
+    fn take_in(
+        &mut self,
+        answer: &Answer,
+        copies: &Copies,
+        outside: &dyn Outside,
+    ) -> (Outcome, Option<String>) {
+        let (now_ms, is_start) = (outside.now_ms(), self.is_start());
+        if let Some(first) = &answer.first_skipped {
+            tracing::warn!(
+                feed = self.wanted.name,
+                "{} decisions have a scope, value or duration that is not known and are skipped, the first is {first}",
+                answer.skipped
+            );
+        }
+        let before = self.held.clone();
+        if is_start {
+            self.held = Decisions::default();
+        }
+        self.held.apply(answer, self.crowdsec.other, now_ms);
+        self.held.end(now_ms);
+        self.changed |= self.held != before;
+        let count = self.held.len();
+        let taken = match count > MAX_NETBLOCKS {
+            true => Err(format!(
+                "it has {count} decisions, and {MAX_NETBLOCKS} are the most of all lists together"
+            )),
+            false => self.offer(outside),
+        };
+        let is_new = match taken {
+            Ok(is_new) => is_new,
+            Err(why) => {
+                // What holds can still be ended.
+                self.held = before;
+                self.held.delete(answer);
+                self.held.end(now_ms);
+                let _ = self.offer(outside);
+                return self.refuse(Outcome::Refused, why, outside);
+            }
+        };
+        if self.failing_since_ms.take().is_some() {
+            tracing::info!(feed = self.wanted.name, "the decision stream answers again");
+        }
+        (self.begun, self.pause_ms, self.alerted) = (true, 0, false);
+        self.next_in(EVERY_MS, outside);
+        self.report.feed.confirm(now_ms);
+        if self.changed && (is_start || now_ms >= self.copied_ms.saturating_add(COPY_EVERY_MS)) {
+            self.keep(copies, now_ms);
+        }
+        match is_new {
+            true => (Outcome::Taken, None),
+            false => (Outcome::Unchanged, None),
+        }
+    }
+
+    /// Has the rules take what the decisions list, if that is something else than before.
+    fn offer(&mut self, outside: &dyn Outside) -> Result<bool, String> {
+        let now_ms = outside.now_ms();
+        self.ends_ms = self.held.next_end_ms();
+        let listed = self.held.listed();
+        if self.offered.as_ref() == Some(&listed) {
+            return Ok(false);
+        }
+        self.offered_ms = now_ms;
+        let name = &self.wanted.name;
+        let confirmed_ms = self.report.feed.confirmed_ms().unwrap_or(now_ms);
+        let (feed, left_out) = listed
+            .clone()
+            .feed(name, &outside.guard(), now_ms, confirmed_ms);
+        let feed = Arc::new(feed);
+        outside.offer(Offered {
+            url: self.wanted.url.clone(),
+            feed: Arc::clone(&feed),
+        })?;
+        let is_left_out = |listed: &Listed| {
+            let is_there = |one| listed.netblocks.binary_search(one).is_ok();
+            left_out.iter().all(is_there)
+        };
+        if !self.offered.as_ref().is_some_and(is_left_out) {
+            tell_left_out(name, &left_out);
+        }
+        if self.offered.is_none() {
+            tracing::info!(
+                feed = name,
+                "the decision stream is taken: {} entries",
+                feed.entries()
+            );
+        }
+        self.report.feed = feed;
+        self.offered = Some(listed);
+        Ok(true)
+    }
+
+    fn keep(&mut self, copies: &Copies, now_ms: u64) {
+        let head = Head {
+            url: self.wanted.url.uri().to_string(),
+            taken: Time(self.report.feed.taken_ms().unwrap_or(now_ms)),
+            confirmed: Time(now_ms),
+            etag: None,
+            last_modified: None,
+            digest: String::new(),
+            entries: self.held.len(),
+        };
+        self.copied_ms = now_ms;
+        match copies.write_decisions(&self.wanted.name, &head, &self.held) {
+            Ok(()) => self.changed = false,
+            Err(error) => tracing::warn!(
+                feed = self.wanted.name,
+                "the copy of the feed cannot be written: {error}; a start uses the one before"
+            ),
+        }
+    }
+
+    /// Nothing came, or nothing whole: what has changed meanwhile is not told again, so that the
+    /// next answer is to have everything.
+    fn fail(
+        &mut self,
+        why: String,
+        asked_ms: u64,
+        outside: &dyn Outside,
+    ) -> (Outcome, Option<String>) {
+        let now_ms = outside.now_ms();
+        self.begun = false;
+        let is_first = self.failing_since_ms.is_none();
+        let since_ms = *self.failing_since_ms.get_or_insert(now_ms);
+        self.pause_ms = match self.pause_ms {
+            0 => EVERY_MS,
+            pause_ms => pause_ms.saturating_mul(2).min(MAX_PAUSE_MS),
+        };
+        self.next_in(self.pause_ms.max(asked_ms), outside);
+        let name = &self.wanted.name;
+        let told = format!(
+            "the decision stream {name:?} of {} cannot be read: {why}; its {} entries hold until they end",
+            self.wanted.url,
+            self.report.feed.entries()
+        );
+        if is_first {
+            tracing::warn!(feed = name, "{told}");
+        }
+        if !self.alerted && now_ms >= since_ms.saturating_add(PATIENCE_MS) {
+            tracing::warn!(feed = name, "{told}; nothing came for 10 min");
+            outside.alert(name, &told);
+            self.alerted = true;
+        }
+        (Outcome::Failed, Some(why))
+    }
+
+    /// What does not get better by asking soon: told at once.
+    fn refuse(
+        &mut self,
+        outcome: Outcome,
+        why: String,
+        outside: &dyn Outside,
+    ) -> (Outcome, Option<String>) {
+        self.begun = false;
+        self.failing_since_ms.get_or_insert(outside.now_ms());
+        self.next_in(REFUSED_PAUSE_MS, outside);
+        if !self.alerted {
+            let name = &self.wanted.name;
+            let told = format!(
+                "the decision stream {name:?} is not taken: {why}; its {} entries hold until they end",
+                self.report.feed.entries()
+            );
+            tracing::warn!(feed = name, "{told}");
+            outside.alert(name, &told);
+            self.alerted = true;
+        }
+        (outcome, Some(why))
+    }
+}
+
+#[cfg(test)]
+mod tests;
