@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::support::application::Application;
 use crate::support::command::run;
+use crate::support::engine::Engine;
 use crate::support::raw_client::{Response, request, try_exchange};
 use crate::support::weir::{ONE_PER_HOUR, Weir, state_dir};
 use crate::support::{wait_for, wait_until};
@@ -163,6 +164,9 @@ fn the_page_asks_the_service() {
             .iter()
             .any(|ban| ban["netblock"] == "198.51.100.0/24")
     );
+    // FLEET-29: without a fleet there is nothing of one, and no error.
+    let fleet = dashboard.own("GET", "api/fleet", "").expect(200);
+    assert_eq!(fleet.json(), Value::Null);
     // What the page does not need is not there.
     for (method, target) in [
         ("GET", "api/settings"),
@@ -574,5 +578,60 @@ fn a_person_works_with_the_page() {
     browser.shows("would refuse, 5 min");
     drop(browser);
     watching.stop();
+    dashboard.stop();
+}
+
+/// FLEET-29: the page lists the instances of a fleet, and says whether they are in step; where
+/// there is no fleet it offers no such list.
+#[test]
+#[ignore = "needs redis-server, chromium and chromedriver"]
+fn the_page_lists_the_instances_of_a_fleet() {
+    let (application, engine) = (Application::ok(), Engine::start());
+    let key = engine.key_file().display().to_string();
+    let [one, _other] = ["edge-1", "edge-2"].map(|name| {
+        let fleet = [
+            ("WAF_FLEET", engine.place().as_str()),
+            ("WAF_FLEET_INSTANCE", name),
+            ("WAF_FLEET_KEY_FILE", &key),
+            ("WAF_BAN_FIRST", if name == "edge-1" { "1h" } else { "2h" }),
+        ]
+        .map(|(name, value)| (name, value.to_owned()));
+        let fleet: Vec<(&str, &str)> = fleet
+            .iter()
+            .map(|(name, value)| (*name, value.as_str()))
+            .collect();
+        Weir::start(&application, &fleet)
+    });
+    let dashboard = Dashboard::start(&one.state_path(""));
+    wait_until("two instances in step", || {
+        let fleet = dashboard.own("GET", "api/fleet", "").expect(200).json();
+        fleet["in_step"] == true && fleet["instances"][1]["name"] == "edge-2"
+    });
+    let browser = Browser::start("light");
+    browser.command("POST", "/url", &json!({"url": dashboard.url()}));
+    browser.shows("Keys: 1 to 9 lists");
+    browser.press("9");
+    browser.shows("edge-1 (this one)");
+    browser.shows("edge-2");
+    browser.shows("WAF_BAN_FIRST 2h (here 1h)");
+    browser.shows("in step: all hold the same");
+    let log = browser.command("POST", "/se/log", &json!({"type": "browser"}));
+    assert_eq!(log, json!([]), "the browser's own log");
+    drop(browser);
+    dashboard.stop();
+
+    let single = Weir::start(&application, &[]);
+    let dashboard = Dashboard::start(&single.state_path(""));
+    let browser = Browser::start("light");
+    browser.command("POST", "/url", &json!({"url": dashboard.url()}));
+    browser.shows("Keys: 1 to 8 lists");
+    wait_for("five plots", || {
+        let plots = browser.script("return document.querySelectorAll('figure svg').length");
+        (plots == 5).then_some(())
+    });
+    browser.press("9");
+    let text = browser.script("return document.body.innerText");
+    assert!(!text.as_str().expect("a text").contains("Fleet"), "{text}");
+    drop(browser);
     dashboard.stop();
 }

@@ -1,28 +1,34 @@
 //! `weir demo`: one command, three `curl` lines, and each shows what it says.
 
 use std::io::{BufRead, BufReader};
+use std::net::TcpStream;
 use std::process::{Command, Stdio};
 
 use crate::support::raw_client::{exchange, request};
-use crate::support::wait_for;
-use crate::support::weir::{Weir, state_dir};
+use crate::support::weir::{Refused, Weir, state_dir};
+use crate::support::{wait_for, wait_until};
 
 /// The demo with nothing set: empty is unset, and it stands on its own settings and a free port.
 fn demo() -> Weir {
+    try_demo(&["demo", "--quiet"], &[]).unwrap_or_else(|refused| panic!("{refused:?}"))
+}
+
+fn try_demo(arguments: &[&str], settings: &[(&str, &str)]) -> Result<Weir, Refused> {
+    let unset = [
+        ("WAF_UPSTREAM", ""),
+        ("WAF_TRUSTED_PROXIES", ""),
+        ("WAF_ALLOW_NETS", ""),
+        ("WAF_ADMIN_TOKEN", ""),
+        ("WAF_METRICS_TOKEN", ""),
+        ("WAF_LOOKUP_SOURCE", ""),
+    ];
+    let settings = [&unset, settings].concat();
     Weir::try_start(
-        &["demo", "--quiet"],
+        arguments,
         ([127, 0, 0, 1], 9).into(),
         &state_dir(),
-        &[
-            ("WAF_UPSTREAM", ""),
-            ("WAF_TRUSTED_PROXIES", ""),
-            ("WAF_ALLOW_NETS", ""),
-            ("WAF_ADMIN_TOKEN", ""),
-            ("WAF_METRICS_TOKEN", ""),
-            ("WAF_LOOKUP_SOURCE", ""),
-        ],
+        &settings,
     )
-    .unwrap_or_else(|refused| panic!("{refused:?}"))
 }
 
 /// The printed lines that are commands.
@@ -158,4 +164,58 @@ fn the_demo_has_visitors_of_its_own() {
     assert!(wanted.is_empty(), "{wanted:?}");
     child.kill().expect("it runs");
     child.wait().expect("it ends");
+}
+
+/// FLEET-11: `weir demo --fleet` has a second instance: a ban at the one refuses at the other, and
+/// the printed line shows both; both end with the demo.
+#[test]
+#[ignore = "needs redis-server"]
+fn a_fleet_of_two_shares_a_ban() {
+    let mut weir = try_demo(&["demo", "--quiet", "--fleet"], &[])
+        .unwrap_or_else(|refused| panic!("{refused:?}"));
+    let line = |what: &str| {
+        wait_for(what, || {
+            let mut lines = weir.raw_output().into_iter();
+            lines.find(|line| line.contains(what))
+        })
+    };
+    let fleet = line(" fleet --socket ");
+    wait_for("two instances in step", || {
+        let output = Command::new("sh").args(["-c", &fleet]).output();
+        let output = output.expect("sh runs");
+        let told = String::from_utf8_lossy(&output.stdout).into_owned();
+        let has_both = told.contains("demo-1 *") && told.contains("demo-2");
+        (has_both && output.status.success()).then_some(())
+    });
+    let own = format!("http://{}/", weir.address());
+    let lines = weir.raw_output();
+    let mut others = lines.iter().filter_map(|line| {
+        let (_, rest) = line.trim().split_once("curl -i http://")?;
+        (!own.ends_with(rest)).then_some(rest.trim_end_matches('/'))
+    });
+    let other = others.next().expect("the second instance").parse();
+    let other = other.expect("its address");
+    let ask = |address| exchange(address, &request("GET", "/", &[], None)).status;
+    assert_eq!(ask(other), 200);
+    wait_for("a ban", || (ask(weir.address()) == 429).then_some(()));
+    wait_for("the ban at the other", || (ask(other) == 429).then_some(()));
+    // Even where nothing of the demo can end it.
+    weir.kill();
+    wait_until("the end of the second instance", || {
+        TcpStream::connect(other).is_err()
+    });
+}
+
+/// FLEET-3: without an engine to start, the demo of a fleet ends with one sentence.
+#[test]
+fn a_fleet_needs_an_engine() {
+    let refused = try_demo(&["demo", "--fleet"], &[("PATH", "/nowhere")]);
+    let Err(refused) = refused else {
+        panic!("it has found an engine");
+    };
+    assert_eq!(refused.code, Some(78));
+    assert_eq!(
+        refused.stderr,
+        "weir: --fleet needs valkey-server or redis-server in PATH, and neither is there"
+    );
 }

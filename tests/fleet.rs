@@ -1,11 +1,17 @@
 //! Several instances as one: real instances, and a real redis-server between them.
 
 use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 
+use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::{Value, json};
 
 use crate::support::application::Application;
-use crate::support::command::run;
+use crate::support::command::{Ran, ran, run};
 use crate::support::engine::{Engine, free_port};
 use crate::support::weir::{EXEMPT, ONE_PER_HOUR, StateDir, Weir, pretty, state_dir};
 use crate::support::{wait_for, wait_until};
@@ -322,6 +328,114 @@ fn hostile_entries_are_refused() {
     engine.ask(&[b"SET", log, b"nothing"]);
     other.ban("client", "198.51.100.7", "1h");
     one.wait_until_refused("198.51.100.7");
+}
+
+/// The commands of docs/fleet.md: its blocks of `sh`, in their order.
+fn blocks() -> Vec<String> {
+    let text = include_str!("../docs/fleet.md");
+    let blocks = text.split("```sh\n").skip(1);
+    let blocks = blocks.filter_map(|rest| rest.split_once("```"));
+    blocks.map(|(block, _)| block.to_owned()).collect()
+}
+
+/// The commands as a person types them, in a folder of their own.
+struct Typed {
+    dir: tempfile::TempDir,
+    shell: Option<Child>,
+    engine_port: u16,
+}
+
+impl Typed {
+    fn shell(&self, commands: &str) -> Command {
+        let programs = Path::new(env!("CARGO_BIN_EXE_weir")).parent();
+        let programs = programs.expect("a folder").display();
+        let path = std::env::var("PATH").expect("a PATH");
+        let mut shell = Command::new("sh");
+        shell
+            .args(["-ec", commands])
+            .env_clear()
+            .env("PATH", format!("{programs}:{path}"))
+            // No test may ask a service on the net.
+            .env("WAF_LOOKUP_SOURCE", "off")
+            .current_dir(self.dir.path())
+            .stdin(Stdio::null());
+        shell
+    }
+
+    #[track_caller]
+    fn run(&self, line: &str) -> Ran {
+        ran(self.shell(line).output().expect("sh runs"))
+    }
+}
+
+impl Drop for Typed {
+    fn drop(&mut self) {
+        if let Some(mut shell) = self.shell.take() {
+            if let Some(group) = Pid::from_raw(shell.id().cast_signed()) {
+                let _ = kill_process_group(group, Signal::KILL);
+            }
+            let _ = shell.wait();
+        }
+        // It has left the group.
+        if let Ok(mut engine) = TcpStream::connect(("127.0.0.1", self.engine_port)) {
+            let _ = engine.write_all(b"SHUTDOWN NOSAVE\r\n");
+            let _ = engine.read_to_end(&mut Vec::new());
+        }
+    }
+}
+
+/// FLEET-11, FLEET-29: the commands of docs/fleet.md, with other ports, make a fleet of two on one
+/// machine; what it says is seen then, is seen.
+#[test]
+#[ignore = "needs redis-server"]
+fn the_documented_commands_make_a_fleet() {
+    let application = Application::ok();
+    let blocks = blocks();
+    let [begin, look] = blocks.as_slice() else {
+        panic!("two blocks: {blocks:?}");
+    };
+    let engine_port = free_port();
+    let mut begin = begin.clone();
+    for (written, port) in [
+        ("6399", engine_port),
+        ("9000", application.address().port()),
+        ("8081", free_port()),
+        ("8082", free_port()),
+    ] {
+        assert!(begin.contains(written), "{written}: {begin}");
+        begin = begin.replace(written, &port.to_string());
+    }
+    assert_eq!(begin.lines().count(), 5, "{begin}");
+    let mut typed = Typed {
+        dir: tempfile::tempdir().expect("a directory"),
+        shell: None,
+        engine_port,
+    };
+    let shell = typed
+        .shell(&format!("{begin}wait\n"))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .process_group(0)
+        .spawn();
+    typed.shell = Some(shell.expect("sh runs"));
+    let look: Vec<&str> = look.lines().collect();
+    let [show, ban, explain] = look.as_slice() else {
+        panic!("three lines: {look:?}");
+    };
+    let shown = wait_for("both instances in step", || {
+        let shown = typed.run(show);
+        (shown.code == 0 && shown.out.contains("edge-2")).then_some(shown.out)
+    });
+    assert!(shown.contains("edge-1 *"), "{shown}");
+    let banned = typed.run(ban);
+    assert_eq!(banned.code, 0, "{}{}", banned.out, banned.err);
+    let explained = typed.run(explain);
+    assert_eq!(explained.code, 1, "{}{}", explained.out, explained.err);
+    assert!(
+        explained.out.starts_with("REFUSED now: banned"),
+        "{}",
+        explained.out
+    );
 }
 
 /// FLEET-3, FLEET-26: faults of the settings and of the key file stop a start, each in a sentence;

@@ -26,6 +26,7 @@ use super::refuse;
 use crate::serve::Announce;
 use crate::sources::{Sources, environment};
 
+mod fleet;
 mod traffic;
 
 /// What is served.
@@ -34,6 +35,9 @@ pub struct Demo {
     /// Without visitors of its own: nothing happens but what you do
     #[arg(long)]
     quiet: bool,
+    /// With a second instance, and a Valkey or Redis between them: they share their bans
+    #[arg(long)]
+    fleet: bool,
 }
 
 /// What the visitors of the demo run into, beside its limit.
@@ -85,12 +89,20 @@ pub fn run(given: &Demo) -> ExitCode {
     );
     // An empty value is an unset one (SETTING-1).
     variables.extend(environment().filter(|(_, value)| !value.is_empty()));
+    let second = match given.fleet {
+        false => None,
+        true => match fleet::Second::start(state.path(), &mut variables) {
+            Ok(second) => Some(second),
+            Err(why) => return failed(&why),
+        },
+    };
     let sources = Sources::of(variables);
     match sources.load() {
         Ok(loaded) => {
             let socket = loaded.settings.control_socket();
             let is_quiet = given.quiet;
-            let print = move |address: &str| begin(address, socket, log, is_quiet);
+            let other = second.as_ref().map(fleet::Second::address);
+            let print = move |address: &str| begin(address, other, socket, log, is_quiet);
             super::run(sources, loaded, Announce::With(Box::new(print)))
         }
         Err(refused) => refuse(&refused),
@@ -103,9 +115,16 @@ fn failed(why: &str) -> ExitCode {
 }
 
 /// Once it serves: the page, what to try, the requests as short lines, and visitors.
-fn begin(address: &str, socket: Option<PathBuf>, log: PathBuf, is_quiet: bool) {
+fn begin(
+    address: &str,
+    other: Option<SocketAddr>,
+    socket: Option<PathBuf>,
+    log: PathBuf,
+    is_quiet: bool,
+) {
     print_lines(
         address,
+        other,
         socket.as_deref(),
         page(socket.as_deref()).as_deref(),
     );
@@ -131,7 +150,12 @@ fn page(socket: Option<&Path>) -> Option<String> {
 }
 
 /// Lines to try, in this order.
-fn print_lines(address: &str, socket: Option<&Path>, page: Option<&str>) {
+fn print_lines(
+    address: &str,
+    other: Option<SocketAddr>,
+    socket: Option<&Path>,
+    page: Option<&str>,
+) {
     let more = REQUESTS_PER_MINUTE + 2;
     let page = page.map_or(String::new(), |url| {
         format!("\nIn a browser, with plots:\n  {url}\n")
@@ -149,19 +173,24 @@ A break, 200 until the limit and 429 from then on:
 
 A ban, 429 with Retry-After:
   curl -i http://{address}/
-{}
+{}{}
 Each request is logged below. Ctrl-C ends the demo.
 ",
-        operators_lines(socket)
+        other.map(fleet::lines).unwrap_or_default(),
+        operators_lines(socket, other.is_some())
     );
 }
 
 /// The commands beside it, as they are typed.
-fn operators_lines(socket: Option<&Path>) -> String {
+fn operators_lines(socket: Option<&Path>, in_fleet: bool) -> String {
     let (Some(socket), Ok(weir)) = (socket, std::env::current_exe()) else {
         return String::new();
     };
     let (socket, weir) = (socket.display(), weir.display());
+    let fleet = match in_fleet {
+        false => String::new(),
+        true => format!("\nBoth instances:\n  {weir} fleet --socket {socket}\n"),
+    };
     format!(
         "
 Why, and an end to it:
@@ -171,7 +200,7 @@ Why, and an end to it:
 All of it in a terminal, or the page again:
   {weir} top --socket {socket}
   {weir} dashboard --socket {socket}
-"
+{fleet}"
     )
 }
 

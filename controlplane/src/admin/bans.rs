@@ -361,11 +361,13 @@ impl Pending {
     }
 
     /// Has it wait for something else, once it has waited for the disk.
+    #[cfg(feature = "fleet")]
     pub(crate) fn then(&mut self, next: impl FnOnce(Respond, Self, bool) + Send + 'static) {
         self.next = Some(Box::new(next));
     }
 
     /// A member more.
+    #[cfg(feature = "fleet")]
     pub(crate) fn insert(&mut self, name: &str, value: Value) {
         self.body.insert(name.to_owned(), value);
     }

@@ -29,7 +29,7 @@ impl Ready {
         match settings.engine {
             None => Ok(None),
             Some(_) => Err(
-                "WAF_FLEET is set, and this weir was built without the feature fleet: expected a build with it"
+                "WAF_FLEET is set, and this weir was built without the feature fleet: expected a build with it, or WAF_FLEET=off"
                     .to_owned(),
             ),
         }
@@ -130,5 +130,24 @@ impl Fleet {
 
     pub(crate) fn facts(&self, _: Now) -> FleetFacts {
         match *self {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// FLEET-3: where the engine is named and the build knows no fleet, the start ends with a
+    /// sentence that names the setting; without an engine there is nothing to say.
+    #[test]
+    fn the_setting_is_a_fault_in_one_sentence() {
+        let mut settings = FleetSettings::default();
+        assert!(matches!(Ready::read(&settings), Ok(None)));
+        settings.engine = Some("valkey://127.0.0.1:6379".parse().unwrap());
+        let fault = Ready::read(&settings).unwrap_err();
+        assert_eq!(
+            fault,
+            "WAF_FLEET is set, and this weir was built without the feature fleet: expected a build with it, or WAF_FLEET=off"
+        );
     }
 }

@@ -13,7 +13,9 @@
 //! (the other instances), `waits.rs` (answers that wait for them), `view.rs` and `facts.rs` (what
 //! is told). A build without the feature `fleet` has `absent.rs` instead.
 
-#[cfg(not(feature = "fleet"))]
+// With the feature for its test alone.
+#[cfg(any(test, not(feature = "fleet")))]
+#[cfg_attr(feature = "fleet", expect(dead_code))]
 mod absent;
 #[cfg(feature = "fleet")]
 mod beat;

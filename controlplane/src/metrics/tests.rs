@@ -9,6 +9,8 @@ use weir_shared::verdict::{Action, LimitKind};
 use super::*;
 use crate::certificates::Validity;
 use crate::feeds::facts::FeedFacts;
+use crate::fleet::event::Rejected;
+use crate::fleet::facts::FleetFacts;
 use crate::lookup::LookupFacts;
 use crate::rules::RulesFacts;
 use crate::state::FileCounts;
@@ -108,7 +110,18 @@ fn facts() -> Facts {
                 keys: 3,
             }],
         },
-        fleet: None,
+        fleet: Some(FleetFacts {
+            connected: true,
+            instances: 3,
+            in_step: true,
+            waiting: 77,
+            events: [78, 79],
+            rejected: [80; Rejected::ALL.len()],
+            resyncs: 81,
+            clock_seconds: -0.25,
+            round_trip_seconds: 0.002,
+            settings_differ: 82,
+        }),
         rules: RulesFacts {
             edits_taken: 30,
             edits_bad: 31,
@@ -231,6 +244,20 @@ waf_feed_fetches_total{feed="none",outcome="taken"} 0
 waf_feed_fetches_total{feed="none",outcome="unchanged"} 0
 waf_feed_fetches_total{feed="none",outcome="refused"} 0
 waf_feed_fetches_total{feed="none",outcome="failed"} 42
+waf_fleet_clock_offset_seconds -0.25
+waf_fleet_connected 1
+waf_fleet_events_total{direction="sent"} 78
+waf_fleet_events_total{direction="received"} 79
+waf_fleet_in_step 1
+waf_fleet_instances 3
+waf_fleet_outbox 77
+waf_fleet_rejected_total{reason="seal"} 80
+waf_fleet_rejected_total{reason="schema"} 80
+waf_fleet_rejected_total{reason="size"} 80
+waf_fleet_rejected_total{reason="clock"} 80
+waf_fleet_resyncs_total 81
+waf_fleet_round_trip_seconds 0.002
+waf_fleet_settings_differ 82
 waf_known_clients 76
 waf_limit_hits_total{kind="concurrent"} 0
 waf_limit_hits_total{kind="day"} 0

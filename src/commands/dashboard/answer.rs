@@ -47,6 +47,8 @@ pub enum Wanted {
     Explain(String),
     /// The paths of the last minute.
     Paths,
+    /// The fleet, or null.
+    Fleet,
 }
 
 /// Who answers.
@@ -98,6 +100,7 @@ impl Door {
         match (&head.method, path) {
             (&Method::GET, "explain") => Ok(Wanted::Explain(target)),
             (&Method::GET, "paths") => Ok(Wanted::Paths),
+            (&Method::GET, "fleet") => Ok(Wanted::Fleet),
             (&Method::GET, "status" | "history" | "clients" | "groups" | "bans" | "alerts")
             | (&Method::POST, "bans") => Ok(Wanted::Service(head.method.clone(), target)),
             (&Method::DELETE, path) if path.starts_with("bans/") => {
@@ -116,6 +119,7 @@ pub fn of_service(asker: &Asker, wanted: &Wanted, body: &[u8]) -> Response<Full<
         Wanted::File(text, kind) => return response(StatusCode::OK, kind, text),
         Wanted::Service(method, target) => place.ask(method.clone(), target, body.as_ref()),
         Wanted::Explain(target) => place.ask(Method::GET, target, None),
+        Wanted::Fleet => place.ask(Method::GET, "/v1/fleet", None),
         Wanted::Paths => {
             let paths = asker.paths.report(place).json().to_string();
             return response(StatusCode::OK, "application/json", &paths);
@@ -126,6 +130,12 @@ pub fn of_service(asker: &Asker, wanted: &Wanted, body: &[u8]) -> Response<Full<
         response(StatusCode::BAD_GATEWAY, "application/json", &problem)
     };
     match asked {
+        // A browser would report a status of 404 as an error of the page.
+        Ok(Asked::Answered(Answer { status, .. }))
+            if *wanted == Wanted::Fleet && status == StatusCode::NOT_FOUND =>
+        {
+            response(StatusCode::OK, "application/json", "null")
+        }
         Ok(Asked::Answered(Answer { status, body })) => {
             let body = match wanted {
                 Wanted::Explain(_) if status.is_success() => {

@@ -41,7 +41,12 @@ requests a second, the others are unseen; FAILED: 500 and above.";
 /// Draws everything.
 pub fn draw(frame: &mut Frame, screen: &Screen) {
     let area = frame.area();
-    let head = if area.height < SMALL { 1 } else { 5 };
+    let lines = head_lines(screen);
+    let head = match area.height < SMALL {
+        true => 1,
+        // It has five lines before the service has answered, too.
+        false => u16::try_from(lines.len()).unwrap_or(5).max(5),
+    };
     let parts = Layout::vertical([
         Constraint::Length(head),
         Constraint::Length(1),
@@ -49,7 +54,7 @@ pub fn draw(frame: &mut Frame, screen: &Screen) {
         Constraint::Length(1),
     ]);
     let [head, tabs, list, foot] = parts.areas(area);
-    frame.render_widget(Paragraph::new(head_lines(screen)), head);
+    frame.render_widget(Paragraph::new(lines), head);
     frame.render_widget(Paragraph::new(tab_line(screen)), tabs);
     draw_list(frame, list, screen);
     frame.render_widget(Paragraph::new(foot_line(screen)), foot);
@@ -91,7 +96,7 @@ fn head_lines(screen: &Screen) -> Vec<Line<'static>> {
     let observe = status["mode"] == "observe";
     let mode_style = if observe { WARNING } else { BOLD };
     let refused = refused(observe);
-    vec![
+    let mut lines = vec![
         Line::from(vec![
             Span::styled(format!("weir {}  ", cell(&status["version"])), BOLD),
             Span::styled(cell(&status["mode"]), mode_style),
@@ -123,7 +128,36 @@ fn head_lines(screen: &Screen) -> Vec<Line<'static>> {
             connections["max"],
         )),
         application_line(recent, &look.history, refused),
-    ]
+    ];
+    lines.extend(fleet_line(&look.fleet));
+    lines
+}
+
+/// The instances that act as one with this one: `fleet weir: 3 of 3 instances live, in step`.
+fn fleet_line(fleet: &Value) -> Option<Line<'static>> {
+    let instances = fleet["instances"].as_array()?;
+    let name = cell(&fleet["fleet"]);
+    if let Some(seconds) = fleet["alone_seconds"].as_u64() {
+        let alone = span(Duration::from_secs(seconds));
+        let text = format!("fleet {name}: alone for {alone}: {}", cell(&fleet["why"]));
+        return Some(Line::styled(text, WARNING));
+    }
+    let lives = |one: &&Value| one["state"] == "live" || one["state"] == "joining";
+    let live = instances.iter().filter(lives).count();
+    let in_step = fleet["in_step"] == true;
+    let (step, style) = match in_step {
+        true => ("in step", Style::new()),
+        false => ("not in step", WARNING),
+    };
+    let waiting = match number(&fleet["waiting"]) {
+        0 => String::new(),
+        waiting => format!(", {waiting} events wait"),
+    };
+    let text = format!(
+        "fleet {name}: {live} of {} instances live, {step}{waiting}",
+        instances.len()
+    );
+    Some(Line::styled(text, style))
 }
 
 /// How the application does, and what the last minutes were like: `app p99 50 ms, 5xx 0.0 %`.

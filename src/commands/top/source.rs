@@ -98,6 +98,8 @@ pub struct Look {
     pub alerts: Value,
     /// The last minutes; null of a service that has none.
     pub history: Value,
+    /// The instances that act as one with this one; null where there is no fleet.
+    pub fleet: Value,
     /// None where nobody asked for them.
     pub groups: Option<Groups>,
     pub now_ms: u64,
@@ -178,6 +180,7 @@ impl Asker {
             history: self
                 .get(&format!("/v1/history?minutes={MINUTES}"))
                 .unwrap_or_default(),
+            fleet: self.get("/v1/fleet").unwrap_or_default(),
             groups,
             now_ms: now().wall_ms,
         })

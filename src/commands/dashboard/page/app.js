@@ -159,7 +159,38 @@ const lists = {
     cells: (one) => [one.name, one.purpose, one.state, one.passed, one.refused],
     buttons: () => [],
   },
+  // The instances that act as one with this one; without a fleet it is not offered.
+  fleet: {
+    wide: 7,
+    ask: () => ask("fleet").then((fleet) => {
+      offerFleet(fleet);
+      lists.fleet.about = fleet ? aboutFleet(fleet) : "This instance is of no fleet: WAF_FLEET is off.";
+      return fleet ? fleet.instances : [];
+    }),
+    headings: ["Instance", "State", "Seen", "Waiting", "Clock", "Version", "Bans", "Settings that differ"],
+    numbers: [2, 3, 4, 6],
+    cells: (one) => [one.name + (one.self ? " (this one)" : ""), one.state, milliseconds(one.lag_ms), dash(one.waiting),
+      milliseconds(one.clock_ms), dash(one.version), dash(one.bans),
+      one.settings.map((it) => `${it.name} ${it.there} (here ${it.here})`).join(", ") || "–"],
+    buttons: () => [],
+  },
 };
+
+const milliseconds = (value) => (value === null || value === undefined ? "–" : value + " ms");
+
+function aboutFleet(fleet) {
+  const place = `fleet ${fleet.fleet} at ${fleet.engine}`;
+  if (fleet.state === "alone") {
+    return `${place}: alone for ${span(fleet.alone_seconds)}: ${fleet.why}; ${fleet.waiting} events wait`;
+  }
+  const step = fleet.in_step ? "in step: all hold the same" : "not in step";
+  return `${place}, round trip ${fleet.round_trip_ms} ms; ${step}`;
+}
+
+function offerFleet(fleet) {
+  $("tab-fleet").hidden = !fleet;
+  $("last-key").hidden = !fleet;
+}
 
 function showList() {
   const form = lists[list];
@@ -306,10 +337,10 @@ function showHistory(history) {
     { name: words, kind: "bar", style, values: actions[name] }));
   plot($("plot-refusals"), times, reasons.length ? reasons
     : [{ name: refused, kind: "bar", style: "bad", values: none }], "", say("Refusals a minute", ""));
-  const milliseconds = (values) => values.map((value) => (value === null ? null : value * 1000));
+  const inMilliseconds = (values) => values.map((value) => (value === null ? null : value * 1000));
   plot($("plot-times"), times, [
-    { name: "p50", kind: "line", style: "mark", values: milliseconds(history.p50_seconds) },
-    { name: "p99", kind: "line", style: "warn", values: milliseconds(history.p99_seconds) },
+    { name: "p50", kind: "line", style: "mark", values: inMilliseconds(history.p50_seconds) },
+    { name: "p99", kind: "line", style: "warn", values: inMilliseconds(history.p99_seconds) },
   ], " ms", say("Time of the application", " ms"));
   plot($("plot-errors"), times, [
     { name: "5xx", kind: "bar", style: "bad", values: history.responses["5xx"] || none },
@@ -323,10 +354,11 @@ function showHistory(history) {
 async function showPictures() {
   const group = (by) => ask(`groups?by=${by}&limit=${BARS}&sort=requests`).then((answer) => answer.groups);
   try {
-    const [history, countries, ases, netblocks, clients, paths] = await Promise.all([
+    const [history, countries, ases, netblocks, clients, paths, fleet] = await Promise.all([
       ask("history?minutes=" + minutes), group("country"), group("asn"), group("netblock"),
-      ask(`clients?limit=${BARS}&sort=requests`), ask("paths"),
+      ask(`clients?limit=${BARS}&sort=requests`), ask("paths"), ask("fleet"),
     ]);
+    offerFleet(fleet);
     showHistory(history);
     const rows = (groups, name) => groups.filter((one) => one.requests)
       .map((one) => [name(one), one.passed, one.refused]);
@@ -373,8 +405,9 @@ document.addEventListener("keydown", (event) => {
   } else if (!writes && event.key === "/") {
     event.preventDefault();
     $("search").focus();
-  } else if (!writes && /^[1-9]$/.test(event.key)) {
-    choose(Object.keys(lists)[Number(event.key) - 1]);
+  } else if (!writes && /^[0-9]$/.test(event.key)) {
+    const name = Object.keys(lists)[(Number(event.key) + 9) % 10];
+    if (!$("tab-" + name).hidden) choose(name);
   }
 });
 look().then(showPictures);

@@ -67,6 +67,7 @@ fn look(requests: u64, now_ms: u64) -> source::Report {
             "passed": [9_000, 9_400, 11_000, 12_600, 12_100, 12_500, 12_509],
             "refused": [0, 0, 0, 12, 640, 580, 3],
         }),
+        fleet: Value::Null,
         groups: None,
         now_ms,
     }))
@@ -276,6 +277,37 @@ fn bans_are_seen_on_a_narrow_terminal() {
     let mut observed = screen();
     observed.look.as_mut().unwrap().status["mode"] = json!("observe");
     assert!(drawn(&observed, 100, 20).contains("would refuse 1.9 %"));
+}
+
+/// FLEET-29: a line of the head tells of the fleet, where there is one: how many live and whether
+/// all hold the same, or since when the instance is alone, and why.
+#[test]
+fn the_head_tells_of_the_fleet() {
+    let told = |fleet: Value| {
+        let mut screen = screen();
+        screen.look.as_mut().unwrap().fleet = fleet;
+        let text = drawn(&screen, 80, 20);
+        let line = text.lines().find(|line| line.starts_with("fleet"));
+        // Nothing of the lists gives way but their last line.
+        assert!(text.contains("app p99") && text.contains("1 Clients"));
+        line.map(str::to_owned)
+    };
+    assert_eq!(told(Value::Null), None);
+    let mut fleet = json!({
+        "fleet": "weir", "instance": "edge-1", "state": "live", "in_step": true, "waiting": 0,
+        "instances": [{"state": "live"}, {"state": "joining"}, {"state": "gone"}],
+    });
+    let line = "fleet weir: 2 of 3 instances live, in step";
+    assert_eq!(told(fleet.clone()).as_deref(), Some(line));
+    fleet["in_step"] = json!(false);
+    fleet["waiting"] = json!(7);
+    let line = "fleet weir: 2 of 3 instances live, not in step, 7 events wait";
+    assert_eq!(told(fleet.clone()).as_deref(), Some(line));
+    fleet["state"] = json!("alone");
+    fleet["alone_seconds"] = json!(90);
+    fleet["why"] = json!("no answer within 1 s");
+    let line = "fleet weir: alone for 1 min 30 s: no answer within 1 s";
+    assert_eq!(told(fleet).as_deref(), Some(line));
 }
 
 /// CONTROL-3: no size is too small, whatever is shown, and nothing that a client sent steers the
