@@ -609,8 +609,8 @@ fn the_page_lists_the_instances_of_a_fleet() {
     });
     let browser = Browser::start("light");
     browser.command("POST", "/url", &json!({"url": dashboard.url()}));
-    browser.shows("Keys: 1 to 9 lists");
-    browser.press("9");
+    browser.shows("Keys: 1 to 9 lists, 0 the fleet");
+    browser.press("0");
     browser.shows("edge-1 (this one)");
     browser.shows("edge-2");
     browser.shows("WAF_BAN_FIRST 2h (here 1h)");
@@ -624,12 +624,12 @@ fn the_page_lists_the_instances_of_a_fleet() {
     let dashboard = Dashboard::start(&single.state_path(""));
     let browser = Browser::start("light");
     browser.command("POST", "/url", &json!({"url": dashboard.url()}));
-    browser.shows("Keys: 1 to 8 lists");
+    browser.shows("Keys: 1 to 9 lists, / search");
     wait_for("five plots", || {
         let plots = browser.script("return document.querySelectorAll('figure svg').length");
         (plots == 5).then_some(())
     });
-    browser.press("9");
+    browser.press("0");
     let text = browser.script("return document.body.innerText");
     assert!(!text.as_str().expect("a text").contains("Fleet"), "{text}");
     drop(browser);
