@@ -1,5 +1,7 @@
 //! Several instances as one: real instances, and a real redis-server between them.
 
+mod counts;
+
 use std::fs;
 
 use serde_json::{Value, json};

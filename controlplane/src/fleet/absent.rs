@@ -7,6 +7,7 @@ use std::time::Duration;
 use crossbeam_channel::Select;
 use weir_shared::ban::Ban;
 use weir_shared::clock::{Clock, Now};
+use weir_shared::fleet::FleetCounts;
 use weir_shared::settings::{FleetSettings, Listed};
 
 use super::facts::FleetFacts;
@@ -41,6 +42,7 @@ pub(crate) struct AtStart<'a> {
     pub(crate) bans: &'a [Arc<Ban>],
     pub(crate) edited: &'a [BanKey],
     pub(crate) removed: &'a [BanKey],
+    pub(crate) counts: Option<Arc<dyn FleetCounts>>,
 }
 
 /// What the loop is to tell of.
@@ -60,7 +62,12 @@ impl Fleet {
         _: &'static str,
         _: &Clock,
     ) -> std::io::Result<(Self, Vec<Effect>)> {
-        let _ = (at_start.bans, at_start.edited, at_start.removed);
+        let _ = (
+            at_start.bans,
+            at_start.edited,
+            at_start.removed,
+            &at_start.counts,
+        );
         match ready {}
     }
 
@@ -105,6 +112,18 @@ impl Fleet {
     }
 
     pub(crate) fn turn(&mut self, _: Now) -> Vec<Told> {
+        match *self {}
+    }
+
+    pub(crate) fn instances(&self) -> u64 {
+        match *self {}
+    }
+
+    pub(crate) fn heed(&mut self, _: bool) -> Option<Told> {
+        match *self {}
+    }
+
+    pub(crate) fn rest_counting(&self) {
         match *self {}
     }
 

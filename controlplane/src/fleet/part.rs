@@ -21,6 +21,7 @@ use super::names::{change_in_fleet, here, in_fleet, key_in_fleet};
 use super::others::{Mine, Others};
 use super::replica::Effect;
 use super::same::same_everywhere;
+use super::sharing::Sharing;
 use super::standing::Standing;
 use super::waits::{Reach, Waits};
 use super::words::{Opened, Order, Said};
@@ -81,12 +82,17 @@ pub(crate) struct Fleet {
     pub(super) mended_ns: u64,
     pub(super) rejected: u64,
     pub(super) rests: bool,
+    /// The counts of clients; none where they are not shared.
+    pub(super) sharing: Option<Sharing>,
 }
 
 impl Fleet {
     /// The settings that hold from now on.
     pub(crate) fn take_settings(&mut self, listing: &[Listed]) {
         self.settings = same_everywhere(listing);
+        if let Some(sharing) = &self.sharing {
+            sharing.take_settings(listing);
+        }
     }
 
     /// What the loop wakes for.
@@ -200,6 +206,24 @@ impl Fleet {
             now_ns: now.mono_ns,
         };
         self.others.take(others, &mine);
+        if let Some(sharing) = &self.sharing {
+            sharing.note_instances(self.instances());
+        }
+    }
+
+    /// Instances that live, this one included.
+    pub(crate) fn instances(&self) -> u64 {
+        self.others.live() as u64 + 1
+    }
+
+    /// What others count holds, or does not any more.
+    pub(crate) fn heed(&mut self, heeds: bool) -> Option<Told> {
+        self.sharing.as_mut()?.heed(heeds)
+    }
+
+    /// All that was counted is sent; nothing more is.
+    pub(crate) fn rest_counting(&self) {
+        self.sharing.iter().for_each(Sharing::rest);
     }
 
     /// The time of the fleet: that of the engine.
@@ -212,6 +236,9 @@ impl Fleet {
         let middle_ms = now.wall_ms.saturating_sub(round_trip_ns / 2_000_000);
         let ahead = i128::from(middle_ms) - i128::from(time_ms);
         self.clock_ms = i64::try_from(ahead).unwrap_or(0);
+        if let Some(sharing) = &self.sharing {
+            sharing.note_clock(self.clock_ms);
+        }
     }
 
     fn closed(&mut self, why: String, now: Now) {
@@ -456,7 +483,8 @@ impl Fleet {
 
     /// Whether something is still to be sent, to an engine that answers.
     pub(crate) fn has_more(&self, now: Now) -> bool {
-        self.is_linked(now) && self.core.waiting() > 0
+        let counts = self.sharing.as_ref().is_some_and(|of| !of.rests());
+        self.is_linked(now) && (self.core.waiting() > 0 || counts)
     }
 
     /// Says that the instance goes, writes what it knows, and is silent until [`Fleet::work`].
@@ -479,6 +507,7 @@ impl Fleet {
         if std::mem::take(&mut self.rests) {
             self.closed("it was not asked".to_owned(), now);
             self.order(Order::Work);
+            self.sharing.iter().for_each(Sharing::work);
         }
     }
 }

@@ -14,6 +14,7 @@ use crate::clients::limits::{self, Bucket, BucketSize};
 use crate::clients::terms::{Further, LookupRules, Meaning, Terms};
 
 mod crawling;
+pub mod fleet;
 
 /// A lookup that was asked for and has not ended after this long is lost, nanoseconds: it is asked
 /// for again. Far beyond what a lookup takes, queue included.
@@ -56,7 +57,7 @@ pub struct Entry {
     /// The generation of the snapshot whose ban reset the windows. A request that decides under an
     /// older one has not seen that ban and starts over (LIMIT-6).
     reset_generation: u64,
-    /// [`REPORTED`], [`BYTES_OVER`]: as two `bool`s they would make each entry eight bytes longer.
+    /// [`REPORTED`], [`BYTES_OVER`], [`CHANGED`]: as `bool`s they would make each entry eight bytes longer.
     notes: u8,
 }
 
@@ -66,6 +67,8 @@ const REPORTED: u8 = 1;
 /// A byte limit was exceeded, and may be still. Where no ban followed, requests are refused until
 /// they fit.
 const BYTES_OVER: u8 = 2;
+/// Something was counted since the fleet's thread looked last.
+const CHANGED: u8 = 4;
 
 impl Entry {
     /// A client that is seen for the first time.
@@ -443,8 +446,9 @@ impl Entry {
     }
 
     /// Forgets what was counted, once the ban of `generation` can be seen by every worker
-    /// (LIMIT-6).
-    pub fn reset(&mut self, generation: u64) {
+    /// (LIMIT-6). In a fleet what was counted before the ban is void everywhere: `epoch_ms` is when
+    /// it began.
+    pub fn reset(&mut self, generation: u64, epoch_ms: Option<u64>) {
         self.requests = PerSpan::default();
         self.bytes = PerSpan::default();
         self.reset_generation = self.reset_generation.max(generation);
@@ -456,6 +460,9 @@ impl Entry {
             if further.is_empty() {
                 self.further = None;
             }
+        }
+        if let Some(epoch_ms) = epoch_ms {
+            self.begin_epoch(epoch_ms);
         }
     }
 
@@ -577,7 +584,7 @@ mod tests {
         entry.charge_request(&limits(1, 100), NOW, false);
         assert!(first(entry.charge_request(&limits(1, 100), NOW, false)));
         assert!(!first(entry.charge_request(&limits(1, 100), NOW, false)));
-        entry.reset(4);
+        entry.reset(4, None);
         assert_eq!(entry.charge_request(&limits(1, 100), NOW, false), None);
         assert!(first(entry.charge_request(&limits(1, 100), NOW, false)));
     }
@@ -586,9 +593,9 @@ mod tests {
     #[test]
     fn an_old_snapshot_is_stale_after_the_reset() {
         let mut entry = Entry::new(0, NOW);
-        entry.reset(7);
+        entry.reset(7, None);
         assert!(entry.is_reset_after(6) && !entry.is_reset_after(7));
-        entry.reset(3);
+        entry.reset(3, None);
         assert!(entry.is_reset_after(6), "the latest reset stands");
     }
 

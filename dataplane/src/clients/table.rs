@@ -12,13 +12,16 @@
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use ahash::RandomState;
 use arc_swap::ArcSwapOption;
+use crossbeam_channel::{Receiver, Sender, bounded};
 use dashmap::DashMap;
+use weir_shared::ban::FleetNote;
 use weir_shared::client::Client;
 use weir_shared::clock::Now;
+use weir_shared::event::Offence;
 use weir_shared::lookup::Lookup;
 use weir_shared::netblock::{Netblock, PrefixLengths};
 use weir_shared::proof::NamesAnswer;
@@ -64,6 +67,8 @@ pub struct Table {
     shared: Arc<SharedCounts>,
     /// Who is known; a copy that is only asked has those of its original.
     known: Arc<KnownClients>,
+    /// Takes clients that counted something; none where nothing is shared with other instances.
+    fleet: OnceLock<Sender<Client>>,
     /// It is a copy: nothing is counted in what it shares with its original.
     only_asks: bool,
     /// Written under the admission lock; read by metrics, where a moment's delay does not matter
@@ -92,6 +97,7 @@ impl Table {
             bucket: ArcSwapOption::empty(),
             shared: Arc::default(),
             known: Arc::default(),
+            fleet: OnceLock::new(),
             only_asks: false,
             len: AtomicU64::new(0),
             evicted: AtomicU64::new(0),
@@ -117,6 +123,45 @@ impl Table {
             copy.len.store(1, Ordering::Relaxed);
         }
         copy
+    }
+
+    /// From now on clients that count something are named there, for other instances are to know
+    /// (FLEET-5).
+    pub fn share_counts(&self) -> Receiver<Client> {
+        let (changed, named) = bounded(self.capacity);
+        let _ = self.fleet.set(changed);
+        named
+    }
+
+    /// Something of a client was counted that other instances are to know.
+    pub fn changed(&self, client: Client, entry: &mut Entry) {
+        if let Some(changed) = self.fleet.get()
+            && entry.changes()
+            && changed.try_send(client).is_err()
+        {
+            // Its next request says so again.
+            entry.unchanged();
+        }
+    }
+
+    /// Who has counted how much of what a client broke; none where no other instance has. How many
+    /// instances there are the control plane adds.
+    pub fn fleet_note(&self, client: Client, offence: &Offence, now: Now) -> Option<FleetNote> {
+        self.fleet.get()?;
+        self.get(client, |entry| entry.fleet_note(offence, now))
+            .flatten()
+    }
+
+    /// Whether counts are shared with other instances.
+    pub fn shares_counts(&self) -> bool {
+        self.fleet.get().is_some()
+    }
+
+    /// Hands every entry to `work`, shard by shard.
+    pub fn each(&self, mut work: impl FnMut(Client, &mut Entry)) {
+        for mut entry in self.map.iter_mut() {
+            work(*entry.key(), entry.value_mut());
+        }
     }
 
     /// What a request of a client, with these fields, is to the counts that clients share.
@@ -286,6 +331,7 @@ fn mark_seen(entry: &mut Entry, now: Now) {
 }
 
 fn row(client: Client, entry: &Entry) -> ClientRow {
+    let [requests, bytes] = entry.own_windows();
     ClientRow {
         client,
         first_seen: Time(entry.first_seen_ms),
@@ -293,9 +339,9 @@ fn row(client: Client, entry: &Entry) -> ClientRow {
         lookup: entry.lookup.clone(),
         passed: entry.passed,
         refused: entry.refused,
-        requests: entry.requests,
-        bytes: entry.bytes,
-        rules: entry.rule_counts().to_vec(),
+        requests,
+        bytes,
+        rules: entry.own_rule_counts(),
         other_sites: entry.other_sites().copied().unwrap_or_default(),
         first_passed: entry.first_passed_ms().map(Time),
     }
@@ -329,9 +375,16 @@ impl Table {
 }
 
 impl ClientTable for Table {
-    fn reset(&self, client: Client, banned: Netblock, generation: u64) {
-        self.get(client, |entry| entry.reset(generation));
+    fn reset(&self, client: Client, banned: Netblock, generation: u64, began_ms: u64) {
+        let epoch_ms = self.fleet.get().map(|_| began_ms);
+        self.get(client, |entry| entry.reset(generation, epoch_ms));
         self.shared.forget_netblock_of(client, banned);
+    }
+
+    fn seen_since(&self, wall_ms: u64) -> u64 {
+        let all = self.map.iter();
+        all.filter(|entry| entry.value().last_seen_ms >= wall_ms)
+            .count() as u64
     }
 
     fn release(&self, client: Client) {
@@ -377,6 +430,9 @@ impl ClientTable for Table {
             match &row.lookup {
                 Some(lookup) => entry.attach(Arc::clone(lookup), 0),
                 None => entry.forget_lookup(),
+            }
+            if self.shares_counts() {
+                entry.is_sent();
             }
         };
         if self.get(row.client, fill).is_some() {

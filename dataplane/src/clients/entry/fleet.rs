@@ -1,0 +1,623 @@
+//! What a client has counted as the fleet sees it (FLEET-5 to FLEET-9).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use weir_shared::ban::{FleetNote, Scope};
+use weir_shared::client::Client;
+use weir_shared::clock::Now;
+use weir_shared::event::Offence;
+use weir_shared::explain::Elsewhere;
+use weir_shared::fleet::{CountOf, InFleet, Report, Reporting, Sum, span_at};
+use weir_shared::rules::{Quota, Rule, RuleSet};
+use weir_shared::settings::OnLimit;
+use weir_shared::table::RuleCount;
+use weir_shared::verdict::{AppliedPercent, LimitKind, Limits};
+use weir_shared::window::{PerSpan, RuleSpan, Span, Window};
+
+use super::{CHANGED, Entry};
+use crate::clients::limits;
+use crate::clients::terms::LookupRules;
+
+/// The part of what is left of a limit that all instances together hold back: a tenth (FLEET-7).
+const HELD_BACK: u64 = 10;
+/// How long the engine keeps the sums of a client, by the longest of its limits of which a tenth is
+/// used (FLEET-28).
+const KEEP: PerSpan<Duration> = PerSpan {
+    minute: Duration::from_mins(10),
+    hour: Duration::from_hours(2),
+    day: Duration::from_hours(49),
+};
+/// As long a ban says that what was counted before it is void.
+const EPOCH_MS: u64 = 2 * 86_400_000;
+
+/// What the fleet knows of the six windows of a client.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ClientInFleet {
+    /// When the ban began that reset them last; 0 for never.
+    epoch_ms: u64,
+    /// When the engine was asked last, on the monotonic clock; 0 for never.
+    asked_ns: u64,
+    requests: PerSpan<InFleet>,
+    bytes: PerSpan<InFleet>,
+}
+
+impl ClientInFleet {
+    /// Whether it says nothing any more. The windows are those of a client that is not asked for.
+    pub fn is_past(&self, wall_ms: u64) -> bool {
+        let is_past = |span: Span, in_fleet: &InFleet| {
+            // Rolled as the window of a client that asks nothing is.
+            let (mut in_fleet, mut window) = (*in_fleet, in_fleet.others());
+            window.roll(span, wall_ms);
+            in_fleet.roll(&window, span);
+            in_fleet.is_empty()
+        };
+        let all = [&self.requests, &self.bytes];
+        let windows = all.map(|windows| windows.map(is_past));
+        wall_ms.saturating_sub(self.epoch_ms) > EPOCH_MS
+            && windows
+                .iter()
+                .all(|past| past.minute && past.hour && past.day)
+    }
+
+    fn each(&mut self) -> impl Iterator<Item = &mut InFleet> {
+        let all = [&mut self.requests, &mut self.bytes];
+        all.into_iter()
+            .flat_map(|of| [&mut of.minute, &mut of.hour, &mut of.day])
+    }
+}
+
+/// What of the settings and rules decides what is due, and what is broken.
+#[derive(Clone, Copy)]
+pub struct Judging<'a> {
+    /// The limits of the settings.
+    pub terms: &'a LookupRules,
+    /// `WAF_ON_LIMIT`
+    pub on_limit: OnLimit,
+    /// Those of rules.json.
+    pub rules: &'a RuleSet,
+}
+
+/// What counts a rule: its windows, whether it bans, and what the ban covers.
+struct Counting<'a> {
+    quotas: &'a [Quota],
+    bans: Option<Scope>,
+}
+
+impl<'a> Judging<'a> {
+    /// None where the rule is no more, or is shared by clients.
+    fn counting(&self, rule: &Rule) -> Option<Counting<'a>> {
+        let jail = self
+            .rules
+            .all_jails()
+            .iter()
+            .find(|jail| *jail.rule == *rule);
+        let of_jail = jail.map(|jail| Counting {
+            quotas: &jail.quotas,
+            bans: Some(jail.scope),
+        });
+        let limit = (self.rules.all_limits().iter()).find(|limit| *limit.rule == *rule);
+        of_jail.or_else(|| {
+            limit.map(|limit| Counting {
+                quotas: &limit.quotas,
+                bans: (limit.on_limit == OnLimit::Ban).then_some(Scope::Netblock),
+            })
+        })
+    }
+}
+
+/// A limit that is broken by what was learned.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Learned {
+    /// Which.
+    pub offence: Offence,
+    /// Who counted how much.
+    pub note: FleetNote,
+}
+
+/// How much is due of what was not sent, and how urgently.
+struct Due<'a> {
+    reporting: &'a Reporting,
+    urgency: u64,
+    asks: bool,
+    is_empty: bool,
+}
+
+impl Due<'_> {
+    /// So much of a window was not sent, so much of it is known, and this is its limit.
+    fn note(&mut self, unsent: Window, known: u64, limit: Option<u64>, refuses: bool) {
+        let unsent = unsent.current.saturating_add(unsent.previous);
+        self.is_empty &= unsent == 0;
+        let Some(limit) = limit else { return };
+        let instances = self.reporting.instances.max(1);
+        let left = limit.saturating_sub(known);
+        self.asks |= refuses && known >= limit / 2;
+        if unsent > left / (HELD_BACK * instances) {
+            let urgency =
+                u128::from(unsent) * u128::from(instances) * 1000 / u128::from(left.max(1));
+            let urgency = u64::try_from(urgency).unwrap_or(u64::MAX);
+            self.urgency = self.urgency.max(urgency).max(1);
+        }
+    }
+
+    fn urgency(&self, asked_ns: u64, is_restored: bool, now: Now) -> u64 {
+        let asks = self.asks && now.mono_ns.saturating_sub(asked_ns) >= self.reporting.ask_after_ns;
+        let is_last = self.reporting.is_last && !self.is_empty;
+        let is_unknown = is_restored && asked_ns == 0;
+        self.urgency.max(u64::from(asks || is_last || is_unknown))
+    }
+}
+
+impl Entry {
+    /// Notes that something was counted; true if that is news to the fleet's thread.
+    pub const fn changes(&mut self) -> bool {
+        let is_new = self.notes & CHANGED == 0;
+        self.notes |= CHANGED;
+        is_new
+    }
+
+    /// The thread was told, or could not be.
+    pub const fn unchanged(&mut self) {
+        self.notes &= !CHANGED;
+    }
+
+    fn in_fleet(&self) -> Option<&ClientInFleet> {
+        self.further.as_ref()?.in_fleet.as_deref()
+    }
+
+    /// What others have counted of its windows; none where the engine was not asked yet.
+    pub fn counted_elsewhere(&self, now: Now) -> Option<Elsewhere> {
+        let wall_ms = now.wall_ms;
+        let in_fleet = self.in_fleet().filter(|in_fleet| in_fleet.asked_ns > 0)?;
+        let others = |held: &PerSpan<Window>, in_fleet: &PerSpan<InFleet>| {
+            held.map(|span, window| {
+                let (mut window, mut of) = (*window, *in_fleet.get(span));
+                window.roll(span, wall_ms);
+                of.roll(&window, span);
+                of.others().estimate(span, wall_ms)
+            })
+        };
+        Some(Elsewhere {
+            age_ms: now.mono_ns.saturating_sub(in_fleet.asked_ns) / 1_000_000,
+            requests: others(&self.requests, &in_fleet.requests),
+            bytes: others(&self.bytes, &in_fleet.bytes),
+        })
+    }
+
+    /// The windows of requests and of bytes that it has counted here.
+    pub fn own_windows(&self) -> [PerSpan<Window>; 2] {
+        let Some(in_fleet) = self.in_fleet() else {
+            return [self.requests, self.bytes];
+        };
+        let own = |held: &PerSpan<Window>, in_fleet: &PerSpan<InFleet>| {
+            held.map(|span, window| in_fleet.get(span).own(window, span))
+        };
+        [
+            own(&self.requests, &in_fleet.requests),
+            own(&self.bytes, &in_fleet.bytes),
+        ]
+    }
+
+    /// What rules have counted here.
+    pub fn own_rule_counts(&self) -> Vec<RuleCount> {
+        let own = |count: &RuleCount| {
+            let in_fleet = count.in_fleet.as_ref();
+            let window = in_fleet.map(|in_fleet| in_fleet.own(&count.window, count.span));
+            RuleCount {
+                window: window.unwrap_or(count.window),
+                in_fleet: None,
+                ..count.clone()
+            }
+        };
+        self.rule_counts().iter().map(own).collect()
+    }
+
+    /// What it holds was restored: the engine has it already (FLEET-30).
+    pub fn is_sent(&mut self) {
+        let sent = |held: &PerSpan<Window>| held.map(|_, window| InFleet::sent(*window));
+        let (requests, bytes) = (sent(&self.requests), sent(&self.bytes));
+        let is_sent = |of: &PerSpan<InFleet>| {
+            let of = of.map(|_, in_fleet| in_fleet.is_sent());
+            of.minute || of.hour || of.day
+        };
+        if is_sent(&requests) || is_sent(&bytes) {
+            self.further().in_fleet = Some(Box::new(ClientInFleet {
+                requests,
+                bytes,
+                ..ClientInFleet::default()
+            }));
+        }
+        for count in self.further.iter_mut().flat_map(|of| &mut of.counts) {
+            count.in_fleet = Some(Box::new(InFleet::sent(count.window)));
+        }
+    }
+
+    /// What was counted before a ban that began then is void (FLEET-9).
+    pub fn begin_epoch(&mut self, epoch_ms: u64) {
+        let before = self.in_fleet().map_or(0, |in_fleet| in_fleet.epoch_ms);
+        self.further().in_fleet = Some(Box::new(ClientInFleet {
+            epoch_ms: before.max(epoch_ms),
+            ..ClientInFleet::default()
+        }));
+    }
+
+    /// The engine has nothing of what was sent.
+    pub fn is_lost(&mut self) {
+        let Some(further) = &mut self.further else {
+            return;
+        };
+        if let Some(in_fleet) = &mut further.in_fleet {
+            in_fleet.each().for_each(InFleet::lost);
+        }
+        for count in &mut further.counts {
+            if let Some(in_fleet) = &mut count.in_fleet {
+                in_fleet.lost();
+            }
+        }
+    }
+
+    /// What others count does not hold (FLEET-27).
+    pub fn forgets_others(&mut self) {
+        let Some(further) = &mut self.further else {
+            return;
+        };
+        if let Some(in_fleet) = &mut further.in_fleet {
+            for span in Span::ALL {
+                let of_requests = in_fleet.requests.get_mut(span);
+                of_requests.without_others(self.requests.get_mut(span), span);
+                let of_bytes = in_fleet.bytes.get_mut(span);
+                of_bytes.without_others(self.bytes.get_mut(span), span);
+            }
+        }
+        for count in &mut further.counts {
+            if let Some(in_fleet) = &mut count.in_fleet {
+                in_fleet.without_others(&mut count.window, count.span);
+            }
+        }
+    }
+
+    /// What is due of it (FLEET-7).
+    pub fn reports(
+        &mut self,
+        client: Client,
+        judging: Judging<'_>,
+        reporting: &Reporting,
+        now: Now,
+    ) -> Vec<Report> {
+        self.unchanged();
+        let mut reports = Vec::new();
+        reports.extend(self.report(client, judging, reporting, now));
+        let rules = self.rules_counted();
+        for rule in rules {
+            reports.extend(self.report_rule(client, &rule, judging, reporting, now));
+        }
+        reports
+    }
+
+    /// The rules that have counted it.
+    fn rules_counted(&self) -> Vec<Arc<Rule>> {
+        let mut rules: Vec<Arc<Rule>> = Vec::new();
+        for count in self.rule_counts() {
+            if !rules.iter().any(|rule| Arc::ptr_eq(rule, &count.rule)) {
+                rules.push(Arc::clone(&count.rule));
+            }
+        }
+        rules
+    }
+
+    fn report(
+        &mut self,
+        client: Client,
+        judging: Judging<'_>,
+        reporting: &Reporting,
+        now: Now,
+    ) -> Option<Report> {
+        let limits = self.limits(judging.terms);
+        let refuses = judging.on_limit == OnLimit::Refuse;
+        let in_fleet = self.in_fleet().cloned().unwrap_or_default();
+        let other_sites = self.other_sites().copied().unwrap_or_default();
+        let mut due = Due {
+            reporting,
+            urgency: 0,
+            asks: false,
+            is_empty: true,
+        };
+        let mut keep = KEEP.minute;
+        let mut windows = Vec::with_capacity(6);
+        let kinds = [
+            (
+                &mut self.requests,
+                in_fleet.requests,
+                other_sites.requests,
+                limits.requests,
+            ),
+            (
+                &mut self.bytes,
+                in_fleet.bytes,
+                other_sites.bytes,
+                limits.bytes,
+            ),
+        ];
+        for (held, in_fleet, other_sites, limits) in kinds {
+            for span in Span::ALL {
+                let window = held.get_mut(span);
+                window.roll(span, now.wall_ms);
+                let unsent = in_fleet
+                    .get(span)
+                    .unsent(window, *other_sites.get(span), span);
+                let (known, limit) = (window.estimate(span, now.wall_ms), *limits.get(span));
+                due.note(unsent, known, limit, refuses);
+                if limit.is_some_and(|limit| known >= limit / 10) {
+                    keep = keep.max(*KEEP.get(span));
+                }
+                windows.push(unsent);
+            }
+        }
+        let is_restored = in_fleet.clone().each().any(|of| of.is_sent());
+        let urgency = due.urgency(in_fleet.asked_ns, is_restored, now);
+        (urgency > 0).then(|| Report {
+            of: CountOf::Client(client),
+            epoch_ms: in_fleet.epoch_ms,
+            windows: aligned(windows),
+            keep,
+            urgency,
+        })
+    }
+
+    fn report_rule(
+        &mut self,
+        client: Client,
+        rule: &Arc<Rule>,
+        judging: Judging<'_>,
+        reporting: &Reporting,
+        now: Now,
+    ) -> Option<Report> {
+        let counting = judging.counting(rule)?;
+        let known = self.in_fleet();
+        let epoch_ms = known.map_or(0, |in_fleet| in_fleet.epoch_ms);
+        let asked_ns = known.map_or(0, |in_fleet| in_fleet.asked_ns);
+        let refuses = counting.bans.is_none();
+        let mut due = Due {
+            reporting,
+            urgency: 0,
+            asks: false,
+            is_empty: true,
+        };
+        let (mut windows, mut is_restored) = (Vec::with_capacity(3), false);
+        let mut keep = Duration::ZERO;
+        for span in Span::ALL {
+            let mut unsent = Window::default();
+            let quota = counting
+                .quotas
+                .iter()
+                .find(|of| of.span.of_clients() == Some(span));
+            if let Some(count) = self.rule_count_mut(rule, span) {
+                count.window.roll(span, now.wall_ms);
+                let in_fleet = count.in_fleet.as_deref().copied().unwrap_or_default();
+                is_restored |= in_fleet.is_sent();
+                unsent = in_fleet.unsent(&count.window, count.other_sites, span);
+                let known = count.window.estimate(span, now.wall_ms);
+                due.note(unsent, known, quota.map(|quota| quota.limit), refuses);
+                keep = Duration::from_millis(2 * span.ms());
+            }
+            unsent.roll(span, now.wall_ms);
+            windows.push(unsent);
+        }
+        let urgency = due.urgency(asked_ns, is_restored, now);
+        (urgency > 0).then(|| Report {
+            of: CountOf::Rule(client, Arc::clone(rule)),
+            epoch_ms,
+            windows: aligned(windows),
+            keep,
+            urgency,
+        })
+    }
+
+    fn rule_count_mut(&mut self, rule: &Rule, span: Span) -> Option<&mut RuleCount> {
+        let counts = &mut self.further.as_mut()?.counts;
+        counts
+            .iter_mut()
+            .find(|count| count.span.of_clients() == Some(span) && *count.rule == *rule)
+    }
+
+    /// The engine has answered to a report (FLEET-6). Gives the limit that is broken now, if a ban
+    /// is to follow and nobody was told yet (FLEET-8).
+    pub fn learn(
+        &mut self,
+        (report, is_taken): (&Report, bool),
+        (sum, heeds): (&Sum, bool),
+        judging: Judging<'_>,
+        now: Now,
+    ) -> Option<Learned> {
+        let in_fleet = self.further().in_fleet.get_or_insert_default();
+        if in_fleet.epoch_ms != report.epoch_ms {
+            // A ban has reset it meanwhile: what was under way is void.
+            return None;
+        }
+        if sum.epoch_ms > in_fleet.epoch_ms {
+            self.begins_with(sum.epoch_ms);
+            return None;
+        }
+        in_fleet.asked_ns = now.mono_ns.max(1);
+        let nothing = Window::default();
+        let told = (report.windows.iter().zip(&sum.windows)).enumerate();
+        let told = told.map(|(place, (taken, sum))| {
+            let taken = if is_taken { *taken } else { nothing };
+            (place, (taken, heeds.then_some(*sum)))
+        });
+        match &report.of {
+            CountOf::Client(_) => {
+                let Some(in_fleet) = self.further().in_fleet.as_deref().cloned() else {
+                    return None;
+                };
+                let mut in_fleet = in_fleet;
+                for (place, learned) in told {
+                    let span = span_at(place);
+                    let (of, window) = if place < 3 {
+                        (in_fleet.requests.get_mut(span), self.requests.get_mut(span))
+                    } else {
+                        (in_fleet.bytes.get_mut(span), self.bytes.get_mut(span))
+                    };
+                    of.learn(window, learned, span, now.wall_ms);
+                }
+                self.further().in_fleet = Some(Box::new(in_fleet));
+                self.broken(judging, now)
+            }
+            CountOf::Rule(_, rule) => {
+                for (place, learned) in told {
+                    let span = span_at(place);
+                    if let Some(count) = self.rule_count_mut(rule, span) {
+                        let of = count.in_fleet.get_or_insert_default();
+                        of.learn(&mut count.window, learned, span, now.wall_ms);
+                    }
+                }
+                self.broken_rule(rule, judging, now)
+            }
+        }
+    }
+
+    /// A ban that began then was heard of by others before it was here: what was counted before it
+    /// is void, and all else is to be sent.
+    fn begins_with(&mut self, epoch_ms: u64) {
+        if self.first_seen_ms < epoch_ms {
+            self.requests = PerSpan::default();
+            self.bytes = PerSpan::default();
+            let further = self.further();
+            further.counts = Vec::new();
+            further.other_sites = None;
+        } else {
+            self.forgets_others();
+            for count in &mut self.further().counts {
+                count.in_fleet = None;
+            }
+        }
+        self.begin_epoch(epoch_ms);
+    }
+
+    /// The shortest of the six windows that is over by what the client asked for itself.
+    fn broken(&mut self, judging: Judging<'_>, now: Now) -> Option<Learned> {
+        if judging.on_limit == OnLimit::Refuse || self.is_verified(now) {
+            return None;
+        }
+        let terms = self.terms(judging.terms);
+        let percents = terms.map(|terms| (terms.limit_percent, terms.bytes_percent));
+        let (limit_percent, bytes_percent) = percents.unwrap_or_default();
+        let Limits { requests, bytes } = self.limits(judging.terms);
+        let part = self.other_sites().copied().unwrap_or_default();
+        let over = |windows: &PerSpan<Window>, part: &PerSpan<Window>, limits: &PerSpan<_>| {
+            // Some limit, to be asked whether it is broken: all of them are looked at.
+            limits::own_break((Span::Minute, 0), windows, Some(part), limits, now.wall_ms)
+        };
+        let of_requests = over(&self.requests, &part.requests, &requests)
+            .map(|(span, limit)| (LimitKind::requests(span), limit, limit_percent));
+        let of_bytes = over(&self.bytes, &part.bytes, &bytes)
+            .map(|(span, limit)| (LimitKind::bytes(span), limit, bytes_percent));
+        let (kind, value, percent) = of_requests.or(of_bytes)?;
+        if kind.counts_bytes() {
+            self.set_over_bytes(true);
+        }
+        let note = self.note_of(kind, now);
+        self.is_first_offence().then(|| Learned {
+            offence: Offence::Limit {
+                kind,
+                value,
+                percent: percent.map_or(100, |applied: AppliedPercent| applied.percent),
+            },
+            note,
+        })
+    }
+
+    /// The shortest of the windows of a rule that is over, where the rule bans.
+    fn broken_rule(&mut self, rule: &Arc<Rule>, judging: Judging<'_>, now: Now) -> Option<Learned> {
+        let counting = judging.counting(rule)?;
+        let scope = counting.bans.filter(|_| !self.is_verified(now))?;
+        let quota = (counting.quotas.iter()).find(|quota| {
+            let Some(span) = quota.span.of_clients() else {
+                return false;
+            };
+            self.rule_count_mut(rule, span).is_some_and(|count| {
+                let own = count.window.without(count.other_sites, span, now.wall_ms);
+                own.is_over(span, now.wall_ms, quota.limit)
+            })
+        })?;
+        let note = self.note_of_rule(rule, quota.span, now)?;
+        self.is_first_offence().then(|| Learned {
+            offence: Offence::Rule {
+                rule: Arc::clone(rule),
+                quota: Some(*quota),
+                scope,
+            },
+            note,
+        })
+    }
+
+    /// Nothing that a verified crawler does bans it (CRAWL-4).
+    fn is_verified(&self, now: Now) -> bool {
+        let noted = self.further.as_ref().and_then(|of| of.noted.as_ref());
+        noted.is_some_and(|noted| noted.is_fresh(now.mono_ns))
+    }
+
+    /// Who has counted how much of a window.
+    fn note_of(&self, kind: LimitKind, now: Now) -> FleetNote {
+        let span = kind.span();
+        let windows = if kind.counts_bytes() {
+            &self.bytes
+        } else {
+            &self.requests
+        };
+        let in_fleet = self.in_fleet().map(|in_fleet| {
+            let of = if kind.counts_bytes() {
+                &in_fleet.bytes
+            } else {
+                &in_fleet.requests
+            };
+            *of.get(span)
+        });
+        note(*windows.get(span), in_fleet.unwrap_or_default(), span, now)
+    }
+
+    fn note_of_rule(&self, rule: &Rule, span: RuleSpan, now: Now) -> Option<FleetNote> {
+        let count = self.further.as_ref()?.find(rule, span)?;
+        let in_fleet = count.in_fleet.as_deref().copied();
+        let span = span.of_clients()?;
+        Some(note(count.window, in_fleet.unwrap_or_default(), span, now))
+    }
+
+    /// Who has counted how much of the window that an offence broke; none where no other instance
+    /// has.
+    pub fn fleet_note(&self, offence: &Offence, now: Now) -> Option<FleetNote> {
+        let note = match offence {
+            Offence::Limit { kind, .. } => Some(self.note_of(*kind, now)),
+            Offence::Rule {
+                rule,
+                quota: Some(quota),
+                ..
+            } => self.note_of_rule(rule, quota.span, now),
+            Offence::Rule { quota: None, .. } | Offence::Application(_) => None,
+        };
+        note.filter(|note| note.others > 0)
+    }
+}
+
+/// All of them in the buckets of the latest.
+fn aligned(mut windows: Vec<Window>) -> Vec<Window> {
+    let latest = windows.iter().map(|window| window.start_ms).max();
+    for (place, window) in windows.iter_mut().enumerate() {
+        window.roll(span_at(place), latest.unwrap_or_default());
+    }
+    windows
+}
+
+fn note(mut window: Window, mut in_fleet: InFleet, span: Span, now: Now) -> FleetNote {
+    window.roll(span, now.wall_ms);
+    in_fleet.roll(&window, span);
+    let own = in_fleet.own(&window, span);
+    FleetNote {
+        here: own.estimate(span, now.wall_ms),
+        others: in_fleet.others().estimate(span, now.wall_ms),
+        instances: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests;
