@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::client::Client;
 use crate::clock::Now;
-use crate::rules::Rule;
+use crate::rules::{Rule, SharedKey};
 use crate::window::{Length, Span, Window};
 
 /// What of a window the engine has, and what others have put into it.
@@ -168,6 +168,26 @@ impl InFleet {
     }
 }
 
+/// A count that clients share (SHARE-1).
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct SharedCount {
+    /// The limit.
+    pub rule: Arc<Rule>,
+    /// Which of its counts.
+    pub key: SharedKey,
+    /// It is the second one, of known clients (SHARE-4).
+    pub is_second: bool,
+}
+
+/// What has counted something.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Changed {
+    /// A client, by its own windows or those of rules.
+    Client(Client),
+    /// A count that clients share.
+    Shared(SharedCount),
+}
+
 /// Whose windows they are.
 #[derive(Clone, PartialEq, Debug)]
 pub enum CountOf {
@@ -175,15 +195,8 @@ pub enum CountOf {
     Client(Client),
     /// Those of a client that a rule counts: a minute, an hour, a day.
     Rule(Client, Arc<Rule>),
-}
-
-impl CountOf {
-    /// Which client's.
-    pub const fn client(&self) -> Client {
-        match self {
-            Self::Client(client) | Self::Rule(client, _) => *client,
-        }
-    }
+    /// Those of all clients that share them: the same.
+    Shared(SharedCount),
 }
 
 /// What an instance has counted, and the engine lacks.
@@ -193,6 +206,8 @@ pub struct Report {
     pub of: CountOf,
     /// When the ban began that reset them last, milliseconds since 1970; 0 for never (FLEET-9).
     pub epoch_ms: u64,
+    /// The client is known here (SHARE-4): it is so everywhere.
+    pub known: bool,
     /// In the order of [`Span::ALL`], once or twice.
     pub windows: Vec<Window>,
     /// How long the engine is to keep their sum (FLEET-28).
@@ -219,6 +234,8 @@ impl Report {
 pub struct Sum {
     /// As of a report.
     pub epoch_ms: u64,
+    /// Some instance knows the client.
+    pub known: bool,
     /// As many as were reported.
     pub windows: Vec<Window>,
 }
@@ -236,14 +253,14 @@ pub struct Reporting {
 
 /// The counts of this instance, as the fleet's thread sees them.
 pub trait FleetCounts: Send + Sync {
-    /// The next client that counted something since it was named here last; waits for one so long.
-    fn changed(&self, wait: Duration) -> Option<Client>;
+    /// What has counted something since it was named here last; waits so long for a client.
+    fn changed(&self, wait: Duration) -> Option<Changed>;
 
-    /// Every client that is kept.
-    fn clients(&self) -> Vec<Client>;
+    /// Everything that is kept.
+    fn all(&self) -> Vec<Changed>;
 
-    /// What of a client is due.
-    fn reports(&self, client: Client, reporting: Reporting, now: Now) -> Vec<Report>;
+    /// What is due of it.
+    fn reports(&self, of: &Changed, reporting: Reporting, now: Now) -> Vec<Report>;
 
     /// The engine has taken a report, or none where it was asked again, and knows this sum. A limit
     /// that is broken now is reported as any other (FLEET-8). `instances` is for the notes.

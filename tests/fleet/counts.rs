@@ -1,5 +1,7 @@
 //! What several instances count together (FLEET-4 to FLEET-9, FLEET-20, FLEET-30).
 
+use std::time::Duration;
+
 use super::*;
 
 const CLIENT: &str = "203.0.113.7";
@@ -25,7 +27,7 @@ fn two(
         settings.extend(more.map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
         start_at(application, &state_dir(), &settings)
     });
-    both.each_ref().map(|weir| wait_in_step(weir, 2));
+    both.iter().for_each(|weir| drop(wait_in_step(weir, 2)));
     both
 }
 
@@ -56,6 +58,11 @@ fn pass(weir: &Weir, count: usize) {
     }
 }
 
+/// A client that takes its time: what instances learn of each other arrives meanwhile (FLEET-7).
+fn breathe() {
+    std::thread::sleep(Duration::from_millis(50));
+}
+
 /// FLEET-5, FLEET-8: a client that spreads its requests over two instances gets as many as its limit
 /// has, and is banned soon after: by the one that learns of it, with what each has counted.
 #[test]
@@ -69,6 +76,7 @@ fn a_client_that_spreads_is_limited_as_one() {
     // Each has sent nearly all that it counted: some of a tenth of what was left is held back.
     let mut more = 0;
     wait_for("the ban", || {
+        breathe();
         let refused = both.iter().any(|weir| weir.get("/", CLIENT).status == 429);
         more += if refused { 0 } else { 2 };
         refused.then_some(())
@@ -236,6 +244,7 @@ fn limits_and_jails_are_shared() {
     wait_in_step(&other, 2);
     let mut passed = 0;
     wait_for("the refusal", || {
+        breathe();
         let [status, _] = [&one, &other].map(|weir| {
             let status = weir.get("/search", CLIENT).status;
             passed += usize::from(status == 200);
@@ -249,6 +258,7 @@ fn limits_and_jails_are_shared() {
     }
     let mut passed = 0;
     wait_for("the ban", || {
+        breathe();
         let refused = [&one, &other].map(|weir| {
             let status = weir.get("/login", CLIENT).status;
             passed += usize::from(status == 200);
@@ -263,4 +273,54 @@ fn limits_and_jails_are_shared() {
         bans[0]["notes"]["fleet"]["others"].as_u64() > Some(0),
         "{bans:#?}"
     );
+}
+
+/// FLEET-4: limits that clients share are those of the fleet, and a client that one instance knows
+/// is known at all of them (SHARE-4).
+#[test]
+#[ignore = "needs redis-server"]
+fn shared_limits_are_of_all_instances() {
+    let (application, engine) = (Application::ok(), Engine::start());
+    let rules = json!({"version": 1, "limits": [
+        {"name": "all", "path": "/all", "per": "all", "per_day": 40, "on_limit": "refuse"},
+        {"name": "spared", "path": "/spared", "per": "all", "per_day": 20, "on_limit": "refuse", "spare_known": "1s"},
+    ]});
+    let [one, other] = ["edge-1", "edge-2"].map(|name| {
+        let state = state_dir();
+        fs::write(state.path().join("rules.json"), pretty(&rules)).expect("writes");
+        let settings = limited(&engine, name, "1000");
+        start_at(&application, &state, &settings)
+    });
+    wait_in_step(&one, 2);
+    wait_in_step(&other, 2);
+    // Each from a client of its own.
+    let (mut passed, mut client) = (0, 0);
+    wait_for("the refusal at both", || {
+        breathe();
+        let refused = [&one, &other].map(|weir| {
+            client += 1;
+            let client = format!("198.51.100.{}", client % 200);
+            let status = weir.get("/all", &client).status;
+            passed += usize::from(status == 200);
+            status == 429
+        });
+        (refused == [true, true]).then_some(())
+    });
+    assert!((40..80).contains(&passed), "{passed}");
+    // The count of strangers is full at both; whom one of them knows has the second one.
+    wait_for("the refusal at both", || {
+        let refused = [&one, &other].map(|weir| weir.get("/spared", "192.0.2.1").status == 429);
+        (refused == [true, true]).then_some(())
+    });
+    pass(&one, 1);
+    wait_until("the client is known", || {
+        pass(&one, 1);
+        explained(&one)["known"] == true
+    });
+    wait_until("the client is known elsewhere", || {
+        pass(&other, 1);
+        explained(&other)["known"] == true
+    });
+    other.get("/spared", CLIENT).expect(200);
+    other.get("/spared", "192.0.2.2").expect(429);
 }

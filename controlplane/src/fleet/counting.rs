@@ -2,6 +2,7 @@
 //! others have (FLEET-5 to FLEET-10). It has a connection of its own, so that neither waits for the
 //! log of events; nobody waits for it.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
@@ -9,9 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError};
-use weir_shared::client::Client;
 use weir_shared::clock::Clock;
-use weir_shared::fleet::{CountOf, FleetCounts, Report, Reporting, URGENT};
+use weir_shared::fleet::{Changed, CountOf, FleetCounts, Report, Reporting, SharedCount, URGENT};
 use weir_shared::threads;
 
 use super::counts::{Batches, MAX_DELTAS, Outcome};
@@ -27,7 +27,7 @@ const BREATH: Duration = Duration::from_millis(10);
 const IDLE: Duration = Duration::from_millis(100);
 /// A clock that is further off shares no counts (FLEET-22).
 const MOST_OFF_MS: u64 = 30_000;
-/// Clients that wait for their turn: as many as are kept.
+/// What waits for its turn: as much as there are clients.
 const MOST_WAITING: usize = weir_shared::table::MAX_CLIENTS;
 
 /// What the control loop wants.
@@ -101,8 +101,8 @@ struct Waiting {
     batches: Batches,
     /// What the batches are of: a change of mode begins anew.
     kind: CountKind,
-    /// With the urgency that was found last.
-    clients: HashMap<Client, u64>,
+    /// What is due, with the urgency that was found last.
+    clients: HashMap<Changed, u64>,
     /// Deltas that may be sent now.
     tokens: u64,
     filled_ns: u64,
@@ -206,8 +206,8 @@ impl Counting {
                 Err(TryRecvError::Disconnected) => return Err(Ended::Stop),
             }
             if waiting.clients.is_empty() {
-                if let Some(client) = self.counts.changed(IDLE) {
-                    self.look_at(client, waiting);
+                if let Some(changed) = self.counts.changed(IDLE) {
+                    self.look_at(changed, waiting);
                     // What comes with it, or soon after, goes with it.
                     self.breathe();
                 }
@@ -215,9 +215,9 @@ impl Counting {
                 self.breathe();
             }
             while waiting.clients.len() < MOST_WAITING
-                && let Some(client) = self.counts.changed(Duration::ZERO)
+                && let Some(changed) = self.counts.changed(Duration::ZERO)
             {
-                self.look_at(client, waiting);
+                self.look_at(changed, waiting);
             }
             self.turn(&mut link, waiting)?;
         }
@@ -227,11 +227,11 @@ impl Counting {
         std::thread::sleep(BREATH);
     }
 
-    /// Notes a client if something of it is due.
-    fn look_at(&self, client: Client, waiting: &mut Waiting) {
-        let reports = (self.counts).reports(client, self.reporting(false), self.clock.now());
+    /// Notes it if something of it is due.
+    fn look_at(&self, changed: Changed, waiting: &mut Waiting) {
+        let reports = (self.counts).reports(&changed, self.reporting(false), self.clock.now());
         if let Some(urgency) = reports.iter().map(|report| report.urgency).max() {
-            waiting.clients.insert(client, urgency);
+            waiting.clients.insert(changed, urgency);
         }
     }
 
@@ -251,14 +251,14 @@ impl Counting {
         if self.is_off() || waiting.clients.is_empty() {
             return Ok(());
         }
-        let mut due: Vec<(u64, Client)> = (waiting.clients.iter())
+        let mut due: Vec<(u64, Changed)> = (waiting.clients.iter())
             .filter(|(_, urgency)| ticks || **urgency >= URGENT)
-            .map(|(client, urgency)| (*urgency, *client))
+            .map(|(changed, urgency)| (*urgency, changed.clone()))
             .collect();
         if ticks {
             waiting.ticked_ns = now_ns;
         }
-        due.sort_unstable_by(|one, other| other.cmp(one));
+        due.sort_unstable_by_key(|(urgency, _)| Reverse(*urgency));
         let mut due = due.into_iter();
         while waiting.tokens > 0 {
             let reports = self.gather(&mut due, waiting, false);
@@ -274,21 +274,21 @@ impl Counting {
         Ok(())
     }
 
-    /// The reports of the next clients, as many as a batch has.
+    /// The reports of the next ones, as many as a batch has.
     fn gather(
         &self,
-        clients: &mut impl Iterator<Item = (u64, Client)>,
+        next: &mut impl Iterator<Item = (u64, Changed)>,
         waiting: &mut Waiting,
         is_last: bool,
     ) -> Vec<Report> {
         let mut reports: Vec<Report> = Vec::new();
         let now = self.clock.now();
         while reports.len() < MAX_DELTAS && (is_last || waiting.tokens > 0) {
-            let Some((_, client)) = clients.next() else {
+            let Some((_, changed)) = next.next() else {
                 break;
             };
-            waiting.clients.remove(&client);
-            let more = (self.counts).reports(client, self.reporting(is_last), now);
+            waiting.clients.remove(&changed);
+            let more = (self.counts).reports(&changed, self.reporting(is_last), now);
             waiting.tokens = waiting.tokens.saturating_sub(more.len() as u64);
             reports.extend(more);
         }
@@ -300,10 +300,10 @@ impl Counting {
         if self.is_off() {
             return Ok(());
         }
-        let clients = self.counts.clients();
-        let mut clients = clients.into_iter().map(|client| (0, client)).peekable();
-        while clients.peek().is_some() {
-            let reports = self.gather(&mut clients, waiting, true);
+        let all = self.counts.all().into_iter();
+        let mut all = all.map(|changed| (0, changed)).peekable();
+        while all.peek().is_some() {
+            let reports = self.gather(&mut all, waiting, true);
             if !reports.is_empty() {
                 self.send_reports(link, waiting, reports)?;
             }
@@ -383,6 +383,14 @@ impl Counting {
             CountOf::Client(client) => format!("client\n{client}"),
             CountOf::Rule(client, rule) => {
                 format!("{}\n{}\n{client}", rule.kind.name(), rule.name)
+            }
+            CountOf::Shared(SharedCount {
+                rule,
+                key,
+                is_second,
+            }) => {
+                let (name, per) = (&rule.name, key.per());
+                format!("shared\n{name}\n{per}\n{key}\n{is_second}")
             }
         };
         self.key.name(&name)

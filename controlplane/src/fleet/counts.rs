@@ -17,8 +17,8 @@ const RING_NS: u64 = 30_000_000_000;
 /// The largest count that is sent.
 const MAX_COUNT: u64 = (1 << 48) - 1;
 /// What a sum has before its windows, and what each of them takes.
-const SUM_HEAD: usize = 15;
-const DELTA_HEAD: usize = 10;
+const SUM_HEAD: usize = 16;
+const DELTA_HEAD: usize = 11;
 const WINDOW: usize = 12;
 
 /// What one sum is to get.
@@ -179,13 +179,14 @@ impl Batches {
     }
 }
 
-/// A report as the engine takes it: epoch, minute, and the two buckets of each window.
+/// A report as the engine takes it: epoch, minute, whether the client is known, and the two buckets of each window.
 fn packed(report: &Report) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(DELTA_HEAD + report.windows.len() * WINDOW);
     let latest_ms = report.windows.iter().map(|window| window.start_ms).max();
     let minute = latest_ms.unwrap_or_default() / 60_000;
     put(&mut bytes, report.epoch_ms, 6);
     put(&mut bytes, minute, 4);
+    put(&mut bytes, report.known.into(), 1);
     for window in &report.windows {
         put(&mut bytes, window.current, 6);
         put(&mut bytes, window.previous, 6);
@@ -205,7 +206,8 @@ fn unpacked(bytes: &[u8], report: &Report) -> Option<Sum> {
     }
     let (_, rest) = bytes.split_at_checked(5)?;
     let (epoch_ms, rest) = number(rest, 6)?;
-    let (minute, mut rest) = number(rest, 4)?;
+    let (minute, rest) = number(rest, 4)?;
+    let (known, mut rest) = number(rest, 1)?;
     let mut windows = Vec::with_capacity(report.windows.len());
     for place in 0..report.windows.len() {
         let (current, after) = number(rest, 6)?;
@@ -218,7 +220,11 @@ fn unpacked(bytes: &[u8], report: &Report) -> Option<Sum> {
             previous,
         });
     }
-    Some(Sum { epoch_ms, windows })
+    Some(Sum {
+        epoch_ms,
+        known: known > 0,
+        windows,
+    })
 }
 
 fn number(bytes: &[u8], length: usize) -> Option<(u64, &[u8])> {

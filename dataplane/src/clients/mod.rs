@@ -7,6 +7,7 @@
 pub mod admission;
 pub mod answered;
 pub mod charging;
+pub mod due;
 pub mod entry;
 pub mod fleet;
 pub mod known;

@@ -12,6 +12,7 @@ use ahash::RandomState;
 use lru::LruCache;
 use weir_shared::client::Client;
 use weir_shared::clock::Now;
+use weir_shared::fleet::SharedCount;
 use weir_shared::lookup::Origin;
 use weir_shared::netblock::{Netblock, PrefixLengths};
 use weir_shared::rules::{
@@ -24,6 +25,7 @@ use crate::clients::known::{KnownClients, Standing};
 use count::{Count, earliest, latest};
 
 mod count;
+mod fleet;
 
 /// Keys that are kept, of all limits together; the one that was seen longest ago goes first
 /// (SHARE-5).
@@ -79,6 +81,8 @@ pub struct SharedCounts {
     hasher: RandomState,
     /// Whether refusals wait to be told. Relaxed: they are asked for again soon.
     has_refusals: AtomicBool,
+    /// Whether other instances are told of them; set once, before anything is counted.
+    is_shared: AtomicBool,
 }
 
 struct Held {
@@ -90,6 +94,8 @@ struct Held {
     netblocks: Vec<(usize, PrefixLengths)>,
     /// To be told; at most [`MAX_REFUSALS`].
     refusals: Vec<SharedRefusal>,
+    /// What counted something that other instances are to know; each once.
+    changed: Vec<SharedCount>,
 }
 
 /// The place of a limit's rule in memory, which the count holds, and which of the limit's counts.
@@ -120,9 +126,11 @@ impl SharedCounts {
                 evicted: 0,
                 netblocks: Vec::new(),
                 refusals: Vec::new(),
+                changed: Vec::new(),
             }),
             hasher: RandomState::new(),
             has_refusals: AtomicBool::new(false),
+            is_shared: AtomicBool::new(false),
         }
     }
 
@@ -133,7 +141,7 @@ impl SharedCounts {
 
     /// Forgets what was counted for the netblock of a client if all of it is banned now (LIMIT-6).
     /// A ban of the client alone leaves the netblock's count: its neighbours go on.
-    pub fn forget_netblock_of(&self, client: Client, banned: Netblock) {
+    pub fn forget_netblock_of(&self, client: Client, banned: Netblock, epoch_ms: Option<u64>) {
         let mut held = self.held();
         let Held {
             keys, netblocks, ..
@@ -142,7 +150,11 @@ impl SharedCounts {
             let netblock = Netblock::of(client, *prefixes);
             if banned.covers(netblock) {
                 // Limits that ban spare nobody: there is no second count.
-                keys.pop(&(*rule, SharedKey::Netblock(netblock), Which::First));
+                let key = (*rule, SharedKey::Netblock(netblock), Which::First);
+                if let Some((count, epoch_ms)) = keys.pop(&key).zip(epoch_ms) {
+                    // What was counted before the ban is void everywhere (FLEET-9).
+                    keys.put(key, Count::begun(&count.rule, epoch_ms));
+                }
             }
         }
     }
@@ -191,7 +203,12 @@ impl SharedCounts {
             false => Which::First,
         };
         let mut held = self.held();
-        held.count(&row.rule, row.key, which).put(&row.windows);
+        let is_shared = self.is_shared.load(Ordering::Relaxed);
+        let count = held.count(&row.rule, row.key, which);
+        count.put(&row.windows);
+        if is_shared {
+            count.is_sent();
+        }
     }
 
     /// What they stand at, for the metrics.
@@ -366,10 +383,13 @@ impl<'a> Sharing<'a> {
             };
             let full = count.full(&limit.quotas, now.wall_ms);
             count.add(&limit.quotas, now.wall_ms, other_site);
+            let own = full.and_then(|_| count.own_over(&limit.quotas, now.wall_ms));
+            if !self.only_asks {
+                self.counts.note(&mut held, &limit.rule, key, Which::First);
+            }
             let Some((quota, fits_in_ms)) = full else {
                 continue;
             };
-            let own = count.own_over(&limit.quotas, now.wall_ms);
             let bans = own.is_some() && !other_site;
             if found.is_none_or(|found| bans && !found.bans) {
                 found = Some(Full {
@@ -437,6 +457,11 @@ impl<'a> Sharing<'a> {
             for (limit, key, which) in &asked {
                 held.count(&limit.rule, *key, *which)
                     .add(&limit.quotas, now.wall_ms, false);
+            }
+        }
+        if !self.only_asks {
+            for (limit, key, which) in &asked {
+                self.counts.note(&mut held, &limit.rule, *key, *which);
             }
         }
         let is_new = |full: &Full<'_>| !self.only_asks && held.tell(full, now.wall_ms);

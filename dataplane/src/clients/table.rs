@@ -130,6 +130,7 @@ impl Table {
     pub fn share_counts(&self) -> Receiver<Client> {
         let (changed, named) = bounded(self.capacity);
         let _ = self.fleet.set(changed);
+        self.shared.share();
         named
     }
 
@@ -150,6 +151,11 @@ impl Table {
         self.fleet.get()?;
         self.get(client, |entry| entry.fleet_note(offence, now))
             .flatten()
+    }
+
+    /// What clients count together.
+    pub fn shared(&self) -> &SharedCounts {
+        &self.shared
     }
 
     /// Whether counts are shared with other instances.
@@ -378,7 +384,7 @@ impl ClientTable for Table {
     fn reset(&self, client: Client, banned: Netblock, generation: u64, began_ms: u64) {
         let epoch_ms = self.fleet.get().map(|_| began_ms);
         self.get(client, |entry| entry.reset(generation, epoch_ms));
-        self.shared.forget_netblock_of(client, banned);
+        self.shared.forget_netblock_of(client, banned, epoch_ms);
     }
 
     fn seen_since(&self, wall_ms: u64) -> u64 {

@@ -19,13 +19,13 @@ local mine = tonumber(generation, 16)
 local minute = math.floor(tonumber(redis.call('TIME')[1]) / 60)
 local spans = {1, 60, 1440}
 local function open(text, from)
-  local epoch, at = struct.unpack('>I6I4', text, from)
+  local epoch, at, known = struct.unpack('>I6I4B', text, from)
   local windows = {}
-  for place = from + 10, #text, 12 do
+  for place = from + 11, #text, 12 do
     local current, previous = struct.unpack('>I6I6', text, place)
     windows[#windows + 1] = {current, previous}
   end
-  return {epoch = epoch, at = at, windows = windows}
+  return {epoch = epoch, at = at, known = known, windows = windows}
 end
 local function roll(sum, to)
   for place, window in ipairs(sum.windows) do
@@ -57,6 +57,7 @@ for i = 2, #KEYS do
     if sum.at > minute + 1 or (before and before.epoch > sum.epoch) then
       -- From a clock that is ahead, or counted before a ban that is known here.
     else
+      if before then sum.known = math.max(sum.known, before.known) end
       if before and before.epoch == sum.epoch then
         local later = math.max(sum.at, before.at)
         roll(sum, later)
@@ -67,8 +68,8 @@ for i = 2, #KEYS do
           window[2] = math.min(window[2] + of[2], 281474976710655)
         end
       end
-      local parts = {struct.pack('>BI4I6I4', 1, mine, sum.epoch, sum.at)}
-      local counted = 0
+      local parts = {struct.pack('>BI4I6I4B', 1, mine, sum.epoch, sum.at, sum.known)}
+      local counted = sum.known
       for _, window in ipairs(sum.windows) do
         parts[#parts + 1] = struct.pack('>I6I6', window[1], window[2])
         counted = counted + window[1] + window[2]

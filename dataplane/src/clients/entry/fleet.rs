@@ -16,11 +16,10 @@ use weir_shared::verdict::{AppliedPercent, LimitKind, Limits};
 use weir_shared::window::{PerSpan, RuleSpan, Span, Window};
 
 use super::{CHANGED, Entry};
+use crate::clients::due::{Due, aligned};
 use crate::clients::limits;
 use crate::clients::terms::LookupRules;
 
-/// The part of what is left of a limit that all instances together hold back: a tenth (FLEET-7).
-const HELD_BACK: u64 = 10;
 /// How long the engine keeps the sums of a client, by the longest of its limits of which a tenth is
 /// used (FLEET-28).
 const KEEP: PerSpan<Duration> = PerSpan {
@@ -113,39 +112,6 @@ pub struct Learned {
     pub offence: Offence,
     /// Who counted how much.
     pub note: FleetNote,
-}
-
-/// How much is due of what was not sent, and how urgently.
-struct Due<'a> {
-    reporting: &'a Reporting,
-    urgency: u64,
-    asks: bool,
-    is_empty: bool,
-}
-
-impl Due<'_> {
-    /// So much of a window was not sent, so much of it is known, and this is its limit.
-    fn note(&mut self, unsent: Window, known: u64, limit: Option<u64>, refuses: bool) {
-        let unsent = unsent.current.saturating_add(unsent.previous);
-        self.is_empty &= unsent == 0;
-        let Some(limit) = limit else { return };
-        let instances = self.reporting.instances.max(1);
-        let left = limit.saturating_sub(known);
-        self.asks |= refuses && known >= limit / 2;
-        if unsent > left / (HELD_BACK * instances) {
-            let urgency =
-                u128::from(unsent) * u128::from(instances) * 1000 / u128::from(left.max(1));
-            let urgency = u64::try_from(urgency).unwrap_or(u64::MAX);
-            self.urgency = self.urgency.max(urgency).max(1);
-        }
-    }
-
-    fn urgency(&self, asked_ns: u64, is_restored: bool, now: Now) -> u64 {
-        let asks = self.asks && now.mono_ns.saturating_sub(asked_ns) >= self.reporting.ask_after_ns;
-        let is_last = self.reporting.is_last && !self.is_empty;
-        let is_unknown = is_restored && asked_ns == 0;
-        self.urgency.max(u64::from(asks || is_last || is_unknown))
-    }
 }
 
 impl Entry {
@@ -316,12 +282,7 @@ impl Entry {
         let refuses = judging.on_limit == OnLimit::Refuse;
         let in_fleet = self.in_fleet().cloned().unwrap_or_default();
         let other_sites = self.other_sites().copied().unwrap_or_default();
-        let mut due = Due {
-            reporting,
-            urgency: 0,
-            asks: false,
-            is_empty: true,
-        };
+        let mut due = Due::of(reporting);
         let mut keep = KEEP.minute;
         let mut windows = Vec::with_capacity(6);
         let kinds = [
@@ -354,10 +315,13 @@ impl Entry {
             }
         }
         let is_restored = in_fleet.clone().each().any(|of| of.is_sent());
-        let urgency = due.urgency(in_fleet.asked_ns, is_restored, now);
+        // Whether it is known elsewhere is to be found out at once.
+        let is_new = judging.rules.remembers_after().is_some();
+        let urgency = due.urgency(in_fleet.asked_ns, is_restored || is_new, now);
         (urgency > 0).then(|| Report {
             of: CountOf::Client(client),
             epoch_ms: in_fleet.epoch_ms,
+            known: false,
             windows: aligned(windows),
             keep,
             urgency,
@@ -377,12 +341,7 @@ impl Entry {
         let epoch_ms = known.map_or(0, |in_fleet| in_fleet.epoch_ms);
         let asked_ns = known.map_or(0, |in_fleet| in_fleet.asked_ns);
         let refuses = counting.bans.is_none();
-        let mut due = Due {
-            reporting,
-            urgency: 0,
-            asks: false,
-            is_empty: true,
-        };
+        let mut due = Due::of(reporting);
         let (mut windows, mut is_restored) = (Vec::with_capacity(3), false);
         let mut keep = Duration::ZERO;
         for span in Span::ALL {
@@ -407,6 +366,7 @@ impl Entry {
         (urgency > 0).then(|| Report {
             of: CountOf::Rule(client, Arc::clone(rule)),
             epoch_ms,
+            known: false,
             windows: aligned(windows),
             keep,
             urgency,
@@ -463,6 +423,7 @@ impl Entry {
                 self.further().in_fleet = Some(Box::new(in_fleet));
                 self.broken(judging, now)
             }
+            CountOf::Shared(_) => None,
             CountOf::Rule(_, rule) => {
                 for (place, learned) in told {
                     let span = span_at(place);
@@ -597,15 +558,6 @@ impl Entry {
         };
         note.filter(|note| note.others > 0)
     }
-}
-
-/// All of them in the buckets of the latest.
-fn aligned(mut windows: Vec<Window>) -> Vec<Window> {
-    let latest = windows.iter().map(|window| window.start_ms).max();
-    for (place, window) in windows.iter_mut().enumerate() {
-        window.roll(span_at(place), latest.unwrap_or_default());
-    }
-    windows
 }
 
 fn note(mut window: Window, mut in_fleet: InFleet, span: Span, now: Now) -> FleetNote {
