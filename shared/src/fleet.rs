@@ -92,18 +92,19 @@ impl InFleet {
     }
 
     /// The engine has taken `taken`, and knows this sum of all instances; the window gets what is
-    /// new of others (FLEET-6). `None` for a sum that says nothing of them now.
+    /// new of others (FLEET-6). `None` for a sum that says nothing of them now. True where the engine
+    /// has lost some of what was sent.
     pub fn learn(
         &mut self,
         window: &mut Window,
         (taken, sum): (Window, Option<Window>),
         span: impl Length,
         now_ms: u64,
-    ) {
+    ) -> bool {
         window.roll(span, now_ms);
         self.roll(window, span);
         if self.sent.start_ms != window.start_ms {
-            return;
+            return false;
         }
         let mut taken = taken;
         if window.start_ms > taken.start_ms {
@@ -114,7 +115,7 @@ impl InFleet {
             self.sent.previous = self.sent.previous.saturating_add(taken.previous);
         }
         let Some(mut sum) = sum else {
-            return;
+            return false;
         };
         if window.start_ms > sum.start_ms {
             sum.roll(span, window.start_ms);
@@ -141,20 +142,31 @@ impl InFleet {
                 &mut window.previous,
             ),
         ];
+        let mut has_lost = false;
         for (sum, sent, others, held) in buckets {
             let Some(sum) = sum else { continue };
             // Less than was sent: the engine has lost some of it, at least the difference.
+            has_lost |= sum < *sent;
             *sent = (*sent).min(sum);
             let more = (sum - *sent).saturating_sub(*others);
             *others += more;
             *held = held.saturating_add(more);
         }
+        has_lost
     }
 
     /// The engine has nothing of it: all of the own count is to be sent again.
     pub const fn lost(&mut self) {
         self.sent.current = 0;
         self.sent.previous = 0;
+    }
+
+    /// The engine may have any part of the own count: nothing of it is sent again.
+    pub fn may_be_sent(&mut self, window: &Window, span: impl Length) {
+        self.roll(window, span);
+        if self.sent.start_ms == window.start_ms {
+            self.sent = self.own(window, span);
+        }
     }
 
     /// What others have counted does not hold.
@@ -262,12 +274,16 @@ pub trait FleetCounts: Send + Sync {
     /// What is due of it.
     fn reports(&self, of: &Changed, reporting: Reporting, now: Now) -> Vec<Report>;
 
-    /// The engine has taken a report, or none where it was asked again, and knows this sum. A limit
-    /// that is broken now is reported as any other (FLEET-8). `instances` is for the notes.
-    fn learn(&self, report: &Report, is_taken: bool, sum: &Sum, instances: u64, now: Now);
+    /// The engine has taken a report, or none of it, and knows this sum. A limit that is broken now
+    /// is reported as any other (FLEET-8). `instances` is for the notes. True where the engine has
+    /// lost some of what it had taken before.
+    fn learn(&self, report: &Report, is_taken: bool, sum: &Sum, instances: u64, now: Now) -> bool;
 
     /// The engine has nothing of what was sent.
     fn lost(&self);
+
+    /// The engine may have any part of what was counted.
+    fn may_be_sent(&self);
 
     /// What others count holds, or does not (FLEET-27).
     fn heed(&self, others: bool);

@@ -11,7 +11,9 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError};
 use weir_shared::clock::Clock;
-use weir_shared::fleet::{Changed, CountOf, FleetCounts, Report, Reporting, SharedCount, URGENT};
+use weir_shared::fleet::{
+    Changed, CountOf, FleetCounts, Report, Reporting, SharedCount, Sum, URGENT,
+};
 use weir_shared::threads;
 
 use super::counts::{Batches, MAX_DELTAS, Outcome};
@@ -341,9 +343,16 @@ impl Counting {
             match batches.answered(merged, self.now_ns()) {
                 Outcome::Taken(told) => {
                     CountFacts::add(taken, 1);
-                    self.learn(told);
+                    for name in self.learn(told) {
+                        batches.has_lost(name);
+                    }
                 }
                 Outcome::Again | Outcome::Behind => CountFacts::add(again, 1),
+                Outcome::Returned => {
+                    CountFacts::add(again, 1);
+                    self.counts.may_be_sent();
+                    tracing::warn!("the engine of the fleet has counts of an earlier time again");
+                }
                 Outcome::Lost => {
                     CountFacts::add(again, 1);
                     self.counts.lost();
@@ -358,7 +367,9 @@ impl Counting {
         }
     }
 
-    fn learn(&self, told: Vec<(Report, Option<weir_shared::fleet::Sum>)>) {
+    /// Gives the sums of which the engine has lost something.
+    fn learn(&self, told: Vec<(Report, Option<Sum>)>) -> Vec<[u8; 12]> {
+        let mut lost = Vec::new();
         let now = self.clock.now();
         let instances = self.facts.instances.load(Ordering::Relaxed).max(1);
         for (report, sum) in told {
@@ -374,8 +385,11 @@ impl Counting {
                 &self.facts.stale
             };
             CountFacts::add(number, 1);
-            (self.counts).learn(&report, is_taken, &sum, instances, now);
+            if (self.counts).learn(&report, is_taken, &sum, instances, now) {
+                lost.push(self.name(&report.of));
+            }
         }
+        lost
     }
 
     fn name(&self, of: &CountOf) -> [u8; 12] {

@@ -4,7 +4,7 @@
 //! A batch has a number, and the engine takes the one behind the last: so none counts twice. One
 //! whose fate is unknown is sent again as it was.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use weir_shared::fleet::{Report, Sum, span_at};
@@ -67,6 +67,9 @@ pub enum Outcome {
     Behind,
     /// The engine has nothing that was sent.
     Lost,
+    /// Counts of an earlier time have come back, with some that this instance had sent: nobody knows
+    /// which, and none is sent a second time.
+    Returned,
 }
 
 /// The batches of one instance.
@@ -80,6 +83,9 @@ pub struct Batches {
     ring: VecDeque<Batch>,
     /// How many of the ring, the last ones, are to be sent again.
     again: usize,
+    /// Sums of which the engine had lost something, and the last batch before that was seen: what
+    /// they lack is sent in later ones.
+    void: HashMap<[u8; 12], u64>,
 }
 
 impl Batches {
@@ -124,12 +130,11 @@ impl Batches {
             self.generation = merged.generation;
             self.taken = merged.last;
             self.under_way = None;
-            self.ring.clear();
-            self.again = 0;
-            return if is_first {
-                Outcome::Again
-            } else {
-                Outcome::Lost
+            self.clear();
+            return match merged.last {
+                _ if is_first => Outcome::Behind,
+                0 => Outcome::Lost,
+                _ => Outcome::Returned,
             };
         }
         let sent = self.next().map(|batch| batch.seq);
@@ -153,7 +158,21 @@ impl Batches {
         self.ring.push_back(batch);
         let is_old = |batch: &mut Batch| now_ns.saturating_sub(batch.made_ns) > RING_NS;
         while self.ring.pop_front_if(is_old).is_some() {}
+        if let Some(oldest) = self.ring.front().map(|batch| batch.seq) {
+            self.void.retain(|_, seq| *seq >= oldest);
+        }
         Outcome::Taken(told)
+    }
+
+    /// The engine had lost something of this sum: what of it was sent before is not sent again.
+    pub fn has_lost(&mut self, name: [u8; 12]) {
+        self.void.insert(name, self.taken);
+    }
+
+    fn clear(&mut self) {
+        self.ring.clear();
+        self.void.clear();
+        self.again = 0;
     }
 
     /// The engine has another last batch than was thought.
@@ -171,9 +190,20 @@ impl Batches {
             .is_some_and(|batch| batch.seq == last + 1);
         if !follows {
             // It lost more than is kept, or has more than was sent.
-            self.ring.clear();
-            self.again = 0;
+            self.clear();
             self.taken = last;
+        }
+        for batch in &mut self.ring {
+            let deltas = batch.deltas.iter_mut().zip(&mut batch.reports);
+            for (delta, report) in deltas {
+                let until = self.void.get(&delta.name);
+                if until.is_some_and(|until| batch.seq <= *until) {
+                    for window in &mut report.windows {
+                        (window.current, window.previous) = (0, 0);
+                    }
+                    delta.bytes = packed(report);
+                }
+            }
         }
         Outcome::Behind
     }
@@ -234,4 +264,4 @@ fn number(bytes: &[u8], length: usize) -> Option<(u64, &[u8])> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -222,6 +222,26 @@ impl Entry {
         }
     }
 
+    /// The engine may have any part of what was counted.
+    pub fn may_be_sent(&mut self) {
+        let Some(further) = &mut self.further else {
+            return;
+        };
+        if let Some(in_fleet) = &mut further.in_fleet {
+            for span in Span::ALL {
+                let of_requests = in_fleet.requests.get_mut(span);
+                of_requests.may_be_sent(self.requests.get(span), span);
+                let of_bytes = in_fleet.bytes.get_mut(span);
+                of_bytes.may_be_sent(self.bytes.get(span), span);
+            }
+        }
+        for count in &mut further.counts {
+            if let Some(in_fleet) = &mut count.in_fleet {
+                in_fleet.may_be_sent(&count.window, count.span);
+            }
+        }
+    }
+
     /// What others count does not hold (FLEET-27).
     pub fn forgets_others(&mut self) {
         let Some(further) = &mut self.further else {
@@ -380,26 +400,26 @@ impl Entry {
             .find(|count| count.span.of_clients() == Some(span) && *count.rule == *rule)
     }
 
-    /// The engine has answered to a report (FLEET-6). Gives the limit that is broken now, if a ban
-    /// is to follow and nobody was told yet (FLEET-8).
+    /// The engine has answered to a report (FLEET-6). Gives whether it has lost some of what it had,
+    /// and the limit that is broken now, if a ban is to follow and nobody was told yet (FLEET-8).
     pub fn learn(
         &mut self,
         (report, is_taken): (&Report, bool),
         (sum, heeds): (&Sum, bool),
         judging: Judging<'_>,
         now: Now,
-    ) -> Option<Learned> {
+    ) -> (bool, Option<Learned>) {
         let in_fleet = self.further().in_fleet.get_or_insert_default();
         if in_fleet.epoch_ms != report.epoch_ms {
             // A ban has reset it meanwhile: what was under way is void.
-            return None;
+            return (false, None);
         }
         if sum.epoch_ms > in_fleet.epoch_ms {
             self.begins_with(sum.epoch_ms);
-            return None;
+            return (false, None);
         }
         in_fleet.asked_ns = now.mono_ns.max(1);
-        let nothing = Window::default();
+        let (nothing, mut has_lost) = (Window::default(), false);
         let told = (report.windows.iter().zip(&sum.windows)).enumerate();
         let told = told.map(|(place, (taken, sum))| {
             let taken = if is_taken { *taken } else { nothing };
@@ -407,10 +427,7 @@ impl Entry {
         });
         match &report.of {
             CountOf::Client(_) => {
-                let Some(in_fleet) = self.further().in_fleet.as_deref().cloned() else {
-                    return None;
-                };
-                let mut in_fleet = in_fleet;
+                let mut in_fleet = in_fleet.clone();
                 for (place, learned) in told {
                     let span = span_at(place);
                     let (of, window) = if place < 3 {
@@ -418,21 +435,21 @@ impl Entry {
                     } else {
                         (in_fleet.bytes.get_mut(span), self.bytes.get_mut(span))
                     };
-                    of.learn(window, learned, span, now.wall_ms);
+                    has_lost |= of.learn(window, learned, span, now.wall_ms);
                 }
-                self.further().in_fleet = Some(Box::new(in_fleet));
-                self.broken(judging, now)
+                self.further().in_fleet = Some(in_fleet);
+                (has_lost, self.broken(judging, now))
             }
-            CountOf::Shared(_) => None,
+            CountOf::Shared(_) => (false, None),
             CountOf::Rule(_, rule) => {
                 for (place, learned) in told {
                     let span = span_at(place);
                     if let Some(count) = self.rule_count_mut(rule, span) {
                         let of = count.in_fleet.get_or_insert_default();
-                        of.learn(&mut count.window, learned, span, now.wall_ms);
+                        has_lost |= of.learn(&mut count.window, learned, span, now.wall_ms);
                     }
                 }
-                self.broken_rule(rule, judging, now)
+                (has_lost, self.broken_rule(rule, judging, now))
             }
         }
     }

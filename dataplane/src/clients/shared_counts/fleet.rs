@@ -65,22 +65,27 @@ impl SharedCounts {
         Some(report)
     }
 
-    /// The engine has answered to a report.
+    /// The engine has answered to a report. True where it has lost some of what it had.
     pub fn learn(
         &self,
         of: &SharedCount,
         told: (&Report, bool),
         (sum, heeds): (&Sum, bool),
         now: Now,
-    ) {
-        if let Some(count) = self.held().known(of) {
-            count.learn(told, (sum, heeds), now);
-        }
+    ) -> bool {
+        let mut held = self.held();
+        let count = held.known(of);
+        count.is_some_and(|count| count.learn(told, (sum, heeds), now))
     }
 
     /// The engine has nothing of what was sent.
     pub fn are_lost(&self) {
         self.held().each(Count::is_lost);
+    }
+
+    /// The engine may have any part of what was counted.
+    pub fn may_be_sent(&self) {
+        self.held().each(Count::may_be_sent);
     }
 
     /// What others count does not hold.

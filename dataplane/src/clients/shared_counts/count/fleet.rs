@@ -109,18 +109,18 @@ impl Count {
         })
     }
 
-    /// The engine has answered to a report.
+    /// The engine has answered to a report. True where it has lost some of what it had.
     pub(in crate::clients::shared_counts) fn learn(
         &mut self,
         (report, is_taken): (&Report, bool),
         (sum, heeds): (&Sum, bool),
         now: Now,
-    ) {
-        let mut fleet = self.fleet.take().unwrap_or_default();
+    ) -> bool {
+        let (mut fleet, mut has_lost) = (self.fleet.take().unwrap_or_default(), false);
         if sum.epoch_ms > fleet.epoch_ms {
             // A ban of all that it counts was heard of by others before it was here.
             *self = Self::begun(&self.rule, sum.epoch_ms);
-            return;
+            return false;
         }
         if fleet.epoch_ms == report.epoch_ms {
             fleet.asked_ns = now.mono_ns.max(1);
@@ -130,10 +130,11 @@ impl Count {
                 let learned = (taken, heeds.then_some(*sum));
                 let window = &mut self.get_mut(of_rules(span)).window;
                 let of = fleet.windows.get_mut(span);
-                of.learn(window, learned, span, now.wall_ms);
+                has_lost |= of.learn(window, learned, span, now.wall_ms);
             }
         }
         self.fleet = Some(fleet);
+        has_lost
     }
 
     /// The engine has nothing of what was sent.
@@ -142,6 +143,17 @@ impl Count {
             for span in Span::ALL {
                 fleet.windows.get_mut(span).lost();
             }
+        }
+    }
+
+    /// The engine may have any part of what was counted.
+    pub(in crate::clients::shared_counts) fn may_be_sent(&mut self) {
+        if let Some(mut fleet) = self.fleet.take() {
+            for span in Span::ALL {
+                let window = &self.get(of_rules(span)).window;
+                fleet.windows.get_mut(span).may_be_sent(window, span);
+            }
+            self.fleet = Some(fleet);
         }
     }
 
