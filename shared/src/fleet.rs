@@ -92,8 +92,8 @@ impl InFleet {
     }
 
     /// The engine has taken `taken`, and knows this sum of all instances; the window gets what is
-    /// new of others (FLEET-6). `None` for a sum that says nothing of them now. True where the engine
-    /// has lost some of what was sent.
+    /// new of others (FLEET-6). `None` for a sum that says nothing of them now. True where the
+    /// engine has lost some of what was sent.
     pub fn learn(
         &mut self,
         window: &mut Window,

@@ -63,8 +63,8 @@ fn breathe() {
     std::thread::sleep(Duration::from_millis(50));
 }
 
-/// FLEET-5, FLEET-8: a client that spreads its requests over two instances gets as many as its limit
-/// has, and is banned soon after: by the one that learns of it, with what each has counted.
+/// FLEET-5, FLEET-8: a client that spreads its requests over two instances gets as many as its
+/// limit has, and is banned soon after: by the one that learns of it, with what each has counted.
 #[test]
 #[ignore = "needs redis-server"]
 fn a_client_that_spreads_is_limited_as_one() {
@@ -176,7 +176,8 @@ fn a_ban_begins_the_counts_anew() {
     });
 }
 
-/// FLEET-30: an instance that stops sends what it held back; after a restart it sends nothing twice.
+/// FLEET-30: an instance that stops sends what it held back; after a restart it sends nothing
+/// twice.
 #[test]
 #[ignore = "needs redis-server"]
 fn a_stop_sends_everything_and_a_restart_nothing_twice() {
@@ -323,4 +324,41 @@ fn shared_limits_are_of_all_instances() {
     });
     other.get("/spared", CLIENT).expect(200);
     other.get("/spared", "192.0.2.2").expect(429);
+}
+
+/// FLEET-1, FLEET-2: an engine that hangs holds no request up, and changes no verdict: a client has
+/// its limit, to the request.
+#[test]
+#[ignore = "needs redis-server"]
+fn an_engine_that_hangs_changes_nothing() {
+    let (application, engine) = (Application::ok(), Engine::start());
+    let [one, other] = two(&engine, &application, "30", &[]);
+    engine.hang();
+    for weir in [&one, &other] {
+        pass(weir, 30);
+        weir.get("/", CLIENT).expect(429);
+    }
+    wait_for("who is alone", || {
+        (fleet(&one)["state"] == "alone").then_some(())
+    });
+    one.get("/", "198.51.100.1").expect(200);
+    assert_eq!(known(&one).1, 0);
+}
+
+/// FLEET-10: no more counts a second go out than the setting says; what waits is counted, and goes.
+#[test]
+#[ignore = "needs redis-server"]
+fn more_than_the_rate_waits() {
+    let (application, engine) = (Application::ok(), Engine::start());
+    let more = [("WAF_FLEET_RATE", "5")];
+    let [one, _other] = two(&engine, &application, "3", &more);
+    for client in 0..60 {
+        one.get("/", &format!("198.51.100.{client}")).expect(200);
+    }
+    let counts = |name: &str| fleet(&one)["counts"][name].as_u64().unwrap_or_default();
+    wait_for("what waits", || (counts("held") > 0).then_some(()));
+    assert!(counts("sent") < 60);
+    wait_for("the last of it", || {
+        (counts("held") == 0 && counts("sent") >= 60).then_some(())
+    });
 }

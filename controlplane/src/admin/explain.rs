@@ -89,6 +89,7 @@ pub(crate) struct Explained {
 }
 
 /// The answer: the explanation, the bans that refuse the client, and how to undo it.
+// long: a flat list of the members
 pub(crate) fn answer(asked: &Explained) -> OwnResponse {
     let Explained {
         question,

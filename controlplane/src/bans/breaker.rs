@@ -1,5 +1,5 @@
-//! Bounds the bans that the counts of other instances make (FLEET-27): whoever owns the engine could
-//! invent counts, and ban with them.
+//! Bounds the bans that the counts of other instances make (FLEET-27): whoever owns the engine
+//! could invent counts, and ban with them.
 
 use weir_shared::ban::FleetNote;
 use weir_shared::clock::Now;

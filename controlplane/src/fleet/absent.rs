@@ -10,7 +10,7 @@ use weir_shared::clock::{Clock, Now};
 use weir_shared::fleet::FleetCounts;
 use weir_shared::settings::{FleetSettings, Listed};
 
-use super::facts::FleetFacts;
+use super::facts::{FleetFacts, Told};
 use super::replica::Effect;
 use crate::admin::bans::Pending;
 use crate::bans::Subject;
@@ -43,12 +43,6 @@ pub(crate) struct AtStart<'a> {
     pub(crate) edited: &'a [BanKey],
     pub(crate) removed: &'a [BanKey],
     pub(crate) counts: Option<Arc<dyn FleetCounts>>,
-}
-
-/// What the loop is to tell of.
-pub(crate) struct Told {
-    pub(crate) what: &'static str,
-    pub(crate) detail: String,
 }
 
 /// None can be had.

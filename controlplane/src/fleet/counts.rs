@@ -1,5 +1,5 @@
-//! What is sent of counts, in which order, and what is done where the engine has lost some (FLEET-6).
-//! Pure: no socket, no clock, no thread.
+//! What is sent of counts, in which order, and what is done where the engine has lost some
+//! (FLEET-6). Pure: no socket, no clock, no thread.
 //!
 //! A batch has a number, and the engine takes the one behind the last: so none counts twice. One
 //! whose fate is unknown is sent again as it was.
@@ -67,8 +67,8 @@ pub enum Outcome {
     Behind,
     /// The engine has nothing that was sent.
     Lost,
-    /// Counts of an earlier time have come back, with some that this instance had sent: nobody knows
-    /// which, and none is sent a second time.
+    /// Counts of an earlier time have come back, with some that this instance had sent: nobody
+    /// knows which, and none is sent a second time.
     Returned,
 }
 
@@ -209,7 +209,8 @@ impl Batches {
     }
 }
 
-/// A report as the engine takes it: epoch, minute, whether the client is known, and the two buckets of each window.
+/// A report as the engine takes it: epoch, minute, whether the client is known, and the two buckets
+/// of each window.
 fn packed(report: &Report) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(DELTA_HEAD + report.windows.len() * WINDOW);
     let latest_ms = report.windows.iter().map(|window| window.start_ms).max();

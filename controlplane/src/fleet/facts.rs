@@ -34,3 +34,11 @@ pub(crate) struct FleetFacts {
     /// Settings that differ at other instances.
     pub(crate) settings_differ: u64,
 }
+
+/// What the loop is to tell of.
+pub(crate) struct Told {
+    /// What has happened, as an alert names it.
+    pub(crate) what: &'static str,
+    /// A sentence.
+    pub(crate) detail: String,
+}

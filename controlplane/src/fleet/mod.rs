@@ -11,14 +11,16 @@
 //! thread that speaks with it), `words.rs` (what loop and thread say to each other), `kept.rs`
 //! (fleet.json), `names.rs` (bans as the fleet names them), `beat.rs`, `others.rs` and `same.rs`
 //! (the other instances), `waits.rs` (answers that wait for them), `view.rs` and `facts.rs` (what
-//! is told), `counts.rs`, `counting.rs` and `sharing.rs` (what is counted of clients, and the thread
-//! that shares it). A build without the feature `fleet` has `absent.rs` instead.
+//! is told), `counts.rs`, `counting.rs`, `sharing.rs` and `counted.rs` (what is counted of clients,
+//! and the thread that shares it). A build without the feature `fleet` has `absent.rs` instead.
 
 #[cfg(not(feature = "fleet"))]
 mod absent;
 #[cfg(feature = "fleet")]
 mod beat;
 pub mod core;
+#[cfg(feature = "fleet")]
+mod counted;
 #[cfg(feature = "fleet")]
 mod counting;
 pub mod counts;

@@ -16,6 +16,7 @@ use super::beat::{Beat, Seen};
 use super::core::Core;
 use super::engine::{Cursor, Logged};
 use super::event::Rejected;
+use super::facts::Told;
 use super::kept::{self, Keeper};
 use super::names::{change_in_fleet, here, in_fleet, key_in_fleet};
 use super::others::{Mine, Others};
@@ -39,14 +40,6 @@ const SOON_NS: u64 = 50_000_000;
 const MEND_NS: u64 = 60_000_000_000;
 /// How often what is too old is forgotten.
 const FORGET_NS: u64 = 60_000_000_000;
-
-/// What the loop is to tell of.
-pub(crate) struct Told {
-    /// What has happened, as an alert names it.
-    pub(crate) what: &'static str,
-    /// A sentence.
-    pub(crate) detail: String,
-}
 
 /// One instance of a fleet.
 pub(crate) struct Fleet {
@@ -209,21 +202,6 @@ impl Fleet {
         if let Some(sharing) = &self.sharing {
             sharing.note_instances(self.instances());
         }
-    }
-
-    /// Instances that live, this one included.
-    pub(crate) fn instances(&self) -> u64 {
-        self.others.live() as u64 + 1
-    }
-
-    /// What others count holds, or does not any more.
-    pub(crate) fn heed(&mut self, heeds: bool) -> Option<Told> {
-        self.sharing.as_mut()?.heed(heeds)
-    }
-
-    /// All that was counted is sent; nothing more is.
-    pub(crate) fn rest_counting(&self) {
-        self.sharing.iter().for_each(Sharing::rest);
     }
 
     /// The time of the fleet: that of the engine.

@@ -9,7 +9,7 @@ use weir_shared::fleet::FleetCounts;
 use weir_shared::settings::Listed;
 
 use super::counting::{CountFacts, CountOrder};
-use super::part::Told;
+use super::facts::Told;
 
 /// What the loop knows of the counts.
 pub(super) struct Sharing {

@@ -41,8 +41,8 @@ impl<'a> Due<'a> {
         }
     }
 
-    /// All in all; 0 where nothing is due. The engine was asked then last; what it was told before a
-    /// restart is asked for at once.
+    /// All in all; 0 where nothing is due. The engine was asked then last; what it was told before
+    /// a restart is asked for at once.
     pub fn urgency(&self, asked_ns: u64, is_restored: bool, now: Now) -> u64 {
         let asks = self.asks && now.mono_ns.saturating_sub(asked_ns) >= self.reporting.ask_after_ns;
         let is_last = self.reporting.is_last && !self.is_empty;

@@ -10,6 +10,8 @@ pub mod charging;
 pub mod due;
 pub mod entry;
 pub mod fleet;
+pub mod in_fleet;
+pub mod judging;
 pub mod known;
 pub mod limits;
 pub mod names;

@@ -19,13 +19,14 @@ use weir_shared::rules::{
     Crawler, Limit, MAX_CRAWLERS, MAX_LIMITS, Per, Quota, Rule, Sent, SharedKey, Told,
 };
 use weir_shared::settings::OnLimit;
-use weir_shared::table::{SharedCountsUse, SharedRefusal, SharedRow, SharedUse, SharedWindow};
+use weir_shared::table::{SharedCountsUse, SharedRefusal, SharedUse, SharedWindow};
 
 use crate::clients::known::{KnownClients, Standing};
 use count::{Count, earliest, latest};
 
 mod count;
 mod fleet;
+mod kept;
 
 /// Keys that are kept, of all limits together; the one that was seen longest ago goes first
 /// (SHARE-5).
@@ -167,48 +168,6 @@ impl SharedCounts {
         let mut held = self.held();
         self.has_refusals.store(false, Ordering::Relaxed);
         std::mem::take(&mut held.refusals)
-    }
-
-    /// All of them, those that were seen longest ago first, for a restart.
-    pub fn rows(&self) -> Vec<SharedRow> {
-        let held = self.held();
-        let of_keys = held
-            .keys
-            .iter()
-            .map(|((_, key, which), count)| (*key, *which, count));
-        let of_all = held.all.iter();
-        let of_all = of_all.map(|((_, which), count)| (SharedKey::All, *which, count));
-        // The hash of a field's value says nothing to another process.
-        let is_kept = |key: SharedKey| !matches!(key, SharedKey::Field(Some(_)));
-        let row = |(key, which, count): (SharedKey, Which, &Count)| SharedRow {
-            rule: Arc::clone(&count.rule),
-            key,
-            is_second: which == Which::Second,
-            windows: count.windows(),
-        };
-        let rows = of_keys
-            .chain(of_all)
-            .filter(|(key, ..)| is_kept(*key))
-            .map(row);
-        let mut rows: Vec<SharedRow> = rows.filter(|row| !row.windows.is_empty()).collect();
-        // The latest come first.
-        rows.reverse();
-        rows
-    }
-
-    /// Puts one in, as the latest seen.
-    pub fn put(&self, row: &SharedRow) {
-        let which = match row.is_second {
-            true => Which::Second,
-            false => Which::First,
-        };
-        let mut held = self.held();
-        let is_shared = self.is_shared.load(Ordering::Relaxed);
-        let count = held.count(&row.rule, row.key, which);
-        count.put(&row.windows);
-        if is_shared {
-            count.is_sent();
-        }
     }
 
     /// What they stand at, for the metrics.
@@ -459,11 +418,7 @@ impl<'a> Sharing<'a> {
                     .add(&limit.quotas, now.wall_ms, false);
             }
         }
-        if !self.only_asks {
-            for (limit, key, which) in &asked {
-                self.counts.note(&mut held, &limit.rule, *key, *which);
-            }
-        }
+        self.note(&mut held, &asked);
         let is_new = |full: &Full<'_>| !self.only_asks && held.tell(full, now.wall_ms);
         if found.as_ref().is_some_and(is_new) {
             self.counts.has_refusals.store(true, Ordering::Relaxed);
@@ -474,6 +429,13 @@ impl<'a> Sharing<'a> {
             fits_in_ms: self.later(full.fits_in_ms, now),
             ..full
         })
+    }
+
+    /// Other instances are to know of these.
+    fn note(&self, held: &mut Held, asked: &[(&Limit, SharedKey, Which)]) {
+        for (limit, key, which) in asked.iter().filter(|_| !self.only_asks) {
+            self.counts.note(held, &limit.rule, *key, *which);
+        }
     }
 
     /// Counts a request of a verified crawler, whichever of its addresses it came from, against its

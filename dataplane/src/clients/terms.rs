@@ -13,7 +13,7 @@ use weir_shared::table::{OtherSites, RuleCount};
 use weir_shared::verdict::{AppliedPercent, Limits};
 use weir_shared::window::{RuleSpan, Span, Window};
 
-use crate::clients::entry::fleet::ClientInFleet;
+use crate::clients::in_fleet::ClientInFleet;
 use crate::clients::limits::{Bucket, lowered};
 use crate::clients::names::{KnownNames, Noted};
 

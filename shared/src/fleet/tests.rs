@@ -89,8 +89,8 @@ impl Twin {
 }
 
 proptest! {
-    /// FLEET-6: what an instance takes for the count of all is never more than they counted, each in
-    /// its bucket: whatever comes late, whatever the engine loses, and whatever is dropped here.
+    /// FLEET-6: what an instance takes for the count of all is never more than they counted, each
+    /// in its bucket: whatever comes late, whatever the engine loses, and whatever is dropped here.
     /// Where nothing was lost, a last round makes all of them know all of it (FLEET-5).
     #[test]
     fn nobody_knows_more_than_was_counted(

@@ -12,11 +12,10 @@ use redis::{
 };
 use weir_shared::settings::EnginePlace;
 
-use super::counts::{Batch, Merged};
-use super::engine::{
-    Beat, CountEngine, CountKind, Cursor, Engine, Fault, Logged, Snapshot, Welcome,
-};
+use super::engine::{Beat, CountKind, Cursor, Engine, Fault, Logged, Snapshot, Welcome};
 use super::stamp::Origin;
+
+mod merge;
 
 /// How long an answer may take.
 const TIMEOUT: Duration = Duration::from_secs(1);
@@ -34,7 +33,6 @@ const MAX_LOG: u64 = 200_000;
 
 const HELLO: &str = include_str!("hello.lua");
 const APPEND: &str = include_str!("append.lua");
-const MERGE: &str = include_str!("merge.lua");
 const BEAT: &str = include_str!("beat.lua");
 
 /// What the link is opened with.
@@ -379,54 +377,6 @@ impl Engine for Link {
             }
         }
         Ok(beats)
-    }
-}
-
-impl CountEngine for Link {
-    fn merge(
-        &mut self,
-        me: &Origin,
-        kind: CountKind,
-        generation: &str,
-        found: &str,
-        batch: Option<&Batch>,
-    ) -> Result<Merged, Fault> {
-        let deltas = batch.map_or(&[][..], |batch| &batch.deltas);
-        let seq = batch.map_or(0, |batch| batch.seq);
-        let mut keys = vec![self.key(kind.numbers())];
-        let mut arguments = vec![
-            me.as_str().into(),
-            seq.to_string().into_bytes(),
-            generation.into(),
-            found.into(),
-        ];
-        for delta in deltas {
-            keys.push(self.key(&format!(
-                "{}:{}",
-                kind.name(),
-                data_encoding::BASE64URL_NOPAD.encode(&delta.name)
-            )));
-            arguments.push(delta.bytes.clone());
-            arguments.push(delta.keep.as_millis().to_string().into_bytes());
-        }
-        let answer = self.run(&Script {
-            text: MERGE,
-            keys,
-            arguments,
-        })?;
-        let parts = array(answer)?;
-        let [generation, last, sums @ ..] = parts.as_slice() else {
-            return Err(strange());
-        };
-        let sum = |sum: &Value| match sum {
-            Value::BulkString(bytes) => Ok(bytes.clone()),
-            _ => Err(strange()),
-        };
-        Ok(Merged {
-            generation: text(generation)?,
-            last: number(last)?,
-            sums: sums.iter().map(sum).collect::<Result<_, _>>()?,
-        })
     }
 }
 

@@ -6,7 +6,7 @@ use weir_shared::rules::{Quota, Rule};
 use weir_shared::table::SharedWindow;
 use weir_shared::window::{Length as _, RuleSpan, Window};
 
-use fleet::CountInFleet;
+use crate::clients::in_fleet::CountInFleet;
 use sketch::Sketch;
 
 mod fleet;

@@ -5,22 +5,11 @@ use std::time::Duration;
 use weir_shared::clock::Now;
 use weir_shared::fleet::{CountOf, InFleet, Report, Reporting, SharedCount, Sum, span_at};
 use weir_shared::rules::{Rule, SharedKey};
-use weir_shared::window::{PerSpan, RuleSpan, Span, Window};
+use weir_shared::window::{RuleSpan, Span, Window};
 
 use super::{Arc, Count, Counted};
 use crate::clients::due::{Due, aligned};
-
-/// The same.
-#[derive(Clone, Default)]
-pub(super) struct CountInFleet {
-    /// When the ban began that reset it last; 0 for never.
-    epoch_ms: u64,
-    /// When the engine was asked last, on the monotonic clock; 0 for never.
-    asked_ns: u64,
-    /// Something was counted since it was looked at last.
-    is_changed: bool,
-    windows: PerSpan<InFleet>,
-}
+use crate::clients::in_fleet::CountInFleet;
 
 const fn of_rules(span: Span) -> RuleSpan {
     match span {
