@@ -229,7 +229,8 @@ impl Prepared {
         };
         let certificates = self.certificates;
         let made_from = (lookups, self.rules, Arc::clone(&certificates));
-        let wiring = (self.shared).wiring(breaks, files, start, made_from, feeds, about);
+        let wiring =
+            (self.shared).wiring((&breaks_up, breaks), files, start, made_from, feeds, about);
         let (control, handle) = Control::new(wiring).map_err(|error| unfit(&error))?;
 
         step(before, Step::Workers)?;

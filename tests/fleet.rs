@@ -1,5 +1,7 @@
 //! Several instances as one: real instances, and a real redis-server between them.
 
+mod counts;
+
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;

@@ -147,6 +147,7 @@ impl CountOfRule {
             span: self.window,
             window: self.buckets.window(self.window),
             other_sites: self.other_sites.unwrap_or_default().window(self.window),
+            in_fleet: None,
         }
     }
 }
@@ -298,6 +299,7 @@ mod tests {
                 previous: 1,
             },
             other_sites: Window::default(),
+            in_fleet: None,
         };
         row.rules = vec![
             count(RuleKind::Limit, "login", RuleSpan::Second),
@@ -333,6 +335,7 @@ mod tests {
             span: RuleSpan::Hour,
             window,
             other_sites: window,
+            in_fleet: None,
         }];
         let form = client_json(&row);
         let buckets = json!({"start":"2026-11-21T16:00:00Z","current":2,"previous":1});

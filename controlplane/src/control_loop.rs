@@ -46,6 +46,7 @@ use crate::crawlers::falls::Falls;
 use crate::events::Events;
 use crate::files::{AnyEdit, Content, Files, Which};
 use crate::fleet::Fleet;
+use crate::fleet::facts::FleetFacts;
 use crate::giving::Give;
 use crate::history::History;
 use crate::lookup::{FileFault, Lookups};
@@ -439,7 +440,10 @@ impl Control {
             shared: self.rules.in_force(self.table.shared_use(now.wall_ms)),
             known: self.table.known_len(),
             rules: self.rules.facts(),
-            fleet: self.fleet.as_ref().map(|fleet| fleet.facts(now)),
+            fleet: self.fleet.as_ref().map(|fleet| FleetFacts {
+                decisive: self.bans.made_by_others(),
+                ..fleet.facts(now)
+            }),
             feeds: self.rules.feeds().facts(now.wall_ms),
         }
     }

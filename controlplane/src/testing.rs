@@ -118,7 +118,7 @@ impl Table {
 impl ClientTable for Table {
     /// LIMIT-6, at every reset of every test: what is published already bans the client, in this
     /// very generation.
-    fn reset(&self, client: Client, banned: Netblock, generation: u64) {
+    fn reset(&self, client: Client, banned: Netblock, generation: u64, _: u64) {
         assert!(banned.covers_client(client));
         let snapshot = self.snapshots.load();
         let now_ms = self.clock.now().wall_ms;
@@ -128,6 +128,11 @@ impl ClientTable for Table {
             .lock()
             .unwrap()
             .push(Touch::Reset(client, generation));
+    }
+
+    fn seen_since(&self, wall_ms: u64) -> u64 {
+        let rows = self.rows.lock().unwrap();
+        rows.iter().filter(|row| row.last_seen.0 >= wall_ms).count() as u64
     }
 
     fn release(&self, client: Client) {
@@ -247,6 +252,7 @@ pub(crate) fn nothing_to_explain() -> Explain {
             lookup: None,
             requests: PerSpan::default(),
             bytes: PerSpan::default(),
+            elsewhere: None,
             limit_percent: None,
             bytes_percent: None,
             next_ban: None,
@@ -414,6 +420,7 @@ impl Rig {
             snapshots: Arc::clone(&snapshots),
             table: Arc::clone(&table) as Arc<dyn ClientTable>,
             spared: Arc::clone(&spared),
+            counts: None,
             breaks: broken,
             explain: nothing_to_explain(),
             totals: Arc::new(Totals::default),
@@ -571,10 +578,11 @@ pub(crate) fn broken(client: &str, at_ms: u64) -> LimitExceeded {
             percent: 100,
         },
         at_ms,
-        request: RequestNote {
+        fleet: None,
+        request: Some(RequestNote {
             path: Some("/a".to_owned()),
             ..RequestNote::default()
-        },
+        }),
     }
 }
 

@@ -8,6 +8,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use weir_shared::clock::Clock;
 use weir_shared::event::{Finished, LimitExceeded};
 use weir_shared::explain::Explain;
+use weir_shared::fleet::FleetCounts;
 use weir_shared::handover::Handover;
 use weir_shared::reload::Reloaded;
 use weir_shared::settings::{Listed, Settings};
@@ -56,6 +57,8 @@ pub struct Wiring {
     pub table: Arc<dyn ClientTable>,
     /// Who is not banned by the service itself, shared with the data plane.
     pub spared: Arc<Spared>,
+    /// What the data plane counts, where a fleet shares it.
+    pub counts: Option<Arc<dyn FleetCounts>>,
     /// Broken limits.
     pub breaks: Receiver<LimitExceeded>,
     /// Runs the data plane's ladder without a charge.
@@ -188,6 +191,7 @@ impl Control {
             snapshots,
             table,
             spared,
+            counts,
             breaks,
             explain,
             totals,
@@ -225,6 +229,7 @@ impl Control {
             bans: &start.bans,
             edited: &start.edited,
             removed: &start.removed,
+            counts,
         };
         let dir = &settings.state.dir;
         let begin = |ready| Fleet::start(ready, &at_start, dir, about.version, &clock);

@@ -145,6 +145,7 @@ pub fn explain(
         trusted: table.known().trusts(client, now),
         rule_limits,
         jails,
+        elsewhere: held.as_ref().and_then(|entry| entry.counted_elsewhere(now)),
         lookup: held.and_then(|entry| entry.lookup),
         requests: usages(&requests, &limits.requests, now.wall_ms),
         bytes: usages(&bytes, &limits.bytes, now.wall_ms),

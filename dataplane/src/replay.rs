@@ -272,7 +272,8 @@ impl Replay {
                     client: decided.who.client,
                     offence,
                     at_ms: decided.at.wall_ms,
-                    request: RequestNote::default(),
+                    request: Some(RequestNote::default()),
+                    fleet: None,
                 };
                 self.exceeded.try_send(report).is_ok()
             });

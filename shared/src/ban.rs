@@ -321,6 +321,9 @@ pub struct Notes {
     /// The rule of rules.json that was broken.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<WithUnknown<RuleNote>>,
+    /// Who has counted how much, where other instances have (FLEET-8).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fleet: Option<WithUnknown<FleetNote>>,
     /// What the lookup knew.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lookup: Option<WithUnknown<Arc<Lookup>>>,
@@ -372,6 +375,17 @@ impl<'de> Deserialize<'de> for Unknown {
         let members = Map::deserialize(deserializer)?;
         Ok(Self((!members.is_empty()).then(|| Box::new(members))))
     }
+}
+
+/// Which instances have counted how much of the window that was broken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct FleetNote {
+    /// Requests or bytes that this instance has counted, as an estimate of the window.
+    pub here: u64,
+    /// The same of all others.
+    pub others: u64,
+    /// Instances that lived, this one included.
+    pub instances: u64,
 }
 
 /// The rule that was broken.

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::ban::{Cause, RequestNote, Scope};
+use crate::ban::{Cause, FleetNote, RequestNote, Scope};
 use crate::client::Client;
 use crate::escalation::AskedBan;
 use crate::lookup::Lookup;
@@ -114,6 +114,8 @@ pub struct LimitExceeded {
     pub offence: Offence,
     /// When, milliseconds since 1970.
     pub at_ms: u64,
-    /// The request.
-    pub request: RequestNote,
+    /// The request; none where it was learned from other instances (FLEET-8).
+    pub request: Option<RequestNote>,
+    /// Who has counted how much, where other instances have.
+    pub fleet: Option<FleetNote>,
 }

@@ -68,6 +68,8 @@ pub struct Explanation {
     pub requests: PerSpan<Usage>,
     /// The byte windows.
     pub bytes: PerSpan<Usage>,
+    /// What of these windows other instances have counted; none where nothing was heard of them.
+    pub elsewhere: Option<Elsewhere>,
     /// The limits of rules.json that it matches, before it.
     pub rule_limits: Vec<RuleUsage>,
     /// The jails of rules.json that may count the answer, before it.
@@ -87,6 +89,17 @@ pub enum ExemptBy {
     Path(String),
     /// This entry of `exempt` of rules.json.
     Entry(Arc<Rule>),
+}
+
+/// What other instances of the fleet have counted of a client (FLEET-29).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Elsewhere {
+    /// Requests, as estimates of the windows.
+    pub requests: PerSpan<u64>,
+    /// Bytes.
+    pub bytes: PerSpan<u64>,
+    /// How long ago the engine has said so, milliseconds.
+    pub age_ms: u64,
 }
 
 /// How much of a window is used.

@@ -19,6 +19,7 @@ pub mod ban_origin;
 pub mod client;
 pub mod clock;
 pub mod escalation;
+pub mod fleet;
 pub mod lookup;
 pub mod netblock;
 pub mod origin;

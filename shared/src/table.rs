@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::client::Client;
 use crate::clock::Now;
+use crate::fleet::InFleet;
 use crate::lookup::Lookup;
 use crate::netblock::Netblock;
 use crate::proof::NamesAnswer;
@@ -80,6 +81,8 @@ pub struct RuleCount {
     pub window: Window,
     /// What of it other sites asked for (RULE-8).
     pub other_sites: Window,
+    /// What of it the fleet knows; none where nothing was shared of it.
+    pub in_fleet: Option<Box<InFleet>>,
 }
 
 /// What the counts stand at that clients share (SHARE-8).
@@ -153,7 +156,11 @@ pub trait ClientTable: Send + Sync {
     /// Zeroes the client's windows, and those of its netblock in limits by netblock if the ban
     /// covers all of that. Requests that still decide under a snapshot older than `generation`
     /// start over, so none is charged to the fresh counters without having seen the ban (LIMIT-6).
-    fn reset(&self, client: Client, banned: Netblock, generation: u64);
+    /// The ban began at `began_ms`: in a fleet, what was counted before is void (FLEET-9).
+    fn reset(&self, client: Client, banned: Netblock, generation: u64, began_ms: u64);
+
+    /// How many clients were seen since then, milliseconds since 1970.
+    fn seen_since(&self, wall_ms: u64) -> u64;
 
     /// No ban could be made: the next break of this client is reported again (LIMIT-6).
     fn release(&self, client: Client);

@@ -293,6 +293,9 @@ pub fn in_words(answer: &Value, flags: &str) -> String {
         "bytes",
         windows(&answer["bytes"], &answer["bytes_percent"], &bytes),
     );
+    if !answer["elsewhere"].is_null() {
+        line("elsewhere", elsewhere(&answer["elsewhere"]));
+    }
     for limit in answer["rule_limits"].as_array().into_iter().flatten() {
         line("rule limit", rule_in_words(limit));
     }
@@ -312,6 +315,17 @@ pub fn in_words(answer: &Value, flags: &str) -> String {
         line("undo", format!("{undo}{flags}"));
     }
     lines.join("\n") + "\n"
+}
+
+/// What other instances of the fleet have counted of these windows.
+fn elsewhere(counted: &Value) -> String {
+    let of = |window: &str| {
+        let number = |kind: &str| counted[kind][window].as_u64().unwrap_or_default();
+        let (requests, carried) = (number("requests"), number("bytes"));
+        format!("{requests} requests and {} a {window}", bytes(carried))
+    };
+    let windows = ["minute", "hour", "day"].map(of).join(", ");
+    format!("{windows}; told {} ms ago", cell(&counted["age_ms"]))
 }
 
 fn headline(outcome: &Value, now_ms: u64) -> String {

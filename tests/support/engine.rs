@@ -74,6 +74,14 @@ impl Engine {
         }
     }
 
+    /// It neither answers nor ends.
+    #[track_caller]
+    pub(crate) fn hang(&self) {
+        let process = self.process.as_ref().expect("it runs");
+        let pid = rustix::process::Pid::from_child(process);
+        rustix::process::kill_process(pid, rustix::process::Signal::STOP).expect("a signal");
+    }
+
     pub(crate) fn place(&self) -> String {
         format!("valkey://127.0.0.1:{}", self.port)
     }

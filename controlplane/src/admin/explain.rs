@@ -8,7 +8,7 @@ use http::{Method, StatusCode};
 use serde_json::{Map, Value, json};
 use weir_shared::ban::{Ban, Expiry};
 use weir_shared::clock::Now;
-use weir_shared::explain::{ExemptBy, Explanation, Outcome, Question, RuleUsage, Usage};
+use weir_shared::explain::{Elsewhere, ExemptBy, Explanation, Outcome, Question, RuleUsage, Usage};
 use weir_shared::handover::OwnResponse;
 use weir_shared::rules::{Claim, Remembered, Told};
 use weir_shared::units::Time;
@@ -89,6 +89,7 @@ pub(crate) struct Explained {
 }
 
 /// The answer: the explanation, the bans that refuse the client, and how to undo it.
+// long: a flat list of the members
 pub(crate) fn answer(asked: &Explained) -> OwnResponse {
     let Explained {
         question,
@@ -140,6 +141,10 @@ pub(crate) fn answer(asked: &Explained) -> OwnResponse {
     member("lookup", json!(explained.lookup));
     member("requests", usages(&explained.requests));
     member("bytes", usages(&explained.bytes));
+    member(
+        "elsewhere",
+        json!(explained.elsewhere.as_ref().map(elsewhere)),
+    );
     member("rule_limits", rule_usages(&explained.rule_limits));
     member("jails", rule_usages(&explained.jails));
     member("limit_percent", percent(explained.limit_percent));
@@ -204,6 +209,15 @@ fn usages(windows: &PerSpan<Usage>) -> Value {
         "minute": usage(&windows.minute),
         "hour": usage(&windows.hour),
         "day": usage(&windows.day),
+    })
+}
+
+fn elsewhere(counted: &Elsewhere) -> Value {
+    let windows = |of: &PerSpan<u64>| json!({"minute": of.minute, "hour": of.hour, "day": of.day});
+    json!({
+        "requests": windows(&counted.requests),
+        "bytes": windows(&counted.bytes),
+        "age_ms": counted.age_ms,
     })
 }
 

@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use crossbeam_channel::{Receiver, Select, TryRecvError, never};
-use weir_shared::ban::{Ban, Notes, RuleNote, Unknown, WithUnknown};
+use weir_shared::ban::{Ban, FleetNote, Notes, RuleNote, Unknown, WithUnknown};
+use weir_shared::ban_origin::DecidedBy;
 use weir_shared::client::Client;
 use weir_shared::clock::Now;
 use weir_shared::event::{LimitExceeded, Offence};
@@ -22,12 +23,14 @@ use weir_shared::table::ClientTable;
 
 use crate::line_limit::LineLimit;
 use crate::state::Change;
+use breaker::{Breaker, is_decisive};
 use document::{BanKey, BansFile};
 use ledger::changes::LedgerChange;
 use ledger::import::{Batch, Imported};
 use ledger::{AdminBan, BanOutcome, Full, Ledger, LedgerSettings};
 use publish::Publisher;
 
+mod breaker;
 pub(crate) mod document;
 mod drop_order;
 pub(crate) mod feed;
@@ -79,6 +82,12 @@ pub(crate) struct Bans {
     /// Bans that are published and wait for their circumstances, at most [`MAX_UNNOTED`] and one
     /// batch; their clients are reset afterwards.
     unnoted: VecDeque<(LimitExceeded, BanKey)>,
+    /// Clients that other instances have banned, until that is published.
+    to_reset: Vec<(Client, BanKey)>,
+    /// Bounds the bans that only the counts of other instances make.
+    breaker: Breaker,
+    /// Instances of the fleet that live.
+    instances: u64,
     /// Bounds the log lines about bans made.
     made_lines: LineLimit,
     /// Bounds the log lines about bans dropped.
@@ -109,6 +118,9 @@ impl Bans {
             spared,
             in_hand: Vec::new(),
             unnoted: VecDeque::new(),
+            to_reset: Vec::new(),
+            breaker: Breaker::default(),
+            instances: 1,
             made_lines: LineLimit::default(),
             dropped_lines: LineLimit::default(),
         })
@@ -170,7 +182,7 @@ impl Bans {
                     self.unnoted.push_back((exceeded, key));
                 }
                 BanOutcome::Already(banned) => {
-                    self.table.reset(exceeded.client, banned, generation);
+                    (self.table).reset(exceeded.client, banned, generation, exceeded.at_ms);
                 }
                 BanOutcome::Full | BanOutcome::Spared => self.table.release(exceeded.client),
             }
@@ -180,6 +192,13 @@ impl Bans {
     }
 
     fn ban_for(&mut self, exceeded: &LimitExceeded, now: Now) -> BanOutcome {
+        if is_decisive(exceeded) {
+            let minute_ago = now.wall_ms.saturating_sub(60_000);
+            let clients = || self.table.seen_since(minute_ago);
+            if !self.breaker.admits(clients, now) {
+                return BanOutcome::Spared;
+            }
+        }
         // A worker asks the same; a peer may have been noticed since.
         let (cause, scope) = (exceeded.offence.cause(), exceeded.offence.scope());
         let prefixes = self.settings.prefixes;
@@ -204,6 +223,17 @@ impl Bans {
             }
         }
         batch
+    }
+
+    /// So many instances of the fleet live. Says whether what they count holds (FLEET-27).
+    pub(crate) fn heeds_others(&mut self, instances: u64, now: Now) -> bool {
+        self.instances = instances;
+        self.breaker.heeds(now)
+    }
+
+    /// Bans so far that only the counts of other instances have made.
+    pub(crate) fn made_by_others(&self) -> u64 {
+        self.breaker.decisive()
     }
 
     /// Whether exceeded limits wait.
@@ -237,7 +267,8 @@ impl Bans {
                 self.ledger.note(key, notes);
             }
             let generation = self.publisher.generation();
-            self.table.reset(client, key.netblock, generation);
+            let began_ms = key.ban_started.0;
+            (self.table).reset(client, key.netblock, generation, began_ms);
             self.in_hand.clear();
             if let Some(ban) = self.ledger.ban(key) {
                 return Some(Arc::clone(ban));
@@ -269,7 +300,11 @@ impl Bans {
                 .row(exceeded.client)
                 .and_then(|row| row.lookup)
                 .map(WithUnknown::from),
-            request: Some(exceeded.request.into()),
+            request: exceeded.request.map(WithUnknown::from),
+            fleet: exceeded.fleet.map(|note| {
+                let instances = note.instances.max(self.instances);
+                WithUnknown::from(FleetNote { instances, ..note })
+            }),
             limit: limit.map(|(kind, ..)| kind),
             limit_value: limit
                 .map(|(_, value, _)| value)
@@ -354,6 +389,12 @@ impl Bans {
         if let Some(ban) = &ban
             && self.ledger.ban(key).is_none()
             && ban.is_active(now.wall_ms)
+        {
+            self.reset_with_others(ban, key);
+        }
+        if let Some(ban) = &ban
+            && self.ledger.ban(key).is_none()
+            && ban.is_active(now.wall_ms)
             && self.made_lines.allow()
         {
             tracing::warn!(
@@ -365,9 +406,24 @@ impl Bans {
         self.ledger.take_in(key, ban, now.wall_ms)
     }
 
+    /// A ban that another instance has made by itself resets its client here (FLEET-9), once it is
+    /// published. One that is observed there resets nothing where bans are in force (FLEET-20).
+    fn reset_with_others(&mut self, ban: &Ban, key: BanKey) {
+        let is_automatic = ban.origin().by == DecidedBy::Service;
+        let counts = self.settings.observe || !ban.observed;
+        if let Some(client) = ban.client.filter(|_| is_automatic && counts) {
+            self.to_reset.push((client, key));
+        }
+    }
+
     /// Publishes what changed, if anything did. Called in every turn.
     pub(crate) fn publish(&mut self, now: Now) {
         self.publisher.publish(&mut self.ledger, now.wall_ms);
+        let generation = self.publisher.generation();
+        for (client, key) in self.to_reset.drain(..) {
+            let (banned, began_ms) = (key.netblock, key.ban_started.0);
+            self.table.reset(client, banned, generation, began_ms);
+        }
     }
 
     /// Publishes other rules, with the bans as they stand.

@@ -92,8 +92,12 @@ impl Control {
 
     /// Sends what is to be sent, and answers those who have waited for others.
     pub(super) fn turn_fleet(&mut self, now: Now) {
-        let told = (self.fleet.as_mut()).map(|fleet| fleet.turn(now));
-        for told in told.unwrap_or_default() {
+        let Some(fleet) = &mut self.fleet else {
+            return;
+        };
+        let heeds = self.bans.heeds_others(fleet.instances(), now);
+        let changed = fleet.heed(heeds);
+        for told in fleet.turn(now).into_iter().chain(changed) {
             let alerts = &mut self.detection.alerts;
             alerts.fleet(told.what, &told.detail, now.wall_ms);
         }
@@ -103,6 +107,9 @@ impl Control {
     /// fleet.json is being written then, and the fleet is asked nothing more.
     pub(super) fn leave_fleet(&mut self, mut beat: impl FnMut()) {
         let begun_ns = self.clock.now().mono_ns;
+        if let Some(fleet) = &self.fleet {
+            fleet.rest_counting();
+        }
         loop {
             beat();
             let now = self.clock.now();

@@ -778,6 +778,7 @@ fn the_loop_and_the_files_agree_about_bans_json() {
         snapshots: Arc::clone(&snapshots),
         table: Arc::clone(&rig.table) as _,
         spared: Arc::clone(&rig.spared),
+        counts: None,
         breaks,
         totals: Arc::new(Totals::default),
         files,

@@ -88,7 +88,7 @@ proptest! {
         for (client, request, value, percent, bytes) in exceeded {
             let kind = if bytes { LimitKind::DayBytes } else { LimitKind::Minute };
             let offence = Offence::Limit { kind, value, percent: percent % 101 };
-            let exceeded = LimitExceeded { client, offence, at_ms: now, request };
+            let exceeded = LimitExceeded { client, offence, at_ms: now, request: Some(request), fleet: None };
             let _ = ledger.ban_by_limit(&exceeded, now);
         }
         for (client, length, duration, reason) in orders {

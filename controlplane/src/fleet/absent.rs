@@ -7,9 +7,10 @@ use std::time::Duration;
 use crossbeam_channel::Select;
 use weir_shared::ban::Ban;
 use weir_shared::clock::{Clock, Now};
+use weir_shared::fleet::FleetCounts;
 use weir_shared::settings::{FleetSettings, Listed};
 
-use super::facts::FleetFacts;
+use super::facts::{FleetFacts, Told};
 use super::replica::Effect;
 use crate::admin::bans::Pending;
 use crate::bans::Subject;
@@ -41,12 +42,7 @@ pub(crate) struct AtStart<'a> {
     pub(crate) bans: &'a [Arc<Ban>],
     pub(crate) edited: &'a [BanKey],
     pub(crate) removed: &'a [BanKey],
-}
-
-/// What the loop is to tell of.
-pub(crate) struct Told {
-    pub(crate) what: &'static str,
-    pub(crate) detail: String,
+    pub(crate) counts: Option<Arc<dyn FleetCounts>>,
 }
 
 /// None can be had.
@@ -60,7 +56,12 @@ impl Fleet {
         _: &'static str,
         _: &Clock,
     ) -> std::io::Result<(Self, Vec<Effect>)> {
-        let _ = (at_start.bans, at_start.edited, at_start.removed);
+        let _ = (
+            at_start.bans,
+            at_start.edited,
+            at_start.removed,
+            &at_start.counts,
+        );
         match ready {}
     }
 
@@ -105,6 +106,18 @@ impl Fleet {
     }
 
     pub(crate) fn turn(&mut self, _: Now) -> Vec<Told> {
+        match *self {}
+    }
+
+    pub(crate) fn instances(&self) -> u64 {
+        match *self {}
+    }
+
+    pub(crate) fn heed(&mut self, _: bool) -> Option<Told> {
+        match *self {}
+    }
+
+    pub(crate) fn rest_counting(&self) {
         match *self {}
     }
 

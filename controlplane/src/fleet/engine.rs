@@ -5,6 +5,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use super::counts::{Batch, Merged};
 use super::stamp::Origin;
 
 /// A place in the log: the id of an entry of the stream.
@@ -132,4 +133,49 @@ pub trait Engine {
     /// # Errors
     /// [`Fault`]
     fn members(&mut self) -> Result<Vec<Beat>, Fault>;
+}
+
+/// Which counts are summed up (FLEET-20).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CountKind {
+    /// Those of instances that enforce.
+    Enforced,
+    /// Those of instances in observe mode: nobody else is to refuse for them.
+    Observed,
+}
+
+impl CountKind {
+    /// The beginning of the names of its sums.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Enforced => "c",
+            Self::Observed => "o",
+        }
+    }
+
+    /// What has the number of the last batch of each instance.
+    pub const fn numbers(self) -> &'static str {
+        match self {
+            Self::Enforced => "q",
+            Self::Observed => "oq",
+        }
+    }
+}
+
+/// The engine, for counts.
+pub trait CountEngine {
+    /// Adds a batch to the sums, if it is the one behind the last of this instance, and answers the
+    /// sums. Where the engine has another generation than the one given, nothing is added; where it
+    /// has none, it has `found` from then on. Without a batch it only tells.
+    ///
+    /// # Errors
+    /// [`Fault`]
+    fn merge(
+        &mut self,
+        me: &Origin,
+        kind: CountKind,
+        generation: &str,
+        found: &str,
+        batch: Option<&Batch>,
+    ) -> Result<Merged, Fault>;
 }

@@ -23,6 +23,22 @@ pub(crate) struct FleetFacts {
     pub(crate) clock_seconds: f64,
     /// The last round trip, in seconds.
     pub(crate) round_trip_seconds: f64,
+    /// Counts that the engine has taken, and those that it did not take.
+    pub(crate) deltas: [u64; 2],
+    /// Clients whose counts wait for the next second (FLEET-10).
+    pub(crate) held: u64,
+    /// Batches of counts that were taken, that were sent again, and that got no answer.
+    pub(crate) batches: [u64; 3],
+    /// Bans that only the counts of others have made.
+    pub(crate) decisive: u64,
     /// Settings that differ at other instances.
     pub(crate) settings_differ: u64,
+}
+
+/// What the loop is to tell of.
+pub(crate) struct Told {
+    /// What has happened, as an alert names it.
+    pub(crate) what: &'static str,
+    /// A sentence.
+    pub(crate) detail: String,
 }

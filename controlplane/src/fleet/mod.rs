@@ -11,7 +11,8 @@
 //! thread that speaks with it), `words.rs` (what loop and thread say to each other), `kept.rs`
 //! (fleet.json), `names.rs` (bans as the fleet names them), `beat.rs`, `others.rs` and `same.rs`
 //! (the other instances), `waits.rs` (answers that wait for them), `view.rs` and `facts.rs` (what
-//! is told). A build without the feature `fleet` has `absent.rs` instead.
+//! is told), `counts.rs`, `counting.rs`, `sharing.rs` and `counted.rs` (what is counted of clients,
+//! and the thread that shares it). A build without the feature `fleet` has `absent.rs` instead.
 
 // With the feature for its test alone.
 #[cfg(any(test, not(feature = "fleet")))]
@@ -20,6 +21,11 @@ mod absent;
 #[cfg(feature = "fleet")]
 mod beat;
 pub mod core;
+#[cfg(feature = "fleet")]
+mod counted;
+#[cfg(feature = "fleet")]
+mod counting;
+pub mod counts;
 mod digest;
 pub mod engine;
 pub mod entry;
@@ -43,6 +49,8 @@ pub mod replica;
 mod same;
 #[cfg(feature = "fleet")]
 pub mod seal;
+#[cfg(feature = "fleet")]
+mod sharing;
 #[cfg(test)]
 mod simulator;
 pub mod stamp;

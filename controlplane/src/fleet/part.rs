@@ -16,11 +16,13 @@ use super::beat::{Beat, Seen};
 use super::core::Core;
 use super::engine::{Cursor, Logged};
 use super::event::Rejected;
+use super::facts::Told;
 use super::kept::{self, Keeper};
 use super::names::{change_in_fleet, here, in_fleet, key_in_fleet};
 use super::others::{Mine, Others};
 use super::replica::Effect;
 use super::same::same_everywhere;
+use super::sharing::Sharing;
 use super::standing::Standing;
 use super::waits::{Reach, Waits};
 use super::words::{Opened, Order, Said};
@@ -38,14 +40,6 @@ const SOON_NS: u64 = 50_000_000;
 const MEND_NS: u64 = 60_000_000_000;
 /// How often what is too old is forgotten.
 const FORGET_NS: u64 = 60_000_000_000;
-
-/// What the loop is to tell of.
-pub(crate) struct Told {
-    /// What has happened, as an alert names it.
-    pub(crate) what: &'static str,
-    /// A sentence.
-    pub(crate) detail: String,
-}
 
 /// One instance of a fleet.
 pub(crate) struct Fleet {
@@ -81,12 +75,17 @@ pub(crate) struct Fleet {
     pub(super) mended_ns: u64,
     pub(super) rejected: u64,
     pub(super) rests: bool,
+    /// The counts of clients; none where they are not shared.
+    pub(super) sharing: Option<Sharing>,
 }
 
 impl Fleet {
     /// The settings that hold from now on.
     pub(crate) fn take_settings(&mut self, listing: &[Listed]) {
         self.settings = same_everywhere(listing);
+        if let Some(sharing) = &self.sharing {
+            sharing.take_settings(listing);
+        }
     }
 
     /// What the loop wakes for.
@@ -200,6 +199,9 @@ impl Fleet {
             now_ns: now.mono_ns,
         };
         self.others.take(others, &mine);
+        if let Some(sharing) = &self.sharing {
+            sharing.note_instances(self.instances());
+        }
     }
 
     /// The time of the fleet: that of the engine.
@@ -212,6 +214,9 @@ impl Fleet {
         let middle_ms = now.wall_ms.saturating_sub(round_trip_ns / 2_000_000);
         let ahead = i128::from(middle_ms) - i128::from(time_ms);
         self.clock_ms = i64::try_from(ahead).unwrap_or(0);
+        if let Some(sharing) = &self.sharing {
+            sharing.note_clock(self.clock_ms);
+        }
     }
 
     fn closed(&mut self, why: String, now: Now) {
@@ -456,7 +461,8 @@ impl Fleet {
 
     /// Whether something is still to be sent, to an engine that answers.
     pub(crate) fn has_more(&self, now: Now) -> bool {
-        self.is_linked(now) && self.core.waiting() > 0
+        let counts = self.sharing.as_ref().is_some_and(|of| !of.rests());
+        self.is_linked(now) && (self.core.waiting() > 0 || counts)
     }
 
     /// Says that the instance goes, writes what it knows, and is silent until [`Fleet::work`].
@@ -479,6 +485,7 @@ impl Fleet {
         if std::mem::take(&mut self.rests) {
             self.closed("it was not asked".to_owned(), now);
             self.order(Order::Work);
+            self.sharing.iter().for_each(Sharing::work);
         }
     }
 }

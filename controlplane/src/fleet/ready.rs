@@ -25,6 +25,7 @@ pub struct Ready {
     pub(super) key: FleetKey,
     pub(super) fleet: String,
     pub(super) instance: String,
+    pub(super) sharing: FleetSettings,
 }
 
 /// Without the password.
@@ -76,6 +77,7 @@ impl Ready {
             key,
             fleet: settings.name.clone(),
             instance,
+            sharing: settings.clone(),
         }))
     }
 }

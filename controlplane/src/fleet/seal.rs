@@ -13,6 +13,7 @@ use std::path::Path;
 
 use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
 use ring::hkdf::{HKDF_SHA256, Salt};
+use ring::hmac;
 use ring::rand::{SecureRandom, SystemRandom};
 
 use super::event::Rejected;
@@ -53,6 +54,7 @@ impl Kind {
 }
 
 /// The keys of a fleet: the first seals, all of them open.
+#[derive(Clone)]
 pub struct FleetKey {
     fleet: String,
     keys: Vec<Vec<u8>>,
@@ -155,6 +157,20 @@ impl FleetKey {
             })
         };
         opened().ok_or(Rejected::Seal)
+    }
+
+    /// The name of a count in the engine, which tells nobody whose it is: 96 bits of an HMAC. Of a
+    /// key that is being changed for another each half of the fleet has names of its own.
+    pub fn name(&self, what: &str) -> [u8; 12] {
+        let key = self.keys.first().map_or(&[][..], Vec::as_slice);
+        let key = hmac::Key::new(hmac::HMAC_SHA256, key);
+        let said = format!("weir fleet {FORM}\n{}\ncount\n{what}", self.fleet);
+        let tag = hmac::sign(&key, said.as_bytes());
+        let mut name = [0; 12];
+        for (to, from) in name.iter_mut().zip(tag.as_ref()) {
+            *to = *from;
+        }
+        name
     }
 
     /// What a text is: no part of it can be taken for another.

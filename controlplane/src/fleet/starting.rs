@@ -11,14 +11,17 @@ use crossbeam_channel::bounded;
 use weir_shared::ban::Ban;
 use weir_shared::ban_origin::Instance;
 use weir_shared::clock::Clock;
+use weir_shared::fleet::FleetCounts;
 
 use super::core::Core;
+use super::counting::{self, CountFacts, Counting};
 use super::kept::{self, Keeper};
 use super::names::{here, in_fleet, key_in_fleet};
 use super::others::Others;
 use super::part::Fleet;
 use super::ready::Ready;
 use super::replica::{Effect, Kept, Replica};
+use super::sharing::Sharing;
 use super::stamp::Origin;
 use super::standing::Standing;
 use super::thread::{Thread, random};
@@ -38,6 +41,8 @@ pub(crate) struct AtStart<'a> {
     pub(crate) edited: &'a [BanKey],
     /// What was taken out meanwhile.
     pub(crate) removed: &'a [BanKey],
+    /// What the data plane counts; none where it is not shared.
+    pub(crate) counts: Option<Arc<dyn FleetCounts>>,
 }
 
 impl Fleet {
@@ -59,6 +64,7 @@ impl Fleet {
             key,
             fleet,
             instance,
+            sharing,
         } = ready;
         let nonce = random().ok_or_else(|| io::Error::other("the system has no random numbers"))?;
         let me = Instance::named(&instance).map_err(io::Error::other)?;
@@ -78,6 +84,30 @@ impl Fleet {
         let (said, inbox) = bounded(INBOX);
         let (orders, ordered) = bounded(ORDERS);
         let contact_ns = Arc::new(AtomicU64::new(now.mono_ns));
+        let counts = at_start.counts.clone();
+        let counts = counts.map(|counts| {
+            let (orders, ordered) = counting::orders();
+            let facts: Arc<CountFacts> = Arc::default();
+            Counting {
+                access: access.clone(),
+                key: key.clone(),
+                me: origin.clone(),
+                clock: clock.clone(),
+                counts: Arc::clone(&counts),
+                orders: ordered,
+                facts: Arc::clone(&facts),
+                interval: sharing.interval,
+                rate: sharing.rate,
+            }
+            .start()?;
+            Ok::<_, io::Error>(Sharing {
+                orders,
+                facts,
+                counts,
+                heeds: true,
+            })
+        });
+        let sharing = counts.transpose()?;
         let thread = Thread {
             access,
             key,
@@ -121,6 +151,7 @@ impl Fleet {
             mended_ns: now.mono_ns,
             rejected: 0,
             rests: false,
+            sharing,
         };
         Ok((this, effects))
     }

@@ -23,8 +23,8 @@ use super::stamp::Origin;
 use super::words::{Opened, Order, Said};
 
 /// The shortest pause, and the longest.
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(100);
+pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// Batches that are read at once.
 const MOST_READ: usize = 16;
 /// How long the loop may take to say what it wants of an open link.
@@ -326,7 +326,7 @@ pub(super) fn random() -> Option<u128> {
 }
 
 /// Some part of a pause, so that instances do not come back all at once.
-fn jittered(pause: Duration) -> Duration {
+pub(super) fn jittered(pause: Duration) -> Duration {
     let part = random().unwrap_or(u128::MAX) % 1000 + 1;
     pause / 1000 * u32::try_from(part).unwrap_or(1000)
 }

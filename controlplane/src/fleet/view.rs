@@ -1,10 +1,14 @@
 //! What is told of a fleet: `GET /v1/fleet`, and the numbers of the metrics (FLEET-29).
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use serde_json::{Value, json};
 use weir_shared::clock::Now;
 
+use super::counting::CountFacts;
 use super::facts::FleetFacts;
 use super::part::Fleet;
+use super::sharing::Sharing;
 
 impl Fleet {
     /// How it stands, as an operator is told.
@@ -40,6 +44,7 @@ impl Fleet {
             "round_trip_ms": self.round_trip_ns / 1_000_000,
             "digest": beat.digest,
             "instances": instances,
+            "counts": self.sharing.as_ref().map(|sharing| sharing.told()),
         });
         if let (Some((alone_ns, why)), Value::Object(told)) = (alone, &mut told) {
             told.insert("alone_seconds".to_owned(), json!(alone_ns / 1_000_000_000));
@@ -54,7 +59,7 @@ impl Fleet {
         let connected = self.is_linked(now);
         FleetFacts {
             connected,
-            instances: self.others.live() as u64 + 1,
+            instances: self.instances(),
             in_step: connected && beat.in_step && self.others.are_in_step(now.mono_ns),
             waiting: beat.waiting,
             events: [counts.sent, counts.received],
@@ -62,8 +67,23 @@ impl Fleet {
             resyncs: counts.resyncs,
             clock_seconds: seconds(self.clock_ms.unsigned_abs()).copysign(sign(self.clock_ms)),
             round_trip_seconds: std::time::Duration::from_nanos(self.round_trip_ns).as_secs_f64(),
+            deltas: self.number(|facts| [&facts.sent, &facts.stale]),
+            held: {
+                let [held] = self.number(|facts| [&facts.held]);
+                held
+            },
+            batches: self.number(|facts| facts.batches.each_ref()),
+            decisive: 0,
             settings_differ: self.others.settings_differ(&beat) as u64,
         }
+    }
+}
+
+impl Fleet {
+    /// Numbers of the counts; zeros where they are not shared.
+    fn number<const N: usize>(&self, of: impl Fn(&CountFacts) -> [&AtomicU64; N]) -> [u64; N] {
+        let numbers = |sharing: &Sharing| of(&sharing.facts).map(|of| of.load(Ordering::Relaxed));
+        self.sharing.as_ref().map_or([0; N], numbers)
     }
 }
 

@@ -399,6 +399,36 @@ pub(super) static METRICS: &[Metric] = &[
         }),
     ),
     row(
+        "waf_fleet_deltas_total",
+        "Counts of clients that the engine of the fleet has taken, and those that it did not take.",
+        FleetCounter(Some("outcome"), |fleet| {
+            let [sent, stale] = fleet.deltas;
+            vec![("sent", sent), ("stale", stale)]
+        }),
+    ),
+    row(
+        "waf_fleet_deltas_held",
+        "Clients whose counts wait, for WAF_FLEET_RATE is reached.",
+        FleetGauge(|fleet| float(fleet.held)),
+    ),
+    row(
+        "waf_fleet_batches_total",
+        "Batches of counts that the engine of the fleet has taken, that were sent again, and that got no answer.",
+        FleetCounter(Some("outcome"), |fleet| {
+            let [taken, again, unanswered] = fleet.batches;
+            vec![
+                ("taken", taken),
+                ("again", again),
+                ("unanswered", unanswered),
+            ]
+        }),
+    ),
+    row(
+        "waf_fleet_decisive_total",
+        "Bans that only the counts of other instances have made.",
+        FleetCounter(None, |fleet| vec![("", fleet.decisive)]),
+    ),
+    row(
         "waf_fleet_resyncs_total",
         "How often the log of the fleet was read from its beginning.",
         FleetCounter(None, |fleet| vec![("", fleet.resyncs)]),

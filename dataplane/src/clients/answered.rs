@@ -64,6 +64,7 @@ impl<'n, C: Iterator<Item = &'n str> + Clone> Answered<'_, C> {
         let mut jailed = None;
         for jail in by_status.chain(named) {
             let exceeded = table.update(self.client, self.now, |entry| {
+                table.changed(self.client, entry);
                 let wall_ms = self.now.wall_ms;
                 entry.charge_rule(&jail.rule, &jail.quotas, wall_ms, self.other_site)
             });

@@ -9,11 +9,12 @@ use weir_shared::table::{OtherSites, RuleCount};
 use weir_shared::verdict::{Counts, LimitHit, LimitKind, Limits};
 use weir_shared::window::{PerSpan, RuleSpan, Window};
 
-use crate::clients::known::Standing;
 use crate::clients::limits::{self, Bucket, BucketSize};
 use crate::clients::terms::{Further, LookupRules, Meaning, Terms};
 
 mod crawling;
+pub mod fleet;
+mod standing;
 
 /// A lookup that was asked for and has not ended after this long is lost, nanoseconds: it is asked
 /// for again. Far beyond what a lookup takes, queue included.
@@ -56,7 +57,8 @@ pub struct Entry {
     /// The generation of the snapshot whose ban reset the windows. A request that decides under an
     /// older one has not seen that ban and starts over (LIMIT-6).
     reset_generation: u64,
-    /// [`REPORTED`], [`BYTES_OVER`]: as two `bool`s they would make each entry eight bytes longer.
+    /// [`REPORTED`], [`BYTES_OVER`], [`CHANGED`]: as `bool`s they would make each entry eight bytes
+    /// longer.
     notes: u8,
 }
 
@@ -66,6 +68,8 @@ const REPORTED: u8 = 1;
 /// A byte limit was exceeded, and may be still. Where no ban followed, requests are refused until
 /// they fit.
 const BYTES_OVER: u8 = 2;
+/// Something was counted since the fleet's thread looked last.
+const CHANGED: u8 = 4;
 
 impl Entry {
     /// A client that is seen for the first time.
@@ -175,42 +179,6 @@ impl Entry {
         } else {
             self.notes & !BYTES_OVER
         };
-    }
-
-    /// A request that came at this time passed. Where `would_be_refused`, enforce mode would not
-    /// have let it (SHARE-4).
-    pub fn note_passed(&mut self, at_ms: u64, would_be_refused: bool) {
-        if would_be_refused {
-            self.further().would_be_refused += 1;
-        } else if self.standing().passed == 0 && self.first_seen_ms != at_ms {
-            self.further().first_passed_ms = Some(at_ms);
-        }
-        self.passed += 1;
-    }
-
-    /// What its history says of it (SHARE-4).
-    pub fn standing(&self) -> Standing {
-        let further = self.further.as_ref();
-        let would_be_refused = further.map_or(0, |further| further.would_be_refused);
-        let passed = self.passed.saturating_sub(would_be_refused);
-        let first_passed_ms = further.and_then(|further| further.first_passed_ms);
-        Standing {
-            since_ms: (passed > 0).then(|| first_passed_ms.unwrap_or(self.first_seen_ms)),
-            passed,
-            refused: self.refused.saturating_add(would_be_refused),
-        }
-    }
-
-    /// When the first of its requests passed, where that was not the first of all.
-    pub fn first_passed_ms(&self) -> Option<u64> {
-        self.further.as_ref()?.first_passed_ms
-    }
-
-    /// Puts that in, in place of what is held.
-    pub fn set_first_passed(&mut self, at_ms: Option<u64>) {
-        if at_ms.is_some() || self.further.is_some() {
-            self.further().first_passed_ms = at_ms;
-        }
     }
 
     /// The country and the AS number in the lookup's answer.
@@ -443,8 +411,9 @@ impl Entry {
     }
 
     /// Forgets what was counted, once the ban of `generation` can be seen by every worker
-    /// (LIMIT-6).
-    pub fn reset(&mut self, generation: u64) {
+    /// (LIMIT-6). In a fleet what was counted before the ban is void everywhere: `epoch_ms` is when
+    /// it began.
+    pub fn reset(&mut self, generation: u64, epoch_ms: Option<u64>) {
         self.requests = PerSpan::default();
         self.bytes = PerSpan::default();
         self.reset_generation = self.reset_generation.max(generation);
@@ -456,6 +425,9 @@ impl Entry {
             if further.is_empty() {
                 self.further = None;
             }
+        }
+        if let Some(epoch_ms) = epoch_ms {
+            self.begin_epoch(epoch_ms);
         }
     }
 
@@ -502,6 +474,7 @@ pub struct Exceeded {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clients::known::Standing;
 
     const NOW: u64 = 1_795_276_800_000;
 
@@ -577,7 +550,7 @@ mod tests {
         entry.charge_request(&limits(1, 100), NOW, false);
         assert!(first(entry.charge_request(&limits(1, 100), NOW, false)));
         assert!(!first(entry.charge_request(&limits(1, 100), NOW, false)));
-        entry.reset(4);
+        entry.reset(4, None);
         assert_eq!(entry.charge_request(&limits(1, 100), NOW, false), None);
         assert!(first(entry.charge_request(&limits(1, 100), NOW, false)));
     }
@@ -586,9 +559,9 @@ mod tests {
     #[test]
     fn an_old_snapshot_is_stale_after_the_reset() {
         let mut entry = Entry::new(0, NOW);
-        entry.reset(7);
+        entry.reset(7, None);
         assert!(entry.is_reset_after(6) && !entry.is_reset_after(7));
-        entry.reset(3);
+        entry.reset(3, None);
         assert!(entry.is_reset_after(6), "the latest reset stands");
     }
 

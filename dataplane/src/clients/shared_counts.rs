@@ -12,18 +12,21 @@ use ahash::RandomState;
 use lru::LruCache;
 use weir_shared::client::Client;
 use weir_shared::clock::Now;
+use weir_shared::fleet::SharedCount;
 use weir_shared::lookup::Origin;
 use weir_shared::netblock::{Netblock, PrefixLengths};
 use weir_shared::rules::{
     Crawler, Limit, MAX_CRAWLERS, MAX_LIMITS, Per, Quota, Rule, Sent, SharedKey, Told,
 };
 use weir_shared::settings::OnLimit;
-use weir_shared::table::{SharedCountsUse, SharedRefusal, SharedRow, SharedUse, SharedWindow};
+use weir_shared::table::{SharedCountsUse, SharedRefusal, SharedUse, SharedWindow};
 
 use crate::clients::known::{KnownClients, Standing};
 use count::{Count, earliest, latest};
 
 mod count;
+mod fleet;
+mod kept;
 
 /// Keys that are kept, of all limits together; the one that was seen longest ago goes first
 /// (SHARE-5).
@@ -79,6 +82,8 @@ pub struct SharedCounts {
     hasher: RandomState,
     /// Whether refusals wait to be told. Relaxed: they are asked for again soon.
     has_refusals: AtomicBool,
+    /// Whether other instances are told of them; set once, before anything is counted.
+    is_shared: AtomicBool,
 }
 
 struct Held {
@@ -90,6 +95,8 @@ struct Held {
     netblocks: Vec<(usize, PrefixLengths)>,
     /// To be told; at most [`MAX_REFUSALS`].
     refusals: Vec<SharedRefusal>,
+    /// What counted something that other instances are to know; each once.
+    changed: Vec<SharedCount>,
 }
 
 /// The place of a limit's rule in memory, which the count holds, and which of the limit's counts.
@@ -120,9 +127,11 @@ impl SharedCounts {
                 evicted: 0,
                 netblocks: Vec::new(),
                 refusals: Vec::new(),
+                changed: Vec::new(),
             }),
             hasher: RandomState::new(),
             has_refusals: AtomicBool::new(false),
+            is_shared: AtomicBool::new(false),
         }
     }
 
@@ -133,7 +142,7 @@ impl SharedCounts {
 
     /// Forgets what was counted for the netblock of a client if all of it is banned now (LIMIT-6).
     /// A ban of the client alone leaves the netblock's count: its neighbours go on.
-    pub fn forget_netblock_of(&self, client: Client, banned: Netblock) {
+    pub fn forget_netblock_of(&self, client: Client, banned: Netblock, epoch_ms: Option<u64>) {
         let mut held = self.held();
         let Held {
             keys, netblocks, ..
@@ -142,7 +151,11 @@ impl SharedCounts {
             let netblock = Netblock::of(client, *prefixes);
             if banned.covers(netblock) {
                 // Limits that ban spare nobody: there is no second count.
-                keys.pop(&(*rule, SharedKey::Netblock(netblock), Which::First));
+                let key = (*rule, SharedKey::Netblock(netblock), Which::First);
+                if let Some((count, epoch_ms)) = keys.pop(&key).zip(epoch_ms) {
+                    // What was counted before the ban is void everywhere (FLEET-9).
+                    keys.put(key, Count::begun(&count.rule, epoch_ms));
+                }
             }
         }
     }
@@ -155,43 +168,6 @@ impl SharedCounts {
         let mut held = self.held();
         self.has_refusals.store(false, Ordering::Relaxed);
         std::mem::take(&mut held.refusals)
-    }
-
-    /// All of them, those that were seen longest ago first, for a restart.
-    pub fn rows(&self) -> Vec<SharedRow> {
-        let held = self.held();
-        let of_keys = held
-            .keys
-            .iter()
-            .map(|((_, key, which), count)| (*key, *which, count));
-        let of_all = held.all.iter();
-        let of_all = of_all.map(|((_, which), count)| (SharedKey::All, *which, count));
-        // The hash of a field's value says nothing to another process.
-        let is_kept = |key: SharedKey| !matches!(key, SharedKey::Field(Some(_)));
-        let row = |(key, which, count): (SharedKey, Which, &Count)| SharedRow {
-            rule: Arc::clone(&count.rule),
-            key,
-            is_second: which == Which::Second,
-            windows: count.windows(),
-        };
-        let rows = of_keys
-            .chain(of_all)
-            .filter(|(key, ..)| is_kept(*key))
-            .map(row);
-        let mut rows: Vec<SharedRow> = rows.filter(|row| !row.windows.is_empty()).collect();
-        // The latest come first.
-        rows.reverse();
-        rows
-    }
-
-    /// Puts one in, as the latest seen.
-    pub fn put(&self, row: &SharedRow) {
-        let which = match row.is_second {
-            true => Which::Second,
-            false => Which::First,
-        };
-        let mut held = self.held();
-        held.count(&row.rule, row.key, which).put(&row.windows);
     }
 
     /// What they stand at, for the metrics.
@@ -366,10 +342,13 @@ impl<'a> Sharing<'a> {
             };
             let full = count.full(&limit.quotas, now.wall_ms);
             count.add(&limit.quotas, now.wall_ms, other_site);
+            let own = full.and_then(|_| count.own_over(&limit.quotas, now.wall_ms));
+            if !self.only_asks {
+                self.counts.note(&mut held, &limit.rule, key, Which::First);
+            }
             let Some((quota, fits_in_ms)) = full else {
                 continue;
             };
-            let own = count.own_over(&limit.quotas, now.wall_ms);
             let bans = own.is_some() && !other_site;
             if found.is_none_or(|found| bans && !found.bans) {
                 found = Some(Full {
@@ -439,6 +418,7 @@ impl<'a> Sharing<'a> {
                     .add(&limit.quotas, now.wall_ms, false);
             }
         }
+        self.note(&mut held, &asked);
         let is_new = |full: &Full<'_>| !self.only_asks && held.tell(full, now.wall_ms);
         if found.as_ref().is_some_and(is_new) {
             self.counts.has_refusals.store(true, Ordering::Relaxed);
@@ -449,6 +429,13 @@ impl<'a> Sharing<'a> {
             fits_in_ms: self.later(full.fits_in_ms, now),
             ..full
         })
+    }
+
+    /// Other instances are to know of these.
+    fn note(&self, held: &mut Held, asked: &[(&Limit, SharedKey, Which)]) {
+        for (limit, key, which) in asked.iter().filter(|_| !self.only_asks) {
+            self.counts.note(held, &limit.rule, *key, *which);
+        }
     }
 
     /// Counts a request of a verified crawler, whichever of its addresses it came from, against its

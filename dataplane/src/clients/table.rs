@@ -12,17 +12,18 @@
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use ahash::RandomState;
 use arc_swap::ArcSwapOption;
+use crossbeam_channel::Sender;
 use dashmap::DashMap;
 use weir_shared::client::Client;
 use weir_shared::clock::Now;
 use weir_shared::lookup::Lookup;
-use weir_shared::netblock::{Netblock, PrefixLengths};
+use weir_shared::netblock::Netblock;
 use weir_shared::proof::NamesAnswer;
-use weir_shared::rules::{MAX_NAMES, Sent};
+use weir_shared::rules::MAX_NAMES;
 use weir_shared::table::{
     ClientRow, ClientTable, KnownRow, MAX_CLIENTS, MAX_RULE_COUNTS, RuleCount, SharedCountsUse,
     SharedRefusal, SharedRow,
@@ -34,7 +35,9 @@ use crate::clients::admission::{Admission, Network};
 use crate::clients::entry::Entry;
 use crate::clients::known::KnownClients;
 use crate::clients::limits::BucketSize;
-use crate::clients::shared_counts::{SharedCounts, Sharing};
+use crate::clients::shared_counts::SharedCounts;
+
+mod sharing;
 
 /// How many of the oldest clients one pass over the table finds. A fifth of the table: five visits
 /// an eviction.
@@ -64,6 +67,8 @@ pub struct Table {
     shared: Arc<SharedCounts>,
     /// Who is known; a copy that is only asked has those of its original.
     known: Arc<KnownClients>,
+    /// Takes clients that counted something; none where nothing is shared with other instances.
+    fleet: OnceLock<Sender<Client>>,
     /// It is a copy: nothing is counted in what it shares with its original.
     only_asks: bool,
     /// Written under the admission lock; read by metrics, where a moment's delay does not matter
@@ -92,6 +97,7 @@ impl Table {
             bucket: ArcSwapOption::empty(),
             shared: Arc::default(),
             known: Arc::default(),
+            fleet: OnceLock::new(),
             only_asks: false,
             len: AtomicU64::new(0),
             evicted: AtomicU64::new(0),
@@ -117,23 +123,6 @@ impl Table {
             copy.len.store(1, Ordering::Relaxed);
         }
         copy
-    }
-
-    /// What a request of a client, with these fields, is to the counts that clients share.
-    pub fn sharing<'a>(
-        &'a self,
-        client: Client,
-        prefixes: PrefixLengths,
-        sent: &'a dyn Sent,
-    ) -> Sharing<'a> {
-        Sharing {
-            counts: &self.shared,
-            known: &self.known,
-            client,
-            prefixes,
-            sent,
-            only_asks: self.only_asks,
-        }
     }
 
     /// Who is known, and whom the application trusts.
@@ -286,6 +275,7 @@ fn mark_seen(entry: &mut Entry, now: Now) {
 }
 
 fn row(client: Client, entry: &Entry) -> ClientRow {
+    let [requests, bytes] = entry.own_windows();
     ClientRow {
         client,
         first_seen: Time(entry.first_seen_ms),
@@ -293,9 +283,9 @@ fn row(client: Client, entry: &Entry) -> ClientRow {
         lookup: entry.lookup.clone(),
         passed: entry.passed,
         refused: entry.refused,
-        requests: entry.requests,
-        bytes: entry.bytes,
-        rules: entry.rule_counts().to_vec(),
+        requests,
+        bytes,
+        rules: entry.own_rule_counts(),
         other_sites: entry.other_sites().copied().unwrap_or_default(),
         first_passed: entry.first_passed_ms().map(Time),
     }
@@ -329,9 +319,16 @@ impl Table {
 }
 
 impl ClientTable for Table {
-    fn reset(&self, client: Client, banned: Netblock, generation: u64) {
-        self.get(client, |entry| entry.reset(generation));
-        self.shared.forget_netblock_of(client, banned);
+    fn reset(&self, client: Client, banned: Netblock, generation: u64, began_ms: u64) {
+        let epoch_ms = self.fleet.get().map(|_| began_ms);
+        self.get(client, |entry| entry.reset(generation, epoch_ms));
+        self.shared.forget_netblock_of(client, banned, epoch_ms);
+    }
+
+    fn seen_since(&self, wall_ms: u64) -> u64 {
+        let all = self.map.iter();
+        all.filter(|entry| entry.value().last_seen_ms >= wall_ms)
+            .count() as u64
     }
 
     fn release(&self, client: Client) {
@@ -377,6 +374,9 @@ impl ClientTable for Table {
             match &row.lookup {
                 Some(lookup) => entry.attach(Arc::clone(lookup), 0),
                 None => entry.forget_lookup(),
+            }
+            if self.shares_counts() {
+                entry.is_sent();
             }
         };
         if self.get(row.client, fill).is_some() {

@@ -13,6 +13,7 @@ use weir_shared::table::{OtherSites, RuleCount};
 use weir_shared::verdict::{AppliedPercent, Limits};
 use weir_shared::window::{RuleSpan, Span, Window};
 
+use crate::clients::in_fleet::ClientInFleet;
 use crate::clients::limits::{Bucket, lowered};
 use crate::clients::names::{KnownNames, Noted};
 
@@ -220,6 +221,8 @@ pub struct Further {
     pub names: Option<Box<KnownNames>>,
     /// When it was noted as a verified crawler.
     pub noted: Option<Box<Noted>>,
+    /// What the fleet knows of its six windows; none where nothing of them was shared.
+    pub in_fleet: Option<Box<ClientInFleet>>,
 }
 
 /// Whether a count is of this window of this rule.
@@ -241,6 +244,7 @@ impl Further {
             && self.would_be_refused == 0
             && self.names.is_none()
             && self.noted.is_none()
+            && self.in_fleet.is_none()
     }
 
     /// Gives back windows that are past, and what holds no longer.
@@ -265,6 +269,7 @@ impl Further {
             !counted
         };
         self.other_sites.take_if(|part| is_past(part));
+        self.in_fleet.take_if(|part| part.is_past(wall_ms));
     }
 
     /// The count of a window of a rule, if anything was counted.
@@ -282,6 +287,7 @@ impl Further {
                 span,
                 window: Window::default(),
                 other_sites: Window::default(),
+                in_fleet: None,
             });
             self.counts.len() - 1
         });

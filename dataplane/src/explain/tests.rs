@@ -193,7 +193,7 @@ proptest! {
                 }
                 Event::Reset => {
                     snapshot.generation += 1;
-                    table.reset(client, Netblock::alone(client), snapshot.generation);
+                    table.reset(client, Netblock::alone(client), snapshot.generation, 0);
                 }
                 Event::Asks(path, later_ms, other_site) => {
                     now.wall_ms += later_ms;

@@ -213,7 +213,10 @@ impl Exchange {
         let worker = &self.worker;
         let reported = can_ban
             && offence.is_some_and(|offence| {
-                let report = outcome::report(offence, at_ms, client, head, request_id);
+                let mut report = outcome::report(offence, at_ms, client, head, request_id);
+                report.fleet = worker
+                    .table
+                    .fleet_note(client, &report.offence, self.decided);
                 worker.events.report(report)
             });
         if !reported {
@@ -382,6 +385,7 @@ impl Exchange {
                     Some(_) => rules.charging.without_bans(),
                     None => rules.charging,
                 };
+                worker.table.changed(identity.client, entry);
                 charging.charge_bytes(entry, &limits, wall_ms, bytes, other_site)
             });
             if let Some(counts) = counts {

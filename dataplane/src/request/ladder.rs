@@ -313,6 +313,7 @@ pub fn decide(
                 .then(|| table.sharing(who.client, rules.ban_prefixes, asked.asking.sent)),
         };
         let refused = charging.charge(entry, &limits, counted, now);
+        table.changed(who.client, entry);
         let counts = rules.wants_counts.then(|| entry.counts(now.wall_ms));
         let applied = Decision { counts, ..applied };
         if let Some(Refused {

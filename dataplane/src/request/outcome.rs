@@ -182,13 +182,14 @@ pub fn report(
         client,
         offence,
         at_ms,
-        request: RequestNote {
+        fleet: None,
+        request: Some(RequestNote {
             method: Some(note(head.method().as_str())),
             host: first(&HOST),
             path: Some(note(head.path())),
             user_agent: first(&USER_AGENT),
             request_id: Some(text(request_id.as_bytes())),
-        },
+        }),
     }
 }
 

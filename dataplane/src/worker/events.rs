@@ -407,7 +407,8 @@ mod tests {
                 percent: 100,
             },
             at_ms: 0,
-            request: Default::default(),
+            request: None,
+            fleet: None,
         };
         assert!(events.report(exceeded.clone()));
         assert!(!events.report(exceeded));

@@ -1,5 +1,6 @@
 //! What every rule has: a name, a kind, and how often it hit.
 
+use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
@@ -84,3 +85,9 @@ impl PartialEq for Rule {
 }
 
 impl Eq for Rule {}
+
+impl Hash for Rule {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.kind, &self.name).hash(state);
+    }
+}

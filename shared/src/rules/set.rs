@@ -367,6 +367,11 @@ impl RuleSet {
         &self.jails
     }
 
+    /// The limits, in the order of the file.
+    pub fn all_limits(&self) -> &[Limit] {
+        &self.limits
+    }
+
     /// Every rule and every list, for the metrics.
     pub fn rules(&self) -> impl Iterator<Item = &Arc<Rule>> {
         let limits = self.limits.iter().map(|limit| &limit.rule);

@@ -1,9 +1,10 @@
 //! Several instances as one (FLEET): where their engine is, and what they are called.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use super::engine_place::{self, EnginePlace};
-use super::kind::{Kind, boolean, file};
+use super::kind::{Fault, Kind, boolean, duration, file, whole};
 use super::row::{Row, row};
 use crate::ban_origin::is_instance_name;
 
@@ -30,6 +31,36 @@ pub struct FleetSettings {
     pub certificate_key: Option<PathBuf>,
     /// `WAF_FLEET_INSECURE`
     pub insecure: bool,
+    /// `WAF_FLEET_SHARE`
+    pub share: FleetShare,
+    /// `WAF_FLEET_INTERVAL`
+    pub interval: Duration,
+    /// `WAF_FLEET_RATE`, deltas a second
+    pub rate: u64,
+}
+
+/// What is shared besides bans, lifts and edits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct FleetShare {
+    /// What is counted of clients (FLEET-4).
+    pub counts: bool,
+}
+
+impl FleetShare {
+    fn read(text: &str) -> Result<Self, Fault> {
+        let (mut share, mut bans, mut faults) = (Self::default(), false, Vec::new());
+        for word in text.split(',').map(str::trim) {
+            match word {
+                "bans" => bans = true,
+                "counts" => share.counts = true,
+                other => faults.push(format!("has {other:?}, which is not known")),
+            }
+        }
+        if !bans && faults.is_empty() {
+            faults.push("lacks bans".to_owned());
+        }
+        Fault::unless_empty(faults).map(|()| share)
+    }
 }
 
 impl FleetSettings {
@@ -152,6 +183,30 @@ pub(super) fn rows() -> Vec<Row<FleetSettings>> {
             boolean(),
             |fleet: &mut FleetSettings| &mut fleet.insecure,
             "Let the engine be asked without TLS over a network.",
+        )
+        .restart(),
+        row(
+            "WAF_FLEET_SHARE",
+            "bans,counts",
+            Kind::new("bans, and counts where they are shared too", FleetShare::read),
+            |fleet: &mut FleetSettings| &mut fleet.share,
+            "What is shared: bans with lifts and edits; what is counted of clients.",
+        )
+        .restart(),
+        row(
+            "WAF_FLEET_INTERVAL",
+            "100ms",
+            duration(Duration::from_millis(10)..=Duration::from_secs(10)),
+            |fleet: &mut FleetSettings| &mut fleet.interval,
+            "How often counts are sent that are not urgent.",
+        )
+        .restart(),
+        row(
+            "WAF_FLEET_RATE",
+            "2000",
+            whole(1..=10_000),
+            |fleet: &mut FleetSettings| &mut fleet.rate,
+            "The most counts (of one client, or of one rule of one client) that this instance sends a second.",
         )
         .restart(),
     ]

@@ -137,7 +137,8 @@ pub(super) fn ban_time() -> Kind<Duration> {
     duration(MS..=CENTURY)
 }
 
-fn duration(bounds: RangeInclusive<Duration>) -> Kind<Duration> {
+/// A duration within bounds.
+pub(super) fn duration(bounds: RangeInclusive<Duration>) -> Kind<Duration> {
     let expected = format!(
         "a duration such as 500ms, 90s, 1h30m or 7d, from {} to {}",
         format_duration(*bounds.start()),

@@ -47,7 +47,7 @@ pub use edge::{EdgeSettings, LocalIs};
 pub use endpoints::{ControlSocket, EndpointSettings, Secret, TokenSource};
 pub use engine_place::EnginePlace;
 pub use file::{MAX_FILE_BYTES, SettingsFile};
-pub use fleet::FleetSettings;
+pub use fleet::{FleetSettings, FleetShare};
 pub use limits::{BytesCount, LimitSettings, OnLimit, RateLimitHeaders};
 pub use listen::{Listen, Place};
 pub use listing::Listed;

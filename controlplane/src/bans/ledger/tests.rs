@@ -44,7 +44,8 @@ fn broken(client: Client, limit: LimitKind, at_ms: u64) -> LimitExceeded {
             percent: 100,
         },
         at_ms,
-        request: RequestNote::default(),
+        request: Some(RequestNote::default()),
+        fleet: None,
     }
 }
 

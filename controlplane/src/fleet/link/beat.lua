@@ -1,5 +1,5 @@
 -- An instance shows that it lives. Those that have not for three days are forgotten.
--- KEYS: when, what, last numbers of the log. ARGV: origin, what it says.
+-- KEYS: when, what, last numbers of the log, those of the counts. ARGV: origin, what it says.
 local function of(key, kind)
   local held = redis.call('TYPE', key).ok
   if held ~= 'none' and held ~= kind then redis.call('DEL', key) end
@@ -7,12 +7,16 @@ end
 of(KEYS[1], 'zset')
 of(KEYS[2], 'hash')
 of(KEYS[3], 'hash')
+of(KEYS[4], 'hash')
+of(KEYS[5], 'hash')
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 for _, gone in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now - 259200000, 'LIMIT', 0, 64)) do
   redis.call('ZREM', KEYS[1], gone)
   redis.call('HDEL', KEYS[2], gone)
   redis.call('HDEL', KEYS[3], gone)
+  redis.call('HDEL', KEYS[4], gone)
+  redis.call('HDEL', KEYS[5], gone)
 end
 redis.call('ZADD', KEYS[1], now, ARGV[1])
 redis.call('HSET', KEYS[2], ARGV[1], ARGV[2])

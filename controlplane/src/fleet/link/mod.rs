@@ -12,8 +12,10 @@ use redis::{
 };
 use weir_shared::settings::EnginePlace;
 
-use super::engine::{Beat, Cursor, Engine, Fault, Logged, Snapshot, Welcome};
+use super::engine::{Beat, CountKind, Cursor, Engine, Fault, Logged, Snapshot, Welcome};
 use super::stamp::Origin;
+
+mod merge;
 
 /// How long an answer may take.
 const TIMEOUT: Duration = Duration::from_secs(1);
@@ -322,7 +324,13 @@ impl Engine for Link {
     fn beat(&mut self, me: &Origin, sealed: &[u8]) -> Result<u64, Fault> {
         let answer = self.run(&Script {
             text: BEAT,
-            keys: vec![self.key("alive"), self.key("m"), self.key("seq")],
+            keys: vec![
+                self.key("alive"),
+                self.key("m"),
+                self.key("seq"),
+                self.key(CountKind::Enforced.numbers()),
+                self.key(CountKind::Observed.numbers()),
+            ],
             arguments: vec![me.as_str().into(), sealed.to_vec()],
         })?;
         number(&answer)

@@ -360,3 +360,28 @@ fn a_thousand_bans_arrive() {
         took[BANS - 1]
     );
 }
+
+/// FLEET-6, FLEET-28: the script agrees with its naive twin over random batches: of several
+/// instances, sent again, over borders of minute, hour and day, after bans, and with sums that are
+/// of another type, cut off, or gone. A key that it cannot read stops no other.
+#[test]
+#[ignore = "needs redis-server"]
+fn the_script_agrees_with_its_twin() {
+    let server = Server::start(&[]);
+    let mut turn = 0;
+    crate::fleet::counts::tests::against(&mut server.link(), |link, kind, name| {
+        let name = data_encoding::BASE64URL_NOPAD.encode(name);
+        let key = link.key(&format!("{}:{name}", kind.name()));
+        turn += 1;
+        let mut commands = vec![redis::cmd("DEL").arg(&key).to_owned()];
+        match turn % 3 {
+            0 => commands.push(redis::cmd("SADD").arg(&key).arg("x").to_owned()),
+            1 => commands.push(redis::cmd("SET").arg(&key).arg("short").to_owned()),
+            _ => {}
+        }
+        for command in commands {
+            link.ask(&command).unwrap();
+        }
+    });
+    assert!(turn > 10);
+}

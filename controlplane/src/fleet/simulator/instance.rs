@@ -126,7 +126,8 @@ impl Instance {
                 percent: 100,
             },
             at_ms: now,
-            request: RequestNote::default(),
+            request: Some(RequestNote::default()),
+            fleet: None,
         };
         let netblock = Netblock::of(client, PrefixLengths::default());
         let outcome = self.ledger.ban_for(&exceeded, netblock, now);

@@ -442,6 +442,6 @@ fn counts_are_given_back_when_they_are_past() {
     entry.forget_idle(None, at(120_000));
     assert!(!entry.has_further());
     Charging::default().charge(&mut entry, &none, all(&set), at(0));
-    entry.reset(1);
+    entry.reset(1, None);
     assert!(!entry.has_further(), "a ban forgets what was counted");
 }

@@ -6,8 +6,10 @@ use weir_shared::rules::{Quota, Rule};
 use weir_shared::table::SharedWindow;
 use weir_shared::window::{Length as _, RuleSpan, Window};
 
+use crate::clients::in_fleet::CountInFleet;
 use sketch::Sketch;
 
+mod fleet;
 mod sketch;
 
 /// What one key has counted.
@@ -22,6 +24,8 @@ pub(super) struct Count {
     clients: Sketch,
     /// When its refusals were told last, wall clock, milliseconds; 0 for never.
     told_ms: u64,
+    /// What the fleet knows of it; none where nothing was shared.
+    fleet: Option<Box<CountInFleet>>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -43,6 +47,7 @@ impl Count {
             day: Counted::default(),
             clients: Sketch::default(),
             told_ms: 0,
+            fleet: None,
         }
     }
 
@@ -75,7 +80,7 @@ impl Count {
             Some(SharedWindow {
                 span,
                 limit: counted.limit?,
-                window: counted.window,
+                window: self.own_window(span),
                 other_sites: counted.other_sites,
             })
         };

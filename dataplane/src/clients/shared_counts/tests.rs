@@ -279,11 +279,11 @@ fn a_netblock_is_banned_for_its_own_requests() {
     assert_eq!(ask(6, true), Some(false));
     assert_eq!(ask(7, false), Some(true));
     // A ban of one client says nothing of its neighbours.
-    counts.forget_netblock_of(client(1), Netblock::alone(client(1)));
+    counts.forget_netblock_of(client(1), Netblock::alone(client(1)), None);
     assert_eq!(ask(8, false), Some(true));
     // All of its clients begin anew once the ban of the netblock is there (LIMIT-6).
     let netblock = Netblock::of(client(1), PREFIXES);
-    counts.forget_netblock_of(client(1), netblock);
+    counts.forget_netblock_of(client(1), netblock, None);
     assert_eq!(ask(9, false), None);
 }
 

@@ -117,7 +117,7 @@ fn an_old_snapshot_decides_nothing() {
     };
     let old = snapshot(&[], true);
     let (asked, client) = (asked("/", 20, None), Client::of([10, 0, 0, 20].into()));
-    table.touch(client, at(0), |entry| entry.reset(1));
+    table.touch(client, at(0), |entry| entry.reset(1, None));
     assert_eq!(
         decide(&ask, &old, &table, &asked, at(1)),
         Err(StaleSnapshot)

@@ -1,0 +1,449 @@
+//! The thread `weir-counts`: it tells the engine what this instance has counted, and learns what
+//! others have (FLEET-5 to FLEET-10). It has a connection of its own, so that neither waits for the
+//! log of events; nobody waits for it.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError};
+use weir_shared::clock::Clock;
+use weir_shared::fleet::{
+    Changed, CountOf, FleetCounts, Report, Reporting, SharedCount, Sum, URGENT,
+};
+use weir_shared::threads;
+
+use super::counts::{Batches, MAX_DELTAS, Outcome};
+use super::engine::{CountEngine, CountKind, Fault};
+use super::link::{Access, Link};
+use super::seal::FleetKey;
+use super::stamp::Origin;
+use super::thread::{FIRST_PAUSE, LONGEST_PAUSE, jittered, random};
+
+/// Between two batches, at least.
+const BREATH: Duration = Duration::from_millis(10);
+/// How long it waits for something to be counted before it looks for orders.
+const IDLE: Duration = Duration::from_millis(100);
+/// A clock that is further off shares no counts (FLEET-22).
+const MOST_OFF_MS: u64 = 30_000;
+/// What waits for its turn: as much as there are clients.
+const MOST_WAITING: usize = weir_shared::table::MAX_CLIENTS;
+
+/// What the control loop wants.
+pub(super) enum CountOrder {
+    /// Everything that was counted is sent, and then nothing until [`CountOrder::Work`].
+    Rest,
+    /// Goes on.
+    Work,
+}
+
+/// What loop and thread know of each other. Relaxed, all of it: numbers that are read now and then.
+#[derive(Default)]
+pub(super) struct CountFacts {
+    /// Instances that live, this one included; 0 where nobody has said so yet.
+    pub(super) instances: AtomicU64,
+    /// How far the clock is ahead of the engine's.
+    pub(super) clock_ms: AtomicI64,
+    /// The mode is observe.
+    pub(super) observes: AtomicBool,
+    /// Deltas that the engine has taken.
+    pub(super) sent: AtomicU64,
+    /// Deltas that wait for the next second (FLEET-10).
+    pub(super) held: AtomicU64,
+    /// Deltas that the engine did not take: of a clock that is ahead, or of the time before a ban.
+    pub(super) stale: AtomicU64,
+    /// Batches that were taken, that were sent again, and that got no answer.
+    pub(super) batches: [AtomicU64; 3],
+    /// Whether everything was sent that was to be when rest was ordered.
+    pub(super) rests: AtomicBool,
+}
+
+impl CountFacts {
+    fn add(number: &AtomicU64, more: u64) {
+        number.fetch_add(more, Ordering::Relaxed);
+    }
+}
+
+/// What the thread is made from.
+pub(super) struct Counting {
+    pub(super) access: Access,
+    pub(super) key: FleetKey,
+    pub(super) me: Origin,
+    pub(super) clock: Clock,
+    pub(super) counts: Arc<dyn FleetCounts>,
+    pub(super) orders: Receiver<CountOrder>,
+    pub(super) facts: Arc<CountFacts>,
+    /// `WAF_FLEET_INTERVAL`
+    pub(super) interval: Duration,
+    /// `WAF_FLEET_RATE`
+    pub(super) rate: u64,
+}
+
+/// Why nothing more is sent over a connection.
+enum Ended {
+    /// The service ends.
+    Stop,
+    /// The control loop has said so.
+    Rest,
+    /// No answer.
+    Fault(Fault),
+}
+
+impl From<Fault> for Ended {
+    fn from(fault: Fault) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+/// What waits, and what may be sent.
+struct Waiting {
+    batches: Batches,
+    /// What the batches are of: a change of mode begins anew.
+    kind: CountKind,
+    /// What is due, with the urgency that was found last.
+    clients: HashMap<Changed, u64>,
+    /// Deltas that may be sent now.
+    tokens: u64,
+    filled_ns: u64,
+    /// When all that is due was sent last.
+    ticked_ns: u64,
+}
+
+impl Counting {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// The system refused it.
+    pub(super) fn start(self) -> io::Result<()> {
+        threads::spawn("weir-counts", move || self.run()).map(drop)
+    }
+
+    fn run(self) {
+        let now_ns = self.now_ns();
+        let mut pause = FIRST_PAUSE;
+        let mut waiting = Waiting {
+            batches: Batches::default(),
+            kind: self.kind(),
+            clients: HashMap::new(),
+            tokens: self.rate,
+            filled_ns: now_ns,
+            ticked_ns: now_ns,
+        };
+        loop {
+            match self.share(&mut waiting, &mut pause) {
+                Ended::Stop => return,
+                Ended::Rest => {
+                    self.facts.rests.store(true, Ordering::Release);
+                    if !self.rest() {
+                        return;
+                    }
+                    pause = FIRST_PAUSE;
+                }
+                Ended::Fault(fault) => {
+                    tracing::debug!("counts are not shared: {fault}");
+                    let [.., unanswered] = &self.facts.batches;
+                    CountFacts::add(unanswered, 1);
+                    if !self.pause(jittered(pause)) {
+                        return;
+                    }
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                }
+            }
+        }
+    }
+
+    /// Waits for the word to go on. False where the service ends.
+    fn rest(&self) -> bool {
+        loop {
+            match self.orders.recv() {
+                Ok(CountOrder::Work) => {
+                    self.facts.rests.store(false, Ordering::Release);
+                    return true;
+                }
+                Ok(CountOrder::Rest) => {}
+                Err(_) => return false,
+            }
+        }
+    }
+
+    fn pause(&self, length: Duration) -> bool {
+        match self.orders.recv_timeout(length) {
+            // Nothing can be sent: the engine does not answer.
+            Ok(CountOrder::Rest) => {
+                self.facts.rests.store(true, Ordering::Release);
+                self.rest()
+            }
+            Ok(CountOrder::Work) | Err(RecvTimeoutError::Timeout) => true,
+            Err(RecvTimeoutError::Disconnected) => false,
+        }
+    }
+
+    /// Opens a connection, and sends over it until that ends.
+    fn share(&self, waiting: &mut Waiting, pause: &mut Duration) -> Ended {
+        match self.share_on(waiting, pause) {
+            Ok(never) => match never {},
+            Err(ended) => ended,
+        }
+    }
+
+    fn share_on(
+        &self,
+        waiting: &mut Waiting,
+        pause: &mut Duration,
+    ) -> Result<std::convert::Infallible, Ended> {
+        let mut link = Link::open(&self.access)?;
+        // The generation is asked for, and what was under way is sent again.
+        self.send(&mut link, waiting)?;
+        *pause = FIRST_PAUSE;
+        loop {
+            match self.orders.try_recv() {
+                Ok(CountOrder::Rest) => {
+                    self.send_all(&mut link, waiting)?;
+                    return Err(Ended::Rest);
+                }
+                Ok(CountOrder::Work) | Err(TryRecvError::Empty) => {}
+                Err(TryRecvError::Disconnected) => return Err(Ended::Stop),
+            }
+            if waiting.clients.is_empty() {
+                if let Some(changed) = self.counts.changed(IDLE) {
+                    self.look_at(changed, waiting);
+                    // What comes with it, or soon after, goes with it.
+                    self.breathe();
+                }
+            } else {
+                self.breathe();
+            }
+            while waiting.clients.len() < MOST_WAITING
+                && let Some(changed) = self.counts.changed(Duration::ZERO)
+            {
+                self.look_at(changed, waiting);
+            }
+            self.turn(&mut link, waiting)?;
+        }
+    }
+
+    fn breathe(&self) {
+        std::thread::sleep(BREATH);
+    }
+
+    /// Notes it if something of it is due.
+    fn look_at(&self, changed: Changed, waiting: &mut Waiting) {
+        let reports = (self.counts).reports(&changed, self.reporting(false), self.clock.now());
+        if let Some(urgency) = reports.iter().map(|report| report.urgency).max() {
+            waiting.clients.insert(changed, urgency);
+        }
+    }
+
+    fn reporting(&self, is_last: bool) -> Reporting {
+        Reporting {
+            instances: self.facts.instances.load(Ordering::Relaxed).max(1),
+            is_last,
+            ask_after_ns: nanos(self.interval),
+        }
+    }
+
+    /// Sends what is due now: what is urgent at once, all else once in an interval.
+    fn turn(&self, link: &mut Link, waiting: &mut Waiting) -> Result<(), Ended> {
+        let now_ns = self.now_ns();
+        waiting.fill(self.rate, now_ns);
+        let ticks = now_ns.saturating_sub(waiting.ticked_ns) >= nanos(self.interval);
+        if self.is_off() || waiting.clients.is_empty() {
+            return Ok(());
+        }
+        let mut due: Vec<(u64, Changed)> = (waiting.clients.iter())
+            .filter(|(_, urgency)| ticks || **urgency >= URGENT)
+            .map(|(changed, urgency)| (*urgency, changed.clone()))
+            .collect();
+        if ticks {
+            waiting.ticked_ns = now_ns;
+        }
+        due.sort_unstable_by_key(|(urgency, _)| Reverse(*urgency));
+        let mut due = due.into_iter();
+        while waiting.tokens > 0 {
+            let reports = self.gather(&mut due, waiting, false);
+            if reports.is_empty() {
+                break;
+            }
+            self.send_reports(link, waiting, reports)?;
+        }
+        if ticks {
+            let held = waiting.clients.len() as u64;
+            self.facts.held.store(held, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// The reports of the next ones, as many as a batch has.
+    fn gather(
+        &self,
+        next: &mut impl Iterator<Item = (u64, Changed)>,
+        waiting: &mut Waiting,
+        is_last: bool,
+    ) -> Vec<Report> {
+        let mut reports: Vec<Report> = Vec::new();
+        let now = self.clock.now();
+        while reports.len() < MAX_DELTAS && (is_last || waiting.tokens > 0) {
+            let Some((_, changed)) = next.next() else {
+                break;
+            };
+            waiting.clients.remove(&changed);
+            let more = (self.counts).reports(&changed, self.reporting(is_last), now);
+            waiting.tokens = waiting.tokens.saturating_sub(more.len() as u64);
+            reports.extend(more);
+        }
+        reports
+    }
+
+    /// Everything that was counted (FLEET-30).
+    fn send_all(&self, link: &mut Link, waiting: &mut Waiting) -> Result<(), Ended> {
+        if self.is_off() {
+            return Ok(());
+        }
+        let all = self.counts.all().into_iter();
+        let mut all = all.map(|changed| (0, changed)).peekable();
+        while all.peek().is_some() {
+            let reports = self.gather(&mut all, waiting, true);
+            if !reports.is_empty() {
+                self.send_reports(link, waiting, reports)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn send_reports(
+        &self,
+        link: &mut Link,
+        waiting: &mut Waiting,
+        reports: Vec<Report>,
+    ) -> Result<(), Ended> {
+        let key = |report: &Report| self.name(&report.of);
+        waiting.batches.send(reports, key, self.now_ns());
+        self.send(link, waiting)
+    }
+
+    /// Sends what is under way until the engine has taken it, or it is void.
+    fn send(&self, link: &mut Link, waiting: &mut Waiting) -> Result<(), Ended> {
+        let kind = self.kind();
+        if kind != waiting.kind {
+            // What was sent is of the other sums.
+            waiting.kind = kind;
+            waiting.batches = Batches::default();
+            self.counts.lost();
+        }
+        let [taken, again, _] = &self.facts.batches;
+        loop {
+            let found = random().ok_or_else(|| Fault("the system has no random numbers".into()))?;
+            let found = format!("{:08x}", found & 0xffff_ffff);
+            let batches = &mut waiting.batches;
+            let merged =
+                link.merge(&self.me, kind, batches.generation(), &found, batches.next())?;
+            match batches.answered(merged, self.now_ns()) {
+                Outcome::Taken(told) => {
+                    CountFacts::add(taken, 1);
+                    for name in self.learn(told) {
+                        batches.has_lost(name);
+                    }
+                }
+                Outcome::Again | Outcome::Behind => CountFacts::add(again, 1),
+                Outcome::Returned => {
+                    CountFacts::add(again, 1);
+                    self.counts.may_be_sent();
+                    tracing::warn!("the engine of the fleet has counts of an earlier time again");
+                }
+                Outcome::Lost => {
+                    CountFacts::add(again, 1);
+                    self.counts.lost();
+                    tracing::warn!(
+                        "the engine of the fleet has lost its counts: those of this instance are sent again"
+                    );
+                }
+            }
+            if !batches.is_behind() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Gives the sums of which the engine has lost something.
+    fn learn(&self, told: Vec<(Report, Option<Sum>)>) -> Vec<[u8; 12]> {
+        let mut lost = Vec::new();
+        let now = self.clock.now();
+        let instances = self.facts.instances.load(Ordering::Relaxed).max(1);
+        for (report, sum) in told {
+            let Some(sum) = sum else {
+                CountFacts::add(&self.facts.stale, 1);
+                continue;
+            };
+            // A sum of a later epoch says that the report was void.
+            let is_taken = sum.epoch_ms <= report.epoch_ms;
+            let number = if is_taken {
+                &self.facts.sent
+            } else {
+                &self.facts.stale
+            };
+            CountFacts::add(number, 1);
+            if (self.counts).learn(&report, is_taken, &sum, instances, now) {
+                lost.push(self.name(&report.of));
+            }
+        }
+        lost
+    }
+
+    fn name(&self, of: &CountOf) -> [u8; 12] {
+        let name = match of {
+            CountOf::Client(client) => format!("client\n{client}"),
+            CountOf::Rule(client, rule) => {
+                format!("{}\n{}\n{client}", rule.kind.name(), rule.name)
+            }
+            CountOf::Shared(SharedCount {
+                rule,
+                key,
+                is_second,
+            }) => {
+                let (name, per) = (&rule.name, key.per());
+                format!("shared\n{name}\n{per}\n{key}\n{is_second}")
+            }
+        };
+        self.key.name(&name)
+    }
+
+    fn kind(&self) -> CountKind {
+        match self.facts.observes.load(Ordering::Relaxed) {
+            true => CountKind::Observed,
+            false => CountKind::Enforced,
+        }
+    }
+
+    fn is_off(&self) -> bool {
+        let clock_ms = self.facts.clock_ms.load(Ordering::Relaxed);
+        clock_ms.unsigned_abs() > MOST_OFF_MS
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.clock.now().mono_ns
+    }
+}
+
+impl Waiting {
+    fn fill(&mut self, rate: u64, now_ns: u64) {
+        let passed_ns = now_ns.saturating_sub(self.filled_ns);
+        let more = u128::from(passed_ns) * u128::from(rate) / 1_000_000_000;
+        let more = u64::try_from(more).unwrap_or(u64::MAX);
+        if more > 0 {
+            self.filled_ns = now_ns;
+            self.tokens = self.tokens.saturating_add(more).min(rate);
+        }
+    }
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// A place for orders, and the thread's end of it.
+pub(super) fn orders() -> (Sender<CountOrder>, Receiver<CountOrder>) {
+    crossbeam_channel::bounded(4)
+}

@@ -1,0 +1,86 @@
+//! The control loop's side of the thread `weir-counts`.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crossbeam_channel::Sender;
+use serde_json::{Value, json};
+use weir_shared::fleet::FleetCounts;
+use weir_shared::settings::Listed;
+
+use super::counting::{CountFacts, CountOrder};
+use super::facts::Told;
+
+/// What the loop knows of the counts.
+pub(super) struct Sharing {
+    pub(super) orders: Sender<CountOrder>,
+    pub(super) facts: Arc<CountFacts>,
+    pub(super) counts: Arc<dyn FleetCounts>,
+    /// Whether what others count holds.
+    pub(super) heeds: bool,
+}
+
+impl Sharing {
+    /// The settings that hold from now on: those of an instance that observes are counted apart.
+    pub(super) fn take_settings(&self, listing: &[Listed]) {
+        let mode = listing.iter().find(|listed| listed.name == "WAF_MODE");
+        let observes = mode.is_some_and(|mode| mode.value.as_deref() == Some("observe"));
+        self.facts.observes.store(observes, Ordering::Relaxed);
+    }
+
+    /// So many instances live, this one included.
+    pub(super) fn note_instances(&self, instances: u64) {
+        self.facts.instances.store(instances, Ordering::Relaxed);
+    }
+
+    /// How far the clock is ahead of the engine's.
+    pub(super) fn note_clock(&self, clock_ms: i64) {
+        self.facts.clock_ms.store(clock_ms, Ordering::Relaxed);
+    }
+
+    /// What others count holds, or does not any more (FLEET-27). Tells of a change.
+    pub(super) fn heed(&mut self, heeds: bool) -> Option<Told> {
+        if std::mem::replace(&mut self.heeds, heeds) == heeds {
+            return None;
+        }
+        self.counts.heed(heeds);
+        if heeds {
+            tracing::info!("what other instances count holds again");
+            return None;
+        }
+        let detail = "the counts of other instances have led to more bans in a minute than a tenth of its clients, and than 60: they are ignored for 5 minutes";
+        tracing::error!("{detail}");
+        Some(Told {
+            what: "breaker",
+            detail: detail.to_owned(),
+        })
+    }
+
+    /// As an operator is told.
+    pub(super) fn told(&self) -> Value {
+        let number = |number: &AtomicU64| number.load(Ordering::Relaxed);
+        let facts = &*self.facts;
+        json!({
+            "sent": number(&facts.sent),
+            "stale": number(&facts.stale),
+            "held": number(&facts.held),
+            "heeded": self.heeds,
+        })
+    }
+
+    /// Everything is sent, and then nothing more.
+    pub(super) fn rest(&self) {
+        // Full: it was ordered already.
+        let _ = self.orders.try_send(CountOrder::Rest);
+    }
+
+    /// Whether nothing is sent any more.
+    pub(super) fn rests(&self) -> bool {
+        self.facts.rests.load(Ordering::Acquire)
+    }
+
+    /// Counts are sent again.
+    pub(super) fn work(&self) {
+        let _ = self.orders.try_send(CountOrder::Work);
+    }
+}

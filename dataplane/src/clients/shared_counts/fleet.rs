@@ -1,0 +1,118 @@
+//! What clients count together, as other instances are told of it (FLEET-4). The values of fields
+//! are not: each process has its own key for them.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use weir_shared::clock::Now;
+use weir_shared::fleet::{CountOf, Report, Reporting, SharedCount, Sum};
+use weir_shared::rules::{Rule, SharedKey};
+
+use super::count::Count;
+use super::{Held, MAX_KEYS, SharedCounts, Which};
+
+impl SharedCounts {
+    /// From now on other instances are told.
+    pub fn share(&self) {
+        self.is_shared.store(true, Ordering::Relaxed);
+    }
+
+    /// Something was counted there, or found no room.
+    pub(super) fn note(&self, held: &mut Held, rule: &Arc<Rule>, key: SharedKey, which: Which) {
+        let is_told = !matches!(key, SharedKey::Field(Some(_)));
+        if !is_told || !self.is_shared.load(Ordering::Relaxed) {
+            return;
+        }
+        if held.changed.len() < MAX_KEYS && held.count(rule, key, which).changes() {
+            held.changed.push(SharedCount {
+                rule: Arc::clone(rule),
+                key,
+                is_second: which == Which::Second,
+            });
+        }
+    }
+
+    /// What has counted something since it was named here last.
+    pub fn changed(&self) -> Option<SharedCount> {
+        self.held().changed.pop()
+    }
+
+    /// All of them that other instances are told of.
+    pub fn all(&self) -> impl Iterator<Item = SharedCount> + use<> {
+        let held = self.held();
+        let of_keys = held.keys.iter();
+        let of_keys = of_keys.map(|((_, key, which), count)| (*key, *which, &count.rule));
+        let of_all = held.all.iter();
+        let of_all = of_all.map(|((_, which), count)| (SharedKey::All, *which, &count.rule));
+        let told = of_keys.chain(of_all);
+        let told = told.filter(|(key, ..)| !matches!(key, SharedKey::Field(Some(_))));
+        let all: Vec<SharedCount> = told
+            .map(|(key, which, rule)| SharedCount {
+                rule: Arc::clone(rule),
+                key,
+                is_second: which == Which::Second,
+            })
+            .collect();
+        all.into_iter()
+    }
+
+    /// What is due of one.
+    pub fn report(&self, of: &SharedCount, reporting: &Reporting, now: Now) -> Option<Report> {
+        let mut held = self.held();
+        let count = held.known(of)?;
+        let mut report = count.report(reporting, now)?;
+        report.of = CountOf::Shared(of.clone());
+        Some(report)
+    }
+
+    /// The engine has answered to a report. True where it has lost some of what it had.
+    pub fn learn(
+        &self,
+        of: &SharedCount,
+        told: (&Report, bool),
+        (sum, heeds): (&Sum, bool),
+        now: Now,
+    ) -> bool {
+        let mut held = self.held();
+        let count = held.known(of);
+        count.is_some_and(|count| count.learn(told, (sum, heeds), now))
+    }
+
+    /// The engine has nothing of what was sent.
+    pub fn are_lost(&self) {
+        self.held().each(Count::is_lost);
+    }
+
+    /// The engine may have any part of what was counted.
+    pub fn may_be_sent(&self) {
+        self.held().each(Count::may_be_sent);
+    }
+
+    /// What others count does not hold.
+    pub fn forget_others(&self) {
+        self.held().each(Count::forgets_others);
+    }
+}
+
+impl Held {
+    fn known(&mut self, of: &SharedCount) -> Option<&mut Count> {
+        let place = Arc::as_ptr(&of.rule).addr();
+        let which = match of.is_second {
+            true => Which::Second,
+            false => Which::First,
+        };
+        match of.key {
+            SharedKey::All => self.all.peek_mut(&(place, which)),
+            key => self.keys.peek_mut(&(place, key, which)),
+        }
+    }
+
+    fn each(&mut self, work: impl Fn(&mut Count)) {
+        for (_, count) in &mut self.keys {
+            work(count);
+        }
+        for (_, count) in &mut self.all {
+            work(count);
+        }
+    }
+}
