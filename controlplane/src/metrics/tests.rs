@@ -120,6 +120,10 @@ fn facts() -> Facts {
             resyncs: 81,
             clock_seconds: -0.25,
             round_trip_seconds: 0.002,
+            deltas: [83, 84],
+            held: 85,
+            batches: [86, 87, 88],
+            decisive: 89,
             settings_differ: 82,
         }),
         rules: RulesFacts {
@@ -244,8 +248,15 @@ waf_feed_fetches_total{feed="none",outcome="taken"} 0
 waf_feed_fetches_total{feed="none",outcome="unchanged"} 0
 waf_feed_fetches_total{feed="none",outcome="refused"} 0
 waf_feed_fetches_total{feed="none",outcome="failed"} 42
+waf_fleet_batches_total{outcome="taken"} 86
+waf_fleet_batches_total{outcome="again"} 87
+waf_fleet_batches_total{outcome="unanswered"} 88
 waf_fleet_clock_offset_seconds -0.25
 waf_fleet_connected 1
+waf_fleet_decisive_total 89
+waf_fleet_deltas_held 85
+waf_fleet_deltas_total{outcome="sent"} 83
+waf_fleet_deltas_total{outcome="stale"} 84
 waf_fleet_events_total{direction="sent"} 78
 waf_fleet_events_total{direction="received"} 79
 waf_fleet_in_step 1
