@@ -70,6 +70,8 @@ pub(crate) struct Fleet {
     /// The bans that found no place here.
     pub(super) has_dropped: bool,
     pub(super) settings: BTreeMap<String, String>,
+    /// The settings that differ elsewhere, as they were logged.
+    pub(super) differing: BTreeSet<String>,
     pub(super) last_beat_ns: u64,
     pub(super) is_beating: bool,
     pub(super) hurries: bool,
@@ -200,6 +202,11 @@ impl Fleet {
             now_ns: now.mono_ns,
         };
         self.others.take(others, &mine);
+        let differing = self.others.differing_settings(&beat);
+        for told in differing.difference(&self.differing) {
+            tracing::warn!("{told}: each instance of the fleet judges by its own");
+        }
+        self.differing = differing;
     }
 
     /// The time of the fleet: that of the engine.
