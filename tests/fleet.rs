@@ -332,6 +332,59 @@ fn hostile_entries_are_refused() {
     one.wait_until_refused("198.51.100.7");
 }
 
+/// FLEET-21: a setting that differs is named with both values, once in the log of either instance,
+/// in `weir fleet` and by the metric; each instance keeps its own, and none is kept out.
+#[test]
+#[ignore = "needs redis-server"]
+fn a_setting_that_differs_is_named() {
+    let (application, engine) = (Application::ok(), Engine::start());
+    let [mut one, other] = [("edge-1", "1h"), ("edge-2", "2h")].map(|(name, first)| {
+        let mut settings = settings(&engine, name);
+        settings.push(("WAF_BAN_FIRST".to_owned(), first.to_owned()));
+        // Set at one of them alone.
+        let deny = ("WAF_DENY_NETS".to_owned(), "192.0.2.0/24".to_owned());
+        settings.extend((name == "edge-2").then_some(deny));
+        start_at(&application, &state_dir(), &settings)
+    });
+    wait_in_step(&one, 2);
+    let words = "each instance of the fleet judges by its own";
+    let here = format!("WAF_BAN_FIRST is \"1h\" here, \"2h\" at edge-2: {words}");
+    let there = format!("WAF_BAN_FIRST is \"2h\" here, \"1h\" at edge-1: {words}");
+    let has = |weir: &Weir, told: &str| {
+        let mut lines = weir.process_log().into_iter();
+        lines.any(|line| line["message"] == told)
+    };
+    wait_until("both logs name it", || {
+        has(&one, &here) && has(&other, &there)
+    });
+    let unset = "WAF_DENY_NETS is \"\" here, \"192.0.2.0/24\" at edge-2";
+    let lines = one.process_log().into_iter();
+    let mut lines = lines.filter_map(|line| Some(line["message"].as_str()?.to_owned()));
+    assert!(lines.any(|line| line.starts_with(unset)));
+    assert_eq!(one.metric("waf_fleet_settings_differ"), Some(2.0));
+    let told = run(one.state_path("").as_path(), &["fleet"]);
+    assert_eq!(told.code, 0, "{}", told.out);
+    assert!(
+        told.out.contains("WAF_BAN_FIRST 2h (here 1h)"),
+        "{}",
+        told.out
+    );
+    // The answer has waited for a beat of the other: it is logged once, not with each beat.
+    for client in ["203.0.113.7", "198.51.100.7"] {
+        let ban = one.ban("client", client, "1h");
+        assert_eq!(ban["fleet"]["pending"], json!([]), "{ban:#}");
+    }
+    // Repeats that were held back are told at the end.
+    one.stop();
+    let lines = one.process_log().into_iter();
+    let lines = lines.filter(|line| {
+        line["message"]
+            .as_str()
+            .is_some_and(|it| it.contains(&here))
+    });
+    assert_eq!(lines.count(), 1);
+}
+
 /// The commands of docs/fleet.md: its blocks of `sh`, in their order.
 fn blocks() -> Vec<String> {
     let text = include_str!("../docs/fleet.md");

@@ -352,13 +352,13 @@ fn more_than_the_rate_waits() {
     let (application, engine) = (Application::ok(), Engine::start());
     let more = [("WAF_FLEET_RATE", "5")];
     let [one, _other] = two(&engine, &application, "3", &more);
-    for client in 0..60 {
+    for client in 0..40 {
         one.get("/", &format!("198.51.100.{client}")).expect(200);
     }
     let counts = |name: &str| fleet(&one)["counts"][name].as_u64().unwrap_or_default();
     wait_for("what waits", || (counts("held") > 0).then_some(()));
-    assert!(counts("sent") < 60);
+    assert!(counts("sent") < 40);
     wait_for("the last of it", || {
-        (counts("held") == 0 && counts("sent") >= 60).then_some(())
+        (counts("held") == 0 && counts("sent") >= 40).then_some(())
     });
 }

@@ -251,6 +251,7 @@ impl Counting {
         waiting.fill(self.rate, now_ns);
         let ticks = now_ns.saturating_sub(waiting.ticked_ns) >= nanos(self.interval);
         if self.is_off() || waiting.clients.is_empty() {
+            self.facts.held.store(0, Ordering::Relaxed);
             return Ok(());
         }
         let mut due: Vec<(u64, Changed)> = (waiting.clients.iter())

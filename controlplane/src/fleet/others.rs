@@ -1,7 +1,7 @@
 //! The other instances of a fleet, as they have shown themselves, and whether they hold the same
 //! (FLEET-16, FLEET-21).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
@@ -126,6 +126,17 @@ impl Others {
             .values()
             .map(|other| differing(other, mine).len())
             .sum()
+    }
+
+    /// The settings that differ, each with both values, as they are logged.
+    pub(super) fn differing_settings(&self, mine: &Beat) -> BTreeSet<String> {
+        let of = |(instance, other)| {
+            let differing = differing(other, mine).into_iter();
+            differing.map(move |(name, here, there)| {
+                format!("{name} is {here:?} here, {there:?} at {instance}")
+            })
+        };
+        self.0.iter().flat_map(of).collect()
     }
 
     /// As they are told.

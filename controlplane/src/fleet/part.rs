@@ -64,6 +64,8 @@ pub(crate) struct Fleet {
     /// The bans that found no place here.
     pub(super) has_dropped: bool,
     pub(super) settings: BTreeMap<String, String>,
+    /// The settings that differ elsewhere, as they were logged.
+    pub(super) differing: BTreeSet<String>,
     pub(super) last_beat_ns: u64,
     pub(super) is_beating: bool,
     pub(super) hurries: bool,
@@ -202,6 +204,11 @@ impl Fleet {
         if let Some(sharing) = &self.sharing {
             sharing.note_instances(self.instances());
         }
+        let differing = self.others.differing_settings(&beat);
+        for told in differing.difference(&self.differing) {
+            tracing::warn!("{told}: each instance of the fleet judges by its own");
+        }
+        self.differing = differing;
     }
 
     /// The time of the fleet: that of the engine.

@@ -15,9 +15,9 @@ const SAME: [&str; 12] = [
     "WAF_EXEMPT_PATHS",
     "WAF_ALLOW_",
     "WAF_DENY_",
+    "WAF_ASN_",
+    "WAF_COUNTRY_",
     "WAF_UNKNOWN_LIMIT",
-    "WAF_HOSTING_LIMIT",
-    "WAF_LIMIT",
 ];
 /// The longest value that is told whole.
 const MAX_VALUE: usize = 200;
@@ -25,14 +25,15 @@ const MAX_VALUE: usize = 200;
 /// Those settings, by name. Of a long value there is the beginning, and a number for the whole.
 pub(super) fn same_everywhere(listing: &[Listed]) -> BTreeMap<String, String> {
     let is_same = |listed: &&Listed| SAME.iter().any(|name| listed.name.starts_with(name));
-    let told = listing.iter().filter(is_same).filter_map(|listed| {
-        let value = listed.value.as_deref()?;
+    let told = listing.iter().filter(is_same).map(|listed| {
+        // Without a value it is as if it were set to nothing, and differs from one that is set.
+        let value = listed.value.as_deref().unwrap_or_default();
         if value.chars().count() <= MAX_VALUE {
-            return Some((listed.name.clone(), value.to_owned()));
+            return (listed.name.clone(), value.to_owned());
         }
         let beginning: String = value.chars().take(MAX_VALUE / 2).collect();
         let told = format!("{beginning}… ({:016x})", hash(value.as_bytes()));
-        Some((listed.name.clone(), told))
+        (listed.name.clone(), told)
     });
     told.collect()
 }
@@ -42,4 +43,52 @@ fn hash(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_shared::settings::Origin;
+
+    use super::*;
+
+    /// FLEET-21: the limits of ASes and countries are compared as all limits are, one that is not
+    /// set is compared with one that is, a long value is told by its beginning and differs where
+    /// its end does, and what is each instance's own is left out.
+    #[test]
+    fn limits_of_all_kinds_are_compared() {
+        let listed = |name: &str, value: Option<&str>| Listed {
+            name: name.to_owned(),
+            theme: "",
+            value: value.map(str::to_owned),
+            unset: "",
+            origin: Origin::Default,
+            secret: false,
+        };
+        let long = "192.0.2.1,".repeat(50);
+        let of = |end: &str| {
+            same_everywhere(&[
+                listed("WAF_MODE", Some("observe")),
+                listed("WAF_BYTES_COUNT", Some("both")),
+                listed("WAF_ASN_LIMIT_PERCENT", Some("AS64496=50")),
+                listed("WAF_COUNTRY_BYTES_PERCENT", None),
+                listed("WAF_DENY_NETS", Some(&format!("{long}{end}"))),
+                listed("WAF_LISTEN", Some("127.0.0.1:8080")),
+                listed("WAF_ADMIN_TOKEN", None),
+            ])
+        };
+        let compared = of("192.0.2.2");
+        let names: Vec<&str> = compared.keys().map(String::as_str).collect();
+        let expected = [
+            "WAF_ASN_LIMIT_PERCENT",
+            "WAF_BYTES_COUNT",
+            "WAF_COUNTRY_BYTES_PERCENT",
+            "WAF_DENY_NETS",
+            "WAF_MODE",
+        ];
+        assert_eq!(names, expected);
+        assert_eq!(compared["WAF_COUNTRY_BYTES_PERCENT"], "");
+        let told = &compared["WAF_DENY_NETS"];
+        assert!(told.starts_with("192.0.2.1,192.0.2.1,") && told.chars().count() < MAX_VALUE);
+        assert_ne!(told, &of("192.0.2.3")["WAF_DENY_NETS"]);
+    }
 }

@@ -140,6 +140,7 @@ impl Fleet {
             others: Others::default(),
             has_dropped: false,
             settings: BTreeMap::new(),
+            differing: BTreeSet::new(),
             last_beat_ns: 0,
             is_beating: false,
             hurries: false,

@@ -177,6 +177,8 @@ fn its_own_count_can_be_told_apart() {
     entry.is_sent();
     let reports = urgency(&mut entry, &terms, reporting(2, false));
     assert_eq!(reports, Some(1), "it is asked about at once");
-    learn(&mut entry, &terms, OnLimit::Ban, (0, 2));
+    // The engine has them.
+    learn(&mut entry, &terms, OnLimit::Ban, (40, 2));
+    assert_eq!(entry.counts(NOW.wall_ms).requests.minute, 40);
     assert_eq!(urgency(&mut entry, &terms, reporting(2, true)), None);
 }
