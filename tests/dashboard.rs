@@ -503,15 +503,6 @@ fn a_person_works_with_the_page() {
     assert!(weir.bans().iter().all(|ban| ban["lifted"].is_string()));
     browser.press("7");
     browser.shows("203.0.113.0/24");
-    // Crawlers, by whether they are who they say.
-    let fields = [
-        ("X-Forwarded-For", "192.0.2.99"),
-        ("User-Agent", "ExampleBot/1.0"),
-    ];
-    weir.send(&request("GET", "/", &fields, None)).expect(200);
-    browser.press("9");
-    browser.shows("examplebot");
-    browser.shows("unproven");
     // Clients added up, and what is asked for while the page is open.
     browser.press("2");
     browser.shows("203.0.113.0/24");
@@ -527,6 +518,15 @@ fn a_person_works_with_the_page() {
             .as_str()
             .is_some_and(|shown| shown.contains("/watched"))
     });
+    // Crawlers, by whether they are who they say.
+    let fields = [
+        ("X-Forwarded-For", "192.0.2.99"),
+        ("User-Agent", "ExampleBot/1.0"),
+    ];
+    weir.send(&request("GET", "/", &fields, None)).expect(200);
+    browser.press("9");
+    browser.shows("examplebot");
+    browser.shows("unproven");
     let log = browser.command("POST", "/se/log", &json!({"type": "browser"}));
     assert_eq!(log, json!([]), "the browser's own log");
     drop(browser);

@@ -121,8 +121,8 @@ fn an_import_is_judged_whole() {
         (1, "nothing is imported: 2 faults\n")
     );
     for told in [
-        "/bans/1/netblock: line 3: ::/0 covers every address",
-        "/bans/2/netblock: line 4: ",
+        "/bans/1/netblock: line 3, column 18: ::/0 covers every address",
+        "/bans/2/netblock: line 4, column ",
     ] {
         assert!(faulty.err.contains(told), "{told}: {}", faulty.err);
     }

@@ -40,7 +40,7 @@ impl Pane {
         (Self::Bans, "6 Bans"),
         (Self::Alerts, "7 Alerts"),
         (Self::Shared, "8 Shared"),
-        (Self::Crawlers, "9 Crawlers"),
+        (Self::Crawlers, "9 Bots"),
     ];
 
     /// What is to be added up for it.
@@ -270,7 +270,7 @@ impl Screen {
             KeyCode::Char('?' | 'h') => self.over = Over::Help,
             KeyCode::Char('/') => self.over = Over::Search,
             KeyCode::Esc => self.search.clear(),
-            KeyCode::Char(key @ '1'..='8') => {
+            KeyCode::Char(key @ '1'..='9') => {
                 return self.show(Pane::of_key(key).unwrap_or(self.pane));
             }
             KeyCode::Tab => return self.show(self.pane.next()),

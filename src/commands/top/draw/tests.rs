@@ -154,8 +154,8 @@ fn groups_are_shown_and_netblocks_banned() {
             assert_eq!(press(&mut screen, keys), None, "{key} {keys}");
         }
     }
-    // All eight, in a circle.
-    for _ in 0..8 {
+    // All nine, in a circle.
+    for _ in 0..9 {
         press(&mut screen, "\t");
     }
     assert_eq!(screen.pane, Pane::Paths);
