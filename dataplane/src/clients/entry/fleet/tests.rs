@@ -73,8 +73,8 @@ fn urgency(entry: &mut Entry, terms: &LookupRules, reporting: Reporting) -> Opti
     reports.first().map(|report| report.urgency)
 }
 
-/// FLEET-7: an instance holds back a tenth of what is left, by the number of instances; what is half
-/// of its share of the rest is urgent; at a stop nothing is held back.
+/// FLEET-7: an instance holds back a tenth of what is left, by the number of instances; what is
+/// half of its share of the rest is urgent; at a stop nothing is held back.
 #[test]
 fn a_tenth_of_what_is_left_is_held_back() {
     let terms = LookupRules::new(limits(1000), &LookupSettings::default());
@@ -103,8 +103,8 @@ fn a_tenth_of_what_is_left_is_held_back() {
     assert_eq!(urgency(&mut entry, &terms, reporting(2, true)), None);
 }
 
-/// FLEET-8: whoever learns that a limit is broken has a ban made, once, and says who has counted how
-/// much; where limits only refuse the next request is refused.
+/// FLEET-8: whoever learns that a limit is broken has a ban made, once, and says who has counted
+/// how much; where limits only refuse the next request is refused.
 #[test]
 fn what_is_learned_breaks_a_limit() {
     let terms = LookupRules::new(limits(100), &LookupSettings::default());
@@ -126,8 +126,8 @@ fn what_is_learned_breaks_a_limit() {
     assert_eq!(entry.counts(NOW.wall_ms).requests.minute, 101);
 }
 
-/// FLEET-9: what was under way when a ban reset the client is void, and so is what was counted before
-/// a ban that others have heard of first.
+/// FLEET-9: what was under way when a ban reset the client is void, and so is what was counted
+/// before a ban that others have heard of first.
 #[test]
 fn a_ban_voids_what_was_counted_before() {
     let terms = LookupRules::new(limits(100), &LookupSettings::default());
