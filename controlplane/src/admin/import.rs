@@ -192,8 +192,10 @@ fn document(body: &[u8], force: bool, spared: &Spared) -> Result<Batch, Problem>
         }
     };
     let content = text::judged::<BansFile>(body, MAX_PLACED, &judge).map_err(|found| {
-        let mut faults = Faults::default();
-        faults.further = found.further;
+        let mut faults = Faults {
+            further: found.further,
+            ..Faults::default()
+        };
         for fault in found.told {
             let (line, column) = (fault.line, fault.column);
             let detail = format!("line {line}, column {column}: {}", fault.message);
