@@ -1,5 +1,5 @@
-//! Decisions of CrowdSec: the reader of its decision stream, and the set of those that hold, each
-//! by its id (FEED-7). Pure: asking and telling are `stream.rs`.
+//! Decisions of CrowdSec: the reader of its stream, and the set of those that hold, each by
+//! its id (FEED-7). Pure: asking and telling are `stream.rs`.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt::{self, Write as _};

@@ -61,8 +61,8 @@ fn types_and_scopes() {
     assert!(first.len() < 150, "{first}");
     let bans = [
         "192.0.2.0/24",
-        "198.51.100.1",
-        "2001:db8::9",
+        "198.51.100.1/32",
+        "2001:db8::9/128",
         "AS64500",
         "AS64501",
         "DE",
@@ -73,7 +73,7 @@ fn types_and_scopes() {
     let mut all = Decisions::default();
     all.apply(&answer, Other::Deny, 0);
     assert_eq!(listed(&all).len(), bans.len() + 1);
-    assert!(listed(&all).contains(&"198.51.100.6".to_owned()));
+    assert!(listed(&all).contains(&"198.51.100.6/32".to_owned()));
     let again = Decisions::of_lines(&decisions.lines());
     assert_eq!(again.as_ref(), Some(&decisions));
     assert_eq!(Decisions::of_lines("1 192.0.2.1\n"), None);
@@ -210,7 +210,7 @@ proptest! {
                 let last = said.iter().rev().find(|(of, _)| *of == id).and_then(|(_, what)| *what);
                 last.is_some_and(|(of, ends)| of == *value && ends > now_ms)
             }));
-            let twin: Vec<String> = twin.map(|value| format!("192.0.2.{value}")).collect();
+            let twin: Vec<String> = twin.map(|value| format!("192.0.2.{value}/32")).collect();
             prop_assert_eq!(listed(&decisions), twin);
             prop_assert_eq!(Decisions::of_lines(&decisions.lines()), Some(decisions.clone()));
         }
