@@ -90,7 +90,7 @@ fn a_client_is_listed_until_its_decisions_are_gone() {
     let application = Application::ok();
     let ca_file = lapi.ca_file().display().to_string();
     let settings = [("WAF_FEED_CA_FILE", ca_file.as_str())];
-    let (mut weir, state) = start(&application, &lapi, &settings);
+    let (weir, state) = start(&application, &lapi, &settings);
     wait_until("the decisions are there", || {
         entries(&weir) == Some(100_001.0)
     });
