@@ -94,6 +94,11 @@ impl Batches {
         &self.generation
     }
 
+    /// Batches that are kept for a failover.
+    pub fn kept(&self) -> usize {
+        self.ring.len()
+    }
+
     /// Whether something is to be sent before anything else.
     pub fn is_behind(&self) -> bool {
         self.under_way.is_some() || self.again > 0

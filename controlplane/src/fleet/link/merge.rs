@@ -49,8 +49,12 @@ impl CountEngine for Link {
             Value::BulkString(bytes) => Ok(bytes.clone()),
             _ => Err(strange()),
         };
+        let generation = text(generation)?;
+        if generation.len() != 8 {
+            return Err(strange());
+        }
         Ok(Merged {
-            generation: text(generation)?,
+            generation,
             last: number(last)?,
             sums: sums.iter().map(sum).collect::<Result<_, _>>()?,
         })
