@@ -38,7 +38,7 @@ fn fetch(state: &StateDir) -> String {
 
 /// FEED-7: 100,000 decisions over HTTPS of a private authority; a listed client is refused, and
 /// passes once both of its decisions are deleted; a key that is wrong, garbage and a cut answer
-/// leave what is known, and everything is asked for anew after them; no output has the key.
+/// leave what is known, and everything is asked for anew after them. The key is neither in the copy nor in what `weir check` says.
 #[test]
 fn a_client_is_listed_until_its_decisions_are_gone() {
     let lapi = Publisher::tls();
@@ -90,7 +90,7 @@ fn a_client_is_listed_until_its_decisions_are_gone() {
     let application = Application::ok();
     let ca_file = lapi.ca_file().display().to_string();
     let settings = [("WAF_FEED_CA_FILE", ca_file.as_str())];
-    let (mut weir, state) = start(&application, &lapi, &settings);
+    let (weir, state) = start(&application, &lapi, &settings);
     wait_until("the decisions are there", || {
         entries(&weir) == Some(100_001.0)
     });
