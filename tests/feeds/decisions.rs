@@ -38,7 +38,8 @@ fn fetch(state: &StateDir) -> String {
 
 /// FEED-7: 100,000 decisions over HTTPS of a private authority; a listed client is refused, and
 /// passes once both of its decisions are deleted; a key that is wrong, garbage and a cut answer
-/// leave what is known, and everything is asked for anew after them; no output has the key.
+/// leave what is known, and everything is asked for anew after them. The key is neither in the copy
+/// nor in the output of `weir check`.
 #[test]
 fn a_client_is_listed_until_its_decisions_are_gone() {
     let lapi = Publisher::tls();

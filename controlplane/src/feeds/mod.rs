@@ -5,7 +5,7 @@
 //! it is time (`due.rs`), judges what came (`judge.rs`) and offers it to the rules; it alone writes
 //! the copies (`copy.rs`). A decision stream of CrowdSec (FEED-7) is held decision by decision
 //! (`decisions.rs`), and `stream.rs` is what the thread knows of it. `kept.rs` is what it knows of
-//! one feed, `handle.rs` how others speak to it, `said.rs` what lies between.
+//! another feed, `handle.rs` how others speak to it, `said.rs` what lies between.
 
 pub(crate) mod copy;
 #[cfg(not(fuzzing))]
