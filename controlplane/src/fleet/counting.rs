@@ -347,8 +347,8 @@ impl Counting {
             match batches.answered(merged, self.now_ns()) {
                 Outcome::Taken(told) => {
                     CountFacts::add(taken, 1);
-                    for name in self.learn(told) {
-                        batches.has_lost(name);
+                    if self.learn(told) {
+                        batches.has_lost(self.now_ns());
                     }
                 }
                 Outcome::Again | Outcome::Behind => CountFacts::add(again, 1),
@@ -372,9 +372,9 @@ impl Counting {
         Err(Fault("the engine says another number of the last batch each time".to_owned()).into())
     }
 
-    /// Gives the sums of which the engine has lost something.
-    fn learn(&self, told: Vec<(Report, Option<Sum>)>) -> Vec<[u8; 12]> {
-        let mut lost = Vec::new();
+    /// True where the engine has lost something of a sum.
+    fn learn(&self, told: Vec<(Report, Option<Sum>)>) -> bool {
+        let mut has_lost = false;
         let now = self.clock.now();
         let instances = self.facts.instances.load(Ordering::Relaxed).max(1);
         for (report, sum) in told {
@@ -390,11 +390,9 @@ impl Counting {
                 &self.facts.stale
             };
             CountFacts::add(number, 1);
-            if (self.counts).learn(&report, is_taken, &sum, instances, now) {
-                lost.push(self.name(&report.of));
-            }
+            has_lost |= (self.counts).learn(&report, is_taken, &sum, instances, now);
         }
-        lost
+        has_lost
     }
 
     fn name(&self, of: &CountOf) -> [u8; 12] {

@@ -4,7 +4,7 @@
 //! A batch has a number, and the engine takes the one behind the last: so none counts twice. One
 //! whose fate is unknown is sent again as it was.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use weir_shared::fleet::{Report, Sum, span_at};
@@ -83,9 +83,8 @@ pub struct Batches {
     ring: VecDeque<Batch>,
     /// How many of the ring, the last ones, are to be sent again.
     again: usize,
-    /// Sums of which the engine had lost something, and the last batch before that was seen: what
-    /// they lack is sent in later ones.
-    void: HashMap<[u8; 12], u64>,
+    /// When the engine was seen last to have lost something of a sum, on the monotonic clock.
+    lost_ns: Option<u64>,
 }
 
 impl Batches {
@@ -144,7 +143,7 @@ impl Batches {
         }
         let sent = self.next().map(|batch| batch.seq);
         if sent != Some(merged.last) {
-            return self.is_at(merged.last);
+            return self.is_at(merged.last, now_ns);
         }
         if self.again > 0 {
             self.again -= 1;
@@ -163,25 +162,21 @@ impl Batches {
         self.ring.push_back(batch);
         let is_old = |batch: &mut Batch| now_ns.saturating_sub(batch.made_ns) > RING_NS;
         while self.ring.pop_front_if(is_old).is_some() {}
-        if let Some(oldest) = self.ring.front().map(|batch| batch.seq) {
-            self.void.retain(|_, seq| *seq >= oldest);
-        }
         Outcome::Taken(told)
     }
 
-    /// The engine had lost something of this sum: what of it was sent before is not sent again.
-    pub fn has_lost(&mut self, name: [u8; 12]) {
-        self.void.insert(name, self.taken);
+    /// The engine had lost something of a sum: what it lacks is sent in later batches.
+    pub fn has_lost(&mut self, now_ns: u64) {
+        self.lost_ns = Some(now_ns);
     }
 
     fn clear(&mut self) {
         self.ring.clear();
-        self.void.clear();
         self.again = 0;
     }
 
     /// The engine has another last batch than was thought.
-    fn is_at(&mut self, last: u64) -> Outcome {
+    fn is_at(&mut self, last: u64, now_ns: u64) -> Outcome {
         // What was under way was not taken; its counts are reckoned anew.
         self.under_way = None;
         if last == self.taken {
@@ -193,22 +188,13 @@ impl Batches {
         let follows = next
             .and_then(|next| self.ring.get(next))
             .is_some_and(|batch| batch.seq == last + 1);
-        if !follows {
-            // It lost more than is kept, or has more than was sent.
+        // A sum that was lost may be there again, and what it lacked was sent since.
+        let has_lost = (self.lost_ns).is_some_and(|at| now_ns.saturating_sub(at) <= RING_NS);
+        if !follows || has_lost {
+            // It lost more than is kept, or nobody knows what it has.
             self.clear();
             self.taken = last;
-        }
-        for batch in &mut self.ring {
-            let deltas = batch.deltas.iter_mut().zip(&mut batch.reports);
-            for (delta, report) in deltas {
-                let until = self.void.get(&delta.name);
-                if until.is_some_and(|until| batch.seq <= *until) {
-                    for window in &mut report.windows {
-                        (window.current, window.previous) = (0, 0);
-                    }
-                    delta.bytes = packed(report);
-                }
-            }
+            return Outcome::Returned;
         }
         Outcome::Behind
     }

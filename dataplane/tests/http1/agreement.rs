@@ -119,7 +119,12 @@ fn is_refused_too(
             let is_late = fault == BadRequest::Syntax && rest.len() > FIRST_READ;
             let is_huge = fault == BadRequest::Framing && has_length(rest);
             let is_beyond = fault == BadRequest::TooLarge && rest.len() > MAX_HEAD;
-            is_beyond || (refusal == status(BadRequest::TooLarge) && (is_late || is_huge))
+            // hyper has one word for both.
+            let is_target = fault == BadRequest::TargetTooLong && rest.len() >= MAX_HEAD;
+            let is_target = is_target && refusal == status(BadRequest::TooLarge);
+            is_beyond
+                || is_target
+                || (refusal == status(BadRequest::TooLarge) && (is_late || is_huge))
         }
     }
 }

@@ -47,6 +47,9 @@ impl Second {
                 .env("WAF_LISTEN", second.address.to_string())
                 .env("WAF_FLEET_INSTANCE", "demo-2")
                 .env("WAF_STATE_DIR", state.join("second"))
+                // Those of the first one; empty is unset (SETTING-1).
+                .env("WAF_CONTROL_SOCKET", "")
+                .env("WAF_ADMIN_LISTEN", "")
                 .env("WAF_LOG_FILE", state.join("second.log"))
                 .env("WAF_LOG_LEVEL", "warn");
             spawn(command)

@@ -200,7 +200,7 @@ impl Instance {
                         let sum = sum.as_ref().map(|sum| sum.windows[place]);
                         let learned = (report.windows[place], sum);
                         if in_fleet.learn(window, learned, span_at(place), now_ms) {
-                            self.batches.has_lost(name(&report));
+                            self.batches.has_lost(now_ms * 1_000_000);
                         }
                     }
                 }

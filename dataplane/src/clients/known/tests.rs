@@ -200,7 +200,8 @@ fn rows_come_back() {
             .position(|row| row.client == v4(address))
             .unwrap()
     };
-    assert!(rank(4990) < 1000 && rank(10) > 4000);
+    // Shards are not of one size: the order is that within each.
+    assert!(rank(4990) < 1000 && rank(10) > 2500);
 }
 
 /// One shard's worth of clients, kept in a list that is searched from end to end.

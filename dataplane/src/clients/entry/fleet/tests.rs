@@ -37,7 +37,9 @@ fn learn(
         panic!("{} reports", reports.len());
     };
     let mut windows = report.windows.clone();
-    windows[0].current += others;
+    for window in windows.iter_mut().take(3) {
+        window.current += others;
+    }
     let sum = Sum {
         epoch_ms: report.epoch_ms,
         known: false,
