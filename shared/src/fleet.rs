@@ -92,19 +92,20 @@ impl InFleet {
     }
 
     /// The engine has taken `taken`, and knows this sum of all instances; the window gets what is
-    /// new of others (FLEET-6). `None` for a sum that says nothing of them now. True where the
-    /// engine has lost some of what was sent.
+    /// new of others (FLEET-6). `None` for a sum that says nothing of them now. Where `is_over` the
+    /// engine may have let go of the sum for its time was over: what it lacks is sent again.
+    /// Whatever else it lost may come back, and is not.
     pub fn learn(
         &mut self,
         window: &mut Window,
-        (taken, sum): (Window, Option<Window>),
+        (taken, sum, is_over): (Window, Option<Window>, bool),
         span: impl Length,
         now_ms: u64,
-    ) -> bool {
+    ) {
         window.roll(span, now_ms);
         self.roll(window, span);
         if self.sent.start_ms != window.start_ms {
-            return false;
+            return;
         }
         let mut taken = taken;
         if window.start_ms > taken.start_ms {
@@ -115,7 +116,7 @@ impl InFleet {
             self.sent.previous = self.sent.previous.saturating_add(taken.previous);
         }
         let Some(mut sum) = sum else {
-            return false;
+            return;
         };
         if window.start_ms > sum.start_ms {
             sum.roll(span, window.start_ms);
@@ -142,17 +143,16 @@ impl InFleet {
                 &mut window.previous,
             ),
         ];
-        let mut has_lost = false;
         for (sum, sent, others, held) in buckets {
             let Some(sum) = sum else { continue };
-            // Less than was sent: the engine has lost some of it, at least the difference.
-            has_lost |= sum < *sent;
-            *sent = (*sent).min(sum);
-            let more = (sum - *sent).saturating_sub(*others);
+            // Less than was sent: the engine has lost at least the difference.
+            if is_over {
+                *sent = (*sent).min(sum);
+            }
+            let more = sum.saturating_sub(*sent).saturating_sub(*others);
             *others += more;
             *held = held.saturating_add(more);
         }
-        has_lost
     }
 
     /// The engine has nothing of it: all of the own count is to be sent again.
@@ -275,9 +275,8 @@ pub trait FleetCounts: Send + Sync {
     fn reports(&self, of: &Changed, reporting: Reporting, now: Now) -> Vec<Report>;
 
     /// The engine has taken a report, or none of it, and knows this sum. A limit that is broken now
-    /// is reported as any other (FLEET-8). `instances` is for the notes. True where the engine has
-    /// lost some of what it had taken before.
-    fn learn(&self, report: &Report, is_taken: bool, sum: &Sum, instances: u64, now: Now) -> bool;
+    /// is reported as any other (FLEET-8). `instances` is for the notes.
+    fn learn(&self, report: &Report, is_taken: bool, sum: &Sum, instances: u64, now: Now);
 
     /// The engine has nothing of what was sent.
     fn lost(&self);

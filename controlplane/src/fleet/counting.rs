@@ -347,9 +347,7 @@ impl Counting {
             match batches.answered(merged, self.now_ns()) {
                 Outcome::Taken(told) => {
                     CountFacts::add(taken, 1);
-                    if self.learn(told) {
-                        batches.has_lost(self.now_ns());
-                    }
+                    self.learn(told);
                 }
                 Outcome::Again | Outcome::Behind => CountFacts::add(again, 1),
                 Outcome::Returned => {
@@ -372,9 +370,7 @@ impl Counting {
         Err(Fault("the engine says another number of the last batch each time".to_owned()).into())
     }
 
-    /// True where the engine has lost something of a sum.
-    fn learn(&self, told: Vec<(Report, Option<Sum>)>) -> bool {
-        let mut has_lost = false;
+    fn learn(&self, told: Vec<(Report, Option<Sum>)>) {
         let now = self.clock.now();
         let instances = self.facts.instances.load(Ordering::Relaxed).max(1);
         for (report, sum) in told {
@@ -390,9 +386,8 @@ impl Counting {
                 &self.facts.stale
             };
             CountFacts::add(number, 1);
-            has_lost |= (self.counts).learn(&report, is_taken, &sum, instances, now);
+            (self.counts).learn(&report, is_taken, &sum, instances, now);
         }
-        has_lost
     }
 
     fn name(&self, of: &CountOf) -> [u8; 12] {

@@ -83,8 +83,6 @@ pub struct Batches {
     ring: VecDeque<Batch>,
     /// How many of the ring, the last ones, are to be sent again.
     again: usize,
-    /// When the engine was seen last to have lost something of a sum, on the monotonic clock.
-    lost_ns: Option<u64>,
 }
 
 impl Batches {
@@ -143,7 +141,7 @@ impl Batches {
         }
         let sent = self.next().map(|batch| batch.seq);
         if sent != Some(merged.last) {
-            return self.is_at(merged.last, now_ns);
+            return self.is_at(merged.last);
         }
         if self.again > 0 {
             self.again -= 1;
@@ -165,18 +163,13 @@ impl Batches {
         Outcome::Taken(told)
     }
 
-    /// The engine had lost something of a sum: what it lacks is sent in later batches.
-    pub fn has_lost(&mut self, now_ns: u64) {
-        self.lost_ns = Some(now_ns);
-    }
-
     fn clear(&mut self) {
         self.ring.clear();
         self.again = 0;
     }
 
     /// The engine has another last batch than was thought.
-    fn is_at(&mut self, last: u64, now_ns: u64) -> Outcome {
+    fn is_at(&mut self, last: u64) -> Outcome {
         // What was under way was not taken; its counts are reckoned anew.
         self.under_way = None;
         if last == self.taken {
@@ -188,9 +181,7 @@ impl Batches {
         let follows = next
             .and_then(|next| self.ring.get(next))
             .is_some_and(|batch| batch.seq == last + 1);
-        // A sum that was lost may be there again, and what it lacked was sent since.
-        let has_lost = (self.lost_ns).is_some_and(|at| now_ns.saturating_sub(at) <= RING_NS);
-        if !follows || has_lost {
+        if !follows {
             // It lost more than is kept, or nobody knows what it has.
             self.clear();
             self.taken = last;

@@ -1,7 +1,7 @@
 //! How much of what an instance has counted is due to be sent, and how urgently (FLEET-7).
 
 use weir_shared::clock::Now;
-use weir_shared::fleet::{Reporting, span_at};
+use weir_shared::fleet::{Report, Reporting, span_at};
 use weir_shared::window::Window;
 
 /// The part of what is left of a limit that all instances together hold back: a tenth (FLEET-7).
@@ -58,4 +58,11 @@ pub fn aligned(mut windows: Vec<Window>) -> Vec<Window> {
         window.roll(span_at(place), latest.unwrap_or_default());
     }
     windows
+}
+
+/// Whether the time is over for which the engine keeps a sum that it was asked for then last; 0 is
+/// never.
+pub fn is_over(asked_ns: u64, report: &Report, now: Now) -> bool {
+    let asked_ago = u128::from(now.mono_ns.saturating_sub(asked_ns));
+    asked_ns > 0 && asked_ago >= report.keep.as_nanos()
 }

@@ -133,7 +133,7 @@ impl FleetCounts for Counts {
         }
     }
 
-    fn learn(&self, report: &Report, is_taken: bool, sum: &Sum, instances: u64, now: Now) -> bool {
+    fn learn(&self, report: &Report, is_taken: bool, sum: &Sum, instances: u64, now: Now) {
         // Relaxed: a sum that is on its way is taken out again with the next one.
         let heeds = self.heeds.load(Ordering::Relaxed);
         let client = match &report.of {
@@ -149,9 +149,8 @@ impl FleetCounts for Counts {
         let learned = self.with(client, |entry, judging| {
             entry.learn((report, is_taken), (sum, heeds), judging, now)
         });
-        let (has_lost, learned) = learned.unwrap_or_default();
-        let Some(Learned { offence, note }) = learned else {
-            return has_lost;
+        let Some(Learned { offence, note }) = learned.flatten() else {
+            return;
         };
         let broken = LimitExceeded {
             client,
@@ -163,7 +162,6 @@ impl FleetCounts for Counts {
         if self.breaks.try_send(broken).is_err() {
             self.table.get(client, Entry::release);
         }
-        has_lost
     }
 
     fn lost(&self) {

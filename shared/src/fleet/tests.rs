@@ -45,7 +45,7 @@ impl Instance {
     fn hear(&mut self, span: Span, now_ms: u64) {
         if let Some((taken, sum)) = self.under_way.take() {
             let now_ms = self.now(now_ms);
-            let learned = (taken, Some(sum));
+            let learned = (taken, Some(sum), true);
             self.in_fleet.learn(&mut self.window, learned, span, now_ms);
         }
     }
@@ -161,7 +161,7 @@ proptest! {
         let mut in_fleet = InFleet::default();
         let taken = in_fleet.unsent(&window, Window::default(), Span::Minute);
         let sum = Window { current: own + others, ..taken };
-        in_fleet.learn(&mut window, (taken, Some(sum)), Span::Minute, START);
+        in_fleet.learn(&mut window, (taken, Some(sum), false), Span::Minute, START);
         prop_assert_eq!(window.current, own + others);
         in_fleet.without_others(&mut window, Span::Minute);
         prop_assert_eq!(window.current, own);
@@ -190,7 +190,12 @@ fn a_clock_set_back_sends_nothing_twice() {
     let mut in_fleet = InFleet::default();
     let none = Window::default();
     let taken = in_fleet.unsent(&window, none, Span::Minute);
-    in_fleet.learn(&mut window, (taken, Some(taken)), Span::Minute, START);
+    in_fleet.learn(
+        &mut window,
+        (taken, Some(taken), false),
+        Span::Minute,
+        START,
+    );
     window.add(Span::Minute, START - 5000, 3);
     assert_eq!(in_fleet.unsent(&window, none, Span::Minute).current, 0);
     window.add(Span::Minute, START + 1, 4);

@@ -198,10 +198,8 @@ impl Instance {
                     let held = self.held[client as usize].iter_mut();
                     for (place, (window, in_fleet)) in held.enumerate() {
                         let sum = sum.as_ref().map(|sum| sum.windows[place]);
-                        let learned = (report.windows[place], sum);
-                        if in_fleet.learn(window, learned, span_at(place), now_ms) {
-                            self.batches.has_lost(now_ms * 1_000_000);
-                        }
+                        let learned = (report.windows[place], sum, false);
+                        in_fleet.learn(window, learned, span_at(place), now_ms);
                     }
                 }
             }

@@ -13,7 +13,7 @@ use weir_shared::table::RuleCount;
 use weir_shared::window::{PerSpan, Span, Window};
 
 use super::{CHANGED, Entry};
-use crate::clients::due::{Due, aligned};
+use crate::clients::due::{Due, aligned, is_over};
 use crate::clients::in_fleet::ClientInFleet;
 use crate::clients::judging::{Judging, Learned};
 
@@ -312,31 +312,31 @@ impl Entry {
             .find(|count| count.span.of_clients() == Some(span) && *count.rule == *rule)
     }
 
-    /// The engine has answered to a report (FLEET-6). Gives whether it has lost some of what it
-    /// had, and the limit that is broken now, if a ban is to follow and nobody was told yet
-    /// (FLEET-8).
+    /// The engine has answered to a report (FLEET-6). Gives the limit that is broken now, if a ban
+    /// is to follow and nobody was told yet (FLEET-8).
     pub fn learn(
         &mut self,
         (report, is_taken): (&Report, bool),
         (sum, heeds): (&Sum, bool),
         judging: Judging<'_>,
         now: Now,
-    ) -> (bool, Option<Learned>) {
+    ) -> Option<Learned> {
         let in_fleet = self.further().in_fleet.get_or_insert_default();
         if in_fleet.epoch_ms != report.epoch_ms {
             // A ban has reset it meanwhile: what was under way is void.
-            return (false, None);
+            return None;
         }
         if sum.epoch_ms > in_fleet.epoch_ms {
             self.begins_with(sum.epoch_ms);
-            return (false, None);
+            return None;
         }
+        let is_over = is_over(in_fleet.asked_ns, report, now);
         in_fleet.asked_ns = now.mono_ns.max(1);
-        let (nothing, mut has_lost) = (Window::default(), false);
+        let nothing = Window::default();
         let told = (report.windows.iter().zip(&sum.windows)).enumerate();
         let told = told.map(|(place, (taken, sum))| {
             let taken = if is_taken { *taken } else { nothing };
-            (place, (taken, heeds.then_some(*sum)))
+            (place, (taken, heeds.then_some(*sum), is_over))
         });
         match &report.of {
             CountOf::Client(_) => {
@@ -348,21 +348,21 @@ impl Entry {
                     } else {
                         (in_fleet.bytes.get_mut(span), self.bytes.get_mut(span))
                     };
-                    has_lost |= of.learn(window, learned, span, now.wall_ms);
+                    of.learn(window, learned, span, now.wall_ms);
                 }
                 self.further().in_fleet = Some(in_fleet);
-                (has_lost, self.broken(judging, now))
+                self.broken(judging, now)
             }
-            CountOf::Shared(_) => (false, None),
+            CountOf::Shared(_) => None,
             CountOf::Rule(_, rule) => {
                 for (place, learned) in told {
                     let span = span_at(place);
                     if let Some(count) = self.rule_count_mut(rule, span) {
                         let of = count.in_fleet.get_or_insert_default();
-                        has_lost |= of.learn(&mut count.window, learned, span, now.wall_ms);
+                        of.learn(&mut count.window, learned, span, now.wall_ms);
                     }
                 }
-                (has_lost, self.broken_rule(rule, judging, now))
+                self.broken_rule(rule, judging, now)
             }
         }
     }

@@ -65,17 +65,17 @@ impl SharedCounts {
         Some(report)
     }
 
-    /// The engine has answered to a report. True where it has lost some of what it had.
+    /// The engine has answered to a report.
     pub fn learn(
         &self,
         of: &SharedCount,
         told: (&Report, bool),
         (sum, heeds): (&Sum, bool),
         now: Now,
-    ) -> bool {
-        let mut held = self.held();
-        let count = held.known(of);
-        count.is_some_and(|count| count.learn(told, (sum, heeds), now))
+    ) {
+        if let Some(count) = self.held().known(of) {
+            count.learn(told, (sum, heeds), now);
+        }
     }
 
     /// The engine has nothing of what was sent.

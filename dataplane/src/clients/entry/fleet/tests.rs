@@ -45,7 +45,7 @@ fn learn(
         known: false,
         windows,
     };
-    entry.learn((report, true), (&sum, true), judging, NOW).1
+    entry.learn((report, true), (&sum, true), judging, NOW)
 }
 
 const fn reporting(instances: u64, is_last: bool) -> Reporting {

@@ -8,7 +8,7 @@ use weir_shared::rules::{Rule, SharedKey};
 use weir_shared::window::{RuleSpan, Span, Window};
 
 use super::{Arc, Count, Counted};
-use crate::clients::due::{Due, aligned};
+use crate::clients::due::{Due, aligned, is_over};
 use crate::clients::in_fleet::CountInFleet;
 
 const fn of_rules(span: Span) -> RuleSpan {
@@ -98,32 +98,32 @@ impl Count {
         })
     }
 
-    /// The engine has answered to a report. True where it has lost some of what it had.
+    /// The engine has answered to a report.
     pub(in crate::clients::shared_counts) fn learn(
         &mut self,
         (report, is_taken): (&Report, bool),
         (sum, heeds): (&Sum, bool),
         now: Now,
-    ) -> bool {
-        let (mut fleet, mut has_lost) = (self.fleet.take().unwrap_or_default(), false);
+    ) {
+        let mut fleet = self.fleet.take().unwrap_or_default();
         if sum.epoch_ms > fleet.epoch_ms {
             // A ban of all that it counts was heard of by others before it was here.
             *self = Self::begun(&self.rule, sum.epoch_ms);
-            return false;
+            return;
         }
         if fleet.epoch_ms == report.epoch_ms {
+            let is_over = is_over(fleet.asked_ns, report, now);
             fleet.asked_ns = now.mono_ns.max(1);
             for (place, (taken, sum)) in report.windows.iter().zip(&sum.windows).enumerate() {
                 let span = span_at(place);
                 let taken = if is_taken { *taken } else { Window::default() };
-                let learned = (taken, heeds.then_some(*sum));
+                let learned = (taken, heeds.then_some(*sum), is_over);
                 let window = &mut self.get_mut(of_rules(span)).window;
                 let of = fleet.windows.get_mut(span);
-                has_lost |= of.learn(window, learned, span, now.wall_ms);
+                of.learn(window, learned, span, now.wall_ms);
             }
         }
         self.fleet = Some(fleet);
-        has_lost
     }
 
     /// The engine has nothing of what was sent.
