@@ -125,7 +125,7 @@ impl Counting {
 
     fn run(self) {
         let now_ns = self.now_ns();
-        let mut pause = FIRST_PAUSE;
+        let (mut pause, mut is_told) = (FIRST_PAUSE, false);
         let mut waiting = Waiting {
             batches: Batches::default(),
             kind: self.kind(),
@@ -145,7 +145,11 @@ impl Counting {
                     pause = FIRST_PAUSE;
                 }
                 Ended::Fault(fault) => {
-                    tracing::debug!("counts are not shared: {fault}");
+                    // Once for each time that they were.
+                    is_told &= pause != FIRST_PAUSE;
+                    if !std::mem::replace(&mut is_told, true) {
+                        tracing::warn!("counts are not shared with the fleet: {fault}");
+                    }
                     let [.., unanswered] = &self.facts.batches;
                     CountFacts::add(unanswered, 1);
                     if !self.pause(jittered(pause)) {

@@ -217,6 +217,11 @@ fn the_shipped_acl_is_enough_and_gives_no_more() {
     assert_eq!(link.snapshot_get().unwrap().unwrap().1, [b"chunk"]);
     link.beat(&me, b"alive").unwrap();
     assert_eq!(link.members().unwrap().len(), 1);
+    crate::fleet::counts::tests::against(&mut link, |link, kind, name| {
+        let name = data_encoding::BASE64URL_NOPAD.encode(name);
+        let key = link.key(&format!("{}:{name}", kind.name()));
+        link.ask(redis::cmd("DEL").arg(key)).unwrap();
+    });
     for refused in [
         &["CONFIG", "GET", "requirepass"][..],
         &["EVAL", "return 1", "0"],
