@@ -204,68 +204,68 @@ mod tests {
     }
 
     proptest! {
-           /// ALIVE-5, RULE-8: whoever is trusted, forwards for many and offends, and however: the
-           /// control plane bans what the data plane says that it will, or nobody where it says so.
-           /// Neither ever covers somebody spared beside the client itself.
-           #[test]
-           fn both_planes_ban_the_same(
-               trusted in prop::collection::vec((address(), 20u8..=32, any::<bool>()), 0..4),
-               forwarders in prop::collection::vec(address(), 0..4),
-               (v4, v6) in (16u8..=32, 32u8..=64),
-               offences in prop::collection::vec((address(), offence()), 1..20),
-           ) {
-               let nets = trusted.iter().map(|(net, length, host)| {
-                   let (whole, length) = if net.is_ipv6() { (128, length * 2) } else { (32, *length) };
-                   Netblock::masked(*net, if *host { whole } else { length })
-               });
-               let nets: Vec<Netblock> = nets.collect();
-               let state = tempfile::tempdir().expect("a directory");
-               let mut settings = Settings::default();
-               settings.state.dir = state.path().to_owned();
-               settings.bans.prefixes = PrefixLengths { v4, v6 };
-               let spared = Arc::new(Spared::new(nets.iter().copied().collect()));
-               for peer in &forwarders {
-                   spared.spare(*peer, NOW.wall_ms);
-               }
-               let rules = Rules::of(&settings, Arc::clone(&spared));
-               let snapshots = Arc::<ArcSwap<Snapshot>>::default();
-               let (up, down) = bounded(1);
-               let mut escalation = Escalation::new(
-                   &settings, down, Arc::new(Table::default()), Arc::clone(&snapshots), spared, (NOW, NOW),
-               ).expect("no rules.json");
-               for (address, offence) in offences {
-                   let (who, cause, scope) = (Who::client(address), offence.cause(), offence.scope());
-                   let before = (snapshots.load_full(), escalation.made());
-                   let target = ban_target(&rules, &before.0, who, cause, scope);
-                   let proxy = Who { is_proxy: true, ..who };
-                   prop_assert_eq!(ban_target(&rules, &before.0, proxy, cause, scope), None);
-                   let report = LimitExceeded {
-                       client: who.client,
-                       offence,
-                       at_ms: NOW.wall_ms,
-                       request: Some(RequestNote::default()),
-    fleet: None,
-                   };
-                   up.send(report).expect("it is taken");
-                   escalation.turn(NOW);
-                   let after = snapshots.load_full();
-                   let is_banned = |snapshot: &Snapshot, target| snapshot.bans.span(target).is_some();
-                   let alone = Netblock::alone(who.client);
-                   let forwards = forwarders.iter().any(|peer| alone.contains(*peer));
-                   prop_assert_eq!(target.is_none(), forwards && cause.is_of_a_limit());
-                   let Some(target) = target else {
-                       prop_assert_eq!(escalation.made(), before.1);
-                       continue;
-                   };
-                   let fresh = !is_banned(&before.0, target);
-                   prop_assert_eq!(escalation.made(), before.1 + u64::from(fresh));
-                   prop_assert!(is_banned(&after, target) && target.covers_client(who.client));
-                   if target != alone {
-                       prop_assert_eq!((target, scope), (Netblock::of(who.client, settings.bans.prefixes), Scope::Netblock));
-                       prop_assert!(!nets.iter().any(|net| target.covers(*net) || net.covers(target)));
-                       prop_assert!(!forwarders.iter().any(|peer| target.contains(*peer)));
-                   }
-               }
-           }
-       }
+        /// ALIVE-5, RULE-8: whoever is trusted, forwards for many and offends, and however: the
+        /// control plane bans what the data plane says that it will, or nobody where it says so.
+        /// Neither ever covers somebody spared beside the client itself.
+        #[test]
+        fn both_planes_ban_the_same(
+            trusted in prop::collection::vec((address(), 20u8..=32, any::<bool>()), 0..4),
+            forwarders in prop::collection::vec(address(), 0..4),
+            (v4, v6) in (16u8..=32, 32u8..=64),
+            offences in prop::collection::vec((address(), offence()), 1..20),
+        ) {
+            let nets = trusted.iter().map(|(net, length, host)| {
+                let (whole, length) = if net.is_ipv6() { (128, length * 2) } else { (32, *length) };
+                Netblock::masked(*net, if *host { whole } else { length })
+            });
+            let nets: Vec<Netblock> = nets.collect();
+            let state = tempfile::tempdir().expect("a directory");
+            let mut settings = Settings::default();
+            settings.state.dir = state.path().to_owned();
+            settings.bans.prefixes = PrefixLengths { v4, v6 };
+            let spared = Arc::new(Spared::new(nets.iter().copied().collect()));
+            for peer in &forwarders {
+                spared.spare(*peer, NOW.wall_ms);
+            }
+            let rules = Rules::of(&settings, Arc::clone(&spared));
+            let snapshots = Arc::<ArcSwap<Snapshot>>::default();
+            let (up, down) = bounded(1);
+            let mut escalation = Escalation::new(
+                &settings, down, Arc::new(Table::default()), Arc::clone(&snapshots), spared, (NOW, NOW),
+            ).expect("no rules.json");
+            for (address, offence) in offences {
+                let (who, cause, scope) = (Who::client(address), offence.cause(), offence.scope());
+                let before = (snapshots.load_full(), escalation.made());
+                let target = ban_target(&rules, &before.0, who, cause, scope);
+                let proxy = Who { is_proxy: true, ..who };
+                prop_assert_eq!(ban_target(&rules, &before.0, proxy, cause, scope), None);
+                let report = LimitExceeded {
+                    client: who.client,
+                    offence,
+                    at_ms: NOW.wall_ms,
+                    request: Some(RequestNote::default()),
+                    fleet: None,
+                };
+                up.send(report).expect("it is taken");
+                escalation.turn(NOW);
+                let after = snapshots.load_full();
+                let is_banned = |snapshot: &Snapshot, target| snapshot.bans.span(target).is_some();
+                let alone = Netblock::alone(who.client);
+                let forwards = forwarders.iter().any(|peer| alone.contains(*peer));
+                prop_assert_eq!(target.is_none(), forwards && cause.is_of_a_limit());
+                let Some(target) = target else {
+                    prop_assert_eq!(escalation.made(), before.1);
+                    continue;
+                };
+                let fresh = !is_banned(&before.0, target);
+                prop_assert_eq!(escalation.made(), before.1 + u64::from(fresh));
+                prop_assert!(is_banned(&after, target) && target.covers_client(who.client));
+                if target != alone {
+                    prop_assert_eq!((target, scope), (Netblock::of(who.client, settings.bans.prefixes), Scope::Netblock));
+                    prop_assert!(!nets.iter().any(|net| target.covers(*net) || net.covers(target)));
+                    prop_assert!(!forwarders.iter().any(|peer| target.contains(*peer)));
+                }
+            }
+        }
+    }
 }

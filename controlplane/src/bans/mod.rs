@@ -391,17 +391,13 @@ impl Bans {
             && ban.is_active(now.wall_ms)
         {
             self.reset_with_others(ban, key);
-        }
-        if let Some(ban) = &ban
-            && self.ledger.ban(key).is_none()
-            && ban.is_active(now.wall_ms)
-            && self.made_lines.allow()
-        {
-            tracing::warn!(
-                netblock = %ban.netblock, ban_expires = %ban.ban_expires, cause = ban.cause.name(),
-                reason = ban.reason, origin = %ban.origin(), observed = ban.observed,
-                "ban of another instance"
-            );
+            if self.made_lines.allow() {
+                tracing::warn!(
+                    netblock = %ban.netblock, ban_expires = %ban.ban_expires,
+                    cause = ban.cause.name(), reason = ban.reason, origin = %ban.origin(),
+                    observed = ban.observed, "ban of another instance"
+                );
+            }
         }
         self.ledger.take_in(key, ban, now.wall_ms)
     }
