@@ -392,6 +392,7 @@ fn one_address_leaves_everybody_else_served() {
         .stderr(fs::File::create(&log).expect("a file"));
     let weir = Process::start(&mut shell);
     wait_for("the listener", || TcpStream::connect(address).ok());
+    wait_until("its socket", || state.path().join("weir.sock").exists());
     let mut flood = Vec::new();
     for _ in 0..8 {
         let mut frames = Frames::open(address);

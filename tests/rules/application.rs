@@ -371,7 +371,9 @@ fn a_replay_knows_what_was_said() {
     say(&weir, "/d?ban=1h", "198.51.100.7").expect(200);
     wait_until("two bans", || weir.bans().len() == 2);
     let log = state.path().join("log");
-    weir.line_of("/d");
+    for path in ["/a", "/b", "/c", "/d"] {
+        weir.line_of(path);
+    }
     let lines: Vec<String> = weir.request_log().iter().map(Value::to_string).collect();
     std::fs::write(&log, lines.join("\n")).expect("writes the log");
     let log = log.to_str().expect("a path");
