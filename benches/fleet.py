@@ -1,0 +1,571 @@
+#!/usr/bin/env python3
+"""Several instances over one engine: what a client gets that spreads its requests, how long a ban is under way, what
+the engine has to do, and what happens while it dies again and again.
+
+    benches/fleet.py target/release/weir spread [--instances 2,5,10] [--runs 100] [--svg FILE]
+    benches/fleet.py target/release/weir delay [--bans 1000] [--round-trip 80]
+    benches/fleet.py target/release/weir engine
+    benches/fleet.py target/release/weir kills [--seconds 300]
+
+It wants redis-server and nginx, and haproxy for the peers beside `spread`; listens on loopback only, and ends by itself.
+Instances, engine and load share the cores of one machine: a time is what that machine made of it.
+"""
+
+import argparse
+import contextlib
+import http.client
+import json
+import math
+import os
+import pathlib
+import random
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+LIMIT = 200
+# FLEET-7: what is sent within 20 ms and three round trips, and one request an instance.
+BOUND_SECONDS = 0.020
+STATUS = re.compile(rb"HTTP/1\.1 (\d\d\d)")
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def wait_for(what, found, seconds=20):
+    """What `found` returns, once it is something."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
+            if value := found():
+                return value
+        time.sleep(0.02)
+    raise SystemExit(f"benches/fleet.py: {what} was waited for in vain")
+
+
+@contextlib.contextmanager
+def running(command, **more):
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **more)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+@contextlib.contextmanager
+def application(directory):
+    port = free_port()
+    (directory / "nginx.conf").write_text(
+        f"worker_processes 1; daemon off; pid {directory}/nginx.pid; error_log /dev/null;\n"
+        "events { worker_connections 512; }\nhttp { access_log off; keepalive_requests 1000000;\n"
+        f"  server {{ listen 127.0.0.1:{port}; location / {{ return 200 'a small answer'; }} }} }}\n"
+    )
+    with running(["nginx", "-c", directory / "nginx.conf", "-p", directory, "-e", "/dev/null"]):
+        wait_for("nginx", lambda: socket.create_connection(("127.0.0.1", port)))
+        yield port
+
+
+class Engine:
+    """A redis-server of its own, that keeps nothing on disk."""
+
+    def __init__(self):
+        self.port = free_port()
+        self.process = None
+
+    def __enter__(self):
+        command = ["redis-server", "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        wait_for("redis-server", lambda: self.ask("PING"))
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+
+    def ask(self, *words):
+        with socket.create_connection(("127.0.0.1", self.port), timeout=5) as connection:
+            parts = "".join(f"${len(word)}\r\n{word}\r\n" for word in words)
+            connection.sendall(f"*{len(words)}\r\n{parts}".encode())
+            answer = connection.makefile("rb")
+            first = answer.readline().decode().strip()
+            return answer.read(int(first[1:])).decode() if first[:1] == "$" else first
+
+    def number(self, section, name):
+        return float(re.search(rf"^{name}:([\d.]+)", self.ask("INFO", section), re.MULTILINE)[1])
+
+    def round_trip(self):
+        """Seconds; the median of a hundred."""
+        times = []
+        with socket.create_connection(("127.0.0.1", self.port)) as connection:
+            for _ in range(100):
+                begun = time.perf_counter()
+                connection.sendall(b"PING\r\n")
+                connection.recv(16)
+                times.append(time.perf_counter() - begun)
+        return sorted(times)[50]
+
+
+class Local(http.client.HTTPConnection):
+    """HTTP over a control socket."""
+
+    def __init__(self, path):
+        super().__init__("localhost", timeout=30)
+        self.path = path
+
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self.path))
+
+
+class Instance:
+    def __init__(self, binary, directory, name, upstream, engine, **settings):
+        self.port, self.state = free_port(), directory / name
+        self.state.mkdir(mode=0o700)
+        environment = {
+            "PATH": os.environ["PATH"],
+            "WAF_LISTEN": f"127.0.0.1:{self.port}",
+            "WAF_UPSTREAM": f"http://127.0.0.1:{upstream}",
+            "WAF_STATE_DIR": str(self.state),
+            "WAF_TRUSTED_PROXIES": "127.0.0.1",
+            "WAF_WORKERS": "1",
+            "WAF_LOOKUP_SOURCE": "off",
+            "WAF_LOG_REQUESTS": "off",
+            "WAF_LOG_LEVEL": "error",
+            "WAF_RATE_LIMIT_PER_MINUTE": "off",
+            "WAF_RATE_LIMIT_PER_HOUR": "off",
+            "WAF_RATE_LIMIT_PER_DAY": str(LIMIT),
+            **settings,
+        }
+        if engine:
+            key = directory / "fleet.key"
+            if not key.exists():
+                key.touch(mode=0o600)
+                key.write_text("a key of the benches, of 32 characters and more\n".replace(" ", "-"))
+            environment |= {
+                "WAF_FLEET": f"valkey://127.0.0.1:{engine}",
+                "WAF_FLEET_KEY_FILE": str(key),
+                "WAF_FLEET_INSTANCE": name,
+            }
+        self.log = open(self.state / "stderr", "wb")
+        self.process = subprocess.Popen([binary], env=environment, stdout=subprocess.DEVNULL, stderr=self.log)
+        wait_for(name, lambda: self.control("GET", "/v1/status"))
+
+    def control(self, method, path, body=None):
+        connection = Local(self.state / "weir.sock")
+        connection.request(method, path, body and json.dumps(body), {"Content-Type": "application/json"})
+        with contextlib.closing(connection):
+            answer = connection.getresponse()
+            text = answer.read()
+            if answer.status >= 400:
+                raise ValueError(f"{answer.status} {text!r}")
+            return json.loads(text) if text else {}
+
+    def metric(self, name):
+        connection = Local(self.state / "weir.sock")
+        connection.request("GET", "/v1/metrics")
+        with contextlib.closing(connection):
+            text = connection.getresponse().read().decode()
+        return sum(float(value) for value in re.findall(rf"^{name}(?:{{.*}})? ([\d.e+]+)$", text, re.MULTILINE))
+
+    def close(self):
+        self.process.terminate()
+        self.process.wait(60)
+        self.log.close()
+
+
+@contextlib.contextmanager
+def fleet(binary, count, engine=None, **settings):
+    """So many instances that are in step; without an engine so many that know nothing of each other."""
+    with tempfile.TemporaryDirectory() as name, application(pathlib.Path(name)) as upstream:
+        instances = []
+        try:
+            for number in range(count):
+                instances.append(
+                    Instance(binary, pathlib.Path(name), f"edge-{number}", upstream, engine, **settings)
+                )
+            if engine:
+                for instance in instances:
+                    wait_for("a fleet in step", lambda: in_step(instance, count), 60)
+            yield instances
+        finally:
+            for instance in instances:
+                instance.close()
+
+
+def in_step(instance, count):
+    told = instance.control("GET", "/v1/fleet")
+    return [each["state"] for each in told["instances"]].count("live") == count
+
+
+def spread(ports, rate, client, limit):
+    """What of a client's requests passes, that go to each port in turn, so many a second, until all refuse it."""
+    request = b"GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: %s\r\n\r\n" % client.encode()
+    connections, poll, refused, passed, sent = {}, select.poll(), set(), 0, 0
+
+    def connect(port):
+        connection = socket.create_connection(("127.0.0.1", port))
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connections[port] = connection
+        poll.register(connection, select.POLLIN)
+
+    for port in ports:
+        connect(port)
+    most = len(ports) * limit * 3 // 2
+    begun = time.perf_counter()
+    quiet = None
+    while len(refused) < len(ports) and (quiet is None or time.perf_counter() - quiet < 1):
+        now = time.perf_counter() - begun
+        while sent < min(most, math.floor(now * rate) + 1):
+            with contextlib.suppress(OSError):
+                connections[ports[sent % len(ports)]].sendall(request)
+            sent += 1
+        if sent >= most:
+            quiet = quiet or time.perf_counter()
+        wait = max(0, sent / rate - (time.perf_counter() - begun)) if sent < most else 0.1
+        for file, _ in poll.poll(wait * 1000):
+            port = next(port for port, held in connections.items() if held.fileno() == file)
+            data = connections[port].recv(65_536)
+            for status in STATUS.findall(data):
+                passed += status == b"200"
+                if status == b"429":
+                    refused.add(port)
+            if not data:
+                poll.unregister(connections[port])
+                connections[port].close()
+                if port not in refused:
+                    connect(port)
+                else:
+                    connections[port] = socket.socket()
+    for connection in connections.values():
+        connection.close()
+    return passed
+
+
+@contextlib.contextmanager
+def haproxy_peers(count):
+    """HAProxy's own answer: so many of them, each of which tells the others what it has counted."""
+    with tempfile.TemporaryDirectory() as name, application(pathlib.Path(name)) as upstream, contextlib.ExitStack() as all:
+        peers = [free_port() for _ in range(count)]
+        named = "".join(f"  peer p{number} 127.0.0.1:{port}\n" for number, port in enumerate(peers))
+        ports = []
+        for number in range(count):
+            ports.append(free_port())
+            text = (
+                "global\n  nbthread 1\ndefaults\n  mode http\n  timeout connect 5s\n  timeout client 60s\n"
+                f"  timeout server 60s\npeers fleet\n{named}frontend proxy\n  bind 127.0.0.1:{ports[-1]}\n"
+                "  stick-table type ip size 100k expire 1d store http_req_rate(1d) peers fleet\n"
+                "  http-request track-sc0 hdr_ip(X-Forwarded-For)\n"
+                f"  http-request deny deny_status 429 if {{ sc_http_req_rate(0) gt {LIMIT} }}\n"
+                f"  default_backend application\nbackend application\n  server application 127.0.0.1:{upstream}\n"
+            )
+            file = pathlib.Path(name) / f"{number}.cfg"
+            file.write_text(text)
+            all.enter_context(running(["haproxy", "-db", "-L", f"p{number}", "-f", file]))
+        for port in ports:
+            wait_for("haproxy", lambda: socket.create_connection(("127.0.0.1", port)))
+        time.sleep(5)
+        yield ports
+
+
+def clients():
+    """An address for each run, of a network of its own."""
+    for number in range(1 << 16):
+        yield f"10.{number >> 8}.{number & 255}.7"
+
+
+def measure_spread(arguments):
+    rates = [20, 50, 100, 200, 500, 1000, 2000, 5000]
+    addresses, picture, beyond = clients(), {}, 0
+    print("instances  rate/s  runs  passed: least median most  bound  beyond it")
+    for count in arguments.instances:
+        with Engine() as engine, fleet(arguments.binary, count, engine.port) as instances:
+            ports = [instance.port for instance in instances]
+            round_trip = engine.round_trip()
+            runs = max(1, arguments.runs // len(rates))
+            for rate in rates:
+                bound = LIMIT + rate * (BOUND_SECONDS + 3 * round_trip) + count
+                found = sorted(spread(ports, rate, next(addresses), LIMIT) for _ in range(runs))
+                over = sum(passed > bound for passed in found)
+                beyond += over
+                if found[0] < LIMIT:
+                    raise SystemExit(f"benches/fleet.py: refused after {found[0]} of {LIMIT} requests")
+                print(
+                    f"{count:9} {rate:7} {runs:5} {found[0]:13} {found[len(found) // 2]:6} {found[-1]:4}"
+                    f"  {bound:5.0f} {over:10}", flush=True
+                )
+                picture.setdefault(f"fleet of {count}", []).append((rate, found[-1] / LIMIT))
+                picture.setdefault(f"its bound", []).append((rate, bound / LIMIT))
+    count = arguments.instances[-1]
+    for name, started in (
+        (f"{count} that know nothing of each other", lambda: fleet(arguments.binary, count)),
+        (f"{count} of HAProxy with peers", lambda: haproxy_peers(count)),
+    ):
+        with started() as instances:
+            ports = [getattr(instance, "port", instance) for instance in instances]
+            for rate in rates[2:]:
+                passed = spread(ports, rate, next(addresses), LIMIT)
+                print(f"{name}: {rate} a second, {passed} passed", flush=True)
+                picture.setdefault(name, []).append((rate, passed / LIMIT))
+    print(f"{beyond} runs beyond the bound")
+    if arguments.svg:
+        pathlib.Path(arguments.svg).write_text(drawn(picture))
+
+
+def drawn(picture):
+    """Requests that passed over the limit, over the client's rate: both axes logarithmic."""
+    colours = ["#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#7f7f7f"]
+
+    def at(rate, ratio):
+        return 60 + 480 * math.log(rate / 20) / math.log(250), 330 - 290 * math.log(max(ratio, 1)) / math.log(20)
+
+    parts = []
+    for ratio in (1, 2, 5, 10, 20):
+        y = at(20, ratio)[1]
+        parts.append(f'<path d="M60 {y:.0f}H540" stroke="#ccc"/><text x="52" y="{y + 4:.0f}" text-anchor="end">{ratio}</text>')
+    for rate in (20, 100, 1000, 5000):
+        parts.append(f'<text x="{at(rate, 1)[0]:.0f}" y="350" text-anchor="middle">{rate}</text>')
+    parts.append('<text x="300" y="372" text-anchor="middle">requests a second of one client, spread over all</text>')
+    parts.append('<text x="60" y="24">requests that passed, divided by the limit</text>')
+    for number, (name, points) in enumerate(picture.items()):
+        colour = colours[number % len(colours)]
+        line = " ".join(f"{x:.0f},{y:.0f}" for x, y in (at(*point) for point in sorted(points)))
+        dashes = ' stroke-dasharray="4 4"' if "bound" in name else ""
+        parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"{dashes}/>')
+        parts.append(f'<text x="556" y="{60 + 22 * number}" fill="{colour}">{name}</text>')
+    return (
+        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 820 384" font-family="sans-serif" font-size="13">'
+        f'<rect width="820" height="384" fill="#fff"/>{"".join(parts)}</svg>\n'
+    )
+
+
+def follow(instance, seen):
+    """Notes when a netblock is told by the instance's stream of bans."""
+    connection = Local(instance.state / "weir.sock")
+    connection.timeout = 120
+    connection.request("GET", "/v1/bans/stream")
+    answer = connection.getresponse()
+
+    def read():
+        with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
+            while line := answer.readline():
+                told = json.loads(line)
+                seen[told.get("netblock")] = time.perf_counter()
+
+    threading.Thread(target=read, daemon=True).start()
+
+
+class Relay:
+    """Between instances and engine: every byte comes so much later."""
+
+    def __init__(self, port, seconds):
+        self.port, self.to, self.delay = free_port(), port, seconds
+        listener = socket.create_server(("127.0.0.1", self.port))
+        threading.Thread(target=self.accept, args=(listener,), daemon=True).start()
+
+    def accept(self, listener):
+        while True:
+            near, _ = listener.accept()
+            far = socket.create_connection(("127.0.0.1", self.to))
+            for one, other in ((near, far), (far, near)):
+                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                threading.Thread(target=self.carry, args=(one, other), daemon=True).start()
+
+    def carry(self, one, other):
+        waiting, ready = [], threading.Condition()
+
+        def send():
+            while True:
+                with ready:
+                    ready.wait_for(lambda: waiting)
+                    due, data = waiting.pop(0)
+                time.sleep(max(0, due - time.monotonic()))
+                with contextlib.suppress(OSError):
+                    other.sendall(data) if data else other.shutdown(socket.SHUT_WR)
+                if not data:
+                    return
+
+        threading.Thread(target=send, daemon=True).start()
+        data = b"-"
+        while data:
+            try:
+                data = one.recv(65_536)
+            except OSError:
+                data = b""
+            with ready:
+                waiting.append((time.monotonic() + self.delay, data))
+                ready.notify()
+
+
+def measure_delay(arguments):
+    for round_trip in [0] if not arguments.round_trip else [0, arguments.round_trip]:
+        with Engine() as engine:
+            port = Relay(engine.port, round_trip / 2000).port if round_trip else engine.port
+            with fleet(arguments.binary, 2, port) as (one, other):
+                seen, delays = {}, []
+                follow(other, seen)
+                bans = arguments.bans if not round_trip else arguments.bans // 5
+                for number in range(bans):
+                    netblock = f"10.{number >> 8}.{number & 255}.0/24"
+                    begun = time.perf_counter()
+                    one.control("POST", "/v1/bans", {"client": netblock.replace("0/24", "7"), "duration": "1h", "reason": "bench"})
+                    answered = time.perf_counter()
+                    while netblock not in seen:
+                        time.sleep(0.0005)
+                    delays.append((max(0, seen[netblock] - answered), seen[netblock] - begun))
+                for name, place in (("after the answer", 0), ("after the request", 1)):
+                    sorted_delays = sorted(delay[place] * 1000 for delay in delays)
+                    p50, p99 = (sorted_delays[int(len(sorted_delays) * part)] for part in (0.5, 0.99))
+                    print(
+                        f"{len(delays)} bans, {round_trip} ms more there and back: told at the other instance "
+                        f"{p50:.1f} ms {name} (p50), {p99:.1f} (p99), {sorted_delays[-1]:.1f} (longest)", flush=True
+                    )
+
+
+def measure_engine(arguments):
+    """Sixty of each client's 200 requests are made at each of two instances: both tell the engine of it."""
+    with Engine() as engine, fleet(arguments.binary, 2, engine.port, WAF_FLEET_RATE="10000") as instances:
+
+        def now():
+            total = lambda name: sum(instance.metric(name) for instance in instances)
+            return {
+                "time": time.monotonic(),
+                "cpu": engine.number("cpu", "used_cpu_user") + engine.number("cpu", "used_cpu_sys"),
+                "received": engine.number("stats", "total_net_input_bytes"),
+                "memory": engine.number("memory", "used_memory"),
+                "deltas": total("waf_fleet_deltas_total"),
+                "batches": total("waf_fleet_batches_total"),
+            }
+
+        def between(first, last):
+            return {name: last[name] - first[name] for name in first}
+
+        time.sleep(2)
+        first = now()
+        time.sleep(5)
+        idle = between(first, now())
+
+        def load(instance, number):
+            with socket.create_connection(("127.0.0.1", instance.port)) as connection:
+                for client in range(number):
+                    address = f"10.{client >> 8}.{client & 255}.7".encode()
+                    connection.sendall(b"GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: %s\r\n\r\n" % address * 60)
+                    answers = 0
+                    while answers < 60:
+                        answers += len(STATUS.findall(connection.recv(1 << 20)))
+
+        number, first = 2000, now()
+        threads = [threading.Thread(target=load, args=(instance, number)) for instance in instances]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        time.sleep(3)
+        used = between(first, now())
+        share = used["time"] / idle["time"]
+        cpu = used["cpu"] - idle["cpu"] * share
+        print(
+            f"{number} clients at two instances in {used['time']:.0f} s: {used['deltas']:.0f} deltas in {used['batches']:.0f} "
+            f"batches; of the engine's processor time {cpu / used['deltas'] * 1e6:.1f} us a delta, "
+            f"{cpu / used['batches'] * 1e6:.1f} a batch; "
+            f"{(used['received'] - idle['received'] * share) / used['deltas']:.0f} bytes to it a delta; "
+            f"{used['memory'] / number:.0f} bytes of its memory a client. Idle: {idle['cpu'] / idle['time'] * 100:.2f} % of a "
+            f"core, {idle['received'] / idle['time']:.0f} bytes a second"
+        )
+
+
+def measure_kills(arguments):
+    """The engine dies and is empty afterwards; visitors come, and bans are made, all the while."""
+    engine = Engine()
+    engine.__enter__()
+    failed, answered, acknowledged, ended = [], [0], [], threading.Event()
+    with fleet(arguments.binary, 2, engine.port, WAF_RATE_LIMIT_PER_DAY="1000000") as instances:
+
+        def visit(instance):
+            connection = http.client.HTTPConnection("127.0.0.1", instance.port, timeout=10)
+            while not ended.is_set():
+                try:
+                    client = f"192.0.{random.randrange(256)}.{random.randrange(256)}"
+                    connection.request("GET", "/", headers={"X-Forwarded-For": client})
+                    answer = connection.getresponse()
+                    answer.read()
+                    answered[0] += 1
+                    if answer.status != 200:
+                        failed.append(answer.status)
+                except OSError as error:
+                    failed.append(str(error))
+                    connection.close()
+                time.sleep(0.002)
+
+        def ban():
+            number = 0
+            while not ended.is_set():
+                instance = instances[number % 2]
+                netblock = f"10.{number >> 8}.{number & 255}.0/24"
+                told = instance.control("POST", "/v1/bans", {"client": netblock.replace("0/24", "7"), "duration": "1h", "reason": "bench"})
+                if told.get("persisted"):
+                    acknowledged.append(netblock)
+                number += 1
+                time.sleep(0.1)
+
+        threads = [threading.Thread(target=visit, args=(instance,)) for instance in instances for _ in range(2)]
+        threads.append(threading.Thread(target=ban))
+        for thread in threads:
+            thread.start()
+        kills, back, end = 0, [], time.monotonic() + arguments.seconds
+        while time.monotonic() < end:
+            time.sleep(2.5)
+            engine.__exit__()
+            kills += 1
+            time.sleep(2.5)
+            engine.__enter__()
+            begun = time.monotonic()
+            for instance in instances:
+                wait_for("a fleet in step", lambda: in_step(instance, 2), 60)
+            back.append(time.monotonic() - begun)
+        ended.set()
+        for thread in threads:
+            thread.join()
+
+        def held(instance):
+            return {ban["netblock"] for ban in instance.control("GET", "/v1/bans")["bans"]}
+
+        begun = time.monotonic()
+        wait_for("every ban at both", lambda: all(set(acknowledged) <= held(each) for each in instances), 60)
+        print(
+            f"{kills} kills of the engine in {arguments.seconds} s: {answered[0]} requests answered, {len(failed)} failed "
+            f"{failed[:3]}; {len(acknowledged)} bans acknowledged, all at both {time.monotonic() - begun:.2f} s after the "
+            f"end; in step again after {sorted(back)[len(back) // 2]:.2f} s (median), {max(back):.2f} s (longest)"
+        )
+        engine.__exit__()
+        if failed:
+            sys.exit(1)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("binary")
+    parser.add_argument("part", choices=["spread", "delay", "engine", "kills"])
+    parser.add_argument("--instances", type=lambda text: [int(part) for part in text.split(",")], default=[2, 5, 10])
+    parser.add_argument("--runs", type=int, default=100)
+    parser.add_argument("--svg")
+    parser.add_argument("--bans", type=int, default=1000)
+    parser.add_argument("--round-trip", type=int, default=80, help="ms, of a second row of `delay`; 0 for none")
+    parser.add_argument("--seconds", type=int, default=300)
+    arguments = parser.parse_args()
+    {"spread": measure_spread, "delay": measure_delay, "engine": measure_engine, "kills": measure_kills}[arguments.part](
+        arguments
+    )
+
+
+main()
