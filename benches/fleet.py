@@ -349,22 +349,6 @@ def drawn(picture):
     )
 
 
-def follow(instance, seen):
-    """Notes when a netblock is told by the instance's stream of bans."""
-    connection = Local(instance.state / "weir.sock")
-    connection.timeout = 120
-    connection.request("GET", "/v1/bans/stream")
-    answer = connection.getresponse()
-
-    def read():
-        with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
-            while line := answer.readline():
-                told = json.loads(line)
-                seen[told.get("netblock")] = time.perf_counter()
-
-    threading.Thread(target=read, daemon=True).start()
-
-
 class Relay:
     """Between instances and engine: every byte comes so much later."""
 
@@ -407,29 +391,38 @@ class Relay:
                 ready.notify()
 
 
+def until_refused(port, client):
+    """When another instance refuses: it is asked on and on."""
+    request = b"GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: %s\r\n\r\n" % client.encode()
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        while True:
+            connection.sendall(request)
+            if STATUS.findall(connection.recv(65_536)) == [b"429"]:
+                return time.perf_counter()
+            time.sleep(0.0005)
+
+
 def measure_delay(arguments):
     for round_trip in [0] if not arguments.round_trip else [0, arguments.round_trip]:
         with Engine() as engine:
             port = Relay(engine.port, round_trip / 2000).port if round_trip else engine.port
-            with fleet(arguments.binary, 2, port) as (one, other):
-                seen, delays = {}, []
-                follow(other, seen)
-                bans = arguments.bans if not round_trip else arguments.bans // 5
+            unlimited = {"WAF_RATE_LIMIT_PER_DAY": "off"}
+            with fleet(arguments.binary, 2, port, **unlimited) as (one, other):
+                delays, bans = [], arguments.bans if not round_trip else arguments.bans // 5
                 for number in range(bans):
-                    netblock = f"10.{number >> 8}.{number & 255}.0/24"
+                    client = f"10.{number >> 8}.{number & 255}.7"
+                    order = {"client": client, "duration": "1h", "reason": "bench"}
                     begun = time.perf_counter()
-                    one.control("POST", "/v1/bans", {"client": netblock.replace("0/24", "7"), "duration": "1h", "reason": "bench"})
-                    answered = time.perf_counter()
-                    while netblock not in seen:
-                        time.sleep(0.0005)
-                    delays.append((max(0, seen[netblock] - answered), seen[netblock] - begun))
-                for name, place in (("after the answer", 0), ("after the request", 1)):
-                    sorted_delays = sorted(delay[place] * 1000 for delay in delays)
-                    p50, p99 = (sorted_delays[int(len(sorted_delays) * part)] for part in (0.5, 0.99))
-                    print(
-                        f"{len(delays)} bans, {round_trip} ms more there and back: told at the other instance "
-                        f"{p50:.1f} ms {name} (p50), {p99:.1f} (p99), {sorted_delays[-1]:.1f} (longest)", flush=True
-                    )
+                    banning = threading.Thread(target=one.control, args=("POST", "/v1/bans", order))
+                    banning.start()
+                    delays.append((until_refused(other.port, client) - begun) * 1000)
+                    banning.join()
+                delays.sort()
+                p50, p99 = (delays[int(len(delays) * part)] for part in (0.5, 0.99))
+                print(
+                    f"{bans} bans, {round_trip} ms more there and back: refused at the other instance {p50:.1f} ms after "
+                    f"the order (p50), {p99:.1f} (p99), {delays[-1]:.1f} (longest)", flush=True
+                )
 
 
 def measure_engine(arguments):

@@ -143,6 +143,28 @@ fn a_ban_for_a_limit_holds_at_both_and_escalates() {
     one.wait_until_refused("203.0.113.99");
 }
 
+/// FLEET-11: a read of the log that waits for what comes has a connection of its own: what is sent
+/// meanwhile does not wait behind it.
+#[test]
+#[ignore = "needs redis-server"]
+fn a_read_that_waits_holds_nobody_up() {
+    let (application, engine) = (Application::ok(), Engine::start());
+    let mut settings = settings(&engine, "edge-1");
+    settings.push(("WAF_FLEET_SHARE".to_owned(), "bans".to_owned()));
+    let weir = start_at(&application, &state_dir(), &settings);
+    wait_in_step(&weir, 1);
+    let last_commands = || -> Vec<String> {
+        let told = String::from_utf8(engine.ask(&[b"CLIENT", b"LIST"])).expect("text");
+        let commands = told.split(' ').filter_map(|word| word.strip_prefix("cmd="));
+        commands.map(str::to_owned).collect()
+    };
+    wait_for("a beat beside the read", || {
+        let commands = last_commands();
+        let has = |name: &str| commands.iter().any(|command| command == name);
+        (has("xread") && has("evalsha")).then_some(())
+    });
+}
+
 /// FLEET-17, FLEET-16: an edit of bans.json at one instance is in force at the other, and so is a
 /// ban that it takes out or adds; what was taken out stays out, also over a restart.
 #[test]

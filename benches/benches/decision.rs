@@ -242,8 +242,8 @@ fn word(number: u64) -> String {
 }
 
 /// At most 1 µs above the same decision without rules: 9,984 literals in 64 denials, and a
-/// User-Agent of 200 bytes that has none of them (MATCH-2). Once words that begin alike, as names of
-/// crawlers do, and once words that have nothing in common.
+/// User-Agent of 200 bytes that has none of them (MATCH-2). Once words that begin alike, as names
+/// of crawlers do, and once words that have nothing in common.
 fn literals(criterion: &mut Criterion) {
     let (rules, table) = (rules(), Table::default());
     let agent = "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) ".repeat(3);
@@ -289,8 +289,8 @@ fn literals(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Limits that clients share, all of which count the request (SHARE-6): `count` of them, by netblock,
-/// AS number, country, a field and all in turn.
+/// Limits that clients share, all of which count the request (SHARE-6): `count` of them, by
+/// netblock, AS number, country, a field and all in turn.
 fn shared_limits(count: u32) -> RuleSet {
     let per = |number| match number % 5 {
         0 => Per::All,

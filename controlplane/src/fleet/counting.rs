@@ -200,7 +200,7 @@ impl Counting {
         waiting: &mut Waiting,
         pause: &mut Duration,
     ) -> Result<std::convert::Infallible, Ended> {
-        let mut link = Link::open(&self.access)?;
+        let mut link = Link::open(&self.access, Duration::ZERO)?;
         // The generation is asked for, and what was under way is sent again.
         self.send(&mut link, waiting)?;
         *pause = FIRST_PAUSE;

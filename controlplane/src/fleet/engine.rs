@@ -4,6 +4,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
 use super::counts::{Batch, Merged};
 use super::stamp::Origin;
@@ -78,6 +79,15 @@ pub struct Beat {
     pub sealed: Vec<u8>,
 }
 
+/// Who is there.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Alive {
+    /// The engine's clock, in milliseconds.
+    pub time_ms: u64,
+    /// Every instance that has shown itself of late, this one included.
+    pub members: Vec<Beat>,
+}
+
 /// Why the engine gave no answer, in a sentence. What became of the question is not known.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0}")]
@@ -98,11 +108,16 @@ pub trait Engine {
     /// [`Fault`]
     fn append(&mut self, me: &Origin, seq: u64, sealed: &[u8]) -> Result<u64, Fault>;
 
-    /// Up to so many batches behind this place.
+    /// Up to so many batches behind this place. Where there is none, it waits so long for one.
     ///
     /// # Errors
     /// [`Fault`]
-    fn read_after(&mut self, cursor: Cursor, most: usize) -> Result<Vec<Logged>, Fault>;
+    fn read_after(
+        &mut self,
+        cursor: Cursor,
+        most: usize,
+        wait: Duration,
+    ) -> Result<Vec<Logged>, Fault>;
 
     /// The snapshot, if there is one.
     ///
@@ -116,23 +131,17 @@ pub trait Engine {
     /// [`Fault`]
     fn snapshot_put(&mut self, upto: Cursor, chunks: &[Vec<u8>]) -> Result<(), Fault>;
 
-    /// Shows that this instance lives. Returns the engine's clock.
+    /// Shows that this instance lives, and who else does.
     ///
     /// # Errors
     /// [`Fault`]
-    fn beat(&mut self, me: &Origin, sealed: &[u8]) -> Result<u64, Fault>;
+    fn beat(&mut self, me: &Origin, sealed: &[u8]) -> Result<Alive, Fault>;
 
     /// This instance goes.
     ///
     /// # Errors
     /// [`Fault`]
     fn leave(&mut self, me: &Origin) -> Result<(), Fault>;
-
-    /// Every instance that has shown itself of late, this one included.
-    ///
-    /// # Errors
-    /// [`Fault`]
-    fn members(&mut self) -> Result<Vec<Beat>, Fault>;
 }
 
 /// Which counts are summed up (FLEET-20).

@@ -43,6 +43,8 @@ mod others;
 #[cfg(feature = "fleet")]
 mod part;
 #[cfg(feature = "fleet")]
+mod reading;
+#[cfg(feature = "fleet")]
 mod ready;
 pub mod replica;
 #[cfg(feature = "fleet")]

@@ -2,7 +2,6 @@
 //! A fault in one of them stops a start (FLEET-3); nothing is asked of the engine.
 
 use std::path::Path;
-use std::time::Duration;
 
 use weir_shared::ban_origin::is_instance_name;
 use weir_shared::settings::FleetSettings;
@@ -11,8 +10,6 @@ use super::link::Access;
 use super::seal::FleetKey;
 use crate::guarded;
 
-/// How long a read of the log waits for something to come. What is to be sent waits as long.
-const WAIT: Duration = Duration::from_millis(25);
 /// The longest password, and the longest file of certificates.
 const MAX_PASSWORD: u64 = 4096;
 const MAX_CERTIFICATES: u64 = 1 << 20;
@@ -68,7 +65,6 @@ impl Ready {
             password,
             roots: read("WAF_FLEET_CA_FILE", &settings.ca_file)?,
             identity: certificate.zip(read("WAF_FLEET_CERT_KEY", &settings.certificate_key)?),
-            wait: WAIT,
         };
         (access.check()).map_err(|fault| format!("the certificates of WAF_FLEET: {fault}"))?;
         let instance = settings.instance.clone().unwrap_or_else(host_name);

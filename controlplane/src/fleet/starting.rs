@@ -19,6 +19,7 @@ use super::kept::{self, Keeper};
 use super::names::{here, in_fleet, key_in_fleet};
 use super::others::Others;
 use super::part::Fleet;
+use super::reading::{Reader, Shared};
 use super::ready::Ready;
 use super::replica::{Effect, Kept, Replica};
 use super::sharing::Sharing;
@@ -108,14 +109,18 @@ impl Fleet {
             })
         });
         let sharing = counts.transpose()?;
-        let thread = Thread {
+        let shared = Arc::new(Shared {
             access,
             key,
-            me: origin,
             clock: clock.clone(),
             said,
-            orders: ordered,
             contact_ns: Arc::clone(&contact_ns),
+        });
+        let thread = Thread {
+            reader: Reader::start(Arc::clone(&shared))?,
+            shared,
+            me: origin,
+            orders: ordered,
         };
         let kept = Keeper::start(dir.to_owned())?;
         thread.start()?;

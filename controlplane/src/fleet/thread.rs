@@ -1,48 +1,38 @@
-//! The thread `weir-fleet`: it alone speaks with the engine. It does what the control loop orders,
-//! reads the log on and on, and opens and reads what comes from there.
+//! The thread `weir-fleet`: it does at the engine what the control loop orders, and says what came
+//! of it. The log is read beside it (`reading`).
 //!
 //! After a fault it drops the connection, says so, and opens another after a pause that doubles,
 //! each with full jitter (FLEET-2). It knows nothing that would be lost with it.
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError};
+use crossbeam_channel::{Receiver, RecvTimeoutError, select};
 use ring::rand::{SecureRandom, SystemRandom};
-use weir_shared::clock::Clock;
 use weir_shared::threads;
 
 use super::beat::{Beat, Seen};
-use super::engine::{Cursor, Engine, Fault};
-use super::event::{self, Rejected};
-use super::link::{Access, Link};
-use super::seal::{FleetKey, Kind};
+use super::engine::{Alive, Engine, Fault};
+use super::event;
+use super::link::Link;
+use super::reading::{Reader, Shared};
+use super::seal::Kind;
 use super::stamp::Origin;
-use super::words::{Opened, Order, Said};
+use super::words::{Order, Said};
 
 /// The shortest pause, and the longest.
 pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(100);
 pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// Batches that are read at once.
-const MOST_READ: usize = 16;
 /// How long the loop may take to say what it wants of an open link.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long an open link waits for an order while it reads nothing.
-const IDLE: Duration = Duration::from_millis(50);
 
 /// What the thread is made from.
 pub(super) struct Thread {
-    pub(super) access: Access,
-    pub(super) key: FleetKey,
+    pub(super) shared: Arc<Shared>,
     pub(super) me: Origin,
-    pub(super) clock: Clock,
-    /// To the control loop; bounded.
-    pub(super) said: Sender<Said>,
     pub(super) orders: Receiver<Order>,
-    /// When the engine has answered last, on the monotonic clock.
-    pub(super) contact_ns: Arc<AtomicU64>,
+    pub(super) reader: Reader,
 }
 
 /// Why nothing more is asked over a connection.
@@ -61,14 +51,6 @@ impl From<Fault> for Ended {
     }
 }
 
-/// Where the log is being read.
-struct Reading {
-    number: u64,
-    cursor: Cursor,
-    /// Whether its end was told since something was read.
-    end_told: bool,
-}
-
 impl Thread {
     /// Starts it.
     ///
@@ -81,7 +63,9 @@ impl Thread {
     fn run(self) {
         let mut pause = FIRST_PAUSE;
         loop {
-            match self.speak(&mut pause) {
+            let ended = self.speak(&mut pause);
+            self.reader.rest();
+            match ended {
                 Ended::Stop => return,
                 Ended::Rest => {
                     if !self.rest() {
@@ -90,7 +74,7 @@ impl Thread {
                     pause = FIRST_PAUSE;
                 }
                 Ended::Fault(fault) => {
-                    if self.said.send(Said::Away(fault.to_string())).is_err()
+                    if self.say(Said::Away(fault.to_string())).is_err()
                         || !self.pause(jittered(pause))
                     {
                         return;
@@ -135,7 +119,7 @@ impl Thread {
     }
 
     fn ask_on(&self, pause: &mut Duration) -> Result<std::convert::Infallible, Ended> {
-        let mut link = Link::open(&self.access)?;
+        let mut link = Link::open(&self.shared.access, Duration::ZERO)?;
         self.say(Said::Open)?;
         // Orders before this one are of the connection before.
         let cursor = loop {
@@ -158,37 +142,23 @@ impl Thread {
             round_trip_ns,
         })?;
         *pause = FIRST_PAUSE;
-        let mut reading = None;
         loop {
-            // A read waits for what comes; without one, orders are waited for.
-            let order = if reading.is_some() {
-                match self.orders.try_recv() {
-                    Ok(order) => Some(order),
-                    Err(TryRecvError::Empty) => None,
-                    Err(TryRecvError::Disconnected) => return Err(Ended::Stop),
-                }
-            } else {
-                match self.orders.recv_timeout(IDLE) {
-                    Ok(order) => Some(order),
-                    Err(RecvTimeoutError::Timeout) => None,
-                    Err(RecvTimeoutError::Disconnected) => return Err(Ended::Stop),
-                }
-            };
-            if let Some(order) = order {
-                self.obey(order, &mut link, &mut reading)?;
-            } else if let Some(reading) = &mut reading {
-                self.read_on(&mut link, reading)?;
+            select! {
+                recv(self.orders) -> order => match order {
+                    Ok(order) => self.obey(order, &mut link)?,
+                    Err(_) => return Err(Ended::Stop),
+                },
+                recv(self.reader.faults) -> told => match told {
+                    Ok((number, fault)) if self.reader.concerns(number) => return Err(fault.into()),
+                    Ok(_) => {}
+                    Err(_) => return Err(Ended::Stop),
+                },
             }
         }
     }
 
     // long: one arm for each order
-    fn obey(
-        &self,
-        order: Order,
-        link: &mut Link,
-        reading: &mut Option<Reading>,
-    ) -> Result<(), Ended> {
+    fn obey(&self, order: Order, link: &mut Link) -> Result<(), Ended> {
         let begun_ns = self.now_ns();
         match order {
             Order::ReadFrom {
@@ -200,7 +170,7 @@ impl Thread {
                     self.answered(begun_ns);
                     for (place, chunk) in (0..).zip(chunks) {
                         let origin = upto.to_string();
-                        let text = self.key.open(Kind::Snapshot, &origin, place, &chunk);
+                        let text = self.shared.key.open(Kind::Snapshot, &origin, place, &chunk);
                         let events = text.and_then(|text| event::read(&text));
                         self.say(Said::Chunk {
                             reading: number,
@@ -213,11 +183,7 @@ impl Thread {
                     })?;
                     cursor = upto;
                 }
-                *reading = Some(Reading {
-                    number,
-                    cursor,
-                    end_told: false,
-                });
+                self.reader.read(number, cursor);
             }
             Order::Append(batch) => {
                 let sealed = self.seal(Kind::Log, self.me.as_str(), batch.seq, &batch.bytes)?;
@@ -228,10 +194,11 @@ impl Thread {
             }
             Order::Beat(text) => {
                 let sealed = self.seal(Kind::Beat, self.me.as_str(), 0, &text)?;
-                let time_ms = link.beat(&self.me, &sealed)?;
+                let Alive { time_ms, members } = link.beat(&self.me, &sealed)?;
                 let round_trip_ns = self.answered(begun_ns);
-                let others = link.members()?.into_iter().map(|beat| {
-                    let text = (self.key).open(Kind::Beat, beat.origin.as_str(), 0, &beat.sealed);
+                let others = members.into_iter().map(|beat| {
+                    let text =
+                        (self.shared.key).open(Kind::Beat, beat.origin.as_str(), 0, &beat.sealed);
                     Seen {
                         beat: text.and_then(|text| Beat::read(&text)),
                         origin: beat.origin,
@@ -263,58 +230,24 @@ impl Thread {
         Ok(())
     }
 
-    fn read_on(&self, link: &mut Link, reading: &mut Reading) -> Result<(), Ended> {
-        let begun_ns = self.now_ns();
-        let batches = link.read_after(reading.cursor, MOST_READ)?;
-        self.answered(begun_ns);
-        let count = batches.len();
-        for batch in batches {
-            reading.cursor = batch.at;
-            reading.end_told = false;
-            let events = self.open(&batch.origin, batch.seq, &batch.sealed);
-            self.say(Said::Read {
-                reading: reading.number,
-                batch,
-                events,
-            })?;
-        }
-        if count < MOST_READ && !reading.end_told {
-            reading.end_told = true;
-            self.say(Said::AtEnd {
-                reading: reading.number,
-            })?;
-        }
-        Ok(())
-    }
-
-    fn open(&self, origin: &Origin, seq: u64, sealed: &[u8]) -> Opened {
-        if sealed.len() > event::MAX_BATCH + super::seal::OVERHEAD {
-            return Err(Rejected::Size);
-        }
-        let text = self.key.open(Kind::Log, origin.as_str(), seq, sealed)?;
-        event::read(&text)
-    }
-
     fn seal(&self, kind: Kind, origin: &str, number: u64, text: &[u8]) -> Result<Vec<u8>, Ended> {
-        let sealed = self.key.seal(kind, origin, number, text);
+        let sealed = self.shared.key.seal(kind, origin, number, text);
         sealed.ok_or_else(|| Fault("the system has no random numbers".to_owned()).into())
     }
 
     /// Waits while the loop has much to do.
     fn say(&self, said: Said) -> Result<(), Ended> {
-        self.said.send(said).map_err(|_| Ended::Stop)
+        self.shared.said.send(said).map_err(|_| Ended::Stop)
     }
 
     /// The engine has answered; returns how long that took.
     fn answered(&self, begun_ns: u64) -> u64 {
-        let now_ns = self.now_ns();
-        // Relaxed: it is only compared with a time.
-        self.contact_ns.store(now_ns, Ordering::Relaxed);
-        now_ns.saturating_sub(begun_ns)
+        self.shared.note_contact();
+        self.now_ns().saturating_sub(begun_ns)
     }
 
     fn now_ns(&self) -> u64 {
-        self.clock.now().mono_ns
+        self.shared.now_ns()
     }
 }
 

@@ -1,5 +1,6 @@
--- An instance shows that it lives. Those that have not for three days are forgotten.
--- KEYS: when, what, last numbers of the log, those of the counts. ARGV: origin, what it says.
+-- An instance shows that it lives. Those that have not for three days are forgotten. Answers the time in
+-- milliseconds and, of each that is left, the latest first: origin, when, what it says.
+-- KEYS: when, what, last numbers of the log, those of the counts. ARGV: origin, what it says, how many at most.
 local function of(key, kind)
   local held = redis.call('TYPE', key).ok
   if held ~= 'none' and held ~= kind then redis.call('DEL', key) end
@@ -20,4 +21,14 @@ for _, gone in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now - 2592000
 end
 redis.call('ZADD', KEYS[1], now, ARGV[1])
 redis.call('HSET', KEYS[2], ARGV[1], ARGV[2])
-return now
+local answer = {now}
+local alive = redis.call('ZREVRANGEBYSCORE', KEYS[1], '+inf', '-inf', 'WITHSCORES', 'LIMIT', 0, ARGV[3])
+for at = 1, #alive, 2 do
+  local says = redis.call('HGET', KEYS[2], alive[at])
+  if says then
+    answer[#answer + 1] = alive[at]
+    answer[#answer + 1] = alive[at + 1]
+    answer[#answer + 1] = says
+  end
+end
+return answer

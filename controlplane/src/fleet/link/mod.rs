@@ -12,7 +12,7 @@ use redis::{
 };
 use weir_shared::settings::EnginePlace;
 
-use super::engine::{Beat, CountKind, Cursor, Engine, Fault, Logged, Snapshot, Welcome};
+use super::engine::{Alive, Beat, CountKind, Cursor, Engine, Fault, Logged, Snapshot, Welcome};
 use super::stamp::Origin;
 
 mod merge;
@@ -50,8 +50,6 @@ pub struct Access {
     pub roots: Option<Vec<u8>>,
     /// The certificate that is shown to the engine, and its key (PEM).
     pub identity: Option<(Vec<u8>, Vec<u8>)>,
-    /// How long a read waits for something to come; zero does not wait.
-    pub wait: Duration,
 }
 
 impl Access {
@@ -115,7 +113,6 @@ impl Access {
 pub struct Link {
     connection: Connection,
     fleet: String,
-    wait: Duration,
 }
 
 /// A script, and what it is called by.
@@ -126,21 +123,20 @@ struct Script {
 }
 
 impl Link {
-    /// Opens a link.
+    /// Opens a link. A read over it waits so long at most for something to come.
     ///
     /// # Errors
     /// [`Fault`]
-    pub fn open(access: &Access) -> Result<Self, Fault> {
+    pub fn open(access: &Access, wait: Duration) -> Result<Self, Fault> {
         let client = access.client()?;
         let connection = client.get_connection_with_timeout(TIMEOUT).map_err(fault)?;
         connection
-            .set_read_timeout(Some(TIMEOUT + access.wait))
+            .set_read_timeout(Some(TIMEOUT + wait))
             .map_err(fault)?;
         connection.set_write_timeout(Some(TIMEOUT)).map_err(fault)?;
         Ok(Self {
             connection,
             fleet: access.fleet.clone(),
-            wait: access.wait,
         })
     }
 
@@ -174,6 +170,12 @@ impl Link {
 
 impl Engine for Link {
     fn hello(&mut self, me: &Origin, cursor: Cursor, found: u128) -> Result<Welcome, Fault> {
+        // An engine that was restarted knows none of them: the first ban is not to wait for that.
+        let mut scripts = redis::pipe();
+        for text in [HELLO, BEAT, APPEND] {
+            scripts.cmd("SCRIPT").arg("LOAD").arg(text).ignore();
+        }
+        scripts.query::<()>(&mut self.connection).map_err(fault)?;
         let answer = self.run(&Script {
             text: HELLO,
             keys: vec![self.key("meta"), self.key("log"), self.key("seq")],
@@ -220,13 +222,18 @@ impl Engine for Link {
         number(&answer)
     }
 
-    fn read_after(&mut self, cursor: Cursor, most: usize) -> Result<Vec<Logged>, Fault> {
+    fn read_after(
+        &mut self,
+        cursor: Cursor,
+        most: usize,
+        wait: Duration,
+    ) -> Result<Vec<Logged>, Fault> {
         let mut command = redis::cmd("XREAD");
         command.arg("COUNT").arg(most.min(MOST_READ));
-        if !self.wait.is_zero() {
+        if !wait.is_zero() {
             command
                 .arg("BLOCK")
-                .arg(self.wait.as_millis().max(1).to_string());
+                .arg(wait.as_millis().max(1).to_string());
         }
         command
             .arg("STREAMS")
@@ -321,7 +328,7 @@ impl Engine for Link {
         Ok(())
     }
 
-    fn beat(&mut self, me: &Origin, sealed: &[u8]) -> Result<u64, Fault> {
+    fn beat(&mut self, me: &Origin, sealed: &[u8]) -> Result<Alive, Fault> {
         let answer = self.run(&Script {
             text: BEAT,
             keys: vec![
@@ -331,9 +338,29 @@ impl Engine for Link {
                 self.key(CountKind::Enforced.numbers()),
                 self.key(CountKind::Observed.numbers()),
             ],
-            arguments: vec![me.as_str().into(), sealed.to_vec()],
+            arguments: vec![
+                me.as_str().into(),
+                sealed.to_vec(),
+                MAX_INSTANCES.to_string().into(),
+            ],
         })?;
-        number(&answer)
+        let mut answer = array(answer)?.into_iter();
+        let time_ms = number(&answer.next().ok_or_else(strange)?)?;
+        let mut members = Vec::new();
+        while let (Some(origin), Some(at), Some(Value::BulkString(sealed))) =
+            (answer.next(), answer.next(), answer.next())
+        {
+            // Somebody else's, or of a version that writes names otherwise.
+            let Ok(origin) = text(&origin)?.parse::<Origin>() else {
+                continue;
+            };
+            members.push(Beat {
+                origin,
+                age_ms: time_ms.saturating_sub(number(&at)?),
+                sealed,
+            });
+        }
+        Ok(Alive { time_ms, members })
     }
 
     fn leave(&mut self, me: &Origin) -> Result<(), Fault> {
@@ -341,42 +368,6 @@ impl Engine for Link {
         self.ask(redis::cmd("ZREM").arg(alive).arg(me.as_str()))?;
         self.ask(redis::cmd("HDEL").arg(beats).arg(me.as_str()))
             .map(drop)
-    }
-
-    fn members(&mut self) -> Result<Vec<Beat>, Fault> {
-        let time = array(self.ask(&redis::cmd("TIME"))?)?;
-        let [seconds, micros] = time.as_slice() else {
-            return Err(strange());
-        };
-        let now_ms = number(seconds)?.saturating_mul(1000) + number(micros)? / 1000;
-        let mut command = redis::cmd("ZREVRANGEBYSCORE");
-        command
-            .arg(self.key("alive"))
-            .arg("+inf")
-            .arg("-inf")
-            .arg("WITHSCORES");
-        command.arg("LIMIT").arg(0).arg(MAX_INSTANCES);
-        let alive = array(self.ask(&command)?)?;
-        let mut beats = Vec::new();
-        for pair in alive.chunks_exact(2) {
-            let [origin, at] = pair else { continue };
-            // Somebody else's, or of a version that writes names otherwise.
-            let Ok(origin) = text(origin)?.parse::<Origin>() else {
-                continue;
-            };
-            let key = self.key("m");
-            if let Value::BulkString(sealed) =
-                self.ask(redis::cmd("HGET").arg(key).arg(origin.as_str()))?
-            {
-                let age_ms = now_ms.saturating_sub(number(at)?);
-                beats.push(Beat {
-                    origin,
-                    age_ms,
-                    sealed,
-                });
-            }
-        }
-        Ok(beats)
     }
 }
 

@@ -57,12 +57,11 @@ impl Server {
             password: None,
             roots: None,
             identity: None,
-            wait: Duration::ZERO,
         }
     }
 
     fn link(&self) -> Link {
-        Link::open(&self.access()).unwrap()
+        Link::open(&self.access(), Duration::ZERO).unwrap()
     }
 
     /// It is killed, and started again with nothing.
@@ -114,7 +113,7 @@ fn the_log_takes_each_batch_once() {
     assert_eq!(link.append(&a, 3, b"three").unwrap(), 1, "a gap");
     assert_eq!(link.append(&b, 1, b"other").unwrap(), 1);
     assert_eq!(link.append(&a, 2, &[0, 255, 13, 10]).unwrap(), 2);
-    let read = link.read_after(BEGINNING, 256).unwrap();
+    let read = link.read_after(BEGINNING, 256, Duration::ZERO).unwrap();
     let told: Vec<_> = read
         .iter()
         .map(|l| (l.origin.name(), l.seq, l.sealed.as_slice()))
@@ -128,7 +127,11 @@ fn the_log_takes_each_batch_once() {
         ]
     );
     let last = read.last().unwrap().at;
-    assert!(link.read_after(last, 256).unwrap().is_empty());
+    assert!(
+        link.read_after(last, 256, Duration::ZERO)
+            .unwrap()
+            .is_empty()
+    );
     let known = link.hello(&a, last, 3).unwrap();
     assert_eq!(known.at_cursor.as_ref(), read.last());
     server.restart_empty();
@@ -155,8 +158,7 @@ fn keys_of_another_type_are_put_right() {
     let me = origin("a");
     assert_eq!(link.hello(&me, BEGINNING, 5).unwrap().generation, 5);
     assert_eq!(link.append(&me, 1, b"x").unwrap(), 1);
-    link.beat(&me, b"alive").unwrap();
-    let members = link.members().unwrap();
+    let members = link.beat(&me, b"alive").unwrap().members;
     assert_eq!(members.len(), 1);
     assert_eq!(
         (members[0].origin.clone(), members[0].sealed.as_slice()),
@@ -172,15 +174,17 @@ fn an_engine_that_does_not_answer_is_a_fault() {
     let port = silent.local_addr().unwrap().port();
     let server = Server::start(&["--requirepass", "secret"]);
     let mut access = server.access();
-    let error = Link::open(&access).and_then(|mut link| link.hello(&origin("a"), BEGINNING, 1));
+    let error = Link::open(&access, Duration::ZERO)
+        .and_then(|mut link| link.hello(&origin("a"), BEGINNING, 1));
     assert!(error.unwrap_err().0.contains("uthentic"));
     access.password = Some("wrong".to_owned());
-    assert!(Link::open(&access).is_err());
+    assert!(Link::open(&access, Duration::ZERO).is_err());
     access.place = format!("valkey://127.0.0.1:{port}").parse().unwrap();
-    let hung = Link::open(&access).and_then(|mut link| link.hello(&origin("a"), BEGINNING, 1));
+    let hung = Link::open(&access, Duration::ZERO)
+        .and_then(|mut link| link.hello(&origin("a"), BEGINNING, 1));
     assert!(hung.is_err());
     drop(silent);
-    assert!(Link::open(&access).is_err());
+    assert!(Link::open(&access, Duration::ZERO).is_err());
 }
 
 /// FLEET-26: the shipped rules of the engine's user let everything through that the link says, and
@@ -205,18 +209,17 @@ fn the_shipped_acl_is_enough_and_gives_no_more() {
     let server = Server::start(&["--aclfile", file.to_str().unwrap()]);
     let mut access = server.access();
     (access.user, access.password) = (Some("weir".to_owned()), Some("secret".to_owned()));
-    let mut link = Link::open(&access).unwrap();
+    let mut link = Link::open(&access, Duration::ZERO).unwrap();
     let me = origin("a");
     link.hello(&me, BEGINNING, 1).unwrap();
     link.append(&me, 1, b"x").unwrap();
-    link.read_after(BEGINNING, 9).unwrap();
+    link.read_after(BEGINNING, 9, Duration::ZERO).unwrap();
     for upto in [1, 2] {
         let upto = Cursor { ms: upto, count: 0 };
         link.snapshot_put(upto, &[b"chunk".to_vec()]).unwrap();
     }
     assert_eq!(link.snapshot_get().unwrap().unwrap().1, [b"chunk"]);
-    link.beat(&me, b"alive").unwrap();
-    assert_eq!(link.members().unwrap().len(), 1);
+    assert_eq!(link.beat(&me, b"alive").unwrap().members.len(), 1);
     crate::fleet::counts::tests::against(&mut link, |link, kind, name| {
         let name = data_encoding::BASE64URL_NOPAD.encode(name);
         let key = link.key(&format!("{}:{name}", kind.name()));
@@ -263,7 +266,7 @@ fn two_cores_meet_over_a_real_engine() {
             core.welcome(link.hello(&me, core.cursor(), 9).unwrap());
         }
         loop {
-            let read = link.read_after(core.cursor(), 256).unwrap();
+            let read = link.read_after(core.cursor(), 256, Duration::ZERO).unwrap();
             if read.is_empty() {
                 break;
             }
@@ -309,21 +312,21 @@ fn a_thousand_bans_arrive() {
     const BANS: usize = 1000;
     let key = Arc::new(FleetKey::parse("test", b"0123456789abcdef0123456789abcdef").unwrap());
     let server = Server::start(&[]);
-    let mut access = server.access();
-    let mut link = Link::open(&access).unwrap();
+    let access = server.access();
+    let mut link = Link::open(&access, Duration::ZERO).unwrap();
     let now = 1_795_276_800_000;
     let (mut a, _) = Core::new(origin("a"), &[]);
     let me = origin("a");
     a.welcome(link.hello(&me, BEGINNING, 1).unwrap());
     a.at_the_end();
-    access.wait = Duration::from_millis(500);
-    let mut reading = Link::open(&access).unwrap();
+    let wait = Duration::from_millis(500);
+    let mut reading = Link::open(&access, wait).unwrap();
     let (told, arrived) = crossbeam_channel::bounded(BANS);
     let opening = Arc::clone(&key);
     let reader = std::thread::spawn(move || {
         let (mut b, _) = Core::new(origin("b"), &[]);
         while b.replica().len() < BANS {
-            for logged in reading.read_after(b.cursor(), 256).unwrap() {
+            for logged in reading.read_after(b.cursor(), 256, wait).unwrap() {
                 let who = logged.origin.as_str();
                 let opened = opening.open(Kind::Log, who, logged.seq, &logged.sealed);
                 b.take(opened.and_then(|bytes| event::read(&bytes)), now);

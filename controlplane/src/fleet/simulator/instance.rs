@@ -220,7 +220,7 @@ impl Instance {
             }
             self.core.has_read_snapshot(upto);
         }
-        let read = engine.read_after(self.core.cursor(), READ)?;
+        let read = engine.read_after(self.core.cursor(), READ, Duration::ZERO)?;
         let count = read.len();
         for logged in read {
             let effects = self.core.take(event::read(&logged.sealed), now);

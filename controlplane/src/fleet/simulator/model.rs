@@ -1,9 +1,10 @@
 //! An engine in memory that fails: the second implementation of [`Engine`].
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use super::random::Random;
-use crate::fleet::engine::{Beat, Cursor, Engine, Fault, Logged, Snapshot, Welcome};
+use crate::fleet::engine::{Alive, Cursor, Engine, Fault, Logged, Snapshot, Welcome};
 use crate::fleet::stamp::Origin;
 
 /// What the engine holds.
@@ -94,7 +95,13 @@ impl Engine for Model<'_> {
         })
     }
 
-    fn read_after(&mut self, cursor: Cursor, most: usize) -> Result<Vec<Logged>, Fault> {
+    /// It never waits.
+    fn read_after(
+        &mut self,
+        cursor: Cursor,
+        most: usize,
+        _: Duration,
+    ) -> Result<Vec<Logged>, Fault> {
         self.call(|store, _| {
             let behind = store.log.iter().filter(|logged| logged.at > cursor);
             behind.take(most).cloned().collect()
@@ -114,15 +121,11 @@ impl Engine for Model<'_> {
         })
     }
 
-    fn beat(&mut self, _: &Origin, _: &[u8]) -> Result<u64, Fault> {
-        self.call(|_, _| 0)
+    fn beat(&mut self, _: &Origin, _: &[u8]) -> Result<Alive, Fault> {
+        self.call(|_, _| Alive::default())
     }
 
     fn leave(&mut self, _: &Origin) -> Result<(), Fault> {
         self.call(|_, _| ())
-    }
-
-    fn members(&mut self) -> Result<Vec<Beat>, Fault> {
-        self.call(|_, _| Vec::new())
     }
 }

@@ -1,0 +1,222 @@
+//! The thread `weir-fleet-read`: it reads the log on and on, over a connection of its own, so that
+//! a read that waits holds up nobody who sends. An engine that has nothing else to do looks ten
+//! times a second whether a read has waited enough: what waits behind one is late by as much
+//! (FLEET-11).
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+use weir_shared::clock::Clock;
+use weir_shared::threads;
+
+use super::engine::{Cursor, Engine, Fault, Logged};
+use super::event::{self, Rejected};
+use super::link::{Access, Link};
+use super::seal::{self, FleetKey, Kind};
+use super::words::{Opened, Said};
+
+/// Batches that are read at once.
+const MOST_READ: usize = 16;
+/// How long a read waits for something to come. It is not seen before that nobody wants it any
+/// more.
+const WAIT: Duration = Duration::from_secs(1);
+
+/// What both threads of the log have.
+pub(super) struct Shared {
+    pub(super) access: Access,
+    pub(super) key: FleetKey,
+    pub(super) clock: Clock,
+    /// To the control loop; bounded.
+    pub(super) said: Sender<Said>,
+    /// When the engine has answered last, on the monotonic clock.
+    pub(super) contact_ns: Arc<AtomicU64>,
+}
+
+impl Shared {
+    /// The engine has answered.
+    pub(super) fn note_contact(&self) {
+        // Relaxed: it is only compared with a time.
+        self.contact_ns.store(self.now_ns(), Ordering::Relaxed);
+    }
+
+    /// The monotonic clock.
+    pub(super) fn now_ns(&self) -> u64 {
+        self.clock.now().mono_ns
+    }
+}
+
+/// A reading of the log.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Reading {
+    number: u64,
+    cursor: Cursor,
+}
+
+/// What is to be read; none while nothing is.
+#[derive(Default)]
+struct Wanted {
+    reading: Mutex<Option<Reading>>,
+    changed: Condvar,
+}
+
+impl Wanted {
+    fn reading(&self) -> MutexGuard<'_, Option<Reading>> {
+        self.reading.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self, reading: Option<Reading>) {
+        *self.reading() = reading;
+        self.changed.notify_one();
+    }
+
+    /// Waits for one that is not this.
+    fn after(&self, number: u64) -> Reading {
+        let mut held = self.reading();
+        loop {
+            match *held {
+                Some(reading) if reading.number != number => return reading,
+                _ => {
+                    let woken = self.changed.wait(held);
+                    held = woken.unwrap_or_else(PoisonError::into_inner);
+                }
+            }
+        }
+    }
+
+    fn is(&self, number: u64) -> bool {
+        self.reading().is_some_and(|wanted| wanted.number == number)
+    }
+}
+
+/// What the thread `weir-fleet` has of it.
+pub(super) struct Reader {
+    wanted: Arc<Wanted>,
+    /// Faults, each with the number of the reading that it has ended.
+    pub(super) faults: Receiver<(u64, Fault)>,
+}
+
+impl Reader {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// The system refused it.
+    pub(super) fn start(shared: Arc<Shared>) -> io::Result<Self> {
+        let wanted = Arc::new(Wanted::default());
+        let (told, faults) = bounded(1);
+        let thread = Thread {
+            shared,
+            wanted: Arc::clone(&wanted),
+            told,
+        };
+        threads::spawn("weir-fleet-read", move || thread.run()).map(drop)?;
+        Ok(Self { wanted, faults })
+    }
+
+    /// Reads from here on.
+    pub(super) fn read(&self, number: u64, cursor: Cursor) {
+        self.wanted.set(Some(Reading { number, cursor }));
+    }
+
+    /// Reads nothing more. What is being read may still be said.
+    pub(super) fn rest(&self) {
+        self.wanted.set(None);
+    }
+
+    /// Whether this fault is of what is being read.
+    pub(super) fn concerns(&self, number: u64) -> bool {
+        self.wanted.is(number)
+    }
+}
+
+struct Thread {
+    shared: Arc<Shared>,
+    wanted: Arc<Wanted>,
+    told: Sender<(u64, Fault)>,
+}
+
+/// Why nothing more is read.
+enum Ended {
+    /// Nobody is there to be told: the service ends.
+    Stop,
+    /// Something else is wanted, or nothing.
+    Unwanted,
+    Fault(Fault),
+}
+
+impl From<Fault> for Ended {
+    fn from(fault: Fault) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+impl Thread {
+    fn run(self) {
+        // The control loop counts from 1.
+        let mut number = 0;
+        loop {
+            let reading = self.wanted.after(number);
+            number = reading.number;
+            let ended = match self.read(reading) {
+                Ok(never) => match never {},
+                Err(ended) => ended,
+            };
+            match ended {
+                Ended::Stop => return,
+                Ended::Unwanted => {}
+                // It waits while one of an earlier reading lies there, which nobody misses.
+                Ended::Fault(fault) => {
+                    if self.told.send((number, fault)).is_err() {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    fn read(&self, reading: Reading) -> Result<std::convert::Infallible, Ended> {
+        let Reading { number, mut cursor } = reading;
+        let mut link = Link::open(&self.shared.access, WAIT)?;
+        let mut is_end_told = false;
+        loop {
+            // The end is told at once; only behind it there is something to wait for.
+            let wait = if is_end_told { WAIT } else { Duration::ZERO };
+            let batches = link.read_after(cursor, MOST_READ, wait)?;
+            if !self.wanted.is(number) {
+                return Err(Ended::Unwanted);
+            }
+            self.shared.note_contact();
+            let count = batches.len();
+            for batch in batches {
+                cursor = batch.at;
+                is_end_told = false;
+                let events = self.open(&batch);
+                self.say(Said::Read {
+                    reading: number,
+                    batch,
+                    events,
+                })?;
+            }
+            if count < MOST_READ && !is_end_told {
+                is_end_told = true;
+                self.say(Said::AtEnd { reading: number })?;
+            }
+        }
+    }
+
+    fn open(&self, batch: &Logged) -> Opened {
+        if batch.sealed.len() > event::MAX_BATCH + seal::OVERHEAD {
+            return Err(Rejected::Size);
+        }
+        let origin = batch.origin.as_str();
+        let text = (self.shared.key).open(Kind::Log, origin, batch.seq, &batch.sealed)?;
+        event::read(&text)
+    }
+
+    /// Waits while the loop has much to do.
+    fn say(&self, said: Said) -> Result<(), Ended> {
+        self.shared.said.send(said).map_err(|_| Ended::Stop)
+    }
+}
