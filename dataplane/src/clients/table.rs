@@ -375,7 +375,7 @@ impl ClientTable for Table {
                 Some(lookup) => entry.attach(Arc::clone(lookup), 0),
                 None => entry.forget_lookup(),
             }
-            if self.shares_counts() {
+            if self.fleet.get().is_some() {
                 entry.is_sent();
             }
         };

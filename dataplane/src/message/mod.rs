@@ -1,12 +1,11 @@
-//! The head of a request as those read it who only look: in the bytes that it came in, or as a text
-//! of its own (`request_head.rs`).
+//! HTTP of no version and of no socket: the head of a request (`head.rs`), the table of the fields
+//! that mean something, how long a body is.
 
 pub mod fields;
 pub mod head;
 pub mod trailers;
 
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Version};
-use weir_shared::rules::Sent;
+use http::{HeaderMap, HeaderName, HeaderValue};
 
 /// The fields of a head.
 pub trait Fields {
@@ -15,54 +14,6 @@ pub trait Fields {
     /// Every field, its name in small letters or not.
     fn fields(&self) -> impl Iterator<Item = (&str, &[u8])>;
 }
-
-/// The head of a request.
-pub trait Head: Fields + Sent {
-    /// Its method.
-    fn method(&self) -> &Method;
-    /// The path of its target.
-    fn path(&self) -> &str;
-    /// What follows the `?`.
-    fn query(&self) -> Option<&str>;
-    /// Of HTTP.
-    fn version(&self) -> Version;
-    /// `Host`, or the host of an absolute target, which replaces it.
-    fn host(&self) -> Option<&[u8]>;
-    /// How long the body is.
-    fn length(&self) -> RequestLength;
-    /// Which of the rare fields are there.
-    fn known(&self) -> Known;
-}
-
-/// What the rules ask of a head is what it says.
-macro_rules! sent_by_head {
-    ($head:ty) => {
-        impl weir_shared::rules::Sent for $head {
-            fn host_sent(&self) -> Option<&[u8]> {
-                $crate::message::Head::host(self)
-            }
-
-            fn query_sent(&self) -> weir_shared::rules::Told<Option<&str>> {
-                weir_shared::rules::Told::Known($crate::message::Head::query(self))
-            }
-
-            fn each_line(
-                &self,
-                name: &http::HeaderName,
-                see: &mut dyn FnMut(&[u8]),
-            ) -> weir_shared::rules::Told<()> {
-                // The application gets the host of an absolute target, whatever the field says.
-                if *name == http::header::HOST {
-                    $crate::message::Head::host(self).into_iter().for_each(see);
-                } else {
-                    $crate::message::Fields::values_of(self, name).for_each(see);
-                }
-                weir_shared::rules::Told::Known(())
-            }
-        }
-    };
-}
-pub(crate) use sent_by_head;
 
 impl Fields for HeaderMap {
     fn values_of(&self, name: &HeaderName) -> impl DoubleEndedIterator<Item = &[u8]> {
@@ -104,6 +55,92 @@ impl RequestLength {
     }
 }
 
+/// The fields that mean something to the service.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Name {
+    Authorization,
+    CacheControl,
+    Connection,
+    ContentLength,
+    ContentType,
+    Cookie,
+    Date,
+    Expect,
+    Forwarded,
+    ForwardedFor,
+    ForwardedHost,
+    ForwardedProto,
+    Host,
+    KeepAlive,
+    Location,
+    ProxyAuthenticate,
+    ProxyAuthorization,
+    ProxyConnection,
+    Referer,
+    RequestId,
+    SecFetchSite,
+    Te,
+    TransferEncoding,
+    Upgrade,
+    UserAgent,
+    Other,
+}
+
+impl Name {
+    /// The field of this name, in any spelling of its letters.
+    pub fn of(name: &str) -> Self {
+        let first = name.as_bytes().first().copied().unwrap_or_default();
+        // The length and the first letter leave one name to compare with.
+        let (field, expected) = match (name.len(), first | 0x20) {
+            (2, b't') => (Self::Te, "te"),
+            (4, b'd') => (Self::Date, "date"),
+            (4, b'h') => (Self::Host, "host"),
+            (6, b'c') => (Self::Cookie, "cookie"),
+            (6, b'e') => (Self::Expect, "expect"),
+            (7, b'r') => (Self::Referer, "referer"),
+            (7, b'u') => (Self::Upgrade, "upgrade"),
+            (8, b'l') => (Self::Location, "location"),
+            (9, b'f') => (Self::Forwarded, "forwarded"),
+            (10, b'c') => (Self::Connection, "connection"),
+            (10, b'k') => (Self::KeepAlive, "keep-alive"),
+            (10, b'u') => (Self::UserAgent, "user-agent"),
+            (12, b'c') => (Self::ContentType, "content-type"),
+            (12, b'x') => (Self::RequestId, "x-request-id"),
+            (13, b'a') => (Self::Authorization, "authorization"),
+            (13, b'c') => (Self::CacheControl, "cache-control"),
+            (14, b'c') => (Self::ContentLength, "content-length"),
+            (14, b's') => (Self::SecFetchSite, "sec-fetch-site"),
+            (15, b'x') => (Self::ForwardedFor, "x-forwarded-for"),
+            (16, b'p') => (Self::ProxyConnection, "proxy-connection"),
+            (16, b'x') => (Self::ForwardedHost, "x-forwarded-host"),
+            (17, b't') => (Self::TransferEncoding, "transfer-encoding"),
+            (17, b'x') => (Self::ForwardedProto, "x-forwarded-proto"),
+            (18, b'p') => (Self::ProxyAuthenticate, "proxy-authenticate"),
+            (19, b'p') => (Self::ProxyAuthorization, "proxy-authorization"),
+            _ => return Self::Other,
+        };
+        match name.eq_ignore_ascii_case(expected) {
+            true => field,
+            false => Self::Other,
+        }
+    }
+
+    /// Whether it is always of one hop (RFC 9110 §7.6.1).
+    pub const fn is_hop_by_hop(self) -> bool {
+        matches!(
+            self,
+            Self::Connection
+                | Self::KeepAlive
+                | Self::ProxyAuthenticate
+                | Self::ProxyAuthorization
+                | Self::ProxyConnection
+                | Self::Te
+                | Self::TransferEncoding
+                | Self::Upgrade
+        )
+    }
+}
+
 /// The rare fields of a head that many ask for, noted in one pass.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Known {
@@ -120,8 +157,6 @@ pub struct Known {
     pub upgrade: bool,
     /// `TE`
     pub te: bool,
-    /// `Expect`, whatever it says.
-    pub expect: bool,
     /// `Expect: 100-continue`
     pub expects_continue: bool,
     /// A `Connection` that names fields (RFC 9110 §7.6.1).
@@ -130,22 +165,15 @@ pub struct Known {
 
 impl Known {
     /// Notes a field, if it is one of those; `Connection` is read by who knows what it means.
-    pub fn note(&mut self, name: &str, value: &[u8]) {
-        let is = |expected: &str| name.eq_ignore_ascii_case(expected);
-        // The length tells most names apart at once.
-        match name.len() {
-            2 => self.te |= is("te"),
-            6 if is("expect") => {
-                self.expect = true;
-                self.expects_continue = value.eq_ignore_ascii_case(b"100-continue");
-            }
-            7 => self.upgrade |= is("upgrade"),
-            12 => self.request_id |= is("x-request-id"),
-            14 if is("sec-fetch-site") => {
-                self.other_site |= matches!(value, b"cross-site" | b"same-site");
-            }
-            15 => self.forwarded_for |= is("x-forwarded-for"),
-            17 => self.forwarded_proto |= is("x-forwarded-proto"),
+    pub fn note(&mut self, name: Name, value: &[u8]) {
+        match name {
+            Name::Te => self.te = true,
+            Name::Expect => self.expects_continue = value.eq_ignore_ascii_case(b"100-continue"),
+            Name::Upgrade => self.upgrade = true,
+            Name::RequestId => self.request_id = true,
+            Name::SecFetchSite => self.other_site |= matches!(value, b"cross-site" | b"same-site"),
+            Name::ForwardedFor => self.forwarded_for = true,
+            Name::ForwardedProto => self.forwarded_proto = true,
             _ => {}
         }
     }
@@ -154,7 +182,7 @@ impl Known {
     pub fn of(fields: &impl Fields) -> Self {
         let mut known = Self::default();
         for (name, value) in fields.fields() {
-            known.note(name, value);
+            known.note(Name::of(name), value);
         }
         known
     }
@@ -189,7 +217,6 @@ mod tests {
         for (name, value, expected) in [
             ("TE", "x", noted(|known| known.te = true)),
             ("Upgrade", "x", noted(|known| known.upgrade = true)),
-            ("Expect", "x", noted(|known| known.expect = true)),
             ("X-Request-ID", "x", noted(|known| known.request_id = true)),
             (
                 "X-Forwarded-For",
@@ -214,7 +241,6 @@ mod tests {
         ] {
             assert_eq!(of(name, value), expected, "{name}");
         }
-        let expects = of("expect", "100-Continue");
-        assert!(expects.expect && expects.expects_continue);
+        assert!(of("expect", "100-Continue").expects_continue);
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crossbeam_channel::Sender;
 use weir_shared::client::Client;
 use weir_shared::clock::Now;
 use weir_shared::explain::Elsewhere;
@@ -27,16 +28,13 @@ const KEEP: PerSpan<Duration> = PerSpan {
     day: Duration::from_hours(49),
 };
 impl Entry {
-    /// Notes that something was counted; true if that is news to the fleet's thread.
-    pub const fn changes(&mut self) -> bool {
-        let is_new = self.notes & CHANGED == 0;
-        self.notes |= CHANGED;
-        is_new
-    }
-
-    /// The thread was told, or could not be.
-    pub const fn unchanged(&mut self) {
-        self.notes &= !CHANGED;
+    /// Names this client to the fleet's thread, if it does not wait there already. Where there is
+    /// no room, its next request says so again.
+    #[cold]
+    pub fn name_to(&mut self, fleet: &Sender<Client>, client: Client) {
+        if self.notes & CHANGED == 0 && fleet.try_send(client).is_ok() {
+            self.notes |= CHANGED;
+        }
     }
 
     fn in_fleet(&self) -> Option<&ClientInFleet> {
@@ -182,7 +180,7 @@ impl Entry {
         reporting: &Reporting,
         now: Now,
     ) -> Vec<Report> {
-        self.unchanged();
+        self.notes &= !CHANGED;
         let mut reports = Vec::new();
         reports.extend(self.report(client, judging, reporting, now));
         let rules = self.rules_counted();

@@ -23,13 +23,10 @@ impl Table {
     }
 
     /// Something of a client was counted that other instances are to know.
+    #[inline]
     pub fn changed(&self, client: Client, entry: &mut Entry) {
-        if let Some(changed) = self.fleet.get()
-            && entry.changes()
-            && changed.try_send(client).is_err()
-        {
-            // Its next request says so again.
-            entry.unchanged();
+        if let Some(fleet) = self.fleet.get() {
+            entry.name_to(fleet, client);
         }
     }
 
@@ -44,11 +41,6 @@ impl Table {
     /// What clients count together.
     pub fn shared(&self) -> &SharedCounts {
         &self.shared
-    }
-
-    /// Whether counts are shared with other instances.
-    pub fn shares_counts(&self) -> bool {
-        self.fleet.get().is_some()
     }
 
     /// Hands every entry to `work`, shard by shard.
