@@ -155,8 +155,7 @@ impl InFleet {
         }
     }
 
-    /// The count begins anew, and the engine's does not: what it has of this instance it has all the
-    /// same.
+    /// The count begins anew, and the engine's does not: what it has of this instance stays sent.
     pub fn begin_again(&mut self) {
         self.others = Window::default();
     }
