@@ -155,6 +155,11 @@ impl InFleet {
         }
     }
 
+    /// The count begins anew, and the engine's does not: what it has of this instance stays sent.
+    pub fn begin_again(&mut self) {
+        self.others = Window::default();
+    }
+
     /// The engine has nothing of it: all of the own count is to be sent again.
     pub const fn lost(&mut self) {
         self.sent.current = 0;

@@ -85,6 +85,18 @@ pub struct RuleCount {
     pub in_fleet: Option<Box<InFleet>>,
 }
 
+impl RuleCount {
+    /// Nothing is counted any more; whether the fleet knows something of it all the same.
+    pub fn begin_again(&mut self) -> bool {
+        self.window = Window::default();
+        self.other_sites = Window::default();
+        self.in_fleet
+            .as_deref_mut()
+            .map(InFleet::begin_again)
+            .is_some()
+    }
+}
+
 /// What the counts stand at that clients share (SHARE-8).
 #[derive(Clone, Debug, Default)]
 pub struct SharedCountsUse {

@@ -35,7 +35,7 @@ pub struct Demo {
     /// Without visitors of its own: nothing happens but what you do
     #[arg(long)]
     quiet: bool,
-    /// With a second instance, and a Valkey or Redis between them: they share their bans
+    /// With a second instance, and a Valkey or Redis between them: they share bans and counts
     #[arg(long)]
     fleet: bool,
 }

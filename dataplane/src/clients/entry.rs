@@ -420,7 +420,10 @@ impl Entry {
         self.notes = 0;
         if let Some(further) = &mut self.further {
             further.bucket = None;
-            further.counts = Vec::new();
+            match epoch_ms {
+                Some(_) => further.counts.retain_mut(RuleCount::begin_again),
+                None => further.counts = Vec::new(),
+            }
             further.other_sites = None;
             if further.is_empty() {
                 self.further = None;

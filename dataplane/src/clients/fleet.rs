@@ -1,8 +1,8 @@
 //! The client table as the fleet's thread sees it (FLEET-5 to FLEET-9): what is due of a client,
 //! and what others have counted.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -11,7 +11,7 @@ use weir_shared::ban::FleetNote;
 use weir_shared::client::Client;
 use weir_shared::clock::Now;
 use weir_shared::event::LimitExceeded;
-use weir_shared::fleet::{Changed, CountOf, FleetCounts, Report, Reporting, Sum};
+use weir_shared::fleet::{Changed, CountOf, FleetCounts, Report, Reporting, SharedCount, Sum};
 use weir_shared::snapshot::Snapshot;
 use weir_shared::table::KnownRow;
 use weir_shared::units::Time;
@@ -35,6 +35,9 @@ pub struct Counts {
     /// Takes limits that are broken by what was learned.
     pub breaks: Sender<LimitExceeded>,
     changed: Receiver<Client>,
+    /// Counts that clients share which were taken from there and not named yet. Their lock is that
+    /// of every request that they count: it is taken once for all of them.
+    shared: Mutex<Vec<SharedCount>>,
     /// Whether what others count holds.
     heeds: AtomicBool,
 }
@@ -53,6 +56,7 @@ impl Counts {
             in_force,
             snapshots,
             breaks,
+            shared: Mutex::default(),
             heeds: AtomicBool::new(true),
         }
     }
@@ -101,8 +105,14 @@ impl Counts {
 
 impl FleetCounts for Counts {
     fn changed(&self, wait: Duration) -> Option<Changed> {
+        let shared = {
+            let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+            if shared.is_empty() {
+                *shared = self.table.shared().take_changed();
+            }
+            shared.pop().map(Changed::Shared)
+        };
         // Whoever counts for a shared limit counts as a client, too.
-        let shared = self.table.shared().changed().map(Changed::Shared);
         shared.or_else(|| self.changed.recv_timeout(wait).ok().map(Changed::Client))
     }
 

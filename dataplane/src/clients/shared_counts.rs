@@ -82,6 +82,8 @@ pub struct SharedCounts {
     hasher: RandomState,
     /// Whether refusals wait to be told. Relaxed: they are asked for again soon.
     has_refusals: AtomicBool,
+    /// Other instances are to be told of something.
+    has_changed: AtomicBool,
     /// Whether other instances are told of them; set once, before anything is counted.
     is_shared: AtomicBool,
 }
@@ -131,6 +133,7 @@ impl SharedCounts {
             }),
             hasher: RandomState::new(),
             has_refusals: AtomicBool::new(false),
+            has_changed: AtomicBool::new(false),
             is_shared: AtomicBool::new(false),
         }
     }
@@ -154,7 +157,7 @@ impl SharedCounts {
                 let key = (*rule, SharedKey::Netblock(netblock), Which::First);
                 if let Some((count, epoch_ms)) = keys.pop(&key).zip(epoch_ms) {
                     // What was counted before the ban is void everywhere (FLEET-9).
-                    keys.put(key, Count::begun(&count.rule, epoch_ms));
+                    keys.put(key, count.begun(epoch_ms));
                 }
             }
         }

@@ -110,11 +110,20 @@ impl Entry {
 
     /// What was counted before a ban that began then is void (FLEET-9).
     pub fn begin_epoch(&mut self, epoch_ms: u64) {
-        let before = self.in_fleet().map_or(0, |in_fleet| in_fleet.epoch_ms);
-        self.further().in_fleet = Some(Box::new(ClientInFleet {
-            epoch_ms: before.max(epoch_ms),
-            ..ClientInFleet::default()
-        }));
+        let further = self.further();
+        match &mut further.in_fleet {
+            // The engine's sums go on: what they have of this instance is none of the others'.
+            Some(in_fleet) if in_fleet.epoch_ms >= epoch_ms => {
+                in_fleet.each().for_each(InFleet::begin_again);
+            }
+            _ => {
+                further.counts = Vec::new();
+                further.in_fleet = Some(Box::new(ClientInFleet {
+                    epoch_ms,
+                    ..ClientInFleet::default()
+                }));
+            }
+        }
     }
 
     /// The engine has nothing of what was sent.

@@ -29,12 +29,18 @@ impl SharedCounts {
                 key,
                 is_second: which == Which::Second,
             });
+            self.has_changed.store(true, Ordering::Relaxed);
         }
     }
 
-    /// What has counted something since it was named here last.
-    pub fn changed(&self) -> Option<SharedCount> {
-        self.held().changed.pop()
+    /// What has counted something since they were named here last. Nobody waits for whoever asks
+    /// and hears that there is nothing.
+    pub fn take_changed(&self) -> Vec<SharedCount> {
+        // Relaxed: what is counted meanwhile is named the next time.
+        match self.has_changed.swap(false, Ordering::Relaxed) {
+            true => std::mem::take(&mut self.held().changed),
+            false => Vec::new(),
+        }
     }
 
     /// All of them that other instances are told of.

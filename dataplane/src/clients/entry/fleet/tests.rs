@@ -1,3 +1,4 @@
+use proptest::prelude::*;
 use weir_shared::event::Offence;
 use weir_shared::rules::RuleSet;
 use weir_shared::settings::LookupSettings;
@@ -183,4 +184,82 @@ fn its_own_count_can_be_told_apart() {
     learn(&mut entry, &terms, OnLimit::Ban, (40, 2));
     assert_eq!(entry.counts(NOW.wall_ms).requests.minute, 40);
     assert_eq!(urgency(&mut entry, &terms, reporting(2, true)), None);
+}
+
+/// What happens to a client.
+#[derive(Clone, Copy, Debug)]
+enum Act {
+    /// It asks so often here.
+    Asks(u64),
+    /// It asks so often at others, which have told the engine.
+    AsksElsewhere(u64),
+    /// The engine is asked.
+    Learns,
+    /// A ban begins so much later than the last one: at once, where one is observed again.
+    Banned(u64),
+}
+
+fn acts() -> impl Strategy<Value = Vec<Act>> {
+    let act = prop_oneof![
+        (1..60_u64).prop_map(Act::Asks),
+        (1..60_u64).prop_map(Act::AsksElsewhere),
+        Just(Act::Learns),
+        (0..2_u64).prop_map(Act::Banned),
+    ];
+    prop::collection::vec(act, 1..30)
+}
+
+proptest! {
+    /// FLEET-6: whatever bans begin a client anew, twice at one moment too, it never takes for the
+    /// others' what it has counted itself.
+    #[test]
+    fn others_have_never_counted_more_than_they_did(acts in acts()) {
+        let terms = LookupRules::new(limits(1000), &LookupSettings::default());
+        let rules = RuleSet::default();
+        let judging = Judging {
+            terms: &terms,
+            on_limit: OnLimit::Ban,
+            rules: &rules,
+        };
+        let mut entry = counted(0, &terms);
+        let (mut epoch_ms, mut sum, mut others) = (NOW.wall_ms, 0, 0);
+        entry.reset(0, Some(epoch_ms));
+        for act in acts {
+            match act {
+                Act::Asks(count) => {
+                    for _ in 0..count {
+                        entry.charge_request(&terms.plain_limits, NOW.wall_ms, false);
+                    }
+                }
+                Act::AsksElsewhere(count) => {
+                    sum += count;
+                    others += count;
+                }
+                Act::Learns => {
+                    let reports = entry.reports(CLIENT, judging, &reporting(1, true), NOW);
+                    for report in reports {
+                        if report.epoch_ms > epoch_ms {
+                            (epoch_ms, sum, others) = (report.epoch_ms, 0, 0);
+                        }
+                        sum += report.windows[0].current;
+                        let mut windows = report.windows.clone();
+                        for window in windows.iter_mut().take(3) {
+                            window.current = sum;
+                        }
+                        let told = Sum { epoch_ms, known: false, windows };
+                        entry.learn((&report, true), (&told, true), judging, NOW);
+                    }
+                }
+                Act::Banned(later_ms) => {
+                    if later_ms > 0 {
+                        (epoch_ms, sum, others) = (epoch_ms + later_ms, 0, 0);
+                    }
+                    entry.reset(0, Some(epoch_ms));
+                }
+            }
+            let elsewhere = entry.counted_elsewhere(NOW);
+            let elsewhere = elsewhere.map_or(0, |elsewhere| elsewhere.requests.minute);
+            prop_assert!(elsewhere <= others, "{} of {}", elsewhere, others);
+        }
+    }
 }

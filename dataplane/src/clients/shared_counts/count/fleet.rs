@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use weir_shared::clock::Now;
 use weir_shared::fleet::{CountOf, InFleet, Report, Reporting, SharedCount, Sum, span_at};
-use weir_shared::rules::{Rule, SharedKey};
+use weir_shared::rules::SharedKey;
 use weir_shared::window::{RuleSpan, Span, Window};
 
 use super::{Arc, Count, Counted};
@@ -20,14 +20,26 @@ const fn of_rules(span: Span) -> RuleSpan {
 }
 
 impl Count {
-    /// One that a ban has begun anew.
-    pub(in crate::clients::shared_counts) fn begun(rule: &Arc<Rule>, epoch_ms: u64) -> Self {
-        Self {
-            fleet: Some(Box::new(CountInFleet {
+    /// The same, which a ban of that moment has begun anew.
+    pub(in crate::clients::shared_counts) fn begun(self, epoch_ms: u64) -> Self {
+        let held = self.fleet.filter(|fleet| fleet.epoch_ms >= epoch_ms);
+        let fleet = match held {
+            // The engine's sums go on: what they have of this instance is none of the others'.
+            Some(mut fleet) => {
+                for span in Span::ALL {
+                    fleet.windows.get_mut(span).begin_again();
+                }
+                fleet.is_changed = false;
+                fleet
+            }
+            None => Box::new(CountInFleet {
                 epoch_ms,
                 ..CountInFleet::default()
-            })),
-            ..Self::new(rule)
+            }),
+        };
+        Self {
+            fleet: Some(fleet),
+            ..Self::new(&self.rule)
         }
     }
 
@@ -108,7 +120,7 @@ impl Count {
         let mut fleet = self.fleet.take().unwrap_or_default();
         if sum.epoch_ms > fleet.epoch_ms {
             // A ban of all that it counts was heard of by others before it was here.
-            *self = Self::begun(&self.rule, sum.epoch_ms);
+            *self = Self::new(&self.rule).begun(sum.epoch_ms);
             return;
         }
         if fleet.epoch_ms == report.epoch_ms {
