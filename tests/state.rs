@@ -651,6 +651,22 @@ fn an_ended_entry_without_a_beginning_has_no_length() {
     assert_eq!(length_ms, 3_600_000, "{ban}");
 }
 
+/// STATE-11: a ban with an origin of a later version does not stop the start, refuses, and is
+/// written as it was.
+#[test]
+fn an_origin_that_is_not_known_is_kept() {
+    let application = Application::ok();
+    let state = state_dir();
+    let ban = json!([{"netblock": "203.0.113.0/24", "ban_expires": "permanent", "origin": "a_vote@edge-1"}]);
+    write_bans(state.path(), &ban);
+    let mut weir = Weir::start_at(application.address(), &state, &[EXEMPT]);
+    assert_eq!(weir.get("/exempt", "203.0.113.7").status, 429);
+    weir.ban("netblock", "198.18.0.0/24", "1h");
+    weir.stop();
+    let bans = weir.state_file("bans.json").expect("bans.json").to_string();
+    assert!(bans.contains("\"origin\":\"a_vote@edge-1\""), "{bans}");
+}
+
 /// STATE-11: a stop leaves each file in which nothing but its time would change, whoever wrote it
 /// last; a ban with a cause of a later version does not stop the start, refuses, and is written as
 /// it was.

@@ -2,12 +2,12 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
-use crate::ban_origin::{BanOrigin, DecidedBy};
+use crate::ban_origin::{BanOrigin, DecidedBy, OtherWord};
 use crate::client::Client;
 use crate::lookup::Lookup;
 use crate::netblock::Netblock;
@@ -115,7 +115,7 @@ pub enum Cause {
     /// The application said so in its answer (APP-3).
     Application,
     /// One that this version does not know: it is kept (STATE-11).
-    Other(OtherCause),
+    Other(OtherWord),
 }
 
 impl Cause {
@@ -183,36 +183,11 @@ impl<'de> Deserialize<'de> for Cause {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         let known = Self::ALL.into_iter().find(|cause| cause.name() == text);
-        let other = || OtherCause::named(&text).map(Self::Other);
+        let other = || OtherWord::named(&text).map(Self::Other);
         (known.or_else(other)).ok_or_else(|| {
-            let expected = "a cause of a ban: small letters and _, and at most 64 of them unknown";
+            let expected = "a cause of a ban: small letters and _, and at most 64 unknown words";
             serde::de::Error::custom(format!("{text:?} is not valid: expected {expected}"))
         })
-    }
-}
-
-/// The name of a cause that this version does not know, such as a later one writes. Each is noted
-/// once in a process.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct OtherCause(u8);
-
-static OTHER_CAUSES: [OnceLock<Box<str>>; 64] = [const { OnceLock::new() }; 64];
-
-impl OtherCause {
-    fn named(name: &str) -> Option<Self> {
-        let is_word = |byte: u8| byte.is_ascii_lowercase() || byte == b'_';
-        if name.is_empty() || name.len() > 64 || !name.bytes().all(is_word) {
-            return None;
-        }
-        // The first place that is free, or has this name already.
-        let place =
-            (OTHER_CAUSES.iter()).position(|held| &**held.get_or_init(|| name.into()) == name);
-        place.and_then(|place| u8::try_from(place).ok()).map(Self)
-    }
-
-    fn name(self) -> &'static str {
-        let held = OTHER_CAUSES.get(usize::from(self.0));
-        held.and_then(OnceLock::get).map_or("", |name| name)
     }
 }
 

@@ -1,7 +1,8 @@
 //! Where a ban comes from: who decided it, and at which instance of a fleet (FLEET-14).
 //!
 //! Written as `service`, `admin` or `file`, and with `@NAME` behind it where another instance made
-//! the ban. It is part of a ban's key, so that two instances cannot give two bans one name.
+//! the ban. What a later version calls otherwise is kept. It is part of a ban's key, so that two
+//! instances cannot give two bans one name.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -26,17 +27,45 @@ pub enum DecidedBy {
     Admin,
     /// Whoever edited bans.json.
     File,
+    /// One that this version does not know: it is kept (STATE-11).
+    Other(OtherWord),
 }
 
 impl DecidedBy {
     const ALL: [Self; 3] = [Self::Service, Self::Admin, Self::File];
 
-    const fn name(self) -> &'static str {
+    fn name(self) -> &'static str {
         match self {
             Self::Service => "service",
             Self::Admin => "admin",
             Self::File => "file",
+            Self::Other(other) => other.name(),
         }
+    }
+}
+
+/// The name of a cause or of an origin that this version does not know, such as a later one writes.
+/// Each is noted once in a process, which knows at most 64 of them.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct OtherWord(u8);
+
+static OTHER_WORDS: [OnceLock<Box<str>>; 64] = [const { OnceLock::new() }; 64];
+
+impl OtherWord {
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        let is_word = |byte: u8| byte.is_ascii_lowercase() || byte == b'_';
+        if name.is_empty() || name.len() > 64 || !name.bytes().all(is_word) {
+            return None;
+        }
+        // The first place that is free, or has this name already.
+        let place =
+            (OTHER_WORDS.iter()).position(|held| &**held.get_or_init(|| name.into()) == name);
+        place.and_then(|place| u8::try_from(place).ok()).map(Self)
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        let held = OTHER_WORDS.get(usize::from(self.0));
+        held.and_then(OnceLock::get).map_or("", |name| name)
     }
 }
 
@@ -54,7 +83,7 @@ impl BanOrigin {
     pub const RANGE: (Self, Self) = (
         Self::here(DecidedBy::Service),
         Self {
-            by: DecidedBy::File,
+            by: DecidedBy::Other(OtherWord(u8::MAX)),
             instance: Some(Instance(u16::MAX)),
         },
     );
@@ -88,10 +117,11 @@ impl FromStr for BanOrigin {
             Some((by, name)) => (by, Some(Instance::named(name)?)),
             None => (text, None),
         };
-        let by = DecidedBy::ALL.into_iter().find(|known| known.name() == by);
-        let by = by.ok_or_else(|| {
+        let known = DecidedBy::ALL.into_iter().find(|known| known.name() == by);
+        let other = || OtherWord::named(by).map(DecidedBy::Other);
+        let by = known.or_else(other).ok_or_else(|| {
             format!(
-                "{text:?} is no origin of a ban: expected service, admin or file, and @NAME behind it where another instance made the ban"
+                "{text:?} is no origin of a ban: expected service, admin or file, and @NAME behind it where another instance made the ban; of others small letters and _, and at most 64 unknown words"
             )
         })?;
         Ok(Self { by, instance })
@@ -178,17 +208,35 @@ impl Instance {
 mod tests {
     use super::*;
 
-    /// BAN-4: an origin is read as it is written, and names of instances are bounded in length and
-    /// in letters.
+    /// BAN-4, STATE-11: an origin is read as it is written, one that is not known as well, which
+    /// the service did not make; names are bounded in length and in letters.
     #[test]
     fn an_origin_is_read_as_it_is_written() {
-        for text in ["service", "admin", "file", "admin@edge-1", "service@a.b_c"] {
+        for text in [
+            "service",
+            "admin",
+            "file",
+            "admin@edge-1",
+            "service@a.b_c",
+            "a_vote",
+            "a_vote@edge-1",
+        ] {
             let origin: BanOrigin = text.parse().unwrap();
             assert_eq!(origin.to_string(), text);
             assert!(origin >= BanOrigin::RANGE.0 && origin <= BanOrigin::RANGE.1);
+            assert_eq!(origin.is_automatic(), text.starts_with("service"));
         }
         let long = format!("admin@{}", "a".repeat(65));
-        for wrong in ["", "peer", "admin@", "admin@A", "admin@a@b", "Admin", &long] {
+        for wrong in [
+            "",
+            "@a",
+            "admin@",
+            "admin@A",
+            "admin@a@b",
+            "Admin",
+            "a-b",
+            &long,
+        ] {
             assert!(wrong.parse::<BanOrigin>().is_err(), "{wrong}");
         }
         let one: BanOrigin = "admin@edge-1".parse().unwrap();
