@@ -21,6 +21,8 @@ use crate::state::fault::Fault;
 pub(crate) const MAX_LISTED: usize = 1_000_000;
 /// Lines that are no netblock, told by their numbers.
 const MAX_TOLD: usize = 5;
+/// Of a line that is no netblock this many characters are told.
+const MAX_QUOTED: usize = 40;
 /// The longest range of two IPv6 addresses has 93 bytes.
 const LONGEST: usize = 128;
 
@@ -48,8 +50,13 @@ pub(crate) enum Unusable {
     TooMany(usize),
 }
 
-/// What a line should have been.
+/// What a line should have been. Of a line that is none the beginning is told.
 pub(crate) fn expected(text: &str) -> String {
+    let end = text.char_indices().nth(MAX_QUOTED).map(|(end, _)| end);
+    let text = match end.and_then(|end| text.get(..end)) {
+        Some(begin) => &format!("{begin}…"),
+        None => text,
+    };
     format!(
         "{text:?} is not a netblock: expected an address, a prefix such as 192.0.2.0/24 or \
          2001:db8::/32, or a range such as 192.0.2.1-192.0.2.9"
@@ -166,7 +173,8 @@ impl Reading<'_> {
         let is_value = |line: &[u8]| serde_json::from_slice::<IgnoredAny>(line).is_ok();
         let is_more = lines.any(|line| !line.trim_ascii().is_empty());
         if !is_more || !first.is_some_and(is_value) {
-            return self.value(bytes, 0);
+            // Blank lines may have blanks that JSON does not know.
+            return self.value(bytes.trim_ascii_end(), 0);
         }
         let lines = bytes.split(|byte| *byte == b'\n').enumerate();
         for (before, line) in lines.filter(|(_, line)| !line.trim_ascii().is_empty()) {

@@ -30,6 +30,19 @@ impl Spans {
         before.is_some_and(|(_, end)| *end >= first)
     }
 
+    /// The family of which more than half of all addresses are in them: of IPv6 those that are
+    /// given out at all, 2000::/3.
+    pub fn mostly(&self) -> Option<&'static str> {
+        let v6 = 0x2000 << 112;
+        [
+            ("IPv4", &self.v4, 0, 1 << 32),
+            ("IPv6", &self.v6, v6, 1 << 125),
+        ]
+        .into_iter()
+        .find(|(_, family, first, count)| family.count_in(*first, first + (count - 1)) > count / 2)
+        .map(|(name, ..)| name)
+    }
+
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.v4.0.is_empty() && self.v6.0.is_empty()
@@ -53,6 +66,16 @@ impl FromIterator<Netblock> for Spans {
 }
 
 impl Family {
+    /// How many addresses of a range are in them; not of the range of all of IPv6, which has one
+    /// more than fits.
+    fn count_in(&self, first: u128, last: u128) -> u128 {
+        let within = self.0.iter().map(|(begin, end)| {
+            let (begin, end) = (first.max(*begin), last.min(*end));
+            (end + 1).saturating_sub(begin)
+        });
+        within.sum()
+    }
+
     /// Puts them in order, and those that touch together.
     fn join(&mut self) {
         self.0.sort_unstable();

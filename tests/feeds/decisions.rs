@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::publisher::{Publisher, answer};
 use crate::support::application::Application;
-use crate::support::command::run;
+use crate::support::command::{command, ran, run};
 use crate::support::wait_until;
 use crate::support::weir::{StateDir, Weir, state_dir};
 
@@ -82,6 +82,8 @@ fn a_client_is_listed_until_its_decisions_are_gone() {
                 cut.truncate(5_000);
                 cut
             }
+            // It is restarted.
+            7 => Vec::new(),
             // All is gone but one of the two.
             5 if is_start => answer("200 OK", "", r#"{"new":[{"id":200001,"type":"ban","scope":"Ip","value":"198.51.100.9","duration":"1h"}]}"#),
             6 => answer("200 OK", "", r#"{"new":null,"deleted":[{"id":200001}]}"#),
@@ -107,7 +109,12 @@ fn a_client_is_listed_until_its_decisions_are_gone() {
         first.starts_with("get /v1/decisions/stream?startup=true&dedup=false"),
         "{first}"
     );
-    for (wrong, told) in [(2, "403"), (3, "no decision stream"), (4, "broken off")] {
+    for (wrong, told) in [
+        (2, "403"),
+        (3, "no decision stream"),
+        (4, "broken off"),
+        (7, "connection failed"),
+    ] {
         mode.store(wrong, Ordering::SeqCst);
         let said = fetch(&state);
         assert!(said.contains("failed") && said.contains(told), "{said}");
@@ -129,4 +136,59 @@ fn a_client_is_listed_until_its_decisions_are_gone() {
     for text in [&copy, &checked.out, &checked.err] {
         assert!(!text.contains("open-sesame"), "{text}");
     }
+}
+
+/// FEED-3, FEED-7: a publisher that says nothing delays no decision stream.
+#[test]
+fn a_stalled_list_delays_no_decisions() {
+    let (lists, lapi) = (Publisher::plain(), Publisher::plain());
+    lists.publishes("198.51.100.0/24\n");
+    lapi.publishes(
+        r#"{"new":[{"id":1,"type":"ban","scope":"Ip","value":"203.0.113.9","duration":"1h"}]}"#,
+    );
+    let application = Application::ok();
+    let state = state_dir();
+    let rules = json!({"version": 1, "feeds": [
+        {"name": "drop", "url": lists.url("/drop"), "use": "deny"},
+        {"name": "later", "url": lists.url("/later"), "use": "deny"},
+        {"name": "crowdsec", "crowdsec": lapi.url(""), "key_file": "crowdsec.key"}]});
+    fs::write(state.path().join("rules.json"), rules.to_string()).unwrap();
+    fs::write(state.path().join("crowdsec.key"), "open-sesame").unwrap();
+    let stalled = lists.hold();
+    let weir = Weir::start_at(application.address(), &state, &[]);
+    lists.wait_for_heads(1);
+    wait_until("the decision is there", || entries(&weir) == Some(1.0));
+    lapi.publishes(r#"{"new":null,"deleted":null}"#);
+    assert_eq!(fetch(&state), "crowdsec: taken; 0 entries hold\n");
+    // One list at a time.
+    assert_eq!(lists.heads().len(), 1);
+    assert_eq!(weir.metric("waf_feed_entries{feed=\"drop\"}"), Some(0.0));
+    drop(stalled);
+    wait_until("both lists are there", || {
+        let entries = |name: &str| weir.metric(&format!("waf_feed_entries{{feed=\"{name}\"}}"));
+        entries("drop") == Some(1.0) && entries("later") == Some(1.0)
+    });
+}
+
+/// FEED-7: decisions on autonomous systems and countries do nothing where clients are not looked
+/// up, which is told by the log, once, and by `weir check`.
+#[test]
+fn decisions_on_places_need_lookups() {
+    let lapi = Publisher::plain();
+    lapi.publishes(
+        r#"{"new":[{"id":1,"type":"ban","scope":"As","value":"64500","duration":"1h"},
+            {"id":2,"type":"ban","scope":"Country","value":"DE","duration":"1h"}]}"#,
+    );
+    let application = Application::ok();
+    let (weir, state) = start(&application, &lapi, &[("WAF_LOOKUP_SOURCE", "off")]);
+    let told = "has 2 decisions on autonomous systems and countries, which do nothing";
+    weir.wait_for_process_log(&[told]);
+    wait_until("the copy", || state.path().join("feeds/crowdsec").exists());
+    let mut check = command(state.path(), &["check"]);
+    check
+        .env("WAF_UPSTREAM", "127.0.0.1:9")
+        .env("WAF_LOOKUP_SOURCE", "off");
+    let checked = ran(check.output().expect("the binary runs"));
+    let said = format!("{}{}", checked.out, checked.err);
+    assert!(said.contains(told), "{said}");
 }

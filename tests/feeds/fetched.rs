@@ -306,7 +306,7 @@ fn failures_are_told_and_put_off() {
     rules["comment"] = json!("another edit");
     save(state.path(), "rules.json", &rules.to_string());
     wait_for_outcome(&weir, "drop", "taken");
-    weir.get("/a", "198.51.100.2").expect(429);
+    weir.wait_until_refused("198.51.100.2");
 }
 
 /// FEED-1, FEED-3: an edit adds a feed, and its thread; one feed is fetched after the other, and a

@@ -281,7 +281,7 @@ fn left_ms(text: &str) -> Option<u64> {
 
 /// One that holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Decision {
+pub(crate) struct Decision {
     subject: Subject,
     /// Milliseconds since 1970.
     ends_ms: u64,
@@ -292,22 +292,36 @@ struct Decision {
 pub(crate) struct Decisions(HashMap<i64, Decision>);
 
 impl Decisions {
-    /// What an answer says of them at a moment. A decision that is new and deleted in one answer is
-    /// deleted.
-    pub(crate) fn apply(&mut self, answer: &Answer, other: Other, now_ms: u64) {
+    /// What an answer says of them at a moment, and what undoes it. A decision that is new and
+    /// deleted in one answer is deleted.
+    pub(crate) fn apply(&mut self, answer: &Answer, other: Other, now_ms: u64) -> Undo {
+        let mut undo = Undo::default();
         for given in &answer.new {
             let counts = given.left_ms > 0 && (given.is_ban || other == Other::Deny);
             let ends_ms = now_ms.saturating_add(given.left_ms);
-            match given.subject {
-                Some(subject) if counts => {
-                    self.0.insert(given.id, Decision { subject, ends_ms });
-                }
-                _ => {
-                    self.0.remove(&given.id);
-                }
-            }
+            let subject = given.subject.filter(|_| counts);
+            let decision = subject.map(|subject| Decision { subject, ends_ms });
+            undo.note(given.id, self.put(given.id, decision), decision);
         }
-        self.delete(answer);
+        for id in &answer.deleted {
+            undo.note(*id, self.put(*id, None), None);
+        }
+        undo
+    }
+
+    /// What was held of this id before.
+    fn put(&mut self, id: i64, decision: Option<Decision>) -> Option<Decision> {
+        match decision {
+            Some(decision) => self.0.insert(id, decision),
+            None => self.0.remove(&id),
+        }
+    }
+
+    /// As it was before an answer.
+    pub(crate) fn undo(&mut self, undo: Undo) {
+        for (id, before) in undo.0.into_iter().rev() {
+            self.put(id, before);
+        }
     }
 
     /// Only what an answer says is deleted.
@@ -378,6 +392,23 @@ impl Decisions {
             decisions.insert(id, Decision { subject, ends_ms });
         }
         Some(Self(decisions))
+    }
+}
+
+/// What an answer changed: ids in their order, with what was held of each before.
+#[derive(Debug, Default)]
+pub(crate) struct Undo(Vec<(i64, Option<Decision>)>);
+
+impl Undo {
+    fn note(&mut self, id: i64, before: Option<Decision>, now: Option<Decision>) {
+        if before != now {
+            self.0.push((id, before));
+        }
+    }
+
+    /// Whether nothing was changed.
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 }
 

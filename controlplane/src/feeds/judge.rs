@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use weir_shared::netblock::Netblock;
+use weir_shared::spans::Spans;
 
 /// The widest that an entry may be, alone or with those beside it.
 const WIDEST_V4: u32 = 8;
@@ -36,6 +37,18 @@ pub(super) fn judge(count: usize, before: Option<usize>) -> Result<(), String> {
             "it has {count} entries, more than four times the {before} of the version before"
         )),
         _ => Ok(()),
+    }
+}
+
+/// Every entry may be narrow, and all of them nearly everybody: more than half of all clients of a
+/// family are no list. An error is the end of a sentence.
+pub(crate) fn bounded(netblocks: &[Netblock]) -> Result<(), String> {
+    let spans: Spans = netblocks.iter().copied().collect();
+    match spans.mostly() {
+        Some(family) => Err(format!(
+            "its entries cover more than half of all {family} addresses"
+        )),
+        None => Ok(()),
     }
 }
 
@@ -244,6 +257,27 @@ mod tests {
         let (kept, left_out) = guard.part(blocks(&["192.0.2.1", "0.0.0.0/0", "192.0.2.2"]));
         assert_eq!(kept, blocks(&["192.0.2.1", "192.0.2.2"]));
         assert_eq!(left_out, blocks(&["0.0.0.0/0"]));
+    }
+
+    /// FEED-5: netblocks of which each may hold are no list where they cover more than half of all
+    /// addresses together.
+    #[test]
+    fn nearly_everybody_is_no_list() {
+        let every_other: Vec<Netblock> = (0..128u32)
+            .map(|at| Netblock::masked(IpAddr::V4((at << 25).into()), 8))
+            .collect();
+        assert_eq!(bounded(&every_other), Ok(()));
+        let more = [every_other, blocks(&["1.0.0.0/32"])].concat();
+        let told = bounded(&more).unwrap_err();
+        assert_eq!(
+            told,
+            "its entries cover more than half of all IPv4 addresses"
+        );
+        assert!(bounded(&blocks(&["2000::/4", "3000::/16"])).is_err());
+        assert_eq!(
+            bounded(&blocks(&["2000::/4", "2001::/16", "fc00::/7"])),
+            Ok(())
+        );
     }
 
     /// A netblock near others, so that some join.

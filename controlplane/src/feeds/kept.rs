@@ -10,7 +10,7 @@ use weir_shared::units::Time;
 use super::copy::{Copies, Copy, Head, digest};
 use super::due::{Due, Random};
 use super::fetch::{Failure, Fetched, Validators};
-use super::judge::{Guard, judge};
+use super::judge::{Guard, bounded, judge};
 use super::wanted::{FeedUrl, Use, Wanted};
 use crate::netblock_list::{self, MAX_LISTED, Unusable};
 
@@ -166,10 +166,19 @@ impl Kept {
     /// How long until there is something to do: a fetch, or to tell again that a version is not
     /// taken.
     pub(super) fn wait_ms(&self, now_ms: u64) -> u64 {
-        let tell = self.alerted_ms.map_or(u64::MAX, |at| {
+        self.tell_in_ms(now_ms).min(self.fetch_in_ms(now_ms))
+    }
+
+    /// How long until it is told again that a version is not taken.
+    pub(super) fn tell_in_ms(&self, now_ms: u64) -> u64 {
+        self.alerted_ms.map_or(u64::MAX, |at| {
             at.saturating_add(DAY_MS).saturating_sub(now_ms)
-        });
-        tell.min(self.fetch_in_ms(now_ms))
+        })
+    }
+
+    /// When it is fetched next.
+    pub(super) const fn next(&self) -> Time {
+        self.report.next
     }
 
     /// How long until it is fetched.
@@ -353,6 +362,7 @@ impl Kept {
         if hold.is_empty() {
             return Err("each of its entries covers too much".to_owned());
         }
+        bounded(&hold)?;
         let Time(now_ms) = copy.head.taken;
         let feed = Arc::new(Feed::new(&name, hold, now_ms, now_ms));
         outside.offer(Offered {

@@ -11,6 +11,7 @@ use weir_shared::units::Time;
 use super::copy::{Copies, Head};
 use super::decisions::{Answer, Decisions, Listed, parse};
 use super::fetch::Failure;
+use super::judge::bounded;
 use super::kept::{Offered, Outcome, Outside, Report, tell_left_out};
 use super::wanted::{CrowdSec, Wanted};
 use crate::guarded;
@@ -140,6 +141,11 @@ impl Stream {
         self.next_in(0, outside);
     }
 
+    /// What changes is told to somebody else, or is lost: the next answer is to have everything.
+    pub(super) const fn begin_anew(&mut self) {
+        self.begun = false;
+    }
+
     /// Other settings: what is left out may be something else.
     pub(super) fn guard_anew(&mut self, outside: &dyn Outside) {
         if self.offered.take().is_some()
@@ -164,12 +170,21 @@ impl Stream {
 
     /// How long until there is something to do.
     pub(super) fn wait_ms(&self, now_ms: u64) -> u64 {
-        let ends = self.ends_ms.map_or(u64::MAX, |ends_ms| {
+        self.ends_in_ms(now_ms).min(self.fetch_in_ms(now_ms))
+    }
+
+    /// How long until decisions are ended.
+    pub(super) fn ends_in_ms(&self, now_ms: u64) -> u64 {
+        self.ends_ms.map_or(u64::MAX, |ends_ms| {
             ends_ms
                 .max(self.offered_ms.saturating_add(EVERY_MS))
                 .saturating_sub(now_ms)
-        });
-        ends.min(self.fetch_in_ms(now_ms))
+        })
+    }
+
+    /// When it is asked next.
+    pub(super) const fn next(&self) -> Time {
+        self.report.next
     }
 
     /// Whether the next answer is to have everything.
@@ -196,10 +211,11 @@ impl Stream {
         }
     }
 
-    /// The LAPI has answered, or not.
+    /// The LAPI has answered, or not; it was asked for everything at a start.
     pub(super) fn settle(
         &mut self,
         fetched: Result<Vec<u8>, Failure>,
+        is_start: bool,
         copies: &Copies,
         outside: &dyn Outside,
     ) {
@@ -217,7 +233,7 @@ impl Stream {
             })
             .and_then(|bytes| parse(&bytes).map_err(|why| (why, false, None)));
         let (outcome, error) = match answer {
-            Ok(answer) => self.take_in(&answer, copies, outside),
+            Ok(answer) => self.take_in(&answer, is_start, copies, outside),
             Err((why, true, _)) => {
                 let why = format!("{why}: the key of {} is not accepted", self.key_place());
                 self.refuse(Outcome::Failed, why, outside)
@@ -251,13 +267,15 @@ impl Stream {
         self.crowdsec.key_file.display().to_string()
     }
 
+    // long: one answer, from what it says to what is told
     fn take_in(
         &mut self,
         answer: &Answer,
+        is_start: bool,
         copies: &Copies,
         outside: &dyn Outside,
     ) -> (Outcome, Option<String>) {
-        let (now_ms, is_start) = (outside.now_ms(), self.is_start());
+        let now_ms = outside.now_ms();
         if let Some(first) = &answer.first_skipped {
             tracing::warn!(
                 feed = self.wanted.name,
@@ -265,15 +283,21 @@ impl Stream {
                 answer.skipped
             );
         }
-        let before = self.held.clone();
-        if is_start {
-            self.held = Decisions::default();
+        let before = is_start.then(|| std::mem::take(&mut self.held));
+        let undo = self.held.apply(answer, self.crowdsec.other, now_ms);
+        let have_ended = self.ends_ms.is_some_and(|ends_ms| ends_ms <= now_ms);
+        if have_ended {
+            self.held.end(now_ms);
         }
-        self.held.apply(answer, self.crowdsec.other, now_ms);
-        self.held.end(now_ms);
-        self.changed |= self.held != before;
+        let is_same = match &before {
+            Some(before) => self.held == *before,
+            None => undo.is_empty() && !have_ended,
+        };
+        self.changed |= !is_same;
         let count = self.held.len();
         let taken = match count > MAX_NETBLOCKS {
+            // Every ten seconds of most days.
+            false if is_same && self.offered.is_some() => Ok(false),
             true => Err(format!(
                 "it has {count} decisions, and {MAX_NETBLOCKS} are the most of all lists together"
             )),
@@ -283,7 +307,10 @@ impl Stream {
             Ok(is_new) => is_new,
             Err(why) => {
                 // What holds can still be ended.
-                self.held = before;
+                match before {
+                    Some(before) => self.held = before,
+                    None => self.held.undo(undo),
+                }
                 self.held.delete(answer);
                 self.held.end(now_ms);
                 let _ = self.offer(outside);
@@ -293,7 +320,8 @@ impl Stream {
         if self.failing_since_ms.take().is_some() {
             tracing::info!(feed = self.wanted.name, "the decision stream answers again");
         }
-        (self.begun, self.pause_ms, self.alerted) = (true, 0, false);
+        self.begun |= is_start;
+        (self.pause_ms, self.alerted) = (0, false);
         self.next_in(EVERY_MS, outside);
         self.report.feed.confirm(now_ms);
         if self.changed && (is_start || now_ms >= self.copied_ms.saturating_add(COPY_EVERY_MS)) {
@@ -314,6 +342,7 @@ impl Stream {
             return Ok(false);
         }
         self.offered_ms = now_ms;
+        bounded(&listed.netblocks)?;
         let name = &self.wanted.name;
         let confirmed_ms = self.report.feed.confirmed_ms().unwrap_or(now_ms);
         let (feed, left_out) = listed

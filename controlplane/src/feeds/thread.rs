@@ -1,15 +1,20 @@
-//! The thread `weir-feeds`: fetches one feed after the other, each when it is due, and writes the
-//! copies. It is there only where rules.json names a feed.
+//! The thread `weir-feeds`: fetches one list after the other, each when it is due, and writes the
+//! copies. Decision streams are asked beside, so that a publisher that stalls delays none of them.
+//! It is there only where rules.json names a feed.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
+use std::future::poll_fn;
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
+use tokio::task::{Id, JoinError, JoinSet};
 use weir_shared::rules::Feed;
 
-use super::fetch::{Failure, Fetched, decisions, fetch};
+use super::fetch::{Failure, Fetched, Validators, decisions, fetch};
 use super::judge::Guard;
 use super::kept::{Kept, NotAccepted, Offered, Outside};
 use super::own::guard;
@@ -33,8 +38,32 @@ pub(super) struct Feeding {
     feeds: Vec<Kept>,
     /// Decision streams (FEED-7).
     streams: Vec<Stream>,
+    /// What is asked for now: at most one list, and each stream once.
+    flights: HashMap<Id, Flight>,
+    tasks: JoinSet<Came>,
     /// The state is another process's.
     stands_still: bool,
+}
+
+/// What is asked for and has not come.
+struct Flight {
+    /// Of what: by the time it comes rules.json may name something else.
+    wanted: Wanted,
+    /// A list by its validators, or a stream and whether it was asked for everything.
+    asked: Asked,
+    /// An edit or a reload came meanwhile.
+    again: bool,
+}
+
+enum Asked {
+    List(Validators),
+    Stream { is_start: bool },
+}
+
+/// What came.
+enum Came {
+    List(Result<Fetched, Failure>),
+    Stream(Result<Vec<u8>, Failure>),
 }
 
 /// Starts the thread. It ends with the process: a copy that is half written is in no one's way.
@@ -76,11 +105,13 @@ impl Outside for Shared {
 }
 
 impl Feeding {
-    pub(super) const fn new(shared: Arc<Shared>) -> Self {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
         Self {
             shared,
             feeds: Vec::new(),
             streams: Vec::new(),
+            flights: HashMap::new(),
+            tasks: JoinSet::new(),
             stands_still: false,
         }
     }
@@ -91,9 +122,9 @@ impl Feeding {
             self.take_in(said);
             self.tell();
             match self.next() {
-                Some(Due::Feed(index)) => self.fetch(index).await,
-                Some(Due::Stream(index)) => self.ask(index).await,
-                None => self.sleep().await,
+                Some(Due::Feed(index)) => self.fetch(index),
+                Some(Due::Stream(index)) => self.ask(index),
+                None => self.wait().await,
             }
         }
     }
@@ -102,6 +133,12 @@ impl Feeding {
     fn take_in(&mut self, said: Said) {
         let shared = Arc::clone(&self.shared);
         self.stands_still = said.stands_still;
+        if self.stands_still {
+            self.give_up();
+        }
+        for flight in self.flights.values_mut() {
+            flight.again |= said.wanted.is_some() || said.reloaded;
+        }
         if let Some(wanted) = said.wanted {
             self.want(wanted);
             let feeds = self.feeds.iter().map(|kept| &kept.wanted);
@@ -186,6 +223,14 @@ impl Feeding {
         }
     }
 
+    /// The state is another process's, which writes the copies, and to which a LAPI tells what
+    /// changes meanwhile.
+    fn give_up(&mut self) {
+        self.tasks.abort_all();
+        self.flights.clear();
+        self.streams.iter_mut().for_each(Stream::begin_anew);
+    }
+
     fn named(&mut self, name: &str) -> Option<&mut Kept> {
         (self.feeds.iter_mut()).find(|kept| kept.wanted.name == name)
     }
@@ -211,21 +256,33 @@ impl Feeding {
         for stream in &mut self.streams {
             stream.end_due(&*shared);
         }
-        let due = self.feeds.iter().enumerate();
-        let due = due
-            .filter(|(_, kept)| kept.fetch_in_ms(now_ms) == 0)
-            .map(|(index, kept)| (Due::Feed(index), kept.report().next));
+        let lists = self.feeds.iter().enumerate();
+        let lists = lists
+            .filter(|(_, kept)| !self.is_fetching() && kept.fetch_in_ms(now_ms) == 0)
+            .map(|(index, kept)| (Due::Feed(index), kept.next()));
         let streams = self.streams.iter().enumerate();
         let streams = streams
-            .filter(|(_, stream)| stream.fetch_in_ms(now_ms) == 0)
-            .map(|(index, stream)| (Due::Stream(index), stream.report().next));
-        due.chain(streams)
+            .filter(|(_, stream)| !self.is_asked(stream) && stream.fetch_in_ms(now_ms) == 0)
+            .map(|(index, stream)| (Due::Stream(index), stream.next()));
+        lists
+            .chain(streams)
             .min_by_key(|(_, next)| *next)
             .map(|(due, _)| due)
     }
 
-    /// Asks a LAPI. What is said meanwhile waits.
-    async fn ask(&mut self, index: usize) {
+    /// Whether a list is being fetched: one at a time (FEED-3).
+    fn is_fetching(&self) -> bool {
+        let mut flights = self.flights.values();
+        flights.any(|flight| matches!(flight.asked, Asked::List(_)))
+    }
+
+    fn is_asked(&self, stream: &Stream) -> bool {
+        let mut flights = self.flights.values();
+        flights.any(|flight| stream.is(&flight.wanted))
+    }
+
+    /// Asks a LAPI.
+    fn ask(&mut self, index: usize) {
         let shared = Arc::clone(&self.shared);
         let Some(stream) = self.streams.get_mut(index) else {
             return;
@@ -239,39 +296,125 @@ impl Feeding {
             Ok(ready) => ready,
             Err(why) => return stream.not_asked(why, &*shared),
         };
-        let is_start = stream.is_start();
-        let fetched = decisions(&tls, &stream.wanted.url, &key, is_start, now_ms).await;
-        stream.settle(fetched, &shared.copies, &*shared);
+        let (is_start, wanted) = (stream.is_start(), stream.wanted.clone());
+        let url = wanted.url.clone();
+        let asking =
+            async move { Came::Stream(decisions(&tls, &url, &key, is_start, now_ms).await) };
+        self.fly(wanted, Asked::Stream { is_start }, asking);
     }
 
-    /// Fetches a feed. What is said meanwhile waits.
-    async fn fetch(&mut self, index: usize) {
+    /// Fetches a list.
+    fn fetch(&mut self, index: usize) {
         let shared = Arc::clone(&self.shared);
         let Some(kept) = self.feeds.get_mut(index) else {
             return;
         };
         let now_ms = shared.clock.now().wall_ms;
         let ca_file = shared.outer.load().ca_file.clone();
-        let fetched: Result<Fetched, Failure> = match tls(ca_file.as_deref()) {
-            Ok(tls) => fetch(&tls, &kept.wanted.url, &kept.validators(), now_ms).await,
-            Err(error) => Err(Failure::Connection(format!("WAF_FEED_CA_FILE: {error}"))),
+        let tls = match tls(ca_file.as_deref()) {
+            Ok(tls) => tls,
+            Err(error) => {
+                let failure = Failure::Connection(format!("WAF_FEED_CA_FILE: {error}"));
+                return kept.settle(Err(failure), &shared.copies, &*shared);
+            }
         };
-        kept.settle(fetched, &shared.copies, &*shared);
+        let (wanted, validators) = (kept.wanted.clone(), kept.validators());
+        let (url, named) = (wanted.url.clone(), validators.clone());
+        let fetching = async move { Came::List(fetch(&tls, &url, &named, now_ms).await) };
+        self.fly(wanted, Asked::List(validators), fetching);
     }
 
-    /// Until something is due, or was said.
-    async fn sleep(&self) {
+    fn fly(
+        &mut self,
+        wanted: Wanted,
+        asked: Asked,
+        asking: impl Future<Output = Came> + Send + 'static,
+    ) {
+        let flight = Flight {
+            wanted,
+            asked,
+            again: false,
+        };
+        self.flights.insert(self.tasks.spawn(asking).id(), flight);
+    }
+
+    /// Until something comes, is due, or was said.
+    async fn wait(&mut self) {
         let now_ms = self.shared.clock.now().wall_ms;
-        let streams = self.streams.iter().map(|stream| stream.wait_ms(now_ms));
-        let waits = self.feeds.iter().map(|kept| kept.wait_ms(now_ms));
-        let waits = waits.chain(streams);
+        let is_fetching = self.is_fetching();
+        let streams = self
+            .streams
+            .iter()
+            .map(|stream| match self.is_asked(stream) {
+                true => stream.ends_in_ms(now_ms),
+                false => stream.wait_ms(now_ms),
+            });
+        let lists = self.feeds.iter().map(|kept| match is_fetching {
+            true => kept.tell_in_ms(now_ms),
+            false => kept.wait_ms(now_ms),
+        });
         let wait_ms = match self.stands_still {
             true => MAX_SLEEP_MS,
-            false => waits.min().unwrap_or(MAX_SLEEP_MS).min(MAX_SLEEP_MS),
+            false => lists.chain(streams).min().unwrap_or(MAX_SLEEP_MS),
         };
-        let woken = self.shared.wake.notified();
         // At least a little: a clock that stands must not make this a loop without a pause.
-        let wait = Duration::from_millis(wait_ms.max(10));
-        let _ = tokio::time::timeout(wait, woken).await;
+        let wait = Duration::from_millis(wait_ms.clamp(10, MAX_SLEEP_MS));
+        let shared = Arc::clone(&self.shared);
+        let mut woken = pin!(shared.wake.notified());
+        let come = poll_fn(|context| match self.tasks.poll_join_next_with_id(context) {
+            Poll::Ready(Some(came)) => Poll::Ready(Some(came)),
+            // Nothing is asked for, or nothing came.
+            Poll::Ready(None) | Poll::Pending => woken.as_mut().poll(context).map(|()| None),
+        });
+        if let Ok(Some(came)) = tokio::time::timeout(wait, come).await {
+            self.land(came);
+        }
+    }
+
+    /// What was asked for has come. What rules.json names no longer, or was given up, is dropped.
+    fn land(&mut self, came: Result<(Id, Came), JoinError>) {
+        let shared = Arc::clone(&self.shared);
+        let (id, came) = match came {
+            Ok((id, came)) => (id, Ok(came)),
+            Err(error) => (error.id(), Err(Failure::Connection(error.to_string()))),
+        };
+        let Some(flight) = self.flights.remove(&id) else {
+            return;
+        };
+        match flight.asked {
+            Asked::List(validators) => {
+                let came = came.and_then(|came| match came {
+                    Came::List(fetched) => fetched,
+                    Came::Stream(_) => Err(Failure::TimedOut),
+                });
+                let mut feeds = self.feeds.iter_mut();
+                let Some(kept) = feeds.find(|kept| kept.is(&flight.wanted)) else {
+                    return;
+                };
+                // Another version was accepted meanwhile: it was asked whether that before it is
+                // the current one.
+                match came {
+                    Ok(Fetched::Unchanged) if kept.validators() != validators => kept.ask(&*shared),
+                    came => kept.settle(came, &shared.copies, &*shared),
+                }
+                if flight.again {
+                    kept.event(&*shared);
+                }
+            }
+            Asked::Stream { is_start } => {
+                let came = came.and_then(|came| match came {
+                    Came::Stream(fetched) => fetched,
+                    Came::List(_) => Err(Failure::TimedOut),
+                });
+                let mut streams = self.streams.iter_mut();
+                let Some(stream) = streams.find(|stream| stream.is(&flight.wanted)) else {
+                    return;
+                };
+                stream.settle(came, is_start, &shared.copies, &*shared);
+                if flight.again {
+                    stream.event(&*shared);
+                }
+            }
+        }
     }
 }

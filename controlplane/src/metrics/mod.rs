@@ -6,12 +6,13 @@
 //! What it has no words for is written here: histograms that arrive as exact buckets (its own would
 //! keep every sample until upkeep runs), series that come and go, and counters with a fraction.
 
+use std::collections::BTreeMap;
 use std::fmt::{Display, Write as _};
 use std::sync::Arc;
 
 use metrics::{Key, KeyName, Label, Level, Metadata, Recorder};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusRecorder};
-use weir_shared::rules::{Crawler, Rule};
+use weir_shared::rules::{Crawler, Rule, RuleKind};
 use weir_shared::totals::{DURATION_BOUNDS_US, Histogram};
 
 use crate::feeds::facts::FeedFacts;
@@ -25,6 +26,11 @@ pub(crate) use facts::Facts;
 pub(crate) use process::Process;
 use process::{boot_seconds, float};
 use table::{METRICS, Values};
+
+/// So many lists of each kind have hits of their own, the first that rules.json names.
+const MAX_LIST_SERIES: usize = 64;
+/// The name under which the hits of further ones are told together; no file has it.
+const OTHER_LISTS: &str = "other/lists/";
 
 /// The content type of [`Metrics::render`].
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4";
@@ -242,17 +248,24 @@ fn label(name: &str, value: &str) -> String {
     format!("{name}=\"{value}\"")
 }
 
-/// Hits of the rules, by name. A file's name is whatever the operator wrote.
+/// Hits of the rules, by name. A file's name is whatever the operator wrote, and of `allow` and of
+/// `deny` rules.json may name any number of files: those behind the first are told as one.
 fn rule_hits(rules: &[Arc<Rule>]) -> impl Iterator<Item = (String, u64)> {
-    let mut rules: Vec<_> = rules.iter().collect();
-    rules.sort_by(|one, other| (&one.name, one.kind).cmp(&(&other.name, other.kind)));
-    rules.into_iter().map(|rule| {
-        let labels = format!(
-            "{},kind=\"{}\"",
-            label("rule", &rule.name),
-            rule.kind.name()
-        );
-        (labels, rule.hits())
+    let mut lists: BTreeMap<RuleKind, usize> = BTreeMap::new();
+    let mut hits: BTreeMap<(&str, RuleKind), u64> = BTreeMap::new();
+    for rule in rules {
+        let is_list = matches!(rule.kind, RuleKind::Allow | RuleKind::Deny);
+        let before = lists.entry(rule.kind).or_default();
+        *before += usize::from(is_list);
+        let name = match *before > MAX_LIST_SERIES {
+            true => OTHER_LISTS,
+            false => &rule.name,
+        };
+        *hits.entry((name, rule.kind)).or_default() += rule.hits();
+    }
+    hits.into_iter().map(|((name, kind), hits)| {
+        let labels = format!("{},kind=\"{}\"", label("rule", name), kind.name());
+        (labels, hits)
     })
 }
 

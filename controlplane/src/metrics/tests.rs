@@ -517,3 +517,22 @@ fn metrics_in(expression: &str) -> Vec<(String, String)> {
     }
     found
 }
+
+/// FEED-8: files that rules.json names have as many series as there are first ones; what further
+/// ones hit is one.
+#[test]
+fn series_of_lists_are_bounded() {
+    let all = (0..1000).flat_map(|at| {
+        [RuleKind::Deny, RuleKind::Allow].map(|kind| {
+            let rule = Rule::new(kind, format!("{at}.txt"));
+            rule.hit();
+            Arc::new(rule)
+        })
+    });
+    let all: Vec<Arc<Rule>> = all.collect();
+    let series: Vec<(String, u64)> = rule_hits(&all).collect();
+    assert_eq!(series.len(), 2 * (MAX_LIST_SERIES + 1));
+    let others = |kind: &str| (format!("rule=\"{OTHER_LISTS}\",kind=\"{kind}\""), 936);
+    assert!(series.contains(&others("deny")) && series.contains(&others("allow")));
+    assert!(series.contains(&("rule=\"63.txt\",kind=\"deny\"".to_owned(), 1)));
+}

@@ -264,6 +264,24 @@ fn value() -> impl Strategy<Value = Value> {
     })
 }
 
+/// FEED-2: lines with blanks that JSON does not know are blank all the same.
+#[test]
+fn blank_lines_end_a_document() {
+    let list = read("\n\"192.0.2.1\"\n\n\u{c}\u{c}\t");
+    assert_eq!(list.netblocks.len(), 1);
+}
+
+/// RULE-1: of a line that is no netblock the beginning is told.
+#[test]
+fn a_bad_line_is_told_short() {
+    let told = expected(&"ä".repeat(41));
+    assert!(
+        told.starts_with(&format!("\"{}…\" is not", "ä".repeat(40))),
+        "{told}"
+    );
+    assert!(expected(&"x".repeat(40)).starts_with(&format!("\"{}\" is not", "x".repeat(40))));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 

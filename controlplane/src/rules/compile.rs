@@ -12,6 +12,7 @@ use weir_shared::rules::{
     Traps,
 };
 use weir_shared::settings::{LookupSource, Settings};
+use weir_shared::spans::Spans;
 
 use super::agent_file;
 use super::choosing::AgentFiles;
@@ -44,6 +45,8 @@ pub(super) struct Compiler {
     fed: Fed,
     /// Whether clients are looked up (MATCH-5).
     lookups: bool,
+    /// Feeds whose autonomous systems and countries say nothing, as was told (FEED-7).
+    told_idle: HashSet<String>,
 }
 
 /// The files as they were read together.
@@ -90,6 +93,7 @@ impl Compiler {
             on_disk: HashMap::new(),
             fed: Fed::new(state_dir, NetSet::default()),
             lookups: true,
+            told_idle: HashSet::new(),
         }
     }
 
@@ -312,6 +316,8 @@ impl Compiler {
         let mut denials = made.denials(file);
         if self.lookups {
             denials.extend(made.places(&file.feeds));
+        } else {
+            fed::tell_idle(&feeds, &mut self.told_idle);
         }
         let exempt = made.exempt(file);
         let crawlers = made.crawlers(file);
@@ -374,14 +380,23 @@ fn list(path: &Path, room: usize) -> Result<ListText, String> {
     Ok(text)
 }
 
-/// A list that covers every client is a slip, unless rules.json says that it is meant (ALIVE-5).
+/// A list that covers every client, or most of them in pieces, is a slip, unless rules.json says
+/// that it is meant (ALIVE-5).
 fn for_all(text: ListText, force: bool) -> Result<ListText, String> {
+    if force {
+        return Ok(text);
+    }
     let is_all = |netblock: &&Netblock| netblock.net().prefix_len() == 0;
-    match text.netblocks.iter().find(is_all) {
-        Some(netblock) if !force => Err(format!(
+    if let Some(netblock) = text.netblocks.iter().find(is_all) {
+        return Err(format!(
             "has {netblock}, which is every client, and no \"force\": true beside its name"
+        ));
+    }
+    match text.netblocks.iter().copied().collect::<Spans>().mostly() {
+        Some(family) => Err(format!(
+            "has more than half of all {family} addresses, and no \"force\": true beside its name"
         )),
-        _ => Ok(text),
+        None => Ok(text),
     }
 }
 

@@ -1,6 +1,7 @@
 //! The feeds of rules.json as they hold: the version that was taken last, or the last good copy on
 //! disk, where a start finds one (FEED-4).
 
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -9,6 +10,7 @@ use weir_shared::rules::{Feed, Feeds, MAX_NETBLOCKS};
 use weir_shared::units::Time;
 
 use crate::feeds::copy::{Copies, Copy};
+use crate::feeds::judge::bounded;
 use crate::feeds::kept::Offered;
 use crate::feeds::own::guard;
 use crate::feeds::wanted::{FeedUrl, Wanted};
@@ -65,6 +67,10 @@ impl Fed {
                 let Copy { head, netblocks } = copy;
                 let (Time(taken), Time(confirmed)) = (head.taken, head.confirmed);
                 let (hold, _) = guard(&self.trusted).part(netblocks);
+                // Copies of former versions were not judged so.
+                if bounded(&hold).is_err() {
+                    return Feed::none(&wanted.name);
+                }
                 Feed::new(&wanted.name, hold, taken, confirmed)
             },
         );
@@ -82,6 +88,9 @@ impl Fed {
             return Feed::none(name);
         };
         let listed = decisions.listed();
+        if bounded(&listed.netblocks).is_err() {
+            return Feed::none(name);
+        }
         let (Time(taken), Time(confirmed)) = (head.taken, head.confirmed);
         let feed = listed.feed(name, &guard(&self.trusted), taken, confirmed).0;
         if feed.entries() > room {
@@ -114,6 +123,29 @@ pub(super) fn put(held: &mut [Held], offered: Offered, room: usize) -> Result<()
     }
     place.feed = feed;
     Ok(())
+}
+
+/// What decisions of a feed do nothing, as clients are not looked up (FEED-7).
+pub(super) fn idle(feed: &Feed) -> Option<String> {
+    let count = feed.asns.numbers.len() + feed.countries.codes.len();
+    (count > 0).then(|| {
+        format!(
+            "the feed {:?} has {count} decisions on autonomous systems and countries, which do nothing with WAF_LOOKUP_SOURCE=off",
+            feed.name
+        )
+    })
+}
+
+/// Says so, once for each feed while it is so.
+pub(super) fn tell_idle(feeds: &Feeds, told: &mut HashSet<String>) {
+    let idle = |feed: &Arc<Feed>| Some((feed.name.clone(), idle(feed)?));
+    let idle: HashMap<String, String> = feeds.iter().filter_map(idle).collect();
+    told.retain(|name| idle.contains_key(name));
+    for (name, sentence) in idle {
+        if told.insert(name.clone()) {
+            tracing::warn!(feed = name, "{sentence}");
+        }
+    }
 }
 
 /// The same for whoever asks them.

@@ -14,7 +14,7 @@ use crossbeam_channel::{Receiver, Select, Sender, bounded, never};
 use weir_shared::clock::{Clock, Now};
 use weir_shared::reload::{Part, Take};
 use weir_shared::rules::{Crawler, Rule, RuleSet};
-use weir_shared::settings::Settings;
+use weir_shared::settings::{LookupSource, Settings};
 use weir_shared::table::SharedCountsUse;
 
 mod agent_file;
@@ -200,7 +200,13 @@ pub(crate) fn read(
                 let key = crate::feeds::stream::key(&wanted.crowdsec?.key_file);
                 Some(format!("the feed {:?}: {}", wanted.name, key.err()?))
             });
-            Ok((Arc::clone(&read.rules), bad.chain(keys).collect()))
+            let is_idle = settings.lookup.source == LookupSource::Off;
+            let idle = read.rules.feeds.iter().filter(|_| is_idle);
+            let idle = idle.filter_map(|feed| fed::idle(feed));
+            Ok((
+                Arc::clone(&read.rules),
+                bad.chain(keys).chain(idle).collect(),
+            ))
         }
         Err(fault) => Err(RulesError::DoesNotFit { path, fault }),
     }

@@ -196,6 +196,11 @@ proptest! {
                     let text = format!(
                         r#"{{"new":[{{"id":{id},"type":"{kind}","scope":"Ip","value":"192.0.2.{value}","duration":"{left}ms"}}],"deleted":[]}}"#
                     );
+                    let (mut back, before) = (decisions.clone(), decisions.clone());
+                    let undo = back.apply(&read(&text), Other::Ignore, now_ms);
+                    prop_assert_eq!(undo.is_empty(), back == before);
+                    back.undo(undo);
+                    prop_assert_eq!(back, before);
                     decisions.apply(&read(&text), Other::Ignore, now_ms);
                     said.push((id, is_ban.then_some((value, now_ms + left))));
                 }

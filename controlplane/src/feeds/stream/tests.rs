@@ -82,7 +82,9 @@ impl Place {
     }
 
     fn settle(&mut self, fetched: Result<Vec<u8>, Failure>) -> (Outcome, u64) {
-        self.stream.settle(fetched, &self.copies, &self.rest);
+        let is_start = self.stream.is_start();
+        self.stream
+            .settle(fetched, is_start, &self.copies, &self.rest);
         let report = self.stream.report();
         (report.outcome.unwrap(), report.next.0 - self.rest.now_ms())
     }
@@ -169,6 +171,44 @@ fn everything_again_after_a_failure() {
     assert_eq!(listed, ["192.0.2.9".parse().unwrap()]);
     place.stream.ask(&place.rest);
     assert!(place.stream.is_start());
+}
+
+/// FEED-7: what came as a change, for a question from before everything was to be told anew, is
+/// taken and does not stand for everything.
+#[test]
+fn a_late_change_is_not_everything() {
+    let mut place = Place::new();
+    place.answer(&[(1, "192.0.2.1", "1h")], &[]);
+    place.stream.begin_anew();
+    let change = br#"{"new":[{"id":2,"type":"ban","scope":"Ip","value":"192.0.2.2","duration":"1h"}],"deleted":null}"#;
+    place
+        .stream
+        .settle(Ok(change.to_vec()), false, &place.copies, &place.rest);
+    assert_eq!(place.entries(), 2);
+    assert!(place.stream.is_start());
+}
+
+/// FEED-5, FEED-7: decisions that cover nearly everybody together are not taken, and what is known
+/// holds.
+#[test]
+fn nearly_everybody_is_not_taken() {
+    let mut place = Place::new();
+    place.rest.room.set(1000);
+    place.answer(&[(1, "192.0.2.1", "1h")], &[]);
+    let nets: Vec<String> = (0..255)
+        .flat_map(|at| [format!("{at}.0.0.0/9"), format!("{at}.128.0.0/10")])
+        .collect();
+    let nets: Vec<(i64, &str, &str)> = (10..)
+        .zip(&nets)
+        .map(|(id, net)| (id, &**net, "1h"))
+        .collect();
+    assert_eq!(place.answer(&nets, &[]).0, Outcome::Refused);
+    assert_eq!(place.entries(), 1);
+    let alerts = place.rest.alerts.borrow();
+    assert!(
+        alerts[0].contains("more than half of all IPv4"),
+        "{alerts:?}"
+    );
 }
 
 /// FEED-7: 403 is told at once and asked again after 5 min, or at a reload.
