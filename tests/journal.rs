@@ -249,40 +249,6 @@ fn a_ban_behind_a_removed_document_outlives_a_kill() {
     }
 }
 
-/// STATE-10, STATE-11: with a bans.json that is gone at a start goes what it held, and not what the
-/// journal holds behind it: that was acknowledged.
-#[test]
-fn the_journal_outlives_a_document_that_is_gone() {
-    let application = Application::ok();
-    let state = state_dir();
-    let mut weir = start(&application, &state);
-    weir.ban("netblock", "10.1.0.0/24", "1h");
-    wait_until("lines", || {
-        weir.ban("netblock", "10.2.0.0/24", "1h");
-        !journal(&weir).is_empty()
-    });
-    weir.ban("netblock", "10.3.0.0/24", "1h");
-    weir.kill();
-    let path = weir.state_path("bans.json");
-    fs::remove_file(&path).expect("removes");
-    fs::create_dir(&path).expect("a directory");
-    fs::remove_dir(&path).expect("removes");
-    let ran = command::run(state.path(), &["bans", "list"]);
-    assert!(ran.out.contains("10.3.0.0/24"), "{}", ran.out);
-    // Twice: the first is killed before or after it has written a document.
-    for _ in 0..2 {
-        let mut weir = start(&application, &state);
-        let status = ["10.1.0.7", "10.3.0.7"].map(|client| weir.get("/exempt", client).status);
-        assert_eq!(status, [200, 429]);
-        weir.kill();
-    }
-    let mut weir = start(&application, &state);
-    weir.stop();
-    assert_eq!(journal(&weir), "");
-    fs::remove_file(&path).expect("removes");
-    assert_eq!(start(&application, &state).bans().len(), 0);
-}
-
 /// STATE-10: a journal that somebody removed, or that cannot be a file, costs no acknowledged ban:
 /// the document holds it.
 #[test]

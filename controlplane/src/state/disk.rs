@@ -158,7 +158,10 @@ impl<D: Document> DiskFile<D> {
             waiting: Vec::new(),
             outage: None,
             unread: false,
-            journal: journal::after(read.journal),
+            journal: match read.journal {
+                Standing::After(number) => number,
+                Standing::Nothing | Standing::Every => 0,
+            },
         };
         Ok((disk, file, read))
     }
@@ -209,32 +212,18 @@ impl Standing {
     /// By what is known of the file that was last written.
     pub(super) fn of<K>(kept: Option<&KeptBase<K>>) -> Self {
         match kept.map(|kept| kept.history.journal) {
-            None => Self::Closed(0),
+            None => Self::Every,
             Some(None) => Self::Nothing,
             Some(Some(number)) => Self::After(number),
         }
     }
 
-    /// Of a file that is gone: with it went what it held, and not what was acknowledged behind that
-    /// (STATE-10).
-    fn without_file<D: Document>(dir: &Path) -> Self {
-        match Self::kept::<D>(dir) {
-            Self::After(number) => Self::Closed(number),
-            other => other,
-        }
-    }
-
-    fn kept<D: Document>(dir: &Path) -> Self {
-        Self::of(kept_base::read::<D::Key>(&kept_base::path(dir, D::FILE), D::FILE).as_ref())
-    }
-
     /// The same for somebody who only looks.
     pub(crate) fn found<D: Document>(dir: &Path) -> Self {
-        if dir.join(D::FILE).exists() {
-            Self::kept::<D>(dir)
-        } else {
-            Self::without_file::<D>(dir)
+        if !dir.join(D::FILE).exists() {
+            return Self::Nothing;
         }
+        Self::of(kept_base::read::<D::Key>(&kept_base::path(dir, D::FILE), D::FILE).as_ref())
     }
 }
 
@@ -247,7 +236,6 @@ struct Start<D: Document> {
 }
 
 impl<D: Document> Start<D> {
-    // long: what a start may find, one case after the other
     fn read(store: &Store, known: Option<Known<D>>, now: Time) -> Result<Self, StateError> {
         let failed = |error| StateError::Read {
             path: store.path(D::FILE),
@@ -255,14 +243,11 @@ impl<D: Document> Start<D> {
         };
         store.recover(D::FILE).map_err(failed)?;
         let Some(found) = known::find::<D>(store, known)? else {
-            let journal = match D::KEEPS_BASE {
-                true => Standing::without_file::<D>(&store.dir),
-                false => Standing::Nothing,
-            };
-            // While there are lines the base says which of them count.
-            if !journal::has_lines(&store.dir) {
-                store.forget_base(D::FILE).map_err(failed)?;
+            // The journal goes first: without a base all of it would count.
+            if D::KEEPS_BASE {
+                journal::forget(&store.dir).map_err(failed)?;
             }
+            store.forget_base(D::FILE).map_err(failed)?;
             return Ok(Self {
                 base: Base::new(Vec::new(), None),
                 envelope: Envelope::new::<D>(),
@@ -270,7 +255,7 @@ impl<D: Document> Start<D> {
                 read: Read {
                     entries: Vec::new(),
                     edit: None,
-                    journal,
+                    journal: Standing::Nothing,
                 },
             });
         };

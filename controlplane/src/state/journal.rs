@@ -23,7 +23,7 @@ use super::file::{FileCounts, Saved};
 mod file;
 
 pub(crate) use file::{Found, JOURNAL, Line, Lost, Standing, look, read};
-pub(super) use file::{Tail, after, has_lines};
+pub(super) use file::{Tail, forget};
 
 /// Changes that may wait for the disk. More are refused: a document holds them then.
 const MAX_WAITING: usize = 16_384;

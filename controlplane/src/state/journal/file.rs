@@ -56,13 +56,12 @@ pub(crate) enum Lost {
 /// Lines of the journal that a file does not hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Standing {
-    /// None of them: a version without a journal has written it.
+    /// None of them: the file was taken out, or a version without a journal has written it.
     Nothing,
     /// Those after this number.
     After(u64),
-    /// The same, and none is added before a document is written: the file is gone, or nobody knows
-    /// what was last written, which is all of them.
-    Closed(u64),
+    /// Nobody knows what was last written: all of them.
+    Every,
 }
 
 /// What a start finds in the journal.
@@ -132,24 +131,22 @@ pub(crate) fn look<E: DeserializeOwned, K: DeserializeOwned>(
 }
 
 /// The last line that the document holds.
-pub(in crate::state) const fn after(standing: Standing) -> u64 {
+const fn after(standing: Standing) -> u64 {
     match standing {
-        Standing::After(number) | Standing::Closed(number) => number,
-        Standing::Nothing => 0,
+        Standing::After(number) => number,
+        Standing::Nothing | Standing::Every => 0,
     }
 }
 
 /// Removes the journal: it says nothing any more.
-fn forget(dir: &Path) -> io::Result<()> {
+///
+/// # Errors
+/// Those of the system.
+pub(in crate::state) fn forget(dir: &Path) -> io::Result<()> {
     match fs::remove_file(dir.join(JOURNAL)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         Ok(()) | Err(_) => Ok(()),
     }
-}
-
-/// Whether there is a journal that is not empty.
-pub(in crate::state) fn has_lines(dir: &Path) -> bool {
-    fs::metadata(dir.join(JOURNAL)).is_ok_and(|found| found.len() > 0)
 }
 
 /// The whole file; nothing where there is none.
@@ -259,7 +256,7 @@ impl Tail {
             return Err(Lost::Failed(format!("{} bytes at once", bytes.len())));
         }
         let failed = |error: io::Error| Lost::Failed(error.to_string());
-        // Nobody could tell what a line comes behind where there is no document (STATE-11).
+        // A start takes no line behind a document that is not there (STATE-11).
         let is_behind = self.dir.join(DOCUMENT).try_exists().map_err(failed)?;
         if !is_behind || !self.is_as_left().map_err(failed)? {
             self.file = None;

@@ -56,7 +56,7 @@ fn text(dir: &Path) -> String {
 #[test]
 fn lines_are_appended_read_and_emptied() {
     let dir = tempfile::tempdir().unwrap();
-    let (journal, found, _) = start(dir.path(), Standing::Closed(0));
+    let (journal, found, _) = start(dir.path(), Standing::Every);
     assert_eq!((found.lines.len(), found.last), (0, 0));
     assert!(write(&journal, line(1, &["a"], &[])));
     assert!(write(&journal, line(2, &["b"], &[7])));
@@ -89,7 +89,7 @@ fn lines_are_appended_read_and_emptied() {
 #[test]
 fn a_failure_closes_the_journal_until_a_document_is_written() {
     let dir = tempfile::tempdir().unwrap();
-    let (journal, _, faults) = start(dir.path(), Standing::Closed(0));
+    let (journal, _, faults) = start(dir.path(), Standing::Every);
     assert!(write(&journal, line(1, &["a"], &[])));
     let mut number = 1;
     for step in [Step::Append, Step::SyncJournal] {
@@ -130,7 +130,7 @@ fn a_failure_closes_the_journal_until_a_document_is_written() {
 #[test]
 fn a_disk_that_hangs_is_waited_for_by_a_bounded_number() {
     let dir = tempfile::tempdir().unwrap();
-    let (journal, _, faults) = start(dir.path(), Standing::Closed(0));
+    let (journal, _, faults) = start(dir.path(), Standing::Every);
     let (go_on, hangs) = bounded::<()>(0);
     faults.meanwhile(Step::SyncJournal, move || {
         let _ = hangs.recv();
@@ -181,7 +181,7 @@ fn a_file_that_is_not_as_it_was_left_is_not_appended_to() {
     ];
     for (way, disturb) in ways.into_iter().enumerate() {
         let dir = tempfile::tempdir().unwrap();
-        let (journal, ..) = start(dir.path(), Standing::Closed(0));
+        let (journal, ..) = start(dir.path(), Standing::Every);
         assert!(write(&journal, line(1, &["a"], &[])));
         disturb(&dir.path().join(JOURNAL));
         assert!(!write(&journal, line(2, &["b"], &[])), "{way}");
@@ -212,7 +212,7 @@ fn torn_damaged_and_repeated_lines_stop_no_start() {
     let path = dir.path().join(JOURNAL);
     let good = "{\"number\":1,\"put\":[\"a\"]}\n";
     fs::write(&path, format!("{good}{{\"number\":2,\"pu")).unwrap();
-    let (_, found, _) = start(dir.path(), Standing::Closed(0));
+    let (_, found, _) = start(dir.path(), Standing::Every);
     assert_eq!(found.lines, [line(1, &["a"], &[])]);
     assert_eq!(text(dir.path()), good);
     assert!(!dir.path().join("bans.journal.bad").exists());
@@ -220,7 +220,7 @@ fn torn_damaged_and_repeated_lines_stop_no_start() {
     let damaged =
         format!("{good}{good}\0\0\0\n\n{{\"number\":5}}\n{{\"number\":4,\"put\":[\"late\"]}}\n");
     fs::write(&path, &damaged).unwrap();
-    let (_, found, _) = start(dir.path(), Standing::Closed(0));
+    let (_, found, _) = start(dir.path(), Standing::Every);
     assert_eq!(found.lines, [line(1, &["a"], &[]), line(5, &[], &[])]);
     let kept = fs::read_to_string(dir.path().join("bans.journal.bad")).unwrap();
     assert_eq!(kept, damaged);
@@ -233,7 +233,7 @@ fn a_huge_journal_and_one_that_is_no_file_stop_the_start() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join(JOURNAL);
     let refused = |dir: &Path| {
-        let read = read::<String, u32>(dir, Standing::Closed(0));
+        let read = read::<String, u32>(dir, Standing::Every);
         read.err()
             .map(|error| error.to_string())
             .unwrap_or_default()
