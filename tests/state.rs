@@ -467,7 +467,7 @@ fn a_broken_edit_is_set_aside() {
     });
     assert_eq!(bad, broken);
     weir.wait_for_bans("both bans", |bans| bans.len() == 2);
-    assert_eq!(weir.edits("bans.json", "bad"), 1.0);
+    wait_until("its count", || weir.edits("bans.json", "bad") == 1.0);
 }
 
 /// STATE-6: what cannot be read stops the start, with the place, and the file is left as it was.
