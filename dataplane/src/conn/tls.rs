@@ -208,11 +208,11 @@ impl Session {
         &mut self,
         stream: &mut TcpStream,
         cx: &mut Context<'_>,
-        bufs: &[IoSlice<'_>],
+        buf: &[u8],
     ) -> Poll<io::Result<usize>> {
         debug_assert!(self.untold == 0, "what is counted waits, and comes again");
         ready!(self.poll_flush(stream, cx))?;
-        let taken = self.encrypt(bufs)?;
+        let taken = self.encrypt(&[IoSlice::new(buf)])?;
         match self.poll_flush(stream, cx) {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             Poll::Ready(Ok(())) | Poll::Pending => Poll::Ready(Ok(taken)),
@@ -263,7 +263,11 @@ impl Session {
     ///
     /// # Errors
     /// The session has ended.
-    pub fn encrypt(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+    pub fn gather(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.encrypt(bufs)
+    }
+
+    fn encrypt(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
         if bufs.iter().all(|buf| buf.len() <= PIECE) {
             return self.connection.writer().write_vectored(bufs);
         }
@@ -602,7 +606,7 @@ mod tests {
                 while untold(&mut io) == 0 || given == 0 {
                     let (first, second) = content[given..given + 32_000].split_at(20_000);
                     let two = [first, second].map(IoSlice::new);
-                    match io.poll_write(cx, &two, true) {
+                    match Pin::new(&mut io).poll_write_vectored(cx, &two) {
                         Poll::Ready(taken) => given += taken.unwrap(),
                         Poll::Pending => break,
                     }
@@ -615,11 +619,10 @@ mod tests {
             let reading = std::thread::spawn(read);
             while given < end {
                 let rest = [IoSlice::new(&content[given..end])];
-                let write = |cx: &mut Context<'_>| io.poll_write(cx, &rest, true);
+                let write = |cx: &mut Context<'_>| Pin::new(&mut io).poll_write_vectored(cx, &rest);
                 given += std::future::poll_fn(write).await.unwrap();
             }
-            let (session, stream) = io.tls().unwrap();
-            let flush = |cx: &mut Context<'_>| session.poll_flush(stream, cx);
+            let flush = |cx: &mut Context<'_>| Pin::new(&mut io).poll_flush(cx);
             std::future::poll_fn(flush).await.unwrap();
             drop(io);
             (reading.join().unwrap(), given)
