@@ -23,7 +23,7 @@ use crate::relay::websocket::Tunnel;
 use crate::request::client_body::{ClientBody, discard};
 use crate::request::exchange::Exchange;
 use crate::request::refuse::Dropped;
-use crate::request::{self, Judged, judge, problem};
+use crate::request::{self, Judged, is_last, judge, problem};
 use crate::worker::{Current, Worker};
 
 /// What becomes of the connection.
@@ -128,7 +128,7 @@ async fn respond(
             return Poll::Pending;
         };
         let mut reply = reply?;
-        if downstream.is_last() {
+        if is_last(downstream) {
             reply.close();
         }
         let tunnel = reply.tunnel.take();
@@ -140,7 +140,7 @@ async fn respond(
 
 /// Begins with a response.
 fn begin(answer: &mut Answer, worker: &Worker, downstream: &Downstream, reply: Reply, to: To) {
-    let rest = downstream.interim().take_rest();
+    let rest = downstream.interim.take_rest();
     let now_ms = worker.clock.wall_ms();
     let begin = |date: &str| answer.begin(reply, to, rest, date);
     worker.date.with(now_ms, begin);
@@ -158,7 +158,7 @@ fn poll_next(
         return Poll::Ready(read.unwrap_or(Read::Stop(Next::Over)));
     }
     match downstream.ending() {
-        Ending::Drain if downstream.is_idle() && !downstream.deadlines().is_unused() => {
+        Ending::Drain if downstream.is_idle() && !downstream.is_unused() => {
             Poll::Ready(Read::Stop(Next::Over))
         }
         Ending::No if downstream.rests() => Poll::Ready(Read::Stop(Next::Rest)),
@@ -185,7 +185,7 @@ fn look(
         }
     };
     downstream.take_settings(&worker.in_force);
-    let to = To::of(&head, head.keeps && !downstream.is_last());
+    let to = To::of(&head, head.keeps && !is_last(downstream));
     // Who is answered by the head alone may have sent a body all the same, which nobody reads: what
     // follows is no request.
     let keeps_unread = to.keeps && head.length.is_empty();
