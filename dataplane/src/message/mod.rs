@@ -1,5 +1,4 @@
-//! HTTP of no version and of no socket: the head of a request (`head.rs`), the table of the fields
-//! that mean something, how long a body is.
+//! HTTP of no version and of no socket: the head of a request (`head.rs`), its fields, its length.
 
 pub mod fields;
 pub mod head;
@@ -55,92 +54,6 @@ impl RequestLength {
     }
 }
 
-/// The fields that mean something to the service.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Name {
-    Authorization,
-    CacheControl,
-    Connection,
-    ContentLength,
-    ContentType,
-    Cookie,
-    Date,
-    Expect,
-    Forwarded,
-    ForwardedFor,
-    ForwardedHost,
-    ForwardedProto,
-    Host,
-    KeepAlive,
-    Location,
-    ProxyAuthenticate,
-    ProxyAuthorization,
-    ProxyConnection,
-    Referer,
-    RequestId,
-    SecFetchSite,
-    Te,
-    TransferEncoding,
-    Upgrade,
-    UserAgent,
-    Other,
-}
-
-impl Name {
-    /// The field of this name, in any spelling of its letters.
-    pub fn of(name: &str) -> Self {
-        let first = name.as_bytes().first().copied().unwrap_or_default();
-        // The length and the first letter leave one name to compare with.
-        let (field, expected) = match (name.len(), first | 0x20) {
-            (2, b't') => (Self::Te, "te"),
-            (4, b'd') => (Self::Date, "date"),
-            (4, b'h') => (Self::Host, "host"),
-            (6, b'c') => (Self::Cookie, "cookie"),
-            (6, b'e') => (Self::Expect, "expect"),
-            (7, b'r') => (Self::Referer, "referer"),
-            (7, b'u') => (Self::Upgrade, "upgrade"),
-            (8, b'l') => (Self::Location, "location"),
-            (9, b'f') => (Self::Forwarded, "forwarded"),
-            (10, b'c') => (Self::Connection, "connection"),
-            (10, b'k') => (Self::KeepAlive, "keep-alive"),
-            (10, b'u') => (Self::UserAgent, "user-agent"),
-            (12, b'c') => (Self::ContentType, "content-type"),
-            (12, b'x') => (Self::RequestId, "x-request-id"),
-            (13, b'a') => (Self::Authorization, "authorization"),
-            (13, b'c') => (Self::CacheControl, "cache-control"),
-            (14, b'c') => (Self::ContentLength, "content-length"),
-            (14, b's') => (Self::SecFetchSite, "sec-fetch-site"),
-            (15, b'x') => (Self::ForwardedFor, "x-forwarded-for"),
-            (16, b'p') => (Self::ProxyConnection, "proxy-connection"),
-            (16, b'x') => (Self::ForwardedHost, "x-forwarded-host"),
-            (17, b't') => (Self::TransferEncoding, "transfer-encoding"),
-            (17, b'x') => (Self::ForwardedProto, "x-forwarded-proto"),
-            (18, b'p') => (Self::ProxyAuthenticate, "proxy-authenticate"),
-            (19, b'p') => (Self::ProxyAuthorization, "proxy-authorization"),
-            _ => return Self::Other,
-        };
-        match name.eq_ignore_ascii_case(expected) {
-            true => field,
-            false => Self::Other,
-        }
-    }
-
-    /// Whether it is always of one hop (RFC 9110 §7.6.1).
-    pub const fn is_hop_by_hop(self) -> bool {
-        matches!(
-            self,
-            Self::Connection
-                | Self::KeepAlive
-                | Self::ProxyAuthenticate
-                | Self::ProxyAuthorization
-                | Self::ProxyConnection
-                | Self::Te
-                | Self::TransferEncoding
-                | Self::Upgrade
-        )
-    }
-}
-
 /// The rare fields of a head that many ask for, noted in one pass.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Known {
@@ -165,15 +78,21 @@ pub struct Known {
 
 impl Known {
     /// Notes a field, if it is one of those; `Connection` is read by who knows what it means.
-    pub fn note(&mut self, name: Name, value: &[u8]) {
-        match name {
-            Name::Te => self.te = true,
-            Name::Expect => self.expects_continue = value.eq_ignore_ascii_case(b"100-continue"),
-            Name::Upgrade => self.upgrade = true,
-            Name::RequestId => self.request_id = true,
-            Name::SecFetchSite => self.other_site |= matches!(value, b"cross-site" | b"same-site"),
-            Name::ForwardedFor => self.forwarded_for = true,
-            Name::ForwardedProto => self.forwarded_proto = true,
+    pub fn note(&mut self, name: &str, value: &[u8]) {
+        let is = |expected: &str| name.eq_ignore_ascii_case(expected);
+        // The length tells most names apart at once.
+        match name.len() {
+            2 => self.te |= is("te"),
+            6 if is("expect") => {
+                self.expects_continue = value.eq_ignore_ascii_case(b"100-continue");
+            }
+            7 => self.upgrade |= is("upgrade"),
+            12 => self.request_id |= is("x-request-id"),
+            14 if is("sec-fetch-site") => {
+                self.other_site |= matches!(value, b"cross-site" | b"same-site");
+            }
+            15 => self.forwarded_for |= is("x-forwarded-for"),
+            17 => self.forwarded_proto |= is("x-forwarded-proto"),
             _ => {}
         }
     }
@@ -182,7 +101,7 @@ impl Known {
     pub fn of(fields: &impl Fields) -> Self {
         let mut known = Self::default();
         for (name, value) in fields.fields() {
-            known.note(Name::of(name), value);
+            known.note(name, value);
         }
         known
     }
