@@ -1,65 +1,31 @@
-//! The head of a request, whichever HTTP it came in: in the bytes that it was read into while it is
-//! judged, and as a text of its own once it goes on.
-
-use std::borrow::Cow;
+//! The head of a request that is answered, as a text of its own: it outlives the bytes that it was
+//! read into, and is the same for HTTP/1 and HTTP/2.
 
 use http::header::HOST;
 use http::request::Parts;
-use http::{HeaderName, Method, Version};
-use httparse::Header;
-use weir_shared::rules::{Sent, Told};
+use http::{HeaderName, HeaderValue, Method, Version};
 
-use crate::message::{Fields, Known, RequestLength};
+use crate::http1::request_head::ReadHead;
+use crate::message::{Fields, Head, Known, RequestLength, sent_by_head};
 
 /// The head of a request.
 #[derive(Debug)]
-pub struct Head<'a> {
-    /// Its method.
-    pub method: Method,
-    /// HTTP/1.0, HTTP/1.1 or HTTP/2.
-    pub version: Version,
-    /// How long the body is.
-    pub length: RequestLength,
-    /// Which of the rare fields are there.
-    pub known: Known,
-    /// Whether the client lets another request follow on the connection (RFC 9112 §9.3).
-    pub keeps: bool,
-    /// Bytes of the target that are its path.
-    pub(crate) path: usize,
-    pub(crate) form: Form<'a>,
-}
-
-/// Where the target, the host and the fields of a head stand.
-#[derive(Debug)]
-pub(crate) enum Form<'a> {
-    Read(Read<'a>),
-    Own(Own),
-}
-
-/// A head in the bytes that it was read into.
-#[derive(Debug)]
-pub(crate) struct Read<'a> {
-    pub bytes: &'a [u8],
-    /// Origin-form, or `*`; empty for CONNECT.
-    pub target: Cow<'a, str>,
-    /// The first `Host`.
-    pub host: Option<&'a [u8]>,
-    /// The host of an absolute target, which replaces `Host` (RFC 9112 §3.2.2).
-    pub authority: Option<Box<str>>,
-    pub fields: &'a [Header<'a>],
-}
-
-/// A head as a text of its own.
-#[derive(Debug)]
-pub(crate) struct Own {
+pub struct RequestHead {
     /// Target and names, and the values too, unless `values` has them.
     text: Box<str>,
     /// The values, where a byte of them is no UTF-8, or the head was no text.
     values: Option<Box<[u8]>>,
+    method: Method,
+    version: Version,
+    /// Where the target stands: path and query.
     target: Place,
+    /// Bytes of the target that are its path.
+    path: usize,
     /// Where each name and value stands.
     fields: Vec<(Place, Place)>,
     host: Option<Place>,
+    length: RequestLength,
+    known: Known,
 }
 
 /// A part of a head's text.
@@ -71,7 +37,7 @@ struct Place {
 
 impl Place {
     /// Where a part of `text` stands in it.
-    fn of(part: &[u8], text: &str) -> Option<Self> {
+    fn of(part: &[u8], text: &[u8]) -> Option<Self> {
         let begin = part.as_ptr().addr().checked_sub(text.as_ptr().addr())?;
         Self::at(begin, part.len())
     }
@@ -95,191 +61,201 @@ impl Place {
     }
 }
 
-impl Read<'_> {
-    /// One copy of the bytes, in which everything stands where it stood, if they can be that.
-    fn into_own(self) -> Option<Own> {
-        let (Cow::Borrowed(target), None, Ok(text)) =
-            (&self.target, &self.authority, str::from_utf8(self.bytes))
-        else {
-            let fields = || self.fields.iter().map(|field| (field.name, field.value));
-            return Own::assembled(&self.target, self.authority.as_deref(), fields);
-        };
-        let mut fields = Vec::with_capacity(self.fields.len());
-        for field in self.fields {
-            let name = Place::of(field.name.as_bytes(), text)?;
-            fields.push((name, Place::of(field.value, text)?));
+impl RequestHead {
+    /// A text of this head, which is the one that `bytes` begin with. None where it is too large.
+    pub fn of(head: &ReadHead<'_>, bytes: &[u8]) -> Option<Self> {
+        match std::str::from_utf8(bytes) {
+            Ok(text) if head.is_as_written() => Self::as_written(head, text),
+            _ => Self::assembled(head, (head.target(), head.path_length()), head.authority()),
         }
-        Some(Own {
+    }
+
+    /// One copy of the bytes, in which everything stands where it stood.
+    fn as_written(head: &ReadHead<'_>, text: &str) -> Option<Self> {
+        let place = |part: &[u8]| Place::of(part, text.as_bytes());
+        let mut fields = Vec::with_capacity(head.fields().size_hint().0);
+        for (name, value) in head.fields() {
+            fields.push((place(name.as_bytes())?, place(value)?));
+        }
+        Some(Self {
             values: None,
-            target: Place::of(target.as_bytes(), text)?,
-            host: match self.host {
-                Some(host) => Some(Place::of(host, text)?),
+            method: head.method().clone(),
+            version: head.version(),
+            target: place(head.target().as_bytes())?,
+            path: head.path_length(),
+            host: match head.host() {
+                Some(host) => Some(place(host)?),
                 None => None,
             },
+            length: head.length(),
+            known: head.known(),
             fields,
             text: text.into(),
         })
     }
-}
 
-impl Own {
-    /// A text that is put together, with `host` in the place of each `Host`, if there is one.
-    fn assembled<'a, I: Iterator<Item = (&'a str, &'a [u8])>>(
-        target: &str,
-        host: Option<&'a str>,
-        fields: impl Fn() -> I,
-    ) -> Option<Self> {
-        let is_host = |name: &str| name.eq_ignore_ascii_case("host");
-        let all = || {
-            let given = host.map(|host| ("host", host.as_bytes()));
-            let kept = fields().filter(|(name, _)| host.is_none() || !is_host(name));
-            given.into_iter().chain(kept)
+    /// The head of a stream of HTTP/2, made one of HTTP/1.1 (`http2/head.rs`), with a body of this
+    /// length. None where it is too large.
+    pub fn of_parts(parts: &Parts, length: RequestLength) -> Option<Self> {
+        let target = match parts.uri.path_and_query() {
+            Some(target) => target.as_str(),
+            None => "",
         };
-        let mut size = (0, target.len(), 0);
-        for (name, value) in all() {
+        let stream = Stream { parts, length };
+        Self::assembled(&stream, (target, parts.uri.path().len()), None)
+    }
+
+    /// A text that is put together, with `host` in the place of each `Host`, if there is one.
+    fn assembled(
+        head: &impl Head,
+        (target, path): (&str, usize),
+        host: Option<&str>,
+    ) -> Option<Self> {
+        let mut size = host.map_or((0, 0, 0), |host| (1, HOST.as_str().len(), host.len()));
+        for (name, value) in head.fields() {
             size = (size.0 + 1, size.1 + name.len(), size.2 + value.len());
         }
         let mut fields = Vec::with_capacity(size.0);
-        let mut text = String::with_capacity(size.1);
+        let mut text = String::with_capacity(target.len() + size.1);
         let mut values = Vec::with_capacity(size.2);
         text.push_str(target);
-        for (name, value) in all() {
-            let name_at = Place::at(text.len(), name.len())?;
-            fields.push((name_at, Place::at(values.len(), value.len())?));
+        let mut put = |name: &str, value: &[u8]| {
+            fields.push((
+                Place::at(text.len(), name.len())?,
+                Place::at(values.len(), value.len())?,
+            ));
             text.push_str(name);
             values.extend_from_slice(value);
+            Some(())
+        };
+        if let Some(host) = host {
+            put(HOST.as_str(), host.as_bytes())?;
         }
-        let host = fields.iter().find(|(name, _)| is_host(name.text(&text)));
+        for (name, value) in head.fields() {
+            if host.is_none() || !name.eq_ignore_ascii_case(HOST.as_str()) {
+                put(name, value)?;
+            }
+        }
+        let is_host = |(name, _): &&(Place, Place)| name.text(&text).eq_ignore_ascii_case("host");
         Some(Self {
-            host: host.map(|(_, value)| *value),
+            host: fields.iter().find(is_host).map(|(_, value)| *value),
+            method: head.method().clone(),
+            version: head.version(),
             target: Place::at(0, target.len())?,
+            path,
             fields,
+            length: head.length(),
+            known: head.known(),
             text: text.into(),
             values: Some(values.into()),
         })
     }
 
+    /// The target that the application is asked for: path and query, or `*`.
+    pub fn target(&self) -> &str {
+        self.target.text(&self.text)
+    }
+
     fn value(&self, place: Place) -> &[u8] {
-        let values = self.values.as_deref();
-        place.bytes(values.unwrap_or(self.text.as_bytes()))
+        match &self.values {
+            None => place.bytes(self.text.as_bytes()),
+            Some(values) => place.bytes(values),
+        }
     }
 }
 
-impl Head<'_> {
-    /// The head of a stream of HTTP/2, made one of HTTP/1.1 (`http2/service.rs`), with a body of
-    /// this length. None where it is too large.
-    pub fn of_parts(parts: &Parts, length: RequestLength) -> Option<Head<'static>> {
-        let target = parts.uri.path_and_query();
-        let target = target.map_or("", |target| target.as_str());
-        Some(Head {
-            method: parts.method.clone(),
-            version: parts.version,
-            length,
-            known: Known::of(&parts.headers),
-            keeps: true,
-            path: parts.uri.path().len(),
-            form: Form::Own(Own::assembled(target, None, || parts.headers.fields())?),
-        })
+sent_by_head!(RequestHead);
+
+impl Head for RequestHead {
+    fn method(&self) -> &Method {
+        &self.method
     }
 
-    /// The same as a text of its own. None where it is too large.
-    pub fn into_own(self) -> Option<Head<'static>> {
-        let own = match self.form {
-            Form::Read(read) => read.into_own()?,
-            Form::Own(own) => own,
-        };
-        Some(Head {
-            method: self.method,
-            version: self.version,
-            length: self.length,
-            known: self.known,
-            keeps: self.keeps,
-            path: self.path,
-            form: Form::Own(own),
-        })
-    }
-
-    /// The target that the application is asked for: path and query, or `*`.
-    pub fn target(&self) -> &str {
-        match &self.form {
-            Form::Read(read) => &read.target,
-            Form::Own(own) => own.target.text(&own.text),
-        }
-    }
-
-    /// The path of its target.
-    pub fn path(&self) -> &str {
+    fn path(&self) -> &str {
         self.target().get(..self.path).unwrap_or_default()
     }
 
-    /// What follows the `?`.
-    pub fn query(&self) -> Option<&str> {
+    fn query(&self) -> Option<&str> {
         self.target().get(self.path + 1..)
     }
 
-    /// `Host`, or the host of an absolute target, which replaces it.
-    pub fn host(&self) -> Option<&[u8]> {
-        match &self.form {
-            Form::Read(read) => match &read.authority {
-                Some(authority) => Some(authority.as_bytes()),
-                None => read.host,
-            },
-            Form::Own(own) => own.host.map(|host| own.value(host)),
-        }
+    fn version(&self) -> Version {
+        self.version
     }
 
-    const fn count(&self) -> usize {
-        match &self.form {
-            Form::Read(read) => read.fields.len(),
-            Form::Own(own) => own.fields.len(),
-        }
+    fn host(&self) -> Option<&[u8]> {
+        self.host.map(|host| self.value(host))
     }
 
-    fn field(&self, at: usize) -> (&str, &[u8]) {
-        match &self.form {
-            Form::Read(read) => {
-                let field = read.fields.get(at);
-                field.map(|field| (field.name, field.value))
-            }
-            Form::Own(own) => {
-                let field = own.fields.get(at);
-                field.map(|(name, value)| (name.text(&own.text), own.value(*value)))
-            }
-        }
-        .unwrap_or_default()
+    fn length(&self) -> RequestLength {
+        self.length
+    }
+
+    fn known(&self) -> Known {
+        self.known
     }
 }
 
-impl Fields for Head<'_> {
+impl Fields for RequestHead {
     fn values_of(&self, name: &HeaderName) -> impl DoubleEndedIterator<Item = &[u8]> {
         let name = name.as_str();
-        let named = (0..self.count()).map(|at| self.field(at));
-        let named = named.filter(move |(each, _)| each.eq_ignore_ascii_case(name));
-        named.map(|(_, value)| value)
+        let named = self.fields.iter().filter(move |(place, _)| {
+            let length = usize::from(place.end.wrapping_sub(place.begin));
+            length == name.len() && place.text(&self.text).eq_ignore_ascii_case(name)
+        });
+        named.map(|(_, value)| self.value(*value))
     }
 
     fn fields(&self) -> impl Iterator<Item = (&str, &[u8])> {
-        (0..self.count()).map(|at| self.field(at))
+        let fields = self.fields.iter();
+        fields.map(|(name, value)| (name.text(&self.text), self.value(*value)))
     }
 }
 
-/// What the rules ask of a head is what it says.
-impl Sent for Head<'_> {
-    fn host_sent(&self) -> Option<&[u8]> {
-        self.host()
+/// The head of a stream while its text is made.
+struct Stream<'a> {
+    parts: &'a Parts,
+    length: RequestLength,
+}
+
+sent_by_head!(Stream<'_>);
+
+impl Head for Stream<'_> {
+    fn method(&self) -> &Method {
+        &self.parts.method
     }
 
-    fn query_sent(&self) -> Told<Option<&str>> {
-        Told::Known(self.query())
+    fn path(&self) -> &str {
+        self.parts.uri.path()
     }
 
-    fn each_line(&self, name: &HeaderName, see: &mut dyn FnMut(&[u8])) -> Told<()> {
-        // The application gets the host of an absolute target, whatever the field says.
-        if *name == HOST {
-            self.host().into_iter().for_each(see);
-        } else {
-            self.values_of(name).for_each(see);
-        }
-        Told::Known(())
+    fn query(&self) -> Option<&str> {
+        self.parts.uri.query()
+    }
+
+    fn version(&self) -> Version {
+        self.parts.version
+    }
+
+    fn host(&self) -> Option<&[u8]> {
+        self.parts.headers.get(HOST).map(HeaderValue::as_bytes)
+    }
+
+    fn length(&self) -> RequestLength {
+        self.length
+    }
+
+    fn known(&self) -> Known {
+        Known::of(&self.parts.headers)
+    }
+}
+
+impl Fields for Stream<'_> {
+    fn values_of(&self, name: &HeaderName) -> impl DoubleEndedIterator<Item = &[u8]> {
+        self.parts.headers.values_of(name)
+    }
+
+    fn fields(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        self.parts.headers.fields()
     }
 }

@@ -26,8 +26,8 @@ use weir_shared::health::Health;
 use weir_shared::path;
 
 use crate::conn::{Downstream, Ending};
-use crate::message::head::Head;
-use crate::message::{Fields, fields};
+use crate::message::head::RequestHead;
+use crate::message::{Fields, Head, fields};
 use crate::relay::delivery::Reply;
 use crate::relay::forward;
 use crate::request::client_body::ClientBody;
@@ -54,23 +54,28 @@ pub enum Judged {
 
 /// Identifies the client of a request and asks the ladder, while its head still stands where it was
 /// read. Answers what needs no more than that: the health check, which is neither charged nor
-/// logged, and the most frequent refusal. What goes on is given a head of its own.
-pub fn judge(worker: &Rc<Worker>, downstream: &Rc<Downstream>, head: Head<'_>) -> Judged {
+/// logged, and the most frequent refusal. What goes on is given a head of its own by `own_text`.
+pub fn judge<H: Head>(
+    worker: &Rc<Worker>,
+    downstream: &Rc<Downstream>,
+    head: H,
+    own_text: impl FnOnce(H) -> Option<RequestHead>,
+) -> Judged {
     downstream.begin_request();
     let now = worker.clock.now();
-    if is_health_check(&head.method, head.path()) {
+    if is_health_check(head.method(), head.path()) {
         return Judged::Health(health(worker, downstream, &head));
     }
     let settings = &worker.in_force.settings.identity;
-    let identity = identify(downstream.sender(), settings, &head, head.known);
-    if head.known.forwarded_for {
+    let identity = identify(downstream.sender(), settings, &head, head.known());
+    if head.known().forwarded_for {
         warn_of_forgotten_proxy(worker, downstream, &head, now);
     }
     let decision = worker.decide(&Asked::of(&head, &identity, true), now);
     let websocket = fields::asks_for_websocket(&head);
     match refusal_of_client(worker, &decision) {
         // A body may cost the connection: who has one is refused with it.
-        Some(refusal) if head.length.is_empty() => {
+        Some(refusal) if head.length().is_empty() => {
             let refused = Refused {
                 worker,
                 downstream,
@@ -88,7 +93,7 @@ pub fn judge(worker: &Rc<Worker>, downstream: &Rc<Downstream>, head: Head<'_>) -
                 Err(Dropped) => Judged::Dropped,
             }
         }
-        _ => match head.into_own() {
+        _ => match own_text(head) {
             Some(head) => Judged::Goes(Exchange::new(
                 worker, downstream, head, identity, decision, now, websocket,
             )),
@@ -133,7 +138,7 @@ fn refusal_of_client(worker: &Worker, decision: &Decision) -> Option<Refusal> {
 }
 
 /// The health check: an untrusted peer is answered, but is not to hold connections by it (CONN-3).
-fn health(worker: &Worker, downstream: &Downstream, head: &Head<'_>) -> problem::Own {
+fn health(worker: &Worker, downstream: &Downstream, head: &impl Fields) -> problem::Own {
     let mut response = problem::health(Health::now(worker.is_draining()));
     let given = downstream.trusted().then(|| request_id(head)).flatten();
     let id = worker.request_ids.given_or_next(given.as_ref());
@@ -179,7 +184,7 @@ fn next_step(exchange: &mut Exchange) -> Step {
         Verdict::Own => true,
         Verdict::Forward => false,
     };
-    let method = &exchange.head.method;
+    let method = exchange.head.method();
     if own {
         Step::AnswerOwn
     } else if *method == Method::CONNECT || *method == Method::TRACE {
@@ -194,7 +199,7 @@ fn next_step(exchange: &mut Exchange) -> Step {
 }
 
 /// CLIENT-7, where there is an `X-Forwarded-For`.
-fn warn_of_forgotten_proxy(worker: &Worker, downstream: &Downstream, head: &Head<'_>, now: Now) {
+fn warn_of_forgotten_proxy(worker: &Worker, downstream: &Downstream, head: &impl Fields, now: Now) {
     let Sender { peer, is_proxy, .. } = downstream.sender();
     if !is_proxy && let Some(line) = head.values_of(&X_FORWARDED_FOR).next_back() {
         worker.forgotten_proxy.note(peer, line, now.wall_ms);

@@ -15,8 +15,7 @@ use weir_shared::snapshot::ActiveBan;
 use weir_shared::verdict::{Action, History, LimitHit};
 
 use crate::clients::entry::Exceeded;
-use crate::message::Fields as _;
-use crate::message::head::Head;
+use crate::message::Head;
 
 /// The settings that the outcome depends on.
 #[derive(Clone, Copy, Debug)]
@@ -174,7 +173,7 @@ pub fn report(
     offence: Offence,
     at_ms: u64,
     client: Client,
-    head: &Head<'_>,
+    head: &impl Head,
     request_id: &HeaderValue,
 ) -> LimitExceeded {
     let text = |value: &[u8]| note(&String::from_utf8_lossy(value));
@@ -185,7 +184,7 @@ pub fn report(
         at_ms,
         fleet: None,
         request: Some(RequestNote {
-            method: Some(note(head.method.as_str())),
+            method: Some(note(head.method().as_str())),
             host: first(&HOST),
             path: Some(note(head.path())),
             user_agent: first(&USER_AGENT),

@@ -15,8 +15,7 @@ use weir_shared::verdict::{Action, History, LimitHit};
 use crate::clients::entry::Entry;
 use crate::conn::Downstream;
 use crate::http1::response::HeadText;
-use crate::message::Fields;
-use crate::message::head::Head;
+use crate::message::{Fields, Head};
 use crate::request::identity::Identity;
 use crate::request::ladder::Decision;
 use crate::request::outcome::{AtEnd, Outcome};
@@ -90,11 +89,11 @@ pub struct Durations {
 }
 
 /// A request that has ended.
-pub struct Ended<'a> {
+pub struct Ended<'a, H> {
     /// When the head was read, milliseconds since 1970.
     pub started_ms: u64,
     /// As the client sent it.
-    pub head: &'a Head<'a>,
+    pub head: &'a H,
     /// The client.
     pub identity: &'a Identity,
     /// Its id.
@@ -121,7 +120,7 @@ pub struct Ended<'a> {
     pub durations: Durations,
 }
 
-impl Ended<'_> {
+impl<H: Head> Ended<'_, H> {
     /// Sends its record to the log. Those of clients that are refused without end are bounded
     /// (LOG-6).
     pub fn send(&self, worker: &Worker, now: Now) {
@@ -153,15 +152,15 @@ impl Ended<'_> {
             other_site: self.identity.other_site,
             forwarded_for: batch.keep(fields.forwarded_for),
             scheme: self.identity.scheme,
-            method: batch.keep(Some(self.head.method.as_str())),
+            method: batch.keep(Some(self.head.method().as_str())),
             host: batch.keep(self.head.host()),
             path: batch.keep(Some(self.head.path())),
             query: batch.keep(self.head.query()),
-            version: self.head.version,
+            version: self.head.version(),
             user_agent: batch.keep(fields.user_agent),
             referer: batch.keep(fields.referer),
             content_type: batch.keep(fields.content_type),
-            content_length: self.head.length.announced(),
+            content_length: self.head.length().announced(),
             headers: batch.keep_headers(logged_headers.flat_map(|(name, field)| {
                 let values = self.head.values_of(field);
                 values.map(move |value| (name, value))
@@ -248,7 +247,7 @@ struct Noted<'a> {
 }
 
 impl<'a> Noted<'a> {
-    fn of(head: &'a Head<'_>) -> Self {
+    fn of(head: &'a impl Fields) -> Self {
         let mut fields = Self::default();
         for (name, value) in head.fields() {
             // By length first: a name that is not in small letters is compared with one at most.
@@ -270,13 +269,13 @@ impl<'a> Noted<'a> {
 }
 
 /// Such a request.
-pub struct Refused<'a> {
+pub struct Refused<'a, H> {
     /// The state that the requests of this thread share.
     pub worker: &'a Worker,
     /// The client's connection.
     pub downstream: &'a Downstream,
     /// Its head.
-    pub head: &'a Head<'a>,
+    pub head: &'a H,
     /// The client.
     pub identity: &'a Identity,
     /// Its id.
@@ -289,7 +288,7 @@ pub struct Refused<'a> {
     pub websocket: bool,
 }
 
-impl Refused<'_> {
+impl<H: Head> Refused<'_, H> {
     /// Ends it with `action`: history, counters, log record. `answer` is the status and the content
     /// type of the response, none where there is none.
     pub fn finish(

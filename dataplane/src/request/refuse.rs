@@ -9,8 +9,7 @@ use weir_shared::units::{in_words, retry_after_seconds};
 use weir_shared::verdict::Action;
 
 use crate::conn::Downstream;
-use crate::message::Fields;
-use crate::message::head::Head;
+use crate::message::{Fields, Head};
 use crate::request::client_body::{ClientBody, discard};
 use crate::request::exchange::Exchange;
 use crate::request::identity::X_REQUEST_ID;
@@ -65,7 +64,10 @@ pub async fn refuse(
 ///
 /// # Errors
 /// [`Dropped`] where `WAF_BAN_RESPONSE` or `WAF_DENY_RESPONSE` says so.
-pub fn refuse_client(refused: &Refused<'_>, refusal: &Refusal) -> Result<Said, Dropped> {
+pub fn refuse_client<H: Head>(
+    refused: &Refused<'_, H>,
+    refusal: &Refusal,
+) -> Result<Said, Dropped> {
     let worker = refused.worker;
     let (answer, retry_ms) = answer_to_client(worker, refusal, refused.started.wall_ms);
     let BanResponse::Status(status) = answer else {
@@ -82,7 +84,7 @@ pub fn refuse_client(refused: &Refused<'_>, refusal: &Refusal) -> Result<Said, D
     refused.downstream.shorten_idle();
     said.closes = gives_way(refused.downstream);
     // The body of an answer to HEAD is not sent.
-    let is_head = refused.head.method == Method::HEAD;
+    let is_head = *refused.head.method() == Method::HEAD;
     let bytes = if is_head { 0 } else { said.body.len() as u64 };
     let content_type = said.content_type.clone();
     refused.finish(refusal.action(), Some((status, content_type)), bytes);
@@ -95,7 +97,7 @@ fn gives_way(downstream: &Downstream) -> bool {
 }
 
 /// Whether a refusal is a page for people (TELL-1).
-fn wants_page(head: &Head<'_>) -> bool {
+fn wants_page(head: &impl Fields) -> bool {
     prefers_html(head.values_of(&ACCEPT))
 }
 
