@@ -506,7 +506,7 @@ def measure_kills(arguments):
                 instance = instances[number % 2]
                 netblock = f"10.{number >> 8}.{number & 255}.0/24"
                 told = instance.control("POST", "/v1/bans", {"client": netblock.replace("0/24", "7"), "duration": "1h", "reason": "bench"})
-                if told.get("persisted"):
+                if told.get("persisted", True):
                     acknowledged.append(netblock)
                 number += 1
                 time.sleep(0.1)
