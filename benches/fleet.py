@@ -305,7 +305,7 @@ def measure_spread(arguments):
                     f"  {bound:5.0f} {over:10}", flush=True
                 )
                 picture.setdefault(f"fleet of {count}", []).append((rate, found[-1] / LIMIT))
-                picture.setdefault(f"its bound", []).append((rate, bound / LIMIT))
+                picture.setdefault("its bound", []).append((rate, bound / LIMIT))
     count = arguments.instances[-1]
     for name, started in (
         (f"{count} that know nothing of each other", lambda: fleet(arguments.binary, count)),
