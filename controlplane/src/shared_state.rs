@@ -7,9 +7,7 @@
 //! A thread of its own gathers and writes, every `WAF_STATE_COUNTER_INTERVAL` and at a stop or a
 //! hand-over, which wait for it a bounded time. Where nothing was ever shared, there is no file.
 
-use std::fs;
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,6 +22,7 @@ use weir_shared::table::{ClientTable, KnownRow, MAX_KNOWN, SharedRow, SharedWind
 use weir_shared::units::{Count, Time};
 use weir_shared::window::RuleSpan;
 
+use crate::beside::{self, Writing};
 use crate::buckets::Buckets;
 use crate::guarded;
 
@@ -142,7 +141,7 @@ pub(crate) struct SharedState {
     /// What the process before left, until it is put in.
     before: Option<Receiver<Option<Written>>>,
     /// The write that is under way.
-    writing: Option<Receiver<io::Result<()>>>,
+    writing: Option<Writing>,
     written_ns: u64,
     /// Whether the file is there, or was written: one that says nothing is not made.
     is_there: bool,
@@ -219,14 +218,11 @@ impl SharedState {
             }
         }
         if let Some(writing) = &self.writing {
-            match writing.try_recv() {
-                Ok(outcome) => {
-                    self.told(&outcome);
-                    self.writing = None;
-                }
-                Err(TryRecvError::Empty) => return,
-                Err(TryRecvError::Disconnected) => self.writing = None,
-            }
+            let Some(outcome) = writing.ended() else {
+                return;
+            };
+            self.told(&outcome);
+            self.writing = None;
         }
         let interval_ns = u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX);
         if now.mono_ns.saturating_sub(self.written_ns) >= interval_ns {
@@ -241,20 +237,14 @@ impl SharedState {
         if self.before.is_some() {
             return;
         }
-        let late = || io::Error::other("it took too long");
         if let Some(writing) = self.writing.take() {
-            let outcome = writing
-                .recv_timeout(PATIENCE)
-                .unwrap_or_else(|_| Err(late()));
+            let outcome = writing.wait(PATIENCE);
             if outcome.is_err() {
                 return self.told(&outcome);
             }
         }
         if let Some(writing) = self.begin(table) {
-            let outcome = writing
-                .recv_timeout(PATIENCE)
-                .unwrap_or_else(|_| Err(late()));
-            self.told(&outcome);
+            self.told(&writing.wait(PATIENCE));
         }
     }
 
@@ -268,21 +258,17 @@ impl SharedState {
         }
     }
 
-    fn begin(&self, table: &Arc<dyn ClientTable>) -> Option<Receiver<io::Result<()>>> {
+    fn begin(&self, table: &Arc<dyn ClientTable>) -> Option<Writing> {
         let (path, table, is_there) = (self.path.clone(), Arc::clone(table), self.is_there);
-        let (told, done) = bounded(1);
-        let thread = std::thread::Builder::new().name("weir-shared".to_owned());
-        let begun = thread.spawn(move || {
+        let begun = Writing::begin("weir-shared", move || {
             let written = gathered(&*table);
             let is_empty = written.counts.is_empty() && written.known.is_empty();
-            let outcome = if is_empty && !is_there {
-                Ok(())
-            } else {
-                write(&path, &written)
-            };
-            told.send(outcome)
+            match is_empty && !is_there {
+                true => Ok(()),
+                false => write(&path, &written),
+            }
         });
-        begun.ok().map(|_| done)
+        begun.ok()
     }
 }
 
@@ -325,23 +311,17 @@ fn read(path: &Path) -> Option<Written> {
     }
 }
 
-/// Whole or not at all, whatever happens meanwhile (STATE-2).
 fn write(path: &Path, written: &Written) -> io::Result<()> {
-    let beside = path.with_extension("json.new");
-    let mut options = fs::OpenOptions::new();
-    let options = options.write(true).create(true).truncate(true).mode(0o600);
-    let file = options.open(&beside)?;
-    let mut out = io::BufWriter::new(file);
-    serde_json::to_writer(&mut out, written)?;
-    out.write_all(b"\n")?;
-    out.into_inner()
-        .map_err(io::IntoInnerError::into_error)?
-        .sync_all()?;
-    fs::rename(&beside, path)
+    beside::replace(path, |out| {
+        serde_json::to_writer(&mut *out, written)?;
+        out.write_all(b"\n")
+    })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use serde_json::{Value, json};
     use weir_schema::Schema;
     use weir_shared::window::Window;
