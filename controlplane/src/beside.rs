@@ -10,8 +10,8 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError, bounded};
 
 use crate::state::create;
 
-/// Replaces a file, whole or not at all: `write` fills `.NAME.tmp` in its directory, which is synced
-/// and takes its place. Nobody else can read it (0600). One caller at a time for each path.
+/// Replaces a file, whole or not at all: `write` fills `.NAME.tmp` in its directory, which is
+/// synced and takes its place. Nobody else can read it (0600). One caller at a time for each path.
 ///
 /// # Errors
 /// Those of the system; the file that was there is there still, and nothing lies beside it.

@@ -20,7 +20,7 @@ use weir_shared::snapshot::{ActiveBan, Snapshot};
 use weir_shared::spared::Spared;
 use weir_shared::verdict::{AppliedPercent, Counts, Group};
 
-use crate::clients::charging::{Charging, Counted, Refused};
+use crate::clients::charging::{Charging, Counted};
 use crate::clients::table::Table;
 use crate::clients::terms::{Denied, LookupRules};
 use crate::message::Head;
@@ -321,23 +321,18 @@ pub fn decide(
         table.changed(who.client, entry);
         let counts = rules.wants_counts.then(|| entry.counts(now.wall_ms));
         let applied = Decision { counts, ..applied };
-        if let Some(Refused {
-            exceeded,
-            rule,
-            shared,
-        }) = refused
-        {
+        if let Some(by) = refused {
+            let exceeded = by.exceeded;
             let ban = exceeded
                 .bans
                 .then(|| next_ban(Cause::RateLimit, Scope::Netblock));
             let ban = ban.flatten();
-            let verdict = Verdict::Refuse(Refusal::RateLimited { exceeded, ban });
             let refused = Decision {
-                verdict,
-                shared,
+                verdict: Verdict::Refuse(Refusal::RateLimited { exceeded, ban }),
+                shared: by.shared,
                 ..applied
             };
-            return decided(by_rule(refused, rule), claims);
+            return decided(by_rule(refused, by.rule), claims);
         }
         // 11. The announced body is too large.
         if is_too_large(rules, asked) {
