@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use rustix::thread::{CpuSet, Pid, sched_setaffinity};
+use rustix::thread::{Pid, sched_setaffinity};
 use weir_benches::ask::{metric, metrics};
 use weir_benches::load::{Load, WARM_UP};
-use weir_benches::program::{LOAD_CORE, Programs, Running};
+use weir_benches::program::{PROXY_CORE, Programs, Running, load_core};
 use weir_benches::state::{self, FILES};
 use weir_benches::{config, meter};
 
@@ -31,13 +31,6 @@ pub(crate) struct Bench<'a> {
     pub(crate) places: Places,
     /// A state directory with four full files.
     pub(crate) full_state: PathBuf,
-}
-
-/// Where this program is, and what is to disturb no worker.
-pub(crate) fn load_core() -> CpuSet {
-    let mut set = CpuSet::new();
-    set.set(LOAD_CORE);
-    set
 }
 
 impl Bench<'_> {
@@ -77,8 +70,7 @@ impl Bench<'_> {
         let memory = (feature.in_memory && memory.is_dir()).then_some(memory);
         let files: &[&str] = if feature.full { &FILES } else { &[] };
         let weir = self.weir(settings, files, memory)?;
-        let script = feature.script();
-        let run = |time| self.load.run(weir.address, "/", &script, false, time);
+        let run = |time| self.load.run(weir.address, feature.script, time);
         run(WARM_UP)?;
         if feature.apart {
             set_apart(weir.process.0.id());
@@ -119,7 +111,7 @@ impl Bench<'_> {
         all.push(("WAF_TRUSTED_PROXIES", "127.0.0.0/8".to_owned()));
         all.push(("WAF_METRICS_TOKEN", TOKEN.to_owned()));
         all.extend(settings);
-        Running::weir(self.programs, all, directory)
+        Running::weir(&[PROXY_CORE], self.programs, all, directory)
     }
 }
 

@@ -13,12 +13,11 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use serde_json::{Value, json};
-use weir_benches::program::{Kind, Programs, Running};
+use weir_benches::program::{Programs, Running, directory};
 use weir_benches::state;
 use weir_benches::statistics::{median, spread};
 use weir_benches::{ask, config};
 
-use crate::run::directory;
 use crate::traffic::Traffic;
 
 /// How long a request may wait for a hand-over.
@@ -124,7 +123,7 @@ impl Service {
         state::write(&state, arguments.bans)?;
         write_rules(&state, arguments.netblocks)?;
         let most = arguments.bans + arguments.rounds + OTHERS;
-        let mut command = Command::new(programs.of(Kind::Weir)?);
+        let mut command = Command::new(programs.path("weir")?);
         command
             .env_clear()
             .envs(config::weir(directory.path(), application.address))

@@ -14,7 +14,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde_json::json;
 use weir_benches::config::nginx;
-use weir_benches::program::{Kind, LOAD_CORE, PROXY_CORE, Programs, Running, free_port};
+use weir_benches::program::{Kind, LOAD_CORE, PROXY_CORE, Programs, Running, directory, free_port};
 use weir_benches::tls::Pair;
 
 use crate::cases::{Case, banned_netblocks};
@@ -30,14 +30,14 @@ pub(crate) fn start(
     application: SocketAddr,
     further: &[(&'static str, &str)],
 ) -> Result<Running> {
-    let directory = tempfile::Builder::new().prefix("weir-peer-").tempdir()?;
+    let directory = directory()?;
     let path = directory.path().to_path_buf();
     let pair = case.tls.map(|tls| Pair::make(&path, tls.key)).transpose()?;
     let pair = pair.as_ref();
     let peer = |text: String, file: &str, arguments: &[&str], port: u16| {
         let file = path.join(file);
         std::fs::write(&file, text)?;
-        let mut command = programs.pinned(PROXY_CORE, programs.of(kind)?)?;
+        let mut command = programs.pinned(&[PROXY_CORE], programs.path(kind.name())?)?;
         command.current_dir(&path).args(arguments).arg(&file);
         Ok((command, port))
     };
@@ -58,7 +58,7 @@ pub(crate) fn start(
             } else {
                 &both[..1]
             };
-            return Running::weir_on(cores, programs, settings, directory);
+            return Running::weir(cores, programs, settings, directory);
         }
         Kind::Nginx => {
             let port = free_port()?;
