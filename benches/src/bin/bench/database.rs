@@ -127,34 +127,38 @@ fn database(kind: &str, count: usize, record: impl Fn(usize) -> Value) -> Option
     Some(file)
 }
 
-/// Appends a value: a control byte with type and size, and what it holds. Numbers have the least of
-/// the format's sizes that holds them.
+/// Appends a value: a control byte with type and size, and what it holds.
 fn put(value: &Value, data: &mut Vec<u8>) -> Option<()> {
     match value {
         Value::String(text) => put_text(text, data)?,
-        Value::Number(number) => {
-            let number = u32::try_from(number.as_u64()?).ok()?;
-            if let Ok(short) = u16::try_from(number) {
-                control(5, 2, data)?;
-                data.extend_from_slice(&short.to_be_bytes());
-            } else {
-                control(6, 4, data)?;
-                data.extend_from_slice(&number.to_be_bytes());
-            }
-        }
         Value::Object(members) => {
             control(7, members.len(), data)?;
             for (name, member) in members {
                 put_text(name, data)?;
-                put(member, data)?;
+                match member.as_u64() {
+                    Some(number) => put_number(name, number, data)?,
+                    None => put(member, data)?,
+                }
             }
         }
         Value::Array(values) => {
             control(11, values.len(), data)?;
             values.iter().try_for_each(|value| put(value, data))?;
         }
-        Value::Null | Value::Bool(_) => return None,
+        Value::Null | Value::Bool(_) | Value::Number(_) => return None,
     }
+    Some(())
+}
+
+/// The format says how wide the number of each member is.
+fn put_number(name: &str, number: u64, data: &mut Vec<u8>) -> Option<()> {
+    let (kind, width) = match name {
+        "build_epoch" => (9, 8),
+        "autonomous_system_number" | "geoname_id" | "node_count" => (6, 4),
+        _ => (5, 2),
+    };
+    control(kind, width, data)?;
+    data.extend_from_slice(number.to_be_bytes().get(8 - width..)?);
     Some(())
 }
 
