@@ -13,6 +13,7 @@
 pub mod ask;
 pub mod config;
 pub mod load;
+pub mod message;
 pub mod meter;
 pub mod paced;
 pub mod program;

@@ -155,7 +155,8 @@ pub fn is_traced(process: u32) -> bool {
         .is_ok_and(|status| status_member(&status, "TracerPid:").is_some_and(|tracer| tracer > 0))
 }
 
-fn status_member(status: &str, name: &str) -> Option<u64> {
+/// A number of `/proc/<pid>/status`, in kilobytes where it is a size.
+pub fn status_member(status: &str, name: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix(name))?;
     line.split_whitespace().next()?.parse().ok()
 }

@@ -10,9 +10,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use tempfile::TempDir;
-use weir_benches::program::Running;
+use weir_benches::program::{Running, signal};
 use weir_benches::{ask, meter};
 
 use crate::message::{ADMIN_TOKEN, METRICS_TOKEN};
@@ -41,25 +41,17 @@ pub(crate) struct Held {
     pub(crate) threads: usize,
 }
 
-/// The service's process under `/proc`.
-pub(crate) struct Process(PathBuf);
-
-impl Process {
-    /// What it holds now.
-    pub(crate) fn held(&self) -> Result<Held> {
-        let status = std::fs::read_to_string(self.0.join("status"))?;
-        let kib = |name: &str| -> Result<u64> {
-            let line = status.lines().find_map(|line| line.strip_prefix(name));
-            let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
-            Ok(kib.with_context(|| format!("no {name}"))?.parse()?)
-        };
-        Ok(Held {
-            kib: kib("VmRSS:")?,
-            own_kib: kib("RssAnon:")?,
-            files: std::fs::read_dir(self.0.join("fd"))?.count(),
-            threads: std::fs::read_dir(self.0.join("task"))?.count(),
-        })
-    }
+/// What a process holds now.
+pub(crate) fn held(process: u32) -> Result<Held> {
+    let place = PathBuf::from(format!("/proc/{process}"));
+    let status = std::fs::read_to_string(place.join("status"))?;
+    let kib = |name| meter::status_member(&status, name).with_context(|| format!("no {name}"));
+    Ok(Held {
+        kib: kib("VmRSS:")?,
+        own_kib: kib("RssAnon:")?,
+        files: std::fs::read_dir(place.join("fd"))?.count(),
+        threads: std::fs::read_dir(place.join("task"))?.count(),
+    })
 }
 
 impl Service {
@@ -108,17 +100,14 @@ impl Service {
         })
     }
 
-    /// The process, to be looked at.
-    pub(crate) fn process(&self) -> Process {
-        Process(PathBuf::from(format!(
-            "/proc/{}",
-            self.running.process.0.id()
-        )))
+    /// The id of its process.
+    pub(crate) fn process(&self) -> u32 {
+        self.running.process.0.id()
     }
 
     /// Processor time of a second, in milliseconds; of a few, the least.
     pub(crate) fn busy_ms(&self) -> Result<u64> {
-        let used = || meter::cpu_seconds(self.running.process.0.id()).map(meter::CpuSeconds::total);
+        let used = || meter::cpu_seconds(self.process()).map(meter::CpuSeconds::total);
         let mut least = f64::INFINITY;
         for _ in 0..3 {
             let before = used()?;
@@ -128,22 +117,15 @@ impl Service {
         Ok((least * 1000.0) as u64)
     }
 
-    /// The series of the metrics, with their labels as they are written.
-    pub(crate) fn metrics(&self) -> Result<BTreeMap<String, f64>> {
-        let text = ask::metrics(self.address, METRICS_TOKEN)?;
-        let series = |line: &str| {
-            let (name, value) = line.rsplit_once(' ')?;
-            Some((name.to_owned(), value.parse().ok()?))
-        };
-        let lines = text.lines().filter(|line| !line.starts_with('#'));
-        Ok(lines.filter_map(series).collect())
+    /// The page of the metrics.
+    pub(crate) fn metrics(&self) -> Result<String> {
+        ask::metrics(self.address, METRICS_TOKEN)
     }
 
     /// Ends it by SIGTERM; the lines of its log by action.
     pub(crate) fn stop(mut self) -> Result<BTreeMap<String, u64>> {
         let process = &mut self.running.process.0;
-        let pid = Pid::from_raw(i32::try_from(process.id())?).context("a process id")?;
-        kill_process(pid, Signal::TERM)?;
+        signal(process, Signal::TERM)?;
         let began = Instant::now();
         while process.try_wait()?.is_none() {
             if began.elapsed() > PATIENCE {
@@ -171,12 +153,7 @@ fn count(lines: impl Read) -> BTreeMap<String, u64> {
             .split_once("\"action\":\"")
             .and_then(|(_, rest)| rest.split_once('"'))
             .map_or("(no request)", |(action, _)| action);
-        match counts.get_mut(action) {
-            Some(count) => *count += 1,
-            None => {
-                counts.insert(action.to_owned(), 1);
-            }
-        }
+        *counts.entry(action.to_owned()).or_default() += 1;
         line.clear();
     }
     counts
