@@ -83,6 +83,8 @@ impl Service {
                 ("WAF_BAN_FIRST", "5s"),
                 ("WAF_BAN_MAX", "20s"),
                 ("WAF_STATE_WRITE_INTERVAL", "5s"),
+                // A line for each: they are counted.
+                ("WAF_LOG_REFUSED_RATE", "off"),
             ])
             .stdout(Stdio::piped());
         let mut running = Running::start_weir(command, directory)?;
