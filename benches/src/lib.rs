@@ -11,6 +11,7 @@
 )]
 
 pub mod ask;
+pub mod beside;
 pub mod config;
 pub mod load;
 pub mod message;

@@ -11,8 +11,8 @@ pub struct Message {
 }
 
 impl Message {
-    /// The first message in these bytes, and how many of them it is; none where it is not whole. One
-    /// that tells no length has no body.
+    /// The first message in these bytes, and how many of them it is; none where it is not whole.
+    /// One that tells no length has no body.
     pub fn whole(bytes: &[u8]) -> Option<(Self, usize)> {
         let (head, mut used) = head(bytes)?;
         let mut message = Self {

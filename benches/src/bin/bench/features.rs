@@ -7,13 +7,14 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use rustix::thread::{Pid, sched_setaffinity};
 use weir_benches::ask::{metric, metrics};
+use weir_benches::beside::each_second;
 use weir_benches::load::{Load, WARM_UP};
 use weir_benches::program::{PROXY_CORE, Programs, Running, load_core};
 use weir_benches::state::{self, FILES};
 use weir_benches::{config, meter};
 
 use crate::cases::{Feature, Places};
-use crate::measure::{Figures, WORKERS, around, beside};
+use crate::measure::{Figures, WORKERS, around};
 use crate::proxies::TOKEN;
 use crate::table::OfFeature;
 
@@ -77,7 +78,7 @@ impl Bench<'_> {
         }
         let page = || metrics(weir.address, TOKEN);
         let (mut figures, _) = around(&weir, || match feature.scrape && with {
-            true => beside(|| page().map(drop), || run(time)),
+            true => each_second(|| page().map(drop), || run(time)),
             false => run(time),
         })?;
         let page = page()?;

@@ -4,7 +4,6 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 use std::process::Stdio;
-use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -183,29 +182,4 @@ fn check_answer(proxy: &Running, case: &Case) -> Result<()> {
         bail!("the answer is {:?}", String::from_utf8_lossy(&answer));
     }
     Ok(())
-}
-
-/// Does something once a second, first after half a second, on a thread of its own while `work`
-/// lasts.
-pub(crate) fn beside<T>(
-    often: impl Fn() -> Result<()> + Send,
-    work: impl FnOnce() -> Result<T>,
-) -> Result<T> {
-    std::thread::scope(|scope| {
-        let (done, waits) = channel::<()>();
-        let beside = scope.spawn(move || {
-            let mut pause = Duration::from_millis(500);
-            while let Err(RecvTimeoutError::Timeout) = waits.recv_timeout(pause) {
-                often()?;
-                pause = Duration::from_secs(1);
-            }
-            Ok(())
-        });
-        let result = work();
-        drop(done);
-        match beside.join() {
-            Ok(outcome) => outcome.and(result),
-            Err(_) => bail!("what was to be done beside the load ended in a panic"),
-        }
-    })
 }

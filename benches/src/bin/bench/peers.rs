@@ -11,13 +11,14 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use weir_benches::ask::metrics;
+use weir_benches::beside::each_second;
 use weir_benches::load::{Load, WARM_UP};
 use weir_benches::paced::Paced;
 use weir_benches::program::{Kind, Programs, Running, directory};
 use weir_benches::statistics::{Delays, median};
 
 use crate::cases::{CASES, Case, STEADY};
-use crate::measure::{beside, measure, system_calls};
+use crate::measure::{measure, system_calls};
 use crate::proxies::{TOKEN, start};
 use crate::run::Rounds;
 use crate::table::{self, OfCase};
@@ -167,7 +168,7 @@ fn steady(
             load.run(proxy.address, STEADY.script, WARM_UP)?;
             let run = || paced.run(proxy.address);
             delays.push(match kind {
-                Kind::Weir => beside(|| metrics(proxy.address, TOKEN).map(drop), run)?,
+                Kind::Weir => each_second(|| metrics(proxy.address, TOKEN).map(drop), run)?,
                 Kind::Nginx | Kind::Haproxy => run()?,
             });
         }
