@@ -5,9 +5,7 @@
 //! and the next start takes it in; neither waits for a disk that takes longer than a second.
 
 use std::collections::VecDeque;
-use std::fs;
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -22,6 +20,7 @@ use weir_shared::verdict::{Action, History as Verdict};
 
 use crate::admin::problem::json as json_answer;
 use crate::guarded;
+use crate::state::replace;
 
 /// Minutes that are kept.
 pub(crate) const KEPT: usize = 24 * 60;
@@ -279,12 +278,8 @@ fn write(path: &Path, minutes: Vec<Minute>) -> io::Result<()> {
         actions: Action::ALL.map(|action| action.name().to_owned()).into(),
         minutes,
     };
-    let beside = path.with_extension("json.new");
-    let mut options = fs::OpenOptions::new();
-    let options = options.write(true).create(true).truncate(true).mode(0o600);
-    let mut file = options.open(&beside)?;
-    file.write_all(&serde_json::to_vec(&written)?)?;
-    fs::rename(&beside, path)
+    let text = serde_json::to_vec(&written)?;
+    replace(path, |file| file.write_all(&text))
 }
 
 /// `GET /v1/history`: a list for each thing that is counted, all of one length. `null` is a bound
@@ -342,6 +337,8 @@ fn columns(last: &Last) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn at(seconds: u64) -> Now {

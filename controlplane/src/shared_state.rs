@@ -7,9 +7,7 @@
 //! A thread of its own gathers and writes, every `WAF_STATE_COUNTER_INTERVAL` and at a stop or a
 //! hand-over, which wait for it a bounded time. Where nothing was ever shared, there is no file.
 
-use std::fs;
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +24,7 @@ use weir_shared::window::RuleSpan;
 
 use crate::buckets::Buckets;
 use crate::guarded;
+use crate::state::replace;
 
 /// The file's name.
 pub(crate) const FILE: &str = "shared.json";
@@ -327,21 +326,20 @@ fn read(path: &Path) -> Option<Written> {
 
 /// Whole or not at all, whatever happens meanwhile (STATE-2).
 fn write(path: &Path, written: &Written) -> io::Result<()> {
-    let beside = path.with_extension("json.new");
-    let mut options = fs::OpenOptions::new();
-    let options = options.write(true).create(true).truncate(true).mode(0o600);
-    let file = options.open(&beside)?;
-    let mut out = io::BufWriter::new(file);
-    serde_json::to_writer(&mut out, written)?;
-    out.write_all(b"\n")?;
-    out.into_inner()
-        .map_err(io::IntoInnerError::into_error)?
-        .sync_all()?;
-    fs::rename(&beside, path)
+    replace(path, |file| {
+        let mut out = io::BufWriter::new(file);
+        serde_json::to_writer(&mut out, written)?;
+        out.write_all(b"\n")?;
+        out.flush()
+    })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
     use serde_json::{Value, json};
     use weir_schema::Schema;
     use weir_shared::window::Window;
@@ -421,6 +419,35 @@ mod tests {
             .filter_map(|count| count.row(&rules))
             .collect();
         assert_eq!(again, rows);
+    }
+
+    /// SHARE-8, STATE-2: what lies at the name beside it is neither followed nor waited for; a
+    /// write that fails leaves what was there, and nothing beside it.
+    #[test]
+    fn nothing_beside_it_is_in_the_way() {
+        let nothing = Written {
+            version: 1,
+            counts: Vec::new(),
+            known: Vec::new(),
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let (path, beside) = (dir.path().join(FILE), dir.path().join("shared.json.new"));
+        let other = dir.path().join("other");
+        fs::write(&other, "precious").unwrap();
+        symlink(&other, &beside).unwrap();
+        write(&path, &nothing).unwrap();
+        assert_eq!(fs::read_to_string(&other).unwrap(), "precious");
+        assert!(fs::symlink_metadata(&path).unwrap().is_file());
+        mknodat(CWD, &beside, FileType::Fifo, Mode::from(0o600), 0).unwrap();
+        write(&path, &nothing).unwrap();
+        let before = fs::read(&path).unwrap();
+        let full = |file: &mut fs::File| {
+            file.write_all(b"half")?;
+            Err(io::Error::other("no room"))
+        };
+        assert!(replace(&path, full).is_err());
+        assert_eq!(fs::read(&path).unwrap(), before);
+        assert!(!beside.exists());
     }
 
     /// SHARE-8: a file that is cut, or none of ours, is as none; a rule that is gone has no count.

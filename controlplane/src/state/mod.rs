@@ -49,7 +49,7 @@ pub use file::{FileCounts, WriteFault};
 pub(crate) use file::{Job, TestFile};
 pub(crate) use journal::Standing;
 pub use lock::StateLock;
-pub(crate) use store::create;
+pub(crate) use store::{create, replace};
 
 use disk::{AnyFile, Common, DiskFile};
 use document::Document;

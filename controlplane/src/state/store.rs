@@ -193,6 +193,32 @@ pub(crate) fn create(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
+/// Writes a file that is no state file, whole or not at all: what is there stays until the new one
+/// is on disk. What lies at the name beside it is removed, whatever it is: a link is not followed,
+/// and a pipe is not waited for.
+///
+/// # Errors
+/// As the system says; then nothing is left beside it.
+pub(crate) fn replace(
+    path: &Path,
+    write: impl FnOnce(&mut File) -> io::Result<()>,
+) -> io::Result<()> {
+    let beside = path.with_extension("json.new");
+    match fs::remove_file(&beside) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    let mut file = create(&beside)?;
+    let written = write(&mut file)
+        .and_then(|()| file.sync_all())
+        .and_then(|()| fs::rename(&beside, path));
+    if written.is_err() {
+        // What was written so far takes room that is wanted.
+        let _ = fs::remove_file(&beside);
+    }
+    written
+}
+
 /// Removes a half-written temporary file when the write failed.
 pub(super) struct Unfinished<'a> {
     path: &'a Path,
