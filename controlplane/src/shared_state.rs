@@ -321,7 +321,9 @@ fn write(path: &Path, written: &Written) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::os::unix::fs::symlink;
 
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
     use serde_json::{Value, json};
     use weir_schema::Schema;
     use weir_shared::window::Window;
@@ -401,6 +403,28 @@ mod tests {
             .filter_map(|count| count.row(&rules))
             .collect();
         assert_eq!(again, rows);
+    }
+
+    /// SHARE-8, STATE-2: what lies at the name beside it is neither followed nor waited for; a
+    /// write that fails leaves what was there, and nothing beside it.
+    #[test]
+    fn nothing_beside_it_is_in_the_way() {
+        let nothing = Written {
+            version: 1,
+            counts: Vec::new(),
+            known: Vec::new(),
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let (path, beside) = (dir.path().join(FILE), dir.path().join(".shared.json.tmp"));
+        let other = dir.path().join("other");
+        fs::write(&other, "precious").unwrap();
+        symlink(&other, &beside).unwrap();
+        write(&path, &nothing).unwrap();
+        assert_eq!(fs::read_to_string(&other).unwrap(), "precious");
+        assert!(fs::symlink_metadata(&path).unwrap().is_file());
+        mknodat(CWD, &beside, FileType::Fifo, Mode::from(0o600), 0).unwrap();
+        write(&path, &nothing).unwrap();
+        assert!(!beside.exists());
     }
 
     /// SHARE-8: a file that is cut, or none of ours, is as none; a rule that is gone has no count.

@@ -74,8 +74,9 @@ impl TryFrom<String> for FieldName {
 
     fn try_from(text: String) -> Result<Self, String> {
         let name = HeaderName::from_bytes(text.as_bytes());
-        name.map(Self)
-            .map_err(|_| format!("{text:?} is not the name of a field"))
+        name.map(Self).map_err(|_| {
+            format!("{text:?} is not the name of a field: expected one such as accept-language")
+        })
     }
 }
 
@@ -256,7 +257,7 @@ impl Match {
             }
         }
         if (self.user_agent_file.as_ref()).is_some_and(|name| name.contains('\0')) {
-            let message = "expected the name of a file".to_owned();
+            let message = "expected the name of a file, without a NUL".to_owned();
             return Err(("/user_agent_file".to_owned(), message));
         }
         Ok(())
