@@ -1,11 +1,11 @@
-//! What limits that clients share have counted, and who is known, over a restart (SHARE-4,
-//! SHARE-8): `shared.json`. Beside the state files, and none of them: with 200,000 known clients a
-//! copy of it in memory, to tell edits from, would be many times what they take there. Nobody edits
-//! it while the service runs; what lies there at a start is judged, and put in or left aside as a
-//! whole.
+//! What limits that clients share have counted, who is known, and which clients were verified as
+//! crawlers (SHARE-4, SHARE-8, CRAWL-4), over a restart: `shared.json`. Beside the state files, and
+//! none of them: with 200,000 known clients a copy of it in memory, to tell edits from, would be
+//! many times what they take there. Nobody edits it while the service runs; what lies there at a
+//! start is judged, and put in or left aside as a whole.
 //!
 //! A thread of its own gathers and writes, every `WAF_STATE_COUNTER_INTERVAL` and at a stop or a
-//! hand-over, which wait for it a bounded time. Where nothing was ever shared, there is no file.
+//! hand-over, which wait for it a bounded time. Where there is nothing of it, there is no file.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -18,6 +18,7 @@ use weir_shared::client::Client;
 use weir_shared::clock::Now;
 use weir_shared::lookup::AsNumber;
 use weir_shared::rules::{Rule, RuleKind, RuleSet, SharedKey};
+use weir_shared::spared::{MAX_CRAWLER_CLIENTS, Spared};
 use weir_shared::table::{ClientTable, KnownRow, MAX_KNOWN, SharedRow, SharedWindow};
 use weir_shared::units::{Count, Time};
 use weir_shared::window::RuleSpan;
@@ -42,6 +43,8 @@ struct Written {
     version: u32,
     counts: Vec<CountForm>,
     known: Vec<KnownForm>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    crawlers: Vec<CrawlerForm>,
 }
 
 /// One count.
@@ -73,6 +76,14 @@ struct KnownForm {
     client: Client,
     since: Time,
     lead: Count,
+}
+
+/// One client that was verified as a crawler.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CrawlerForm {
+    client: Client,
+    until: Time,
 }
 
 impl CountForm {
@@ -138,6 +149,8 @@ impl WindowForm {
 /// The file, as the control loop sees it.
 pub(crate) struct SharedState {
     path: PathBuf,
+    /// Who is not banned by the service itself, verified crawlers among them.
+    spared: Arc<Spared>,
     /// What the process before left, until it is put in.
     before: Option<Receiver<Option<Written>>>,
     /// The write that is under way.
@@ -153,6 +166,7 @@ impl SharedState {
     pub(crate) fn start(
         state_dir: &Path,
         table: &dyn ClientTable,
+        spared: &Arc<Spared>,
         rules: &RuleSet,
         now: Now,
     ) -> Self {
@@ -164,21 +178,31 @@ impl SharedState {
         let _ = thread.spawn(move || found.send(read(&from)));
         let mut state = Self {
             path,
+            spared: Arc::clone(spared),
             before: None,
             writing: None,
             written_ns: now.mono_ns,
             is_there: false,
         };
         match before.recv_timeout(PATIENCE) {
-            Ok(written) => state.put(written, table, rules),
+            Ok(written) => state.put(written, table, rules, now),
             Err(_) => state.before = Some(before),
         }
         state
     }
 
-    fn put(&mut self, written: Option<Written>, table: &dyn ClientTable, rules: &RuleSet) {
+    fn put(
+        &mut self,
+        written: Option<Written>,
+        table: &dyn ClientTable,
+        rules: &RuleSet,
+        now: Now,
+    ) {
         let Some(written) = written else { return };
         self.is_there = true;
+        let crawlers = written.crawlers.into_iter().take(MAX_CRAWLER_CLIENTS);
+        let crawlers = crawlers.map(|CrawlerForm { client, until }| (client, until.0));
+        self.spared.put_crawlers(crawlers, now.wall_ms);
         for count in written.counts.into_iter().take(MAX_COUNTS) {
             if let Some(row) = count.row(rules) {
                 table.put_shared(row);
@@ -211,7 +235,7 @@ impl SharedState {
             match found.try_recv() {
                 Ok(written) => {
                     self.before = None;
-                    self.put(written, &**table, rules);
+                    self.put(written, &**table, rules, now);
                 }
                 Err(TryRecvError::Empty) => return,
                 Err(TryRecvError::Disconnected) => self.before = None,
@@ -253,17 +277,17 @@ impl SharedState {
             Ok(()) => self.is_there = true,
             Err(error) => {
                 let file = self.path.display();
-                tracing::warn!(%file, %error, "what clients share and who is known is not kept");
+                tracing::warn!(%file, %error, "what clients share, who is known and who is a crawler is not kept");
             }
         }
     }
 
     fn begin(&self, table: &Arc<dyn ClientTable>) -> Option<Writing> {
         let (path, table, is_there) = (self.path.clone(), Arc::clone(table), self.is_there);
+        let spared = Arc::clone(&self.spared);
         let begun = Writing::begin("weir-shared", move || {
-            let written = gathered(&*table);
-            let is_empty = written.counts.is_empty() && written.known.is_empty();
-            match is_empty && !is_there {
+            let written = gathered(&*table, &spared);
+            match written.is_empty() && !is_there {
                 true => Ok(()),
                 false => write(&path, &written),
             }
@@ -272,16 +296,28 @@ impl SharedState {
     }
 }
 
-fn gathered(table: &dyn ClientTable) -> Written {
+impl Written {
+    const fn is_empty(&self) -> bool {
+        self.counts.is_empty() && self.known.is_empty() && self.crawlers.is_empty()
+    }
+}
+
+fn gathered(table: &dyn ClientTable, spared: &Spared) -> Written {
     let known = table.known_rows().into_iter().map(|row| KnownForm {
         client: row.client,
         since: row.since,
         lead: Count(row.lead),
     });
+    let crawlers = spared.crawler_rows().into_iter();
+    let crawlers = crawlers.map(|(client, until_ms)| CrawlerForm {
+        client,
+        until: Time(until_ms),
+    });
     Written {
         version: 1,
         counts: table.shared_rows().iter().map(CountForm::of).collect(),
         known: known.collect(),
+        crawlers: crawlers.collect(),
     }
 }
 
@@ -292,7 +328,7 @@ fn read(path: &Path) -> Option<Written> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
         Err(error) => {
             let file = path.display();
-            tracing::warn!(%file, %error, "what clients share and who is known cannot be read");
+            tracing::warn!(%file, %error, "what clients share, who is known and who is a crawler cannot be read");
             return None;
         }
     };
@@ -373,6 +409,10 @@ mod tests {
             version: 1,
             counts: rows.iter().map(CountForm::of).collect(),
             known: known.into(),
+            crawlers: vec![CrawlerForm {
+                client: "66.249.66.1".parse().unwrap(),
+                until: Time(NOW),
+            }],
         };
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(FILE);
@@ -386,6 +426,9 @@ mod tests {
         );
         let read = read(&path).unwrap();
         assert_eq!(read.known.len(), 2);
+        let crawler = json!({"client": "66.249.66.1", "until": "2026-11-21T16:00:00Z"});
+        assert_eq!(text["crawlers"], json!([crawler]));
+        assert_eq!(read.crawlers[0].until, Time(NOW));
         let rules = RuleSet::of(weir_shared::rules::Parts {
             limits: vec![weir_shared::rules::Limit {
                 rule: Arc::clone(&rule),
@@ -413,6 +456,7 @@ mod tests {
             version: 1,
             counts: Vec::new(),
             known: Vec::new(),
+            crawlers: Vec::new(),
         };
         let dir = tempfile::tempdir().unwrap();
         let (path, beside) = (dir.path().join(FILE), dir.path().join(".shared.json.tmp"));
