@@ -5,7 +5,7 @@ use weir_shared::event::LimitExceeded;
 /// A break that waited longer than this, or lies ahead of the clock, is banned from the moment it
 /// is seen: the clock was moved, or the loop stood still, and a ban that is half over protects
 /// nobody.
-const LATE_MS: u64 = 5_000;
+pub(super) const LATE_MS: u64 = 5_000;
 
 /// When a limit was broken, unless that was long ago.
 pub(super) fn broken_at(exceeded: &LimitExceeded, now_ms: u64) -> u64 {
