@@ -34,7 +34,7 @@ pub(super) struct Match {
 
 /// A word or a list of words.
 #[derive(Debug, Deserialize)]
-#[serde(untagged, expecting = "expected a word or a list of words")]
+#[serde(untagged, expecting = "expected a word or a list of 1 to 64 words")]
 pub(super) enum Words {
     One(String),
     Some(Vec<String>),
@@ -91,7 +91,7 @@ pub(super) enum Is {
 #[derive(Debug, Deserialize)]
 #[serde(
     untagged,
-    expecting = "expected \"present\", \"absent\" or a list of names"
+    expecting = "expected \"present\", \"absent\" or a list of 1 to 64 names of 1 to 256 characters"
 )]
 pub(super) enum Query {
     Is(Is),
