@@ -1,11 +1,10 @@
 //! What is written to a client's socket; and what a stream of HTTP/2 asks of its connection.
 
 use std::io::{self, IoSlice};
-use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::ReadBuf;
 
 use crate::conn::buffers::Pipe;
 use crate::conn::deadlines::Timeouts;
@@ -16,8 +15,7 @@ use crate::conn::{CERTAIN, Downstream};
 impl Downstream {
     /// Reads what is there into `buf`; nothing new in it is the end of the connection.
     pub fn poll_read(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let mut io = self.io.borrow_mut();
-        let outcome = Pin::new(&mut *io).poll_read(cx, buf);
+        let outcome = self.io.borrow_mut().poll_read(cx, buf);
         if matches!(outcome, Poll::Ready(Ok(()))) {
             self.note_read();
         }
@@ -31,23 +29,25 @@ impl Downstream {
         cx: &mut Context<'_>,
         parts: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let mut io = self.io.borrow_mut();
-        let outcome = match self.retry(&mut io, parts, true) {
-            Some(written) => Poll::Ready(Ok(written)),
-            None => Pin::new(&mut *io).poll_write_vectored(cx, parts),
-        };
-        let sent = take_sent(&mut io);
-        self.note_write(&outcome, sent);
-        outcome
+        self.write(cx, parts, true)
     }
 
     /// Writes bytes of a tunnel, in whose middle something else may be to be written: over TLS all
     /// that was encrypted is told as written.
     pub fn poll_write_tunnel(&self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.write(cx, &[IoSlice::new(bytes)], false)
+    }
+
+    fn write(
+        &self,
+        cx: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+        counts: bool,
+    ) -> Poll<io::Result<usize>> {
         let mut io = self.io.borrow_mut();
-        let outcome = match self.retry(&mut io, &[IoSlice::new(bytes)], false) {
+        let outcome = match self.retry(&mut io, parts, counts) {
             Some(written) => Poll::Ready(Ok(written)),
-            None => Pin::new(&mut *io).poll_write(cx, bytes),
+            None => io.poll_write(cx, parts, counts),
         };
         let sent = take_sent(&mut io);
         self.note_write(&outcome, sent);
@@ -325,7 +325,7 @@ impl Downstream {
     pub fn gather(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
         let mut io = self.io.borrow_mut();
         let (session, _) = io.tls().ok_or(io::ErrorKind::NotConnected)?;
-        session.gather(bufs)
+        session.encrypt(bufs)
     }
 
     /// Reads what is there, which need not be a request, nor a part of one.
@@ -334,7 +334,6 @@ impl Downstream {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let mut io = self.io.borrow_mut();
-        tokio::io::AsyncRead::poll_read(Pin::new(&mut *io), cx, buf)
+        self.io.borrow_mut().poll_read(cx, buf)
     }
 }
