@@ -59,7 +59,7 @@ impl Downstream {
     pub fn poll_write_last(&self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let outcome = {
             let io = self.io.borrow();
-            match io.socket().filter(|_| !io.is_tls() && !self.retries.get()) {
+            match io.socket().filter(|_| !io.is_tls() && !self.retries()) {
                 Some(socket) => transport::poll_write(socket, bytes, cx),
                 None => {
                     drop(io);
@@ -73,10 +73,10 @@ impl Downstream {
 
     /// Writes interim responses that wait. An error is found again by who writes next.
     pub fn poll_interim(&self, cx: &mut Context<'_>) {
-        while !self.interim.is_empty() {
+        while !self.interim().is_empty() {
             let answering = self.answering.get();
             let written =
-                self.interim
+                self.interim()
                     .write(|bytes| match self.poll_write(cx, &[IoSlice::new(bytes)]) {
                         Poll::Ready(Ok(written @ 1..)) => Ok(written),
                         Poll::Ready(_) | Poll::Pending => Err(()),
@@ -99,20 +99,20 @@ impl Downstream {
         if !session.has_unsent() {
             return Poll::Ready(Ok(()));
         }
-        let outcome = if self.retries.get() && session.push(stream).is_ready() {
+        let outcome = if self.retries() && session.push(stream).is_ready() {
             Poll::Ready(Ok(()))
         } else {
             session.poll_flush(stream, cx)
         };
         let (sent, now_ns) = (session.take_sent() as u64, self.clock.mono_ns());
         if sent > 0 || outcome.is_ready() {
-            self.deadlines.wrote(now_ns, sent);
+            self.deadlines().wrote(now_ns, sent);
         }
         if outcome.is_pending() {
-            if self.retries.get() {
+            if self.retries() {
                 self.tried(None);
             }
-            self.deadlines.await_write(now_ns);
+            self.deadlines().await_write(now_ns);
         }
         outcome
     }
@@ -163,28 +163,32 @@ impl Downstream {
 
     /// Notes that the client sent something.
     pub fn note_read(&self) {
-        self.deadlines.client_sent(self.clock.mono_ns());
+        self.deadlines().client_sent(self.clock.mono_ns());
         self.tell_whether_it_gives_way();
+    }
+
+    fn retries(&self) -> bool {
+        self.watch.borrow().retries
     }
 
     /// Writes past the runtime's readiness, where the sweeper wants a try; none where there is no
     /// room. Over TLS what is not counted is encrypted behind it.
     fn retry(&self, io: &mut Io, bufs: &[IoSlice<'_>], counts: bool) -> Option<usize> {
-        if !self.retries.get() {
+        if !self.retries() {
             return None;
         }
         // An error is found again by the write that follows.
         let written = match io.tls() {
             Some((session, stream)) if !counts => {
                 let _ = session.push(stream);
-                self.retries.set(false);
+                self.watch.borrow_mut().retries = false;
                 return None;
             }
             Some((session, stream)) => {
                 let pushed = session.push_counted(stream, bufs);
                 let sent = session.take_sent();
                 if sent > 0 {
-                    self.deadlines.wrote(self.clock.mono_ns(), sent as u64);
+                    self.deadlines().wrote(self.clock.mono_ns(), sent as u64);
                 }
                 match pushed {
                     Poll::Ready(written) => written,
@@ -209,13 +213,13 @@ impl Downstream {
         let Some(socket) = io.socket() else {
             return Poll::Ready(Err(io::ErrorKind::NotConnected.into()));
         };
-        let at_once = match self.retries.get() {
-            true => self.tried(pipe.drain(socket, usize::MAX).ok()),
+        let at_once = match self.retries() {
+            true => self.tried(pipe.drain(socket).ok()),
             false => None,
         };
         let outcome = match at_once {
             Some(written) => Poll::Ready(Ok(written)),
-            None => pipe.poll_drain(socket, usize::MAX, cx),
+            None => pipe.poll_drain(socket, cx),
         };
         self.note_write(&outcome, None);
         outcome
@@ -225,8 +229,8 @@ impl Downstream {
     fn tried(&self, written: Option<usize>) -> Option<usize> {
         let written = written.filter(|written| *written > 0);
         if written.is_none() {
-            self.retries.set(false);
-            self.deadlines.has_no_room(self.clock.mono_ns());
+            self.watch.borrow_mut().retries = false;
+            self.deadlines().has_no_room(self.clock.mono_ns());
         }
         written
     }
@@ -234,22 +238,20 @@ impl Downstream {
     /// Notes how a write went, and how many bytes the socket took meanwhile, where they are others:
     /// those of TLS.
     fn note_write(&self, outcome: &Poll<io::Result<usize>>, sent: Option<usize>) {
-        let now_ns = self.clock.mono_ns();
-        match outcome {
+        self.timed(|deadlines, now_ns| match outcome {
             Poll::Pending => {
                 if let Some(sent @ 1..) = sent {
-                    self.deadlines.wrote(now_ns, sent as u64);
+                    deadlines.wrote(now_ns, sent as u64);
                 }
-                self.deadlines.await_write(now_ns);
+                deadlines.await_write(now_ns);
             }
             Poll::Ready(taken) => {
                 let taken = taken.as_ref().map_or(0, |taken| *taken as u64);
                 self.written.set(self.written.get().saturating_add(taken));
                 self.answering.set(true);
-                let moved = sent.map_or(taken, |sent| sent as u64);
-                self.deadlines.wrote(now_ns, moved);
+                deadlines.wrote(now_ns, sent.map_or(taken, |sent| sent as u64));
             }
-        }
+        });
     }
 }
 
@@ -275,29 +277,20 @@ impl Downstream {
         self.io.borrow().socket().is_none()
     }
 
-    /// Whether this response was one of those behind which a connection is not kept for long.
-    pub fn is_short(&self) -> bool {
-        self.deadlines.is_short()
-    }
-
-    /// Whether bytes wait for the socket to have room.
-    pub fn is_write_waiting(&self) -> bool {
-        self.deadlines.is_write_waiting()
-    }
-
     /// Notes that the client took so much of a response.
     pub fn note_taken(&self, bytes: u64) {
         if bytes > 0 {
             self.answering.set(true);
         }
-        self.deadlines.wrote(self.clock.mono_ns(), bytes);
+        self.deadlines().wrote(self.clock.mono_ns(), bytes);
     }
 
     /// Notes that the client does not take what there is.
     pub fn await_taking(&self) {
-        let now_ns = self.clock.mono_ns();
-        self.deadlines.await_write(now_ns);
-        self.deadlines.has_no_room(now_ns);
+        self.timed(|deadlines, now_ns| {
+            deadlines.await_write(now_ns);
+            deadlines.has_no_room(now_ns);
+        });
     }
 
     /// Whether little is to be read of the application's body at a time.

@@ -25,7 +25,7 @@ use crate::relay::websocket::Tunnel;
 use crate::request::client_body::{ClientBody, discard};
 use crate::request::exchange::Exchange;
 use crate::request::refuse::Dropped;
-use crate::request::{self, Judged, is_last, judge, problem};
+use crate::request::{self, Judged, judge, problem};
 use crate::worker::{Current, Worker};
 
 /// What becomes of the connection.
@@ -130,7 +130,7 @@ async fn respond(
             return Poll::Pending;
         };
         let mut reply = reply?;
-        if is_last(downstream) {
+        if downstream.is_last() {
             reply.close();
         }
         let tunnel = reply.tunnel.take();
@@ -142,7 +142,7 @@ async fn respond(
 
 /// Begins with a response.
 fn begin(answer: &mut Answer, worker: &Worker, downstream: &Downstream, reply: Reply, to: To) {
-    let rest = downstream.interim.take_rest();
+    let rest = downstream.interim().take_rest();
     let now_ms = worker.clock.wall_ms();
     let begin = |date: &str| answer.begin(reply, to, rest, date);
     worker.date.with(now_ms, begin);
@@ -160,7 +160,7 @@ fn poll_next(
         return Poll::Ready(read.unwrap_or(Read::Stop(Next::Over)));
     }
     match downstream.ending() {
-        Ending::Drain if downstream.is_idle() && !downstream.is_unused() => {
+        Ending::Drain if downstream.is_idle() && !downstream.deadlines().is_unused() => {
             Poll::Ready(Read::Stop(Next::Over))
         }
         Ending::No if downstream.rests() => Poll::Ready(Read::Stop(Next::Rest)),
@@ -187,7 +187,7 @@ fn look(
         }
     };
     downstream.take_settings(&worker.in_force);
-    let to = To::of(&head, head.keeps() && !is_last(downstream));
+    let to = To::of(&head, head.keeps() && !downstream.is_last());
     let own_text =
         |head: ReadHead<'_>| RequestHead::of(&head, bytes.get(..length).unwrap_or_default());
     // Who is answered by the head alone may have sent a body all the same, which nobody reads: what

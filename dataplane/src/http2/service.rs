@@ -204,7 +204,7 @@ async fn work(
         match catch_unwind(AssertUnwindSafe(|| serving.as_mut().poll(cx))) {
             Ok(Poll::Ready(said)) => Poll::Ready(Answered::Said(said)),
             Ok(Poll::Pending) => {
-                if downstream.interim.take_asking() {
+                if downstream.interim().take_asking() {
                     ask_for_body(sink);
                 }
                 send_interim(stream, sink);
@@ -265,7 +265,7 @@ fn ask_for_body(sink: &mut SendResponse<Queued>) {
 /// Sends what the application says before its response (FORWARD-6). An error is that the stream has
 /// ended, or that a field cannot be sent: it is a hint.
 fn send_interim(stream: &Stream, sink: &mut SendResponse<Queued>) {
-    for head in stream.downstream.interim.take_heads() {
+    for head in stream.downstream.interim().take_heads() {
         let _ = sink.send_informational(head);
     }
 }
@@ -314,7 +314,10 @@ fn finish(
     let (downstream, streams) = (&stream.downstream, stream.streams());
     let who = Identity::of_peer(downstream.sender()).who();
     // Behind a refusal, or a health check (CONN-3).
-    if downstream.is_short() && worker.refuses(who) && streams.connection.slot.gives_way_to_ban() {
+    if downstream.deadlines().is_short()
+        && worker.refuses(who)
+        && streams.connection.slot.gives_way_to_ban()
+    {
         streams.close();
     }
     response

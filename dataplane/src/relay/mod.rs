@@ -11,6 +11,7 @@ use weir_shared::totals::ConnectionError;
 use weir_shared::units::retry_after_seconds;
 use weir_shared::verdict::Action;
 
+use crate::conn::deadlines::Deadlines;
 use crate::http1::request::{self, Encoder};
 use crate::http1::response::ResponseHead;
 use crate::message::Head as _;
@@ -89,7 +90,7 @@ fn write_head(exchange: &Exchange, encoder: Encoder, out: &mut Vec<u8>) {
 /// client gets its own when its body is asked for.
 fn pass_interim(exchange: &Exchange, mut head: ResponseHead) {
     exchange.worker.counters.response(head.status);
-    exchange.downstream.renew_upstream();
+    exchange.downstream.timed(Deadlines::renew_upstream);
     let is_known = exchange.head.version() >= Version::HTTP_11;
     if !is_known || head.status == StatusCode::CONTINUE {
         return;
@@ -105,9 +106,9 @@ fn pass_interim(exchange: &Exchange, mut head: ResponseHead) {
         let mut interim = Response::new(());
         *interim.status_mut() = head.status;
         *interim.headers_mut() = head.headers;
-        return downstream.interim.put_head(interim);
+        return downstream.interim().put_head(interim);
     }
-    downstream.interim.put(|out| head.write(out));
+    downstream.interim().put(|out| head.write(out));
 }
 
 /// The application's response as the client gets it.
@@ -202,6 +203,6 @@ fn fail(mut exchange: Box<Exchange>, failure: Failure) -> Reply {
         let seconds = HeaderValue::from(retry_after_seconds(wait_ms));
         response.headers_mut().insert(RETRY_AFTER, seconds);
     }
-    let left_unread = exchange.downstream.upload.is_unread();
+    let left_unread = exchange.downstream.upload().is_unread();
     Reply::own(exchange.respond(response, action, left_unread))
 }

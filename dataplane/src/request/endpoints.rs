@@ -94,11 +94,13 @@ async fn read_body(body: &mut ClientBody, limit: usize, downstream: &Downstream)
     loop {
         let next = poll_fn(|cx| {
             let next = body.poll(cx);
-            match &next {
-                Poll::Pending => downstream.await_body(),
-                Poll::Ready(Some(Ok(Piece::Data(data)))) => downstream.got_body(data.len()),
-                Poll::Ready(_) => downstream.got_body(0),
-            }
+            downstream.timed(|deadlines, now_ns| match &next {
+                Poll::Pending => deadlines.await_body(now_ns),
+                Poll::Ready(Some(Ok(Piece::Data(data)))) => {
+                    deadlines.got_body(now_ns, data.len() as u64);
+                }
+                Poll::Ready(_) => deadlines.got_body(now_ns, 0),
+            });
             next
         })
         .await;
@@ -111,7 +113,7 @@ async fn read_body(body: &mut ClientBody, limit: usize, downstream: &Downstream)
                 if content.len() + data.len() > limit {
                     return Body::TooLarge;
                 }
-                downstream.upload.take(data.len(), None);
+                downstream.upload().take(data.len(), None);
                 content.extend_from_slice(&data);
             }
         }

@@ -268,7 +268,7 @@ impl Exchange {
         left_unread: bool,
     ) -> Response<Bytes> {
         if left_unread {
-            self.downstream.upload.set_unread(true);
+            self.downstream.upload().set_unread(true);
             problem::close(&mut response);
         }
         let (mut head, body) = response.into_parts();
@@ -286,14 +286,15 @@ impl Exchange {
     /// next request's.
     pub fn release_connection(&self) {
         if self.request_bytes.get().is_none() {
-            self.request_bytes.set(Some(self.downstream.upload.bytes()));
+            self.request_bytes
+                .set(Some(self.downstream.upload().bytes()));
             self.downstream.end_request();
         }
     }
 
     fn request_bytes(&self) -> u64 {
         let held = self.request_bytes.get();
-        held.unwrap_or_else(|| self.downstream.upload.bytes())
+        held.unwrap_or_else(|| self.downstream.upload().bytes())
     }
 
     /// Finishes: history, bytes, counters, log record.

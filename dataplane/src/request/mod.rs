@@ -25,7 +25,7 @@ use weir_shared::clock::Now;
 use weir_shared::health::Health;
 use weir_shared::path;
 
-use crate::conn::{Downstream, Ending};
+use crate::conn::Downstream;
 use crate::message::head::RequestHead;
 use crate::message::{Fields, Head, fields};
 use crate::relay::delivery::Reply;
@@ -120,11 +120,6 @@ pub async fn answer(mut exchange: Box<Exchange>, body: ClientBody) -> Result<Rep
         }
     };
     Ok(Reply::own(response))
-}
-
-/// Whether the response to the current request is the last one of its connection.
-pub fn is_last(downstream: &Downstream) -> bool {
-    downstream.ending() == Ending::Drain || downstream.ends_with_next()
 }
 
 /// The refusal of a client for who it is, in enforce mode.
