@@ -17,9 +17,7 @@ use crate::conn::inbound::Looked;
 use crate::conn::proxy_protocol::{self, Foreign};
 use crate::conn::{Downstream, Ending};
 use crate::http1::answer::{Answer, To};
-use crate::http1::request_head::{BadRequest, MAX_FIELDS, Parsed, ReadHead};
-use crate::message::Head as _;
-use crate::message::head::RequestHead;
+use crate::http1::request_head::{BadRequest, MAX_FIELDS, parse};
 use crate::relay::delivery::Reply;
 use crate::relay::websocket::Tunnel;
 use crate::request::client_body::{ClientBody, discard};
@@ -116,8 +114,8 @@ async fn respond(
 ) -> Result<Option<Box<Tunnel>>, Dropped> {
     let worker = Rc::clone(&exchange.worker);
     let head = &exchange.head;
-    let length = head.length();
-    let waits = head.known().expects_continue && head.version() == Version::HTTP_11;
+    let length = head.length;
+    let waits = head.known.expects_continue && head.version == Version::HTTP_11;
     downstream.begin_body(length, waits);
     let body = match length.is_empty() {
         true => ClientBody::Empty,
@@ -177,23 +175,21 @@ fn look(
 ) -> Looked<Read> {
     let mut space = [const { MaybeUninit::uninit() }; MAX_FIELDS];
     let worker = current.worker();
-    let (head, length) = match ReadHead::parse(bytes, &mut space) {
-        Parsed::Whole(head, length) => (head, length),
-        Parsed::Partial => return Looked::Partial,
-        Parsed::Bad(bad) => {
+    let (head, length) = match parse(bytes, &mut space) {
+        Ok(Some(whole)) => whole,
+        Ok(None) => return Looked::Partial,
+        Err(bad) => {
             let reply = refuse_bytes(&worker, downstream, bytes, bad);
             begin(answer, &worker, downstream, reply, To::no_request());
             return Looked::Found(Read::Answered, bytes.len());
         }
     };
     downstream.take_settings(&worker.in_force);
-    let to = To::of(&head, head.keeps() && !downstream.is_last());
-    let own_text =
-        |head: ReadHead<'_>| RequestHead::of(&head, bytes.get(..length).unwrap_or_default());
+    let to = To::of(&head, head.keeps && !downstream.is_last());
     // Who is answered by the head alone may have sent a body all the same, which nobody reads: what
     // follows is no request.
-    let keeps_unread = to.keeps && head.length().is_empty();
-    let read = match judge(&worker, downstream, head, own_text) {
+    let keeps_unread = to.keeps && head.length.is_empty();
+    let read = match judge(&worker, downstream, head) {
         Judged::Goes(exchange) => Read::Request(exchange, to),
         Judged::Refused(said, id) => {
             let now_ms = worker.clock.wall_ms();

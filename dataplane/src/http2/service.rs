@@ -17,9 +17,9 @@ use weir_shared::totals::ConnectionError;
 use crate::conn::{Downstream, Ending};
 use crate::http2::body::{Output, Pump, Queued};
 use crate::http2::streams::{Stream, Streams};
+use crate::message::RequestLength;
 use crate::message::fields::{is_host, number};
-use crate::message::head::RequestHead;
-use crate::message::{Head as _, RequestLength};
+use crate::message::head::Head;
 use crate::relay::delivery::ResponseBody;
 use crate::request::client_body::{ClientBody, StreamBody};
 use crate::request::identity::{Identity, X_REQUEST_ID};
@@ -224,10 +224,10 @@ async fn serve(
     received: RecvStream,
 ) -> Result<Response<ResponseBody>, Dropped> {
     let length = length(&head, &received);
-    let Some(head) = RequestHead::of_parts(&head, length) else {
+    let Some(head) = Head::of_parts(&head, length) else {
         return Ok(refuse_head(worker, BadHead::TooManyFields));
     };
-    let exchange = match judge(worker, downstream, head, Some) {
+    let exchange = match judge(worker, downstream, head) {
         Judged::Goes(exchange) => exchange,
         Judged::Refused(said, id) => return Ok(said.into_response(&id).map(ResponseBody::Own)),
         Judged::Health(response) => return Ok(response.map(ResponseBody::Own)),
@@ -236,7 +236,7 @@ async fn serve(
     let body = if received.is_end_stream() {
         ClientBody::Empty
     } else {
-        let waits = exchange.head.known().expects_continue;
+        let waits = exchange.head.known.expects_continue;
         let waits = waits.then(|| Rc::clone(downstream));
         ClientBody::Http2(Box::new(StreamBody::new(received, waits)))
     };

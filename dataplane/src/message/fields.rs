@@ -14,7 +14,8 @@ use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderValue, Method, Uri, Version};
 use weir_shared::lookup::Lookup;
 
-use crate::message::{Fields, Head};
+use crate::message::Fields;
+use crate::message::head::{Form, Head};
 use crate::request::identity::{X_FORWARDED_FOR, X_FORWARDED_PROTO, X_REQUEST_ID};
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
@@ -142,14 +143,14 @@ fn has_path(uri: &Uri) -> bool {
 }
 
 /// Whether a request asks for a WebSocket (RFC 6455 §4.1).
-pub fn asks_for_websocket(head: &impl Head) -> bool {
+pub fn asks_for_websocket(head: &Head<impl Form>) -> bool {
     // One look for every other request.
-    if !head.known().upgrade {
+    if !head.known.upgrade {
         return false;
     }
     let asks = |value: &[u8]| value.trim_ascii().eq_ignore_ascii_case(b"websocket");
-    *head.method() == Method::GET
-        && head.version() == Version::HTTP_11
+    head.method == Method::GET
+        && head.version == Version::HTTP_11
         && head.values_of(&UPGRADE).next().is_some_and(asks)
         && names(head, &CONNECTION, "upgrade")
 }
@@ -783,8 +784,8 @@ mod tests {
         let asks = |fields: &str| {
             let bytes = format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
             let mut space = [const { std::mem::MaybeUninit::uninit() }; 100];
-            match crate::http1::request_head::ReadHead::parse(bytes.as_bytes(), &mut space) {
-                crate::http1::request_head::Parsed::Whole(head, _) => asks_for_websocket(&head),
+            match crate::http1::request_head::parse(bytes.as_bytes(), &mut space) {
+                Ok(Some((head, _))) => asks_for_websocket(&head),
                 _ => panic!("no head: {fields:?}"),
             }
         };

@@ -11,7 +11,7 @@ use weir_shared::handover::{Body, OwnRequest, OwnResponse, Step};
 use weir_shared::verdict::{Action, History};
 
 use crate::conn::Downstream;
-use crate::message::{Fields, Head as _};
+use crate::message::Fields;
 use crate::request::client_body::{ClientBody, Piece, discard};
 use crate::request::exchange::Exchange;
 use crate::request::problem;
@@ -32,13 +32,13 @@ pub async fn answer(mut exchange: Box<Exchange>, mut body: ClientBody) -> Respon
 
 async fn ask_control_plane(exchange: &Exchange, body: &mut ClientBody) -> OwnResponse {
     let request = |content| OwnRequest {
-        method: exchange.head.method().clone(),
+        method: exchange.head.method.clone(),
         path: exchange.head.path().to_owned(),
         query: exchange.head.query().map(str::to_owned),
         authorization: only_authorization(&exchange.head),
         client: Some(exchange.identity.client),
         request_id: exchange.request_id.to_str().unwrap_or_default().to_owned(),
-        announced: exchange.head.length().announced(),
+        announced: exchange.head.length.announced(),
         body: content,
     };
     let mut content = None;
@@ -67,7 +67,7 @@ async fn ask_control_plane(exchange: &Exchange, body: &mut ClientBody) -> OwnRes
 /// Whether a body announces more than `limit` bytes: a client that waits for a 100 is told before
 /// it sends them.
 fn is_longer(exchange: &Exchange, limit: usize) -> bool {
-    let announced = exchange.head.length().announced();
+    let announced = exchange.head.length.announced();
     announced.is_some_and(|length| length > limit as u64)
 }
 

@@ -23,8 +23,7 @@ use crate::clients::entry::{Entry, Exceeded};
 use crate::clients::known::Standing;
 use crate::conn::{Downstream, Ending};
 use crate::http1::response::HeadText;
-use crate::message::Head as _;
-use crate::message::head::RequestHead;
+use crate::message::head::{Head, Own};
 use crate::request::application::Said;
 use crate::request::identity::{Identity, X_REQUEST_ID};
 use crate::request::ladder::{Asked, Decision, Refusal};
@@ -44,7 +43,7 @@ pub struct Exchange {
     /// The client's connection.
     pub downstream: Rc<Downstream>,
     /// The head as the client sent it.
-    pub head: RequestHead,
+    pub head: Head<Own>,
     /// The client.
     pub identity: Identity,
     /// Its id, for the log, the application and problem documents.
@@ -86,7 +85,7 @@ impl Exchange {
     pub fn new(
         worker: &Rc<Worker>,
         downstream: &Rc<Downstream>,
-        head: RequestHead,
+        head: Head<Own>,
         identity: Identity,
         decision: Decision,
         started: Now,
@@ -275,7 +274,7 @@ impl Exchange {
         head.headers.insert(X_REQUEST_ID, self.request_id.clone());
         self.note_response(&head, None, action);
         // The body of an answer to HEAD is not sent.
-        if self.head.method() != Method::HEAD {
+        if self.head.method != Method::HEAD {
             self.response_bytes = body.len() as u64;
         }
         self.finish(action);

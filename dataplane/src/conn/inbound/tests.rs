@@ -3,16 +3,16 @@ use std::mem::MaybeUninit;
 use proptest::prelude::*;
 
 use crate::conn::inbound::*;
-use crate::http1::request_head::{BadRequest, MAX_FIELDS, Parsed, ReadHead};
+use crate::http1::request_head::{BadRequest, MAX_FIELDS, parse};
 use crate::message::RequestLength;
 
 /// What is found at the front of some bytes: a head's target, or why it is none.
 fn look(bytes: &[u8]) -> Looked<Result<String, BadRequest>> {
     let mut space = [const { MaybeUninit::uninit() }; MAX_FIELDS];
-    match ReadHead::parse(bytes, &mut space) {
-        Parsed::Whole(head, length) => Looked::Found(Ok(head.target().to_owned()), length),
-        Parsed::Partial => Looked::Partial,
-        Parsed::Bad(bad) => Looked::Found(Err(bad), bytes.len()),
+    match parse(bytes, &mut space) {
+        Ok(Some((head, length))) => Looked::Found(Ok(head.target().to_owned()), length),
+        Ok(None) => Looked::Partial,
+        Err(bad) => Looked::Found(Err(bad), bytes.len()),
     }
 }
 
