@@ -66,9 +66,7 @@ pub async fn linger(downstream: &Downstream) {
 impl Downstream {
     /// Since when the connection may be closed for another, if it may.
     pub fn gives_way_since(&self) -> Option<u64> {
-        let watch = self.watch.borrow();
-        let since = watch.deadlines.gives_way_since(self.clock.mono_ns());
-        since.filter(|_| watch.is_open())
+        self.watch.borrow().gives_way_since(self.clock.mono_ns())
     }
 
     /// Its place among those that may, if it is one of them; the size of its netblock is looked up

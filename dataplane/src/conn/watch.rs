@@ -95,6 +95,12 @@ impl Watch {
         self.ending == Ending::No
     }
 
+    /// Since when it may be closed for another, if it may.
+    pub fn gives_way_since(&self, now_ns: u64) -> Option<u64> {
+        let since = self.deadlines.gives_way_since(now_ns);
+        since.filter(|_| self.is_open())
+    }
+
     /// Whether the sweeper found it idle for a while, and it still is: what it holds for a request
     /// is to be given back (CONN-1).
     pub fn rests(&mut self, now_ns: u64) -> bool {

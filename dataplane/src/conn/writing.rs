@@ -163,8 +163,10 @@ impl Downstream {
 
     /// Notes that the client sent something.
     pub fn note_read(&self) {
-        self.deadlines().client_sent(self.clock.mono_ns());
-        self.tell_whether_it_gives_way();
+        let now_ns = self.clock.mono_ns();
+        let mut watch = self.watch.borrow_mut();
+        watch.deadlines.client_sent(now_ns);
+        self.slot.set_idle(watch.gives_way_since(now_ns).is_some());
     }
 
     fn retries(&self) -> bool {
