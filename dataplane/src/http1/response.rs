@@ -7,8 +7,6 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode, Version};
 
 use crate::http1::malformed::{self, MAX_FIELDS, MAX_HEAD, MAX_INTERIM, Malformed};
 use crate::http1::request::{end_of_fields, field};
-use crate::message::Name;
-use crate::message::fields::decimal;
 
 /// The head of an answer.
 #[derive(Debug)]
@@ -206,7 +204,7 @@ fn parse(
     let mut headers = HeaderMap::with_capacity(parsed.headers.len());
     let mut said = Said::default();
     malformed::each(text, parsed.headers, |name, value| {
-        let value = match said.note(Name::of(name.as_str()), value.as_bytes())? {
+        let value = match said.note(name.as_str(), value.as_bytes())? {
             Note::Length(length) if value.as_bytes().starts_with(b"0") => HeaderValue::from(length),
             Note::Kept => return Ok(()),
             Note::Length(_) | Note::Goes | Note::Hop | Note::Names => value,
@@ -234,8 +232,8 @@ fn write_text(
     let (mut has_date, mut noted) = (false, [(0, 0); 3]);
     for line in lines {
         malformed::check_begin(text, line)?;
-        let (name, kind) = (line.name, Name::of(line.name));
-        match said.note(kind, line.value)? {
+        let name = line.name;
+        match said.note(name, line.value)? {
             Note::Goes => field(&mut out, name, line.value),
             Note::Length(length) if *method == Method::HEAD => {
                 field(
@@ -247,19 +245,20 @@ fn write_text(
             Note::Length(_) | Note::Hop | Note::Kept => continue,
             Note::Names => return Ok(None),
         }
-        let place = match kind {
-            Name::Date => {
-                has_date = true;
+        let (place, expected) = match name.len() {
+            4 => {
+                has_date |= name.eq_ignore_ascii_case("date");
                 continue;
             }
-            Name::ContentType => 0,
-            Name::CacheControl => 1,
-            Name::Location => 2,
+            12 => (0, "content-type"),
+            13 => (1, "cache-control"),
+            8 => (2, "location"),
             _ => continue,
         };
         let end = out.len() - 2;
         if let Some(noted) = noted.get_mut(place)
             && noted.0 == 0
+            && name.eq_ignore_ascii_case(expected)
             // No head within its bound is longer.
             && let (Ok(begin), Ok(end)) = ((end - line.value.len()).try_into(), end.try_into())
         {
@@ -298,9 +297,12 @@ struct Said {
 
 impl Said {
     /// Notes what a field says.
-    fn note(&mut self, name: Name, value: &[u8]) -> Result<Note, Malformed> {
-        match name {
-            Name::ContentLength => {
+    fn note(&mut self, name: &str, value: &[u8]) -> Result<Note, Malformed> {
+        let is = |expected: &str| name.eq_ignore_ascii_case(expected);
+        let first = name.as_bytes().first().copied().unwrap_or_default();
+        // The length and the first letter tell most names apart at once.
+        let is_hop = match (name.len(), first | 0x20) {
+            (14, b'c') if is("content-length") => {
                 let length = decimal(value).ok_or(Malformed::ContentLength)?;
                 // Equal ones are no better: a reader that joins them has a list.
                 if self.content_length.replace(length).is_some() {
@@ -308,19 +310,23 @@ impl Said {
                 }
                 return Ok(Note::Length(length));
             }
-            Name::TransferEncoding => {
+            (17, b't') if is("transfer-encoding") => {
                 let is_chunked = value.eq_ignore_ascii_case(b"chunked");
                 if !is_chunked || std::mem::replace(&mut self.chunked, true) {
                     return Err(Malformed::TransferEncoding);
                 }
+                true
             }
-            Name::Connection => return Ok(self.note_connection(value)),
-            _ => {}
-        }
-        Ok(match name.is_hop_by_hop() {
-            true => Note::Hop,
-            false => Note::Goes,
-        })
+            (10, b'c') if is("connection") => return Ok(self.note_connection(value)),
+            (2, b't') => is("te"),
+            (7, b'u') => is("upgrade"),
+            (10, b'k') => is("keep-alive"),
+            (16, b'p') => is("proxy-connection"),
+            (18, b'p') => is("proxy-authenticate"),
+            (19, b'p') => is("proxy-authorization"),
+            _ => false,
+        };
+        Ok(if is_hop { Note::Hop } else { Note::Goes })
     }
 
     fn note_connection(&mut self, value: &[u8]) -> Note {
@@ -377,6 +383,18 @@ impl Said {
             },
         })
     }
+}
+
+/// Plain digits below 2^63: beyond it, readers with signed numbers see another length.
+fn decimal(digits: &[u8]) -> Option<u64> {
+    if digits.is_empty() {
+        return None;
+    }
+    digits.iter().try_fold(0u64, |value, digit| {
+        let digit = digit.is_ascii_digit().then(|| u64::from(digit - b'0'))?;
+        let value = value.checked_mul(10)?.checked_add(digit)?;
+        i64::try_from(value).is_ok().then_some(value)
+    })
 }
 
 #[cfg(test)]

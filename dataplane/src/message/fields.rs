@@ -6,15 +6,20 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use http::header::{CONNECTION, CONTENT_LENGTH, FORWARDED, HOST, HeaderName, TE, UPGRADE};
+use http::header::{
+    CONNECTION, CONTENT_LENGTH, FORWARDED, HOST, HeaderName, PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE,
+};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderValue, Method, Uri, Version};
 use weir_shared::lookup::Lookup;
 
+use crate::message::Fields;
 use crate::message::head::{Form, Head};
-use crate::message::{Fields, Name};
 use crate::request::identity::{X_FORWARDED_FOR, X_FORWARDED_PROTO, X_REQUEST_ID};
 
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 /// `X-Client-ASN`
 pub const X_CLIENT_ASN: HeaderName = HeaderName::from_static("x-client-asn");
@@ -88,19 +93,6 @@ pub fn number(value: impl AsRef<[u8]>) -> Option<u64> {
         .ok()?
         .parse()
         .ok()
-}
-
-/// A number in plain digits (RFC 9110 §8.6) that is less than 2^63: a sum with it cannot overflow,
-/// and readers with signed numbers see no other length.
-pub fn decimal(value: &[u8]) -> Option<u64> {
-    if value.is_empty() {
-        return None;
-    }
-    let number = value.iter().try_fold(0_u64, |number, byte| {
-        let digit = byte.is_ascii_digit().then(|| u64::from(byte - b'0'))?;
-        number.checked_mul(10)?.checked_add(digit)
-    })?;
-    i64::try_from(number).is_ok().then_some(number)
 }
 
 /// Whether the bytes can be a `Host` (RFC 9110 §7.2): empty, or a reg-name or IP-literal with an
@@ -180,13 +172,10 @@ pub fn takes_trailers(client: &impl Fields) -> bool {
 
 /// Whether a list field names the token.
 fn names(headers: &impl Fields, field: &HeaderName, token: &str) -> bool {
-    headers.values_of(field).any(|line| has_token(line, token))
-}
-
-/// Whether a line of a list field names the token.
-pub fn has_token(line: &[u8], token: &str) -> bool {
-    line.split(|byte| *byte == b',')
-        .any(|each| each.trim_ascii().eq_ignore_ascii_case(token.as_bytes()))
+    headers.values_of(field).any(|line| {
+        line.split(|byte| *byte == b',')
+            .any(|each| each.trim_ascii().eq_ignore_ascii_case(token.as_bytes()))
+    })
 }
 
 /// The fields that the application gets, from those of the client, one by one to `put`. Those that
@@ -206,24 +195,26 @@ pub fn to_upstream(
     let (mut host, mut te, mut chain) = (None, false, false);
     let (mut proto, mut forwarded_host) = (false, false);
     for (name, value) in client.fields() {
-        let field = Name::of(name);
-        te |= field == Name::Te;
-        let passes = match field {
-            Name::Host => {
+        let kind = Kind::of(name);
+        let passes = match kind {
+            Kind::Other => true,
+            Kind::Host => {
                 host = Some(value);
                 true
             }
+            Kind::Te => {
+                te = true;
+                false
+            }
             // Replaced by a chain that ends with the peer, whatever `Connection` names.
-            Name::ForwardedFor => {
+            Kind::ForwardedFor => {
                 chain = true;
                 false
             }
-            Name::Forwarded | Name::ForwardedHost | Name::ForwardedProto => ours.trusted,
-            // The body is asked for when the application is ready to take it; the 100 to the client
-            // is sent then.
-            Name::Expect | Name::ContentLength | Name::RequestId => false,
-            Name::Other => other_passes(name, ours.trusted),
-            _ => !field.is_hop_by_hop(),
+            Kind::Removed => false,
+            Kind::ForwardedProto | Kind::ForwardedHost | Kind::Forwarding => {
+                ours.trusted && is_plainly_spelt(name)
+            }
         };
         if !passes
             || (!ours.trusted && ours.stripped.has(name))
@@ -233,8 +224,8 @@ pub fn to_upstream(
         {
             continue;
         }
-        proto |= field == Name::ForwardedProto;
-        forwarded_host |= field == Name::ForwardedHost;
+        proto |= kind == Kind::ForwardedProto;
+        forwarded_host |= kind == Kind::ForwardedHost;
         put(name, value);
     }
     if host.is_none() {
@@ -286,18 +277,71 @@ pub fn add_lookup(lookup: Option<&Lookup>, mut put: impl FnMut(&str, &[u8])) {
     }
 }
 
-/// Whether a field of no known name goes on. To an application that reads other marks as dashes
-/// (CGI makes underscores of all of them) it may be one that ours replace, or that says how the
-/// body is framed (FORWARD-8).
-fn other_passes(name: &str, trusted: bool) -> bool {
-    match name.as_bytes().first().map(|first| first | 0x20) {
-        Some(b'x') if is_read_as_forwarding(name) => trusted && is_plainly_spelt(name),
-        Some(b'x') => !["x-request-id", "x-client-asn", "x-client-country"]
-            .iter()
-            .any(|ours| is_read_as(name, ours)),
-        Some(b'c') => !is_read_as(name, "content-length"),
-        Some(b't') => !is_read_as(name, "transfer-encoding"),
-        _ => true,
+/// What a field of the client is to who forwards it. To an application that reads other marks as
+/// dashes (CGI makes underscores of all of them) a name with them is the same.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    /// Nothing special.
+    Other,
+    Host,
+    Te,
+    ForwardedFor,
+    ForwardedProto,
+    ForwardedHost,
+    /// Another one that only a trusted peer has a say in.
+    Forwarding,
+    /// It is of one hop, or ours replaces it.
+    Removed,
+}
+
+impl Kind {
+    /// The length and the first letter tell most names apart at once.
+    fn of(name: &str) -> Self {
+        let is = |expected: &str| name.eq_ignore_ascii_case(expected);
+        let removed = |is_removed: bool| match is_removed {
+            true => Self::Removed,
+            false => Self::Other,
+        };
+        let first = name.as_bytes().first().copied().unwrap_or_default();
+        match (name.len(), first | 0x20) {
+            (_, b'x') => Self::of_x(name),
+            (2, b't') if is("te") => Self::Te,
+            (4, b'h') if is("host") => Self::Host,
+            // The body is asked for when the application is ready to take it; the 100 to the client
+            // is sent then.
+            (6, b'e') => removed(is("expect")),
+            (7, b'u') => removed(is("upgrade")),
+            (9, b'f') if is("forwarded") => Self::Forwarding,
+            (10, b'c') => removed(is("connection")),
+            (10, b'k') => removed(is("keep-alive")),
+            (14, b'c') => removed(is_read_as(name, "content-length")),
+            (16, b'p') => removed(is("proxy-connection")),
+            (17, b't') => removed(is_read_as(name, "transfer-encoding")),
+            (18, b'p') => removed(is("proxy-authenticate")),
+            (19, b'p') => removed(is("proxy-authorization")),
+            _ => Self::Other,
+        }
+    }
+
+    fn of_x(name: &str) -> Self {
+        let is = |expected: &str| name.eq_ignore_ascii_case(expected);
+        if is_read_as_forwarding(name) {
+            return match name.len() {
+                15 if is("x-forwarded-for") => Self::ForwardedFor,
+                16 if is("x-forwarded-host") => Self::ForwardedHost,
+                17 if is("x-forwarded-proto") => Self::ForwardedProto,
+                _ => Self::Forwarding,
+            };
+        }
+        let is_ours = match name.len() {
+            12 => is_read_as(name, "x-client-asn") || is_read_as(name, "x-request-id"),
+            16 => is_read_as(name, "x-client-country"),
+            _ => false,
+        };
+        match is_ours {
+            true => Self::Removed,
+            false => Self::Other,
+        }
     }
 }
 
@@ -345,9 +389,16 @@ fn connection_lines(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
     lines.map(HeaderValue::as_bytes)
 }
 
-/// Whether a field is always of one hop.
+/// The fields that are always of one hop (RFC 9110 §7.6.1).
 pub fn is_hop_by_hop(name: &HeaderName) -> bool {
-    Name::of(name.as_str()).is_hop_by_hop()
+    *name == CONNECTION
+        || *name == KEEP_ALIVE
+        || *name == PROXY_CONNECTION
+        || *name == PROXY_AUTHENTICATE
+        || *name == PROXY_AUTHORIZATION
+        || *name == TE
+        || *name == TRANSFER_ENCODING
+        || *name == UPGRADE
 }
 
 fn strip_hop_by_hop(headers: &mut HeaderMap) {

@@ -1,5 +1,4 @@
-//! HTTP of no version and of no socket: the head of a request (`head.rs`), the table of the fields
-//! that mean something, how long a body is.
+//! HTTP of no version and of no socket: the head of a request (`head.rs`), its fields, its length.
 
 pub mod fields;
 pub mod head;
@@ -55,100 +54,6 @@ impl RequestLength {
     }
 }
 
-/// The fields that mean something to the service.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Name {
-    Authorization,
-    CacheControl,
-    Connection,
-    ContentLength,
-    ContentType,
-    Cookie,
-    Date,
-    Expect,
-    Forwarded,
-    ForwardedFor,
-    ForwardedHost,
-    ForwardedProto,
-    Host,
-    KeepAlive,
-    Location,
-    ProxyAuthenticate,
-    ProxyAuthorization,
-    ProxyConnection,
-    Referer,
-    RequestId,
-    SecFetchSite,
-    Te,
-    TransferEncoding,
-    Upgrade,
-    UserAgent,
-    Other,
-}
-
-impl Name {
-    /// The field of this name, in any spelling of its letters.
-    pub fn of(name: &str) -> Self {
-        let name = name.as_bytes();
-        let first = name.first().copied().unwrap_or_default();
-        // The length and the first letter leave one name to compare with.
-        match (name.len(), first | 0x20) {
-            (2, b't') if is(name, b"te") => Self::Te,
-            (4, b'd') if is(name, b"date") => Self::Date,
-            (4, b'h') if is(name, b"host") => Self::Host,
-            (6, b'c') if is(name, b"cookie") => Self::Cookie,
-            (6, b'e') if is(name, b"expect") => Self::Expect,
-            (7, b'r') if is(name, b"referer") => Self::Referer,
-            (7, b'u') if is(name, b"upgrade") => Self::Upgrade,
-            (8, b'l') if is(name, b"location") => Self::Location,
-            (9, b'f') if is(name, b"forwarded") => Self::Forwarded,
-            (10, b'c') if is(name, b"connection") => Self::Connection,
-            (10, b'k') if is(name, b"keep-alive") => Self::KeepAlive,
-            (10, b'u') if is(name, b"user-agent") => Self::UserAgent,
-            (12, b'c') if is(name, b"content-type") => Self::ContentType,
-            (12, b'x') if is(name, b"x-request-id") => Self::RequestId,
-            (13, b'a') if is(name, b"authorization") => Self::Authorization,
-            (13, b'c') if is(name, b"cache-control") => Self::CacheControl,
-            (14, b'c') if is(name, b"content-length") => Self::ContentLength,
-            (14, b's') if is(name, b"sec-fetch-site") => Self::SecFetchSite,
-            (15, b'x') if is(name, b"x-forwarded-for") => Self::ForwardedFor,
-            (16, b'p') if is(name, b"proxy-connection") => Self::ProxyConnection,
-            (16, b'x') if is(name, b"x-forwarded-host") => Self::ForwardedHost,
-            (17, b't') if is(name, b"transfer-encoding") => Self::TransferEncoding,
-            (17, b'x') if is(name, b"x-forwarded-proto") => Self::ForwardedProto,
-            (18, b'p') if is(name, b"proxy-authenticate") => Self::ProxyAuthenticate,
-            (19, b'p') if is(name, b"proxy-authorization") => Self::ProxyAuthorization,
-            _ => Self::Other,
-        }
-    }
-
-    /// Whether it is always of one hop (RFC 9110 §7.6.1).
-    pub const fn is_hop_by_hop(self) -> bool {
-        matches!(
-            self,
-            Self::Connection
-                | Self::KeepAlive
-                | Self::ProxyAuthenticate
-                | Self::ProxyAuthorization
-                | Self::ProxyConnection
-                | Self::Te
-                | Self::TransferEncoding
-                | Self::Upgrade
-        )
-    }
-}
-
-/// Whether a name is this one, in any spelling of its letters: the marks that a name can have are
-/// the same in both cases. The length is known, and a few words are compared.
-fn is<const LENGTH: usize>(name: &[u8], small: &[u8; LENGTH]) -> bool {
-    <&[u8; LENGTH]>::try_from(name).is_ok_and(|name| {
-        let bytes = name.iter().zip(small);
-        bytes.fold(0, |differs, (byte, small)| {
-            differs | ((byte | 0x20) ^ small)
-        }) == 0
-    })
-}
-
 /// The rare fields of a head that many ask for, noted in one pass.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Known {
@@ -173,15 +78,21 @@ pub struct Known {
 
 impl Known {
     /// Notes a field, if it is one of those; `Connection` is read by who knows what it means.
-    pub fn note(&mut self, name: Name, value: &[u8]) {
-        match name {
-            Name::Te => self.te = true,
-            Name::Expect => self.expects_continue = value.eq_ignore_ascii_case(b"100-continue"),
-            Name::Upgrade => self.upgrade = true,
-            Name::RequestId => self.request_id = true,
-            Name::SecFetchSite => self.other_site |= matches!(value, b"cross-site" | b"same-site"),
-            Name::ForwardedFor => self.forwarded_for = true,
-            Name::ForwardedProto => self.forwarded_proto = true,
+    pub fn note(&mut self, name: &str, value: &[u8]) {
+        let is = |expected: &str| name.eq_ignore_ascii_case(expected);
+        // The length tells most names apart at once.
+        match name.len() {
+            2 => self.te |= is("te"),
+            6 if is("expect") => {
+                self.expects_continue = value.eq_ignore_ascii_case(b"100-continue");
+            }
+            7 => self.upgrade |= is("upgrade"),
+            12 => self.request_id |= is("x-request-id"),
+            14 if is("sec-fetch-site") => {
+                self.other_site |= matches!(value, b"cross-site" | b"same-site");
+            }
+            15 => self.forwarded_for |= is("x-forwarded-for"),
+            17 => self.forwarded_proto |= is("x-forwarded-proto"),
             _ => {}
         }
     }
@@ -190,7 +101,7 @@ impl Known {
     pub fn of(fields: &impl Fields) -> Self {
         let mut known = Self::default();
         for (name, value) in fields.fields() {
-            known.note(Name::of(name), value);
+            known.note(name, value);
         }
         known
     }

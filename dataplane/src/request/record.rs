@@ -15,8 +15,8 @@ use weir_shared::verdict::{Action, History, LimitHit};
 use crate::clients::entry::Entry;
 use crate::conn::Downstream;
 use crate::http1::response::HeadText;
+use crate::message::Fields;
 use crate::message::head::{Form, Head};
-use crate::message::{Fields, Name};
 use crate::request::identity::Identity;
 use crate::request::ladder::Decision;
 use crate::request::outcome::{AtEnd, Outcome};
@@ -65,10 +65,10 @@ impl ResponseNote {
 
     fn note_fields(&mut self, headers: &HeaderMap) {
         for (name, value) in headers {
-            let noted = match Name::of(name.as_str()) {
-                Name::ContentType => &mut self.content_type,
-                Name::CacheControl => &mut self.cache_control,
-                Name::Location => &mut self.location,
+            let noted = match name.as_str() {
+                "content-type" => &mut self.content_type,
+                "cache-control" => &mut self.cache_control,
+                "location" => &mut self.location,
                 _ => continue,
             };
             noted.get_or_insert_with(|| value.clone());
@@ -251,16 +251,19 @@ impl<'a> Noted<'a> {
     fn of(head: &'a impl Fields) -> Self {
         let mut fields = Self::default();
         for (name, value) in head.fields() {
-            let field = match Name::of(name) {
-                Name::Cookie => &mut fields.cookie,
-                Name::Referer => &mut fields.referer,
-                Name::UserAgent => &mut fields.user_agent,
-                Name::ContentType => &mut fields.content_type,
-                Name::Authorization => &mut fields.authorization,
-                Name::ForwardedFor => &mut fields.forwarded_for,
+            // By length first: a name that is not in small letters is compared with one at most.
+            let (field, expected) = match name.len() {
+                6 => (&mut fields.cookie, "cookie"),
+                7 => (&mut fields.referer, "referer"),
+                10 => (&mut fields.user_agent, "user-agent"),
+                12 => (&mut fields.content_type, "content-type"),
+                13 => (&mut fields.authorization, "authorization"),
+                15 => (&mut fields.forwarded_for, "x-forwarded-for"),
                 _ => continue,
             };
-            field.get_or_insert(value);
+            if name.eq_ignore_ascii_case(expected) {
+                field.get_or_insert(value);
+            }
         }
         fields
     }
