@@ -9,7 +9,7 @@ use std::mem::MaybeUninit;
 use http::{Method, Uri, Version};
 use httparse::{Header, Status};
 
-use crate::message::fields::{self, is_host, naming_tokens};
+use crate::message::fields::{self, decimal, has_token, is, is_host, naming_tokens};
 use crate::message::head::{Head, Read};
 use crate::message::{Known, RequestLength};
 
@@ -125,21 +125,20 @@ pub fn parse<'a>(
 impl<'a> Said<'a> {
     /// Notes what a field says.
     fn note(&mut self, name: &str, value: &'a [u8]) -> Result<(), BadRequest> {
-        let is = |expected: &str| name.eq_ignore_ascii_case(expected);
         // The length tells most names apart at once.
         match name.len() {
-            4 if is("host") => {
+            4 if is(name, b"host") => {
                 self.hosts += 1;
                 self.host = Some(value);
             }
-            10 if is("connection") => self.note_connection(value),
-            14 if is("content-length") => {
+            10 if is(name, b"connection") => self.note_connection(value),
+            14 if is(name, b"content-length") => {
                 let length = decimal(value).ok_or(BadRequest::Framing)?;
                 if self.length.replace(length).is_some_and(|one| one != length) {
                     return Err(BadRequest::Framing);
                 }
             }
-            17 if is("transfer-encoding") => {
+            17 if is(name, b"transfer-encoding") => {
                 self.codings += 1;
                 self.is_chunked = value.eq_ignore_ascii_case(b"chunked");
             }
@@ -178,23 +177,6 @@ impl<'a> Said<'a> {
         };
         is_framed_once.then_some(()).ok_or(BadRequest::Framing)
     }
-}
-
-/// A number in plain digits (RFC 9110 §8.6) that is less than 2^63: a sum with it cannot overflow.
-fn decimal(value: &[u8]) -> Option<u64> {
-    if value.is_empty() {
-        return None;
-    }
-    let number = value.iter().try_fold(0_u64, |number, byte| {
-        let digit = byte.is_ascii_digit().then(|| u64::from(byte - b'0'))?;
-        number.checked_mul(10)?.checked_add(digit)
-    })?;
-    i64::try_from(number).is_ok().then_some(number)
-}
-
-fn has_token(line: &[u8], token: &str) -> bool {
-    line.split(|byte| *byte == b',')
-        .any(|each| each.trim_ascii().eq_ignore_ascii_case(token.as_bytes()))
 }
 
 /// A target as it goes on.

@@ -6,6 +6,8 @@ pub mod trailers;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
+use crate::message::fields::is;
+
 /// The fields of a head.
 pub trait Fields {
     /// The values of one field, in their order.
@@ -79,20 +81,19 @@ pub struct Known {
 impl Known {
     /// Notes a field, if it is one of those; `Connection` is read by who knows what it means.
     pub fn note(&mut self, name: &str, value: &[u8]) {
-        let is = |expected: &str| name.eq_ignore_ascii_case(expected);
         // The length tells most names apart at once.
         match name.len() {
-            2 => self.te |= is("te"),
-            6 if is("expect") => {
+            2 => self.te |= is(name, b"te"),
+            6 if is(name, b"expect") => {
                 self.expects_continue = value.eq_ignore_ascii_case(b"100-continue");
             }
-            7 => self.upgrade |= is("upgrade"),
-            12 => self.request_id |= is("x-request-id"),
-            14 if is("sec-fetch-site") => {
+            7 => self.upgrade |= is(name, b"upgrade"),
+            12 => self.request_id |= is(name, b"x-request-id"),
+            14 if is(name, b"sec-fetch-site") => {
                 self.other_site |= matches!(value, b"cross-site" | b"same-site");
             }
-            15 => self.forwarded_for |= is("x-forwarded-for"),
-            17 => self.forwarded_proto |= is("x-forwarded-proto"),
+            15 => self.forwarded_for |= is(name, b"x-forwarded-for"),
+            17 => self.forwarded_proto |= is(name, b"x-forwarded-proto"),
             _ => {}
         }
     }

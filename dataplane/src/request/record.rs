@@ -16,6 +16,7 @@ use crate::clients::entry::Entry;
 use crate::conn::Downstream;
 use crate::http1::response::HeadText;
 use crate::message::Fields;
+use crate::message::fields::is;
 use crate::message::head::{Form, Head};
 use crate::request::identity::Identity;
 use crate::request::ladder::Decision;
@@ -251,19 +252,16 @@ impl<'a> Noted<'a> {
     fn of(head: &'a impl Fields) -> Self {
         let mut fields = Self::default();
         for (name, value) in head.fields() {
-            // By length first: a name that is not in small letters is compared with one at most.
-            let (field, expected) = match name.len() {
-                6 => (&mut fields.cookie, "cookie"),
-                7 => (&mut fields.referer, "referer"),
-                10 => (&mut fields.user_agent, "user-agent"),
-                12 => (&mut fields.content_type, "content-type"),
-                13 => (&mut fields.authorization, "authorization"),
-                15 => (&mut fields.forwarded_for, "x-forwarded-for"),
+            let field = match name.len() {
+                6 if is(name, b"cookie") => &mut fields.cookie,
+                7 if is(name, b"referer") => &mut fields.referer,
+                10 if is(name, b"user-agent") => &mut fields.user_agent,
+                12 if is(name, b"content-type") => &mut fields.content_type,
+                13 if is(name, b"authorization") => &mut fields.authorization,
+                15 if is(name, b"x-forwarded-for") => &mut fields.forwarded_for,
                 _ => continue,
             };
-            if name.eq_ignore_ascii_case(expected) {
-                field.get_or_insert(value);
-            }
+            field.get_or_insert(value);
         }
         fields
     }
