@@ -9,9 +9,9 @@ use std::mem::MaybeUninit;
 use http::{Method, Uri, Version};
 use httparse::{Header, Status};
 
-use crate::message::fields::{self, decimal, has_token, is, is_host, naming_tokens};
+use crate::message::fields::{self, decimal, has_token, is_host, naming_tokens};
 use crate::message::head::{Head, Read};
-use crate::message::{Known, RequestLength};
+use crate::message::{Known, RequestLength, is};
 
 /// Fields of a head at most (CONN-1).
 pub const MAX_FIELDS: usize = 100;

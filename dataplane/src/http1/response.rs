@@ -7,7 +7,8 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode, Version};
 
 use crate::http1::malformed::{self, MAX_FIELDS, MAX_HEAD, MAX_INTERIM, Malformed};
 use crate::http1::request::{end_of_fields, field};
-use crate::message::fields::{decimal, is};
+use crate::message::fields::decimal;
+use crate::message::is;
 
 /// The head of an answer.
 #[derive(Debug)]

@@ -14,8 +14,8 @@ use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderValue, Method, Uri, Version};
 use weir_shared::lookup::Lookup;
 
-use crate::message::Fields;
 use crate::message::head::{Form, Head};
+use crate::message::{Fields, is};
 use crate::request::identity::{X_FORWARDED_FOR, X_FORWARDED_PROTO, X_REQUEST_ID};
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
@@ -106,19 +106,6 @@ pub fn decimal(value: &[u8]) -> Option<u64> {
         number.checked_mul(10)?.checked_add(digit)
     })?;
     i64::try_from(number).is_ok().then_some(number)
-}
-
-/// Whether the name of a field is this one, in any spelling of its letters; no other mark of a name
-/// becomes a letter or a dash by the bit. A known length is compared in a few words, where the
-/// comparison of the library goes byte by byte.
-#[inline(always)]
-pub fn is<const LENGTH: usize>(name: &str, small: &[u8; LENGTH]) -> bool {
-    <&[u8; LENGTH]>::try_from(name.as_bytes()).is_ok_and(|name| {
-        let bytes = name.iter().zip(small);
-        bytes.fold(0, |differs, (byte, small)| {
-            differs | ((byte | 0x20) ^ small)
-        }) == 0
-    })
 }
 
 /// Whether the bytes can be a `Host` (RFC 9110 §7.2): empty, or a reg-name or IP-literal with an

@@ -6,8 +6,6 @@ pub mod trailers;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use crate::message::fields::is;
-
 /// The fields of a head.
 pub trait Fields {
     /// The values of one field, in their order.
@@ -54,6 +52,19 @@ impl RequestLength {
             Self::Empty | Self::Chunked => None,
         }
     }
+}
+
+/// Whether the name of a field is this one, in any spelling of its letters; no other mark of a name
+/// becomes a letter or a dash by the bit. A known length is compared in a few words, where the
+/// comparison of the library goes byte by byte.
+#[inline(always)]
+pub fn is<const LENGTH: usize>(name: &str, small: &[u8; LENGTH]) -> bool {
+    <&[u8; LENGTH]>::try_from(name.as_bytes()).is_ok_and(|name| {
+        let bytes = name.iter().zip(small);
+        bytes.fold(0, |differs, (byte, small)| {
+            differs | ((byte | 0x20) ^ small)
+        }) == 0
+    })
 }
 
 /// The rare fields of a head that many ask for, noted in one pass.
