@@ -1,6 +1,8 @@
 //! Several instances as one: real instances, and a real redis-server between them.
 
+mod anomalies;
 mod counts;
+mod engines;
 
 use std::fs;
 use std::io::{Read as _, Write as _};

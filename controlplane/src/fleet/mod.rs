@@ -12,14 +12,21 @@
 //! (fleet.json), `names.rs` (bans as the fleet names them), `beat.rs`, `others.rs` and `same.rs`
 //! (the other instances), `waits.rs` (answers that wait for them), `view.rs` and `facts.rs` (what
 //! is told), `counts.rs`, `counting.rs`, `sharing.rs` and `counted.rs` (what is counted of clients,
-//! and the thread that shares it). A build without the feature `fleet` has `absent.rs` instead.
+//! and the thread that shares it), `anomalies.rs` and
+//! `claims.rs` (anomalies, and who tells them), `eviction.rs` (the engine's policy), `going.rs` (a
+//! stop).
+//! A build without the feature `fleet` has `absent.rs` instead.
 
 // With the feature for its test alone.
 #[cfg(any(test, not(feature = "fleet")))]
 #[cfg_attr(feature = "fleet", expect(dead_code))]
 mod absent;
 #[cfg(feature = "fleet")]
+mod anomalies;
+#[cfg(feature = "fleet")]
 mod beat;
+#[cfg(feature = "fleet")]
+mod claims;
 pub mod core;
 #[cfg(feature = "fleet")]
 mod counted;
@@ -30,7 +37,11 @@ mod digest;
 pub mod engine;
 pub mod entry;
 pub mod event;
+#[cfg(feature = "fleet")]
+mod eviction;
 pub(crate) mod facts;
+#[cfg(feature = "fleet")]
+mod going;
 #[cfg(feature = "fleet")]
 mod kept;
 pub mod lift;
@@ -72,7 +83,9 @@ mod words;
 #[cfg(not(feature = "fleet"))]
 pub use absent::Ready;
 #[cfg(not(feature = "fleet"))]
-pub(crate) use absent::{AtStart, Fleet};
+pub(crate) use absent::{AtStart, Fleet, Settled};
+#[cfg(feature = "fleet")]
+pub(crate) use claims::Settled;
 #[cfg(feature = "fleet")]
 pub(crate) use part::Fleet;
 #[cfg(feature = "fleet")]

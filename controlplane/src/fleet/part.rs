@@ -13,9 +13,11 @@ use weir_shared::clock::Now;
 use weir_shared::settings::Listed;
 
 use super::beat::{Beat, Seen};
+use super::claims::Claims;
 use super::core::Core;
 use super::engine::{Cursor, Logged};
 use super::event::Rejected;
+use super::eviction::Eviction;
 use super::facts::Told;
 use super::kept::{self, Keeper};
 use super::names::{change_in_fleet, here, in_fleet, key_in_fleet};
@@ -79,6 +81,9 @@ pub(crate) struct Fleet {
     pub(super) rests: bool,
     /// The counts of clients; none where they are not shared.
     pub(super) sharing: Option<Sharing>,
+    pub(super) eviction: Eviction,
+    /// Alerts that one instance is to tell.
+    pub(super) claims: Claims,
 }
 
 impl Fleet {
@@ -170,6 +175,8 @@ impl Fleet {
                 self.note_clock(time_ms, round_trip_ns, now);
                 self.take_beats(others, now);
             }
+            Said::Claimed { until_ms } => self.claimed(until_ms, now),
+            Said::Policy(policy) => self.eviction.note(policy),
             Said::Away(why) => self.closed(why, now),
         }
         Vec::new()
@@ -201,6 +208,7 @@ impl Fleet {
             now_ns: now.mono_ns,
         };
         self.others.take(others, &mine);
+        self.claims.has_heard = true;
         if let Some(sharing) = &self.sharing {
             sharing.note_instances(self.instances());
         }
@@ -212,7 +220,7 @@ impl Fleet {
     }
 
     /// The time of the fleet: that of the engine.
-    fn fleet_ms(&self, now: Now) -> u64 {
+    pub(super) fn fleet_ms(&self, now: Now) -> u64 {
         now.wall_ms.saturating_add_signed(-self.clock_ms)
     }
 
@@ -226,8 +234,9 @@ impl Fleet {
         }
     }
 
-    fn closed(&mut self, why: String, now: Now) {
+    pub(super) fn closed(&mut self, why: String, now: Now) {
         self.is_beating = false;
+        self.claims.alone();
         self.standing.close(why, now);
     }
 
@@ -253,7 +262,7 @@ impl Fleet {
         });
     }
 
-    fn order(&mut self, order: Order) {
+    pub(super) fn order(&mut self, order: Order) {
         // Of each kind one is under way at most, so that there is room.
         if self.orders.try_send(order).is_err() {
             tracing::error!("the thread weir-fleet takes no orders; please report this");
@@ -351,6 +360,7 @@ impl Fleet {
                 let upto = self.core.cursor();
                 self.order(Order::Snapshot { upto, chunks });
             }
+            self.claim_next(now);
             self.beat_due(now);
         }
         if now.mono_ns.saturating_sub(self.forgot_ns) >= FORGET_NS {
@@ -365,6 +375,7 @@ impl Fleet {
                 detail: format!("{} cannot be written: {fault}", kept::FILE),
             });
         }
+        told.extend(self.eviction.tell());
         told.extend(self.mend(now));
         let change = self.change();
         if self.kept.is_due(change, now.mono_ns) && !self.rests {
@@ -400,7 +411,7 @@ impl Fleet {
         Some(Told { what, detail })
     }
 
-    fn keep(&mut self, now: Now) {
+    pub(super) fn keep(&mut self, now: Now) {
         let bytes = kept::write(&self.fleet, self.me.name(), self.core.replica().kept());
         self.kept.write(self.change(), bytes, now.mono_ns);
     }
@@ -445,6 +456,7 @@ impl Fleet {
             dropped: self.has_dropped,
             clock_ms: self.clock_ms,
             settings: self.settings.clone(),
+            totals: self.said_totals(),
         }
     }
 
@@ -464,35 +476,5 @@ impl Fleet {
             |place| others.reached(place),
             |change| kept.holds(change),
         );
-    }
-
-    /// Whether something is still to be sent, to an engine that answers.
-    pub(crate) fn has_more(&self, now: Now) -> bool {
-        let counts = self.sharing.as_ref().is_some_and(|of| !of.rests());
-        self.is_linked(now) && (self.core.waiting() > 0 || counts)
-    }
-
-    /// Says that the instance goes, writes what it knows, and is silent until [`Fleet::work`].
-    pub(crate) fn rest(&mut self, now: Now) {
-        if !self.rests {
-            self.order(Order::Rest);
-            self.keep(now);
-        }
-        self.rests = true;
-    }
-
-    /// Whether nothing is being written any more.
-    pub(crate) fn is_at_rest(&mut self, now: Now) -> bool {
-        let _ = self.kept.turn(now.mono_ns);
-        !self.kept.is_writing()
-    }
-
-    /// Goes on.
-    pub(crate) fn work(&mut self, now: Now) {
-        if std::mem::take(&mut self.rests) {
-            self.closed("it was not asked".to_owned(), now);
-            self.order(Order::Work);
-            self.sharing.iter().for_each(Sharing::work);
-        }
     }
 }

@@ -13,8 +13,10 @@ use weir_shared::ban_origin::Instance;
 use weir_shared::clock::Clock;
 use weir_shared::fleet::FleetCounts;
 
+use super::claims::Claims;
 use super::core::Core;
 use super::counting::{self, CountFacts, Counting};
+use super::eviction::Eviction;
 use super::kept::{self, Keeper};
 use super::names::{here, in_fleet, key_in_fleet};
 use super::others::Others;
@@ -158,6 +160,8 @@ impl Fleet {
             rejected: 0,
             rests: false,
             sharing,
+            eviction: Eviction::default(),
+            claims: Claims::default(),
         };
         Ok((this, effects))
     }

@@ -7,7 +7,7 @@ use http::header::HOST;
 use http::request::Parts;
 use http::{HeaderName, Method, Version};
 use httparse::Header;
-use weir_shared::rules::{Sent, Told};
+use weir_shared::rules::{Sent, Told, is_read_as};
 
 use crate::message::{Fields, Known, RequestLength};
 
@@ -300,6 +300,16 @@ impl<F: Form> Sent for Head<F> {
         } else {
             self.values_of(name).for_each(see);
         }
+        Told::Known(())
+    }
+
+    fn each_spelling(&self, name: &HeaderName, see: &mut dyn FnMut(&[u8])) -> Told<()> {
+        if *name == HOST {
+            return self.each_line(name, see);
+        }
+        self.fields()
+            .filter(|(field, _)| is_read_as(field, name.as_str()))
+            .for_each(|(_, value)| see(value));
         Told::Known(())
     }
 }
