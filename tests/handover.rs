@@ -347,7 +347,10 @@ fn a_verified_crawler_is_handed_over() {
     let (application, dns) = (Application::ok(), Dns::start());
     dns.both("66.249.66.1", "crawl-66-249-66-1.googlebot.com");
     let server = dns.setting();
-    let settings = [("WAF_NAME_SERVERS", server.as_str())];
+    let settings = [
+        ("WAF_NAME_SERVERS", server.as_str()),
+        ("WAF_METRICS_TOKEN", ADMIN_TOKEN),
+    ];
     let program = env!("CARGO_BIN_EXE_weir");
     let service = Service::start_on(program, &application, "", &settings);
     let rules = json!({"version": 1,

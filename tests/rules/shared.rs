@@ -221,7 +221,11 @@ fn a_shared_limit_that_cannot_be_is_a_fault() {
         ),
         (json!({"per": "asn"}), "/limits/0/per", "needs lookups"),
         (json!({"per": "country"}), "/limits/0/per", "needs lookups"),
-        (json!({"per": "city"}), "/limits/0/per", "city"),
+        (
+            json!({"per": "city"}),
+            "/limits/0/per",
+            "expected \"client\", \"netblock\", \"asn\"",
+        ),
         (json!({"per": {"field": ""}}), "/limits/0/per", "field"),
     ];
     for (of, pointer, sentence) in faults {
