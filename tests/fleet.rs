@@ -1,6 +1,7 @@
 //! Several instances as one: real instances, and a real redis-server between them.
 
 mod counts;
+mod lists;
 
 use std::fs;
 use std::io::{Read as _, Write as _};

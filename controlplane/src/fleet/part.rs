@@ -12,12 +12,14 @@ use weir_shared::ban_origin::Instance;
 use weir_shared::clock::Now;
 use weir_shared::settings::Listed;
 
+use super::aside::Aside;
 use super::beat::{Beat, Seen};
 use super::core::Core;
 use super::engine::{Cursor, Logged};
 use super::event::Rejected;
 use super::facts::Told;
 use super::kept::{self, Keeper};
+use super::lists_file::ListsFile;
 use super::names::{change_in_fleet, here, in_fleet, key_in_fleet};
 use super::others::{Mine, Others};
 use super::replica::Effect;
@@ -38,6 +40,8 @@ const BEAT_NS: u64 = 1_000_000_000;
 const SOON_NS: u64 = 50_000_000;
 /// So long two instances may hold different bans (FLEET-16).
 const MEND_NS: u64 = 60_000_000_000;
+/// How exactly fleet.json says when the engine last answered.
+const CONTACT_MS: u64 = 3_600_000;
 /// How often what is too old is forgotten.
 const FORGET_NS: u64 = 60_000_000_000;
 
@@ -77,6 +81,12 @@ pub(crate) struct Fleet {
     pub(super) mended_ns: u64,
     pub(super) rejected: u64,
     pub(super) rests: bool,
+    /// What is put aside.
+    pub(super) aside: Aside,
+    /// The last contact that fleet.json has.
+    pub(super) kept_contact_ms: u64,
+    /// lists.json.
+    pub(super) lists: ListsFile,
     /// The counts of clients; none where they are not shared.
     pub(super) sharing: Option<Sharing>,
 }
@@ -85,6 +95,7 @@ impl Fleet {
     /// The settings that hold from now on.
     pub(crate) fn take_settings(&mut self, listing: &[Listed]) {
         self.settings = same_everywhere(listing);
+        self.note_rules();
         if let Some(sharing) = &self.sharing {
             sharing.take_settings(listing);
         }
@@ -94,6 +105,7 @@ impl Fleet {
     pub(crate) fn select<'a>(&'a self, select: &mut Select<'a>) {
         select.recv(&self.inbox);
         self.kept.select(select);
+        self.lists.select(select);
         self.waits.select(select);
     }
 
@@ -120,6 +132,10 @@ impl Fleet {
                 }
             }
         }
+        for conflict in self.core.take_conflicts() {
+            tracing::warn!("{conflict}");
+        }
+        effects.extend(self.put_aside(now));
         effects
             .into_iter()
             .map(|effect| here(self.me, effect))
@@ -168,6 +184,7 @@ impl Fleet {
                 others,
             } => {
                 self.note_clock(time_ms, round_trip_ns, now);
+                self.note_contact(time_ms);
                 self.take_beats(others, now);
             }
             Said::Away(why) => self.closed(why, now),
@@ -211,8 +228,18 @@ impl Fleet {
         self.differing = differing;
     }
 
+    /// The engine has answered. fleet.json says so to the hour.
+    fn note_contact(&mut self, time_ms: u64) {
+        self.core.note_contact(time_ms);
+        let contact_ms = self.core.contact_ms().unwrap_or_default();
+        if contact_ms.saturating_sub(self.kept_contact_ms) >= CONTACT_MS {
+            self.kept_contact_ms = contact_ms;
+            self.changes += 1;
+        }
+    }
+
     /// The time of the fleet: that of the engine.
-    fn fleet_ms(&self, now: Now) -> u64 {
+    pub(super) fn fleet_ms(&self, now: Now) -> u64 {
         now.wall_ms.saturating_add_signed(-self.clock_ms)
     }
 
@@ -226,7 +253,7 @@ impl Fleet {
         }
     }
 
-    fn closed(&mut self, why: String, now: Now) {
+    pub(super) fn closed(&mut self, why: String, now: Now) {
         self.is_beating = false;
         self.standing.close(why, now);
     }
@@ -253,7 +280,7 @@ impl Fleet {
         });
     }
 
-    fn order(&mut self, order: Order) {
+    pub(super) fn order(&mut self, order: Order) {
         // Of each kind one is under way at most, so that there is room.
         if self.orders.try_send(order).is_err() {
             tracing::error!("the thread weir-fleet takes no orders; please report this");
@@ -326,7 +353,7 @@ impl Fleet {
     }
 
     /// The change that fleet.json is to hold now.
-    fn change(&self) -> u64 {
+    pub(super) fn change(&self) -> u64 {
         self.changes + self.core.replica().kept_changes()
     }
 
@@ -366,6 +393,7 @@ impl Fleet {
             });
         }
         told.extend(self.mend(now));
+        told.extend(self.told_aside());
         let change = self.change();
         if self.kept.is_due(change, now.mono_ns) && !self.rests {
             self.keep(now);
@@ -400,8 +428,10 @@ impl Fleet {
         Some(Told { what, detail })
     }
 
-    fn keep(&mut self, now: Now) {
-        let bytes = kept::write(&self.fleet, self.me.name(), self.core.replica().kept());
+    pub(super) fn keep(&mut self, now: Now) {
+        let (name, kept) = (self.me.name(), self.core.replica().kept());
+        let more = (self.lists.kept(), self.core.contact_ms());
+        let bytes = kept::write(&self.fleet, name, kept, more);
         self.kept.write(self.change(), bytes, now.mono_ns);
     }
 
@@ -464,35 +494,5 @@ impl Fleet {
             |place| others.reached(place),
             |change| kept.holds(change),
         );
-    }
-
-    /// Whether something is still to be sent, to an engine that answers.
-    pub(crate) fn has_more(&self, now: Now) -> bool {
-        let counts = self.sharing.as_ref().is_some_and(|of| !of.rests());
-        self.is_linked(now) && (self.core.waiting() > 0 || counts)
-    }
-
-    /// Says that the instance goes, writes what it knows, and is silent until [`Fleet::work`].
-    pub(crate) fn rest(&mut self, now: Now) {
-        if !self.rests {
-            self.order(Order::Rest);
-            self.keep(now);
-        }
-        self.rests = true;
-    }
-
-    /// Whether nothing is being written any more.
-    pub(crate) fn is_at_rest(&mut self, now: Now) -> bool {
-        let _ = self.kept.turn(now.mono_ns);
-        !self.kept.is_writing()
-    }
-
-    /// Goes on.
-    pub(crate) fn work(&mut self, now: Now) {
-        if std::mem::take(&mut self.rests) {
-            self.closed("it was not asked".to_owned(), now);
-            self.order(Order::Work);
-            self.sharing.iter().for_each(Sharing::work);
-        }
     }
 }

@@ -1,0 +1,39 @@
+//! How an instance goes, and goes on where a hand-over did not come about (FLEET-30).
+
+use weir_shared::clock::Now;
+
+use super::part::Fleet;
+use super::sharing::Sharing;
+use super::words::Order;
+
+impl Fleet {
+    /// Whether something is still to be sent, to an engine that answers.
+    pub(crate) fn has_more(&self, now: Now) -> bool {
+        let counts = self.sharing.as_ref().is_some_and(|of| !of.rests());
+        self.is_linked(now) && (self.core.waiting() > 0 || counts)
+    }
+
+    /// Says that the instance goes, writes what it knows, and is silent until [`Fleet::work`].
+    pub(crate) fn rest(&mut self, now: Now) {
+        if !self.rests {
+            self.order(Order::Rest);
+            self.keep(now);
+        }
+        self.rests = true;
+    }
+
+    /// Whether nothing is being written any more.
+    pub(crate) fn is_at_rest(&mut self, now: Now) -> bool {
+        let _ = self.kept.turn(now.mono_ns);
+        !self.kept.is_writing()
+    }
+
+    /// Goes on.
+    pub(crate) fn work(&mut self, now: Now) {
+        if std::mem::take(&mut self.rests) {
+            self.closed("it was not asked".to_owned(), now);
+            self.order(Order::Work);
+            self.sharing.iter().for_each(Sharing::work);
+        }
+    }
+}
