@@ -2,7 +2,7 @@
 """Several instances over one engine: what a client gets that spreads its requests, how long a ban is under way, what
 the engine has to do, and what happens while it dies again and again.
 
-    benches/fleet.py target/release/weir spread [--instances 2,5,10] [--runs 100] [--svg FILE]
+    benches/fleet.py target/release/weir spread [--instances 2,5,10] [--runs 100]
     benches/fleet.py target/release/weir delay [--bans 1000] [--round-trip 80]
     benches/fleet.py target/release/weir engine
     benches/fleet.py target/release/weir kills [--seconds 300]
@@ -16,12 +16,10 @@ import contextlib
 import http.client
 import json
 import math
-import os
 import pathlib
 import random
 import re
 import select
-import signal
 import socket
 import subprocess
 import sys
@@ -29,50 +27,12 @@ import tempfile
 import threading
 import time
 
+from programs import application, connected, free_port, running, settings, wait_for
+
 LIMIT = 200
 # FLEET-7: what is sent within 20 ms and three round trips, and one request an instance.
 BOUND_SECONDS = 0.020
 STATUS = re.compile(rb"HTTP/1\.1 (\d\d\d)")
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def wait_for(what, found, seconds=20):
-    """What `found` returns, once it is something."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
-            if value := found():
-                return value
-        time.sleep(0.02)
-    raise SystemExit(f"benches/fleet.py: {what} was waited for in vain")
-
-
-@contextlib.contextmanager
-def running(command, **more):
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **more)
-    try:
-        yield process
-    finally:
-        process.terminate()
-        process.wait(30)
-
-
-@contextlib.contextmanager
-def application(directory):
-    port = free_port()
-    (directory / "nginx.conf").write_text(
-        f"worker_processes 1; daemon off; pid {directory}/nginx.pid; error_log /dev/null;\n"
-        "events { worker_connections 512; }\nhttp { access_log off; keepalive_requests 1000000;\n"
-        f"  server {{ listen 127.0.0.1:{port}; location / {{ return 200 'a small answer'; }} }} }}\n"
-    )
-    with running(["nginx", "-c", directory / "nginx.conf", "-p", directory, "-e", "/dev/null"]):
-        wait_for("nginx", lambda: socket.create_connection(("127.0.0.1", port)))
-        yield port
 
 
 class Engine:
@@ -106,7 +66,7 @@ class Engine:
     def round_trip(self):
         """Seconds; the median of a hundred."""
         times = []
-        with socket.create_connection(("127.0.0.1", self.port)) as connection:
+        with connected(self.port) as connection:
             for _ in range(100):
                 begun = time.perf_counter()
                 connection.sendall(b"PING\r\n")
@@ -129,24 +89,13 @@ class Local(http.client.HTTPConnection):
 
 
 class Instance:
-    def __init__(self, binary, directory, name, upstream, engine, **settings):
+    def __init__(self, binary, directory, name, upstream, engine, **more):
         self.port, self.state = free_port(), directory / name
         self.state.mkdir(mode=0o700)
-        environment = {
-            "PATH": os.environ["PATH"],
-            "WAF_LISTEN": f"127.0.0.1:{self.port}",
-            "WAF_UPSTREAM": f"http://127.0.0.1:{upstream}",
-            "WAF_STATE_DIR": str(self.state),
-            "WAF_TRUSTED_PROXIES": "127.0.0.1",
-            "WAF_WORKERS": "1",
-            "WAF_LOOKUP_SOURCE": "off",
-            "WAF_LOG_REQUESTS": "off",
-            "WAF_LOG_LEVEL": "error",
-            "WAF_RATE_LIMIT_PER_MINUTE": "off",
-            "WAF_RATE_LIMIT_PER_HOUR": "off",
-            "WAF_RATE_LIMIT_PER_DAY": str(LIMIT),
-            **settings,
-        }
+        environment = settings(
+            self.port, upstream, self.state, WAF_LOG_LEVEL="error", WAF_TRUSTED_PROXIES="127.0.0.1",
+            WAF_RATE_LIMIT_PER_MINUTE="off", WAF_RATE_LIMIT_PER_HOUR="off", WAF_RATE_LIMIT_PER_DAY=str(LIMIT),
+        ) | more
         if engine:
             key = directory / "fleet.key"
             if not key.exists():
@@ -161,21 +110,22 @@ class Instance:
         self.process = subprocess.Popen([binary], env=environment, stdout=subprocess.DEVNULL, stderr=self.log)
         wait_for(name, lambda: self.control("GET", "/v1/status"))
 
-    def control(self, method, path, body=None):
+    def asked(self, method, path, body=None):
+        """The text of an answer over the control socket."""
         connection = Local(self.state / "weir.sock")
         connection.request(method, path, body and json.dumps(body), {"Content-Type": "application/json"})
         with contextlib.closing(connection):
             answer = connection.getresponse()
-            text = answer.read()
+            text = answer.read().decode()
             if answer.status >= 400:
                 raise ValueError(f"{answer.status} {text!r}")
-            return json.loads(text) if text else {}
+            return text
+
+    def control(self, method, path, body=None):
+        return json.loads(self.asked(method, path, body) or "{}")
 
     def metric(self, name):
-        connection = Local(self.state / "weir.sock")
-        connection.request("GET", "/v1/metrics")
-        with contextlib.closing(connection):
-            text = connection.getresponse().read().decode()
+        text = self.asked("GET", "/v1/metrics")
         return sum(float(value) for value in re.findall(rf"^{name}(?:{{.*}})? ([\d.e+]+)$", text, re.MULTILINE))
 
     def close(self):
@@ -185,15 +135,13 @@ class Instance:
 
 
 @contextlib.contextmanager
-def fleet(binary, count, engine=None, **settings):
+def fleet(binary, count, engine=None, **more):
     """So many instances that are in step; without an engine so many that know nothing of each other."""
     with tempfile.TemporaryDirectory() as name, application(pathlib.Path(name)) as upstream:
         instances = []
         try:
             for number in range(count):
-                instances.append(
-                    Instance(binary, pathlib.Path(name), f"edge-{number}", upstream, engine, **settings)
-                )
+                instances.append(Instance(binary, pathlib.Path(name), f"edge-{number}", upstream, engine, **more))
             if engine:
                 for instance in instances:
                     wait_for("a fleet in step", lambda: in_step(instance, count), 60)
@@ -214,7 +162,7 @@ def spread(ports, rate, client, limit):
     connections, poll, refused, passed, sent = {}, select.poll(), set(), 0, 0
 
     def connect(port):
-        connection = socket.create_connection(("127.0.0.1", port))
+        connection = connected(port)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connections[port] = connection
         poll.register(connection, select.POLLIN)
@@ -273,7 +221,7 @@ def haproxy_peers(count):
             file.write_text(text)
             all.enter_context(running(["haproxy", "-db", "-L", f"p{number}", "-f", file]))
         for port in ports:
-            wait_for("haproxy", lambda: socket.create_connection(("127.0.0.1", port)))
+            wait_for("haproxy", lambda: connected(port))
         time.sleep(5)
         yield ports
 
@@ -286,7 +234,7 @@ def clients():
 
 def measure_spread(arguments):
     rates = [20, 50, 100, 200, 500, 1000, 2000, 5000]
-    addresses, picture, beyond = clients(), {}, 0
+    addresses, beyond = clients(), 0
     print("instances  rate/s  runs  passed: least median most  bound  beyond it")
     for count in arguments.instances:
         with Engine() as engine, fleet(arguments.binary, count, engine.port) as instances:
@@ -304,8 +252,6 @@ def measure_spread(arguments):
                     f"{count:9} {rate:7} {runs:5} {found[0]:13} {found[len(found) // 2]:6} {found[-1]:4}"
                     f"  {bound:5.0f} {over:10}", flush=True
                 )
-                picture.setdefault(f"fleet of {count}", []).append((rate, found[-1] / LIMIT))
-                picture.setdefault("its bound", []).append((rate, bound / LIMIT))
     count = arguments.instances[-1]
     for name, started in (
         (f"{count} that know nothing of each other", lambda: fleet(arguments.binary, count)),
@@ -316,37 +262,7 @@ def measure_spread(arguments):
             for rate in rates[2:]:
                 passed = spread(ports, rate, next(addresses), LIMIT)
                 print(f"{name}: {rate} a second, {passed} passed", flush=True)
-                picture.setdefault(name, []).append((rate, passed / LIMIT))
     print(f"{beyond} runs beyond the bound")
-    if arguments.svg:
-        pathlib.Path(arguments.svg).write_text(drawn(picture))
-
-
-def drawn(picture):
-    """Requests that passed over the limit, over the client's rate: both axes logarithmic."""
-    colours = ["#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#7f7f7f"]
-
-    def at(rate, ratio):
-        return 60 + 480 * math.log(rate / 20) / math.log(250), 330 - 290 * math.log(max(ratio, 1)) / math.log(20)
-
-    parts = []
-    for ratio in (1, 2, 5, 10, 20):
-        y = at(20, ratio)[1]
-        parts.append(f'<path d="M60 {y:.0f}H540" stroke="#ccc"/><text x="52" y="{y + 4:.0f}" text-anchor="end">{ratio}</text>')
-    for rate in (20, 100, 1000, 5000):
-        parts.append(f'<text x="{at(rate, 1)[0]:.0f}" y="350" text-anchor="middle">{rate}</text>')
-    parts.append('<text x="300" y="372" text-anchor="middle">requests a second of one client, spread over all</text>')
-    parts.append('<text x="60" y="24">requests that passed, divided by the limit</text>')
-    for number, (name, points) in enumerate(picture.items()):
-        colour = colours[number % len(colours)]
-        line = " ".join(f"{x:.0f},{y:.0f}" for x, y in (at(*point) for point in sorted(points)))
-        dashes = ' stroke-dasharray="4 4"' if "bound" in name else ""
-        parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"{dashes}/>')
-        parts.append(f'<text x="556" y="{60 + 22 * number}" fill="{colour}">{name}</text>')
-    return (
-        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 820 384" font-family="sans-serif" font-size="13">'
-        f'<rect width="820" height="384" fill="#fff"/>{"".join(parts)}</svg>\n'
-    )
 
 
 class Relay:
@@ -360,7 +276,7 @@ class Relay:
     def accept(self, listener):
         while True:
             near, _ = listener.accept()
-            far = socket.create_connection(("127.0.0.1", self.to))
+            far = connected(self.to)
             for one, other in ((near, far), (far, near)):
                 one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 threading.Thread(target=self.carry, args=(one, other), daemon=True).start()
@@ -394,7 +310,7 @@ class Relay:
 def until_refused(port, client):
     """When another instance refuses: it is asked on and on."""
     request = b"GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: %s\r\n\r\n" % client.encode()
-    with socket.create_connection(("127.0.0.1", port)) as connection:
+    with connected(port) as connection:
         while True:
             connection.sendall(request)
             if STATUS.findall(connection.recv(65_536)) == [b"429"]:
@@ -449,7 +365,7 @@ def measure_engine(arguments):
         idle = between(first, now())
 
         def load(instance, number):
-            with socket.create_connection(("127.0.0.1", instance.port)) as connection:
+            with connected(instance.port) as connection:
                 for client in range(number):
                     address = f"10.{client >> 8}.{client & 255}.7".encode()
                     connection.sendall(b"GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: %s\r\n\r\n" % address * 60)
@@ -551,7 +467,6 @@ def main():
     parser.add_argument("part", choices=["spread", "delay", "engine", "kills"])
     parser.add_argument("--instances", type=lambda text: [int(part) for part in text.split(",")], default=[2, 5, 10])
     parser.add_argument("--runs", type=int, default=100)
-    parser.add_argument("--svg")
     parser.add_argument("--bans", type=int, default=1000)
     parser.add_argument("--round-trip", type=int, default=80, help="ms, of a second row of `delay`; 0 for none")
     parser.add_argument("--seconds", type=int, default=300)

@@ -12,7 +12,6 @@ HTTP/2 is spoken, and the kinds are `nothing` (SETTINGS and no more) and `idle`.
 """
 
 import argparse
-import os
 import pathlib
 import resource
 import socket
@@ -22,6 +21,8 @@ import tempfile
 import threading
 import time
 import asyncio
+
+from programs import connected, free_port, settings, wait_for
 
 KINDS = ["nothing", "idle", "idle-head", "idle-upload", "idle-download", "head", "reader", "upload", "chunked"]
 BIG = 20_000_000
@@ -80,12 +81,6 @@ def start_application():
     return ports[0]
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def certificate(directory):
     """Makes a certificate; in one file with its key besides, as HAProxy wants it."""
     cert, key = directory / "cert.pem", directory / "key.pem"
@@ -106,13 +101,8 @@ def start(args, proxy, workers, upstream, directory):
         cert, key, both = certificate(directory)
     output = {"stdout": subprocess.DEVNULL, "stderr": open(directory / "stderr", "wb")}
     if proxy == "weir":
-        environment = {
-            "WAF_LISTEN": f"127.0.0.1:{port}",
-            "WAF_UPSTREAM": f"http://127.0.0.1:{upstream}",
-            "WAF_STATE_DIR": str(directory),
+        environment = settings(port, upstream, directory) | {
             "WAF_WORKERS": str(workers),
-            "WAF_LOG_REQUESTS": "off",
-            "WAF_LOOKUP_SOURCE": "off",
             "WAF_HEADER_TIMEOUT": "60s",
             "WAF_KEEPALIVE_TIMEOUT": "120s",
             "WAF_BODY_TIMEOUT": "120s",
@@ -161,13 +151,11 @@ def start(args, proxy, workers, upstream, directory):
             f"backend b\n server a 127.0.0.1:{upstream}\n"
         )
         process = subprocess.Popen(["haproxy", "-db", "-f", directory / "haproxy.cfg"], **output)
-    for _ in range(500):
-        try:
-            socket.create_connection(("127.0.0.1", port)).close()
-            return process, port
-        except OSError:
-            time.sleep(0.02)
-    raise SystemExit((directory / "stderr").read_text())
+    try:
+        wait_for(proxy, lambda: connected(port))
+    except SystemExit as error:
+        raise SystemExit((directory / "stderr").read_text()) from error
+    return process, port
 
 
 def resident_kib(pid):

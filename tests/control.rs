@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use weir_shared::api;
 
+use crate::feeds::publisher::Publisher;
 use crate::support::application::Application;
 use crate::support::engine::Engine;
 use crate::support::raw_client::{Connection, Response, exchange, get, request};
@@ -330,14 +331,9 @@ fn the_document_describes_what_is_served() {
     let answer = of_fleet.control("POST", "/v1/bans", Some(order));
     let made = compared.fits("POST", "/v1/bans", &answer);
     assert_eq!(made["fleet"], json!({"queued": true}));
-    // Shown where a hand-over is, and where there are feeds.
-    for (path, method) in [
-        (events, "get"),
-        (stream, "get"),
-        ("/v1/upgrade", "post"),
-        (fetch, "post"),
-        (accept, "post"),
-    ] {
+    answers_of_feeds(&mut compared, &application);
+    // Shown where a hand-over is.
+    for (path, method) in [(events, "get"), (stream, "get"), ("/v1/upgrade", "post")] {
         compared
             .seen
             .insert((path.to_owned(), method.to_owned(), "200".to_owned()));
@@ -362,6 +358,48 @@ fn the_document_describes_what_is_served() {
     let location = weir.control("POST", "/v1/bans", Some(order));
     let location = location.header("location").expect("a location").to_owned();
     assert_eq!(location, "/v1/bans?ip=192.0.2.0");
+}
+
+/// CONTROL-2, FEED-8: what is answered where there are feeds: of one that is taken, of one that has
+/// a version that is not, and of one that was not asked yet.
+#[track_caller]
+fn answers_of_feeds(compared: &mut Compared, application: &Application) {
+    let publisher = Publisher::plain();
+    publisher.publishes("198.51.100.1\n198.51.100.2\n198.51.100.3\n");
+    let state = state_dir();
+    let rules = json!({"version": 1, "feeds": [
+        {"name": "drop", "url": publisher.url("/drop"), "use": "deny"}]});
+    fs::write(state.path().join("rules.json"), rules.to_string()).expect("writes");
+    let weir = Weir::start_at(application.address(), &state, &[]);
+    let list = ("/v1/feeds", "/v1/feeds");
+    let fetch = ("/v1/feeds/{name}/fetch", "/v1/feeds/drop/fetch");
+    let accept = ("/v1/feeds/{name}/accept", "/v1/feeds/drop/accept");
+    let mut ask = |method: &str, path: (&str, &str), status: u16| {
+        let answer = weir.control(method, path.1, None).expect(status);
+        compared.fits(method, path.0, &answer)
+    };
+    let taken = wait_for("the version", || {
+        let feed = ask("GET", list, 200)["feeds"][0].clone();
+        (feed["outcome"] == "taken").then_some(feed)
+    });
+    assert_eq!(
+        (&taken["entries"], &taken["use"]),
+        (&json!(3), &json!("deny"))
+    );
+    publisher.publishes("198.51.100.9\n");
+    ask("POST", accept, 409);
+    assert_eq!(ask("POST", fetch, 202), json!({"name": "drop"}));
+    wait_until("it is refused", || {
+        ask("GET", list, 200)["feeds"][0]["outcome"] == "refused"
+    });
+    let accepted = ask("POST", accept, 200);
+    assert_eq!(accepted, json!({"name": "drop", "entries": 1}));
+    ask("GET", accept, 405);
+    ask(
+        "POST",
+        ("/v1/feeds/{name}/accept", "/v1/feeds/nobody/accept"),
+        404,
+    );
 }
 
 /// CONTROL-1: mode 0600 in the state directory; gone after a stop; what a kill left is replaced;

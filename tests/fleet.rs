@@ -1,6 +1,8 @@
 //! Several instances as one: real instances, and a real redis-server between them.
 
+mod anomalies;
 mod counts;
+mod engines;
 mod lists;
 
 use std::fs;

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 use crate::support::application::{After, Application};
 use crate::support::command::{Ran, run};
+use crate::support::dns::Dns;
 use crate::support::http2::{self, Http2};
 use crate::support::process::{Process, end, is_running};
 use crate::support::raw_client::{Connection, Response, exchange, get, request};
@@ -337,6 +338,54 @@ fn hand_overs(rounds: u8) {
 #[test]
 fn a_hand_over_loses_nothing() {
     hand_overs(3);
+}
+
+/// CRAWL-4, RESTART-1: an address that was verified as a crawler to one process is in no ban that
+/// the next one makes.
+#[test]
+fn a_verified_crawler_is_handed_over() {
+    let (application, dns) = (Application::ok(), Dns::start());
+    dns.both("66.249.66.1", "crawl-66-249-66-1.googlebot.com");
+    let server = dns.setting();
+    let settings = [("WAF_NAME_SERVERS", server.as_str())];
+    let program = env!("CARGO_BIN_EXE_weir");
+    let service = Service::start_on(program, &application, "", &settings);
+    let rules = json!({"version": 1,
+        "crawlers": [{"name": "googlebot", "purpose": "search", "user_agent": ["Googlebot"],
+                      "verify": {"dns": [".googlebot.com"]}}],
+        "limits": [{"name": "page", "match": {"paths": ["/page"]}, "per_day": 2, "on_limit": "ban"}]});
+    let new = service.state.path().join("rules.new");
+    fs::write(&new, rules.to_string()).expect("writes");
+    fs::rename(new, service.state.path().join("rules.json")).expect("renames");
+    let ask = |path: &str, client: &str, agent: &str| {
+        let fields = [
+            ("X-Forwarded-For", client),
+            ("User-Agent", agent),
+            ("Connection", "close"),
+        ];
+        exchange(service.address, &get(path, &fields)).status
+    };
+    let verified =
+        "waf_crawler_requests_total{crawler=\"googlebot\",state=\"verified\",outcome=\"passed\"}";
+    wait_until("the proof", || {
+        ask("/", "66.249.66.1", "Googlebot/2.1");
+        let metrics = service.admin("GET", "/_waf/metrics", None).text();
+        let mut lines = metrics.lines();
+        lines.any(|line| line.starts_with(verified) && !line.ends_with(" 0"))
+    });
+    service.hand_over();
+    for client in ["66.249.66.1", "66.249.66.200"] {
+        for _ in 0..4 {
+            ask("/page", client, "curl/8");
+        }
+    }
+    let banned = || service.admin("GET", "/_waf/bans", None).json()["bans"].clone();
+    wait_until("the ban", || {
+        banned().as_array().is_some_and(|bans| !bans.is_empty())
+    });
+    let bans = banned();
+    assert_eq!(bans.as_array().map(Vec::len), Some(1), "{bans}");
+    assert_eq!(bans[0]["netblock"], "66.249.66.200/32");
 }
 
 /// RESTART-1: fifty.

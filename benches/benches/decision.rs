@@ -55,19 +55,20 @@ fn rules() -> Rules {
     }
 }
 
+fn ban_until(end_ms: u64) -> BanSpan {
+    BanSpan {
+        end_ms,
+        length_ms: end_ms,
+        cause: Cause::Admin,
+        is_automatic: false,
+    }
+}
+
 fn bans(count: u32) -> BanIndex {
     let mut index = BanIndex::default();
     for block in 0..count {
         let netblock = Netblock::masked(IpAddr::V4((0x0a00_0000 | (block << 8)).into()), 24);
-        index.set(
-            netblock,
-            Some(BanSpan {
-                end_ms: u64::MAX,
-                length_ms: u64::MAX,
-                cause: Cause::Admin,
-                is_automatic: false,
-            }),
-        );
+        index.set(netblock, Some(ban_until(u64::MAX)));
     }
     index
 }
@@ -96,18 +97,51 @@ fn at(n: u64) -> Now {
 
 fn ask(address: IpAddr) -> Asked<'static> {
     static NO_FIELDS: LazyLock<HeaderMap> = LazyLock::new(HeaderMap::new);
+    ask_with(address, &NO_FIELDS)
+}
+
+fn ask_with(address: IpAddr, sent: &HeaderMap) -> Asked<'_> {
     Asked {
         asking: Asking {
             path: "/a/page",
             method: &Method::GET,
             address,
-            sent: &*NO_FIELDS,
+            sent,
         },
         who: Who::client(address),
         other_site: false,
         content_length: None,
         may_wait: true,
     }
+}
+
+/// 20,000 clients in turn, who have all been there before, under each of these rules files and
+/// 10,000 bans; every request has these fields.
+fn under_each(
+    criterion: &mut Criterion,
+    group: &str,
+    rules_files: impl IntoIterator<Item = (impl Into<String>, RuleSet)>,
+    sent: &HeaderMap,
+) {
+    let (rules, table) = (rules(), Table::default());
+    let mut group = criterion.benchmark_group(group);
+    let mut n = 0u64;
+    for (name, rules_file) in rules_files {
+        let snapshot = Snapshot {
+            rules: Arc::new(rules_file),
+            ..snapshot(10_000)
+        };
+        let mut decided = || {
+            n += 1;
+            let asked = ask_with(client((n % 20_000) as u32), sent);
+            decide(&rules, &snapshot, &table, &asked, at(n))
+        };
+        for _ in 0..20_000 {
+            let _ = decided();
+        }
+        group.bench_function(name, |bencher| bencher.iter(&mut decided));
+    }
+    group.finish();
 }
 
 /// At most 250 ns with 20,000 clients and 10,000 bans.
@@ -196,34 +230,16 @@ fn rule_set(matching: bool) -> RuleSet {
 
 /// At most 150 ns above the same decision without rules.
 fn rules_file(criterion: &mut Criterion) {
-    let (rules, table) = (rules(), Table::default());
-    let mut group = criterion.benchmark_group("decision with rules.json");
-    let mut n = 0u64;
-    for (name, rules_file) in [
+    let files = [
         ("none", RuleSet::default()),
         (
             "16 limits, 10,000 traps, 16 jails, 500,000 netblocks",
             rule_set(false),
         ),
         ("the same, one limit counts", rule_set(true)),
-    ] {
-        let snapshot = Snapshot {
-            rules: Arc::new(rules_file),
-            ..snapshot(10_000)
-        };
-        for each in 0..20_000 {
-            n += 1;
-            let _ = decide(&rules, &snapshot, &table, &ask(client(each)), at(n));
-        }
-        group.bench_function(name, |bencher| {
-            bencher.iter(|| {
-                n += 1;
-                let asked = ask(client((n % 20_000) as u32));
-                decide(&rules, &snapshot, &table, &asked, at(n))
-            });
-        });
-    }
-    group.finish();
+    ];
+    let no_fields = HeaderMap::new();
+    under_each(criterion, "decision with rules.json", files, &no_fields);
 }
 
 /// A word of small letters, another one for each number: what an automaton has the most states for.
@@ -245,7 +261,6 @@ fn word(number: u64) -> String {
 /// User-Agent of 200 bytes that has none of them (MATCH-2). Once words that begin alike, as names
 /// of crawlers do, and once words that have nothing in common.
 fn literals(criterion: &mut Criterion) {
-    let (rules, table) = (rules(), Table::default());
     let agent = "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) ".repeat(3);
     let agent = agent.get(..200).and_then(|agent| agent.parse().ok());
     let fields: HeaderMap = agent.map(|agent| (USER_AGENT, agent)).into_iter().collect();
@@ -263,30 +278,15 @@ fn literals(criterion: &mut Criterion) {
             ..Parts::default()
         })
     };
-    let mut group = criterion.benchmark_group("decision with literals");
-    let mut n = 0u64;
-    for (name, rules_file) in [
+    let files = [
         ("none", RuleSet::default()),
         (
             "9,984 that begin alike",
             denials(|number, n| format!("crawler-{}/{number}", n * 7919)),
         ),
         ("9,984 words", denials(|number, n| word(number * 156 + n))),
-    ] {
-        let snapshot = Snapshot {
-            rules: Arc::new(rules_file),
-            ..snapshot(10_000)
-        };
-        group.bench_function(name, |bencher| {
-            bencher.iter(|| {
-                n += 1;
-                let mut asked = ask(client((n % 20_000) as u32));
-                asked.asking.sent = &fields;
-                decide(&rules, &snapshot, &table, &asked, at(n))
-            });
-        });
-    }
-    group.finish();
+    ];
+    under_each(criterion, "decision with literals", files, &fields);
 }
 
 /// Limits that clients share, all of which count the request (SHARE-6): `count` of them, by
@@ -318,23 +318,39 @@ fn shared_limits(count: u32) -> RuleSet {
 
 /// At most 0.3 µs a limit above the same decision without rules (SHARE-6).
 fn shared(criterion: &mut Criterion) {
+    let files = [0, 1, 16].map(|count| (format!("{count} count it"), shared_limits(count)));
+    let no_fields = HeaderMap::new();
+    under_each(criterion, "decision with shared limits", files, &no_fields);
+}
+
+/// Decisions on several threads at once: so many threads, and so many decisions of each, about as
+/// many clients of its own as said.
+fn on_threads(
+    criterion: &mut Criterion,
+    group: &str,
+    snapshot: &Snapshot,
+    clients: u32,
+    cases: [(&str, u32, u32); 2],
+) {
     let (rules, table) = (rules(), Table::default());
-    let mut group = criterion.benchmark_group("decision with shared limits");
-    let mut n = 0u64;
-    for count in [0, 1, 16] {
-        let snapshot = Snapshot {
-            rules: Arc::new(shared_limits(count)),
-            ..snapshot(10_000)
-        };
-        for each in 0..20_000 {
-            n += 1;
-            let _ = decide(&rules, &snapshot, &table, &ask(client(each)), at(n));
+    let work = |first: u32, decisions: u32| {
+        for n in 0..decisions {
+            let asked = ask(client(first + n % clients));
+            let decided = decide(&rules, snapshot, &table, &asked, at(u64::from(n)));
+            let _ = std::hint::black_box(decided);
         }
-        group.bench_function(format!("{count} count it"), |bencher| {
+    };
+    let mut group = criterion.benchmark_group(group);
+    group.sample_size(20);
+    for (name, threads, decisions) in cases {
+        group.bench_function(name, |bencher| {
             bencher.iter(|| {
-                n += 1;
-                let asked = ask(client((n % 20_000) as u32));
-                decide(&rules, &snapshot, &table, &asked, at(n))
+                std::thread::scope(|scope| {
+                    for thread in 1..threads {
+                        scope.spawn(move || work(thread * 10_000, decisions));
+                    }
+                    work(0, decisions);
+                });
             });
         });
     }
@@ -344,56 +360,21 @@ fn shared(criterion: &mut Criterion) {
 /// Eight threads on one shared count: at most 1 µs a decision, of the processor time of all of them
 /// (SHARE-6). The figure is the time of 80,000 decisions, beside those of one thread.
 fn one_key(criterion: &mut Criterion) {
-    let (rules, table) = (rules(), Table::default());
     let snapshot = Snapshot {
         rules: Arc::new(shared_limits(1)),
         ..snapshot(10_000)
     };
-    let work = |first: u32, decisions: u32| {
-        for n in 0..decisions {
-            let address = client(first + n % 1_000);
-            let decided = decide(&rules, &snapshot, &table, &ask(address), at(u64::from(n)));
-            let _ = std::hint::black_box(decided);
-        }
-    };
-    let mut group = criterion.benchmark_group("80,000 decisions on one shared count");
-    group.sample_size(20);
-    group.bench_function("one thread", |bencher| bencher.iter(|| work(0, 80_000)));
-    group.bench_function("eight threads", |bencher| {
-        bencher.iter(|| {
-            std::thread::scope(|scope| {
-                for thread in 0..8 {
-                    scope.spawn(move || work(thread * 10_000, 10_000));
-                }
-            });
-        });
-    });
-    group.finish();
+    let cases = [("one thread", 1, 80_000), ("eight threads", 8, 10_000)];
+    let group = "80,000 decisions on one shared count";
+    on_threads(criterion, group, &snapshot, 1_000, cases);
 }
 
-/// Two threads on different clients do at least 1.9 times what one does: the time for both to do a
-/// million decisions each, beside that of one alone.
+/// Two threads on different clients do at least 1.9 times what one does: the time for both to do
+/// 100,000 decisions each, beside that of one alone.
 fn threads(criterion: &mut Criterion) {
-    let (rules, snapshot, table) = (rules(), snapshot(10_000), Table::default());
-    let work = |first: u32| {
-        for n in 0..100_000u32 {
-            let address = client(first + n % 5_000);
-            let decided = decide(&rules, &snapshot, &table, &ask(address), at(u64::from(n)));
-            let _ = std::hint::black_box(decided);
-        }
-    };
-    let mut group = criterion.benchmark_group("100,000 decisions a thread");
-    group.sample_size(20);
-    group.bench_function("one thread", |bencher| bencher.iter(|| work(0)));
-    group.bench_function("two threads", |bencher| {
-        bencher.iter(|| {
-            std::thread::scope(|scope| {
-                scope.spawn(|| work(0));
-                work(10_000);
-            });
-        });
-    });
-    group.finish();
+    let cases = [("one thread", 1, 100_000), ("two threads", 2, 100_000)];
+    let group = "100,000 decisions a thread";
+    on_threads(criterion, group, &snapshot(10_000), 5_000, cases);
 }
 
 /// At most 2 ms with 10,000 bans, 20 ms with 100,000: what the control plane does for a new ban.
@@ -403,23 +384,12 @@ fn publish(criterion: &mut Criterion) {
         let index = bans(count);
         let netblock = Netblock::masked(IpAddr::from([203, 0, 113, 0]), 24);
         group.bench_function(format!("{count} held"), |bencher| {
-            bencher.iter_batched(
-                || (),
-                |()| {
-                    let mut next = index.clone();
-                    next.set(
-                        netblock,
-                        Some(BanSpan {
-                            end_ms: START,
-                            length_ms: 1,
-                            cause: Cause::Admin,
-                            is_automatic: false,
-                        }),
-                    );
-                    Arc::new(next)
-                },
-                BatchSize::PerIteration,
-            );
+            let next = || {
+                let mut next = index.clone();
+                next.set(netblock, Some(ban_until(START)));
+                Arc::new(next)
+            };
+            bencher.iter_batched(|| (), |()| next(), BatchSize::PerIteration);
         });
     }
     group.finish();

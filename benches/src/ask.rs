@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
+use crate::message::Message;
+
 /// Far longer than any answer takes, and no wait for ever.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -32,36 +34,15 @@ impl Answer {
         Ok(self)
     }
 
-    /// What came, if it is a whole answer; `has_ended`: nothing more comes.
-    fn of(bytes: &[u8], has_ended: bool) -> Option<Self> {
-        let text = String::from_utf8_lossy(bytes);
-        let (head, body) = text.split_once("\r\n\r\n")?;
-        let head = head.to_ascii_lowercase();
-        let status = head.strip_prefix("http/1.1 ")?.get(..3)?.parse().ok()?;
-        let length = head
-            .lines()
-            .find_map(|line| line.strip_prefix("content-length:"));
-        let body = match length.map(|length| length.trim().parse::<usize>()) {
-            Some(Ok(length)) if body.len() == length => body.to_owned(),
-            None if head.contains("\r\ntransfer-encoding:") => joined(body, has_ended)?,
-            None if has_ended => body.to_owned(),
-            _ => return None,
-        };
-        Some(Self { status, head, body })
+    /// What came, if it is a whole answer.
+    fn of(bytes: &[u8]) -> Option<Self> {
+        let (message, _) = Message::whole(bytes)?;
+        Some(Self {
+            status: message.target().parse().ok()?,
+            body: String::from_utf8_lossy(&message.body).into_owned(),
+            head: message.head,
+        })
     }
-}
-
-/// The content of a chunked body; none where it is not whole.
-fn joined(mut body: &str, has_ended: bool) -> Option<String> {
-    let mut whole = String::new();
-    while let Some((size, rest)) = body.split_once("\r\n") {
-        match usize::from_str_radix(size, 16).ok()? {
-            0 => return (has_ended || rest == "\r\n").then_some(whole),
-            size => whole.push_str(rest.get(..size)?),
-        }
-        body = rest.get(usize::from_str_radix(size, 16).ok()? + 2..)?;
-    }
-    None
 }
 
 /// A connection.
@@ -89,7 +70,7 @@ pub fn on(stream: &mut TcpStream, request: &[u8]) -> Result<Answer> {
         let read = stream.read(buffer.get_mut(length..).unwrap_or_default())?;
         length += read;
         let came = buffer.get(..length).unwrap_or_default();
-        match Answer::of(came, read == 0) {
+        match Answer::of(came) {
             Some(answer) => return Ok(answer),
             None if read == 0 => bail!("no answer: {:?}", String::from_utf8_lossy(came)),
             None => {}
@@ -145,19 +126,6 @@ pub fn metric(page: &str, series: &str) -> Result<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_answer_is_read_to_its_end() {
-        let whole = |text: &str| Answer::of(text.as_bytes(), false).map(|answer| answer.body);
-        let ab = Some("ab".to_owned());
-        assert_eq!(whole("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nab"), ab);
-        assert_eq!(whole("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\na"), None);
-        assert_eq!(whole("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n"), None);
-        let chunked =
-            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n1\r\nb\r\n0\r\n";
-        assert_eq!(whole(chunked), None);
-        assert_eq!(whole(&format!("{chunked}\r\n")), ab);
-    }
 
     #[test]
     fn a_sample_is_found_by_its_whole_name() {

@@ -11,8 +11,10 @@
 )]
 
 pub mod ask;
+pub mod beside;
 pub mod config;
 pub mod load;
+pub mod message;
 pub mod meter;
 pub mod paced;
 pub mod program;

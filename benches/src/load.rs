@@ -1,60 +1,17 @@
-//! The load: wrk on its core, and what it counted.
+//! The load: generators on their core, and what they counted.
 
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
+use rustix::thread::sched_setaffinity;
 
-use crate::program::{LOAD_CORE, Programs};
+use crate::program::{LOAD_CORE, Programs, load_core};
+use crate::statistics::Delays;
 
 /// Long enough for pools to fill and for weir's first timers.
 pub const WARM_UP: Duration = Duration::from_secs(1);
-
-/// A script of wrk: 20,000 clients in turn. The requests are made beforehand, so that the
-/// generator's own work stays small.
-pub const CLIENTS: &str = r#"
-local requests, at = {}, 0
-function init(arguments)
-  for number = 0, 19999 do
-    wrk.headers['X-Forwarded-For'] = string.format('10.200.%d.%d', number / 256, number % 256)
-    requests[number] = wrk.format()
-  end
-end
-function request()
-  at = (at + 1) % 20000
-  return requests[at]
-end
-"#;
-
-/// The same for other numbers of clients, up to 4,000,000 of them.
-macro_rules! clients {
-    ($count:literal) => {
-        concat!(
-            "local requests, at, count = {}, 0, ",
-            $count,
-            r#"
-function init(arguments)
-  for number = 0, count - 1 do
-    wrk.headers['X-Forwarded-For'] =
-      string.format('100.%d.%d.%d', 64 + number / 65536, number / 256 % 256, number % 256)
-    requests[number] = wrk.format()
-  end
-end
-function request()
-  at = (at + 1) % count
-  return requests[at]
-end
-"#
-        )
-    };
-}
-
-/// 100 clients in turn.
-pub const FEW_CLIENTS: &str = clients!("100");
-
-/// 1,000,000 clients in turn: 50 times as many as weir keeps.
-pub const MANY_CLIENTS: &str = clients!("1000000");
 
 /// Who makes the load.
 pub struct Load<'a> {
@@ -66,19 +23,15 @@ pub struct Load<'a> {
     pub directory: &'a Path,
 }
 
-/// What wrk counted.
+/// What a generator counted.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Counted {
     /// Requests that were answered.
     pub requests: u64,
     /// How long it took.
     pub microseconds: u64,
-    /// Half of the answers took no longer.
-    pub p50_microseconds: f64,
-    /// 99 of 100 answers took no longer.
-    pub p99_microseconds: f64,
-    /// No answer took longer.
-    pub longest_microseconds: f64,
+    /// How long answers took.
+    pub delays: Delays,
     /// Answers with a status of 400 and above.
     pub refused: u64,
     /// Connections that failed, reads and writes that failed, time-outs.
@@ -94,25 +47,23 @@ function done(summary, latency, requests)
 end
 "#;
 
+/// Requests that h2load has under way on one connection.
+pub const STREAMS: usize = 10;
+
 impl Load<'_> {
-    /// Runs wrk for a time in whole seconds. `refused` tells whether every answer is to be a
-    /// refusal, or none.
+    /// Runs wrk for a time in whole seconds: `/` is asked for, and nothing is to be refused.
     ///
-    /// # Errors No wrk, no figures, or figures of wrong answers.
-    pub fn run(
-        &self,
-        address: SocketAddr,
-        path: &str,
-        script: &str,
-        refused: bool,
-        time: Duration,
-    ) -> Result<Counted> {
-        self.run_at(&format!("http://{address}{path}"), script, refused, time)
+    /// # Errors
+    /// No wrk, no figures, or figures of wrong answers.
+    pub fn run(&self, address: SocketAddr, script: &str, time: Duration) -> Result<Counted> {
+        self.run_at(&format!("http://{address}/"), script, false, time)
     }
 
-    /// The same at a URL, which may be one of https.
+    /// The same at a URL, which may be one of https. `refused` tells whether every answer is to be
+    /// a refusal, or none.
     ///
-    /// # Errors No wrk, no figures, or figures of wrong answers.
+    /// # Errors
+    /// No wrk, no figures, or figures of wrong answers.
     pub fn run_at(
         &self,
         url: &str,
@@ -122,46 +73,74 @@ impl Load<'_> {
     ) -> Result<Counted> {
         let file = self.directory.join("load.lua");
         std::fs::write(&file, format!("{script}{REPORT}"))?;
-        let mut command = self.programs.pinned(LOAD_CORE, self.programs.wrk()?)?;
+        let time = format!("{}s", time.as_secs());
+        let file = file
+            .to_str()
+            .context("the name of a directory is no text")?;
+        self.counted("wrk", &["-d", &time, "-s", file, url], counted)?
+            .sound(refused)
+    }
+
+    /// Runs h2load, which speaks HTTP/2 over TLS, for a time in whole seconds.
+    ///
+    /// # Errors
+    /// No h2load, no figures, or figures of wrong answers.
+    pub fn run_http2(&self, url: &str, time: Duration) -> Result<Counted> {
+        let (streams, seconds) = (STREAMS.to_string(), time.as_secs().to_string());
+        let arguments = ["-m", &streams, "-D", &seconds, url];
+        self.counted("h2load", &arguments, |text| counted_http2(text, time))?
+            .sound(false)
+    }
+
+    /// Runs a generator to its end.
+    fn counted(
+        &self,
+        generator: &str,
+        arguments: &[&str],
+        read: impl Fn(&str) -> Option<Counted>,
+    ) -> Result<Counted> {
+        let program = self.programs.path(generator)?;
+        let mut command = self.programs.pinned(&[LOAD_CORE], program)?;
         let output = command
             .args(["-t", "1", "-c", &self.connections.to_string()])
-            .args(["-d", &format!("{}s", time.as_secs())])
-            .arg("-s")
-            .arg(&file)
-            .arg(url)
+            .args(arguments)
             .output()
-            .context("wrk cannot be started")?;
+            .with_context(|| format!("{generator} cannot be started"))?;
         let text = String::from_utf8_lossy(&output.stdout);
-        let counted = counted(&text).with_context(|| {
+        read(&text).with_context(|| {
             let said = String::from_utf8_lossy(&output.stderr);
-            format!("wrk gave no figures: {}{}", said.trim(), text.trim())
-        })?;
-        counted.sound(refused)
+            format!(
+                "{generator} gave no figures: {}{}",
+                said.trim(),
+                text.trim()
+            )
+        })
     }
 }
 
-/// Requests that h2load has under way on one connection.
-const STREAMS: &str = "10";
-
-impl Load<'_> {
-    /// Runs h2load, which speaks HTTP/2 over TLS, for a time in whole seconds.
-    ///
-    /// # Errors No h2load, no figures, or figures of wrong answers.
-    pub fn run_http2(&self, url: &str, time: Duration) -> Result<Counted> {
-        let mut command = self.programs.pinned(LOAD_CORE, self.programs.h2load()?)?;
-        let output = command
-            .args(["-t", "1", "-c", &self.connections.to_string()])
-            .args(["-m", STREAMS, "-D", &time.as_secs().to_string()])
-            .arg(url)
-            .output()
-            .context("h2load cannot be started")?;
-        let text = String::from_utf8_lossy(&output.stdout);
-        let counted = counted_http2(&text, time).with_context(|| {
-            let said = String::from_utf8_lossy(&output.stderr);
-            format!("h2load gave no figures: {}{}", said.trim(), text.trim())
-        })?;
-        counted.sound(false)
-    }
+/// What so many threads of this program give together, each of them on the core of the load.
+///
+/// # Errors
+/// That of a thread, or no such core.
+pub fn on_threads<T: Send>(
+    count: u32,
+    one: impl Fn(u32) -> Result<Vec<T>> + Sync,
+) -> Result<Vec<T>> {
+    let one = |number| {
+        sched_setaffinity(None, &load_core()).context("the load cannot be kept on its core")?;
+        one(number)
+    };
+    std::thread::scope(|scope| {
+        let one = &one;
+        let start = |number| scope.spawn(move || one(number));
+        let threads: Vec<_> = (0..count).map(start).collect();
+        let mut all = Vec::new();
+        for thread in threads {
+            let ended = thread.join();
+            all.extend(ended.map_err(|_| anyhow!("a thread of the load panicked"))??);
+        }
+        Ok(all)
+    })
 }
 
 /// The lines of h2load, which knows no quantiles. It counts for exactly the time that it is given.
@@ -177,9 +156,11 @@ fn counted_http2(text: &str, time: Duration) -> Option<Counted> {
     Some(Counted {
         requests: number("requests:", "succeeded")?,
         microseconds: u64::try_from(time.as_micros()).ok()?,
-        p50_microseconds: f64::NAN,
-        p99_microseconds: f64::NAN,
-        longest_microseconds: f64::NAN,
+        delays: Delays {
+            p50: f64::NAN,
+            p99: f64::NAN,
+            longest: f64::NAN,
+        },
         refused: number("status codes:", "4xx")? + number("status codes:", "5xx")?,
         broken: number("requests:", "errored")? + number("requests:", "timeout")?,
     })
@@ -190,15 +171,19 @@ fn counted(text: &str) -> Option<Counted> {
     let line = text
         .lines()
         .find_map(|line| line.strip_prefix("counted "))?;
-    let mut words = line.split(' ');
+    let numbers: Vec<f64> = line
+        .split(' ')
+        .map_while(|word| word.parse().ok())
+        .collect();
+    let [requests, microseconds, p50, p99, longest, refused, broken] = numbers[..] else {
+        return None;
+    };
     Some(Counted {
-        requests: words.next()?.parse().ok()?,
-        microseconds: words.next()?.parse().ok()?,
-        p50_microseconds: words.next()?.parse().ok()?,
-        p99_microseconds: words.next()?.parse().ok()?,
-        longest_microseconds: words.next()?.parse().ok()?,
-        refused: words.next()?.parse().ok()?,
-        broken: words.next()?.parse().ok()?,
+        requests: requests as u64,
+        microseconds: microseconds as u64,
+        delays: Delays { p50, p99, longest },
+        refused: refused as u64,
+        broken: broken as u64,
     })
 }
 
@@ -235,9 +220,11 @@ mod tests {
     const COUNTED: Counted = Counted {
         requests: 1000,
         microseconds: 3_000_123,
-        p50_microseconds: 100.0,
-        p99_microseconds: 512.5,
-        longest_microseconds: 9000.0,
+        delays: Delays {
+            p50: 100.0,
+            p99: 512.5,
+            longest: 9000.0,
+        },
         refused: 0,
         broken: 1,
     };

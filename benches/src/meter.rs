@@ -1,10 +1,9 @@
 //! What the kernel says of a process and of its threads: CPU time, memory, system calls.
 
 use std::fs;
-use std::process::Command;
-use std::sync::OnceLock;
 
 use anyhow::{Context, Result, bail};
+use rustix::param::clock_ticks_per_second;
 
 /// CPU time, in seconds.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -43,7 +42,7 @@ pub fn cpu_seconds(process: u32) -> Result<CpuSeconds> {
         user += ticks.map_or(0, |(user, _)| user);
         system += ticks.map_or(0, |(_, system)| system);
     }
-    let seconds = |ticks: u64| ticks as f64 / ticks_per_second();
+    let seconds = |ticks: u64| ticks as f64 / clock_ticks_per_second() as f64;
     (user + system > 0)
         .then(|| CpuSeconds {
             user: seconds(user),
@@ -86,16 +85,6 @@ fn stat_ticks(stat: &str) -> Option<(u64, u64)> {
         return None;
     };
     Some((user + children_user, system + children_system))
-}
-
-fn ticks_per_second() -> f64 {
-    static TICKS: OnceLock<f64> = OnceLock::new();
-    *TICKS.get_or_init(|| {
-        let output = Command::new("getconf").arg("CLK_TCK").output().ok();
-        output
-            .and_then(|output| String::from_utf8(output.stdout).ok()?.trim().parse().ok())
-            .unwrap_or(100.0)
-    })
 }
 
 /// Time on the processor of those threads of a process whose name begins so, in nanoseconds.
@@ -155,7 +144,8 @@ pub fn is_traced(process: u32) -> bool {
         .is_ok_and(|status| status_member(&status, "TracerPid:").is_some_and(|tracer| tracer > 0))
 }
 
-fn status_member(status: &str, name: &str) -> Option<u64> {
+/// A number of `/proc/<pid>/status`, in kilobytes where it is a size.
+pub fn status_member(status: &str, name: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix(name))?;
     line.split_whitespace().next()?.parse().ok()
 }

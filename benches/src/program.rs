@@ -1,5 +1,6 @@
 //! The programs: where they are, how they are started, and that they are ended again.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -9,7 +10,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use rustix::process::{Pid, Signal};
+use rustix::process::{Pid, Signal, kill_process};
+use rustix::thread::CpuSet;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -51,136 +53,113 @@ impl Kind {
     }
 }
 
+/// A program that is started, and what is said where it is missing: its name, the package of Debian
+/// that it is in, and what it is for.
+const PROGRAMS: [(&str, &str, &str); 6] = [
+    ("wrk", "wrk", "the load generator"),
+    ("h2load", "nghttp2-client", "the load generator of HTTP/2"),
+    ("taskset", "util-linux", "which keeps proxy and load apart"),
+    ("nginx", "nginx", "the application and a peer"),
+    ("haproxy", "haproxy", "a peer"),
+    ("strace", "strace", "which counts system calls"),
+];
+
 /// Where the programs are, as far as they are there.
 #[derive(Debug)]
-pub struct Programs {
-    weir: PathBuf,
-    nginx: Option<PathBuf>,
-    haproxy: Option<PathBuf>,
-    wrk: Option<PathBuf>,
-    h2load: Option<PathBuf>,
-    taskset: Option<PathBuf>,
-    /// Where strace is.
-    pub strace: Option<PathBuf>,
-}
+pub struct Programs(BTreeMap<&'static str, PathBuf>);
 
 impl Programs {
     /// Looks for all of them; `weir` is the binary that is measured.
     pub fn find(weir: &Path) -> Self {
-        Self {
-            weir: weir.to_path_buf(),
-            nginx: on_path("nginx"),
-            haproxy: on_path("haproxy"),
-            wrk: on_path("wrk"),
-            h2load: on_path("h2load"),
-            taskset: on_path("taskset"),
-            strace: on_path("strace"),
-        }
+        let found = PROGRAMS
+            .iter()
+            .filter_map(|(name, ..)| Some((*name, on_path(name)?)));
+        Self(found.chain([("weir", weir.to_path_buf())]).collect())
     }
 
     /// One sentence for each program that is wanted and missing: what is lost without it, and how
     /// to get it.
     pub fn missing(&self, wanted: &[&str]) -> Vec<String> {
-        let mut sentences = Vec::new();
-        let debian = [
-            (&self.wrk, "wrk", "wrk", "the load generator"),
-            (
-                &self.h2load,
-                "h2load",
-                "nghttp2-client",
-                "the load generator of HTTP/2",
-            ),
-            (
-                &self.taskset,
-                "taskset",
-                "util-linux",
-                "which keeps proxy and load apart",
-            ),
-            (&self.nginx, "nginx", "nginx", "the application and a peer"),
-            (&self.haproxy, "haproxy", "haproxy", "a peer"),
-            (
-                &self.strace,
-                "strace",
-                "strace",
-                "which counts system calls",
-            ),
-        ];
-        for (found, name, package, what) in debian {
-            if found.is_none() && wanted.contains(&name) {
-                sentences.push(format!(
+        let missing = PROGRAMS
+            .iter()
+            .filter(|(name, ..)| wanted.contains(name) && self.path(name).is_err());
+        let mut sentences: Vec<String> = missing
+            .map(|(name, package, what)| {
+                format!(
                     "{name}, {what}, is missing; on Debian `apt-get install {package}` installs it"
-                ));
-            }
-        }
-        if !self.weir.is_file() {
-            sentences.push(format!(
-                "{} is missing; `cargo build --release` builds it",
-                self.weir.display()
-            ));
+                )
+            })
+            .collect();
+        if self.path("weir").is_err() {
+            sentences.push("weir is missing; `cargo build --release` builds it".to_owned());
         }
         sentences
     }
 
-    /// The binary of a proxy.
-    pub fn of(&self, kind: Kind) -> Result<&Path> {
-        let path = match kind {
-            Kind::Weir => self.weir.is_file().then_some(&self.weir),
-            Kind::Nginx => self.nginx.as_ref(),
-            Kind::Haproxy => self.haproxy.as_ref(),
-        };
+    /// Where a program is.
+    ///
+    /// # Errors
+    /// It is not there.
+    pub fn path(&self, name: &str) -> Result<&Path> {
+        let path = self.0.get(name).filter(|path| path.is_file());
         path.map(PathBuf::as_path)
-            .with_context(|| format!("{} is missing", kind.name()))
+            .with_context(|| format!("{name} is missing"))
     }
 
     /// What a proxy says of its version.
+    ///
+    /// # Errors
+    /// It is not there.
     pub fn version(&self, kind: Kind) -> Result<String> {
         let argument = if kind == Kind::Weir {
             "--version"
         } else {
             "-v"
         };
-        let output = Command::new(self.of(kind)?).arg(argument).output()?;
+        let output = Command::new(self.path(kind.name())?)
+            .arg(argument)
+            .output()?;
         // nginx says it on standard error.
         let said = [output.stdout, output.stderr].concat();
         let said = String::from_utf8_lossy(&said);
         let line = said.lines().next().unwrap_or_default();
-        let line = ["nginx version: nginx/", "HAProxy version ", "weir "]
-            .iter()
-            .find_map(|prefix| line.strip_prefix(prefix))
-            .unwrap_or(line);
-        Ok(format!("{} {line}", kind.name()))
+        let number = line.trim_start_matches(|letter: char| !letter.is_ascii_digit());
+        Ok(format!("{} {number}", kind.name()))
     }
 
-    /// The load generator.
-    pub fn wrk(&self) -> Result<&Path> {
-        self.wrk.as_deref().context("wrk is missing")
-    }
-
-    /// The load generator of HTTP/2.
-    pub fn h2load(&self) -> Result<&Path> {
-        self.h2load.as_deref().context("h2load is missing")
-    }
-
-    /// A command that runs `program` on `core` alone. taskset becomes the program, so the process
-    /// is the program's.
-    pub fn pinned(&self, core: usize, program: &Path) -> Result<Command> {
-        self.pinned_to(&[core], program)
-    }
-
-    /// The same on several cores.
+    /// A command that runs `program` on these cores alone. taskset becomes the program, so the
+    /// process is the program's.
     ///
     /// # Errors
     /// There is no taskset.
-    pub fn pinned_to(&self, cores: &[usize], program: &Path) -> Result<Command> {
+    pub fn pinned(&self, cores: &[usize], program: &Path) -> Result<Command> {
         let cores: Vec<String> = cores.iter().map(usize::to_string).collect();
-        let taskset = self.taskset.as_deref().context("taskset is missing")?;
-        let mut command = Command::new(taskset);
+        let mut command = Command::new(self.path("taskset")?);
         command
             .args(["-c", &cores.join(",")])
             .arg(program)
             .stdin(Stdio::null());
         Ok(command)
     }
+}
+
+/// A directory that goes with whoever has it.
+///
+/// # Errors
+/// There is no place for it.
+pub fn directory() -> Result<TempDir> {
+    let mut builder = tempfile::Builder::new();
+    builder
+        .prefix("weir-bench-")
+        .tempdir()
+        .context("no temporary directory can be made")
+}
+
+/// The core of the load, for a thread that is to be on it.
+pub fn load_core() -> CpuSet {
+    let mut set = CpuSet::new();
+    set.set(LOAD_CORE);
+    set
 }
 
 /// Looks on `PATH`, and where Debian keeps servers, which is not on everybody's.
@@ -203,7 +182,7 @@ pub struct Owned(
 impl Drop for Owned {
     fn drop(&mut self) {
         // Failure means that it ended by itself.
-        let _ = terminate(&self.0);
+        let _ = signal(&self.0, Signal::TERM);
         let asked = Instant::now();
         while asked.elapsed() < END && matches!(self.0.try_wait(), Ok(None)) {
             std::thread::sleep(Duration::from_millis(5));
@@ -213,9 +192,13 @@ impl Drop for Owned {
     }
 }
 
-fn terminate(child: &Child) -> Result<()> {
+/// Sends a signal to a process of ours.
+///
+/// # Errors
+/// It has ended.
+pub fn signal(child: &Child, signal: Signal) -> Result<()> {
     let pid = Pid::from_raw(i32::try_from(child.id())?).context("no process id")?;
-    Ok(rustix::process::kill_process(pid, Signal::TERM)?)
+    Ok(kill_process(pid, signal)?)
 }
 
 /// A server that listens.
@@ -245,31 +228,22 @@ impl Running {
         let port = free_port()?;
         let file = directory.join("nginx.conf");
         std::fs::write(&file, config::application(&directory, port))?;
-        let mut command = programs.pinned(LOAD_CORE, programs.of(Kind::Nginx)?)?;
+        let mut command = programs.pinned(&[LOAD_CORE], programs.path("nginx")?)?;
         command.arg("-c").arg(&file).arg("-p").arg(&directory);
         Self::start(command, port, &directory, None).context("the application")
     }
 
-    /// weir on its core, with the settings given and its files in `directory`.
-    pub fn weir(
-        programs: &Programs,
-        settings: Vec<(&'static str, String)>,
-        directory: TempDir,
-    ) -> Result<Self> {
-        Self::weir_on(&[PROXY_CORE], programs, settings, directory)
-    }
-
-    /// The same on these cores.
+    /// weir on these cores, with the settings given and its files in `directory`.
     ///
     /// # Errors
     /// There is no taskset, or weir does not start.
-    pub fn weir_on(
+    pub fn weir(
         cores: &[usize],
         programs: &Programs,
         settings: Vec<(&'static str, String)>,
         directory: TempDir,
     ) -> Result<Self> {
-        let mut command = programs.pinned_to(cores, programs.of(Kind::Weir)?)?;
+        let mut command = programs.pinned(cores, programs.path("weir")?)?;
         command.env_clear().envs(settings).stdout(Stdio::null());
         Self::start_weir(command, directory)
     }
@@ -400,15 +374,7 @@ mod tests {
     #[test]
     fn what_is_missing_is_said_with_the_way_to_get_it() {
         let peers = ["wrk", "taskset", "nginx", "haproxy", "strace"];
-        let nothing = Programs {
-            weir: "/nowhere".into(),
-            nginx: None,
-            haproxy: None,
-            wrk: None,
-            h2load: None,
-            taskset: None,
-            strace: None,
-        };
+        let nothing = Programs(BTreeMap::from([("weir", "/nowhere".into())]));
         assert_eq!(nothing.missing(&peers).len(), 6);
         assert_eq!(nothing.missing(&["wrk"]).len(), 2);
         assert!(
@@ -417,6 +383,6 @@ mod tests {
                 .iter()
                 .all(|text| text.contains("is missing; "))
         );
-        assert!(nothing.of(Kind::Weir).is_err());
+        assert!(nothing.path("weir").is_err());
     }
 }

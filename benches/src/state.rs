@@ -1,4 +1,4 @@
-//! Full state files: 20,000 clients, those of [`crate::load::CLIENTS`], each with a lookup and a
+//! Full state files: 20,000 clients, those of the script `CLIENTS`, each with a lookup and a
 //! counter, and as many bans as are wanted that none of them is under.
 
 use std::path::Path;

@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use rustix::thread::{CpuSet, sched_setaffinity};
 use rustls::client::Resumption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::ring;
@@ -20,8 +19,8 @@ use rustls::{
     StreamOwned,
 };
 
-use crate::load::Counted;
-use crate::program::LOAD_CORE;
+use crate::load::{Counted, on_threads};
+use crate::statistics::Delays;
 
 /// How long a peer may be silent.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -64,15 +63,8 @@ impl Pair {
             Key::Rsa => &["rsa:2048"],
         };
         let output = Command::new("openssl")
-            .args([
-                "req",
-                "-x509",
-                "-nodes",
-                "-days",
-                "30",
-                "-subj",
-                "/CN=localhost",
-            ])
+            .args(["req", "-x509", "-nodes", "-days", "30"])
+            .args(["-subj", "/CN=localhost"])
             .args(["-addext", "subjectAltName=DNS:localhost", "-newkey"])
             .args(kind)
             .arg("-keyout")
@@ -155,19 +147,16 @@ impl Handshakes {
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(Anybody))
             .with_no_client_auth();
-        config.resumption = if resumed {
-            Resumption::in_memory_sessions(SESSIONS)
-        } else {
-            Resumption::disabled()
+        let (resumption, kind) = match resumed {
+            true => (
+                Resumption::in_memory_sessions(SESSIONS),
+                HandshakeKind::Resumed,
+            ),
+            false => (Resumption::disabled(), HandshakeKind::Full),
         };
-        Ok(Self {
-            config: Arc::new(config),
-            kind: if resumed {
-                HandshakeKind::Resumed
-            } else {
-                HandshakeKind::Full
-            },
-        })
+        config.resumption = resumption;
+        let config = Arc::new(config);
+        Ok(Self { config, kind })
     }
 
     /// One request on a connection of its own: the answer, and how the handshake went.
@@ -204,17 +193,14 @@ impl Handshakes {
         &self,
         address: SocketAddr,
         path: &str,
-        threads: usize,
+        threads: u32,
         time: Duration,
     ) -> Result<Counted> {
         let request =
             format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
         let begin = Instant::now();
         let others = AtomicU64::new(0);
-        let one = || -> Result<Vec<f64>> {
-            let mut cores = CpuSet::new();
-            cores.set(LOAD_CORE);
-            sched_setaffinity(None, &cores)?;
+        let took = on_threads(threads, |_| {
             // Its own memory of sessions: a ticket is used once.
             let own = Self::new(self.kind == HandshakeKind::Resumed)?;
             let mut took = Vec::new();
@@ -230,32 +216,16 @@ impl Handshakes {
                 took.push(asked.elapsed().as_secs_f64() * 1e6);
             }
             Ok(took)
-        };
-        let mut took = std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..threads).map(|_| scope.spawn(one)).collect();
-            let mut took = Vec::new();
-            for thread in threads {
-                let ended = thread.join();
-                took.extend(ended.map_err(|_| anyhow::anyhow!("a thread panicked"))??);
-            }
-            anyhow::Ok(took)
         })?;
         let microseconds = u64::try_from(begin.elapsed().as_micros())?;
         let (requests, others) = (took.len() as u64, others.into_inner());
-        if others > threads as u64 + requests / 100 {
+        if others > u64::from(threads) + requests / 100 {
             bail!("{others} of {requests} handshakes were not {:?}", self.kind);
         }
-        took.sort_by(f64::total_cmp);
-        let at = |share: f64| {
-            let index = (took.len() as f64 * share) as usize;
-            took.get(index).or(took.last()).copied().unwrap_or(0.0)
-        };
         Ok(Counted {
             requests,
             microseconds,
-            p50_microseconds: at(0.5),
-            p99_microseconds: at(0.99),
-            longest_microseconds: at(1.0),
+            delays: Delays::of(took),
             refused: 0,
             broken: 0,
         })

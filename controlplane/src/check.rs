@@ -43,6 +43,12 @@ pub struct Found {
     pub files: KnownFiles,
 }
 
+/// What the engine of the fleet says (FLEET-28): a start does not ask it (FLEET-3).
+pub fn engine_warnings(settings: &Settings) -> Vec<String> {
+    let ready = Ready::read(&settings.fleet).ok().flatten();
+    ready.map(|ready| ready.warnings()).unwrap_or_default()
+}
+
 /// Looks at everything that the control plane opens at a start.
 pub fn check(settings: &Settings, clock: &Clock) -> Found {
     let now = clock.now();

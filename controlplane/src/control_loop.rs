@@ -58,6 +58,7 @@ use crate::rules::LiveRules;
 use crate::shared_state::SharedState;
 use crate::state::WriteFault;
 
+mod anomalies;
 mod ending;
 mod fleet;
 mod minutes;

@@ -5,9 +5,7 @@
 //! and the next start takes it in; neither waits for a disk that takes longer than a second.
 
 use std::collections::VecDeque;
-use std::fs;
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -21,6 +19,7 @@ use weir_shared::totals::{DURATION_BOUNDS_US, Histogram, RESPONSE_CLASSES, Total
 use weir_shared::verdict::{Action, History as Verdict};
 
 use crate::admin::problem::json as json_answer;
+use crate::beside::{self, Writing};
 use crate::guarded;
 
 /// Minutes that are kept.
@@ -160,12 +159,8 @@ impl History {
     pub(crate) fn keep(&self, now: Now, counted: &Counted) {
         let minutes = self.last(KEPT, now, counted).minutes;
         let path = self.path.clone();
-        let (told, done) = bounded(1);
-        let thread = std::thread::Builder::new().name("weir-history".to_owned());
-        let begun = thread.spawn(move || told.send(write(&path, minutes)));
-        let late = || io::Error::other("it took too long");
-        let written = begun.and_then(|_| done.recv_timeout(PATIENCE).map_err(|_| late())?);
-        if let Err(error) = written {
+        let begun = Writing::begin("weir-history", move || write(&path, minutes));
+        if let Err(error) = begun.and_then(|writing| writing.wait(PATIENCE)) {
             let file = self.path.display();
             tracing::warn!(%file, %error, "what was counted a minute is not kept");
         }
@@ -279,12 +274,7 @@ fn write(path: &Path, minutes: Vec<Minute>) -> io::Result<()> {
         actions: Action::ALL.map(|action| action.name().to_owned()).into(),
         minutes,
     };
-    let beside = path.with_extension("json.new");
-    let mut options = fs::OpenOptions::new();
-    let options = options.write(true).create(true).truncate(true).mode(0o600);
-    let mut file = options.open(&beside)?;
-    file.write_all(&serde_json::to_vec(&written)?)?;
-    fs::rename(&beside, path)
+    beside::replace(path, |out| Ok(serde_json::to_writer(out, &written)?))
 }
 
 /// `GET /v1/history`: a list for each thing that is counted, all of one length. `null` is a bound
@@ -342,6 +332,8 @@ fn columns(last: &Last) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn at(seconds: u64) -> Now {

@@ -18,6 +18,7 @@ mod admin;
 mod alert;
 mod anomaly;
 mod bans;
+mod beside;
 mod buckets;
 pub mod certificates;
 pub mod check;

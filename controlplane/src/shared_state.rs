@@ -1,15 +1,13 @@
-//! What limits that clients share have counted, and who is known, over a restart (SHARE-4,
-//! SHARE-8): `shared.json`. Beside the state files, and none of them: with 200,000 known clients a
-//! copy of it in memory, to tell edits from, would be many times what they take there. Nobody edits
-//! it while the service runs; what lies there at a start is judged, and put in or left aside as a
-//! whole.
+//! What limits that clients share have counted, who is known, and which clients were verified as
+//! crawlers (SHARE-4, SHARE-8, CRAWL-4), over a restart: `shared.json`. Beside the state files, and
+//! none of them: with 200,000 known clients a copy of it in memory, to tell edits from, would be
+//! many times what they take there. Nobody edits it while the service runs; what lies there at a
+//! start is judged, and put in or left aside as a whole.
 //!
 //! A thread of its own gathers and writes, every `WAF_STATE_COUNTER_INTERVAL` and at a stop or a
-//! hand-over, which wait for it a bounded time. Where nothing was ever shared, there is no file.
+//! hand-over, which wait for it a bounded time. Where there is nothing of it, there is no file.
 
-use std::fs;
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,10 +18,12 @@ use weir_shared::client::Client;
 use weir_shared::clock::Now;
 use weir_shared::lookup::AsNumber;
 use weir_shared::rules::{Rule, RuleKind, RuleSet, SharedKey};
+use weir_shared::spared::{MAX_CRAWLER_CLIENTS, Spared};
 use weir_shared::table::{ClientTable, KnownRow, MAX_KNOWN, SharedRow, SharedWindow};
 use weir_shared::units::{Count, Time};
 use weir_shared::window::RuleSpan;
 
+use crate::beside::{self, Writing};
 use crate::buckets::Buckets;
 use crate::guarded;
 
@@ -43,6 +43,8 @@ struct Written {
     version: u32,
     counts: Vec<CountForm>,
     known: Vec<KnownForm>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    crawlers: Vec<CrawlerForm>,
 }
 
 /// One count.
@@ -74,6 +76,14 @@ struct KnownForm {
     client: Client,
     since: Time,
     lead: Count,
+}
+
+/// One client that was verified as a crawler.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CrawlerForm {
+    client: Client,
+    until: Time,
 }
 
 impl CountForm {
@@ -139,10 +149,12 @@ impl WindowForm {
 /// The file, as the control loop sees it.
 pub(crate) struct SharedState {
     path: PathBuf,
+    /// Who is not banned by the service itself, verified crawlers among them.
+    spared: Arc<Spared>,
     /// What the process before left, until it is put in.
     before: Option<Receiver<Option<Written>>>,
     /// The write that is under way.
-    writing: Option<Receiver<io::Result<()>>>,
+    writing: Option<Writing>,
     written_ns: u64,
     /// Whether the file is there, or was written: one that says nothing is not made.
     is_there: bool,
@@ -154,6 +166,7 @@ impl SharedState {
     pub(crate) fn start(
         state_dir: &Path,
         table: &dyn ClientTable,
+        spared: &Arc<Spared>,
         rules: &RuleSet,
         now: Now,
     ) -> Self {
@@ -165,21 +178,31 @@ impl SharedState {
         let _ = thread.spawn(move || found.send(read(&from)));
         let mut state = Self {
             path,
+            spared: Arc::clone(spared),
             before: None,
             writing: None,
             written_ns: now.mono_ns,
             is_there: false,
         };
         match before.recv_timeout(PATIENCE) {
-            Ok(written) => state.put(written, table, rules),
+            Ok(written) => state.put(written, table, rules, now),
             Err(_) => state.before = Some(before),
         }
         state
     }
 
-    fn put(&mut self, written: Option<Written>, table: &dyn ClientTable, rules: &RuleSet) {
+    fn put(
+        &mut self,
+        written: Option<Written>,
+        table: &dyn ClientTable,
+        rules: &RuleSet,
+        now: Now,
+    ) {
         let Some(written) = written else { return };
         self.is_there = true;
+        let crawlers = written.crawlers.into_iter().take(MAX_CRAWLER_CLIENTS);
+        let crawlers = crawlers.map(|CrawlerForm { client, until }| (client, until.0));
+        self.spared.put_crawlers(crawlers, now.wall_ms);
         for count in written.counts.into_iter().take(MAX_COUNTS) {
             if let Some(row) = count.row(rules) {
                 table.put_shared(row);
@@ -212,21 +235,18 @@ impl SharedState {
             match found.try_recv() {
                 Ok(written) => {
                     self.before = None;
-                    self.put(written, &**table, rules);
+                    self.put(written, &**table, rules, now);
                 }
                 Err(TryRecvError::Empty) => return,
                 Err(TryRecvError::Disconnected) => self.before = None,
             }
         }
         if let Some(writing) = &self.writing {
-            match writing.try_recv() {
-                Ok(outcome) => {
-                    self.told(&outcome);
-                    self.writing = None;
-                }
-                Err(TryRecvError::Empty) => return,
-                Err(TryRecvError::Disconnected) => self.writing = None,
-            }
+            let Some(outcome) = writing.ended() else {
+                return;
+            };
+            self.told(&outcome);
+            self.writing = None;
         }
         let interval_ns = u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX);
         if now.mono_ns.saturating_sub(self.written_ns) >= interval_ns {
@@ -241,20 +261,14 @@ impl SharedState {
         if self.before.is_some() {
             return;
         }
-        let late = || io::Error::other("it took too long");
         if let Some(writing) = self.writing.take() {
-            let outcome = writing
-                .recv_timeout(PATIENCE)
-                .unwrap_or_else(|_| Err(late()));
+            let outcome = writing.wait(PATIENCE);
             if outcome.is_err() {
                 return self.told(&outcome);
             }
         }
         if let Some(writing) = self.begin(table) {
-            let outcome = writing
-                .recv_timeout(PATIENCE)
-                .unwrap_or_else(|_| Err(late()));
-            self.told(&outcome);
+            self.told(&writing.wait(PATIENCE));
         }
     }
 
@@ -263,39 +277,47 @@ impl SharedState {
             Ok(()) => self.is_there = true,
             Err(error) => {
                 let file = self.path.display();
-                tracing::warn!(%file, %error, "what clients share and who is known is not kept");
+                tracing::warn!(%file, %error, "what clients share, who is known and who is a crawler is not kept");
             }
         }
     }
 
-    fn begin(&self, table: &Arc<dyn ClientTable>) -> Option<Receiver<io::Result<()>>> {
+    fn begin(&self, table: &Arc<dyn ClientTable>) -> Option<Writing> {
         let (path, table, is_there) = (self.path.clone(), Arc::clone(table), self.is_there);
-        let (told, done) = bounded(1);
-        let thread = std::thread::Builder::new().name("weir-shared".to_owned());
-        let begun = thread.spawn(move || {
-            let written = gathered(&*table);
-            let is_empty = written.counts.is_empty() && written.known.is_empty();
-            let outcome = if is_empty && !is_there {
-                Ok(())
-            } else {
-                write(&path, &written)
-            };
-            told.send(outcome)
+        let spared = Arc::clone(&self.spared);
+        let begun = Writing::begin("weir-shared", move || {
+            let written = gathered(&*table, &spared);
+            match written.is_empty() && !is_there {
+                true => Ok(()),
+                false => write(&path, &written),
+            }
         });
-        begun.ok().map(|_| done)
+        begun.ok()
     }
 }
 
-fn gathered(table: &dyn ClientTable) -> Written {
+impl Written {
+    const fn is_empty(&self) -> bool {
+        self.counts.is_empty() && self.known.is_empty() && self.crawlers.is_empty()
+    }
+}
+
+fn gathered(table: &dyn ClientTable, spared: &Spared) -> Written {
     let known = table.known_rows().into_iter().map(|row| KnownForm {
         client: row.client,
         since: row.since,
         lead: Count(row.lead),
     });
+    let crawlers = spared.crawler_rows().into_iter();
+    let crawlers = crawlers.map(|(client, until_ms)| CrawlerForm {
+        client,
+        until: Time(until_ms),
+    });
     Written {
         version: 1,
         counts: table.shared_rows().iter().map(CountForm::of).collect(),
         known: known.collect(),
+        crawlers: crawlers.collect(),
     }
 }
 
@@ -306,7 +328,7 @@ fn read(path: &Path) -> Option<Written> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
         Err(error) => {
             let file = path.display();
-            tracing::warn!(%file, %error, "what clients share and who is known cannot be read");
+            tracing::warn!(%file, %error, "what clients share, who is known and who is a crawler cannot be read");
             return None;
         }
     };
@@ -325,23 +347,19 @@ fn read(path: &Path) -> Option<Written> {
     }
 }
 
-/// Whole or not at all, whatever happens meanwhile (STATE-2).
 fn write(path: &Path, written: &Written) -> io::Result<()> {
-    let beside = path.with_extension("json.new");
-    let mut options = fs::OpenOptions::new();
-    let options = options.write(true).create(true).truncate(true).mode(0o600);
-    let file = options.open(&beside)?;
-    let mut out = io::BufWriter::new(file);
-    serde_json::to_writer(&mut out, written)?;
-    out.write_all(b"\n")?;
-    out.into_inner()
-        .map_err(io::IntoInnerError::into_error)?
-        .sync_all()?;
-    fs::rename(&beside, path)
+    beside::replace(path, |out| {
+        serde_json::to_writer(&mut *out, written)?;
+        out.write_all(b"\n")
+    })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
     use serde_json::{Value, json};
     use weir_schema::Schema;
     use weir_shared::window::Window;
@@ -391,6 +409,10 @@ mod tests {
             version: 1,
             counts: rows.iter().map(CountForm::of).collect(),
             known: known.into(),
+            crawlers: vec![CrawlerForm {
+                client: "66.249.66.1".parse().unwrap(),
+                until: Time(NOW),
+            }],
         };
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(FILE);
@@ -404,6 +426,9 @@ mod tests {
         );
         let read = read(&path).unwrap();
         assert_eq!(read.known.len(), 2);
+        let crawler = json!({"client": "66.249.66.1", "until": "2026-11-21T16:00:00Z"});
+        assert_eq!(text["crawlers"], json!([crawler]));
+        assert_eq!(read.crawlers[0].until, Time(NOW));
         let rules = RuleSet::of(weir_shared::rules::Parts {
             limits: vec![weir_shared::rules::Limit {
                 rule: Arc::clone(&rule),
@@ -421,6 +446,29 @@ mod tests {
             .filter_map(|count| count.row(&rules))
             .collect();
         assert_eq!(again, rows);
+    }
+
+    /// SHARE-8, STATE-2: what lies at the name beside it is neither followed nor waited for; a
+    /// write that fails leaves what was there, and nothing beside it.
+    #[test]
+    fn nothing_beside_it_is_in_the_way() {
+        let nothing = Written {
+            version: 1,
+            counts: Vec::new(),
+            known: Vec::new(),
+            crawlers: Vec::new(),
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let (path, beside) = (dir.path().join(FILE), dir.path().join(".shared.json.tmp"));
+        let other = dir.path().join("other");
+        fs::write(&other, "precious").unwrap();
+        symlink(&other, &beside).unwrap();
+        write(&path, &nothing).unwrap();
+        assert_eq!(fs::read_to_string(&other).unwrap(), "precious");
+        assert!(fs::symlink_metadata(&path).unwrap().is_file());
+        mknodat(CWD, &beside, FileType::Fifo, Mode::from(0o600), 0).unwrap();
+        write(&path, &nothing).unwrap();
+        assert!(!beside.exists());
     }
 
     /// SHARE-8: a file that is cut, or none of ours, is as none; a rule that is gone has no count.

@@ -275,7 +275,8 @@ impl Control {
         let answers = Answers::start(service).map_err(ControlError::Thread)?;
         let mut detection = Detection::new(&settings, finished, lines, start.alerts, now);
         detection.certificates = Watched::new(certificates);
-        let shared = SharedState::start(&settings.state.dir, &*table, &live_rules.current(), now);
+        let rules_now = live_rules.current();
+        let shared = SharedState::start(&settings.state.dir, &*table, &spared, &rules_now, now);
         let control = Self {
             clock,
             bans,

@@ -55,6 +55,10 @@ pub mod fuzzing {
     pub mod http2 {
         pub use crate::http2::flood::{Budget, Fault, PREFACE, Scanner};
     }
+    pub mod clients {
+        pub use crate::clients::known::{KnownClients, Standing};
+        pub use crate::clients::shared_counts::{SharedCounts, Sharing};
+    }
     pub mod world {
         pub use crate::world::{History, Room};
     }

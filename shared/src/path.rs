@@ -25,7 +25,7 @@ const OWN_SEGMENT: &[u8; 4] = b"_waf";
 /// in the end.
 pub fn is_own(path: &str) -> bool {
     let bytes = path.as_bytes();
-    if !bytes.contains(&b'_') && !bytes.contains(&b'%') {
+    if !bytes.iter().any(|byte| matches!(byte, b'_' | b'%')) {
         return false;
     }
     let mut depth = Depth::default();

@@ -28,7 +28,7 @@ const CRAWLER_MS: u64 = 25 * HOUR_MS;
 const SWEEP_MS: u64 = 60_000;
 
 /// Clients of verified crawlers that are spared at once.
-const MAX_CRAWLER_CLIENTS: usize = 20_000;
+pub const MAX_CRAWLER_CLIENTS: usize = 20_000;
 
 /// Trusted proxies, untrusted peers that forward for many clients, and verified crawlers. Both
 /// planes ask it where a limit was exceeded, which is rare: a lock serves.
@@ -122,6 +122,31 @@ impl Spared {
             }
         }
         crawlers.insert(client, now_ms.saturating_add(CRAWLER_MS));
+    }
+
+    /// The clients of verified crawlers, with the time at which the day of each ends, for the next
+    /// start.
+    pub fn crawler_rows(&self) -> Vec<(Client, u64)> {
+        let crawlers = self.crawlers();
+        (crawlers
+            .until
+            .iter()
+            .map(|(client, until)| (*client, *until)))
+        .collect()
+    }
+
+    /// Takes in those that the process before kept. None is spared for longer than a day from now,
+    /// whatever the file and its clock say; those that were verified since come first.
+    pub fn put_crawlers(&self, rows: impl IntoIterator<Item = (Client, u64)>, now_ms: u64) {
+        let longest_ms = now_ms.saturating_add(CRAWLER_MS);
+        let held = &mut self.crawlers().until;
+        for (client, until_ms) in rows.into_iter().filter(|(_, until_ms)| *until_ms > now_ms) {
+            let until_ms = until_ms.min(longest_ms);
+            if held.len() < MAX_CRAWLER_CLIENTS || held.contains_key(&client) {
+                let held_ms = held.entry(client).or_default();
+                *held_ms = until_ms.max(*held_ms);
+            }
+        }
     }
 
     /// Ends the hours and days that are over. Called in every turn of the control loop.
@@ -281,6 +306,34 @@ mod tests {
             spared.spare(IpAddr::from([0x2001, 0xdb8, 0, 1, 0, 0, 0, last]), NOW);
         }
         assert_eq!(spared.forwarder_count(), 1);
+    }
+
+    /// CRAWL-4: what the process before kept is spared until the same moment, and never for longer
+    /// than a day; who was verified since is not forgotten for it, and the bound holds.
+    #[test]
+    fn crawlers_of_the_process_before_are_spared() {
+        let client = |text: &str| text.parse::<Client>().unwrap();
+        let before = Spared::default();
+        before.spare_crawler(client("66.249.66.1"), NOW);
+        before.spare_crawler(client("2001:db8:1:2::1"), NOW + 5);
+        let rows = before.crawler_rows();
+        let spared = Spared::default();
+        spared.put_crawlers(rows.clone(), NOW + HOUR_MS);
+        assert_eq!(spared.crawler_rows(), rows);
+        spared.spare_crawler(client("66.249.66.1"), NOW + 2 * HOUR_MS);
+        spared.put_crawlers(rows, NOW + 2 * HOUR_MS);
+        let later = (client("66.249.66.1"), NOW + 2 * HOUR_MS + CRAWLER_MS);
+        assert!(spared.crawler_rows().contains(&later));
+        let far = [(client("192.0.2.1"), u64::MAX), (client("192.0.2.2"), NOW)];
+        let spared = Spared::default();
+        spared.put_crawlers(far, NOW);
+        assert_eq!(
+            spared.crawler_rows(),
+            [(client("192.0.2.1"), NOW + CRAWLER_MS)]
+        );
+        let many = (0..=20_000).map(|number| (Client::V4(number), NOW + 1));
+        spared.put_crawlers(many, NOW);
+        assert_eq!(spared.crawler_rows().len(), MAX_CRAWLER_CLIENTS);
     }
 
     /// CRAWL-4: who was a verified crawler within the last day is not banned, and beside it the

@@ -205,7 +205,10 @@ impl Window {
     /// Whether the estimate at `now` is greater than `limit`. Call it after [`Window::roll`] or
     /// [`Window::add`].
     pub fn is_over(&self, span: impl Length, now_ms: u64, limit: u64) -> bool {
-        self.scaled(span, now_ms) > u128::from(limit) * u128::from(span.ms())
+        // The estimate is never more than both buckets, which is all that most requests cost.
+        let most = self.current.checked_add(self.previous);
+        most.is_none_or(|most| most > limit)
+            && self.scaled(span, now_ms) > u128::from(limit) * u128::from(span.ms())
     }
 
     /// The estimate, rounded down, for people: logs and answers.

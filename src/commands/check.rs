@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use http::Method;
 use serde_json::{Value, json};
-use weir_controlplane::check::check;
+use weir_controlplane::check::{check, engine_warnings};
 use weir_dataplane::can_be_bound;
 use weir_shared::clock::Clock;
 use weir_shared::netblock::{Netblock, PrefixLengths};
@@ -84,7 +84,7 @@ fn judge(loaded: Loaded, asking: &Asking) -> Result<Findings, Failure> {
     let mut found = Findings {
         faults: checked.faults,
         warnings: [loaded.warnings, checked.warnings].concat(),
-        notes: Vec::new(),
+        notes: unshared(settings).into_iter().collect(),
     };
     let running = if checked.is_held {
         running(asking)?
@@ -211,6 +211,7 @@ fn warnings(settings: &Settings) -> Vec<String> {
     if settings.observe {
         warnings.push("WAF_MODE=observe refuses nobody".to_owned());
     }
+    warnings.extend(engine_warnings(settings));
     if let Err(why) = reach(&settings.upstream) {
         let upstream = &settings.upstream;
         warnings.push(format!(
@@ -218,6 +219,18 @@ fn warnings(settings: &Settings) -> Vec<String> {
         ));
     }
     warnings
+}
+
+/// What instances of a fleet do not count together (FLEET-4).
+fn unshared(settings: &Settings) -> Option<String> {
+    settings.fleet.engine.as_ref()?;
+    let also = match settings.fleet.share.counts {
+        true => "",
+        false => ", and so do all counts without counts in WAF_FLEET_SHARE",
+    };
+    Some(format!(
+        "the fleet shares bans and counts, but these hold at each instance by itself: per_second, burst and concurrent limits, limits by a field's value, bounds of connections, whom the application trusts, and who is a verified crawler{also}"
+    ))
 }
 
 /// As a start tells it (CONN-4), from this shell: the service may be started with other limits.

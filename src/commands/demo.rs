@@ -84,6 +84,8 @@ pub fn run(given: &Demo) -> ExitCode {
             ("WAF_LOOKUP_JSON_AS_NAME", "/name".to_owned()),
             ("WAF_TRUSTED_PROXIES", traffic::PROXY.to_string()),
             ("WAF_LOG_FILE", log.display().to_string()),
+            // What the demo has to say is below; warnings stand beside it.
+            ("WAF_LOG_LEVEL", "warn".to_owned()),
         ]
         .map(|(name, value)| (name.to_owned(), value)),
     );

@@ -48,6 +48,9 @@ fn told(fleet: &Value) -> String {
             fleet["waiting"]
         ));
     }
+    if let Some(sentence) = fleet["eviction"].as_str() {
+        lines.push(sentence.to_owned());
+    }
     let headings = [
         "INSTANCE", "STATE", "SEEN", "WAITING", "CLOCK", "VERSION", "BANS", "SETTINGS",
     ];

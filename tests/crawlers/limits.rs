@@ -6,6 +6,7 @@ use super::{
     CRAWLER, GOOGLEBOT, NEIGHBOUR, OTHER_CRAWLER, counted, dns, get, googlebot, start, start_in,
     statuses, verify,
 };
+use crate::schemas::{fits, schema, validator};
 use crate::support::application::Application;
 use crate::support::raw_client::request;
 use crate::support::wait_until;
@@ -117,6 +118,30 @@ fn a_crawler_in_a_trap_is_refused_and_not_banned() {
             .any(is_ours),
         "{kept}"
     );
+}
+
+/// CRAWL-4: over a restart no ban covers an address that was verified within the last day, though
+/// nobody has proven anything to the new process.
+#[test]
+fn a_crawler_of_the_last_day_outlives_a_restart() {
+    let (application, dns) = (Application::ok(), dns());
+    let rules = json!({"limits": [
+        {"name": "page", "match": {"paths": ["/page"]}, "per_day": 2, "on_limit": "ban"}]});
+    let (mut weir, state) = start(&application, &dns, rules.clone(), &[]);
+    verify(&weir, CRAWLER);
+    weir.stop();
+    let kept: Value =
+        serde_json::from_slice(&std::fs::read(state.path().join("shared.json")).expect("the file"))
+            .expect("JSON");
+    fits(&validator(&schema("shared")), "shared.json", &kept);
+    assert_eq!(kept["crawlers"][0]["client"], CRAWLER);
+    let weir = start_in(&state, &application, &dns, rules, &[]);
+    for client in [CRAWLER, NEIGHBOUR] {
+        for _ in 0..4 {
+            get(&weir, "/page", client, "curl/8");
+        }
+    }
+    assert_eq!(banned(&weir, 1), [format!("{NEIGHBOUR}/32")]);
 }
 
 /// CRAWL-4: all addresses of a crawler are one client for its own limits, which refuse and never

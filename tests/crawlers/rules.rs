@@ -107,8 +107,13 @@ fn the_table_can_be_pasted() {
     assert_eq!(printed.code, 0, "{}", printed.err);
     let rules: Value = serde_json::from_str(&printed.out).expect("JSON");
     let crawlers = rules["crawlers"].as_array().expect("a list");
-    assert!(crawlers.len() >= 6, "{crawlers:?}");
-    for crawler in crawlers {
+    assert!(crawlers.len() >= 16, "{crawlers:?}");
+    let feeds = rules["feeds"].as_array().expect("a list");
+    for feed in feeds {
+        let is_asked = |crawler: &&Value| crawler["verify"] == feed["name"];
+        assert!(crawlers.iter().any(|one| is_asked(&one)), "{feed}");
+    }
+    for crawler in crawlers.iter().chain(feeds) {
         let comment = crawler["comment"].as_str().expect("its source");
         assert!(comment.contains("https://"), "{comment}");
     }

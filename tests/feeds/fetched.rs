@@ -249,7 +249,9 @@ fn entries_that_cover_too_much_are_left_out() {
         left_out,
         "0.0.0.0/1, 128.0.0.0/1, 10.0.0.0/8, 2001:db8::/32",
     ]);
-    weir.get("/a", "198.51.100.9").expect(429);
+    wait_until("it is in force", || {
+        weir.get("/a", "198.51.100.9").status == 429
+    });
     weir.get("/a", "203.0.113.9").expect(200);
 }
 

@@ -5,11 +5,11 @@ use std::path::Path;
 mod decisions;
 mod fetched;
 mod kept;
-mod publisher;
+pub(crate) mod publisher;
 
 /// Saves a file as most editors do: a new one in the place of the old one.
 #[track_caller]
-fn save(directory: &Path, name: &str, text: &str) {
+pub(crate) fn save(directory: &Path, name: &str, text: &str) {
     let new = directory.join(format!(".{name}.new"));
     std::fs::write(&new, text).expect("writes");
     std::fs::rename(new, directory.join(name)).expect("renames");

@@ -1,7 +1,7 @@
 //! Lists of netblocks in rules.json and in files beside it (RULE-1), and what the log says of them
 //! (TELL-2).
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{hits, save, start, wait_for_edits};
 use crate::support::application::Application;
@@ -241,6 +241,37 @@ fn what_covers_everybody_is_told_of_its_file() {
     }
 }
 
+/// FEED-5, ALIVE-5: a list file of two halves of the Internet covers everybody as one entry of the
+/// whole does: at a start nothing of it is in force, while the service runs the last good one stays
+/// with an alert, and only `"force": true` takes it.
+#[test]
+fn two_halves_of_the_internet_are_everybody() {
+    let application = Application::ok();
+    let halves = "0.0.0.0/1\n128.0.0.0/1\n";
+    let rules = |force: &str| format!(r#"{{"version":1,"deny":[{{"file":"all.txt"{force}}}]}}"#);
+    let why = "all.txt has more than half of all IPv4 addresses";
+    let state = state_dir();
+    std::fs::write(state.path().join("all.txt"), halves).unwrap();
+    std::fs::write(state.path().join("rules.json"), rules("")).unwrap();
+    let mut weir = Weir::start_at(application.address(), &state, &[]);
+    weir.wait_for_process_log(&[why, "nothing of it is in force"]);
+    weir.get("/a", "203.0.113.7").expect(200);
+    save(state.path(), "all.txt", "203.0.113.0/24\n");
+    wait_until("the good one", || {
+        weir.get("/a", "203.0.113.7").status == 429
+    });
+    save(state.path(), "all.txt", halves);
+    weir.wait_for_process_log(&[why, "its last good 1 netblocks stay"]);
+    let is_alert = |line: &Value| line["event"] == "alert" && line["kind"] == "file_error";
+    wait_until("the alert", || weir.log_lines().iter().any(is_alert));
+    weir.get("/a", "203.0.113.7").expect(429);
+    weir.get("/a", "198.51.100.7").expect(200);
+    weir.stop();
+    std::fs::write(state.path().join("rules.json"), rules(r#","force":true"#)).unwrap();
+    let weir = Weir::start_at(application.address(), &state, &[]);
+    weir.get("/a", "198.51.100.7").expect(429);
+}
+
 /// RULE-10: a list that a download has spoiled does not keep the service down: neither while it
 /// runs, nor at a reload, nor over a restart. The last good one holds, with a line and
 /// an alert, and the rest of rules.json is taken.
@@ -260,9 +291,8 @@ fn a_spoiled_list_stops_nothing() {
     weir.wait_for_process_log(&["never.txt cannot be read", "nothing of it is in force"]);
     let alerts = |weir: &Weir, list: &str| {
         let lines = weir.log_lines();
-        let of_list = |line: &&serde_json::Value| {
-            line["kind"] == "file_error" && line.to_string().contains(list)
-        };
+        let of_list =
+            |line: &&Value| line["kind"] == "file_error" && line.to_string().contains(list);
         lines.iter().filter(of_list).count()
     };
     wait_until("the alert", || alerts(&weir, "never.txt") == 1);

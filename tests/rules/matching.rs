@@ -6,6 +6,7 @@ use super::{hits, save, start, statuses, wait_for_edits};
 use crate::support::application::Application;
 use crate::support::command::{Ran, command, ran, run};
 use crate::support::geo::Geo;
+use crate::support::http2::{self, Http2};
 use crate::support::raw_client::{Ended, Response, request, try_exchange};
 use crate::support::weir::{Weir, state_dir};
 
@@ -80,6 +81,38 @@ fn denials_refuse_what_they_match() {
         let action = format!("waf_requests_total{{action=\"denied_rule\",mode=\"{mode}\"}}");
         assert_eq!(weir.metric(&action), Some(7.0));
     }
+}
+
+/// MATCH-1: a denial holds however a client spells what it asks for: the names of the query as
+/// ASP.NET and PHP read them, and a field that is to be there, or to have a literal, under each
+/// name that CGI reads as its own. Over HTTP/2 the same.
+#[test]
+fn a_denial_holds_in_every_spelling() {
+    let rules = r#"{"version":1,"denials":[
+        {"name":"facets","match":{"paths":["/search"],"query":["facet"]},"answer":404},
+        {"name":"rewrite","match":{"fields":[{"name":"x-original-url","is":"present"}]},"answer":403},
+        {"name":"probe","match":{"fields":[{"name":"x-probe","has":"nuclei"}]},"answer":451}]}"#;
+    let application = Application::ok();
+    let (weir, _state) = start(&application, rules, &[("WAF_H2C", "on")]);
+    let mut over_http2 = Http2::open(weir.address());
+    let mut status = |target: &str, field: (&str, &str)| {
+        let first = get(&weir, target, CLIENT, &[field]).status;
+        let name = field.0.to_ascii_lowercase();
+        let fields = [("x-forwarded-for", CLIENT), (&*name, field.1)];
+        let second = over_http2.ask(http2::get(target, &fields)).status;
+        assert_eq!(first, second, "{target} {field:?}");
+        first
+    };
+    let plain = ("Accept", "*/*");
+    for query in ["FACET", "%20facet", "+facet=1", "a&fAcet[]", "facet%00x"] {
+        assert_eq!(status(&format!("/search?{query}"), plain), 404, "{query}");
+    }
+    assert_eq!(status("/search?facets", plain), 200);
+    for name in ["X-Original-URL", "X_Original_URL", "X.Original-URL"] {
+        assert_eq!(status("/", (name, "/a")), 403, "{name}");
+    }
+    assert_eq!(status("/", ("X_Probe", "a Nuclei")), 451);
+    assert_eq!(status("/", ("XX-Probe", "a Nuclei")), 200);
 }
 
 /// LIMIT-9: who is refused by a denial is not admitted to the client table by it; who is kept there

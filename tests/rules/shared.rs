@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 
 use super::{ban_of, hits, save, start};
 use crate::support::application::Application;
-use crate::support::raw_client::request;
+use crate::support::http2::{self, Http2};
+use crate::support::raw_client::{Connection, get, request};
 use crate::support::wait_until;
 use crate::support::weir::Weir;
 
@@ -137,6 +138,77 @@ fn a_netblock_can_be_banned_for_what_it_asks_together() {
         .expect(200);
     assert_eq!(ask(&weir, "/", "203.0.113.201", None), 200);
 }
+
+/// SHARE-6: thousands of requests at once, over HTTP/1.1 and HTTP/2, to four workers: of each key
+/// exactly as many pass as its limit says, and the application gets no more.
+#[test]
+fn shared_limits_are_exact_whoever_asks_at_once() {
+    const ROUNDS: usize = 100;
+    let application = Application::ok();
+    let limits = json!([
+        {"name": "all", "match": {"paths": ["/all"]}, "per": "all", "per_day": 1_000},
+        {"name": "key", "match": {"paths": ["/key"]}, "per": {"field": "x-api-key"}, "per_day": 90},
+        {"name": "net", "match": {"paths": ["/net"]}, "per": "netblock", "per_day": 60},
+    ]);
+    let settings = [
+        ("WAF_WORKERS", "4"),
+        ("WAF_H2C", "on"),
+        ("WAF_LOG_REQUESTS", "off"),
+    ];
+    let (weir, _state) = start(&application, &rules(&limits), &settings);
+    let address = weir.address();
+    let key = |number: usize| format!("key-{}", number % 8);
+    // Of eight netblocks, of each 100 requests for each path.
+    let over_http1 = |thread: usize| {
+        let mut connection = Connection::open(address);
+        let mut passed = [0; 3];
+        for number in 0..ROUNDS {
+            let (client, key) = (format!("198.51.{thread}.{number}"), key(number));
+            let fields = [("X-Forwarded-For", &*client), ("X-Api-Key", &*key)];
+            for (path, passed) in PATHS.into_iter().zip(&mut passed) {
+                connection.send(&get(path, &fields));
+                *passed += usize::from(connection.response().status == 200);
+            }
+        }
+        passed
+    };
+    // Of four netblocks, of each 200 requests for each path, 100 of them at once.
+    let over_http2 = |thread: usize| {
+        let mut connection = Http2::open(address);
+        let mut passed = [0; 3];
+        for round in 0..2 {
+            let client = format!("203.0.{thread}.{round}");
+            for (path, passed) in PATHS.into_iter().zip(&mut passed) {
+                let begin = |number| {
+                    let key = key(number);
+                    let fields = [("x-forwarded-for", &*client), ("x-api-key", &*key)];
+                    connection.begin(http2::get(path, &fields), true)
+                };
+                let begun: Vec<_> = (0..ROUNDS).map(begin).collect();
+                for open in begun {
+                    let answer = connection.whole(open.response).expect("an answer");
+                    *passed += usize::from(answer.status == 200);
+                }
+            }
+        }
+        passed
+    };
+    let passed: Vec<[usize; 3]> = std::thread::scope(|scope| {
+        let http1 = (0..8).map(|thread| scope.spawn(move || over_http1(thread)));
+        let http1: Vec<_> = http1.collect();
+        let http2 = (0..4).map(|thread| scope.spawn(move || over_http2(thread)));
+        let all: Vec<_> = http1.into_iter().chain(http2).collect();
+        let all = all.into_iter().map(|one| one.join().expect("answers"));
+        all.collect()
+    });
+    let total = |of: usize| passed.iter().map(|one| one[of]).sum::<usize>();
+    assert_eq!([0, 1, 2].map(total), [1_000, 8 * 90, 12 * 60]);
+    assert_eq!(application.requests().len(), 1_000 + 8 * 90 + 12 * 60);
+    assert_eq!(hits(&weir, "all", "limit"), Some(600.0));
+}
+
+/// What is asked for at once.
+const PATHS: [&str; 3] = ["/all", "/key", "/net"];
 
 /// SHARE-2, MATCH-5: what cannot be meant is a fault at its place.
 #[test]

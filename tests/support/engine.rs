@@ -3,7 +3,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -48,8 +48,31 @@ impl Engine {
     /// Starts it, empty, and reads its log until it takes connections.
     #[track_caller]
     pub(crate) fn begin(&mut self) {
-        let mut process = Command::new("redis-server")
-            .args(["--port", &self.port.to_string(), "--bind", "127.0.0.1"])
+        let port = self.port.to_string();
+        self.begin_with(Command::new("redis-server").args(["--port", &port]));
+    }
+
+    /// The same over TLS alone, with this certificate.
+    #[track_caller]
+    pub(crate) fn begin_with_tls(&mut self, certificate: &Path, key: &Path) {
+        let port = self.port.to_string();
+        self.begin_with(
+            Command::new("redis-server")
+                .args(["--port", "0", "--tls-port", &port])
+                .arg("--tls-cert-file")
+                .arg(certificate)
+                .arg("--tls-key-file")
+                .arg(key)
+                .arg("--tls-ca-cert-file")
+                .arg(certificate)
+                .args(["--tls-auth-clients", "no"]),
+        );
+    }
+
+    #[track_caller]
+    fn begin_with(&mut self, command: &mut Command) {
+        let mut process = command
+            .args(["--bind", "127.0.0.1"])
             .args(["--save", "", "--appendonly", "no"])
             .arg("--dir")
             .arg(self.dir.path())

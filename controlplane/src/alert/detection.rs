@@ -6,11 +6,13 @@ use weir_shared::clock::Now;
 use weir_shared::event::Finished;
 use weir_shared::settings::Settings;
 use weir_shared::table::SharedRefusal;
+use weir_shared::units::Time;
 
 use super::Alerts;
 use super::document::{AlertsEntry, AlertsFile, AlertsKey};
 use super::shared_cooldowns::SharedCooldowns;
-use crate::anomaly::Anomalies;
+use crate::anomaly::shared::{Elsewhere, Sums};
+use crate::anomaly::{Anomalies, Over, Scope};
 use crate::certificates::Watched;
 use crate::state::Change;
 
@@ -31,6 +33,8 @@ pub(crate) struct Detection {
     /// Finished requests in batches; the data plane bounds the channel and drops what finds it
     /// full.
     finished: Receiver<Vec<Finished>>,
+    /// What went over a threshold and was not told yet.
+    over: Vec<Over>,
     /// Whether more batches wait than one turn takes.
     more: bool,
 }
@@ -50,6 +54,7 @@ impl Detection {
             shared: SharedCooldowns::new(settings.anomalies.cooldown),
             anomalies: Anomalies::new(settings, now.wall_ms),
             finished,
+            over: Vec::new(),
             more: false,
         };
         for entry in entries {
@@ -92,13 +97,42 @@ impl Detection {
                 }
             };
             for finished in &batch {
-                let alerts = &mut self.alerts;
-                self.anomalies.count(finished, now.wall_ms, |over| {
-                    alerts.anomaly(&over, now.wall_ms);
-                });
+                let over = &mut self.over;
+                (self.anomalies).count(finished, now.wall_ms, |passed| over.push(passed));
             }
         }
         self.more = !self.finished.is_empty();
+    }
+
+    /// What went over a threshold outside of a cooldown since this was asked last.
+    pub(crate) fn take_over(&mut self) -> Vec<Over> {
+        std::mem::take(&mut self.over)
+    }
+
+    /// Tells of it.
+    pub(crate) fn tell(&mut self, over: &Over, now: Now) {
+        self.alerts.anomaly(over, now.wall_ms);
+    }
+
+    /// Another instance of the fleet has told of it: its cooldown is everybody's (FLEET-19).
+    pub(crate) fn told_elsewhere(&mut self, scope: Scope, ends: Time) {
+        self.anomalies.cooldowns().ends_by(scope, ends);
+    }
+
+    /// What the other instances are to know of the counts here.
+    pub(crate) fn totals(
+        &mut self,
+        instances: u64,
+        elsewhere: &Elsewhere,
+        now: Now,
+    ) -> Vec<(Scope, Sums)> {
+        self.anomalies.totals(instances, elsewhere, now.wall_ms)
+    }
+
+    /// Other instances have told of their counts.
+    pub(crate) fn learn(&mut self, elsewhere: &Elsewhere, now: Now) {
+        let over = &mut self.over;
+        (self.anomalies).learn(elsewhere, now.wall_ms, |passed| over.push(passed));
     }
 
     /// Whether there is more to count than one turn takes.

@@ -114,6 +114,28 @@ impl Cooldowns {
         Some(ends)
     }
 
+    /// Whether an alert of this scope would be held back.
+    pub(crate) fn is_running(&self, scope: Scope, now_ms: u64) -> bool {
+        (self.held.get(&scope)).is_some_and(|cooldown| cooldown.is_running(now_ms))
+    }
+
+    /// Whether it has been held back for longer than this.
+    pub(crate) fn has_run_for(&self, scope: Scope, ms: u64, now_ms: u64) -> bool {
+        let began = |cooldown: &Cooldown| now_ms.saturating_sub(cooldown.started.0) > ms;
+        self.is_running(scope, now_ms) && self.held.get(&scope).is_some_and(began)
+    }
+
+    /// The alert of this scope was raised elsewhere: its cooldown ends when that one does, and not
+    /// later than it would have by itself.
+    pub(crate) fn ends_by(&mut self, scope: Scope, ends: Time) {
+        if let Some(mut cooldown) = self.held.get(&scope).copied()
+            && ends < cooldown.ends
+        {
+            cooldown.ends = ends;
+            self.insert(scope, cooldown);
+        }
+    }
+
     /// Once a clock hour has ended: what it held back, if anything. Then cooldowns that have run
     /// out are dropped.
     pub(crate) fn turn(&mut self, now_ms: u64) -> Option<Summary> {

@@ -94,6 +94,12 @@ impl Counters {
         &mut self.slots[place].counter
     }
 
+    /// The counter of a scope, if there is one; it is not seen by that.
+    pub(crate) fn get(&self, scope: Scope) -> Option<Counter> {
+        let slot = self.slots.get(*self.places.get(&scope)?)?;
+        Some(slot.counter)
+    }
+
     /// Puts a counter in as the one seen last, replacing what is held.
     pub(crate) fn put(&mut self, scope: Scope, counter: Counter) {
         *self.seen(scope) = counter;

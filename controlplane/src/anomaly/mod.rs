@@ -17,6 +17,7 @@ use watch::Watches;
 pub(crate) mod cooldown;
 pub(crate) mod counters;
 mod scope;
+pub(crate) mod shared;
 pub(crate) mod watch;
 
 pub use cooldown::Cooldown;

@@ -23,18 +23,15 @@ use super::document::{BanKey, BansFile, merge};
 use super::drop_order::DropOrder;
 use crate::state::Change;
 
+mod broken;
 pub(crate) mod changes;
 mod from_fleet;
 pub(crate) mod import;
 mod lookups;
 mod spared;
 
+use broken::broken_at;
 use changes::{Changed, Happened, LedgerChange};
-
-/// A break that waited longer than this, or lies ahead of the clock, is banned from the moment it
-/// is seen: the clock was moved, or the loop stood still, and a ban that is half over protects
-/// nobody.
-const LATE_MS: u64 = 5_000;
 
 /// Every ban held.
 pub(crate) struct Ledger {
@@ -202,13 +199,8 @@ impl Ledger {
         netblock: Netblock,
         now_ms: u64,
     ) -> BanOutcome {
-        let at_ms = match now_ms.checked_sub(exceeded.at_ms) {
-            Some(late) if late <= LATE_MS => exceeded.at_ms,
-            _ => now_ms,
-        };
-        if let Some(span) = self.index.span(netblock)
-            && span.end_ms > at_ms
-        {
+        let at_ms = broken_at(exceeded, now_ms);
+        if self.is_banned(exceeded, netblock, now_ms) {
             return BanOutcome::Already(netblock);
         }
         // Asked before room is made: the ban that escalation needs may be the one that is dropped.

@@ -194,20 +194,22 @@ impl Bans {
     }
 
     fn ban_for(&mut self, exceeded: &LimitExceeded, now: Now) -> BanOutcome {
-        if is_decisive(exceeded) {
+        // A worker asks the same; a peer may have been noticed since.
+        let (cause, scope) = (exceeded.offence.cause(), exceeded.offence.scope());
+        let prefixes = self.settings.prefixes;
+        let target = (self.spared).target(exceeded.client, cause, scope, prefixes);
+        let Some(target) = target else {
+            return BanOutcome::Spared;
+        };
+        // Who is banned already costs nothing of what others may have banned (FLEET-27).
+        if is_decisive(exceeded) && !self.ledger.is_banned(exceeded, target, now.wall_ms) {
             let minute_ago = now.wall_ms.saturating_sub(60_000);
             let clients = || self.table.seen_since(minute_ago);
             if !self.breaker.admits(clients, now) {
                 return BanOutcome::Spared;
             }
         }
-        // A worker asks the same; a peer may have been noticed since.
-        let (cause, scope) = (exceeded.offence.cause(), exceeded.offence.scope());
-        let prefixes = self.settings.prefixes;
-        match self.spared.target(exceeded.client, cause, scope, prefixes) {
-            None => BanOutcome::Spared,
-            Some(target) => self.ledger.ban_for(exceeded, target, now.wall_ms),
-        }
+        self.ledger.ban_for(exceeded, target, now.wall_ms)
     }
 
     fn next_batch(&mut self) -> Vec<LimitExceeded> {

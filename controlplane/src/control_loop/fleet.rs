@@ -93,6 +93,7 @@ impl Control {
 
     /// Sends what is to be sent, and answers those who have waited for others.
     pub(super) fn turn_fleet(&mut self, now: Now) {
+        self.tell_anomalies(now);
         let Some(fleet) = &mut self.fleet else {
             return;
         };
@@ -133,7 +134,8 @@ impl Control {
             };
             let waited_ns = now.mono_ns.saturating_sub(begun_ns);
             if !fleet.has_more(now) || waited_ns >= LAST_EVENTS_NS {
-                return fleet.rest(now);
+                fleet.rest(now);
+                return self.tell_anomalies(now);
             }
             let mut select = Select::new();
             fleet.select(&mut select);

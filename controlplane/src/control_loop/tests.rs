@@ -88,6 +88,35 @@ fn a_break_of_a_banned_netblock_resets_only() {
     assert_eq!(rig.snapshots.load().generation, generation);
 }
 
+/// FLEET-27: a break by what others have counted costs none of the bans that they may make where
+/// the netblock is banned already: its clients are reset, and the next netblock is banned.
+#[test]
+fn only_bans_that_are_made_count_for_the_breaker() {
+    let mut rig = Rig::new(settings());
+    let report = |rig: &Rig, address: &str| {
+        let note = weir_shared::ban::FleetNote {
+            here: 1,
+            others: 1000,
+            instances: 2,
+        };
+        let mut broken = crate::testing::broken(address, rig.now_ms());
+        broken.fleet = Some(note);
+        rig.breaks.send(broken).unwrap();
+    };
+    for address in 1..=100 {
+        report(&rig, &format!("203.0.113.{address}"));
+        rig.turn();
+    }
+    assert_eq!(rig.control.bans.made_by_others(), 1);
+    for netblock in 1..=100 {
+        report(&rig, &format!("10.0.{netblock}.7"));
+        rig.turn();
+    }
+    assert_eq!(rig.control.bans.made_by_others(), 60);
+    assert!(rig.banned_until("10.0.59.7").is_some());
+    assert_eq!(rig.banned_until("10.0.60.7"), None);
+}
+
 /// LIMIT-6, BAN-5: with only bans that may not be dropped the client is released and `can_ban` is
 /// off; it is on again when one of them ended, with no event, and when one was lifted.
 #[test]

@@ -23,10 +23,12 @@ use weir_shared::threads;
 mod cache;
 pub(crate) mod falls;
 mod resolver;
+mod silent;
 pub(crate) mod warnings;
 
 use self::cache::Cache;
 use self::resolver::{Failure, Found, Resolving, Servers};
+use self::silent::Silent;
 use crate::lookup::breaker::{BackOff, Breaker, Gate};
 use crate::lookup::budget::Budget;
 
@@ -87,6 +89,7 @@ struct Service {
 struct State {
     cache: Cache,
     breaker: Breaker,
+    silent: Silent,
     back_off: BackOff,
     budget: Budget,
     /// Addresses that are asked about. At most queue and flight together.
@@ -117,6 +120,12 @@ impl Service {
         }
         let waits = state.back_off.until(client, now.mono_ns);
         if let Some(again_ns) = waits.or_else(|| state.budget.spent_until(client, now.mono_ns)) {
+            return unknown_until(again_ns);
+        }
+        // A question about who was answered with silence proves little, and goes after the others.
+        if state.breaker.is_open()
+            && let Some(again_ns) = state.silent.until(address, now.mono_ns)
+        {
             return unknown_until(again_ns);
         }
         if let Gate::Shut(again_ns) = state.breaker.ask(now.mono_ns) {
@@ -230,6 +239,7 @@ impl Service {
             state.flights.remove(&question.address);
             state.back_off.succeed(Client::of(question.address));
             state.cache.put(question.address, answer.clone());
+            state.silent = Silent::default();
             state.breaker.succeed()
         };
         if closed {
@@ -242,7 +252,11 @@ impl Service {
     fn fail(&self, address: IpAddr, failure: &Failure, now: Now) -> u64 {
         let mut state = self.state();
         state.flights.remove(&address);
-        let opened = failure.is_of_the_server() && state.breaker.fail(now.mono_ns);
+        let counts = match failure {
+            Failure::Late => state.silent.note(address, now.mono_ns),
+            other => other.is_of_the_server(),
+        };
+        let opened = counts && state.breaker.fail(now.mono_ns);
         let shut_ns = state.breaker.shut_until(now.mono_ns).unwrap_or(0);
         let again_ns = match failure {
             Failure::Shut => shut_ns,

@@ -144,3 +144,31 @@ fn a_flood_of_claims_is_bounded() {
     let never = asking.service.ask(private, &suffixes()).unwrap();
     assert_eq!(never.until_ns, u64::MAX);
 }
+
+/// CRAWL-3, LOOKUP-3: whoever has a zone of his own that says nothing does not keep others from
+/// being asked about: his network counts once. Five networks open the breaker, and the first
+/// question behind that is about somebody else.
+#[test]
+fn one_silent_network_shuts_nobody_out() {
+    let asking = Asking::start(Some(3));
+    let service = &asking.service;
+    let fail = |text: &str| {
+        let now = service.clock.now();
+        service.fail(text.parse().unwrap(), &Failure::Late, now);
+    };
+    for last in 1..=20 {
+        fail(&format!("2001:db8:{last}::1"));
+    }
+    assert!(!service.state().breaker.is_open());
+    assert!(!asking.ask(address(1)).0);
+    for network in 1..=5 {
+        fail(&format!("11.{network}.0.1"));
+    }
+    assert!(service.state().breaker.is_open());
+    asking.clock.advance_ms(30_000);
+    let again = service.ask("11.1.0.2".parse().unwrap(), &suffixes());
+    assert_eq!(again.map(|known| known.until_ns), Some(60 * SECOND_NS));
+    assert!(service.state().breaker.is_open());
+    assert!(!asking.ask(address(2)).0);
+    assert!(!service.state().breaker.is_open());
+}

@@ -6,7 +6,7 @@
 
 use std::fmt::Write as _;
 use std::fs::{self, DirBuilder};
-use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{self, BufRead as _, BufReader, Read as _};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
@@ -19,9 +19,9 @@ use weir_shared::units::Time;
 
 use super::decisions::Decisions;
 use super::wanted::Wanted;
+use crate::beside;
 use crate::guarded;
 use crate::netblock_list::{self, MAX_LISTED};
-use crate::state::create;
 
 /// The folder in the state directory.
 const FOLDER: &str = "feeds";
@@ -169,17 +169,7 @@ impl Copies {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             Ok(()) | Err(_) => {}
         }
-        let new = self.0.join(format!(".{name}.tmp"));
-        let _ = fs::remove_file(&new);
-        let mut file = create(&new)?;
-        let written = file
-            .write_all(bytes)
-            .and_then(|()| file.sync_all())
-            .and_then(|()| fs::rename(&new, self.path(name)));
-        if written.is_err() {
-            let _ = fs::remove_file(&new);
-        }
-        written
+        beside::replace(&self.path(name), |out| out.write_all(bytes))
     }
 
     fn path(&self, name: &str) -> PathBuf {

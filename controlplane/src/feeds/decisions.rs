@@ -11,7 +11,7 @@ use weir_shared::netblock::Netblock;
 use weir_shared::rules::{Feed, MAX_NETBLOCKS};
 use weir_shared::settings::{Asns, Countries};
 
-use super::judge::Guard;
+use super::judge::{Guard, bounded};
 use super::wanted::Other;
 
 /// Of a decision that cannot be read this many characters of its value are told.
@@ -422,14 +422,18 @@ pub(crate) struct Listed {
 
 impl Listed {
     /// A version of the feed of this name, and the netblocks that are left out of it (FEED-5).
+    ///
+    /// # Errors
+    /// What is not left out covers nearly everybody. The end of a sentence.
     pub(crate) fn feed(
         self,
         name: &str,
         guard: &Guard,
         taken_ms: u64,
         confirmed_ms: u64,
-    ) -> (Feed, Vec<Netblock>) {
+    ) -> Result<(Feed, Vec<Netblock>), String> {
         let (hold, left_out) = guard.part(self.netblocks);
+        bounded(&hold)?;
         let asns = Asns {
             numbers: self.asns,
             unknown: false,
@@ -439,7 +443,7 @@ impl Listed {
             unknown: false,
         };
         let feed = Feed::new(name, hold, taken_ms, confirmed_ms).with_places(asns, countries);
-        (feed, left_out)
+        Ok((feed, left_out))
     }
 }
 

@@ -11,7 +11,6 @@ use weir_shared::units::Time;
 use super::copy::{Copies, Head};
 use super::decisions::{Answer, Decisions, Listed, parse};
 use super::fetch::Failure;
-use super::judge::bounded;
 use super::kept::{Offered, Outcome, Outside, Report, tell_left_out};
 use super::wanted::{CrowdSec, Wanted};
 use crate::guarded;
@@ -342,12 +341,11 @@ impl Stream {
             return Ok(false);
         }
         self.offered_ms = now_ms;
-        bounded(&listed.netblocks)?;
         let name = &self.wanted.name;
         let confirmed_ms = self.report.feed.confirmed_ms().unwrap_or(now_ms);
         let (feed, left_out) = listed
             .clone()
-            .feed(name, &outside.guard(), now_ms, confirmed_ms);
+            .feed(name, &outside.guard(), now_ms, confirmed_ms)?;
         let feed = Arc::new(feed);
         outside.offer(Offered {
             url: self.wanted.url.clone(),

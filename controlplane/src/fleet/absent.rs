@@ -9,10 +9,13 @@ use weir_shared::ban::Ban;
 use weir_shared::clock::{Clock, Now};
 use weir_shared::fleet::FleetCounts;
 use weir_shared::settings::{FleetSettings, Listed};
+use weir_shared::units::Time;
 
 use super::facts::{FleetFacts, Told};
 use super::replica::Effect;
 use crate::admin::bans::Pending;
+use crate::anomaly::shared::{Elsewhere, Sums};
+use crate::anomaly::{Over, Scope};
 use crate::bans::Subject;
 use crate::bans::document::BanKey;
 use crate::bans::ledger::changes::LedgerChange;
@@ -38,6 +41,13 @@ impl Ready {
     }
 }
 
+impl Ready {
+    /// Nothing.
+    pub fn warnings(&self) -> Vec<String> {
+        match *self {}
+    }
+}
+
 /// What the bans were at the start.
 pub(crate) struct AtStart<'a> {
     pub(crate) bans: &'a [Arc<Ban>],
@@ -45,6 +55,12 @@ pub(crate) struct AtStart<'a> {
     pub(crate) removed: &'a [BanKey],
     pub(crate) lists: (Arc<SharedLists>, u64),
     pub(crate) counts: Option<Arc<dyn FleetCounts>>,
+}
+
+/// What became of an alert.
+pub(crate) enum Settled {
+    Here(Over),
+    Elsewhere(Scope, Time),
 }
 
 /// None can be had.
@@ -132,6 +148,30 @@ impl Fleet {
     }
 
     pub(crate) fn rest_counting(&self) {
+        match *self {}
+    }
+
+    pub(crate) fn claim(&mut self, _: Over, _: Now) {
+        match *self {}
+    }
+
+    pub(crate) fn settled(&mut self) -> Vec<Settled> {
+        match *self {}
+    }
+
+    pub(crate) fn learned(&mut self, _: Now) -> Option<Elsewhere> {
+        match *self {}
+    }
+
+    pub(crate) fn elsewhere(&self) -> Elsewhere {
+        match *self {}
+    }
+
+    pub(crate) fn wants_totals(&self, _: Now) -> bool {
+        match *self {}
+    }
+
+    pub(crate) fn say_totals(&mut self, _: Vec<(Scope, Sums)>, _: Now) {
         match *self {}
     }
 

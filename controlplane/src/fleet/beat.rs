@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::engine::Cursor;
 use super::event::Rejected;
 use super::stamp::Origin;
+use crate::anomaly::shared::{MOST_TOTALS, Sums};
 
 /// The most settings of a beat, and the longest name and value that are read.
 const MAX_SETTINGS: usize = 128;
@@ -34,6 +35,9 @@ pub(super) struct Beat {
     /// Settings that should be the same everywhere.
     #[serde(default)]
     pub(super) settings: BTreeMap<String, String>,
+    /// What it has counted of the scopes of anomalies that are near a threshold (FLEET-19).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) totals: Vec<(String, Sums)>,
 }
 
 /// An instance that has shown itself.
@@ -56,7 +60,10 @@ impl Beat {
         let fits = |text: &String| text.len() <= MAX_TEXT;
         let texts = [&beat.version, &beat.cursor, &beat.digest];
         let settings = beat.settings.iter().flat_map(|(name, value)| [name, value]);
-        if beat.settings.len() > MAX_SETTINGS || !texts.into_iter().chain(settings).all(fits) {
+        let totals = beat.totals.iter().map(|(scope, _)| scope);
+        let settings = settings.chain(totals);
+        let is_long = beat.settings.len() > MAX_SETTINGS || beat.totals.len() > MOST_TOTALS;
+        if is_long || !texts.into_iter().chain(settings).all(fits) {
             return Err(Rejected::Size);
         }
         Ok(beat)

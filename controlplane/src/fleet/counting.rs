@@ -28,7 +28,7 @@ const BREATH: Duration = Duration::from_millis(10);
 /// How long it waits for something to be counted before it looks for orders.
 const IDLE: Duration = Duration::from_millis(100);
 /// A clock that is further off shares no counts (FLEET-22).
-const MOST_OFF_MS: u64 = 30_000;
+pub(super) const MOST_OFF_MS: u64 = 30_000;
 /// So many answers may say that the engine is not where it was thought.
 const SPARE_ROUNDS: usize = 16;
 /// What waits for its turn: as much as there are clients.

@@ -2,9 +2,8 @@
 //! service's own, and not for hands. A thread of its own writes it, whole and in one step.
 
 use std::collections::VecDeque;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -17,11 +16,11 @@ use super::filing::KeptFiling;
 use super::replica::Kept;
 use super::stamp::Stamp;
 use crate::bans::document::BanKey;
+use crate::beside;
 use crate::guarded;
 
 /// Its name in the state directory.
 pub(super) const FILE: &str = "fleet.json";
-const NEW: &str = ".fleet.json.new";
 /// The largest that is read.
 const MAX_FILE: u64 = 512 << 20;
 /// Between two writes of what only others have changed.
@@ -207,20 +206,7 @@ impl Keeper {
 }
 
 fn put(dir: &Path, bytes: &[u8]) -> io::Result<()> {
-    let (new, file) = (dir.join(NEW), dir.join(FILE));
-    match fs::remove_file(&new) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let mut options = OpenOptions::new();
-    let mut out = options
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&new)?;
-    out.write_all(bytes)?;
-    out.sync_all()?;
-    fs::rename(&new, &file)?;
+    beside::replace(&dir.join(FILE), |out| out.write_all(bytes))?;
     File::open(dir)?.sync_all()
 }
 

@@ -15,17 +15,22 @@
 //! (the other instances), `waits.rs` (answers that wait for them), `view.rs` and `facts.rs` (what
 //! is told), `counts.rs`, `counting.rs`, `sharing.rs` and `counted.rs` (what is counted of clients,
 //! and the thread that shares it), `lists_file.rs` and `keeping_lists.rs` (lists.json), `aside.rs`
-//! and `setting_aside.rs` (what only an instance holds that was away for long), `resting.rs`. A
-//! build without the feature `fleet` has `absent.rs` instead.
+//! and `setting_aside.rs` (what only an instance holds that was away for long), `anomalies.rs` and
+//! `claims.rs` (anomalies, and who tells them), `eviction.rs` (the engine's policy), `going.rs` (a
+//! stop). A build without the feature `fleet` has `absent.rs` instead.
 
 // With the feature for its test alone.
 #[cfg(any(test, not(feature = "fleet")))]
 #[cfg_attr(feature = "fleet", expect(dead_code))]
 mod absent;
 #[cfg(feature = "fleet")]
+mod anomalies;
+#[cfg(feature = "fleet")]
 mod aside;
 #[cfg(feature = "fleet")]
 mod beat;
+#[cfg(feature = "fleet")]
+mod claims;
 pub mod conflict;
 pub mod core;
 #[cfg(feature = "fleet")]
@@ -37,9 +42,13 @@ mod digest;
 pub mod engine;
 pub mod entry;
 pub mod event;
+#[cfg(feature = "fleet")]
+mod eviction;
 pub(crate) mod facts;
 #[cfg(any(test, feature = "fleet"))]
 mod filing;
+#[cfg(feature = "fleet")]
+mod going;
 #[cfg(feature = "fleet")]
 mod keeping_lists;
 #[cfg(feature = "fleet")]
@@ -62,8 +71,6 @@ mod reading;
 #[cfg(feature = "fleet")]
 mod ready;
 pub mod replica;
-#[cfg(feature = "fleet")]
-mod resting;
 #[cfg(feature = "fleet")]
 mod same;
 #[cfg(feature = "fleet")]
@@ -91,7 +98,9 @@ mod words;
 #[cfg(not(feature = "fleet"))]
 pub use absent::Ready;
 #[cfg(not(feature = "fleet"))]
-pub(crate) use absent::{AtStart, Fleet};
+pub(crate) use absent::{AtStart, Fleet, Settled};
+#[cfg(feature = "fleet")]
+pub(crate) use claims::Settled;
 #[cfg(feature = "fleet")]
 pub(crate) use part::Fleet;
 #[cfg(feature = "fleet")]

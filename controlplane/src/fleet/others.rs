@@ -6,9 +6,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 
 use super::beat::{Beat, Seen};
+use super::claims;
+use super::counting::MOST_OFF_MS;
 use super::engine::Cursor;
 use super::event::Rejected;
 use super::stamp::Origin;
+use crate::anomaly::shared::Elsewhere;
 
 /// Who has not shown itself for so long has gone.
 const GONE_MS: u64 = 10_000;
@@ -76,6 +79,28 @@ impl Others {
     /// Nobody is known any more.
     pub(super) fn forget(&mut self) {
         self.0.clear();
+    }
+
+    /// What those that live in this mode have counted of anomalies, added up.
+    pub(super) fn totals(&self, mode: &str) -> Elsewhere {
+        let mut sums = Elsewhere::default();
+        let live = self.0.values().filter(|other| other.age_ms <= GONE_MS);
+        for beat in live.filter_map(|other| other.beat.as_ref().ok()) {
+            let there = beat.settings.get("WAF_MODE").map_or("", String::as_str);
+            if there != mode || beat.clock_ms.unsigned_abs() > MOST_OFF_MS {
+                continue;
+            }
+            for (text, more) in &beat.totals {
+                let Some(scope) = claims::scope(text) else {
+                    continue;
+                };
+                let held = sums.entry(scope).or_insert([0; 4]);
+                for (sum, more) in held.iter_mut().zip(more) {
+                    *sum = sum.saturating_add(*more);
+                }
+            }
+        }
+        sums
     }
 
     /// How many live, without this one.

@@ -14,9 +14,11 @@ use weir_shared::settings::Listed;
 
 use super::aside::Aside;
 use super::beat::{Beat, Seen};
+use super::claims::Claims;
 use super::core::Core;
 use super::engine::{Cursor, Logged};
 use super::event::Rejected;
+use super::eviction::Eviction;
 use super::facts::Told;
 use super::kept::{self, Keeper};
 use super::lists_file::ListsFile;
@@ -89,6 +91,9 @@ pub(crate) struct Fleet {
     pub(super) lists: ListsFile,
     /// The counts of clients; none where they are not shared.
     pub(super) sharing: Option<Sharing>,
+    pub(super) eviction: Eviction,
+    /// Alerts that one instance is to tell.
+    pub(super) claims: Claims,
 }
 
 impl Fleet {
@@ -187,6 +192,8 @@ impl Fleet {
                 self.note_contact(time_ms);
                 self.take_beats(others, now);
             }
+            Said::Claimed { until_ms } => self.claimed(until_ms, now),
+            Said::Policy(policy) => self.eviction.note(policy),
             Said::Away(why) => self.closed(why, now),
         }
         Vec::new()
@@ -218,6 +225,7 @@ impl Fleet {
             now_ns: now.mono_ns,
         };
         self.others.take(others, &mine);
+        self.claims.has_heard = true;
         if let Some(sharing) = &self.sharing {
             sharing.note_instances(self.instances());
         }
@@ -255,6 +263,7 @@ impl Fleet {
 
     pub(super) fn closed(&mut self, why: String, now: Now) {
         self.is_beating = false;
+        self.claims.alone();
         self.standing.close(why, now);
     }
 
@@ -378,6 +387,7 @@ impl Fleet {
                 let upto = self.core.cursor();
                 self.order(Order::Snapshot { upto, chunks });
             }
+            self.claim_next(now);
             self.beat_due(now);
         }
         if now.mono_ns.saturating_sub(self.forgot_ns) >= FORGET_NS {
@@ -392,6 +402,7 @@ impl Fleet {
                 detail: format!("{} cannot be written: {fault}", kept::FILE),
             });
         }
+        told.extend(self.eviction.tell());
         told.extend(self.mend(now));
         told.extend(self.told_aside());
         let change = self.change();
@@ -475,6 +486,7 @@ impl Fleet {
             dropped: self.has_dropped,
             clock_ms: self.clock_ms,
             settings: self.settings.clone(),
+            totals: self.said_totals(),
         }
     }
 

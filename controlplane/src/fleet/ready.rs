@@ -2,11 +2,13 @@
 //! A fault in one of them stops a start (FLEET-3); nothing is asked of the engine.
 
 use std::path::Path;
+use std::time::Duration;
 
 use weir_shared::ban_origin::is_instance_name;
 use weir_shared::settings::FleetSettings;
 
-use super::link::Access;
+use super::eviction;
+use super::link::{Access, Link};
 use super::seal::FleetKey;
 use crate::guarded;
 
@@ -75,6 +77,20 @@ impl Ready {
             instance,
             sharing: settings.clone(),
         }))
+    }
+}
+
+impl Ready {
+    /// What an operator should know of the engine, where it answers; why it does not.
+    pub fn warnings(&self) -> Vec<String> {
+        let asked = Link::open(&self.access, Duration::ZERO).and_then(|mut link| link.policy());
+        match asked {
+            Ok(policy) => eviction::sentence(&policy).into_iter().collect(),
+            Err(fault) => vec![format!(
+                "the engine of the fleet at {} cannot be asked: {fault}",
+                self.access.place
+            )],
+        }
     }
 }
 

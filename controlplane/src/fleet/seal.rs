@@ -41,6 +41,8 @@ pub enum Kind {
     Snapshot,
     /// What an instance says of itself.
     Beat,
+    /// Until when an alert is told.
+    Claim,
 }
 
 impl Kind {
@@ -49,6 +51,7 @@ impl Kind {
             Self::Log => "log",
             Self::Snapshot => "snapshot",
             Self::Beat => "beat",
+            Self::Claim => "claim",
         }
     }
 }

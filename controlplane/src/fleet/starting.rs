@@ -14,8 +14,10 @@ use weir_shared::clock::Clock;
 use weir_shared::fleet::FleetCounts;
 
 use super::aside::Aside;
+use super::claims::Claims;
 use super::core::Core;
 use super::counting::{self, CountFacts, Counting};
+use super::eviction::Eviction;
 use super::filing::Filing;
 use super::kept::{self, Keeper};
 use super::lists_file::ListsFile;
@@ -173,6 +175,8 @@ impl Fleet {
             kept_contact_ms: 0,
             lists: ListsFile::new(filing, *rules),
             sharing,
+            eviction: Eviction::default(),
+            claims: Claims::default(),
         };
         Ok((this, effects))
     }

@@ -141,6 +141,7 @@ impl Thread {
             welcome,
             round_trip_ns,
         })?;
+        self.say(Said::Policy(link.policy()?))?;
         *pause = FIRST_PAUSE;
         loop {
             select! {
@@ -211,6 +212,11 @@ impl Thread {
                     others: others.collect(),
                 })?;
             }
+            Order::Claim {
+                name,
+                until_ms,
+                length_ms,
+            } => self.claim(link, &name, until_ms, Duration::from_millis(length_ms))?,
             Order::Snapshot { upto, chunks } => {
                 let origin = upto.to_string();
                 let sealed: Result<Vec<Vec<u8>>, Ended> = (0..)
@@ -228,6 +234,26 @@ impl Thread {
             Order::Hello { .. } | Order::Work => {}
         }
         Ok(())
+    }
+
+    /// What somebody else has put there and does not open is as nothing.
+    fn claim(
+        &self,
+        link: &mut Link,
+        name: &str,
+        until_ms: u64,
+        length: Duration,
+    ) -> Result<(), Ended> {
+        let begun_ns = self.now_ns();
+        let name = data_encoding::BASE64URL_NOPAD.encode(&self.shared.key.name(name));
+        let sealed = self.seal(Kind::Claim, &name, 0, until_ms.to_string().as_bytes())?;
+        let held = link.claim(&name, &sealed, length)?;
+        self.answered(begun_ns);
+        let until_ms = held.and_then(|held| {
+            let text = (self.shared.key).open(Kind::Claim, &name, 0, &held).ok()?;
+            std::str::from_utf8(&text).ok()?.parse().ok()
+        });
+        self.say(Said::Claimed { until_ms })
     }
 
     fn seal(&self, kind: Kind, origin: &str, number: u64, text: &[u8]) -> Result<Vec<u8>, Ended> {

@@ -46,6 +46,9 @@ impl Fleet {
             "instances": instances,
             "counts": self.sharing.as_ref().map(|sharing| sharing.told()),
         });
+        if let (Some(sentence), Value::Object(told)) = (self.eviction.sentence(), &mut told) {
+            told.insert("eviction".to_owned(), json!(sentence));
+        }
         if let (Some((alone_ns, why)), Value::Object(told)) = (alone, &mut told) {
             told.insert("alone_seconds".to_owned(), json!(alone_ns / 1_000_000_000));
             told.insert("why".to_owned(), json!(why));

@@ -39,6 +39,10 @@ pub(super) enum Said {
         round_trip_ns: u64,
         others: Vec<Seen>,
     },
+    /// The answer to [`Order::Claim`]: until when somebody else has it, by the engine's clock.
+    Claimed { until_ms: Option<u64> },
+    /// The engine's policy where its memory is full.
+    Policy(String),
     /// The engine gave no answer, or none that is known; in a sentence.
     Away(String),
 }
@@ -58,6 +62,13 @@ pub(super) enum Order {
     Append(Batch),
     /// Says this of the instance, and asks for all others.
     Beat(Vec<u8>),
+    /// Puts a name on an alert, unless another instance has.
+    Claim {
+        name: String,
+        /// Until when, by the engine's clock.
+        until_ms: u64,
+        length_ms: u64,
+    },
     /// Puts a snapshot in place of the one before.
     Snapshot { upto: Cursor, chunks: Vec<Vec<u8>> },
     /// Says that the instance goes, and asks nothing more until [`Order::Work`].

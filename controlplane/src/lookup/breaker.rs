@@ -62,6 +62,11 @@ impl Breaker {
         }
     }
 
+    /// Whether it is open, or one lookup was let through to see.
+    pub(crate) fn is_open(&self) -> bool {
+        self.state != State::Closed
+    }
+
     /// Until when lookups that wait their turn are not to be made; none while they may be.
     pub(crate) fn shut_until(&self, now_ns: u64) -> Option<u64> {
         match self.state {

@@ -34,7 +34,7 @@ pub(super) struct Match {
 
 /// A word or a list of words.
 #[derive(Debug, Deserialize)]
-#[serde(untagged, expecting = "expected a word or a list of words")]
+#[serde(untagged, expecting = "expected a word or a list of 1 to 64 words")]
 pub(super) enum Words {
     One(String),
     Some(Vec<String>),
@@ -74,8 +74,9 @@ impl TryFrom<String> for FieldName {
 
     fn try_from(text: String) -> Result<Self, String> {
         let name = HeaderName::from_bytes(text.as_bytes());
-        name.map(Self)
-            .map_err(|_| format!("{text:?} is not the name of a field"))
+        name.map(Self).map_err(|_| {
+            format!("{text:?} is not the name of a field: expected one such as accept-language")
+        })
     }
 }
 
@@ -90,7 +91,7 @@ pub(super) enum Is {
 #[derive(Debug, Deserialize)]
 #[serde(
     untagged,
-    expecting = "expected \"present\", \"absent\" or a list of names"
+    expecting = "expected \"present\", \"absent\" or a list of 1 to 64 names of 1 to 256 characters"
 )]
 pub(super) enum Query {
     Is(Is),
@@ -256,7 +257,7 @@ impl Match {
             }
         }
         if (self.user_agent_file.as_ref()).is_some_and(|name| name.contains('\0')) {
-            let message = "expected the name of a file".to_owned();
+            let message = "expected the name of a file, without a NUL".to_owned();
             return Err(("/user_agent_file".to_owned(), message));
         }
         Ok(())

@@ -22,11 +22,10 @@ pub(super) use entries::{
 };
 
 mod entries;
+mod sentences;
 
 /// Faults that are told.
 const MAX_TOLD: usize = 10;
-
-const SCHEMA: &str = include_str!("../../../schema/proxy/rules.schema.json");
 
 impl RulesFile {
     /// Every `match`, with the pointer to it.
@@ -78,7 +77,7 @@ pub(super) struct Reader {
 impl Reader {
     pub(super) const fn new() -> Self {
         Self {
-            schema: LazyLock::new(|| Schema::parse(SCHEMA)),
+            schema: LazyLock::new(|| Schema::parse(sentences::SCHEMA)),
         }
     }
 
@@ -86,7 +85,7 @@ impl Reader {
         let Strict(value) =
             json::explain(std::marker::PhantomData::<Strict>, bytes).map_err(|refused| {
                 let error = &refused.error;
-                let message = json::sentence(error);
+                let message = sentences::syntax(json::sentence(error));
                 Fault::new(error.line(), error.column(), &refused.pointer, &message)
             })?;
         self.understand(&value).map_err(|faults| {
@@ -132,11 +131,31 @@ impl Reader {
             (true, Err(error)) => Err(vec![(inside, json::sentence(&error))]),
             (false, read) => {
                 let reader = read.err().map(|error| (inside, json::sentence(&error)));
-                let told = |fault| told(value, fault, reader.as_ref());
-                Err(violations.iter().flat_map(told).collect())
+                let mut faults = Vec::new();
+                // What is no object at all need not be told which members it lacks.
+                let is_told = |fault: &&Violation| {
+                    let is_wrong = |other: &Violation| {
+                        other.keyword == "type" && other.instance_path == fault.instance_path
+                    };
+                    !is_choice(fault) || !violations.iter().any(is_wrong)
+                };
+                for fault in violations.iter().filter(is_told) {
+                    for one in told(value, fault, reader.as_ref()) {
+                        // Two keywords may ask for the same.
+                        if !faults.contains(&one) {
+                            faults.push(one);
+                        }
+                    }
+                }
+                Err(faults)
             }
         }
     }
+}
+
+/// Whether none of several forms fits, or more than one.
+fn is_choice(fault: &Violation) -> bool {
+    matches!(&*fault.keyword, "anyOf" | "oneOf")
 }
 
 /// What one violation says: of members that nobody knows one fault each, at the member and not at
@@ -149,10 +168,12 @@ pub(super) fn told(
     if let Some(missing) = json::missing(fault) {
         return vec![(fault.instance_path.clone(), missing)];
     }
-    // Of a member that is missing the schema tells by itself.
-    let better = reader.filter(|(inside, why)| {
-        *inside == fault.instance_path && !why.starts_with("missing field")
-    });
+    let is_choice = is_choice(fault);
+    let is_there = |inside: &str| {
+        let below = inside.strip_prefix(&*fault.instance_path);
+        below.is_some_and(|below| below.is_empty() || is_choice && below.starts_with('/'))
+    };
+    let better = reader.filter(|(inside, why)| is_there(inside) && sentences::is_ours(why));
     if let Some(better) = better {
         return vec![better.clone()];
     }
@@ -166,10 +187,8 @@ pub(super) fn told(
     let unknown: Vec<(String, String)> = match &*fault.keyword {
         "additionalProperties" => unknown
             .map(|name| {
-                (
-                    format!("{}{}", fault.instance_path, json::member(name)),
-                    no_member(name),
-                )
+                let pointer = format!("{}{}", fault.instance_path, json::member(name));
+                (pointer, no_member(name, &sentences::members(fault)))
             })
             .collect(),
         _ => Vec::new(),
@@ -177,36 +196,21 @@ pub(super) fn told(
     if !unknown.is_empty() {
         return unknown;
     }
-    let sentence = fault.sentence.trim_end_matches('.').to_owned();
+    let sentence = sentences::allowed(fault)
+        .unwrap_or_else(|| fault.sentence.trim_end_matches('.').to_owned());
     vec![(fault.instance_path.clone(), sentence)]
 }
 
 /// `"pth" is no member here; did you mean "path"?`
-fn no_member(name: &str) -> String {
-    // Asked of the schema, which knows every member that an object of the file may have.
-    let schema: Value = serde_json::from_str(SCHEMA).unwrap_or_default();
-    let mut known = Vec::new();
-    known_members(&schema, &mut known);
+fn no_member(name: &str, known: &[&str]) -> String {
     let near = known
-        .into_iter()
+        .iter()
         .map(|member| (strsim::osa_distance(member, name), member));
-    let meant = near.min().filter(|(distance, _)| *distance <= 3);
-    let meant = meant.map(|(_, member)| format!("; did you mean {member:?}?"));
-    format!("{name:?} is no member here{}", meant.unwrap_or_default())
-}
-
-/// The members that the objects of a schema may have.
-fn known_members<'a>(schema: &'a Value, known: &mut Vec<&'a str>) {
-    match schema {
-        Value::Object(object) => {
-            if let Some(Value::Object(properties)) = object.get("properties") {
-                known.extend(properties.keys().map(String::as_str));
-            }
-            object.values().for_each(|part| known_members(part, known));
-        }
-        Value::Array(parts) => parts.iter().for_each(|part| known_members(part, known)),
-        _ => {}
-    }
+    let meant = match near.min().filter(|(distance, _)| *distance <= 3) {
+        Some((_, member)) => format!("; did you mean {member:?}?"),
+        None => format!(": expected one of {}", sentences::all_of(known)),
+    };
+    format!("{name:?} is no member here{meant}")
 }
 
 /// A fault of what a pointer names.

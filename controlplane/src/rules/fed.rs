@@ -88,15 +88,11 @@ impl Fed {
             return Feed::none(name);
         };
         let listed = decisions.listed();
-        if bounded(&listed.netblocks).is_err() {
-            return Feed::none(name);
-        }
         let (Time(taken), Time(confirmed)) = (head.taken, head.confirmed);
-        let feed = listed.feed(name, &guard(&self.trusted), taken, confirmed).0;
-        if feed.entries() > room {
-            return Feed::none(name);
+        match listed.feed(name, &guard(&self.trusted), taken, confirmed) {
+            Ok((feed, _)) if feed.entries() <= room => feed,
+            _ => Feed::none(name),
         }
-        feed
     }
 
     /// These hold from now on.

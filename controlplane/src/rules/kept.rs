@@ -8,7 +8,7 @@
 use std::collections::HashSet;
 use std::fmt::{Display, Write as _};
 use std::fs::{self, DirBuilder};
-use std::io::{self, Write as _};
+use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
@@ -18,8 +18,8 @@ use weir_shared::netblock::Netblock;
 
 use super::agent_file::{self, Agents};
 use super::list_file;
+use crate::beside;
 use crate::netblock_list::{self, MAX_LISTED};
-use crate::state::create;
 
 /// The folder in the state directory.
 const FOLDER: &str = "lists";
@@ -77,17 +77,7 @@ impl KeptLists {
         if list_file::bytes(&path).is_ok_and(|held| held == text.as_bytes()) {
             return Ok(());
         }
-        let new = self.0.join(format!(".{name}.tmp"));
-        let _ = fs::remove_file(&new);
-        let mut file = create(&new)?;
-        let written = file
-            .write_all(text.as_bytes())
-            .and_then(|()| file.sync_all())
-            .and_then(|()| fs::rename(&new, &path));
-        if written.is_err() {
-            let _ = fs::remove_file(&new);
-        }
-        written
+        beside::replace(&path, |out| out.write_all(text.as_bytes()))
     }
 
     /// Removes what was kept of lists that rules.json names no longer. A copy that cannot be

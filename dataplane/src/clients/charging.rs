@@ -38,7 +38,7 @@ pub struct Counted<'a> {
     /// The limits of rules.json that it matches, which come after the six.
     pub limits: rules::Limits<'a>,
     /// Where the jails are that may count its answer.
-    pub jails: Option<(&'a RuleSet, Asking<'a>)>,
+    pub jails: Option<(&'a RuleSet, &'a Asking<'a>)>,
     /// The page of another site asked for it: no ban follows (RULE-8).
     pub other_site: bool,
     /// The client is this crawler: nothing that it does bans it (CRAWL-4).
@@ -354,7 +354,7 @@ fn full_jail<'a>(entry: &Entry, counted: Counted<'a>, now: Now) -> Option<Refuse
     let (rules, asking) = counted.jails.filter(|_| entry.is_known_to_jails())?;
     let full = |jail: &Jail| entry.full_jail(jail, now.wall_ms, counted.other_site);
     let jail = rules
-        .jails_where(&asking, entry.origin(), None, |jail| full(jail).is_some())
+        .jails_where(asking, entry.origin(), None, |jail| full(jail).is_some())
         .next()?;
     full(jail).map(|exceeded| Refused::by(&jail.rule, exceeded))
 }

@@ -13,6 +13,7 @@ use http::header::{
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderValue, Method, Uri, Version};
 use weir_shared::lookup::Lookup;
+use weir_shared::rules::is_read_as;
 
 use crate::message::{Fields, Head};
 use crate::request::identity::{X_FORWARDED_FOR, X_FORWARDED_PROTO, X_REQUEST_ID};
@@ -416,15 +417,6 @@ fn strip_hop_by_hop(headers: &mut HeaderMap) {
 /// A forwarding field that an untrusted peer has no say in.
 pub fn is_forwarding(name: &str) -> bool {
     name.starts_with("x-forwarded") || name == FORWARDED.as_str() || name == X_REAL_IP.as_str()
-}
-
-/// Whether a name is this one, which has small letters, digits and dashes alone, to an application
-/// that reads every other mark as a dash (FORWARD-8).
-fn is_read_as(name: &str, dashed: &str) -> bool {
-    let is_same = |(byte, dashed): (u8, u8)| {
-        byte.to_ascii_lowercase() == dashed || (dashed == b'-' && !byte.is_ascii_alphanumeric())
-    };
-    name.len() == dashed.len() && name.bytes().zip(dashed.bytes()).all(is_same)
 }
 
 /// A name as such an application reads it.

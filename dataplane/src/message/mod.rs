@@ -59,6 +59,22 @@ macro_rules! sent_by_head {
                 }
                 weir_shared::rules::Told::Known(())
             }
+
+            fn each_spelling(
+                &self,
+                name: &http::HeaderName,
+                see: &mut dyn FnMut(&[u8]),
+            ) -> weir_shared::rules::Told<()> {
+                if *name == http::header::HOST {
+                    return weir_shared::rules::Sent::each_line(self, name, see);
+                }
+                let fields = $crate::message::Fields::fields(self);
+                let is_it = |field: &str| weir_shared::rules::is_read_as(field, name.as_str());
+                fields
+                    .filter(|(field, _)| is_it(field))
+                    .for_each(|(_, value)| see(value));
+                weir_shared::rules::Told::Known(())
+            }
         }
     };
 }

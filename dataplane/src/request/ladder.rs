@@ -20,7 +20,7 @@ use weir_shared::snapshot::{ActiveBan, Snapshot};
 use weir_shared::spared::Spared;
 use weir_shared::verdict::{AppliedPercent, Counts, Group};
 
-use crate::clients::charging::{Charging, Counted, Refused};
+use crate::clients::charging::{Charging, Counted};
 use crate::clients::table::Table;
 use crate::clients::terms::{Denied, LookupRules};
 use crate::message::Head;
@@ -249,35 +249,40 @@ pub fn decide(
         }
         // 7. The lookup: begun for every new client, waited for only where something needs it.
         let ask = rules.lookups.on && entry.begins_lookup(now.mono_ns);
-        let decided = |decision| Ok(Decision { ask, ..decision });
+        let decided = |decision, claims| {
+            Ok(Decision {
+                ask,
+                claims,
+                ..decision
+            })
+        };
         if needed && entry.lookup.is_none() && entry.in_flight {
-            return decided(not_counted(Group::Default, Verdict::AwaitLookup));
+            let waits = not_counted(Group::Default, Verdict::AwaitLookup);
+            return decided(waits, Claims::NONE);
         }
         // 8. Country lists with the fresh answer.
         let terms = entry.terms(&rules.terms);
         if let Some(denied) = terms.and_then(|terms| terms.denied)
             && rules.lookups.for_lists
         {
-            return decided(not_counted(Group::Default, refused_by(denied)));
+            let refused = not_counted(Group::Default, refused_by(denied));
+            return decided(refused, Claims::NONE);
         }
         // 9. Exempt paths and rules skip what is left but for steps 12 and 13.
         if exempt {
-            return decided(not_counted(Group::Default, passed));
+            return decided(not_counted(Group::Default, passed), Claims::NONE);
         }
         // Who says that it is a crawler.
         let claims = Claims::of(entry, &matched, who.address, now);
         let verified = claims.verified();
-        let decided = |decision| {
-            let claims = claims.clone();
-            decided(Decision { claims, ..decision })
-        };
         let matched = matched.of_client(|| entry.origin(), claims.claim.as_ref());
         if let Some(rule) = matched.exempt() {
-            return decided(by_rule(not_counted(Group::Default, passed), Some(rule)));
+            let passes = by_rule(not_counted(Group::Default, passed), Some(rule));
+            return decided(passes, claims);
         }
         // Denials (MATCH-3).
         if let Some(denial) = matched.denial() {
-            return decided(denied(denial));
+            return decided(denied(denial), claims);
         }
         // Traps, before the count (RULE-3).
         let next_ban = |cause, scope| {
@@ -292,7 +297,7 @@ pub fn decide(
                 ban: bans.and_then(|scope| next_ban(Cause::Trap, scope)),
             });
             let refused = not_counted(Group::Default, refused);
-            return decided(by_rule(refused, Some(&trap.rule)));
+            return decided(by_rule(refused, Some(&trap.rule)), claims);
         }
         let terms = entry.terms(&rules.terms);
         let applied = Decision {
@@ -306,7 +311,7 @@ pub fn decide(
         // 10. The request is counted against its limits.
         let counted = Counted {
             limits: matched.limits,
-            jails: Some((&snapshot.rules, asked.asking)),
+            jails: Some((&snapshot.rules, &asked.asking)),
             other_site: asked.other_site,
             crawler: verified,
             sharing: (snapshot.rules.shares() || verified.is_some())
@@ -316,32 +321,29 @@ pub fn decide(
         table.changed(who.client, entry);
         let counts = rules.wants_counts.then(|| entry.counts(now.wall_ms));
         let applied = Decision { counts, ..applied };
-        if let Some(Refused {
-            exceeded,
-            rule,
-            shared,
-        }) = refused
-        {
+        if let Some(by) = refused {
+            let exceeded = by.exceeded;
             let ban = exceeded
                 .bans
                 .then(|| next_ban(Cause::RateLimit, Scope::Netblock));
             let ban = ban.flatten();
-            let verdict = Verdict::Refuse(Refusal::RateLimited { exceeded, ban });
             let refused = Decision {
-                verdict,
-                shared,
+                verdict: Verdict::Refuse(Refusal::RateLimited { exceeded, ban }),
+                shared: by.shared,
                 ..applied
             };
-            return decided(by_rule(refused, rule));
+            return decided(by_rule(refused, by.rule), claims);
         }
         // 11. The announced body is too large.
         if is_too_large(rules, asked) {
             let verdict = Verdict::Refuse(Refusal::BodyTooLarge);
-            return decided(Decision { verdict, ..applied });
+            return decided(Decision { verdict, ..applied }, claims);
         }
         // 12. Ours, 13. the application's.
         let under_way = !asked.who.is_proxy && charging.begin(entry);
-        decided(Decision {
+        Ok(Decision {
+            ask,
+            claims,
             under_way,
             ..applied
         })

@@ -41,7 +41,7 @@ use crate::conn::handshake::Handshakes;
 use crate::http2::streams::Http2Connections;
 use crate::message::fields::Stripped;
 use crate::request::identity::{ForgottenProxy, Who};
-use crate::request::ladder::{self, Asked, Decision, Refusal, Rules, Verdict};
+use crate::request::ladder::{self, Asked, Decision, Refusal, Rules, StaleSnapshot, Verdict};
 use crate::request::outcome::Accounting;
 use crate::request::problem::LastDocument;
 use crate::upstream::bound::{LocalBound, UpstreamBound};
@@ -314,14 +314,21 @@ impl Worker {
     /// it.
     pub fn decide(&self, asked: &Asked<'_>, now: Now) -> Decision {
         loop {
-            let decided = self.with_snapshot(|snapshot| {
-                let mut decided = ladder::decide(&self.rules, snapshot, &self.table, asked, now);
-                if let Ok(decision) = &mut decided {
-                    decision.remembers_after = snapshot.rules.remembers_after();
-                }
-                decided
-            });
-            let Ok(decision) = decided else { continue };
+            if let Ok(decision) = self.decide_by_newest(asked, now) {
+                return decision;
+            }
+        }
+    }
+
+    fn decide_by_newest(&self, asked: &Asked<'_>, now: Now) -> Result<Decision, StaleSnapshot> {
+        let mut decided = self.with_snapshot(|snapshot| {
+            let mut decided = ladder::decide(&self.rules, snapshot, &self.table, asked, now);
+            if let Ok(decision) = &mut decided {
+                decision.remembers_after = snapshot.rules.remembers_after();
+            }
+            decided
+        });
+        if let Ok(decision) = &mut decided {
             if decision.ask && decision.verdict != Verdict::AwaitLookup {
                 self.look_up(asked.who.client, None);
             }
@@ -331,8 +338,8 @@ impl Worker {
             if decision.claims.notes {
                 (self.rules.spared).spare_crawler(asked.who.client, now.wall_ms);
             }
-            return decision;
         }
+        decided
     }
 
     /// A request of a client has ended (SHARE-4, APP-5). `passed` is what enforce mode says of it,

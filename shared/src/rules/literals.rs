@@ -5,6 +5,7 @@ use std::collections::HashMap;
 
 use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
 use http::HeaderName;
+use http::header::USER_AGENT;
 
 use super::sent::Asking;
 
@@ -114,7 +115,7 @@ impl Literals {
             return found;
         };
         for (at, field) in self.fields.iter().enumerate() {
-            asking.sent.each_line(field, &mut |line| {
+            let mut look = |line: &[u8]| {
                 let line = line.get(..LOOKED_AT).unwrap_or(line);
                 for hit in automaton.find_overlapping_iter(line) {
                     let of = self.of.get(hit.pattern().as_usize());
@@ -124,7 +125,13 @@ impl Literals {
                         }
                     }
                 }
-            });
+            };
+            // Nobody hides a literal of his `User-Agent` by naming the field otherwise.
+            if *field == USER_AGENT {
+                asking.sent.each_line(field, &mut look);
+            } else {
+                asking.sent.each_spelling(field, &mut look);
+            }
         }
         found
     }

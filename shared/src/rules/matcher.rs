@@ -251,16 +251,17 @@ impl FieldRule {
         condition: Option<Condition>,
         looking: &Looking<'_>,
     ) -> bool {
-        let is_there = || {
-            let mut is_there = false;
-            match asking.sent.each_line(&self.name, &mut |_| is_there = true) {
-                Told::Known(()) => Some(is_there),
-                Told::Unknown => None,
-            }
-        };
+        let mut is_there = false;
+        let mut note = |_: &[u8]| is_there = true;
         match self.is {
-            FieldIs::Absent => is_there() == Some(false),
-            FieldIs::Present => is_there() == Some(true),
+            FieldIs::Absent => {
+                let told = asking.sent.each_line(&self.name, &mut note);
+                told == Told::Known(()) && !is_there
+            }
+            FieldIs::Present => {
+                asking.sent.each_spelling(&self.name, &mut note);
+                is_there
+            }
             FieldIs::Has(_) => condition.is_some_and(|one| looking.has(asking, one)),
         }
     }
@@ -287,7 +288,8 @@ impl QueryRule {
 /// `facet[0]` are called `facet` too.
 fn is_named(pair: &str, name: &str) -> bool {
     let written = pair.split('=').next().unwrap_or_default();
-    let is = |written: &[u8]| written == name.as_bytes() || stem(written) == name.as_bytes();
+    let is =
+        |written: &[u8]| is_read_as_name(written, name) || is_read_as_name(stem(written), name);
     if !written.bytes().any(|byte| matches!(byte, b'%' | b'+')) {
         return is(written.as_bytes());
     }
@@ -297,6 +299,22 @@ fn is_named(pair: &str, name: &str) -> bool {
     };
     let decoded: Vec<u8> = loosely(written.as_bytes()).map(letter).collect();
     is(&decoded)
+}
+
+/// Whether some application takes a name for this one: ASP.NET in any case, PHP without the blanks
+/// before it, up to a NUL, and with `_` for a dot, a blank or a bracket that nothing closes.
+fn is_read_as_name(written: &[u8], name: &str) -> bool {
+    let is_blank = |byte: &&u8| matches!(**byte, b'\t'..=b'\r' | b' ');
+    let begin = written.iter().take_while(is_blank).count();
+    let written = written.get(begin..).unwrap_or_default();
+    let end = written.iter().position(|byte| *byte == 0);
+    let written = end.and_then(|end| written.get(..end)).unwrap_or(written);
+    let letter = |byte: u8| match byte {
+        b'.' | b' ' | b'[' => b'_',
+        byte => byte.to_ascii_lowercase(),
+    };
+    let same = |(one, other): (&u8, u8)| letter(*one) == letter(other);
+    written.len() == name.len() && written.iter().zip(name.bytes()).all(same)
 }
 
 /// A name without what stands in brackets behind it.

@@ -33,7 +33,7 @@ pub use literals::{MAX_LITERAL, MAX_LITERALS, MIN_LITERAL};
 pub use matcher::{FieldIs, FieldRule, Further, Matcher, QueryRule};
 pub use quota::Quota;
 pub use rule::{Rule, RuleKind};
-pub use sent::{Asking, Remembered, Sent, Told};
+pub use sent::{Asking, Remembered, Sent, Told, is_read_as};
 pub use set::{Limits, Matched, Parts, RuleSet};
 pub use spelling::Case;
 

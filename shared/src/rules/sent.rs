@@ -29,6 +29,20 @@ pub trait Sent {
 
     /// Tells `see` each line of a field, in order.
     fn each_line(&self, name: &HeaderName, see: &mut dyn FnMut(&[u8])) -> Told<()>;
+
+    /// The same, with the lines of fields that some application takes for this one
+    /// ([`is_read_as`]).
+    fn each_spelling(&self, name: &HeaderName, see: &mut dyn FnMut(&[u8])) -> Told<()>;
+}
+
+/// Whether a name is this one, which is in small letters, to an application that reads every other
+/// mark as a dash (FORWARD-8): CGI makes underscores of all of them.
+#[inline]
+pub fn is_read_as(name: &str, dashed: &str) -> bool {
+    let is_same = |(byte, dashed): (u8, u8)| {
+        byte.to_ascii_lowercase() == dashed || (dashed == b'-' && !byte.is_ascii_alphanumeric())
+    };
+    name.len() == dashed.len() && name.bytes().zip(dashed.bytes()).all(is_same)
 }
 
 /// What is known of the head of a request that is not there: of a log, or of a question.
@@ -62,6 +76,11 @@ impl Sent for Remembered {
             return Told::Unknown;
         }
         self.fields.each_line(name, see)
+    }
+
+    fn each_spelling(&self, name: &HeaderName, see: &mut dyn FnMut(&[u8])) -> Told<()> {
+        self.fields.each_spelling(name, see);
+        self.each_line(name, &mut |_| {})
     }
 }
 
@@ -102,6 +121,15 @@ impl Sent for HeaderMap {
         }
         Told::Known(())
     }
+
+    fn each_spelling(&self, name: &HeaderName, see: &mut dyn FnMut(&[u8])) -> Told<()> {
+        for (held, value) in self {
+            if is_read_as(held.as_str(), name.as_str()) {
+                see(value.as_bytes());
+            }
+        }
+        Told::Known(())
+    }
 }
 
 /// Nothing but path and method.
@@ -115,6 +143,10 @@ impl Sent for () {
     }
 
     fn each_line(&self, _name: &HeaderName, _see: &mut dyn FnMut(&[u8])) -> Told<()> {
+        Told::Known(())
+    }
+
+    fn each_spelling(&self, _name: &HeaderName, _see: &mut dyn FnMut(&[u8])) -> Told<()> {
         Told::Known(())
     }
 }

@@ -95,7 +95,10 @@ pub fn note(line: &[u8]) -> Option<Line> {
 #[derive(Deserialize)]
 struct Ours<'a> {
     #[serde(borrow)]
-    event: Cow<'a, str>,
+    event: Option<Cow<'a, str>>,
+    /// Of a line of the process log, which a file may hold beside the requests.
+    #[serde(borrow)]
+    level: Option<Cow<'a, str>>,
     #[serde(borrow)]
     time: Option<Cow<'a, str>>,
     #[serde(borrow)]
@@ -151,9 +154,10 @@ struct Timings {
 fn weir(line: &[u8]) -> Result<Line, Unreadable> {
     let ours: Ours =
         serde_json::from_slice(line).map_err(|_| "no line of a request log in JSON")?;
-    match &*ours.event {
-        "request" => {}
-        "requests_left_out" => return Ok(Line::LeftOut(ours.count.unwrap_or(0))),
+    match ours.event.as_deref() {
+        Some("request") => {}
+        Some("requests_left_out") => return Ok(Line::LeftOut(ours.count.unwrap_or(0))),
+        None if ours.level.is_none() => return Err("no line of a request log in JSON"),
         _ => return Ok(Line::Other),
     }
     let at_ms = ours.time.as_deref().and_then(stamp::rfc3339);

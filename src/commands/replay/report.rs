@@ -12,7 +12,7 @@ use super::engine::Engine;
 use super::format::Format;
 use super::tally::{Counted, Tally};
 use super::trial::Trial;
-use crate::commands::text::{Table, cell, percent, time};
+use crate::commands::text::{Table, cell, count, percent, time};
 
 /// Lines that could not be read and are told one by one.
 pub const TOLD: usize = 5;
@@ -115,7 +115,7 @@ fn top<K: Eq + std::hash::Hash + Ord + Clone + ToString>(
 
 /// The document in words.
 pub fn in_words(document: &Value) -> String {
-    let lines = &document["lines"];
+    let number = |member: &str| document["lines"][member].as_u64().unwrap_or(0);
     let mut text = String::new();
     if document["interrupted"] == true {
         text.push_str("Interrupted: this is what was found so far.\n");
@@ -125,21 +125,22 @@ pub fn in_words(document: &Value) -> String {
         _ => String::new(),
     };
     text.push_str(&format!(
-        "{} requests in {} lines{span}\n",
-        lines["requests"], lines["read"]
+        "{} in {}{span}\n",
+        count(number("requests"), "request"),
+        count(number("read"), "line"),
     ));
-    for (count, what) in [
+    for (member, what) in [
         ("other", "of something else"),
         ("unreadable", "that cannot be read"),
     ] {
-        if lines[count] != 0 {
-            text.push_str(&format!("{} lines {what}\n", lines[count]));
+        if number(member) != 0 {
+            text.push_str(&format!("{} {what}\n", count(number(member), "line")));
         }
     }
-    if lines["left_out"] != 0 {
+    if number("left_out") != 0 {
         text.push_str(&format!(
-            "{} refused requests are only counted in the log (LOG-6), and not judged\n",
-            lines["left_out"]
+            "only counted in the log (LOG-6), and not judged: {}\n",
+            count(number("left_out"), "refused request")
         ));
     }
     if let Some(refused) = document["refused_in_log"].as_u64() {

@@ -1,8 +1,9 @@
 //! What is measured, as data: cases of every proxy, and features of weir without and with each.
 //! How each proxy is brought into a case stands in `proxies.rs`.
 
-use weir_benches::load::{CLIENTS, FEW_CLIENTS, MANY_CLIENTS};
 use weir_benches::tls::Key;
+
+use crate::scripts::{BROWSER, CLIENTS, ENDLESS, FEW_CLIENTS, FRESH, MANY_CLIENTS, body, chunks};
 
 /// Settings of weir.
 pub(crate) type Settings = &'static [(&'static str, &'static str)];
@@ -150,28 +151,6 @@ impl Case {
     }
 }
 
-/// A script for a POST of so many bytes.
-macro_rules! body {
-    ($count:literal) => {
-        concat!(
-            "wrk.method = 'POST'\nwrk.body = string.rep('x', ",
-            $count,
-            ")\n"
-        )
-    };
-}
-
-/// One for so many chunks of so many bytes, which wrk cannot make by itself.
-macro_rules! chunks {
-    ($count:literal, $size:literal) => {
-        concat!(
-            "local text = 'POST /upload HTTP/1.1\\r\\nHost: a\\r\\nTransfer-Encoding: chunked\\r\\n\\r\\n'\n",
-            "text = text .. string.rep(string.format('%x\\r\\n', ", $size, ") .. string.rep('x', ", $size,
-            ") .. '\\r\\n', ", $count, ") .. '0\\r\\n\\r\\n'\n",
-            "function request() return text end\n"
-        )
-    };
-}
 /// Every case, in the order of the table.
 #[rustfmt::skip]
 pub(crate) static CASES: [Case; 33] = [
@@ -240,33 +219,12 @@ pub(crate) fn banned_netblocks(count: usize) -> impl Iterator<Item = String> {
     })
 }
 
-/// A head of the size a browser sends: about 1.2 kB in 17 fields.
-const BROWSER: &str = r#"
-wrk.headers['User-Agent'] = 'Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/131.0.0.0 Safari/537.36'
-wrk.headers['Accept'] = 'text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,image/apng,*/*;q=0.8,application/signed-exchange;v=b3;q=0.7'
-wrk.headers['Accept-Encoding'] = 'gzip, deflate, br, zstd'
-wrk.headers['Accept-Language'] = 'de-DE,de;q=0.9,en-US;q=0.8,en;q=0.7'
-wrk.headers['Cache-Control'] = 'max-age=0'
-wrk.headers['Cookie'] = '_ga=GA1.2.1234567890.1700000000; _gid=GA1.2.987654321.1700000000; session=' .. string.rep('0123456789abcdef', 16) .. '; theme=dark; consent=all'
-wrk.headers['DNT'] = '1'
-wrk.headers['Priority'] = 'u=0, i'
-wrk.headers['Referer'] = 'https://www.example.org/catalogue/shoes/running?page=3&sort=price&colour=blue'
-wrk.headers['Sec-Ch-Ua'] = '"Chromium";v="131", "Not_A Brand";v="24", "Google Chrome";v="131"'
-wrk.headers['Sec-Ch-Ua-Mobile'] = '?0'
-wrk.headers['Sec-Ch-Ua-Platform'] = '"Linux"'
-wrk.headers['Sec-Fetch-Dest'] = 'document'
-wrk.headers['Sec-Fetch-Mode'] = 'navigate'
-wrk.headers['Sec-Fetch-Site'] = 'same-origin'
-wrk.headers['Sec-Fetch-User'] = '?1'
-wrk.headers['Upgrade-Insecure-Requests'] = '1'
-"#;
-
 /// Two ways to run weir that differ in one feature.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Feature {
     pub(crate) name: &'static str,
     pub(crate) title: &'static str,
-    script: &'static str,
+    pub(crate) script: &'static str,
     /// Whether all four state files are full at the start.
     pub(crate) full: bool,
     /// Whether weir's files lie in memory: the figure is to be that of weir, not of the disk.
@@ -424,11 +382,6 @@ pub(crate) static FEATURES: [Feature; 9] = [
 ];
 
 impl Feature {
-    /// What wrk sends.
-    pub(crate) fn script(&self) -> String {
-        self.script.replace("{address}", ADDRESS)
-    }
-
     /// Its settings, besides those of every run.
     pub(crate) fn settings(&self, with: bool, places: &Places) -> Vec<(&'static str, String)> {
         let own = if with { self.with } else { self.without };
@@ -439,47 +392,6 @@ impl Feature {
         settings.collect()
     }
 }
-
-/// The addresses of 64.0.0.0/6 by number, in an order that leaps from network to network, as
-/// visitors come; the step is odd, so that it meets them all. The lookup databases know them, and
-/// they are public: private ones are never looked up.
-const ADDRESS: &str = r#"
-math.randomseed(os.time())
-local first = math.random(0, 2^26 - 1)
-local function address(number)
-  local n = (first + number * 2654435) % 2^26
-  return string.format('%d.%d.%d.%d', 64 + math.floor(n / 2^24), math.floor(n / 2^16) % 256, math.floor(n / 2^8) % 256, n % 256)
-end
-"#;
-
-/// 20,000 clients in turn that were not there in an earlier run of the same process. The requests
-/// are made beforehand, so that the generator's own work stays small.
-const FRESH: &str = r#"{address}
-local requests, at = {}, 0
-function init(arguments)
-  for number = 0, 19999 do
-    wrk.headers['X-Forwarded-For'] = address(number)
-    requests[number] = wrk.format()
-  end
-end
-function request()
-  at = (at + 1) % 20000
-  return requests[at]
-end
-"#;
-
-/// Each request is of a client of its own, for 67 million of them.
-const ENDLESS: &str = r#"{address}
-local head, tail, at = '', '', 0
-function init(arguments)
-  wrk.headers['X-Forwarded-For'] = 'CLIENT'
-  head, tail = string.match(wrk.format(), '^(.*)CLIENT(.*)$')
-end
-function request()
-  at = at + 1
-  return head .. address(at) .. tail
-end
-"#;
 
 #[cfg(test)]
 mod tests {
@@ -513,7 +425,6 @@ mod tests {
                 with.iter()
                     .all(|(_, value)| !value.replace("{ip}", "").contains('{'))
             );
-            assert!(!feature.script().contains("{address}"));
         }
     }
 }

@@ -5,9 +5,11 @@
 //! DB-IP; the format is <https://maxmind.github.io/MaxMind-DB/>. A lookup walks the whole depth of
 //! the tree and finds a record.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use serde_json::{Value, json};
 
 /// The network that the databases know: its first byte, and how many bits of it count.
 const FIRST: u8 = 64;
@@ -34,57 +36,28 @@ pub(crate) fn write(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A value of the data section.
-enum Value {
-    Text(String),
-    Short(u16),
-    Number(u32),
-    Long(u64),
-    Map(Vec<(&'static str, Value)>),
-    List(Vec<Value>),
-}
-
-fn text(text: impl Into<String>) -> Value {
-    Value::Text(text.into())
-}
-
 fn country(number: usize) -> Value {
     let code: String = [number / 26 % 26, number % 26]
         .into_iter()
         .filter_map(|letter| char::from_digit(10 + u32::try_from(letter).ok()?, 36))
         .collect::<String>()
         .to_uppercase();
-    let names = || {
-        let languages = ["de", "en", "es", "fr", "ja", "pt-BR", "ru", "zh-CN"];
-        let named =
-            languages.map(|language| (language, text(format!("Country {code} in {language}"))));
-        Value::Map(named.into())
-    };
-    let place = |of: &'static str, code: &str| {
-        Value::Map(vec![
-            ("geoname_id", Value::Number(1_000_000)),
-            (of, text(code)),
-            ("names", names()),
-        ])
-    };
-    Value::Map(vec![
-        ("continent", place("code", "EU")),
-        ("country", place("iso_code", &code)),
-        ("registered_country", place("iso_code", &code)),
-    ])
+    let languages = ["de", "en", "es", "fr", "ja", "pt-BR", "ru", "zh-CN"];
+    let named = |language| (language, format!("Country {code} in {language}"));
+    let names: BTreeMap<_, _> = languages.map(named).into();
+    let country = json!({"geoname_id": 1_000_000, "iso_code": code, "names": names});
+    json!({
+        "continent": {"geoname_id": 1_000_000, "code": "EU", "names": names},
+        "country": country,
+        "registered_country": country,
+    })
 }
 
 fn system(number: usize) -> Value {
-    Value::Map(vec![
-        (
-            "autonomous_system_number",
-            Value::Number(u32::try_from(1000 + number).unwrap_or(1000)),
-        ),
-        (
-            "autonomous_system_organization",
-            text(format!("Example Networks {number} Ltd")),
-        ),
-    ])
+    json!({
+        "autonomous_system_number": 1000 + number,
+        "autonomous_system_organization": format!("Example Networks {number} Ltd"),
+    })
 }
 
 /// Which of `count` records a network has. Neighbours have different ones; and as on the Internet,
@@ -139,20 +112,17 @@ fn database(kind: &str, count: usize, record: impl Fn(usize) -> Value) -> Option
     file.extend_from_slice(&[0; SEPARATOR]);
     file.extend_from_slice(&data);
     file.extend_from_slice(b"\xab\xcd\xefMaxMind.com");
-    let facts = Value::Map(vec![
-        ("binary_format_major_version", Value::Short(2)),
-        ("binary_format_minor_version", Value::Short(0)),
-        ("build_epoch", Value::Long(1_793_491_200)),
-        ("database_type", text(kind)),
-        (
-            "description",
-            Value::Map(vec![("en", text("made for a benchmark of weir"))]),
-        ),
-        ("ip_version", Value::Short(6)),
-        ("languages", Value::List(vec![text("en")])),
-        ("node_count", Value::Number(u32::try_from(nodes).ok()?)),
-        ("record_size", Value::Short(24)),
-    ]);
+    let facts = json!({
+        "binary_format_major_version": 2,
+        "binary_format_minor_version": 0,
+        "build_epoch": 1_793_491_200,
+        "database_type": kind,
+        "description": {"en": "made for a benchmark of weir"},
+        "ip_version": 6,
+        "languages": ["en"],
+        "node_count": nodes,
+        "record_size": 24,
+    });
     put(&facts, &mut file)?;
     Some(file)
 }
@@ -160,37 +130,41 @@ fn database(kind: &str, count: usize, record: impl Fn(usize) -> Value) -> Option
 /// Appends a value: a control byte with type and size, and what it holds.
 fn put(value: &Value, data: &mut Vec<u8>) -> Option<()> {
     match value {
-        Value::Text(text) => {
-            control(2, text.len(), data)?;
-            data.extend_from_slice(text.as_bytes());
-        }
-        Value::Short(number) => {
-            control(5, 2, data)?;
-            data.extend_from_slice(&number.to_be_bytes());
-        }
-        Value::Number(number) => {
-            control(6, 4, data)?;
-            data.extend_from_slice(&number.to_be_bytes());
-        }
-        Value::Long(number) => {
-            control(9, 8, data)?;
-            data.extend_from_slice(&number.to_be_bytes());
-        }
-        Value::Map(members) => {
+        Value::String(text) => put_text(text, data)?,
+        Value::Object(members) => {
             control(7, members.len(), data)?;
             for (name, member) in members {
-                control(2, name.len(), data)?;
-                data.extend_from_slice(name.as_bytes());
-                put(member, data)?;
+                put_text(name, data)?;
+                match member.as_u64() {
+                    Some(number) => put_number(name, number, data)?,
+                    None => put(member, data)?,
+                }
             }
         }
-        Value::List(values) => {
+        Value::Array(values) => {
             control(11, values.len(), data)?;
-            for value in values {
-                put(value, data)?;
-            }
+            values.iter().try_for_each(|value| put(value, data))?;
         }
+        Value::Null | Value::Bool(_) | Value::Number(_) => return None,
     }
+    Some(())
+}
+
+/// The format says how wide the number of each member is.
+fn put_number(name: &str, number: u64, data: &mut Vec<u8>) -> Option<()> {
+    let (kind, width) = match name {
+        "build_epoch" => (9, 8),
+        "autonomous_system_number" | "geoname_id" | "node_count" => (6, 4),
+        _ => (5, 2),
+    };
+    control(kind, width, data)?;
+    data.extend_from_slice(number.to_be_bytes().get(8 - width..)?);
+    Some(())
+}
+
+fn put_text(text: &str, data: &mut Vec<u8>) -> Option<()> {
+    control(2, text.len(), data)?;
+    data.extend_from_slice(text.as_bytes());
     Some(())
 }
 

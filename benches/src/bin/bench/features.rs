@@ -5,15 +5,16 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use rustix::thread::{CpuSet, Pid, sched_setaffinity};
+use rustix::thread::{Pid, sched_setaffinity};
 use weir_benches::ask::{metric, metrics};
+use weir_benches::beside::each_second;
 use weir_benches::load::{Load, WARM_UP};
-use weir_benches::program::{LOAD_CORE, Programs, Running};
+use weir_benches::program::{PROXY_CORE, Programs, Running, load_core};
 use weir_benches::state::{self, FILES};
 use weir_benches::{config, meter};
 
 use crate::cases::{Feature, Places};
-use crate::measure::{Figures, WORKERS, around, beside};
+use crate::measure::{Figures, WORKERS, around};
 use crate::proxies::TOKEN;
 use crate::table::OfFeature;
 
@@ -31,13 +32,6 @@ pub(crate) struct Bench<'a> {
     pub(crate) places: Places,
     /// A state directory with four full files.
     pub(crate) full_state: PathBuf,
-}
-
-/// Where this program is, and what is to disturb no worker.
-pub(crate) fn load_core() -> CpuSet {
-    let mut set = CpuSet::new();
-    set.set(LOAD_CORE);
-    set
 }
 
 impl Bench<'_> {
@@ -77,15 +71,14 @@ impl Bench<'_> {
         let memory = (feature.in_memory && memory.is_dir()).then_some(memory);
         let files: &[&str] = if feature.full { &FILES } else { &[] };
         let weir = self.weir(settings, files, memory)?;
-        let script = feature.script();
-        let run = |time| self.load.run(weir.address, "/", &script, false, time);
+        let run = |time| self.load.run(weir.address, feature.script, time);
         run(WARM_UP)?;
         if feature.apart {
             set_apart(weir.process.0.id());
         }
         let page = || metrics(weir.address, TOKEN);
         let (mut figures, _) = around(&weir, || match feature.scrape && with {
-            true => beside(|| page().map(drop), || run(time)),
+            true => each_second(|| page().map(drop), || run(time)),
             false => run(time),
         })?;
         let page = page()?;
@@ -119,7 +112,7 @@ impl Bench<'_> {
         all.push(("WAF_TRUSTED_PROXIES", "127.0.0.0/8".to_owned()));
         all.push(("WAF_METRICS_TOKEN", TOKEN.to_owned()));
         all.extend(settings);
-        Running::weir(self.programs, all, directory)
+        Running::weir(&[PROXY_CORE], self.programs, all, directory)
     }
 }
 

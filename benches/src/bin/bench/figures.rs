@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use weir_benches::ask::{self, connect, metric, metrics};
-use weir_benches::load::{CLIENTS, WARM_UP};
+use weir_benches::load::WARM_UP;
 use weir_benches::meter;
 use weir_benches::program::Running;
 use weir_benches::state::FILES;
@@ -14,6 +14,7 @@ use weir_benches::statistics::{median, spread};
 use crate::features::Bench;
 use crate::proxies::TOKEN;
 use crate::run::raise_file_limit;
+use crate::scripts::CLIENTS;
 use crate::table::Figure;
 
 /// How often a start is timed.
@@ -55,9 +56,7 @@ pub(crate) fn memory(bench: &Bench) -> Result<Vec<Figure>> {
         ),
     ] {
         let weir = bench.weir(Vec::new(), files, None)?;
-        bench
-            .load
-            .run(weir.address, "/", CLIENTS, false, 2 * WARM_UP)?;
+        bench.load.run(weir.address, CLIENTS, 2 * WARM_UP)?;
         let mut connections = hold(&weir, 64)?;
         connections.iter_mut().try_for_each(ask_once)?;
         figures.push(Figure {
@@ -81,7 +80,7 @@ fn idle_connections(bench: &Bench) -> Result<Vec<Figure>> {
         ["WAF_HEADER_TIMEOUT", "WAF_KEEPALIVE_TIMEOUT"].map(|name| (name, "10m".to_owned()));
     let weir = bench.weir(settings.into_iter().chain(timeouts).collect(), &[], None)?;
     // What the first requests need is no connection's.
-    bench.load.run(weir.address, "/", "", false, WARM_UP)?;
+    bench.load.run(weir.address, "", WARM_UP)?;
     let process = weir.process.0.id();
     let before = meter::memory_mebibytes(process)?;
     let each = |after: f64| format!("{:.1} KiB", (after - before) * 1024.0 / IDLE as f64);

@@ -13,12 +13,12 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use serde_json::{Value, json};
-use weir_benches::program::{Kind, Programs, Running};
+use weir_benches::beside::{Ended, beside};
+use weir_benches::program::{Programs, Running, directory};
 use weir_benches::state;
 use weir_benches::statistics::{median, spread};
 use weir_benches::{ask, config};
 
-use crate::run::directory;
 use crate::traffic::Traffic;
 
 /// How long a request may wait for a hand-over.
@@ -58,16 +58,24 @@ pub(crate) fn compare(arguments: &Arguments, programs: &Programs) -> Result<Stri
     let application = Running::application(programs, place.path())?;
     let service = Service::start(programs, &application, arguments)?;
     let (address, before) = (service.weir.address, service.bans()?);
-    let traffic = Traffic::start(address, arguments.generators, arguments.clients);
+    let traffic = Traffic::new(address, arguments.clients);
     let (mut waits, mut takes) = (Vec::new(), Vec::new());
-    for round in 0..arguments.rounds {
-        let took = service
-            .round(round, before)
-            .with_context(|| format!("hand-over {round}"))?;
-        takes.push(took.as_secs_f64() * 1000.0);
-        waits.push(traffic.longest().as_secs_f64() * 1000.0);
-    }
-    let ended = traffic.finish()?;
+    let rounds = || {
+        for round in 0..arguments.rounds {
+            let took = service
+                .round(round, before)
+                .with_context(|| format!("hand-over {round}"))?;
+            takes.push(took.as_secs_f64() * 1000.0);
+            waits.push(traffic.longest().as_secs_f64() * 1000.0);
+        }
+        Ok(())
+    };
+    let load = |ended: &Ended| {
+        traffic.run(arguments.generators, ended);
+        Ok(())
+    };
+    beside(load, rounds)?;
+    let (requests, failed) = (traffic.requests.into_inner(), traffic.failed.into_inner());
     let bans = service.bans()?;
     if bans < arguments.bans + arguments.rounds {
         bail!("bans are lost");
@@ -75,19 +83,17 @@ pub(crate) fn compare(arguments: &Arguments, programs: &Programs) -> Result<Stri
     let (least, longest) = spread(&waits);
     let told = format!(
         "{} bans, 20,000 clients, lookups and counters, {} netblocks; {} hand-overs, {} generators\n\
-         {} requests, {} failed; {bans} bans at the end, none lost; no count lost\n\
+         {requests} requests, {failed} failed; {bans} bans at the end, none lost; no count lost\n\
          longest wait of a hand-over: median {:.0} ms, least {least:.0} ms, longest {longest:.0} ms\n\
          from the signal until the new process serves: median {:.0} ms",
         arguments.bans,
         arguments.netblocks,
         arguments.rounds,
         arguments.generators,
-        ended.requests,
-        ended.failed,
         median(waits),
         median(takes)
     );
-    if ended.failed > 0 {
+    if failed > 0 {
         bail!("requests have failed\n{told}");
     }
     if longest > LONGEST_MS {
@@ -124,7 +130,7 @@ impl Service {
         state::write(&state, arguments.bans)?;
         write_rules(&state, arguments.netblocks)?;
         let most = arguments.bans + arguments.rounds + OTHERS;
-        let mut command = Command::new(programs.of(Kind::Weir)?);
+        let mut command = Command::new(programs.path("weir")?);
         command
             .env_clear()
             .envs(config::weir(directory.path(), application.address))

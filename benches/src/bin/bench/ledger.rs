@@ -26,7 +26,7 @@ pub(crate) fn new_bans(bench: &Bench) -> Result<Vec<Figure>> {
     let settings = vec![
         ("WAF_BYTES_LIMIT_PER_HOUR", "1000".to_owned()),
         ("WAF_BYTES_COUNT", "request".to_owned()),
-        ("WAF_MAX_BANS", "1000000".to_owned()),
+        ("WAF_MAX_BANS", "200000".to_owned()),
     ];
     let weir = bench.weir(settings, &["bans.json"], None)?;
     let mut times = Vec::new();
@@ -72,7 +72,7 @@ pub(crate) fn edits(bench: &Bench) -> Result<Vec<Figure>> {
         ("the same of 100,000 bans", 100_000, "200 ms"),
     ] {
         let settings = vec![
-            ("WAF_MAX_BANS", "1000000".to_owned()),
+            ("WAF_MAX_BANS", "200000".to_owned()),
             ("WAF_STATE_COUNTER_INTERVAL", "1h".to_owned()),
         ];
         let weir = bench.weir(settings, &[], None)?;

@@ -35,6 +35,7 @@ mod overhead;
 mod peers;
 mod proxies;
 mod run;
+mod scripts;
 mod slow;
 mod table;
 mod traffic;

@@ -3,13 +3,13 @@
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
-use std::process::{Command, Stdio};
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use weir_benches::load::{Counted, Load, WARM_UP};
-use weir_benches::program::{LOAD_CORE, Owned, Running};
+use rustix::process::Signal;
+use weir_benches::load::{Counted, Load, STREAMS, WARM_UP};
+use weir_benches::program::{LOAD_CORE, Owned, Running, signal};
 use weir_benches::statistics::median;
 use weir_benches::{ask, meter, tls};
 
@@ -67,9 +67,9 @@ pub(crate) fn around(
         worker_us: of_worker as f64 / 1e3 / requests,
         utilisation: cpu.total() * 1e6 / us,
         per_second: requests * 1e6 / us,
-        p50_ms: counted.p50_microseconds / 1e3,
-        p99_ms: counted.p99_microseconds / 1e3,
-        longest_ms: counted.longest_microseconds / 1e3,
+        p50_ms: counted.delays.p50 / 1e3,
+        p99_ms: counted.delays.p99 / 1e3,
+        longest_ms: counted.delays.longest / 1e3,
         memory_mib: meter::memory_mebibytes(process)?,
         ..Figures::default()
     };
@@ -89,7 +89,7 @@ pub(crate) fn measure(
     if case.log {
         // What the end of a run cut off is logged, and not counted; one request was made by hand.
         let requests = (warm.requests + counted.requests) as f64;
-        let streams = if case.is_http2() { 10 } else { 1 };
+        let streams = if case.is_http2() { STREAMS } else { 1 };
         let uncounted = 2 * case.connections(load.connections) * streams + 1;
         let lines = logged_lines(&proxy.log)? as f64;
         figures.lost = (requests - lines).max(0.0);
@@ -111,7 +111,8 @@ fn run(load: &Load, proxy: &Running, case: &Case, time: Duration) -> Result<Coun
         None | Some(Handshakes::Once) => load.run_at(&url, case.script, case.status >= 400, time),
         Some(kind) => {
             let handshakes = tls::Handshakes::new(kind == Handshakes::Resumed)?;
-            handshakes.run(proxy.address, case.path, connections.min(16), time)
+            let threads = u32::try_from(connections.min(16))?;
+            handshakes.run(proxy.address, case.path, threads, time)
         }
     }
 }
@@ -119,13 +120,13 @@ fn run(load: &Load, proxy: &Running, case: &Case, time: Duration) -> Result<Coun
 /// System calls a request, in a short run of its own; none without strace or without the right to
 /// trace.
 pub(crate) fn system_calls(load: &Load, proxy: &Running, case: &Case) -> Result<Option<f64>> {
-    let Some(strace) = &load.programs.strace else {
+    let Ok(strace) = load.programs.path("strace") else {
         return Ok(None);
     };
     // The connections of the run before end first: with them a banned peer would have too many.
     std::thread::sleep(SETTLE);
     let file = load.directory.join("strace.out");
-    let mut command = load.programs.pinned(LOAD_CORE, strace)?;
+    let mut command = load.programs.pinned(&[LOAD_CORE], strace)?;
     command
         .args(["-c", "-f", "-q", "-o"])
         .arg(&file)
@@ -142,14 +143,7 @@ pub(crate) fn system_calls(load: &Load, proxy: &Running, case: &Case) -> Result<
     }
     let counted = run(load, proxy, case, WARM_UP)?;
     // strace writes its table when it is interrupted; killed it would write nothing.
-    let tracer_id = tracer.0.id().to_string();
-    if !Command::new("kill")
-        .args(["-INT", &tracer_id])
-        .status()?
-        .success()
-    {
-        return Ok(None);
-    }
+    signal(&tracer.0, Signal::INT)?;
     tracer.0.wait()?;
     let calls = meter::total_calls(&std::fs::read_to_string(&file)?);
     Ok(calls.map(|calls| calls as f64 / counted.requests as f64))
@@ -188,29 +182,4 @@ fn check_answer(proxy: &Running, case: &Case) -> Result<()> {
         bail!("the answer is {:?}", String::from_utf8_lossy(&answer));
     }
     Ok(())
-}
-
-/// Does something once a second, first after half a second, on a thread of its own while `work`
-/// lasts.
-pub(crate) fn beside<T>(
-    often: impl Fn() -> Result<()> + Send,
-    work: impl FnOnce() -> Result<T>,
-) -> Result<T> {
-    std::thread::scope(|scope| {
-        let (done, waits) = channel::<()>();
-        let beside = scope.spawn(move || {
-            let mut pause = Duration::from_millis(500);
-            while let Err(RecvTimeoutError::Timeout) = waits.recv_timeout(pause) {
-                often()?;
-                pause = Duration::from_secs(1);
-            }
-            Ok(())
-        });
-        let result = work();
-        drop(done);
-        match beside.join() {
-            Ok(outcome) => outcome.and(result),
-            Err(_) => bail!("what was to be done beside the load ended in a panic"),
-        }
-    })
 }

@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use weir_benches::config;
-use weir_benches::paced::{Delays, Paced};
-use weir_benches::program::{LOAD_CORE, Owned, Programs, Running};
-use weir_benches::statistics::median;
+use weir_benches::paced::Paced;
+use weir_benches::program::{LOAD_CORE, Owned, PROXY_CORE, Programs, Running, directory};
+use weir_benches::statistics::{Delays, median};
 
-use crate::run::{directory, raise_file_limit};
+use crate::run::raise_file_limit;
 use crate::slow;
 
 /// How long the slow connections may take until they stand.
@@ -65,7 +65,7 @@ pub(crate) fn compare(arguments: &Arguments, programs: &Programs) -> Result<Stri
         ("WAF_MAX_CONNECTIONS", (arguments.slow + 1000).to_string()),
         ("WAF_TRUSTED_PROXIES", "127.0.0.1".to_owned()),
     ]);
-    let weir = Running::weir(programs, settings, files)?;
+    let weir = Running::weir(&[PROXY_CORE], programs, settings, files)?;
     let good = Paced {
         rate: f64::from(arguments.rate),
         connections: arguments.connections,
@@ -76,7 +76,7 @@ pub(crate) fn compare(arguments: &Arguments, programs: &Programs) -> Result<Stri
     for round in 1..=arguments.rounds {
         eprintln!("bench: neighbours, round {round} of {}", arguments.rounds);
         alone.push(good.run(weir.address)?);
-        let mut command = programs.pinned(LOAD_CORE, &std::env::current_exe()?)?;
+        let mut command = programs.pinned(&[LOAD_CORE], &std::env::current_exe()?)?;
         let (address, slow) = (weir.address.to_string(), arguments.slow.to_string());
         command.args(["neighbours", "--crowd", &address, "--slow", &slow]);
         let crowd = Owned(command.spawn().context("the slow connections")?);

@@ -7,12 +7,12 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use rustix::thread::sched_setaffinity;
 use weir_benches::load::Load;
-use weir_benches::program::{Programs, Running};
+use weir_benches::program::{Programs, Running, directory, load_core};
 use weir_benches::state;
 
 use crate::cases::{FEATURES, Places};
-use crate::features::{Bench, load_core};
-use crate::run::{Rounds, directory};
+use crate::features::Bench;
+use crate::run::Rounds;
 use crate::table::{self, Figure};
 use crate::{database, figures, ledger};
 

@@ -11,15 +11,16 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use weir_benches::ask::metrics;
+use weir_benches::beside::each_second;
 use weir_benches::load::{Load, WARM_UP};
-use weir_benches::paced::{Delays, Paced};
-use weir_benches::program::{Kind, Programs, Running};
-use weir_benches::statistics::median;
+use weir_benches::paced::Paced;
+use weir_benches::program::{Kind, Programs, Running, directory};
+use weir_benches::statistics::{Delays, median};
 
 use crate::cases::{CASES, Case, STEADY};
-use crate::measure::{beside, measure, system_calls};
+use crate::measure::{measure, system_calls};
 use crate::proxies::{TOKEN, start};
-use crate::run::{Rounds, directory};
+use crate::run::Rounds;
 use crate::table::{self, OfCase};
 
 /// The part of nginx's rate.
@@ -118,13 +119,15 @@ fn chosen_cases(names: &[String]) -> Result<Vec<&'static Case>> {
 fn chosen_kinds(names: &[String], programs: &Programs) -> Result<Vec<Kind>> {
     let all = Kind::ALL.into_iter();
     if names.is_empty() {
-        return Ok(all.filter(|kind| programs.of(*kind).is_ok()).collect());
+        return Ok(all
+            .filter(|kind| programs.path(kind.name()).is_ok())
+            .collect());
     }
     let chosen = names.iter().map(|name| {
         let Some(kind) = all.clone().find(|kind| kind.name() == name) else {
             bail!("{name:?} is no proxy: weir, nginx, haproxy are");
         };
-        programs.of(kind).map(|_| kind)
+        programs.path(name).map(|_| kind)
     });
     chosen.collect()
 }
@@ -145,7 +148,7 @@ fn steady(
     ];
     let start = |kind| start(kind, programs, &STEADY, application, &further);
     let nginx = start(Kind::Nginx)?;
-    let counted = load.run(nginx.address, "/", "", false, 2 * WARM_UP)?;
+    let counted = load.run(nginx.address, "", 2 * WARM_UP)?;
     drop(nginx);
     let paced = Paced {
         rate: PART * counted.requests as f64 * 1e6 / counted.microseconds as f64,
@@ -162,10 +165,10 @@ fn steady(
             );
             let proxy = start(*kind)?;
             // 20,000 clients to keep and to write.
-            load.run(proxy.address, "/", STEADY.script, false, WARM_UP)?;
+            load.run(proxy.address, STEADY.script, WARM_UP)?;
             let run = || paced.run(proxy.address);
             delays.push(match kind {
-                Kind::Weir => beside(|| metrics(proxy.address, TOKEN).map(drop), run)?,
+                Kind::Weir => each_second(|| metrics(proxy.address, TOKEN).map(drop), run)?,
                 Kind::Nginx | Kind::Haproxy => run()?,
             });
         }

@@ -14,7 +14,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde_json::json;
 use weir_benches::config::nginx;
-use weir_benches::program::{Kind, LOAD_CORE, PROXY_CORE, Programs, Running, free_port};
+use weir_benches::program::{Kind, LOAD_CORE, PROXY_CORE, Programs, Running, directory, free_port};
 use weir_benches::tls::Pair;
 
 use crate::cases::{Case, banned_netblocks};
@@ -30,14 +30,14 @@ pub(crate) fn start(
     application: SocketAddr,
     further: &[(&'static str, &str)],
 ) -> Result<Running> {
-    let directory = tempfile::Builder::new().prefix("weir-peer-").tempdir()?;
+    let directory = directory()?;
     let path = directory.path().to_path_buf();
     let pair = case.tls.map(|tls| Pair::make(&path, tls.key)).transpose()?;
     let pair = pair.as_ref();
     let peer = |text: String, file: &str, arguments: &[&str], port: u16| {
         let file = path.join(file);
         std::fs::write(&file, text)?;
-        let mut command = programs.pinned(PROXY_CORE, programs.of(kind)?)?;
+        let mut command = programs.pinned(&[PROXY_CORE], programs.path(kind.name())?)?;
         command.current_dir(&path).args(arguments).arg(&file);
         Ok((command, port))
     };
@@ -48,17 +48,15 @@ pub(crate) fn start(
                 std::fs::write(path.join("state/bans.json"), bans_json(case))?;
             }
             let mut settings = weir(&path, application, case, pair);
-            let further = further
-                .iter()
-                .map(|(name, value)| (*name, (*value).to_owned()));
-            settings.extend(further);
+            settings.extend(
+                further
+                    .iter()
+                    .map(|(name, value)| (*name, (*value).to_owned())),
+            );
             let both = [PROXY_CORE, LOAD_CORE];
-            let cores = if case.two_workers {
-                &both[..]
-            } else {
-                &both[..1]
-            };
-            return Running::weir_on(cores, programs, settings, directory);
+            let count = if case.two_workers { 2 } else { 1 };
+            let cores = both.get(..count).unwrap_or(&both);
+            return Running::weir(cores, programs, settings, directory);
         }
         Kind::Nginx => {
             let port = free_port()?;
@@ -67,7 +65,7 @@ pub(crate) fn start(
         }
         Kind::Haproxy => {
             let port = free_port()?;
-            std::fs::write(path.join("denied.lst"), denied_list(case))?;
+            std::fs::write(path.join("denied.lst"), refused(case).join("\n") + "\n")?;
             let text = haproxy(&path, port, application, case, pair);
             peer(text, "haproxy.cfg", &["-db", "-f"], port)
         }
@@ -105,13 +103,11 @@ fn nginx_proxy(
         http.push_str("set_real_ip_from 127.0.0.0/8;\nreal_ip_header X-Forwarded-For;\n");
     }
     let mut refusal = "";
-    if case.denied.is_some() || case.bans > 0 {
+    let refused = refused(case);
+    if !refused.is_empty() {
         refusal = "if ($denied) { return 429; }";
         http.push_str("geo $denied {\n  default 0;\n");
-        if let Some(denied) = case.denied {
-            let _ = writeln!(http, "  {denied} 1;");
-        }
-        for block in banned_netblocks(case.bans) {
+        for block in refused {
             let _ = writeln!(http, "  {block} 1;");
         }
         http.push_str("}\n");
@@ -213,11 +209,11 @@ fn haproxy(
     text
 }
 
-/// The list of HAProxy's `deny`.
-fn denied_list(case: &Case) -> String {
+/// The netblocks that are denied or banned: as many as weir's ledger holds, and no more.
+fn refused(case: &Case) -> Vec<String> {
     let own = case.denied.map(str::to_owned);
-    let blocks: Vec<String> = own.into_iter().chain(banned_netblocks(case.bans)).collect();
-    blocks.join("\n") + "\n"
+    let others = case.bans.saturating_sub(usize::from(own.is_some()));
+    own.into_iter().chain(banned_netblocks(others)).collect()
 }
 
 /// The settings of weir.
@@ -252,14 +248,7 @@ fn weir(
 
 /// `bans.json` of weir.
 fn bans_json(case: &Case) -> String {
-    let own = case.denied.map(str::to_owned);
-    // The ledger is full, and no fuller.
-    let others = case.bans.saturating_sub(usize::from(own.is_some()));
-    let blocks = banned_netblocks(others);
-    let bans: Vec<serde_json::Value> = own
-        .into_iter()
-        .chain(blocks)
-        .map(|netblock| json!({ "netblock": netblock, "ban_expires": "permanent" }))
-        .collect();
+    let ban = |netblock| json!({ "netblock": netblock, "ban_expires": "permanent" });
+    let bans: Vec<serde_json::Value> = refused(case).into_iter().map(ban).collect();
     json!({ "version": 1, "bans": bans }).to_string()
 }

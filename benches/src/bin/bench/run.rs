@@ -1,11 +1,10 @@
-//! What the parts of the program have in common: how long and how often, a directory, open files.
+//! What the parts of the program have in common: how long and how often, open files.
 
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tempfile::TempDir;
 
 /// How long, how often, and by how many connections.
 #[derive(Args)]
@@ -29,15 +28,6 @@ impl Rounds {
         }
         Ok((Duration::from_secs(self.seconds), self.rounds))
     }
-}
-
-/// A directory that goes with whoever has it.
-pub(crate) fn directory() -> Result<TempDir> {
-    let mut builder = tempfile::Builder::new();
-    builder
-        .prefix("weir-bench-")
-        .tempdir()
-        .context("no temporary directory can be made")
 }
 
 /// This program's, which weir inherits.

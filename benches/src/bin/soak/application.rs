@@ -93,7 +93,7 @@ async fn serve(mut stream: TcpStream, switch: &Switch) -> Result<()> {
             return Ok(());
         };
         if switch.down.load(Ordering::SeqCst)
-            || !answer(&mut stream, &request.target, switch).await?
+            || !answer(&mut stream, request.target(), switch).await?
         {
             return Ok(());
         }

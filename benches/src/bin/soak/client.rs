@@ -1,5 +1,6 @@
 //! The clients: each holds a connection, sends what chance says, and counts what it sees.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::ops::AddAssign;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -9,10 +10,13 @@ use anyhow::{Context, Result, bail};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-use crate::message::{ADMIN_TOKEN, METRICS_TOKEN, Received, head, receive};
+use crate::message::{METRICS_TOKEN, Received, head, receive};
 
 /// How long an answer may take until the run ends with an error.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// `WAF_ADMIN_TOKEN` but for a letter.
+const WRONG_TOKEN: &str = "soak-admin-token-0123456789abcdef";
 
 /// One way to use the proxy, and how often among 1000 requests.
 const KINDS: [(Kind, u32); 24] = [
@@ -36,15 +40,21 @@ const KINDS: [(Kind, u32); 24] = [
     (Kind::UploadAborted, 5),
     (Kind::WebSocket, 5),
     (Kind::BadRequest, 10),
-    (Kind::Health, 10),
-    (Kind::OwnMissing, 10),
-    (Kind::WrongToken, 10),
-    (Kind::Metrics, 5),
+    (Kind::Own("/_waf/health", None, "200", What::Health), 10),
+    (Kind::Own("/_waf/nothing", None, "404", What::NotFound), 10),
+    (
+        Kind::Own("/_waf/bans", Some(WRONG_TOKEN), "401", What::Unauthorized),
+        10,
+    ),
+    (
+        Kind::Own("/_waf/metrics", Some(METRICS_TOKEN), "200", What::Metrics),
+        5,
+    ),
 ];
 
 #[derive(Clone, Copy, Debug)]
 enum Kind {
-    /// A GET.
+    /// A GET of the application.
     Plain(&'static str),
     Post,
     PostChunked,
@@ -65,68 +75,62 @@ enum Kind {
     WebSocket,
     /// A head that is none.
     BadRequest,
-    Health,
-    /// Nothing of that name under `/_waf/`.
-    OwnMissing,
-    WrongToken,
-    Metrics,
+    /// A GET that the service answers itself: path, token, and with which status what was seen.
+    Own(&'static str, Option<&'static str>, &'static str, What),
 }
 
-/// What clients saw.
-#[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Seen {
-    /// Whole answers of the application: 200, 404 and WebSockets.
-    pub(crate) passed: u64,
-    /// 502 and 504.
-    pub(crate) failed: u64,
-    /// Answers that ended early.
-    pub(crate) cut: u64,
-    /// Requests that the client itself gave up.
-    pub(crate) aborted: u64,
-    /// 429 to clients of the banned netblock.
-    pub(crate) banned: u64,
-    /// 429 to greedy clients.
-    pub(crate) limited: u64,
+/// What a client sees of a request.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum What {
+    /// A whole answer of the application: 200, 404 or a WebSocket.
+    Passed,
+    /// 502 or 504.
+    Failed,
+    /// An answer that ended early.
+    Cut,
+    /// A request that the client itself gave up.
+    Aborted,
+    /// 429 to a client of the banned netblock.
+    Banned,
+    /// 429 to a greedy client.
+    Limited,
     /// 401.
-    pub(crate) unauthorized: u64,
+    Unauthorized,
     /// 404 of the service itself.
-    pub(crate) not_found: u64,
+    NotFound,
     /// The metrics.
-    pub(crate) metrics: u64,
+    Metrics,
     /// 400.
-    pub(crate) bad: u64,
-    /// Health checks.
-    pub(crate) health: u64,
+    Bad,
+    /// A health check.
+    Health,
 }
+
+/// How often clients saw what.
+#[derive(Default, Debug)]
+pub(crate) struct Seen(BTreeMap<What, u64>);
 
 impl Seen {
+    pub(crate) fn of(&self, what: What) -> u64 {
+        self.0.get(&what).copied().unwrap_or(0)
+    }
+
+    fn count(&mut self, what: What) {
+        *self.0.entry(what).or_default() += 1;
+    }
+
     /// Everything that is a request to the proxy: counted, and a line of the log.
     pub(crate) fn requests(&self) -> u64 {
-        self.passed
-            + self.failed
-            + self.cut
-            + self.aborted
-            + self.banned
-            + self.limited
-            + self.unauthorized
-            + self.not_found
-            + self.metrics
+        let others = self.of(What::Bad) + self.of(What::Health);
+        self.0.values().sum::<u64>() - others
     }
 }
 
 impl AddAssign for Seen {
     fn add_assign(&mut self, other: Self) {
-        self.passed += other.passed;
-        self.failed += other.failed;
-        self.cut += other.cut;
-        self.aborted += other.aborted;
-        self.banned += other.banned;
-        self.limited += other.limited;
-        self.unauthorized += other.unauthorized;
-        self.not_found += other.not_found;
-        self.metrics += other.metrics;
-        self.bad += other.bad;
-        self.health += other.health;
+        for (what, count) in other.0 {
+            *self.0.entry(what).or_default() += count;
+        }
     }
 }
 
@@ -184,19 +188,11 @@ impl Client {
             }
             Kind::Post => {
                 let body = "x".repeat(self.chance.usize(1..4000));
-                let request = format!(
-                    "POST /post HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: {who}\r\nContent-Length: {}\r\n\r\n{body}",
-                    body.len()
-                );
-                self.send(&request).await?;
+                self.send(&post(&who, body.len(), &body)).await?;
                 self.answer_of_application().await
             }
             Kind::PostChunked => {
-                let request = format!(
-                    "POST /post HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: {who}\r\nTransfer-Encoding: chunked\r\n\r\n\
-                     5\r\nhello\r\n7\r\n, world\r\n0\r\n\r\n"
-                );
-                self.send(&request).await?;
+                self.send(&post_chunked(&who)).await?;
                 self.answer_of_application().await
             }
             Kind::Pipelined => {
@@ -215,9 +211,7 @@ impl Client {
             Kind::Banned => {
                 let who = format!("203.0.113.{}", self.chance.u8(..));
                 self.send(&get("/", &who, "")).await?;
-                self.expect("429").await?;
-                self.seen.banned += 1;
-                Ok(())
+                self.expect("429", What::Banned).await
             }
             Kind::BannedPipeline => self.banned_pipeline().await,
             Kind::Greedy => {
@@ -227,57 +221,33 @@ impl Client {
             }
             Kind::EndlessAborted => {
                 self.send(&get("/endless", &who, "")).await?;
-                self.abort_answer().await
+                self.head_alone("200", What::Aborted).await
             }
             Kind::UploadAborted => {
-                let request = format!(
-                    "POST /post HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: {who}\r\nContent-Length: 100000\r\n\r\n{}",
-                    "x".repeat(10_000)
-                );
-                self.send(&request).await?;
+                let part = "x".repeat(10_000);
+                self.send(&post(&who, 100_000, &part)).await?;
                 self.connection = None;
-                self.seen.aborted += 1;
+                self.seen.count(What::Aborted);
                 Ok(())
             }
             Kind::WebSocket => {
                 let fields = "Connection: Upgrade\r\nUpgrade: websocket\r\n\
                     Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n";
                 self.send(&get("/socket", &who, fields)).await?;
-                self.tunnel().await
+                self.head_alone("101", What::Passed).await
             }
             Kind::BadRequest => {
                 self.send("GET / HTTP/1.1\r\nHost: a\r\nBad Name: x\r\n\r\n")
                     .await?;
-                self.expect("400").await?;
+                self.expect("400", What::Bad).await?;
                 self.connection = None;
-                self.seen.bad += 1;
                 Ok(())
             }
-            Kind::Health => {
-                self.send(&get("/_waf/health", &who, "")).await?;
-                self.expect("200").await?;
-                self.seen.health += 1;
-                Ok(())
-            }
-            Kind::OwnMissing => {
-                self.send(&get("/_waf/nothing", &who, "")).await?;
-                self.expect("404").await?;
-                self.seen.not_found += 1;
-                Ok(())
-            }
-            Kind::WrongToken => {
-                let wrong = format!("Authorization: Bearer {}\r\n", ADMIN_TOKEN.to_lowercase());
-                self.send(&get("/_waf/bans", &who, &wrong)).await?;
-                self.expect("401").await?;
-                self.seen.unauthorized += 1;
-                Ok(())
-            }
-            Kind::Metrics => {
-                let token = format!("Authorization: Bearer {METRICS_TOKEN}\r\n");
-                self.send(&get("/_waf/metrics", &who, &token)).await?;
-                self.expect("200").await?;
-                self.seen.metrics += 1;
-                Ok(())
+            Kind::Own(path, token, status, what) => {
+                let field = token.map(|token| format!("Authorization: Bearer {token}\r\n"));
+                let request = get(path, &who, &field.unwrap_or_default());
+                self.send(&request).await?;
+                self.expect(status, what).await
             }
         }
     }
@@ -302,7 +272,7 @@ impl Client {
     async fn received(&mut self) -> Result<Received> {
         let stream = self.connection.as_mut().context("a connection")?;
         let received = receive(stream, &mut self.buffer).await?;
-        let ends = !matches!(&received, Received::Whole(message) if !message.close);
+        let ends = !matches!(&received, Received::Whole(message) if message.field("connection") != Some("close"));
         if ends {
             self.connection = None;
         }
@@ -312,43 +282,40 @@ impl Client {
     /// Whatever the application, or its failure, may lead to.
     async fn answer_of_application(&mut self) -> Result<()> {
         match self.received().await? {
-            Received::Whole(message) => self.status(&message.target),
+            Received::Whole(message) => self.status(message.target()),
             // Where the answer broke off at once its head may not have been sent either. A
             // connection that was closed before the request arrived would be found by the sums.
             Received::Cut | Received::Nothing => {
-                self.seen.cut += 1;
+                self.seen.count(What::Cut);
                 Ok(())
             }
         }
     }
 
     fn status(&mut self, status: &str) -> Result<()> {
-        match status {
-            "200" | "404" => self.seen.passed += 1,
-            "502" | "504" => self.seen.failed += 1,
-            "429" => self.seen.limited += 1,
+        self.seen.count(match status {
+            "200" | "404" => What::Passed,
+            "502" | "504" => What::Failed,
+            "429" => What::Limited,
             other => bail!("{other} was not expected"),
-        }
+        });
         Ok(())
     }
 
-    async fn expect(&mut self, status: &str) -> Result<()> {
+    async fn expect(&mut self, status: &str, what: What) -> Result<()> {
         match self.received().await? {
-            Received::Whole(message) if message.target == status => Ok(()),
+            Received::Whole(message) if message.target() == status => self.seen.count(what),
             other => bail!("{status} was expected, and this came: {other:?}"),
         }
+        Ok(())
     }
 
     /// 17 requests and more, each with a body: refused one by one, or up to where the service says
     /// that the connection ends.
     async fn banned_pipeline(&mut self) -> Result<()> {
-        let head = format!(
-            "POST /post HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 203.0.113.{}\r\n",
-            self.chance.u8(..)
-        );
+        let who = format!("203.0.113.{}", self.chance.u8(..));
         let body = "x".repeat(self.chance.usize(1..2000));
-        let sized = format!("{head}Content-Length: {}\r\n\r\n{body}", body.len());
-        let chunked = format!("{head}Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n");
+        let (sized, chunked) = (post(&who, body.len(), &body), post_chunked(&who));
         let count = self.chance.usize(17..50);
         let requests = (0..count).map(|_| {
             if self.chance.bool() {
@@ -360,8 +327,7 @@ impl Client {
         let bytes: String = requests.collect();
         self.send(&bytes).await?;
         for _ in 0..count {
-            self.expect("429").await?;
-            self.seen.banned += 1;
+            self.expect("429", What::Banned).await?;
             if self.connection.is_none() {
                 break;
             }
@@ -369,31 +335,34 @@ impl Client {
         Ok(())
     }
 
-    async fn abort_answer(&mut self) -> Result<()> {
+    /// Reads the head of an answer and goes away.
+    async fn head_alone(&mut self, status: &str, what: What) -> Result<()> {
         let mut stream = self.connection.take().context("a connection")?;
         let Some(head) = head(&mut stream, &mut self.buffer).await? else {
             bail!("the connection ended without an answer");
         };
-        match head.split(' ').nth(1) {
-            Some("200") => self.seen.aborted += 1,
-            other => self.status(other.unwrap_or_default())?,
+        let found = head.split(' ').nth(1).unwrap_or_default();
+        if found != status {
+            return self.status(found);
         }
-        Ok(())
-    }
-
-    async fn tunnel(&mut self) -> Result<()> {
-        let mut stream = self.connection.take().context("a connection")?;
-        let Some(head) = head(&mut stream, &mut self.buffer).await? else {
-            bail!("the connection ended without an answer");
-        };
-        match head.split(' ').nth(1) {
-            Some("101") => self.seen.passed += 1,
-            other => self.status(other.unwrap_or_default())?,
-        }
+        self.seen.count(what);
         Ok(())
     }
 }
 
 fn get(path: &str, who: &str, fields: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: {who}\r\n{fields}\r\n")
+}
+
+fn post(who: &str, length: usize, body: &str) -> String {
+    format!(
+        "POST /post HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: {who}\r\nContent-Length: {length}\r\n\r\n{body}"
+    )
+}
+
+fn post_chunked(who: &str) -> String {
+    format!(
+        "POST /post HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: {who}\r\nTransfer-Encoding: chunked\r\n\r\n\
+         5\r\nhello\r\n7\r\n, world\r\n0\r\n\r\n"
+    )
 }

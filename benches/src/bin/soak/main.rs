@@ -5,7 +5,6 @@
 //! 1 if one number differs, if a ban is missing, or if the service holds more files, threads or
 //! memory than at the beginning. Loopback only; ends by itself.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -14,6 +13,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
+use weir_benches::ask;
+use weir_benches::beside::beside;
+use weir_benches::program::directory;
 
 mod application;
 mod client;
@@ -22,9 +24,9 @@ mod service;
 mod trouble;
 
 use application::Switch;
-use client::{Client, Seen};
-use service::{Held, Process, Service, operator};
-use trouble::{Done, Trouble};
+use client::{Client, Seen, What};
+use service::{Held, Service, held, operator};
+use trouble::{Done, trouble};
 
 /// Part of the requests that come before the first look at memory.
 const WARM_UP: i64 = 10;
@@ -93,7 +95,7 @@ fn soak(arguments: &Arguments) -> Result<bool> {
     if arguments.requests < 100 || arguments.connections == 0 {
         bail!("--requests is at least 100, --connections at least 1");
     }
-    let directory = tempfile::Builder::new().prefix("weir-soak-").tempdir()?;
+    let directory = directory()?;
     let switch = Switch::default();
     let application = application::start(switch.clone())?;
     let service = Service::start(&arguments.weir, application, directory, arguments.workers)?;
@@ -104,20 +106,20 @@ fn soak(arguments: &Arguments) -> Result<bool> {
     let load =
         |requests: i64, seed: u64| runtime.block_on(clients(&service, requests, arguments, seed));
 
-    let trouble = |done| Trouble::start(service.address, &service.state, switch.clone(), done);
     // With trouble too: what a first edit, ban or outage makes once is no growth.
-    let first = trouble(Done::default());
-    let warm_part = warm_up(arguments, &service.state, &load);
-    let done = first.stop()?;
-    let (mut seen, sent) = warm_part?;
+    let (done, (mut seen, sent)) = beside(
+        |ended| trouble(&service, &switch, Done::default(), ended),
+        || warm_up(arguments, &service.state, &load),
+    )?;
     std::thread::sleep(CALM);
-    let before = service.process().held()?;
-    let second = trouble(done);
-    let main_part = load(arguments.requests - sent, arguments.seed + 1);
-    let done = second.stop()?;
-    seen += main_part?;
+    let before = held(service.process())?;
+    let (done, main_part) = beside(
+        |ended| trouble(&service, &switch, done, ended),
+        || load(arguments.requests - sent, arguments.seed + 1),
+    )?;
+    seen += main_part;
     std::thread::sleep(CALM);
-    let after = service.process().held()?;
+    let after = held(service.process())?;
 
     let seconds = began.elapsed().as_secs();
     println!(
@@ -127,22 +129,13 @@ fn soak(arguments: &Arguments) -> Result<bool> {
     );
     let mut report = Report::default();
     compare(&mut report, &service, &seen, &done, &switch)?;
-    held(&mut report, before, after, arguments.is_judged());
-    report.at_most(
-        "processor at rest, ms a second",
-        service.busy_ms()?,
-        AT_REST_MS,
-    );
+    compare_held(&mut report, before, after, arguments.is_judged());
+    let at_rest = service.busy_ms()?;
+    report.at_most("processor at rest, ms a second", at_rest, AT_REST_MS);
     bans(&mut report, &service, &done)?;
-    let log = service.stop()?;
-    let lines = log.iter().filter(|(action, _)| *action != "(no request)");
     // The scrape that was compared is one more line.
     let expected = seen.requests() + done.asked + 2;
-    report.equal(
-        "lines of the log",
-        lines.map(|(_, count)| count).sum(),
-        expected,
-    );
+    report.equal("lines of the log", service.stop()?, expected);
     Ok(report.holds)
 }
 
@@ -220,7 +213,7 @@ async fn clients(
 }
 
 /// Says what the service holds after each part of the requests: memory that grows on shows here.
-async fn look(process: Process, requests: i64, every: i64, left: Arc<AtomicI64>) -> Result<()> {
+async fn look(process: u32, requests: i64, every: i64, left: Arc<AtomicI64>) -> Result<()> {
     let mut tick = tokio::time::interval(LOOK);
     let mut next = every;
     loop {
@@ -230,7 +223,7 @@ async fn look(process: Process, requests: i64, every: i64, left: Arc<AtomicI64>)
             continue;
         }
         next = (done / every + 1) * every;
-        let held = process.held()?;
+        let held = held(process)?;
         eprintln!(
             "soak: {done} requests: {} KiB resident, {} of them its own, {} files",
             held.kib, held.own_kib, held.files
@@ -250,29 +243,20 @@ impl Default for Report {
 }
 
 impl Report {
+    fn line(&mut self, what: &str, counted: u64, expected: &str, verdict: Result<&str, &str>) {
+        let told = verdict.unwrap_or_else(|fault| fault);
+        println!("{what:44} {counted:>12} {expected:>12}  {told}");
+        self.holds &= verdict.is_ok();
+    }
+
     fn equal(&mut self, what: &str, counted: u64, expected: u64) {
-        let verdict = if counted == expected {
-            "equal"
-        } else {
-            "DIFFERS"
-        };
-        println!("{what:44} {counted:>12} {expected:>12}  {verdict}");
-        self.holds &= counted == expected;
+        let equal = (counted == expected).then_some("equal").ok_or("DIFFERS");
+        self.line(what, counted, &expected.to_string(), equal);
     }
 
     fn at_most(&mut self, what: &str, counted: u64, bound: u64) {
-        let verdict = if counted <= bound {
-            "holds"
-        } else {
-            "TOO MUCH"
-        };
-        let told = if bound == u64::MAX {
-            "any".to_owned()
-        } else {
-            bound.to_string()
-        };
-        println!("{what:44} {counted:>12} {told:>12}  {verdict}");
-        self.holds &= counted <= bound;
+        let holds = (counted <= bound).then_some("holds").ok_or("TOO MUCH");
+        self.line(what, counted, &bound.to_string(), holds);
     }
 }
 
@@ -284,47 +268,45 @@ fn compare(
     done: &Done,
     switch: &Switch,
 ) -> Result<()> {
-    let metrics = service.metrics()?;
+    let page = service.metrics()?;
     // A series that is not there is no zero.
-    let of = |series: &str| metrics.get(series).map_or(u64::MAX, |value| *value as u64);
-    let action = |name: &str| {
-        of(&format!(
-            "waf_requests_total{{action=\"{name}\",mode=\"enforce\"}}"
-        ))
+    let of = |series: &str| ask::metric(&page, series).map_or(u64::MAX, |value| value as u64);
+    let actions = |names: &[&str]| {
+        let series = |name| format!("waf_requests_total{{action=\"{name}\",mode=\"enforce\"}}");
+        let counts = names.iter().map(|name| of(&series(name)));
+        counts.fold(0, u64::saturating_add)
     };
-    let answered = seen.metrics + done.asked;
+    let saw = |what: &[What]| what.iter().map(|what| seen.of(*what)).sum::<u64>();
     println!("{:44} {:>12} {:>12}", "", "the service", "the clients");
-    report.equal("passed", action("passed"), seen.passed);
-    report.equal(
-        "upstream_error + client_aborted",
-        action("upstream_error").saturating_add(action("client_aborted")),
-        seen.failed + seen.cut + seen.aborted,
-    );
-    report.equal(
-        "banned + rate_limited",
-        action("banned").saturating_add(action("rate_limited")),
-        seen.banned + seen.limited,
-    );
-    report.equal("unauthorized", action("unauthorized"), seen.unauthorized);
-    report.equal("not_found", action("not_found"), seen.not_found);
-    report.equal("answered", action("answered"), answered);
-    report.equal(
-        "bad requests",
-        of("waf_connection_errors_total{kind=\"bad_request\"}"),
-        seen.bad,
-    );
+    for (names, expected) in [
+        (&["passed"][..], saw(&[What::Passed])),
+        (
+            &["upstream_error", "client_aborted"],
+            saw(&[What::Failed, What::Cut, What::Aborted]),
+        ),
+        (
+            &["banned", "rate_limited"],
+            saw(&[What::Banned, What::Limited]),
+        ),
+        (&["unauthorized"], saw(&[What::Unauthorized])),
+        (&["not_found"], saw(&[What::NotFound])),
+        (&["answered"], saw(&[What::Metrics]) + done.asked),
+    ] {
+        report.equal(&names.join(" + "), actions(names), expected);
+    }
+    let bad = of("waf_connection_errors_total{kind=\"bad_request\"}");
+    report.equal("bad requests", bad, seen.of(What::Bad));
     application_answers(report, &of, seen, switch);
-    report.equal(
-        "events dropped",
-        sum(&metrics, "waf_events_dropped_total"),
-        0,
-    );
-    report.equal(
-        "log lines dropped",
-        sum(&metrics, "waf_log_lines_dropped_total"),
-        0,
-    );
-    report.equal("state writes that failed", failed_writes(&metrics), 0);
+    for (what, name) in [
+        ("events dropped", "waf_events_dropped_total"),
+        ("log lines dropped", "waf_log_lines_dropped_total"),
+    ] {
+        report.equal(what, sum(&page, |series| series.starts_with(name)), 0);
+    }
+    let failed = sum(&page, |series| {
+        series.starts_with("waf_state_writes_total") && !series.contains("outcome=\"ok\"")
+    });
+    report.equal("state writes that failed", failed, 0);
     Ok(())
 }
 
@@ -338,41 +320,34 @@ fn application_answers(
 ) {
     let classes = ["1xx", "2xx", "3xx", "4xx", "5xx"];
     let answers = classes.map(|class| of(&format!("waf_responses_total{{class=\"{class}\"}}")));
-    report.at_most(
-        "answers of the application",
-        answers.iter().sum(),
-        switch.answers(),
-    );
+    let (answers, wrote) = (answers.iter().sum::<u64>(), switch.answers());
+    report.at_most("answers of the application", answers, wrote);
     report.at_most(
         "answers the application wrote, unseen",
-        switch.answers().abs_diff(answers.iter().sum()),
-        seen.aborted,
+        wrote.abs_diff(answers),
+        seen.of(What::Aborted),
     );
 }
 
-fn sum(metrics: &BTreeMap<String, f64>, name: &str) -> u64 {
-    let of = metrics
-        .iter()
-        .filter(|(series, _)| series.starts_with(name));
-    of.map(|(_, value)| *value as u64).sum()
-}
-
-fn failed_writes(metrics: &BTreeMap<String, f64>) -> u64 {
-    let writes = metrics.iter().filter(|(series, _)| {
-        series.starts_with("waf_state_writes_total") && !series.contains("outcome=\"ok\"")
-    });
-    writes.map(|(_, value)| *value as u64).sum()
+/// All series of the metrics that are chosen.
+fn sum(page: &str, chosen: impl Fn(&str) -> bool) -> u64 {
+    let series = page.lines().filter_map(|line| line.rsplit_once(' '));
+    let values = series.filter(|(name, _)| chosen(name));
+    values
+        .filter_map(|(_, value)| value.parse::<f64>().ok())
+        .map(|value| value as u64)
+        .sum()
 }
 
 /// What the service holds of the system.
-fn held(report: &mut Report, before: Held, after: Held, judged: bool) {
+fn compare_held(report: &mut Report, before: Held, after: Held, judged: bool) {
     println!("{:44} {:>12} {:>12}", "", "at the end", "at most");
-    let bound = if judged {
-        before.kib + MEMORY_KIB
+    if judged {
+        let bound = before.kib + MEMORY_KIB;
+        report.at_most("resident memory, KiB", after.kib, bound);
     } else {
-        u64::MAX
-    };
-    report.at_most("resident memory, KiB", after.kib, bound);
+        report.line("resident memory, KiB", after.kib, "any", Ok("holds"));
+    }
     report.at_most("open files", after.files as u64, before.files as u64);
     report.at_most("threads", after.threads as u64, before.threads as u64);
 }

@@ -1,7 +1,6 @@
 //! The service under test: started with its log counted line by line, asked for its metrics and
 //! for what it holds of the system.
 
-use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -10,9 +9,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use tempfile::TempDir;
-use weir_benches::program::Running;
+use weir_benches::program::{Running, signal};
 use weir_benches::{ask, meter};
 
 use crate::message::{ADMIN_TOKEN, METRICS_TOKEN};
@@ -25,7 +24,7 @@ pub(crate) struct Service {
     running: Running,
     pub(crate) address: SocketAddr,
     pub(crate) state: PathBuf,
-    log: JoinHandle<BTreeMap<String, u64>>,
+    log: JoinHandle<u64>,
 }
 
 /// What a process holds.
@@ -41,25 +40,17 @@ pub(crate) struct Held {
     pub(crate) threads: usize,
 }
 
-/// The service's process under `/proc`.
-pub(crate) struct Process(PathBuf);
-
-impl Process {
-    /// What it holds now.
-    pub(crate) fn held(&self) -> Result<Held> {
-        let status = std::fs::read_to_string(self.0.join("status"))?;
-        let kib = |name: &str| -> Result<u64> {
-            let line = status.lines().find_map(|line| line.strip_prefix(name));
-            let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
-            Ok(kib.with_context(|| format!("no {name}"))?.parse()?)
-        };
-        Ok(Held {
-            kib: kib("VmRSS:")?,
-            own_kib: kib("RssAnon:")?,
-            files: std::fs::read_dir(self.0.join("fd"))?.count(),
-            threads: std::fs::read_dir(self.0.join("task"))?.count(),
-        })
-    }
+/// What a process holds now.
+pub(crate) fn held(process: u32) -> Result<Held> {
+    let place = PathBuf::from(format!("/proc/{process}"));
+    let status = std::fs::read_to_string(place.join("status"))?;
+    let kib = |name| meter::status_member(&status, name).with_context(|| format!("no {name}"));
+    Ok(Held {
+        kib: kib("VmRSS:")?,
+        own_kib: kib("RssAnon:")?,
+        files: std::fs::read_dir(place.join("fd"))?.count(),
+        threads: std::fs::read_dir(place.join("task"))?.count(),
+    })
 }
 
 impl Service {
@@ -91,15 +82,13 @@ impl Service {
                 ("WAF_BAN_FIRST", "5s"),
                 ("WAF_BAN_MAX", "20s"),
                 ("WAF_STATE_WRITE_INTERVAL", "5s"),
+                // A line for each: they are counted.
+                ("WAF_LOG_REFUSED_RATE", "off"),
             ])
             .stdout(Stdio::piped());
         let mut running = Running::start_weir(command, directory)?;
-        let lines = running
-            .process
-            .0
-            .stdout
-            .take()
-            .context("no standard output")?;
+        let lines = running.process.0.stdout.take();
+        let lines = lines.context("no standard output")?;
         Ok(Self {
             address: running.address,
             running,
@@ -108,17 +97,14 @@ impl Service {
         })
     }
 
-    /// The process, to be looked at.
-    pub(crate) fn process(&self) -> Process {
-        Process(PathBuf::from(format!(
-            "/proc/{}",
-            self.running.process.0.id()
-        )))
+    /// The id of its process.
+    pub(crate) fn process(&self) -> u32 {
+        self.running.process.0.id()
     }
 
     /// Processor time of a second, in milliseconds; of a few, the least.
     pub(crate) fn busy_ms(&self) -> Result<u64> {
-        let used = || meter::cpu_seconds(self.running.process.0.id()).map(meter::CpuSeconds::total);
+        let used = || meter::cpu_seconds(self.process()).map(meter::CpuSeconds::total);
         let mut least = f64::INFINITY;
         for _ in 0..3 {
             let before = used()?;
@@ -128,22 +114,15 @@ impl Service {
         Ok((least * 1000.0) as u64)
     }
 
-    /// The series of the metrics, with their labels as they are written.
-    pub(crate) fn metrics(&self) -> Result<BTreeMap<String, f64>> {
-        let text = ask::metrics(self.address, METRICS_TOKEN)?;
-        let series = |line: &str| {
-            let (name, value) = line.rsplit_once(' ')?;
-            Some((name.to_owned(), value.parse().ok()?))
-        };
-        let lines = text.lines().filter(|line| !line.starts_with('#'));
-        Ok(lines.filter_map(series).collect())
+    /// The page of the metrics.
+    pub(crate) fn metrics(&self) -> Result<String> {
+        ask::metrics(self.address, METRICS_TOKEN)
     }
 
-    /// Ends it by SIGTERM; the lines of its log by action.
-    pub(crate) fn stop(mut self) -> Result<BTreeMap<String, u64>> {
+    /// Ends it by SIGTERM: how many requests its log has.
+    pub(crate) fn stop(mut self) -> Result<u64> {
         let process = &mut self.running.process.0;
-        let pid = Pid::from_raw(i32::try_from(process.id())?).context("a process id")?;
-        kill_process(pid, Signal::TERM)?;
+        signal(process, Signal::TERM)?;
         let began = Instant::now();
         while process.try_wait()?.is_none() {
             if began.elapsed() > PATIENCE {
@@ -161,23 +140,11 @@ pub(crate) fn operator(address: SocketAddr, line: &str, body: &str) -> Result<as
     ask::operator(address, ADMIN_TOKEN, line, body)
 }
 
-/// Counts the lines of requests by their action.
-fn count(lines: impl Read) -> BTreeMap<String, u64> {
-    let mut counts = BTreeMap::new();
-    let mut lines = BufReader::with_capacity(1 << 16, lines);
-    let mut line = String::new();
-    while lines.read_line(&mut line).is_ok_and(|count| count > 0) {
-        let action = line
-            .split_once("\"action\":\"")
-            .and_then(|(_, rest)| rest.split_once('"'))
-            .map_or("(no request)", |(action, _)| action);
-        match counts.get_mut(action) {
-            Some(count) => *count += 1,
-            None => {
-                counts.insert(action.to_owned(), 1);
-            }
-        }
-        line.clear();
-    }
-    counts
+/// Counts the lines of requests: those of an action.
+fn count(lines: impl Read) -> u64 {
+    let lines = BufReader::with_capacity(1 << 16, lines).lines();
+    let requests = lines
+        .map_while(Result::ok)
+        .filter(|line| line.contains("\"action\":\""));
+    requests.count() as u64
 }

@@ -5,11 +5,25 @@ use std::sync::Arc;
 
 use weir_shared::ban::{Ban, Cause};
 use weir_shared::client::Client;
+use weir_shared::event::LimitExceeded;
+use weir_shared::netblock::Netblock;
 
+use super::broken::broken_at;
 use super::{Ledger, oldest_first};
 use crate::bans::document::BanKey;
 
 impl Ledger {
+    /// Whether a netblock was banned already when a client of it broke a limit.
+    pub(crate) fn is_banned(
+        &self,
+        exceeded: &LimitExceeded,
+        netblock: Netblock,
+        now_ms: u64,
+    ) -> bool {
+        let span = self.index.span(netblock);
+        span.is_some_and(|span| span.end_ms > broken_at(exceeded, now_ms))
+    }
+
     /// Every ban, in no order that anybody may rely on: the thread that writes them sorts them.
     pub(crate) fn all(&self) -> Vec<Arc<Ban>> {
         #[cfg(test)]

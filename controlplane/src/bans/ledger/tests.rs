@@ -5,6 +5,7 @@ use weir_shared::ban::RequestNote;
 use weir_shared::event::Offence;
 use weir_shared::verdict::LimitKind;
 
+use super::broken::LATE_MS;
 use super::*;
 
 impl Ledger {

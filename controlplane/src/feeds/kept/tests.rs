@@ -256,6 +256,12 @@ fn entries_that_cover_too_much_do_not_hold() {
     let mut place = Place::new();
     assert_eq!(place.body("10.0.0.1\n").0, Outcome::Refused);
     assert_eq!(place.entries(), 0);
+    // Each holds by itself, and together they are nearly everybody.
+    let pieces: String = (0..255)
+        .map(|at| format!("{at}.0.0.0/9\n{at}.128.0.0/10\n"))
+        .collect();
+    assert_eq!(place.body(&pieces).0, Outcome::Refused);
+    assert_eq!(place.entries(), 0);
 }
 
 /// FEED-6, FEED-3: what the rules have no room for is not taken; a failure leaves the version, and

@@ -211,6 +211,22 @@ fn nearly_everybody_is_not_taken() {
     );
 }
 
+/// FEED-5, FEED-7: a decision on everybody, as a slip makes it, is left out, and costs none of the
+/// others.
+#[test]
+fn a_decision_on_everybody_is_left_out() {
+    let mut place = Place::new();
+    let all = [
+        (1, "192.0.2.1", "1h"),
+        (2, "0.0.0.0/0", "1h"),
+        (3, "::/0", "1h"),
+        (4, "192.0.2.4", "1h"),
+    ];
+    assert_eq!(place.answer(&all, &[]).0, Outcome::Taken);
+    assert_eq!(place.entries(), 2);
+    assert_eq!(place.rest.alerts.borrow().len(), 0);
+}
+
 /// FEED-7: 403 is told at once and asked again after 5 min, or at a reload.
 #[test]
 fn a_wrong_key_is_told_at_once() {

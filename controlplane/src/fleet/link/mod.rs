@@ -15,7 +15,9 @@ use weir_shared::settings::EnginePlace;
 use super::engine::{Alive, Beat, CountKind, Cursor, Engine, Fault, Logged, Snapshot, Welcome};
 use super::stamp::Origin;
 
+mod claim;
 mod merge;
+mod policy;
 
 /// How long an answer may take.
 const TIMEOUT: Duration = Duration::from_secs(1);
@@ -409,6 +411,7 @@ fn text(value: &Value) -> Result<String, Fault> {
         Value::BulkString(bytes) => String::from_utf8(bytes.clone()).map_err(|_| strange()),
         Value::SimpleString(text) => Ok(text.clone()),
         Value::Okay => Ok("OK".to_owned()),
+        Value::VerbatimString { text, .. } => Ok(text.clone()),
         _ => Err(strange()),
     }
 }

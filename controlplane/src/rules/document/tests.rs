@@ -1,5 +1,7 @@
 use super::*;
 
+mod faults;
+
 fn fault(text: &str) -> (usize, usize, String, String) {
     let reader = Reader::new();
     let fault = reader.read(text.as_bytes()).expect_err(text);

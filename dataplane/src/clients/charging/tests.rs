@@ -200,7 +200,7 @@ fn rule_set(limits: &[(&str, OnLimit, Vec<Quota>)]) -> RuleSet {
 fn all(set: &RuleSet) -> Counted<'_> {
     Counted {
         limits: set.matched(&ANY).limits,
-        jails: Some((set, ANY)),
+        jails: Some((set, &ANY)),
         other_site: false,
         crawler: None,
         sharing: None,

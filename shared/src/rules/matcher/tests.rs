@@ -141,6 +141,14 @@ fn fields_and_queries_are_there_or_not() {
         (Some("f%2561cet=1"), false, true),
         (Some("facet[]=1&facet[0]=2"), false, true),
         (Some("facet%5B%5D=1"), false, true),
+        (Some("FACET=1"), false, true),
+        (Some("%46acet=1"), false, true),
+        (Some("+facet=1"), false, true),
+        (Some("%20%09facet[=1"), false, true),
+        (Some("facet%00x=1"), false, true),
+        (Some("%00facet=1"), false, false),
+        (Some("fa.cet=1"), false, false),
+        (Some("facet+=1"), false, false),
         (Some("xfacet=1&q=facet"), false, false),
         (Some("facets=1"), false, false),
     ] {
@@ -168,6 +176,72 @@ fn fields_and_queries_are_there_or_not() {
     for query in [QueryRule::Absent, QueryRule::Present, facet()] {
         assert!(!one(with_query(query), &unknown));
     }
+}
+
+/// MATCH-1: a name of a query is the rule's where PHP reads it so: `_` for a dot, a blank or a
+/// bracket that nothing closes.
+#[test]
+fn names_of_a_query_are_read_as_php_reads_them() {
+    let further = |name: &str| Further {
+        query: Some(QueryRule::Names(vec![name.to_owned()])),
+        ..Further::default()
+    };
+    for name in ["by_size", "by.size", "By_Size"] {
+        let rules = denials([anywhere(further(name))]);
+        for (query, is_it) in [
+            ("by_size=1", true),
+            ("by.size=1", true),
+            ("by%20size=1", true),
+            ("by+size=1", true),
+            ("by[size=1", true),
+            ("BY%5bSIZE=1", true),
+            ("by_size[]=1", true),
+            ("by-size=1", false),
+            ("bysize=1", false),
+            ("by__size=1", false),
+        ] {
+            let sent = head(&[], Some(query));
+            let found = denied(&rules, "/", &sent, Origin::default()).is_some();
+            assert_eq!(found, is_it, "{name}: {query}");
+        }
+    }
+}
+
+/// MATCH-1: a field that is to be there, or to have a literal, is found under every name that CGI
+/// reads as its own; one that is not to be there is looked for as it is spelled. A rule with an
+/// underscore means that spelling alone.
+#[test]
+fn fields_are_found_in_every_spelling() {
+    let field = |name, is| Further {
+        fields: vec![FieldRule {
+            name: HeaderName::from_static(name),
+            is,
+        }],
+        ..Further::default()
+    };
+    let rules = denials([
+        anywhere(field("x-original-url", FieldIs::Present)),
+        anywhere(field("x-scanner", FieldIs::Has("nuclei".to_owned()))),
+        anywhere(field("x_api_key", FieldIs::Present)),
+        anywhere(field("x-there", FieldIs::Absent)),
+    ]);
+    for (sent, name) in [
+        ("x-original-url", Some("d0")),
+        ("x_original_url", Some("d0")),
+        ("x.original_url", Some("d0")),
+        ("xooriginal-url", None),
+        ("x-original-url2", None),
+        ("x_scanner", Some("d1")),
+        ("x_api_key", Some("d2")),
+        ("x-api-key", None),
+    ] {
+        let sent = head(&[("x-there", ""), (sent, "a Nuclei")], None);
+        let found = denied(&rules, "/", &sent, Origin::default());
+        assert_eq!(found.as_deref(), name, "{sent:?}");
+    }
+    let spelled = head(&[("x_there", "")], None);
+    let found = denied(&rules, "/", &spelled, Origin::default());
+    assert_eq!(found.as_deref(), Some("d3"));
 }
 
 /// MATCH-3, MATCH-5: the first of the file wins, and a client that nobody looked up matches

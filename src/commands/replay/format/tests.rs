@@ -53,6 +53,10 @@ fn notes_between_the_requests_are_read_in_every_format() {
     }
     assert!(matches!(note(left_out), Some(Line::LeftOut(61_000))));
     assert!(matches!(note(br#"{"event":"alert"}"#), Some(Line::Other)));
+    // The process log in the same file, as of a service whose two outputs go to one.
+    let process =
+        br#"{"timestamp":"2026-11-21T16:00:00.007Z","level":"INFO","message":"listening"}"#;
+    assert!(matches!(note(process), Some(Line::Other)));
     assert!(note(b"{}").is_none());
     assert!(
         note(br#"203.0.113.7 - - [21/Nov/2026:16:00:00 +0000] "GET / HTTP/1.1" 200 1"#).is_none()

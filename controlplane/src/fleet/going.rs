@@ -10,7 +10,8 @@ impl Fleet {
     /// Whether something is still to be sent, to an engine that answers.
     pub(crate) fn has_more(&self, now: Now) -> bool {
         let counts = self.sharing.as_ref().is_some_and(|of| !of.rests());
-        self.is_linked(now) && (self.core.waiting() > 0 || counts)
+        let waits = self.core.waiting() > 0 || !self.claims.is_empty();
+        self.is_linked(now) && (waits || counts)
     }
 
     /// Says that the instance goes, writes what it knows, and is silent until [`Fleet::work`].
@@ -20,6 +21,7 @@ impl Fleet {
             self.keep(now);
         }
         self.rests = true;
+        self.claims.alone();
     }
 
     /// Whether nothing is being written any more.

@@ -1,0 +1,125 @@
+//! A file that is written beside the one that it replaces, and on a thread beside the one that asks
+//! for it (STATE-2).
+
+use std::fs;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError, bounded};
+
+use crate::state::create;
+
+/// Replaces a file, whole or not at all: `write` fills `.NAME.tmp` in its directory, which is
+/// synced and takes its place. Nobody else can read it (0600). One caller at a time for each path.
+///
+/// # Errors
+/// Those of the system; the file that was there is there still, and nothing lies beside it.
+pub(crate) fn replace(
+    path: &Path,
+    write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut name = std::ffi::OsString::from(".");
+    name.push(path.file_name().unwrap_or_default());
+    name.push(".tmp");
+    let new = path.with_file_name(name);
+    match fs::remove_file(&new) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    let mut out = BufWriter::new(create(&new)?);
+    let written = write(&mut out)
+        .and_then(|()| out.into_inner().map_err(io::IntoInnerError::into_error))
+        .and_then(|file| file.sync_all())
+        .and_then(|()| fs::rename(&new, path));
+    if written.is_err() {
+        let _ = fs::remove_file(&new);
+    }
+    written
+}
+
+/// A file that a thread of its own writes: a disk that hangs holds up nobody else.
+pub(crate) struct Writing(Receiver<io::Result<()>>);
+
+impl Writing {
+    /// Begins it.
+    ///
+    /// # Errors
+    /// There is no thread for it.
+    pub(crate) fn begin(
+        thread: &str,
+        work: impl FnOnce() -> io::Result<()> + Send + 'static,
+    ) -> io::Result<Self> {
+        let (told, done) = bounded(1);
+        let thread = std::thread::Builder::new().name(thread.to_owned());
+        thread.spawn(move || told.send(work()))?;
+        Ok(Self(done))
+    }
+
+    /// What became of it; none while it is under way.
+    pub(crate) fn ended(&self) -> Option<io::Result<()>> {
+        match self.0.try_recv() {
+            Ok(outcome) => Some(outcome),
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Disconnected) => Some(Err(lost())),
+        }
+    }
+
+    /// What became of it, within `patience`.
+    ///
+    /// # Errors
+    /// Those of the file; it takes longer.
+    pub(crate) fn wait(self, patience: Duration) -> io::Result<()> {
+        match self.0.recv_timeout(patience) {
+            Ok(outcome) => outcome,
+            Err(RecvTimeoutError::Timeout) => Err(io::Error::other("it took too long")),
+            Err(RecvTimeoutError::Disconnected) => Err(lost()),
+        }
+    }
+}
+
+fn lost() -> io::Error {
+    io::Error::other("its thread ended before it was written")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// STATE-2: a file is replaced whole, whatever lay beside it; one whose writing fails stays as
+    /// it was, and nothing is left beside it.
+    #[test]
+    fn a_file_is_replaced_whole_or_not_at_all() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("kept.json");
+        let names = || fs::read_dir(dir.path()).unwrap().count();
+        fs::write(dir.path().join(".kept.json.tmp"), "half of an earlier one").unwrap();
+        replace(&path, |out| out.write_all(b"first")).unwrap();
+        assert_eq!((fs::read(&path).unwrap(), names()), (b"first".to_vec(), 1));
+        let failed = replace(&path, |out| {
+            out.write_all(b"sec")?;
+            Err(io::Error::other("the disk is full"))
+        });
+        assert_eq!(failed.unwrap_err().to_string(), "the disk is full");
+        assert_eq!((fs::read(&path).unwrap(), names()), (b"first".to_vec(), 1));
+    }
+
+    /// RESTART-4: whoever writes for the next process is told of a thread that ends without an
+    /// answer, and of one that fails.
+    #[test]
+    fn a_thread_that_ends_is_told() {
+        let patience = Duration::from_secs(60);
+        let failed = Writing::begin("test", || Err(io::Error::other("read-only"))).unwrap();
+        assert_eq!(failed.wait(patience).unwrap_err().to_string(), "read-only");
+        let done = Writing::begin("test", || Ok(())).unwrap();
+        let outcome = std::iter::repeat_with(|| {
+            std::thread::yield_now();
+            done.ended()
+        });
+        assert!(outcome.flatten().next().unwrap().is_ok());
+        assert_eq!(
+            done.wait(patience).unwrap_err().to_string(),
+            lost().to_string()
+        );
+    }
+}

@@ -1,0 +1,99 @@
+//! What the fleet does about anomalies (FLEET-19).
+
+use weir_shared::clock::Now;
+use weir_shared::units::Time;
+
+use super::claims::{MOST_WAITING, SAID_NS, Settled, text};
+use super::counting::MOST_OFF_MS;
+use super::part::Fleet;
+use super::words::Order;
+use crate::anomaly::shared::{Elsewhere, Sums};
+use crate::anomaly::{Over, Scope};
+
+impl Fleet {
+    /// Whether anomalies are counted together now: as all counts, not with a clock that is far off
+    /// (FLEET-22).
+    fn shares_totals(&self, now: Now) -> bool {
+        let is_off = self.clock_ms.unsigned_abs() > MOST_OFF_MS;
+        self.sharing.is_some() && self.is_linked(now) && !is_off
+    }
+
+    /// What went over a threshold here is to be told by one instance.
+    pub(crate) fn claim(&mut self, over: Over, now: Now) {
+        if self.shares_totals(now) && self.claims.waiting.len() < MOST_WAITING {
+            self.claims.waiting.push_back(over);
+        } else {
+            self.claims.settled.push(Settled::Here(over));
+        }
+    }
+
+    /// Asks for the next one.
+    pub(super) fn claim_next(&mut self, now: Now) {
+        if self.claims.asked.is_some() || !self.is_linked(now) {
+            return;
+        }
+        let Some(over) = self.claims.waiting.pop_front() else {
+            return;
+        };
+        let length_ms = over.cooldown_ends.0.saturating_sub(now.wall_ms).max(1);
+        // Those in observe mode have counts and alerts of their own (FLEET-20).
+        let mode = self.settings.get("WAF_MODE").map_or("", String::as_str);
+        let name = format!("anomaly\n{mode}\n{}", text(over.scope));
+        self.order(Order::Claim {
+            name,
+            until_ms: self.fleet_ms(now).saturating_add(length_ms),
+            length_ms,
+        });
+        self.claims.asked = Some(over);
+    }
+
+    /// The engine has answered: until when somebody else has it, if somebody has.
+    pub(super) fn claimed(&mut self, until_ms: Option<u64>, now: Now) {
+        let Some(over) = self.claims.asked.take() else {
+            return;
+        };
+        let now_ms = self.fleet_ms(now);
+        let left_ms = until_ms.and_then(|until_ms| until_ms.checked_sub(now_ms));
+        self.claims.settled.push(match left_ms {
+            Some(left_ms) if left_ms > 0 => Settled::Elsewhere(
+                over.scope,
+                Time(now.wall_ms.saturating_add(left_ms)).min(over.cooldown_ends),
+            ),
+            _ => Settled::Here(over),
+        });
+    }
+
+    /// What became of alerts since this was asked last.
+    pub(crate) fn settled(&mut self) -> Vec<Settled> {
+        std::mem::take(&mut self.claims.settled)
+    }
+
+    /// What others have counted, where they have shown themselves since this was asked last.
+    pub(crate) fn learned(&mut self, now: Now) -> Option<Elsewhere> {
+        let has_heard = std::mem::take(&mut self.claims.has_heard);
+        (has_heard && self.shares_totals(now)).then(|| self.elsewhere())
+    }
+
+    /// What others have said last.
+    pub(crate) fn elsewhere(&self) -> Elsewhere {
+        let mode = self.settings.get("WAF_MODE");
+        self.others.totals(mode.map_or("", String::as_str))
+    }
+
+    /// Whether it is time to say anew what is counted here.
+    pub(crate) fn wants_totals(&self, now: Now) -> bool {
+        self.shares_totals(now) && now.mono_ns.saturating_sub(self.claims.said_ns) >= SAID_NS
+    }
+
+    /// What is counted here.
+    pub(crate) fn say_totals(&mut self, said: Vec<(Scope, Sums)>, now: Now) {
+        self.claims.said = said;
+        self.claims.said_ns = now.mono_ns;
+    }
+
+    /// The same, as a beat has it.
+    pub(super) fn said_totals(&self) -> Vec<(String, Sums)> {
+        let said = self.claims.said.iter();
+        said.map(|(scope, sums)| (text(*scope), *sums)).collect()
+    }
+}

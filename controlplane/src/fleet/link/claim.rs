@@ -1,0 +1,46 @@
+//! Who tells an alert, over the link.
+
+use std::time::Duration;
+
+use redis::Value;
+
+use super::{Link, fault};
+use crate::fleet::engine::Fault;
+
+impl Link {
+    /// Puts a text under a name for so long, unless there is one. Answers the one that is there
+    /// already; what is no text there is as an empty one.
+    ///
+    /// # Errors
+    /// [`Fault`]
+    pub fn claim(
+        &mut self,
+        name: &str,
+        text: &[u8],
+        length: Duration,
+    ) -> Result<Option<Vec<u8>>, Fault> {
+        let key = self.key(&format!("cd:{name}"));
+        let length_ms = u64::try_from(length.as_millis()).unwrap_or(u64::MAX);
+        let put = self.ask(
+            redis::cmd("SET")
+                .arg(&key)
+                .arg(text)
+                .arg("NX")
+                .arg("PX")
+                .arg(length_ms.clamp(1, MOST_MS)),
+        )?;
+        if put == Value::Okay {
+            return Ok(None);
+        }
+        let command = redis::cmd("GET").arg(&key).to_owned();
+        match command.query(&mut self.connection) {
+            Ok(Value::BulkString(held)) => Ok(Some(held)),
+            Ok(_) => Ok(Some(Vec::new())),
+            Err(error) if error.code() == Some("WRONGTYPE") => Ok(Some(Vec::new())),
+            Err(error) => Err(fault(error)),
+        }
+    }
+}
+
+/// A year: the engine refuses an end that it cannot count.
+const MOST_MS: u64 = 365 * 86_400_000;
