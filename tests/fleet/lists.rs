@@ -53,7 +53,9 @@ fn lists_hold_at_both() {
         "{told:#}"
     );
     one.get("/exempt", "203.0.113.7").expect(429);
-    wait_until("the denial", || other.get("/", "203.0.113.7").status == 429);
+    wait_until("the denial", || {
+        other.get("/exempt", "203.0.113.7").status == 429
+    });
     wait_for_list(&other, "deny", &["203.0.113.0/24"]);
     put(&one, "deny", "198.51.100.0/24");
     wait_for_list(&other, "deny", &["198.51.100.0/24", "203.0.113.0/24"]);
@@ -180,7 +182,10 @@ fn a_bad_edit_of_lists_json_is_told_and_set_aside() {
     assert_eq!(listed(&one, "deny"), ["198.51.100.0/24", "203.0.113.0/24"]);
     let state = state_dir();
     fs::write(state.path().join("lists.json"), bad).expect("writes");
-    let told = run(state.path(), &["check"]);
+    let settings = state.path().join("weir.env");
+    fs::write(&settings, "WAF_UPSTREAM=http://127.0.0.1:9\n").expect("writes");
+    let settings = settings.display().to_string();
+    let told = run(state.path(), &["check", "--settings", &settings]);
     assert_eq!(told.code, 78, "{}{}", told.out, told.err);
     assert!(told.err.contains("/deny/0/netblock"), "{}", told.err);
 }

@@ -147,8 +147,10 @@ impl Instance {
         }
     }
 
-    pub(super) fn is_file_quiet(&self) -> bool {
-        self.noted.is_empty()
+    /// Whether the file was heard, and holds all that the fleet says.
+    pub(super) fn is_file_quiet(&self, at: u64) -> bool {
+        let due = self.filing.clone().due(&self.core, self.now(at));
+        self.noted.is_empty() && due.is_empty()
     }
 
     /// It is killed, and starts again from what is on its disk, or from nothing.

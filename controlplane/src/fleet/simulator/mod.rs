@@ -331,7 +331,7 @@ impl World {
             // An instance reads its own batch at its next turn: equal cursors are not enough.
             let is_read = !self.stores[0].has_behind(first.1);
             let are_alike = (self.instances.iter())
-                .all(|instance| tip(instance) == first && instance.is_file_quiet());
+                .all(|instance| tip(instance) == first && instance.is_file_quiet(self.now));
             if first.0 && is_read && are_alike {
                 return;
             }

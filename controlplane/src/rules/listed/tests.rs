@@ -37,7 +37,7 @@ fn what_does_not_fit_is_told_with_its_place() {
         (
             "{\"version\":1,\n\"deny\":[{\"file\":\"x\"}]}",
             2,
-            "/deny/0",
+            "/deny/0/file",
             "netblock",
         ),
         (
