@@ -49,7 +49,6 @@ mod world;
 /// The functions that the fuzz targets call.
 #[cfg(fuzzing)]
 pub mod fuzzing {
-    pub use crate::message::head::RequestHead;
     pub use crate::request::application;
     pub use crate::request::identity::ForgottenProxy;
     pub mod http2 {

@@ -58,6 +58,7 @@ pub(crate) struct AtStart<'a> {
 }
 
 /// What became of an alert.
+#[expect(dead_code, reason = "whoever has no fleet settles nothing")]
 pub(crate) enum Settled {
     Here(Over),
     Elsewhere(Scope, Time),

@@ -144,31 +144,30 @@ impl Pipe {
         Poll::Ready(Ok(moved))
     }
 
-    /// Moves at most so many bytes out of it.
+    /// Moves out of it what the socket takes.
     pub fn poll_drain(
         &mut self,
         stream: &TcpStream,
-        at_most: usize,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<usize>> {
         loop {
             ready!(stream.poll_write_ready(cx))?;
-            match stream.try_io(Interest::WRITABLE, || self.drain(stream, at_most)) {
+            match stream.try_io(Interest::WRITABLE, || self.drain(stream)) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 moved => return Poll::Ready(moved),
             }
         }
     }
 
-    /// Moves at most so many bytes out of it at once, whatever the runtime knows of the socket.
+    /// The same at once, whatever the runtime knows of the socket.
     ///
     /// # Errors
     /// [`io::ErrorKind::WouldBlock`] where there is no room.
-    pub fn drain(&mut self, stream: &TcpStream, at_most: usize) -> io::Result<usize> {
+    pub fn drain(&mut self, stream: &TcpStream) -> io::Result<usize> {
         let Some(Ends { read, .. }) = &self.ends else {
             return Err(io::ErrorKind::BrokenPipe.into());
         };
-        let moved = move_bytes(read, stream, at_most.min(self.held))?;
+        let moved = move_bytes(read, stream, self.held)?;
         self.held = self.held.saturating_sub(moved);
         Ok(moved)
     }
@@ -327,7 +326,7 @@ mod tests {
             assert_eq!((moved, pipe.is_empty()), (9, false));
             let mut left = moved;
             while left > 0 {
-                left -= poll_fn(|cx| pipe.poll_drain(&to, left, cx)).await.unwrap();
+                left -= poll_fn(|cx| pipe.poll_drain(&to, cx)).await.unwrap();
             }
             assert!(pipe.is_empty());
             let mut came = [0; 9];
@@ -360,7 +359,7 @@ mod tests {
                     .unwrap();
                 (moves, moved) = (moves + 1, moved + left);
                 while left > 0 {
-                    left -= poll_fn(|cx| pipe.poll_drain(&to, left, cx)).await.unwrap();
+                    left -= poll_fn(|cx| pipe.poll_drain(&to, cx)).await.unwrap();
                     let _ = receiver.read(&mut vec![0; AT_ONCE]).await.unwrap();
                 }
             }

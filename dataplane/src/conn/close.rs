@@ -66,8 +66,7 @@ pub async fn linger(downstream: &Downstream) {
 impl Downstream {
     /// Since when the connection may be closed for another, if it may.
     pub fn gives_way_since(&self) -> Option<u64> {
-        let since = self.deadlines.gives_way_since(self.clock.mono_ns());
-        since.filter(|_| self.is_open())
+        self.watch.borrow().gives_way_since(self.clock.mono_ns())
     }
 
     /// Its place among those that may, if it is one of them; the size of its netblock is looked up
@@ -76,11 +75,6 @@ impl Downstream {
         let since_ns = self.gives_way_since()?;
         let size = if sized { self.slot.netblock_size() } else { 0 };
         Some(Rank { size, since_ns })
-    }
-
-    /// Whether nobody has asked it to end.
-    pub fn is_open(&self) -> bool {
-        self.ending.get() == Ending::No
     }
 
     /// Tells others whether it may.
@@ -163,7 +157,7 @@ impl Downstream {
     /// connection, or has ended its side with less sent than it had announced. The end of its side
     /// alone says nothing: it may have sent all and wait for the response.
     pub(super) fn has_broken_off(&self) -> bool {
-        if !self.upload.is_unread() {
+        if !self.upload().is_unread() {
             return false;
         }
         let io = self.io.borrow();
@@ -176,7 +170,7 @@ impl Downstream {
         }
         // Over TLS the bytes are those of records.
         let can_count = ready.is_read_closed() && !io.is_tls();
-        can_count && rustix::io::ioctl_fionread(socket).is_ok_and(|left| self.upload.lacks(left))
+        can_count && rustix::io::ioctl_fionread(socket).is_ok_and(|left| self.upload().lacks(left))
     }
 }
 

@@ -4,8 +4,6 @@
 //! A timer costs a boxed sleep a request. Here a connection notes its deadlines as it goes on, and
 //! the worker's sweeper asks all of them on its tick.
 
-use std::cell::Cell;
-
 /// Time-outs of a client connection, nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
@@ -69,297 +67,292 @@ pub enum Missed {
 /// A deadline that is never reached; no time.
 const NEVER: u64 = u64::MAX;
 
-/// The deadlines of one client connection. Shared by its task, the request that is answered and the
-/// sweeper, all on one thread.
+/// The deadlines of one client connection.
 #[derive(Debug)]
 pub struct Deadlines {
-    timeouts: Cell<Timeouts>,
-    phase: Cell<Phase>,
+    timeouts: Timeouts,
+    phase: Phase,
     /// When the phase must have ended.
-    phase_end: Cell<u64>,
+    phase_end: u64,
     /// Since when it is idle, if it is; or since when its head has been coming.
-    idle_since: Cell<u64>,
+    idle_since: u64,
     /// It may be idle for a short time only after this response.
-    short: Cell<bool>,
+    short: bool,
     /// When a write that is waiting must have gone on.
-    write: Cell<u64>,
+    write: u64,
     /// When it is tried again.
-    retry: Cell<u64>,
+    retry: u64,
     /// How fast the client takes what is written.
     reading: Pace,
     /// When the client must have sent more of the body.
-    body: Cell<u64>,
+    body: u64,
     /// How fast the client sends its body.
     sending: Pace,
     /// It is a tunnel: no pace is asked of it.
-    is_tunnel: Cell<bool>,
+    is_tunnel: bool,
     /// When the application must have sent something.
-    upstream: Cell<u64>,
+    upstream: u64,
     /// How long the application was given.
-    upstream_wait_ns: Cell<u64>,
+    upstream_wait_ns: u64,
     /// The deadline of the application has passed.
-    upstream_late: Cell<bool>,
+    upstream_late: bool,
 }
 
 impl Deadlines {
     /// A connection that was just accepted: its first head is awaited.
     pub const fn new(timeouts: Timeouts, now_ns: u64) -> Self {
         Self {
-            timeouts: Cell::new(timeouts),
-            phase: Cell::new(Phase::Unused),
-            phase_end: Cell::new(now_ns.saturating_add(timeouts.head_ns)),
-            idle_since: Cell::new(now_ns),
-            short: Cell::new(false),
-            write: Cell::new(NEVER),
-            retry: Cell::new(NEVER),
+            timeouts,
+            phase: Phase::Unused,
+            phase_end: now_ns.saturating_add(timeouts.head_ns),
+            idle_since: now_ns,
+            short: false,
+            write: NEVER,
+            retry: NEVER,
             reading: Pace::new(),
-            body: Cell::new(NEVER),
+            body: NEVER,
             sending: Pace::new(),
-            is_tunnel: Cell::new(false),
-            upstream: Cell::new(NEVER),
-            upstream_wait_ns: Cell::new(NEVER),
-            upstream_late: Cell::new(false),
+            is_tunnel: false,
+            upstream: NEVER,
+            upstream_wait_ns: NEVER,
+            upstream_late: false,
         }
     }
 
     /// From the next deadline on these time-outs hold.
-    pub fn set_timeouts(&self, timeouts: Timeouts) {
-        self.timeouts.set(timeouts);
+    pub fn set_timeouts(&mut self, timeouts: Timeouts) {
+        self.timeouts = timeouts;
     }
 
     /// What had to come before the first head has come: the head is awaited from now on.
-    pub fn begin_connection(&self, now_ns: u64) {
-        let head_ns = self.timeouts.get().head_ns;
-        self.phase_end.set(now_ns.saturating_add(head_ns));
+    pub fn begin_connection(&mut self, now_ns: u64) {
+        let head_ns = self.timeouts.head_ns;
+        self.phase_end = now_ns.saturating_add(head_ns);
     }
 
     /// The service stops: what was never used has a short time for its first request.
-    pub fn begin_drain(&self, now_ns: u64) {
+    pub fn begin_drain(&mut self, now_ns: u64) {
         if self.is_unused() {
             let end = now_ns.saturating_add(LAST_FIRST_NS);
-            self.phase_end.set(self.phase_end.get().min(end));
+            self.phase_end = self.phase_end.min(end);
         }
     }
 
     /// Whether nothing was ever sent on it.
     pub fn is_unused(&self) -> bool {
-        self.phase.get() == Phase::Unused
+        self.phase == Phase::Unused
     }
 
     /// A head was read: its request is being answered.
-    pub fn begin_request(&self) {
-        self.phase.set(Phase::Busy);
-        self.phase_end.set(NEVER);
-        self.body.set(NEVER);
+    pub fn begin_request(&mut self) {
+        self.phase = Phase::Busy;
+        self.phase_end = NEVER;
+        self.body = NEVER;
         self.sending.reset();
         // The end of the response before may still wait to be written.
-        if self.write.get() == NEVER {
+        if self.write == NEVER {
             self.reading.reset();
         }
-        self.upstream.set(NEVER);
-        self.upstream_late.set(false);
-        self.short.set(false);
+        self.upstream = NEVER;
+        self.upstream_late = false;
+        self.short = false;
     }
 
     /// The response to this request is a refusal, or that of a health check: the connection is not
     /// kept for long behind it (CONN-3).
-    pub fn shorten_idle(&self) {
-        self.short.set(true);
+    pub fn shorten_idle(&mut self) {
+        self.short = true;
     }
 
     /// Whether the connection is not to be kept for long behind this response.
     pub fn is_short(&self) -> bool {
-        self.short.get()
+        self.short
     }
 
     /// Whether a write waits for the client to take more.
     pub fn is_write_waiting(&self) -> bool {
-        self.write.get() != NEVER
+        self.write != NEVER
     }
 
     /// Since when nothing has been under way, if nothing is. What was never used has been idle
     /// since it was accepted.
     pub fn idle_since(&self) -> Option<u64> {
-        let is_idle = matches!(self.phase.get(), Phase::Idle | Phase::Unused);
-        (is_idle && self.write.get() == NEVER).then_some(self.idle_since.get())
+        let is_idle = matches!(self.phase, Phase::Idle | Phase::Unused);
+        (is_idle && self.write == NEVER).then_some(self.idle_since)
     }
 
     /// Since when the connection may be closed for another, if it may: it is idle, or a head has
     /// been coming for a second (CONN-16).
     pub fn gives_way_since(&self, now_ns: u64) -> Option<u64> {
-        let since = self.idle_since.get();
+        let since = self.idle_since;
         let is_slow = now_ns.saturating_sub(since) >= SLOW_HEAD_NS;
-        let is_slow_head = self.phase.get() == Phase::Head && is_slow;
+        let is_slow_head = self.phase == Phase::Head && is_slow;
         self.idle_since().or_else(|| is_slow_head.then_some(since))
     }
 
     /// The response has ended: the next request is awaited.
-    pub fn end_request(&self, now_ns: u64) {
-        self.phase.set(Phase::Idle);
+    pub fn end_request(&mut self, now_ns: u64) {
+        self.phase = Phase::Idle;
         self.begin_idle(now_ns);
         self.pause_body(now_ns);
-        self.upstream.set(NEVER);
+        self.upstream = NEVER;
     }
 
-    fn begin_idle(&self, now_ns: u64) {
-        let mut idle_ns = self.timeouts.get().idle_ns;
-        if self.short.get() {
+    fn begin_idle(&mut self, now_ns: u64) {
+        let mut idle_ns = self.timeouts.idle_ns;
+        if self.short {
             idle_ns = idle_ns.min(SHORT_IDLE_NS);
         }
-        self.idle_since.set(now_ns);
-        self.phase_end.set(now_ns.saturating_add(idle_ns));
+        self.idle_since = now_ns;
+        self.phase_end = now_ns.saturating_add(idle_ns);
     }
 
     /// The client sent something.
-    pub fn client_sent(&self, now_ns: u64) {
-        match self.phase.get() {
+    pub fn client_sent(&mut self, now_ns: u64) {
+        match self.phase {
             Phase::Idle => {
-                self.phase.set(Phase::Head);
-                self.idle_since.set(now_ns);
-                let end = now_ns.saturating_add(self.timeouts.get().head_ns);
-                self.phase_end.set(end);
+                self.phase = Phase::Head;
+                self.idle_since = now_ns;
+                let end = now_ns.saturating_add(self.timeouts.head_ns);
+                self.phase_end = end;
             }
             // The first head is timed from the accept on.
             Phase::Unused => {
-                self.phase.set(Phase::Head);
-                self.idle_since.set(now_ns);
+                self.phase = Phase::Head;
+                self.idle_since = now_ns;
             }
             Phase::Head | Phase::Busy => {}
         }
     }
 
     /// A write waits for the client to take more.
-    pub fn await_write(&self, now_ns: u64) {
-        if self.write.get() == NEVER {
-            self.write
-                .set(now_ns.saturating_add(self.timeouts.get().send_ns));
-            self.retry.set(now_ns.saturating_add(RETRY_NS));
+    pub fn await_write(&mut self, now_ns: u64) {
+        if self.write == NEVER {
+            self.write = now_ns.saturating_add(self.timeouts.send_ns);
+            self.retry = now_ns.saturating_add(RETRY_NS);
             self.reading.wait_again(now_ns);
         }
     }
 
     /// The system has no room, and what it takes from now on the client has taken: its pace is
     /// looked at. Before that, what it takes fills its own buffers, which are megabytes.
-    pub fn has_no_room(&self, now_ns: u64) {
+    pub fn has_no_room(&mut self, now_ns: u64) {
         self.reading.wait(now_ns);
     }
 
     /// Whether a write that waits is to be tried again, which is said once.
-    pub fn is_retry_due(&self, now_ns: u64) -> bool {
-        let is_due = self.retry.get() <= now_ns;
+    pub fn is_retry_due(&mut self, now_ns: u64) -> bool {
+        let is_due = self.retry <= now_ns;
         if is_due {
-            self.retry.set(now_ns.saturating_add(RETRY_NS));
+            self.retry = now_ns.saturating_add(RETRY_NS);
         }
         is_due
     }
 
     /// A write went on, by so many bytes. A response may have ended for the request before its last
     /// bytes were written: the time to be idle begins with them (CONN-5).
-    pub fn wrote(&self, now_ns: u64, bytes: u64) {
-        self.write.set(NEVER);
-        self.retry.set(NEVER);
+    pub fn wrote(&mut self, now_ns: u64, bytes: u64) {
+        self.write = NEVER;
+        self.retry = NEVER;
         self.reading.moved(now_ns, bytes);
-        if self.phase.get() == Phase::Idle {
+        if self.phase == Phase::Idle {
             self.begin_idle(now_ns);
         }
     }
 
     /// The request waits for more of the body.
-    pub fn await_body(&self, now_ns: u64) {
-        if self.body.get() == NEVER {
-            self.body
-                .set(now_ns.saturating_add(self.timeouts.get().body_ns));
+    pub fn await_body(&mut self, now_ns: u64) {
+        if self.body == NEVER {
+            self.body = now_ns.saturating_add(self.timeouts.body_ns);
             self.sending.wait(now_ns);
         }
     }
 
     /// So many bytes more of the body came, or its end.
-    pub fn got_body(&self, now_ns: u64, bytes: u64) {
-        self.body.set(NEVER);
+    pub fn got_body(&mut self, now_ns: u64, bytes: u64) {
+        self.body = NEVER;
         self.sending.moved(now_ns, bytes);
     }
 
     /// The body is not waited for meanwhile: the application takes none.
-    pub fn pause_body(&self, now_ns: u64) {
-        self.body.set(NEVER);
+    pub fn pause_body(&mut self, now_ns: u64) {
+        self.body = NEVER;
         self.sending.pause(now_ns);
     }
 
     /// The request waits for the application, at most this long from now.
-    pub fn await_upstream(&self, now_ns: u64, at_most_ns: u64) {
-        self.upstream_wait_ns.set(at_most_ns);
-        self.upstream.set(now_ns.saturating_add(at_most_ns));
+    pub fn await_upstream(&mut self, now_ns: u64, at_most_ns: u64) {
+        self.upstream_wait_ns = at_most_ns;
+        self.upstream = now_ns.saturating_add(at_most_ns);
     }
 
     /// The application was sent more of the body: its time to answer starts again.
-    pub fn renew_upstream(&self, now_ns: u64) {
+    pub fn renew_upstream(&mut self, now_ns: u64) {
         if self.is_awaiting_upstream() {
-            let end = now_ns.saturating_add(self.upstream_wait_ns.get());
-            self.upstream.set(end);
+            let end = now_ns.saturating_add(self.upstream_wait_ns);
+            self.upstream = end;
         }
     }
 
     /// Something came from the application.
-    pub fn got_upstream(&self) {
-        self.upstream.set(NEVER);
+    pub fn got_upstream(&mut self) {
+        self.upstream = NEVER;
     }
 
     /// Whether the request waits for the application.
     pub fn is_awaiting_upstream(&self) -> bool {
-        self.upstream.get() != NEVER
+        self.upstream != NEVER
     }
 
     /// Whether the application's deadline has passed.
     pub fn is_upstream_late(&self) -> bool {
-        self.upstream_late.get()
+        self.upstream_late
     }
 
     /// The connection is a tunnel from now on.
-    pub fn begin_tunnel(&self) {
-        self.is_tunnel.set(true);
+    pub fn begin_tunnel(&mut self) {
+        self.is_tunnel = true;
     }
 
     /// The connection is a tunnel and carried something: only silence for `idle_ns` ends it.
-    pub fn tunnel_carried(&self, now_ns: u64, idle_ns: Option<u64>) {
-        self.phase.set(Phase::Busy);
+    pub fn tunnel_carried(&mut self, now_ns: u64, idle_ns: Option<u64>) {
+        self.phase = Phase::Busy;
         let end = idle_ns.map_or(NEVER, |idle| now_ns.saturating_add(idle));
-        self.phase_end.set(end);
+        self.phase_end = end;
     }
 
     /// The application closed its side of the tunnel: the client has this long to follow, whatever
     /// it still sends.
-    pub fn tunnel_ends(&self, now_ns: u64, grace_ns: u64) {
+    pub fn tunnel_ends(&mut self, now_ns: u64, grace_ns: u64) {
         let end = now_ns.saturating_add(grace_ns);
-        self.body.set(self.body.get().min(end));
+        self.body = self.body.min(end);
     }
 
     /// The deadline that was missed, if any. The application's is named once.
-    pub fn sweep(&self, now_ns: u64) -> Option<Missed> {
+    pub fn sweep(&mut self, now_ns: u64) -> Option<Missed> {
         // While the end of a response waits to be written, the connection is not idle yet.
-        let is_written = self.phase.get() != Phase::Idle || self.write.get() == NEVER;
-        if self.phase_end.get() <= now_ns && is_written {
-            return Some(match self.phase.get() {
+        let is_written = self.phase != Phase::Idle || self.write == NEVER;
+        if self.phase_end <= now_ns && is_written {
+            return Some(match self.phase {
                 Phase::Head => Missed::Head,
                 Phase::Unused | Phase::Idle => Missed::Next,
                 Phase::Busy => Missed::Client,
             });
         }
-        let paced = self
-            .timeouts
-            .get()
-            .min_rate
-            .filter(|_| !self.is_tunnel.get());
-        let is_too_slow = |pace: &Pace| paced.is_some_and(|least| pace.is_too_slow(now_ns, least));
-        if is_too_slow(&self.reading) || is_too_slow(&self.sending) {
+        let paced = self.timeouts.min_rate.filter(|_| !self.is_tunnel);
+        let (reading, sending) = (&mut self.reading, &mut self.sending);
+        if paced.is_some_and(|least| {
+            reading.is_too_slow(now_ns, least) || sending.is_too_slow(now_ns, least)
+        }) {
             return Some(Missed::TooSlow);
         }
-        let is_unread = paced.is_none() && self.write.get() <= now_ns;
-        if is_unread || self.body.get() <= now_ns {
+        let is_unread = paced.is_none() && self.write <= now_ns;
+        if is_unread || self.body <= now_ns {
             return Some(Missed::Client);
         }
         // While the client holds its body back, the application is not to blame.
-        let late = self.upstream.get() <= now_ns && self.body.get() == NEVER;
-        (late && !self.upstream_late.replace(true)).then_some(Missed::Upstream)
+        let late = self.upstream <= now_ns && self.body == NEVER;
+        (late && !std::mem::replace(&mut self.upstream_late, true)).then_some(Missed::Upstream)
     }
 }
 
@@ -375,89 +368,89 @@ const STEP: u64 = 64 * 1024;
 #[derive(Debug)]
 pub struct Pace {
     /// Since when the client is waited for, if it is.
-    since: Cell<u64>,
+    since: u64,
     /// How long it was waited for before, in this window.
-    waited: Cell<u64>,
+    waited: u64,
     /// Bytes that moved in this window.
-    bytes: Cell<u64>,
+    bytes: u64,
     /// The client was waited for at all.
-    begun: Cell<bool>,
+    begun: bool,
 }
 
 impl Pace {
     /// Nobody was waited for yet.
     pub const fn new() -> Self {
         Self {
-            since: Cell::new(NEVER),
-            waited: Cell::new(0),
-            bytes: Cell::new(0),
-            begun: Cell::new(false),
+            since: NEVER,
+            waited: 0,
+            bytes: 0,
+            begun: false,
         }
     }
 
     /// Forgets everything.
-    pub fn reset(&self) {
-        self.since.set(NEVER);
-        self.waited.set(0);
-        self.bytes.set(0);
-        self.begun.set(false);
+    pub fn reset(&mut self) {
+        self.since = NEVER;
+        self.waited = 0;
+        self.bytes = 0;
+        self.begun = false;
     }
 
     /// The client is waited for from now on.
-    pub fn wait(&self, now_ns: u64) {
-        self.begun.set(true);
-        if self.since.get() == NEVER {
-            self.since.set(now_ns);
+    pub fn wait(&mut self, now_ns: u64) {
+        self.begun = true;
+        if self.since == NEVER {
+            self.since = now_ns;
         }
     }
 
     /// The same where it was waited for before.
-    pub fn wait_again(&self, now_ns: u64) {
-        if self.begun.get() {
+    pub fn wait_again(&mut self, now_ns: u64) {
+        if self.begun {
             self.wait(now_ns);
         }
     }
 
     /// The client is not waited for any more.
-    pub fn pause(&self, now_ns: u64) {
-        self.waited.set(self.waited_ns(now_ns));
-        self.since.set(NEVER);
+    pub fn pause(&mut self, now_ns: u64) {
+        self.waited = self.waited_ns(now_ns);
+        self.since = NEVER;
     }
 
     /// Bytes moved. What the system takes before it waits for the client says nothing of the
     /// client.
-    pub fn moved(&self, now_ns: u64, bytes: u64) {
-        if self.begun.get() {
-            self.bytes.set(self.bytes.get().saturating_add(bytes));
+    pub fn moved(&mut self, now_ns: u64, bytes: u64) {
+        if self.begun {
+            self.bytes = self.bytes.saturating_add(bytes);
             self.pause(now_ns);
         }
     }
 
     /// Whether the client has been slower over a window than `least` bytes a second. Begins the
     /// next window where one is over.
-    pub fn is_too_slow(&self, now_ns: u64, least: u64) -> bool {
-        let is_over = self.since.get() != NEVER && self.waited_ns(now_ns) >= WINDOW_NS;
+    pub fn is_too_slow(&mut self, now_ns: u64, least: u64) -> bool {
+        let is_over = self.since != NEVER && self.waited_ns(now_ns) >= WINDOW_NS;
         let wanted = least.saturating_mul(WINDOW_SECONDS);
         if !is_over {
             return false;
         }
-        let Some(more) = self.bytes.get().checked_sub(wanted) else {
+        let Some(more) = self.bytes.checked_sub(wanted) else {
             return true;
         };
-        self.bytes.set(more.min(STEP));
-        self.waited.set(0);
-        self.since.set(now_ns);
+        self.bytes = more.min(STEP);
+        self.waited = 0;
+        self.since = now_ns;
         false
     }
 
     fn waited_ns(&self, now_ns: u64) -> u64 {
-        let since = self.since.get();
+        let since = self.since;
         let waiting = if since == NEVER {
             0
         } else {
             now_ns.saturating_sub(since)
         };
-        self.waited.get().saturating_add(waiting)
+        self.waited.saturating_add(waiting)
     }
 }
 
@@ -475,7 +468,7 @@ mod tests {
 
     /// Nothing is due at `last`, and `passed` is one later.
     #[track_caller]
-    fn passes_after(deadlines: &Deadlines, last: u64, passed: Missed) {
+    fn passes_after(deadlines: &mut Deadlines, last: u64, passed: Missed) {
         assert_eq!(deadlines.sweep(last), None);
         assert_eq!(deadlines.sweep(last + 1), Some(passed));
     }
@@ -483,17 +476,17 @@ mod tests {
     /// CONN: the first head is timed from the accept on, and what comes of it renews nothing.
     #[test]
     fn the_first_head_is_timed_from_the_accept_on() {
-        let deadlines = Deadlines::new(TIMEOUTS, 100);
+        let mut deadlines = Deadlines::new(TIMEOUTS, 100);
         deadlines.client_sent(105);
-        passes_after(&deadlines, 109, Missed::Head);
+        passes_after(&mut deadlines, 109, Missed::Head);
     }
 
     /// CONN-8: what was never used is idle, and no head that took too long.
     #[test]
     fn an_unused_connection_is_idle() {
-        let deadlines = Deadlines::new(TIMEOUTS, 100);
+        let mut deadlines = Deadlines::new(TIMEOUTS, 100);
         assert_eq!(deadlines.idle_since(), Some(100));
-        passes_after(&deadlines, 109, Missed::Next);
+        passes_after(&mut deadlines, 109, Missed::Next);
         deadlines.client_sent(105);
         assert_eq!(deadlines.idle_since(), None);
     }
@@ -507,38 +500,38 @@ mod tests {
             idle_ns: NEVER,
             ..TIMEOUTS
         };
-        let deadlines = Deadlines::new(endless, 100);
+        let mut deadlines = Deadlines::new(endless, 100);
         assert_eq!(deadlines.gives_way_since(100), Some(100));
         for next in [0, 7 * SLOW_HEAD_NS] {
             let begun = 200 + next;
-            let at = |after: u64| deadlines.gives_way_since(begun + after);
+            let at = |of: &Deadlines, after: u64| of.gives_way_since(begun + after);
             deadlines.client_sent(begun);
             deadlines.client_sent(begun + SLOW_HEAD_NS - 1);
-            assert_eq!(at(SLOW_HEAD_NS - 1), None);
-            assert_eq!(at(SLOW_HEAD_NS), Some(begun));
+            assert_eq!(at(&deadlines, SLOW_HEAD_NS - 1), None);
+            assert_eq!(at(&deadlines, SLOW_HEAD_NS), Some(begun));
             assert_eq!(deadlines.idle_since(), None, "it is not idle yet");
             deadlines.begin_request();
-            assert_eq!(at(2 * SLOW_HEAD_NS), None);
+            assert_eq!(at(&deadlines, 2 * SLOW_HEAD_NS), None);
             deadlines.end_request(begun + 2 * SLOW_HEAD_NS);
             let idle = Some(begun + 2 * SLOW_HEAD_NS);
-            assert_eq!(at(2 * SLOW_HEAD_NS), idle);
+            assert_eq!(at(&deadlines, 2 * SLOW_HEAD_NS), idle);
         }
     }
 
     /// CONN-5: the time to be idle begins with the last byte that was written.
     #[test]
     fn a_response_that_is_being_written_is_not_idle() {
-        let deadlines = Deadlines::new(TIMEOUTS, 0);
+        let mut deadlines = Deadlines::new(TIMEOUTS, 0);
         deadlines.begin_request();
         deadlines.await_write(90);
         deadlines.end_request(100);
         assert_eq!(deadlines.idle_since(), None);
-        passes_after(&deadlines, 129, Missed::Client);
+        passes_after(&mut deadlines, 129, Missed::Client);
         deadlines.wrote(120, 1);
         deadlines.await_write(121);
         deadlines.wrote(150, 1);
         assert_eq!(deadlines.idle_since(), Some(150));
-        passes_after(&deadlines, 224, Missed::Next);
+        passes_after(&mut deadlines, 224, Missed::Next);
     }
 
     /// CONN-3: behind a refusal a connection is idle for five seconds at most, and only then.
@@ -548,45 +541,45 @@ mod tests {
             idle_ns: 10 * SHORT_IDLE_NS,
             ..TIMEOUTS
         };
-        let deadlines = Deadlines::new(timeouts, 0);
+        let mut deadlines = Deadlines::new(timeouts, 0);
         deadlines.begin_request();
         deadlines.shorten_idle();
         deadlines.end_request(0);
-        passes_after(&deadlines, SHORT_IDLE_NS - 1, Missed::Next);
+        passes_after(&mut deadlines, SHORT_IDLE_NS - 1, Missed::Next);
         deadlines.begin_request();
         deadlines.end_request(0);
-        passes_after(&deadlines, 10 * SHORT_IDLE_NS - 1, Missed::Next);
+        passes_after(&mut deadlines, 10 * SHORT_IDLE_NS - 1, Missed::Next);
     }
 
     /// CONN: between requests the keep-alive time-out runs; with the first byte the head's does.
     #[test]
     fn an_idle_connection_ends_unless_a_head_begins() {
-        let deadlines = Deadlines::new(TIMEOUTS, 0);
+        let mut deadlines = Deadlines::new(TIMEOUTS, 0);
         deadlines.begin_request();
         assert_eq!(deadlines.sweep(1_000), None);
         deadlines.end_request(1_000);
-        passes_after(&deadlines, 1_074, Missed::Next);
+        passes_after(&mut deadlines, 1_074, Missed::Next);
         deadlines.client_sent(1_074);
         deadlines.client_sent(1_080);
-        passes_after(&deadlines, 1_083, Missed::Head);
+        passes_after(&mut deadlines, 1_083, Missed::Head);
     }
 
     /// CONN: a body is timed from its last byte on, and a write from when it first waited.
     #[test]
     fn a_client_that_neither_sends_nor_takes_is_cut() {
-        let deadlines = Deadlines::new(TIMEOUTS, 0);
+        let mut deadlines = Deadlines::new(TIMEOUTS, 0);
         deadlines.begin_request();
         deadlines.await_body(5);
         deadlines.await_body(20);
-        passes_after(&deadlines, 34, Missed::Client);
+        passes_after(&mut deadlines, 34, Missed::Client);
         deadlines.got_body(35, 1);
         assert_eq!(deadlines.sweep(35), None);
         deadlines.await_body(40);
-        passes_after(&deadlines, 69, Missed::Client);
+        passes_after(&mut deadlines, 69, Missed::Client);
         deadlines.got_body(70, 1);
         deadlines.await_write(100);
         deadlines.await_write(120);
-        passes_after(&deadlines, 139, Missed::Client);
+        passes_after(&mut deadlines, 139, Missed::Client);
         deadlines.wrote(120, 1);
         assert_eq!(deadlines.sweep(130), None);
     }
@@ -595,14 +588,14 @@ mod tests {
     /// that goes on gives it its whole time again.
     #[test]
     fn the_application_is_late_once_and_not_for_the_clients_delay() {
-        let deadlines = Deadlines::new(TIMEOUTS, 0);
+        let mut deadlines = Deadlines::new(TIMEOUTS, 0);
         deadlines.begin_request();
         deadlines.await_upstream(0, 20);
         deadlines.await_body(0);
         assert_eq!(deadlines.sweep(29), None);
         deadlines.got_body(29, 1);
         deadlines.renew_upstream(29);
-        passes_after(&deadlines, 48, Missed::Upstream);
+        passes_after(&mut deadlines, 48, Missed::Upstream);
         assert!(deadlines.is_upstream_late() && deadlines.is_awaiting_upstream());
         assert_eq!(deadlines.sweep(50), None);
         deadlines.got_upstream();
@@ -621,7 +614,7 @@ mod tests {
             send_ns: 40 * SECOND,
             min_rate: Some(500),
         };
-        let deadlines = Deadlines::new(timeouts, 0);
+        let mut deadlines = Deadlines::new(timeouts, 0);
         deadlines.begin_request();
         deadlines
     }
@@ -629,81 +622,81 @@ mod tests {
     /// CONN-7: a body that comes too slowly ends, and one of another request has its own time.
     #[test]
     fn a_body_below_the_least_rate_ends() {
-        let deadlines = paced();
+        let mut deadlines = paced();
         deadlines.await_body(0);
         deadlines.got_body(20 * SECOND, 14_999);
         deadlines.await_body(20 * SECOND);
-        passes_after(&deadlines, 30 * SECOND - 1, Missed::TooSlow);
+        passes_after(&mut deadlines, 30 * SECOND - 1, Missed::TooSlow);
         deadlines.end_request(31 * SECOND);
         deadlines.begin_request();
         deadlines.await_body(40 * SECOND);
         deadlines.got_body(41 * SECOND, 15_000);
         deadlines.await_body(41 * SECOND);
         assert_eq!(deadlines.sweep(70 * SECOND), None);
-        passes_after(&deadlines, 100 * SECOND - 1, Missed::TooSlow);
+        passes_after(&mut deadlines, 100 * SECOND - 1, Missed::TooSlow);
     }
 
     /// CONN-7: a slow application does not make its client too slow: neither while it takes nothing
     /// of the body, nor while it sends nothing.
     #[test]
     fn the_applications_time_is_not_the_clients() {
-        let deadlines = paced();
+        let mut deadlines = paced();
         deadlines.await_body(0);
         deadlines.pause_body(29 * SECOND);
         assert_eq!(deadlines.sweep(600 * SECOND), None);
         deadlines.await_body(600 * SECOND);
-        passes_after(&deadlines, 601 * SECOND - 1, Missed::TooSlow);
-        let deadlines = paced();
+        passes_after(&mut deadlines, 601 * SECOND - 1, Missed::TooSlow);
+        let mut deadlines = paced();
         deadlines.await_write(0);
         deadlines.has_no_room(0);
         deadlines.wrote(20 * SECOND, 1);
         assert_eq!(deadlines.sweep(600 * SECOND), None);
         deadlines.await_write(600 * SECOND);
-        passes_after(&deadlines, 610 * SECOND - 1, Missed::TooSlow);
+        passes_after(&mut deadlines, 610 * SECOND - 1, Missed::TooSlow);
     }
 
     /// CONN-5, CONN-7: with a least rate it alone ends the reading of a response, also of its end;
     /// a new request behind it gives no new time. Of a tunnel no rate is asked.
     #[test]
     fn a_response_that_is_read_too_slowly_ends() {
-        let deadlines = paced();
+        let mut deadlines = paced();
         deadlines.await_write(0);
         deadlines.has_no_room(0);
         deadlines.end_request(SECOND);
         deadlines.begin_request();
-        passes_after(&deadlines, 30 * SECOND - 1, Missed::TooSlow);
-        let deadlines = paced();
+        passes_after(&mut deadlines, 30 * SECOND - 1, Missed::TooSlow);
+        let mut deadlines = paced();
         for now in 0..10 {
             deadlines.await_write(now * 29 * SECOND);
             deadlines.has_no_room(now * 29 * SECOND);
             assert_eq!(deadlines.sweep((now + 1) * 29 * SECOND), None);
             deadlines.wrote((now + 1) * 29 * SECOND, 16_000);
         }
-        let deadlines = paced();
+        let mut deadlines = paced();
         deadlines.begin_tunnel();
         deadlines.await_write(0);
         deadlines.await_body(0);
-        passes_after(&deadlines, 40 * SECOND - 1, Missed::Client);
+        passes_after(&mut deadlines, 40 * SECOND - 1, Missed::Client);
     }
 
     /// CONN-7: what the system takes into its own buffers, however late it says that it has room,
     /// is no reason to wait longer for a client that reads nothing.
     #[test]
     fn what_the_system_takes_is_not_read() {
-        let deadlines = paced();
+        let mut deadlines = paced();
         for now in 0..100 {
             deadlines.await_write(now * SECOND);
             deadlines.wrote(now * SECOND + SECOND / 2, 1 << 20);
         }
         deadlines.await_write(100 * SECOND);
         deadlines.has_no_room(101 * SECOND);
-        passes_after(&deadlines, 131 * SECOND - 1, Missed::TooSlow);
+        passes_after(&mut deadlines, 131 * SECOND - 1, Missed::TooSlow);
     }
 
     /// CONN-7: a write that waits is tried again once a second, and only while it waits.
     #[test]
     fn a_write_that_waits_is_tried_again() {
-        let deadlines = paced();
+        let mut deadlines = paced();
         assert!(!deadlines.is_retry_due(SECOND));
         deadlines.await_write(SECOND);
         let due: Vec<_> = (0..50)
@@ -717,7 +710,7 @@ mod tests {
     /// CONN: what one request waited for is forgotten with it.
     #[test]
     fn a_request_inherits_no_deadline() {
-        let deadlines = Deadlines::new(TIMEOUTS, 0);
+        let mut deadlines = Deadlines::new(TIMEOUTS, 0);
         deadlines.begin_request();
         deadlines.await_body(0);
         deadlines.await_upstream(0, 20);
@@ -734,17 +727,17 @@ mod tests {
     /// client still sends does not lengthen its grace.
     #[test]
     fn a_tunnel_ends_after_silence_or_after_its_grace() {
-        let deadlines = Deadlines::new(TIMEOUTS, 0);
+        let mut deadlines = Deadlines::new(TIMEOUTS, 0);
         deadlines.begin_request();
         deadlines.tunnel_carried(0, Some(50));
         deadlines.tunnel_carried(40, Some(50));
-        passes_after(&deadlines, 89, Missed::Client);
+        passes_after(&mut deadlines, 89, Missed::Client);
         deadlines.tunnel_carried(90, None);
         assert_eq!(deadlines.sweep(NEVER - 1), None);
         deadlines.tunnel_ends(100, 20);
         deadlines.tunnel_carried(115, None);
         deadlines.tunnel_ends(115, 20);
-        passes_after(&deadlines, 119, Missed::Client);
+        passes_after(&mut deadlines, 119, Missed::Client);
     }
 
     /// A time-out beyond the end of the clock is never reached, and nothing overflows.
@@ -757,7 +750,7 @@ mod tests {
             send_ns: NEVER,
             min_rate: None,
         };
-        let deadlines = Deadlines::new(endless, 5);
+        let mut deadlines = Deadlines::new(endless, 5);
         assert_eq!(deadlines.sweep(NEVER - 1), None);
         deadlines.begin_request();
         deadlines.await_body(7);
@@ -776,7 +769,7 @@ mod pace_tests {
 
     /// When a client that moves `bytes` every `seconds` is found too slow, within two hours.
     fn ends(bytes: u64, seconds: u64) -> Option<u64> {
-        let pace = Pace::new();
+        let mut pace = Pace::new();
         pace.wait(0);
         (1..7_200).find(|now| {
             if now % seconds == 0 {
@@ -800,7 +793,7 @@ mod pace_tests {
         assert_eq!(ends(30_000, 29), None);
         assert_eq!(ends(STEP, 25), None);
         // What was fast once is no excuse for long.
-        let pace = Pace::new();
+        let mut pace = Pace::new();
         pace.wait(0);
         pace.moved(SECOND, 1 << 40);
         pace.wait(SECOND);
@@ -812,7 +805,7 @@ mod pace_tests {
     /// system took before it first waited.
     #[test]
     fn only_time_in_which_it_is_waited_for_counts() {
-        let pace = Pace::new();
+        let mut pace = Pace::new();
         pace.moved(0, 1 << 40);
         assert!(!pace.is_too_slow(1_000 * SECOND, LEAST));
         pace.wait(1_000 * SECOND);

@@ -258,7 +258,7 @@ impl Downstream {
     /// way of the handshake, and what records add to a response, is far less than a quarter of what
     /// the system takes for certain.
     pub fn note_handshake(&self) {
-        self.deadlines.begin_connection(self.clock.mono_ns());
+        self.deadlines().begin_connection(self.clock.mono_ns());
         self.written.set(CERTAIN / 4);
     }
 }

@@ -11,71 +11,30 @@ pub mod reading;
 pub mod serve;
 pub mod tls;
 pub mod transport;
+pub mod watch;
 pub mod writing;
 
-use std::cell::{Cell, OnceCell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell, RefMut};
 use std::net::IpAddr;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::HeaderValue;
 use tokio::net::TcpStream;
 
-use crate::conn::deadlines::{Deadlines, Missed, Timeouts};
+use crate::conn::deadlines::{Deadlines, Timeouts};
 use crate::conn::inbound::{Inbound, Upload};
 use crate::conn::interim::Interim;
 use crate::conn::transport::Io;
+use crate::conn::watch::{Served, Watch};
 use crate::request::identity::{Sender, Who, written};
 use crate::worker::clock::{CoarseClock, nanos};
 use crate::worker::limits::ConnectionSlot;
 use crate::worker::settings::InForce;
 
+pub use crate::conn::watch::Ending;
 pub use crate::request::identity::{Arrival, PeerIs};
-
-/// Why a connection is to end.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Ending {
-    /// It goes on.
-    No,
-    /// The head took too long: 408.
-    HeadTimeout,
-    /// Nothing is under way, and it was idle for too long, or another takes its place.
-    Idle,
-    /// Nothing came of a body, or nothing was taken, for too long.
-    Stalled,
-    /// A body was sent, or a response taken, at less than `WAF_MIN_RATE`: 408 where nothing of a
-    /// response was written.
-    TooSlow,
-    /// The client of a WebSocket was banned or denied.
-    Refused,
-    /// The service stops: end after the running answer.
-    Drain,
-    /// The service stops now.
-    Abort,
-    /// A bug of ours ended it.
-    Panicked,
-}
-
-impl Ending {
-    /// Whether the connection ends at once, whatever is under way.
-    pub const fn is_cut(self) -> bool {
-        match self {
-            Self::No | Self::Drain => false,
-            Self::HeadTimeout
-            | Self::Idle
-            | Self::Stalled
-            | Self::TooSlow
-            | Self::Refused
-            | Self::Abort
-            | Self::Panicked => true,
-        }
-    }
-}
-
-/// How long a connection is idle before what it holds for a request is given back: less would make
-/// every request of a busy client begin anew.
-const REST_NS: u64 = 100_000_000;
 
 /// What the buffer of a new connection takes for certain: half of the 16 KiB that it holds at least
 /// (tcp(7), `tcp_wmem`), the other half is for the head of the answer.
@@ -86,7 +45,7 @@ const CERTAIN: u64 = 8 * 1024;
 pub struct Downstream {
     io: RefCell<Io>,
     /// What was read of it and is not taken.
-    inbound: Inbound,
+    inbound: RefCell<Inbound>,
     /// The address of the peer, folded to IPv4 where it stands for an IPv4 address.
     pub peer: IpAddr,
     /// What the peer is, as far as the connection itself tells.
@@ -101,37 +60,25 @@ pub struct Downstream {
     pub peer_value: HeaderValue,
     /// Coarse monotonic time of the worker.
     clock: Rc<CoarseClock>,
-    deadlines: Deadlines,
+    watch: RefCell<Watch>,
     /// Its slot among the connections.
     pub slot: ConnectionSlot,
     /// The body of the current request.
-    pub upload: Upload,
+    upload: RefCell<Upload>,
     /// Interim responses to the current request.
-    pub interim: Interim,
+    interim: RefCell<Interim>,
     /// Bytes that the socket took since the connection was accepted.
     written: Cell<u64>,
     /// Whether bytes of a response to the current request were written.
     answering: Cell<bool>,
-    ending: Cell<Ending>,
-    /// Its next answer is the last.
-    ends_with_next: Cell<bool>,
     /// It was found out whether the connection can be read from.
     probed: Cell<bool>,
-    /// A task serves it, and holds more than an idle connection may.
-    in_use: Cell<bool>,
-    /// A write that waits is to be tried again until there is no room.
-    retries: Cell<bool>,
-    /// It was found idle meanwhile.
-    rests: Cell<bool>,
     /// The client sent something behind the request that is being answered.
     sent_more: Cell<bool>,
     /// Little is to be read of the application's body at a time.
     reads_little: Cell<bool>,
-    /// Whose WebSocket it is, once it is one.
-    tunnel_of: Cell<Option<Who>>,
     /// The id of the request that was cut.
     cut_request: OnceCell<HeaderValue>,
-    waker: RefCell<Option<Waker>>,
 }
 
 impl Downstream {
@@ -167,39 +114,32 @@ impl Downstream {
         } = arrival;
         Self {
             io: RefCell::new(io),
-            inbound: Inbound::default(),
+            inbound: RefCell::default(),
             peer,
             peer_is,
             trusted: Cell::new(trusted),
             settings: Cell::new(0),
             scheme,
             peer_value,
-            deadlines: Deadlines::new(timeouts, clock.mono_ns()),
+            watch: RefCell::new(Watch::new(Deadlines::new(timeouts, clock.mono_ns()))),
             clock,
             slot,
-            upload: Upload::default(),
-            interim: Interim::default(),
+            upload: RefCell::default(),
+            interim: RefCell::default(),
             written: Cell::new(0),
             answering: Cell::new(false),
-            ending: Cell::new(Ending::No),
-            ends_with_next: Cell::new(false),
             probed: Cell::new(false),
-            in_use: Cell::new(false),
-            retries: Cell::new(false),
-            rests: Cell::new(false),
             sent_more: Cell::new(false),
             reads_little: Cell::new(false),
-            tunnel_of: Cell::new(None),
             cut_request: OnceCell::new(),
-            waker: RefCell::new(None),
         }
     }
 
     /// A head was read: the request is ours to answer.
     pub fn begin_request(&self) {
         self.slot.set_idle(false);
-        self.deadlines.begin_request();
-        self.upload.reset();
+        self.deadlines().begin_request();
+        *self.upload() = Upload::default();
         self.answering.set(false);
         self.sent_more.set(false);
     }
@@ -207,20 +147,21 @@ impl Downstream {
     /// The response has ended: the next request is awaited.
     pub fn end_request(&self) {
         self.slot.set_idle(true);
-        self.deadlines.end_request(self.clock.mono_ns());
+        self.deadlines().end_request(self.clock.mono_ns());
     }
 
     /// Notes that the response to the current request is a refusal, or that of a health check: an
     /// untrusted peer's connection is not kept for long behind it (CONN-3).
     pub fn shorten_idle(&self) {
         if !self.trusted() {
-            self.deadlines.shorten_idle();
+            self.deadlines().shorten_idle();
         }
     }
 
     /// Since when nothing has been under way, if nothing is.
     pub fn idle_since(&self) -> Option<u64> {
-        self.deadlines.idle_since().filter(|_| self.is_open())
+        let watch = self.watch.borrow();
+        watch.deadlines.idle_since().filter(|_| watch.is_open())
     }
 
     /// Whether TLS is spoken on it.
@@ -230,7 +171,7 @@ impl Downstream {
 
     /// Whether nothing is under way, whatever it was told.
     pub fn is_idle(&self) -> bool {
-        self.deadlines.idle_since().is_some()
+        self.watch.borrow().deadlines.idle_since().is_some()
     }
 
     /// Whether bytes of a response to the current request were written.
@@ -256,36 +197,24 @@ impl Downstream {
 
     /// The connection is a tunnel from now on, and whose.
     pub fn begin_tunnel(&self, who: Who) {
-        self.tunnel_of.set(Some(who));
-        self.deadlines.begin_tunnel();
+        let mut watch = self.watch.borrow_mut();
+        watch.tunnel_of = Some(who);
+        watch.deadlines.begin_tunnel();
     }
 
     /// Whose WebSocket it is, if it is one.
     pub fn tunnel_of(&self) -> Option<Who> {
-        self.tunnel_of.get()
+        self.watch.borrow().tunnel_of
     }
 
     /// A task begins to serve requests, or has let the connection go.
     pub fn set_in_use(&self, in_use: bool) {
-        self.in_use.set(in_use);
-        self.rests.set(false);
+        self.watch.borrow_mut().served = if in_use { Served::Yes } else { Served::No };
     }
 
-    /// Whether the sweeper found it idle for a while, and it still is: what it holds for a request
-    /// is to be given back (CONN-1).
+    /// Whether what it holds for a request is to be given back: [`Watch::rests`].
     pub fn rests(&self) -> bool {
-        self.rests.take() && self.is_at_rest()
-    }
-
-    fn is_at_rest(&self) -> bool {
-        let now_ns = self.clock.mono_ns();
-        let is_late = |since: u64| since.saturating_add(REST_NS) <= now_ns;
-        self.deadlines.idle_since().is_some_and(is_late)
-    }
-
-    /// Whether nothing was ever sent on it.
-    pub fn is_unused(&self) -> bool {
-        self.deadlines.is_unused()
+        self.watch.borrow_mut().rests(self.clock.mono_ns())
     }
 
     /// Whether the client has closed the connection while its request is being answered, whose body
@@ -307,107 +236,57 @@ impl Downstream {
     /// The connection is a tunnel and carried something: only silence for `idle_timeout` ends it.
     pub fn tunnel_carried(&self, idle_timeout: Option<Duration>) {
         let idle_ns = idle_timeout.map(nanos);
-        self.deadlines.tunnel_carried(self.clock.mono_ns(), idle_ns);
+        self.deadlines()
+            .tunnel_carried(self.clock.mono_ns(), idle_ns);
     }
 
-    /// The application closed its side of the tunnel: the client has this long to follow, whatever
-    /// it still sends.
-    pub fn tunnel_ends(&self, grace: Duration) {
-        self.deadlines
-            .tunnel_ends(self.clock.mono_ns(), nanos(grace));
+    /// When it must have moved on.
+    pub fn deadlines(&self) -> RefMut<'_, Deadlines> {
+        RefMut::map(self.watch.borrow_mut(), |watch| &mut watch.deadlines)
     }
 
-    /// The request waits for more of the body.
-    pub fn await_body(&self) {
-        self.deadlines.await_body(self.clock.mono_ns());
+    /// Notes something of its deadlines, with the time.
+    pub fn timed(&self, note: impl FnOnce(&mut Deadlines, u64)) {
+        note(&mut self.deadlines(), self.clock.mono_ns());
     }
 
-    /// So many bytes more of the body came, or its end.
-    pub fn got_body(&self, bytes: usize) {
-        self.deadlines.got_body(self.clock.mono_ns(), bytes as u64);
+    /// The body of the current request.
+    pub fn upload(&self) -> RefMut<'_, Upload> {
+        self.upload.borrow_mut()
     }
 
-    /// The body is not waited for meanwhile: the application takes none.
-    pub fn pause_body(&self) {
-        self.deadlines.pause_body(self.clock.mono_ns());
-    }
-
-    /// The request waits for the application, at most this long from now.
-    pub fn await_upstream(&self, at_most: Duration) {
-        let now_ns = self.clock.mono_ns();
-        self.deadlines.await_upstream(now_ns, nanos(at_most));
-    }
-
-    /// The application was sent more of the body: its time to answer starts again.
-    pub fn renew_upstream(&self) {
-        self.deadlines.renew_upstream(self.clock.mono_ns());
-    }
-
-    /// Something came from the application.
-    pub fn got_upstream(&self) {
-        self.deadlines.got_upstream();
-    }
-
-    /// Whether the request waits for the application.
-    pub fn is_awaiting_upstream(&self) -> bool {
-        self.deadlines.is_awaiting_upstream()
-    }
-
-    /// Whether the application's deadline has passed; the waiting request looks here.
-    pub fn is_upstream_late(&self) -> bool {
-        self.deadlines.is_upstream_late()
+    /// Interim responses to the current request.
+    pub fn interim(&self) -> RefMut<'_, Interim> {
+        self.interim.borrow_mut()
     }
 
     /// Called by the sweeper: wakes the connection's task where a deadline has passed.
     pub fn sweep(&self) {
         let now_ns = self.clock.mono_ns();
-        match self.deadlines.sweep(now_ns) {
-            None if self.has_broken_off() => self.finish(Ending::Abort),
-            None if self.deadlines.is_retry_due(now_ns) => {
-                if self.retries.replace(true) {
-                    // Who writes does not try: the system has told that there is no room.
-                    self.deadlines.has_no_room(now_ns);
-                }
-                self.wake();
-            }
-            None if self.in_use.get() && self.is_at_rest() => {
-                self.rests.set(true);
-                self.wake();
-            }
-            None => {}
-            Some(Missed::Head) => self.finish(Ending::HeadTimeout),
-            Some(Missed::Next) => self.finish(Ending::Idle),
-            Some(Missed::Client) => self.finish(Ending::Stalled),
-            Some(Missed::TooSlow) => self.finish(Ending::TooSlow),
-            Some(Missed::Upstream) => self.wake(),
-        }
+        (self.watch.borrow_mut()).sweep(now_ns, || self.has_broken_off());
     }
 
     /// Asks the connection to end, and wakes its task. A weaker ending changes nothing.
     pub fn finish(&self, ending: Ending) {
-        if ending == Ending::Drain && self.ending.get() == Ending::No {
-            self.deadlines.begin_drain(self.clock.mono_ns());
-        }
-        if !self.ending.get().is_cut() || ending == Ending::Abort {
-            self.ending.set(ending);
-            self.wake();
-        }
+        self.watch.borrow_mut().finish(ending, self.clock.mono_ns());
     }
 
     /// Its next answer is the last, and says so (RESTART-1).
     pub fn end_with_next(&self) {
-        self.ends_with_next.set(true);
-        self.wake();
+        let mut watch = self.watch.borrow_mut();
+        watch.ends_with_next = true;
+        watch.wake();
     }
 
-    /// Whether the next answer is its last.
-    pub const fn ends_with_next(&self) -> bool {
-        self.ends_with_next.get()
+    /// Whether the response to the current request is the last one.
+    pub fn is_last(&self) -> bool {
+        let watch = self.watch.borrow();
+        watch.ending == Ending::Drain || watch.ends_with_next
     }
 
     /// How the connection is to end.
     pub fn ending(&self) -> Ending {
-        self.ending.get()
+        self.watch.borrow().ending
     }
 
     /// Coarse monotonic time, nanoseconds.
@@ -422,14 +301,8 @@ impl Downstream {
 
     /// Notes whom the sweeper wakes. The task of a connection never changes.
     pub fn note_waker(&self, cx: &Context<'_>) {
-        let mut waker = self.waker.borrow_mut();
+        let waker = &mut self.watch.borrow_mut().waker;
         waker.get_or_insert_with(|| cx.waker().clone());
-    }
-
-    fn wake(&self) {
-        if let Some(waker) = &*self.waker.borrow() {
-            waker.wake_by_ref();
-        }
     }
 }
 
@@ -460,7 +333,7 @@ impl Downstream {
         if self.settings.replace(settings.id) != settings.id {
             let identity = &settings.settings.identity;
             self.trusted.set(self.peer_is.trusted(self.peer, identity));
-            self.deadlines.set_timeouts(settings.timeouts);
+            self.deadlines().set_timeouts(settings.timeouts);
         }
     }
 }

@@ -10,7 +10,7 @@ use tokio::io::ReadBuf;
 
 use crate::conn::Downstream;
 use crate::conn::buffers::Pipe;
-use crate::conn::inbound::{Body, CutOff, Held, Looked, Piece};
+use crate::conn::inbound::{Body, CutOff, Inbound, Looked, Piece};
 use crate::http1::body::Decoder;
 use crate::http1::request_head::MAX_HEAD;
 use crate::message::RequestLength;
@@ -34,20 +34,20 @@ impl Downstream {
     /// These bytes were read already.
     pub fn put_back(&self, early: Bytes) {
         if !early.is_empty() {
-            let mut held = self.inbound.0.borrow_mut();
+            let mut held = self.inbound.borrow_mut();
             (held.bytes, held.at) = (early.into(), 0);
         }
     }
 
     /// Whether bytes wait that are not taken.
     pub fn has_unread(&self) -> bool {
-        !self.inbound.0.borrow().rest().is_empty()
+        !self.inbound.borrow().rest().is_empty()
     }
 
     /// Takes what was read and not taken: it belongs to who speaks another protocol now.
     pub fn take_unread(&self) -> Bytes {
-        let held = std::mem::take(&mut *self.inbound.0.borrow_mut());
-        let Held { mut bytes, at, .. } = held;
+        let held = std::mem::take(&mut *self.inbound.borrow_mut());
+        let Inbound { mut bytes, at, .. } = held;
         Bytes::from(bytes.split_off(at.min(bytes.len())))
     }
 
@@ -58,7 +58,7 @@ impl Downstream {
         cx: &mut Context<'_>,
         mut look: impl FnMut(&[u8]) -> Looked<T>,
     ) -> Poll<Option<T>> {
-        let mut held = self.inbound.0.borrow_mut();
+        let mut held = self.inbound.borrow_mut();
         if held.begun.is_none() && !held.rest().is_empty() {
             self.note_read();
             if let Some(found) = held.look_at_held(&mut look) {
@@ -85,7 +85,7 @@ impl Downstream {
 
     /// A head was read behind which this body follows. The client `waits` until it is asked for it.
     pub fn begin_body(&self, length: RequestLength, waits: bool) {
-        let mut held = self.inbound.0.borrow_mut();
+        let mut held = self.inbound.borrow_mut();
         held.body = match length {
             RequestLength::Empty | RequestLength::Exact(0) => Body::Ended,
             RequestLength::Exact(length) => Body::Exact(length),
@@ -98,17 +98,17 @@ impl Downstream {
 
     /// Whether the whole body of the current request was taken.
     pub fn is_body_taken(&self) -> bool {
-        matches!(self.inbound.0.borrow().body, Body::Ended)
+        matches!(self.inbound.borrow().body, Body::Ended)
     }
 
     /// Whether the client still waits to be asked for its body.
     pub fn waits_for_continue(&self) -> bool {
-        self.inbound.0.borrow().waits
+        self.inbound.borrow().waits
     }
 
     /// What is left of the body, where that is known.
     pub fn body_left(&self) -> Option<u64> {
-        match self.inbound.0.borrow().body {
+        match self.inbound.borrow().body {
             Body::Ended => Some(0),
             Body::Exact(left) => Some(left),
             Body::Chunked(_) => None,
@@ -121,11 +121,11 @@ impl Downstream {
     }
 
     fn poll_piece(&self, cx: &mut Context<'_>) -> Poll<Result<Option<Piece>, CutOff>> {
-        let mut held = self.inbound.0.borrow_mut();
+        let mut held = self.inbound.borrow_mut();
         loop {
             let mut framing = 0;
             let piece = held.next_piece(&mut framing)?;
-            self.upload.add_framing(framing);
+            self.upload().add_framing(framing);
             if piece.is_some() {
                 return Poll::Ready(Ok(piece));
             }
@@ -146,9 +146,9 @@ impl Downstream {
     }
 
     /// Asks for the body where the client waits for that (RFC 9110 §10.1.1): once.
-    fn ask_for_body(&self, held: &mut Held) {
+    fn ask_for_body(&self, held: &mut Inbound) {
         if std::mem::take(&mut held.waits) {
-            self.interim.put_continue();
+            self.interim().put_continue();
         }
     }
 
@@ -166,13 +166,13 @@ impl Downstream {
     /// Whether the next bytes of the body can be moved inside the system: nothing of them was read,
     /// their number is known, and they are not encrypted.
     pub fn can_move_body(&self) -> bool {
-        let held = self.inbound.0.borrow();
+        let held = self.inbound.borrow();
         matches!(held.body, Body::Exact(_)) && held.rest().is_empty() && self.can_move()
     }
 
     /// Moves what there is of the body into an empty pipe; zero is the end of the connection.
     pub fn poll_move_body(&self, pipe: &mut Pipe, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        let mut held = self.inbound.0.borrow_mut();
+        let mut held = self.inbound.borrow_mut();
         let Body::Exact(left) = held.body else {
             return Poll::Ready(Ok(0));
         };

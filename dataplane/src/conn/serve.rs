@@ -130,7 +130,7 @@ async fn is_used_again(downstream: &Downstream) -> bool {
         let is_readable = downstream.poll_used(cx).is_ready();
         match downstream.ending() {
             Ending::No if !is_readable => Poll::Pending,
-            Ending::Drain if !is_readable && downstream.is_unused() => Poll::Pending,
+            Ending::Drain if !is_readable && downstream.deadlines().is_unused() => Poll::Pending,
             ending => Poll::Ready(is_readable && !ending.is_cut()),
         }
     })
@@ -153,7 +153,7 @@ async fn cut(worker: &Worker, downstream: &Downstream, ending: Ending) {
     worker.counters.connection_error(kind);
     // The head of a request that is late is the next one: the response before it was written.
     let is_free = ending == Ending::HeadTimeout || !downstream.is_answering();
-    if is_free && !downstream.interim.is_begun() {
+    if is_free && !downstream.interim().is_begun() {
         downstream.write_at_once(&last_words(response, downstream.cut_request()));
     }
     linger(downstream).await;

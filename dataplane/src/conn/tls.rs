@@ -208,11 +208,11 @@ impl Session {
         &mut self,
         stream: &mut TcpStream,
         cx: &mut Context<'_>,
-        buf: &[u8],
+        bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         debug_assert!(self.untold == 0, "what is counted waits, and comes again");
         ready!(self.poll_flush(stream, cx))?;
-        let taken = self.encrypt(&[IoSlice::new(buf)])?;
+        let taken = self.encrypt(bufs)?;
         match self.poll_flush(stream, cx) {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             Poll::Ready(Ok(())) | Poll::Pending => Poll::Ready(Ok(taken)),
@@ -263,11 +263,7 @@ impl Session {
     ///
     /// # Errors
     /// The session has ended.
-    pub fn gather(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
-        self.encrypt(bufs)
-    }
-
-    fn encrypt(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+    pub fn encrypt(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
         if bufs.iter().all(|buf| buf.len() <= PIECE) {
             return self.connection.writer().write_vectored(bufs);
         }
@@ -606,7 +602,7 @@ mod tests {
                 while untold(&mut io) == 0 || given == 0 {
                     let (first, second) = content[given..given + 32_000].split_at(20_000);
                     let two = [first, second].map(IoSlice::new);
-                    match Pin::new(&mut io).poll_write_vectored(cx, &two) {
+                    match io.poll_write(cx, &two, true) {
                         Poll::Ready(taken) => given += taken.unwrap(),
                         Poll::Pending => break,
                     }
@@ -619,10 +615,11 @@ mod tests {
             let reading = std::thread::spawn(read);
             while given < end {
                 let rest = [IoSlice::new(&content[given..end])];
-                let write = |cx: &mut Context<'_>| Pin::new(&mut io).poll_write_vectored(cx, &rest);
+                let write = |cx: &mut Context<'_>| io.poll_write(cx, &rest, true);
                 given += std::future::poll_fn(write).await.unwrap();
             }
-            let flush = |cx: &mut Context<'_>| Pin::new(&mut io).poll_flush(cx);
+            let (session, stream) = io.tls().unwrap();
+            let flush = |cx: &mut Context<'_>| session.poll_flush(stream, cx);
             std::future::poll_fn(flush).await.unwrap();
             drop(io);
             (reading.join().unwrap(), given)

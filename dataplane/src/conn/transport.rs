@@ -23,10 +23,6 @@ pub struct Io {
     tls: Option<Box<Session>>,
 }
 
-fn no_socket() -> io::Error {
-    io::ErrorKind::NotConnected.into()
-}
-
 impl Io {
     /// A plain connection.
     pub const fn plain(stream: TcpStream) -> Self {
@@ -95,6 +91,38 @@ impl Io {
         }
     }
 
+    /// Reads what is there into `buf`; nothing new in it is the end of the connection.
+    pub fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match (&mut self.stream, &mut self.tls) {
+            (None, _) => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
+            (Some(stream), None) => Pin::new(stream).poll_read(cx, buf),
+            (Some(stream), Some(session)) => session.poll_read(stream, cx, buf),
+        }
+    }
+
+    /// Writes what the socket takes. Over TLS what `counts` is told as written once the socket took
+    /// it ([`Session::poll_write_counted`]), else once it is encrypted.
+    pub fn poll_write(
+        &mut self,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+        counts: bool,
+    ) -> Poll<io::Result<usize>> {
+        match (&mut self.stream, &mut self.tls, bufs) {
+            (None, ..) => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
+            (Some(stream), None, [only]) => Pin::new(stream).poll_write(cx, only),
+            (Some(stream), None, _) => Pin::new(stream).poll_write_vectored(cx, bufs),
+            (Some(stream), Some(session), _) if counts => {
+                session.poll_write_counted(stream, cx, bufs)
+            }
+            (Some(stream), Some(session), _) => session.poll_write(stream, cx, bufs),
+        }
+    }
+
     /// Writes what the socket takes at once; the rest is given up.
     pub fn write_at_once(&mut self, bytes: &[u8]) {
         // The connection closes either way: nothing is tried again.
@@ -123,78 +151,6 @@ impl Drop for Io {
         if let Some((session, stream)) = self.tls() {
             session.close(stream);
         }
-    }
-}
-
-impl AsyncRead for Io {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
-        let Some(stream) = &mut this.stream else {
-            return Poll::Ready(Err(no_socket()));
-        };
-        match &mut this.tls {
-            None => Pin::new(stream).poll_read(cx, buf),
-            Some(session) => session.poll_read(stream, cx, buf),
-        }
-    }
-}
-
-impl AsyncWrite for Io {
-    /// Over TLS what is encrypted is told as written; see [`Session::poll_write`].
-    fn poll_write(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        let this = self.get_mut();
-        let Some(stream) = &mut this.stream else {
-            return Poll::Ready(Err(no_socket()));
-        };
-        match &mut this.tls {
-            None => Pin::new(stream).poll_write(cx, buf),
-            Some(session) => session.poll_write(stream, cx, buf),
-        }
-    }
-
-    /// Over TLS only what the socket took is told as written; see [`Session::poll_write_counted`].
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let this = self.get_mut();
-        let Some(stream) = &mut this.stream else {
-            return Poll::Ready(Err(no_socket()));
-        };
-        match &mut this.tls {
-            Some(session) => session.poll_write_counted(stream, cx, bufs),
-            None => match bufs {
-                [only] => Pin::new(stream).poll_write(cx, only),
-                _ => Pin::new(stream).poll_write_vectored(cx, bufs),
-            },
-        }
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        true
-    }
-
-    /// TCP has nothing to flush.
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
-        match this.tls() {
-            None => Poll::Ready(Ok(())),
-            Some((session, stream)) => session.poll_flush(stream, cx),
-        }
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.get_mut().shutdown_write();
-        Poll::Ready(Ok(()))
     }
 }
 

@@ -1,11 +1,10 @@
 //! What is written to a client's socket; and what a stream of HTTP/2 asks of its connection.
 
 use std::io::{self, IoSlice};
-use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::ReadBuf;
 
 use crate::conn::buffers::Pipe;
 use crate::conn::deadlines::Timeouts;
@@ -16,8 +15,7 @@ use crate::conn::{CERTAIN, Downstream};
 impl Downstream {
     /// Reads what is there into `buf`; nothing new in it is the end of the connection.
     pub fn poll_read(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let mut io = self.io.borrow_mut();
-        let outcome = Pin::new(&mut *io).poll_read(cx, buf);
+        let outcome = self.io.borrow_mut().poll_read(cx, buf);
         if matches!(outcome, Poll::Ready(Ok(()))) {
             self.note_read();
         }
@@ -31,23 +29,25 @@ impl Downstream {
         cx: &mut Context<'_>,
         parts: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let mut io = self.io.borrow_mut();
-        let outcome = match self.retry(&mut io, parts, true) {
-            Some(written) => Poll::Ready(Ok(written)),
-            None => Pin::new(&mut *io).poll_write_vectored(cx, parts),
-        };
-        let sent = take_sent(&mut io);
-        self.note_write(&outcome, sent);
-        outcome
+        self.write(cx, parts, true)
     }
 
     /// Writes bytes of a tunnel, in whose middle something else may be to be written: over TLS all
     /// that was encrypted is told as written.
     pub fn poll_write_tunnel(&self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.write(cx, &[IoSlice::new(bytes)], false)
+    }
+
+    fn write(
+        &self,
+        cx: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+        counts: bool,
+    ) -> Poll<io::Result<usize>> {
         let mut io = self.io.borrow_mut();
-        let outcome = match self.retry(&mut io, &[IoSlice::new(bytes)], false) {
+        let outcome = match self.retry(&mut io, parts, counts) {
             Some(written) => Poll::Ready(Ok(written)),
-            None => Pin::new(&mut *io).poll_write(cx, bytes),
+            None => io.poll_write(cx, parts, counts),
         };
         let sent = take_sent(&mut io);
         self.note_write(&outcome, sent);
@@ -59,7 +59,7 @@ impl Downstream {
     pub fn poll_write_last(&self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let outcome = {
             let io = self.io.borrow();
-            match io.socket().filter(|_| !io.is_tls() && !self.retries.get()) {
+            match io.socket().filter(|_| !io.is_tls() && !self.retries()) {
                 Some(socket) => transport::poll_write(socket, bytes, cx),
                 None => {
                     drop(io);
@@ -73,10 +73,10 @@ impl Downstream {
 
     /// Writes interim responses that wait. An error is found again by who writes next.
     pub fn poll_interim(&self, cx: &mut Context<'_>) {
-        while !self.interim.is_empty() {
+        while !self.interim().is_empty() {
             let answering = self.answering.get();
             let written =
-                self.interim
+                self.interim()
                     .write(|bytes| match self.poll_write(cx, &[IoSlice::new(bytes)]) {
                         Poll::Ready(Ok(written @ 1..)) => Ok(written),
                         Poll::Ready(_) | Poll::Pending => Err(()),
@@ -99,20 +99,20 @@ impl Downstream {
         if !session.has_unsent() {
             return Poll::Ready(Ok(()));
         }
-        let outcome = if self.retries.get() && session.push(stream).is_ready() {
+        let outcome = if self.retries() && session.push(stream).is_ready() {
             Poll::Ready(Ok(()))
         } else {
             session.poll_flush(stream, cx)
         };
         let (sent, now_ns) = (session.take_sent() as u64, self.clock.mono_ns());
         if sent > 0 || outcome.is_ready() {
-            self.deadlines.wrote(now_ns, sent);
+            self.deadlines().wrote(now_ns, sent);
         }
         if outcome.is_pending() {
-            if self.retries.get() {
+            if self.retries() {
                 self.tried(None);
             }
-            self.deadlines.await_write(now_ns);
+            self.deadlines().await_write(now_ns);
         }
         outcome
     }
@@ -163,28 +163,34 @@ impl Downstream {
 
     /// Notes that the client sent something.
     pub fn note_read(&self) {
-        self.deadlines.client_sent(self.clock.mono_ns());
-        self.tell_whether_it_gives_way();
+        let now_ns = self.clock.mono_ns();
+        let mut watch = self.watch.borrow_mut();
+        watch.deadlines.client_sent(now_ns);
+        self.slot.set_idle(watch.gives_way_since(now_ns).is_some());
+    }
+
+    fn retries(&self) -> bool {
+        self.watch.borrow().retries
     }
 
     /// Writes past the runtime's readiness, where the sweeper wants a try; none where there is no
     /// room. Over TLS what is not counted is encrypted behind it.
     fn retry(&self, io: &mut Io, bufs: &[IoSlice<'_>], counts: bool) -> Option<usize> {
-        if !self.retries.get() {
+        if !self.retries() {
             return None;
         }
         // An error is found again by the write that follows.
         let written = match io.tls() {
             Some((session, stream)) if !counts => {
                 let _ = session.push(stream);
-                self.retries.set(false);
+                self.watch.borrow_mut().retries = false;
                 return None;
             }
             Some((session, stream)) => {
                 let pushed = session.push_counted(stream, bufs);
                 let sent = session.take_sent();
                 if sent > 0 {
-                    self.deadlines.wrote(self.clock.mono_ns(), sent as u64);
+                    self.deadlines().wrote(self.clock.mono_ns(), sent as u64);
                 }
                 match pushed {
                     Poll::Ready(written) => written,
@@ -209,13 +215,13 @@ impl Downstream {
         let Some(socket) = io.socket() else {
             return Poll::Ready(Err(io::ErrorKind::NotConnected.into()));
         };
-        let at_once = match self.retries.get() {
-            true => self.tried(pipe.drain(socket, usize::MAX).ok()),
+        let at_once = match self.retries() {
+            true => self.tried(pipe.drain(socket).ok()),
             false => None,
         };
         let outcome = match at_once {
             Some(written) => Poll::Ready(Ok(written)),
-            None => pipe.poll_drain(socket, usize::MAX, cx),
+            None => pipe.poll_drain(socket, cx),
         };
         self.note_write(&outcome, None);
         outcome
@@ -225,8 +231,8 @@ impl Downstream {
     fn tried(&self, written: Option<usize>) -> Option<usize> {
         let written = written.filter(|written| *written > 0);
         if written.is_none() {
-            self.retries.set(false);
-            self.deadlines.has_no_room(self.clock.mono_ns());
+            self.watch.borrow_mut().retries = false;
+            self.deadlines().has_no_room(self.clock.mono_ns());
         }
         written
     }
@@ -234,22 +240,20 @@ impl Downstream {
     /// Notes how a write went, and how many bytes the socket took meanwhile, where they are others:
     /// those of TLS.
     fn note_write(&self, outcome: &Poll<io::Result<usize>>, sent: Option<usize>) {
-        let now_ns = self.clock.mono_ns();
-        match outcome {
+        self.timed(|deadlines, now_ns| match outcome {
             Poll::Pending => {
                 if let Some(sent @ 1..) = sent {
-                    self.deadlines.wrote(now_ns, sent as u64);
+                    deadlines.wrote(now_ns, sent as u64);
                 }
-                self.deadlines.await_write(now_ns);
+                deadlines.await_write(now_ns);
             }
             Poll::Ready(taken) => {
                 let taken = taken.as_ref().map_or(0, |taken| *taken as u64);
                 self.written.set(self.written.get().saturating_add(taken));
                 self.answering.set(true);
-                let moved = sent.map_or(taken, |sent| sent as u64);
-                self.deadlines.wrote(now_ns, moved);
+                deadlines.wrote(now_ns, sent.map_or(taken, |sent| sent as u64));
             }
-        }
+        });
     }
 }
 
@@ -275,29 +279,20 @@ impl Downstream {
         self.io.borrow().socket().is_none()
     }
 
-    /// Whether this response was one of those behind which a connection is not kept for long.
-    pub fn is_short(&self) -> bool {
-        self.deadlines.is_short()
-    }
-
-    /// Whether bytes wait for the socket to have room.
-    pub fn is_write_waiting(&self) -> bool {
-        self.deadlines.is_write_waiting()
-    }
-
     /// Notes that the client took so much of a response.
     pub fn note_taken(&self, bytes: u64) {
         if bytes > 0 {
             self.answering.set(true);
         }
-        self.deadlines.wrote(self.clock.mono_ns(), bytes);
+        self.deadlines().wrote(self.clock.mono_ns(), bytes);
     }
 
     /// Notes that the client does not take what there is.
     pub fn await_taking(&self) {
-        let now_ns = self.clock.mono_ns();
-        self.deadlines.await_write(now_ns);
-        self.deadlines.has_no_room(now_ns);
+        self.timed(|deadlines, now_ns| {
+            deadlines.await_write(now_ns);
+            deadlines.has_no_room(now_ns);
+        });
     }
 
     /// Whether little is to be read of the application's body at a time.
@@ -325,7 +320,7 @@ impl Downstream {
     pub fn gather(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
         let mut io = self.io.borrow_mut();
         let (session, _) = io.tls().ok_or(io::ErrorKind::NotConnected)?;
-        session.gather(bufs)
+        session.encrypt(bufs)
     }
 
     /// Reads what is there, which need not be a request, nor a part of one.
@@ -334,7 +329,6 @@ impl Downstream {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let mut io = self.io.borrow_mut();
-        tokio::io::AsyncRead::poll_read(Pin::new(&mut *io), cx, buf)
+        self.io.borrow_mut().poll_read(cx, buf)
     }
 }

@@ -11,8 +11,8 @@ use http::{Method, StatusCode, Version};
 use crate::conn::Downstream;
 use crate::http1::request::{Encoder, end_of_fields, field};
 use crate::http1::response::HeadText;
-use crate::message::Head;
 use crate::message::fields::takes_trailers;
+use crate::message::head::{Form, Head};
 use crate::relay::delivery::{Frame, Piece, Reply, ResponseBody};
 use crate::request::refuse::Said;
 
@@ -42,12 +42,11 @@ pub struct To {
 impl To {
     /// The response to the request with this head, behind which the client keeps the connection, or
     /// does not.
-    pub fn of(head: &impl Head, keeps: bool) -> Self {
-        let known = head.known();
+    pub fn of(head: &Head<impl Form>, keeps: bool) -> Self {
         Self {
-            version: head.version(),
-            is_head: *head.method() == Method::HEAD,
-            takes_trailers: known.te && takes_trailers(head),
+            version: head.version,
+            is_head: head.method == Method::HEAD,
+            takes_trailers: head.known.te && takes_trailers(head),
             keeps,
         }
     }

@@ -6,11 +6,12 @@
 use std::borrow::Cow;
 use std::mem::MaybeUninit;
 
-use http::{HeaderName, Method, Uri, Version};
+use http::{Method, Uri, Version};
 use httparse::{Header, Status};
 
-use crate::message::fields::{self, is_host, naming_tokens};
-use crate::message::{Fields, Head, Known, RequestLength, sent_by_head};
+use crate::message::fields::{self, decimal, has_token, is_host, naming_tokens};
+use crate::message::head::{Head, Read};
+use crate::message::{Known, RequestLength, is};
 
 /// Fields of a head at most (CONN-1).
 pub const MAX_FIELDS: usize = 100;
@@ -44,30 +45,6 @@ pub enum BadRequest {
     Framing,
 }
 
-/// What the bytes at hand begin with.
-pub enum Parsed<'a> {
-    /// A head of this length.
-    Whole(ReadHead<'a>, usize),
-    /// The beginning of a head.
-    Partial,
-    /// What is no request, or none that is answered.
-    Bad(BadRequest),
-}
-
-/// The head of a request, in the bytes that it was read into.
-pub struct ReadHead<'a> {
-    method: Method,
-    /// Origin-form, or `*`; empty for CONNECT.
-    target: Cow<'a, str>,
-    /// Bytes of the target that are its path.
-    path: usize,
-    version: Version,
-    fields: &'a [Header<'a>],
-    /// The host of an absolute target, which replaces `Host` (RFC 9112 §3.2.2).
-    authority: Option<Box<str>>,
-    said: Said<'a>,
-}
-
 /// What the fields say, noted while they are read.
 #[derive(Default)]
 struct Said<'a> {
@@ -81,112 +58,87 @@ struct Said<'a> {
     keep_alive: bool,
 }
 
-impl<'a> ReadHead<'a> {
-    /// Reads the head that `bytes` begin with. Empty lines before it are left out (RFC 9112 §2.2).
-    pub fn parse(bytes: &'a [u8], space: &'a mut Space<'a>) -> Parsed<'a> {
-        match Self::read(bytes, space) {
-            Ok(Some((head, length))) => Parsed::Whole(head, length),
-            Ok(None) => Parsed::Partial,
-            Err(bad) => Parsed::Bad(bad),
+/// Reads the head that `bytes` begin with, and says how long it is; none where it is not whole.
+/// Empty lines before it are left out (RFC 9112 §2.2).
+///
+/// # Errors
+/// [`BadRequest`] where they are no request, or none that is answered.
+pub fn parse<'a>(
+    bytes: &'a [u8],
+    space: &'a mut Space<'a>,
+) -> Result<Option<(Head<Read<'a>>, usize)>, BadRequest> {
+    // What lies behind the bound does not count, however much was read at once.
+    let bytes = bytes.get(..MAX_HEAD).unwrap_or(bytes);
+    let mut request = httparse::Request::new(&mut []);
+    let length = match request.parse_with_uninit_headers(bytes, space) {
+        Ok(Status::Complete(length)) => length,
+        Ok(Status::Partial) if bytes.len() < MAX_HEAD => return Ok(None),
+        Ok(Status::Partial) if request.method.is_some() && request.path.is_none() => {
+            return Err(BadRequest::TargetTooLong);
         }
+        Ok(Status::Partial) | Err(httparse::Error::TooManyHeaders) => {
+            return Err(BadRequest::TooLarge);
+        }
+        Err(_) => return Err(BadRequest::Syntax),
+    };
+    let (Some(method), Some(target)) = (request.method, request.path) else {
+        return Err(BadRequest::Syntax);
+    };
+    let method = Method::from_bytes(method.as_bytes()).map_err(|_| BadRequest::Syntax)?;
+    let version = match request.version {
+        Some(1) => Version::HTTP_11,
+        _ => Version::HTTP_10,
+    };
+    let fields: &'a [Header<'a>] = request.headers;
+    let mut said = Said::default();
+    for field in fields {
+        said.note(field.name, field.value)?;
     }
-
-    fn read(
-        bytes: &'a [u8],
-        space: &'a mut Space<'a>,
-    ) -> Result<Option<(Self, usize)>, BadRequest> {
-        // What lies behind the bound does not count, however much was read at once.
-        let bytes = bytes.get(..MAX_HEAD).unwrap_or(bytes);
-        let mut request = httparse::Request::new(&mut []);
-        let length = match request.parse_with_uninit_headers(bytes, space) {
-            Ok(Status::Complete(length)) => length,
-            Ok(Status::Partial) if bytes.len() < MAX_HEAD => return Ok(None),
-            Ok(Status::Partial) if request.method.is_some() && request.path.is_none() => {
-                return Err(BadRequest::TargetTooLong);
-            }
-            Ok(Status::Partial) | Err(httparse::Error::TooManyHeaders) => {
-                return Err(BadRequest::TooLarge);
-            }
-            Err(_) => return Err(BadRequest::Syntax),
-        };
-        let (Some(method), Some(target)) = (request.method, request.path) else {
-            return Err(BadRequest::Syntax);
-        };
-        let method = Method::from_bytes(method.as_bytes()).map_err(|_| BadRequest::Syntax)?;
-        let version = match request.version {
-            Some(1) => Version::HTTP_11,
-            _ => Version::HTTP_10,
-        };
-        let fields: &'a [Header<'a>] = request.headers;
-        let mut said = Said::default();
-        for field in fields {
-            said.note(field.name, field.value)?;
-        }
-        let Target {
-            text,
-            path,
-            authority,
-        } = Target::of(&method, target)?;
-        said.check(version, authority.is_some())?;
-        let head = Self {
-            method,
+    let Target {
+        text,
+        path,
+        authority,
+    } = Target::of(&method, target)?;
+    said.check(version, authority.is_some())?;
+    let head = Head {
+        method,
+        version,
+        length: match said.length {
+            _ if said.codings > 0 => RequestLength::Chunked,
+            Some(length) => RequestLength::Exact(length),
+            None => RequestLength::Empty,
+        },
+        known: said.known,
+        keeps: !said.close && (version == Version::HTTP_11 || said.keep_alive),
+        path,
+        form: Read {
+            bytes: bytes.get(..length).unwrap_or_default(),
             target: text,
-            path,
-            version,
-            fields,
+            host: said.host,
             authority,
-            said,
-        };
-        Ok(Some((head, length)))
-    }
-
-    /// Whether the client lets another request follow on the connection (RFC 9112 §9.3).
-    pub fn keeps(&self) -> bool {
-        match self.version {
-            Version::HTTP_11 => !self.said.close,
-            _ => self.said.keep_alive && !self.said.close,
-        }
-    }
-
-    /// The target that the application is asked for: origin-form, or `*`.
-    pub fn target(&self) -> &str {
-        &self.target
-    }
-
-    /// The path's length in it.
-    pub const fn path_length(&self) -> usize {
-        self.path
-    }
-
-    /// Whether the target stands in the bytes as it goes on.
-    pub const fn is_as_written(&self) -> bool {
-        matches!(self.target, Cow::Borrowed(_)) && self.authority.is_none()
-    }
-
-    /// The host that an absolute target names.
-    pub fn authority(&self) -> Option<&str> {
-        self.authority.as_deref()
-    }
+            fields,
+        },
+    };
+    Ok(Some((head, length)))
 }
 
 impl<'a> Said<'a> {
     /// Notes what a field says.
     fn note(&mut self, name: &str, value: &'a [u8]) -> Result<(), BadRequest> {
-        let is = |expected: &str| name.eq_ignore_ascii_case(expected);
         // The length tells most names apart at once.
         match name.len() {
-            4 if is("host") => {
+            4 if is(name, b"host") => {
                 self.hosts += 1;
                 self.host = Some(value);
             }
-            10 if is("connection") => self.note_connection(value),
-            14 if is("content-length") => {
+            10 if is(name, b"connection") => self.note_connection(value),
+            14 if is(name, b"content-length") => {
                 let length = decimal(value).ok_or(BadRequest::Framing)?;
                 if self.length.replace(length).is_some_and(|one| one != length) {
                     return Err(BadRequest::Framing);
                 }
             }
-            17 if is("transfer-encoding") => {
+            17 if is(name, b"transfer-encoding") => {
                 self.codings += 1;
                 self.is_chunked = value.eq_ignore_ascii_case(b"chunked");
             }
@@ -225,23 +177,6 @@ impl<'a> Said<'a> {
         };
         is_framed_once.then_some(()).ok_or(BadRequest::Framing)
     }
-}
-
-/// A number in plain digits (RFC 9110 §8.6) that is less than 2^63: a sum with it cannot overflow.
-fn decimal(value: &[u8]) -> Option<u64> {
-    if value.is_empty() {
-        return None;
-    }
-    let number = value.iter().try_fold(0_u64, |number, byte| {
-        let digit = byte.is_ascii_digit().then(|| u64::from(byte - b'0'))?;
-        number.checked_mul(10)?.checked_add(digit)
-    })?;
-    i64::try_from(number).is_ok().then_some(number)
-}
-
-fn has_token(line: &[u8], token: &str) -> bool {
-    line.split(|byte| *byte == b',')
-        .any(|each| each.trim_ascii().eq_ignore_ascii_case(token.as_bytes()))
 }
 
 /// A target as it goes on.
@@ -306,56 +241,6 @@ fn is_plain(target: &[u8]) -> bool {
         matches!(byte, b'!'..=b'~') && !unusual
     };
     target.first() == Some(&b'/') && target.iter().all(is_plain)
-}
-
-sent_by_head!(ReadHead<'_>);
-
-impl Head for ReadHead<'_> {
-    fn method(&self) -> &Method {
-        &self.method
-    }
-
-    fn path(&self) -> &str {
-        self.target.get(..self.path).unwrap_or_default()
-    }
-
-    fn query(&self) -> Option<&str> {
-        self.target.get(self.path + 1..)
-    }
-
-    fn version(&self) -> Version {
-        self.version
-    }
-
-    fn host(&self) -> Option<&[u8]> {
-        let authority = self.authority.as_deref().map(str::as_bytes);
-        authority.or(self.said.host)
-    }
-
-    fn length(&self) -> RequestLength {
-        match self.said.length {
-            _ if self.said.codings > 0 => RequestLength::Chunked,
-            Some(length) => RequestLength::Exact(length),
-            None => RequestLength::Empty,
-        }
-    }
-
-    fn known(&self) -> Known {
-        self.said.known
-    }
-}
-
-impl Fields for ReadHead<'_> {
-    fn values_of(&self, name: &HeaderName) -> impl DoubleEndedIterator<Item = &[u8]> {
-        let name = name.as_str();
-        let fields = self.fields.iter();
-        let named = fields.filter(move |field| field.name.eq_ignore_ascii_case(name));
-        named.map(|field| field.value)
-    }
-
-    fn fields(&self) -> impl Iterator<Item = (&str, &[u8])> {
-        self.fields.iter().map(|field| (field.name, field.value))
-    }
 }
 
 /// How far a head has come.

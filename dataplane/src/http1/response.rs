@@ -7,6 +7,8 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode, Version};
 
 use crate::http1::malformed::{self, MAX_FIELDS, MAX_HEAD, MAX_INTERIM, Malformed};
 use crate::http1::request::{end_of_fields, field};
+use crate::message::fields::decimal;
+use crate::message::is;
 
 /// The head of an answer.
 #[derive(Debug)]
@@ -245,20 +247,19 @@ fn write_text(
             Note::Length(_) | Note::Hop | Note::Kept => continue,
             Note::Names => return Ok(None),
         }
-        let (place, expected) = match name.len() {
+        let place = match name.len() {
             4 => {
-                has_date |= name.eq_ignore_ascii_case("date");
+                has_date |= is(name, b"date");
                 continue;
             }
-            12 => (0, "content-type"),
-            13 => (1, "cache-control"),
-            8 => (2, "location"),
+            12 if is(name, b"content-type") => 0,
+            13 if is(name, b"cache-control") => 1,
+            8 if is(name, b"location") => 2,
             _ => continue,
         };
         let end = out.len() - 2;
         if let Some(noted) = noted.get_mut(place)
             && noted.0 == 0
-            && name.eq_ignore_ascii_case(expected)
             // No head within its bound is longer.
             && let (Ok(begin), Ok(end)) = ((end - line.value.len()).try_into(), end.try_into())
         {
@@ -298,11 +299,10 @@ struct Said {
 impl Said {
     /// Notes what a field says.
     fn note(&mut self, name: &str, value: &[u8]) -> Result<Note, Malformed> {
-        let is = |expected: &str| name.eq_ignore_ascii_case(expected);
         let first = name.as_bytes().first().copied().unwrap_or_default();
         // The length and the first letter tell most names apart at once.
         let is_hop = match (name.len(), first | 0x20) {
-            (14, b'c') if is("content-length") => {
+            (14, b'c') if is(name, b"content-length") => {
                 let length = decimal(value).ok_or(Malformed::ContentLength)?;
                 // Equal ones are no better: a reader that joins them has a list.
                 if self.content_length.replace(length).is_some() {
@@ -310,20 +310,20 @@ impl Said {
                 }
                 return Ok(Note::Length(length));
             }
-            (17, b't') if is("transfer-encoding") => {
+            (17, b't') if is(name, b"transfer-encoding") => {
                 let is_chunked = value.eq_ignore_ascii_case(b"chunked");
                 if !is_chunked || std::mem::replace(&mut self.chunked, true) {
                     return Err(Malformed::TransferEncoding);
                 }
                 true
             }
-            (10, b'c') if is("connection") => return Ok(self.note_connection(value)),
-            (2, b't') => is("te"),
-            (7, b'u') => is("upgrade"),
-            (10, b'k') => is("keep-alive"),
-            (16, b'p') => is("proxy-connection"),
-            (18, b'p') => is("proxy-authenticate"),
-            (19, b'p') => is("proxy-authorization"),
+            (10, b'c') if is(name, b"connection") => return Ok(self.note_connection(value)),
+            (2, b't') => is(name, b"te"),
+            (7, b'u') => is(name, b"upgrade"),
+            (10, b'k') => is(name, b"keep-alive"),
+            (16, b'p') => is(name, b"proxy-connection"),
+            (18, b'p') => is(name, b"proxy-authenticate"),
+            (19, b'p') => is(name, b"proxy-authorization"),
             _ => false,
         };
         Ok(if is_hop { Note::Hop } else { Note::Goes })
@@ -383,18 +383,6 @@ impl Said {
             },
         })
     }
-}
-
-/// Plain digits below 2^63: beyond it, readers with signed numbers see another length.
-fn decimal(digits: &[u8]) -> Option<u64> {
-    if digits.is_empty() {
-        return None;
-    }
-    digits.iter().try_fold(0u64, |value, digit| {
-        let digit = digit.is_ascii_digit().then(|| u64::from(digit - b'0'))?;
-        let value = value.checked_mul(10)?.checked_add(digit)?;
-        i64::try_from(value).is_ok().then_some(value)
-    })
 }
 
 #[cfg(test)]

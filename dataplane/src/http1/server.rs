@@ -17,15 +17,13 @@ use crate::conn::inbound::Looked;
 use crate::conn::proxy_protocol::{self, Foreign};
 use crate::conn::{Downstream, Ending};
 use crate::http1::answer::{Answer, To};
-use crate::http1::request_head::{BadRequest, MAX_FIELDS, Parsed, ReadHead};
-use crate::message::Head as _;
-use crate::message::head::RequestHead;
+use crate::http1::request_head::{BadRequest, MAX_FIELDS, parse};
 use crate::relay::delivery::Reply;
 use crate::relay::websocket::Tunnel;
 use crate::request::client_body::{ClientBody, discard};
 use crate::request::exchange::Exchange;
 use crate::request::refuse::Dropped;
-use crate::request::{self, Judged, is_last, judge, problem};
+use crate::request::{self, Judged, judge, problem};
 use crate::worker::{Current, Worker};
 
 /// What becomes of the connection.
@@ -116,8 +114,8 @@ async fn respond(
 ) -> Result<Option<Box<Tunnel>>, Dropped> {
     let worker = Rc::clone(&exchange.worker);
     let head = &exchange.head;
-    let length = head.length();
-    let waits = head.known().expects_continue && head.version() == Version::HTTP_11;
+    let length = head.length;
+    let waits = head.known.expects_continue && head.version == Version::HTTP_11;
     downstream.begin_body(length, waits);
     let body = match length.is_empty() {
         true => ClientBody::Empty,
@@ -130,7 +128,7 @@ async fn respond(
             return Poll::Pending;
         };
         let mut reply = reply?;
-        if is_last(downstream) {
+        if downstream.is_last() {
             reply.close();
         }
         let tunnel = reply.tunnel.take();
@@ -142,7 +140,7 @@ async fn respond(
 
 /// Begins with a response.
 fn begin(answer: &mut Answer, worker: &Worker, downstream: &Downstream, reply: Reply, to: To) {
-    let rest = downstream.interim.take_rest();
+    let rest = downstream.interim().take_rest();
     let now_ms = worker.clock.wall_ms();
     let begin = |date: &str| answer.begin(reply, to, rest, date);
     worker.date.with(now_ms, begin);
@@ -160,7 +158,7 @@ fn poll_next(
         return Poll::Ready(read.unwrap_or(Read::Stop(Next::Over)));
     }
     match downstream.ending() {
-        Ending::Drain if downstream.is_idle() && !downstream.is_unused() => {
+        Ending::Drain if downstream.is_idle() && !downstream.deadlines().is_unused() => {
             Poll::Ready(Read::Stop(Next::Over))
         }
         Ending::No if downstream.rests() => Poll::Ready(Read::Stop(Next::Rest)),
@@ -177,23 +175,21 @@ fn look(
 ) -> Looked<Read> {
     let mut space = [const { MaybeUninit::uninit() }; MAX_FIELDS];
     let worker = current.worker();
-    let (head, length) = match ReadHead::parse(bytes, &mut space) {
-        Parsed::Whole(head, length) => (head, length),
-        Parsed::Partial => return Looked::Partial,
-        Parsed::Bad(bad) => {
+    let (head, length) = match parse(bytes, &mut space) {
+        Ok(Some(whole)) => whole,
+        Ok(None) => return Looked::Partial,
+        Err(bad) => {
             let reply = refuse_bytes(&worker, downstream, bytes, bad);
             begin(answer, &worker, downstream, reply, To::no_request());
             return Looked::Found(Read::Answered, bytes.len());
         }
     };
     downstream.take_settings(&worker.in_force);
-    let to = To::of(&head, head.keeps() && !is_last(downstream));
-    let own_text =
-        |head: ReadHead<'_>| RequestHead::of(&head, bytes.get(..length).unwrap_or_default());
+    let to = To::of(&head, head.keeps && !downstream.is_last());
     // Who is answered by the head alone may have sent a body all the same, which nobody reads: what
     // follows is no request.
-    let keeps_unread = to.keeps && head.length().is_empty();
-    let read = match judge(&worker, downstream, head, own_text) {
+    let keeps_unread = to.keeps && head.length.is_empty();
+    let read = match judge(&worker, downstream, head) {
         Judged::Goes(exchange) => Read::Request(exchange, to),
         Judged::Refused(said, id) => {
             let now_ms = worker.clock.wall_ms();

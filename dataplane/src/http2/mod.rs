@@ -136,7 +136,7 @@ async fn drive(
         if ending.is_cut() {
             return Poll::Ready(Ended::Cut(ending));
         }
-        let ends = ending == Ending::Drain || streams.closes() || downstream.ends_with_next();
+        let ends = streams.closes() || downstream.is_last();
         if ends && ends_since.is_none() {
             ends_since = Some(clock.mono_ns());
             protocol.end();

@@ -17,9 +17,9 @@ use weir_shared::totals::ConnectionError;
 use crate::conn::{Downstream, Ending};
 use crate::http2::body::{Output, Pump, Queued};
 use crate::http2::streams::{Stream, Streams};
+use crate::message::RequestLength;
 use crate::message::fields::{is_host, number};
-use crate::message::head::RequestHead;
-use crate::message::{Head as _, RequestLength};
+use crate::message::head::Head;
 use crate::relay::delivery::ResponseBody;
 use crate::request::client_body::{ClientBody, StreamBody};
 use crate::request::identity::{Identity, X_REQUEST_ID};
@@ -204,7 +204,7 @@ async fn work(
         match catch_unwind(AssertUnwindSafe(|| serving.as_mut().poll(cx))) {
             Ok(Poll::Ready(said)) => Poll::Ready(Answered::Said(said)),
             Ok(Poll::Pending) => {
-                if downstream.interim.take_asking() {
+                if downstream.interim().take_asking() {
                     ask_for_body(sink);
                 }
                 send_interim(stream, sink);
@@ -224,10 +224,10 @@ async fn serve(
     received: RecvStream,
 ) -> Result<Response<ResponseBody>, Dropped> {
     let length = length(&head, &received);
-    let Some(head) = RequestHead::of_parts(&head, length) else {
+    let Some(head) = Head::of_parts(&head, length) else {
         return Ok(refuse_head(worker, BadHead::TooManyFields));
     };
-    let exchange = match judge(worker, downstream, head, Some) {
+    let exchange = match judge(worker, downstream, head) {
         Judged::Goes(exchange) => exchange,
         Judged::Refused(said, id) => return Ok(said.into_response(&id).map(ResponseBody::Own)),
         Judged::Health(response) => return Ok(response.map(ResponseBody::Own)),
@@ -236,7 +236,7 @@ async fn serve(
     let body = if received.is_end_stream() {
         ClientBody::Empty
     } else {
-        let waits = exchange.head.known().expects_continue;
+        let waits = exchange.head.known.expects_continue;
         let waits = waits.then(|| Rc::clone(downstream));
         ClientBody::Http2(Box::new(StreamBody::new(received, waits)))
     };
@@ -265,7 +265,7 @@ fn ask_for_body(sink: &mut SendResponse<Queued>) {
 /// Sends what the application says before its response (FORWARD-6). An error is that the stream has
 /// ended, or that a field cannot be sent: it is a hint.
 fn send_interim(stream: &Stream, sink: &mut SendResponse<Queued>) {
-    for head in stream.downstream.interim.take_heads() {
+    for head in stream.downstream.interim().take_heads() {
         let _ = sink.send_informational(head);
     }
 }
@@ -314,7 +314,10 @@ fn finish(
     let (downstream, streams) = (&stream.downstream, stream.streams());
     let who = Identity::of_peer(downstream.sender()).who();
     // Behind a refusal, or a health check (CONN-3).
-    if downstream.is_short() && worker.refuses(who) && streams.connection.slot.gives_way_to_ban() {
+    if downstream.deadlines().is_short()
+        && worker.refuses(who)
+        && streams.connection.slot.gives_way_to_ban()
+    {
         streams.close();
     }
     response

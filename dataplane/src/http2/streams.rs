@@ -228,7 +228,7 @@ impl Streams {
         open.retain(|stream| stream.strong_count() > 0);
         let open: Vec<_> = open.iter().filter_map(Weak::upgrade).collect();
         let waiting = open.iter().filter(|stream| stream.queued.get() > 0).count() as u64;
-        let is_full = self.connection.is_write_waiting();
+        let is_full = self.connection.deadlines().is_write_waiting();
         for stream in &open {
             stream.sweep(waiting.clamp(1, SHARES), is_full);
         }
@@ -362,7 +362,7 @@ impl Drop for Stream {
     fn drop(&mut self) {
         let Self { streams, head, .. } = self;
         streams.heads.set(streams.heads.get().saturating_sub(*head));
-        if self.downstream.is_short() {
+        if self.downstream.deadlines().is_short() {
             streams.connection.shorten_idle();
         }
         let count = streams.count.get().saturating_sub(1);

@@ -15,7 +15,8 @@ use http::{HeaderMap, HeaderValue, Method, Uri, Version};
 use weir_shared::lookup::Lookup;
 use weir_shared::rules::is_read_as;
 
-use crate::message::{Fields, Head};
+use crate::message::head::{Form, Head};
+use crate::message::{Fields, is};
 use crate::request::identity::{X_FORWARDED_FOR, X_FORWARDED_PROTO, X_REQUEST_ID};
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
@@ -95,6 +96,19 @@ pub fn number(value: impl AsRef<[u8]>) -> Option<u64> {
         .ok()
 }
 
+/// A number in plain digits (RFC 9110 §8.6) that is less than 2^63: a sum with it cannot overflow,
+/// and readers with signed numbers see no other length.
+pub fn decimal(value: &[u8]) -> Option<u64> {
+    if value.is_empty() {
+        return None;
+    }
+    let number = value.iter().try_fold(0_u64, |number, byte| {
+        let digit = byte.is_ascii_digit().then(|| u64::from(byte - b'0'))?;
+        number.checked_mul(10)?.checked_add(digit)
+    })?;
+    i64::try_from(number).is_ok().then_some(number)
+}
+
 /// Whether the bytes can be a `Host` (RFC 9110 §7.2): empty, or a reg-name or IP-literal with an
 /// optional port.
 pub fn is_host(host: &[u8]) -> bool {
@@ -143,14 +157,14 @@ fn has_path(uri: &Uri) -> bool {
 }
 
 /// Whether a request asks for a WebSocket (RFC 6455 §4.1).
-pub fn asks_for_websocket(head: &impl Head) -> bool {
+pub fn asks_for_websocket(head: &Head<impl Form>) -> bool {
     // One look for every other request.
-    if !head.known().upgrade {
+    if !head.known.upgrade {
         return false;
     }
     let asks = |value: &[u8]| value.trim_ascii().eq_ignore_ascii_case(b"websocket");
-    *head.method() == Method::GET
-        && head.version() == Version::HTTP_11
+    head.method == Method::GET
+        && head.version == Version::HTTP_11
         && head.values_of(&UPGRADE).next().is_some_and(asks)
         && names(head, &CONNECTION, "upgrade")
 }
@@ -172,10 +186,13 @@ pub fn takes_trailers(client: &impl Fields) -> bool {
 
 /// Whether a list field names the token.
 fn names(headers: &impl Fields, field: &HeaderName, token: &str) -> bool {
-    headers.values_of(field).any(|line| {
-        line.split(|byte| *byte == b',')
-            .any(|each| each.trim_ascii().eq_ignore_ascii_case(token.as_bytes()))
-    })
+    headers.values_of(field).any(|line| has_token(line, token))
+}
+
+/// Whether a line of a list field names the token.
+pub fn has_token(line: &[u8], token: &str) -> bool {
+    line.split(|byte| *byte == b',')
+        .any(|each| each.trim_ascii().eq_ignore_ascii_case(token.as_bytes()))
 }
 
 /// The fields that the application gets, from those of the client, one by one to `put`. Those that
@@ -297,7 +314,6 @@ enum Kind {
 impl Kind {
     /// The length and the first letter tell most names apart at once.
     fn of(name: &str) -> Self {
-        let is = |expected: &str| name.eq_ignore_ascii_case(expected);
         let removed = |is_removed: bool| match is_removed {
             true => Self::Removed,
             false => Self::Other,
@@ -305,31 +321,30 @@ impl Kind {
         let first = name.as_bytes().first().copied().unwrap_or_default();
         match (name.len(), first | 0x20) {
             (_, b'x') => Self::of_x(name),
-            (2, b't') if is("te") => Self::Te,
-            (4, b'h') if is("host") => Self::Host,
+            (2, b't') if is(name, b"te") => Self::Te,
+            (4, b'h') if is(name, b"host") => Self::Host,
             // The body is asked for when the application is ready to take it; the 100 to the client
             // is sent then.
-            (6, b'e') => removed(is("expect")),
-            (7, b'u') => removed(is("upgrade")),
-            (9, b'f') if is("forwarded") => Self::Forwarding,
-            (10, b'c') => removed(is("connection")),
-            (10, b'k') => removed(is("keep-alive")),
+            (6, b'e') => removed(is(name, b"expect")),
+            (7, b'u') => removed(is(name, b"upgrade")),
+            (9, b'f') if is(name, b"forwarded") => Self::Forwarding,
+            (10, b'c') => removed(is(name, b"connection")),
+            (10, b'k') => removed(is(name, b"keep-alive")),
             (14, b'c') => removed(is_read_as(name, "content-length")),
-            (16, b'p') => removed(is("proxy-connection")),
+            (16, b'p') => removed(is(name, b"proxy-connection")),
             (17, b't') => removed(is_read_as(name, "transfer-encoding")),
-            (18, b'p') => removed(is("proxy-authenticate")),
-            (19, b'p') => removed(is("proxy-authorization")),
+            (18, b'p') => removed(is(name, b"proxy-authenticate")),
+            (19, b'p') => removed(is(name, b"proxy-authorization")),
             _ => Self::Other,
         }
     }
 
     fn of_x(name: &str) -> Self {
-        let is = |expected: &str| name.eq_ignore_ascii_case(expected);
         if is_read_as_forwarding(name) {
             return match name.len() {
-                15 if is("x-forwarded-for") => Self::ForwardedFor,
-                16 if is("x-forwarded-host") => Self::ForwardedHost,
-                17 if is("x-forwarded-proto") => Self::ForwardedProto,
+                15 if is(name, b"x-forwarded-for") => Self::ForwardedFor,
+                16 if is(name, b"x-forwarded-host") => Self::ForwardedHost,
+                17 if is(name, b"x-forwarded-proto") => Self::ForwardedProto,
                 _ => Self::Forwarding,
             };
         }
@@ -775,8 +790,8 @@ mod tests {
         let asks = |fields: &str| {
             let bytes = format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
             let mut space = [const { std::mem::MaybeUninit::uninit() }; 100];
-            match crate::http1::request_head::ReadHead::parse(bytes.as_bytes(), &mut space) {
-                crate::http1::request_head::Parsed::Whole(head, _) => asks_for_websocket(&head),
+            match crate::http1::request_head::parse(bytes.as_bytes(), &mut space) {
+                Ok(Some((head, _))) => asks_for_websocket(&head),
                 _ => panic!("no head: {fields:?}"),
             }
         };

@@ -1,12 +1,10 @@
-//! The head of a request as those read it who only look: in the bytes that it came in, or as a text
-//! of its own (`request_head.rs`).
+//! HTTP of no version and of no socket: the head of a request (`head.rs`), its fields, its length.
 
 pub mod fields;
 pub mod head;
 pub mod trailers;
 
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Version};
-use weir_shared::rules::Sent;
+use http::{HeaderMap, HeaderName, HeaderValue};
 
 /// The fields of a head.
 pub trait Fields {
@@ -15,70 +13,6 @@ pub trait Fields {
     /// Every field, its name in small letters or not.
     fn fields(&self) -> impl Iterator<Item = (&str, &[u8])>;
 }
-
-/// The head of a request.
-pub trait Head: Fields + Sent {
-    /// Its method.
-    fn method(&self) -> &Method;
-    /// The path of its target.
-    fn path(&self) -> &str;
-    /// What follows the `?`.
-    fn query(&self) -> Option<&str>;
-    /// Of HTTP.
-    fn version(&self) -> Version;
-    /// `Host`, or the host of an absolute target, which replaces it.
-    fn host(&self) -> Option<&[u8]>;
-    /// How long the body is.
-    fn length(&self) -> RequestLength;
-    /// Which of the rare fields are there.
-    fn known(&self) -> Known;
-}
-
-/// What the rules ask of a head is what it says.
-macro_rules! sent_by_head {
-    ($head:ty) => {
-        impl weir_shared::rules::Sent for $head {
-            fn host_sent(&self) -> Option<&[u8]> {
-                $crate::message::Head::host(self)
-            }
-
-            fn query_sent(&self) -> weir_shared::rules::Told<Option<&str>> {
-                weir_shared::rules::Told::Known($crate::message::Head::query(self))
-            }
-
-            fn each_line(
-                &self,
-                name: &http::HeaderName,
-                see: &mut dyn FnMut(&[u8]),
-            ) -> weir_shared::rules::Told<()> {
-                // The application gets the host of an absolute target, whatever the field says.
-                if *name == http::header::HOST {
-                    $crate::message::Head::host(self).into_iter().for_each(see);
-                } else {
-                    $crate::message::Fields::values_of(self, name).for_each(see);
-                }
-                weir_shared::rules::Told::Known(())
-            }
-
-            fn each_spelling(
-                &self,
-                name: &http::HeaderName,
-                see: &mut dyn FnMut(&[u8]),
-            ) -> weir_shared::rules::Told<()> {
-                if *name == http::header::HOST {
-                    return weir_shared::rules::Sent::each_line(self, name, see);
-                }
-                let fields = $crate::message::Fields::fields(self);
-                let is_it = |field: &str| weir_shared::rules::is_read_as(field, name.as_str());
-                fields
-                    .filter(|(field, _)| is_it(field))
-                    .for_each(|(_, value)| see(value));
-                weir_shared::rules::Told::Known(())
-            }
-        }
-    };
-}
-pub(crate) use sent_by_head;
 
 impl Fields for HeaderMap {
     fn values_of(&self, name: &HeaderName) -> impl DoubleEndedIterator<Item = &[u8]> {
@@ -120,6 +54,19 @@ impl RequestLength {
     }
 }
 
+/// Whether the name of a field is this one, in any spelling of its letters; no other mark of a name
+/// becomes a letter or a dash by the bit. A known length is compared in a few words, where the
+/// comparison of the library goes byte by byte.
+#[inline(always)]
+pub fn is<const LENGTH: usize>(name: &str, small: &[u8; LENGTH]) -> bool {
+    <&[u8; LENGTH]>::try_from(name.as_bytes()).is_ok_and(|name| {
+        let bytes = name.iter().zip(small);
+        bytes.fold(0, |differs, (byte, small)| {
+            differs | ((byte | 0x20) ^ small)
+        }) == 0
+    })
+}
+
 /// The rare fields of a head that many ask for, noted in one pass.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Known {
@@ -136,8 +83,6 @@ pub struct Known {
     pub upgrade: bool,
     /// `TE`
     pub te: bool,
-    /// `Expect`, whatever it says.
-    pub expect: bool,
     /// `Expect: 100-continue`
     pub expects_continue: bool,
     /// A `Connection` that names fields (RFC 9110 §7.6.1).
@@ -147,21 +92,19 @@ pub struct Known {
 impl Known {
     /// Notes a field, if it is one of those; `Connection` is read by who knows what it means.
     pub fn note(&mut self, name: &str, value: &[u8]) {
-        let is = |expected: &str| name.eq_ignore_ascii_case(expected);
         // The length tells most names apart at once.
         match name.len() {
-            2 => self.te |= is("te"),
-            6 if is("expect") => {
-                self.expect = true;
+            2 => self.te |= is(name, b"te"),
+            6 if is(name, b"expect") => {
                 self.expects_continue = value.eq_ignore_ascii_case(b"100-continue");
             }
-            7 => self.upgrade |= is("upgrade"),
-            12 => self.request_id |= is("x-request-id"),
-            14 if is("sec-fetch-site") => {
+            7 => self.upgrade |= is(name, b"upgrade"),
+            12 => self.request_id |= is(name, b"x-request-id"),
+            14 if is(name, b"sec-fetch-site") => {
                 self.other_site |= matches!(value, b"cross-site" | b"same-site");
             }
-            15 => self.forwarded_for |= is("x-forwarded-for"),
-            17 => self.forwarded_proto |= is("x-forwarded-proto"),
+            15 => self.forwarded_for |= is(name, b"x-forwarded-for"),
+            17 => self.forwarded_proto |= is(name, b"x-forwarded-proto"),
             _ => {}
         }
     }
@@ -205,7 +148,6 @@ mod tests {
         for (name, value, expected) in [
             ("TE", "x", noted(|known| known.te = true)),
             ("Upgrade", "x", noted(|known| known.upgrade = true)),
-            ("Expect", "x", noted(|known| known.expect = true)),
             ("X-Request-ID", "x", noted(|known| known.request_id = true)),
             (
                 "X-Forwarded-For",
@@ -230,7 +172,6 @@ mod tests {
         ] {
             assert_eq!(of(name, value), expected, "{name}");
         }
-        let expects = of("expect", "100-Continue");
-        assert!(expects.expect && expects.expects_continue);
+        assert!(of("expect", "100-Continue").expects_continue);
     }
 }

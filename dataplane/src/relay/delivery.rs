@@ -333,16 +333,17 @@ impl UpstreamBody {
         };
         let (pool, downstream) = (&exchange.worker.pool, &exchange.downstream);
         let Poll::Ready(next) = poll_next(receiver, exchange, cx) else {
-            if downstream.is_upstream_late() {
+            if downstream.deadlines().is_upstream_late() {
                 self.end(Action::UpstreamError);
                 return Poll::Ready(Some(Err(CutShort::Stalled)));
             }
-            if !downstream.is_awaiting_upstream() {
-                downstream.await_upstream(pool.answer_timeout());
+            if !downstream.deadlines().is_awaiting_upstream() {
+                downstream
+                    .timed(|deadlines, now_ns| deadlines.await_upstream(now_ns, pool.answer_ns));
             }
             return Poll::Pending;
         };
-        downstream.got_upstream();
+        downstream.deadlines().got_upstream();
         let frame = match next {
             None => {
                 self.complete();

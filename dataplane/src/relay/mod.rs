@@ -11,9 +11,9 @@ use weir_shared::totals::ConnectionError;
 use weir_shared::units::retry_after_seconds;
 use weir_shared::verdict::Action;
 
+use crate::conn::deadlines::Deadlines;
 use crate::http1::request::{self, Encoder};
 use crate::http1::response::ResponseHead;
-use crate::message::Head as _;
 use crate::message::fields::{self, ProxyFields};
 use crate::message::trailers::TrailerFilter;
 use crate::relay::delivery::{Reply, ResponseBody, UpstreamBody};
@@ -28,12 +28,12 @@ use crate::upstream::{self, Failure, Outgoing, Received};
 pub async fn forward(mut exchange: Box<Exchange>, body: ClientBody) -> Reply {
     exchange.forwarded = true;
     let limit = exchange.body_limit();
-    let length = exchange.head.length();
+    let length = exchange.head.length;
     let trailers = || TrailerFilter::of_request(&exchange.head, &exchange.worker.stripped);
     let body = RequestBody::new(body, length, &exchange.downstream, limit, trailers);
     let encoder = body.framing(length);
     let outgoing = Outgoing {
-        method: exchange.head.method(),
+        method: &exchange.head.method,
         head: |out: &mut Vec<u8>| write_head(&exchange, encoder, out),
         interim: |head| pass_interim(&exchange, head),
         encoder,
@@ -53,7 +53,7 @@ pub async fn forward(mut exchange: Box<Exchange>, body: ClientBody) -> Reply {
 fn wants_text(exchange: &Exchange) -> bool {
     !exchange.downstream.is_stream()
         && !exchange.websocket
-        && !exchange.head.known().te
+        && !exchange.head.known.te
         && exchange.worker.in_force.application_field.is_none()
 }
 
@@ -69,9 +69,9 @@ fn write_head(exchange: &Exchange, encoder: Encoder, out: &mut Vec<u8>) {
         upstream_host: &worker.upstream_host,
     };
     let head = &exchange.head;
-    request::request_line(out, head.method(), head.target());
+    request::request_line(out, &head.method, head.target());
     let mut put = |name: &str, value: &[u8]| request::field(out, name, value);
-    let nominated = match head.known().names_fields {
+    let nominated = match head.known.names_fields {
         true => fields::nominated_by_client(head),
         false => Vec::new(),
     };
@@ -89,8 +89,8 @@ fn write_head(exchange: &Exchange, encoder: Encoder, out: &mut Vec<u8>) {
 /// client gets its own when its body is asked for.
 fn pass_interim(exchange: &Exchange, mut head: ResponseHead) {
     exchange.worker.counters.response(head.status);
-    exchange.downstream.renew_upstream();
-    let is_known = exchange.head.version() >= Version::HTTP_11;
+    exchange.downstream.timed(Deadlines::renew_upstream);
+    let is_known = exchange.head.version >= Version::HTTP_11;
     if !is_known || head.status == StatusCode::CONTINUE {
         return;
     }
@@ -105,9 +105,9 @@ fn pass_interim(exchange: &Exchange, mut head: ResponseHead) {
         let mut interim = Response::new(());
         *interim.status_mut() = head.status;
         *interim.headers_mut() = head.headers;
-        return downstream.interim.put_head(interim);
+        return downstream.interim().put_head(interim);
     }
-    downstream.interim.put(|out| head.write(out));
+    downstream.interim().put(|out| head.write(out));
 }
 
 /// The application's response as the client gets it.
@@ -202,6 +202,6 @@ fn fail(mut exchange: Box<Exchange>, failure: Failure) -> Reply {
         let seconds = HeaderValue::from(retry_after_seconds(wait_ms));
         response.headers_mut().insert(RETRY_AFTER, seconds);
     }
-    let left_unread = exchange.downstream.upload.is_unread();
+    let left_unread = exchange.downstream.upload().is_unread();
     Reply::own(exchange.respond(response, action, left_unread))
 }

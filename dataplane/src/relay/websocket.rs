@@ -17,7 +17,7 @@ use crate::request::exchange::Exchange;
 use crate::upstream::receiving::BodyReceiver;
 
 /// How long a client may take to close after the application did.
-const CLOSE_GRACE: Duration = Duration::from_secs(2);
+const CLOSE_GRACE_NS: u64 = 2_000_000_000;
 
 /// A close frame with status 1008, policy violation (RFC 6455 §5.5.1, §7.4.1).
 const POLICY_VIOLATION: &[u8] = b"\x88\x02\x03\xf0";
@@ -122,7 +122,7 @@ impl AsyncRead for ClientSide<'_> {
         };
         let read = buf.filled().len() - before;
         if read > 0 {
-            this.downstream.upload.take(read, None);
+            this.downstream.upload().take(read, None);
             this.downstream.tunnel_carried(this.idle_timeout);
         }
         outcome
@@ -172,7 +172,8 @@ impl AsyncRead for ApplicationSide<'_> {
         } else if matches!(outcome, Poll::Ready(Ok(()))) {
             // RFC 6455 §7.1.1: the server closes first. A client that does not follow soon is not
             // waited for.
-            this.downstream.tunnel_ends(CLOSE_GRACE);
+            this.downstream
+                .timed(|deadlines, now_ns| deadlines.tunnel_ends(now_ns, CLOSE_GRACE_NS));
         }
         outcome
     }

@@ -109,7 +109,7 @@ impl StreamBody {
             if let Some(stream) = self.waits.take()
                 && next.is_pending()
             {
-                stream.interim.ask_for_body();
+                stream.interim().ask_for_body();
             }
             match ready!(next) {
                 Some(Ok(data)) => {

@@ -11,7 +11,7 @@ use weir_shared::handover::{Body, OwnRequest, OwnResponse, Step};
 use weir_shared::verdict::{Action, History};
 
 use crate::conn::Downstream;
-use crate::message::{Fields, Head as _};
+use crate::message::Fields;
 use crate::request::client_body::{ClientBody, Piece, discard};
 use crate::request::exchange::Exchange;
 use crate::request::problem;
@@ -32,13 +32,13 @@ pub async fn answer(mut exchange: Box<Exchange>, mut body: ClientBody) -> Respon
 
 async fn ask_control_plane(exchange: &Exchange, body: &mut ClientBody) -> OwnResponse {
     let request = |content| OwnRequest {
-        method: exchange.head.method().clone(),
+        method: exchange.head.method.clone(),
         path: exchange.head.path().to_owned(),
         query: exchange.head.query().map(str::to_owned),
         authorization: only_authorization(&exchange.head),
         client: Some(exchange.identity.client),
         request_id: exchange.request_id.to_str().unwrap_or_default().to_owned(),
-        announced: exchange.head.length().announced(),
+        announced: exchange.head.length.announced(),
         body: content,
     };
     let mut content = None;
@@ -67,7 +67,7 @@ async fn ask_control_plane(exchange: &Exchange, body: &mut ClientBody) -> OwnRes
 /// Whether a body announces more than `limit` bytes: a client that waits for a 100 is told before
 /// it sends them.
 fn is_longer(exchange: &Exchange, limit: usize) -> bool {
-    let announced = exchange.head.length().announced();
+    let announced = exchange.head.length.announced();
     announced.is_some_and(|length| length > limit as u64)
 }
 
@@ -94,11 +94,13 @@ async fn read_body(body: &mut ClientBody, limit: usize, downstream: &Downstream)
     loop {
         let next = poll_fn(|cx| {
             let next = body.poll(cx);
-            match &next {
-                Poll::Pending => downstream.await_body(),
-                Poll::Ready(Some(Ok(Piece::Data(data)))) => downstream.got_body(data.len()),
-                Poll::Ready(_) => downstream.got_body(0),
-            }
+            downstream.timed(|deadlines, now_ns| match &next {
+                Poll::Pending => deadlines.await_body(now_ns),
+                Poll::Ready(Some(Ok(Piece::Data(data)))) => {
+                    deadlines.got_body(now_ns, data.len() as u64);
+                }
+                Poll::Ready(_) => deadlines.got_body(now_ns, 0),
+            });
             next
         })
         .await;
@@ -111,7 +113,7 @@ async fn read_body(body: &mut ClientBody, limit: usize, downstream: &Downstream)
                 if content.len() + data.len() > limit {
                     return Body::TooLarge;
                 }
-                downstream.upload.take(data.len(), None);
+                downstream.upload().take(data.len(), None);
                 content.extend_from_slice(&data);
             }
         }

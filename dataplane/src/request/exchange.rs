@@ -23,8 +23,7 @@ use crate::clients::entry::{Entry, Exceeded};
 use crate::clients::known::Standing;
 use crate::conn::{Downstream, Ending};
 use crate::http1::response::HeadText;
-use crate::message::Head as _;
-use crate::message::head::RequestHead;
+use crate::message::head::{Head, Own};
 use crate::request::application::Said;
 use crate::request::identity::{Identity, X_REQUEST_ID};
 use crate::request::ladder::{Asked, Decision, Refusal};
@@ -44,7 +43,7 @@ pub struct Exchange {
     /// The client's connection.
     pub downstream: Rc<Downstream>,
     /// The head as the client sent it.
-    pub head: RequestHead,
+    pub head: Head<Own>,
     /// The client.
     pub identity: Identity,
     /// Its id, for the log, the application and problem documents.
@@ -86,7 +85,7 @@ impl Exchange {
     pub fn new(
         worker: &Rc<Worker>,
         downstream: &Rc<Downstream>,
-        head: RequestHead,
+        head: Head<Own>,
         identity: Identity,
         decision: Decision,
         started: Now,
@@ -268,14 +267,14 @@ impl Exchange {
         left_unread: bool,
     ) -> Response<Bytes> {
         if left_unread {
-            self.downstream.upload.set_unread(true);
+            self.downstream.upload().set_unread(true);
             problem::close(&mut response);
         }
         let (mut head, body) = response.into_parts();
         head.headers.insert(X_REQUEST_ID, self.request_id.clone());
         self.note_response(&head, None, action);
         // The body of an answer to HEAD is not sent.
-        if self.head.method() != Method::HEAD {
+        if self.head.method != Method::HEAD {
             self.response_bytes = body.len() as u64;
         }
         self.finish(action);
@@ -286,14 +285,15 @@ impl Exchange {
     /// next request's.
     pub fn release_connection(&self) {
         if self.request_bytes.get().is_none() {
-            self.request_bytes.set(Some(self.downstream.upload.bytes()));
+            self.request_bytes
+                .set(Some(self.downstream.upload().bytes()));
             self.downstream.end_request();
         }
     }
 
     fn request_bytes(&self) -> u64 {
         let held = self.request_bytes.get();
-        held.unwrap_or_else(|| self.downstream.upload.bytes())
+        held.unwrap_or_else(|| self.downstream.upload().bytes())
     }
 
     /// Finishes: history, bytes, counters, log record.

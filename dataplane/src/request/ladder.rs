@@ -23,7 +23,7 @@ use weir_shared::verdict::{AppliedPercent, Counts, Group};
 use crate::clients::charging::{Charging, Counted};
 use crate::clients::table::Table;
 use crate::clients::terms::{Denied, LookupRules};
-use crate::message::Head;
+use crate::message::head::{Form, Head};
 use crate::request::claims::Claims;
 use crate::request::identity::{Identity, Who};
 
@@ -107,22 +107,22 @@ pub struct Asked<'a> {
 
 impl<'a> Asked<'a> {
     /// The question of a request that came from this client.
-    pub fn of(head: &'a impl Head, identity: &Identity, may_wait: bool) -> Self {
+    pub fn of(head: &'a Head<impl Form>, identity: &Identity, may_wait: bool) -> Self {
         Self {
             asking: asking(head, identity.address),
             who: identity.who(),
             other_site: identity.other_site,
-            content_length: head.length().announced(),
+            content_length: head.length.announced(),
             may_wait,
         }
     }
 }
 
 /// What the rules are asked about a request.
-pub fn asking(head: &impl Head, address: IpAddr) -> Asking<'_> {
+pub fn asking<'a>(head: &'a Head<impl Form>, address: IpAddr) -> Asking<'a> {
     Asking {
         path: head.path(),
-        method: head.method(),
+        method: &head.method,
         address,
         sent: head,
     }

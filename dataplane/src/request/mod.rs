@@ -25,9 +25,9 @@ use weir_shared::clock::Now;
 use weir_shared::health::Health;
 use weir_shared::path;
 
-use crate::conn::{Downstream, Ending};
-use crate::message::head::RequestHead;
-use crate::message::{Fields, Head, fields};
+use crate::conn::Downstream;
+use crate::message::head::{Form, Head};
+use crate::message::{Fields, fields};
 use crate::relay::delivery::Reply;
 use crate::relay::forward;
 use crate::request::client_body::ClientBody;
@@ -54,28 +54,23 @@ pub enum Judged {
 
 /// Identifies the client of a request and asks the ladder, while its head still stands where it was
 /// read. Answers what needs no more than that: the health check, which is neither charged nor
-/// logged, and the most frequent refusal. What goes on is given a head of its own by `own_text`.
-pub fn judge<H: Head>(
-    worker: &Rc<Worker>,
-    downstream: &Rc<Downstream>,
-    head: H,
-    own_text: impl FnOnce(H) -> Option<RequestHead>,
-) -> Judged {
+/// logged, and the most frequent refusal. What goes on is given a head of its own.
+pub fn judge(worker: &Rc<Worker>, downstream: &Rc<Downstream>, head: Head<impl Form>) -> Judged {
     downstream.begin_request();
     let now = worker.clock.now();
-    if is_health_check(head.method(), head.path()) {
+    if is_health_check(&head.method, head.path()) {
         return Judged::Health(health(worker, downstream, &head));
     }
     let settings = &worker.in_force.settings.identity;
-    let identity = identify(downstream.sender(), settings, &head, head.known());
-    if head.known().forwarded_for {
+    let identity = identify(downstream.sender(), settings, &head, head.known);
+    if head.known.forwarded_for {
         warn_of_forgotten_proxy(worker, downstream, &head, now);
     }
     let decision = worker.decide(&Asked::of(&head, &identity, true), now);
     let websocket = fields::asks_for_websocket(&head);
     match refusal_of_client(worker, &decision) {
         // A body may cost the connection: who has one is refused with it.
-        Some(refusal) if head.length().is_empty() => {
+        Some(refusal) if head.length.is_empty() => {
             let refused = Refused {
                 worker,
                 downstream,
@@ -93,7 +88,7 @@ pub fn judge<H: Head>(
                 Err(Dropped) => Judged::Dropped,
             }
         }
-        _ => match own_text(head) {
+        _ => match head.into_own() {
             Some(head) => Judged::Goes(Exchange::new(
                 worker, downstream, head, identity, decision, now, websocket,
             )),
@@ -120,11 +115,6 @@ pub async fn answer(mut exchange: Box<Exchange>, body: ClientBody) -> Result<Rep
         }
     };
     Ok(Reply::own(response))
-}
-
-/// Whether the response to the current request is the last one of its connection.
-pub fn is_last(downstream: &Downstream) -> bool {
-    downstream.ending() == Ending::Drain || downstream.ends_with_next()
 }
 
 /// The refusal of a client for who it is, in enforce mode.
@@ -184,7 +174,7 @@ fn next_step(exchange: &mut Exchange) -> Step {
         Verdict::Own => true,
         Verdict::Forward => false,
     };
-    let method = exchange.head.method();
+    let method = &exchange.head.method;
     if own {
         Step::AnswerOwn
     } else if *method == Method::CONNECT || *method == Method::TRACE {

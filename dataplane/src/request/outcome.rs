@@ -15,7 +15,8 @@ use weir_shared::snapshot::ActiveBan;
 use weir_shared::verdict::{Action, History, LimitHit};
 
 use crate::clients::entry::Exceeded;
-use crate::message::Head;
+use crate::message::Fields as _;
+use crate::message::head::{Form, Head};
 
 /// The settings that the outcome depends on.
 #[derive(Clone, Copy, Debug)]
@@ -173,7 +174,7 @@ pub fn report(
     offence: Offence,
     at_ms: u64,
     client: Client,
-    head: &impl Head,
+    head: &Head<impl Form>,
     request_id: &HeaderValue,
 ) -> LimitExceeded {
     let text = |value: &[u8]| note(&String::from_utf8_lossy(value));
@@ -184,7 +185,7 @@ pub fn report(
         at_ms,
         fleet: None,
         request: Some(RequestNote {
-            method: Some(note(head.method().as_str())),
+            method: Some(note(head.method.as_str())),
             host: first(&HOST),
             path: Some(note(head.path())),
             user_agent: first(&USER_AGENT),

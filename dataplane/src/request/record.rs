@@ -15,7 +15,8 @@ use weir_shared::verdict::{Action, History, LimitHit};
 use crate::clients::entry::Entry;
 use crate::conn::Downstream;
 use crate::http1::response::HeadText;
-use crate::message::{Fields, Head};
+use crate::message::head::{Form, Head};
+use crate::message::{Fields, is};
 use crate::request::identity::Identity;
 use crate::request::ladder::Decision;
 use crate::request::outcome::{AtEnd, Outcome};
@@ -89,11 +90,11 @@ pub struct Durations {
 }
 
 /// A request that has ended.
-pub struct Ended<'a, H> {
+pub struct Ended<'a, F> {
     /// When the head was read, milliseconds since 1970.
     pub started_ms: u64,
     /// As the client sent it.
-    pub head: &'a H,
+    pub head: &'a Head<F>,
     /// The client.
     pub identity: &'a Identity,
     /// Its id.
@@ -120,7 +121,7 @@ pub struct Ended<'a, H> {
     pub durations: Durations,
 }
 
-impl<H: Head> Ended<'_, H> {
+impl<F: Form> Ended<'_, F> {
     /// Sends its record to the log. Those of clients that are refused without end are bounded
     /// (LOG-6).
     pub fn send(&self, worker: &Worker, now: Now) {
@@ -152,15 +153,15 @@ impl<H: Head> Ended<'_, H> {
             other_site: self.identity.other_site,
             forwarded_for: batch.keep(fields.forwarded_for),
             scheme: self.identity.scheme,
-            method: batch.keep(Some(self.head.method().as_str())),
+            method: batch.keep(Some(self.head.method.as_str())),
             host: batch.keep(self.head.host()),
             path: batch.keep(Some(self.head.path())),
             query: batch.keep(self.head.query()),
-            version: self.head.version(),
+            version: self.head.version,
             user_agent: batch.keep(fields.user_agent),
             referer: batch.keep(fields.referer),
             content_type: batch.keep(fields.content_type),
-            content_length: self.head.length().announced(),
+            content_length: self.head.length.announced(),
             headers: batch.keep_headers(logged_headers.flat_map(|(name, field)| {
                 let values = self.head.values_of(field);
                 values.map(move |value| (name, value))
@@ -250,32 +251,29 @@ impl<'a> Noted<'a> {
     fn of(head: &'a impl Fields) -> Self {
         let mut fields = Self::default();
         for (name, value) in head.fields() {
-            // By length first: a name that is not in small letters is compared with one at most.
-            let (field, expected) = match name.len() {
-                6 => (&mut fields.cookie, "cookie"),
-                7 => (&mut fields.referer, "referer"),
-                10 => (&mut fields.user_agent, "user-agent"),
-                12 => (&mut fields.content_type, "content-type"),
-                13 => (&mut fields.authorization, "authorization"),
-                15 => (&mut fields.forwarded_for, "x-forwarded-for"),
+            let field = match name.len() {
+                6 if is(name, b"cookie") => &mut fields.cookie,
+                7 if is(name, b"referer") => &mut fields.referer,
+                10 if is(name, b"user-agent") => &mut fields.user_agent,
+                12 if is(name, b"content-type") => &mut fields.content_type,
+                13 if is(name, b"authorization") => &mut fields.authorization,
+                15 if is(name, b"x-forwarded-for") => &mut fields.forwarded_for,
                 _ => continue,
             };
-            if name.eq_ignore_ascii_case(expected) {
-                field.get_or_insert(value);
-            }
+            field.get_or_insert(value);
         }
         fields
     }
 }
 
 /// Such a request.
-pub struct Refused<'a, H> {
+pub struct Refused<'a, F> {
     /// The state that the requests of this thread share.
     pub worker: &'a Worker,
     /// The client's connection.
     pub downstream: &'a Downstream,
     /// Its head.
-    pub head: &'a H,
+    pub head: &'a Head<F>,
     /// The client.
     pub identity: &'a Identity,
     /// Its id.
@@ -288,7 +286,7 @@ pub struct Refused<'a, H> {
     pub websocket: bool,
 }
 
-impl<H: Head> Refused<'_, H> {
+impl<F: Form> Refused<'_, F> {
     /// Ends it with `action`: history, counters, log record. `answer` is the status and the content
     /// type of the response, none where there is none.
     pub fn finish(

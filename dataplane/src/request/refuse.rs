@@ -9,7 +9,8 @@ use weir_shared::units::{in_words, retry_after_seconds};
 use weir_shared::verdict::Action;
 
 use crate::conn::Downstream;
-use crate::message::{Fields, Head};
+use crate::message::Fields;
+use crate::message::head::Form;
 use crate::request::client_body::{ClientBody, discard};
 use crate::request::exchange::Exchange;
 use crate::request::identity::X_REQUEST_ID;
@@ -64,10 +65,7 @@ pub async fn refuse(
 ///
 /// # Errors
 /// [`Dropped`] where `WAF_BAN_RESPONSE` or `WAF_DENY_RESPONSE` says so.
-pub fn refuse_client<H: Head>(
-    refused: &Refused<'_, H>,
-    refusal: &Refusal,
-) -> Result<Said, Dropped> {
+pub fn refuse_client(refused: &Refused<'_, impl Form>, refusal: &Refusal) -> Result<Said, Dropped> {
     let worker = refused.worker;
     let (answer, retry_ms) = answer_to_client(worker, refusal, refused.started.wall_ms);
     let BanResponse::Status(status) = answer else {
@@ -84,7 +82,7 @@ pub fn refuse_client<H: Head>(
     refused.downstream.shorten_idle();
     said.closes = gives_way(refused.downstream);
     // The body of an answer to HEAD is not sent.
-    let is_head = *refused.head.method() == Method::HEAD;
+    let is_head = refused.head.method == Method::HEAD;
     let bytes = if is_head { 0 } else { said.body.len() as u64 };
     let content_type = said.content_type.clone();
     refused.finish(refusal.action(), Some((status, content_type)), bytes);

@@ -118,7 +118,7 @@ pub async fn send<H: Fn(&mut Vec<u8>), I: Fn(ResponseHead)>(
             Some(stream) => (stream, None),
             None => Box::pin(connect(pool)).await?,
         };
-        downstream.await_upstream(pool.answer_timeout());
+        downstream.timed(|deadlines, now_ns| deadlines.await_upstream(now_ns, pool.answer_ns));
         let mut attempt = Attempt {
             stream,
             sending,
@@ -127,7 +127,7 @@ pub async fn send<H: Fn(&mut Vec<u8>), I: Fn(ResponseHead)>(
             written_ns: None,
         };
         let outcome = poll_fn(|cx| attempt.poll(pool, downstream, method, &interim, cx)).await;
-        downstream.got_upstream();
+        downstream.deadlines().got_upstream();
         let was_pooled = connect_us.is_none();
         match outcome {
             Ok((head, early)) => return attempt.received(slot, head, early, connect_us),
@@ -211,7 +211,9 @@ impl Attempt {
         let little = downstream.reads_little();
         let failure = match receiver.poll(stream, &pool.buffers, little, method, interim, cx) {
             Poll::Ready(Ok(received)) => return Poll::Ready(Ok(received)),
-            Poll::Pending if downstream.is_upstream_late() => NoResponse::Failed(Failure::TooSlow),
+            Poll::Pending if downstream.deadlines().is_upstream_late() => {
+                NoResponse::Failed(Failure::TooSlow)
+            }
             Poll::Pending => return Poll::Pending,
             Poll::Ready(Err(Broken::Nothing)) if self.sending.has_begun() => NoResponse::Lost,
             Poll::Ready(Err(Broken::Nothing)) => NoResponse::Unsent,
@@ -246,7 +248,7 @@ fn not_http(error: &Broken) -> NoResponse {
 
 /// Why the client's body did not come as a whole.
 fn body_failure(downstream: &Downstream) -> Failure {
-    match downstream.upload.fault() {
+    match downstream.upload().fault() {
         BodyFault::TooLarge => Failure::BodyTooLarge,
         BodyFault::Framing => Failure::Framing,
         BodyFault::Client | BodyFault::None => Failure::ClientAborted,

@@ -60,7 +60,8 @@ pub struct Pool {
     /// The name in it, if it is one.
     name: Option<Arc<Name>>,
     connect_timeout: Duration,
-    answer_timeout: Duration,
+    /// `WAF_UPSTREAM_TIMEOUT`, nanoseconds.
+    pub answer_ns: u64,
     keep_ns: u64,
     /// Idle connections that are kept at most.
     max_idle: usize,
@@ -90,7 +91,7 @@ impl Pool {
             upstream: settings.upstream.clone(),
             name,
             connect_timeout: settings.timeouts.upstream_connect,
-            answer_timeout: settings.timeouts.upstream,
+            answer_ns: nanos(settings.timeouts.upstream),
             keep_ns: nanos(settings.timeouts.upstream_keepalive),
             // They count as open files (CONN-4), so each worker has its share of them.
             max_idle: (idle / settings.workers.max(1)).max(1),
@@ -106,11 +107,6 @@ impl Pool {
         if other.upstream == self.upstream {
             self.idle.replace(idle);
         }
-    }
-
-    /// `WAF_UPSTREAM_TIMEOUT`
-    pub const fn answer_timeout(&self) -> Duration {
-        self.answer_timeout
     }
 
     /// The idle connection that was used last, if it still stands.

@@ -10,6 +10,7 @@ use http::HeaderMap;
 
 use crate::conn::Downstream;
 use crate::conn::buffers::{self, Pipe, Pipes};
+use crate::conn::deadlines::Deadlines;
 use crate::http1::request::Encoder;
 use crate::message::RequestLength;
 use crate::message::trailers::TrailerFilter;
@@ -129,8 +130,8 @@ impl RequestBody {
             return Self::Empty;
         }
         let left = length.announced();
-        downstream.upload.set_unread(true);
-        downstream.upload.announce(left.unwrap_or(0));
+        downstream.upload().set_unread(true);
+        downstream.upload().announce(left.unwrap_or(0));
         // A stream of HTTP/2 is in frames, and may have trailers, whether its length is known or
         // not.
         let is_framed = left.is_none() || downstream.is_stream();
@@ -166,7 +167,7 @@ impl RequestBody {
     /// The application takes nothing: the client is not waited for meanwhile (CONN-7).
     pub fn pause(&self) {
         if let Self::Streaming(body) = self {
-            body.downstream.pause_body();
+            body.downstream.timed(Deadlines::pause_body);
         }
     }
 
@@ -223,7 +224,7 @@ impl Streaming {
         cx: &mut Context<'_>,
     ) -> Option<Poll<Result<Piece, BodyError>>> {
         let Poll::Ready(moved) = self.downstream.poll_move_body(&mut pipe, cx) else {
-            self.downstream.await_body();
+            self.downstream.timed(Deadlines::await_body);
             return Some(Poll::Pending);
         };
         if moved.as_ref().is_err_and(buffers::is_unable) {
@@ -240,7 +241,7 @@ impl Streaming {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<client_body::Piece, BodyError>>> {
         let Poll::Ready(next) = self.incoming.poll(cx) else {
-            self.downstream.await_body();
+            self.downstream.timed(Deadlines::await_body);
             return Poll::Pending;
         };
         let came = match &next {
@@ -248,7 +249,7 @@ impl Streaming {
             _ => 0,
         };
         if came > 0 && self.downstream.is_stream() {
-            self.downstream.upload.add_framing(as_chunk(came));
+            self.downstream.upload().add_framing(as_chunk(came));
         }
         let counted = self.count(came, !matches!(next, Some(Err(_))));
         Poll::Ready(match (next, counted) {
@@ -269,22 +270,22 @@ impl Streaming {
     /// So many bytes more came, or the end; or the client has broken off.
     fn count(&mut self, came: usize, goes_on: bool) -> Result<(), BodyError> {
         let downstream = &self.downstream;
-        downstream.got_body(came);
+        downstream.timed(|deadlines, now_ns| deadlines.got_body(now_ns, came as u64));
         // The application has its whole time again once the client has moved.
-        downstream.renew_upstream();
+        downstream.timed(Deadlines::renew_upstream);
         if !goes_on {
-            downstream.upload.broke_off();
+            downstream.upload().broke_off();
             return Err(BodyError::Gone);
         }
-        if !downstream.upload.take(came, self.limit) {
+        if !downstream.upload().take(came, self.limit) {
             return Err(BodyError::TooLarge);
         }
-        if self.trailers.is_some() && !downstream.upload.framing_fits() {
+        if self.trailers.is_some() && !downstream.upload().framing_fits() {
             return Err(BodyError::Framing);
         }
         self.left = self.left.map(|left| left.saturating_sub(came as u64));
         if self.incoming.is_end() {
-            downstream.upload.set_unread(false);
+            downstream.upload().set_unread(false);
         }
         Ok(())
     }

@@ -191,7 +191,7 @@ impl Sending {
             let text = self.text.get(self.at..).unwrap_or_default();
             let moved = self.pipe.as_mut().filter(|_| text.is_empty());
             let written = if let Some(pipe) = moved {
-                let drained = ready!(pipe.poll_drain(stream, usize::MAX, cx))?;
+                let drained = ready!(pipe.poll_drain(stream, cx))?;
                 if pipe.is_empty() {
                     // It is kept for the next body.
                     self.pipe = None;

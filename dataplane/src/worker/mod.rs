@@ -13,6 +13,7 @@ pub mod threads;
 
 use std::cell::RefCell;
 use std::net::IpAddr;
+use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -106,28 +107,37 @@ pub enum Stop {
 
 /// What a worker has whatever the settings are.
 #[derive(Clone)]
-struct Own {
-    table: Arc<Table>,
-    counters: Arc<Counters>,
-    events: Rc<Events>,
-    clock: Rc<CoarseClock>,
-    refusal_page: Arc<ArcSwap<RefusalPage>>,
-    handover: Handover,
-    forgotten_proxy: Arc<ForgottenProxy>,
+pub struct Lasting {
+    /// The client table, shared by all workers.
+    pub table: Arc<Table>,
+    /// This worker's counters.
+    pub counters: Arc<Counters>,
+    /// Reports to the control plane.
+    pub events: Rc<Events>,
+    /// Time.
+    pub clock: Rc<CoarseClock>,
+    /// The page of a refusal, for people (TELL-1).
+    pub refusal_page: Arc<ArcSwap<RefusalPage>>,
+    /// Answers requests under `/_waf/`.
+    pub handover: Handover,
+    /// CLIENT-7, shared by all workers.
+    pub forgotten_proxy: Arc<ForgottenProxy>,
+    /// TLS handshakes.
+    pub handshakes: Rc<Handshakes>,
+    /// The connections that speak HTTP/2.
+    pub http2: Rc<Http2Connections>,
     ask: Ask,
     ask_names: AskNames,
     snapshots: Arc<ArcSwap<Snapshot>>,
     stopped: watch::Receiver<Stop>,
     https_port: Option<u16>,
-    handshakes: Rc<Handshakes>,
-    http2: Rc<Http2Connections>,
     upstream: Rc<LocalBound>,
 }
 
 /// The worker of one thread under the settings of this moment. A request asks for it once, at its
 /// head, and keeps what it got to its end (RELOAD-2).
 pub struct Current {
-    own: Own,
+    lasting: Lasting,
     in_force: RefCell<Cache<Arc<ArcSwap<InForce>>, Arc<InForce>>>,
     worker: RefCell<Rc<Worker>>,
 }
@@ -140,7 +150,7 @@ impl Current {
         forgotten_proxy: Arc<ForgottenProxy>,
         stopped: watch::Receiver<Stop>,
     ) -> Rc<Self> {
-        let own = Own {
+        let lasting = Lasting {
             table: Arc::clone(&parts.table),
             counters: Arc::clone(&counters.counters),
             events: Rc::new(Events::new(
@@ -163,9 +173,9 @@ impl Current {
             upstream: LocalBound::new(&parts.upstream),
         };
         Rc::new(Self {
-            worker: RefCell::new(Worker::new(&own, &parts.in_force.load())),
+            worker: RefCell::new(Worker::new(&lasting, &parts.in_force.load())),
             in_force: RefCell::new(Cache::new(Arc::clone(&parts.in_force))),
-            own,
+            lasting,
         })
     }
 
@@ -177,7 +187,7 @@ impl Current {
         let latest = in_force.load();
         let mut held = self.worker.borrow_mut();
         if latest.id != held.in_force.id {
-            let worker = Worker::new(&self.own, latest);
+            let worker = Worker::new(&self.lasting, latest);
             worker.pool.replace(&held.pool);
             *held = worker;
         }
@@ -199,8 +209,6 @@ pub struct Worker {
     pub ban_response: BanResponse,
     /// `WAF_DENY_RESPONSE`
     pub deny_response: BanResponse,
-    /// The page of a refusal, for people (TELL-1).
-    pub refusal_page: Arc<ArcSwap<RefusalPage>>,
     /// `WAF_RATE_LIMIT_HEADERS`
     pub rate_limit_headers: RateLimitHeaders,
     /// Whether lookups are on, and requests counted by country and AS number.
@@ -213,20 +221,8 @@ pub struct Worker {
     pub lookup_timeout: Duration,
     /// `Host` for clients that sent none.
     pub upstream_host: HeaderValue,
-    /// The client table, shared by all workers.
-    pub table: Arc<Table>,
-    /// This worker's counters.
-    pub counters: Arc<Counters>,
-    /// Reports to the control plane.
-    pub events: Rc<Events>,
     /// This worker's upstream connections.
     pub pool: Pool,
-    /// Time.
-    pub clock: Rc<CoarseClock>,
-    /// Answers requests under `/_waf/`.
-    pub handover: Handover,
-    /// CLIENT-7, shared by all workers.
-    pub forgotten_proxy: Arc<ForgottenProxy>,
     /// Request ids.
     pub request_ids: RequestIds,
     /// The document of the last refusal.
@@ -235,20 +231,23 @@ pub struct Worker {
     pub date: HttpDate,
     /// The port of https that plain requests are sent to, if they are.
     pub redirect_to: Option<u16>,
-    /// TLS handshakes.
-    pub handshakes: Rc<Handshakes>,
-    /// The connections that speak HTTP/2.
-    pub http2: Rc<Http2Connections>,
-    ask: Ask,
-    ask_names: AskNames,
     snapshots: RefCell<Cache<Arc<ArcSwap<Snapshot>>, Arc<Snapshot>>>,
-    stopped: watch::Receiver<Stop>,
+    lasting: Lasting,
+}
+
+/// What lasts is a part of the worker under each set of settings.
+impl Deref for Worker {
+    type Target = Lasting;
+
+    fn deref(&self) -> &Lasting {
+        &self.lasting
+    }
 }
 
 impl Worker {
-    fn new(own: &Own, in_force: &Arc<InForce>) -> Rc<Self> {
+    fn new(lasting: &Lasting, in_force: &Arc<InForce>) -> Rc<Self> {
         let settings = &in_force.settings;
-        let own = own.clone();
+        let lasting = lasting.clone();
         let ban_response = settings.bans.response;
         Rc::new(Self {
             in_force: Arc::clone(in_force),
@@ -259,35 +258,24 @@ impl Worker {
             ),
             ban_response,
             deny_response: settings.bans.deny_response.unwrap_or(ban_response),
-            refusal_page: own.refusal_page,
             rate_limit_headers: settings.limits.headers,
             counts_origins: settings.lookup.source != LookupSource::Off,
             reports_finished: settings.anomalies.is_on(),
             websocket_idle_timeout: settings.timeouts.websocket_idle,
             lookup_timeout: settings.lookup.timeout,
             upstream_host: host(&settings.upstream),
-            table: own.table,
-            counters: own.counters,
-            events: own.events,
             pool: Pool::new(
                 settings,
                 in_force.application.clone(),
-                Rc::clone(&own.clock),
-                own.upstream,
+                Rc::clone(&lasting.clock),
+                Rc::clone(&lasting.upstream),
             ),
-            clock: own.clock,
-            handover: own.handover,
-            forgotten_proxy: own.forgotten_proxy,
             request_ids: RequestIds::new(),
             last_refusal: LastDocument::default(),
             date: HttpDate::default(),
-            redirect_to: own.https_port.filter(|_| settings.edge.redirect_http),
-            handshakes: own.handshakes,
-            http2: own.http2,
-            ask: own.ask,
-            ask_names: own.ask_names,
-            snapshots: RefCell::new(Cache::new(own.snapshots)),
-            stopped: own.stopped,
+            redirect_to: lasting.https_port.filter(|_| settings.edge.redirect_http),
+            snapshots: RefCell::new(Cache::new(Arc::clone(&lasting.snapshots))),
+            lasting,
         })
     }
 

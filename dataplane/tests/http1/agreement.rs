@@ -336,7 +336,6 @@ fn known(headers: &HeaderMap) -> Known {
         other_site: headers.get_all("sec-fetch-site").iter().any(other_site),
         upgrade: headers.contains_key(UPGRADE),
         te: headers.contains_key(TE),
-        expect: last.is_some(),
         expects_continue: last
             .is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue")),
         names_fields: options.any(|option| {

@@ -7,8 +7,9 @@ use std::mem::MaybeUninit;
 use http::{HeaderMap, HeaderName, StatusCode, Version};
 use weir_dataplane::http1::body::Decoder;
 use weir_dataplane::http1::malformed::Malformed;
-use weir_dataplane::http1::request_head::{BadRequest, MAX_FIELDS, Parsed, ReadHead};
-use weir_dataplane::message::{Fields as _, Head as _, Known, RequestLength};
+use weir_dataplane::http1::request_head::{BadRequest, MAX_FIELDS, parse};
+use weir_dataplane::message::head::{Head, Read};
+use weir_dataplane::message::{Fields as _, Known, RequestLength};
 
 /// A name and a value.
 pub type Field = (String, Vec<u8>);
@@ -112,10 +113,10 @@ impl Reader {
 
     fn read_head(&mut self) {
         let mut space = [const { MaybeUninit::uninit() }; MAX_FIELDS];
-        let (head, length) = match ReadHead::parse(&self.buffer, &mut space) {
-            Parsed::Whole(head, length) => (head, length),
-            Parsed::Partial => return,
-            Parsed::Bad(fault) => {
+        let (head, length) = match parse(&self.buffer, &mut space) {
+            Ok(Some(whole)) => whole,
+            Ok(None) => return,
+            Err(fault) => {
                 self.end = Some(End::Refused(fault));
                 return;
             }
@@ -178,7 +179,7 @@ impl Reader {
     }
 }
 
-fn message(head: &ReadHead<'_>, begin: usize) -> Message {
+fn message(head: &Head<Read<'_>>, begin: usize) -> Message {
     let query = head.query().map(|query| format!("?{query}"));
     let parts = format!("{}{}", head.path(), query.unwrap_or_default());
     assert_eq!(parts, head.target(), "the target is its path and its query");
@@ -193,24 +194,21 @@ fn message(head: &ReadHead<'_>, begin: usize) -> Message {
         let name = HeaderName::from_bytes(name.as_bytes()).expect("a name");
         assert!(head.values_of(&name).eq(named.map(|(_, value)| value)));
     }
-    if let Some(authority) = head.authority() {
-        assert_eq!(head.host(), Some(authority.as_bytes()));
-    }
     // What `Connection` says is noted apart.
     let known = Known {
         names_fields: false,
-        ..head.known()
+        ..head.known
     };
     assert_eq!(known, Known::of(head));
     Message {
-        method: head.method().to_string(),
+        method: head.method.to_string(),
         target: parts,
-        version: head.version(),
+        version: head.version,
         fields,
         host: head.host().map(<[u8]>::to_vec),
-        known: head.known(),
-        length: head.length(),
-        keeps: head.keeps(),
+        known: head.known,
+        length: head.length,
+        keeps: head.keeps,
         content: Vec::new(),
         trailers: Vec::new(),
         begin,

@@ -7,7 +7,8 @@ use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
 use http::HeaderName;
 use http::header::USER_AGENT;
 
-use super::sent::Asking;
+use super::names::Names;
+use super::sent::{Asking, Told};
 
 /// The most literals in all, those of files included.
 pub const MAX_LITERALS: usize = 10_000;
@@ -21,9 +22,9 @@ const LOOKED_AT: usize = 1024;
 /// A set of literals of which one is to be in a line of a field: a number, from 0.
 pub(super) type Condition = u16;
 
-/// Words of [`Found`]: as many bits as there can be conditions, two and eight more for each of 16
+/// Words of [`Found`]: as many bits as there can be conditions, three and eight more for each of 16
 /// limits, 16 jails, 64 denials and 64 exempt entries, and one of each of 64 crawlers.
-const WORDS: usize = ((16 + 16 + 64 + 64) * 10 + 64) / 64;
+const WORDS: usize = ((16 + 16 + 64 + 64) * 11usize + 64).div_ceil(64);
 
 /// The conditions that a request fulfils.
 #[derive(Clone, Copy, Debug)]
@@ -48,6 +49,7 @@ pub(super) struct Gathering {
     fields: Vec<HeaderName>,
     /// By literal in small letters: fields and conditions.
     literals: HashMap<Vec<u8>, Vec<(usize, Condition)>>,
+    names: Names,
     conditions: Condition,
 }
 
@@ -75,12 +77,26 @@ impl Gathering {
         condition
     }
 
+    /// A condition: one of these names is in the query.
+    pub(super) fn add_names(&mut self, names: &[String]) -> Condition {
+        let condition = self.conditions;
+        self.conditions = condition.saturating_add(1);
+        for name in names {
+            self.names.add(name, condition);
+        }
+        condition
+    }
+
     pub(super) fn compile(self) -> Literals {
+        let names = self.names;
         let mut literals: Vec<_> = self.literals.into_iter().collect();
         literals.sort_unstable();
         let (literals, of): (Vec<_>, Vec<_>) = literals.into_iter().unzip();
         if literals.is_empty() {
-            return Literals::default();
+            return Literals {
+                names,
+                ..Literals::default()
+            };
         }
         let automaton = AhoCorasick::builder()
             .match_kind(MatchKind::Standard)
@@ -93,6 +109,7 @@ impl Gathering {
             automaton,
             of,
             fields: self.fields,
+            names,
         }
     }
 }
@@ -104,9 +121,21 @@ pub(super) struct Literals {
     /// Of each literal: the fields that it is looked for in, and what it fulfils there.
     of: Vec<Vec<(usize, Condition)>>,
     fields: Vec<HeaderName>,
+    names: Names,
 }
 
 impl Literals {
+    /// What the query of a request fulfils.
+    #[inline(never)]
+    pub(super) fn find_names(&self, asking: &Asking<'_>) -> Found {
+        let mut found = Found([0; WORDS]);
+        if let Told::Known(Some(query)) = asking.sent.query_sent() {
+            self.names
+                .find(query, &mut |condition| found.add(condition));
+        }
+        found
+    }
+
     /// What a request fulfils.
     #[inline(never)]
     pub(super) fn find(&self, asking: &Asking<'_>) -> Found {

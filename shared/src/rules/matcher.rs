@@ -13,7 +13,6 @@ use super::paths::Reach;
 use super::sent::{Asking, Told};
 use super::spelling::Case;
 use crate::lookup::Origin;
-use crate::path::loosely;
 use crate::settings::{Asns, Countries};
 
 /// What a request must be like. What is absent matches every request.
@@ -91,6 +90,8 @@ struct More {
     agents: Vec<Condition>,
     /// Of each field that is to have a literal.
     fields: Vec<Option<Condition>>,
+    /// Of the names of which one is to be in the query.
+    names: Option<Condition>,
 }
 
 /// What the automaton says of a request, worked out once, and only where somebody asks.
@@ -98,6 +99,7 @@ struct More {
 pub(super) struct Looking<'r> {
     literals: &'r Literals,
     found: OnceCell<Found>,
+    named: OnceCell<Found>,
 }
 
 impl<'r> Looking<'r> {
@@ -105,6 +107,7 @@ impl<'r> Looking<'r> {
         Self {
             literals,
             found: OnceCell::new(),
+            named: OnceCell::new(),
         }
     }
 
@@ -112,6 +115,12 @@ impl<'r> Looking<'r> {
     pub(super) fn has(&self, asking: &Asking<'_>, condition: Condition) -> bool {
         let found = self.found.get_or_init(|| self.literals.find(asking));
         found.has(condition)
+    }
+
+    /// The same of one that the query fulfils.
+    fn has_name(&self, asking: &Asking<'_>, condition: Condition) -> bool {
+        let named = self.named.get_or_init(|| self.literals.find_names(asking));
+        named.has(condition)
     }
 }
 
@@ -158,6 +167,7 @@ impl Matcher {
             further,
             agents: Vec::new(),
             fields: Vec::new(),
+            names: None,
         }));
         self
     }
@@ -181,6 +191,10 @@ impl Matcher {
             FieldIs::Absent | FieldIs::Present => None,
         };
         more.fields = more.further.fields.iter().map(of_field).collect();
+        more.names = match &more.further.query {
+            Some(QueryRule::Names(names)) => Some(all.add_names(names)),
+            Some(QueryRule::Absent | QueryRule::Present) | None => None,
+        };
     }
 
     /// Whether it matches a request whose path it matches, whoever sent it. Applications read
@@ -237,7 +251,7 @@ impl More {
     fn matches(&self, asking: &Asking<'_>, looking: &Looking<'_>) -> bool {
         let Further { query, list, .. } = &self.further;
         (list.as_ref()).is_none_or(|feed| feed.contains(asking.address))
-            && query.as_ref().is_none_or(|query| query.matches(asking))
+            && (query.as_ref()).is_none_or(|query| query.matches(asking, self.names, looking))
             && (self.further.fields.iter().zip(&self.fields))
                 .all(|(field, condition)| field.matches(asking, *condition, looking))
             && (self.agents.iter()).all(|agents| looking.has(asking, *agents))
@@ -268,59 +282,22 @@ impl FieldRule {
 }
 
 impl QueryRule {
-    fn matches(&self, asking: &Asking<'_>) -> bool {
-        let Told::Known(query) = asking.sent.query_sent() else {
-            return false;
-        };
-        let query = query.unwrap_or_default();
-        match self {
-            Self::Absent => query.is_empty(),
-            Self::Present => !query.is_empty(),
-            // Some applications read `;` as `&`.
-            Self::Names(names) => query
-                .split(['&', ';'])
-                .any(|pair| names.iter().any(|name| is_named(pair, name))),
+    fn matches(
+        &self,
+        asking: &Asking<'_>,
+        names: Option<Condition>,
+        looking: &Looking<'_>,
+    ) -> bool {
+        let is_empty = |query: Option<&str>| query.is_none_or(str::is_empty);
+        match (self, asking.sent.query_sent()) {
+            (_, Told::Unknown) => false,
+            (Self::Absent, Told::Known(query)) => is_empty(query),
+            (Self::Present, Told::Known(query)) => !is_empty(query),
+            (Self::Names(_), Told::Known(_)) => {
+                names.is_some_and(|one| looking.has_name(asking, one))
+            }
         }
     }
-}
-
-/// Whether a member of a query has this name, decoded as forms are, or twice; `facet[]` and
-/// `facet[0]` are called `facet` too.
-fn is_named(pair: &str, name: &str) -> bool {
-    let written = pair.split('=').next().unwrap_or_default();
-    let is =
-        |written: &[u8]| is_read_as_name(written, name) || is_read_as_name(stem(written), name);
-    if !written.bytes().any(|byte| matches!(byte, b'%' | b'+')) {
-        return is(written.as_bytes());
-    }
-    let letter = |(byte, literal)| match byte {
-        b'+' if literal => b' ',
-        byte => byte,
-    };
-    let decoded: Vec<u8> = loosely(written.as_bytes()).map(letter).collect();
-    is(&decoded)
-}
-
-/// Whether some application takes a name for this one: ASP.NET in any case, PHP without the blanks
-/// before it, up to a NUL, and with `_` for a dot, a blank or a bracket that nothing closes.
-fn is_read_as_name(written: &[u8], name: &str) -> bool {
-    let is_blank = |byte: &&u8| matches!(**byte, b'\t'..=b'\r' | b' ');
-    let begin = written.iter().take_while(is_blank).count();
-    let written = written.get(begin..).unwrap_or_default();
-    let end = written.iter().position(|byte| *byte == 0);
-    let written = end.and_then(|end| written.get(..end)).unwrap_or(written);
-    let letter = |byte: u8| match byte {
-        b'.' | b' ' | b'[' => b'_',
-        byte => byte.to_ascii_lowercase(),
-    };
-    let same = |(one, other): (&u8, u8)| letter(*one) == letter(other);
-    written.len() == name.len() && written.iter().zip(name.bytes()).all(same)
-}
-
-/// A name without what stands in brackets behind it.
-fn stem(name: &[u8]) -> &[u8] {
-    let end = name.iter().position(|byte| *byte == b'[');
-    end.and_then(|end| name.get(..end)).unwrap_or(name)
 }
 
 /// A host without its port and without the dot of the root.

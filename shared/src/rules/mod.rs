@@ -11,6 +11,7 @@ mod feed;
 mod list;
 mod literals;
 mod matcher;
+mod names;
 mod paths;
 mod quota;
 mod rule;

@@ -3,24 +3,24 @@ use std::mem::MaybeUninit;
 use proptest::prelude::*;
 
 use crate::conn::inbound::*;
-use crate::http1::request_head::{BadRequest, MAX_FIELDS, Parsed, ReadHead};
+use crate::http1::request_head::{BadRequest, MAX_FIELDS, parse};
 use crate::message::RequestLength;
 
 /// What is found at the front of some bytes: a head's target, or why it is none.
 fn look(bytes: &[u8]) -> Looked<Result<String, BadRequest>> {
     let mut space = [const { MaybeUninit::uninit() }; MAX_FIELDS];
-    match ReadHead::parse(bytes, &mut space) {
-        Parsed::Whole(head, length) => Looked::Found(Ok(head.target().to_owned()), length),
-        Parsed::Partial => Looked::Partial,
-        Parsed::Bad(bad) => Looked::Found(Err(bad), bytes.len()),
+    match parse(bytes, &mut space) {
+        Ok(Some((head, length))) => Looked::Found(Ok(head.target().to_owned()), length),
+        Ok(None) => Looked::Partial,
+        Err(bad) => Looked::Found(Err(bad), bytes.len()),
     }
 }
 
 /// What is found once these pieces have come, and what is held then.
 fn read<'a>(
     pieces: impl IntoIterator<Item = &'a [u8]>,
-) -> (Option<Result<String, BadRequest>>, Held) {
-    let mut held = Held::default();
+) -> (Option<Result<String, BadRequest>>, Inbound) {
+    let mut held = Inbound::default();
     for piece in pieces {
         let found = held.add(piece, look);
         let (length, room) = (held.bytes.len(), held.bytes.capacity());
@@ -74,7 +74,7 @@ proptest! {
         let last = pieces.pop().expect("a head is not empty").len();
         pieces.push(&whole.as_bytes()[head.len() - last..]);
         let (found, held) = read(pieces);
-        let mut twin = Held::default();
+        let mut twin = Inbound::default();
         let expected = twin.look(whole.as_bytes(), look);
         prop_assert!(found.is_some());
         prop_assert_eq!(found, expected);
@@ -102,7 +102,7 @@ proptest! {
         };
         prop_assume!(!text.is_empty());
         text.push_str(&behind);
-        let mut held = Held { body, ..Held::default() };
+        let mut held = Inbound { body, ..Inbound::default() };
         let (mut came, mut trailers, mut framing) = (Vec::new(), None, 0);
         for piece in cut(text.as_bytes(), &cuts) {
             held.bytes.extend_from_slice(piece);

@@ -8,12 +8,12 @@ use std::mem::MaybeUninit;
 
 use http::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING};
 use libfuzzer_sys::fuzz_target;
-use weir_dataplane::fuzzing::RequestHead;
 use weir_dataplane::fuzzing::headers::{
     ProxyFields, Stripped, asks_for_websocket, nominated_by_client, to_downstream, to_upstream,
 };
-use weir_dataplane::http1::request_head::{MAX_FIELDS, Parsed, ReadHead};
-use weir_dataplane::message::{Fields as _, Head as _};
+use weir_dataplane::http1::request_head::{MAX_FIELDS, parse};
+use weir_dataplane::message::Fields;
+use weir_dataplane::message::head::{Form, Head};
 
 const HOP_BY_HOP: [&str; 8] = [
     "connection",
@@ -35,14 +35,12 @@ fuzz_target!(|bytes: &[u8]| {
     };
     let text = [text, b"\r\n\r\n"].concat();
     let mut space = [const { MaybeUninit::uninit() }; MAX_FIELDS];
-    let Parsed::Whole(read, length) = ReadHead::parse(&text, &mut space) else {
+    let Ok(Some((read, _))) = parse(&text, &mut space) else {
         return;
     };
-    let head = RequestHead::of(&read, &text[..length]).expect("a head is not too large");
-    assert_eq!(
-        (head.method(), head.path(), head.query(), head.host()),
-        (read.method(), read.path(), read.query(), read.host())
-    );
+    let before = said(&read);
+    let head = read.into_own().expect("a head is not too large");
+    assert_eq!(said(&head), before);
     let peer = weir_fuzz::peer(*choice);
     let trusted = weir_fuzz::trusted().contains(peer);
     let websocket = asks_for_websocket(&head);
@@ -77,7 +75,7 @@ fuzz_target!(|bytes: &[u8]| {
     );
 
     let target = head.target();
-    if head.method() != http::Method::CONNECT {
+    if head.method != http::Method::CONNECT {
         assert!(target.starts_with('/') || target == "*", "{target}");
     }
     // Who frames the body says how; the message is for one host.
@@ -168,8 +166,14 @@ fuzz_target!(|bytes: &[u8]| {
     }
 });
 
+/// What a head says besides its fields.
+fn said(head: &Head<impl Form>) -> (http::Method, String, Option<Vec<u8>>) {
+    let host = head.host().map(<[u8]>::to_vec);
+    (head.method.clone(), head.target().to_owned(), host)
+}
+
 /// The fields of a head as a map.
-fn map(head: &RequestHead) -> HeaderMap {
+fn map(head: &impl Fields) -> HeaderMap {
     let field = |(name, value): (&str, &[u8])| {
         let name = HeaderName::try_from(name).expect("a name");
         (name, HeaderValue::from_bytes(value).expect("a value"))
