@@ -66,7 +66,9 @@ fn lists_hold_at_both() {
     fs::write(other.state_path("lists.json"), pretty(&file)).expect("writes");
     wait_for_list(&one, "allow", &["192.0.2.77/32"]);
     wait_for_list(&one, "deny", &["203.0.113.0/24"]);
-    one.get("/exempt", "198.51.100.7").expect(200);
+    wait_until("in force", || {
+        one.get("/exempt", "198.51.100.7").status == 200
+    });
     for _ in 0..3 {
         one.get("/", "192.0.2.77").expect(200);
     }

@@ -24,6 +24,8 @@ pub(super) use entries::{
 mod entries;
 mod sentences;
 
+pub(super) use sentences::LISTS_SCHEMA;
+
 /// Faults that are told.
 const MAX_TOLD: usize = 10;
 

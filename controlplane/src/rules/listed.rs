@@ -14,14 +14,13 @@ use weir_schema::{CatalogError, Schema};
 use weir_shared::netblock::Netblock;
 use weir_shared::units::Time;
 
-use super::document::{at, told};
+use super::document::{LISTS_SCHEMA, at, told};
 use super::entry::{Changed, Entry, List, NotChanged, PAUSE, TRIES, member, take_out_ended};
 use super::list_file::LISTS;
 use super::swap::Place;
 use crate::json::{self, Strict};
 use crate::state::fault::Fault;
 
-const SCHEMA: &str = include_str!("../../../schema/proxy/lists.schema.json");
 /// Files set aside that are kept, as of a state file (STATE-5).
 const MOST_ASIDE: usize = 10;
 
@@ -82,7 +81,8 @@ struct Row {
 /// # Errors
 /// What does not fit, with its place.
 pub(crate) fn read(bytes: &[u8]) -> Result<Entries, Fault> {
-    static READER: LazyLock<Result<Schema, CatalogError>> = LazyLock::new(|| Schema::parse(SCHEMA));
+    static READER: LazyLock<Result<Schema, CatalogError>> =
+        LazyLock::new(|| Schema::parse(LISTS_SCHEMA));
     let read = json::explain(std::marker::PhantomData::<Strict>, bytes);
     let Strict(value) = read.map_err(|refused| {
         let error = &refused.error;

@@ -141,7 +141,10 @@ impl Instance {
 
     fn hear_file(&mut self, at: u64) {
         let now = self.now(at);
-        self.filing.read(&self.file, &mut self.core, now);
+        // fleet.json follows an edit at once.
+        if self.filing.read(&self.file, &mut self.core, now) {
+            self.save();
+        }
         if !std::mem::take(&mut self.noted).is_empty() {
             self.filing.has_written();
         }
