@@ -1,4 +1,4 @@
-//! An instance that goes, and one that goes on.
+//! How an instance goes, and goes on where a hand-over did not come about (FLEET-30).
 
 use weir_shared::clock::Now;
 
