@@ -229,7 +229,6 @@ impl Control {
             bans: &start.bans,
             edited: &start.edited,
             removed: &start.removed,
-            lists: live_rules.lists(),
             counts,
         };
         let dir = &settings.state.dir;

@@ -62,7 +62,6 @@ impl ListReader {
             entry: Some(Entry {
                 until: written.until,
                 comment: written.comment,
-                force: written.force,
             }),
         };
         // Who is let through by mistake passes; who is refused by mistake may be everybody.

@@ -28,7 +28,6 @@ pub(crate) mod changes;
 mod from_fleet;
 pub(crate) mod import;
 mod lookups;
-mod spared;
 
 use broken::broken_at;
 use changes::{Changed, Happened, LedgerChange};
@@ -62,8 +61,6 @@ pub(crate) struct Ledger {
     fresh_drops: Vec<Arc<Ban>>,
     /// Bans that changed since this was last asked.
     changed: Changed,
-    /// Who is trusted here: what others ban of them is held, and not in force (FLEET-24).
-    trusted: Vec<Netblock>,
 }
 
 /// The settings that the ledger obeys.
@@ -115,8 +112,6 @@ pub(crate) struct AdminBan {
     pub(crate) duration: Option<Duration>,
     /// Why.
     pub(crate) reason: String,
-    /// Whether that is meant, whomever it covers.
-    pub(crate) force: bool,
 }
 
 /// Every ban held is one that may not be dropped (BAN-5).
@@ -150,7 +145,6 @@ impl Ledger {
             dropped: 0,
             fresh_drops: Vec::new(),
             changed: Changed::default(),
-            trusted: Vec::new(),
         };
         ledger.indexed_once(|ledger| {
             for ban in bans {
@@ -272,7 +266,7 @@ impl Ledger {
             lifted: None,
             observed: self.settings.observe,
             notes: None,
-            unknown: Unknown::forced(order.force),
+            unknown: Unknown::default(),
         });
         self.count_made(ban.cause);
         self.insert(key, Arc::clone(&ban), Happened::Made);
@@ -397,7 +391,7 @@ impl Ledger {
 
     /// Whether the ban counts in this mode (CHECK-3).
     fn matters(&self, ban: &Ban) -> bool {
-        (self.settings.observe || !ban.observed) && !self.spares(ban)
+        self.settings.observe || !ban.observed
     }
 
     /// Puts a ban in, in place of the one with the same key.

@@ -1,4 +1,4 @@
-//! How an instance goes, and goes on where a hand-over did not come about (FLEET-30).
+//! An instance that goes, and one that goes on.
 
 use weir_shared::clock::Now;
 

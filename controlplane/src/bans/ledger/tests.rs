@@ -56,7 +56,6 @@ fn order(netblock: &str, duration: Option<u64>) -> AdminBan {
         client: None,
         duration: duration.map(Duration::from_millis),
         reason: "said so".to_owned(),
-        force: false,
     }
 }
 
