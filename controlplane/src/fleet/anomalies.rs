@@ -18,9 +18,11 @@ impl Fleet {
         self.sharing.is_some() && self.is_linked(now) && !is_off
     }
 
-    /// What went over a threshold here is to be told by one instance.
+    /// What went over a threshold here is to be told by one instance; by this one where nobody is
+    /// asked any more.
     pub(crate) fn claim(&mut self, over: Over, now: Now) {
-        if self.shares_totals(now) && self.claims.waiting.len() < MOST_WAITING {
+        let is_asked = !self.rests && self.shares_totals(now);
+        if is_asked && self.claims.waiting.len() < MOST_WAITING {
             self.claims.waiting.push_back(over);
         } else {
             self.claims.settled.push(Settled::Here(over));

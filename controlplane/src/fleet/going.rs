@@ -1,4 +1,5 @@
-//! An instance that goes, and one that goes on.
+//! How an instance takes its leave of the fleet, and comes back where a hand-over did not come
+//! about (FLEET-30).
 
 use weir_shared::clock::Now;
 

@@ -1,4 +1,4 @@
-//! When a limit was broken.
+//! The moment at which a limit counts as broken.
 
 use weir_shared::event::LimitExceeded;
 
