@@ -137,6 +137,7 @@ fn the_document_describes_what_is_served() {
         compared.fits(method, path, &answer)
     };
     let status = ask("GET", "/v1/status", "/v1/status", None);
+    same::<api::status::Status>(&status);
     assert_eq!(status["mode"], "enforce");
     assert_eq!(status["bans"]["active"], 1);
     assert_eq!(status["total"]["actions"]["rate_limited"], 1);
@@ -163,6 +164,7 @@ fn the_document_describes_what_is_served() {
         "/v1/clients?sort=refused&limit=1",
         None,
     );
+    same::<api::clients::ClientList>(&clients);
     assert_eq!(clients["clients"][0]["client"], "203.0.113.7");
     assert!(
         clients["clients"][0]["ban_expires"].is_string(),
@@ -177,6 +179,7 @@ fn the_document_describes_what_is_served() {
         "/v1/groups?by=netblock&sort=refused",
         None,
     );
+    same::<api::groups::Groups>(&groups);
     let first = &groups["groups"][0];
     assert_eq!(first["group"], "203.0.113.0/24", "{groups}");
     assert_eq!(
@@ -214,6 +217,7 @@ fn the_document_describes_what_is_served() {
         "/v1/explain?address=203.0.113.9&path=%2Fx",
         None,
     );
+    same::<api::explain::Explained>(&explained);
     assert_eq!(explained["now"]["action"], "banned");
     assert_eq!(explained["otherwise"]["result"], "passed");
     for wrong in [

@@ -2,18 +2,13 @@
 //! client in the admin answer (ADMIN-4). A client that was edited by hand stands whole as edited.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use serde_json::Value;
+use weir_shared::api::clients::Client as Form;
 use weir_shared::client::Client;
-use weir_shared::lookup::Lookup;
-use weir_shared::rules::{Rule, RuleKind};
-use weir_shared::table::{ClientRow, MAX_CLIENTS, OtherSites, RuleCount};
-use weir_shared::units::{Count, Time};
-use weir_shared::window::{PerSpan, RuleSpan, Span, Window};
+use weir_shared::table::{ClientRow, MAX_CLIENTS};
+use weir_shared::units::Time;
 
-use crate::buckets::Buckets;
 use crate::state::document::{self, Document, Row, drop_over, refuse_duplicate};
 use crate::state::schema::{self, LazySchema};
 
@@ -22,12 +17,6 @@ pub(crate) struct ClientsFile;
 
 /// A client with the members of its entry that this version does not know.
 pub(crate) type Entry = Row<ClientRow>;
-
-/// A client as clients.json and the admin answer write it.
-pub fn client_json(row: &ClientRow) -> Value {
-    // Numbers, texts and times only: there is nothing in it that JSON cannot hold.
-    serde_json::to_value(Form::of(row)).unwrap_or(Value::Null)
-}
 
 impl Document for ClientsFile {
     const FILE: &'static str = "clients.json";
@@ -67,171 +56,29 @@ impl Document for ClientsFile {
     }
 }
 
-/// The members of an entry, in their order.
-#[derive(Serialize, Deserialize)]
-struct Form {
-    client: Client,
-    first_seen: Time,
-    last_seen: Time,
-    #[serde(default)]
-    lookup: Option<Arc<Lookup>>,
-    #[serde(default)]
-    passed: Count,
-    #[serde(default)]
-    refused: Count,
-    #[serde(default)]
-    requests: Windows,
-    #[serde(default)]
-    bytes: Windows,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    rules: Vec<CountOfRule>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    other_sites: Option<PartOfWindows>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    first_passed: Option<Time>,
-}
-
-/// What other sites asked for of what the windows have counted (RULE-8).
-#[derive(Serialize, Deserialize)]
-struct PartOfWindows {
-    #[serde(default)]
-    requests: Windows,
-    #[serde(default)]
-    bytes: Windows,
-}
-
-impl PartOfWindows {
-    /// None where it is nothing.
-    fn of(part: &OtherSites) -> Option<Self> {
-        (*part != OtherSites::default()).then(|| Self {
-            requests: Windows::of(&part.requests),
-            bytes: Windows::of(&part.bytes),
-        })
-    }
-
-    fn part(self) -> OtherSites {
-        OtherSites {
-            requests: self.requests.windows(),
-            bytes: self.bytes.windows(),
-        }
-    }
-}
-
-/// What one window of one rule has counted.
-#[derive(Serialize, Deserialize)]
-struct CountOfRule {
-    rule: String,
-    kind: RuleKind,
-    window: RuleSpan,
-    #[serde(flatten)]
-    buckets: Buckets,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    other_sites: Option<Buckets>,
-}
-
-impl CountOfRule {
-    fn of(count: &RuleCount) -> Self {
-        Self {
-            rule: count.rule.name.clone(),
-            kind: count.rule.kind,
-            window: count.span,
-            buckets: Buckets::of(&count.window),
-            other_sites: (count.other_sites != Window::default())
-                .then(|| Buckets::of(&count.other_sites)),
-        }
-    }
-
-    fn count(self) -> RuleCount {
-        RuleCount {
-            rule: Arc::new(Rule::new(self.kind, self.rule)),
-            span: self.window,
-            window: self.buckets.window(self.window),
-            other_sites: self.other_sites.unwrap_or_default().window(self.window),
-            in_fleet: None,
-        }
-    }
-}
-
-#[derive(Clone, Copy, Default, Serialize, Deserialize)]
-struct Windows {
-    #[serde(default)]
-    minute: Buckets,
-    #[serde(default)]
-    hour: Buckets,
-    #[serde(default)]
-    day: Buckets,
-}
-
-impl Form {
-    fn of(row: &ClientRow) -> Self {
-        Self {
-            client: row.client,
-            first_seen: row.first_seen,
-            last_seen: row.last_seen,
-            lookup: row.lookup.clone(),
-            passed: Count(row.passed),
-            refused: Count(row.refused),
-            requests: Windows::of(&row.requests),
-            bytes: Windows::of(&row.bytes),
-            rules: row.rules.iter().map(CountOfRule::of).collect(),
-            other_sites: PartOfWindows::of(&row.other_sites),
-            first_passed: row.first_passed,
-        }
-    }
-}
-
 impl Serialize for Entry {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        schema::write(&Form::of(&self.row), &self.unknown, serializer)
+        schema::write(&Form::from(&self.row), &self.unknown, serializer)
     }
 }
 
 impl<'de> Deserialize<'de> for Entry {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let form = Form::deserialize(deserializer)?;
-        Ok(Self {
-            row: ClientRow {
-                client: form.client,
-                first_seen: form.first_seen,
-                last_seen: form.last_seen,
-                lookup: form.lookup,
-                passed: form.passed.0,
-                refused: form.refused.0,
-                requests: form.requests.windows(),
-                bytes: form.bytes.windows(),
-                rules: form.rules.into_iter().map(CountOfRule::count).collect(),
-                other_sites: form
-                    .other_sites
-                    .map(PartOfWindows::part)
-                    .unwrap_or_default(),
-                first_passed: form.first_passed,
-            },
-            unknown: None,
-        })
-    }
-}
-
-impl Windows {
-    fn of(windows: &PerSpan<Window>) -> Self {
-        Self {
-            minute: Buckets::of(&windows.minute),
-            hour: Buckets::of(&windows.hour),
-            day: Buckets::of(&windows.day),
-        }
-    }
-
-    fn windows(self) -> PerSpan<Window> {
-        PerSpan {
-            minute: self.minute.window(Span::Minute),
-            hour: self.hour.window(Span::Hour),
-            day: self.day.window(Span::Day),
-        }
+        Ok(Self::from(ClientRow::from(Form::deserialize(
+            deserializer,
+        )?)))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use serde_json::json;
+    use weir_shared::lookup::Lookup;
+    use weir_shared::rules::{Rule, RuleKind};
+    use weir_shared::table::{OtherSites, RuleCount};
+    use weir_shared::window::{PerSpan, RuleSpan, Window};
 
     use super::*;
     use crate::state::text::{self, testing};
@@ -272,7 +119,7 @@ mod tests {
     fn a_client_has_one_form() {
         let row = row("2001:db8:1:2::/64");
         let none = json!({"start":"1970-01-01T00:00:00Z","current":0,"previous":0});
-        let form = client_json(&row);
+        let form = json!(Form::from(&row));
         assert_eq!(
             form,
             json!({"client":"2001:db8:1:2::/64","first_seen":"2026-11-21T16:00:00Z","last_seen":"2026-11-21T16:00:00.001Z",
@@ -305,7 +152,7 @@ mod tests {
             count(RuleKind::Limit, "login", RuleSpan::Second),
             count(RuleKind::Jail, "auth", RuleSpan::Hour),
         ];
-        let form = client_json(&row);
+        let form = json!(Form::from(&row));
         assert_eq!(
             form["rules"],
             json!([
@@ -337,7 +184,7 @@ mod tests {
             other_sites: window,
             in_fleet: None,
         }];
-        let form = client_json(&row);
+        let form = json!(Form::from(&row));
         let buckets = json!({"start":"2026-11-21T16:00:00Z","current":2,"previous":1});
         assert_eq!(form["other_sites"]["requests"]["hour"], buckets);
         assert_eq!(form["rules"][0]["other_sites"], buckets);
@@ -349,7 +196,7 @@ mod tests {
     /// it anew.
     #[test]
     fn unknown_members_stay_with_their_client() {
-        let mut form = client_json(&row("203.0.113.7"));
+        let mut form = json!(Form::from(&row("203.0.113.7")));
         form["note"] = json!("office");
         let read = testing::read::<ClientsFile>("clients", &form).unwrap();
         let mut seen_again = row("203.0.113.7");
@@ -387,7 +234,7 @@ mod tests {
     /// LIMIT-1: a bucket's start written by hand is moved to a multiple of its length.
     #[test]
     fn bucket_starts_are_multiples() {
-        let mut form = client_json(&row("203.0.113.7"));
+        let mut form = json!(Form::from(&row("203.0.113.7")));
         form["requests"]["hour"]["start"] = json!("2026-11-21T16:12:13Z");
         let read: Entry = serde_json::from_value(form).unwrap();
         assert_eq!(read.row.requests.hour.start_ms, 1_795_276_800_000);

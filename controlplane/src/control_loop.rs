@@ -33,7 +33,7 @@ use weir_shared::totals::Totals;
 
 use crate::admin::answers::Page;
 use crate::admin::bans::Pending;
-use crate::admin::clients::Held;
+use crate::admin::clients;
 use crate::admin::explain::{Asked, Explained};
 use crate::admin::problem::Problem;
 use crate::admin::requests::Requests;
@@ -369,7 +369,7 @@ impl Control {
                 self.requests.list(filter, cursor, request_id, respond);
             }
             Ask::Client(client) => {
-                let held = Held::of(client, &*self.table, self.bans.ledger());
+                let held = clients::held(client, &*self.table, self.bans.ledger());
                 let page = held.map(|held| Page::Client(Box::new(held)));
                 self.write(page.ok_or(Problem::NotFound), &request_id, respond);
             }

@@ -19,7 +19,6 @@ mod alert;
 mod anomaly;
 mod bans;
 mod beside;
-mod buckets;
 pub mod certificates;
 pub mod check;
 mod clients;

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
+use weir_shared::api::clients::Listed;
 use weir_shared::ban::Ban;
 use weir_shared::clock::Now;
 use weir_shared::netblock::NetSet;
@@ -17,7 +18,7 @@ use crate::alert::document::{AlertsEntry, AlertsFile};
 use crate::bans::document::BansFile;
 use crate::bans::journal::{BanLine, replay};
 use crate::bans::ledger::oldest_first;
-use crate::clients::{ClientsFile, client_json};
+use crate::clients::{self, ClientsFile};
 use crate::guarded;
 use crate::state::document::Document;
 use crate::state::stat::MAX_BYTES;
@@ -33,15 +34,15 @@ pub struct Offline<'a> {
 }
 
 impl Offline<'_> {
-    /// As `GET /v1/bans` answers, with what a kill left in the journal.
+    /// Every ban, oldest first, with what a kill left in the journal.
     ///
     /// # Errors
     /// [`StateError`], with the place in the file.
-    pub fn bans(self) -> Result<Value, StateError> {
+    pub fn bans(self) -> Result<Vec<Arc<Ban>>, StateError> {
         let standing = Standing::found::<BansFile>(self.dir);
         let lines: Vec<BanLine> = journal::look(self.dir, standing)?;
         let bans = replay(self.read::<BansFile>()?, lines, None);
-        Ok(json!({"bans": oldest_first(bans)}))
+        Ok(oldest_first(bans))
     }
 
     /// As `GET /v1/alerts` answers.
@@ -57,15 +58,23 @@ impl Offline<'_> {
         Ok(json!({"alerts": alerts.collect::<Vec<_>>()}))
     }
 
-    /// Every client as `GET /v1/clients` answers, least recently seen first and without the ends of
-    /// bans.
+    /// Every client, the most recently seen first.
     ///
     /// # Errors
     /// As [`Offline::bans`].
-    pub fn clients(self) -> Result<Value, StateError> {
+    pub fn clients(self) -> Result<Vec<Listed>, StateError> {
+        let bans = self.bans()?;
+        let refusing = |client| {
+            let bans = bans.iter().filter(|ban| ban.is_active(self.now.wall_ms));
+            let bans = bans.filter(|ban| !ban.observed && ban.netblock.covers_client(client));
+            bans.map(|ban| ban.ban_expires).max()
+        };
         let rows = self.read::<ClientsFile>()?;
-        let clients: Vec<Value> = rows.iter().map(|entry| client_json(&entry.row)).collect();
-        Ok(json!({"held": clients.len(), "clients": clients}))
+        let listed = |entry: &clients::Entry| Listed {
+            client: (&entry.row).into(),
+            ban_expires: refusing(entry.row.client),
+        };
+        Ok(rows.iter().rev().map(listed).collect())
     }
 
     fn read<D: Document>(self) -> Result<Vec<D::Entry>, StateError> {
@@ -135,21 +144,21 @@ mod tests {
             dir: dir.path(),
             now: THEN,
         };
-        assert_eq!(offline.bans().unwrap(), json!({"bans": []}));
-        assert_eq!(offline.clients().unwrap()["held"], 0);
+        assert!(offline.bans().unwrap().is_empty());
+        assert!(offline.clients().unwrap().is_empty());
         assert_eq!(offline.alerts().unwrap(), json!({"alerts": []}));
         assert!(KnownFiles::read(dir.path()).1.is_empty());
         let path = dir.path().join("bans.json");
         let ban = r#"{"netblock":"203.0.113.7/24","ban_expires":"permanent"}"#;
         fs::write(&path, format!(r#"{{"version":1,"bans":[{ban}]}}"#)).unwrap();
         let bans = offline.bans().unwrap();
-        assert_eq!(bans["bans"][0]["netblock"], "203.0.113.0/24");
+        assert_eq!(bans[0].netblock.to_string(), "203.0.113.0/24");
         assert_eq!(read_bans(&path, THEN).unwrap().len(), 1);
         let lifted = r#"{"netblock":"203.0.113.0/24","ban_started":"2026-11-21T16:00:00Z","ban_expires":"permanent"}"#;
         let line = format!("{{\"number\":1,\"put\":[{lifted}]}}\n{{\"torn");
         fs::write(dir.path().join("bans.journal"), &line).unwrap();
         let bans = offline.bans().unwrap();
-        assert_eq!(bans["bans"][0]["ban_started"], "2026-11-21T16:00:00Z");
+        assert_eq!(bans[0].ban_started, "2026-11-21T16:00:00Z".parse().ok());
         let left = fs::read_to_string(dir.path().join("bans.journal")).unwrap();
         assert_eq!(left, line, "who only looks changes nothing");
         fs::write(&path, "{\"version\":1,\n\"bans\":[7]}").unwrap();

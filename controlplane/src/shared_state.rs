@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, TryRecvError, bounded};
 use serde::{Deserialize, Serialize};
+use weir_shared::api::buckets::Buckets;
 use weir_shared::client::Client;
 use weir_shared::clock::Now;
 use weir_shared::lookup::AsNumber;
@@ -24,7 +25,6 @@ use weir_shared::units::{Count, Time};
 use weir_shared::window::RuleSpan;
 
 use crate::beside::{self, Writing};
-use crate::buckets::Buckets;
 use crate::guarded;
 
 /// The file's name.

@@ -264,7 +264,7 @@ impl Ban {
 }
 
 /// The circumstances of an automatic ban.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Notes {
     /// The request that broke the limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]

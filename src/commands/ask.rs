@@ -225,11 +225,11 @@ impl Place {
 
     /// The answer from the files, where nobody is there to be asked; a word on standard error says
     /// so.
-    pub fn read_files<'a>(
+    pub fn read_files<'a, T>(
         &'a self,
         nobody: Failure,
-        read: impl FnOnce(Offline<'a>) -> Result<Value, StateError>,
-    ) -> Result<Value, Failure> {
+        read: impl FnOnce(Offline<'a>) -> Result<T, StateError>,
+    ) -> Result<T, Failure> {
         let Some(dir) = self.files() else {
             return Err(nobody);
         };

@@ -1,21 +1,20 @@
 //! `weir bans`: list, add, lift, export; import and check are in `bans/import.rs`.
-#![expect(
-    clippy::indexing_slicing,
-    reason = "a member that a JSON document does not have reads as null"
-)]
-
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::{Args, Subcommand};
 use http::Method;
 use serde_json::{Value, json};
 use weir_controlplane::offline::Offline;
+use weir_shared::api::bans::{BanList, Banned, Lifted};
+use weir_shared::api::settings::SettingList;
+use weir_shared::ban::{Ban, Cause, Expiry};
 use weir_shared::netblock::Netblock;
 
-use super::ask::{Answer, Asked, Asking, Place};
+use super::ask::{Answer, Asked, Asking, Place, typed};
 use super::common::{EXIT_NO, EXIT_USAGE, Failure, finish, now, out, percent_encoded, print_json};
 use super::lists;
-use super::text::{Table, cell, time, until};
+use super::text::{Table, maybe, plain, until_end};
 
 mod import;
 
@@ -115,31 +114,21 @@ fn list(given: &List) -> Result<ExitCode, Failure> {
         &[4],
     );
     for ban in &bans {
-        let notes = &ban["notes"];
-        let lookup = &notes["lookup"];
-        let system = [&lookup["asn"], &lookup["as_name"]]
-            .into_iter()
-            .filter_map(Value::as_str)
-            .collect::<Vec<_>>()
-            .join(" ");
-        let request = &notes["request"];
-        let request = match (request["method"].as_str(), request["path"].as_str()) {
-            (Some(method), Some(path)) => cell(&json!(format!("{method} {path}"))),
-            _ => cell(&ban["reason"]),
-        };
+        let notes = ban.notes.clone().unwrap_or_default();
+        let lookup = notes.lookup.map(|lookup| lookup.known).unwrap_or_default();
+        let system = [&lookup.asn, &lookup.as_name].into_iter().flatten();
+        let system: Vec<&str> = system.map(String::as_str).collect();
+        let request = notes.request.map(|request| request.known);
+        let request = request.and_then(|of| Some(format!("{} {}", of.method?, of.path?)));
         table.row([
-            cell(&ban["netblock"]),
+            ban.netblock.to_string(),
             end(ban, now_ms),
             cause(ban),
-            cell(&ban["client"]),
-            cell(&notes["netblock_requests"]),
-            cell(&lookup["country"]),
-            if system.is_empty() {
-                "–".to_owned()
-            } else {
-                cell(&json!(system))
-            },
-            request,
+            maybe(ban.client),
+            maybe(notes.netblock_requests),
+            maybe(lookup.country.as_ref()),
+            maybe((!system.is_empty()).then(|| system.join(" "))),
+            plain(request.as_ref().unwrap_or(&ban.reason)),
         ]);
     }
     if bans.is_empty() {
@@ -151,32 +140,28 @@ fn list(given: &List) -> Result<ExitCode, Failure> {
 }
 
 /// When a ban ends, or that it has.
-pub fn end(ban: &Value, now_ms: u64) -> String {
-    let observed = if ban["observed"] == true {
-        " (observe)"
+pub fn end(ban: &Ban, now_ms: u64) -> String {
+    let observed = if ban.observed { " (observe)" } else { "" };
+    if ban.lifted.is_some() {
+        "lifted".to_owned()
+    } else if ban.ban_expires.is_past(now_ms) {
+        "ended".to_owned()
     } else {
-        ""
-    };
-    if ban["lifted"].is_string() {
-        return "lifted".to_owned();
-    }
-    match time(&ban["ban_expires"]) {
-        Some(end) if end <= now_ms => "ended".to_owned(),
-        _ => until(&ban["ban_expires"], now_ms) + observed,
+        until_end(ban.ban_expires, now_ms) + observed
     }
 }
 
 /// `minute 1000`, or the cause in a word.
-pub fn cause(ban: &Value) -> String {
-    let notes = &ban["notes"];
-    match (notes["limit"].as_str(), notes["limit_value"].as_u64()) {
-        (Some(limit), Some(value)) => cell(&json!(format!("{limit} {value}"))),
-        _ => cell(&ban["cause"]),
+pub fn cause(ban: &Ban) -> String {
+    let notes = ban.notes.as_ref();
+    match notes.and_then(|notes| Some((notes.limit?, notes.limit_value?))) {
+        Some((limit, value)) => format!("{} {value}", limit.name()),
+        None => plain(ban.cause.name()),
     }
 }
 
 /// The bans of the service; those of its file where none runs.
-fn held(asking: &Asking, active: bool, covering: Option<&str>) -> Result<Vec<Value>, Failure> {
+fn held(asking: &Asking, active: bool, covering: Option<&str>) -> Result<Vec<Arc<Ban>>, Failure> {
     let place = Place::of(asking)?;
     let mut parts = Vec::new();
     if active {
@@ -186,45 +171,24 @@ fn held(asking: &Asking, active: bool, covering: Option<&str>) -> Result<Vec<Val
         parts.push(format!("ip={}", percent_encoded(address)));
     }
     let target = format!("/v1/bans?{}", parts.join("&"));
-    let answer = match place.ask(Method::GET, &target, None)? {
-        Asked::Answered(answer) => answer.good()?,
-        Asked::NoService(failure) => {
-            let bans = place.read_files(failure, Offline::bans)?;
-            let mut bans = list_of(bans);
-            let now_ms = now().wall_ms;
-            bans.retain(|ban| !active || is_active(ban, now_ms));
-            if let Some(address) = covering {
-                let client = address.parse().map_err(|error| {
-                    Failure::new(
-                        EXIT_USAGE,
-                        format!("{address:?} is not an address: {error}"),
-                    )
-                })?;
-                bans.retain(|ban| covers(ban, client));
-            }
+    let failure = match place.ask(Method::GET, &target, None)? {
+        Asked::Answered(answer) => {
+            let BanList { bans } = typed(answer.good()?)?;
             return Ok(bans);
         }
+        Asked::NoService(failure) => failure,
     };
-    Ok(list_of(answer))
-}
-
-/// Whether the ban refuses at this moment.
-pub fn is_active(ban: &Value, now_ms: u64) -> bool {
-    !ban["lifted"].is_string() && time(&ban["ban_expires"]).is_none_or(|end| end > now_ms)
-}
-
-/// Whether the ban covers the client.
-pub fn covers(ban: &Value, client: weir_shared::client::Client) -> bool {
-    let netblock = ban["netblock"].as_str().unwrap_or_default();
-    let netblock = netblock.parse::<weir_shared::netblock::Netblock>();
-    netblock.is_ok_and(|netblock| netblock.covers_client(client))
-}
-
-fn list_of(mut answer: Value) -> Vec<Value> {
-    match answer.get_mut("bans").map(Value::take) {
-        Some(Value::Array(bans)) => bans,
-        _ => Vec::new(),
+    let mut bans = place.read_files(failure, Offline::bans)?;
+    let now_ms = now().wall_ms;
+    bans.retain(|ban| !active || ban.is_active(now_ms));
+    if let Some(address) = covering {
+        let client = address.parse().map_err(|error| {
+            let sentence = format!("{address:?} is not an address: {error}");
+            Failure::new(EXIT_USAGE, sentence)
+        })?;
+        bans.retain(|ban| ban.netblock.covers_client(client));
     }
+    Ok(bans)
 }
 
 fn add(given: &Add) -> Result<ExitCode, Failure> {
@@ -243,7 +207,7 @@ fn add(given: &Add) -> Result<ExitCode, Failure> {
     if given.asking.json {
         return print_json(&ban);
     }
-    out(&format!("{done} {}\n", in_words(&ban)));
+    out(&format!("{done} {}\n", in_words(&typed(ban)?)));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -263,43 +227,42 @@ fn standing(
     place: &Place,
     netblock: &str,
     duration: &str,
-) -> Result<Option<(Value, Value)>, Failure> {
+) -> Result<Option<(Arc<Ban>, Expiry)>, Failure> {
     let Ok(netblock) = netblock.parse::<Netblock>() else {
         return Ok(None);
     };
     let end = match (duration, lists::until(duration)) {
-        ("permanent", _) => json!("permanent"),
-        (_, Ok(until)) => json!(until),
+        ("permanent", _) => Expiry::Permanent,
+        (_, Ok(until)) => Expiry::At(until),
         (_, Err(_)) => return Ok(None),
     };
     let netblock = netblock.widened_to_clients();
     let address = percent_encoded(&netblock.net().network().to_string());
     let target = format!("/v1/bans?active=true&ip={address}");
-    let bans = list_of(place.expect(Method::GET, &target, None)?.good()?);
-    let is_it = |ban: &&Value| {
-        ban["netblock"] == json!(netblock) && ban["cause"] == "admin" && ban["observed"] != true
-    };
-    let last = |ban: &&Value| time(&ban["ban_expires"]).unwrap_or(u64::MAX);
-    let ban = bans.iter().filter(is_it).max_by_key(last);
-    Ok(ban.map(|ban| (ban.clone(), end)))
+    let BanList { bans } = typed(place.expect(Method::GET, &target, None)?.good()?)?;
+    let is_it =
+        |ban: &Arc<Ban>| ban.netblock == netblock && ban.cause == Cause::Admin && !ban.observed;
+    let bans = bans.into_iter().filter(is_it);
+    let ban = bans.max_by_key(|ban| ban.ban_expires);
+    Ok(ban.map(|ban| (ban, end)))
 }
 
 /// The same ban with a later end, and the reason that is given, if one is. One that lasts longer
 /// keeps its end.
 fn extended(
     place: &Place,
-    mut ban: Value,
-    end: Value,
+    ban: Arc<Ban>,
+    end: Expiry,
     terms: &Terms,
 ) -> Result<(&'static str, Value), Failure> {
-    let last = |end: &Value| time(end).unwrap_or(u64::MAX);
-    let is_later = last(&end) > last(&ban["ban_expires"]);
+    let mut ban = Arc::unwrap_or_clone(ban);
+    let is_later = end > ban.ban_expires;
     if is_later {
-        ban["ban_expires"] = end;
+        ban.ban_expires = end;
     }
     match &terms.reason {
-        Some(reason) => ban["reason"] = json!(reason),
-        None if !is_later => return Ok(("already banned for longer:", ban)),
+        Some(reason) => ban.reason.clone_from(reason),
+        None if !is_later => return Ok(("already banned for longer:", json!(ban))),
         None => {}
     }
     let target = format!("/v1/bans/import?force={}", terms.force);
@@ -312,64 +275,59 @@ fn extended(
     } else {
         "already banned for longer:"
     };
-    Ok((done, ban))
+    Ok((done, json!(ban)))
 }
 
 /// `WAF_BAN_FIRST` of the service.
 fn first_length(place: &Place) -> Result<String, Failure> {
     const NAME: &str = "WAF_BAN_FIRST";
-    let settings = place.expect(Method::GET, "/v1/settings", None)?.good()?;
-    let settings = settings["settings"].as_array().into_iter().flatten();
-    let first = settings.into_iter().find(|one| one["name"] == NAME);
-    let value = first.and_then(|one| one["value"].as_str());
+    let answer = place.expect(Method::GET, "/v1/settings", None)?;
+    let SettingList { settings } = typed(answer.good()?)?;
+    let first = settings.into_iter().find(|one| one.name == NAME);
     let why = format!("the service does not say what its {NAME} is: give --for");
-    value
-        .map(str::to_owned)
+    first
+        .and_then(|one| one.value)
         .ok_or_else(|| Failure::new(EXIT_USAGE, why))
 }
 
-/// `203.0.113.0/24 (41 min)`, with a word on what is not on disk.
-fn in_words(ban: &Value) -> String {
-    let late = if ban["persisted"] == false {
-        ", not on disk yet"
-    } else {
-        ""
-    };
-    let end = until(&ban["ban_expires"], now().wall_ms);
-    format!("{} ({end}{late})", cell(&ban["netblock"]))
+/// A word on what is not on disk.
+fn late(persisted: Option<bool>) -> &'static str {
+    match persisted {
+        Some(false) => ", not on disk yet",
+        Some(true) | None => "",
+    }
+}
+
+/// `203.0.113.0/24 (41 min)`
+fn in_words(made: &Banned) -> String {
+    let end = until_end(made.ban.ban_expires, now().wall_ms);
+    format!("{} ({end}{})", made.ban.netblock, late(made.persisted))
 }
 
 fn lift(given: &Lift) -> Result<ExitCode, Failure> {
     let place = Place::of(&given.asking)?;
     let target = format!("/v1/bans/{}", percent_encoded(&given.subject));
     let answer = place.expect(Method::DELETE, &target, None)?.good()?;
-    let lifted = answer["lifted"].as_array().cloned().unwrap_or_default();
     if given.asking.json {
         print_json(&answer)?;
-    } else if lifted.is_empty() {
-        out(&format!(
-            "nothing lifted: no active ban {}\n",
-            which(&given.subject)
-        ));
     }
-    if lifted.is_empty() {
-        return Ok(ExitCode::from(EXIT_NO));
-    }
+    let Lifted { lifted, persisted } = typed(answer)?;
     if !given.asking.json {
-        let late = if answer["persisted"] == false {
-            ", not on disk yet"
-        } else {
-            ""
-        };
-        for ban in &lifted {
-            let left = until(&ban["ban_expires"], now().wall_ms);
-            out(&format!(
-                "lifted {} ({left} left{late})\n",
-                cell(&ban["netblock"])
-            ));
-        }
+        out(&lifted_in_words(&lifted, persisted, &given.subject));
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(ExitCode::from(if lifted.is_empty() { EXIT_NO } else { 0 }))
+}
+
+fn lifted_in_words(lifted: &[Ban], persisted: Option<bool>, subject: &str) -> String {
+    if lifted.is_empty() {
+        return format!("nothing lifted: no active ban {}\n", which(subject));
+    }
+    let (now_ms, late) = (now().wall_ms, late(persisted));
+    let line = |ban: &Ban| {
+        let left = until_end(ban.ban_expires, now_ms);
+        format!("lifted {} ({left} left{late})\n", ban.netblock)
+    };
+    lifted.iter().map(line).collect()
 }
 
 fn which(subject: &str) -> String {

@@ -1,10 +1,5 @@
 //! `weir explain`: what the checks would do with a request now, and why (CONTROL-5). The service's
 //! own checks answer; here it is put into words.
-#![expect(
-    clippy::indexing_slicing,
-    reason = "a member that a JSON document does not have reads as null"
-)]
-
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -12,11 +7,16 @@ use std::time::Duration;
 use clap::Args;
 use http::{Method, StatusCode};
 use serde_json::Value;
+use weir_shared::api::explain::{
+    Elsewhere, Explained, ListMember, Outcome, Percent, RuleUse, Usage, Windows,
+};
+use weir_shared::api::settings::SettingList;
+use weir_shared::ban::Ban;
 
-use super::ask::{Answer, Asking, Place};
+use super::ask::{Answer, Asking, Place, typed};
 use super::common::{EXIT_NO, EXIT_USAGE, Failure, finish, now, out, percent_encoded, print_json};
 use super::log_search::{self, LogFile};
-use super::text::{bytes, cell, span, until};
+use super::text::{bytes, maybe, plain, span, until_end};
 
 /// What is asked.
 #[derive(Args, Debug)]
@@ -84,10 +84,12 @@ pub fn run(given: &Explain) -> ExitCode {
         };
         if given.asking.json {
             print_json(&answer)?;
-        } else {
-            out(&in_words(&answer, &place.flags));
         }
-        let refused = answer["now"]["result"] == "refused";
+        let explained: Explained = typed(answer)?;
+        if !given.asking.json {
+            out(&in_words(&explained, &place.flags));
+        }
+        let refused = explained.now.is_refused();
         Ok(ExitCode::from(if refused { EXIT_NO } else { 0 }))
     })())
 }
@@ -137,21 +139,21 @@ fn by_id(place: &Place, id: &str) -> Result<Value, Failure> {
             "and neither does a line of {path} (of refused requests beyond WAF_LOG_REFUSED_RATE it holds the number alone)"
         )));
     };
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let of_line = |member: &str| line.get(member).and_then(Value::as_str).map(str::to_owned);
+    let fields = [("user-agent", "user_agent"), ("referer", "referer")].into_iter();
     explained(
         place,
         &Asked {
-            address: text(&line["address"]),
-            method: text(&line["method"]),
-            path: text(&line["path"]),
-            host: line["host"].as_str().map(str::to_owned),
-            query: line["query"].as_str().map(str::to_owned),
-            fields: [("user-agent", "user_agent"), ("referer", "referer")]
-                .into_iter()
-                .filter_map(|(name, member)| Some(format!("{name}:{}", line[member].as_str()?)))
+            address: of_line("address").unwrap_or_default(),
+            method: of_line("method").unwrap_or_default(),
+            path: of_line("path").unwrap_or_default(),
+            host: of_line("host"),
+            query: of_line("query"),
+            fields: fields
+                .filter_map(|(name, member)| Some(format!("{name}:{}", of_line(member)?)))
                 .collect(),
             partly: true,
-            other_site: line["other_site"] == true,
+            other_site: line.get("other_site") == Some(&Value::Bool(true)),
         },
     )
 }
@@ -170,10 +172,9 @@ fn log_file(place: &Place) -> Result<LogFile, String> {
     let settings = place
         .expect(Method::GET, "/v1/settings", None)
         .and_then(Answer::good);
-    let settings = settings.map_err(told)?;
-    let settings = settings["settings"].as_array().into_iter().flatten();
-    let log = settings.into_iter().find(|one| one["name"] == name);
-    let Some(path) = log.and_then(|log| log["value"].as_str()).map(PathBuf::from) else {
+    let SettingList { settings } = settings.and_then(typed).map_err(told)?;
+    let log = settings.into_iter().find(|one| one.name == name);
+    let Some(path) = log.and_then(|log| log.value).map(PathBuf::from) else {
         return Err(format!("and the request log is no file ({name})"));
     };
     let follows = place.believes_paths();
@@ -188,232 +189,232 @@ fn log_file(place: &Place) -> Result<LogFile, String> {
 
 /// The answer, for people. `flags` name the service in what is printed to be typed.
 // long: a flat list of lines
-pub fn in_words(answer: &Value, flags: &str) -> String {
+pub fn in_words(answer: &Explained, flags: &str) -> String {
     let now_ms = now().wall_ms;
-    let observe = match answer["observe"] == true && answer["now"]["result"] == "refused" {
+    let observe = match answer.observe && answer.now.is_refused() {
         true => " (observe mode: it would pass all the same)",
         false => "",
     };
-    let mut lines = vec![format!("{}{observe}", headline(&answer["now"], now_ms))];
+    let mut lines = vec![format!("{}{observe}", headline(&answer.now, now_ms))];
     let mut line = |name: &str, text: String| lines.push(format!(" {name:<11} {text}"));
     line(
         "request",
         format!(
             "{} {} from {}, client {} in {}",
-            cell(&answer["method"]),
-            cell(&answer["path"]),
-            cell(&answer["address"]),
-            cell(&answer["client"]),
-            cell(&answer["netblock"])
+            plain(&answer.method),
+            plain(&answer.path),
+            answer.address,
+            answer.client,
+            answer.netblock
         ),
     );
-    let then = &answer["request"];
-    if !then.is_null() {
-        let passed = if then["enforced"] == false {
-            ", let through in observe mode"
-        } else {
-            ""
+    if let Some(then) = &answer.request {
+        let passed = match then.enforced {
+            true => "",
+            false => ", let through in observe mode",
         };
-        let (action, time) = (cell(&then["action"]), cell(&then["time"]));
-        line("then", format!("{action} at {time}{passed}"));
+        line(
+            "then",
+            format!("{} at {}{passed}", plain(&then.action), then.time),
+        );
     }
-    let list = &answer["list"];
-    let since = match list["since"].as_str() {
-        Some(_) => format!(", a feed, taken {}", cell(&list["since"])),
-        None => String::new(),
-    };
-    let source = cell(&list["source"]);
-    let of = format!("{} of {source}{since}", cell(&list["netblock"]));
-    line(
-        "lists",
-        match list["name"].as_str() {
-            Some("allow") => format!("allowed by {of}: no check, no limit"),
-            Some(_) => format!("denied by {of}"),
-            None => "neither allowed nor denied".to_owned(),
-        },
-    );
-    let exempt = &answer["exempt"];
-    if !exempt.is_null() {
-        let (name, source) = (cell(&exempt["name"]), cell(&exempt["source"]));
+    line("lists", list_in_words(answer.list.as_ref()));
+    if let Some(exempt) = &answer.exempt {
+        let (name, source) = (plain(&exempt.name), plain(&exempt.source));
         line(
             "exempt",
             format!("by {name} of {source}: no denial, no trap, no limit"),
         );
     }
-    let rule = &answer["rule"];
-    // The line above says so already.
-    if !rule.is_null() && rule["kind"] != "exempt" {
-        let (kind, name) = (cell(&rule["kind"]), cell(&rule["name"]));
+    // An exemption is told above.
+    if let Some(rule) = answer.rule.as_ref().filter(|rule| rule.kind != "exempt") {
+        let (kind, name) = (plain(&rule.kind), plain(&rule.name));
         line("rule", format!("{kind} {name} of rules.json"));
     }
-    let crawler = &answer["crawler"];
-    if !crawler.is_null() {
-        let (name, purpose) = (cell(&crawler["name"]), cell(&crawler["purpose"]));
-        let state = cell(&crawler["state"]);
-        line("crawler", format!("{name} ({purpose}), {state}"));
+    if let Some(crawler) = &answer.crawler {
+        let (name, purpose) = (plain(&crawler.name), plain(&crawler.purpose));
+        line(
+            "crawler",
+            format!("{name} ({purpose}), {}", plain(&crawler.state)),
+        );
     }
-    let lookup = &answer["lookup"];
     line(
         "lookup",
-        match lookup.is_null() {
-            true => "nothing is known".to_owned(),
-            false => format!(
+        match &answer.lookup {
+            None => "nothing is known".to_owned(),
+            Some(lookup) => format!(
                 "{}, {} {}",
-                cell(&lookup["country"]),
-                cell(&lookup["asn"]),
-                cell(&lookup["as_name"])
+                maybe(lookup.country.as_ref()),
+                maybe(lookup.asn.as_ref()),
+                maybe(lookup.as_name.as_ref())
             ),
         },
     );
-    if answer["trusted"] == true {
+    if answer.trusted {
         line(
             "application",
             "trusts the client: outside limits that clients share".to_owned(),
         );
     }
-    if answer["known"] == true {
+    if answer.known {
         line(
             "known",
             "it came back: a second count in limits that clients share".to_owned(),
         );
     }
-    for ban in answer["bans"].as_array().into_iter().flatten() {
+    for ban in &answer.bans {
         line("ban", ban_in_words(ban, now_ms));
     }
-    if !answer["otherwise"].is_null() {
-        line("without it", headline(&answer["otherwise"], now_ms));
+    if let Some(otherwise) = &answer.otherwise {
+        line("without it", headline(otherwise, now_ms));
     }
+    let (requests, carried) = (&answer.requests, &answer.bytes);
     line(
         "requests",
-        windows(&answer["requests"], &answer["limit_percent"], &|n| {
-            n.to_string()
-        }),
+        windows(requests, answer.limit_percent.as_ref(), &|n| n.to_string()),
     );
     line(
         "bytes",
-        windows(&answer["bytes"], &answer["bytes_percent"], &bytes),
+        windows(carried, answer.bytes_percent.as_ref(), &bytes),
     );
-    if !answer["elsewhere"].is_null() {
-        line("elsewhere", elsewhere(&answer["elsewhere"]));
+    if let Some(counted) = &answer.elsewhere {
+        line("elsewhere", elsewhere(counted));
     }
-    for limit in answer["rule_limits"].as_array().into_iter().flatten() {
+    for limit in &answer.rule_limits {
         line("rule limit", rule_in_words(limit));
     }
-    for jail in answer["jails"].as_array().into_iter().flatten() {
+    for jail in &answer.jails {
         line("jail", rule_in_words(jail));
     }
     line(
         "next ban",
-        match answer["next_ban_expires"].is_null() {
-            true => "none can be made".to_owned(),
-            false => until(&answer["next_ban_expires"], now_ms),
+        match answer.next_ban_expires {
+            None => "none can be made".to_owned(),
+            Some(end) => until_end(end, now_ms),
         },
     );
-    for undo in answer["undo"].as_array().into_iter().flatten() {
-        let undo = undo.as_str().unwrap_or_default();
+    for undo in &answer.undo {
         let flags = if undo.starts_with("weir ") { flags } else { "" };
         line("undo", format!("{undo}{flags}"));
     }
     lines.join("\n") + "\n"
 }
 
-/// What other instances of the fleet have counted of these windows.
-fn elsewhere(counted: &Value) -> String {
-    let of = |window: &str| {
-        let number = |kind: &str| counted[kind][window].as_u64().unwrap_or_default();
-        let (requests, carried) = (number("requests"), number("bytes"));
-        format!("{requests} requests and {} a {window}", bytes(carried))
+fn list_in_words(list: Option<&ListMember>) -> String {
+    let Some(list) = list else {
+        return "neither allowed nor denied".to_owned();
     };
-    let windows = ["minute", "hour", "day"].map(of).join(", ");
-    format!("{windows}; told {} ms ago", cell(&counted["age_ms"]))
+    let since = match list.since {
+        Some(since) => format!(", a feed, taken {since}"),
+        None => String::new(),
+    };
+    let of = format!("{} of {}{since}", list.netblock, plain(&list.source));
+    match list.name == "allow" {
+        true => format!("allowed by {of}: no check, no limit"),
+        false => format!("denied by {of}"),
+    }
 }
 
-fn headline(outcome: &Value, now_ms: u64) -> String {
-    let reason = cell(&outcome["action"]);
-    match outcome["result"].as_str() {
-        Some("refused") => {
-            let limit = match outcome["limit_hit"].as_str() {
+/// What other instances of the fleet have counted of these windows.
+fn elsewhere(counted: &Elsewhere) -> String {
+    let (of, carried) = (&counted.requests, &counted.bytes);
+    let windows = [
+        ("minute", of.minute, carried.minute),
+        ("hour", of.hour, carried.hour),
+        ("day", of.day, carried.day),
+    ];
+    let words = windows.map(|(window, requests, carried)| {
+        format!("{requests} requests and {} a {window}", bytes(carried))
+    });
+    format!("{}; told {} ms ago", words.join(", "), counted.age_ms)
+}
+
+fn headline(outcome: &Outcome, now_ms: u64) -> String {
+    match outcome.result.as_str() {
+        "refused" => {
+            let reason = maybe(outcome.action.as_ref());
+            let limit = match &outcome.limit_hit {
                 Some(limit) => format!(" (limit: {limit})"),
                 None => String::new(),
             };
-            let end = match outcome["ban_expires"].is_null() {
-                true => String::new(),
-                false => format!(
-                    ", the ban ends in {}",
-                    until(&outcome["ban_expires"], now_ms)
-                ),
+            let end = match outcome.ban_expires {
+                None => String::new(),
+                Some(end) => format!(", the ban ends in {}", until_end(end, now_ms)),
             };
             format!("REFUSED now: {reason}{limit}{end}")
         }
-        Some("answered") => "passes the checks: answered by the service".to_owned(),
-        Some("awaits_lookup") => "waits for the lookup of the client first".to_owned(),
-        Some("health") => "passes: the health check is answered before everything".to_owned(),
+        "answered" => "passes the checks: answered by the service".to_owned(),
+        "awaits_lookup" => "waits for the lookup of the client first".to_owned(),
+        "health" => "passes: the health check is answered before everything".to_owned(),
         _ => "passes: the application answers".to_owned(),
     }
 }
 
-fn ban_in_words(ban: &Value, now_ms: u64) -> String {
-    let request = &ban["notes"]["request"];
-    let evidence = match request["path"].as_str() {
-        Some(_) => format!(
+fn ban_in_words(ban: &Ban, now_ms: u64) -> String {
+    let request = ban.notes.as_ref().and_then(|notes| notes.request.as_ref());
+    let request = request.map(|request| &request.known);
+    let evidence = match request.filter(|request| request.path.is_some()) {
+        Some(request) => format!(
             "; first by {} {} {}, request {}",
-            cell(&ban["client"]),
-            cell(&request["method"]),
-            cell(&request["path"]),
-            cell(&request["request_id"])
+            maybe(ban.client),
+            maybe(request.method.as_ref()),
+            maybe(request.path.as_ref()),
+            maybe(request.request_id.as_ref())
         ),
         None => String::new(),
     };
     format!(
         "{} until {} ({}): {}{evidence}",
-        cell(&ban["netblock"]),
-        cell(&ban["ban_expires"]),
-        until(&ban["ban_expires"], now_ms),
-        cell(&ban["reason"])
+        ban.netblock,
+        ban.ban_expires,
+        until_end(ban.ban_expires, now_ms),
+        plain(&ban.reason)
     )
 }
 
 /// `login: minute 3/5   hour 3/30   would ban 203.0.113.0/24`
-fn rule_in_words(rule: &Value) -> String {
-    let (name, used) = (cell(&rule["name"]), rule_windows(&rule["windows"]));
-    match rule["would_ban"].as_str() {
+fn rule_in_words(rule: &RuleUse) -> String {
+    let (name, used) = (plain(&rule.name), rule_windows(rule));
+    match rule.would_ban {
         Some(netblock) => format!("{name}: {used}   would ban {netblock}"),
         None => format!("{name}: {used}   would ban nobody"),
     }
 }
 
 /// `minute 3/5   hour 3/30`
-fn rule_windows(windows: &Value) -> String {
-    let names = ["second", "minute", "hour", "day"].into_iter();
-    let set = names.filter(|name| windows[*name].is_object());
-    let each: Vec<String> = set
-        .map(|name| window(windows, name, &|n| n.to_string()))
-        .collect();
-    each.join("   ")
+fn rule_windows(rule: &RuleUse) -> String {
+    let each = rule.windows.iter();
+    let each = each.map(|(name, used)| window(&plain(name), used, &|n| n.to_string()));
+    each.collect::<Vec<_>>().join("   ")
 }
 
 /// `minute 12/1000 (room in 41 s)`
-fn window(windows: &Value, name: &str, number: &dyn Fn(u64) -> String) -> String {
-    let window = &windows[name];
-    let wait = match window["fits_in_seconds"].as_u64() {
+fn window(name: &str, window: &Usage, number: &dyn Fn(u64) -> String) -> String {
+    let wait = match window.fits_in_seconds {
         Some(seconds) if seconds > 0 => {
             format!(" (room in {})", span(Duration::from_secs(seconds)))
         }
         _ => String::new(),
     };
-    let used = number(window["used"].as_u64().unwrap_or(0));
-    match window["limit"].as_u64() {
+    let used = number(window.used);
+    match window.limit {
         Some(limit) => format!("{name} {used}/{}{wait}", number(limit)),
         None => format!("{name} {used}, no limit"),
     }
 }
 
 /// `minute 12/1000   hour 6120/10000   day 9020, no limit   at 50 % (WAF_…)`
-fn windows(windows: &Value, percent: &Value, number: &dyn Fn(u64) -> String) -> String {
-    let one = |name| window(windows, name, number);
-    let mut text = ["minute", "hour", "day"].map(one).join("   ");
-    if let Some(value) = percent["percent"].as_u64() {
-        text.push_str(&format!("   at {value} % ({})", cell(&percent["setting"])));
+fn windows(of: &Windows, percent: Option<&Percent>, number: &dyn Fn(u64) -> String) -> String {
+    let one = |name, of| window(name, of, number);
+    let mut text = [
+        one("minute", &of.minute),
+        one("hour", &of.hour),
+        one("day", &of.day),
+    ]
+    .join("   ");
+    if let Some(percent) = percent {
+        let setting = plain(&percent.setting);
+        text.push_str(&format!("   at {} % ({setting})", percent.percent));
     }
     text
 }

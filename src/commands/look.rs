@@ -4,21 +4,24 @@
     reason = "a member that a JSON document does not have reads as null"
 )]
 
+use std::cmp::Reverse;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use http::{Method, StatusCode};
-use serde_json::{Value, json};
+use serde_json::json;
 use weir_controlplane::offline::Offline;
+use weir_shared::api::clients::{Client, ClientList, CountOfRule, Held, Listed};
 use weir_shared::api::settings::SettingList;
-use weir_shared::client::Client;
+use weir_shared::api::status::{Counted, Status};
+use weir_shared::ban::{Ban, Expiry};
+use weir_shared::client;
 use weir_shared::verdict::{Action, History};
 
 use super::ask::{Asked, Asking, Place, typed};
-use super::bans::{covers, is_active};
 use super::common::{EXIT_NO, EXIT_USAGE, Failure, finish, now, out, percent_encoded, print_json};
-use super::text::{Table, cell, count, percent, since, span, time, until};
+use super::text::{Table, cell, count, maybe, percent, plain, since_time, span, until_end};
 use crate::sources::Sources;
 
 /// Whether it is an action that counts as refused.
@@ -78,54 +81,44 @@ pub fn status(asking: &Asking) -> ExitCode {
         if asking.json {
             return print_json(&status);
         }
-        out(&status_text(&status));
+        out(&status_text(&typed(status)?));
         Ok(ExitCode::SUCCESS)
     })())
 }
 
-fn number(value: &Value) -> u64 {
-    value.as_u64().unwrap_or(0)
-}
-
-fn status_text(status: &Value) -> String {
-    let (bans, clients) = (&status["bans"], &status["clients"]);
-    let connections = &status["connections"];
-    let places = status["listen"].as_array().into_iter().flatten();
-    let listen = places.map(cell).collect::<Vec<_>>().join(",");
+fn status_text(status: &Status) -> String {
+    let (bans, clients) = (&status.bans, &status.clients);
+    let connections = &status.connections;
+    let listen: Vec<String> = status.listen.iter().map(|place| plain(place)).collect();
     let mut lines = vec![format!(
         "weir {}  {}  up {}  {} to {}",
-        cell(&status["version"]),
-        cell(&status["mode"]),
-        span(Duration::from_secs(number(&status["uptime_seconds"]))),
-        listen,
-        cell(&status["upstream"]),
+        plain(&status.version),
+        plain(&status.mode),
+        span(Duration::from_secs(status.uptime_seconds)),
+        listen.join(","),
+        plain(&status.upstream),
     )];
-    lines.extend(recent_lines(&status["recent"], status["mode"] == "observe"));
+    lines.extend(recent_lines(&status.recent, status.observes()));
     lines.push(format!(
         "bans     {} active of at most {}   made since the start: {}",
-        bans["active"],
-        bans["max"],
-        counts(&bans["made"])
+        bans.active,
+        bans.max,
+        counts(bans.made.iter())
     ));
     lines.push(format!(
         "clients  {}/{}, {} evicted   connections {}/{}",
-        clients["held"],
-        clients["max"],
-        clients["evicted"],
-        connections["open"],
-        connections["max"],
+        clients.held, clients.max, clients.evicted, connections.open, connections.max,
     ));
-    lines.push(format!("lookups  {}", counts(&status["lookups"])));
-    let dropped = status["dropped"].as_object().into_iter().flatten();
-    let lost = dropped.filter(|(_, count)| number(count) > 0);
-    let lost: serde_json::Map<String, Value> = lost
-        .map(|(name, count)| (name.clone(), count.clone()))
-        .collect();
-    if !lost.is_empty() {
-        lines.push(format!("lost     {}", counts(&Value::Object(lost))));
+    lines.push(format!("lookups  {}", counts(status.lookups.iter())));
+    let mut lost = status
+        .dropped
+        .iter()
+        .filter(|(_, count)| **count > 0)
+        .peekable();
+    if lost.peek().is_some() {
+        lines.push(format!("lost     {}", counts(lost)));
     }
-    let warnings = status["warnings"].as_array().into_iter().flatten();
-    let warnings = warnings.filter_map(Value::as_str);
+    let warnings = status.warnings.iter();
     lines.extend(warnings.map(|warning| format!("warning  {warning}")));
     lines.join("\n") + "\n"
 }
@@ -136,23 +129,20 @@ pub const fn refused(observe: bool) -> &'static str {
 }
 
 /// The last minutes: the requests, and the application.
-fn recent_lines(recent: &Value, observe: bool) -> [String; 2] {
+fn recent_lines(recent: &Counted, observe: bool) -> [String; 2] {
     let refused = refused(observe);
-    let (seconds, requests) = (number(&recent["seconds"]), number(&recent["requests"]));
-    let tenths = requests.saturating_mul(10) / seconds.max(1);
-    let refusals = recent["actions"].as_object().into_iter().flatten();
-    let refusals: Vec<String> = refusals
+    let seconds = recent.seconds.unwrap_or(0);
+    let tenths = recent.requests.saturating_mul(10) / seconds.max(1);
+    let refusals: Vec<String> = (recent.actions.iter())
         .filter(|(name, _)| is_refusal(name))
-        .map(|(name, count)| format!("{name} {}", percent(number(count), requests)))
+        .map(|(name, count)| format!("{name} {}", percent(*count, recent.requests)))
         .collect();
     let refusals = match refusals.is_empty() {
         true => String::new(),
         false => format!("  ({})", refusals.join(", ")),
     };
-    let upstream = &recent["upstream"];
-    let responses = upstream["responses"].as_object().into_iter().flatten();
-    let answered: u64 = responses.map(|(_, count)| number(count)).sum();
-    let p99 = match upstream["p99_seconds"].as_f64() {
+    let (answered, errors) = recent.upstream.all_and_errors();
+    let p99 = match recent.upstream.p99_seconds {
         Some(seconds) => format!("p99 within {} ms", seconds * 1000.0),
         None => "p99 –".to_owned(),
     };
@@ -162,21 +152,17 @@ fn recent_lines(recent: &Value, observe: bool) -> [String; 2] {
             span(Duration::from_secs(seconds)),
             tenths / 10,
             tenths % 10,
-            percent(number(&recent["passed"]), requests),
-            percent(number(&recent["refused"]), requests),
+            percent(recent.passed, recent.requests),
+            percent(recent.refused, recent.requests),
         ),
-        format!(
-            "app      {p99}   5xx {}",
-            percent(number(&upstream["responses"]["5xx"]), answered)
-        ),
+        format!("app      {p99}   5xx {}", percent(errors, answered)),
     ]
 }
 
 /// `31 rate_limit, 2 admin`
-fn counts(of: &Value) -> String {
-    let counts = of.as_object().into_iter().flatten();
+fn counts<'a>(counts: impl Iterator<Item = (&'a str, &'a u64)>) -> String {
     let counts: Vec<String> = counts
-        .map(|(name, count)| format!("{count} {name}"))
+        .map(|(name, count)| format!("{count} {}", plain(name)))
         .collect();
     if counts.is_empty() {
         "none".to_owned()
@@ -208,20 +194,20 @@ pub fn settings(asking: &Asking) -> ExitCode {
         for one in settings {
             if group.as_ref() != Some(&one.group) {
                 table.row([String::new()]);
-                table.row([cell(&json!(one.group))]);
+                table.row([plain(&one.group)]);
                 group = Some(one.group);
             }
             let is_set = one.origin != "default";
             let value = match one.value.or(one.unset) {
                 _ if one.secret && is_set => "(not shown)".to_owned(),
-                value => cell(&json!(value)),
+                value => maybe(value),
             };
             let origin = if is_set {
-                cell(&json!(one.origin))
+                plain(&one.origin)
             } else {
                 String::new()
             };
-            table.row([cell(&json!(one.name)), value, origin]);
+            table.row([plain(&one.name), value, origin]);
         }
         out(&table.text());
         Ok(ExitCode::SUCCESS)
@@ -241,39 +227,39 @@ pub fn clients(given: &Clients) -> ExitCode {
         let target = format!("/v1/clients?sort={sort}&limit={}", given.limit);
         let clients = match place.ask(Method::GET, &target, None)? {
             Asked::Answered(answer) => answer.good()?,
-            Asked::NoService(failure) => {
-                let sort = match given.sort {
-                    Sort::LastSeen => "last_seen",
-                    Sort::Refused => "refused",
-                    Sort::Requests | Sort::Bytes => {
-                        let sentence = format!(
-                            "{}\nweir: without a service the order is that of refused or last-seen",
-                            failure.sentence
-                        );
-                        return Err(Failure::new(failure.status, sentence));
-                    }
-                };
-                let mut answer = place.read_files(failure, Offline::clients)?;
-                if let Some(Value::Array(clients)) = answer.get_mut("clients") {
-                    clients.reverse();
-                    clients.sort_by_key(|client| {
-                        let value = &client[sort];
-                        std::cmp::Reverse(value.as_u64().or_else(|| time(value)))
-                    });
-                    clients.truncate(given.limit as usize);
-                }
-                answer
-            }
+            Asked::NoService(failure) => json!(clients_of_files(&place, failure, given)?),
         };
         if given.asking.json {
             return print_json(&clients);
         }
-        out(&clients_text(&clients));
+        out(&clients_text(&typed(clients)?));
         Ok(ExitCode::SUCCESS)
     })())
 }
 
-fn clients_text(answer: &Value) -> String {
+/// What the files say; they do not tell what the windows would say now.
+fn clients_of_files(
+    place: &Place,
+    failure: Failure,
+    given: &Clients,
+) -> Result<ClientList, Failure> {
+    if matches!(given.sort, Sort::Requests | Sort::Bytes) {
+        let sentence = format!(
+            "{}\nweir: without a service the order is that of refused or last-seen",
+            failure.sentence
+        );
+        return Err(Failure::new(failure.status, sentence));
+    }
+    let mut clients = place.read_files(failure, Offline::clients)?;
+    let held = clients.len() as u64;
+    if given.sort == Sort::Refused {
+        clients.sort_by_key(|listed| Reverse(listed.client.refused.0));
+    }
+    clients.truncate(given.limit as usize);
+    Ok(ClientList { held, clients })
+}
+
+fn clients_text(ClientList { held, clients }: &ClientList) -> String {
     let now_ms = now().wall_ms;
     let headings = [
         "CLIENT",
@@ -286,141 +272,141 @@ fn clients_text(answer: &Value) -> String {
         "BAN",
     ];
     let mut table = Table::new(&headings, &[2, 3, 4]);
-    let list = answer["clients"].as_array();
-    for client in list.into_iter().flatten() {
-        let lookup = &client["lookup"];
+    for Listed {
+        client,
+        ban_expires,
+    } in clients
+    {
+        let lookup = client.lookup.as_deref();
         table.row([
-            cell(&client["client"]),
-            since(&client["last_seen"], now_ms) + " ago",
-            cell(&client["passed"]),
-            cell(&client["refused"]),
-            cell(&client["requests"]["day"]["current"]),
-            cell(&lookup["country"]),
-            cell(&lookup["asn"]),
-            until(&client["ban_expires"], now_ms),
+            client.client.to_string(),
+            since_time(client.last_seen, now_ms) + " ago",
+            client.passed.0.to_string(),
+            client.refused.0.to_string(),
+            client.requests.day.current.0.to_string(),
+            maybe(lookup.and_then(|lookup| lookup.country.as_ref())),
+            maybe(lookup.and_then(|lookup| lookup.asn.as_ref())),
+            maybe(ban_expires.map(|end| until_end(end, now_ms))),
         ]);
     }
-    let shown = list.map_or(0, Vec::len);
-    let held = count(number(&answer["held"]), "client");
-    format!("{}{shown} of {held}\n", table.text())
+    format!(
+        "{}{} of {}\n",
+        table.text(),
+        clients.len(),
+        count(*held, "client")
+    )
 }
 
 /// `weir client ADDRESS`
 pub fn client(given: &One) -> ExitCode {
     finish((|| {
         let place = Place::of(&given.asking)?;
-        let client: Client = given
+        let client: client::Client = given
             .address
             .parse()
             .map_err(|error| Failure::new(EXIT_USAGE, format!("{error}")))?;
         let target = format!("/v1/clients/{}", percent_encoded(&given.address));
         let answer = match place.ask(Method::GET, &target, None)? {
             Asked::Answered(answer) if answer.status == StatusCode::NOT_FOUND => {
-                json!({"client": null, "bans": []})
+                json!(Held::default())
             }
             Asked::Answered(answer) => answer.good()?,
-            Asked::NoService(failure) => {
-                let sentence = failure.sentence.clone();
-                let rows = place.read_files(failure, Offline::clients)?;
-                let bans = place.read_files(Failure::new(0, sentence), Offline::bans)?;
-                let rows = rows["clients"].as_array().into_iter().flatten();
-                let name = client.to_string();
-                let row = rows.into_iter().find(|row| row["client"] == name.as_str());
-                let bans = bans["bans"].as_array().into_iter().flatten();
-                let bans: Vec<&Value> = bans.filter(|ban| covers(ban, client)).collect();
-                json!({"client": row, "bans": bans})
-            }
+            Asked::NoService(failure) => json!(client_of_files(&place, failure, client)?),
         };
-        let known = !answer["client"].is_null() || answer["bans"] != json!([]);
         if given.asking.json {
             print_json(&answer)?;
-        } else {
-            out(&client_text(&given.address, &answer));
+        }
+        let held: Held = typed(answer)?;
+        let known = held.client.is_some() || !held.bans.is_empty();
+        if !given.asking.json {
+            out(&client_text(&given.address, &held));
         }
         Ok(ExitCode::from(if known { 0 } else { EXIT_NO }))
     })())
 }
 
-fn client_text(address: &str, answer: &Value) -> String {
+fn client_of_files(
+    place: &Place,
+    failure: Failure,
+    client: client::Client,
+) -> Result<Held, Failure> {
+    let sentence = failure.sentence.clone();
+    let listed = place.read_files(failure, Offline::clients)?.into_iter();
+    let mut bans = place.read_files(Failure::new(0, sentence), Offline::bans)?;
+    bans.retain(|ban| ban.netblock.covers_client(client));
+    let mut clients = listed.map(|listed| listed.client);
+    let client = clients.find(|one| one.client == client);
+    Ok(Held { client, bans })
+}
+
+fn client_text(address: &str, held: &Held) -> String {
     let now_ms = now().wall_ms;
-    let client = &answer["client"];
-    let mut lines = Vec::new();
-    if client.is_null() {
-        lines.push(format!("{address} is not among the clients that are kept"));
-    } else {
-        let lookup = &client["lookup"];
-        lines.push(format!(
-            "{}  {}  {} {}",
-            cell(&client["client"]),
-            cell(&lookup["country"]),
-            cell(&lookup["asn"]),
-            cell(&lookup["as_name"]),
-        ));
-        lines.push(format!(
-            "seen     first {} ago, last {} ago",
-            since(&client["first_seen"], now_ms),
-            since(&client["last_seen"], now_ms)
-        ));
-        lines.push(format!(
-            "requests {} passed, {} refused",
-            client["passed"], client["refused"]
-        ));
-        for (name, of) in [("counted", "requests"), ("bytes", "bytes")] {
-            let of = &client[of];
-            let spans = ["minute", "hour", "day"].map(|span| {
-                format!(
-                    "{span} {} (before {})",
-                    of[span]["current"], of[span]["previous"]
-                )
-            });
-            lines.push(format!("{name:<8} {}", spans.join("   ")));
-        }
-        lines.extend(
-            client["rules"]
-                .as_array()
-                .into_iter()
-                .flatten()
-                .map(counted_by_rule),
-        );
-    }
-    let bans = answer["bans"].as_array();
-    let of_ban = |ban| covering_ban(ban, now_ms);
-    lines.extend(bans.into_iter().flatten().map(of_ban));
-    if bans.is_none_or(Vec::is_empty) {
+    let mut lines = match &held.client {
+        None => vec![format!("{address} is not among the clients that are kept")],
+        Some(client) => known_client(client, now_ms),
+    };
+    lines.extend(held.bans.iter().map(|ban| covering_ban(ban, now_ms)));
+    if held.bans.is_empty() {
         lines.push("ban      none covers it".to_owned());
     }
     lines.join("\n") + "\n"
 }
 
-/// A ban that covers the client, and whether it still refuses.
-fn covering_ban(ban: &Value, now_ms: u64) -> String {
-    let state = if is_active(ban, now_ms) {
+fn known_client(client: &Client, now_ms: u64) -> Vec<String> {
+    let lookup = client.lookup.clone().unwrap_or_default();
+    let mut lines = vec![
         format!(
-            "until {} ({})",
-            cell(&ban["ban_expires"]),
-            until(&ban["ban_expires"], now_ms)
-        )
-    } else if ban["lifted"].is_string() {
-        format!("lifted {} ago", since(&ban["lifted"], now_ms))
-    } else {
-        format!("ended {} ago", since(&ban["ban_expires"], now_ms))
+            "{}  {}  {} {}",
+            client.client,
+            maybe(lookup.country.as_ref()),
+            maybe(lookup.asn.as_ref()),
+            maybe(lookup.as_name.as_ref()),
+        ),
+        format!(
+            "seen     first {} ago, last {} ago",
+            since_time(client.first_seen, now_ms),
+            since_time(client.last_seen, now_ms)
+        ),
+        format!(
+            "requests {} passed, {} refused",
+            client.passed.0, client.refused.0
+        ),
+    ];
+    for (name, of) in [("counted", &client.requests), ("bytes", &client.bytes)] {
+        let spans = [("minute", of.minute), ("hour", of.hour), ("day", of.day)];
+        let spans = spans.map(|(span, of)| {
+            let (current, previous) = (of.current.0, of.previous.0);
+            format!("{span} {current} (before {previous})")
+        });
+        lines.push(format!("{name:<8} {}", spans.join("   ")));
+    }
+    lines.extend(client.rules.iter().map(counted_by_rule));
+    lines
+}
+
+/// A ban that covers the client, and whether it still refuses.
+fn covering_ban(ban: &Ban, now_ms: u64) -> String {
+    let state = match (ban.lifted, ban.ban_expires) {
+        (None, end) if !end.is_past(now_ms) => {
+            format!("until {end} ({})", until_end(end, now_ms))
+        }
+        (Some(lifted), _) => format!("lifted {} ago", since_time(lifted, now_ms)),
+        (None, Expiry::At(end)) => format!("ended {} ago", since_time(end, now_ms)),
+        // It ends by hand alone.
+        (None, Expiry::Permanent) => "permanent".to_owned(),
     };
-    format!(
-        "ban      {}  {state}  {}",
-        cell(&ban["netblock"]),
-        cell(&ban["reason"])
-    )
+    format!("ban      {}  {state}  {}", ban.netblock, plain(&ban.reason))
 }
 
 /// What one window of a limit or a jail of rules.json has counted.
-fn counted_by_rule(count: &Value) -> String {
+fn counted_by_rule(count: &CountOfRule) -> String {
     format!(
         "{:<8} {}   {} {} (before {})",
-        cell(&count["kind"]),
-        cell(&count["rule"]),
-        cell(&count["window"]),
-        count["current"],
-        count["previous"]
+        count.kind.name(),
+        plain(&count.rule),
+        count.window.name(),
+        count.buckets.current.0,
+        count.buckets.previous.0
     )
 }
 

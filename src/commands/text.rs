@@ -1,8 +1,10 @@
 //! How commands write for people: tables, times, numbers. Plain text, no colour.
 
+use std::fmt::Display;
 use std::time::Duration;
 
 use serde_json::Value;
+use weir_shared::ban::Expiry;
 use weir_shared::units::Time;
 
 /// Columns as wide as their widest cell, two blanks between them; `right` are those of numbers.
@@ -53,14 +55,26 @@ impl Table {
     }
 }
 
-/// A text from outside, for one cell: without control characters, cut at 60.
+/// A member of an open document, for one cell.
 pub fn cell(value: &Value) -> String {
+    match value {
+        Value::Null => NOTHING.to_owned(),
+        Value::String(text) => plain(text),
+        other => plain(&other.to_string()),
+    }
+}
+
+/// What stands for nothing.
+const NOTHING: &str = "–";
+
+/// What there may be, for one cell.
+pub fn maybe<T: Display>(value: Option<T>) -> String {
+    value.map_or(NOTHING.to_owned(), |value| plain(&value.to_string()))
+}
+
+/// A text from outside, for one cell: without control characters, cut at 60.
+pub fn plain(text: &str) -> String {
     const MOST: usize = 60;
-    let text = match value {
-        Value::Null => return "–".to_owned(),
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
-    };
     let text: String = text
         .chars()
         .map(|letter| if is_plain(letter) { letter } else { '�' })
@@ -102,21 +116,34 @@ pub fn span(duration: Duration) -> String {
     }
 }
 
+/// Until the end of a ban; the word of a permanent one stays.
+pub fn until_end(end: Expiry, now_ms: u64) -> String {
+    match end {
+        // Rounded up, as Retry-After is.
+        Expiry::At(Time(end)) => span(Duration::from_secs(
+            end.saturating_sub(now_ms).div_ceil(1000),
+        )),
+        Expiry::Permanent => end.to_string(),
+    }
+}
+
 /// Until a moment of a document; a word such as `permanent` stays.
 pub fn until(value: &Value, now_ms: u64) -> String {
     match time(value) {
-        // Rounded up, as Retry-After is.
-        Some(end) => span(Duration::from_secs(
-            end.saturating_sub(now_ms).div_ceil(1000),
-        )),
+        Some(end) => until_end(Expiry::At(Time(end)), now_ms),
         None => cell(value),
     }
+}
+
+/// Since a moment.
+pub fn since_time(Time(then): Time, now_ms: u64) -> String {
+    span(Duration::from_millis(now_ms.saturating_sub(then)))
 }
 
 /// Since a moment of a document.
 pub fn since(value: &Value, now_ms: u64) -> String {
     match time(value) {
-        Some(then) => span(Duration::from_millis(now_ms.saturating_sub(then))),
+        Some(then) => since_time(Time(then), now_ms),
         None => cell(value),
     }
 }

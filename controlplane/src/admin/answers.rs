@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use http::StatusCode;
+use weir_shared::api::clients::Held;
 use weir_shared::handover::{OwnResponse, Respond};
 use weir_shared::verdict::Action;
 
@@ -19,7 +20,7 @@ use crate::history::{self, Last};
 use crate::metrics::{CONTENT_TYPE, Facts, Metrics};
 
 use super::bans::{self, Listed};
-use super::clients::{self, Held, Most};
+use super::clients::{self, Most};
 use super::explain::{self, Explained};
 use super::groups::{self, By};
 use super::problem::{self, Problem, of_metrics};

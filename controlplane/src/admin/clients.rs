@@ -5,15 +5,14 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 
 use http::StatusCode;
-use serde_json::{Value, json};
-use weir_shared::ban::{Ban, Expiry};
+use weir_shared::api::clients::{ClientList, Held, Listed};
+use weir_shared::ban::Expiry;
 use weir_shared::client::Client;
 use weir_shared::handover::OwnResponse;
 use weir_shared::table::{ClientRow, ClientTable, MAX_CLIENTS};
 use weir_shared::window::Span;
 
 use crate::bans::ledger::Ledger;
-use crate::clients::client_json;
 
 use super::problem::json as json_answer;
 use super::status::Service;
@@ -69,53 +68,34 @@ impl Sort {
     }
 }
 
-/// What is known of a client.
-pub(crate) struct Held {
-    client: Option<ClientRow>,
-    /// Every ban that covers it, whether it still refuses or not.
-    bans: Vec<Arc<Ban>>,
-}
-
-impl Held {
-    /// None where nothing is known.
-    pub(crate) fn of(client: Client, table: &dyn ClientTable, ledger: &Ledger) -> Option<Self> {
-        let held = Self {
-            client: table.row(client),
-            bans: ledger.covering(client),
-        };
-        (held.client.is_some() || !held.bans.is_empty()).then_some(held)
-    }
+/// What is known of a client; none where that is nothing.
+pub(crate) fn held(client: Client, table: &dyn ClientTable, ledger: &Ledger) -> Option<Held> {
+    let held = Held {
+        client: table.row(client).as_ref().map(Into::into),
+        bans: ledger.covering(client),
+    };
+    (held.client.is_some() || !held.bans.is_empty()).then_some(held)
 }
 
 /// The client and its bans.
 pub(crate) fn answer(held: &Held) -> OwnResponse {
-    let client = held.client.as_ref().map(client_json);
-    json_answer(
-        StatusCode::OK,
-        &json!({"client": client, "bans": held.bans}),
-    )
+    json_answer(StatusCode::OK, held)
 }
 
 /// The clients with most of what is asked for, in the form of clients.json, each with the end of
 /// the ban that refuses it.
 pub(crate) fn list(most: Most, service: &Service, now_ms: u64) -> OwnResponse {
     let mut rows = service.table.rows();
-    let held = rows.len();
+    let held = rows.len() as u64;
     // Stable, and the most recently seen first among equals.
     rows.reverse();
     rows.sort_by_key(|row| Reverse(most.sort.of(row, now_ms)));
     rows.truncate(most.limit.min(MAX_CLIENTS));
     let bans = Arc::clone(&service.snapshots.load().bans);
-    let entry = |row: &ClientRow| {
-        let mut entry = client_json(row);
-        let ban = bans
-            .active_until(row.client, now_ms)
-            .map(Expiry::from_end_ms);
-        if let Value::Object(members) = &mut entry {
-            members.insert("ban_expires".to_owned(), json!(ban));
-        }
-        entry
+    let listed = |row: &ClientRow| Listed {
+        client: row.into(),
+        ban_expires: (bans.active_until(row.client, now_ms)).map(Expiry::from_end_ms),
     };
-    let clients: Vec<Value> = rows.iter().map(entry).collect();
-    json_answer(StatusCode::OK, &json!({"held": held, "clients": clients}))
+    let clients = rows.iter().map(listed).collect();
+    json_answer(StatusCode::OK, &ClientList { held, clients })
 }

@@ -5,15 +5,14 @@ use std::sync::Arc;
 
 use http::header::HOST;
 use http::{Method, StatusCode};
-use serde_json::{Map, Value, json};
-use weir_shared::ban::{Ban, Expiry};
+use weir_shared::api::explain as api;
+use weir_shared::ban::Ban;
 use weir_shared::clock::Now;
-use weir_shared::explain::{Elsewhere, ExemptBy, Explanation, Outcome, Question, RuleUsage, Usage};
+use weir_shared::explain::{Explanation, Outcome, Question};
 use weir_shared::handover::OwnResponse;
-use weir_shared::rules::{Claim, Remembered, Told};
+use weir_shared::rules::{Claim, ListHit, Remembered, Rule, Told};
 use weir_shared::units::Time;
-use weir_shared::verdict::{Action, AppliedPercent};
-use weir_shared::window::PerSpan;
+use weir_shared::verdict::Action;
 
 use crate::bans::ledger::Ledger;
 use crate::refusals::{Refusal, Refusals};
@@ -89,8 +88,12 @@ pub(crate) struct Explained {
 }
 
 /// The answer: the explanation, the bans that refuse the client, and how to undo it.
-// long: a flat list of the members
 pub(crate) fn answer(asked: &Explained) -> OwnResponse {
+    json_answer(StatusCode::OK, &document(asked))
+}
+
+// long: a flat list of the members
+fn document(asked: &Explained) -> api::Explained {
     let Explained {
         question,
         seen,
@@ -99,153 +102,65 @@ pub(crate) fn answer(asked: &Explained) -> OwnResponse {
         observe,
         now,
     } = asked;
-    let (seen, now) = (seen.as_ref(), *now);
+    let of = |outcome: &Outcome| api::Outcome::of(outcome, now.wall_ms);
     let bans = bans.iter().filter(|ban| ban.is_active(now.wall_ms));
-    let bans: Vec<&Arc<Ban>> = bans.collect();
-    let mut members = Map::new();
-    let mut member = |name: &str, value: Value| members.insert(name.to_owned(), value);
-    member("request", json!(seen.map(remembered)));
-    member("address", json!(question.address));
-    member("method", json!(question.method.as_str()));
-    member("path", json!(question.path));
-    member("other_site", json!(question.other_site));
-    member("client", json!(explained.client));
-    member("netblock", json!(explained.netblock));
-    member("observe", json!(observe));
-    member("now", outcome(&explained.outcome, now));
-    let otherwise = explained.otherwise.as_ref();
-    member(
-        "otherwise",
-        json!(otherwise.map(|otherwise| outcome(otherwise, now))),
-    );
-    let list = explained.list.as_ref();
-    member(
-        "list",
-        json!(list.map(|list| json!({
-            "name": explained.group.name(),
-            "netblock": list.netblock,
-            "source": list.source.name,
-            "since": explained.list_since_ms.map(Time),
-        }))),
-    );
-    let rule = explained.rule.as_ref();
-    member(
-        "rule",
-        json!(rule.map(|rule| json!({"name": rule.name, "kind": rule.kind.name()}))),
-    );
-    member("exempt", json!(explained.exempt.as_ref().map(exempt_by)));
-    member("crawler", json!(explained.claim.as_ref().map(claim)));
-    member("counted", json!(explained.counted));
-    member("known", json!(explained.known));
-    member("trusted", json!(explained.trusted));
-    member("lookup", json!(explained.lookup));
-    member("requests", usages(&explained.requests));
-    member("bytes", usages(&explained.bytes));
-    member(
-        "elsewhere",
-        json!(explained.elsewhere.as_ref().map(elsewhere)),
-    );
-    member("rule_limits", rule_usages(&explained.rule_limits));
-    member("jails", rule_usages(&explained.jails));
-    member("limit_percent", percent(explained.limit_percent));
-    member("bytes_percent", percent(explained.bytes_percent));
-    member("next_ban_expires", json!(explained.next_ban));
-    member("bans", json!(bans));
-    member("undo", json!(undo(question, explained)));
-    json_answer(StatusCode::OK, &members)
-}
-
-fn exempt_by(by: &ExemptBy) -> Value {
-    match by {
-        ExemptBy::Path(path) => {
-            // As it is written: a prefix is kept without its last slash.
-            let path = if path.is_empty() { "/" } else { path };
-            json!({"source": "WAF_EXEMPT_PATHS", "name": path})
-        }
-        ExemptBy::Entry(rule) => json!({"source": "rules.json", "name": rule.name}),
+    let list = |list: &ListHit| api::ListMember {
+        name: explained.group.name().to_owned(),
+        netblock: list.netblock,
+        source: list.source.name.clone(),
+        since: explained.list_since_ms.map(Time),
+    };
+    let rule = |rule: &Arc<Rule>| api::RuleName {
+        name: rule.name.clone(),
+        kind: rule.kind.name().to_owned(),
+    };
+    api::Explained {
+        request: seen.as_ref().map(remembered),
+        address: question.address,
+        method: question.method.to_string(),
+        path: question.path.clone(),
+        other_site: question.other_site,
+        client: explained.client,
+        netblock: explained.netblock,
+        observe: *observe,
+        now: of(&explained.outcome),
+        otherwise: explained.otherwise.as_ref().map(of),
+        list: explained.list.as_ref().map(list),
+        rule: explained.rule.as_ref().map(rule),
+        exempt: explained.exempt.as_ref().map(Into::into),
+        crawler: explained.claim.as_ref().map(claim),
+        counted: explained.counted,
+        known: explained.known,
+        trusted: explained.trusted,
+        lookup: explained.lookup.clone(),
+        requests: (&explained.requests).into(),
+        bytes: (&explained.bytes).into(),
+        elsewhere: explained.elsewhere.as_ref().map(Into::into),
+        rule_limits: explained.rule_limits.iter().map(Into::into).collect(),
+        jails: explained.jails.iter().map(Into::into).collect(),
+        limit_percent: explained.limit_percent.map(Into::into),
+        bytes_percent: explained.bytes_percent.map(Into::into),
+        next_ban_expires: explained.next_ban,
+        bans: bans.cloned().collect(),
+        undo: undo(question, explained),
     }
 }
 
-fn claim(claim: &Claim) -> Value {
-    json!({
-        "name": claim.crawler.rule.name,
-        "purpose": claim.crawler.purpose.name(),
-        "state": claim.state.name(),
-    })
+fn claim(claim: &Claim) -> api::Crawler {
+    api::Crawler {
+        name: claim.crawler.rule.name.clone(),
+        purpose: claim.crawler.purpose.name().to_owned(),
+        state: claim.state.name().to_owned(),
+    }
 }
 
-fn remembered((id, refusal): &(String, Refusal)) -> Value {
-    json!({
-        "request_id": id,
-        "time": refusal.at,
-        "action": refusal.action.name(),
-        "enforced": refusal.enforced,
-    })
-}
-
-fn outcome(outcome: &Outcome, now: Now) -> Value {
-    let (result, action, limit, ban) = match outcome {
-        Outcome::Health => ("health", None, None, None),
-        Outcome::Forward => ("passed", None, None, None),
-        Outcome::Own => ("answered", None, None, None),
-        Outcome::AwaitLookup => ("awaits_lookup", None, None, None),
-        Outcome::Refuse { action, limit, ban } => ("refused", Some(*action), *limit, *ban),
-    };
-    let wait_ms = match ban {
-        Some(Expiry::At(Time(end))) => Some(end.saturating_sub(now.wall_ms)),
-        Some(Expiry::Permanent) | None => None,
-    };
-    json!({
-        "result": result,
-        "action": action.map(Action::name),
-        "limit_hit": limit.map(weir_shared::verdict::LimitHit::name),
-        "ban_expires": ban,
-        "ban_ends_in_seconds": wait_ms.map(|ms| ms.div_ceil(1000)),
-    })
-}
-
-fn usages(windows: &PerSpan<Usage>) -> Value {
-    json!({
-        "minute": usage(&windows.minute),
-        "hour": usage(&windows.hour),
-        "day": usage(&windows.day),
-    })
-}
-
-fn elsewhere(counted: &Elsewhere) -> Value {
-    let windows = |of: &PerSpan<u64>| json!({"minute": of.minute, "hour": of.hour, "day": of.day});
-    json!({
-        "requests": windows(&counted.requests),
-        "bytes": windows(&counted.bytes),
-        "age_ms": counted.age_ms,
-    })
-}
-
-fn usage(usage: &Usage) -> Value {
-    json!({
-        "used": usage.used,
-        "limit": usage.limit,
-        "fits_in_seconds": usage.fits_in_ms.map(|ms| ms.div_ceil(1000)),
-    })
-}
-
-fn rule_usages(rules: &[RuleUsage]) -> Value {
-    rules.iter().map(rule_usage).collect()
-}
-
-fn rule_usage(of: &RuleUsage) -> Value {
-    let windows = of.windows.iter();
-    let windows: Map<String, Value> = windows
-        .map(|(span, used)| (span.name().to_owned(), usage(used)))
-        .collect();
-    json!({"name": of.rule.name, "windows": windows, "would_ban": of.would_ban})
-}
-
-fn percent(applied: Option<AppliedPercent>) -> Value {
-    applied.map_or(
-        Value::Null,
-        |applied| json!({"percent": applied.percent, "setting": applied.setting}),
-    )
+fn remembered((id, refusal): &(String, Refusal)) -> api::Refusal {
+    api::Refusal {
+        request_id: id.clone(),
+        time: refusal.at,
+        action: refusal.action.name().to_owned(),
+        enforced: refusal.enforced,
+    }
 }
 
 /// What would let the client through: commands, or what to change.

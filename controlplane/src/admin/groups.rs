@@ -2,18 +2,15 @@
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
-use std::hash::Hash;
 use std::sync::Arc;
 
 use ahash::RandomState;
 use http::StatusCode;
-use serde_json::{Value, json};
+use weir_shared::api::groups::{Group, Groups};
 use weir_shared::handover::OwnResponse;
 use weir_shared::netblock::{Netblock, PrefixLengths};
 use weir_shared::snapshot::BanIndex;
 use weir_shared::table::ClientRow;
-use weir_shared::units::Time;
 use weir_shared::window::Span;
 
 use super::clients::{Most, Sort};
@@ -50,54 +47,24 @@ impl By {
     }
 }
 
-/// What the clients of a group have together.
-#[derive(Clone, Default)]
-struct Sum {
-    /// The name of an AS.
-    name: Option<String>,
-    clients: u64,
-    banned: u64,
-    passed: u64,
-    refused: u64,
-    requests: u64,
-    bytes: u64,
-    last_seen: Time,
+fn add(group: &mut Group, row: &ClientRow, bans: &BanIndex, now_ms: u64) {
+    group.clients += 1;
+    group.banned += u64::from(bans.active_until(row.client, now_ms).is_some());
+    group.passed = group.passed.saturating_add(row.passed);
+    group.refused = group.refused.saturating_add(row.refused);
+    let requests = row.requests.day.estimate(Span::Day, now_ms);
+    group.requests = group.requests.saturating_add(requests);
+    let bytes = row.bytes.day.estimate(Span::Day, now_ms);
+    group.bytes = group.bytes.saturating_add(bytes);
+    group.last_seen = group.last_seen.max(row.last_seen);
 }
 
-impl Sum {
-    fn add(&mut self, row: &ClientRow, bans: &BanIndex, now_ms: u64) {
-        self.clients += 1;
-        self.banned += u64::from(bans.active_until(row.client, now_ms).is_some());
-        self.passed = self.passed.saturating_add(row.passed);
-        self.refused = self.refused.saturating_add(row.refused);
-        let requests = row.requests.day.estimate(Span::Day, now_ms);
-        self.requests = self.requests.saturating_add(requests);
-        let bytes = row.bytes.day.estimate(Span::Day, now_ms);
-        self.bytes = self.bytes.saturating_add(bytes);
-        self.last_seen = self.last_seen.max(row.last_seen);
-    }
-
-    fn most(&self, sort: Sort) -> u64 {
-        match sort {
-            Sort::Requests => self.requests,
-            Sort::Bytes => self.bytes,
-            Sort::Refused => self.refused,
-            Sort::LastSeen => self.last_seen.0,
-        }
-    }
-
-    fn json(&self, group: Value) -> Value {
-        json!({
-            "group": group,
-            "name": self.name,
-            "clients": self.clients,
-            "banned": self.banned,
-            "passed": self.passed,
-            "refused": self.refused,
-            "requests": self.requests,
-            "bytes": self.bytes,
-            "last_seen": self.last_seen,
-        })
+fn most(group: &Group, sort: Sort) -> u64 {
+    match sort {
+        Sort::Requests => group.requests,
+        Sort::Bytes => group.bytes,
+        Sort::Refused => group.refused,
+        Sort::LastSeen => group.last_seen.0,
     }
 }
 
@@ -112,32 +79,35 @@ pub(crate) fn list(by: By, most: Most, service: &Service, now_ms: u64) -> OwnRes
         }
         By::Asn | By::Country => by_lookup(&rows, by, &bans, now_ms),
     };
-    let held = groups.len();
-    let groups = first(groups, most);
-    json_answer(
-        StatusCode::OK,
-        &json!({"by": by.name(), "held": held, "groups": groups}),
-    )
+    let answer = Groups {
+        by: by.name().to_owned(),
+        held: groups.len() as u64,
+        groups: first(groups, most),
+    };
+    json_answer(StatusCode::OK, &answer)
 }
 
-type Sums<K> = HashMap<K, Sum, RandomState>;
+type Sums<K> = HashMap<K, Group, RandomState>;
 
 fn by_netblock(
     rows: &[ClientRow],
     prefixes: PrefixLengths,
     bans: &BanIndex,
     now_ms: u64,
-) -> Vec<(Value, Sum)> {
+) -> Vec<Group> {
     let mut sums = Sums::default();
     for row in rows {
         let netblock = Netblock::of(row.client, prefixes);
-        sum_of(&mut sums, netblock).add(row, bans, now_ms);
+        add(sums.entry(netblock).or_default(), row, bans, now_ms);
     }
-    let named = |(netblock, sum): (Netblock, Sum)| (json!(netblock), sum);
+    let named = |(netblock, sum): (Netblock, Group)| Group {
+        group: Some(netblock.to_string()),
+        ..sum
+    };
     sums.into_iter().map(named).collect()
 }
 
-fn by_lookup(rows: &[ClientRow], by: By, bans: &BanIndex, now_ms: u64) -> Vec<(Value, Sum)> {
+fn by_lookup(rows: &[ClientRow], by: By, bans: &BanIndex, now_ms: u64) -> Vec<Group> {
     let mut sums: Sums<Option<&str>> = Sums::default();
     for row in rows {
         let lookup = row.lookup.as_deref();
@@ -148,28 +118,24 @@ fn by_lookup(rows: &[ClientRow], by: By, bans: &BanIndex, now_ms: u64) -> Vec<(V
                 lookup.and_then(|lookup| lookup.as_name.as_ref()),
             ),
         };
-        let sum = sum_of(&mut sums, group);
-        sum.add(row, bans, now_ms);
+        let sum = sums.entry(group).or_default();
+        add(sum, row, bans, now_ms);
         if sum.name.is_none() && group.is_some() {
             sum.name = name.cloned();
         }
     }
-    let named = |(group, sum): (Option<&str>, Sum)| (json!(group), sum);
+    let named = |(group, sum): (Option<&str>, Group)| Group {
+        group: group.map(str::to_owned),
+        ..sum
+    };
     sums.into_iter().map(named).collect()
 }
 
-fn sum_of<K: Eq + Hash>(sums: &mut Sums<K>, group: K) -> &mut Sum {
-    match sums.entry(group) {
-        Entry::Occupied(held) => held.into_mut(),
-        Entry::Vacant(free) => free.insert(Sum::default()),
-    }
-}
-
-/// Those that come first, as JSON; among equals by name, so that a list that is shown again and
-/// again stands still.
-fn first(mut groups: Vec<(Value, Sum)>, most: Most) -> Vec<Value> {
-    groups.sort_by_cached_key(|(group, sum)| (Reverse(sum.most(most.sort)), group.to_string()));
-    groups.truncate(most.limit);
-    let json = |(group, sum): (Value, Sum)| sum.json(group);
-    groups.into_iter().map(json).collect()
+/// Those that come first; among equals by name, so that a list that is shown again and again stands
+/// still.
+fn first(mut groups: Vec<Group>, by: Most) -> Vec<Group> {
+    let first = |group: &Group| (Reverse(most(group, by.sort)), group.group.clone());
+    groups.sort_by_cached_key(first);
+    groups.truncate(by.limit);
+    groups
 }

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use http::StatusCode;
-use serde_json::{Map, Value, json};
+use serde_json::json;
+use weir_shared::api::in_order::InOrder;
+use weir_shared::api::status as api;
 use weir_shared::ban::Cause;
 use weir_shared::clock::Now;
 use weir_shared::handover::OwnResponse;
@@ -70,59 +72,73 @@ pub(crate) fn answer(status: &Status, service: &Service) -> OwnResponse {
     let reloaded = service.reloaded.load();
     let settings = &reloaded.settings;
     let crowd = one_for_all(&service.table.rows(), now.wall_ms);
-    let warnings: Vec<&String> = reloaded.warnings.iter().chain(&crowd).collect();
     let uptime_ns = now.mono_ns.saturating_sub(service.started.mono_ns);
-    let document = json!({
-        "version": service.version,
-        "mode": if settings.observe { "observe" } else { "enforce" },
-        "started": Time(service.started.wall_ms),
-        "uptime_seconds": uptime_ns / 1_000_000_000,
-        "address": service.places.first(),
-        "listen": service.places,
-        "upstream": upstream(&settings.upstream),
-        "recent": counted(&less(totals, &since.totals), Some(since.seconds)),
-        "total": counted(totals, None),
-        "bans": {
-            "active": facts.bans_active,
-            "max": settings.bans.max,
-            "made": named(Cause::ALL.map(Cause::name), facts.bans_made),
-            "dropped": facts.bans_dropped,
+    let lost = &[
+        ("exceeded_limits", totals.breaks_dropped),
+        ("requests", totals.finished_dropped),
+        ("log_lines", totals.records_dropped),
+        ("process_log_lines", totals.process_log_lines_dropped),
+        ("alert_lines", facts.alert_lines_dropped),
+        ("event_lines", service.events.lost()),
+    ];
+    let document = api::Status {
+        version: service.version.to_owned(),
+        mode: if settings.observe {
+            "observe"
+        } else {
+            "enforce"
+        }
+        .to_owned(),
+        started: Time(service.started.wall_ms),
+        uptime_seconds: uptime_ns / 1_000_000_000,
+        address: service.places.first().cloned(),
+        listen: service.places.clone(),
+        upstream: upstream(&settings.upstream),
+        recent: counted(&less(totals, &since.totals), Some(since.seconds)),
+        total: counted(totals, None),
+        bans: api::Bans {
+            active: facts.bans_active as u64,
+            max: settings.bans.max as u64,
+            made: named(Cause::ALL.map(Cause::name), facts.bans_made),
+            dropped: facts.bans_dropped,
         },
-        "clients": {
-            "held": totals.clients,
-            "max": MAX_CLIENTS,
-            "evicted": totals.clients_evicted,
+        clients: api::Clients {
+            held: totals.clients,
+            max: MAX_CLIENTS as u64,
+            evicted: totals.clients_evicted,
         },
-        "connections": {
-            "open": totals.connections,
-            "max": settings.connections.max,
+        connections: api::Connections {
+            open: totals.connections,
+            max: settings.connections.max as u64,
         },
-        "shared_limits": facts.shared.rules.iter().map(shared).collect::<Vec<_>>(),
-        "crawlers": facts.rules.crawlers.iter().flat_map(|one| crawler(one)).collect::<Vec<_>>(),
-        "known_clients": facts.known,
-        "lookups": named(Outcome::ALL.map(Outcome::name), facts.lookups.outcomes),
-        "dropped": {
-            "exceeded_limits": totals.breaks_dropped,
-            "requests": totals.finished_dropped,
-            "log_lines": totals.records_dropped,
-            "process_log_lines": totals.process_log_lines_dropped,
-            "alert_lines": facts.alert_lines_dropped,
-            "event_lines": service.events.lost(),
-        },
-        "warnings": warnings,
-    });
+        shared_limits: facts.shared.rules.iter().map(shared).collect(),
+        crawlers: facts
+            .rules
+            .crawlers
+            .iter()
+            .flat_map(|one| crawler(one))
+            .collect(),
+        known_clients: facts.known,
+        lookups: named(Outcome::ALL.map(Outcome::name), facts.lookups.outcomes),
+        dropped: lost.iter().copied().collect(),
+        warnings: reloaded.warnings.iter().chain(&crowd).cloned().collect(),
+    };
     json_answer(StatusCode::OK, &document)
 }
 
 /// How full a limit is that clients share: its fullest count, 1 is full.
-fn shared(of: &SharedUse) -> Value {
-    let used = (of.ratio * 1000.0).round() / 1000.0;
-    json!({"rule": of.rule.name, "used": used, "keys": of.keys, "hits": of.rule.hits()})
+fn shared(of: &SharedUse) -> api::SharedLimit {
+    api::SharedLimit {
+        rule: of.rule.name.clone(),
+        used: (of.ratio * 1000.0).round() / 1000.0,
+        keys: of.keys,
+        hits: of.rule.hits(),
+    }
 }
 
 /// Requests of who says that it is this crawler, by whether it is; states of nothing are left out
 /// (CRAWL-7).
-fn crawler(crawler: &Crawler) -> impl Iterator<Item = Value> {
+fn crawler(crawler: &Crawler) -> impl Iterator<Item = api::Crawler> {
     ClaimState::ALL.into_iter().filter_map(|state| {
         let of = |outcome| -> u64 {
             let requests = crawler.counts.requests();
@@ -130,14 +146,12 @@ fn crawler(crawler: &Crawler) -> impl Iterator<Item = Value> {
             of.map(|(.., count)| count).sum()
         };
         let (passed, refused) = (of("passed"), of("refused"));
-        (passed + refused > 0).then(|| {
-            json!({
-                "name": crawler.rule.name,
-                "purpose": crawler.purpose.name(),
-                "state": state.name(),
-                "passed": passed,
-                "refused": refused,
-            })
+        (passed + refused > 0).then(|| api::Crawler {
+            name: crawler.rule.name.clone(),
+            purpose: crawler.purpose.name().to_owned(),
+            state: state.name().to_owned(),
+            passed,
+            refused,
         })
     })
 }
@@ -171,7 +185,7 @@ fn upstream(upstream: &Upstream) -> String {
 }
 
 /// Requests of a span of time, or since the start.
-fn counted(totals: &Totals, seconds: Option<u64>) -> Value {
+fn counted(totals: &Totals, seconds: Option<u64>) -> api::Counted {
     let of = |history| -> u64 {
         let requests = Action::ALL.into_iter().zip(totals.requests);
         requests
@@ -179,44 +193,25 @@ fn counted(totals: &Totals, seconds: Option<u64>) -> Value {
             .map(|(_, count)| count)
             .sum()
     };
-    let mut members = Map::new();
-    if let Some(seconds) = seconds {
-        members.insert("seconds".to_owned(), json!(seconds));
+    api::Counted {
+        seconds,
+        requests: totals.requests.iter().sum(),
+        passed: of(History::Passed),
+        refused: of(History::Refused),
+        actions: named(Action::ALL.map(Action::name), totals.requests),
+        request_bytes: totals.request_bytes,
+        response_bytes: totals.response_bytes,
+        upstream: api::Answers {
+            responses: named(RESPONSE_CLASSES, totals.responses),
+            p99_seconds: p99_seconds(&totals.upstream_duration),
+        },
     }
-    members.extend([
-        (
-            "requests".to_owned(),
-            json!(totals.requests.iter().sum::<u64>()),
-        ),
-        ("passed".to_owned(), json!(of(History::Passed))),
-        ("refused".to_owned(), json!(of(History::Refused))),
-        (
-            "actions".to_owned(),
-            named(Action::ALL.map(Action::name), totals.requests),
-        ),
-        ("request_bytes".to_owned(), json!(totals.request_bytes)),
-        ("response_bytes".to_owned(), json!(totals.response_bytes)),
-        (
-            "upstream".to_owned(),
-            json!({
-                "responses": named(RESPONSE_CLASSES, totals.responses),
-                "p99_seconds": p99_seconds(&totals.upstream_duration),
-            }),
-        ),
-    ]);
-    Value::Object(members)
 }
 
 /// Counts by name; those of nothing are left out.
-fn named<const N: usize>(names: [&str; N], counts: [u64; N]) -> Value {
-    let some = names
-        .into_iter()
-        .zip(counts)
-        .filter(|(_, count)| *count > 0);
-    Value::Object(
-        some.map(|(name, count)| (name.to_owned(), json!(count)))
-            .collect(),
-    )
+fn named<const N: usize>(names: [&str; N], counts: [u64; N]) -> InOrder<u64> {
+    let counts = names.into_iter().zip(counts);
+    counts.filter(|(_, count)| *count > 0).collect()
 }
 
 /// What was counted between two looks.
@@ -290,14 +285,10 @@ mod tests {
         now.requests[Action::Banned.index()] = 3;
         now.upstream_duration.buckets[2] = 200;
         let recent = counted(&less(&now, &then), Some(60));
-        assert_eq!(recent["requests"], 5);
-        assert_eq!(
-            (&recent["passed"], &recent["refused"]),
-            (&json!(2), &json!(3))
-        );
-        assert_eq!(recent["actions"], json!({"passed": 2, "banned": 3}));
-        assert_eq!(recent["upstream"]["p99_seconds"], 0.0025);
+        assert_eq!((recent.requests, recent.passed, recent.refused), (5, 2, 3));
+        assert_eq!(json!(recent.actions), json!({"passed": 2, "banned": 3}));
+        assert_eq!(recent.upstream.p99_seconds, Some(0.0025));
         let nothing = counted(&less(&now, &now), Some(0));
-        assert_eq!(nothing["upstream"]["p99_seconds"], Value::Null);
+        assert_eq!(nothing.upstream.p99_seconds, None);
     }
 }

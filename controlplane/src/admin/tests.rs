@@ -676,7 +676,7 @@ fn a_client_comes_with_its_bans() {
     let mut rig = Rig::new(settings());
     weir_shared::table::ClientTable::put(&*rig.table, row("203.0.113.7"));
     let known = body(&rig.get("/_waf/clients/203.0.113.7"));
-    let held = crate::clients::client_json(&row("203.0.113.7"));
+    let held = json!(weir_shared::api::clients::Client::from(&row("203.0.113.7")));
     assert_eq!(known, json!({"client": held, "bans": []}));
     assert_eq!(held["client"], "203.0.113.7");
     rig.post(BAN);

@@ -11,12 +11,12 @@ use std::sync::Arc;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
+use weir_shared::api::buckets::Buckets;
 use weir_shared::units::{Count, Time};
 
 use crate::alert::{Alert, MAX_ALERTS, held_back};
 use crate::anomaly::counters::MAX_COUNTERS;
 use crate::anomaly::{Cooldown, Counter, Measure, Scope};
-use crate::buckets::Buckets;
 use crate::state::document::{self, Document, Row};
 use crate::state::schema::{self, LazySchema};
 

@@ -1,52 +1,75 @@
 //! The file that a write displaced: somebody may still save into it.
 
+use std::fs::File;
 use std::io;
 use std::time::{Duration, Instant};
 
-use super::disk::{Common, DiskFile};
-use super::document::Document;
-use super::stat;
-use super::text;
-use super::watch::{POLL, SETTLE, SETTLE_BAD, TICK};
+use weir_shared::units::Time;
 
-impl<D: Document> DiskFile<D> {
-    /// An editor may have opened the old file before it was replaced, and written to it since: that
-    /// edit is not in the new file. It is taken in as what it is, an edit of an older copy.
-    pub(super) fn check_displaced(&mut self, common: &Common, now: Instant) -> Duration {
-        let Some(displaced) = &mut self.displaced else {
-            return POLL;
+use super::document::Document;
+use super::stat::{self, Stat};
+use super::text::{self, Content};
+use super::watch::{LINGER, SETTLE, SETTLE_BAD, Stillness, TICK};
+
+/// A file that was replaced, still open: an editor may have opened it before, and write to it
+/// after.
+pub(super) struct Displaced {
+    file: File,
+    stat: Stat,
+    /// The moment it is of.
+    pub(super) written: Time,
+    still: Stillness,
+    until: Instant,
+}
+
+/// What a look at it says.
+pub(super) enum Later<D: Document> {
+    /// To look again after this time.
+    Wait(Duration),
+    /// Nobody saves into it any more.
+    Over,
+    /// What somebody saved into it, whole; and whose it is.
+    Saved(Content<D>, u32),
+    /// It does not fit, and lies still.
+    Bad(io::Error),
+}
+
+impl Displaced {
+    /// The file, which was of this moment; none where it cannot be looked at.
+    pub(super) fn new(file: File, written: Time, now: Instant) -> Option<Self> {
+        let stat = stat::stat_of(&file).ok()?;
+        Some(Self {
+            file,
+            stat,
+            written,
+            still: Stillness::default(),
+            until: now + LINGER,
+        })
+    }
+
+    /// Looks at it. While the owner cannot be told, an edit waits in it.
+    pub(super) fn look<D: Document>(&mut self, now: Instant, is_full: bool) -> Later<D> {
+        let Ok(stat) = stat::stat_of(&self.file) else {
+            return Later::Over;
         };
-        let Ok(stat) = stat::stat_of(&displaced.file) else {
-            self.displaced = None;
-            return POLL;
-        };
-        if stat::unchanged(&displaced.file, &displaced.stat).unwrap_or(true) {
-            if displaced.until <= now {
-                self.displaced = None;
-                return POLL;
-            }
-            return SETTLE;
+        if stat.same_content(&self.stat) {
+            return if self.until <= now {
+                Later::Over
+            } else {
+                Later::Wait(SETTLE)
+            };
         }
-        let still = displaced.still.of(Some(stat), now);
-        if still < SETTLE || self.edits.is_full() {
-            return TICK;
+        let still = self.still.of(Some(stat), now);
+        if still < SETTLE || is_full {
+            return Later::Wait(TICK);
         }
-        let content = stat::content(&mut displaced.file).and_then(|(bytes, _)| {
+        let content = stat::content(&mut self.file).and_then(|(bytes, _)| {
             text::parse::<D>(&bytes).map_err(|fault| io::Error::other(fault.to_string()))
         });
         match content {
-            Ok(content) => {
-                let read = content.written.unwrap_or(displaced.written);
-                self.take(common, content.entries, Some(read), Some(stat.uid));
-                self.clean = false;
-            }
-            Err(_) if still < SETTLE_BAD => return TICK,
-            Err(error) => tracing::error!(
-                file = D::FILE,
-                "an edit that was saved while the file was written is not taken: {error}"
-            ),
+            Ok(content) => Later::Saved(content, stat.uid),
+            Err(_) if still < SETTLE_BAD => Later::Wait(TICK),
+            Err(error) => Later::Bad(error),
         }
-        self.displaced = None;
-        TICK
     }
 }

@@ -5,13 +5,16 @@ use std::time::{Duration, Instant};
 
 use weir_shared::units::Time;
 
-use super::disk::{Common, DiskFile};
+use super::common::Common;
+use super::disk::DiskFile;
+use super::displaced::Later;
 use super::document::Document;
 use super::fault::Fault;
-use super::file::{Edit, Job, Stand, WriteFault, count};
-use super::stat::{Digester, Hash, Seen};
+use super::file::{Edit, WriteFault, count};
+use super::on_disk::{Form, Sight};
+use super::stat::Seen;
 use super::text;
-use super::watch::{POLL, SETTLE, SETTLE_ASIDE, SETTLE_BAD, SETTLE_GONE, TICK};
+use super::watch::{POLL, SETTLE, SETTLE_ASIDE, SETTLE_GONE, TICK};
 
 /// What a look at the file found.
 pub(super) enum Observed {
@@ -46,7 +49,7 @@ impl<D: Document> DiskFile<D> {
             Ok(Observed::Unsettled) => TICK,
             Ok(Observed::Same | Observed::Taken | Observed::Bad { .. }) => {
                 self.unread = false;
-                if self.racy { TICK } else { POLL }
+                if self.on_disk.is_racy() { TICK } else { POLL }
             }
             Err(error) => {
                 if !self.unread {
@@ -58,6 +61,33 @@ impl<D: Document> DiskFile<D> {
         }
     }
 
+    /// An editor may have opened the old file before it was replaced, and written to it since: that
+    /// edit is not in the new file. It is taken in as what it is, an edit of an older copy.
+    pub(super) fn check_displaced(&mut self, common: &Common, now: Instant) -> Duration {
+        let Some(displaced) = &mut self.displaced else {
+            return POLL;
+        };
+        let written = displaced.written;
+        match displaced.look::<D>(now, self.edits.is_full()) {
+            Later::Wait(wait) => return wait,
+            Later::Over => {
+                self.displaced = None;
+                return POLL;
+            }
+            Later::Saved(content, uid) => {
+                let read = content.written.unwrap_or(written);
+                self.take(common, content.entries, Some(read), Some(uid));
+                self.on_disk.set_form(Form::Other);
+            }
+            Later::Bad(error) => tracing::error!(
+                file = D::FILE,
+                "an edit that was saved while the file was written is not taken: {error}"
+            ),
+        }
+        self.displaced = None;
+        TICK
+    }
+
     /// Compares the file with what is known of it, and takes in an edit that is whole. An `eager`
     /// look does not wait for a file to lie still if it fits: a write is waiting.
     pub(super) fn look(
@@ -66,105 +96,64 @@ impl<D: Document> DiskFile<D> {
         now: Instant,
         eager: bool,
     ) -> io::Result<Observed> {
-        let stat = common.store.stat(D::FILE)?;
-        if stat == self.on_disk.map(|seen| seen.stat) && !self.racy {
-            self.still.settle();
-            self.bad = None;
-            return Ok(Observed::Same);
-        }
-        let still = self.still.of(stat, now);
-        let full = self.edits.is_full();
-        let Some(stat) = stat else {
-            if still < SETTLE_GONE || full {
-                return Ok(Observed::Unsettled);
-            }
-            if D::REMOVED_IS_NO_EDIT {
-                self.put_back(common, &removed(D::LIST));
-                return Ok(Observed::Same);
-            }
-            self.take_file(common, Vec::new(), None, None);
-            return Ok(Observed::Taken);
-        };
-        if !stat.is_file && (still >= SETTLE_ASIDE || common.stopping) {
-            let aside = common.store.set_aside(D::FILE)?;
-            self.put_back(common, &displaced(&aside));
-            return Ok(Observed::Same);
-        }
-        if let Some(seen) = self.bad
-            && seen.stat == stat
-        {
-            let settled = still >= SETTLE_ASIDE;
-            return Ok(Observed::Bad { seen, settled });
-        }
         // An edit is only taken in when the owner can be told: a full channel holds it on disk.
-        if full || (!eager && still < SETTLE) {
-            return Ok(Observed::Unsettled);
-        }
-        match common.store.read(D::FILE) {
-            Ok(None) => Ok(Observed::Unsettled),
-            Ok(Some((bytes, seen))) => Ok(self.judge(common, &bytes, seen, still)),
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                let fault = Fault::unreadable(&error);
-                let hash = [0; 32];
-                Ok(self.refuse(&fault, Seen { stat, hash }, still))
+        let full = self.edits.is_full();
+        match self.on_disk.look(common.store.stat(D::FILE)?, now) {
+            Sight::Known => Ok(Observed::Same),
+            Sight::Bad { seen, settled } => Ok(Observed::Bad { seen, settled }),
+            Sight::Gone(still) if still < SETTLE_GONE || full => Ok(Observed::Unsettled),
+            Sight::Gone(_) if D::REMOVED_IS_NO_EDIT => {
+                self.put_back(common, removed(D::LIST));
+                Ok(Observed::Same)
             }
-            Err(error) => Err(error),
+            Sight::Gone(_) => {
+                self.take_file(common, Vec::new(), None, None);
+                Ok(Observed::Taken)
+            }
+            Sight::NoFile(still) if still >= SETTLE_ASIDE || common.stopping => {
+                let aside = common.store.set_aside(D::FILE)?;
+                self.put_back(common, displaced(&aside));
+                Ok(Observed::Same)
+            }
+            Sight::NoFile(_) => Ok(Observed::Unsettled),
+            Sight::Changed(_, still) if full || (!eager && still < SETTLE) => {
+                Ok(Observed::Unsettled)
+            }
+            Sight::Changed(stat, still) => match common.store.read(D::FILE) {
+                Ok(None) => Ok(Observed::Unsettled),
+                Ok(Some((bytes, seen))) => Ok(self.judge(common, &bytes, seen, still)),
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                    let fault = Fault::unreadable(&error);
+                    let hash = [0; 32];
+                    Ok(self.refuse(&fault, Seen { stat, hash }, still))
+                }
+                Err(error) => Err(error),
+            },
         }
     }
 
     /// The file is gone, and takes nothing with it (STATE-11): it is to be written again.
-    fn put_back(&mut self, common: &Common, error: &str) {
-        self.on_disk = None;
-        self.clean = false;
-        self.racy = false;
-        self.bad = None;
-        self.still.settle();
-        if self.job.is_none() {
-            let mut entries = self.base.entries().to_vec();
-            D::sort(&mut entries);
-            self.job = Some(Job {
-                entries,
-                revision: self.revision,
-                stand: Stand {
-                    document: 0,
-                    journal: self.journal,
-                },
-                saved: Vec::new(),
-            });
-        }
-        tracing::error!(file = D::FILE, "the state file: {error}");
-        // Full: so many are waiting to be reported already.
-        let (file, error) = (D::FILE, error.to_owned());
-        let _ = common.faults.try_send(WriteFault { file, error });
+    fn put_back(&mut self, common: &Common, error: String) {
+        self.on_disk.lose();
+        self.pending.write_again(&self.agreed);
+        let file = D::FILE;
+        tracing::error!(file, "the state file: {error}");
+        common.report(WriteFault { file, error });
     }
 
     /// What the file as it was just read is: ours, an edit, or nothing that fits.
     fn judge(&mut self, common: &Common, bytes: &[u8], seen: Seen, still: Duration) -> Observed {
-        if let Some(known) = &mut self.on_disk
-            && known.hash == seen.hash
-        {
-            *known = seen;
-            self.racy = seen.stat.is_racy();
-            self.still.settle();
+        if self.on_disk.is_unchanged(seen) {
             return Observed::Same;
         }
-        if self
-            .attempt
-            .as_ref()
-            .is_some_and(|tried| tried.hash == seen.hash)
-            && let Some(tried) = self.attempt.take()
-        {
-            self.base.wrote(tried.entries, tried.at);
-            self.on_disk = Some(seen);
-            // It stands, but nobody knows whether it would after a power cut.
-            self.clean = false;
-            self.as_found = false;
-            self.still.settle();
+        if self.agreed.stands_after_all(seen.hash) {
+            // Nobody knows whether it would stand after a power cut: it is written again.
+            self.on_disk.take(Some(seen), Form::Other);
             return Observed::Same;
         }
         match text::parse::<D>(bytes) {
             Ok(content) => {
-                self.envelope = content.envelope;
+                self.agreed.take_envelope(content.envelope);
                 self.take_file(common, content.entries, content.written, Some(seen));
                 Observed::Taken
             }
@@ -174,9 +163,9 @@ impl<D: Document> DiskFile<D> {
 
     /// The file does not fit; it is reported once it lies still.
     fn refuse(&mut self, fault: &Fault, seen: Seen, still: Duration) -> Observed {
-        if still < SETTLE_BAD {
+        let Some(settled) = self.on_disk.refuse(seen, still) else {
             return Observed::Unsettled;
-        }
+        };
         tracing::error!(
             file = D::FILE,
             line = fault.line,
@@ -185,8 +174,6 @@ impl<D: Document> DiskFile<D> {
             "the edit is not taken: {fault}; what was held stays, the next write sets the file aside as {}.bad",
             D::FILE
         );
-        self.bad = Some(seen);
-        let settled = still >= SETTLE_ASIDE;
         Observed::Bad { seen, settled }
     }
 
@@ -200,16 +187,12 @@ impl<D: Document> DiskFile<D> {
     ) {
         let owner = seen.map(|seen| seen.stat.uid);
         self.take(common, entries, written, owner);
-        self.on_disk = seen;
-        self.as_found = false;
-        // The service would have written the same: no need to, and no editor is warned.
-        self.clean = match (seen, written) {
-            (Some(seen), Some(written)) => self.hash_at(written) == Some(seen.hash),
-            _ => false,
+        // Where the service would have written the same, it need not, and no editor is warned.
+        let form = match (seen, written) {
+            (Some(seen), Some(written)) => self.form(seen, written),
+            _ => Form::Other,
         };
-        self.racy = seen.is_some_and(|seen| seen.stat.is_racy());
-        self.bad = None;
-        self.still.settle();
+        self.on_disk.take(seen, form);
     }
 
     /// Takes in an edit whose copy is of the moment `read`, and tells the owner in memory. The file
@@ -222,7 +205,7 @@ impl<D: Document> DiskFile<D> {
         uid: Option<u32>,
     ) {
         let now = Time(common.clock.now().wall_ms);
-        let diff = self.base.take_found(entries, read, now);
+        let diff = self.agreed.take(entries, read, now);
         // Before it is sent: who has the edit finds it counted.
         count(&self.shared.counters.edits_taken);
         tracing::info!(
@@ -235,33 +218,32 @@ impl<D: Document> DiskFile<D> {
         if diff.is_empty() {
             return;
         }
-        self.revision += 1;
-        // It lacks the edit; the owner sends another.
-        if let Some(job) = self.job.take() {
-            self.waiting.extend(job.saved);
-        }
+        self.pending.drop_job();
         // Not full (see `look`). Closed only when the owner has ended: the edit stays on disk for
         // the next start.
         let _ = self.edits.try_send(Edit {
-            revision: self.revision,
+            revision: self.agreed.revision(),
             changes: diff.changes,
         });
     }
 
-    /// Whether a write of the base would change nothing of the file but its time (STATE-11).
-    pub(super) fn is_clean(&mut self) -> bool {
-        if std::mem::take(&mut self.as_found) && !self.clean {
-            let (found, written) = (self.on_disk, self.base.written());
-            self.clean = found.is_some_and(|seen| self.hash_at(written) == Some(seen.hash));
+    /// Whether a write would change nothing of the file but its time (STATE-11).
+    pub(super) fn is_as_written(&mut self) -> bool {
+        if self.on_disk.form() == Form::Unknown {
+            let written = self.agreed.written();
+            let seen = self.on_disk.seen().copied();
+            let form = seen.map_or(Form::Other, |seen| self.form(seen, written));
+            self.on_disk.set_form(form);
         }
-        self.clean
+        self.on_disk.form() == Form::AsWritten
     }
 
-    /// What a file of the base, of that moment, would hash to.
-    fn hash_at(&mut self, written: Time) -> Option<Hash> {
-        let mut hashing = Digester::default();
-        self.envelope.stamp(written);
-        text::write::<D>(&mut hashing, self.base.entries(), &self.envelope).ok()?;
-        Some(hashing.finish())
+    /// Whether a write at that moment would leave this file.
+    fn form(&mut self, seen: Seen, written: Time) -> Form {
+        if self.agreed.hash_at(written) == Some(seen.hash) {
+            Form::AsWritten
+        } else {
+            Form::Other
+        }
     }
 }

@@ -103,11 +103,6 @@ pub(super) fn content(file: &mut File) -> io::Result<(Vec<u8>, Seen)> {
     ))
 }
 
-/// Whether an open file still is what `seen` says.
-pub(super) fn unchanged(file: &File, seen: &Stat) -> io::Result<bool> {
-    Ok(Stat::of(&file.metadata()?).same_content(seen))
-}
-
 /// The stat of an open file.
 pub(super) fn stat_of(file: &File) -> io::Result<Stat> {
     Ok(Stat::of(&file.metadata()?))

@@ -12,7 +12,7 @@ use http_body_util::Full;
 use hyper::body::Bytes;
 use serde_json::{Value, json};
 
-use crate::commands::ask::{Answer, Asked, Place};
+use crate::commands::ask::{Answer, Asked, Place, typed};
 use crate::commands::explain;
 use crate::commands::paths::Paths;
 
@@ -138,9 +138,13 @@ pub fn of_service(asker: &Asker, wanted: &Wanted, body: &[u8]) -> Response<Full<
         }
         Ok(Asked::Answered(Answer { status, body })) => {
             let body = match wanted {
-                Wanted::Explain(_) if status.is_success() => {
-                    json!({"text": explain::in_words(&body, &place.flags), "explanation": body})
-                }
+                Wanted::Explain(_) if status.is_success() => match typed(body.clone()) {
+                    Ok(explained) => {
+                        let text = explain::in_words(&explained, &place.flags);
+                        json!({"text": text, "explanation": body})
+                    }
+                    Err(failure) => return failed(failure.sentence),
+                },
                 _ => body,
             };
             response(status, "application/json", &body.to_string())

@@ -8,10 +8,11 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Clear, Paragraph, Row, Table, TableState, Wrap};
 use serde_json::Value;
+use weir_shared::api::status::Answers;
 
 use super::screen::{Over, Pane, Screen};
 use crate::commands::look::refused;
-use crate::commands::text::{cell, percent, span};
+use crate::commands::text::{cell, maybe, percent, plain, span};
 
 const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
 const REVERSED: Style = Style::new().add_modifier(Modifier::REVERSED);
@@ -82,37 +83,35 @@ fn head_lines(screen: &Screen) -> Vec<Line<'static>> {
         return vec![Line::from("waiting for the service …")];
     };
     let status = &look.status;
-    let (recent, bans, clients) = (&status["recent"], &status["bans"], &status["clients"]);
-    let connections = &status["connections"];
-    let requests = number(&recent["requests"]);
-    let mean = requests.saturating_mul(10) / number(&recent["seconds"]).max(1);
+    let (recent, bans, clients) = (&status.recent, &status.bans, &status.clients);
+    let connections = &status.connections;
+    let span_s = recent.seconds.unwrap_or(0);
+    let mean = recent.requests.saturating_mul(10) / span_s.max(1);
     let now = screen.rate_tenths.map_or("–".to_owned(), tenths);
-    let seconds = Duration::from_secs(number(&recent["seconds"]));
-    let reasons = recent["actions"].as_object().into_iter().flatten();
-    let reasons = reasons.filter(|(name, count)| *name != "passed" && number(count) > 0);
+    let reasons = recent.actions.iter();
+    let reasons = reasons.filter(|(name, count)| *name != "passed" && **count > 0);
     let reasons: Vec<String> = reasons
-        .map(|(name, count)| format!("{name} {count}"))
+        .map(|(name, count)| format!("{} {count}", plain(name)))
         .collect();
-    let observe = status["mode"] == "observe";
-    let mode_style = if observe { WARNING } else { BOLD };
-    let refused = refused(observe);
+    let mode_style = if status.observes() { WARNING } else { BOLD };
+    let refused = refused(status.observes());
     let mut lines = vec![
         Line::from(vec![
-            Span::styled(format!("weir {}  ", cell(&status["version"])), BOLD),
-            Span::styled(cell(&status["mode"]), mode_style),
+            Span::styled(format!("weir {}  ", plain(&status.version)), BOLD),
+            Span::styled(plain(&status.mode), mode_style),
             Span::raw(format!(
                 "  up {}  {} to {}",
-                span(Duration::from_secs(number(&status["uptime_seconds"]))),
-                cell(&status["address"]),
-                cell(&status["upstream"]),
+                span(Duration::from_secs(status.uptime_seconds)),
+                maybe(status.address.as_ref()),
+                plain(&status.upstream),
             )),
         ]),
         Line::from(format!(
             "{now} requests/s now, {} in {}   passed {}   {refused} {}",
             tenths(mean),
-            span(seconds),
-            percent(number(&recent["passed"]), requests),
-            percent(number(&recent["refused"]), requests),
+            span(Duration::from_secs(span_s)),
+            percent(recent.passed, recent.requests),
+            percent(recent.refused, recent.requests),
         )),
         Line::from(match reasons.is_empty() {
             true => "nothing else than passed".to_owned(),
@@ -120,14 +119,9 @@ fn head_lines(screen: &Screen) -> Vec<Line<'static>> {
         }),
         Line::from(format!(
             "bans {}/{}   clients {}/{}   connections {}/{}",
-            bans["active"],
-            bans["max"],
-            clients["held"],
-            clients["max"],
-            connections["open"],
-            connections["max"],
+            bans.active, bans.max, clients.held, clients.max, connections.open, connections.max,
         )),
-        application_line(recent, &look.history, refused),
+        application_line(&recent.upstream, &look.history, refused),
     ];
     lines.extend(fleet_line(&look.fleet));
     lines
@@ -161,14 +155,9 @@ fn fleet_line(fleet: &Value) -> Option<Line<'static>> {
 }
 
 /// How the application does, and what the last minutes were like: `app p99 50 ms, 5xx 0.0 %`.
-fn application_line(recent: &Value, history: &Value, refused: &str) -> Line<'static> {
-    let upstream = &recent["upstream"];
-    let responses = &upstream["responses"];
-    let counts = responses.as_object().into_iter().flatten();
-    let answers: u64 = counts.map(|(_, count)| number(count)).sum();
-    let errors = responses.get("5xx").map_or(0, number);
-    let p99 = upstream["p99_seconds"].as_f64();
-    let p99 = p99.map_or("–".to_owned(), |seconds| {
+fn application_line(upstream: &Answers, history: &Value, refused: &str) -> Line<'static> {
+    let (answers, errors) = upstream.all_and_errors();
+    let p99 = upstream.p99_seconds.map_or("–".to_owned(), |seconds| {
         format!("{} ms", seconds * 1000.0)
     });
     let style = if errors * 100 > answers {

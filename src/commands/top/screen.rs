@@ -6,13 +6,17 @@
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use serde_json::Value;
+use weir_shared::api::clients::Listed;
+use weir_shared::api::groups::Group;
+use weir_shared::api::status::{Crawler, SharedLimit};
+use weir_shared::ban::Ban;
 
 use super::source::{
     ALLOW_FOR, BAN_FOR, By, Command, Groups, Look, Report, Sort, Wanted, address_of,
 };
 use crate::commands::bans::{cause, end};
 use crate::commands::paths::Row;
-use crate::commands::text::{cell, since, until};
+use crate::commands::text::{cell, maybe, plain, since_time, until_end};
 
 /// Which list is shown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -137,18 +141,25 @@ impl Screen {
         let Some(look) = &self.look else {
             return Vec::new();
         };
-        let of = |list: &Value, row: &dyn Fn(&Value) -> Vec<String>| -> Vec<Vec<String>> {
-            list.as_array().into_iter().flatten().map(row).collect()
-        };
         let now_ms = look.now_ms;
         let mut rows = match (self.pane, &look.groups) {
-            (Pane::Clients, _) => of(&look.clients["clients"], &|one| client_row(one, now_ms)),
-            (Pane::Bans, _) => of(&look.bans["bans"], &|one| ban_row(one, now_ms)),
-            (Pane::Alerts, _) => of(&look.alerts["alerts"], &alert_row),
-            (Pane::Shared, _) => of(&look.status["shared_limits"], &shared_row),
-            (Pane::Crawlers, _) => of(&look.status["crawlers"], &crawler_row),
+            (Pane::Clients, _) => {
+                let clients = look.clients.clients.iter();
+                clients.map(|one| client_row(one, now_ms)).collect()
+            }
+            (Pane::Bans, _) => {
+                let bans = look.bans.bans.iter();
+                bans.map(|one| ban_row(one, now_ms)).collect()
+            }
+            (Pane::Alerts, _) => {
+                let alerts = look.alerts["alerts"].as_array();
+                alerts.into_iter().flatten().map(alert_row).collect()
+            }
+            (Pane::Shared, _) => look.status.shared_limits.iter().map(shared_row).collect(),
+            (Pane::Crawlers, _) => look.status.crawlers.iter().map(crawler_row).collect(),
             (pane, Some(Groups::Clients(by, groups))) if pane.by() == Some(*by) => {
-                of(&groups["groups"], &|one| group_row(one, *by, now_ms))
+                let row = |one| group_row(one, *by, now_ms);
+                groups.groups.iter().map(row).collect()
             }
             (Pane::Paths, Some(Groups::Paths(report))) => {
                 report.paths.iter().map(path_row).collect()
@@ -375,42 +386,44 @@ impl Screen {
 }
 
 fn rate(before: &Look, after: &Look) -> Option<u64> {
-    let total = |look: &Look| look.status["total"]["requests"].as_u64();
-    let requests = total(after)?.checked_sub(total(before)?)?;
+    let total = |look: &Look| look.status.total.requests;
+    let requests = total(after).checked_sub(total(before))?;
     let passed_ms = after.now_ms.checked_sub(before.now_ms)?;
     requests.saturating_mul(10_000).checked_div(passed_ms)
 }
 
-fn client_row(client: &Value, now_ms: u64) -> Vec<String> {
+fn client_row(listed: &Listed, now_ms: u64) -> Vec<String> {
+    let client = &listed.client;
+    let lookup = client.lookup.as_deref();
     vec![
-        cell(&client["client"]),
-        cell(&client["requests"]["day"]["current"]),
-        cell(&client["passed"]),
-        cell(&client["refused"]),
-        since(&client["last_seen"], now_ms),
-        cell(&client["lookup"]["country"]),
-        cell(&client["lookup"]["asn"]),
-        until(&client["ban_expires"], now_ms),
+        client.client.to_string(),
+        client.requests.day.current.0.to_string(),
+        client.passed.0.to_string(),
+        client.refused.0.to_string(),
+        since_time(client.last_seen, now_ms),
+        maybe(lookup.and_then(|lookup| lookup.country.as_ref())),
+        maybe(lookup.and_then(|lookup| lookup.asn.as_ref())),
+        maybe(listed.ban_expires.map(|end| until_end(end, now_ms))),
     ]
 }
 
-fn group_row(group: &Value, by: By, now_ms: u64) -> Vec<String> {
+fn group_row(group: &Group, by: By, now_ms: u64) -> Vec<String> {
     let mut row = vec![
-        cell(&group["group"]),
-        cell(&group["clients"]),
-        cell(&group["banned"]),
-        cell(&group["requests"]),
-        cell(&group["passed"]),
-        cell(&group["refused"]),
-        since(&group["last_seen"], now_ms),
+        maybe(group.group.as_ref()),
+        group.clients.to_string(),
+        group.banned.to_string(),
+        group.requests.to_string(),
+        group.passed.to_string(),
+        group.refused.to_string(),
+        since_time(group.last_seen, now_ms),
     ];
-    row.extend((by == By::Asn).then(|| cell(&group["name"])));
+    row.extend((by == By::Asn).then(|| maybe(group.name.as_ref())));
     row
 }
 
 fn path_row(row: &Row) -> Vec<String> {
     vec![
-        cell(&Value::from(row.path.as_str())),
+        plain(&row.path),
         row.requests.to_string(),
         row.refused.to_string(),
         row.failed.to_string(),
@@ -418,14 +431,15 @@ fn path_row(row: &Row) -> Vec<String> {
     ]
 }
 
-fn ban_row(ban: &Value, now_ms: u64) -> Vec<String> {
+fn ban_row(ban: &Ban, now_ms: u64) -> Vec<String> {
+    let notes = ban.notes.as_ref();
     vec![
-        cell(&ban["netblock"]),
+        ban.netblock.to_string(),
         end(ban, now_ms),
         cause(ban),
-        cell(&ban["client"]),
-        cell(&ban["notes"]["netblock_requests"]),
-        cell(&ban["reason"]),
+        maybe(ban.client),
+        maybe(notes.and_then(|notes| notes.netblock_requests)),
+        plain(&ban.reason),
     ]
 }
 
@@ -447,17 +461,21 @@ fn alert_row(alert: &Value) -> Vec<String> {
 }
 
 /// A limit that clients share.
-fn shared_row(of: &Value) -> Vec<String> {
-    let used = of["used"].as_f64().unwrap_or(0.0);
+fn shared_row(of: &SharedLimit) -> Vec<String> {
     vec![
-        cell(&of["rule"]),
-        format!("{:.1} %", used * 100.0),
-        cell(&of["keys"]),
-        cell(&of["hits"]),
+        plain(&of.rule),
+        format!("{:.1} %", of.used * 100.0),
+        of.keys.to_string(),
+        of.hits.to_string(),
     ]
 }
 
-fn crawler_row(of: &Value) -> Vec<String> {
-    let members = ["name", "purpose", "state", "passed", "refused"];
-    members.map(|member| cell(&of[member])).into()
+fn crawler_row(of: &Crawler) -> Vec<String> {
+    vec![
+        plain(&of.name),
+        plain(&of.purpose),
+        plain(&of.state),
+        of.passed.to_string(),
+        of.refused.to_string(),
+    ]
 }

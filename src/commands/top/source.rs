@@ -5,8 +5,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use http::Method;
 use serde_json::{Value, json};
+use weir_shared::api;
 
-use crate::commands::ask::Place;
+use crate::commands::ask::{Place, typed};
 use crate::commands::common::{Failure, now, percent_encoded};
 use crate::commands::explain;
 use crate::commands::lists::{self, List};
@@ -84,17 +85,17 @@ pub struct Wanted {
 #[derive(Clone, Debug)]
 pub enum Groups {
     /// By what, and the service's answer.
-    Clients(By, Value),
+    Clients(By, api::groups::Groups),
     Paths(PathsReport),
 }
 
 /// Everything at one moment.
 #[derive(Clone, Debug)]
 pub struct Look {
-    pub status: Value,
-    pub clients: Value,
-    /// Null where nobody asked for them.
-    pub bans: Value,
+    pub status: api::status::Status,
+    pub clients: api::clients::ClientList,
+    /// None where nobody asked for them.
+    pub bans: api::bans::BanList,
     pub alerts: Value,
     /// The last minutes; null of a service that has none.
     pub history: Value,
@@ -170,11 +171,11 @@ impl Asker {
             Some(by) => Some(Groups::Clients(by, self.groups(by, sort)?)),
         };
         Ok(Look {
-            status: self.get("/v1/status")?,
-            clients: self.get(&format!("/v1/clients?sort={sort}&limit={MOST}"))?,
+            status: typed(self.get("/v1/status")?)?,
+            clients: typed(self.get(&format!("/v1/clients?sort={sort}&limit={MOST}"))?)?,
             bans: match bans {
-                true => self.get(&format!("/v1/bans?active=true&newest={MOST}"))?,
-                false => Value::Null,
+                true => typed(self.get(&format!("/v1/bans?active=true&newest={MOST}"))?)?,
+                false => api::bans::BanList::default(),
             },
             alerts: self.get("/v1/alerts")?,
             history: self
@@ -187,9 +188,9 @@ impl Asker {
     }
 
     /// Clients added up.
-    pub fn groups(&self, by: By, sort: &str) -> Result<Value, Failure> {
+    pub fn groups(&self, by: By, sort: &str) -> Result<api::groups::Groups, Failure> {
         let by = by.name();
-        self.get(&format!("/v1/groups?by={by}&sort={sort}&limit={MOST}"))
+        typed(self.get(&format!("/v1/groups?by={by}&sort={sort}&limit={MOST}"))?)
     }
 }
 
@@ -219,7 +220,8 @@ fn obey(asker: &Asker, order: &Command) -> Result<Report, Failure> {
         Command::Explain(client) => {
             let address = percent_encoded(address_of(client));
             let answer = asker.get(&format!("/v1/explain?address={address}"))?;
-            Ok(Report::Explained(explain::in_words(&answer, &place.flags)))
+            let words = explain::in_words(&typed(answer)?, &place.flags);
+            Ok(Report::Explained(words))
         }
         Command::Ban(client) => ban(place, "client", address_of(client)),
         Command::BanNetblock(netblock) => ban(place, "netblock", netblock),
@@ -239,9 +241,8 @@ fn obey(asker: &Asker, order: &Command) -> Result<Report, Failure> {
 fn ban(place: &Place, member: &str, subject: &str) -> Result<Report, Failure> {
     let order = json!({member: subject, "duration": BAN_FOR, "reason": "weir top"});
     let answer = place.expect(Method::POST, "/v1/bans", Some(&order))?;
-    let ban = answer.good()?;
-    let netblock = ban.get("netblock").and_then(Value::as_str);
-    let netblock = netblock.unwrap_or_default();
+    let api::bans::Banned { ban, .. } = typed(answer.good()?)?;
+    let netblock = ban.netblock;
     Ok(Report::Done(format!("{netblock} is banned for {BAN_FOR}")))
 }
 

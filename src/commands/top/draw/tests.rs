@@ -1,6 +1,7 @@
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use super::super::source;
@@ -9,6 +10,11 @@ use super::*;
 use crate::commands::paths::{Report, Row};
 
 const NOW: u64 = 1_795_276_800_000;
+
+/// The document of an answer.
+fn of<T: DeserializeOwned>(answer: Value) -> T {
+    serde_json::from_value(answer).unwrap()
+}
 
 fn look(requests: u64, now_ms: u64) -> source::Report {
     let client = |name: &str, country: &str, asn: &str, counts: [u64; 3], ban: Value| {
@@ -19,7 +25,7 @@ fn look(requests: u64, now_ms: u64) -> source::Report {
             "lookup": {"country": country, "asn": asn},
             "passed": counts[1],
             "refused": counts[2],
-            "requests": {"day": {"current": counts[0]}},
+            "requests": {"day": {"start": "2026-11-21T00:00:00Z", "current": counts[0], "previous": 0}},
             "ban_expires": ban,
         })
     };
@@ -31,7 +37,7 @@ fn look(requests: u64, now_ms: u64) -> source::Report {
         })
     };
     source::Report::Look(Box::new(Look {
-        status: json!({
+        status: of(json!({
             "version": "0.1.0", "mode": "enforce", "uptime_seconds": 273_600,
             "address": "127.0.0.1:8080", "upstream": "127.0.0.1:3000",
             "recent": {
@@ -48,18 +54,18 @@ fn look(requests: u64, now_ms: u64) -> source::Report {
                 {"name": "googlebot", "purpose": "search", "state": "verified", "passed": 512, "refused": 0},
                 {"name": "googlebot", "purpose": "search", "state": "fake", "passed": 0, "refused": 77},
             ],
-        }),
-        clients: json!({"held": 8912, "clients": [
+        })),
+        clients: of(json!({"held": 8912, "clients": [
             client("203.0.113.7", "DE", "AS64496", [9_020, 7_960, 1_060], json!("2026-11-21T16:41:00Z")),
             client("198.51.100.23", "US", "AS64511", [4_310, 4_310, 0], Value::Null),
             client("2001:db8:5:1::/64", "FR", "AS64499", [3_877, 3_865, 12], json!("permanent")),
             client("192.0.2.81", "NL", "AS64502", [911, 911, 0], Value::Null),
-        ]}),
-        bans: json!({"bans": [
+        ]})),
+        bans: of(json!({"bans": [
             ban("192.0.2.0/25", "2026-11-27T16:00:00Z", "admin", "ops-17", Value::Null),
             ban("2001:db8:5::/56", "permanent", "rate_limit", "more than 1000 requests per minute", json!("2001:db8:5:1::/64")),
             ban("203.0.113.0/24", "2026-11-21T16:41:00Z", "rate_limit", "more than 1000 requests per minute", json!("203.0.113.7")),
-        ]}),
+        ]})),
         alerts: json!({"alerts": [
             {"time": "2026-11-21T15:41:00Z", "kind": "ban", "netblock": "203.0.113.0/24", "reason": "more than 1000 requests per minute"},
         ]}),
@@ -87,7 +93,7 @@ fn groups(by: By) -> Groups {
         group("198.51.100.0/24", [3, 0, 4_480, 4_480, 0]),
         group("2001:db8:5::/56", [1, 1, 3_877, 3_865, 12]),
     ]});
-    Groups::Clients(by, rows)
+    Groups::Clients(by, of(rows))
 }
 
 fn some_paths() -> Groups {
@@ -275,7 +281,7 @@ fn bans_are_seen_on_a_narrow_terminal() {
         "{wide}"
     );
     let mut observed = screen();
-    observed.look.as_mut().unwrap().status["mode"] = json!("observe");
+    observed.look.as_mut().unwrap().status.mode = "observe".to_owned();
     assert!(drawn(&observed, 100, 20).contains("would refuse 1.9 %"));
 }
 

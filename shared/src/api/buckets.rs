@@ -1,20 +1,23 @@
-//! The form of one window in clients.json and alerts.json.
+//! The form of one window in state files and answers.
 
+use crate::units::{Count, Time};
+use crate::window::{Length, Window};
 use serde::{Deserialize, Serialize};
-use weir_shared::units::{Count, Time};
-use weir_shared::window::{Length, Window};
 
 /// The two buckets of a window.
-#[derive(Clone, Copy, Default, Serialize, Deserialize)]
-pub(crate) struct Buckets {
-    start: Time,
-    current: Count,
-    previous: Count,
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Buckets {
+    /// When the current one began.
+    pub start: Time,
+    /// What it has counted.
+    pub current: Count,
+    /// What the one before has counted.
+    pub previous: Count,
 }
 
 impl Buckets {
     /// As it is written.
-    pub(crate) fn of(window: &Window) -> Self {
+    pub fn of(window: &Window) -> Self {
         Self {
             start: Time(window.start_ms),
             current: Count(window.current),
@@ -24,7 +27,7 @@ impl Buckets {
 
     /// Buckets begin at multiples of their length (LIMIT-1); a start written by hand is moved to
     /// the one before it.
-    pub(crate) fn window(self, span: impl Length) -> Window {
+    pub fn window(self, span: impl Length) -> Window {
         Window {
             start_ms: self.start.0 - self.start.0 % span.ms(),
             current: self.current.0,

@@ -1,0 +1,157 @@
+//! What the file and memory last agreed on: the base of the next edit.
+
+use std::io::{self, Write};
+
+use weir_shared::units::Time;
+
+use super::diff::{Base, Diff, History};
+use super::document::Document;
+use super::file::{Job, Stand};
+use super::journal::Standing;
+use super::stat::{Digester, Hash};
+use super::text::{self, Envelope};
+
+/// The last document that was read or written, with everything around its entries.
+pub(super) struct Agreed<D: Document> {
+    base: Base<D>,
+    envelope: Envelope,
+    /// The last edit that was taken in.
+    revision: u64,
+    /// The last line of the journal that the file holds.
+    journal: u64,
+    /// A write that failed after its rename may stand on disk all the same: it is ours, no edit.
+    attempt: Option<Attempt<D>>,
+}
+
+struct Attempt<D: Document> {
+    hash: Hash,
+    entries: Vec<D::Entry>,
+    at: Time,
+}
+
+impl<D: Document> Agreed<D> {
+    /// As a start found it.
+    pub(super) fn new(base: Base<D>, envelope: Envelope, journal: &Standing) -> Self {
+        Self {
+            base,
+            envelope,
+            revision: 0,
+            journal: match journal {
+                Standing::After(number) => *number,
+                Standing::Nothing | Standing::Every => 0,
+            },
+            attempt: None,
+        }
+    }
+
+    pub(super) fn entries(&self) -> &[D::Entry] {
+        self.base.entries()
+    }
+
+    pub(super) const fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// The moment of the last write.
+    pub(super) fn written(&self) -> Time {
+        self.base.written()
+    }
+
+    /// The moment of a write that is made now.
+    pub(super) fn next_write(&self, now: Time) -> Time {
+        self.base.next_write(now)
+    }
+
+    /// The same once more, as a document to be written.
+    pub(super) fn document(&self) -> Job<D> {
+        let mut entries = self.base.entries().to_vec();
+        D::sort(&mut entries);
+        Job {
+            entries,
+            revision: self.revision,
+            stand: Stand {
+                document: 0,
+                journal: self.journal,
+            },
+            saved: Vec::new(),
+        }
+    }
+
+    /// Whether the file holds what this document holds. Lines of the journal that the file does not
+    /// hold by name count as a change: without them nobody could tell that it holds them.
+    pub(super) fn holds(&self, job: &Job<D>) -> bool {
+        job.stand.journal == self.journal && job.entries == self.base.entries()
+    }
+
+    /// Writes a file of these entries.
+    pub(super) fn write(
+        &mut self,
+        out: &mut dyn Write,
+        entries: &[D::Entry],
+        at: Time,
+    ) -> io::Result<()> {
+        self.envelope.stamp(at);
+        text::write::<D>(out, entries, &self.envelope)
+    }
+
+    /// What a file of the same, written at that moment, would hash to.
+    pub(super) fn hash_at(&mut self, written: Time) -> Option<Hash> {
+        let mut hashing = Digester::default();
+        self.envelope.stamp(written);
+        text::write::<D>(&mut hashing, self.base.entries(), &self.envelope).ok()?;
+        Some(hashing.finish())
+    }
+
+    /// What is known of this document once it is written.
+    pub(super) fn history(&self, job: &Job<D>, at: Time) -> History<D::Key> {
+        let mut history = self.base.history(&job.entries, at);
+        history.journal = Some(job.stand.journal);
+        history
+    }
+
+    /// This document was written. Its entries move: 20,000 clients need not be held twice.
+    pub(super) fn wrote(&mut self, job: &mut Job<D>, at: Time) {
+        self.journal = job.stand.journal;
+        self.base.wrote(std::mem::take(&mut job.entries), at);
+        self.attempt = None;
+    }
+
+    /// A write of this document failed.
+    pub(super) fn tried(&mut self, hash: Hash, job: &Job<D>, at: Time) {
+        let entries = job.entries.clone();
+        self.attempt = Some(Attempt { hash, entries, at });
+    }
+
+    /// Whether the file with this hash is of a write that failed. It stands then, and is agreed on.
+    pub(super) fn stands_after_all(&mut self, hash: Hash) -> bool {
+        let tried = self.attempt.take_if(|tried| tried.hash == hash);
+        let Some(tried) = tried else { return false };
+        self.base.wrote(tried.entries, tried.at);
+        true
+    }
+
+    /// Takes in an edit whose copy is of the moment `read`.
+    pub(super) fn take(
+        &mut self,
+        entries: Vec<D::Entry>,
+        read: Option<Time>,
+        now: Time,
+    ) -> Diff<D> {
+        let diff = self.base.take_found(entries, read, now);
+        if !diff.is_empty() {
+            self.revision += 1;
+        }
+        diff
+    }
+
+    /// What stands around the entries is as it was found in the file.
+    pub(super) fn take_envelope(&mut self, envelope: Envelope) {
+        self.envelope = envelope;
+    }
+
+    /// The file was lost together with its directory: nothing was taken out of what is put in its
+    /// place.
+    pub(super) fn lose(&mut self) {
+        self.base.lose();
+    }
+}

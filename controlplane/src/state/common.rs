@@ -1,0 +1,43 @@
+//! What every state file needs of its thread, and the thread of every file.
+
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::Sender;
+use weir_shared::clock::Clock;
+
+use super::file::WriteFault;
+use super::store::Store;
+
+/// What every file needs.
+pub(super) struct Common {
+    pub(super) store: Store,
+    pub(super) clock: Clock,
+    pub(super) faults: Sender<WriteFault>,
+    /// Nobody takes edits any more.
+    pub(super) stopping: bool,
+}
+
+impl Common {
+    /// Reports a fault. Where that many wait to be reported already, it is in the log alone.
+    pub(super) fn report(&self, fault: WriteFault) {
+        let _ = self.faults.try_send(fault);
+    }
+}
+
+/// The thread's side of a file, whatever is in it.
+pub(super) trait AnyFile: Send {
+    /// One look and, if there is something to write, one try. Returns how long nothing needs to be
+    /// done.
+    fn turn(&mut self, common: &Common, now: Instant, unreachable: Option<&str>) -> Duration;
+    /// A turn ended by a panic: it counts as a write that failed.
+    fn fail_by_bug(&mut self, common: &Common, now: Instant) -> Duration;
+    /// Whether somebody waits for the outcome of a write.
+    fn is_awaited(&mut self) -> bool;
+    /// Whether there is something to write.
+    fn has_job(&mut self) -> bool;
+    /// The stop waits no longer.
+    fn give_up(&mut self);
+    /// The directory was made anew: nothing in it was taken out by an administrator, and all of it
+    /// has to be written.
+    fn rebuild(&mut self);
+}

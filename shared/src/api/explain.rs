@@ -1,0 +1,319 @@
+//! The answer of `GET /v1/explain` (CONTROL-5).
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::in_order::InOrder;
+use crate::ban::{Ban, Expiry};
+use crate::client::Client;
+use crate::lookup::Lookup;
+use crate::netblock::Netblock;
+use crate::units::Time;
+use crate::window::PerSpan;
+use crate::{explain, verdict};
+
+/// What the checks would do with a request, and why.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Explained {
+    /// The refusal that is remembered of the request that was asked for by its id.
+    pub request: Option<Refusal>,
+    /// Who would make it.
+    pub address: IpAddr,
+    /// How.
+    pub method: String,
+    /// Its path.
+    pub path: String,
+    /// Whether the page of another site would have the browser ask (RULE-8).
+    #[serde(default)]
+    pub other_site: bool,
+    /// The client that it would be charged to.
+    pub client: Client,
+    /// What a ban of the client for a limit would cover.
+    pub netblock: Netblock,
+    /// Whether a refusal is only noted.
+    #[serde(default)]
+    pub observe: bool,
+    /// What would become of it.
+    pub now: Outcome,
+    /// The same without the ban that refuses it, or the lookup that it waits for.
+    pub otherwise: Option<Outcome>,
+    /// The member of the list that decides.
+    pub list: Option<ListMember>,
+    /// The rule that decides.
+    pub rule: Option<RuleName>,
+    /// What takes it out of denials, traps and limits.
+    pub exempt: Option<ExemptBy>,
+    /// The crawler that it says it is (CRAWL-2).
+    pub crawler: Option<Crawler>,
+    /// Whether the limits would count it.
+    #[serde(default)]
+    pub counted: bool,
+    /// Whether the client is known (SHARE-4).
+    #[serde(default)]
+    pub known: bool,
+    /// Whether the application trusts the client now (APP-4).
+    #[serde(default)]
+    pub trusted: bool,
+    /// What is known of the client; none where no lookup has answered.
+    pub lookup: Option<Arc<Lookup>>,
+    /// The request windows before it.
+    pub requests: Windows,
+    /// The byte windows.
+    pub bytes: Windows,
+    /// What of these windows other instances have counted.
+    pub elsewhere: Option<Elsewhere>,
+    /// The limits of rules.json that it matches.
+    #[serde(default)]
+    pub rule_limits: Vec<RuleUse>,
+    /// The jails of rules.json that may count the answer.
+    #[serde(default)]
+    pub jails: Vec<RuleUse>,
+    /// What lowers the request limits.
+    pub limit_percent: Option<Percent>,
+    /// What lowers the byte limits.
+    pub bytes_percent: Option<Percent>,
+    /// When a ban for a limit would end that is made now; none where none can be made.
+    pub next_ban_expires: Option<Expiry>,
+    /// The bans that cover the client and have not ended.
+    #[serde(default)]
+    pub bans: Vec<Arc<Ban>>,
+    /// What would let the client through: commands, or what to change.
+    #[serde(default)]
+    pub undo: Vec<String>,
+}
+
+/// A refusal that is remembered.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Refusal {
+    /// The id of the request.
+    pub request_id: String,
+    /// When.
+    pub time: Time,
+    /// Why.
+    pub action: String,
+    /// False where it was let through in observe mode.
+    pub enforced: bool,
+}
+
+/// What becomes of a request.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Outcome {
+    /// `passed`, `refused`, `answered`, `awaits_lookup` or `health`; a newer service may say more.
+    pub result: String,
+    /// Why it is refused.
+    pub action: Option<String>,
+    /// The limit that it exceeds.
+    pub limit_hit: Option<String>,
+    /// The end of the ban that refuses it, or that would follow.
+    pub ban_expires: Option<Expiry>,
+    /// Until then; none of a permanent one.
+    pub ban_ends_in_seconds: Option<u64>,
+}
+
+/// A member of an allow or deny list.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ListMember {
+    /// `allow` or `deny`.
+    pub name: String,
+    /// The member.
+    pub netblock: Netblock,
+    /// The file or the feed.
+    pub source: String,
+    /// When the version of the feed was taken; none where it is no feed.
+    pub since: Option<Time>,
+}
+
+/// A rule of rules.json.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct RuleName {
+    /// Its name.
+    pub name: String,
+    /// What it is.
+    pub kind: String,
+}
+
+/// What a request is exempt by.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ExemptBy {
+    /// The setting, or rules.json.
+    pub source: String,
+    /// The prefix of a path, or the name of the entry.
+    pub name: String,
+}
+
+/// A crawler that somebody says they are.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Crawler {
+    /// Its name.
+    pub name: String,
+    /// What it crawls for.
+    pub purpose: String,
+    /// Whether it is the crawler: `verified`, `fake`, …
+    pub state: String,
+}
+
+/// How much of the windows of a minute, an hour and a day is used.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Windows {
+    /// Of a minute.
+    pub minute: Usage,
+    /// Of an hour.
+    pub hour: Usage,
+    /// Of a day.
+    pub day: Usage,
+}
+
+/// How much of a window is used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Usage {
+    /// The estimate.
+    pub used: u64,
+    /// The limit after its percentage; none where there is none.
+    pub limit: Option<u64>,
+    /// Until one more fits; none where there is no limit, or never.
+    pub fits_in_seconds: Option<u64>,
+}
+
+/// How much of a limit or a jail of rules.json is used.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct RuleUse {
+    /// Its name.
+    pub name: String,
+    /// Each of its windows, by its name.
+    pub windows: InOrder<Usage>,
+    /// What its ban would cover; none where it would make none.
+    pub would_ban: Option<Netblock>,
+}
+
+/// What other instances of the fleet have counted of a client (FLEET-29).
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Elsewhere {
+    /// Requests.
+    pub requests: Counts,
+    /// Bytes.
+    pub bytes: Counts,
+    /// How long ago the engine has said so.
+    pub age_ms: u64,
+}
+
+/// A count for each window.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Counts {
+    /// Of a minute.
+    pub minute: u64,
+    /// Of an hour.
+    pub hour: u64,
+    /// Of a day.
+    pub day: u64,
+}
+
+/// What lowers a limit.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Percent {
+    /// Of the limit.
+    pub percent: u32,
+    /// By this setting.
+    pub setting: String,
+}
+
+impl From<&explain::Usage> for Usage {
+    fn from(usage: &explain::Usage) -> Self {
+        Self {
+            used: usage.used,
+            limit: usage.limit,
+            fits_in_seconds: usage.fits_in_ms.map(|ms| ms.div_ceil(1000)),
+        }
+    }
+}
+
+impl From<&PerSpan<explain::Usage>> for Windows {
+    fn from(windows: &PerSpan<explain::Usage>) -> Self {
+        Self {
+            minute: (&windows.minute).into(),
+            hour: (&windows.hour).into(),
+            day: (&windows.day).into(),
+        }
+    }
+}
+
+impl From<&PerSpan<u64>> for Counts {
+    fn from(of: &PerSpan<u64>) -> Self {
+        let PerSpan { minute, hour, day } = *of;
+        Self { minute, hour, day }
+    }
+}
+
+impl From<&explain::Elsewhere> for Elsewhere {
+    fn from(counted: &explain::Elsewhere) -> Self {
+        Self {
+            requests: (&counted.requests).into(),
+            bytes: (&counted.bytes).into(),
+            age_ms: counted.age_ms,
+        }
+    }
+}
+
+impl From<&explain::RuleUsage> for RuleUse {
+    fn from(of: &explain::RuleUsage) -> Self {
+        let windows = of.windows.iter();
+        Self {
+            name: of.rule.name.clone(),
+            windows: windows
+                .map(|(span, used)| (span.name(), used.into()))
+                .collect(),
+            would_ban: of.would_ban,
+        }
+    }
+}
+
+impl From<&explain::ExemptBy> for ExemptBy {
+    fn from(by: &explain::ExemptBy) -> Self {
+        let (source, name) = match by {
+            // As it is written: a prefix is kept without its last slash.
+            explain::ExemptBy::Path(path) if path.is_empty() => ("WAF_EXEMPT_PATHS", "/"),
+            explain::ExemptBy::Path(path) => ("WAF_EXEMPT_PATHS", path.as_str()),
+            explain::ExemptBy::Entry(rule) => ("rules.json", rule.name.as_str()),
+        };
+        let (source, name) = (source.to_owned(), name.to_owned());
+        Self { source, name }
+    }
+}
+
+impl From<verdict::AppliedPercent> for Percent {
+    fn from(applied: verdict::AppliedPercent) -> Self {
+        Self {
+            percent: applied.percent.into(),
+            setting: applied.setting.to_owned(),
+        }
+    }
+}
+
+impl Outcome {
+    /// Of a request that is made now.
+    pub fn of(outcome: &explain::Outcome, now_ms: u64) -> Self {
+        let (result, action, limit, ban) = match outcome {
+            explain::Outcome::Health => ("health", None, None, None),
+            explain::Outcome::Forward => ("passed", None, None, None),
+            explain::Outcome::Own => ("answered", None, None, None),
+            explain::Outcome::AwaitLookup => ("awaits_lookup", None, None, None),
+            explain::Outcome::Refuse { action, limit, ban } => {
+                ("refused", Some(*action), *limit, *ban)
+            }
+        };
+        let wait_ms = ban.and_then(|end| end.remaining_ms(now_ms));
+        Self {
+            result: result.to_owned(),
+            action: action.map(|action| action.name().to_owned()),
+            limit_hit: limit.map(|limit| limit.name().to_owned()),
+            ban_expires: ban,
+            ban_ends_in_seconds: wait_ms.map(|ms| ms.div_ceil(1000)),
+        }
+    }
+
+    /// Whether it is refused.
+    pub fn is_refused(&self) -> bool {
+        self.result == "refused"
+    }
+}
