@@ -3,6 +3,7 @@
 mod anomalies;
 mod counts;
 mod engines;
+mod lists;
 
 use std::fs;
 use std::io::{Read as _, Write as _};

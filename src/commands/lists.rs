@@ -53,6 +53,7 @@ pub fn run(list: List, given: &Member) -> ExitCode {
             entry: (!given.remove).then(|| Entry {
                 until,
                 comment: given.comment.clone(),
+                force: given.force,
             }),
         };
         let told = changed(&Place::of(&given.asking)?, &change, given.force)?;
@@ -80,6 +81,7 @@ pub fn add(
         entry: Some(Entry {
             until,
             comment: Some(comment.to_owned()),
+            force: false,
         }),
     };
     let told = changed(place, &change, false)?;

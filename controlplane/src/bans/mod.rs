@@ -15,7 +15,7 @@ use weir_shared::ban_origin::DecidedBy;
 use weir_shared::client::Client;
 use weir_shared::clock::Now;
 use weir_shared::event::{LimitExceeded, Offence};
-use weir_shared::netblock::Netblock;
+use weir_shared::netblock::{NetSet, Netblock};
 use weir_shared::rules::RuleSet;
 use weir_shared::snapshot::Snapshot;
 use weir_shared::spared::Spared;
@@ -109,6 +109,7 @@ impl Bans {
         now: Now,
     ) -> Result<Self, usize> {
         let mut ledger = Ledger::new(settings, held, now.wall_ms)?;
+        ledger.trust(spared.trusted_blocks());
         Ok(Self {
             settings,
             publisher: Publisher::new(snapshots, &mut ledger, now.wall_ms),
@@ -135,8 +136,9 @@ impl Bans {
     }
 
     /// Obeys these settings from now on, and publishes what that changes.
-    pub(crate) fn take_settings(&mut self, settings: LedgerSettings, now: Now) {
+    pub(crate) fn take_settings(&mut self, settings: LedgerSettings, trusted: &NetSet, now: Now) {
         self.settings = settings;
+        self.ledger.trust(self.spared.trusted_with(trusted));
         self.ledger.take_settings(settings, now.wall_ms);
         self.publish(now);
         self.log_drops();

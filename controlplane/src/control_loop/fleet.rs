@@ -13,6 +13,7 @@ use crate::admin::bans::Pending;
 use crate::admin::problem::{Problem, json as json_answer};
 use crate::bans::Subject;
 use crate::fleet::replica::Effect;
+use crate::rules::SharedLists;
 
 /// Effects of effects: an effect of the fleet is no news to it, so that one round is the rule.
 const MOST_ROUNDS: usize = 4;
@@ -101,6 +102,16 @@ impl Control {
         for told in fleet.turn(now).into_iter().chain(changed) {
             let alerts = &mut self.detection.alerts;
             alerts.fleet(told.what, &told.detail, now.wall_ms);
+        }
+        if let Some((changes, told)) = fleet.file_lists(now) {
+            self.rules.orders().file(changes, told);
+        }
+    }
+
+    /// The files of the rules were read (FLEET-18).
+    pub(super) fn tell_fleet_of_lists(&mut self, listed: &SharedLists, rules: u64, now: Now) {
+        if let Some(fleet) = &mut self.fleet {
+            fleet.lists_found(listed, rules, now);
         }
     }
 

@@ -9,16 +9,21 @@ use std::sync::Arc;
 
 use weir_shared::ban::Ban;
 
+use super::conflict::{self, Conflict};
 use super::engine::{Cursor, Logged, Welcome};
 use super::event::{self, Event, Rejected};
-use super::replica::{Effect, Item, Outcome, Replica};
-use super::stamp::Origin;
+use super::replica::{Effect, Item, KEPT_MS, Outcome, Replica};
+use super::stamp::{Origin, Stamp};
 use crate::bans::Subject;
 use crate::bans::document::BanKey;
 use crate::bans::ledger::changes::LedgerChange;
+use crate::rules::{Entry as ListEntry, ListKey};
 
 /// After so many batches that were read a snapshot is due.
 pub const SNAPSHOT_AFTER: u64 = 5_000;
+
+/// Edits of one member that are not told again.
+const MAX_TOLD: usize = 256;
 
 /// A batch that is to be appended.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -62,6 +67,23 @@ pub struct Core {
     unseen: Option<BTreeSet<Item>>,
     since_snapshot: u64,
     counts: Counts,
+    /// When the engine last answered, in its time.
+    contact_ms: Option<u64>,
+    stale: Option<Stale>,
+    /// What only this instance holds, and is to be put aside.
+    aside: Vec<Item>,
+    /// Edits of one member, not yet told, and those that were.
+    conflicts: Vec<Conflict>,
+    told: VecDeque<(Stamp, Stamp)>,
+}
+
+/// The last contact was so long ago that the fleet has forgotten what was taken out meanwhile: what
+/// it does not have, and is older, is put aside (FLEET-17).
+#[derive(Clone, Debug)]
+struct Stale {
+    contact_ms: u64,
+    /// What the log has something of.
+    named: BTreeSet<Item>,
 }
 
 impl Core {
@@ -86,6 +108,62 @@ impl Core {
             unseen: None,
             since_snapshot: 0,
             counts: Counts::default(),
+            contact_ms: None,
+            stale: None,
+            aside: Vec::new(),
+            conflicts: Vec::new(),
+            told: VecDeque::new(),
+        }
+    }
+
+    /// When the engine last answered.
+    pub fn contact_ms(&self) -> Option<u64> {
+        self.contact_ms
+    }
+
+    /// The engine has answered at this moment. While something is to be put aside it is as if it
+    /// had not.
+    pub fn note_contact(&mut self, at_ms: u64) {
+        if self.stale.is_none() && self.aside.is_empty() {
+            self.contact_ms = self.contact_ms.max(Some(at_ms));
+        }
+    }
+
+    /// Whether something is to be put aside.
+    pub fn has_aside(&self) -> bool {
+        !self.aside.is_empty()
+    }
+
+    /// What that is.
+    pub fn aside(&self) -> Vec<Event> {
+        let aside = self.aside.iter();
+        aside.filter_map(|item| self.replica.event(item)).collect()
+    }
+
+    /// It is in a file, and goes. Tells what the ledger is to do.
+    pub fn put_aside(&mut self) -> Vec<Effect> {
+        let aside = std::mem::take(&mut self.aside);
+        let effects = aside.iter().map(|item| self.replica.drop_item(item));
+        effects.flatten().collect()
+    }
+
+    /// Edits of one member at two instances, each once.
+    pub fn take_conflicts(&mut self) -> Vec<Conflict> {
+        std::mem::take(&mut self.conflicts)
+    }
+
+    fn note_conflicts(&mut self, event: &Event) {
+        for conflict in conflict::between(&self.replica, event) {
+            let (holds, replaced) = conflict.stamps();
+            let stamps = (holds.clone(), replaced.clone());
+            if self.told.contains(&stamps) {
+                continue;
+            }
+            if self.told.len() >= MAX_TOLD {
+                self.told.pop_front();
+            }
+            self.told.push_back(stamps);
+            self.conflicts.push(conflict);
         }
     }
 
@@ -145,6 +223,16 @@ impl Core {
             && holds_cursor;
         self.generation = Some(welcome.generation);
         self.acked = welcome.last;
+        let contact_ms = self.contact_ms;
+        let is_stale = |at_ms: &u64| welcome.time_ms.saturating_sub(*at_ms) > KEPT_MS;
+        if let Some(contact_ms) = contact_ms.filter(is_stale)
+            && self.aside.is_empty()
+        {
+            let named = BTreeSet::new();
+            self.stale = Some(Stale { contact_ms, named });
+            return self.resync();
+        }
+        self.note_contact(welcome.time_ms);
         if !is_same {
             self.resync();
         }
@@ -220,6 +308,12 @@ impl Core {
         let mut effects = Vec::new();
         for event in events {
             let joined = event.and_then(|event| {
+                if let Some(stale) = &mut self.stale {
+                    stale.named.insert(name(&event));
+                }
+                if self.unseen.is_none() {
+                    self.note_conflicts(&event);
+                }
                 let (effects, is_whole) = self.replica.join(&event, now_ms)?;
                 if let (true, Some(unseen)) = (is_whole, &mut self.unseen) {
                     unseen.remove(&name(&event));
@@ -259,9 +353,29 @@ impl Core {
 
     /// The log has nothing more now: what it does not hold is to be sent.
     pub fn at_the_end(&mut self) {
-        for item in self.unseen.take().unwrap_or_default() {
-            self.send(item);
+        let unseen = self.unseen.take().unwrap_or_default();
+        // An engine that has nothing is no fleet of which anything could be learnt.
+        let stale = self
+            .stale
+            .take()
+            .filter(|_| self.cursor != Cursor::default());
+        for item in unseen {
+            if stale
+                .as_ref()
+                .is_some_and(|stale| self.is_aside(&item, stale))
+            {
+                self.aside.push(item);
+            } else {
+                self.send(item);
+            }
         }
+    }
+
+    /// Whether only this instance holds it, and has not changed it since the last contact.
+    fn is_aside(&self, item: &Item, stale: &Stale) -> bool {
+        let event = self.replica.event(item);
+        let is_old = |event: &Event| event.stamps().all(|stamp| stamp.ms() <= stale.contact_ms);
+        !stale.named.contains(item) && event.is_some_and(|event| is_old(&event))
     }
 
     /// The chunks of a snapshot, where one is due and this instance could write it.
@@ -295,6 +409,40 @@ impl Core {
     pub fn lift(&mut self, subject: Subject, now_ms: u64) -> Vec<Effect> {
         let outcome = self.replica.lift(subject, now_ms);
         self.send_outcome(outcome)
+    }
+
+    /// What a list has for this key at this moment.
+    pub fn listed(&self, key: ListKey, now_ms: u64) -> Option<&ListEntry> {
+        let record = self.replica.lists().record(key)?;
+        (record.entry.as_ref()).filter(|entry| !entry.has_ended(now_ms))
+    }
+
+    /// The keys of all that is known of lists.
+    pub fn list_keys(&self) -> impl Iterator<Item = ListKey> + '_ {
+        self.replica.lists().records().map(|record| record.key)
+    }
+
+    /// How often the lists have changed.
+    pub fn list_changes(&self) -> u64 {
+        self.replica.lists().changes()
+    }
+
+    /// Somebody changes a list here.
+    pub fn edit_list(&mut self, key: ListKey, entry: Option<ListEntry>, now_ms: u64) {
+        match self.replica.edit_list(key, entry, now_ms) {
+            Ok(item) => {
+                self.send_outcome(Outcome {
+                    items: vec![item],
+                    ..Outcome::default()
+                });
+            }
+            Err(rejected) => self.reject(rejected),
+        }
+    }
+
+    /// What lists.json held before there was a fleet.
+    pub fn found_list(&mut self, key: ListKey, entry: &ListEntry) {
+        self.replica.found_list(key, entry);
     }
 
     /// The ledger has no place for this ban.
@@ -337,5 +485,6 @@ fn name(event: &Event) -> Item {
     match event {
         Event::Entry(entry) => Item::Entry(entry.id),
         Event::Lift(lift) => Item::Lift(lift.stamp.clone()),
+        Event::List(record) => Item::List(record.key),
     }
 }

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use weir_shared::threads;
 
 use super::event::Event;
+use super::filing::KeptFiling;
 use super::replica::Kept;
 use super::stamp::Stamp;
 use crate::bans::document::BanKey;
@@ -37,6 +38,12 @@ struct Form {
     events: Vec<Event>,
     #[serde(default)]
     made: Vec<(BanKey, Stamp)>,
+    /// lists.json, where lists are shared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    lists: Option<KeptFiling>,
+    /// When the engine last answered, in its time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    contact_ms: Option<u64>,
 }
 
 /// What a file held.
@@ -44,6 +51,8 @@ pub(super) struct Found {
     /// The name that the instance had.
     pub(super) instance: String,
     pub(super) kept: Kept,
+    pub(super) lists: Option<KeptFiling>,
+    pub(super) contact_ms: Option<u64>,
 }
 
 /// Reads the file, where it is of this fleet.
@@ -72,17 +81,26 @@ pub(super) fn read(dir: &Path, fleet: &str) -> Result<Option<Found>, String> {
             events: form.events,
             made: form.made,
         },
+        lists: form.lists,
+        contact_ms: form.contact_ms,
     }))
 }
 
 /// The file as it is to be.
-pub(super) fn write(fleet: &str, instance: &str, kept: Kept) -> Vec<u8> {
+pub(super) fn write(
+    fleet: &str,
+    instance: &str,
+    kept: Kept,
+    (lists, contact_ms): (Option<KeptFiling>, Option<u64>),
+) -> Vec<u8> {
     let form = Form {
         version: 1,
         fleet: fleet.to_owned(),
         instance: instance.to_owned(),
         events: kept.events,
         made: kept.made,
+        lists,
+        contact_ms,
     };
     // Nothing in it has no form as JSON.
     serde_json::to_vec(&form).unwrap_or_default()

@@ -12,6 +12,7 @@ use weir_shared::ban_origin::Instance;
 use weir_shared::clock::Now;
 use weir_shared::settings::Listed;
 
+use super::aside::Aside;
 use super::beat::{Beat, Seen};
 use super::claims::Claims;
 use super::core::Core;
@@ -20,6 +21,7 @@ use super::event::Rejected;
 use super::eviction::Eviction;
 use super::facts::Told;
 use super::kept::{self, Keeper};
+use super::lists_file::ListsFile;
 use super::names::{change_in_fleet, here, in_fleet, key_in_fleet};
 use super::others::{Mine, Others};
 use super::replica::Effect;
@@ -40,6 +42,8 @@ const BEAT_NS: u64 = 1_000_000_000;
 const SOON_NS: u64 = 50_000_000;
 /// So long two instances may hold different bans (FLEET-16).
 const MEND_NS: u64 = 60_000_000_000;
+/// How exactly fleet.json says when the engine last answered.
+const CONTACT_MS: u64 = 3_600_000;
 /// How often what is too old is forgotten.
 const FORGET_NS: u64 = 60_000_000_000;
 
@@ -79,6 +83,12 @@ pub(crate) struct Fleet {
     pub(super) mended_ns: u64,
     pub(super) rejected: u64,
     pub(super) rests: bool,
+    /// What is put aside.
+    pub(super) aside: Aside,
+    /// The last contact that fleet.json has.
+    pub(super) kept_contact_ms: u64,
+    /// lists.json.
+    pub(super) lists: ListsFile,
     /// The counts of clients; none where they are not shared.
     pub(super) sharing: Option<Sharing>,
     pub(super) eviction: Eviction,
@@ -90,6 +100,7 @@ impl Fleet {
     /// The settings that hold from now on.
     pub(crate) fn take_settings(&mut self, listing: &[Listed]) {
         self.settings = same_everywhere(listing);
+        self.note_rules();
         if let Some(sharing) = &self.sharing {
             sharing.take_settings(listing);
         }
@@ -99,6 +110,7 @@ impl Fleet {
     pub(crate) fn select<'a>(&'a self, select: &mut Select<'a>) {
         select.recv(&self.inbox);
         self.kept.select(select);
+        self.lists.select(select);
         self.waits.select(select);
     }
 
@@ -125,6 +137,10 @@ impl Fleet {
                 }
             }
         }
+        for conflict in self.core.take_conflicts() {
+            tracing::warn!("{conflict}");
+        }
+        effects.extend(self.put_aside(now));
         effects
             .into_iter()
             .map(|effect| here(self.me, effect))
@@ -173,6 +189,7 @@ impl Fleet {
                 others,
             } => {
                 self.note_clock(time_ms, round_trip_ns, now);
+                self.note_contact(time_ms);
                 self.take_beats(others, now);
             }
             Said::Claimed { until_ms } => self.claimed(until_ms, now),
@@ -217,6 +234,16 @@ impl Fleet {
             tracing::warn!("{told}: each instance of the fleet judges by its own");
         }
         self.differing = differing;
+    }
+
+    /// The engine has answered. fleet.json says so to the hour.
+    fn note_contact(&mut self, time_ms: u64) {
+        self.core.note_contact(time_ms);
+        let contact_ms = self.core.contact_ms().unwrap_or_default();
+        if contact_ms.saturating_sub(self.kept_contact_ms) >= CONTACT_MS {
+            self.kept_contact_ms = contact_ms;
+            self.changes += 1;
+        }
     }
 
     /// The time of the fleet: that of the engine.
@@ -335,7 +362,7 @@ impl Fleet {
     }
 
     /// The change that fleet.json is to hold now.
-    fn change(&self) -> u64 {
+    pub(super) fn change(&self) -> u64 {
         self.changes + self.core.replica().kept_changes()
     }
 
@@ -377,6 +404,7 @@ impl Fleet {
         }
         told.extend(self.eviction.tell());
         told.extend(self.mend(now));
+        told.extend(self.told_aside());
         let change = self.change();
         if self.kept.is_due(change, now.mono_ns) && !self.rests {
             self.keep(now);
@@ -412,7 +440,9 @@ impl Fleet {
     }
 
     pub(super) fn keep(&mut self, now: Now) {
-        let bytes = kept::write(&self.fleet, self.me.name(), self.core.replica().kept());
+        let (name, kept) = (self.me.name(), self.core.replica().kept());
+        let more = (self.lists.kept(), self.core.contact_ms());
+        let bytes = kept::write(&self.fleet, name, kept, more);
         self.kept.write(self.change(), bytes, now.mono_ns);
     }
 

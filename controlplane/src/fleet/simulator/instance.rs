@@ -16,8 +16,10 @@ use crate::bans::ledger::{AdminBan, BanOutcome, Ledger, LedgerSettings};
 use crate::fleet::core::Core;
 use crate::fleet::engine::{Cursor, Engine, Fault};
 use crate::fleet::event;
+use crate::fleet::filing::{Filing, KeptFiling};
 use crate::fleet::replica::{Effect, Replica};
 use crate::fleet::stamp::Origin;
+use crate::rules::{Entry, Expected, FileChange, ListKey, SharedLists};
 use crate::state::Change;
 
 /// Batches that are read at once.
@@ -32,7 +34,12 @@ pub(super) struct Instance {
     /// Whether it has met the engine since it lost it.
     is_linked: bool,
     /// bans.json and what it knew of the fleet, written in one step.
-    disk: Option<(Vec<Arc<Ban>>, Replica)>,
+    disk: Option<(Vec<Arc<Ban>>, Replica, KeptFiling)>,
+    /// lists.json as it lies there.
+    pub(super) file: SharedLists,
+    filing: Filing,
+    /// What is to be written into it.
+    noted: Vec<FileChange>,
 }
 
 pub(super) fn settings(observe: bool) -> LedgerSettings {
@@ -56,6 +63,9 @@ impl Instance {
             skew_ms,
             is_linked: false,
             disk: None,
+            file: SharedLists::default(),
+            filing: Filing::default(),
+            noted: Vec::new(),
         };
         instance.obey(effects, now);
         instance
@@ -87,7 +97,63 @@ impl Instance {
     }
 
     pub(super) fn save(&mut self) {
-        self.disk = Some((self.ledger.all(), self.core.replica().clone()));
+        self.disk = Some((
+            self.ledger.all(),
+            self.core.replica().clone(),
+            self.filing.kept(),
+        ));
+    }
+
+    /// Somebody edits lists.json. It is heard later.
+    pub(super) fn edits_list(&mut self, key: ListKey, entry: Option<Entry>) {
+        self.file.is_there = true;
+        match entry {
+            Some(entry) => drop(self.file.entries.insert(key, entry)),
+            None => drop(self.file.entries.remove(&key)),
+        }
+    }
+
+    /// What the loop and the thread of the rules do in a turn: what was noted is written, what the
+    /// file holds is heard, and what is to be written is noted on disk.
+    pub(super) fn file_turn(&mut self, at: u64) {
+        self.write_file();
+        self.hear_file(at);
+        let now = self.now(at);
+        self.noted = self.filing.due(&self.core, now);
+        if !self.noted.is_empty() {
+            self.save();
+        }
+    }
+
+    /// What was noted is written. A kill may follow at once.
+    pub(super) fn write_file(&mut self) {
+        for change in &self.noted {
+            let stands = self.file.entries.get(&change.key).cloned();
+            if change.expected == Expected::Is(stands) {
+                match &change.entry {
+                    Some(entry) => drop(self.file.entries.insert(change.key, entry.clone())),
+                    None => drop(self.file.entries.remove(&change.key)),
+                }
+            }
+            self.file.is_there = true;
+        }
+    }
+
+    fn hear_file(&mut self, at: u64) {
+        let now = self.now(at);
+        // fleet.json follows an edit at once.
+        if self.filing.read(&self.file, &mut self.core, now) {
+            self.save();
+        }
+        if !std::mem::take(&mut self.noted).is_empty() {
+            self.filing.has_written();
+        }
+    }
+
+    /// Whether the file was heard, and holds all that the fleet says.
+    pub(super) fn is_file_quiet(&self, at: u64) -> bool {
+        let due = self.filing.clone().due(&self.core, self.now(at));
+        self.noted.is_empty() && due.is_empty()
     }
 
     /// It is killed, and starts again from what is on its disk, or from nothing.
@@ -95,22 +161,27 @@ impl Instance {
         let now = self.now(at);
         if disk_is_lost {
             self.disk = None;
+            self.file = SharedLists::default();
         }
-        let (held, replica) = match &self.disk {
-            Some((held, replica)) => (held.clone(), Some(replica)),
-            None => (Vec::new(), None),
+        let (held, replica, filed) = match &self.disk {
+            Some((held, replica, filed)) => (held.clone(), Some(replica), Some(filed.clone())),
+            None => (Vec::new(), None, None),
         };
         let origin = Origin::new(&self.name, u128::from(nonce)).unwrap();
-        let core = match replica {
+        let mut core = match replica {
             Some(replica) => Core::of(replica.restarted(origin)),
             None => Core::new(origin, &held).0,
         };
+        let filing = Filing::begin(filed, &self.file, &mut core, now);
         let disk = self.disk.take();
         *self = Self {
             ledger: Ledger::new(settings(false), held, now).unwrap(),
             core,
             is_linked: false,
             disk,
+            file: std::mem::take(&mut self.file),
+            filing,
+            noted: Vec::new(),
             name: std::mem::take(&mut self.name),
             skew_ms: self.skew_ms,
         };
@@ -145,6 +216,7 @@ impl Instance {
             client: None,
             duration: Some(Duration::from_secs(seconds)),
             reason: "said so".to_owned(),
+            force: false,
         };
         let ban = self.ledger.add(order, now).unwrap();
         self.settle(now);
@@ -193,6 +265,7 @@ impl Instance {
 
     /// One turn of the link. False where the engine gave no answer.
     pub(super) fn turn(&mut self, engine: &mut impl Engine, at: u64) -> bool {
+        self.file_turn(at);
         let turned = self.speak(engine, at);
         self.is_linked = turned.is_ok();
         self.is_linked
