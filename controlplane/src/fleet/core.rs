@@ -4,7 +4,7 @@
 //! What is sent is always an entry as it stands, and joining one twice does nothing. So nothing has
 //! to be remembered of a batch whose fate is unknown, but that its items are to be sent again.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use weir_shared::ban::Ban;
@@ -16,7 +16,7 @@ use super::replica::{Effect, Item, KEPT_MS, Outcome, Replica};
 use super::stamp::{Origin, Stamp};
 use crate::bans::Subject;
 use crate::bans::document::BanKey;
-use crate::bans::ledger::changes::LedgerChange;
+use crate::bans::ledger::changes::{Happened, LedgerChange};
 use crate::rules::{Entry as ListEntry, ListKey};
 
 /// After so many batches that were read a snapshot is due.
@@ -54,6 +54,10 @@ pub struct Core {
     /// What is to be sent, in this order, each item once.
     queue: VecDeque<Item>,
     queued: BTreeSet<Item>,
+    /// Edits that fleet.json does not hold yet, by the change that it is to hold. They are sent
+    /// behind it: an edit that the others have, and this instance has forgotten after a kill, would
+    /// undo a later one (FLEET-23).
+    unkept: BTreeMap<Item, u64>,
     /// The batch that was handed out, and what is in it.
     in_flight: Option<(u64, Vec<Item>)>,
     /// The last batch of this origin that the engine has.
@@ -100,6 +104,7 @@ impl Core {
             replica,
             queue: VecDeque::new(),
             queued: BTreeSet::new(),
+            unkept: BTreeMap::new(),
             in_flight: None,
             acked: 0,
             cursor: Cursor::default(),
@@ -194,7 +199,9 @@ impl Core {
 
     /// How many items wait to be sent, those under way included.
     pub fn waiting(&self) -> usize {
-        self.queue.len() + self.in_flight.as_ref().map_or(0, |(_, items)| items.len())
+        self.queue.len()
+            + self.unkept.len()
+            + self.in_flight.as_ref().map_or(0, |(_, items)| items.len())
     }
 
     /// Whether everything that the log had was read, and nothing waits.
@@ -251,26 +258,35 @@ impl Core {
         self.unseen.is_some() && self.cursor == Cursor::default()
     }
 
-    /// The next batch to be appended; none while one is under way.
-    pub fn next_batch(&mut self) -> Option<Batch> {
+    /// The next batch to be appended; none while one is under way. `is_kept` tells whether
+    /// fleet.json holds a change.
+    pub fn next_batch(&mut self, is_kept: impl Fn(u64) -> bool) -> Option<Batch> {
         if self.in_flight.is_some() || self.generation.is_none() {
             return None;
         }
-        // What was dropped meanwhile is not sent.
+        let kept = self.unkept.extract_if(.., |_, change| is_kept(*change));
+        let kept: Vec<Item> = kept.map(|(item, _)| item).collect();
+        kept.into_iter().for_each(|item| self.send(item));
+        // What was dropped meanwhile is not sent, and what was edited waits for its file.
         while let Some(item) = self.queue.front()
-            && self.replica.event(item).is_none()
+            && self.to_send(item).is_none()
         {
             self.unqueue();
         }
         if self.queue.is_empty() {
             return None;
         }
-        let events = self.queue.iter().map_while(|item| self.replica.event(item));
+        let events = self.queue.iter().map_while(|item| self.to_send(item));
         let (bytes, count) = event::write(events);
         let items: Vec<Item> = (0..count).filter_map(|_| self.unqueue()).collect();
         let seq = self.acked + 1;
         self.in_flight = Some((seq, items));
         Some(Batch { seq, bytes })
+    }
+
+    fn to_send(&self, item: &Item) -> Option<Event> {
+        let is_kept = !self.unkept.contains_key(item);
+        is_kept.then(|| self.replica.event(item)).flatten()
     }
 
     fn unqueue(&mut self) -> Option<Item> {
@@ -400,7 +416,8 @@ impl Core {
         let mut effects = Vec::new();
         for change in changes {
             let outcome = self.replica.follow(change, now_ms);
-            effects.extend(self.send_outcome(outcome));
+            let is_edit = matches!(change.happened, Happened::Edited | Happened::Forgotten);
+            effects.extend(self.send_outcome(outcome, is_edit));
         }
         effects
     }
@@ -408,7 +425,7 @@ impl Core {
     /// Somebody lifts here.
     pub fn lift(&mut self, subject: Subject, now_ms: u64) -> Vec<Effect> {
         let outcome = self.replica.lift(subject, now_ms);
-        self.send_outcome(outcome)
+        self.send_outcome(outcome, false)
     }
 
     /// What a list has for this key at this moment.
@@ -431,10 +448,9 @@ impl Core {
     pub fn edit_list(&mut self, key: ListKey, entry: Option<ListEntry>, now_ms: u64) {
         match self.replica.edit_list(key, entry, now_ms) {
             Ok(item) => {
-                self.send_outcome(Outcome {
-                    items: vec![item],
-                    ..Outcome::default()
-                });
+                let items = vec![item];
+                let effects = Vec::new();
+                self.send_outcome(Outcome { effects, items }, true);
             }
             Err(rejected) => self.reject(rejected),
         }
@@ -450,18 +466,27 @@ impl Core {
         self.replica.dropped(key);
     }
 
+    /// fleet.json is to hold something else that this core does not know.
+    pub fn note_change(&mut self) {
+        self.replica.note_change();
+    }
+
     /// What is kept for a while only goes.
     pub fn forget_old(&mut self, now_ms: u64) {
         self.replica.forget_old(now_ms);
     }
 
-    fn send_outcome(&mut self, outcome: Outcome) -> Vec<Effect> {
+    fn send_outcome(&mut self, outcome: Outcome, is_edit: bool) -> Vec<Effect> {
         for item in outcome.items {
             // It is new: the log cannot hold it.
             if let Some(unseen) = &mut self.unseen {
                 unseen.remove(&item);
             }
-            self.send(item);
+            if is_edit {
+                self.unkept.insert(item, self.replica.kept_changes());
+            } else {
+                self.send(item);
+            }
         }
         outcome.effects
     }

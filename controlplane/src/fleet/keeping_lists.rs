@@ -20,7 +20,7 @@ impl Fleet {
         if let Some(filing) = &mut self.lists.filing
             && filing.read(listed, &mut self.core, now_ms)
         {
-            self.changes += 1;
+            self.core.note_change();
             self.kept.hurry(self.change());
         }
     }
@@ -50,7 +50,7 @@ impl Fleet {
                 let due = filing.due(&self.core, now_ms);
                 if !due.is_empty() {
                     lists.step = Step::Noted(change, due);
-                    self.changes += 1;
+                    self.core.note_change();
                     self.kept.hurry(change);
                 }
                 None
@@ -81,7 +81,7 @@ impl Fleet {
         };
         filing.has_written();
         lists.step = Step::Idle;
-        self.changes += 1;
+        self.core.note_change();
         match outcome {
             Ok(true) => lists.fault = None,
             Ok(false) => lists.next_ns = now.mono_ns.saturating_add(AGAIN_NS),

@@ -76,8 +76,6 @@ pub(crate) struct Fleet {
     pub(super) is_beating: bool,
     pub(super) hurries: bool,
     pub(super) kept: Keeper,
-    /// Changes that fleet.json is to hold.
-    pub(super) changes: u64,
     pub(super) waits: Waits,
     pub(super) forgot_ns: u64,
     pub(super) mended_ns: u64,
@@ -242,7 +240,7 @@ impl Fleet {
         let contact_ms = self.core.contact_ms().unwrap_or_default();
         if contact_ms.saturating_sub(self.kept_contact_ms) >= CONTACT_MS {
             self.kept_contact_ms = contact_ms;
-            self.changes += 1;
+            self.core.note_change();
         }
     }
 
@@ -363,7 +361,7 @@ impl Fleet {
 
     /// The change that fleet.json is to hold now.
     pub(super) fn change(&self) -> u64 {
-        self.changes + self.core.replica().kept_changes()
+        self.core.replica().kept_changes()
     }
 
     /// Sends what is to be sent, and answers those who have waited. Tells what is to be told.
@@ -380,7 +378,8 @@ impl Fleet {
             if self.core.counts().resyncs != self.resyncs {
                 self.read_on();
             }
-            if let Some(batch) = self.core.next_batch() {
+            let kept = &self.kept;
+            if let Some(batch) = self.core.next_batch(|change| kept.holds(change)) {
                 self.order(Order::Append(batch));
             }
             if let Some(chunks) = self.core.snapshot() {

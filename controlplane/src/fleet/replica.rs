@@ -121,6 +121,11 @@ impl Replica {
         self.kept_changes
     }
 
+    /// The file holds more than this knows, and that has changed.
+    pub fn note_change(&mut self) {
+        self.kept_changes += 1;
+    }
+
     /// What the ledger is to hold under this key.
     pub fn held(&self, key: BanKey) -> Option<&Arc<Ban>> {
         self.shown.get(&key).map(|(_, ban)| ban)

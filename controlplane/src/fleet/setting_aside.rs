@@ -60,7 +60,7 @@ impl Fleet {
             what: "aside",
             detail,
         });
-        self.changes += 1;
+        self.core.note_change();
         self.core.put_aside()
     }
 

@@ -96,6 +96,8 @@ impl Fleet {
         let (listed, rules) = &at_start.lists;
         let shares = sharing.share.lists;
         let filing = shares.then(|| Filing::begin(filed, listed, &mut core, now.wall_ms));
+        // The file is written once with the name of this boot's instance.
+        core.note_change();
         let (said, inbox) = bounded(INBOX);
         let (orders, ordered) = bounded(ORDERS);
         let contact_ns = Arc::new(AtomicU64::new(now.mono_ns));
@@ -164,8 +166,6 @@ impl Fleet {
             is_beating: false,
             hurries: false,
             kept,
-            // The file is written once with the name of this boot's instance.
-            changes: 1,
             waits: Waits::default(),
             forgot_ns: now.mono_ns,
             mended_ns: now.mono_ns,

@@ -38,8 +38,11 @@ pub(super) struct Instance {
     /// lists.json as it lies there.
     pub(super) file: SharedLists,
     filing: Filing,
-    /// What is to be written into it.
-    noted: Vec<FileChange>,
+    /// What is to be written into it, once the disk holds this change.
+    noted: (u64, Vec<FileChange>),
+    /// The change that the disk holds, and the one that it is to hold soon.
+    saved: u64,
+    hurried: u64,
 }
 
 pub(super) fn settings(observe: bool) -> LedgerSettings {
@@ -65,7 +68,9 @@ impl Instance {
             disk: None,
             file: SharedLists::default(),
             filing: Filing::default(),
-            noted: Vec::new(),
+            noted: (0, Vec::new()),
+            saved: 0,
+            hurried: 0,
         };
         instance.obey(effects, now);
         instance
@@ -97,6 +102,7 @@ impl Instance {
     }
 
     pub(super) fn save(&mut self) {
+        self.saved = self.core.replica().kept_changes();
         self.disk = Some((
             self.ledger.all(),
             self.core.replica().clone(),
@@ -113,21 +119,37 @@ impl Instance {
         }
     }
 
-    /// What the loop and the thread of the rules do in a turn: what was noted is written, what the
-    /// file holds is heard, and what is to be written is noted on disk.
+    /// What the loop and the threads of the files do in a turn: the disk gets what was changed in
+    /// the turn before, what was noted is written, what the file holds is heard, and what is to be
+    /// written is noted.
     pub(super) fn file_turn(&mut self, at: u64) {
-        self.write_file();
-        self.hear_file(at);
-        let now = self.now(at);
-        self.noted = self.filing.due(&self.core, now);
-        if !self.noted.is_empty() {
+        if self.hurried > self.saved {
             self.save();
         }
+        self.write_file();
+        self.hear_file(at);
+        if self.noted.1.is_empty() {
+            let now = self.now(at);
+            let due = self.filing.due(&self.core, now);
+            if !due.is_empty() {
+                self.noted = (self.hurry(), due);
+            }
+        }
+    }
+
+    /// The disk is to hold what has changed just now.
+    fn hurry(&mut self) -> u64 {
+        self.core.note_change();
+        self.hurried = self.core.replica().kept_changes();
+        self.hurried
     }
 
     /// What was noted is written. A kill may follow at once.
     pub(super) fn write_file(&mut self) {
-        for change in &self.noted {
+        if self.noted.0 > self.saved {
+            return;
+        }
+        for change in &self.noted.1 {
             let stands = self.file.entries.get(&change.key).cloned();
             if change.expected == Expected::Is(stands) {
                 match &change.entry {
@@ -141,11 +163,10 @@ impl Instance {
 
     fn hear_file(&mut self, at: u64) {
         let now = self.now(at);
-        // fleet.json follows an edit at once.
         if self.filing.read(&self.file, &mut self.core, now) {
-            self.save();
+            self.hurry();
         }
-        if !std::mem::take(&mut self.noted).is_empty() {
+        if self.noted.0 <= self.saved && !std::mem::take(&mut self.noted.1).is_empty() {
             self.filing.has_written();
         }
     }
@@ -153,7 +174,7 @@ impl Instance {
     /// Whether the file was heard, and holds all that the fleet says.
     pub(super) fn is_file_quiet(&self, at: u64) -> bool {
         let due = self.filing.clone().due(&self.core, self.now(at));
-        self.noted.is_empty() && due.is_empty()
+        self.noted.1.is_empty() && due.is_empty()
     }
 
     /// It is killed, and starts again from what is on its disk, or from nothing.
@@ -172,16 +193,20 @@ impl Instance {
             Some(replica) => Core::of(replica.restarted(origin)),
             None => Core::new(origin, &held).0,
         };
+        let saved = core.replica().kept_changes();
         let filing = Filing::begin(filed, &self.file, &mut core, now);
+        core.note_change();
         let disk = self.disk.take();
         *self = Self {
+            saved,
+            hurried: core.replica().kept_changes(),
             ledger: Ledger::new(settings(false), held, now).unwrap(),
             core,
             is_linked: false,
             disk,
             file: std::mem::take(&mut self.file),
             filing,
-            noted: Vec::new(),
+            noted: (0, Vec::new()),
             name: std::mem::take(&mut self.name),
             skew_ms: self.skew_ms,
         };
@@ -303,7 +328,8 @@ impl Instance {
         if count < READ {
             self.core.at_the_end();
         }
-        if let Some(batch) = self.core.next_batch() {
+        let saved = self.saved;
+        if let Some(batch) = self.core.next_batch(|change| saved >= change) {
             let last = engine.append(&me, batch.seq, &batch.bytes)?;
             self.core.appended(batch.seq, last);
         }

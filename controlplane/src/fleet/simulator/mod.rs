@@ -640,6 +640,34 @@ fn what_is_taken_out_stays_out() {
     assert!(here.ledger.ban(BanKey::of(&again)).is_some());
 }
 
+/// FLEET-17: it stays out for seven days, and not for ever.
+#[test]
+fn what_is_taken_out_is_remembered_for_seven_days() {
+    const DAY: u64 = 86_400_000;
+    for (age, held) in [(6 * DAY, 0), (7 * DAY, 0), (7 * DAY + 2, 1)] {
+        let mut here = Instance::new("here", 1, 0, Vec::new(), START);
+        let ban = here.bans(netblock(client(1)), 7200, START);
+        here.edits(BanKey::of(&ban), &Edit::TakeOut, START);
+        let now = START + age;
+        here.core.forget_old(now);
+        let mut late = Instance::new("late", 2, 0, vec![ban], START);
+        let (mut random, mut store) = (Random::new(1), Store::default());
+        for _ in 0..3 {
+            for instance in [&mut here, &mut late] {
+                let mut engine = Model {
+                    store: &mut store,
+                    random: &mut random,
+                    fails: 0,
+                    now_ms: now,
+                };
+                assert!(instance.turn(&mut engine, now));
+            }
+        }
+        let both = [&here, &late].map(|instance| instance.ledger.len());
+        assert_eq!(both, [held; 2], "after {age} ms");
+    }
+}
+
 /// FLEET-31: a member of an event that this version does not know is kept, and passed on.
 #[test]
 fn members_of_a_newer_version_are_kept() {
