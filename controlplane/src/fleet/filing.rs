@@ -30,6 +30,14 @@ pub(crate) struct KeptFiling {
     sent: Vec<(ListKey, Option<Entry>)>,
 }
 
+impl KeptFiling {
+    /// What the file held.
+    #[cfg(feature = "fleet")]
+    pub(crate) fn into_held(self) -> Entries {
+        self.held.into_iter().collect()
+    }
+}
+
 impl Filing {
     /// Begins with what was kept, and the file as it is now.
     pub(crate) fn begin(

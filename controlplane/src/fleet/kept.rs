@@ -18,6 +18,7 @@ use super::stamp::Stamp;
 use crate::bans::document::BanKey;
 use crate::beside;
 use crate::guarded;
+use crate::rules::Entries;
 
 /// Its name in the state directory.
 pub(super) const FILE: &str = "fleet.json";
@@ -60,18 +61,9 @@ pub(super) struct Found {
 /// # Errors
 /// Why it cannot be used.
 pub(super) fn read(dir: &Path, fleet: &str) -> Result<Option<Found>, String> {
-    let bytes = match guarded::read(&dir.join(FILE), MAX_FILE) {
-        Ok(bytes) => bytes,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error.to_string()),
+    let Some(form) = read_form(dir)? else {
+        return Ok(None);
     };
-    let form: Form = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
-    if form.version != 1 {
-        return Err(format!(
-            "it has version {}, this weir knows 1",
-            form.version
-        ));
-    }
     if form.fleet != fleet {
         return Err(format!("it is of the fleet {:?}", form.fleet));
     }
@@ -84,6 +76,26 @@ pub(super) fn read(dir: &Path, fleet: &str) -> Result<Option<Found>, String> {
         lists: form.lists,
         contact_ms: form.contact_ms,
     }))
+}
+
+/// What lists.json held, as far as fleet.json says.
+pub(crate) fn held_lists(dir: &Path) -> Entries {
+    let form = read_form(dir).ok().flatten();
+    let lists = form.and_then(|form| form.lists);
+    lists.map(KeptFiling::into_held).unwrap_or_default()
+}
+
+fn read_form(dir: &Path) -> Result<Option<Form>, String> {
+    let bytes = match guarded::read(&dir.join(FILE), MAX_FILE) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error.to_string()),
+    };
+    let form: Form = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
+    match form.version {
+        1 => Ok(Some(form)),
+        other => Err(format!("it has version {other}, this weir knows 1")),
+    }
 }
 
 /// The file as it is to be.

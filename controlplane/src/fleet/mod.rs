@@ -98,9 +98,11 @@ mod words;
 #[cfg(not(feature = "fleet"))]
 pub use absent::Ready;
 #[cfg(not(feature = "fleet"))]
-pub(crate) use absent::{AtStart, Fleet, Settled};
+pub(crate) use absent::{AtStart, Fleet, Settled, held_lists};
 #[cfg(feature = "fleet")]
 pub(crate) use claims::Settled;
+#[cfg(feature = "fleet")]
+pub(crate) use kept::held_lists;
 #[cfg(feature = "fleet")]
 pub(crate) use part::Fleet;
 #[cfg(feature = "fleet")]

@@ -121,7 +121,7 @@ impl Compiler {
     pub(super) fn of(settings: &Settings, path: &Path) -> Self {
         Self {
             lookups: settings.lookup.source != LookupSource::Off,
-            shares_lists: settings.fleet.engine.is_some() && settings.fleet.share.lists,
+            shares_lists: settings.fleet.shares_lists(),
             trusted: settings.identity.trusted_proxies.clone(),
             fed: Fed::new(
                 &settings.state.dir,

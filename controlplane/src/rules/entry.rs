@@ -38,6 +38,17 @@ impl List {
     }
 }
 
+/// What names an entry of lists.json.
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, serde::Serialize, serde::Deserialize,
+)]
+pub struct ListKey {
+    /// Of which list.
+    pub list: List,
+    /// Whom it means.
+    pub netblock: Netblock,
+}
+
 /// What is to be changed. Every entry of exactly this netblock goes, and the new one comes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Change {
@@ -109,6 +120,14 @@ pub enum NotChanged {
 }
 
 impl Change {
+    /// The entry of lists.json that it means.
+    pub(crate) fn key(&self) -> ListKey {
+        ListKey {
+            list: self.list,
+            netblock: self.netblock,
+        }
+    }
+
     /// Why this entry needs force (ALIVE-5): it would refuse, or let through, nearly everybody.
     pub fn too_wide(&self) -> Option<String> {
         let wide = |netblock: Netblock| crate::bans::too_wide::width(netblock);

@@ -8,14 +8,16 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use weir_schema::{CatalogError, Schema};
 use weir_shared::netblock::Netblock;
 use weir_shared::units::Time;
 
 use super::document::{LISTS_SCHEMA, at, told};
-use super::entry::{Changed, Entry, List, NotChanged, PAUSE, TRIES, member, take_out_ended};
+use super::entry::{
+    Change, Changed, Entry, List, ListKey, NotChanged, PAUSE, TRIES, member, take_out_ended,
+};
 use super::list_file::LISTS;
 use super::swap::Place;
 use crate::json::{self, Strict};
@@ -23,15 +25,6 @@ use crate::state::fault::Fault;
 
 /// Files set aside that are kept, as of a state file (STATE-5).
 const MOST_ASIDE: usize = 10;
-
-/// What names an entry.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
-pub struct ListKey {
-    /// Of which list.
-    pub list: List,
-    /// Whom it means.
-    pub netblock: Netblock,
-}
 
 /// Every entry of the file.
 pub(crate) type Entries = BTreeMap<ListKey, Entry>;
@@ -59,6 +52,26 @@ pub(crate) struct FileChange {
     pub(crate) key: ListKey,
     pub(crate) expected: Expected,
     pub(crate) entry: Option<Entry>,
+}
+
+impl FileChange {
+    /// What somebody asked for.
+    pub(super) fn asked(change: &Change) -> Self {
+        Self {
+            key: change.key(),
+            expected: Expected::Any,
+            entry: change.entry.clone(),
+        }
+    }
+}
+
+/// What is in force, whatever the file says.
+#[derive(Clone, Copy)]
+pub(super) struct Held<'a> {
+    /// Written again in the place of a file that is gone.
+    pub(super) entries: &'a Entries,
+    /// And in the place of an edit that does not fit, which is set aside (STATE-5).
+    pub(super) sets_aside: bool,
 }
 
 #[derive(Deserialize)]
@@ -150,15 +163,13 @@ pub(super) fn read_at(path: &Path) -> Result<Option<Entries>, Fault> {
     }
 }
 
-/// Changes the file, as one compare and swap each time (CONTROL-8). `held` is what is in force: it
-/// is written again in the place of an edit that does not fit, which is set aside (STATE-5), or of
-/// a file that is gone. None of a command, which sets nothing aside.
+/// Changes the file, as one compare and swap each time (CONTROL-8).
 ///
 /// # Errors
 /// [`NotChanged`]; the file is as it was.
 pub(super) fn change(
     path: &Path,
-    held: Option<&Entries>,
+    held: Held<'_>,
     changes: &[FileChange],
     now_ms: u64,
 ) -> Result<Changed, NotChanged> {
@@ -168,8 +179,9 @@ pub(super) fn change(
             std::thread::sleep(PAUSE);
         }
         // Until then it may be half of what is being saved.
-        let held_by_now = held.filter(|_| turn + 1 == TRIES);
-        match attempt(path, (held, held_by_now), changes, now_ms) {
+        let is_last = turn + 1 == TRIES;
+        let sets_aside = held.sets_aside && is_last;
+        match attempt(path, Held { sets_aside, ..held }, changes, now_ms) {
             Ok(None) => last = None,
             Ok(Some(changed)) => return Ok(changed),
             Err(wrong @ NotChanged::DoesNotFit { .. }) => last = Some(wrong),
@@ -182,7 +194,7 @@ pub(super) fn change(
 
 fn attempt(
     path: &Path,
-    held: (Option<&Entries>, Option<&Entries>),
+    held: Held<'_>,
     changes: &[FileChange],
     now_ms: u64,
 ) -> Result<Option<Changed>, NotChanged> {
@@ -231,14 +243,14 @@ fn attempt(
 fn standing(
     path: &Path,
     bytes: Option<&[u8]>,
-    (held, instead_of_bad): (Option<&Entries>, Option<&Entries>),
+    held: Held<'_>,
 ) -> Result<(Entries, Map<String, Value>), NotChanged> {
     let Some(bytes) = bytes else {
-        return Ok((held.cloned().unwrap_or_default(), Map::new()));
+        return Ok((held.entries.clone(), Map::new()));
     };
-    match (read(bytes), instead_of_bad) {
-        (Ok(entries), _) => Ok((entries, serde_json::from_slice(bytes).unwrap_or_default())),
-        (Err(_), Some(held)) => {
+    match read(bytes) {
+        Ok(entries) => Ok((entries, serde_json::from_slice(bytes).unwrap_or_default())),
+        Err(_) if held.sets_aside => {
             let aside = set_aside(path, bytes).map_err(|error| NotChanged::System {
                 path: path.to_owned(),
                 error,
@@ -247,9 +259,9 @@ fn standing(
                 file = %path.display(),
                 "the edit that was not taken is set aside as {}", aside.display()
             );
-            Ok((held.clone(), Map::new()))
+            Ok((held.entries.clone(), Map::new()))
         }
-        (Err(fault), None) => Err(NotChanged::DoesNotFit {
+        Err(fault) => Err(NotChanged::DoesNotFit {
             path: path.to_owned(),
             fault,
         }),

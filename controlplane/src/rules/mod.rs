@@ -34,10 +34,10 @@ mod swap;
 mod watch;
 
 use compile::Compiler;
-pub use entry::{Change, Changed, Entry, List, NotChanged};
+pub use entry::{Change, Changed, Entry, List, ListKey, NotChanged};
 pub(crate) use found::Found;
 pub(crate) use list_file::FILE;
-pub(crate) use listed::{Entries, Expected, FileChange, ListKey, SharedLists, too_much};
+pub(crate) use listed::{Entries, Expected, FileChange, SharedLists, too_much};
 use watch::{WatchCommand, Watching};
 
 use crate::feeds::handle::FeedsHandle;
@@ -243,10 +243,46 @@ pub(crate) fn read(
 ///
 /// # Errors
 /// [`NotChanged`]; the file is as it was.
-pub fn change_file(path: &Path, asked: &Change, now: Now) -> Result<Changed, NotChanged> {
+pub(crate) fn change_file(path: &Path, asked: &Change, now: Now) -> Result<Changed, NotChanged> {
     // Lists are judged as they lie there: none that was good before stands in.
     let beside = path.parent().unwrap_or(Path::new(""));
     change::change(&Compiler::new(path, beside), path, asked, now.wall_ms)
+}
+
+/// Whether lists.json of this state directory has the entry that is to be changed.
+///
+/// # Errors
+/// [`NotChanged::DoesNotFit`]
+pub(crate) fn holds_list(state_dir: &Path, asked: &Change) -> Result<bool, NotChanged> {
+    let path = state_dir.join(list_file::LISTS);
+    match listed::read_at(&path) {
+        Ok(entries) => Ok(entries.is_some_and(|entries| entries.contains_key(&asked.key()))),
+        Err(fault) => Err(NotChanged::DoesNotFit { path, fault }),
+    }
+}
+
+/// Changes lists.json of this state directory, which no service watches. `held` is what it held
+/// where it is gone.
+///
+/// # Errors
+/// [`NotChanged`]; the file is as it was.
+pub(crate) fn change_lists(
+    state_dir: &Path,
+    held: &Entries,
+    asked: &Change,
+    now: Now,
+) -> Result<Changed, NotChanged> {
+    let path = state_dir.join(list_file::LISTS);
+    let held = listed::Held {
+        entries: held,
+        sets_aside: false,
+    };
+    listed::change(
+        &path,
+        held,
+        &[listed::FileChange::asked(asked)],
+        now.wall_ms,
+    )
 }
 
 /// Entry point for the fuzz targets.

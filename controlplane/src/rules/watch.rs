@@ -13,7 +13,7 @@ use super::compile::{Compiled, Compiler, Read};
 use super::entry::{Change, Changed, NotChanged};
 use super::found::Found;
 use super::list_file;
-use super::listed::{Expected, FileChange, ListKey};
+use super::listed::FileChange;
 use crate::feeds::handle::FeedsHandle;
 use crate::feeds::kept::Offered;
 use crate::state::fault::Fault;
@@ -190,16 +190,8 @@ impl Watching {
     /// Changes a file, and takes in what then lies there.
     fn change(&mut self, change: &Change, told: Told, now_ms: u64) {
         let changed = if self.compiler.is_of_lists(change) {
-            let key = ListKey {
-                list: change.list,
-                netblock: change.netblock,
-            };
-            let change = FileChange {
-                key,
-                expected: Expected::Any,
-                entry: change.entry.clone(),
-            };
-            self.compiler.change_lists(&[change], now_ms)
+            let changes = [FileChange::asked(change)];
+            self.compiler.change_lists(&changes, now_ms)
         } else {
             change::change(&self.compiler, &self.path, change, now_ms)
         };

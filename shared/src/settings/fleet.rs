@@ -67,6 +67,11 @@ impl FleetShare {
 }
 
 impl FleetSettings {
+    /// Whether `weir allow` and `weir deny` hold at all instances (FLEET-18).
+    pub fn shares_lists(&self) -> bool {
+        self.engine.is_some() && self.share.lists
+    }
+
     /// What cannot be started with.
     pub(super) fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();

@@ -7,19 +7,15 @@ use weir_shared::netblock::Netblock;
 use super::{BadList, Compiled, Compiler, Read};
 use crate::rules::entry::{Change, Changed, Entry, List, NotChanged};
 use crate::rules::list_file::LISTS;
-use crate::rules::listed::{self, FileChange, ListKey, SharedLists};
+use crate::rules::listed::{self, FileChange, Held, SharedLists};
 
 impl Compiler {
     /// Whether this change is one of lists.json, and not of rules.json: there goes what is put in
     /// where lists are shared, and what stands there is taken out of it.
     pub(in crate::rules) fn is_of_lists(&self, change: &Change) -> bool {
-        let key = ListKey {
-            list: change.list,
-            netblock: change.netblock,
-        };
         match change.entry {
             Some(_) => self.shares_lists,
-            None => self.listed.entries.contains_key(&key),
+            None => self.listed.entries.contains_key(&change.key()),
         }
     }
 
@@ -29,7 +25,10 @@ impl Compiler {
         changes: &[FileChange],
         now_ms: u64,
     ) -> Result<Changed, NotChanged> {
-        let held = Some(&self.listed.entries);
+        let held = Held {
+            entries: &self.listed.entries,
+            sets_aside: true,
+        };
         listed::change(&self.lists_path, held, changes, now_ms)
     }
 

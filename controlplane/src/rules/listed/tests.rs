@@ -17,6 +17,22 @@ fn put(list: List, netblock: &str, expected: Expected) -> FileChange {
     }
 }
 
+fn by_hand(entries: &Entries) -> Held<'_> {
+    let sets_aside = false;
+    Held {
+        entries,
+        sets_aside,
+    }
+}
+
+fn by_service(entries: &Entries) -> Held<'_> {
+    let sets_aside = true;
+    Held {
+        entries,
+        sets_aside,
+    }
+}
+
 /// FLEET-18, STATE-5: what does not fit is told with line and pointer.
 #[test]
 fn what_does_not_fit_is_told_with_its_place() {
@@ -66,7 +82,13 @@ fn a_change_leaves_what_was_just_saved() {
     let path = dir.path().join(LISTS);
     let none = Expected::Is(None);
     let [one, other] = ["192.0.2.1", "192.0.2.2"].map(|net| put(List::Deny, net, none.clone()));
-    change(&path, None, std::slice::from_ref(&one), 5).unwrap();
+    change(
+        &path,
+        by_hand(&Entries::new()),
+        std::slice::from_ref(&one),
+        5,
+    )
+    .unwrap();
     let held = read_at(&path).unwrap().unwrap();
     assert_eq!(held.get(&one.key), one.entry.as_ref());
     // It has an entry of the first by now.
@@ -74,7 +96,7 @@ fn a_change_leaves_what_was_just_saved() {
         entry: None,
         ..one.clone()
     };
-    change(&path, None, &[edited, other.clone()], 5).unwrap();
+    change(&path, by_hand(&Entries::new()), &[edited, other.clone()], 5).unwrap();
     let held = read_at(&path).unwrap().unwrap();
     assert!(held.contains_key(&one.key) && held.contains_key(&other.key));
     let text = fs::read_to_string(&path).unwrap();
@@ -92,10 +114,15 @@ fn a_bad_edit_is_set_aside() {
     let path = dir.path().join(LISTS);
     fs::write(&path, "{\"version\":1,").unwrap();
     let one = put(List::Deny, "192.0.2.1", Expected::Any);
-    let refused = change(&path, None, std::slice::from_ref(&one), 5);
+    let refused = change(
+        &path,
+        by_hand(&Entries::new()),
+        std::slice::from_ref(&one),
+        5,
+    );
     assert!(matches!(refused, Err(NotChanged::DoesNotFit { .. })));
     let held = Entries::from([(key(List::Allow, "192.0.2.9"), Entry::default())]);
-    change(&path, Some(&held), std::slice::from_ref(&one), 5).unwrap();
+    change(&path, by_service(&held), std::slice::from_ref(&one), 5).unwrap();
     let now = read_at(&path).unwrap().unwrap();
     assert_eq!(now.len(), 2);
     let aside = dir.path().join("lists.json.bad");
@@ -109,6 +136,6 @@ fn a_file_that_is_gone_is_written_again() {
     let path = dir.path().join(LISTS);
     let held = Entries::from([(key(List::Allow, "192.0.2.9"), Entry::default())]);
     let one = put(List::Deny, "192.0.2.1", Expected::Is(None));
-    change(&path, Some(&held), &[one], 5).unwrap();
+    change(&path, by_service(&held), &[one], 5).unwrap();
     assert_eq!(read_at(&path).unwrap().unwrap().len(), 2);
 }
