@@ -41,12 +41,24 @@ impl Control {
     }
 
     fn obey_fleet(&mut self, effects: Vec<Effect>, now: Now) {
+        let mut wide: Option<(String, usize)> = None;
         for Effect { key, ban } in effects {
+            let why = self.bans.too_wide_from_elsewhere(key, ban.as_deref(), now);
+            if let Some(why) = why {
+                wide.get_or_insert((why, 0)).1 += 1;
+            }
             if !self.bans.take_in(key, ban, now)
                 && let Some(fleet) = &mut self.fleet
             {
                 fleet.dropped(key);
             }
+        }
+        if let Some((why, count)) = wide {
+            let detail = format!(
+                "{count} bans of other instances are as wide as no edit may be without \"force\": true; the first: {why}"
+            );
+            tracing::warn!("{detail}");
+            self.detection.alerts.fleet("wide", &detail, now.wall_ms);
         }
     }
 

@@ -8,9 +8,8 @@ use weir_shared::ban::Ban;
 use weir_shared::netblock::Netblock;
 
 use super::Ledger;
+use crate::bans::too_wide::is_forced;
 
-/// The member of a ban that was made or edited with force.
-const FORCE: &str = "force";
 /// What answers say of a ban that is not in force here.
 const SPARED: &str = "spared";
 
@@ -28,7 +27,7 @@ impl Ledger {
         let covers = |one: &Netblock| ban.netblock.covers(*one) || one.covers(ban.netblock);
         !self.trusted.is_empty()
             && ban.origin().instance.is_some()
-            && ban.unknown.get(FORCE) != Some(&Value::Bool(true))
+            && !is_forced(ban)
             && self.trusted.iter().any(covers)
     }
 
