@@ -2,6 +2,7 @@
 
 mod anomalies;
 mod counts;
+mod edits;
 mod engines;
 mod lists;
 

@@ -1,6 +1,7 @@
 //! FLEET-18: what `weir allow` and `weir deny` say at one instance holds at all, by lists.json.
 
 use super::*;
+use crate::support::command::command;
 
 /// An instance that shares lists.
 fn sharing(engine: &Engine, name: &str) -> Vec<(String, String)> {
@@ -190,4 +191,130 @@ fn a_bad_edit_of_lists_json_is_told_and_set_aside() {
     let told = run(state.path(), &["check", "--settings", &settings]);
     assert_eq!(told.code, 78, "{}{}", told.out, told.err);
     assert!(told.err.contains("/deny/0/netblock"), "{}", told.err);
+}
+
+/// FLEET-18, CONTROL-8: where no service runs the commands change lists.json, where their settings
+/// say that a fleet shares lists, and the others have it once the instance runs. Of a file that is
+/// gone they write what it held, so that nothing is taken out with it. What stands in lists.json is
+/// taken out of it, whatever the settings say.
+#[test]
+#[ignore = "needs redis-server"]
+fn commands_without_a_service_change_lists_json() {
+    let (application, engine) = (Application::ok(), Engine::start());
+    let state = state_dir();
+    let shared = |arguments: &[&str]| {
+        let mut command = command(state.path(), arguments);
+        command.env("WAF_FLEET", engine.place());
+        command.env("WAF_FLEET_SHARE", "bans,lists");
+        ran(command.output().expect("the binary runs"))
+    };
+    let other = start_at(&application, &state_dir(), &sharing(&engine, "edge-2"));
+    let told = shared(&["deny", "203.0.113.0/24", "--comment", "by hand"]);
+    assert_eq!(told.code, 0, "{}", told.err);
+    assert!(
+        told.out.contains("written; no service runs"),
+        "{}",
+        told.out
+    );
+    assert!(!state.path().join("rules.json").exists());
+    let too_wide = shared(&["deny", "8.0.0.0/7"]);
+    assert_eq!(too_wide.code, 64, "{}{}", too_wide.out, too_wide.err);
+    let mut one = start_at(&application, &state, &sharing(&engine, "edge-1"));
+    wait_for_list(&other, "deny", &["203.0.113.0/24"]);
+    put(&other, "allow", "192.0.2.77");
+    wait_for_list(&one, "allow", &["192.0.2.77/32"]);
+    wait_in_step(&one, 2);
+    one.stop();
+    drop(one);
+    let path = state.path().join("lists.json");
+    fs::remove_file(&path).expect("removes");
+    let told = shared(&["deny", "198.51.100.0/24"]);
+    assert_eq!(told.code, 0, "{}", told.err);
+    let one = start_at(&application, &state, &sharing(&engine, "edge-1"));
+    wait_for_list(&other, "deny", &["198.51.100.0/24", "203.0.113.0/24"]);
+    wait_in_step(&one, 2);
+    assert_eq!(listed(&other, "allow"), ["192.0.2.77/32"]);
+    assert_eq!(listed(&one, "allow"), ["192.0.2.77/32"]);
+    drop(one);
+    // Without these settings.
+    let told = run(state.path(), &["deny", "203.0.113.0/24", "--remove"]);
+    assert_eq!(told.code, 0, "{}", told.err);
+    assert!(told.out.contains("took 203.0.113.0/24 out"), "{}", told.out);
+    let told = run(state.path(), &["deny", "100.64.1.0/24"]);
+    assert_eq!(told.code, 0, "{}", told.err);
+    assert!(state.path().join("rules.json").exists());
+    let one = start_at(&application, &state, &sharing(&engine, "edge-1"));
+    wait_for_list(&other, "deny", &["198.51.100.0/24"]);
+    one.wait_until_refused("100.64.1.7");
+    other.get("/exempt", "100.64.1.7").expect(200);
+}
+
+/// FLEET-18, STATE-5: whatever lies there in place of lists.json, it is told, what was in force
+/// stays and the others hear nothing of it. A link that leads to a file is followed.
+#[test]
+#[ignore = "needs redis-server"]
+fn a_hostile_lists_json_takes_nothing_out() {
+    let (application, engine) = (Application::ok(), Engine::start());
+    let one = start_at(&application, &state_dir(), &sharing(&engine, "edge-1"));
+    let other = start_at(&application, &state_dir(), &sharing(&engine, "edge-2"));
+    wait_in_step(&one, 2);
+    put(&one, "deny", "203.0.113.0/24");
+    wait_for_list(&other, "deny", &["203.0.113.0/24"]);
+    let path = other.state_path("lists.json");
+    let elsewhere = other.state_path("elsewhere");
+    let good = fs::read(&path).expect("the file");
+    let huge = fs::File::create(other.state_path("huge")).expect("a file");
+    huge.set_len(65 << 20).expect("a hole");
+    let lie = |told: &str, lie: &dyn Fn()| {
+        let was = format!("was {told}");
+        fs::rename(&path, other.state_path(&was)).expect("renames");
+        lie();
+        other.wait_for_process_log(&["lists.json", told, "last good 1 entries stay"]);
+        other.get("/exempt", "203.0.113.7").expect(429);
+    };
+    let write = |bytes: &[u8]| fs::write(&path, bytes).expect("writes");
+    lie("EOF while parsing", &|| write(&good[..good.len() - 5]));
+    lie("is gone", &|| ());
+    write(&good);
+    lie("line 1, column 0", &|| write(b""));
+    lie("unknown version 2", &|| {
+        write(b"{\"version\":2,\"deny\":[]}")
+    });
+    lie("expected an object", &|| write(b"[]"));
+    lie("colour", &|| {
+        write(b"{\"version\":1,\"colour\":\"blue\",\"deny\":[]}")
+    });
+    lie("stands in the list twice", &|| {
+        write(b"{\"version\":1,\"deny\":[{\"netblock\":\"192.0.2.1\"},{\"netblock\":\"192.0.2.1/32\"}]}");
+    });
+    lie("is every client", &|| {
+        write(b"{\"version\":1,\"deny\":[{\"netblock\":\"0.0.0.0/0\"}]}");
+    });
+    lie("directory", &|| fs::create_dir(&path).expect("a directory"));
+    lie("MiB", &|| {
+        fs::rename(other.state_path("huge"), &path).expect("renames")
+    });
+    lie("pipe", &|| {
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        let kind = rustix::fs::FileType::Fifo;
+        rustix::fs::mknodat(rustix::fs::CWD, &path, kind, mode, 0).expect("a pipe");
+    });
+    lie("symbolic links", &|| {
+        std::os::unix::fs::symlink(&path, &path).expect("a link");
+    });
+    assert_eq!(listed(&one, "deny"), ["203.0.113.0/24"]);
+    // A link that leads somewhere is followed, and stays.
+    fs::remove_file(&path).expect("removes");
+    let edit = "{\"version\":1,\"deny\":[{\"netblock\":\"198.51.100.0/24\"}]}";
+    fs::write(&elsewhere, edit).expect("writes");
+    std::os::unix::fs::symlink("elsewhere", &path).expect("a link");
+    wait_for_list(&one, "deny", &["198.51.100.0/24"]);
+    put(&one, "deny", "192.0.2.0/24");
+    wait_for_list(&other, "deny", &["192.0.2.0/24", "198.51.100.0/24"]);
+    assert!(
+        fs::symlink_metadata(&path)
+            .expect("it")
+            .file_type()
+            .is_symlink()
+    );
 }
