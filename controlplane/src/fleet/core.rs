@@ -17,7 +17,8 @@ use super::stamp::{Origin, Stamp};
 use crate::bans::Subject;
 use crate::bans::document::BanKey;
 use crate::bans::ledger::changes::{Happened, LedgerChange};
-use crate::rules::{Entry as ListEntry, ListKey};
+
+mod listing;
 
 /// After so many batches that were read a snapshot is due.
 pub const SNAPSHOT_AFTER: u64 = 5_000;
@@ -426,39 +427,6 @@ impl Core {
     pub fn lift(&mut self, subject: Subject, now_ms: u64) -> Vec<Effect> {
         let outcome = self.replica.lift(subject, now_ms);
         self.send_outcome(outcome, false)
-    }
-
-    /// What a list has for this key at this moment.
-    pub fn listed(&self, key: ListKey, now_ms: u64) -> Option<&ListEntry> {
-        let record = self.replica.lists().record(key)?;
-        (record.entry.as_ref()).filter(|entry| !entry.has_ended(now_ms))
-    }
-
-    /// The keys of all that is known of lists.
-    pub fn list_keys(&self) -> impl Iterator<Item = ListKey> + '_ {
-        self.replica.lists().records().map(|record| record.key)
-    }
-
-    /// How often the lists have changed.
-    pub fn list_changes(&self) -> u64 {
-        self.replica.lists().changes()
-    }
-
-    /// Somebody changes a list here.
-    pub fn edit_list(&mut self, key: ListKey, entry: Option<ListEntry>, now_ms: u64) {
-        match self.replica.edit_list(key, entry, now_ms) {
-            Ok(item) => {
-                let items = vec![item];
-                let effects = Vec::new();
-                self.send_outcome(Outcome { effects, items }, true);
-            }
-            Err(rejected) => self.reject(rejected),
-        }
-    }
-
-    /// What lists.json held before there was a fleet.
-    pub fn found_list(&mut self, key: ListKey, entry: &ListEntry) {
-        self.replica.found_list(key, entry);
     }
 
     /// The ledger has no place for this ban.

@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicU64;
 use crossbeam_channel::bounded;
 use weir_shared::ban::Ban;
 use weir_shared::ban_origin::Instance;
-use weir_shared::clock::Clock;
+use weir_shared::clock::{Clock, Now};
 use weir_shared::fleet::FleetCounts;
 
 use super::aside::Aside;
@@ -179,6 +179,34 @@ impl Fleet {
             claims: Claims::default(),
         };
         Ok((this, effects))
+    }
+}
+
+impl Fleet {
+    /// After a panic: what the ledger holds is followed anew.
+    pub(crate) fn recover<'a>(
+        &mut self,
+        bans: impl Iterator<Item = (&'a BanKey, &'a Arc<Ban>)>,
+        now: Now,
+    ) -> Vec<Effect> {
+        let mut gone: BTreeSet<BanKey> = self.core.replica().bans().map(|(key, _)| *key).collect();
+        let mut changes = Vec::new();
+        for (key, ban) in bans {
+            let in_fleet = in_fleet(self.me, ban);
+            let named = key_in_fleet(self.me, *key);
+            gone.remove(&named);
+            if self.core.replica().held(named) != Some(&in_fleet) {
+                changes.push(LedgerChange {
+                    key: *key,
+                    happened: Happened::Edited,
+                    ban: Some(Arc::clone(ban)),
+                });
+            }
+        }
+        for key in gone {
+            self.core.dropped(key);
+        }
+        self.follow(&changes, now)
     }
 }
 

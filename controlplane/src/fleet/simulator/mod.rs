@@ -214,8 +214,9 @@ impl World {
     /// Somebody edits lists.json. Some entries only one instance edits.
     fn edit_list(&mut self, which: usize) {
         let own = self.random.one_in(2);
+        // Four clients are one netblock.
         let place = if own {
-            100 + which
+            100 + 4 * which
         } else {
             self.random.below(4)
         };

@@ -54,7 +54,7 @@ fn what_does_not_fit_is_told_with_its_place() {
             "{\"version\":1,\n\"deny\":[{\"file\":\"x\"}]}",
             2,
             "/deny/0/file",
-            "netblock",
+            "is no member here",
         ),
         (
             "{\"version\":1,\"deny\":[\n{\"netblock\":\"0.0.0.0/0\"}]}",
