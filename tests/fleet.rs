@@ -2,7 +2,9 @@
 
 mod anomalies;
 mod counts;
+mod edits;
 mod engines;
+mod lists;
 
 use std::fs;
 use std::io::{Read as _, Write as _};

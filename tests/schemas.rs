@@ -16,13 +16,14 @@ use crate::support::raw_client::{Connection, get, request, try_exchange};
 use crate::support::weir::{Weir, pretty, state_dir};
 use crate::support::{GATHERED, wait_for, wait_until};
 
-const FILES: [&str; 11] = [
+const FILES: [&str; 12] = [
     "bans",
     "clients",
     "lookups",
     "alerts",
     "ban-order",
     "list-entry",
+    "lists",
     "replay",
     "request-log",
     "requests-left-out",

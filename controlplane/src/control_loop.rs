@@ -54,7 +54,7 @@ use crate::metrics::Facts;
 use crate::order::LoopCommand;
 use crate::origins::Origins;
 use crate::recent::Recent;
-use crate::rules::{Found, LiveRules};
+use crate::rules::LiveRules;
 use crate::shared_state::SharedState;
 use crate::state::WriteFault;
 
@@ -62,6 +62,7 @@ mod anomalies;
 mod ending;
 mod fleet;
 mod minutes;
+mod rules;
 mod sparing;
 
 /// The longest the loop sleeps: how late a write may be, or the word that bans can be made again.
@@ -251,27 +252,6 @@ impl Control {
         }
         while let Some(WriteFault { file, error }) = self.files.next_fault() {
             self.detection.alerts.state_error(file, &error, now.wall_ms);
-        }
-    }
-
-    /// Publishes what rules.json says now, or tells why an edit of it is not taken (RULE).
-    fn take_rules(&mut self, now: Now) {
-        while let Some(found) = self.rules.next() {
-            match found {
-                Found::Taken { rules, told, .. } => {
-                    self.spared.set_crawler_ranges(rules.crawler_ranges());
-                    self.bans.publish_rules(rules);
-                    if let Some(told) = told {
-                        told();
-                    }
-                }
-                Found::Fault { file, error } => {
-                    self.detection.alerts.file_error(&file, &error, now.wall_ms);
-                }
-                Found::FeedError { feed, error } => {
-                    self.detection.alerts.feed_error(&feed, &error, now.wall_ms);
-                }
-            }
         }
     }
 

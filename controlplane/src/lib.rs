@@ -39,6 +39,7 @@ pub mod lookup;
 mod metrics;
 mod netblock_list;
 pub mod offline;
+mod offline_lists;
 mod order;
 mod origins;
 mod outgoing;
@@ -110,9 +111,10 @@ pub mod fuzzing {
     }
 }
 
-/// Changes of the lists of rules.json (CONTROL-8).
+/// Changes of the lists allow and deny (CONTROL-8, FLEET-18).
 pub mod lists {
-    pub use crate::rules::{Change, Changed, Entry, List, NotChanged, change_file};
+    pub use crate::offline_lists::ListFiles;
+    pub use crate::rules::{Change, Changed, Entry, List, NotChanged};
 }
 
 pub use control_loop::{Control, THREAD as CONTROL_THREAD};

@@ -84,7 +84,8 @@ impl Control {
     /// by the new settings.
     fn take_settings(&mut self, new: Reloaded, now: Now) {
         let settings = Arc::clone(&new.settings);
-        self.bans.take_settings((&*settings).into(), now);
+        let trusted = &settings.identity.trusted_proxies;
+        self.bans.take_settings((&*settings).into(), trusted, now);
         self.detection.take_settings(&settings);
         self.files.take_settings(&settings);
         self.origins.set_shown(settings.endpoints.metrics_top_n);

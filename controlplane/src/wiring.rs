@@ -229,6 +229,7 @@ impl Control {
             bans: &start.bans,
             edited: &start.edited,
             removed: &start.removed,
+            lists: live_rules.lists(),
             counts,
         };
         let dir = &settings.state.dir;

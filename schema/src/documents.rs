@@ -56,6 +56,7 @@ pub(crate) static PROXY: &[(&str, &str)] = &[
         "proxy/list-entry",
         include_str!("../proxy/list-entry.schema.json"),
     ),
+    ("proxy/lists", include_str!("../proxy/lists.schema.json")),
     (
         "proxy/lookups",
         include_str!("../proxy/lookups.schema.json"),

@@ -337,6 +337,22 @@ impl Unknown {
     pub fn get(&self, name: &str) -> Option<&Value> {
         self.0.as_ref()?.get(name)
     }
+
+    /// Those of a ban that was ordered with force.
+    pub fn forced(force: bool) -> Self {
+        match force {
+            true => Self::default().with("force", Value::Bool(true)),
+            false => Self::default(),
+        }
+    }
+
+    /// With this member, too.
+    #[must_use]
+    pub fn with(mut self, name: &str, value: Value) -> Self {
+        let members = self.0.get_or_insert_default();
+        members.insert(name.to_owned(), value);
+        self
+    }
 }
 
 impl Serialize for Unknown {

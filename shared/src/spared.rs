@@ -86,6 +86,17 @@ impl Spared {
         *self.trusted() = trusted;
     }
 
+    /// Who is trusted.
+    pub fn trusted_blocks(&self) -> Vec<Netblock> {
+        self.trusted_with(&self.trusted())
+    }
+
+    /// Who is trusted by this setting, and whatever it says.
+    pub fn trusted_with(&self, trusted: &NetSet) -> Vec<Netblock> {
+        let set = trusted.blocks().iter().copied();
+        set.chain(self.always).collect()
+    }
+
     /// An untrusted peer forwards for many clients: it is spared for an hour from now.
     pub fn spare(&self, peer: IpAddr, now_ms: u64) {
         let until_ms = now_ms.saturating_add(HOUR_MS);

@@ -180,6 +180,22 @@ impl Place {
         Ok(named.or_else(|| self.has_files.then(|| self.dir.join("rules.json"))))
     }
 
+    /// Whether a fleet shares lists (FLEET-18), as far as the caller's own settings say.
+    pub fn shares_lists(&self) -> Result<bool, Failure> {
+        let refused = |refused| Failure::of_settings(&refused);
+        let names = ["WAF_FLEET", "WAF_FLEET_SHARE"];
+        let told = Sources::of_process().some(&names).map_err(refused)?;
+        // Required beside these, and of no consequence here.
+        let rest = [
+            ("WAF_UPSTREAM", "http://localhost:1"),
+            ("WAF_FLEET_KEY_FILE", "unread"),
+            ("WAF_FLEET_INSECURE", "on"),
+        ];
+        let rest = rest.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let loaded = settings::load(told.into_iter().chain(rest)).map_err(refused)?;
+        Ok(loaded.settings.fleet.shares_lists())
+    }
+
     /// Asks the service.
     pub fn ask(
         &self,

@@ -1,4 +1,5 @@
-//! `weir allow` and `weir deny`: a member more, or less, in a list of rules.json. The service
+//! `weir allow` and `weir deny`: a member more, or less, in a list of rules.json, or of lists.json
+//! where a fleet shares lists (FLEET-18). The service
 //! changes it, and answers once that is in force; where none runs the command does, in the same way
 //! (CONTROL-8).
 #![expect(
@@ -6,13 +7,14 @@
     reason = "a member that a JSON document does not have reads as null"
 )]
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Args;
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
 pub use weir_controlplane::lists::List;
-use weir_controlplane::lists::{Change, Entry, NotChanged, change_file};
+use weir_controlplane::lists::{Change, Changed, Entry, ListFiles, NotChanged};
 use weir_shared::netblock::{Netblock, NotANetblock};
 use weir_shared::units::{DURATION_FORM, Time, parse_duration};
 
@@ -53,6 +55,7 @@ pub fn run(list: List, given: &Member) -> ExitCode {
             entry: (!given.remove).then(|| Entry {
                 until,
                 comment: given.comment.clone(),
+                force: given.force,
             }),
         };
         let told = changed(&Place::of(&given.asking)?, &change, given.force)?;
@@ -80,6 +83,7 @@ pub fn add(
         entry: Some(Entry {
             until,
             comment: Some(comment.to_owned()),
+            force: false,
         }),
     };
     let told = changed(place, &change, false)?;
@@ -107,8 +111,10 @@ fn changed(place: &Place, change: &Change, force: bool) -> Result<Value, Failure
     // A service that may not write its rules file (below /etc, under the unit of the package): who
     // names it in his own settings may, and the service takes the very same change in.
     let answer = match place.named_file(RULES_FILE)? {
-        Some(file) if answer.status == StatusCode::INTERNAL_SERVER_ERROR => {
-            change_file(&file, change, now()).map_err(|why| failure(&why))?;
+        Some(file)
+            if answer.status == StatusCode::INTERNAL_SERVER_ERROR && !place.shares_lists()? =>
+        {
+            by_files(place, &file, change)?;
             match ask(place, change, force)? {
                 Asked::Answered(answer) => answer,
                 Asked::NoService(nobody) => return Err(nobody),
@@ -156,7 +162,7 @@ fn by_hand(place: &Place, change: &Change, force: bool, nobody: Failure) -> Resu
             format!("{why}: --force if that is meant"),
         ));
     }
-    let done = change_file(&file, change, now()).map_err(|why| failure(&why))?;
+    let done = by_files(place, &file, change)?;
     Ok(json!({
         "list": change.list.name(),
         "netblock": change.netblock,
@@ -168,6 +174,15 @@ fn by_hand(place: &Place, change: &Change, force: bool, nobody: Failure) -> Resu
         "in_force": null,
         "decides": null,
     }))
+}
+
+fn by_files(place: &Place, rules: &Path, change: &Change) -> Result<Changed, Failure> {
+    let files = ListFiles {
+        rules,
+        state_dir: &place.dir,
+        are_shared: place.shares_lists()?,
+    };
+    files.change(change, now()).map_err(|why| failure(&why))
 }
 
 fn failure(why: &NotChanged) -> Failure {

@@ -2,13 +2,13 @@
 //! moved by the test.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
 use crate::schemas::{fits, schema, validator};
 use crate::support::application::Application;
+use crate::support::clocks::Clocks;
 use crate::support::raw_client::{Connection, get};
 use crate::support::wait_until;
 use crate::support::weir::{StateDir, Weir, ms, state_dir};
@@ -17,9 +17,7 @@ use crate::support::weir::{StateDir, Weir, ms, state_dir};
 struct Moved {
     weir: Weir,
     state: StateDir,
-    /// How far its clocks are ahead.
-    file: PathBuf,
-    ahead_ms: u64,
+    clocks: Clocks,
     settings: Vec<(String, String)>,
 }
 
@@ -28,11 +26,10 @@ impl Moved {
         let state = state_dir();
         let text = rules.to_string();
         std::fs::write(state.path().join("rules.json"), text).expect("writes rules.json");
-        let file = state.path().join("ahead");
-        let place = file.to_str().expect("a path").to_owned();
+        let clocks = Clocks::new(state.path());
         let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
         let mut settings: Vec<_> = settings.iter().map(owned).collect();
-        settings.push(("WEIR_TEST_CLOCK".to_owned(), place));
+        settings.push(clocks.setting());
         // A connection that is accepted while the clocks move is not late for that.
         for name in [
             "WAF_HEADER_TIMEOUT",
@@ -44,8 +41,7 @@ impl Moved {
         let mut moved = Self {
             weir: start(application, &state, &settings),
             state,
-            file,
-            ahead_ms: 0,
+            clocks,
             settings,
         };
         // From the beginning of a minute on: what a test counts in one is not split in two.
@@ -63,15 +59,7 @@ impl Moved {
     /// Moves its clocks ahead by this.
     #[track_caller]
     fn move_on(&mut self, milliseconds: u64) {
-        self.ahead_ms += milliseconds;
-        let text = self.ahead_ms.to_string();
-        let new = self.file.with_extension("new");
-        std::fs::write(&new, &text).expect("writes");
-        std::fs::rename(new, &self.file).expect("renames");
-        let seen = self.file.with_extension("seen");
-        wait_until("the clocks", || {
-            std::fs::read_to_string(&seen).is_ok_and(|seen| seen == text)
-        });
+        self.clocks.move_on(milliseconds);
     }
 
     #[track_caller]

@@ -105,6 +105,27 @@ impl Engine {
         rustix::process::kill_process(pid, rustix::process::Signal::STOP).expect("a signal");
     }
 
+    /// It answers again.
+    #[track_caller]
+    pub(crate) fn go_on(&self) {
+        let process = self.process.as_ref().expect("it runs");
+        let pid = rustix::process::Pid::from_child(process);
+        rustix::process::kill_process(pid, rustix::process::Signal::CONT).expect("a signal");
+    }
+
+    /// Whether a read of the log has found nothing, and whoever read asks no more.
+    #[track_caller]
+    pub(crate) fn has_a_reader_that_rests(&self) -> bool {
+        let told = String::from_utf8(self.ask(&[b"CLIENT", b"LIST"])).expect("text");
+        let rests = |line: &str| {
+            let has = |word: &str| line.split(' ').any(|held| held == word);
+            let idle = line.split(' ').find_map(|word| word.strip_prefix("idle="));
+            let idle: u64 = idle.and_then(|idle| idle.parse().ok()).unwrap_or(0);
+            has("cmd=xread") && !has("flags=b") && idle >= 2
+        };
+        told.lines().any(rests)
+    }
+
     pub(crate) fn place(&self) -> String {
         format!("valkey://127.0.0.1:{}", self.port)
     }

@@ -8,6 +8,7 @@
 use std::time::{Duration, Instant};
 
 pub(crate) mod application;
+pub(crate) mod clocks;
 pub(crate) mod command;
 pub(crate) mod covering;
 pub(crate) mod dns;

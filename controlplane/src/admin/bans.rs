@@ -126,6 +126,7 @@ impl OrderReader {
                 client,
                 duration,
                 reason: written.reason,
+                force: written.force,
             }),
             _ => Err(Problem::DoesNotFit(faults)),
         }
@@ -254,7 +255,7 @@ impl Listing {
             looked += 1;
             self.after = Some(*key);
             if self.filter.lets(ban, now_ms) {
-                self.listed.bans.push(Arc::clone(ban));
+                self.listed.bans.push(ledger.shown(ban));
             }
             if let Some(newest) = self.filter.newest
                 && self.listed.bans.len() >= newest.saturating_mul(2)

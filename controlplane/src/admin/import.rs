@@ -147,12 +147,14 @@ fn batch(terms: Terms, body: &[u8], spared: &Spared) -> Result<Batch, Problem> {
         let sentence = format!("reason: expected 1 to {MAX_REASON} characters");
         return Err(Problem::BadRequest(sentence));
     }
-    let netblocks = list(body, terms.force, spared)?.into_iter();
+    let force = terms.force;
+    let netblocks = list(body, force, spared)?.into_iter();
     let order = |netblock| AdminBan {
         netblock,
         client: None,
         duration: length,
         reason: reason.clone(),
+        force,
     };
     Ok(Batch::Orders(netblocks.map(order).collect()))
 }

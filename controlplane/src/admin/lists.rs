@@ -62,6 +62,7 @@ impl ListReader {
             entry: Some(Entry {
                 until: written.until,
                 comment: written.comment,
+                force: written.force,
             }),
         };
         // Who is let through by mistake passes; who is refused by mistake may be everybody.

@@ -28,6 +28,7 @@ pub(crate) mod changes;
 mod from_fleet;
 pub(crate) mod import;
 mod lookups;
+mod spared;
 
 use broken::broken_at;
 use changes::{Changed, Happened, LedgerChange};
@@ -61,6 +62,8 @@ pub(crate) struct Ledger {
     fresh_drops: Vec<Arc<Ban>>,
     /// Bans that changed since this was last asked.
     changed: Changed,
+    /// Who is trusted here: what others ban of them is held, and not in force (FLEET-24).
+    trusted: Vec<Netblock>,
 }
 
 /// The settings that the ledger obeys.
@@ -112,6 +115,8 @@ pub(crate) struct AdminBan {
     pub(crate) duration: Option<Duration>,
     /// Why.
     pub(crate) reason: String,
+    /// Whether that is meant, whomever it covers.
+    pub(crate) force: bool,
 }
 
 /// Every ban held is one that may not be dropped (BAN-5).
@@ -145,6 +150,7 @@ impl Ledger {
             dropped: 0,
             fresh_drops: Vec::new(),
             changed: Changed::default(),
+            trusted: Vec::new(),
         };
         ledger.indexed_once(|ledger| {
             for ban in bans {
@@ -266,7 +272,7 @@ impl Ledger {
             lifted: None,
             observed: self.settings.observe,
             notes: None,
-            unknown: Unknown::default(),
+            unknown: Unknown::forced(order.force),
         });
         self.count_made(ban.cause);
         self.insert(key, Arc::clone(&ban), Happened::Made);
@@ -391,7 +397,7 @@ impl Ledger {
 
     /// Whether the ban counts in this mode (CHECK-3).
     fn matters(&self, ban: &Ban) -> bool {
-        self.settings.observe || !ban.observed
+        (self.settings.observe || !ban.observed) && !self.spares(ban)
     }
 
     /// Puts a ban in, in place of the one with the same key.

@@ -15,7 +15,7 @@ use weir_shared::ban_origin::DecidedBy;
 use weir_shared::client::Client;
 use weir_shared::clock::Now;
 use weir_shared::event::{LimitExceeded, Offence};
-use weir_shared::netblock::Netblock;
+use weir_shared::netblock::{NetSet, Netblock};
 use weir_shared::rules::RuleSet;
 use weir_shared::snapshot::Snapshot;
 use weir_shared::spared::Spared;
@@ -109,6 +109,7 @@ impl Bans {
         now: Now,
     ) -> Result<Self, usize> {
         let mut ledger = Ledger::new(settings, held, now.wall_ms)?;
+        ledger.trust(spared.trusted_blocks());
         Ok(Self {
             settings,
             publisher: Publisher::new(snapshots, &mut ledger, now.wall_ms),
@@ -135,8 +136,9 @@ impl Bans {
     }
 
     /// Obeys these settings from now on, and publishes what that changes.
-    pub(crate) fn take_settings(&mut self, settings: LedgerSettings, now: Now) {
+    pub(crate) fn take_settings(&mut self, settings: LedgerSettings, trusted: &NetSet, now: Now) {
         self.settings = settings;
+        self.ledger.trust(self.spared.trusted_with(trusted));
         self.ledger.take_settings(settings, now.wall_ms);
         self.publish(now);
         self.log_drops();
@@ -385,6 +387,22 @@ impl Bans {
         self.log_drops();
     }
 
+    /// Why a ban that another instance brings into force covers more than an edit may without a
+    /// word (FLEET-24).
+    pub(crate) fn too_wide_from_elsewhere(
+        &self,
+        key: BanKey,
+        ban: Option<&Ban>,
+        now: Now,
+    ) -> Option<String> {
+        let ban = ban.filter(|ban| ban.is_active(now.wall_ms) && !too_wide::is_forced(ban))?;
+        let stood = self.ledger.ban(key);
+        if stood.is_some_and(|ban| ban.is_active(now.wall_ms)) {
+            return None;
+        }
+        too_wide::width(ban.netblock)
+    }
+
     /// Holds what the fleet has under this key, or nothing (FLEET-11). False where there is no
     /// place for it. In force with the next [`Bans::publish`].
     pub(crate) fn take_in(&mut self, key: BanKey, ban: Option<Arc<Ban>>, now: Now) -> bool {
@@ -394,10 +412,14 @@ impl Bans {
         {
             self.reset_with_others(ban, key);
             if self.made_lines.allow() {
+                let wide = match too_wide::is_wider_than_own(ban, self.settings.prefixes) {
+                    true => ", wider than this one would make",
+                    false => "",
+                };
                 tracing::warn!(
                     netblock = %ban.netblock, ban_expires = %ban.ban_expires,
                     cause = ban.cause.name(), reason = ban.reason, origin = %ban.origin(),
-                    observed = ban.observed, "ban of another instance"
+                    observed = ban.observed, "ban of another instance{wide}"
                 );
             }
         }

@@ -2,9 +2,10 @@
 //! would shut out everyone, the load balancer with everyone behind it, or himself.
 
 use ipnet::IpNet;
+use serde_json::Value;
 use weir_shared::ban::Ban;
 use weir_shared::client::Client;
-use weir_shared::netblock::Netblock;
+use weir_shared::netblock::{Netblock, PrefixLengths};
 use weir_shared::spared::{Covered, Spared};
 
 use super::document::BansFile;
@@ -54,6 +55,22 @@ pub(crate) fn width(netblock: Netblock) -> Option<String> {
     (net.prefix_len() < widest).then(|| format!("{netblock} is wider than an {family} /{widest}"))
 }
 
+/// Whether another instance has made a ban by itself that this one would have made narrower
+/// (FLEET-24).
+pub(crate) fn is_wider_than_own(ban: &Ban, prefixes: PrefixLengths) -> bool {
+    let net = ban.netblock.net();
+    let own = match net {
+        IpNet::V4(_) => prefixes.v4,
+        IpNet::V6(_) => prefixes.v6,
+    };
+    ban.origin().is_automatic() && net.prefix_len() < own
+}
+
+/// Whether the entry says that its width is meant.
+pub(crate) fn is_forced(ban: &Ban) -> bool {
+    ban.unknown.get("force") == Some(&Value::Bool(true))
+}
+
 /// The bans that an edit brings into force although they need force and lack `"force": true`, each
 /// with the reason.
 pub(crate) fn of_edit<'a>(
@@ -66,8 +83,7 @@ pub(crate) fn of_edit<'a>(
             return None;
         };
         let stood = before.as_ref().is_some_and(|ban| ban.is_active(now_ms));
-        let forced = after.unknown.get("force").and_then(|force| force.as_bool());
-        if stood || !after.is_active(now_ms) || forced == Some(true) {
+        if stood || !after.is_active(now_ms) || is_forced(after) {
             return None;
         }
         too_wide(after.netblock, spared, None).map(|why| (&**after, why))

@@ -13,6 +13,7 @@ use crate::admin::bans::Pending;
 use crate::admin::problem::{Problem, json as json_answer};
 use crate::bans::Subject;
 use crate::fleet::replica::Effect;
+use crate::rules::SharedLists;
 
 /// Effects of effects: an effect of the fleet is no news to it, so that one round is the rule.
 const MOST_ROUNDS: usize = 4;
@@ -40,12 +41,24 @@ impl Control {
     }
 
     fn obey_fleet(&mut self, effects: Vec<Effect>, now: Now) {
+        let mut wide: Option<(String, usize)> = None;
         for Effect { key, ban } in effects {
+            let why = self.bans.too_wide_from_elsewhere(key, ban.as_deref(), now);
+            if let Some(why) = why {
+                wide.get_or_insert((why, 0)).1 += 1;
+            }
             if !self.bans.take_in(key, ban, now)
                 && let Some(fleet) = &mut self.fleet
             {
                 fleet.dropped(key);
             }
+        }
+        if let Some((why, count)) = wide {
+            let detail = format!(
+                "{count} bans of other instances are as wide as no edit may be without \"force\": true; the first: {why}"
+            );
+            tracing::warn!("{detail}");
+            self.detection.alerts.fleet("wide", &detail, now.wall_ms);
         }
     }
 
@@ -101,6 +114,16 @@ impl Control {
         for told in fleet.turn(now).into_iter().chain(changed) {
             let alerts = &mut self.detection.alerts;
             alerts.fleet(told.what, &told.detail, now.wall_ms);
+        }
+        if let Some((changes, told)) = fleet.file_lists(now) {
+            self.rules.orders().file(changes, told);
+        }
+    }
+
+    /// The files of the rules were read (FLEET-18).
+    pub(super) fn tell_fleet_of_lists(&mut self, listed: &SharedLists, rules: u64, now: Now) {
+        if let Some(fleet) = &mut self.fleet {
+            fleet.lists_found(listed, rules, now);
         }
     }
 

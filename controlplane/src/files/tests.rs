@@ -93,7 +93,7 @@ proptest! {
         }
         for (client, length, duration, reason) in orders {
             let netblock = Netblock::masked(client.first_address(), length).widened_to_clients();
-            let _ = ledger.add(AdminBan { netblock, client: Some(client), duration, reason }, now);
+            let _ = ledger.add(AdminBan { netblock, client: Some(client), duration, reason, force: false }, now);
         }
         let clients: Vec<Client> = ledger.all().iter().filter_map(|ban| ban.client).collect();
         if let Some(client) = clients.first() {

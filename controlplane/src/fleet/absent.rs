@@ -19,6 +19,12 @@ use crate::anomaly::{Over, Scope};
 use crate::bans::Subject;
 use crate::bans::document::BanKey;
 use crate::bans::ledger::changes::LedgerChange;
+use crate::rules::{Changed, Entries, FileChange, NotChanged, SharedLists};
+
+/// Nothing is known of lists.json.
+pub(crate) fn held_lists(_: &Path) -> Entries {
+    Entries::new()
+}
 
 /// None can be had.
 #[derive(Debug)]
@@ -52,6 +58,7 @@ pub(crate) struct AtStart<'a> {
     pub(crate) bans: &'a [Arc<Ban>],
     pub(crate) edited: &'a [BanKey],
     pub(crate) removed: &'a [BanKey],
+    pub(crate) lists: (Arc<SharedLists>, u64),
     pub(crate) counts: Option<Arc<dyn FleetCounts>>,
 }
 
@@ -77,6 +84,7 @@ impl Fleet {
             at_start.bans,
             at_start.edited,
             at_start.removed,
+            &at_start.lists,
             &at_start.counts,
         );
         match ready {}
@@ -123,6 +131,17 @@ impl Fleet {
     }
 
     pub(crate) fn turn(&mut self, _: Now) -> Vec<Told> {
+        match *self {}
+    }
+
+    pub(crate) fn lists_found(&mut self, _: &SharedLists, _: u64, _: Now) {
+        match *self {}
+    }
+
+    pub(crate) fn file_lists(
+        &mut self,
+        _: Now,
+    ) -> Option<(Vec<FileChange>, fn(Result<Changed, NotChanged>))> {
         match *self {}
     }
 

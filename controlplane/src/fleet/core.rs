@@ -4,21 +4,27 @@
 //! What is sent is always an entry as it stands, and joining one twice does nothing. So nothing has
 //! to be remembered of a batch whose fate is unknown, but that its items are to be sent again.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use weir_shared::ban::Ban;
 
+use super::conflict::{self, Conflict};
 use super::engine::{Cursor, Logged, Welcome};
 use super::event::{self, Event, Rejected};
-use super::replica::{Effect, Item, Outcome, Replica};
-use super::stamp::Origin;
+use super::replica::{Effect, Item, KEPT_MS, Outcome, Replica};
+use super::stamp::{Origin, Stamp};
 use crate::bans::Subject;
 use crate::bans::document::BanKey;
-use crate::bans::ledger::changes::LedgerChange;
+use crate::bans::ledger::changes::{Happened, LedgerChange};
+
+mod listing;
 
 /// After so many batches that were read a snapshot is due.
 pub const SNAPSHOT_AFTER: u64 = 5_000;
+
+/// Edits of one member that are not told again.
+const MAX_TOLD: usize = 256;
 
 /// A batch that is to be appended.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -49,6 +55,10 @@ pub struct Core {
     /// What is to be sent, in this order, each item once.
     queue: VecDeque<Item>,
     queued: BTreeSet<Item>,
+    /// Edits that fleet.json does not hold yet, by the change that it is to hold. They are sent
+    /// behind it: an edit that the others have, and this instance has forgotten after a kill, would
+    /// undo a later one (FLEET-23).
+    unkept: BTreeMap<Item, u64>,
     /// The batch that was handed out, and what is in it.
     in_flight: Option<(u64, Vec<Item>)>,
     /// The last batch of this origin that the engine has.
@@ -62,6 +72,23 @@ pub struct Core {
     unseen: Option<BTreeSet<Item>>,
     since_snapshot: u64,
     counts: Counts,
+    /// When the engine last answered, in its time.
+    contact_ms: Option<u64>,
+    stale: Option<Stale>,
+    /// What only this instance holds, and is to be put aside.
+    aside: Vec<Item>,
+    /// Edits of one member, not yet told, and those that were.
+    conflicts: Vec<Conflict>,
+    told: VecDeque<(Stamp, Stamp)>,
+}
+
+/// The last contact was so long ago that the fleet has forgotten what was taken out meanwhile: what
+/// it does not have, and is older, is put aside (FLEET-17).
+#[derive(Clone, Debug)]
+struct Stale {
+    contact_ms: u64,
+    /// What the log has something of.
+    named: BTreeSet<Item>,
 }
 
 impl Core {
@@ -78,6 +105,7 @@ impl Core {
             replica,
             queue: VecDeque::new(),
             queued: BTreeSet::new(),
+            unkept: BTreeMap::new(),
             in_flight: None,
             acked: 0,
             cursor: Cursor::default(),
@@ -86,6 +114,62 @@ impl Core {
             unseen: None,
             since_snapshot: 0,
             counts: Counts::default(),
+            contact_ms: None,
+            stale: None,
+            aside: Vec::new(),
+            conflicts: Vec::new(),
+            told: VecDeque::new(),
+        }
+    }
+
+    /// When the engine last answered.
+    pub fn contact_ms(&self) -> Option<u64> {
+        self.contact_ms
+    }
+
+    /// The engine has answered at this moment. While something is to be put aside it is as if it
+    /// had not.
+    pub fn note_contact(&mut self, at_ms: u64) {
+        if self.stale.is_none() && self.aside.is_empty() {
+            self.contact_ms = self.contact_ms.max(Some(at_ms));
+        }
+    }
+
+    /// Whether something is to be put aside.
+    pub fn has_aside(&self) -> bool {
+        !self.aside.is_empty()
+    }
+
+    /// What that is.
+    pub fn aside(&self) -> Vec<Event> {
+        let aside = self.aside.iter();
+        aside.filter_map(|item| self.replica.event(item)).collect()
+    }
+
+    /// It is in a file, and goes. Tells what the ledger is to do.
+    pub fn put_aside(&mut self) -> Vec<Effect> {
+        let aside = std::mem::take(&mut self.aside);
+        let effects = aside.iter().map(|item| self.replica.drop_item(item));
+        effects.flatten().collect()
+    }
+
+    /// Edits of one member at two instances, each once.
+    pub fn take_conflicts(&mut self) -> Vec<Conflict> {
+        std::mem::take(&mut self.conflicts)
+    }
+
+    fn note_conflicts(&mut self, event: &Event) {
+        for conflict in conflict::between(&self.replica, event) {
+            let (holds, replaced) = conflict.stamps();
+            let stamps = (holds.clone(), replaced.clone());
+            if self.told.contains(&stamps) {
+                continue;
+            }
+            if self.told.len() >= MAX_TOLD {
+                self.told.pop_front();
+            }
+            self.told.push_back(stamps);
+            self.conflicts.push(conflict);
         }
     }
 
@@ -116,7 +200,9 @@ impl Core {
 
     /// How many items wait to be sent, those under way included.
     pub fn waiting(&self) -> usize {
-        self.queue.len() + self.in_flight.as_ref().map_or(0, |(_, items)| items.len())
+        self.queue.len()
+            + self.unkept.len()
+            + self.in_flight.as_ref().map_or(0, |(_, items)| items.len())
     }
 
     /// Whether everything that the log had was read, and nothing waits.
@@ -145,6 +231,16 @@ impl Core {
             && holds_cursor;
         self.generation = Some(welcome.generation);
         self.acked = welcome.last;
+        let contact_ms = self.contact_ms;
+        let is_stale = |at_ms: &u64| welcome.time_ms.saturating_sub(*at_ms) > KEPT_MS;
+        if let Some(contact_ms) = contact_ms.filter(is_stale)
+            && self.aside.is_empty()
+        {
+            let named = BTreeSet::new();
+            self.stale = Some(Stale { contact_ms, named });
+            return self.resync();
+        }
+        self.note_contact(welcome.time_ms);
         if !is_same {
             self.resync();
         }
@@ -163,26 +259,35 @@ impl Core {
         self.unseen.is_some() && self.cursor == Cursor::default()
     }
 
-    /// The next batch to be appended; none while one is under way.
-    pub fn next_batch(&mut self) -> Option<Batch> {
+    /// The next batch to be appended; none while one is under way. `is_kept` tells whether
+    /// fleet.json holds a change.
+    pub fn next_batch(&mut self, is_kept: impl Fn(u64) -> bool) -> Option<Batch> {
         if self.in_flight.is_some() || self.generation.is_none() {
             return None;
         }
-        // What was dropped meanwhile is not sent.
+        let kept = self.unkept.extract_if(.., |_, change| is_kept(*change));
+        let kept: Vec<Item> = kept.map(|(item, _)| item).collect();
+        kept.into_iter().for_each(|item| self.send(item));
+        // What was dropped meanwhile is not sent, and what was edited waits for its file.
         while let Some(item) = self.queue.front()
-            && self.replica.event(item).is_none()
+            && self.to_send(item).is_none()
         {
             self.unqueue();
         }
         if self.queue.is_empty() {
             return None;
         }
-        let events = self.queue.iter().map_while(|item| self.replica.event(item));
+        let events = self.queue.iter().map_while(|item| self.to_send(item));
         let (bytes, count) = event::write(events);
         let items: Vec<Item> = (0..count).filter_map(|_| self.unqueue()).collect();
         let seq = self.acked + 1;
         self.in_flight = Some((seq, items));
         Some(Batch { seq, bytes })
+    }
+
+    fn to_send(&self, item: &Item) -> Option<Event> {
+        let is_kept = !self.unkept.contains_key(item);
+        is_kept.then(|| self.replica.event(item)).flatten()
     }
 
     fn unqueue(&mut self) -> Option<Item> {
@@ -220,6 +325,12 @@ impl Core {
         let mut effects = Vec::new();
         for event in events {
             let joined = event.and_then(|event| {
+                if let Some(stale) = &mut self.stale {
+                    stale.named.insert(name(&event));
+                }
+                if self.unseen.is_none() {
+                    self.note_conflicts(&event);
+                }
                 let (effects, is_whole) = self.replica.join(&event, now_ms)?;
                 if let (true, Some(unseen)) = (is_whole, &mut self.unseen) {
                     unseen.remove(&name(&event));
@@ -259,9 +370,29 @@ impl Core {
 
     /// The log has nothing more now: what it does not hold is to be sent.
     pub fn at_the_end(&mut self) {
-        for item in self.unseen.take().unwrap_or_default() {
-            self.send(item);
+        let unseen = self.unseen.take().unwrap_or_default();
+        // An engine that has nothing is no fleet of which anything could be learnt.
+        let stale = self
+            .stale
+            .take()
+            .filter(|_| self.cursor != Cursor::default());
+        for item in unseen {
+            if stale
+                .as_ref()
+                .is_some_and(|stale| self.is_aside(&item, stale))
+            {
+                self.aside.push(item);
+            } else {
+                self.send(item);
+            }
         }
+    }
+
+    /// Whether only this instance holds it, and has not changed it since the last contact.
+    fn is_aside(&self, item: &Item, stale: &Stale) -> bool {
+        let event = self.replica.event(item);
+        let is_old = |event: &Event| event.stamps().all(|stamp| stamp.ms() <= stale.contact_ms);
+        !stale.named.contains(item) && event.is_some_and(|event| is_old(&event))
     }
 
     /// The chunks of a snapshot, where one is due and this instance could write it.
@@ -286,7 +417,8 @@ impl Core {
         let mut effects = Vec::new();
         for change in changes {
             let outcome = self.replica.follow(change, now_ms);
-            effects.extend(self.send_outcome(outcome));
+            let is_edit = matches!(change.happened, Happened::Edited | Happened::Forgotten);
+            effects.extend(self.send_outcome(outcome, is_edit));
         }
         effects
     }
@@ -294,7 +426,7 @@ impl Core {
     /// Somebody lifts here.
     pub fn lift(&mut self, subject: Subject, now_ms: u64) -> Vec<Effect> {
         let outcome = self.replica.lift(subject, now_ms);
-        self.send_outcome(outcome)
+        self.send_outcome(outcome, false)
     }
 
     /// The ledger has no place for this ban.
@@ -302,18 +434,27 @@ impl Core {
         self.replica.dropped(key);
     }
 
+    /// fleet.json is to hold something else that this core does not know.
+    pub fn note_change(&mut self) {
+        self.replica.note_change();
+    }
+
     /// What is kept for a while only goes.
     pub fn forget_old(&mut self, now_ms: u64) {
         self.replica.forget_old(now_ms);
     }
 
-    fn send_outcome(&mut self, outcome: Outcome) -> Vec<Effect> {
+    fn send_outcome(&mut self, outcome: Outcome, is_edit: bool) -> Vec<Effect> {
         for item in outcome.items {
             // It is new: the log cannot hold it.
             if let Some(unseen) = &mut self.unseen {
                 unseen.remove(&item);
             }
-            self.send(item);
+            if is_edit {
+                self.unkept.insert(item, self.replica.kept_changes());
+            } else {
+                self.send(item);
+            }
         }
         outcome.effects
     }
@@ -337,5 +478,6 @@ fn name(event: &Event) -> Item {
     match event {
         Event::Entry(entry) => Item::Entry(entry.id),
         Event::Lift(lift) => Item::Lift(lift.stamp.clone()),
+        Event::List(record) => Item::List(record.key),
     }
 }

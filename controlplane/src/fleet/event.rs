@@ -1,10 +1,11 @@
-//! What goes through the log of a fleet: entries and lifts, several in one batch, as JSON.
+//! What goes through the log of a fleet: entries, lifts and lists, several in one batch, as JSON.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::entry::Entry;
 use super::lift::LiftRecord;
+use super::lists::ListRecord;
 use super::stamp::Stamp;
 
 /// The most events of one batch.
@@ -20,6 +21,8 @@ pub enum Event {
     Entry(Box<Entry>),
     /// A lift.
     Lift(LiftRecord),
+    /// An entry of a list.
+    List(ListRecord),
 }
 
 impl Event {
@@ -28,6 +31,7 @@ impl Event {
         match self {
             Self::Entry(entry) => Box::new(entry.stamps()),
             Self::Lift(lift) => Box::new([&lift.stamp].into_iter()),
+            Self::List(record) => Box::new([&record.stamp].into_iter()),
         }
     }
 }
@@ -75,6 +79,7 @@ pub fn read(bytes: &[u8]) -> Result<Vec<Result<Event, Rejected>>, Rejected> {
     }
     let event = |text: &RawValue| match serde_json::from_str(text.get()) {
         Ok(Event::Entry(entry)) if entry.check().is_err() => Err(Rejected::Schema),
+        Ok(Event::List(record)) if !record.fits() => Err(Rejected::Schema),
         Ok(event) => Ok(event),
         Err(_) => Err(Rejected::Schema),
     };

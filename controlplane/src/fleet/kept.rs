@@ -12,11 +12,13 @@ use serde::{Deserialize, Serialize};
 use weir_shared::threads;
 
 use super::event::Event;
+use super::filing::KeptFiling;
 use super::replica::Kept;
 use super::stamp::Stamp;
 use crate::bans::document::BanKey;
 use crate::beside;
 use crate::guarded;
+use crate::rules::Entries;
 
 /// Its name in the state directory.
 pub(super) const FILE: &str = "fleet.json";
@@ -37,6 +39,12 @@ struct Form {
     events: Vec<Event>,
     #[serde(default)]
     made: Vec<(BanKey, Stamp)>,
+    /// lists.json, where lists are shared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    lists: Option<KeptFiling>,
+    /// When the engine last answered, in its time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    contact_ms: Option<u64>,
 }
 
 /// What a file held.
@@ -44,6 +52,8 @@ pub(super) struct Found {
     /// The name that the instance had.
     pub(super) instance: String,
     pub(super) kept: Kept,
+    pub(super) lists: Option<KeptFiling>,
+    pub(super) contact_ms: Option<u64>,
 }
 
 /// Reads the file, where it is of this fleet.
@@ -51,18 +61,9 @@ pub(super) struct Found {
 /// # Errors
 /// Why it cannot be used.
 pub(super) fn read(dir: &Path, fleet: &str) -> Result<Option<Found>, String> {
-    let bytes = match guarded::read(&dir.join(FILE), MAX_FILE) {
-        Ok(bytes) => bytes,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error.to_string()),
+    let Some(form) = read_form(dir)? else {
+        return Ok(None);
     };
-    let form: Form = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
-    if form.version != 1 {
-        return Err(format!(
-            "it has version {}, this weir knows 1",
-            form.version
-        ));
-    }
     if form.fleet != fleet {
         return Err(format!("it is of the fleet {:?}", form.fleet));
     }
@@ -72,17 +73,46 @@ pub(super) fn read(dir: &Path, fleet: &str) -> Result<Option<Found>, String> {
             events: form.events,
             made: form.made,
         },
+        lists: form.lists,
+        contact_ms: form.contact_ms,
     }))
 }
 
+/// What lists.json held, as far as fleet.json says.
+pub(crate) fn held_lists(dir: &Path) -> Entries {
+    let form = read_form(dir).ok().flatten();
+    let lists = form.and_then(|form| form.lists);
+    lists.map(KeptFiling::into_held).unwrap_or_default()
+}
+
+fn read_form(dir: &Path) -> Result<Option<Form>, String> {
+    let bytes = match guarded::read(&dir.join(FILE), MAX_FILE) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error.to_string()),
+    };
+    let form: Form = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
+    match form.version {
+        1 => Ok(Some(form)),
+        other => Err(format!("it has version {other}, this weir knows 1")),
+    }
+}
+
 /// The file as it is to be.
-pub(super) fn write(fleet: &str, instance: &str, kept: Kept) -> Vec<u8> {
+pub(super) fn write(
+    fleet: &str,
+    instance: &str,
+    kept: Kept,
+    (lists, contact_ms): (Option<KeptFiling>, Option<u64>),
+) -> Vec<u8> {
     let form = Form {
         version: 1,
         fleet: fleet.to_owned(),
         instance: instance.to_owned(),
         events: kept.events,
         made: kept.made,
+        lists,
+        contact_ms,
     };
     // Nothing in it has no form as JSON.
     serde_json::to_vec(&form).unwrap_or_default()

@@ -10,6 +10,11 @@ use weir_shared::units::Time;
 use super::stamp::Stamp;
 use crate::bans::Subject;
 
+/// How long it is kept that something was lifted, or taken out (FLEET-17).
+pub const KEPT_MS: u64 = 7 * 86_400_000;
+/// The most lifts, and the most entries that were taken out, that are kept.
+pub const MAX_KEPT: usize = 10_000;
+
 /// Whose bans were lifted, and when.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct LiftRecord {

@@ -3,15 +3,14 @@
 //! others say and what happens here meet in one order. Nothing here waits.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Select, Sender, TryRecvError, never};
-use weir_shared::ban::Ban;
 use weir_shared::ban_origin::Instance;
 use weir_shared::clock::Now;
 use weir_shared::settings::Listed;
 
+use super::aside::Aside;
 use super::beat::{Beat, Seen};
 use super::claims::Claims;
 use super::core::Core;
@@ -20,7 +19,8 @@ use super::event::Rejected;
 use super::eviction::Eviction;
 use super::facts::Told;
 use super::kept::{self, Keeper};
-use super::names::{change_in_fleet, here, in_fleet, key_in_fleet};
+use super::lists_file::ListsFile;
+use super::names::{change_in_fleet, here, key_in_fleet};
 use super::others::{Mine, Others};
 use super::replica::Effect;
 use super::same::same_everywhere;
@@ -31,7 +31,7 @@ use super::words::{Opened, Order, Said};
 use crate::admin::bans::Pending;
 use crate::bans::Subject;
 use crate::bans::document::BanKey;
-use crate::bans::ledger::changes::{Happened, LedgerChange};
+use crate::bans::ledger::changes::LedgerChange;
 
 /// What is heard in one turn: a batch has 256 events at most.
 const MOST_HEARD: usize = 4;
@@ -40,6 +40,8 @@ const BEAT_NS: u64 = 1_000_000_000;
 const SOON_NS: u64 = 50_000_000;
 /// So long two instances may hold different bans (FLEET-16).
 const MEND_NS: u64 = 60_000_000_000;
+/// How exactly fleet.json says when the engine last answered.
+const CONTACT_MS: u64 = 3_600_000;
 /// How often what is too old is forgotten.
 const FORGET_NS: u64 = 60_000_000_000;
 
@@ -72,13 +74,17 @@ pub(crate) struct Fleet {
     pub(super) is_beating: bool,
     pub(super) hurries: bool,
     pub(super) kept: Keeper,
-    /// Changes that fleet.json is to hold.
-    pub(super) changes: u64,
     pub(super) waits: Waits,
     pub(super) forgot_ns: u64,
     pub(super) mended_ns: u64,
     pub(super) rejected: u64,
     pub(super) rests: bool,
+    /// What is put aside.
+    pub(super) aside: Aside,
+    /// The last contact that fleet.json has.
+    pub(super) kept_contact_ms: u64,
+    /// lists.json.
+    pub(super) lists: ListsFile,
     /// The counts of clients; none where they are not shared.
     pub(super) sharing: Option<Sharing>,
     pub(super) eviction: Eviction,
@@ -90,6 +96,7 @@ impl Fleet {
     /// The settings that hold from now on.
     pub(crate) fn take_settings(&mut self, listing: &[Listed]) {
         self.settings = same_everywhere(listing);
+        self.note_rules();
         if let Some(sharing) = &self.sharing {
             sharing.take_settings(listing);
         }
@@ -99,6 +106,7 @@ impl Fleet {
     pub(crate) fn select<'a>(&'a self, select: &mut Select<'a>) {
         select.recv(&self.inbox);
         self.kept.select(select);
+        self.lists.select(select);
         self.waits.select(select);
     }
 
@@ -125,6 +133,10 @@ impl Fleet {
                 }
             }
         }
+        for conflict in self.core.take_conflicts() {
+            tracing::warn!("{conflict}");
+        }
+        effects.extend(self.put_aside(now));
         effects
             .into_iter()
             .map(|effect| here(self.me, effect))
@@ -173,6 +185,7 @@ impl Fleet {
                 others,
             } => {
                 self.note_clock(time_ms, round_trip_ns, now);
+                self.note_contact(time_ms);
                 self.take_beats(others, now);
             }
             Said::Claimed { until_ms } => self.claimed(until_ms, now),
@@ -217,6 +230,16 @@ impl Fleet {
             tracing::warn!("{told}: each instance of the fleet judges by its own");
         }
         self.differing = differing;
+    }
+
+    /// The engine has answered. fleet.json says so to the hour.
+    fn note_contact(&mut self, time_ms: u64) {
+        self.core.note_contact(time_ms);
+        let contact_ms = self.core.contact_ms().unwrap_or_default();
+        if contact_ms.saturating_sub(self.kept_contact_ms) >= CONTACT_MS {
+            self.kept_contact_ms = contact_ms;
+            self.core.note_change();
+        }
     }
 
     /// The time of the fleet: that of the engine.
@@ -303,40 +326,14 @@ impl Fleet {
         self.core.dropped(key_in_fleet(self.me, key));
     }
 
-    /// After a panic: what the ledger holds is followed anew.
-    pub(crate) fn recover<'a>(
-        &mut self,
-        bans: impl Iterator<Item = (&'a BanKey, &'a Arc<Ban>)>,
-        now: Now,
-    ) -> Vec<Effect> {
-        let mut gone: BTreeSet<BanKey> = self.core.replica().bans().map(|(key, _)| *key).collect();
-        let mut changes = Vec::new();
-        for (key, ban) in bans {
-            let in_fleet = in_fleet(self.me, ban);
-            let named = key_in_fleet(self.me, *key);
-            gone.remove(&named);
-            if self.core.replica().held(named) != Some(&in_fleet) {
-                changes.push(LedgerChange {
-                    key: *key,
-                    happened: Happened::Edited,
-                    ban: Some(Arc::clone(ban)),
-                });
-            }
-        }
-        for key in gone {
-            self.core.dropped(key);
-        }
-        self.follow(&changes, now)
-    }
-
     /// This answer tells where its change is in force.
     pub(crate) fn await_others(&self, pending: &mut Pending) {
         self.waits.follow(pending, self.change());
     }
 
     /// The change that fleet.json is to hold now.
-    fn change(&self) -> u64 {
-        self.changes + self.core.replica().kept_changes()
+    pub(super) fn change(&self) -> u64 {
+        self.core.replica().kept_changes()
     }
 
     /// Sends what is to be sent, and answers those who have waited. Tells what is to be told.
@@ -353,7 +350,8 @@ impl Fleet {
             if self.core.counts().resyncs != self.resyncs {
                 self.read_on();
             }
-            if let Some(batch) = self.core.next_batch() {
+            let kept = &self.kept;
+            if let Some(batch) = self.core.next_batch(|change| kept.holds(change)) {
                 self.order(Order::Append(batch));
             }
             if let Some(chunks) = self.core.snapshot() {
@@ -377,6 +375,7 @@ impl Fleet {
         }
         told.extend(self.eviction.tell());
         told.extend(self.mend(now));
+        told.extend(self.told_aside());
         let change = self.change();
         if self.kept.is_due(change, now.mono_ns) && !self.rests {
             self.keep(now);
@@ -412,7 +411,9 @@ impl Fleet {
     }
 
     pub(super) fn keep(&mut self, now: Now) {
-        let bytes = kept::write(&self.fleet, self.me.name(), self.core.replica().kept());
+        let (name, kept) = (self.me.name(), self.core.replica().kept());
+        let more = (self.lists.kept(), self.core.contact_ms());
+        let bytes = kept::write(&self.fleet, name, kept, more);
         self.kept.write(self.change(), bytes, now.mono_ns);
     }
 

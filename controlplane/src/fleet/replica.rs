@@ -16,43 +16,16 @@ use weir_shared::units::Time;
 use super::digest::Digest;
 use super::entry::{Entry, EntryId, MAX_PLACE, SLOT_MS, WhichBan};
 use super::event::{Event, Rejected};
-use super::lift::LiftRecord;
+pub use super::lift::KEPT_MS;
+use super::lift::{LiftRecord, MAX_KEPT};
+use super::lists::Lists;
+pub use super::outcome::{Effect, Item, Kept, Outcome};
 use super::stamp::{Origin, Stamp, StampClock};
 use crate::bans::Subject;
 use crate::bans::document::BanKey;
 use crate::bans::ledger::changes::{Happened, LedgerChange};
 
-/// How long it is kept that something was lifted, or taken out (FLEET-17).
-pub const KEPT_MS: u64 = 7 * 86_400_000;
-/// The most lifts, and the most entries that were taken out, that are kept.
-pub const MAX_KEPT: usize = 10_000;
-
-/// What names an event that is to be sent.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Item {
-    /// A ban.
-    Entry(EntryId),
-    /// A lift.
-    Lift(Stamp),
-}
-
-/// What the ledger is to do: hold this ban under this key, or none.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Effect {
-    /// Its name in bans.json.
-    pub key: BanKey,
-    /// As it is to be.
-    pub ban: Option<Arc<Ban>>,
-}
-
-/// What became of a change.
-#[derive(Default, Debug)]
-pub struct Outcome {
-    /// What the ledger is to do.
-    pub effects: Vec<Effect>,
-    /// What the others are to be told.
-    pub items: Vec<Item>,
-}
+mod listing;
 
 /// Everything the fleet has, as far as it is known here.
 #[derive(Clone, Debug)]
@@ -60,6 +33,7 @@ pub struct Replica {
     clock: StampClock,
     entries: BTreeMap<EntryId, Entry>,
     lifts: BTreeMap<Stamp, LiftRecord>,
+    lists: Lists,
     /// What the ledger holds, and of which entry it is.
     shown: BTreeMap<BanKey, (EntryId, Arc<Ban>)>,
     /// A number for that.
@@ -70,15 +44,6 @@ pub struct Replica {
     kept_changes: u64,
 }
 
-/// What an instance knows beyond the file of its bans.
-#[derive(Clone, Default, Debug)]
-pub struct Kept {
-    /// Lifts, and entries that were edited or taken out.
-    pub events: Vec<Event>,
-    /// When a ban was made, where its start does not say so.
-    pub made: Vec<(BanKey, Stamp)>,
-}
-
 impl Replica {
     /// One that knows nothing.
     pub fn new(origin: Origin) -> Self {
@@ -86,6 +51,7 @@ impl Replica {
             clock: StampClock::new(origin),
             entries: BTreeMap::new(),
             lifts: BTreeMap::new(),
+            lists: Lists::default(),
             shown: BTreeMap::new(),
             digest: Digest::default(),
             gone: 0,
@@ -104,6 +70,7 @@ impl Replica {
             match event {
                 Event::Lift(lift) => drop(replica.lifts.insert(lift.stamp.clone(), lift)),
                 Event::Entry(entry) => drop(replica.entries.insert(entry.id, *entry)),
+                Event::List(record) => drop(replica.lists.join(record)),
             }
         }
         for entry in replica.entries.values_mut() {
@@ -139,9 +106,10 @@ impl Replica {
         let more = more
             .into_iter()
             .filter_map(|entry| self.event(&Item::Entry(entry.id)));
+        let lists = self.lists.records().cloned().map(Event::List);
         let made = (plain.into_iter()).filter(|entry| !entry.is_made_at_its_start());
         Kept {
-            events: lifts.chain(more).collect(),
+            events: lifts.chain(more).chain(lists).collect(),
             made: made
                 .filter_map(|entry| Some((entry.key()?, entry.made.clone())))
                 .collect(),
@@ -151,6 +119,11 @@ impl Replica {
     /// How often that has changed.
     pub fn kept_changes(&self) -> u64 {
         self.kept_changes
+    }
+
+    /// The file holds more than this knows, and that has changed.
+    pub fn note_change(&mut self) {
+        self.kept_changes += 1;
     }
 
     /// What the ledger is to hold under this key.
@@ -180,12 +153,13 @@ impl Replica {
     /// Everything it knows, by name.
     pub fn items(&self) -> impl Iterator<Item = Item> + '_ {
         let entries = self.entries.keys().copied().map(Item::Entry);
-        entries.chain(self.lifts.keys().cloned().map(Item::Lift))
+        let lists = self.lists.records().map(|record| Item::List(record.key));
+        (entries.chain(self.lifts.keys().cloned().map(Item::Lift))).chain(lists)
     }
 
-    /// How many entries and lifts it knows.
+    /// How many entries, lifts and lists it knows.
     pub fn len(&self) -> usize {
-        self.entries.len() + self.lifts.len()
+        self.entries.len() + self.lifts.len() + self.lists.len()
     }
 
     /// Whether it knows nothing.
@@ -202,13 +176,15 @@ impl Replica {
                 Some(Event::Entry(Box::new(entry)))
             }
             Item::Lift(stamp) => self.lifts.get(stamp).cloned().map(Event::Lift),
+            Item::List(key) => self.lists.record(*key).cloned().map(Event::List),
         }
     }
 
     /// A number that is the same at all instances that know the same (FLEET-16): of bans that are
-    /// not over at this moment.
+    /// not over at this moment, and lists.
     pub fn digest(&self, now_ms: u64) -> u64 {
-        self.digest.at(now_ms)
+        let lists = self.lists.digest(now_ms);
+        self.digest.at(now_ms).wrapping_add(lists)
     }
 
     /// Every entry, as it is held.
@@ -234,6 +210,10 @@ impl Replica {
                 (effects, known.as_ref() == Some(event))
             }
             Event::Lift(record) => (self.join_lift(record.clone()), true),
+            Event::List(said) => {
+                self.kept_changes += u64::from(self.join_list(said)?);
+                (Vec::new(), self.lists.record(said.key) == Some(said))
+            }
         })
     }
 
@@ -457,6 +437,7 @@ impl Replica {
     /// [`MAX_KEPT`].
     pub fn forget_old(&mut self, now_ms: u64) {
         self.digest.forget_past(now_ms);
+        self.kept_changes += u64::from(self.lists.forget_old(now_ms));
         let since = now_ms.saturating_sub(KEPT_MS);
         while let Some((stamp, _)) = self.lifts.first_key_value()
             && (stamp.ms() < since || self.lifts.len() > MAX_KEPT)

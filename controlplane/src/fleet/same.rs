@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use weir_shared::settings::Listed;
 
 /// Their names begin so.
-const SAME: [&str; 12] = [
+const SAME: [&str; 13] = [
     "WAF_MODE",
     "WAF_RATE_LIMIT",
     "WAF_BYTE",
@@ -18,6 +18,7 @@ const SAME: [&str; 12] = [
     "WAF_ASN_",
     "WAF_COUNTRY_",
     "WAF_UNKNOWN_LIMIT",
+    "WAF_FLEET_SHARE",
 ];
 /// The longest value that is told whole.
 const MAX_VALUE: usize = 200;

@@ -10,14 +10,17 @@ use std::sync::atomic::AtomicU64;
 use crossbeam_channel::bounded;
 use weir_shared::ban::Ban;
 use weir_shared::ban_origin::Instance;
-use weir_shared::clock::Clock;
+use weir_shared::clock::{Clock, Now};
 use weir_shared::fleet::FleetCounts;
 
+use super::aside::Aside;
 use super::claims::Claims;
 use super::core::Core;
 use super::counting::{self, CountFacts, Counting};
 use super::eviction::Eviction;
+use super::filing::Filing;
 use super::kept::{self, Keeper};
+use super::lists_file::ListsFile;
 use super::names::{here, in_fleet, key_in_fleet};
 use super::others::Others;
 use super::part::Fleet;
@@ -31,6 +34,7 @@ use super::thread::{Thread, random};
 use super::waits::Waits;
 use crate::bans::document::BanKey;
 use crate::bans::ledger::changes::{Happened, LedgerChange};
+use crate::rules::SharedLists;
 
 /// What the thread may have said that was not heard.
 const INBOX: usize = 16;
@@ -44,6 +48,8 @@ pub(crate) struct AtStart<'a> {
     pub(crate) edited: &'a [BanKey],
     /// What was taken out meanwhile.
     pub(crate) removed: &'a [BanKey],
+    /// lists.json, and a number for rules.json.
+    pub(crate) lists: (Arc<SharedLists>, u64),
     /// What the data plane counts; none where it is not shared.
     pub(crate) counts: Option<Arc<dyn FleetCounts>>,
 }
@@ -81,9 +87,17 @@ impl Fleet {
         });
         let was = found.as_ref().map(|found| Instance::named(&found.instance));
         let was = was.transpose().map_err(io::Error::other)?.unwrap_or(me);
-        let kept = found.map(|found| found.kept).unwrap_or_default();
+        let (kept, filed, contact_ms) = found
+            .map(|found| (found.kept, found.lists, found.contact_ms))
+            .unwrap_or_default();
         let engine = access.place.to_string();
-        let (core, effects) = restored(origin.clone(), kept, at_start, (me, was), now.wall_ms);
+        let (mut core, effects) = restored(origin.clone(), kept, at_start, (me, was), now.wall_ms);
+        contact_ms.into_iter().for_each(|at| core.note_contact(at));
+        let (listed, rules) = &at_start.lists;
+        let shares = sharing.share.lists;
+        let filing = shares.then(|| Filing::begin(filed, listed, &mut core, now.wall_ms));
+        // The file is written once with the name of this boot's instance.
+        core.note_change();
         let (said, inbox) = bounded(INBOX);
         let (orders, ordered) = bounded(ORDERS);
         let contact_ns = Arc::new(AtomicU64::new(now.mono_ns));
@@ -152,18 +166,47 @@ impl Fleet {
             is_beating: false,
             hurries: false,
             kept,
-            // The file is written once with the name of this boot's instance.
-            changes: 1,
             waits: Waits::default(),
             forgot_ns: now.mono_ns,
             mended_ns: now.mono_ns,
             rejected: 0,
             rests: false,
+            aside: Aside::new(dir.to_owned()),
+            kept_contact_ms: 0,
+            lists: ListsFile::new(filing, *rules),
             sharing,
             eviction: Eviction::default(),
             claims: Claims::default(),
         };
         Ok((this, effects))
+    }
+}
+
+impl Fleet {
+    /// After a panic: what the ledger holds is followed anew.
+    pub(crate) fn recover<'a>(
+        &mut self,
+        bans: impl Iterator<Item = (&'a BanKey, &'a Arc<Ban>)>,
+        now: Now,
+    ) -> Vec<Effect> {
+        let mut gone: BTreeSet<BanKey> = self.core.replica().bans().map(|(key, _)| *key).collect();
+        let mut changes = Vec::new();
+        for (key, ban) in bans {
+            let in_fleet = in_fleet(self.me, ban);
+            let named = key_in_fleet(self.me, *key);
+            gone.remove(&named);
+            if self.core.replica().held(named) != Some(&in_fleet) {
+                changes.push(LedgerChange {
+                    key: *key,
+                    happened: Happened::Edited,
+                    ban: Some(Arc::clone(ban)),
+                });
+            }
+        }
+        for key in gone {
+            self.core.dropped(key);
+        }
+        self.follow(&changes, now)
     }
 }
 

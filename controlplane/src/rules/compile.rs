@@ -12,19 +12,23 @@ use weir_shared::rules::{
     Traps,
 };
 use weir_shared::settings::{LookupSource, Settings};
-use weir_shared::spans::Spans;
 
 use super::agent_file;
 use super::choosing::AgentFiles;
 use super::document::{self, Member, Reader, RulesFile};
+use super::entry::List;
 use super::fed::{self, Fed, Held};
 use super::kept::KeptLists;
-use super::list_file::{self, beside, list_path};
+use super::list_file::{self, LISTS, beside, list_path};
+use super::list_text::{for_all, list};
+use super::listed::SharedLists;
 use super::making::{Counted, Known, Making, case};
 use crate::feeds::kept::Offered;
 use crate::feeds::wanted::{Use, Wanted};
-use crate::netblock_list::{self, ListText, Unusable};
+use crate::netblock_list::ListText;
 use crate::state::fault::Fault;
+
+mod listing;
 
 /// Reads and compiles; keeps which rule is which over edits.
 pub(super) struct Compiler {
@@ -45,6 +49,14 @@ pub(super) struct Compiler {
     fed: Fed,
     /// Whether clients are looked up (MATCH-5).
     lookups: bool,
+    /// lists.json as it was last read whole (FLEET-18).
+    listed: Arc<SharedLists>,
+    /// Where that is.
+    lists_path: PathBuf,
+    /// Whether `weir allow` and `weir deny` write it.
+    shares_lists: bool,
+    /// `WAF_TRUSTED_PROXIES`, which others do not deny here (ALIVE-5).
+    trusted: NetSet,
     /// Feeds whose autonomous systems and countries say nothing, as was told (FEED-7).
     told_idle: HashSet<String>,
 }
@@ -57,6 +69,10 @@ pub(super) struct Read {
     agents: AgentFiles,
     /// In the order of the file.
     feeds: Vec<Held>,
+    /// lists.json.
+    listed: Arc<SharedLists>,
+    /// A number for rules.json, by which instances of a fleet compare theirs.
+    digest: u64,
     /// Lists that cannot be used.
     bad: Vec<BadList>,
 }
@@ -93,6 +109,10 @@ impl Compiler {
             on_disk: HashMap::new(),
             fed: Fed::new(state_dir, NetSet::default()),
             lookups: true,
+            listed: Arc::default(),
+            lists_path: state_dir.join(LISTS),
+            shares_lists: false,
+            trusted: NetSet::default(),
             told_idle: HashSet::new(),
         }
     }
@@ -101,6 +121,8 @@ impl Compiler {
     pub(super) fn of(settings: &Settings, path: &Path) -> Self {
         Self {
             lookups: settings.lookup.source != LookupSource::Off,
+            shares_lists: settings.fleet.shares_lists(),
+            trusted: settings.identity.trusted_proxies.clone(),
             fed: Fed::new(
                 &settings.state.dir,
                 settings.identity.trusted_proxies.clone(),
@@ -128,7 +150,8 @@ impl Compiler {
         let members = file.allow.iter().chain(&file.deny);
         let names = members.filter_map(|member| member.file.as_deref());
         let names = names.chain(agent_files(file));
-        names.map(|name| list_path(&self.path, name)).collect()
+        let named = names.map(|name| list_path(&self.path, name));
+        named.chain([self.lists_path.clone()]).collect()
     }
 
     /// Reads the lists that rules.json names. One that cannot be used is told, and its last good
@@ -136,10 +159,13 @@ impl Compiler {
     pub(super) fn read_lists(&self, bytes: &[u8], file: RulesFile) -> Result<Read, Fault> {
         let mut read = Read {
             file,
+            digest: list_file::digest(bytes),
             ..Read::default()
         };
+        self.read_listed(&mut read);
         // What holds of feeds has its place already.
-        let mut room = MAX_NETBLOCKS.saturating_sub(self.fed.count(&read.file.feeds));
+        let fixed = self.fed.count(&read.file.feeds) + read.listed.entries.len();
+        let mut room = MAX_NETBLOCKS.saturating_sub(fixed);
         let both = [("allow", &read.file.allow), ("deny", &read.file.deny)];
         for (list, members) in both {
             for (index, _) in own(members) {
@@ -205,7 +231,7 @@ impl Compiler {
         let members = read.file.allow.iter().chain(&read.file.deny);
         let own = members.filter(|member| member.netblock.is_some()).count();
         let listed: usize = read.lists.values().map(|text| text.netblocks.len()).sum();
-        let room = MAX_NETBLOCKS.saturating_sub(own + listed);
+        let room = MAX_NETBLOCKS.saturating_sub(own + listed + read.listed.entries.len());
         fed::put(&mut read.feeds, offered, room)
     }
 
@@ -288,6 +314,8 @@ impl Compiler {
     // long: a flat list of the parts
     pub(super) fn compile(&mut self, read: Read, now_ms: u64) -> Compiled {
         let feeds = fed::feeds(&read.feeds);
+        let allowed = self.in_force(&read.listed, List::Allow);
+        let denied = self.in_force(&read.listed, List::Deny);
         let mut made = Making {
             known: &self.known,
             agents: &read.agents,
@@ -300,9 +328,9 @@ impl Compiler {
         };
         let file = &read.file;
         let allow = (RuleKind::Allow, Use::Allow);
-        let allow = made.list(allow, &file.allow, &read.lists, &file.feeds);
+        let allow = made.list(allow, &file.allow, (&read.lists, &allowed), &file.feeds);
         let deny = (RuleKind::Deny, Use::Deny);
-        let deny = made.list(deny, &file.deny, &read.lists, &file.feeds);
+        let deny = made.list(deny, &file.deny, (&read.lists, &denied), &file.feeds);
         let mut traps = Traps::default();
         for trap in &file.traps {
             if made.holds(trap.until) {
@@ -329,6 +357,7 @@ impl Compiler {
         } = made;
         self.known = kept;
         self.counted = crawlers.iter().map(counted).collect();
+        self.listed = Arc::clone(&read.listed);
         self.good.clone_from(&read.lists);
         self.good.retain(|_, text| !text.netblocks.is_empty());
         self.good_agents.clone_from(&read.agents);
@@ -363,41 +392,6 @@ fn counted(crawler: &Arc<Crawler>) -> (String, Arc<CrawlerCounts>) {
 fn own(members: &[Member]) -> impl Iterator<Item = (usize, Netblock)> {
     let members = members.iter().enumerate();
     members.filter_map(|(index, member)| Some((index, member.netblock?)))
-}
-
-/// Reads a list that is to have at most so many netblocks. An error is the end of a sentence.
-fn list(path: &Path, room: usize) -> Result<ListText, String> {
-    let bytes = list_file::bytes(path).map_err(|error| format!("cannot be read ({error})"))?;
-    let text = netblock_list::parse(&bytes, room).map_err(|why| match why {
-        Unusable::NotJson(fault) => format!("has a fault in {fault}"),
-        Unusable::TooMany(_) => format!(
-            "has more than {room} netblocks, and {MAX_NETBLOCKS} are the most of all lists together"
-        ),
-    })?;
-    if text.netblocks.is_empty() {
-        return Err("has no netblock, and a text, JSON or JSON lines with some is expected".into());
-    }
-    Ok(text)
-}
-
-/// A list that covers every client, or most of them in pieces, is a slip, unless rules.json says
-/// that it is meant (ALIVE-5).
-fn for_all(text: ListText, force: bool) -> Result<ListText, String> {
-    if force {
-        return Ok(text);
-    }
-    let is_all = |netblock: &&Netblock| netblock.net().prefix_len() == 0;
-    if let Some(netblock) = text.netblocks.iter().find(is_all) {
-        return Err(format!(
-            "has {netblock}, which is every client, and no \"force\": true beside its name"
-        ));
-    }
-    match text.netblocks.iter().copied().collect::<Spans>().mostly() {
-        Some(family) => Err(format!(
-            "has more than half of all {family} addresses, and no \"force\": true beside its name"
-        )),
-        None => Ok(text),
-    }
 }
 
 impl Compiled {

@@ -14,7 +14,7 @@ use weir_shared::rules::{
 };
 
 use super::choosing::{Match, host};
-use super::list_file::FILE;
+use super::list_file::{FILE, LISTS};
 use crate::json::{self, Strict};
 use crate::state::fault::Fault;
 pub(super) use entries::{
@@ -23,6 +23,8 @@ pub(super) use entries::{
 
 mod entries;
 mod sentences;
+
+pub(super) use sentences::LISTS_SCHEMA;
 
 /// Faults that are told.
 const MAX_TOLD: usize = 10;
@@ -160,7 +162,7 @@ fn is_choice(fault: &Violation) -> bool {
 
 /// What one violation says: of members that nobody knows one fault each, at the member and not at
 /// the object around it, with the member that may be meant.
-fn told(
+pub(super) fn told(
     value: &Value,
     fault: &Violation,
     reader: Option<&(String, String)>,
@@ -355,6 +357,7 @@ fn feeds(file: &RulesFile) -> Result<(), (String, String)> {
         .filter_map(|member| member.file.as_deref())
         .collect();
     seen.insert(FILE);
+    seen.insert(LISTS);
     let mut denials = file.denials.len();
     for (index, feed) in file.feeds.iter().enumerate() {
         if !seen.insert(&feed.name) {

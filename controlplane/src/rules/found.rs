@@ -4,12 +4,18 @@ use std::sync::Arc;
 
 use weir_shared::rules::RuleSet;
 
+use super::listed::SharedLists;
+
 /// What the thread found.
 pub(crate) enum Found {
     /// These rules hold.
     Taken {
         /// All of them.
         rules: Arc<RuleSet>,
+        /// lists.json.
+        lists: Arc<SharedLists>,
+        /// A number for rules.json.
+        digest: u64,
         /// For an edit, and not because an entry has ended.
         is_edit: bool,
         /// To be called once they hold, where somebody waits for that.

@@ -15,7 +15,8 @@ use weir_shared::window::RuleSpan;
 
 use super::choosing::{AgentFiles, Match, methods};
 use super::document::{self, Answer, Member, Quotas, RulesFile, Which, Word};
-use super::list_file::FILE;
+use super::entry::Entry;
+use super::list_file::{FILE, LISTS};
 use crate::feeds::wanted::{Use, Wanted};
 use crate::netblock_list::ListText;
 
@@ -213,7 +214,7 @@ impl Making<'_> {
         &mut self,
         (kind, used): (RuleKind, Use),
         members: &[Member],
-        lists: &HashMap<String, Arc<ListText>>,
+        (lists, listed): (&HashMap<String, Arc<ListText>>, &[(Netblock, &Entry)]),
         wanted: &[Wanted],
     ) -> NetList {
         let mut all: Vec<(Netblock, Arc<Rule>)> = Vec::new();
@@ -235,6 +236,11 @@ impl Making<'_> {
                         .iter()
                         .map(|netblock| (*netblock, Arc::clone(&rule))),
                 );
+            }
+        }
+        for (netblock, entry) in listed {
+            if self.holds(entry.until) {
+                all.push((*netblock, self.rule(kind, LISTS)));
             }
         }
         let feeds = self.feeds;

@@ -22,18 +22,22 @@ mod change;
 mod choosing;
 mod compile;
 mod document;
+mod entry;
 mod fed;
 mod found;
 mod kept;
 mod list_file;
+mod list_text;
+mod listed;
 mod making;
 mod swap;
 mod watch;
 
-pub use change::{Change, Changed, Entry, List, NotChanged};
 use compile::Compiler;
+pub use entry::{Change, Changed, Entry, List, ListKey, NotChanged};
 pub(crate) use found::Found;
 pub(crate) use list_file::FILE;
+pub(crate) use listed::{Entries, Expected, FileChange, SharedLists, too_much};
 use watch::{WatchCommand, Watching};
 
 use crate::feeds::handle::FeedsHandle;
@@ -58,6 +62,9 @@ pub enum RulesError {
         /// Where and why.
         fault: crate::state::fault::Fault,
     },
+    /// lists.json cannot be used.
+    #[error("{0}; mend it or move it away")]
+    Lists(String),
     /// The roots for feeds cannot be used.
     #[error("{0}")]
     Roots(String),
@@ -79,6 +86,8 @@ pub(crate) struct RulesFacts {
 /// The loop's side.
 pub struct LiveRules {
     current: Arc<RuleSet>,
+    lists: Arc<SharedLists>,
+    digest: u64,
     found: Receiver<Found>,
     orders: RulesOrders,
     feeds: FeedsHandle,
@@ -91,6 +100,8 @@ impl Default for LiveRules {
     fn default() -> Self {
         Self {
             current: Arc::default(),
+            lists: Arc::default(),
+            digest: 0,
             found: never(),
             orders: RulesOrders::default(),
             feeds: FeedsHandle::default(),
@@ -118,6 +129,19 @@ impl RulesOrders {
     ) {
         if let Some((orders, looks)) = &self.orders {
             let _ = orders.try_send(WatchCommand::Change(change, Box::new(told)));
+            looks.wake();
+        }
+    }
+
+    /// Has lists.json hold what a fleet says. Once that is in force, or is not to be, `told` is
+    /// called; where too many changes wait it is dropped.
+    pub(crate) fn file(
+        &self,
+        changes: Vec<FileChange>,
+        told: impl FnOnce(Result<Changed, NotChanged>) + Send + 'static,
+    ) {
+        if let Some((orders, looks)) = &self.orders {
+            let _ = orders.try_send(WatchCommand::Lists(changes, Box::new(told)));
             looks.wake();
         }
     }
@@ -194,6 +218,9 @@ pub(crate) fn read(
     let (_, read) = watch::read(&mut compiler, &path, &[], now.wall_ms);
     match read {
         Ok(read) => {
+            if let Some(fault) = read.bad_listed() {
+                return Err(RulesError::Lists(fault.to_owned()));
+            }
             let bad = read.bad_lists().iter().map(|bad| bad.error.clone());
             let feeds = read.feeds(&path).into_iter();
             let keys = feeds.filter_map(|(wanted, _)| {
@@ -216,10 +243,46 @@ pub(crate) fn read(
 ///
 /// # Errors
 /// [`NotChanged`]; the file is as it was.
-pub fn change_file(path: &Path, asked: &Change, now: Now) -> Result<Changed, NotChanged> {
+pub(crate) fn change_file(path: &Path, asked: &Change, now: Now) -> Result<Changed, NotChanged> {
     // Lists are judged as they lie there: none that was good before stands in.
     let beside = path.parent().unwrap_or(Path::new(""));
     change::change(&Compiler::new(path, beside), path, asked, now.wall_ms)
+}
+
+/// Whether lists.json of this state directory has the entry that is to be changed.
+///
+/// # Errors
+/// [`NotChanged::DoesNotFit`]
+pub(crate) fn holds_list(state_dir: &Path, asked: &Change) -> Result<bool, NotChanged> {
+    let path = state_dir.join(list_file::LISTS);
+    match listed::read_at(&path) {
+        Ok(entries) => Ok(entries.is_some_and(|entries| entries.contains_key(&asked.key()))),
+        Err(fault) => Err(NotChanged::DoesNotFit { path, fault }),
+    }
+}
+
+/// Changes lists.json of this state directory, which no service watches. `held` is what it held
+/// where it is gone.
+///
+/// # Errors
+/// [`NotChanged`]; the file is as it was.
+pub(crate) fn change_lists(
+    state_dir: &Path,
+    held: &Entries,
+    asked: &Change,
+    now: Now,
+) -> Result<Changed, NotChanged> {
+    let path = state_dir.join(list_file::LISTS);
+    let held = listed::Held {
+        entries: held,
+        sets_aside: false,
+    };
+    listed::change(
+        &path,
+        held,
+        &[listed::FileChange::asked(asked)],
+        now.wall_ms,
+    )
 }
 
 /// Entry point for the fuzz targets.
@@ -283,7 +346,11 @@ impl LiveRules {
             path: path.clone(),
             fault,
         })?;
+        if let Some(fault) = read.bad_listed() {
+            return Err(RulesError::Lists(fault.to_owned()));
+        }
         let current = Arc::clone(&read.rules);
+        let (lists, digest) = read.listed();
         read.log(&path);
         let faults: Vec<Found> = watch::bad_lists(&read).collect();
         let (found_out, found) = bounded(WAITING.max(faults.len()));
@@ -303,6 +370,8 @@ impl LiveRules {
         looks.watch(Subject::Rules, watching);
         Ok(Self {
             current,
+            lists,
+            digest,
             found,
             orders,
             feeds,
@@ -336,6 +405,11 @@ impl LiveRules {
         Arc::clone(&self.current)
     }
 
+    /// lists.json, and a number for rules.json.
+    pub(crate) fn lists(&self) -> (Arc<SharedLists>, u64) {
+        (Arc::clone(&self.lists), self.digest)
+    }
+
     /// What the loop wakes for.
     pub(crate) fn select<'a>(&'a self, select: &mut Select<'a>) {
         select.recv(&self.found);
@@ -353,8 +427,16 @@ impl LiveRules {
             }
         };
         match &found {
-            Found::Taken { rules, is_edit, .. } => {
+            Found::Taken {
+                rules,
+                lists,
+                digest,
+                is_edit,
+                ..
+            } => {
                 self.current = Arc::clone(rules);
+                self.lists = Arc::clone(lists);
+                self.digest = *digest;
                 self.edits_taken += u64::from(*is_edit);
             }
             Found::FeedError { .. } => {}

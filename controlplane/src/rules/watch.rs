@@ -8,10 +8,12 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender};
 
-use super::change::{self, Change, Changed, NotChanged};
+use super::change;
 use super::compile::{Compiled, Compiler, Read};
+use super::entry::{Change, Changed, NotChanged};
 use super::found::Found;
 use super::list_file;
+use super::listed::FileChange;
 use crate::feeds::handle::FeedsHandle;
 use crate::feeds::kept::Offered;
 use crate::state::fault::Fault;
@@ -90,6 +92,8 @@ pub(super) enum WatchCommand {
     Take(Box<dyn FnOnce() + Send>),
     /// Change the file. It is told once that is in force.
     Change(Change, Told),
+    /// Have lists.json hold this. It is told once that is in force.
+    Lists(Vec<FileChange>, Told),
     /// Take a version of a feed, or tell why not.
     Feed(Offered, Sender<Result<(), String>>),
 }
@@ -168,6 +172,10 @@ impl Watching {
                 Some(_) | None => self.tell_rules(false, Some(told)),
             },
             WatchCommand::Change(change, told) => self.change(&change, told, now_ms),
+            WatchCommand::Lists(changes, told) => {
+                let changed = self.compiler.change_lists(&changes, now_ms);
+                self.changed(changed, told, now_ms);
+            }
             WatchCommand::Feed(offered, told) => {
                 let taken = Compiler::put_feed(&mut self.held.read, offered);
                 if taken.is_ok() {
@@ -179,24 +187,33 @@ impl Watching {
         }
     }
 
-    /// Changes the file, and takes in what then lies there.
+    /// Changes a file, and takes in what then lies there.
     fn change(&mut self, change: &Change, told: Told, now_ms: u64) {
-        let changed = match change::change(&self.compiler, &self.path, change, now_ms) {
-            Ok(changed) => changed,
-            Err(why) => return told(Err(why)),
+        let changed = if self.compiler.is_of_lists(change) {
+            let changes = [FileChange::asked(change)];
+            self.compiler.change_lists(&changes, now_ms)
+        } else {
+            change::change(&self.compiler, &self.path, change, now_ms)
         };
-        if !changed.changed {
-            return told(Ok(changed));
+        if changed.as_ref().is_ok_and(|changed| changed.changed) {
+            tracing::info!(
+                list = change.list.name(), netblock = %change.netblock,
+                removed = change.entry.is_none(), "a list is changed"
+            );
         }
+        self.changed(changed, told, now_ms);
+    }
+
+    fn changed(&mut self, changed: Result<Changed, NotChanged>, told: Told, now_ms: u64) {
+        let changed = match changed {
+            Ok(changed) if changed.changed => changed,
+            other => return told(other),
+        };
         let (known, read) = read(&mut self.compiler, &self.path, &[], now_ms);
         match read {
             Ok(held) => {
                 self.held = held;
                 self.settling.take(known);
-                tracing::info!(
-                    file = %self.path.display(), list = change.list.name(), netblock = %change.netblock,
-                    removed = change.entry.is_none(), ended = changed.ended, "a list is changed"
-                );
                 self.taken(Some(Box::new(move || told(Ok(changed)))));
             }
             // Saved by somebody else in this moment: the looks at the file will tell of it.
@@ -294,8 +311,11 @@ impl Watching {
 
     fn tell_rules(&self, is_edit: bool, told: Option<Box<dyn FnOnce() + Send>>) {
         let rules = Arc::clone(&self.held.rules);
+        let (lists, digest) = self.held.listed();
         self.tell(Found::Taken {
             rules,
+            lists,
+            digest,
             is_edit,
             told,
         });

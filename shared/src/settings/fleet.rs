@@ -44,6 +44,8 @@ pub struct FleetSettings {
 pub struct FleetShare {
     /// What is counted of clients (FLEET-4).
     pub counts: bool,
+    /// `weir allow` and `weir deny` (FLEET-18).
+    pub lists: bool,
 }
 
 impl FleetShare {
@@ -53,6 +55,7 @@ impl FleetShare {
             match word {
                 "bans" => bans = true,
                 "counts" => share.counts = true,
+                "lists" => share.lists = true,
                 other => faults.push(format!("has {other:?}, which is not known")),
             }
         }
@@ -64,6 +67,11 @@ impl FleetShare {
 }
 
 impl FleetSettings {
+    /// Whether `weir allow` and `weir deny` hold at all instances (FLEET-18).
+    pub fn shares_lists(&self) -> bool {
+        self.engine.is_some() && self.share.lists
+    }
+
     /// What cannot be started with.
     pub(super) fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
@@ -188,9 +196,12 @@ pub(super) fn rows() -> Vec<Row<FleetSettings>> {
         row(
             "WAF_FLEET_SHARE",
             "bans,counts",
-            Kind::new("bans, and counts where they are shared too", FleetShare::read),
+            Kind::new(
+                "bans, and counts and lists where they are shared too",
+                FleetShare::read,
+            ),
             |fleet: &mut FleetSettings| &mut fleet.share,
-            "What is shared: bans with lifts and edits; what is counted of clients.",
+            "What is shared: bans with lifts and edits; what is counted of clients; lists, which `weir allow` and `weir deny` write.",
         )
         .restart(),
         row(

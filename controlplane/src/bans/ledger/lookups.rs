@@ -49,7 +49,8 @@ impl Ledger {
     /// Every ban whose netblock covers the client, whether it still refuses or not, oldest first.
     pub(crate) fn covering(&self, client: Client) -> Vec<Arc<Ban>> {
         let covers = |ban: &&Arc<Ban>| ban.netblock.covers_client(client);
-        oldest_first(self.bans.values().filter(covers).cloned().collect())
+        let covering = self.bans.values().filter(covers);
+        oldest_first(covering.map(|ban| self.shown(ban)).collect())
     }
 
     /// Every ban behind this one, by key: for those who look at them piece by piece.

@@ -56,6 +56,7 @@ fn order(netblock: &str, duration: Option<u64>) -> AdminBan {
         client: None,
         duration: duration.map(Duration::from_millis),
         reason: "said so".to_owned(),
+        force: false,
     }
 }
 

@@ -376,6 +376,7 @@ fn happen(ops: Vec<Op>, few: bool, empties: bool) -> Result<(), TestCaseError> {
                     client: None,
                     duration: Some(Duration::from_millis(40)),
                     reason: "r".to_owned(),
+                    force: false,
                 };
                 let _ = world.ledger.add(order, world.now);
             }

@@ -278,7 +278,7 @@ fn two_cores_meet_over_a_real_engine() {
             }
         }
         core.at_the_end();
-        while let Some(batch) = core.next_batch() {
+        while let Some(batch) = core.next_batch(|_| true) {
             let sealed = key
                 .seal(Kind::Log, me.as_str(), batch.seq, &batch.bytes)
                 .unwrap();
@@ -351,7 +351,7 @@ fn a_thousand_bans_arrive() {
             };
             let begun = std::time::Instant::now();
             a.follow(&[change], now);
-            let batch = a.next_batch().unwrap();
+            let batch = a.next_batch(|_| true).unwrap();
             let sealed = key.seal(Kind::Log, me.as_str(), batch.seq, &batch.bytes).unwrap();
             let last = link.append(&me, batch.seq, &sealed).unwrap();
             a.appended(batch.seq, last);

@@ -16,8 +16,10 @@ use crate::bans::ledger::{AdminBan, BanOutcome, Ledger, LedgerSettings};
 use crate::fleet::core::Core;
 use crate::fleet::engine::{Cursor, Engine, Fault};
 use crate::fleet::event;
+use crate::fleet::filing::{Filing, KeptFiling};
 use crate::fleet::replica::{Effect, Replica};
 use crate::fleet::stamp::Origin;
+use crate::rules::{Entry, Expected, FileChange, ListKey, SharedLists};
 use crate::state::Change;
 
 /// Batches that are read at once.
@@ -32,7 +34,15 @@ pub(super) struct Instance {
     /// Whether it has met the engine since it lost it.
     is_linked: bool,
     /// bans.json and what it knew of the fleet, written in one step.
-    disk: Option<(Vec<Arc<Ban>>, Replica)>,
+    disk: Option<(Vec<Arc<Ban>>, Replica, KeptFiling)>,
+    /// lists.json as it lies there.
+    pub(super) file: SharedLists,
+    filing: Filing,
+    /// What is to be written into it, once the disk holds this change.
+    noted: (u64, Vec<FileChange>),
+    /// The change that the disk holds, and the one that it is to hold soon.
+    saved: u64,
+    hurried: u64,
 }
 
 pub(super) fn settings(observe: bool) -> LedgerSettings {
@@ -56,6 +66,11 @@ impl Instance {
             skew_ms,
             is_linked: false,
             disk: None,
+            file: SharedLists::default(),
+            filing: Filing::default(),
+            noted: (0, Vec::new()),
+            saved: 0,
+            hurried: 0,
         };
         instance.obey(effects, now);
         instance
@@ -87,7 +102,79 @@ impl Instance {
     }
 
     pub(super) fn save(&mut self) {
-        self.disk = Some((self.ledger.all(), self.core.replica().clone()));
+        self.saved = self.core.replica().kept_changes();
+        self.disk = Some((
+            self.ledger.all(),
+            self.core.replica().clone(),
+            self.filing.kept(),
+        ));
+    }
+
+    /// Somebody edits lists.json. It is heard later.
+    pub(super) fn edits_list(&mut self, key: ListKey, entry: Option<Entry>) {
+        self.file.is_there = true;
+        match entry {
+            Some(entry) => drop(self.file.entries.insert(key, entry)),
+            None => drop(self.file.entries.remove(&key)),
+        }
+    }
+
+    /// What the loop and the threads of the files do in a turn: the disk gets what was changed in
+    /// the turn before, what was noted is written, what the file holds is heard, and what is to be
+    /// written is noted.
+    pub(super) fn file_turn(&mut self, at: u64) {
+        if self.hurried > self.saved {
+            self.save();
+        }
+        self.write_file();
+        self.hear_file(at);
+        if self.noted.1.is_empty() {
+            let now = self.now(at);
+            let due = self.filing.due(&self.core, now);
+            if !due.is_empty() {
+                self.noted = (self.hurry(), due);
+            }
+        }
+    }
+
+    /// The disk is to hold what has changed just now.
+    fn hurry(&mut self) -> u64 {
+        self.core.note_change();
+        self.hurried = self.core.replica().kept_changes();
+        self.hurried
+    }
+
+    /// What was noted is written. A kill may follow at once.
+    pub(super) fn write_file(&mut self) {
+        if self.noted.0 > self.saved {
+            return;
+        }
+        for change in &self.noted.1 {
+            let stands = self.file.entries.get(&change.key).cloned();
+            if change.expected == Expected::Is(stands) {
+                match &change.entry {
+                    Some(entry) => drop(self.file.entries.insert(change.key, entry.clone())),
+                    None => drop(self.file.entries.remove(&change.key)),
+                }
+            }
+            self.file.is_there = true;
+        }
+    }
+
+    fn hear_file(&mut self, at: u64) {
+        let now = self.now(at);
+        if self.filing.read(&self.file, &mut self.core, now) {
+            self.hurry();
+        }
+        if self.noted.0 <= self.saved && !std::mem::take(&mut self.noted.1).is_empty() {
+            self.filing.has_written();
+        }
+    }
+
+    /// Whether the file was heard, and holds all that the fleet says.
+    pub(super) fn is_file_quiet(&self, at: u64) -> bool {
+        let due = self.filing.clone().due(&self.core, self.now(at));
+        self.noted.1.is_empty() && due.is_empty()
     }
 
     /// It is killed, and starts again from what is on its disk, or from nothing.
@@ -95,22 +182,31 @@ impl Instance {
         let now = self.now(at);
         if disk_is_lost {
             self.disk = None;
+            self.file = SharedLists::default();
         }
-        let (held, replica) = match &self.disk {
-            Some((held, replica)) => (held.clone(), Some(replica)),
-            None => (Vec::new(), None),
+        let (held, replica, filed) = match &self.disk {
+            Some((held, replica, filed)) => (held.clone(), Some(replica), Some(filed.clone())),
+            None => (Vec::new(), None, None),
         };
         let origin = Origin::new(&self.name, u128::from(nonce)).unwrap();
-        let core = match replica {
+        let mut core = match replica {
             Some(replica) => Core::of(replica.restarted(origin)),
             None => Core::new(origin, &held).0,
         };
+        let saved = core.replica().kept_changes();
+        let filing = Filing::begin(filed, &self.file, &mut core, now);
+        core.note_change();
         let disk = self.disk.take();
         *self = Self {
+            saved,
+            hurried: core.replica().kept_changes(),
             ledger: Ledger::new(settings(false), held, now).unwrap(),
             core,
             is_linked: false,
             disk,
+            file: std::mem::take(&mut self.file),
+            filing,
+            noted: (0, Vec::new()),
             name: std::mem::take(&mut self.name),
             skew_ms: self.skew_ms,
         };
@@ -145,6 +241,7 @@ impl Instance {
             client: None,
             duration: Some(Duration::from_secs(seconds)),
             reason: "said so".to_owned(),
+            force: false,
         };
         let ban = self.ledger.add(order, now).unwrap();
         self.settle(now);
@@ -193,6 +290,7 @@ impl Instance {
 
     /// One turn of the link. False where the engine gave no answer.
     pub(super) fn turn(&mut self, engine: &mut impl Engine, at: u64) -> bool {
+        self.file_turn(at);
         let turned = self.speak(engine, at);
         self.is_linked = turned.is_ok();
         self.is_linked
@@ -230,7 +328,8 @@ impl Instance {
         if count < READ {
             self.core.at_the_end();
         }
-        if let Some(batch) = self.core.next_batch() {
+        let saved = self.saved;
+        if let Some(batch) = self.core.next_batch(|change| saved >= change) {
             let last = engine.append(&me, batch.seq, &batch.bytes)?;
             self.core.appended(batch.seq, last);
         }

@@ -9,7 +9,7 @@ mod instance;
 mod model;
 mod random;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -17,6 +17,7 @@ use std::sync::Arc;
 use weir_shared::ban::Ban;
 use weir_shared::client::Client;
 use weir_shared::netblock::{Netblock, PrefixLengths};
+use weir_shared::units::Time;
 
 use crate::bans::Subject;
 use crate::bans::document::BanKey;
@@ -24,6 +25,7 @@ use crate::fleet::core::Core;
 use crate::fleet::event::Event;
 use crate::fleet::replica::{Item, Replica};
 use crate::fleet::stamp::Origin;
+use crate::rules::{Entries, Entry, List, ListKey};
 use instance::{Edit, Instance};
 use model::{Model, Store};
 use random::Random;
@@ -51,6 +53,10 @@ struct World {
     touched: BTreeSet<BanKey>,
     /// Netblocks of which somebody undid a lift.
     unlifted: BTreeSet<Netblock>,
+    /// What the last edit of an entry of a list made of it, of entries that one instance edits.
+    listed: BTreeMap<ListKey, Option<Entry>>,
+    /// A disk was lost, with what only it had of lists.
+    disk_was_lost: bool,
     print: bool,
 }
 
@@ -95,6 +101,8 @@ impl World {
             acknowledged: BTreeSet::new(),
             touched: BTreeSet::new(),
             unlifted: BTreeSet::new(),
+            listed: BTreeMap::new(),
+            disk_was_lost: false,
             print,
         }
     }
@@ -122,7 +130,9 @@ impl World {
         let pauses = [0, 1, 3, 50, 900, 11_000, 1_800_000, 5_000_000, 90_000_000];
         self.now += *self.random.of(&pauses);
         let which = self.random.below(self.instances.len());
-        match self.random.below(20) {
+        match self.random.below(24) {
+            20..=22 => self.edit_list(which),
+            23 => self.file_turn(which),
             0..=4 => self.break_limit(which),
             5 => self.admin_ban(which),
             6 => self.lift(which),
@@ -201,6 +211,40 @@ impl World {
         });
     }
 
+    /// Somebody edits lists.json. Some entries only one instance edits.
+    fn edit_list(&mut self, which: usize) {
+        let own = self.random.one_in(2);
+        // Four clients are one netblock.
+        let place = if own {
+            100 + 4 * which
+        } else {
+            self.random.below(4)
+        };
+        let netblock = Netblock::of(client(place), PrefixLengths::default());
+        let list = *self.random.of(&[List::Allow, List::Deny]);
+        let key = ListKey { list, netblock };
+        let entry = (!self.random.one_in(3)).then(|| Entry {
+            until: self.random.one_in(4).then(|| Time(self.now + 3_600_000)),
+            comment: Some(format!("{}", self.random.below(5))),
+            force: false,
+        });
+        if own {
+            self.listed.insert(key, entry.clone());
+        }
+        self.say(|| format!("edge-{which}: edits {key:?} of lists.json: {entry:?}"));
+        self.instances[which].edits_list(key, entry);
+    }
+
+    /// The file is written and heard; or written, and then comes a kill.
+    fn file_turn(&mut self, which: usize) {
+        if self.random.one_in(2) {
+            self.instances[which].file_turn(self.now);
+        } else {
+            self.instances[which].write_file();
+            self.restart(which, false);
+        }
+    }
+
     fn fault(&mut self, which: usize) {
         match self.random.below(8) {
             0 => self.is_away = true,
@@ -250,6 +294,7 @@ impl World {
 
     fn restart(&mut self, which: usize, disk_is_lost: bool) {
         self.nonces += 1;
+        self.disk_was_lost |= disk_is_lost;
         self.instances[which].restart(self.nonces, self.now, disk_is_lost);
         self.say(|| format!("edge-{which}: killed, and started again (disk lost: {disk_is_lost})"));
     }
@@ -286,7 +331,8 @@ impl World {
             let first = tip(&self.instances[0]);
             // An instance reads its own batch at its next turn: equal cursors are not enough.
             let is_read = !self.stores[0].has_behind(first.1);
-            let are_alike = self.instances.iter().all(|instance| tip(instance) == first);
+            let are_alike = (self.instances.iter())
+                .all(|instance| tip(instance) == first && instance.is_file_quiet(self.now));
             if first.0 && is_read && are_alike {
                 return;
             }
@@ -322,9 +368,34 @@ impl World {
             // I9: nothing waits for ever.
             assert_eq!(instance.core.waiting(), 0, "I9: {name}");
         }
+        self.check_lists();
         self.check_admins();
         self.check_lifts();
         self.check_order();
+    }
+
+    /// I1, I2 of lists: all files are alike, and hold the last edit of each entry.
+    fn check_lists(&self) {
+        // Clocks differ: what ends in this moment has ended at some.
+        let holds = |entry: &Entry| !entry.has_ended(self.now + 10_000);
+        let held = |instance: &Instance| -> Entries {
+            let entries = instance.file.entries.iter();
+            let entries = entries.filter(|(_, entry)| holds(entry));
+            entries.map(|(key, entry)| (*key, entry.clone())).collect()
+        };
+        let first = held(&self.instances[0]);
+        for instance in &self.instances {
+            let name = &instance.name;
+            assert_eq!(held(instance), first, "I1: lists.json of {name}");
+            for key in instance.core.list_keys() {
+                let said = instance.core.listed(key, self.now + 10_000);
+                assert_eq!(said, first.get(&key), "I1: {key:?} at {name}");
+            }
+        }
+        for (key, entry) in self.listed.iter().filter(|_| !self.disk_was_lost) {
+            let entry = entry.as_ref().filter(|entry| holds(entry));
+            assert_eq!(first.get(key), entry, "I2: {key:?}");
+        }
     }
 
     /// I2: nothing that an admin was told is missing.
@@ -568,6 +639,34 @@ fn what_is_taken_out_stays_out() {
         assert!(turn(&mut here, START + 3000));
     }
     assert!(here.ledger.ban(BanKey::of(&again)).is_some());
+}
+
+/// FLEET-17: it stays out for seven days, and not for ever.
+#[test]
+fn what_is_taken_out_is_remembered_for_seven_days() {
+    const DAY: u64 = 86_400_000;
+    for (age, held) in [(6 * DAY, 0), (7 * DAY, 0), (7 * DAY + 2, 1)] {
+        let mut here = Instance::new("here", 1, 0, Vec::new(), START);
+        let ban = here.bans(netblock(client(1)), 7200, START);
+        here.edits(BanKey::of(&ban), &Edit::TakeOut, START);
+        let now = START + age;
+        here.core.forget_old(now);
+        let mut late = Instance::new("late", 2, 0, vec![ban], START);
+        let (mut random, mut store) = (Random::new(1), Store::default());
+        for _ in 0..3 {
+            for instance in [&mut here, &mut late] {
+                let mut engine = Model {
+                    store: &mut store,
+                    random: &mut random,
+                    fails: 0,
+                    now_ms: now,
+                };
+                assert!(instance.turn(&mut engine, now));
+            }
+        }
+        let both = [&here, &late].map(|instance| instance.ledger.len());
+        assert_eq!(both, [held; 2], "after {age} ms");
+    }
 }
 
 /// FLEET-31: a member of an event that this version does not know is kept, and passed on.

@@ -7,6 +7,9 @@ use serde_json::Value;
 use weir_schema::Violation;
 
 pub(super) const SCHEMA: &str = include_str!("../../../../schema/proxy/rules.schema.json");
+/// The schema of lists.json, whose faults are told in the same words.
+pub(in crate::rules) const LISTS_SCHEMA: &str =
+    include_str!("../../../../schema/proxy/lists.schema.json");
 
 /// What serde says by itself of a value: the name of a type of ours, or of Rust.
 const RAW: [&str; 7] = [
@@ -20,6 +23,8 @@ const RAW: [&str; 7] = [
 ];
 
 static RULES: LazyLock<Value> = LazyLock::new(|| serde_json::from_str(SCHEMA).unwrap_or_default());
+static LISTS: LazyLock<Value> =
+    LazyLock::new(|| serde_json::from_str(LISTS_SCHEMA).unwrap_or_default());
 
 /// Whether a sentence of the reader is one of ours.
 pub(super) fn is_ours(why: &str) -> bool {
@@ -85,12 +90,16 @@ struct Place<'f> {
 
 impl<'f> Place<'f> {
     fn of(fault: &'f Violation) -> Option<Self> {
-        let (_, pointer) = fault.schema_location.split_once('#')?;
+        let (document, pointer) = fault.schema_location.split_once('#')?;
+        let schema = match document.ends_with("lists.schema.json") {
+            true => &*LISTS,
+            false => &*RULES,
+        };
         let (around, _) = pointer.rsplit_once('/')?;
         Some(Self {
             pointer,
-            value: RULES.pointer(pointer)?,
-            around: RULES.pointer(around)?,
+            value: schema.pointer(pointer)?,
+            around: schema.pointer(around)?,
         })
     }
 

@@ -224,6 +224,7 @@ fn run(ops: Vec<Op>, stamped: bool) -> Result<(), TestCaseError> {
                     client: None,
                     duration: None,
                     reason: String::new(),
+                    force: false,
                 };
                 let ban = world.ledger.add(order, NOW).unwrap();
                 model.insert(BanKey::of(&ban), Fate::default());

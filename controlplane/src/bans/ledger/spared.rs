@@ -1,0 +1,112 @@
+//! What other instances ban of the proxies that are trusted here: it is held, and not in force,
+//! unless somebody has forced it (FLEET-24, ALIVE-5).
+
+use std::sync::Arc;
+
+use serde_json::Value;
+use weir_shared::ban::Ban;
+use weir_shared::netblock::Netblock;
+
+use super::Ledger;
+use crate::bans::too_wide::is_forced;
+
+/// What answers say of a ban that is not in force here.
+const SPARED: &str = "spared";
+
+impl Ledger {
+    /// These are trusted from now on.
+    pub(crate) fn trust(&mut self, trusted: Vec<Netblock>) {
+        if self.trusted != trusted {
+            self.trusted = trusted;
+            self.rebuild();
+        }
+    }
+
+    /// Whether the ban is another instance's, and covers who is trusted here.
+    pub(super) fn spares(&self, ban: &Ban) -> bool {
+        let covers = |one: &Netblock| ban.netblock.covers(*one) || one.covers(ban.netblock);
+        !self.trusted.is_empty()
+            && ban.origin().instance.is_some()
+            && !is_forced(ban)
+            && self.trusted.iter().any(covers)
+    }
+
+    /// The ban as answers show it.
+    pub(crate) fn shown(&self, ban: &Arc<Ban>) -> Arc<Ban> {
+        if !self.spares(ban) {
+            return Arc::clone(ban);
+        }
+        let mut shown = Ban::clone(ban);
+        shown.unknown = shown.unknown.with(SPARED, Value::Bool(true));
+        Arc::new(shown)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_shared::ban_origin::{BanOrigin, Instance};
+    use weir_shared::client::Client;
+
+    use super::super::LedgerSettings;
+    use super::*;
+    use crate::bans::document::BanKey;
+    use crate::testing::settings;
+
+    const NOW: u64 = 1_795_276_800_000;
+
+    fn ban(netblock: &str, more: &str) -> Arc<Ban> {
+        let text = format!(
+            "{{\"netblock\":{netblock:?},\"ban_started\":\"2026-11-22T00:00:00Z\",\"ban_expires\":\"permanent\"{more}}}"
+        );
+        let mut ban: Ban = serde_json::from_str(&text).unwrap();
+        let instance = Some(Instance::named("edge-2").unwrap());
+        ban.origin = Some(BanOrigin {
+            instance,
+            ..ban.origin()
+        });
+        Arc::new(ban)
+    }
+
+    /// FLEET-24: a ban of another instance that covers a proxy which is trusted here, or is a part
+    /// of a trusted net, is held and refuses nobody; it does once the proxy is trusted no more, and
+    /// where it was forced.
+    #[test]
+    fn what_others_ban_of_a_trusted_proxy_is_held_and_not_in_force() {
+        let mut ledger = Ledger::new(LedgerSettings::from(&settings()), Vec::new(), NOW).unwrap();
+        let trusted = |of: &[&str]| of.iter().map(|net| net.parse().unwrap()).collect();
+        ledger.trust(trusted(&["203.0.113.9/32", "10.0.0.0/8"]));
+        let refuses = |ledger: &mut Ledger, address: &str| {
+            let client = Client::of(address.parse().unwrap());
+            ledger.index.active(client, NOW).is_some()
+        };
+        for held in [
+            ban("203.0.113.0/24", ""),
+            ban("10.1.2.0/24", ""),
+            ban("198.51.100.0/24", ""),
+            ban("10.9.0.0/16", ",\"force\":true"),
+        ] {
+            assert!(ledger.take_in(BanKey::of(&held), Some(held), NOW));
+        }
+        assert_eq!((ledger.len(), ledger.active(NOW)), (4, 2));
+        for (address, expected) in [
+            ("203.0.113.7", false),
+            ("10.1.2.3", false),
+            ("198.51.100.7", true),
+            ("10.9.1.1", true),
+        ] {
+            assert_eq!(refuses(&mut ledger, address), expected, "{address}");
+        }
+        let all: Vec<Arc<Ban>> = ledger.all().iter().map(|ban| ledger.shown(ban)).collect();
+        let spared = all.iter().filter(|ban| ban.unknown.get(SPARED).is_some());
+        assert_eq!(spared.count(), 2);
+        // What is written does not say so.
+        assert!(
+            ledger
+                .all()
+                .iter()
+                .all(|ban| ban.unknown.get(SPARED).is_none())
+        );
+        ledger.trust(trusted(&["10.0.0.0/8"]));
+        assert!(refuses(&mut ledger, "203.0.113.7") && !refuses(&mut ledger, "10.1.2.3"));
+    }
+}

@@ -1,0 +1,41 @@
+//! Changes of the lists allow and deny that a command makes where no service runs (CONTROL-8,
+//! FLEET-18): of rules.json, or of lists.json.
+
+use std::path::Path;
+
+use weir_shared::clock::Now;
+
+use crate::fleet;
+use crate::rules::{Change, Changed, NotChanged, change_file, change_lists, holds_list};
+
+/// The files of the lists.
+#[derive(Clone, Copy, Debug)]
+pub struct ListFiles<'a> {
+    /// rules.json.
+    pub rules: &'a Path,
+    /// The state directory, where lists.json lies.
+    pub state_dir: &'a Path,
+    /// Whether a fleet shares lists.
+    pub are_shared: bool,
+}
+
+impl ListFiles<'_> {
+    /// Changes one of them: lists.json where lists are shared, and where the entry that is taken
+    /// out stands there.
+    ///
+    /// # Errors
+    /// [`NotChanged`]; the files are as they were.
+    pub fn change(self, asked: &Change, now: Now) -> Result<Changed, NotChanged> {
+        let is_of_lists = match asked.entry {
+            Some(_) => self.are_shared,
+            None => holds_list(self.state_dir, asked)?,
+        };
+        if is_of_lists {
+            // Of a file that is gone the service holds all of it: it would take the file that has
+            // the new entry alone for an edit that takes the others out.
+            let held = fleet::held_lists(self.state_dir);
+            return change_lists(self.state_dir, &held, asked, now);
+        }
+        change_file(self.rules, asked, now)
+    }
+}
