@@ -109,7 +109,7 @@ impl Keeper {
     pub(super) fn start(dir: PathBuf) -> io::Result<Self> {
         let (jobs, waiting) = bounded::<Vec<u8>>(1);
         let (told, outcomes) = bounded(2);
-        threads::spawn("weir-fleet-file", move || {
+        threads::spawn_while_needed("weir-fleet-file", move || {
             for bytes in waiting {
                 let written = put(&dir, &bytes).map_err(|error| error.to_string());
                 if told.send(written).is_err() {

@@ -8,7 +8,7 @@
 //!
 //! The service's part: `ready.rs` (key and certificates), `starting.rs`, `part.rs` (what the
 //! control loop does in each turn), `standing.rs` (whether the engine answers), `thread.rs` (the
-//! thread that speaks with it), `words.rs` (what loop and thread say to each other), `kept.rs`
+//! thread that speaks with it), `again.rs` (over one connection after the other), `words.rs` (what loop and thread say to each other), `kept.rs`
 //! (fleet.json), `names.rs` (bans as the fleet names them), `beat.rs`, `others.rs` and `same.rs`
 //! (the other instances), `waits.rs` (answers that wait for them), `view.rs` and `facts.rs` (what
 //! is told), `counts.rs`, `counting.rs`, `sharing.rs` and `counted.rs` (what is counted of clients,
@@ -21,6 +21,8 @@
 #[cfg(any(test, not(feature = "fleet")))]
 #[cfg_attr(feature = "fleet", expect(dead_code))]
 mod absent;
+#[cfg(feature = "fleet")]
+mod again;
 #[cfg(feature = "fleet")]
 mod anomalies;
 #[cfg(feature = "fleet")]
