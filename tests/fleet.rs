@@ -1,8 +1,11 @@
 //! Several instances as one: real instances, and a real redis-server between them.
 
 mod anomalies;
+mod clocks;
 mod counts;
 mod engines;
+mod reloads;
+mod restarts;
 
 use std::fs;
 use std::io::{Read as _, Write as _};

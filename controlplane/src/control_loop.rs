@@ -22,6 +22,7 @@ use arc_swap::ArcSwap;
 use crossbeam_channel::{Receiver, Select, TryRecvError};
 use weir_shared::clock::{Clock, Now};
 use weir_shared::explain::Explain;
+use weir_shared::fleet::CountsOf;
 use weir_shared::handover::Respond;
 use weir_shared::pulse::Pulse;
 use weir_shared::reload::Reloaded;
@@ -112,6 +113,8 @@ pub struct Control {
     pub(crate) events: Arc<Events>,
     /// The fleet that this is an instance of.
     pub(crate) fleet: Option<Fleet>,
+    /// What an instance of a fleet is made from: what the data plane counts, and the version.
+    pub(crate) made_from: (Option<CountsOf>, &'static str),
     /// Folds the data plane's counters, for the metrics.
     pub(crate) totals: Arc<dyn Fn() -> Totals + Send + Sync>,
     /// Requests by country and AS number, for the metrics.
@@ -201,6 +204,7 @@ impl Control {
         self.bans.publish(now);
         self.answer_saved(changes, now);
         self.turn_fleet(now);
+        self.rename_in_fleet();
         (self.requests).go_on_listing(self.bans.ledger(), now.wall_ms);
         let flow = match self.stop.try_recv() {
             // Without a handle nobody could ask for a stop any more.

@@ -52,9 +52,11 @@ impl Engine {
         self.begin_with(Command::new("redis-server").args(["--port", &port]));
     }
 
-    /// The same over TLS alone, with this certificate.
+    /// The same over TLS alone, with this certificate. Who signs those of its clients may be named:
+    /// then each must show one.
     #[track_caller]
-    pub(crate) fn begin_with_tls(&mut self, certificate: &Path, key: &Path) {
+    pub(crate) fn begin_with_tls(&mut self, certificate: &Path, key: &Path, clients: Option<&Path>) {
+        let asks = if clients.is_some() { "yes" } else { "no" };
         let port = self.port.to_string();
         self.begin_with(
             Command::new("redis-server")
@@ -64,8 +66,8 @@ impl Engine {
                 .arg("--tls-key-file")
                 .arg(key)
                 .arg("--tls-ca-cert-file")
-                .arg(certificate)
-                .args(["--tls-auth-clients", "no"]),
+                .arg(clients.unwrap_or(certificate))
+                .args(["--tls-auth-clients", asks]),
         );
     }
 
@@ -103,6 +105,14 @@ impl Engine {
         let process = self.process.as_ref().expect("it runs");
         let pid = rustix::process::Pid::from_child(process);
         rustix::process::kill_process(pid, rustix::process::Signal::STOP).expect("a signal");
+    }
+
+    /// It answers again.
+    #[track_caller]
+    pub(crate) fn go_on(&self) {
+        let process = self.process.as_ref().expect("it runs");
+        let pid = rustix::process::Pid::from_child(process);
+        rustix::process::kill_process(pid, rustix::process::Signal::CONT).expect("a signal");
     }
 
     pub(crate) fn place(&self) -> String {

@@ -61,6 +61,8 @@ pub(super) struct CountFacts {
     pub(super) stale: AtomicU64,
     /// Batches that were taken, that were sent again, and that got no answer.
     pub(super) batches: [AtomicU64; 3],
+    /// Nobody wants what the engine answers any more.
+    pub(super) is_over: AtomicBool,
     /// Whether everything was sent that was to be when rest was ordered.
     pub(super) rests: AtomicBool,
 }
@@ -341,6 +343,9 @@ impl Counting {
     }
 
     fn learn(&self, told: Vec<(Report, Option<Sum>)>) {
+        if self.facts.is_over.load(Ordering::Relaxed) {
+            return;
+        }
         let now = self.clock.now();
         let instances = self.facts.instances.load(Ordering::Relaxed).max(1);
         for (report, sum) in told {

@@ -33,6 +33,9 @@ struct Form {
     version: u32,
     fleet: String,
     instance: String,
+    /// The name that its settings gave it, where another instance had that one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    wanted: Option<String>,
     #[serde(default)]
     events: Vec<Event>,
     #[serde(default)]
@@ -40,10 +43,21 @@ struct Form {
 }
 
 /// What a file held.
+#[derive(Clone)]
 pub(super) struct Found {
-    /// The name that the instance had.
-    pub(super) instance: String,
+    /// The names of the instance.
+    pub(super) called: Called,
+    /// The name that its bans are under.
+    pub(super) was: String,
     pub(super) kept: Kept,
+}
+
+/// What an instance is called, and what its settings call it: another name where that one was taken
+/// (FLEET-23).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Called {
+    pub(super) name: String,
+    pub(super) wanted: String,
 }
 
 /// Reads the file, where it is of this fleet.
@@ -67,7 +81,11 @@ pub(super) fn read(dir: &Path, fleet: &str) -> Result<Option<Found>, String> {
         return Err(format!("it is of the fleet {:?}", form.fleet));
     }
     Ok(Some(Found {
-        instance: form.instance,
+        was: form.instance.clone(),
+        called: Called {
+            wanted: form.wanted.unwrap_or_else(|| form.instance.clone()),
+            name: form.instance,
+        },
         kept: Kept {
             events: form.events,
             made: form.made,
@@ -76,11 +94,13 @@ pub(super) fn read(dir: &Path, fleet: &str) -> Result<Option<Found>, String> {
 }
 
 /// The file as it is to be.
-pub(super) fn write(fleet: &str, instance: &str, kept: Kept) -> Vec<u8> {
+pub(super) fn write(fleet: &str, called: &Called, kept: Kept) -> Vec<u8> {
+    let Called { name, wanted } = called.clone();
     let form = Form {
         version: 1,
         fleet: fleet.to_owned(),
-        instance: instance.to_owned(),
+        wanted: (wanted != name).then_some(wanted),
+        instance: name,
         events: kept.events,
         made: kept.made,
     };

@@ -9,7 +9,8 @@
 //! The service's part: `ready.rs` (key and certificates), `starting.rs`, `part.rs` (what the
 //! control loop does in each turn), `standing.rs` (whether the engine answers), `thread.rs` (the
 //! thread that speaks with it), `again.rs` (over one connection after the other), `words.rs` (what loop and thread say to each other), `kept.rs`
-//! (fleet.json), `names.rs` (bans as the fleet names them), `beat.rs`, `others.rs` and `same.rs`
+//! (fleet.json), `names.rs` (bans as the fleet names them), `namesakes.rs` (two
+//! instances of one name), `changing.rs` (a beginning anew, while it runs), `beat.rs`, `others.rs` and `same.rs`
 //! (the other instances), `waits.rs` (answers that wait for them), `view.rs` and `facts.rs` (what
 //! is told), `counts.rs`, `counting.rs`, `sharing.rs` and `counted.rs` (what is counted of clients,
 //! and the thread that shares it), `anomalies.rs` and
@@ -27,6 +28,8 @@ mod again;
 mod anomalies;
 #[cfg(feature = "fleet")]
 mod beat;
+#[cfg(feature = "fleet")]
+mod changing;
 #[cfg(feature = "fleet")]
 mod claims;
 pub mod core;
@@ -51,6 +54,8 @@ pub mod lift;
 pub mod link;
 #[cfg(feature = "fleet")]
 mod names;
+#[cfg(feature = "fleet")]
+mod namesakes;
 #[cfg(feature = "fleet")]
 mod others;
 #[cfg(feature = "fleet")]

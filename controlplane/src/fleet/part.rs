@@ -19,9 +19,11 @@ use super::engine::{Cursor, Logged};
 use super::event::Rejected;
 use super::eviction::Eviction;
 use super::facts::Told;
-use super::kept::{self, Keeper};
+use super::kept::{self, Called, Keeper};
 use super::names::{change_in_fleet, here, in_fleet, key_in_fleet};
+use super::namesakes::Namesakes;
 use super::others::{Mine, Others};
+use super::ready::Ready;
 use super::replica::Effect;
 use super::same::same_everywhere;
 use super::sharing::Sharing;
@@ -48,6 +50,9 @@ pub(crate) struct Fleet {
     pub(super) fleet: String,
     pub(super) engine: String,
     pub(super) me: Instance,
+    pub(super) called: Called,
+    /// What it was begun with.
+    pub(super) ready: Ready,
     pub(super) version: &'static str,
     pub(super) core: Core,
     pub(super) inbox: Receiver<Said>,
@@ -63,6 +68,7 @@ pub(crate) struct Fleet {
     pub(super) clock_ms: i64,
     pub(super) round_trip_ns: u64,
     pub(super) others: Others,
+    pub(super) namesakes: Namesakes,
     /// The bans that found no place here.
     pub(super) has_dropped: bool,
     pub(super) settings: BTreeMap<String, String>,
@@ -173,6 +179,8 @@ impl Fleet {
                 others,
             } => {
                 self.note_clock(time_ms, round_trip_ns, now);
+                let me = self.core.origin();
+                self.namesakes.take(me, &others, (time_ms, now.mono_ns));
                 self.take_beats(others, now);
             }
             Said::Claimed { until_ms } => self.claimed(until_ms, now),
@@ -335,7 +343,7 @@ impl Fleet {
     }
 
     /// The change that fleet.json is to hold now.
-    fn change(&self) -> u64 {
+    pub(super) fn change(&self) -> u64 {
         self.changes + self.core.replica().kept_changes()
     }
 
@@ -412,7 +420,7 @@ impl Fleet {
     }
 
     pub(super) fn keep(&mut self, now: Now) {
-        let bytes = kept::write(&self.fleet, self.me.name(), self.core.replica().kept());
+        let bytes = kept::write(&self.fleet, &self.called, self.core.replica().kept());
         self.kept.write(self.change(), bytes, now.mono_ns);
     }
 
@@ -455,6 +463,7 @@ impl Fleet {
             bans: replica.bans().count() as u64,
             dropped: self.has_dropped,
             clock_ms: self.clock_ms,
+            named_ms: self.namesakes.named_ms(),
             settings: self.settings.clone(),
             totals: self.said_totals(),
         }

@@ -64,6 +64,13 @@ pub struct FleetKey {
     random: SystemRandom,
 }
 
+/// The same fleet and the same keys.
+impl PartialEq for FleetKey {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.fleet, &self.keys) == (&other.fleet, &other.keys)
+    }
+}
+
 impl std::fmt::Debug for FleetKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("FleetKey(…)")

@@ -38,7 +38,7 @@ const APPEND: &str = include_str!("append.lua");
 const BEAT: &str = include_str!("beat.lua");
 
 /// What the link is opened with.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Access {
     /// Where.
     pub place: EnginePlace,
