@@ -12,7 +12,11 @@ fn ahead(application: &Application, engine: &Engine, name: &str, seconds: u64) -
     let mut settings = settings(engine, name);
     settings.push(("WEIR_TEST_CLOCK".to_owned(), file.display().to_string()));
     // A connection that is accepted while the clocks move is not late for that.
-    for name in ["WAF_HEADER_TIMEOUT", "WAF_KEEPALIVE_TIMEOUT", "WAF_BODY_TIMEOUT"] {
+    for name in [
+        "WAF_HEADER_TIMEOUT",
+        "WAF_KEEPALIVE_TIMEOUT",
+        "WAF_BODY_TIMEOUT",
+    ] {
         settings.push((name.to_owned(), "1d".to_owned()));
     }
     start_at(application, &state, &settings)
@@ -48,10 +52,15 @@ fn a_ban_lasts_its_length_whatever_the_clock() {
     let ban = off.ban("client", "198.51.100.7", "1h");
     let (began, ends) = (ms(&ban["ban_started"]), ms(&ban["ban_expires"]));
     // Within the second to which the offset is told, of the machine's clock.
-    assert!((before - 1000..=now_ms() + 1000).contains(&began), "{ban:#}");
+    assert!(
+        (before - 1000..=now_ms() + 1000).contains(&began),
+        "{ban:#}"
+    );
     assert_eq!(ends - began, 3_600_000);
     let there = one.bans();
-    let there = there.iter().find(|ban| ban["netblock"] == "198.51.100.7/32");
+    let there = there
+        .iter()
+        .find(|ban| ban["netblock"] == "198.51.100.7/32");
     assert_eq!(there.expect("the ban")["ban_expires"], ban["ban_expires"]);
     one.get("/", "198.51.100.7").expect(429);
     // Broken limits have times of their own.
@@ -83,12 +92,17 @@ fn a_clock_that_is_far_off_compares_stamps_alone() {
     assert!(ms(&ban["ban_started"]) > now_ms() + 60_000, "{ban:#}");
     assert_eq!(ban["fleet"]["pending"], json!([]), "{ban:#}");
     one.get("/", "198.51.100.7").expect(429);
-    let lifted = one.admin("DELETE", "/_waf/bans/198.51.100.7", None).expect(200);
+    let lifted = one
+        .admin("DELETE", "/_waf/bans/198.51.100.7", None)
+        .expect(200);
     assert_eq!(lifted.json()["fleet"]["pending"], json!([]));
     off.get("/exempt", "198.51.100.7").expect(200);
     // What was sent until now has arrived, and has counted nothing.
     wait_until("counts of the other", || {
         one.metric("waf_fleet_deltas_total{outcome=\"sent\"}") >= Some(1.0)
     });
-    assert_eq!(off.metric("waf_fleet_deltas_total{outcome=\"sent\"}"), Some(0.0));
+    assert_eq!(
+        off.metric("waf_fleet_deltas_total{outcome=\"sent\"}"),
+        Some(0.0)
+    );
 }

@@ -55,7 +55,12 @@ impl Engine {
     /// The same over TLS alone, with this certificate. Who signs those of its clients may be named:
     /// then each must show one.
     #[track_caller]
-    pub(crate) fn begin_with_tls(&mut self, certificate: &Path, key: &Path, clients: Option<&Path>) {
+    pub(crate) fn begin_with_tls(
+        &mut self,
+        certificate: &Path,
+        key: &Path,
+        clients: Option<&Path>,
+    ) {
         let asks = if clients.is_some() { "yes" } else { "no" };
         let port = self.port.to_string();
         self.begin_with(

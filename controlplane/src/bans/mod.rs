@@ -88,6 +88,8 @@ pub(crate) struct Bans {
     breaker: Breaker,
     /// Instances of the fleet that live.
     instances: u64,
+    /// How far the clock is ahead of that by which bans are written, milliseconds (FLEET-22).
+    ahead_ms: i64,
     /// Bounds the log lines about bans made.
     made_lines: LineLimit,
     /// Bounds the log lines about bans dropped.
@@ -121,6 +123,7 @@ impl Bans {
             to_reset: Vec::new(),
             breaker: Breaker::default(),
             instances: 1,
+            ahead_ms: 0,
             made_lines: LineLimit::default(),
             dropped_lines: LineLimit::default(),
         })
@@ -131,13 +134,14 @@ impl Bans {
     /// # Errors
     /// As [`Ledger::new`].
     pub(crate) fn fit(&self, settings: LedgerSettings, now: Now) -> Result<(), usize> {
-        self.ledger.fit(settings, now.wall_ms)
+        self.ledger.fit(settings, self.ms(now))
     }
 
     /// Obeys these settings from now on, and publishes what that changes.
     pub(crate) fn take_settings(&mut self, settings: LedgerSettings, now: Now) {
         self.settings = settings;
-        self.ledger.take_settings(settings, now.wall_ms);
+        let now_ms = self.ms(now);
+        self.ledger.take_settings(settings, now_ms);
         self.publish(now);
         self.log_drops();
     }
@@ -200,21 +204,25 @@ impl Bans {
             return BanOutcome::Spared;
         };
         // Who is banned already costs nothing of what others may have banned (FLEET-27).
-        if is_decisive(exceeded) && !self.ledger.is_banned(exceeded, target, now.wall_ms) {
+        if is_decisive(exceeded) && !self.ledger.is_banned(exceeded, target, self.ms(now)) {
             let minute_ago = now.wall_ms.saturating_sub(60_000);
             let clients = || self.table.seen_since(minute_ago);
             if !self.breaker.admits(clients, now) {
                 return BanOutcome::Spared;
             }
         }
-        self.ledger.ban_for(exceeded, target, now.wall_ms)
+        let now_ms = self.ms(now);
+        self.ledger.ban_for(exceeded, target, now_ms)
     }
 
     fn next_batch(&mut self) -> Vec<LimitExceeded> {
         let mut batch = Vec::new();
         while batch.len() < MAX_BATCH {
             match self.exceeded.try_recv() {
-                Ok(exceeded) => batch.push(exceeded),
+                Ok(mut exceeded) => {
+                    exceeded.at_ms = exceeded.at_ms.saturating_add_signed(-self.ahead_ms);
+                    batch.push(exceeded);
+                }
                 Err(TryRecvError::Empty) => break,
                 // A channel whose other end is gone is always ready; it would be asked without a
                 // pause.
@@ -236,6 +244,20 @@ impl Bans {
     /// Bans so far that only the counts of other instances have made.
     pub(crate) fn made_by_others(&self) -> u64 {
         self.breaker.decisive()
+    }
+
+    /// How far the clock of this instance is ahead of that of its fleet, by which bans are written
+    /// (FLEET-22).
+    pub(crate) fn set_ahead(&mut self, ahead_ms: i64) {
+        if self.ahead_ms != ahead_ms {
+            self.ahead_ms = ahead_ms;
+            self.publisher.set_ahead(ahead_ms);
+        }
+    }
+
+    /// The time by which bans are written.
+    pub(crate) fn ms(&self, now: Now) -> u64 {
+        now.wall_ms.saturating_add_signed(-self.ahead_ms)
     }
 
     /// Whether exceeded limits wait.
@@ -329,7 +351,7 @@ impl Bans {
     /// # Errors
     /// As [`Ledger::add`].
     pub(crate) fn add(&mut self, order: AdminBan, now: Now) -> Result<Arc<Ban>, Full> {
-        let ban = self.ledger.add(order, now.wall_ms)?;
+        let ban = self.ledger.add(order, self.ms(now))?;
         self.log_drops();
         if self.made_lines.allow() {
             log_ban(&ban);
@@ -343,7 +365,7 @@ impl Bans {
     /// # Errors
     /// As [`Ledger::import`].
     pub(crate) fn import(&mut self, batch: Batch, now: Now) -> Result<Imported, Full> {
-        let imported = self.ledger.import(batch, now.wall_ms)?;
+        let imported = self.ledger.import(batch, self.ms(now))?;
         self.log_drops();
         tracing::warn!(
             bans = imported.imported,
@@ -357,14 +379,15 @@ impl Bans {
     /// Lifts every active ban that is meant and returns them. In force with the next
     /// [`Bans::publish`], as with [`Bans::add`].
     pub(crate) fn lift(&mut self, subject: Subject, now: Now) -> Vec<Arc<Ban>> {
+        let now_ms = self.ms(now);
         match subject {
             Subject::Client(client) => {
-                let lifted = self.ledger.lift(client, now.wall_ms);
+                let lifted = self.ledger.lift(client, now_ms);
                 tracing::info!(%client, bans = lifted.len(), "bans lifted");
                 lifted
             }
             Subject::Netblock(netblock) => {
-                let lifted = self.ledger.lift_netblock(netblock, now.wall_ms);
+                let lifted = self.ledger.lift_netblock(netblock, now_ms);
                 tracing::info!(%netblock, bans = lifted.len(), "bans lifted");
                 lifted
             }
@@ -373,7 +396,7 @@ impl Bans {
 
     /// Brings an edit of bans.json into force.
     pub(crate) fn edit(&mut self, changes: &[Change<BansFile>], now: Now) {
-        let refused = self.ledger.edit(changes, now.wall_ms);
+        let refused = self.ledger.edit(changes, self.ms(now));
         self.publish(now);
         if refused > 0 {
             tracing::warn!(
@@ -390,7 +413,7 @@ impl Bans {
     pub(crate) fn take_in(&mut self, key: BanKey, ban: Option<Arc<Ban>>, now: Now) -> bool {
         if let Some(ban) = &ban
             && self.ledger.ban(key).is_none()
-            && ban.is_active(now.wall_ms)
+            && ban.is_active(self.ms(now))
         {
             self.reset_with_others(ban, key);
             if self.made_lines.allow() {
@@ -401,7 +424,8 @@ impl Bans {
                 );
             }
         }
-        self.ledger.take_in(key, ban, now.wall_ms)
+        let now_ms = self.ms(now);
+        self.ledger.take_in(key, ban, now_ms)
     }
 
     /// A ban that another instance has made by itself resets its client here (FLEET-9), once it is
@@ -416,7 +440,8 @@ impl Bans {
 
     /// Publishes what changed, if anything did. Called in every turn.
     pub(crate) fn publish(&mut self, now: Now) {
-        self.publisher.publish(&mut self.ledger, now.wall_ms);
+        let now_ms = self.ms(now);
+        self.publisher.publish(&mut self.ledger, now_ms);
         let generation = self.publisher.generation();
         for (client, key) in self.to_reset.drain(..) {
             let (banned, began_ms) = (key.netblock, key.ban_started.0);

@@ -98,6 +98,7 @@ impl Control {
         let Some(fleet) = &mut self.fleet else {
             return;
         };
+        self.bans.set_ahead(fleet.ahead_ms());
         let heeds = self.bans.heeds_others(fleet.instances(), now);
         let changed = fleet.heed(heeds);
         for told in fleet.turn(now).into_iter().chain(changed) {
@@ -227,6 +228,7 @@ impl Control {
         }
         if let Some(fleet) = self.fleet.take() {
             fleet.end();
+            self.bans.set_ahead(0);
             tracing::info!("this instance is in no fleet any more");
         }
     }

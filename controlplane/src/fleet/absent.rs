@@ -108,6 +108,10 @@ impl Fleet {
         match self {}
     }
 
+    pub(crate) fn ahead_ms(&self) -> i64 {
+        match *self {}
+    }
+
     pub(crate) fn is_name_taken(&self) -> bool {
         match *self {}
     }

@@ -14,7 +14,7 @@
 //! (the other instances), `waits.rs` (answers that wait for them), `view.rs` and `facts.rs` (what
 //! is told), `counts.rs`, `counting.rs`, `sharing.rs` and `counted.rs` (what is counted of clients,
 //! and the thread that shares it), `anomalies.rs` and
-//! `claims.rs` (anomalies, and who tells them), `eviction.rs` (the engine's policy), `going.rs` (a
+//! `claims.rs` (anomalies, and who tells them), `eviction.rs` (the engine's policy), `clocks.rs` (a clock that is off), `going.rs` (a
 //! stop).
 //! A build without the feature `fleet` has `absent.rs` instead.
 
@@ -32,6 +32,8 @@ mod beat;
 mod changing;
 #[cfg(feature = "fleet")]
 mod claims;
+#[cfg(feature = "fleet")]
+mod clocks;
 pub mod core;
 #[cfg(feature = "fleet")]
 mod counted;

@@ -14,6 +14,7 @@ use weir_shared::settings::Listed;
 
 use super::beat::{Beat, Seen};
 use super::claims::Claims;
+use super::clocks::Clocks;
 use super::core::Core;
 use super::engine::{Cursor, Logged};
 use super::event::Rejected;
@@ -67,6 +68,7 @@ pub(crate) struct Fleet {
     /// How far the own clock is ahead of the engine's.
     pub(super) clock_ms: i64,
     pub(super) round_trip_ns: u64,
+    pub(super) clocks: Clocks,
     pub(super) others: Others,
     pub(super) namesakes: Namesakes,
     /// The bans that found no place here.
@@ -227,6 +229,11 @@ impl Fleet {
         self.differing = differing;
     }
 
+    /// How far the own clock is ahead of that by which bans are written.
+    pub(crate) fn ahead_ms(&self) -> i64 {
+        self.clocks.applied_ms()
+    }
+
     /// The time of the fleet: that of the engine.
     pub(super) fn fleet_ms(&self, now: Now) -> u64 {
         now.wall_ms.saturating_add_signed(-self.clock_ms)
@@ -237,6 +244,7 @@ impl Fleet {
         let middle_ms = now.wall_ms.saturating_sub(round_trip_ns / 2_000_000);
         let ahead = i128::from(middle_ms) - i128::from(time_ms);
         self.clock_ms = i64::try_from(ahead).unwrap_or(0);
+        self.clocks.note(self.clock_ms);
         if let Some(sharing) = &self.sharing {
             sharing.note_clock(self.clock_ms);
         }
@@ -384,6 +392,7 @@ impl Fleet {
             });
         }
         told.extend(self.eviction.tell());
+        told.extend(self.clocks.tell());
         told.extend(self.mend(now));
         let change = self.change();
         if self.kept.is_due(change, now.mono_ns) && !self.rests {

@@ -14,6 +14,7 @@ use weir_shared::clock::Clock;
 use weir_shared::fleet::CountsOf;
 
 use super::claims::Claims;
+use super::clocks::Clocks;
 use super::core::Core;
 use super::counting::{self, CountFacts, Counting};
 use super::eviction::Eviction;
@@ -169,6 +170,7 @@ impl Fleet {
             own: None,
             clock_ms: 0,
             round_trip_ns: 0,
+            clocks: Clocks::default(),
             others: Others::default(),
             namesakes: Namesakes::default(),
             has_dropped: false,
