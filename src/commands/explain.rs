@@ -375,7 +375,15 @@ fn ban_in_words(ban: &Value, now_ms: u64) -> String {
 
 /// `login: minute 3/5   hour 3/30   would ban 203.0.113.0/24`
 fn rule_in_words(rule: &Value) -> String {
-    let (name, used) = (cell(&rule["name"]), rule_windows(&rule["windows"]));
+    let (name, mut used) = (cell(&rule["name"]), rule_windows(&rule["windows"]));
+    let elsewhere = &rule["elsewhere"];
+    if !elsewhere.is_null() {
+        let names = ["minute", "hour", "day"].into_iter();
+        let told = names.filter_map(|name| Some(format!("{} a {name}", elsewhere[name].as_u64()?)));
+        let told: Vec<String> = told.collect();
+        let (told, age) = (told.join(", "), cell(&elsewhere["age_ms"]));
+        used = format!("{used}   elsewhere {told}; told {age} ms ago");
+    }
     match rule["would_ban"].as_str() {
         Some(netblock) => format!("{name}: {used}   would ban {netblock}"),
         None => format!("{name}: {used}   would ban nobody"),

@@ -8,7 +8,9 @@ use http::{Method, StatusCode};
 use serde_json::{Map, Value, json};
 use weir_shared::ban::{Ban, Expiry};
 use weir_shared::clock::Now;
-use weir_shared::explain::{Elsewhere, ExemptBy, Explanation, Outcome, Question, RuleUsage, Usage};
+use weir_shared::explain::{
+    Elsewhere, ExemptBy, Explanation, Outcome, Question, RuleElsewhere, RuleUsage, Usage,
+};
 use weir_shared::handover::OwnResponse;
 use weir_shared::rules::{Claim, Remembered, Told};
 use weir_shared::units::Time;
@@ -238,7 +240,21 @@ fn rule_usage(of: &RuleUsage) -> Value {
     let windows: Map<String, Value> = windows
         .map(|(span, used)| (span.name().to_owned(), usage(used)))
         .collect();
-    json!({"name": of.rule.name, "windows": windows, "would_ban": of.would_ban})
+    json!({
+        "name": of.rule.name,
+        "windows": windows,
+        "elsewhere": of.elsewhere.as_ref().map(rule_elsewhere),
+        "would_ban": of.would_ban,
+    })
+}
+
+fn rule_elsewhere(counted: &RuleElsewhere) -> Value {
+    let windows = counted.windows.iter();
+    let mut told: Map<String, Value> = windows
+        .map(|(span, others)| (span.name().to_owned(), json!(others)))
+        .collect();
+    told.insert("age_ms".to_owned(), json!(counted.age_ms));
+    told.into()
 }
 
 fn percent(applied: Option<AppliedPercent>) -> Value {
