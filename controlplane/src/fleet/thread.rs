@@ -168,6 +168,15 @@ impl Thread {
                 until_ms,
                 length_ms,
             } => self.claim(link, &name, until_ms, Duration::from_millis(length_ms))?,
+            Order::Told {
+                name,
+                until_ms,
+                length_ms,
+            } => {
+                let (name, sealed) = self.claim_text(&name, until_ms)?;
+                link.told(&name, &sealed, Duration::from_millis(length_ms))?;
+                self.answered(begun_ns);
+            }
             Order::Snapshot { upto, chunks } => {
                 let origin = upto.to_string();
                 let sealed: Result<Vec<Vec<u8>>, Ended> = (0..)
@@ -196,8 +205,7 @@ impl Thread {
         length: Duration,
     ) -> Result<(), Ended> {
         let begun_ns = self.now_ns();
-        let name = data_encoding::BASE64URL_NOPAD.encode(&self.shared.key.name(name));
-        let sealed = self.seal(Kind::Claim, &name, 0, until_ms.to_string().as_bytes())?;
+        let (name, sealed) = self.claim_text(name, until_ms)?;
         let held = link.claim(&name, &sealed, length)?;
         self.answered(begun_ns);
         let until_ms = held.and_then(|held| {
@@ -205,6 +213,13 @@ impl Thread {
             std::str::from_utf8(&text).ok()?.parse().ok()
         });
         self.say(Said::Claimed { until_ms })
+    }
+
+    /// The name of an alert as the engine has it, and until when, sealed.
+    fn claim_text(&self, name: &str, until_ms: u64) -> Result<(String, Vec<u8>), Ended> {
+        let name = data_encoding::BASE64URL_NOPAD.encode(&self.shared.key.name(name));
+        let sealed = self.seal(Kind::Claim, &name, 0, until_ms.to_string().as_bytes())?;
+        Ok((name, sealed))
     }
 
     fn seal(&self, kind: Kind, origin: &str, number: u64, text: &[u8]) -> Result<Vec<u8>, Ended> {
