@@ -99,6 +99,8 @@ impl Control {
             return;
         };
         self.bans.set_ahead(fleet.ahead_ms());
+        let (of_now, on_disk) = self.files.documents();
+        fleet.note_documents(of_now, on_disk, now);
         let heeds = self.bans.heeds_others(fleet.instances(), now);
         let changed = fleet.heed(heeds);
         for told in fleet.turn(now).into_iter().chain(changed) {

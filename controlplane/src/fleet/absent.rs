@@ -156,6 +156,10 @@ impl Fleet {
         match *self {}
     }
 
+    pub(crate) fn note_documents(&mut self, _: u64, _: u64, _: Now) {
+        match *self {}
+    }
+
     pub(crate) fn await_others(&self, _: &mut Pending) {
         match *self {}
     }

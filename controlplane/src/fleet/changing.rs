@@ -51,6 +51,8 @@ impl Fleet {
         ready.found = Some(Found {
             called: called.clone(),
             was,
+            // Another engine, or another origin: the log is read from its beginning.
+            point: None,
             kept: self.core.replica().kept(),
         });
         let goes_on = GoesOn {

@@ -5,8 +5,10 @@
 //! to be remembered of a batch whose fate is unknown, but that its items are to be sent again.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use weir_shared::ban::Ban;
 
 use super::engine::{Cursor, Logged, Welcome};
@@ -28,6 +30,43 @@ pub struct Batch {
     /// Events, to be sealed.
     pub bytes: Vec<u8>,
 }
+
+/// Which batch lies at a place of the log. The place alone does not name it: two masters give the
+/// same one to two batches of the same millisecond.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+struct Place {
+    at: Cursor,
+    origin: Origin,
+    seq: u64,
+    hash: u64,
+}
+
+impl Place {
+    fn of(batch: &Logged) -> Self {
+        let mut hasher = DefaultHasher::new();
+        batch.sealed.hash(&mut hasher);
+        Self {
+            at: batch.at,
+            origin: batch.origin.clone(),
+            seq: batch.seq,
+            hash: hasher.finish(),
+        }
+    }
+}
+
+/// Where an instance was when everything of its own was in the log, and it had read all of that: it
+/// may go on from there after a restart, if its files hold what it knew then (FLEET-23).
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Point {
+    generation: String,
+    read: Place,
+    /// The last stamp that it had made or seen.
+    last: (u64, u16),
+}
+
+/// What has such a stamp, or a later one, is sent after a restart: notes of a ban come behind it,
+/// and have none of their own.
+const SENT_AGAIN_MS: u64 = 60_000;
 
 /// What has happened so far, for the metrics.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -54,9 +93,10 @@ pub struct Core {
     /// The last batch of this origin that the engine has.
     acked: u64,
     cursor: Cursor,
-    /// The batch at the cursor. Its place alone does not name it: two masters give the same place
-    /// to two batches of the same millisecond.
-    read: Option<Logged>,
+    /// The batch at the cursor.
+    read: Option<Place>,
+    /// The last batch of this origin that was read back.
+    own: u64,
     generation: Option<u128>,
     /// While the log is read from its beginning: what was not yet seen to be in it.
     unseen: Option<BTreeSet<Item>>,
@@ -82,11 +122,41 @@ impl Core {
             acked: 0,
             cursor: Cursor::default(),
             read: None,
+            own: 0,
             generation: None,
             unseen: None,
             since_snapshot: 0,
             counts: Counts::default(),
         }
+    }
+
+    /// The same, which goes on from this point. What it knows beyond that is sent.
+    #[must_use]
+    pub fn from_point(mut self, point: Point) -> Self {
+        let Ok(generation) = u128::from_str_radix(&point.generation, 16) else {
+            return self;
+        };
+        let (ms, _) = point.last;
+        let last = (ms.saturating_sub(SENT_AGAIN_MS), 0);
+        for item in self.replica.later_than(last) {
+            self.send(item);
+        }
+        self.generation = Some(generation);
+        self.cursor = point.read.at;
+        self.read = Some(point.read);
+        self
+    }
+
+    /// Where it is, if it could go on from there.
+    pub fn point(&self) -> Option<Point> {
+        let read = self.read.clone()?;
+        let is_whole = self.is_in_step() && self.own == self.acked;
+        let generation = self.generation.filter(|_| is_whole)?;
+        Some(Point {
+            generation: format!("{generation:032x}"),
+            read,
+            last: self.replica.last_stamp(),
+        })
     }
 
     /// What it knows.
@@ -138,7 +208,7 @@ impl Core {
             welcome.is_whole
         } else {
             // A place that a snapshot named was not read here: nobody knows what was there.
-            self.read.is_some() && welcome.at_cursor == self.read
+            self.read.is_some() && welcome.at_cursor.as_ref().map(Place::of) == self.read
         };
         let is_same = self.generation == Some(welcome.generation)
             && welcome.last == self.acked
@@ -253,7 +323,10 @@ impl Core {
     /// This batch of the log was read, the next one behind the cursor.
     pub fn has_read(&mut self, batch: Logged) {
         self.cursor = batch.at;
-        self.read = Some(batch);
+        if batch.origin == *self.origin() {
+            self.own = batch.seq;
+        }
+        self.read = Some(Place::of(&batch));
         self.since_snapshot += 1;
     }
 

@@ -11,6 +11,7 @@ use crossbeam_channel::{Receiver, Select, Sender, TryRecvError, bounded, never};
 use serde::{Deserialize, Serialize};
 use weir_shared::threads;
 
+use super::core::Point;
 use super::event::Event;
 use super::replica::Kept;
 use super::stamp::Stamp;
@@ -40,6 +41,9 @@ struct Form {
     events: Vec<Event>,
     #[serde(default)]
     made: Vec<(BanKey, Stamp)>,
+    /// From where the log is read after a restart; bans.json has all that lies before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    point: Option<Point>,
 }
 
 /// What a file held.
@@ -49,6 +53,7 @@ pub(super) struct Found {
     pub(super) called: Called,
     /// The name that its bans are under.
     pub(super) was: String,
+    pub(super) point: Option<Point>,
     pub(super) kept: Kept,
 }
 
@@ -82,6 +87,7 @@ pub(super) fn read(dir: &Path, fleet: &str) -> Result<Option<Found>, String> {
     }
     Ok(Some(Found {
         was: form.instance.clone(),
+        point: form.point,
         called: Called {
             wanted: form.wanted.unwrap_or_else(|| form.instance.clone()),
             name: form.instance,
@@ -94,7 +100,7 @@ pub(super) fn read(dir: &Path, fleet: &str) -> Result<Option<Found>, String> {
 }
 
 /// The file as it is to be.
-pub(super) fn write(fleet: &str, called: &Called, kept: Kept) -> Vec<u8> {
+pub(super) fn write(fleet: &str, called: &Called, kept: Kept, point: Option<&Point>) -> Vec<u8> {
     let Called { name, wanted } = called.clone();
     let form = Form {
         version: 1,
@@ -103,6 +109,7 @@ pub(super) fn write(fleet: &str, called: &Called, kept: Kept) -> Vec<u8> {
         instance: name,
         events: kept.events,
         made: kept.made,
+        point: point.cloned(),
     };
     // Nothing in it has no form as JSON.
     serde_json::to_vec(&form).unwrap_or_default()

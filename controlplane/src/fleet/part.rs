@@ -24,6 +24,7 @@ use super::kept::{self, Called, Keeper};
 use super::names::{change_in_fleet, here, in_fleet, key_in_fleet};
 use super::namesakes::Namesakes;
 use super::others::{Mine, Others};
+use super::points::Points;
 use super::ready::Ready;
 use super::replica::Effect;
 use super::same::same_everywhere;
@@ -82,6 +83,8 @@ pub(crate) struct Fleet {
     pub(super) kept: Keeper,
     /// Changes that fleet.json is to hold.
     pub(super) changes: u64,
+    /// From where the log would be read after a restart.
+    pub(super) points: Points,
     pub(super) waits: Waits,
     pub(super) forgot_ns: u64,
     pub(super) mended_ns: u64,
@@ -345,6 +348,14 @@ impl Fleet {
         self.follow(&changes, now)
     }
 
+    /// The document of the bans that holds what they are now, and the last one that is on disk.
+    pub(crate) fn note_documents(&mut self, of_now: u64, on_disk: u64, now: Now) {
+        let point = || self.core.point();
+        if !self.rests && self.points.turn(point, (of_now, on_disk), now.mono_ns) {
+            self.changes += 1;
+        }
+    }
+
     /// This answer tells where its change is in force.
     pub(crate) fn await_others(&self, pending: &mut Pending) {
         self.waits.follow(pending, self.change());
@@ -429,7 +440,12 @@ impl Fleet {
     }
 
     pub(super) fn keep(&mut self, now: Now) {
-        let bytes = kept::write(&self.fleet, &self.called, self.core.replica().kept());
+        let bytes = kept::write(
+            &self.fleet,
+            &self.called,
+            self.core.replica().kept(),
+            self.points.held(),
+        );
         self.kept.write(self.change(), bytes, now.mono_ns);
     }
 

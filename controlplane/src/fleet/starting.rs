@@ -23,6 +23,7 @@ use super::names::{here, in_fleet, key_in_fleet};
 use super::namesakes::Namesakes;
 use super::others::Others;
 use super::part::Fleet;
+use super::points::Points;
 use super::reading::{Reader, Shared};
 use super::ready::Ready;
 use super::replica::{Effect, Kept, Replica};
@@ -103,9 +104,16 @@ impl Fleet {
         let origin = Origin::new(&called.name, nonce).ok_or_else(|| io::Error::other("no name"))?;
         let was = (found.as_ref()).map(|found| Instance::named(&found.was));
         let was = was.transpose().map_err(io::Error::other)?.unwrap_or(me);
+        let is_edited = !at_start.edited.is_empty() || !at_start.removed.is_empty();
+        let point = (found.as_ref())
+            .filter(|_| !is_edited && was == me)
+            .and_then(|found| found.point.clone());
         let kept = found.map(|found| found.kept).unwrap_or_default();
         let engine = access.place.to_string();
-        let (core, effects) = restored(origin.clone(), kept, at_start, (me, was), now.wall_ms);
+        let (mut core, effects) = restored(origin.clone(), kept, at_start, (me, was), now.wall_ms);
+        if let Some(point) = point {
+            core = core.from_point(point);
+        }
         let (said, inbox) = bounded(INBOX);
         let (orders, ordered) = bounded(ORDERS);
         let contact_ns = Arc::new(AtomicU64::new(now.mono_ns));
@@ -182,6 +190,7 @@ impl Fleet {
             kept: goes_on.kept,
             changes: goes_on.changes,
             waits: goes_on.waits,
+            points: Points::default(),
             forgot_ns: now.mono_ns,
             mended_ns: now.mono_ns,
             rejected: 0,

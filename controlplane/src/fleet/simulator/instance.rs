@@ -13,7 +13,7 @@ use weir_shared::verdict::LimitKind;
 use crate::bans::Subject;
 use crate::bans::document::{BanKey, BansFile};
 use crate::bans::ledger::{AdminBan, BanOutcome, Ledger, LedgerSettings};
-use crate::fleet::core::Core;
+use crate::fleet::core::{Core, Point};
 use crate::fleet::engine::{Cursor, Engine, Fault};
 use crate::fleet::event;
 use crate::fleet::replica::{Effect, Replica};
@@ -31,8 +31,8 @@ pub(super) struct Instance {
     pub(super) skew_ms: i64,
     /// Whether it has met the engine since it lost it.
     is_linked: bool,
-    /// bans.json and what it knew of the fleet, written in one step.
-    disk: Option<(Vec<Arc<Ban>>, Replica)>,
+    /// bans.json and what it knew of the fleet, written in one step, with the point to go on from.
+    disk: Option<(Vec<Arc<Ban>>, Replica, Option<Point>)>,
 }
 
 pub(super) fn settings(observe: bool) -> LedgerSettings {
@@ -87,7 +87,10 @@ impl Instance {
     }
 
     pub(super) fn save(&mut self) {
-        self.disk = Some((self.ledger.all(), self.core.replica().clone()));
+        // One that is older than what is known is as good.
+        let before = self.disk.take().and_then(|(.., point)| point);
+        let point = self.core.point().or(before);
+        self.disk = Some((self.ledger.all(), self.core.replica().clone(), point));
     }
 
     /// It is killed, and starts again from what is on its disk, or from nothing.
@@ -96,14 +99,18 @@ impl Instance {
         if disk_is_lost {
             self.disk = None;
         }
-        let (held, replica) = match &self.disk {
-            Some((held, replica)) => (held.clone(), Some(replica)),
-            None => (Vec::new(), None),
+        let (held, replica, point) = match &self.disk {
+            Some((held, replica, point)) => (held.clone(), Some(replica), point.clone()),
+            None => (Vec::new(), None, None),
         };
         let origin = Origin::new(&self.name, u128::from(nonce)).unwrap();
         let core = match replica {
             Some(replica) => Core::of(replica.restarted(origin)),
             None => Core::new(origin, &held).0,
+        };
+        let core = match point {
+            Some(point) => core.from_point(point),
+            None => core,
         };
         let disk = self.disk.take();
         *self = Self {
