@@ -6,6 +6,7 @@ mod counts;
 mod engines;
 mod reloads;
 mod restarts;
+mod sentinels;
 
 use std::fs;
 use std::io::{Read as _, Write as _};

@@ -70,6 +70,7 @@ impl Ready {
             user: settings.user.clone(),
             password,
             roots: read("WAF_FLEET_CA_FILE", &settings.ca_file)?,
+            insecure: settings.insecure,
             identity: certificate.zip(read("WAF_FLEET_CERT_KEY", &settings.certificate_key)?),
         };
         (access.check()).map_err(|fault| format!("the certificates of WAF_FLEET: {fault}"))?;
