@@ -62,8 +62,8 @@ fn a_point_is_never_ahead_of_the_file_of_the_bans() {
     let ban = other.ban("client", "203.0.113.7", "1h");
     assert_eq!(ban["fleet"]["pending"], json!([]), "{ban:#}");
     one.get("/", "203.0.113.7").expect(429);
-    // Its own lift has fleet.json written, with what may stand in it.
-    one.admin("DELETE", "/_waf/bans/198.51.100.7", None);
+    // A lift there has fleet.json written here, with what may stand in it.
+    other.admin("DELETE", "/_waf/bans/198.51.100.7", None);
     wait_until("fleet.json", || {
         let file = one.state_file("fleet.json");
         file.is_some_and(|file| file["events"].as_array().is_some_and(|all| !all.is_empty()))
