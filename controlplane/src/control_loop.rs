@@ -186,7 +186,7 @@ impl Control {
         self.wait(wait);
         let now = self.clock.now();
         self.turn_spared(now);
-        self.make_bans(now);
+        self.bans.take(now);
         self.note_bans(self.bans.notes_a_turn(), now);
         self.detection.count(now);
         self.share(now);
@@ -230,11 +230,6 @@ impl Control {
         let wait = if has_more { Duration::ZERO } else { wait };
         let wait = self.select_fleet(&mut select, wait);
         let _ = select.ready_timeout(wait);
-    }
-
-    /// Makes bans of exceeded limits.
-    fn make_bans(&mut self, now: Now) {
-        self.bans.take(now);
     }
 
     /// Gathers the circumstances of up to so many bans: an alert tells of them.
@@ -302,7 +297,7 @@ impl Control {
                 break;
             };
             // A client that was told of its ban and asks for the bans finds its own among them.
-            self.make_bans(now);
+            self.bans.take(now);
             self.note_bans(MAX_NOTES_A_TURN, now);
             changes.extend(self.answer(request, now));
         }

@@ -1,6 +1,6 @@
 //! The control plane's parts of a reload (RELOAD-2): tokens, lookups, rules, feeds, and what the
-//! control loop owns, the fleet among it. Files are read on the thread of the caller or of their owner; the loop waits
-//! for no disk.
+//! control loop owns, the fleet among it. Files are read on the thread of the caller or of their
+//! owner; the loop waits for no disk.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -180,34 +180,6 @@ fn rules_of(
         let window = held.map(|entry| entry.rule_window_of_all(rule, span, now));
         window.unwrap_or_default()
     };
-    let usage = |rule: &Arc<Rule>,
-                 quotas: &[Quota],
-                 counted: &dyn Fn(RuleSpan) -> RuleWindow,
-                 would_ban| {
-        let windows = quotas.iter().map(|quota| {
-            let window = counted(quota.span).all;
-            let usage = Usage {
-                used: window.estimate(quota.span, now.wall_ms),
-                limit: Some(quota.limit),
-                fits_in_ms: window.fits_in(quota.span, now.wall_ms, quota.limit, 1),
-            };
-            (quota.span, usage)
-        });
-        let elsewhere = quotas.iter().filter_map(|quota| {
-            let (others, age_ms) = counted(quota.span).elsewhere?;
-            Some((age_ms, (quota.span, others)))
-        });
-        let (ages, elsewhere): (Vec<u64>, Vec<_>) = elsewhere.unzip();
-        RuleUsage {
-            rule: Arc::clone(rule),
-            windows: windows.collect(),
-            elsewhere: ages.first().map(|age_ms| RuleElsewhere {
-                windows: elsewhere,
-                age_ms: *age_ms,
-            }),
-            would_ban,
-        }
-    };
     let origin = held.map(Entry::origin).unwrap_or_default();
     let limit = |limit: &Limit| {
         let bans = limit.on_limit == OnLimit::Ban;
@@ -217,12 +189,13 @@ fn rules_of(
             Some(window) => window(span),
             None => of_client(&limit.rule, span),
         };
-        usage(&limit.rule, &limit.quotas, &counted, would_ban.flatten())
+        let of = (&limit.rule, limit.quotas.as_slice());
+        usage(of, &counted, would_ban.flatten(), now)
     };
     let jail = |jail: &Jail| {
         let would_ban = ban_target(Cause::Jail, jail.scope);
         let counted = |span| of_client(&jail.rule, span);
-        usage(&jail.rule, &jail.quotas, &counted, would_ban)
+        usage((&jail.rule, &jail.quotas), &counted, would_ban, now)
     };
     let matched = snapshot.rules.matched(asking).of_client(|| origin, claim);
     if matched.exempt().is_some() || matched.denial().is_some() {
@@ -234,6 +207,38 @@ fn rules_of(
         limits.iter().map(limit).collect(),
         jails.map(jail).collect(),
     )
+}
+
+/// How much of a rule is used, and what of that others have counted.
+fn usage(
+    (rule, quotas): (&Arc<Rule>, &[Quota]),
+    counted: &dyn Fn(RuleSpan) -> RuleWindow,
+    would_ban: Option<Netblock>,
+    now: Now,
+) -> RuleUsage {
+    let windows = quotas.iter().map(|quota| {
+        let window = counted(quota.span).all;
+        let usage = Usage {
+            used: window.estimate(quota.span, now.wall_ms),
+            limit: Some(quota.limit),
+            fits_in_ms: window.fits_in(quota.span, now.wall_ms, quota.limit, 1),
+        };
+        (quota.span, usage)
+    });
+    let elsewhere = quotas.iter().filter_map(|quota| {
+        let (others, age_ms) = counted(quota.span).elsewhere?;
+        Some((age_ms, (quota.span, others)))
+    });
+    let (ages, elsewhere): (Vec<u64>, Vec<_>) = elsewhere.unzip();
+    RuleUsage {
+        rule: Arc::clone(rule),
+        windows: windows.collect(),
+        elsewhere: ages.first().map(|age_ms| RuleElsewhere {
+            windows: elsewhere,
+            age_ms: *age_ms,
+        }),
+        would_ban,
+    }
 }
 
 fn without_bans(snapshot: &Snapshot) -> Snapshot {

@@ -336,8 +336,8 @@ mod tests {
         assert_eq!(index.active_until(client, 5), Some(10));
     }
 
-    /// FLEET-22: by a clock that is ahead a ban lasts as long as by its own, and one that never ends
-    /// does not end.
+    /// FLEET-22: by a clock that is ahead a ban lasts as long as by its own, and one that never
+    /// ends does not end.
     #[test]
     fn a_ban_lasts_as_long_by_another_clock() {
         let mut index = BanIndex::default();

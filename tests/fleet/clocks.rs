@@ -33,8 +33,8 @@ fn is_told(weir: &Weir, words: &str) -> bool {
 }
 
 /// FLEET-22: a clock that is 25 s ahead is told. What it bans has the time of the engine, the same
-/// everywhere; a ban of 15 s of another instance is in force at this one, too, as long as there, and
-/// so is its own at the other.
+/// everywhere; a ban of 15 s of another instance is in force at this one, too, as long as there,
+/// and so is its own at the other.
 #[test]
 #[ignore = "needs redis-server"]
 fn a_ban_lasts_its_length_whatever_the_clock() {

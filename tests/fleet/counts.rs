@@ -233,8 +233,8 @@ fn an_observer_counts_apart() {
     other.get("/", CLIENT).expect(429);
 }
 
-/// FLEET-29: `explain` says of the first limit of rules.json what others have counted of it, and how
-/// long ago that was told; as JSON and in words.
+/// FLEET-29: `explain` says of the first limit of rules.json what others have counted of it, and
+/// how long ago that was told; as JSON and in words.
 #[track_caller]
 fn assert_told_elsewhere(weir: &Weir, path: &str) {
     let asked = format!("/v1/explain?address={CLIENT}&path={path}");

@@ -161,8 +161,8 @@ fn a_fleet_comes_changes_and_goes_with_a_reload() {
     one.wait_for_threads(&ALL);
 }
 
-/// RELOAD-2, FLEET-25: the key of the fleet is read anew with a reload: one instance after the other
-/// takes another key, by way of both, and none loses sight of the other for good.
+/// RELOAD-2, FLEET-25: the key of the fleet is read anew with a reload: one instance after the
+/// other takes another key, by way of both, and none loses sight of the other for good.
 #[test]
 #[ignore = "needs redis-server"]
 fn a_key_is_changed_by_reloads() {
@@ -189,9 +189,9 @@ fn a_key_is_changed_by_reloads() {
     both[1].weir.wait_until_refused("203.0.113.7");
 }
 
-/// FLEET-23: of two live instances of one name the second takes another, says so, and keeps its bans
-/// and that name over a restart; the first keeps its own. A restart of either, also after a crash,
-/// takes no other name.
+/// FLEET-23: of two live instances of one name the second takes another, says so, and keeps its
+/// bans and that name over a restart; the first keeps its own. A restart of either, also after a
+/// crash, takes no other name.
 #[test]
 #[ignore = "needs redis-server"]
 fn the_second_of_a_name_takes_another() {

@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// FLEET-2, FLEET-15: instances find the engine by its Sentinel; when it dies and its replica is made
-/// the master, they go on with that one, and what was banned meanwhile holds at both.
+/// FLEET-2, FLEET-15: instances find the engine by its Sentinel; when it dies and its replica is
+/// made the master, they go on with that one, and what was banned meanwhile holds at both.
 #[test]
 #[ignore = "needs redis-server"]
 fn instances_follow_a_failover() {

@@ -1,5 +1,5 @@
-//! A thread that speaks with the engine over one connection after the other (FLEET-2): after a fault
-//! it opens another, after a pause that doubles, each with full jitter.
+//! A thread that speaks with the engine over one connection after the other (FLEET-2): after a
+//! fault it opens another, after a pause that doubles, each with full jitter.
 
 use std::convert::Infallible;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 
 use super::engine::Fault;
-use super::thread::random;
+use super::seal::random;
 
 /// The shortest pause, and the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);

@@ -1,15 +1,23 @@
-//! An instance that begins anew while it runs: with other settings (RELOAD-2), or under another name
-//! (FLEET-23). What it knows goes with it; its threads end by themselves.
+//! An instance that begins anew while it runs: with other settings (RELOAD-2), under another name
+//! (FLEET-23), or after a panic. What it knows goes with it; its threads end by themselves.
 
+use std::collections::BTreeSet;
 use std::io;
+use std::sync::Arc;
+
+use weir_shared::ban::Ban;
+use weir_shared::clock::Now;
 
 use super::facts::Told;
 use super::kept::{Called, Found};
+use super::names::{in_fleet, key_in_fleet};
 use super::part::Fleet;
 use super::ready::Ready;
 use super::replica::Effect;
 use super::sharing::Sharing;
 use super::starting::{AtStart, GoesOn};
+use crate::bans::document::BanKey;
+use crate::bans::ledger::changes::{Happened, LedgerChange};
 
 /// The longest name of an instance.
 const MAX_NAME: usize = 64;
@@ -110,5 +118,31 @@ impl Fleet {
     pub(crate) fn end(self) {
         let heed = |sharing: &Sharing| sharing.counts.heed(false);
         self.sharing.iter().for_each(heed);
+    }
+
+    /// After a panic: what the ledger holds is followed anew.
+    pub(crate) fn recover<'a>(
+        &mut self,
+        bans: impl Iterator<Item = (&'a BanKey, &'a Arc<Ban>)>,
+        now: Now,
+    ) -> Vec<Effect> {
+        let mut gone: BTreeSet<BanKey> = self.core.replica().bans().map(|(key, _)| *key).collect();
+        let mut changes = Vec::new();
+        for (key, ban) in bans {
+            let in_fleet = in_fleet(self.me, ban);
+            let named = key_in_fleet(self.me, *key);
+            gone.remove(&named);
+            if self.core.replica().held(named) != Some(&in_fleet) {
+                changes.push(LedgerChange {
+                    key: *key,
+                    happened: Happened::Edited,
+                    ban: Some(Arc::clone(ban)),
+                });
+            }
+        }
+        for key in gone {
+            self.core.dropped(key);
+        }
+        self.follow(&changes, now)
     }
 }

@@ -82,9 +82,9 @@ impl Clocks {
 mod tests {
     use super::*;
 
-    /// FLEET-22: an offset is told once it is more than a second, and once more where it is too much;
-    /// up to 30 s it holds for bans, beyond it does not, and what changes with each round trip
-    /// changes nothing.
+    /// FLEET-22: an offset is told once it is more than a second, and once more where it is too
+    /// much; up to 30 s it holds for bans, beyond it does not, and what changes with each round
+    /// trip changes nothing.
     #[test]
     fn an_offset_is_told_and_holds_up_to_a_bound() {
         let mut clocks = Clocks::default();

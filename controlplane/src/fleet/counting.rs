@@ -21,9 +21,8 @@ use super::again::{self, Ended, Speaker, Word};
 use super::counts::{Batches, MAX_DELTAS, Outcome};
 use super::engine::{CountEngine, CountKind, Fault};
 use super::link::{Access, Link};
-use super::seal::FleetKey;
+use super::seal::{FleetKey, random};
 use super::stamp::Origin;
-use super::thread::random;
 
 /// Between two batches, at least.
 const BREATH: Duration = Duration::from_millis(10);

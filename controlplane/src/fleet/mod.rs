@@ -8,15 +8,15 @@
 //!
 //! The service's part: `ready.rs` (key and certificates), `starting.rs`, `part.rs` (what the
 //! control loop does in each turn), `standing.rs` (whether the engine answers), `thread.rs` (the
-//! thread that speaks with it), `again.rs` (over one connection after the other), `words.rs` (what loop and thread say to each other), `kept.rs`
-//! (fleet.json), `points.rs` (from where the log is read after a restart), `names.rs` (bans as the fleet names them), `namesakes.rs` (two
-//! instances of one name), `changing.rs` (a beginning anew, while it runs), `beat.rs`, `others.rs` and `same.rs`
-//! (the other instances), `waits.rs` (answers that wait for them), `view.rs` and `facts.rs` (what
-//! is told), `counts.rs`, `counting.rs`, `sharing.rs` and `counted.rs` (what is counted of clients,
-//! and the thread that shares it), `anomalies.rs` and
-//! `claims.rs` (anomalies, and who tells them), `eviction.rs` (the engine's policy), `clocks.rs` (a clock that is off), `going.rs` (a
-//! stop).
-//! A build without the feature `fleet` has `absent.rs` instead.
+//! thread that speaks with it), `again.rs` (over one connection after the other), `words.rs` (what
+//! loop and thread say to each other), `kept.rs` (fleet.json), `points.rs` (from where the log is
+//! read after a restart), `names.rs` (bans as the fleet names them), `namesakes.rs` (two instances
+//! of one name), `changing.rs` (a beginning anew, while it runs), `beat.rs`, `others.rs` and
+//! `same.rs` (the other instances), `waits.rs` (answers that wait for them), `view.rs` and
+//! `facts.rs` (what is told), `counts.rs`, `counting.rs`, `sharing.rs` and `counted.rs` (what is
+//! counted of clients, and the thread that shares it), `anomalies.rs` and `claims.rs` (anomalies,
+//! and who tells them), `eviction.rs` (the engine's policy), `clocks.rs` (a clock that is off),
+//! `going.rs` (a stop). A build without the feature `fleet` has `absent.rs` instead.
 
 // With the feature for its test alone.
 #[cfg(any(test, not(feature = "fleet")))]

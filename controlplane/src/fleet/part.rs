@@ -3,11 +3,9 @@
 //! others say and what happens here meet in one order. Nothing here waits.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Select, Sender, TryRecvError, never};
-use weir_shared::ban::Ban;
 use weir_shared::ban_origin::Instance;
 use weir_shared::clock::Now;
 use weir_shared::settings::Listed;
@@ -21,7 +19,7 @@ use super::event::Rejected;
 use super::eviction::Eviction;
 use super::facts::Told;
 use super::kept::{self, Called, Keeper};
-use super::names::{change_in_fleet, here, in_fleet, key_in_fleet};
+use super::names::{change_in_fleet, here, key_in_fleet};
 use super::namesakes::Namesakes;
 use super::others::{Mine, Others};
 use super::points::Points;
@@ -35,7 +33,7 @@ use super::words::{Opened, Order, Said};
 use crate::admin::bans::Pending;
 use crate::bans::Subject;
 use crate::bans::document::BanKey;
-use crate::bans::ledger::changes::{Happened, LedgerChange};
+use crate::bans::ledger::changes::LedgerChange;
 
 /// What is heard in one turn: a batch has 256 events at most.
 const MOST_HEARD: usize = 4;
@@ -320,32 +318,6 @@ impl Fleet {
     pub(crate) fn dropped(&mut self, key: BanKey) {
         self.has_dropped = true;
         self.core.dropped(key_in_fleet(self.me, key));
-    }
-
-    /// After a panic: what the ledger holds is followed anew.
-    pub(crate) fn recover<'a>(
-        &mut self,
-        bans: impl Iterator<Item = (&'a BanKey, &'a Arc<Ban>)>,
-        now: Now,
-    ) -> Vec<Effect> {
-        let mut gone: BTreeSet<BanKey> = self.core.replica().bans().map(|(key, _)| *key).collect();
-        let mut changes = Vec::new();
-        for (key, ban) in bans {
-            let in_fleet = in_fleet(self.me, ban);
-            let named = key_in_fleet(self.me, *key);
-            gone.remove(&named);
-            if self.core.replica().held(named) != Some(&in_fleet) {
-                changes.push(LedgerChange {
-                    key: *key,
-                    happened: Happened::Edited,
-                    ban: Some(Arc::clone(ban)),
-                });
-            }
-        }
-        for key in gone {
-            self.core.dropped(key);
-        }
-        self.follow(&changes, now)
     }
 
     /// The document of the bans that holds what they are now, and the last one that is on disk.

@@ -1,8 +1,8 @@
 //! The thread `weir-fleet`: it does at the engine what the control loop orders, and says what came
 //! of it. The log is read beside it (`reading`).
 //!
-//! After a fault it drops the connection, says so, and opens another (`again`). It knows nothing that
-//! would be lost with it.
+//! After a fault it drops the connection, says so, and opens another (`again`). It knows nothing
+//! that would be lost with it.
 
 use std::convert::Infallible;
 use std::io;
@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, select};
-use ring::rand::{SecureRandom, SystemRandom};
 use weir_shared::threads;
 
 use super::again::{self, Ended, Speaker, Word};
@@ -19,7 +18,7 @@ use super::engine::{Alive, Engine, Fault};
 use super::event;
 use super::link::Link;
 use super::reading::{Reader, Shared};
-use super::seal::Kind;
+use super::seal::{Kind, random};
 use super::stamp::Origin;
 use super::words::{Order, Said};
 
@@ -241,11 +240,4 @@ impl Thread {
     fn now_ns(&self) -> u64 {
         self.shared.now_ns()
     }
-}
-
-/// A number that nobody can guess.
-pub(super) fn random() -> Option<u128> {
-    let mut bytes = [0; 16];
-    SystemRandom::new().fill(&mut bytes).ok()?;
-    Some(u128::from_le_bytes(bytes))
 }

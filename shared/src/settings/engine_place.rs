@@ -1,6 +1,6 @@
 //! Where the engine of a fleet is: `valkey://HOST:PORT`, `valkeys://HOST:PORT` over TLS,
-//! `unix:/PATH`; `redis://` and `rediss://` are the same. With `+sentinel` behind the scheme the hosts are
-//! Sentinels, which know where the engine of a name is.
+//! `unix:/PATH`; `redis://` and `rediss://` are the same. With `+sentinel` behind the scheme the
+//! hosts are Sentinels, which know where the engine of a name is.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};

@@ -1,5 +1,5 @@
-//! Where the engine is, as Sentinels say: the one that they have made the master. They are asked anew
-//! for each connection, so that after a failover the next one goes to the new master.
+//! Where the engine is, as Sentinels say: the one that they have made the master. They are asked
+//! anew for each connection, so that after a failover the next one goes to the new master.
 
 use redis::{Connection, Value};
 use weir_shared::settings::is_loopback;
