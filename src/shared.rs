@@ -1,7 +1,7 @@
 //! What both planes hold, and the parts that are made from it.
 
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
 use crossbeam_channel::{Receiver, Sender, bounded};
@@ -14,7 +14,7 @@ use weir_dataplane::clients::table::Table;
 use weir_dataplane::{Bound, Counting, InForce, Records, UpstreamBound, explaining};
 use weir_shared::clock::Clock;
 use weir_shared::event::LimitExceeded;
-use weir_shared::fleet::FleetCounts;
+use weir_shared::fleet::CountsOf;
 use weir_shared::netblock::Netblock;
 use weir_shared::settings::Settings;
 use weir_shared::snapshot::Snapshot;
@@ -76,16 +76,21 @@ impl Shared {
         Arc::clone(&self.table) as _
     }
 
-    /// What the data plane counts, where a fleet shares it.
-    fn fleet_counts(&self, breaks: &Sender<LimitExceeded>) -> Option<Arc<dyn FleetCounts>> {
-        let fleet = &self.settings.fleet;
-        (fleet.engine.is_some() && fleet.share.counts).then(|| {
-            Arc::new(Counts::of(
-                Arc::clone(&self.table),
-                Arc::clone(&self.in_force),
-                Arc::clone(&self.snapshots),
-                breaks.clone(),
-            )) as _
+    /// What the data plane counts, for a fleet: nothing is done for it before it is asked for.
+    fn fleet_counts(&self, breaks: &Sender<LimitExceeded>) -> CountsOf {
+        let (table, in_force) = (Arc::clone(&self.table), Arc::clone(&self.in_force));
+        let (snapshots, breaks) = (Arc::clone(&self.snapshots), breaks.clone());
+        let made: OnceLock<Arc<Counts>> = OnceLock::new();
+        Arc::new(move || {
+            let made = made.get_or_init(|| {
+                Arc::new(Counts::of(
+                    Arc::clone(&table),
+                    Arc::clone(&in_force),
+                    Arc::clone(&snapshots),
+                    breaks.clone(),
+                ))
+            });
+            Arc::clone(made) as _
         })
     }
 
@@ -106,7 +111,7 @@ impl Shared {
             snapshots: Arc::clone(&self.snapshots),
             table: self.clients(),
             spared: Arc::clone(&self.spared),
-            counts: self.fleet_counts(breaks_up),
+            counts: Some(self.fleet_counts(breaks_up)),
             breaks,
             explain: explaining(
                 Arc::clone(&self.in_force),

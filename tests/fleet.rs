@@ -1,10 +1,14 @@
 //! Several instances as one: real instances, and a real redis-server between them.
 
 mod anomalies;
+mod clocks;
 mod counts;
 mod edits;
 mod engines;
 mod lists;
+mod reloads;
+mod restarts;
+mod sentinels;
 
 use std::fs;
 use std::io::{Read as _, Write as _};

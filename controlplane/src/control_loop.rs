@@ -22,6 +22,7 @@ use arc_swap::ArcSwap;
 use crossbeam_channel::{Receiver, Select, TryRecvError};
 use weir_shared::clock::{Clock, Now};
 use weir_shared::explain::Explain;
+use weir_shared::fleet::CountsOf;
 use weir_shared::handover::Respond;
 use weir_shared::pulse::Pulse;
 use weir_shared::reload::Reloaded;
@@ -113,6 +114,8 @@ pub struct Control {
     pub(crate) events: Arc<Events>,
     /// The fleet that this is an instance of.
     pub(crate) fleet: Option<Fleet>,
+    /// What an instance of a fleet is made from: what the data plane counts, and the version.
+    pub(crate) made_from: (Option<CountsOf>, &'static str),
     /// Folds the data plane's counters, for the metrics.
     pub(crate) totals: Arc<dyn Fn() -> Totals + Send + Sync>,
     /// Requests by country and AS number, for the metrics.
@@ -184,7 +187,7 @@ impl Control {
         self.wait(wait);
         let now = self.clock.now();
         self.turn_spared(now);
-        self.make_bans(now);
+        self.bans.take(now);
         self.note_bans(self.bans.notes_a_turn(), now);
         self.detection.count(now);
         self.share(now);
@@ -202,6 +205,7 @@ impl Control {
         self.bans.publish(now);
         self.answer_saved(changes, now);
         self.turn_fleet(now);
+        self.rename_in_fleet();
         (self.requests).go_on_listing(self.bans.ledger(), now.wall_ms);
         let flow = match self.stop.try_recv() {
             // Without a handle nobody could ask for a stop any more.
@@ -227,11 +231,6 @@ impl Control {
         let wait = if has_more { Duration::ZERO } else { wait };
         let wait = self.select_fleet(&mut select, wait);
         let _ = select.ready_timeout(wait);
-    }
-
-    /// Makes bans of exceeded limits.
-    fn make_bans(&mut self, now: Now) {
-        self.bans.take(now);
     }
 
     /// Gathers the circumstances of up to so many bans: an alert tells of them.
@@ -278,7 +277,7 @@ impl Control {
                 break;
             };
             // A client that was told of its ban and asks for the bans finds its own among them.
-            self.make_bans(now);
+            self.bans.take(now);
             self.note_bans(MAX_NOTES_A_TURN, now);
             changes.extend(self.answer(request, now));
         }

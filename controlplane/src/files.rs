@@ -412,6 +412,12 @@ impl Files {
         }
     }
 
+    /// The document of the bans that holds what was noted of them so far, and the last one that is
+    /// on disk.
+    pub(crate) fn documents(&self) -> (u64, u64) {
+        self.unsaved.documents()
+    }
+
     /// Lets the journal be emptied as far as the document on disk holds it.
     fn take_durable(&mut self) {
         if let Some(number) = self.unsaved.is_durable(self.disk.bans.durable()) {

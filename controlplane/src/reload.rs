@@ -1,6 +1,6 @@
 //! The control plane's parts of a reload (RELOAD-2): tokens, lookups, rules, feeds, and what the
-//! control loop owns. Files are read on the thread of the caller or of their owner; the loop waits
-//! for no disk.
+//! control loop owns, the fleet among it. Files are read on the thread of the caller or of their
+//! owner; the loop waits for no disk.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,6 +11,7 @@ use weir_shared::reload::{Part, Reloaded, Take};
 use weir_shared::settings::Settings;
 
 use crate::control_loop::Control;
+use crate::fleet::Ready;
 use crate::order::LoopCommand;
 use crate::wiring::{ControlError, ControlHandle};
 
@@ -34,17 +35,25 @@ impl ControlHandle {
 fn of_loop(orders: Sender<LoopCommand>) -> Part {
     Box::new(move |new| {
         let late = || "the control loop does not answer: try again".to_owned();
+        let fleet = Ready::read(&new.settings.fleet).map_err(|fault| vec![fault])?;
         let (told, judged) = bounded(1);
         let order = LoopCommand::Judge(Arc::clone(&new.settings), told);
         let sent = orders.send_timeout(order, PATIENCE);
         sent.map_err(|_| vec![late()])?;
         let judged = judged.recv_timeout(PATIENCE);
         let judged = judged.map_err(|_| vec![late()])?;
-        judged.map_err(|fault| vec![fault])?;
+        let is_in_fleet = judged.map_err(|fault| vec![fault])?;
+        let fleet = fleet.map(|mut ready| {
+            // Who is in a fleet knows it.
+            if !is_in_fleet {
+                ready.read_kept(&new.settings.state.dir);
+            }
+            Box::new(ready)
+        });
         let (orders, new) = (orders.clone(), new.clone());
         Ok(Box::new(move || {
             let (told, done) = bounded(1);
-            let sent = orders.send_timeout(LoopCommand::Take(new, told), PATIENCE);
+            let sent = orders.send_timeout(LoopCommand::Take(new, fleet, told), PATIENCE);
             let taken = sent.is_ok() && done.recv_timeout(PATIENCE).is_ok();
             taken.then_some(()).ok_or_else(|| {
                 format!(
@@ -64,8 +73,9 @@ impl Control {
                 LoopCommand::Judge(settings, told) => {
                     let _ = told.send(self.judge(&settings, now));
                 }
-                LoopCommand::Take(new, told) => {
+                LoopCommand::Take(new, fleet, told) => {
                     self.take_settings(new, now);
+                    self.take_fleet(fleet.map(|ready| *ready));
                     let _ = told.send(());
                 }
                 LoopCommand::Save(told) => self.save_all(&told, now),
@@ -74,10 +84,11 @@ impl Control {
         }
     }
 
-    fn judge(&self, settings: &Settings, now: Now) -> Result<(), String> {
+    fn judge(&self, settings: &Settings, now: Now) -> Result<bool, String> {
         let max_bans = settings.bans.max;
         let fits = self.bans.fit(settings.into(), now);
-        fits.map_err(|held| ControlError::TooManyBans { held, max_bans }.to_string())
+        fits.map_err(|held| ControlError::TooManyBans { held, max_bans }.to_string())?;
+        Ok(self.fleet.is_some())
     }
 
     /// Counters, cooldowns and bans stay as they are: only what is decided from now on is decided
@@ -116,8 +127,8 @@ mod tests {
             let stand_in = std::thread::spawn(move || {
                 while let Ok(order) = ordered.recv() {
                     match order {
-                        LoopCommand::Judge(_, told) => told.send(Ok(())).unwrap(),
-                        LoopCommand::Take(_, told) if stops_at == "nothing" => {
+                        LoopCommand::Judge(_, told) => told.send(Ok(false)).unwrap(),
+                        LoopCommand::Take(.., told) if stops_at == "nothing" => {
                             told.send(()).unwrap()
                         }
                         LoopCommand::Take(..) | LoopCommand::Save(_) | LoopCommand::Give(_) => {}

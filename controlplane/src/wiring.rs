@@ -8,7 +8,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use weir_shared::clock::Clock;
 use weir_shared::event::{Finished, LimitExceeded};
 use weir_shared::explain::Explain;
-use weir_shared::fleet::FleetCounts;
+use weir_shared::fleet::CountsOf;
 use weir_shared::handover::Handover;
 use weir_shared::reload::Reloaded;
 use weir_shared::settings::{Listed, Settings};
@@ -31,7 +31,7 @@ use crate::crawlers::falls::Falls;
 use crate::events::Events;
 use crate::feeds::handle::FeedsHandle;
 use crate::files::{Files, StartState, StateFiles};
-use crate::fleet::{AtStart, Fleet};
+use crate::fleet::{AtStart, Fleet, Ready};
 use crate::giving::{Giving, Saving};
 use crate::history::History;
 use crate::lookup::Lookups;
@@ -58,7 +58,7 @@ pub struct Wiring {
     /// Who is not banned by the service itself, shared with the data plane.
     pub spared: Arc<Spared>,
     /// What the data plane counts, where a fleet shares it.
-    pub counts: Option<Arc<dyn FleetCounts>>,
+    pub counts: Option<CountsOf>,
     /// Broken limits.
     pub breaks: Receiver<LimitExceeded>,
     /// Runs the data plane's ladder without a charge.
@@ -230,10 +230,15 @@ impl Control {
             edited: &start.edited,
             removed: &start.removed,
             lists: live_rules.lists(),
-            counts,
+            counts: counts.as_ref(),
+            version: about.version,
+            clock: &clock,
         };
         let dir = &settings.state.dir;
-        let begin = |ready| Fleet::start(ready, &at_start, dir, about.version, &clock);
+        let begin = |mut ready: Ready| {
+            ready.read_kept(dir);
+            Fleet::start(ready, &at_start, dir)
+        };
         let fleet = start.fleet.map(begin).transpose();
         let (fleet, effects) = fleet.map_err(ControlError::Fleet)?.unzip();
         let mut bans = Bans::new(
@@ -290,6 +295,7 @@ impl Control {
             requests: Requests::new(requests, answers),
             explain,
             fleet,
+            made_from: (counts, about.version),
             events,
             totals,
             origins: Origins::new(feeds.origins, settings.endpoints.metrics_top_n),

@@ -9,7 +9,9 @@ use arc_swap::ArcSwap;
 use weir_shared::ban::{Cause, Scope};
 use weir_shared::client::{Client, fold};
 use weir_shared::clock::{Clock, Now};
-use weir_shared::explain::{ExemptBy, Explain, Explanation, Outcome, Question, RuleUsage, Usage};
+use weir_shared::explain::{
+    ExemptBy, Explain, Explanation, Outcome, Question, RuleElsewhere, RuleUsage, Usage,
+};
 use weir_shared::netblock::Netblock;
 use weir_shared::path;
 use weir_shared::rules::{Asking, Claim, Jail, Limit, Quota, Rule, RuleKind};
@@ -18,6 +20,7 @@ use weir_shared::snapshot::Snapshot;
 use weir_shared::window::{PerSpan, RuleSpan, Window};
 
 use crate::clients::entry::Entry;
+use crate::clients::in_fleet::RuleWindow;
 use crate::clients::shared_counts::Sharing;
 use crate::clients::table::Table;
 use crate::request::identity::Who;
@@ -174,45 +177,25 @@ fn rules_of(
     now: Now,
 ) -> (Vec<RuleUsage>, Vec<RuleUsage>) {
     let of_client = |rule: &Arc<Rule>, span| {
-        let window = held.map(|entry| entry.rule_window(rule, span));
+        let window = held.map(|entry| entry.rule_window_of_all(rule, span, now));
         window.unwrap_or_default()
-    };
-    let usage = |rule: &Arc<Rule>,
-                 quotas: &[Quota],
-                 counted: &dyn Fn(RuleSpan) -> Window,
-                 would_ban| RuleUsage {
-        rule: Arc::clone(rule),
-        windows: (quotas.iter())
-            .map(|quota| {
-                let window = counted(quota.span);
-                let usage = Usage {
-                    used: window.estimate(quota.span, now.wall_ms),
-                    limit: Some(quota.limit),
-                    fits_in_ms: window.fits_in(quota.span, now.wall_ms, quota.limit, 1),
-                };
-                (quota.span, usage)
-            })
-            .collect(),
-        would_ban,
     };
     let origin = held.map(Entry::origin).unwrap_or_default();
     let limit = |limit: &Limit| {
         let bans = limit.on_limit == OnLimit::Ban;
         let would_ban = bans.then(|| ban_target(Cause::RuleLimit, Scope::Netblock));
-        let shared = sharing.windows(limit, origin);
+        let shared = sharing.windows(limit, origin, now);
         let counted = |span| match &shared {
-            Some(windows) => {
-                let found = windows.iter().find(|of| of.span == span);
-                found.map(|of| of.window).unwrap_or_default()
-            }
+            Some(window) => window(span),
             None => of_client(&limit.rule, span),
         };
-        usage(&limit.rule, &limit.quotas, &counted, would_ban.flatten())
+        let of = (&limit.rule, limit.quotas.as_slice());
+        usage(of, &counted, would_ban.flatten(), now)
     };
     let jail = |jail: &Jail| {
         let would_ban = ban_target(Cause::Jail, jail.scope);
         let counted = |span| of_client(&jail.rule, span);
-        usage(&jail.rule, &jail.quotas, &counted, would_ban)
+        usage((&jail.rule, &jail.quotas), &counted, would_ban, now)
     };
     let matched = snapshot.rules.matched(asking).of_client(|| origin, claim);
     if matched.exempt().is_some() || matched.denial().is_some() {
@@ -224,6 +207,38 @@ fn rules_of(
         limits.iter().map(limit).collect(),
         jails.map(jail).collect(),
     )
+}
+
+/// How much of a rule is used, and what of that others have counted.
+fn usage(
+    (rule, quotas): (&Arc<Rule>, &[Quota]),
+    counted: &dyn Fn(RuleSpan) -> RuleWindow,
+    would_ban: Option<Netblock>,
+    now: Now,
+) -> RuleUsage {
+    let windows = quotas.iter().map(|quota| {
+        let window = counted(quota.span).all;
+        let usage = Usage {
+            used: window.estimate(quota.span, now.wall_ms),
+            limit: Some(quota.limit),
+            fits_in_ms: window.fits_in(quota.span, now.wall_ms, quota.limit, 1),
+        };
+        (quota.span, usage)
+    });
+    let elsewhere = quotas.iter().filter_map(|quota| {
+        let (others, age_ms) = counted(quota.span).elsewhere?;
+        Some((age_ms, (quota.span, others)))
+    });
+    let (ages, elsewhere): (Vec<u64>, Vec<_>) = elsewhere.unzip();
+    RuleUsage {
+        rule: Arc::clone(rule),
+        windows: windows.collect(),
+        elsewhere: ages.first().map(|age_ms| RuleElsewhere {
+            windows: elsewhere,
+            age_ms: *age_ms,
+        }),
+        would_ban,
+    }
 }
 
 fn without_bans(snapshot: &Snapshot) -> Snapshot {

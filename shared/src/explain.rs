@@ -113,6 +113,15 @@ pub struct Usage {
     pub fits_in_ms: Option<u64>,
 }
 
+/// What other instances of the fleet have counted for a rule (FLEET-29).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RuleElsewhere {
+    /// Estimates of its windows.
+    pub windows: Vec<(RuleSpan, u64)>,
+    /// How long ago the engine has said so, milliseconds.
+    pub age_ms: u64,
+}
+
 /// How much of a limit or a jail of rules.json is used (RULE-2, RULE-4).
 #[derive(Clone, PartialEq, Debug)]
 pub struct RuleUsage {
@@ -120,6 +129,8 @@ pub struct RuleUsage {
     pub rule: Arc<Rule>,
     /// Each of its windows.
     pub windows: Vec<(RuleSpan, Usage)>,
+    /// What of these windows other instances have counted; none where nothing was heard of them.
+    pub elsewhere: Option<RuleElsewhere>,
     /// What its ban would cover; none where it would make none.
     pub would_ban: Option<Netblock>,
 }

@@ -293,6 +293,10 @@ pub trait FleetCounts: Send + Sync {
     fn heed(&self, others: bool);
 }
 
+/// The counts of this instance: made where they are asked for the first time, and the same from
+/// then on.
+pub type CountsOf = Arc<dyn Fn() -> Arc<dyn FleetCounts> + Send + Sync>;
+
 /// The length of the window at this place of a report.
 pub fn span_at(place: usize) -> Span {
     match place % 3 {

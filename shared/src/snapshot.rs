@@ -65,6 +65,9 @@ pub struct ActiveBan {
 pub struct BanIndex {
     v4: Shards<Ipv4Net>,
     v6: Shards<Ipv6Net>,
+    /// How far the clock of whoever asks is ahead of that by which the spans are written, in
+    /// milliseconds (FLEET-22).
+    ahead_ms: i64,
 }
 
 /// Spans of one family, in maps by the first bits of the prefix. Of those that are as wide as a
@@ -177,6 +180,21 @@ impl<P: Sharded> Shards<P> {
 }
 
 impl BanIndex {
+    /// The same, for who asks by a clock that is so far ahead of that of the spans.
+    #[must_use]
+    pub fn seen_ahead(mut self, ahead_ms: i64) -> Self {
+        self.ahead_ms = ahead_ms;
+        self
+    }
+
+    /// A moment of the spans as whoever asks writes it.
+    fn seen(&self, end_ms: u64) -> u64 {
+        match end_ms {
+            u64::MAX => u64::MAX,
+            end_ms => end_ms.saturating_add_signed(self.ahead_ms),
+        }
+    }
+
     /// Of the active bans that cover the client the one that ends last. Bans that are past at
     /// `now_ms` do not count, whatever was published (BAN-7).
     pub fn active(&self, client: Client, now_ms: u64) -> Option<ActiveBan> {
@@ -210,10 +228,11 @@ impl BanIndex {
                 (IpNet::V6(net), span)
             }
         };
-        (span.end_ms > now_ms).then(|| ActiveBan {
+        let end_ms = self.seen(span.end_ms);
+        (end_ms > now_ms).then(|| ActiveBan {
             netblock: Netblock::masked(net.addr(), net.prefix_len()),
             cause: span.cause,
-            expires: Expiry::from_end_ms(span.end_ms),
+            expires: Expiry::from_end_ms(end_ms),
         })
     }
 
@@ -226,9 +245,10 @@ impl BanIndex {
     /// The ban of exactly this netblock that ended last, for escalation; none while one is active.
     pub fn last_ended(&self, netblock: Netblock, now_ms: u64) -> Option<Ended> {
         self.span(netblock)
-            .filter(|span| span.end_ms <= now_ms)
-            .map(|span| Ended {
-                end_ms: span.end_ms,
+            .map(|span| (self.seen(span.end_ms), span))
+            .filter(|(end_ms, _)| *end_ms <= now_ms)
+            .map(|(end_ms, span)| Ended {
+                end_ms,
                 length_ms: span.length_ms,
             })
     }
@@ -314,6 +334,30 @@ mod tests {
         assert_eq!(active(100), None);
         index.set(block("203.0.0.0/16"), None);
         assert_eq!(index.active_until(client, 5), Some(10));
+    }
+
+    /// FLEET-22: by a clock that is ahead a ban lasts as long as by its own, and one that never
+    /// ends does not end.
+    #[test]
+    fn a_ban_lasts_as_long_by_another_clock() {
+        let mut index = BanIndex::default();
+        index.set(block("203.0.113.0/24"), until(1000));
+        index.set(block("198.51.100.0/24"), until(u64::MAX));
+        for (ahead_ms, end_ms) in [(0, 1000), (300, 1300), (-300, 700)] {
+            let index = index.clone().seen_ahead(ahead_ms);
+            let client = "203.0.113.7".parse().unwrap();
+            assert_eq!(index.active_until(client, end_ms - 1), Some(end_ms));
+            assert_eq!(index.active_until(client, end_ms), None);
+            let ended = index.last_ended(block("203.0.113.0/24"), end_ms);
+            assert_eq!(ended.map(|ended| ended.end_ms), Some(end_ms));
+            assert!(
+                index
+                    .last_ended(block("203.0.113.0/24"), end_ms - 1)
+                    .is_none()
+            );
+            let client = "198.51.100.7".parse().unwrap();
+            assert_eq!(index.active_until(client, 5000), Some(u64::MAX));
+        }
     }
 
     /// BAN-8: what is published does not change when the ledger goes on, and a change copies what

@@ -51,12 +51,19 @@ pub fn watch(watcher: impl Fn(Ended) + Send + Sync + 'static) {
 }
 
 /// Tells the watcher when it is dropped: held by what is not to end before the service does.
-pub struct Alive(String);
+pub struct Alive {
+    name: String,
+    /// A return is no fault.
+    may_return: bool,
+}
 
 impl Alive {
     /// Held by a thread or a task of this name.
     pub fn new(name: impl Into<String>) -> Self {
-        Self(name.into())
+        Self {
+            name: name.into(),
+            may_return: false,
+        }
     }
 }
 
@@ -67,10 +74,12 @@ impl Drop for Alive {
         } else {
             How::Returned
         };
-        tell(Ended {
-            name: std::mem::take(&mut self.0),
-            how,
-        });
+        if how == How::Panicked || !self.may_return {
+            tell(Ended {
+                name: std::mem::take(&mut self.name),
+                how,
+            });
+        }
     }
 }
 
@@ -90,7 +99,23 @@ pub fn spawn<T: Send + 'static>(
     name: impl Into<String>,
     body: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<JoinHandle<T>> {
-    start(name.into(), true, body)
+    start(Alive::new(name), true, body)
+}
+
+/// The same for a thread that returns once nobody has work for it any more: its panic alone is
+/// told.
+///
+/// # Errors
+/// The system refused it.
+pub fn spawn_while_needed<T: Send + 'static>(
+    name: impl Into<String>,
+    body: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<JoinHandle<T>> {
+    let alive = Alive {
+        name: name.into(),
+        may_return: true,
+    };
+    start(alive, true, body)
 }
 
 /// The same for a thread that somebody waits for until it is ready: it says itself when it is
@@ -102,16 +127,16 @@ pub fn spawn_starting<T: Send + 'static>(
     name: impl Into<String>,
     body: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<JoinHandle<T>> {
-    start(name.into(), false, body)
+    start(Alive::new(name), false, body)
 }
 
 fn start<T: Send + 'static>(
-    name: String,
+    alive: Alive,
     is_at_work: bool,
     body: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<JoinHandle<T>> {
-    let alive = Alive::new(name.clone());
-    std::thread::Builder::new().name(name).spawn(move || {
+    let thread = std::thread::Builder::new().name(alive.name.clone());
+    thread.spawn(move || {
         let _alive = alive;
         if is_at_work {
             at_work();
@@ -157,7 +182,8 @@ mod tests {
 
     use super::*;
 
-    /// ALIVE-2: a return and a panic are both told, by thread and by task.
+    /// ALIVE-2: a return and a panic are both told, by thread and by task; of a thread that may
+    /// return a panic alone.
     #[test]
     fn an_end_is_told() {
         let (told, ends) = mpsc::channel();
@@ -170,6 +196,11 @@ mod tests {
         assert_eq!(ends.recv().unwrap(), end("returns", How::Returned));
         assert!(spawn("panics", || panic!("a bug")).unwrap().join().is_err());
         assert_eq!(ends.recv().unwrap(), end("panics", How::Panicked));
+        let idle = spawn_while_needed("not needed", || 7).unwrap();
+        assert_eq!(idle.join().unwrap(), 7);
+        let bug = spawn_while_needed("needed", || panic!("a bug")).unwrap();
+        assert!(bug.join().is_err());
+        assert_eq!(ends.recv().unwrap(), end("needed", How::Panicked));
         drop(Alive::new("task"));
         assert_eq!(ends.recv().unwrap(), end("task", How::Returned));
     }

@@ -374,7 +374,23 @@ fn ban_in_words(ban: &Ban, now_ms: u64) -> String {
 
 /// `login: minute 3/5   hour 3/30   would ban 203.0.113.0/24`
 fn rule_in_words(rule: &RuleUse) -> String {
-    let (name, used) = (plain(&rule.name), rule_windows(rule));
+    let (name, mut used) = (plain(&rule.name), rule_windows(rule));
+    if let Some(elsewhere) = &rule.elsewhere {
+        let told = [
+            ("minute", elsewhere.minute),
+            ("hour", elsewhere.hour),
+            ("day", elsewhere.day),
+        ];
+        let told = told
+            .into_iter()
+            .filter_map(|(name, count)| Some(format!("{} a {name}", count?)));
+        let told: Vec<String> = told.collect();
+        let age_ms = elsewhere.age_ms;
+        used = format!(
+            "{used}   elsewhere {}; told {age_ms} ms ago",
+            told.join(", ")
+        );
+    }
     match rule.would_ban {
         Some(netblock) => format!("{name}: {used}   would ban {netblock}"),
         None => format!("{name}: {used}   would ban nobody"),

@@ -56,6 +56,19 @@ fn a_threshold_is_that_of_the_fleet() {
     let alert = told(&both, CLIENT).remove(0);
     assert_eq!(alert["count"], 40, "{alert}");
     assert_eq!(alert["limit"], 30, "{alert}");
+    // It was told, and its name stands until the cooldown ends; until then it goes within seconds,
+    // so that another tells it where this one has crashed.
+    let names = engine.ask(&[b"KEYS", b"weir:{weir}:cd:*"]);
+    let names = String::from_utf8(names).expect("text");
+    let key = names.lines().find(|line| line.starts_with("weir:"));
+    let key = key.expect("its name").as_bytes().to_vec();
+    wait_until("the name stands", || {
+        let left = String::from_utf8(engine.ask(&[b"PTTL", &key])).expect("text");
+        let left: i64 = left.lines().next().unwrap_or_default()[1..]
+            .parse()
+            .expect("a time");
+        left > 3_600_000
+    });
     // Each by itself is over it now. The engine is asked for one alert after the other: those of
     // these further clients are told after that one was decided.
     both.iter().for_each(|weir| pass(weir, CLIENT, 20));

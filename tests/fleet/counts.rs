@@ -233,6 +233,25 @@ fn an_observer_counts_apart() {
     other.get("/", CLIENT).expect(429);
 }
 
+/// FLEET-29: `explain` says of the first limit of rules.json what others have counted of it, and
+/// how long ago that was told; as JSON and in words.
+#[track_caller]
+fn assert_told_elsewhere(weir: &Weir, path: &str) {
+    let asked = format!("/v1/explain?address={CLIENT}&path={path}");
+    let explained = weir.control("GET", &asked, None).expect(200).json();
+    let limit = &explained["rule_limits"][0];
+    let used = limit["windows"]["day"]["used"].as_u64().expect("a number");
+    let elsewhere = limit["elsewhere"]["day"].as_u64().expect("a number");
+    assert!(elsewhere > 0 && elsewhere < used, "{limit:#}");
+    assert!(limit["elsewhere"]["age_ms"].is_u64(), "{limit:#}");
+    let told = run(
+        weir.state_path("").as_path(),
+        &["explain", CLIENT, "--path", path],
+    );
+    let words = format!("elsewhere {elsewhere} a day; told ");
+    assert!(told.out.contains(&words), "{}{}", told.out, told.err);
+}
+
 /// FLEET-4: limits and jails of rules.json count a client at all instances.
 #[test]
 #[ignore = "needs redis-server"]
@@ -264,6 +283,7 @@ fn limits_and_jails_are_shared() {
     for weir in [&one, &other] {
         assert!(weir.bans().is_empty());
     }
+    assert_told_elsewhere(&one, "/search");
     let mut passed = 0;
     wait_for("the ban", || {
         breathe();
@@ -315,6 +335,7 @@ fn shared_limits_are_of_all_instances() {
         (refused == [true, true]).then_some(())
     });
     assert!((40..80).contains(&passed), "{passed}");
+    assert_told_elsewhere(&one, "/all");
     // The count of strangers is full at both; whom one of them knows has the second one.
     wait_for("the refusal at both", || {
         let refused = [&one, &other].map(|weir| weir.get("/spared", "192.0.2.1").status == 429);

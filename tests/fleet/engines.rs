@@ -56,7 +56,7 @@ fn an_engine_is_asked_over_tls() {
     let (pair, _) = Pair::with_authority(dir, "engine", &["127.0.0.1"]);
     let (_, _) = Pair::with_authority(dir, "other", &["127.0.0.1"]);
     let (application, mut engine) = (Application::ok(), Engine::away());
-    engine.begin_with_tls(&pair.cert, &pair.key);
+    engine.begin_with_tls(&pair.cert, &pair.key, None);
     let settings = |name: &str, authority: &str| {
         let mut settings = settings(&engine, name);
         settings[0].1 = engine.place().replace("valkey://", "valkeys://");
@@ -75,5 +75,42 @@ fn an_engine_is_asked_over_tls() {
         (fleet["state"] == "alone").then(|| fleet["why"].to_string())
     });
     assert!(why.contains("certificate"), "{why}");
+    assert_eq!(fleet(&one)["instances"].as_array().map(Vec::len), Some(2));
+}
+
+/// FLEET-26: an engine that asks for a certificate is shown that of WAF_FLEET_CERT; without one, or
+/// with one that somebody else has signed, the instance is alone and says why.
+#[test]
+#[ignore = "needs redis-server"]
+fn an_engine_is_shown_a_certificate() {
+    let certificates = tempfile::tempdir().expect("a directory");
+    let dir = certificates.path();
+    let pairs = ["engine", "clients", "others"]
+        .map(|name| Pair::with_authority(dir, name, &["127.0.0.1"]).0);
+    let [engine_pair, client, other] = &pairs;
+    let (application, mut engine) = (Application::ok(), Engine::away());
+    let signs = dir.join("clients.ca");
+    engine.begin_with_tls(&engine_pair.cert, &engine_pair.key, Some(&signs));
+    let start = |name: &str, pair: Option<&Pair>| {
+        let mut settings = settings(&engine, name);
+        settings[0].1 = engine.place().replace("valkey://", "valkeys://");
+        let mut set = |name: &str, path: &Path| {
+            settings.push((name.to_owned(), path.display().to_string()));
+        };
+        set("WAF_FLEET_CA_FILE", &dir.join("engine.ca"));
+        if let Some(pair) = pair {
+            set("WAF_FLEET_CERT", &pair.cert);
+            set("WAF_FLEET_CERT_KEY", &pair.key);
+        }
+        start_at(&application, &state_dir(), &settings)
+    };
+    let [one, two] = ["edge-1", "edge-2"].map(|name| start(name, Some(client)));
+    wait_in_step(&one, 2);
+    one.ban("client", "203.0.113.7", "1h");
+    two.wait_until_refused("203.0.113.7");
+    for pair in [None, Some(other)] {
+        let refused = start("edge-3", pair);
+        wait_until("alone", || fleet(&refused)["state"] == "alone");
+    }
     assert_eq!(fleet(&one)["instances"].as_array().map(Vec::len), Some(2));
 }

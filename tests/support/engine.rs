@@ -52,9 +52,16 @@ impl Engine {
         self.begin_with(Command::new("redis-server").args(["--port", &port]));
     }
 
-    /// The same over TLS alone, with this certificate.
+    /// The same over TLS alone, with this certificate. Who signs those of its clients may be named:
+    /// then each must show one.
     #[track_caller]
-    pub(crate) fn begin_with_tls(&mut self, certificate: &Path, key: &Path) {
+    pub(crate) fn begin_with_tls(
+        &mut self,
+        certificate: &Path,
+        key: &Path,
+        clients: Option<&Path>,
+    ) {
+        let asks = if clients.is_some() { "yes" } else { "no" };
         let port = self.port.to_string();
         self.begin_with(
             Command::new("redis-server")
@@ -64,16 +71,49 @@ impl Engine {
                 .arg("--tls-key-file")
                 .arg(key)
                 .arg("--tls-ca-cert-file")
-                .arg(certificate)
-                .args(["--tls-auth-clients", "no"]),
+                .arg(clients.unwrap_or(certificate))
+                .args(["--tls-auth-clients", asks]),
         );
+    }
+
+    /// Starts it as a replica of another.
+    #[track_caller]
+    pub(crate) fn begin_as_replica(&mut self, of: &Self) {
+        let (port, master) = (self.port.to_string(), of.port.to_string());
+        self.begin_with(
+            Command::new("redis-server")
+                .args(["--port", &port, "--replicaof", "127.0.0.1", &master])
+                .args(["--repl-diskless-sync-delay", "0"]),
+        );
+    }
+
+    /// Starts a Sentinel that watches this engine alone, under this name, and needs no other
+    /// Sentinel to put another in its place.
+    #[track_caller]
+    pub(crate) fn begin_as_sentinel(&mut self, of: &Self, name: &str) {
+        let config = self.dir.path().join("sentinel.conf");
+        let (port, master) = (self.port, of.port);
+        let lines = format!(
+            "port {port}\nbind 127.0.0.1\nsentinel monitor {name} 127.0.0.1 {master} 1\n\
+             sentinel down-after-milliseconds {name} 500\nsentinel failover-timeout {name} 3000\n"
+        );
+        std::fs::write(&config, lines).expect("writes");
+        let mut command = Command::new("redis-server");
+        self.begin_until("+monitor master", command.arg(config).arg("--sentinel"));
     }
 
     #[track_caller]
     fn begin_with(&mut self, command: &mut Command) {
-        let mut process = command
+        command
             .args(["--bind", "127.0.0.1"])
-            .args(["--save", "", "--appendonly", "no"])
+            .args(["--save", "", "--appendonly", "no"]);
+        self.begin_until("Ready to accept connections", command);
+    }
+
+    /// Until it has logged this.
+    #[track_caller]
+    fn begin_until(&mut self, says: &str, command: &mut Command) {
+        let mut process = command
             .arg("--dir")
             .arg(self.dir.path())
             .stdin(Stdio::null())
@@ -82,7 +122,7 @@ impl Engine {
             .expect("redis-server is installed");
         let log = BufReader::new(process.stdout.take().expect("its output"));
         let mut lines = log.lines().map_while(Result::ok);
-        let is_ready = lines.any(|line| line.contains("Ready to accept connections"));
+        let is_ready = lines.any(|line| line.contains(says));
         self.process = Some(process);
         assert!(is_ready, "redis-server does not take connections");
         // What it logs from now on is read, so that it never waits.

@@ -11,7 +11,6 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use crossbeam_channel::{Receiver, Select, TryRecvError, never};
 use weir_shared::ban::{Ban, FleetNote, Notes, RuleNote, Unknown, WithUnknown};
-use weir_shared::ban_origin::DecidedBy;
 use weir_shared::client::Client;
 use weir_shared::clock::Now;
 use weir_shared::event::{LimitExceeded, Offence};
@@ -33,6 +32,7 @@ use publish::Publisher;
 mod breaker;
 pub(crate) mod document;
 mod drop_order;
+mod elsewhere;
 pub(crate) mod feed;
 pub(crate) mod journal;
 pub(crate) mod ledger;
@@ -88,6 +88,8 @@ pub(crate) struct Bans {
     breaker: Breaker,
     /// Instances of the fleet that live.
     instances: u64,
+    /// How far the clock is ahead of that by which bans are written, milliseconds (FLEET-22).
+    ahead_ms: i64,
     /// Bounds the log lines about bans made.
     made_lines: LineLimit,
     /// Bounds the log lines about bans dropped.
@@ -122,6 +124,7 @@ impl Bans {
             to_reset: Vec::new(),
             breaker: Breaker::default(),
             instances: 1,
+            ahead_ms: 0,
             made_lines: LineLimit::default(),
             dropped_lines: LineLimit::default(),
         })
@@ -132,14 +135,15 @@ impl Bans {
     /// # Errors
     /// As [`Ledger::new`].
     pub(crate) fn fit(&self, settings: LedgerSettings, now: Now) -> Result<(), usize> {
-        self.ledger.fit(settings, now.wall_ms)
+        self.ledger.fit(settings, self.ms(now))
     }
 
     /// Obeys these settings from now on, and publishes what that changes.
     pub(crate) fn take_settings(&mut self, settings: LedgerSettings, trusted: &NetSet, now: Now) {
         self.settings = settings;
         self.ledger.trust(self.spared.trusted_with(trusted));
-        self.ledger.take_settings(settings, now.wall_ms);
+        let now_ms = self.ms(now);
+        self.ledger.take_settings(settings, now_ms);
         self.publish(now);
         self.log_drops();
     }
@@ -202,21 +206,25 @@ impl Bans {
             return BanOutcome::Spared;
         };
         // Who is banned already costs nothing of what others may have banned (FLEET-27).
-        if is_decisive(exceeded) && !self.ledger.is_banned(exceeded, target, now.wall_ms) {
+        if is_decisive(exceeded) && !self.ledger.is_banned(exceeded, target, self.ms(now)) {
             let minute_ago = now.wall_ms.saturating_sub(60_000);
             let clients = || self.table.seen_since(minute_ago);
             if !self.breaker.admits(clients, now) {
                 return BanOutcome::Spared;
             }
         }
-        self.ledger.ban_for(exceeded, target, now.wall_ms)
+        let now_ms = self.ms(now);
+        self.ledger.ban_for(exceeded, target, now_ms)
     }
 
     fn next_batch(&mut self) -> Vec<LimitExceeded> {
         let mut batch = Vec::new();
         while batch.len() < MAX_BATCH {
             match self.exceeded.try_recv() {
-                Ok(exceeded) => batch.push(exceeded),
+                Ok(mut exceeded) => {
+                    exceeded.at_ms = exceeded.at_ms.saturating_add_signed(-self.ahead_ms);
+                    batch.push(exceeded);
+                }
                 Err(TryRecvError::Empty) => break,
                 // A channel whose other end is gone is always ready; it would be asked without a
                 // pause.
@@ -227,17 +235,6 @@ impl Bans {
             }
         }
         batch
-    }
-
-    /// So many instances of the fleet live. Says whether what they count holds (FLEET-27).
-    pub(crate) fn heeds_others(&mut self, instances: u64, now: Now) -> bool {
-        self.instances = instances;
-        self.breaker.heeds(now)
-    }
-
-    /// Bans so far that only the counts of other instances have made.
-    pub(crate) fn made_by_others(&self) -> u64 {
-        self.breaker.decisive()
     }
 
     /// Whether exceeded limits wait.
@@ -331,7 +328,7 @@ impl Bans {
     /// # Errors
     /// As [`Ledger::add`].
     pub(crate) fn add(&mut self, order: AdminBan, now: Now) -> Result<Arc<Ban>, Full> {
-        let ban = self.ledger.add(order, now.wall_ms)?;
+        let ban = self.ledger.add(order, self.ms(now))?;
         self.log_drops();
         if self.made_lines.allow() {
             log_ban(&ban);
@@ -345,7 +342,7 @@ impl Bans {
     /// # Errors
     /// As [`Ledger::import`].
     pub(crate) fn import(&mut self, batch: Batch, now: Now) -> Result<Imported, Full> {
-        let imported = self.ledger.import(batch, now.wall_ms)?;
+        let imported = self.ledger.import(batch, self.ms(now))?;
         self.log_drops();
         tracing::warn!(
             bans = imported.imported,
@@ -359,14 +356,15 @@ impl Bans {
     /// Lifts every active ban that is meant and returns them. In force with the next
     /// [`Bans::publish`], as with [`Bans::add`].
     pub(crate) fn lift(&mut self, subject: Subject, now: Now) -> Vec<Arc<Ban>> {
+        let now_ms = self.ms(now);
         match subject {
             Subject::Client(client) => {
-                let lifted = self.ledger.lift(client, now.wall_ms);
+                let lifted = self.ledger.lift(client, now_ms);
                 tracing::info!(%client, bans = lifted.len(), "bans lifted");
                 lifted
             }
             Subject::Netblock(netblock) => {
-                let lifted = self.ledger.lift_netblock(netblock, now.wall_ms);
+                let lifted = self.ledger.lift_netblock(netblock, now_ms);
                 tracing::info!(%netblock, bans = lifted.len(), "bans lifted");
                 lifted
             }
@@ -375,7 +373,7 @@ impl Bans {
 
     /// Brings an edit of bans.json into force.
     pub(crate) fn edit(&mut self, changes: &[Change<BansFile>], now: Now) {
-        let refused = self.ledger.edit(changes, now.wall_ms);
+        let refused = self.ledger.edit(changes, self.ms(now));
         self.publish(now);
         if refused > 0 {
             tracing::warn!(
@@ -387,58 +385,10 @@ impl Bans {
         self.log_drops();
     }
 
-    /// Why a ban that another instance brings into force covers more than an edit may without a
-    /// word (FLEET-24).
-    pub(crate) fn too_wide_from_elsewhere(
-        &self,
-        key: BanKey,
-        ban: Option<&Ban>,
-        now: Now,
-    ) -> Option<String> {
-        let ban = ban.filter(|ban| ban.is_active(now.wall_ms) && !too_wide::is_forced(ban))?;
-        let stood = self.ledger.ban(key);
-        if stood.is_some_and(|ban| ban.is_active(now.wall_ms)) {
-            return None;
-        }
-        too_wide::width(ban.netblock)
-    }
-
-    /// Holds what the fleet has under this key, or nothing (FLEET-11). False where there is no
-    /// place for it. In force with the next [`Bans::publish`].
-    pub(crate) fn take_in(&mut self, key: BanKey, ban: Option<Arc<Ban>>, now: Now) -> bool {
-        if let Some(ban) = &ban
-            && self.ledger.ban(key).is_none()
-            && ban.is_active(now.wall_ms)
-        {
-            self.reset_with_others(ban, key);
-            if self.made_lines.allow() {
-                let wide = match too_wide::is_wider_than_own(ban, self.settings.prefixes) {
-                    true => ", wider than this one would make",
-                    false => "",
-                };
-                tracing::warn!(
-                    netblock = %ban.netblock, ban_expires = %ban.ban_expires,
-                    cause = ban.cause.name(), reason = ban.reason, origin = %ban.origin(),
-                    observed = ban.observed, "ban of another instance{wide}"
-                );
-            }
-        }
-        self.ledger.take_in(key, ban, now.wall_ms)
-    }
-
-    /// A ban that another instance has made by itself resets its client here (FLEET-9), once it is
-    /// published. One that is observed there resets nothing where bans are in force (FLEET-20).
-    fn reset_with_others(&mut self, ban: &Ban, key: BanKey) {
-        let is_automatic = ban.origin().by == DecidedBy::Service;
-        let counts = self.settings.observe || !ban.observed;
-        if let Some(client) = ban.client.filter(|_| is_automatic && counts) {
-            self.to_reset.push((client, key));
-        }
-    }
-
     /// Publishes what changed, if anything did. Called in every turn.
     pub(crate) fn publish(&mut self, now: Now) {
-        self.publisher.publish(&mut self.ledger, now.wall_ms);
+        let now_ms = self.ms(now);
+        self.publisher.publish(&mut self.ledger, now_ms);
         let generation = self.publisher.generation();
         for (client, key) in self.to_reset.drain(..) {
             let (banned, began_ms) = (key.netblock, key.ban_started.0);

@@ -17,6 +17,8 @@ pub(crate) struct Publisher {
     bans: Arc<BanIndex>,
     can_ban: bool,
     rules: Arc<RuleSet>,
+    /// How far the clock of the data plane is ahead of that of the ledger, milliseconds (FLEET-22).
+    ahead_ms: i64,
 }
 
 impl Publisher {
@@ -29,6 +31,7 @@ impl Publisher {
             can_ban: before.can_ban,
             rules: Arc::clone(&before.rules),
             snapshots,
+            ahead_ms: 0,
         };
         publisher.bans = Arc::new(ledger.take_index().unwrap_or_default());
         publisher.can_ban = ledger.can_ban(now_ms);
@@ -47,9 +50,16 @@ impl Publisher {
             return;
         }
         if let Some(index) = index {
-            self.bans = Arc::new(index);
+            self.bans = Arc::new(index.seen_ahead(self.ahead_ms));
         }
         self.can_ban = can_ban;
+        self.store();
+    }
+
+    /// From now on the clock of the data plane is so far ahead.
+    pub(crate) fn set_ahead(&mut self, ahead_ms: i64) {
+        self.ahead_ms = ahead_ms;
+        self.bans = Arc::new(BanIndex::clone(&self.bans).seen_ahead(ahead_ms));
         self.store();
     }
 

@@ -79,7 +79,7 @@ impl Control {
     /// Everything that was reported before the stop.
     fn take_rest(&mut self, now: Now) {
         while self.bans.has_more() {
-            self.make_bans(now);
+            self.bans.take(now);
         }
         self.note_bans(usize::MAX, now);
         loop {

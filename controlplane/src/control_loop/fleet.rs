@@ -12,7 +12,9 @@ use super::Control;
 use crate::admin::bans::Pending;
 use crate::admin::problem::{Problem, json as json_answer};
 use crate::bans::Subject;
+use crate::bans::document::BanKey;
 use crate::fleet::replica::Effect;
+use crate::fleet::{AtStart, Fleet, Ready};
 use crate::rules::SharedLists;
 
 /// Effects of effects: an effect of the fleet is no news to it, so that one round is the rule.
@@ -109,6 +111,9 @@ impl Control {
         let Some(fleet) = &mut self.fleet else {
             return;
         };
+        self.bans.set_ahead(fleet.ahead_ms());
+        let (of_now, on_disk) = self.files.documents();
+        fleet.note_documents(of_now, on_disk, now);
         let heeds = self.bans.heeds_others(fleet.instances(), now);
         let changed = fleet.heed(heeds);
         for told in fleet.turn(now).into_iter().chain(changed) {
@@ -152,6 +157,105 @@ impl Control {
             let mut select = Select::new();
             fleet.select(&mut select);
             let _ = select.ready_timeout(LOOK);
+        }
+    }
+
+    /// The fleet as the settings have it now: this instance leaves one, joins one, or both. What is
+    /// still to be sent goes out before, as at a stop: the loop waits for that, and for fleet.json,
+    /// two seconds at most.
+    pub(crate) fn take_fleet(&mut self, ready: Option<Ready>) {
+        let is_as_before = match (&self.fleet, &ready) {
+            (None, None) => true,
+            (Some(fleet), Some(ready)) => !fleet.is_other(ready),
+            _ => false,
+        };
+        if is_as_before {
+            return;
+        }
+        self.leave_fleet(|| {});
+        let before = self.fleet.take();
+        match (before, ready) {
+            (None, None) => {}
+            (Some(fleet), None) => self.end_fleet(fleet),
+            (None, Some(ready)) => {
+                let dir = self.settings.state.dir.clone();
+                self.begin_fleet(|at_start| Fleet::start(ready, at_start, &dir));
+            }
+            (Some(fleet), Some(ready)) => {
+                self.begin_fleet(|at_start| fleet.begin_anew(ready, at_start));
+            }
+        }
+    }
+
+    /// Another instance has the name of this one: it takes another (FLEET-23).
+    pub(super) fn rename_in_fleet(&mut self) {
+        if !self.fleet.as_ref().is_some_and(Fleet::is_name_taken) {
+            return;
+        }
+        self.leave_fleet(|| {});
+        let Some(fleet) = self.fleet.take() else {
+            return;
+        };
+        let mut why = None;
+        self.begin_fleet(|at_start| {
+            let (fleet, effects, told) = fleet.begin_renamed(at_start)?;
+            why = Some(told);
+            Ok((fleet, effects))
+        });
+        if let Some(told) = why {
+            let now = self.clock.now();
+            let alerts = &mut self.detection.alerts;
+            alerts.fleet(told.what, &told.detail, now.wall_ms);
+        }
+    }
+
+    fn begin_fleet(
+        &mut self,
+        begin: impl FnOnce(&AtStart<'_>) -> std::io::Result<(Fleet, Vec<Effect>)>,
+    ) {
+        let bans = self.bans.ledger().all();
+        let keys: Vec<BanKey> = bans.iter().map(|ban| BanKey::of(ban)).collect();
+        let (counts, version) = &self.made_from;
+        let begun = begin(&AtStart {
+            bans: &bans,
+            edited: &keys,
+            removed: &[],
+            lists: self.rules.lists(),
+            counts: counts.as_ref(),
+            version,
+            clock: &self.clock,
+        });
+        match begun {
+            Ok((mut fleet, effects)) => {
+                fleet.take_settings(&self.reloaded.load().listing);
+                self.fleet = Some(fleet);
+                let now = self.clock.now();
+                self.obey_fleet(effects, now);
+                self.bans.publish(now);
+            }
+            Err(error) => {
+                tracing::error!("the fleet cannot be begun, this instance is alone: {error}");
+            }
+        }
+    }
+
+    /// It is in no fleet any more. Answers that wait are told that its file holds what they say.
+    fn end_fleet(&mut self, fleet: Fleet) {
+        self.fleet = Some(fleet);
+        let begun_ns = self.clock.now().mono_ns;
+        loop {
+            let now = self.clock.now();
+            let waited_ns = now.mono_ns.saturating_sub(begun_ns);
+            if self.is_fleet_at_rest(now) || waited_ns >= LAST_EVENTS_NS {
+                self.turn_fleet(now);
+                break;
+            }
+            std::thread::sleep(LOOK);
+        }
+        if let Some(fleet) = self.fleet.take() {
+            fleet.end();
+            self.bans.set_ahead(0);
+            tracing::info!("this instance is in no fleet any more");
         }
     }
 

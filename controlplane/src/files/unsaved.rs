@@ -119,6 +119,12 @@ impl Unsaved {
             .is_some_and(|due_ns| due_ns.max(not_before) <= now_ns)
     }
 
+    /// The document that holds what was noted so far, and the last one that is on disk.
+    pub(super) fn documents(&self) -> (u64, u64) {
+        let is_behind = self.document_due_ns.is_some() || !self.changes.is_empty();
+        (self.documents + u64::from(is_behind), self.durable)
+    }
+
     /// Whether changes are due in the journal.
     pub(super) fn line_is_due(&self, now_ns: u64) -> bool {
         self.closed.is_none() && self.line_due_ns.is_some_and(|due_ns| due_ns <= now_ns)

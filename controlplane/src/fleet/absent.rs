@@ -7,7 +7,7 @@ use std::time::Duration;
 use crossbeam_channel::Select;
 use weir_shared::ban::Ban;
 use weir_shared::clock::{Clock, Now};
-use weir_shared::fleet::FleetCounts;
+use weir_shared::fleet::CountsOf;
 use weir_shared::settings::{FleetSettings, Listed};
 use weir_shared::units::Time;
 
@@ -48,6 +48,11 @@ impl Ready {
 
 impl Ready {
     /// Nothing.
+    pub(crate) fn read_kept(&mut self, _: &Path) {
+        match *self {}
+    }
+
+    /// Nothing.
     pub fn warnings(&self) -> Vec<String> {
         match *self {}
     }
@@ -59,7 +64,9 @@ pub(crate) struct AtStart<'a> {
     pub(crate) edited: &'a [BanKey],
     pub(crate) removed: &'a [BanKey],
     pub(crate) lists: (Arc<SharedLists>, u64),
-    pub(crate) counts: Option<Arc<dyn FleetCounts>>,
+    pub(crate) counts: Option<&'a CountsOf>,
+    pub(crate) version: &'static str,
+    pub(crate) clock: &'a Clock,
 }
 
 /// What became of an alert.
@@ -77,8 +84,6 @@ impl Fleet {
         ready: Ready,
         at_start: &AtStart<'_>,
         _: &Path,
-        _: &'static str,
-        _: &Clock,
     ) -> std::io::Result<(Self, Vec<Effect>)> {
         let _ = (
             at_start.bans,
@@ -86,8 +91,41 @@ impl Fleet {
             at_start.removed,
             &at_start.lists,
             &at_start.counts,
+            at_start.version,
+            at_start.clock,
         );
         match ready {}
+    }
+
+    pub(crate) fn is_other(&self, _: &Ready) -> bool {
+        match *self {}
+    }
+
+    pub(crate) fn begin_anew(
+        self,
+        _: Ready,
+        _: &AtStart<'_>,
+    ) -> std::io::Result<(Self, Vec<Effect>)> {
+        match self {}
+    }
+
+    pub(crate) fn begin_renamed(
+        self,
+        _: &AtStart<'_>,
+    ) -> std::io::Result<(Self, Vec<Effect>, Told)> {
+        match self {}
+    }
+
+    pub(crate) fn ahead_ms(&self) -> i64 {
+        match *self {}
+    }
+
+    pub(crate) fn is_name_taken(&self) -> bool {
+        match *self {}
+    }
+
+    pub(crate) fn end(self) {
+        match self {}
     }
 
     pub(crate) fn take_settings(&mut self, _: &[Listed]) {
@@ -123,6 +161,10 @@ impl Fleet {
         _: impl Iterator<Item = (&'a BanKey, &'a Arc<Ban>)>,
         _: Now,
     ) -> Vec<Effect> {
+        match *self {}
+    }
+
+    pub(crate) fn note_documents(&mut self, _: u64, _: u64, _: Now) {
         match *self {}
     }
 

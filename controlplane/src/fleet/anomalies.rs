@@ -3,7 +3,7 @@
 use weir_shared::clock::Now;
 use weir_shared::units::Time;
 
-use super::claims::{MOST_WAITING, SAID_NS, Settled, text};
+use super::claims::{MOST_WAITING, SAID_NS, Settled, TELLING_MS, text};
 use super::counting::MOST_OFF_MS;
 use super::part::Fleet;
 use super::words::Order;
@@ -31,22 +31,41 @@ impl Fleet {
 
     /// Asks for the next one.
     pub(super) fn claim_next(&mut self, now: Now) {
-        if self.claims.asked.is_some() || !self.is_linked(now) {
+        if !self.is_linked(now) {
+            return;
+        }
+        // Whoever tells has told what was settled before this turn.
+        if self.claims.settled.is_empty()
+            && let Some((name, ends)) = self.claims.untold.pop_front()
+        {
+            let length_ms = ends.0.saturating_sub(now.wall_ms).max(1);
+            self.order(Order::Told {
+                name,
+                until_ms: self.fleet_ms(now).saturating_add(length_ms),
+                length_ms,
+            });
+        }
+        if self.claims.asked.is_some() {
             return;
         }
         let Some(over) = self.claims.waiting.pop_front() else {
             return;
         };
-        let length_ms = over.cooldown_ends.0.saturating_sub(now.wall_ms).max(1);
-        // Those in observe mode have counts and alerts of their own (FLEET-20).
-        let mode = self.settings.get("WAF_MODE").map_or("", String::as_str);
-        let name = format!("anomaly\n{mode}\n{}", text(over.scope));
+        let length_ms = over.cooldown_ends.0.saturating_sub(now.wall_ms);
+        let length_ms = length_ms.clamp(1, TELLING_MS);
         self.order(Order::Claim {
-            name,
+            name: self.claim_name(&over),
             until_ms: self.fleet_ms(now).saturating_add(length_ms),
             length_ms,
         });
         self.claims.asked = Some(over);
+    }
+
+    /// What an alert is called in the engine. Those in observe mode have counts and alerts of their
+    /// own (FLEET-20).
+    fn claim_name(&self, over: &Over) -> String {
+        let mode = self.settings.get("WAF_MODE").map_or("", String::as_str);
+        format!("anomaly\n{mode}\n{}", text(over.scope))
     }
 
     /// The engine has answered: until when somebody else has it, if somebody has.
@@ -56,13 +75,20 @@ impl Fleet {
         };
         let now_ms = self.fleet_ms(now);
         let left_ms = until_ms.and_then(|until_ms| until_ms.checked_sub(now_ms));
-        self.claims.settled.push(match left_ms {
-            Some(left_ms) if left_ms > 0 => Settled::Elsewhere(
-                over.scope,
-                Time(now.wall_ms.saturating_add(left_ms)).min(over.cooldown_ends),
-            ),
-            _ => Settled::Here(over),
-        });
+        match left_ms {
+            Some(left_ms) if left_ms > TELLING_MS => {
+                let ends = Time(now.wall_ms.saturating_add(left_ms)).min(over.cooldown_ends);
+                let elsewhere = Settled::Elsewhere(over.scope, ends);
+                self.claims.settled.push(elsewhere);
+            }
+            // It has not told yet: whether it does is asked for again.
+            Some(left_ms) if left_ms > 0 => self.claims.waiting.push_back(over),
+            _ => {
+                let told = (self.claim_name(&over), over.cooldown_ends);
+                self.claims.untold.push_back(told);
+                self.claims.settled.push(Settled::Here(over));
+            }
+        }
     }
 
     /// What became of alerts since this was asked last.

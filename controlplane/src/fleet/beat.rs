@@ -32,6 +32,10 @@ pub(super) struct Beat {
     pub(super) dropped: bool,
     /// How far its clock is ahead of the engine's.
     pub(super) clock_ms: i64,
+    /// Since when it has its name, by the engine's clock; none while it is not sure of it
+    /// (FLEET-23).
+    #[serde(default)]
+    pub(super) named_ms: Option<u64>,
     /// Settings that should be the same everywhere.
     #[serde(default)]
     pub(super) settings: BTreeMap<String, String>,
@@ -72,5 +76,27 @@ impl Beat {
     /// Up to where it has taken in the log.
     pub(super) fn cursor(&self) -> Cursor {
         self.cursor.parse().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// What an instance says that has its name since then.
+    pub(in crate::fleet) fn beat(named_ms: Option<u64>) -> Beat {
+        Beat {
+            version: String::new(),
+            cursor: String::new(),
+            in_step: true,
+            waiting: 0,
+            digest: String::new(),
+            bans: 0,
+            dropped: false,
+            clock_ms: 0,
+            named_ms,
+            settings: BTreeMap::new(),
+            totals: Vec::new(),
+        }
     }
 }

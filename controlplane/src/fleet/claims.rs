@@ -3,7 +3,8 @@
 //!
 //! All of them find the sum over a threshold at about the same time: who is first to put its name
 //! into the engine until the cooldown ends tells the alert, and the cooldown of the others ends
-//! with that one. What the engine holds is sealed, so that its owner cannot invent that somebody
+//! with that one. The name goes after some seconds, unless its instance has told the alert and says
+//! so. What the engine holds is sealed, so that its owner cannot invent that somebody
 //! told. Where the engine does not answer, each instance decides alone.
 
 use std::collections::VecDeque;
@@ -15,6 +16,9 @@ use crate::anomaly::{Over, Scope};
 
 /// The most alerts that wait for the engine: it is asked for one at a time.
 pub(super) const MOST_WAITING: usize = 256;
+/// How long a name in the engine holds before its instance has told the alert: where it ends before
+/// that, another tells it.
+pub(super) const TELLING_MS: u64 = 10_000;
 /// How long what was said of the counts holds.
 pub(super) const SAID_NS: u64 = 900_000_000;
 
@@ -31,6 +35,9 @@ pub(crate) enum Settled {
 pub(super) struct Claims {
     pub(super) waiting: VecDeque<Over>,
     pub(super) asked: Option<Over>,
+    /// What this instance tells, and has not said so to the engine: its name there, and until when
+    /// the cooldown lasts by the own clock.
+    pub(super) untold: VecDeque<(String, Time)>,
     pub(super) settled: Vec<Settled>,
     /// What the next beats say.
     pub(super) said: Vec<(Scope, Sums)>,
@@ -45,13 +52,14 @@ impl Claims {
         let asked = self.asked.take().into_iter();
         let alone = asked.chain(self.waiting.drain(..)).map(Settled::Here);
         self.settled.extend(alone);
+        self.untold.clear();
         self.said.clear();
         self.said_ns = 0;
     }
 
     /// Whether nothing is asked.
     pub(super) fn is_empty(&self) -> bool {
-        self.asked.is_none() && self.waiting.is_empty()
+        self.asked.is_none() && self.waiting.is_empty() && self.untold.is_empty()
     }
 }
 

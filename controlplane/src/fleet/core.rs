@@ -12,6 +12,7 @@ use weir_shared::ban::Ban;
 use super::conflict::{self, Conflict};
 use super::engine::{Cursor, Logged, Welcome};
 use super::event::{self, Event, Rejected};
+use super::place::Place;
 use super::replica::{Effect, Item, KEPT_MS, Outcome, Replica};
 use super::stamp::{Origin, Stamp};
 use crate::bans::Subject;
@@ -19,6 +20,8 @@ use crate::bans::document::BanKey;
 use crate::bans::ledger::changes::{Happened, LedgerChange};
 
 mod listing;
+mod resuming;
+mod stale;
 
 /// After so many batches that were read a snapshot is due.
 pub const SNAPSHOT_AFTER: u64 = 5_000;
@@ -64,9 +67,10 @@ pub struct Core {
     /// The last batch of this origin that the engine has.
     acked: u64,
     cursor: Cursor,
-    /// The batch at the cursor. Its place alone does not name it: two masters give the same place
-    /// to two batches of the same millisecond.
-    read: Option<Logged>,
+    /// The batch at the cursor.
+    read: Option<Place>,
+    /// The last batch of this origin that was read back.
+    own: u64,
     generation: Option<u128>,
     /// While the log is read from its beginning: what was not yet seen to be in it.
     unseen: Option<BTreeSet<Item>>,
@@ -110,6 +114,7 @@ impl Core {
             acked: 0,
             cursor: Cursor::default(),
             read: None,
+            own: 0,
             generation: None,
             unseen: None,
             since_snapshot: 0,
@@ -120,37 +125,6 @@ impl Core {
             conflicts: Vec::new(),
             told: VecDeque::new(),
         }
-    }
-
-    /// When the engine last answered.
-    pub fn contact_ms(&self) -> Option<u64> {
-        self.contact_ms
-    }
-
-    /// The engine has answered at this moment. While something is to be put aside it is as if it
-    /// had not.
-    pub fn note_contact(&mut self, at_ms: u64) {
-        if self.stale.is_none() && self.aside.is_empty() {
-            self.contact_ms = self.contact_ms.max(Some(at_ms));
-        }
-    }
-
-    /// Whether something is to be put aside.
-    pub fn has_aside(&self) -> bool {
-        !self.aside.is_empty()
-    }
-
-    /// What that is.
-    pub fn aside(&self) -> Vec<Event> {
-        let aside = self.aside.iter();
-        aside.filter_map(|item| self.replica.event(item)).collect()
-    }
-
-    /// It is in a file, and goes. Tells what the ledger is to do.
-    pub fn put_aside(&mut self) -> Vec<Effect> {
-        let aside = std::mem::take(&mut self.aside);
-        let effects = aside.iter().map(|item| self.replica.drop_item(item));
-        effects.flatten().collect()
     }
 
     /// Edits of one member at two instances, each once.
@@ -224,7 +198,7 @@ impl Core {
             welcome.is_whole
         } else {
             // A place that a snapshot named was not read here: nobody knows what was there.
-            self.read.is_some() && welcome.at_cursor == self.read
+            self.read.is_some() && welcome.at_cursor.as_ref().map(Place::of) == self.read
         };
         let is_same = self.generation == Some(welcome.generation)
             && welcome.last == self.acked
@@ -238,6 +212,9 @@ impl Core {
         {
             let named = BTreeSet::new();
             self.stale = Some(Stale { contact_ms, named });
+            // What the fleet lacks is sent, or put aside, once that is known.
+            self.queue.clear();
+            self.queued.clear();
             return self.resync();
         }
         self.note_contact(welcome.time_ms);
@@ -364,7 +341,10 @@ impl Core {
     /// This batch of the log was read, the next one behind the cursor.
     pub fn has_read(&mut self, batch: Logged) {
         self.cursor = batch.at;
-        self.read = Some(batch);
+        if batch.origin == *self.origin() {
+            self.own = batch.seq;
+        }
+        self.read = Some(Place::of(&batch));
         self.since_snapshot += 1;
     }
 
@@ -386,13 +366,6 @@ impl Core {
                 self.send(item);
             }
         }
-    }
-
-    /// Whether only this instance holds it, and has not changed it since the last contact.
-    fn is_aside(&self, item: &Item, stale: &Stale) -> bool {
-        let event = self.replica.event(item);
-        let is_old = |event: &Event| event.stamps().all(|stamp| stamp.ms() <= stale.contact_ms);
-        !stale.named.contains(item) && event.is_some_and(|event| is_old(&event))
     }
 
     /// The chunks of a snapshot, where one is due and this instance could write it.

@@ -4,24 +4,25 @@
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError};
+use crossbeam_channel::{Receiver, Sender, TryRecvError};
 use weir_shared::clock::Clock;
 use weir_shared::fleet::{
     Changed, CountOf, FleetCounts, Report, Reporting, SharedCount, Sum, URGENT,
 };
 use weir_shared::threads;
 
+use super::again::{self, Ended, Speaker, Word};
 use super::counts::{Batches, MAX_DELTAS, Outcome};
 use super::engine::{CountEngine, CountKind, Fault};
 use super::link::{Access, Link};
-use super::seal::FleetKey;
+use super::seal::{FleetKey, random};
 use super::stamp::Origin;
-use super::thread::{FIRST_PAUSE, LONGEST_PAUSE, jittered, random};
 
 /// Between two batches, at least.
 const BREATH: Duration = Duration::from_millis(10);
@@ -59,6 +60,8 @@ pub(super) struct CountFacts {
     pub(super) stale: AtomicU64,
     /// Batches that were taken, that were sent again, and that got no answer.
     pub(super) batches: [AtomicU64; 3],
+    /// Nobody wants what the engine answers any more.
+    pub(super) is_over: AtomicBool,
     /// Whether everything was sent that was to be when rest was ordered.
     pub(super) rests: AtomicBool,
 }
@@ -84,22 +87,6 @@ pub(super) struct Counting {
     pub(super) rate: u64,
 }
 
-/// Why nothing more is sent over a connection.
-enum Ended {
-    /// The service ends.
-    Stop,
-    /// The control loop has said so.
-    Rest,
-    /// No answer.
-    Fault(Fault),
-}
-
-impl From<Fault> for Ended {
-    fn from(fault: Fault) -> Self {
-        Self::Fault(fault)
-    }
-}
-
 /// What waits, and what may be sent.
 struct Waiting {
     batches: Batches,
@@ -114,19 +101,53 @@ struct Waiting {
     ticked_ns: u64,
 }
 
+/// The thread.
+struct Thread {
+    counting: Counting,
+    waiting: Waiting,
+}
+
+impl Speaker for Thread {
+    type Order = CountOrder;
+
+    fn orders(&self) -> &Receiver<CountOrder> {
+        &self.counting.orders
+    }
+
+    fn word(order: &CountOrder) -> Word {
+        match order {
+            CountOrder::Rest => Word::Rest,
+            CountOrder::Work => Word::Work,
+        }
+    }
+
+    fn speak(&mut self, answers: &mut dyn FnMut()) -> Result<Infallible, Ended> {
+        self.counting.share_on(&mut self.waiting, answers)
+    }
+
+    fn failed(&mut self, fault: Fault, is_first: bool) -> Result<(), Ended> {
+        if is_first {
+            tracing::warn!("counts are not shared with the fleet: {fault}");
+        }
+        let [.., unanswered] = &self.counting.facts.batches;
+        CountFacts::add(unanswered, 1);
+        Ok(())
+    }
+
+    /// Everything was sent, or nothing can be: the engine does not answer.
+    fn rests(&mut self, rests: bool) {
+        self.counting.facts.rests.store(rests, Ordering::Release);
+    }
+}
+
 impl Counting {
     /// Starts it.
     ///
     /// # Errors
     /// The system refused it.
     pub(super) fn start(self) -> io::Result<()> {
-        threads::spawn("weir-counts", move || self.run()).map(drop)
-    }
-
-    fn run(self) {
         let now_ns = self.now_ns();
-        let (mut pause, mut is_told) = (FIRST_PAUSE, false);
-        let mut waiting = Waiting {
+        let waiting = Waiting {
             batches: Batches::default(),
             kind: self.kind(),
             clients: HashMap::new(),
@@ -134,76 +155,22 @@ impl Counting {
             filled_ns: now_ns,
             ticked_ns: now_ns,
         };
-        loop {
-            match self.share(&mut waiting, &mut pause) {
-                Ended::Stop => return,
-                Ended::Rest => {
-                    self.facts.rests.store(true, Ordering::Release);
-                    if !self.rest() {
-                        return;
-                    }
-                    pause = FIRST_PAUSE;
-                }
-                Ended::Fault(fault) => {
-                    // Once for each time that they were.
-                    is_told &= pause != FIRST_PAUSE;
-                    if !std::mem::replace(&mut is_told, true) {
-                        tracing::warn!("counts are not shared with the fleet: {fault}");
-                    }
-                    let [.., unanswered] = &self.facts.batches;
-                    CountFacts::add(unanswered, 1);
-                    if !self.pause(jittered(pause)) {
-                        return;
-                    }
-                    pause = (pause * 2).min(LONGEST_PAUSE);
-                }
-            }
-        }
-    }
-
-    /// Waits for the word to go on. False where the service ends.
-    fn rest(&self) -> bool {
-        loop {
-            match self.orders.recv() {
-                Ok(CountOrder::Work) => {
-                    self.facts.rests.store(false, Ordering::Release);
-                    return true;
-                }
-                Ok(CountOrder::Rest) => {}
-                Err(_) => return false,
-            }
-        }
-    }
-
-    fn pause(&self, length: Duration) -> bool {
-        match self.orders.recv_timeout(length) {
-            // Nothing can be sent: the engine does not answer.
-            Ok(CountOrder::Rest) => {
-                self.facts.rests.store(true, Ordering::Release);
-                self.rest()
-            }
-            Ok(CountOrder::Work) | Err(RecvTimeoutError::Timeout) => true,
-            Err(RecvTimeoutError::Disconnected) => false,
-        }
-    }
-
-    /// Opens a connection, and sends over it until that ends.
-    fn share(&self, waiting: &mut Waiting, pause: &mut Duration) -> Ended {
-        match self.share_on(waiting, pause) {
-            Ok(never) => match never {},
-            Err(ended) => ended,
-        }
+        let thread = Thread {
+            counting: self,
+            waiting,
+        };
+        threads::spawn_while_needed("weir-counts", move || again::run(thread)).map(drop)
     }
 
     fn share_on(
         &self,
         waiting: &mut Waiting,
-        pause: &mut Duration,
-    ) -> Result<std::convert::Infallible, Ended> {
+        answers: &mut dyn FnMut(),
+    ) -> Result<Infallible, Ended> {
         let mut link = Link::open(&self.access, Duration::ZERO)?;
         // The generation is asked for, and what was under way is sent again.
         self.send(&mut link, waiting)?;
-        *pause = FIRST_PAUSE;
+        answers();
         loop {
             match self.orders.try_recv() {
                 Ok(CountOrder::Rest) => {
@@ -375,6 +342,9 @@ impl Counting {
     }
 
     fn learn(&self, told: Vec<(Report, Option<Sum>)>) {
+        if self.facts.is_over.load(Ordering::Relaxed) {
+            return;
+        }
         let now = self.clock.now();
         let instances = self.facts.instances.load(Ordering::Relaxed).max(1);
         for (report, sum) in told {

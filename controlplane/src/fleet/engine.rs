@@ -6,11 +6,15 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::counts::{Batch, Merged};
 use super::stamp::Origin;
 
 /// A place in the log: the id of an entry of the stream.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
+)]
 pub struct Cursor {
     /// Milliseconds of the engine's clock.
     pub ms: u64,

@@ -13,6 +13,7 @@ use weir_shared::threads;
 
 use super::event::Event;
 use super::filing::KeptFiling;
+use super::place::Point;
 use super::replica::Kept;
 use super::stamp::Stamp;
 use crate::bans::document::BanKey;
@@ -35,6 +36,9 @@ struct Form {
     version: u32,
     fleet: String,
     instance: String,
+    /// The name that its settings gave it, where another instance had that one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    wanted: Option<String>,
     #[serde(default)]
     events: Vec<Event>,
     #[serde(default)]
@@ -45,15 +49,30 @@ struct Form {
     /// When the engine last answered, in its time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     contact_ms: Option<u64>,
+    /// From where the log is read after a restart; bans.json has all that lies before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    point: Option<Point>,
 }
 
 /// What a file held.
+#[derive(Clone)]
 pub(super) struct Found {
-    /// The name that the instance had.
-    pub(super) instance: String,
+    /// The names of the instance.
+    pub(super) called: Called,
+    /// The name that its bans are under.
+    pub(super) was: String,
+    pub(super) point: Option<Point>,
     pub(super) kept: Kept,
     pub(super) lists: Option<KeptFiling>,
     pub(super) contact_ms: Option<u64>,
+}
+
+/// What an instance is called, and what its settings call it: another name where that one was taken
+/// (FLEET-23).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Called {
+    pub(super) name: String,
+    pub(super) wanted: String,
 }
 
 /// Reads the file, where it is of this fleet.
@@ -68,7 +87,12 @@ pub(super) fn read(dir: &Path, fleet: &str) -> Result<Option<Found>, String> {
         return Err(format!("it is of the fleet {:?}", form.fleet));
     }
     Ok(Some(Found {
-        instance: form.instance,
+        was: form.instance.clone(),
+        point: form.point,
+        called: Called {
+            wanted: form.wanted.unwrap_or_else(|| form.instance.clone()),
+            name: form.instance,
+        },
         kept: Kept {
             events: form.events,
             made: form.made,
@@ -101,18 +125,22 @@ fn read_form(dir: &Path) -> Result<Option<Form>, String> {
 /// The file as it is to be.
 pub(super) fn write(
     fleet: &str,
-    instance: &str,
+    called: &Called,
     kept: Kept,
+    point: Option<&Point>,
     (lists, contact_ms): (Option<KeptFiling>, Option<u64>),
 ) -> Vec<u8> {
+    let Called { name, wanted } = called.clone();
     let form = Form {
         version: 1,
         fleet: fleet.to_owned(),
-        instance: instance.to_owned(),
+        wanted: (wanted != name).then_some(wanted),
+        instance: name,
         events: kept.events,
         made: kept.made,
         lists,
         contact_ms,
+        point: point.cloned(),
     };
     // Nothing in it has no form as JSON.
     serde_json::to_vec(&form).unwrap_or_default()
@@ -139,7 +167,7 @@ impl Keeper {
     pub(super) fn start(dir: PathBuf) -> io::Result<Self> {
         let (jobs, waiting) = bounded::<Vec<u8>>(1);
         let (told, outcomes) = bounded(2);
-        threads::spawn("weir-fleet-file", move || {
+        threads::spawn_while_needed("weir-fleet-file", move || {
             for bytes in waiting {
                 let written = put(&dir, &bytes).map_err(|error| error.to_string());
                 if told.send(written).is_err() {

@@ -9,20 +9,25 @@
 //! are alike.
 //!
 //! The service's part: `ready.rs` (key and certificates), `starting.rs`, `part.rs` (what the
-//! control loop does in each turn), `standing.rs` (whether the engine answers), `thread.rs` (the
-//! thread that speaks with it), `words.rs` (what loop and thread say to each other), `kept.rs`
-//! (fleet.json), `names.rs` (bans as the fleet names them), `beat.rs`, `others.rs` and `same.rs`
-//! (the other instances), `waits.rs` (answers that wait for them), `view.rs` and `facts.rs` (what
-//! is told), `counts.rs`, `counting.rs`, `sharing.rs` and `counted.rs` (what is counted of clients,
-//! and the thread that shares it), `lists_file.rs` and `keeping_lists.rs` (lists.json), `aside.rs`
-//! and `setting_aside.rs` (what only an instance holds that was away for long), `anomalies.rs` and
-//! `claims.rs` (anomalies, and who tells them), `eviction.rs` (the engine's policy), `going.rs` (a
-//! stop). A build without the feature `fleet` has `absent.rs` instead.
+//! control loop does in each turn), `standing.rs` and `contact.rs` (whether the engine answers, and
+//! its time), `thread.rs` (the thread that speaks with it), `again.rs` (over one connection after
+//! the other), `words.rs` (what loop and thread say to each other), `kept.rs` (fleet.json),
+//! `points.rs` (from where the log is read after a restart), `names.rs` (bans as the fleet names
+//! them), `namesakes.rs` (two instances of one name), `changing.rs` (a beginning anew, while it
+//! runs), `beat.rs`, `others.rs` and `same.rs` (the other instances), `waits.rs` (answers that wait
+//! for them), `view.rs` and `facts.rs` (what is told), `counts.rs`, `counting.rs`, `sharing.rs` and
+//! `counted.rs` (what is counted of clients, and the thread that shares it), `lists_file.rs` and
+//! `keeping_lists.rs` (lists.json), `aside.rs` and `setting_aside.rs` (what only an instance holds
+//! that was away for long), `anomalies.rs` and `claims.rs` (anomalies, and who tells them),
+//! `eviction.rs` (the engine's policy), `clocks.rs` (a clock that is off), `going.rs` (a stop). A
+//! build without the feature `fleet` has `absent.rs` instead.
 
 // With the feature for its test alone.
 #[cfg(any(test, not(feature = "fleet")))]
 #[cfg_attr(feature = "fleet", expect(dead_code))]
 mod absent;
+#[cfg(feature = "fleet")]
+mod again;
 #[cfg(feature = "fleet")]
 mod anomalies;
 #[cfg(feature = "fleet")]
@@ -30,8 +35,14 @@ mod aside;
 #[cfg(feature = "fleet")]
 mod beat;
 #[cfg(feature = "fleet")]
+mod changing;
+#[cfg(feature = "fleet")]
 mod claims;
+#[cfg(feature = "fleet")]
+mod clocks;
 pub mod conflict;
+#[cfg(feature = "fleet")]
+mod contact;
 pub mod core;
 #[cfg(feature = "fleet")]
 mod counted;
@@ -62,10 +73,15 @@ mod lists_file;
 #[cfg(feature = "fleet")]
 mod names;
 #[cfg(feature = "fleet")]
+mod namesakes;
+#[cfg(feature = "fleet")]
 mod others;
 mod outcome;
 #[cfg(feature = "fleet")]
 mod part;
+pub mod place;
+#[cfg(feature = "fleet")]
+mod points;
 #[cfg(feature = "fleet")]
 mod reading;
 #[cfg(feature = "fleet")]

@@ -76,6 +76,11 @@ impl Others {
         }
     }
 
+    /// Whether there is one of this name.
+    pub(super) fn knows(&self, name: &str) -> bool {
+        self.0.contains_key(name)
+    }
+
     /// Nobody is known any more.
     pub(super) fn forget(&mut self) {
         self.0.clear();

@@ -13,15 +13,19 @@ use weir_shared::settings::Listed;
 use super::aside::Aside;
 use super::beat::{Beat, Seen};
 use super::claims::Claims;
+use super::clocks::Clocks;
 use super::core::Core;
 use super::engine::{Cursor, Logged};
 use super::event::Rejected;
 use super::eviction::Eviction;
 use super::facts::Told;
-use super::kept::{self, Keeper};
+use super::kept::{self, Called, Keeper};
 use super::lists_file::ListsFile;
 use super::names::{change_in_fleet, here, key_in_fleet};
+use super::namesakes::Namesakes;
 use super::others::{Mine, Others};
+use super::points::Points;
+use super::ready::Ready;
 use super::replica::Effect;
 use super::same::same_everywhere;
 use super::sharing::Sharing;
@@ -40,8 +44,6 @@ const BEAT_NS: u64 = 1_000_000_000;
 const SOON_NS: u64 = 50_000_000;
 /// So long two instances may hold different bans (FLEET-16).
 const MEND_NS: u64 = 60_000_000_000;
-/// How exactly fleet.json says when the engine last answered.
-const CONTACT_MS: u64 = 3_600_000;
 /// How often what is too old is forgotten.
 const FORGET_NS: u64 = 60_000_000_000;
 
@@ -50,6 +52,9 @@ pub(crate) struct Fleet {
     pub(super) fleet: String,
     pub(super) engine: String,
     pub(super) me: Instance,
+    pub(super) called: Called,
+    /// What it was begun with.
+    pub(super) ready: Ready,
     pub(super) version: &'static str,
     pub(super) core: Core,
     pub(super) inbox: Receiver<Said>,
@@ -64,7 +69,9 @@ pub(crate) struct Fleet {
     /// How far the own clock is ahead of the engine's.
     pub(super) clock_ms: i64,
     pub(super) round_trip_ns: u64,
+    pub(super) clocks: Clocks,
     pub(super) others: Others,
+    pub(super) namesakes: Namesakes,
     /// The bans that found no place here.
     pub(super) has_dropped: bool,
     pub(super) settings: BTreeMap<String, String>,
@@ -74,6 +81,10 @@ pub(crate) struct Fleet {
     pub(super) is_beating: bool,
     pub(super) hurries: bool,
     pub(super) kept: Keeper,
+    /// Changes that fleet.json is to hold.
+    pub(super) changes: u64,
+    /// From where the log would be read after a restart.
+    pub(super) points: Points,
     pub(super) waits: Waits,
     pub(super) forgot_ns: u64,
     pub(super) mended_ns: u64,
@@ -186,6 +197,8 @@ impl Fleet {
             } => {
                 self.note_clock(time_ms, round_trip_ns, now);
                 self.note_contact(time_ms);
+                let me = self.core.origin();
+                self.namesakes.take(me, &others, (time_ms, now.mono_ns));
                 self.take_beats(others, now);
             }
             Said::Claimed { until_ms } => self.claimed(until_ms, now),
@@ -230,31 +243,6 @@ impl Fleet {
             tracing::warn!("{told}: each instance of the fleet judges by its own");
         }
         self.differing = differing;
-    }
-
-    /// The engine has answered. fleet.json says so to the hour.
-    fn note_contact(&mut self, time_ms: u64) {
-        self.core.note_contact(time_ms);
-        let contact_ms = self.core.contact_ms().unwrap_or_default();
-        if contact_ms.saturating_sub(self.kept_contact_ms) >= CONTACT_MS {
-            self.kept_contact_ms = contact_ms;
-            self.core.note_change();
-        }
-    }
-
-    /// The time of the fleet: that of the engine.
-    pub(super) fn fleet_ms(&self, now: Now) -> u64 {
-        now.wall_ms.saturating_add_signed(-self.clock_ms)
-    }
-
-    fn note_clock(&mut self, time_ms: u64, round_trip_ns: u64, now: Now) {
-        self.round_trip_ns = round_trip_ns;
-        let middle_ms = now.wall_ms.saturating_sub(round_trip_ns / 2_000_000);
-        let ahead = i128::from(middle_ms) - i128::from(time_ms);
-        self.clock_ms = i64::try_from(ahead).unwrap_or(0);
-        if let Some(sharing) = &self.sharing {
-            sharing.note_clock(self.clock_ms);
-        }
     }
 
     pub(super) fn closed(&mut self, why: String, now: Now) {
@@ -326,6 +314,14 @@ impl Fleet {
         self.core.dropped(key_in_fleet(self.me, key));
     }
 
+    /// The document of the bans that holds what they are now, and the last one that is on disk.
+    pub(crate) fn note_documents(&mut self, of_now: u64, on_disk: u64, now: Now) {
+        let point = || self.core.point();
+        if !self.rests && self.points.turn(point, (of_now, on_disk), now.mono_ns) {
+            self.changes += 1;
+        }
+    }
+
     /// This answer tells where its change is in force.
     pub(crate) fn await_others(&self, pending: &mut Pending) {
         self.waits.follow(pending, self.change());
@@ -333,7 +329,7 @@ impl Fleet {
 
     /// The change that fleet.json is to hold now.
     pub(super) fn change(&self) -> u64 {
-        self.core.replica().kept_changes()
+        self.changes + self.core.replica().kept_changes()
     }
 
     /// Sends what is to be sent, and answers those who have waited. Tells what is to be told.
@@ -350,8 +346,9 @@ impl Fleet {
             if self.core.counts().resyncs != self.resyncs {
                 self.read_on();
             }
-            let kept = &self.kept;
-            if let Some(batch) = self.core.next_batch(|change| kept.holds(change)) {
+            let (kept, before) = (&self.kept, self.changes);
+            let holds = |change| kept.holds(before + change);
+            if let Some(batch) = self.core.next_batch(holds) {
                 self.order(Order::Append(batch));
             }
             if let Some(chunks) = self.core.snapshot() {
@@ -374,6 +371,7 @@ impl Fleet {
             });
         }
         told.extend(self.eviction.tell());
+        told.extend(self.clocks.tell());
         told.extend(self.mend(now));
         told.extend(self.told_aside());
         let change = self.change();
@@ -411,9 +409,13 @@ impl Fleet {
     }
 
     pub(super) fn keep(&mut self, now: Now) {
-        let (name, kept) = (self.me.name(), self.core.replica().kept());
-        let more = (self.lists.kept(), self.core.contact_ms());
-        let bytes = kept::write(&self.fleet, name, kept, more);
+        let bytes = kept::write(
+            &self.fleet,
+            &self.called,
+            self.core.replica().kept(),
+            self.points.held(),
+            (self.lists.kept(), self.core.contact_ms()),
+        );
         self.kept.write(self.change(), bytes, now.mono_ns);
     }
 
@@ -456,6 +458,7 @@ impl Fleet {
             bans: replica.bans().count() as u64,
             dropped: self.has_dropped,
             clock_ms: self.clock_ms,
+            named_ms: self.namesakes.named_ms(),
             settings: self.settings.clone(),
             totals: self.said_totals(),
         }

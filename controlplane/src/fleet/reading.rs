@@ -4,7 +4,7 @@
 //! (FLEET-11).
 
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -64,6 +64,8 @@ struct Reading {
 struct Wanted {
     reading: Mutex<Option<Reading>>,
     changed: Condvar,
+    /// Nothing is to be read any more, ever.
+    is_over: AtomicBool,
 }
 
 impl Wanted {
@@ -76,12 +78,14 @@ impl Wanted {
         self.changed.notify_one();
     }
 
-    /// Waits for one that is not this.
-    fn after(&self, number: u64) -> Reading {
+    /// Waits for one that is not this; none where there will be no more.
+    fn after(&self, number: u64) -> Option<Reading> {
         let mut held = self.reading();
         loop {
+            // Relaxed: it is set under the lock.
             match *held {
-                Some(reading) if reading.number != number => return reading,
+                _ if self.is_over.load(Ordering::Relaxed) => return None,
+                Some(reading) if reading.number != number => return Some(reading),
                 _ => {
                     let woken = self.changed.wait(held);
                     held = woken.unwrap_or_else(PoisonError::into_inner);
@@ -102,6 +106,16 @@ pub(super) struct Reader {
     pub(super) faults: Receiver<(u64, Fault)>,
 }
 
+/// The thread ends.
+impl Drop for Reader {
+    fn drop(&mut self) {
+        let mut held = self.wanted.reading();
+        *held = None;
+        self.wanted.is_over.store(true, Ordering::Relaxed);
+        self.wanted.changed.notify_one();
+    }
+}
+
 impl Reader {
     /// Starts the thread.
     ///
@@ -115,7 +129,7 @@ impl Reader {
             wanted: Arc::clone(&wanted),
             told,
         };
-        threads::spawn("weir-fleet-read", move || thread.run()).map(drop)?;
+        threads::spawn_while_needed("weir-fleet-read", move || thread.run()).map(drop)?;
         Ok(Self { wanted, faults })
     }
 
@@ -160,8 +174,7 @@ impl Thread {
     fn run(self) {
         // The control loop counts from 1.
         let mut number = 0;
-        loop {
-            let reading = self.wanted.after(number);
+        while let Some(reading) = self.wanted.after(number) {
             number = reading.number;
             let ended = match self.read(reading) {
                 Ok(never) => match never {},

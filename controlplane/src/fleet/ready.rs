@@ -8,6 +8,7 @@ use weir_shared::ban_origin::is_instance_name;
 use weir_shared::settings::FleetSettings;
 
 use super::eviction;
+use super::kept::{self, Found};
 use super::link::{Access, Link};
 use super::seal::FleetKey;
 use crate::guarded;
@@ -19,12 +20,15 @@ const MAX_CERTIFICATES: u64 = 1 << 20;
 const MAX_NAME: usize = 64;
 
 /// Everything that was read.
+#[derive(Clone)]
 pub struct Ready {
     pub(super) access: Access,
     pub(super) key: FleetKey,
     pub(super) fleet: String,
     pub(super) instance: String,
     pub(super) sharing: FleetSettings,
+    /// What fleet.json held, once that was read.
+    pub(super) found: Option<Found>,
 }
 
 /// Without the password.
@@ -66,6 +70,7 @@ impl Ready {
             user: settings.user.clone(),
             password,
             roots: read("WAF_FLEET_CA_FILE", &settings.ca_file)?,
+            insecure: settings.insecure,
             identity: certificate.zip(read("WAF_FLEET_CERT_KEY", &settings.certificate_key)?),
         };
         (access.check()).map_err(|fault| format!("the certificates of WAF_FLEET: {fault}"))?;
@@ -76,7 +81,29 @@ impl Ready {
             fleet: settings.name.clone(),
             instance,
             sharing: settings.clone(),
+            found: None,
         }))
+    }
+
+    /// Reads fleet.json. One that cannot be used is told, and is as none.
+    pub(crate) fn read_kept(&mut self, dir: &Path) {
+        self.found = kept::read(dir, &self.fleet).unwrap_or_else(|why| {
+            tracing::error!(
+                "{} cannot be used: {why}; the instance joins its fleet as a new one",
+                dir.join(kept::FILE).display()
+            );
+            None
+        });
+    }
+
+    /// Whether who was begun with this needs no other beginning.
+    pub(super) fn is_like(&self, other: &Self) -> bool {
+        self.access == other.access && self.key == other.key && self.sharing == other.sharing
+    }
+
+    /// Whether both count in the same sums.
+    pub(super) fn counts_with(&self, other: &Self) -> bool {
+        self.access.place == other.access.place && self.key == other.key
     }
 }
 

@@ -157,6 +157,20 @@ impl Replica {
         (entries.chain(self.lifts.keys().cloned().map(Item::Lift))).chain(lists)
     }
 
+    /// The last stamp that was made here or seen.
+    pub fn last_stamp(&self) -> (u64, u16) {
+        self.clock.last()
+    }
+
+    /// What has a later stamp than this.
+    pub fn later_than(&self, last: (u64, u16)) -> Vec<Item> {
+        let is_later = |item: &Item| {
+            let event = self.event(item);
+            event.is_some_and(|event| event.stamps().any(|stamp| stamp.time() > last))
+        };
+        self.items().filter(is_later).collect()
+    }
+
     /// How many entries, lifts and lists it knows.
     pub fn len(&self) -> usize {
         self.entries.len() + self.lifts.len() + self.lists.len()

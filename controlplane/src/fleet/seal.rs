@@ -32,6 +32,13 @@ const KEY_LENGTH: std::ops::RangeInclusive<usize> = 32..=1024;
 /// Who may read the key file: its owner and its group.
 const WIDEST_MODE: u32 = 0o640;
 
+/// A number that nobody can guess.
+pub(super) fn random() -> Option<u128> {
+    let mut bytes = [0; 16];
+    SystemRandom::new().fill(&mut bytes).ok()?;
+    Some(u128::from_le_bytes(bytes))
+}
+
 /// What a sealed text is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
@@ -62,6 +69,13 @@ pub struct FleetKey {
     fleet: String,
     keys: Vec<Vec<u8>>,
     random: SystemRandom,
+}
+
+/// The same fleet and the same keys.
+impl PartialEq for FleetKey {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.fleet, &self.keys) == (&other.fleet, &other.keys)
+    }
 }
 
 impl std::fmt::Debug for FleetKey {

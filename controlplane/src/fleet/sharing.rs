@@ -20,6 +20,13 @@ pub(super) struct Sharing {
     pub(super) heeds: bool,
 }
 
+/// Its thread learns nothing any more, and ends.
+impl Drop for Sharing {
+    fn drop(&mut self) {
+        self.facts.is_over.store(true, Ordering::Relaxed);
+    }
+}
+
 impl Sharing {
     /// The settings that hold from now on: those of an instance that observes are counted apart.
     pub(super) fn take_settings(&self, listing: &[Listed]) {

@@ -98,6 +98,11 @@ impl Stamp {
         self.ms
     }
 
+    /// Its moment, and which one of that.
+    pub fn time(&self) -> (u64, u16) {
+        (self.ms, self.count)
+    }
+
     /// Who made it.
     pub fn origin(&self) -> Option<&Origin> {
         self.origin.as_ref()
@@ -143,6 +148,11 @@ impl StampClock {
             origin,
             last: self.last,
         }
+    }
+
+    /// The last that was made or seen: its moment, and which one of that.
+    pub fn last(&self) -> (u64, u16) {
+        self.last
     }
 
     /// Who makes them.

@@ -10,27 +10,31 @@ use std::sync::atomic::AtomicU64;
 use crossbeam_channel::bounded;
 use weir_shared::ban::Ban;
 use weir_shared::ban_origin::Instance;
-use weir_shared::clock::{Clock, Now};
-use weir_shared::fleet::FleetCounts;
+use weir_shared::clock::Clock;
+use weir_shared::fleet::CountsOf;
 
 use super::aside::Aside;
 use super::claims::Claims;
+use super::clocks::Clocks;
 use super::core::Core;
 use super::counting::{self, CountFacts, Counting};
 use super::eviction::Eviction;
 use super::filing::Filing;
-use super::kept::{self, Keeper};
+use super::kept::{Called, Found, Keeper};
 use super::lists_file::ListsFile;
 use super::names::{here, in_fleet, key_in_fleet};
+use super::namesakes::Namesakes;
 use super::others::Others;
 use super::part::Fleet;
+use super::points::Points;
 use super::reading::{Reader, Shared};
 use super::ready::Ready;
 use super::replica::{Effect, Kept, Replica};
+use super::seal::random;
 use super::sharing::Sharing;
 use super::stamp::Origin;
 use super::standing::Standing;
-use super::thread::{Thread, random};
+use super::thread::Thread;
 use super::waits::Waits;
 use crate::bans::document::BanKey;
 use crate::bans::ledger::changes::{Happened, LedgerChange};
@@ -41,17 +45,29 @@ const INBOX: usize = 16;
 /// Orders that may wait: of each kind one is under way at most.
 const ORDERS: usize = 16;
 
-/// What the bans were at the start.
+/// What the bans are at the beginning.
 pub(crate) struct AtStart<'a> {
     pub(crate) bans: &'a [Arc<Ban>],
-    /// What was edited while no service ran.
+    /// What was edited while no service ran, or while it was in no fleet.
     pub(crate) edited: &'a [BanKey],
-    /// What was taken out meanwhile.
+    /// What was taken out while no service ran.
     pub(crate) removed: &'a [BanKey],
     /// lists.json, and a number for rules.json.
     pub(crate) lists: (Arc<SharedLists>, u64),
-    /// What the data plane counts; none where it is not shared.
-    pub(crate) counts: Option<Arc<dyn FleetCounts>>,
+    /// What the data plane counts; none where nothing can be shared.
+    pub(crate) counts: Option<&'a CountsOf>,
+    /// Of weir.
+    pub(crate) version: &'static str,
+    pub(crate) clock: &'a Clock,
+}
+
+/// What goes on where an instance begins anew.
+pub(super) struct GoesOn {
+    pub(super) kept: Keeper,
+    pub(super) waits: Waits,
+    pub(super) aside: Aside,
+    /// Changes that fleet.json is to hold.
+    pub(super) changes: u64,
 }
 
 impl Fleet {
@@ -59,50 +75,67 @@ impl Fleet {
     ///
     /// # Errors
     /// The system refused a thread or has no random numbers.
-    // long: a flat list of the parts
     pub(crate) fn start(
         ready: Ready,
         at_start: &AtStart<'_>,
         dir: &Path,
-        version: &'static str,
-        clock: &Clock,
     ) -> io::Result<(Self, Vec<Effect>)> {
+        let goes_on = GoesOn {
+            kept: Keeper::start(dir.to_owned())?,
+            waits: Waits::default(),
+            aside: Aside::new(dir.to_owned()),
+            // The file is written once with the name of this boot's instance.
+            changes: 1,
+        };
+        Self::begin(ready, at_start, goes_on)
+    }
+
+    // long: a flat list of the parts
+    pub(super) fn begin(
+        mut ready: Ready,
+        at_start: &AtStart<'_>,
+        goes_on: GoesOn,
+    ) -> io::Result<(Self, Vec<Effect>)> {
+        let clock = at_start.clock;
         let now = clock.now();
+        let found = ready.found.take();
         let Ready {
             access,
             key,
             fleet,
             instance,
             sharing,
-        } = ready;
+            ..
+        } = ready.clone();
         let nonce = random().ok_or_else(|| io::Error::other("the system has no random numbers"))?;
-        let me = Instance::named(&instance).map_err(io::Error::other)?;
-        let origin = Origin::new(&instance, nonce).ok_or_else(|| io::Error::other("no name"))?;
-        let found = kept::read(dir, &fleet).unwrap_or_else(|why| {
-            tracing::error!(
-                "{} cannot be used: {why}; the instance joins its fleet as a new one",
-                dir.join(kept::FILE).display()
-            );
-            None
-        });
-        let was = found.as_ref().map(|found| Instance::named(&found.instance));
+        let called = called(found.as_ref(), instance);
+        let me = Instance::named(&called.name).map_err(io::Error::other)?;
+        let origin = Origin::new(&called.name, nonce).ok_or_else(|| io::Error::other("no name"))?;
+        let was = (found.as_ref()).map(|found| Instance::named(&found.was));
         let was = was.transpose().map_err(io::Error::other)?.unwrap_or(me);
+        let is_edited = !at_start.edited.is_empty() || !at_start.removed.is_empty();
+        let point = (found.as_ref())
+            .filter(|_| !is_edited && was == me)
+            .and_then(|found| found.point.clone());
         let (kept, filed, contact_ms) = found
             .map(|found| (found.kept, found.lists, found.contact_ms))
             .unwrap_or_default();
         let engine = access.place.to_string();
         let (mut core, effects) = restored(origin.clone(), kept, at_start, (me, was), now.wall_ms);
+        if let Some(point) = point {
+            core = core.from_point(point);
+        }
         contact_ms.into_iter().for_each(|at| core.note_contact(at));
         let (listed, rules) = &at_start.lists;
         let shares = sharing.share.lists;
         let filing = shares.then(|| Filing::begin(filed, listed, &mut core, now.wall_ms));
-        // The file is written once with the name of this boot's instance.
-        core.note_change();
         let (said, inbox) = bounded(INBOX);
         let (orders, ordered) = bounded(ORDERS);
         let contact_ns = Arc::new(AtomicU64::new(now.mono_ns));
-        let counts = at_start.counts.clone();
+        let counts = (at_start.counts).filter(|_| sharing.share.counts);
         let counts = counts.map(|counts| {
+            let counts = counts();
+            counts.heed(true);
             let (orders, ordered) = counting::orders();
             let facts: Arc<CountFacts> = Arc::default();
             Counting {
@@ -138,8 +171,8 @@ impl Fleet {
             me: origin,
             orders: ordered,
         };
-        let kept = Keeper::start(dir.to_owned())?;
         thread.start()?;
+        let instance = &called.name;
         tracing::info!(
             %fleet, %instance, %engine,
             "this instance is one of a fleet; it serves by itself until the engine answers"
@@ -148,7 +181,9 @@ impl Fleet {
             fleet,
             engine,
             me,
-            version,
+            called,
+            ready,
+            version: at_start.version,
             core,
             inbox,
             orders,
@@ -158,20 +193,24 @@ impl Fleet {
             own: None,
             clock_ms: 0,
             round_trip_ns: 0,
+            clocks: Clocks::default(),
             others: Others::default(),
+            namesakes: Namesakes::default(),
             has_dropped: false,
             settings: BTreeMap::new(),
             differing: BTreeSet::new(),
             last_beat_ns: 0,
             is_beating: false,
             hurries: false,
-            kept,
-            waits: Waits::default(),
+            kept: goes_on.kept,
+            changes: goes_on.changes,
+            waits: goes_on.waits,
+            points: Points::default(),
             forgot_ns: now.mono_ns,
             mended_ns: now.mono_ns,
             rejected: 0,
             rests: false,
-            aside: Aside::new(dir.to_owned()),
+            aside: goes_on.aside,
             kept_contact_ms: 0,
             lists: ListsFile::new(filing, *rules),
             sharing,
@@ -182,32 +221,25 @@ impl Fleet {
     }
 }
 
-impl Fleet {
-    /// After a panic: what the ledger holds is followed anew.
-    pub(crate) fn recover<'a>(
-        &mut self,
-        bans: impl Iterator<Item = (&'a BanKey, &'a Arc<Ban>)>,
-        now: Now,
-    ) -> Vec<Effect> {
-        let mut gone: BTreeSet<BanKey> = self.core.replica().bans().map(|(key, _)| *key).collect();
-        let mut changes = Vec::new();
-        for (key, ban) in bans {
-            let in_fleet = in_fleet(self.me, ban);
-            let named = key_in_fleet(self.me, *key);
-            gone.remove(&named);
-            if self.core.replica().held(named) != Some(&in_fleet) {
-                changes.push(LedgerChange {
-                    key: *key,
-                    happened: Happened::Edited,
-                    ban: Some(Arc::clone(ban)),
-                });
+/// What an instance is called: as before its restart, where its settings say the same.
+fn called(found: Option<&Found>, wanted: String) -> Called {
+    let same = found.filter(|found| found.called.wanted == wanted);
+    same.map_or_else(
+        || Called {
+            name: wanted.clone(),
+            wanted: wanted.clone(),
+        },
+        |found| {
+            let called = found.called.clone();
+            if called.name != called.wanted {
+                let Called { name, wanted } = &called;
+                tracing::warn!(
+                    "this instance goes on as {name}: another had the name {wanted}; give it a name of its own by WAF_FLEET_INSTANCE"
+                );
             }
-        }
-        for key in gone {
-            self.core.dropped(key);
-        }
-        self.follow(&changes, now)
-    }
+            called
+        },
+    )
 }
 
 /// What was known before, joined with what the file of the bans holds now.

@@ -1,29 +1,27 @@
 //! The thread `weir-fleet`: it does at the engine what the control loop orders, and says what came
 //! of it. The log is read beside it (`reading`).
 //!
-//! After a fault it drops the connection, says so, and opens another after a pause that doubles,
-//! each with full jitter (FLEET-2). It knows nothing that would be lost with it.
+//! After a fault it drops the connection, says so, and opens another (`again`). It knows nothing
+//! that would be lost with it.
 
+use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, select};
-use ring::rand::{SecureRandom, SystemRandom};
 use weir_shared::threads;
 
+use super::again::{self, Ended, Speaker, Word};
 use super::beat::{Beat, Seen};
 use super::engine::{Alive, Engine, Fault};
 use super::event;
 use super::link::Link;
 use super::reading::{Reader, Shared};
-use super::seal::Kind;
+use super::seal::{Kind, random};
 use super::stamp::Origin;
 use super::words::{Order, Said};
 
-/// The shortest pause, and the longest.
-pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(100);
-pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// How long the loop may take to say what it wants of an open link.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -35,19 +33,29 @@ pub(super) struct Thread {
     pub(super) reader: Reader,
 }
 
-/// Why nothing more is asked over a connection.
-enum Ended {
-    /// Nobody is there to be told: the service ends.
-    Stop,
-    /// The control loop has said so.
-    Rest,
-    /// No answer.
-    Fault(Fault),
-}
+impl Speaker for Thread {
+    type Order = Order;
 
-impl From<Fault> for Ended {
-    fn from(fault: Fault) -> Self {
-        Self::Fault(fault)
+    fn orders(&self) -> &Receiver<Order> {
+        &self.orders
+    }
+
+    fn word(order: &Order) -> Word {
+        match order {
+            Order::Rest => Word::Rest,
+            Order::Work => Word::Work,
+            _ => Word::None,
+        }
+    }
+
+    fn speak(&mut self, answers: &mut dyn FnMut()) -> Result<Infallible, Ended> {
+        let spoken = self.ask_on(answers);
+        self.reader.rest();
+        spoken
+    }
+
+    fn failed(&mut self, fault: Fault, _: bool) -> Result<(), Ended> {
+        self.say(Said::Away(fault.to_string()))
     }
 }
 
@@ -57,68 +65,10 @@ impl Thread {
     /// # Errors
     /// The system refused it.
     pub(super) fn start(self) -> io::Result<()> {
-        threads::spawn("weir-fleet", move || self.run()).map(drop)
+        threads::spawn_while_needed("weir-fleet", move || again::run(self)).map(drop)
     }
 
-    fn run(self) {
-        let mut pause = FIRST_PAUSE;
-        loop {
-            let ended = self.speak(&mut pause);
-            self.reader.rest();
-            match ended {
-                Ended::Stop => return,
-                Ended::Rest => {
-                    if !self.rest() {
-                        return;
-                    }
-                    pause = FIRST_PAUSE;
-                }
-                Ended::Fault(fault) => {
-                    if self.say(Said::Away(fault.to_string())).is_err()
-                        || !self.pause(jittered(pause))
-                    {
-                        return;
-                    }
-                    pause = (pause * 2).min(LONGEST_PAUSE);
-                }
-            }
-        }
-    }
-
-    /// Waits for the word to go on. False where the service ends.
-    fn rest(&self) -> bool {
-        loop {
-            match self.orders.recv() {
-                Ok(Order::Work) => return true,
-                Ok(_) => {}
-                Err(_) => return false,
-            }
-        }
-    }
-
-    /// What is ordered meanwhile is of the connection that has ended.
-    fn pause(&self, length: Duration) -> bool {
-        let until_ns = self.now_ns() + nanos(length);
-        loop {
-            let left = Duration::from_nanos(until_ns.saturating_sub(self.now_ns()));
-            match self.orders.recv_timeout(left) {
-                Ok(Order::Rest) => return self.rest(),
-                Ok(_) => {}
-                Err(RecvTimeoutError::Timeout) => return true,
-                Err(RecvTimeoutError::Disconnected) => return false,
-            }
-        }
-    }
-
-    /// Opens a connection, and asks over it until that ends.
-    fn speak(&self, pause: &mut Duration) -> Ended {
-        match self.ask_on(pause) {
-            Ok(never) => match never {},
-            Err(ended) => ended,
-        }
-    }
-
-    fn ask_on(&self, pause: &mut Duration) -> Result<std::convert::Infallible, Ended> {
+    fn ask_on(&self, answers: &mut dyn FnMut()) -> Result<Infallible, Ended> {
         let mut link = Link::open(&self.shared.access, Duration::ZERO)?;
         self.say(Said::Open)?;
         // Orders before this one are of the connection before.
@@ -142,7 +92,7 @@ impl Thread {
             round_trip_ns,
         })?;
         self.say(Said::Policy(link.policy()?))?;
-        *pause = FIRST_PAUSE;
+        answers();
         loop {
             select! {
                 recv(self.orders) -> order => match order {
@@ -217,6 +167,15 @@ impl Thread {
                 until_ms,
                 length_ms,
             } => self.claim(link, &name, until_ms, Duration::from_millis(length_ms))?,
+            Order::Told {
+                name,
+                until_ms,
+                length_ms,
+            } => {
+                let (name, sealed) = self.claim_text(&name, until_ms)?;
+                link.told(&name, &sealed, Duration::from_millis(length_ms))?;
+                self.answered(begun_ns);
+            }
             Order::Snapshot { upto, chunks } => {
                 let origin = upto.to_string();
                 let sealed: Result<Vec<Vec<u8>>, Ended> = (0..)
@@ -245,8 +204,7 @@ impl Thread {
         length: Duration,
     ) -> Result<(), Ended> {
         let begun_ns = self.now_ns();
-        let name = data_encoding::BASE64URL_NOPAD.encode(&self.shared.key.name(name));
-        let sealed = self.seal(Kind::Claim, &name, 0, until_ms.to_string().as_bytes())?;
+        let (name, sealed) = self.claim_text(name, until_ms)?;
         let held = link.claim(&name, &sealed, length)?;
         self.answered(begun_ns);
         let until_ms = held.and_then(|held| {
@@ -254,6 +212,13 @@ impl Thread {
             std::str::from_utf8(&text).ok()?.parse().ok()
         });
         self.say(Said::Claimed { until_ms })
+    }
+
+    /// The name of an alert as the engine has it, and until when, sealed.
+    fn claim_text(&self, name: &str, until_ms: u64) -> Result<(String, Vec<u8>), Ended> {
+        let name = data_encoding::BASE64URL_NOPAD.encode(&self.shared.key.name(name));
+        let sealed = self.seal(Kind::Claim, &name, 0, until_ms.to_string().as_bytes())?;
+        Ok((name, sealed))
     }
 
     fn seal(&self, kind: Kind, origin: &str, number: u64, text: &[u8]) -> Result<Vec<u8>, Ended> {
@@ -275,21 +240,4 @@ impl Thread {
     fn now_ns(&self) -> u64 {
         self.shared.now_ns()
     }
-}
-
-/// A number that nobody can guess.
-pub(super) fn random() -> Option<u128> {
-    let mut bytes = [0; 16];
-    SystemRandom::new().fill(&mut bytes).ok()?;
-    Some(u128::from_le_bytes(bytes))
-}
-
-/// Some part of a pause, so that instances do not come back all at once.
-pub(super) fn jittered(pause: Duration) -> Duration {
-    let part = random().unwrap_or(u128::MAX) % 1000 + 1;
-    pause / 1000 * u32::try_from(part).unwrap_or(1000)
-}
-
-fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

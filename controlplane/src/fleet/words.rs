@@ -69,6 +69,12 @@ pub(super) enum Order {
         until_ms: u64,
         length_ms: u64,
     },
+    /// The alert of this name was told: the name stands until then.
+    Told {
+        name: String,
+        until_ms: u64,
+        length_ms: u64,
+    },
     /// Puts a snapshot in place of the one before.
     Snapshot { upto: Cursor, chunks: Vec<Vec<u8>> },
     /// Says that the instance goes, and asks nothing more until [`Order::Work`].

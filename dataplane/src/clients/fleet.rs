@@ -43,15 +43,19 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// From now on what the table counts is shared.
+    /// From now on what the table counts is shared. Of what it holds already nobody knows whether
+    /// an engine has it: it is not sent (FLEET-6).
     pub fn of(
         table: Arc<Table>,
         in_force: Arc<ArcSwap<InForce>>,
         snapshots: Arc<ArcSwap<Snapshot>>,
         breaks: Sender<LimitExceeded>,
     ) -> Self {
+        let changed = table.share_counts();
+        table.each(|_, entry| entry.is_sent());
+        table.shared().are_sent();
         Self {
-            changed: table.share_counts(),
+            changed,
             table,
             in_force,
             snapshots,

@@ -1,7 +1,8 @@
 //! What the fleet knows of what was counted here.
 
+use weir_shared::clock::Now;
 use weir_shared::fleet::InFleet;
-use weir_shared::window::{PerSpan, Span};
+use weir_shared::window::{Length, PerSpan, Span, Window};
 
 /// As long a ban says that what was counted before it is void.
 const EPOCH_MS: u64 = 2 * 86_400_000;
@@ -42,6 +43,36 @@ impl ClientInFleet {
         let all = [&mut self.requests, &mut self.bytes];
         all.into_iter()
             .flat_map(|of| [&mut of.minute, &mut of.hour, &mut of.day])
+    }
+}
+
+/// A window of a rule, with what others have counted of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RuleWindow {
+    /// What all have counted.
+    pub all: Window,
+    /// What others have, as an estimate, and how long ago the engine has said so, milliseconds;
+    /// none where it was not asked yet.
+    pub elsewhere: Option<(u64, u64)>,
+}
+
+impl RuleWindow {
+    /// Of which the engine was asked at this time of the monotonic clock; 0 for never.
+    pub fn of(
+        all: Window,
+        of: Option<&InFleet>,
+        span: impl Length,
+        asked_ns: u64,
+        now: Now,
+    ) -> Self {
+        let elsewhere = of.filter(|_| asked_ns > 0).map(|of| {
+            let (mut window, mut of) = (all, *of);
+            window.roll(span, now.wall_ms);
+            of.roll(&window, span);
+            let age_ms = now.mono_ns.saturating_sub(asked_ns) / 1_000_000;
+            (of.others().estimate(span, now.wall_ms), age_ms)
+        });
+        Self { all, elsewhere }
     }
 }
 

@@ -19,8 +19,10 @@ use weir_shared::rules::{
     Crawler, Limit, MAX_CRAWLERS, MAX_LIMITS, Per, Quota, Rule, Sent, SharedKey, Told,
 };
 use weir_shared::settings::OnLimit;
-use weir_shared::table::{SharedCountsUse, SharedRefusal, SharedUse, SharedWindow};
+use weir_shared::table::{SharedCountsUse, SharedRefusal, SharedUse};
+use weir_shared::window::RuleSpan;
 
+use crate::clients::in_fleet::RuleWindow;
 use crate::clients::known::{KnownClients, Standing};
 use count::{Count, earliest, latest};
 
@@ -308,10 +310,15 @@ impl<'a> Sharing<'a> {
 
     /// What the windows of a limit hold for the request; none where its clients count by
     /// themselves.
-    pub fn windows(&self, limit: &Limit, origin: Origin) -> Option<Vec<SharedWindow>> {
+    pub fn windows(
+        &self,
+        limit: &Limit,
+        origin: Origin,
+        now: Now,
+    ) -> Option<impl Fn(RuleSpan) -> RuleWindow> {
         let key = self.key(limit, origin)?;
         let count = self.counts.held().copy(&limit.rule, key, Which::First);
-        Some(count.windows())
+        Some(move |span| count.window(span, now))
     }
 
     /// Whether the application trusts the client: its requests are outside all shared limits

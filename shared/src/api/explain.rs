@@ -11,7 +11,7 @@ use crate::client::Client;
 use crate::lookup::Lookup;
 use crate::netblock::Netblock;
 use crate::units::Time;
-use crate::window::PerSpan;
+use crate::window::{PerSpan, RuleSpan};
 use crate::{explain, verdict};
 
 /// What the checks would do with a request, and why.
@@ -183,8 +183,27 @@ pub struct RuleUse {
     pub name: String,
     /// Each of its windows, by its name.
     pub windows: InOrder<Usage>,
+    /// What of them other instances of the fleet have counted.
+    pub elsewhere: Option<RuleElsewhere>,
     /// What its ban would cover; none where it would make none.
     pub would_ban: Option<Netblock>,
+}
+
+/// What other instances have counted by a limit or a jail (FLEET-29); none for a window that it
+/// does not have, or that is not shared.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct RuleElsewhere {
+    /// Of a minute.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub minute: Option<u64>,
+    /// Of an hour.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hour: Option<u64>,
+    /// Of a day.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub day: Option<u64>,
+    /// How long ago the engine has said so.
+    pub age_ms: u64,
 }
 
 /// What other instances of the fleet have counted of a client (FLEET-29).
@@ -263,7 +282,23 @@ impl From<&explain::RuleUsage> for RuleUse {
             windows: windows
                 .map(|(span, used)| (span.name(), used.into()))
                 .collect(),
+            elsewhere: of.elsewhere.as_ref().map(Into::into),
             would_ban: of.would_ban,
+        }
+    }
+}
+
+impl From<&explain::RuleElsewhere> for RuleElsewhere {
+    fn from(counted: &explain::RuleElsewhere) -> Self {
+        let of = |wanted| {
+            let mut windows = counted.windows.iter();
+            windows.find_map(|(span, others)| (*span == wanted).then_some(*others))
+        };
+        Self {
+            minute: of(RuleSpan::Minute),
+            hour: of(RuleSpan::Hour),
+            day: of(RuleSpan::Day),
+            age_ms: counted.age_ms,
         }
     }
 }

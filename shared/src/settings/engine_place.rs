@@ -1,5 +1,6 @@
 //! Where the engine of a fleet is: `valkey://HOST:PORT`, `valkeys://HOST:PORT` over TLS,
-//! `unix:/PATH`; `redis://` and `rediss://` are the same.
+//! `unix:/PATH`; `redis://` and `rediss://` are the same. With `+sentinel` behind the scheme the
+//! hosts are Sentinels, which know where the engine of a name is.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
@@ -8,9 +9,12 @@ use std::str::FromStr;
 
 /// The port of an engine where none is written.
 const PORT: u16 = 6379;
+/// The same of a Sentinel.
+const SENTINEL_PORT: u16 = 26379;
+/// The most Sentinels.
+const MAX_SENTINELS: usize = 16;
 /// What a place looks like.
-pub(super) const EXPECTED: &str =
-    "valkeys://HOST:PORT (TLS), valkey://HOST:PORT, redis:// and rediss:// the same, or unix:/PATH";
+pub(super) const EXPECTED: &str = "valkeys://HOST:PORT (TLS), valkey://HOST:PORT, redis:// and rediss:// the same, valkeys+sentinel://HOST:PORT,HOST:PORT/NAME, or unix:/PATH";
 
 /// One engine.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -22,6 +26,15 @@ pub enum EnginePlace {
         /// The port.
         port: u16,
         /// Whether it is asked over TLS.
+        tls: bool,
+    },
+    /// Where Sentinels say that the engine of a name is.
+    Sentinels {
+        /// Each by host and port.
+        places: Vec<(String, u16)>,
+        /// The name.
+        name: String,
+        /// Whether they are asked over TLS, and the engine, too.
         tls: bool,
     },
     /// A Unix socket.
@@ -42,60 +55,111 @@ impl EnginePlace {
             };
         }
         let (scheme, rest) = text.split_once("://").ok_or("names no engine")?;
+        let (scheme, sentinels) = match scheme.strip_suffix("+sentinel") {
+            Some(scheme) => (scheme, true),
+            None => (scheme, false),
+        };
         let tls = match scheme {
             "valkey" | "redis" => false,
             "valkeys" | "rediss" => true,
             _ => return Err("has a scheme that is not known"),
         };
         // They would be shown wherever settings are.
-        if rest.contains(['@', '/', '?', '#', ',']) {
-            return Err("has more than a place: no password, path, query or list");
+        if rest.contains(['@', '?', '#']) {
+            return Err("has more than a place: no password and no query");
         }
-        let (host, port) = match rest.strip_prefix('[') {
-            Some(rest) => {
-                let (host, port) = rest.split_once(']').ok_or("has no ]")?;
-                host.parse::<Ipv6Addr>()
-                    .map_err(|_| "has no address in [ ]")?;
-                (
-                    host,
-                    port.strip_prefix(':').or((port.is_empty()).then_some("")),
-                )
+        if sentinels {
+            let (list, name) = rest.split_once('/').ok_or("lacks the name of the engine")?;
+            if !is_engine_name(name) {
+                return Err("has no name of an engine");
             }
-            None => match rest.split_once(':') {
-                Some((host, port)) => (host, Some(port)),
-                None => (rest, Some("")),
-            },
-        };
-        let port = match port {
-            Some("") if !rest.ends_with(':') => Ok(PORT),
-            Some(port) => port.parse().map_err(|_| "has no port"),
-            None => Err("has no port"),
-        }?;
-        let is_name =
-            |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b':');
-        if host.is_empty() || !host.bytes().all(is_name) || port == 0 {
-            return Err("has no host or no port");
+            let places: Vec<(String, u16)> = list
+                .split(',')
+                .map(|place| host_and_port(place, SENTINEL_PORT))
+                .collect::<Result<_, _>>()?;
+            if places.len() > MAX_SENTINELS {
+                return Err("has more than 16 Sentinels");
+            }
+            let name = name.to_owned();
+            return Ok(Self::Sentinels { places, name, tls });
         }
-        Ok(Self::Tcp {
-            host: host.to_owned(),
-            port,
-            tls,
-        })
+        if rest.contains(['/', ',']) {
+            return Err("has more than a place: no path and no list");
+        }
+        let (host, port) = host_and_port(rest, PORT)?;
+        Ok(Self::Tcp { host, port, tls })
     }
 
     /// Whether what is said to it could be read on the way: neither TLS, nor a Unix socket, nor
     /// loopback (FLEET-26).
     pub fn is_open(&self) -> bool {
         match self {
-            Self::Tcp { host, tls, .. } => {
-                let loopback = host
-                    .parse()
-                    .is_ok_and(|address: IpAddr| address.is_loopback());
-                !tls && !loopback && host != "localhost"
+            Self::Tcp { host, tls, .. } => !tls && !is_loopback(host),
+            Self::Sentinels { places, tls, .. } => {
+                !tls && !places.iter().all(|(host, _)| is_loopback(host))
             }
             Self::Unix(_) => false,
         }
     }
+}
+
+/// Whether a host is this machine.
+pub fn is_loopback(host: &str) -> bool {
+    let address = host.parse();
+    address.is_ok_and(|address: IpAddr| address.is_loopback()) || host == "localhost"
+}
+
+fn is_engine_name(name: &str) -> bool {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
+    (1..=64).contains(&name.len()) && name.bytes().all(fits)
+}
+
+/// `HOST`, `HOST:PORT`, `[ADDRESS]:PORT`
+fn host_and_port(text: &str, default: u16) -> Result<(String, u16), &'static str> {
+    let (host, port) = match text.strip_prefix('[') {
+        Some(rest) => {
+            let (host, port) = rest.split_once(']').ok_or("has no ]")?;
+            host.parse::<Ipv6Addr>()
+                .map_err(|_| "has no address in [ ]")?;
+            (
+                host,
+                port.strip_prefix(':').or((port.is_empty()).then_some("")),
+            )
+        }
+        None => match text.split_once(':') {
+            Some((host, port)) => (host, Some(port)),
+            None => (text, Some("")),
+        },
+    };
+    let port = match port {
+        Some("") if !text.ends_with(':') => Ok(default),
+        Some(port) => port.parse().map_err(|_| "has no port"),
+        None => Err("has no port"),
+    }?;
+    let is_name =
+        |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b':');
+    if host.is_empty() || !host.bytes().all(is_name) || port == 0 {
+        return Err("has no host or no port");
+    }
+    Ok((host.to_owned(), port))
+}
+
+/// A host and a port as they are written.
+struct Written<'a>(&'a str, u16);
+
+impl fmt::Display for Written<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(host, port) = self;
+        if host.contains(':') {
+            write!(f, "[{host}]:{port}")
+        } else {
+            write!(f, "{host}:{port}")
+        }
+    }
+}
+
+const fn scheme(tls: bool) -> &'static str {
+    if tls { "valkeys" } else { "valkey" }
 }
 
 impl FromStr for EnginePlace {
@@ -110,12 +174,12 @@ impl fmt::Display for EnginePlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp { host, port, tls } => {
-                let scheme = if *tls { "valkeys" } else { "valkey" };
-                if host.contains(':') {
-                    write!(f, "{scheme}://[{host}]:{port}")
-                } else {
-                    write!(f, "{scheme}://{host}:{port}")
-                }
+                write!(f, "{}://{}", scheme(*tls), Written(host, *port))
+            }
+            Self::Sentinels { places, name, tls } => {
+                let written = |(host, port): &(String, u16)| Written(host, *port).to_string();
+                let places: Vec<String> = places.iter().map(written).collect();
+                write!(f, "{}+sentinel://{}/{name}", scheme(*tls), places.join(","))
             }
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
         }
@@ -142,6 +206,21 @@ mod tests {
             ("valkey://127.0.0.1:9", "valkey://127.0.0.1:9", false),
             ("valkey://[::1]", "valkey://[::1]:6379", false),
             ("unix:/run/valkey.sock", "unix:/run/valkey.sock", false),
+            (
+                "redis+sentinel://10.0.0.5,[::1]:7000/main",
+                "valkey+sentinel://10.0.0.5:26379,[::1]:7000/main",
+                true,
+            ),
+            (
+                "rediss+sentinel://engine/main",
+                "valkeys+sentinel://engine:26379/main",
+                false,
+            ),
+            (
+                "valkey+sentinel://127.0.0.1:1,[::1]:2/a.b-c_9",
+                "valkey+sentinel://127.0.0.1:1,[::1]:2/a.b-c_9",
+                false,
+            ),
         ] {
             let place: EnginePlace = text.parse().unwrap();
             assert_eq!(
@@ -173,6 +252,14 @@ mod tests {
             "unix:run",
             "unix:/run/",
             "valkey://a,b",
+            "valkey+cluster://a,b",
+            "valkey+sentinel://a,b",
+            "valkey+sentinel://a,b/",
+            "valkey+sentinel://a,/main",
+            "valkey+sentinel:///main",
+            "valkey+sentinel://u:p@a/main",
+            "valkey+sentinel://a/main/0",
+            "valkey+sentinel://a/ma in",
         ] {
             let fault = text.parse::<EnginePlace>().unwrap_err();
             assert!(fault.contains("expected valkeys://"), "{text}: {fault}");

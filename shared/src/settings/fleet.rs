@@ -118,7 +118,7 @@ pub(super) fn rows() -> Vec<Row<FleetSettings>> {
             |fleet: &mut FleetSettings| &mut fleet.engine,
             "The Valkey or Redis by which several instances are one; see [fleet.md](fleet.md).",
         )
-        .restart(),
+        .live(),
         row(
             "WAF_FLEET_NAME",
             "weir",
@@ -143,7 +143,7 @@ pub(super) fn rows() -> Vec<Row<FleetSettings>> {
             |fleet: &mut FleetSettings| &mut fleet.key_file,
             "A file with the key of the fleet: 32 to 1024 visible characters, of mode 0640 or less; during a change a second line has the old key.",
         )
-        .restart(),
+        .live(),
         row(
             "WAF_FLEET_USER",
             "",
@@ -151,7 +151,7 @@ pub(super) fn rows() -> Vec<Row<FleetSettings>> {
             |fleet: &mut FleetSettings| &mut fleet.user,
             "The user of the engine.",
         )
-        .restart(),
+        .live(),
         row(
             "WAF_FLEET_PASSWORD_FILE",
             "",
@@ -159,7 +159,7 @@ pub(super) fn rows() -> Vec<Row<FleetSettings>> {
             |fleet: &mut FleetSettings| &mut fleet.password_file,
             "A file that holds the password of the engine.",
         )
-        .restart(),
+        .live(),
         row(
             "WAF_FLEET_CA_FILE",
             "",
@@ -167,7 +167,7 @@ pub(super) fn rows() -> Vec<Row<FleetSettings>> {
             |fleet: &mut FleetSettings| &mut fleet.ca_file,
             "Certificates (PEM) that sign that of the engine.",
         )
-        .restart()
+        .live()
         .unset("those of the system"),
         row(
             "WAF_FLEET_CERT",
@@ -176,7 +176,7 @@ pub(super) fn rows() -> Vec<Row<FleetSettings>> {
             |fleet: &mut FleetSettings| &mut fleet.certificate,
             "The certificate (PEM) that is shown to the engine.",
         )
-        .restart(),
+        .live(),
         row(
             "WAF_FLEET_CERT_KEY",
             "",
@@ -184,7 +184,7 @@ pub(super) fn rows() -> Vec<Row<FleetSettings>> {
             |fleet: &mut FleetSettings| &mut fleet.certificate_key,
             "Its key.",
         )
-        .restart(),
+        .live(),
         row(
             "WAF_FLEET_INSECURE",
             "off",
@@ -192,7 +192,7 @@ pub(super) fn rows() -> Vec<Row<FleetSettings>> {
             |fleet: &mut FleetSettings| &mut fleet.insecure,
             "Let the engine be asked without TLS over a network.",
         )
-        .restart(),
+        .live(),
         row(
             "WAF_FLEET_SHARE",
             "bans,counts",
@@ -203,7 +203,7 @@ pub(super) fn rows() -> Vec<Row<FleetSettings>> {
             |fleet: &mut FleetSettings| &mut fleet.share,
             "What is shared: bans with lifts and edits; what is counted of clients; lists, which `weir allow` and `weir deny` write.",
         )
-        .restart(),
+        .live(),
         row(
             "WAF_FLEET_INTERVAL",
             "100ms",
@@ -211,7 +211,7 @@ pub(super) fn rows() -> Vec<Row<FleetSettings>> {
             |fleet: &mut FleetSettings| &mut fleet.interval,
             "How often counts are sent that are not urgent.",
         )
-        .restart(),
+        .live(),
         row(
             "WAF_FLEET_RATE",
             "2000",
@@ -219,7 +219,7 @@ pub(super) fn rows() -> Vec<Row<FleetSettings>> {
             |fleet: &mut FleetSettings| &mut fleet.rate,
             "The most counts (of one client, or of one rule of one client) that this instance sends a second.",
         )
-        .restart(),
+        .live(),
     ]
 }
 

@@ -45,7 +45,7 @@ pub use connections::{ConnectionSettings, TimeoutSettings};
 pub use docs::{readme_block, settings_page};
 pub use edge::{EdgeSettings, LocalIs};
 pub use endpoints::{ControlSocket, EndpointSettings, Secret, TokenSource};
-pub use engine_place::EnginePlace;
+pub use engine_place::{EnginePlace, is_loopback};
 pub use file::{MAX_FILE_BYTES, SettingsFile};
 pub use fleet::{FleetSettings, FleetShare};
 pub use limits::{BytesCount, LimitSettings, OnLimit, RateLimitHeaders};

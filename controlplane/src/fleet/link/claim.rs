@@ -42,5 +42,19 @@ impl Link {
     }
 }
 
+impl Link {
+    /// Puts a text under a name for so long, whatever is there.
+    ///
+    /// # Errors
+    /// [`Fault`]
+    pub fn told(&mut self, name: &str, text: &[u8], length: Duration) -> Result<(), Fault> {
+        let key = self.key(&format!("cd:{name}"));
+        let length_ms = u64::try_from(length.as_millis()).unwrap_or(u64::MAX);
+        let mut command = redis::cmd("SET");
+        command.arg(key).arg(text).arg("PX");
+        self.ask(command.arg(length_ms.clamp(1, MOST_MS))).map(drop)
+    }
+}
+
 /// A year: the engine refuses an end that it cannot count.
 const MOST_MS: u64 = 365 * 86_400_000;

@@ -1,9 +1,10 @@
-//! The link to a Valkey or Redis: the only file that names the crate `redis` (FLEET-2).
+//! The link to a Valkey or Redis: this folder alone names the crate `redis` (FLEET-2).
 //!
 //! One connection, used by one thread, on which every question has a time-out. After a fault the
 //! connection is dropped: whoever asks opens another when its pause is over. What was sent may have
 //! been obeyed, and may be sent again.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use redis::{
@@ -18,6 +19,7 @@ use super::stamp::Origin;
 mod claim;
 mod merge;
 mod policy;
+mod sentinel;
 
 /// How long an answer may take.
 const TIMEOUT: Duration = Duration::from_secs(1);
@@ -38,7 +40,7 @@ const APPEND: &str = include_str!("append.lua");
 const BEAT: &str = include_str!("beat.lua");
 
 /// What the link is opened with.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Access {
     /// Where.
     pub place: EnginePlace,
@@ -52,28 +54,30 @@ pub struct Access {
     pub roots: Option<Vec<u8>>,
     /// The certificate that is shown to the engine, and its key (PEM).
     pub identity: Option<(Vec<u8>, Vec<u8>)>,
+    /// What is said to it may be read on the way.
+    pub insecure: bool,
+}
+
+/// Where a connection goes.
+#[derive(Clone)]
+enum Place {
+    /// A host, a port, and whether it is TLS.
+    Tcp(String, u16, bool),
+    Unix(PathBuf),
 }
 
 impl Access {
     /// The client of the crate; nothing is asked yet.
-    fn client(&self) -> Result<Client, Fault> {
-        let address = match &self.place {
-            EnginePlace::Tcp {
+    fn client(&self, place: &Place) -> Result<Client, Fault> {
+        let address = match place.clone() {
+            Place::Tcp(host, port, false) => ConnectionAddr::Tcp(host, port),
+            Place::Tcp(host, port, true) => ConnectionAddr::TcpTls {
                 host,
                 port,
-                tls: false,
-            } => ConnectionAddr::Tcp(host.clone(), *port),
-            EnginePlace::Tcp {
-                host,
-                port,
-                tls: true,
-            } => ConnectionAddr::TcpTls {
-                host: host.clone(),
-                port: *port,
                 insecure: false,
                 tls_params: None,
             },
-            EnginePlace::Unix(path) => ConnectionAddr::Unix(path.clone()),
+            Place::Unix(path) => ConnectionAddr::Unix(path),
         };
         let is_tls = matches!(address, ConnectionAddr::TcpTls { .. });
         // CLIENT SETINFO is unknown before 7.2, and no ACL needs to allow it.
@@ -107,7 +111,36 @@ impl Access {
     /// # Errors
     /// [`Fault`]
     pub fn check(&self) -> Result<(), Fault> {
-        self.client().map(drop)
+        let places = match &self.place {
+            EnginePlace::Sentinels { places, tls, .. } => {
+                let place = |(host, port): &(String, u16)| Place::Tcp(host.clone(), *port, *tls);
+                places.iter().map(place).collect()
+            }
+            EnginePlace::Tcp { host, port, tls } => vec![Place::Tcp(host.clone(), *port, *tls)],
+            EnginePlace::Unix(path) => vec![Place::Unix(path.clone())],
+        };
+        places
+            .iter()
+            .try_for_each(|place| self.client(place).map(drop))
+    }
+
+    /// Opens a connection to the engine, wherever it is now.
+    fn connect(&self) -> Result<Connection, Fault> {
+        match &self.place {
+            EnginePlace::Sentinels { places, name, tls } => self.by_sentinels(places, name, *tls),
+            EnginePlace::Tcp { host, port, tls } => {
+                self.connect_to(&Place::Tcp(host.clone(), *port, *tls))
+            }
+            EnginePlace::Unix(path) => self.connect_to(&Place::Unix(path.clone())),
+        }
+    }
+
+    fn connect_to(&self, place: &Place) -> Result<Connection, Fault> {
+        let client = self.client(place)?;
+        let connection = client.get_connection_with_timeout(TIMEOUT).map_err(fault)?;
+        connection.set_read_timeout(Some(TIMEOUT)).map_err(fault)?;
+        connection.set_write_timeout(Some(TIMEOUT)).map_err(fault)?;
+        Ok(connection)
     }
 }
 
@@ -130,12 +163,10 @@ impl Link {
     /// # Errors
     /// [`Fault`]
     pub fn open(access: &Access, wait: Duration) -> Result<Self, Fault> {
-        let client = access.client()?;
-        let connection = client.get_connection_with_timeout(TIMEOUT).map_err(fault)?;
+        let connection = access.connect()?;
         connection
             .set_read_timeout(Some(TIMEOUT + wait))
             .map_err(fault)?;
-        connection.set_write_timeout(Some(TIMEOUT)).map_err(fault)?;
         Ok(Self {
             connection,
             fleet: access.fleet.clone(),

@@ -57,6 +57,7 @@ impl Server {
             password: None,
             roots: None,
             identity: None,
+            insecure: false,
         }
     }
 

@@ -17,6 +17,7 @@ use crate::fleet::core::Core;
 use crate::fleet::engine::{Cursor, Engine, Fault};
 use crate::fleet::event;
 use crate::fleet::filing::{Filing, KeptFiling};
+use crate::fleet::place::Point;
 use crate::fleet::replica::{Effect, Replica};
 use crate::fleet::stamp::Origin;
 use crate::rules::{Entry, Expected, FileChange, ListKey, SharedLists};
@@ -33,8 +34,8 @@ pub(super) struct Instance {
     pub(super) skew_ms: i64,
     /// Whether it has met the engine since it lost it.
     is_linked: bool,
-    /// bans.json and what it knew of the fleet, written in one step.
-    disk: Option<(Vec<Arc<Ban>>, Replica, KeptFiling)>,
+    /// bans.json and what it knew of the fleet, written in one step, with the point to go on from.
+    disk: Option<(Vec<Arc<Ban>>, Replica, KeptFiling, Option<Point>)>,
     /// lists.json as it lies there.
     pub(super) file: SharedLists,
     filing: Filing,
@@ -103,10 +104,13 @@ impl Instance {
 
     pub(super) fn save(&mut self) {
         self.saved = self.core.replica().kept_changes();
+        // A point that is older than what is known is as good.
+        let before = self.disk.take().and_then(|(.., point)| point);
         self.disk = Some((
             self.ledger.all(),
             self.core.replica().clone(),
             self.filing.kept(),
+            self.core.point().or(before),
         ));
     }
 
@@ -184,15 +188,23 @@ impl Instance {
             self.disk = None;
             self.file = SharedLists::default();
         }
-        let (held, replica, filed) = match &self.disk {
-            Some((held, replica, filed)) => (held.clone(), Some(replica), Some(filed.clone())),
-            None => (Vec::new(), None, None),
+        let (held, replica, filed, point) = match &self.disk {
+            Some((held, replica, filed, point)) => (
+                held.clone(),
+                Some(replica),
+                Some(filed.clone()),
+                point.clone(),
+            ),
+            None => (Vec::new(), None, None, None),
         };
         let origin = Origin::new(&self.name, u128::from(nonce)).unwrap();
         let mut core = match replica {
             Some(replica) => Core::of(replica.restarted(origin)),
             None => Core::new(origin, &held).0,
         };
+        if let Some(point) = point {
+            core = core.from_point(point);
+        }
         let saved = core.replica().kept_changes();
         let filing = Filing::begin(filed, &self.file, &mut core, now);
         core.note_change();

@@ -11,11 +11,11 @@ use weir_shared::fleet::{CountOf, InFleet, Report, Reporting, Sum, span_at};
 use weir_shared::rules::Rule;
 use weir_shared::settings::OnLimit;
 use weir_shared::table::RuleCount;
-use weir_shared::window::{PerSpan, Span, Window};
+use weir_shared::window::{PerSpan, RuleSpan, Span, Window};
 
 use super::{CHANGED, Entry};
 use crate::clients::due::{Due, aligned, is_over};
-use crate::clients::in_fleet::ClientInFleet;
+use crate::clients::in_fleet::{ClientInFleet, RuleWindow};
 use crate::clients::judging::{Judging, Learned};
 
 mod broken;
@@ -39,6 +39,21 @@ impl Entry {
 
     fn in_fleet(&self) -> Option<&ClientInFleet> {
         self.further.as_ref()?.in_fleet.as_deref()
+    }
+
+    /// When the engine was asked for it last, on the monotonic clock; 0 for never.
+    fn asked_ns(&self) -> u64 {
+        self.in_fleet().map_or(0, |in_fleet| in_fleet.asked_ns)
+    }
+
+    /// What a window of a rule has counted, here and elsewhere.
+    pub fn rule_window_of_all(&self, rule: &Rule, span: RuleSpan, now: Now) -> RuleWindow {
+        let asked_ns = self.asked_ns();
+        let further = self.further.as_ref();
+        let count = further.and_then(|further| further.find(rule, span));
+        count.map_or_else(RuleWindow::default, |count| {
+            RuleWindow::of(count.window, count.in_fleet.as_deref(), span, asked_ns, now)
+        })
     }
 
     /// What others have counted of its windows; none where the engine was not asked yet.

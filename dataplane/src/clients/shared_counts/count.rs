@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use weir_shared::clock::Now;
 use weir_shared::rules::{Quota, Rule};
 use weir_shared::table::SharedWindow;
 use weir_shared::window::{Length as _, RuleSpan, Window};
 
-use crate::clients::in_fleet::CountInFleet;
+use crate::clients::in_fleet::{CountInFleet, RuleWindow};
 use sketch::Sketch;
 
 mod fleet;
@@ -71,6 +72,14 @@ impl Count {
                 self.clients.estimate(),
             )
         })
+    }
+
+    /// What a window has counted, here and elsewhere.
+    pub(super) fn window(&self, span: RuleSpan, now: Now) -> RuleWindow {
+        let of = self.fleet.as_ref().zip(span.of_clients());
+        let asked_ns = of.map_or(0, |(fleet, _)| fleet.asked_ns);
+        let of = of.map(|(fleet, span)| fleet.windows.get(span));
+        RuleWindow::of(self.get(span).window, of, span, asked_ns, now)
     }
 
     /// What its windows have counted, those of none left out.

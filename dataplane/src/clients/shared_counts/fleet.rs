@@ -94,6 +94,11 @@ impl SharedCounts {
         self.held().each(Count::may_be_sent);
     }
 
+    /// The engine may have all that was counted so far.
+    pub fn are_sent(&self) {
+        self.held().each(Count::is_sent);
+    }
+
     /// What others count does not hold.
     pub fn forget_others(&self) {
         self.held().each(Count::forgets_others);

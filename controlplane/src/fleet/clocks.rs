@@ -1,0 +1,116 @@
+//! How far the clock of this instance is off that of the engine, and what follows (FLEET-22).
+
+use super::counting::MOST_OFF_MS;
+use super::facts::Told;
+
+/// More is told.
+const TOLD_MS: u64 = 1_000;
+/// Bans are written by the engine's clock; by as little as this it is not found anew with each
+/// round trip.
+const STEP_MS: u64 = 100;
+
+/// The offset.
+#[derive(Default)]
+pub(super) struct Clocks {
+    /// As it was found last.
+    found_ms: i64,
+    /// By which bans are written and judged.
+    applied_ms: i64,
+    /// What was told, where it is off.
+    told: Option<Off>,
+}
+
+/// How far it is off.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Off {
+    /// By more than a second.
+    Told,
+    /// Too far for counts and for the times of bans.
+    TooFar,
+}
+
+impl Clocks {
+    /// The own clock is so far ahead.
+    pub(super) fn note(&mut self, ahead_ms: i64) {
+        self.found_ms = ahead_ms;
+        if ahead_ms.unsigned_abs() > MOST_OFF_MS {
+            self.applied_ms = 0;
+        } else if ahead_ms.abs_diff(self.applied_ms) > STEP_MS {
+            self.applied_ms = ahead_ms;
+        }
+    }
+
+    /// How far it is ahead of the time by which bans are written: that of the engine, but the own
+    /// one where both are too far from each other.
+    pub(super) fn applied_ms(&self) -> i64 {
+        self.applied_ms
+    }
+
+    /// Says once that it is off, and how far that goes.
+    pub(super) fn tell(&mut self) -> Option<Told> {
+        let off = match self.found_ms.unsigned_abs() {
+            ..=TOLD_MS => None,
+            ..=MOST_OFF_MS => Some(Off::Told),
+            _ => Some(Off::TooFar),
+        };
+        // What was told is told again only where it has come to more, or was right meanwhile.
+        let is_news = off != self.told && !(off.is_some() && self.told == Some(Off::TooFar));
+        if off.is_none() || is_news {
+            self.told = off;
+        }
+        let off = off.filter(|_| is_news)?;
+        let seconds = std::time::Duration::from_millis(self.found_ms.unsigned_abs()).as_secs_f64();
+        let side = if self.found_ms > 0 {
+            "ahead of"
+        } else {
+            "behind"
+        };
+        let follows = match off {
+            Off::Told => "bans are written by the clock of the engine",
+            Off::TooFar => "no counts are shared, and bans are written by its own clock",
+        };
+        let detail = format!(
+            "the clock of this instance is {seconds:.1} s {side} that of the engine of the fleet: {follows}"
+        );
+        tracing::warn!("{detail}");
+        let what = "clock";
+        Some(Told { what, detail })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// FLEET-22: an offset is told once it is more than a second, and once more where it is too
+    /// much; up to 30 s it holds for bans, beyond it does not, and what changes with each round
+    /// trip changes nothing.
+    #[test]
+    fn an_offset_is_told_and_holds_up_to_a_bound() {
+        let mut clocks = Clocks::default();
+        for (found_ms, applied_ms, told) in [
+            (90, 0, None),
+            (-1000, -1000, None),
+            (-990, -1000, None),
+            (-1001, -1000, Some("1.0 s behind")),
+            (29_000, 29_000, None),
+            (30_000, 29_000 + 1000, None),
+            (30_001, 0, Some("30.0 s ahead of")),
+            (31_000, 0, None),
+            (2_000, 2_000, None),
+            (31_000, 0, None),
+            (5, 0, None),
+            (2_000, 2_000, Some("2.0 s ahead of")),
+        ] {
+            clocks.note(found_ms);
+            assert_eq!(clocks.applied_ms(), applied_ms, "{found_ms}");
+            let detail = clocks.tell().map(|told| told.detail);
+            let is_told = match (&detail, told) {
+                (Some(detail), Some(told)) => detail.contains(told),
+                (None, None) => true,
+                _ => false,
+            };
+            assert!(is_told, "{found_ms}: {detail:?}");
+        }
+    }
+}
