@@ -156,7 +156,7 @@ fn what_is_taken_out_stays_out() {
 fn after_seven_days_what_only_one_holds_is_put_aside() {
     let (application, engine) = (Application::ok(), Engine::start());
     let other = start(&application, &engine, "edge-2");
-    other.ban("netblock", "192.0.2.0/24", "permanent");
+    other.ban("netblock", "100.65.0.0/24", "permanent");
     let (day, state) = (86_400, state_dir());
     let ban = |netblock: &str, days: i64| {
         json!({"netblock": netblock, "ban_started": from_now(-days * day),
@@ -187,7 +187,7 @@ fn after_seven_days_what_only_one_holds_is_put_aside() {
         netblocks.sort();
         netblocks
     };
-    let both = ["\"192.0.2.0/24\"", "\"198.51.100.0/24\""];
+    let both = ["\"100.65.0.0/24\"", "\"198.51.100.0/24\""];
     assert_eq!(netblocks(&one), both);
     assert_eq!(netblocks(&other), both);
     let aside = one.state_file("bans.json.before-fleet").expect("the file");

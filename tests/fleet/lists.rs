@@ -218,7 +218,7 @@ fn commands_without_a_service_change_lists_json() {
     );
     assert!(!state.path().join("rules.json").exists());
     let too_wide = shared(&["deny", "8.0.0.0/7"]);
-    assert_eq!(too_wide.code, 64, "{}{}", too_wide.out, too_wide.err);
+    assert_eq!(too_wide.code, 2, "{}{}", too_wide.out, too_wide.err);
     let mut one = start_at(&application, &state, &sharing(&engine, "edge-1"));
     wait_for_list(&other, "deny", &["203.0.113.0/24"]);
     put(&other, "allow", "192.0.2.77");
