@@ -15,7 +15,7 @@ impl Fleet {
     /// (FLEET-22).
     fn shares_totals(&self, now: Now) -> bool {
         let is_off = self.clock_ms.unsigned_abs() > MOST_OFF_MS;
-        self.sharing.is_some() && self.is_linked(now) && !is_off
+        self.ready.sharing.share.anomalies && self.is_linked(now) && !is_off
     }
 
     /// What went over a threshold here is to be told by one instance; by this one where nobody is

@@ -44,6 +44,8 @@ pub struct FleetSettings {
 pub struct FleetShare {
     /// What is counted of clients (FLEET-4).
     pub counts: bool,
+    /// What is counted against thresholds of anomalies, and who tells (FLEET-19).
+    pub anomalies: bool,
     /// `weir allow` and `weir deny` (FLEET-18).
     pub lists: bool,
 }
@@ -55,6 +57,7 @@ impl FleetShare {
             match word {
                 "bans" => bans = true,
                 "counts" => share.counts = true,
+                "anomalies" => share.anomalies = true,
                 "lists" => share.lists = true,
                 other => faults.push(format!("has {other:?}, which is not known")),
             }
@@ -195,13 +198,13 @@ pub(super) fn rows() -> Vec<Row<FleetSettings>> {
         .live(),
         row(
             "WAF_FLEET_SHARE",
-            "bans,counts",
+            "bans,counts,anomalies,lists",
             Kind::new(
-                "bans, and counts and lists where they are shared too",
+                "bans, and those of counts, anomalies and lists that are shared too",
                 FleetShare::read,
             ),
             |fleet: &mut FleetSettings| &mut fleet.share,
-            "What is shared: bans with lifts and edits; what is counted of clients; lists, which `weir allow` and `weir deny` write.",
+            "What is shared: bans with lifts and edits; what is counted of clients; thresholds of anomalies; lists, which `weir allow` and `weir deny` write.",
         )
         .live(),
         row(
