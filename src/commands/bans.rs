@@ -13,7 +13,9 @@ use weir_controlplane::offline::Offline;
 use weir_shared::netblock::Netblock;
 
 use super::ask::{Answer, Asked, Asking, Place};
-use super::common::{EXIT_NO, EXIT_USAGE, Failure, finish, now, out, percent_encoded, print_json};
+use super::common::{
+    EXIT_NO, EXIT_USAGE, Failure, address, finish, now, out, percent_encoded, print_json,
+};
 use super::lists;
 use super::text::{Table, cell, time, until};
 
@@ -182,6 +184,7 @@ fn held(asking: &Asking, active: bool, covering: Option<&str>) -> Result<Vec<Val
     if active {
         parts.push("active=true".to_owned());
     }
+    let covering = covering.map(address).transpose()?;
     if let Some(address) = covering {
         parts.push(format!("ip={}", percent_encoded(address)));
     }
@@ -228,13 +231,17 @@ fn list_of(mut answer: Value) -> Vec<Value> {
 }
 
 fn add(given: &Add) -> Result<ExitCode, Failure> {
+    let netblock = lists::netblock(&given.netblock)?;
+    if let Some(duration) = &given.terms.duration {
+        lists::end_of(duration)?;
+    }
     let place = Place::of(&given.asking)?;
     let duration = match &given.terms.duration {
         Some(duration) => duration.clone(),
         None => first_length(&place)?,
     };
-    let (done, ban) = match standing(&place, &given.netblock, &duration)? {
-        Some((ban, end)) => extended(&place, ban, end, &given.terms)?,
+    let (done, ban) = match standing(&place, netblock)? {
+        Some(ban) => extended(&place, ban, lists::end_of(&duration)?, &given.terms)?,
         None => (
             "banned",
             order(&place, &given.netblock, &duration, &given.terms)?.good()?,
@@ -256,22 +263,8 @@ fn order(place: &Place, netblock: &str, duration: &str, terms: &Terms) -> Result
     place.expect(Method::POST, "/v1/bans", Some(&order))
 }
 
-/// The ban of exactly this netblock that was made by hand and refuses now, and the end that is
-/// asked for. None where there is none, and where the service is to say what is wrong with the
-/// call.
-fn standing(
-    place: &Place,
-    netblock: &str,
-    duration: &str,
-) -> Result<Option<(Value, Value)>, Failure> {
-    let Ok(netblock) = netblock.parse::<Netblock>() else {
-        return Ok(None);
-    };
-    let end = match (duration, lists::until(duration)) {
-        ("permanent", _) => json!("permanent"),
-        (_, Ok(until)) => json!(until),
-        (_, Err(_)) => return Ok(None),
-    };
+/// The ban of exactly this netblock that was made by hand and refuses now.
+fn standing(place: &Place, netblock: Netblock) -> Result<Option<Value>, Failure> {
     let netblock = netblock.widened_to_clients();
     let address = percent_encoded(&netblock.net().network().to_string());
     let target = format!("/v1/bans?active=true&ip={address}");
@@ -281,7 +274,7 @@ fn standing(
     };
     let last = |ban: &&Value| time(&ban["ban_expires"]).unwrap_or(u64::MAX);
     let ban = bans.iter().filter(is_it).max_by_key(last);
-    Ok(ban.map(|ban| (ban.clone(), end)))
+    Ok(ban.cloned())
 }
 
 /// The same ban with a later end, and the reason that is given, if one is. One that lasts longer

@@ -90,10 +90,26 @@ pub fn add(
 pub fn until(text: &str) -> Result<Time, Failure> {
     let wrong = |wrong| Failure::new(EXIT_USAGE, format!("--for: {wrong}: {DURATION_FORM}"));
     let duration = parse_duration(text).map_err(wrong)?;
+    if duration.is_zero() {
+        return Err(wrong(format!("{text:?} is no time at all")));
+    }
     Ok(Time(now().wall_ms).plus(duration))
 }
 
-fn netblock(text: &str) -> Result<Netblock, Failure> {
+/// The end of a ban that begins now.
+pub fn end_of(duration: &str) -> Result<Value, Failure> {
+    if duration == "permanent" {
+        return Ok(json!(duration));
+    }
+    let until = until(duration).map_err(|failure| {
+        let sentence = format!("{}, or permanent", failure.sentence);
+        Failure::new(EXIT_USAGE, sentence)
+    })?;
+    Ok(json!(until))
+}
+
+/// An address or a netblock that was typed.
+pub fn netblock(text: &str) -> Result<Netblock, Failure> {
     let wrong = |error: NotANetblock| Failure::new(EXIT_USAGE, error.to_string());
     text.parse().map_err(wrong)
 }
