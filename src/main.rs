@@ -57,7 +57,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 #[command(name = "weir", version, about)]
 struct Arguments {
     /// A file of settings, `NAME=value` a line; its lines win over the environment
-    #[arg(long, global = true, value_name = "FILE")]
+    #[arg(long, global = true, value_name = "FILE", display_order = 900)]
     settings: Option<PathBuf>,
     #[command(subcommand)]
     command: Option<Command>,
@@ -67,11 +67,11 @@ struct Arguments {
 enum Command {
     /// Serve with the settings of the environment (the same as no command)
     Serve,
-    /// Say everything that a start would find wrong, and start nothing
+    /// Find every fault that would stop a start, without starting
     Check(Asking),
-    /// Say how a running service is
+    /// Show requests, refusals, bans and the application of a running service
     Status(Asking),
-    /// Say whether a running service serves: exit status 1 if it stops
+    /// Ask whether a running service serves: exit status 1 while it stops
     Health(Asking),
     /// Show every setting, its value and where that comes from
     Settings(Asking),
@@ -83,7 +83,7 @@ enum Command {
         #[command(flatten)]
         list: bans::List,
     },
-    /// Say what the checks would do with a request now, and why: exit status 1 if it is refused
+    /// Explain what the checks would do with a request now, and why: exit status 1 if it is refused
     Explain(explain::Explain),
     /// Let an address or a netblock pass every check (rules.json)
     Allow(lists::Member),
@@ -91,7 +91,7 @@ enum Command {
     Deny(lists::Member),
     /// Print crawlers that can prove who they are, ready to be pasted into rules.json
     Crawlers,
-    /// Show the lists that are fetched from elsewhere (feeds of rules.json), fetch and accept one
+    /// Show, fetch and accept the lists that weir fetches itself (feeds of rules.json)
     #[command(args_conflicts_with_subcommands = true)]
     Feeds {
         #[command(subcommand)]
@@ -109,21 +109,21 @@ enum Command {
     Fleet(Asking),
     /// Watch a running service on a terminal
     Top(top::Top),
-    /// Serve a page about a running service, on loopback
+    /// Watch a running service in a browser
     Dashboard(dashboard::Dashboard),
-    /// Read settings, tokens, rules and databases again and take them, all or none: exit status 78
-    /// for a fault
+    /// Take changed settings, tokens, rules and databases in, all or none: exit status 78 for a
+    /// fault
     Reload(Asking),
-    /// Hand over to a new process of the program as it lies on disk now: exit status 1 if none
-    /// takes over
+    /// Hand over to the program as it lies on disk now, without losing a connection: exit status 1
+    /// if it does not take over
     Upgrade(Asking),
-    /// Say what these settings would have refused of the requests of a log
+    /// Say what settings would have refused of the requests of a log
     Replay(replay::Replay),
     /// Serve a small application inside, with low limits and visitors of its own, on loopback
     Demo(demo::Demo),
     /// Write the completions of a shell to standard output
     Completions {
-        /// Which
+        /// Of which shell
         shell: clap_complete::Shell,
     },
     /// Write the man page of weir, or of a command, to standard output

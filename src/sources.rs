@@ -99,7 +99,12 @@ impl Sources {
             return Ok(None);
         };
         let text = guarded::read(path, MAX_FILE_BYTES).map_err(|error| {
-            let sentence = format!("{NAME}: {} cannot be read: {error}", path.display());
+            let named = if FILE.get().is_some() {
+                "--settings"
+            } else {
+                NAME
+            };
+            let sentence = format!("{named}: {} cannot be read: {error}", path.display());
             refused(vec![sentence])
         })?;
         let mut file = SettingsFile::parse(path, &text).map_err(refused)?;

@@ -14,6 +14,8 @@ use crate::support::raw_client::{Response, request, try_exchange};
 use crate::support::weir::{ONE_PER_HOUR, Weir, state_dir};
 use crate::support::{wait_for, wait_until};
 
+mod attack;
+
 /// A running dashboard.
 struct Dashboard {
     child: Child,
@@ -349,6 +351,14 @@ impl Browser {
         });
     }
 
+    #[track_caller]
+    fn shows_plots(&self) {
+        wait_for("six plots", || {
+            let plots = self.script("return document.querySelectorAll('figure svg').length");
+            (plots == 6).then_some(())
+        });
+    }
+
     /// Presses keys, wherever the focus is.
     #[track_caller]
     fn press(&self, keys: &str) {
@@ -374,37 +384,6 @@ impl Browser {
     }
 }
 
-/// What a service has written of the last hour when it stopped: ten minutes of an attack in it.
-fn an_attack_of_ten_minutes() -> String {
-    let actions = weir_shared::verdict::Action::ALL.map(weir_shared::verdict::Action::name);
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    let now = now.expect("after 1970").as_secs() / 60;
-    let minutes: Vec<Value> = (1..60)
-        .map(|before| {
-            let at = now - (60 - before);
-            let passed = 880 + at * 7919 % 120;
-            let attack: u64 = if (40..50).contains(&before) { 1800 } else { 0 };
-            let banned = attack.saturating_sub(45_u64.abs_diff(before) * 300);
-            let count = |action: &str| match action {
-                "passed" => passed,
-                "banned" => banned,
-                "rate_limited" => banned / 40,
-                "trapped" => banned / 15,
-                _ => 0,
-            };
-            let bans = before.clamp(40, 48) - 40;
-            let p99 = if attack > 0 { 100_000 } else { 50_000 };
-            json!({
-                "at": at, "requests": actions.map(count), "responses": [0, passed, 0, 0, attack / 300],
-                "p50_us": 5_000, "p99_us": p99, "bans_active": 3 + bans,
-                "bans_made": u64::from((40..48).contains(&before)),
-                "request_bytes": passed * 90, "response_bytes": passed * 14_000,
-            })
-        })
-        .collect();
-    json!({"version": 1, "actions": actions, "minutes": minutes}).to_string()
-}
-
 impl Drop for Browser {
     fn drop(&mut self) {
         if !self.session.is_empty() && !std::thread::panicking() {
@@ -423,11 +402,6 @@ fn a_person_works_with_the_page() {
     const ENTER: &str = "\u{e007}";
     let application = Application::ok();
     let state = state_dir();
-    std::fs::write(
-        state.path().join("history.json"),
-        an_attack_of_ten_minutes(),
-    )
-    .expect("writes");
     // Nobody asks about an address of documentation: who says that it is the crawler is unproven.
     std::fs::write(
         state.path().join("rules.json"),
@@ -452,9 +426,8 @@ fn a_person_works_with_the_page() {
     let browser = Browser::start("light");
     browser.command("POST", "/url", &json!({"url": dashboard.url()}));
     browser.shows("203.0.113.7");
-    // Pictures over time, of what the process before has left and of what is counted now.
     browser.shows("Requests a minute");
-    wait_for("five plots and bars", || {
+    wait_for("six plots and bars", || {
         let plots = browser.script("return document.querySelectorAll('figure svg').length");
         let bars = browser.script("return document.querySelector('#bars-clients').innerText");
         let bars = bars.as_str().unwrap_or_default();
@@ -466,14 +439,8 @@ fn a_person_works_with_the_page() {
             "203.0.113.7",
         ];
         println!("{plots} plots, bars of {bars:?}");
-        (plots == 5 && clients.iter().all(are_there)).then_some(())
+        (plots == 6 && clients.iter().all(are_there)).then_some(())
     });
-    let fills = "return document.querySelectorAll('#plot-refusals rect.bad').length";
-    assert!(
-        browser.script(fills).as_u64() >= Some(10),
-        "an attack is drawn"
-    );
-    browser.picture("dashboard-light.png");
     // The search, then the first button of the only row that is left.
     browser.press("/203.");
     browser.press("\u{e004}");
@@ -536,25 +503,14 @@ fn a_person_works_with_the_page() {
     dark.shows("203.0.113.7");
     let ground = dark.script("return getComputedStyle(document.body).backgroundColor");
     assert_eq!(ground, "rgb(21, 24, 26)");
-    dark.shows("Active bans");
-    wait_for("five plots", || {
-        let plots = dark.script("return document.querySelectorAll('figure svg').length");
-        (plots == 5).then_some(())
-    });
-    dark.picture("dashboard-dark.png");
     drop(dark);
 
     // On a phone nothing is to the right of the screen; a ban asks for how long and why.
     let phone = Browser::of_size("light", (390, 844), true);
     phone.command("POST", "/url", &json!({"url": dashboard.url()}));
     phone.shows("198.51.100.23");
-    wait_for("five plots", || {
-        let plots = phone.script("return document.querySelectorAll('figure svg').length");
-        (plots == 5).then_some(())
-    });
     let width = phone.script("return document.documentElement.scrollWidth");
     assert!(width.as_u64() <= Some(390), "{width}");
-    phone.picture("dashboard-phone.png");
     phone.script(
         "[...document.querySelectorAll('td button')].find((one) => \
          one.getAttribute('aria-label') === 'Ban: 198.51.100.23').click()",
@@ -625,10 +581,7 @@ fn the_page_lists_the_instances_of_a_fleet() {
     let browser = Browser::start("light");
     browser.command("POST", "/url", &json!({"url": dashboard.url()}));
     browser.shows("Keys: 1 to 9 lists, / search");
-    wait_for("five plots", || {
-        let plots = browser.script("return document.querySelectorAll('figure svg').length");
-        (plots == 5).then_some(())
-    });
+    browser.shows_plots();
     browser.press("0");
     let text = browser.script("return document.body.innerText");
     assert!(!text.as_str().expect("a text").contains("Fleet"), "{text}");

@@ -153,7 +153,7 @@ fn an_import_is_judged_whole() {
         (
             &["bans", "import", "-", "--for", "2", "--reason", "r"],
             "192.0.2.1",
-            "duration: ",
+            "--for: \"2\" is not a duration",
         ),
         (
             &["bans", "import", "/nowhere"],

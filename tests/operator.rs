@@ -11,7 +11,7 @@ use crate::support::application::Application;
 use crate::support::command::{Ran, command, ran, run};
 use crate::support::raw_client::request;
 use crate::support::wait_for;
-use crate::support::weir::{ONE_PER_HOUR, Weir, state_dir};
+use crate::support::weir::{ONE_PER_HOUR, Weir, ms, state_dir};
 
 /// The line that begins so.
 #[track_caller]
@@ -151,6 +151,164 @@ fn a_list_is_judged_before_it_bans() {
         (checked.code, checked.out),
         (0, format!("{name}: 2 bans, no faults\n"))
     );
+}
+
+/// CONTROL-9: a list that is taken in every night makes no second ban of a netblock: the one that
+/// stands is made longer, and none shorter; so a list has room as often as it comes.
+#[test]
+fn a_list_of_every_night_bans_once() {
+    let application = Application::ok();
+    let weir = Weir::start(&application, &[("WAF_MAX_BANS", "4")]);
+    let state = weir.state_path("");
+    let file = state.join("list.txt");
+    fs::write(
+        &file,
+        "192.0.2.0/24\n198.51.100.9\n192.0.2.0/24\n203.0.113.0/24\n",
+    )
+    .expect("writes");
+    let name = file.to_str().expect("a path");
+    let take = |time: &str, reason: &str| {
+        let taken = run(
+            &state,
+            &["bans", "import", name, "--for", time, "--reason", reason],
+        );
+        assert_eq!(taken.code, 0, "{}", taken.err);
+        taken.out
+    };
+    assert_eq!(take("2h", "one"), "imported 4 bans, 3 of them new\n");
+    let held = weir.bans();
+    assert_eq!(held.len(), 3, "{held:?}");
+    assert_eq!(take("1h", "two"), "imported 4 bans, 0 of them new\n");
+    assert_eq!(weir.bans(), held);
+    assert_eq!(take("3h", "three"), "imported 4 bans, 0 of them new\n");
+    let longer = weir.bans();
+    assert_eq!(longer.len(), 3, "{longer:?}");
+    for (before, after) in held.iter().zip(&longer) {
+        assert_eq!(after["ban_started"], before["ban_started"]);
+        assert!(ms(&after["ban_expires"]) > ms(&before["ban_expires"]));
+        assert_eq!(after["reason"], "three");
+    }
+}
+
+/// RULE-1, CONTROL-8: a list that covers everybody is refused where nothing says that it is meant,
+/// typed and in rules.json alike.
+#[test]
+fn a_list_of_everybody_is_asked_about() {
+    let application = Application::ok();
+    let weir = Weir::start(&application, &[]);
+    let state = weir.state_path("");
+    let told = "0.0.0.0/0 covers every address";
+    let denied = run(&state, &["deny", "0.0.0.0/0"]);
+    assert_eq!(denied.code, 2, "{}", denied.out);
+    assert!(
+        denied.err.contains(told) && denied.err.contains("--force"),
+        "{}",
+        denied.err
+    );
+    let rules = state.join("rules.json");
+    assert!(!rules.exists());
+    fs::write(&rules, r#"{"version":1,"deny":[{"netblock":"0.0.0.0/0"}]}"#).expect("writes");
+    let mut checked = command(&state, &["check"]);
+    let checked = checked.env("WAF_UPSTREAM", "http://127.0.0.1:9").output();
+    let checked = ran(checked.expect("runs"));
+    assert!(checked.err.contains(told), "{}", checked.err);
+    wait_for("the alert", || {
+        run(&state, &["alerts"])
+            .out
+            .contains("file_error")
+            .then_some(())
+    });
+    weir.get("/a", "203.0.113.7").expect(200);
+    fs::remove_file(&rules).expect("removes");
+    let denied = run(&state, &["deny", "0.0.0.0/0", "--force"]);
+    assert_eq!(denied.code, 0, "{}", denied.err);
+    weir.get("/a", "203.0.113.7").expect(429);
+}
+
+/// CONTROL-4: a settings file that is named another way is the same file, and no difference.
+#[test]
+fn a_settings_file_by_another_name_is_the_same() {
+    let application = Application::ok();
+    let state = state_dir();
+    let file = state.path().join("weir.env");
+    fs::write(&file, "WAF_UPSTREAM=http://127.0.0.1:9\n").expect("writes");
+    let name = file.to_str().expect("a path");
+    let _weir = Weir::start_at(
+        application.address(),
+        &state,
+        &[("WAF_SETTINGS_FILE", name)],
+    );
+    let differs = |file: &str| {
+        let mut check = command(state.path(), &["--settings", file, "check"]);
+        let checked = ran(check.current_dir(state.path()).output().expect("runs"));
+        checked.err.contains("WAF_SETTINGS_FILE is ")
+    };
+    fs::copy(&file, state.path().join("other.env")).expect("copies");
+    assert!(!differs("weir.env") && differs("other.env"));
+}
+
+/// CONTROL-3: what was typed wrong is told in the words that were typed, with what is expected.
+#[test]
+fn a_slip_is_told_as_it_was_typed() {
+    let application = Application::ok();
+    let weir = Weir::start(&application, &[]);
+    let state = weir.state_path("");
+    let netblock = "expected an address or a prefix such as 192.0.2.0/24 or 2001:db8::/32";
+    let time = "expected a duration such as 500ms, 90s, 1h30m or 7d";
+    let client = "expected an IPv4 address, an IPv6 address or an IPv6 /64";
+    for (words, told) in [
+        (
+            "bans add 300.1.2.3",
+            format!("\"300.1.2.3\" is not a netblock: {netblock}"),
+        ),
+        (
+            "deny 192.0.2.0/33",
+            format!("\"192.0.2.0/33\" is not a netblock: {netblock}"),
+        ),
+        (
+            "bans add 192.0.2.0/24 --for 5",
+            format!("--for: \"5\" is not a duration: {time}, or permanent"),
+        ),
+        (
+            "bans add 192.0.2.0/24 --for 0s",
+            format!("--for: \"0s\" is no time at all: {time}, or permanent"),
+        ),
+        (
+            "allow 192.0.2.1 --for day",
+            format!("--for: \"day\" is not a duration: {time}"),
+        ),
+        (
+            "explain host.example",
+            format!("\"host.example\" is not a client: {client}"),
+        ),
+        (
+            "bans --covering x",
+            format!("\"x\" is not a client: {client}"),
+        ),
+    ] {
+        let words: Vec<&str> = words.split(' ').collect();
+        let wrong = run(&state, &words);
+        assert_eq!(
+            (wrong.code, wrong.err),
+            (2, format!("weir: {told}\n")),
+            "{words:?}"
+        );
+    }
+    // A client as weir lists it.
+    weir.get("/a", "2001:db8:5:1::7").expect(200);
+    assert_eq!(run(&state, &["explain", "2001:db8:5:1::/64"]).code, 0);
+    assert_eq!(run(&state, &["client", "2001:db8:5:1::/64"]).code, 0);
+    let nowhere = state.join("nowhere");
+    let nowhere = nowhere.to_str().expect("a path");
+    let wrong = run(&state, &["status", "--socket", nowhere]);
+    let told =
+        format!("weir: no service answers at {nowhere}: No such file or directory (os error 2)\n");
+    assert_eq!((wrong.code, wrong.err), (69, told));
+    let wrong = run(&state, &["--settings", nowhere, "check"]);
+    let told = format!(
+        "weir: --settings: {nowhere} cannot be read: No such file or directory (os error 2)\n"
+    );
+    assert_eq!((wrong.code, wrong.err), (78, told));
 }
 
 /// CHECK-3: in observe mode nobody was refused, and no word says so.
@@ -310,6 +468,14 @@ fn the_manual_has_a_page_for_each_command() {
             "{}",
             setting.name
         );
+    }
+    // What a page names is there.
+    for entry in fs::read_dir(&dir).expect("a directory") {
+        let text = fs::read_to_string(entry.expect("an entry").path()).expect("a page");
+        let named = text.lines().filter_map(|line| line.strip_suffix("(1)"));
+        for name in named.filter(|name| name.starts_with("weir")) {
+            page(&format!("{}.1", name.replace('\\', "")));
+        }
     }
     assert!(page("weir-bans-import.1").contains("\\-\\-dry\\-run"));
     assert_eq!(

@@ -77,7 +77,13 @@ fn what_is_shipped_calls_the_program_right() {
     let listed: Value = serde_json::from_slice(&listed.stdout).expect("JSON");
     let of_file = listed["settings"].as_array().expect("a list").iter();
     let of_file = of_file.filter(|one| one["origin"] == "file").count();
+    // A command in a shell finds the state where the unit has it.
+    let state = values(&unit, "StateDirectory=").next().expect("one");
     let lines = text("weir.env");
+    assert_eq!(
+        values(&lines, "WAF_STATE_DIR=").next(),
+        Some(&*format!("/var/lib/{state}"))
+    );
     assert_eq!(of_file, values(&lines, "WAF_").count());
 }
 

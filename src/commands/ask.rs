@@ -219,7 +219,7 @@ impl Place {
         });
         match asked {
             Ok(Ok(answer)) => Ok(Asked::Answered(answer)),
-            Ok(Err(Broken::Connect(error))) => Ok(Asked::NoService(no_service(service, &error))),
+            Ok(Err(Broken::Connect(error))) => Ok(Asked::NoService(self.nobody(service, &error))),
             Ok(Err(Broken::Later(why) | Broken::Refused(why))) => Err(unavailable(service, &why)),
             Ok(Err(Broken::Doubted(why))) => Err(Failure::new(EXIT_UNAVAILABLE, why)),
             Err(_) => Err(unavailable(service, "it took too long")),
@@ -233,7 +233,7 @@ impl Place {
         };
         let listened = runtime(service)?.block_on(service.lines(target, take));
         listened.map_err(|broken| match broken {
-            Broken::Connect(error) => no_service(service, &error),
+            Broken::Connect(error) => self.nobody(service, &error),
             Broken::Later(why) => unavailable(service, &why),
             Broken::Refused(why) | Broken::Doubted(why) => Failure::new(EXIT_UNAVAILABLE, why),
         })
@@ -255,6 +255,24 @@ impl Place {
         );
         let now = now();
         read(Offline { dir, now }).map_err(|error| Failure::new(EXIT_CONFIG, error.to_string()))
+    }
+
+    /// Why nobody could be asked.
+    fn nobody(&self, service: &Service, error: &io::Error) -> Failure {
+        let sentence = match (service, error.kind()) {
+            (Service::Socket(..), io::ErrorKind::PermissionDenied) => format!(
+                "{service} is open to the user of the service and to root: run the command as one of them"
+            ),
+            (Service::Socket(..), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
+                if self.has_files =>
+            {
+                format!(
+                    "no service answers at {service}; is it running, and is WAF_STATE_DIR its directory? --socket names another"
+                )
+            }
+            _ => format!("no service answers at {service}: {error}"),
+        };
+        Failure::new(EXIT_UNAVAILABLE, sentence)
     }
 
     /// Asks for what only a running service knows.
@@ -339,21 +357,6 @@ fn runtime(service: &Service) -> Result<tokio::runtime::Runtime, Failure> {
         .enable_all()
         .build()
         .map_err(|error| unavailable(service, &error.to_string()))
-}
-
-fn no_service(service: &Service, error: &io::Error) -> Failure {
-    let sentence = match (service, error.kind()) {
-        (Service::Socket(..), io::ErrorKind::PermissionDenied) => format!(
-            "{service} is open to the user of the service and to root: run the command as one of them"
-        ),
-        (Service::Socket(..), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
-            format!(
-                "no service answers at {service}; is it running, and is WAF_STATE_DIR its directory? --socket names another"
-            )
-        }
-        _ => format!("no service answers at {service}: {error}"),
-    };
-    Failure::new(EXIT_UNAVAILABLE, sentence)
 }
 
 fn unavailable(service: &Service, why: &str) -> Failure {

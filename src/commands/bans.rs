@@ -12,7 +12,9 @@ use weir_shared::ban::{Ban, Cause, Expiry};
 use weir_shared::netblock::Netblock;
 
 use super::ask::{Answer, Asked, Asking, Place, typed};
-use super::common::{EXIT_NO, EXIT_USAGE, Failure, finish, now, out, percent_encoded, print_json};
+use super::common::{
+    EXIT_NO, EXIT_USAGE, Failure, address, finish, now, out, percent_encoded, print_json,
+};
 use super::lists;
 use super::text::{Table, maybe, plain, until_end};
 
@@ -167,6 +169,7 @@ fn held(asking: &Asking, active: bool, covering: Option<&str>) -> Result<Vec<Arc
     if active {
         parts.push("active=true".to_owned());
     }
+    let covering = covering.map(address).transpose()?;
     if let Some(address) = covering {
         parts.push(format!("ip={}", percent_encoded(address)));
     }
@@ -192,13 +195,17 @@ fn held(asking: &Asking, active: bool, covering: Option<&str>) -> Result<Vec<Arc
 }
 
 fn add(given: &Add) -> Result<ExitCode, Failure> {
+    let netblock = lists::netblock(&given.netblock)?;
+    if let Some(duration) = &given.terms.duration {
+        lists::end_of(duration)?;
+    }
     let place = Place::of(&given.asking)?;
     let duration = match &given.terms.duration {
         Some(duration) => duration.clone(),
         None => first_length(&place)?,
     };
-    let (done, ban) = match standing(&place, &given.netblock, &duration)? {
-        Some((ban, end)) => extended(&place, ban, end, &given.terms)?,
+    let (done, ban) = match standing(&place, netblock)? {
+        Some(ban) => extended(&place, ban, lists::end_of(&duration)?, &given.terms)?,
         None => (
             "banned",
             order(&place, &given.netblock, &duration, &given.terms)?.good()?,
@@ -220,22 +227,8 @@ fn order(place: &Place, netblock: &str, duration: &str, terms: &Terms) -> Result
     place.expect(Method::POST, "/v1/bans", Some(&order))
 }
 
-/// The ban of exactly this netblock that was made by hand and refuses now, and the end that is
-/// asked for. None where there is none, and where the service is to say what is wrong with the
-/// call.
-fn standing(
-    place: &Place,
-    netblock: &str,
-    duration: &str,
-) -> Result<Option<(Arc<Ban>, Expiry)>, Failure> {
-    let Ok(netblock) = netblock.parse::<Netblock>() else {
-        return Ok(None);
-    };
-    let end = match (duration, lists::until(duration)) {
-        ("permanent", _) => Expiry::Permanent,
-        (_, Ok(until)) => Expiry::At(until),
-        (_, Err(_)) => return Ok(None),
-    };
+/// The ban of exactly this netblock that was made by hand and refuses now.
+fn standing(place: &Place, netblock: Netblock) -> Result<Option<Arc<Ban>>, Failure> {
     let netblock = netblock.widened_to_clients();
     let address = percent_encoded(&netblock.net().network().to_string());
     let target = format!("/v1/bans?active=true&ip={address}");
@@ -243,8 +236,7 @@ fn standing(
     let is_it =
         |ban: &Arc<Ban>| ban.netblock == netblock && ban.cause == Cause::Admin && !ban.observed;
     let bans = bans.into_iter().filter(is_it);
-    let ban = bans.max_by_key(|ban| ban.ban_expires);
-    Ok(ban.map(|ban| (ban, end)))
+    Ok(bans.max_by_key(|ban| ban.ban_expires))
 }
 
 /// The same ban with a later end, and the reason that is given, if one is. One that lasts longer

@@ -6,6 +6,7 @@ use std::sync::LazyLock;
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
+use weir_shared::client::{Client, NotAClient};
 use weir_shared::clock::{Clock, Now};
 use weir_shared::settings::Refused;
 
@@ -67,6 +68,13 @@ pub fn print_json(document: &Value) -> Result<ExitCode, Failure> {
 pub fn now() -> Now {
     static CLOCK: LazyLock<Clock> = LazyLock::new(Clock::system);
     CLOCK.now()
+}
+
+/// An address that was typed; of a client as it is listed (`2001:db8::/64`) its address.
+pub fn address(text: &str) -> Result<&str, Failure> {
+    let wrong = |wrong: NotAClient| Failure::new(EXIT_USAGE, wrong.to_string());
+    text.parse::<Client>().map_err(wrong)?;
+    Ok(text.strip_suffix("/64").unwrap_or(text))
 }
 
 /// A text as one segment of a path.

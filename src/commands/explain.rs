@@ -14,7 +14,9 @@ use weir_shared::api::settings::SettingList;
 use weir_shared::ban::Ban;
 
 use super::ask::{Answer, Asking, Place, typed};
-use super::common::{EXIT_NO, EXIT_USAGE, Failure, finish, now, out, percent_encoded, print_json};
+use super::common::{
+    EXIT_NO, EXIT_USAGE, Failure, address, finish, now, out, percent_encoded, print_json,
+};
 use super::log_search::{self, LogFile};
 use super::text::{bytes, maybe, plain, span, until_end};
 
@@ -68,10 +70,10 @@ pub fn run(given: &Explain) -> ExitCode {
         let place = Place::of(&given.asking)?;
         let answer = match (&given.request, &given.address) {
             (Some(id), _) => by_id(&place, id)?,
-            (None, address) => explained(
+            (None, named) => explained(
                 &place,
                 &Asked {
-                    address: address.clone().unwrap_or_default(),
+                    address: address(named.as_deref().unwrap_or_default())?.to_owned(),
                     method: given.method.clone(),
                     path: given.path.clone(),
                     host: given.host.clone(),

@@ -15,6 +15,7 @@ use http::{Method, StatusCode};
 use serde_json::{Value, json};
 pub use weir_controlplane::lists::List;
 use weir_controlplane::lists::{Change, Changed, Entry, ListFiles, NotChanged};
+use weir_shared::ban::Expiry;
 use weir_shared::netblock::{Netblock, NotANetblock};
 use weir_shared::units::{DURATION_FORM, Time, parse_duration};
 
@@ -94,10 +95,26 @@ pub fn add(
 pub fn until(text: &str) -> Result<Time, Failure> {
     let wrong = |wrong| Failure::new(EXIT_USAGE, format!("--for: {wrong}: {DURATION_FORM}"));
     let duration = parse_duration(text).map_err(wrong)?;
+    if duration.is_zero() {
+        return Err(wrong(format!("{text:?} is no time at all")));
+    }
     Ok(Time(now().wall_ms).plus(duration))
 }
 
-fn netblock(text: &str) -> Result<Netblock, Failure> {
+/// The end of a ban that begins now.
+pub fn end_of(duration: &str) -> Result<Expiry, Failure> {
+    if duration == "permanent" {
+        return Ok(Expiry::Permanent);
+    }
+    let until = until(duration).map_err(|failure| {
+        let sentence = format!("{}, or permanent", failure.sentence);
+        Failure::new(EXIT_USAGE, sentence)
+    })?;
+    Ok(Expiry::At(until))
+}
+
+/// An address or a netblock that was typed.
+pub fn netblock(text: &str) -> Result<Netblock, Failure> {
     let wrong = |error: NotANetblock| Failure::new(EXIT_USAGE, error.to_string());
     text.parse().map_err(wrong)
 }

@@ -20,7 +20,9 @@ use weir_shared::client;
 use weir_shared::verdict::{Action, History};
 
 use super::ask::{Asked, Asking, Place, typed};
-use super::common::{EXIT_NO, EXIT_USAGE, Failure, finish, now, out, percent_encoded, print_json};
+use super::common::{
+    EXIT_NO, EXIT_USAGE, Failure, address, finish, now, out, percent_encoded, print_json,
+};
 use super::text::{Table, cell, count, maybe, percent, plain, since_time, span, until_end};
 use crate::sources::Sources;
 
@@ -34,7 +36,7 @@ fn is_refusal(name: &str) -> bool {
 pub struct Clients {
     #[command(flatten)]
     asking: Asking,
-    /// What those that come first have most of; requests and bytes are those of the last day
+    /// Who comes first: who has most of this; requests and bytes are those of the last day
     #[arg(long, value_enum, default_value = "last-seen")]
     sort: Sort,
     /// How many at most
@@ -149,7 +151,12 @@ fn recent_lines(recent: &Counted, observe: bool) -> [String; 2] {
     [
         format!(
             "{:<8} {}.{} requests/s   passed {}   {refused} {}{refusals}",
-            span(Duration::from_secs(seconds)),
+            // Whole minutes: the column is narrow.
+            span(Duration::from_secs(if seconds < 60 {
+                seconds
+            } else {
+                seconds - seconds % 60
+            })),
             tenths / 10,
             tenths % 10,
             percent(recent.passed, recent.requests),
@@ -301,11 +308,11 @@ fn clients_text(ClientList { held, clients }: &ClientList) -> String {
 pub fn client(given: &One) -> ExitCode {
     finish((|| {
         let place = Place::of(&given.asking)?;
-        let client: client::Client = given
-            .address
+        let address = address(&given.address)?;
+        let client: client::Client = address
             .parse()
             .map_err(|error| Failure::new(EXIT_USAGE, format!("{error}")))?;
-        let target = format!("/v1/clients/{}", percent_encoded(&given.address));
+        let target = format!("/v1/clients/{}", percent_encoded(address));
         let answer = match place.ask(Method::GET, &target, None)? {
             Asked::Answered(answer) if answer.status == StatusCode::NOT_FOUND => {
                 json!(Held::default())
@@ -429,7 +436,7 @@ pub fn alerts(asking: &Asking) -> ExitCode {
                 members.into_iter().find(|value| !value.is_null()).cloned()
             };
             let of = first(&[
-                "netblock", "of", "file", "feed", "name", "scope", "hour", "what",
+                "netblock", "of", "file", "feed", "name", "key", "per", "scope", "hour", "what",
             ]);
             let what = first(&[
                 "reason",
@@ -438,6 +445,7 @@ pub fn alerts(asking: &Asking) -> ExitCode {
                 "threshold",
                 "held_back",
                 "detail",
+                "rule",
             ]);
             table.row([
                 cell(&alert["time"]),

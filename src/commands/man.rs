@@ -91,8 +91,13 @@ fn add(command: &clap::Command, name: &str, pages: &mut Vec<(String, String)>) {
     // clap keeps names for as long as the process runs, which is until the page is written.
     let of_page: &'static str = name.to_owned().leak();
     let mut text = Vec::new();
+    let mut shown = command.clone().name(of_page);
+    if shown.find_subcommand("help").is_some() {
+        // It has no page.
+        shown = shown.mut_subcommand("help", |help| help.hide(true));
+    }
     // Writing to memory cannot fail.
-    let _ = clap_mangen::Man::new(command.clone().name(of_page)).render(&mut text);
+    let _ = clap_mangen::Man::new(shown).render(&mut text);
     let mut text = String::from_utf8_lossy(&text).into_owned();
     if name == "weir" {
         text.push_str(&own_sections());

@@ -13,6 +13,7 @@ use rustls::HandshakeKind;
 use rustls::version::{TLS12, TLS13};
 
 use crate::support::application::Application;
+use crate::support::command::run;
 use crate::support::raw_client::{Connection, exchange, get};
 use crate::support::tls::{Pair, Secured, client, connect};
 use crate::support::weir::{StateDir, Weir, state_dir};
@@ -290,6 +291,14 @@ fn a_certificate_that_ends_soon_is_told() {
     wait_until("the count", || {
         metric(edge.plain, "waf_alerts_total{kind=\"certificate\"}") == 1.0
     });
+    // CONTROL-3: the command names the certificate and its end.
+    let listed = run(&edge.weir.state_path(""), &["alerts"]).out;
+    let told = listed.lines().find(|line| line.contains(" certificate "));
+    let told = told.unwrap_or_else(|| panic!("no certificate: {listed}"));
+    assert!(
+        told.contains(" a.test ") && told.ends_with("2021-01-01T00:00:00Z"),
+        "{told}"
+    );
 }
 
 /// EDGE-2, SETTING-2: what cannot be served with stops the start, and `check` finds it.

@@ -16,6 +16,7 @@ pub(crate) mod engine;
 pub(crate) mod frames;
 pub(crate) mod geo;
 pub(crate) mod http2;
+pub(crate) mod moved;
 pub(crate) mod process;
 pub(crate) mod raw_client;
 pub(crate) mod tls;

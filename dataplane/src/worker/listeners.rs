@@ -47,10 +47,21 @@ pub struct Bound {
 
 /// Why a place could not be bound.
 #[derive(Debug, thiserror::Error)]
-#[error("WAF_LISTEN={listen}: cannot be bound: {source}")]
+#[error("WAF_LISTEN={listen}: cannot be bound: {source}{}", hint(.listen, .source))]
 pub struct BindError {
     listen: Listen,
     source: io::Error,
+}
+
+/// What a refusal of the system is mostly about.
+fn hint(listen: &Listen, error: &io::Error) -> &'static str {
+    let is_low = matches!(listen.place, Place::Tcp(address) if address.port() < 1024);
+    match error.kind() {
+        io::ErrorKind::PermissionDenied if is_low => {
+            "; a port below 1024 needs root or CAP_NET_BIND_SERVICE"
+        }
+        _ => "",
+    }
 }
 
 /// Whether a start could bind the place now. Nothing listens there meanwhile.

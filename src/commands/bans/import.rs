@@ -18,6 +18,7 @@ use weir_shared::netblock::NetSet;
 
 use crate::commands::ask::{Answer, Asked, Asking, Place, words};
 use crate::commands::common::{EXIT_NO, EXIT_USAGE, Failure, out, percent_encoded, print_json};
+use crate::commands::lists;
 use crate::commands::text::count;
 use crate::sources::Sources;
 
@@ -108,6 +109,9 @@ pub fn import(given: &Import) -> Result<ExitCode, Failure> {
 fn terms(given: &Import, body: &[u8]) -> Result<String, Failure> {
     let is_document = offline::is_bans_file(body);
     let usage = |sentence| Err(Failure::new(EXIT_USAGE, sentence));
+    if let Some(duration) = &given.duration {
+        lists::end_of(duration)?;
+    }
     let mut parts = match (&given.duration, &given.reason) {
         (None, None) if is_document => Vec::new(),
         (Some(duration), Some(reason)) if !is_document => vec![

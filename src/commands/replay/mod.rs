@@ -41,17 +41,17 @@ const LOOKS: u64 = 1000;
 
 #[derive(Args, Debug)]
 pub struct Replay {
-    /// Logs, oldest first; - for standard input. Lines stand in the order in which requests ended:
-    /// they are put into that of their beginnings as far as 16,384 lines reach
+    /// Logs, oldest first; - for standard input. Up to 16,384 lines are sorted by when their
+    /// requests began
     #[arg(required = true, value_name = "LOG")]
     logs: Vec<PathBuf>,
-    /// The form of the logs; without it the first lines tell
+    /// The form of the logs; without it the first lines decide
     #[arg(long, value_enum)]
     format: Option<Format>,
-    /// A setting that is other than it is, beside the settings as they are; may be repeated
+    /// Try this setting, beside the settings as they are; may be repeated
     #[arg(long, value_name = "NAME=VALUE")]
     set: Vec<String>,
-    /// The same for a second trial, which then takes the place of the settings as they are
+    /// A setting of another trial, in the place of the settings as they are; may be repeated
     #[arg(long, value_name = "NAME=VALUE", requires = "set")]
     or_set: Vec<String>,
     /// How many clients, netblocks, ASes, countries and paths are shown

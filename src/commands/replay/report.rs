@@ -178,7 +178,8 @@ fn of_trials(document: &Value) -> String {
         .collect();
     let requests = document["lines"]["requests"].as_u64().unwrap_or(0);
     let mut text = String::new();
-    for (column, trial) in COLUMNS.iter().zip(&trials) {
+    let columns = columns(&trials);
+    for (column, trial) in columns.iter().zip(&trials) {
         let set = trial["set"].as_object().into_iter().flatten();
         let set = set.map(|(name, value)| format!("{name}={}", value.as_str().unwrap_or_default()));
         let set: Vec<String> = set.collect();
@@ -187,7 +188,6 @@ fn of_trials(document: &Value) -> String {
             false => format!("{column}: with {}\n", set.join(" ")),
         });
     }
-    let columns: &[&str] = COLUMNS.get(..trials.len()).unwrap_or(&COLUMNS);
     let headings: Vec<&str> = [""].iter().chain(columns).copied().collect();
     let mut table = Table::new(&headings, &[1, 2]);
     let mut row = |name: &str, of: &dyn Fn(&Value) -> String| {
@@ -212,8 +212,15 @@ fn of_trials(document: &Value) -> String {
     text + &table.text()
 }
 
-/// How the trials are called.
-const COLUMNS: [&str; 2] = ["FIRST", "SECOND"];
+/// How the trials are called: one of the settings as they are is NOW.
+fn columns(trials: &[&Value]) -> &'static [&'static str] {
+    let is_as_now = |trial: &&Value| trial["set"].as_object().is_none_or(Map::is_empty);
+    let both: &[&str] = match trials.first().is_some_and(is_as_now) {
+        true => &["NOW", "THEN"],
+        false => &["FIRST", "SECOND"],
+    };
+    both.get(..trials.len()).unwrap_or(both)
+}
 
 /// Who or what would be refused most; nothing where nobody would be, or nothing is known of them.
 fn most(document: &Value, member: &str, heading: &'static str) -> String {
@@ -227,9 +234,18 @@ fn most(document: &Value, member: &str, heading: &'static str) -> String {
     if refused.iter().all(|row| row["of"] == "unknown") {
         return String::new();
     }
-    let trials = document["trials"].as_array().map_or(1, Vec::len);
-    let headings = [heading, "REQUESTS", "REFUSED", "SECOND"];
-    let mut table = Table::new(headings.get(..=1 + trials).unwrap_or(&headings), &[1, 2, 3]);
+    let trials: Vec<&Value> = document["trials"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .collect();
+    let of_trials: &[&str] = match columns(&trials) {
+        [_] => &["REFUSED"],
+        ["NOW", ..] => &["REFUSED NOW", "REFUSED THEN"],
+        _ => &["REFUSED FIRST", "REFUSED SECOND"],
+    };
+    let headings = [&[heading, "REQUESTS"], of_trials].concat();
+    let mut table = Table::new(&headings, &[1, 2, 3]);
     for row in refused {
         let counts = row["refused"].as_array().into_iter().flatten();
         let cells = [cell(&row["of"]), cell(&row["requests"])];

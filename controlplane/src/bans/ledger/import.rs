@@ -1,9 +1,12 @@
 //! Many bans that the ledger takes in together, all or none (CONTROL-9).
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde::Serialize;
-use weir_shared::ban::{Ban, Cause};
+use weir_shared::ban::{Ban, Cause, Expiry};
+use weir_shared::ban_origin::BanOrigin;
+use weir_shared::units::Time;
 
 use super::{AdminBan, BanKey, Full, Happened, Ledger};
 use places::give_starts;
@@ -43,7 +46,8 @@ pub(crate) struct Imported {
 impl Ledger {
     /// Takes many bans in, as one change. One of a document replaces the one that is held of the
     /// same netblock and start, whatever became of that; one of a list is made as an
-    /// administrator's (BAN-3). Others are dropped for them as BAN-5 has it.
+    /// administrator's (BAN-3), or makes the one that stands longer. Others are dropped for them as
+    /// BAN-5 has it.
     ///
     /// # Errors
     /// [`Full`]: they do not fit beside what may not be dropped, and the ledger is as it was.
@@ -82,8 +86,12 @@ impl Ledger {
         let mut bans = match batch {
             Batch::Bans(bans) => bans,
             Batch::Orders(orders) => {
+                // Each netblock is looked for once, however often the list has it.
+                let mut taken = BTreeSet::new();
                 for order in orders {
-                    self.put_order(order, now_ms);
+                    if taken.insert(order.netblock) {
+                        self.take_order(order, now_ms);
+                    }
                 }
                 return;
             }
@@ -98,6 +106,35 @@ impl Ledger {
                 happened = Happened::Made;
             }
             self.insert(key, ban, happened);
+        }
+    }
+
+    /// A line of a list. A ban by hand of exactly its netblock that stands is made longer instead:
+    /// a list that is taken in every night makes no second one.
+    fn take_order(&mut self, order: AdminBan, now_ms: u64) {
+        let (first, last) = BanOrigin::RANGE;
+        let of_netblock =
+            BanKey::new(order.netblock, 0, first)..=BanKey::new(order.netblock, u64::MAX, last);
+        let standing = self.bans.range(of_netblock).find(|(_, ban)| {
+            ban.cause == Cause::Admin
+                && ban.client == order.client
+                && ban.observed == self.settings.observe
+                && ban.is_active(now_ms)
+        });
+        let Some((key, standing)) = standing.map(|(key, ban)| (*key, Arc::clone(ban))) else {
+            self.put_order(order, now_ms);
+            return;
+        };
+        let end = order.duration.map_or(Expiry::Permanent, |length| {
+            Expiry::At(Time(now_ms).plus(length))
+        });
+        if end > standing.ban_expires {
+            let longer = Ban {
+                ban_expires: end,
+                reason: order.reason,
+                ..Ban::clone(&standing)
+            };
+            self.insert(key, Arc::new(longer), Happened::Edited);
         }
     }
 }

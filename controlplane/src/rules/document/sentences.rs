@@ -158,6 +158,7 @@ impl<'f> Place<'f> {
     fn whole_number(&self) -> String {
         let bound = |keyword: &str| self.around.get(keyword).and_then(Value::as_u64);
         match (bound("minimum"), bound("maximum")) {
+            (Some(least), Some(u64::MAX)) => format!("a whole number from {least}"),
             (Some(least), Some(most)) => format!("a whole number from {least} to {most}"),
             (Some(least), None) => format!("a whole number from {least}"),
             _ => "a whole number".to_owned(),

@@ -39,17 +39,21 @@ function span(seconds) {
   return parts.filter(Boolean).join(" ");
 }
 
-const until = (time) => (!time ? "–" : time === "permanent" ? time : span(Math.max(0, (Date.parse(time) - Date.now()) / 1000)));
-const since = (time) => (time ? span(Math.max(0, (Date.now() - Date.parse(time)) / 1000)) + " ago" : "–");
+// How far the clock of the service is ahead of the browser's.
+let ahead = 0;
+const now = () => Date.now() + ahead;
+const until = (time) => (!time ? "–" : time === "permanent" ? time : span(Math.max(0, (Date.parse(time) - now()) / 1000)));
+const since = (time) => (time ? span(Math.max(0, (now() - Date.parse(time)) / 1000)) + " ago" : "–");
 
 function showStatus(status) {
   observes = status.mode === "observe";
   $("observe").hidden = !observes;
-  $("head").textContent = `${status.version}  ${status.mode}  up ${span(status.uptime_seconds)}  ` +
-    `${status.address} to ${status.upstream}`;
-  const now = Date.now();
-  const rate = before ? ((status.total.requests - before.requests) * 1000 / (now - before.at)).toFixed(1) : "–";
-  before = { requests: status.total.requests, at: now };
+  $("mode").textContent = status.mode;
+  $("mode").className = "badge " + (observes ? "warn" : "good");
+  $("head").textContent = `${status.version}, up ${span(status.uptime_seconds)}, ${status.address} to ${status.upstream}`;
+  const at = performance.now();
+  const rate = before ? ((status.total.requests - before.requests) * 1000 / (at - before.at)).toFixed(1) : "–";
+  before = { requests: status.total.requests, at };
   const recent = status.recent;
   const app = recent.upstream;
   const answers = Object.values(app.responses).reduce((sum, count) => sum + count, 0);
@@ -61,7 +65,7 @@ function showStatus(status) {
     [status.bans.active, `active bans (of ${status.bans.max})`],
     [status.clients.held, "clients known"],
     [status.connections.open, "connections"],
-    [app.p99_seconds === null ? "–" : short(app.p99_seconds * 1000) + " ms", "application p99"],
+    [milliseconds(app.p99_seconds && app.p99_seconds * 1000), "application p99"],
     [share(app.responses["5xx"] || 0, answers), "its errors (5xx)"],
   ];
   $("tiles").replaceChildren(...tiles.map(([value, name]) => {
@@ -139,8 +143,9 @@ const lists = {
     ask: () => ask("alerts").then((answer) => answer.alerts.reverse()),
     headings: ["Time", "Kind", "Of", "What"],
     numbers: [],
-    cells: (one) => [one.time, one.kind, dash(one.netblock || one.of || one.file || one.name || one.scope || one.hour || one.key),
-      dash(one.reason || one.error || one.expires || one.threshold || one.held_back || one.rule)],
+    cells: (one) => [one.time, one.kind, dash(one.netblock || one.of || one.file || one.feed || one.name || one.key ||
+      one.per || one.scope || one.hour || one.what),
+    dash(one.reason || one.error || one.expires || one.threshold || one.held_back || one.detail || one.rule)],
     buttons: () => [],
   },
   shared: {
@@ -175,8 +180,6 @@ const lists = {
     buttons: () => [],
   },
 };
-
-const milliseconds = (value) => (value === null || value === undefined ? "–" : value + " ms");
 
 function aboutFleet(fleet) {
   const place = `fleet ${fleet.fleet} at ${fleet.engine}`;
@@ -310,8 +313,8 @@ async function look() {
 
 // Pictures, less often: a minute has one value.
 const PICTURES_MS = 10000;
-const BARS = 6;
 let minutes = 60;
+let resized;
 
 // The reasons for a refusal, in the order in which they stand upon each other, in words.
 const REASONS = [
@@ -327,46 +330,58 @@ function showHistory(history) {
   if (!times.length) return;
   const none = times.map(() => 0);
   const refused = observes ? "would refuse" : "refused";
-  const say = (what, unit) => (most) => `${what} from ${clock(times[0])}, at most ${short(most)}${unit}`;
-  plot($("plot-requests"), times, [
-    { name: "passed", kind: "area", style: "good", values: history.passed },
-    { name: refused, kind: "area", style: "bad", values: history.refused },
-  ], "", say("Requests a minute", ""));
+  ahead = history.now * 1000 - Date.now();
+  const stack = times.length > 90 ? "area" : "bar";
+  const draw = (place, series, format, what) => plot($(place), times, series, format, history.now,
+    (most) => `${what} from ${clock(times[0])}, at most ${format(most)}`);
+  draw("plot-requests", [
+    { name: "passed", kind: stack, style: "good", values: history.passed },
+    { name: refused, kind: stack, style: "bad", values: history.refused },
+  ], short, "Requests a minute");
   $("refusals-title").textContent = observes ? "Would refuse, by reason" : "Refused, by reason";
   const reasons = REASONS.filter(([name]) => actions[name]).map(([name, words, style]) => (
     { name: words, kind: "bar", style, values: actions[name] }));
-  plot($("plot-refusals"), times, reasons.length ? reasons
-    : [{ name: refused, kind: "bar", style: "bad", values: none }], "", say("Refusals a minute", ""));
+  draw("plot-refusals", reasons.length ? reasons
+    : [{ name: refused, kind: "bar", style: "bad", values: none }], short, "Refusals a minute");
   const inMilliseconds = (values) => values.map((value) => (value === null ? null : value * 1000));
-  plot($("plot-times"), times, [
+  draw("plot-times", [
     { name: "p50", kind: "line", style: "mark", values: inMilliseconds(history.p50_seconds) },
     { name: "p99", kind: "line", style: "warn", values: inMilliseconds(history.p99_seconds) },
-  ], " ms", say("Time of the application", " ms"));
-  plot($("plot-errors"), times, [
+  ], milliseconds, "Time of the application");
+  draw("plot-errors", [
     { name: "5xx", kind: "bar", style: "bad", values: history.responses["5xx"] || none },
-  ], "", say("Errors of the application a minute", ""));
-  plot($("plot-bans"), times, [
+  ], short, "Errors of the application a minute");
+  draw("plot-bans", [
     { name: "active", kind: "line", style: "mark", values: history.bans_active },
     { name: "made", kind: "mark", style: "bad", values: history.bans_made },
-  ], "", say("Active bans", ""));
+  ], short, "Active bans");
+  draw("plot-bytes", [
+    { name: "to the application", kind: "line", style: "third", values: history.request_bytes },
+    { name: "to visitors", kind: "line", style: "mark", values: history.response_bytes },
+  ], bytes, "Bytes of bodies a minute");
 }
 
 async function showPictures() {
-  const group = (by) => ask(`groups?by=${by}&limit=${BARS}&sort=requests`).then((answer) => answer.groups);
+  // Who has most is among those with the most that was counted and the most that was refused.
+  const most = async (path, member, key) => {
+    const asked = ["requests", "refused"].map((sort) => ask(`${path}limit=${BARS}&sort=${sort}`));
+    const rows = (await Promise.all(asked)).flatMap((answer) => answer[member]);
+    return [...new Map(rows.map((one) => [one[key], one])).values()];
+  };
+  const group = (by) => most(`groups?by=${by}&`, "groups", "group");
   try {
     const [history, countries, ases, netblocks, clients, paths, fleet] = await Promise.all([
       ask("history?minutes=" + minutes), group("country"), group("asn"), group("netblock"),
-      ask(`clients?limit=${BARS}&sort=requests`), ask("paths"), ask("fleet"),
+      most("clients?", "clients", "client"), ask("paths"), ask("fleet"),
     ]);
     offerFleet(fleet);
     showHistory(history);
-    const rows = (groups, name) => groups.filter((one) => one.requests)
-      .map((one) => [name(one), one.passed, one.refused]);
-    bars($("bars-country"), rows(countries, (one) => dash(one.group)));
-    bars($("bars-asn"), rows(ases, (one) => [one.group, one.name].filter(Boolean).join(" ") || "–"));
+    const rows = (groups, name) => groups.map((one) => [name(one), one.passed, one.refused]);
+    bars($("bars-country"), rows(countries, (one) => one.group || "unknown"));
+    bars($("bars-asn"), rows(ases, (one) => [one.group, one.name].filter(Boolean).join(" ") || "unknown"));
     bars($("bars-netblock"), rows(netblocks, (one) => one.group));
-    bars($("bars-clients"), clients.clients.map((one) => [one.client, one.passed, one.refused]));
-    bars($("bars-paths"), paths.paths.slice(0, BARS).map((one) => [one.path, one.requests - one.refused, one.refused]));
+    bars($("bars-clients"), rows(clients, (one) => one.client));
+    bars($("bars-paths"), paths.paths.map((one) => [one.path, one.requests - one.refused, one.refused]));
   } catch (error) {
     // look() tells what is wrong with the service.
     $("pictures").dataset.problem = error.message;
@@ -413,3 +428,7 @@ document.addEventListener("keydown", (event) => {
 look().then(showPictures);
 setInterval(look, EVERY_MS);
 setInterval(showPictures, PICTURES_MS);
+addEventListener("resize", () => {
+  clearTimeout(resized);
+  resized = setTimeout(showPictures, 200);
+});

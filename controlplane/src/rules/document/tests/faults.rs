@@ -53,7 +53,7 @@ fn judge(cases: impl IntoIterator<Item = Case>) {
 const PER: &str = r#"expected "client", "netblock", "asn", "country", "all" or {"field": NAME}"#;
 const WINDOWS: &str =
     r#"expected at least one of "per_second", "per_minute", "per_hour" and "per_day""#;
-const NUMBER: &str = "expected a whole number from 1 to 18446744073709551615";
+const NUMBER: &str = "expected a whole number from 1";
 const WRITES: &str = "expected \"paths\", \"countries\", \"asns\", \"list\" or a verified \"crawler\": all else is what a client writes, which could write itself free";
 
 /// RULE-2, SHARE-1, SHARE-2, SHARE-4: of limits.
