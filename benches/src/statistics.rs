@@ -33,16 +33,18 @@ impl Delays {
     /// Those of all answers; 0 of none.
     pub fn of(mut all: Vec<f64>) -> Self {
         all.sort_by(f64::total_cmp);
-        let at = |part: usize| {
-            let place = all.len() * part / 100;
-            all.get(place).or(all.last()).copied().unwrap_or(0.0)
-        };
         Self {
-            p50: at(50),
-            p99: at(99),
-            longest: at(100),
+            p50: quantile(&all, 500),
+            p99: quantile(&all, 990),
+            longest: quantile(&all, 1000),
         }
     }
+}
+
+/// So many of a thousand of these values, which are in order, are not larger; 0 of none.
+pub fn quantile(sorted: &[f64], of_thousand: usize) -> f64 {
+    let place = sorted.len() * of_thousand / 1000;
+    sorted.get(place).or(sorted.last()).copied().unwrap_or(0.0)
 }
 
 #[cfg(test)]

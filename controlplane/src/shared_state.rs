@@ -8,6 +8,7 @@
 //! hand-over, which wait for it a bounded time. Where there is nothing of it, there is no file.
 
 use std::io;
+use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +27,8 @@ use weir_shared::window::RuleSpan;
 
 use crate::beside::{self, Writing};
 use crate::guarded;
+use crate::json;
+use crate::state::fault::Fault;
 
 /// The file's name.
 pub(crate) const FILE: &str = "shared.json";
@@ -334,15 +337,39 @@ fn read(path: &Path) -> Option<Written> {
     };
     match serde_json::from_slice::<Written>(&bytes) {
         Ok(written) if written.version == 1 => Some(written),
-        Ok(written) => {
-            let (file, version) = (path.display(), written.version);
-            tracing::warn!(%file, version, "unknown version: 1 is known; nothing of it is in force");
+        Ok(_) | Err(_) => {
+            let file = path.display();
+            let fault = fault(&bytes);
+            tracing::warn!(
+                %file, line = fault.line, column = fault.column, pointer = fault.pointer,
+                "{file} does not fit: {fault}; nothing of it is in force"
+            );
             None
         }
-        Err(error) => {
-            let file = path.display();
-            tracing::warn!(%file, %error, "it does not fit: nothing of it is in force");
-            None
+    }
+}
+
+/// What does not fit of a file that was refused, and where. It is read once more, and typed again:
+/// as values it could take many times its size.
+fn fault(bytes: &[u8]) -> Fault {
+    match json::explain(PhantomData::<Written>, bytes) {
+        Ok(Written { version, .. }) => {
+            let (line, column) = json::place(bytes, "/version");
+            let message = format!("unknown version {version}: 1 is known");
+            Fault::new(line, column, "/version", &message)
+        }
+        Err(refused) => {
+            let said = json::sentence(&refused.error);
+            let missing = said.strip_prefix("missing field `");
+            let message = match missing.and_then(|rest| rest.strip_suffix('`')) {
+                Some(name) => format!("expected a member {name:?}"),
+                None if said.starts_with("EOF while parsing") => {
+                    "the text ends too early: expected all of a JSON object".to_owned()
+                }
+                None => said,
+            };
+            let (line, column) = (refused.error.line(), refused.error.column());
+            Fault::new(line, column, &refused.pointer, &message)
         }
     }
 }
@@ -477,9 +504,39 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(FILE);
         assert!(read(&path).is_none());
-        for text in ["", "{", "[]", r#"{"version":2,"counts":[],"known":[]}"#] {
+        for (text, told) in [
+            (
+                "",
+                "line 1, column 0, at \"\": the text ends too early: expected all of a JSON object",
+            ),
+            (
+                "{\n\"version\":1,",
+                "line 2, column 12, at \"\": the text ends too early: expected all of a JSON object",
+            ),
+            (
+                r#"{"version":1,"counts":[]}"#,
+                "line 1, column 25, at \"\": expected a member \"known\"",
+            ),
+            (
+                r#"{"version":2,"counts":[],"known":[]}"#,
+                "line 1, column 12, at \"/version\": unknown version 2: 1 is known",
+            ),
+            (
+                r#"{"version":1,"counts":7,"known":[]}"#,
+                "line 1, column 23, at \"/counts\": invalid type: integer `7`, expected a sequence",
+            ),
+            (
+                r#"{"version":1,"counts":[],"known":[{"client":"x","since":"2026-11-21T16:00:00Z","lead":1}]}"#,
+                "line 1, column 47, at \"/known/0/client\": \"x\" is not a client: expected an IPv4 address, an IPv6 address or an IPv6 /64",
+            ),
+            (
+                r#"{"version":1,"counts":[],"known":[{"name":1}]}"#,
+                "line 1, column 41, at \"/known/0/name\": unknown field `name`, expected one of `client`, `since`, `lead`",
+            ),
+        ] {
             fs::write(&path, text).unwrap();
             assert!(read(&path).is_none(), "{text}");
+            assert_eq!(fault(text.as_bytes()).to_string(), told);
         }
         let text = r#"{"version":1,"counts":[{"rule":"x","per":"all","key":"all","windows":[]}],"known":[]}"#;
         fs::write(&path, text).unwrap();

@@ -104,7 +104,7 @@ pub struct SharedCountsUse {
     pub keys: u64,
     /// Keys that gave way to others, since the start.
     pub evicted: u64,
-    /// The limits that have counts.
+    /// The limits that have counts; one whose `per` was edited once for each of them.
     pub rules: Vec<SharedUse>,
 }
 
@@ -113,6 +113,8 @@ pub struct SharedCountsUse {
 pub struct SharedUse {
     /// The limit.
     pub rule: Arc<Rule>,
+    /// [`SharedKey::per`] of these counts.
+    pub per: &'static str,
     /// The estimate of its fullest key, by the limit: 1 is full.
     pub ratio: f64,
     /// Its keys.

@@ -9,6 +9,7 @@ use crate::support::wait_until;
 use crate::support::weir::{StateDir, Weir, state_dir};
 
 mod feeds;
+mod hostile_dns;
 mod limits;
 mod rules;
 mod states;
@@ -78,6 +79,32 @@ fn start_in(
 fn get(weir: &Weir, path: &str, client: &str, agent: &str) -> Response {
     let fields = [("X-Forwarded-For", client), ("User-Agent", agent)];
     weir.send(&request("GET", path, &fields, None))
+}
+
+/// The answer to each state.
+fn denials() -> Value {
+    json!({"denials": [
+        {"name": "verified", "match": {"crawler": "verified"}, "answer": 461},
+        {"name": "fake", "match": {"crawler": "fake"}, "answer": 462},
+        {"name": "unproven", "match": {"crawler": ["unproven"]}, "answer": 463}]})
+}
+
+/// What a client is that claims to be Googlebot.
+#[track_caller]
+fn state(weir: &Weir, client: &str) -> &'static str {
+    match get(weir, "/a", client, GOOGLEBOT).status {
+        461 => "verified",
+        462 => "fake",
+        463 => "unproven",
+        other => panic!("{client}: {other}"),
+    }
+}
+
+#[track_caller]
+fn becomes(weir: &Weir, client: &str, expected: &str) {
+    wait_until(&format!("{client} to be {expected}"), || {
+        state(weir, client) == expected
+    });
 }
 
 /// How many requests of a crawler ended so.

@@ -2,37 +2,12 @@
 
 use serde_json::json;
 
-use super::{CRAWLER, GOOGLEBOT, NEIGHBOUR, counted, dns, get, start, verify};
+use super::{
+    CRAWLER, GOOGLEBOT, NEIGHBOUR, becomes, counted, denials, dns, get, start, state, verify,
+};
 use crate::support::application::Application;
 use crate::support::dns::{Dns, Mood};
 use crate::support::wait_until;
-use crate::support::weir::Weir;
-
-/// The answer to each state.
-fn denials() -> serde_json::Value {
-    json!({"denials": [
-        {"name": "verified", "match": {"crawler": "verified"}, "answer": 461},
-        {"name": "fake", "match": {"crawler": "fake"}, "answer": 462},
-        {"name": "unproven", "match": {"crawler": ["unproven"]}, "answer": 463}]})
-}
-
-/// What a client is that claims to be Googlebot.
-#[track_caller]
-fn state(weir: &Weir, client: &str) -> &'static str {
-    match get(weir, "/a", client, GOOGLEBOT).status {
-        461 => "verified",
-        462 => "fake",
-        463 => "unproven",
-        other => panic!("{client}: {other}"),
-    }
-}
-
-#[track_caller]
-fn becomes(weir: &Weir, client: &str, expected: &str) {
-    wait_until(&format!("{client} to be {expected}"), || {
-        state(weir, client) == expected
-    });
-}
 
 /// CRAWL-2, CRAWL-3: the first request waits for nothing and is nobody's; a name below a suffix at
 /// the border of a label that leads back is a proof, over aliases too; everything else that DNS

@@ -311,6 +311,26 @@ fn failures_are_told_and_put_off() {
     weir.wait_until_refused("198.51.100.2");
 }
 
+/// FEED-3: a reload fetches a feed again that failed and has no version; one during a fetch has it
+/// fetched again behind that.
+#[test]
+fn a_reload_asks_again() {
+    let publisher = Publisher::plain();
+    let application = Application::ok();
+    let (weir, _state) = start(&application, &one(&publisher), &[]);
+    wait_for_outcome(&weir, "drop", "failed");
+    let reload = || weir.control("POST", "/v1/reload", None).expect(200);
+    let held = publisher.hold();
+    reload();
+    publisher.wait_for_heads(2);
+    reload();
+    drop(held);
+    publisher.wait_for_heads(3);
+    // Nobody asks: it is put off.
+    wait_until("the failures", || fetches(&weir, "failed") == Some(3.0));
+    assert_eq!(publisher.heads().len(), 3);
+}
+
 /// FEED-1, FEED-3: an edit adds a feed, and its thread; one feed is fetched after the other, and a
 /// publisher that stalls holds no request. What is no feed any more leaves nothing.
 #[test]

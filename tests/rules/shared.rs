@@ -61,6 +61,12 @@ fn many_that_ask_once_are_limited_together() {
         assert_eq!(hits(&weir, "search", "limit"), Some(11.0));
         assert_eq!(ratio(), Some(1.0));
         assert_eq!(weir.metric("waf_shared_keys"), Some(1.0));
+        // Nor is a count told of that the limit had by another `per`.
+        let limits = json!([{"name": "search", "match": {"paths": ["/search"]}, "per": "netblock", "per_hour": 20}]);
+        save(state.path(), "rules.json", &rules(&limits));
+        wait_until("no ratio", || ratio().is_none());
+        ask(&weir, "/search", "203.0.113.7", None);
+        assert_eq!(ratio(), Some(0.05));
         // A limit that is gone has no series.
         save(state.path(), "rules.json", &rules(&json!([])));
         wait_until("no series", || ratio().is_none());

@@ -27,7 +27,7 @@ mod silent;
 pub(crate) mod warnings;
 
 use self::cache::Cache;
-use self::resolver::{Failure, Found, Resolving, Servers};
+use self::resolver::{Failure, Found, Resolving, Servers, Whose};
 use self::silent::Silent;
 use crate::lookup::breaker::{BackOff, Breaker, Gate};
 use crate::lookup::budget::Budget;
@@ -252,9 +252,10 @@ impl Service {
     fn fail(&self, address: IpAddr, failure: &Failure, now: Now) -> u64 {
         let mut state = self.state();
         state.flights.remove(&address);
-        let counts = match failure {
-            Failure::Late => state.silent.note(address, now.mono_ns),
-            other => other.is_of_the_server(),
+        let counts = match failure.whose() {
+            Whose::Server => true,
+            Whose::OneOfThem => state.silent.note(address, now.mono_ns),
+            Whose::Zone => false,
         };
         let opened = counts && state.breaker.fail(now.mono_ns);
         let shut_ns = state.breaker.shut_until(now.mono_ns).unwrap_or(0);

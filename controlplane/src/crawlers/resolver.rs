@@ -14,7 +14,8 @@ use hickory_resolver::lookup::Lookup;
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::net::{DnsError, NetError};
 use hickory_resolver::proto::op::ResponseCode;
-use hickory_resolver::proto::rr::{Name, RData};
+use hickory_resolver::proto::rr::rdata::CNAME;
+use hickory_resolver::proto::rr::{Name, RData, Record};
 use hickory_resolver::system_conf::parse_resolv_conf;
 use weir_shared::proof::{MAX_ADDRESS_NAMES, Suffixes};
 
@@ -75,7 +76,7 @@ pub(super) struct Found {
 pub(super) enum Failure {
     #[error("no answer in time")]
     Late,
-    #[error("the server cannot be asked: {0}")]
+    #[error("the server cannot be asked, or its answer is none: {0}")]
     Server(String),
     #[error("the server says {0}")]
     Refused(ResponseCode),
@@ -88,15 +89,28 @@ pub(super) enum Failure {
 }
 
 impl Failure {
-    /// Whether the server itself does not answer. That it could not find out something about one
-    /// zone says nothing about others: whoever has a zone of his own could shut the breaker.
-    pub(super) const fn is_of_the_server(&self) -> bool {
+    /// Whose failure it is. That the server could not find out something about one zone says
+    /// nothing about others: whoever has a zone of his own could shut the breaker.
+    pub(super) const fn whose(&self) -> Whose {
         match self {
-            Self::Late | Self::Server(_) | Self::NoServer(_) => true,
-            Self::Refused(code) => !matches!(code, ResponseCode::ServFail),
-            Self::Shut | Self::Panicked => false,
+            Self::NoServer(_) => Whose::Server,
+            // Also a connection over TCP, which only large answers need.
+            Self::Late | Self::Server(_) => Whose::OneOfThem,
+            Self::Refused(ResponseCode::ServFail) | Self::Shut | Self::Panicked => Whose::Zone,
+            Self::Refused(_) => Whose::OneOfThem,
         }
     }
+}
+
+/// Whose failure one is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Whose {
+    /// The server's own.
+    Server,
+    /// The server's, or that of the owner of a zone.
+    OneOfThem,
+    /// Not the server's.
+    Zone,
 }
 
 /// Makes the resolver, and another one when `/etc/resolv.conf` says something else.
@@ -197,7 +211,8 @@ impl Resolver {
             ttl_seconds: u32::MAX,
         };
         let mut failure = None;
-        let asked = answers(self.0.reverse_lookup(address).await, &mut found.ttl_seconds)?;
+        let asked = self.0.reverse_lookup(address).await;
+        let asked = answers(asked, &Name::from(address), &mut found.ttl_seconds)?;
         let names = asked.into_iter().filter_map(|data| match data {
             RData::PTR(name) => Some(name.0),
             _ => None,
@@ -226,15 +241,16 @@ impl Resolver {
         ttl_seconds: &mut u32,
     ) -> Result<bool, Failure> {
         let asked = match address {
-            IpAddr::V4(_) => self.0.ipv4_lookup(name).await,
-            IpAddr::V6(_) => self.0.ipv6_lookup(name).await,
+            IpAddr::V4(_) => self.0.ipv4_lookup(name.clone()).await,
+            IpAddr::V6(_) => self.0.ipv6_lookup(name.clone()).await,
         };
         let is_it = |data: RData| match data {
             RData::A(v4) => IpAddr::V4(v4.0) == address,
             RData::AAAA(v6) => IpAddr::V6(v6.0) == address,
             _ => false,
         };
-        Ok(answers(asked, ttl_seconds)?.into_iter().any(is_it))
+        let asked = answers(asked, &name, ttl_seconds)?;
+        Ok(asked.into_iter().any(is_it))
     }
 }
 
@@ -244,15 +260,21 @@ fn as_text(name: &Name) -> String {
     text.strip_suffix('.').unwrap_or(&text).to_owned()
 }
 
-/// What an answer holds; nothing where the server knows that there is nothing. Lowers the time that
-/// everything holds.
-fn answers(asked: Result<Lookup, NetError>, ttl_seconds: &mut u32) -> Result<Vec<RData>, Failure> {
+/// What an answer holds of a name; nothing where the server knows that there is nothing. Lowers the
+/// time that everything holds.
+fn answers(
+    asked: Result<Lookup, NetError>,
+    name: &Name,
+    ttl_seconds: &mut u32,
+) -> Result<Vec<RData>, Failure> {
     match asked {
         Ok(lookup) => {
             let records = lookup.answers();
             let shortest = records.iter().map(|record| record.ttl).min();
             *ttl_seconds = (*ttl_seconds).min(shortest.unwrap_or(0));
-            Ok(records.iter().map(|record| record.data.clone()).collect())
+            let name = behind_aliases(records, name);
+            let of_name = records.iter().filter(|record| record.name == *name);
+            Ok(of_name.map(|record| record.data.clone()).collect())
         }
         Err(NetError::Dns(DnsError::NoRecordsFound(none)))
             if is_no(none.response_code, none.soa.is_some(), none.ns.is_some()) =>
@@ -267,6 +289,17 @@ fn answers(asked: Result<Lookup, NetError>, ttl_seconds: &mut u32) -> Result<Vec
         Err(NetError::Timeout) => Err(Failure::Late),
         Err(error) => Err(Failure::Server(error.to_string())),
     }
+}
+
+/// What a name stands for in an answer. What else an answer has is about names that nobody asked
+/// for, and proves nothing. Aliases come in their order, as a resolver writes them.
+fn behind_aliases<'a>(records: &'a [Record], name: &'a Name) -> &'a Name {
+    records
+        .iter()
+        .fold(name, |name, record| match &record.data {
+            RData::CNAME(CNAME(other)) if record.name == *name => other,
+            _ => name,
+        })
 }
 
 /// Whether an answer without records says that there are none. A referral does not.

@@ -1,6 +1,7 @@
-//! Networks about which the DNS server said nothing since it last said something (CRAWL-3).
+//! Networks about which the DNS server said nothing that can be used since it last did (CRAWL-3).
 //! Silence may be the server's, or that of one zone whose owner has made it so: the server waits
-//! longer for it than anybody here. So that nobody shuts the breaker for others with addresses of
+//! longer for it than anybody here. So may an answer that is too large for UDP, and is cut over
+//! TCP, or cannot be read. So that nobody shuts the breaker for others with addresses of
 //! his own, each network counts once, and is asked about again after the others. Pure: time is an
 //! argument, nanoseconds of the monotonic clock.
 

@@ -2,6 +2,7 @@ use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
+use hickory_resolver::proto::op::ResponseCode;
 use weir_shared::clock::ManualClock;
 
 use super::*;
@@ -100,6 +101,29 @@ fn an_answer_is_kept() {
     assert_eq!(asking.service.ask(address(1), &others), None);
 }
 
+/// CRAWL-3: an answer is kept for its TTL, ten minutes at least and seven days at most.
+#[test]
+fn an_answer_is_kept_for_its_ttl() {
+    let asking = Asking::start(Some(3));
+    let question = Question {
+        address: address(1),
+        suffixes: suffixes(),
+    };
+    for (ttl_seconds, kept_ns) in [
+        (0, SHORTEST_NS),
+        (601, 601 * SECOND_NS),
+        (u32::MAX, LONGEST_NS),
+    ] {
+        let found = Found {
+            names: Vec::new(),
+            ttl_seconds,
+        };
+        let now = asking.service.clock.now();
+        let answer = asking.service.succeed(&question, found, now);
+        assert_eq!(answer.until_ns, now.mono_ns + kept_ns);
+    }
+}
+
 /// CRAWL-3, LOOKUP-3: an address of which DNS finds out nothing is asked about again after ten
 /// seconds, then after twice as long; others are asked about all the time.
 #[test]
@@ -145,19 +169,24 @@ fn a_flood_of_claims_is_bounded() {
     assert_eq!(never.until_ns, u64::MAX);
 }
 
-/// CRAWL-3, LOOKUP-3: whoever has a zone of his own that says nothing does not keep others from
-/// being asked about: his network counts once. Five networks open the breaker, and the first
-/// question behind that is about somebody else.
+/// CRAWL-3, LOOKUP-3: whoever has a zone of his own that says nothing, or nothing that can be used,
+/// does not keep others from being asked about: his network counts once. Five networks open the
+/// breaker, and the first question behind that is about somebody else.
 #[test]
 fn one_silent_network_shuts_nobody_out() {
     let asking = Asking::start(Some(3));
     let service = &asking.service;
-    let fail = |text: &str| {
+    let fail_with = |text: &str, failure: Failure| {
         let now = service.clock.now();
-        service.fail(text.parse().unwrap(), &Failure::Late, now);
+        service.fail(text.parse().unwrap(), &failure, now);
     };
+    let fail = |text: &str| fail_with(text, Failure::Late);
     for last in 1..=20 {
         fail(&format!("2001:db8:{last}::1"));
+        let cut = Failure::Server("truncated".to_owned());
+        fail_with(&format!("2001:db8:{last}::2"), cut);
+        let refused = Failure::Refused(ResponseCode::Refused);
+        fail_with(&format!("2001:db8:{last}::3"), refused);
     }
     assert!(!service.state().breaker.is_open());
     assert!(!asking.ask(address(1)).0);

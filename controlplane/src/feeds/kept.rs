@@ -10,9 +10,8 @@ use weir_shared::units::Time;
 use super::copy::{Copies, Copy, Head, digest};
 use super::due::{Due, Random};
 use super::fetch::{Failure, Fetched, Validators};
-use super::judge::{Guard, bounded, judge};
+use super::judge::{Guard, bounded, judge, read};
 use super::wanted::{FeedUrl, Use, Wanted};
-use crate::netblock_list::{self, MAX_LISTED, Unusable};
 
 /// How often it is told that a version is still not taken.
 const DAY_MS: u64 = 86_400_000;
@@ -289,8 +288,10 @@ impl Kept {
         if before.is_some_and(|head| head.digest == copy.head.digest) {
             return self.confirm(Some(validators), copies, outside);
         }
-        let judged = judge(copy.netblocks.len(), before.map(|head| head.entries));
-        let taken = judged.and_then(|()| self.take(&copy, copies, outside));
+        let taken = self
+            .fit(&copy, outside)
+            .and_then(|feed| self.like_the_one_before(&feed).map(|()| feed))
+            .and_then(|feed| self.take(feed, &copy, copies, outside));
         match taken {
             Ok(()) => (Outcome::Taken, None),
             Err(why) => self.refuse(why, Some(&copy), copies, outside),
@@ -354,17 +355,36 @@ impl Kept {
         }
     }
 
-    /// Has the rules take a version, and keeps it.
-    fn take(&mut self, copy: &Copy, copies: &Copies, outside: &dyn Outside) -> Result<(), String> {
-        let (name, every) = (self.wanted.name.clone(), self.wanted.every.0);
+    /// A version with the entries that may hold.
+    fn fit(&self, copy: &Copy, outside: &dyn Outside) -> Result<Arc<Feed>, String> {
+        let (name, Time(now_ms)) = (&self.wanted.name, copy.head.taken);
+        if copy.netblocks.is_empty() {
+            return Err("it has no entry".to_owned());
+        }
         let (hold, left_out) = outside.guard().part(copy.netblocks.clone());
-        tell_left_out(&name, &left_out);
+        tell_left_out(name, &left_out);
         if hold.is_empty() {
             return Err("each of its entries covers too much".to_owned());
         }
         bounded(&hold)?;
-        let Time(now_ms) = copy.head.taken;
-        let feed = Arc::new(Feed::new(&name, hold, now_ms, now_ms));
+        Ok(Arc::new(Feed::new(name, hold, now_ms, now_ms)))
+    }
+
+    /// Compares a version with the one in force, each without the entries that are left out.
+    fn like_the_one_before(&self, feed: &Feed) -> Result<(), String> {
+        let before = self.head.as_ref().map(|_| self.report.feed.list.len());
+        judge(feed.list.len(), before.filter(|before| *before > 0))
+    }
+
+    /// Has the rules take a version, and keeps it.
+    fn take(
+        &mut self,
+        feed: Arc<Feed>,
+        copy: &Copy,
+        copies: &Copies,
+        outside: &dyn Outside,
+    ) -> Result<(), String> {
+        let (name, every) = (self.wanted.name.clone(), self.wanted.every.0);
         outside.offer(Offered {
             url: self.wanted.url.clone(),
             feed: Arc::clone(&feed),
@@ -399,7 +419,8 @@ impl Kept {
         let mut copy = copy.ok_or(NotAccepted::Nothing)?;
         let now = Time(outside.now_ms());
         (copy.head.taken, copy.head.confirmed) = (now, now);
-        self.take(&copy, copies, outside)
+        self.fit(&copy, outside)
+            .and_then(|feed| self.take(feed, &copy, copies, outside))
             .map_err(NotAccepted::Unfit)?;
         self.report.outcome = Some(Outcome::Taken);
         self.report.error = None;
@@ -456,18 +477,6 @@ pub(crate) enum NotAccepted {
     /// It cannot be taken even so.
     #[error("it cannot be taken: {0}")]
     Unfit(String),
-}
-
-/// The netblocks of a list. An error is the end of a sentence.
-fn read(bytes: &[u8]) -> Result<Vec<Netblock>, String> {
-    if bytes.trim_ascii_start().first() == Some(&b'<') {
-        return Err("it is a page, and a text, JSON or JSON lines is expected".to_owned());
-    }
-    match netblock_list::parse(bytes, MAX_LISTED) {
-        Ok(list) => Ok(list.netblocks),
-        Err(Unusable::NotJson(fault)) => Err(format!("it has a fault in {fault}")),
-        Err(Unusable::TooMany(most)) => Err(format!("it has more than {most} entries")),
-    }
 }
 
 pub(super) fn tell_left_out(name: &str, left_out: &[Netblock]) {

@@ -4,7 +4,7 @@
 
 use std::future::Future;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -31,22 +31,12 @@ impl Reach {
     pub(super) fn has(self, address: IpAddr) -> bool {
         let address = fold(address);
         match self {
-            Self::Public => is_public(translated(address).unwrap_or(address)),
+            Self::Public => is_public(address),
             Self::Loopback => address.is_loopback(),
             #[cfg(test)]
             Self::TestPublic => address.is_loopback() || Self::Public.has(address),
         }
     }
-}
-
-/// The IPv4 address that a network without IPv4 puts behind 64:ff9b::/96 (RFC 6052).
-fn translated(address: IpAddr) -> Option<IpAddr> {
-    let IpAddr::V6(v6) = address else { return None };
-    let [0x64, 0xff9b, 0, 0, 0, 0, high, low] = v6.segments() else {
-        return None;
-    };
-    let bits = u32::from(high) << 16 | u32::from(low);
-    Some(Ipv4Addr::from_bits(bits).into())
 }
 
 /// Asks the system for the addresses of a name, and leaves out those that may not be asked.

@@ -106,6 +106,7 @@ fn facts() -> Facts {
             evicted: 34,
             rules: vec![SharedUse {
                 rule: hit(RuleKind::Limit, "search"),
+                per: "all",
                 ratio: 0.5,
                 keys: 3,
             }],

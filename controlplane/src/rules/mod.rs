@@ -13,9 +13,9 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Select, Sender, bounded, never};
 use weir_shared::clock::{Clock, Now};
 use weir_shared::reload::{Part, Take};
-use weir_shared::rules::{Crawler, Rule, RuleSet};
+use weir_shared::rules::{Crawler, Per, Rule, RuleSet};
 use weir_shared::settings::{LookupSource, Settings};
-use weir_shared::table::SharedCountsUse;
+use weir_shared::table::{SharedCountsUse, SharedUse};
 
 mod agent_file;
 mod change;
@@ -391,12 +391,17 @@ impl LiveRules {
     }
 
     /// What limits and crawlers use that these rules still have: counts outlive a limit that is
-    /// taken out, for it may come back.
+    /// taken out, or gets another `per`, for it may come back.
     pub(crate) fn in_force(&self, mut used: SharedCountsUse) -> SharedCountsUse {
-        let crawlers = || self.current.crawlers().map(|crawler| &crawler.rule);
-        let all = || self.current.rules().chain(crawlers());
-        used.rules
-            .retain(|of| all().any(|one| Arc::ptr_eq(one, &of.rule)));
+        let crawlers = || self.current.crawlers();
+        let crawlers = || crawlers().map(|crawler| (&crawler.rule, Per::All.shared()));
+        let limits = || self.current.all_limits().iter();
+        let limits = || limits().map(|limit| (&limit.rule, limit.per.shared()));
+        let is_of = |of: &SharedUse| {
+            let mut all = limits().chain(crawlers());
+            all.any(|(rule, per)| per == Some(of.per) && Arc::ptr_eq(rule, &of.rule))
+        };
+        used.rules.retain(is_of);
         used
     }
 

@@ -179,21 +179,22 @@ impl SharedCounts {
     pub fn usage(&self, wall_ms: u64) -> SharedCountsUse {
         let held = self.held();
         let mut rules: Vec<SharedUse> = Vec::new();
-        let of_keys = held.keys.iter().map(|((.., which), count)| (*which, count));
-        let of_all = held.all.iter().map(|((_, which), count)| (*which, count));
-        let first = |(which, count)| (which == Which::First).then_some(count);
-        for count in of_keys.chain(of_all).filter_map(first) {
+        let of_keys = held.keys.iter();
+        let of_keys = of_keys.map(|((_, key, which), count)| (key.per(), *which, count));
+        let of_all = held.all.iter();
+        let of_all = of_all.map(|((_, which), count)| (SharedKey::All.per(), *which, count));
+        let first = |(per, which, count)| (which == Which::First).then_some((per, count));
+        for (per, count) in of_keys.chain(of_all).filter_map(first) {
             let ratio = count.ratio(wall_ms);
-            match rules
-                .iter_mut()
-                .find(|of| Arc::ptr_eq(&of.rule, &count.rule))
-            {
+            let is_it = |of: &&mut SharedUse| of.per == per && Arc::ptr_eq(&of.rule, &count.rule);
+            match rules.iter_mut().find(is_it) {
                 Some(of) => {
                     of.ratio = of.ratio.max(ratio);
                     of.keys += 1;
                 }
                 None => rules.push(SharedUse {
                     rule: Arc::clone(&count.rule),
+                    per,
                     ratio,
                     keys: 1,
                 }),

@@ -63,6 +63,20 @@ pub enum Per {
     Field(HeaderName),
 }
 
+impl Per {
+    /// [`SharedKey::per`] of its counts; none where clients count by themselves.
+    pub const fn shared(&self) -> Option<&'static str> {
+        match self {
+            Self::Client => None,
+            Self::Netblock => Some("netblock"),
+            Self::Asn => Some("asn"),
+            Self::Country => Some("country"),
+            Self::All => Some("all"),
+            Self::Field(_) => Some("field"),
+        }
+    }
+}
+
 /// One count of a limit that clients share (SHARE-1).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum SharedKey {

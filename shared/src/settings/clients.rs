@@ -3,10 +3,7 @@
 use std::net::IpAddr;
 
 use http::HeaderName;
-use http::header::{
-    CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, DATE, HOST, LOCATION, SET_COOKIE,
-    TE, TRAILER, TRANSFER_ENCODING, UPGRADE, WWW_AUTHENTICATE,
-};
+use http::header::HOST;
 
 use super::kind::{Fault, Kind, each_entry, nets, parse_header_name, whole};
 use super::row::{Row, row};
@@ -146,20 +143,78 @@ fn header_name() -> Kind<HeaderName> {
     )
 }
 
-/// Fields that frame an answer or that clients need: they cannot be kept from them.
-const OF_EVERY_ANSWER: [HeaderName; 12] = [
-    CONNECTION,
-    CONTENT_ENCODING,
-    CONTENT_LENGTH,
-    CONTENT_TYPE,
-    DATE,
-    LOCATION,
-    SET_COOKIE,
-    TE,
-    TRAILER,
-    TRANSFER_ENCODING,
-    UPGRADE,
-    WWW_AUTHENTICATE,
+/// Response fields of HTTP and of the web platform, which answers have for something else: kept
+/// from clients they would be missed, and what they say is no word of the application. With those
+/// of [`OF_OTHERS_BEGIN`].
+const OF_OTHERS: [&str; 58] = [
+    "age",
+    "allow",
+    "alt-svc",
+    "authentication-info",
+    "cache-control",
+    "cache-status",
+    "cdn-cache-control",
+    "clear-site-data",
+    "connection",
+    "date",
+    "deprecation",
+    "etag",
+    "expect-ct",
+    "expires",
+    "host",
+    "keep-alive",
+    "last-modified",
+    "link",
+    "location",
+    "nel",
+    "origin-agent-cluster",
+    "p3p",
+    "permissions-policy",
+    "pragma",
+    "preference-applied",
+    "priority",
+    "ratelimit",
+    "ratelimit-policy",
+    "referrer-policy",
+    "refresh",
+    "report-to",
+    "reporting-endpoints",
+    "retry-after",
+    "server",
+    "server-timing",
+    "set-cookie",
+    "sourcemap",
+    "speculation-rules",
+    "strict-transport-security",
+    "sunset",
+    "te",
+    "timing-allow-origin",
+    "tk",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "vary",
+    "via",
+    "warning",
+    "www-authenticate",
+    "x-content-type-options",
+    "x-dns-prefetch-control",
+    "x-frame-options",
+    "x-powered-by",
+    "x-request-id",
+    "x-robots-tag",
+    "x-ua-compatible",
+    "x-xss-protection",
+];
+
+/// What further ones begin with.
+const OF_OTHERS_BEGIN: [&str; 6] = [
+    "accept-",
+    "access-control-",
+    "content-",
+    "cross-origin-",
+    "proxy-",
+    "sec-",
 ];
 
 fn application_field() -> Kind<HeaderName> {
@@ -167,8 +222,10 @@ fn application_field() -> Kind<HeaderName> {
         "a header name such as X-Waf that answers have for nothing else",
         |text| {
             let name = parse_header_name(text).ok_or("is not a header name")?;
-            if OF_EVERY_ANSWER.contains(&name) {
-                return Err("is a field that clients need");
+            let text = name.as_str();
+            if OF_OTHERS.contains(&text) || OF_OTHERS_BEGIN.iter().any(|one| text.starts_with(one))
+            {
+                return Err("is a response field that answers have for something else");
             }
             Ok(name)
         },

@@ -1,5 +1,5 @@
 //! What weir costs, and what it costs others: `cargo run --release -p weir-benches --bin bench --
-//! peers|overhead|neighbours|handovers`.
+//! peers|overhead|neighbours|handovers|feeds`.
 //!
 //! Absolute figures move with the machine, so what is compared takes turns, and every figure that
 //! matters is a ratio. Core 0 belongs to the proxy under test, the whole process; core 1 to the
@@ -26,6 +26,7 @@ use weir_benches::program::Programs;
 mod cases;
 mod database;
 mod features;
+mod feeds;
 mod figures;
 mod handovers;
 mod ledger;
@@ -61,6 +62,8 @@ enum What {
     Neighbours(neighbours::Arguments),
     /// Hand-overs under load with full state files; status 1 where a request waits over a second
     Handovers(handovers::Arguments),
+    /// Good traffic alone and beside a feed of which another version is taken every few seconds
+    Feeds(feeds::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -71,6 +74,7 @@ fn main() -> ExitCode {
         What::Overhead(of) => overhead::compare(of, &programs),
         What::Neighbours(of) => neighbours::compare(of, &programs),
         What::Handovers(of) => handovers::compare(of, &programs),
+        What::Feeds(of) => feeds::compare(of, &programs),
     };
     match told {
         Ok(text) => {

@@ -234,6 +234,33 @@ fn a_version_that_is_strange_is_not_taken() {
     assert_eq!(place.alerts(), 4);
 }
 
+/// FEED-5: half and fourfold are those of the entries that hold: entries that are left out neither
+/// fill up a version that has shrunk nor make one too large.
+#[test]
+fn entries_that_are_left_out_do_not_count() {
+    let private = |count: u32| -> String {
+        let line = |number: u32| format!("{}\n", std::net::Ipv4Addr::from(0x0a00_0000 + number));
+        (0..count).map(line).collect()
+    };
+    let mut place = Place::new();
+    assert_eq!(place.body(&(list(100) + &private(200))).0, Outcome::Taken);
+    assert_eq!(place.entries(), 100);
+    assert_eq!(place.body(&(list(49) + &private(251))).0, Outcome::Refused);
+    let told = place.kept.report().error.unwrap();
+    assert_eq!(
+        told,
+        "it has 49 entries that may hold, less than half of the 100 of the version before"
+    );
+    assert_eq!(place.body(&list(401)).0, Outcome::Refused);
+    assert_eq!(place.body(&(list(50) + &private(500))).0, Outcome::Taken);
+    // All that is left of it is left out by other settings: the next version is as a first one.
+    *place.rest.trusted.borrow_mut() = vec!["198.0.0.0/8".parse().unwrap()];
+    place.kept.guard_anew(&place.copies, &place.rest);
+    assert_eq!(place.entries(), 0);
+    place.rest.trusted.borrow_mut().clear();
+    assert_eq!(place.body(&list(500)).0, Outcome::Taken);
+}
+
 /// FEED-5: entries that cover too much are left out, also after other settings, and those that were
 /// left out come back.
 #[test]
