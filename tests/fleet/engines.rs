@@ -32,7 +32,8 @@ fn a_policy_that_could_drop_the_log_is_named() {
     let told = check(&engine);
     assert_eq!(told.code, 0, "{}{}", told.out, told.err);
     assert!(told.err.contains(named), "{}", told.err);
-    let weir = start(&application, &engine, "edge-1");
+    let (state, settings) = (state_dir(), settings(&engine, "edge-1"));
+    let mut weir = start_at(&application, &state, &settings);
     wait_in_step(&weir, 1);
     wait_until("the alert", || {
         let mut lines = weir.log_lines().into_iter();
@@ -40,6 +41,10 @@ fn a_policy_that_could_drop_the_log_is_named() {
     });
     let shown = run(weir.state_path("").as_path(), &["fleet"]);
     assert!(shown.out.contains(named), "{}", shown.out);
+    // alerts.json has the alert, and is read again.
+    weir.stop();
+    drop(weir);
+    drop(start_at(&application, &state, &settings));
     engine.kill();
     let away = check(&engine);
     assert_eq!(away.code, 0, "{}{}", away.out, away.err);

@@ -101,8 +101,8 @@ fn a_fleet_comes_changes_and_goes_with_a_reload() {
     there.wait_until_refused("203.0.113.1");
     wait_in_step(&one.weir, 2);
     one.wait_for_threads(&ALL);
-    there.ban("client", "203.0.113.2", "1h");
-    one.weir.wait_until_refused("203.0.113.2");
+    there.ban("client", "198.51.100.2", "1h");
+    one.weir.wait_until_refused("198.51.100.2");
 
     // What is shared, and how often: bans alone need no thread that counts.
     one.take(&with(in_first.clone(), "WAF_FLEET_SHARE", "bans"));
@@ -125,7 +125,7 @@ fn a_fleet_comes_changes_and_goes_with_a_reload() {
 
     // Another engine: it gets all that the instance has, and the first one nothing more.
     one.take(&in_second);
-    for client in ["203.0.113.1", "203.0.113.2"] {
+    for client in ["203.0.113.1", "198.51.100.2"] {
         elsewhere.wait_until_refused(client);
     }
     wait_in_step(&one.weir, 2);
@@ -147,13 +147,13 @@ fn a_fleet_comes_changes_and_goes_with_a_reload() {
             .err
             .contains("of no fleet")
     );
-    one.weir.get("/", "203.0.113.2").expect(429);
-    one.weir.ban("client", "203.0.113.3", "1h");
+    one.weir.get("/", "198.51.100.2").expect(429);
+    one.weir.ban("client", "192.0.2.3", "1h");
 
     // Again, by a signal: what happened meanwhile goes out, and the lift is not forgotten.
     write(&one.file, &in_first);
     one.weir.signal("HUP");
-    for (weir, client) in [(&there, "203.0.113.3"), (&one.weir, "203.0.113.2")] {
+    for (weir, client) in [(&there, "192.0.2.3"), (&one.weir, "198.51.100.2")] {
         weir.wait_until_refused(client);
     }
     there.wait_until_served("203.0.113.1");

@@ -88,7 +88,7 @@ impl Engine {
     }
 
     /// Starts a Sentinel that watches this engine alone, under this name, and needs no other
-    /// Sentinel to put another in its place.
+    /// Sentinel to put another in its place. It has found its replica by then.
     #[track_caller]
     pub(crate) fn begin_as_sentinel(&mut self, of: &Self, name: &str) {
         let config = self.dir.path().join("sentinel.conf");
@@ -99,7 +99,7 @@ impl Engine {
         );
         std::fs::write(&config, lines).expect("writes");
         let mut command = Command::new("redis-server");
-        self.begin_until("+monitor master", command.arg(config).arg("--sentinel"));
+        self.begin_until("+slave slave", command.arg(config).arg("--sentinel"));
     }
 
     #[track_caller]
