@@ -436,6 +436,23 @@ mod tests {
         assert_eq!(serde_json::to_value(&written[0]).unwrap()["note"], "ours");
     }
 
+    /// STATE-11: an alert of the fleet says what it is about in a word that a version before this one,
+    /// or behind it, need not know; that stops no start.
+    #[test]
+    fn any_word_of_a_fleet_is_kept() {
+        for what in ["eviction", "aside", "wide", "something_new"] {
+            let alert = format!(
+                r#"{{"time":"2026-11-21T16:00:00Z","kind":"fleet","what":"{what}","detail":"a sentence"}}"#
+            );
+            let file =
+                format!(r#"{{"version":1,"alerts":[{alert}],"counters":[],"cooldowns":[]}}"#);
+            let content = text::parse::<AlertsFile>(file.as_bytes());
+            let content = content.unwrap_or_else(|fault| panic!("{what}: {fault}"));
+            let written = serde_json::to_value(&content.entries[0]).unwrap();
+            assert_eq!(written["what"], what);
+        }
+    }
+
     /// ALERT-4: of a file that holds more, the newest 1,000 alerts are taken.
     #[test]
     fn the_bounds_hold_for_files() {
