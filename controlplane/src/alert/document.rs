@@ -436,8 +436,8 @@ mod tests {
         assert_eq!(serde_json::to_value(&written[0]).unwrap()["note"], "ours");
     }
 
-    /// STATE-11: an alert of the fleet says what it is about in a word that another version need not
-    /// know; that stops no start.
+    /// STATE-11: an alert of the fleet says what it is about in a word that another version need
+    /// not know; that stops no start.
     #[test]
     fn any_word_of_a_fleet_is_kept() {
         for what in ["eviction", "aside", "wide", "something_new"] {
