@@ -576,7 +576,10 @@ fn a_refusal_is_explained() {
     );
     for (arguments, word) in [
         (&["--request", "nobody"][..], "names the request \"nobody\""),
-        (&["nobody"], "address=\"nobody\" is not valid"),
+        (
+            &["nobody"],
+            "\"nobody\" is not a client: expected an IPv4 address",
+        ),
         (
             &["::1", "--path", "x"],
             "expected a path that begins with /",

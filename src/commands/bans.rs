@@ -220,10 +220,9 @@ fn add(given: &Add) -> Result<ExitCode, Failure> {
 
 fn order(place: &Place, netblock: &str, duration: &str, terms: &Terms) -> Result<Answer, Failure> {
     let reason = terms.reason.as_deref().unwrap_or("by hand");
-    let mut order = json!({"netblock": netblock, "duration": duration, "reason": reason});
-    if terms.force {
-        order["force"] = json!(true);
-    }
+    let force = terms.force;
+    let order =
+        json!({"netblock": netblock, "duration": duration, "reason": reason, "force": force});
     place.expect(Method::POST, "/v1/bans", Some(&order))
 }
 

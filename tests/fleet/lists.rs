@@ -138,8 +138,11 @@ fn lists_outlive_the_engine_and_a_kill() {
 #[ignore = "needs redis-server"]
 fn without_lists_rules_json_is_written() {
     let (application, engine) = (Application::ok(), Engine::start());
-    let one = start(&application, &engine, "edge-1");
-    let other = start(&application, &engine, "edge-2");
+    let [one, other] = ["edge-1", "edge-2"].map(|name| {
+        let mut settings = settings(&engine, name);
+        settings.push(("WAF_FLEET_SHARE".to_owned(), "bans,counts".to_owned()));
+        start_at(&application, &state_dir(), &settings)
+    });
     wait_in_step(&one, 2);
     let told = put(&one, "deny", "203.0.113.0/24");
     assert_eq!(told["file"], json!(one.state_path("rules.json")));

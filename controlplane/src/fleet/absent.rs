@@ -19,7 +19,7 @@ use crate::anomaly::{Over, Scope};
 use crate::bans::Subject;
 use crate::bans::document::BanKey;
 use crate::bans::ledger::changes::LedgerChange;
-use crate::rules::{Changed, Entries, FileChange, NotChanged, SharedLists};
+use crate::rules::{Entries, FileChange, OnChanged, SharedLists};
 
 /// Nothing is known of lists.json.
 pub(crate) fn held_lists(_: &Path) -> Entries {
@@ -180,10 +180,7 @@ impl Fleet {
         match *self {}
     }
 
-    pub(crate) fn file_lists(
-        &mut self,
-        _: Now,
-    ) -> Option<(Vec<FileChange>, fn(Result<Changed, NotChanged>))> {
+    pub(crate) fn file_lists(&mut self, _: Now) -> Option<(Vec<FileChange>, OnChanged)> {
         match *self {}
     }
 

@@ -49,9 +49,9 @@ impl Clocks {
     /// Says once that it is off, and how far that goes.
     pub(super) fn tell(&mut self) -> Option<Told> {
         let off = match self.found_ms.unsigned_abs() {
-            ..=TOLD_MS => None,
-            ..=MOST_OFF_MS => Some(Off::Told),
-            _ => Some(Off::TooFar),
+            off_ms if off_ms > MOST_OFF_MS => Some(Off::TooFar),
+            off_ms if off_ms > TOLD_MS => Some(Off::Told),
+            _ => None,
         };
         // What was told is told again only where it has come to more, or was right meanwhile.
         let is_news = off != self.told && !(off.is_some() && self.told == Some(Off::TooFar));

@@ -4,7 +4,7 @@ use weir_shared::clock::Now;
 
 use super::lists_file::{Step, Telling};
 use super::part::Fleet;
-use crate::rules::{Changed, FileChange, NotChanged, SharedLists};
+use crate::rules::{FileChange, OnChanged, SharedLists};
 
 /// Between two tries where the file is not as it was expected to be, or cannot be written.
 const AGAIN_NS: u64 = 1_000_000_000;
@@ -32,13 +32,7 @@ impl Fleet {
     }
 
     /// What lists.json is to hold otherwise, where it is to be written now, and whom to tell.
-    pub(crate) fn file_lists(
-        &mut self,
-        now: Now,
-    ) -> Option<(
-        Vec<FileChange>,
-        impl FnOnce(Result<Changed, NotChanged>) + Send + use<>,
-    )> {
+    pub(crate) fn file_lists(&mut self, now: Now) -> Option<(Vec<FileChange>, OnChanged)> {
         let now_ms = self.fleet_ms(now);
         self.lists_written(now);
         let change = self.change() + 1;
@@ -62,10 +56,11 @@ impl Fleet {
             Step::Noted(_, due) => {
                 lists.step = Step::UnderWay;
                 let mut told = Telling(Some(lists.told.clone()));
-                Some((due, move |changed: Result<Changed, NotChanged>| {
+                let on_changed: OnChanged = Box::new(move |changed| {
                     let outcome = changed.map(|changed| changed.changed);
                     told.tell(outcome.map_err(|why| why.to_string()));
-                }))
+                });
+                Some((due, on_changed))
             }
             Step::UnderWay => {
                 lists.step = Step::UnderWay;

@@ -20,6 +20,9 @@ use super::list_file::{FILE, LISTS};
 use crate::feeds::wanted::{Use, Wanted};
 use crate::netblock_list::ListText;
 
+/// Files of lists, by their names.
+type ListTexts = HashMap<String, Arc<ListText>>;
+
 /// Names that stay known over edits, so that counts and hits go on.
 pub(super) type Known = HashMap<(RuleKind, String), Arc<Rule>>;
 
@@ -214,7 +217,7 @@ impl Making<'_> {
         &mut self,
         (kind, used): (RuleKind, Use),
         members: &[Member],
-        (lists, listed): (&HashMap<String, Arc<ListText>>, &[(Netblock, &Entry)]),
+        (lists, listed): (&ListTexts, &[(Netblock, &Entry)]),
         wanted: &[Wanted],
     ) -> NetList {
         let mut all: Vec<(Netblock, Arc<Rule>)> = Vec::new();

@@ -38,6 +38,7 @@ pub use entry::{Change, Changed, Entry, List, ListKey, NotChanged};
 pub(crate) use found::Found;
 pub(crate) use list_file::FILE;
 pub(crate) use listed::{Entries, Expected, FileChange, SharedLists, too_much};
+pub(crate) use watch::Told as OnChanged;
 use watch::{WatchCommand, Watching};
 
 use crate::feeds::handle::FeedsHandle;

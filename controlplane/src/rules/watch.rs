@@ -74,7 +74,7 @@ fn read_files(
 }
 
 /// Called once with what became of a change.
-pub(super) type Told = Box<dyn FnOnce(Result<Changed, NotChanged>) + Send>;
+pub(crate) type Told = Box<dyn FnOnce(Result<Changed, NotChanged>) + Send>;
 
 /// What is told of lists that cannot be used (RULE-10).
 pub(super) fn bad_lists(held: &Compiled) -> impl Iterator<Item = Found> {

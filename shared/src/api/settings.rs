@@ -12,7 +12,8 @@ pub struct SettingList {
 }
 
 /// One setting.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Setting {
     /// `WAF_…`
     pub name: String,

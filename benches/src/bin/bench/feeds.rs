@@ -230,7 +230,10 @@ fn publish(entries: u32) -> Result<SocketAddr> {
     let address = listener.local_addr()?;
     let versions = [0x0b00_0000, 0x0c00_0000].map(|first: u32| {
         // Addresses of a /8, none next to another.
-        let line = |number: u32| format!("{}\n", Ipv4Addr::from(first | number * 33 & 0x00ff_ffff));
+        let line = |number: u32| {
+            let address = first | ((number * 33) & 0x00ff_ffff);
+            format!("{}\n", Ipv4Addr::from(address))
+        };
         (0..entries).map(line).collect::<String>()
     });
     std::thread::spawn(move || {

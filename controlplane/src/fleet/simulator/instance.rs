@@ -26,6 +26,8 @@ use crate::state::Change;
 /// Batches that are read at once.
 const READ: usize = 7;
 
+type Disk = (Vec<Arc<Ban>>, Replica, KeptFiling, Option<Point>);
+
 pub(super) struct Instance {
     pub(super) name: String,
     pub(super) ledger: Ledger,
@@ -35,7 +37,7 @@ pub(super) struct Instance {
     /// Whether it has met the engine since it lost it.
     is_linked: bool,
     /// bans.json and what it knew of the fleet, written in one step, with the point to go on from.
-    disk: Option<(Vec<Arc<Ban>>, Replica, KeptFiling, Option<Point>)>,
+    disk: Option<Disk>,
     /// lists.json as it lies there.
     pub(super) file: SharedLists,
     filing: Filing,
