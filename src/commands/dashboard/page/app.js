@@ -356,8 +356,8 @@ function showHistory(history) {
     { name: "made", kind: "mark", style: "bad", values: history.bans_made },
   ], short, "Active bans");
   draw("plot-bytes", [
-    { name: "to the application", kind: "line", style: "third", values: history.request_bytes },
-    { name: "to visitors", kind: "line", style: "mark", values: history.response_bytes },
+    { name: "in", kind: "line", style: "third", values: history.request_bytes },
+    { name: "out", kind: "line", style: "mark", values: history.response_bytes },
   ], bytes, "Bytes of bodies a minute");
 }
 

@@ -57,7 +57,8 @@ function plot(figure, times, series, format, now, describe) {
   const stacked = series.filter((one) => one.kind === "area" || one.kind === "bar");
   const sums = times.map((_, at) => stacked.reduce((sum, one) => sum + (one.values[at] || 0), 0));
   const lines = series.filter((one) => one.kind === "line");
-  const most = Math.max(...sums, ...lines.flatMap((one) => one.values.map((value) => value || 0)), 0);
+  const most = Math.max(...sums,
+    ...lines.flatMap((one) => one.values.slice(0, whole).map((value) => value || 0)), 0);
   const top = ceiling(most);
   const y = (value) => TOP + (HIGH - TOP - BOTTOM) * (1 - value / top);
   const point = (value, at) => `${x(times[at] + 30).toFixed(1)},${y(value).toFixed(1)}`;
