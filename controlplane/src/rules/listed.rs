@@ -43,6 +43,10 @@ pub(crate) enum Expected {
     /// Nothing.
     Any,
     /// That the file has this; where it has something else, somebody has just saved that.
+    #[cfg_attr(
+        not(feature = "fleet"),
+        expect(dead_code, reason = "only a fleet writes what it expects")
+    )]
     Is(Option<Entry>),
 }
 

@@ -37,7 +37,9 @@ use compile::Compiler;
 pub use entry::{Change, Changed, Entry, List, ListKey, NotChanged};
 pub(crate) use found::Found;
 pub(crate) use list_file::FILE;
-pub(crate) use listed::{Entries, Expected, FileChange, SharedLists, too_much};
+#[cfg(feature = "fleet")]
+pub(crate) use listed::Expected;
+pub(crate) use listed::{Entries, FileChange, SharedLists, too_much};
 pub(crate) use watch::Told as OnChanged;
 use watch::{WatchCommand, Watching};
 
