@@ -58,7 +58,13 @@ s = socket.socket(socket.AF_UNIX)
 s.bind(sys.argv[1])
 s.listen(8)
 named = [{'name': n, 'value': sys.argv[2], 'origin': 'environment'} for n in ('WAF_RULES_FILE', 'WAF_LOG_FILE')]
-body = json.dumps({'settings': named, 'status': 'pass', 'bans': [], 'changed': True}).encode()
+window = {'used': 0, 'limit': None, 'fits_in_seconds': None}
+windows = {'minute': window, 'hour': window, 'day': window}
+explained = {
+    'address': '192.0.2.1', 'method': 'GET', 'path': '/seen', 'client': '192.0.2.1', 'netblock': '192.0.2.0/24',
+    'now': {'result': 'passed'}, 'requests': windows, 'bytes': windows,
+}
+body = json.dumps({'settings': named, 'status': 'pass', 'bans': [], 'changed': True, **explained}).encode()
 while True:
     c, _ = s.accept()
     c.settimeout(1)

@@ -148,12 +148,12 @@ fn a_fleet_comes_changes_and_goes_with_a_reload() {
             .contains("of no fleet")
     );
     one.weir.get("/", "198.51.100.2").expect(429);
-    one.weir.ban("client", "192.0.2.3", "1h");
+    one.weir.ban("client", "100.67.0.3", "1h");
 
     // Again, by a signal: what happened meanwhile goes out, and the lift is not forgotten.
     write(&one.file, &in_first);
     one.weir.signal("HUP");
-    for (weir, client) in [(&there, "192.0.2.3"), (&one.weir, "198.51.100.2")] {
+    for (weir, client) in [(&there, "100.67.0.3"), (&one.weir, "198.51.100.2")] {
         weir.wait_until_refused(client);
     }
     there.wait_until_served("203.0.113.1");
