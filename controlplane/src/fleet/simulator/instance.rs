@@ -15,7 +15,7 @@ use crate::bans::document::{BanKey, BansFile};
 use crate::bans::ledger::{AdminBan, BanOutcome, Ledger, LedgerSettings};
 use crate::fleet::core::Core;
 use crate::fleet::engine::{Cursor, Engine, Fault};
-use crate::fleet::event;
+use crate::fleet::event::{self, Event};
 use crate::fleet::filing::{Filing, KeptFiling};
 use crate::fleet::place::Point;
 use crate::fleet::replica::{Effect, Replica};
@@ -313,6 +313,14 @@ impl Instance {
     /// The link has ended.
     pub(super) fn cut(&mut self) {
         self.is_linked = false;
+    }
+
+    /// What is put aside goes into a file, and out of the ledger. Returns it.
+    pub(super) fn put_aside(&mut self, at: u64) -> Vec<Event> {
+        let aside = self.core.aside();
+        let effects = self.core.put_aside();
+        self.obey(effects, self.now(at));
+        aside
     }
 
     fn speak(&mut self, engine: &mut impl Engine, at: u64) -> Result<(), Fault> {

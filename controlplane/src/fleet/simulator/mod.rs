@@ -124,6 +124,15 @@ impl World {
             now_ms: self.now,
         };
         self.instances[which].turn(&mut engine, self.now);
+        // An instance was away for seven days.
+        for event in self.instances[which].put_aside(self.now) {
+            self.say(|| format!("edge-{which}: puts aside {event:?}"));
+            match event {
+                Event::Entry(entry) => self.touched.extend(entry.key()),
+                Event::List(record) => drop(self.listed.remove(&record.key)),
+                Event::Lift(_) => {}
+            }
+        }
     }
 
     fn step(&mut self) {
