@@ -193,7 +193,7 @@ fn a_pipe_holds_nothing_while_it_runs() {
     for file in ["bans.json", "clients.json", "lookups.json", "alerts.json"] {
         pipe(&weir.state_path(file));
     }
-    weir.wait_for_process_log(&["bans.json", "it is a named pipe"]);
+    weir.wait_for_process_log(&["bans.json", "is no regular file"]);
     reader.serves();
     for file in ["bans.json", "clients.json", "lookups.json", "alerts.json"] {
         wait_until("the pipe is set aside", || weir.state_path(file).is_file());
