@@ -550,11 +550,14 @@ fn a_ban_is_made_as_it_was_asked_for() {
             (answer.action, answer.history),
             (Action::Answered, History::Passed)
         );
-        let ban = json!({
+        let mut ban = json!({
             "netblock": netblock, "client": client, "ban_started": "2026-11-21T16:00:00Z",
             "ban_expires": "2026-11-21T17:30:00Z", "cause": "admin", "origin": "admin", "reason": longest, "lifted": null,
             "observed": false
         });
+        if scope.contains("force") {
+            ban["force"] = json!(true);
+        }
         assert_eq!(body(&answer), ban);
         // The location leads to the ban.
         assert_eq!(body(&rig.get(&location))["bans"], json!([ban]));

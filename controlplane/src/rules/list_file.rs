@@ -3,8 +3,6 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
-
 use crate::guarded;
 
 /// The name of the file where `WAF_RULES_FILE` is not set, and of the file in metrics.
@@ -29,11 +27,33 @@ pub(super) fn list_path(rules_file: &Path, name: &str) -> PathBuf {
     beside(rules_file, Path::new(name))
 }
 
-/// A number for the members of rules.json, however they are laid out.
+/// A number for the text of rules.json, however its members are set apart.
 pub(super) fn digest(bytes: &[u8]) -> u64 {
-    let value: Option<Value> = serde_json::from_slice(bytes).ok();
-    let text = value.map(|value| value.to_string()).unwrap_or_default();
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+    let mut is_text = false;
+    let mut is_escaped = false;
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
+        match byte {
+            b'"' if !is_escaped => is_text = !is_text,
+            b' ' | b'\t' | b'\r' | b'\n' if !is_text => return hash,
+            _ => {}
+        }
+        is_escaped = byte == b'\\' && !is_escaped;
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::digest;
+
+    /// FLEET-18: space between members is none of what instances compare; space in a text is.
+    #[test]
+    fn a_digest_is_of_the_text_without_its_layout() {
+        let of = |text: &str| digest(text.as_bytes());
+        let file = r#"{"version":1,"a":"b \" c\\","d":[1,2]}"#;
+        let laid_out = "{ \"version\": 1,\n\t\"a\": \"b \\\" c\\\\\",\r\n  \"d\": [1, 2]\n}\n";
+        assert_eq!(of(file), of(laid_out));
+        assert_ne!(of(file), of(&file.replace("b \\\"", "b\\\"")));
+        assert_ne!(of(file), of(&file.replace("1,2", "1,3")));
+    }
 }

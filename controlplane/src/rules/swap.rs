@@ -30,7 +30,7 @@ use crate::state::stat::Stat;
 const MAX_LINKS: usize = 8;
 /// How long the lock is waited for: others hold it for one write.
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
-const LOCK_TRIES: usize = 300;
+const LOCK_TRIES: usize = 1000;
 /// Of a file that is new.
 const NEW_MODE: u32 = 0o640;
 

@@ -105,6 +105,8 @@ pub(super) struct Watching {
     settling: Settling<Stamps>,
     /// What is in force.
     held: Compiled,
+    /// What was read and is not to be taken, while somebody may still be writing.
+    in_vain: Option<Stamps>,
     /// What a reload has read and not taken yet.
     read: Option<(Stamps, Read)>,
     /// The lists in force are not kept on disk yet (RULE-10).
@@ -131,6 +133,7 @@ impl Watching {
             path,
             settling: Settling::new(known),
             held,
+            in_vain: None,
             read: None,
             to_be_kept: true,
             found,
@@ -276,6 +279,10 @@ impl Watching {
         if still < SETTLE || (is_gone && still < SETTLE_BAD) {
             return;
         }
+        // It is read once more when it has lain still for long.
+        if still < SETTLE_BAD && self.in_vain.as_ref() == Some(current) {
+            return;
+        }
         let before: Vec<PathBuf> = current
             .iter()
             .skip(1)
@@ -284,7 +291,9 @@ impl Watching {
         let (known, read) = read(&mut self.compiler, &self.path, &before, now_ms);
         match read {
             // Somebody may still be writing a list.
-            Ok(held) if still < SETTLE_BAD && !held.bad_lists().is_empty() => {}
+            Ok(held) if still < SETTLE_BAD && !held.bad_lists().is_empty() => {
+                self.in_vain = Some(current.clone());
+            }
             Ok(held) => {
                 self.held = held;
                 self.settling.take(known);
@@ -305,7 +314,7 @@ impl Watching {
                 self.tell(Found::Fault { file, error });
             }
             // Somebody may still be writing.
-            Err(_) => {}
+            Err(_) => self.in_vain = Some(current.clone()),
         }
     }
 
