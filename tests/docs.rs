@@ -83,6 +83,36 @@ fn pages_name_settings_that_there_are() {
     assert!(unknown.is_empty(), "{unknown:#?}");
 }
 
+/// TELL-1: a page that says how a denied client is answered names the setting of denials.
+#[test]
+fn denials_are_answered_as_their_own_setting_says() {
+    for (path, text) in pages() {
+        for line in text.lines() {
+            let is_denial = ["WAF_DENY_NETS", "WAF_DENY_COUNTRIES"]
+                .iter()
+                .any(|name| line.contains(name));
+            if is_denial && line.contains("_RESPONSE") {
+                assert!(
+                    line.contains("WAF_DENY_RESPONSE"),
+                    "{}: {line}",
+                    path.display()
+                );
+            }
+        }
+    }
+}
+
+/// EDGE-2: reports about what weir ends itself are wanted: TLS, and what is past it.
+#[test]
+fn reports_about_tls_are_in_scope() {
+    let text = fs::read_to_string(root().join("SECURITY.md")).expect("the page");
+    let (wanted, rest) = text.split_once("## Out of scope").expect("both parts");
+    let (_, wanted) = wanted.split_once("## In scope").expect("what is in scope");
+    assert!(wanted.contains("\n- TLS: ") && wanted.contains("HTTP/2"));
+    let (unwanted, _) = rest.split_once("\n## ").expect("another part");
+    assert!(!unwanted.contains("TLS;") && !unwanted.contains("- TLS"));
+}
+
 /// RELOAD-2: no page asks for a restart where a reload is enough.
 #[test]
 fn pages_ask_for_a_restart_only_where_one_is_needed() {

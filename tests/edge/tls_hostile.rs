@@ -10,8 +10,9 @@ use rustls::{ClientConfig, ClientConnection, HandshakeKind};
 
 use super::tls::{Edge, ask, raw};
 use crate::support::application::{After, Application};
-use crate::support::raw_client::{get, request, wait_until_read};
+use crate::support::raw_client::{get, request};
 use crate::support::tls::{Pair, Secured, client, connect, secure};
+use crate::support::unread::OtherEnd;
 use crate::support::{PATIENCE, wait_until};
 
 /// What a client sends first.
@@ -56,7 +57,7 @@ fn a_handshake_that_breaks_off_is_aborted() {
                 stream.write_all(&flight[..cut]).expect("sends");
                 if resets {
                     // The beginning is read before the reset takes it away.
-                    wait_until_read(&stream);
+                    OtherEnd::of(&stream).wait_until_read();
                     let linger = Some(Duration::ZERO);
                     socket2::SockRef::from(&stream)
                         .set_linger(linger)

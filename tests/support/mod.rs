@@ -23,6 +23,7 @@ pub(crate) mod tls;
 pub(crate) mod traffic;
 pub(crate) mod translator;
 pub(crate) mod transport;
+pub(crate) mod unread;
 pub(crate) mod weir;
 
 /// How long anything that must happen may take before a test calls it missing.

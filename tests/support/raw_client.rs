@@ -10,8 +10,9 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
+use super::PATIENCE;
 use super::tls::Stream;
-use super::{PATIENCE, wait_until};
+use super::unread::OtherEnd;
 
 /// One connection to the service.
 pub(crate) struct Connection {
@@ -170,9 +171,8 @@ impl Connection {
 
     /// Whether bytes that were sent wait at the other end.
     pub(crate) fn has_unread(&self) -> bool {
-        let own = self.stream.tcp().local_addr().expect("an address");
-        let ends = ends_toward(own.port());
-        ends.iter().any(|(_, unread)| *unread > 0)
+        let unread = OtherEnd::of(self.stream.tcp()).unread();
+        unread.is_some_and(|unread| unread > 0)
     }
 
     /// Ends our sending side.
@@ -441,29 +441,16 @@ impl Response {
     }
 }
 
-/// Waits until the other end has read all that was sent: no byte waits in its system.
-#[track_caller]
-pub(crate) fn wait_until_read(stream: &TcpStream) {
-    wait_until_port_is_read(stream.local_addr().expect("an address").port());
-}
-
-/// The same of the connection from this port.
-#[track_caller]
-pub(crate) fn wait_until_port_is_read(port: u16) {
-    let unread = || {
-        let ends = ends_toward(port).into_iter();
-        ends.map(|(_, unread)| unread).next()
-    };
-    wait_until("the other end to read", || unread() == Some(0));
-}
-
 /// The ends of connections whose other end has this port: the state of each (01: established), and
 /// the bytes that wait there to be read.
 #[track_caller]
 pub(crate) fn ends_toward(port: u16) -> Vec<(String, u32)> {
     let table = std::fs::read_to_string("/proc/net/tcp").expect("the connections");
     // Of each: number, own address, the other's, state, what waits to be sent and read.
+    let port_text = format!(":{port:04X} ");
     let end = |line: &str| {
+        // Most lines are of others.
+        line.contains(&port_text).then_some(())?;
         let words: Vec<&str> = line.split_whitespace().collect();
         let (_, other) = words.get(2)?.rsplit_once(':')?;
         let is_toward = u16::from_str_radix(other, 16) == Ok(port);

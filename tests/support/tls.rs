@@ -20,9 +20,9 @@ use rustls::{
 };
 
 use super::PATIENCE;
-use super::raw_client::wait_until_port_is_read;
 use super::translator::Translated;
 use super::transport::{Transport, spoken};
+use super::unread::OtherEnd;
 
 /// A certificate and its key, as files.
 pub(crate) struct Pair {
@@ -262,10 +262,9 @@ impl Stream {
     /// Waits until the service has read all that was sent.
     #[track_caller]
     pub(crate) fn wait_until_read(&self) {
-        let port = self.tcp().local_addr().expect("an address").port();
-        wait_until_port_is_read(port);
+        OtherEnd::of(self.tcp()).wait_until_read();
         if let Self::Http2(translated) = self {
-            wait_until_port_is_read(translated.far_port);
+            translated.far_end.wait_until_read();
         }
     }
 }

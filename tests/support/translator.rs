@@ -26,14 +26,15 @@ use tokio::task::JoinHandle;
 
 use super::PATIENCE;
 use super::raw_client::find;
+use super::unread::OtherEnd;
 
 /// The test's end of a connection that is translated.
 pub(crate) struct Translated {
     pub(crate) near: TcpStream,
     /// The test has ended its sending side, and still reads.
     pub(crate) only_reads: Arc<AtomicBool>,
-    /// The port that the service sees.
-    pub(crate) far_port: u16,
+    /// The service's end.
+    pub(crate) far_end: OtherEnd,
 }
 
 impl Translated {
@@ -47,14 +48,14 @@ impl Translated {
         near.set_write_timeout(Some(PATIENCE)).expect("a time-out");
         near.set_nodelay(true).expect("nodelay");
         let (other_end, _) = listener.accept().expect("accepts");
-        let far_port = far.local_addr().expect("an address").port();
+        let far_end = OtherEnd::of(&far);
         let only_reads = Arc::new(AtomicBool::new(false));
         let noted = Arc::clone(&only_reads);
         std::thread::spawn(move || run(other_end, far, noted));
         Self {
             near,
             only_reads,
-            far_port,
+            far_end,
         }
     }
 }
