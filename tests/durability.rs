@@ -32,7 +32,7 @@ fn kills_at_random_moments_lose_nothing() {
 /// STATE-2: the same two hundred times, or as often as `WEIR_KILLS` says: each two hundred begin
 /// with an empty state and other random numbers.
 #[test]
-#[ignore = "long; .ci/run runs it"]
+#[ignore = "long; .ci/night runs it"]
 fn two_hundred_kills_lose_nothing() {
     let rounds = std::env::var("WEIR_KILLS").map_or(200, |text| text.parse().expect("a number"));
     for batch in 0..usize::div_ceil(rounds, 200) {

@@ -34,7 +34,7 @@ fn hostile_texts_at_the_start_are_one_clear_error() {
 
 /// STATE-6: the same with all of them for each file.
 #[test]
-#[ignore = "long; .ci/run runs it"]
+#[ignore = "long; .ci/night runs it"]
 fn every_hostile_text_at_the_start_is_one_clear_error() {
     starts(|_, _| true);
 }
@@ -70,7 +70,7 @@ fn hostile_edits_change_nothing() {
 
 /// STATE-5: the same with many more of them.
 #[test]
-#[ignore = "long; .ci/run runs it"]
+#[ignore = "long; .ci/night runs it"]
 fn many_hostile_edits_change_nothing() {
     edits(|number| number % 7 == 0);
 }

@@ -272,6 +272,8 @@ fn a_long_list_is_one_write() {
         .expect("the binary runs");
     weir.control("GET", "/v1/health", None).expect(200);
     assert!(import.wait().expect("its end").success());
+    // A slow disk has the import answered before its document is there.
+    wait_until("the document", || weir.writes("bans.json", "ok") > writes);
     assert_eq!(weir.writes("bans.json", "ok"), writes + 1.0);
     let bans = weir.bans();
     assert_eq!(bans.len(), 10_000);
@@ -302,7 +304,9 @@ fn many_entries_of_one_start_hang_nothing() {
         // On a busy machine the answer may come before the disk is done with them.
         let out = imported.out.replace(", not on disk yet", "");
         assert_eq!(out, told, "{}", imported.err);
-        weir.control("GET", "/v1/health", None).expect(200);
+        wait_until("a loop that turns", || {
+            weir.control("GET", "/v1/health", None).status == 200
+        });
     }
     assert_eq!(ledger(&weir).len(), MANY);
     let mut weir = weir;

@@ -75,19 +75,22 @@ fn a_ban_costs_what_changed() {
         std::thread::sleep(Duration::from_millis(300));
         std::mem::replace(&mut last, now) + (16 << 10) > now
     });
-    let documents = weir.writes("bans.json", "ok");
+    let mut given_up = 0;
     for number in 0..20 {
         let before = written(&weir);
-        weir.ban("netblock", &format!("10.1.{number}.0/24"), "1h");
+        let ban = weir.ban("netblock", &format!("10.1.{number}.0/24"), "1h");
         let cost = written(&weir) - before;
-        assert!(cost <= 16 << 10, "{cost} bytes");
-        if number == 0 {
-            println!(
-                "STATE-10: a ban beside 10,000 others wrote {cost} bytes, its answer included"
-            );
+        println!("STATE-10: a ban beside 10,000 others wrote {cost} bytes, its answer included");
+        if ban["persisted"] == false {
+            // The disk was so slow that a document was asked for.
+            given_up += 1;
+            weir.wait_for_rest();
+        } else {
+            assert!(cost <= 16 << 10, "{cost} bytes");
         }
     }
-    assert_eq!(weir.writes("bans.json", "ok"), documents);
+    assert!(given_up <= 5, "{given_up} of 20 answers gave up");
+    let documents = weir.writes("bans.json", "ok");
 
     let lines: String = (0..10_000)
         .map(|n| format!("10.{}.{}.0/24\n", 2 + n / 250, n % 250))

@@ -7,7 +7,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, netlink, recv
 
 use super::wait_until;
 
-/// sock_diag(7): `SOCK_DIAG_BY_FAMILY`, a request, of TCP over IPv4, in any state, whatever its cookie.
+/// sock_diag(7): `SOCK_DIAG_BY_FAMILY`, a request, of TCP over IPv4, in any state, any cookie.
 const BY_FAMILY: u16 = 20;
 const REQUEST: u16 = 1;
 const INET: u8 = 2;
