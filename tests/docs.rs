@@ -156,7 +156,7 @@ fn every_kind_of_alert_is_described() {
 fn collect(value: &Value, kinds: &mut Vec<String>) {
     if let Some(kind) = value.pointer("/properties/kind") {
         kinds.extend(kind["const"].as_str().map(str::to_owned));
-        let several = kind["enum"].as_array().into_iter().flatten();
+        let several = kind["examples"].as_array().into_iter().flatten();
         kinds.extend(several.filter_map(Value::as_str).map(str::to_owned));
     }
     match value {

@@ -1,6 +1,9 @@
 //! Who the client is (CLIENT), seen in the request log and in what reaches the application.
 
+use serde_json::json;
+
 use crate::support::application::Application;
+use crate::support::moved::Moved;
 use crate::support::raw_client::{Connection, get};
 use crate::support::weir::{METRICS_TOKEN, Weir, state_dir};
 use crate::support::{transport, wait_until};
@@ -393,7 +396,12 @@ fn connection_cannot_strip_our_own_fields() {
 #[test]
 fn a_forgotten_trusted_proxy_is_pointed_out_once() {
     let application = Application::ok();
-    let weir = Weir::start(&application, &[("WAF_TRUSTED_PROXIES", "")]);
+    let moved = Moved::start(
+        &application,
+        &json!({"version": 1}),
+        &[("WAF_TRUSTED_PROXIES", "")],
+    );
+    let weir = &moved.weir;
     let warnings = || {
         weir.process_log()
             .into_iter()
@@ -447,7 +455,9 @@ fn a_forgotten_proxy_is_not_banned() {
         ("WAF_ALLOW_NETS", "127.0.2.0/24"),
         ("WAF_RATE_LIMIT_PER_HOUR", "130"),
     ];
-    let weir = Weir::start(&application, &settings);
+    // All of it within one minute.
+    let moved = Moved::start(&application, &json!({"version": 1}), &settings);
+    let weir = &moved.weir;
     let mut balancer = Connection::open_from(weir.address(), "127.0.1.5");
     for number in 0..140 {
         let client = format!("203.0.113.{number}");

@@ -1,4 +1,8 @@
-//! What an engine is asked over, and what is told of it (FLEET-4, FLEET-26, FLEET-28).
+//! What an engine is asked over, what is told of it, and what one costs that lies (FLEET-2, FLEET-4,
+//! FLEET-26, FLEET-28).
+
+use std::net::TcpListener;
+use std::time::Duration;
 
 use super::*;
 use crate::support::tls::Pair;
@@ -118,4 +122,64 @@ fn an_engine_is_shown_a_certificate() {
         wait_until("alone", || fleet(&refused)["state"] == "alone");
     }
     assert_eq!(fleet(&one)["instances"].as_array().map(Vec::len), Some(2));
+}
+
+/// FLEET-2: an engine that answers without an end, byte by byte, or with what is no answer leaves
+/// the instance alone, which says why; it costs no request, and no more memory than a bound.
+#[test]
+fn an_engine_that_lies_costs_little() {
+    let application = Application::ok();
+    for (beginning, more, pause, expected) in [
+        (
+            &b"$536870912\r\n"[..],
+            65_536,
+            0,
+            &["more than 16 MiB", "no answer within"][..],
+        ),
+        (b"+", 65_536, 0, &["more than 16 MiB", "no answer within"]),
+        (b"$1000\r\n", 1, 100, &["no answer within"]),
+        (
+            b"HTTP/1.1 400 Bad Request\r\n\r\n",
+            0,
+            0,
+            &["does not answer as an engine does"],
+        ),
+    ] {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let place = listener.local_addr().expect("an address");
+        std::thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                std::thread::spawn(move || lie(stream, beginning, more, pause));
+            }
+        });
+        let nobody = Engine::away();
+        let mut settings = settings(&nobody, "edge-1");
+        settings[0].1 = format!("valkey://{place}");
+        let weir = start_at(&application, &state_dir(), &settings);
+        let why = wait_for("alone", || {
+            let fleet = fleet(&weir);
+            let why = fleet["why"].as_str()?.to_owned();
+            let is_told = expected.iter().any(|words| why.contains(words));
+            (fleet["state"] == "alone" && is_told).then_some(why)
+        });
+        for _ in 0..20 {
+            weir.get("/exempt", "203.0.113.7").expect(200);
+        }
+        let status = fs::read_to_string(format!("/proc/{}/status", weir.pid())).expect("it");
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let peak = peak.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok());
+        // Four connections, and each reader has its buffer twice while that grows.
+        assert!(peak < Some(256_000_u64), "{peak:?} KiB: {why}");
+    }
+}
+
+fn lie(mut stream: TcpStream, beginning: &[u8], more: usize, pause_ms: u64) {
+    let _ = stream.read(&mut [0; 4096]);
+    let _ = stream.write_all(beginning);
+    let more = vec![b'x'; more];
+    while !more.is_empty() && stream.write_all(&more).is_ok() {
+        std::thread::sleep(Duration::from_millis(pause_ms));
+    }
+    // Until the other end goes.
+    let _ = stream.read_to_end(&mut Vec::new());
 }

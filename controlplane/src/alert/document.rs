@@ -436,20 +436,28 @@ mod tests {
         assert_eq!(serde_json::to_value(&written[0]).unwrap()["note"], "ours");
     }
 
-    /// STATE-11: an alert of the fleet says what it is about in a word that another version need
-    /// not know; that stops no start.
+    /// STATE-11: an alert is of a kind, and one of the fleet about something, in a word that another
+    /// version need not know; that stops no start.
     #[test]
-    fn any_word_of_a_fleet_is_kept() {
-        for what in ["eviction", "aside", "wide", "something_new"] {
+    fn any_word_of_a_kind_and_of_a_fleet_is_kept() {
+        for (kind, what) in [
+            ("fleet", "eviction"),
+            ("fleet", "aside"),
+            ("fleet", "something_new"),
+            ("new_kind", "wide"),
+        ] {
             let alert = format!(
-                r#"{{"time":"2026-11-21T16:00:00Z","kind":"fleet","what":"{what}","detail":"a sentence"}}"#
+                r#"{{"time":"2026-11-21T16:00:00Z","kind":"{kind}","what":"{what}","detail":"a sentence"}}"#
             );
             let file =
                 format!(r#"{{"version":1,"alerts":[{alert}],"counters":[],"cooldowns":[]}}"#);
             let content = text::parse::<AlertsFile>(file.as_bytes());
             let content = content.unwrap_or_else(|fault| panic!("{what}: {fault}"));
             let written = serde_json::to_value(&content.entries[0]).unwrap();
-            assert_eq!(written["what"], what);
+            assert_eq!(
+                (&written["kind"], &written["what"]),
+                (&json!(kind), &json!(what))
+            );
         }
     }
 
@@ -459,7 +467,7 @@ mod tests {
         let alert = |time| {
             row(AlertsEntry::Alert(Arc::new(Alert {
                 time: Time(time),
-                kind: crate::alert::AlertKind::Ban,
+                kind: "ban".into(),
                 members: Map::new(),
             })))
         };

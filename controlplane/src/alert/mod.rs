@@ -6,6 +6,7 @@
 //! is over. An alert never refuses a request and never waits: a line that finds the log's channel
 //! full is counted.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -35,8 +36,7 @@ const AHEAD_MS: u64 = 1000;
 const MAX_SCOPES: usize = 100;
 
 /// `kind` of an alert and of `waf_alerts_total`.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum AlertKind {
     /// A count went over a threshold.
     Anomaly,
@@ -105,8 +105,8 @@ impl AlertKind {
 pub struct Alert {
     /// When it was raised.
     pub time: Time,
-    /// Its kind.
-    pub kind: AlertKind,
+    /// The name of its kind; of a later version's file any word.
+    pub kind: Cow<'static, str>,
     /// What the kind has to say.
     #[serde(flatten)]
     pub members: Map<String, Value>,
@@ -367,7 +367,7 @@ impl Alerts {
         let line = Line {
             time: Time(now_ms),
             event: "alert",
-            kind,
+            kind: kind.name(),
             members: &members,
         };
         // Texts, numbers and times only: there is nothing in it that JSON cannot hold.
@@ -380,7 +380,7 @@ impl Alerts {
         let time = self.free_time(now_ms);
         self.recent.push_back(Arc::new(Alert {
             time,
-            kind,
+            kind: kind.name().into(),
             members,
         }));
         self.bound();
@@ -420,7 +420,7 @@ impl Alerts {
 struct Line<'a> {
     time: Time,
     event: &'static str,
-    kind: AlertKind,
+    kind: &'static str,
     #[serde(flatten)]
     members: &'a Map<String, Value>,
 }

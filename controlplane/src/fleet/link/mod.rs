@@ -7,10 +7,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use redis::{
-    Client, ClientTlsConfig, Cmd, Connection, ConnectionAddr, ErrorKind, IntoConnectionInfo,
-    RedisConnectionInfo, RedisError, ServerErrorKind, TlsCertificates, Value,
-};
+use redis::{Cmd, ErrorKind, ServerErrorKind, Value};
 use weir_shared::settings::EnginePlace;
 
 use super::engine::{Alive, Beat, CountKind, Cursor, Engine, Fault, Logged, Snapshot, Welcome};
@@ -20,6 +17,9 @@ mod claim;
 mod merge;
 mod policy;
 mod sentinel;
+mod wire;
+
+use wire::{Wire, fault};
 
 /// How long an answer may take.
 const TIMEOUT: Duration = Duration::from_secs(1);
@@ -67,86 +67,36 @@ enum Place {
 }
 
 impl Access {
-    /// The client of the crate; nothing is asked yet.
-    fn client(&self, place: &Place) -> Result<Client, Fault> {
-        let address = match place.clone() {
-            Place::Tcp(host, port, false) => ConnectionAddr::Tcp(host, port),
-            Place::Tcp(host, port, true) => ConnectionAddr::TcpTls {
-                host,
-                port,
-                insecure: false,
-                tls_params: None,
-            },
-            Place::Unix(path) => ConnectionAddr::Unix(path),
-        };
-        let is_tls = matches!(address, ConnectionAddr::TcpTls { .. });
-        // CLIENT SETINFO is unknown before 7.2, and no ACL needs to allow it.
-        let mut login = RedisConnectionInfo::default().set_skip_set_lib_name();
-        if let Some(user) = &self.user {
-            login = login.set_username(user);
-        }
-        if let Some(password) = &self.password {
-            login = login.set_password(password);
-        }
-        let info = address
-            .into_connection_info()
-            .map_err(fault)?
-            .set_redis_settings(login);
-        if !is_tls {
-            return Client::open(info).map_err(fault);
-        }
-        let identity = (self.identity.clone()).map(|(client_cert, client_key)| ClientTlsConfig {
-            client_cert,
-            client_key,
-        });
-        let certificates = TlsCertificates {
-            client_tls: identity,
-            root_cert: self.roots.clone(),
-        };
-        Client::build_with_tls(info, certificates).map_err(fault)
-    }
-
     /// Whether the certificates can be read.
     ///
     /// # Errors
     /// [`Fault`]
     pub fn check(&self) -> Result<(), Fault> {
-        let places = match &self.place {
-            EnginePlace::Sentinels { places, tls, .. } => {
-                let place = |(host, port): &(String, u16)| Place::Tcp(host.clone(), *port, *tls);
-                places.iter().map(place).collect()
-            }
-            EnginePlace::Tcp { host, port, tls } => vec![Place::Tcp(host.clone(), *port, *tls)],
-            EnginePlace::Unix(path) => vec![Place::Unix(path.clone())],
-        };
-        places
-            .iter()
-            .try_for_each(|place| self.client(place).map(drop))
-    }
-
-    /// Opens a connection to the engine, wherever it is now.
-    fn connect(&self) -> Result<Connection, Fault> {
         match &self.place {
-            EnginePlace::Sentinels { places, name, tls } => self.by_sentinels(places, name, *tls),
-            EnginePlace::Tcp { host, port, tls } => {
-                self.connect_to(&Place::Tcp(host.clone(), *port, *tls))
+            EnginePlace::Sentinels { tls: true, .. } | EnginePlace::Tcp { tls: true, .. } => {
+                self.tls().map(drop)
             }
-            EnginePlace::Unix(path) => self.connect_to(&Place::Unix(path.clone())),
+            EnginePlace::Sentinels { .. } | EnginePlace::Tcp { .. } | EnginePlace::Unix(_) => {
+                Ok(())
+            }
         }
     }
 
-    fn connect_to(&self, place: &Place) -> Result<Connection, Fault> {
-        let client = self.client(place)?;
-        let connection = client.get_connection_with_timeout(TIMEOUT).map_err(fault)?;
-        connection.set_read_timeout(Some(TIMEOUT)).map_err(fault)?;
-        connection.set_write_timeout(Some(TIMEOUT)).map_err(fault)?;
-        Ok(connection)
+    /// Opens a connection to the engine, wherever it is now.
+    fn connect(&self) -> Result<Wire, Fault> {
+        match &self.place {
+            EnginePlace::Sentinels { places, name, tls } => self.by_sentinels(places, name, *tls),
+            EnginePlace::Tcp { host, port, tls } => {
+                Wire::open(self, &Place::Tcp(host.clone(), *port, *tls))
+            }
+            EnginePlace::Unix(path) => Wire::open(self, &Place::Unix(path.clone())),
+        }
     }
 }
 
 /// An open link.
 pub struct Link {
-    connection: Connection,
+    connection: Wire,
     fleet: String,
 }
 
@@ -163,10 +113,8 @@ impl Link {
     /// # Errors
     /// [`Fault`]
     pub fn open(access: &Access, wait: Duration) -> Result<Self, Fault> {
-        let connection = access.connect()?;
-        connection
-            .set_read_timeout(Some(TIMEOUT + wait))
-            .map_err(fault)?;
+        let mut connection = access.connect()?;
+        connection.wait_longer(wait);
         Ok(Self {
             connection,
             fleet: access.fleet.clone(),
@@ -417,13 +365,6 @@ impl Link {
         let (count, upto) = count.zip(id.parse().ok()).ok_or_else(strange)?;
         Ok(Some((id.to_owned(), count, upto)))
     }
-}
-
-fn fault(error: RedisError) -> Fault {
-    if error.is_timeout() {
-        return Fault(format!("no answer within {} s", TIMEOUT.as_secs()));
-    }
-    Fault(error.to_string())
 }
 
 fn strange() -> Fault {

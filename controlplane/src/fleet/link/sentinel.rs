@@ -1,10 +1,11 @@
 //! Where the engine is, as Sentinels say: the one that they have made the master. They are asked
 //! anew for each connection, so that after a failover the next one goes to the new master.
 
-use redis::{Connection, Value};
+use redis::Value;
 use weir_shared::settings::is_loopback;
 
-use super::{Access, Place, array, fault, strange, text};
+use super::wire::{Wire, fault};
+use super::{Access, Place, array, strange, text};
 use crate::fleet::engine::Fault;
 
 impl Access {
@@ -15,7 +16,7 @@ impl Access {
         places: &[(String, u16)],
         name: &str,
         tls: bool,
-    ) -> Result<Connection, Fault> {
+    ) -> Result<Wire, Fault> {
         let mut why = Fault("no Sentinel is named".to_owned());
         for (host, port) in places {
             let sentinel = Place::Tcp(host.clone(), *port, tls);
@@ -31,7 +32,7 @@ impl Access {
     }
 
     fn master(&self, sentinel: &Place, name: &str, tls: bool) -> Result<Place, Fault> {
-        let mut connection = self.connect_to(sentinel)?;
+        let mut connection = Wire::open(self, sentinel)?;
         let mut command = redis::cmd("SENTINEL");
         command.arg("get-master-addr-by-name").arg(name);
         let answer = command.query(&mut connection).map_err(fault)?;
@@ -50,8 +51,8 @@ impl Access {
         Ok(Place::Tcp(host, port, tls))
     }
 
-    fn connect_to_master(&self, place: &Place) -> Result<Connection, Fault> {
-        let mut connection = self.connect_to(place)?;
+    fn connect_to_master(&self, place: &Place) -> Result<Wire, Fault> {
+        let mut connection = Wire::open(self, place)?;
         let answer = redis::cmd("ROLE").query(&mut connection).map_err(fault)?;
         let role = array(answer)?.into_iter().next().ok_or_else(strange)?;
         match text(&role)?.as_str() {

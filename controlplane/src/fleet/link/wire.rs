@@ -1,0 +1,297 @@
+//! One connection to the engine, and what an answer over it may cost: a whole one comes in time, and
+//! has few bytes, whoever gives it (FLEET-2). The crate `redis` writes the questions and reads the
+//! answers; it has a time-out for each read alone, and no bound.
+
+use std::io::{self, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs as _};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use redis::{ConnectionLike, ErrorKind, Parser, RedisError, RedisResult, Value};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+
+use super::{Access, Place, TIMEOUT};
+use crate::fleet::engine::Fault;
+
+/// The most bytes of an answer: sixteen batches of the log are a megabyte, the beats of a thousand
+/// instances less.
+const MAX_ANSWER: usize = 16 << 20;
+/// What is told of an engine's own words.
+const MAX_WORDS: usize = 200;
+
+/// A connection.
+pub(super) struct Wire {
+    stream: Stream,
+    parser: Parser,
+    /// How long an answer may take.
+    patience: Duration,
+    is_open: bool,
+}
+
+enum Stream {
+    Plain(Bounded),
+    Tls(Box<StreamOwned<ClientConnection, Bounded>>),
+}
+
+/// A socket that gives and takes until a moment, and so many bytes.
+struct Bounded {
+    socket: Socket,
+    until: Instant,
+    left: usize,
+}
+
+enum Socket {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Wire {
+    /// Opens one, and logs in.
+    pub(super) fn open(access: &Access, place: &Place) -> Result<Self, Fault> {
+        let until = now() + TIMEOUT;
+        let socket = match place {
+            Place::Tcp(host, port, _) => reach(host, *port, until).map(Socket::Tcp),
+            Place::Unix(path) => UnixStream::connect(path).map(Socket::Unix),
+        };
+        let bounded = Bounded {
+            socket: socket.map_err(|error| fault(error.into()))?,
+            until,
+            left: MAX_ANSWER,
+        };
+        let stream = match place {
+            Place::Tcp(host, _, true) => {
+                let name = ServerName::try_from(host.clone())
+                    .map_err(|_| Fault(format!("{host} is no name of a certificate")))?;
+                let client = ClientConnection::new(Arc::new(access.tls()?), name)
+                    .map_err(|error| Fault(error.to_string()))?;
+                Stream::Tls(Box::new(StreamOwned::new(client, bounded)))
+            }
+            Place::Tcp(_, _, false) | Place::Unix(_) => Stream::Plain(bounded),
+        };
+        let mut wire = Self {
+            stream,
+            parser: Parser::new(),
+            patience: TIMEOUT,
+            is_open: true,
+        };
+        if let Some(password) = &access.password {
+            let mut command = redis::cmd("AUTH");
+            if let Some(user) = &access.user {
+                command.arg(user);
+            }
+            let answer: RedisResult<()> = command.arg(password).query(&mut wire);
+            answer.map_err(|error| Fault(format!("the login is refused: {}", fault(error).0)))?;
+        }
+        Ok(wire)
+    }
+
+    /// An answer may take so much longer.
+    pub(super) fn wait_longer(&mut self, wait: Duration) {
+        self.patience = TIMEOUT + wait;
+    }
+
+    fn begin(&mut self, question: &[u8]) -> RedisResult<()> {
+        let bounded = match &mut self.stream {
+            Stream::Plain(bounded) => bounded,
+            Stream::Tls(stream) => &mut stream.sock,
+        };
+        bounded.until = now() + self.patience;
+        bounded.left = MAX_ANSWER;
+        let written = match &mut self.stream {
+            Stream::Plain(bounded) => bounded.write_all(question),
+            Stream::Tls(stream) => stream.write_all(question).and_then(|()| stream.flush()),
+        };
+        self.noted(written.map_err(RedisError::from))
+    }
+
+    fn answer(&mut self) -> RedisResult<Value> {
+        let answer = match &mut self.stream {
+            Stream::Plain(bounded) => self.parser.parse_value(bounded),
+            Stream::Tls(stream) => self.parser.parse_value(&mut **stream),
+        };
+        self.noted(answer)
+    }
+
+    /// Behind half an answer there is nothing to be understood.
+    fn noted<T>(&mut self, result: RedisResult<T>) -> RedisResult<T> {
+        self.is_open &= result.is_ok();
+        result
+    }
+}
+
+impl ConnectionLike for Wire {
+    fn req_packed_command(&mut self, command: &[u8]) -> RedisResult<Value> {
+        self.begin(command)?;
+        self.answer()
+    }
+
+    fn req_packed_commands(
+        &mut self,
+        commands: &[u8],
+        offset: usize,
+        count: usize,
+    ) -> RedisResult<Vec<Value>> {
+        self.begin(commands)?;
+        let answers: RedisResult<Vec<Value>> = (0..offset + count).map(|_| self.answer()).collect();
+        Ok(answers?.into_iter().skip(offset).collect())
+    }
+
+    fn get_db(&self) -> i64 {
+        0
+    }
+
+    fn check_connection(&mut self) -> bool {
+        redis::cmd("PING").query::<Value>(self).is_ok()
+    }
+
+    fn is_open(&self) -> bool {
+        self.is_open
+    }
+}
+
+impl Bounded {
+    /// How long the next step may take.
+    fn wait(&self) -> io::Result<Option<Duration>> {
+        let wait = self.until.saturating_duration_since(now());
+        match wait.is_zero() {
+            true => Err(io::ErrorKind::TimedOut.into()),
+            false => Ok(Some(wait)),
+        }
+    }
+}
+
+impl Read for Bounded {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let wait = self.wait()?;
+        let most = into.len().min(self.left);
+        let Some(into) = into.get_mut(..most).filter(|into| !into.is_empty()) else {
+            return Err(io::Error::other(format!(
+                "an answer of more than {} MiB",
+                MAX_ANSWER >> 20
+            )));
+        };
+        let read = match &mut self.socket {
+            Socket::Tcp(stream) => {
+                stream.set_read_timeout(wait)?;
+                stream.read(into)?
+            }
+            Socket::Unix(stream) => {
+                stream.set_read_timeout(wait)?;
+                stream.read(into)?
+            }
+        };
+        self.left -= read;
+        Ok(read)
+    }
+}
+
+impl Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let wait = self.wait()?;
+        match &mut self.socket {
+            Socket::Tcp(stream) => {
+                stream.set_write_timeout(wait)?;
+                stream.write(bytes)
+            }
+            Socket::Unix(stream) => {
+                stream.set_write_timeout(wait)?;
+                stream.write(bytes)
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "time-outs of sockets: no test turns their clock"
+)]
+fn now() -> Instant {
+    Instant::now()
+}
+
+/// The first address of a name that answers.
+fn reach(host: &str, port: u16, until: Instant) -> io::Result<TcpStream> {
+    let mut why = io::Error::other("the name has no address");
+    for address in (host, port).to_socket_addrs()? {
+        let left = until.saturating_duration_since(now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        match TcpStream::connect_timeout(&address, left) {
+            Ok(stream) => {
+                stream.set_nodelay(true)?;
+                return Ok(stream);
+            }
+            Err(error) => why = error,
+        }
+    }
+    Err(why)
+}
+
+impl Access {
+    /// Whom a connection over TLS trusts, and what it shows.
+    pub(super) fn tls(&self) -> Result<ClientConfig, Fault> {
+        let wrong = |error: &dyn std::error::Error| Fault(error.to_string());
+        let mut roots = RootCertStore::empty();
+        match &self.roots {
+            Some(pem) => {
+                for certificate in certificates(pem)? {
+                    roots.add(certificate).map_err(|error| wrong(&error))?;
+                }
+            }
+            // One of many that cannot be read is the system's concern.
+            None => drop(
+                roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs),
+            ),
+        }
+        if roots.is_empty() {
+            return Err(Fault("there is no certificate to trust".to_owned()));
+        }
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| wrong(&error))?
+            .with_root_certificates(roots);
+        let Some((chain, key)) = &self.identity else {
+            return Ok(config.with_no_client_auth());
+        };
+        let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| wrong(&error))?;
+        config
+            .with_client_auth_cert(certificates(chain)?, key)
+            .map_err(|error| wrong(&error))
+    }
+}
+
+fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, Fault> {
+    CertificateDer::pem_slice_iter(pem)
+        .collect::<Result<_, _>>()
+        .map_err(|error| Fault(error.to_string()))
+}
+
+/// What went wrong, in a sentence of its own. An engine's words are shortened, and none of its
+/// characters reaches a terminal as an order.
+pub(super) fn fault(error: RedisError) -> Fault {
+    if error.is_timeout() {
+        return Fault(format!("no answer within {} s", TIMEOUT.as_secs()));
+    }
+    if error.kind() == ErrorKind::Parse {
+        return Fault("what is there does not answer as an engine does".to_owned());
+    }
+    let words = error.to_string();
+    let visible = words.chars().take(MAX_WORDS);
+    Fault(
+        visible
+            .map(|c| if c.is_control() { '?' } else { c })
+            .collect(),
+    )
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,133 @@
+//! Engines that lie. None of them needs a real one.
+
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::thread::JoinHandle;
+
+use super::*;
+
+/// A place where somebody answers the first question like this, and what became of it.
+fn engine<T: Send + 'static>(
+    play: impl FnOnce(TcpStream) -> T + Send + 'static,
+) -> (Access, Place, JoinHandle<T>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let access = Access {
+        place: format!("valkey://127.0.0.1:{port}").parse().unwrap(),
+        fleet: "test".to_owned(),
+        user: None,
+        password: None,
+        roots: None,
+        identity: None,
+        insecure: false,
+    };
+    let played = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let _ = stream.read(&mut [0; 1024]).unwrap();
+        play(stream)
+    });
+    (
+        access,
+        Place::Tcp("127.0.0.1".to_owned(), port, false),
+        played,
+    )
+}
+
+fn ask(access: &Access, place: &Place) -> Result<Value, Fault> {
+    let mut wire = Wire::open(access, place)?;
+    let answer = redis::cmd("PING").query(&mut wire).map_err(fault);
+    assert_eq!(wire.is_open(), answer.is_ok());
+    answer
+}
+
+/// How many bytes are taken of an answer without an end.
+fn taken(beginning: &'static [u8]) -> (Result<Value, Fault>, usize) {
+    let (access, place, played) = engine(move |mut stream| {
+        stream.write_all(beginning).unwrap();
+        let mut taken = beginning.len();
+        while let Ok(written) = stream.write(&[b'x'; 64 << 10]) {
+            taken += written;
+        }
+        taken
+    });
+    (ask(&access, &place), played.join().unwrap())
+}
+
+/// FLEET-2: of an answer that is too long no more is taken than a bound, and what the system holds.
+#[test]
+fn an_answer_has_an_end() {
+    for beginning in [
+        &b"$536870912\r\n"[..],
+        b"+",
+        b"*2000000000\r\n$70000000\r\n",
+    ] {
+        let (answer, taken) = taken(beginning);
+        // In a debug build the time may be over before the bytes are.
+        let Err(Fault(why)) = answer else {
+            panic!("{answer:?}");
+        };
+        let expected = ["an answer of more than 16 MiB", "no answer within 1 s"];
+        assert!(expected.contains(&why.as_str()), "{why}");
+        assert!(taken < MAX_ANSWER + (32 << 20), "{taken}");
+    }
+}
+
+/// FLEET-2: an answer that comes byte by byte has no more time than any other.
+#[test]
+fn an_answer_is_whole_in_time() {
+    let (access, place, played) = engine(|mut stream| {
+        let pause = Duration::from_millis(100);
+        stream.write_all(b"$1000\r\n").unwrap();
+        (0..1000)
+            .take_while(|_| {
+                std::thread::park_timeout(pause);
+                stream.write_all(b"x").is_ok()
+            })
+            .count()
+    });
+    assert_eq!(
+        ask(&access, &place),
+        Err(Fault("no answer within 1 s".to_owned()))
+    );
+    assert!(played.join().unwrap() < 1000, "it went away");
+}
+
+/// FLEET-2: what is no answer is told in words of our own, and an engine's words reach no terminal
+/// as an order.
+#[test]
+fn what_is_no_answer_is_told_in_words() {
+    let no_engine = "what is there does not answer as an engine does";
+    for (answer, told) in [
+        (
+            &b"HTTP/1.1 400 Bad Request\r\n\r\n"[..],
+            no_engine.to_owned(),
+        ),
+        (b"$abc\r\n", no_engine.to_owned()),
+        (&[&b"*1\r\n"[..]; 10_000].concat(), no_engine.to_owned()),
+        (
+            b"-ERR \x1b[31mred\r\n",
+            "ResponseError: ?[31mred".to_owned(),
+        ),
+    ] {
+        let answer = answer.to_vec();
+        let (access, place, played) = engine(move |mut stream| {
+            let _ = stream.write_all(&answer);
+            stream
+        });
+        let Err(Fault(why)) = ask(&access, &place) else {
+            panic!("{told}");
+        };
+        assert!(why.contains(&told), "{why}");
+        drop(played.join().unwrap());
+    }
+    let long = format!("-ERR {}\r\n", "a".repeat(5000));
+    let (access, place, played) = engine(move |mut stream| {
+        stream.write_all(long.as_bytes()).unwrap();
+        stream
+    });
+    let Err(Fault(why)) = ask(&access, &place) else {
+        panic!("an answer");
+    };
+    assert_eq!(why.chars().count(), MAX_WORDS);
+    drop(played.join().unwrap());
+}
