@@ -1,5 +1,5 @@
-//! What an engine is asked over, what is told of it, and what one costs that lies (FLEET-2, FLEET-4,
-//! FLEET-26, FLEET-28).
+//! What an engine is asked over, what is told of it, and what one costs that lies (FLEET-2,
+//! FLEET-4, FLEET-26, FLEET-28).
 
 use std::net::TcpListener;
 use std::time::Duration;

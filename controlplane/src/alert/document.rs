@@ -406,8 +406,8 @@ mod tests {
             ),
             (
                 "state_error",
-                "storm",
-                "at \"/alerts/0/kind\": unknown variant `storm`",
+                "a storm",
+                "at \"/alerts/0/kind\": The value does not fit. Expected: What happened",
             ),
         ] {
             let fault = text::parse::<AlertsFile>(TEXT.replace(was, is).as_bytes())
@@ -436,8 +436,8 @@ mod tests {
         assert_eq!(serde_json::to_value(&written[0]).unwrap()["note"], "ours");
     }
 
-    /// STATE-11: an alert is of a kind, and one of the fleet about something, in a word that another
-    /// version need not know; that stops no start.
+    /// STATE-11: an alert is of a kind, and one of the fleet about something, in a word that
+    /// another version need not know; that stops no start.
     #[test]
     fn any_word_of_a_kind_and_of_a_fleet_is_kept() {
         for (kind, what) in [

@@ -4,7 +4,6 @@
 //! connection is dropped: whoever asks opens another when its pause is over. What was sent may have
 //! been obeyed, and may be sent again.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use redis::{Cmd, ErrorKind, ServerErrorKind, Value};
@@ -13,16 +12,17 @@ use weir_shared::settings::EnginePlace;
 use super::engine::{Alive, Beat, CountKind, Cursor, Engine, Fault, Logged, Snapshot, Welcome};
 use super::stamp::Origin;
 
+mod access;
 mod claim;
 mod merge;
 mod policy;
 mod sentinel;
 mod wire;
 
+pub use access::Access;
+use access::Place;
 use wire::{Wire, fault};
 
-/// How long an answer may take.
-const TIMEOUT: Duration = Duration::from_secs(1);
 /// The most batches that are read at once: a megabyte.
 const MOST_READ: usize = 16;
 /// The most instances of a fleet.
@@ -39,49 +39,7 @@ const HELLO: &str = include_str!("hello.lua");
 const APPEND: &str = include_str!("append.lua");
 const BEAT: &str = include_str!("beat.lua");
 
-/// What the link is opened with.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Access {
-    /// Where.
-    pub place: EnginePlace,
-    /// The name of the fleet.
-    pub fleet: String,
-    /// The engine's user, and its password.
-    pub user: Option<String>,
-    /// The same.
-    pub password: Option<String>,
-    /// Certificates (PEM) that sign that of the engine; none are those of the system.
-    pub roots: Option<Vec<u8>>,
-    /// The certificate that is shown to the engine, and its key (PEM).
-    pub identity: Option<(Vec<u8>, Vec<u8>)>,
-    /// What is said to it may be read on the way.
-    pub insecure: bool,
-}
-
-/// Where a connection goes.
-#[derive(Clone)]
-enum Place {
-    /// A host, a port, and whether it is TLS.
-    Tcp(String, u16, bool),
-    Unix(PathBuf),
-}
-
 impl Access {
-    /// Whether the certificates can be read.
-    ///
-    /// # Errors
-    /// [`Fault`]
-    pub fn check(&self) -> Result<(), Fault> {
-        match &self.place {
-            EnginePlace::Sentinels { tls: true, .. } | EnginePlace::Tcp { tls: true, .. } => {
-                self.tls().map(drop)
-            }
-            EnginePlace::Sentinels { .. } | EnginePlace::Tcp { .. } | EnginePlace::Unix(_) => {
-                Ok(())
-            }
-        }
-    }
-
     /// Opens a connection to the engine, wherever it is now.
     fn connect(&self) -> Result<Wire, Fault> {
         match &self.place {

@@ -4,8 +4,9 @@
 use redis::Value;
 use weir_shared::settings::is_loopback;
 
+use super::access::{Access, Place};
 use super::wire::{Wire, fault};
-use super::{Access, Place, array, strange, text};
+use super::{array, strange, text};
 use crate::fleet::engine::Fault;
 
 impl Access {

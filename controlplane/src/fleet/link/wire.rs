@@ -1,6 +1,6 @@
-//! One connection to the engine, and what an answer over it may cost: a whole one comes in time, and
-//! has few bytes, whoever gives it (FLEET-2). The crate `redis` writes the questions and reads the
-//! answers; it has a time-out for each read alone, and no bound.
+//! One connection to the engine, and what an answer over it may cost: a whole one comes in time,
+//! and has few bytes, whoever gives it (FLEET-2). The crate `redis` writes the questions and reads
+//! the answers; it has a time-out for each read alone, and no bound.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs as _};
@@ -9,13 +9,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use redis::{ConnectionLike, ErrorKind, Parser, RedisError, RedisResult, Value};
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConnection, StreamOwned};
 
-use super::{Access, Place, TIMEOUT};
+use super::access::{Access, Place};
 use crate::fleet::engine::Fault;
 
+/// How long an answer may take.
+const TIMEOUT: Duration = Duration::from_secs(1);
 /// The most bytes of an answer: sixteen batches of the log are a megabyte, the beats of a thousand
 /// instances less.
 const MAX_ANSWER: usize = 16 << 20;
@@ -233,46 +234,6 @@ fn reach(host: &str, port: u16, until: Instant) -> io::Result<TcpStream> {
         }
     }
     Err(why)
-}
-
-impl Access {
-    /// Whom a connection over TLS trusts, and what it shows.
-    pub(super) fn tls(&self) -> Result<ClientConfig, Fault> {
-        let wrong = |error: &dyn std::error::Error| Fault(error.to_string());
-        let mut roots = RootCertStore::empty();
-        match &self.roots {
-            Some(pem) => {
-                for certificate in certificates(pem)? {
-                    roots.add(certificate).map_err(|error| wrong(&error))?;
-                }
-            }
-            // One of many that cannot be read is the system's concern.
-            None => drop(
-                roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs),
-            ),
-        }
-        if roots.is_empty() {
-            return Err(Fault("there is no certificate to trust".to_owned()));
-        }
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(|error| wrong(&error))?
-            .with_root_certificates(roots);
-        let Some((chain, key)) = &self.identity else {
-            return Ok(config.with_no_client_auth());
-        };
-        let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| wrong(&error))?;
-        config
-            .with_client_auth_cert(certificates(chain)?, key)
-            .map_err(|error| wrong(&error))
-    }
-}
-
-fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, Fault> {
-    CertificateDer::pem_slice_iter(pem)
-        .collect::<Result<_, _>>()
-        .map_err(|error| Fault(error.to_string()))
 }
 
 /// What went wrong, in a sentence of its own. An engine's words are shortened, and none of its

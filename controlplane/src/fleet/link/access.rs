@@ -1,0 +1,93 @@
+//! What a link is opened with: where the engine is, who asks, and whom to trust.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, RootCertStore};
+use weir_shared::settings::EnginePlace;
+
+use crate::fleet::engine::Fault;
+
+/// What the link is opened with.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Access {
+    /// Where.
+    pub place: EnginePlace,
+    /// The name of the fleet.
+    pub fleet: String,
+    /// The engine's user, and its password.
+    pub user: Option<String>,
+    /// The same.
+    pub password: Option<String>,
+    /// Certificates (PEM) that sign that of the engine; none are those of the system.
+    pub roots: Option<Vec<u8>>,
+    /// The certificate that is shown to the engine, and its key (PEM).
+    pub identity: Option<(Vec<u8>, Vec<u8>)>,
+    /// What is said to it may be read on the way.
+    pub insecure: bool,
+}
+
+/// Where a connection goes.
+#[derive(Clone)]
+pub(super) enum Place {
+    /// A host, a port, and whether it is TLS.
+    Tcp(String, u16, bool),
+    Unix(PathBuf),
+}
+
+impl Access {
+    /// Whether the certificates can be read.
+    ///
+    /// # Errors
+    /// [`Fault`]
+    pub fn check(&self) -> Result<(), Fault> {
+        match &self.place {
+            EnginePlace::Sentinels { tls: true, .. } | EnginePlace::Tcp { tls: true, .. } => {
+                self.tls().map(drop)
+            }
+            EnginePlace::Sentinels { .. } | EnginePlace::Tcp { .. } | EnginePlace::Unix(_) => {
+                Ok(())
+            }
+        }
+    }
+
+    /// Whom a connection over TLS trusts, and what it shows.
+    pub(super) fn tls(&self) -> Result<ClientConfig, Fault> {
+        let wrong = |error: &dyn std::error::Error| Fault(error.to_string());
+        let mut roots = RootCertStore::empty();
+        match &self.roots {
+            Some(pem) => {
+                for certificate in certificates(pem)? {
+                    roots.add(certificate).map_err(|error| wrong(&error))?;
+                }
+            }
+            // One of many that cannot be read is the system's concern.
+            None => drop(
+                roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs),
+            ),
+        }
+        if roots.is_empty() {
+            return Err(Fault("there is no certificate to trust".to_owned()));
+        }
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| wrong(&error))?
+            .with_root_certificates(roots);
+        let Some((chain, key)) = &self.identity else {
+            return Ok(config.with_no_client_auth());
+        };
+        let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| wrong(&error))?;
+        config
+            .with_client_auth_cert(certificates(chain)?, key)
+            .map_err(|error| wrong(&error))
+    }
+}
+
+fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, Fault> {
+    CertificateDer::pem_slice_iter(pem)
+        .collect::<Result<_, _>>()
+        .map_err(|error| Fault(error.to_string()))
+}
