@@ -48,6 +48,10 @@ impl Translated {
         near.set_write_timeout(Some(PATIENCE)).expect("a time-out");
         near.set_nodelay(true).expect("nodelay");
         let (other_end, _) = listener.accept().expect("accepts");
+        // Neither waits with a small piece until the last one is acknowledged.
+        for end in [&other_end, &far] {
+            let _ = end.set_nodelay(true);
+        }
         let far_end = OtherEnd::of(&far);
         let only_reads = Arc::new(AtomicBool::new(false));
         let noted = Arc::clone(&only_reads);
