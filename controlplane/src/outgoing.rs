@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use http::HeaderMap;
 use http::header::RETRY_AFTER;
+use rustls::client::WantsClientCert;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
-use rustls::{ClientConfig, RootCertStore};
+use rustls::{ClientConfig, ConfigBuilder, RootCertStore};
 
 use crate::guarded;
 
@@ -32,7 +33,7 @@ pub(crate) enum RootsError {
     Tls(String),
 }
 
-/// One provider, named: two in one build would panic at run time if it were left to be found.
+/// Whom a client trusts: Mozilla's roots, and those of a file.
 pub(crate) fn tls(ca_file: Option<&Path>) -> Result<ClientConfig, RootsError> {
     let mut roots = RootCertStore::empty();
     roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
@@ -53,10 +54,19 @@ pub(crate) fn tls(ca_file: Option<&Path>) -> Result<ClientConfig, RootsError> {
             return Err(wrong("it holds no PEM certificate".to_owned()));
         }
     }
+    trusting(roots)
+        .map_err(|error| RootsError::Tls(error.to_string()))
+        .map(|config| config.with_no_client_auth())
+}
+
+/// What trusts these. One provider, named: two in one build would panic at run time if it were left
+/// to be found.
+pub(crate) fn trusting(
+    roots: RootCertStore,
+) -> Result<ConfigBuilder<ClientConfig, WantsClientCert>, rustls::Error> {
     ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
         .with_safe_default_protocol_versions()
-        .map_err(|error| RootsError::Tls(error.to_string()))
-        .map(|builder| builder.with_root_certificates(roots).with_no_client_auth())
+        .map(|builder| builder.with_root_certificates(roots))
 }
 
 /// An error with its causes: hyper's own says only that it is one.

@@ -1,7 +1,6 @@
 //! What a link is opened with: where the engine is, who asks, and whom to trust.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -9,6 +8,7 @@ use rustls::{ClientConfig, RootCertStore};
 use weir_shared::settings::EnginePlace;
 
 use crate::fleet::engine::Fault;
+use crate::outgoing::trusting;
 
 /// What the link is opened with.
 #[derive(Clone, PartialEq, Eq)]
@@ -38,6 +38,20 @@ pub(super) enum Place {
 }
 
 impl Access {
+    /// An engine of a test.
+    #[cfg(test)]
+    pub(super) fn to(port: u16) -> Self {
+        Self {
+            place: format!("valkey://127.0.0.1:{port}").parse().unwrap(),
+            fleet: "test".to_owned(),
+            user: None,
+            password: None,
+            roots: None,
+            identity: None,
+            insecure: false,
+        }
+    }
+
     /// Whether the certificates can be read.
     ///
     /// # Errors
@@ -71,11 +85,7 @@ impl Access {
         if roots.is_empty() {
             return Err(Fault("there is no certificate to trust".to_owned()));
         }
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(|error| wrong(&error))?
-            .with_root_certificates(roots);
+        let config = trusting(roots).map_err(|error| wrong(&error))?;
         let Some((chain, key)) = &self.identity else {
             return Ok(config.with_no_client_auth());
         };

@@ -50,15 +50,7 @@ impl Server {
     }
 
     fn access(&self) -> Access {
-        Access {
-            place: format!("valkey://127.0.0.1:{}", self.port).parse().unwrap(),
-            fleet: "test".to_owned(),
-            user: None,
-            password: None,
-            roots: None,
-            identity: None,
-            insecure: false,
-        }
+        Access::to(self.port)
     }
 
     fn link(&self) -> Link {

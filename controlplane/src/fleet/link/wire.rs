@@ -1,6 +1,6 @@
 //! One connection to the engine, and what an answer over it may cost: a whole one comes in time,
-//! and has few bytes, whoever gives it (FLEET-2). The crate `redis` writes the questions and reads
-//! the answers; it has a time-out for each read alone, and no bound.
+//! and has few bytes and values, whoever gives it (FLEET-2). The crate `redis` writes the questions
+//! and reads the answers; it has a time-out for each read alone, and no bound.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs as _};
@@ -20,6 +20,10 @@ const TIMEOUT: Duration = Duration::from_secs(1);
 /// The most bytes of an answer: sixteen batches of the log are a megabyte, the beats of a thousand
 /// instances less.
 const MAX_ANSWER: usize = 16 << 20;
+/// The most line ends of an answer. Each value has one or two, and costs some 170 bytes when it is
+/// read; the beats of a thousand instances have 6,000. The bytes of a sealed text are random: of
+/// 16 MiB, 256 pairs look like a line end.
+const MAX_LINES: usize = 100_000;
 /// What is told of an engine's own words.
 const MAX_WORDS: usize = 200;
 
@@ -29,19 +33,26 @@ pub(super) struct Wire {
     parser: Parser,
     /// How long an answer may take.
     patience: Duration,
-    is_open: bool,
 }
 
 enum Stream {
-    Plain(Bounded),
-    Tls(Box<StreamOwned<ClientConnection, Bounded>>),
+    Plain(Timed),
+    Tls(Box<StreamOwned<ClientConnection, Timed>>),
 }
 
-/// A socket that gives and takes until a moment, and so many bytes.
-struct Bounded {
+/// A socket that gives and takes until a moment.
+struct Timed {
     socket: Socket,
     until: Instant,
-    left: usize,
+}
+
+/// What may still come of an answer.
+struct Answer<'a> {
+    stream: &'a mut Stream,
+    bytes: usize,
+    lines: usize,
+    /// The byte before those that come next.
+    last: u8,
 }
 
 enum Socket {
@@ -57,10 +68,9 @@ impl Wire {
             Place::Tcp(host, port, _) => reach(host, *port, until).map(Socket::Tcp),
             Place::Unix(path) => UnixStream::connect(path).map(Socket::Unix),
         };
-        let bounded = Bounded {
+        let timed = Timed {
             socket: socket.map_err(|error| fault(error.into()))?,
             until,
-            left: MAX_ANSWER,
         };
         let stream = match place {
             Place::Tcp(host, _, true) => {
@@ -68,15 +78,14 @@ impl Wire {
                     .map_err(|_| Fault(format!("{host} is no name of a certificate")))?;
                 let client = ClientConnection::new(Arc::new(access.tls()?), name)
                     .map_err(|error| Fault(error.to_string()))?;
-                Stream::Tls(Box::new(StreamOwned::new(client, bounded)))
+                Stream::Tls(Box::new(StreamOwned::new(client, timed)))
             }
-            Place::Tcp(_, _, false) | Place::Unix(_) => Stream::Plain(bounded),
+            Place::Tcp(_, _, false) | Place::Unix(_) => Stream::Plain(timed),
         };
         let mut wire = Self {
             stream,
             parser: Parser::new(),
             patience: TIMEOUT,
-            is_open: true,
         };
         if let Some(password) = &access.password {
             let mut command = redis::cmd("AUTH");
@@ -95,38 +104,38 @@ impl Wire {
     }
 
     fn begin(&mut self, question: &[u8]) -> RedisResult<()> {
-        let bounded = match &mut self.stream {
-            Stream::Plain(bounded) => bounded,
+        let timed = match &mut self.stream {
+            Stream::Plain(timed) => timed,
             Stream::Tls(stream) => &mut stream.sock,
         };
-        bounded.until = now() + self.patience;
-        bounded.left = MAX_ANSWER;
+        timed.until = now() + self.patience;
         let written = match &mut self.stream {
-            Stream::Plain(bounded) => bounded.write_all(question),
+            Stream::Plain(timed) => timed.write_all(question),
             Stream::Tls(stream) => stream.write_all(question).and_then(|()| stream.flush()),
         };
-        self.noted(written.map_err(RedisError::from))
+        written.map_err(RedisError::from)
     }
 
-    fn answer(&mut self) -> RedisResult<Value> {
-        let answer = match &mut self.stream {
-            Stream::Plain(bounded) => self.parser.parse_value(bounded),
-            Stream::Tls(stream) => self.parser.parse_value(&mut **stream),
+    /// So many answers, one behind the other.
+    fn answers(&mut self, count: usize) -> RedisResult<Vec<Value>> {
+        let mut answer = Answer {
+            stream: &mut self.stream,
+            bytes: MAX_ANSWER,
+            lines: MAX_LINES,
+            last: 0,
         };
-        self.noted(answer)
-    }
-
-    /// Behind half an answer there is nothing to be understood.
-    fn noted<T>(&mut self, result: RedisResult<T>) -> RedisResult<T> {
-        self.is_open &= result.is_ok();
-        result
+        let parser = &mut self.parser;
+        (0..count)
+            .map(|_| parser.parse_value(&mut answer))
+            .collect()
     }
 }
 
 impl ConnectionLike for Wire {
     fn req_packed_command(&mut self, command: &[u8]) -> RedisResult<Value> {
         self.begin(command)?;
-        self.answer()
+        let answer = self.answers(1)?.pop();
+        answer.ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof).into())
     }
 
     fn req_packed_commands(
@@ -136,8 +145,8 @@ impl ConnectionLike for Wire {
         count: usize,
     ) -> RedisResult<Vec<Value>> {
         self.begin(commands)?;
-        let answers: RedisResult<Vec<Value>> = (0..offset + count).map(|_| self.answer()).collect();
-        Ok(answers?.into_iter().skip(offset).collect())
+        let answers = self.answers(offset + count)?;
+        Ok(answers.into_iter().skip(offset).collect())
     }
 
     fn get_db(&self) -> i64 {
@@ -148,12 +157,13 @@ impl ConnectionLike for Wire {
         redis::cmd("PING").query::<Value>(self).is_ok()
     }
 
+    /// Whoever meets a fault drops the connection: behind half an answer nothing is understood.
     fn is_open(&self) -> bool {
-        self.is_open
+        true
     }
 }
 
-impl Bounded {
+impl Timed {
     /// How long the next step may take.
     fn wait(&self) -> io::Result<Option<Duration>> {
         let wait = self.until.saturating_duration_since(now());
@@ -164,32 +174,55 @@ impl Bounded {
     }
 }
 
-impl Read for Bounded {
+impl Read for Answer<'_> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let wait = self.wait()?;
-        let most = into.len().min(self.left);
+        let most = into.len().min(self.bytes);
         let Some(into) = into.get_mut(..most).filter(|into| !into.is_empty()) else {
             return Err(io::Error::other(format!(
                 "an answer of more than {} MiB",
                 MAX_ANSWER >> 20
             )));
         };
-        let read = match &mut self.socket {
-            Socket::Tcp(stream) => {
-                stream.set_read_timeout(wait)?;
-                stream.read(into)?
-            }
-            Socket::Unix(stream) => {
-                stream.set_read_timeout(wait)?;
-                stream.read(into)?
-            }
+        let read = match &mut *self.stream {
+            Stream::Plain(stream) => stream.read(into)?,
+            Stream::Tls(stream) => stream.read(into)?,
         };
-        self.left -= read;
+        let taken = into.get(..read).unwrap_or_default();
+        self.bytes -= read;
+        let mut lines = 0;
+        for &byte in taken {
+            lines += usize::from(self.last == b'\r' && byte == b'\n');
+            self.last = byte;
+        }
+        match self.lines.checked_sub(lines) {
+            Some(left) => self.lines = left,
+            None => {
+                return Err(io::Error::other(format!(
+                    "an answer of more than {MAX_LINES} lines"
+                )));
+            }
+        }
         Ok(read)
     }
 }
 
-impl Write for Bounded {
+impl Read for Timed {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let wait = self.wait()?;
+        match &mut self.socket {
+            Socket::Tcp(stream) => {
+                stream.set_read_timeout(wait)?;
+                stream.read(into)
+            }
+            Socket::Unix(stream) => {
+                stream.set_read_timeout(wait)?;
+                stream.read(into)
+            }
+        }
+    }
+}
+
+impl Write for Timed {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let wait = self.wait()?;
         match &mut self.socket {

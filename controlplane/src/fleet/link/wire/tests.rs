@@ -12,15 +12,7 @@ fn engine<T: Send + 'static>(
 ) -> (Access, Place, JoinHandle<T>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
-    let access = Access {
-        place: format!("valkey://127.0.0.1:{port}").parse().unwrap(),
-        fleet: "test".to_owned(),
-        user: None,
-        password: None,
-        roots: None,
-        identity: None,
-        insecure: false,
-    };
+    let access = Access::to(port);
     let played = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         let _ = stream.read(&mut [0; 1024]).unwrap();
@@ -68,6 +60,24 @@ fn an_answer_has_an_end() {
         assert!(expected.contains(&why.as_str()), "{why}");
         assert!(taken < MAX_ANSWER + (32 << 20), "{taken}");
     }
+}
+
+/// FLEET-2: an answer of many small values is given up at a bound of its own: read, each takes some
+/// 170 bytes.
+#[test]
+fn an_answer_has_few_values() {
+    let (access, place, played) = engine(|mut stream| {
+        let values = b":1\r\n".repeat(16_000);
+        stream.write_all(b"*4000000\r\n").unwrap();
+        (0..250)
+            .take_while(|_| stream.write_all(&values).is_ok())
+            .count()
+    });
+    assert_eq!(
+        ask(&access, &place),
+        Err(Fault("an answer of more than 100000 lines".to_owned()))
+    );
+    assert!(played.join().unwrap() < 250, "it went away");
 }
 
 /// FLEET-2: an answer that comes byte by byte has no more time than any other.
