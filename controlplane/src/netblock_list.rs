@@ -174,7 +174,12 @@ impl Reading<'_> {
         let is_more = lines.any(|line| !line.trim_ascii().is_empty());
         if !is_more || !first.is_some_and(is_value) {
             // Blank lines may have blanks that JSON does not know.
-            return self.value(bytes.trim_ascii_end(), 0);
+            let blank = bytes.len() - bytes.trim_ascii_start().len();
+            let (blank, _) = bytes.split_at(blank);
+            let start = blank.iter().rposition(|byte| *byte == b'\n');
+            let before = blank.iter().filter(|byte| **byte == b'\n').count();
+            let (_, document) = bytes.split_at(start.map_or(0, |end| end + 1));
+            return self.value(document.trim_ascii_end(), before);
         }
         let lines = bytes.split(|byte| *byte == b'\n').enumerate();
         for (before, line) in lines.filter(|(_, line)| !line.trim_ascii().is_empty()) {

@@ -264,11 +264,19 @@ fn value() -> impl Strategy<Value = Value> {
     })
 }
 
-/// FEED-2: lines with blanks that JSON does not know are blank all the same.
+/// FEED-2: lines with blanks that JSON does not know are blank all the same, before a document and
+/// behind it; a fault has its line in the file.
 #[test]
-fn blank_lines_end_a_document() {
-    let list = read("\n\"192.0.2.1\"\n\n\u{c}\u{c}\t");
-    assert_eq!(list.netblocks.len(), 1);
+fn blank_lines_are_around_a_document() {
+    for text in [
+        "\n\"192.0.2.1\"\n\n\u{c}\u{c}\t",
+        "\n\u{c}\n\"192.0.2.1\"",
+        "\u{c}\n[\n\"192.0.2.1\"\n]\n\u{c}",
+    ] {
+        assert_eq!(read(text).netblocks.len(), 1, "{text:?}");
+    }
+    let fault = parse(b"\x0c\n[\n  x]", MAX_LISTED).unwrap_err();
+    assert!(fault.to_string().starts_with("line 3, column 3"), "{fault}");
 }
 
 /// RULE-1: of a line that is no netblock the beginning is told.
