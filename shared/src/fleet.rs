@@ -268,8 +268,15 @@ pub struct Reporting {
     pub ask_after_ns: u64,
 }
 
+/// A number that stands for a field's value, the same at each instance of a fleet, which only they
+/// can say of a value.
+pub type ValueHash = Box<dyn Fn(&[u8]) -> u64 + Send + Sync>;
+
 /// The counts of this instance, as the fleet's thread sees them.
 pub trait FleetCounts: Send + Sync {
+    /// Limits by a field's value count under these numbers from now on, and anew.
+    fn tell_values_by(&self, hash: ValueHash);
+
     /// What has counted something since it was named here last; waits so long for a client.
     fn changed(&self, wait: Duration) -> Option<Changed>;
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::*;
+use crate::support::raw_client;
 
 const CLIENT: &str = "203.0.113.7";
 
@@ -352,6 +353,43 @@ fn shared_limits_are_of_all_instances() {
     });
     other.get("/spared", CLIENT).expect(200);
     other.get("/spared", "192.0.2.2").expect(429);
+}
+
+/// FLEET-4: a limit by a field's value counts one value at all instances, and others apart from it.
+#[test]
+#[ignore = "needs redis-server"]
+fn a_limit_by_a_value_is_of_all_instances() {
+    let (application, engine) = (Application::ok(), Engine::start());
+    let rules = json!({"version": 1, "limits": [
+        {"name": "key", "per": {"field": "x-api-key"}, "per_day": 40, "on_limit": "refuse"},
+    ]});
+    let [one, other] = ["edge-1", "edge-2"].map(|name| {
+        let state = state_dir();
+        fs::write(state.path().join("rules.json"), pretty(&rules)).expect("writes");
+        let settings = limited(&engine, name, "1000");
+        start_at(&application, &state, &settings)
+    });
+    wait_in_step(&one, 2);
+    wait_in_step(&other, 2);
+    let asked = |weir: &Weir, client: &str, key: &str| {
+        let fields = [("X-Forwarded-For", client), ("x-api-key", key)];
+        weir.send(&raw_client::get("/", &fields)).status
+    };
+    let (mut passed, mut client) = (0, 0);
+    wait_for("the refusal at both", || {
+        breathe();
+        let refused = [&one, &other].map(|weir| {
+            client += 1;
+            let status = asked(weir, &format!("198.51.100.{}", client % 200), "red");
+            passed += usize::from(status == 200);
+            status == 429
+        });
+        (refused == [true, true]).then_some(())
+    });
+    assert!((40..80).contains(&passed), "{passed}");
+    for weir in [&one, &other] {
+        assert_eq!(asked(weir, "192.0.2.1", "blue"), 200);
+    }
 }
 
 /// FLEET-1, FLEET-2: an engine that hangs holds no request up, and changes no verdict: a client has

@@ -146,6 +146,7 @@ impl Counting {
     /// # Errors
     /// The system refused it.
     pub(super) fn start(self) -> io::Result<()> {
+        self.counts.tell_values_by(self.key.values());
         let now_ns = self.now_ns();
         let waiting = Waiting {
             batches: Batches::default(),

@@ -16,6 +16,8 @@ use ring::hkdf::{HKDF_SHA256, Salt};
 use ring::hmac;
 use ring::rand::{SecureRandom, SystemRandom};
 
+use weir_shared::fleet::ValueHash;
+
 use super::event::Rejected;
 
 /// The form of a sealed text.
@@ -188,6 +190,21 @@ impl FleetKey {
             *to = *from;
         }
         name
+    }
+
+    /// Numbers for the values of fields, by which a limit counts: 64 bits of an HMAC.
+    pub fn values(&self) -> ValueHash {
+        let key = self.keys.first().map_or(&[][..], Vec::as_slice);
+        let key = hmac::Key::new(hmac::HMAC_SHA256, key);
+        let said = format!("weir fleet {FORM}\n{}\nvalue\n", self.fleet);
+        Box::new(move |value| {
+            let mut context = hmac::Context::with_key(&key);
+            context.update(said.as_bytes());
+            context.update(value);
+            let tag = context.sign();
+            let first = tag.as_ref().first_chunk().copied();
+            first.map_or(0, u64::from_be_bytes)
+        })
     }
 
     /// What a text is: no part of it can be taken for another.

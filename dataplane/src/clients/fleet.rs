@@ -11,7 +11,9 @@ use weir_shared::ban::FleetNote;
 use weir_shared::client::Client;
 use weir_shared::clock::Now;
 use weir_shared::event::LimitExceeded;
-use weir_shared::fleet::{Changed, CountOf, FleetCounts, Report, Reporting, SharedCount, Sum};
+use weir_shared::fleet::{
+    Changed, CountOf, FleetCounts, Report, Reporting, SharedCount, Sum, ValueHash,
+};
 use weir_shared::snapshot::Snapshot;
 use weir_shared::table::KnownRow;
 use weir_shared::units::Time;
@@ -108,6 +110,10 @@ impl Counts {
 }
 
 impl FleetCounts for Counts {
+    fn tell_values_by(&self, hash: ValueHash) {
+        self.table.shared().tell_values_by(hash);
+    }
+
     fn changed(&self, wait: Duration) -> Option<Changed> {
         let shared = {
             let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);

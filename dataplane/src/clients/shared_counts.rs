@@ -9,10 +9,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ahash::RandomState;
+use arc_swap::ArcSwapOption;
 use lru::LruCache;
 use weir_shared::client::Client;
 use weir_shared::clock::Now;
-use weir_shared::fleet::SharedCount;
+use weir_shared::fleet::{SharedCount, ValueHash};
 use weir_shared::lookup::Origin;
 use weir_shared::netblock::{Netblock, PrefixLengths};
 use weir_shared::rules::{
@@ -82,6 +83,8 @@ pub struct SharedCounts {
     /// Of the fields' values, and of how much longer who is refused is to wait: nobody outside
     /// knows its keys.
     hasher: RandomState,
+    /// Of the fields' values in a fleet.
+    values: ArcSwapOption<ValueHash>,
     /// Whether refusals wait to be told. Relaxed: they are asked for again soon.
     has_refusals: AtomicBool,
     /// Other instances are to be told of something.
@@ -134,9 +137,18 @@ impl SharedCounts {
                 changed: Vec::new(),
             }),
             hasher: RandomState::new(),
+            values: ArcSwapOption::empty(),
             has_refusals: AtomicBool::new(false),
             has_changed: AtomicBool::new(false),
             is_shared: AtomicBool::new(false),
+        }
+    }
+
+    /// What stands for a field's value.
+    fn hash(&self, value: &[u8]) -> u64 {
+        match &*self.values.load() {
+            Some(of_fleet) => of_fleet(value),
+            None => self.hasher.hash_one(value),
         }
     }
 
@@ -299,7 +311,7 @@ impl<'a> Sharing<'a> {
                 let mut first = None;
                 let told = self.sent.each_line(name, &mut |line| {
                     let line = line.get(..MAX_FIELD).unwrap_or(line);
-                    first.get_or_insert_with(|| self.counts.hasher.hash_one(line));
+                    first.get_or_insert_with(|| self.counts.hash(line));
                 });
                 match told {
                     Told::Known(()) => SharedKey::Field(first),

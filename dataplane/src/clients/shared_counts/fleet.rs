@@ -1,11 +1,10 @@
-//! What clients count together, as other instances are told of it (FLEET-4). The values of fields
-//! are not: each process has its own key for them.
+//! What clients count together, as other instances are told of it (FLEET-4).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use weir_shared::clock::Now;
-use weir_shared::fleet::{CountOf, Report, Reporting, SharedCount, Sum};
+use weir_shared::fleet::{CountOf, Report, Reporting, SharedCount, Sum, ValueHash};
 use weir_shared::rules::{Rule, SharedKey};
 
 use super::count::Count;
@@ -17,10 +16,15 @@ impl SharedCounts {
         self.is_shared.store(true, Ordering::Relaxed);
     }
 
+    /// Limits by a field's value count under these numbers from now on. What was counted under
+    /// others is found no more, and goes when its place is needed.
+    pub fn tell_values_by(&self, hash: ValueHash) {
+        self.values.store(Some(Arc::new(hash)));
+    }
+
     /// Something was counted there, or found no room.
     pub(super) fn note(&self, held: &mut Held, rule: &Arc<Rule>, key: SharedKey, which: Which) {
-        let is_told = !matches!(key, SharedKey::Field(Some(_)));
-        if !is_told || !self.is_shared.load(Ordering::Relaxed) {
+        if !self.is_shared.load(Ordering::Relaxed) {
             return;
         }
         if held.changed.len() < MAX_KEYS && held.count(rule, key, which).changes() {
@@ -50,9 +54,8 @@ impl SharedCounts {
         let of_keys = of_keys.map(|((_, key, which), count)| (*key, *which, &count.rule));
         let of_all = held.all.iter();
         let of_all = of_all.map(|((_, which), count)| (SharedKey::All, *which, &count.rule));
-        let told = of_keys.chain(of_all);
-        let told = told.filter(|(key, ..)| !matches!(key, SharedKey::Field(Some(_))));
-        let all: Vec<SharedCount> = told
+        let all: Vec<SharedCount> = of_keys
+            .chain(of_all)
             .map(|(key, which, rule)| SharedCount {
                 rule: Arc::clone(rule),
                 key,
