@@ -2,16 +2,20 @@
 """Several instances over one engine: what a client gets that spreads its requests, how long a ban is under way, what
 the engine has to do, and what happens while it dies again and again.
 
-    benches/fleet.py target/release/weir spread [--instances 2,5,10] [--runs 100]
+    benches/fleet.py target/release/weir spread [--instances 1,2,5,10] [--runs 100] [--picture FILE.svg]
     benches/fleet.py target/release/weir delay [--bans 1000] [--round-trip 80]
+    benches/fleet.py target/release/weir loaded [--bans 1000] [--round-trip 80]
     benches/fleet.py target/release/weir engine
-    benches/fleet.py target/release/weir kills [--seconds 300]
+    benches/fleet.py target/release/weir flood [--seconds 20]
+    benches/fleet.py target/release/weir kills [--seconds 300] [--away 0]
 
-It wants redis-server and nginx, and haproxy for the peers beside `spread`; listens on loopback only, and ends by itself.
+It wants redis-server and nginx, haproxy for the peers beside `spread`, wrk for the load of `loaded`; listens on loopback
+only, and ends by itself.
 Instances, engine and load share the cores of one machine: a time is what that machine made of it.
 """
 
 import argparse
+import concurrent.futures
 import contextlib
 import http.client
 import json
@@ -234,18 +238,22 @@ def clients():
 
 def measure_spread(arguments):
     rates = [20, 50, 100, 200, 500, 1000, 2000, 5000]
-    addresses, beyond = clients(), 0
+    addresses, beyond, lines = clients(), 0, {}
     print("instances  rate/s  runs  passed: least median most  bound  beyond it")
     for count in arguments.instances:
         with Engine() as engine, fleet(arguments.binary, count, engine.port) as instances:
             ports = [instance.port for instance in instances]
             round_trip = engine.round_trip()
+            name = f"{count} instances" if count > 1 else "1 instance"
+            lines[name], lines[f"bound of {count}"] = [], []
             runs = max(1, arguments.runs // len(rates))
             for rate in rates:
                 bound = LIMIT + rate * (BOUND_SECONDS + 3 * round_trip) + count
                 found = sorted(spread(ports, rate, next(addresses), LIMIT) for _ in range(runs))
                 over = sum(passed > bound for passed in found)
                 beyond += over
+                lines[name].append((rate, found[len(found) // 2] / LIMIT))
+                lines[f"bound of {count}"].append((rate, bound / LIMIT))
                 if found[0] < LIMIT:
                     raise SystemExit(f"benches/fleet.py: refused after {found[0]} of {LIMIT} requests")
                 print(
@@ -254,15 +262,60 @@ def measure_spread(arguments):
                 )
     count = arguments.instances[-1]
     for name, started in (
-        (f"{count} that know nothing of each other", lambda: fleet(arguments.binary, count)),
-        (f"{count} of HAProxy with peers", lambda: haproxy_peers(count)),
+        (f"{count} without a fleet", lambda: fleet(arguments.binary, count)),
+        (f"{count} of HAProxy, peers", lambda: haproxy_peers(count)),
     ):
         with started() as instances:
             ports = [getattr(instance, "port", instance) for instance in instances]
+            lines[name] = []
             for rate in rates[2:]:
                 passed = spread(ports, rate, next(addresses), LIMIT)
+                lines[name].append((rate, passed / LIMIT))
                 print(f"{name}: {rate} a second, {passed} passed", flush=True)
     print(f"{beyond} runs beyond the bound")
+    if arguments.picture:
+        arguments.picture.write_text(picture(lines))
+
+
+def picture(lines):
+    """What passed, in limits, over the rate: both axes logarithmic, a line for each name. A bound is dashed."""
+    width, height, left, top, right, bottom = 760, 420, 60, 40, 560, 370
+    colours = ["#1b6ca8", "#2a9d5c", "#c77d0a", "#b5342b", "#6b4fa0", "#555555"]
+    rates = sorted({rate for line in lines.values() for rate, _ in line})
+    most = max(share for line in lines.values() for _, share in line)
+    most = next(step for step in (1.2, 1.5, 2, 3, 5, 10, 20, 50) if step >= most)
+    across = math.log(rates[-1] / rates[0])
+
+    def place(rate, share):
+        x = left + (right - left) * math.log(rate / rates[0]) / across
+        return f"{x:.1f},{bottom - (bottom - top) * max(0, math.log(share)) / math.log(most):.1f}"
+
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12">',
+        f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
+        f'<text x="{left}" y="22" font-size="14">Requests of one client that passed, in limits of {LIMIT}</text>',
+        f'<text x="{right}" y="{bottom + 36}" text-anchor="end">requests a second, spread over all instances</text>',
+    ]
+    for share in (1, 1.1, 1.2, 1.5, 2, 3, 5, 10, 20, 50):
+        if share <= most:
+            x, y = place(rates[0], share).split(",")
+            parts.append(f'<path d="M{left},{y}H{right}" stroke="#dddddd"/>')
+            parts.append(f'<text x="{left - 8}" y="{float(y) + 4}" text-anchor="end">{share}</text>')
+    for rate in rates:
+        x, _ = place(rate, 1).split(",")
+        parts.append(f'<text x="{x}" y="{bottom + 18}" text-anchor="middle">{rate:,}</text>')
+    solid = [name for name in lines if not name.startswith("bound")]
+    for number, name in enumerate(solid):
+        colour = colours[number % len(colours)]
+        points = " ".join(place(*point) for point in lines[name])
+        parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        parts.append(f'<text x="{right + 14}" y="{top + 18 * number + 4}" fill="{colour}">{name}</text>')
+        bound = lines.get(f"bound of {name.split()[0]}") if "instance" in name else None
+        if bound:
+            points = " ".join(place(*point) for point in bound)
+            parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-dasharray="3 4"/>')
+    parts.append(f'<text x="{right + 14}" y="{top + 18 * len(solid) + 4}">dashed: the bound of each</text>')
+    return "\n".join([*parts, "</svg>", ""])
 
 
 class Relay:
@@ -341,6 +394,60 @@ def measure_delay(arguments):
                 )
 
 
+def measure_loaded(arguments):
+    """FLEET-11 as it is written: 10,000 bans are held, a hundred are made a second, and both instances have all the
+    requests that they can answer. Of the new bans every tenth is watched."""
+    with Engine() as engine:
+        port = Relay(engine.port, arguments.round_trip / 2000).port if arguments.round_trip else engine.port
+        more = {"WAF_RATE_LIMIT_PER_DAY": "off", "WAF_MAX_BANS": "20000"}
+        with fleet(arguments.binary, 2, port, **more) as (one, other), concurrent.futures.ThreadPoolExecutor(80) as pool:
+            now = time.time()
+            stamp = lambda moment: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(moment))
+            held = [
+                {
+                    "netblock": f"172.{16 + (number >> 8 & 15)}.{number & 255}.{number >> 12 << 4}/28",
+                    "ban_started": stamp(now), "ban_expires": stamp(now + 86_400), "reason": "held",
+                }
+                for number in range(10_000)
+            ]
+            one.control("POST", "/v1/bans/import?force=true", {"version": 1, "bans": held})
+            active = lambda instance: instance.control("GET", "/v1/status")["bans"]["active"]
+            wait_for("10,000 bans at both", lambda: active(one) == active(other) == 10_000, 60)
+            seconds = arguments.bans // 100 + 5
+            load = ["wrk", "-t1", "-c8", f"-d{seconds}s", "-H", "X-Forwarded-For: 192.0.2.7"]
+            with contextlib.ExitStack() as loads:
+                out = [
+                    loads.enter_context(running([*load, f"http://127.0.0.1:{each.port}/"], stdout=subprocess.PIPE))
+                    for each in (one, other)
+                ]
+                time.sleep(1)
+                watched, orders, begun = [], [], time.perf_counter()
+
+                def ban(client):
+                    one.control("POST", "/v1/bans", {"client": client, "duration": "1h", "reason": "bench"})
+
+                def watch(client, ordered):
+                    return (until_refused(other.port, client) - ordered) * 1000
+
+                for number in range(arguments.bans):
+                    time.sleep(max(0, begun + number / 100 - time.perf_counter()))
+                    client = f"10.{number >> 8}.{number & 255}.7"
+                    if number % 10 == 0:
+                        watched.append(pool.submit(watch, client, time.perf_counter()))
+                    orders.append(pool.submit(ban, client))
+                delays = sorted(each.result() for each in watched)
+                took = time.perf_counter() - begun
+                for order in orders:
+                    order.result()
+                served = [re.search(r"Requests/sec: *([\d.]+)", each.communicate()[0].decode())[1] for each in out]
+            p50, p99 = (delays[int(len(delays) * part)] for part in (0.5, 0.99))
+            print(
+                f"{arguments.bans} bans in {took:.1f} s, 10,000 held, {' and '.join(served)} requests a second, "
+                f"{arguments.round_trip} ms more there and back: refused at the other instance {p50:.1f} ms after the order "
+                f"(p50), {p99:.1f} (p99), {delays[-1]:.1f} (longest) of {len(delays)} watched"
+            )
+
+
 def measure_engine(arguments):
     """Sixty of each client's 200 requests are made at each of two instances: both tell the engine of it."""
     with Engine() as engine, fleet(arguments.binary, 2, engine.port, WAF_FLEET_RATE="10000") as instances:
@@ -393,6 +500,46 @@ def measure_engine(arguments):
         )
 
 
+def measure_flood(arguments):
+    """Every request is of a client that nobody has seen, and uses half of its limit: as many are told as may be."""
+    with Engine() as engine, fleet(arguments.binary, 2, engine.port, WAF_RATE_LIMIT_PER_DAY="2") as instances:
+        sent = [0] * len(instances)
+
+        def load(place, instance, end):
+            with connected(instance.port) as connection:
+                while time.monotonic() < end:
+                    asked = b"".join(
+                        b"GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 10.%d.%d.%d\r\n\r\n"
+                        % (128 * place + (number >> 16), number >> 8 & 255, number & 255)
+                        for number in range(sent[place], sent[place] + 100)
+                    )
+                    connection.sendall(asked)
+                    answers = 0
+                    while answers < 100:
+                        answers += len(STATUS.findall(connection.recv(1 << 20)))
+                    sent[place] += 100
+
+        time.sleep(2)
+        before, begun = engine.number("memory", "used_memory"), time.monotonic()
+        told = sum(instance.metric("waf_fleet_deltas_total") for instance in instances)
+        threads = [
+            threading.Thread(target=load, args=(place, instance, begun + arguments.seconds))
+            for place, instance in enumerate(instances)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        seconds = time.monotonic() - begun
+        grown = engine.number("memory", "used_memory") - before
+        told = sum(instance.metric("waf_fleet_deltas_total") for instance in instances) - told
+        each = seconds * len(instances)
+        print(
+            f"{sum(sent)} new clients at two instances in {seconds:.0f} s: of each {told / each:.0f} a second told to the "
+            f"engine, whose memory grew by {grown / each / 1024:.0f} KiB a second an instance, {grown / told:.0f} bytes a client"
+        )
+
+
 def measure_kills(arguments):
     """The engine dies and is empty afterwards; visitors come, and bans are made, all the while."""
     engine = Engine()
@@ -433,10 +580,10 @@ def measure_kills(arguments):
             thread.start()
         kills, back, end = 0, [], time.monotonic() + arguments.seconds
         while time.monotonic() < end:
-            time.sleep(2.5)
+            time.sleep(max(0.5, 5 - arguments.away))
             engine.__exit__()
             kills += 1
-            time.sleep(2.5)
+            time.sleep(arguments.away)
             engine.__enter__()
             begun = time.monotonic()
             for instance in instances:
@@ -464,16 +611,24 @@ def measure_kills(arguments):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("binary")
-    parser.add_argument("part", choices=["spread", "delay", "engine", "kills"])
-    parser.add_argument("--instances", type=lambda text: [int(part) for part in text.split(",")], default=[2, 5, 10])
+    parser.add_argument("part", choices=["spread", "delay", "loaded", "engine", "flood", "kills"])
+    parser.add_argument("--instances", type=lambda text: [int(part) for part in text.split(",")], default=[1, 2, 5, 10])
     parser.add_argument("--runs", type=int, default=100)
     parser.add_argument("--bans", type=int, default=1000)
-    parser.add_argument("--round-trip", type=int, default=80, help="ms, of a second row of `delay`; 0 for none")
+    parser.add_argument("--round-trip", type=int, default=80, help="ms, of a second row of `delay`, and of `loaded`; 0 for none")
     parser.add_argument("--seconds", type=int, default=300)
+    parser.add_argument("--away", type=float, default=0, help="seconds until a killed engine is started again")
+    parser.add_argument("--picture", type=pathlib.Path, help="an SVG file of what `spread` finds")
     arguments = parser.parse_args()
-    {"spread": measure_spread, "delay": measure_delay, "engine": measure_engine, "kills": measure_kills}[arguments.part](
-        arguments
-    )
+    measures = {
+        "spread": measure_spread,
+        "delay": measure_delay,
+        "loaded": measure_loaded,
+        "engine": measure_engine,
+        "flood": measure_flood,
+        "kills": measure_kills,
+    }
+    measures[arguments.part](arguments)
 
 
 main()
