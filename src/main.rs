@@ -121,6 +121,12 @@ enum Command {
     Replay(replay::Replay),
     /// Serve a small application inside, with low limits and visitors of its own, on loopback
     Demo(demo::Demo),
+    /// Say what this program is: version, target, what it was built with
+    Version {
+        /// Answer in JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Write the completions of a shell to standard output
     Completions {
         /// Of which shell
@@ -155,6 +161,7 @@ fn main() -> ExitCode {
         Some(Command::Upgrade(asking)) => process::upgrade(&asking),
         Some(Command::Replay(given)) => replay::run(&given),
         Some(Command::Demo(given)) => demo::run(&given),
+        Some(Command::Version { json }) => commands::version(json),
         Some(Command::Completions { shell }) => {
             commands::completions(shell, &mut Arguments::command())
         }

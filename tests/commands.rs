@@ -1,6 +1,7 @@
 //! The commands as a person runs them: what they print, their exit status, their JSON, and one
 //! sentence for every wrong call (CONTROL-3).
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
 use std::os::unix::process::CommandExt;
@@ -84,6 +85,17 @@ fn a_service_is_looked_at() {
     );
     let json = run(&["bans", "list", "--json"]).ends(0, "").json("Bans");
     assert_eq!(json["bans"][0]["netblock"], "203.0.113.0/24");
+    let cells = run(&["bans", "--tsv"]).ends(0, "").out;
+    let mut cells = cells
+        .lines()
+        .map(|line| line.split('\t').collect::<Vec<_>>());
+    let (names, ban) = (cells.next().expect("names"), cells.next().expect("a ban"));
+    let of: BTreeMap<_, _> = names.into_iter().zip(ban).collect();
+    assert_eq!(of["netblock"], "203.0.113.0/24");
+    assert_eq!(of["ban_expires"], json["bans"][0]["ban_expires"]);
+    assert_eq!((of["path"], of["country"]), ("/break", ""));
+    assert_eq!(of["reason"], json["bans"][0]["reason"]);
+    assert_eq!(cells.next(), None, "one ban");
     let covering = |address| {
         run(&["bans", "list", "--covering", address])
             .ends(0, "")
@@ -428,6 +440,19 @@ fn another_user_is_not_served() {
     weir.wait_for_process_log(&["asked by another user"]);
 }
 
+/// CONTROL-3: what the program is, for people and for programs.
+#[test]
+fn a_version_is_told_in_full() {
+    let state = state_dir();
+    let run = |arguments: &[&str]| run(state.path(), arguments).ends(0, "").out;
+    let version = env!("CARGO_PKG_VERSION");
+    assert_eq!(run(&["--version"]), format!("weir {version}\n"));
+    assert!(run(&["version"]).starts_with(&format!("weir {version}\ntarget ")));
+    let json: Value = serde_json::from_str(&run(&["version", "--json"])).expect("JSON");
+    assert_eq!(json["version"], version);
+    assert_eq!(json["features"][0], "fleet");
+}
+
 /// CONTROL-5: a ban, a list, a limit and a free way are explained in words, with the exit status of
 /// the answer; a request is found by its id in the bans and in the log. Nothing is charged.
 #[test]
@@ -473,12 +498,21 @@ fn a_refusal_is_explained() {
         .ends(1, "")
         .json("Explanation");
     assert_eq!(json["now"]["action"], "banned");
+    // What the client gets, to the second.
+    let got = weir.get("/search", "203.0.113.9");
+    let told = run(&["203.0.113.9", "--path", "/search"]).ends(1, "");
+    let seconds = |text: &str| text.parse::<u64>().expect("seconds");
+    let gets = told.line(" response");
+    let gets = gets.strip_prefix("response 429, Retry-After ");
+    let waits = seconds(got.header("retry-after").expect("Retry-After"));
+    assert!((waits - 2..=waits).contains(&seconds(gets.expect("what it gets"))));
 
     let denied = run(&["192.0.2.7"]).ends(1, "");
     assert_eq!(
         denied.line(" lists"),
         "lists denied by 192.0.2.0/25 of WAF_DENY_NETS"
     );
+    assert_eq!(denied.line(" response"), "response 429");
     assert!(
         denied.out.starts_with("REFUSED now: denied_net\n"),
         "{}",

@@ -17,6 +17,7 @@ use weir_shared::path;
 use weir_shared::rules::{Asking, Claim, Jail, Limit, Quota, Rule, RuleKind};
 use weir_shared::settings::OnLimit;
 use weir_shared::snapshot::Snapshot;
+use weir_shared::units::retry_after_seconds;
 use weir_shared::window::{PerSpan, RuleSpan, Window};
 
 use crate::clients::entry::Entry;
@@ -28,6 +29,7 @@ use crate::request::ladder::{
     Asked, Decision, Refusal, Rules, Verdict, ban_target, decide, expiry_of_next_ban,
     is_health_check,
 };
+use crate::request::refuse::{Responses, answer_of};
 use crate::worker::settings::InForce;
 
 /// The function that the control plane calls.
@@ -41,7 +43,9 @@ pub fn explaining(
         loop {
             // One that is older than the client's last reset is loaded again.
             let snapshot = snapshots.load_full();
-            let rules = &in_force.load().rules;
+            let in_force = in_force.load();
+            let responses = Responses::of(&in_force.settings.bans);
+            let rules = (&*in_force.rules, responses);
             let explained = explain(rules, &snapshot, &table, question, clock.now());
             if let Some(explanation) = explained {
                 return explanation;
@@ -53,7 +57,7 @@ pub fn explaining(
 /// None where the snapshot is older than the client's last reset.
 // long: a flat list of the explanation's members
 pub fn explain(
-    rules: &Rules,
+    (rules, responses): (&Rules, Responses),
     snapshot: &Snapshot,
     table: &Table,
     question: &Question,
@@ -131,9 +135,10 @@ pub fn explain(
         netblock: by_limits.unwrap_or_else(|| Netblock::of(client, rules.ban_prefixes)),
         outcome: match health {
             true => Outcome::Health,
-            false => outcome(&decision),
+            false => outcome(&decision, responses, now),
         },
-        otherwise: otherwise.as_ref().filter(|_| !health).map(outcome),
+        otherwise: (otherwise.as_ref().filter(|_| !health))
+            .map(|decision| outcome(decision, responses, now)),
         group: decision.group,
         list: decision.list.clone(),
         list_since_ms: decision.list.as_ref().and_then(|hit| {
@@ -248,7 +253,7 @@ fn without_bans(snapshot: &Snapshot) -> Snapshot {
     }
 }
 
-fn outcome(decision: &Decision) -> Outcome {
+fn outcome(decision: &Decision, responses: Responses, now: Now) -> Outcome {
     let refusal = match decision.verdict {
         Verdict::Own => return Outcome::Own,
         Verdict::Forward => return Outcome::Forward,
@@ -265,10 +270,13 @@ fn outcome(decision: &Decision) -> Outcome {
         | Refusal::DeniedRule(_)
         | Refusal::BodyTooLarge => (None, None),
     };
+    let (answer, retry_ms) = answer_of(responses, &refusal, now.wall_ms, true);
     Outcome::Refuse {
         action: refusal.action(),
         limit,
         ban,
+        answer,
+        retry_after: retry_ms.map(retry_after_seconds),
     }
 }
 

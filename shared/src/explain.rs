@@ -11,6 +11,7 @@ use crate::client::Client;
 use crate::lookup::Lookup;
 use crate::netblock::Netblock;
 use crate::rules::{Claim, ListHit, Remembered, Rule};
+use crate::settings::BanResponse;
 use crate::verdict::{Action, AppliedPercent, Group, LimitHit};
 use crate::window::{PerSpan, RuleSpan};
 
@@ -154,6 +155,10 @@ pub enum Outcome {
         limit: Option<LimitHit>,
         /// The end of the ban that refuses it, or that would follow.
         ban: Option<Expiry>,
+        /// What the client gets.
+        answer: BanResponse,
+        /// Its `Retry-After`, seconds.
+        retry_after: Option<u64>,
     },
 }
 

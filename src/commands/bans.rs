@@ -1,4 +1,5 @@
 //! `weir bans`: list, add, lift, export; import and check are in `bans/import.rs`.
+use std::fmt::Display;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use super::common::{
     EXIT_NO, EXIT_USAGE, Failure, address, finish, now, out, percent_encoded, print_json,
 };
 use super::lists;
-use super::text::{Table, maybe, plain, until_end};
+use super::text::{Table, maybe, plain, tsv, until_end};
 
 mod import;
 
@@ -47,6 +48,9 @@ pub struct List {
     /// Only those that cover this address
     #[arg(long, value_name = "ADDRESS")]
     covering: Option<String>,
+    /// Answer in lines of cells between tabs, for programs: times in full, nothing shortened
+    #[arg(long, conflicts_with = "json")]
+    tsv: bool,
 }
 
 #[derive(Args, Debug)]
@@ -108,6 +112,10 @@ fn list(given: &List) -> Result<ExitCode, Failure> {
     if given.asking.json {
         return print_json(&json!({"bans": bans}));
     }
+    if given.tsv {
+        out(&in_cells(&bans));
+        return Ok(ExitCode::SUCCESS);
+    }
     let now_ms = now().wall_ms;
     let mut table = Table::new(
         &[
@@ -139,6 +147,53 @@ fn list(given: &List) -> Result<ExitCode, Failure> {
         out(&table.text());
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// A line of names, and one a ban.
+fn in_cells(bans: &[Arc<Ban>]) -> String {
+    const NAMES: [&str; 12] = [
+        "netblock",
+        "ban_started",
+        "ban_expires",
+        "lifted",
+        "cause",
+        "observed",
+        "client",
+        "country",
+        "asn",
+        "method",
+        "path",
+        "reason",
+    ];
+    let of = |ban: &Arc<Ban>| {
+        let notes = ban.notes.clone().unwrap_or_default();
+        let lookup = notes.lookup.map(|lookup| lookup.known).unwrap_or_default();
+        let request = notes.request.map(|request| request.known);
+        let request = request.unwrap_or_default();
+        let cells: [String; NAMES.len()] = [
+            ban.netblock.to_string(),
+            known(ban.ban_started),
+            ban.ban_expires.to_string(),
+            known(ban.lifted),
+            ban.cause.name().to_owned(),
+            ban.observed.to_string(),
+            known(ban.client),
+            known(lookup.country.as_ref()),
+            known(lookup.asn.as_ref()),
+            known(request.method),
+            known(request.path),
+            ban.reason.clone(),
+        ];
+        tsv(cells.iter().map(String::as_str))
+    };
+    [tsv(NAMES)]
+        .into_iter()
+        .chain(bans.iter().map(of))
+        .collect()
+}
+
+fn known<T: Display>(value: Option<T>) -> String {
+    value.map_or_else(String::new, |value| value.to_string())
 }
 
 /// When a ban ends, or that it has.

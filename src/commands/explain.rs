@@ -210,6 +210,9 @@ pub fn in_words(answer: &Explained, flags: &str) -> String {
             answer.netblock
         ),
     );
+    if let Some(gets) = response_in_words(answer) {
+        line("response", gets);
+    }
     if let Some(then) = &answer.request {
         let passed = match then.enforced {
             true => "",
@@ -300,6 +303,19 @@ pub fn in_words(answer: &Explained, flags: &str) -> String {
         line("undo", format!("{undo}{flags}"));
     }
     lines.join("\n") + "\n"
+}
+
+/// What the client gets that is refused: `429, Retry-After 60`.
+fn response_in_words(answer: &Explained) -> Option<String> {
+    let now = &answer.now;
+    if !now.is_refused() || answer.observe {
+        return None;
+    }
+    Some(match (now.status, now.retry_after_seconds) {
+        (None, _) => "none: the connection closes unanswered".to_owned(),
+        (Some(status), None) => status.to_string(),
+        (Some(status), Some(seconds)) => format!("{status}, Retry-After {seconds}"),
+    })
 }
 
 fn list_in_words(list: Option<&ListMember>) -> String {

@@ -53,6 +53,38 @@ pub fn completions(shell: clap_complete::Shell, command: &mut clap::Command) -> 
     ExitCode::SUCCESS
 }
 
+/// `weir version`: what this program is; the same for a program that asks.
+pub fn version(json: bool) -> ExitCode {
+    let target = format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS);
+    let libc = if cfg!(target_env = "musl") {
+        "musl, static"
+    } else {
+        "glibc"
+    };
+    let features = if cfg!(feature = "fleet") {
+        vec!["fleet"]
+    } else {
+        Vec::new()
+    };
+    let version = env!("CARGO_PKG_VERSION");
+    if json {
+        return common::finish(common::print_json(&serde_json::json!({
+            "version": version,
+            "target": target,
+            "libc": libc,
+            "features": features,
+        })));
+    }
+    let features = match features.as_slice() {
+        [] => "none".to_owned(),
+        features => features.join(", "),
+    };
+    common::out(&format!(
+        "weir {version}\ntarget    {target}\nlibc      {libc}\nfeatures  {features}\n"
+    ));
+    ExitCode::SUCCESS
+}
+
 /// Serves until a signal; every problem that stops the start is one line on standard error.
 pub fn run(sources: Sources, loaded: Loaded, announce: serve::Announce) -> ExitCode {
     // Signals first: one that comes in the middle of the start must not end the process (ALIVE-3).

@@ -55,6 +55,27 @@ impl Table {
     }
 }
 
+/// A line for a program: cells between tabs. A tab, a line end and a backslash of a cell are written
+/// `\t`, `\n` or `\r`, and `\\`; a control character is left out.
+pub fn tsv<'a>(cells: impl IntoIterator<Item = &'a str>) -> String {
+    let escaped = |cell: &str| {
+        let mut text = String::with_capacity(cell.len());
+        for letter in cell.chars() {
+            match letter {
+                '\t' => text.push_str("\\t"),
+                '\n' => text.push_str("\\n"),
+                '\r' => text.push_str("\\r"),
+                '\\' => text.push_str("\\\\"),
+                _ if is_plain(letter) => text.push(letter),
+                _ => {}
+            }
+        }
+        text
+    };
+    let cells: Vec<String> = cells.into_iter().map(escaped).collect();
+    cells.join("\t") + "\n"
+}
+
 /// A member of an open document, for one cell.
 pub fn cell(value: &Value) -> String {
     match value {
@@ -219,6 +240,15 @@ mod tests {
         assert_eq!(cell(&json!("a\u{1b}[31mb\n\u{202e}c")), "a�[31mb��c");
         assert_eq!(cell(&json!("x".repeat(70))).chars().count(), 60);
         assert_eq!(cell(&Value::Null), "–");
+    }
+
+    /// CONTROL-3: a line for a program has as many cells as its headings, whatever they say.
+    #[test]
+    fn a_cell_of_a_program_is_one() {
+        assert_eq!(
+            tsv(["a\tb", "", "c\nd\\", "\u{1b}[31m\r"]),
+            "a\\tb\t\tc\\nd\\\\\t[31m\\r\n"
+        );
     }
 
     /// CONTROL-3: one is told as one; bytes in a unit that people read.

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use weir_shared::client::Client;
 use weir_shared::lookup::Lookup;
 use weir_shared::rules::{Matcher, NetList, Remembered, RuleKind, RuleSet, Trap, Traps};
-use weir_shared::settings::{Countries, CountryList, LookupSource, Settings};
+use weir_shared::settings::{BanResponse, Countries, CountryList, LookupSource, Settings};
 use weir_shared::snapshot::{BanIndex, BanSpan};
 use weir_shared::table::ClientTable;
 use weir_shared::verdict::LimitHit;
@@ -13,6 +13,10 @@ use weir_shared::window::RuleSpan;
 
 use crate::explain::*;
 
+const RESPONSES: Responses = Responses {
+    ban: BanResponse::Drop,
+    deny: BanResponse::Status(StatusCode::FORBIDDEN),
+};
 const START: u64 = 1_795_276_800_000;
 const COUNTRIES: [&str; 3] = ["DE", "FR", "US"];
 const PATHS: [&str; 8] = [
@@ -201,7 +205,7 @@ proptest! {
                     let path = PATHS[path];
                     let question = Question { address, method: Method::POST, path: path.to_owned(), sent: Remembered::default(), other_site };
                     let before = (table.row(client), table.len());
-                    let explained = explain(&rules, &snapshot, &table, &question, now);
+                    let explained = explain((&rules, RESPONSES), &snapshot, &table, &question, now);
                     prop_assert_eq!((table.row(client), table.len()), before);
                     let no_fields = HeaderMap::new();
                     let asking = Asking { path, method: &Method::POST, address, sent: &no_fields };
@@ -227,8 +231,11 @@ proptest! {
                         Verdict::Refuse(other) => (other.action().name(), None, None),
                     };
                     prop_assert_eq!(action_of(explained.outcome), action);
-                    if let Outcome::Refuse { limit: told, ban: end, .. } = explained.outcome {
+                    if let Outcome::Refuse { limit: told, ban: end, answer, retry_after, .. } = explained.outcome {
                         prop_assert_eq!((told, end), (limit, ban));
+                        let drops = ban.is_some() && action != "trapped";
+                        prop_assert_eq!(answer == BanResponse::Drop, drops, "{}", action);
+                        prop_assert!(retry_after.is_none() || limit.is_some() || ban.is_some());
                     }
                     prop_assert_eq!(explained.group, decision.group);
                     let rule = |rule: &Option<Arc<Rule>>| rule.as_ref().map(|rule| rule.name.clone());
@@ -283,7 +290,13 @@ fn the_health_check_is_explained() {
             sent: Remembered::default(),
             other_site: false,
         };
-        let explained = explain(&rules, &Snapshot::default(), &table, &question, now);
+        let explained = explain(
+            (&rules, RESPONSES),
+            &Snapshot::default(),
+            &table,
+            &question,
+            now,
+        );
         action_of(explained.unwrap().outcome)
     };
     assert_eq!(outcome(Method::GET), "health");

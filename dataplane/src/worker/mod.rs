@@ -31,7 +31,7 @@ use weir_shared::handover::Handover;
 use weir_shared::lookup::{Ask, LookupStarted, OnLookup};
 use weir_shared::proof::AskNames;
 use weir_shared::refusal_page::RefusalPage;
-use weir_shared::settings::{BanResponse, LookupSource, RateLimitHeaders, Upstream};
+use weir_shared::settings::{LookupSource, RateLimitHeaders, Upstream};
 use weir_shared::snapshot::Snapshot;
 use weir_shared::spared::Spared;
 use weir_shared::table::ClientTable;
@@ -45,6 +45,7 @@ use crate::request::identity::{ForgottenProxy, Who};
 use crate::request::ladder::{self, Asked, Decision, Refusal, Rules, StaleSnapshot, Verdict};
 use crate::request::outcome::Accounting;
 use crate::request::problem::LastDocument;
+use crate::request::refuse::Responses;
 use crate::upstream::bound::{LocalBound, UpstreamBound};
 use crate::upstream::pool::Pool;
 use crate::worker::clock::{CoarseClock, HttpDate};
@@ -205,10 +206,8 @@ pub struct Worker {
     pub accounting: Accounting,
     /// The fields that are taken from untrusted peers, as fields are compared with them.
     pub stripped: Stripped,
-    /// `WAF_BAN_RESPONSE`
-    pub ban_response: BanResponse,
-    /// `WAF_DENY_RESPONSE`
-    pub deny_response: BanResponse,
+    /// `WAF_BAN_RESPONSE`, `WAF_DENY_RESPONSE`
+    pub responses: Responses,
     /// `WAF_RATE_LIMIT_HEADERS`
     pub rate_limit_headers: RateLimitHeaders,
     /// Whether lookups are on, and requests counted by country and AS number.
@@ -248,7 +247,6 @@ impl Worker {
     fn new(lasting: &Lasting, in_force: &Arc<InForce>) -> Rc<Self> {
         let settings = &in_force.settings;
         let lasting = lasting.clone();
-        let ban_response = settings.bans.response;
         Rc::new(Self {
             in_force: Arc::clone(in_force),
             rules: Arc::clone(&in_force.rules),
@@ -256,8 +254,7 @@ impl Worker {
             stripped: Stripped::new(
                 (settings.identity.strip.iter()).chain([&settings.identity.header]),
             ),
-            ban_response,
-            deny_response: settings.bans.deny_response.unwrap_or(ban_response),
+            responses: Responses::of(&settings.bans),
             rate_limit_headers: settings.limits.headers,
             counts_origins: settings.lookup.source != LookupSource::Off,
             reports_finished: settings.anomalies.is_on(),

@@ -10,6 +10,7 @@ use crate::ban::{Ban, Expiry};
 use crate::client::Client;
 use crate::lookup::Lookup;
 use crate::netblock::Netblock;
+use crate::settings::BanResponse;
 use crate::units::Time;
 use crate::window::{PerSpan, RuleSpan};
 use crate::{explain, verdict};
@@ -110,6 +111,12 @@ pub struct Outcome {
     pub ban_expires: Option<Expiry>,
     /// Until then; none of a permanent one.
     pub ban_ends_in_seconds: Option<u64>,
+    /// The status that a refused client gets; none where the connection closes unanswered.
+    #[serde(default)]
+    pub status: Option<u16>,
+    /// Its `Retry-After`.
+    #[serde(default)]
+    pub retry_after_seconds: Option<u64>,
 }
 
 /// A member of an allow or deny list.
@@ -328,22 +335,43 @@ impl From<verdict::AppliedPercent> for Percent {
 impl Outcome {
     /// Of a request that is made now.
     pub fn of(outcome: &explain::Outcome, now_ms: u64) -> Self {
-        let (result, action, limit, ban) = match outcome {
-            explain::Outcome::Health => ("health", None, None, None),
-            explain::Outcome::Forward => ("passed", None, None, None),
-            explain::Outcome::Own => ("answered", None, None, None),
-            explain::Outcome::AwaitLookup => ("awaits_lookup", None, None, None),
-            explain::Outcome::Refuse { action, limit, ban } => {
-                ("refused", Some(*action), *limit, *ban)
-            }
-        };
-        let wait_ms = ban.and_then(|end| end.remaining_ms(now_ms));
+        match *outcome {
+            explain::Outcome::Health => Self::no_refusal("health"),
+            explain::Outcome::Forward => Self::no_refusal("passed"),
+            explain::Outcome::Own => Self::no_refusal("answered"),
+            explain::Outcome::AwaitLookup => Self::no_refusal("awaits_lookup"),
+            explain::Outcome::Refuse {
+                action,
+                limit,
+                ban,
+                answer,
+                retry_after,
+            } => Self {
+                action: Some(action.name().to_owned()),
+                limit_hit: limit.map(|limit| limit.name().to_owned()),
+                ban_expires: ban,
+                ban_ends_in_seconds: ban
+                    .and_then(|end| end.remaining_ms(now_ms))
+                    .map(|ms| ms.div_ceil(1000)),
+                status: match answer {
+                    BanResponse::Status(status) => Some(status.as_u16()),
+                    BanResponse::Drop => None,
+                },
+                retry_after_seconds: retry_after,
+                ..Self::no_refusal("refused")
+            },
+        }
+    }
+
+    fn no_refusal(result: &str) -> Self {
         Self {
             result: result.to_owned(),
-            action: action.map(|action| action.name().to_owned()),
-            limit_hit: limit.map(|limit| limit.name().to_owned()),
-            ban_expires: ban,
-            ban_ends_in_seconds: wait_ms.map(|ms| ms.div_ceil(1000)),
+            action: None,
+            limit_hit: None,
+            ban_expires: None,
+            ban_ends_in_seconds: None,
+            status: None,
+            retry_after_seconds: None,
         }
     }
 
