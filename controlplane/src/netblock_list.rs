@@ -323,6 +323,7 @@ enum Netblocks {
 
 impl Netblocks {
     fn of(text: &str) -> Option<Self> {
+        let text = text.trim_ascii();
         let may_be = |first: &u8| first.is_ascii_hexdigit() || *first == b':';
         if text.len() > LONGEST || !text.as_bytes().first().is_some_and(may_be) {
             return None;

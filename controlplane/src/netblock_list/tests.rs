@@ -264,6 +264,21 @@ fn value() -> impl Strategy<Value = Value> {
     })
 }
 
+/// FEED-2: blanks around a netblock or a range mean nothing, in a text and in a string of JSON.
+#[test]
+fn blanks_around_a_netblock_mean_nothing() {
+    for text in [
+        "192.0.2.0/31",
+        "192.0.2.0-192.0.2.1",
+        "192.0.2.0 - 192.0.2.1",
+    ] {
+        let blanks = format!(" {text}\t");
+        for list in [read(&blanks), read(&json!([blanks]).to_string())] {
+            assert_eq!(netblocks(&list), ["192.0.2.0/31"], "{text}");
+        }
+    }
+}
+
 /// FEED-2: lines with blanks that JSON does not know are blank all the same, before a document and
 /// behind it; a fault has its line in the file.
 #[test]

@@ -61,6 +61,7 @@ fn walk(value: &Value, texts: &mut Vec<String>) {
 /// Whether the netblocks cover both ends of what a text stands for; none where it is no netblock.
 fn covered(text: &str, netblocks: &[Netblock]) -> Option<bool> {
     let is_in = |address: IpAddr| netblocks.iter().any(|netblock| netblock.contains(address));
+    let text = text.trim_ascii();
     if let Ok(netblock) = text.parse::<Netblock>() {
         return Some(netblocks.contains(&netblock));
     }
