@@ -2,6 +2,7 @@
 
 mod anomalies;
 mod clocks;
+mod clusters;
 mod counts;
 mod edits;
 mod engines;

@@ -102,6 +102,17 @@ impl Engine {
         self.begin_until("+slave slave", command.arg(config).arg("--sentinel"));
     }
 
+    /// Starts it as a node of a cluster, which has no slot and knows no other node.
+    #[track_caller]
+    pub(crate) fn begin_as_node(&mut self) {
+        let (port, bus) = (self.port.to_string(), free_port().to_string());
+        self.begin_with(
+            Command::new("redis-server")
+                .args(["--port", &port, "--cluster-enabled", "yes"])
+                .args(["--cluster-port", &bus, "--cluster-node-timeout", "2000"]),
+        );
+    }
+
     #[track_caller]
     fn begin_with(&mut self, command: &mut Command) {
         command
@@ -184,6 +195,17 @@ impl Engine {
     /// The key file of the fleet.
     pub(crate) fn key_file(&self) -> PathBuf {
         self.dir.path().join("key")
+    }
+
+    /// Asks a command of words, and gives the answer as it came.
+    #[track_caller]
+    pub(crate) fn told(&self, command: &str) -> String {
+        let words: Vec<&[u8]> = command.split(' ').map(str::as_bytes).collect();
+        String::from_utf8(self.ask(&words)).expect("text")
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
     }
 
     /// Asks a command, and gives the answer as it came.

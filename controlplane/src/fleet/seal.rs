@@ -241,6 +241,23 @@ mod tests {
         FleetKey::parse("weir", text.as_bytes()).unwrap()
     }
 
+    /// FLEET-4: a value has one number at all instances, and another in another fleet or with another
+    /// key; neither is its number the name of a count.
+    #[test]
+    fn a_value_has_one_number_in_a_fleet() {
+        let [one, other] = [OLD, OLD].map(|text| key(text).values());
+        assert_eq!(one(b"secret"), other(b"secret"));
+        assert_ne!(one(b"secret"), one(b"secre"));
+        assert_ne!(one(b"secret"), key(NEW).values()(b"secret"));
+        let elsewhere = FleetKey::parse("other", OLD.as_bytes()).unwrap();
+        assert_ne!(one(b"secret"), elsewhere.values()(b"secret"));
+        assert!(
+            !key(OLD)
+                .name("secret")
+                .starts_with(&one(b"secret").to_be_bytes())
+        );
+    }
+
     /// FLEET-25: what was sealed opens as what it is, and as nothing else; a bit that differs, a
     /// piece that lacks, another place, fleet, or key: it does not open. No two are alike.
     #[test]

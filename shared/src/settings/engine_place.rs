@@ -1,6 +1,7 @@
 //! Where the engine of a fleet is: `valkey://HOST:PORT`, `valkeys://HOST:PORT` over TLS,
 //! `unix:/PATH`; `redis://` and `rediss://` are the same. With `+sentinel` behind the scheme the
-//! hosts are Sentinels, which know where the engine of a name is.
+//! hosts are Sentinels, which know where the engine of a name is; with `+cluster` they are nodes of
+//! a cluster, of which one has all keys of a fleet.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
@@ -11,10 +12,10 @@ use std::str::FromStr;
 const PORT: u16 = 6379;
 /// The same of a Sentinel.
 const SENTINEL_PORT: u16 = 26379;
-/// The most Sentinels.
-const MAX_SENTINELS: usize = 16;
+/// The most Sentinels, or nodes of a cluster.
+const MAX_PLACES: usize = 16;
 /// What a place looks like.
-pub(super) const EXPECTED: &str = "valkeys://HOST:PORT (TLS), valkey://HOST:PORT, redis:// and rediss:// the same, valkeys+sentinel://HOST:PORT,HOST:PORT/NAME, or unix:/PATH";
+pub(super) const EXPECTED: &str = "valkeys://HOST:PORT (TLS), valkey://HOST:PORT, redis:// and rediss:// the same, valkeys+sentinel://HOST:PORT,HOST:PORT/NAME, valkeys+cluster://HOST:PORT,HOST:PORT, or unix:/PATH";
 
 /// One engine.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -37,6 +38,13 @@ pub enum EnginePlace {
         /// Whether they are asked over TLS, and the engine, too.
         tls: bool,
     },
+    /// A cluster.
+    Cluster {
+        /// Nodes that are asked which one has the keys of the fleet, each by host and port.
+        places: Vec<(String, u16)>,
+        /// Whether all of them are asked over TLS.
+        tls: bool,
+    },
     /// A Unix socket.
     Unix(PathBuf),
 }
@@ -55,10 +63,7 @@ impl EnginePlace {
             };
         }
         let (scheme, rest) = text.split_once("://").ok_or("names no engine")?;
-        let (scheme, sentinels) = match scheme.strip_suffix("+sentinel") {
-            Some(scheme) => (scheme, true),
-            None => (scheme, false),
-        };
+        let (scheme, way) = scheme.split_once('+').unwrap_or((scheme, ""));
         let tls = match scheme {
             "valkey" | "redis" => false,
             "valkeys" | "rediss" => true,
@@ -68,26 +73,27 @@ impl EnginePlace {
         if rest.contains(['@', '?', '#']) {
             return Err("has more than a place: no password and no query");
         }
-        if sentinels {
-            let (list, name) = rest.split_once('/').ok_or("lacks the name of the engine")?;
-            if !is_engine_name(name) {
-                return Err("has no name of an engine");
+        match way {
+            "sentinel" => {
+                let (list, name) = rest.split_once('/').ok_or("lacks the name of the engine")?;
+                if !is_engine_name(name) {
+                    return Err("has no name of an engine");
+                }
+                let places = places(list, SENTINEL_PORT)?;
+                let name = name.to_owned();
+                Ok(Self::Sentinels { places, name, tls })
             }
-            let places: Vec<(String, u16)> = list
-                .split(',')
-                .map(|place| host_and_port(place, SENTINEL_PORT))
-                .collect::<Result<_, _>>()?;
-            if places.len() > MAX_SENTINELS {
-                return Err("has more than 16 Sentinels");
+            "cluster" => {
+                let places = places(rest, PORT)?;
+                Ok(Self::Cluster { places, tls })
             }
-            let name = name.to_owned();
-            return Ok(Self::Sentinels { places, name, tls });
+            "" if rest.contains(['/', ',']) => Err("has more than a place: no path and no list"),
+            "" => {
+                let (host, port) = host_and_port(rest, PORT)?;
+                Ok(Self::Tcp { host, port, tls })
+            }
+            _ => Err("has a scheme that is not known"),
         }
-        if rest.contains(['/', ',']) {
-            return Err("has more than a place: no path and no list");
-        }
-        let (host, port) = host_and_port(rest, PORT)?;
-        Ok(Self::Tcp { host, port, tls })
     }
 
     /// Whether what is said to it could be read on the way: neither TLS, nor a Unix socket, nor
@@ -95,7 +101,7 @@ impl EnginePlace {
     pub fn is_open(&self) -> bool {
         match self {
             Self::Tcp { host, tls, .. } => !tls && !is_loopback(host),
-            Self::Sentinels { places, tls, .. } => {
+            Self::Sentinels { places, tls, .. } | Self::Cluster { places, tls } => {
                 !tls && !places.iter().all(|(host, _)| is_loopback(host))
             }
             Self::Unix(_) => false,
@@ -112,6 +118,18 @@ pub fn is_loopback(host: &str) -> bool {
 fn is_engine_name(name: &str) -> bool {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
     (1..=64).contains(&name.len()) && name.bytes().all(fits)
+}
+
+/// Several of them, between commas.
+fn places(list: &str, default: u16) -> Result<Vec<(String, u16)>, &'static str> {
+    let places: Vec<(String, u16)> = list
+        .split(',')
+        .map(|place| host_and_port(place, default))
+        .collect::<Result<_, _>>()?;
+    match places.len() {
+        0..=MAX_PLACES => Ok(places),
+        _ => Err("has more than 16 places"),
+    }
 }
 
 /// `HOST`, `HOST:PORT`, `[ADDRESS]:PORT`
@@ -158,6 +176,12 @@ impl fmt::Display for Written<'_> {
     }
 }
 
+fn written(places: &[(String, u16)]) -> String {
+    let written = |(host, port): &(String, u16)| Written(host, *port).to_string();
+    let places: Vec<String> = places.iter().map(written).collect();
+    places.join(",")
+}
+
 const fn scheme(tls: bool) -> &'static str {
     if tls { "valkeys" } else { "valkey" }
 }
@@ -177,9 +201,11 @@ impl fmt::Display for EnginePlace {
                 write!(f, "{}://{}", scheme(*tls), Written(host, *port))
             }
             Self::Sentinels { places, name, tls } => {
-                let written = |(host, port): &(String, u16)| Written(host, *port).to_string();
-                let places: Vec<String> = places.iter().map(written).collect();
-                write!(f, "{}+sentinel://{}/{name}", scheme(*tls), places.join(","))
+                let places = written(places);
+                write!(f, "{}+sentinel://{places}/{name}", scheme(*tls))
+            }
+            Self::Cluster { places, tls } => {
+                write!(f, "{}+cluster://{}", scheme(*tls), written(places))
             }
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
         }
@@ -221,6 +247,12 @@ mod tests {
                 "valkey+sentinel://127.0.0.1:1,[::1]:2/a.b-c_9",
                 false,
             ),
+            (
+                "redis+cluster://a,10.0.0.5:7000",
+                "valkey+cluster://a:6379,10.0.0.5:7000",
+                true,
+            ),
+            ("rediss+cluster://a", "valkeys+cluster://a:6379", false),
         ] {
             let place: EnginePlace = text.parse().unwrap();
             assert_eq!(
@@ -252,7 +284,9 @@ mod tests {
             "unix:run",
             "unix:/run/",
             "valkey://a,b",
-            "valkey+cluster://a,b",
+            "valkey+cluster://a,b/0",
+            "valkey+cluster://",
+            "valkey+other://a",
             "valkey+sentinel://a,b",
             "valkey+sentinel://a,b/",
             "valkey+sentinel://a,/main",

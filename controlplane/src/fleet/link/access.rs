@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
-use weir_shared::settings::EnginePlace;
+use weir_shared::settings::{EnginePlace, is_loopback};
 
 use crate::fleet::engine::Fault;
 use crate::outgoing::trusting;
@@ -58,13 +58,25 @@ impl Access {
     /// [`Fault`]
     pub fn check(&self) -> Result<(), Fault> {
         match &self.place {
-            EnginePlace::Sentinels { tls: true, .. } | EnginePlace::Tcp { tls: true, .. } => {
-                self.tls().map(drop)
-            }
-            EnginePlace::Sentinels { .. } | EnginePlace::Tcp { .. } | EnginePlace::Unix(_) => {
-                Ok(())
-            }
+            EnginePlace::Sentinels { tls: true, .. }
+            | EnginePlace::Cluster { tls: true, .. }
+            | EnginePlace::Tcp { tls: true, .. } => self.tls().map(drop),
+            EnginePlace::Sentinels { .. }
+            | EnginePlace::Cluster { .. }
+            | EnginePlace::Tcp { .. }
+            | EnginePlace::Unix(_) => Ok(()),
         }
+    }
+
+    /// Where somebody says that an engine is. Whoever says so does not decide that passwords go over
+    /// a network in clear.
+    pub(super) fn told(&self, host: String, port: u16, tls: bool) -> Result<Place, Fault> {
+        if !tls && !self.insecure && !is_loopback(&host) {
+            return Err(Fault(format!(
+                "it names {host}:{port}, which is neither loopback nor asked over TLS"
+            )));
+        }
+        Ok(Place::Tcp(host, port, tls))
     }
 
     /// Whom a connection over TLS trusts, and what it shows.

@@ -14,6 +14,7 @@ use super::stamp::Origin;
 
 mod access;
 mod claim;
+mod cluster;
 mod merge;
 mod policy;
 mod sentinel;
@@ -44,6 +45,7 @@ impl Access {
     fn connect(&self) -> Result<Wire, Fault> {
         match &self.place {
             EnginePlace::Sentinels { places, name, tls } => self.by_sentinels(places, name, *tls),
+            EnginePlace::Cluster { places, tls } => self.in_cluster(places, *tls),
             EnginePlace::Tcp { host, port, tls } => {
                 Wire::open(self, &Place::Tcp(host.clone(), *port, *tls))
             }
@@ -80,7 +82,7 @@ impl Link {
     }
 
     fn key(&self, name: &str) -> String {
-        format!("weir:{{{}}}:{name}", self.fleet)
+        key(&self.fleet, name)
     }
 
     fn ask(&mut self, command: &Cmd) -> Result<Value, Fault> {
@@ -323,6 +325,11 @@ impl Link {
         let (count, upto) = count.zip(id.parse().ok()).ok_or_else(strange)?;
         Ok(Some((id.to_owned(), count, upto)))
     }
+}
+
+/// The name of a key. What is in braces decides which node of a cluster has it: one has them all.
+fn key(fleet: &str, name: &str) -> String {
+    format!("weir:{{{fleet}}}:{name}")
 }
 
 fn strange() -> Fault {

@@ -218,6 +218,11 @@ fn the_shipped_acl_is_enough_and_gives_no_more() {
         let key = link.key(&format!("{}:{name}", kind.name()));
         link.ask(redis::cmd("DEL").arg(key)).unwrap();
     });
+    // Of a node of a cluster.
+    for question in [&["SLOTS"][..], &["KEYSLOT", "x"]] {
+        let error = link.ask(redis::cmd("CLUSTER").arg(question)).unwrap_err().0;
+        assert!(error.contains("cluster support disabled"), "{error}");
+    }
     for refused in [
         &["CONFIG", "GET", "requirepass"][..],
         &["EVAL", "return 1", "0"],
@@ -226,6 +231,7 @@ fn the_shipped_acl_is_enough_and_gives_no_more() {
         &["ACL", "LIST"],
         &["GET", "other"],
         &["SUBSCRIBE", "x"],
+        &["CLUSTER", "RESET"],
     ] {
         let mut command = redis::cmd(refused[0]);
         for argument in &refused[1..] {
