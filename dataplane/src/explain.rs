@@ -29,7 +29,7 @@ use crate::request::ladder::{
     Asked, Decision, Refusal, Rules, Verdict, ban_target, decide, expiry_of_next_ban,
     is_health_check,
 };
-use crate::request::refuse::{Responses, answer_of};
+use crate::request::responses::Responses;
 use crate::worker::settings::InForce;
 
 /// The function that the control plane calls.
@@ -270,7 +270,7 @@ fn outcome(decision: &Decision, responses: Responses, now: Now) -> Outcome {
         | Refusal::DeniedRule(_)
         | Refusal::BodyTooLarge => (None, None),
     };
-    let (answer, retry_ms) = answer_of(responses, &refusal, now.wall_ms, true);
+    let (answer, retry_ms) = responses.to(&refusal, now.wall_ms, true);
     Outcome::Refuse {
         action: refusal.action(),
         limit,

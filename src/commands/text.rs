@@ -55,8 +55,8 @@ impl Table {
     }
 }
 
-/// A line for a program: cells between tabs. A tab, a line end and a backslash of a cell are written
-/// `\t`, `\n` or `\r`, and `\\`; a control character is left out.
+/// A line for a program: cells between tabs. A tab, a line end and a backslash of a cell are
+/// written `\t`, `\n` or `\r`, and `\\`; a control character is left out.
 pub fn tsv<'a>(cells: impl IntoIterator<Item = &'a str>) -> String {
     let escaped = |cell: &str| {
         let mut text = String::with_capacity(cell.len());

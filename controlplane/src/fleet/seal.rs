@@ -241,8 +241,8 @@ mod tests {
         FleetKey::parse("weir", text.as_bytes()).unwrap()
     }
 
-    /// FLEET-4: a value has one number at all instances, and another in another fleet or with another
-    /// key; neither is its number the name of a count.
+    /// FLEET-4: a value has one number at all instances, and another in another fleet or with
+    /// another key; neither is its number the name of a count.
     #[test]
     fn a_value_has_one_number_in_a_fleet() {
         let [one, other] = [OLD, OLD].map(|text| key(text).values());

@@ -144,14 +144,6 @@ impl SharedCounts {
         }
     }
 
-    /// What stands for a field's value.
-    fn hash(&self, value: &[u8]) -> u64 {
-        match &*self.values.load() {
-            Some(of_fleet) => of_fleet(value),
-            None => self.hasher.hash_one(value),
-        }
-    }
-
     fn held(&self) -> MutexGuard<'_, Held> {
         // A panic under this lock leaves counts that are whole, one by one.
         self.held.lock().unwrap_or_else(PoisonError::into_inner)

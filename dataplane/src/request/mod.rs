@@ -17,6 +17,7 @@ pub mod outcome;
 pub mod problem;
 pub mod record;
 pub mod refuse;
+pub mod responses;
 
 use std::rc::Rc;
 

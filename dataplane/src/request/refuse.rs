@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
-use weir_shared::settings::{BanResponse, BanSettings, RateLimitHeaders};
+use weir_shared::settings::{BanResponse, RateLimitHeaders};
 use weir_shared::units::{in_words, retry_after_seconds};
 use weir_shared::verdict::Action;
 
@@ -67,7 +67,7 @@ pub async fn refuse(
 /// [`Dropped`] where `WAF_BAN_RESPONSE` or `WAF_DENY_RESPONSE` says so.
 pub fn refuse_client(refused: &Refused<'_, impl Form>, refusal: &Refusal) -> Result<Said, Dropped> {
     let worker = refused.worker;
-    let (answer, retry_ms) = answer_to_client(worker.responses, refusal, refused.started.wall_ms);
+    let (answer, retry_ms) = worker.responses.to_client(refusal, refused.started.wall_ms);
     let BanResponse::Status(status) = answer else {
         refused.finish(refusal.action(), None, 0);
         return Err(Dropped);
@@ -218,67 +218,11 @@ fn detail(status: StatusCode, retry_seconds: Option<u64>) -> String {
     detail
 }
 
-/// What the settings have refused clients get.
-#[derive(Clone, Copy, Debug)]
-pub struct Responses {
-    /// `WAF_BAN_RESPONSE`
-    pub ban: BanResponse,
-    /// `WAF_DENY_RESPONSE`
-    pub deny: BanResponse,
-}
-
-impl Responses {
-    /// Those of the settings.
-    pub fn of(settings: &BanSettings) -> Self {
-        Self {
-            ban: settings.response,
-            deny: settings.deny_response.unwrap_or(settings.response),
-        }
-    }
-}
-
 /// The status of a refusal, and the milliseconds after which a retry makes sense.
 fn answer(exchange: &Exchange, refusal: &Refusal) -> (BanResponse, Option<u64>) {
     let responses = exchange.worker.responses;
     let can_ban = !exchange.ban_not_possible;
-    answer_of(responses, refusal, exchange.decided.wall_ms, can_ban)
-}
-
-/// The same of any refusal, where the ban that it announces can be made, or not.
-pub fn answer_of(
-    responses: Responses,
-    refusal: &Refusal,
-    now_ms: u64,
-    can_ban: bool,
-) -> (BanResponse, Option<u64>) {
-    match refusal {
-        Refusal::RateLimited {
-            ban: Some(expiry), ..
-        } if can_ban => (responses.ban, expiry.remaining_ms(now_ms)),
-        Refusal::RateLimited { exceeded, .. } => (
-            BanResponse::Status(StatusCode::TOO_MANY_REQUESTS),
-            exceeded.fits_in_ms,
-        ),
-        // Nobody is to be shut out by the page of another site, neither is his connection closed.
-        Refusal::Trapped { bans: None, .. } => {
-            (BanResponse::Status(StatusCode::TOO_MANY_REQUESTS), None)
-        }
-        Refusal::BodyTooLarge => (BanResponse::Status(StatusCode::PAYLOAD_TOO_LARGE), None),
-        Refusal::DeniedRule(Some(answer)) => (*answer, None),
-        of_client => answer_to_client(responses, of_client, now_ms),
-    }
-}
-
-/// The same for what is refused whatever is asked for.
-fn answer_to_client(
-    responses: Responses,
-    refusal: &Refusal,
-    now_ms: u64,
-) -> (BanResponse, Option<u64>) {
-    match refusal {
-        Refusal::Banned(ban) => (responses.ban, ban.expires.remaining_ms(now_ms)),
-        _ => (responses.deny, None),
-    }
+    responses.to(refusal, exchange.decided.wall_ms, can_ban)
 }
 
 /// Answers 405.

@@ -45,7 +45,7 @@ use crate::request::identity::{ForgottenProxy, Who};
 use crate::request::ladder::{self, Asked, Decision, Refusal, Rules, StaleSnapshot, Verdict};
 use crate::request::outcome::Accounting;
 use crate::request::problem::LastDocument;
-use crate::request::refuse::Responses;
+use crate::request::responses::Responses;
 use crate::upstream::bound::{LocalBound, UpstreamBound};
 use crate::upstream::pool::Pool;
 use crate::worker::clock::{CoarseClock, HttpDate};

@@ -68,8 +68,8 @@ impl Access {
         }
     }
 
-    /// Where somebody says that an engine is. Whoever says so does not decide that passwords go over
-    /// a network in clear.
+    /// Where somebody says that an engine is. Whoever says so does not decide that passwords go
+    /// over a network in clear.
     pub(super) fn told(&self, host: String, port: u16, tls: bool) -> Result<Place, Fault> {
         if !tls && !self.insecure && !is_loopback(&host) {
             return Err(Fault(format!(

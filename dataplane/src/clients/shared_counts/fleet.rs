@@ -22,6 +22,14 @@ impl SharedCounts {
         self.values.store(Some(Arc::new(hash)));
     }
 
+    /// What stands for a field's value.
+    pub(super) fn hash(&self, value: &[u8]) -> u64 {
+        match &*self.values.load() {
+            Some(of_fleet) => of_fleet(value),
+            None => self.hasher.hash_one(value),
+        }
+    }
+
     /// Something was counted there, or found no room.
     pub(super) fn note(&self, held: &mut Held, rule: &Arc<Rule>, key: SharedKey, which: Which) {
         if !self.is_shared.load(Ordering::Relaxed) {
