@@ -440,6 +440,22 @@ fn another_user_is_not_served() {
     weir.wait_for_process_log(&["asked by another user"]);
 }
 
+/// CONTROL-5, BAN-6: that a refused client gets no answer is told.
+#[test]
+fn a_closed_connection_is_explained() {
+    let application = Application::ok();
+    let settings = [
+        ("WAF_DENY_NETS", "192.0.2.0/25"),
+        ("WAF_DENY_RESPONSE", "drop"),
+    ];
+    let weir = Weir::start(&application, &settings);
+    let told = run(&weir.state_path(""), &["explain", "192.0.2.7"]).ends(1, "");
+    assert_eq!(
+        told.line(" response"),
+        "response none: the connection closes unanswered"
+    );
+}
+
 /// CONTROL-3: what the program is, for people and for programs.
 #[test]
 fn a_version_is_told_in_full() {

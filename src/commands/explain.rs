@@ -307,14 +307,11 @@ pub fn in_words(answer: &Explained, flags: &str) -> String {
 
 /// What the client gets that is refused: `429, Retry-After 60`.
 fn response_in_words(answer: &Explained) -> Option<String> {
-    let now = &answer.now;
-    if !now.is_refused() || answer.observe {
-        return None;
-    }
-    Some(match (now.status, now.retry_after_seconds) {
-        (None, _) => "none: the connection closes unanswered".to_owned(),
-        (Some(status), None) => status.to_string(),
-        (Some(status), Some(seconds)) => format!("{status}, Retry-After {seconds}"),
+    let response = answer.now.response.as_ref().filter(|_| !answer.observe)?;
+    Some(match (response.as_str(), answer.now.retry_after_seconds) {
+        ("drop", _) => "none: the connection closes unanswered".to_owned(),
+        (status, None) => plain(status),
+        (status, Some(seconds)) => format!("{}, Retry-After {seconds}", plain(status)),
     })
 }
 

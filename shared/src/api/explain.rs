@@ -10,7 +10,6 @@ use crate::ban::{Ban, Expiry};
 use crate::client::Client;
 use crate::lookup::Lookup;
 use crate::netblock::Netblock;
-use crate::settings::BanResponse;
 use crate::units::Time;
 use crate::window::{PerSpan, RuleSpan};
 use crate::{explain, verdict};
@@ -111,11 +110,9 @@ pub struct Outcome {
     pub ban_expires: Option<Expiry>,
     /// Until then; none of a permanent one.
     pub ban_ends_in_seconds: Option<u64>,
-    /// The status that a refused client gets; none where the connection closes unanswered.
-    #[serde(default)]
-    pub status: Option<u16>,
+    /// What a refused client gets: a status, or `drop`, as `WAF_BAN_RESPONSE` is written.
+    pub response: Option<String>,
     /// Its `Retry-After`.
-    #[serde(default)]
     pub retry_after_seconds: Option<u64>,
 }
 
@@ -353,10 +350,7 @@ impl Outcome {
                 ban_ends_in_seconds: ban
                     .and_then(|end| end.remaining_ms(now_ms))
                     .map(|ms| ms.div_ceil(1000)),
-                status: match answer {
-                    BanResponse::Status(status) => Some(status.as_u16()),
-                    BanResponse::Drop => None,
-                },
+                response: Some(answer.to_string()),
                 retry_after_seconds: retry_after,
                 ..Self::no_refusal("refused")
             },
@@ -370,7 +364,7 @@ impl Outcome {
             limit_hit: None,
             ban_expires: None,
             ban_ends_in_seconds: None,
-            status: None,
+            response: None,
             retry_after_seconds: None,
         }
     }

@@ -1,5 +1,6 @@
 //! Bans.
 
+use std::fmt;
 use std::path::PathBuf;
 
 use http::StatusCode;
@@ -33,6 +34,16 @@ pub enum BanResponse {
     Status(StatusCode),
     /// The connection closes unanswered.
     Drop,
+}
+
+/// As it is written.
+impl fmt::Display for BanResponse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Status(status) => f.write_str(status.as_str()),
+            Self::Drop => f.write_str("drop"),
+        }
+    }
 }
 
 impl Default for BanResponse {

@@ -16,13 +16,22 @@ impl Access {
         for (host, port) in places {
             let found = self
                 .owner(host, *port, tls)
-                .and_then(|place| Wire::open(self, &place));
+                .and_then(|place| self.open_owner(&place));
             match found {
                 Ok(connection) => return Ok(connection),
                 Err(Fault(fault)) => why = Fault(format!("the node {host}:{port}: {fault}")),
             }
         }
         Err(why)
+    }
+
+    /// A node may be behind: the one that it names has to answer for the slot.
+    fn open_owner(&self, place: &Place) -> Result<Wire, Fault> {
+        let mut connection = Wire::open(self, place)?;
+        let mut probe = redis::cmd("TYPE");
+        let probe = probe.arg(key(&self.fleet, "log"));
+        let _: Value = probe.query(&mut connection).map_err(fault)?;
+        Ok(connection)
     }
 
     /// Which node has the slot, as this one knows.
@@ -61,5 +70,64 @@ impl Access {
         Err(Fault(format!(
             "no node has the slot {slot}, which is that of the fleet"
         )))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    /// A node that says that this port has every slot, and answers so when it is asked for a key.
+    fn node(owner: impl FnOnce(u16) -> u16, of_key: &'static [u8]) -> u16 {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let owner = owner(port);
+        let answer = move |asked: &[u8]| {
+            let has = |word: &[u8]| asked.windows(word.len()).any(|window| window == word);
+            if has(b"KEYSLOT") {
+                b":7\r\n".to_vec()
+            } else if has(b"SLOTS") {
+                let all = ":0\r\n:16383\r\n*2\r\n$9\r\n127.0.0.1\r\n";
+                format!("*1\r\n*3\r\n{all}:{owner}\r\n").into_bytes()
+            } else {
+                of_key.to_vec()
+            }
+        };
+        let serve = move |mut stream: TcpStream| {
+            let mut asked = [0; 1024];
+            while let Ok(read @ 1..) = stream.read(&mut asked) {
+                stream.write_all(&answer(&asked[..read])).unwrap();
+            }
+        };
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                std::thread::spawn(move || serve(stream.unwrap()));
+            }
+        });
+        port
+    }
+
+    /// FLEET-2: a node that is behind, and one whose word nobody answers to, are passed over; what
+    /// the last of them said is told where there is no other.
+    #[test]
+    fn nodes_that_are_behind_are_passed_over() {
+        let free = TcpListener::bind("127.0.0.1:0").unwrap();
+        let gone = free.local_addr().unwrap().port();
+        drop(free);
+        let behind = node(|itself| itself, b"-MOVED 7 127.0.0.1:1\r\n");
+        let lost = node(|_| gone, b"");
+        let owner = node(|itself| itself, b"+none\r\n");
+        let ask = |ports: &[u16]| {
+            let place = |port: &u16| ("127.0.0.1".to_owned(), *port);
+            let places: Vec<_> = ports.iter().map(place).collect();
+            Access::to(owner).in_cluster(&places, false)
+        };
+        assert!(ask(&[behind, lost, gone, owner]).is_ok());
+        let why = ask(&[lost, behind]).err().unwrap().0;
+        let told = format!("the node 127.0.0.1:{behind}: ");
+        assert!(why.starts_with(&told), "{why}");
     }
 }
