@@ -364,11 +364,13 @@ def until_refused(port, client):
     """When another instance refuses: it is asked on and on."""
     request = b"GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: %s\r\n\r\n" % client.encode()
     with connected(port) as connection:
-        while True:
+        end = time.monotonic() + 30
+        while time.monotonic() < end:
             connection.sendall(request)
             if STATUS.findall(connection.recv(65_536)) == [b"429"]:
                 return time.perf_counter()
             time.sleep(0.0005)
+    raise SystemExit("benches/fleet.py: a ban was waited for in vain")
 
 
 def measure_delay(arguments):
@@ -400,7 +402,9 @@ def measure_loaded(arguments):
     with Engine() as engine:
         port = Relay(engine.port, arguments.round_trip / 2000).port if arguments.round_trip else engine.port
         more = {"WAF_RATE_LIMIT_PER_DAY": "off", "WAF_MAX_BANS": "20000"}
-        with fleet(arguments.binary, 2, port, **more) as (one, other), concurrent.futures.ThreadPoolExecutor(80) as pool:
+        # The control socket answers a few at a time.
+        orders_at_once, watched_at_once = (concurrent.futures.ThreadPoolExecutor(most) for most in (12, 4))
+        with orders_at_once, watched_at_once, fleet(arguments.binary, 2, port, **more) as (one, other):
             now = time.time()
             stamp = lambda moment: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(moment))
             held = [
@@ -414,7 +418,8 @@ def measure_loaded(arguments):
             active = lambda instance: instance.control("GET", "/v1/status")["bans"]["active"]
             wait_for("10,000 bans at both", lambda: active(one) == active(other) == 10_000, 60)
             seconds = arguments.bans // 100 + 5
-            load = ["wrk", "-t1", "-c8", f"-d{seconds}s", "-H", "X-Forwarded-For: 192.0.2.7"]
+            # Who asks is on another machine, elsewhere.
+            load = ["nice", "-n", "10", "wrk", "-t1", "-c8", f"-d{seconds}s", "-H", "X-Forwarded-For: 192.0.2.7"]
             with contextlib.ExitStack() as loads:
                 out = [
                     loads.enter_context(running([*load, f"http://127.0.0.1:{each.port}/"], stdout=subprocess.PIPE))
@@ -426,23 +431,29 @@ def measure_loaded(arguments):
                 def ban(client):
                     one.control("POST", "/v1/bans", {"client": client, "duration": "1h", "reason": "bench"})
 
-                def watch(client, ordered):
-                    return (until_refused(other.port, client) - ordered) * 1000
+                def watch(client):
+                    ordered = time.perf_counter()
+                    banning = threading.Thread(target=ban, args=(client,))
+                    banning.start()
+                    refused = until_refused(other.port, client)
+                    banning.join()
+                    return (refused - ordered) * 1000
 
                 for number in range(arguments.bans):
                     time.sleep(max(0, begun + number / 100 - time.perf_counter()))
                     client = f"10.{number >> 8}.{number & 255}.7"
                     if number % 10 == 0:
-                        watched.append(pool.submit(watch, client, time.perf_counter()))
-                    orders.append(pool.submit(ban, client))
+                        watched.append(watched_at_once.submit(watch, client))
+                    else:
+                        orders.append(orders_at_once.submit(ban, client))
                 delays = sorted(each.result() for each in watched)
-                took = time.perf_counter() - begun
                 for order in orders:
                     order.result()
+                took = time.perf_counter() - begun
                 served = [re.search(r"Requests/sec: *([\d.]+)", each.communicate()[0].decode())[1] for each in out]
             p50, p99 = (delays[int(len(delays) * part)] for part in (0.5, 0.99))
             print(
-                f"{arguments.bans} bans in {took:.1f} s, 10,000 held, {' and '.join(served)} requests a second, "
+                f"{arguments.bans / took:.0f} bans a second, 10,000 held, {' and '.join(served)} requests a second, "
                 f"{arguments.round_trip} ms more there and back: refused at the other instance {p50:.1f} ms after the order "
                 f"(p50), {p99:.1f} (p99), {delays[-1]:.1f} (longest) of {len(delays)} watched"
             )
@@ -514,9 +525,12 @@ def measure_flood(arguments):
                         for number in range(sent[place], sent[place] + 100)
                     )
                     connection.sendall(asked)
-                    answers = 0
-                    while answers < 100:
-                        answers += len(STATUS.findall(connection.recv(1 << 20)))
+                    answers = b""
+                    while len(STATUS.findall(answers)) < 100:
+                        more = connection.recv(1 << 20)
+                        if not more:
+                            raise SystemExit(f"benches/fleet.py: the connection closed after {answers[-300:]!r}")
+                        answers += more
                     sent[place] += 100
 
         time.sleep(2)

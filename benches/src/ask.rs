@@ -85,7 +85,7 @@ pub fn on(stream: &mut TcpStream, request: &[u8]) -> Result<Answer> {
 pub fn once(address: SocketAddr, line: &str, fields: &str, body: &str) -> Result<Answer> {
     let length = body.len();
     let request = format!(
-        "{line} HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: {length}\r\n{fields}\r\n{body}"
+        "{line} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Length: {length}\r\n{fields}\r\n{body}"
     );
     on(&mut connect(address)?, request.as_bytes())
 }

@@ -12,7 +12,7 @@ use clap::Args;
 use serde_json::{Value, json};
 use weir_benches::beside::{Ended, beside};
 use weir_benches::paced::Paced;
-use weir_benches::program::{LOAD_CORE, PROXY_CORE, Programs, Running, directory};
+use weir_benches::program::{LOAD_CORE, PROXY_CORE, Programs, Running, directory, free_port};
 use weir_benches::statistics::{median, quantile};
 use weir_benches::{ask, config, meter};
 
@@ -126,6 +126,8 @@ fn table(arguments: &Arguments, alone: &[Measured], beside: &[Measured]) -> Stri
 /// The service, and who publishes its feed.
 struct Service {
     weir: Running,
+    /// Its admin listener: the public port has no feeds.
+    admin: SocketAddr,
 }
 
 impl Service {
@@ -138,7 +140,9 @@ impl Service {
             {"name": "drop", "url": format!("http://{publisher}/drop"), "use": "deny"}]});
         std::fs::write(state.join("rules.json"), rules.to_string())?;
         let mut settings = config::weir(directory.path(), application.address);
+        let admin = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()?));
         settings.extend([
+            ("WAF_ADMIN_LISTEN", admin.to_string()),
             ("WAF_ADMIN_TOKEN", TOKEN.to_owned()),
             ("WAF_TRUSTED_PROXIES", "127.0.0.1".to_owned()),
         ]);
@@ -148,6 +152,7 @@ impl Service {
         };
         let service = Self {
             weir: Running::weir(cores, programs, settings, directory)?,
+            admin,
         };
         service.wait_for_another(None)?;
         Ok(service)
@@ -186,7 +191,7 @@ impl Service {
     /// Has another version fetched, and waits until it holds.
     fn change(&self) -> Result<()> {
         let held = self.taken()?;
-        ask::operator(self.weir.address, TOKEN, "POST /_waf/feeds/drop/fetch", "")?.expect(202)?;
+        ask::operator(self.admin, TOKEN, "POST /v1/feeds/drop/fetch", "")?.expect(202)?;
         self.wait_for_another(held.as_deref())
     }
 
@@ -208,7 +213,7 @@ impl Service {
 
     /// When the version was taken that holds.
     fn taken(&self) -> Result<Option<String>> {
-        let answer = ask::operator(self.weir.address, TOKEN, "GET /_waf/feeds", "")?.expect(200)?;
+        let answer = ask::operator(self.admin, TOKEN, "GET /v1/feeds", "")?.expect(200)?;
         let answer: Value = serde_json::from_str(&answer.body)?;
         let taken = answer.pointer("/feeds/0/taken").and_then(Value::as_str);
         Ok(taken.map(str::to_owned))
