@@ -60,6 +60,7 @@ fn lists_hold_at_both() {
     wait_for_list(&other, "deny", &["203.0.113.0/24"]);
     put(&one, "deny", "198.51.100.0/24");
     wait_for_list(&other, "deny", &["198.51.100.0/24", "203.0.113.0/24"]);
+    other.wait_until_refused("198.51.100.7");
     assert!(!one.state_path("rules.json").exists());
     // An edit by hand there: one entry less, and one more.
     let file = json!({"version": 1, "deny": [{"netblock": "203.0.113.0/24", "comment": "said so"}],
@@ -177,6 +178,8 @@ fn a_bad_edit_of_lists_json_is_told_and_set_aside() {
     wait_in_step(&one, 2);
     put(&one, "deny", "203.0.113.0/24");
     wait_for_list(&other, "deny", &["203.0.113.0/24"]);
+    // In force, so that the file is written.
+    other.wait_until_refused("203.0.113.7");
     let bad = "{\"version\":1,\n\"deny\":[{\"netblock\":\"nobody\"}]}\n";
     fs::write(other.state_path("lists.json"), bad).expect("writes");
     other.wait_for_process_log(&["lists.json", "line 2", "/deny/0/netblock"]);
@@ -262,7 +265,8 @@ fn a_hostile_lists_json_takes_nothing_out() {
     let other = start_at(&application, &state_dir(), &sharing(&engine, "edge-2"));
     wait_in_step(&one, 2);
     put(&one, "deny", "203.0.113.0/24");
-    wait_for_list(&other, "deny", &["203.0.113.0/24"]);
+    // In force, so that the file is written and is the last good one.
+    other.wait_until_refused("203.0.113.7");
     let path = other.state_path("lists.json");
     let elsewhere = other.state_path("elsewhere");
     let good = fs::read(&path).expect("the file");
