@@ -21,10 +21,15 @@ use crate::bans::ledger::changes::{Happened, LedgerChange};
 
 mod listing;
 mod resuming;
+mod sending;
 mod stale;
 
 /// After so many batches that were read a snapshot is due.
 pub const SNAPSHOT_AFTER: u64 = 5_000;
+
+/// So many batches are under way at most: where the engine is far, one does not wait for the
+/// answers to those before it (FLEET-11).
+pub const MOST_UNDER_WAY: usize = 8;
 
 /// Edits of one member that are not told again.
 const MAX_TOLD: usize = 256;
@@ -62,8 +67,11 @@ pub struct Core {
     /// behind it: an edit that the others have, and this instance has forgotten after a kill, would
     /// undo a later one (FLEET-23).
     unkept: BTreeMap<Item, u64>,
-    /// The batch that was handed out, and what is in it.
-    in_flight: Option<(u64, Vec<Item>)>,
+    /// The batches that were handed out, in this order, and what is in each.
+    in_flight: VecDeque<(u64, Vec<Item>)>,
+    /// The engine has lost what it had: nothing is handed out before the answers to all of these
+    /// have come, and what is in them is to be sent again already.
+    has_lost: bool,
     /// The last batch of this origin that the engine has.
     acked: u64,
     cursor: Cursor,
@@ -110,7 +118,8 @@ impl Core {
             queue: VecDeque::new(),
             queued: BTreeSet::new(),
             unkept: BTreeMap::new(),
-            in_flight: None,
+            in_flight: VecDeque::new(),
+            has_lost: false,
             acked: 0,
             cursor: Cursor::default(),
             read: None,
@@ -174,26 +183,30 @@ impl Core {
 
     /// How many items wait to be sent, those under way included.
     pub fn waiting(&self) -> usize {
-        self.queue.len()
-            + self.unkept.len()
-            + self.in_flight.as_ref().map_or(0, |(_, items)| items.len())
+        let in_flight = self.in_flight.iter().map(|(_, items)| items.len());
+        self.queue.len() + self.unkept.len() + in_flight.sum::<usize>()
+    }
+
+    /// Whether something waits while batches are under way.
+    pub fn holds_back(&self) -> bool {
+        !self.queue.is_empty() && self.is_under_way()
+    }
+
+    /// Whether the answer to a batch has not come.
+    pub fn is_under_way(&self) -> bool {
+        !self.in_flight.is_empty()
     }
 
     /// Whether everything that the log had was read, and nothing waits.
     pub fn is_in_step(&self) -> bool {
-        self.generation.is_some() && self.unseen.is_none() && self.waiting() == 0
+        let waits = self.waiting() > 0 || self.is_under_way();
+        self.generation.is_some() && self.unseen.is_none() && !waits
     }
 
     /// The engine has answered. Where it lacks what it had, or never had what is known here, the
     /// log is read from its beginning, and what is not in it is sent.
     pub fn welcome(&mut self, welcome: Welcome) {
-        if let Some((seq, items)) = self.in_flight.take() {
-            if welcome.last == seq {
-                self.taken(seq, &items);
-            } else {
-                self.send_first(items);
-            }
-        }
+        self.settle_in_flight(welcome.last);
         let holds_cursor = if self.cursor == Cursor::default() {
             welcome.is_whole
         } else {
@@ -234,62 +247,6 @@ impl Core {
     /// Whether the snapshot is to be read before the log.
     pub fn wants_snapshot(&self) -> bool {
         self.unseen.is_some() && self.cursor == Cursor::default()
-    }
-
-    /// The next batch to be appended; none while one is under way. `is_kept` tells whether
-    /// fleet.json holds a change.
-    pub fn next_batch(&mut self, is_kept: impl Fn(u64) -> bool) -> Option<Batch> {
-        if self.in_flight.is_some() || self.generation.is_none() {
-            return None;
-        }
-        let kept = self.unkept.extract_if(.., |_, change| is_kept(*change));
-        let kept: Vec<Item> = kept.map(|(item, _)| item).collect();
-        kept.into_iter().for_each(|item| self.send(item));
-        // What was dropped meanwhile is not sent, and what was edited waits for its file.
-        while let Some(item) = self.queue.front()
-            && self.to_send(item).is_none()
-        {
-            self.unqueue();
-        }
-        if self.queue.is_empty() {
-            return None;
-        }
-        let events = self.queue.iter().map_while(|item| self.to_send(item));
-        let (bytes, count) = event::write(events);
-        let items: Vec<Item> = (0..count).filter_map(|_| self.unqueue()).collect();
-        let seq = self.acked + 1;
-        self.in_flight = Some((seq, items));
-        Some(Batch { seq, bytes })
-    }
-
-    fn to_send(&self, item: &Item) -> Option<Event> {
-        let is_kept = !self.unkept.contains_key(item);
-        is_kept.then(|| self.replica.event(item)).flatten()
-    }
-
-    fn unqueue(&mut self) -> Option<Item> {
-        let item = self.queue.pop_front()?;
-        self.queued.remove(&item);
-        Some(item)
-    }
-
-    /// The engine has answered to an append: the number of the last batch that it has.
-    pub fn appended(&mut self, seq: u64, last: u64) {
-        let Some((_, items)) = self.in_flight.take_if(|(sent, _)| *sent == seq) else {
-            return;
-        };
-        if last == seq {
-            return self.taken(seq, &items);
-        }
-        // It has lost what it had acknowledged.
-        self.send_first(items);
-        self.acked = last;
-        self.resync();
-    }
-
-    fn taken(&mut self, seq: u64, items: &[Item]) {
-        self.acked = seq;
-        self.counts.sent += items.len() as u64;
     }
 
     /// What somebody says, from the log or a snapshot. Tells what the ledger is to do.
@@ -430,20 +387,6 @@ impl Core {
             }
         }
         outcome.effects
-    }
-
-    fn send(&mut self, item: Item) {
-        if self.queued.insert(item.clone()) {
-            self.queue.push_back(item);
-        }
-    }
-
-    fn send_first(&mut self, items: Vec<Item>) {
-        for item in items.into_iter().rev() {
-            if self.queued.insert(item.clone()) {
-                self.queue.push_front(item);
-            }
-        }
     }
 }
 

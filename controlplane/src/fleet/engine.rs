@@ -92,12 +92,34 @@ pub struct Alive {
     pub members: Vec<Beat>,
 }
 
+/// The answer to a question that was asked ahead.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Answer {
+    /// To [`Engine::append`].
+    Appended {
+        /// The number of the batch.
+        seq: u64,
+        /// The number of the last one of this origin now.
+        last: u64,
+    },
+    /// To [`Engine::beat`].
+    Beaten {
+        /// Who is there.
+        alive: Alive,
+        /// How long the answer took.
+        round_trip: Duration,
+    },
+}
+
 /// Why the engine gave no answer, in a sentence. What became of the question is not known.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Fault(pub String);
 
 /// The engine, as one instance sees it. Every call ends within a bounded time, and may be repeated.
+///
+/// Batches and beats are asked ahead: their answers come in this order, by [`Engine::answer`].
+/// Every other call wants all of them to have come.
 pub trait Engine {
     /// Finds the fleet, or founds it with this generation.
     ///
@@ -105,12 +127,21 @@ pub trait Engine {
     /// [`Fault`], as with all others.
     fn hello(&mut self, me: &Origin, cursor: Cursor, found: u128) -> Result<Welcome, Fault>;
 
-    /// Adds a batch to the log, if it is the one behind the last of this origin. Returns the number
-    /// of the last one now.
+    /// Has a batch added to the log, if it is the one behind the last of this origin.
     ///
     /// # Errors
     /// [`Fault`]
-    fn append(&mut self, me: &Origin, seq: u64, sealed: &[u8]) -> Result<u64, Fault>;
+    fn append(&mut self, me: &Origin, seq: u64, sealed: &[u8]) -> Result<(), Fault>;
+
+    /// The answer to the oldest question that was asked ahead; none where it does not come within
+    /// this time, or none is to come.
+    ///
+    /// # Errors
+    /// [`Fault`]
+    fn answer(&mut self, wait: Duration) -> Result<Option<Answer>, Fault>;
+
+    /// Whether an answer is to come.
+    fn is_asked(&self) -> bool;
 
     /// Up to so many batches behind this place. Where there is none, it waits so long for one.
     ///
@@ -135,11 +166,11 @@ pub trait Engine {
     /// [`Fault`]
     fn snapshot_put(&mut self, upto: Cursor, chunks: &[Vec<u8>]) -> Result<(), Fault>;
 
-    /// Shows that this instance lives, and who else does.
+    /// Shows that this instance lives, and asks who else does.
     ///
     /// # Errors
     /// [`Fault`]
-    fn beat(&mut self, me: &Origin, sealed: &[u8]) -> Result<Alive, Fault>;
+    fn beat(&mut self, me: &Origin, sealed: &[u8]) -> Result<(), Fault>;
 
     /// This instance goes.
     ///

@@ -15,6 +15,11 @@ impl Fleet {
         self.is_linked(now) && (waits || counts)
     }
 
+    /// Whether something may be ordered.
+    pub(super) fn sends(&self) -> bool {
+        self.standing.is_open() && !self.rests
+    }
+
     /// Says that the instance goes, writes what it knows, and is silent until [`Fleet::work`].
     pub(crate) fn rest(&mut self, now: Now) {
         if !self.rests {

@@ -39,6 +39,8 @@ use crate::bans::ledger::changes::LedgerChange;
 
 /// What is heard in one turn: a batch has 256 events at most.
 const MOST_HEARD: usize = 4;
+/// Between two batches while one is under way: instances read 800 a second, those of all together.
+const BATCH_NS: u64 = 5_000_000;
 /// Between two beats, and where somebody waits for one.
 const BEAT_NS: u64 = 1_000_000_000;
 const SOON_NS: u64 = 50_000_000;
@@ -77,6 +79,7 @@ pub(crate) struct Fleet {
     pub(super) settings: BTreeMap<String, String>,
     /// The settings that differ elsewhere, as they were logged.
     pub(super) differing: BTreeSet<String>,
+    pub(super) last_batch_ns: u64,
     pub(super) last_beat_ns: u64,
     pub(super) is_beating: bool,
     pub(super) hurries: bool,
@@ -123,11 +126,12 @@ impl Fleet {
 
     /// How long the loop may sleep.
     pub(crate) fn wait(&self, wait: Duration) -> Duration {
-        if self.hurries || self.waits.is_waiting() {
-            wait.min(Duration::from_nanos(SOON_NS / 2))
-        } else {
-            wait
-        }
+        let most_ns = match () {
+            () if self.sends() && self.core.holds_back() => BATCH_NS,
+            () if self.hurries || self.waits.is_waiting() => SOON_NS / 2,
+            () => return wait,
+        };
+        wait.min(Duration::from_nanos(most_ns))
     }
 
     /// Hears what the thread says. Tells what the ledger is to do.
@@ -274,7 +278,7 @@ impl Fleet {
     }
 
     pub(super) fn order(&mut self, order: Order) {
-        // Of each kind one is under way at most, so that there is room.
+        // Of each kind one is under way at most, or a few, so that there is room.
         if self.orders.try_send(order).is_err() {
             tracing::error!("the thread weir-fleet takes no orders; please report this");
         }
@@ -342,15 +346,11 @@ impl Fleet {
         if self.alone(now).is_some() {
             self.others.forget();
         }
-        if self.standing.is_open() && !self.rests {
+        if self.sends() {
             if self.core.counts().resyncs != self.resyncs {
                 self.read_on();
             }
-            let (kept, before) = (&self.kept, self.changes);
-            let holds = |change| kept.holds(before + change);
-            if let Some(batch) = self.core.next_batch(holds) {
-                self.order(Order::Append(batch));
-            }
+            self.append_next(now);
             if let Some(chunks) = self.core.snapshot() {
                 let upto = self.core.cursor();
                 self.order(Order::Snapshot { upto, chunks });
@@ -392,6 +392,19 @@ impl Fleet {
         }
         self.answer(now);
         told
+    }
+
+    fn append_next(&mut self, now: Now) {
+        let since_ns = now.mono_ns.saturating_sub(self.last_batch_ns);
+        if self.core.is_under_way() && since_ns < BATCH_NS {
+            return;
+        }
+        let (kept, before) = (&self.kept, self.changes);
+        let holds = |change| kept.holds(before + change);
+        if let Some(batch) = self.core.next_batch(holds) {
+            self.last_batch_ns = now.mono_ns;
+            self.order(Order::Append(batch));
+        }
     }
 
     /// Where another instance has held something else for long, both read and send all anew.

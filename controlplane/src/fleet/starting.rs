@@ -16,7 +16,7 @@ use weir_shared::fleet::CountsOf;
 use super::aside::Aside;
 use super::claims::Claims;
 use super::clocks::Clocks;
-use super::core::Core;
+use super::core::{Core, MOST_UNDER_WAY};
 use super::counting::{self, CountFacts, Counting};
 use super::eviction::Eviction;
 use super::filing::Filing;
@@ -42,8 +42,8 @@ use crate::rules::SharedLists;
 
 /// What the thread may have said that was not heard.
 const INBOX: usize = 16;
-/// Orders that may wait: of each kind one is under way at most.
-const ORDERS: usize = 16;
+/// Orders that may wait: of each kind one is under way at most, and a few batches.
+const ORDERS: usize = 16 + MOST_UNDER_WAY;
 
 /// What the bans are at the beginning.
 pub(crate) struct AtStart<'a> {
@@ -199,6 +199,7 @@ impl Fleet {
             has_dropped: false,
             settings: BTreeMap::new(),
             differing: BTreeSet::new(),
+            last_batch_ns: 0,
             last_beat_ns: 0,
             is_beating: false,
             hurries: false,

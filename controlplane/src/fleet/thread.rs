@@ -14,7 +14,7 @@ use weir_shared::threads;
 
 use super::again::{self, Ended, Speaker, Word};
 use super::beat::{Beat, Seen};
-use super::engine::{Alive, Engine, Fault};
+use super::engine::{Answer, Engine, Fault};
 use super::event;
 use super::link::Link;
 use super::reading::{Reader, Shared};
@@ -24,6 +24,9 @@ use super::words::{Order, Said};
 
 /// How long the loop may take to say what it wants of an open link.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// While answers are to come: so late an order may be heard that has nothing to do with them.
+const SOON: Duration = Duration::from_millis(2);
 
 /// What the thread is made from.
 pub(super) struct Thread {
@@ -94,6 +97,11 @@ impl Thread {
         self.say(Said::Policy(link.policy()?))?;
         answers();
         loop {
+            self.hear(&mut link, SOON)?;
+            let wait = match link.is_asked() {
+                true => Duration::ZERO,
+                false => Duration::MAX,
+            };
             select! {
                 recv(self.orders) -> order => match order {
                     Ok(order) => self.obey(order, &mut link)?,
@@ -104,13 +112,52 @@ impl Thread {
                     Ok(_) => {}
                     Err(_) => return Err(Ended::Stop),
                 },
+                default(wait) => {}
             }
         }
+    }
+
+    /// Takes one answer, if one is to come and does within this time.
+    fn hear(&self, link: &mut Link, wait: Duration) -> Result<(), Ended> {
+        let Some(answer) = link.answer(wait)? else {
+            return Ok(());
+        };
+        self.shared.note_contact();
+        self.say(match answer {
+            Answer::Appended { seq, last } => Said::Appended { seq, last },
+            Answer::Beaten { alive, round_trip } => Said::Beaten {
+                time_ms: alive.time_ms,
+                round_trip_ns: u64::try_from(round_trip.as_nanos()).unwrap_or(u64::MAX),
+                others: (alive.members.into_iter())
+                    .map(|beat| Seen {
+                        beat: (self.shared.key)
+                            .open(Kind::Beat, beat.origin.as_str(), 0, &beat.sealed)
+                            .and_then(|text| Beat::read(&text)),
+                        origin: beat.origin,
+                        age_ms: beat.age_ms,
+                    })
+                    .collect(),
+            },
+        })
+    }
+
+    /// Takes every answer that is to come.
+    fn hear_all(&self, link: &mut Link) -> Result<(), Ended> {
+        while link.is_asked() {
+            self.hear(link, SOON)?;
+        }
+        Ok(())
     }
 
     // long: one arm for each order
     fn obey(&self, order: Order, link: &mut Link) -> Result<(), Ended> {
         let begun_ns = self.now_ns();
+        match order {
+            Order::Append(_) | Order::Beat(_) => {}
+            // Whoever rests is told of no fault.
+            Order::Rest => drop(self.hear_all(link)),
+            _ => self.hear_all(link)?,
+        }
         match order {
             Order::ReadFrom {
                 reading: number,
@@ -138,29 +185,11 @@ impl Thread {
             }
             Order::Append(batch) => {
                 let sealed = self.seal(Kind::Log, self.me.as_str(), batch.seq, &batch.bytes)?;
-                let last = link.append(&self.me, batch.seq, &sealed)?;
-                self.answered(begun_ns);
-                let seq = batch.seq;
-                self.say(Said::Appended { seq, last })?;
+                link.append(&self.me, batch.seq, &sealed)?;
             }
             Order::Beat(text) => {
                 let sealed = self.seal(Kind::Beat, self.me.as_str(), 0, &text)?;
-                let Alive { time_ms, members } = link.beat(&self.me, &sealed)?;
-                let round_trip_ns = self.answered(begun_ns);
-                let others = members.into_iter().map(|beat| {
-                    let text =
-                        (self.shared.key).open(Kind::Beat, beat.origin.as_str(), 0, &beat.sealed);
-                    Seen {
-                        beat: text.and_then(|text| Beat::read(&text)),
-                        origin: beat.origin,
-                        age_ms: beat.age_ms,
-                    }
-                });
-                self.say(Said::Beaten {
-                    time_ms,
-                    round_trip_ns,
-                    others: others.collect(),
-                })?;
+                link.beat(&self.me, &sealed)?;
             }
             Order::Claim {
                 name,

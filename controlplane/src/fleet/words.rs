@@ -1,5 +1,6 @@
 //! What the control loop and the thread of the link say to each other. All of it is bounded: of
-//! each order one is under way, and who says more than the loop takes waits for it.
+//! each order one is under way, of batches a few, and who says more than the loop takes waits for
+//! it.
 
 use super::beat::Seen;
 use super::core::Batch;

@@ -4,12 +4,15 @@
 //! connection is dropped: whoever asks opens another when its pause is over. What was sent may have
 //! been obeyed, and may be sent again.
 
-use std::time::Duration;
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
 
 use redis::{Cmd, ErrorKind, ServerErrorKind, Value};
 use weir_shared::settings::EnginePlace;
 
-use super::engine::{Alive, Beat, CountKind, Cursor, Engine, Fault, Logged, Snapshot, Welcome};
+use super::engine::{
+    Alive, Answer, Beat, CountKind, Cursor, Engine, Fault, Logged, Snapshot, Welcome,
+};
 use super::stamp::Origin;
 
 mod access;
@@ -24,8 +27,8 @@ pub use access::Access;
 use access::Place;
 use wire::{Wire, fault};
 
-/// The most batches that are read at once: a megabyte.
-const MOST_READ: usize = 16;
+/// The most batches that are read at once: four megabytes.
+const MOST_READ: usize = 64;
 /// The most instances of a fleet.
 pub const MAX_INSTANCES: usize = 1024;
 /// The most chunks of a snapshot, and the most bytes of all of them.
@@ -58,6 +61,14 @@ impl Access {
 pub struct Link {
     connection: Wire,
     fleet: String,
+    /// What was asked ahead and has no answer yet, with the moment.
+    asked: VecDeque<(Ahead, Instant)>,
+}
+
+/// A question that is asked ahead.
+enum Ahead {
+    Append { seq: u64 },
+    Beat,
 }
 
 /// A script, and what it is called by.
@@ -78,6 +89,7 @@ impl Link {
         Ok(Self {
             connection,
             fleet: access.fleet.clone(),
+            asked: VecDeque::new(),
         })
     }
 
@@ -86,19 +98,27 @@ impl Link {
     }
 
     fn ask(&mut self, command: &Cmd) -> Result<Value, Fault> {
+        self.is_free()?;
         command.query(&mut self.connection).map_err(fault)
     }
 
+    /// What comes next is the answer to what is asked next.
+    fn is_free(&self) -> Result<(), Fault> {
+        let early = || Fault("it was asked too early; please report this".to_owned());
+        (!self.is_asked()).then_some(()).ok_or_else(early)
+    }
+
+    /// Asks ahead. Whoever is told that the engine does not know the script begins anew: then it
+    /// does.
+    fn run_ahead(&mut self, question: Ahead, script: &Script) -> Result<(), Fault> {
+        let asked = self.connection.ask(&script.command());
+        self.asked.push_back((question, asked.map_err(fault)?));
+        Ok(())
+    }
+
     fn run(&mut self, script: &Script) -> Result<Value, Fault> {
-        let sha = sha1(script.text);
-        let mut command = redis::cmd("EVALSHA");
-        command.arg(&sha).arg(script.keys.len());
-        for key in &script.keys {
-            command.arg(key);
-        }
-        for argument in &script.arguments {
-            command.arg(argument);
-        }
+        self.is_free()?;
+        let command = script.command();
         match command.query(&mut self.connection) {
             Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
                 self.ask(redis::cmd("SCRIPT").arg("LOAD").arg(script.text))?;
@@ -106,6 +126,20 @@ impl Link {
             }
             answer => answer.map_err(fault),
         }
+    }
+}
+
+impl Script {
+    fn command(&self) -> Cmd {
+        let mut command = redis::cmd("EVALSHA");
+        command.arg(sha1(self.text)).arg(self.keys.len());
+        for key in &self.keys {
+            command.arg(key);
+        }
+        for argument in &self.arguments {
+            command.arg(argument);
+        }
+        command
     }
 }
 
@@ -150,8 +184,8 @@ impl Engine for Link {
         })
     }
 
-    fn append(&mut self, me: &Origin, seq: u64, sealed: &[u8]) -> Result<u64, Fault> {
-        let answer = self.run(&Script {
+    fn append(&mut self, me: &Origin, seq: u64, sealed: &[u8]) -> Result<(), Fault> {
+        let script = Script {
             text: APPEND,
             keys: vec![self.key("log"), self.key("seq")],
             arguments: vec![
@@ -159,8 +193,34 @@ impl Engine for Link {
                 seq.to_string().into_bytes(),
                 sealed.to_vec(),
             ],
-        })?;
-        number(&answer)
+        };
+        self.run_ahead(Ahead::Append { seq }, &script)
+    }
+
+    fn answer(&mut self, wait: Duration) -> Result<Option<Answer>, Fault> {
+        let Some((question, asked)) = self.asked.front() else {
+            return Ok(None);
+        };
+        let came = self.connection.answer(*asked, wait).map_err(fault)?;
+        let Some((answer, round_trip)) = came else {
+            return Ok(None);
+        };
+        let answer = match *question {
+            Ahead::Append { seq } => Answer::Appended {
+                seq,
+                last: number(&answer)?,
+            },
+            Ahead::Beat => Answer::Beaten {
+                alive: alive(answer)?,
+                round_trip,
+            },
+        };
+        self.asked.pop_front();
+        Ok(Some(answer))
+    }
+
+    fn is_asked(&self) -> bool {
+        !self.asked.is_empty()
     }
 
     fn read_after(
@@ -269,8 +329,8 @@ impl Engine for Link {
         Ok(())
     }
 
-    fn beat(&mut self, me: &Origin, sealed: &[u8]) -> Result<Alive, Fault> {
-        let answer = self.run(&Script {
+    fn beat(&mut self, me: &Origin, sealed: &[u8]) -> Result<(), Fault> {
+        let script = Script {
             text: BEAT,
             keys: vec![
                 self.key("alive"),
@@ -284,24 +344,8 @@ impl Engine for Link {
                 sealed.to_vec(),
                 MAX_INSTANCES.to_string().into(),
             ],
-        })?;
-        let mut answer = array(answer)?.into_iter();
-        let time_ms = number(&answer.next().ok_or_else(strange)?)?;
-        let mut members = Vec::new();
-        while let (Some(origin), Some(at), Some(Value::BulkString(sealed))) =
-            (answer.next(), answer.next(), answer.next())
-        {
-            // Somebody else's, or of a version that writes names otherwise.
-            let Ok(origin) = text(&origin)?.parse::<Origin>() else {
-                continue;
-            };
-            members.push(Beat {
-                origin,
-                age_ms: time_ms.saturating_sub(number(&at)?),
-                sealed,
-            });
-        }
-        Ok(Alive { time_ms, members })
+        };
+        self.run_ahead(Ahead::Beat, &script)
     }
 
     fn leave(&mut self, me: &Origin) -> Result<(), Fault> {
@@ -325,6 +369,27 @@ impl Link {
         let (count, upto) = count.zip(id.parse().ok()).ok_or_else(strange)?;
         Ok(Some((id.to_owned(), count, upto)))
     }
+}
+
+/// Who is there, as the script tells it.
+fn alive(answer: Value) -> Result<Alive, Fault> {
+    let mut answer = array(answer)?.into_iter();
+    let time_ms = number(&answer.next().ok_or_else(strange)?)?;
+    let mut members = Vec::new();
+    while let (Some(origin), Some(at), Some(Value::BulkString(sealed))) =
+        (answer.next(), answer.next(), answer.next())
+    {
+        // Somebody else's, or of a version that writes names otherwise.
+        let Ok(origin) = text(&origin)?.parse::<Origin>() else {
+            continue;
+        };
+        members.push(Beat {
+            origin,
+            age_ms: time_ms.saturating_sub(number(&at)?),
+            sealed,
+        });
+    }
+    Ok(Alive { time_ms, members })
 }
 
 /// The name of a key. What is in braces decides which node of a cluster has it: one has them all.

@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use redis::{ConnectionLike, ErrorKind, Parser, RedisError, RedisResult, Value};
+use redis::{Cmd, ConnectionLike, ErrorKind, Parser, RedisError, RedisResult, Value};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, StreamOwned};
 
@@ -33,6 +33,7 @@ pub(super) struct Wire {
     parser: Parser,
     /// How long an answer may take.
     patience: Duration,
+    left: Left,
 }
 
 enum Stream {
@@ -47,12 +48,27 @@ struct Timed {
 }
 
 /// What may still come of an answer.
-struct Answer<'a> {
-    stream: &'a mut Stream,
+struct Left {
     bytes: usize,
     lines: usize,
     /// The byte before those that come next.
     last: u8,
+}
+
+impl Default for Left {
+    fn default() -> Self {
+        Self {
+            bytes: MAX_ANSWER,
+            lines: MAX_LINES,
+            last: 0,
+        }
+    }
+}
+
+/// An answer that comes.
+struct Answer<'a> {
+    stream: &'a mut Stream,
+    left: &'a mut Left,
 }
 
 enum Socket {
@@ -86,6 +102,7 @@ impl Wire {
             stream,
             parser: Parser::new(),
             patience: TIMEOUT,
+            left: Left::default(),
         };
         if let Some(password) = &access.password {
             let mut command = redis::cmd("AUTH");
@@ -103,12 +120,41 @@ impl Wire {
         self.patience = TIMEOUT + wait;
     }
 
-    fn begin(&mut self, question: &[u8]) -> RedisResult<()> {
-        let timed = match &mut self.stream {
+    /// Asks, and waits for no answer. Returns the moment.
+    pub(super) fn ask(&mut self, question: &Cmd) -> RedisResult<Instant> {
+        let asked = now();
+        self.begin(&question.get_packed_command())?;
+        Ok(asked)
+    }
+
+    /// The answer to what was asked in that moment, and how long it took; none where it does not
+    /// come while somebody waits so long for it. What has come of it by then is kept.
+    pub(super) fn answer(
+        &mut self,
+        asked: Instant,
+        wait: Duration,
+    ) -> RedisResult<Option<(Value, Duration)>> {
+        let (until, end) = (now() + wait, asked + self.patience);
+        self.timed().until = until.min(end);
+        match self.next() {
+            Ok(value) => {
+                self.left = Left::default();
+                Ok(Some((value.extract_error()?, now() - asked)))
+            }
+            Err(error) if error.is_timeout() && now() < end => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn timed(&mut self) -> &mut Timed {
+        match &mut self.stream {
             Stream::Plain(timed) => timed,
             Stream::Tls(stream) => &mut stream.sock,
-        };
-        timed.until = now() + self.patience;
+        }
+    }
+
+    fn begin(&mut self, question: &[u8]) -> RedisResult<()> {
+        self.timed().until = now() + self.patience;
         let written = match &mut self.stream {
             Stream::Plain(timed) => timed.write_all(question),
             Stream::Tls(stream) => stream.write_all(question).and_then(|()| stream.flush()),
@@ -118,16 +164,15 @@ impl Wire {
 
     /// So many answers, one behind the other.
     fn answers(&mut self, count: usize) -> RedisResult<Vec<Value>> {
-        let mut answer = Answer {
+        self.left = Left::default();
+        (0..count).map(|_| self.next()).collect()
+    }
+
+    fn next(&mut self) -> RedisResult<Value> {
+        self.parser.parse_value(Answer {
             stream: &mut self.stream,
-            bytes: MAX_ANSWER,
-            lines: MAX_LINES,
-            last: 0,
-        };
-        let parser = &mut self.parser;
-        (0..count)
-            .map(|_| parser.parse_value(&mut answer))
-            .collect()
+            left: &mut self.left,
+        })
     }
 }
 
@@ -176,7 +221,7 @@ impl Timed {
 
 impl Read for Answer<'_> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let most = into.len().min(self.bytes);
+        let most = into.len().min(self.left.bytes);
         let Some(into) = into.get_mut(..most).filter(|into| !into.is_empty()) else {
             return Err(io::Error::other(format!(
                 "an answer of more than {} MiB",
@@ -188,14 +233,14 @@ impl Read for Answer<'_> {
             Stream::Tls(stream) => stream.read(into)?,
         };
         let taken = into.get(..read).unwrap_or_default();
-        self.bytes -= read;
+        self.left.bytes -= read;
         let mut lines = 0;
         for &byte in taken {
-            lines += usize::from(self.last == b'\r' && byte == b'\n');
-            self.last = byte;
+            lines += usize::from(self.left.last == b'\r' && byte == b'\n');
+            self.left.last = byte;
         }
-        match self.lines.checked_sub(lines) {
-            Some(left) => self.lines = left,
+        match self.left.lines.checked_sub(lines) {
+            Some(left) => self.left.lines = left,
             None => {
                 return Err(io::Error::other(format!(
                     "an answer of more than {MAX_LINES} lines"

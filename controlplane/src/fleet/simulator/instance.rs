@@ -14,7 +14,7 @@ use crate::bans::Subject;
 use crate::bans::document::{BanKey, BansFile};
 use crate::bans::ledger::{AdminBan, BanOutcome, Ledger, LedgerSettings};
 use crate::fleet::core::Core;
-use crate::fleet::engine::{Cursor, Engine, Fault};
+use crate::fleet::engine::{Answer, Cursor, Engine, Fault};
 use crate::fleet::event::{self, Event};
 use crate::fleet::filing::{Filing, KeptFiling};
 use crate::fleet::place::Point;
@@ -302,10 +302,11 @@ impl Instance {
         self.save();
     }
 
-    /// One turn of the link. False where the engine gave no answer.
-    pub(super) fn turn(&mut self, engine: &mut impl Engine, at: u64) -> bool {
+    /// One turn of the link, in which answers to batches come or are late. False where the engine
+    /// gave no answer.
+    pub(super) fn turn(&mut self, engine: &mut impl Engine, at: u64, is_late: bool) -> bool {
         self.file_turn(at);
-        let turned = self.speak(engine, at);
+        let turned = self.speak(engine, at, is_late);
         self.is_linked = turned.is_ok();
         self.is_linked
     }
@@ -323,7 +324,7 @@ impl Instance {
         aside
     }
 
-    fn speak(&mut self, engine: &mut impl Engine, at: u64) -> Result<(), Fault> {
+    fn speak(&mut self, engine: &mut impl Engine, at: u64, is_late: bool) -> Result<(), Fault> {
         let now = self.now(at);
         let me = self.core.origin().clone();
         if !self.is_linked {
@@ -352,8 +353,13 @@ impl Instance {
         }
         let saved = self.saved;
         if let Some(batch) = self.core.next_batch(|change| saved >= change) {
-            let last = engine.append(&me, batch.seq, &batch.bytes)?;
-            self.core.appended(batch.seq, last);
+            engine.append(&me, batch.seq, &batch.bytes)?;
+        }
+        while !is_late
+            && engine.is_asked()
+            && let Some(Answer::Appended { seq, last }) = engine.answer(Duration::ZERO)?
+        {
+            self.core.appended(seq, last);
         }
         Ok(())
     }

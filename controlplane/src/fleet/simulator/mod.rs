@@ -9,7 +9,7 @@ mod instance;
 mod model;
 mod random;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -22,6 +22,7 @@ use weir_shared::units::Time;
 use crate::bans::Subject;
 use crate::bans::document::BanKey;
 use crate::fleet::core::Core;
+use crate::fleet::engine::Answer;
 use crate::fleet::event::Event;
 use crate::fleet::replica::{Item, Replica};
 use crate::fleet::stamp::Origin;
@@ -42,8 +43,12 @@ struct World {
     stores: Vec<Store>,
     /// Whose master which one is.
     attached: Vec<usize>,
+    /// The answers that are on their way to each.
+    answers: Vec<VecDeque<Answer>>,
     /// The engine does not answer.
     is_away: bool,
+    /// No answer is late any more.
+    is_quick: bool,
     fails: usize,
     now: u64,
     nonces: u64,
@@ -94,7 +99,9 @@ impl World {
             instances,
             stores: vec![Store::default()],
             attached: vec![0; count],
+            answers: vec![VecDeque::new(); count],
             is_away: false,
+            is_quick: false,
             fails,
             now: START,
             nonces: 1000,
@@ -117,13 +124,15 @@ impl World {
         if self.is_away {
             return self.instances[which].cut();
         }
+        let is_late = !self.is_quick && self.random.one_in(2);
         let mut engine = Model {
             store: &mut self.stores[self.attached[which]],
             random: &mut self.random,
             fails: self.fails,
             now_ms: self.now,
+            answers: &mut self.answers[which],
         };
-        self.instances[which].turn(&mut engine, self.now);
+        self.instances[which].turn(&mut engine, self.now, is_late);
         // An instance was away for seven days.
         for event in self.instances[which].put_aside(self.now) {
             self.say(|| format!("edge-{which}: puts aside {event:?}"));
@@ -285,6 +294,7 @@ impl World {
                     random: &mut self.random,
                     fails: 0,
                     now_ms: self.now,
+                    answers: &mut self.answers[which],
                 };
                 self.instances[which].put_snapshot(&mut engine);
             }
@@ -330,7 +340,7 @@ impl World {
         if self.stores.len() > 1 {
             self.two_masters();
         }
-        self.is_away = false;
+        (self.is_away, self.is_quick) = (false, true);
         self.fails = 0;
         for _ in 0..QUIET {
             for which in 0..self.instances.len() {
@@ -533,8 +543,9 @@ fn a_place_alone_names_no_batch() {
             random: &mut random,
             fails: 0,
             now_ms: START,
+            answers: &mut VecDeque::new(),
         };
-        assert!(instance.turn(&mut engine, START));
+        assert!(instance.turn(&mut engine, START, false));
     };
     let [mut here, mut there, mut reader] = [("here", 1), ("there", 2), ("reader", 3)]
         .map(|(name, nonce)| Instance::new(name, nonce, 0, Vec::new(), START));
@@ -588,8 +599,9 @@ fn twins_are_one_step() {
                         random: &mut random,
                         fails: 0,
                         now_ms: now,
+                        answers: &mut VecDeque::new(),
                     };
-                    assert!(instance.turn(&mut engine, now));
+                    assert!(instance.turn(&mut engine, now, false));
                 }
             }
             let length = HOUR * 3_u64.pow(round);
@@ -623,8 +635,9 @@ fn what_is_taken_out_stays_out() {
             random: &mut random,
             fails: 0,
             now_ms: now,
+            answers: &mut VecDeque::new(),
         };
-        instance.turn(&mut engine, now)
+        instance.turn(&mut engine, now, false)
     };
     let mut here = Instance::new("here", 1, 0, Vec::new(), START);
     let ban = here.bans(netblock(client(1)), 7200, START);
@@ -669,8 +682,9 @@ fn what_is_taken_out_is_remembered_for_seven_days() {
                     random: &mut random,
                     fails: 0,
                     now_ms: now,
+                    answers: &mut VecDeque::new(),
                 };
-                assert!(instance.turn(&mut engine, now));
+                assert!(instance.turn(&mut engine, now, false));
             }
         }
         let both = [&here, &late].map(|instance| instance.ledger.len());

@@ -1,10 +1,10 @@
 //! An engine in memory that fails: the second implementation of [`Engine`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use super::random::Random;
-use crate::fleet::engine::{Alive, Cursor, Engine, Fault, Logged, Snapshot, Welcome};
+use crate::fleet::engine::{Answer, Cursor, Engine, Fault, Logged, Snapshot, Welcome};
 use crate::fleet::stamp::Origin;
 
 /// What the engine holds.
@@ -45,6 +45,8 @@ pub(super) struct Model<'a> {
     /// One call in so many fails, and half of those have been obeyed all the same; 0 is none.
     pub(super) fails: usize,
     pub(super) now_ms: u64,
+    /// The answers that this connection has for the instance.
+    pub(super) answers: &'a mut VecDeque<Answer>,
 }
 
 impl Model<'_> {
@@ -62,6 +64,8 @@ impl Model<'_> {
 
 impl Engine for Model<'_> {
     fn hello(&mut self, me: &Origin, cursor: Cursor, found: u128) -> Result<Welcome, Fault> {
+        // Another connection.
+        self.answers.clear();
         self.call(|store, now_ms| Welcome {
             generation: *store.generation.get_or_insert(found),
             last: store.last.get(me).copied().unwrap_or(0),
@@ -71,8 +75,8 @@ impl Engine for Model<'_> {
         })
     }
 
-    fn append(&mut self, me: &Origin, seq: u64, sealed: &[u8]) -> Result<u64, Fault> {
-        self.call(|store, now_ms| {
+    fn append(&mut self, me: &Origin, seq: u64, sealed: &[u8]) -> Result<(), Fault> {
+        let last = self.call(|store, now_ms| {
             let last = store.last.get(me).copied().unwrap_or(0);
             if seq != last + 1 {
                 return last;
@@ -92,7 +96,18 @@ impl Engine for Model<'_> {
             });
             store.last.insert(me.clone(), seq);
             seq
-        })
+        })?;
+        self.answers.push_back(Answer::Appended { seq, last });
+        Ok(())
+    }
+
+    fn answer(&mut self, _: Duration) -> Result<Option<Answer>, Fault> {
+        self.call(|_, _| ())?;
+        Ok(self.answers.pop_front())
+    }
+
+    fn is_asked(&self) -> bool {
+        !self.answers.is_empty()
     }
 
     /// It never waits.
@@ -121,8 +136,8 @@ impl Engine for Model<'_> {
         })
     }
 
-    fn beat(&mut self, _: &Origin, _: &[u8]) -> Result<Alive, Fault> {
-        self.call(|_, _| Alive::default())
+    fn beat(&mut self, _: &Origin, _: &[u8]) -> Result<(), Fault> {
+        self.call(|_, _| ())
     }
 
     fn leave(&mut self, _: &Origin) -> Result<(), Fault> {

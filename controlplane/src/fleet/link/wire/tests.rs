@@ -100,6 +100,53 @@ fn an_answer_is_whole_in_time() {
     assert!(played.join().unwrap() < 1000, "it went away");
 }
 
+/// FLEET-11: somebody who does something else meanwhile has the answers piece by piece, however the
+/// bytes come; and each in its own time.
+#[test]
+fn answers_come_in_pieces() {
+    let (access, place, played) = engine(|mut stream| {
+        // Two answers and the beginning of a third, then its rest byte by byte, then silence.
+        stream
+            .write_all(b":7\r\n*2\r\n$3\r\nabc\r\n:1\r\n*2\r")
+            .unwrap();
+        for byte in b"\n$10\r\n0123456789\r\n+OK\r\n-ERR no\r\n" {
+            std::thread::park_timeout(Duration::from_millis(20));
+            stream.write_all(&[*byte]).unwrap();
+        }
+        let _ = stream.read(&mut [0; 1024]);
+    });
+    let mut wire = Wire::open(&access, &place).unwrap();
+    let asked = wire.ask(&redis::cmd("PING")).unwrap();
+    let (mut told, mut turns) = (Vec::new(), 0);
+    while told.len() < 4 {
+        turns += 1;
+        match wire.answer(asked, Duration::from_millis(5)) {
+            Ok(Some((value, _))) => told.push(Ok(value)),
+            Ok(None) => {}
+            Err(error) => told.push(Err(fault(error))),
+        }
+    }
+    let text = |text: &str| Value::BulkString(text.as_bytes().to_vec());
+    assert_eq!(
+        told[..2],
+        [
+            Ok(Value::Int(7)),
+            Ok(Value::Array(vec![text("abc"), Value::Int(1)])),
+        ]
+    );
+    let slow = vec![text("0123456789"), Value::Okay];
+    assert_eq!(told[2], Ok(Value::Array(slow)));
+    assert!(told[3].is_err(), "{:?}", told[3]);
+    assert!(turns > 10, "{turns}");
+    let late = wire.answer(asked, Duration::from_secs(60));
+    assert_eq!(
+        late.map_err(fault),
+        Err(Fault("no answer within 1 s".to_owned()))
+    );
+    drop(wire);
+    played.join().unwrap();
+}
+
 /// FLEET-2: what is no answer is told in words of our own, and an engine's words reach no terminal
 /// as an order.
 #[test]

@@ -1,0 +1,105 @@
+//! What is sent, and what follows from the answers: a few batches are under way at once, and what
+//! is in those that the engine did not take is sent again.
+
+use super::{Batch, Core, Item, MOST_UNDER_WAY};
+use crate::fleet::event::{self, Event};
+
+impl Core {
+    /// The next batch to be appended; none while [`MOST_UNDER_WAY`] are under way. `is_kept` tells
+    /// whether fleet.json holds a change.
+    pub fn next_batch(&mut self, is_kept: impl Fn(u64) -> bool) -> Option<Batch> {
+        let under_way = self.in_flight.len();
+        if under_way >= MOST_UNDER_WAY || self.has_lost || self.generation.is_none() {
+            return None;
+        }
+        let kept = self.unkept.extract_if(.., |_, change| is_kept(*change));
+        let kept: Vec<Item> = kept.map(|(item, _)| item).collect();
+        kept.into_iter().for_each(|item| self.send(item));
+        // What was dropped meanwhile is not sent, and what was edited waits for its file.
+        while let Some(item) = self.queue.front()
+            && self.to_send(item).is_none()
+        {
+            self.unqueue();
+        }
+        if self.queue.is_empty() {
+            return None;
+        }
+        let events = self.queue.iter().map_while(|item| self.to_send(item));
+        let (bytes, count) = event::write(events);
+        let items: Vec<Item> = (0..count).filter_map(|_| self.unqueue()).collect();
+        let seq = self.acked + under_way as u64 + 1;
+        self.in_flight.push_back((seq, items));
+        Some(Batch { seq, bytes })
+    }
+
+    fn to_send(&self, item: &Item) -> Option<Event> {
+        let is_kept = !self.unkept.contains_key(item);
+        is_kept.then(|| self.replica.event(item)).flatten()
+    }
+
+    fn unqueue(&mut self) -> Option<Item> {
+        let item = self.queue.pop_front()?;
+        self.queued.remove(&item);
+        Some(item)
+    }
+
+    /// The engine has answered to the oldest append: the number of the last batch that it has.
+    pub fn appended(&mut self, seq: u64, last: u64) {
+        let is_oldest = |(sent, _): &mut (u64, Vec<Item>)| *sent == seq;
+        let Some((_, mut items)) = self.in_flight.pop_front_if(is_oldest) else {
+            return;
+        };
+        if last == seq && !self.has_lost {
+            return self.taken(seq, &items);
+        }
+        // It has lost what it had acknowledged, and takes none of the numbers behind.
+        self.acked = last;
+        if !self.has_lost {
+            for (_, behind) in &mut self.in_flight {
+                items.append(behind);
+            }
+            self.send_first(items);
+            self.resync();
+        }
+        self.has_lost = self.is_under_way();
+    }
+
+    fn taken(&mut self, seq: u64, items: &[Item]) {
+        self.acked = seq;
+        self.counts.sent += items.len() as u64;
+    }
+
+    /// The link was lost, and the engine has this batch of this origin last: what is behind it is
+    /// sent again.
+    pub(super) fn settle_in_flight(&mut self, last: u64) {
+        let in_flight = std::mem::take(&mut self.in_flight);
+        let knows = in_flight.back().is_some_and(|(seq, _)| last <= *seq);
+        let mut again = Vec::new();
+        for (seq, items) in in_flight {
+            if knows && seq <= last {
+                self.taken(seq, &items);
+            } else {
+                again.extend(items);
+            }
+        }
+        self.send_first(again);
+        self.has_lost = false;
+    }
+
+    pub(super) fn send(&mut self, item: Item) {
+        if self.queued.insert(item.clone()) {
+            self.queue.push_back(item);
+        }
+    }
+
+    fn send_first(&mut self, items: Vec<Item>) {
+        for item in items.into_iter().rev() {
+            if self.queued.insert(item.clone()) {
+                self.queue.push_front(item);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
