@@ -360,6 +360,13 @@ class Relay:
                 ready.notify()
 
 
+def ask(port, path, client):
+    """The status lines of an answer to a request of this client."""
+    with connected(port) as connection:
+        connection.sendall(f"GET {path} HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: {client}\r\n\r\n".encode())
+        return STATUS.findall(connection.recv(65_536))
+
+
 def until_refused(port, client):
     """When another instance refuses: it is asked on and on."""
     request = b"GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: %s\r\n\r\n" % client.encode()
@@ -402,9 +409,8 @@ def measure_loaded(arguments):
     with Engine() as engine:
         port = Relay(engine.port, arguments.round_trip / 2000).port if arguments.round_trip else engine.port
         more = {"WAF_RATE_LIMIT_PER_DAY": "off", "WAF_MAX_BANS": "20000"}
-        # The control socket answers a few at a time.
-        orders_at_once, watched_at_once = (concurrent.futures.ThreadPoolExecutor(most) for most in (12, 4))
-        with orders_at_once, watched_at_once, fleet(arguments.binary, 2, port, **more) as (one, other):
+        at_once = concurrent.futures.ThreadPoolExecutor(64)
+        with at_once, fleet(arguments.binary, 2, port, **more) as (one, other):
             now = time.time()
             stamp = lambda moment: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(moment))
             held = [
@@ -417,6 +423,9 @@ def measure_loaded(arguments):
             one.control("POST", "/v1/bans/import?force=true", {"version": 1, "bans": held})
             active = lambda instance: instance.control("GET", "/v1/status")["bans"]["active"]
             wait_for("10,000 bans at both", lambda: active(one) == active(other) == 10_000, 60)
+            traps = {"version": 1, "traps": [{"name": "bench", "paths": ["/trap"]}]}
+            (one.state / "rules.json").write_text(json.dumps(traps))
+            wait_for("the trap", lambda: "429" in str(ask(one.port, "/trap", "10.255.255.7")), 60)
             seconds = arguments.bans // 100 + 5
             # Who asks is on another machine, elsewhere.
             load = ["nice", "-n", "10", "wrk", "-t1", "-c8", f"-d{seconds}s", "-H", "X-Forwarded-For: 192.0.2.7"]
@@ -426,35 +435,29 @@ def measure_loaded(arguments):
                     for each in (one, other)
                 ]
                 time.sleep(1)
-                watched, orders, begun = [], [], time.perf_counter()
-
-                def ban(client):
-                    one.control("POST", "/v1/bans", {"client": client, "duration": "1h", "reason": "bench"})
+                watched, others, begun = [], [], time.perf_counter()
 
                 def watch(client):
-                    ordered = time.perf_counter()
-                    banning = threading.Thread(target=ban, args=(client,))
-                    banning.start()
-                    refused = until_refused(other.port, client)
-                    banning.join()
-                    return (refused - ordered) * 1000
+                    began = time.perf_counter()
+                    ask(one.port, "/trap", client)
+                    return (until_refused(other.port, client) - began) * 1000
 
                 for number in range(arguments.bans):
                     time.sleep(max(0, begun + number / 100 - time.perf_counter()))
                     client = f"10.{number >> 8}.{number & 255}.7"
                     if number % 10 == 0:
-                        watched.append(watched_at_once.submit(watch, client))
+                        watched.append(at_once.submit(watch, client))
                     else:
-                        orders.append(orders_at_once.submit(ban, client))
-                delays = sorted(each.result() for each in watched)
-                for order in orders:
-                    order.result()
+                        others.append(at_once.submit(ask, one.port, "/trap", client))
+                for each in others:
+                    each.result()
                 took = time.perf_counter() - begun
+                delays = sorted(each.result() for each in watched)
                 served = [re.search(r"Requests/sec: *([\d.]+)", each.communicate()[0].decode())[1] for each in out]
             p50, p99 = (delays[int(len(delays) * part)] for part in (0.5, 0.99))
             print(
                 f"{arguments.bans / took:.0f} bans a second, 10,000 held, {' and '.join(served)} requests a second, "
-                f"{arguments.round_trip} ms more there and back: refused at the other instance {p50:.1f} ms after the order "
+                f"{arguments.round_trip} ms more there and back: refused at the other instance {p50:.1f} ms after the trap "
                 f"(p50), {p99:.1f} (p99), {delays[-1]:.1f} (longest) of {len(delays)} watched"
             )
 
