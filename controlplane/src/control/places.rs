@@ -3,10 +3,17 @@
 //! out.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::time::{sleep, timeout};
+
+/// A connection may be silent for so long before it gives way: who has just come is about to ask.
+/// A flood of silent ones still lets 800 a second in.
+const GRACE: Duration = Duration::from_millis(20);
 
 /// So many places.
 pub(super) struct Places {
@@ -23,6 +30,7 @@ pub(super) struct Place {
     places: Arc<Places>,
     number: u64,
     gives_way: Arc<Notify>,
+    has_asked: AtomicBool,
     permit: Mutex<Option<OwnedSemaphorePermit>>,
 }
 
@@ -38,16 +46,7 @@ impl Places {
 
     /// Takes a place, of a silent connection if there is no other; waits where all have asked.
     pub(super) async fn take(self: &Arc<Self>) -> Place {
-        let permit = match Arc::clone(&self.free).try_acquire_owned() {
-            Ok(permit) => Some(permit),
-            Err(_) => {
-                if let Some((_, gives_way)) = self.silent().pop_front() {
-                    gives_way.notify_one();
-                }
-                // Never closed.
-                Arc::clone(&self.free).acquire_owned().await.ok()
-            }
-        };
+        let permit = self.permit().await;
         // Relaxed: a number, and nothing else.
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let gives_way = Arc::new(Notify::new());
@@ -56,7 +55,26 @@ impl Places {
             places: Arc::clone(self),
             number,
             gives_way,
+            has_asked: AtomicBool::new(false),
             permit: Mutex::new(permit),
+        }
+    }
+
+    /// None only if the places were closed, which they never are.
+    async fn permit(&self) -> Option<OwnedSemaphorePermit> {
+        let mut free = pin!(Arc::clone(&self.free).acquire_owned());
+        if let Ok(permit) = Arc::clone(&self.free).try_acquire_owned() {
+            return Some(permit);
+        }
+        loop {
+            let Some((_, gives_way)) = self.silent().pop_front() else {
+                return free.await.ok();
+            };
+            gives_way.notify_one();
+            // It may ask meanwhile, and keep its place.
+            if let Ok(permit) = timeout(2 * GRACE, free.as_mut()).await {
+                return permit.ok();
+            }
         }
     }
 
@@ -69,6 +87,8 @@ impl Places {
 impl Place {
     /// The connection has asked: it keeps its place.
     pub(super) fn has_asked(&self) {
+        // Relaxed: one task reads and writes it.
+        self.has_asked.store(true, Ordering::Relaxed);
         self.places
             .silent()
             .retain(|(number, _)| *number != self.number);
@@ -85,14 +105,74 @@ impl Place {
         true
     }
 
-    /// Waits until the place is to be given away.
+    /// Waits until the place is to be given away, and at least for [`GRACE`]. One that has asked
+    /// meanwhile keeps it.
     pub(super) async fn gives_way(&self) {
+        sleep(GRACE).await;
         self.gives_way.notified().await;
+        if self.has_asked.load(Ordering::Relaxed) {
+            std::future::pending().await
+        }
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
         self.has_asked();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    fn run(test: impl Future<Output = ()>) {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        runtime.enable_time().build().unwrap().block_on(test);
+    }
+
+    /// CONTROL-10: who has just come is not sent away at once, and keeps its place once it has
+    /// asked; of those that stay silent the oldest gives way.
+    #[test]
+    fn a_silent_connection_has_a_moment() {
+        run(async {
+            let places = Arc::new(Places::new(2));
+            let began = Instant::now();
+            let (asks, silent) = (places.take().await, places.take().await);
+            asks.has_asked();
+            let coming = {
+                let places = Arc::clone(&places);
+                tokio::spawn(async move { places.take().await })
+            };
+            silent.gives_way().await;
+            assert!(began.elapsed() >= GRACE, "it has just come");
+            drop(silent);
+            coming.await.unwrap();
+            assert!(timeout(2 * GRACE, asks.gives_way()).await.is_err());
+        });
+    }
+
+    /// CONTROL-10: one that asks in the moment in which it is to give way keeps its place, and the
+    /// next one gives way.
+    #[test]
+    fn one_that_asks_at_the_last_moment_stays() {
+        run(async {
+            let places = Arc::new(Places::new(2));
+            let (asks, silent) = (places.take().await, places.take().await);
+            let coming = {
+                let places = Arc::clone(&places);
+                tokio::spawn(async move { places.take().await })
+            };
+            while places.silent().len() == 2 {
+                tokio::task::yield_now().await;
+            }
+            asks.has_asked();
+            assert!(timeout(2 * GRACE, asks.gives_way()).await.is_err());
+            silent.gives_way().await;
+            drop(silent);
+            coming.await.unwrap();
+        });
     }
 }
