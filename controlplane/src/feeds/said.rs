@@ -80,6 +80,8 @@ pub(super) struct Shared {
     said: Mutex<Said>,
     reports: Mutex<BTreeMap<String, Report>>,
     pub(super) wake: Notify,
+    /// A version takes the place of another.
+    pub(super) frees: Notify,
 }
 
 impl Shared {
@@ -92,6 +94,7 @@ impl Shared {
             said: Mutex::default(),
             reports: Mutex::default(),
             wake: Notify::new(),
+            frees: Notify::new(),
         }
     }
 

@@ -17,6 +17,7 @@ use weir_shared::rules::Feed;
 use super::fetch::{Failure, Fetched, Validators, decisions, fetch};
 use super::judge::Guard;
 use super::kept::{Kept, NotAccepted, Offered, Outside};
+use super::memory;
 use super::own::guard;
 use super::said::{Order, Said, Shared};
 use super::stream::{self, Stream};
@@ -45,8 +46,9 @@ pub(super) struct Feeding {
     stands_still: bool,
 }
 
-/// As nice as a thread can be: beside busy workers it has some 1.5 % of a processor.
-const NICENESS: i32 = 19;
+/// Beside busy workers it has a tenth of a processor. At 19 it would have a seventieth, and half a
+/// million entries would take longer than a fetch may.
+const NICENESS: i32 = 10;
 
 /// What is asked for and has not come.
 struct Flight {
@@ -82,6 +84,13 @@ pub(super) fn start(feeding: Feeding) -> io::Result<()> {
         .build()?;
     weir_shared::threads::spawn("weir-feeds", move || {
         yield_to_others();
+        let shared = Arc::clone(&feeding.shared);
+        runtime.spawn(async move {
+            loop {
+                shared.frees.notified().await;
+                memory::give_back().await;
+            }
+        });
         runtime.block_on(feeding.run())
     })?;
     Ok(())
@@ -107,6 +116,8 @@ impl Outside for Shared {
     }
 
     fn offer(&self, offered: Offered) -> Result<(), String> {
+        // The version before it will be freed.
+        self.frees.notify_one();
         (self.outlets.offer)(offered)
     }
 
