@@ -46,9 +46,12 @@ pub(super) struct Feeding {
     stands_still: bool,
 }
 
-/// Beside busy workers it has a tenth of a processor. At 19 it would have a seventieth, and half a
-/// million entries would take longer than a fetch may.
-const NICENESS: i32 = 10;
+/// Added to the nice value of the service: beside busy workers it has a tenth of a processor. With
+/// 19 it would have a seventieth, and half a million entries would take longer than a fetch may.
+const NICE: i32 = 10;
+
+/// Of the memory of fewer entries nobody notices who gives it back.
+const LARGE: usize = 10_000;
 
 /// What is asked for and has not come.
 struct Flight {
@@ -100,9 +103,8 @@ pub(super) fn start(feeding: Feeding) -> io::Result<()> {
 /// is none to spare the workers go first (FEED-6). Where the system allows no other priority it
 /// stays as it is.
 fn yield_to_others() {
-    // On Linux a priority is that of a thread.
-    let this = Some(rustix::thread::gettid());
-    let _ = rustix::process::setpriority_process(this, NICENESS);
+    // On Linux a nice value is that of a thread.
+    let _ = rustix::process::nice(NICE);
 }
 
 impl Outside for Shared {
@@ -116,9 +118,13 @@ impl Outside for Shared {
     }
 
     fn offer(&self, offered: Offered) -> Result<(), String> {
+        let is_large = offered.feed.entries() >= LARGE;
+        (self.outlets.offer)(offered)?;
         // The version before it will be freed.
-        self.frees.notify_one();
-        (self.outlets.offer)(offered)
+        if is_large {
+            self.frees.notify_one();
+        }
+        Ok(())
     }
 
     fn alert(&self, feed: &str, error: &str) {
